@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 /* ---- oneDNN's errors --------------------------------------------------------------------------
  */
@@ -68,29 +67,6 @@ static bool is_plain(const backend_buffer *b, onednn_const_layout plain)
            b->count == b->batch * shape_count(b->shape) && b->shape.channels % 16 == 0;
 }
 
-/* memory_new, in huge pages where that matters: a step streams through far more memory than the
- * processor can keep 4 KiB translations of. */
-static status data_new(float **out, size_t count, const char *what)
-{
-    enum { HUGE_PAGE = 2 << 20 };
-    status result = OK;
-    size_t bytes = count * sizeof(float);
-    if (bytes < HUGE_PAGE / 4) {
-        TRY(memory_new(out, count, sizeof(float), what));
-        goto done;
-    }
-    bytes = (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
-    *out = aligned_alloc(HUGE_PAGE, bytes);
-    if (*out == NULL) {
-        FAIL(ERROR_OTHER, "out of memory: %zu bytes for %s; use a smaller batch or fewer workers",
-             bytes, what);
-    }
-    (void)madvise(*out, bytes, MADV_HUGEPAGE); /* it is only faster */
-    memset(*out, 0, bytes);
-done:
-    return result;
-}
-
 status cpu_buffer_new(struct cpu *c, uint32_t batch, struct shape s, onednn_const_layout layout,
                       backend_buffer **out)
 {
@@ -103,7 +79,7 @@ status cpu_buffer_new(struct cpu *c, uint32_t batch, struct shape s, onednn_cons
     TRY_DNNL(onednn_layout_copy(&b->layout, layout), "a tensor's layout");
     size_t bytes = dnnl_memory_desc_get_size(b->layout);
     b->count = bytes / sizeof(float);
-    TRY(data_new(&b->data, b->count, "a tensor"));
+    TRY(memory_new(&b->data, b->count, sizeof(float), "a tensor"));
     TRY_DNNL(dnnl_memory_create(&b->memory, b->layout, c->engine, b->data), "a tensor");
     TRY(cpu_plain_layout(&plain, batch, s));
     b->plain = is_plain(b, plain);
@@ -175,7 +151,7 @@ status cpu_block_open(struct cpu *c, onednn_const_layout layout, struct cpu_bloc
     status result = OK;
     size_t bytes = dnnl_memory_desc_get_size(layout);
     out->count = (bytes + sizeof(float) - 1) / sizeof(float);
-    TRY(data_new(&out->data, out->count, "a layer's buffer"));
+    TRY(memory_new(&out->data, out->count, sizeof(float), "a layer's buffer"));
     TRY_DNNL(dnnl_memory_create(&out->memory, layout, c->engine, out->data), "a layer's buffer");
 done:
     return result;
@@ -227,7 +203,7 @@ status cpu_scratch(struct cpu *c, size_t count, float **out)
         memory_free(c->scratch);
         c->scratch = NULL;
         c->scratch_count = 0;
-        TRY(data_new(&c->scratch, count, "scratch space"));
+        TRY(memory_new(&c->scratch, count, sizeof(float), "scratch space"));
         c->scratch_count = count;
     }
     *out = c->scratch;

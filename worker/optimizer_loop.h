@@ -69,7 +69,7 @@ OPTIMIZER_INLINE void add_squares(doubles sum[2], const float *x, const float *y
 
 OPTIMIZER_INLINE void loop(struct optimizer_call *c, bool with_gap, bool streamed)
 {
-    enum { AHEAD = 8 * LANES };
+    enum { AHEAD = 32 * LANES };
     const float scale = c->rates.scale, lr = c->rates.lr, momentum = c->rates.momentum;
     const float decay = c->rates.weight_decay;
     const float *from = c->in, *gradients = c->gradient, *read_at = c->read_at;
