@@ -17,6 +17,14 @@
 enum dataset_split { SPLIT_TRAIN, SPLIT_VALIDATION, SPLIT_TEST, SPLIT_COUNT };
 enum { DATASET_CHANNELS = 4 }; /* at most */
 
+/* How one sample is shown: moved by (dx, dy) pixels, zeros (after scale and shift) coming in at the
+ * edge, then mirrored left to right. */
+struct crop {
+    int8_t dx, dy;
+    uint8_t flip; /* 0 or 1 */
+    uint8_t unused;
+};
+
 struct dataset {
     uint32_t channels, height, width, classes;
     uint32_t count[SPLIT_COUNT];

@@ -1,0 +1,100 @@
+/*
+ * cuda_kernel.h — how kernels are written so that nvcc builds them for the GPU and the host's C
+ * compiler builds the very same source for the emulator (cuda_emulated.c).
+ *
+ * A kernel takes one argument struct by value, `struct NAME_call`, declared beside it, and is listed
+ * in cuda_kernels.def. Its body uses the common subset of C17 and CUDA C++ and these words:
+ *
+ *   CUDA_KERNEL(relu_forward)                     // argument struct relu_forward_call, named `c`
+ *   {
+ *       size_t i = (size_t)BLOCK_X * THREADS + THREAD;
+ *       if (i < c.count)
+ *           c.y[i] = c.x[i] > 0 ? c.x[i] : 0;
+ *   }
+ *
+ *   BLOCK_X BLOCK_Y BLOCK_Z, BLOCKS_X …   which block of how many
+ *   THREAD, THREADS                        which thread of how many in a block: blocks are flat
+ *   SHARED(float, tile, 1024);             memory of one block; holds rubbish at first
+ *   SYNC();                                every thread of the block must come here
+ *   CUDA_FUNCTION                          before a function that kernels call
+ *   CUDA_UNROLL                            before a loop to be unrolled on the GPU
+ *
+ * No atomics and no warp intrinsics: results must not depend on the order in which threads run, and
+ * the emulator runs threads one after another between barriers. Kernels that call SYNC are listed
+ * with KERNEL_SYNC, the others with KERNEL: those the emulator runs as plain loops.
+ * Fused multiply-add is left to nvcc (-fmad=true): GPU and host differ by rounding, no more.
+ */
+#ifndef GRADLAG_WORKER_CUDA_KERNEL_H
+#define GRADLAG_WORKER_CUDA_KERNEL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct cuda_grid {
+    uint32_t x, y, z; /* blocks */
+    uint32_t threads; /* per block, at most 1024 */
+};
+
+/* Blocks for one thread per element. */
+static inline struct cuda_grid cuda_grid_over(size_t elements, uint32_t threads)
+{
+    struct cuda_grid g = {(uint32_t)((elements + threads - 1) / threads), 1, 1, threads};
+    if (g.x == 0) {
+        g.x = 1;
+    }
+    return g;
+}
+
+enum cuda_kernel {
+#define KERNEL(name) CUDA_##name,
+#define KERNEL_SYNC(name) CUDA_##name,
+#include "worker/cuda_kernels.def"
+#undef KERNEL
+#undef KERNEL_SYNC
+    CUDA_KERNELS
+};
+
+#ifdef __CUDACC__
+
+#define CUDA_KERNEL(name) static __global__ void kernel_##name(const struct name##_call c)
+#define CUDA_FUNCTION static __device__ __forceinline__
+#define CUDA_UNROLL _Pragma("unroll")
+#define BLOCK_X blockIdx.x
+#define BLOCK_Y blockIdx.y
+#define BLOCK_Z blockIdx.z
+#define BLOCKS_X gridDim.x
+#define BLOCKS_Y gridDim.y
+#define BLOCKS_Z gridDim.z
+#define THREAD threadIdx.x
+#define THREADS blockDim.x
+#define SHARED(type, name, count) __shared__ type name[count]
+#define SYNC() __syncthreads()
+
+#else
+
+/* Where the emulated thread is. */
+struct cuda_place {
+    uint32_t block[3], blocks[3], thread, threads;
+};
+extern _Thread_local struct cuda_place cuda_place;
+void cuda_emulated_sync(void);
+
+#define CUDA_KERNEL(name) static void kernel_##name(const struct name##_call c)
+#define CUDA_FUNCTION static inline
+#define CUDA_UNROLL
+#define BLOCK_X cuda_place.block[0]
+#define BLOCK_Y cuda_place.block[1]
+#define BLOCK_Z cuda_place.block[2]
+#define BLOCKS_X cuda_place.blocks[0]
+#define BLOCKS_Y cuda_place.blocks[1]
+#define BLOCKS_Z cuda_place.blocks[2]
+#define THREAD cuda_place.thread
+#define THREADS cuda_place.threads
+/* All threads of a block run on one thread of the host. */
+#define SHARED(type, name, count) static _Thread_local type name[count]
+#define SYNC() cuda_emulated_sync()
+
+#endif
+
+#endif
