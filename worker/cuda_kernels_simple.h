@@ -1,4 +1,4 @@
-/* cuda_kernels_simple.h — elementwise kernels. Included once by each implementation of cuda_device.h. */
+/* cuda_kernels_simple.h — elementwise kernels. */
 #ifndef GRADLAG_WORKER_CUDA_KERNELS_SIMPLE_H
 #define GRADLAG_WORKER_CUDA_KERNELS_SIMPLE_H
 

@@ -1,0 +1,10 @@
+/*
+ * cuda_kernels.h — every kernel of cuda_kernels.def. Included once by each implementation of
+ * cuda_device.h.
+ */
+#ifndef GRADLAG_WORKER_CUDA_KERNELS_H
+#define GRADLAG_WORKER_CUDA_KERNELS_H
+
+#include "worker/cuda_kernels_simple.h"
+
+#endif
