@@ -14,4 +14,19 @@ struct add_into_call {
     size_t count;
 };
 
+struct test_where_call {
+    uint32_t *out; /* [blocks][threads][4] */
+};
+
+struct test_tree_sum_call {
+    const float *x; /* [count] */
+    float *sums;    /* [blocks] */
+    size_t count;
+};
+
+struct test_part_ways_call {
+    uint32_t from;
+    bool other_sync; /* or none */
+};
+
 #endif

@@ -1,15 +1,16 @@
 /*
- * cuda_device.h — what the CUDA backend asks of a GPU: memory, copies, kernels, matrix products, and
- * graphs of them. Two implementations stand behind one table:
+ * cuda_device.h — what the CUDA backend asks of a GPU: memory, copies, kernels, matrix products,
+ * and graphs of them. Two implementations stand behind one table:
  *
  *   cuda_device.cu     the GPU: CUDA runtime and cublasLt; built where nvcc is found
- *   cuda_emulated.c    the same kernels run by the host's processor, thread by thread and barrier by
- *                      barrier, so that indexing and arithmetic are tested where there is no GPU.
+ *   cuda_emulated.c    the same kernels run by the host's processor, thread by thread and barrier
+ * by barrier, so that indexing and arithmetic are tested where there is no GPU.
  *                      GRADLAG_CUDA_EMULATED=1 makes device=cuda use it. Slow; never a fallback.
  *
- * Everything but `count`, `describe` and the pinned memory's own life is queued: calls return before
- * the work is done, in the order given on one stream, in no order between the two streams unless
- * `wait` says so. Errors of queued work show at a later call, at the latest at `synchronize`.
+ * Copies, clear, launch, product_run and graph_launch are queued: calls return before the work is
+ * done, in the order given on one stream, in no order between the two streams unless `wait` says
+ * so. What they read and write must stay until then. Errors of queued work show at a later call, at
+ * the latest at `synchronize`, and stay: after a fault the device object is good for `close` alone.
  *
  * One thread per device object. Errors: ERROR_USAGE (no such device, driver too old, no library),
  * ERROR_OTHER (out of memory, a fault in a kernel).
@@ -27,13 +28,13 @@ typedef struct cuda_graph cuda_graph;
 enum cuda_stream { CUDA_COMPUTE, CUDA_COPY, CUDA_STREAMS };
 
 struct cuda_properties {
-    char name[128];             /* "NVIDIA H200" */
-    char library[64];           /* "CUDA 13.0, driver 13.0, cuBLAS 13.1.0" */
-    unsigned capability;        /* 10 × major + minor: 90 */
+    char name[128];      /* "NVIDIA H200" */
+    char library[64];    /* "CUDA 13.0, driver 13.0, cuBLAS 13.1.0" */
+    unsigned capability; /* 10 × major + minor: 90 */
     unsigned multiprocessors;
     size_t memory_bytes, free_bytes;
-    size_t shared_bytes;        /* shared memory a block may have without asking for more */
-    char pci[32];               /* "0000:1b:00.0" */
+    size_t shared_bytes; /* shared memory a block may have without asking for more */
+    char pci[32];        /* "0000:1b:00.0" */
 };
 
 /* ---- matrix products ---------------------------------------------------------------------------
@@ -54,15 +55,16 @@ enum cuda_epilogue {
      * The bits are the library's; only CUDA_MASKED reads them. */
     CUDA_BIAS_RELU_MASK,
     CUDA_MASKED,      /* D where the mask has a one, else 0 */
-    CUDA_COLUMN_SUMS, /* D, and bias[k] = Σ over inner of op(A)[k]… see `sums_of_a` */
+    CUDA_COLUMN_SUMS, /* D, and bias[rows] = Σ over inner of op(A), as it is read: of rounded
+                         operands */
 };
 
 struct cuda_product_shape {
     uint32_t rows, columns, inner;
     bool a_transposed, b_transposed; /* in memory: A is [inner][rows], B is [columns][inner] */
     enum cuda_arithmetic arithmetic;
-    enum cuda_epilogue epilogue; /* CUDA_COLUMN_SUMS: bias[rows] ← Σ over inner of op(A) */
-    bool accumulate;             /* D += …; with CUDA_PLAIN only */
+    enum cuda_epilogue epilogue;
+    bool accumulate; /* D += …; with CUDA_PLAIN only */
 };
 
 struct cuda_product_call {
@@ -77,7 +79,8 @@ static inline size_t cuda_mask_bytes(uint32_t rows, uint32_t columns)
     return (size_t)rows * (((size_t)columns + 127) / 128 * 16);
 }
 
-/* ---- the device -------------------------------------------------------------------------------- */
+/* ---- the device --------------------------------------------------------------------------------
+ */
 
 struct cuda_options {
     unsigned index;     /* among the visible devices */
@@ -121,11 +124,13 @@ struct cuda_kind {
     status (*product_open)(cuda_device *d, const struct cuda_product_shape *shape,
                            cuda_product **out);
     void (*product_close)(cuda_device *d, cuda_product *p);
-    status (*product_run)(cuda_device *d, enum cuda_stream s, cuda_product *p,
-                          const struct cuda_product_call *call);
+    /* On CUDA_COMPUTE: products share one workspace. */
+    status (*product_run)(cuda_device *d, cuda_product *p, const struct cuda_product_call *call);
 
-    /* Between these two, queued work of both streams is written down instead of done. A capture
-     * begins and ends on CUDA_COMPUTE; CUDA_COPY must have been waited for before its end. */
+    /* Between these two, queued work of both streams is written down instead of done: copies,
+     * clear, wait, launch and product_run, nothing else. A capture begins and ends on CUDA_COMPUTE;
+     * CUDA_COPY joins it by waiting for CUDA_COMPUTE, and must have been waited for before its end.
+     */
     status (*capture_begin)(cuda_device *d);
     status (*capture_end)(cuda_device *d, cuda_graph **out);
     status (*graph_launch)(cuda_device *d, cuda_graph *g); /* on CUDA_COMPUTE */
@@ -134,7 +139,8 @@ struct cuda_kind {
     /* Waits until both streams are empty. */
     status (*synchronize)(cuda_device *d);
 
-    /* Timing on the device: `mark` i is passed by stream CUDA_COMPUTE; elapsed after synchronize. */
+    /* Timing on the device: `mark` i is passed by stream CUDA_COMPUTE; elapsed after synchronize.
+     */
     status (*mark)(cuda_device *d, unsigned i); /* i < CUDA_MARKS */
     status (*elapsed)(cuda_device *d, unsigned from, unsigned to, double *milliseconds);
 
@@ -156,6 +162,22 @@ extern const struct cuda_kind cuda_real;
 /* The implementation device=cuda uses: the real one, or the emulated one where
  * GRADLAG_CUDA_EMULATED=1 says so. ERROR_USAGE where this gradlag was built without CUDA. */
 status cuda_kind_get(const struct cuda_kind **out) MUST_CHECK;
+
+/* ---- for the implementations -------------------------------------------------------------------
+ */
+
+extern const char *const cuda_kernel_names[CUDA_KERNELS];
+
+struct cuda_shortage {
+    const char *what;
+    size_t wanted, free, total, mine; /* mine: what this device object holds already */
+};
+/* Sets and returns the error of a GPU whose memory is out. */
+status cuda_out_of_memory(const struct cuda_shortage *s);
+/* OK, or the error of a launch no GPU takes. */
+status cuda_grid_check(enum cuda_kernel k, const struct cuda_grid *g) MUST_CHECK;
+/* OK, or the error of a product that cuda_product_shape does not allow. */
+status cuda_product_check(const struct cuda_product_shape *shape) MUST_CHECK;
 
 #ifdef __cplusplus
 }

@@ -2,8 +2,8 @@
  * cuda_kernel.h — how kernels are written so that nvcc builds them for the GPU and the host's C
  * compiler builds the very same source for the emulator (cuda_emulated.c).
  *
- * A kernel takes one argument struct by value, `struct NAME_call`, declared beside it, and is listed
- * in cuda_kernels.def. Its body uses the common subset of C17 and CUDA C++ and these words:
+ * A kernel takes one argument struct by value, `struct NAME_call`, declared beside it, and is
+ * listed in cuda_kernels.def. Its body uses the common subset of C17 and CUDA C++ and these words:
  *
  *   CUDA_KERNEL(relu_forward)                     // argument struct relu_forward_call, named `c`
  *   {
@@ -32,9 +32,11 @@
 #include <stdint.h>
 
 struct cuda_grid {
-    uint32_t x, y, z; /* blocks */
-    uint32_t threads; /* per block, at most 1024 */
+    uint32_t x, y, z; /* blocks; y and z at most CUDA_GRID_YZ */
+    uint32_t threads; /* per block, at most CUDA_BLOCK_THREADS */
 };
+
+enum { CUDA_BLOCK_THREADS = 1024, CUDA_GRID_YZ = 65535 }; /* limits of every GPU */
 
 /* Blocks for one thread per element. */
 static inline struct cuda_grid cuda_grid_over(size_t elements, uint32_t threads)
@@ -47,7 +49,7 @@ static inline struct cuda_grid cuda_grid_over(size_t elements, uint32_t threads)
 }
 
 enum cuda_kernel {
-#define KERNEL(name) CUDA_##name,
+#define KERNEL(name)      CUDA_##name,
 #define KERNEL_SYNC(name) CUDA_##name,
 #include "worker/cuda_kernels.def"
 #undef KERNEL
@@ -57,19 +59,19 @@ enum cuda_kernel {
 
 #ifdef __CUDACC__
 
-#define CUDA_KERNEL(name) static __global__ void kernel_##name(const struct name##_call c)
-#define CUDA_FUNCTION static __device__ __forceinline__
-#define CUDA_UNROLL _Pragma("unroll")
-#define BLOCK_X blockIdx.x
-#define BLOCK_Y blockIdx.y
-#define BLOCK_Z blockIdx.z
-#define BLOCKS_X gridDim.x
-#define BLOCKS_Y gridDim.y
-#define BLOCKS_Z gridDim.z
-#define THREAD threadIdx.x
-#define THREADS blockDim.x
+#define CUDA_KERNEL(name)         static __global__ void kernel_##name(const struct name##_call c)
+#define CUDA_FUNCTION             static __device__ __forceinline__
+#define CUDA_UNROLL               _Pragma("unroll")
+#define BLOCK_X                   blockIdx.x
+#define BLOCK_Y                   blockIdx.y
+#define BLOCK_Z                   blockIdx.z
+#define BLOCKS_X                  gridDim.x
+#define BLOCKS_Y                  gridDim.y
+#define BLOCKS_Z                  gridDim.z
+#define THREAD                    threadIdx.x
+#define THREADS                   blockDim.x
 #define SHARED(type, name, count) __shared__ type name[count]
-#define SYNC() __syncthreads()
+#define SYNC()                    __syncthreads()
 
 #else
 
@@ -78,22 +80,22 @@ struct cuda_place {
     uint32_t block[3], blocks[3], thread, threads;
 };
 extern _Thread_local struct cuda_place cuda_place;
-void cuda_emulated_sync(void);
+void cuda_emulated_sync(uint32_t line);
 
 #define CUDA_KERNEL(name) static void kernel_##name(const struct name##_call c)
-#define CUDA_FUNCTION static inline
+#define CUDA_FUNCTION     static inline
 #define CUDA_UNROLL
-#define BLOCK_X cuda_place.block[0]
-#define BLOCK_Y cuda_place.block[1]
-#define BLOCK_Z cuda_place.block[2]
-#define BLOCKS_X cuda_place.blocks[0]
-#define BLOCKS_Y cuda_place.blocks[1]
-#define BLOCKS_Z cuda_place.blocks[2]
-#define THREAD cuda_place.thread
-#define THREADS cuda_place.threads
-/* All threads of a block run on one thread of the host. */
+#define BLOCK_X                   cuda_place.block[0]
+#define BLOCK_Y                   cuda_place.block[1]
+#define BLOCK_Z                   cuda_place.block[2]
+#define BLOCKS_X                  cuda_place.blocks[0]
+#define BLOCKS_Y                  cuda_place.blocks[1]
+#define BLOCKS_Z                  cuda_place.blocks[2]
+#define THREAD                    cuda_place.thread
+#define THREADS                   cuda_place.threads
+/* All threads of a block run on one thread of the host, one after another between two SYNCs. */
 #define SHARED(type, name, count) static _Thread_local type name[count]
-#define SYNC() cuda_emulated_sync()
+#define SYNC()                    cuda_emulated_sync(__LINE__)
 
 #endif
 

@@ -6,5 +6,6 @@
 #define GRADLAG_WORKER_CUDA_KERNELS_H
 
 #include "worker/cuda_kernels_simple.h"
+#include "worker/cuda_kernels_test.h"
 
 #endif

@@ -1,0 +1,105 @@
+/* cuda_emulated.h — the parts of the emulated GPU: its queues, kernels block by block, matrix
+ * products. */
+#ifndef GRADLAG_WORKER_CUDA_EMULATED_H
+#define GRADLAG_WORKER_CUDA_EMULATED_H
+
+#include "worker/cuda_device.h"
+
+/* Room for the arguments of any kernel. */
+enum { CUDA_ARGUMENTS_BYTES = 1024, CUDA_FAULT_BYTES = 512 };
+size_t cuda_emulated_argument_bytes(enum cuda_kernel k);
+
+/* Stacks for the threads of one block. One host thread at a time. */
+typedef struct cuda_block cuda_block;
+status cuda_block_open(cuda_block **out) MUST_CHECK;
+void cuda_block_close(cuda_block **b);
+/* Runs all blocks of a grid, one after another. ERROR_OTHER: threads of a block that do not all
+ * come to the same SYNC. */
+status cuda_block_run(cuda_block *b, enum cuda_kernel k, const struct cuda_grid *g,
+                      const void *arguments) MUST_CHECK;
+
+status cuda_emulated_product(const struct cuda_product_shape *shape,
+                             const struct cuda_product_call *call) MUST_CHECK;
+
+/* ---- what is queued -----------------------------------------------------------------------------
+ */
+
+enum work_kind {
+    WORK_COPY,
+    WORK_CLEAR,
+    WORK_WAIT,
+    WORK_LAUNCH,
+    WORK_PRODUCT,
+    WORK_GRAPH,
+    WORK_MARK
+};
+
+struct work {
+    enum work_kind kind;
+    union {
+        struct {
+            void *to;
+            const void *from;
+            size_t bytes;
+        } copy;            /* and clear */
+        size_t wait_until; /* that much of the other stream's work must be done */
+        struct {
+            enum cuda_kernel kernel;
+            struct cuda_grid grid;
+        } launch;
+        struct {
+            const cuda_product *product;
+            struct cuda_product_call call;
+        } product;
+        const cuda_graph *graph;
+        unsigned mark;
+    };
+    _Alignas(16) uint8_t arguments[]; /* launch */
+};
+
+/* Items of work one after another, each of its own size. */
+struct work_list {
+    uint8_t *at;
+    size_t bytes, capacity, count;
+};
+
+struct work_queue {
+    struct work_list streams[CUDA_STREAMS];
+};
+
+struct cuda_graph {
+    struct work_queue queue;
+};
+
+struct cuda_product {
+    struct cuda_product_shape shape;
+};
+
+/* A piece of device memory: this, a fence that fills it up to ALIGNMENT, the memory, a fence. */
+struct piece {
+    struct piece *next;
+    size_t bytes;
+    char what[64];
+};
+
+struct cuda_device {
+    struct cuda_options options;
+    struct work_queue queue, captured;
+    bool capturing, copy_joined;  /* CUDA_COPY is part of the capture */
+    size_t copy_waited_for;       /* that much of its captured work */
+    bool copy_first;              /* next time */
+    char fault[CUDA_FAULT_BYTES]; /* the first one, or "" */
+    cuda_block *block;
+    struct piece *pieces;
+    size_t bytes;
+    uint64_t marks[CUDA_MARKS]; /* clock_ns, 0: not passed */
+};
+
+status cuda_queue_add(struct work_queue *q, enum cuda_stream s, const struct work *w,
+                      const void *arguments) MUST_CHECK;
+void cuda_queue_empty(struct work_queue *q);
+void cuda_queue_free(struct work_queue *q);
+/* All the work of both streams: one as early as it may, the other as late (`copy_first`). */
+status cuda_queue_run(cuda_device *d, const struct work_queue *q) MUST_CHECK;
+
+#endif
