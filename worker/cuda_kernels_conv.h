@@ -121,8 +121,8 @@ CUDA_FUNCTION void conv_tile(const struct conv_call *c, float *w, float *x, cons
     const uint32_t column = BLOCK_X * wide + near, row0 = BLOCK_Y * high;
     const struct conv_place p =
         conv_place_of(column, columns, k.places_wide, c->batch, c->step, c->source_width);
-    float sum[8][4] = {{0}}, weight[4];
-    cuda_four factor[4];
+    float sum[8][4] = {{0}}, weight[4] = {0};
+    cuda_four factor[4] = {{0, 0, 0, 0}};
     for (uint32_t at = 0; at < k.taps + CONV_TAPS; at += CONV_TAPS) {
         if (at > 0) { /* what was read in the round before */
             CUDA_UNROLL
@@ -289,7 +289,7 @@ CUDA_FUNCTION void conv_weight_tile(const struct conv_weight_call *c, float *gs,
     const uint32_t begin = BLOCK_Z * c->share, end = begin + c->share;
     const uint32_t limit = end < c->columns ? end : c->columns;
     float sum[8][4] = {{0}};
-    cuda_four g[4], x[4];
+    cuda_four g[4] = {{0, 0, 0, 0}}, x[4] = {{0, 0, 0, 0}};
     for (uint32_t at = begin; at < limit + CONV_COLUMNS; at += CONV_COLUMNS) {
         if (at > begin) {
             CUDA_UNROLL
