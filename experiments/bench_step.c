@@ -91,7 +91,7 @@ static status open_bounds(struct subject *s, uint32_t batch)
     TRY(model_open(&model, s->settings, data.classes));
     TRY(parameter_table_open(&table));
     TRY(model_discover(&model, images, table));
-    TRY(backend_open(&device, s->settings));
+    TRY(backend_open(&device, s->settings, 0, 1));
     TRY(tape_open(&t, device, table, TAPE_TRAIN, images, batch));
     tensor *x = tape_begin(t, s->parameters, s->gradient);
     tensor *loss = softmax_cross_entropy(t, model.kind->forward(t, x, &model));

@@ -124,8 +124,8 @@ static bool one_of(const char *const *names, size_t count, const char *key)
 bool key_decides_outcome(const char *key)
 {
     static const char *const beside[] = {
-        "results",          "tag",    "experiment", "arm",      "timeout_s", "checkpoint",
-        "checkpoint_every", "run_id", "run_token",  "endpoint",
+        "results",          "tag",    "experiment", "arm",      "timeout_s",    "checkpoint",
+        "checkpoint_every", "run_id", "run_token",  "endpoint", "device.index",
     };
     return !one_of(beside, COUNT_OF(beside), key);
 }

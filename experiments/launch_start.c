@@ -4,16 +4,35 @@
 #include "experiments/launch_inside.h"
 
 #include "experiments/role.h"
+#include "worker/placement.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+/* The place of a process on this host, for its device. Said always: inside somebody else's Slurm
+ * step every process would else believe to be the step's own. The server takes the place after the
+ * last worker's; ranks ask mpirun. */
+static void local_place(const struct launch *l, const struct watched *w, char rank[48],
+                        char size[48])
+{
+    if (w->role == ROLE_RANK) {
+        snprintf(rank, 48, "%s=", PLACEMENT_LOCAL_RANK);
+        snprintf(size, 48, "%s=", PLACEMENT_LOCAL_SIZE);
+        return;
+    }
+    unsigned own = w->role == ROLE_SERVER ? l->workers : w->index;
+    snprintf(rank, 48, "%s=%u", PLACEMENT_LOCAL_RANK, own);
+    snprintf(size, 48, "%s=%u", PLACEMENT_LOCAL_SIZE, l->workers + 1);
+}
+
 /* Runs this very program as `role`, with `before` in front (mpirun and its arguments). */
 static status start_role(struct launch *l, struct watched *w, const char *const *before,
                          const char *role, const struct settings *more)
 {
+    char rank[48], size[48];
+    local_place(l, w, rank, size);
     status result = OK;
     const char **argv = NULL;
     size_t n = 0, front = 0;
@@ -40,6 +59,8 @@ static status start_role(struct launch *l, struct watched *w, const char *const 
                                  "OMPI_ALLOW_RUN_AS_ROOT=1",
                                  "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
                                  "OMPI_MCA_orte_abort_print_stack=0",
+                                 rank,
+                                 size,
                                  NULL};
     TRY(child_start(&w->child, argv, environment, l->child_fd));
     l->started++;

@@ -16,6 +16,7 @@
 #ifndef GRADLAG_WORKER_BACKEND_H
 #define GRADLAG_WORKER_BACKEND_H
 
+#include "worker/placement.h"
 #include "worker/registry.h"
 
 /* Of one sample. Features without places are channels×1×1. */
@@ -92,7 +93,9 @@ struct op_call {
 
 struct backend_options {
     uint32_t threads;
-    bool bf16; /* convolutions and GEMMs in bf16, accumulated and kept in float32 */
+    bool bf16;              /* convolutions and GEMMs in bf16, accumulated and kept in float32 */
+    struct placement place; /* for backends with several devices: see placement_device */
+    bool may_spin;          /* waiting may burn a processor */
 };
 
 /* One backend: an entry of backend_registry. Key `device` names it. */
@@ -137,8 +140,8 @@ struct backend { /* every backend's own struct begins with this */
     const struct backend_kind *kind;
 };
 
-/* Reads keys device, threads and precision. */
-status backend_open(backend **out, const options *o) MUST_CHECK;
+/* Reads keys device, device.index, threads and precision; for worker `index` of `count`. */
+status backend_open(backend **out, const options *o, unsigned index, unsigned count) MUST_CHECK;
 void backend_close(backend **b);
 
 #endif

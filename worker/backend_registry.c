@@ -1,5 +1,6 @@
 #include "worker/backend.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #define BACKEND(name) extern const struct backend_kind name;
@@ -14,7 +15,7 @@ static const struct about *const entries[] = {
 
 const struct registry backend_registry = {"device", entries, COUNT_OF(entries)};
 
-status backend_open(backend **out, const options *o)
+status backend_open(backend **out, const options *o, unsigned index, unsigned count)
 {
     status result = OK;
     *out = NULL;
@@ -29,6 +30,8 @@ status backend_open(backend **out, const options *o)
     if (options_declared(o, "precision")) {
         chosen.bf16 = strcmp(options_text(o, "precision"), "bf16") == 0;
     }
+    chosen.place = placement_of(getenv, index, count, o);
+    chosen.may_spin = placement_may_spin(&chosen.place, chosen.threads, processor_count());
     const struct about *about;
     TRY(registry_require(&backend_registry, device, &about));
     const struct backend_kind *kind = (const struct backend_kind *)about;

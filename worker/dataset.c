@@ -2,6 +2,7 @@
 #include "worker/dataset.h"
 #include "worker/vector.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -15,6 +16,12 @@ static const struct about *const entries[] = {
 #undef DATASET
 };
 const struct registry dataset_registry = {"dataset", entries, COUNT_OF(entries)};
+
+const char *dataset_installed(void)
+{
+    const char *set = getenv("GRADLAG_DATASETS");
+    return set != NULL && set[0] != '\0' ? set : "/usr/share/datasets";
+}
 
 status dataset_open(struct dataset *out, const options *o, bool with_data)
 {

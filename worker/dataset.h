@@ -51,6 +51,10 @@ extern const struct registry dataset_registry;
 status dataset_open(struct dataset *out, const options *o, bool with_data) MUST_CHECK;
 void dataset_close(struct dataset *d);
 
+/* The folder that datasets were installed into, each in one of its name: GRADLAG_DATASETS, else
+ * /usr/share/datasets. Where a dataset is looked for that dataset.path does not place. */
+const char *dataset_installed(void);
+
 /* Elements of one image: channels × height × width. */
 size_t dataset_image_size(const struct dataset *d);
 /* The batch made of samples indices[0..n) of a split (NULL: the n samples from `first`),

@@ -16,7 +16,6 @@
 
 enum { SIDE = 28, CLASSES = 10, TRAIN = 55000, VALIDATION = 5000, TEST = 10000, PATH_BYTES = 4096 };
 enum { TRAIN_IMAGES, TRAIN_LABELS, TEST_IMAGES, TEST_LABELS, FILE_COUNT };
-static const char default_folder[] = "/usr/share/datasets/fashion-mnist";
 #define REMEDY                                                                                     \
     "install Debian's package with `apt install dataset-fashion-mnist`, or set dataset.path= to "  \
     "a "                                                                                           \
@@ -189,9 +188,11 @@ static status load(const options *o, struct dataset *d)
     struct source *source = NULL;
     struct text identity = {0};
     const char *folder = options_text(o, "dataset.path");
+    char installed[PATH_BYTES];
 
+    snprintf(installed, sizeof installed, "%s/fashion-mnist", dataset_installed());
     TRY(memory_new(&source, 1, sizeof *source, "file names"));
-    TRY(locate(folder[0] != '\0' ? folder : default_folder, source, &identity));
+    TRY(locate(folder[0] != '\0' ? folder : installed, source, &identity));
     TRY(dataset_store_load(d, "fashion-mnist", identity.at, fill, source));
 done:
     text_free(&identity);

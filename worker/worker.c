@@ -92,7 +92,7 @@ status worker_open(worker **out, const struct worker_options *o)
     for (size_t i = 0; i < parameter_table_layers(w->parameters); ++i) {
         w->has_batch_norm |= parameter_table_layer(w->parameters, i)->kind == OP_BATCH_NORM;
     }
-    TRY(backend_open(&w->backend, o->settings));
+    TRY(backend_open(&w->backend, o->settings, o->index, o->count));
     snprintf(w->description, sizeof w->description, "%s: %s", w->backend->kind->about.name,
              w->backend->kind->describe(w->backend));
     if (!o->parameters_only) {
