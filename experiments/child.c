@@ -20,7 +20,7 @@ enum { NOT_STARTED = 127 }; /* the exit code of a child whose program cannot be 
 
 /* In the child, after fork: only what may be called there. */
 static _Noreturn void become(const char *const *argv, char *const *environment, int error_fd,
-                             pid_t parent)
+                             pid_t parent, bool speaking)
 {
     sigset_t none;
     sigemptyset(&none);
@@ -42,13 +42,15 @@ static _Noreturn void become(const char *const *argv, char *const *environment, 
     if (error_fd >= 0) {
         dup2(error_fd, STDERR_FILENO);
     }
-    dup2(STDERR_FILENO, STDOUT_FILENO);
+    if (!speaking) {
+        dup2(STDERR_FILENO, STDOUT_FILENO);
+    }
     execvpe(argv[0], (char *const *)argv, environment);
     _exit(NOT_STARTED);
 }
 
-status child_start(struct child *c, const char *const *argv, const char *const *environment,
-                   int error_fd)
+static status start(struct child *c, const char *const *argv, const char *const *environment,
+                    int error_fd, bool speaking)
 {
     status result = OK;
     char **merged = NULL;
@@ -72,13 +74,25 @@ status child_start(struct child *c, const char *const *argv, const char *const *
              strerror(errno));
     }
     if (pid == 0) {
-        become(argv, merged, error_fd, parent);
+        become(argv, merged, error_fd, parent, speaking);
     }
     setpgid(pid, pid); /* here too, so that it holds whichever side runs first */
     *c = (struct child){.pid = pid, .running = true};
 done:
     memory_free(merged);
     return result;
+}
+
+status child_start(struct child *c, const char *const *argv, const char *const *environment,
+                   int error_fd)
+{
+    return start(c, argv, environment, error_fd, false);
+}
+
+status child_start_speaking(struct child *c, const char *const *argv,
+                            const char *const *environment, int error_fd)
+{
+    return start(c, argv, environment, error_fd, true);
 }
 
 bool child_poll(struct child *c)

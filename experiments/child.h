@@ -19,6 +19,9 @@ struct child {
  * dies. `error_fd`: −1, or what becomes its stderr. Its stdout becomes stderr: stdout is data. */
 status child_start(struct child *c, const char *const *argv, const char *const *environment,
                    int error_fd) MUST_CHECK;
+/* The same, but its stdout is this process's own. */
+status child_start_speaking(struct child *c, const char *const *argv,
+                            const char *const *environment, int error_fd) MUST_CHECK;
 /* Notices whether it has ended; true if it did just now. */
 bool child_poll(struct child *c);
 void child_signal(const struct child *c, int number);

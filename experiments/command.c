@@ -22,6 +22,8 @@ static const struct command commands[] = {
     {"query", "NAME|\"SELECT …\"", "a named question or SQL on the results file", command_query},
     {"show", "RUN", "one run: configuration, curve, staleness, where the time went", command_show},
     {"list", "KIND", "what exists, with parameters, ranges and sources", command_list},
+    {"check", "[--links] key=value…", "preflight: versions, devices and what they reach, files",
+     command_check},
     {"bench", "NAME key=value…", "benchmarks, one line per measurement", command_bench},
     {"server", "key=value…", "the parameter server by hand, on this host", command_server},
     {"worker", "endpoint=… worker=N …", "one asynchronous worker by hand, on this host",

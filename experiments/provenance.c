@@ -43,6 +43,19 @@ void provenance_host(struct text *out)
     text_add(out, "}");
 }
 
+bool provenance_version(size_t i, struct version *out)
+{
+    const struct version all[] = {
+        {"gradlag", BUILD_COMMIT}, {"build", BUILD_NAME},    {"compiler", BUILD_COMPILER},
+        {"oneDNN", BUILD_ONEDNN},  {"ZeroMQ", BUILD_ZEROMQ}, {"MPI", sync_library_version()},
+        {"SQLite", BUILD_SQLITE},
+    };
+    if (i < COUNT_OF(all)) {
+        *out = all[i];
+    }
+    return i < COUNT_OF(all);
+}
+
 void run_row_open(struct run_row *row, const options *o)
 {
     *row = (struct run_row){0};

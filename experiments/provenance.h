@@ -11,6 +11,12 @@
 /* JSON: cpu, processors, memory, kernel, host name, library versions, commit, compiler, flags. */
 void provenance_host(struct text *out);
 
+struct version {
+    const char *name, *value; /* "ZeroMQ", "4.3.4"; value lives as long as the program */
+};
+/* Entry i of the libraries and of the program itself; false at the end. */
+bool provenance_version(size_t i, struct version *out);
+
 /* A row's description, with the text that it points to. */
 struct run_row {
     struct run_description description;
