@@ -42,14 +42,51 @@ PACKAGES    := libzmq sqlite3 jansson zlib yaml-0.1
 LIB_CFLAGS  := $(shell pkg-config --cflags $(PACKAGES) 2>/dev/null)
 LIB_LIBS    := $(shell pkg-config --libs $(PACKAGES) 2>/dev/null)
 
+# CUDA is built in where nvcc is found: NVCC=PATH chooses one, CUDA=no does without, CUDA_ARCHS lists
+# the GPUs to make code for (the last one also as PTX, for those to come).
+CUDA       ?= yes
+CUDA_ARCHS ?= 80 90
+ifeq ($(CUDA),yes)
+NVCC       := $(or $(NVCC),$(firstword $(shell command -v nvcc 2>/dev/null) \
+                $(wildcard $(addsuffix /bin/nvcc,$(CUDA_HOME) $(CUDA_PATH) /usr/local/cuda))))
+ifneq ($(NVCC),)
+ifeq ($(shell command -v $(NVCC)),)
+$(error NVCC=$(NVCC) is not there; CUDA=no builds without CUDA)
+endif
+CUDA_HOME  := $(or $(CUDA_HOME),$(abspath $(dir $(realpath $(shell command -v $(NVCC))))..))
+CUDART     := $(firstword $(wildcard $(CUDA_HOME)/lib64/libcudart_static.a $(CUDA_HOME)/lib/libcudart_static.a \
+                $(CUDA_HOME)/targets/*/lib/libcudart_static.a /usr/lib/*/libcudart_static.a))
+CUDA_HEADER := $(firstword $(wildcard $(CUDA_HOME)/include/cublasLt.h /usr/include/cublasLt.h))
+ifeq ($(and $(CUDART),$(CUDA_HEADER)),)
+$(warning $(NVCC) has no libcudart_static.a or cublasLt.h beside it: building without CUDA)
+else
+WITH_CUDA  := yes
+CUDA_VERSION := $(shell $(NVCC) --version | sed -n 's/.*release \([0-9.]*\),.*/\1/p')
+endif
+endif
+endif
+CUDA_ONLY  := worker/cuda_device.c worker/cuda_errors.c worker/cuda_cublas.c
+ifeq ($(WITH_CUDA),yes)
+# System headers there, so that they are not held to our warnings; never -isystem /usr/include.
+CUDA_CFLAGS := -DGRADLAG_CUDA $(if $(filter-out /usr,$(CUDA_HOME)),-isystem $(CUDA_HOME)/include)
+CUDA_LIBS   := $(CUDART) -ldl -lrt
+NVCC_ARCHS  := $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) \
+               $(foreach a,$(lastword $(CUDA_ARCHS)),-gencode arch=compute_$(a),code=compute_$(a))
+NVCC_FLAGS  := -std=c++17 -O3 -lineinfo -I. -DGRADLAG_CUDA $(NVCC_ARCHS) \
+               -Xcompiler -Wall,-Wextra,-Werror,-fno-exceptions,-fno-rtti,-pthread -Werror all-warnings
+endif
+
 # No contraction and no fast math: numbers must not depend on the vector width.
 CFLAGS  += -std=c17 -D_GNU_SOURCE -I. -I$(DIR) -fno-math-errno -ffp-contract=off -pthread $(WARN) \
-           $(CFLAGS_BUILD) $(ONEDNN_CFLAGS) $(LIB_CFLAGS)
+           $(CFLAGS_BUILD) $(ONEDNN_CFLAGS) $(LIB_CFLAGS) $(CUDA_CFLAGS)
 LDFLAGS += -pthread $(LDFLAGS_$(BUILD))
-LDLIBS  += $(ONEDNN_LIBS) $(LIB_LIBS) $(MPI_LIBS) -lm
+LDLIBS  += $(ONEDNN_LIBS) $(LIB_LIBS) $(MPI_LIBS) $(CUDA_LIBS) -lm
 
 SOURCES  := $(wildcard worker/*.c ps/*.c sync/*.c results/*.c experiments/*.c)
-OBJECTS  := $(SOURCES:%.c=$(DIR)/%.o) $(DIR)/embedded.o
+ifneq ($(WITH_CUDA),yes)
+SOURCES  := $(filter-out $(CUDA_ONLY),$(SOURCES))
+endif
+OBJECTS  := $(SOURCES:%.c=$(DIR)/%.o) $(DIR)/embedded.o $(if $(WITH_CUDA),$(DIR)/worker/cuda_kernels.o)
 LIBRARY  := $(DIR)/libgradlag.a
 PROGRAM  := $(DIR)/gradlag
 TESTS    := $(patsubst tests/%.c,$(DIR)/tests/%,$(wildcard tests/test_*.c))
@@ -82,6 +119,17 @@ $(DIR)/%.o: %.c $(DIR)/flags
 	@mkdir -p $(@D)
 	@echo "  CC    $<"
 	$(Q)$(CC) $(CFLAGS) -MMD -MP -c -o $@ $<
+
+NVCC_ALL := $(NVCC) $(CUDA_VERSION) $(NVCC_FLAGS)
+$(DIR)/nvcc_flags: FORCE
+	@mkdir -p $(@D)
+	@printf '%s\n' '$(NVCC_ALL)' | cmp -s - $@ || printf '%s\n' '$(NVCC_ALL)' > $@
+$(DIR)/worker/cuda_kernels.o: worker/cuda_kernels.cu $(DIR)/nvcc_flags
+	@mkdir -p $(@D)
+	@echo "  NVCC  $<"
+	$(Q)$(NVCC) $(NVCC_FLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
+$(DIR)/worker/cuda_cublas.o: CFLAGS += -DGRADLAG_CUDA_MAJOR='"$(firstword $(subst ., ,$(CUDA_VERSION)))"' \
+                                       -DGRADLAG_CUDA_LIBRARIES='"$(dir $(CUDART))"'
 
 # What the program is built from, for every run's row; rewritten only when one of these facts changes.
 $(DIR)/build_info.h: FORCE

@@ -303,6 +303,36 @@ struct gather_call {
 /* ---- kernels that try the device (cuda_kernels_test.h) -----------------------------------------
  */
 
+/* ---- epilogues of products, where cublasLt has none (with bias_activate) ------------------------
+ */
+
+/* mask bit (row, column) = d[row][column] > 0, and 0 beyond the columns; cuda_mask_bytes. One
+ * thread per word of the mask, `words` to a row. */
+struct product_mask_write_call {
+    const float *d;
+    uint32_t *mask;
+    uint32_t rows, columns, words, unused;
+};
+
+/* d[row][column] = 0 where the mask has a zero; one thread per element */
+struct product_mask_apply_call {
+    float *d;
+    const uint32_t *mask;
+    uint32_t rows, columns, words, unused;
+};
+
+/* out[row] = Σ over inner of a[row·row_step + k·inner_step], of float or bf16. One block of 256
+ * threads per 32 rows. */
+struct product_sums_call {
+    const void *a;
+    float *out;
+    size_t row_step, inner_step;
+    uint32_t rows, inner, bf16, unused;
+};
+
+/* ---- trying a GPU
+ * --------------------------------------------------------------------------------- */
+
 struct test_where_call {
     uint32_t *out; /* [blocks][threads][4] */
 };

@@ -2,7 +2,7 @@
  * cuda_device.h — what the CUDA backend asks of a GPU: memory, copies, kernels, matrix products,
  * and graphs of them. Two implementations stand behind one table:
  *
- *   cuda_device.cu     the GPU: CUDA runtime and cublasLt; built where nvcc is found
+ *   cuda_device.c      the GPU: CUDA runtime and cublasLt; built where nvcc is found
  *   cuda_emulated.c    the same kernels run by the host's processor, thread by thread and barrier
  * by barrier, so that indexing and arithmetic are tested where there is no GPU.
  *                      GRADLAG_CUDA_EMULATED=1 makes device=cuda use it. Slow; never a fallback.
@@ -39,7 +39,8 @@ struct cuda_properties {
 
 /* ---- matrix products ---------------------------------------------------------------------------
  * Row-major D[rows][columns] = epilogue(op(A)·op(B)); op(A) is rows × inner, op(B) inner × columns.
- * D and the bias are float32; the sum is in float32 whatever the operands are. */
+ * D and the bias are float32; the sum is in float32 whatever the operands are. Operands may lie at
+ * any multiple of their element; from 16 bytes on they are faster. */
 
 enum cuda_arithmetic {
     CUDA_FP32, /* float32 operands and products */
@@ -71,7 +72,7 @@ struct cuda_product_call {
     const void *a, *b;
     float *d;
     float *bias; /* read, or written by CUDA_COLUMN_SUMS */
-    void *mask;  /* cuda_mask_bytes(rows, columns) */
+    void *mask;  /* cuda_mask_bytes(rows, columns), aligned to 16 bytes */
 };
 
 static inline size_t cuda_mask_bytes(uint32_t rows, uint32_t columns)
@@ -130,7 +131,7 @@ struct cuda_kind {
     /* Between these two, queued work of both streams is written down instead of done: copies,
      * clear, wait, launch and product_run, nothing else. A capture begins and ends on CUDA_COMPUTE;
      * CUDA_COPY joins it by waiting for CUDA_COMPUTE, and must have been waited for before its end.
-     */
+     * Host memory that is copied from or to is pinned (pin, host_new): other may be refused. */
     status (*capture_begin)(cuda_device *d);
     status (*capture_end)(cuda_device *d, cuda_graph **out);
     status (*graph_launch)(cuda_device *d, cuda_graph *g); /* on CUDA_COMPUTE */

@@ -6,6 +6,7 @@
 #include "worker/cuda_kernels_loss.h"
 #include "worker/cuda_kernels_norm.h"
 #include "worker/cuda_kernels_pool.h"
+#include "worker/cuda_kernels_product.h"
 #include "worker/cuda_kernels_simple.h"
 #include "worker/cuda_kernels_test.h"
 
