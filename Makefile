@@ -53,10 +53,10 @@ ifneq ($(NVCC),)
 ifeq ($(shell command -v $(NVCC)),)
 $(error NVCC=$(NVCC) is not there; CUDA=no builds without CUDA)
 endif
-CUDA_HOME  := $(or $(CUDA_HOME),$(abspath $(dir $(realpath $(shell command -v $(NVCC))))..))
-CUDART     := $(firstword $(wildcard $(CUDA_HOME)/lib64/libcudart_static.a $(CUDA_HOME)/lib/libcudart_static.a \
-                $(CUDA_HOME)/targets/*/lib/libcudart_static.a /usr/lib/*/libcudart_static.a))
-CUDA_HEADER := $(firstword $(wildcard $(CUDA_HOME)/include/cublasLt.h /usr/include/cublasLt.h))
+CUDA_TOP   := $(abspath $(dir $(realpath $(shell command -v $(NVCC))))..)
+CUDART     := $(firstword $(wildcard $(CUDA_TOP)/lib64/libcudart_static.a $(CUDA_TOP)/lib/libcudart_static.a \
+                $(CUDA_TOP)/targets/*/lib/libcudart_static.a /usr/lib/*/libcudart_static.a))
+CUDA_HEADER := $(firstword $(wildcard $(CUDA_TOP)/include/cublasLt.h /usr/include/cublasLt.h))
 ifeq ($(and $(CUDART),$(CUDA_HEADER)),)
 $(warning $(NVCC) has no libcudart_static.a or cublasLt.h beside it: building without CUDA)
 else
@@ -68,12 +68,12 @@ endif
 CUDA_ONLY  := worker/cuda_device.c worker/cuda_errors.c worker/cuda_cublas.c
 ifeq ($(WITH_CUDA),yes)
 # System headers there, so that they are not held to our warnings; never -isystem /usr/include.
-CUDA_CFLAGS := -DGRADLAG_CUDA $(if $(filter-out /usr,$(CUDA_HOME)),-isystem $(CUDA_HOME)/include)
+CUDA_CFLAGS := -DGRADLAG_CUDA $(if $(filter-out /usr,$(CUDA_TOP)),-isystem $(CUDA_TOP)/include)
 CUDA_LIBS   := $(CUDART) -ldl -lrt
 NVCC_ARCHS  := $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) \
                $(foreach a,$(lastword $(CUDA_ARCHS)),-gencode arch=compute_$(a),code=compute_$(a))
 NVCC_FLAGS  := -std=c++17 -O3 -lineinfo -I. -DGRADLAG_CUDA $(NVCC_ARCHS) \
-               -Xcompiler -Wall,-Wextra,-Werror,-fno-exceptions,-fno-rtti,-pthread -Werror all-warnings
+               -Xcompiler -Wall,-Wextra,-Werror,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics,-pthread -Werror all-warnings
 endif
 
 # No contraction and no fast math: numbers must not depend on the vector width.

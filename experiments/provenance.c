@@ -35,6 +35,7 @@ void provenance_host(struct text *out)
     add_field(out, "onednn", BUILD_ONEDNN);
     add_field(out, "zeromq", BUILD_ZEROMQ);
     add_field(out, "mpi", sync_library_version());
+    add_field(out, "cuda", BUILD_CUDA);
     add_field(out, "sqlite", BUILD_SQLITE);
     add_field(out, "commit", BUILD_COMMIT);
     add_field(out, "compiler", BUILD_COMPILER);
@@ -46,9 +47,10 @@ void provenance_host(struct text *out)
 bool provenance_version(size_t i, struct version *out)
 {
     const struct version all[] = {
-        {"gradlag", BUILD_COMMIT}, {"build", BUILD_NAME},    {"compiler", BUILD_COMPILER},
-        {"oneDNN", BUILD_ONEDNN},  {"ZeroMQ", BUILD_ZEROMQ}, {"MPI", sync_library_version()},
-        {"SQLite", BUILD_SQLITE},
+        {"gradlag", BUILD_COMMIT},    {"build", BUILD_NAME},
+        {"compiler", BUILD_COMPILER}, {"oneDNN", BUILD_ONEDNN},
+        {"ZeroMQ", BUILD_ZEROMQ},     {"MPI", sync_library_version()},
+        {"SQLite", BUILD_SQLITE},     {"CUDA", BUILD_CUDA != NULL ? BUILD_CUDA : "not built in"},
     };
     if (i < COUNT_OF(all)) {
         *out = all[i];
