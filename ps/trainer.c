@@ -27,6 +27,7 @@ status ps_trainer_run(const struct ps_trainer_options *o)
                                                    .worker = o->index,
                                                    .count = worker_parameter_count(o->worker)},
                        &at));
+    worker_hold_memory(o->worker);
     while (!at.finished) {
         if (stop_wanted(o))
             FAIL(STOPPED, "worker %u was told to stop", o->index);
@@ -39,6 +40,7 @@ status ps_trainer_run(const struct ps_trainer_options *o)
 done:
     if (result != OK)
         ps_client_leave(client, result, error_message());
+    worker_forget_memory(o->worker); /* what it computed in is the client's */
     ps_client_close(&client);
     return result;
 }

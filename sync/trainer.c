@@ -189,6 +189,7 @@ status sync_trainer_run(const struct sync_trainer_options *o, struct training_ou
     *out = (struct training_outcome){0};
     TRY(loop_open(&l, o));
     TRY(report_begin(&l.report));
+    worker_hold_memory(o->worker);
     while (l.samples < l.length.total_samples && !l.stopped)
         TRY(step(&l));
     struct report_state last = state_of(&l);
@@ -200,6 +201,7 @@ status sync_trainer_run(const struct sync_trainer_options *o, struct training_ou
 done:
     if (result != OK && result != STOPPED && l.report.began_ns != 0)
         outcome_of(&l, out);
+    worker_forget_memory(o->worker);
     loop_close(&l);
     return result;
 }

@@ -18,10 +18,12 @@ static void check(status s)
     }
 }
 
+const char *fixture_device = "cpu";
+
 void fixture_open(struct fixture *f, const struct model *model, struct shape images, uint32_t batch,
                   uint64_t seed)
 {
-    const struct backend_options o = {.threads = 1};
+    const struct backend_options o = {.threads = 1, .deterministic = true, .place.device = -1};
     fixture_open_on(f, &o, model, images, batch, seed);
 }
 
@@ -30,7 +32,7 @@ void fixture_open_on(struct fixture *f, const struct backend_options *o, const s
 {
     struct random_stream r;
     const struct backend_kind *kind =
-        (const struct backend_kind *)registry_find(&backend_registry, "cpu");
+        (const struct backend_kind *)registry_find(&backend_registry, fixture_device);
     memset(f, 0, sizeof *f);
     f->model = *model;
     f->images = images;

@@ -20,7 +20,10 @@ struct fixture {
     uint32_t *labels;
 };
 
-/* On the cpu backend; parameters and images from the random stream (RANDOM_TEST, seed). */
+/* The backend that fixtures are opened on: "cpu" until somebody says otherwise. */
+extern const char *fixture_device;
+
+/* On that backend; parameters and images from the random stream (RANDOM_TEST, seed). */
 void fixture_open(struct fixture *f, const struct model *model, struct shape images, uint32_t batch,
                   uint64_t seed);
 /* The same with these options of the backend. */

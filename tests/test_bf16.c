@@ -34,7 +34,7 @@
 enum { CLASSES = 10, BATCH = 256 };
 
 static const struct backend_options fp32 = {.threads = 1};
-static const struct backend_options bf16 = {.threads = 1, .bf16 = true};
+static const struct backend_options bf16 = {.threads = 1, .precision = PRECISION_BF16};
 
 static status try_to_open(void)
 {
@@ -220,7 +220,7 @@ static void the_same_step_gives_the_same_bits(void **state)
     need_bf16();
     for (size_t i = 0; i < model_registry.count; ++i) {
         for (uint32_t threads = 1; threads <= 2; ++threads) {
-            const struct backend_options o = {.threads = threads, .bf16 = true};
+            const struct backend_options o = {.threads = threads, .precision = PRECISION_BF16};
             struct model m = of_registry(i);
             struct fixture f, other;
             fixture_open_on(&f, &o, &m, (struct shape){1, 28, 28}, 16, 3);

@@ -16,6 +16,7 @@
 #ifndef GRADLAG_WORKER_BACKEND_H
 #define GRADLAG_WORKER_BACKEND_H
 
+#include "worker/dataset.h"
 #include "worker/placement.h"
 #include "worker/registry.h"
 
@@ -91,11 +92,19 @@ struct op_call {
     struct op_loss *loss;
 };
 
+/* Of the operands of convolutions and linear layers; sums and everything else are float32. */
+enum precision {
+    PRECISION_FP32,
+    PRECISION_TF32, /* rounded to 10 bits of mantissa: GPUs alone */
+    PRECISION_BF16, /* to 7 bits */
+};
+
 struct backend_options {
     uint32_t threads;
-    bool bf16;              /* convolutions and GEMMs in bf16, accumulated and kept in float32 */
-    struct placement place; /* for backends with several devices: see placement_device */
+    enum precision precision;
+    bool deterministic;     /* the same bits in every run on the same device */
     bool may_spin;          /* waiting may burn a processor */
+    struct placement place; /* for backends with several devices: see placement_device */
 };
 
 /* One backend: an entry of backend_registry. Key `device` names it. */
@@ -133,6 +142,25 @@ struct backend_kind {
     status (*forward)(backend *b, backend_op *op, const struct op_call *call);
     status (*backward)(backend *b, backend_op *op, const struct op_call *call);
     status (*finish)(backend *b);
+
+    /* ---- NULL where the host's memory is the device's -----------------------------------------
+     */
+
+    /* Instead of `finish`, after an error: nothing of the step is used any more, and on return
+     * nothing reads or writes the vectors given to `begin`. */
+    void (*abandon)(backend *b);
+    /* Copies the images of all splits to the device, once; `gather` is then possible. ERROR_OTHER:
+     * they do not fit. */
+    status (*dataset_open)(backend *b, const struct dataset *d);
+    /* Instead of filling buffer_host: the next step finds in `images`, of buffer_open, what
+     * dataset_gather would have made of these arguments, to the bit. Samples from `n` on are
+     * anything. */
+    status (*gather)(backend *b, backend_buffer *images, enum dataset_split split,
+                     const uint32_t *indices, uint32_t first, uint32_t n, const struct crop *crops);
+    /* From `hold` to `forget`, vectors given to `begin` with a gradient stay mapped, so that they
+     * may be registered with the device for faster copies. */
+    void (*hold)(backend *b);
+    void (*forget)(backend *b);
 };
 extern const struct registry backend_registry;
 
@@ -140,7 +168,8 @@ struct backend { /* every backend's own struct begins with this */
     const struct backend_kind *kind;
 };
 
-/* Reads keys device, device.index, threads and precision; for worker `index` of `count`. */
+/* Reads keys device, device.index, threads, precision and deterministic; for worker `index` of
+ * `count`. */
 status backend_open(backend **out, const options *o, unsigned index, unsigned count) MUST_CHECK;
 void backend_close(backend **b);
 

@@ -423,13 +423,18 @@ static status open_cpu(backend **out, const struct backend_options *o)
     char processor[96];
     bool emulated = false;
     processor_name(processor, sizeof processor);
-    if (o->bf16) {
+    if (o->precision == PRECISION_TF32) {
+        FAIL(ERROR_USAGE,
+             "precision=tf32: processors have no such arithmetic; device=cpu computes in "
+             "fp32, or bf16 where the processor has it: use precision=fp32 or bf16");
+    }
+    if (o->precision == PRECISION_BF16) {
         TRY(check_bf16(processor, &emulated));
     }
     TRY(memory_new(&c, 1, sizeof *c, "the cpu backend"));
     c->base.kind = &backend_cpu;
     c->threads = (int)o->threads;
-    c->bf16 = o->bf16;
+    c->bf16 = o->precision == PRECISION_BF16;
     onednn_set_threads(c->threads);
     TRY_DNNL(dnnl_engine_create(&c->engine, dnnl_cpu, 0), "opening the cpu");
     TRY_DNNL(dnnl_stream_create(&c->stream, c->engine, dnnl_stream_default_flags),
@@ -437,7 +442,7 @@ static status open_cpu(backend **out, const struct backend_options *o)
     const dnnl_version_t *v = dnnl_version();
     snprintf(c->description, sizeof c->description, "%s, oneDNN %d.%d.%d, %u thread%s%s%s",
              processor, v->major, v->minor, v->patch, o->threads, o->threads == 1 ? "" : "s",
-             o->bf16 ? ", bf16" : "", emulated ? " emulated" : "");
+             c->bf16 ? ", bf16" : "", emulated ? " emulated" : "");
     *out = &c->base;
     c = NULL;
 done:

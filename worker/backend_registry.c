@@ -19,7 +19,7 @@ status backend_open(backend **out, const options *o, unsigned index, unsigned co
 {
     status result = OK;
     *out = NULL;
-    struct backend_options chosen = {.threads = 1};
+    struct backend_options chosen = {.threads = 1, .deterministic = true};
     const char *device = "cpu";
     if (options_declared(o, "device")) {
         device = options_text(o, "device");
@@ -28,7 +28,13 @@ status backend_open(backend **out, const options *o, unsigned index, unsigned co
         chosen.threads = (uint32_t)options_integer(o, "threads");
     }
     if (options_declared(o, "precision")) {
-        chosen.bf16 = strcmp(options_text(o, "precision"), "bf16") == 0;
+        const char *precision = options_text(o, "precision");
+        chosen.precision = strcmp(precision, "bf16") == 0   ? PRECISION_BF16
+                           : strcmp(precision, "tf32") == 0 ? PRECISION_TF32
+                                                            : PRECISION_FP32;
+    }
+    if (options_declared(o, "deterministic")) {
+        chosen.deterministic = options_flag(o, "deterministic");
     }
     chosen.place = placement_of(getenv, index, count, o);
     chosen.may_spin = placement_may_spin(&chosen.place, chosen.threads, processor_count());

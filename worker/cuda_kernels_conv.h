@@ -37,8 +37,8 @@ CUDA_FUNCTION struct conv_place conv_place_of(uint32_t column, uint32_t columns,
 CUDA_FUNCTION bool conv_inside(const struct conv_place *p, const struct conv_tap *tap,
                                uint32_t height, uint32_t width)
 {
-    return p->live && (uint32_t)(p->y + tap->down) < height &&
-           (uint32_t)(p->x + tap->right) < width;
+    return p->live && (tap->one || ((uint32_t)(p->y + tap->down) < height &&
+                                    (uint32_t)(p->x + tap->right) < width));
 }
 
 CUDA_FUNCTION float conv_one(const float *source, const struct conv_place *p,

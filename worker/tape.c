@@ -33,6 +33,24 @@ uint32_t *tape_labels(tape *t)
     return t->labels;
 }
 
+void tape_gather(tape *t, const struct dataset *d, enum dataset_split split,
+                 const uint32_t *indices, uint32_t first, uint32_t n, const struct crop *crops)
+{
+    const struct backend_kind *on = t->b->kind;
+    if (on->gather == NULL) {
+        dataset_gather(d, split, indices, first, n, tape_images(t), t->labels);
+        (void)crops;
+        return;
+    }
+    for (uint32_t i = 0; i < n; ++i) {
+        uint32_t index = indices != NULL ? indices[i] : first + i;
+        REQUIRE(index < d->count[split]);
+        t->labels[i] = d->labels[split][index];
+    }
+    t->gathered = true;
+    t->gather_failed = on->gather(t->b, t->input->value, split, indices, first, n, crops);
+}
+
 /* ---- nodes --------------------------------------------------------------------------------------
  */
 
@@ -72,6 +90,7 @@ static void node_close(tape *t, struct node *n)
         t->b->kind->buffer_close(t->b, n->value);
     }
     memory_free(n->host);
+    memory_free(n->statistics);
     memory_free(n);
 }
 
@@ -105,6 +124,11 @@ done:
     return result;
 }
 
+static bool collects_statistics(const tape *t, const struct op_description *d)
+{
+    return d->kind == OP_BATCH_NORM && t->mode != TAPE_TRAIN && !(d->flags & OP_GIVEN_STATISTICS);
+}
+
 static status make_node(tape *t, const tensor *x, struct node **out)
 {
     status result = OK;
@@ -114,6 +138,10 @@ static status make_node(tape *t, const tensor *x, struct node **out)
     n->d = x->d;
     for (int i = 0; i < 2; ++i) {
         n->made_for[i] = x->input[i] != NULL ? x->input[i]->node->value : NULL;
+    }
+    if (collects_statistics(t, &n->d)) {
+        TRY(memory_new(&n->statistics, 2 * n->d.input.channels, sizeof(float),
+                       "batch norm's statistics"));
     }
     TRY(t->b->kind->op_open(t->b, &n->d, n->made_for, &n->op, &n->value));
     n->wants_gradient = x->wants_gradient && n->value != NULL;
@@ -146,21 +174,9 @@ static void fill_call(tape *t, const struct node *n, struct op_call *call)
     if (n->d.kind == OP_BATCH_NORM && t->mode != TAPE_TRAIN) {
         struct statistics *s = &t->statistics[n->layer];
         bool given = n->d.flags & OP_GIVEN_STATISTICS;
-        call->mean = given ? s->mean : s->batch;
-        call->variance = given ? s->variance : s->batch + n->d.input.channels;
+        call->mean = given ? s->mean : n->statistics;
+        call->variance = given ? s->variance : n->statistics + n->d.input.channels;
     }
-}
-
-static void collect_statistics(tape *t, const struct node *n)
-{
-    struct statistics *s = &t->statistics[n->layer];
-    uint32_t channels = n->d.input.channels;
-    for (uint32_t k = 0; k < channels; ++k) {
-        double mean = (double)s->batch[k];
-        s->sum[k] += mean;
-        s->square[k] += (double)s->batch[channels + k] + mean * mean;
-    }
-    s->batches++;
 }
 
 status tape_run(tape *t, tensor *x)
@@ -184,9 +200,6 @@ status tape_run(tape *t, tensor *x)
     x->node = n;
     fill_call(t, n, &call);
     TRY(t->b->kind->forward(t->b, n->op, &call));
-    if (n->d.kind == OP_BATCH_NORM && t->mode == TAPE_CALIBRATE) {
-        collect_statistics(t, n);
-    }
 done:
     return result;
 }
@@ -282,8 +295,9 @@ static void zero_unused(tape *t)
 status tape_finish(tape *t, tensor *loss, uint32_t valid, struct op_loss *out)
 {
     status result = OK;
+    bool running = t->mode != TAPE_DISCOVER;
     TRY(t->failed);
-    if (t->mode == TAPE_DISCOVER) {
+    if (!running) {
         goto done;
     }
     if (loss != NULL) {
@@ -300,6 +314,12 @@ status tape_finish(tape *t, tensor *loss, uint32_t valid, struct op_loss *out)
         }
     }
     TRY(t->b->kind->finish(t->b));
+    running = false;
+    for (size_t i = 0; t->mode == TAPE_CALIBRATE && i < t->order_count; ++i) {
+        if (t->order[i]->d.kind == OP_BATCH_NORM) {
+            tape_collect_statistics(t, t->order[i]);
+        }
+    }
     if (t->gradient != NULL) {
         zero_unused(t);
     }
@@ -307,6 +327,9 @@ status tape_finish(tape *t, tensor *loss, uint32_t valid, struct op_loss *out)
         *out = t->loss;
     }
 done:
+    if (running && t->b->kind->abandon != NULL) {
+        t->b->kind->abandon(t->b);
+    }
     return result;
 }
 
@@ -418,7 +441,9 @@ tensor *tape_begin(tape *t, const float *parameters, float *gradient)
     if (t->mode != TAPE_DISCOVER) {
         size_t count = parameter_table_count(t->parameters);
         STICK(t, t->b->kind->begin(t->b, parameters, gradient, count));
-        STICK(t, t->b->kind->buffer_upload(t->b, t->input->value));
+        bool gathered = t->gathered;
+        t->gathered = false;
+        STICK(t, gathered ? t->gather_failed : t->b->kind->buffer_upload(t->b, t->input->value));
         x->node = t->input;
         x->d.kind = t->input->d.kind;
     }
@@ -433,67 +458,16 @@ void tape_mark_last(tape *t, tensor *logits)
     }
 }
 
-static void forget_statistics(tape *t)
-{
-    for (size_t i = 0; i < parameter_table_layers(t->parameters); ++i) {
-        struct statistics *s = &t->statistics[i];
-        uint32_t channels = parameter_table_layer(t->parameters, i)->weight_shape[0];
-        for (uint32_t k = 0; s->sum != NULL && k < channels; ++k) {
-            s->sum[k] = s->square[k] = 0;
-        }
-        s->batches = 0;
-    }
-}
-
-/* The variance over all calibration samples: the mean of the batches' variances, and that of their
- * means. A layer that no calibration batch reached keeps mean 0, variance 1. */
-static void settle_statistics(tape *t)
-{
-    for (size_t i = 0; i < parameter_table_layers(t->parameters); ++i) {
-        struct statistics *s = &t->statistics[i];
-        uint32_t channels = parameter_table_layer(t->parameters, i)->weight_shape[0];
-        for (uint32_t k = 0; s->sum != NULL && k < channels; ++k) {
-            double mean = s->batches == 0 ? 0 : s->sum[k] / s->batches;
-            double square = s->batches == 0 ? 1 : s->square[k] / s->batches;
-            s->mean[k] = (float)mean;
-            s->variance[k] = (float)(square - mean * mean);
-        }
-    }
-}
-
 void tape_set_mode(tape *t, enum tape_mode mode)
 {
     REQUIRE(mode == TAPE_CALIBRATE || mode == TAPE_EVALUATE);
     REQUIRE(t->mode == TAPE_CALIBRATE || t->mode == TAPE_EVALUATE);
     if (mode == TAPE_CALIBRATE) {
-        forget_statistics(t);
+        tape_forget_statistics(t);
     } else if (t->mode == TAPE_CALIBRATE) {
-        settle_statistics(t);
+        tape_settle_statistics(t);
     }
     t->mode = mode;
-}
-
-static status open_statistics(tape *t)
-{
-    status result = OK;
-    size_t layers = parameter_table_layers(t->parameters);
-    TRY(memory_new(&t->statistics, layers, sizeof *t->statistics, "batch norm's statistics"));
-    TRY(memory_new(&t->written, layers, sizeof *t->written, "the tape"));
-    for (size_t i = 0; i < layers; ++i) {
-        const struct layer *l = parameter_table_layer(t->parameters, i);
-        struct statistics *s = &t->statistics[i];
-        uint32_t channels = l->weight_shape[0];
-        if (l->kind == OP_BATCH_NORM && t->mode != TAPE_TRAIN) {
-            TRY(memory_new(&s->mean, channels, sizeof(float), "batch norm's statistics"));
-            TRY(memory_new(&s->variance, channels, sizeof(float), "batch norm's statistics"));
-            TRY(memory_new(&s->batch, 2 * channels, sizeof(float), "batch norm's statistics"));
-            TRY(memory_new(&s->sum, channels, sizeof(double), "batch norm's statistics"));
-            TRY(memory_new(&s->square, channels, sizeof(double), "batch norm's statistics"));
-        }
-    }
-    settle_statistics(t);
-done:
-    return result;
 }
 
 status tape_open(tape **out, backend *b, parameter_table *parameters, enum tape_mode mode,
@@ -516,7 +490,7 @@ status tape_open(tape **out, backend *b, parameter_table *parameters, enum tape_
         t->input->d.output = input;
         t->input->layer = NO_SLICE;
         TRY(b->kind->buffer_open(b, batch, input, &t->input->value));
-        TRY(open_statistics(t));
+        TRY(tape_open_statistics(t));
     }
     *out = t;
     t = NULL;
@@ -525,27 +499,13 @@ done:
     return result;
 }
 
-static void close_statistics(tape *t)
-{
-    for (size_t i = 0; t->statistics != NULL && i < parameter_table_layers(t->parameters); ++i) {
-        struct statistics *s = &t->statistics[i];
-        memory_free(s->mean);
-        memory_free(s->variance);
-        memory_free(s->batch);
-        memory_free(s->sum);
-        memory_free(s->square);
-    }
-    memory_free(t->statistics);
-    memory_free(t->written);
-}
-
 void tape_close(tape **out)
 {
     tape *t = *out;
     if (t == NULL) {
         return;
     }
-    close_statistics(t);
+    tape_close_statistics(t);
     for (size_t i = 0; i < t->node_count; ++i) {
         give_gradient_back(t, t->nodes[i]);
         node_close(t, t->nodes[i]);

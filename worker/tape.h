@@ -28,6 +28,7 @@
 #ifndef GRADLAG_WORKER_TAPE_H
 #define GRADLAG_WORKER_TAPE_H
 
+#include "worker/dataset.h"
 #include "worker/parameters.h"
 
 typedef struct tape tape;
@@ -87,6 +88,10 @@ void tape_set_mode(tape *t, enum tape_mode mode);
 /* To be filled before tape_begin: [batch][channels][height][width], [batch]. */
 float *tape_images(tape *t);
 uint32_t *tape_labels(tape *t);
+/* Or instead: the batch of these samples, as dataset_gather; on the device, where the backend was
+ * given the dataset (backend.h: gather). Sticks to the tape's next step. */
+void tape_gather(tape *t, const struct dataset *d, enum dataset_split split,
+                 const uint32_t *indices, uint32_t first, uint32_t n, const struct crop *crops);
 /* Starts a step and gives the images as a tensor. `gradient` is NULL unless mode is TAPE_TRAIN.
  * Both vectors are the table's count long and are used until tape_finish. */
 tensor *tape_begin(tape *t, const float *parameters, float *gradient);

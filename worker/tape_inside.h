@@ -1,5 +1,5 @@
 /*
- * tape_inside.h — what tape.c (running) and tape_ops.c (recording) share.
+ * tape_inside.h — what tape.c (running), tape_ops.c (recording) and tape_statistics.c share.
  */
 #ifndef GRADLAG_WORKER_TAPE_INSIDE_H
 #define GRADLAG_WORKER_TAPE_INSIDE_H
@@ -17,6 +17,7 @@ struct node {
     bool wants_gradient;
     backend_buffer *made_for[2]; /* inputs it was made for: their layouts are its own */
     float *host;                 /* row-major copy for tape_value */
+    float *statistics; /* batch norm's mean and variance of this batch, where they are collected */
     /* of the current step */
     uint64_t step;
     struct node *input[2];
@@ -36,7 +37,6 @@ struct tensor {
 /* Collected by TAPE_CALIBRATE for one batch norm layer. */
 struct statistics {
     float *mean, *variance; /* what TAPE_EVALUATE uses */
-    float *batch;           /* mean and variance of the last batch */
     double *sum, *square;   /* of means, of variances + means² */
     uint32_t batches;
 };
@@ -54,6 +54,8 @@ struct tape {
     struct shape input_shape;
     uint32_t batch;
     uint32_t *labels;
+    bool gathered;        /* the images are on the device already */
+    status gather_failed; /* of the next step */
     struct node *input;
     float *zeros; /* what tape_value shows in discovery and after an error */
     size_t zeros_count;
@@ -93,5 +95,16 @@ status tape_run(tape *t, tensor *x) MUST_CHECK;
 /* Writes a call on the tape; its inputs are run now, itself when it is needed. Fills in the batch,
  * the input's shape and the flags that follow from the inputs. */
 tensor *tape_record(tape *t, struct op_description d, size_t layer, tensor *a, tensor *b);
+
+/* ---- tape_statistics.c -------------------------------------------------------------------------
+ */
+status tape_open_statistics(tape *t) MUST_CHECK;
+void tape_close_statistics(tape *t);
+void tape_forget_statistics(tape *t);
+/* Those of one batch, after its step: a device has them only then. */
+void tape_collect_statistics(tape *t, const struct node *n);
+/* The variance over all calibration samples: the mean of the batches' variances, and that of their
+ * means. A layer that no calibration batch reached keeps mean 0, variance 1. */
+void tape_settle_statistics(tape *t);
 
 #endif

@@ -66,6 +66,9 @@ static status open_training(worker *w, const struct worker_options *o, struct sh
     TRY(sampler_open(&w->sampler, o->settings, w->data.count[SPLIT_TRAIN], o->index, o->count));
     TRY(pace_open(&w->pace, o->settings, o->index));
     TRY(memory_new(&w->indices, w->batch, sizeof *w->indices, "a batch"));
+    if (w->backend->kind->dataset_open != NULL) {
+        TRY(w->backend->kind->dataset_open(w->backend, &w->data));
+    }
     TRY(tape_open(&w->training, w->backend, w->parameters, TAPE_TRAIN, images, w->batch));
     TRY(warm_up(w));
 done:
@@ -177,6 +180,20 @@ status worker_initial_parameters(worker *w, float *out, size_t count)
     return OK;
 }
 
+void worker_hold_memory(worker *w)
+{
+    if (w->backend->kind->hold != NULL) {
+        w->backend->kind->hold(w->backend);
+    }
+}
+
+void worker_forget_memory(worker *w)
+{
+    if (w->backend->kind->forget != NULL) {
+        w->backend->kind->forget(w->backend);
+    }
+}
+
 status worker_gradient(worker *w, const float *parameters, uint64_t batch, float *gradient,
                        struct step_stats *stats)
 {
@@ -184,8 +201,7 @@ status worker_gradient(worker *w, const float *parameters, uint64_t batch, float
     REQUIRE(w->training != NULL);
     uint64_t started = clock_ns();
     sampler_batch(w->sampler, batch, w->batch, w->indices);
-    dataset_gather(&w->data, SPLIT_TRAIN, w->indices, 0, w->batch, tape_images(w->training),
-                   tape_labels(w->training));
+    tape_gather(w->training, &w->data, SPLIT_TRAIN, w->indices, 0, w->batch, NULL);
     uint64_t gathered = clock_ns();
     struct op_loss loss;
     TRY(step(w, w->training, parameters, gradient, w->batch, &loss));
@@ -226,8 +242,7 @@ static status calibrate(worker *w, const float *parameters)
         for (uint64_t i = 0; i < EVALUATION_BATCH; ++i) {
             w->calibration[i] = (uint32_t)((b * EVALUATION_BATCH + i) * samples / wanted);
         }
-        dataset_gather(&w->data, SPLIT_TRAIN, w->calibration, 0, EVALUATION_BATCH, tape_images(t),
-                       tape_labels(t));
+        tape_gather(t, &w->data, SPLIT_TRAIN, w->calibration, 0, EVALUATION_BATCH, NULL);
         TRY(step(w, t, parameters, NULL, EVALUATION_BATCH, NULL));
     }
 done:
@@ -247,7 +262,7 @@ static status evaluate_split(worker *w, const float *parameters, enum dataset_sp
         uint32_t valid = left < EVALUATION_BATCH ? left : EVALUATION_BATCH;
         struct op_loss loss;
         /* What is left over of the images of the batch before is computed and not counted. */
-        dataset_gather(&w->data, split, NULL, first, valid, tape_images(t), tape_labels(t));
+        tape_gather(t, &w->data, split, NULL, first, valid, NULL);
         TRY(step(w, t, parameters, NULL, valid, &loss));
         loss_sum += loss.sum;
         correct += loss.correct;

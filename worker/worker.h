@@ -67,6 +67,11 @@ status worker_initial_parameters(worker *w, float *out, size_t count) MUST_CHECK
 status worker_gradient(worker *w, const float *parameters, uint64_t batch, float *gradient,
                        struct step_stats *stats) MUST_CHECK;
 
+/* From `hold` to `forget`, memory given to worker_gradient stays mapped: a GPU may then copy from
+ * and to it directly. `forget` before it is unmapped or freed. */
+void worker_hold_memory(worker *w);
+void worker_forget_memory(worker *w);
+
 /* Validation and test splits at `parameters`; a pure function, it touches no training state. Batch
  * norm uses statistics re-estimated on fixed training batches at these very parameters. */
 status worker_evaluate(worker *w, const float *parameters, struct evaluation *out) MUST_CHECK;
