@@ -1,12 +1,14 @@
 /*
- * bench_step.c — `gradlag bench step`: a worker's step against what oneDNN's primitives alone
- * reach.
+ * bench_step.c — `gradlag bench step`: a worker's step, on the CPU against what oneDNN's primitives
+ * alone reach.
  *
  * The step is worker_gradient: gathering the batch, forward, backward. Beside it, in the same run,
  * its turn taken after every few steps so that both see the same machine:
- *   products    the step's convolutions and matrix products as bare primitives in their best
- * layouts primitives  the same with pools and batch norms The ratios are of medians. Images are
- * 28×28×1, as Fashion-MNIST's, and synthetic.
+ *   products     the step's convolutions and matrix products as bare primitives in their best
+ *                layouts
+ *   primitives   the same with pools and batch norms
+ * The ratios are of medians. Images are 28×28×1, as Fashion-MNIST's, and synthetic. On a GPU a step
+ * includes the parameters' way up and the gradient's way down.
  */
 #include "experiments/bench.h"
 #include "worker/dataset.h"
@@ -22,11 +24,12 @@ static const struct option bench_keys[] = {
     {"models", OPTION_TEXT, "mlp,lenet,cnn,resnet8", 0, 0, NULL, NULL, "models, comma-separated"},
     {"batches", OPTION_TEXT, "32,64,128", 0, 0, NULL, NULL, "batch sizes, comma-separated"},
     {"seconds", OPTION_REAL, "0.1", 0.001, 60, NULL, NULL, "how long each repeat lasts"},
+    {"device", OPTION_NAME, "cpu", 0, 0, NULL, &backend_registry, "where the worker computes"},
     {"threads", OPTION_INTEGER, "1", 1, 256, NULL, NULL, "threads of the worker"},
     {"precision", OPTION_NAME, "fp32", 0, 0, "fp32|tf32|bf16", NULL, "precision of the products"},
     {"channels", OPTION_INTEGER, "1", 1, 4, NULL, NULL, "colour channels of the images"},
     {"size", OPTION_INTEGER, "28", 1, 1024, NULL, NULL, "height and width of the images"},
-    {"bounds", OPTION_FLAG, "true", 0, 0, NULL, NULL, "measure the bounds too, of fp32"},
+    {"bounds", OPTION_FLAG, "true", 0, 0, NULL, NULL, "measure the bounds too, of fp32 on the CPU"},
     {"clock", OPTION_NAME, "wall", 0, 0, "wall|cpu", NULL,
      "cpu: count only the time this thread ran, on a machine that others use too"},
     {"repeats", OPTION_INTEGER, "9", 1, BENCH_REPEATS, NULL, NULL, "how often each is measured"},
@@ -35,7 +38,6 @@ static const struct option bench_keys[] = {
 
 static const struct option worker_keys[] = {
     {"model", OPTION_NAME, "lenet", 0, 0, NULL, &model_registry, "model"},
-    {"model.activation", OPTION_NAME, "tanh", 0, 0, "relu|tanh", NULL, "lenet's nonlinearity"},
     {"dataset", OPTION_NAME, "gaussian", 0, 0, NULL, &dataset_registry, "dataset"},
     {"dataset.path", OPTION_TEXT, "", 0, 0, NULL, NULL, "where it lies"},
     {"batch", OPTION_INTEGER, "32", 1, 65536, NULL, NULL, "samples per gradient"},
@@ -56,6 +58,29 @@ struct subject {
     uint64_t batch;
 };
 
+/* The keys of the chosen model and device. */
+static status declare_parts(options *o)
+{
+    status result = OK;
+    const struct about *parts[] = {
+        registry_find(&model_registry, options_text(o, "model")),
+        registry_find(&backend_registry, options_text(o, "device")),
+    };
+    for (size_t i = 0; i < COUNT_OF(parts); i++) {
+        if (parts[i] != NULL && parts[i]->options != NULL) {
+            TRY(options_declare(o, parts[i]->options));
+        }
+    }
+done:
+    return result;
+}
+
+static bool has_bounds(const struct bench *b)
+{
+    return options_flag(b->settings, "bounds") &&
+           strcmp(options_text(b->settings, "device"), "cpu") == 0;
+}
+
 static status open_settings(struct subject *s, const struct bench *b, const char *model,
                             const char *batch)
 {
@@ -65,6 +90,11 @@ static status open_settings(struct subject *s, const struct bench *b, const char
     TRY(options_declare(s->settings, registry_find(&dataset_registry, "gaussian")->options));
     TRY(options_set(s->settings, "model", model, "models"));
     TRY(options_set(s->settings, "batch", batch, "batches"));
+    TRY(options_set(s->settings, "device", options_value(b->settings, "device"), "device"));
+    TRY(declare_parts(s->settings));
+    if (options_declared(s->settings, "model.activation")) {
+        TRY(options_set(s->settings, "model.activation", "tanh", "as the headline experiment"));
+    }
     TRY(options_set(s->settings, "threads", options_value(b->settings, "threads"), "threads"));
     TRY(options_set(s->settings, "precision", options_value(b->settings, "precision"),
                     "precision"));
@@ -133,7 +163,9 @@ static status open_subject(struct subject *s, const struct bench *b, const char 
     TRY(memory_new(&s->parameters, count, sizeof(float), "parameters"));
     TRY(memory_new(&s->gradient, count, sizeof(float), "a gradient"));
     TRY(worker_initial_parameters(s->worker, s->parameters, count));
-    TRY(open_bounds(s, (uint32_t)options_integer(s->settings, "batch")));
+    if (has_bounds(b)) {
+        TRY(open_bounds(s, (uint32_t)options_integer(s->settings, "batch")));
+    }
 done:
     return result;
 }
@@ -167,7 +199,7 @@ static status measure(const struct bench *b, struct subject *s, const char *mode
     static const char *const names[] = {"step", "products", "primitives"};
     status result = OK;
     struct bench_series rates[3] = {0};
-    int last = options_flag(b->settings, "bounds") ? 3 : 1;
+    int last = has_bounds(b) ? 3 : 1;
     double samples = options_real(s->settings, "batch"),
            lasting = options_real(b->settings, "seconds");
     for (unsigned i = 0; i <= b->repeats; i++) { /* the first only warms up */
