@@ -193,6 +193,12 @@ lint:
 format:
 	$(Q)clang-format -i $$(git ls-files '*.c' '*.h' '*.cu')
 
+## bundle: build/gradlag-bundle.tar.xz, the program with its libraries, for a machine with a GPU and glibc
+GPU_TESTS := $(filter $(DIR)/tests/test_cuda%,$(TESTS))
+.PHONY: bundle
+bundle: all $(GPU_TESTS)
+	$(Q)scripts/bundle $(DIR) build/gradlag-bundle.tar.xz $(GPU_TESTS)
+
 ## install: PREFIX=/usr/local DESTDIR=
 .PHONY: install
 install: all
