@@ -2,112 +2,38 @@
  * What cuda_device.h promises, of the emulated GPU and of a real one where there is one: memory,
  * copies, kernels, products, graphs, errors.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "tests/cuda_rig.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "worker/cuda_calls.h"
-
-struct rig {
-    const struct cuda_kind *kind;
-    cuda_device *device;
-};
-
-#define assert_ok(call)                                                                            \
-    do {                                                                                           \
-        if ((call) != OK) {                                                                        \
-            fail_msg("%s", error_message());                                                       \
-        }                                                                                          \
-    } while (0)
-
-static int open_kind(void **state, const struct cuda_kind *kind)
-{
-    struct rig *r = calloc(1, sizeof *r);
-    r->kind = kind;
-    if (kind->open(&r->device, &(struct cuda_options){.deterministic = true}) != OK) {
-        print_error("%s\n", error_message());
-        return -1;
-    }
-    *state = r;
-    return 0;
-}
-
-static int open_emulated(void **state)
-{
-    return open_kind(state, &cuda_emulated);
-}
-
-static int close_device(void **state)
-{
-    struct rig *r = *state;
-    r->kind->close(&r->device);
-    free(r);
-    return 0;
-}
-
-static void *device_memory(struct rig *r, size_t bytes)
-{
-    void *at;
-    assert_ok(r->kind->memory_new(r->device, &at, bytes, "a test's memory"));
-    assert_int_equal((uintptr_t)at % 256, 0);
-    return at;
-}
-
-static void *on_device(struct rig *r, const void *host, size_t bytes)
-{
-    void *at = device_memory(r, bytes);
-    assert_ok(r->kind->copy_up(r->device, CUDA_COMPUTE, at, host, bytes));
-    assert_ok(r->kind->synchronize(r->device));
-    return at;
-}
-
-static void read_back(struct rig *r, void *host, const void *at, size_t bytes)
-{
-    assert_ok(r->kind->copy_down(r->device, CUDA_COMPUTE, host, at, bytes));
-    assert_ok(r->kind->synchronize(r->device));
-}
-
-/* Small whole numbers: their sums are exact in any order. */
-static void fill(float *x, size_t count, uint32_t seed)
-{
-    for (size_t i = 0; i < count; i++) {
-        seed = seed * 1664525u + 1013904223u;
-        x[i] = (float)(seed >> 24) - 128;
-    }
-}
-
 static void copies_arrive_and_clear_zeroes(void **state)
 {
-    struct rig *r = *state;
+    struct cuda_rig *r = cuda_rig_of(state);
     enum { COUNT = 1003 };
     float x[COUNT], y[COUNT];
-    fill(x, COUNT, 1);
-    float *a = on_device(r, x, sizeof x), *b = device_memory(r, sizeof x);
+    cuda_rig_fill(x, COUNT, 1);
+    float *a = cuda_rig_up(r, x, sizeof x), *b = cuda_rig_memory(r, sizeof x);
     assert_ok(r->kind->copy_within(r->device, CUDA_COMPUTE, b, a, sizeof x));
     assert_ok(r->kind->clear(r->device, CUDA_COMPUTE, b + 1000, 2 * sizeof *b));
-    read_back(r, y, b, sizeof y);
+    cuda_rig_down(r, y, b, sizeof y);
     assert_memory_equal(x, y, 1000 * sizeof *x);
     assert_true(y[1000] == 0 && y[1001] == 0 && y[1002] == x[1002]);
-    r->kind->memory_free(r->device, a);
-    r->kind->memory_free(r->device, b);
+    cuda_rig_free(r, a);
+    cuda_rig_free(r, b);
 }
 
 static void every_thread_of_a_grid_knows_where_it_is(void **state)
 {
-    struct rig *r = *state;
+    struct cuda_rig *r = cuda_rig_of(state);
     const struct cuda_grid g = {5, 4, 3, 37};
     const size_t bytes = (size_t)g.x * g.y * g.z * g.threads * 4 * sizeof(uint32_t);
-    uint32_t *out = device_memory(r, bytes), *seen = malloc(bytes), *at = seen;
+    uint32_t *out = cuda_rig_memory(r, bytes), *seen = malloc(bytes), *at = seen;
     struct test_where_call call = {out};
     assert_ok(r->kind->launch(r->device, CUDA_COMPUTE, CUDA_test_where, g, &call));
     call.out = NULL; /* arguments are copied */
-    read_back(r, seen, out, bytes);
+    cuda_rig_down(r, seen, out, bytes);
     for (uint32_t z = 0; z < g.z; z++) {
         for (uint32_t y = 0; y < g.y; y++) {
             for (uint32_t x = 0; x < g.x; x++) {
@@ -118,20 +44,20 @@ static void every_thread_of_a_grid_knows_where_it_is(void **state)
         }
     }
     free(seen);
-    r->kind->memory_free(r->device, out);
+    cuda_rig_free(r, out);
 }
 
 static void threads_of_a_block_wait_for_each_other(void **state)
 {
-    struct rig *r = *state;
+    struct cuda_rig *r = cuda_rig_of(state);
     enum { COUNT = 5000, THREADS_EACH = 256, BLOCKS = (COUNT + 255) / THREADS_EACH };
     float x[COUNT], sums[BLOCKS];
-    fill(x, COUNT, 2);
-    struct test_tree_sum_call call = {on_device(r, x, sizeof x), device_memory(r, sizeof sums),
+    cuda_rig_fill(x, COUNT, 2);
+    struct test_tree_sum_call call = {cuda_rig_up(r, x, sizeof x), cuda_rig_memory(r, sizeof sums),
                                       COUNT};
     assert_ok(r->kind->launch(r->device, CUDA_COMPUTE, CUDA_test_tree_sum,
                               cuda_grid_over(COUNT, THREADS_EACH), &call));
-    read_back(r, sums, call.sums, sizeof sums);
+    cuda_rig_down(r, sums, call.sums, sizeof sums);
     for (size_t b = 0; b < BLOCKS; b++) {
         float sum = 0;
         for (size_t i = b * THREADS_EACH; i < COUNT && i < (b + 1) * THREADS_EACH; i++) {
@@ -139,28 +65,32 @@ static void threads_of_a_block_wait_for_each_other(void **state)
         }
         assert_true(sums[b] == sum);
     }
-    r->kind->memory_free(r->device, (void *)call.x);
-    r->kind->memory_free(r->device, call.sums);
+    cuda_rig_free(r, call.x);
+    cuda_rig_free(r, call.sums);
 }
 
 static void a_captured_step_replays(void **state)
 {
-    struct rig *r = *state;
+    struct cuda_rig *r = cuda_rig_of(state);
     const struct cuda_kind *k = r->kind;
     enum { COUNT = 300 };
-    float x[COUNT], up[COUNT], down[COUNT] = {0};
-    fill(x, COUNT, 3);
-    memcpy(up, x, sizeof up);
-    float *sum = on_device(r, x, sizeof x), *step = device_memory(r, sizeof x);
+    float x[COUNT], *up, *down;
+    const size_t bytes = sizeof x;
+    assert_ok(k->host_new(r->device, &up, bytes, "a test's host memory"));
+    assert_ok(k->host_new(r->device, &down, bytes, "a test's host memory"));
+    cuda_rig_fill(x, COUNT, 3);
+    memcpy(up, x, bytes);
+    down[0] = 0;
+    float *sum = cuda_rig_up(r, x, sizeof x), *step = cuda_rig_memory(r, sizeof x);
     cuda_graph *graph;
     /* step ← up; sum += step; on the other stream: down ← sum, while step is cleared */
     assert_ok(k->capture_begin(r->device));
-    assert_ok(k->copy_up(r->device, CUDA_COMPUTE, step, up, sizeof up));
+    assert_ok(k->copy_up(r->device, CUDA_COMPUTE, step, up, bytes));
     struct add_into_call add = {sum, step, COUNT};
     assert_ok(k->launch(r->device, CUDA_COMPUTE, CUDA_add_into, cuda_grid_over(COUNT, 128), &add));
     add.to = NULL;
     assert_ok(k->wait(r->device, CUDA_COPY, CUDA_COMPUTE));
-    assert_ok(k->copy_down(r->device, CUDA_COPY, down, sum, sizeof down));
+    assert_ok(k->copy_down(r->device, CUDA_COPY, down, sum, bytes));
     assert_ok(k->clear(r->device, CUDA_COMPUTE, step, sizeof x));
     assert_ok(k->wait(r->device, CUDA_COMPUTE, CUDA_COPY));
     assert_ok(k->capture_end(r->device, &graph));
@@ -174,15 +104,17 @@ static void a_captured_step_replays(void **state)
         }
     }
     k->graph_close(r->device, graph);
-    k->memory_free(r->device, sum);
-    k->memory_free(r->device, step);
+    k->host_free(r->device, up);
+    k->host_free(r->device, down);
+    cuda_rig_free(r, sum);
+    cuda_rig_free(r, step);
 }
 
 static void marks_measure_time(void **state)
 {
-    struct rig *r = *state;
+    struct cuda_rig *r = cuda_rig_of(state);
     double milliseconds = -1;
-    float *x = device_memory(r, 1 << 20);
+    float *x = cuda_rig_memory(r, 1 << 20);
     assert_ok(r->kind->mark(r->device, 0));
     for (int i = 0; i < 20; i++) {
         assert_ok(r->kind->clear(r->device, CUDA_COMPUTE, x, 1 << 20));
@@ -191,19 +123,241 @@ static void marks_measure_time(void **state)
     assert_ok(r->kind->synchronize(r->device));
     assert_ok(r->kind->elapsed(r->device, 0, 1, &milliseconds));
     assert_true(milliseconds > 0 && milliseconds < 1e4);
-    r->kind->memory_free(r->device, x);
+    cuda_rig_free(r, x);
+}
+
+/* Two copies down on one stream while the other clears: what they see. */
+static void copy_while_clearing(struct cuda_rig *r, float *x, float seen[2], bool ordered)
+{
+    const struct cuda_kind *k = r->kind;
+    for (int i = 0; i < 2; i++) {
+        const float one = 1;
+        assert_ok(k->copy_up(r->device, CUDA_COMPUTE, x, &one, sizeof one));
+        assert_ok(k->wait(r->device, CUDA_COPY, CUDA_COMPUTE));
+        assert_ok(k->copy_down(r->device, CUDA_COPY, &seen[i], x, sizeof *x));
+        if (ordered) {
+            assert_ok(k->wait(r->device, CUDA_COMPUTE, CUDA_COPY));
+        }
+        assert_ok(k->clear(r->device, CUDA_COMPUTE, x, sizeof *x));
+        assert_ok(k->synchronize(r->device));
+    }
+}
+
+static void a_stream_waits_for_the_other(void **state)
+{
+    struct cuda_rig *r = cuda_rig_of(state);
+    float seen[2] = {0}, *x = cuda_rig_memory(r, sizeof *x);
+    copy_while_clearing(r, x, seen, true);
+    assert_true(seen[0] == 1 && seen[1] == 1);
+    cuda_rig_free(r, x);
+}
+
+static void memory_that_is_pinned_is_copied(void **state)
+{
+    struct cuda_rig *r = cuda_rig_of(state);
+    enum { COUNT = 100000 };
+    float *host, *own = calloc(COUNT, sizeof *own);
+    assert_ok(r->kind->host_new(r->device, &host, COUNT * sizeof *host, "a test's host memory"));
+    const bool pinned = r->kind->pin(r->device, own, COUNT * sizeof *own, false);
+    cuda_rig_fill(host, COUNT, 4);
+    float *x = cuda_rig_up(r, host, COUNT * sizeof *x);
+    cuda_rig_down(r, own, x, COUNT * sizeof *x);
+    assert_memory_equal(host, own, COUNT * sizeof *x);
+    if (pinned) {
+        r->kind->unpin(r->device, own);
+    }
+    r->kind->host_free(r->device, host);
+    cuda_rig_free(r, x);
+    free(own);
+}
+
+static void grids_that_no_gpu_takes_are_refused(void **state)
+{
+    struct cuda_rig *r = cuda_rig_of(state);
+    const struct add_into_call call = {0};
+    const struct cuda_grid wrong[] = {
+        {0, 1, 1, 32}, {1, 65536, 1, 32}, {1, 1, 65536, 32}, {1, 1, 1, 1025}, {1, 1, 1, 0}};
+    for (size_t i = 0; i < COUNT_OF(wrong); i++) {
+        assert_error(r->kind->launch(r->device, CUDA_COMPUTE, CUDA_add_into, wrong[i], &call),
+                     ERROR_OTHER, "kernel add_into: no GPU takes a grid of");
+    }
+}
+
+static void more_memory_than_there_is_is_an_error(void **state)
+{
+    struct cuda_rig *r = cuda_rig_of(state);
+    struct cuda_properties p;
+    void *at;
+    assert_ok(r->kind->describe(0, &p));
+    assert_true(p.free_bytes <= p.memory_bytes && p.multiprocessors > 0 && p.name[0] != '\0');
+    assert_error(r->kind->memory_new(r->device, &at, p.memory_bytes + 1, "weights"), ERROR_OTHER,
+                 "weights: the GPU's memory is out");
+    assert_error(r->kind->memory_new(r->device, &at, p.memory_bytes + 1, "weights"), ERROR_OTHER,
+                 "use a smaller batch or fewer workers per GPU");
+    cuda_rig_free(r, cuda_rig_memory(r, 1 << 20)); /* it goes on */
+}
+
+static void a_device_that_is_not_there_is_an_error(void **state)
+{
+    struct cuda_rig *r = cuda_rig_of(state);
+    unsigned count;
+    cuda_device *d;
+    struct cuda_properties p;
+    assert_ok(r->kind->count(&count));
+    const struct cuda_options o = {.index = count};
+    assert_error(r->kind->open(&d, &o), ERROR_USAGE, "there is no GPU");
+    assert_null(d);
+    assert_error(r->kind->describe(count, &p), ERROR_USAGE, "there is no GPU");
+}
+
+/* ---- what only the emulator notices -------------------------------------------------------------
+ */
+
+static void streams_that_nothing_orders_run_in_either_order(void **state)
+{
+    struct cuda_rig *r = cuda_rig_of(state);
+    float seen[2] = {-1, -1}, *x = cuda_rig_memory(r, sizeof *x);
+    copy_while_clearing(r, x, seen, false);
+    assert_true(seen[0] + seen[1] == 1);
+    cuda_rig_free(r, x);
+}
+
+static void fresh_memory_is_not_a_number(void **state)
+{
+    struct cuda_rig *r = cuda_rig_of(state);
+    float seen[3], *x = cuda_rig_memory(r, sizeof seen);
+    cuda_rig_down(r, seen, x, sizeof seen);
+    assert_true(isnan(seen[0]) && isnan(seen[2]));
+    cuda_rig_free(r, x);
+}
+
+static status part_ways(struct cuda_rig *r, uint32_t from, bool other_sync)
+{
+    const struct test_part_ways_call call = {from, other_sync};
+    assert_ok(r->kind->launch(r->device, CUDA_COMPUTE, CUDA_test_part_ways,
+                              (struct cuda_grid){2, 1, 1, 64}, &call));
+    return r->kind->synchronize(r->device);
+}
+
+static void threads_that_part_ways_are_an_error(void **state)
+{
+    struct cuda_rig *r = cuda_rig_of(state);
+    assert_ok(part_ways(r, 64, false));
+    assert_error(part_ways(r, 40, true), ERROR_OTHER, "thread 40 waits at the SYNC of line");
+    /* A fault stays. */
+    assert_error(r->kind->synchronize(r->device), ERROR_OTHER, "test_part_ways");
+    assert_error(r->kind->wait(r->device, CUDA_COMPUTE, CUDA_COPY), ERROR_OTHER, "test_part_ways");
+}
+
+static void threads_that_miss_a_sync_are_an_error(void **state)
+{
+    struct cuda_rig *r = cuda_rig_of(state);
+    const struct test_part_ways_call call = {40, false};
+    assert_ok(r->kind->launch(r->device, CUDA_COMPUTE, CUDA_test_part_ways,
+                              (struct cuda_grid){2, 1, 1, 64}, &call));
+    assert_error(r->kind->synchronize(r->device), ERROR_OTHER, "while thread 40 has ended");
+}
+
+static void writing_beyond_memory_is_noticed(void **state)
+{
+    struct cuda_rig *r = cuda_rig_of(state);
+    const struct test_where_call call = {cuda_rig_memory(r, 31 * 4 * sizeof(uint32_t))};
+    assert_ok(r->kind->launch(r->device, CUDA_COMPUTE, CUDA_test_where,
+                              (struct cuda_grid){1, 1, 1, 32}, &call));
+    assert_error(r->kind->synchronize(r->device), ERROR_OTHER, "written behind a test's memory");
+}
+
+static void host_and_device_memory_are_not_mixed_up(void **state)
+{
+    struct cuda_rig *r = cuda_rig_of(state);
+    float host[8] = {0}, *x = cuda_rig_memory(r, sizeof host);
+    const size_t bytes = sizeof host;
+    assert_error(r->kind->copy_up(r->device, CUDA_COPY, host, host, bytes), ERROR_OTHER,
+                 "is not that much device memory");
+    assert_error(r->kind->copy_up(r->device, CUDA_COPY, x + 1, host, bytes), ERROR_OTHER,
+                 "only a part of a test's memory");
+    assert_error(r->kind->copy_down(r->device, CUDA_COPY, x, x, bytes), ERROR_OTHER,
+                 "should be host memory");
+    cuda_rig_free(r, x);
+}
+
+static void a_capture_takes_only_what_graphs_take(void **state)
+{
+    struct cuda_rig *r = cuda_rig_of(state);
+    const struct cuda_kind *k = r->kind;
+    float host, *x = cuda_rig_memory(r, sizeof host);
+    cuda_graph *g;
+    void *at;
+    assert_ok(k->capture_begin(r->device));
+    assert_error(k->copy_down(r->device, CUDA_COMPUTE, &host, x, sizeof host), ERROR_OTHER,
+                 "is not pinned");
+    assert_error(k->clear(r->device, CUDA_COPY, x, sizeof *x), ERROR_OTHER, "has not joined");
+    assert_error(k->memory_new(r->device, &at, 8, "memory"), ERROR_OTHER, "captured");
+    assert_error(k->synchronize(r->device), ERROR_OTHER, "captured");
+    assert_ok(k->wait(r->device, CUDA_COPY, CUDA_COMPUTE));
+    assert_ok(k->clear(r->device, CUDA_COPY, x, sizeof *x));
+    assert_error(k->capture_end(r->device, &g), ERROR_OTHER, "has not been waited for");
+    cuda_rig_free(r, x);
+}
+
+static void the_environment_chooses_the_emulator(void **state)
+{
+    const struct cuda_kind *kind;
+    unsigned count;
+    (void)state;
+    setenv("GRADLAG_CUDA_EMULATED", "3", 1);
+    assert_ok(cuda_kind_get(&kind));
+    assert_ptr_equal(kind, &cuda_emulated);
+    assert_ok(kind->count(&count));
+    assert_int_equal(count, 3);
+    unsetenv("GRADLAG_CUDA_EMULATED");
+#ifdef GRADLAG_CUDA
+    assert_ok(cuda_kind_get(&kind));
+    assert_ptr_equal(kind, &cuda_real);
+#else
+    assert_error(cuda_kind_get(&kind), ERROR_USAGE, "built without CUDA");
+#endif
+}
+
+static void the_environment_makes_faults(void **state)
+{
+    struct cuda_rig *r = cuda_rig_of(state);
+    void *at;
+    setenv("GRADLAG_CUDA_EMULATED_MEMORY", "1000", 1);
+    assert_error(r->kind->memory_new(r->device, &at, 1001, "weights"), ERROR_OTHER, "weights");
+    unsetenv("GRADLAG_CUDA_EMULATED_MEMORY");
+    setenv("GRADLAG_CUDA_EMULATED_FAULT", "test_part_ways", 1);
+    assert_error(part_ways(r, 64, false), ERROR_OTHER, "test_part_ways: a fault");
+    unsetenv("GRADLAG_CUDA_EMULATED_FAULT");
 }
 
 int main(void)
 {
+    const struct cuda_test tests[] = {
+        CUDA_TEST(copies_arrive_and_clear_zeroes),
+        CUDA_TEST(every_thread_of_a_grid_knows_where_it_is),
+        CUDA_TEST(threads_of_a_block_wait_for_each_other),
+        CUDA_TEST(a_captured_step_replays),
+        CUDA_TEST(marks_measure_time),
+        CUDA_TEST(a_stream_waits_for_the_other),
+        CUDA_TEST(memory_that_is_pinned_is_copied),
+        CUDA_TEST(grids_that_no_gpu_takes_are_refused),
+        CUDA_TEST(more_memory_than_there_is_is_an_error),
+        CUDA_TEST(a_device_that_is_not_there_is_an_error),
+    };
     const struct CMUnitTest emulated[] = {
-#define TEST(name) {"emulated: " #name, name, open_emulated, close_device, NULL}
-        TEST(copies_arrive_and_clear_zeroes),
-        TEST(every_thread_of_a_grid_knows_where_it_is),
-        TEST(threads_of_a_block_wait_for_each_other),
-        TEST(a_captured_step_replays),
-        TEST(marks_measure_time),
+#define TEST(name) cmocka_unit_test_setup_teardown(name, cuda_rig_emulated, cuda_rig_close)
+        TEST(streams_that_nothing_orders_run_in_either_order),
+        TEST(fresh_memory_is_not_a_number),
+        TEST(threads_that_part_ways_are_an_error),
+        TEST(threads_that_miss_a_sync_are_an_error),
+        TEST(writing_beyond_memory_is_noticed),
+        TEST(host_and_device_memory_are_not_mixed_up),
+        TEST(a_capture_takes_only_what_graphs_take),
+        TEST(the_environment_chooses_the_emulator),
+        TEST(the_environment_makes_faults),
 #undef TEST
     };
-    return cmocka_run_group_tests(emulated, NULL, NULL);
+    const int failed = cuda_rig_run("cuda_device", tests, COUNT_OF(tests));
+    return failed + cmocka_run_group_tests(emulated, NULL, NULL);
 }

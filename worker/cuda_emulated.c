@@ -5,10 +5,12 @@
  *   - Queued work runs at `synchronize`. Of two streams that nothing orders, every other time the
  *     one and then the other runs as early as it may.
  *   - Fresh memory is all NaN. Around each piece lie 256 bytes that nobody may write.
- *   - Copies check that one side is device memory and the other is not.
+ *   - Copies check that one side is device memory and the other is not; in a capture, that host
+ *     memory is pinned.
  *
  * Environment, for tests: GRADLAG_CUDA_EMULATED=N has N devices; GRADLAG_CUDA_EMULATED_MEMORY=BYTES
- * is the memory of each; GRADLAG_CUDA_EMULATED_FAULT=KERNEL makes launches of that kernel fail.
+ * is the memory of each; GRADLAG_CUDA_EMULATED_FAULT=KERNEL makes launches of that kernel fail;
+ * GRADLAG_CUDA_EMULATED_PIN=no makes `pin` fail.
  */
 #include "worker/cuda_emulated.h"
 
@@ -17,40 +19,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ALIGNMENT = 256, MAX_DEVICES = 16 };
-enum { POISON = 0xff /* floats of these bytes are NaN */, FENCE = 0xa5 };
-#define OUR_BUG "this is a bug in gradlag, please report it with the command line that led here"
+enum { MAX_DEVICES = 16 };
 
 static _Atomic size_t used_bytes[MAX_DEVICES];
-
-static const uint8_t *memory_of(const struct piece *p)
-{
-    return (const uint8_t *)p + ALIGNMENT;
-}
-
-static bool all_fence(const uint8_t *at, size_t bytes)
-{
-    for (size_t i = 0; i < bytes; i++) {
-        if (at[i] != FENCE) {
-            return false;
-        }
-    }
-    return true;
-}
-
-static status check_fences(const cuda_device *d)
-{
-    status result = OK;
-    for (const struct piece *p = d->pieces; p != NULL; p = p->next) {
-        const bool before = all_fence((const uint8_t *)(p + 1), ALIGNMENT - sizeof *p);
-        if (!before || !all_fence(memory_of(p) + p->bytes, ALIGNMENT)) {
-            FAIL(ERROR_OTHER, "emulated GPU: something was written %s %s (%zu bytes); " OUR_BUG,
-                 before ? "behind" : "before", p->what, p->bytes);
-        }
-    }
-done:
-    return result;
-}
 
 /* Remembers the first fault; all that is queued is dropped with it. */
 static status keep_fault(cuda_device *d, status s)
@@ -76,7 +47,7 @@ static status drain(cuda_device *d)
     status result = OK;
     TRY(usable(d));
     TRY(cuda_queue_run(d, &d->queue));
-    TRY(check_fences(d));
+    TRY(cuda_pieces_check(d));
 done:
     cuda_queue_empty(&d->queue);
     d->copy_first = !d->copy_first;
@@ -146,12 +117,8 @@ static void emulated_close(cuda_device **device)
         return;
     }
     drain_quietly(d);
-    while (d->pieces != NULL) {
-        struct piece *p = d->pieces;
-        d->pieces = p->next;
-        memory_free(p);
-    }
     atomic_fetch_sub(&used_bytes[d->options.index], d->bytes);
+    cuda_pieces_close(d);
     cuda_queue_free(&d->queue);
     cuda_queue_free(&d->captured);
     cuda_block_close(&d->block);
@@ -185,7 +152,7 @@ static status not_capturing(const cuda_device *d, const char *what)
     status result = OK;
     TRY(usable(d));
     if (d->capturing) {
-        FAIL(ERROR_OTHER, "%s is not possible while a graph is captured; " OUR_BUG, what);
+        FAIL(ERROR_OTHER, "%s is not possible while a graph is captured; " CUDA_OUR_BUG, what);
     }
 done:
     return result;
@@ -194,7 +161,6 @@ done:
 static status emulated_memory_new(cuda_device *d, void *out, size_t bytes, const char *what)
 {
     status result = OK;
-    struct piece *p = NULL;
     struct cuda_properties properties;
     TRY(not_capturing(d, "making memory"));
     TRY(emulated_describe(d->options.index, &properties));
@@ -203,49 +169,32 @@ static status emulated_memory_new(cuda_device *d, void *out, size_t bytes, const
                                                             properties.memory_bytes, d->bytes});
         goto done;
     }
-    const size_t rounded = (bytes + 2 * ALIGNMENT + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-    p = aligned_alloc(ALIGNMENT, rounded);
-    if (p == NULL) {
-        FAIL(ERROR_OTHER, "%s: the emulated GPU found no %zu bytes of host memory", what, bytes);
-    }
-    memset(p, FENCE, rounded);
-    *p = (struct piece){.next = d->pieces, .bytes = bytes};
-    snprintf(p->what, sizeof p->what, "%s", what);
-    d->pieces = p;
-    d->bytes += bytes;
+    TRY(cuda_piece_new(d, out, bytes, what));
     atomic_fetch_add(&used_bytes[d->options.index], bytes);
-    *(void **)out = (uint8_t *)p + ALIGNMENT;
-    memset(*(void **)out, POISON, bytes);
 done:
     return result;
 }
 
 static void emulated_memory_free(cuda_device *d, void *at)
 {
-    if (at == NULL) {
-        return;
+    if (at != NULL) {
+        drain_quietly(d);
+        atomic_fetch_sub(&used_bytes[d->options.index], cuda_piece_free(d, at));
     }
-    drain_quietly(d);
-    for (struct piece **link = &d->pieces; *link != NULL; link = &(*link)->next) {
-        struct piece *p = *link;
-        if (memory_of(p) == at) {
-            *link = p->next;
-            d->bytes -= p->bytes;
-            atomic_fetch_sub(&used_bytes[d->options.index], p->bytes);
-            free(p);
-            return;
-        }
-    }
-    REQUIRE(!"memory_free of what memory_new gave");
 }
 
 static status emulated_host_new(cuda_device *d, void *out, size_t bytes, const char *what)
 {
     status result = OK;
+    void *at = NULL;
     TRY(not_capturing(d, "making host memory"));
-    TRY(memory_new(out, 1, bytes, what));
-    memset(*(void **)out, POISON, bytes);
+    TRY(memory_new(&at, 1, bytes, what));
+    TRY(cuda_pinned_add(d, at, bytes));
+    memset(at, CUDA_POISON, bytes);
+    *(void **)out = at;
+    at = NULL;
 done:
+    memory_free(at);
     return result;
 }
 
@@ -253,21 +202,23 @@ static void emulated_host_free(cuda_device *d, void *at)
 {
     if (at != NULL) {
         drain_quietly(d);
+        cuda_pinned_drop(d, at);
         memory_free(at);
     }
 }
 
 static bool emulated_pin(cuda_device *d, const void *at, size_t bytes, bool read_only)
 {
-    (void)d;
+    const char *can = getenv("GRADLAG_CUDA_EMULATED_PIN");
     (void)read_only;
-    return at != NULL && bytes != 0;
+    return (can == NULL || strcmp(can, "no") != 0) && !d->capturing &&
+           cuda_pinned_add(d, at, bytes) == OK;
 }
 
 static void emulated_unpin(cuda_device *d, const void *at)
 {
-    (void)at;
     drain_quietly(d);
+    cuda_pinned_drop(d, at);
 }
 
 /* ---- queueing -----------------------------------------------------------------------------------
@@ -280,41 +231,9 @@ static status enqueue(cuda_device *d, enum cuda_stream s, const struct work *w,
     TRY(usable(d));
     if (d->capturing && s == CUDA_COPY && !d->copy_joined) {
         FAIL(ERROR_OTHER,
-             "CUDA_COPY is given work in a capture it has not joined by waiting; " OUR_BUG);
+             "CUDA_COPY is given work in a capture it has not joined by waiting; " CUDA_OUR_BUG);
     }
     TRY(cuda_queue_add(d->capturing ? &d->captured : &d->queue, s, w, arguments));
-done:
-    return result;
-}
-
-/* The piece of device memory that holds at[0..bytes), the piece it only partly lies in, or NULL. */
-static const struct piece *piece_at(const cuda_device *d, const void *at, size_t bytes, bool *whole)
-{
-    const uintptr_t from = (uintptr_t)at;
-    for (const struct piece *p = d->pieces; p != NULL; p = p->next) {
-        const uintptr_t begin = (uintptr_t)memory_of(p);
-        if (from + bytes > begin && from < begin + p->bytes) {
-            *whole = from >= begin && from + bytes <= begin + p->bytes;
-            return p;
-        }
-    }
-    return NULL;
-}
-
-static status check_side(const cuda_device *d, const char *call, const void *at, size_t bytes,
-                         bool on_device)
-{
-    status result = OK;
-    bool whole = false;
-    const struct piece *p = piece_at(d, at, bytes, &whole);
-    if (on_device && (p == NULL || !whole)) {
-        FAIL(ERROR_OTHER, "%s of %zu bytes: %p is not that much device memory%s%s; " OUR_BUG, call,
-             bytes, at, p == NULL ? "" : ", only a part of ", p == NULL ? "" : p->what);
-    }
-    if (!on_device && p != NULL) {
-        FAIL(ERROR_OTHER, "%s of %zu bytes: %p should be host memory and is %s; " OUR_BUG, call,
-             bytes, at, p->what);
-    }
 done:
     return result;
 }
@@ -327,8 +246,8 @@ static status copy(cuda_device *d, enum cuda_stream s, const char *call, void *t
     if (bytes == 0) {
         goto done;
     }
-    TRY(check_side(d, call, to, bytes, to_device));
-    TRY(check_side(d, call, from, bytes, from_device));
+    TRY(cuda_side_check(d, call, to, bytes, to_device));
+    TRY(cuda_side_check(d, call, from, bytes, from_device));
     TRY(enqueue(d, s, &w, NULL));
 done:
     return result;
@@ -359,7 +278,7 @@ static status emulated_clear(cuda_device *d, enum cuda_stream s, void *at, size_
     if (bytes == 0) {
         goto done;
     }
-    TRY(check_side(d, "clear", at, bytes, true));
+    TRY(cuda_side_check(d, "clear", at, bytes, true));
     TRY(enqueue(d, s, &w, NULL));
 done:
     return result;
@@ -425,17 +344,17 @@ static status emulated_product_run(cuda_device *d, cuda_product *p,
     const struct work w = {.kind = WORK_PRODUCT, .product = {p, *call}};
     const size_t rows = s->rows, columns = s->columns, inner = s->inner;
     const size_t size = s->arithmetic == CUDA_BF16 ? sizeof(uint16_t) : sizeof(float);
-    TRY(check_side(d, "product's A", call->a, rows * inner * size, true));
-    TRY(check_side(d, "product's B", call->b, inner * columns * size, true));
-    TRY(check_side(d, "product's D", call->d, rows * columns * sizeof(float), true));
+    TRY(cuda_side_check(d, "product's A", call->a, rows * inner * size, true));
+    TRY(cuda_side_check(d, "product's B", call->b, inner * columns * size, true));
+    TRY(cuda_side_check(d, "product's D", call->d, rows * columns * sizeof(float), true));
     if (s->epilogue == CUDA_BIAS || s->epilogue == CUDA_BIAS_RELU ||
         s->epilogue == CUDA_BIAS_RELU_MASK || s->epilogue == CUDA_COLUMN_SUMS) {
         const size_t count = s->epilogue == CUDA_COLUMN_SUMS ? rows : columns;
-        TRY(check_side(d, "product's bias", call->bias, count * sizeof(float), true));
+        TRY(cuda_side_check(d, "product's bias", call->bias, count * sizeof(float), true));
     }
     if (s->epilogue == CUDA_BIAS_RELU_MASK || s->epilogue == CUDA_MASKED) {
         const size_t bytes = cuda_mask_bytes(s->rows, s->columns);
-        TRY(check_side(d, "product's mask", call->mask, bytes, true));
+        TRY(cuda_side_check(d, "product's mask", call->mask, bytes, true));
     }
     TRY(enqueue(d, CUDA_COMPUTE, &w, NULL));
 done:
@@ -465,7 +384,7 @@ static status emulated_capture_end(cuda_device *d, cuda_graph **out)
     d->capturing = false;
     TRY(usable(d));
     if (d->copy_waited_for < d->captured.streams[CUDA_COPY].count) {
-        FAIL(ERROR_OTHER, "a capture ends while CUDA_COPY has not been waited for; " OUR_BUG);
+        FAIL(ERROR_OTHER, "a capture ends while CUDA_COPY has not been waited for; " CUDA_OUR_BUG);
     }
     TRY(memory_new(out, 1, sizeof **out, "emulated graph"));
     (*out)->queue = d->captured;
@@ -522,7 +441,7 @@ static status emulated_elapsed(cuda_device *d, unsigned from, unsigned to, doubl
     status result = OK;
     REQUIRE(from < CUDA_MARKS && to < CUDA_MARKS);
     if (d->marks[from] == 0 || d->marks[to] == 0) {
-        FAIL(ERROR_OTHER, "marks %u and %u have not both been passed; " OUR_BUG, from, to);
+        FAIL(ERROR_OTHER, "marks %u and %u have not both been passed; " CUDA_OUR_BUG, from, to);
     }
     *milliseconds = ((double)d->marks[to] - (double)d->marks[from]) * 1e-6;
 done:

@@ -1,9 +1,14 @@
-/* cuda_emulated.h — the parts of the emulated GPU: its queues, kernels block by block, matrix
+/*
+ * cuda_emulated.h — the parts of the emulated GPU: its queues, kernels block by block, matrix
  * products. */
 #ifndef GRADLAG_WORKER_CUDA_EMULATED_H
 #define GRADLAG_WORKER_CUDA_EMULATED_H
 
 #include "worker/cuda_device.h"
+
+enum { CUDA_POISON = 0xff /* floats of these bytes are NaN */ };
+#define CUDA_OUR_BUG                                                                               \
+    "this is a bug in gradlag, please report it with the command line that led here"
 
 /* Room for the arguments of any kernel. */
 enum { CUDA_ARGUMENTS_BYTES = 1024, CUDA_FAULT_BYTES = 512 };
@@ -82,6 +87,13 @@ struct piece {
     char what[64];
 };
 
+/* Host memory that is pinned, by pin or host_new. */
+struct pinned {
+    struct pinned *next;
+    const uint8_t *at;
+    size_t bytes;
+};
+
 struct cuda_device {
     struct cuda_options options;
     struct work_queue queue, captured;
@@ -92,6 +104,7 @@ struct cuda_device {
     cuda_block *block;
     struct piece *pieces;
     size_t bytes;
+    struct pinned *pinned;
     uint64_t marks[CUDA_MARKS]; /* clock_ns, 0: not passed */
 };
 
@@ -101,5 +114,17 @@ void cuda_queue_empty(struct work_queue *q);
 void cuda_queue_free(struct work_queue *q);
 /* All the work of both streams: one as early as it may, the other as late (`copy_first`). */
 status cuda_queue_run(cuda_device *d, const struct work_queue *q) MUST_CHECK;
+
+/* Device memory, filled with CUDA_POISON; no limit. */
+status cuda_piece_new(cuda_device *d, void *out, size_t bytes, const char *what) MUST_CHECK;
+size_t cuda_piece_free(cuda_device *d, const void *at); /* the bytes it had */
+void cuda_pieces_close(cuda_device *d);                 /* all of it, and what is pinned */
+/* ERROR_OTHER: something was written outside of a piece. */
+status cuda_pieces_check(const cuda_device *d) MUST_CHECK;
+status cuda_pinned_add(cuda_device *d, const void *at, size_t bytes) MUST_CHECK;
+void cuda_pinned_drop(cuda_device *d, const void *at);
+/* ERROR_OTHER: at[0..bytes) is not device memory, or it is where host memory is wanted. */
+status cuda_side_check(const cuda_device *d, const char *call, const void *at, size_t bytes,
+                       bool on_device) MUST_CHECK;
 
 #endif
