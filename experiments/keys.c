@@ -4,6 +4,7 @@
 #include "ps/correction.h"
 #include "ps/damping.h"
 #include "sync/communicator.h"
+#include "worker/augment.h"
 #include "worker/backend.h"
 #include "worker/dataset.h"
 #include "worker/model.h"
@@ -55,6 +56,8 @@ const struct option global_keys[] = {
     FLAG("deterministic", "true", "the same bits in every run on the same device"),
     PART("dataset", "fashion-mnist", dataset_registry, "what is learnt"),
     TEXT("dataset.path", "", "a folder with the dataset's files; empty: where it is installed"),
+    ONE_OF("augment", "none", AUGMENT_NAMES,
+           "how training samples are shown; standard: moved by up to 4 pixels, mirrored or not"),
     PART("model", "lenet", model_registry, "what learns"),
     INTEGER("batch", "32", 1, 65536, "samples per gradient of one worker"),
     ONE_OF("sampler", "partition", "partition|whole",

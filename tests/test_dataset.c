@@ -130,7 +130,7 @@ static void idx_files_become_three_splits(void **state)
     for (size_t i = 0; i < COUNT_OF(places); i++) {
         float image[784];
         uint32_t label;
-        dataset_gather(&d, places[i].split, &places[i].index, 0, 1, image, &label);
+        dataset_gather(&d, places[i].split, &places[i].index, 0, 1, NULL, image, &label);
         assert_int_equal(label, places[i].item % 10);
         for (uint32_t p = 0; p < 784; p++) {
             double x = pixel_of(places[i].item, p, places[i].test);
@@ -209,7 +209,7 @@ static void the_real_fashion_mnist_is_read(void **state)
     assert_int_equal(dataset_rig_load("fashion-mnist", SET("dataset.path="), true, &d), OK);
     assert_memory_equal(d.labels[SPLIT_TRAIN], first, sizeof first);
     assert_memory_equal(d.labels[SPLIT_TEST], first_test, sizeof first_test);
-    dataset_gather(&d, SPLIT_TRAIN, NULL, 0, 1000, images, NULL);
+    dataset_gather(&d, SPLIT_TRAIN, NULL, 0, 1000, NULL, images, NULL);
     for (size_t i = 0; i < COUNT_OF(images); i++) {
         sum += (double)images[i];
         squares += (double)images[i] * (double)images[i];

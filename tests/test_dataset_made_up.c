@@ -83,7 +83,7 @@ static void gaussian_pixels_have_unit_noise_around_means_as_far_apart_as_asked(v
     float x[256];
     for (uint32_t n = 0; n < 4000; n++) {
         uint32_t label;
-        dataset_gather(&d, SPLIT_TRAIN, NULL, n, 1, x, &label);
+        dataset_gather(&d, SPLIT_TRAIN, NULL, n, 1, NULL, x, &label);
         count[label]++;
         for (int i = 0; i < 256; i++) {
             sum[label][i] += (double)x[i];

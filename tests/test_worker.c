@@ -20,6 +20,7 @@ static const struct option keys[] = {
     {"model.activation", OPTION_NAME, "tanh", 0, 0, "relu|tanh", NULL, "nonlinearity"},
     {"dataset", OPTION_NAME, "gaussian", 0, 0, NULL, &dataset_registry, "dataset"},
     {"dataset.path", OPTION_TEXT, "", 0, 0, NULL, NULL, "path"},
+    {"augment", OPTION_NAME, "none", 0, 0, "none|standard", NULL, "augmentation"},
     {"batch", OPTION_INTEGER, "32", 1, 65536, NULL, NULL, "batch"},
     {"seed", OPTION_INTEGER, "1", 0, 1e9, NULL, NULL, "seed"},
     {"threads", OPTION_INTEGER, "1", 1, 256, NULL, NULL, "threads"},
@@ -194,12 +195,40 @@ static void evaluation_is_a_pure_function_of_the_parameters(void **state)
     rig_close(&r);
 }
 
+static void augmentation_changes_gradients_and_leaves_evaluation_alone(void **state)
+{
+    (void)state;
+    static const char set[] = "model=resnet8 dataset.samples=400 dataset.size=12 augment=";
+    char text[128];
+    struct rig plain, shown, again;
+    struct step_stats stats;
+    struct evaluation a, b;
+    snprintf(text, sizeof text, "%snone", set);
+    rig_open(&plain, text, 0, 2);
+    snprintf(text, sizeof text, "%sstandard", set);
+    rig_open(&shown, text, 0, 2);
+    rig_open(&again, text, 0, 2);
+    check(worker_gradient(plain.worker, plain.parameters, 3, plain.gradient, &stats));
+    check(worker_gradient(shown.worker, plain.parameters, 3, shown.gradient, &stats));
+    assert_memory_not_equal(plain.gradient, shown.gradient, plain.count * sizeof(float));
+    for (uint64_t batch = 5; batch > 2; batch--) {
+        check(worker_gradient(again.worker, plain.parameters, batch, again.gradient, &stats));
+    }
+    assert_memory_equal(again.gradient, shown.gradient, plain.count * sizeof(float));
+    check(worker_evaluate(plain.worker, plain.parameters, &a));
+    check(worker_evaluate(shown.worker, plain.parameters, &b));
+    assert_true(a.test_loss == b.test_loss && a.validation_loss == b.validation_loss);
+    rig_close(&plain);
+    rig_close(&shown);
+    rig_close(&again);
+}
+
 static void steps_allocate_nothing(void **state)
 {
     (void)state;
     struct rig r;
     struct step_stats stats;
-    rig_open(&r, "dataset.samples=300", 0, 1);
+    rig_open(&r, "dataset.samples=300 augment=standard", 0, 1);
     check(worker_gradient(r.worker, r.parameters, 0, r.gradient, &stats));
     struct mallinfo2 before = mallinfo2();
     for (uint64_t batch = 0; batch < 100; ++batch) {
@@ -277,6 +306,7 @@ int main(void)
         cmocka_unit_test(every_model_learns_a_batch_by_heart),
         cmocka_unit_test(evaluation_sees_what_was_learnt),
         cmocka_unit_test(evaluation_is_a_pure_function_of_the_parameters),
+        cmocka_unit_test(augmentation_changes_gradients_and_leaves_evaluation_alone),
         cmocka_unit_test(steps_allocate_nothing),
         cmocka_unit_test(slices_cover_the_vector_without_gaps),
         cmocka_unit_test(parameters_alone_need_no_data),

@@ -68,8 +68,38 @@ static void normalise(const uint8_t *restrict in, size_t count, float scale, flo
         out[i] = scale * (float)in[i] + shift;
 }
 
+static void mirror(float *row, uint32_t width)
+{
+    for (uint32_t left = 0, right = width - 1; left < right; left++, right--) {
+        float kept = row[left];
+        row[left] = row[right];
+        row[right] = kept;
+    }
+}
+
+/* One channel of one image, row by row. */
+static void show(const uint8_t *in, uint32_t height, uint32_t width, float scale, float shift,
+                 struct crop crop, float *out)
+{
+    int64_t rows = height, columns = width, dx = crop.dx, dy = crop.dy;
+    int64_t left = dx < 0 ? 0 : dx < columns ? dx : columns; /* the part of a row that is filled */
+    int64_t right = dx > 0 ? columns : columns + dx > 0 ? columns + dx : 0;
+    for (int64_t y = 0; y < rows; y++, out += columns) {
+        memset(out, 0, columns * sizeof *out);
+        if (y - dy < 0 || y - dy >= rows || left >= right) {
+            continue;
+        }
+        normalise(in + (y - dy) * columns + left - dx, (size_t)(right - left), scale, shift,
+                  out + left);
+        if (crop.flip != 0) {
+            mirror(out, width);
+        }
+    }
+}
+
 void dataset_gather(const struct dataset *d, enum dataset_split split, const uint32_t *indices,
-                    uint32_t first, uint32_t n, float *images, uint32_t *labels)
+                    uint32_t first, uint32_t n, const struct crop *crops, float *images,
+                    uint32_t *labels)
 {
     size_t plane = (size_t)d->height * d->width, size = dataset_image_size(d);
 
@@ -78,10 +108,15 @@ void dataset_gather(const struct dataset *d, enum dataset_split split, const uin
     for (uint32_t i = 0; i < n; i++) {
         uint32_t index = indices != NULL ? indices[i] : first + i;
         REQUIRE(index < d->count[split]);
-        const uint8_t *in = d->images[split] + index * size;
-        for (uint32_t c = 0; c < d->channels; c++)
-            normalise(in + c * plane, plane, d->scale[c], d->shift[c],
-                      images + i * size + c * plane);
+        for (uint32_t c = 0; c < d->channels; c++) {
+            const uint8_t *in = d->images[split] + index * size + c * plane;
+            float *out = images + i * size + c * plane;
+            if (crops == NULL) {
+                normalise(in, plane, d->scale[c], d->shift[c], out);
+            } else {
+                show(in, d->height, d->width, d->scale[c], d->shift[c], crops[i], out);
+            }
+        }
         if (labels != NULL)
             labels[i] = d->labels[split][index];
     }

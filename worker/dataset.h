@@ -58,9 +58,10 @@ const char *dataset_installed(void);
 /* Elements of one image: channels × height × width. */
 size_t dataset_image_size(const struct dataset *d);
 /* The batch made of samples indices[0..n) of a split (NULL: the n samples from `first`),
- * normalised, into images[n][channels][height][width] and labels[n] (NULL: not wanted). Allocates
- * nothing. */
+ * normalised, each shown as crops[n] says (NULL: as it is), into
+ * images[n][channels][height][width] and labels[n] (NULL: not wanted). Allocates nothing. */
 void dataset_gather(const struct dataset *d, enum dataset_split split, const uint32_t *indices,
-                    uint32_t first, uint32_t n, float *images, uint32_t *labels);
+                    uint32_t first, uint32_t n, const struct crop *crops, float *images,
+                    uint32_t *labels);
 
 #endif

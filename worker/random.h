@@ -15,7 +15,7 @@ enum random_purpose { /* values are part of what makes a run repeatable: never r
                       RANDOM_SHUFFLE = 2,        /* step = pass over the shard */
                       RANDOM_DATASET = 3,        /* synthetic data: step = sample or class */
                       RANDOM_PACE = 4,           /* step = the worker's step */
-                      RANDOM_AUGMENTATION = 5,
+                      RANDOM_AUGMENTATION = 5,   /* step = batch; its samples in turn */
                       RANDOM_COMPRESSION = 6,
                       RANDOM_SEARCH = 7,
                       RANDOM_TEST = 8,

@@ -38,8 +38,7 @@ void tape_gather(tape *t, const struct dataset *d, enum dataset_split split,
 {
     const struct backend_kind *on = t->b->kind;
     if (on->gather == NULL) {
-        dataset_gather(d, split, indices, first, n, tape_images(t), t->labels);
-        (void)crops;
+        dataset_gather(d, split, indices, first, n, crops, tape_images(t), t->labels);
         return;
     }
     for (uint32_t i = 0; i < n; ++i) {

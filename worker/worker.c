@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "worker/augment.h"
 #include "worker/backend.h"
 #include "worker/checkpoint.h"
 #include "worker/dataset.h"
@@ -27,7 +28,9 @@ struct worker {
     uint64_t seed;
     const char *initial; /* a checkpoint's path; NULL: drawn */
     uint32_t batch;
-    uint32_t *indices; /* [batch] */
+    unsigned index;
+    uint32_t *indices;  /* [batch] */
+    struct crop *crops; /* [batch], NULL: samples are shown as they are */
     tape *training;
     tape *evaluation;      /* made when first needed: most workers never evaluate */
     uint32_t *calibration; /* [EVALUATION_BATCH] */
@@ -69,6 +72,9 @@ static status open_training(worker *w, const struct worker_options *o, struct sh
     if (w->backend->kind->dataset_open != NULL) {
         TRY(w->backend->kind->dataset_open(w->backend, &w->data));
     }
+    if (augment_wanted(o->settings)) {
+        TRY(memory_new(&w->crops, w->batch, sizeof *w->crops, "a batch's crops"));
+    }
     TRY(tape_open(&w->training, w->backend, w->parameters, TAPE_TRAIN, images, w->batch));
     TRY(warm_up(w));
 done:
@@ -82,6 +88,7 @@ status worker_open(worker **out, const struct worker_options *o)
     *out = NULL;
     TRY(memory_new(&w, 1, sizeof *w, "a worker"));
     w->seed = (uint64_t)options_integer(o->settings, "seed");
+    w->index = o->index;
     w->batch = (uint32_t)options_integer(o->settings, "batch");
     if (options_declared(o->settings, "initial") &&
         options_text(o->settings, "initial")[0] != '\0') {
@@ -122,6 +129,7 @@ void worker_close(worker **out)
     pace_close(&w->pace);
     dataset_close(&w->data);
     memory_free(w->indices);
+    memory_free(w->crops);
     memory_free(w->calibration);
     memory_free(w);
     *out = NULL;
@@ -201,7 +209,10 @@ status worker_gradient(worker *w, const float *parameters, uint64_t batch, float
     REQUIRE(w->training != NULL);
     uint64_t started = clock_ns();
     sampler_batch(w->sampler, batch, w->batch, w->indices);
-    tape_gather(w->training, &w->data, SPLIT_TRAIN, w->indices, 0, w->batch, NULL);
+    if (w->crops != NULL) {
+        augment_draw(w->seed, w->index, batch, w->batch, w->crops);
+    }
+    tape_gather(w->training, &w->data, SPLIT_TRAIN, w->indices, 0, w->batch, w->crops);
     uint64_t gathered = clock_ns();
     struct op_loss loss;
     TRY(step(w, w->training, parameters, gradient, w->batch, &loss));
