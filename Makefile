@@ -38,7 +38,7 @@ ONEDNN_LIBS   := -ldnnl
 endif
 MPI_CFLAGS  := $(shell pkg-config --cflags ompi-c 2>/dev/null)
 MPI_LIBS    := $(shell pkg-config --libs ompi-c 2>/dev/null)
-PACKAGES    := libzmq sqlite3 jansson zlib yaml-0.1
+PACKAGES    := libzmq sqlite3 jansson zlib yaml-0.1 libarchive libjpeg
 LIB_CFLAGS  := $(shell pkg-config --cflags $(PACKAGES) 2>/dev/null)
 LIB_LIBS    := $(shell pkg-config --libs $(PACKAGES) 2>/dev/null)
 

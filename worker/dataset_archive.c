@@ -1,0 +1,109 @@
+#include "worker/dataset_archive.h"
+
+#include <archive.h>
+#include <archive_entry.h>
+#include <errno.h>
+#include <string.h>
+
+enum { BLOCK_BYTES = 1 << 18 };
+
+struct tar_reader {
+    struct archive *archive;
+    char *path;
+    const char *member; /* NULL: none yet */
+};
+
+static const char *cause(const tar_reader *r)
+{
+    const char *text = archive_error_string(r->archive);
+    return text != NULL ? text : "not a tar archive, or damaged";
+}
+
+status tar_reader_open(tar_reader **out, const char *path)
+{
+    status result = OK;
+    tar_reader *r = NULL;
+
+    *out = NULL;
+    TRY(memory_new(&r, 1, sizeof *r, "an archive reader"));
+    r->path = text_copy(path);
+    r->archive = archive_read_new();
+    if (r->archive == NULL) {
+        FAIL(ERROR_OTHER, "%s: out of memory for reading it", path);
+    }
+    /* By name, since "all" includes filters that start other programs. */
+    (void)archive_read_support_filter_gzip(r->archive);
+    (void)archive_read_support_filter_bzip2(r->archive);
+    (void)archive_read_support_filter_xz(r->archive);
+    (void)archive_read_support_filter_zstd(r->archive);
+    (void)archive_read_support_format_tar(r->archive);
+    if (archive_read_open_filename(r->archive, path, BLOCK_BYTES) != ARCHIVE_OK) {
+        FAIL(ERROR_DATA, "%s: %s", path, cause(r));
+    }
+    *out = r;
+    r = NULL;
+done:
+    tar_reader_close(&r);
+    return result;
+}
+
+void tar_reader_close(tar_reader **r)
+{
+    if (*r != NULL) {
+        if ((*r)->archive != NULL) {
+            (void)archive_read_free((*r)->archive);
+        }
+        memory_free((*r)->path);
+        memory_free(*r);
+        *r = NULL;
+    }
+}
+
+status tar_reader_next(tar_reader *r, const char **name, uint64_t *bytes)
+{
+    status result = OK;
+    struct archive_entry *entry = NULL;
+
+    *name = NULL;
+    *bytes = 0;
+    for (;;) {
+        int code = archive_read_next_header(r->archive, &entry);
+        if (code == ARCHIVE_EOF) {
+            goto done;
+        }
+        if (code != ARCHIVE_OK && code != ARCHIVE_WARN) {
+            FAIL(ERROR_DATA, "%s: after member %s: %s", r->path,
+                 r->member != NULL ? r->member : "(none)", cause(r));
+        }
+        const char *found = archive_entry_pathname(entry);
+        if (found == NULL) {
+            FAIL(ERROR_DATA, "%s: a member's name cannot be read in this locale", r->path);
+        }
+        r->member = found;
+        if (archive_entry_filetype(entry) == AE_IFREG && archive_entry_hardlink(entry) == NULL) {
+            break;
+        }
+    }
+    if (!archive_entry_size_is_set(entry) || archive_entry_size(entry) < 0) {
+        FAIL(ERROR_DATA, "%s: member %s has no size", r->path, r->member);
+    }
+    *name = r->member;
+    *bytes = (uint64_t)archive_entry_size(entry);
+done:
+    return result;
+}
+
+status tar_reader_read(tar_reader *r, void *out, size_t bytes)
+{
+    status result = OK;
+    for (size_t so_far = 0; so_far < bytes;) {
+        la_ssize_t n = archive_read_data(r->archive, (uint8_t *)out + so_far, bytes - so_far);
+        if (n <= 0) {
+            FAIL(ERROR_DATA, "%s: member %s: %s", r->path, r->member,
+                 n < 0 ? cause(r) : "truncated, data are missing at its end");
+        }
+        so_far += (size_t)n;
+    }
+done:
+    return result;
+}
