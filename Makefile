@@ -2,6 +2,7 @@
 #   BUILD=release|debug|asan|tsan   one directory per configuration, build/$(BUILD)
 #   V=1                             show whole commands
 #   SETUP=no                        never install packages
+#   CUDA=no  NVCC=  CUDA_ARCHS=     without CUDA; which nvcc; code for which GPUs
 BUILD  ?= release
 V      ?= 0
 CC     ?= cc

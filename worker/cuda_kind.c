@@ -1,6 +1,7 @@
 /* cuda_kind.c — which implementation of cuda_device.h is used, and what both of them share. */
 #include "worker/cuda_device.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -41,11 +42,15 @@ status cuda_out_of_memory(const struct cuda_shortage *s)
     status result = OK;
     const size_t used = s->total - s->free;
     const size_t others = used > s->mine ? used - s->mine : 0;
+    char wanted[64] = "";
+    if (s->wanted != 0) { /* or CUDA's own, of no known size */
+        snprintf(wanted, sizeof wanted, "%.1f MiB wanted, ", mib(s->wanted));
+    }
     FAIL(ERROR_OTHER,
-         "%s: the GPU's memory is out: %.1f MiB wanted, %.1f of %.1f MiB free; this worker holds "
-         "%.1f MiB, other processes, the driver and its context %.1f MiB; use a smaller batch or "
-         "fewer workers per GPU",
-         s->what, mib(s->wanted), mib(s->free), mib(s->total), mib(s->mine), mib(others));
+         "%s: the GPU's memory is out: %s%.1f of %.1f MiB free; this worker holds %.1f MiB, other "
+         "processes, the driver and its context %.1f MiB; use a smaller batch or fewer workers per "
+         "GPU",
+         s->what, wanted, mib(s->free), mib(s->total), mib(s->mine), mib(others));
 done:
     return result;
 }
