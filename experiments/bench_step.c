@@ -29,6 +29,7 @@ static const struct option bench_keys[] = {
     {"precision", OPTION_NAME, "fp32", 0, 0, "fp32|tf32|bf16", NULL, "precision of the products"},
     {"channels", OPTION_INTEGER, "1", 1, 4, NULL, NULL, "colour channels of the images"},
     {"size", OPTION_INTEGER, "28", 1, 1024, NULL, NULL, "height and width of the images"},
+    {"width", OPTION_INTEGER, "1024", 1, 65536, NULL, NULL, "hidden units of model wide"},
     {"bounds", OPTION_FLAG, "true", 0, 0, NULL, NULL, "measure the bounds too, of fp32 on the CPU"},
     {"clock", OPTION_NAME, "wall", 0, 0, "wall|cpu", NULL,
      "cpu: count only the time this thread ran, on a machine that others use too"},
@@ -94,6 +95,9 @@ static status open_settings(struct subject *s, const struct bench *b, const char
     TRY(declare_parts(s->settings));
     if (options_declared(s->settings, "model.activation")) {
         TRY(options_set(s->settings, "model.activation", "tanh", "as the headline experiment"));
+    }
+    if (options_declared(s->settings, "model.width")) {
+        TRY(options_set(s->settings, "model.width", options_value(b->settings, "width"), "width"));
     }
     TRY(options_set(s->settings, "threads", options_value(b->settings, "threads"), "threads"));
     TRY(options_set(s->settings, "precision", options_value(b->settings, "precision"),

@@ -1,5 +1,6 @@
 /*
- * Measuring a GPU, on the emulated one: that everything measured is done, not how fast.
+ * Measuring a GPU: that everything measured is done, not how fast. On the emulated one, or with
+ * GRADLAG_TEST_GPU=1 on a real one.
  */
 #include "worker/cuda_rates.h"
 
@@ -10,12 +11,15 @@
 #include <cmocka.h>
 
 #include <math.h>
+#include <stdlib.h>
+
+static const struct cuda_kind *kind;
 
 static void every_rate_is_a_positive_number(void **state)
 {
     (void)state;
     struct cuda_rates r;
-    assert_int_equal(cuda_rates_measure(&cuda_emulated, 0, &cuda_rates_emulated, &r), OK);
+    assert_int_equal(cuda_rates_measure(kind, 0, &cuda_rates_emulated, &r), OK);
     const double all[] = {
         r.product[CUDA_FP32], r.product[CUDA_TF32], r.product[CUDA_BF16], r.memory, r.up, r.down};
     for (size_t i = 0; i < COUNT_OF(all); i++) {
@@ -28,9 +32,8 @@ static void a_device_that_is_not_there_is_a_usage_error(void **state)
     (void)state;
     struct cuda_rates r;
     unsigned count = 0;
-    assert_int_equal(cuda_emulated.count(&count), OK);
-    assert_int_equal(cuda_rates_measure(&cuda_emulated, count, &cuda_rates_emulated, &r),
-                     ERROR_USAGE);
+    assert_int_equal(kind->count(&count), OK);
+    assert_int_equal(cuda_rates_measure(kind, count, &cuda_rates_emulated, &r), ERROR_USAGE);
 }
 
 static void products_with_every_epilogue_are_measured(void **state)
@@ -40,7 +43,7 @@ static void products_with_every_epilogue_are_measured(void **state)
                                                    CUDA_COLUMN_SUMS};
     cuda_device *d = NULL;
     const struct cuda_options o = {0};
-    assert_int_equal(cuda_emulated.open(&d, &o), OK);
+    assert_int_equal(kind->open(&d, &o), OK);
     for (size_t i = 0; i < COUNT_OF(epilogues); i++) {
         const struct cuda_product_shape shape = {.rows = 8,
                                                  .columns = 24,
@@ -48,10 +51,10 @@ static void products_with_every_epilogue_are_measured(void **state)
                                                  .arithmetic = CUDA_BF16,
                                                  .epilogue = epilogues[i]};
         double series[2] = {0};
-        assert_int_equal(cuda_rates_product(&cuda_emulated, d, &shape, 1e-4, series, 2), OK);
+        assert_int_equal(cuda_rates_product(kind, d, &shape, 1e-4, series, 2), OK);
         assert_true(series[0] > 0 && series[1] > 0);
     }
-    cuda_emulated.close(&d);
+    kind->close(&d);
 }
 
 static const struct {
@@ -81,6 +84,13 @@ static void slower_is_more_than_a_tenth_below_the_median(void **state)
 
 int main(void)
 {
+    if (getenv("GRADLAG_TEST_GPU") == NULL) {
+        setenv("GRADLAG_CUDA_EMULATED", "1", 1);
+    }
+    if (cuda_kind_get(&kind) != OK) {
+        print_error("%s\n", error_message());
+        return 1;
+    }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_rate_is_a_positive_number),
         cmocka_unit_test(a_device_that_is_not_there_is_a_usage_error),
