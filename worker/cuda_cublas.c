@@ -475,6 +475,9 @@ status cuda_product_run(cuda_device *d, cuda_product *p, const struct cuda_produ
     const float one = 1, beta = s->accumulate ? 1 : 0;
     TRY(cuda_use(d));
     TRY(point_to(p, call));
+    if (!d->capturing) {
+        d->last_work = "a matrix product";
+    }
     TRY(plan_for(d, p, call, &plan));
     TRY_LT("a product",
            lt.cublasLtMatmul_(d->blas, plan->fused ? p->fused : p->plain, &one, call->b, p->a,

@@ -23,8 +23,6 @@ struct cuda_graph {
     cudaGraphExec_t exec;
 };
 
-static const char *const stream_names[CUDA_STREAMS] = {"compute", "copy"};
-
 status cuda_use(const cuda_device *d)
 {
     status result = OK;
@@ -186,7 +184,6 @@ static status device_open(cuda_device **out, const struct cuda_options *o)
     TRY(check_index(o->index));
     TRY(memory_new(&d, 1, sizeof *d, "GPU"));
     d->options = *o;
-    d->last_kernel = -1;
     TRY(cuda_use(d));
     TRY_CUDA(d, "describing a GPU",
              cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, (int)o->index));
@@ -369,8 +366,7 @@ status cuda_launch(cuda_device *d, enum cuda_stream s, enum cuda_kernel k, struc
     TRY(cuda_grid_check(k, &g));
     TRY(cuda_use(d));
     if (!d->capturing) {
-        d->last_kernel = (int)k;
-        d->last_in_graph = false;
+        d->last_work = cuda_kernel_names[k];
     }
     TRY_CUDA(d, cuda_kernel_names[k],
              cudaLaunchKernel(cuda_kernel_entries[k].function, (dim3){g.x, g.y, g.z},
@@ -423,7 +419,7 @@ static status graph_launch(cuda_device *d, cuda_graph *g)
 {
     status result = OK;
     TRY(cuda_use(d));
-    d->last_in_graph = true;
+    d->last_work = "the captured step";
     TRY_CUDA(d, "launching a captured step", cudaGraphLaunch(g->exec, d->streams[CUDA_COMPUTE]));
 done:
     return result;
@@ -468,7 +464,7 @@ static status synchronize(cuda_device *d)
     }
     if (error == cudaErrorNotReady) {
         for (unsigned s = 0; s < CUDA_STREAMS; s++) {
-            TRY_CUDA(d, stream_names[s], cudaEventRecord(d->done[s], d->streams[s]));
+            TRY_CUDA(d, "waiting for the GPU", cudaEventRecord(d->done[s], d->streams[s]));
         }
         for (unsigned s = 0; s < CUDA_STREAMS; s++) {
             TRY_CUDA(d, "waiting for the GPU", cudaEventSynchronize(d->done[s]));

@@ -82,16 +82,9 @@ done:
 static status kernel_fault(const cuda_device *d, const char *what, cudaError_t error)
 {
     status result = OK;
-    const char *where = "a kernel";
-    const char *name = "";
-    if (d != NULL && d->last_in_graph) {
-        where = "a kernel of the captured step";
-    } else if (d != NULL && d->last_kernel >= 0) {
-        where = "kernel ";
-        name = cuda_kernel_names[d->last_kernel];
-    }
-    FAIL(ERROR_OTHER, "%s: a fault on the GPU in %s%s or one shortly before: %s (%s); " OUR_BUG,
-         what, where, name, cudaGetErrorString(error), cudaGetErrorName(error));
+    const char *last = d == NULL || d->last_work == NULL ? "a kernel" : d->last_work;
+    FAIL(ERROR_OTHER, "%s: a fault on the GPU in %s or shortly before: %s (%s); " OUR_BUG, what,
+         last, cudaGetErrorString(error), cudaGetErrorName(error));
 done:
     return result;
 }

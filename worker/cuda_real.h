@@ -25,8 +25,7 @@ struct cuda_device {
     struct cuda_piece *pieces;
     size_t bytes;
     bool capturing;
-    int last_kernel;    /* launched, of enum cuda_kernel; -1: none */
-    bool last_in_graph; /* the last work was a graph */
+    const char *last_work; /* queued: a kernel's name, …; NULL: none */
 
     /* cuda_cublas.c */
     void *blas;      /* cublasLtHandle_t, or NULL before the first product */
