@@ -2,15 +2,14 @@
 
 #include <archive.h>
 #include <archive_entry.h>
-#include <errno.h>
-#include <string.h>
+#include <stdio.h>
 
-enum { BLOCK_BYTES = 1 << 18 };
+enum { BLOCK_BYTES = 1 << 18, NAME_BYTES = 256 };
 
 struct tar_reader {
     struct archive *archive;
     char *path;
-    const char *member; /* NULL: none yet */
+    char member[NAME_BYTES]; /* for messages, cut if long; the archive's own dies with the next */
 };
 
 static const char *cause(const tar_reader *r)
@@ -63,6 +62,7 @@ status tar_reader_next(tar_reader *r, const char **name, uint64_t *bytes)
 {
     status result = OK;
     struct archive_entry *entry = NULL;
+    const char *found;
 
     *name = NULL;
     *bytes = 0;
@@ -73,13 +73,13 @@ status tar_reader_next(tar_reader *r, const char **name, uint64_t *bytes)
         }
         if (code != ARCHIVE_OK && code != ARCHIVE_WARN) {
             FAIL(ERROR_DATA, "%s: after member %s: %s", r->path,
-                 r->member != NULL ? r->member : "(none)", cause(r));
+                 r->member[0] != '\0' ? r->member : "(none)", cause(r));
         }
-        const char *found = archive_entry_pathname(entry);
+        found = archive_entry_pathname(entry);
         if (found == NULL) {
             FAIL(ERROR_DATA, "%s: a member's name cannot be read in this locale", r->path);
         }
-        r->member = found;
+        snprintf(r->member, sizeof r->member, "%s", found);
         if (archive_entry_filetype(entry) == AE_IFREG && archive_entry_hardlink(entry) == NULL) {
             break;
         }
@@ -87,7 +87,7 @@ status tar_reader_next(tar_reader *r, const char **name, uint64_t *bytes)
     if (!archive_entry_size_is_set(entry) || archive_entry_size(entry) < 0) {
         FAIL(ERROR_DATA, "%s: member %s has no size", r->path, r->member);
     }
-    *name = r->member;
+    *name = found;
     *bytes = (uint64_t)archive_entry_size(entry);
 done:
     return result;
