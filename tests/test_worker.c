@@ -223,6 +223,37 @@ static void augmentation_changes_gradients_and_leaves_evaluation_alone(void **st
     rig_close(&again);
 }
 
+/* On the emulated GPU, which gathers and crops the batch itself. */
+static void a_device_shows_samples_as_the_host_does(void **state)
+{
+    (void)state;
+    static const char *const augment[] = {"none", "standard"};
+    struct step_stats stats;
+    setenv("GRADLAG_CUDA_EMULATED", "1", 0);
+    for (size_t i = 0; i < COUNT_OF(augment); ++i) {
+        char text[160];
+        struct rig host, device;
+        double apart = 0, norm = 0;
+        snprintf(text, sizeof text,
+                 "model=softmax dataset.samples=300 dataset.size=11 dataset.channels=3 augment=%s "
+                 "device=%s",
+                 augment[i], "cpu");
+        rig_open(&host, text, 1, 2);
+        memcpy(strstr(text, "device=cpu"), "device=cuda", sizeof "device=cuda");
+        rig_open(&device, text, 1, 2);
+        check(worker_gradient(host.worker, host.parameters, 2, host.gradient, &stats));
+        check(worker_gradient(device.worker, host.parameters, 2, device.gradient, &stats));
+        for (size_t k = 0; k < host.count; ++k) {
+            double d = (double)host.gradient[k] - (double)device.gradient[k];
+            apart += d * d;
+            norm += (double)host.gradient[k] * (double)host.gradient[k];
+        }
+        assert_true(apart < 1e-10 * norm);
+        rig_close(&host);
+        rig_close(&device);
+    }
+}
+
 static void steps_allocate_nothing(void **state)
 {
     (void)state;
@@ -307,6 +338,7 @@ int main(void)
         cmocka_unit_test(evaluation_sees_what_was_learnt),
         cmocka_unit_test(evaluation_is_a_pure_function_of_the_parameters),
         cmocka_unit_test(augmentation_changes_gradients_and_leaves_evaluation_alone),
+        cmocka_unit_test(a_device_shows_samples_as_the_host_does),
         cmocka_unit_test(steps_allocate_nothing),
         cmocka_unit_test(slices_cover_the_vector_without_gaps),
         cmocka_unit_test(parameters_alone_need_no_data),
