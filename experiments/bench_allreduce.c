@@ -239,6 +239,9 @@ static status restart_under_mpirun(const struct bench *b, int argc, char **argv)
         setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
         setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
     }
+#ifdef GRADLAG_SANITIZE
+    setenv("ASAN_OPTIONS", "detect_leaks=0", 1); /* Open MPI leaves memory behind in MPI_Finalize */
+#endif
     execvp("mpirun", (char *const *)words);
     return error_set(ERROR_OTHER, __FILE__, __LINE__,
                      "bench allreduce: mpirun could not be started: install Open MPI "

@@ -1,0 +1,151 @@
+/*
+ * device=cuda through the real program and its processes, on emulated GPUs: both modes, where each
+ * process computes, and what a GPU's errors look like from outside.
+ */
+#include "tests/process_rig.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Softmax of 8×8 images: what an emulated GPU does in a moment. */
+#define SMALL RIG_SMALL, "device=cuda"
+
+static int set_up(void **state)
+{
+    setenv("GRADLAG_CUDA_EMULATED", "3", 1); /* so many GPUs */
+    return process_set_up(state);
+}
+
+static int tear_down(void **state)
+{
+    static const char *const ours[] = {"GRADLAG_CUDA_EMULATED", "GRADLAG_CUDA_EMULATED_MEMORY",
+                                       "SLURM_LOCALID", "CUDA_VISIBLE_DEVICES"};
+    for (size_t i = 0; i < COUNT_OF(ours); i++) {
+        unsetenv(ours[i]);
+    }
+    return process_tear_down(state);
+}
+
+static void expect_device(struct rig *r, const char *part)
+{
+    const char *device = process_ask(r, "SELECT host ->> '$.device' FROM run ORDER BY id DESC");
+    if (strstr(device, part) == NULL) {
+        fail_msg("the device is '%s', not '%s'", device, part);
+    }
+}
+
+static void one_worker_ends_in_the_same_bits_in_both_modes_and_every_time(void **state)
+{
+    struct rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", SMALL, "mode=async"), OK);
+    assert_int_equal(RIG_RUN(r, "run", SMALL, "mode=sync"), OK);
+    assert_int_equal(RIG_RUN(r, "run", SMALL, "mode=async"), OK);
+    assert_string_equal(process_ask(r, "SELECT count(*) FROM run WHERE status = 'finished'"), "3");
+    assert_string_equal(process_ask(r, "SELECT count(DISTINCT parameters_sha256) FROM run"), "1");
+    process_expect_nothing_left(r);
+}
+
+static void several_workers_share_the_gpus_in_both_modes(void **state)
+{
+    struct rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", SMALL, "mode=async", "workers=4"), OK);
+    expect_device(r, "(1 of 3 visible)"); /* the server's: the place after the last worker's */
+    assert_int_equal(RIG_RUN(r, "run", SMALL, "mode=sync", "workers=4"), OK);
+    expect_device(r, "(0 of 3 visible)"); /* rank 0's */
+    process_expect_nothing_left(r);
+}
+
+static void a_run_inside_somebody_elses_slurm_step_does_not_crowd_one_gpu(void **state)
+{
+    struct rig *r = *state;
+    setenv("SLURM_LOCALID", "0", 1);
+    assert_int_equal(RIG_RUN(r, "run", SMALL, "mode=async", "workers=4"), OK);
+    expect_device(r, "(1 of 3 visible)");
+}
+
+static void device_index_names_the_gpu(void **state)
+{
+    struct rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", SMALL, "mode=async", "device.index=2"), OK);
+    expect_device(r, "(2 of 3 visible)");
+    assert_int_equal(RIG_RUN(r, "run", SMALL, "mode=sync", "workers=2", "device.index=2"), OK);
+    expect_device(r, "(2 of 3 visible)");
+}
+
+static void the_gpu_a_run_was_made_on_does_not_make_it_another_run(void **state)
+{
+    struct rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", SMALL, "device.index=1"), OK);
+    assert_int_equal(RIG_RUN(r, "run", SMALL, "device.index=2"), OK);
+    assert_string_equal(process_ask(r, "SELECT count(DISTINCT config_hash) FROM run"), "1");
+}
+
+static void a_gpu_that_is_not_there_fails_the_run_with_a_usage_error(void **state)
+{
+    struct rig *r = *state;
+    const char *const modes[] = {"mode=async", "mode=sync"};
+    for (size_t i = 0; i < COUNT_OF(modes); i++) {
+        assert_int_equal(RIG_RUN(r, "run", SMALL, modes[i], "workers=2", "device.index=3"),
+                         ERROR_USAGE);
+        process_expect_error(r, "3 devices are visible");
+        assert_string_equal(process_ask(r, "SELECT status FROM run ORDER BY id DESC"), "failed");
+        assert_string_equal(
+            process_ask(r, "SELECT error LIKE '%3 devices%' FROM run ORDER BY id DESC"), "1");
+    }
+    process_expect_nothing_left(r);
+}
+
+static void a_gpu_whose_memory_is_out_fails_the_run_and_says_what_did_not_fit(void **state)
+{
+    struct rig *r = *state;
+    setenv("GRADLAG_CUDA_EMULATED_MEMORY", "1000", 1);
+    const char *const modes[] = {"mode=async", "mode=sync"};
+    for (size_t i = 0; i < COUNT_OF(modes); i++) {
+        assert_int_equal(RIG_RUN(r, "run", SMALL, modes[i], "workers=2"), ERROR_OTHER);
+        process_expect_error(r, "memory");
+        assert_string_equal(process_ask(r, "SELECT status FROM run ORDER BY id DESC"), "failed");
+        assert_string_equal(
+            process_ask(r, "SELECT error LIKE '%memory%' FROM run ORDER BY id DESC"), "1");
+    }
+    process_expect_nothing_left(r);
+}
+
+/* Without the emulated GPU, and with every real one hidden. */
+static void no_gpu_at_all_fails_the_run_with_a_usage_error_that_says_why(void **state)
+{
+    struct rig *r = *state;
+    unsetenv("GRADLAG_CUDA_EMULATED");
+    setenv("CUDA_VISIBLE_DEVICES", "", 1);
+    const char *const modes[] = {"mode=async", "mode=sync"};
+    for (size_t i = 0; i < COUNT_OF(modes); i++) {
+        assert_int_equal(RIG_RUN(r, "run", SMALL, modes[i]), ERROR_USAGE);
+        process_expect_error(r, "device=cuda");
+        assert_string_equal(process_ask(r, "SELECT status FROM run ORDER BY id DESC"), "failed");
+        assert_string_equal(
+            process_ask(r, "SELECT error LIKE '%device=cuda%' FROM run ORDER BY id DESC"), "1");
+    }
+    process_expect_nothing_left(r);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(one_worker_ends_in_the_same_bits_in_both_modes_and_every_time),
+        TEST(several_workers_share_the_gpus_in_both_modes),
+        TEST(a_run_inside_somebody_elses_slurm_step_does_not_crowd_one_gpu),
+        TEST(device_index_names_the_gpu),
+        TEST(the_gpu_a_run_was_made_on_does_not_make_it_another_run),
+        TEST(a_gpu_that_is_not_there_fails_the_run_with_a_usage_error),
+        TEST(a_gpu_whose_memory_is_out_fails_the_run_and_says_what_did_not_fit),
+        TEST(no_gpu_at_all_fails_the_run_with_a_usage_error_that_says_why),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
