@@ -57,14 +57,25 @@ status cpu_vector_layout(onednn_layout *out, uint32_t count)
     return cpu_check(onednn_layout_open(out, 1, dimensions, dnnl_f32, dnnl_x), "a vector's layout");
 }
 
-/* Without places and padding, a blocked layout is row-major too. */
+/* The layout of backend_cpu_lanes.h. */
+static bool is_lanes(const backend_buffer *b)
+{
+    onednn_layout l = NULL;
+    bool same = layout_with_tag(&l, b->batch, b->shape, dnnl_Abcd16a) == OK &&
+                dnnl_memory_desc_equal(l, b->layout);
+    onednn_layout_close(&l);
+    return same;
+}
+
+/* Without places and padding, a layout blocked by channels is row-major too. */
 static bool is_plain(const backend_buffer *b, onednn_const_layout plain)
 {
     if (dnnl_memory_desc_equal(b->layout, plain)) {
         return true;
     }
     return b->shape.height == 1 && b->shape.width == 1 &&
-           b->count == b->batch * shape_count(b->shape) && b->shape.channels % 16 == 0;
+           b->count == b->batch * shape_count(b->shape) && b->shape.channels % 16 == 0 &&
+           !is_lanes(b);
 }
 
 status cpu_buffer_new(struct cpu *c, uint32_t batch, struct shape s, onednn_const_layout layout,
