@@ -16,6 +16,7 @@
 
 #include "tests/gradients.h"
 #include "tests/op_graphs.h"
+#include "worker/backend_cuda.h"
 
 enum { CLASSES = 10 };
 
@@ -64,33 +65,72 @@ static void open_on(struct fixture *f, const char *device, const struct backend_
     fixture_open_on(f, o, m, images, batch, 3);
 }
 
-/* Three steps on each: as it is, captured, replayed. */
-static void assert_alike(const char *name, const struct model *m, struct shape images,
-                         uint32_t batch, const struct backend_options *o, double bound)
+struct trial {
+    const char *name;
+    const struct model *model;
+    struct shape images;
+    uint32_t batch;
+    double bound;
+};
+
+static void print_slices(const struct fixture *a, const struct fixture *b)
+{
+    for (size_t k = 0; k < parameter_table_slices(b->table); ++k) {
+        const struct parameter_slice *s = parameter_table_slice(b->table, k);
+        print_message("  %s: %g\n", s->name,
+                      distance(a->gradient + s->offset, b->gradient + s->offset, s->count));
+    }
+}
+
+/* Three steps on each: as it is, again, replayed. */
+static bool is_alike(const struct trial *t, uint64_t seed)
 {
     struct fixture cpu, cuda;
-    open_on(&cpu, "cpu", &fp32, m, images, batch);
-    open_on(&cuda, "cuda", o, m, images, batch);
+    bool right = true;
+    fixture_device = "cpu";
+    fixture_open_on(&cpu, &fp32, t->model, t->images, t->batch, seed);
+    fixture_device = "cuda";
+    fixture_open_on(&cuda, &fp32, t->model, t->images, t->batch, seed);
     double wanted = fixture_step(&cpu, cpu.parameters, cpu.gradient);
-    for (int step = 0; step < 3; ++step) {
+    for (int step = 0; step < 3 && right; ++step) {
         memset(cuda.gradient, 0x7f, cuda.count * sizeof(float)); /* what is not written is seen */
         double loss = fixture_step(&cuda, cuda.parameters, cuda.gradient);
         double of_gradient = distance(cuda.gradient, cpu.gradient, cpu.count);
         double of_loss = fabs(loss - wanted) / wanted;
-        if (!(of_loss < bound && of_gradient < bound)) {
-            for (size_t k = 0; k < parameter_table_slices(cpu.table); ++k) {
-                const struct parameter_slice *s = parameter_table_slice(cpu.table, k);
-                print_message(
-                    "  %s: %g\n", s->name,
-                    distance(cuda.gradient + s->offset, cpu.gradient + s->offset, s->count));
-            }
-            fail_msg("%s, batch %u, step %d: %g off the cpu in the loss, %g in the gradient; at "
-                     "most %g is right",
-                     name, batch, step, of_loss, of_gradient, bound);
+        right = of_loss < t->bound && of_gradient < t->bound;
+        if (!right) {
+            print_message("%s, batch %u, seed %u, step %d: %g off the cpu in the loss, %g in the "
+                          "gradient; at most %g is right, but for a ReLU at its kink\n",
+                          t->name, t->batch, (unsigned)seed, step, of_loss, of_gradient, t->bound);
+            print_slices(&cuda, &cpu);
         }
     }
     fixture_close(&cpu);
     fixture_close(&cuda);
+    return right;
+}
+
+/* Of some ten thousand ReLUs one may lie so close to its kink that rounding decides its gradient:
+ * then, and only then, other numbers must agree, twice. */
+static void assert_alike(const char *name, const struct model *m, struct shape images,
+                         uint32_t batch, double bound)
+{
+    const struct trial t = {name, m, images, batch, bound};
+    if (!is_alike(&t, 3)) {
+        assert_true(is_alike(&t, 4));
+        assert_true(is_alike(&t, 5));
+    }
+}
+
+/* Models without an operation that resnet8 or mlp has not, which take the emulated GPU long. */
+static bool is_deep(size_t model)
+{
+    return strcmp(model_registry.entries[model]->name, "resnet20") == 0;
+}
+
+static bool is_wide(size_t model)
+{
+    return strcmp(model_registry.entries[model]->name, "wide") == 0;
 }
 
 static void every_operation_is_that_of_the_cpu(void **state)
@@ -100,7 +140,7 @@ static void every_operation_is_that_of_the_cpu(void **state)
         for (size_t k = 0; k < COUNT_OF(batches); ++k) {
             struct model_kind kind;
             struct model m = of_graph(&kind, op_graphs[i].forward);
-            assert_alike(op_graphs[i].name, &m, op_graphs[i].images, batches[k], &fp32, 1e-5);
+            assert_alike(op_graphs[i].name, &m, op_graphs[i].images, batches[k], 1e-5);
         }
     }
 }
@@ -113,12 +153,326 @@ static void every_model_is_that_of_the_cpu(void **state)
             struct model m = of_registry(i);
             /* Among the millions of ReLUs of a deep network some input is so close to 0 that the
              * last bit decides on which side it falls; one that differs is a percent of the
-             * gradient below it. */
-            bool deep = strcmp(model_registry.entries[i]->name, "resnet20") == 0;
-            assert_alike(model_registry.entries[i]->name, &m, (struct shape){2, 17, 20}, batches[k],
-                         &fp32, deep ? 5e-2 : 1e-5);
+             * gradient below it. The noise that fixtures add to weights makes a wide one's logits
+             * some hundreds: their last bit is as much of the loss. */
+            bool deep = is_deep(i);
+            double bound = deep ? 5e-2 : is_wide(i) ? 1e-3 : 1e-5;
+            struct shape images = {2, deep ? 9 : 16, deep ? 10 : 17};
+            assert_alike(model_registry.entries[i]->name, &m, images, batches[k], bound);
         }
     }
+}
+
+/* ---- other precisions ---------------------------------------------------------------------------
+ * How close they can be is argued in test_bf16.c: at initial weights, images alike, one label. */
+
+static void make_alike(struct fixture *f)
+{
+    size_t size = shape_count(f->images);
+    parameter_table_initialise(f->table, 3, f->parameters);
+    memset(f->labels, 0, f->batch * sizeof(uint32_t));
+    for (size_t k = size; k < f->batch * size; ++k) {
+        f->pixels[k] = f->pixels[k % size] + f->pixels[k];
+    }
+}
+
+static void assert_near(const char *name, const struct model *m, struct shape images,
+                        uint32_t batch, enum precision precision, double bound)
+{
+    const struct backend_options o = {
+        .threads = 1, .precision = precision, .deterministic = true, .place.device = -1};
+    struct fixture cpu, cuda;
+    open_on(&cpu, "cpu", &fp32, m, images, batch);
+    open_on(&cuda, "cuda", &o, m, images, batch);
+    make_alike(&cpu);
+    make_alike(&cuda);
+    double wanted = fixture_step(&cpu, cpu.parameters, cpu.gradient);
+    double loss = fixture_step(&cuda, cuda.parameters, cuda.gradient);
+    double of_gradient = distance(cuda.gradient, cpu.gradient, cpu.count);
+    double of_loss = fabs(loss - wanted) / wanted;
+    /* Less would be another precision than the one asked for. */
+    double noticeable = precision == PRECISION_TF32 ? 1e-5 : 1e-4;
+    if (!(of_loss < bound && of_gradient < bound && of_gradient > noticeable)) {
+        fail_msg("%s, %s: %g off the cpu in the loss, %g in the gradient; at most %g, and in "
+                 "the gradient at least %g, is right",
+                 name, precision == PRECISION_TF32 ? "tf32" : "bf16", of_loss, of_gradient, bound,
+                 noticeable);
+    }
+    fixture_close(&cpu);
+    fixture_close(&cuda);
+}
+
+static void every_operation_and_model_is_near_in_tf32_and_bf16(void **state)
+{
+    (void)state;
+    bool gpu = getenv("GRADLAG_CUDA_EMULATED") == NULL;
+    for (enum precision p = PRECISION_TF32; p <= PRECISION_BF16; ++p) {
+        double bound = p == PRECISION_TF32 ? 1e-3 : 1e-2;
+        for (size_t i = 0; i < op_graph_count; ++i) {
+            struct model_kind kind;
+            struct model m = of_graph(&kind, op_graphs[i].forward);
+            assert_near(op_graphs[i].name, &m, op_graphs[i].images, 256, p, bound);
+        }
+        for (size_t i = 0; i < model_registry.count; ++i) {
+            struct model m = of_registry(i);
+            if (is_deep(i) || is_wide(i)) {
+                continue;
+            }
+            /* Kinks' share falls as 1/√batch: mlp in tf32 is 3.5e-3 off at 128, 1.0e-3 at 1024. The
+             * emulated GPU has not the time for batches that large, so its bound is wider. */
+            assert_near(model_registry.entries[i]->name, &m, (struct shape){2, 16, 16},
+                        gpu ? 4096 : 64, p,
+                        gpu                   ? bound
+                        : p == PRECISION_TF32 ? 8 * bound
+                                              : 3 * bound);
+        }
+    }
+}
+
+/* ---- shapes that take another path --------------------------------------------------------------
+ */
+
+/* So many channels that float32 goes through cublasLt too; 1×1 needs no spreading. */
+static tensor *with_many_channels(tape *t, tensor *x, const struct model *m)
+{
+    x = relu(t, conv2d(t, x, "conv1", 130, 3, 1, 1));
+    x = relu(t, conv2d(t, x, "conv2", 129, 3, 2, 1));
+    x = hyperbolic_tangent(t, conv2d(t, x, "conv3", 128, 1, 1, 0));
+    return linear(t, conv2d_unbiased(t, x, "conv4", 128, 2, 1, 0), "fc", m->classes);
+}
+
+/* Strides larger than the kernel, kernels larger than the padded image's middle, odd places. */
+static tensor *with_wide_strides(tape *t, tensor *x, const struct model *m)
+{
+    x = hyperbolic_tangent(t, conv2d(t, x, "conv1", 9, 2, 3, 0));
+    x = relu(t, conv2d(t, x, "conv2", 17, 3, 2, 2));
+    x = max_pool(t, relu(t, conv2d(t, x, "conv3", 33, 1, 2, 1)), 1, 2);
+    return linear(t, x, "fc", m->classes);
+}
+
+/* ReLUs whose gradient comes masked from the layer after, from two layers, or not at all. */
+static tensor *with_relus_in_rows(tape *t, tensor *x, const struct model *m)
+{
+    x = relu(t, linear(t, x, "fc1", 24));
+    tensor *a = relu(t, linear(t, x, "fc2", 24));
+    tensor *b = relu(t, linear(t, a, "fc3", 24));
+    x = relu(t, add(t, linear(t, a, "fc4", 24), linear(t, b, "fc5", 24)));
+    return add(t, linear(t, x, "fc6", m->classes), linear(t, b, "fc7", m->classes));
+}
+
+static tensor *without_linear_layers(tape *t, tensor *x, const struct model *m)
+{
+    x = relu(t, conv2d(t, x, "conv1", 4, 3, 1, 1));
+    x = relu(t, max_pool(t, x, 3, 2));
+    return global_avg_pool(t, conv2d(t, x, "conv2", m->classes, 3, 1, 1));
+}
+
+static void unusual_shapes_are_those_of_the_cpu(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        forward_function *forward;
+        struct shape images;
+    } graphs[] = {{"many channels", with_many_channels, {2, 5, 6}},
+                  {"wide strides", with_wide_strides, {3, 17, 13}},
+                  {"relus", with_relus_in_rows, {1, 5, 3}}};
+    for (size_t i = 0; i < COUNT_OF(graphs); ++i) {
+        for (size_t k = 0; k < COUNT_OF(batches); ++k) {
+            struct model_kind kind;
+            struct model m = of_graph(&kind, graphs[i].forward);
+            assert_alike(graphs[i].name, &m, graphs[i].images, batches[k], 1e-5);
+        }
+    }
+}
+
+static void logits_may_be_in_any_layout(void **state)
+{
+    (void)state;
+    struct model_kind kind;
+    struct model m = of_graph(&kind, without_linear_layers);
+    for (uint32_t batch = 299; batch <= 300; ++batch) { /* more than one block of the loss */
+        struct fixture f;
+        open_on(&f, "cuda", &fp32, &m, (struct shape){3, 9, 7}, batch);
+        assert_gradient_is_right(&f, 2e-3, 2e-2);
+        fixture_close(&f);
+    }
+}
+
+/* ---- promises -----------------------------------------------------------------------------------
+ */
+
+static struct cuda_command_statistics statistics_of(const struct fixture *f)
+{
+    struct cuda_command_statistics s;
+    cuda_command_statistics((const struct cuda *)f->backend, &s);
+    return s;
+}
+
+static void the_same_step_gives_the_same_bits_and_is_replayed(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < model_registry.count; ++i) {
+        if (is_deep(i) || is_wide(i)) {
+            continue;
+        }
+        struct model m = of_registry(i);
+        struct fixture f, other;
+        open_on(&f, "cuda", &fp32, &m, (struct shape){1, 16, 16}, 4);
+        open_on(&other, "cuda", &fp32, &m, (struct shape){1, 16, 16}, 4);
+        double loss = fixture_step(&f, f.parameters, f.gradient);
+        uint64_t steps = getenv("GRADLAG_CUDA_EMULATED") == NULL ? 100 : 20;
+        for (uint64_t step = 1; step < steps; ++step) {
+            memset(f.shifted, 0x7f, f.count * sizeof(float));
+            assert_true(fixture_step(&f, f.parameters, f.shifted) == loss);
+            assert_memory_equal(f.gradient, f.shifted, f.count * sizeof(float));
+        }
+        struct cuda_command_statistics s = statistics_of(&f);
+        /* The first step makes the buffers; the second may settle which is used for what. */
+        assert_in_range(s.direct, 1, 2);
+        assert_int_equal(s.captured, 1);
+        assert_int_equal(s.launched, steps - s.direct);
+        assert_true(fixture_step(&other, other.parameters, other.gradient) == loss);
+        assert_memory_equal(f.gradient, other.gradient, f.count * sizeof(float));
+        fixture_close(&f);
+        fixture_close(&other);
+    }
+}
+
+/* A fusion that is lost shows here. */
+static void steps_take_few_kernels(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *model;
+        uint32_t most;
+    } known[] = {{"softmax", 4}, {"mlp", 10}, {"lenet", 20}, {"cnn", 20}, {"resnet8", 79}};
+    for (size_t i = 0; i < COUNT_OF(known); ++i) {
+        for (size_t k = 0; k < model_registry.count; ++k) {
+            if (strcmp(model_registry.entries[k]->name, known[i].model) == 0) {
+                struct model m = of_registry(k);
+                struct fixture f;
+                open_on(&f, "cuda", &fp32, &m, (struct shape){1, 28, 28}, 4);
+                fixture_step(&f, f.parameters, f.gradient);
+                uint32_t kernels = statistics_of(&f).kernels;
+                assert_in_range(kernels, 1, known[i].most);
+                fixture_close(&f);
+            }
+        }
+    }
+}
+
+/* The depth changes from step to step without a value being looked at. */
+static unsigned wanted_depth;
+
+static tensor *of_changing_depth(tape *t, tensor *x, const struct model *m)
+{
+    for (unsigned i = 0; i < wanted_depth; ++i) {
+        x = relu(t, linear(t, x, "deeper", 63));
+    }
+    return linear(t, x, "fc", m->classes);
+}
+
+static void declare_deeper(tape *t, tensor *x, const struct model *m)
+{
+    (void)m;
+    linear(t, x, "deeper", 63);
+}
+
+static void control_flow_that_changes_stays_right(void **state)
+{
+    (void)state;
+    struct model_kind kind;
+    struct model m = of_graph(&kind, of_changing_depth);
+    struct fixture cpu, cuda;
+    kind.declare = declare_deeper;
+    wanted_depth = 0;
+    open_on(&cpu, "cpu", &fp32, &m, (struct shape){63, 1, 1}, 8);
+    open_on(&cuda, "cuda", &fp32, &m, (struct shape){63, 1, 1}, 8);
+    for (unsigned step = 0; step < 80; ++step) {
+        wanted_depth = step < 40 ? step * 7 % 20 : 3;
+        double wanted = fixture_step(&cpu, cpu.parameters, cpu.gradient);
+        double loss = fixture_step(&cuda, cuda.parameters, cuda.gradient);
+        assert_true(fabs(loss - wanted) < 1e-5 * wanted);
+        assert_true(distance(cuda.gradient, cpu.gradient, cpu.count) < 1e-5);
+    }
+    struct cuda_command_statistics s = statistics_of(&cuda);
+    assert_true(s.direct >= 20 && s.launched >= 38);
+    assert_int_equal(s.direct + s.launched, 80);
+    fixture_close(&cpu);
+    fixture_close(&cuda);
+}
+
+static tensor *that_looks(tape *t, tensor *x, const struct model *m)
+{
+    x = relu(t, conv2d(t, x, "conv", 4, 3, 1, 1));
+    tensor *y = batch_norm(t, x, "bn");
+    if (tape_value(t, y)[0] > 1e9f) {
+        y = x;
+    }
+    return linear(t, add(t, x, y), "fc", m->classes);
+}
+
+static void looking_at_values_in_the_middle_of_a_step_stays_right(void **state)
+{
+    (void)state;
+    struct model_kind kind;
+    struct model m = of_graph(&kind, that_looks);
+    assert_alike("a model that looks", &m, (struct shape){3, 9, 7}, 5, 1e-5);
+}
+
+static void steps_take_no_memory(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < model_registry.count; ++i) {
+        if (is_deep(i) || is_wide(i)) {
+            continue;
+        }
+        struct model m = of_registry(i);
+        struct fixture f;
+        struct cuda_properties before, after;
+        open_on(&f, "cuda", &fp32, &m, (struct shape){1, 16, 16}, 4);
+        for (int step = 0; step < 3; ++step) {
+            fixture_step(&f, f.parameters, f.gradient);
+        }
+        const struct cuda_kind *kind = ((const struct cuda *)f.backend)->kind;
+        struct mallinfo2 host = mallinfo2();
+        assert_int_equal(kind->describe(0, &before), OK);
+        for (int step = 0; step < 50; ++step) {
+            fixture_step(&f, f.parameters, f.gradient);
+        }
+        assert_int_equal(kind->describe(0, &after), OK);
+        /* One piece per step, of the smallest size, would be twice this (see test_bf16.c). */
+        assert_true(mallinfo2().uordblks < host.uordblks + 16 * 50);
+        assert_int_equal(before.free_bytes, after.free_bytes);
+        fixture_close(&f);
+    }
+}
+
+/* Gradients go straight to memory that is held, and by way of the backend's own otherwise. */
+static void held_memory_is_used_and_forgotten(void **state)
+{
+    (void)state;
+    struct model m = of_registry(1);
+    struct fixture f;
+    open_on(&f, "cuda", &fp32, &m, (struct shape){1, 16, 16}, 4);
+    fixture_step(&f, f.parameters, f.gradient);
+    uint32_t apart = statistics_of(&f).commands;
+    f.backend->kind->hold(f.backend);
+    for (int step = 0; step < 6; ++step) { /* two slots, as a parameter server has */
+        float *to = step % 2 ? f.shifted : f.gradient;
+        memset(to, 0x7f, f.count * sizeof(float));
+        fixture_step(&f, f.parameters, to);
+    }
+    assert_memory_equal(f.gradient, f.shifted, f.count * sizeof(float));
+    struct cuda_command_statistics s = statistics_of(&f);
+    assert_int_equal(s.captured, 2);
+    assert_int_equal(s.commands, apart);
+    f.backend->kind->forget(f.backend);
+    memset(f.gradient, 0x7f, f.count * sizeof(float));
+    fixture_step(&f, f.parameters, f.gradient);
+    assert_memory_equal(f.gradient, f.shifted, f.count * sizeof(float));
+    fixture_close(&f);
 }
 
 int main(void)
@@ -126,6 +480,15 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_operation_is_that_of_the_cpu),
         cmocka_unit_test(every_model_is_that_of_the_cpu),
+        cmocka_unit_test(every_operation_and_model_is_near_in_tf32_and_bf16),
+        cmocka_unit_test(unusual_shapes_are_those_of_the_cpu),
+        cmocka_unit_test(logits_may_be_in_any_layout),
+        cmocka_unit_test(the_same_step_gives_the_same_bits_and_is_replayed),
+        cmocka_unit_test(steps_take_few_kernels),
+        cmocka_unit_test(control_flow_that_changes_stays_right),
+        cmocka_unit_test(looking_at_values_in_the_middle_of_a_step_stays_right),
+        cmocka_unit_test(steps_take_no_memory),
+        cmocka_unit_test(held_memory_is_used_and_forgotten),
     };
     if (getenv("GRADLAG_TEST_GPU") == NULL) {
         setenv("GRADLAG_CUDA_EMULATED", "1", 0);

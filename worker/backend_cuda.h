@@ -144,7 +144,7 @@ status cuda_gradient_written(struct cuda *c, size_t offset, size_t count) MUST_C
 
 struct cuda_command_statistics {
     uint64_t launched, captured, direct; /* steps: as a graph, as a new graph, without */
-    uint32_t commands;                   /* of the last step */
+    uint32_t commands, kernels;          /* of the last step; its kernels and products alone */
 };
 void cuda_command_statistics(const struct cuda *c, struct cuda_command_statistics *out);
 

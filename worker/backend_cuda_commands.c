@@ -357,6 +357,10 @@ status cuda_commands_finish(struct cuda *c)
     struct cuda_commands *m = c->commands;
     TRY(cuda_add_downs(c));
     m->statistics.commands = (uint32_t)m->with_copies.count;
+    m->statistics.kernels = 0;
+    for (size_t i = 0; i < m->with_copies.count; ++i) {
+        m->statistics.kernels += m->with_copies.at[i].kind <= COMMAND_PRODUCT;
+    }
     if (m->interrupted) {
         say_once(m, "the model looks at values in the middle of a step");
         m->statistics.direct++;

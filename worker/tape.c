@@ -226,6 +226,20 @@ static status take_gradient(tape *t, struct node *n)
     return t->b->kind->buffer_like(t->b, n->value, &n->gradient);
 }
 
+/* In one order at the start of each step, so that equal steps use equal buffers: a device then
+ * finds that it was given the same step as before. Mostly sorted already. */
+static void sort_gradients(tape *t)
+{
+    for (size_t i = 1; i < t->spare_count; ++i) {
+        backend_buffer *moved = t->spare[i];
+        size_t at = i;
+        for (; at > 0 && (uintptr_t)t->spare[at - 1] > (uintptr_t)moved; --at) {
+            t->spare[at] = t->spare[at - 1];
+        }
+        t->spare[at] = moved;
+    }
+}
+
 static void give_gradient_back(tape *t, struct node *n)
 {
     if (n->gradient != NULL) {
@@ -432,6 +446,7 @@ tensor *tape_begin(tape *t, const float *parameters, float *gradient)
     for (size_t i = 0; i < t->node_count; ++i) {
         give_gradient_back(t, t->nodes[i]); /* left by a step that failed */
     }
+    sort_gradients(t);
     t->order_count = 0;
     t->cursor = 0;
     t->layer_guess = 0;
