@@ -485,6 +485,11 @@ static void damaged_images_never_do_worse_than_an_error(void **state)
     random_open(&r, RANDOM_TEST, 11, 0, 0);
     jpeg_rig_make(&good, SIDE, SIDE, 3, 200, 100, 50);
     assert_int_equal(jpeg_decode_planes(good.bytes, good.count, SIDE, SIDE, planes), OK);
+    for (size_t less = 1; less <= 6; less++) { /* libjpeg alone would only warn */
+        assert_int_equal(jpeg_decode_planes(good.bytes, good.count - less, SIDE, SIDE, planes),
+                         ERROR_DATA);
+        assert_message_has("Premature end of JPEG file");
+    }
     for (int round = 0; round < 3000; round++) {
         damaged = good;
         for (int i = 0; i <= round % 5; i++) {
