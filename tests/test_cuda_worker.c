@@ -1,0 +1,295 @@
+/*
+ * A worker on the CUDA backend: the dataset on the device, evaluation there, memory. On the
+ * emulated GPU (GRADLAG_CUDA_EMULATED), whose memory can be made small.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <malloc.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/dataset_rig.h"
+#include "tests/gradients.h"
+#include "worker/cuda_device.h"
+
+static const struct option keys[] = {
+    {"model", OPTION_NAME, "lenet", 0, 0, NULL, &model_registry, "model"},
+    {"model.activation", OPTION_NAME, "tanh", 0, 0, "relu|tanh", NULL, "nonlinearity"},
+    {"dataset", OPTION_NAME, "gaussian", 0, 0, NULL, &dataset_registry, "dataset"},
+    {"batch", OPTION_INTEGER, "8", 1, 65536, NULL, NULL, "batch"},
+    {"seed", OPTION_INTEGER, "1", 0, 1e9, NULL, NULL, "seed"},
+    {"device", OPTION_NAME, "cpu", 0, 0, NULL, &backend_registry, "device"},
+    {"sampler", OPTION_NAME, "partition", 0, 0, "partition|whole", NULL, "sampler"},
+    {"pace", OPTION_NAME, "none", 0, 0, "none|slow", NULL, "pace"},
+    {0},
+};
+
+struct rig {
+    options *settings;
+    worker *worker;
+    float *parameters, *gradient;
+    size_t count;
+};
+
+static void check(status s)
+{
+    if (s != OK) {
+        fail_msg("%s", error_message());
+    }
+}
+
+static void settings_open(struct rig *r, const char *device, const char *model, const char *samples,
+                          const char *size)
+{
+    memset(r, 0, sizeof *r);
+    check(options_open(&r->settings));
+    check(options_declare(r->settings, keys));
+    check(options_declare(r->settings, registry_find(&dataset_registry, "gaussian")->options));
+    check(options_set(r->settings, "device", device, "test"));
+    check(options_set(r->settings, "model", model, "test"));
+    check(options_set(r->settings, "dataset.samples", samples, "test"));
+    check(options_set(r->settings, "dataset.size", size, "test"));
+}
+
+static void rig_open(struct rig *r, const char *device, const char *model, const char *samples,
+                     const char *size)
+{
+    settings_open(r, device, model, samples, size);
+    const struct worker_options o = {.settings = r->settings, .count = 1};
+    check(worker_open(&r->worker, &o));
+    r->count = worker_parameter_count(r->worker);
+    check(memory_new(&r->parameters, r->count, sizeof(float), "parameters"));
+    check(memory_new(&r->gradient, r->count, sizeof(float), "gradient"));
+    check(worker_initial_parameters(r->worker, r->parameters, r->count));
+}
+
+static void rig_close(struct rig *r)
+{
+    worker_close(&r->worker);
+    options_close(&r->settings);
+    memory_free(r->parameters);
+    memory_free(r->gradient);
+}
+
+/* Some hundred parts in a million, and what one sample in the balance makes of an accuracy. */
+static void assert_close(double a, double b, double tolerance)
+{
+    if (!(fabs(a - b) <= tolerance)) {
+        fail_msg("%g on one device, %g on the other", a, b);
+    }
+}
+
+static void evaluation_is_that_of_the_cpu(void **state)
+{
+    (void)state;
+    static const char *const models[] = {"softmax", "resnet8"};
+    for (size_t i = 0; i < COUNT_OF(models); ++i) {
+        struct rig cpu, cuda;
+        struct evaluation a, b;
+        struct step_stats stats;
+        /* Fewer samples than fill the batches of calibration and the last one of a split. */
+        rig_open(&cpu, "cpu", models[i], "310", "8");
+        rig_open(&cuda, "cuda", models[i], "310", "8");
+        check(worker_evaluate(cpu.worker, cpu.parameters, &a));
+        for (int again = 0; again < 2; ++again) {
+            check(worker_evaluate(cuda.worker, cpu.parameters, &b));
+            assert_close(a.test_loss, b.test_loss, 1e-4 * a.test_loss);
+            assert_close(a.validation_loss, b.validation_loss, 1e-4 * a.validation_loss);
+            assert_close(a.test_accuracy, b.test_accuracy, 0.02);
+            assert_close(a.validation_accuracy, b.validation_accuracy, 0.04);
+            check(worker_gradient(cuda.worker, cpu.parameters, 0, cuda.gradient, &stats));
+        }
+        rig_close(&cpu);
+        rig_close(&cuda);
+    }
+}
+
+static void gradients_do_not_depend_on_what_came_before(void **state)
+{
+    (void)state;
+    struct rig a, b;
+    struct step_stats first, second;
+    struct evaluation unused;
+    rig_open(&a, "cuda", "lenet", "300", "16");
+    rig_open(&b, "cuda", "lenet", "300", "16");
+    check(worker_gradient(a.worker, a.parameters, 4, a.gradient, &first));
+    worker_hold_memory(b.worker);
+    for (uint64_t batch = 0; batch < 9; ++batch) {
+        check(worker_gradient(b.worker, b.parameters, batch, b.gradient, &second));
+    }
+    assert_memory_not_equal(a.gradient, b.gradient, a.count * sizeof(float));
+    check(worker_evaluate(b.worker, b.parameters, &unused));
+    check(worker_gradient(b.worker, b.parameters, 4, b.gradient, &second));
+    assert_memory_equal(a.gradient, b.gradient, a.count * sizeof(float));
+    assert_true(first.loss == second.loss);
+    assert_int_equal(first.correct, second.correct);
+    worker_forget_memory(b.worker);
+    rig_close(&a);
+    rig_close(&b);
+}
+
+static void steps_take_no_memory(void **state)
+{
+    (void)state;
+    struct rig r;
+    struct step_stats stats;
+    struct cuda_properties before, after;
+    rig_open(&r, "cuda", "lenet", "300", "16");
+    for (uint64_t batch = 0; batch < 4; ++batch) { /* as it is, captured, replayed */
+        check(worker_gradient(r.worker, r.parameters, batch, r.gradient, &stats));
+    }
+    struct mallinfo2 host = mallinfo2();
+    check(cuda_emulated.describe(0, &before));
+    for (uint64_t batch = 0; batch < 50; ++batch) {
+        check(worker_gradient(r.worker, r.parameters, batch, r.gradient, &stats));
+    }
+    check(cuda_emulated.describe(0, &after));
+    assert_true(mallinfo2().uordblks < host.uordblks + 16 * 50); /* see test_bf16.c */
+    assert_int_equal(before.free_bytes, after.free_bytes);
+    rig_close(&r);
+}
+
+/* ---- the dataset on the device ------------------------------------------------------------------
+ */
+
+enum { BATCH = 45, SHOWN = 37 };
+
+static tensor *as_it_is(tape *t, tensor *x)
+{
+    (void)t;
+    return x;
+}
+
+/* Reads the images in the layout of convolutions and pools. */
+static tensor *in_lanes(tape *t, tensor *x)
+{
+    return max_pool(t, x, 1, 1);
+}
+
+static void assert_gathered(const struct dataset *d, const uint32_t *indices, uint32_t first,
+                            const struct crop *crops, tensor *(*show)(tape *t, tensor *x))
+{
+    static float wanted[BATCH * 3 * 11 * 11];
+    static uint32_t labels[BATCH];
+    const struct backend_options o = {.threads = 1, .place.device = -1};
+    backend *b;
+    tape *t;
+    parameter_table *table;
+    size_t size = dataset_image_size(d);
+    fixture_device = "cuda";
+    check(((const struct backend_kind *)registry_find(&backend_registry, "cuda"))->open(&b, &o));
+    check(b->kind->dataset_open(b, d));
+    check(parameter_table_open(&table));
+    check(tape_open(&t, b, table, TAPE_EVALUATE, (struct shape){d->channels, d->height, d->width},
+                    BATCH));
+    for (int step = 0; step < 3; ++step) {
+        tape_gather(t, d, SPLIT_TEST, indices, first, SHOWN, crops);
+        dataset_gather(d, SPLIT_TEST, indices, first, SHOWN, crops, wanted, labels);
+        float none = 0;
+        const float *seen = tape_value(t, show(t, tape_begin(t, &none, NULL)));
+        assert_memory_equal(seen, wanted, SHOWN * size * sizeof(float));
+        assert_memory_equal(tape_labels(t), labels, SHOWN * sizeof *labels);
+        check(tape_finish(t, NULL, 0, NULL));
+    }
+    tape_close(&t);
+    parameter_table_close(&table);
+    backend_close(&b);
+}
+
+static void gathering_on_the_device_gives_the_same_bits(void **state)
+{
+    (void)state;
+    struct dataset d;
+    uint32_t indices[SHOWN];
+    struct crop crops[SHOWN];
+    check(dataset_rig_load(
+        "gaussian", SET("dataset.samples=600", "dataset.size=11", "dataset.channels=3"), true, &d));
+    for (uint32_t i = 0; i < SHOWN; ++i) {
+        indices[i] = i * 7919 % d.count[SPLIT_TEST];
+        crops[i] =
+            (struct crop){.dx = (int8_t)(i % 9 - 4), .dy = (int8_t)(i / 9 % 9 - 4), .flip = i % 2};
+    }
+    crops[5].dx = 11; /* nothing is left of it */
+    tensor *(*const shows[])(tape *, tensor *) = {as_it_is, in_lanes};
+    for (size_t i = 0; i < COUNT_OF(shows); ++i) {
+        assert_gathered(&d, indices, 0, NULL, shows[i]);
+        assert_gathered(&d, NULL, 3, NULL, shows[i]);
+        assert_gathered(&d, indices, 0, crops, shows[i]);
+    }
+    dataset_close(&d);
+}
+
+/* ---- too little memory --------------------------------------------------------------------------
+ */
+
+static void a_dataset_that_does_not_fit_is_an_error_that_says_so(void **state)
+{
+    (void)state;
+    struct rig r;
+    setenv("GRADLAG_CUDA_EMULATED_MEMORY", "20000", 1);
+    settings_open(&r, "cuda", "softmax", "500", "16");
+    const struct worker_options o = {.settings = r.settings, .count = 1};
+    assert_int_equal(worker_open(&r.worker, &o), ERROR_OTHER);
+    unsetenv("GRADLAG_CUDA_EMULATED_MEMORY");
+    assert_null(r.worker);
+    assert_non_null(strstr(error_message(), "the dataset"));
+    assert_non_null(strstr(error_message(), "memory"));
+    options_close(&r.settings);
+}
+
+static tensor *softmax(tape *t, tensor *x, const struct model *m)
+{
+    return linear(t, x, "fc", m->classes);
+}
+
+static void a_backend_whose_memory_was_out_goes_on(void **state)
+{
+    (void)state;
+    const struct model_kind kind = {.about = {.name = "test"}, .forward = softmax};
+    const struct model m = {.kind = &kind, .classes = 10};
+    struct fixture f;
+    tape *large = NULL;
+    float before;
+    fixture_device = "cuda";
+    setenv("GRADLAG_CUDA_EMULATED_MEMORY", "200000", 1);
+    fixture_open(&f, &m, (struct shape){1, 16, 16}, 8, 3);
+    before = (float)fixture_step(&f, f.parameters, f.gradient);
+    assert_int_equal(tape_open(&large, f.backend, f.table, TAPE_TRAIN, f.images, 4096),
+                     ERROR_OTHER);
+    assert_non_null(strstr(error_message(), "smaller batch"));
+    assert_null(large);
+    /* As many images as fit leave no room for their logits. */
+    struct cuda_properties left;
+    check(cuda_emulated.describe(0, &left));
+    uint32_t images = (uint32_t)(left.free_bytes / (shape_count(f.images) * sizeof(float)));
+    check(tape_open(&large, f.backend, f.table, TAPE_TRAIN, f.images, images));
+    tensor *x = tape_begin(large, f.parameters, f.shifted);
+    struct op_loss loss;
+    assert_int_equal(
+        tape_finish(large, softmax_cross_entropy(large, softmax(large, x, &m)), images, &loss),
+        ERROR_OTHER);
+    tape_close(&large);
+    assert_true((float)fixture_step(&f, f.parameters, f.gradient) == before);
+    fixture_close(&f);
+    unsetenv("GRADLAG_CUDA_EMULATED_MEMORY");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(evaluation_is_that_of_the_cpu),
+        cmocka_unit_test(gradients_do_not_depend_on_what_came_before),
+        cmocka_unit_test(steps_take_no_memory),
+        cmocka_unit_test(gathering_on_the_device_gives_the_same_bits),
+        cmocka_unit_test(a_dataset_that_does_not_fit_is_an_error_that_says_so),
+        cmocka_unit_test(a_backend_whose_memory_was_out_goes_on),
+    };
+    setenv("GRADLAG_CUDA_EMULATED", "1", 1);
+    return cmocka_run_group_tests_name("cuda_worker", tests, dataset_rig_open, dataset_rig_close);
+}
