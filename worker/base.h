@@ -87,7 +87,8 @@ void clock_utc(char out[32]);
 
 /* ---- memory -------------------------------------------------------------------------------------
  */
-/* Zeroed, 64-byte aligned (cache line, AVX-512), in huge pages from half a MiB on. NULL only if `bytes` is 0 or memory is out. */
+/* Zeroed, 64-byte aligned (cache line, AVX-512), in huge pages from half a MiB on. NULL only if
+ * `bytes` is 0 or memory is out. */
 void *memory_allocate(size_t bytes);
 void memory_free(void *p); /* NULL-safe */
 /* memory_allocate of count×size into *out, or ERROR_OTHER naming `what`. */
