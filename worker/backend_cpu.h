@@ -5,6 +5,7 @@
  *   backend_cpu_linear.c       GEMMs in place on the flat vectors
  *   backend_cpu_products.c     the same GEMMs in bf16
  *   backend_cpu_convolution.c  oneDNN convolution, direct algorithm, blocked layouts
+ *   backend_cpu_parts.c        the same convolutions part by part of the batch
  *   backend_cpu_lanes*.c       small convolutions and their pools, the batch in the vector lanes
  *   backend_cpu_simple.c       pools, activations, add, reshape
  *   backend_cpu_norm*.c        batch norm: oneDNN's; our own for one thread, with the residual sum
@@ -32,6 +33,14 @@ struct cpu {
     char description[160];
 };
 
+/* Who wants to see what is written to a buffer while it is in the cache: images first to
+ * first + images − 1 of `data`, the whole batch's. A batch is shown from image 0 on, in order, or
+ * not at all. */
+struct cpu_watch {
+    void (*see)(backend_op *who, float *data, size_t first, size_t images); /* NULL: nobody */
+    backend_op *who;
+};
+
 struct backend_buffer {
     struct shape shape;
     uint32_t batch;
@@ -41,6 +50,8 @@ struct backend_buffer {
     size_t count; /* elements including the layout's padding, which is always zero */
     bool plain;   /* row-major in memory */
     struct cpu_reorder *read;
+    struct cpu_watch value_watch;    /* on `data` */
+    struct cpu_watch gradient_watch; /* on its gradient, wherever that lies, once complete */
 };
 
 /* Every operation's own struct begins with this. */
@@ -126,6 +137,27 @@ status cpu_products_input(struct cpu *c, struct cpu_products *p, float *input_gr
 status cpu_convolution_open(struct cpu *c, const struct op_description *d,
                             backend_buffer *const in[2], backend_op **out,
                             backend_buffer **output) MUST_CHECK;
+/* A convolution in float32, run part by part. *out is NULL where that is of no use; `whole` is the
+ * same for the whole batch, whose layouts the parts share. */
+struct cpu_parts;
+struct cpu_parts_wish {
+    onednn_const_layout bias; /* or NULL */
+    const struct onednn_window *window;
+    const_dnnl_primitive_attr_t attributes;
+};
+status cpu_parts_open(struct cpu *c, const struct op_description *d,
+                      const struct cpu_parts_wish *wish, const_dnnl_primitive_desc_t whole,
+                      struct cpu_parts **out) MUST_CHECK;
+status cpu_parts_open_backward(struct cpu *c, const struct op_description *d, struct cpu_parts *p,
+                               const struct cpu_parts_wish *wish,
+                               const_dnnl_primitive_desc_t whole) MUST_CHECK;
+/* Whether it was opened for the input gradient too. */
+bool cpu_parts_backward(const struct cpu_parts *p);
+void cpu_parts_close(struct cpu_parts **p);
+status cpu_parts_forward(struct cpu *c, const struct cpu_parts *p, const struct op_call *call,
+                         dnnl_memory_t weights, dnnl_memory_t bias) MUST_CHECK;
+status cpu_parts_backward_data(struct cpu *c, const struct cpu_parts *p, const struct op_call *call,
+                               dnnl_memory_t weights) MUST_CHECK;
 status cpu_pool_open(struct cpu *c, const struct op_description *d, backend_buffer *const in[2],
                      backend_op **out, backend_buffer **output) MUST_CHECK;
 status cpu_activation_open(struct cpu *c, const struct op_description *d,

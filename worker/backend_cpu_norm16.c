@@ -16,8 +16,16 @@ struct norm16 {
     backend_op op;
     size_t images, blocks, places; /* blocks of 16 channels */
     bool streamed;                 /* results are too large to stay in the cache */
-    /* [channels]; scale and shift: y = scale·x + shift */
-    float *mean, *inverse, *scale, *shift;
+    /* [channels]; y = scale·x + shift, dx = scale·g + slope·x + constant */
+    float *mean, *inverse, *scale, *shift, *slope, *constant;
+    /* [channels]: sums over the batch, and of what else the pass sums. Where convolutions show
+     * their results part by part, these are taken while a part is in the cache. */
+    double *sum, *other;
+    const backend_buffer *watched;        /* the input whose values are shown, or NULL */
+    size_t seen;                          /* images of it */
+    const backend_buffer *input, *output; /* of the last forward */
+    const float *gradient;                /* the output's gradient as it is shown */
+    size_t gradient_seen;                 /* images of it */
 };
 
 /* What the pass forwards knows of one block. */
@@ -29,8 +37,7 @@ struct forward {
 /* What the passes backwards know of one block. Where a ReLU follows directly, whether it let a
  * value through is worked out again from x: that is cheaper than to read or write another array. */
 struct backward {
-    const float *mean, *scale, *shift;
-    float slope[WIDTH], constant[WIDTH];
+    const float *mean, *scale, *shift, *slope, *constant;
     float low; /* the gradient counts where scale·x + shift is above this */
     bool streamed;
 };
@@ -262,54 +269,94 @@ static size_t place_of(const struct norm16 *k, size_t image, size_t block)
     return (image * k->blocks + block) * k->places * WIDTH;
 }
 
+/* A value of each channel itself, so that a large mean does not swamp the variance. */
+static const float *middle_of(const struct norm16 *k, const float *x, size_t block)
+{
+    return x + place_of(k, 0, block);
+}
+
+static void forget_sums(struct norm16 *k)
+{
+    memset(k->sum, 0, k->blocks * WIDTH * sizeof *k->sum);
+    memset(k->other, 0, k->blocks * WIDTH * sizeof *k->other);
+}
+
+/* Takes the sums of images `first` on, the first ones anew. */
+static void see_values(backend_op *op, float *x, size_t first, size_t images)
+{
+    struct norm16 *k = (struct norm16 *)op;
+    if (first == 0) {
+        forget_sums(k);
+    }
+    for (size_t n = first; n < first + images; ++n) {
+        for (size_t b = 0; b < k->blocks; ++b) {
+            moments(x + place_of(k, n, b), k->places, middle_of(k, x, b), k->sum + b * WIDTH,
+                    k->other + b * WIDTH);
+        }
+    }
+    k->seen = first + images;
+}
+
 static void batch_statistics(struct norm16 *k, const float *x, size_t block, float *variance)
 {
-    double sum[WIDTH] = {0}, square[WIDTH] = {0}, count = (double)(k->images * k->places);
-    /* Around a value of the channel itself, so that a large mean does not swamp the variance. */
-    const float *around = x + place_of(k, 0, block);
-    for (size_t n = 0; n < k->images; ++n) {
-        moments(x + place_of(k, n, block), k->places, around, sum, square);
+    double count = (double)(k->images * k->places);
+    const float *around = middle_of(k, x, block);
+    for (size_t i = 0; i < WIDTH; ++i) {
+        size_t at = block * WIDTH + i;
+        double mean = k->sum[at] / count, spread_out = k->other[at] / count - mean * mean;
+        k->mean[at] = (float)((double)around[i] + mean);
+        variance[i] = spread_out > 0 ? (float)spread_out : 0;
+    }
+}
+
+/* Mean, variance and what follows from them, of one block. */
+static void settle_block(struct cpu *c, struct norm16 *k, const struct op_call *call, size_t b)
+{
+    float variance[WIDTH];
+    size_t first = b * WIDTH;
+    bool given = k->op.d.flags & OP_GIVEN_STATISTICS;
+    if (given) {
+        memcpy(k->mean + first, call->mean + first, sizeof variance);
+        memcpy(variance, call->variance + first, sizeof variance);
+    } else {
+        batch_statistics(k, call->input[0]->data, b, variance);
+    }
+    if (!given && call->mean != NULL) {
+        memcpy(call->mean + first, k->mean + first, sizeof variance);
+        memcpy(call->variance + first, variance, sizeof variance);
     }
     for (size_t i = 0; i < WIDTH; ++i) {
-        double mean = sum[i] / count, spread_out = square[i] / count - mean * mean;
-        k->mean[block * WIDTH + i] = (float)((double)around[i] + mean);
-        variance[i] = spread_out > 0 ? (float)spread_out : 0;
+        size_t at = first + i;
+        k->inverse[at] = 1 / sqrtf(variance[i] + BATCH_NORM_EPSILON);
+        k->scale[at] = c->parameters[call->weight + at] * k->inverse[at];
+        k->shift[at] = c->parameters[call->bias + at] - k->mean[at] * k->scale[at];
     }
 }
 
 static status forward(struct cpu *c, backend_op *op, const struct op_call *call)
 {
     struct norm16 *k = (struct norm16 *)op;
-    const float *x = call->input[0]->data;
+    float *x = call->input[0]->data;
     const float *other = op->d.flags & OP_RESIDUAL ? call->input[1]->data : NULL;
-    bool given = op->d.flags & OP_GIVEN_STATISTICS;
+    bool seen = k->watched == call->input[0] && k->seen == k->images;
+    if (!seen && !(op->d.flags & OP_GIVEN_STATISTICS)) {
+        see_values(op, x, 0, k->images);
+    }
     for (size_t b = 0; b < k->blocks; ++b) {
-        float variance[WIDTH];
-        size_t first = b * WIDTH;
-        if (given) {
-            memcpy(k->mean + first, call->mean + first, sizeof variance);
-            memcpy(variance, call->variance + first, sizeof variance);
-        } else {
-            batch_statistics(k, x, b, variance);
-        }
-        if (!given && call->mean != NULL) {
-            memcpy(call->mean + first, k->mean + first, sizeof variance);
-            memcpy(call->variance + first, variance, sizeof variance);
-        }
-        for (size_t i = 0; i < WIDTH; ++i) {
-            size_t at = first + i;
-            k->inverse[at] = 1 / sqrtf(variance[i] + BATCH_NORM_EPSILON);
-            k->scale[at] = c->parameters[call->weight + at] * k->inverse[at];
-            k->shift[at] = c->parameters[call->bias + at] - k->mean[at] * k->scale[at];
-        }
-        const struct forward p = {k->scale + first, k->shift + first,
-                                  op->d.activation == ACTIVATION_RELU, k->streamed};
-        for (size_t n = k->images; n-- > 0;) { /* the last images are still in the cache */
-            size_t at = place_of(k, n, b);
+        settle_block(c, k, call, b);
+    }
+    for (size_t n = k->images; n-- > 0;) { /* the last images are still in the cache */
+        for (size_t b = 0; b < k->blocks; ++b) {
+            size_t at = place_of(k, n, b), first = b * WIDTH;
+            const struct forward p = {k->scale + first, k->shift + first,
+                                      op->d.activation == ACTIVATION_RELU, k->streamed};
             normalise(x + at, other != NULL ? other + at : NULL, k->places, &p,
                       call->output->data + at);
         }
     }
+    k->input = call->input[0];
+    k->output = call->output;
+    k->seen = k->gradient_seen = 0;
     return OK;
 }
 
@@ -318,40 +365,52 @@ static void store(float *to, double value, bool accumulate)
     *to = accumulate ? *to + (float)value : (float)value;
 }
 
-/* With m = images·places: dx = s(g − Σg/m − (x − mean)·inverse²·Σg(x − mean)/m), s = γ·inverse. */
-static void backward_block(struct cpu *c, struct norm16 *k, const struct op_call *call, size_t b)
+static struct backward backward_of(const struct norm16 *k, size_t block)
 {
-    float *g = call->output_gradient->data;
-    const float *x = call->input[0]->data;
-    size_t first = b * WIDTH;
-    double sum[WIDTH] = {0}, product[WIDTH] = {0}, count = (double)(k->images * k->places);
-    bool relu = k->op.d.activation == ACTIVATION_RELU, summed = k->op.d.flags & OP_RESIDUAL;
-    struct backward p = {k->mean + first,
-                         k->scale + first,
-                         k->shift + first,
-                         {0},
-                         {0},
-                         relu && !summed ? 0 : -INFINITY,
-                         k->streamed};
-    for (size_t n = 0; n < k->images; ++n) {
-        size_t at = place_of(k, n, b);
-        const float *y = relu && summed ? call->output->data + at : NULL;
-        gradient_moments(g + at, x + at, y, k->places, &p, sum, product);
+    size_t first = block * WIDTH;
+    bool masked = k->op.d.activation == ACTIVATION_RELU && !(k->op.d.flags & OP_RESIDUAL);
+    return (struct backward){.mean = k->mean + first,
+                             .scale = k->scale + first,
+                             .shift = k->shift + first,
+                             .slope = k->slope + first,
+                             .constant = k->constant + first,
+                             .low = masked ? 0 : -INFINITY,
+                             .streamed = k->streamed};
+}
+
+/* Takes the sums of the gradients of images `first` on, the first ones anew, and brings those of a
+ * residual sum behind its ReLU. */
+static void see_gradient(backend_op *op, float *g, size_t first, size_t images)
+{
+    struct norm16 *k = (struct norm16 *)op;
+    bool masked = op->d.activation == ACTIVATION_RELU && op->d.flags & OP_RESIDUAL;
+    if (first == 0) {
+        forget_sums(k);
     }
-    for (size_t i = 0; i < WIDTH; ++i) {
-        size_t at = first + i;
-        double inverse = (double)k->inverse[at], scale = (double)k->scale[at];
-        store(&c->gradient[call->weight + at], product[i] * inverse, call->accumulate_weight);
-        store(&c->gradient[call->bias + at], sum[i], call->accumulate_bias);
-        double slope = -scale * inverse * inverse * product[i] / count;
-        p.slope[i] = (float)slope;
-        p.constant[i] = (float)(-scale * sum[i] / count - slope * (double)k->mean[at]);
+    for (size_t n = first; n < first + images; ++n) {
+        for (size_t b = 0; b < k->blocks; ++b) {
+            const struct backward p = backward_of(k, b);
+            size_t at = place_of(k, n, b);
+            gradient_moments(g + at, k->input->data + at, masked ? k->output->data + at : NULL,
+                             k->places, &p, k->sum + b * WIDTH, k->other + b * WIDTH);
+        }
     }
-    /* Backwards: the last images are still in the cache. */
-    for (size_t n = k->images; call->input_gradient[0] != NULL && n-- > 0;) {
-        size_t at = place_of(k, n, b);
-        spread(g + at, x + at, k->places, &p, call->accumulate[0],
-               call->input_gradient[0]->data + at);
+    k->gradient = g;
+    k->gradient_seen = first + images;
+}
+
+/* With m = images·places: dx = s(g − Σg/m − (x − mean)·inverse²·Σg(x − mean)/m), s = γ·inverse. */
+static void settle_gradient(struct cpu *c, struct norm16 *k, const struct op_call *call)
+{
+    double count = (double)(k->images * k->places);
+    for (size_t i = 0; i < k->blocks * WIDTH; ++i) {
+        double inverse = (double)k->inverse[i], scale = (double)k->scale[i];
+        double sum = k->sum[i], product = k->other[i];
+        store(&c->gradient[call->weight + i], product * inverse, call->accumulate_weight);
+        store(&c->gradient[call->bias + i], sum, call->accumulate_bias);
+        double slope = -scale * inverse * inverse * product / count;
+        k->slope[i] = (float)slope;
+        k->constant[i] = (float)(-scale * sum / count - slope * (double)k->mean[i]);
     }
 }
 
@@ -359,8 +418,20 @@ static status backward(struct cpu *c, backend_op *op, const struct op_call *call
 {
     struct norm16 *k = (struct norm16 *)op;
     backend_buffer *g = call->output_gradient, *other = call->input_gradient[1];
-    for (size_t b = 0; b < k->blocks; ++b) {
-        backward_block(c, k, call, b);
+    const float *x = call->input[0]->data;
+    if (k->gradient_seen != k->images || k->gradient != g->data) {
+        see_gradient(op, g->data, 0, k->images);
+    }
+    k->gradient_seen = 0;
+    settle_gradient(c, k, call);
+    /* Backwards: the last images are still in the cache. */
+    for (size_t n = k->images; call->input_gradient[0] != NULL && n-- > 0;) {
+        for (size_t b = 0; b < k->blocks; ++b) {
+            const struct backward p = backward_of(k, b);
+            size_t at = place_of(k, n, b);
+            spread(g->data + at, x + at, k->places, &p, call->accumulate[0],
+                   call->input_gradient[0]->data + at);
+        }
     }
     if (other != NULL && other != g) {
         if (call->accumulate[1]) {
@@ -379,7 +450,21 @@ static void close_norm(backend_op *op)
     memory_free(k->inverse);
     memory_free(k->scale);
     memory_free(k->shift);
+    memory_free(k->slope);
+    memory_free(k->constant);
+    memory_free(k->sum);
+    memory_free(k->other);
     memory_free(k);
+}
+
+/* A buffer shows itself to one operation; others take their sums in a pass of their own. */
+static void watch(struct norm16 *k, backend_buffer *input, backend_buffer *output)
+{
+    if (!(k->op.d.flags & OP_GIVEN_STATISTICS) && input->value_watch.see == NULL) {
+        input->value_watch = (struct cpu_watch){see_values, &k->op};
+        k->watched = input;
+    }
+    output->gradient_watch = (struct cpu_watch){see_gradient, &k->op};
 }
 
 status cpu_norm16_open(struct cpu *c, const struct op_description *d, backend_buffer *const in[2],
@@ -393,11 +478,14 @@ status cpu_norm16_open(struct cpu *c, const struct op_description *d, backend_bu
     k->blocks = d->input.channels / WIDTH;
     k->places = (size_t)d->input.height * d->input.width;
     k->streamed = in[0]->count * sizeof(float) > STREAM_ABOVE;
-    float **vectors[] = {&k->mean, &k->inverse, &k->scale, &k->shift};
+    float **vectors[] = {&k->mean, &k->inverse, &k->scale, &k->shift, &k->slope, &k->constant};
     for (size_t i = 0; i < COUNT_OF(vectors); ++i) {
         TRY(memory_new(vectors[i], d->input.channels, sizeof(float), "a layer"));
     }
+    TRY(memory_new(&k->sum, d->input.channels, sizeof(double), "a layer"));
+    TRY(memory_new(&k->other, d->input.channels, sizeof(double), "a layer"));
     TRY(cpu_buffer_new(c, d->batch, d->output, in[0]->layout, output));
+    watch(k, in[0], *output);
     *out = &k->op;
     k = NULL;
 done:
