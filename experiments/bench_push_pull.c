@@ -127,9 +127,8 @@ static void ready(const struct scenario *s, uint64_t started_ns, unsigned exchan
     struct board *board = s->board;
     uint64_t mine = (clock_ns() - started_ns) / exchanges;
     uint64_t slowest = __atomic_load_n(&board->slowest_ns, __ATOMIC_SEQ_CST);
-    while (mine > slowest &&
-           !__atomic_compare_exchange_n(&board->slowest_ns, &slowest, mine, false, __ATOMIC_SEQ_CST,
-                                        __ATOMIC_SEQ_CST))
+    while (mine > slowest && !__atomic_compare_exchange_n(&board->slowest_ns, &slowest, mine, false,
+                                                          __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
         continue;
     if (__atomic_add_fetch(&board->warm, 1, __ATOMIC_SEQ_CST) == s->workers) {
         uint64_t enough = IN_WINDOW * board->slowest_ns;

@@ -107,6 +107,8 @@ static status checkpoint(void *context, const float *parameters UNUSED, const fl
                          size_t state_count UNUSED, uint64_t version UNUSED)
 {
     struct rig *r = context;
+    if (r->at_checkpoint != NULL)
+        r->at_checkpoint(r);
     r->checkpoints++;
     return r->checkpoint_fails
                ? error_set(ERROR_OTHER, __FILE__, __LINE__, "the test's checkpoint fails")

@@ -27,8 +27,9 @@ struct rig {
     unsigned evaluation_ms; /* how long the hook takes */
     int evaluation_fails, checkpoint_fails;
     uint64_t token, settings_hash;
-    char listen[RIG_ENDPOINT_BYTES]; /* "": an ipc path of its own */
-    const char *results;             /* NULL: no recorder */
+    char listen[RIG_ENDPOINT_BYTES];      /* "": an ipc path of its own */
+    const char *results;                  /* NULL: no recorder */
+    void (*at_checkpoint)(struct rig *r); /* in the server's thread; NULL: nothing */
     volatile int stop;
 
     /* filled in by the server's process */
@@ -36,6 +37,7 @@ struct rig {
     volatile int bound;
     volatile int evaluations, checkpoints, evaluating;
     volatile uint64_t evaluated_pings;
+    unsigned long noted[8]; /* at_checkpoint's to use */
     status code;
     char message[512];
     struct training_outcome outcome;

@@ -12,7 +12,7 @@ enum {
 };
 
 struct cpu_parts {
-    uint32_t count, images; /* parts, and images in each */
+    uint32_t count, images;                 /* parts, and images in each */
     size_t source_count, destination_count; /* of one part */
     dnnl_primitive_t forward, backward_data;
     dnnl_memory_t source, destination;
@@ -83,11 +83,11 @@ status cpu_parts_open(struct cpu *c, const struct op_description *d,
         goto done;
     }
     TRY(open_memories(c, p, source, destination));
-    TRY_DNNL(onednn_convolution_forward(
-                 &description, c->engine,
-                 d->flags & OP_TRAINING ? dnnl_forward_training : dnnl_forward_inference, source,
-                 cpu_chosen(whole, dnnl_query_weights_md), wish->bias, destination, wish->window,
-                 wish->attributes),
+    TRY_DNNL(onednn_convolution_forward(&description, c->engine,
+                                        d->flags & OP_TRAINING ? dnnl_forward_training
+                                                               : dnnl_forward_inference,
+                                        source, cpu_chosen(whole, dnnl_query_weights_md),
+                                        wish->bias, destination, wish->window, wish->attributes),
              what);
     TRY(cpu_primitive_new(&description, &p->forward, what));
     *out = p;

@@ -11,7 +11,7 @@
  * lane i mod 16, so that every bit is the same for any vector width. Lines are asked for ahead of
  * use, as up to four input streams are more than the hardware follows across pages. Where the
  * outputs are large they are written past the caches, so that lines to be overwritten whole are not
- * read first.
+ * read first; but not θ over `read_at`, whose lines are there already.
  */
 #ifndef GRADLAG_WORKER_OPTIMIZER_LOOP_H
 #define GRADLAG_WORKER_OPTIMIZER_LOOP_H
@@ -41,7 +41,7 @@ VECTOR_INLINE void add_squares(doubles sum[2], const float *x, const float *y)
     }
 }
 
-VECTOR_INLINE void loop(struct optimizer_call *c, bool with_gap, bool streamed)
+VECTOR_INLINE void loop(struct optimizer_call *c, bool with_gap, bool streamed, bool over_read_at)
 {
     enum { AHEAD = 32 * LANES };
     const float scale = c->rates.scale, lr = c->rates.lr, momentum = c->rates.momentum;
@@ -72,7 +72,7 @@ VECTOR_INLINE void loop(struct optimizer_call *c, bool with_gap, bool streamed)
         if (OPTIMIZER_STATES) {
             vector_store(states_to + i, &v, streamed);
         }
-        vector_store(to + i, &out, streamed);
+        vector_store(to + i, &out, streamed && !over_read_at);
     }
     memcpy(c->squares, squares, sizeof squares);
     memcpy(c->gaps, gaps, sizeof gaps);
@@ -99,14 +99,16 @@ VECTOR_INLINE void loop(struct optimizer_call *c, bool with_gap, bool streamed)
 VECTOR_CLONES
 static void optimizer_loop(struct optimizer_call *c)
 {
-    if (c->read_at != NULL && c->streamed) {
-        loop(c, true, true);
+    if (c->read_at != NULL && c->streamed && c->out == c->read_at) {
+        loop(c, true, true, true);
+    } else if (c->read_at != NULL && c->streamed) {
+        loop(c, true, true, false);
     } else if (c->read_at != NULL) {
-        loop(c, true, false);
+        loop(c, true, false, false);
     } else if (c->streamed) {
-        loop(c, false, true);
+        loop(c, false, true, false);
     } else {
-        loop(c, false, false);
+        loop(c, false, false, false);
     }
     if (c->streamed) {
         vector_streamed();
