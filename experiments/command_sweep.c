@@ -19,7 +19,7 @@ static const char help[] =
     "  --quiet    no progress on stderr\n\n"
     "  gradlag sweep mode=async workers=1,2,4,8,16 damping=none,inverse seed=1,2,3\n";
 
-enum { AXES = 32, VALUES = 256, COMBINATIONS = 100000 };
+enum { AXES = PLAN_VARIED, VALUES = 256, COMBINATIONS = 100000 };
 
 struct axis {
     const char *key, *origin;
@@ -179,6 +179,17 @@ static void name_run(struct planned_run *r, const struct sweep *s)
     text_free(&name);
 }
 
+/* Keys that do not define what is computed tell runs apart all the same where the user varies them:
+ * payload=shm,frames compares the two. */
+static void note_varied(const struct sweep *s, struct plan *plan)
+{
+    for (size_t i = 0; i < s->count; i++) {
+        if (key_use_of(s->axes[i].key) == KEY_BESIDE) {
+            plan->varied[plan->varied_count++] = s->axes[i].key;
+        }
+    }
+}
+
 static status lay_out(const struct sweep *s, const struct settings *fixed, size_t combinations,
                       struct plan *plan, size_t *unfit, struct text *why)
 {
@@ -250,6 +261,7 @@ status command_sweep(int argc, char **argv)
         }
     }
     TRY(check_all_dotted(s, &fixed, &read, combinations));
+    note_varied(s, &plan);
     TRY(lay_out(s, &fixed, combinations, &plan, &unfit, &why));
     if (plan.count == 0) {
         FAIL(ERROR_USAGE, "nothing to run: %s", why.at);

@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/random.h>
 #include <unistd.h>
 
@@ -39,10 +38,6 @@ status role_begin(struct role_process *p, enum role role, unsigned index,
     status result = OK;
     char name[32];
     *p = (struct role_process){.role = role, .index = index};
-    if (mailbox_exists()) {
-        /* Ranks are mpirun's children; if it is killed they shall not outlive it. */
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-    }
     heed_signals(role);
     snprintf(name, sizeof name, role == ROLE_SERVER ? "server" : "%s %u", role_name(role), index);
     log_set_name(name);
