@@ -57,6 +57,20 @@ status cpu_vector_layout(onednn_layout *out, uint32_t count)
     return cpu_check(onednn_layout_open(out, 1, dimensions, dnnl_f32, dnnl_x), "a vector's layout");
 }
 
+status cpu_blocked_layout(onednn_layout *out, uint32_t batch, struct shape s)
+{
+    return layout_with_tag(out, batch, s, dnnl_nChw16c);
+}
+
+bool cpu_is_blocked(const backend_buffer *b)
+{
+    onednn_layout l = NULL;
+    bool same =
+        cpu_blocked_layout(&l, b->batch, b->shape) == OK && dnnl_memory_desc_equal(l, b->layout);
+    onednn_layout_close(&l);
+    return same && b->shape.channels % 16 == 0;
+}
+
 /* Without places and padding, a blocked layout is row-major too. */
 static bool is_plain(const backend_buffer *b, onednn_const_layout plain)
 {
@@ -324,6 +338,9 @@ static status op_open(backend *b, const struct op_description *d, backend_buffer
     case OP_AVERAGE_POOL:
         if (cpu_lanes_pool_fits(d, input[0])) {
             return cpu_lanes_pool_open(c, d, input, out, output);
+        }
+        if (cpu_pool16_fits(c, d, input[0])) {
+            return cpu_pool16_open(c, d, input, out, output);
         }
         return cpu_pool_open(c, d, input, out, output);
     case OP_ACTIVATION:

@@ -8,6 +8,7 @@
  *   backend_cpu_parts.c        the same convolutions part by part of the batch
  *   backend_cpu_lanes*.c       small convolutions and their pools, the batch in the vector lanes
  *   backend_cpu_simple.c       pools, activations, add, reshape
+ *   backend_cpu_pool16.c       max pooling over 2×2 places, for one thread
  *   backend_cpu_norm*.c        batch norm: oneDNN's; our own for one thread, with the residual sum
  *   backend_cpu_kernels.c      elementwise loops and the loss, which are not worth a primitive
  */
@@ -50,6 +51,8 @@ struct backend_buffer {
     size_t count; /* elements including the layout's padding, which is always zero */
     bool plain;   /* row-major in memory */
     struct cpu_reorder *read;
+    bool rectified;                  /* the values are a ReLU's results */
+    bool gradient_rectified;         /* this step's gradient is behind that ReLU already */
     struct cpu_watch value_watch;    /* on `data` */
     struct cpu_watch gradient_watch; /* on its gradient, wherever that lies, once complete */
 };
@@ -73,6 +76,13 @@ status cpu_plain_layout(onednn_layout *out, uint32_t batch, struct shape s) MUST
 status cpu_any_layout(onednn_layout *out, uint32_t batch, struct shape s) MUST_CHECK;
 /* Row-major vector of `count`. */
 status cpu_vector_layout(onednn_layout *out, uint32_t count) MUST_CHECK;
+/* [batch][channels/16][height][width][16], that most convolutions leave with AVX-512 */
+status cpu_blocked_layout(onednn_layout *out, uint32_t batch, struct shape s) MUST_CHECK;
+/* Whether it is in that layout, without padding. */
+bool cpu_is_blocked(const backend_buffer *b);
+/* Bytes of a result that no longer stays in the cache until it is read: it is better written past
+ * it. */
+enum { CPU_STREAM_ABOVE = 1 << 20 };
 /* A buffer of its own memory in a copy of this layout. */
 status cpu_buffer_new(struct cpu *c, uint32_t batch, struct shape s, onednn_const_layout layout,
                       backend_buffer **out) MUST_CHECK;
@@ -160,6 +170,10 @@ status cpu_parts_backward_data(struct cpu *c, const struct cpu_parts *p, const s
                                dnnl_memory_t weights) MUST_CHECK;
 status cpu_pool_open(struct cpu *c, const struct op_description *d, backend_buffer *const in[2],
                      backend_op **out, backend_buffer **output) MUST_CHECK;
+bool cpu_pool16_fits(const struct cpu *c, const struct op_description *d,
+                     const backend_buffer *input);
+status cpu_pool16_open(struct cpu *c, const struct op_description *d, backend_buffer *const in[2],
+                       backend_op **out, backend_buffer **output) MUST_CHECK;
 status cpu_activation_open(struct cpu *c, const struct op_description *d,
                            backend_buffer *const in[2], backend_op **out,
                            backend_buffer **output) MUST_CHECK;

@@ -66,6 +66,8 @@ static status forward(struct cpu *c, backend_op *op, const struct op_call *call)
     status result = OK;
     struct cpu_convolution *k = (struct cpu_convolution *)op;
     const float *weight = c->parameters + call->weight;
+    call->output->rectified = op->d.activation == ACTIVATION_RELU;
+    call->output->gradient_rectified = false;
     dnnl_exec_arg_t a[4] = {{DNNL_ARG_SRC, NULL},
                             {DNNL_ARG_WEIGHTS, NULL},
                             {DNNL_ARG_DST, call->output->memory},
@@ -168,7 +170,9 @@ static status backward(struct cpu *c, backend_op *op, const struct op_call *call
     status result = OK;
     struct cpu_convolution *k = (struct cpu_convolution *)op;
     backend_buffer *g = call->output_gradient;
-    cpu_activation_backward(g->data, call->output->data, g->count, op->d.activation);
+    if (!call->output->gradient_rectified) {
+        cpu_activation_backward(g->data, call->output->data, g->count, op->d.activation);
+    }
     TRY(backward_weights(c, k, call));
     if (call->input_gradient[0] != NULL) {
         TRY(backward_data(c, k, call));

@@ -10,7 +10,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { WIDTH = VECTOR_LANES, STREAMS = 4, STREAM_ABOVE = 1 << 20 /* bytes */ };
+enum { WIDTH = VECTOR_LANES, STREAMS = 4 };
 
 struct norm16 {
     backend_op op;
@@ -42,19 +42,9 @@ struct backward {
     bool streamed;
 };
 
-static bool is_blocked(const backend_buffer *b)
-{
-    const dnnl_dims_t dimensions = {b->batch, b->shape.channels, b->shape.height, b->shape.width};
-    onednn_layout l = NULL;
-    bool same = onednn_layout_open(&l, 4, dimensions, dnnl_f32, dnnl_nChw16c) == dnnl_success &&
-                dnnl_memory_desc_equal(l, b->layout);
-    onednn_layout_close(&l);
-    return same && b->shape.channels % WIDTH == 0;
-}
-
 bool cpu_norm16_fits(const struct cpu *c, const backend_buffer *input)
 {
-    return c->threads == 1 && is_blocked(input);
+    return c->threads == 1 && cpu_is_blocked(input);
 }
 
 /* ---- passes over one image's block of 16 channels
@@ -477,7 +467,7 @@ status cpu_norm16_open(struct cpu *c, const struct op_description *d, backend_bu
     k->images = d->batch;
     k->blocks = d->input.channels / WIDTH;
     k->places = (size_t)d->input.height * d->input.width;
-    k->streamed = in[0]->count * sizeof(float) > STREAM_ABOVE;
+    k->streamed = in[0]->count * sizeof(float) > CPU_STREAM_ABOVE;
     float **vectors[] = {&k->mean, &k->inverse, &k->scale, &k->shift, &k->slope, &k->constant};
     for (size_t i = 0; i < COUNT_OF(vectors); ++i) {
         TRY(memory_new(vectors[i], d->input.channels, sizeof(float), "a layer"));
