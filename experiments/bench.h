@@ -17,6 +17,7 @@ typedef status bench_function(int argc, char **argv);
 bench_function bench_step;      /* a worker's step against the bound set by oneDNN's primitives */
 bench_function bench_push_pull; /* push + apply + pull between processes; small messages; tcp */
 bench_function bench_allreduce; /* the mean gradient over ranks */
+bench_function bench_recorder;  /* what recording costs */
 bench_function bench_apply;     /* the server's update of the parameters, one fused pass */
 
 struct bench {

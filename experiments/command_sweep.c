@@ -251,6 +251,10 @@ status command_sweep(int argc, char **argv)
     bool dry = command_flag(&argc, argv, "--dry-run"), again = command_flag(&argc, argv, "--again");
     bool quiet = command_flag(&argc, argv, "--quiet");
     TRY(command_no_flags_left(argc, argv, "sweep", "--dry-run, --again and --quiet"));
+    if (argc == 0) {
+        FAIL(ERROR_USAGE, "sweep: over what? Name a key with several values, as in "
+                          "`gradlag sweep workers=1,2,4 seed=1,2,3`; `gradlag run` makes one run");
+    }
     TRY(settings_read_arguments(&read, argc, argv));
     TRY(memory_new(&s, 1, sizeof *s, "a sweep"));
     TRY(find_axes(s, &read, &fixed));
@@ -270,8 +274,8 @@ status command_sweep(int argc, char **argv)
         TRY(plan_look_up(&plan));
     }
     size_t missing = plan_missing(&plan);
-    printf("%zu combinations: %zu to run, %zu there already", plan.count, missing,
-           plan.count - missing);
+    printf("%zu combination%s: %zu to run, %zu there already", plan.count,
+           plan.count == 1 ? "" : "s", missing, plan.count - missing);
     if (unfit > 0) {
         printf("; %zu more left out: %s", unfit, why.at);
     }

@@ -54,8 +54,9 @@ static void fail(recorder *r, status code)
         r->failure = code;
         snprintf(r->failure_message, sizeof r->failure_message, "%s", error_message());
         atomic_store(&r->failed, true);
-        log_error("%s. Training goes on, but from here on this run is not recorded",
-                  r->failure_message);
+        /* The error itself is recorder_finish()'s; a long run should not hide it until then. */
+        log_warning("%s. Training goes on, but from here on this run is not recorded",
+                    r->failure_message);
     }
 }
 

@@ -249,6 +249,9 @@ static void a_sweep_prints_its_count_and_skips_what_is_there(void **state)
     assert_non_null(strstr(process_output(r), "6 combinations: 2 to run, 4 there already"));
     assert_string_equal(process_ask(r, "SELECT count(*) FROM run"), "6");
     assert_int_equal(RIG_RUN(r, "sweep", RIG_SMALL, "workers=1", "--again", "--quiet"), OK);
+    assert_non_null(strstr(process_output(r), "1 combination: 1 to run"));
+    assert_int_equal(RIG_RUN(r, "sweep", "--quiet"), ERROR_USAGE);
+    process_expect_error(r, "over what?");
     assert_string_equal(process_ask(r, "SELECT count(*) FROM run"), "7");
 }
 
