@@ -308,7 +308,8 @@ static void write_experiment(struct rig *r, const char *claims)
     text_add(&text,
              "name: small\n"
              "question: do the modes end alike?\n"
-             "settings: {dataset: gaussian, dataset.size: 8, model: softmax, samples: 600}\n"
+             "settings: {dataset: gaussian, dataset.size: 8, model: softmax, samples: 600,"
+             " batch: 10, warmup_epochs: 0}\n"
              "workers: [1]\n"
              "seeds: [1, 2]\n"
              "arms:\n"
