@@ -53,7 +53,8 @@ void rig_set(options *o, const char *key, const char *value);
 
 /* Forks the server. Waits until it is bound (or has failed). */
 pid_t rig_serve(struct rig *r, const options *settings);
-/* Forks a worker that trains until the end. `step_ms`: how long each of its steps takes. */
+/* Forks a worker that waits for an endpoint and trains until the end. `step_ms`: how long
+ * each of its steps takes. */
 pid_t rig_train(struct rig *r, const options *settings, unsigned worker, unsigned step_ms);
 /* Forks a process that runs `body` and reports its status as worker `worker`. */
 typedef status rig_body(struct rig *r, const options *settings, unsigned worker, unsigned argument);

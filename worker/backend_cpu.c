@@ -357,8 +357,7 @@ static status op_open(backend *b, const struct op_description *d, backend_buffer
     case OP_CROSS_ENTROPY:
         return cpu_cross_entropy_open(c, d, input, out, output);
     }
-    REQUIRE(!"an operation of a known kind");
-    return ERROR_OTHER;
+    contract_broken("an operation of a known kind", __FILE__, __LINE__, __func__);
 }
 
 static void op_close(backend *b UNUSED, backend_op *op)
