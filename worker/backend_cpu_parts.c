@@ -7,7 +7,7 @@
 #include "worker/backend_cpu.h"
 
 enum {
-    PART_BYTES = 1 << 20, /* of a part's input and output: half of a usual second-level cache */
+    PART_BYTES = 1 << 19, /* a part's input and output; what reads it has other arrays too */
     SMALLEST = 4          /* images; fewer are not worth a call each */
 };
 
