@@ -103,7 +103,7 @@ static void print_synchrony(const struct seen *s, FILE *to)
         return;
     }
     double kept = s->synchronous->accuracy;
-    if (s->synchronous->died > 0) {
+    if (s->synchronous->died > 0 && s->synchronous->died < 1) {
         return; /* a mean of the living and the dead: print_deaths says it */
     }
     fprintf(to, "Synchrony kept %.1f %% (%s)", kept, s->synchronous->arm->label);
