@@ -3,6 +3,7 @@
 #include "experiments/document.h"
 #include "experiments/keys.h"
 #include "ps/consistency.h"
+#include "worker/pace.h"
 #include "worker/training.h"
 
 #include <errno.h>
@@ -181,11 +182,38 @@ static bool bound_to_other_mode(const options *o, struct ineffective *out)
     return false;
 }
 
+/* Processes have sockets, ranks under mpirun and places; a virtual cluster has a model of wires. */
+static bool bound_to_other_engine(const options *o, struct ineffective *out)
+{
+    static const char *const of_real[] = {"payload", "transport",    "endpoint",
+                                          "on_lost", "communicator", "bucket_kib"};
+    static const char *const of_virtual[] = {"network.latency_ms", "network.gbps",
+                                             "server.apply_ms",    "crash.mtbf_s",
+                                             "crash.down_s",       "virtual.threads"};
+    bool real = strcmp(options_text(o, "engine"), "real") == 0;
+    const char *const *idle = real ? of_virtual : of_real;
+    for (size_t i = 0; i < COUNT_OF(of_real); i++) {
+        if (!is_initial(o, idle[i])) {
+            *out = (struct ineffective){idle[i], "engine", real ? "engine=virtual" : "engine=real"};
+            return true;
+        }
+    }
+    static const char *const of_server[] = {"server.apply_ms", "crash.mtbf_s", "crash.down_s"};
+    bool async = strcmp(options_text(o, "mode"), "async") == 0;
+    for (size_t i = 0; !async && i < COUNT_OF(of_server); i++) {
+        if (!is_initial(o, of_server[i])) {
+            *out = (struct ineffective){of_server[i], "mode", "mode=async"};
+            return true;
+        }
+    }
+    return false;
+}
+
 static bool any_ineffective(const options *o, struct ineffective *out)
 {
     const struct consistency_policy *policy = (const struct consistency_policy *)registry_find(
         &consistency_registry, options_text(o, "consistency"));
-    if (bound_to_other_mode(o, out)) {
+    if (bound_to_other_mode(o, out) || bound_to_other_engine(o, out)) {
         return true;
     }
     if (strcmp(options_text(o, "optimizer"), "sgd") == 0 && !is_initial(o, "momentum")) {
@@ -222,6 +250,29 @@ done:
     return result;
 }
 
+/* A virtual cluster measures nothing: its steps last as long as the pace says. */
+static status check_pace(const options *o)
+{
+    status result = OK;
+    const struct pace_kind *kind =
+        (const struct pace_kind *)registry_find(&pace_registry, options_text(o, "pace"));
+    bool virtual = strcmp(options_text(o, "engine"), "virtual") == 0;
+    if (virtual && kind->as_long) {
+        FAIL(ERROR_USAGE,
+             "engine=virtual needs to know how long steps last, pace=%s says nothing of it; set "
+             "pace=constant, gamma, lognormal, pareto, trace or fit",
+             options_text(o, "pace"));
+    }
+    if (!virtual && kind->is_given) {
+        FAIL(ERROR_USAGE,
+             "%s: pace=%s is of engine=virtual; export the run's times with `gradlag "
+             "replay RUN --export FILE` and set pace=trace pace.path=FILE",
+             options_origin(o, "pace"), options_text(o, "pace"));
+    }
+done:
+    return result;
+}
+
 /* Keys that would have no effect are errors: a comparison must not seem to vary what it does not.
  */
 status config_check(const options *o)
@@ -234,6 +285,7 @@ status config_check(const options *o)
              options_origin(o, none.key), none.key, options_value(o, none.key), none.with,
              options_text(o, none.with), none.advice);
     }
+    TRY(check_pace(o));
     TRY(check_places(o));
     TRY(training_length_of(o, UINT32_MAX, (uint64_t)options_integer(o, "batch"), &length));
 done:
@@ -405,6 +457,18 @@ static bool left_out(const options *o, const struct option *option)
     return strcmp(option->key, "initial") == 0 && options_text(o, "initial")[0] == '\0';
 }
 
+/* A run without a virtual cluster is the same run as before there were its keys. */
+static bool describes_no_cluster(const options *o, const struct option *option)
+{
+    static const char *const of_virtual[] = {"network.", "server.", "crash.", "virtual."};
+    for (size_t i = 0; i < COUNT_OF(of_virtual); i++) {
+        if (strncmp(option->key, of_virtual[i], strlen(of_virtual[i])) == 0) {
+            return strcmp(options_text(o, "engine"), "virtual") != 0;
+        }
+    }
+    return false;
+}
+
 /* Which keys a JSON object of settings holds. */
 enum part { ALL, DEFINING, DEFINING_BUT_SEED };
 
@@ -415,7 +479,8 @@ static bool belongs(const options *o, const struct option *option, enum part par
         return false;
     }
     bool seed = strcmp(option->key, "seed") == 0;
-    return part == ALL || (use == KEY_DEFINES && !(seed && part == DEFINING_BUT_SEED));
+    return part == ALL || (!describes_no_cluster(o, option) && use == KEY_DEFINES &&
+                           !(seed && part == DEFINING_BUT_SEED));
 }
 
 static void add_json(const options *o, enum part part, struct text *out)

@@ -99,7 +99,9 @@ status role_open_recorder(struct role_process *p)
     p->hooks.evaluate = evaluate;
     p->hooks.progress = show_progress;
     p->hooks.checkpoint = options_text(p->settings, "checkpoint")[0] == '\0' ? NULL : checkpoint;
-    p->run_id = options_integer(p->settings, "run_id");
+    if (p->run_id == 0) {
+        p->run_id = options_integer(p->settings, "run_id");
+    }
     TRY(recorder_open(&p->recorder, options_text(p->settings, "results")));
     if (p->run_id > 0) {
         TRY(recorder_resume(p->recorder, p->run_id));
@@ -153,8 +155,7 @@ static status read_verdict(status ended)
     return ended;
 }
 
-static status finish_row(struct role_process *p, status ended,
-                         const struct training_outcome *outcome)
+status role_finish_row(struct role_process *p, status ended, const struct training_outcome *outcome)
 {
     const char *how = ended == OK               ? "finished"
                       : ended == STOPPED        ? "stopped"
@@ -186,7 +187,7 @@ status role_end(struct role_process *p, status ended, const struct training_outc
     progress_clear(&p->progress);
     ended = read_verdict(ended);
     if (p->recorder != NULL && p->run_id > 0) {
-        ended = finish_row(p, ended, outcome);
+        ended = role_finish_row(p, ended, outcome);
         if (!mailbox_exists() && ended == OK) {
             log_info("run %lld finished; `gradlag show %lld results=%s` shows it",
                      (long long)p->run_id, (long long)p->run_id,
