@@ -17,7 +17,8 @@ Q      := $(if $(filter 1,$(V)),,@)
 .DELETE_ON_ERROR:
 
 WARN   := -Wall -Wextra -Werror -Wshadow -Wconversion -Wstrict-prototypes -Wvla \
-          -Wmissing-prototypes -Wpointer-arith -Wwrite-strings -Wno-sign-conversion -Wno-format-truncation
+          -Wmissing-prototypes -Wpointer-arith -Wwrite-strings -Wno-sign-conversion -Wno-format-truncation \
+          -Wno-unknown-warning-option # clang: does not know all of the above
 CFLAGS_release := -O3 -g
 CFLAGS_debug   := -O0 -g3 -DGRADLAG_DEBUG
 CFLAGS_asan    := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined \
@@ -92,7 +93,7 @@ LIBRARY  := $(DIR)/libgradlag.a
 PROGRAM  := $(DIR)/gradlag
 TESTS    := $(patsubst tests/%.c,$(DIR)/tests/%,$(wildcard tests/test_*.c))
 TESTLIB  := $(patsubst %.c,$(DIR)/%.o,$(filter-out $(wildcard tests/test_*.c),$(wildcard tests/*.c)))
-EMBEDDED := results/schema.sql $(wildcard results/queries/*.sql) $(wildcard experiments/*.yaml)
+EMBEDDED := $(wildcard results/*.sql) $(wildcard results/queries/*.sql) $(wildcard experiments/*.yaml)
 
 -include $(wildcard $(DIR)/*/*.d $(DIR)/*.d)
 

@@ -18,6 +18,7 @@ bench_function bench_step;      /* a worker's step against the bound set by oneD
 bench_function bench_gemm;      /* a GPU's matrix products against cuBLAS alone */
 bench_function bench_push_pull; /* push + apply + pull between processes; small messages; tcp */
 bench_function bench_allreduce; /* the mean gradient over ranks */
+bench_function bench_recorder;  /* what recording costs */
 bench_function bench_apply;     /* the server's update of the parameters, one fused pass */
 
 struct bench {

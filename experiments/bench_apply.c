@@ -1,5 +1,5 @@
 /*
- * bench_apply.c — `gradlag bench apply`: the time of one optimizer update on one thread.
+ * bench_apply.c — `gradlag bench apply`: the time of one optimizer update.
  *
  * Bytes counted in the rate are those that must move: θ, gradient and state read, θ and state
  * written, and the parameters the gradient was computed at when the gap is measured. "copy" is a
@@ -15,6 +15,8 @@
 static const struct option bench_keys[] = {
     {"counts", OPTION_TEXT, "400000,25600000", 0, 0, NULL, NULL, "vector lengths, comma-separated"},
     {"repeats", OPTION_INTEGER, "21", 1, BENCH_REPEATS, NULL, NULL, "how often each is measured"},
+    {"threads", OPTION_INTEGER, "1", 1, CREW_HELPERS + 1, NULL, NULL,
+     "that share an update, as far as there are cores for them"},
     {0},
 };
 static const struct option optimizer_keys[] = {
@@ -27,6 +29,7 @@ static const struct option optimizer_keys[] = {
 struct vectors {
     size_t count;
     float *in, *out, *gradient, *read_at;
+    crew *helpers;
 };
 
 static void report(const struct bench *b, const char *what, const struct vectors *v, double streams,
@@ -57,7 +60,11 @@ static void measure_copy(const struct bench *b, struct vectors *v)
     report(b, "copy", v, 2, &seconds);
 }
 
-static status measure(const struct bench *b, const char *name, bool gap, bool in_place,
+/* Where the update is written: a vector of its own, over θ, or over what the worker had read. */
+enum into { INTO_OTHER, INTO_OWN, INTO_READ_AT };
+static const char *const into_names[] = {"", " in place", " over it"};
+
+static status measure(const struct bench *b, const char *name, bool gap, enum into into,
                       struct vectors *v)
 {
     status result = OK;
@@ -71,22 +78,19 @@ static status measure(const struct bench *b, const char *name, bool gap, bool in
     TRY(options_declare(o, optimizer_keys));
     TRY(options_set(o, "optimizer", name, "bench"));
     TRY(optimizer_open(&p, o, v->count));
+    optimizer_share(p, v->helpers);
     for (unsigned i = 0; i < b->repeats + 2; i++) { /* the first two only warm up */
         double began = clock_seconds();
-        optimizer_apply(p, v->in, v->gradient, 1, 1e-3, gap ? v->read_at : NULL,
-                        in_place ? v->in : v->out, &pass);
+        float *out = into == INTO_OWN ? v->in : into == INTO_READ_AT ? v->read_at : v->out;
+        optimizer_apply(p, v->in, v->gradient, 1, 1e-3, gap ? v->read_at : NULL, out, &pass);
         if (i >= 2) {
             bench_add(&seconds, clock_seconds() - began);
         }
         REQUIRE(pass.finite);
-        if (!in_place) {
-            float *out = v->out;
-            v->out = v->in;
-            v->in = out;
-        }
+        *(into == INTO_READ_AT ? &v->read_at : &v->out) = into == INTO_OWN ? v->out : v->in;
+        v->in = out;
     }
-    (void)snprintf(what, sizeof what, "%s%s%s", name, gap ? "+gap" : "",
-                   in_place ? " in place" : "");
+    (void)snprintf(what, sizeof what, "%s%s%s", name, gap ? "+gap" : "", into_names[into]);
     report(b, what, v, 3 + 2.0 * (optimizer_state_count(p) > 0) + gap, &seconds);
 done:
     optimizer_close(&p);
@@ -107,13 +111,19 @@ static status measure_count(const struct bench *b, size_t count)
         v.in[i] = v.read_at[i] = (float)(i % 1000) * 1e-3f;
         v.gradient[i] = (float)(i % 77) * 1e-3f - 0.03f;
     }
+    const unsigned cores = processor_count();
+    const unsigned threads = (unsigned)options_integer(b->settings, "threads");
+    TRY(crew_open(&v.helpers));
+    crew_keep_off(v.helpers, cores > threads ? cores - threads : 0);
     measure_copy(b, &v);
-    TRY(measure(b, "sgd", false, false, &v));
-    TRY(measure(b, "momentum", false, false, &v));
-    TRY(measure(b, "momentum", true, false, &v));
-    TRY(measure(b, "momentum", false, true, &v));
-    TRY(measure(b, "nesterov", true, false, &v));
+    TRY(measure(b, "sgd", false, INTO_OTHER, &v));
+    TRY(measure(b, "momentum", false, INTO_OTHER, &v));
+    TRY(measure(b, "momentum", true, INTO_OTHER, &v));
+    TRY(measure(b, "momentum", true, INTO_READ_AT, &v));
+    TRY(measure(b, "momentum", false, INTO_OWN, &v));
+    TRY(measure(b, "nesterov", true, INTO_READ_AT, &v));
 done:
+    crew_close(&v.helpers);
     for (size_t i = 0; i < COUNT_OF(all); i++) {
         memory_free(*all[i]);
     }

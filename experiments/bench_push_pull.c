@@ -41,7 +41,7 @@ static const struct option table[] = {
      .initial = "0.3",
      .minimum = 0.01,
      .maximum = 60,
-     .help = "length of one window"},
+     .help = "length of one window; longer where exchanges are slow"},
     {.key = "sizes",
      .type = OPTION_TEXT,
      .initial = "16,400000,25600000",
@@ -86,7 +86,7 @@ static const struct option training_table[] = {
     {0},
 };
 
-enum { WORKERS = 64, WARM_UP = 6 };
+enum { WORKERS = 64, WARM_UP = 6, IN_WINDOW = 12 };
 static const uint64_t TOKEN = 1;
 static const double START_LIMIT_S = 30;
 
@@ -95,6 +95,8 @@ struct board {
     volatile bool bound;
     char endpoint[256];
     volatile unsigned warm; /* workers past their warm-up */
+    uint64_t slowest_ns;    /* of their mean exchanges in it */
+    uint64_t window_ns;     /* set before `begin_ns` */
     volatile uint64_t begin_ns;
     struct window {
         uint64_t done, first_ns, last_ns;
@@ -118,11 +120,21 @@ typedef status role_function(const struct scenario *s, unsigned index);
 /* ---- windows of time ----------------------------------------------------------------------------
  */
 
-/* Everybody calls this once it is warm; the last one sets the time. */
-static void ready(const struct scenario *s)
+/* Everybody calls this once it is warm, after `exchanges` since `started_ns`; the last one sets the
+ * time. A window holds some exchanges of the slowest. */
+static void ready(const struct scenario *s, uint64_t started_ns, unsigned exchanges)
 {
-    if (__atomic_add_fetch(&s->board->warm, 1, __ATOMIC_SEQ_CST) == s->workers)
-        s->board->begin_ns = clock_ns() + 2000000;
+    struct board *board = s->board;
+    uint64_t mine = (clock_ns() - started_ns) / exchanges;
+    uint64_t slowest = __atomic_load_n(&board->slowest_ns, __ATOMIC_SEQ_CST);
+    while (mine > slowest && !__atomic_compare_exchange_n(&board->slowest_ns, &slowest, mine, false,
+                                                          __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+        continue;
+    if (__atomic_add_fetch(&board->warm, 1, __ATOMIC_SEQ_CST) == s->workers) {
+        uint64_t enough = IN_WINDOW * board->slowest_ns;
+        board->window_ns = s->window_ns > enough ? s->window_ns : enough;
+        __atomic_store_n(&board->begin_ns, clock_ns() + 2000000, __ATOMIC_SEQ_CST);
+    }
 }
 
 /* Books what was done just now. False: the last window is over. */
@@ -131,7 +143,7 @@ static bool book(const struct scenario *s, unsigned index)
     uint64_t now = clock_ns(), begin = s->board->begin_ns;
     if (begin == 0 || now < begin)
         return true;
-    uint64_t window = (now - begin) / s->window_ns;
+    uint64_t window = (now - begin) / s->board->window_ns;
     if (window >= s->b->repeats)
         return false;
     struct window *mine = &s->board->window[index][window];
@@ -270,9 +282,11 @@ static status push_and_pull(const struct scenario *s, unsigned index)
     for (size_t i = 0; i < s->count; i++)
         at.gradient[i] = 1e-3f * (float)(i % 13);
     /* Every version slot is touched once before the clock runs. */
-    for (unsigned i = 0; i < WARM_UP + 2 * s->workers && !at.finished; i++)
+    const unsigned warm_up = WARM_UP + 2 * s->workers;
+    uint64_t started = clock_ns();
+    for (unsigned i = 0; i < warm_up && !at.finished; i++)
         TRY(ps_client_push_pull(client, &push, &at));
-    ready(s);
+    ready(s, started, warm_up);
     while (!at.finished && book(s, index))
         TRY(ps_client_push_pull(client, &push, &at));
     ps_client_leave(client, STOPPED, "measured");
@@ -343,7 +357,8 @@ static status source(const struct scenario *s, unsigned index)
     TRY(channel_connect(
         &c, s->board->endpoint,
         &(struct channel_options){.timeout_ms = 1000, .may_spin = channel_may_spin(2)}));
-    for (unsigned i = 0;; i++) {
+    uint64_t started = clock_ns();
+    for (unsigned i = 1;; i++) {
         for (size_t at = 0; at < size; at += m.payload_bytes) {
             m.chunk.offset = at;
             m.payload_bytes =
@@ -352,7 +367,7 @@ static status source(const struct scenario *s, unsigned index)
         }
         TRY(ping_once(c));
         if (i == WARM_UP)
-            ready(s);
+            ready(s, started, WARM_UP);
         if (i > WARM_UP && !book(s, index))
             break;
     }
@@ -391,8 +406,8 @@ static status report(const struct scenario *s, const char *name, bool one_way)
             rate += rate_in(&s->board->window[w][i]);
         if (!(rate > 0))
             FAIL(ERROR_USAGE,
-                 "bench push-pull: %s: %.3g s are too short for two exchanges; raise window_s",
-                 what, (double)s->window_ns * 1e-9);
+                 "bench push-pull: %s: no worker made two exchanges within %.3g s; raise window_s",
+                 what, (double)s->board->window_ns * 1e-9);
         bench_add(&each, 1e3 * s->workers / rate);
         bench_add(&together, rate);
         bench_add(&gigabytes, rate * megabytes * 1e-3);
@@ -426,9 +441,7 @@ static status run_case(const struct bench *b, const struct kind *k, size_t count
     status result = OK;
     char listen[64], number[16];
     struct scenario s = {.b = b, .count = count, .workers = workers, .listen = listen};
-    /* A window holds at least a dozen exchanges of the largest vectors. */
-    double window = options_real(b->settings, "window_s") * (count > 4000000 ? 4 : 1);
-    s.window_ns = (uint64_t)(window * 1e9);
+    s.window_ns = (uint64_t)(options_real(b->settings, "window_s") * 1e9);
     snprintf(listen, sizeof listen, k->listen[0] == 'i' ? "%s%d" : "%s", k->listen, (int)getpid());
     snprintf(number, sizeof number, "%u", workers);
     TRY(options_open(&s.settings));

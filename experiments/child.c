@@ -236,6 +236,8 @@ status folder_make(struct folder *f, const char *base)
         base = "/tmp";
     }
     remove_abandoned(base);
+    remove_abandoned(
+        "/dev/shm"); /* what a killed synchronous run left, also before an asynchronous one */
     for (unsigned tries = 0; taken; tries++) {
         if (tries == 10) {
             FAIL(ERROR_OTHER, "%s: no private folder can be kept there; set TMPDIR to another one",

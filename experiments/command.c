@@ -3,32 +3,39 @@
 #include "experiments/mailbox.h"
 #include "experiments/print.h"
 
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <unistd.h>
 
 struct command {
     const char *name, *arguments, *help;
     command_function *run;
+    bool only_prints; /* nothing is lost if it ends as soon as nobody reads what it prints */
 };
 
 static const struct command commands[] = {
-    {"run", "[FILE.yaml] key=value…", "one run: mode=async|sync", command_run},
+    {"run", "[FILE.yaml] key=value…", "one run: mode=async|sync", command_run, false},
     {"sweep", "[FILE.yaml] key=v1,v2,…", "every combination, resumable; prints the count first",
-     command_sweep},
+     command_sweep, false},
     {"reproduce", "NAME|FILE.yaml [--quick]",
-     "an experiment: its table, each claim with PASS or FAIL, the verdict", command_reproduce},
-    {"query", "NAME|\"SELECT …\"", "a named question or SQL on the results file", command_query},
-    {"show", "RUN", "one run: configuration, curve, staleness, where the time went", command_show},
-    {"list", "KIND", "what exists, with parameters, ranges and sources", command_list},
+     "an experiment: its table, each claim with PASS or FAIL, the verdict", command_reproduce,
+     false},
+    {"query", "NAME|\"SELECT …\"", "a named question or SQL on the results file", command_query,
+     true},
+    {"show", "RUN", "one run: configuration, curve, staleness, where the time went", command_show,
+     true},
+    {"list", "KIND", "what exists, with parameters, ranges and sources", command_list, true},
     {"check", "[--links] key=value…", "preflight: versions, devices and what they reach, files",
-     command_check},
-    {"bench", "NAME key=value…", "benchmarks, one line per measurement", command_bench},
-    {"server", "key=value…", "the parameter server by hand, on this host", command_server},
+     command_check, false},
+    {"bench", "NAME key=value…", "benchmarks, one line per measurement", command_bench, false},
+    {"server", "key=value…", "the parameter server by hand, on this host", command_server, false},
     {"worker", "endpoint=… worker=N …", "one asynchronous worker by hand, on this host",
-     command_worker},
-    {"rank", "key=value…", "one synchronous rank; start it with mpirun or srun", command_rank},
+     command_worker, false},
+    {"rank", "key=value…", "one synchronous rank; start it with mpirun or srun", command_rank,
+     false},
     {0},
 };
 
@@ -45,7 +52,9 @@ static void print_help(FILE *to)
             "\nSettings are key=value; `gradlag list keys` shows them all, `gradlag COMMAND --help`"
             "\nwhat one command takes. Try:  gradlag run workers=4 epochs=1\n"
             "\nExit codes: 0 ok, 1 other (and a claim that failed), 2 usage, 3 data, 4 a process "
-            "was\nlost, 5 protocol, 6 diverged, 7 results file, 75 stopped on request.\n");
+            "was\nlost, 5 protocol, 6 diverged, 7 results file, 75 stopped on request.\n"
+            "If nobody reads stdout any more, query, show and list end at once, by SIGPIPE; a run "
+            "goes on.\n");
 }
 
 static status unknown_command(const char *name)
@@ -79,10 +88,38 @@ static status dispatch(int argc, char **argv)
     }
     for (const struct command *c = commands; c->name != NULL; c++) {
         if (strcmp(c->name, name) == 0) {
+            if (c->only_prints) {
+                signal(SIGPIPE, SIG_DFL);
+            }
             return c->run(argc - 2, argv + 2);
         }
     }
     return unknown_command(name);
+}
+
+/* Where nobody reads any more (`gradlag run | head -1`) nothing is wrong: the run went on. */
+static status check_output(status result)
+{
+    struct pollfd out = {.fd = STDOUT_FILENO};
+    bool lost = fflush(stdout) != 0 || ferror(stdout);
+    bool nobody_reads = poll(&out, 1, 0) == 1 && (out.revents & POLLERR) != 0;
+    if (result == OK && lost && !nobody_reads) {
+        result = error_set(ERROR_OTHER, __FILE__, __LINE__,
+                           "not all could be written to standard output; is the disk full?");
+    }
+    return result;
+}
+
+/* A process of a run dies with its parent: the starter, or mpirun, which does so too. One whose
+ * starter was gone before it came this far would never be told. */
+static void follow_starter(void)
+{
+    if (mailbox_exists()) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (!mailbox_is_read()) {
+            _exit(ERROR_PEER);
+        }
+    }
 }
 
 int command_main(int argc, char **argv)
@@ -90,12 +127,8 @@ int command_main(int argc, char **argv)
     memory_keep_large_blocks();
     signal(SIGPIPE, SIG_IGN);
     prctl(PR_SET_NAME, "gradlag"); /* processes of a run are started through /proc/PID/exe */
-    status result = dispatch(argc, argv);
-    if (fflush(stdout) != 0 && result == OK) {
-        result = error_set(ERROR_OTHER, __FILE__, __LINE__,
-                           "standard output cannot be written to: "
-                           "is the disk full, or the reader gone?");
-    }
+    follow_starter();
+    status result = check_output(dispatch(argc, argv));
     /* A process that was started by `gradlag run` has told its starter, who tells the user. */
     if (result != OK && !mailbox_exists()) {
         if (result == STOPPED) {

@@ -47,9 +47,15 @@ static void print_registry(const struct registry *r)
 
 static void print_keys(void)
 {
-    for (const struct option *o = global_keys; o->key != NULL; o++) {
-        if (!key_is_internal(o->key)) {
-            print_option(o, 0);
+    static const char *const titles[] = {
+        [KEY_DEFINES] = "What is computed:",
+        [KEY_BESIDE] = "\nWhere and how; runs that differ in these alone are the same run:"};
+    for (size_t use = 0; use < COUNT_OF(titles); use++) {
+        puts(titles[use]);
+        for (const struct option *o = global_keys; o->key != NULL; o++) {
+            if (key_use_of(o->key) == use) {
+                print_option(o, 0);
+            }
         }
     }
     for (const struct option *o = global_keys; o->key != NULL; o++) {

@@ -9,13 +9,16 @@
 static const char help[] =
     "gradlag run [FILE.yaml] key=value… [--dry-run] [--print-config] [--quiet]\n\n"
     "One run: mode=async starts a parameter server and its workers, mode=sync ranks under mpirun.\n"
+    "engine=virtual simulates a cluster of up to 4096 workers, with true gradients, in this "
+    "process.\n"
     "FILE.yaml holds settings, one 'key: value' a line; what stands later wins.\n\n"
     "  --print-config  the composed settings as YAML, with where each comes from; nothing runs\n"
     "  --dry-run       what would run, in one line\n"
     "  --quiet         no progress on stderr\n\n"
     "  gradlag run workers=4 epochs=1\n"
     "  gradlag run workers=16 damping=polynomial damping.power=0.5\n"
-    "  gradlag run mode=sync workers=4 lr_scaling=linear\n";
+    "  gradlag run mode=sync workers=4 lr_scaling=linear\n"
+    "  gradlag run engine=virtual workers=256 pace=gamma network.latency_ms=1\n";
 
 status command_run(int argc, char **argv)
 {

@@ -19,7 +19,7 @@ static const char help[] =
     "  --quiet    no progress on stderr\n\n"
     "  gradlag sweep mode=async workers=1,2,4,8,16 damping=none,inverse seed=1,2,3\n";
 
-enum { AXES = 32, VALUES = 256, COMBINATIONS = 100000 };
+enum { AXES = PLAN_VARIED, VALUES = 256, COMBINATIONS = 100000 };
 
 struct axis {
     const char *key, *origin;
@@ -179,6 +179,17 @@ static void name_run(struct planned_run *r, const struct sweep *s)
     text_free(&name);
 }
 
+/* Keys that do not define what is computed tell runs apart all the same where the user varies them:
+ * payload=shm,frames compares the two. */
+static void note_varied(const struct sweep *s, struct plan *plan)
+{
+    for (size_t i = 0; i < s->count; i++) {
+        if (key_use_of(s->axes[i].key) == KEY_BESIDE) {
+            plan->varied[plan->varied_count++] = s->axes[i].key;
+        }
+    }
+}
+
 static status lay_out(const struct sweep *s, const struct settings *fixed, size_t combinations,
                       struct plan *plan, size_t *unfit, struct text *why)
 {
@@ -240,6 +251,10 @@ status command_sweep(int argc, char **argv)
     bool dry = command_flag(&argc, argv, "--dry-run"), again = command_flag(&argc, argv, "--again");
     bool quiet = command_flag(&argc, argv, "--quiet");
     TRY(command_no_flags_left(argc, argv, "sweep", "--dry-run, --again and --quiet"));
+    if (argc == 0) {
+        FAIL(ERROR_USAGE, "sweep: over what? Name a key with several values, as in "
+                          "`gradlag sweep workers=1,2,4 seed=1,2,3`; `gradlag run` makes one run");
+    }
     TRY(settings_read_arguments(&read, argc, argv));
     TRY(memory_new(&s, 1, sizeof *s, "a sweep"));
     TRY(find_axes(s, &read, &fixed));
@@ -250,6 +265,7 @@ status command_sweep(int argc, char **argv)
         }
     }
     TRY(check_all_dotted(s, &fixed, &read, combinations));
+    note_varied(s, &plan);
     TRY(lay_out(s, &fixed, combinations, &plan, &unfit, &why));
     if (plan.count == 0) {
         FAIL(ERROR_USAGE, "nothing to run: %s", why.at);
@@ -258,8 +274,8 @@ status command_sweep(int argc, char **argv)
         TRY(plan_look_up(&plan));
     }
     size_t missing = plan_missing(&plan);
-    printf("%zu combinations: %zu to run, %zu there already", plan.count, missing,
-           plan.count - missing);
+    printf("%zu combination%s: %zu to run, %zu there already", plan.count,
+           plan.count == 1 ? "" : "s", missing, plan.count - missing);
     if (unfit > 0) {
         printf("; %zu more left out: %s", unfit, why.at);
     }

@@ -3,6 +3,7 @@
 #include "experiments/document.h"
 #include "experiments/keys.h"
 #include "ps/consistency.h"
+#include "worker/pace.h"
 #include "worker/training.h"
 
 #include <errno.h>
@@ -22,13 +23,15 @@ void settings_add(struct settings *s, const char *key, const char *value, const 
         s->at = realloc(s->at, s->capacity * sizeof *s->at);
         REQUIRE(s->at != NULL);
     }
-    s->at[s->count++] = (struct setting){text_copy(key), text_copy(value), text_copy(origin)};
+    s->at[s->count++] = (struct setting){
+        .key = text_copy(key), .value = text_copy(value), .origin = text_copy(origin)};
 }
 
 void settings_add_all(struct settings *s, const struct settings *more)
 {
     for (size_t i = 0; i < more->count; i++) {
         settings_add(s, more->at[i].key, more->at[i].value, more->at[i].origin);
+        s->at[s->count - 1].shared = more->at[i].shared;
     }
 }
 
@@ -100,7 +103,7 @@ status settings_read_arguments(struct settings *s, int argc, char **argv)
         } else {
             char key[128];
             snprintf(key, sizeof key, "%.*s", (int)(equals - argv[i]), argv[i]);
-            settings_add(s, key, equals + 1, "command line");
+            settings_add(s, key, equals + 1, COMMAND_LINE);
         }
     }
 done:
@@ -153,17 +156,13 @@ static bool is_initial(const options *o, const char *key)
     return strcmp(options_value(o, key), initial_of(key)) == 0;
 }
 
-static status no_effect(const options *o, const char *key, const char *with, const char *advice)
-{
-    return error_set(ERROR_USAGE, __FILE__, __LINE__,
-                     "%s: %s=%s has no effect with %s=%s; leave it out, or set %s",
-                     options_origin(o, key), key, options_value(o, key), with,
-                     options_text(o, with), advice);
-}
+/* Why a key that was set has no effect: because of the key `with`. */
+struct ineffective {
+    const char *key, *with, *advice;
+};
 
-static status check_modes(const options *o)
+static bool bound_to_other_mode(const options *o, struct ineffective *out)
 {
-    status result = OK;
     static const struct {
         const char *key, *mode, *advice;
     } bound[] = {
@@ -176,29 +175,59 @@ static status check_modes(const options *o)
     for (size_t i = 0; i < COUNT_OF(bound); i++) {
         bool other = strcmp(bound[i].mode, options_text(o, "mode")) != 0;
         if (other && !is_initial(o, bound[i].key)) {
-            TRY(no_effect(o, bound[i].key, "mode", bound[i].advice));
+            *out = (struct ineffective){bound[i].key, "mode", bound[i].advice};
+            return true;
         }
     }
-done:
-    return result;
+    return false;
 }
 
-static status check_parts(const options *o)
+/* Processes have sockets, ranks under mpirun and places; a virtual cluster has a model of wires. */
+static bool bound_to_other_engine(const options *o, struct ineffective *out)
 {
-    status result = OK;
+    static const char *const of_real[] = {"payload", "transport",    "endpoint",
+                                          "on_lost", "communicator", "bucket_kib"};
+    static const char *const of_virtual[] = {"network.latency_ms", "network.gbps",
+                                             "server.apply_ms",    "crash.mtbf_s",
+                                             "crash.down_s",       "virtual.threads"};
+    bool real = strcmp(options_text(o, "engine"), "real") == 0;
+    const char *const *idle = real ? of_virtual : of_real;
+    for (size_t i = 0; i < COUNT_OF(of_real); i++) {
+        if (!is_initial(o, idle[i])) {
+            *out = (struct ineffective){idle[i], "engine", real ? "engine=virtual" : "engine=real"};
+            return true;
+        }
+    }
+    static const char *const of_server[] = {"server.apply_ms", "crash.mtbf_s", "crash.down_s"};
+    bool async = strcmp(options_text(o, "mode"), "async") == 0;
+    for (size_t i = 0; !async && i < COUNT_OF(of_server); i++) {
+        if (!is_initial(o, of_server[i])) {
+            *out = (struct ineffective){of_server[i], "mode", "mode=async"};
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool any_ineffective(const options *o, struct ineffective *out)
+{
     const struct consistency_policy *policy = (const struct consistency_policy *)registry_find(
         &consistency_registry, options_text(o, "consistency"));
+    if (bound_to_other_mode(o, out) || bound_to_other_engine(o, out)) {
+        return true;
+    }
     if (strcmp(options_text(o, "optimizer"), "sgd") == 0 && !is_initial(o, "momentum")) {
-        TRY(no_effect(o, "momentum", "optimizer", "optimizer=momentum or nesterov"));
+        *out = (struct ineffective){"momentum", "optimizer", "optimizer=momentum or nesterov"};
+        return true;
     }
     static const char *const of_stale[] = {"damping", "correction"};
     for (size_t i = 0; policy->never_stale && i < COUNT_OF(of_stale); i++) {
         if (!is_initial(o, of_stale[i])) {
-            TRY(no_effect(o, of_stale[i], "consistency", "consistency=asp"));
+            *out = (struct ineffective){of_stale[i], "consistency", "consistency=asp"};
+            return true;
         }
     }
-done:
-    return result;
+    return false;
 }
 
 static status check_places(const options *o)
@@ -221,14 +250,42 @@ done:
     return result;
 }
 
+/* A virtual cluster measures nothing: its steps last as long as the pace says. */
+static status check_pace(const options *o)
+{
+    status result = OK;
+    const struct pace_kind *kind =
+        (const struct pace_kind *)registry_find(&pace_registry, options_text(o, "pace"));
+    bool virtual = strcmp(options_text(o, "engine"), "virtual") == 0;
+    if (virtual && kind->as_long) {
+        FAIL(ERROR_USAGE,
+             "engine=virtual needs to know how long steps last, pace=%s says nothing of it; set "
+             "pace=constant, gamma, lognormal, pareto, trace or fit",
+             options_text(o, "pace"));
+    }
+    if (!virtual && kind->is_given) {
+        FAIL(ERROR_USAGE,
+             "%s: pace=%s is of engine=virtual; export the run's times with `gradlag "
+             "replay RUN --export FILE` and set pace=trace pace.path=FILE",
+             options_origin(o, "pace"), options_text(o, "pace"));
+    }
+done:
+    return result;
+}
+
 /* Keys that would have no effect are errors: a comparison must not seem to vary what it does not.
  */
 status config_check(const options *o)
 {
     status result = OK;
     struct training_length length;
-    TRY(check_modes(o));
-    TRY(check_parts(o));
+    struct ineffective none;
+    if (any_ineffective(o, &none)) {
+        FAIL(ERROR_USAGE, "%s: %s=%s has no effect with %s=%s; leave it out, or set %s",
+             options_origin(o, none.key), none.key, options_value(o, none.key), none.with,
+             options_text(o, none.with), none.advice);
+    }
+    TRY(check_pace(o));
     TRY(check_places(o));
     TRY(training_length_of(o, UINT32_MAX, (uint64_t)options_integer(o, "batch"), &length));
 done:
@@ -254,7 +311,7 @@ static bool length_overruled(const struct settings *s, size_t index)
     return later;
 }
 
-status config_compose_unchecked(options **out, const struct settings *s)
+static status compose(options **out, const struct settings *s)
 {
     status result = OK;
     TRY(options_open(out));
@@ -277,6 +334,67 @@ done:
     if (result != OK) {
         options_close(out);
     }
+    return result;
+}
+
+/* Whether two settings were written in the same place: both on the command line, or in one file. */
+static bool same_place(const struct setting *a, const struct setting *b)
+{
+    size_t length = strcspn(a->origin, ":");
+    return length == strcspn(b->origin, ":") && strncmp(a->origin, b->origin, length) == 0;
+}
+
+/* Whether a setting without effect falls away instead of being an error: it holds for several arms
+ * of which this is one, or a file set it and something later chose what makes it idle. */
+static bool falls_away(const struct settings *s, size_t index, const char *with)
+{
+    const struct setting *it = &s->at[index];
+    if (it->shared || strcmp(it->origin, COMMAND_LINE) == 0) {
+        return it->shared;
+    }
+    for (size_t i = 0; i < s->count; i++) {
+        const struct setting *chooser = &s->at[i];
+        bool later = i > index || strcmp(chooser->origin, COMMAND_LINE) == 0;
+        if (strcmp(chooser->key, with) == 0 && later && !same_place(chooser, it)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Removes the settings of an idle key and of its part (damping, damping.power); false if one of
+ * them does not fall away. */
+static bool remove_idle(struct settings *s, const struct ineffective *idle)
+{
+    size_t length = strlen(idle->key);
+    bool removed = false;
+    for (size_t i = s->count; i-- > 0;) {
+        const char *key = s->at[i].key;
+        if (strncmp(key, idle->key, length) != 0 || (key[length] != '\0' && key[length] != '.')) {
+            continue;
+        }
+        if (!falls_away(s, i, idle->with)) {
+            return false;
+        }
+        settings_remove(s, i);
+        removed = true;
+    }
+    return removed;
+}
+
+status config_compose_unchecked(options **out, const struct settings *s)
+{
+    status result = OK;
+    struct settings left = {0};
+    struct ineffective idle;
+    settings_add_all(&left, s);
+    TRY(compose(out, &left));
+    while (any_ineffective(*out, &idle) && remove_idle(&left, &idle)) {
+        options_close(out);
+        TRY(compose(out, &left));
+    }
+done:
+    settings_free(&left);
     return result;
 }
 
@@ -314,6 +432,19 @@ static void add_value(struct text *out, const options *o, const struct option *o
     }
 }
 
+void config_member_json(const options *o, const char *key, struct text *out)
+{
+    for (size_t i = 0; i < options_count(o); i++) {
+        const struct option *option = options_at(o, i);
+        if (strcmp(option->key, key) == 0) {
+            text_add_json(out, key);
+            text_add(out, ":");
+            add_value(out, o, option);
+            return;
+        }
+    }
+}
+
 static int by_key(const void *a, const void *b)
 {
     const struct option *const *x = a, *const *y = b;
@@ -326,7 +457,33 @@ static bool left_out(const options *o, const struct option *option)
     return strcmp(option->key, "initial") == 0 && options_text(o, "initial")[0] == '\0';
 }
 
-static void add_json(const options *o, bool all, struct text *out)
+/* A run without a virtual cluster is the same run as before there were its keys. */
+static bool describes_no_cluster(const options *o, const struct option *option)
+{
+    static const char *const of_virtual[] = {"network.", "server.", "crash.", "virtual."};
+    for (size_t i = 0; i < COUNT_OF(of_virtual); i++) {
+        if (strncmp(option->key, of_virtual[i], strlen(of_virtual[i])) == 0) {
+            return strcmp(options_text(o, "engine"), "virtual") != 0;
+        }
+    }
+    return false;
+}
+
+/* Which keys a JSON object of settings holds. */
+enum part { ALL, DEFINING, DEFINING_BUT_SEED };
+
+static bool belongs(const options *o, const struct option *option, enum part part)
+{
+    enum key_use use = key_use_of(option->key);
+    if (left_out(o, option) || use == KEY_INTERNAL) {
+        return false;
+    }
+    bool seed = strcmp(option->key, "seed") == 0;
+    return part == ALL || (!describes_no_cluster(o, option) && use == KEY_DEFINES &&
+                           !(seed && part == DEFINING_BUT_SEED));
+}
+
+static void add_json(const options *o, enum part part, struct text *out)
 {
     size_t count = options_count(o);
     const struct option **sorted = NULL;
@@ -337,15 +494,11 @@ static void add_json(const options *o, bool all, struct text *out)
     qsort(sorted, count, sizeof *sorted, by_key);
     const char *between = "{";
     for (size_t i = 0; i < count; i++) {
-        bool wanted = all ? !key_is_internal(sorted[i]->key) : key_decides_outcome(sorted[i]->key);
-        if (!wanted || left_out(o, sorted[i])) {
-            continue;
+        if (belongs(o, sorted[i], part)) {
+            text_add(out, "%s", between);
+            between = ",";
+            config_member_json(o, sorted[i]->key, out);
         }
-        text_add(out, "%s", between);
-        between = ",";
-        text_add_json(out, sorted[i]->key);
-        text_add(out, ":");
-        add_value(out, o, sorted[i]);
     }
     text_add(out, "}");
     memory_free(sorted);
@@ -353,14 +506,19 @@ static void add_json(const options *o, bool all, struct text *out)
 
 void config_json(const options *o, struct text *out)
 {
-    add_json(o, true, out);
+    add_json(o, ALL, out);
+}
+
+void config_settings_json(const options *o, struct text *out)
+{
+    add_json(o, DEFINING_BUT_SEED, out);
 }
 
 void config_hash(const options *o, char hex[65])
 {
     struct text json = {0};
     struct sha256 hash;
-    add_json(o, false, &json);
+    add_json(o, DEFINING, &json);
     sha256_begin(&hash);
     sha256_add(&hash, json.at, json.length);
     sha256_end(&hash, hex);
@@ -380,7 +538,7 @@ void config_print(const options *o, FILE *to)
     for (size_t i = 0; i < options_count(o); i++) {
         const struct option *option = options_at(o, i);
         struct text line = {0};
-        if (key_is_internal(option->key)) {
+        if (key_use_of(option->key) == KEY_INTERNAL) {
             continue;
         }
         text_add(&line, "%s: ", option->key);
@@ -401,7 +559,7 @@ void config_arguments(const options *o, struct settings *out)
     for (size_t i = 0; i < options_count(o); i++) {
         const char *key = options_at(o, i)->key;
         if (options_was_set(o, key)) {
-            settings_add(out, key, options_value(o, key), "command line");
+            settings_add(out, key, options_value(o, key), COMMAND_LINE);
         }
     }
 }

@@ -5,6 +5,11 @@
  * keys of the parts that were chosen (damping=polynomial brings damping.power), then sets the
  * dotted ones. A dotted setting that was written before a later choice of another part falls away:
  * a file may say damping=polynomial damping.power=0.5 and the command line damping=inverse.
+ *
+ * A setting that has no effect (damping with mode=sync) is an error where it was written for this
+ * very run: on the command line, or in a file beside the choice that makes it idle. Where it is a
+ * base that the choice was laid over, it falls away: a file's damping=inverse with mode=sync on the
+ * command line, or the settings of all arms of an experiment with those of a synchronous arm.
  */
 #ifndef GRADLAG_EXPERIMENTS_CONFIG_H
 #define GRADLAG_EXPERIMENTS_CONFIG_H
@@ -13,8 +18,11 @@
 
 #include <stdio.h>
 
+#define COMMAND_LINE "command line" /* the origin of its settings */
+
 struct setting {
-    char *key, *value, *origin; /* owned; origin: "command line", "base.yaml:12" */
+    char *key, *value, *origin; /* owned; origin: COMMAND_LINE, "base.yaml:12" */
+    bool shared;                /* by several arms: falls away from those that have no use for it */
 };
 struct settings { /* zero-initialise */
     struct setting *at;
@@ -39,7 +47,12 @@ status config_check(const options *o) MUST_CHECK;
 
 /* Every key and value as one JSON object, keys sorted, numbers in their shortest form. */
 void config_json(const options *o, struct text *out);
-/* SHA-256 of the same, without the keys that do not decide the outcome. */
+/* The same of the keys that define what is computed (keys.h), but the seed: what runs share that
+ * may be averaged. */
+void config_settings_json(const options *o, struct text *out);
+/* "key":value, as it stands in config_json; nothing where the key is not declared. */
+void config_member_json(const options *o, const char *key, struct text *out);
+/* SHA-256 of the keys that define what is computed. */
 void config_hash(const options *o, char hex[65]);
 /* Its first 8 bytes. */
 uint64_t config_hash_number(const options *o);

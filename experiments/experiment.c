@@ -446,6 +446,14 @@ bool experiment_arm_quick(const struct experiment *e, const struct arm *arm, int
            (arm->quick_workers.count == 0 || holds(&arm->quick_workers, workers));
 }
 
+/* Settings of all arms, from `first` on: those that an arm has no use for fall away there. */
+static void mark_shared(struct settings *s, size_t first)
+{
+    for (size_t i = first; i < s->count; i++) {
+        s->at[i].shared = true;
+    }
+}
+
 static void add_at(const struct at_workers *at, size_t count, int64_t workers, struct settings *out)
 {
     for (size_t i = 0; i < count; i++) {
@@ -462,10 +470,13 @@ void experiment_settings(const struct experiment *e, const struct arm *arm, int6
     char number[32];
     settings_add_all(out, &e->settings);
     add_at(e->at, e->at_count, workers, out);
+    mark_shared(out, 0);
     settings_add_all(out, &arm->settings);
     add_at(arm->at, arm->at_count, workers, out);
     if (quick) {
+        size_t own = out->count;
         settings_add_all(out, &e->quick_settings);
+        mark_shared(out, own);
     }
     settings_add_all(out, more);
     snprintf(number, sizeof number, "%lld", (long long)workers);

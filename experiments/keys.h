@@ -8,10 +8,14 @@
 
 extern const struct option global_keys[]; /* ended by key == NULL */
 
-/* False for keys that say where a run is written to, what it is called or how long it may wait:
- * two runs that differ in those alone are the same run (config_hash). */
-bool key_decides_outcome(const char *key);
-/* Keys that `run` sets for the processes that it starts. */
-bool key_is_internal(const char *key);
+enum key_use {
+    KEY_DEFINES, /* decides what is computed: part of config_hash */
+    /* Where a run reads and writes, what it is called, how long it may wait, by which way bytes
+     * travel: two runs that differ in those alone are the same run. */
+    KEY_BESIDE,
+    KEY_INTERNAL, /* set by `run` for the processes that it starts; like BESIDE else */
+};
+/* Keys of chosen parts (damping.power) define. */
+enum key_use key_use_of(const char *key);
 
 #endif

@@ -38,6 +38,11 @@ int launch_stop_requests(void)
     return (int)stop_requests;
 }
 
+const volatile sig_atomic_t *launch_stop_flag(void)
+{
+    return &stop_requests;
+}
+
 /* ---- one run ------------------------------------------------------------------------------------
  */
 
@@ -144,6 +149,15 @@ status launch_run(const struct launch_options *o, int64_t *run_id)
     l.async = strcmp(options_text(o->settings, "mode"), "async") == 0;
     l.workers = (unsigned)options_integer(o->settings, "workers");
     progress_open(&l.progress, o->title, l.async, o->quiet);
+    if (strcmp(options_text(o->settings, "engine"), "replay") == 0) {
+        FAIL(ERROR_USAGE, "engine=replay: `gradlag replay RUN key=value…` asks what a recorded run "
+                          "would have come to under other rules");
+    }
+    if (strcmp(options_text(o->settings, "engine"), "virtual") == 0) {
+        TRY(begin_row(&l));
+        TRY(launch_virtual(o, l.run_id, &l.progress));
+        goto done;
+    }
     TRY(prepare(&l));
     TRY(l.async ? launch_start_server(&l) : launch_start_ranks(&l));
     TRY(launch_watch(&l));

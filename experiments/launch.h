@@ -4,12 +4,15 @@
  * Asynchronous: `gradlag server`, and once it listens W × `gradlag worker`. Synchronous: `mpirun -n
  * W gradlag rank`. The processes compose the same settings from their own command lines and write
  * to a mailbox (mailbox.h) in a private folder; the server, or rank 0, is the run's one writer of
- * results. Errors of the processes come back here, so that the user reads each once.
+ * results. Errors of the processes come back here, so that the user reads each once. With
+ * engine=virtual there are none: the run takes place in this process.
  */
 #ifndef GRADLAG_EXPERIMENTS_LAUNCH_H
 #define GRADLAG_EXPERIMENTS_LAUNCH_H
 
 #include "worker/options.h"
+
+#include <signal.h>
 
 struct launch_options {
     const options *settings;
@@ -26,5 +29,7 @@ status launch_run(const struct launch_options *o, int64_t *run_id) MUST_CHECK;
 void launch_catch_signals(void);
 /* How often that was asked for. */
 int launch_stop_requests(void);
+/* The same for whoever trains in this process. */
+const volatile sig_atomic_t *launch_stop_flag(void);
 
 #endif

@@ -1,6 +1,7 @@
 /*
  * launch_inside.h — what the files of launch share: launch.c (one run, from its row to its end),
- * launch_start.c (starting the processes), launch_watch.c (watching them until the last has ended).
+ * launch_start.c (starting the processes), launch_watch.c (watching them until the last has ended),
+ * launch_virtual.c (engine=virtual, which needs no processes).
  */
 #ifndef GRADLAG_EXPERIMENTS_LAUNCH_INSIDE_H
 #define GRADLAG_EXPERIMENTS_LAUNCH_INSIDE_H
@@ -41,6 +42,10 @@ struct launch {
     int noise_fd, child_fd; /* the two ends of what the processes write to stderr */
     struct text line, noise;
 };
+
+/* In this process: l.run_id is the run's row. */
+status launch_virtual(const struct launch_options *o, int64_t run_id,
+                      struct progress *progress) MUST_CHECK;
 
 status launch_start_server(struct launch *l) MUST_CHECK;
 status launch_start_workers(struct launch *l, const char *endpoint) MUST_CHECK;

@@ -33,6 +33,11 @@ static int open_for_writing(void)
     return fd;
 }
 
+bool mailbox_is_read(void)
+{
+    return open_for_writing() >= 0; /* a FIFO that nobody reads cannot be opened for writing */
+}
+
 void mailbox_send(const struct mail *m)
 {
     int fd = open_for_writing();

@@ -29,6 +29,8 @@ struct mail {
 /* ---- a child's side: all do nothing where there is no mailbox ---------------------------------
  */
 bool mailbox_exists(void);
+/* Whether the starter still has it open. */
+bool mailbox_is_read(void);
 /* Waits at most five seconds for room, not at all for MAIL_PROGRESS. */
 void mailbox_send(const struct mail *m);
 

@@ -15,14 +15,27 @@ static bool same_text(const struct planned_run *a, const options *b, const char 
     return strcmp(options_text(a->settings, key), options_text(b, key)) == 0;
 }
 
+static void add_varied(const struct plan *p, const options *o, struct text *out)
+{
+    text_add(out, "{");
+    for (size_t i = 0; i < p->varied_count; i++) {
+        text_add(out, "%s", i > 0 ? "," : "");
+        config_member_json(o, p->varied[i], out);
+    }
+    text_add(out, "}");
+}
+
 bool plan_add(struct plan *p, options **settings)
 {
     char hash[65];
+    struct text varied = {0};
     config_hash(*settings, hash);
+    add_varied(p, *settings, &varied);
     for (size_t i = 0; i < p->count; i++) {
         const struct planned_run *r = &p->runs[i];
         if (strcmp(r->hash, hash) == 0 && same_text(r, *settings, "experiment") &&
-            same_text(r, *settings, "arm")) {
+            same_text(r, *settings, "arm") && strcmp(r->varied.at, varied.at) == 0) {
+            text_free(&varied);
             options_close(settings);
             return false;
         }
@@ -33,7 +46,7 @@ bool plan_add(struct plan *p, options **settings)
         REQUIRE(p->runs != NULL);
     }
     struct planned_run *r = &p->runs[p->count++];
-    *r = (struct planned_run){.settings = *settings};
+    *r = (struct planned_run){.settings = *settings, .varied = varied};
     memcpy(r->hash, hash, sizeof hash);
     summary_title(r->settings, r->title);
     *settings = NULL;
@@ -44,6 +57,7 @@ void plan_close(struct plan *p)
 {
     for (size_t i = 0; i < p->count; i++) {
         options_close(&p->runs[i].settings);
+        text_free(&p->runs[i].varied);
     }
     free(p->runs);
     *p = (struct plan){0};
@@ -53,7 +67,8 @@ static status look_up(struct planned_run *r)
 {
     struct run_key key = {.config_hash = r->hash,
                           .experiment = config_text_or_null(r->settings, "experiment"),
-                          .arm = config_text_or_null(r->settings, "arm")};
+                          .arm = config_text_or_null(r->settings, "arm"),
+                          .config = r->varied.at};
     struct found_run found;
     bool is_there = false;
     status result = query_find_run(options_text(r->settings, "results"), &key, &found, &is_there);

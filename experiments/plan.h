@@ -11,19 +11,26 @@
 
 enum planned_state { PLANNED_MISSING, PLANNED_FINISHED, PLANNED_DIVERGED, PLANNED_FAILED };
 
+enum { PLAN_VARIED = 32 };
+
 struct planned_run {
     options *settings; /* owned */
     char title[128], hash[65];
+    struct text varied; /* JSON object of the plan's `varied` keys and their values here */
     enum planned_state state;
     int64_t run_id; /* of the row, where there is one */
 };
 struct plan { /* zero-initialise */
+    /* Keys that do not define an experiment, but are varied on purpose: runs that differ in them
+     * are different runs of this plan. Borrowed; set before plan_add. */
+    const char *varied[PLAN_VARIED];
+    size_t varied_count;
     struct planned_run *runs;
     size_t count, capacity;
 };
 
 /* Takes the settings over. False (and frees them) where the plan has this very run already: the
- * same configuration, experiment and arm. */
+ * same configuration, experiment, arm and varied keys. */
 bool plan_add(struct plan *p, options **settings);
 void plan_close(struct plan *p);
 

@@ -62,6 +62,7 @@ void run_row_open(struct run_row *row, const options *o)
 {
     *row = (struct run_row){0};
     config_json(o, &row->config);
+    config_settings_json(o, &row->settings);
     config_hash(o, row->hash);
     provenance_host(&row->host);
     bool async = strcmp(options_text(o, "mode"), "async") == 0;
@@ -86,6 +87,7 @@ void run_row_open(struct run_row *row, const options *o)
         .lr = options_real(o, "lr"),
         .momentum = options_real(o, "momentum"),
         .config = row->config.at,
+        .settings = row->settings.at,
         .config_hash = row->hash,
         .host = row->host.at,
     };
@@ -94,5 +96,6 @@ void run_row_open(struct run_row *row, const options *o)
 void run_row_close(struct run_row *row)
 {
     text_free(&row->config);
+    text_free(&row->settings);
     text_free(&row->host);
 }

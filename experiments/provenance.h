@@ -20,7 +20,7 @@ bool provenance_version(size_t i, struct version *out);
 /* A row's description, with the text that it points to. */
 struct run_row {
     struct run_description description;
-    struct text config, host;
+    struct text config, settings, host;
     char hash[65];
 };
 void run_row_open(struct run_row *row, const options *o);

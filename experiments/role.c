@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/random.h>
 #include <unistd.h>
 
@@ -39,10 +38,6 @@ status role_begin(struct role_process *p, enum role role, unsigned index,
     status result = OK;
     char name[32];
     *p = (struct role_process){.role = role, .index = index};
-    if (mailbox_exists()) {
-        /* Ranks are mpirun's children; if it is killed they shall not outlive it. */
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-    }
     heed_signals(role);
     snprintf(name, sizeof name, role == ROLE_SERVER ? "server" : "%s %u", role_name(role), index);
     log_set_name(name);
@@ -104,7 +99,9 @@ status role_open_recorder(struct role_process *p)
     p->hooks.evaluate = evaluate;
     p->hooks.progress = show_progress;
     p->hooks.checkpoint = options_text(p->settings, "checkpoint")[0] == '\0' ? NULL : checkpoint;
-    p->run_id = options_integer(p->settings, "run_id");
+    if (p->run_id == 0) {
+        p->run_id = options_integer(p->settings, "run_id");
+    }
     TRY(recorder_open(&p->recorder, options_text(p->settings, "results")));
     if (p->run_id > 0) {
         TRY(recorder_resume(p->recorder, p->run_id));
@@ -158,8 +155,7 @@ static status read_verdict(status ended)
     return ended;
 }
 
-static status finish_row(struct role_process *p, status ended,
-                         const struct training_outcome *outcome)
+status role_finish_row(struct role_process *p, status ended, const struct training_outcome *outcome)
 {
     const char *how = ended == OK               ? "finished"
                       : ended == STOPPED        ? "stopped"
@@ -191,7 +187,7 @@ status role_end(struct role_process *p, status ended, const struct training_outc
     progress_clear(&p->progress);
     ended = read_verdict(ended);
     if (p->recorder != NULL && p->run_id > 0) {
-        ended = finish_row(p, ended, outcome);
+        ended = role_finish_row(p, ended, outcome);
         if (!mailbox_exists() && ended == OK) {
             log_info("run %lld finished; `gradlag show %lld results=%s` shows it",
                      (long long)p->run_id, (long long)p->run_id,

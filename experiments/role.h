@@ -19,7 +19,7 @@ struct role_process {
     options *settings;
     worker *worker;
     recorder *recorder; /* the run's one writer: the server, or rank 0; else NULL */
-    int64_t run_id;
+    int64_t run_id;     /* 0 until role_open_recorder, but where the row is there already */
     uint64_t token;
     struct progress progress;
     struct training_hooks hooks;
@@ -31,9 +31,16 @@ status role_begin(struct role_process *p, enum role role, unsigned index,
                   const struct settings *read) MUST_CHECK;
 /* Goes on with the row that `run` made, or makes one; fills in the hooks. */
 status role_open_recorder(struct role_process *p) MUST_CHECK;
+/* Writes how it ended into the recorder's row: `ended`, or what went wrong with that. */
+status role_finish_row(struct role_process *p, status ended,
+                       const struct training_outcome *outcome);
 /* Writes how it ended (a recorder's row, the mail) and closes all. Returns `ended`, or what went
  * wrong on the way. Called once, also after role_begin failed. */
 status role_end(struct role_process *p, status ended, const struct training_outcome *outcome);
+
+/* How long an asynchronous run is, by the settings and the training split's size. */
+status role_server_length(const options *o, uint64_t epoch_samples,
+                          struct training_length *out) MUST_CHECK;
 
 /* Takes "worker=3" out of the settings, else the rank that mpirun or srun gave; false: neither. */
 bool role_worker_index(struct settings *s, unsigned *index);

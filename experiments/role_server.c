@@ -8,13 +8,15 @@
 #include <string.h>
 
 /* Samples in one update: where gradients are held for a mean, all workers' batches. */
-static status samples_per_update(const options *o, uint64_t *out)
+status role_server_length(const options *o, uint64_t epoch_samples, struct training_length *out)
 {
     status result = OK;
     struct consistency consistency;
     uint64_t batch = (uint64_t)options_integer(o, "batch");
     TRY(consistency_open(&consistency, o));
-    *out = consistency.policy->holds ? batch * (uint64_t)options_integer(o, "workers") : batch;
+    uint64_t per_update =
+        consistency.policy->holds ? batch * (uint64_t)options_integer(o, "workers") : batch;
+    TRY(training_length_of(o, epoch_samples, per_update, out));
 done:
     return result;
 }
@@ -44,7 +46,7 @@ static status serve(struct role_process *p, float **initial, struct training_out
     TRY(role_open_recorder(p));
     TRY(worker_open(&p->worker, &evaluation));
     size_t count = worker_parameter_count(p->worker);
-    uint64_t epoch = worker_epoch_samples(p->worker), per_update;
+    uint64_t epoch = worker_epoch_samples(p->worker);
     TRY(memory_new(initial, count, sizeof **initial, "initial parameters"));
     TRY(worker_initial_parameters(p->worker, *initial, count));
     struct ps_server_options server = {
@@ -60,8 +62,7 @@ static status serve(struct role_process *p, float **initial, struct training_out
         .hooks = p->hooks,
         .recorder = p->recorder,
     };
-    TRY(samples_per_update(o, &per_update));
-    TRY(training_length_of(o, epoch, per_update, &server.length));
+    TRY(role_server_length(o, epoch, &server.length));
     TRY(ps_server_run(&server, out));
 done:
     return result;

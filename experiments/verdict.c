@@ -103,6 +103,9 @@ static void print_synchrony(const struct seen *s, FILE *to)
         return;
     }
     double kept = s->synchronous->accuracy;
+    if (s->synchronous->died > 0 && s->synchronous->died < 1) {
+        return; /* a mean of the living and the dead: print_deaths says it */
+    }
     fprintf(to, "Synchrony kept %.1f %% (%s)", kept, s->synchronous->arm->label);
     if (s->alone != NULL) {
         double below = s->alone->accuracy - kept;
@@ -162,6 +165,25 @@ static void print_throughput(const struct seen *s, FILE *to)
             best->updates_per_second);
 }
 
+/* A mean over runs of which some learned and some died describes neither. */
+static void print_deaths(const struct seen *s, FILE *to)
+{
+    unsigned cells = 0;
+    for (size_t i = 0; i < s->cells->count; i++) {
+        const struct cell *cell = &s->cells->at[i];
+        unsigned ended = cell->finished + cell->diverged;
+        if (ended == 0 || cell->died <= 0) {
+            continue;
+        }
+        fprintf(to, "%s %s with %lld workers: %.0f of %u",
+                cells++ == 0 ? "Runs that died (diverged, or no better than guessing twice):" : ";",
+                cell->arm->label, (long long)cell->workers, cell->died * ended, ended);
+    }
+    if (cells > 0) {
+        fprintf(to, ". Where only some died, the mean describes neither.\n");
+    }
+}
+
 static void print_certainty(const struct seen *s, FILE *to)
 {
     unsigned least = 0;
@@ -201,5 +223,6 @@ void verdict_print(const struct cells *c, FILE *to)
     print_tuning(&s, to);
     print_synchrony(&s, to);
     print_throughput(&s, to);
+    print_deaths(&s, to);
     print_certainty(&s, to);
 }

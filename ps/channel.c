@@ -11,14 +11,16 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 #include <zmq.h>
 
 enum {
     SPIN_NS = 60 * 1000,
-    QUEUED_CHUNKS = 16,  /* that wait in a receiver before TCP holds the sender back */
-    HANDSHAKE_MS = 5000, /* a connection that says nothing is closed */
+    SHORT_TURN_NS = 100 * 1000, /* the shortest that the kernel grants */
+    QUEUED_CHUNKS = 16,         /* that wait in a receiver before TCP holds the sender back */
+    HANDSHAKE_MS = 5000,        /* a connection that says nothing is closed */
     HEARTBEAT_MS = 2000,
     RECONNECT_MS = 20,
     RECONNECT_MAX_MS = 500,
@@ -149,6 +151,23 @@ static void set_common_options(channel *c, const struct channel_options *o)
     REQUIRE(code == 0);
 }
 
+/* Asks the scheduler for short turns of this thread and of those it starts, 0: for the usual ones.
+ * From Linux 6.12 on who wants less at a time has its turn sooner; elsewhere nothing changes. */
+static void want_turns_of(uint64_t ns)
+{
+    struct { /* the kernel's sched_attr, of which glibc knows nothing yet */
+        uint32_t size, policy;
+        uint64_t flags;
+        int32_t nice;
+        uint32_t priority;
+        uint64_t runtime, deadline, period;
+    } a = {.size = sizeof a};
+    if (syscall(SYS_sched_getattr, 0, &a, sizeof a, 0) != 0 || a.policy != SCHED_OTHER)
+        return;
+    a.runtime = ns;
+    (void)syscall(SYS_sched_setattr, 0, &a, 0);
+}
+
 static status open_socket(channel **out, const char *endpoint, int type,
                           const struct channel_options *o)
 {
@@ -162,7 +181,10 @@ static status open_socket(channel **out, const char *endpoint, int type,
     c->linger_ms = o->timeout_ms < LINGER_MAX_MS ? (int)o->timeout_ms : LINGER_MAX_MS;
     snprintf(c->endpoint, sizeof c->endpoint, "%s", endpoint);
     c->context = zmq_ctx_new();
+    want_turns_of(SHORT_TURN_NS); /* of the thread that ZeroMQ starts, and the server's own */
     c->socket = c->context != NULL ? zmq_socket(c->context, type) : NULL;
+    if (!c->router)
+        want_turns_of(0);
     if (c->socket == NULL)
         FAIL(ERROR_OTHER,
              "cannot make a ZeroMQ socket: %s; is the limit of open files (ulimit -n) "

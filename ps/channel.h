@@ -7,6 +7,10 @@
  * beside its own, and a message passes through all four: unless a core is free for each of them,
  * asking only steals the time of those who carry the answer, and such a channel blocks at once.
  *
+ * Whoever is woken is often sent to the core it last ran on, where a worker may be computing for as
+ * long as its turn lasts while another core idles. So the server's thread and ZeroMQ's ask for
+ * short turns, which lets them interrupt longer ones.
+ *
  * A channel belongs to one thread.
  */
 #ifndef GRADLAG_PS_CHANNEL_H

@@ -75,6 +75,7 @@ static status open_core(struct server *s)
     TRY(payload_open(&s->payload, s->o->count, slots, s->o->workers));
     s->offer_shared = payload_is_shared(s->payload) &&
                       strcmp(options_text(s->o->settings, "payload"), "frames") != 0;
+    TRY(crew_open(&s->helpers));
     TRY(server_core_open(
         &s->core, &(struct server_core_options){.settings = s->o->settings,
                                                 .workers = s->o->workers,
@@ -84,7 +85,8 @@ static status open_core(struct server *s)
                                                 .initial = s->o->initial,
                                                 .epoch_samples = s->o->epoch_samples,
                                                 .total_samples = s->o->length.total_samples,
-                                                .evaluate_every = s->o->length.evaluate_every}));
+                                                .evaluate_every = s->o->length.evaluate_every,
+                                                .helpers = s->helpers}));
 done:
     return result;
 }
@@ -119,6 +121,7 @@ static void server_close(struct server *s)
     evaluator_close(&s->evaluator);
     channel_close(&s->channel); /* before the slots that messages still refer to */
     server_core_close(&s->core);
+    crew_close(&s->helpers);
     payload_close(&s->payload);
     for (unsigned w = 0; s->peers != NULL && w < s->o->workers; w++) {
         if (s->peers[w].pidfd >= 0)

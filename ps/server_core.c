@@ -55,6 +55,8 @@ struct server_core {
     struct aggregate aggregate;
     struct schedule schedule;
     optimizer *optimizer;
+    crew *helpers;
+    unsigned threads; /* of one worker */
 
     struct server_action *actions;
     size_t action_count, action_capacity;
@@ -73,6 +75,12 @@ static status allocate(server_core *c)
     TRY(memory_new(&c->slot_readers, c->slot_count, sizeof *c->slot_readers, "slot readers"));
 done:
     return result;
+}
+
+static unsigned threads_of(const options *settings)
+{
+    return options_declared(settings, "threads") ? (unsigned)options_integer(settings, "threads")
+                                                 : 1;
 }
 
 status server_core_open(server_core **out, const struct server_core_options *o)
@@ -95,6 +103,9 @@ status server_core_open(server_core **out, const struct server_core_options *o)
                        c->consistency.policy->holds));
     TRY(schedule_open(&c->schedule, o->settings, o->workers, o->total_samples, o->epoch_samples));
     TRY(optimizer_open(&c->optimizer, o->settings, o->count));
+    c->helpers = o->helpers;
+    c->threads = threads_of(o->settings);
+    optimizer_share(c->optimizer, c->helpers);
     TRY(allocate(c));
     memcpy(c->slots[0], o->initial, o->count * sizeof *o->initial);
     *out = c;
@@ -250,17 +261,6 @@ static bool measure(server_core *c, struct seat *seat)
     return isfinite(seat->norm);
 }
 
-/* There always is one: a worker reads one slot at most, and slots ≥ workers + 2. */
-static unsigned free_slot(const server_core *c)
-{
-    unsigned slot = 0;
-    while (slot == c->latest || c->slot_readers[slot] > 0) {
-        slot++;
-        REQUIRE(slot < c->slot_count);
-    }
-    return slot;
-}
-
 /* What one update is made of. */
 struct update {
     unsigned n; /* gradients in it */
@@ -268,6 +268,22 @@ struct update {
     struct seat *first;
     bool direct; /* the one gradient goes in as it is */
 };
+
+/* Where the next version goes. The parameters that a stale gradient was computed at are read for
+ * its gap; if nobody else wants them, writing over them spares the caches another vector. Else
+ * there always is a free slot: a worker reads one at most, and slots ≥ workers + 2. */
+static unsigned slot_to_write(const server_core *c, const struct update *u)
+{
+    if (u->direct && u->first->slot != c->latest && c->slot_readers[u->first->slot] == 1) {
+        return u->first->slot;
+    }
+    unsigned slot = 0;
+    while (slot == c->latest || c->slot_readers[slot] > 0) {
+        slot++;
+        REQUIRE(slot < c->slot_count);
+    }
+    return slot;
+}
 
 /* Ages and scales of all held pushes; those that go in are added to the aggregate, in worker order.
  */
@@ -293,6 +309,16 @@ static struct update gather(server_core *c)
     return u;
 }
 
+/* Cores that workers compute on just now. */
+static unsigned cores_in_use(const server_core *c)
+{
+    unsigned reading = 0;
+    for (unsigned w = 0; w < c->workers; w++) {
+        reading += c->seats[w].state == SEAT_READING;
+    }
+    return reading * c->threads;
+}
+
 /* One transaction: the next version in a free slot, or nothing at all (C5). */
 static bool update_parameters(server_core *c, const struct update *u)
 {
@@ -300,9 +326,10 @@ static bool update_parameters(server_core *c, const struct update *u)
     const float *gradient = aggregate_gradient(&c->aggregate, c->slots[c->latest], &scale);
     uint64_t after = c->samples_used + u->samples;
     double rate = schedule_rate(&c->schedule, c->samples_used, after);
-    unsigned next = free_slot(c);
+    unsigned next = slot_to_write(c, u);
     bool moved = u->direct && u->first->staleness > 0;
     struct optimizer_pass pass;
+    crew_keep_off(c->helpers, cores_in_use(c));
     optimizer_apply(c->optimizer, c->slots[c->latest], gradient, scale, rate,
                     moved ? c->slots[u->first->slot] : NULL, c->slots[next], &pass);
     if (u->direct) {

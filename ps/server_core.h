@@ -24,6 +24,7 @@
 #define GRADLAG_PS_SERVER_CORE_H
 
 #include "results/recorder.h"
+#include "worker/crew.h"
 #include "worker/options.h"
 
 typedef struct server_core server_core;
@@ -39,6 +40,7 @@ struct server_core_options {
     uint64_t epoch_samples;  /* training samples in one epoch */
     uint64_t total_samples;  /* training ends once this many samples are in applied gradients */
     uint64_t evaluate_every; /* samples between evaluations; 0: only at the end */
+    crew *helpers;           /* with large updates while workers wait; NULL: none; borrowed */
 };
 
 /* What a worker sends with its gradient. */

@@ -62,6 +62,7 @@ struct server {
     const struct ps_server_options *o;
     channel *channel;
     payload_area *payload;
+    crew *helpers;
     server_core *core;
     evaluator *evaluator;
     int wake_fd; /* epoll: the evaluator and the members' pidfds */

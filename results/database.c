@@ -1,5 +1,6 @@
 #include "results/database.h"
 
+#include "results/older.h"
 #include "worker/embedded.h"
 
 #include <errno.h>
@@ -96,8 +97,8 @@ done:
 
 enum owner { OWNER_NOBODY /* an empty database */, OWNER_GRADLAG };
 
-/* Whose file this is; an error unless it is ours, of our version, or nobody's. */
-static status identify(sqlite3 *db, enum owner *owner)
+/* Whose file this is; an error unless it is ours, of our version or an older one, or nobody's. */
+static status identify(sqlite3 *db, enum owner *owner, int64_t *its_version)
 {
     status result = OK;
     int64_t application = 0, version = 0, objects = 0;
@@ -132,6 +133,7 @@ static status identify(sqlite3 *db, enum owner *owner)
              path_of(db), (long long)version);
     }
     *owner = OWNER_GRADLAG;
+    *its_version = version;
 done:
     if (alone) {
         database_rollback(db);
@@ -139,14 +141,14 @@ done:
     return result;
 }
 
-static const char *schema(void)
+const char *database_text(const char *path)
 {
     for (const struct embedded_file *f = embedded_files; f->path != NULL; f++) {
-        if (strcmp(f->path, "results/schema.sql") == 0) {
+        if (strcmp(f->path, path) == 0) {
             return f->text;
         }
     }
-    contract_broken("results/schema.sql is compiled in", __FILE__, __LINE__, __func__);
+    contract_broken("the text is compiled in", __FILE__, __LINE__, __func__);
 }
 
 /* Changing the journal mode takes a lock for which SQLite does not always call the busy handler:
@@ -167,22 +169,30 @@ done:
     return result;
 }
 
-static status create_schema(sqlite3 *db)
+/* Fills an empty file, or brings an older one up to date. */
+static status make_present(sqlite3 *db)
 {
     status result = OK;
     enum owner owner;
+    int64_t version = 0;
     char identity[96];
+    static const char doing[] = "create the tables";
     TRY(enter_wal_mode(db));
-    TRY(database_execute(db, "BEGIN IMMEDIATE", "create the tables"));
+    TRY(database_execute(db, "BEGIN IMMEDIATE", doing));
     /* Another process may have been faster. */
-    TRY(identify(db, &owner));
+    TRY(identify(db, &owner, &version));
     if (owner == OWNER_NOBODY) {
-        TRY(database_execute(db, schema(), "create the tables"));
-        snprintf(identity, sizeof identity, "PRAGMA application_id = %d; PRAGMA user_version = %d",
-                 DATABASE_APPLICATION_ID, DATABASE_VERSION);
-        TRY(database_execute(db, identity, "create the tables"));
+        TRY(database_execute(db, database_text("results/schema.sql"), doing));
+        TRY(database_execute(db, database_text("results/views.sql"), doing));
+    } else if (version < DATABASE_VERSION) {
+        TRY(older_upgrade(db));
+        log_info("%s: brought up from version %lld to %d", path_of(db), (long long)version,
+                 DATABASE_VERSION);
     }
-    TRY(database_execute(db, "COMMIT", "create the tables"));
+    snprintf(identity, sizeof identity, "PRAGMA application_id = %d; PRAGMA user_version = %d",
+             DATABASE_APPLICATION_ID, DATABASE_VERSION);
+    TRY(database_execute(db, identity, doing));
+    TRY(database_execute(db, "COMMIT", doing));
 done:
     database_rollback(db);
     return result;
@@ -193,6 +203,7 @@ status database_open(sqlite3 **out, const char *path)
     status result = OK;
     sqlite3 *db = NULL;
     enum owner owner;
+    int64_t version = 0;
     int code = sqlite3_open_v2(path, &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, NULL);
     if (code != SQLITE_OK) {
         int system_error = db == NULL ? ENOMEM : sqlite3_system_errno(db);
@@ -203,12 +214,12 @@ status database_open(sqlite3 **out, const char *path)
     }
     sqlite3_extended_result_codes(db, 1);
     sqlite3_busy_timeout(db, DATABASE_BUSY_TIMEOUT_MS);
-    TRY(identify(db, &owner));
+    TRY(identify(db, &owner, &version));
     if (sqlite3_db_readonly(db, "main") == 1) {
         TRY(database_check(db, SQLITE_READONLY, "open the file for writing"));
     }
-    if (owner == OWNER_NOBODY) {
-        TRY(create_schema(db));
+    if (owner == OWNER_NOBODY || version < DATABASE_VERSION) {
+        TRY(make_present(db));
     }
     /* NORMAL: a killed process loses nothing committed; a power failure at most the last second. */
     TRY(database_execute(db, "PRAGMA synchronous = NORMAL; PRAGMA foreign_keys = ON", "set up"));
@@ -250,6 +261,7 @@ status database_open_reader(sqlite3 **out, const char *path)
     status result = OK;
     sqlite3 *db = NULL;
     enum owner owner;
+    int64_t version = 0;
     if (access(path, R_OK) != 0) {
         FAIL(
             ERROR_RESULTS,
@@ -261,13 +273,14 @@ status database_open_reader(sqlite3 **out, const char *path)
     if (code != SQLITE_OK) {
         TRY(database_check(db, code, "open the file"));
     }
-    TRY(identify(db, &owner));
+    TRY(identify(db, &owner, &version));
     if (owner == OWNER_NOBODY) {
         FAIL(ERROR_RESULTS,
              "%s: the results file is empty; name another with results=PATH, or make one with "
              "'gradlag run'",
              path);
     }
+    TRY(older_show_as_present(db, version));
     TRY(database_execute(db, "PRAGMA query_only = ON", "set up"));
     *out = db;
     db = NULL;

@@ -17,14 +17,16 @@
 
 enum {
     DATABASE_APPLICATION_ID = 0x474c6167, /* "GLag" */
-    DATABASE_VERSION = 1,
+    DATABASE_VERSION = 2,
     DATABASE_BUSY_TIMEOUT_MS = 30000,
 };
 
-/* Opens a file for writing; creates it, or fills an empty one, with the schema. */
+/* Opens a file for writing; creates it, or fills an empty one, with the schema; brings one of an
+ * older version up to date. */
 status database_open(sqlite3 **out, const char *path) MUST_CHECK;
 /* Opens an existing file for reading alone: statements that write fail. The connection itself may
- * fold in a -wal file that a killed writer left behind. Works in a folder one may not write in. */
+ * fold in a -wal file that a killed writer left behind. Works in a folder one may not write in.
+ * An older file, and runs whose process was killed, show as older.h says. */
 status database_open_reader(sqlite3 **out, const char *path) MUST_CHECK;
 /* NULL-safe. All statements must have been finalized. */
 void database_close(sqlite3 **db);
@@ -34,6 +36,8 @@ void database_close(sqlite3 **db);
 status database_check(sqlite3 *db, int code, const char *doing) MUST_CHECK;
 status database_execute(sqlite3 *db, const char *sql, const char *doing) MUST_CHECK;
 status database_prepare(sqlite3 *db, sqlite3_stmt **out, const char *sql) MUST_CHECK;
+/* A compiled-in text, such as results/views.sql. */
+const char *database_text(const char *path);
 /* Undoes an open transaction, if there is one. */
 void database_rollback(sqlite3 *db);
 

@@ -145,6 +145,9 @@ status query_find_run(const char *path, const struct run_key *key, struct found_
     text_add(&sql,
              "SELECT id, status FROM run WHERE %s AND (?2 IS NULL OR experiment = ?2) "
              "AND (?3 IS NULL OR arm = ?3) AND (?4 IS NULL OR tag = ?4) "
+             "AND (?5 IS NULL OR NOT EXISTS (SELECT 1 FROM json_each(?5) AS wanted WHERE"
+             " wanted.value IS NOT (SELECT value FROM json_each(run.config) AS its"
+             "  WHERE its.key = wanted.key))) "
              "ORDER BY CASE status WHEN 'finished' THEN 0 WHEN 'diverged' THEN 1 ELSE 2 END, "
              "id DESC LIMIT 1",
              key->config_hash == NULL ? "?1 IS NULL" : "config_hash = ?1");
@@ -153,6 +156,7 @@ status query_find_run(const char *path, const struct run_key *key, struct found_
     sqlite3_bind_text(s, 2, key->experiment, -1, SQLITE_STATIC);
     sqlite3_bind_text(s, 3, key->arm, -1, SQLITE_STATIC);
     sqlite3_bind_text(s, 4, key->tag, -1, SQLITE_STATIC);
+    sqlite3_bind_text(s, 5, key->config, -1, SQLITE_STATIC);
     int code = sqlite3_step(s);
     TRY(database_check(db, code, "look up a run"));
     if (code == SQLITE_ROW) {
@@ -163,17 +167,6 @@ status query_find_run(const char *path, const struct run_key *key, struct found_
 done:
     text_free(&sql);
     sqlite3_finalize(s);
-    database_close(&db);
-    return result;
-}
-
-status query_resolve_run(const char *path, const char *name, int64_t *run_id)
-{
-    status result = OK;
-    sqlite3 *db = NULL;
-    TRY(database_open_reader(&db, path));
-    TRY(question_run_id(db, name, run_id));
-done:
     database_close(&db);
     return result;
 }

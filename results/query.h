@@ -52,9 +52,11 @@ const char *query_text(const char *name);
 status query_number(const char *path, const char *sql, const char *const *settings,
                     size_t setting_count, double *value, bool *known) MUST_CHECK;
 
-/* What finds a run again. NULL fields match anything; at least one must be given. */
+/* What finds a run again. NULL fields match anything; config_hash, experiment, arm or
+ * tag must be given. */
 struct run_key {
     const char *config_hash, *experiment, *arm, *tag;
+    const char *config; /* JSON object of keys that the run's config must hold with these values */
 };
 struct found_run {
     int64_t id;
@@ -64,8 +66,5 @@ struct found_run {
  * there is none, and where the file does not exist yet. */
 status query_find_run(const char *path, const struct run_key *key, struct found_run *out,
                       bool *found) MUST_CHECK;
-
-/* A run as a user names it: its id, the start of its uuid, or "last". ERROR_USAGE if none. */
-status query_resolve_run(const char *path, const char *name, int64_t *run_id) MUST_CHECK;
 
 #endif

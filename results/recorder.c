@@ -2,6 +2,7 @@
 
 #include "results/rows.h"
 #include "results/run_row.h"
+#include "results/runner.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -53,14 +54,10 @@ static void fail(recorder *r, status code)
         r->failure = code;
         snprintf(r->failure_message, sizeof r->failure_message, "%s", error_message());
         atomic_store(&r->failed, true);
-        log_error("%s. Training goes on, but from here on this run is not recorded",
-                  r->failure_message);
+        /* The error itself is recorder_finish()'s; a long run should not hide it until then. */
+        log_warning("%s. Training goes on, but from here on this run is not recorded",
+                    r->failure_message);
     }
-}
-
-bool recorder_failed(const recorder *r)
-{
-    return atomic_load(&r->failed);
 }
 
 /* ---- the writer thread -------------------------------------------------------------------------
@@ -257,6 +254,24 @@ void recorder_checkpoint(recorder *r, uint64_t version, const char *path, const 
 /* ---- open, begin, finish, close ----------------------------------------------------------------
  */
 
+/* Runs that a killed process left behind would say "running" for ever. */
+static status end_gone_runs(sqlite3 *db)
+{
+    status result = OK;
+    struct gone_runs gone = {0};
+    TRY(runner_find_gone(db, &gone));
+    for (size_t i = 0; i < gone.count; i++) {
+        bool changed = false;
+        TRY(run_row_settle(db, gone.at[i].id, "failed", gone.at[i].why, &changed));
+        if (changed) {
+            log_info("run %lld is marked as failed: %s", (long long)gone.at[i].id, gone.at[i].why);
+        }
+    }
+done:
+    runner_free_gone(&gone);
+    return result;
+}
+
 status recorder_open(recorder **out, const char *path)
 {
     status result = OK;
@@ -276,6 +291,7 @@ status recorder_open(recorder **out, const char *path)
         r->spare = b;
     }
     TRY(database_open(&r->db, path));
+    TRY(end_gone_runs(r->db));
     *out = r;
     r = NULL;
 done:

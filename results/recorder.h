@@ -7,8 +7,8 @@
  *
  * The rows wait in blocks that are used again, so nothing is allocated as long as the writer keeps
  * up. If it falls behind, memory grows to at most 256 MiB; then the calls wait for it. No row is
- * lost unless writing fails; then this is logged once, later rows are dropped, recorder_failed()
- * says so and recorder_finish() returns the error.
+ * lost unless writing fails; then this is logged once, later rows are dropped, and
+ * recorder_finish() returns the error.
  *
  * Times are seconds since training began, without evaluation; *_us are microseconds, stored as
  * whole ones. Every `double` of a row may be NaN or infinite and is kept as such; NOT_MEASURED is
@@ -33,6 +33,7 @@ struct run_description {
     uint64_t seed;
     double lr, momentum;
     const char *config;      /* JSON object: every key and value */
+    const char *settings;    /* JSON object: of those, what decides the outcome, but the seed */
     const char *config_hash; /* SHA-256 of what decides the outcome: finds a combination again */
     const char *host;        /* JSON object: cpu, gpu, library versions, git commit, build flags */
 };
@@ -41,11 +42,9 @@ enum push_outcome { /* stored as text: "applied", … */
                     PUSH_APPLIED,
                     PUSH_AGGREGATED, /* held, applied with others in one update */
                     PUSH_DROPPED_STALE,
-                    PUSH_DROPPED_LATE, /* the update or the run it was for had already ended */
-                    PUSH_DUPLICATE,
-                    PUSH_NOT_FINITE,
+                    PUSH_DROPPED_LATE,   /* the update or the run it was for had already ended */
+                    PUSH_NOT_FINITE = 5, /* 4 has never been written */
 };
-const char *push_outcome_name(enum push_outcome outcome);
 
 struct push_record {
     uint64_t update_version; /* version after the update it went into; version then, if dropped */
@@ -87,7 +86,8 @@ struct run_outcome {
     const char *device;            /* what it was computed on, in words; or NULL */
 };
 
-/* Opens or creates the file. ERROR_RESULTS: not ours (application_id), newer (user_version), not
+/* Opens or creates the file; brings an older one up to date, and ends runs in it whose process is
+ * gone (runner.h). ERROR_RESULTS: not ours (application_id), newer (user_version), not
  * writable, locked for longer than the busy timeout (30 s). */
 status recorder_open(recorder **out, const char *path) MUST_CHECK;
 /* Adds the run's row (status as given: "queued" or "running"); *run_id is its id. */
@@ -103,9 +103,6 @@ void recorder_evaluation(recorder *r, const struct evaluation_record *row);
 void recorder_event(recorder *r, double at_seconds, enum severity severity, const char *code,
                     int worker /* −1: none */, const char *detail);
 void recorder_checkpoint(recorder *r, uint64_t version, const char *path, const char *sha256);
-
-/* Whether writing has failed: what is recorded from now on is dropped. */
-bool recorder_failed(const recorder *r);
 
 /* Writes what is outstanding, then the outcome. Errors met by the writer thread show here. */
 status recorder_finish(recorder *r, const struct run_outcome *outcome) MUST_CHECK;

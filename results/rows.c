@@ -22,21 +22,6 @@ static const char *const insert_sql[ROW_KINDS] = {
                        "VALUES (?1,?2,?3,?4)",
 };
 
-const char *push_outcome_name(enum push_outcome outcome)
-{
-    /* schema.sql spells the same names by number. */
-    static const char *const names[] = {
-        [PUSH_APPLIED] = "applied",
-        [PUSH_AGGREGATED] = "aggregated",
-        [PUSH_DROPPED_STALE] = "dropped_stale",
-        [PUSH_DROPPED_LATE] = "dropped_late",
-        [PUSH_DUPLICATE] = "duplicate",
-        [PUSH_NOT_FINITE] = "not_finite",
-    };
-    REQUIRE((size_t)outcome < COUNT_OF(names));
-    return names[outcome];
-}
-
 void row_free(struct row *row)
 {
     if (row->kind == ROW_EVENT) {

@@ -1,6 +1,7 @@
 #include "results/run_row.h"
 
 #include "results/rows.h"
+#include "results/runner.h"
 
 #include <errno.h>
 #include <string.h>
@@ -60,14 +61,18 @@ status run_row_insert(sqlite3 *db, const struct run_description *run, const char
         "INSERT INTO run (uuid, experiment, arm, tag, mode, engine, workers, model, dataset, "
         "device, "
         "batch, optimizer, lr, momentum, consistency, damping, correction, communicator, "
-        "compression, seed, status, started_at, config, config_hash, host, not_a_number) VALUES "
+        "compression, seed, status, started_at, config, config_hash, host, not_a_number, settings, "
+        "runner) VALUES "
         "(:uuid, :experiment, :arm, :tag, :mode, :engine, :workers, :model, :dataset, :device, "
         ":batch, :optimizer, :lr, :momentum, :consistency, :damping, :correction, :communicator, "
-        ":compression, :seed, :status, :started_at, :config, :config_hash, :host, :not_a_number)";
+        ":compression, :seed, :status, :started_at, :config, :config_hash, :host, :not_a_number, "
+        ":settings, :runner)";
     status result = OK;
     sqlite3_stmt *s = NULL;
     struct nan_list nan = {.length = 0};
+    struct text runner = {0};
     char uuid[37], now[32];
+    runner_describe(&runner);
     TRY(make_uuid(uuid));
     TRY(database_prepare(db, &s, sql));
     bind_text(s, ":uuid", uuid);
@@ -96,10 +101,13 @@ status run_row_insert(sqlite3 *db, const struct run_description *run, const char
     bind_text(s, ":config", run->config);
     bind_text(s, ":config_hash", run->config_hash);
     bind_text(s, ":host", run->host);
+    bind_text(s, ":settings", run->settings);
+    bind_text(s, ":runner", runner.at);
     bind_nan_list(s, sqlite3_bind_parameter_index(s, ":not_a_number"), &nan);
     TRY(database_check(db, sqlite3_step(s), "add a run"));
     *run_id = sqlite3_last_insert_rowid(db);
 done:
+    text_free(&runner);
     sqlite3_finalize(s);
     return result;
 }

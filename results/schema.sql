@@ -1,4 +1,4 @@
--- The results file, version 1. docs/results-file.md says what every column means, with its unit.
+-- The results file, version 2: its tables; views.sql holds the views. docs/results-file.md says what every column means, with its unit.
 --
 -- NaN: SQLite has none and stores NULL instead. So every table that holds measured numbers has a
 -- column not_a_number: NULL, or the names of those columns of the row whose value is NaN, separated
@@ -50,10 +50,13 @@ CREATE TABLE run (
     config              TEXT CHECK (config IS NULL OR json_valid(config)),
     config_hash         TEXT,
     host                TEXT CHECK (host IS NULL OR json_valid(host)),
-    not_a_number        TEXT
+    not_a_number        TEXT,
+    settings            TEXT CHECK (settings IS NULL OR json_valid(settings)),
+    runner              TEXT CHECK (runner IS NULL OR json_valid(runner))
 ) STRICT;
 CREATE INDEX run_by_config_hash ON run (config_hash);
 CREATE INDEX run_by_experiment ON run (experiment, arm);
+CREATE INDEX run_going_on ON run (status) WHERE status IN ('queued', 'running');
 
 CREATE TABLE evaluation (
     run_id              INTEGER NOT NULL REFERENCES run (id) ON DELETE CASCADE,
@@ -96,7 +99,6 @@ CREATE TABLE push (
             WHEN 1 THEN 'aggregated'
             WHEN 2 THEN 'dropped_stale'
             WHEN 3 THEN 'dropped_late'
-            WHEN 4 THEN 'duplicate'
             WHEN 5 THEN 'not_finite'
         END) VIRTUAL NOT NULL,
     PRIMARY KEY (run_id, number)
@@ -133,87 +135,3 @@ CREATE TABLE checkpoint (
     sha256  TEXT,
     PRIMARY KEY (run_id, version)
 ) STRICT, WITHOUT ROWID;
-
--- One line per run, the columns one usually wants.
-CREATE VIEW run_summary AS
-SELECT id, experiment, arm, tag, mode, workers, model, damping, consistency, lr, momentum, batch,
-       seed, status, updates, samples_used, train_seconds, samples_per_second,
-       updates / train_seconds AS updates_per_second,
-       final_accuracy, best_accuracy, validation_accuracy, final_loss,
-       mean_staleness, max_staleness, started_at, error
-FROM run;
-
--- How often each staleness occurred among the gradients that went into an update.
-CREATE VIEW staleness_histogram AS
-SELECT run_id, staleness, count(*) AS pushes,
-       count(*) * 1.0 / sum(count(*)) OVER (PARTITION BY run_id) AS share,
-       avg(scale) AS mean_scale
-FROM push
-WHERE outcome_code IN (0, 1)
-GROUP BY run_id, staleness;
-
--- Seeds taken together: runs that differ in the seed alone, judged by settings, which is the run's
--- configuration without what cannot change its outcome. parameters holds the dotted keys, such as
--- damping.power=0.5, but for the dataset's. sd is the sample standard deviation (n - 1), NULL for one seed. Runs that did
--- not finish are counted, not averaged.
-CREATE VIEW accuracy_by_workers AS
-WITH described AS (
-    SELECT *,
-        (SELECT json_group_object(key, value) FROM json_each(run.config)
-         WHERE key NOT IN ('seed', 'results', 'tag', 'run_id', 'run_token', 'endpoint', 'record',
-                           'timeout_s', 'on_lost', 'checkpoint', 'checkpoint_every', 'transport',
-                           'payload', 'experiment', 'arm', 'threads', 'evaluate_every')) AS settings,
-        (SELECT group_concat(key || '=' || value, ' ') FROM json_each(run.config)
-         WHERE key LIKE '%.%' AND key NOT LIKE 'dataset.%') AS parameters,
-        CASE status WHEN 'finished' THEN final_accuracy END AS accuracy,
-        CASE status WHEN 'finished' THEN 1 END AS finished
-    FROM run
-    WHERE status NOT IN ('queued', 'running'))
-SELECT experiment, arm, mode, engine, model, dataset, consistency, damping, correction, workers, lr,
-       momentum, batch, parameters,
-       count(finished) AS seeds,
-       avg(accuracy) AS mean_accuracy,
-       CASE WHEN count(accuracy) > 1 THEN
-           sqrt(max(0.0, sum(accuracy * accuracy) - sum(accuracy) * avg(accuracy))
-                / (count(accuracy) - 1))
-       END AS sd_accuracy,
-       min(accuracy) AS least_accuracy,
-       max(accuracy) AS greatest_accuracy,
-       avg(samples_per_second * finished) AS mean_samples_per_second,
-       avg(updates / train_seconds * finished) AS mean_updates_per_second,
-       avg(mean_staleness * finished) AS mean_staleness,
-       count(*) FILTER (WHERE status = 'diverged') AS diverged,
-       count(*) FILTER (WHERE status IN ('failed', 'stopped')) AS failed,
-       settings
-FROM described
-GROUP BY experiment, arm, mode, engine, model, dataset, consistency, damping, correction, workers,
-         lr, momentum, batch, parameters, settings;
-
--- The evaluations at which a run was better than ever before: the time to reach an accuracy a is
--- min(seconds) where accuracy >= a.
-CREATE VIEW time_to_accuracy AS
-SELECT run_id, test_accuracy AS accuracy, seconds, updates, samples
-FROM (
-    SELECT *, max(test_accuracy) OVER (
-        PARTITION BY run_id ORDER BY updates
-        ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS best_before
-    FROM evaluation
-    WHERE test_accuracy IS NOT NULL)
-WHERE best_before IS NULL OR test_accuracy > best_before;
-
--- Means per step of each worker, in microseconds. A worker's own time is pull + compute when
--- asynchronous (pull is all its waiting; queue and apply are the server's part of it), and
--- compute + exchange + apply when synchronous.
-CREATE VIEW where_time_goes AS
-SELECT run_id, worker, count(*) AS steps,
-       avg(pull_us) AS pull_us, avg(compute_us) AS compute_us, NULL AS exchange_us,
-       avg(queue_us) AS queue_us, avg(apply_us) AS apply_us,
-       coalesce(avg(pull_us), 0) + coalesce(avg(compute_us), 0) AS step_us
-FROM push
-WHERE outcome_code <> 4
-GROUP BY run_id, worker
-UNION ALL
-SELECT run_id, worker, count(*), NULL, avg(compute_us), avg(exchange_us), NULL, avg(apply_us),
-       coalesce(avg(compute_us), 0) + coalesce(avg(exchange_us), 0) + coalesce(avg(apply_us), 0)
-FROM step
-GROUP BY run_id, worker;

@@ -7,24 +7,32 @@
 
 enum { BAR_WIDTH = 40, HISTOGRAM_LINES = 24, CURVE_LINES = 25, EVENTS_SHOWN = 50 };
 
-/* Prepares `sql` for one run, which is its only parameter. */
-static status prepare(sqlite3 *db, sqlite3_stmt **s, const char *sql, int64_t run_id)
-{
-    status result = OK;
-    TRY(database_prepare(db, s, sql));
-    sqlite3_bind_int64(*s, 1, run_id);
-done:
-    return result;
-}
+/* Prints one row; `s` stands on it. */
+typedef void row_printer(sqlite3_stmt *s, FILE *out);
 
-/* The next row, or false at the end. */
-static status next(sqlite3 *db, sqlite3_stmt *s, bool *more)
+/* Asks `sql` about one run, which is ?1 (`limit` is ?2, where it has one), and prints the answer:
+ * `title`, which may be NULL, once if there are rows, then `each` row. */
+static status show_rows(sqlite3 *db, const char *sql, int64_t run_id, int limit, row_printer *title,
+                        row_printer *each, FILE *out)
 {
     status result = OK;
-    int code = sqlite3_step(s);
+    sqlite3_stmt *s = NULL;
+    int code;
+    TRY(database_prepare(db, &s, sql));
+    sqlite3_bind_int64(s, 1, run_id);
+    if (sqlite3_bind_parameter_count(s) > 1) {
+        sqlite3_bind_int(s, 2, limit);
+    }
+    while ((code = sqlite3_step(s)) == SQLITE_ROW) {
+        if (title != NULL) {
+            title(s, out);
+            title = NULL;
+        }
+        each(s, out);
+    }
     TRY(database_check(db, code, "read the run"));
-    *more = code == SQLITE_ROW;
 done:
+    sqlite3_finalize(s);
     return result;
 }
 
@@ -116,45 +124,47 @@ static status show_summary(sqlite3 *db, int64_t id, FILE *out)
         "samples_used, samples_computed, train_seconds, samples_per_second, "
         "updates / train_seconds, final_accuracy, best_accuracy, validation_accuracy, final_loss, "
         "parameters_sha256, error, not_a_number FROM run WHERE id = ?1";
-    status result = OK;
-    sqlite3_stmt *s = NULL;
-    bool more;
-    TRY(prepare(db, &s, sql, id));
-    TRY(next(db, s, &more));
-    if (more) {
-        print_summary(s, out);
-    }
-done:
-    sqlite3_finalize(s);
-    return result;
+    return show_rows(db, sql, id, 0, NULL, print_summary, out);
 }
 
 /* A JSON object's members, one per line. */
+static void title_json(sqlite3_stmt *s, FILE *out)
+{
+    fprintf(out, "\n%s\n", text_or(s, 3, ""));
+}
+
+static void print_member(sqlite3_stmt *s, FILE *out)
+{
+    fprintf(out, "  %-*s  %s\n", sqlite3_column_int(s, 2), text_or(s, 0, ""), text_or(s, 1, "-"));
+}
+
 static status show_json(sqlite3 *db, int64_t id, const char *title, const char *column, FILE *out)
 {
-    status result = OK;
-    sqlite3_stmt *s = NULL;
     struct text sql = {0};
-    bool more;
     text_add(&sql,
              "SELECT j.key, CASE j.type WHEN 'true' THEN 'true' WHEN 'false' THEN 'false' "
-             "ELSE j.value END, max(length(j.key)) OVER () FROM run, json_each(run.%s) AS j "
+             "ELSE j.value END, max(length(j.key)) OVER (), '%s' FROM run, json_each(run.%s) AS j "
              "WHERE run.id = ?1 AND run.%s IS NOT NULL ORDER BY j.id",
-             column, column);
-    TRY(prepare(db, &s, sql.at, id));
-    TRY(next(db, s, &more));
-    if (more) {
-        fprintf(out, "\n%s\n", title);
-    }
-    while (more) {
-        fprintf(out, "  %-*s  %s\n", sqlite3_column_int(s, 2), text_or(s, 0, ""),
-                text_or(s, 1, "-"));
-        TRY(next(db, s, &more));
-    }
-done:
+             title, column, column);
+    status result = show_rows(db, sql.at, id, 0, title_json, print_member, out);
     text_free(&sql);
-    sqlite3_finalize(s);
     return result;
+}
+
+static void title_curve(sqlite3_stmt *s, FILE *out)
+{
+    (void)s;
+    fprintf(out, "\ncurve\n  %9s %9s %9s %10s %10s %9s %8s\n", "updates", "samples", "seconds",
+            "train loss", "validation", "test loss", "test");
+}
+
+static void print_evaluation(sqlite3_stmt *s, FILE *out)
+{
+    char a[32], b[32], c[32], d[32], e[32];
+    fprintf(out, "  %9s %9s %9s %10s %10s %9s %8s  ", text_or(s, 0, "-"), text_or(s, 1, "-"),
+            measured(s, 2, 2, 7, a), measured(s, 3, 4, 7, b), measured(s, 4, 4, 7, c),
+            measured(s, 5, 4, 7, d), measured(s, 6, 4, 7, e));
+    print_bar(out, sqlite3_column_double(s, 6));
 }
 
 static status show_curve(sqlite3 *db, int64_t id, FILE *out)
@@ -166,27 +176,26 @@ static status show_curve(sqlite3 *db, int64_t id, FILE *out)
         "  SELECT *, row_number() OVER (ORDER BY updates) AS i, count(*) OVER () AS n"
         "  FROM evaluation WHERE run_id = ?1) "
         "WHERE i = n OR (i - 1) % ((n + ?2 - 1) / ?2) = 0 ORDER BY updates";
-    status result = OK;
-    sqlite3_stmt *s = NULL;
-    bool more;
-    char a[32], b[32], c[32], d[32], e[32];
-    TRY(prepare(db, &s, sql, id));
-    sqlite3_bind_int(s, 2, CURVE_LINES);
-    TRY(next(db, s, &more));
-    if (more) {
-        fprintf(out, "\ncurve\n  %9s %9s %9s %10s %10s %9s %8s\n", "updates", "samples", "seconds",
-                "train loss", "validation", "test loss", "test");
-    }
-    while (more) {
-        fprintf(out, "  %9s %9s %9s %10s %10s %9s %8s  ", text_or(s, 0, "-"), text_or(s, 1, "-"),
-                measured(s, 2, 2, 7, a), measured(s, 3, 4, 7, b), measured(s, 4, 4, 7, c),
-                measured(s, 5, 4, 7, d), measured(s, 6, 4, 7, e));
-        print_bar(out, sqlite3_column_double(s, 6));
-        TRY(next(db, s, &more));
-    }
-done:
-    sqlite3_finalize(s);
-    return result;
+    return show_rows(db, sql, id, CURVE_LINES, title_curve, print_evaluation, out);
+}
+
+static void title_staleness(sqlite3_stmt *s, FILE *out)
+{
+    fprintf(out,
+            "\nstaleness of the %s gradients that were used: mean %.2f, most %s\n"
+            "  %9s %7s %6s\n",
+            text_or(s, 7, "0"), sqlite3_column_double(s, 5), text_or(s, 6, "0"), "versions",
+            "share", "scale");
+}
+
+static void print_bin(sqlite3_stmt *s, FILE *out)
+{
+    char bin[48];
+    int64_t low = sqlite3_column_int64(s, 0), high = sqlite3_column_int64(s, 1);
+    snprintf(bin, sizeof bin, low == high ? "%lld" : "%lld-%lld", (long long)low, (long long)high);
+    fprintf(out, "  %9s %5.1f %% %6.3f  ", bin, 100 * sqlite3_column_double(s, 2),
+            sqlite3_column_double(s, 4));
+    print_bar(out, sqlite3_column_double(s, 3));
 }
 
 static status show_staleness(sqlite3 *db, int64_t id, FILE *out)
@@ -204,50 +213,19 @@ static status show_staleness(sqlite3 *db, int64_t id, FILE *out)
         " (SELECT mean_staleness FROM run WHERE id = ?1), (SELECT most FROM bound),"
         " (SELECT sum(pushes) FROM staleness_histogram WHERE run_id = ?1) "
         "FROM bin ORDER BY low";
-    status result = OK;
-    sqlite3_stmt *s = NULL;
-    bool more;
-    char bin[48];
-    TRY(prepare(db, &s, sql, id));
-    sqlite3_bind_int(s, 2, HISTOGRAM_LINES);
-    TRY(next(db, s, &more));
-    if (more) {
-        fprintf(out,
-                "\nstaleness of the %s gradients that were used: mean %.2f, most %s\n"
-                "  %9s %7s %6s\n",
-                text_or(s, 7, "0"), sqlite3_column_double(s, 5), text_or(s, 6, "0"), "versions",
-                "share", "scale");
-    }
-    while (more) {
-        int64_t low = sqlite3_column_int64(s, 0), high = sqlite3_column_int64(s, 1);
-        snprintf(bin, sizeof bin, low == high ? "%lld" : "%lld-%lld", (long long)low,
-                 (long long)high);
-        fprintf(out, "  %9s %5.1f %% %6.3f  ", bin, 100 * sqlite3_column_double(s, 2),
-                sqlite3_column_double(s, 4));
-        print_bar(out, sqlite3_column_double(s, 3));
-        TRY(next(db, s, &more));
-    }
-done:
-    sqlite3_finalize(s);
-    return result;
+    return show_rows(db, sql, id, HISTOGRAM_LINES, title_staleness, print_bin, out);
+}
+
+static void print_dropped(sqlite3_stmt *s, FILE *out)
+{
+    fprintf(out, "  not used: %s %s\n", text_or(s, 1, "0"), text_or(s, 0, "?"));
 }
 
 static status show_dropped(sqlite3 *db, int64_t id, FILE *out)
 {
     static const char sql[] = "SELECT outcome, count(*) FROM push WHERE run_id = ?1 "
                               "AND outcome_code > 1 GROUP BY outcome_code";
-    status result = OK;
-    sqlite3_stmt *s = NULL;
-    bool more;
-    TRY(prepare(db, &s, sql, id));
-    TRY(next(db, s, &more));
-    while (more) {
-        fprintf(out, "  not used: %s %s\n", text_or(s, 1, "0"), text_or(s, 0, "?"));
-        TRY(next(db, s, &more));
-    }
-done:
-    sqlite3_finalize(s);
-    return result;
+    return show_rows(db, sql, id, 0, NULL, print_dropped, out);
 }
 
 /* One phase of a step; shares are of the worker's own time. */
@@ -261,6 +239,19 @@ static void print_phase(FILE *out, const char *name, sqlite3_stmt *s, int column
     }
 }
 
+static void print_time(sqlite3_stmt *s, FILE *out)
+{
+    double total = sqlite3_column_double(s, 1);
+    bool asynchronous = sqlite3_column_type(s, 3) != SQLITE_NULL;
+    fprintf(out, "\nwhere a worker's time goes (mean of %s steps, %.0f us each)\n",
+            text_or(s, 0, "0"), total);
+    print_phase(out, "computing", s, 2, total);
+    print_phase(out, "exchanging gradients", s, 6, total);
+    print_phase(out, "waiting for parameters", s, 3, total);
+    print_phase(out, asynchronous ? "  queued at the server" : "queued", s, 4, total);
+    print_phase(out, asynchronous ? "  server applies" : "applying", s, 5, total);
+}
+
 static status show_time(sqlite3 *db, int64_t id, FILE *out)
 {
     static const char sql[] =
@@ -269,25 +260,25 @@ static status show_time(sqlite3 *db, int64_t id, FILE *out)
         "sum(pull_us * steps) / sum(steps), sum(queue_us * steps) / sum(steps), "
         "sum(apply_us * steps) / sum(steps), sum(exchange_us * steps) / sum(steps) "
         "FROM where_time_goes WHERE run_id = ?1 HAVING sum(steps) > 0";
-    status result = OK;
-    sqlite3_stmt *s = NULL;
-    bool more;
-    TRY(prepare(db, &s, sql, id));
-    TRY(next(db, s, &more));
-    if (more) {
-        double total = sqlite3_column_double(s, 1);
-        bool asynchronous = sqlite3_column_type(s, 3) != SQLITE_NULL;
-        fprintf(out, "\nwhere a worker's time goes (mean of %s steps, %.0f us each)\n",
-                text_or(s, 0, "0"), total);
-        print_phase(out, "computing", s, 2, total);
-        print_phase(out, "exchanging gradients", s, 6, total);
-        print_phase(out, "waiting for parameters", s, 3, total);
-        print_phase(out, asynchronous ? "  queued at the server" : "queued", s, 4, total);
-        print_phase(out, asynchronous ? "  server applies" : "applying", s, 5, total);
+    return show_rows(db, sql, id, 0, NULL, print_time, out);
+}
+
+static void title_events(sqlite3_stmt *s, FILE *out)
+{
+    bool all = sqlite3_column_int64(s, 6) <= EVENTS_SHOWN;
+    fprintf(out, "\nevents%s\n", all ? "" : " (the last 50)");
+}
+
+static void print_event(sqlite3_stmt *s, FILE *out)
+{
+    char at[32];
+    fprintf(out, "  %9s s  %-7s  %s", measured(s, 0, 2, 5, at), text_or(s, 1, ""),
+            text_or(s, 2, ""));
+    if (sqlite3_column_type(s, 3) != SQLITE_NULL) {
+        fprintf(out, ", worker %s", text_or(s, 3, ""));
     }
-done:
-    sqlite3_finalize(s);
-    return result;
+    const char *detail = text_or(s, 4, "");
+    fprintf(out, "%s%s\n", detail[0] == '\0' ? "" : ": ", detail);
 }
 
 static status show_events(sqlite3 *db, int64_t id, FILE *out)
@@ -296,30 +287,7 @@ static status show_events(sqlite3 *db, int64_t id, FILE *out)
         "SELECT at_seconds, severity, code, worker, detail, not_a_number, n FROM ("
         "  SELECT *, rowid AS i, count(*) OVER () AS n FROM event WHERE run_id = ?1"
         "  ORDER BY rowid DESC LIMIT ?2) ORDER BY i";
-    status result = OK;
-    sqlite3_stmt *s = NULL;
-    bool more;
-    char at[32];
-    TRY(prepare(db, &s, sql, id));
-    sqlite3_bind_int(s, 2, EVENTS_SHOWN);
-    TRY(next(db, s, &more));
-    if (more) {
-        bool all = sqlite3_column_int64(s, 6) <= EVENTS_SHOWN;
-        fprintf(out, "\nevents%s\n", all ? "" : " (the last 50)");
-    }
-    while (more) {
-        fprintf(out, "  %9s s  %-7s  %s", measured(s, 0, 2, 5, at), text_or(s, 1, ""),
-                text_or(s, 2, ""));
-        if (sqlite3_column_type(s, 3) != SQLITE_NULL) {
-            fprintf(out, ", worker %s", text_or(s, 3, ""));
-        }
-        const char *detail = text_or(s, 4, "");
-        fprintf(out, "%s%s\n", detail[0] == '\0' ? "" : ": ", detail);
-        TRY(next(db, s, &more));
-    }
-done:
-    sqlite3_finalize(s);
-    return result;
+    return show_rows(db, sql, id, EVENTS_SHOWN, title_events, print_event, out);
 }
 
 status show_run(const char *path, const char *run, FILE *out)

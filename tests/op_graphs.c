@@ -44,6 +44,19 @@ tensor *with_relu_and_max_pool(tape *t, tensor *x, const struct model *m)
     return linear(t, x, "fc", m->classes);
 }
 
+/* A ReLU's result that other operations read before and after its pool, and another pool's. */
+tensor *with_shared_max_pools(tape *t, tensor *x, const struct model *m)
+{
+    tensor *a = relu(t, conv2d(t, x, "a", 16, 3, 1, 1));
+    tensor *first = linear(t, a, "fc1", m->classes);
+    tensor *pooled = max_pool(t, a, 2, 2);
+    tensor *b = relu(t, conv2d(t, x, "b", 16, 3, 1, 1));
+    tensor *other = max_pool(t, hyperbolic_tangent(t, conv2d(t, b, "c", 16, 3, 1, 1)), 2, 2);
+    other = add(t, add(t, max_pool(t, b, 2, 2), other), pooled);
+    return add(t, add(t, first, linear(t, other, "fc2", m->classes)),
+               linear(t, b, "fc3", m->classes));
+}
+
 tensor *with_tanh_after_pool(tape *t, tensor *x, const struct model *m)
 {
     x = conv2d(t, x, "conv1", 8, 3, 1, 0);
@@ -82,6 +95,20 @@ tensor *with_add(tape *t, tensor *x, const struct model *m)
     /* Row-major on one side, blocked on the other. */
     tensor *image = reshape(t, flat, 6, 9, 7);
     return linear(t, add(t, image, c), "fc2", m->classes);
+}
+
+/* Batch norms whose results two operations read, the first of them not a convolution. */
+tensor *with_shared_batch_norms(tape *t, tensor *x, const struct model *m)
+{
+    x = relu(t, batch_norm(t, conv2d_unbiased(t, x, "conv1", 16, 3, 1, 1), "bn1"));
+    /* A sum's inputs are run when it is written. */
+    tensor *first = add(t, linear(t, x, "fc1", m->classes), linear(t, x, "fc4", m->classes));
+    tensor *y = batch_norm(t, conv2d_unbiased(t, x, "conv2", 32, 3, 1, 1), "bn2");
+    tensor *z = batch_norm(t, conv2d_unbiased(t, x, "conv3", 32, 1, 1, 0), "bn3");
+    x = relu(t, add(t, y, z));
+    tensor *second = add(t, first, linear(t, x, "fc2", m->classes));
+    x = conv2d(t, x, "conv4", 16, 3, 2, 1);
+    return add(t, second, linear(t, x, "fc3", m->classes));
 }
 
 tensor *with_reshape(tape *t, tensor *x, const struct model *m)
@@ -150,12 +177,14 @@ const struct op_graph op_graphs[] = {
     GRAPH(with_avg_pool, 3, 9, 7),
     GRAPH(with_relu, 3, 9, 7),
     GRAPH(with_relu_and_max_pool, 3, 9, 7),
+    GRAPH(with_shared_max_pools, 3, 9, 7),
     GRAPH(with_tanh_after_pool, 3, 9, 7),
     GRAPH(with_narrow_convolutions, 3, 12, 11),
     GRAPH(with_gelu, 3, 9, 7),
     GRAPH(with_add, 3, 9, 7),
     GRAPH(with_reshape, 3, 9, 7),
     GRAPH(with_batch_norm, 3, 9, 7),
+    GRAPH(with_shared_batch_norms, 3, 9, 7),
     GRAPH(with_residuals, 3, 9, 7),
     GRAPH(with_value_before_activation, 3, 9, 7),
     GRAPH(with_shared_weights, 3, 9, 7),

@@ -109,7 +109,11 @@ void process_start(struct rig *r, const char *const *arguments)
         }
         setenv("TMPDIR", r->folder, 1);
         unsetenv("GRADLAG_LOG");
-        redirect(r->folder, "stdout", STDOUT_FILENO);
+        if (r->output_fd > 0) {
+            dup2(r->output_fd, STDOUT_FILENO);
+        } else {
+            redirect(r->folder, "stdout", STDOUT_FILENO);
+        }
         redirect(r->folder, "stderr", STDERR_FILENO);
         execv(argv[0], (char *const *)argv);
         _exit(127);
@@ -315,7 +319,7 @@ static unsigned abandoned_in(const char *base)
     return count;
 }
 
-void process_expect_nothing_left(struct rig *r)
+void process_expect_none_running(struct rig *r)
 {
     /* A killed process is gone a moment after its parent has been told. */
     double until = clock_seconds() + 5;
@@ -323,6 +327,11 @@ void process_expect_nothing_left(struct rig *r)
         usleep(5000);
     }
     assert_int_equal(processes_in(r->folder), 0);
+}
+
+void process_expect_nothing_left(struct rig *r)
+{
+    process_expect_none_running(r);
     assert_int_equal(abandoned_in(r->folder), 0);
     assert_int_equal(abandoned_in("/dev/shm"), 0);
 }

@@ -13,6 +13,7 @@ enum { RIG_LIMIT_S = 60 };
 struct rig {
     char folder[64]; /* current folder and TMPDIR of the processes; removed at the end */
     pid_t pid;       /* of the program that runs now, or 0 */
+    int output_fd;   /* its stdout; 0: the file "stdout" */
 };
 
 /* cmocka's set-up and tear-down; *state is the struct rig. */
@@ -48,7 +49,9 @@ void process_await_row(struct rig *r, const char *sql);
 
 /* One value of the results file as text; valid until the next call. "" for NULL or no row. */
 const char *process_ask(struct rig *r, const char *sql);
-/* No process with this folder as its current one, no private folder, nothing in shared memory. */
+/* No process with this folder as its current one; it is given five seconds to end. */
+void process_expect_none_running(struct rig *r);
+/* Nor a private folder, nor anything in shared memory. */
 void process_expect_nothing_left(struct rig *r);
 /* "FOLDER/name"; valid until the next call. */
 const char *process_path(struct rig *r, const char *name);

@@ -107,6 +107,8 @@ static status checkpoint(void *context, const float *parameters UNUSED, const fl
                          size_t state_count UNUSED, uint64_t version UNUSED)
 {
     struct rig *r = context;
+    if (r->at_checkpoint != NULL)
+        r->at_checkpoint(r);
     r->checkpoints++;
     return r->checkpoint_fails
                ? error_set(ERROR_OTHER, __FILE__, __LINE__, "the test's checkpoint fails")
@@ -191,6 +193,8 @@ static status train(struct rig *r, const options *settings, unsigned w, unsigned
     ps_client *client = NULL;
     struct ps_release at;
     struct rig_worker *report = &r->worker[w];
+    if (r->endpoint[0] == '\0' && !rig_until(&r->bound, 1, 10))
+        FAIL(ERROR_PEER, "no server after 10 s");
     TRY(ps_client_open(&client,
                        &(struct ps_client_options){.settings = settings,
                                                    .endpoint = r->endpoint,

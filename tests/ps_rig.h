@@ -27,8 +27,9 @@ struct rig {
     unsigned evaluation_ms; /* how long the hook takes */
     int evaluation_fails, checkpoint_fails;
     uint64_t token, settings_hash;
-    char listen[RIG_ENDPOINT_BYTES]; /* "": an ipc path of its own */
-    const char *results;             /* NULL: no recorder */
+    char listen[RIG_ENDPOINT_BYTES];      /* "": an ipc path of its own */
+    const char *results;                  /* NULL: no recorder */
+    void (*at_checkpoint)(struct rig *r); /* in the server's thread; NULL: nothing */
     volatile int stop;
 
     /* filled in by the server's process */
@@ -36,6 +37,7 @@ struct rig {
     volatile int bound;
     volatile int evaluations, checkpoints, evaluating;
     volatile uint64_t evaluated_pings;
+    unsigned long noted[8]; /* at_checkpoint's to use */
     status code;
     char message[512];
     struct training_outcome outcome;
@@ -51,7 +53,8 @@ void rig_set(options *o, const char *key, const char *value);
 
 /* Forks the server. Waits until it is bound (or has failed). */
 pid_t rig_serve(struct rig *r, const options *settings);
-/* Forks a worker that trains until the end. `step_ms`: how long each of its steps takes. */
+/* Forks a worker that waits for an endpoint and trains until the end. `step_ms`: how long
+ * each of its steps takes. */
 pid_t rig_train(struct rig *r, const options *settings, unsigned worker, unsigned step_ms);
 /* Forks a process that runs `body` and reports its status as worker `worker`. */
 typedef status rig_body(struct rig *r, const options *settings, unsigned worker, unsigned argument);

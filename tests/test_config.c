@@ -152,6 +152,29 @@ static void a_file_gives_a_base_that_arguments_change(void **state)
     unlink(path);
 }
 
+static void a_files_setting_falls_away_where_a_later_choice_makes_it_idle(void **state)
+{
+    (void)state;
+    options *o;
+    const char *path = write_file("damping: polynomial\ndamping.power: 0.3\n");
+    assert_int_equal(COMPOSE(&o, path, "mode=sync"), OK);
+    assert_string_equal(options_text(o, "damping"), "none");
+    assert_false(options_declared(o, "damping.power"));
+    options_close(&o);
+    assert_int_equal(COMPOSE(&o, "mode=sync", path), OK); /* wherever the file stands */
+    options_close(&o);
+    EXPECT_REFUSED("no effect with mode=sync", path, "mode=sync", "damping=inverse");
+    EXPECT_REFUSED("no effect with mode=sync", path, "mode=sync", "damping.power=0.5");
+    unlink(path);
+    /* In one file with the choice, or on the command line over a file's choice, it is an error. */
+    path = write_file("damping: inverse\nmode: sync\n");
+    EXPECT_REFUSED(":1: damping=inverse has no effect with mode=sync", path);
+    unlink(path);
+    path = write_file("mode: sync\n");
+    EXPECT_REFUSED("command line: damping=inverse has no effect", path, "damping=inverse");
+    unlink(path);
+}
+
 static void errors_in_a_file_name_its_line(void **state)
 {
     (void)state;
@@ -188,11 +211,12 @@ static void the_hash_covers_what_decides_the_outcome_and_nothing_else(void **sta
     char base[65], other[65];
     HASH(base, "lr=0.03");
     HASH(other, "lr=3e-2", "results=b.db", "tag=x", "experiment=e", "arm=a", "timeout_s=5",
-         "checkpoint=c", "run_id=7", "run_token=ff", "endpoint=tcp://127.0.0.1:1");
+         "checkpoint=c", "run_id=7", "run_token=ff", "endpoint=tcp://127.0.0.1:1", "payload=frames",
+         "transport=tcp", "record=evaluations", "on_lost=continue", "dataset.path=/elsewhere");
     assert_string_equal(base, other);
-    const char *const deciding[] = {"lr=0.031",      "seed=2",          "workers=2", "model=mlp",
-                                    "epochs=4",      "damping=inverse", "mode=sync", "pace=gamma",
-                                    "sampler=whole", "initial=c"};
+    const char *const deciding[] = {
+        "lr=0.031",  "seed=2",     "workers=2",     "model=mlp", "epochs=4",  "damping=inverse",
+        "mode=sync", "pace=gamma", "sampler=whole", "initial=c", "threads=2", "evaluate_every=2"};
     for (size_t i = 0; i < COUNT_OF(deciding); i++) {
         HASH(other, deciding[i]);
         assert_string_not_equal(base, other);
@@ -200,6 +224,26 @@ static void the_hash_covers_what_decides_the_outcome_and_nothing_else(void **sta
     HASH(base, "damping=polynomial", "damping.power=0.5");
     HASH(other, "damping=polynomial", "damping.power=0.6");
     assert_string_not_equal(base, other);
+}
+
+static void runs_that_differ_in_the_seed_alone_have_the_same_settings(void **state)
+{
+    (void)state;
+    options *o;
+    static const char *const one[] = {"seed=1", NULL}, *const two[] = {"seed=2", "tag=b", NULL},
+                             *const three[] = {"seed=1", "warmup_epochs=0", NULL};
+    const char *const *const all[] = {one, two, three};
+    struct text json[3] = {0};
+    for (size_t i = 0; i < COUNT_OF(all); i++) {
+        assert_int_equal(compose(&o, all[i]), OK);
+        config_settings_json(o, &json[i]);
+        options_close(&o);
+    }
+    assert_string_equal(json[0].at, json[1].at);
+    assert_string_not_equal(json[0].at, json[2].at);
+    for (size_t i = 0; i < COUNT_OF(json); i++) {
+        text_free(&json[i]);
+    }
 }
 
 static void json_holds_every_key_with_its_type(void **state)
@@ -216,7 +260,8 @@ static void json_holds_every_key_with_its_type(void **state)
     assert_int_equal(json_integer_value(json_object_get(json, "workers")), 3);
     for (size_t i = 0; i < options_count(o); i++) {
         const char *key = options_at(o, i)->key;
-        bool shown = !key_is_internal(key) && strcmp(key, "initial") != 0; /* it is empty */
+        bool shown =
+            key_use_of(key) != KEY_INTERNAL && strcmp(key, "initial") != 0; /* it is empty */
         assert_int_equal(json_object_get(json, key) != NULL, shown);
     }
     json_decref(json);
@@ -277,8 +322,10 @@ int main(void)
         cmocka_unit_test(keys_without_effect_are_refused),
         cmocka_unit_test(the_later_of_two_lengths_from_different_places_counts),
         cmocka_unit_test(a_file_gives_a_base_that_arguments_change),
+        cmocka_unit_test(a_files_setting_falls_away_where_a_later_choice_makes_it_idle),
         cmocka_unit_test(errors_in_a_file_name_its_line),
         cmocka_unit_test(the_hash_covers_what_decides_the_outcome_and_nothing_else),
+        cmocka_unit_test(runs_that_differ_in_the_seed_alone_have_the_same_settings),
         cmocka_unit_test(json_holds_every_key_with_its_type),
         cmocka_unit_test(what_is_printed_composes_to_the_same),
         cmocka_unit_test(arguments_compose_to_the_same),

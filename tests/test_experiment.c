@@ -73,6 +73,52 @@ static void a_file_is_read_as_it_is_written(void **state)
     experiment_close(&e);
 }
 
+static status compose_arm(const struct experiment *e, const char *arm, const struct settings *more,
+                          options **out)
+{
+    struct settings all = {0};
+    experiment_settings(e, experiment_arm(e, arm), 1, 7, true, more, &all);
+    status result = config_compose(out, &all);
+    settings_free(&all);
+    return result;
+}
+
+static void settings_of_all_arms_fall_away_where_they_are_idle_and_an_arms_own_do_not(void **state)
+{
+    (void)state;
+    static const char text[] = "name: base\n"
+                               "question: is it?\n"
+                               "settings: {damping: polynomial, damping.power: 0.3,"
+                               " reduction: ordered}\n"
+                               "workers: [1]\n"
+                               "seeds: [7]\n"
+                               "arms:\n"
+                               "  async: {label: a}\n"
+                               "  sync: {label: s, settings: {mode: sync}}\n"
+                               "  wrong: {label: w, settings: {mode: sync, consistency: bsp}}\n"
+                               "quick: {settings: {payload: frames}}\n";
+    struct experiment e;
+    struct settings more = {0};
+    options *o;
+    assert_int_equal(open_text(&e, text), OK);
+    assert_int_equal(compose_arm(&e, "async", &more, &o), OK);
+    assert_true(options_real(o, "damping.power") == 0.3);
+    assert_string_equal(options_text(o, "reduction"), "fast");
+    options_close(&o);
+    assert_int_equal(compose_arm(&e, "sync", &more, &o), OK);
+    assert_string_equal(options_text(o, "damping"), "none");
+    assert_string_equal(options_text(o, "reduction"), "ordered");
+    assert_string_equal(options_text(o, "payload"), "auto");
+    options_close(&o);
+    assert_int_equal(compose_arm(&e, "wrong", &more, &o), ERROR_USAGE);
+    assert_non_null(strstr(error_message(), "consistency=bsp has no effect with mode=sync"));
+    settings_add(&more, "damping", "inverse", COMMAND_LINE);
+    assert_int_equal(compose_arm(&e, "sync", &more, &o), ERROR_USAGE);
+    assert_non_null(strstr(error_message(), "command line: damping=inverse has no effect"));
+    settings_free(&more);
+    experiment_close(&e);
+}
+
 static void settings_are_laid_over_each_other_from_the_general_to_the_special(void **state)
 {
     (void)state;
@@ -242,6 +288,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_file_is_read_as_it_is_written),
+        cmocka_unit_test(settings_of_all_arms_fall_away_where_they_are_idle_and_an_arms_own_do_not),
         cmocka_unit_test(settings_are_laid_over_each_other_from_the_general_to_the_special),
         cmocka_unit_test(mistakes_name_their_line),
         cmocka_unit_test(an_unknown_name_lists_what_is_compiled_in),

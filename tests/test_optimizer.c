@@ -223,6 +223,52 @@ static void in_place_and_into_another_buffer_give_the_same_bits(void **state)
     }
 }
 
+/* Vectors that stay in the caches and some that are written past them; the gap, and θ over what it
+ * is measured to. */
+static void helpers_and_places_do_not_change_a_bit(void **state)
+{
+    (void)state;
+    static const size_t counts[] = {200001, 1100016};
+    crew *helpers = NULL;
+    assert_int_equal(crew_open(&helpers), OK);
+    crew_keep_off(helpers, 0);
+    for (size_t k = 0; k < optimizer_registry.count; k++) {
+        for (size_t c = 0; c < COUNT_OF(counts); c++) {
+            const char *name = optimizer_registry.entries[k]->name;
+            const size_t count = counts[c];
+            optimizer *alone = opened(name, "0.9", "0.01", count);
+            optimizer *shared = opened(name, "0.9", "0.01", count);
+            float *theta = vector(count, 1), *gradient = vector(count, 2);
+            float *read_at = vector(count, 3), *out = vector(count, 4);
+            struct optimizer_pass one, other;
+            optimizer_share(shared, helpers);
+            for (int step = 0; step < 3; step++) {
+                optimizer_apply(alone, theta, gradient, 0.5, 0.1, read_at, out, &one);
+                optimizer_apply(shared, theta, gradient, 0.5, 0.1, read_at, read_at, &other);
+                assert_memory_equal(read_at, out, count * sizeof *out);
+                assert_true(one.finite && other.finite && one.gap > 0);
+                assert_true(one.gap == other.gap && one.gradient_norm == other.gradient_norm);
+                memcpy(theta, out, count * sizeof *theta);
+                memset(read_at, 0, count * sizeof *read_at);
+            }
+            gradient[count - 1] = NAN;
+            optimizer_apply(shared, theta, gradient, 1, 0.1, NULL, out, &other);
+            assert_false(other.finite);
+            size_t state_bytes = optimizer_state_count(alone) * sizeof(float);
+            if (state_bytes > 0) {
+                assert_memory_equal(optimizer_state(alone), optimizer_state(shared), state_bytes);
+            }
+            float *all[] = {theta, gradient, read_at, out};
+            for (size_t i = 0; i < COUNT_OF(all); i++) {
+                memory_free(all[i]);
+            }
+            optimizer_close(&alone);
+            optimizer_close(&shared);
+        }
+    }
+    crew_close(&helpers);
+}
+
 static void a_gradient_that_is_not_finite_changes_nothing(void **state)
 {
     (void)state;
@@ -316,6 +362,7 @@ int main(void)
         cmocka_unit_test(every_optimizer_equals_a_plain_loop_bit_for_bit),
         cmocka_unit_test(chunks_equal_the_whole),
         cmocka_unit_test(in_place_and_into_another_buffer_give_the_same_bits),
+        cmocka_unit_test(helpers_and_places_do_not_change_a_bit),
         cmocka_unit_test(a_gradient_that_is_not_finite_changes_nothing),
         cmocka_unit_test(an_update_goes_on_from_a_restored_state),
         cmocka_unit_test(the_ordered_mean_sums_in_the_order_given),

@@ -88,6 +88,59 @@ static void gamma_has_the_mean_and_variation_asked_for(void **state)
     pace_close(&p);
 }
 
+static void all_distributions_have_the_mean_asked_for(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *kind, *set;
+        double cv; /* of the draws; 0: not looked at */
+    } asked[] = {{"constant", NULL, 0},
+                 {"lognormal", "pace.cv=0.5", 0.5},
+                 {"lognormal", "pace.cv=0", 1e-9},
+                 {"pareto", "pace.shape=4", 0.35355}}; /* cv² = 1 / (α (α − 2)) */
+    for (size_t i = 0; i < COUNT_OF(asked); i++) {
+        enum { N = 40000 };
+        pace *p = opened(asked[i].kind, "1", SET("pace.mean_ms=10", asked[i].set, NULL), 3);
+        double sum = 0, squares = 0, least = 1e9;
+        for (uint64_t step = 0; step < N; step++) {
+            double ms = 1e-6 * (double)pace_duration(p, step, 0);
+            sum += ms;
+            squares += ms * ms;
+            least = ms < least ? ms : least;
+        }
+        double mean = sum / N, cv = sqrt(fabs(squares / N - mean * mean)) / mean;
+        assert_true(fabs(mean / 10 - 1) < 1e-6 + 0.03 * asked[i].cv);
+        assert_true(fabs(cv - asked[i].cv) < 1e-3 + 0.1 * asked[i].cv);
+        if (strcmp(asked[i].kind, "pareto") == 0) {
+            assert_true(least >= 7.4999999 && least < 7.51); /* x₀ = mean (α − 1)/α */
+        }
+        pace_close(&p);
+    }
+}
+
+static void a_table_gives_each_worker_its_own_steps_in_order(void **state)
+{
+    (void)state;
+    struct pace_table t = {0};
+    size_t count = 0;
+    assert_int_equal(pace_table_add(&t, 7, 1, 30), OK);
+    assert_int_equal(pace_table_add(&t, 2, 5, 99), OK);
+    assert_int_equal(pace_table_add(&t, 7, 0, 10), OK);
+    assert_int_equal(pace_table_add(&t, 7, 1, 31), OK);
+    assert_int_equal(pace_table_finish(&t), OK);
+    const struct pace_row *first = pace_table_of(&t, 0, &count);
+    assert_int_equal(count, 1);
+    assert_int_equal((int)first[0].ns, 99000);
+    const struct pace_row *rows = pace_table_of(&t, 1, &count);
+    assert_ptr_equal(rows, pace_table_of(&t, 3, &count)); /* two workers in turn */
+    assert_int_equal(count, 3);
+    assert_int_equal((int)rows[0].ns, 10000);
+    assert_int_equal((int)rows[1].ns, 30000);
+    assert_int_equal((int)rows[2].ns, 31000);
+    pace_table_free(&t);
+    assert_int_equal(pace_table_finish(&t), ERROR_DATA);
+}
+
 static void gamma_draws_depend_on_seed_worker_and_step_alone(void **state)
 {
     (void)state;
@@ -135,6 +188,8 @@ int main(void)
         cmocka_unit_test(none_leaves_steps_as_they_are),
         cmocka_unit_test(slow_slows_the_chosen_worker_alone),
         cmocka_unit_test(gamma_has_the_mean_and_variation_asked_for),
+        cmocka_unit_test(all_distributions_have_the_mean_asked_for),
+        cmocka_unit_test(a_table_gives_each_worker_its_own_steps_in_order),
         cmocka_unit_test(gamma_draws_depend_on_seed_worker_and_step_alone),
         cmocka_unit_test(gamma_is_a_lower_bound_and_can_slow_one_worker),
         cmocka_unit_test(waiting_lasts_until_the_step_is_as_long_as_it_should_be),

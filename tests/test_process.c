@@ -308,7 +308,8 @@ static void write_experiment(struct rig *r, const char *claims)
     text_add(&text,
              "name: small\n"
              "question: do the modes end alike?\n"
-             "settings: {dataset: gaussian, dataset.size: 8, model: softmax, samples: 600}\n"
+             "settings: {dataset: gaussian, dataset.size: 8, model: softmax, samples: 600,"
+             " batch: 10, warmup_epochs: 0}\n"
              "workers: [1]\n"
              "seeds: [1, 2]\n"
              "arms:\n"
@@ -371,6 +372,24 @@ static void a_claim_on_runs_that_diverged_fails(void **state)
     process_expect_nothing_left(r);
 }
 
+static void the_cost_of_recording_is_measured_line_by_line(void **state)
+{
+    struct rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "bench", "recorder", "rates=1000,0", "seconds=0.1", "rows=20000",
+                             "repeats=1", "--json"),
+                     OK);
+    static const char *const cases[] = {"push, 1000 rows/s", "writer thread, 1000 rows/s",
+                                        "memory of the process, 1000 rows/s", "push, full speed"};
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        char line[128];
+        snprintf(line, sizeof line, "{\"benchmark\":\"recorder\",\"case\":\"%s\"", cases[i]);
+        assert_non_null(strstr(process_output(r), line));
+    }
+    process_expect_nothing_left(r);
+    assert_int_equal(RIG_RUN(r, "bench", "recorder", "rates=many"), ERROR_USAGE);
+    process_expect_error(r, "'many' in rates");
+}
+
 int main(void)
 {
 #define PROCESS_TEST(f) cmocka_unit_test_setup_teardown(f, process_set_up, process_tear_down)
@@ -397,6 +416,7 @@ int main(void)
         PROCESS_TEST(a_file_written_over_has_one_row_with_its_own_hash),
         PROCESS_TEST(a_launchers_environment_does_not_change_a_runs_shards),
         PROCESS_TEST(every_kind_of_part_can_be_listed),
+        PROCESS_TEST(the_cost_of_recording_is_measured_line_by_line),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,7 +10,10 @@
 
 #include <cmocka.h>
 
+#include <fcntl.h>
 #include <signal.h>
+#include <sqlite3.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -121,20 +124,120 @@ static void a_second_ctrl_c_ends_a_run_that_does_not_stop(void **state)
     process_expect_nothing_left(r);
 }
 
-static void a_killed_starter_takes_its_processes_along(void **state)
+/* What the file itself says, without what a reader is shown. */
+static void read_file(struct rig *r, const char *sql, char out[256])
+{
+    sqlite3 *db = NULL;
+    sqlite3_stmt *s = NULL;
+    assert_int_equal(sqlite3_open(process_path(r, "results.db"), &db), SQLITE_OK);
+    assert_int_equal(sqlite3_prepare_v2(db, sql, -1, &s, NULL), SQLITE_OK);
+    assert_int_equal(sqlite3_step(s), SQLITE_ROW);
+    snprintf(out, 256, "%s", (const char *)sqlite3_column_text(s, 0));
+    sqlite3_finalize(s);
+    sqlite3_close(db);
+}
+
+static void a_killed_starter_takes_its_processes_along_and_its_run_is_failed(void **state)
 {
     struct rig *r = *state;
+    char kept[256];
     const char *const modes[] = {"mode=async", "mode=sync"};
     for (size_t i = 0; i < COUNT_OF(modes); i++) {
         unlink(process_path(r, "results.db"));
         start_long(r, modes[i], NULL);
+        assert_string_equal(process_ask(r, "SELECT status FROM run"), "running");
         kill(r->pid, SIGKILL);
         assert_int_equal(process_wait(r), 128 + SIGKILL);
+        process_expect_none_running(r);
+        /* Those who only read are shown it, and change nothing. */
+        assert_int_equal(RIG_RUN(r, "show", "last"), OK);
+        assert_non_null(strstr(process_output(r), ": failed, "));
+        assert_non_null(strstr(process_output(r), "the process that ran it was killed"));
+        assert_int_equal(RIG_RUN(r, "query", "failures", "--csv"), OK);
+        assert_non_null(strstr(process_output(r), "was killed"));
+        read_file(r, "SELECT status FROM run ORDER BY id DESC", kept);
+        assert_string_equal(kept, "running");
+        /* The next run writes it down, and removes what they could not. */
+        assert_int_equal(RIG_RUN(r, "run", "mode=sync", RIG_SMALL), OK);
+        read_file(r,
+                  "SELECT status || ' ' || (error LIKE '%was killed%') || ' ' || (updates > 0) "
+                  "FROM run WHERE id = 1",
+                  kept);
+        assert_string_equal(kept, "failed 1 1");
+        process_expect_nothing_left(r);
     }
-    /* The next run removes what they could not. */
+}
+
+/* Its processes are being started: none has come as far as to ask to be killed with its parent. */
+static void a_starter_killed_at_any_moment_leaves_no_process(void **state)
+{
+    struct rig *r = *state;
+    for (int ms = 5; ms <= 400; ms = ms * 8 / 5) {
+        process_start(r, (const char *const[]){"run", "mode=sync", RIG_LONG, "workers=2", NULL});
+        usleep((useconds_t)ms * 1000);
+        kill(r->pid, SIGKILL);
+        assert_int_equal(process_wait(r), 128 + SIGKILL);
+        process_expect_none_running(r);
+    }
     assert_int_equal(RIG_RUN(r, "run", "mode=sync", RIG_SMALL), OK);
     process_expect_nothing_left(r);
+    assert_string_equal(process_ask(r, "SELECT count(*) FROM run WHERE status = 'running'"), "0");
 }
+
+/* ---- stdout that nobody reads ------------------------------------------------------------------
+ */
+
+static int run_unread(struct rig *r, const char *const *arguments)
+{
+    int ends[2];
+    assert_int_equal(pipe(ends), 0);
+    close(ends[0]);
+    r->output_fd = ends[1];
+    int code = process_run(r, arguments);
+    close(ends[1]);
+    r->output_fd = 0;
+    return code;
+}
+
+static void a_run_whose_output_nobody_reads_is_recorded_and_ends_well(void **state)
+{
+    struct rig *r = *state;
+    assert_int_equal(run_unread(r, (const char *const[]){"run", RIG_SMALL, "--quiet", NULL}), OK);
+    assert_string_equal(process_errors(r), "");
+    assert_int_equal(
+        run_unread(r, (const char *const[]){"sweep", RIG_SMALL, "seed=2,3", "--quiet", NULL}), OK);
+    assert_string_equal(process_errors(r), "");
+    assert_string_equal(process_ask(r, "SELECT group_concat(status, ' ') FROM run"),
+                        "finished finished finished");
+}
+
+static void a_query_whose_output_nobody_reads_ends_like_other_tools(void **state)
+{
+    struct rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "--quiet"), OK);
+    const char *const ask[] = {"query", "SELECT * FROM push", NULL};
+    assert_int_equal(run_unread(r, ask), 128 + SIGPIPE);
+    assert_string_equal(process_errors(r), "");
+    const char *const list[] = {"list", "keys", NULL};
+    assert_int_equal(run_unread(r, list), 128 + SIGPIPE);
+    assert_string_equal(process_errors(r), "");
+}
+
+static void output_that_does_not_fit_the_disk_is_an_error(void **state)
+{
+    struct rig *r = *state;
+    r->output_fd = open("/dev/full", O_WRONLY | O_CLOEXEC);
+    assert_true(r->output_fd > 0);
+    int code = RIG_RUN(r, "list", "keys");
+    close(r->output_fd);
+    r->output_fd = 0;
+    assert_int_equal(code, ERROR_OTHER);
+    process_expect_error(r, "standard output");
+}
+
+/* ---- sweeps
+ * --------------------------------------------------------------------------------------
+ */
 
 static void a_sweep_prints_its_count_and_skips_what_is_there(void **state)
 {
@@ -146,7 +249,27 @@ static void a_sweep_prints_its_count_and_skips_what_is_there(void **state)
     assert_non_null(strstr(process_output(r), "6 combinations: 2 to run, 4 there already"));
     assert_string_equal(process_ask(r, "SELECT count(*) FROM run"), "6");
     assert_int_equal(RIG_RUN(r, "sweep", RIG_SMALL, "workers=1", "--again", "--quiet"), OK);
+    assert_non_null(strstr(process_output(r), "1 combination: 1 to run"));
+    assert_int_equal(RIG_RUN(r, "sweep", "--quiet"), ERROR_USAGE);
+    process_expect_error(r, "over what?");
     assert_string_equal(process_ask(r, "SELECT count(*) FROM run"), "7");
+}
+
+static void a_setting_beside_the_experiment_makes_no_run_again_unless_it_is_varied(void **state)
+{
+    struct rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "sweep", RIG_SMALL, "seed=1,2", "--quiet"), OK);
+    assert_int_equal(RIG_RUN(r, "sweep", RIG_SMALL, "seed=1,2", "payload=frames", "tag=again",
+                             "record=evaluations", "on_lost=continue", "--quiet"),
+                     OK);
+    assert_non_null(strstr(process_output(r), "2 combinations: 0 to run, 2 there already"));
+    assert_int_equal(RIG_RUN(r, "sweep", RIG_SMALL, "payload=auto,frames", "--quiet"), OK);
+    assert_non_null(strstr(process_output(r), "2 combinations: 1 to run, 1 there already"));
+    assert_int_equal(RIG_RUN(r, "sweep", RIG_SMALL, "payload=auto,frames", "--quiet"), OK);
+    assert_non_null(strstr(process_output(r), "2 combinations: 0 to run, 2 there already"));
+    assert_string_equal(process_ask(r, "SELECT group_concat(json_extract(config, '$.payload'), "
+                                       "' ') FROM run"),
+                        "auto auto frames");
 }
 
 static void a_sweep_goes_on_where_it_was_stopped(void **state)
@@ -195,8 +318,13 @@ int main(void)
         PROCESS_TEST(a_run_goes_on_without_a_lost_worker_if_told_to),
         PROCESS_TEST(ctrl_c_stops_a_run_and_keeps_what_it_has),
         PROCESS_TEST(a_second_ctrl_c_ends_a_run_that_does_not_stop),
-        PROCESS_TEST(a_killed_starter_takes_its_processes_along),
+        PROCESS_TEST(a_killed_starter_takes_its_processes_along_and_its_run_is_failed),
+        PROCESS_TEST(a_starter_killed_at_any_moment_leaves_no_process),
+        PROCESS_TEST(a_run_whose_output_nobody_reads_is_recorded_and_ends_well),
+        PROCESS_TEST(a_query_whose_output_nobody_reads_ends_like_other_tools),
+        PROCESS_TEST(output_that_does_not_fit_the_disk_is_an_error),
         PROCESS_TEST(a_sweep_prints_its_count_and_skips_what_is_there),
+        PROCESS_TEST(a_setting_beside_the_experiment_makes_no_run_again_unless_it_is_varied),
         PROCESS_TEST(a_sweep_goes_on_where_it_was_stopped),
         PROCESS_TEST(a_failed_run_is_recorded_and_the_sweep_goes_on),
     };

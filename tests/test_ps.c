@@ -329,6 +329,12 @@ done:
     ps_client_close(&client);
     return result;
 }
+
+static void note_allocations(struct rig *r)
+{
+    if (r->checkpoints < (int)COUNT_OF(r->noted))
+        r->noted[r->checkpoints] = allocations;
+}
 #endif
 
 /* ZeroMQ takes memory for a message of more than 33 bytes, one per step, and for its queue every
@@ -347,6 +353,32 @@ static void a_step_through_shared_memory_allocates_one_small_message(void **stat
     assert_int_equal(rig_wait(server, 10), OK);
     assert_true(r->worker[0].pushes > 0); /* or nothing was counted */
     assert_true(r->worker[0].pushes <= 310);
+    options_close(&o);
+    rig_close(r);
+#endif
+}
+
+/* The same at the server, for its reply; with vectors so large that others help to update them. */
+static void a_step_of_the_server_allocates_one_small_message(void **state UNUSED)
+{
+#ifdef GRADLAG_SANITIZE
+    skip();
+#else
+    struct rig *r = rig_open(1, 150000);
+    options *o = rig_settings();
+    rig_set(o, "payload", "shm");
+    rig_set(o, "checkpoint", "somewhere");
+    rig_set(o, "checkpoint_every", "10"); /* 100 steps */
+    r->total_samples = 4000;
+    r->at_checkpoint = note_allocations;
+    pid_t server = rig_serve(r, o), trainer = rig_train(r, o, 0, 0);
+    assert_int_equal(rig_wait(trainer, 20), OK);
+    assert_int_equal(rig_wait(server, 20), OK);
+    assert_true(r->checkpoints >= 4);
+    unsigned long taken = r->noted[3] - r->noted[0]; /* in 300 steps */
+    assert_true(taken > 0);                          /* or nothing was counted */
+    if (taken > 310)
+        fail_msg("300 steps took %lu allocations", taken);
     options_close(&o);
     rig_close(r);
 #endif
@@ -431,6 +463,7 @@ int main(void)
         cmocka_unit_test(a_request_to_stop_ends_the_run_cleanly),
         cmocka_unit_test(a_stopped_run_that_cannot_write_its_checkpoint_has_failed),
         cmocka_unit_test(a_step_through_shared_memory_allocates_one_small_message),
+        cmocka_unit_test(a_step_of_the_server_allocates_one_small_message),
         cmocka_unit_test(every_push_of_a_stopped_run_is_recorded),
         cmocka_unit_test(gradients_that_are_not_finite_end_the_run_and_name_the_worker),
         cmocka_unit_test(nothing_is_left_of_an_ipc_endpoint),

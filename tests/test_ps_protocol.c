@@ -327,10 +327,11 @@ static void a_lost_push_is_said_again_and_a_lost_release_is_asked_for(void **sta
     struct rig *r = open_rig(&o, 1, "2");
     channel *c = NULL;
     struct channel_received got;
+    pid_t a = rig_train(r, o, 0, 0); /* forked before ZeroMQ starts its threads here */
     assert_int_equal(channel_bind(&c, r->listen, &(struct channel_options){.timeout_ms = 1000}),
                      OK);
     snprintf(r->endpoint, sizeof r->endpoint, "%s", channel_endpoint(c));
-    pid_t a = rig_train(r, o, 0, 0);
+    r->bound = 1;
     server_expect(c, &got, WIRE_HELLO);
     struct wire_message welcome = {
         .welcome = {.count = 1000, .payload = WIRE_PAYLOAD_FRAMES, .timeout_ms = 2000}};

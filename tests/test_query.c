@@ -1,6 +1,8 @@
 /* Asking a results file: refusals, formats, one number, one run. */
 #include "tests/query_rig.h"
 
+#include "results/question.h"
+
 #include "results/show.h"
 
 #include <math.h>
@@ -147,11 +149,27 @@ static void a_run_is_found_again_finished_ones_first(void **state)
     key = (struct run_key){.experiment = "stale-gradients"};
     assert_int_equal(query_find_run(rig_path, &key, &run, &found), OK);
     assert_int_equal(run.id, 6);
+    key.config = "{\"damping\":\"none\",\"seed\":1}";
+    assert_int_equal(query_find_run(rig_path, &key, &run, &found), OK);
+    assert_true(found);
+    assert_int_equal(run.id, 1);
+    key.config = "{\"damping\":\"none\",\"lr\":1}";
+    assert_int_equal(query_find_run(rig_path, &key, &run, &found), OK);
+    assert_false(found);
     key = (struct run_key){.config_hash = "beef"};
     assert_int_equal(query_find_run(rig_path, &key, &run, &found), OK);
     assert_false(found);
     assert_int_equal(query_find_run("/tmp/gradlag-no-such.db", &key, &run, &found), OK);
     assert_false(found);
+}
+
+static status find(const char *name, int64_t *id)
+{
+    sqlite3 *db = NULL;
+    assert_int_equal(database_open_reader(&db, rig_path), OK);
+    status result = question_run_id(db, name, id);
+    database_close(&db);
+    return result;
 }
 
 static void a_run_is_named_by_id_by_uuid_or_as_the_last(void **state)
@@ -160,15 +178,16 @@ static void a_run_is_named_by_id_by_uuid_or_as_the_last(void **state)
     int64_t id;
     char uuid[16];
     snprintf(uuid, sizeof uuid, "%s", rig_ask("SELECT substr(uuid, 1, 9) FROM run WHERE id = 3"));
-    assert_int_equal(query_resolve_run(rig_path, uuid, &id), OK);
+    assert_int_equal(find(uuid, &id), OK);
     assert_int_equal(id, 3);
-    assert_int_equal(query_resolve_run(rig_path, "4", &id), OK);
+    assert_int_equal(find("4", &id), OK);
     assert_int_equal(id, 4);
-    assert_int_equal(query_resolve_run(rig_path, "last", &id), OK);
+    assert_int_equal(find("last", &id), OK);
     assert_int_equal(id, 6);
-    assert_int_equal(query_resolve_run(rig_path, "x", &id), ERROR_USAGE);
+    assert_int_equal(find("x", &id), ERROR_USAGE);
     rig_assert_error_says("there is no run 'x'");
 }
+
 /* ---- show --------------------------------------------------------------------------------------
  */
 

@@ -99,8 +99,60 @@ static void accuracy_is_averaged_over_the_seeds_of_finished_runs(void **state)
     assert_string_equal(rig_ask("SELECT parameters FROM accuracy_by_workers WHERE arm = 'damped'"),
                         "damping.power=0.5");
     assert_int_equal(ask("accuracy-by-mode-and-workers", QUERY_TABLE, NULL, 0), OK);
-    assert_contains(answer, "stale-gradients  undamped  async  none              4  0.03      2");
+    assert_contains(answer, "stale-gradients  undamped  async  none              4  0.03     32  - "
+                            "                      -      2");
     assert_contains(answer, "0.6       0.1414");
+}
+
+/* One finished run of `settings` and accuracy, with 100 pushes. */
+static void record_with(const char *settings, unsigned batch, double accuracy)
+{
+    int64_t id;
+    struct run_description run = rig_run;
+    run.experiment = run.arm = NULL;
+    run.batch = batch;
+    run.settings = settings;
+    recorder *r = rig_begin(&run, &id);
+    recorder_evaluation(r, &(struct evaluation_record){.updates = 100,
+                                                       .samples = 3200,
+                                                       .seconds = 1,
+                                                       .test_loss = 1,
+                                                       .test_accuracy = accuracy,
+                                                       .validation_loss = NAN,
+                                                       .validation_accuracy = NAN});
+    for (uint64_t i = 0; i < 100; i++) {
+        struct push_record p = rig_push(i);
+        recorder_push(r, &p);
+    }
+    rig_finish(r, &rig_outcome);
+}
+
+static void configurations_that_differ_in_any_setting_are_not_averaged_together(void **state)
+{
+    (void)state;
+    static const char *const questions[] = {"accuracy-by-mode-and-workers", "time-to-accuracy",
+                                            "throughput-against-accuracy", "where-time-goes"};
+    const char *const settings[] = {"accuracy=0.5"};
+    record_with("{\"warmup_epochs\":0,\"batch\":32,\"threads\":1}", 32, 0.5);
+    record_with("{\"warmup_epochs\":0,\"batch\":32,\"threads\":1}", 32, 0.6);
+    record_with("{\"warmup_epochs\":1,\"batch\":32,\"threads\":1}", 32, 0.7);
+    record_with("{\"warmup_epochs\":1,\"batch\":64,\"threads\":1}", 64, 0.8);
+    assert_string_equal(rig_ask("SELECT group_concat(others || ':' || batch || ':' || seeds || ':' "
+                                "|| round(mean_accuracy, 2), ' ') FROM (SELECT * FROM "
+                                "accuracy_by_workers ORDER BY mean_accuracy)"),
+                        "warmup_epochs=0:32:2:0.55 warmup_epochs=1:32:1:0.7 "
+                        "warmup_epochs=1:64:1:0.8");
+    for (size_t i = 0; i < COUNT_OF(questions); i++) {
+        size_t lines = 0;
+        assert_int_equal(
+            ask(questions[i], QUERY_CSV, settings, strcmp(questions[i], "time-to-accuracy") == 0),
+            OK);
+        for (const char *c = answer; (c = strchr(c, '\n')) != NULL; c++) {
+            lines++;
+        }
+        assert_int_equal(lines, 1 + 3); /* a header, and three configurations */
+        assert_contains(answer, "warmup_epochs=1");
+    }
 }
 
 static void damping_is_compared_with_the_undamped_runs_beside_it(void **state)
@@ -119,9 +171,11 @@ static void the_time_to_an_accuracy_is_that_of_the_first_evaluation_above_it(voi
     /* sync: 0.18 0.36 0.54 0.72 0.9 at 0 … 4 s; undamped: one of two gets to 0.6. */
     const char *const settings[] = {"accuracy=0.6"};
     assert_int_equal(ask("time-to-accuracy", QUERY_CSV, settings, 1), OK);
-    assert_contains(answer, "stale-gradients,sync,sync,,4,0.03,1,1,3,,2400,75\n");
-    assert_contains(answer, "stale-gradients,undamped,async,none,4,0.03,3,1,4,,3200,100\n");
-    assert_contains(answer, "stale-gradients,damped,async,polynomial,4,0.03,2,2,3,0,2400,75\n");
+    assert_contains(answer, "stale-gradients,sync,sync,,4,0.03,32,,,1,1,3,,2400,75\n");
+    assert_contains(answer, "stale-gradients,undamped,async,none,4,0.03,32,,,3,1,4,,3200,100\n");
+    assert_contains(
+        answer,
+        "stale-gradients,damped,async,polynomial,4,0.03,32,damping.power=0.5,,2,2,3,0,2400,75\n");
 }
 
 static void the_staleness_histogram_adds_up(void **state)
@@ -139,9 +193,11 @@ static void speed_is_put_beside_accuracy_fastest_first(void **state)
 {
     (void)state;
     assert_int_equal(ask("throughput-against-accuracy", QUERY_CSV, NULL, 0), OK);
-    const char *undamped = strstr(answer, "\n4,undamped,async,none,0.03,2,50,1600,0.6");
-    const char *damped = strstr(answer, "\n4,damped,async,polynomial,0.03,2,25,800,0.8");
-    const char *sync = strstr(answer, "\n4,sync,sync,,0.03,1,12.5,400,0.9,,0,0,stale-gradients\n");
+    const char *undamped = strstr(answer, "\n4,undamped,async,none,0.03,32,,,2,50,1600,0.6");
+    const char *damped =
+        strstr(answer, "\n4,damped,async,polynomial,0.03,32,damping.power=0.5,,2,25,800,0.8");
+    const char *sync =
+        strstr(answer, "\n4,sync,sync,,0.03,32,,,1,12.5,400,0.9,,0,0,stale-gradients\n");
     assert_non_null(undamped);
     assert_non_null(damped);
     assert_non_null(sync);
@@ -161,8 +217,9 @@ static void where_time_goes_tells_the_modes_apart(void **state)
 {
     (void)state;
     assert_int_equal(ask("where-time-goes", QUERY_CSV, NULL, 0), OK);
-    assert_contains(answer, ",damped,async,4,2,200,2250,1750,500,,3,8,");
-    assert_contains(answer, ",sync,sync,4,1,100,1400,1000,,300,,100,");
+    assert_contains(answer,
+                    ",damped,async,4,polynomial,damping.power=0.5,,2,200,2250,1750,500,,3,8,");
+    assert_contains(answer, ",sync,sync,4,,,,1,100,1400,1000,,300,,100,");
 }
 
 static void failures_say_why(void **state)
@@ -279,6 +336,7 @@ int main(void)
         SAMPLE_TEST(every_parameter_of_a_question_is_declared_with_a_default_and_help),
         RIG_TEST(every_named_question_runs_on_a_file_without_runs),
         SAMPLE_TEST(accuracy_is_averaged_over_the_seeds_of_finished_runs),
+        RIG_TEST(configurations_that_differ_in_any_setting_are_not_averaged_together),
         SAMPLE_TEST(damping_is_compared_with_the_undamped_runs_beside_it),
         SAMPLE_TEST(the_time_to_an_accuracy_is_that_of_the_first_evaluation_above_it),
         SAMPLE_TEST(the_staleness_histogram_adds_up),

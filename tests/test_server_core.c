@@ -181,6 +181,30 @@ static void what_a_worker_reads_stays_as_it_is_while_others_push(void **state)
     core_rig_close(&b.rig);
 }
 
+static void a_stale_gradient_is_applied_over_what_it_was_computed_at(void **state)
+{
+    (void)state;
+    struct bench b;
+    bench_open(&b, (struct server_core_options){.workers = 3}, RIG("damping=none"));
+    optimizer *plain = NULL;
+    float theta[4][BENCH_COUNT];
+    struct optimizer_pass pass;
+    assert_int_equal(optimizer_open(&plain, b.rig.settings, BENCH_COUNT), OK);
+    memcpy(theta[0], b.rig.initial, sizeof theta[0]);
+    bench_hello_all(&b);
+    for (unsigned w = 0; w < 3; w++) {
+        unsigned read = b.slot[w];
+        optimizer_apply(plain, theta[w], b.gradient[w], 1, 0.05, theta[0], theta[w + 1], &pass);
+        bench_push(&b, w);
+        assert_memory_equal(bench_latest(&b), theta[w + 1], sizeof theta[0]);
+        assert_true(b.record[0].gap == pass.gap);
+        /* worker 2 is the last that reads version 0 */
+        assert_int_equal(server_core_latest_slot(b.rig.core) == read, w == 2);
+    }
+    optimizer_close(&plain);
+    core_rig_close(&b.rig);
+}
+
 static void lost_workers_give_their_slots_back(void **state)
 {
     (void)state;
@@ -462,6 +486,7 @@ int main(void)
         cmocka_unit_test(the_gap_is_the_rms_distance_to_what_the_worker_read),
         cmocka_unit_test(in_a_regular_round_robin_mean_staleness_is_workers_less_1),
         cmocka_unit_test(what_a_worker_reads_stays_as_it_is_while_others_push),
+        cmocka_unit_test(a_stale_gradient_is_applied_over_what_it_was_computed_at),
         cmocka_unit_test(lost_workers_give_their_slots_back),
         cmocka_unit_test(a_duplicate_repeats_the_reply_and_changes_nothing),
         cmocka_unit_test(a_duplicate_of_a_held_push_waits_with_it),

@@ -64,6 +64,7 @@ static void relu_matches_finite_differences(void **state)
     (void)state;
     check_gradient(with_relu, small, 4, 2e-3, 2e-2);
     check_gradient(with_relu_and_max_pool, small, 4, 2e-3, 2e-2);
+    check_gradient(with_shared_max_pools, small, 4, 2e-3, 2e-2);
 }
 
 static void tanh_matches_finite_differences(void **state)
@@ -106,7 +107,34 @@ static void batch_norm_matches_finite_differences(void **state)
 {
     (void)state;
     check_gradient(with_batch_norm, small, 6, 2e-3, 2e-2);
+    check_gradient(with_shared_batch_norms, small, 6, 2e-3, 2e-2);
     check_gradient(with_residuals, small, 6, 2e-3, 2e-2);
+}
+
+/* On one thread convolutions of a large batch run in parts and show them to batch norm; on two they
+ * run in one, and batch norm is oneDNN's. */
+static void a_batch_in_parts_has_the_gradient_of_the_whole(void **state)
+{
+    (void)state;
+    struct model_kind kind;
+    struct model m = model_of(&kind, with_shared_batch_norms);
+    struct fixture f[2];
+    double apart = 0, length = 0;
+    for (uint32_t i = 0; i < 2; ++i) {
+        const struct backend_options o = {.threads = i + 1};
+        fixture_open_on(&f[i], &o, &m, (struct shape){3, 28, 28}, 24, 3);
+        fixture_step(&f[i], f[i].parameters, f[i].gradient);
+    }
+    for (size_t i = 0; i < f[0].count; ++i) {
+        double difference = (double)f[0].gradient[i] - (double)f[1].gradient[i];
+        apart += difference * difference;
+        length += (double)f[1].gradient[i] * (double)f[1].gradient[i];
+    }
+    if (!(sqrt(apart) < 1e-3 * sqrt(length))) { /* a value near 0 may fall on either side */
+        fail_msg("the gradients are %.2g of their length apart", sqrt(apart / length));
+    }
+    fixture_close(&f[0]);
+    fixture_close(&f[1]);
 }
 
 static void a_value_used_before_and_after_its_activation_counts_twice(void **state)
@@ -334,6 +362,7 @@ int main(void)
         cmocka_unit_test(add_matches_finite_differences),
         cmocka_unit_test(reshape_matches_finite_differences),
         cmocka_unit_test(batch_norm_matches_finite_differences),
+        cmocka_unit_test(a_batch_in_parts_has_the_gradient_of_the_whole),
         cmocka_unit_test(a_value_used_before_and_after_its_activation_counts_twice),
         cmocka_unit_test(layers_of_one_name_share_weights_and_add_gradients),
         cmocka_unit_test(control_flow_may_depend_on_data),

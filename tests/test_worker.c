@@ -7,6 +7,7 @@
 
 #include <malloc.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -106,6 +107,46 @@ static void gradients_are_the_same_bits_in_any_order_and_any_worker(void **state
         assert_int_equal(first.samples, 32);
         rig_close(&a);
         rig_close(&b);
+    }
+}
+
+static double distance(const float *a, const float *b, size_t count)
+{
+    double apart = 0, length = 0;
+    for (size_t i = 0; i < count; ++i) {
+        apart += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
+        length += (double)b[i] * (double)b[i];
+    }
+    return sqrt(apart / length);
+}
+
+/* One thread runs convolutions in parts and batch norm in kernels of our own, two run oneDNN's for
+ * the whole batch: each is the other's reference, at a batch large enough for several parts. */
+static void two_threads_give_the_gradient_of_one(void **state)
+{
+    (void)state;
+    static const char *const models[] = {"softmax", "mlp", "lenet", "cnn", "resnet8"};
+    for (size_t m = 0; m < COUNT_OF(models); ++m) {
+        char set[128];
+        struct rig one, two;
+        struct step_stats stats;
+        snprintf(set, sizeof set, "dataset.samples=200 dataset.size=28 batch=48 model=%s",
+                 models[m]);
+        rig_open(&one, set, 0, 1);
+        strcat(set, " threads=2");
+        rig_open(&two, set, 0, 1);
+        for (uint64_t batch = 0; batch < 2; ++batch) {
+            check(worker_gradient(one.worker, one.parameters, batch, one.gradient, &stats));
+            check(worker_gradient(two.worker, two.parameters, batch, two.gradient, &stats));
+            double apart = distance(two.gradient, one.gradient, one.count);
+            if (!(apart < 1e-5)) {
+                fail_msg("%s: two threads' gradient is %.2g away from one's", models[m], apart);
+            }
+        }
+        check(worker_gradient(two.worker, two.parameters, 1, one.gradient, &stats));
+        assert_memory_equal(one.gradient, two.gradient, one.count * sizeof(float));
+        rig_close(&one);
+        rig_close(&two);
     }
 }
 
@@ -223,6 +264,28 @@ static void augmentation_changes_gradients_and_leaves_evaluation_alone(void **st
     rig_close(&again);
 }
 
+static void a_worker_computes_for_any_shard_what_its_owner_would(void **state)
+{
+    (void)state;
+    static const char *const augment[] = {"none", "standard"};
+    for (size_t i = 0; i < COUNT_OF(augment); ++i) {
+        char text[96];
+        struct rig own, other;
+        struct step_stats stats;
+        worker_shard *shard;
+        snprintf(text, sizeof text, "dataset.samples=300 dataset.size=16 augment=%s", augment[i]);
+        rig_open(&own, text, 2, 3);
+        rig_open(&other, text, 0, 1);
+        check(worker_shard_open(&shard, other.worker, other.settings, 2, 3));
+        check(worker_gradient(own.worker, own.parameters, 7, own.gradient, &stats));
+        check(worker_gradient_as(other.worker, shard, own.parameters, 7, other.gradient, &stats));
+        assert_memory_equal(own.gradient, other.gradient, own.count * sizeof(float));
+        worker_shard_close(&shard);
+        rig_close(&own);
+        rig_close(&other);
+    }
+}
+
 /* On the emulated GPU, which gathers and crops the batch itself. */
 static void a_device_shows_samples_as_the_host_does(void **state)
 {
@@ -333,11 +396,13 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_are_the_same_bits_in_any_order_and_any_worker),
+        cmocka_unit_test(two_threads_give_the_gradient_of_one),
         cmocka_unit_test(workers_and_seeds_differ_in_their_batches),
         cmocka_unit_test(every_model_learns_a_batch_by_heart),
         cmocka_unit_test(evaluation_sees_what_was_learnt),
         cmocka_unit_test(evaluation_is_a_pure_function_of_the_parameters),
         cmocka_unit_test(augmentation_changes_gradients_and_leaves_evaluation_alone),
+        cmocka_unit_test(a_worker_computes_for_any_shard_what_its_owner_would),
         cmocka_unit_test(a_device_shows_samples_as_the_host_does),
         cmocka_unit_test(steps_allocate_nothing),
         cmocka_unit_test(slices_cover_the_vector_without_gaps),

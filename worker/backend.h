@@ -83,6 +83,7 @@ struct op_call {
     backend_buffer *output_gradient;
     backend_buffer *input_gradient[2]; /* NULL: not wanted */
     bool accumulate[2];                /* add to input_gradient[i] instead of writing it */
+    bool complete[2];                  /* no other operation adds to input_gradient[i] after this */
     bool accumulate_weight, accumulate_bias;
 
     size_t weight, bias;    /* offsets into the flat vectors */

@@ -67,6 +67,20 @@ static bool is_lanes(const backend_buffer *b)
     return same;
 }
 
+status cpu_blocked_layout(onednn_layout *out, uint32_t batch, struct shape s)
+{
+    return layout_with_tag(out, batch, s, dnnl_nChw16c);
+}
+
+bool cpu_is_blocked(const backend_buffer *b)
+{
+    onednn_layout l = NULL;
+    bool same =
+        cpu_blocked_layout(&l, b->batch, b->shape) == OK && dnnl_memory_desc_equal(l, b->layout);
+    onednn_layout_close(&l);
+    return same && b->shape.channels % 16 == 0;
+}
+
 /* Without places and padding, a layout blocked by channels is row-major too. */
 static bool is_plain(const backend_buffer *b, onednn_const_layout plain)
 {
@@ -336,6 +350,9 @@ static status op_open(backend *b, const struct op_description *d, backend_buffer
         if (cpu_lanes_pool_fits(d, input[0])) {
             return cpu_lanes_pool_open(c, d, input, out, output);
         }
+        if (cpu_pool16_fits(c, d, input[0])) {
+            return cpu_pool16_open(c, d, input, out, output);
+        }
         return cpu_pool_open(c, d, input, out, output);
     case OP_ACTIVATION:
         return cpu_activation_open(c, d, input, out, output);
@@ -351,8 +368,7 @@ static status op_open(backend *b, const struct op_description *d, backend_buffer
     case OP_CROSS_ENTROPY:
         return cpu_cross_entropy_open(c, d, input, out, output);
     }
-    REQUIRE(!"an operation of a known kind");
-    return ERROR_OTHER;
+    contract_broken("an operation of a known kind", __FILE__, __LINE__, __func__);
 }
 
 static void op_close(backend *b UNUSED, backend_op *op)

@@ -5,8 +5,10 @@
  *   backend_cpu_linear.c       GEMMs in place on the flat vectors
  *   backend_cpu_products.c     the same GEMMs in bf16
  *   backend_cpu_convolution.c  oneDNN convolution, direct algorithm, blocked layouts
+ *   backend_cpu_parts.c        the same convolutions part by part of the batch
  *   backend_cpu_lanes*.c       small convolutions and their pools, the batch in the vector lanes
  *   backend_cpu_simple.c       pools, activations, add, reshape
+ *   backend_cpu_pool16.c       max pooling over 2×2 places, for one thread
  *   backend_cpu_norm*.c        batch norm: oneDNN's; our own for one thread, with the residual sum
  *   backend_cpu_kernels.c      elementwise loops and the loss, which are not worth a primitive
  */
@@ -32,6 +34,14 @@ struct cpu {
     char description[160];
 };
 
+/* Who wants to see what is written to a buffer while it is in the cache: images first to
+ * first + images − 1 of `data`, the whole batch's. A batch is shown from image 0 on, in order, or
+ * not at all. */
+struct cpu_watch {
+    void (*see)(backend_op *who, float *data, size_t first, size_t images); /* NULL: nobody */
+    backend_op *who;
+};
+
 struct backend_buffer {
     struct shape shape;
     uint32_t batch;
@@ -41,6 +51,10 @@ struct backend_buffer {
     size_t count; /* elements including the layout's padding, which is always zero */
     bool plain;   /* row-major in memory */
     struct cpu_reorder *read;
+    bool rectified;                  /* the values are a ReLU's results */
+    bool gradient_rectified;         /* this step's gradient is behind that ReLU already */
+    struct cpu_watch value_watch;    /* on `data` */
+    struct cpu_watch gradient_watch; /* on its gradient, wherever that lies, once complete */
 };
 
 /* Every operation's own struct begins with this. */
@@ -62,6 +76,13 @@ status cpu_plain_layout(onednn_layout *out, uint32_t batch, struct shape s) MUST
 status cpu_any_layout(onednn_layout *out, uint32_t batch, struct shape s) MUST_CHECK;
 /* Row-major vector of `count`. */
 status cpu_vector_layout(onednn_layout *out, uint32_t count) MUST_CHECK;
+/* [batch][channels/16][height][width][16], that most convolutions leave with AVX-512 */
+status cpu_blocked_layout(onednn_layout *out, uint32_t batch, struct shape s) MUST_CHECK;
+/* Whether it is in that layout, without padding. */
+bool cpu_is_blocked(const backend_buffer *b);
+/* Bytes of a result that no longer stays in the cache until it is read: it is better written past
+ * it. */
+enum { CPU_STREAM_ABOVE = 1 << 20 };
 /* A buffer of its own memory in a copy of this layout. */
 status cpu_buffer_new(struct cpu *c, uint32_t batch, struct shape s, onednn_const_layout layout,
                       backend_buffer **out) MUST_CHECK;
@@ -126,8 +147,33 @@ status cpu_products_input(struct cpu *c, struct cpu_products *p, float *input_gr
 status cpu_convolution_open(struct cpu *c, const struct op_description *d,
                             backend_buffer *const in[2], backend_op **out,
                             backend_buffer **output) MUST_CHECK;
+/* A convolution in float32, run part by part. *out is NULL where that is of no use; `whole` is the
+ * same for the whole batch, whose layouts the parts share. */
+struct cpu_parts;
+struct cpu_parts_wish {
+    onednn_const_layout bias; /* or NULL */
+    const struct onednn_window *window;
+    const_dnnl_primitive_attr_t attributes;
+};
+status cpu_parts_open(struct cpu *c, const struct op_description *d,
+                      const struct cpu_parts_wish *wish, const_dnnl_primitive_desc_t whole,
+                      struct cpu_parts **out) MUST_CHECK;
+status cpu_parts_open_backward(struct cpu *c, const struct op_description *d, struct cpu_parts *p,
+                               const struct cpu_parts_wish *wish,
+                               const_dnnl_primitive_desc_t whole) MUST_CHECK;
+/* Whether it was opened for the input gradient too. */
+bool cpu_parts_backward(const struct cpu_parts *p);
+void cpu_parts_close(struct cpu_parts **p);
+status cpu_parts_forward(struct cpu *c, const struct cpu_parts *p, const struct op_call *call,
+                         dnnl_memory_t weights, dnnl_memory_t bias) MUST_CHECK;
+status cpu_parts_backward_data(struct cpu *c, const struct cpu_parts *p, const struct op_call *call,
+                               dnnl_memory_t weights) MUST_CHECK;
 status cpu_pool_open(struct cpu *c, const struct op_description *d, backend_buffer *const in[2],
                      backend_op **out, backend_buffer **output) MUST_CHECK;
+bool cpu_pool16_fits(const struct cpu *c, const struct op_description *d,
+                     const backend_buffer *input);
+status cpu_pool16_open(struct cpu *c, const struct op_description *d, backend_buffer *const in[2],
+                       backend_op **out, backend_buffer **output) MUST_CHECK;
 status cpu_activation_open(struct cpu *c, const struct op_description *d,
                            backend_buffer *const in[2], backend_op **out,
                            backend_buffer **output) MUST_CHECK;

@@ -23,8 +23,9 @@ struct cpu_convolution {
         source_for_weight, gradient, gradient_for_data;
     struct cpu_reorder source_in, weight_in, weight_for_data_in, weight_gradient_out,
         source_gradient_out, source_for_weight_in, gradient_in, gradient_for_data_in;
-    bool own_source;      /* the weight gradient does not take the source of the forward pass */
-    bool shared_gradient; /* the input gradient takes what was made for the weight gradient */
+    struct cpu_parts *parts; /* or NULL: in one run */
+    bool own_source;         /* the weight gradient does not take the source of the forward pass */
+    bool shared_gradient;    /* the input gradient takes what was made for the weight gradient */
 };
 
 /* Opens `block` and `reorder` if the layouts differ. */
@@ -65,6 +66,8 @@ static status forward(struct cpu *c, backend_op *op, const struct op_call *call)
     status result = OK;
     struct cpu_convolution *k = (struct cpu_convolution *)op;
     const float *weight = c->parameters + call->weight;
+    call->output->rectified = op->d.activation == ACTIVATION_RELU;
+    call->output->gradient_rectified = false;
     dnnl_exec_arg_t a[4] = {{DNNL_ARG_SRC, NULL},
                             {DNNL_ARG_WEIGHTS, NULL},
                             {DNNL_ARG_DST, call->output->memory},
@@ -75,6 +78,10 @@ static status forward(struct cpu *c, backend_op *op, const struct op_call *call)
     TRY(bring(c, &k->weight, &k->weight_in, weight, k->weight_plain, &a[1].memory));
     if (k->bias != NULL) {
         TRY(point(k->bias, c->parameters + call->bias));
+    }
+    if (k->parts != NULL) {
+        TRY(cpu_parts_forward(c, k->parts, call, a[1].memory, k->bias));
+        goto done;
     }
     TRY(cpu_execute(c, k->forward, k->bias != NULL ? 4 : 3, a, "a convolution"));
 done:
@@ -138,6 +145,10 @@ static status backward_data(struct cpu *c, struct cpu_convolution *k, const stru
     }
     TRY(point(k->weight_plain, weight));
     TRY(bring(c, &k->weight_for_data, &k->weight_for_data_in, weight, k->weight_plain, &weights));
+    if (cpu_parts_backward(k->parts)) {
+        TRY(cpu_parts_backward_data(c, k->parts, call, weights));
+        goto done;
+    }
     TRY(cpu_target(c, to->data, to->count, call->accumulate[0], &write));
     TRY_DNNL(dnnl_memory_set_data_handle(to->memory, write), "a convolution");
     const dnnl_exec_arg_t a[] = {
@@ -159,7 +170,9 @@ static status backward(struct cpu *c, backend_op *op, const struct op_call *call
     status result = OK;
     struct cpu_convolution *k = (struct cpu_convolution *)op;
     backend_buffer *g = call->output_gradient;
-    cpu_activation_backward(g->data, call->output->data, g->count, op->d.activation);
+    if (!call->output->gradient_rectified) {
+        cpu_activation_backward(g->data, call->output->data, g->count, op->d.activation);
+    }
     TRY(backward_weights(c, k, call));
     if (call->input_gradient[0] != NULL) {
         TRY(backward_data(c, k, call));
@@ -174,6 +187,7 @@ static void close_convolution(backend_op *op)
     cpu_primitive_free(&k->forward);
     cpu_primitive_free(&k->backward_data);
     cpu_primitive_free(&k->backward_weights);
+    cpu_parts_close(&k->parts);
     cpu_memory_free(&k->weight_plain);
     cpu_memory_free(&k->bias);
     cpu_memory_free(&k->bias_gradient);
@@ -315,6 +329,12 @@ static status open_backward_data(struct cpu *c, struct cpu_convolution *k, const
         TRY(bridge(c, destination, chosen, chosen, &k->gradient_for_data,
                    &k->gradient_for_data_in));
     }
+    if (k->parts != NULL && k->source_gradient_out.primitive == NULL &&
+        k->gradient_for_data_in.primitive == NULL) {
+        const struct cpu_parts_wish wish = {.window = &l->window};
+        TRY(cpu_parts_open_backward(c, &k->op.d, k->parts, &wish, p));
+        goto done;
+    }
     TRY(cpu_primitive_new(&p, &k->backward_data, what));
 done:
     if (p != NULL) {
@@ -370,6 +390,10 @@ status cpu_convolution_open(struct cpu *c, const struct op_description *d,
         TRY(cpu_memory_new(c, l.bias, &k->bias));
         TRY(cpu_memory_new(c, l.bias, &k->bias_gradient));
     }
+    if (k->source_in.primitive == NULL) {
+        const struct cpu_parts_wish wish = {l.bias, &l.window, attributes};
+        TRY(cpu_parts_open(c, d, &wish, p, &k->parts));
+    }
     onednn_const_layout destination = cpu_chosen(p, dnnl_query_dst_md);
     TRY(cpu_buffer_new(c, d->batch, d->output, destination, output));
     if (training) {
@@ -378,7 +402,9 @@ status cpu_convolution_open(struct cpu *c, const struct op_description *d,
             TRY(open_backward_data(c, k, &l, p, in[0]->layout, destination));
         }
     }
-    TRY(cpu_primitive_new(&p, &k->forward, "a convolution"));
+    if (k->parts == NULL) {
+        TRY(cpu_primitive_new(&p, &k->forward, "a convolution"));
+    }
     *out = &k->op;
     k = NULL;
 done:

@@ -5,129 +5,233 @@
  * primitive this saves a pass over the input for the variance, and the sum's passes.
  */
 #include "worker/backend_cpu.h"
-#include "worker/vector.h"
+#include "worker/vector_line.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { WIDTH = 16, STREAMS = 4 };
+enum { WIDTH = VECTOR_LANES, STREAMS = 4 };
 
 struct norm16 {
     backend_op op;
     size_t images, blocks, places; /* blocks of 16 channels */
-    /* [channels]; scale and shift: y = scale·x + shift */
-    float *mean, *inverse, *scale, *shift;
+    bool streamed;                 /* results are too large to stay in the cache */
+    /* [channels]; y = scale·x + shift, dx = scale·g + slope·x + constant */
+    float *mean, *inverse, *scale, *shift, *slope, *constant;
+    /* [channels]: sums over the batch, and of what else the pass sums. Where convolutions show
+     * their results part by part, these are taken while a part is in the cache. */
+    double *sum, *other;
+    const backend_buffer *watched;        /* the input whose values are shown, or NULL */
+    size_t seen;                          /* images of it */
+    const backend_buffer *input, *output; /* of the last forward */
+    const float *gradient;                /* the output's gradient as it is shown */
+    size_t gradient_seen;                 /* images of it */
 };
 
-static bool is_blocked(const backend_buffer *b)
-{
-    const dnnl_dims_t dimensions = {b->batch, b->shape.channels, b->shape.height, b->shape.width};
-    onednn_layout l = NULL;
-    bool same = onednn_layout_open(&l, 4, dimensions, dnnl_f32, dnnl_nChw16c) == dnnl_success &&
-                dnnl_memory_desc_equal(l, b->layout);
-    onednn_layout_close(&l);
-    return same && b->shape.channels % WIDTH == 0;
-}
+/* What the pass forwards knows of one block. */
+struct forward {
+    const float *scale, *shift;
+    bool relu, streamed;
+};
+
+/* What the passes backwards know of one block. Where a ReLU follows directly, whether it let a
+ * value through is worked out again from x: that is cheaper than to read or write another array. */
+struct backward {
+    const float *mean, *scale, *shift, *slope, *constant;
+    float low; /* the gradient counts where scale·x + shift is above this */
+    bool streamed;
+};
 
 bool cpu_norm16_fits(const struct cpu *c, const backend_buffer *input)
 {
-    return c->threads == 1 && is_blocked(input);
+    return c->threads == 1 && cpu_is_blocked(input);
 }
 
 /* ---- passes over one image's block of 16 channels
  * ------------------------------------------------- */
+
+/* Lines are asked for ahead of use: the hardware alone keeps too few under way. */
+VECTOR_INLINE void ask_ahead(const float *x)
+{
+    enum { AHEAD = 8 * WIDTH };
+    __builtin_prefetch(x + AHEAD);
+}
+
+/* Four running pairs of sums, so that one addition need not wait for the one before. */
+struct sums {
+    vector_line first[STREAMS], second[STREAMS];
+};
+
+static void add_sums(const struct sums *s, double *restrict first, double *restrict second)
+{
+    const vector_line a = (s->first[0] + s->first[1]) + (s->first[2] + s->first[3]);
+    const vector_line b = (s->second[0] + s->second[1]) + (s->second[2] + s->second[3]);
+    for (int i = 0; i < WIDTH; ++i) {
+        first[i] += (double)a[i];
+        second[i] += (double)b[i];
+    }
+}
+
+VECTOR_INLINE void add_moments(struct sums *s, int k, const float *x, const vector_line *around)
+{
+    vector_line v;
+    vector_load(&v, x);
+    ask_ahead(x);
+    v -= *around;
+    s->first[k] += v;
+    s->second[k] += v * v;
+}
 
 /* Adds Σ(x − around) and Σ(x − around)² per channel. */
 VECTOR_CLONES
 static void moments(const float *restrict x, size_t places, const float *restrict around,
                     double *restrict sum, double *restrict square)
 {
-    float s[STREAMS][WIDTH] = {{0}}, q[STREAMS][WIDTH] = {{0}};
+    struct sums s = {0};
+    vector_line middle;
     size_t p = 0;
+    vector_load(&middle, around);
     for (; p + STREAMS <= places; p += STREAMS) {
         for (int k = 0; k < STREAMS; ++k) {
-            for (int i = 0; i < WIDTH; ++i) {
-                float v = x[(p + (size_t)k) * WIDTH + (size_t)i] - around[i];
-                s[k][i] += v;
-                q[k][i] += v * v;
-            }
+            add_moments(&s, k, x + (p + (size_t)k) * WIDTH, &middle);
         }
     }
     for (; p < places; ++p) {
-        for (int i = 0; i < WIDTH; ++i) {
-            float v = x[p * WIDTH + (size_t)i] - around[i];
-            s[0][i] += v;
-            q[0][i] += v * v;
-        }
+        add_moments(&s, 0, x + p * WIDTH, &middle);
     }
-    for (int i = 0; i < WIDTH; ++i) {
-        sum[i] += (double)((s[0][i] + s[1][i]) + (s[2][i] + s[3][i]));
-        square[i] += (double)((q[0][i] + q[1][i]) + (q[2][i] + q[3][i]));
+    add_sums(&s, sum, square);
+}
+
+VECTOR_INLINE void normalise_loop(const float *restrict x, const float *restrict other,
+                                  size_t places, const struct forward *restrict k,
+                                  float *restrict y, bool streamed)
+{
+    vector_line scale, shift;
+    const vector_mask relu = (vector_mask){0} - (int32_t)k->relu; /* all bits or none */
+    vector_load(&scale, k->scale);
+    vector_load(&shift, k->shift);
+    for (size_t p = 0; p < places; ++p) {
+        vector_line v, o;
+        vector_load(&v, x + p * WIDTH);
+        ask_ahead(x + p * WIDTH);
+        v = v * scale + shift;
+        if (other != NULL) {
+            vector_load(&o, other + p * WIDTH);
+            ask_ahead(other + p * WIDTH);
+            v += o;
+        }
+        v = (vector_line)((vector_mask)v & ~(relu & (v < 0)));
+        vector_store(y + p * WIDTH, &v, streamed);
     }
 }
 
 VECTOR_CLONES
 static void normalise(const float *restrict x, const float *restrict other, size_t places,
-                      const float *restrict scale, const float *restrict shift, bool relu,
-                      float *restrict y)
+                      const struct forward *restrict k, float *restrict y)
 {
-    float low = relu ? 0 : -INFINITY;
-    for (size_t p = 0; p < places; ++p) {
-        for (size_t i = 0; i < WIDTH; ++i) {
-            float v = x[p * WIDTH + i] * scale[i] + shift[i];
-            v += other != NULL ? other[p * WIDTH + i] : 0;
-            y[p * WIDTH + i] = v < low ? low : v;
-        }
+    if (other == NULL && k->streamed) {
+        normalise_loop(x, NULL, places, k, y, true);
+    } else if (other == NULL) {
+        normalise_loop(x, NULL, places, k, y, false);
+    } else {
+        normalise_loop(x, other, places, k, y, k->streamed);
     }
 }
 
-/* g ← g where the activation's result y was positive. */
-VECTOR_CLONES
-static void mask(float *restrict g, const float *restrict y, size_t count)
-{
-    for (size_t i = 0; i < count; ++i) {
-        g[i] = y[i] > 0 ? g[i] : 0;
-    }
-}
-
-/* What the passes backwards know of one block. Where a ReLU follows directly, whether it let a
- * value through is worked out again from x: that is cheaper than to read or write another array. */
-struct backward {
-    const float *mean, *scale, *shift;
-    float slope[WIDTH], constant[WIDTH];
-    float low; /* the gradient counts where scale·x + shift is above this */
+/* What the passes backwards load of one block. */
+struct backward_lines {
+    vector_line mean, scale, shift, slope, constant, low;
 };
 
-/* Adds Σg and Σg(x − mean) per channel. */
-VECTOR_CLONES
-static void gradient_moments(const float *restrict g, const float *restrict x, size_t places,
-                             const struct backward *restrict k, double *restrict sum,
-                             double *restrict product)
+VECTOR_INLINE void load_backward(struct backward_lines *l, const struct backward *restrict k)
 {
-    const float *restrict mean = k->mean, *restrict scale = k->scale, *restrict shift = k->shift;
-    float s[STREAMS][WIDTH] = {{0}}, q[STREAMS][WIDTH] = {{0}}, low = k->low;
+    vector_load(&l->mean, k->mean);
+    vector_load(&l->scale, k->scale);
+    vector_load(&l->shift, k->shift);
+    vector_load(&l->slope, k->slope);
+    vector_load(&l->constant, k->constant);
+    l->low = (vector_line){0} + k->low;
+}
+
+/* g where the ReLU right after this batch norm let its value through. */
+VECTOR_INLINE void let_through(vector_line *g, const vector_line *x, const struct backward_lines *l)
+{
+    *g = (vector_line)((vector_mask)*g & (*x * l->scale + l->shift > l->low));
+}
+
+VECTOR_INLINE void add_gradient_moments(struct sums *s, int j, float *g, const float *x,
+                                        const float *y, const struct backward_lines *l)
+{
+    vector_line h, v, result;
+    vector_load(&h, g);
+    vector_load(&v, x);
+    ask_ahead(g);
+    ask_ahead(x);
+    if (y != NULL) {
+        vector_load(&result, y);
+        ask_ahead(y);
+        h = (vector_line)((vector_mask)h & (result > 0));
+        vector_store(g, &h, false);
+    } else {
+        let_through(&h, &v, l);
+    }
+    s->first[j] += h;
+    s->second[j] += h * (v - l->mean);
+}
+
+VECTOR_INLINE void gradient_moments_loop(float *restrict g, const float *restrict x,
+                                         const float *restrict y, size_t places,
+                                         const struct backward_lines *l, struct sums *s)
+{
     size_t p = 0;
     for (; p + STREAMS <= places; p += STREAMS) {
         for (int j = 0; j < STREAMS; ++j) {
-            for (int i = 0; i < WIDTH; ++i) {
-                size_t at = (p + (size_t)j) * WIDTH + (size_t)i;
-                float h = x[at] * scale[i] + shift[i] > low ? g[at] : 0;
-                s[j][i] += h;
-                q[j][i] += h * (x[at] - mean[i]);
-            }
+            size_t at = (p + (size_t)j) * WIDTH;
+            add_gradient_moments(s, j, g + at, x + at, y != NULL ? y + at : NULL, l);
         }
     }
     for (; p < places; ++p) {
-        for (int i = 0; i < WIDTH; ++i) {
-            size_t at = p * WIDTH + (size_t)i;
-            float h = x[at] * scale[i] + shift[i] > low ? g[at] : 0;
-            s[0][i] += h;
-            q[0][i] += h * (x[at] - mean[i]);
-        }
+        size_t at = p * WIDTH;
+        add_gradient_moments(s, 0, g + at, x + at, y != NULL ? y + at : NULL, l);
     }
-    for (int i = 0; i < WIDTH; ++i) {
-        sum[i] += (double)((s[0][i] + s[1][i]) + (s[2][i] + s[3][i]));
-        product[i] += (double)((q[0][i] + q[1][i]) + (q[2][i] + q[3][i]));
+}
+
+/* Adds Σg and Σg(x − mean) per channel. With y, the result of a sum and its ReLU, g is first set to
+ * zero where that let nothing through. */
+VECTOR_CLONES
+static void gradient_moments(float *restrict g, const float *restrict x, const float *restrict y,
+                             size_t places, const struct backward *restrict k, double *restrict sum,
+                             double *restrict product)
+{
+    struct sums s = {0};
+    struct backward_lines l;
+    load_backward(&l, k);
+    if (y != NULL) {
+        gradient_moments_loop(g, x, y, places, &l, &s);
+    } else {
+        gradient_moments_loop(g, x, NULL, places, &l, &s);
+    }
+    add_sums(&s, sum, product);
+}
+
+VECTOR_INLINE void spread_loop(const float *restrict g, const float *restrict x, size_t places,
+                               const struct backward_lines *l, bool accumulate, bool streamed,
+                               float *restrict to)
+{
+    for (size_t p = 0; p < places; ++p) {
+        vector_line h, v, before;
+        size_t at = p * WIDTH;
+        vector_load(&h, g + at);
+        vector_load(&v, x + at);
+        ask_ahead(g + at);
+        ask_ahead(x + at);
+        let_through(&h, &v, l);
+        v = (h * l->scale + v * l->slope) + l->constant;
+        if (accumulate) {
+            vector_load(&before, to + at);
+            v = before + v;
+        }
+        vector_store(to + at, &v, streamed);
     }
 }
 
@@ -136,16 +240,14 @@ VECTOR_CLONES
 static void spread(const float *restrict g, const float *restrict x, size_t places,
                    const struct backward *restrict k, bool accumulate, float *restrict to)
 {
-    const float *restrict scale = k->scale, *restrict shift = k->shift;
-    const float *restrict slope = k->slope, *restrict constant = k->constant;
-    float low = k->low;
-    for (size_t p = 0; p < places; ++p) {
-        for (size_t i = 0; i < WIDTH; ++i) {
-            size_t at = p * WIDTH + i;
-            float h = x[at] * scale[i] + shift[i] > low ? g[at] : 0;
-            float v = (h * scale[i] + x[at] * slope[i]) + constant[i];
-            to[at] = accumulate ? to[at] + v : v;
-        }
+    struct backward_lines l;
+    load_backward(&l, k);
+    if (accumulate) {
+        spread_loop(g, x, places, &l, true, false, to);
+    } else if (k->streamed) {
+        spread_loop(g, x, places, &l, false, true, to);
+    } else {
+        spread_loop(g, x, places, &l, false, false, to);
     }
 }
 
@@ -157,53 +259,94 @@ static size_t place_of(const struct norm16 *k, size_t image, size_t block)
     return (image * k->blocks + block) * k->places * WIDTH;
 }
 
+/* A value of each channel itself, so that a large mean does not swamp the variance. */
+static const float *middle_of(const struct norm16 *k, const float *x, size_t block)
+{
+    return x + place_of(k, 0, block);
+}
+
+static void forget_sums(struct norm16 *k)
+{
+    memset(k->sum, 0, k->blocks * WIDTH * sizeof *k->sum);
+    memset(k->other, 0, k->blocks * WIDTH * sizeof *k->other);
+}
+
+/* Takes the sums of images `first` on, the first ones anew. */
+static void see_values(backend_op *op, float *x, size_t first, size_t images)
+{
+    struct norm16 *k = (struct norm16 *)op;
+    if (first == 0) {
+        forget_sums(k);
+    }
+    for (size_t n = first; n < first + images; ++n) {
+        for (size_t b = 0; b < k->blocks; ++b) {
+            moments(x + place_of(k, n, b), k->places, middle_of(k, x, b), k->sum + b * WIDTH,
+                    k->other + b * WIDTH);
+        }
+    }
+    k->seen = first + images;
+}
+
 static void batch_statistics(struct norm16 *k, const float *x, size_t block, float *variance)
 {
-    double sum[WIDTH] = {0}, square[WIDTH] = {0}, count = (double)(k->images * k->places);
-    /* Around a value of the channel itself, so that a large mean does not swamp the variance. */
-    const float *around = x + place_of(k, 0, block);
-    for (size_t n = 0; n < k->images; ++n) {
-        moments(x + place_of(k, n, block), k->places, around, sum, square);
+    double count = (double)(k->images * k->places);
+    const float *around = middle_of(k, x, block);
+    for (size_t i = 0; i < WIDTH; ++i) {
+        size_t at = block * WIDTH + i;
+        double mean = k->sum[at] / count, spread_out = k->other[at] / count - mean * mean;
+        k->mean[at] = (float)((double)around[i] + mean);
+        variance[i] = spread_out > 0 ? (float)spread_out : 0;
+    }
+}
+
+/* Mean, variance and what follows from them, of one block. */
+static void settle_block(struct cpu *c, struct norm16 *k, const struct op_call *call, size_t b)
+{
+    float variance[WIDTH];
+    size_t first = b * WIDTH;
+    bool given = k->op.d.flags & OP_GIVEN_STATISTICS;
+    if (given) {
+        memcpy(k->mean + first, call->mean + first, sizeof variance);
+        memcpy(variance, call->variance + first, sizeof variance);
+    } else {
+        batch_statistics(k, call->input[0]->data, b, variance);
+    }
+    if (!given && call->mean != NULL) {
+        memcpy(call->mean + first, k->mean + first, sizeof variance);
+        memcpy(call->variance + first, variance, sizeof variance);
     }
     for (size_t i = 0; i < WIDTH; ++i) {
-        double mean = sum[i] / count, spread_out = square[i] / count - mean * mean;
-        k->mean[block * WIDTH + i] = (float)((double)around[i] + mean);
-        variance[i] = spread_out > 0 ? (float)spread_out : 0;
+        size_t at = first + i;
+        k->inverse[at] = 1 / sqrtf(variance[i] + BATCH_NORM_EPSILON);
+        k->scale[at] = c->parameters[call->weight + at] * k->inverse[at];
+        k->shift[at] = c->parameters[call->bias + at] - k->mean[at] * k->scale[at];
     }
 }
 
 static status forward(struct cpu *c, backend_op *op, const struct op_call *call)
 {
     struct norm16 *k = (struct norm16 *)op;
-    const float *x = call->input[0]->data;
+    float *x = call->input[0]->data;
     const float *other = op->d.flags & OP_RESIDUAL ? call->input[1]->data : NULL;
-    bool given = op->d.flags & OP_GIVEN_STATISTICS;
+    bool seen = k->watched == call->input[0] && k->seen == k->images;
+    if (!seen && !(op->d.flags & OP_GIVEN_STATISTICS)) {
+        see_values(op, x, 0, k->images);
+    }
     for (size_t b = 0; b < k->blocks; ++b) {
-        float variance[WIDTH];
-        size_t first = b * WIDTH;
-        if (given) {
-            memcpy(k->mean + first, call->mean + first, sizeof variance);
-            memcpy(variance, call->variance + first, sizeof variance);
-        } else {
-            batch_statistics(k, x, b, variance);
-        }
-        if (!given && call->mean != NULL) {
-            memcpy(call->mean + first, k->mean + first, sizeof variance);
-            memcpy(call->variance + first, variance, sizeof variance);
-        }
-        for (size_t i = 0; i < WIDTH; ++i) {
-            size_t at = first + i;
-            k->inverse[at] = 1 / sqrtf(variance[i] + BATCH_NORM_EPSILON);
-            k->scale[at] = c->parameters[call->weight + at] * k->inverse[at];
-            k->shift[at] = c->parameters[call->bias + at] - k->mean[at] * k->scale[at];
-        }
-        for (size_t n = k->images; n-- > 0;) { /* the last images are still in the cache */
-            size_t at = place_of(k, n, b);
-            normalise(x + at, other != NULL ? other + at : NULL, k->places, k->scale + first,
-                      k->shift + first, op->d.activation == ACTIVATION_RELU,
+        settle_block(c, k, call, b);
+    }
+    for (size_t n = k->images; n-- > 0;) { /* the last images are still in the cache */
+        for (size_t b = 0; b < k->blocks; ++b) {
+            size_t at = place_of(k, n, b), first = b * WIDTH;
+            const struct forward p = {k->scale + first, k->shift + first,
+                                      op->d.activation == ACTIVATION_RELU, k->streamed};
+            normalise(x + at, other != NULL ? other + at : NULL, k->places, &p,
                       call->output->data + at);
         }
     }
+    k->input = call->input[0];
+    k->output = call->output;
+    k->seen = k->gradient_seen = 0;
     return OK;
 }
 
@@ -212,41 +355,52 @@ static void store(float *to, double value, bool accumulate)
     *to = accumulate ? *to + (float)value : (float)value;
 }
 
-/* With m = images·places: dx = s(g − Σg/m − (x − mean)·inverse²·Σg(x − mean)/m), s = γ·inverse. */
-static void backward_block(struct cpu *c, struct norm16 *k, const struct op_call *call, size_t b)
+static struct backward backward_of(const struct norm16 *k, size_t block)
 {
-    float *g = call->output_gradient->data;
-    const float *x = call->input[0]->data;
-    size_t first = b * WIDTH;
-    double sum[WIDTH] = {0}, product[WIDTH] = {0}, count = (double)(k->images * k->places);
-    bool relu = k->op.d.activation == ACTIVATION_RELU, summed = k->op.d.flags & OP_RESIDUAL;
-    struct backward p = {k->mean + first,
-                         k->scale + first,
-                         k->shift + first,
-                         {0},
-                         {0},
-                         relu && !summed ? 0 : -INFINITY};
-    for (size_t n = 0; n < k->images; ++n) {
-        size_t at = place_of(k, n, b);
-        if (relu && summed) {
-            mask(g + at, call->output->data + at, k->places * WIDTH);
+    size_t first = block * WIDTH;
+    bool masked = k->op.d.activation == ACTIVATION_RELU && !(k->op.d.flags & OP_RESIDUAL);
+    return (struct backward){.mean = k->mean + first,
+                             .scale = k->scale + first,
+                             .shift = k->shift + first,
+                             .slope = k->slope + first,
+                             .constant = k->constant + first,
+                             .low = masked ? 0 : -INFINITY,
+                             .streamed = k->streamed};
+}
+
+/* Takes the sums of the gradients of images `first` on, the first ones anew, and brings those of a
+ * residual sum behind its ReLU. */
+static void see_gradient(backend_op *op, float *g, size_t first, size_t images)
+{
+    struct norm16 *k = (struct norm16 *)op;
+    bool masked = op->d.activation == ACTIVATION_RELU && op->d.flags & OP_RESIDUAL;
+    if (first == 0) {
+        forget_sums(k);
+    }
+    for (size_t n = first; n < first + images; ++n) {
+        for (size_t b = 0; b < k->blocks; ++b) {
+            const struct backward p = backward_of(k, b);
+            size_t at = place_of(k, n, b);
+            gradient_moments(g + at, k->input->data + at, masked ? k->output->data + at : NULL,
+                             k->places, &p, k->sum + b * WIDTH, k->other + b * WIDTH);
         }
-        gradient_moments(g + at, x + at, k->places, &p, sum, product);
     }
-    for (size_t i = 0; i < WIDTH; ++i) {
-        size_t at = first + i;
-        double inverse = (double)k->inverse[at], scale = (double)k->scale[at];
-        store(&c->gradient[call->weight + at], product[i] * inverse, call->accumulate_weight);
-        store(&c->gradient[call->bias + at], sum[i], call->accumulate_bias);
-        double slope = -scale * inverse * inverse * product[i] / count;
-        p.slope[i] = (float)slope;
-        p.constant[i] = (float)(-scale * sum[i] / count - slope * (double)k->mean[at]);
-    }
-    /* Backwards: the last images are still in the cache. */
-    for (size_t n = k->images; call->input_gradient[0] != NULL && n-- > 0;) {
-        size_t at = place_of(k, n, b);
-        spread(g + at, x + at, k->places, &p, call->accumulate[0],
-               call->input_gradient[0]->data + at);
+    k->gradient = g;
+    k->gradient_seen = first + images;
+}
+
+/* With m = images·places: dx = s(g − Σg/m − (x − mean)·inverse²·Σg(x − mean)/m), s = γ·inverse. */
+static void settle_gradient(struct cpu *c, struct norm16 *k, const struct op_call *call)
+{
+    double count = (double)(k->images * k->places);
+    for (size_t i = 0; i < k->blocks * WIDTH; ++i) {
+        double inverse = (double)k->inverse[i], scale = (double)k->scale[i];
+        double sum = k->sum[i], product = k->other[i];
+        store(&c->gradient[call->weight + i], product * inverse, call->accumulate_weight);
+        store(&c->gradient[call->bias + i], sum, call->accumulate_bias);
+        double slope = -scale * inverse * inverse * product / count;
+        k->slope[i] = (float)slope;
+        k->constant[i] = (float)(-scale * sum / count - slope * (double)k->mean[i]);
     }
 }
 
@@ -254,8 +408,20 @@ static status backward(struct cpu *c, backend_op *op, const struct op_call *call
 {
     struct norm16 *k = (struct norm16 *)op;
     backend_buffer *g = call->output_gradient, *other = call->input_gradient[1];
-    for (size_t b = 0; b < k->blocks; ++b) {
-        backward_block(c, k, call, b);
+    const float *x = call->input[0]->data;
+    if (k->gradient_seen != k->images || k->gradient != g->data) {
+        see_gradient(op, g->data, 0, k->images);
+    }
+    k->gradient_seen = 0;
+    settle_gradient(c, k, call);
+    /* Backwards: the last images are still in the cache. */
+    for (size_t n = k->images; call->input_gradient[0] != NULL && n-- > 0;) {
+        for (size_t b = 0; b < k->blocks; ++b) {
+            const struct backward p = backward_of(k, b);
+            size_t at = place_of(k, n, b);
+            spread(g->data + at, x + at, k->places, &p, call->accumulate[0],
+                   call->input_gradient[0]->data + at);
+        }
     }
     if (other != NULL && other != g) {
         if (call->accumulate[1]) {
@@ -274,7 +440,21 @@ static void close_norm(backend_op *op)
     memory_free(k->inverse);
     memory_free(k->scale);
     memory_free(k->shift);
+    memory_free(k->slope);
+    memory_free(k->constant);
+    memory_free(k->sum);
+    memory_free(k->other);
     memory_free(k);
+}
+
+/* A buffer shows itself to one operation; others take their sums in a pass of their own. */
+static void watch(struct norm16 *k, backend_buffer *input, backend_buffer *output)
+{
+    if (!(k->op.d.flags & OP_GIVEN_STATISTICS) && input->value_watch.see == NULL) {
+        input->value_watch = (struct cpu_watch){see_values, &k->op};
+        k->watched = input;
+    }
+    output->gradient_watch = (struct cpu_watch){see_gradient, &k->op};
 }
 
 status cpu_norm16_open(struct cpu *c, const struct op_description *d, backend_buffer *const in[2],
@@ -287,11 +467,15 @@ status cpu_norm16_open(struct cpu *c, const struct op_description *d, backend_bu
     k->images = d->batch;
     k->blocks = d->input.channels / WIDTH;
     k->places = (size_t)d->input.height * d->input.width;
-    float **vectors[] = {&k->mean, &k->inverse, &k->scale, &k->shift};
+    k->streamed = in[0]->count * sizeof(float) > CPU_STREAM_ABOVE;
+    float **vectors[] = {&k->mean, &k->inverse, &k->scale, &k->shift, &k->slope, &k->constant};
     for (size_t i = 0; i < COUNT_OF(vectors); ++i) {
         TRY(memory_new(vectors[i], d->input.channels, sizeof(float), "a layer"));
     }
+    TRY(memory_new(&k->sum, d->input.channels, sizeof(double), "a layer"));
+    TRY(memory_new(&k->other, d->input.channels, sizeof(double), "a layer"));
     TRY(cpu_buffer_new(c, d->batch, d->output, in[0]->layout, output));
+    watch(k, in[0], *output);
     *out = &k->op;
     k = NULL;
 done:

@@ -280,6 +280,20 @@ done:
     return result;
 }
 
+void dataset_describe_made_up(const options *o, float scale, float shift, struct dataset *out)
+{
+    uint32_t samples = (uint32_t)options_integer(o, "dataset.samples");
+    out->classes = (uint32_t)options_integer(o, "dataset.classes");
+    out->channels = (uint32_t)options_integer(o, "dataset.channels");
+    out->height = out->width = (uint32_t)options_integer(o, "dataset.size");
+    out->count[SPLIT_TRAIN] = samples;
+    out->count[SPLIT_VALIDATION] = out->count[SPLIT_TEST] = (samples + 3) / 4;
+    for (uint32_t c = 0; c < out->channels; c++) {
+        out->scale[c] = scale;
+        out->shift[c] = shift;
+    }
+}
+
 void dataset_draw_labels(const struct dataset *d, enum dataset_split split, uint64_t seed,
                          uint32_t *labels)
 {

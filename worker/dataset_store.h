@@ -24,6 +24,9 @@ typedef status (*dataset_fill)(void *context, const struct dataset *shape,
 status dataset_store_load(struct dataset *d, const char *name, const char *identity,
                           dataset_fill fill, void *context) MUST_CHECK;
 
+/* Shape and counts of a made-up dataset, from its keys dataset.classes, .channels, .size and
+ * .samples; every channel's bytes are scaled alike. */
+void dataset_describe_made_up(const options *o, float scale, float shift, struct dataset *out);
 /* Labels of a made-up split: classes as even as can be, in random order (a shard is every W-th
  * sample, so labels in turn would give a worker only some of the classes). Not for splits read from
  * files. */

@@ -56,6 +56,13 @@ dnnl_status_t onednn_layout_copy(onednn_layout *out, onednn_const_layout from)
     return dnnl_memory_desc_clone(out, from);
 }
 
+dnnl_status_t onednn_layout_part(onednn_layout *out, onednn_const_layout whole,
+                                 const dnnl_dims_t dimensions)
+{
+    const dnnl_dims_t start = {0};
+    return dnnl_memory_desc_create_submemory(out, whole, dimensions, start);
+}
+
 dnnl_status_t onednn_convolution_forward(dnnl_primitive_desc_t *out, dnnl_engine_t engine,
                                          dnnl_prop_kind_t kind, onednn_const_layout source,
                                          onednn_const_layout weights, onednn_const_layout bias,
@@ -182,6 +189,14 @@ dnnl_status_t onednn_layout_copy(onednn_layout *out, onednn_const_layout from)
     *l = *from;
     *out = l;
     return dnnl_success;
+}
+
+dnnl_status_t onednn_layout_part(onednn_layout *out, onednn_const_layout whole,
+                                 const dnnl_dims_t dimensions)
+{
+    const dnnl_dims_t start = {0};
+    dnnl_status_t s = onednn_layout_copy(out, whole);
+    return s != dnnl_success ? s : dnnl_memory_desc_init_submemory(*out, whole, dimensions, start);
 }
 
 /* Makes the primitive descriptor once the operation descriptor is there. */

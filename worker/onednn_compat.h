@@ -24,6 +24,9 @@ enum { ONEDNN_NORM_BACKWARD_TAKES_SHIFT = 1 };
 dnnl_status_t onednn_layout_open(onednn_layout *out, int rank, const dnnl_dims_t dimensions,
                                  dnnl_data_type_t type, dnnl_format_tag_t tag);
 dnnl_status_t onednn_layout_copy(onednn_layout *out, onednn_const_layout from);
+/* Of the first `dimensions` elements of a tensor, with its strides. */
+dnnl_status_t onednn_layout_part(onednn_layout *out, onednn_const_layout whole,
+                                 const dnnl_dims_t dimensions);
 void onednn_layout_close(onednn_layout *l);
 
 /* Threads of the calling thread's oneDNN calls; no effect where its runtime cannot be told. */

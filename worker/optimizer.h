@@ -18,6 +18,7 @@
 #ifndef GRADLAG_WORKER_OPTIMIZER_H
 #define GRADLAG_WORKER_OPTIMIZER_H
 
+#include "worker/crew.h"
 #include "worker/registry.h"
 #include "worker/vector.h"
 
@@ -36,7 +37,7 @@ struct optimizer_rates { /* float32, rounded once, so that every caller computes
 
 enum { OPTIMIZER_LANES = VECTOR_LANES };
 
-/* One pass over `count` elements; out may be in, state_out may be state_in. */
+/* One pass over `count` elements; out may be in or read_at, state_out may be state_in. */
 struct optimizer_call {
     struct optimizer_rates rates;
     size_t count;
@@ -60,10 +61,13 @@ extern const struct registry optimizer_registry;
 /* Reads keys optimizer, momentum, weight_decay. State starts at zero. */
 status optimizer_open(optimizer **out, const options *o, size_t count) MUST_CHECK;
 void optimizer_close(optimizer **p);
+/* Large updates are shared with these helpers; NULL: with nobody. The crew is borrowed. What comes
+ * out does not depend on it. */
+void optimizer_share(optimizer *p, crew *helpers);
 
 /* θ_out ← update(θ_in, scale · gradient) with learning rate `lr`. `read_at`: the parameters that
- * the gradient was computed at, or NULL where the gap is not wanted. Buffers: `count` elements
- * each. */
+ * the gradient was computed at, or NULL where the gap is not wanted; θ_out may take their place.
+ * Buffers: `count` elements each. */
 void optimizer_apply(optimizer *p, const float *in, const float *gradient, double scale, double lr,
                      const float *read_at, float *out, struct optimizer_pass *pass);
 

@@ -11,49 +11,23 @@
  * lane i mod 16, so that every bit is the same for any vector width. Lines are asked for ahead of
  * use, as up to four input streams are more than the hardware follows across pages. Where the
  * outputs are large they are written past the caches, so that lines to be overwritten whole are not
- * read first.
+ * read first; but not θ over `read_at`, whose lines are there already.
  */
 #ifndef GRADLAG_WORKER_OPTIMIZER_LOOP_H
 #define GRADLAG_WORKER_OPTIMIZER_LOOP_H
 
 #include "worker/optimizer.h"
-#include "worker/vector.h"
+#include "worker/vector_line.h"
 
 #include <string.h>
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 #define LANES OPTIMIZER_LANES
 
-typedef float floats __attribute__((vector_size(4 * LANES)));
 typedef float halves __attribute__((vector_size(2 * LANES)));
 typedef double doubles __attribute__((vector_size(4 * LANES))); /* of one half */
 
-#define OPTIMIZER_INLINE __attribute__((always_inline)) static inline
-
-OPTIMIZER_INLINE void load(floats *value, const float *from)
-{
-    memcpy(value, from, sizeof *value);
-}
-
-OPTIMIZER_INLINE void store(float *to, const floats *value, bool streamed)
-{
-#if defined(__x86_64__)
-    if (streamed) { /* four parts of one line, which the write buffer joins */
-        __m128 part[4];
-        memcpy(part, value, sizeof part);
-        for (int i = 0; i < 4; i++) {
-            _mm_stream_ps(to + 4 * i, part[i]);
-        }
-        return;
-    }
-#endif
-    memcpy(to, value, sizeof *value);
-}
-
 /* sum[h] += (x − y)² of half h, with the squares in double precision; y NULL: x². */
-OPTIMIZER_INLINE void add_squares(doubles sum[2], const float *x, const float *y)
+VECTOR_INLINE void add_squares(doubles sum[2], const float *x, const float *y)
 {
     for (int h = 0; h < 2; h++) {
         halves a, b;
@@ -67,7 +41,7 @@ OPTIMIZER_INLINE void add_squares(doubles sum[2], const float *x, const float *y
     }
 }
 
-OPTIMIZER_INLINE void loop(struct optimizer_call *c, bool with_gap, bool streamed)
+VECTOR_INLINE void loop(struct optimizer_call *c, bool with_gap, bool streamed, bool over_read_at)
 {
     enum { AHEAD = 32 * LANES };
     const float scale = c->rates.scale, lr = c->rates.lr, momentum = c->rates.momentum;
@@ -79,9 +53,9 @@ OPTIMIZER_INLINE void loop(struct optimizer_call *c, bool with_gap, bool streame
     doubles squares[2] = {{0}}, gaps[2] = {{0}};
 
     for (size_t i = 0; i < whole; i += LANES) {
-        floats in, g, v = {0}, out;
-        load(&in, from + i);
-        load(&g, gradients + i);
+        vector_line in, g, v = {0}, out;
+        vector_load(&in, from + i);
+        vector_load(&g, gradients + i);
         __builtin_prefetch(from + i + AHEAD);
         __builtin_prefetch(gradients + i + AHEAD);
         add_squares(squares, gradients + i, NULL);
@@ -90,15 +64,15 @@ OPTIMIZER_INLINE void loop(struct optimizer_call *c, bool with_gap, bool streame
             add_squares(gaps, from + i, read_at + i);
         }
         if (OPTIMIZER_STATES) {
-            load(&v, states + i);
+            vector_load(&v, states + i);
             __builtin_prefetch(states + i + AHEAD);
         }
         g = scale * g + decay * in;
         OPTIMIZER_STEP;
         if (OPTIMIZER_STATES) {
-            store(states_to + i, &v, streamed);
+            vector_store(states_to + i, &v, streamed);
         }
-        store(to + i, &out, streamed);
+        vector_store(to + i, &out, streamed && !over_read_at);
     }
     memcpy(c->squares, squares, sizeof squares);
     memcpy(c->gaps, gaps, sizeof gaps);
@@ -125,20 +99,20 @@ OPTIMIZER_INLINE void loop(struct optimizer_call *c, bool with_gap, bool streame
 VECTOR_CLONES
 static void optimizer_loop(struct optimizer_call *c)
 {
-    if (c->read_at != NULL && c->streamed) {
-        loop(c, true, true);
+    if (c->read_at != NULL && c->streamed && c->out == c->read_at) {
+        loop(c, true, true, true);
+    } else if (c->read_at != NULL && c->streamed) {
+        loop(c, true, true, false);
     } else if (c->read_at != NULL) {
-        loop(c, true, false);
+        loop(c, true, false, false);
     } else if (c->streamed) {
-        loop(c, false, true);
+        loop(c, false, true, false);
     } else {
-        loop(c, false, false);
+        loop(c, false, false, false);
     }
-#if defined(__x86_64__)
     if (c->streamed) {
-        _mm_sfence();
+        vector_streamed();
     }
-#endif
 }
 
 #undef LANES

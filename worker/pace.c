@@ -1,19 +1,23 @@
+/* pace.c — the registry of paces, and the two that are made of measured times; pace_draws.c has
+ * those that draw. */
 #include "worker/pace.h"
-#include "worker/random.h"
 
-enum { PARAMETERS = 8 };
+#include "worker/options.h"
 
 struct pace {
     const struct pace_kind *kind;
-    double parameters[PARAMETERS];
+    double parameters[PACE_PARAMETERS];
+    struct pace_table table;
     uint64_t seed;
     unsigned worker;
+    bool slows; /* the kind leaves slowing one worker to us */
+    int64_t slow_worker;
+    double slow_factor;
 };
 
-static uint64_t as_measured(const double *parameters UNUSED, uint64_t seed UNUSED,
-                            unsigned worker UNUSED, uint64_t step UNUSED, uint64_t measured_ns)
+static double as_measured(const struct pace_step *s)
 {
-    return measured_ns;
+    return (double)s->measured_ns;
 }
 
 static const struct option slow_options[] = {
@@ -22,61 +26,51 @@ static const struct option slow_options[] = {
     {0},
 };
 
-static uint64_t slowed(const double *parameters, uint64_t seed UNUSED, unsigned worker,
-                       uint64_t step UNUSED, uint64_t measured_ns)
+static double slowed(const struct pace_step *s)
 {
-    bool chosen = parameters[0] < 0 || (unsigned)parameters[0] == worker;
-    return chosen ? (uint64_t)(parameters[1] * (double)measured_ns) : measured_ns;
-}
-
-static const struct option gamma_options[] = {
-    {"pace.mean_ms", OPTION_REAL, "20", 0.001, 1e6, NULL, NULL, "mean time of a step"},
-    {"pace.cv", OPTION_REAL, "0.2", 0, 10, NULL, NULL,
-     "coefficient of variation (standard deviation / mean); 0: all alike"},
-    {"pace.worker", OPTION_INTEGER, "-1", -1, 4095, NULL, NULL,
-     "a worker that is slowed as well; -1: none"},
-    {"pace.factor", OPTION_REAL, "1", 1, 1000, NULL, NULL, "how many times as long it takes"},
-    {0},
-};
-
-/* A gamma variable of shape k has mean k and deviation √k: cv = 1/√k. */
-static uint64_t drawn(const double *parameters, uint64_t seed, unsigned worker, uint64_t step,
-                      uint64_t measured_ns)
-{
-    double mean = 1e6 * parameters[0], cv = parameters[1], ns = mean;
-    if (cv > 0) {
-        struct random_stream r;
-        double shape = 1 / (cv * cv);
-        random_open(&r, RANDOM_PACE, seed, worker, step);
-        ns = mean / shape * random_gamma(&r, shape);
-    }
-    if (parameters[2] >= 0 && (unsigned)parameters[2] == worker) {
-        ns *= parameters[3];
-    }
-    return ns > (double)measured_ns ? (uint64_t)ns : measured_ns;
+    bool chosen = s->parameters[0] < 0 || (unsigned)s->parameters[0] == s->worker;
+    return chosen ? s->parameters[1] * (double)s->measured_ns : (double)s->measured_ns;
 }
 
 static const struct pace_kind pace_none = {
     .about = {"none", "steps last as long as they take", NULL, NULL},
     .duration = as_measured,
+    .as_long = true,
 };
 static const struct pace_kind pace_slow = {
     .about = {"slow", "worker pace.worker takes pace.factor times as long as measured", NULL,
               slow_options},
     .duration = slowed,
-};
-static const struct pace_kind pace_gamma = {
-    .about = {"gamma", "each step lasts at least a gamma-distributed time",
-              "Ali et al. 2000, CVB method (task execution times)", gamma_options},
-    .duration = drawn,
+    .as_long = true,
 };
 
+#define PACE(name) extern const struct pace_kind pace_##name;
+#include "worker/pace.def"
+#undef PACE
+
 static const struct about *const entries[] = {
+    &pace_none.about,
+    &pace_slow.about,
 #define PACE(name) &pace_##name.about,
 #include "worker/pace.def"
 #undef PACE
 };
 const struct registry pace_registry = {"pace", entries, COUNT_OF(entries)};
+
+static void read_parameters(pace *p, const options *o, const struct option *own)
+{
+    for (int i = 0; own != NULL && own[i].key != NULL; i++) {
+        REQUIRE(i < PACE_PARAMETERS);
+        if (own[i].type == OPTION_REAL || own[i].type == OPTION_INTEGER) {
+            p->parameters[i] = options_real(o, own[i].key);
+        }
+    }
+    p->slows = !p->kind->as_long;
+    if (p->slows) {
+        p->slow_worker = options_integer(o, "pace.worker");
+        p->slow_factor = options_real(o, "pace.factor");
+    }
+}
 
 status pace_open(pace **out, const options *o, unsigned worker)
 {
@@ -90,10 +84,9 @@ status pace_open(pace **out, const options *o, unsigned worker)
     p->kind = (const struct pace_kind *)about;
     p->seed = (uint64_t)options_integer(o, "seed");
     p->worker = worker;
-    const struct option *own = about->options;
-    for (int i = 0; own != NULL && own[i].key != NULL; i++) {
-        REQUIRE(i < PARAMETERS);
-        p->parameters[i] = options_real(o, own[i].key);
+    read_parameters(p, o, about->options);
+    if (p->kind->reads_file) {
+        TRY(pace_table_read(&p->table, options_text(o, "pace.path")));
     }
     *out = p;
     p = NULL;
@@ -104,17 +97,45 @@ done:
 
 void pace_close(pace **p)
 {
-    memory_free(*p);
+    if (*p != NULL) {
+        pace_table_free(&(*p)->table);
+        memory_free(*p);
+    }
     *p = NULL;
+}
+
+void pace_give(pace *p, struct pace_table *table)
+{
+    REQUIRE(p->kind->is_given && table->workers > 0);
+    pace_table_free(&p->table);
+    p->table = *table;
+    *table = (struct pace_table){0};
+}
+
+uint64_t pace_duration_of(const pace *p, unsigned worker, uint64_t step, uint64_t measured_ns)
+{
+    double ns = p->kind->duration(&(struct pace_step){.parameters = p->parameters,
+                                                      .table = &p->table,
+                                                      .seed = p->seed,
+                                                      .step = step,
+                                                      .measured_ns = measured_ns,
+                                                      .worker = worker});
+    if (p->slows && p->slow_worker >= 0 && (unsigned)p->slow_worker == worker) {
+        ns *= p->slow_factor;
+    }
+    return ns > (double)measured_ns ? (uint64_t)ns : measured_ns;
 }
 
 uint64_t pace_duration(const pace *p, uint64_t step, uint64_t measured_ns)
 {
-    return p->kind->duration(p->parameters, p->seed, p->worker, step, measured_ns);
+    return pace_duration_of(p, p->worker, step, measured_ns);
 }
 
 void pace_wait(pace *p, uint64_t step, uint64_t started_ns)
 {
+    if (p == NULL) {
+        return;
+    }
     uint64_t measured = clock_ns() - started_ns, duration = pace_duration(p, step, measured);
     if (duration > measured) {
         clock_sleep_until_ns(started_ns + duration);

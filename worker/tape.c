@@ -192,8 +192,12 @@ status tape_run(tape *t, tensor *x)
     n->step = t->step;
     n->layer = x->layer;
     n->has_gradient = false;
+    n->first_reader = NULL;
     for (int i = 0; i < 2; ++i) {
         n->input[i] = x->input[i] != NULL ? x->input[i]->node : NULL;
+        if (n->input[i] != NULL && n->input[i]->first_reader == NULL) {
+            n->input[i]->first_reader = n;
+        }
     }
     t->order[t->order_count++] = n;
     x->node = n;
@@ -276,6 +280,7 @@ static status run_backward(tape *t, struct node *n)
             }
             call.input_gradient[i] = input->gradient;
             call.accumulate[i] = input->has_gradient;
+            call.complete[i] = input->first_reader == n && n->input[1 - i] != input;
             input->has_gradient = true;
         }
     }

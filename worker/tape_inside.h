@@ -22,6 +22,8 @@ struct node {
     uint64_t step;
     struct node *input[2];
     size_t layer;
+    struct node *first_reader; /* the first that took this one's value: the last to add to its
+                                  gradient */
     bool has_gradient;
     backend_buffer *gradient; /* from when something is written to it to its own backward */
 };

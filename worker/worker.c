@@ -226,6 +226,52 @@ done:
     return result;
 }
 
+struct worker_shard {
+    sampler *sampler;
+    unsigned index;
+};
+
+status worker_shard_open(worker_shard **out, const worker *w, const options *settings,
+                         unsigned index, unsigned count)
+{
+    status result = OK;
+    worker_shard *s = NULL;
+    *out = NULL;
+    TRY(memory_new(&s, 1, sizeof *s, "a shard"));
+    s->index = index;
+    TRY(sampler_open(&s->sampler, settings, w->data.count[SPLIT_TRAIN], index, count));
+    *out = s;
+    s = NULL;
+done:
+    worker_shard_close(&s);
+    return result;
+}
+
+void worker_shard_close(worker_shard **s)
+{
+    if (*s != NULL) {
+        sampler_close(&(*s)->sampler);
+        memory_free(*s);
+        *s = NULL;
+    }
+}
+
+status worker_gradient_as(worker *w, worker_shard *shard, const float *parameters, uint64_t batch,
+                          float *gradient, struct step_stats *stats)
+{
+    sampler *own_sampler = w->sampler;
+    pace *own_pace = w->pace;
+    unsigned own_index = w->index;
+    w->sampler = shard->sampler;
+    w->index = shard->index;
+    w->pace = NULL;
+    status result = worker_gradient(w, parameters, batch, gradient, stats);
+    w->sampler = own_sampler;
+    w->index = own_index;
+    w->pace = own_pace;
+    return result;
+}
+
 /* ---- evaluation ---------------------------------------------------------------------------------
  */
 

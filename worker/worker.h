@@ -72,6 +72,17 @@ status worker_gradient(worker *w, const float *parameters, uint64_t batch, float
 void worker_hold_memory(worker *w);
 void worker_forget_memory(worker *w);
 
+/* The batches of one shard, so that one worker object can compute for several workers: 4 to 8 bytes
+ * for each sample of the shard. `w` gives the dataset's size alone. */
+typedef struct worker_shard worker_shard;
+status worker_shard_open(worker_shard **out, const worker *w, const options *settings,
+                         unsigned index, unsigned count) MUST_CHECK;
+void worker_shard_close(worker_shard **s);
+/* What worker_gradient gives on a worker opened as that shard, bit for bit, at once: without the
+ * pace's delay. One thread per shard at a time, too. */
+status worker_gradient_as(worker *w, worker_shard *shard, const float *parameters, uint64_t batch,
+                          float *gradient, struct step_stats *stats) MUST_CHECK;
+
 /* Validation and test splits at `parameters`; a pure function, it touches no training state. Batch
  * norm uses statistics re-estimated on fixed training batches at these very parameters. */
 status worker_evaluate(worker *w, const float *parameters, struct evaluation *out) MUST_CHECK;

@@ -1,8 +1,8 @@
 -- Test accuracy by arm, mode and number of workers: mean and sd over seeds
 -- :experiment = all  only the runs of one experiment
-SELECT experiment, arm, mode, damping, workers, lr, seeds,
+SELECT experiment, arm, mode, damping, workers, lr, batch, parameters, others, seeds,
        mean_accuracy, sd_accuracy, least_accuracy, greatest_accuracy,
        mean_staleness AS staleness, diverged, failed
 FROM accuracy_by_workers
 WHERE :experiment = 'all' OR experiment = :experiment
-ORDER BY experiment, mode, arm, damping, parameters, workers, lr;
+ORDER BY experiment, mode, arm, damping, parameters, others, workers, lr, batch;

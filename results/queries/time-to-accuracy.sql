@@ -7,7 +7,8 @@ WITH reached AS (
     FROM time_to_accuracy
     WHERE accuracy >= :accuracy
     GROUP BY run_id)
-SELECT run.experiment, run.arm, run.mode, run.damping, run.workers, run.lr,
+SELECT run.experiment, run.arm, run.mode, run.damping, run.workers, run.lr, run.batch,
+       run.parameters, run.others,
        count(*) AS runs, count(reached.run_id) AS reached,
        avg(reached.seconds) AS mean_seconds,
        CASE WHEN count(reached.seconds) > 1 THEN
@@ -16,9 +17,9 @@ SELECT run.experiment, run.arm, run.mode, run.damping, run.workers, run.lr,
                 / (count(reached.seconds) - 1))
        END AS sd_seconds,
        avg(reached.samples) AS mean_samples, avg(reached.updates) AS mean_updates
-FROM run LEFT JOIN reached ON reached.run_id = run.id
+FROM run_with_settings AS run LEFT JOIN reached ON reached.run_id = run.id
 WHERE run.status IN ('finished', 'diverged')
   AND (:experiment = 'all' OR run.experiment = :experiment)
-GROUP BY run.experiment, run.arm, run.mode, run.damping, run.workers, run.lr, run.momentum,
-         run.model, run.dataset, run.batch
+GROUP BY run.experiment, run.arm, run.mode, run.damping, run.workers, run.lr,
+         run.batch, run.settings
 ORDER BY run.experiment, mean_seconds IS NULL, mean_seconds;

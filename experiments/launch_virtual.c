@@ -1,0 +1,112 @@
+/*
+ * launch_virtual.c — a run with engine=virtual: no processes, a pool of threads and a simulated
+ * clock in this one.
+ */
+#include "experiments/launch_inside.h"
+
+#include "experiments/role.h"
+#include "ps/virtual.h"
+#include "results/recorded.h"
+#include "sync/virtual.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+static double processor_seconds(clockid_t clock)
+{
+    struct timespec t;
+    clock_gettime(clock, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* The recorded steps that pace=fit draws from. */
+static status fit(pace *p, const options *o)
+{
+    status result = OK;
+    struct recorded_run run = {0};
+    struct pace_table table = {0};
+    if (strcmp(options_text(o, "pace"), "fit") != 0) {
+        return OK;
+    }
+    TRY(recorded_run_read(&run, options_text(o, "results"), options_value(o, "pace.run")));
+    for (size_t i = 0; i < run.push_count; i++) {
+        const struct push_record *push = &run.pushes[i].record;
+        TRY(pace_table_add(&table, push->worker, i, push->compute_us));
+    }
+    TRY(pace_table_finish(&table));
+    pace_give(p, &table);
+done:
+    pace_table_free(&table);
+    recorded_run_free(&run);
+    return result;
+}
+
+static status train(struct role_process *p, worker_pool *pool, const pace *steps,
+                    struct training_outcome *out)
+{
+    status result = OK;
+    const options *o = p->settings;
+    unsigned workers = (unsigned)options_integer(o, "workers");
+    if (strcmp(options_text(o, "mode"), "async") != 0) {
+        struct sync_virtual_options ranks = {.settings = o,
+                                             .pool = pool,
+                                             .pace = steps,
+                                             .ranks = workers,
+                                             .hooks = p->hooks,
+                                             .recorder = p->recorder};
+        return sync_virtual_run(&ranks, out);
+    }
+    struct virtual_options cluster = {.settings = o,
+                                      .pool = pool,
+                                      .pace = steps,
+                                      .workers = workers,
+                                      .hooks = p->hooks,
+                                      .recorder = p->recorder};
+    TRY(role_server_length(o, worker_epoch_samples(worker_pool_own(pool)), &cluster.length));
+    TRY(virtual_run(&cluster, out));
+done:
+    return result;
+}
+
+/* What the simulation itself took, beside what it simulates. */
+static void note_cost(const struct role_process *p, unsigned threads, double began_s, double cpu_s,
+                      const struct training_outcome *out)
+{
+    char detail[160];
+    snprintf(detail, sizeof detail,
+             "%.3f s on %u threads, %.3f s of processor time, for %.6f virtual seconds",
+             clock_seconds() - began_s, threads,
+             processor_seconds(CLOCK_PROCESS_CPUTIME_ID) - cpu_s, out->train_seconds);
+    recorder_event(p->recorder, out->train_seconds, SEVERITY_INFO, "simulated", -1, detail);
+}
+
+status launch_virtual(const struct launch_options *o, int64_t run_id, struct progress *progress)
+{
+    status result = OK;
+    struct role_process p = {.role = ROLE_SERVER, .progress = *progress, .run_id = run_id};
+    struct training_outcome outcome = {0};
+    worker_pool *pool = NULL;
+    pace *steps = NULL;
+    /* Read-only; the role would close settings of its own. */
+    p.settings = (options *)(uintptr_t)o->settings;
+    p.hooks.stop = launch_stop_flag();
+    TRY(role_open_recorder(&p));
+    TRY(pace_open(&steps, o->settings, 0));
+    TRY(fit(steps, o->settings));
+    TRY(worker_pool_open(&pool, o->settings, (unsigned)options_integer(o->settings, "workers"),
+                         (unsigned)options_integer(o->settings, "virtual.threads")));
+    p.worker = worker_pool_own(pool);
+    double began_s = clock_seconds(), cpu_s = processor_seconds(CLOCK_PROCESS_CPUTIME_ID);
+    result = train(&p, pool, steps, &outcome);
+    note_cost(&p, worker_pool_threads(pool), began_s, cpu_s, &outcome);
+done:
+    progress_clear(&p.progress);
+    if (p.recorder != NULL && p.run_id > 0) {
+        result = role_finish_row(&p, result, &outcome);
+    }
+    recorder_close(&p.recorder);
+    worker_pool_close(&pool);
+    pace_close(&steps);
+    return result;
+}

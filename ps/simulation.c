@@ -1,0 +1,434 @@
+/* simulation.c — see simulation.h. */
+#include "ps/simulation.h"
+
+#include "ps/tally.h"
+
+#include <math.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum { PROGRESS_MS = 250, PAGE = 4096 };
+
+struct seat {
+    bool computing; /* released, its push has not come */
+    unsigned slot;
+    uint64_t version, sequence, batch;
+    float *gradient; /* NULL: no buffer */
+    struct pool_job job;
+};
+
+struct simulation {
+    struct simulation_options o;
+    size_t count;
+    server_core *core;
+    float **slots;
+    unsigned slot_count;
+    float *area; /* of the slots: address space, resident where written */
+    size_t area_bytes;
+    struct seat *seats;
+    float **spare; /* gradient buffers that nobody uses */
+    unsigned spare_count, buffers, ahead;
+    double now;
+    uint64_t next_progress_ns, checkpoint_samples, next_checkpoint;
+    bool checkpoints;
+    struct tally tally;
+    status result; /* of what an action did */
+};
+
+/* ---- open and close ------------------------------------------------------------------------ */
+
+static status reserve_slots(simulation *s)
+{
+    status result = OK;
+    size_t stride = (s->count * sizeof(float) + PAGE - 1) / PAGE * PAGE;
+    s->slot_count = s->o.workers + 2;
+    s->area_bytes = stride * s->slot_count;
+    s->area = mmap(NULL, s->area_bytes, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (s->area == MAP_FAILED) {
+        s->area = NULL;
+        FAIL(ERROR_OTHER, "no address space for %u versions of %zu parameters (ulimit -v?)",
+             s->slot_count, s->count);
+    }
+    TRY(memory_new(&s->slots, s->slot_count, sizeof *s->slots, "version slots"));
+    for (unsigned i = 0; i < s->slot_count; i++) {
+        s->slots[i] = s->area + i * (stride / sizeof(float));
+    }
+done:
+    return result;
+}
+
+static void read_checkpoint_settings(simulation *s, uint64_t epoch_samples)
+{
+    const options *o = s->o.settings;
+    double every = options_real(o, "checkpoint_every");
+    s->checkpoints = options_text(o, "checkpoint")[0] != '\0' && s->o.hooks.checkpoint != NULL;
+    s->checkpoint_samples = (uint64_t)(every * (double)epoch_samples);
+    if (every > 0 && s->checkpoint_samples == 0) {
+        s->checkpoint_samples = 1;
+    }
+    s->next_checkpoint = s->checkpoint_samples;
+}
+
+static status open_core(simulation *s, uint64_t epoch_samples)
+{
+    status result = OK;
+    float *initial = NULL;
+    TRY(memory_new(&initial, s->count, sizeof *initial, "initial parameters"));
+    TRY(worker_initial_parameters(worker_pool_own(s->o.pool), initial, s->count));
+    TRY(server_core_open(
+        &s->core, &(struct server_core_options){.settings = s->o.settings,
+                                                .workers = s->o.workers,
+                                                .count = s->count,
+                                                .slots = s->slots,
+                                                .slot_count = s->slot_count,
+                                                .initial = initial,
+                                                .epoch_samples = epoch_samples,
+                                                .total_samples = s->o.length.total_samples,
+                                                .evaluate_every = s->o.length.evaluate_every}));
+done:
+    memory_free(initial);
+    return result;
+}
+
+status simulation_open(simulation **out, const struct simulation_options *o)
+{
+    status result = OK;
+    simulation *s = NULL;
+    worker *own = worker_pool_own(o->pool);
+    uint64_t epoch_samples = worker_epoch_samples(own);
+    *out = NULL;
+    TRY(memory_new(&s, 1, sizeof *s, "a simulation"));
+    s->o = *o;
+    s->count = worker_parameter_count(own);
+    tally_open(&s->tally, o->settings, o->recorder);
+    read_checkpoint_settings(s, epoch_samples);
+    TRY(reserve_slots(s));
+    TRY(open_core(s, epoch_samples));
+    TRY(memory_new(&s->seats, o->workers, sizeof *s->seats, "virtual workers"));
+    TRY(memory_new(&s->spare, o->workers, sizeof *s->spare, "gradient buffers"));
+    *out = s;
+    s = NULL;
+done:
+    simulation_close(&s);
+    return result;
+}
+
+void simulation_close(simulation **out)
+{
+    simulation *s = *out;
+    if (s == NULL) {
+        return;
+    }
+    for (unsigned w = 0; s->seats != NULL && w < s->o.workers; w++) {
+        worker_pool_cancel(s->o.pool, &s->seats[w].job);
+        memory_free(s->seats[w].gradient);
+    }
+    for (unsigned i = 0; i < s->spare_count; i++) {
+        memory_free(s->spare[i]);
+    }
+    server_core_close(&s->core);
+    if (s->area != NULL) {
+        munmap(s->area, s->area_bytes);
+    }
+    memory_free(s->slots);
+    memory_free(s->spare);
+    memory_free(s->seats);
+    memory_free(s);
+    *out = NULL;
+}
+
+/* ---- gradients ----------------------------------------------------------------------------- */
+
+static status take_buffer(simulation *s, struct seat *seat)
+{
+    status result = OK;
+    if (seat->gradient == NULL && s->spare_count > 0) {
+        seat->gradient = s->spare[--s->spare_count];
+    } else if (seat->gradient == NULL) {
+        TRY(memory_new(&seat->gradient, s->count, sizeof(float), "a gradient"));
+        s->buffers++;
+    }
+done:
+    return result;
+}
+
+static void give_buffer_back(simulation *s, struct seat *seat)
+{
+    if (seat->gradient != NULL) {
+        s->spare[s->spare_count++] = seat->gradient;
+        seat->gradient = NULL;
+    }
+}
+
+static void describe_job(simulation *s, struct seat *seat)
+{
+    seat->job.worker = (unsigned)(seat - s->seats);
+    seat->job.batch = seat->batch;
+    seat->job.parameters = s->slots[seat->slot];
+    seat->job.gradient = seat->gradient;
+}
+
+bool simulation_prepare(simulation *s, unsigned w)
+{
+    struct seat *seat = &s->seats[w];
+    if (s->ahead >= 2 * worker_pool_threads(s->o.pool) || worker_pool_threads(s->o.pool) == 1) {
+        return false;
+    }
+    if (!seat->computing || seat->gradient != NULL) {
+        return true;
+    }
+    if (take_buffer(s, seat) != OK) {
+        return false; /* the push says so */
+    }
+    describe_job(s, seat);
+    worker_pool_submit(s->o.pool, &seat->job);
+    s->ahead++;
+    return true;
+}
+
+static status compute(simulation *s, struct seat *seat)
+{
+    status result = OK;
+    bool ahead = seat->gradient != NULL;
+    if (!ahead) {
+        TRY(take_buffer(s, seat));
+        describe_job(s, seat);
+    }
+    s->ahead -= ahead;
+    TRY(worker_pool_finish(s->o.pool, &seat->job));
+done:
+    return result;
+}
+
+/* ---- actions ------------------------------------------------------------------------------- */
+
+static void perform_release(simulation *s, const struct server_action *a)
+{
+    struct seat *seat = &s->seats[a->worker];
+    give_buffer_back(s, seat);
+    seat->computing = true;
+    seat->slot = a->slot;
+    seat->version = a->version;
+    s->o.released(s->o.context, a->worker);
+}
+
+static void perform_record(simulation *s, const struct push_record *from)
+{
+    struct push_record row = *from;
+    s->o.record(s->o.context, &row);
+    tally_push(&s->tally, &row);
+}
+
+static status evaluate(simulation *s, unsigned slot)
+{
+    status result = OK;
+    struct evaluation e;
+    TRY(s->o.hooks.evaluate(s->o.hooks.context, s->slots[slot], &e));
+    tally_evaluation(&s->tally, server_core_version(s->core), server_core_samples_used(s->core),
+                     s->now, &e);
+done:
+    return result;
+}
+
+static status perform_evaluate(simulation *s, const struct server_action *a);
+
+static status perform(simulation *s, struct server_actions actions)
+{
+    status result = OK;
+    for (size_t i = 0; i < actions.count && result == OK; i++) {
+        const struct server_action *a = &actions.at[i];
+        switch (a->kind) {
+        case SERVER_RELEASE:
+            perform_release(s, a);
+            break;
+        case SERVER_RECORD:
+            perform_record(s, &a->record);
+            break;
+        case SERVER_EVALUATE:
+            return perform_evaluate(s, a); /* the last of its event's: others may follow now */
+        case SERVER_DIVERGED:
+            result = error_set(ERROR_DIVERGED, __FILE__, __LINE__,
+                               "the gradient or loss of worker %u is not finite (its push %llu, "
+                               "computed at version %llu): lower lr, or damp stale gradients",
+                               a->record.worker, (unsigned long long)a->record.sequence,
+                               (unsigned long long)a->record.read_version);
+            break;
+        case SERVER_APPLIED:
+        case SERVER_FINISHED:
+            break;
+        }
+    }
+    return result;
+}
+
+static status perform_evaluate(simulation *s, const struct server_action *a)
+{
+    status result = OK;
+    if (s->o.evaluates) {
+        TRY(evaluate(s, a->slot));
+    }
+    TRY(perform(s, server_core_evaluated(s->core)));
+done:
+    return result;
+}
+
+static void show_progress(simulation *s)
+{
+    uint64_t now = clock_ns();
+    if (s->o.hooks.progress == NULL || now < s->next_progress_ns) {
+        return;
+    }
+    s->next_progress_ns = now + PROGRESS_MS * 1000000ULL;
+    struct training_progress p = {.updates = server_core_version(s->core),
+                                  .samples_used = server_core_samples_used(s->core),
+                                  .total_samples = s->o.length.total_samples,
+                                  .seconds = s->now,
+                                  .loss = s->tally.smooth_loss,
+                                  .test_accuracy = s->tally.test_accuracy,
+                                  .mean_staleness = tally_mean_staleness(&s->tally)};
+    s->o.hooks.progress(s->o.hooks.context, &p);
+}
+
+static status after_event(simulation *s)
+{
+    status result = OK;
+    const volatile sig_atomic_t *stop = s->o.hooks.stop;
+    show_progress(s);
+    if (s->checkpoint_samples > 0 && !server_core_ended(s->core) &&
+        server_core_samples_used(s->core) >= s->next_checkpoint) {
+        TRY(simulation_checkpoint(s));
+    }
+    if (stop != NULL && *stop != 0 && !server_core_ended(s->core)) {
+        FAIL(STOPPED, "stopped on request after %llu updates",
+             (unsigned long long)server_core_version(s->core));
+    }
+done:
+    return result;
+}
+
+/* ---- events -------------------------------------------------------------------------------- */
+
+status simulation_hello(simulation *s, unsigned w, double now)
+{
+    s->now = now;
+    s->seats[w].sequence = 0;
+    return perform(s, server_core_hello(s->core, w));
+}
+
+status simulation_lost(simulation *s, unsigned w, double now)
+{
+    struct seat *seat = &s->seats[w];
+    s->now = now;
+    if (seat->computing && seat->gradient != NULL) {
+        worker_pool_cancel(s->o.pool, &seat->job);
+        s->ahead--;
+    }
+    seat->computing = false;
+    status result = perform(s, server_core_lost(s->core, w));
+    give_buffer_back(s, seat);
+    return result;
+}
+
+status simulation_push(simulation *s, unsigned w, const struct simulation_times *times)
+{
+    status result = OK;
+    struct seat *seat = &s->seats[w];
+    struct server_actions actions = {0};
+    REQUIRE(seat->computing);
+    s->now = times->at_seconds;
+    TRY(compute(s, seat));
+    seat->computing = false;
+    TRY(server_core_push(s->core,
+                         &(struct server_push){.worker = w,
+                                               .sequence = seat->sequence,
+                                               .read_version = seat->version,
+                                               .gradient = seat->gradient,
+                                               .samples = seat->job.stats.samples,
+                                               .loss = seat->job.stats.loss,
+                                               .pull_us = times->pull_us,
+                                               .compute_us = times->compute_us,
+                                               .at_seconds = times->at_seconds},
+                         &actions));
+    seat->sequence++;
+    seat->batch++; /* before its release, which draws the next step's time */
+    TRY(perform(s, actions));
+    TRY(after_event(s));
+done:
+    return result;
+}
+
+/* ---- questions, and the end ---------------------------------------------------------------- */
+
+unsigned simulation_threads(const simulation *s)
+{
+    return worker_pool_threads(s->o.pool);
+}
+
+bool simulation_is_computing(const simulation *s, unsigned w)
+{
+    return s->seats[w].computing;
+}
+
+uint64_t simulation_batch(const simulation *s, unsigned w)
+{
+    return s->seats[w].batch;
+}
+
+uint64_t simulation_sequence(const simulation *s, unsigned w)
+{
+    return s->seats[w].sequence;
+}
+
+bool simulation_ended(const simulation *s)
+{
+    return server_core_ended(s->core);
+}
+
+uint64_t simulation_version(const simulation *s)
+{
+    return server_core_version(s->core);
+}
+
+size_t simulation_parameter_bytes(const simulation *s)
+{
+    return s->count * sizeof(float);
+}
+
+unsigned simulation_buffers(const simulation *s)
+{
+    return s->buffers;
+}
+
+status simulation_evaluate_now(simulation *s, double now)
+{
+    s->now = now;
+    return s->o.evaluates ? evaluate(s, server_core_latest_slot(s->core)) : OK;
+}
+
+status simulation_checkpoint(simulation *s)
+{
+    size_t count = 0;
+    const float *state = server_core_optimizer_state(s->core, &count);
+    while (s->checkpoint_samples > 0 && s->next_checkpoint <= server_core_samples_used(s->core)) {
+        s->next_checkpoint += s->checkpoint_samples;
+    }
+    if (!s->checkpoints) {
+        return OK;
+    }
+    return s->o.hooks.checkpoint(s->o.hooks.context, s->slots[server_core_latest_slot(s->core)],
+                                 state, count, server_core_version(s->core));
+}
+
+void simulation_outcome(simulation *s, double seconds, struct training_outcome *out)
+{
+    struct sha256 sum;
+    (void)perform(s, server_core_end(s->core));
+    out->updates = server_core_version(s->core);
+    out->samples_used = server_core_samples_used(s->core);
+    out->samples_computed = server_core_samples_computed(s->core);
+    out->train_seconds = seconds;
+    sha256_begin(&sum);
+    sha256_add(&sum, s->slots[server_core_latest_slot(s->core)], s->count * sizeof(float));
+    sha256_end(&sum, out->parameters_sha256);
+}

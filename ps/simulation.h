@@ -1,0 +1,80 @@
+/*
+ * simulation.h — server_core with true gradients in one process: what the virtual cluster and
+ * replay share. Both decide when a worker's gradient arrives; this computes it, hands it to the
+ * core and carries out what the core answers.
+ *
+ * A worker's gradient is determined when it is released: its slot holds the parameters until its
+ * push, its batch is the number of gradients it has handed in. So it may be computed at any time in
+ * between, by any thread of the pool, and simulation_prepare() has it computed ahead.
+ *
+ * Memory: version slots are address space until they are written. The core writes into the lowest
+ * free one, so what is resident is one vector for each version that is in use, whatever the number
+ * of workers that read it, and two more. Gradients have a buffer from when they are computed until
+ * their worker is released again: those held by the core and, at most, 2 × threads + 1 others.
+ *
+ * One thread calls all of these.
+ */
+#ifndef GRADLAG_PS_SIMULATION_H
+#define GRADLAG_PS_SIMULATION_H
+
+#include "ps/server_core.h"
+#include "worker/pool.h"
+#include "worker/training.h"
+
+typedef struct simulation simulation;
+
+struct simulation_options {
+    const options *settings;
+    worker_pool *pool; /* borrowed; opened for as many workers */
+    unsigned workers;
+    struct training_length length;
+    struct training_hooks hooks;
+    recorder *recorder; /* may be NULL */
+    bool evaluates;     /* false: evaluations are passed over */
+
+    void *context; /* of the two below, called from within the events */
+    /* Worker `w` may compute from now on. */
+    void (*released)(void *context, unsigned w);
+    /* A push's record is about to be written: the caller fills in its queue_us and apply_us. */
+    void (*record)(void *context, struct push_record *row);
+};
+
+status simulation_open(simulation **out, const struct simulation_options *o) MUST_CHECK;
+void simulation_close(simulation **s);
+
+/* What a gradient's record says of its worker's time. */
+struct simulation_times {
+    double pull_us, compute_us, at_seconds;
+};
+
+/* Events. ERROR_DIVERGED, STOPPED, or what an evaluation or a gradient failed with. `now`: training
+ * time in seconds. */
+status simulation_hello(simulation *s, unsigned w, double now) MUST_CHECK;
+status simulation_lost(simulation *s, unsigned w, double now) MUST_CHECK;
+/* Computes the worker's gradient, unless that was done ahead, and hands it in. The worker must be
+ * released. */
+status simulation_push(simulation *s, unsigned w, const struct simulation_times *times) MUST_CHECK;
+
+/* Has the gradient of a released worker computed by another thread, if one is free to; false where
+ * that many are already. In order of need. */
+bool simulation_prepare(simulation *s, unsigned w);
+unsigned simulation_threads(const simulation *s);
+
+/* Between its release and its push (or loss). */
+bool simulation_is_computing(const simulation *s, unsigned w);
+/* Number of the batch that a worker computes (or will next), and of its next push. */
+uint64_t simulation_batch(const simulation *s, unsigned w);
+uint64_t simulation_sequence(const simulation *s, unsigned w);
+bool simulation_ended(const simulation *s);
+uint64_t simulation_version(const simulation *s);
+size_t simulation_parameter_bytes(const simulation *s);
+/* Gradient buffers made so far. */
+unsigned simulation_buffers(const simulation *s);
+
+/* The last evaluation, where the core asked for none because its gradients ran out; a checkpoint,
+ * if one is wanted; what came of it all. */
+status simulation_evaluate_now(simulation *s, double now) MUST_CHECK;
+status simulation_checkpoint(simulation *s) MUST_CHECK;
+void simulation_outcome(simulation *s, double seconds, struct training_outcome *out);
+
+#endif

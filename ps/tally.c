@@ -1,0 +1,53 @@
+#include "ps/tally.h"
+
+#include <math.h>
+#include <string.h>
+
+static const double SMOOTHING = 0.02; /* weight of a new loss in the loss that is shown */
+
+void tally_open(struct tally *t, const options *settings, recorder *r)
+{
+    *t = (struct tally){.recorder = r,
+                        .record_pushes = strcmp(options_text(settings, "record"), "all") == 0,
+                        .smooth_loss = NAN,
+                        .test_accuracy = NAN};
+}
+
+void tally_push(struct tally *t, const struct push_record *row)
+{
+    if (row->outcome == PUSH_APPLIED || row->outcome == PUSH_AGGREGATED) {
+        t->loss_sum += row->loss;
+        t->loss_count++;
+        t->smooth_loss = isnan(t->smooth_loss)
+                             ? row->loss
+                             : t->smooth_loss + SMOOTHING * (row->loss - t->smooth_loss);
+        t->staleness_sum += (double)row->staleness;
+        t->staleness_count++;
+    }
+    if (t->recorder != NULL && t->record_pushes)
+        recorder_push(t->recorder, row);
+}
+
+void tally_evaluation(struct tally *t, uint64_t updates, uint64_t samples, double seconds,
+                      const struct evaluation *e)
+{
+    struct evaluation_record row = {
+        .updates = updates,
+        .samples = samples,
+        .seconds = seconds,
+        .train_loss = t->loss_count > 0 ? t->loss_sum / (double)t->loss_count : NOT_MEASURED,
+        .validation_loss = e->validation_loss,
+        .validation_accuracy = e->validation_accuracy,
+        .test_loss = e->test_loss,
+        .test_accuracy = e->test_accuracy};
+    t->loss_sum = 0;
+    t->loss_count = 0;
+    t->test_accuracy = e->test_accuracy;
+    if (t->recorder != NULL)
+        recorder_evaluation(t->recorder, &row);
+}
+
+double tally_mean_staleness(const struct tally *t)
+{
+    return t->staleness_count > 0 ? t->staleness_sum / (double)t->staleness_count : 0;
+}

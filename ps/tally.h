@@ -1,0 +1,24 @@
+/*
+ * tally.h — what a run tells while it trains in one process: rows for the recorder, and the figures
+ * that progress shows.
+ */
+#ifndef GRADLAG_PS_TALLY_H
+#define GRADLAG_PS_TALLY_H
+
+#include "results/recorder.h"
+#include "worker/training.h"
+
+struct tally {
+    recorder *recorder; /* borrowed; NULL: nothing is written */
+    bool record_pushes; /* key record */
+    double loss_sum, smooth_loss, staleness_sum, test_accuracy;
+    uint64_t loss_count, staleness_count;
+};
+void tally_open(struct tally *t, const options *settings, recorder *recorder);
+void tally_push(struct tally *t, const struct push_record *row);
+void tally_evaluation(struct tally *t, uint64_t updates, uint64_t samples, double seconds,
+                      const struct evaluation *e);
+/* Over all applied gradients so far; 0 before the first. */
+double tally_mean_staleness(const struct tally *t);
+
+#endif

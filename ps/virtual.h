@@ -1,0 +1,39 @@
+/*
+ * virtual.h — the virtual cluster: server_core and its rules with true gradients, on a simulated
+ * clock.
+ *
+ * A worker released at virtual time t has its gradient at the server at
+ *
+ *   t + message(parameters) + step + message(gradient)
+ *
+ * where the step's length comes from the pace and the messages' from network.* (worker/cluster.h).
+ * The server takes gradients in the order they arrive, of those that arrive at one time the lowest
+ * worker's first, and is busy for server.apply_ms with each. Evaluation takes no time. A worker
+ * that dies loses what it computes or has on the wire; the server notices at once, and starts it
+ * anew when it is back.
+ *
+ * Deterministic: the same settings give the same bits and the same times, whatever the number of
+ * threads. With one worker, and with consistency=bsp, the parameters are those of a real run.
+ * Gradients that are on their way when the run ends are not computed.
+ */
+#ifndef GRADLAG_PS_VIRTUAL_H
+#define GRADLAG_PS_VIRTUAL_H
+
+#include "ps/simulation.h"
+#include "worker/cluster.h"
+
+struct virtual_options {
+    const options *settings;
+    worker_pool *pool; /* borrowed; opened for as many workers */
+    const pace *pace;  /* borrowed */
+    unsigned workers;
+    struct training_length length;
+    struct training_hooks hooks;
+    recorder *recorder; /* may be NULL */
+};
+
+/* ERROR_USAGE: the pace has no times of its own. ERROR_DIVERGED, ERROR_PEER (all workers wait for
+ * each other), STOPPED, or what a hook returned. `out` is filled in as far as training got. */
+status virtual_run(const struct virtual_options *o, struct training_outcome *out) MUST_CHECK;
+
+#endif

@@ -1,0 +1,130 @@
+#include "results/older.h"
+
+#include "results/runner.h"
+
+#include <string.h>
+
+/* Of the keys of version 1 those that define what is computed: experiments/keys.def as it was when
+ * version 2 came. */
+#define DEFINING                                                                                   \
+    "json_remove(config, '$.results', '$.tag', '$.experiment', '$.arm', '$.timeout_s', "           \
+    "'$.checkpoint', '$.checkpoint_every', '$.endpoint', '$.payload', '$.transport', "             \
+    "'$.record', '$.on_lost', '$.bucket_kib', '$.\"dataset.path\"')"
+#define SETTINGS "json_remove(" DEFINING ", '$.seed')"
+#define HASH     "CASE WHEN config IS NOT NULL THEN gradlag_sha256(" DEFINING ") ELSE config_hash END"
+
+static void sha256_of(sqlite3_context *context, int count, sqlite3_value **values)
+{
+    struct sha256 sum;
+    char hex[65];
+    (void)count;
+    sha256_begin(&sum);
+    sha256_add(&sum, sqlite3_value_text(values[0]), (size_t)sqlite3_value_bytes(values[0]));
+    sha256_end(&sum, hex);
+    sqlite3_result_text(context, hex, 64, SQLITE_TRANSIENT);
+}
+
+static status offer_sha256(sqlite3 *db)
+{
+    int code = sqlite3_create_function(db, "gradlag_sha256", 1, SQLITE_UTF8 | SQLITE_DETERMINISTIC,
+                                       NULL, sha256_of, NULL, NULL);
+    return database_check(db, code, "read an older file");
+}
+
+status older_upgrade(sqlite3 *db)
+{
+    status result = OK;
+    TRY(offer_sha256(db));
+    TRY(database_execute(
+        db,
+        "DROP VIEW run_summary; DROP VIEW staleness_histogram; DROP VIEW accuracy_by_workers;"
+        "DROP VIEW time_to_accuracy; DROP VIEW where_time_goes;"
+        "ALTER TABLE run ADD COLUMN settings TEXT"
+        " CHECK (settings IS NULL OR json_valid(settings));"
+        "ALTER TABLE run ADD COLUMN runner TEXT CHECK (runner IS NULL OR json_valid(runner));"
+        "CREATE INDEX run_going_on ON run (status) WHERE status IN ('queued', 'running');"
+        "UPDATE run SET settings = " SETTINGS ", config_hash = " HASH,
+        "bring the file up to date"));
+    TRY(database_execute(db, database_text("results/views.sql"), "bring the file up to date"));
+done:
+    return result;
+}
+
+/* ---- reading ------------------------------------------------------------------------------------
+ */
+
+/* "SELECT id, …, 'failed' AS status, … FROM main.run", as a temporary view in front of it. */
+static status lay_over_run(sqlite3 *db, int64_t version, const struct gone_runs *gone)
+{
+    status result = OK;
+    sqlite3_stmt *s = NULL;
+    struct text sql = {0}, ids = {0}, whys = {0};
+    int code;
+    for (size_t i = 0; i < gone->count; i++) {
+        char *why = sqlite3_mprintf("%Q", gone->at[i].why);
+        REQUIRE(why != NULL);
+        text_add(&ids, "%s%lld", i > 0 ? "," : "", (long long)gone->at[i].id);
+        text_add(&whys, " WHEN %lld THEN %s", (long long)gone->at[i].id, why);
+        sqlite3_free(why);
+    }
+    text_add(&sql, "CREATE TEMP VIEW run AS SELECT ");
+    TRY(database_prepare(db, &s, "SELECT name, cid FROM pragma_table_info('run', 'main')"));
+    while ((code = sqlite3_step(s)) == SQLITE_ROW) {
+        const char *name = (const char *)sqlite3_column_text(s, 0);
+        text_add(&sql, "%s", sqlite3_column_int(s, 1) > 0 ? ", " : "");
+        if (strcmp(name, "status") == 0 && gone->count > 0) {
+            text_add(&sql, "CASE WHEN id IN (%s) THEN 'failed' ELSE status END AS status", ids.at);
+        } else if (strcmp(name, "error") == 0 && gone->count > 0) {
+            text_add(&sql, "CASE id%s ELSE error END AS error", whys.at);
+        } else if (strcmp(name, "config_hash") == 0 && version == 1) {
+            text_add(&sql, HASH " AS config_hash");
+        } else {
+            text_add(&sql, "%s", name);
+        }
+    }
+    TRY(database_check(db, code, "read the file"));
+    text_add(&sql, "%s FROM main.run",
+             version == 1 ? ", " SETTINGS " AS settings, NULL AS runner" : "");
+    TRY(database_execute(db, sql.at, "read the file"));
+done:
+    sqlite3_finalize(s);
+    text_free(&sql);
+    text_free(&ids);
+    text_free(&whys);
+    return result;
+}
+
+/* The views again, in front of the file's own, so that they see what was laid over `run`. */
+static status lay_over_views(sqlite3 *db)
+{
+    static const char create[] = "CREATE VIEW ";
+    struct text sql = {0};
+    const char *from = database_text("results/views.sql"), *at;
+    while ((at = strstr(from, create)) != NULL) {
+        text_add(&sql, "%.*sCREATE TEMP VIEW ", (int)(at - from), from);
+        from = at + sizeof create - 1;
+    }
+    text_add(&sql, "%s", from);
+    status result = database_execute(db, sql.at, "read the file");
+    text_free(&sql);
+    return result;
+}
+
+status older_show_as_present(sqlite3 *db, int64_t version)
+{
+    status result = OK;
+    struct gone_runs gone = {0};
+    TRY(database_execute(db, "PRAGMA temp_store = MEMORY", "set up"));
+    if (version == 1) {
+        TRY(offer_sha256(db));
+    } else {
+        TRY(runner_find_gone(db, &gone));
+    }
+    if (version == 1 || gone.count > 0) {
+        TRY(lay_over_run(db, version, &gone));
+        TRY(lay_over_views(db));
+    }
+done:
+    runner_free_gone(&gone);
+    return result;
+}

@@ -1,0 +1,159 @@
+#include "results/recorded.h"
+
+#include "results/question.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static void copy_text(sqlite3_stmt *s, int column, char *out, size_t room)
+{
+    const char *text = (const char *)sqlite3_column_text(s, column);
+    snprintf(out, room, "%s", text != NULL ? text : "");
+}
+
+static status read_row(struct recorded_run *r, sqlite3 *db)
+{
+    status result = OK;
+    sqlite3_stmt *s = NULL;
+    TRY(database_prepare(db, &s,
+                         "SELECT uuid, status, mode, engine, parameters_sha256, workers, updates, "
+                         "samples_used, final_accuracy, config FROM run WHERE id = ?1"));
+    sqlite3_bind_int64(s, 1, r->id);
+    int code = sqlite3_step(s);
+    TRY(database_check(db, code, "read the run"));
+    copy_text(s, 0, r->uuid, sizeof r->uuid);
+    copy_text(s, 1, r->status, sizeof r->status);
+    copy_text(s, 2, r->mode, sizeof r->mode);
+    copy_text(s, 3, r->engine, sizeof r->engine);
+    copy_text(s, 4, r->parameters_sha256, sizeof r->parameters_sha256);
+    r->workers = (unsigned)sqlite3_column_int64(s, 5);
+    r->updates = (uint64_t)sqlite3_column_int64(s, 6);
+    r->samples_used = (uint64_t)sqlite3_column_int64(s, 7);
+    r->final_accuracy =
+        sqlite3_column_type(s, 8) == SQLITE_NULL ? NAN : sqlite3_column_double(s, 8);
+    const char *config = (const char *)sqlite3_column_text(s, 9);
+    r->config = text_copy(config != NULL ? config : "{}");
+done:
+    sqlite3_finalize(s);
+    return result;
+}
+
+/* NULL is NaN where the row's list names the column, else it was not measured. */
+static double measured(sqlite3_stmt *s, int column, const char *nan_list)
+{
+    char wanted[40], listed[240];
+    if (sqlite3_column_type(s, column) != SQLITE_NULL) {
+        return sqlite3_column_double(s, column);
+    }
+    snprintf(wanted, sizeof wanted, ",%s,", sqlite3_column_name(s, column));
+    snprintf(listed, sizeof listed, ",%s,", nan_list != NULL ? nan_list : "");
+    return strstr(listed, wanted) != NULL ? NAN : NOT_MEASURED;
+}
+
+static void read_push(sqlite3_stmt *s, struct recorded_push *out)
+{
+    enum {
+        NUMBER,
+        VERSION,
+        WORKER,
+        SEQUENCE,
+        READ,
+        STALENESS,
+        OUTCOME,
+        SCALE,
+        GAP,
+        NORM,
+        LOSS,
+        PULL,
+        COMPUTE,
+        QUEUE,
+        APPLY,
+        AT,
+        LIST
+    };
+    const char *list = (const char *)sqlite3_column_text(s, LIST);
+    out->number = (uint64_t)sqlite3_column_int64(s, NUMBER);
+    out->record = (struct push_record){
+        .update_version = (uint64_t)sqlite3_column_int64(s, VERSION),
+        .worker = (uint32_t)sqlite3_column_int64(s, WORKER),
+        .sequence = (uint64_t)sqlite3_column_int64(s, SEQUENCE),
+        .read_version = (uint64_t)sqlite3_column_int64(s, READ),
+        .staleness = (uint64_t)sqlite3_column_int64(s, STALENESS),
+        .outcome = (enum push_outcome)sqlite3_column_int(s, OUTCOME),
+        .scale = measured(s, SCALE, list),
+        .gap = measured(s, GAP, list),
+        .gradient_norm = measured(s, NORM, list),
+        .loss = measured(s, LOSS, list),
+        .pull_us = sqlite3_column_double(s, PULL),
+        .compute_us = sqlite3_column_double(s, COMPUTE),
+        .queue_us = sqlite3_column_double(s, QUEUE),
+        .apply_us = sqlite3_column_double(s, APPLY),
+        .at_seconds = sqlite3_column_double(s, AT),
+    };
+}
+
+static status count_pushes(sqlite3 *db, int64_t run_id, size_t *count)
+{
+    status result = OK;
+    sqlite3_stmt *s = NULL;
+    TRY(database_prepare(db, &s, "SELECT count(*) FROM push WHERE run_id = ?1"));
+    sqlite3_bind_int64(s, 1, run_id);
+    int code = sqlite3_step(s);
+    TRY(database_check(db, code, "count the run's gradients"));
+    *count = (size_t)sqlite3_column_int64(s, 0);
+done:
+    sqlite3_finalize(s);
+    return result;
+}
+
+static status read_pushes(struct recorded_run *r, sqlite3 *db)
+{
+    status result = OK;
+    sqlite3_stmt *s = NULL;
+    size_t room = 0;
+    int code;
+    TRY(count_pushes(db, r->id, &room));
+    if (room == 0) {
+        return OK;
+    }
+    TRY(memory_new(&r->pushes, room, sizeof *r->pushes, "recorded gradients"));
+    TRY(database_prepare(
+        db, &s,
+        "SELECT number, update_version, worker, sequence, read_version, staleness, "
+        "outcome_code, scale, gap, gradient_norm, loss, pull_us, compute_us, "
+        "queue_us, apply_us, at_seconds, not_a_number FROM push "
+        "WHERE run_id = ?1 ORDER BY number"));
+    sqlite3_bind_int64(s, 1, r->id);
+    while ((code = sqlite3_step(s)) == SQLITE_ROW && r->push_count < room) {
+        read_push(s, &r->pushes[r->push_count++]);
+    }
+    TRY(database_check(db, code, "read the run's gradients"));
+done:
+    sqlite3_finalize(s);
+    return result;
+}
+
+status recorded_run_read(struct recorded_run *out, const char *path, const char *run)
+{
+    status result = OK;
+    sqlite3 *db = NULL;
+    *out = (struct recorded_run){0};
+    TRY(database_open_reader(&db, path));
+    TRY(question_run_id(db, run, &out->id));
+    TRY(read_row(out, db));
+    TRY(read_pushes(out, db));
+done:
+    database_close(&db);
+    if (result != OK) {
+        recorded_run_free(out);
+    }
+    return result;
+}
+
+void recorded_run_free(struct recorded_run *r)
+{
+    memory_free(r->config);
+    memory_free(r->pushes);
+    *r = (struct recorded_run){0};
+}

@@ -1,0 +1,144 @@
+#include "results/runner.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+struct identity {
+    char host[128], boot[64], namespace[64];
+    int64_t pid, started; /* started: clock ticks after boot; 0: not known */
+};
+
+/* The first line of a file of /proc; empty where there is none. */
+static void read_line(const char *path, char *out, size_t room)
+{
+    FILE *file = fopen(path, "r");
+    if (file == NULL || fgets(out, (int)room, file) == NULL) {
+        out[0] = '\0';
+    }
+    out[strcspn(out, "\n")] = '\0';
+    if (file != NULL) {
+        fclose(file);
+    }
+}
+
+/* When a process started; 0 if it is gone, or only waits for its parent to take note of its end. */
+static int64_t started_at(int64_t pid)
+{
+    char path[48], line[1024], state = 'Z';
+    long long started = 0;
+    snprintf(path, sizeof path, "/proc/%lld/stat", (long long)pid);
+    read_line(path, line, sizeof line);
+    /* "pid (name) state ppid …": the name may hold anything; the start is the 20th after it. */
+    const char *at = strrchr(line, ')');
+    if (at == NULL || sscanf(at + 1, " %c", &state) != 1 || state == 'Z' || state == 'X') {
+        return 0;
+    }
+    at += 2;
+    for (int field = 3; field < 22 && at != NULL; field++) {
+        at = strchr(at + 1, ' ');
+    }
+    return at != NULL && sscanf(at, "%lld", &started) == 1 ? started : 0;
+}
+
+static void identify(struct identity *out)
+{
+    struct utsname system = {0};
+    *out = (struct identity){.pid = getpid()};
+    uname(&system);
+    snprintf(out->host, sizeof out->host, "%s", system.nodename);
+    read_line("/proc/sys/kernel/random/boot_id", out->boot, sizeof out->boot);
+    ssize_t length = readlink("/proc/self/ns/pid", out->namespace, sizeof out->namespace - 1);
+    out->namespace[length > 0 ? length : 0] = '\0';
+    out->started = started_at(out->pid);
+}
+
+void runner_describe(struct text *out)
+{
+    struct identity self;
+    identify(&self);
+    text_add(out, "{\"host\":");
+    text_add_json(out, self.host);
+    text_add(out, ",\"boot\":");
+    text_add_json(out, self.boot);
+    text_add(out, ",\"namespace\":");
+    text_add_json(out, self.namespace);
+    text_add(out, ",\"pid\":%lld,\"started\":%lld}", (long long)self.pid, (long long)self.started);
+}
+
+/* What became of the process, or false: it lives, or that cannot be told from here. */
+static bool is_gone(const struct identity *self, const struct identity *runner, char why[160])
+{
+    if (strcmp(self->host, runner->host) != 0 || self->boot[0] == '\0' || runner->started == 0) {
+        return false;
+    }
+    if (strcmp(self->boot, runner->boot) != 0) {
+        snprintf(why, 160, "the machine that ran it (%.64s) went down; start it again",
+                 runner->host);
+        return true;
+    }
+    if (strcmp(self->namespace, runner->namespace) != 0 ||
+        started_at(runner->pid) == runner->started) {
+        return false;
+    }
+    snprintf(why, 160,
+             "the process that ran it was killed (gradlag, process %lld); was it SIGKILL, or did "
+             "memory run out? Start it again",
+             (long long)runner->pid);
+    return true;
+}
+
+static void copy_column(sqlite3_stmt *s, int column, char *out, size_t room)
+{
+    const char *text = (const char *)sqlite3_column_text(s, column);
+    snprintf(out, room, "%s", text != NULL ? text : "");
+}
+
+static void add(struct gone_runs *gone, int64_t id, const char *why)
+{
+    if (gone->count == gone->capacity) {
+        gone->capacity = gone->capacity == 0 ? 8 : 2 * gone->capacity;
+        gone->at = realloc(gone->at, gone->capacity * sizeof *gone->at);
+        REQUIRE(gone->at != NULL);
+    }
+    struct gone_run *g = &gone->at[gone->count++];
+    g->id = id;
+    snprintf(g->why, sizeof g->why, "%s", why);
+}
+
+status runner_find_gone(sqlite3 *db, struct gone_runs *out)
+{
+    static const char sql[] =
+        "SELECT id, runner ->> '$.host', runner ->> '$.boot', runner ->> '$.namespace', "
+        "runner ->> '$.pid', runner ->> '$.started' FROM run "
+        "WHERE status IN ('queued', 'running') AND runner IS NOT NULL";
+    status result = OK;
+    sqlite3_stmt *s = NULL;
+    struct identity self, runner;
+    char why[160];
+    int code;
+    identify(&self);
+    TRY(database_prepare(db, &s, sql));
+    while ((code = sqlite3_step(s)) == SQLITE_ROW) {
+        copy_column(s, 1, runner.host, sizeof runner.host);
+        copy_column(s, 2, runner.boot, sizeof runner.boot);
+        copy_column(s, 3, runner.namespace, sizeof runner.namespace);
+        runner.pid = sqlite3_column_int64(s, 4);
+        runner.started = sqlite3_column_int64(s, 5);
+        if (is_gone(&self, &runner, why)) {
+            add(out, sqlite3_column_int64(s, 0), why);
+        }
+    }
+    TRY(database_check(db, code, "look for runs that were killed"));
+done:
+    sqlite3_finalize(s);
+    return result;
+}
+
+void runner_free_gone(struct gone_runs *gone)
+{
+    free(gone->at);
+    *gone = (struct gone_runs){0};
+}

@@ -1,0 +1,105 @@
+-- The views of a results file of version 2; docs/results-file.md says what every column means.
+-- Files of an older version show the same views when they are read (results/present.c).
+
+-- Every run with what it shares with those that differ in the seed alone, and in words what no
+-- column of its own says. In a file of many runs the settings that all of them share say nothing.
+CREATE VIEW run_with_settings AS
+WITH described AS (
+    SELECT *, coalesce(settings, json_remove(config, '$.seed')) AS known FROM run),
+configuration AS (SELECT DISTINCT known FROM described WHERE known IS NOT NULL),
+varied AS (
+    SELECT key FROM configuration, json_each(known)
+    WHERE (key NOT LIKE '%.%' OR key LIKE 'dataset.%')
+      AND key NOT IN ('mode', 'engine', 'model', 'dataset', 'consistency', 'damping', 'correction',
+                      'workers', 'lr', 'momentum', 'batch')
+    GROUP BY key
+    HAVING count(DISTINCT value) > 1 OR count(*) < (SELECT count(*) FROM configuration)),
+worded AS (
+    SELECT known,
+        (SELECT group_concat(key || '=' || value, ' ') FROM json_each(known)
+         WHERE key LIKE '%.%' AND key NOT LIKE 'dataset.%') AS parameters,
+        (SELECT group_concat(key || '=' || value, ' ') FROM json_each(known)
+         WHERE key IN (SELECT key FROM varied)) AS others
+    FROM configuration)
+SELECT id, experiment, arm, mode, engine, workers, model, dataset, batch, lr, momentum, consistency,
+       damping, correction, seed, status, updates, train_seconds, samples_per_second,
+       final_accuracy, mean_staleness, described.known AS settings, parameters, others
+FROM described LEFT JOIN worded ON worded.known = described.known;
+
+-- One line per run, the columns one usually wants.
+CREATE VIEW run_summary AS
+SELECT id, experiment, arm, tag, mode, workers, model, damping, consistency, lr, momentum, batch,
+       seed, status, updates, samples_used, train_seconds, samples_per_second,
+       updates / train_seconds AS updates_per_second,
+       final_accuracy, best_accuracy, validation_accuracy, final_loss,
+       mean_staleness, max_staleness, started_at, error
+FROM run;
+
+-- How often each staleness occurred among the gradients that went into an update.
+CREATE VIEW staleness_histogram AS
+SELECT run_id, staleness, count(*) AS pushes,
+       count(*) * 1.0 / sum(count(*)) OVER (PARTITION BY run_id) AS share,
+       avg(scale) AS mean_scale
+FROM push
+WHERE outcome_code IN (0, 1)
+GROUP BY run_id, staleness;
+
+-- Seeds taken together: runs of the same settings, which is all of the configuration that decides
+-- the outcome, but the seed. parameters holds the dotted keys, such as damping.power=0.5, but for
+-- the dataset's; others the rest of the settings that have no column here, as far as they are not
+-- the same in the whole file. sd is the sample standard deviation (n - 1), NULL for one seed. Runs
+-- that did not finish are counted, not averaged.
+CREATE VIEW accuracy_by_workers AS
+WITH described AS (
+    SELECT *,
+        CASE status WHEN 'finished' THEN final_accuracy END AS accuracy,
+        CASE status WHEN 'finished' THEN 1 END AS finished
+    FROM run_with_settings
+    WHERE status NOT IN ('queued', 'running'))
+SELECT experiment, arm, mode, engine, model, dataset, consistency, damping, correction, workers, lr,
+       momentum, batch, parameters, others,
+       count(finished) AS seeds,
+       avg(accuracy) AS mean_accuracy,
+       CASE WHEN count(accuracy) > 1 THEN
+           sqrt(max(0.0, sum(accuracy * accuracy) - sum(accuracy) * avg(accuracy))
+                / (count(accuracy) - 1))
+       END AS sd_accuracy,
+       min(accuracy) AS least_accuracy,
+       max(accuracy) AS greatest_accuracy,
+       avg(samples_per_second * finished) AS mean_samples_per_second,
+       avg(updates / train_seconds * finished) AS mean_updates_per_second,
+       avg(mean_staleness * finished) AS mean_staleness,
+       count(*) FILTER (WHERE status = 'diverged') AS diverged,
+       count(*) FILTER (WHERE status IN ('failed', 'stopped')) AS failed,
+       settings
+FROM described
+GROUP BY experiment, arm, mode, engine, model, dataset, consistency, damping, correction, workers,
+         lr, momentum, batch, settings;
+
+-- The evaluations at which a run was better than ever before: the time to reach an accuracy a is
+-- min(seconds) where accuracy >= a.
+CREATE VIEW time_to_accuracy AS
+SELECT run_id, test_accuracy AS accuracy, seconds, updates, samples
+FROM (
+    SELECT *, max(test_accuracy) OVER (
+        PARTITION BY run_id ORDER BY updates
+        ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS best_before
+    FROM evaluation
+    WHERE test_accuracy IS NOT NULL)
+WHERE best_before IS NULL OR test_accuracy > best_before;
+
+-- Means per step of each worker, in microseconds. A worker's own time is pull + compute when
+-- asynchronous (pull is all its waiting; queue and apply are the server's part of it), and
+-- compute + exchange + apply when synchronous.
+CREATE VIEW where_time_goes AS
+SELECT run_id, worker, count(*) AS steps,
+       avg(pull_us) AS pull_us, avg(compute_us) AS compute_us, NULL AS exchange_us,
+       avg(queue_us) AS queue_us, avg(apply_us) AS apply_us,
+       coalesce(avg(pull_us), 0) + coalesce(avg(compute_us), 0) AS step_us
+FROM push
+GROUP BY run_id, worker
+UNION ALL
+SELECT run_id, worker, count(*), NULL, avg(compute_us), avg(exchange_us), NULL, avg(apply_us),
+       coalesce(avg(compute_us), 0) + coalesce(avg(exchange_us), 0) + coalesce(avg(apply_us), 0)
+FROM step
+GROUP BY run_id, worker;

@@ -1,0 +1,195 @@
+/*
+ * A convolution run part by part of its batch. What one part writes is still in the cache when the
+ * batch norm that reads it takes its sums (struct cpu_watch), or when it is added to a gradient
+ * that is there already; a whole batch would have left the cache by then. The images of a batch
+ * are independent, so every value is the same as in one run.
+ */
+#include "worker/backend_cpu.h"
+
+enum {
+    PART_BYTES = 1 << 19, /* a part's input and output; what reads it has other arrays too */
+    SMALLEST = 4          /* images; fewer are not worth a call each */
+};
+
+struct cpu_parts {
+    uint32_t count, images;                 /* parts, and images in each */
+    size_t source_count, destination_count; /* of one part */
+    dnnl_primitive_t forward, backward_data;
+    dnnl_memory_t source, destination;
+};
+
+static const char what[] = "a part of a convolution";
+
+static uint32_t images_per_part(const struct cpu *c, const struct op_description *d)
+{
+    size_t bytes = (shape_count(d->input) + shape_count(d->output)) * sizeof(float);
+    uint32_t images = d->batch;
+    if (c->threads == 1 && !c->bf16 && d->batch * bytes > PART_BYTES) {
+        for (images = d->batch - 1; images > 1; --images) {
+            if (d->batch % images == 0 && images * bytes <= PART_BYTES) {
+                break;
+            }
+        }
+    }
+    return images < SMALLEST ? d->batch : images;
+}
+
+static status part_layout(onednn_layout *out, onednn_const_layout whole, uint32_t images,
+                          struct shape s)
+{
+    const dnnl_dims_t dimensions = {images, s.channels, s.height, s.width};
+    return cpu_check(onednn_layout_part(out, whole, dimensions), what);
+}
+
+static status open_memories(struct cpu *c, struct cpu_parts *p, onednn_const_layout source,
+                            onednn_const_layout destination)
+{
+    status result = OK;
+    p->source_count = dnnl_memory_desc_get_size(source) / sizeof(float);
+    p->destination_count = dnnl_memory_desc_get_size(destination) / sizeof(float);
+    TRY(cpu_memory_new(c, source, &p->source));
+    TRY(cpu_memory_new(c, destination, &p->destination));
+done:
+    return result;
+}
+
+/* Whether `count` parts follow each other without a gap. */
+static bool adds_up(onednn_const_layout part, onednn_const_layout whole, uint32_t count)
+{
+    return dnnl_memory_desc_get_size(part) * count == dnnl_memory_desc_get_size(whole);
+}
+
+status cpu_parts_open(struct cpu *c, const struct op_description *d,
+                      const struct cpu_parts_wish *wish, const_dnnl_primitive_desc_t whole,
+                      struct cpu_parts **out)
+{
+    status result = OK;
+    struct cpu_parts *p = NULL;
+    onednn_layout source = NULL, destination = NULL;
+    onednn_const_layout from = cpu_chosen(whole, dnnl_query_src_md);
+    onednn_const_layout to = cpu_chosen(whole, dnnl_query_dst_md);
+    dnnl_primitive_desc_t description = NULL;
+    uint32_t images = images_per_part(c, d);
+    *out = NULL;
+    if (images == d->batch) {
+        goto done;
+    }
+    TRY(memory_new(&p, 1, sizeof *p, "a layer"));
+    p->images = images;
+    p->count = d->batch / images;
+    TRY(part_layout(&source, from, images, d->input));
+    TRY(part_layout(&destination, to, images, d->output));
+    if (!adds_up(source, from, p->count) || !adds_up(destination, to, p->count)) {
+        goto done;
+    }
+    TRY(open_memories(c, p, source, destination));
+    TRY_DNNL(onednn_convolution_forward(&description, c->engine,
+                                        d->flags & OP_TRAINING ? dnnl_forward_training
+                                                               : dnnl_forward_inference,
+                                        source, cpu_chosen(whole, dnnl_query_weights_md),
+                                        wish->bias, destination, wish->window, wish->attributes),
+             what);
+    TRY(cpu_primitive_new(&description, &p->forward, what));
+    *out = p;
+    p = NULL;
+done:
+    onednn_layout_close(&source);
+    onednn_layout_close(&destination);
+    cpu_parts_close(&p);
+    return result;
+}
+
+status cpu_parts_open_backward(struct cpu *c, const struct op_description *d, struct cpu_parts *p,
+                               const struct cpu_parts_wish *wish, const_dnnl_primitive_desc_t whole)
+{
+    status result = OK;
+    onednn_layout source = NULL, destination = NULL;
+    const_dnnl_primitive_desc_t forward;
+    dnnl_primitive_desc_t description = NULL;
+    TRY(part_layout(&source, cpu_chosen(whole, dnnl_query_diff_src_md), p->images, d->input));
+    TRY(part_layout(&destination, cpu_chosen(whole, dnnl_query_diff_dst_md), p->images, d->output));
+    TRY_DNNL(dnnl_primitive_get_primitive_desc(p->forward, &forward), what);
+    TRY_DNNL(onednn_convolution_backward_data(&description, c->engine, source,
+                                              cpu_chosen(whole, dnnl_query_weights_md), destination,
+                                              wish->window, forward),
+             what);
+    TRY(cpu_primitive_new(&description, &p->backward_data, what));
+done:
+    onednn_layout_close(&source);
+    onednn_layout_close(&destination);
+    return result;
+}
+
+bool cpu_parts_backward(const struct cpu_parts *p)
+{
+    return p != NULL && p->backward_data != NULL;
+}
+
+void cpu_parts_close(struct cpu_parts **out)
+{
+    struct cpu_parts *p = *out;
+    if (p != NULL) {
+        cpu_primitive_free(&p->forward);
+        cpu_primitive_free(&p->backward_data);
+        cpu_memory_free(&p->source);
+        cpu_memory_free(&p->destination);
+        memory_free(p);
+        *out = NULL;
+    }
+}
+
+static status point(const struct cpu_parts *p, float *source, float *destination)
+{
+    status result = OK;
+    TRY_DNNL(dnnl_memory_set_data_handle(p->source, source), what);
+    TRY_DNNL(dnnl_memory_set_data_handle(p->destination, destination), what);
+done:
+    return result;
+}
+
+static void show(const struct cpu_watch *watch, float *data, const struct cpu_parts *p, uint32_t i)
+{
+    if (watch->see != NULL) {
+        watch->see(watch->who, data, (size_t)i * p->images, p->images);
+    }
+}
+
+status cpu_parts_forward(struct cpu *c, const struct cpu_parts *p, const struct op_call *call,
+                         dnnl_memory_t weights, dnnl_memory_t bias)
+{
+    status result = OK;
+    const dnnl_exec_arg_t a[] = {{DNNL_ARG_SRC, p->source},
+                                 {DNNL_ARG_WEIGHTS, weights},
+                                 {DNNL_ARG_DST, p->destination},
+                                 {DNNL_ARG_BIAS, bias}};
+    float *to = call->output->data;
+    for (uint32_t i = 0; i < p->count; ++i) {
+        TRY(point(p, call->input[0]->data + i * p->source_count, to + i * p->destination_count));
+        TRY(cpu_execute(c, p->forward, bias != NULL ? 4 : 3, a, what));
+        show(&call->output->value_watch, to, p, i);
+    }
+done:
+    return result;
+}
+
+status cpu_parts_backward_data(struct cpu *c, const struct cpu_parts *p, const struct op_call *call,
+                               dnnl_memory_t weights)
+{
+    status result = OK;
+    const dnnl_exec_arg_t a[] = {{DNNL_ARG_DIFF_DST, p->destination},
+                                 {DNNL_ARG_WEIGHTS, weights},
+                                 {DNNL_ARG_DIFF_SRC, p->source}};
+    float *to = call->input_gradient[0]->data;
+    for (uint32_t i = 0; i < p->count; ++i) {
+        float *at = to + i * p->source_count, *write;
+        TRY(cpu_target(c, at, p->source_count, call->accumulate[0], &write));
+        TRY(point(p, write, call->output_gradient->data + i * p->destination_count));
+        TRY(cpu_execute(c, p->backward_data, 3, a, what));
+        cpu_target_done(at, write, p->source_count);
+        if (call->complete[0]) {
+            show(&call->input[0]->gradient_watch, to, p, i);
+        }
+    }
+done:
+    return result;
+}

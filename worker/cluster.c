@@ -1,0 +1,45 @@
+#include "worker/cluster.h"
+
+#include "worker/random.h"
+
+#include <math.h>
+
+void cluster_open(struct cluster *c, const options *o, const pace *steps)
+{
+    double gbps = options_real(o, "network.gbps");
+    *c = (struct cluster){.pace = steps,
+                          .seed = (uint64_t)options_integer(o, "seed"),
+                          .latency_ns = 1e6 * options_real(o, "network.latency_ms"),
+                          .ns_per_byte = gbps > 0 ? 8 / gbps : 0,
+                          .apply_ns = 1e6 * options_real(o, "server.apply_ms"),
+                          .lives_ns = 1e9 * options_real(o, "crash.mtbf_s"),
+                          .down_ns = 1e9 * options_real(o, "crash.down_s")};
+}
+
+uint64_t cluster_step_ns(const struct cluster *c, unsigned worker, uint64_t step)
+{
+    return pace_duration_of(c->pace, worker, step, 0);
+}
+
+uint64_t cluster_message_ns(const struct cluster *c, size_t bytes)
+{
+    return (uint64_t)(c->latency_ns + c->ns_per_byte * (double)bytes);
+}
+
+uint64_t cluster_allreduce_ns(const struct cluster *c, unsigned ranks, size_t bytes)
+{
+    double rounds = 2.0 * (ranks - 1);
+    return (uint64_t)(rounds * (c->latency_ns + c->ns_per_byte * (double)bytes / ranks));
+}
+
+bool cluster_life_ns(const struct cluster *c, unsigned worker, uint64_t life, uint64_t *lives,
+                     uint64_t *away)
+{
+    struct random_stream r;
+    if (c->lives_ns <= 0)
+        return false;
+    random_open(&r, RANDOM_CRASH, c->seed, worker, life);
+    *lives = (uint64_t)(-c->lives_ns * log1p(-random_uniform(&r)));
+    *away = (uint64_t)(-c->down_ns * log1p(-random_uniform(&r)));
+    return true;
+}

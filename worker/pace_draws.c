@@ -1,0 +1,183 @@
+/*
+ * pace_draws.c — step times that are drawn, or read from a table. All are given as mean and spread,
+ * so that runs of different distributions have the same throughput.
+ */
+#include "worker/pace.h"
+#include "worker/random.h"
+
+#include <math.h>
+#include <string.h>
+
+#define MEAN_OPTION                                                                                \
+    {                                                                                              \
+        "pace.mean_ms", OPTION_REAL, "20", 0.001, 1e6, NULL, NULL, "mean time of a step"           \
+    }
+#define CV_OPTION                                                                                  \
+    {                                                                                              \
+        "pace.cv", OPTION_REAL, "0.2", 0, 10, NULL, NULL,                                          \
+            "coefficient of variation (standard deviation / mean); 0: all alike"                   \
+    }
+#define SLOW_OPTIONS                                                                               \
+    {"pace.worker", OPTION_INTEGER, "-1", -1,                                                      \
+     4095,          NULL,           NULL, "a worker that is slowed as well; -1: none"},            \
+    {                                                                                              \
+        "pace.factor", OPTION_REAL, "1", 1, 1000, NULL, NULL, "how many times as long it takes"    \
+    }
+
+static struct random_stream stream_of(const struct pace_step *s)
+{
+    struct random_stream r;
+    random_open(&r, RANDOM_PACE, s->seed, s->worker, s->step);
+    return r;
+}
+
+/* ---- constant ---------------------------------------------------------------------------------
+ */
+
+static const struct option constant_options[] = {MEAN_OPTION, SLOW_OPTIONS, {0}};
+
+static double constant(const struct pace_step *s)
+{
+    return 1e6 * s->parameters[0];
+}
+
+const struct pace_kind pace_constant = {
+    .about = {"constant", "each step lasts pace.mean_ms", NULL, constant_options},
+    .duration = constant,
+};
+
+/* ---- gamma ------------------------------------------------------------------------------------
+ */
+
+static const struct option spread_options[] = {MEAN_OPTION, CV_OPTION, SLOW_OPTIONS, {0}};
+
+/* A gamma variable of shape k has mean k and deviation √k: cv = 1/√k. */
+static double gamma_time(const struct pace_step *s, double mean, double cv)
+{
+    if (cv == 0) {
+        return mean;
+    }
+    struct random_stream r = stream_of(s);
+    double shape = 1 / (cv * cv);
+    return mean / shape * random_gamma(&r, shape);
+}
+
+static double gamma_drawn(const struct pace_step *s)
+{
+    return gamma_time(s, 1e6 * s->parameters[0], s->parameters[1]);
+}
+
+const struct pace_kind pace_gamma = {
+    .about = {"gamma", "each step lasts at least a gamma-distributed time",
+              "Ali et al. 2000, CVB method (task execution times)", spread_options},
+    .duration = gamma_drawn,
+};
+
+/* ---- log-normal -------------------------------------------------------------------------------
+ */
+
+/* exp(μ + σ z) has mean exp(μ + σ²/2) and cv² = exp(σ²) − 1. */
+static double lognormal_drawn(const struct pace_step *s)
+{
+    struct random_stream r = stream_of(s);
+    double mean = 1e6 * s->parameters[0], cv = s->parameters[1], variance = log1p(cv * cv);
+    return mean * exp(sqrt(variance) * random_normal(&r) - variance / 2);
+}
+
+const struct pace_kind pace_lognormal = {
+    .about = {"lognormal", "each step lasts at least a log-normal time", NULL, spread_options},
+    .duration = lognormal_drawn,
+};
+
+/* ---- Pareto -----------------------------------------------------------------------------------
+ */
+
+static const struct option pareto_options[] = {
+    MEAN_OPTION,
+    {"pace.shape", OPTION_REAL, "2.5", 1.01, 1000, NULL, NULL,
+     "exponent of the tail: P(longer than x) ∝ x^-shape; up to 2 the deviation is infinite"},
+    SLOW_OPTIONS,
+    {0},
+};
+
+/* x₀ u^(−1/α) is at least x₀ and has mean x₀ α/(α − 1); 1 − u is never 0. */
+static double pareto_drawn(const struct pace_step *s)
+{
+    struct random_stream r = stream_of(s);
+    double mean = 1e6 * s->parameters[0], shape = s->parameters[1];
+    return mean * (shape - 1) / shape * pow(1 - random_uniform(&r), -1 / shape);
+}
+
+const struct pace_kind pace_pareto = {
+    .about = {"pareto", "each step lasts at least a Pareto time: stragglers now and then", NULL,
+              pareto_options},
+    .duration = pareto_drawn,
+};
+
+/* ---- trace ------------------------------------------------------------------------------------
+ */
+
+static const struct option trace_options[] = {
+    {"pace.path", OPTION_TEXT, "", 0, 0, NULL, NULL,
+     "CSV with columns worker, compute_us and perhaps step; begun anew at its end"},
+    SLOW_OPTIONS,
+    {0},
+};
+
+static double traced(const struct pace_step *s)
+{
+    size_t count;
+    const struct pace_row *rows = pace_table_of(s->table, s->worker, &count);
+    return rows[s->step % count].ns;
+}
+
+const struct pace_kind pace_trace = {
+    .about = {"trace", "each step lasts as long as a file says", NULL, trace_options},
+    .duration = traced,
+    .reads_file = true,
+};
+
+/* ---- fit --------------------------------------------------------------------------------------
+ */
+
+static const struct option fit_options[] = {
+    {"pace.run", OPTION_INTEGER, "0", 0, 9007199254740992.0, NULL, NULL,
+     "the recorded run, in the same results file"},
+    {"pace.smooth", OPTION_INTEGER, "0", 0, 1, NULL, NULL,
+     "0: draws from the recorded times; 1: from the gamma distribution of their mean and cv"},
+    SLOW_OPTIONS,
+    {0},
+};
+
+/* Mean and cv of a worker's recorded times. */
+static double moments(const struct pace_row *rows, size_t count, double *cv)
+{
+    double mean = 0, squares = 0;
+    for (size_t i = 0; i < count; i++) {
+        mean += rows[i].ns / (double)count;
+    }
+    for (size_t i = 0; i < count; i++) {
+        squares += (rows[i].ns - mean) * (rows[i].ns - mean);
+    }
+    *cv = count > 1 && mean > 0 ? sqrt(squares / (double)(count - 1)) / mean : 0;
+    return mean;
+}
+
+static double fitted(const struct pace_step *s)
+{
+    size_t count;
+    const struct pace_row *rows = pace_table_of(s->table, s->worker, &count);
+    if (s->parameters[1] > 0) {
+        double cv, mean = moments(rows, count, &cv);
+        return gamma_time(s, mean, cv);
+    }
+    struct random_stream r = stream_of(s);
+    return rows[random_below(&r, (uint32_t)count)].ns;
+}
+
+const struct pace_kind pace_fit = {
+    .about = {"fit", "engine=virtual: each step lasts like one of a recorded run's worker", NULL,
+              fit_options},
+    .duration = fitted,
+    .is_given = true,
+};
