@@ -130,6 +130,7 @@ status cuda_queue_up(struct cuda *c, void *to, const void *from, size_t bytes)
 
 status cuda_queue_down(struct cuda *c, void *to, const void *from, size_t bytes)
 {
+    c->commands->downs = true;
     return cuda_command_add_down(&c->commands->list, to, from, bytes);
 }
 
@@ -330,7 +331,7 @@ void cuda_commands_begin(struct cuda *c)
 {
     struct cuda_commands *m = c->commands;
     m->list.count = m->part_count = m->delivery_count = 0;
-    m->interrupted = false;
+    m->interrupted = m->downs = false;
     c->staging.queued = false;
 }
 
