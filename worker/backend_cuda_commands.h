@@ -78,6 +78,7 @@ struct cuda_commands {
     struct retired *retired;
     size_t retired_count, retired_capacity;
     bool interrupted, downs; /* of this step: run so far; something went to CUDA_COPY */
+    bool in_phase;
     struct plan plans[PLANS];
     uint64_t clock;
     unsigned strangers;
