@@ -156,10 +156,7 @@ static status finish(backend *b)
 
 static void abandon(backend *b)
 {
-    struct cuda *c = (struct cuda *)b;
-    cuda_commands_begin(c);
-    status waited = c->kind->synchronize(c->device);
-    (void)waited; /* a fault shows again at the next step */
+    cuda_commands_abandon((struct cuda *)b);
 }
 
 static void hold(backend *b)

@@ -120,6 +120,8 @@ void cuda_commands_begin(struct cuda *c);
 status cuda_commands_interrupt(struct cuda *c) MUST_CHECK;
 /* Adds the gradient's way down, runs everything and waits for it. */
 status cuda_commands_finish(struct cuda *c) MUST_CHECK;
+/* Drops what was queued and waits for what runs. */
+void cuda_commands_abandon(struct cuda *c);
 /* Device memory that queued commands may still use: freed when the step has ended. */
 void cuda_commands_retire(struct cuda *c, void *device_memory, void *pinned_memory);
 

@@ -130,6 +130,7 @@ status cuda_queue_up(struct cuda *c, void *to, const void *from, size_t bytes)
 
 status cuda_queue_down(struct cuda *c, void *to, const void *from, size_t bytes)
 {
+    c->commands->downs = true;
     return cuda_command_add_down(&c->commands->list, to, from, bytes);
 }
 
@@ -326,11 +327,24 @@ static void deliver_all(struct cuda_commands *m)
     m->delivery_count = 0;
 }
 
+/* The phases of a step on a profiler's timeline; NULL: none. */
+static void phase(struct cuda *c, const char *name)
+{
+    if (c->commands->in_phase) {
+        c->kind->range_end();
+    }
+    c->commands->in_phase = name != NULL;
+    if (name != NULL) {
+        c->kind->range_begin(name);
+    }
+}
+
 void cuda_commands_begin(struct cuda *c)
 {
     struct cuda_commands *m = c->commands;
+    phase(c, "gradlag: write the step down");
     m->list.count = m->part_count = m->delivery_count = 0;
-    m->interrupted = false;
+    m->interrupted = m->downs = false;
     c->staging.queued = false;
 }
 
@@ -355,6 +369,7 @@ status cuda_commands_finish(struct cuda *c)
 {
     status result = OK;
     struct cuda_commands *m = c->commands;
+    phase(c, "gradlag: launch the step");
     TRY(cuda_add_downs(c));
     m->statistics.commands = (uint32_t)m->with_copies.count;
     m->statistics.kernels = 0;
@@ -368,12 +383,22 @@ status cuda_commands_finish(struct cuda *c)
     } else {
         TRY(run_step(c));
     }
+    phase(c, "gradlag: wait for the GPU");
     TRY(c->kind->synchronize(c->device));
     deliver_all(m);
     free_retired(c);
 done:
+    phase(c, NULL);
     m->list.count = 0;
     return result;
+}
+
+void cuda_commands_abandon(struct cuda *c)
+{
+    cuda_commands_begin(c);
+    phase(c, NULL);
+    status waited = c->kind->synchronize(c->device);
+    (void)waited; /* a fault shows again at the next step */
 }
 
 void cuda_command_statistics(const struct cuda *c, struct cuda_command_statistics *out)

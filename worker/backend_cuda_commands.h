@@ -77,7 +77,8 @@ struct cuda_commands {
     size_t delivery_count, delivery_capacity;
     struct retired *retired;
     size_t retired_count, retired_capacity;
-    bool interrupted;
+    bool interrupted, downs; /* of this step: run so far; something went to CUDA_COPY */
+    bool in_phase;
     struct plan plans[PLANS];
     uint64_t clock;
     unsigned strangers;

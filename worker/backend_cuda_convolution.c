@@ -257,7 +257,6 @@ static status spread_input(struct cuda *c, struct cuda_convolution *v, backend_b
     status result = OK;
     const struct op_description *d = &v->op.d;
     bool bf16 = c->arithmetic == CUDA_BF16;
-    size_t size = bf16 ? sizeof(uint16_t) : sizeof(float);
     if (v->direct) {
         TRY(cuda_operand(c, x, LANES, out));
         goto done;
@@ -274,7 +273,6 @@ static status spread_input(struct cuda *c, struct cuda_convolution *v, backend_b
                     .source_width = d->input.width, .places_wide = d->output.width,
                     .columns = v->columns));
     *out = c->scratch.at;
-    (void)size;
 done:
     return result;
 }

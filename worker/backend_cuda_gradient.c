@@ -83,6 +83,7 @@ status cuda_add_downs(struct cuda *c)
     l->count = 0;
     if (m->part_count > 0) {
         TRY(gradient_target(c, &to));
+        m->downs = true;
         low = take_bucket(m, high, &next, &ready);
     }
     for (size_t i = 0; i < m->list.count; ++i) {
@@ -97,8 +98,10 @@ status cuda_add_downs(struct cuda *c)
         }
     }
     REQUIRE(low == high);
-    struct command *k;
-    TRY(cuda_command_add(l, COMMAND_WAIT, CUDA_COMPUTE, &k));
+    if (m->downs) {
+        struct command *k;
+        TRY(cuda_command_add(l, COMMAND_WAIT, CUDA_COMPUTE, &k));
+    }
 done:
     return result;
 }

@@ -32,18 +32,21 @@ CUDA_FUNCTION cuda_four four_of(float v)
     return f;
 }
 
-CUDA_FUNCTION float activate_one(float x, uint32_t activation)
+/* What is fused after other operations: GELU is not, and its code would only be in the way. */
+CUDA_FUNCTION float activate_fused(float x, uint32_t activation)
 {
     if (activation == CUDA_ACTIVATION_RELU) {
         return x > 0 ? x : 0;
     }
-    if (activation == CUDA_ACTIVATION_TANH) {
-        return tanhf(x);
-    }
+    return activation == CUDA_ACTIVATION_TANH ? tanhf(x) : x;
+}
+
+CUDA_FUNCTION float activate_one(float x, uint32_t activation)
+{
     if (activation == CUDA_ACTIVATION_GELU) {
         return 0.5f * x * (1 + erff(x * 0.70710678f));
     }
-    return x;
+    return activate_fused(x, activation);
 }
 
 /* a'(x) of ReLU and tanh, from y = a(x); 1 of none. */

@@ -64,7 +64,7 @@ CUDA_FUNCTION cuda_four conv_four(const float *source, const struct conv_place *
 
 CUDA_FUNCTION float conv_finish(const struct conv_call *c, float v, float bias, size_t at)
 {
-    v = activate_one(v + bias, c->activation);
+    v = activate_fused(v + bias, c->activation);
     if (c->gate != NULL && !(c->gate[at] > 0)) {
         v = 0;
     }
@@ -237,9 +237,14 @@ CUDA_KERNEL(conv_any)
 
 enum { CONV_COLUMNS = 32, CONV_ROW = CONV_COLUMNS + 4, CONV_WEIGHT_TAPS = 64 };
 
-CUDA_FUNCTION float dot_four(cuda_four a, cuda_four b)
+/* One product after the other: each is a single fused instruction. */
+CUDA_FUNCTION float dot_four(cuda_four a, cuda_four b, float sum)
 {
-    return a.x * b.x + a.y * b.y + a.z * b.z + a.w * b.w;
+    sum += a.x * b.x;
+    sum += a.y * b.y;
+    sum += a.z * b.z;
+    sum += a.w * b.w;
+    return sum;
 }
 
 /* A thread's rows are `group`, `group + high/rows`, …, its taps `near`, `near + 16`, … */
@@ -256,10 +261,10 @@ CUDA_FUNCTION void conv_weight_multiply(float sum[8][4], const float *g, const f
         CUDA_UNROLL
         for (uint32_t r = 0; r < rows; r++) {
             cuda_four a = four_at(g + (group + r * (high / rows)) * CONV_ROW + n);
-            sum[r][0] += dot_four(a, b0);
-            sum[r][1] += dot_four(a, b1);
-            sum[r][2] += dot_four(a, b2);
-            sum[r][3] += dot_four(a, b3);
+            sum[r][0] = dot_four(a, b0, sum[r][0]);
+            sum[r][1] = dot_four(a, b1, sum[r][1]);
+            sum[r][2] = dot_four(a, b2, sum[r][2]);
+            sum[r][3] = dot_four(a, b3, sum[r][3]);
         }
     }
 }

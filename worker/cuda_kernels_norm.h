@@ -73,7 +73,7 @@ CUDA_KERNEL(norm_forward)
         if (c.other != NULL) {
             v += c.other[row + i];
         }
-        c.y[row + i] = activate_one(v, c.activation);
+        c.y[row + i] = activate_fused(v, c.activation);
     }
 }
 

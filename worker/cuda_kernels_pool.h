@@ -26,7 +26,7 @@ CUDA_KERNEL(max_pool)
         }
     }
     size_t at = (size_t)BLOCK_X * c.s.out_width * c.s.batch + i;
-    c.y[at] = activate_one(most, c.activation);
+    c.y[at] = activate_fused(most, c.activation);
     if (c.which != NULL) {
         c.which[at] = (uint16_t)which;
     }
@@ -48,7 +48,7 @@ CUDA_KERNEL(average_pool)
         }
     }
     float mean = sum / (float)(c.s.kernel_height * c.s.kernel_width);
-    c.y[(size_t)BLOCK_X * c.s.out_width * c.s.batch + i] = activate_one(mean, c.activation);
+    c.y[(size_t)BLOCK_X * c.s.out_width * c.s.batch + i] = activate_fused(mean, c.activation);
 }
 
 /* The first window that reaches place `at`, and one beyond the last. */

@@ -82,14 +82,14 @@ CUDA_KERNEL(add_two)
     size_t i = ((size_t)BLOCK_X * THREADS + THREAD) * 4;
     if (i + 4 <= c.count) {
         cuda_four p = four_at(c.p + i), q = four_at(c.q + i);
-        p.x = activate_one(p.x + q.x, c.activation);
-        p.y = activate_one(p.y + q.y, c.activation);
-        p.z = activate_one(p.z + q.z, c.activation);
-        p.w = activate_one(p.w + q.w, c.activation);
+        p.x = activate_fused(p.x + q.x, c.activation);
+        p.y = activate_fused(p.y + q.y, c.activation);
+        p.z = activate_fused(p.z + q.z, c.activation);
+        p.w = activate_fused(p.w + q.w, c.activation);
         four_to(c.y + i, p);
     } else {
         for (; i < c.count; i++) {
-            c.y[i] = activate_one(c.p[i] + c.q[i], c.activation);
+            c.y[i] = activate_fused(c.p[i] + c.q[i], c.activation);
         }
     }
 }
@@ -99,7 +99,7 @@ CUDA_KERNEL(bias_activate)
     uint32_t i = BLOCK_X * THREADS + THREAD;
     if (i < c.count) {
         float bias = c.bias != NULL ? c.bias[i / c.inner % c.channels] : 0;
-        c.y[i] = activate_one(c.y[i] + bias, c.activation);
+        c.y[i] = activate_fused(c.y[i] + bias, c.activation);
     }
 }
 

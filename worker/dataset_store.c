@@ -81,7 +81,7 @@ static uint64_t checksum(const uint8_t *data, size_t bytes)
 
 static void describe_in_header(struct header *h, const struct dataset *d, const char *identity)
 {
-    struct sha256 hash;
+    struct sha256 hash = {0};
     memset(h, 0, sizeof *h);
     memcpy(h->magic, "gradlagD", sizeof h->magic);
     h->version = CACHE_VERSION;
