@@ -27,6 +27,8 @@ static const struct command commands[] = {
      true},
     {"show", "RUN", "one run: configuration, curve, staleness, where the time went", command_show,
      true},
+    {"replay", "RUN [key=value…]", "a recorded run once more, bit for bit; or under other rules",
+     command_replay, false},
     {"list", "KIND", "what exists, with parameters, ranges and sources", command_list, true},
     {"bench", "NAME key=value…", "benchmarks, one line per measurement", command_bench, false},
     {"server", "key=value…", "the parameter server by hand, on this host", command_server, false},

@@ -330,6 +330,11 @@ status simulation_lost(simulation *s, unsigned w, double now)
     return result;
 }
 
+status simulation_end(simulation *s)
+{
+    return perform(s, server_core_end(s->core));
+}
+
 status simulation_push(simulation *s, unsigned w, const struct simulation_times *times)
 {
     status result = OK;
@@ -423,7 +428,8 @@ status simulation_checkpoint(simulation *s)
 void simulation_outcome(simulation *s, double seconds, struct training_outcome *out)
 {
     struct sha256 sum;
-    (void)perform(s, server_core_end(s->core));
+    status held = simulation_end(s); /* what is held is recorded as dropped: no more */
+    REQUIRE(held == OK);
     out->updates = server_core_version(s->core);
     out->samples_used = server_core_samples_used(s->core);
     out->samples_computed = server_core_samples_computed(s->core);

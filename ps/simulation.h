@@ -51,6 +51,8 @@ struct simulation_times {
  * time in seconds. */
 status simulation_hello(simulation *s, unsigned w, double now) MUST_CHECK;
 status simulation_lost(simulation *s, unsigned w, double now) MUST_CHECK;
+/* The run ends here, for a reason the core does not know. */
+status simulation_end(simulation *s) MUST_CHECK;
 /* Computes the worker's gradient, unless that was done ahead, and hands it in. The worker must be
  * released. */
 status simulation_push(simulation *s, unsigned w, const struct simulation_times *times) MUST_CHECK;
