@@ -56,7 +56,7 @@ struct server_core {
     struct schedule schedule;
     optimizer *optimizer;
     crew *helpers;
-    unsigned threads; /* of one worker */
+    unsigned threads; /* cores that one worker computes on */
 
     struct server_action *actions;
     size_t action_count, action_capacity;
@@ -99,6 +99,7 @@ status server_core_open(server_core **out, const struct server_core_options *o)
     c->evaluate_every = o->evaluate_every;
     TRY(consistency_open(&c->consistency, o->settings));
     TRY(damping_open(&c->damping, o->settings));
+    TRY(damping_remember(&c->damping, o->workers));
     TRY(aggregate_open(&c->aggregate, o->settings, o->workers, o->count,
                        c->consistency.policy->holds));
     TRY(schedule_open(&c->schedule, o->settings, o->workers, o->total_samples, o->epoch_samples));
@@ -123,6 +124,7 @@ void server_core_close(server_core **pointer)
     }
     optimizer_close(&c->optimizer);
     aggregate_close(&c->aggregate);
+    damping_close(&c->damping);
     memory_free(c->slot_readers);
     memory_free(c->slot_version);
     memory_free(c->seats);
@@ -285,6 +287,31 @@ static unsigned slot_to_write(const server_core *c, const struct update *u)
     return slot;
 }
 
+static unsigned seats_in(const server_core *c, enum seat_state state)
+{
+    unsigned n = 0;
+    for (unsigned w = 0; w < c->workers; w++) {
+        n += c->seats[w].state == state;
+    }
+    return n;
+}
+
+/* Age and scale of a push, once for each. */
+static void damp(server_core *c, struct seat *seat)
+{
+    seat->staleness = c->version - seat->version;
+    if (c->damping.rule->needs_norm) {
+        measure(c, seat); /* if it is not finite, whoever uses it will see that again */
+    }
+    struct damping_input input = {.staleness = seat->staleness,
+                                  .workers = c->workers,
+                                  .worker = number_of(c, seat),
+                                  .concurrency = c->workers - c->lost - seats_in(c, SEAT_EMPTY),
+                                  .norm = seat->norm};
+    damping_observe(&c->damping, input.worker, seat->staleness, seat->push.compute_us);
+    seat->scale = damping_scale(&c->damping, &input, &seat->drop);
+}
+
 /* Ages and scales of all held pushes; those that go in are added to the aggregate, in worker order.
  */
 static struct update gather(server_core *c)
@@ -295,9 +322,7 @@ static struct update gather(server_core *c)
         if (seat->state != SEAT_HELD) {
             continue;
         }
-        seat->staleness = c->version - seat->version;
-        struct damping_input input = {.staleness = seat->staleness, .workers = c->workers};
-        seat->scale = damping_scale(&c->damping, &input, &seat->drop);
+        damp(c, seat);
         if (!seat->drop) {
             u.first = u.first == NULL ? seat : u.first;
             u.samples += seat->push.samples;
@@ -307,16 +332,6 @@ static struct update gather(server_core *c)
     u.n = c->aggregate.n;
     u.direct = aggregate_is_direct(&c->aggregate);
     return u;
-}
-
-/* Cores that workers compute on just now. */
-static unsigned cores_in_use(const server_core *c)
-{
-    unsigned reading = 0;
-    for (unsigned w = 0; w < c->workers; w++) {
-        reading += c->seats[w].state == SEAT_READING;
-    }
-    return reading * c->threads;
 }
 
 /* One transaction: the next version in a free slot, or nothing at all (C5). */
@@ -329,7 +344,7 @@ static bool update_parameters(server_core *c, const struct update *u)
     unsigned next = slot_to_write(c, u);
     bool moved = u->direct && u->first->staleness > 0;
     struct optimizer_pass pass;
-    crew_keep_off(c->helpers, cores_in_use(c));
+    crew_keep_off(c->helpers, seats_in(c, SEAT_READING) * c->threads);
     optimizer_apply(c->optimizer, c->slots[c->latest], gradient, scale, rate,
                     moved ? c->slots[u->first->slot] : NULL, c->slots[next], &pass);
     if (u->direct) {

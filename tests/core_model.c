@@ -71,7 +71,7 @@ static void release_whoever_may(struct model *m)
     }
 }
 
-/* s(τ) with every rule's defaults, or −1: dropped. */
+/* s(τ) with the defaults of every rule of staleness alone, or −1: dropped. */
 static double scale_of(const struct model *m, uint64_t staleness)
 {
     double t = (double)staleness;
@@ -88,6 +88,16 @@ static double scale_of(const struct model *m, uint64_t staleness)
         return t <= 8 ? 1 : 0.125;
     } else if (strcmp(rule, "cutoff") == 0) {
         return t <= 8 ? 1 : -1;
+    } else if (strcmp(rule, "mishchenko") == 0) {
+        return m->workers / fmax(m->workers, t);
+    } else if (strcmp(rule, "koloskova") == 0) {
+        double here = 0;
+        for (unsigned i = 0; i < m->workers; i++) {
+            here += m->worker[i].here;
+        }
+        return here / fmax(here, t);
+    } else if (strcmp(rule, "fedbuff") == 0) {
+        return 1 / sqrt(1 + t);
     }
     return 1;
 }

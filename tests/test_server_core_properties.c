@@ -231,6 +231,17 @@ static void one_event(struct episode *e)
     compare_states(e);
 }
 
+/* One that the model knows: of staleness alone. */
+static const char *any_damping(struct episode *e)
+{
+    const struct damping_rule *rule = NULL;
+    do {
+        size_t i = (size_t)below(e, damping_registry.count);
+        rule = (const struct damping_rule *)damping_registry.entries[i];
+    } while (rule->needs_norm || rule->needs_history);
+    return rule->about.name;
+}
+
 static void open_episode(struct episode *e, uint64_t seed)
 {
     static const char *const schedules[] = {"constant", "linear", "cosine"};
@@ -243,7 +254,7 @@ static void open_episode(struct episode *e, uint64_t seed)
     m->bsp = below(e, 2) == 1;
     m->total = 1 + below(e, below(e, 2) ? 4000 : 400);
     m->every = below(e, 3) == 0 ? 0 : 1 + below(e, 200);
-    const char *damping = damping_registry.entries[below(e, damping_registry.count)]->name;
+    const char *damping = any_damping(e);
     const char *kind = optimizer_registry.entries[below(e, optimizer_registry.count)]->name;
     char settings[5][40];
     snprintf(settings[0], sizeof settings[0], "consistency=%s", m->bsp ? "bsp" : "asp");
