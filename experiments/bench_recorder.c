@@ -42,12 +42,16 @@ static double peak_mib(void)
 
 static struct push_record row_of(uint64_t i)
 {
-    return (struct push_record){.update_version = i + 1,
+    return (struct push_record){.arrival = i,
+                                .update_version = i + 1,
                                 .worker = (uint32_t)(i % 16),
+                                .waited_for = NO_WORKER,
+                                .batch = i / 16,
                                 .sequence = i / 16,
                                 .read_version = i < 15 ? 0 : i - 15,
                                 .staleness = i < 15 ? i : 15,
                                 .scale = 1.0 / 15,
+                                .rate = 0.1 / 15,
                                 .gap = 1e-4 * (double)(i % 97),
                                 .gradient_norm = 0.5 + 1e-3 * (double)(i % 89),
                                 .loss = 2.3 - 1e-3 * (double)(i % 83),

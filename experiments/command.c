@@ -27,6 +27,8 @@ static const struct command commands[] = {
      true},
     {"show", "RUN", "one run: configuration, curve, staleness, where the time went", command_show,
      true},
+    {"replay", "RUN [key=value…]", "a recorded run once more, bit for bit; or under other rules",
+     command_replay, false},
     {"list", "KIND", "what exists, with parameters, ranges and sources", command_list, true},
     {"check", "[--links] key=value…", "preflight: versions, devices and what they reach, files",
      command_check, false},

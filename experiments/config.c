@@ -280,6 +280,8 @@ status config_check(const options *o)
     status result = OK;
     struct training_length length;
     struct ineffective none;
+    struct consistency consistency;
+    unsigned per_update;
     if (any_ineffective(o, &none)) {
         FAIL(ERROR_USAGE, "%s: %s=%s has no effect with %s=%s; leave it out, or set %s",
              options_origin(o, none.key), none.key, options_value(o, none.key), none.with,
@@ -287,6 +289,8 @@ status config_check(const options *o)
     }
     TRY(check_pace(o));
     TRY(check_places(o));
+    TRY(consistency_open(&consistency, o));
+    TRY(consistency_per_update(&consistency, (unsigned)options_integer(o, "workers"), &per_update));
     TRY(training_length_of(o, UINT32_MAX, (uint64_t)options_integer(o, "batch"), &length));
 done:
     return result;

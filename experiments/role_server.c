@@ -7,16 +7,16 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Samples in one update: where gradients are held for a mean, all workers' batches. */
+/* An update is made of as many batches as the policy says while nobody is lost or dropped. */
 status role_server_length(const options *o, uint64_t epoch_samples, struct training_length *out)
 {
     status result = OK;
     struct consistency consistency;
-    uint64_t batch = (uint64_t)options_integer(o, "batch");
+    unsigned gradients;
     TRY(consistency_open(&consistency, o));
-    uint64_t per_update =
-        consistency.policy->holds ? batch * (uint64_t)options_integer(o, "workers") : batch;
-    TRY(training_length_of(o, epoch_samples, per_update, out));
+    TRY(consistency_per_update(&consistency, (unsigned)options_integer(o, "workers"), &gradients));
+    TRY(training_length_of(o, epoch_samples, (uint64_t)options_integer(o, "batch") * gradients,
+                           out));
 done:
     return result;
 }

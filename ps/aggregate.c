@@ -7,7 +7,7 @@
 enum { BLOCK = 4096 }; /* elements: a block of the sum stays in cache while gradients are added */
 
 status aggregate_open(struct aggregate *a, const options *o, unsigned capacity, size_t count,
-                      bool holds)
+                      bool sums)
 {
     status result = OK;
     *a = (struct aggregate){.count = count, .capacity = capacity};
@@ -15,7 +15,7 @@ status aggregate_open(struct aggregate *a, const options *o, unsigned capacity, 
     TRY(memory_new(&a->gradients, capacity, sizeof *a->gradients, "gradient list"));
     TRY(memory_new(&a->read_at, capacity, sizeof *a->read_at, "list of versions read"));
     TRY(memory_new(&a->scales, capacity, sizeof *a->scales, "scales"));
-    if (holds || a->correction.rule->block != NULL) {
+    if (sums || a->correction.rule->block != NULL) {
         TRY(memory_new(&a->mean, count, sizeof *a->mean, "mean gradient"));
     }
 done:
@@ -82,5 +82,27 @@ const float *aggregate_gradient(struct aggregate *a, const float *now, double *s
     } else {
         mean_by_blocks(a, now, !alike);
     }
+    return a->mean;
+}
+
+void aggregate_take(struct aggregate *a, const float *gradient, const float *now,
+                    const float *read_at, double scale)
+{
+    float scratch[BLOCK];
+    REQUIRE(a->mean != NULL); /* or a policy takes gradients without saying so */
+    for (size_t at = 0; at < a->count; at += BLOCK) {
+        size_t count = a->count - at < BLOCK ? a->count - at : BLOCK;
+        const float *corrected =
+            correction_block(&a->correction, count, gradient + at, now + at, read_at + at, scratch);
+        vector_add_weighted(count, (float)scale, corrected, a->taken == 0, a->mean + at);
+    }
+    a->taken++;
+}
+
+const float *aggregate_taken_mean(struct aggregate *a)
+{
+    REQUIRE(a->taken >= 1);
+    vector_multiply(a->count, 1.0f / (float)a->taken, a->mean, a->mean);
+    a->taken = 0;
     return a->mean;
 }

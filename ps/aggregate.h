@@ -19,13 +19,21 @@ struct aggregate {
     unsigned n;        /* gradients now */
     const float **gradients, **read_at;
     double *scales;
-    float *mean; /* NULL where a gradient always goes in alone and uncorrected */
+    unsigned taken; /* gradients in the running sum, which lies in `mean` */
+    float *mean;    /* NULL where a gradient always goes in alone and uncorrected */
 };
 
-/* Reads key correction. `holds`: more than one gradient may come together. */
+/* Reads key correction. `sums`: more than one gradient may go into an update. */
 status aggregate_open(struct aggregate *a, const options *o, unsigned capacity, size_t count,
-                      bool holds) MUST_CHECK;
+                      bool sums) MUST_CHECK;
 void aggregate_close(struct aggregate *a);
+
+/* The running sum of gradients whose workers do not wait: s · correction(g) is added at once, so
+ * the order of summation is that of arrival. Not together with aggregate_add(). */
+void aggregate_take(struct aggregate *a, const float *gradient, const float *now,
+                    const float *read_at, double scale);
+/* The sum × 1/n, scales included; valid until the next clear or take. Ends the sum. */
+const float *aggregate_taken_mean(struct aggregate *a);
 
 void aggregate_clear(struct aggregate *a);
 void aggregate_add(struct aggregate *a, const float *gradient, const float *read_at, double scale);

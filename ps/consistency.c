@@ -22,3 +22,18 @@ status consistency_open(struct consistency *out, const options *o)
 done:
     return result;
 }
+
+status consistency_per_update(const struct consistency *c, unsigned workers, unsigned *out)
+{
+    status result = OK;
+    const struct about *about = &c->policy->about;
+    *out = c->policy->per_update == NULL ? 1 : c->policy->per_update(c->parameters, workers);
+    if (*out == 0) {
+        FAIL(ERROR_USAGE,
+             "consistency=%s with %s=%g leaves no gradient of %u workers for an update; set it "
+             "below the number of workers",
+             about->name, about->options[0].key, c->parameters[0], workers);
+    }
+done:
+    return result;
+}

@@ -14,10 +14,16 @@ static bool apply_now(const double *parameters UNUSED, const struct consistency_
     return view->held >= view->expected;
 }
 
+static unsigned per_update(const double *parameters UNUSED, unsigned workers)
+{
+    return workers;
+}
+
 const struct consistency_policy consistency_bsp = {
     .about = {"bsp", "the mean of one gradient of every worker; everybody waits",
               "Valiant 1990, A bridging model for parallel computation", NULL},
     .holds = true,
     .never_stale = true,
+    .per_update = per_update,
     .apply_now = apply_now,
 };

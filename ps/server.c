@@ -51,6 +51,17 @@ void server_event(struct server *s, enum severity severity, const char *code, in
         recorder_event(s->o->recorder, training_seconds(s), severity, code, w, detail);
 }
 
+void server_event_queued(struct server *s, enum severity severity, const char *code, unsigned w,
+                         const char *detail)
+{
+    uint64_t before = server_core_arrivals(s->core);
+    for (unsigned i = 0; i < s->queue_count; i++)
+        before += s->queue[(s->queue_first + i) % s->queue_size].kind == EVENT_PUSH;
+    if (s->o->recorder != NULL)
+        recorder_event_between(s->o->recorder, training_seconds(s), before, severity, code, (int)w,
+                               detail);
+}
+
 /* ---- open and close ------------------------------------------------------------------------ */
 
 static void read_settings(struct server *s)

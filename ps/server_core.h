@@ -17,7 +17,7 @@
  *   - C3  a push with a sequence number already handled changes nothing (exactly-once).
  *   - C4  a released worker's slot holds the version named in its release until its next push or
  *     loss.
- *   - C5  a non-finite gradient changes neither parameters nor optimizer state.
+ *   - C5  a non-finite gradient changes neither parameters nor optimizer state nor the running sum.
  *   - C6  with consistency=bsp every record has staleness 0 and the update is the ordered mean.
  */
 #ifndef GRADLAG_PS_SERVER_CORE_H
@@ -48,6 +48,7 @@ struct server_push {
     unsigned worker;
     uint64_t sequence;     /* 0, 1, 2, … per worker */
     uint64_t read_version; /* as released */
+    uint64_t batch;        /* number of the batch it computed; passed through to the record */
     const float *gradient; /* count floats, mean over the batch; stays valid until the worker is
                               released again (it is blocked meanwhile) */
     uint32_t samples;
@@ -57,9 +58,11 @@ struct server_push {
 };
 
 enum server_action_kind {
-    SERVER_RELEASE, /* worker: go on with `version` in `slot` */
+    SERVER_RELEASE, /* worker: go on with `version` in `slot`. record.waited_for: whose event let it
+                       go, if it waited for another's; also in the record of its next push */
     SERVER_RECORD,  /* record: the fate of one push. apply_us is left to the shell, and so is adding
-                       the time a push was held to its queue_us */
+                       the time a push was held to its queue_us. `taken`: it did not wait, but was in
+                       the running sum since its own event */
     SERVER_APPLIED, /* version: a new version exists, in `slot` (latest parameters) */
     SERVER_EVALUATE, /* evaluate `version` in `slot`, then call server_core_evaluated() before any
                         other event (queue them). The slot stays as it is meanwhile; workers that
@@ -73,6 +76,7 @@ struct server_action {
     unsigned worker;
     unsigned slot;
     uint64_t version;
+    bool taken;
     struct push_record record;
 };
 
@@ -104,17 +108,21 @@ struct server_actions server_core_hello(server_core *c, unsigned worker);
 status server_core_push(server_core *c, const struct server_push *push,
                         struct server_actions *out) MUST_CHECK;
 /* A worker is gone, or will never come: its slot is freed, its held gradient is dropped
- * (PUSH_DROPPED_LATE) and a barrier no longer waits for it, which may complete it. */
+ * (PUSH_DROPPED_LATE) and nobody waits for it any more, which may complete a barrier. A gradient of
+ * it that was taken is in the running sum, and stays there. Its clock does not count until it comes
+ * back, and is then the least of the others'. */
 struct server_actions server_core_lost(server_core *c, unsigned worker);
 /* The evaluation asked for by SERVER_EVALUATE is done. */
 struct server_actions server_core_evaluated(server_core *c);
 
 /* The run ends here, for a reason the core does not know (stopped, failed), also in the midst of an
- * evaluation: held pushes are dropped (PUSH_DROPPED_LATE), and so is every later one. */
+ * evaluation: held and taken pushes are dropped (PUSH_DROPPED_LATE), and so is every later one. */
 struct server_actions server_core_end(server_core *c);
 
 uint64_t server_core_version(const server_core *c);
 unsigned server_core_latest_slot(const server_core *c);
+/* Pushes handed to the core so far, without duplicates and refused ones: the next one's arrival. */
+uint64_t server_core_arrivals(const server_core *c);
 uint64_t server_core_samples_used(const server_core *c);
 uint64_t server_core_samples_computed(const server_core *c);
 /* After SERVER_FINISHED, SERVER_DIVERGED or server_core_end(). */

@@ -152,7 +152,10 @@ void peers_lose(struct server *s, unsigned w, status code, const char *why)
         p->state = PEER_GONE;
         return;
     }
-    server_event(s, SEVERITY_ERROR, "worker_lost", (int)w, detail);
+    if (told && !s->lost_ends_run)
+        server_event_queued(s, SEVERITY_ERROR, "worker_lost", w, detail);
+    else
+        server_event(s, SEVERITY_ERROR, "worker_lost", (int)w, detail);
     if (s->lost_ends_run) {
         server_fail(s, code, "%s", detail);
         return;
@@ -376,7 +379,7 @@ static void on_ready(struct server *s, unsigned w, const struct channel_received
     s->joined_ns = clock_ns();
     s->missing_named = false;
     snprintf(detail, sizeof detail, "process %u, payload=%s", p->pid, p->shared ? "shm" : "frames");
-    server_event(s, SEVERITY_INFO, "worker_joined", (int)w, detail);
+    server_event_queued(s, SEVERITY_INFO, "worker_joined", w, detail);
     if (s->begun)
         training_queue(s, EVENT_HELLO, w);
     else if (peers_in(s, PEER_READY) == s->o->workers)

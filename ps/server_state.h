@@ -99,6 +99,9 @@ void server_fail(struct server *s, status code, const char *format, ...) PRINTF_
 void server_watch(struct server *s, int fd);
 void server_event(struct server *s, enum severity severity, const char *code, int w,
                   const char *detail);
+/* One that goes into the queue next: its place among the pushes is known already. */
+void server_event_queued(struct server *s, enum severity severity, const char *code, unsigned w,
+                         const char *detail);
 
 /* server_peers.c */
 void peers_handle(struct server *s, enum channel_event event, const struct channel_received *r);

@@ -82,11 +82,12 @@ static void perform_release(struct server *s, const struct server_action *a, uin
 }
 
 /* `begin`: when the event was handed to the core; what a push waited before, held ones included. */
-static void perform_record(struct server *s, const struct push_record *from, uint64_t begin,
+static void perform_record(struct server *s, const struct server_action *a, uint64_t begin,
                            uint64_t end)
 {
-    struct push_record row = *from;
-    row.queue_us = trained_us(s, &s->peers[row.worker], begin);
+    struct push_record row = a->record;
+    if (!a->taken) /* else its worker may have pushed again since */
+        row.queue_us = trained_us(s, &s->peers[row.worker], begin);
     row.apply_us = (double)(end - begin) * 1e-3;
     if (row.outcome == PUSH_APPLIED || row.outcome == PUSH_AGGREGATED) {
         s->loss_sum += row.loss;
@@ -120,7 +121,7 @@ static void perform(struct server *s, struct server_actions actions, uint64_t be
             perform_release(s, a, end);
             break;
         case SERVER_RECORD:
-            perform_record(s, &a->record, begin, end);
+            perform_record(s, a, begin, end);
             break;
         case SERVER_APPLIED:
             break;
@@ -166,6 +167,7 @@ static void feed_push(struct server *s, unsigned w)
     struct server_push fed = {.worker = w,
                               .sequence = p->push.sequence,
                               .read_version = push->read_version,
+                              .batch = p->first_batch + p->push.sequence,
                               .gradient = payload_gradient(s->payload, w),
                               .samples = push->samples,
                               .loss = push->loss,

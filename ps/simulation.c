@@ -213,10 +213,13 @@ static void perform_release(simulation *s, const struct server_action *a)
     s->o.released(s->o.context, a->worker);
 }
 
-static void perform_record(simulation *s, const struct push_record *from)
+static void perform_record(simulation *s, const struct server_action *a)
 {
-    struct push_record row = *from;
+    struct push_record row = a->record;
     s->o.record(s->o.context, &row);
+    if (a->taken) {
+        row.queue_us = a->record.queue_us; /* its worker may have pushed again since */
+    }
     tally_push(&s->tally, &row);
 }
 
@@ -243,7 +246,7 @@ static status perform(simulation *s, struct server_actions actions)
             perform_release(s, a);
             break;
         case SERVER_RECORD:
-            perform_record(s, &a->record);
+            perform_record(s, a);
             break;
         case SERVER_EVALUATE:
             return perform_evaluate(s, a); /* the last of its event's: others may follow now */
@@ -330,6 +333,11 @@ status simulation_lost(simulation *s, unsigned w, double now)
     return result;
 }
 
+status simulation_end(simulation *s)
+{
+    return perform(s, server_core_end(s->core));
+}
+
 status simulation_push(simulation *s, unsigned w, const struct simulation_times *times)
 {
     status result = OK;
@@ -343,11 +351,13 @@ status simulation_push(simulation *s, unsigned w, const struct simulation_times 
                          &(struct server_push){.worker = w,
                                                .sequence = seat->sequence,
                                                .read_version = seat->version,
+                                               .batch = seat->batch,
                                                .gradient = seat->gradient,
                                                .samples = seat->job.stats.samples,
                                                .loss = seat->job.stats.loss,
                                                .pull_us = times->pull_us,
                                                .compute_us = times->compute_us,
+                                               .queue_us = times->queue_us,
                                                .at_seconds = times->at_seconds},
                          &actions));
     seat->sequence++;
@@ -378,6 +388,11 @@ uint64_t simulation_batch(const simulation *s, unsigned w)
 uint64_t simulation_sequence(const simulation *s, unsigned w)
 {
     return s->seats[w].sequence;
+}
+
+uint64_t simulation_arrivals(const simulation *s)
+{
+    return server_core_arrivals(s->core);
 }
 
 bool simulation_ended(const simulation *s)
@@ -423,7 +438,8 @@ status simulation_checkpoint(simulation *s)
 void simulation_outcome(simulation *s, double seconds, struct training_outcome *out)
 {
     struct sha256 sum;
-    (void)perform(s, server_core_end(s->core));
+    status held = simulation_end(s); /* what is held is recorded as dropped: no more */
+    REQUIRE(held == OK);
     out->updates = server_core_version(s->core);
     out->samples_used = server_core_samples_used(s->core);
     out->samples_computed = server_core_samples_computed(s->core);

@@ -44,13 +44,15 @@ void simulation_close(simulation **s);
 
 /* What a gradient's record says of its worker's time. */
 struct simulation_times {
-    double pull_us, compute_us, at_seconds;
+    double pull_us, compute_us, queue_us, at_seconds;
 };
 
 /* Events. ERROR_DIVERGED, STOPPED, or what an evaluation or a gradient failed with. `now`: training
  * time in seconds. */
 status simulation_hello(simulation *s, unsigned w, double now) MUST_CHECK;
 status simulation_lost(simulation *s, unsigned w, double now) MUST_CHECK;
+/* The run ends here, for a reason the core does not know. */
+status simulation_end(simulation *s) MUST_CHECK;
 /* Computes the worker's gradient, unless that was done ahead, and hands it in. The worker must be
  * released. */
 status simulation_push(simulation *s, unsigned w, const struct simulation_times *times) MUST_CHECK;
@@ -65,6 +67,8 @@ bool simulation_is_computing(const simulation *s, unsigned w);
 /* Number of the batch that a worker computes (or will next), and of its next push. */
 uint64_t simulation_batch(const simulation *s, unsigned w);
 uint64_t simulation_sequence(const simulation *s, unsigned w);
+/* Pushes handed in so far. */
+uint64_t simulation_arrivals(const simulation *s);
 bool simulation_ended(const simulation *s);
 uint64_t simulation_version(const simulation *s);
 size_t simulation_parameter_bytes(const simulation *s);

@@ -69,7 +69,8 @@ static void note(const struct cluster_run *c, uint64_t now, enum severity severi
                  const char *code, unsigned w, const char *detail)
 {
     if (c->o->recorder != NULL)
-        recorder_event(c->o->recorder, seconds(now), severity, code, (int)w, detail);
+        recorder_event_between(c->o->recorder, seconds(now), simulation_arrivals(c->simulation),
+                               severity, code, (int)w, detail);
 }
 
 /* The server begins as soon as it is free. */
@@ -113,6 +114,7 @@ static status gradient_arrives(struct cluster_run *c, unsigned w, uint64_t now)
     c->end_ns += (uint64_t)c->cluster.apply_ns;
     struct simulation_times times = {.pull_us = us(v->waited_ns),
                                      .compute_us = us(v->computed_ns - v->got_ns),
+                                     .queue_us = us(c->begin_ns - now),
                                      .at_seconds = seconds(c->begin_ns)};
     return simulation_push(c->simulation, w, &times);
 }

@@ -185,7 +185,7 @@ static status make_present(sqlite3 *db)
         TRY(database_execute(db, database_text("results/schema.sql"), doing));
         TRY(database_execute(db, database_text("results/views.sql"), doing));
     } else if (version < DATABASE_VERSION) {
-        TRY(older_upgrade(db));
+        TRY(older_upgrade(db, version));
         log_info("%s: brought up from version %lld to %d", path_of(db), (long long)version,
                  DATABASE_VERSION);
     }

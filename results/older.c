@@ -13,6 +13,20 @@
 #define SETTINGS "json_remove(" DEFINING ", '$.seed')"
 #define HASH     "CASE WHEN config IS NOT NULL THEN gradlag_sha256(" DEFINING ") ELSE config_hash END"
 
+/* push.reason as in schema.sql */
+#define REASON                                                                                     \
+    "CASE reason_code "                                                                            \
+    "WHEN 1 THEN 'damping' "                                                                       \
+    "WHEN 2 THEN 'consistency' "                                                                   \
+    "WHEN 3 THEN 'after_end' "                                                                     \
+    "WHEN 4 THEN 'worker_lost' "                                                                   \
+    "WHEN 5 THEN 'run_ended' "                                                                     \
+    "WHEN 6 THEN 'run_diverged' "                                                                  \
+    "WHEN 7 THEN 'gradient' "                                                                      \
+    "WHEN 8 THEN 'loss' "                                                                          \
+    "WHEN 9 THEN 'update' "                                                                        \
+    "END"
+
 static void sha256_of(sqlite3_context *context, int count, sqlite3_value **values)
 {
     struct sha256 sum;
@@ -31,7 +45,7 @@ static status offer_sha256(sqlite3 *db)
     return database_check(db, code, "read an older file");
 }
 
-status older_upgrade(sqlite3 *db)
+static status from_1_to_2(sqlite3 *db)
 {
     status result = OK;
     TRY(offer_sha256(db));
@@ -46,6 +60,26 @@ status older_upgrade(sqlite3 *db)
         "UPDATE run SET settings = " SETTINGS ", config_hash = " HASH,
         "bring the file up to date"));
     TRY(database_execute(db, database_text("results/views.sql"), "bring the file up to date"));
+done:
+    return result;
+}
+
+status older_upgrade(sqlite3 *db, int64_t version)
+{
+    status result = OK;
+    if (version == 1) {
+        TRY(from_1_to_2(db));
+    }
+    TRY(database_execute(db,
+                         "ALTER TABLE push ADD COLUMN arrival INTEGER;"
+                         "ALTER TABLE push ADD COLUMN batch INTEGER;"
+                         "ALTER TABLE push ADD COLUMN waited_for INTEGER;"
+                         "ALTER TABLE push ADD COLUMN rate REAL;"
+                         "ALTER TABLE push ADD COLUMN reason_code INTEGER;"
+                         "ALTER TABLE push ADD COLUMN reason TEXT GENERATED ALWAYS AS (" REASON
+                         ") VIRTUAL;"
+                         "ALTER TABLE event ADD COLUMN push_number INTEGER",
+                         "bring the file up to date"));
 done:
     return result;
 }
@@ -110,6 +144,18 @@ static status lay_over_views(sqlite3 *db)
     return result;
 }
 
+/* Columns that version 3 brought. */
+static status lay_over_rows(sqlite3 *db)
+{
+    return database_execute(db,
+                            "CREATE TEMP VIEW push AS SELECT *, NULL AS arrival, NULL AS batch,"
+                            " NULL AS waited_for, NULL AS rate, NULL AS reason_code,"
+                            " NULL AS reason FROM main.push;"
+                            "CREATE TEMP VIEW event AS SELECT *, NULL AS push_number"
+                            " FROM main.event",
+                            "read the file");
+}
+
 status older_show_as_present(sqlite3 *db, int64_t version)
 {
     status result = OK;
@@ -119,6 +165,9 @@ status older_show_as_present(sqlite3 *db, int64_t version)
         TRY(offer_sha256(db));
     } else {
         TRY(runner_find_gone(db, &gone));
+    }
+    if (version < 3) {
+        TRY(lay_over_rows(db));
     }
     if (version == 1 || gone.count > 0) {
         TRY(lay_over_run(db, version, &gone));

@@ -1,21 +1,22 @@
 /*
- * older.h — results files of version 1: brought up to date when written to, shown as if they were
- * when read. Internal to results/.
+ * older.h — results files of version 1 and 2: brought up to date when written to, shown as if they
+ * were when read. Internal to results/.
  *
  * Version 1 had no run.settings and no run.runner, and its config_hash covered keys that do not
  * decide the outcome. Both follow from run.config, so nothing is lost and no run has to be made
- * again.
+ * again. Version 2 had no push.arrival, batch, waited_for, rate and reason, and no
+ * event.push_number: they are NULL in its rows.
  */
 #ifndef GRADLAG_RESULTS_OLDER_H
 #define GRADLAG_RESULTS_OLDER_H
 
 #include "results/database.h"
 
-/* Within a transaction of the caller's: makes a file of version 1 one of DATABASE_VERSION. */
-status older_upgrade(sqlite3 *db) MUST_CHECK;
+/* Within a transaction of the caller's: makes a file of `version` one of DATABASE_VERSION. */
+status older_upgrade(sqlite3 *db, int64_t version) MUST_CHECK;
 
 /* For a connection that only reads, before it asks anything: what differs from the file's tables is
- * laid over them as temporary views. That is, for a file of version 1, the present columns and
+ * laid over them as temporary views. That is, for an older file, the present columns and
  * views; and for runs whose process is gone (runner.h), that they failed. Changes nothing in the
  * file. */
 status older_show_as_present(sqlite3 *db, int64_t version) MUST_CHECK;

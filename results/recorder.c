@@ -17,10 +17,12 @@
 enum {
     BLOCK_ROWS = 1024,
     BLOCKS_AT_OPEN = 16,
-    BLOCKS_AT_MOST = 2048,  /* × 1024 × 128 bytes = 256 MiB */
+    BLOCKS_AT_MOST = 1638,  /* × 1024 × 160 bytes = 256 MiB */
     BLOCKS_WAKE_WRITER = 4, /* it does not wait for its second when this many are waiting */
     COMMIT_INTERVAL_S = 1,
 };
+
+_Static_assert(sizeof(struct row) <= 160, "or BLOCKS_AT_MOST is more memory than it says");
 
 struct block {
     struct block *next;
@@ -231,10 +233,18 @@ void recorder_evaluation(recorder *r, const struct evaluation_record *row)
 void recorder_event(recorder *r, double at_seconds, enum severity severity, const char *code,
                     int worker, const char *detail)
 {
+    recorder_event_between(r, at_seconds, PUSHES_UNKNOWN, severity, code, worker, detail);
+}
+
+void recorder_event_between(recorder *r, double at_seconds, uint64_t push_number,
+                            enum severity severity, const char *code, int worker,
+                            const char *detail)
+{
     REQUIRE(code != NULL);
     struct event_row event = {.at_seconds = at_seconds,
                               .severity = severity,
                               .worker = worker,
+                              .push_number = push_number,
                               .code = text_copy(code),
                               .detail = detail == NULL ? NULL : text_copy(detail)};
     take_row(r, ROW_EVENT)->event = event;

@@ -46,15 +46,36 @@ enum push_outcome { /* stored as text: "applied", … */
                     PUSH_NOT_FINITE = 5, /* 4 has never been written */
 };
 
+/* Why it was not used; stored as text. */
+enum push_reason {
+    PUSH_USED,           /* it was: NULL */
+    PUSH_BY_DAMPING,     /* dropped by the damping rule */
+    PUSH_BY_CONSISTENCY, /* by the consistency policy */
+    PUSH_AFTER_END,      /* it came when the run had ended */
+    PUSH_WORKER_LOST,    /* it waited for others when its worker was lost */
+    PUSH_RUN_ENDED,      /* it waited for others when the run ended */
+    PUSH_RUN_DIVERGED,   /* likewise, for what another one sent */
+    PUSH_BAD_GRADIENT,   /* it is itself not finite */
+    PUSH_BAD_LOSS,
+    PUSH_BAD_UPDATE, /* it is finite, the update that it completed is not */
+};
+
+enum { NO_WORKER = -1 };
+
 struct push_record {
+    uint64_t arrival;        /* pushes handed to the core before it: the order to replay */
     uint64_t update_version; /* version after the update it went into; version then, if dropped */
     uint32_t worker;
+    int32_t waited_for;    /* whose push or loss let the worker go on to compute it; or NO_WORKER */
+    uint64_t batch;        /* number of the batch it is the gradient of */
     uint64_t sequence;     /* the worker's own count of pushes, from 0 */
     uint64_t read_version; /* version the gradient was computed at */
     uint64_t staleness;    /* τ */
     double scale;          /* s(τ) */
+    double rate;           /* learning rate it got: schedule's × scale; NOT_MEASURED if not used */
     double gap, gradient_norm, loss;
     enum push_outcome outcome;
+    enum push_reason reason;
     double pull_us, compute_us; /* reported by the worker: waiting for parameters; the step */
     double queue_us, apply_us;  /* on the server: from arrival to apply; apply */
     double at_seconds;
@@ -72,6 +93,9 @@ struct evaluation_record {
     double seconds;
     double train_loss, validation_loss, validation_accuracy, test_loss, test_accuracy;
 };
+
+/* An event that has no place among the pushes. */
+#define PUSHES_UNKNOWN UINT64_MAX
 
 enum severity { SEVERITY_INFO, SEVERITY_WARNING, SEVERITY_ERROR };
 
@@ -101,7 +125,11 @@ void recorder_push(recorder *r, const struct push_record *row);
 void recorder_step(recorder *r, const struct step_record *row);
 void recorder_evaluation(recorder *r, const struct evaluation_record *row);
 void recorder_event(recorder *r, double at_seconds, enum severity severity, const char *code,
-                    int worker /* −1: none */, const char *detail);
+                    int worker /* or NO_WORKER */, const char *detail);
+/* One that the parameter server was told between its pushes; `push_number` of them came before. */
+void recorder_event_between(recorder *r, double at_seconds, uint64_t push_number,
+                            enum severity severity, const char *code, int worker,
+                            const char *detail);
 void recorder_checkpoint(recorder *r, uint64_t version, const char *path, const char *sha256);
 
 /* Writes what is outstanding, then the outcome. Errors met by the writer thread show here. */

@@ -7,8 +7,9 @@ static const char *const insert_sql[ROW_KINDS] = {
     [ROW_PUSH] =
         "INSERT INTO push (run_id, number, update_version, worker, sequence, read_version, "
         "staleness, scale, gap, gradient_norm, loss, outcome_code, pull_us, compute_us, "
-        "queue_us, apply_us, at_seconds, not_a_number) "
-        "VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18)",
+        "queue_us, apply_us, at_seconds, not_a_number, arrival, batch, waited_for, rate, "
+        "reason_code) VALUES "
+        "(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22,?23)",
     /* A run that goes back to a checkpoint does some updates again: what it did last counts. */
     [ROW_STEP] = "INSERT OR REPLACE INTO step (run_id, update_version, worker, loss, compute_us, "
                  "exchange_us, apply_us, not_a_number) VALUES (?1,?2,?3,?4,?5,?6,?7,?8)",
@@ -17,7 +18,7 @@ static const char *const insert_sql[ROW_KINDS] = {
         "validation_loss, validation_accuracy, test_loss, test_accuracy, not_a_number) "
         "VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10)",
     [ROW_EVENT] = "INSERT INTO event (run_id, at_seconds, severity, code, worker, detail, "
-                  "not_a_number) VALUES (?1,?2,?3,?4,?5,?6,?7)",
+                  "not_a_number, push_number) VALUES (?1,?2,?3,?4,?5,?6,?7,?8)",
     [ROW_CHECKPOINT] = "INSERT OR REPLACE INTO checkpoint (run_id, version, path, sha256) "
                        "VALUES (?1,?2,?3,?4)",
 };
@@ -77,6 +78,15 @@ static void bind_count(sqlite3_stmt *s, int index, uint64_t value)
     sqlite3_bind_int64(s, index, (sqlite3_int64)value);
 }
 
+static void bind_worker(sqlite3_stmt *s, int index, int worker)
+{
+    if (worker == NO_WORKER) {
+        sqlite3_bind_null(s, index);
+    } else {
+        sqlite3_bind_int(s, index, worker);
+    }
+}
+
 static void bind_text(sqlite3_stmt *s, int index, const char *value)
 {
     sqlite3_bind_text(s, index, value, -1, SQLITE_STATIC); /* NULL binds NULL */
@@ -101,6 +111,15 @@ static void bind_push(sqlite3_stmt *s, const struct push_record *p, int64_t numb
     bind_us(s, 15, p->queue_us, "queue_us", &nan);
     bind_us(s, 16, p->apply_us, "apply_us", &nan);
     bind_real(s, 17, p->at_seconds, "at_seconds", &nan);
+    bind_count(s, 19, p->arrival);
+    bind_count(s, 20, p->batch);
+    bind_worker(s, 21, p->waited_for);
+    bind_real(s, 22, p->rate, "rate", &nan);
+    if (p->reason == PUSH_USED) {
+        sqlite3_bind_null(s, 23);
+    } else {
+        sqlite3_bind_int(s, 23, (int)p->reason);
+    }
     bind_nan_list(s, 18, &nan);
 }
 
@@ -144,13 +163,14 @@ static void bind_event(sqlite3_stmt *s, const struct event_row *e)
     bind_real(s, 2, e->at_seconds, "at_seconds", &nan);
     bind_text(s, 3, severities[e->severity]);
     bind_text(s, 4, e->code);
-    if (e->worker < 0) {
-        sqlite3_bind_null(s, 5);
-    } else {
-        sqlite3_bind_int(s, 5, e->worker);
-    }
+    bind_worker(s, 5, e->worker);
     bind_text(s, 6, e->detail);
     bind_nan_list(s, 7, &nan);
+    if (e->push_number == PUSHES_UNKNOWN) {
+        sqlite3_bind_null(s, 8);
+    } else {
+        bind_count(s, 8, e->push_number);
+    }
 }
 
 static void bind_checkpoint(sqlite3_stmt *s, const struct checkpoint_row *c)

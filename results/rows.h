@@ -13,7 +13,8 @@ struct event_row {
     double at_seconds;
     enum severity severity;
     int worker;
-    char *code, *detail; /* owned; detail may be NULL */
+    uint64_t push_number; /* or PUSHES_UNKNOWN */
+    char *code, *detail;  /* owned; detail may be NULL */
 };
 
 struct checkpoint_row {

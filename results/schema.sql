@@ -101,6 +101,24 @@ CREATE TABLE push (
             WHEN 3 THEN 'dropped_late'
             WHEN 5 THEN 'not_finite'
         END) VIRTUAL NOT NULL,
+    -- Pushes that the server was given before this one: events in this order replay the run.
+    arrival        INTEGER,
+    batch          INTEGER,
+    waited_for     INTEGER,
+    rate           REAL,
+    reason_code    INTEGER,
+    reason         TEXT GENERATED ALWAYS AS (
+        CASE reason_code
+            WHEN 1 THEN 'damping'
+            WHEN 2 THEN 'consistency'
+            WHEN 3 THEN 'after_end'
+            WHEN 4 THEN 'worker_lost'
+            WHEN 5 THEN 'run_ended'
+            WHEN 6 THEN 'run_diverged'
+            WHEN 7 THEN 'gradient'
+            WHEN 8 THEN 'loss'
+            WHEN 9 THEN 'update'
+        END) VIRTUAL,
     PRIMARY KEY (run_id, number)
 ) STRICT, WITHOUT ROWID;
 
@@ -124,7 +142,9 @@ CREATE TABLE event (
     code         TEXT NOT NULL,
     worker       INTEGER,
     detail       TEXT,
-    not_a_number TEXT
+    not_a_number TEXT,
+    -- Pushes that the server was given before; NULL where it was not told.
+    push_number  INTEGER
 ) STRICT;
 CREATE INDEX event_by_run ON event (run_id);
 

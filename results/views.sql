@@ -1,4 +1,4 @@
--- The views of a results file of version 2; docs/results-file.md says what every column means.
+-- The views of a results file of version 3; docs/results-file.md says what every column means.
 -- Files of an older version show the same views when they are read (results/present.c).
 
 -- Every run with what it shares with those that differ in the seed alone, and in words what no

@@ -19,7 +19,7 @@ struct bench {
     unsigned slot[BENCH_WORKERS];
     float gradient[BENCH_WORKERS][BENCH_COUNT];
     unsigned releases, records, applied, evaluations, finished, diverged;
-    struct push_record record[BENCH_WORKERS];
+    struct push_record record[BENCH_WORKERS]; /* an update of no more gradients than that */
 };
 
 /* Opens it with BENCH_COUNT parameters; fails the test if it cannot. */

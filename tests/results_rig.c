@@ -68,12 +68,16 @@ void rig_finish(recorder *r, const struct run_outcome *outcome)
 struct push_record rig_push(uint64_t i)
 {
     uint64_t staleness = i < 3 ? i : 3;
-    return (struct push_record){.update_version = i + 1,
+    return (struct push_record){.arrival = i,
+                                .update_version = i + 1,
                                 .worker = (uint32_t)(i % 4),
+                                .waited_for = NO_WORKER,
+                                .batch = i / 4,
                                 .sequence = i / 4,
                                 .read_version = i - staleness,
                                 .staleness = staleness,
                                 .scale = 1,
+                                .rate = 0.03,
                                 .gap = 0.01,
                                 .gradient_norm = 0.5 + (double)i,
                                 .loss = 2.3,

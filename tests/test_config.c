@@ -108,6 +108,9 @@ static void keys_without_effect_are_refused(void **state)
     EXPECT_REFUSED("no effect with mode=async", "reduction=ordered");
     EXPECT_REFUSED("no effect with optimizer=sgd", "optimizer=sgd", "momentum=0");
     EXPECT_REFUSED("no effect with consistency=bsp", "consistency=bsp", "damping=inverse");
+    EXPECT_REFUSED("no effect with consistency=rennala", "consistency=rennala", "damping=inverse");
+    EXPECT_REFUSED("consistency.backups=2 leaves no gradient of 2 workers", "consistency=backup",
+                   "workers=2", "consistency.backups=2");
     EXPECT_REFUSED("do not fit together", "transport=ipc", "endpoint=tcp://127.0.0.1:7");
     EXPECT_REFUSED("hexadecimal", "run_token=xyz");
     EXPECT_REFUSED("length of training", "epochs=2", "samples=100");

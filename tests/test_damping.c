@@ -6,6 +6,12 @@
  *   exponential  exp(−a τ)
  *   generation   1 if τ ≤ g, else w
  *   cutoff       1 if τ ≤ g, else dropped
+ *   mishchenko   W / max(W, τ)                           Mishchenko, Bach, Even, Woodworth 2022
+ *   koloskova    1 if τ ≤ C, else C / τ or dropped       Koloskova, Stich, Jaggi 2022
+ *   fedbuff      1 / √(1 + τ)                            Nguyen et al. 2022
+ *   tail         P(T ≥ τ)^a
+ *   rescaled     Tᵢ / mean of all Tⱼ                     Mahran, Maranjyan, Richtárik 2026
+ *   trim         min(1, c / ‖g‖)                         Pascanu, Mikolov, Bengio 2013
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -33,7 +39,7 @@ static void open_damping(struct damping *out, const char *const *assignments)
 
 static double scale_of(const struct damping *d, uint64_t staleness, bool *drop)
 {
-    struct damping_input input = {.staleness = staleness, .workers = 16};
+    struct damping_input input = {.staleness = staleness, .workers = 16, .concurrency = 16};
     return damping_scale(d, &input, drop);
 }
 
@@ -146,6 +152,130 @@ static void cutoff_drops_what_is_older_than_its_bound(void **state)
     assert_true(drop);
 }
 
+static void mishchenko_counts_in_full_up_to_as_many_as_there_are_workers(void **state)
+{
+    (void)state;
+    struct damping d;
+    open_damping(&d, RIG("damping=mishchenko"));
+    /* With 16 workers: min{1/16, 1/τ} / (1/16) */
+    expect_scale(&d, 0, 1);
+    expect_scale(&d, 15, 1);
+    expect_scale(&d, 16, 1);
+    expect_scale(&d, 17, 16.0 / 17);
+    expect_scale(&d, 32, 0.5);
+    expect_scale(&d, 160, 0.1);
+}
+
+static double scale_among(const struct damping *d, uint64_t staleness, unsigned concurrency,
+                          bool *drop)
+{
+    struct damping_input input = {
+        .staleness = staleness, .workers = 16, .concurrency = concurrency};
+    return damping_scale(d, &input, drop);
+}
+
+static void koloskova_counts_in_full_up_to_the_concurrency(void **state)
+{
+    (void)state;
+    struct damping d;
+    bool drop;
+    open_damping(&d, RIG("damping=koloskova"));
+    /* 4 of 16 workers are here: η up to τ = 4, then η · 4/τ */
+    assert_true(scale_among(&d, 0, 4, &drop) == 1);
+    assert_true(scale_among(&d, 4, 4, &drop) == 1);
+    assert_true(scale_among(&d, 5, 4, &drop) == 0.8);
+    assert_true(scale_among(&d, 16, 4, &drop) == 0.25 && !drop);
+    open_damping(&d, RIG("damping=koloskova", "damping.concurrency=8"));
+    assert_true(scale_among(&d, 8, 4, &drop) == 1);
+    assert_true(scale_among(&d, 10, 4, &drop) == 0.8);
+    open_damping(&d, RIG("damping=koloskova", "damping.drop=1"));
+    assert_true(scale_among(&d, 4, 4, &drop) == 1 && !drop);
+    assert_true(scale_among(&d, 5, 4, &drop) == 0 && drop);
+}
+
+static void fedbuff_divides_by_the_root_of_1_plus_staleness(void **state)
+{
+    (void)state;
+    struct damping d;
+    open_damping(&d, RIG("damping=fedbuff"));
+    expect_scale(&d, 0, 1);
+    expect_scale(&d, 1, 0.70710678118654752);
+    expect_scale(&d, 3, 0.5);
+    expect_scale(&d, 99, 0.1);
+}
+
+static void tail_is_the_share_of_gradients_as_old_or_older(void **state)
+{
+    (void)state;
+    static const uint64_t seen[] = {0, 1, 1, 3, 3, 3, 3, 9000};
+    struct damping d;
+    open_damping(&d, RIG("damping=tail"));
+    expect_scale(&d, 3, 1); /* nothing is known yet */
+    assert_int_equal(damping_remember(&d, 16), OK);
+    expect_scale(&d, 3, 1);
+    for (size_t i = 0; i < COUNT_OF(seen); i++) {
+        damping_observe(&d, 0, seen[i], 0);
+    }
+    expect_scale(&d, 0, 1);
+    expect_scale(&d, 1, 7.0 / 8);
+    expect_scale(&d, 2, 5.0 / 8);
+    expect_scale(&d, 3, 5.0 / 8);
+    expect_scale(&d, 4, 1.0 / 8);
+    expect_scale(&d, 9000, 1.0 / 8);
+    expect_scale(&d, UINT64_MAX, 1.0 / 8); /* as old as all that are not told apart */
+    d.parameters[0] = 2;
+    expect_scale(&d, 3, 25.0 / 64);
+    damping_close(&d);
+}
+
+static void rescaled_gives_each_worker_the_same_rate_per_time(void **state)
+{
+    (void)state;
+    struct damping d;
+    bool drop;
+    open_damping(&d, RIG("damping=rescaled"));
+    assert_int_equal(damping_remember(&d, 3), OK);
+    assert_true(scale_of(&d, 5, &drop) == 1); /* nobody has sent anything */
+    /* Means 100 µs and 300 µs, over both 200 µs; worker 1 is not heard of. */
+    damping_observe(&d, 0, 0, 80.4);
+    damping_observe(&d, 0, 0, 119.5); /* rounded to whole µs: 80 and 120 */
+    damping_observe(&d, 2, 0, 300);
+    struct damping_input input = {.worker = 0, .workers = 3};
+    assert_true(damping_scale(&d, &input, &drop) == 0.5);
+    input.worker = 2;
+    assert_true(damping_scale(&d, &input, &drop) == 1.5 && !drop);
+    /* In 600 µs worker 0 sends six gradients at ½, worker 2 two at 1½: three each. */
+    damping_observe(&d, 1, 0, NAN); /* not a time: counts as 0, as does a negative one */
+    damping_observe(&d, 1, 0, -5);
+    input.worker = 1;
+    assert_true(damping_scale(&d, &input, &drop) == 0);
+    damping_close(&d);
+}
+
+static double scale_of_length(const struct damping *d, double norm)
+{
+    bool drop = true;
+    struct damping_input input = {.staleness = 3, .workers = 16, .norm = norm};
+    double s = damping_scale(d, &input, &drop);
+    assert_false(drop);
+    return s;
+}
+
+static void trim_cuts_long_gradients_to_its_norm(void **state)
+{
+    (void)state;
+    struct damping d;
+    open_damping(&d, RIG("damping=trim"));
+    assert_true(d.rule->needs_norm);
+    assert_true(scale_of_length(&d, 0) == 1);
+    assert_true(scale_of_length(&d, 1) == 1);
+    assert_true(scale_of_length(&d, 4) == 0.25);
+    assert_true(scale_of_length(&d, INFINITY) == 1); /* that the run ends is not its business */
+    open_damping(&d, RIG("damping=trim", "damping.norm=5"));
+    assert_true(scale_of_length(&d, 4) == 1);
+    assert_true(scale_of_length(&d, 10) == 0.5);
+}
+
 static void every_rule_starts_at_1_and_never_rises(void **state)
 {
     (void)state;
@@ -154,6 +284,10 @@ static void every_rule_starts_at_1_and_never_rises(void **state)
         snprintf(chosen, sizeof chosen, "damping=%s", damping_registry.entries[i]->name);
         struct damping d;
         open_damping(&d, RIG(chosen));
+        assert_int_equal(damping_remember(&d, 16), OK);
+        for (uint64_t age = 0; age < 100; age++) { /* an alike past: no rule but for age */
+            damping_observe(&d, (unsigned)(age % 16), age * age % 37, 1000);
+        }
         expect_scale(&d, 0, 1);
         double last = 1;
         for (uint64_t staleness = 1; staleness != 0; staleness += 1 + staleness / 4) {
@@ -165,6 +299,7 @@ static void every_rule_starts_at_1_and_never_rises(void **state)
                 break;
             }
         }
+        damping_close(&d);
     }
 }
 
@@ -248,6 +383,12 @@ int main(void)
         cmocka_unit_test(hinge_is_full_up_to_b_and_then_falls_as_in_the_paper),
         cmocka_unit_test(generation_gives_one_eighth_beyond_8_by_default),
         cmocka_unit_test(cutoff_drops_what_is_older_than_its_bound),
+        cmocka_unit_test(mishchenko_counts_in_full_up_to_as_many_as_there_are_workers),
+        cmocka_unit_test(koloskova_counts_in_full_up_to_the_concurrency),
+        cmocka_unit_test(fedbuff_divides_by_the_root_of_1_plus_staleness),
+        cmocka_unit_test(tail_is_the_share_of_gradients_as_old_or_older),
+        cmocka_unit_test(rescaled_gives_each_worker_the_same_rate_per_time),
+        cmocka_unit_test(trim_cuts_long_gradients_to_its_norm),
         cmocka_unit_test(every_rule_starts_at_1_and_never_rises),
         cmocka_unit_test(every_entry_says_what_it_is_and_has_a_name_of_its_own),
         cmocka_unit_test(a_misspelt_rule_is_an_error_that_names_the_nearest),

@@ -75,7 +75,7 @@ static void a_newer_file_is_refused_and_both_versions_are_named(void **state)
     assert_int_equal(recorder_open(&r, rig_path), OK);
     recorder_close(&r);
     change("PRAGMA user_version = 9");
-    assert_refused("a results file of version 9, but this gradlag knows versions up to 2");
+    assert_refused("a results file of version 9, but this gradlag knows versions up to 3");
 }
 
 static void an_empty_file_becomes_a_results_file(void **state)
@@ -87,7 +87,7 @@ static void an_empty_file_becomes_a_results_file(void **state)
     recorder_close(&r);
     assert_string_equal(rig_ask("SELECT application_id || ' ' || user_version FROM "
                                 "pragma_application_id, pragma_user_version"),
-                        "1196188007 2");
+                        "1196188007 3");
     assert_string_equal(rig_ask("PRAGMA journal_mode"), "wal");
 }
 
@@ -368,10 +368,10 @@ static void a_process_is_told_from_a_later_one_with_its_number(void **state)
  * ------------------------------------------------------------------------------
  */
 
-static void write_version_1(void)
+static void write_file_of(const char *version)
 {
     static char sql[65536];
-    FILE *file = fopen("tests/results-version-1.sql", "r");
+    FILE *file = fopen(version, "r");
     assert_non_null(file);
     size_t length = fread(sql, 1, sizeof sql - 1, file);
     assert_true(length < sizeof sql - 1);
@@ -379,6 +379,11 @@ static void write_version_1(void)
     fclose(file);
     change(sql);
     change("PRAGMA journal_mode = WAL");
+}
+
+static void write_version_1(void)
+{
+    write_file_of("tests/results-version-1.sql");
 }
 
 /* The settings of both runs, without the seed, are alike; the hashes are those of such runs now. */
@@ -431,7 +436,7 @@ static void a_file_of_version_1_is_brought_up_to_date_by_the_first_writer(void *
     write_version_1();
     rig_finish(rig_begin(&rig_run, &id), &rig_outcome);
     assert_int_equal(id, 4);
-    assert_string_equal(in_the_file("PRAGMA user_version"), "2");
+    assert_string_equal(in_the_file("PRAGMA user_version"), "3");
     assert_string_equal(in_the_file("PRAGMA integrity_check"), "ok");
     change("DELETE FROM run WHERE id = 4");
     assert_reads_as_present();
@@ -443,6 +448,56 @@ static void a_file_of_version_1_is_brought_up_to_date_by_the_first_writer(void *
                     "WHERE type IN ('view', 'index') ORDER BY name)"),
         in_a_new_file("SELECT group_concat(name, ' ') FROM (SELECT name FROM sqlite_master "
                       "WHERE type IN ('view', 'index') ORDER BY name)"));
+}
+
+/* What version 3 brought is there, and is not known. */
+static void assert_reads_as_version_3(void)
+{
+    assert_string_equal(
+        rig_ask("SELECT count(*) || ' ' || count(arrival) || count(batch) || count(waited_for) || "
+                "count(rate) || count(reason) FROM push"),
+        "3 00000");
+    assert_string_equal(rig_ask("SELECT group_concat(outcome, ' ') FROM push"),
+                        "applied dropped_stale dropped_late");
+    assert_string_equal(rig_ask("SELECT code || coalesce(push_number, ' ?') FROM event"),
+                        "worker_joined ?");
+    assert_string_equal(rig_ask("SELECT pushes FROM staleness_histogram"), "1");
+}
+
+static void a_file_of_version_2_reads_as_the_present_one_and_is_not_changed(void **state)
+{
+    (void)state;
+    char before[65];
+    write_file_of("tests/results-version-2.sql");
+    snprintf(before, sizeof before, "%s", rig_hash());
+    assert_reads_as_version_3();
+    assert_string_equal(rig_hash(), before);
+}
+
+static void a_file_of_version_2_is_brought_up_to_date_by_the_first_writer(void **state)
+{
+    (void)state;
+    static const char *const columns =
+        "SELECT group_concat(m.name || '.' || c.name || ' ' || c.hidden, ',') FROM "
+        "(SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name) m, "
+        "pragma_table_xinfo(m.name) c WHERE m.name IN ('push', 'event')";
+    int64_t id;
+    write_file_of("tests/results-version-2.sql");
+    recorder *r = rig_begin(&rig_run, &id);
+    for (uint64_t i = 0; i <= PUSH_BAD_UPDATE; i++) {
+        struct push_record p = rig_push(i);
+        p.reason = (enum push_reason)i;
+        recorder_push(r, &p);
+    }
+    rig_finish(r, &rig_outcome);
+    assert_string_equal(in_the_file("PRAGMA user_version"), "3");
+    assert_string_equal(in_the_file("PRAGMA integrity_check"), "ok");
+    assert_string_equal(in_the_file(columns), in_a_new_file(columns));
+    assert_string_equal(in_the_file("SELECT group_concat(reason, ' ') FROM push WHERE run_id = 2"),
+                        "damping consistency after_end worker_lost run_ended run_diverged gradient "
+                        "loss update");
+    change("DELETE FROM push WHERE run_id = 2; DELETE FROM run WHERE id = 2");
+    assert_reads_as_version_3();
 }
 
 int main(void)
@@ -466,6 +521,8 @@ int main(void)
         RIG_TEST(a_process_is_told_from_a_later_one_with_its_number),
         RIG_TEST(a_file_of_version_1_reads_as_the_present_one_and_is_not_changed),
         RIG_TEST(a_file_of_version_1_is_brought_up_to_date_by_the_first_writer),
+        RIG_TEST(a_file_of_version_2_reads_as_the_present_one_and_is_not_changed),
+        RIG_TEST(a_file_of_version_2_is_brought_up_to_date_by_the_first_writer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

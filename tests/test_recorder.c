@@ -90,6 +90,52 @@ static void every_outcome_reads_as_its_name(void **state)
     }
 }
 
+static void every_reason_reads_as_its_name(void **state)
+{
+    (void)state;
+    int64_t id;
+    recorder *r = rig_begin(&rig_run, &id);
+    for (uint64_t i = 0; i <= PUSH_BAD_UPDATE; i++) {
+        struct push_record p = rig_push(i);
+        p.reason = (enum push_reason)i;
+        recorder_push(r, &p);
+    }
+    rig_finish(r, &rig_outcome);
+    assert_string_equal(
+        rig_ask("SELECT group_concat(number || coalesce(reason, '-'), ' ') FROM push"),
+        "0- 1damping 2consistency 3after_end 4worker_lost 5run_ended 6run_diverged "
+        "7gradient 8loss 9update");
+}
+
+static void who_was_waited_for_and_the_place_of_events_are_kept(void **state)
+{
+    (void)state;
+    int64_t id;
+    recorder *r = rig_begin(&rig_run, &id);
+    struct push_record p = rig_push(0);
+    p.waited_for = 0;
+    p.arrival = 7;
+    p.batch = 11;
+    p.rate = 0.25;
+    recorder_push(r, &p);
+    p.waited_for = NO_WORKER;
+    p.rate = NOT_MEASURED;
+    recorder_push(r, &p);
+    recorder_event_between(r, 1, 5, SEVERITY_INFO, "worker_joined", 2, NULL);
+    recorder_event(r, 1, SEVERITY_INFO, "other", NO_WORKER, NULL);
+    rig_finish(r, &rig_outcome);
+    assert_string_equal(
+        rig_ask("SELECT waited_for || ' ' || arrival || ' ' || batch || ' ' || rate "
+                "FROM push WHERE number = 0"),
+        "0 7 11 0.25");
+    assert_string_equal(rig_ask("SELECT (waited_for IS NULL) || (rate IS NULL) || "
+                                "(not_a_number IS NULL) FROM push WHERE number = 1"),
+                        "111");
+    assert_string_equal(rig_ask("SELECT group_concat(code || coalesce(push_number, '-')) FROM "
+                                "event"),
+                        "worker_joined5,other-");
+}
+
 static void nan_infinity_and_not_measured_stay_apart(void **state)
 {
     (void)state;
@@ -418,6 +464,8 @@ int main(void)
         RIG_TEST(every_recorded_row_is_in_the_file),
         RIG_TEST(rows_become_visible_while_the_run_goes_on),
         RIG_TEST(every_outcome_reads_as_its_name),
+        RIG_TEST(every_reason_reads_as_its_name),
+        RIG_TEST(who_was_waited_for_and_the_place_of_events_are_kept),
         RIG_TEST(nan_infinity_and_not_measured_stay_apart),
         RIG_TEST(every_measured_column_can_be_nan_at_once),
         RIG_TEST(an_empty_split_is_not_measured_but_a_lost_loss_is_nan),

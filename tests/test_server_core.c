@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ps/consistency.h"
 #include "tests/core_bench.h"
 #include "worker/optimizer.h"
 #include "worker/schedule.h"
@@ -452,11 +453,13 @@ static void nothing_is_allocated_after_open(void **state)
 #ifdef GRADLAG_SANITIZE
     skip();
 #else
-    for (int bsp = 0; bsp <= 1; bsp++) {
+    for (size_t policy = 0; policy < consistency_registry.count; policy++) {
         struct bench b;
+        char chosen[64] = "consistency=";
+        strcat(chosen, consistency_registry.entries[policy]->name);
         unsigned long before = allocations;
         bench_open(&b, (struct server_core_options){.workers = 4},
-                   RIG(bsp ? "consistency=bsp" : "consistency=asp", "damping=polynomial"));
+                   RIG(chosen, "damping=polynomial"));
         assert_true(allocations > before);
         before = allocations;
         bench_hello_all(&b);

@@ -1,0 +1,338 @@
+#include "experiments/command.h"
+
+#include "experiments/keys.h"
+#include "experiments/launch.h"
+#include "experiments/recall.h"
+#include "experiments/role.h"
+#include "experiments/summary.h"
+#include "ps/replay.h"
+#include "results/recorded.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char help[] =
+    "gradlag replay RUN [key=value…] [results=FILE] [--export FILE.csv] [--quiet]\n\n"
+    "Computes a recorded asynchronous run once more, in one process and in recorded order, and\n"
+    "compares every gradient's record and the parameters at the end. RUN is a run's number, the\n"
+    "start of its uuid, or 'last'. Exit code 0: all is the same; 1: it names what differs "
+    "first.\n\n"
+    "With other rules (damping, correction, optimizer, lr, momentum, weight_decay, schedule,\n"
+    "warmup_epochs, lr_scaling and their parts' keys) it asks what if: the same workers' "
+    "gradients\n"
+    "arrive in the same order. That is recorded as a run of its own, with engine=replay.\n\n"
+    "  --export FILE.csv  writes the recorded gradients, one a line; nothing is computed. Such a "
+    "file\n"
+    "                     drives a virtual cluster: pace=trace pace.path=FILE.csv\n\n"
+    "  gradlag replay last\n"
+    "  gradlag replay 3 damping=polynomial damping.power=0.5\n";
+
+struct request {
+    const char *run, *results, *export;
+    struct settings changes;
+    bool quiet, what_if;
+};
+
+/* ---- the command line ----------------------------------------------------------------------- */
+
+static bool is_rule(const char *key)
+{
+    static const char *const rules[] = {"damping",       "correction",    "optimizer", "lr",
+                                        "momentum",      "weight_decay",  "schedule",  "lr_scaling",
+                                        "warmup_epochs", "evaluate_every"};
+    size_t part = strcspn(key, ".");
+    for (size_t i = 0; i < COUNT_OF(rules); i++) {
+        if (strlen(rules[i]) == part && strncmp(rules[i], key, part) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool key_is_known(const char *key)
+{
+    for (const struct option *o = global_keys; o->key != NULL; o++) {
+        if (strcmp(o->key, key) == 0) {
+            return true;
+        }
+    }
+    return strncmp(key, "pace.", 5) == 0;
+}
+
+static status read_setting(struct request *r, const struct setting *s)
+{
+    status result = OK;
+    if (strcmp(s->key, "results") == 0) {
+        r->results = s->value;
+    } else if (is_rule(s->key)) {
+        r->what_if = true;
+    } else if (key_is_known(s->key) && key_use_of(s->key) == KEY_DEFINES) {
+        FAIL(ERROR_USAGE,
+             "%s=%s: a replay keeps the order in which gradients came, and %s would change it, or "
+             "the gradients; make a run of its own with `gradlag run`",
+             s->key, s->value, s->key);
+    }
+    /* What is no key at all is told when all are composed. */
+done:
+    return result;
+}
+
+static status read_request(struct request *r, int argc, char **argv)
+{
+    status result = OK;
+    *r = (struct request){.results = "results.db", .run = NULL};
+    r->quiet = command_flag(&argc, argv, "--quiet");
+    for (int i = 0; i + 1 < argc; i++) {
+        if (strcmp(argv[i], "--export") == 0) {
+            r->export = argv[i + 1];
+            memmove(&argv[i], &argv[i + 2], (size_t)(argc - i - 2) * sizeof *argv);
+            argc -= 2;
+        }
+    }
+    TRY(command_no_flags_left(argc, argv, "replay", "--export FILE.csv and --quiet"));
+    for (int i = 0; i < argc; i++) {
+        if (strchr(argv[i], '=') != NULL) {
+            TRY(settings_read_arguments(&r->changes, 1, &argv[i]));
+        } else if (r->run == NULL) {
+            r->run = argv[i];
+        } else {
+            FAIL(ERROR_USAGE, "replay: one run at a time; '%s' is one too many", argv[i]);
+        }
+    }
+    if (r->run == NULL) {
+        FAIL(ERROR_USAGE, "which run? `gradlag query runs` lists them; 'last' is the newest");
+    }
+    for (size_t i = 0; i < r->changes.count; i++) {
+        TRY(read_setting(r, &r->changes.at[i]));
+    }
+done:
+    return result;
+}
+
+/* ---- CSV ------------------------------------------------------------------------------------ */
+
+static const char *outcome_name(enum push_outcome outcome)
+{
+    switch (outcome) {
+    case PUSH_APPLIED:
+        return "applied";
+    case PUSH_AGGREGATED:
+        return "aggregated";
+    case PUSH_DROPPED_STALE:
+        return "dropped_stale";
+    case PUSH_DROPPED_LATE:
+        return "dropped_late";
+    case PUSH_NOT_FINITE:
+        return "not_finite";
+    }
+    return "";
+}
+
+static status export_csv(const struct recorded_run *run, const char *path)
+{
+    status result = OK;
+    FILE *file = fopen(path, "w");
+    if (file == NULL) {
+        FAIL(ERROR_OTHER, "cannot write '%s': %s", path, strerror(errno));
+    }
+    fputs("number,worker,sequence,read_version,update_version,staleness,outcome,pull_us,compute_us,"
+          "queue_us,apply_us,at_seconds\n",
+          file);
+    for (size_t i = 0; i < run->push_count; i++) {
+        const struct push_record *p = &run->pushes[i].record;
+        fprintf(file,
+                "%" PRIu64 ",%" PRIu32 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64
+                ",%s,%.0f,%.0f,%.0f,%.0f,%.9f\n",
+                run->pushes[i].number, p->worker, p->sequence, p->read_version, p->update_version,
+                p->staleness, outcome_name(p->outcome), p->pull_us, p->compute_us, p->queue_us,
+                p->apply_us, p->at_seconds);
+    }
+    bool failed = ferror(file) != 0;
+    failed |= fclose(file) != 0;
+    if (failed) {
+        FAIL(ERROR_OTHER, "not all could be written to '%s'; is the disk full?", path);
+    }
+    printf("%zu gradients of run %lld written to %s\n", run->push_count, (long long)run->id, path);
+done:
+    return result;
+}
+
+/* ---- replaying ------------------------------------------------------------------------------ */
+
+static status check_run(const struct recorded_run *run)
+{
+    status result = OK;
+    if (strcmp(run->mode, "async") != 0) {
+        FAIL(ERROR_USAGE,
+             "run %lld is synchronous: it repeats bit for bit by itself with reduction=ordered",
+             (long long)run->id);
+    }
+    if (strcmp(run->status, "running") == 0 || strcmp(run->status, "queued") == 0) {
+        FAIL(ERROR_USAGE, "run %lld has not ended yet", (long long)run->id);
+    }
+    if (run->push_count == 0) {
+        FAIL(ERROR_USAGE,
+             "run %lld has no recorded gradients; was it made with record=evaluations?",
+             (long long)run->id);
+    }
+done:
+    return result;
+}
+
+static status compose(const struct request *r, const struct recorded_run *run, options **out)
+{
+    status result = OK;
+    struct settings all = {0};
+    char origin[48];
+    snprintf(origin, sizeof origin, "run %lld", (long long)run->id);
+    TRY(recall_settings(&all, run->config, origin));
+    settings_add(&all, "engine", "replay", origin);
+    settings_add_all(&all, &r->changes);
+    TRY(config_compose(out, &all));
+done:
+    settings_free(&all);
+    return result;
+}
+
+/* The events point into the rows. */
+static status order(const struct recorded_run *run, struct replay_row **rows,
+                    struct replay_event **events, size_t *count)
+{
+    status result = OK;
+    TRY(memory_new(rows, run->push_count, sizeof **rows, "recorded gradients"));
+    for (size_t i = 0; i < run->push_count; i++) {
+        (*rows)[i] = (struct replay_row){run->pushes[i].record, run->pushes[i].number};
+    }
+    TRY(replay_order(*rows, run->push_count, run->workers, strcmp(run->status, "finished") == 0,
+                     events, count));
+done:
+    return result;
+}
+
+static status tell_same(const struct recorded_run *run, const struct training_outcome *out,
+                        const struct replay_difference *difference)
+{
+    status result = OK;
+    if (difference->found) {
+        FAIL(ERROR_OTHER,
+             "run %lld does not replay: %s. Was it recorded on another kind of processor, or by "
+             "another version? `gradlag show %lld` says",
+             (long long)run->id, difference->text, (long long)run->id);
+    }
+    if (run->parameters_sha256[0] != '\0' &&
+        strcmp(run->parameters_sha256, out->parameters_sha256) != 0) {
+        FAIL(ERROR_OTHER,
+             "run %lld does not replay: all its rows are the same, but its parameters at the end "
+             "were %.12s…, and are %.12s…",
+             (long long)run->id, run->parameters_sha256, out->parameters_sha256);
+    }
+    printf("run %lld replayed: %" PRIu64 " updates from %zu gradients\n"
+           "          parameters %s%s\n",
+           (long long)run->id, out->updates, run->push_count, out->parameters_sha256,
+           run->parameters_sha256[0] != '\0' ? ", as recorded" : "");
+done:
+    return result;
+}
+
+static status tell_what_if(const struct request *r, const struct recorded_run *run, int64_t run_id)
+{
+    status result = OK;
+    struct run_figures f;
+    TRY(summary_print(r->results, run_id, stdout));
+    TRY(summary_read(r->results, run_id, &f));
+    printf("\ntest accuracy of run %lld, as recorded: %.2f%%; with", (long long)run->id,
+           100 * run->final_accuracy);
+    for (size_t i = 0; i < r->changes.count; i++) {
+        if (is_rule(r->changes.at[i].key)) {
+            printf(" %s=%s", r->changes.at[i].key, r->changes.at[i].value);
+        }
+    }
+    printf(": %.2f%%\n", 100 * f.accuracy);
+done:
+    return result;
+}
+
+static void note_origin(const struct role_process *p, const struct recorded_run *run)
+{
+    char detail[96];
+    snprintf(detail, sizeof detail, "run %lld (%s)", (long long)run->id, run->uuid);
+    recorder_event(p->recorder, 0, SEVERITY_INFO, "replay_of", -1, detail);
+}
+
+/* In the manner of a role's process, for a what-if's row has one writer, too. */
+static status replay(const struct request *r, const struct recorded_run *run,
+                     struct role_process *p)
+{
+    status result = OK;
+    struct training_outcome outcome = {0};
+    struct replay_difference difference = {0};
+    struct replay_row *rows = NULL;
+    struct replay_event *events = NULL;
+    worker_pool *pool = NULL;
+    struct replay_options o = {
+        .settings = p->settings, .workers = run->workers, .compares = !r->what_if};
+    TRY(order(run, &rows, &events, &o.count));
+    TRY(worker_pool_open(&pool, p->settings, run->workers,
+                         (unsigned)options_integer(p->settings, "virtual.threads")));
+    p->worker = worker_pool_own(pool);
+    if (r->what_if) {
+        TRY(role_open_recorder(p));
+        note_origin(p, run);
+    }
+    o.events = events;
+    o.pool = pool;
+    o.hooks = p->hooks;
+    o.recorder = p->recorder;
+    TRY(role_server_length(p->settings, worker_epoch_samples(p->worker), &o.length));
+    TRY(replay_run(&o, &outcome, &difference));
+    if (!r->what_if) {
+        TRY(tell_same(run, &outcome, &difference));
+    }
+done:
+    progress_clear(&p->progress);
+    if (p->recorder != NULL && p->run_id > 0) {
+        result = role_finish_row(p, result, &outcome);
+    }
+    recorder_close(&p->recorder);
+    worker_pool_close(&pool);
+    memory_free(events);
+    memory_free(rows);
+    return result;
+}
+
+status command_replay(int argc, char **argv)
+{
+    status result = OK;
+    struct request r = {0};
+    struct recorded_run run = {0};
+    struct role_process p = {.role = ROLE_SERVER};
+    char title[64];
+    if (command_flag(&argc, argv, "--help")) {
+        fputs(help, stdout);
+        goto done;
+    }
+    TRY(read_request(&r, argc, argv));
+    TRY(recorded_run_read(&run, r.results, r.run));
+    if (r.export != NULL) {
+        TRY(export_csv(&run, r.export));
+        goto done;
+    }
+    TRY(check_run(&run));
+    TRY(compose(&r, &run, &p.settings));
+    launch_catch_signals();
+    p.hooks.stop = launch_stop_flag();
+    snprintf(title, sizeof title, "replay of run %lld", (long long)run.id);
+    progress_open(&p.progress, title, true, r.quiet);
+    TRY(replay(&r, &run, &p));
+    if (r.what_if) {
+        TRY(tell_what_if(&r, &run, p.run_id));
+    }
+done:
+    options_close(&p.settings);
+    recorded_run_free(&run);
+    settings_free(&r.changes);
+    return result;
+}

@@ -1,0 +1,13 @@
+/*
+ * recall.h — a recorded run's settings again, from the JSON in its row: those that decided what was
+ * computed, without those that say where, under what name and how long its steps took.
+ */
+#ifndef GRADLAG_EXPERIMENTS_RECALL_H
+#define GRADLAG_EXPERIMENTS_RECALL_H
+
+#include "experiments/config.h"
+
+/* `origin`: what errors call it, say "run 3". ERROR_RESULTS: no JSON object. */
+status recall_settings(struct settings *out, const char *config, const char *origin) MUST_CHECK;
+
+#endif

@@ -1,0 +1,64 @@
+/*
+ * replay.h — a recorded asynchronous run once more, in one process and in recorded order.
+ *
+ * Gradients are pure functions and the core takes no clock, so what the server did follows from the
+ * order of its events. replay_run() hands the core the same events with gradients computed anew
+ * and, where it compares, holds every record against the one that was written.
+ *
+ * With other rules (`compares` false) the same workers' gradients arrive in the same order, each
+ * computed at the parameters that those rules lead to: what would this run have come to?
+ */
+#ifndef GRADLAG_PS_REPLAY_H
+#define GRADLAG_PS_REPLAY_H
+
+#include "ps/simulation.h"
+
+enum replay_kind {
+    REPLAY_JOINED,
+    REPLAY_PUSH,
+    REPLAY_LOST,
+    REPLAY_END, /* the run ended here, for a reason the core does not know */
+};
+
+struct replay_event {
+    enum replay_kind kind;
+    unsigned worker;
+    uint64_t number;                    /* REPLAY_PUSH: of the row */
+    const struct push_record *recorded; /* REPLAY_PUSH */
+};
+
+struct replay_options {
+    const options *settings;
+    worker_pool *pool; /* borrowed; opened for as many workers */
+    unsigned workers;
+    struct training_length length;
+    struct training_hooks hooks;
+    recorder *recorder; /* may be NULL */
+    const struct replay_event *events;
+    size_t count;
+    bool compares;
+};
+
+struct replay_difference {
+    bool found;
+    uint64_t number; /* of the first row that differs */
+    char text[320];  /* which update it was, and what differs: recorded, and replayed */
+};
+
+/* The events in their order, from `count` rows in the order of the table. Rows are sorted by when
+ * they reached the core; when workers came and went is taken from the versions that their first
+ * gradients were computed at. `finished`: the run's own length ended it. *out is owned by the
+ * caller (memory_free). ERROR_DATA: the rows contradict each other. */
+struct replay_row {
+    struct push_record record;
+    uint64_t number;
+};
+status replay_order(const struct replay_row *rows, size_t count, unsigned workers, bool finished,
+                    struct replay_event **out, size_t *out_count) MUST_CHECK;
+
+/* ERROR_DIVERGED (where it does not compare, or the recorded run did not), STOPPED, or what a hook
+ * returned. A difference is no error: training stops there. */
+status replay_run(const struct replay_options *o, struct training_outcome *out,
+                  struct replay_difference *difference) MUST_CHECK;
+
+#endif

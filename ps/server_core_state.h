@@ -1,0 +1,93 @@
+/*
+ * server_core_state.h — what the two files of the core share; nobody else includes it.
+ *
+ *   server_core.c         events: who comes, pushes, goes; releases
+ *   server_core_update.c  the fate of a push: held, taken, dropped; updates
+ *
+ * A worker sits in a seat. The seat's states, and what moves it on:
+ *
+ *   - EMPTY ── hello ──▶ READY ── release ──▶ READING ── push ──▶ HELD
+ *   - HELD ── update, taken, or dropped ──▶ READY
+ *   - any ── lost ──▶ LOST ── hello ──▶ READY
+ *
+ * READING and HELD seats count as readers of their slot; READY ones have given it back. An event
+ * ends by releasing all READY seats that the policy lets go, unless an evaluation is due first or
+ * training has ended.
+ */
+#ifndef GRADLAG_PS_SERVER_CORE_STATE_H
+#define GRADLAG_PS_SERVER_CORE_STATE_H
+
+#include "ps/aggregate.h"
+#include "ps/consistency.h"
+#include "ps/damping.h"
+#include "ps/server_core.h"
+#include "worker/optimizer.h"
+#include "worker/schedule.h"
+
+enum seat_state { SEAT_EMPTY, SEAT_LOST, SEAT_READY, SEAT_READING, SEAT_HELD };
+
+struct seat {
+    enum seat_state state;
+    uint64_t next_sequence;
+    uint64_t clock;   /* gradients handed in, over all incarnations; see server_core_lost() */
+    uint64_t version; /* last released with */
+    unsigned slot;
+    int32_t waited_for; /* before that release */
+    /* Of the held push: */
+    struct server_push push;
+    uint64_t arrival, staleness;
+    double scale, gap, norm;
+    bool measured; /* norm is known */
+    bool drop;
+};
+
+struct server_core {
+    unsigned workers, slot_count;
+    size_t count;
+    float **slots;
+    uint64_t *slot_version;
+    unsigned *slot_readers;
+    unsigned latest;
+    uint64_t version, arrivals, samples_used, samples_computed, total_samples, evaluate_every;
+    struct seat *seats;
+    unsigned held, lost;
+    unsigned cause; /* the worker that the event is about */
+    double rate;    /* of the last update, without scales */
+
+    /* Pushes whose gradients are in the running sum, in order of arrival. */
+    struct push_record *taken;
+    unsigned taken_count, taken_capacity;
+    uint64_t taken_samples;
+
+    bool evaluating, complete, ended;
+
+    struct consistency consistency;
+    struct damping damping;
+    struct aggregate aggregate;
+    struct schedule schedule;
+    optimizer *optimizer;
+    crew *helpers;
+    unsigned threads; /* cores that one worker computes on */
+
+    struct server_action *actions;
+    size_t action_count, action_capacity;
+};
+
+struct server_action *core_emit(server_core *c, enum server_action_kind kind);
+unsigned core_number_of(const server_core *c, const struct seat *seat);
+/* What every decision of the policy sees. */
+struct consistency_view core_view(const server_core *c);
+
+/* A push that came in is in its seat, held: what becomes of it, and of an update that it is for. */
+void core_decide(server_core *c, struct seat *seat);
+/* Applies what is held or taken if the policy says so. */
+bool core_apply_if_due(server_core *c);
+/* The seat gives back its slot: its held push is dealt with, or its worker is gone. */
+void core_stop_reading(server_core *c, struct seat *seat, enum seat_state next);
+/* Drops a held push, or all that are held or taken (PUSH_DROPPED_LATE). */
+void core_drop_late(server_core *c, struct seat *seat, enum push_reason reason,
+                    enum seat_state next);
+void core_drop_all(server_core *c, enum push_reason reason);
+void core_diverge(server_core *c, struct seat *culprit, enum push_reason reason);
+
+#endif

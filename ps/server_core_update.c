@@ -1,0 +1,379 @@
+/* server_core_update.c — the fate of a push, and updates of the parameters; see
+ * server_core_state.h. */
+#include "ps/server_core_state.h"
+
+#include "ps/arithmetic.h"
+
+#include <math.h>
+
+struct server_action *core_emit(server_core *c, enum server_action_kind kind)
+{
+    REQUIRE(c->action_count < c->action_capacity);
+    struct server_action *action = &c->actions[c->action_count++];
+    *action = (struct server_action){.kind = kind, .version = c->version, .slot = c->latest};
+    return action;
+}
+
+unsigned core_number_of(const server_core *c, const struct seat *seat)
+{
+    return (unsigned)(seat - c->seats);
+}
+
+struct consistency_view core_view(const server_core *c)
+{
+    return (struct consistency_view){.workers = c->workers,
+                                     .expected = c->workers - c->lost,
+                                     .held = c->held,
+                                     .taken = c->taken_count,
+                                     .version = c->version};
+}
+
+/* What its record will say, but for its fate. */
+static struct push_record record_of(const struct seat *seat)
+{
+    const struct server_push *push = &seat->push;
+    return (struct push_record){
+        .arrival = seat->arrival,
+        .worker = push->worker,
+        .waited_for = seat->waited_for,
+        .batch = push->batch,
+        .sequence = push->sequence,
+        .read_version = push->read_version,
+        .staleness = seat->staleness,
+        .scale = seat->scale,
+        .gap = seat->gap,
+        .gradient_norm = seat->norm,
+        .loss = push->loss,
+        .pull_us = push->pull_us,
+        .compute_us = push->compute_us,
+        .queue_us = push->queue_us,
+        .at_seconds = push->at_seconds,
+    };
+}
+
+static struct server_action *emit_record(server_core *c, struct push_record record,
+                                         enum push_outcome outcome, enum push_reason reason)
+{
+    struct server_action *action = core_emit(c, SERVER_RECORD);
+    bool used = reason == PUSH_USED;
+    record.update_version = c->version;
+    record.outcome = outcome;
+    record.reason = reason;
+    record.scale = used ? record.scale : 0;
+    record.rate = used ? c->rate * record.scale : NOT_MEASURED;
+    action->worker = record.worker;
+    action->record = record;
+    return action;
+}
+
+/* ---- the fate of held and taken pushes ---- */
+
+void core_stop_reading(server_core *c, struct seat *seat, enum seat_state next)
+{
+    REQUIRE(seat->state == SEAT_READING || seat->state == SEAT_HELD);
+    REQUIRE(c->slot_readers[seat->slot] > 0);
+    c->slot_readers[seat->slot]--;
+    c->held -= seat->state == SEAT_HELD;
+    seat->state = next;
+}
+
+void core_drop_late(server_core *c, struct seat *seat, enum push_reason reason,
+                    enum seat_state next)
+{
+    emit_record(c, record_of(seat), PUSH_DROPPED_LATE, reason);
+    core_stop_reading(c, seat, next);
+}
+
+static void forget_taken(server_core *c)
+{
+    c->taken_count = 0;
+    c->taken_samples = 0;
+}
+
+void core_drop_all(server_core *c, enum push_reason reason)
+{
+    for (struct seat *seat = c->seats; seat < c->seats + c->workers; seat++) {
+        if (seat->state == SEAT_HELD) {
+            core_drop_late(c, seat, reason, SEAT_READY);
+        }
+    }
+    for (unsigned i = 0; i < c->taken_count; i++) {
+        emit_record(c, c->taken[i], PUSH_DROPPED_LATE, reason)->taken = true;
+    }
+    forget_taken(c);
+}
+
+/* The record of the culprit was emitted. */
+static void end_diverged(server_core *c)
+{
+    struct push_record record = c->actions[c->action_count - 1].record;
+    core_drop_all(c, PUSH_RUN_DIVERGED);
+    c->ended = true;
+    struct server_action *action = core_emit(c, SERVER_DIVERGED);
+    action->worker = record.worker;
+    action->record = record;
+}
+
+void core_diverge(server_core *c, struct seat *culprit, enum push_reason reason)
+{
+    emit_record(c, record_of(culprit), PUSH_NOT_FINITE, reason);
+    core_stop_reading(c, culprit, SEAT_READY);
+    end_diverged(c);
+}
+
+/* Norm, and gap where the parameters have moved on, of a push that no fused pass will look at
+ * alone. False if the gradient is not finite. */
+static bool measure(server_core *c, struct seat *seat)
+{
+    if (!seat->measured) {
+        seat->norm = sqrt(vector_sum_of_squares(c->count, seat->push.gradient));
+        seat->measured = true;
+    }
+    if (seat->staleness > 0) {
+        seat->gap = vector_rms_distance(c->count, c->slots[c->latest], c->slots[seat->slot]);
+    }
+    return isfinite(seat->norm);
+}
+
+/* What one update is made of. */
+struct update {
+    unsigned n; /* gradients in it */
+    uint64_t samples;
+    struct seat *first; /* NULL: of taken ones */
+    bool direct;        /* the one gradient goes in as it is */
+};
+
+/* Where the next version goes. The parameters that a stale gradient was computed at are read for
+ * its gap; if nobody else wants them, writing over them spares the caches another vector. Else
+ * there always is a free slot: a worker reads one at most, and slots ≥ workers + 2. */
+static unsigned slot_to_write(const server_core *c, const struct update *u)
+{
+    if (u->direct && u->first->slot != c->latest && c->slot_readers[u->first->slot] == 1) {
+        return u->first->slot;
+    }
+    unsigned slot = 0;
+    while (slot == c->latest || c->slot_readers[slot] > 0) {
+        slot++;
+        REQUIRE(slot < c->slot_count);
+    }
+    return slot;
+}
+
+static unsigned seats_in(const server_core *c, enum seat_state state)
+{
+    unsigned n = 0;
+    for (unsigned w = 0; w < c->workers; w++) {
+        n += c->seats[w].state == state;
+    }
+    return n;
+}
+
+/* Age and scale of a push, once for each. */
+static void damp(server_core *c, struct seat *seat)
+{
+    seat->staleness = c->version - seat->version;
+    if (c->damping.rule->needs_norm) {
+        measure(c, seat); /* if it is not finite, whoever uses it will see that again */
+    }
+    struct damping_input input = {.staleness = seat->staleness,
+                                  .workers = c->workers,
+                                  .worker = core_number_of(c, seat),
+                                  .concurrency = c->workers - c->lost - seats_in(c, SEAT_EMPTY),
+                                  .norm = seat->norm};
+    damping_observe(&c->damping, input.worker, seat->staleness, seat->push.compute_us);
+    seat->scale = damping_scale(&c->damping, &input, &seat->drop);
+}
+
+/* Ages and scales of all held pushes; those that go in are added to the aggregate, in worker order.
+ */
+static struct update gather(server_core *c)
+{
+    struct update u = {0};
+    aggregate_clear(&c->aggregate);
+    for (struct seat *seat = c->seats; seat < c->seats + c->workers; seat++) {
+        if (seat->state != SEAT_HELD) {
+            continue;
+        }
+        damp(c, seat);
+        if (!seat->drop) {
+            u.first = u.first == NULL ? seat : u.first;
+            u.samples += seat->push.samples;
+            aggregate_add(&c->aggregate, seat->push.gradient, c->slots[seat->slot], seat->scale);
+        }
+    }
+    u.n = c->aggregate.n;
+    u.direct = aggregate_is_direct(&c->aggregate);
+    return u;
+}
+
+/* One transaction: the next version in a free slot, or nothing at all (C5). */
+static bool update_parameters(server_core *c, const struct update *u)
+{
+    double scale = 1;
+    const float *gradient = u->first == NULL
+                                ? aggregate_taken_mean(&c->aggregate)
+                                : aggregate_gradient(&c->aggregate, c->slots[c->latest], &scale);
+    uint64_t after = c->samples_used + u->samples;
+    unsigned next = slot_to_write(c, u);
+    bool moved = u->direct && u->first->staleness > 0;
+    struct optimizer_pass pass;
+    c->rate = schedule_rate(&c->schedule, c->samples_used, after);
+    crew_keep_off(c->helpers, seats_in(c, SEAT_READING) * c->threads);
+    optimizer_apply(c->optimizer, c->slots[c->latest], gradient, scale, c->rate,
+                    moved ? c->slots[u->first->slot] : NULL, c->slots[next], &pass);
+    if (u->direct) {
+        u->first->norm = pass.gradient_norm;
+        u->first->gap = pass.gap;
+    }
+    if (!pass.finite) {
+        return false;
+    }
+    c->latest = next;
+    c->version++;
+    c->slot_version[next] = c->version;
+    c->samples_used = after;
+    return true;
+}
+
+static void ask_for_evaluation(server_core *c, uint64_t before)
+{
+    c->complete = c->samples_used >= c->total_samples;
+    bool crossed =
+        c->evaluate_every > 0 && before / c->evaluate_every < c->samples_used / c->evaluate_every;
+    if (c->complete || crossed) {
+        c->evaluating = true;
+        core_emit(c, SERVER_EVALUATE);
+    }
+}
+
+static void finish_update(server_core *c, uint64_t samples_before)
+{
+    core_emit(c, SERVER_APPLIED);
+    ask_for_evaluation(c, samples_before);
+}
+
+static void drop_stale(server_core *c, struct seat *seat, enum push_reason reason)
+{
+    emit_record(c, record_of(seat), PUSH_DROPPED_STALE, reason);
+    core_stop_reading(c, seat, SEAT_READY);
+}
+
+static void apply_held(server_core *c)
+{
+    uint64_t samples = c->samples_used;
+    struct update u = gather(c);
+    for (struct seat *seat = c->seats; seat < c->seats + c->workers; seat++) {
+        bool looked_at_alone = seat->state == SEAT_HELD && !(u.direct && seat == u.first);
+        if (looked_at_alone && !measure(c, seat)) {
+            core_diverge(c, seat, PUSH_BAD_GRADIENT);
+            return;
+        }
+    }
+    /* Dropped ones are recorded first: their version is the one they met. */
+    for (struct seat *seat = c->seats; seat < c->seats + c->workers; seat++) {
+        if (seat->state == SEAT_HELD && seat->drop) {
+            drop_stale(c, seat, PUSH_BY_DAMPING);
+        }
+    }
+    if (u.n > 0 && !update_parameters(c, &u)) {
+        core_diverge(c, u.first, u.direct ? PUSH_BAD_GRADIENT : PUSH_BAD_UPDATE);
+        return;
+    }
+    for (struct seat *seat = c->seats; seat < c->seats + c->workers; seat++) {
+        if (seat->state == SEAT_HELD) {
+            emit_record(c, record_of(seat), u.n == 1 ? PUSH_APPLIED : PUSH_AGGREGATED, PUSH_USED);
+            core_stop_reading(c, seat, SEAT_READY);
+        }
+    }
+    if (u.n > 0) {
+        finish_update(c, samples);
+    }
+}
+
+/* If the sum is not finite, though each gradient in it is, the last one is to blame. */
+static void diverge_taken(server_core *c)
+{
+    c->taken_count--;
+    emit_record(c, c->taken[c->taken_count], PUSH_NOT_FINITE, PUSH_BAD_UPDATE)->taken = true;
+    end_diverged(c);
+}
+
+static void apply_taken(server_core *c)
+{
+    uint64_t samples = c->samples_used;
+    struct update u = {.n = c->taken_count, .samples = c->taken_samples};
+    if (!update_parameters(c, &u)) {
+        diverge_taken(c);
+        return;
+    }
+    for (unsigned i = 0; i < c->taken_count; i++) {
+        emit_record(c, c->taken[i], u.n == 1 ? PUSH_APPLIED : PUSH_AGGREGATED, PUSH_USED)->taken =
+            true;
+    }
+    forget_taken(c);
+    finish_update(c, samples);
+}
+
+bool core_apply_if_due(server_core *c)
+{
+    struct consistency_view view = core_view(c);
+    REQUIRE(c->held == 0 || c->taken_count == 0); /* a policy holds or takes */
+    if (c->held + c->taken_count == 0 ||
+        !c->consistency.policy->apply_now(c->consistency.parameters, &view)) {
+        return false;
+    }
+    if (c->held > 0) {
+        apply_held(c);
+    } else {
+        apply_taken(c);
+    }
+    return true;
+}
+
+/* Into the running sum, unless it is an update by itself: then it goes the short way. */
+static void take(server_core *c, struct seat *seat)
+{
+    struct consistency_view view = core_view(c);
+    view.held--;
+    view.taken++;
+    if (c->taken_count == 0 && c->consistency.policy->apply_now(c->consistency.parameters, &view)) {
+        apply_held(c);
+        return;
+    }
+    damp(c, seat);
+    if (!measure(c, seat)) {
+        core_diverge(c, seat, PUSH_BAD_GRADIENT);
+    } else if (seat->drop) {
+        drop_stale(c, seat, PUSH_BY_DAMPING);
+    } else {
+        REQUIRE(c->taken_count < c->taken_capacity);
+        aggregate_take(&c->aggregate, seat->push.gradient, c->slots[c->latest],
+                       c->slots[seat->slot], seat->scale);
+        c->taken[c->taken_count++] = record_of(seat);
+        c->taken_samples += seat->push.samples;
+        core_stop_reading(c, seat, SEAT_READY);
+        core_apply_if_due(c);
+    }
+}
+
+void core_decide(server_core *c, struct seat *seat)
+{
+    const struct consistency_policy *policy = c->consistency.policy;
+    struct consistency_view view = core_view(c);
+    view.held--;
+    view.staleness = seat->staleness;
+    enum consistency_fate fate = policy->arrive == NULL
+                                     ? CONSISTENCY_HOLD
+                                     : policy->arrive(c->consistency.parameters, &view);
+    if (fate == CONSISTENCY_TAKE) {
+        take(c, seat);
+    } else if (fate == CONSISTENCY_DROP) {
+        if (measure(c, seat)) {
+            drop_stale(c, seat, PUSH_BY_CONSISTENCY);
+        } else {
+            core_diverge(c, seat, PUSH_BAD_GRADIENT);
+        }
+    } else if (!core_apply_if_due(c) && !measure(c, seat)) {
+        core_diverge(c, seat, PUSH_BAD_GRADIENT);
+    }
+}

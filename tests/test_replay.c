@@ -1,0 +1,191 @@
+/* Recorded asynchronous runs once more: bit for bit, or the first row that differs is named. */
+#include "tests/process_rig.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <signal.h>
+#include <sqlite3.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Changes the results file behind the program's back. */
+static void tamper(struct rig *r, const char *sql)
+{
+    sqlite3 *db = NULL;
+    assert_int_equal(sqlite3_open(process_path(r, "results.db"), &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db, sql, NULL, NULL, NULL), SQLITE_OK);
+    assert_int_equal(sqlite3_changes(db), 1);
+    sqlite3_close(db);
+}
+
+static void expect_replayed(struct rig *r)
+{
+    assert_int_equal(RIG_RUN(r, "replay", "last"), OK);
+    assert_non_null(strstr(process_output(r), "as recorded"));
+}
+
+static void runs_of_real_processes_replay_bit_for_bit(void **state)
+{
+    struct rig *r = *state;
+    static const char *const rules[][2] = {
+        {"damping=none", "consistency=asp"},       {"damping=inverse", "optimizer=nesterov"},
+        {"damping=polynomial", "schedule=cosine"}, {"damping=generation", "weight_decay=0.01"},
+        {"damping=cutoff", "damping.after=1"}, /* drops many */
+        {"consistency=bsp", "damping=none"},
+    };
+    static const char *const workers[] = {"workers=1", "workers=2", "workers=4"};
+    for (size_t i = 0; i < COUNT_OF(rules); i++) {
+        for (size_t w = 0; w < COUNT_OF(workers); w++) {
+            assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, rules[i][0], rules[i][1], workers[w]),
+                             OK);
+            expect_replayed(r);
+        }
+    }
+    assert_true(atoi(process_ask(r, "SELECT count(*) FROM push WHERE outcome = 'dropped_stale'")) >
+                10);
+}
+
+static void virtual_runs_replay_also_with_workers_that_died(void **state)
+{
+    struct rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=gamma", "workers=9",
+                             "samples=6000", "crash.mtbf_s=1", "crash.down_s=0.1",
+                             "damping=inverse"),
+                     OK);
+    assert_true(atoi(process_ask(r, "SELECT count(*) FROM event WHERE code = 'worker_lost'")) > 9);
+    expect_replayed(r);
+}
+
+static void a_run_that_was_stopped_replays(void **state)
+{
+    struct rig *r = *state;
+    process_start(r, (const char *const[]){"run", RIG_LONG, "workers=3", NULL});
+    process_await_row(r, "SELECT count(*) > 30 FROM push");
+    kill(r->pid, SIGINT);
+    assert_int_equal(process_wait(r), STOPPED);
+    expect_replayed(r);
+}
+
+static void a_run_that_diverged_replays_to_where_it_did(void **state)
+{
+    struct rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "workers=2", "lr=1e6", "schedule=constant",
+                             "model=mlp", "samples=60000"),
+                     ERROR_DIVERGED);
+    assert_string_equal(process_ask(r, "SELECT count(*) FROM push WHERE outcome = 'not_finite'"),
+                        "1");
+    expect_replayed(r);
+}
+
+static void a_row_that_was_changed_is_named(void **state)
+{
+    struct rig *r = *state;
+    static const struct {
+        const char *change, *named;
+    } tampered[] = {
+        {"UPDATE push SET loss = loss * 1.0000001 WHERE number = 17", "push number 17"},
+        {"UPDATE push SET scale = 0.5 WHERE number = 23 AND run_id = 2", "push number 23"},
+        {"UPDATE push SET staleness = staleness + 1 WHERE number = 5 AND run_id = 3",
+         "push number 5"},
+        {"UPDATE push SET gradient_norm = gradient_norm + 1 WHERE number = 59 AND run_id = 4",
+         "push number 59"},
+        {"UPDATE run SET parameters_sha256 = '0123' WHERE id = 5", "its parameters at the end"},
+    };
+    for (size_t i = 0; i < COUNT_OF(tampered); i++) {
+        assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "workers=2"), OK);
+        tamper(r, tampered[i].change);
+        assert_int_equal(RIG_RUN(r, "replay", "last"), ERROR_OTHER);
+        process_expect_error(r, tampered[i].named);
+    }
+}
+
+static void other_rules_on_the_same_arrivals_are_a_run_of_their_own(void **state)
+{
+    struct rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "workers=3"), OK);
+    assert_int_equal(RIG_RUN(r, "replay", "1", "damping=none"), OK); /* as it was */
+    assert_string_equal(process_ask(r, "SELECT count(DISTINCT parameters_sha256) FROM run"), "1");
+    assert_string_equal(process_ask(r, "SELECT count(DISTINCT final_loss) FROM run"), "1");
+    assert_int_equal(RIG_RUN(r, "replay", "1", "damping=inverse", "tag=what-if"), OK);
+    assert_non_null(strstr(process_output(r), "with damping=inverse:"));
+    assert_string_equal(process_ask(r, "SELECT engine || damping || tag || status FROM run "
+                                       "WHERE id = 3"),
+                        "replayinversewhat-iffinished");
+    assert_string_equal(process_ask(r, "SELECT count(DISTINCT parameters_sha256) FROM run"), "2");
+    assert_string_equal(process_ask(r, "SELECT min(scale) < 1 FROM push WHERE run_id = 3"), "1");
+    assert_string_equal(
+        process_ask(r, "SELECT count(*) FROM push a JOIN push b ON a.run_id = 1 AND b.run_id = 3 "
+                       "AND a.number = b.number AND a.worker = b.worker AND "
+                       "a.compute_us = b.compute_us WHERE a.number < 60"),
+        "60");
+    assert_int_equal(RIG_RUN(r, "replay", "3"), OK); /* and replays itself */
+}
+
+/* Dropped gradients use no samples: here the arrivals run out before training would end. */
+static void arrivals_that_run_out_end_a_replay(void **state)
+{
+    struct rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "workers=4"), OK);
+    assert_int_equal(RIG_RUN(r, "replay", "1", "damping=cutoff", "damping.after=1"), OK);
+    assert_string_equal(process_ask(r, "SELECT status || (samples_used < 600) || "
+                                       "(final_accuracy IS NOT NULL) FROM run WHERE id = 2"),
+                        "finished11");
+}
+
+static void a_trace_that_was_exported_drives_a_virtual_cluster(void **state)
+{
+    struct rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=gamma", "workers=3"), OK);
+    assert_int_equal(RIG_RUN(r, "replay", "1", "--export", "trace.csv"), OK);
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=trace",
+                             "pace.path=trace.csv", "workers=3"),
+                     OK);
+    /* Whole microseconds stand in the file, so that times differ a little; the order does not. */
+    assert_string_equal(process_ask(r, "SELECT count(DISTINCT parameters_sha256) FROM run"), "1");
+    assert_string_equal(process_ask(r,
+                                    "SELECT count(*) FROM push a JOIN push b ON a.run_id = 1 AND "
+                                    "b.run_id = 2 AND a.number = b.number AND "
+                                    "a.worker = b.worker AND a.compute_us = b.compute_us"),
+                        "60");
+}
+
+static void what_cannot_be_replayed_is_a_usage_error(void **state)
+{
+    struct rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "mode=sync", "engine=virtual", "pace=constant"),
+                     OK);
+    assert_int_equal(RIG_RUN(r, "replay", "1"), ERROR_USAGE);
+    process_expect_error(r, "is synchronous");
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "record=evaluations"), OK);
+    assert_int_equal(RIG_RUN(r, "replay", "2"), ERROR_USAGE);
+    process_expect_error(r, "record=evaluations");
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL), OK);
+    assert_int_equal(RIG_RUN(r, "replay", "3", "workers=2"), ERROR_USAGE);
+    process_expect_error(r, "workers=2: a replay keeps the order");
+    assert_int_equal(RIG_RUN(r, "replay", "3", "dampin=none"), ERROR_USAGE);
+    process_expect_error(r, "Did you mean 'damping'");
+    assert_int_equal(RIG_RUN(r, "replay"), ERROR_USAGE);
+    assert_int_equal(RIG_RUN(r, "replay", "44"), ERROR_USAGE);
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, process_set_up, process_tear_down)
+    const struct CMUnitTest tests[] = {
+        TEST(runs_of_real_processes_replay_bit_for_bit),
+        TEST(virtual_runs_replay_also_with_workers_that_died),
+        TEST(a_run_that_was_stopped_replays),
+        TEST(a_run_that_diverged_replays_to_where_it_did),
+        TEST(a_row_that_was_changed_is_named),
+        TEST(other_rules_on_the_same_arrivals_are_a_run_of_their_own),
+        TEST(arrivals_that_run_out_end_a_replay),
+        TEST(a_trace_that_was_exported_drives_a_virtual_cluster),
+        TEST(what_cannot_be_replayed_is_a_usage_error),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
