@@ -3,6 +3,7 @@
 #   V=1                             show whole commands
 #   SETUP=no                        never install packages
 #   CUDA=no  NVCC=  CUDA_ARCHS=     without CUDA; which nvcc; code for which GPUs
+#   NCCL=no                         without NCCL
 BUILD  ?= release
 V      ?= 0
 CC     ?= cc
@@ -67,6 +68,13 @@ CUDA_VERSION := $(shell $(NVCC) --version | sed -n 's/.*release \([0-9.]*\),.*/\
 endif
 endif
 endif
+# The communicator over NCCL is built where its header is found, too; NCCL=no does without.
+NCCL       ?= yes
+ifeq ($(WITH_CUDA)$(NCCL),yesyes)
+NCCL_HEADER := $(firstword $(wildcard $(CUDA_TOP)/include/nccl.h /usr/include/nccl.h /usr/local/include/nccl.h))
+NCCL_DIR    := $(dir $(firstword $(wildcard $(addsuffix /libnccl.so*,$(CUDA_TOP)/lib64 $(CUDA_TOP)/lib \
+                 $(CUDA_TOP)/targets/*/lib))))
+endif
 CUDA_ONLY  := worker/cuda_device.c worker/cuda_errors.c worker/cuda_cublas.c
 ifeq ($(WITH_CUDA),yes)
 # System headers there, so that they are not held to our warnings; never -isystem /usr/include.
@@ -87,6 +95,9 @@ LDLIBS  += $(ONEDNN_LIBS) $(LIB_LIBS) $(MPI_LIBS) $(CUDA_LIBS) -lm
 SOURCES  := $(wildcard worker/*.c ps/*.c sync/*.c results/*.c experiments/*.c)
 ifneq ($(WITH_CUDA),yes)
 SOURCES  := $(filter-out $(CUDA_ONLY),$(SOURCES))
+endif
+ifeq ($(NCCL_HEADER),)
+SOURCES  := $(filter-out sync/communicator_nccl_library.c,$(SOURCES))
 endif
 OBJECTS  := $(SOURCES:%.c=$(DIR)/%.o) $(DIR)/embedded.o $(if $(WITH_CUDA),$(DIR)/worker/cuda_kernels.o)
 LIBRARY  := $(DIR)/libgradlag.a
@@ -138,6 +149,11 @@ $(DIR)/build_info.h: FORCE
 	@mkdir -p $(@D)
 	@scripts/build-info $(BUILD) $(FLAGS) > $@.tmp && { cmp -s $@.tmp $@ && rm $@.tmp || mv $@.tmp $@; }
 $(DIR)/experiments/provenance.o: $(DIR)/build_info.h
+
+ifneq ($(NCCL_HEADER),)
+$(DIR)/sync/communicator_nccl.o $(DIR)/sync/communicator_nccl_library.o: CFLAGS += -DGRADLAG_NCCL \
+    -DGRADLAG_NCCL_LIBRARIES='"$(NCCL_DIR)"' $(if $(filter-out /usr/include/ $(CUDA_TOP)/include/,$(dir $(NCCL_HEADER))),-isystem $(dir $(NCCL_HEADER)))
+endif
 
 # MPI headers only where MPI lives.
 $(DIR)/sync/%.o: CFLAGS += $(MPI_CFLAGS)

@@ -156,7 +156,7 @@ static status measure_variant(const struct bench *b, const struct variant *v, co
     TRY(options_set(o, "reduction", v->reduction, "bench"));
     TRY(options_set(o, "bucket_kib", v->one_call ? "0" : options_value(b->settings, "bucket_kib"),
                     "bench"));
-    TRY(communicator_open(&c, o, largest));
+    TRY(communicator_open(&c, o, largest, NULL));
     while (bench_next_item(&sizes, item))
         TRY(measure(b, c, v->name, strtoul(item, NULL, 10)));
 done:

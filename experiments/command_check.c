@@ -108,8 +108,7 @@ static void check_versions(const struct check *c)
     for (size_t i = 0; provenance_version(i, &v); i++) {
         check_text(c, "version", v.name, v.value != NULL ? v.value : "unknown");
     }
-    check_text(c, "version", "NCCL",
-               registry_find(&communicator_registry, "nccl") != NULL ? "built in" : "not built in");
+    check_text(c, "version", "NCCL", sync_nccl_version());
 }
 
 static void check_processor(const struct check *c)

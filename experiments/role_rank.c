@@ -29,7 +29,7 @@ static status train(struct role_process *p, unsigned size, communicator **c,
     }
     struct worker_options shard = {.settings = o, .index = p->index, .count = size};
     TRY(worker_open(&p->worker, &shard));
-    TRY(communicator_open(c, o, worker_parameter_count(p->worker)));
+    TRY(communicator_open(c, o, worker_parameter_count(p->worker), worker_place(p->worker)));
     struct sync_trainer_options trainer = {
         .settings = o,
         .worker = p->worker,

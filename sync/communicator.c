@@ -14,20 +14,21 @@ static const struct about *const entries[] = {
 };
 const struct registry communicator_registry = {"communicator", entries, COUNT_OF(entries)};
 
-status communicator_open(communicator **out, const options *o, size_t count)
+status communicator_open(communicator **out, const options *o, size_t count,
+                         const struct device_place *place)
 {
     status result = OK;
     const struct about *about;
 
     *out = NULL;
     TRY(registry_require(&communicator_registry, options_text(o, "communicator"), &about));
-    TRY(communicator_open_kind(out, (const struct communicator_kind *)about, o, count));
+    TRY(communicator_open_kind(out, (const struct communicator_kind *)about, o, count, place));
 done:
     return result;
 }
 
 status communicator_open_kind(communicator **out, const struct communicator_kind *kind,
-                              const options *o, size_t count)
+                              const options *o, size_t count, const struct device_place *place)
 {
     status result = OK;
     communicator *c = NULL;
@@ -37,17 +38,18 @@ status communicator_open_kind(communicator **out, const struct communicator_kind
     c->warn_after_s = 5;
     c->ordered = strcmp(options_text(o, "reduction"), "ordered") == 0;
     c->count = count + COMMUNICATOR_NOTES;
+    c->place = place;
     TRY(ranks_open(c));
     watchdog_arm(c->timeout_s, "opening the communicator");
     if (kind->choose != NULL)
-        kind = kind->choose(c);
+        TRY(kind->choose(c, &kind));
     TRY(kind->open(c, o, c->count));
     c->kind = kind;
-    if (c->buffer == NULL) {
+    if (c->buffer == NULL && !kind->on_device) {
         TRY(memory_new(&c->buffer, c->count, sizeof(float), "the gradient"));
         c->buffer_is_ours = true;
     }
-    if (c->ordered && !kind->in_rank_order && c->size > 1) {
+    if (c->ordered && !kind->in_rank_order && !kind->on_device && c->size > 1) {
         /* Chunks are cut at cache lines: the largest is at most a line above the mean. */
         TRY(memory_new(&c->received, ranks_ordered_piece(c->size) + (size_t)16 * c->size,
                        sizeof(float), "the ordered reduction"));
@@ -93,12 +95,20 @@ static status noted(communicator *c, status result)
 
 status communicator_allreduce_mean(communicator *c, float *data, size_t count)
 {
-    REQUIRE(count <= c->count);
+    REQUIRE(count <= c->count && !c->kind->on_device);
     if (c->size == 1 || count == 0)
         return OK;
     if (c->ordered && !c->kind->in_rank_order)
         return noted(c, ranks_mean_ordered(c, data, count));
     return noted(c, c->kind->allreduce_mean(c, data, count));
+}
+
+status communicator_device_sum(communicator *c, float *data, size_t count)
+{
+    REQUIRE(count <= c->count && c->kind->on_device);
+    if (c->size == 1 || count == 0)
+        return OK;
+    return noted(c, c->kind->device_sum(c, data, count));
 }
 
 status communicator_broadcast(communicator *c, void *data, size_t bytes, unsigned root)

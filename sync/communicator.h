@@ -13,6 +13,7 @@
 #define GRADLAG_SYNC_COMMUNICATOR_H
 
 #include "worker/registry.h"
+#include "worker/resident.h"
 
 typedef struct communicator communicator;
 
@@ -20,14 +21,20 @@ struct communicator_kind {
     struct about about;
     /* Its sum is taken in rank order anyhow: reduction=ordered changes nothing. */
     bool in_rank_order;
-    /* Not a way of its own but a choice among the others (the functions below are NULL then). */
-    const struct communicator_kind *(*choose)(const communicator *c);
+    /* Works on vectors of the rank's GPU (c->place), and on no others. */
+    bool on_device;
+    /* Not a way of its own but a choice among the others (the functions below are NULL then).
+     * Collective: all ranks come to the same. */
+    status (*choose)(communicator *c, const struct communicator_kind **out);
     /* `count`: the largest vector, notes included. Sets c->state, and c->buffer where it has a
      * faster one than plain memory (else the caller of open makes one). */
     status (*open)(communicator *c, const options *o, size_t count);
     void (*close)(communicator *c);
-    /* data[0..count) ← mean over ranks, in place; size ≥ 2. */
+    /* data[0..count) ← mean over ranks, in place; size ≥ 2. NULL: on_device. */
     status (*allreduce_mean)(communicator *c, float *data, size_t count);
+    /* on_device: a device address; ← *sum* over ranks, done on return, after all that was queued
+     * on c->place->stream. NULL: not on_device. */
+    status (*device_sum)(communicator *c, float *data, size_t count);
 };
 extern const struct registry communicator_registry;
 
@@ -38,11 +45,12 @@ struct communicator {
     double warn_after_s; /* waiting for longer is logged, once: 5 */
     bool ordered;        /* reduction=ordered */
     bool failed;         /* a rank did not come: closing waits for nobody any more */
-    size_t count;        /* the largest vector, notes included */
-    float *buffer;       /* communicator_buffer */
-    bool buffer_is_ours; /* allocated by communicator_open, not by the kind */
-    float *received;     /* ordered: this rank's chunk as every rank has it */
-    struct ranks *ranks; /* sync/ranks.h */
+    const struct device_place *place; /* the rank's GPU, borrowed; NULL: none */
+    size_t count;                     /* the largest vector, notes included */
+    float *buffer;                    /* communicator_buffer */
+    bool buffer_is_ours;              /* allocated by communicator_open, not by the kind */
+    float *received;                  /* ordered: this rank's chunk as every rank has it */
+    struct ranks *ranks;              /* sync/ranks.h */
     void *state;
 };
 
@@ -53,15 +61,18 @@ enum { COMMUNICATOR_NOTES = 4 };
 /* Times timeout_s: the limit where another rank may be at longer work than an exchange. */
 enum { COMMUNICATOR_PATIENCE = 20 };
 
-/* sync_start() must have been called. Waits patiently (communicator_meet) until all ranks have
+/* `place`: where the rank's worker computes (worker_place), borrowed; NULL: in the host's memory.
+ * sync_start() must have been called. Waits patiently (communicator_meet) until all ranks have
  * loaded what they need and come here, so that no blocking call is entered before. Reads keys
  * communicator, reduction, bucket_kib, timeout_s. `count`: the largest vector that will be
  * exchanged. With reduction=ordered the sum is taken in rank order (worker/optimizer.h,
  * reduce_mean_ordered), the same bits for every communicator. */
-status communicator_open(communicator **out, const options *o, size_t count) MUST_CHECK;
+status communicator_open(communicator **out, const options *o, size_t count,
+                         const struct device_place *place) MUST_CHECK;
 /* The same with a given kind in place of key communicator. */
 status communicator_open_kind(communicator **out, const struct communicator_kind *kind,
-                              const options *o, size_t count) MUST_CHECK;
+                              const options *o, size_t count,
+                              const struct device_place *place) MUST_CHECK;
 /* Ranks end together: the others sleep until the last one (rank 0, which writes the results) has
  * come too, as long as communicator_meet would. After an error it waits for nobody, and leaves what
  * MPI holds to the process's end. */
@@ -73,6 +84,9 @@ float *communicator_buffer(communicator *c);
  * 5 s of waiting it says for whom; past timeout_s it is ERROR_PEER. No busy waiting when ranks
  * exceed processors. */
 status communicator_allreduce_mean(communicator *c, float *data, size_t count) MUST_CHECK;
+/* The same for a vector of this rank's GPU, with a communicator that is on_device; but the *sum*:
+ * who reads it multiplies by 1/size. */
+status communicator_device_sum(communicator *c, float *data, size_t count) MUST_CHECK;
 status communicator_broadcast(communicator *c, void *data, size_t bytes, unsigned root) MUST_CHECK;
 /* Every rank's `bytes` bytes, in rank order, at every rank: in → out[size × bytes]. */
 status communicator_gather_all(communicator *c, const void *in, size_t bytes, void *out) MUST_CHECK;
@@ -90,5 +104,7 @@ status sync_start(unsigned *rank, unsigned *size) MUST_CHECK;
 void sync_end(status result);
 /* "Open MPI v4.1.4": for the run's row. */
 const char *sync_library_version(void);
+/* "2.28.9", "not found: why", "built without NCCL". */
+const char *sync_nccl_version(void);
 
 #endif

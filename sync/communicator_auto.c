@@ -1,14 +1,25 @@
-/* communicator_auto.c — the fastest that works here: shared on one host, mpi over several. */
+/* communicator_auto.c — the fastest that works here: nccl where every rank has a GPU of its own and
+ * NCCL is there, else shared on one host, mpi over several. */
+#include "sync/communicator_nccl.h"
 #include "sync/ranks.h"
 
-extern const struct communicator_kind communicator_mpi, communicator_shared;
+extern const struct communicator_kind communicator_mpi, communicator_nccl, communicator_shared;
 
-static const struct communicator_kind *auto_choose(const communicator *c)
+static status auto_choose(communicator *c, const struct communicator_kind **out)
 {
-    return c->ranks->one_host ? &communicator_shared : &communicator_mpi;
+    status result = OK;
+    bool nccl_can;
+    TRY(nccl_fits(c, &nccl_can));
+    *out = nccl_can             ? &communicator_nccl
+           : c->ranks->one_host ? &communicator_shared
+                                : &communicator_mpi;
+done:
+    return result;
 }
 
 const struct communicator_kind communicator_auto = {
-    .about = {.name = "auto", .description = "shared on one host, mpi over several"},
+    .about = {.name = "auto",
+              .description = "nccl where each rank has its own GPU; else shared on one host, mpi "
+                             "over several"},
     .choose = auto_choose,
 };

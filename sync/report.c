@@ -135,7 +135,7 @@ static status evaluate_here(struct report *r, const struct report_state *s)
     const struct training_hooks *hooks = &r->o->hooks;
     struct evaluation e;
 
-    TRY(hooks->evaluate(hooks->context, s->parameters, &e));
+    TRY(hooks->evaluate(hooks->context, s->replica->parameters, &e));
     struct evaluation_record row = {
         .updates = s->updates,
         .samples = s->samples,
@@ -160,16 +160,25 @@ static status evaluate(struct report *r, const struct report_state *s)
     return pause_end(r, r->c->rank == 0 ? evaluate_here(r, s) : OK, "the evaluation");
 }
 
+static status checkpoint_here(struct report *r, const struct report_state *s)
+{
+    status result = OK;
+    const struct training_hooks *hooks = &r->o->hooks;
+    struct replica_view now;
+
+    if (hooks->checkpoint != NULL) {
+        TRY(replica_view(s->replica, &now));
+        TRY(hooks->checkpoint(hooks->context, now.parameters, now.optimizer_state,
+                              now.optimizer_state_count, s->updates));
+    }
+done:
+    return result;
+}
+
 static status checkpoint(struct report *r, const struct report_state *s)
 {
-    const struct training_hooks *hooks = &r->o->hooks;
-    status own = OK;
-
     pause_begin(r);
-    if (r->c->rank == 0 && hooks->checkpoint != NULL)
-        own = hooks->checkpoint(hooks->context, s->parameters, s->optimizer_state,
-                                s->optimizer_state_count, s->updates);
-    return pause_end(r, own, "the checkpoint");
+    return pause_end(r, r->c->rank == 0 ? checkpoint_here(r, s) : OK, "the checkpoint");
 }
 
 static void show_progress(struct report *r, const struct report_state *s)

@@ -8,6 +8,7 @@
 #ifndef GRADLAG_SYNC_REPORT_H
 #define GRADLAG_SYNC_REPORT_H
 
+#include "sync/replica.h"
 #include "sync/trainer.h"
 
 enum { REPORT_ROWS = 64 }; /* updates between two gathers of step rows */
@@ -18,8 +19,7 @@ struct report_row { /* one rank, one update */
 
 struct report_state { /* where training is, after an update */
     uint64_t updates, samples;
-    const float *parameters, *optimizer_state;
-    size_t optimizer_state_count;
+    replica *replica;
 };
 
 struct report {

@@ -8,7 +8,6 @@
 #include "sync/trainer.h"
 
 #include "sync/report.h"
-#include "worker/optimizer.h"
 #include "worker/schedule.h"
 
 #include <math.h>
@@ -20,13 +19,10 @@ enum note { NOTE_LOSS, NOTE_FAILED, NOTE_STOP };
 struct loop {
     const struct sync_trainer_options *o;
     communicator *c;
-    size_t count;
     uint64_t update_samples; /* in all ranks' batches together */
     struct training_length length;
     struct schedule schedule;
-    optimizer *optimizer;
-    float *parameters[2]; /* the current ones, and where the next update writes */
-    unsigned current;
+    replica *replica; /* parameters, gradient, optimizer: in the host's memory or on the GPU */
     uint64_t updates, samples;
     bool stopped;
     struct report report;
@@ -39,14 +35,10 @@ static status loop_open(struct loop *l, const struct sync_trainer_options *o)
 
     l->o = o;
     l->c = o->communicator;
-    l->count = worker_parameter_count(o->worker);
     l->update_samples = (uint64_t)options_integer(o->settings, "batch") * l->c->size;
     TRY(training_length_of(o->settings, epoch, l->update_samples, &l->length));
     TRY(schedule_open(&l->schedule, o->settings, l->c->size, l->length.total_samples, epoch));
-    TRY(optimizer_open(&l->optimizer, o->settings, l->count));
-    for (unsigned i = 0; i < 2; i++)
-        TRY(memory_new(&l->parameters[i], l->count, sizeof(float), "parameters"));
-    TRY(worker_initial_parameters(o->worker, l->parameters[0], l->count));
+    TRY(replica_open(&l->replica, o->settings, o->worker, l->c));
     TRY(report_open(&l->report, o, &l->length));
 done:
     return result;
@@ -55,18 +47,13 @@ done:
 static void loop_close(struct loop *l)
 {
     report_close(&l->report);
-    memory_free(l->parameters[0]);
-    memory_free(l->parameters[1]);
-    optimizer_close(&l->optimizer);
+    replica_close(&l->replica);
 }
 
 static struct report_state state_of(const struct loop *l)
 {
-    return (struct report_state){.updates = l->updates,
-                                 .samples = l->samples,
-                                 .parameters = l->parameters[l->current],
-                                 .optimizer_state = optimizer_state(l->optimizer),
-                                 .optimizer_state_count = optimizer_state_count(l->optimizer)};
+    return (struct report_state){
+        .updates = l->updates, .samples = l->samples, .replica = l->replica};
 }
 
 static bool stop_wanted(const struct sync_trainer_options *o)
@@ -94,22 +81,19 @@ done:
     return result;
 }
 
-/* θ ← update(θ, mean gradient), into the other buffer: a failed update leaves θ as it was. */
-static status apply(struct loop *l, const float *gradient)
+/* θ ← update(θ, mean gradient); a failed update leaves θ as it was. */
+static status apply(struct loop *l)
 {
     status result = OK;
     uint64_t after = l->samples + l->update_samples;
-    struct optimizer_pass pass;
+    bool finite;
 
-    optimizer_apply(l->optimizer, l->parameters[l->current], gradient, 1.0,
-                    schedule_rate(&l->schedule, l->samples, after), NULL,
-                    l->parameters[1 - l->current], &pass);
-    if (!pass.finite) {
+    TRY(replica_apply(l->replica, schedule_rate(&l->schedule, l->samples, after), &finite));
+    if (!finite) {
         FAIL(ERROR_DIVERGED,
              "the mean gradient is not finite at update %llu: lower lr, or warm up for longer",
              (unsigned long long)l->updates);
     }
-    l->current = 1 - l->current;
     l->samples = after;
     l->updates++;
 done:
@@ -120,11 +104,10 @@ done:
 static status step(struct loop *l)
 {
     status result = OK;
-    float *gradient = communicator_buffer(l->c), *notes = gradient + l->count;
+    float notes[COMMUNICATOR_NOTES] = {0};
     struct step_stats stats = {0};
 
-    status own =
-        worker_gradient(l->o->worker, l->parameters[l->current], l->updates, gradient, &stats);
+    status own = replica_gradient(l->replica, l->updates, &stats);
     if (own != OK)
         log_error("rank %u: %s", l->c->rank, error_message());
     notes[NOTE_LOSS] = own == OK ? stats.loss : 0;
@@ -132,10 +115,10 @@ static status step(struct loop *l)
     notes[NOTE_STOP] = stop_wanted(l->o);
 
     uint64_t computed = clock_ns();
-    TRY(communicator_allreduce_mean(l->c, gradient, l->count + COMMUNICATOR_NOTES));
+    TRY(replica_exchange(l->replica, notes));
     uint64_t exchanged = clock_ns();
     TRY(judge(l, own, notes));
-    TRY(apply(l, gradient));
+    TRY(apply(l));
     uint64_t applied = clock_ns();
 
     struct report_row row = {.loss = stats.loss,
@@ -170,15 +153,34 @@ done:
     return result;
 }
 
-static void outcome_of(struct loop *l, struct training_outcome *out)
+static status outcome_of(struct loop *l, struct training_outcome *out)
 {
+    status result = OK;
     struct sha256 digest;
+    struct replica_view now;
     out->updates = l->updates;
     out->samples_used = out->samples_computed = l->samples;
     out->train_seconds = report_seconds(&l->report);
+    TRY(replica_view(l->replica, &now));
     sha256_begin(&digest);
-    sha256_add(&digest, l->parameters[l->current], l->count * sizeof(float));
+    sha256_add(&digest, now.parameters, worker_parameter_count(l->o->worker) * sizeof(float));
     sha256_end(&digest, out->parameters_sha256);
+done:
+    return result;
+}
+
+/* After a failure: what is still to be had. A GPU that has failed gives nothing any more, and says
+ * again why; the error stays the one that ended the run. */
+static status keep_outcome(struct loop *l, struct training_outcome *out, status failure)
+{
+    status result = OK;
+    char *message = text_copy(error_message());
+    if (outcome_of(l, out) != OK)
+        out->parameters_sha256[0] = '\0';
+    FAIL(failure, "%s", message != NULL ? message : "out of memory");
+done:
+    memory_free(message);
+    return result;
 }
 
 status sync_trainer_run(const struct sync_trainer_options *o, struct training_outcome *out)
@@ -194,13 +196,13 @@ status sync_trainer_run(const struct sync_trainer_options *o, struct training_ou
         TRY(step(&l));
     struct report_state last = state_of(&l);
     TRY(report_end(&l.report, &last));
-    outcome_of(&l, out);
+    TRY(outcome_of(&l, out));
     TRY(check_alike(&l, out));
     if (l.samples < l.length.total_samples)
         FAIL(STOPPED, "stopped on request after %llu updates", (unsigned long long)l.updates);
 done:
     if (result != OK && result != STOPPED && l.report.began_ns != 0)
-        outcome_of(&l, out);
+        result = keep_outcome(&l, out, result);
     worker_forget_memory(o->worker);
     loop_close(&l);
     return result;

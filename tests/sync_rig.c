@@ -3,6 +3,7 @@
 #include "ps/consistency.h"
 #include "ps/correction.h"
 #include "ps/damping.h"
+#include "worker/backend.h"
 #include "worker/dataset.h"
 #include "worker/model.h"
 #include "worker/optimizer.h"
@@ -187,6 +188,7 @@ static const struct option TRAINING[] = {
     {.key = "dataset.path", .type = OPTION_TEXT, .initial = ""},
     {.key = "model", .type = OPTION_NAME, .initial = "softmax", .registry = &model_registry},
     {.key = "sampler", .type = OPTION_NAME, .initial = "partition", .names = "partition|whole"},
+    {.key = "device", .type = OPTION_NAME, .initial = "cpu", .registry = &backend_registry},
     {.key = "pace", .type = OPTION_NAME, .initial = "none", .registry = &pace_registry},
     {.key = "batch", .type = OPTION_INTEGER, .initial = "10", .minimum = 1, .maximum = 1000},
     {.key = "epochs", .type = OPTION_REAL, .initial = "1", .maximum = 1000},

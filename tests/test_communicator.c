@@ -30,10 +30,10 @@ static status open_one(communicator **c, const char *kind, const char *reduction
     options *o = sync_rig_settings();
     TRY(sync_rig_set(o, "reduction", reduction));
     if (strcmp(kind, "gather") == 0) { /* the example in docs/adding-a-communicator.md */
-        TRY(communicator_open_kind(c, &communicator_gather, o, LARGEST));
+        TRY(communicator_open_kind(c, &communicator_gather, o, LARGEST, NULL));
     } else {
         TRY(sync_rig_set(o, "communicator", kind));
-        TRY(communicator_open(c, o, LARGEST));
+        TRY(communicator_open(c, o, LARGEST, NULL));
     }
 done:
     options_close(&o);
@@ -136,6 +136,13 @@ done:
     return result;
 }
 
+/* Not those that work on GPUs alone: see test_communicator_choice.c and test_cuda_nccl.c. */
+static bool of_host(const char *kind)
+{
+    const struct about *about = registry_find(&communicator_registry, kind);
+    return about == NULL || !((const struct communicator_kind *)about)->on_device;
+}
+
 /* Every communicator and the documented example, with either reduction. */
 static status case_conformance(unsigned rank UNUSED, unsigned size UNUSED)
 {
@@ -147,6 +154,8 @@ static status case_conformance(unsigned rank UNUSED, unsigned size UNUSED)
         const char *kind =
             k < communicator_registry.count ? communicator_registry.entries[k]->name : "gather";
         const char *reduction = reductions[i % COUNT_OF(reductions)];
+        if (!of_host(kind))
+            continue;
         TRY(open_one(&c, kind, reduction));
         result = check_means(c);
         if (result == OK)
@@ -277,7 +286,7 @@ static status case_absent(unsigned rank, unsigned size UNUSED)
     TRY(sync_rig_set(o, "timeout_s", "0.1"));
     if (rank == 1)
         clock_sleep_until_ns(clock_ns() + 30000000000u);
-    TRY(communicator_open(&c, o, LARGEST));
+    TRY(communicator_open(&c, o, LARGEST, NULL));
 done:
     options_close(&o);
     communicator_close(&c);
@@ -303,6 +312,8 @@ static status case_allocations(unsigned rank UNUSED, unsigned size UNUSED)
     for (size_t i = 0; i < communicator_registry.count * COUNT_OF(reductions); i++) {
         const char *kind = communicator_registry.entries[i / COUNT_OF(reductions)]->name;
         unsigned before = allocations;
+        if (!of_host(kind))
+            continue;
         TRY(open_one(&c, kind, reductions[i % COUNT_OF(reductions)]));
         if (allocations == before)
             FAIL(ERROR_OTHER, "allocations are not counted");

@@ -69,7 +69,8 @@ static status run_open(struct run *r, const char *const *settings, unsigned rank
     TRY(sync_rig_training(&r->settings, settings));
     TRY(worker_open(&r->worker, &(struct worker_options){
                                     .settings = r->settings, .index = rank, .count = size}));
-    TRY(communicator_open(&r->communicator, r->settings, worker_parameter_count(r->worker)));
+    TRY(communicator_open(&r->communicator, r->settings, worker_parameter_count(r->worker),
+                          worker_place(r->worker)));
     r->seen.worker = r->worker;
 done:
     return result;
@@ -393,9 +394,65 @@ done:
     return result;
 }
 
+/* ---- on a GPU -----------------------------------------------------------------------------------
+ */
+
+/* One rank trains on the device and two exchange in the host's memory; either way the bits are the
+ * server's, which updates on the host. */
+static status case_device(unsigned rank, unsigned size)
+{
+    status result = OK;
+    TRY(train_and_compare(
+        SETTINGS("device=cuda", "communicator=auto", "evaluate_every=0.3", "reduction=ordered"),
+        rank, size));
+done:
+    return result;
+}
+
+/* The rate is too high: the update after the first is made of infinities. */
+static status case_device_diverges(unsigned rank, unsigned size)
+{
+    status result = OK;
+    struct run r = {0};
+    TRY(run_open(&r, SETTINGS("device=cuda", "communicator=mpi", "lr=1e38", "warmup_epochs=0"),
+                 rank, size));
+    status ended = run_train(&r);
+    if (ended != ERROR_DIVERGED || r.outcome.updates == 0 || r.outcome.parameters_sha256[0] == '\0')
+        FAIL(ERROR_OTHER, "ended as %s after %llu updates: %s", status_name(ended),
+             (unsigned long long)r.outcome.updates, error_message());
+done:
+    run_close(&r);
+    return result;
+}
+
+/* A fault of the GPU ends the run with its own message, not with that of what is tried after it. */
+static status case_device_fails(unsigned rank, unsigned size)
+{
+    status result = OK;
+    struct run r = {0};
+    TRY(run_open(&r, SETTINGS("device=cuda", "communicator=mpi"), rank, size));
+    setenv("GRADLAG_CUDA_EMULATED_FAULT", "update", 1);
+    status ended = run_train(&r);
+    unsetenv("GRADLAG_CUDA_EMULATED_FAULT");
+    if (ended != ERROR_OTHER || strstr(error_message(), "kernel update: a fault") == NULL)
+        FAIL(ERROR_PEER, "ended as %s: %s", status_name(ended), error_message());
+done:
+    run_close(&r);
+    return result;
+}
+
 static const struct sync_case CASES[] = {
-    {"bsp", case_bsp},       {"asp", case_asp},     {"records", case_records}, {"stop", case_stop},
-    {"poison", case_poison}, {"often", case_often}, {"slow", case_slow},       {NULL, NULL},
+    {"bsp", case_bsp},
+    {"asp", case_asp},
+    {"records", case_records},
+    {"stop", case_stop},
+    {"poison", case_poison},
+    {"often", case_often},
+    {"slow", case_slow},
+    {"device", case_device},
+    {"device diverges", case_device_diverges},
+    {"device fails", case_device_fails},
+    {NULL, NULL},
 };
 
 /* ---- what is expected of them -------------------------------------------------------------------
@@ -439,6 +496,18 @@ static void one_bad_gradient_ends_all_ranks_and_leaves_their_parameters(void **s
     sync_rig_expect_ok(3, "poison");
 }
 
+static void a_run_on_the_device_ends_with_the_bits_of_the_servers(void **state UNUSED)
+{
+    sync_rig_expect_ok(1, "device");
+    sync_rig_expect_ok(2, "device");
+}
+
+static void what_goes_wrong_on_the_device_ends_the_run(void **state UNUSED)
+{
+    sync_rig_expect_ok(1, "device diverges");
+    sync_rig_expect_ok(1, "device fails");
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -448,8 +517,11 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_long_evaluation_is_told_once),
         cmocka_unit_test(all_ranks_stop_at_the_same_update),
         cmocka_unit_test(one_bad_gradient_ends_all_ranks_and_leaves_their_parameters),
+        cmocka_unit_test(a_run_on_the_device_ends_with_the_bits_of_the_servers),
+        cmocka_unit_test(what_goes_wrong_on_the_device_ends_the_run),
     };
     int code;
+    setenv("GRADLAG_CUDA_EMULATED", "1", 1); /* for those with device=cuda */
     if (sync_rig_is_rank(argc, argv, CASES, &code))
         return code;
     return cmocka_run_group_tests(tests, NULL, NULL);

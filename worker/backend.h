@@ -19,6 +19,7 @@
 #include "worker/dataset.h"
 #include "worker/placement.h"
 #include "worker/registry.h"
+#include "worker/resident.h"
 
 /* Of one sample. Features without places are channels×1×1. */
 struct shape {
@@ -162,6 +163,20 @@ struct backend_kind {
      * may be registered with the device for faster copies. */
     void (*hold)(backend *b);
     void (*forget)(backend *b);
+    /* Zeros part of a gradient given to `begin`, wherever it lies; after `finish`. */
+    status (*clear)(backend *b, float *gradient, size_t count);
+    const struct device_place *(*place)(const backend *b);
+
+    /* Vectors that stay on the device (resident.h), all zero, until `close`; a second time the same
+     * ones again, zeroed. `begin` may be given them: parameters and gradient, or, with gradient
+     * NULL, the parameters alone; then they are not copied. */
+    status (*resident_open)(backend *b, size_t count, size_t extra, unsigned states,
+                            struct resident *out);
+    /* Part of a resident vector from the host, and to it; done on return. */
+    status (*resident_write)(backend *b, float *to_device, const float *from, size_t count);
+    status (*resident_read)(backend *b, float *to, const float *from_device, size_t count);
+    status (*resident_update)(backend *b, const struct resident_update *u,
+                              struct optimizer_pass *pass);
 };
 extern const struct registry backend_registry;
 

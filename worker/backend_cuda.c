@@ -126,24 +126,40 @@ static status backward(backend *b, backend_op *op, const struct op_call *call)
  */
 
 /* The parameters start on their way at once, while the step is still being written down. */
-static status begin(backend *b, const float *parameters, float *gradient, size_t count)
+static status bring_up(struct cuda *c, const float *parameters, float *gradient, size_t bytes)
 {
     status result = OK;
-    struct cuda *c = (struct cuda *)b;
-    size_t bytes = count * sizeof(float);
-    cuda_commands_begin(c);
     TRY(cuda_room_for(c, &c->parameters, bytes, "the parameters"));
     if (gradient != NULL) {
         TRY(cuda_room_for(c, &c->gradient, bytes, "the gradient"));
         (void)cuda_is_pinned(c, parameters, bytes, true);
     }
-    c->count = count;
+    c->parameters_at = c->parameters.at;
+    c->gradient_at = c->gradient.at;
     c->host_gradient = gradient;
     TRY_CUDA(c, copy_up, CUDA_COMPUTE, c->parameters.at, parameters, bytes);
+done:
+    return result;
+}
+
+static status begin(backend *b, const float *parameters, float *gradient, size_t count)
+{
+    status result = OK;
+    struct cuda *c = (struct cuda *)b;
+    cuda_commands_begin(c);
+    c->count = count;
+    if (c->resident.count > 0 && parameters == c->resident.parameters.at) {
+        REQUIRE(gradient == NULL || gradient == c->resident.gradient.at);
+        c->parameters_at = parameters;
+        c->gradient_at = gradient;
+        c->host_gradient = NULL;
+    } else {
+        TRY(bring_up(c, parameters, gradient, count * sizeof(float)));
+    }
     if (c->arithmetic == CUDA_BF16) {
         TRY(cuda_room_for(c, &c->parameters16, count * sizeof(uint16_t), "rounded parameters"));
         TRY(CUDA_LAUNCH(c, round, cuda_grid_over(count, 256), .to = c->parameters16.at,
-                        .from = c->parameters.at, .count = count));
+                        .from = c->parameters_at, .count = count));
     }
 done:
     return result;
@@ -181,6 +197,7 @@ static void close_cuda(backend *b)
         cuda_room_close(c, &c->parameters);
         cuda_room_close(c, &c->parameters16);
         cuda_room_close(c, &c->gradient);
+        cuda_resident_close(c);
         cuda_room_close(c, &c->scratch);
         cuda_room_close(c, &c->staging.device);
         if (c->staging.host != NULL) {
@@ -228,6 +245,9 @@ static status open_cuda(backend **out, const struct backend_options *o)
         .index = index, .deterministic = o->deterministic, .may_spin = o->may_spin};
     TRY(c->kind->open(&c->device, &wanted));
     TRY(cuda_commands_open(c));
+    c->place.index = index;
+    c->place.stream = c->kind->native_stream(c->device, CUDA_COMPUTE);
+    memcpy(c->place.pci, p.pci, sizeof c->place.pci);
     c->arithmetic = precisions[o->precision].arithmetic;
     snprintf(c->description, sizeof c->description, "%s (%u of %u visible), %s%s", p.name, index,
              visible, p.library, precisions[o->precision].said);
@@ -270,4 +290,10 @@ const struct backend_kind backend_cuda = {
     .gather = cuda_gather,
     .hold = hold,
     .forget = forget,
+    .clear = cuda_resident_clear,
+    .place = cuda_place_of,
+    .resident_open = cuda_resident_open,
+    .resident_write = cuda_resident_write,
+    .resident_read = cuda_resident_read,
+    .resident_update = cuda_resident_update,
 };

@@ -4,6 +4,7 @@
  *   backend_cuda.c              opening, steps, dispatch
  *   backend_cuda_commands.c     what a step queues, and graphs of it
  *   backend_cuda_gradient.c     the gradient's way down, pinned memory
+ *   backend_cuda_resident.c     parameters that stay on the device, and their update
  *   backend_cuda_buffers.c      buffers, their layouts and roundings; weights
  *   backend_cuda_data.c         the dataset on the device, labels
  *   backend_cuda_linear.c       products of cublasLt
@@ -78,6 +79,14 @@ struct cuda_data {
     float *values; /* [channels][256] */
 };
 
+/* What stays from update to update, if it was asked for. */
+struct cuda_resident {
+    struct cuda_room parameters, gradient, state;
+    struct cuda_room parts; /* double: Σ gradient², then the parts of that sum */
+    double *squares;        /* pinned */
+    size_t count;           /* 0: nothing stays */
+};
+
 struct cuda_commands;
 struct cuda_known_product;
 
@@ -87,8 +96,13 @@ struct cuda {
     cuda_device *device;
     enum cuda_arithmetic arithmetic;
     struct cuda_room parameters, parameters16, gradient;
+    struct cuda_resident resident;
+    struct device_place place;
     size_t count;
-    float *host_gradient; /* of this step; NULL: no backward */
+    /* of this step */
+    const float *parameters_at; /* those that came up, or the resident ones */
+    float *gradient_at;
+    float *host_gradient; /* NULL: no backward, or it stays */
     struct cuda_commands *commands;
     struct cuda_room scratch; /* of one operation at a time */
     struct cuda_staging staging;
@@ -191,11 +205,11 @@ static inline bool cuda_aligned(size_t offset)
 }
 static inline const float *cuda_parameter(const struct cuda *c, size_t offset)
 {
-    return (const float *)c->parameters.at + offset;
+    return c->parameters_at + offset;
 }
 static inline float *cuda_gradient(const struct cuda *c, size_t offset)
 {
-    return (float *)c->gradient.at + offset;
+    return c->gradient_at + offset;
 }
 /* The gradient of a weight [rows][columns] = op(g)·op(x), and with `biased` that of a bias [rows],
  * the sums of op(g) over `inner`. */
@@ -223,6 +237,20 @@ void cuda_data_close(struct cuda *c);
 status cuda_gather(backend *b, backend_buffer *images, enum dataset_split split,
                    const uint32_t *indices, uint32_t first, uint32_t n,
                    const struct crop *crops) MUST_CHECK;
+
+/* ---- what stays (backend_cuda_resident.c): as backend.h says
+ * ------------------------------------- */
+
+const struct device_place *cuda_place_of(const backend *b);
+status cuda_resident_open(backend *b, size_t count, size_t extra, unsigned states,
+                          struct resident *out) MUST_CHECK;
+void cuda_resident_close(struct cuda *c);
+status cuda_resident_write(backend *b, float *to_device, const float *from,
+                           size_t count) MUST_CHECK;
+status cuda_resident_read(backend *b, float *to, const float *from_device, size_t count) MUST_CHECK;
+status cuda_resident_clear(backend *b, float *gradient, size_t count) MUST_CHECK;
+status cuda_resident_update(backend *b, const struct resident_update *u,
+                            struct optimizer_pass *pass) MUST_CHECK;
 
 /* ---- operations ---------------------------------------------------------------------------------
  * As op_open of backend.h. */

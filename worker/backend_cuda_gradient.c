@@ -81,7 +81,7 @@ status cuda_add_downs(struct cuda *c)
     float *to = NULL;
     size_t next = 0, ready = 0, high = c->count, low = high;
     l->count = 0;
-    if (m->part_count > 0) {
+    if (m->part_count > 0 && c->host_gradient != NULL) {
         TRY(gradient_target(c, &to));
         m->downs = true;
         low = take_bucket(m, high, &next, &ready);

@@ -300,6 +300,34 @@ struct gather_call {
     uint32_t channels, height, width, batch, samples, lanes;
 };
 
+/* ---- updates (cuda_kernels_update.h) ------------------------------------------------------------
+ */
+enum { CUDA_SQUARES_THREADS = 256, CUDA_SQUARES_CHUNK = 8192 };
+
+/* parts[block] = Σ x² over CUDA_SQUARES_CHUNK elements, in double */
+struct squares_call {
+    const float *x;
+    double *parts;
+    size_t count;
+};
+
+/* *total = Σ parts; one block */
+struct squares_total_call {
+    const double *parts;
+    double *total;
+    uint32_t count, unused;
+};
+
+/* θ and v ← update(θ, v, scale · gradient) in place, if *squares is finite */
+struct update_call {
+    float *parameters, *state; /* state NULL: sgd */
+    const float *gradient;
+    const double *squares;
+    size_t count;
+    float scale, lr, momentum, weight_decay;
+    uint32_t form, unused; /* of enum optimizer_form */
+};
+
 /* ---- kernels that try the device (cuda_kernels_test.h) -----------------------------------------
  */
 

@@ -476,6 +476,12 @@ done:
     return result;
 }
 
+static void *native_stream(const cuda_device *d, enum cuda_stream s)
+{
+    void *stream = d->streams[s];
+    return stream;
+}
+
 static status mark(cuda_device *d, unsigned i)
 {
     status result = OK;
@@ -534,6 +540,7 @@ const struct cuda_kind cuda_real = {
     .graph_launch = graph_launch,
     .graph_close = graph_close,
     .synchronize = synchronize,
+    .native_stream = native_stream,
     .mark = mark,
     .elapsed = elapsed,
     .range_begin = range_begin,

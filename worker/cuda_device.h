@@ -140,6 +140,9 @@ struct cuda_kind {
     /* Waits until both streams are empty. */
     status (*synchronize)(cuda_device *d);
 
+    /* The cudaStream_t, for a library that queues work there too; NULL: emulated. */
+    void *(*native_stream)(const cuda_device *d, enum cuda_stream s);
+
     /* Timing on the device: `mark` i is passed by stream CUDA_COMPUTE; elapsed after synchronize.
      */
     status (*mark)(cuda_device *d, unsigned i); /* i < CUDA_MARKS */

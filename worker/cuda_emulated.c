@@ -424,6 +424,11 @@ done:
     return result;
 }
 
+static void *emulated_native_stream(const cuda_device *d UNUSED, enum cuda_stream s UNUSED)
+{
+    return NULL;
+}
+
 static status emulated_mark(cuda_device *d, unsigned i)
 {
     status result = OK;
@@ -482,6 +487,7 @@ const struct cuda_kind cuda_emulated = {
     .graph_launch = emulated_graph_launch,
     .graph_close = emulated_graph_close,
     .synchronize = emulated_synchronize,
+    .native_stream = emulated_native_stream,
     .mark = emulated_mark,
     .elapsed = emulated_elapsed,
     .range_begin = emulated_range_begin,

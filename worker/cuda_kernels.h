@@ -9,5 +9,6 @@
 #include "worker/cuda_kernels_product.h"
 #include "worker/cuda_kernels_simple.h"
 #include "worker/cuda_kernels_test.h"
+#include "worker/cuda_kernels_update.h"
 
 #endif

@@ -46,19 +46,42 @@ static size_t parts_of(const optimizer *p)
     return (p->count + PART - 1) / PART;
 }
 
+static status kind_of(const options *o, const struct optimizer_kind **out)
+{
+    status result = OK;
+    const struct about *about = NULL;
+    TRY(registry_require(&optimizer_registry, options_text(o, "optimizer"), &about));
+    *out = (const struct optimizer_kind *)about;
+done:
+    return result;
+}
+
+status optimizer_rule_of(const options *o, struct optimizer_rule *out)
+{
+    status result = OK;
+    const struct optimizer_kind *kind;
+    TRY(kind_of(o, &kind));
+    *out = (struct optimizer_rule){.form = kind->form,
+                                   .states = kind->states,
+                                   .momentum = (float)options_real(o, "momentum"),
+                                   .weight_decay = (float)options_real(o, "weight_decay")};
+done:
+    return result;
+}
+
 status optimizer_open(optimizer **out, const options *o, size_t count)
 {
     status result = OK;
     optimizer *p = NULL;
-    const struct about *about = NULL;
+    struct optimizer_rule rule;
 
     *out = NULL;
-    TRY(registry_require(&optimizer_registry, options_text(o, "optimizer"), &about));
+    TRY(optimizer_rule_of(o, &rule));
     TRY(memory_new(&p, 1, sizeof *p, "optimizer"));
-    p->kind = (const struct optimizer_kind *)about;
+    TRY(kind_of(o, &p->kind));
     p->count = count;
-    p->momentum = (float)options_real(o, "momentum");
-    p->weight_decay = (float)options_real(o, "weight_decay");
+    p->momentum = rule.momentum;
+    p->weight_decay = rule.weight_decay;
     REQUIRE(p->kind->states <= 1);
     for (int copy = 0; copy < 2 && p->kind->states > 0; copy++) {
         TRY(memory_new(&p->state[copy], count, sizeof(float), "optimizer state"));

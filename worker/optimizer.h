@@ -49,12 +49,16 @@ struct optimizer_call {
     double gaps[OPTIMIZER_LANES];    /* out: Σ (in − read_at)² */
 };
 
+/* Which update a device's kernel computes (worker/cuda_kernels_update.h). */
+enum optimizer_form { OPTIMIZER_HOST_ONLY, OPTIMIZER_SGD, OPTIMIZER_MOMENTUM, OPTIMIZER_NESTEROV };
+
 /* One optimizer: an entry of optimizer_registry. Its file is a few lines: worker/optimizer_loop.h.
  */
 struct optimizer_kind {
     struct about about;
     unsigned states; /* flat vectors of state per parameter: 0 for sgd, 1 for momentum */
     void (*update)(struct optimizer_call *c);
+    enum optimizer_form form; /* 0 where no kernel knows it: then parameters stay with the host */
 };
 extern const struct registry optimizer_registry;
 
@@ -70,6 +74,14 @@ void optimizer_share(optimizer *p, crew *helpers);
  * Buffers: `count` elements each. */
 void optimizer_apply(optimizer *p, const float *in, const float *gradient, double scale, double lr,
                      const float *read_at, float *out, struct optimizer_pass *pass);
+
+/* The optimizer that the settings name, for a device that applies it itself. */
+struct optimizer_rule {
+    enum optimizer_form form;
+    unsigned states;
+    float momentum, weight_decay;
+};
+status optimizer_rule_of(const options *o, struct optimizer_rule *out) MUST_CHECK;
 
 /* State for checkpoints: `states` flat vectors, one after the other, states × count elements. */
 size_t optimizer_state_count(const optimizer *p);

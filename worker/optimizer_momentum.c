@@ -11,4 +11,5 @@ const struct optimizer_kind optimizer_momentum = {
               "Polyak 1964; Sutskever et al. 2013, section 2", NULL},
     .states = OPTIMIZER_STATES,
     .update = optimizer_loop,
+    .form = OPTIMIZER_MOMENTUM,
 };

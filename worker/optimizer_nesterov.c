@@ -11,4 +11,5 @@ const struct optimizer_kind optimizer_nesterov = {
               "Nesterov 1983; Bengio, Boulanger-Lewandowski, Pascanu 2013, eq. 7", NULL},
     .states = OPTIMIZER_STATES,
     .update = optimizer_loop,
+    .form = OPTIMIZER_NESTEROV,
 };

@@ -7,4 +7,5 @@ const struct optimizer_kind optimizer_sgd = {
     .about = {"sgd", "plain stochastic gradient descent", "Robbins, Monro 1951", NULL},
     .states = OPTIMIZER_STATES,
     .update = optimizer_loop,
+    .form = OPTIMIZER_SGD,
 };

@@ -296,18 +296,25 @@ done:
     return result;
 }
 
-static void zero_unused(tape *t)
+static status zero_unused(tape *t)
 {
+    status result = OK;
     for (size_t i = 0; i < parameter_table_layers(t->parameters); ++i) {
         const struct layer *l = parameter_table_layer(t->parameters, i);
         for (int which = 0; which < 2; ++which) {
             size_t slice = which == 0 ? l->weight : l->bias;
             if (slice != NO_SLICE && t->written[i][which] != t->step) {
                 const struct parameter_slice *s = parameter_table_slice(t->parameters, slice);
-                memset(t->gradient + s->offset, 0, s->count * sizeof(float));
+                if (t->b->kind->clear != NULL) {
+                    TRY(t->b->kind->clear(t->b, t->gradient + s->offset, s->count));
+                } else {
+                    memset(t->gradient + s->offset, 0, s->count * sizeof(float));
+                }
             }
         }
     }
+done:
+    return result;
 }
 
 status tape_finish(tape *t, tensor *loss, uint32_t valid, struct op_loss *out)
@@ -339,7 +346,7 @@ status tape_finish(tape *t, tensor *loss, uint32_t valid, struct op_loss *out)
         }
     }
     if (t->gradient != NULL) {
-        zero_unused(t);
+        TRY(zero_unused(t));
     }
     if (loss != NULL && out != NULL) {
         *out = t->loss;

@@ -202,6 +202,39 @@ void worker_forget_memory(worker *w)
     }
 }
 
+/* ---- on a device --------------------------------------------------------------------------------
+ */
+
+const struct device_place *worker_place(const worker *w)
+{
+    return w->backend->kind->place != NULL ? w->backend->kind->place(w->backend) : NULL;
+}
+
+status worker_reside(worker *w, size_t extra, unsigned states, struct resident *out)
+{
+    return w->backend->kind->resident_open(w->backend, worker_parameter_count(w), extra, states,
+                                           out);
+}
+
+status worker_resident_write(worker *w, float *to_device, const float *from, size_t count)
+{
+    return w->backend->kind->resident_write(w->backend, to_device, from, count);
+}
+
+status worker_resident_read(worker *w, float *to, const float *from_device, size_t count)
+{
+    return w->backend->kind->resident_read(w->backend, to, from_device, count);
+}
+
+status worker_resident_update(worker *w, const struct resident_update *u,
+                              struct optimizer_pass *pass)
+{
+    return w->backend->kind->resident_update(w->backend, u, pass);
+}
+
+/* ---- gradients ----------------------------------------------------------------------------------
+ */
+
 status worker_gradient(worker *w, const float *parameters, uint64_t batch, float *gradient,
                        struct step_stats *stats)
 {

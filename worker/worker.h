@@ -14,7 +14,7 @@
 #ifndef GRADLAG_WORKER_WORKER_H
 #define GRADLAG_WORKER_WORKER_H
 
-#include "worker/options.h"
+#include "worker/resident.h"
 
 typedef struct worker worker;
 
@@ -86,6 +86,23 @@ status worker_gradient_as(worker *w, worker_shard *shard, const float *parameter
 /* Validation and test splits at `parameters`; a pure function, it touches no training state. Batch
  * norm uses statistics re-estimated on fixed training batches at these very parameters. */
 status worker_evaluate(worker *w, const float *parameters, struct evaluation *out) MUST_CHECK;
+
+/* ---- on a device: parameters, gradient and optimizer state that stay there (resident.h) --------
+ */
+
+/* NULL where the worker computes in the host's memory: then the rest must not be called. */
+const struct device_place *worker_place(const worker *w);
+/* Vectors of zeros, until the worker is closed; a second time the same ones again. Given
+ * out->parameters and out->gradient, worker_gradient copies neither; worker_evaluate likewise. */
+status worker_reside(worker *w, size_t extra, unsigned states, struct resident *out) MUST_CHECK;
+/* Part of a resident vector, from the host and to it; done on return. */
+status worker_resident_write(worker *w, float *to_device, const float *from,
+                             size_t count) MUST_CHECK;
+status worker_resident_read(worker *w, float *to, const float *from_device,
+                            size_t count) MUST_CHECK;
+/* θ ← update(θ, scale · gradient) on the device; see resident.h. pass->gap is 0. */
+status worker_resident_update(worker *w, const struct resident_update *u,
+                              struct optimizer_pass *pass) MUST_CHECK;
 
 /* "cpu: Intel Xeon …, oneDNN 2.6.3, 1 thread" for the run's row; lives as long as the worker. */
 const char *worker_device_description(const worker *w);

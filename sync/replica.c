@@ -1,0 +1,168 @@
+/* replica.c — which kind of replica a rank has, and the one in the host's memory. */
+#include "sync/replica.h"
+
+#include "worker/optimizer.h"
+
+#include <string.h>
+
+status replica_open_kind(replica **out, const struct replica_kind *kind, const options *o,
+                         worker *w, communicator *c)
+{
+    status result = OK;
+    replica *r = NULL;
+
+    *out = NULL;
+    TRY(memory_new(&r, 1, sizeof *r, "the replica"));
+    r->worker = w;
+    r->c = c;
+    r->count = worker_parameter_count(w);
+    r->kind = kind;
+    TRY(kind->open(r, o));
+    *out = r;
+    r = NULL;
+done:
+    replica_close(&r);
+    return result;
+}
+
+/* Where the exchange is the host's, so is everything: what comes up and goes down is one vector
+ * each either way. */
+static status choose(const struct replica_kind **out, const options *o, const worker *w,
+                     const communicator *c)
+{
+    status result = OK;
+    struct optimizer_rule rule;
+    TRY(optimizer_rule_of(o, &rule));
+    bool exchanged_there = c->size == 1 || c->kind->on_device;
+    bool there = worker_place(w) != NULL && rule.form != OPTIMIZER_HOST_ONLY;
+    if (c->kind->on_device && !there) {
+        FAIL(ERROR_USAGE,
+             "communicator=%s: the update with optimizer=%s is made in the host's "
+             "memory; use communicator=auto",
+             c->kind->about.name, options_text(o, "optimizer"));
+    }
+    *out = exchanged_there && there ? &replica_device : &replica_host;
+done:
+    return result;
+}
+
+status replica_open(replica **out, const options *o, worker *w, communicator *c)
+{
+    status result = OK;
+    const struct replica_kind *kind = NULL;
+    *out = NULL;
+    TRY(choose(&kind, o, w, c));
+    TRY(replica_open_kind(out, kind, o, w, c));
+done:
+    return result;
+}
+
+void replica_close(replica **r)
+{
+    if (*r != NULL) {
+        if ((*r)->state != NULL)
+            (*r)->kind->close(*r);
+        memory_free(*r);
+        *r = NULL;
+    }
+}
+
+status replica_gradient(replica *r, uint64_t batch, struct step_stats *stats)
+{
+    return worker_gradient(r->worker, r->parameters, batch, r->gradient, stats);
+}
+
+status replica_exchange(replica *r, float notes[COMMUNICATOR_NOTES])
+{
+    return r->kind->exchange(r, notes);
+}
+
+status replica_apply(replica *r, double lr, bool *finite)
+{
+    return r->kind->apply(r, lr, finite);
+}
+
+status replica_view(replica *r, struct replica_view *out)
+{
+    return r->kind->view(r, out);
+}
+
+/* ---- in the host's memory -----------------------------------------------------------------------
+ */
+
+struct host {
+    optimizer *optimizer;
+    float *parameters[2]; /* the current ones, and where the next update writes */
+    unsigned current;
+};
+
+static void host_close(replica *r)
+{
+    struct host *h = r->state;
+    optimizer_close(&h->optimizer);
+    memory_free(h->parameters[0]);
+    memory_free(h->parameters[1]);
+    memory_free(h);
+    r->state = NULL;
+}
+
+static status host_open(replica *r, const options *o)
+{
+    status result = OK;
+    struct host *h = NULL;
+    TRY(memory_new(&h, 1, sizeof *h, "the replica"));
+    r->state = h;
+    TRY(optimizer_open(&h->optimizer, o, r->count));
+    for (unsigned i = 0; i < 2; i++)
+        TRY(memory_new(&h->parameters[i], r->count, sizeof(float), "parameters"));
+    TRY(worker_initial_parameters(r->worker, h->parameters[0], r->count));
+    r->parameters = h->parameters[0];
+    r->gradient = communicator_buffer(r->c);
+done:
+    return result;
+}
+
+/* The notes travel behind the gradient, so that they cost no message of their own. */
+static status host_exchange(replica *r, float notes[COMMUNICATOR_NOTES])
+{
+    status result = OK;
+    const size_t bytes = COMMUNICATOR_NOTES * sizeof *notes;
+    memcpy(r->gradient + r->count, notes, bytes);
+    TRY(communicator_allreduce_mean(r->c, r->gradient, r->count + COMMUNICATOR_NOTES));
+    memcpy(notes, r->gradient + r->count, bytes);
+done:
+    return result;
+}
+
+/* Into the other buffer: a failed update leaves θ as it was. */
+static status host_apply(replica *r, double lr, bool *finite)
+{
+    struct host *h = r->state;
+    struct optimizer_pass pass;
+    float *next = h->parameters[1 - h->current];
+    optimizer_apply(h->optimizer, r->parameters, r->gradient, 1.0, lr, NULL, next, &pass);
+    *finite = pass.finite;
+    if (pass.finite) {
+        h->current = 1 - h->current;
+        r->parameters = next;
+    }
+    return OK;
+}
+
+static status host_view(replica *r, struct replica_view *out)
+{
+    const struct host *h = r->state;
+    *out = (struct replica_view){.parameters = r->parameters,
+                                 .optimizer_state = optimizer_state(h->optimizer),
+                                 .optimizer_state_count = optimizer_state_count(h->optimizer)};
+    return OK;
+}
+
+const struct replica_kind replica_host = {
+    .name = "host",
+    .open = host_open,
+    .close = host_close,
+    .exchange = host_exchange,
+    .apply = host_apply,
+    .view = host_view,
+};

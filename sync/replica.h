@@ -1,0 +1,61 @@
+/*
+ * replica.h — one rank's parameters, gradient and optimizer state, and the three things a step does
+ * with them: compute, exchange, apply. Two kinds, which end in the same bits on one rank:
+ *
+ *   replica_host    (replica.c)         in the host's memory; any device, any communicator
+ *   replica_device  (replica_device.c)  on the rank's GPU, from update to update: where the
+ *                                       communicator exchanges there (nccl), or there is one rank
+ *
+ * One thread. Collective: every rank has the same kind and calls the same functions.
+ */
+#ifndef GRADLAG_SYNC_REPLICA_H
+#define GRADLAG_SYNC_REPLICA_H
+
+#include "sync/communicator.h"
+#include "worker/worker.h"
+
+typedef struct replica replica;
+
+/* The parameters and state as of the last update, for the host to read; until the next one. */
+struct replica_view {
+    const float *parameters, *optimizer_state;
+    size_t optimizer_state_count;
+};
+
+struct replica_kind {
+    const char *name;
+    /* Sets parameters, gradient and state. */
+    status (*open)(replica *r, const options *o);
+    void (*close)(replica *r);
+    status (*exchange)(replica *r, float notes[COMMUNICATOR_NOTES]);
+    status (*apply)(replica *r, double lr, bool *finite);
+    status (*view)(replica *r, struct replica_view *out);
+};
+extern const struct replica_kind replica_host, replica_device;
+
+struct replica {
+    const struct replica_kind *kind;
+    worker *worker;
+    communicator *c;
+    size_t count;
+    /* For worker_gradient and worker_evaluate alone: they may be the device's. */
+    float *parameters, *gradient;
+    void *state;
+};
+
+/* At the initial parameters; both are borrowed. Reads keys optimizer, momentum, weight_decay. */
+status replica_open(replica **out, const options *o, worker *w, communicator *c) MUST_CHECK;
+/* The same with a given kind. */
+status replica_open_kind(replica **out, const struct replica_kind *kind, const options *o,
+                         worker *w, communicator *c) MUST_CHECK;
+void replica_close(replica **r);
+
+/* The gradient of batch `batch` at the current parameters. */
+status replica_gradient(replica *r, uint64_t batch, struct step_stats *stats) MUST_CHECK;
+/* Gradient and notes ← their means over all ranks. */
+status replica_exchange(replica *r, float notes[COMMUNICATOR_NOTES]) MUST_CHECK;
+/* θ ← update(θ, gradient). Where the gradient is not finite: *finite is false and θ as it was. */
+status replica_apply(replica *r, double lr, bool *finite) MUST_CHECK;
+status replica_view(replica *r, struct replica_view *out) MUST_CHECK;
+
+#endif

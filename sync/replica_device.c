@@ -1,0 +1,101 @@
+/*
+ * replica_device.c — a replica that stays on the rank's GPU. Per update 4 notes go up, and 4 notes,
+ * the loss and the verdict on the gradient come down; parameters only when somebody wants to see
+ * them.
+ *
+ * The exchange gives the *sum* over ranks, and the update multiplies by 1/size as it reads: the
+ * same product as of a mean made before it, without a pass over the gradient.
+ */
+#include "sync/replica.h"
+
+#include "worker/optimizer.h"
+
+struct device {
+    struct optimizer_rule rule;
+    struct resident at;
+    float *seen;  /* host: parameters, then state, as of the last view */
+    bool current; /* `seen` is of the last update */
+};
+
+static void device_close(replica *r)
+{
+    struct device *d = r->state;
+    memory_free(d->seen);
+    memory_free(d);
+    r->state = NULL;
+}
+
+static status device_open(replica *r, const options *o)
+{
+    status result = OK;
+    struct device *d = NULL;
+    TRY(memory_new(&d, 1, sizeof *d, "the replica"));
+    r->state = d;
+    TRY(optimizer_rule_of(o, &d->rule));
+    TRY(memory_new(&d->seen, (1 + d->rule.states) * r->count, sizeof(float), "parameters"));
+    TRY(worker_reside(r->worker, COMMUNICATOR_NOTES, d->rule.states, &d->at));
+    TRY(worker_initial_parameters(r->worker, d->seen, r->count));
+    TRY(worker_resident_write(r->worker, d->at.parameters, d->seen, r->count));
+    d->current = true;
+    r->parameters = d->at.parameters;
+    r->gradient = d->at.gradient;
+done:
+    return result;
+}
+
+static status device_exchange(replica *r, float notes[COMMUNICATOR_NOTES])
+{
+    status result = OK;
+    float *there = r->gradient + r->count;
+    const float share = 1.0f / (float)r->c->size;
+    if (r->c->size == 1)
+        return OK;
+    TRY(worker_resident_write(r->worker, there, notes, COMMUNICATOR_NOTES));
+    TRY(communicator_device_sum(r->c, r->gradient, r->count + COMMUNICATOR_NOTES));
+    TRY(worker_resident_read(r->worker, notes, there, COMMUNICATOR_NOTES));
+    for (unsigned i = 0; i < COMMUNICATOR_NOTES; i++)
+        notes[i] *= share;
+done:
+    return result;
+}
+
+static status device_apply(replica *r, double lr, bool *finite)
+{
+    status result = OK;
+    struct device *d = r->state;
+    struct optimizer_pass pass;
+    const struct resident_update update = {
+        .rule = d->rule, .scale = 1.0f / (float)r->c->size, .lr = (float)lr};
+    TRY(worker_resident_update(r->worker, &update, &pass));
+    *finite = pass.finite;
+    d->current = d->current && !pass.finite;
+done:
+    return result;
+}
+
+static status device_view(replica *r, struct replica_view *out)
+{
+    status result = OK;
+    struct device *d = r->state;
+    const size_t states = d->rule.states * r->count;
+    if (!d->current) {
+        TRY(worker_resident_read(r->worker, d->seen, d->at.parameters, r->count));
+        if (states > 0)
+            TRY(worker_resident_read(r->worker, d->seen + r->count, d->at.state, states));
+        d->current = true;
+    }
+    *out = (struct replica_view){.parameters = d->seen,
+                                 .optimizer_state = d->seen + r->count,
+                                 .optimizer_state_count = states};
+done:
+    return result;
+}
+
+const struct replica_kind replica_device = {
+    .name = "device",
+    .open = device_open,
+    .close = device_close,
+    .exchange = device_exchange,
+    .apply = device_apply,
+    .view = device_view,
+};
