@@ -184,6 +184,14 @@ static void damp(server_core *c, struct seat *seat)
     seat->scale = damping_scale(&c->damping, &input, &seat->drop);
 }
 
+static struct correction_context context_of(const server_core *c, const struct seat *seat)
+{
+    return (struct correction_context){.worker = core_number_of(c, seat),
+                                       .staleness = seat->staleness,
+                                       .version = c->version,
+                                       .scale = seat->scale};
+}
+
 /* Ages and scales of all held pushes; those that go in are added to the aggregate, in worker order.
  */
 static struct update gather(server_core *c)
@@ -198,7 +206,8 @@ static struct update gather(server_core *c)
         if (!seat->drop) {
             u.first = u.first == NULL ? seat : u.first;
             u.samples += seat->push.samples;
-            aggregate_add(&c->aggregate, seat->push.gradient, c->slots[seat->slot], seat->scale);
+            struct correction_context context = context_of(c, seat);
+            aggregate_add(&c->aggregate, seat->push.gradient, c->slots[seat->slot], &context);
         }
     }
     u.n = c->aggregate.n;
@@ -210,14 +219,14 @@ static struct update gather(server_core *c)
 static bool update_parameters(server_core *c, const struct update *u)
 {
     double scale = 1;
-    const float *gradient = u->first == NULL
-                                ? aggregate_taken_mean(&c->aggregate)
-                                : aggregate_gradient(&c->aggregate, c->slots[c->latest], &scale);
     uint64_t after = c->samples_used + u->samples;
+    c->rate = schedule_rate(&c->schedule, c->samples_used, after);
+    const float *gradient =
+        u->first == NULL ? aggregate_taken_mean(&c->aggregate)
+                         : aggregate_gradient(&c->aggregate, c->slots[c->latest], c->rate, &scale);
     unsigned next = slot_to_write(c, u);
     bool moved = u->direct && u->first->staleness > 0;
     struct optimizer_pass pass;
-    c->rate = schedule_rate(&c->schedule, c->samples_used, after);
     crew_keep_off(c->helpers, seats_in(c, SEAT_READING) * c->threads);
     optimizer_apply(c->optimizer, c->slots[c->latest], gradient, scale, c->rate,
                     moved ? c->slots[u->first->slot] : NULL, c->slots[next], &pass);
@@ -228,6 +237,7 @@ static bool update_parameters(server_core *c, const struct update *u)
     if (!pass.finite) {
         return false;
     }
+    aggregate_commit(&c->aggregate);
     c->latest = next;
     c->version++;
     c->slot_version[next] = c->version;
@@ -347,8 +357,9 @@ static void take(server_core *c, struct seat *seat)
         drop_stale(c, seat, PUSH_BY_DAMPING);
     } else {
         REQUIRE(c->taken_count < c->taken_capacity);
+        struct correction_context context = context_of(c, seat);
         aggregate_take(&c->aggregate, seat->push.gradient, c->slots[c->latest],
-                       c->slots[seat->slot], seat->scale);
+                       c->slots[seat->slot], &context);
         c->taken[c->taken_count++] = record_of(seat);
         c->taken_samples += seat->push.samples;
         core_stop_reading(c, seat, SEAT_READY);
