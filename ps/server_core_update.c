@@ -192,13 +192,25 @@ static struct correction_context context_of(const server_core *c, const struct s
                                        .scale = seat->scale};
 }
 
+/* Held pushes are in seats [from, to): where one alone came, in its own. */
+struct held {
+    struct seat *from, *to;
+};
+
+static struct held find_held(server_core *c)
+{
+    struct seat *own = &c->seats[c->cause];
+    bool alone = c->held == 1 && own->state == SEAT_HELD;
+    return alone ? (struct held){own, own + 1} : (struct held){c->seats, c->seats + c->workers};
+}
+
 /* Ages and scales of all held pushes; those that go in are added to the aggregate, in worker order.
  */
-static struct update gather(server_core *c)
+static struct update gather(server_core *c, struct held held)
 {
     struct update u = {0};
     aggregate_clear(&c->aggregate);
-    for (struct seat *seat = c->seats; seat < c->seats + c->workers; seat++) {
+    for (struct seat *seat = held.from; seat < held.to; seat++) {
         if (seat->state != SEAT_HELD) {
             continue;
         }
@@ -271,8 +283,9 @@ static void drop_stale(server_core *c, struct seat *seat, enum push_reason reaso
 static void apply_held(server_core *c)
 {
     uint64_t samples = c->samples_used;
-    struct update u = gather(c);
-    for (struct seat *seat = c->seats; seat < c->seats + c->workers; seat++) {
+    struct held held = find_held(c);
+    struct update u = gather(c, held);
+    for (struct seat *seat = held.from; seat < held.to; seat++) {
         bool looked_at_alone = seat->state == SEAT_HELD && !(u.direct && seat == u.first);
         if (looked_at_alone && !measure(c, seat)) {
             core_diverge(c, seat, PUSH_BAD_GRADIENT);
@@ -280,7 +293,7 @@ static void apply_held(server_core *c)
         }
     }
     /* Dropped ones are recorded first: their version is the one they met. */
-    for (struct seat *seat = c->seats; seat < c->seats + c->workers; seat++) {
+    for (struct seat *seat = held.from; seat < held.to; seat++) {
         if (seat->state == SEAT_HELD && seat->drop) {
             drop_stale(c, seat, PUSH_BY_DAMPING);
         }
@@ -289,7 +302,7 @@ static void apply_held(server_core *c)
         core_diverge(c, u.first, u.direct ? PUSH_BAD_GRADIENT : PUSH_BAD_UPDATE);
         return;
     }
-    for (struct seat *seat = c->seats; seat < c->seats + c->workers; seat++) {
+    for (struct seat *seat = held.from; seat < held.to; seat++) {
         if (seat->state == SEAT_HELD) {
             emit_record(c, record_of(seat), u.n == 1 ? PUSH_APPLIED : PUSH_AGGREGATED, PUSH_USED);
             core_stop_reading(c, seat, SEAT_READY);
