@@ -1,5 +1,5 @@
 # gradlag — one Makefile, non-recursive. `make help` lists the targets.
-#   BUILD=release|debug|asan|tsan   one directory per configuration, build/$(BUILD)
+#   BUILD=release|debug|asan|tsan|fuzz   one directory per configuration, build/$(BUILD)
 #   V=1                             show whole commands
 #   SETUP=no                        never install packages
 #   CUDA=no  NVCC=  CUDA_ARCHS=     without CUDA; which nvcc; code for which GPUs
@@ -25,11 +25,14 @@ CFLAGS_debug   := -O0 -g3 -DGRADLAG_DEBUG
 CFLAGS_asan    := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined \
                   -fno-omit-frame-pointer -DGRADLAG_DEBUG -DGRADLAG_SANITIZE
 CFLAGS_tsan    := -O1 -g -fsanitize=thread -DGRADLAG_DEBUG -DGRADLAG_SANITIZE
+CFLAGS_fuzz    := -O1 -g -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined \
+                  -fno-omit-frame-pointer -DGRADLAG_DEBUG -DGRADLAG_SANITIZE
+LDFLAGS_fuzz   := -fsanitize=address,undefined
 LDFLAGS_asan   := -fsanitize=address,undefined
 LDFLAGS_tsan   := -fsanitize=thread
 CFLAGS_BUILD   := $(CFLAGS_$(BUILD))
 ifeq ($(CFLAGS_BUILD),)
-$(error BUILD=$(BUILD) is not known: release, debug, asan or tsan)
+$(error BUILD=$(BUILD) is not known: release, debug, asan, tsan or fuzz)
 endif
 
 # ONEDNN=DIR builds against another oneDNN (DIR/include, DIR/lib) than the system's.
@@ -200,6 +203,21 @@ test: setup
 .PHONY: unit
 unit: all tests
 	$(Q)BUILD_DIR=$(DIR) scripts/run-tests $(if $(T),$(DIR)/tests/test_$(T),$(TESTS))
+
+# One program per tests/fuzz/fuzz_NAME.c, which reads what strangers wrote; clang's libFuzzer.
+FUZZERS := $(patsubst tests/fuzz/%.c,$(DIR)/tests/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
+$(DIR)/tests/fuzz/fuzz_%: $(DIR)/tests/fuzz/fuzz_%.o $(DIR)/tests/fuzz/fuzz.o $(LIBRARY)
+	@echo "  LINK  $@"
+	$(Q)$(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $^ $(LDLIBS)
+
+.PHONY: fuzzers
+fuzzers: $(FUZZERS)
+
+## fuzz: fuzz what reads files and frames of strangers (clang), FUZZ_SECONDS=60 each; T=wire: one of them
+.PHONY: fuzz
+fuzz:
+	$(Q)$(MAKE) --no-print-directory BUILD=fuzz CC=clang fuzzers
+	$(Q)scripts/fuzz $(if $(T),build/fuzz/tests/fuzz/fuzz_$(T),$(FUZZERS:$(DIR)/%=build/fuzz/%))
 
 ## lint: format, layers, cppcheck
 .PHONY: lint

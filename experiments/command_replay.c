@@ -192,6 +192,12 @@ static status compose(const struct request *r, const struct recorded_run *run, o
     settings_add(&all, "engine", "replay", origin);
     settings_add_all(&all, &r->changes);
     TRY(config_compose(out, &all));
+    if (options_integer(*out, "workers") != run->workers) {
+        FAIL(ERROR_USAGE,
+             "run %lld had %u workers, workers=%s does not fit its recorded gradients; was its row "
+             "changed?",
+             (long long)run->id, run->workers, options_value(*out, "workers"));
+    }
 done:
     settings_free(&all);
     return result;

@@ -3,6 +3,7 @@
 #include "experiments/document.h"
 #include "experiments/keys.h"
 #include "ps/consistency.h"
+#include "ps/correction.h"
 #include "worker/pace.h"
 #include "worker/training.h"
 
@@ -286,6 +287,9 @@ status config_check(const options *o)
         FAIL(ERROR_USAGE, "%s: %s=%s has no effect with %s=%s; leave it out, or set %s",
              options_origin(o, none.key), none.key, options_value(o, none.key), none.with,
              options_text(o, none.with), none.advice);
+    }
+    if (strcmp(options_text(o, "mode"), "async") == 0) {
+        TRY(correction_check(o));
     }
     TRY(check_pace(o));
     TRY(check_places(o));

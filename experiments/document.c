@@ -8,13 +8,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DEEPEST = 16 };
+/* An alias (*name) counts as all that it stands for: a few lines of them could ask for any amount
+ * of memory. */
+enum { DEEPEST = 16, MOST_NODES = 20000 };
 
-static status convert(const char *name, yaml_document_t *from, const yaml_node_t *node,
-                      struct node *out, int depth);
+struct conversion {
+    const char *name;
+    yaml_document_t *from;
+    size_t nodes; /* so far */
+};
 
-static status convert_list(const char *name, yaml_document_t *from, const yaml_node_t *node,
-                           struct node *out, int depth)
+static status convert(struct conversion *c, const yaml_node_t *node, struct node *out, int depth);
+
+static status convert_list(struct conversion *c, const yaml_node_t *node, struct node *out,
+                           int depth)
 {
     status result = OK;
     const yaml_node_item_t *first = node->data.sequence.items.start;
@@ -22,15 +29,14 @@ static status convert_list(const char *name, yaml_document_t *from, const yaml_n
     TRY(memory_new(&out->children, count, sizeof *out->children, "a YAML list"));
     for (size_t i = 0; i < count; i++) {
         out->count = i + 1;
-        TRY(convert(name, from, yaml_document_get_node(from, first[i]), &out->children[i],
-                    depth + 1));
+        TRY(convert(c, yaml_document_get_node(c->from, first[i]), &out->children[i], depth + 1));
     }
 done:
     return result;
 }
 
-static status convert_map(const char *name, yaml_document_t *from, const yaml_node_t *node,
-                          struct node *out, int depth)
+static status convert_map(struct conversion *c, const yaml_node_t *node, struct node *out,
+                          int depth)
 {
     status result = OK;
     const yaml_node_pair_t *first = node->data.mapping.pairs.start;
@@ -38,32 +44,35 @@ static status convert_map(const char *name, yaml_document_t *from, const yaml_no
     TRY(memory_new(&out->children, count, sizeof *out->children, "a YAML map"));
     TRY(memory_new(&out->keys, count, sizeof *out->keys, "a YAML map's keys"));
     for (size_t i = 0; i < count; i++) {
-        const yaml_node_t *key = yaml_document_get_node(from, first[i].key);
+        const yaml_node_t *key = yaml_document_get_node(c->from, first[i].key);
         unsigned line = (unsigned)key->start_mark.line + 1;
         if (key->type != YAML_SCALAR_NODE) {
-            FAIL(ERROR_USAGE, "%s:%u: a key must be a plain word", name, line);
+            FAIL(ERROR_USAGE, "%s:%u: a key must be a plain word", c->name, line);
         }
         const char *word = (const char *)key->data.scalar.value;
         if (node_child(out, word) != NULL) {
-            FAIL(ERROR_USAGE, "%s:%u: '%s' stands here a second time; keep one of them", name, line,
-                 word);
+            FAIL(ERROR_USAGE, "%s:%u: '%s' stands here a second time; keep one of them", c->name,
+                 line, word);
         }
         out->keys[i] = text_copy(word);
         out->count = i + 1;
-        TRY(convert(name, from, yaml_document_get_node(from, first[i].value), &out->children[i],
+        TRY(convert(c, yaml_document_get_node(c->from, first[i].value), &out->children[i],
                     depth + 1));
     }
 done:
     return result;
 }
 
-static status convert(const char *name, yaml_document_t *from, const yaml_node_t *node,
-                      struct node *out, int depth)
+static status convert(struct conversion *c, const yaml_node_t *node, struct node *out, int depth)
 {
     status result = OK;
     out->line = (unsigned)node->start_mark.line + 1;
     if (depth > DEEPEST) {
-        FAIL(ERROR_USAGE, "%s:%u: nested deeper than %d", name, out->line, DEEPEST);
+        FAIL(ERROR_USAGE, "%s:%u: nested deeper than %d", c->name, out->line, DEEPEST);
+    }
+    if (++c->nodes > MOST_NODES) {
+        FAIL(ERROR_USAGE, "%s:%u: more than %d words, lists and maps, counting what aliases repeat",
+             c->name, out->line, MOST_NODES);
     }
     switch (node->type) {
     case YAML_SCALAR_NODE:
@@ -72,14 +81,14 @@ static status convert(const char *name, yaml_document_t *from, const yaml_node_t
         break;
     case YAML_SEQUENCE_NODE:
         out->kind = NODE_LIST;
-        TRY(convert_list(name, from, node, out, depth));
+        TRY(convert_list(c, node, out, depth));
         break;
     case YAML_MAPPING_NODE:
         out->kind = NODE_MAP;
-        TRY(convert_map(name, from, node, out, depth));
+        TRY(convert_map(c, node, out, depth));
         break;
     default:
-        FAIL(ERROR_USAGE, "%s:%u: nothing stands here", name, out->line);
+        FAIL(ERROR_USAGE, "%s:%u: nothing stands here", c->name, out->line);
     }
 done:
     return result;
@@ -100,7 +109,7 @@ static status read_from(struct document *out, const char *name, yaml_parser_t *p
     if (root == NULL) {
         FAIL(ERROR_USAGE, "%s: the file is empty", name);
     }
-    TRY(convert(name, &loaded, root, &out->root, 0));
+    TRY(convert(&(struct conversion){name, &loaded, 0}, root, &out->root, 0));
 done:
     if (have) {
         yaml_document_delete(&loaded);

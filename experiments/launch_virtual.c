@@ -69,15 +69,19 @@ done:
     return result;
 }
 
-/* What the simulation itself took, beside what it simulates. */
-static void note_cost(const struct role_process *p, unsigned threads, double began_s, double cpu_s,
+/* What the simulation itself took, beside what it simulates: `rest` is that of evaluations, of the
+ * server's updates and of the engine. */
+static void note_cost(const struct role_process *p, worker_pool *pool, double began_s, double cpu_s,
                       const struct training_outcome *out)
 {
-    char detail[160];
+    char detail[200];
+    double all_s = processor_seconds(CLOCK_PROCESS_CPUTIME_ID) - cpu_s;
+    double computing_s = worker_pool_computing_s(pool);
     snprintf(detail, sizeof detail,
-             "%.3f s on %u threads, %.3f s of processor time, for %.6f virtual seconds",
-             clock_seconds() - began_s, threads,
-             processor_seconds(CLOCK_PROCESS_CPUTIME_ID) - cpu_s, out->train_seconds);
+             "%.3f s on %u threads for %.6f virtual seconds; processor time: %.3f s gradients, "
+             "%.3f s the rest",
+             clock_seconds() - began_s, worker_pool_threads(pool), out->train_seconds, computing_s,
+             all_s - computing_s);
     recorder_event(p->recorder, out->train_seconds, SEVERITY_INFO, "simulated", -1, detail);
 }
 
@@ -99,7 +103,7 @@ status launch_virtual(const struct launch_options *o, int64_t run_id, struct pro
     p.worker = worker_pool_own(pool);
     double began_s = clock_seconds(), cpu_s = processor_seconds(CLOCK_PROCESS_CPUTIME_ID);
     result = train(&p, pool, steps, &outcome);
-    note_cost(&p, worker_pool_threads(pool), began_s, cpu_s, &outcome);
+    note_cost(&p, pool, began_s, cpu_s, &outcome);
 done:
     progress_clear(&p.progress);
     if (p.recorder != NULL && p.run_id > 0) {

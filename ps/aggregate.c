@@ -12,9 +12,17 @@ status aggregate_open(struct aggregate *a, const options *o, unsigned capacity, 
     status result = OK;
     *a = (struct aggregate){.count = count, .capacity = capacity};
     TRY(correction_open(&a->correction, o));
+    if (sums && a->correction.rule->alone) {
+        FAIL(ERROR_USAGE,
+             "correction=%s has a meaning only where each gradient is an update of its own; use "
+             "consistency=asp, or another correction",
+             a->correction.rule->about.name);
+    }
+    TRY(correction_remember(&a->correction, capacity, sums ? capacity : 1, count));
     TRY(memory_new(&a->gradients, capacity, sizeof *a->gradients, "gradient list"));
     TRY(memory_new(&a->read_at, capacity, sizeof *a->read_at, "list of versions read"));
-    TRY(memory_new(&a->scales, capacity, sizeof *a->scales, "scales"));
+    TRY(memory_new(&a->calls, capacity, sizeof *a->calls, "gradients in correction"));
+    TRY(memory_new(&a->contexts, capacity, sizeof *a->contexts, "gradients' contexts"));
     if (sums || a->correction.rule->block != NULL) {
         TRY(memory_new(&a->mean, count, sizeof *a->mean, "mean gradient"));
     }
@@ -25,23 +33,27 @@ done:
 void aggregate_close(struct aggregate *a)
 {
     memory_free(a->mean);
-    memory_free(a->scales);
+    memory_free(a->contexts);
+    memory_free(a->calls);
     memory_free(a->read_at);
     memory_free(a->gradients);
+    correction_close(&a->correction);
     *a = (struct aggregate){0};
 }
 
 void aggregate_clear(struct aggregate *a)
 {
     a->n = 0;
+    correction_discard(&a->correction);
 }
 
-void aggregate_add(struct aggregate *a, const float *gradient, const float *read_at, double scale)
+void aggregate_add(struct aggregate *a, const float *gradient, const float *read_at,
+                   const struct correction_context *context)
 {
     REQUIRE(a->n < a->capacity);
     a->gradients[a->n] = gradient;
     a->read_at[a->n] = read_at;
-    a->scales[a->n] = scale;
+    a->contexts[a->n] = *context;
     a->n++;
 }
 
@@ -50,29 +62,40 @@ bool aggregate_is_direct(const struct aggregate *a)
     return a->n == 1 && a->correction.rule->block == NULL;
 }
 
+/* The scale that is left when the correction has done its part. */
+static double scale_left(const struct aggregate *a, unsigned i)
+{
+    return a->correction.rule->scales ? 1 : a->contexts[i].scale;
+}
+
 static void mean_by_blocks(struct aggregate *a, const float *now, bool scaled)
 {
     float scratch[BLOCK];
+    for (unsigned i = 0; i < a->n; i++) {
+        correction_begin(&a->correction, &a->contexts[i], a->gradients[i], now, a->read_at[i],
+                         &a->calls[i]);
+    }
     for (size_t at = 0; at < a->count; at += BLOCK) {
         size_t count = a->count - at < BLOCK ? a->count - at : BLOCK;
         for (unsigned i = 0; i < a->n; i++) {
-            const float *gradient = correction_block(&a->correction, count, a->gradients[i] + at,
-                                                     now + at, a->read_at[i] + at, scratch);
-            float weight = scaled ? (float)a->scales[i] : 1.0f;
+            const float *gradient =
+                correction_block(&a->correction, &a->calls[i], at, count, scratch);
+            float weight = scaled ? (float)scale_left(a, i) : 1.0f;
             vector_add_weighted(count, weight, gradient, i == 0, a->mean + at);
         }
         vector_multiply(count, 1.0f / (float)a->n, a->mean + at, a->mean + at);
     }
 }
 
-const float *aggregate_gradient(struct aggregate *a, const float *now, double *scale)
+const float *aggregate_gradient(struct aggregate *a, const float *now, double lr, double *scale)
 {
     REQUIRE(a->n >= 1);
     bool alike = true;
-    for (unsigned i = 1; i < a->n; i++) {
-        alike = alike && a->scales[i] == a->scales[0];
+    for (unsigned i = 0; i < a->n; i++) {
+        alike = alike && scale_left(a, i) == scale_left(a, 0);
+        a->contexts[i].lr = lr;
     }
-    *scale = alike ? a->scales[0] : 1;
+    *scale = alike ? scale_left(a, 0) : 1;
     if (aggregate_is_direct(a)) {
         return a->gradients[0];
     }
@@ -86,16 +109,19 @@ const float *aggregate_gradient(struct aggregate *a, const float *now, double *s
 }
 
 void aggregate_take(struct aggregate *a, const float *gradient, const float *now,
-                    const float *read_at, double scale)
+                    const float *read_at, const struct correction_context *context)
 {
     float scratch[BLOCK];
+    struct correction_call call;
+    float weight = a->correction.rule->scales ? 1 : (float)context->scale;
     REQUIRE(a->mean != NULL); /* or a policy takes gradients without saying so */
+    correction_begin(&a->correction, context, gradient, now, read_at, &call);
     for (size_t at = 0; at < a->count; at += BLOCK) {
         size_t count = a->count - at < BLOCK ? a->count - at : BLOCK;
-        const float *corrected =
-            correction_block(&a->correction, count, gradient + at, now + at, read_at + at, scratch);
-        vector_add_weighted(count, (float)scale, corrected, a->taken == 0, a->mean + at);
+        const float *corrected = correction_block(&a->correction, &call, at, count, scratch);
+        vector_add_weighted(count, weight, corrected, a->taken == 0, a->mean + at);
     }
+    correction_commit(&a->correction);
     a->taken++;
 }
 
@@ -105,4 +131,9 @@ const float *aggregate_taken_mean(struct aggregate *a)
     vector_multiply(a->count, 1.0f / (float)a->taken, a->mean, a->mean);
     a->taken = 0;
     return a->mean;
+}
+
+void aggregate_commit(struct aggregate *a)
+{
+    correction_commit(&a->correction);
 }

@@ -1,5 +1,7 @@
-/* correction.c — the registry of corrections, and applying the chosen one. */
+/* correction.c — the registry of corrections, applying the chosen one, and its states. */
 #include "ps/correction.h"
+
+#include <string.h>
 
 #define CORRECTION(name) extern const struct correction_rule correction_##name;
 #include "ps/correction.def"
@@ -12,23 +14,164 @@ static const struct about *const entries[] = {
 };
 const struct registry correction_registry = {"correction", entries, COUNT_OF(entries)};
 
-status correction_open(struct correction *out, const options *o)
+static status find(const options *o, const struct correction_rule **out)
 {
     status result = OK;
     const struct about *about = NULL;
     TRY(registry_require(&correction_registry, options_text(o, "correction"), &about));
-    out->rule = (const struct correction_rule *)about;
-    registry_parameters(about, o, out->parameters, CORRECTION_PARAMETERS);
+    *out = (const struct correction_rule *)about;
+    bool plain = strcmp(options_text(o, "optimizer"), "sgd") == 0;
+    if ((*out)->momentum_of_its_own && !plain) {
+        FAIL(ERROR_USAGE,
+             "correction=%s keeps the momentum itself (correction.momentum); add optimizer=sgd",
+             about->name);
+    }
+    if ((*out)->momentum != NULL && plain) {
+        FAIL(ERROR_USAGE,
+             "correction=%s changes the momentum, and optimizer=sgd has none; use "
+             "optimizer=momentum or nesterov",
+             about->name);
+    }
 done:
     return result;
 }
 
-const float *correction_block(const struct correction *c, size_t count, const float *gradient,
-                              const float *now, const float *read_at, float *scratch)
+status correction_check(const options *o)
 {
-    if (c->rule->block == NULL) {
-        return gradient;
+    const struct correction_rule *rule;
+    return find(o, &rule);
+}
+
+status correction_open(struct correction *out, const options *o)
+{
+    status result = OK;
+    *out = (struct correction){0};
+    TRY(find(o, &out->rule));
+    registry_parameters(&out->rule->about, o, out->parameters, CORRECTION_PARAMETERS);
+done:
+    return result;
+}
+
+status correction_remember(struct correction *c, unsigned workers, unsigned together, size_t count)
+{
+    status result = OK;
+    c->count = count;
+    c->workers = workers;
+    REQUIRE(c->rule->shared <= CORRECTION_SHARED);
+    for (unsigned i = 0; i < c->rule->shared; i++) {
+        for (int copy = 0; copy < 2; copy++) {
+            TRY(memory_new(&c->shared[i][copy], count, sizeof(float), "correction state"));
+        }
     }
-    c->rule->block(c->parameters, count, gradient, now, read_at, scratch);
+    if (c->rule->own) {
+        c->spares = together;
+        TRY(memory_new(&c->owner, together, sizeof *c->owner, "correction owners"));
+        TRY(memory_new(&c->own, workers + together, sizeof *c->own, "correction states"));
+        for (unsigned i = 0; i < workers + together; i++) {
+            TRY(memory_new(&c->own[i], count, sizeof(float), "correction state of a worker"));
+        }
+    }
+done:
+    return result;
+}
+
+double correction_momentum(const struct correction *c, unsigned workers, const options *o)
+{
+    double set = options_real(o, "momentum");
+    return c->rule->momentum != NULL ? c->rule->momentum(c->parameters, workers, set) : set;
+}
+
+void correction_close(struct correction *c)
+{
+    for (unsigned i = 0; c->own != NULL && i < c->workers + c->spares; i++) {
+        memory_free(c->own[i]);
+    }
+    memory_free(c->own);
+    memory_free(c->owner);
+    for (unsigned i = 0; i < CORRECTION_SHARED; i++) {
+        memory_free(c->shared[i][0]);
+        memory_free(c->shared[i][1]);
+    }
+    *c = (struct correction){0};
+}
+
+void correction_begin(struct correction *c, const struct correction_context *context,
+                      const float *gradient, const float *now, const float *read_at,
+                      struct correction_call *call)
+{
+    *call = (struct correction_call){
+        .parameters = c->parameters,
+        .context = *context,
+        .moved_on = c->begun && context->version > c->version,
+        .whole = {.gradient = gradient, .now = now, .read_at = read_at},
+    };
+    /* The first gradient writes the other copy, the following ones go on with that. */
+    unsigned from = c->pending == 0 ? c->current : !c->current;
+    for (unsigned i = 0; i < c->rule->shared; i++) {
+        call->whole.shared_in[i] = c->shared[i][from];
+        call->whole.shared_out[i] = c->shared[i][!c->current];
+    }
+    if (c->rule->own) {
+        REQUIRE(context->worker < c->workers && c->pending < c->spares);
+        c->owner[c->pending] = context->worker;
+        call->whole.own_in = c->own[context->worker];
+        call->whole.own_out = c->own[c->workers + c->pending];
+    }
+    if (c->pending++ == 0) {
+        c->begun_then = c->begun;
+        c->version_then = c->version;
+    }
+    c->begun = true;
+    c->version = context->version;
+}
+
+static const float *from(const float *vector, size_t at)
+{
+    return vector != NULL ? vector + at : NULL;
+}
+
+static float *into(float *vector, size_t at)
+{
+    return vector != NULL ? vector + at : NULL;
+}
+
+const float *correction_block(const struct correction *c, const struct correction_call *call,
+                              size_t at, size_t count, float *scratch)
+{
+    const struct correction_vectors *w = &call->whole;
+    if (c->rule->block == NULL) {
+        return w->gradient + at;
+    }
+    struct correction_vectors v = {.gradient = w->gradient + at,
+                                   .now = w->now + at,
+                                   .read_at = w->read_at + at,
+                                   .own_in = from(w->own_in, at),
+                                   .own_out = into(w->own_out, at),
+                                   .out = scratch};
+    for (unsigned i = 0; i < CORRECTION_SHARED; i++) {
+        v.shared_in[i] = from(w->shared_in[i], at);
+        v.shared_out[i] = into(w->shared_out[i], at);
+    }
+    c->rule->block(call, count, &v);
     return scratch;
+}
+
+void correction_commit(struct correction *c)
+{
+    c->current = c->pending > 0 ? !c->current : c->current;
+    for (unsigned i = 0; c->rule->own && i < c->pending; i++) {
+        float *before = c->own[c->owner[i]];
+        c->own[c->owner[i]] = c->own[c->workers + i];
+        c->own[c->workers + i] = before;
+    }
+    c->pending = 0;
+}
+
+void correction_discard(struct correction *c)
+{
+    if (c->pending > 0) {
+        c->begun = c->begun_then;
+        c->version = c->version_then;
+        c->pending = 0;
+    }
 }

@@ -184,13 +184,33 @@ static void damp(server_core *c, struct seat *seat)
     seat->scale = damping_scale(&c->damping, &input, &seat->drop);
 }
 
+static struct correction_context context_of(const server_core *c, const struct seat *seat)
+{
+    return (struct correction_context){.worker = core_number_of(c, seat),
+                                       .staleness = seat->staleness,
+                                       .version = c->version,
+                                       .scale = seat->scale};
+}
+
+/* Held pushes are in seats [from, to): where one alone came, in its own. */
+struct held {
+    struct seat *from, *to;
+};
+
+static struct held find_held(server_core *c)
+{
+    struct seat *own = &c->seats[c->cause];
+    bool alone = c->held == 1 && own->state == SEAT_HELD;
+    return alone ? (struct held){own, own + 1} : (struct held){c->seats, c->seats + c->workers};
+}
+
 /* Ages and scales of all held pushes; those that go in are added to the aggregate, in worker order.
  */
-static struct update gather(server_core *c)
+static struct update gather(server_core *c, struct held held)
 {
     struct update u = {0};
     aggregate_clear(&c->aggregate);
-    for (struct seat *seat = c->seats; seat < c->seats + c->workers; seat++) {
+    for (struct seat *seat = held.from; seat < held.to; seat++) {
         if (seat->state != SEAT_HELD) {
             continue;
         }
@@ -198,7 +218,8 @@ static struct update gather(server_core *c)
         if (!seat->drop) {
             u.first = u.first == NULL ? seat : u.first;
             u.samples += seat->push.samples;
-            aggregate_add(&c->aggregate, seat->push.gradient, c->slots[seat->slot], seat->scale);
+            struct correction_context context = context_of(c, seat);
+            aggregate_add(&c->aggregate, seat->push.gradient, c->slots[seat->slot], &context);
         }
     }
     u.n = c->aggregate.n;
@@ -210,14 +231,14 @@ static struct update gather(server_core *c)
 static bool update_parameters(server_core *c, const struct update *u)
 {
     double scale = 1;
-    const float *gradient = u->first == NULL
-                                ? aggregate_taken_mean(&c->aggregate)
-                                : aggregate_gradient(&c->aggregate, c->slots[c->latest], &scale);
     uint64_t after = c->samples_used + u->samples;
+    c->rate = schedule_rate(&c->schedule, c->samples_used, after);
+    const float *gradient =
+        u->first == NULL ? aggregate_taken_mean(&c->aggregate)
+                         : aggregate_gradient(&c->aggregate, c->slots[c->latest], c->rate, &scale);
     unsigned next = slot_to_write(c, u);
     bool moved = u->direct && u->first->staleness > 0;
     struct optimizer_pass pass;
-    c->rate = schedule_rate(&c->schedule, c->samples_used, after);
     crew_keep_off(c->helpers, seats_in(c, SEAT_READING) * c->threads);
     optimizer_apply(c->optimizer, c->slots[c->latest], gradient, scale, c->rate,
                     moved ? c->slots[u->first->slot] : NULL, c->slots[next], &pass);
@@ -228,6 +249,7 @@ static bool update_parameters(server_core *c, const struct update *u)
     if (!pass.finite) {
         return false;
     }
+    aggregate_commit(&c->aggregate);
     c->latest = next;
     c->version++;
     c->slot_version[next] = c->version;
@@ -261,8 +283,9 @@ static void drop_stale(server_core *c, struct seat *seat, enum push_reason reaso
 static void apply_held(server_core *c)
 {
     uint64_t samples = c->samples_used;
-    struct update u = gather(c);
-    for (struct seat *seat = c->seats; seat < c->seats + c->workers; seat++) {
+    struct held held = find_held(c);
+    struct update u = gather(c, held);
+    for (struct seat *seat = held.from; seat < held.to; seat++) {
         bool looked_at_alone = seat->state == SEAT_HELD && !(u.direct && seat == u.first);
         if (looked_at_alone && !measure(c, seat)) {
             core_diverge(c, seat, PUSH_BAD_GRADIENT);
@@ -270,7 +293,7 @@ static void apply_held(server_core *c)
         }
     }
     /* Dropped ones are recorded first: their version is the one they met. */
-    for (struct seat *seat = c->seats; seat < c->seats + c->workers; seat++) {
+    for (struct seat *seat = held.from; seat < held.to; seat++) {
         if (seat->state == SEAT_HELD && seat->drop) {
             drop_stale(c, seat, PUSH_BY_DAMPING);
         }
@@ -279,7 +302,7 @@ static void apply_held(server_core *c)
         core_diverge(c, u.first, u.direct ? PUSH_BAD_GRADIENT : PUSH_BAD_UPDATE);
         return;
     }
-    for (struct seat *seat = c->seats; seat < c->seats + c->workers; seat++) {
+    for (struct seat *seat = held.from; seat < held.to; seat++) {
         if (seat->state == SEAT_HELD) {
             emit_record(c, record_of(seat), u.n == 1 ? PUSH_APPLIED : PUSH_AGGREGATED, PUSH_USED);
             core_stop_reading(c, seat, SEAT_READY);
@@ -347,8 +370,9 @@ static void take(server_core *c, struct seat *seat)
         drop_stale(c, seat, PUSH_BY_DAMPING);
     } else {
         REQUIRE(c->taken_count < c->taken_capacity);
+        struct correction_context context = context_of(c, seat);
         aggregate_take(&c->aggregate, seat->push.gradient, c->slots[c->latest],
-                       c->slots[seat->slot], seat->scale);
+                       c->slots[seat->slot], &context);
         c->taken[c->taken_count++] = record_of(seat);
         c->taken_samples += seat->push.samples;
         core_stop_reading(c, seat, SEAT_READY);

@@ -29,7 +29,7 @@ struct simulation {
     float **spare; /* gradient buffers that nobody uses */
     unsigned spare_count, buffers, ahead;
     double now;
-    uint64_t next_progress_ns, checkpoint_samples, next_checkpoint;
+    uint64_t opened_ns, next_progress_ns, checkpoint_samples, next_checkpoint;
     bool checkpoints;
     struct tally tally;
     status result; /* of what an action did */
@@ -100,6 +100,7 @@ status simulation_open(simulation **out, const struct simulation_options *o)
     *out = NULL;
     TRY(memory_new(&s, 1, sizeof *s, "a simulation"));
     s->o = *o;
+    s->opened_ns = clock_ns();
     s->count = worker_parameter_count(own);
     tally_open(&s->tally, o->settings, o->recorder);
     read_checkpoint_settings(s, epoch_samples);
@@ -276,6 +277,7 @@ done:
     return result;
 }
 
+/* On the host's clock: who waits wants to know how long. */
 static void show_progress(simulation *s)
 {
     uint64_t now = clock_ns();
@@ -286,7 +288,7 @@ static void show_progress(simulation *s)
     struct training_progress p = {.updates = server_core_version(s->core),
                                   .samples_used = server_core_samples_used(s->core),
                                   .total_samples = s->o.length.total_samples,
-                                  .seconds = s->now,
+                                  .seconds = (double)(now - s->opened_ns) * 1e-9,
                                   .loss = s->tally.smooth_loss,
                                   .test_accuracy = s->tally.test_accuracy,
                                   .mean_staleness = tally_mean_staleness(&s->tally)};

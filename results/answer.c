@@ -276,7 +276,7 @@ static void lay_out(const struct table *t, sqlite3_stmt *s, struct layout *layou
     }
 }
 
-/* Text in a line of a table stays on that line. */
+/* Text in a line of a table stays on that line, and does not steer the reader's terminal. */
 static void add_padded(struct text *line, const char *value, const struct layout *l, bool last)
 {
     int padding = l->width - width_of(value);
@@ -284,7 +284,7 @@ static void add_padded(struct text *line, const char *value, const struct layout
         text_add(line, "%*s", padding, "");
     }
     for (const char *c = value; *c != '\0'; c++) {
-        text_add_bytes(line, *c == '\n' || *c == '\t' || *c == '\r' ? " " : c, 1);
+        text_add_bytes(line, (unsigned char)*c < 0x20 || *c == 0x7f ? " " : c, 1);
     }
     if (!l->right && !last) {
         text_add(line, "%*s", padding, "");

@@ -87,6 +87,15 @@ done:
 /* ---- reading ------------------------------------------------------------------------------------
  */
 
+/* A column's name as the file has it, which may be anything, as one identifier. */
+static void add_name(struct text *sql, const char *name)
+{
+    char *quoted = sqlite3_mprintf("\"%w\"", name);
+    REQUIRE(quoted != NULL);
+    text_add(sql, "%s", quoted);
+    sqlite3_free(quoted);
+}
+
 /* "SELECT id, …, 'failed' AS status, … FROM main.run", as a temporary view in front of it. */
 static status lay_over_run(sqlite3 *db, int64_t version, const struct gone_runs *gone)
 {
@@ -113,7 +122,7 @@ static status lay_over_run(sqlite3 *db, int64_t version, const struct gone_runs 
         } else if (strcmp(name, "config_hash") == 0 && version == 1) {
             text_add(&sql, HASH " AS config_hash");
         } else {
-            text_add(&sql, "%s", name);
+            add_name(&sql, name);
         }
     }
     TRY(database_check(db, code, "read the file"));

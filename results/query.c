@@ -161,7 +161,8 @@ status query_find_run(const char *path, const struct run_key *key, struct found_
     TRY(database_check(db, code, "look up a run"));
     if (code == SQLITE_ROW) {
         out->id = sqlite3_column_int64(s, 0);
-        snprintf(out->status, sizeof out->status, "%s", (const char *)sqlite3_column_text(s, 1));
+        const char *its = (const char *)sqlite3_column_text(s, 1);
+        snprintf(out->status, sizeof out->status, "%s", its != NULL ? its : "");
         *found = true;
     }
 done:

@@ -93,6 +93,19 @@ static void read_push(sqlite3_stmt *s, struct recorded_push *out)
     };
 }
 
+static bool is_outcome(enum push_outcome outcome)
+{
+    switch (outcome) {
+    case PUSH_APPLIED:
+    case PUSH_AGGREGATED:
+    case PUSH_DROPPED_STALE:
+    case PUSH_DROPPED_LATE:
+    case PUSH_NOT_FINITE:
+        return true;
+    }
+    return false;
+}
+
 static status count_pushes(sqlite3 *db, int64_t run_id, size_t *count)
 {
     status result = OK;
@@ -126,7 +139,16 @@ static status read_pushes(struct recorded_run *r, sqlite3 *db)
         "WHERE run_id = ?1 ORDER BY number"));
     sqlite3_bind_int64(s, 1, r->id);
     while ((code = sqlite3_step(s)) == SQLITE_ROW && r->push_count < room) {
-        read_push(s, &r->pushes[r->push_count++]);
+        struct recorded_push *push = &r->pushes[r->push_count++];
+        read_push(s, push);
+        if (!is_outcome(push->record.outcome) || push->record.worker >= r->workers) {
+            FAIL(
+                ERROR_RESULTS,
+                "%s: gradient %llu of run %lld is of worker %u of %u, with outcome %d: the file is "
+                "damaged",
+                sqlite3_db_filename(db, "main"), (unsigned long long)push->number, (long long)r->id,
+                push->record.worker, r->workers, (int)push->record.outcome);
+        }
     }
     TRY(database_check(db, code, "read the run's gradients"));
 done:

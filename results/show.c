@@ -3,6 +3,7 @@
 #include "results/question.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { BAR_WIDTH = 40, HISTOGRAM_LINES = 24, CURVE_LINES = 25, EVENTS_SHOWN = 50 };
@@ -290,11 +291,26 @@ static status show_events(sqlite3 *db, int64_t id, FILE *out)
     return show_rows(db, sql, id, EVENTS_SHOWN, title_events, print_event, out);
 }
 
-status show_run(const char *path, const char *run, FILE *out)
+/* Text of a file from elsewhere must not steer the reader's terminal. */
+static void write_page(char *page, size_t length, FILE *out)
+{
+    for (char *c = page; c < page + length; c++) {
+        if (((unsigned char)*c < 0x20 && *c != '\n') || *c == 0x7f) {
+            *c = ' ';
+        }
+    }
+    fwrite(page, 1, length, out);
+}
+
+status show_run(const char *path, const char *run, FILE *to)
 {
     status result = OK;
     sqlite3 *db = NULL;
     int64_t id;
+    char *page = NULL;
+    size_t length = 0;
+    FILE *out = open_memstream(&page, &length);
+    REQUIRE(out != NULL);
     TRY(database_open_reader(&db, path));
     TRY(question_run_id(db, run, &id));
     /* One transaction: all parts of the page show the same moment of a run that goes on. */
@@ -312,5 +328,10 @@ done:
         database_rollback(db);
     }
     database_close(&db);
+    REQUIRE(fclose(out) == 0); /* it was memory */
+    if (result == OK) {
+        write_page(page, length, to);
+    }
+    free(page);
     return result;
 }

@@ -38,9 +38,9 @@ static void a_single_gradient_is_passed_on_as_it_is(void **state)
     fill(&a, false);
     assert_null(a.mean);
     aggregate_clear(&a);
-    aggregate_add(&a, gradients[2], then[2], 0.25);
+    aggregate_add(&a, gradients[2], then[2], &(struct correction_context){.scale = 0.25});
     assert_true(aggregate_is_direct(&a));
-    assert_ptr_equal(aggregate_gradient(&a, now, &scale), gradients[2]);
+    assert_ptr_equal(aggregate_gradient(&a, now, 0.1, &scale), gradients[2]);
     assert_true(scale == 0.25);
     aggregate_close(&a);
 }
@@ -56,10 +56,10 @@ static void equal_scales_are_left_to_the_optimizer(void **state)
     aggregate_clear(&a);
     for (unsigned i = 0; i < N; i++) {
         list[i] = gradients[i];
-        aggregate_add(&a, gradients[i], then[i], 0.3);
+        aggregate_add(&a, gradients[i], then[i], &(struct correction_context){.scale = 0.3});
     }
     reduce_mean_ordered(list, N, COUNT, expected);
-    assert_memory_equal(aggregate_gradient(&a, now, &scale), expected, sizeof expected);
+    assert_memory_equal(aggregate_gradient(&a, now, 0.1, &scale), expected, sizeof expected);
     assert_true(scale == 0.3);
     aggregate_close(&a);
 }
@@ -73,9 +73,9 @@ static void different_scales_weigh_each_gradient(void **state)
     fill(&a, true);
     aggregate_clear(&a);
     for (unsigned i = 0; i < N; i++) {
-        aggregate_add(&a, gradients[i], then[i], scales[i]);
+        aggregate_add(&a, gradients[i], then[i], &(struct correction_context){.scale = scales[i]});
     }
-    const float *g = aggregate_gradient(&a, now, &scale);
+    const float *g = aggregate_gradient(&a, now, 0.1, &scale);
     assert_true(scale == 1);
     for (size_t k = 0; k < COUNT; k++) {
         float sum = 1.0f * gradients[0][k];
@@ -88,11 +88,11 @@ static void different_scales_weigh_each_gradient(void **state)
 }
 
 /* gradient + strength × (now − read_at): whatever a correction may look at. */
-static void push_back(const double *parameters, size_t count, const float *gradient,
-                      const float *at, const float *read_at, float *out)
+static void push_back(const struct correction_call *call, size_t count,
+                      const struct correction_vectors *v)
 {
     for (size_t i = 0; i < count; i++) {
-        out[i] = gradient[i] + (float)parameters[0] * (at[i] - read_at[i]);
+        v->out[i] = v->gradient[i] + (float)call->parameters[0] * (v->now[i] - v->read_at[i]);
     }
 }
 static const struct correction_rule pushing = {.about = {"pushing", "", NULL, NULL},
@@ -108,10 +108,10 @@ static void a_correction_sees_each_gradient_with_what_it_was_computed_at(void **
         a.correction = (struct correction){.rule = &pushing, .parameters = {0.5}};
         aggregate_clear(&a);
         for (unsigned i = 0; i < n; i++) {
-            aggregate_add(&a, gradients[i], then[i], 0.2);
+            aggregate_add(&a, gradients[i], then[i], &(struct correction_context){.scale = 0.2});
         }
         assert_false(aggregate_is_direct(&a));
-        const float *g = aggregate_gradient(&a, now, &scale);
+        const float *g = aggregate_gradient(&a, now, 0.1, &scale);
         assert_true(scale == 0.2);
         for (size_t k = 0; k < COUNT; k++) {
             double sum = 0;

@@ -6,6 +6,7 @@
 #include <cmocka.h>
 
 #include <string.h>
+#include <unistd.h>
 
 #include "worker/registry.h"
 
@@ -73,6 +74,22 @@ static void json_text_is_escaped(void **state)
     text_add_json(&t, NULL);
     assert_non_null(strstr(t.at, "null"));
     text_free(&t);
+}
+
+static void a_line_of_the_log_holds_no_control_characters(void **state)
+{
+    (void)state;
+    char line[128] = "";
+    int ends[2], kept = dup(STDERR_FILENO);
+    assert_int_equal(pipe(ends), 0);
+    assert_true(dup2(ends[1], STDERR_FILENO) >= 0);
+    log_error("a name of \033[2J\x07\x7f a file, Grüße\tand\nmore");
+    assert_true(dup2(kept, STDERR_FILENO) >= 0);
+    close(ends[1]);
+    close(kept);
+    assert_true(read(ends[0], line, sizeof line - 1) > 0);
+    close(ends[0]);
+    assert_string_equal(line, "gradlag: error: a name of ?[2J?? a file, Grüße\tand\nmore\n");
 }
 
 static void distance_counts_edits(void **state)
@@ -156,6 +173,7 @@ static void a_bad_setting_says_what_is_allowed_and_changes_nothing(void **state)
     expect_refused(o, "lr", "-1", "0 to 100");
     expect_refused(o, "mode", "asinc", "async|sync");
     expect_refused(o, "mode", "asy", "async|sync");
+    expect_refused(o, "mode", "async|sync", "is not one of async|sync");
     expect_refused(o, "verbose", "yes", "neither true nor false");
     expect_refused(o, "wrokers", "2", "Did you mean 'workers'");
     expect_refused(o, "rule", "polinomial", "Did you mean 'polynomial'");
@@ -179,6 +197,7 @@ int main(void)
         cmocka_unit_test(an_error_may_quote_the_one_before),
         cmocka_unit_test(sha256_gives_the_published_answers),
         cmocka_unit_test(json_text_is_escaped),
+        cmocka_unit_test(a_line_of_the_log_holds_no_control_characters),
         cmocka_unit_test(distance_counts_edits),
         cmocka_unit_test_setup_teardown(a_default_holds_until_it_is_set, open_options,
                                         close_options),

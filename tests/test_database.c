@@ -2,6 +2,7 @@
 #include "tests/results_rig.h"
 
 #include "results/query.h"
+#include "results/recorded.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -500,6 +501,55 @@ static void a_file_of_version_2_is_brought_up_to_date_by_the_first_writer(void *
     assert_reads_as_version_3();
 }
 
+/* ---- files from elsewhere -----------------------------------------------------------------------
+ */
+
+static void a_columns_name_is_never_run_as_sql(void **state)
+{
+    (void)state;
+    char sql[512], evil[128];
+    struct stat about;
+    snprintf(evil, sizeof evil, "%s/evil.db", rig_folder);
+    write_file_of("tests/results-version-1.sql");
+    snprintf(
+        sql, sizeof sql,
+        "ALTER TABLE run ADD COLUMN \"id FROM main.run; ATTACH '%s' AS e; CREATE TABLE e.t (a);"
+        " SELECT id\" TEXT",
+        evil);
+    change(sql);
+    assert_string_equal(rig_ask("SELECT count(*) FROM run"), "2");
+    assert_int_not_equal(stat(evil, &about), 0);
+}
+
+static void a_gradient_with_an_outcome_that_does_not_exist_is_refused(void **state)
+{
+    (void)state;
+    static const char *const changes[] = {
+        "UPDATE push SET worker = 1000",
+        "ALTER TABLE push RENAME TO held; CREATE VIEW push AS SELECT run_id, number, "
+        "update_version,"
+        " 0 AS worker, sequence, read_version, staleness, 77 AS outcome_code, scale, gap,"
+        " gradient_norm, loss, pull_us, compute_us, queue_us, apply_us, at_seconds, not_a_number"
+        " FROM held"};
+    struct recorded_run run;
+    recorder *r = NULL;
+    for (size_t i = 0; i < COUNT_OF(changes); i++) {
+        int64_t id;
+        char name[24];
+        r = rig_begin(&rig_run, &id);
+        struct push_record push = rig_push(0);
+        recorder_push(r, &push);
+        rig_finish(r, &rig_outcome);
+        snprintf(name, sizeof name, "%lld", (long long)id);
+        assert_int_equal(recorded_run_read(&run, rig_path, name), OK);
+        assert_int_equal(run.push_count, 1);
+        recorded_run_free(&run);
+        change(changes[i]);
+        assert_int_equal(recorded_run_read(&run, rig_path, name), ERROR_RESULTS);
+        rig_assert_error_says("the file is damaged");
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -523,6 +573,8 @@ int main(void)
         RIG_TEST(a_file_of_version_1_is_brought_up_to_date_by_the_first_writer),
         RIG_TEST(a_file_of_version_2_reads_as_the_present_one_and_is_not_changed),
         RIG_TEST(a_file_of_version_2_is_brought_up_to_date_by_the_first_writer),
+        RIG_TEST(a_columns_name_is_never_run_as_sql),
+        RIG_TEST(a_gradient_with_an_outcome_that_does_not_exist_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

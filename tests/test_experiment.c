@@ -178,6 +178,20 @@ static void mistakes_name_their_line(void **state)
     expect_refused("    value:", "    sql: SELECT 1\n    value:", "either a value or sql");
 }
 
+static void aliases_that_multiply_are_refused_before_they_fill_the_memory(void **state)
+{
+    (void)state;
+    struct experiment e;
+    assert_int_equal(open_text(&e, "a: &a [x, x, x, x, x, x, x, x, x]\n"
+                                   "b: &b [*a, *a, *a, *a, *a, *a, *a, *a, *a]\n"
+                                   "c: &c [*b, *b, *b, *b, *b, *b, *b, *b, *b]\n"
+                                   "d: &d [*c, *c, *c, *c, *c, *c, *c, *c, *c]\n"
+                                   "e: &e [*d, *d, *d, *d, *d, *d, *d, *d, *d]\n"
+                                   "f: [*e, *e, *e, *e, *e, *e, *e, *e, *e]\n"),
+                     ERROR_USAGE);
+    assert_non_null(strstr(error_message(), "counting what aliases repeat"));
+}
+
 static void an_unknown_name_lists_what_is_compiled_in(void **state)
 {
     (void)state;
@@ -291,6 +305,7 @@ int main(void)
         cmocka_unit_test(settings_of_all_arms_fall_away_where_they_are_idle_and_an_arms_own_do_not),
         cmocka_unit_test(settings_are_laid_over_each_other_from_the_general_to_the_special),
         cmocka_unit_test(mistakes_name_their_line),
+        cmocka_unit_test(aliases_that_multiply_are_refused_before_they_fill_the_memory),
         cmocka_unit_test(an_unknown_name_lists_what_is_compiled_in),
         cmocka_unit_test(every_experiment_that_is_compiled_in_is_sound),
         cmocka_unit_test(expressions_are_computed_in_the_usual_order),

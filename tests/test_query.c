@@ -235,6 +235,21 @@ static void a_diverged_run_shows_its_error_nan_and_events(void **state)
     assert_contains(answer, "       NaN          -       NaN   0.1000  ####\n");
     assert_contains(answer, "1.25 s  error    not_finite, worker 1: its loss\n");
 }
+
+static void what_a_file_says_does_not_steer_the_terminal(void **state)
+{
+    (void)state;
+    int64_t id;
+    recorder *r = rig_begin(&rig_run, &id);
+    struct run_outcome outcome = {.status = "failed", .error = "clear \033[2J\a\nit"};
+    rig_finish(r, &outcome);
+    show("last");
+    assert_contains(answer, "error          clear  [2J \nit\n");
+    assert_int_equal(ask("SELECT error FROM run ORDER BY id DESC LIMIT 1", QUERY_TABLE, NULL, 0),
+                     OK);
+    assert_contains(answer, "clear  [2J  it\n");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -251,6 +266,7 @@ int main(void)
         SAMPLE_TEST(a_run_is_named_by_id_by_uuid_or_as_the_last),
         SAMPLE_TEST(a_run_is_shown_with_all_its_parts),
         RIG_TEST(a_diverged_run_shows_its_error_nan_and_events),
+        RIG_TEST(what_a_file_says_does_not_steer_the_terminal),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

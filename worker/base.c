@@ -136,6 +136,13 @@ void log_write(enum log_level level, const char *format, ...)
     if (end > sizeof line - 2) {
         end = sizeof line - 2;
     }
+    /* Names from files and peers must not steer the reader's terminal. */
+    for (size_t i = 0; i < end; i++) {
+        if (((unsigned char)line[i] < 0x20 && line[i] != '\n' && line[i] != '\t') ||
+            line[i] == 0x7f) {
+            line[i] = '?';
+        }
+    }
     line[end++] = '\n';
     ssize_t written = write(STDERR_FILENO, line, end);
     (void)written; /* there is nowhere left to complain */

@@ -70,7 +70,8 @@ enum log_level { LOG_ERROR, LOG_WARNING, LOG_INFO, LOG_DEBUG };
 void log_set_level(enum log_level level);
 /* A name put before each line, e.g. "worker 3"; copied. */
 void log_set_name(const char *name);
-/* Writes one whole line (added newline) with one write(2), so that processes do not interleave. */
+/* Writes one whole line (added newline) with one write(2), so that processes do not interleave.
+ * Control characters come out as '?'. */
 void log_write(enum log_level level, const char *format, ...) PRINTF_LIKE(2, 3);
 #define log_error(...)   log_write(LOG_ERROR, __VA_ARGS__)
 #define log_warning(...) log_write(LOG_WARNING, __VA_ARGS__)

@@ -172,6 +172,11 @@ void optimizer_apply(optimizer *p, const float *in, const float *gradient, doubl
     }
 }
 
+void optimizer_set_momentum(optimizer *p, double momentum)
+{
+    p->momentum = (float)momentum;
+}
+
 void optimizer_share(optimizer *p, crew *helpers)
 {
     p->crew = helpers;

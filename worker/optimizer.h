@@ -65,6 +65,8 @@ extern const struct registry optimizer_registry;
 /* Reads keys optimizer, momentum, weight_decay. State starts at zero. */
 status optimizer_open(optimizer **out, const options *o, size_t count) MUST_CHECK;
 void optimizer_close(optimizer **p);
+/* In place of key momentum. May be negative. */
+void optimizer_set_momentum(optimizer *p, double momentum);
 /* Large updates are shared with these helpers; NULL: with nobody. The crew is borrowed. What comes
  * out does not depend on it. */
 void optimizer_share(optimizer *p, crew *helpers);

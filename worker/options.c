@@ -50,7 +50,10 @@ static struct entry *find(const options *o, const char *key)
 
 static bool name_in_list(const char *names, const char *name)
 {
-    size_t length = strlen(name);
+    size_t length = strcspn(name, "|");
+    if (name[length] != '\0') {
+        return false;
+    }
     for (const char *at = names; at != NULL; at = strchr(at, '|')) {
         at += *at == '|';
         if (strncmp(at, name, length) == 0 && (at[length] == '|' || at[length] == '\0')) {

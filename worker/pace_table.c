@@ -7,9 +7,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+static bool is_time(double us)
+{
+    return us >= 0 && us < 1e15; /* false for NaN */
+}
+
 status pace_table_add(struct pace_table *t, uint64_t worker, uint64_t step, double us)
 {
     status result = OK;
+    if (!is_time(us)) {
+        FAIL(ERROR_DATA, "step %llu of worker %llu would take %g µs: not a time",
+             (unsigned long long)step, (unsigned long long)worker, us);
+    }
     if (t->count == t->capacity) {
         size_t capacity = t->capacity == 0 ? 1024 : 2 * t->capacity;
         struct pace_row *rows = NULL;
@@ -138,7 +147,7 @@ static bool read_time(const char *text, double *out)
 {
     char *end = NULL;
     *out = strtod(text, &end);
-    return end != text && *end == '\0' && isfinite(*out) && *out >= 0 && *out < 1e15;
+    return end != text && *end == '\0' && is_time(*out);
 }
 
 static status read_row(struct pace_table *t, char *line, const struct columns *c, const char *path,

@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
+#include <time.h>
 
 struct helper {
     worker_pool *pool;
@@ -22,10 +23,19 @@ struct worker_pool {
     pthread_cond_t work, done;
     struct pool_job *first, *last; /* under `lock`, as the states of jobs */
     bool stop;
+    uint64_t processor_ns; /* of all gradients; under `lock` */
 };
+
+static uint64_t thread_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
 
 static void compute(worker_pool *p, worker *w, struct pool_job *job)
 {
+    uint64_t began = thread_ns();
     job->code = OK;
     worker_shard **shard = &p->shards[job->worker];
     if (*shard == NULL) {
@@ -38,6 +48,7 @@ static void compute(worker_pool *p, worker *w, struct pool_job *job)
     if (job->code != OK) {
         snprintf(job->message, sizeof job->message, "%s", error_message());
     }
+    job->processor_ns = thread_ns() - began;
 }
 
 static struct pool_job *take_first(worker_pool *p)
@@ -47,6 +58,12 @@ static struct pool_job *take_first(worker_pool *p)
     p->last = p->first == NULL ? NULL : p->last;
     job->state = POOL_RUNNING;
     return job;
+}
+
+static void finished(worker_pool *p, struct pool_job *job)
+{
+    job->state = POOL_DONE;
+    p->processor_ns += job->processor_ns;
 }
 
 static void *help(void *argument)
@@ -65,7 +82,7 @@ static void *help(void *argument)
         pthread_mutex_unlock(&p->lock);
         compute(p, h->worker, job);
         pthread_mutex_lock(&p->lock);
-        job->state = POOL_DONE;
+        finished(p, job);
         pthread_cond_signal(&p->done);
     }
     pthread_mutex_unlock(&p->lock);
@@ -153,6 +170,14 @@ unsigned worker_pool_threads(const worker_pool *p)
     return p->threads;
 }
 
+double worker_pool_computing_s(worker_pool *p)
+{
+    pthread_mutex_lock(&p->lock);
+    double seconds = (double)p->processor_ns * 1e-9;
+    pthread_mutex_unlock(&p->lock);
+    return seconds;
+}
+
 worker *worker_pool_own(worker_pool *p)
 {
     return p->own;
@@ -207,7 +232,7 @@ static bool await(worker_pool *p, struct pool_job *job, bool help_meanwhile)
             pthread_mutex_unlock(&p->lock);
             compute(p, p->own, other);
             pthread_mutex_lock(&p->lock);
-            other->state = POOL_DONE;
+            finished(p, other);
         } else {
             pthread_cond_wait(&p->done, &p->lock);
         }
@@ -223,6 +248,9 @@ status worker_pool_finish(worker_pool *p, struct pool_job *job)
     REQUIRE(job->worker < p->workers);
     if (!await(p, job, true)) {
         compute(p, p->own, job);
+        pthread_mutex_lock(&p->lock);
+        p->processor_ns += job->processor_ns;
+        pthread_mutex_unlock(&p->lock);
     }
     if (job->code != OK) {
         return error_set(job->code, __FILE__, __LINE__, "worker %u: %s", job->worker, job->message);

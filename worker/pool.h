@@ -26,6 +26,7 @@ struct pool_job { /* zero-initialise; one per worker at most at a time */
     enum pool_job_state state; /* read it through pool_job_is_idle() */
     struct step_stats stats;
     status code;
+    uint64_t processor_ns; /* that it took */
     char message[256];
     struct pool_job *next;
 };
@@ -39,6 +40,9 @@ void worker_pool_close(worker_pool **p); /* NULL-safe; jobs that wait are forgot
 unsigned worker_pool_threads(const worker_pool *p);
 /* The calling thread's own worker: for parameters and evaluations. */
 worker *worker_pool_own(worker_pool *p);
+
+/* Processor time that went into gradients so far, in seconds; while no job is under way. */
+double worker_pool_computing_s(worker_pool *p);
 
 /* Has another thread compute it soon, in the order of submission; does nothing where the calling
  * thread is the only one. The job must be idle. */

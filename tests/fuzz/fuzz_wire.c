@@ -1,0 +1,25 @@
+/* A frame of a peer. What decodes must encode to what it was, texts aside: they are cleaned. */
+#include "ps/wire.h"
+#include "tests/fuzz/fuzz.h"
+
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct wire_message m, again;
+    uint8_t bytes[WIRE_MAX_BYTES];
+    if (wire_decode(&m, data, size) != OK) {
+        return 0;
+    }
+    size_t length = wire_encode(&m, bytes);
+    REQUIRE(length == size);
+    REQUIRE(wire_decode(&again, bytes, length) == OK);
+    bool text = m.type == WIRE_END || m.type == WIRE_GOODBYE || m.type == WIRE_REFUSED;
+    if (text) {
+        REQUIRE(strlen(m.text.text) < WIRE_TEXT_BYTES);
+        REQUIRE(strcmp(m.text.text, again.text.text) == 0);
+    } else {
+        REQUIRE(memcmp(bytes, data, size) == 0);
+    }
+    return 0;
+}

@@ -1,0 +1,1 @@
+ALTER TABLE run ADD COLUMN "x, 1 FROM main.run; SELECT ";

@@ -1,0 +1,1 @@
+INSERT INTO run (uuid, mode, engine, workers, model, dataset, device, batch, optimizer, seed, status, started_at) VALUES ('x','async','real',4,'m','d','cpu',32,'sgd',1,'finished','t');INSERT INTO push (run_id,number,update_version,worker,sequence,read_version,staleness,outcome_code,scale) VALUES(1,1,1,0,1,0,0,0,1.0);

@@ -1,0 +1,343 @@
+/*
+ * Corrections against values worked out by hand from the equations of their papers (the arithmetic
+ * stands beside each), what every one of them must keep to, and trainings of one worker. Whole
+ * trainings are held against a second implementation of them: tests/test_rules_training.c.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "ps/aggregate.h"
+#include "ps/correction.h"
+#include "tests/core_bench.h"
+
+static void open_correction(struct correction *out, unsigned workers, unsigned together,
+                            size_t count, const char *const *assignments)
+{
+    options *o = NULL;
+    if (core_rig_settings(&o, assignments) != OK || correction_open(out, o) != OK ||
+        correction_remember(out, workers, together, count) != OK) {
+        fail_msg("%s", error_message());
+    }
+    options_close(&o);
+}
+
+/* ---- one parameter, by hand ---- */
+
+static float corrected(struct correction *c, struct correction_context context, float gradient,
+                       float now, float read_at)
+{
+    float scratch = NAN;
+    struct correction_call call;
+    correction_begin(c, &context, &gradient, &now, &read_at, &call);
+    float out = *correction_block(c, &call, 0, 1, &scratch);
+    correction_commit(c);
+    return out;
+}
+
+static void expect_close(double observed, double expected)
+{
+    if (fabs(observed - expected) > 2e-6 * fmax(1, fabs(expected))) {
+        fail_msg("%.9g, expected %.9g", observed, expected);
+    }
+}
+
+static void dc_asgd_c_adds_lambda_times_the_squared_gradient_times_the_way(void **state)
+{
+    (void)state;
+    struct correction c;
+    open_correction(&c, 1, 1, 1, RIG("correction=dc-asgd-c", "correction.lambda=0.5"));
+    const struct correction_context any = {.scale = 1};
+    /* 2 + 0.5 · 2² · (1.5 − 1) = 3;   −2 + 0.5 · 2² · (1 − 2) = −4 */
+    assert_true(corrected(&c, any, 2, 1.5f, 1) == 3);
+    assert_true(corrected(&c, any, -2, 1, 2) == -4);
+    assert_true(corrected(&c, any, 2, 1, 1) == 2);
+    correction_close(&c);
+    open_correction(&c, 1, 1, 1, RIG("correction=dc-asgd-c"));
+    /* 10 + 0.04 · 100 · 1 = 14 */
+    expect_close(corrected(&c, any, 10, 1, 0), 14);
+    correction_close(&c);
+}
+
+static void dc_asgd_a_divides_lambda_by_the_root_of_the_mean_square(void **state)
+{
+    (void)state;
+    struct correction c;
+    open_correction(&c, 1, 1, 1,
+                    RIG("correction=dc-asgd-a", "correction.lambda=2", "correction.memory=0.5"));
+    const struct correction_context any = {.scale = 1};
+    /* M = ½ · 0 + ½ · 16 = 8, nothing has moved: 4 */
+    assert_true(corrected(&c, any, 4, 1, 1) == 4);
+    /* M = ½ · 8 + ½ · 16 = 12;  4 + 2/√12 · 16 · 0.25 = 4 + 8/√12 = 4 + 2.3094011 */
+    expect_close(corrected(&c, any, 4, 1.25f, 1), 6.3094011);
+    /* M = ½ · 12 + ½ · 4 = 8;   2 + 2/√8 · 4 · (−0.5) = 2 − 4/√8 = 2 − 1.4142136 */
+    expect_close(corrected(&c, any, 2, 0.5f, 1), 0.5857864);
+    correction_close(&c);
+}
+
+static void gap_aware_divides_by_1_plus_the_way_in_mean_steps(void **state)
+{
+    (void)state;
+    struct correction c;
+    open_correction(&c, 1, 1, 1, RIG("correction=gap-aware", "correction.memory=0.5"));
+    struct correction_context at = {.scale = 1};
+    /* Version 0, θ = 1: no step yet, nothing has moved. */
+    assert_true(corrected(&c, at, 3, 1, 1) == 3);
+    /* Version 1, θ = 0.6: C = ½ · 0.4 = 0.2, over 1 − ½: 0.4.  G = 1 + |0.6 − 1| / 0.4 = 2 */
+    at.version = 1;
+    expect_close(corrected(&c, at, 3, 0.6f, 1), 1.5);
+    /* The same version again: no step lies between.  G = 2 still */
+    expect_close(corrected(&c, at, 5, 0.6f, 1), 2.5);
+    /* Version 2, θ = 0.8: C = ½ · 0.2 + ½ · 0.2 = 0.2, over 1 − ¼: 0.2666667.
+     * Read at version 0: G = 1 + 0.2 / 0.2666667 = 1.75; at version 1 the same way the other side.
+     */
+    at.version = 2;
+    expect_close(corrected(&c, at, 3.5f, 0.8f, 1), 2);
+    expect_close(corrected(&c, at, -3.5f, 0.8f, 0.6f), -2);
+    assert_true(corrected(&c, at, 7, 0.8f, 0.8f) == 7);
+    correction_close(&c);
+}
+
+static void dana_slim_keeps_a_velocity_for_each_worker(void **state)
+{
+    (void)state;
+    struct correction c;
+    open_correction(&c, 2, 1, 1,
+                    RIG("optimizer=sgd", "correction=dana-slim", "correction.momentum=0.5"));
+    struct correction_context w0 = {.worker = 0, .scale = 1}, w1 = {.worker = 1, .scale = 1};
+    /* v₀ = 4, u = 4 + ½ · 4 = 6;   v₁ = 2, u = 2 + ½ · 2 = 3 */
+    assert_true(corrected(&c, w0, 4, 0, 0) == 6);
+    assert_true(corrected(&c, w1, 2, 0, 0) == 3);
+    /* v₀ = ½ · 4 − 2 = 0, u = −2 */
+    assert_true(corrected(&c, w0, -2, 0, 0) == -2);
+    /* Damped to a quarter: v₁ = ½ · 2 + ¼ · 8 = 3, u = ¼ · 8 + ½ · 3 = 3.5 */
+    w1.scale = 0.25;
+    assert_true(corrected(&c, w1, 8, 0, 0) == 3.5f);
+    correction_close(&c);
+}
+
+static void dana_zero_looks_ahead_of_all_velocities(void **state)
+{
+    (void)state;
+    struct correction c;
+    open_correction(&c, 2, 1, 1,
+                    RIG("optimizer=sgd", "correction=dana-zero", "correction.momentum=0.5"));
+    struct correction_context w0 = {.worker = 0, .scale = 1, .lr = 0.1};
+    struct correction_context w1 = {.worker = 1, .scale = 1, .lr = 0.05};
+    /* θ = 1 = θ̂.  v₀ = 4, θ = 1 − 0.1 · 4 = 0.6, θ̂ = 0.6 − 0.1 · ½ · 4 = 0.4:
+     * u = (1 − 0.4) / 0.1 = 6 */
+    expect_close(corrected(&c, w0, 4, 1, 1), 6);
+    /* η = 0.05.  v₁ = 2, θ = 0.6 − 0.05 · 2 = 0.5, θ̂ = 0.5 − 0.05 · ½ · (4 + 2) = 0.35:
+     * u = (0.4 − 0.35) / 0.05 = 1 */
+    expect_close(corrected(&c, w1, 2, 0.4f, 1), 1);
+    /* v₀ = ½ · 4 − 2 = 0, θ = 0.5, θ̂ = 0.5 − 0.05 · ½ · (0 + 2) = 0.45:
+     * u = (0.35 − 0.45) / 0.05 = −2 */
+    w0.lr = 0.05;
+    expect_close(corrected(&c, w0, -2, 0.35f, 0.4f), -2);
+    w0.lr = 0;
+    assert_true(corrected(&c, w0, 9, 0.45f, 0.35f) == 0); /* at no rate nothing moves */
+    correction_close(&c);
+}
+
+static double momentum_with(unsigned workers, const char *const *assignments)
+{
+    options *o = NULL;
+    struct correction c;
+    assert_int_equal(core_rig_settings(&o, assignments), OK);
+    assert_int_equal(correction_open(&c, o), OK);
+    double momentum = correction_momentum(&c, workers, o);
+    options_close(&o);
+    return momentum;
+}
+
+static void implicit_momentum_is_taken_off_the_one_that_is_set(void **state)
+{
+    (void)state;
+    /* 0.9 − (1 − 1/W): W = 1: 0.9, W = 4: 0.15, W = 16: −0.0375 */
+    assert_true(momentum_with(1, RIG("correction=implicit-momentum")) == 0.9);
+    expect_close(momentum_with(4, RIG("correction=implicit-momentum")), 0.15);
+    expect_close(momentum_with(16, RIG("correction=implicit-momentum")), -0.0375);
+    assert_true(momentum_with(16, RIG("correction=implicit-momentum", "correction.least=0")) == 0);
+    assert_true(momentum_with(16, RIG("correction=dc-asgd-c")) == 0.9);
+}
+
+static void a_momentum_that_would_be_there_twice_or_not_at_all_is_refused(void **state)
+{
+    (void)state;
+    static const char *const wrong[][2] = {{"correction=dana-slim", "optimizer=momentum"},
+                                           {"correction=dana-zero", "optimizer=nesterov"},
+                                           {"correction=implicit-momentum", "optimizer=sgd"}};
+    for (size_t i = 0; i < COUNT_OF(wrong); i++) {
+        options *o = NULL;
+        assert_int_equal(core_rig_settings(&o, RIG(wrong[i][0], wrong[i][1])), OK);
+        assert_int_equal(correction_check(o), ERROR_USAGE);
+        assert_non_null(strstr(error_message(), "optimizer="));
+        options_close(&o);
+    }
+}
+
+/* ---- what every correction keeps to ---- */
+
+enum { COUNT = 1031, WORKERS = 3, ROUNDS = 9 };
+
+struct passage { /* what a rule made of some gradients in a row */
+    float out[ROUNDS][COUNT];
+};
+
+static const char *optimizer_for(const struct correction_rule *rule)
+{
+    return rule->momentum_of_its_own ? "optimizer=sgd" : "optimizer=momentum";
+}
+
+static const struct correction_rule *rule_at(size_t i)
+{
+    return (const struct correction_rule *)correction_registry.entries[i];
+}
+
+static void open_nth(struct correction *c, size_t i)
+{
+    char chosen[64];
+    snprintf(chosen, sizeof chosen, "correction=%s", rule_at(i)->about.name);
+    open_correction(c, WORKERS, WORKERS, COUNT, RIG(chosen, optimizer_for(rule_at(i))));
+}
+
+/* Gradients of all workers in turn, at parameters that wander. After round `spoilt` one that is not
+ * finite comes and is discarded; `together` are committed at a time. */
+static void pass(size_t rule, size_t block, unsigned together, unsigned spoilt,
+                 struct passage *into)
+{
+    static float gradient[COUNT], now[COUNT], read_at[COUNT], scratch[COUNT];
+    struct correction c;
+    struct correction_call call;
+    open_nth(&c, rule);
+    for (unsigned r = 0; r < ROUNDS; r++) {
+        struct correction_context context = {r % WORKERS, r % 4, r / together, 1.0 / (1 + r % 4),
+                                             0.1 + 0.01 * (r / together)};
+        core_rig_fill(gradient, COUNT, 50 + r);
+        core_rig_fill(now, COUNT, 10 + r / together);
+        core_rig_fill(read_at, COUNT, r / together == 0 ? 10 : 9 + r / together);
+        correction_begin(&c, &context, gradient, now, read_at, &call);
+        for (size_t at = 0; at < COUNT; at += block) {
+            size_t count = COUNT - at < block ? COUNT - at : block;
+            memcpy(into->out[r] + at, correction_block(&c, &call, at, count, scratch),
+                   count * sizeof(float));
+        }
+        if (r % together == together - 1) {
+            correction_commit(&c);
+            if (r == spoilt) {
+                context.version++;
+                gradient[7] = NAN;
+                correction_begin(&c, &context, gradient, read_at, now, &call);
+                (void)correction_block(&c, &call, 0, COUNT, scratch);
+                correction_discard(&c);
+            }
+        }
+    }
+    correction_close(&c);
+}
+
+static void every_correction_gives_the_same_for_any_block_boundary(void **state)
+{
+    (void)state;
+    static struct passage whole, parts;
+    for (size_t i = 0; i < correction_registry.count; i++) {
+        for (unsigned together = 1; together <= WORKERS; together += 2) {
+            pass(i, COUNT, together, UINT32_MAX, &whole);
+            pass(i, 113, together, UINT32_MAX, &parts);
+            assert_memory_equal(&whole, &parts, sizeof whole);
+            for (size_t k = 0; k < (size_t)ROUNDS * COUNT; k++) {
+                assert_true(isfinite(whole.out[k / COUNT][k % COUNT]));
+            }
+        }
+    }
+}
+
+static void a_gradient_that_is_discarded_leaves_no_trace(void **state)
+{
+    (void)state;
+    static struct passage clean, spoilt;
+    for (size_t i = 0; i < correction_registry.count; i++) {
+        pass(i, COUNT, 1, UINT32_MAX, &clean);
+        pass(i, COUNT, 1, 4, &spoilt);
+        assert_memory_equal(&clean, &spoilt, sizeof clean);
+        pass(i, COUNT, 3, UINT32_MAX, &clean);
+        pass(i, COUNT, 3, 5, &spoilt);
+        assert_memory_equal(&clean, &spoilt, sizeof clean);
+    }
+}
+
+/* ---- in the core ---- */
+
+static void train_alone(struct bench *b, const char *const *settings)
+{
+    bench_open(b, (struct server_core_options){.workers = 1}, settings);
+    bench_hello(b, 0);
+    for (unsigned k = 0; k < 50; k++) {
+        core_rig_fill(b->gradient[0], BENCH_COUNT, 1000 + k);
+        bench_push(b, 0);
+        assert_int_equal(b->record[0].outcome, PUSH_APPLIED);
+    }
+}
+
+static void expect_alike(const char *const *settings, const char *const *others)
+{
+    static struct bench a, b;
+    train_alone(&a, settings);
+    train_alone(&b, others);
+    assert_memory_equal(bench_latest(&a), bench_latest(&b), BENCH_COUNT * sizeof(float));
+    core_rig_close(&a.rig);
+    core_rig_close(&b.rig);
+}
+
+static void one_worker_is_not_corrected(void **state)
+{
+    (void)state;
+    static const char *const fresh[] = {"correction=dc-asgd-c", "correction=dc-asgd-a",
+                                        "correction=gap-aware", "correction=implicit-momentum"};
+    for (size_t i = 0; i < COUNT_OF(fresh); i++) {
+        expect_alike(RIG(fresh[i]), RIG("correction=none"));
+    }
+}
+
+static void one_worker_with_dana_slim_is_nesterov(void **state)
+{
+    (void)state;
+    expect_alike(RIG("correction=dana-slim", "optimizer=sgd"), RIG("optimizer=nesterov"));
+}
+
+static void dana_zero_needs_updates_of_one_gradient(void **state)
+{
+    (void)state;
+    options *o = NULL;
+    struct aggregate a;
+    assert_int_equal(core_rig_settings(&o, RIG("correction=dana-zero", "optimizer=sgd")), OK);
+    assert_int_equal(aggregate_open(&a, o, 4, 10, true), ERROR_USAGE);
+    assert_non_null(strstr(error_message(), "consistency=asp"));
+    aggregate_close(&a);
+    options_close(&o);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(dc_asgd_c_adds_lambda_times_the_squared_gradient_times_the_way),
+        cmocka_unit_test(dc_asgd_a_divides_lambda_by_the_root_of_the_mean_square),
+        cmocka_unit_test(gap_aware_divides_by_1_plus_the_way_in_mean_steps),
+        cmocka_unit_test(dana_slim_keeps_a_velocity_for_each_worker),
+        cmocka_unit_test(dana_zero_looks_ahead_of_all_velocities),
+        cmocka_unit_test(implicit_momentum_is_taken_off_the_one_that_is_set),
+        cmocka_unit_test(a_momentum_that_would_be_there_twice_or_not_at_all_is_refused),
+        cmocka_unit_test(every_correction_gives_the_same_for_any_block_boundary),
+        cmocka_unit_test(a_gradient_that_is_discarded_leaves_no_trace),
+        cmocka_unit_test(one_worker_is_not_corrected),
+        cmocka_unit_test(one_worker_with_dana_slim_is_nesterov),
+        cmocka_unit_test(dana_zero_needs_updates_of_one_gradient),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
