@@ -85,7 +85,7 @@ static status device_view(replica *r, struct replica_view *out)
         d->current = true;
     }
     *out = (struct replica_view){.parameters = d->seen,
-                                 .optimizer_state = d->seen + r->count,
+                                 .optimizer_state = states > 0 ? d->seen + r->count : NULL,
                                  .optimizer_state_count = states};
 done:
     return result;

@@ -24,8 +24,8 @@ static status expect_same_views(replica *a, replica *b)
     TRY(replica_view(b, &other));
     if (one.optimizer_state_count != other.optimizer_state_count ||
         memcmp(one.parameters, other.parameters, a->count * sizeof(float)) != 0 ||
-        memcmp(one.optimizer_state, other.optimizer_state,
-               one.optimizer_state_count * sizeof(float)) != 0)
+        (one.optimizer_state_count > 0 && memcmp(one.optimizer_state, other.optimizer_state,
+                                                 one.optimizer_state_count * sizeof(float)) != 0))
         FAIL(ERROR_OTHER, "the replicas differ");
 done:
     return result;
