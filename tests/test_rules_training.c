@@ -1,8 +1,8 @@
 /*
  * Whole trainings under every damping rule and every correction: four workers drive the core in a
  * fixed, uneven order, and the parameters it ends with must be those of a second, plain
- * implementation below, in double precision, which shares no code with ps/ or the optimizer. What is
- * trained is a logistic regression that tells two normal clouds apart.
+ * implementation below, in double precision, which shares no code with ps/ or the optimizer. What
+ * is trained is a logistic regression that tells two normal clouds apart.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -169,7 +169,8 @@ static void plain_update(struct plain *t, unsigned w, const double g[D], double 
             ahead += lr * t->momentum * t->own[j][i];
         }
         t->history[t->version][i] = (float)(t->theta[i] - ahead);
-        double step = fabs((double)t->history[t->version][i] - (double)t->history[t->version - 1][i]);
+        double step =
+            fabs((double)t->history[t->version][i] - (double)t->history[t->version - 1][i]);
         t->step[i] = 0.9 * t->step[i] + 0.1 * step;
     }
 }
