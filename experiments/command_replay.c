@@ -138,17 +138,18 @@ static status export_csv(const struct recorded_run *run, const char *path)
     if (file == NULL) {
         FAIL(ERROR_OTHER, "cannot write '%s': %s", path, strerror(errno));
     }
-    fputs("number,worker,sequence,read_version,update_version,staleness,outcome,pull_us,compute_us,"
+    fputs("number,arrival,worker,sequence,batch,read_version,update_version,staleness,outcome,pull_"
+          "us,compute_us,"
           "queue_us,apply_us,at_seconds\n",
           file);
     for (size_t i = 0; i < run->push_count; i++) {
         const struct push_record *p = &run->pushes[i].record;
         fprintf(file,
-                "%" PRIu64 ",%" PRIu32 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64
-                ",%s,%.0f,%.0f,%.0f,%.0f,%.9f\n",
-                run->pushes[i].number, p->worker, p->sequence, p->read_version, p->update_version,
-                p->staleness, outcome_name(p->outcome), p->pull_us, p->compute_us, p->queue_us,
-                p->apply_us, p->at_seconds);
+                "%" PRIu64 ",%" PRIu64 ",%" PRIu32 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64
+                ",%" PRIu64 ",%s,%.0f,%.0f,%.0f,%.0f,%.9f\n",
+                run->pushes[i].number, p->arrival, p->worker, p->sequence, p->batch,
+                p->read_version, p->update_version, p->staleness, outcome_name(p->outcome),
+                p->pull_us, p->compute_us, p->queue_us, p->apply_us, p->at_seconds);
     }
     bool failed = ferror(file) != 0;
     failed |= fclose(file) != 0;
@@ -208,13 +209,26 @@ static status order(const struct recorded_run *run, struct replay_row **rows,
                     struct replay_event **events, size_t *count)
 {
     status result = OK;
+    struct replay_coming *comings = NULL;
     TRY(memory_new(rows, run->push_count, sizeof **rows, "recorded gradients"));
     for (size_t i = 0; i < run->push_count; i++) {
         (*rows)[i] = (struct replay_row){run->pushes[i].record, run->pushes[i].number};
     }
-    TRY(replay_order(*rows, run->push_count, run->workers, strcmp(run->status, "finished") == 0,
+    TRY(memory_new(&comings, run->coming_count + 1, sizeof *comings, "recorded workers"));
+    for (size_t i = 0; i < run->coming_count; i++) {
+        const struct recorded_coming *c = &run->comings[i];
+        comings[i] = (struct replay_coming){c->push_number, c->worker, c->joined};
+    }
+    TRY(replay_order(&(struct replay_recording){.rows = *rows,
+                                                .comings = comings,
+                                                .row_count = run->push_count,
+                                                .coming_count = run->coming_count,
+                                                .workers = run->workers,
+                                                .finished = strcmp(run->status, "finished") == 0,
+                                                .complete = run->complete},
                      events, count));
 done:
+    memory_free(comings);
     return result;
 }
 

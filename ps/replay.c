@@ -74,6 +74,14 @@ static void compare(struct replay *r, const struct replay_event *event,
     compare_numbers(r, event, "the scale", then->scale, now->scale);
     compare_numbers(r, event, "the gradient's norm", then->gradient_norm, now->gradient_norm);
     compare_numbers(r, event, "the gap", then->gap, now->gap);
+    if (r->o->complete) {
+        compare_counts(r, event, "its place among the arrivals", then->arrival, now->arrival);
+        compare_counts(r, event, "the batch", then->batch, now->batch);
+        compare_counts(r, event, "the reason (code)", then->reason, now->reason);
+        compare_counts(r, event, "the worker waited for, plus one",
+                       (uint64_t)(then->waited_for + 1), (uint64_t)(now->waited_for + 1));
+        compare_numbers(r, event, "the rate", then->rate, now->rate);
+    }
 }
 
 /* ---- what the simulation tells ------------------------------------------------------------- */
@@ -123,8 +131,10 @@ static status feed_push(struct replay *r, const struct replay_event *event)
         }
         return OK;
     }
-    struct simulation_times times = {
-        .pull_us = row->pull_us, .compute_us = row->compute_us, .at_seconds = row->at_seconds};
+    struct simulation_times times = {.pull_us = row->pull_us,
+                                     .compute_us = row->compute_us,
+                                     .queue_us = row->queue_us,
+                                     .at_seconds = row->at_seconds};
     result = simulation_push(r->simulation, event->worker, &times);
     if (result == ERROR_DIVERGED && r->o->compares && row->outcome == PUSH_NOT_FINITE) {
         result = OK; /* as it did then */
@@ -132,13 +142,24 @@ static status feed_push(struct replay *r, const struct replay_event *event)
     return result;
 }
 
+/* A run of its own can be replayed, too. */
+static void note_coming(const struct replay *r, const struct replay_event *event, const char *code)
+{
+    if (r->o->recorder != NULL) {
+        recorder_event_between(r->o->recorder, r->now, simulation_arrivals(r->simulation),
+                               SEVERITY_INFO, code, (int)event->worker, "as recorded");
+    }
+}
+
 static status feed(struct replay *r, size_t at)
 {
     const struct replay_event *event = &r->o->events[at];
     switch (event->kind) {
     case REPLAY_JOINED:
+        note_coming(r, event, "worker_joined");
         return simulation_hello(r->simulation, event->worker, r->now);
     case REPLAY_LOST:
+        note_coming(r, event, "worker_lost");
         return simulation_lost(r->simulation, event->worker, r->now);
     case REPLAY_END:
         return simulation_end(r->simulation);
@@ -156,11 +177,13 @@ static status train(struct replay *r)
 {
     status result = OK;
     for (size_t i = 0; i < r->o->count && !r->difference->found; i++) {
+        enum replay_kind kind = r->o->events[i].kind;
         bool over = simulation_ended(r->simulation);
         if (over && !r->o->compares) {
             break;
         }
-        if (!over || r->o->events[i].kind == REPLAY_PUSH) {
+        /* Under other rules a run goes on where the recorded one was stopped. */
+        if (kind == REPLAY_PUSH || (!over && (kind != REPLAY_END || r->o->compares))) {
             TRY(feed(r, i));
         }
     }

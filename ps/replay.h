@@ -37,6 +37,7 @@ struct replay_options {
     const struct replay_event *events;
     size_t count;
     bool compares;
+    bool complete; /* rows also tell arrival, batch, rate, reason and waited_for */
 };
 
 struct replay_difference {
@@ -45,16 +46,30 @@ struct replay_difference {
     char text[320];  /* which update it was, and what differs: recorded, and replayed */
 };
 
-/* The events in their order, from `count` rows in the order of the table. Rows are sorted by when
- * they reached the core; when workers came and went is taken from the versions that their first
- * gradients were computed at. `finished`: the run's own length ended it. *out is owned by the
- * caller (memory_free). ERROR_DATA: the rows contradict each other. */
 struct replay_row {
     struct push_record record;
     uint64_t number;
 };
-status replay_order(const struct replay_row *rows, size_t count, unsigned workers, bool finished,
-                    struct replay_event **out, size_t *out_count) MUST_CHECK;
+/* A worker that came or was lost when the core had been given `push_number` gradients. */
+struct replay_coming {
+    uint64_t push_number;
+    unsigned worker;
+    bool joined;
+};
+struct replay_recording {
+    const struct replay_row *rows; /* in the order of the table */
+    const struct replay_coming *comings;
+    size_t row_count, coming_count;
+    unsigned workers;
+    bool finished; /* the run's own length ended it */
+    /* Rows know their arrival, and comings all that came. If not, rows are sorted by their times,
+     * and that a worker came back is seen in its sequence, where in the version that it read. */
+    bool complete;
+};
+/* The events in their order; they point into the rows. *out is owned by the caller (memory_free).
+ * ERROR_DATA: a row of a worker that the run had not. */
+status replay_order(const struct replay_recording *r, struct replay_event **out,
+                    size_t *out_count) MUST_CHECK;
 
 /* ERROR_DIVERGED (where it does not compare, or the recorded run did not), STOPPED, or what a hook
  * returned. A difference is no error: training stops there. */

@@ -1,9 +1,10 @@
 /*
- * replay_order.c — the events that the core was fed, in their order, from the rows it wrote.
+ * replay_order.c — the events that the core was fed, in their order, from what was recorded.
  *
- * A row of a gradient that was held is written when its update is made, so rows are put in the
- * order in which the gradients came. That a worker was lost and came back shows in its sequence,
- * which begins at 0 again; where it came back, in the version that it was released with.
+ * A row is written when its gradient's fate is known, so rows are first put in the order in which
+ * the gradients came. Rows of older files do not know it: there their times decide, and that a
+ * worker was lost and came back shows in its sequence, which begins at 0 again; where it came back,
+ * in the version that it was released with.
  */
 #include "ps/replay.h"
 
@@ -25,7 +26,14 @@ struct ordering {
     unsigned workers;
 };
 
-static int as_they_came(const void *a, const void *b)
+static int by_arrival(const void *a, const void *b)
+{
+    const struct replay_row *const *x = a, *const *y = b;
+    uint64_t first = (*x)->record.arrival, second = (*y)->record.arrival;
+    return first < second ? -1 : first > second;
+}
+
+static int by_time(const void *a, const void *b)
 {
     const struct replay_row *const *x = a, *const *y = b;
     double first = (*x)->record.at_seconds, second = (*y)->record.at_seconds;
@@ -34,6 +42,8 @@ static int as_they_came(const void *a, const void *b)
     }
     return (*x)->number < (*y)->number ? -1 : (*x)->number > (*y)->number;
 }
+
+/* ---- rows that do not know when workers came ------------------------------------------------ */
 
 static bool is_used(const struct push_record *row)
 {
@@ -83,59 +93,125 @@ static bool came_later(const struct ordering *o, unsigned w)
     return false;
 }
 
-static void lay_out(struct ordering *o, bool finished)
+static void add_push(struct ordering *o, size_t row)
+{
+    add(o, (struct replay_event){.kind = REPLAY_PUSH,
+                                 .worker = o->rows[row]->record.worker,
+                                 .number = o->rows[row]->number,
+                                 .recorded = &o->rows[row]->record});
+}
+
+static void add_coming(struct ordering *o, unsigned w, bool joined)
+{
+    add(o, (struct replay_event){.kind = joined ? REPLAY_JOINED : REPLAY_LOST, .worker = w});
+}
+
+static void lay_out_by_versions(struct ordering *o, bool finished)
 {
     size_t last_in_time = 0;
+    find_joining(o);
     for (size_t i = 0; i < o->count; i++) {
         last_in_time = o->rows[i]->record.outcome == PUSH_DROPPED_LATE ? last_in_time : i + 1;
     }
     for (unsigned w = 0; w < o->workers; w++) {
-        add(o, (struct replay_event){.kind = came_later(o, w) ? REPLAY_LOST : REPLAY_JOINED,
-                                     .worker = w});
+        add_coming(o, w, !came_later(o, w));
     }
     for (size_t i = 0; i < o->count; i++) {
         if (i == last_in_time && !finished) {
             add(o, (struct replay_event){.kind = REPLAY_END});
         }
         for (size_t k = 0; k < o->joining_count; k++) {
-            unsigned w = o->joining[k].worker;
             if (o->joining[k].before == i) {
-                add(o, (struct replay_event){.kind = REPLAY_LOST, .worker = w});
-                add(o, (struct replay_event){.kind = REPLAY_JOINED, .worker = w});
+                add_coming(o, o->joining[k].worker, false);
+                add_coming(o, o->joining[k].worker, true);
             }
         }
-        add(o, (struct replay_event){.kind = REPLAY_PUSH,
-                                     .worker = o->rows[i]->record.worker,
-                                     .number = o->rows[i]->number,
-                                     .recorded = &o->rows[i]->record});
+        add_push(o, i);
     }
 }
 
-status replay_order(const struct replay_row *rows, size_t count, unsigned workers, bool finished,
-                    struct replay_event **out, size_t *out_count)
+/* ---- rows that do --------------------------------------------------------------------------- */
+
+/* Whoever was there when training began came before the first gradient. */
+static size_t lay_out_beginning(struct ordering *o, const struct replay_recording *r)
+{
+    size_t first = 0;
+    for (size_t i = 0; i < r->coming_count && r->comings[i].push_number == 0; i++) {
+        o->last[r->comings[i].worker] = r->comings[i].joined;
+        first = i + 1;
+    }
+    for (unsigned w = 0; w < o->workers; w++) {
+        add_coming(o, w, o->last[w] == true);
+    }
+    return first;
+}
+
+static void lay_out_by_arrivals(struct ordering *o, const struct replay_recording *r)
+{
+    size_t coming = lay_out_beginning(o, r);
+    bool ended = false;
+    for (size_t i = 0; i <= o->count; i++) {
+        const struct push_record *row = i < o->count ? &o->rows[i]->record : NULL;
+        for (; coming < r->coming_count &&
+               (row == NULL || r->comings[coming].push_number <= row->arrival);
+             coming++) {
+            add_coming(o, r->comings[coming].worker, r->comings[coming].joined);
+        }
+        if (!ended && (row == NULL ? !r->finished : row->reason == PUSH_AFTER_END)) {
+            add(o, (struct replay_event){.kind = REPLAY_END});
+            ended = true;
+        }
+        if (row != NULL) {
+            add_push(o, i);
+        }
+    }
+}
+
+/* ---- both ----------------------------------------------------------------------------------- */
+
+static status check(const struct replay_recording *r)
 {
     status result = OK;
-    struct ordering o = {.count = count, .workers = workers};
+    for (size_t i = 0; i < r->row_count; i++) {
+        if (r->rows[i].record.worker >= r->workers) {
+            FAIL(ERROR_DATA, "push %llu is of worker %u, but the run had %u workers",
+                 (unsigned long long)r->rows[i].number, r->rows[i].record.worker, r->workers);
+        }
+    }
+    for (size_t i = 0; i < r->coming_count; i++) {
+        if (r->comings[i].worker >= r->workers) {
+            FAIL(ERROR_DATA, "an event is of worker %u, but the run had %u workers",
+                 r->comings[i].worker, r->workers);
+        }
+    }
+done:
+    return result;
+}
+
+status replay_order(const struct replay_recording *r, struct replay_event **out, size_t *out_count)
+{
+    status result = OK;
+    struct ordering o = {.count = r->row_count, .workers = r->workers};
     *out = NULL;
     *out_count = 0;
-    TRY(memory_new(&o.rows, count + 1, sizeof(struct replay_row *), "recorded gradients"));
-    TRY(memory_new(&o.last, workers, sizeof *o.last, "recorded workers"));
-    TRY(memory_new(&o.joining, count + 1, sizeof *o.joining, "recorded workers"));
-    for (size_t i = 0; i < count; i++) {
-        if (rows[i].record.worker >= workers) {
-            FAIL(ERROR_DATA, "push %llu is of worker %u, but the run had %u workers",
-                 (unsigned long long)rows[i].number, rows[i].record.worker, workers);
-        }
-        o.rows[i] = &rows[i];
+    TRY(check(r));
+    TRY(memory_new(&o.rows, o.count + 1, sizeof(struct replay_row *), "recorded gradients"));
+    TRY(memory_new(&o.last, o.workers, sizeof *o.last, "recorded workers"));
+    TRY(memory_new(&o.joining, o.count + 1, sizeof *o.joining, "recorded workers"));
+    for (size_t i = 0; i < o.count; i++) {
+        o.rows[i] = &r->rows[i];
     }
-    for (unsigned w = 0; w < workers; w++) {
+    for (unsigned w = 0; w < o.workers; w++) {
         o.last[w] = NEVER;
     }
-    qsort(o.rows, count, sizeof *o.rows, as_they_came);
-    find_joining(&o);
-    TRY(memory_new(&o.events, count + 2 * o.joining_count + workers + 1, sizeof *o.events,
+    qsort(o.rows, o.count, sizeof *o.rows, r->complete ? by_arrival : by_time);
+    TRY(memory_new(&o.events, 3 * o.count + r->coming_count + o.workers + 1, sizeof *o.events,
                    "recorded events"));
-    lay_out(&o, finished);
+    if (r->complete) {
+        lay_out_by_arrivals(&o, r);
+    } else {
+        lay_out_by_versions(&o, r->finished);
+    }
     *out = o.events;
     *out_count = o.event_count;
 done:

@@ -155,6 +155,7 @@ struct server_actions server_core_hello(server_core *c, unsigned worker)
         bool back = seat->state == SEAT_LOST;
         uint64_t others = back ? slowest_clock(c) : UINT64_MAX;
         c->lost -= back;
+        c->here++;
         *seat = (struct seat){.state = SEAT_READY,
                               .clock = others != UINT64_MAX ? others : seat->clock};
         release_ready(c);
@@ -257,6 +258,7 @@ struct server_actions server_core_lost(server_core *c, unsigned worker)
     if (seat->state == SEAT_LOST) {
         return actions_of(c);
     }
+    c->here -= seat->state != SEAT_EMPTY;
     if (seat->state == SEAT_HELD) {
         core_drop_late(c, seat, PUSH_WORKER_LOST, SEAT_LOST);
     } else if (seat->state == SEAT_READING) {

@@ -50,9 +50,9 @@ struct server_core {
     unsigned latest;
     uint64_t version, arrivals, samples_used, samples_computed, total_samples, evaluate_every;
     struct seat *seats;
-    unsigned held, lost;
-    unsigned cause; /* the worker that the event is about */
-    double rate;    /* of the last update, without scales */
+    unsigned held, lost, here; /* here: joined and not lost */
+    unsigned cause;            /* the worker that the event is about */
+    double rate;               /* of the last update, without scales */
 
     /* Pushes whose gradients are in the running sum, in order of arrival. */
     struct push_record *taken;

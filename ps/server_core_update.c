@@ -178,7 +178,7 @@ static void damp(server_core *c, struct seat *seat)
     struct damping_input input = {.staleness = seat->staleness,
                                   .workers = c->workers,
                                   .worker = core_number_of(c, seat),
-                                  .concurrency = c->workers - c->lost - seats_in(c, SEAT_EMPTY),
+                                  .concurrency = c->here,
                                   .norm = seat->norm};
     damping_observe(&c->damping, input.worker, seat->staleness, seat->push.compute_us);
     seat->scale = damping_scale(&c->damping, &input, &seat->drop);

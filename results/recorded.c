@@ -51,7 +51,8 @@ static double measured(sqlite3_stmt *s, int column, const char *nan_list)
     return strstr(listed, wanted) != NULL ? NAN : NOT_MEASURED;
 }
 
-static void read_push(sqlite3_stmt *s, struct recorded_push *out)
+/* Whether the row is complete. */
+static bool read_push(sqlite3_stmt *s, struct recorded_push *out)
 {
     enum {
         NUMBER,
@@ -70,9 +71,15 @@ static void read_push(sqlite3_stmt *s, struct recorded_push *out)
         QUEUE,
         APPLY,
         AT,
-        LIST
+        LIST,
+        ARRIVAL,
+        BATCH,
+        WAITED_FOR,
+        RATE,
+        REASON
     };
     const char *list = (const char *)sqlite3_column_text(s, LIST);
+    bool waited = sqlite3_column_type(s, WAITED_FOR) != SQLITE_NULL;
     out->number = (uint64_t)sqlite3_column_int64(s, NUMBER);
     out->record = (struct push_record){
         .update_version = (uint64_t)sqlite3_column_int64(s, VERSION),
@@ -90,7 +97,13 @@ static void read_push(sqlite3_stmt *s, struct recorded_push *out)
         .queue_us = sqlite3_column_double(s, QUEUE),
         .apply_us = sqlite3_column_double(s, APPLY),
         .at_seconds = sqlite3_column_double(s, AT),
+        .arrival = (uint64_t)sqlite3_column_int64(s, ARRIVAL),
+        .batch = (uint64_t)sqlite3_column_int64(s, BATCH),
+        .waited_for = waited ? sqlite3_column_int(s, WAITED_FOR) : NO_WORKER,
+        .rate = measured(s, RATE, list),
+        .reason = (enum push_reason)sqlite3_column_int(s, REASON),
     };
+    return sqlite3_column_type(s, ARRIVAL) != SQLITE_NULL;
 }
 
 static bool is_outcome(enum push_outcome outcome)
@@ -106,14 +119,18 @@ static bool is_outcome(enum push_outcome outcome)
     return false;
 }
 
-static status count_pushes(sqlite3 *db, int64_t run_id, size_t *count)
+#define COMINGS                                                                                    \
+    "run_id = ?1 AND code IN ('worker_joined', 'worker_lost') AND push_number IS NOT NULL "        \
+    "AND worker IS NOT NULL"
+
+static status count_rows(sqlite3 *db, const char *sql, int64_t run_id, size_t *count)
 {
     status result = OK;
     sqlite3_stmt *s = NULL;
-    TRY(database_prepare(db, &s, "SELECT count(*) FROM push WHERE run_id = ?1"));
+    TRY(database_prepare(db, &s, sql));
     sqlite3_bind_int64(s, 1, run_id);
     int code = sqlite3_step(s);
-    TRY(database_check(db, code, "count the run's gradients"));
+    TRY(database_check(db, code, "count the run's rows"));
     *count = (size_t)sqlite3_column_int64(s, 0);
 done:
     sqlite3_finalize(s);
@@ -126,7 +143,8 @@ static status read_pushes(struct recorded_run *r, sqlite3 *db)
     sqlite3_stmt *s = NULL;
     size_t room = 0;
     int code;
-    TRY(count_pushes(db, r->id, &room));
+    r->complete = true;
+    TRY(count_rows(db, "SELECT count(*) FROM push WHERE run_id = ?1", r->id, &room));
     if (room == 0) {
         return OK;
     }
@@ -135,12 +153,13 @@ static status read_pushes(struct recorded_run *r, sqlite3 *db)
         db, &s,
         "SELECT number, update_version, worker, sequence, read_version, staleness, "
         "outcome_code, scale, gap, gradient_norm, loss, pull_us, compute_us, "
-        "queue_us, apply_us, at_seconds, not_a_number FROM push "
+        "queue_us, apply_us, at_seconds, not_a_number, arrival, batch, waited_for, "
+        "rate, reason_code FROM push "
         "WHERE run_id = ?1 ORDER BY number"));
     sqlite3_bind_int64(s, 1, r->id);
     while ((code = sqlite3_step(s)) == SQLITE_ROW && r->push_count < room) {
         struct recorded_push *push = &r->pushes[r->push_count++];
-        read_push(s, push);
+        r->complete &= read_push(s, push);
         if (!is_outcome(push->record.outcome) || push->record.worker >= r->workers) {
             FAIL(
                 ERROR_RESULTS,
@@ -156,6 +175,33 @@ done:
     return result;
 }
 
+static status read_comings(struct recorded_run *r, sqlite3 *db)
+{
+    status result = OK;
+    sqlite3_stmt *s = NULL;
+    size_t room = 0;
+    int code;
+    TRY(count_rows(db, "SELECT count(*) FROM event WHERE " COMINGS, r->id, &room));
+    if (room == 0) {
+        return OK;
+    }
+    TRY(memory_new(&r->comings, room, sizeof *r->comings, "recorded workers"));
+    TRY(database_prepare(db, &s,
+                         "SELECT push_number, worker, code = 'worker_joined' FROM event "
+                         "WHERE " COMINGS " ORDER BY push_number, rowid"));
+    sqlite3_bind_int64(s, 1, r->id);
+    while ((code = sqlite3_step(s)) == SQLITE_ROW && r->coming_count < room) {
+        r->comings[r->coming_count++] =
+            (struct recorded_coming){.push_number = (uint64_t)sqlite3_column_int64(s, 0),
+                                     .worker = (unsigned)sqlite3_column_int64(s, 1),
+                                     .joined = sqlite3_column_int(s, 2) != 0};
+    }
+    TRY(database_check(db, code, "read when the run's workers came"));
+done:
+    sqlite3_finalize(s);
+    return result;
+}
+
 status recorded_run_read(struct recorded_run *out, const char *path, const char *run)
 {
     status result = OK;
@@ -165,6 +211,7 @@ status recorded_run_read(struct recorded_run *out, const char *path, const char 
     TRY(question_run_id(db, run, &out->id));
     TRY(read_row(out, db));
     TRY(read_pushes(out, db));
+    TRY(read_comings(out, db));
 done:
     database_close(&db);
     if (result != OK) {
@@ -177,5 +224,6 @@ void recorded_run_free(struct recorded_run *r)
 {
     memory_free(r->config);
     memory_free(r->pushes);
+    memory_free(r->comings);
     *r = (struct recorded_run){0};
 }

@@ -13,6 +13,13 @@ struct recorded_push {
     uint64_t number; /* its place in the table */
 };
 
+/* A worker that came, or was lost, when the server had been given `push_number` gradients. */
+struct recorded_coming {
+    uint64_t push_number;
+    unsigned worker;
+    bool joined; /* false: lost */
+};
+
 struct recorded_run { /* zero-initialise; owns all it points to */
     int64_t id;
     char uuid[37], status[16], mode[16], engine[16], parameters_sha256[65]; /* "" where not known */
@@ -22,6 +29,11 @@ struct recorded_run { /* zero-initialise; owns all it points to */
     char *config;                 /* JSON: every key and value */
     struct recorded_push *pushes; /* in their order */
     size_t push_count;
+    struct recorded_coming *comings; /* in their order */
+    size_t coming_count;
+    /* Rows say when a gradient came (arrival), its batch, rate, reason and waited_for; in files
+     * that began as version 1 or 2 they may not, and nothing is known of comings. */
+    bool complete;
 };
 
 /* `run`: an id, the start of a uuid, or "last". ERROR_USAGE: no such run; ERROR_RESULTS. */

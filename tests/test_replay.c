@@ -1,6 +1,8 @@
 /* Recorded asynchronous runs once more: bit for bit, or the first row that differs is named. */
 #include "tests/process_rig.h"
 
+#include "ps/consistency.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -33,15 +35,25 @@ static void runs_of_real_processes_replay_bit_for_bit(void **state)
 {
     struct rig *r = *state;
     static const char *const rules[][2] = {
-        {"damping=none", "consistency=asp"},       {"damping=inverse", "optimizer=nesterov"},
-        {"damping=polynomial", "schedule=cosine"}, {"damping=generation", "weight_decay=0.01"},
-        {"damping=cutoff", "damping.after=1"}, /* drops many */
+        {"damping=none", "consistency=asp"},
+        {"damping=inverse", "optimizer=nesterov"},
+        {"damping=polynomial", "schedule=cosine"},
+        {"damping=generation", "weight_decay=0.01"},
+        {"damping=cutoff", "damping.after=0"}, /* drops many */
         {"consistency=bsp", "damping=none"},
+        {"consistency=ssp", "consistency.slack=1"},
+        {"consistency=softsync", "damping=inverse"},
+        {"consistency=backup", "consistency.backups=1"},
+        {"consistency=buffered", "consistency.size=3"},
+        {"consistency=rennala", "consistency.size=2"},
+        {"consistency=ringmaster", "consistency.limit=2"},
     };
     static const char *const workers[] = {"workers=1", "workers=2", "workers=4"};
     for (size_t i = 0; i < COUNT_OF(rules); i++) {
-        for (size_t w = 0; w < COUNT_OF(workers); w++) {
-            assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, rules[i][0], rules[i][1], workers[w]),
+        bool barrier_of_several = strstr(rules[i][0], "backup") != NULL;
+        for (size_t w = barrier_of_several; w < COUNT_OF(workers); w++) {
+            assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, rules[i][0], rules[i][1], workers[w],
+                                     "pace=gamma", "pace.mean_ms=1"),
                              OK);
             expect_replayed(r);
         }
@@ -58,6 +70,36 @@ static void virtual_runs_replay_also_with_workers_that_died(void **state)
                              "damping=inverse"),
                      OK);
     assert_true(atoi(process_ask(r, "SELECT count(*) FROM event WHERE code = 'worker_lost'")) > 9);
+    expect_replayed(r);
+}
+
+static void every_consistency_replays_also_with_workers_that_died(void **state)
+{
+    struct rig *r = *state;
+    for (size_t i = 0; i < consistency_registry.count; i++) {
+        char policy[64];
+        snprintf(policy, sizeof policy, "consistency=%s", consistency_registry.entries[i]->name);
+        assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=gamma", "workers=9",
+                                 "samples=3000", "crash.mtbf_s=0.5", "crash.down_s=0.1", policy),
+                         OK);
+        expect_replayed(r);
+    }
+}
+
+/* On real processes: one is killed, and another takes its place. */
+static void a_run_that_lost_a_process_replays(void **state)
+{
+    struct rig *r = *state;
+    pid_t workers[3];
+    process_start(r, (const char *const[]){"run", RIG_DATA, "batch=10", "samples=6000",
+                                           "pace=gamma", "pace.mean_ms=5", "workers=3",
+                                           "on_lost=continue", "damping=polynomial", NULL});
+    process_await(r, "worker", workers, 3);
+    process_await_row(r, "SELECT count(*) > 30 FROM push");
+    kill(workers[1], SIGKILL);
+    (void)process_wait(r);
+    assert_string_equal(process_ask(r, "SELECT count(*) FROM event WHERE code = 'worker_lost'"),
+                        "1");
     expect_replayed(r);
 }
 
@@ -107,7 +149,7 @@ static void a_row_that_was_changed_is_named(void **state)
 static void other_rules_on_the_same_arrivals_are_a_run_of_their_own(void **state)
 {
     struct rig *r = *state;
-    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "workers=3"), OK);
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=gamma", "workers=5"), OK);
     assert_int_equal(RIG_RUN(r, "replay", "1", "damping=none"), OK); /* as it was */
     assert_string_equal(process_ask(r, "SELECT count(DISTINCT parameters_sha256) FROM run"), "1");
     assert_string_equal(process_ask(r, "SELECT count(DISTINCT final_loss) FROM run"), "1");
@@ -130,7 +172,7 @@ static void other_rules_on_the_same_arrivals_are_a_run_of_their_own(void **state
 static void arrivals_that_run_out_end_a_replay(void **state)
 {
     struct rig *r = *state;
-    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "workers=4"), OK);
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=gamma", "workers=5"), OK);
     assert_int_equal(RIG_RUN(r, "replay", "1", "damping=cutoff", "damping.after=1"), OK);
     assert_string_equal(process_ask(r, "SELECT status || (samples_used < 600) || "
                                        "(final_accuracy IS NOT NULL) FROM run WHERE id = 2"),
@@ -179,6 +221,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(runs_of_real_processes_replay_bit_for_bit),
         TEST(virtual_runs_replay_also_with_workers_that_died),
+        TEST(every_consistency_replays_also_with_workers_that_died),
+        TEST(a_run_that_lost_a_process_replays),
         TEST(a_run_that_was_stopped_replays),
         TEST(a_run_that_diverged_replays_to_where_it_did),
         TEST(a_row_that_was_changed_is_named),
