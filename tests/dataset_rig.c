@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "tests/dataset_rig.h"
+#include "tests/scratch.h"
 
 static const struct option keys[] = {
     {"dataset", OPTION_NAME, "fashion-mnist", 0, 0, NULL, &dataset_registry, "dataset"},
@@ -26,7 +27,7 @@ char dataset_cache[80], dataset_source[80];
 int dataset_rig_open(void **state)
 {
     (void)state;
-    snprintf(folder, sizeof folder, "/tmp/gradlag-dataset-XXXXXX");
+    snprintf(folder, sizeof folder, "%s/gradlag-dataset-XXXXXX", scratch_folder());
     if (mkdtemp(folder) == NULL) {
         return 1;
     }

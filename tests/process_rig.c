@@ -1,6 +1,7 @@
 #include "tests/process_rig.h"
 
 #include "results/query.h"
+#include "tests/scratch.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -40,7 +41,7 @@ int process_set_up(void **state)
 {
     struct rig *r = calloc(1, sizeof *r);
     assert_non_null(r);
-    strcpy(r->folder, "/tmp/glproc-XXXXXX");
+    snprintf(r->folder, sizeof r->folder, "%s/glproc-XXXXXX", scratch_folder());
     assert_non_null(mkdtemp(r->folder));
     *state = r;
     return 0;

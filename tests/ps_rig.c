@@ -5,6 +5,7 @@
 #include "ps/damping.h"
 #include "worker/optimizer.h"
 #include "worker/schedule.h"
+#include "tests/scratch.h"
 
 #include <math.h>
 #include <signal.h>
@@ -71,7 +72,8 @@ struct rig *rig_open(unsigned workers, size_t count)
     r->count = count;
     r->total_samples = 1000;
     r->token = 0x1234567890abcdef;
-    snprintf(r->listen, sizeof r->listen, "ipc:///tmp/gradlag-test-%d.sock", (int)getpid());
+    snprintf(r->listen, sizeof r->listen, "ipc://%s/gradlag-test-%d.sock", scratch_folder(),
+             (int)getpid());
     return r;
 }
 

@@ -1,4 +1,5 @@
 #include "tests/results_rig.h"
+#include "tests/scratch.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,7 +35,7 @@ const struct run_outcome rig_outcome = {.status = "finished",
 int rig_make_folder(void **state)
 {
     (void)state;
-    snprintf(rig_folder, sizeof rig_folder, "/tmp/gradlag-results-XXXXXX");
+    snprintf(rig_folder, sizeof rig_folder, "%s/gradlag-results-XXXXXX", scratch_folder());
     if (mkdtemp(rig_folder) == NULL) {
         return -1;
     }

@@ -255,9 +255,10 @@ static void steps_take_no_memory(void **state)
             fixture_step(&f, f.parameters, f.gradient);
         }
         struct mallinfo2 after = mallinfo2();
-        /* One piece per step, of the smallest size, would be twice this. The C library itself moves
-         * a few freed pieces between its lists and counts them as in use in some of these. */
-        assert_true(after.uordblks < before.uordblks + 16 * STEPS);
+        /* One piece per step, of the smallest size, would be 32 × STEPS. The C library itself moves
+         * a few freed pieces between its lists and counts them as in use in some of these: with
+         * oneDNN 3.2, whose calls take and free five each, 352 bytes, however many the steps. */
+        assert_true(after.uordblks < before.uordblks + 24 * STEPS);
         assert_int_equal(before.hblkhd, after.hblkhd);
         fixture_close(&f);
     }

@@ -15,13 +15,14 @@
 
 #include "worker/checkpoint.h"
 #include "worker/random.h"
+#include "tests/scratch.h"
 
 static char folder[64], path[128];
 
 static int make_folder(void **state)
 {
     (void)state;
-    snprintf(folder, sizeof folder, "/tmp/gradlag-checkpoint-XXXXXX");
+    snprintf(folder, sizeof folder, "%s/gradlag-checkpoint-XXXXXX", scratch_folder());
     snprintf(path, sizeof path, "%s/x.safetensors", mkdtemp(folder) != NULL ? folder : "/nowhere");
     return 0;
 }

@@ -3,6 +3,7 @@
  */
 #include "experiments/config.h"
 #include "experiments/keys.h"
+#include "tests/scratch.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -133,7 +134,7 @@ static void the_later_of_two_lengths_from_different_places_counts(void **state)
 static const char *write_file(const char *text)
 {
     static char path[64];
-    strcpy(path, "/tmp/glconfig-XXXXXX");
+    snprintf(path, sizeof path, "%s/glconfig-XXXXXX", scratch_folder());
     int fd = mkstemp(path);
     assert_true(fd >= 0);
     assert_int_equal(write(fd, text, strlen(text)), (ssize_t)strlen(text));

@@ -5,6 +5,7 @@
 #include "experiments/cells.h"
 #include "experiments/experiment.h"
 #include "experiments/expression.h"
+#include "tests/scratch.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -43,7 +44,8 @@ static const char *const sound = "name: small\n"
 
 static status open_text(struct experiment *e, const char *text)
 {
-    char path[] = "/tmp/glexperiment-XXXXXX";
+    char path[64];
+    snprintf(path, sizeof path, "%s/glexperiment-XXXXXX", scratch_folder());
     int fd = mkstemp(path);
     assert_true(fd >= 0);
     assert_int_equal(write(fd, text, strlen(text)), (ssize_t)strlen(text));

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "tests/ps_rig.h"
+#include "tests/scratch.h"
 
 enum { BIG = 700001 }; /* 2.8 MB: three chunks, the last one odd */
 
@@ -88,7 +89,7 @@ static int64_t ask(const char *path, const char *sql)
 static void every_push_of_eight_workers_is_recorded_once(void **state UNUSED)
 {
     char path[64];
-    snprintf(path, sizeof path, "/tmp/gradlag-test-%d.db", (int)getpid());
+    snprintf(path, sizeof path, "%s/gradlag-test-%d.db", scratch_folder(), (int)getpid());
     struct rig *r = rig_open(8, 1000);
     options *o = rig_settings();
     r->results = path;
@@ -202,7 +203,7 @@ static void several_evaluations_in_a_row_take_no_training_time(void **state UNUS
 {
     char path[64];
     pid_t pids[4];
-    snprintf(path, sizeof path, "/tmp/gradlag-test-%d.db", (int)getpid());
+    snprintf(path, sizeof path, "%s/gradlag-test-%d.db", scratch_folder(), (int)getpid());
     struct rig *r = rig_open(4, 100);
     options *o = rig_settings();
     r->results = path;
@@ -390,7 +391,7 @@ static void every_push_of_a_stopped_run_is_recorded(void **state UNUSED)
 {
     static const char *const policies[] = {"asp", "bsp"};
     char path[64];
-    snprintf(path, sizeof path, "/tmp/gradlag-test-%d.db", (int)getpid());
+    snprintf(path, sizeof path, "%s/gradlag-test-%d.db", scratch_folder(), (int)getpid());
     for (size_t i = 0; i < COUNT_OF(policies); i++) {
         struct rig *r = rig_open(4, 100);
         options *o = rig_settings();

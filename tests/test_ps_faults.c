@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "tests/ps_rig.h"
+#include "tests/scratch.h"
 
 static const uint64_t FOREVER = 1000000000;
 
@@ -371,7 +372,7 @@ static void a_file_that_is_no_socket_is_not_removed(void **state UNUSED)
 {
     char path[64], endpoint[80];
     struct stat file;
-    snprintf(path, sizeof path, "/tmp/gradlag-test-%d.txt", (int)getpid());
+    snprintf(path, sizeof path, "%s/gradlag-test-%d.txt", scratch_folder(), (int)getpid());
     snprintf(endpoint, sizeof endpoint, "ipc://%s", path);
     FILE *f = fopen(path, "w");
     assert_non_null(f);
