@@ -209,7 +209,7 @@ status wire_decode(struct wire_message *m, const void *data, size_t size)
 {
     status result = OK;
     struct cursor c = {.in = data};
-    struct head h;
+    struct head h = {0}; /* the walk reads each field before it sets it */
     memset(m, 0, sizeof *m);
     if (size < WIRE_HEAD_BYTES)
         FAIL(ERROR_PROTOCOL, "a message of %zu bytes is shorter than a head (%d bytes)", size,
