@@ -31,7 +31,7 @@ static void print_properties(const struct check *c, const struct gpu *g)
     const struct cuda_properties *p = &g->properties;
     char capability[16];
     check_text(c, g->name, "name", p->name);
-    check_text(c, g->name, "libraries", p->library);
+    check_text(c, g->name, "libraries", p->libraries);
     check_text(c, g->name, "pci", p->pci);
     snprintf(capability, sizeof capability, "%u.%u", p->capability / 10, p->capability % 10);
     check_text(c, g->name, "compute capability", capability);

@@ -250,7 +250,7 @@ static status open_cuda(backend **out, const struct backend_options *o)
     memcpy(c->place.pci, p.pci, sizeof c->place.pci);
     c->arithmetic = precisions[o->precision].arithmetic;
     snprintf(c->description, sizeof c->description, "%s (%u of %u visible), %s%s", p.name, index,
-             visible, p.library, precisions[o->precision].said);
+             visible, p.libraries, precisions[o->precision].said);
     *out = &c->base;
     c = NULL;
 done:

@@ -94,7 +94,7 @@ static status device_describe(unsigned index, struct cuda_properties *out)
     out->capability = (unsigned)(10 * p.major + p.minor);
     out->multiprocessors = (unsigned)p.multiProcessorCount;
     out->shared_bytes = p.sharedMemPerBlock;
-    describe_libraries(out->library, sizeof out->library);
+    describe_libraries(out->libraries, sizeof out->libraries);
     TRY_CUDA(NULL, "describing a GPU",
              cudaDeviceGetPCIBusId(out->pci, (int)sizeof out->pci, (int)index));
     TRY_CUDA(NULL, "opening a GPU", cudaSetDevice((int)index));

@@ -29,7 +29,7 @@ enum cuda_stream { CUDA_COMPUTE, CUDA_COPY, CUDA_STREAMS };
 
 struct cuda_properties {
     char name[128];      /* "NVIDIA H200" */
-    char library[64];    /* "CUDA 13.0, driver 13.0, cuBLAS 13.1.0" */
+    char libraries[64];  /* "CUDA 13.0, driver 13.0, cuBLAS 13.1.0" */
     unsigned capability; /* 10 × major + minor: 90 */
     unsigned multiprocessors;
     size_t memory_bytes, free_bytes;

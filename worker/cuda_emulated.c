@@ -97,7 +97,7 @@ static status emulated_describe(unsigned index, struct cuda_properties *out)
     TRY(check_index(index));
     *out = (struct cuda_properties){
         .name = "emulated GPU",
-        .library = "no CUDA: kernels run by the host's processor",
+        .libraries = "no CUDA: kernels run by the host's processor",
         .capability = 90,
         .multiprocessors = 4,
         .memory_bytes = memory_limit(),
