@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const char help[] =
@@ -50,22 +51,21 @@ done:
 static status lay_out(struct plan *plan, const struct experiment *e, const struct reproduce *r)
 {
     status result = OK;
-    const struct int_list *seeds =
-        r->quick && e->quick_seeds.count > 0 ? &e->quick_seeds : &e->seeds;
-    const struct int_list *workers =
-        r->quick && e->quick_workers.count > 0 ? &e->quick_workers : &e->workers;
-    for (size_t s = 0; s < seeds->count; s++) {
+    const struct int_list *workers = experiment_workers(e, r->quick);
+    struct int_list seeds;
+    experiment_seeds(e, r->quick, &seeds);
+    for (size_t s = 0; s < seeds.count; s++) {
         for (size_t w = 0; w < workers->count; w++) {
             for (size_t a = 0; a < e->arm_count; a++) {
                 const struct arm *arm = &e->arms[a];
-                if (r->quick ? experiment_arm_quick(e, arm, workers->at[w])
-                             : experiment_arm_has(e, arm, workers->at[w])) {
-                    TRY(add_run(plan, e, arm, workers->at[w], seeds->at[s], r));
+                if (experiment_has(e, arm, workers->at[w], seeds.at[s], r->quick)) {
+                    TRY(add_run(plan, e, arm, workers->at[w], seeds.at[s], r));
                 }
             }
         }
     }
 done:
+    free(seeds.at);
     return result;
 }
 

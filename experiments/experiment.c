@@ -34,14 +34,10 @@ done:
     return result;
 }
 
-static status read_integers(const struct document *d, const struct node *map, const char *key,
-                            struct int_list *out)
+static status read_list(const struct document *d, const struct node *n, const char *key,
+                        struct int_list *out)
 {
     status result = OK;
-    const struct node *n = node_child(map, key);
-    if (n == NULL) {
-        goto done;
-    }
     TRY(node_require(d, n, NODE_LIST, key));
     if (n->count == 0) {
         FAIL(ERROR_USAGE, "%s:%u: %s is empty", d->name, n->line, key);
@@ -53,6 +49,13 @@ static status read_integers(const struct document *d, const struct node *map, co
     }
 done:
     return result;
+}
+
+static status read_integers(const struct document *d, const struct node *map, const char *key,
+                            struct int_list *out)
+{
+    const struct node *n = node_child(map, key);
+    return n != NULL ? read_list(d, n, key, out) : OK;
 }
 
 static status read_settings(const struct document *d, const struct node *map, struct settings *out)
@@ -73,6 +76,21 @@ done:
     return result;
 }
 
+/* The i-th key of a map whose keys are worker counts. */
+static status read_worker_count(const struct document *d, const struct node *map, size_t i,
+                                int64_t *out)
+{
+    status result = OK;
+    char *end = NULL;
+    *out = strtoll(map->keys[i], &end, 10);
+    if (*end != '\0' || *out < 1) {
+        FAIL(ERROR_USAGE, "%s:%u: '%s' is not a worker count", d->name, map->children[i].line,
+             map->keys[i]);
+    }
+done:
+    return result;
+}
+
 /* at: {8: {lr: 0.1}, 16: {lr: 0.05}} */
 static status read_at(const struct document *d, const struct node *map, struct at_workers **out,
                       size_t *count)
@@ -84,16 +102,48 @@ static status read_at(const struct document *d, const struct node *map, struct a
     TRY(node_require(d, map, NODE_MAP, "at"));
     TRY(memory_new(out, map->count, sizeof **out, "at"));
     for (size_t i = 0; i < map->count; i++) {
-        char *end = NULL;
-        (*out)[i].workers = strtoll(map->keys[i], &end, 10);
-        if (*end != '\0' || (*out)[i].workers < 1) {
-            FAIL(ERROR_USAGE, "%s:%u: '%s' is not a worker count", d->name, map->children[i].line,
-                 map->keys[i]);
-        }
+        TRY(read_worker_count(d, map, i, &(*out)[i].workers));
         *count = i + 1;
         TRY(read_settings(d, &map->children[i], &(*out)[i].settings));
     }
 done:
+    return result;
+}
+
+/* quick: false, [16] or {4: [1, 2, 3], 16: [1]} */
+static status read_arm_quick(const struct document *d, const struct node *n, struct arm *out)
+{
+    status result = OK;
+    struct int_list workers = {0};
+    out->quick = true;
+    if (n == NULL) {
+        goto done;
+    }
+    if (n->kind == NODE_SCALAR && strcmp(n->text, "false") == 0) {
+        out->quick = false;
+        goto done;
+    }
+    if (n->kind == NODE_SCALAR || n->count == 0) {
+        FAIL(ERROR_USAGE,
+             "%s:%u: an arm's quick is false, a list of worker counts, or {workers: [seeds]}",
+             d->name, n->line);
+    }
+    TRY(memory_new(&out->quick_at, n->count, sizeof *out->quick_at, "quick"));
+    out->quick_at_count = n->count;
+    if (n->kind == NODE_LIST) {
+        TRY(read_list(d, n, "quick", &workers));
+    }
+    for (size_t i = 0; i < n->count; i++) {
+        struct at_seeds *at = &out->quick_at[i];
+        if (n->kind == NODE_LIST) {
+            at->workers = workers.at[i];
+        } else {
+            TRY(read_worker_count(d, n, i, &at->workers));
+            TRY(read_list(d, &n->children[i], "quick", &at->seeds));
+        }
+    }
+done:
+    memory_free(workers.at);
     return result;
 }
 
@@ -109,13 +159,7 @@ static status read_arm(const struct document *d, const char *name, const struct 
     TRY(read_settings(d, node_child(n, "settings"), &out->settings));
     TRY(read_integers(d, n, "workers", &out->workers));
     TRY(read_at(d, node_child(n, "at"), &out->at, &out->at_count));
-    const struct node *quick = node_child(n, "quick");
-    bool left_out =
-        quick != NULL && quick->kind == NODE_SCALAR && strcmp(quick->text, "false") == 0;
-    out->quick = !left_out;
-    if (quick != NULL && !left_out) {
-        TRY(read_integers(d, n, "quick", &out->quick_workers));
-    }
+    TRY(read_arm_quick(d, node_child(n, "quick"), out));
 done:
     return result;
 }
@@ -394,7 +438,10 @@ void experiment_close(struct experiment *e)
         memory_free(a->name);
         memory_free(a->label);
         memory_free(a->workers.at);
-        memory_free(a->quick_workers.at);
+        for (size_t k = 0; k < a->quick_at_count; k++) {
+            memory_free(a->quick_at[k].seeds.at);
+        }
+        memory_free(a->quick_at);
         settings_free(&a->settings);
         at_free(a->at, a->at_count);
     }
@@ -440,10 +487,52 @@ bool experiment_arm_has(const struct experiment *e, const struct arm *arm, int64
     return holds(arm->workers.count > 0 ? &arm->workers : &e->workers, workers);
 }
 
-bool experiment_arm_quick(const struct experiment *e, const struct arm *arm, int64_t workers)
+const struct int_list *experiment_workers(const struct experiment *e, bool quick)
 {
-    return arm->quick && experiment_arm_has(e, arm, workers) &&
-           (arm->quick_workers.count == 0 || holds(&arm->quick_workers, workers));
+    return quick && e->quick_workers.count > 0 ? &e->quick_workers : &e->workers;
+}
+
+static const struct int_list *own_seeds(const struct experiment *e, bool quick)
+{
+    return quick && e->quick_seeds.count > 0 ? &e->quick_seeds : &e->seeds;
+}
+
+static void add_seeds(struct int_list *out, const struct int_list *more)
+{
+    out->at = realloc(out->at, (out->count + more->count) * sizeof *out->at);
+    REQUIRE(out->at != NULL || out->count + more->count == 0);
+    for (size_t i = 0; i < more->count; i++) {
+        if (!holds(out, more->at[i])) {
+            out->at[out->count++] = more->at[i];
+        }
+    }
+}
+
+void experiment_seeds(const struct experiment *e, bool quick, struct int_list *out)
+{
+    *out = (struct int_list){0};
+    add_seeds(out, own_seeds(e, quick));
+    for (size_t a = 0; quick && a < e->arm_count; a++) {
+        for (size_t i = 0; i < e->arms[a].quick_at_count; i++) {
+            add_seeds(out, &e->arms[a].quick_at[i].seeds);
+        }
+    }
+}
+
+bool experiment_has(const struct experiment *e, const struct arm *arm, int64_t workers,
+                    int64_t seed, bool quick)
+{
+    const struct int_list *seeds = own_seeds(e, quick);
+    bool has = experiment_arm_has(e, arm, workers);
+    if (quick && arm->quick_at_count > 0) {
+        const struct at_seeds *at = arm->quick_at, *end = at + arm->quick_at_count;
+        while (at < end && at->workers != workers) {
+            at++;
+        }
+        has = has && at < end;
+        seeds = has && at->seeds.count > 0 ? &at->seeds : seeds;
+    }
+    return has && (!quick || arm->quick) && holds(seeds, seed);
 }
 
 /* Settings of all arms, from `first` on: those that an arm has no use for fall away there. */

@@ -20,14 +20,21 @@ struct at_workers {
     struct settings settings;
 };
 
+/* Seeds that --quick makes at one worker count; count 0: the quick part's own. */
+struct at_seeds {
+    int64_t workers;
+    struct int_list seeds;
+};
+
 struct arm {
     char *name, *label;
     struct settings settings;
     struct int_list workers; /* count 0: all of the experiment's */
     struct at_workers *at;
     size_t at_count;
-    bool quick;                    /* part of --quick too */
-    struct int_list quick_workers; /* there with these alone; count 0: all of its own */
+    bool quick;                /* part of --quick too */
+    struct at_seeds *quick_at; /* there with these workers alone; */
+    size_t quick_at_count;     /* 0: all of its own */
 };
 
 struct claim {
@@ -66,9 +73,14 @@ const struct arm *experiment_arm(const struct experiment *e, const char *name);
 void experiment_settings(const struct experiment *e, const struct arm *arm, int64_t workers,
                          int64_t seed, bool quick, const struct settings *more,
                          struct settings *out);
+/* The worker counts, and the seeds that any arm has, of the whole or of --quick. The first is
+ * borrowed; the second is the caller's to free (out->at). */
+const struct int_list *experiment_workers(const struct experiment *e, bool quick);
+void experiment_seeds(const struct experiment *e, bool quick, struct int_list *out);
+/* Whether the experiment (--quick: its quick part) makes this run. */
+bool experiment_has(const struct experiment *e, const struct arm *arm, int64_t workers,
+                    int64_t seed, bool quick);
 bool experiment_arm_has(const struct experiment *e, const struct arm *arm, int64_t workers);
-/* Whether --quick makes this arm with this many workers. */
-bool experiment_arm_quick(const struct experiment *e, const struct arm *arm, int64_t workers);
 
 /* The compiled-in ones: name and question; false past the last. */
 bool experiment_at(size_t index, char name[64]);

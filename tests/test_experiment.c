@@ -65,13 +65,42 @@ static void a_file_is_read_as_it_is_written(void **state)
     assert_string_equal(e.arms[1].label, "the other");
     assert_true(experiment_arm_has(&e, &e.arms[0], 1));
     assert_false(experiment_arm_has(&e, &e.arms[0], 4));
-    assert_true(experiment_arm_quick(&e, &e.arms[0], 1));
-    assert_false(experiment_arm_quick(&e, &e.arms[1], 4));
+    assert_true(experiment_has(&e, &e.arms[0], 1, 7, true));
+    assert_false(experiment_has(&e, &e.arms[0], 1, 8, true));
+    assert_true(experiment_has(&e, &e.arms[0], 1, 8, false));
+    assert_false(experiment_has(&e, &e.arms[1], 4, 7, true));
+    assert_true(experiment_has(&e, &e.arms[1], 4, 7, false));
     assert_int_equal(e.claim_count, 1);
     assert_true(e.claims[0].low == -1 && e.claims[0].high == 2.5);
     assert_true(e.claims[0].quick_low == -2 && e.claims[0].quick_high == 3);
     assert_string_equal(e.verdict.undamped, "a-b");
     assert_int_equal(e.quick_seeds.count, 1);
+    experiment_close(&e);
+}
+
+static void a_cell_of_the_quick_part_may_have_seeds_of_its_own(void **state)
+{
+    (void)state;
+    char text[2048];
+    const char *at = strstr(sound, "quick: [1]");
+    snprintf(text, sizeof text, "%.*squick: {4: [8, 9]}%s", (int)(at - sound), sound,
+             at + strlen("quick: [1]"));
+    struct experiment e;
+    struct int_list seeds;
+    assert_int_equal(open_text(&e, text), OK);
+    assert_false(experiment_has(&e, &e.arms[1], 4, 7, true));
+    assert_true(experiment_has(&e, &e.arms[1], 4, 8, true));
+    assert_true(experiment_has(&e, &e.arms[1], 4, 9, true));
+    assert_false(experiment_has(&e, &e.arms[1], 4, 9, false));
+    assert_true(experiment_has(&e, &e.arms[0], 1, 7, true));
+    assert_false(experiment_has(&e, &e.arms[0], 1, 9, true));
+    experiment_seeds(&e, true, &seeds);
+    assert_int_equal(seeds.count, 3);
+    assert_true(seeds.at[0] == 7 && seeds.at[1] == 8 && seeds.at[2] == 9);
+    free(seeds.at);
+    experiment_seeds(&e, false, &seeds);
+    assert_int_equal(seeds.count, 2);
+    free(seeds.at);
     experiment_close(&e);
 }
 
@@ -176,7 +205,10 @@ static void mistakes_name_their_line(void **state)
     expect_refused("[-1, 2.5]", "[3]", ":20: a band is two numbers");
     expect_refused("alone: one", "alone: nobody", ":22: there is no arm 'nobody'");
     expect_refused("    band: [-1, 2.5]\n", "", "needs a band");
-    expect_refused("    quick: [1]\n", "    quick: {a: 1}\n", ":15: quick must be a list");
+    expect_refused("    quick: [1]\n", "    quick: {a: 1}\n", ":15: 'a' is not a worker count");
+    expect_refused("    quick: [1]\n", "    quick: {4: 1}\n", ":15: quick must be a list");
+    expect_refused("    quick: [1]\n", "    quick: yes\n", ":15: an arm's quick is false, a list");
+    expect_refused("    quick: [1]\n", "    quick: []\n", ":15: an arm's quick is false, a list");
     expect_refused("    value:", "    sql: SELECT 1\n    value:", "either a value or sql");
 }
 
@@ -304,6 +336,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_file_is_read_as_it_is_written),
+        cmocka_unit_test(a_cell_of_the_quick_part_may_have_seeds_of_its_own),
         cmocka_unit_test(settings_of_all_arms_fall_away_where_they_are_idle_and_an_arms_own_do_not),
         cmocka_unit_test(settings_are_laid_over_each_other_from_the_general_to_the_special),
         cmocka_unit_test(mistakes_name_their_line),
