@@ -4,6 +4,7 @@
 #include "experiments/keys.h"
 #include "ps/consistency.h"
 #include "ps/correction.h"
+#include "ps/damping.h"
 #include "worker/pace.h"
 #include "worker/training.h"
 
@@ -210,6 +211,12 @@ static bool bound_to_other_engine(const options *o, struct ineffective *out)
     return false;
 }
 
+static const struct damping_rule *chosen_damping(const options *o)
+{
+    return (const struct damping_rule *)registry_find(&damping_registry,
+                                                      options_text(o, "damping"));
+}
+
 static bool any_ineffective(const options *o, struct ineffective *out)
 {
     const struct consistency_policy *policy = (const struct consistency_policy *)registry_find(
@@ -221,14 +228,32 @@ static bool any_ineffective(const options *o, struct ineffective *out)
         *out = (struct ineffective){"momentum", "optimizer", "optimizer=momentum or nesterov"};
         return true;
     }
-    static const char *const of_stale[] = {"damping", "correction"};
-    for (size_t i = 0; policy->never_stale && i < COUNT_OF(of_stale); i++) {
-        if (!is_initial(o, of_stale[i])) {
-            *out = (struct ineffective){of_stale[i], "consistency", "consistency=asp"};
-            return true;
-        }
+    if (policy->never_stale && !is_initial(o, "correction")) {
+        *out = (struct ineffective){"correction", "consistency", "consistency=asp"};
+        return true;
+    }
+    if (policy->never_stale && !is_initial(o, "damping") && !chosen_damping(o)->ageless) {
+        *out = (struct ineffective){"damping", "consistency",
+                                    "consistency=asp, or damping=trim, which looks at no age"};
+        return true;
     }
     return false;
+}
+
+static status check_balance(const options *o)
+{
+    status result = OK;
+    const struct consistency_policy *policy = (const struct consistency_policy *)registry_find(
+        &consistency_registry, options_text(o, "consistency"));
+    if (policy->even && chosen_damping(o)->balances) {
+        FAIL(ERROR_USAGE,
+             "%s: damping=%s makes up for fast workers whose gradients count more often; with "
+             "consistency=%s all count alike, so it would favour the slow ones; leave it out, or "
+             "set consistency=asp",
+             options_origin(o, "damping"), options_text(o, "damping"), policy->about.name);
+    }
+done:
+    return result;
 }
 
 static status check_places(const options *o)
@@ -291,6 +316,7 @@ status config_check(const options *o)
     if (strcmp(options_text(o, "mode"), "async") == 0) {
         TRY(correction_check(o));
     }
+    TRY(check_balance(o));
     TRY(check_pace(o));
     TRY(check_places(o));
     TRY(consistency_open(&consistency, o));

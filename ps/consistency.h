@@ -40,8 +40,10 @@ struct consistency_policy {
     /* May hold more than one push, or takes any: the core sets a vector aside for their mean. A
      * policy does one or the other, so that an update is made of held or of taken gradients. */
     bool holds, takes;
-    /* No gradient it applies is ever stale, so damping and correction have no effect. */
+    /* No gradient it applies is ever stale, so correction, and damping but for rules that are
+     * ageless, have no effect. */
     bool never_stale;
+    bool even; /* every update is made of one gradient of each worker */
     /* Gradients in an update while nobody is lost and none is dropped; no update is made of more
      * than that if the policy takes, or than `workers` if it holds. 0: the parameters do not fit
      * this number of workers. NULL: 1. */

@@ -24,6 +24,7 @@ const struct consistency_policy consistency_bsp = {
               "Valiant 1990, A bridging model for parallel computation", NULL},
     .holds = true,
     .never_stale = true,
+    .even = true,
     .per_update = per_update,
     .apply_now = apply_now,
 };

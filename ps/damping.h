@@ -42,6 +42,8 @@ struct damping_rule {
     struct about about; /* its options, all OPTION_REAL or OPTION_INTEGER, in parameter order */
     bool needs_norm;    /* costs one more pass over each gradient */
     bool needs_history;
+    bool ageless;  /* scales gradients that are not stale, too; else s(0) = 1 */
+    bool balances; /* makes up for workers whose gradients count more often than others' */
     /* s(τ) ≥ 0, finite. *drop may be set to true. */
     double (*scale)(const double parameters[DAMPING_PARAMETERS], const struct damping_input *input,
                     bool *drop);

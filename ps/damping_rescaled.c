@@ -12,6 +12,10 @@
  * the workers that have sent any. The mean of s over all workers' cycles is 1 then, and with alike
  * workers the rule does nothing.
  *
+ * With consistency=bsp it is refused: there every worker's gradients count alike already, and s
+ * would make the slow ones' count more. Where several gradients go into one update all of them are
+ * looked at before the first is scaled, so that the order of workers has no say.
+ *
  * s does not depend on the staleness and may exceed 1. The times are those in the record, rounded
  * to whole microseconds.
  */
@@ -38,5 +42,7 @@ const struct damping_rule damping_rescaled = {
     .about = {"rescaled", "mean compute time of the worker / mean over all workers",
               "Mahran, Maranjyan, Richtarik 2026, Rescaled asynchronous SGD", NULL},
     .needs_history = true,
+    .ageless = true,
+    .balances = true,
     .scale = scale,
 };

@@ -7,9 +7,10 @@
  * "Clipping makes distributed and federated asynchronous SGD robust to stragglers"
  * (arXiv:2606.13287).
  *
- * Where we differ: nowhere; the norm is that of the gradient as it came, before any correction and
- * without weight decay. s does not depend on the staleness. The norm must be known before the
- * update, so the rule costs one more pass over each gradient.
+ * Where we differ: nowhere; where several gradients go into one update each is cut by itself,
+ * before their mean. The norm is that of the gradient as it came, before any correction and without
+ * weight decay. s does not depend on the staleness. The norm must be known before the update, so
+ * the rule costs one more pass over each gradient.
  */
 #include "ps/damping.h"
 
@@ -36,5 +37,6 @@ const struct damping_rule damping_trim = {
               "Pascanu, Mikolov, Bengio 2013, algorithm 1; Erickson, Johansson 2026",
               parameters_of},
     .needs_norm = true,
+    .ageless = true,
     .scale = scale,
 };

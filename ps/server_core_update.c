@@ -168,10 +168,16 @@ static unsigned seats_in(const server_core *c, enum seat_state state)
     return n;
 }
 
-/* Age and scale of a push, once for each. */
-static void damp(server_core *c, struct seat *seat)
+/* A push comes to the damping rule, once each; those that go in together do before the first of
+ * them is scaled. */
+static void observe(server_core *c, struct seat *seat)
 {
     seat->staleness = c->version - seat->version;
+    damping_observe(&c->damping, core_number_of(c, seat), seat->staleness, seat->push.compute_us);
+}
+
+static void damp(server_core *c, struct seat *seat)
+{
     if (c->damping.rule->needs_norm) {
         measure(c, seat); /* if it is not finite, whoever uses it will see that again */
     }
@@ -180,7 +186,6 @@ static void damp(server_core *c, struct seat *seat)
                                   .worker = core_number_of(c, seat),
                                   .concurrency = c->here,
                                   .norm = seat->norm};
-    damping_observe(&c->damping, input.worker, seat->staleness, seat->push.compute_us);
     seat->scale = damping_scale(&c->damping, &input, &seat->drop);
 }
 
@@ -211,18 +216,22 @@ static struct update gather(server_core *c, struct held held)
     struct update u = {0};
     aggregate_clear(&c->aggregate);
     for (struct seat *seat = held.from; seat < held.to; seat++) {
+        if (seat->state == SEAT_HELD) {
+            observe(c, seat);
+        }
+    }
+    for (struct seat *seat = held.from; seat < held.to; seat++) {
         if (seat->state != SEAT_HELD) {
             continue;
         }
         damp(c, seat);
         if (!seat->drop) {
-            u.first = u.first == NULL ? seat : u.first;
+            u.first = u.n++ == 0 ? seat : u.first;
             u.samples += seat->push.samples;
             struct correction_context context = context_of(c, seat);
             aggregate_add(&c->aggregate, seat->push.gradient, c->slots[seat->slot], &context);
         }
     }
-    u.n = c->aggregate.n;
     u.direct = aggregate_is_direct(&c->aggregate);
     return u;
 }
@@ -363,6 +372,7 @@ static void take(server_core *c, struct seat *seat)
         apply_held(c);
         return;
     }
+    observe(c, seat);
     damp(c, seat);
     if (!measure(c, seat)) {
         core_diverge(c, seat, PUSH_BAD_GRADIENT);

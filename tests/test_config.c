@@ -110,11 +110,27 @@ static void keys_without_effect_are_refused(void **state)
     EXPECT_REFUSED("no effect with optimizer=sgd", "optimizer=sgd", "momentum=0");
     EXPECT_REFUSED("no effect with consistency=bsp", "consistency=bsp", "damping=inverse");
     EXPECT_REFUSED("no effect with consistency=rennala", "consistency=rennala", "damping=inverse");
+    EXPECT_REFUSED("would favour the slow ones", "consistency=bsp", "damping=rescaled");
     EXPECT_REFUSED("consistency.backups=2 leaves no gradient of 2 workers", "consistency=backup",
                    "workers=2", "consistency.backups=2");
     EXPECT_REFUSED("do not fit together", "transport=ipc", "endpoint=tcp://127.0.0.1:7");
     EXPECT_REFUSED("hexadecimal", "run_token=xyz");
     EXPECT_REFUSED("length of training", "epochs=2", "samples=100");
+}
+
+static void rules_that_look_at_no_age_go_with_a_barrier(void **state)
+{
+    (void)state;
+    static const char *const together[][2] = {
+        {"consistency=bsp", "damping=trim"},
+        {"consistency=rennala", "damping=trim"},
+        {"consistency=rennala", "damping=rescaled"}, /* a fast worker's count more often there */
+    };
+    for (size_t i = 0; i < COUNT_OF(together); i++) {
+        options *o;
+        assert_int_equal(COMPOSE(&o, together[i][0], together[i][1]), OK);
+        options_close(&o);
+    }
 }
 
 static void the_later_of_two_lengths_from_different_places_counts(void **state)
@@ -324,6 +340,7 @@ int main(void)
         cmocka_unit_test(a_dotted_key_falls_away_with_a_later_choice_of_another_part),
         cmocka_unit_test(mistakes_are_named_with_what_would_be_right),
         cmocka_unit_test(keys_without_effect_are_refused),
+        cmocka_unit_test(rules_that_look_at_no_age_go_with_a_barrier),
         cmocka_unit_test(the_later_of_two_lengths_from_different_places_counts),
         cmocka_unit_test(a_file_gives_a_base_that_arguments_change),
         cmocka_unit_test(a_files_setting_falls_away_where_a_later_choice_makes_it_idle),

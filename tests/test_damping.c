@@ -303,6 +303,31 @@ static void every_rule_starts_at_1_and_never_rises(void **state)
     }
 }
 
+/* What config_check() relies on where no gradient is ever stale. */
+static void rules_of_age_alone_leave_fresh_gradients_as_they_are(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < damping_registry.count; i++) {
+        char chosen[64];
+        bool drop = false;
+        snprintf(chosen, sizeof chosen, "damping=%s", damping_registry.entries[i]->name);
+        struct damping d;
+        open_damping(&d, RIG(chosen));
+        assert_int_equal(damping_remember(&d, 4), OK);
+        for (unsigned k = 0; k < 40; k++) { /* a past as uneven as can be */
+            damping_observe(&d, k % 3, k * k % 11, 100 + 900 * (k % 3));
+        }
+        for (unsigned w = 0; w < 4; w++) {
+            struct damping_input input = {
+                .workers = 4, .worker = w % 3, .concurrency = 1 + w, .norm = 7 + w};
+            assert_true((damping_scale(&d, &input, &drop) == 1) ==
+                        !(d.rule->ageless && (w % 3 != 1 || !d.rule->balances)));
+            assert_false(drop);
+        }
+        damping_close(&d);
+    }
+}
+
 static void every_entry_says_what_it_is_and_has_a_name_of_its_own(void **state)
 {
     (void)state;
@@ -390,6 +415,7 @@ int main(void)
         cmocka_unit_test(rescaled_gives_each_worker_the_same_rate_per_time),
         cmocka_unit_test(trim_cuts_long_gradients_to_its_norm),
         cmocka_unit_test(every_rule_starts_at_1_and_never_rises),
+        cmocka_unit_test(rules_of_age_alone_leave_fresh_gradients_as_they_are),
         cmocka_unit_test(every_entry_says_what_it_is_and_has_a_name_of_its_own),
         cmocka_unit_test(a_misspelt_rule_is_an_error_that_names_the_nearest),
         cmocka_unit_test(a_parameter_of_a_rule_not_chosen_is_an_error_that_says_so),

@@ -99,6 +99,30 @@ static void bsp_is_the_ordered_mean_whatever_the_order_of_arrival(void **state)
     core_rig_close(&b.rig);
 }
 
+/* Gradients of length 10, 0.5 and 4, cut to 2: ⅕, 1 and ½ of them go into the mean. */
+static void a_barrier_cuts_each_gradient_by_itself(void **state)
+{
+    (void)state;
+    static const float length[] = {10, 0.5f, 4}, scale[] = {0.2f, 1, 0.5f};
+    struct bench b;
+    bench_open(&b, (struct server_core_options){.workers = 3},
+               RIG("consistency=bsp", "damping=trim", "damping.norm=2", "optimizer=sgd", "lr=0.5"));
+    bench_hello_all(&b);
+    for (unsigned w = 0; w < 3; w++) {
+        memset(b.gradient[w], 0, sizeof b.gradient[w]);
+        b.gradient[w][w] = length[w];
+        bench_push(&b, w);
+    }
+    for (unsigned w = 0; w < 3; w++) {
+        double moved = (double)bench_latest(&b)[w] - (double)b.rig.initial[w];
+        assert_true(fabs(moved + 0.5 * (double)(scale[w] * length[w]) / 3) < 1e-6);
+        assert_true((float)b.record[w].scale == scale[w]);
+        assert_true(b.record[w].gradient_norm == (double)length[w]);
+    }
+    assert_true(bench_latest(&b)[3] == b.rig.initial[3]);
+    core_rig_close(&b.rig);
+}
+
 static void a_damped_push_is_scaled_before_it_enters_the_velocity(void **state)
 {
     (void)state;
@@ -485,6 +509,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_worker_is_a_plain_loop_of_the_optimizer_bit_for_bit),
         cmocka_unit_test(bsp_is_the_ordered_mean_whatever_the_order_of_arrival),
+        cmocka_unit_test(a_barrier_cuts_each_gradient_by_itself),
         cmocka_unit_test(a_damped_push_is_scaled_before_it_enters_the_velocity),
         cmocka_unit_test(the_gap_is_the_rms_distance_to_what_the_worker_read),
         cmocka_unit_test(in_a_regular_round_robin_mean_staleness_is_workers_less_1),
