@@ -201,7 +201,7 @@ test: setup
 
 ## unit: the tests alone; T=name runs tests/test_name.c; BUILD=asan under the sanitizers
 .PHONY: unit
-unit: all tests
+unit: all $(if $(T),$(DIR)/tests/test_$(T),tests)
 	$(Q)BUILD_DIR=$(DIR) scripts/run-tests $(if $(T),$(DIR)/tests/test_$(T),$(TESTS))
 
 # One program per tests/fuzz/fuzz_NAME.c, which reads what strangers wrote; clang's libFuzzer.

@@ -77,6 +77,7 @@ static const struct option training_table[] = {
      .registry = &consistency_registry},
     {.key = "damping", .type = OPTION_NAME, .initial = "none", .registry = &damping_registry},
     {.key = "correction", .type = OPTION_NAME, .initial = "none", .registry = &correction_registry},
+    {.key = "curve", .type = OPTION_TEXT, .initial = ""},
     {.key = "payload", .type = OPTION_NAME, .initial = "auto", .names = "auto|shm|frames"},
     {.key = "timeout_s", .type = OPTION_REAL, .initial = "30", .minimum = 1, .maximum = 100},
     {.key = "on_lost", .type = OPTION_NAME, .initial = "stop", .names = "stop"},

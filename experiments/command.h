@@ -21,6 +21,7 @@ command_function command_list;
 command_function command_show;
 command_function command_check;
 command_function command_replay;
+command_function command_keygen;
 command_function command_bench;
 /* The roles that `run` starts as processes of their own, and that one starts by hand. */
 command_function command_server;

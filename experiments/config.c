@@ -171,8 +171,9 @@ static bool bound_to_other_mode(const options *o, struct ineffective *out)
         {"damping", "async", "mode=async"},     {"correction", "async", "mode=async"},
         {"consistency", "async", "mode=async"}, {"payload", "async", "mode=async"},
         {"transport", "async", "mode=async"},   {"endpoint", "async", "mode=async"},
-        {"on_lost", "async", "mode=async"},     {"communicator", "sync", "mode=sync"},
-        {"reduction", "sync", "mode=sync"},     {"bucket_kib", "sync", "mode=sync"},
+        {"curve", "async", "mode=async"},       {"on_lost", "async", "mode=async"},
+        {"communicator", "sync", "mode=sync"},  {"reduction", "sync", "mode=sync"},
+        {"bucket_kib", "sync", "mode=sync"},
     };
     for (size_t i = 0; i < COUNT_OF(bound); i++) {
         bool other = strcmp(bound[i].mode, options_text(o, "mode")) != 0;
@@ -187,16 +188,19 @@ static bool bound_to_other_mode(const options *o, struct ineffective *out)
 /* Processes have sockets, ranks under mpirun and places; a virtual cluster has a model of wires. */
 static bool bound_to_other_engine(const options *o, struct ineffective *out)
 {
-    static const char *const of_real[] = {"payload", "transport",    "endpoint",
-                                          "on_lost", "communicator", "bucket_kib"};
-    static const char *const of_virtual[] = {"network.latency_ms", "network.gbps",
-                                             "server.apply_ms",    "crash.mtbf_s",
-                                             "crash.down_s",       "virtual.threads"};
+    static const char *const of_real[] = {"payload", "transport",    "endpoint",   "curve",
+                                          "on_lost", "communicator", "bucket_kib", NULL};
+    static const char *const of_virtual[] = {"network.latency_ms",
+                                             "network.gbps",
+                                             "server.apply_ms",
+                                             "crash.mtbf_s",
+                                             "crash.down_s",
+                                             "virtual.threads",
+                                             NULL};
     bool real = strcmp(options_text(o, "engine"), "real") == 0;
-    const char *const *idle = real ? of_virtual : of_real;
-    for (size_t i = 0; i < COUNT_OF(of_real); i++) {
-        if (!is_initial(o, idle[i])) {
-            *out = (struct ineffective){idle[i], "engine", real ? "engine=virtual" : "engine=real"};
+    for (const char *const *idle = real ? of_virtual : of_real; *idle != NULL; idle++) {
+        if (!is_initial(o, *idle)) {
+            *out = (struct ineffective){*idle, "engine", real ? "engine=virtual" : "engine=real"};
             return true;
         }
     }

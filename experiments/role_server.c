@@ -30,10 +30,13 @@ static void bound(void *context, const char *endpoint)
         mailbox_send(&m);
         return;
     }
+    const char *keys = options_text(p->settings, "curve");
     log_info("listening on %s for %lld workers; start each with the same settings: gradlag worker "
-             "endpoint=%s run_token=%016llx worker=N …",
+             "endpoint=%s run_token=%016llx%s%s worker=N …%s",
              endpoint, (long long)options_integer(p->settings, "workers"), endpoint,
-             (unsigned long long)p->token);
+             (unsigned long long)p->token, keys[0] != '\0' ? " curve=" : "", keys,
+             strncmp(endpoint, "tcp://0.0.0.0:", 14) == 0 ? " (0.0.0.0: any address of this host)"
+                                                          : "");
 }
 
 static status serve(struct role_process *p, float **initial, struct training_outcome *out)

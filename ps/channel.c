@@ -26,10 +26,14 @@ enum {
     RECONNECT_MAX_MS = 500,
     LINGER_MAX_MS = 2000,
     ENDPOINT_BYTES = 256,
+    BROKEN_HANDSHAKES = 3, /* in a row: that is no accident */
 };
 
 struct channel {
     void *context, *socket;
+    void *monitor; /* a worker's: how handshakes end */
+    curve_guard *guard;
+    unsigned broken_handshakes;
     zmq_msg_t payload; /* second frame of the last message */
     bool router, spin, bound;
     int linger_ms;
@@ -48,7 +52,10 @@ static bool has_prefix(const char *text, const char *prefix)
 
 static bool has_port(const char *endpoint)
 {
-    const char *port = strrchr(endpoint, ':') + 1;
+    const char *port = strrchr(endpoint + strlen("tcp:"), ':');
+    if (port == NULL)
+        return false;
+    port++;
     char *end;
     if (strcmp(port, "*") == 0)
         return true;
@@ -71,7 +78,13 @@ static bool is_loopback(const char *address)
     return inet_pton(AF_INET, host, &number) == 1 && ntohl(number.s_addr) >> 24 == 127;
 }
 
-status channel_check_endpoint(const char *endpoint)
+/* "HOST:PORT" with some host. */
+static bool has_host(const char *address)
+{
+    return address[0] != ':' && address[0] != '\0' && strpbrk(address, "/; ") == NULL;
+}
+
+status channel_check_endpoint(const char *endpoint, bool keys)
 {
     status result = OK;
     if (has_prefix(endpoint, "ipc://")) {
@@ -84,12 +97,15 @@ status channel_check_endpoint(const char *endpoint)
         if (endpoint[6] == '\0')
             FAIL(ERROR_USAGE, "endpoint %s names no path: try ipc:///tmp/gradlag.sock", endpoint);
     } else if (has_prefix(endpoint, "tcp://")) {
-        if (!is_loopback(endpoint + 6))
+        if (!keys && !is_loopback(endpoint + 6))
             FAIL(ERROR_USAGE,
-                 "endpoint %s is not on loopback: without encryption and authentication "
-                 "(CURVE) only ipc://, tcp://127.x.x.x:PORT and tcp://[::1]:PORT "
-                 "are allowed",
+                 "endpoint %s is not on loopback: without keys only ipc://, tcp://127.x.x.x:PORT "
+                 "and "
+                 "tcp://[::1]:PORT are allowed; `gradlag keygen FOLDER` makes keys, curve=FOLDER "
+                 "takes them",
                  endpoint);
+        if (!has_host(endpoint + 6))
+            FAIL(ERROR_USAGE, "endpoint %s names no host: tcp://ADDRESS:PORT", endpoint);
         if (!has_port(endpoint))
             FAIL(ERROR_USAGE, "endpoint %s: a port is 1 to 65535, or * for one that is free",
                  endpoint);
@@ -173,7 +189,7 @@ static status open_socket(channel **out, const char *endpoint, int type,
 {
     status result = OK;
     channel *c = NULL;
-    TRY(channel_check_endpoint(endpoint));
+    TRY(channel_check_endpoint(endpoint, o->keys != NULL));
     TRY(memory_new(&c, 1, sizeof *c, "a channel"));
     zmq_msg_init(&c->payload);
     c->router = type == ZMQ_ROUTER;
@@ -191,6 +207,8 @@ static status open_socket(channel **out, const char *endpoint, int type,
              "too low?",
              zmq_strerror(zmq_errno()));
     set_common_options(c, o);
+    if (o->keys != NULL)
+        curve_apply(o->keys, c->socket, c->router);
 done:
     if (result != OK)
         channel_close(&c);
@@ -224,9 +242,11 @@ status channel_bind(channel **out, const char *endpoint, const struct channel_op
 {
     status result = OK;
     channel *c = NULL;
-    TRY(channel_check_endpoint(endpoint));
+    TRY(channel_check_endpoint(endpoint, o->keys != NULL));
     TRY(check_path_is_free(endpoint));
     TRY(open_socket(&c, endpoint, ZMQ_ROUTER, o));
+    if (o->keys != NULL)
+        TRY(curve_guard_open(&c->guard, c->context, o->keys));
     set_int(c, ZMQ_ROUTER_MANDATORY, 1);
     set_int(c, ZMQ_ROUTER_HANDOVER, 1);
     if (zmq_bind(c->socket, endpoint) != 0) {
@@ -245,6 +265,71 @@ done:
     return result;
 }
 
+/* ---- how handshakes end --------------------------------------------------------------------- */
+
+static status open_monitor(channel *c)
+{
+    status result = OK;
+    static const char place[] = "inproc://handshakes";
+    const int none = 0;
+    if (zmq_socket_monitor(c->socket, place,
+                           ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
+                               ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
+                               ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) != 0)
+        FAIL(ERROR_OTHER, "cannot watch a ZeroMQ socket: %s", zmq_strerror(zmq_errno()));
+    c->monitor = zmq_socket(c->context, ZMQ_PAIR);
+    if (c->monitor == NULL || zmq_setsockopt(c->monitor, ZMQ_LINGER, &none, sizeof none) != 0 ||
+        zmq_connect(c->monitor, place) != 0)
+        FAIL(ERROR_OTHER, "cannot watch a ZeroMQ socket: %s", zmq_strerror(zmq_errno()));
+done:
+    return result;
+}
+
+/* The next event, 0: none. It comes in two frames, a number first. */
+static int next_event(void *monitor)
+{
+    uint8_t bytes[ENDPOINT_BYTES];
+    uint16_t event = 0;
+    int more = 0, size;
+    size_t more_size = sizeof more;
+    do
+        size = zmq_recv(monitor, bytes, sizeof bytes, ZMQ_DONTWAIT);
+    while (size < 0 && zmq_errno() == EINTR);
+    if (size < (int)sizeof event)
+        return 0;
+    memcpy(&event, bytes, sizeof event);
+    while (zmq_getsockopt(monitor, ZMQ_RCVMORE, &more, &more_size) == 0 && more != 0 &&
+           zmq_recv(monitor, bytes, sizeof bytes, ZMQ_DONTWAIT) >= 0)
+        continue;
+    return event;
+}
+
+status channel_check_handshake(channel *c)
+{
+    status result = OK;
+    int event;
+    REQUIRE(c->monitor != NULL);
+    while ((event = next_event(c->monitor)) != 0) {
+        c->broken_handshakes =
+            event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED ? 0 : c->broken_handshakes + 1;
+        if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH)
+            FAIL(ERROR_PROTOCOL,
+                 "the server at %s does not know our key: its server.key has no line `worker` with "
+                 "the public key of our worker.key; were the keys made anew on one side only?",
+                 c->endpoint);
+        /* After bytes that make no sense ZeroMQ does not try again; but one that just breaks off
+         * may be a server that is killed. */
+        if (event == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL ||
+            c->broken_handshakes >= BROKEN_HANDSHAKES)
+            FAIL(ERROR_PROTOCOL,
+                 "the server at %s and this worker do not come to terms: has one of them no keys "
+                 "(curve=), or are they of different folders?",
+                 c->endpoint);
+    }
+done:
+    return result;
+}
+
 status channel_connect(channel **out, const char *endpoint, const struct channel_options *o)
 {
     status result = OK;
@@ -257,6 +342,7 @@ status channel_connect(channel **out, const char *endpoint, const struct channel
     id[0] |= 1;
     int code = zmq_setsockopt(c->socket, ZMQ_ROUTING_ID, id, sizeof id);
     REQUIRE(code == 0);
+    TRY(open_monitor(c));
     set_int(c, ZMQ_RECONNECT_IVL, RECONNECT_MS);
     set_int(c, ZMQ_RECONNECT_IVL_MAX, RECONNECT_MAX_MS);
     if (zmq_connect(c->socket, endpoint) != 0)
@@ -279,8 +365,11 @@ void channel_close(channel **p)
     zmq_msg_close(&c->payload);
     if (c->socket != NULL)
         zmq_close(c->socket);
+    if (c->monitor != NULL)
+        zmq_close(c->monitor);
     while (c->context != NULL && zmq_ctx_term(c->context) != 0 && zmq_errno() == EINTR)
         continue;
+    curve_guard_close(&c->guard);
     memory_free(c);
     *p = NULL;
 }

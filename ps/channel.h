@@ -1,6 +1,6 @@
 /*
  * channel.h — ZeroMQ as the parameter server uses it: one ROUTER at the server, one DEALER per
- * worker, and wire.h's messages between them. All calls to ZeroMQ are in channel.c.
+ * worker, and wire.h's messages between them. All calls to ZeroMQ are in channel.c and curve.c.
  *
  * Waiting. A wake-up across cores takes longer than a small message, so a channel first asks again
  * and again for some tens of microseconds and then blocks. Every process has a thread of ZeroMQ
@@ -11,11 +11,15 @@
  * long as its turn lasts while another core idles. So the server's thread and ZeroMQ's ask for
  * short turns, which lets them interrupt longer ones.
  *
+ * With keys (curve.h) all is encrypted, both sides know that the other has the right key, and any
+ * tcp endpoint is allowed; without them only those of this host.
+ *
  * A channel belongs to one thread.
  */
 #ifndef GRADLAG_PS_CHANNEL_H
 #define GRADLAG_PS_CHANNEL_H
 
+#include "ps/curve.h"
 #include "ps/wire.h"
 
 typedef struct channel channel;
@@ -29,6 +33,7 @@ struct channel_id { /* a ROUTER's name for one peer's connection */
 struct channel_options {
     unsigned timeout_ms; /* of heartbeats over tcp, and the most that closing may take */
     bool may_spin;
+    const struct curve_keys *keys; /* borrowed until it is open; NULL: none */
 };
 
 /* What channel_receive() found. */
@@ -52,6 +57,9 @@ status channel_connect(channel **out, const char *endpoint,
                        const struct channel_options *o) MUST_CHECK;
 /* Sends what is queued, for at most o.timeout_ms and never more than two seconds, and closes. */
 void channel_close(channel **c);
+/* A worker's: ERROR_PROTOCOL where the server has refused to talk to us, or we to it: keys that do
+ * not fit, or that one of the two lacks. To be asked while no answer comes. */
+status channel_check_handshake(channel *c) MUST_CHECK;
 /* The peer is gone: what is queued for it is of no use, closing need not wait. */
 void channel_forget(channel *c);
 /* As bound, with the port that the system chose. */
@@ -67,7 +75,8 @@ enum channel_event channel_receive(channel *c, struct channel_received *out);
 /* Waits until there may be a message, `wake_fd` (−1: none) becomes readable, or time is over. */
 void channel_wait(channel *c, int wake_fd, unsigned timeout_ms);
 
-/* ERROR_USAGE unless the endpoint stays on this host: ipc, tcp on 127.x or [::1]. */
-status channel_check_endpoint(const char *endpoint) MUST_CHECK;
+/* ERROR_USAGE unless the endpoint stays on this host: ipc, tcp on 127.x or [::1]. With `keys` any
+ * address will do. */
+status channel_check_endpoint(const char *endpoint, bool keys) MUST_CHECK;
 
 #endif

@@ -28,6 +28,7 @@ struct ps_client {
     heartbeat *heartbeat;
     char *endpoint;
     uint64_t run_token;
+    struct curve_keys *keys; /* NULL: none */
     unsigned worker;
     size_t count;
     enum wire_payload payload;
@@ -141,7 +142,8 @@ static status on_welcome(ps_client *c, const struct wire_message *m)
     say(c, &c->ready);
     struct wire_message ping = message_of(c, WIRE_PING);
     TRY(heartbeat_start(&c->heartbeat, c->endpoint,
-                        &(struct channel_options){.timeout_ms = c->timeout_ms}, &ping, c->ping_ms));
+                        &(struct channel_options){.timeout_ms = c->timeout_ms, .keys = c->keys},
+                        &ping, c->ping_ms));
 done:
     return result;
 }
@@ -248,6 +250,8 @@ static status check_server(ps_client *c)
     status result = OK;
     uint64_t now = clock_ns();
     uint64_t silent_ms = (now - c->heard_ns) / 1000000;
+    if (!c->welcomed)
+        TRY(channel_check_handshake(c->channel));
     notice_death(c, now);
     if (c->died_ns != 0 && now - c->died_ns > LAST_WORDS_MS * 1000000ULL)
         FAIL(ERROR_PEER, "the server at %s has died: see its own message", c->endpoint);
@@ -334,9 +338,11 @@ status ps_client_open(ps_client **out, const struct ps_client_options *o, struct
     c->timeout_ms = (unsigned)(options_real(o->settings, "timeout_s") * 1000);
     c->ping_ms = c->timeout_ms / 4 < PING_MS ? c->timeout_ms / 4 : PING_MS;
     unsigned workers = (unsigned)options_integer(o->settings, "workers");
+    TRY(curve_open(&c->keys, options_text(o->settings, "curve"), false));
     TRY(channel_connect(&c->channel, o->endpoint,
                         &(struct channel_options){.timeout_ms = c->timeout_ms,
-                                                  .may_spin = channel_may_spin(workers + 1)}));
+                                                  .may_spin = channel_may_spin(workers + 1),
+                                                  .keys = c->keys}));
     c->hello = message_of(c, WIRE_HELLO);
     c->hello.hello = (struct wire_hello){.count = o->count,
                                          .settings = o->settings_hash,
@@ -400,6 +406,7 @@ void ps_client_close(ps_client **p)
         channel_forget(c->channel);
     channel_close(&c->channel); /* before the buffers that messages still refer to */
     payload_unmap(&c->view);
+    curve_close(&c->keys);
     if (c->server_pidfd >= 0)
         close(c->server_pidfd);
     memory_free(c->own_parameters);

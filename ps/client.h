@@ -15,7 +15,7 @@
 typedef struct ps_client ps_client;
 
 struct ps_client_options {
-    const options *settings; /* payload, timeout_s; borrowed */
+    const options *settings; /* payload, timeout_s, curve; borrowed */
     const char *endpoint;
     uint64_t run_token;
     uint64_t settings_hash; /* of what decides the outcome: must be the server's */

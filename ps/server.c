@@ -105,12 +105,15 @@ done:
 static status server_open(struct server *s, const struct ps_server_options *o)
 {
     status result = OK;
+    struct curve_keys *keys = NULL;
     *s = (struct server){.o = o, .wake_fd = -1, .smooth_loss = NAN, .test_accuracy = NAN};
     REQUIRE(o->workers > 0 && o->count > 0 && o->hooks.evaluate != NULL);
     read_settings(s);
+    TRY(curve_open(&keys, options_text(o->settings, "curve"), true));
     TRY(channel_bind(&s->channel, o->endpoint,
                      &(struct channel_options){.timeout_ms = s->timeout_ms,
-                                               .may_spin = channel_may_spin(o->workers + 1)}));
+                                               .may_spin = channel_may_spin(o->workers + 1),
+                                               .keys = keys}));
     s->queue_size = 4 * o->workers; /* a push, a loss, a hello and another loss, at most */
     TRY(memory_new(&s->queue, s->queue_size, sizeof *s->queue, "the server's queue"));
     TRY(memory_new(&s->peers, o->workers, sizeof *s->peers, "the server's peers"));
@@ -124,6 +127,7 @@ static status server_open(struct server *s, const struct ps_server_options *o)
     server_watch(s, evaluator_fd(s->evaluator));
     s->opened_ns = s->joined_ns = s->ticked_ns = clock_ns();
 done:
+    curve_close(&keys);
     return result;
 }
 

@@ -40,6 +40,7 @@ static const struct option KEYS[] = {
     {.key = "damping", .type = OPTION_NAME, .initial = "none", .registry = &damping_registry},
     {.key = "correction", .type = OPTION_NAME, .initial = "none", .registry = &correction_registry},
     {.key = "payload", .type = OPTION_NAME, .initial = "auto", .names = "auto|shm|frames"},
+    {.key = "curve", .type = OPTION_TEXT, .initial = ""},
     {.key = "timeout_s", .type = OPTION_REAL, .initial = "20", .minimum = 0.1, .maximum = 1000},
     {.key = "on_lost", .type = OPTION_NAME, .initial = "stop", .names = "stop|continue"},
     {.key = "checkpoint", .type = OPTION_TEXT, .initial = ""},

@@ -339,7 +339,7 @@ static void endpoints_that_cannot_be_are_errors_that_say_what_to_do(void **state
     memset(path + 11, 'x', 110);
     assert_cannot_listen("tcp://0.0.0.0:5555", ERROR_USAGE, "loopback");
     assert_cannot_listen("tcp://*:*", ERROR_USAGE, "loopback");
-    assert_cannot_listen("tcp://192.168.1.1:5555", ERROR_USAGE, "CURVE");
+    assert_cannot_listen("tcp://192.168.1.1:5555", ERROR_USAGE, "gradlag keygen");
     assert_cannot_listen("tcp://127.example.org:5555", ERROR_USAGE, "loopback");
     assert_cannot_listen("tcp://127.0.0.1.example.org:5555", ERROR_USAGE, "loopback");
     assert_cannot_listen("tcp://127.1:5555", ERROR_USAGE, "loopback");
