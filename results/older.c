@@ -51,14 +51,50 @@ static status from_1_to_2(sqlite3 *db)
     TRY(offer_sha256(db));
     TRY(database_execute(
         db,
-        "DROP VIEW run_summary; DROP VIEW staleness_histogram; DROP VIEW accuracy_by_workers;"
-        "DROP VIEW time_to_accuracy; DROP VIEW where_time_goes;"
         "ALTER TABLE run ADD COLUMN settings TEXT"
         " CHECK (settings IS NULL OR json_valid(settings));"
         "ALTER TABLE run ADD COLUMN runner TEXT CHECK (runner IS NULL OR json_valid(runner));"
         "CREATE INDEX run_going_on ON run (status) WHERE status IN ('queued', 'running');"
         "UPDATE run SET settings = " SETTINGS ", config_hash = " HASH,
         "bring the file up to date"));
+done:
+    return result;
+}
+
+static status from_2_to_3(sqlite3 *db)
+{
+    return database_execute(db,
+                            "ALTER TABLE push ADD COLUMN arrival INTEGER;"
+                            "ALTER TABLE push ADD COLUMN batch INTEGER;"
+                            "ALTER TABLE push ADD COLUMN waited_for INTEGER;"
+                            "ALTER TABLE push ADD COLUMN rate REAL;"
+                            "ALTER TABLE push ADD COLUMN reason_code INTEGER;"
+                            "ALTER TABLE push ADD COLUMN reason TEXT GENERATED ALWAYS AS (" REASON
+                            ") VIRTUAL;"
+                            "ALTER TABLE event ADD COLUMN push_number INTEGER",
+                            "bring the file up to date");
+}
+
+static status from_3_to_4(sqlite3 *db)
+{
+    return database_execute(db,
+                            "ALTER TABLE step ADD COLUMN data_us REAL;"
+                            "ALTER TABLE step ADD COLUMN forward_us REAL;"
+                            "ALTER TABLE step ADD COLUMN backward_us REAL;"
+                            "ALTER TABLE step ADD COLUMN hidden_us REAL;"
+                            "ALTER TABLE step ADD COLUMN staleness INTEGER",
+                            "bring the file up to date");
+}
+
+/* They name columns that older tables had not. */
+static status renew_views(sqlite3 *db)
+{
+    status result = OK;
+    TRY(database_execute(db,
+                         "DROP VIEW IF EXISTS run_with_settings; DROP VIEW run_summary;"
+                         "DROP VIEW staleness_histogram; DROP VIEW accuracy_by_workers;"
+                         "DROP VIEW time_to_accuracy; DROP VIEW where_time_goes;",
+                         "bring the file up to date"));
     TRY(database_execute(db, database_text("results/views.sql"), "bring the file up to date"));
 done:
     return result;
@@ -67,19 +103,14 @@ done:
 status older_upgrade(sqlite3 *db, int64_t version)
 {
     status result = OK;
-    if (version == 1) {
+    if (version <= 1) {
         TRY(from_1_to_2(db));
     }
-    TRY(database_execute(db,
-                         "ALTER TABLE push ADD COLUMN arrival INTEGER;"
-                         "ALTER TABLE push ADD COLUMN batch INTEGER;"
-                         "ALTER TABLE push ADD COLUMN waited_for INTEGER;"
-                         "ALTER TABLE push ADD COLUMN rate REAL;"
-                         "ALTER TABLE push ADD COLUMN reason_code INTEGER;"
-                         "ALTER TABLE push ADD COLUMN reason TEXT GENERATED ALWAYS AS (" REASON
-                         ") VIRTUAL;"
-                         "ALTER TABLE event ADD COLUMN push_number INTEGER",
-                         "bring the file up to date"));
+    if (version <= 2) {
+        TRY(from_2_to_3(db));
+    }
+    TRY(from_3_to_4(db));
+    TRY(renew_views(db));
 done:
     return result;
 }
@@ -153,16 +184,26 @@ static status lay_over_views(sqlite3 *db)
     return result;
 }
 
-/* Columns that version 3 brought. */
-static status lay_over_rows(sqlite3 *db)
+/* Columns that later versions brought. */
+static status lay_over_rows(sqlite3 *db, int64_t version)
 {
-    return database_execute(db,
-                            "CREATE TEMP VIEW push AS SELECT *, NULL AS arrival, NULL AS batch,"
-                            " NULL AS waited_for, NULL AS rate, NULL AS reason_code,"
-                            " NULL AS reason FROM main.push;"
-                            "CREATE TEMP VIEW event AS SELECT *, NULL AS push_number"
-                            " FROM main.event",
-                            "read the file");
+    status result = OK;
+    if (version < 3) {
+        TRY(database_execute(db,
+                             "CREATE TEMP VIEW push AS SELECT *, NULL AS arrival, NULL AS batch,"
+                             " NULL AS waited_for, NULL AS rate, NULL AS reason_code,"
+                             " NULL AS reason FROM main.push;"
+                             "CREATE TEMP VIEW event AS SELECT *, NULL AS push_number"
+                             " FROM main.event",
+                             "read the file"));
+    }
+    TRY(database_execute(db,
+                         "CREATE TEMP VIEW step AS SELECT *, NULL AS data_us, NULL AS forward_us,"
+                         " NULL AS backward_us, NULL AS hidden_us, NULL AS staleness"
+                         " FROM main.step",
+                         "read the file"));
+done:
+    return result;
 }
 
 status older_show_as_present(sqlite3 *db, int64_t version)
@@ -175,11 +216,13 @@ status older_show_as_present(sqlite3 *db, int64_t version)
     } else {
         TRY(runner_find_gone(db, &gone));
     }
-    if (version < 3) {
-        TRY(lay_over_rows(db));
+    if (version < DATABASE_VERSION) {
+        TRY(lay_over_rows(db, version));
     }
     if (version == 1 || gone.count > 0) {
         TRY(lay_over_run(db, version, &gone));
+    }
+    if (version < DATABASE_VERSION || gone.count > 0) {
         TRY(lay_over_views(db));
     }
 done:

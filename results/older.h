@@ -1,11 +1,12 @@
 /*
- * older.h — results files of version 1 and 2: brought up to date when written to, shown as if they
+ * older.h — results files of versions 1 to 3: brought up to date when written to, shown as if they
  * were when read. Internal to results/.
  *
  * Version 1 had no run.settings and no run.runner, and its config_hash covered keys that do not
  * decide the outcome. Both follow from run.config, so nothing is lost and no run has to be made
  * again. Version 2 had no push.arrival, batch, waited_for, rate and reason, and no
- * event.push_number: they are NULL in its rows.
+ * event.push_number, version 3 no step.data_us, forward_us, backward_us, hidden_us and staleness:
+ * they are NULL in its rows.
  */
 #ifndef GRADLAG_RESULTS_OLDER_H
 #define GRADLAG_RESULTS_OLDER_H

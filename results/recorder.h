@@ -85,6 +85,9 @@ struct step_record {
     uint64_t update_version;
     uint32_t worker;
     double loss, compute_us, exchange_us, apply_us;
+    double data_us, forward_us, backward_us; /* of compute_us */
+    double hidden_us;                        /* of exchange, while the rank computed */
+    uint64_t staleness;                      /* of the gradient: 1 with double buffering */
 };
 
 /* A split whose accuracy is NaN is taken as not measured, together with its loss. */

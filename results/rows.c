@@ -12,7 +12,8 @@ static const char *const insert_sql[ROW_KINDS] = {
         "(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22,?23)",
     /* A run that goes back to a checkpoint does some updates again: what it did last counts. */
     [ROW_STEP] = "INSERT OR REPLACE INTO step (run_id, update_version, worker, loss, compute_us, "
-                 "exchange_us, apply_us, not_a_number) VALUES (?1,?2,?3,?4,?5,?6,?7,?8)",
+                 "exchange_us, apply_us, not_a_number, data_us, forward_us, backward_us, "
+                 "hidden_us, staleness) VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13)",
     [ROW_EVALUATION] =
         "INSERT OR REPLACE INTO evaluation (run_id, updates, samples, seconds, train_loss, "
         "validation_loss, validation_accuracy, test_loss, test_accuracy, not_a_number) "
@@ -132,6 +133,11 @@ static void bind_step(sqlite3_stmt *s, const struct step_record *p)
     bind_us(s, 5, p->compute_us, "compute_us", &nan);
     bind_us(s, 6, p->exchange_us, "exchange_us", &nan);
     bind_us(s, 7, p->apply_us, "apply_us", &nan);
+    bind_us(s, 9, p->data_us, "data_us", &nan);
+    bind_us(s, 10, p->forward_us, "forward_us", &nan);
+    bind_us(s, 11, p->backward_us, "backward_us", &nan);
+    bind_us(s, 12, p->hidden_us, "hidden_us", &nan);
+    bind_count(s, 13, p->staleness);
     bind_nan_list(s, 8, &nan);
 }
 

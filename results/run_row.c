@@ -156,7 +156,8 @@ done:
     return result;
 }
 
-/* Everything that follows from other rows and columns. Synchronous gradients are never stale. */
+/* Everything that follows from other rows and columns. Synchronous gradients are as stale as their
+ * steps say (1 with double buffering), not at all where those were not recorded. */
 static status summarize(sqlite3 *db, int64_t run_id)
 {
     static const char sql[] =
@@ -168,14 +169,19 @@ static status summarize(sqlite3 *db, int64_t run_id)
         "  WHERE run_id = :id AND validation_accuracy IS NOT NULL ORDER BY updates DESC LIMIT 1),"
         " lag AS ("
         "  SELECT avg(staleness) AS mean, max(staleness) AS most FROM push"
-        "  WHERE run_id = :id AND outcome_code IN (0, 1)) "
+        "  WHERE run_id = :id AND outcome_code IN (0, 1)),"
+        " late AS ("
+        "  SELECT coalesce(avg(staleness), 0.0) AS mean, coalesce(max(staleness), 0) AS most"
+        "  FROM step WHERE run_id = :id) "
         "UPDATE run SET"
         " final_accuracy = (SELECT test_accuracy FROM last),"
         " best_accuracy = (SELECT max(test_accuracy) FROM measured),"
         " final_loss = (SELECT test_loss FROM last),"
         " validation_accuracy = (SELECT validation_accuracy FROM validated),"
-        " mean_staleness = CASE mode WHEN 'sync' THEN 0.0 ELSE (SELECT mean FROM lag) END,"
-        " max_staleness = CASE mode WHEN 'sync' THEN 0 ELSE (SELECT most FROM lag) END,"
+        " mean_staleness = CASE mode WHEN 'sync' THEN (SELECT mean FROM late) ELSE (SELECT mean "
+        "FROM lag) END,"
+        " max_staleness = CASE mode WHEN 'sync' THEN (SELECT most FROM late) ELSE (SELECT most "
+        "FROM lag) END,"
         " samples_per_second = CASE WHEN train_seconds > 0 THEN samples_used / train_seconds END,"
         " not_a_number = nullif(trim("
         "  coalesce(not_a_number, '') || CASE WHEN EXISTS ("

@@ -1,4 +1,4 @@
--- The results file, version 2: its tables; views.sql holds the views. docs/results-file.md says what every column means, with its unit.
+-- The results file, version 4: its tables; views.sql holds the views. docs/results-file.md says what every column means, with its unit.
 --
 -- NaN: SQLite has none and stores NULL instead. So every table that holds measured numbers has a
 -- column not_a_number: NULL, or the names of those columns of the row whose value is NaN, separated
@@ -132,6 +132,16 @@ CREATE TABLE step (
     exchange_us    REAL,
     apply_us       REAL,
     not_a_number   TEXT,
+    -- Of compute_us; what they leave is the pace's delay.
+    data_us        REAL,
+    forward_us     REAL,
+    backward_us    REAL,
+    -- While the rank computed, buckets that had come back by the end of that were under way for so
+    -- long: not part of exchange_us.
+    hidden_us      REAL,
+    -- Versions between the one the gradient was computed at and the one it was applied to: 1 with
+    -- double buffering.
+    staleness      INTEGER,
     PRIMARY KEY (run_id, update_version, worker)
 ) STRICT, WITHOUT ROWID;
 

@@ -247,7 +247,13 @@ static void print_time(sqlite3_stmt *s, FILE *out)
     fprintf(out, "\nwhere a worker's time goes (mean of %s steps, %.0f us each)\n",
             text_or(s, 0, "0"), total);
     print_phase(out, "computing", s, 2, total);
+    print_phase(out, "  gathering data", s, 7, total);
+    print_phase(out, "  forward", s, 8, total);
+    print_phase(out, "  backward", s, 9, total);
     print_phase(out, "exchanging gradients", s, 6, total);
+    if (sqlite3_column_double(s, 10) > 0) {
+        print_phase(out, "  beside that, hidden", s, 10, total);
+    }
     print_phase(out, "waiting for parameters", s, 3, total);
     print_phase(out, asynchronous ? "  queued at the server" : "queued", s, 4, total);
     print_phase(out, asynchronous ? "  server applies" : "applying", s, 5, total);
@@ -259,7 +265,9 @@ static status show_time(sqlite3 *db, int64_t id, FILE *out)
         "SELECT sum(steps), sum(step_us * steps) / sum(steps), sum(compute_us * steps) / "
         "sum(steps), "
         "sum(pull_us * steps) / sum(steps), sum(queue_us * steps) / sum(steps), "
-        "sum(apply_us * steps) / sum(steps), sum(exchange_us * steps) / sum(steps) "
+        "sum(apply_us * steps) / sum(steps), sum(exchange_us * steps) / sum(steps), "
+        "sum(data_us * steps) / sum(steps), sum(forward_us * steps) / sum(steps), "
+        "sum(backward_us * steps) / sum(steps), sum(hidden_us * steps) / sum(steps) "
         "FROM where_time_goes WHERE run_id = ?1 HAVING sum(steps) > 0";
     return show_rows(db, sql, id, 0, NULL, print_time, out);
 }

@@ -1,4 +1,4 @@
--- The views of a results file of version 3; docs/results-file.md says what every column means.
+-- The views of a results file of version 4; docs/results-file.md says what every column means.
 -- Files of an older version show the same views when they are read (results/present.c).
 
 -- Every run with what it shares with those that differ in the seed alone, and in words what no
@@ -90,16 +90,19 @@ WHERE best_before IS NULL OR test_accuracy > best_before;
 
 -- Means per step of each worker, in microseconds. A worker's own time is pull + compute when
 -- asynchronous (pull is all its waiting; queue and apply are the server's part of it), and
--- compute + exchange + apply when synchronous.
+-- compute + exchange + apply when synchronous. data, forward and backward are parts of compute;
+-- hidden is exchange that went on meanwhile.
 CREATE VIEW where_time_goes AS
 SELECT run_id, worker, count(*) AS steps,
        avg(pull_us) AS pull_us, avg(compute_us) AS compute_us, NULL AS exchange_us,
        avg(queue_us) AS queue_us, avg(apply_us) AS apply_us,
-       coalesce(avg(pull_us), 0) + coalesce(avg(compute_us), 0) AS step_us
+       coalesce(avg(pull_us), 0) + coalesce(avg(compute_us), 0) AS step_us,
+       NULL AS data_us, NULL AS forward_us, NULL AS backward_us, NULL AS hidden_us
 FROM push
 GROUP BY run_id, worker
 UNION ALL
 SELECT run_id, worker, count(*), NULL, avg(compute_us), avg(exchange_us), NULL, avg(apply_us),
-       coalesce(avg(compute_us), 0) + coalesce(avg(exchange_us), 0) + coalesce(avg(apply_us), 0)
+       coalesce(avg(compute_us), 0) + coalesce(avg(exchange_us), 0) + coalesce(avg(apply_us), 0),
+       avg(data_us), avg(forward_us), avg(backward_us), avg(hidden_us)
 FROM step
 GROUP BY run_id, worker;

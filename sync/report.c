@@ -110,7 +110,12 @@ static void record_rows(const struct report *r, uint64_t updates)
                                          .loss = row->loss,
                                          .compute_us = row->compute_us,
                                          .exchange_us = row->exchange_us,
-                                         .apply_us = row->apply_us};
+                                         .apply_us = row->apply_us,
+                                         .data_us = row->data_us,
+                                         .forward_us = row->forward_us,
+                                         .backward_us = row->backward_us,
+                                         .hidden_us = row->hidden_us,
+                                         .staleness = (uint64_t)row->staleness};
             recorder_step(r->o->recorder, &record);
         }
     }

@@ -15,6 +15,8 @@ enum { REPORT_ROWS = 64 }; /* updates between two gathers of step rows */
 
 struct report_row { /* one rank, one update */
     float loss, compute_us, exchange_us, apply_us;
+    float data_us, forward_us, backward_us, hidden_us; /* see results/recorder.h */
+    float staleness;
 };
 
 struct report_state { /* where training is, after an update */

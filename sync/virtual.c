@@ -142,7 +142,10 @@ static void pass_time(struct virtual_ranks *v)
                                   .worker = rank,
                                   .loss = v->losses[rank],
                                   .compute_us = (double)v->compute_ns[rank] * 1e-3,
-                                  .exchange_us = (double)waited * 1e-3};
+                                  .exchange_us = (double)waited * 1e-3,
+                                  .data_us = NOT_MEASURED,
+                                  .forward_us = NOT_MEASURED,
+                                  .backward_us = NOT_MEASURED};
         recorder_step(v->o->recorder, &row);
     }
 }

@@ -134,3 +134,26 @@ void rig_assert_error_says(const char *wanted)
         fail_msg("the error should say '%s', but it is: %s", wanted, error_message());
     }
 }
+
+const char *rig_in_the_file(const char *sql)
+{
+    static char found[512];
+    sqlite3 *db = NULL;
+    sqlite3_stmt *s = NULL;
+    assert_int_equal(sqlite3_open(rig_path, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_prepare_v2(db, sql, -1, &s, NULL), SQLITE_OK);
+    assert_int_equal(sqlite3_step(s), SQLITE_ROW);
+    const char *text = (const char *)sqlite3_column_text(s, 0);
+    snprintf(found, sizeof found, "%s", text == NULL ? "NULL" : text);
+    sqlite3_finalize(s);
+    sqlite3_close(db);
+    return found;
+}
+
+void rig_change(const char *sql)
+{
+    sqlite3 *db = NULL;
+    assert_int_equal(sqlite3_open(rig_path, &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db, sql, NULL, NULL, NULL), SQLITE_OK);
+    sqlite3_close(db);
+}

@@ -35,6 +35,10 @@ struct push_record rig_push(uint64_t i);
 bool rig_exists(const char *suffix);
 /* The first column of a query's first row, as text ("NULL" for NULL); valid until the next call. */
 const char *rig_ask(const char *sql);
+/* The same, as the file itself has it: not as a reader of ours shows it. */
+const char *rig_in_the_file(const char *sql);
+/* Changes rig_path by a connection that asks no questions. */
+void rig_change(const char *sql);
 /* SHA-256 of rig_path's bytes; valid until the next call. */
 const char *rig_hash(void);
 /* Asserts that `wanted` is part of the last error's message. */

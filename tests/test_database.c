@@ -21,15 +21,6 @@ static void write_bytes(const char *bytes)
     assert_int_equal(fclose(file), 0);
 }
 
-/* Changes rig_path by a connection that asks no questions. */
-static void change(const char *sql)
-{
-    sqlite3 *db = NULL;
-    assert_int_equal(sqlite3_open(rig_path, &db), SQLITE_OK);
-    assert_int_equal(sqlite3_exec(db, sql, NULL, NULL, NULL), SQLITE_OK);
-    sqlite3_close(db);
-}
-
 /* Neither a recorder nor a query takes the file; both say `wanted` and leave it as it is. */
 static void assert_refused(const char *wanted)
 {
@@ -63,9 +54,9 @@ static void a_file_that_is_not_sqlite_is_refused_and_left_alone(void **state)
 static void another_programs_database_is_refused_and_left_alone(void **state)
 {
     (void)state;
-    change("CREATE TABLE run (id)");
+    rig_change("CREATE TABLE run (id)");
     assert_refused("an SQLite database of another program");
-    change("PRAGMA application_id = 77");
+    rig_change("PRAGMA application_id = 77");
     assert_refused("application_id 0x0000004d");
 }
 
@@ -75,8 +66,8 @@ static void a_newer_file_is_refused_and_both_versions_are_named(void **state)
     recorder *r = NULL;
     assert_int_equal(recorder_open(&r, rig_path), OK);
     recorder_close(&r);
-    change("PRAGMA user_version = 9");
-    assert_refused("a results file of version 9, but this gradlag knows versions up to 3");
+    rig_change("PRAGMA user_version = 9");
+    assert_refused("a results file of version 9, but this gradlag knows versions up to 4");
 }
 
 static void an_empty_file_becomes_a_results_file(void **state)
@@ -88,7 +79,7 @@ static void an_empty_file_becomes_a_results_file(void **state)
     recorder_close(&r);
     assert_string_equal(rig_ask("SELECT application_id || ' ' || user_version FROM "
                                 "pragma_application_id, pragma_user_version"),
-                        "1196188007 3");
+                        "1196188007 4");
     assert_string_equal(rig_ask("PRAGMA journal_mode"), "wal");
 }
 
@@ -285,22 +276,6 @@ static void begin_a_run(void)
     (void)rig_begin(&rig_run, &id);
 }
 
-/* The first column of the first row, as the file itself has it. */
-static const char *in_the_file(const char *sql)
-{
-    static char found[512];
-    sqlite3 *db = NULL;
-    sqlite3_stmt *s = NULL;
-    assert_int_equal(sqlite3_open(rig_path, &db), SQLITE_OK);
-    assert_int_equal(sqlite3_prepare_v2(db, sql, -1, &s, NULL), SQLITE_OK);
-    assert_int_equal(sqlite3_step(s), SQLITE_ROW);
-    const char *text = (const char *)sqlite3_column_text(s, 0);
-    snprintf(found, sizeof found, "%s", text == NULL ? "NULL" : text);
-    sqlite3_finalize(s);
-    sqlite3_close(db);
-    return found;
-}
-
 static void a_reader_folds_in_what_a_killed_writer_left(void **state)
 {
     (void)state;
@@ -319,13 +294,13 @@ static void a_run_whose_process_was_killed_reads_as_failed_and_is_so_after_the_n
     assert_string_equal(rig_ask("SELECT status FROM run_summary"), "failed");
     assert_string_equal(rig_ask("SELECT error LIKE 'the process that ran it was killed%' FROM run"),
                         "1");
-    assert_string_equal(in_the_file("SELECT status FROM run"), "running");
+    assert_string_equal(rig_in_the_file("SELECT status FROM run"), "running");
     assert_int_equal(recorder_open(&r, rig_path), OK);
     recorder_close(&r);
-    assert_string_equal(in_the_file("SELECT status FROM run"), "failed");
-    assert_string_equal(in_the_file("SELECT finished_at IS NOT NULL FROM run"), "1");
+    assert_string_equal(rig_in_the_file("SELECT status FROM run"), "failed");
+    assert_string_equal(rig_in_the_file("SELECT finished_at IS NOT NULL FROM run"), "1");
     assert_string_equal(
-        in_the_file("SELECT error LIKE 'the process that ran it was killed%' FROM run"), "1");
+        rig_in_the_file("SELECT error LIKE 'the process that ran it was killed%' FROM run"), "1");
 }
 
 static void a_run_that_cannot_be_judged_from_here_is_left_alone(void **state)
@@ -343,14 +318,15 @@ static void a_run_that_cannot_be_judged_from_here_is_left_alone(void **state)
     };
     for (size_t i = 0; i < COUNT_OF(elsewhere); i++) {
         char before[256];
-        snprintf(before, sizeof before, "%s", in_the_file("SELECT runner FROM run WHERE id = 2"));
-        change(elsewhere[i]);
+        snprintf(before, sizeof before, "%s",
+                 rig_in_the_file("SELECT runner FROM run WHERE id = 2"));
+        rig_change(elsewhere[i]);
         assert_string_equal(rig_ask("SELECT status FROM run WHERE id = 2"), "running");
         char back[512];
         snprintf(back, sizeof back, "UPDATE run SET runner = '%s' WHERE id = 2", before);
-        change(back);
+        rig_change(back);
     }
-    change("UPDATE run SET runner = json_set(runner, '$.boot', 'before') WHERE id = 2");
+    rig_change("UPDATE run SET runner = json_set(runner, '$.boot', 'before') WHERE id = 2");
     assert_string_equal(rig_ask("SELECT error LIKE '%went down%' FROM run WHERE id = 2"), "1");
 }
 
@@ -361,193 +337,8 @@ static void a_process_is_told_from_a_later_one_with_its_number(void **state)
     recorder *r = rig_begin(&rig_run, &id);
     recorder_close(&r);
     assert_string_equal(rig_ask("SELECT status FROM run"), "running");
-    change("UPDATE run SET runner = json_set(runner, '$.started', 12345)");
+    rig_change("UPDATE run SET runner = json_set(runner, '$.started', 12345)");
     assert_string_equal(rig_ask("SELECT status FROM run"), "failed");
-}
-
-/* ---- older versions
- * ------------------------------------------------------------------------------
- */
-
-static void write_file_of(const char *version)
-{
-    static char sql[65536];
-    FILE *file = fopen(version, "r");
-    assert_non_null(file);
-    size_t length = fread(sql, 1, sizeof sql - 1, file);
-    assert_true(length < sizeof sql - 1);
-    sql[length] = '\0';
-    fclose(file);
-    change(sql);
-    change("PRAGMA journal_mode = WAL");
-}
-
-static void write_version_1(void)
-{
-    write_file_of("tests/results-version-1.sql");
-}
-
-/* The settings of both runs, without the seed, are alike; the hashes are those of such runs now. */
-static void assert_reads_as_present(void)
-{
-    assert_string_equal(rig_ask("SELECT count(*) || ' ' || count(DISTINCT settings) FROM run"),
-                        "2 1");
-    assert_string_equal(rig_ask("SELECT seeds || ' ' || round(mean_accuracy, 3) || ' ' || "
-                                "(others IS NULL) FROM accuracy_by_workers"),
-                        "2 0.992 1");
-    assert_string_equal(rig_ask("SELECT settings ->> '$.lr' || coalesce(settings ->> '$.seed', '')"
-                                " || coalesce(settings ->> '$.payload', '') FROM run"),
-                        "0.03");
-    assert_string_equal(rig_ask("SELECT config ->> '$.payload' FROM run"), "auto");
-    assert_string_equal(rig_ask("SELECT config_hash FROM run WHERE seed = 1"),
-                        "613ae30c69b63dd3a4ed88049d7d5ce221774250d39097bec5b0824dd329a310");
-}
-
-static void a_file_of_version_1_reads_as_the_present_one_and_is_not_changed(void **state)
-{
-    (void)state;
-    char before[65];
-    write_version_1();
-    snprintf(before, sizeof before, "%s", rig_hash());
-    assert_reads_as_present();
-    assert_string_equal(rig_hash(), before);
-}
-
-/* The same of a file that is made now. */
-static const char *in_a_new_file(const char *sql)
-{
-    static char found[512];
-    sqlite3 *db = NULL;
-    sqlite3_stmt *s = NULL;
-    char path[128];
-    snprintf(path, sizeof path, "%s/new.db", rig_folder);
-    assert_int_equal(database_open(&db, path), OK);
-    assert_int_equal(database_prepare(db, &s, sql), OK);
-    assert_int_equal(sqlite3_step(s), SQLITE_ROW);
-    snprintf(found, sizeof found, "%s", (const char *)sqlite3_column_text(s, 0));
-    sqlite3_finalize(s);
-    database_close(&db);
-    return found;
-}
-
-static void a_file_of_version_1_is_brought_up_to_date_by_the_first_writer(void **state)
-{
-    (void)state;
-    int64_t id;
-    write_version_1();
-    rig_finish(rig_begin(&rig_run, &id), &rig_outcome);
-    assert_int_equal(id, 4);
-    assert_string_equal(in_the_file("PRAGMA user_version"), "3");
-    assert_string_equal(in_the_file("PRAGMA integrity_check"), "ok");
-    change("DELETE FROM run WHERE id = 4");
-    assert_reads_as_present();
-    assert_string_equal(
-        in_the_file("SELECT group_concat(name, ' ') FROM pragma_table_info('run')"),
-        in_a_new_file("SELECT group_concat(name, ' ') FROM pragma_table_info('run')"));
-    assert_string_equal(
-        in_the_file("SELECT group_concat(name, ' ') FROM (SELECT name FROM sqlite_master "
-                    "WHERE type IN ('view', 'index') ORDER BY name)"),
-        in_a_new_file("SELECT group_concat(name, ' ') FROM (SELECT name FROM sqlite_master "
-                      "WHERE type IN ('view', 'index') ORDER BY name)"));
-}
-
-/* What version 3 brought is there, and is not known. */
-static void assert_reads_as_version_3(void)
-{
-    assert_string_equal(
-        rig_ask("SELECT count(*) || ' ' || count(arrival) || count(batch) || count(waited_for) || "
-                "count(rate) || count(reason) FROM push"),
-        "3 00000");
-    assert_string_equal(rig_ask("SELECT group_concat(outcome, ' ') FROM push"),
-                        "applied dropped_stale dropped_late");
-    assert_string_equal(rig_ask("SELECT code || coalesce(push_number, ' ?') FROM event"),
-                        "worker_joined ?");
-    assert_string_equal(rig_ask("SELECT pushes FROM staleness_histogram"), "1");
-}
-
-static void a_file_of_version_2_reads_as_the_present_one_and_is_not_changed(void **state)
-{
-    (void)state;
-    char before[65];
-    write_file_of("tests/results-version-2.sql");
-    snprintf(before, sizeof before, "%s", rig_hash());
-    assert_reads_as_version_3();
-    assert_string_equal(rig_hash(), before);
-}
-
-static void a_file_of_version_2_is_brought_up_to_date_by_the_first_writer(void **state)
-{
-    (void)state;
-    static const char *const columns =
-        "SELECT group_concat(m.name || '.' || c.name || ' ' || c.hidden, ',') FROM "
-        "(SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name) m, "
-        "pragma_table_xinfo(m.name) c WHERE m.name IN ('push', 'event')";
-    int64_t id;
-    write_file_of("tests/results-version-2.sql");
-    recorder *r = rig_begin(&rig_run, &id);
-    for (uint64_t i = 0; i <= PUSH_BAD_UPDATE; i++) {
-        struct push_record p = rig_push(i);
-        p.reason = (enum push_reason)i;
-        recorder_push(r, &p);
-    }
-    rig_finish(r, &rig_outcome);
-    assert_string_equal(in_the_file("PRAGMA user_version"), "3");
-    assert_string_equal(in_the_file("PRAGMA integrity_check"), "ok");
-    assert_string_equal(in_the_file(columns), in_a_new_file(columns));
-    assert_string_equal(in_the_file("SELECT group_concat(reason, ' ') FROM push WHERE run_id = 2"),
-                        "damping consistency after_end worker_lost run_ended run_diverged gradient "
-                        "loss update");
-    change("DELETE FROM push WHERE run_id = 2; DELETE FROM run WHERE id = 2");
-    assert_reads_as_version_3();
-}
-
-/* ---- files from elsewhere -----------------------------------------------------------------------
- */
-
-static void a_columns_name_is_never_run_as_sql(void **state)
-{
-    (void)state;
-    char sql[512], evil[128];
-    struct stat about;
-    snprintf(evil, sizeof evil, "%s/evil.db", rig_folder);
-    write_file_of("tests/results-version-1.sql");
-    snprintf(
-        sql, sizeof sql,
-        "ALTER TABLE run ADD COLUMN \"id FROM main.run; ATTACH '%s' AS e; CREATE TABLE e.t (a);"
-        " SELECT id\" TEXT",
-        evil);
-    change(sql);
-    assert_string_equal(rig_ask("SELECT count(*) FROM run"), "2");
-    assert_int_not_equal(stat(evil, &about), 0);
-}
-
-static void a_gradient_with_an_outcome_that_does_not_exist_is_refused(void **state)
-{
-    (void)state;
-    static const char *const changes[] = {
-        "UPDATE push SET worker = 1000",
-        "ALTER TABLE push RENAME TO held; CREATE VIEW push AS SELECT run_id, number, "
-        "update_version,"
-        " 0 AS worker, sequence, read_version, staleness, 77 AS outcome_code, scale, gap,"
-        " gradient_norm, loss, pull_us, compute_us, queue_us, apply_us, at_seconds, not_a_number,"
-        " arrival, batch, waited_for, rate, reason_code FROM held"};
-    struct recorded_run run;
-    recorder *r = NULL;
-    for (size_t i = 0; i < COUNT_OF(changes); i++) {
-        int64_t id;
-        char name[24];
-        r = rig_begin(&rig_run, &id);
-        struct push_record push = rig_push(0);
-        recorder_push(r, &push);
-        rig_finish(r, &rig_outcome);
-        snprintf(name, sizeof name, "%lld", (long long)id);
-        assert_int_equal(recorded_run_read(&run, rig_path, name), OK);
-        assert_int_equal(run.push_count, 1);
-        recorded_run_free(&run);
-        change(changes[i]);
-        assert_int_equal(recorded_run_read(&run, rig_path, name), ERROR_RESULTS);
-        rig_assert_error_says("the file is damaged");
-    }
 }
 
 int main(void)
@@ -569,12 +360,6 @@ int main(void)
         RIG_TEST(a_run_whose_process_was_killed_reads_as_failed_and_is_so_after_the_next),
         RIG_TEST(a_run_that_cannot_be_judged_from_here_is_left_alone),
         RIG_TEST(a_process_is_told_from_a_later_one_with_its_number),
-        RIG_TEST(a_file_of_version_1_reads_as_the_present_one_and_is_not_changed),
-        RIG_TEST(a_file_of_version_1_is_brought_up_to_date_by_the_first_writer),
-        RIG_TEST(a_file_of_version_2_reads_as_the_present_one_and_is_not_changed),
-        RIG_TEST(a_file_of_version_2_is_brought_up_to_date_by_the_first_writer),
-        RIG_TEST(a_columns_name_is_never_run_as_sql),
-        RIG_TEST(a_gradient_with_an_outcome_that_does_not_exist_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -274,6 +274,9 @@ static status case_records(unsigned rank, unsigned size)
         {"SELECT count(*) FROM step WHERE loss >= 0 AND compute_us > 0 AND exchange_us > 0 AND "
          "apply_us >= 0", /* whole microseconds, and so few parameters take less than one */
          "402"},
+        {"SELECT count(*) FROM step WHERE forward_us > 0 AND backward_us > 0 AND data_us >= 0 AND "
+         "data_us + forward_us + backward_us <= compute_us + 2", /* each is rounded */
+         "402"},
         {"SELECT count(DISTINCT worker || ' ' || loss) > 380 FROM step", "1"},
         {"SELECT abs((SELECT avg(loss) FROM step WHERE update_version <= 17) - (SELECT train_loss "
          "FROM evaluation ORDER BY updates LIMIT 1)) < 1e-5",

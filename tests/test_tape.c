@@ -258,6 +258,76 @@ static void an_undeclared_layer_is_an_error_that_names_it(void **state)
     fixture_close(&f);
 }
 
+/* ---- who watches --------------------------------------------------------------------------------
+ */
+
+/* Takes what is final away at once, and leaves marks in its place. */
+struct taker {
+    struct fixture *f;
+    float *taken;
+    size_t from;
+    unsigned calls, pieces;
+};
+
+static const float mark = 12345;
+
+static void take(void *context, size_t final_from)
+{
+    struct taker *k = context;
+    assert_true(final_from <= k->from);
+    k->calls++;
+    k->pieces += final_from < k->from;
+    memcpy(k->taken + final_from, k->f->gradient + final_from,
+           (k->from - final_from) * sizeof(float));
+    for (size_t i = final_from; i < k->from; ++i) {
+        k->f->gradient[i] = mark;
+    }
+    k->from = final_from;
+}
+
+/* Pieces of the gradient that the watch was shown. */
+static unsigned check_watch(struct fixture *f)
+{
+    struct taker k = {.f = f, .from = f->count};
+    const struct gradient_watch watch = {.context = &k, .between = take};
+    assert_int_equal(memory_new(&k.taken, f->count, sizeof(float), "vectors"), OK);
+    double loss = fixture_step(f, f->parameters, f->gradient);
+    memcpy(f->shifted, f->gradient, f->count * sizeof(float));
+    memset(f->gradient, 0x7f, f->count * sizeof(float));
+    tape_watch(f->tape, &watch);
+    assert_true(fixture_step(f, f->parameters, f->gradient) == loss);
+    tape_watch(f->tape, NULL);
+    assert_int_equal(k.from, 0);
+    assert_memory_equal(k.taken, f->shifted, f->count * sizeof(float));
+    for (size_t i = 0; i < f->count; ++i) {
+        assert_true(f->gradient[i] == mark);
+    }
+    assert_true(k.calls > 2 * k.pieces); /* forward, too */
+    memory_free(k.taken);
+    return k.pieces;
+}
+
+static void what_the_watch_is_shown_is_final(void **state)
+{
+    (void)state;
+    struct model_kind kind;
+    struct model m = model_of(&kind, with_shared_weights);
+    struct fixture f;
+    fixture_open(&f, &m, small, 4, 1);
+    (void)check_watch(&f);
+    fixture_close(&f);
+    m = model_of(&kind, sometimes);
+    kind.declare = declare_other;
+    fixture_open(&f, &m, small, 4, 1);
+    for (int other = 0; other < 2; ++other) {
+        f.pixels[0] = other ? 2000 : 0;
+        /* "usual", "fc", "other" lie in this order: where "other" is used, it keeps "fc" waiting.
+         */
+        assert_int_equal(check_watch(&f), other ? 1 : 3);
+    }
+    fixture_close(&f);
+}
+
 /* ---- reuse --------------------------------------------------------------------------------------
  */
 
@@ -368,6 +438,7 @@ int main(void)
         cmocka_unit_test(control_flow_may_depend_on_data),
         cmocka_unit_test(layers_not_reached_have_a_zero_gradient),
         cmocka_unit_test(an_undeclared_layer_is_an_error_that_names_it),
+        cmocka_unit_test(what_the_watch_is_shown_is_final),
         cmocka_unit_test(steps_allocate_nothing_once_every_path_was_seen),
         cmocka_unit_test(the_same_step_gives_the_same_bits),
         cmocka_unit_test(models_that_do_not_fit_are_errors),

@@ -14,6 +14,7 @@
 #include "worker/backend.h"
 #include "worker/dataset.h"
 #include "worker/model.h"
+#include "worker/tape.h"
 #include "worker/worker.h"
 
 static const struct option keys[] = {
@@ -317,6 +318,52 @@ static void a_device_shows_samples_as_the_host_does(void **state)
     }
 }
 
+struct taker {
+    const struct rig *r;
+    float *taken;
+    size_t from;
+    unsigned pieces;
+};
+
+static void take(void *context, size_t final_from)
+{
+    struct taker *k = context;
+    k->pieces += final_from < k->from;
+    memcpy(k->taken + final_from, k->r->gradient + final_from,
+           (k->from - final_from) * sizeof(float));
+    memset(k->r->gradient + final_from, 0x7f, (k->from - final_from) * sizeof(float));
+    k->from = final_from;
+}
+
+/* What is taken away as soon as it is said to be final is the gradient; a device's comes whole. */
+static void gradients_are_final_layer_by_layer(void **state)
+{
+    (void)state;
+    setenv("GRADLAG_CUDA_EMULATED", "1", 0);
+    for (size_t i = 0; i < 2 * model_registry.count; ++i) {
+        bool device = i >= model_registry.count;
+        char set[128];
+        struct rig r;
+        struct step_stats plain, watched;
+        snprintf(set, sizeof set, "dataset.samples=300 dataset.size=20 batch=16 model=%s device=%s",
+                 model_registry.entries[i % model_registry.count]->name, device ? "cuda" : "cpu");
+        rig_open(&r, set, 0, 1);
+        struct taker k = {.r = &r, .from = r.count};
+        const struct gradient_watch watch = {.context = &k, .between = take};
+        check(memory_new(&k.taken, r.count, sizeof(float), "vectors"));
+        check(worker_gradient_watched(r.worker, r.parameters, 3, r.gradient, &watch, &watched));
+        check(worker_gradient(r.worker, r.parameters, 3, r.gradient, &plain));
+        assert_int_equal(k.from, 0);
+        assert_memory_equal(k.taken, r.gradient, r.count * sizeof(float));
+        assert_true(device ? k.pieces == 1 : k.pieces >= worker_slice_count(r.worker) / 2);
+        assert_true(watched.watch_ns > 0 && plain.watch_ns == 0);
+        assert_true(plain.forward_ns > 0 && plain.backward_ns > 0);
+        assert_true(plain.forward_ns + plain.backward_ns <= plain.compute_ns);
+        memory_free(k.taken);
+        rig_close(&r);
+    }
+}
+
 static void steps_allocate_nothing(void **state)
 {
     (void)state;
@@ -404,6 +451,7 @@ int main(void)
         cmocka_unit_test(augmentation_changes_gradients_and_leaves_evaluation_alone),
         cmocka_unit_test(a_worker_computes_for_any_shard_what_its_owner_would),
         cmocka_unit_test(a_device_shows_samples_as_the_host_does),
+        cmocka_unit_test(gradients_are_final_layer_by_layer),
         cmocka_unit_test(steps_allocate_nothing),
         cmocka_unit_test(slices_cover_the_vector_without_gaps),
         cmocka_unit_test(parameters_alone_need_no_data),

@@ -203,6 +203,7 @@ status tape_run(tape *t, tensor *x)
     x->node = n;
     fill_call(t, n, &call);
     TRY(t->b->kind->forward(t->b, n->op, &call));
+    tape_tell_watch(t);
 done:
     return result;
 }
@@ -296,25 +297,43 @@ done:
     return result;
 }
 
-static status zero_unused(tape *t)
+/* In reverse. Where gradients lie in the host's memory, whoever watches learns of each layer's as
+ * soon as its first use was read. */
+static status read_backwards(tape *t)
 {
     status result = OK;
-    for (size_t i = 0; i < parameter_table_layers(t->parameters); ++i) {
-        const struct layer *l = parameter_table_layer(t->parameters, i);
-        for (int which = 0; which < 2; ++which) {
-            size_t slice = which == 0 ? l->weight : l->bias;
-            if (slice != NO_SLICE && t->written[i][which] != t->step) {
-                const struct parameter_slice *s = parameter_table_slice(t->parameters, slice);
-                if (t->b->kind->clear != NULL) {
-                    TRY(t->b->kind->clear(t->b, t->gradient + s->offset, s->count));
-                } else {
-                    memset(t->gradient + s->offset, 0, s->count * sizeof(float));
-                }
-            }
+    const bool in_place = t->b->kind->clear == NULL;
+    for (size_t i = t->order_count; i-- > 0;) {
+        struct node *n = t->order[i];
+        if (n->has_gradient) {
+            TRY(run_backward(t, n));
+        }
+        if (n->layer != NO_SLICE) {
+            t->uses[n->layer]--;
+        }
+        if (in_place && t->watch != NULL && n->has_gradient) {
+            TRY(tape_settle(t));
+            tape_tell_watch(t);
         }
     }
 done:
     return result;
+}
+
+/* Reads the clock twice a step: what the watch took in between belongs to neither part. */
+static void end_of_forward(tape *t)
+{
+    uint64_t now = clock_ns();
+    t->times = (struct tape_times){.forward_ns = now - t->began_ns - t->watched_ns,
+                                   .watch_ns = t->watched_ns};
+    t->began_ns = now;
+    t->watched_ns = 0;
+}
+
+static void end_of_backward(tape *t)
+{
+    t->times.backward_ns = clock_ns() - t->began_ns - t->watched_ns;
+    t->times.watch_ns += t->watched_ns;
 }
 
 status tape_finish(tape *t, tensor *loss, uint32_t valid, struct op_loss *out)
@@ -330,12 +349,10 @@ status tape_finish(tape *t, tensor *loss, uint32_t valid, struct op_loss *out)
         t->valid = valid;
         TRY(tape_run(t, loss));
         if (t->gradient != NULL) {
+            end_of_forward(t);
             loss->node->has_gradient = true;
-            for (size_t i = t->order_count; i-- > 0;) {
-                if (t->order[i]->has_gradient) {
-                    TRY(run_backward(t, t->order[i]));
-                }
-            }
+            tape_count_uses(t);
+            TRY(read_backwards(t));
         }
     }
     TRY(t->b->kind->finish(t->b));
@@ -346,7 +363,9 @@ status tape_finish(tape *t, tensor *loss, uint32_t valid, struct op_loss *out)
         }
     }
     if (t->gradient != NULL) {
-        TRY(zero_unused(t));
+        TRY(tape_settle(t));
+        tape_tell_watch(t);
+        end_of_backward(t);
     }
     if (loss != NULL && out != NULL) {
         *out = t->loss;
@@ -462,6 +481,9 @@ tensor *tape_begin(tape *t, const float *parameters, float *gradient)
     t->order_count = 0;
     t->cursor = 0;
     t->layer_guess = 0;
+    t->unsettled = t->mode == TAPE_TRAIN ? parameter_table_slices(t->parameters) : 0;
+    t->began_ns = clock_ns();
+    t->watched_ns = 0;
     STICK(t, tape_new_tensor(t, &x));
     x->d.output = t->input_shape;
     if (t->mode != TAPE_DISCOVER) {
@@ -517,6 +539,7 @@ status tape_open(tape **out, backend *b, parameter_table *parameters, enum tape_
         t->input->layer = NO_SLICE;
         TRY(b->kind->buffer_open(b, batch, input, &t->input->value));
         TRY(tape_open_statistics(t));
+        TRY(tape_open_watch(t));
     }
     *out = t;
     t = NULL;
@@ -532,6 +555,7 @@ void tape_close(tape **out)
         return;
     }
     tape_close_statistics(t);
+    tape_close_watch(t);
     for (size_t i = 0; i < t->node_count; ++i) {
         give_gradient_back(t, t->nodes[i]);
         node_close(t, t->nodes[i]);

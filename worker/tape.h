@@ -99,6 +99,15 @@ tensor *tape_begin(tape *t, const float *parameters, float *gradient);
  * (of their mean loss; 0 for layers not used). Returns the first error of the step. `loss` may be
  * NULL (discovery, calibration). */
 status tape_finish(tape *t, tensor *loss, uint32_t valid, struct op_loss *out) MUST_CHECK;
+
+/* Who is called between operators, from then on; borrowed, NULL: nobody. */
+void tape_watch(tape *t, const struct gradient_watch *watch);
+
+/* Of the last step. What the watch took is in none of the others. */
+struct tape_times {
+    uint64_t forward_ns, backward_ns, watch_ns;
+};
+struct tape_times tape_last_times(const tape *t);
 /* Remembers that this layer makes the logits (discovery). */
 void tape_mark_last(tape *t, tensor *logits);
 /* Operations made so far; constant once every path has been seen. */

@@ -1,5 +1,6 @@
 /*
- * tape_inside.h — what tape.c (running), tape_ops.c (recording) and tape_statistics.c share.
+ * tape_inside.h — what tape.c (running), tape_ops.c (recording), tape_watch.c and tape_statistics.c
+ * share.
  */
 #ifndef GRADLAG_WORKER_TAPE_INSIDE_H
 #define GRADLAG_WORKER_TAPE_INSIDE_H
@@ -43,6 +44,12 @@ struct statistics {
     uint32_t batches;
 };
 
+/* Whose slice it is: a layer's weight (0) or bias (1). */
+struct slice_owner {
+    size_t layer;
+    int which;
+};
+
 #define TENSORS_PER_CHUNK 64
 struct chunk {
     tensor tensors[TENSORS_PER_CHUNK];
@@ -74,6 +81,12 @@ struct tape {
 
     struct statistics *statistics; /* [layers] */
     uint64_t (*written)[2];        /* [layers]: step that last wrote weight, bias */
+    uint32_t *uses; /* [layers]: operations of this step that may still write its gradient */
+    struct slice_owner *owners; /* [slices] */
+    size_t unsettled; /* slices, the first so many, that may still be written in this step */
+    const struct gradient_watch *watch;
+    uint64_t began_ns, watched_ns;
+    struct tape_times times;
     uint64_t step;
     float *gradient;
     uint32_t valid;
@@ -97,6 +110,17 @@ status tape_run(tape *t, tensor *x) MUST_CHECK;
 /* Writes a call on the tape; its inputs are run now, itself when it is needed. Fills in the batch,
  * the input's shape and the flags that follow from the inputs. */
 tensor *tape_record(tape *t, struct op_description d, size_t layer, tensor *a, tensor *b);
+
+/* ---- tape_watch.c: which slices of the gradient have their last values ------------------------
+ */
+status tape_open_watch(tape *t) MUST_CHECK;
+void tape_close_watch(tape *t);
+/* Before the backward pass: counts who will write where. */
+void tape_count_uses(tape *t);
+/* Slices that nobody will write any more, from the end of the vector on; what nobody wrote is 0. */
+status tape_settle(tape *t) MUST_CHECK;
+/* Shows the watch how far that is. */
+void tape_tell_watch(tape *t);
 
 /* ---- tape_statistics.c -------------------------------------------------------------------------
  */

@@ -253,9 +253,23 @@ status worker_gradient(worker *w, const float *parameters, uint64_t batch, float
     stats->loss = (float)(loss.sum / w->batch);
     stats->samples = w->batch;
     stats->correct = loss.correct;
+    struct tape_times times = tape_last_times(w->training);
+    stats->began_ns = started;
     stats->data_ns = gathered - started;
-    stats->compute_ns = clock_ns() - gathered;
+    stats->forward_ns = times.forward_ns;
+    stats->backward_ns = times.backward_ns;
+    stats->watch_ns = times.watch_ns;
+    stats->compute_ns = clock_ns() - gathered - times.watch_ns;
 done:
+    return result;
+}
+
+status worker_gradient_watched(worker *w, const float *parameters, uint64_t batch, float *gradient,
+                               const struct gradient_watch *watch, struct step_stats *stats)
+{
+    tape_watch(w->training, watch);
+    status result = worker_gradient(w, parameters, batch, gradient, stats);
+    tape_watch(w->training, NULL);
     return result;
 }
 

@@ -28,8 +28,12 @@ struct step_stats {
     float loss;          /* mean over the batch, nats; may be non-finite: the caller checks */
     uint32_t samples;    /* in the batch */
     uint32_t correct;    /* of them classified correctly before the update */
+    uint64_t began_ns;   /* clock_ns() when it began; the parts follow each other */
     uint64_t data_ns;    /* gathering the batch */
-    uint64_t compute_ns; /* forward and backward, and the pace's delay */
+    uint64_t compute_ns; /* forward and backward, and the pace's delay; not what a watch took */
+    uint64_t forward_ns,
+        backward_ns;   /* on a device: writing down and launching, and waiting for it */
+    uint64_t watch_ns; /* in calls of the watch */
 };
 
 struct evaluation {    /* losses in nats, accuracies as fractions; NaN where a split is empty */
@@ -66,6 +70,18 @@ status worker_initial_parameters(worker *w, float *out, size_t count) MUST_CHECK
  * wanted, not required. Includes the pace's delay (worker/pace.h), if one was set. */
 status worker_gradient(worker *w, const float *parameters, uint64_t batch, float *gradient,
                        struct step_stats *stats) MUST_CHECK;
+
+/* Called between operators, forward and backward, and once at the end: the gradient's elements from
+ * `final_from` on have their last values, and may be read and changed already. It falls from the
+ * count to 0, as layers are read backwards; where the gradient is a device's, at the end alone. */
+struct gradient_watch {
+    void *context;
+    void (*between)(void *context, size_t final_from);
+};
+/* The same gradient. After an error the watch may not have been shown all of it. */
+status worker_gradient_watched(worker *w, const float *parameters, uint64_t batch, float *gradient,
+                               const struct gradient_watch *watch,
+                               struct step_stats *stats) MUST_CHECK;
 
 /* From `hold` to `forget`, memory given to worker_gradient stays mapped: a GPU may then copy from
  * and to it directly. `forget` before it is unmapped or freed. */
