@@ -1,19 +1,13 @@
 #include "experiments/config.h"
 
+#include "experiments/config_effect.h"
 #include "experiments/document.h"
 #include "experiments/keys.h"
-#include "ps/consistency.h"
-#include "ps/correction.h"
-#include "ps/damping.h"
-#include "worker/pace.h"
-#include "worker/training.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#define HEX_DIGITS "0123456789abcdefABCDEF"
 
 /* ---- a list of settings -------------------------------------------------------------------------
  */
@@ -144,192 +138,6 @@ done:
     return result;
 }
 
-static const char *initial_of(const char *key)
-{
-    const struct option *option = global_keys;
-    while (strcmp(option->key, key) != 0) {
-        option++;
-    }
-    return option->initial;
-}
-
-static bool is_initial(const options *o, const char *key)
-{
-    return strcmp(options_value(o, key), initial_of(key)) == 0;
-}
-
-/* Why a key that was set has no effect: because of the key `with`. */
-struct ineffective {
-    const char *key, *with, *advice;
-};
-
-static bool bound_to_other_mode(const options *o, struct ineffective *out)
-{
-    static const struct {
-        const char *key, *mode, *advice;
-    } bound[] = {
-        {"damping", "async", "mode=async"},     {"correction", "async", "mode=async"},
-        {"consistency", "async", "mode=async"}, {"payload", "async", "mode=async"},
-        {"transport", "async", "mode=async"},   {"endpoint", "async", "mode=async"},
-        {"curve", "async", "mode=async"},       {"on_lost", "async", "mode=async"},
-        {"communicator", "sync", "mode=sync"},  {"reduction", "sync", "mode=sync"},
-        {"bucket_kib", "sync", "mode=sync"},
-    };
-    for (size_t i = 0; i < COUNT_OF(bound); i++) {
-        bool other = strcmp(bound[i].mode, options_text(o, "mode")) != 0;
-        if (other && !is_initial(o, bound[i].key)) {
-            *out = (struct ineffective){bound[i].key, "mode", bound[i].advice};
-            return true;
-        }
-    }
-    return false;
-}
-
-/* Processes have sockets, ranks under mpirun and places; a virtual cluster has a model of wires. */
-static bool bound_to_other_engine(const options *o, struct ineffective *out)
-{
-    static const char *const of_real[] = {"payload", "transport",    "endpoint",   "curve",
-                                          "on_lost", "communicator", "bucket_kib", NULL};
-    static const char *const of_virtual[] = {"network.latency_ms",
-                                             "network.gbps",
-                                             "server.apply_ms",
-                                             "crash.mtbf_s",
-                                             "crash.down_s",
-                                             "virtual.threads",
-                                             NULL};
-    bool real = strcmp(options_text(o, "engine"), "real") == 0;
-    for (const char *const *idle = real ? of_virtual : of_real; *idle != NULL; idle++) {
-        if (!is_initial(o, *idle)) {
-            *out = (struct ineffective){*idle, "engine", real ? "engine=virtual" : "engine=real"};
-            return true;
-        }
-    }
-    static const char *const of_server[] = {"server.apply_ms", "crash.mtbf_s", "crash.down_s"};
-    bool async = strcmp(options_text(o, "mode"), "async") == 0;
-    for (size_t i = 0; !async && i < COUNT_OF(of_server); i++) {
-        if (!is_initial(o, of_server[i])) {
-            *out = (struct ineffective){of_server[i], "mode", "mode=async"};
-            return true;
-        }
-    }
-    return false;
-}
-
-static const struct damping_rule *chosen_damping(const options *o)
-{
-    return (const struct damping_rule *)registry_find(&damping_registry,
-                                                      options_text(o, "damping"));
-}
-
-static bool any_ineffective(const options *o, struct ineffective *out)
-{
-    const struct consistency_policy *policy = (const struct consistency_policy *)registry_find(
-        &consistency_registry, options_text(o, "consistency"));
-    if (bound_to_other_mode(o, out) || bound_to_other_engine(o, out)) {
-        return true;
-    }
-    if (strcmp(options_text(o, "optimizer"), "sgd") == 0 && !is_initial(o, "momentum")) {
-        *out = (struct ineffective){"momentum", "optimizer", "optimizer=momentum or nesterov"};
-        return true;
-    }
-    if (policy->never_stale && !is_initial(o, "correction")) {
-        *out = (struct ineffective){"correction", "consistency", "consistency=asp"};
-        return true;
-    }
-    if (policy->never_stale && !is_initial(o, "damping") && !chosen_damping(o)->ageless) {
-        *out = (struct ineffective){"damping", "consistency",
-                                    "consistency=asp, or damping=trim, which looks at no age"};
-        return true;
-    }
-    return false;
-}
-
-static status check_balance(const options *o)
-{
-    status result = OK;
-    const struct consistency_policy *policy = (const struct consistency_policy *)registry_find(
-        &consistency_registry, options_text(o, "consistency"));
-    if (policy->even && chosen_damping(o)->balances) {
-        FAIL(ERROR_USAGE,
-             "%s: damping=%s makes up for fast workers whose gradients count more often; with "
-             "consistency=%s all count alike, so it would favour the slow ones; leave it out, or "
-             "set consistency=asp",
-             options_origin(o, "damping"), options_text(o, "damping"), policy->about.name);
-    }
-done:
-    return result;
-}
-
-static status check_places(const options *o)
-{
-    status result = OK;
-    const char *transport = options_text(o, "transport"), *endpoint = options_text(o, "endpoint");
-    const char *token = options_text(o, "run_token");
-    if (strcmp(transport, "auto") != 0 && endpoint[0] != '\0' &&
-        (strncmp(endpoint, transport, 3) != 0 || strncmp(endpoint + 3, "://", 3) != 0)) {
-        FAIL(ERROR_USAGE, "%s: transport=%s and endpoint=%s do not fit together; set one of them",
-             options_origin(o, "transport"), transport, endpoint);
-    }
-    if (token[0] != '\0' && (strlen(token) > 16 || token[strspn(token, HEX_DIGITS)] != '\0')) {
-        FAIL(ERROR_USAGE,
-             "%s: run_token=%s is not 1 to 16 hexadecimal digits; server and workers "
-             "need the same ones",
-             options_origin(o, "run_token"), token);
-    }
-done:
-    return result;
-}
-
-/* A virtual cluster measures nothing: its steps last as long as the pace says. */
-static status check_pace(const options *o)
-{
-    status result = OK;
-    const struct pace_kind *kind =
-        (const struct pace_kind *)registry_find(&pace_registry, options_text(o, "pace"));
-    bool virtual = strcmp(options_text(o, "engine"), "virtual") == 0;
-    if (virtual && kind->as_long) {
-        FAIL(ERROR_USAGE,
-             "engine=virtual needs to know how long steps last, pace=%s says nothing of it; set "
-             "pace=constant, gamma, lognormal, pareto, trace or fit",
-             options_text(o, "pace"));
-    }
-    if (!virtual && kind->is_given) {
-        FAIL(ERROR_USAGE,
-             "%s: pace=%s is of engine=virtual; export the run's times with `gradlag "
-             "replay RUN --export FILE` and set pace=trace pace.path=FILE",
-             options_origin(o, "pace"), options_text(o, "pace"));
-    }
-done:
-    return result;
-}
-
-/* Keys that would have no effect are errors: a comparison must not seem to vary what it does not.
- */
-status config_check(const options *o)
-{
-    status result = OK;
-    struct training_length length;
-    struct ineffective none;
-    struct consistency consistency;
-    unsigned per_update;
-    if (any_ineffective(o, &none)) {
-        FAIL(ERROR_USAGE, "%s: %s=%s has no effect with %s=%s; leave it out, or set %s",
-             options_origin(o, none.key), none.key, options_value(o, none.key), none.with,
-             options_text(o, none.with), none.advice);
-    }
-    if (strcmp(options_text(o, "mode"), "async") == 0) {
-        TRY(correction_check(o));
-    }
-    TRY(check_balance(o));
-    TRY(check_pace(o));
-    TRY(check_places(o));
-    TRY(consistency_open(&consistency, o));
-    TRY(consistency_per_update(&consistency, (unsigned)options_integer(o, "workers"), &per_update));
-    TRY(training_length_of(o, UINT32_MAX, (uint64_t)options_integer(o, "batch"), &length));
-done:
-    return result;
-}
-
 /* epochs, samples and updates each say how long training lasts: of those written in different
  * places the last counts (0 says nothing). */
 static bool length_overruled(const struct settings *s, size_t index)
@@ -427,7 +235,7 @@ status config_compose_unchecked(options **out, const struct settings *s)
     struct ineffective idle;
     settings_add_all(&left, s);
     TRY(compose(out, &left));
-    while (any_ineffective(*out, &idle) && remove_idle(&left, &idle)) {
+    while (config_any_ineffective(*out, &idle) && remove_idle(&left, &idle)) {
         options_close(out);
         TRY(compose(out, &left));
     }

@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -205,7 +204,7 @@ void curve_close(struct curve_keys **p)
 {
     if (p == NULL || *p == NULL)
         return;
-    explicit_bzero((*p)->secret, sizeof (*p)->secret);
+    explicit_bzero((*p)->secret, sizeof(*p)->secret);
     memory_free((*p)->workers);
     memory_free(*p);
     *p = NULL;
@@ -293,9 +292,12 @@ static void answer(void *socket, const struct frame *request, bool yes)
     const struct {
         const void *bytes;
         size_t size;
-    } parts[] = {{"1.0", 3}, {request->bytes, request->size},
-                 {yes ? "200" : "400", 3}, {yes ? "OK" : "unknown key", yes ? 2 : 11},
-                 {"", 0}, {"", 0}};
+    } parts[] = {{"1.0", 3},
+                 {request->bytes, request->size},
+                 {yes ? "200" : "400", 3},
+                 {yes ? "OK" : "unknown key", yes ? 2 : 11},
+                 {"", 0},
+                 {"", 0}};
     for (size_t i = 0; i < COUNT_OF(parts); i++)
         (void)zmq_send(socket, parts[i].bytes, parts[i].size,
                        i + 1 < COUNT_OF(parts) ? ZMQ_SNDMORE : 0);
@@ -318,20 +320,6 @@ static void *guard(void *argument)
     return NULL;
 }
 
-static status start(curve_guard *g)
-{
-    status result = OK;
-    sigset_t all, before;
-    sigfillset(&all); /* signals are the main thread's */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int code = pthread_create(&g->thread, NULL, guard, g);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (code != 0)
-        FAIL(ERROR_OTHER, "cannot start the guard's thread: too many threads (ulimit -u)?");
-done:
-    return result;
-}
-
 status curve_guard_open(curve_guard **out, void *context, const struct curve_keys *keys)
 {
     status result = OK;
@@ -346,7 +334,7 @@ status curve_guard_open(curve_guard **out, void *context, const struct curve_key
     if (g->socket == NULL || zmq_bind(g->socket, ZAP_ENDPOINT) != 0)
         FAIL(ERROR_OTHER, "cannot guard the server's socket: %s", zmq_strerror(zmq_errno()));
     set(g->socket, ZMQ_LINGER, &none, sizeof none);
-    TRY(start(g));
+    TRY(thread_start(&g->thread, guard, g, "the guard's thread"));
     *out = g;
     g = NULL;
 done:

@@ -50,7 +50,6 @@ status evaluator_open(evaluator **out, const struct training_hooks *hooks)
 {
     status result = OK;
     evaluator *e = NULL;
-    sigset_t all, before;
     REQUIRE(hooks->evaluate != NULL);
     TRY(memory_new(&e, 1, sizeof *e, "the evaluator"));
     e->hooks = *hooks;
@@ -60,12 +59,8 @@ status evaluator_open(evaluator **out, const struct training_hooks *hooks)
     if (e->done_fd < 0)
         FAIL(ERROR_OTHER,
              "cannot make an eventfd: is the limit of open files (ulimit -n) too low?");
-    sigfillset(&all); /* signals are the main thread's */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    e->thread_runs = pthread_create(&e->thread, NULL, run, e) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (!e->thread_runs)
-        FAIL(ERROR_OTHER, "cannot start the evaluator's thread: too many threads (ulimit -u)?");
+    TRY(thread_start(&e->thread, run, e, "the evaluator's thread"));
+    e->thread_runs = true;
 done:
     if (result != OK)
         evaluator_close(&e);

@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <time.h>
 
 struct heartbeat {
@@ -54,7 +53,6 @@ status heartbeat_start(heartbeat **out, const char *endpoint, const struct chann
 {
     status result = OK;
     heartbeat *h = NULL;
-    sigset_t all, before;
     pthread_condattr_t monotonic;
     *out = NULL;
     TRY(memory_new(&h, 1, sizeof *h, "a heartbeat"));
@@ -66,12 +64,7 @@ status heartbeat_start(heartbeat **out, const char *endpoint, const struct chann
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_cond_init(&h->stop_wanted, &monotonic);
     pthread_condattr_destroy(&monotonic);
-    sigfillset(&all); /* signals are the main thread's */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int code = pthread_create(&h->thread, NULL, run, h);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (code != 0)
-        FAIL(ERROR_OTHER, "cannot start the heartbeat's thread: too many threads (ulimit -u)?");
+    TRY(thread_start(&h->thread, run, h, "the heartbeat's thread"));
     *out = h;
     h = NULL;
 done:

@@ -6,7 +6,6 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -131,16 +130,8 @@ static void *writer_thread(void *context)
 static status start_writer(recorder *r)
 {
     status result = OK;
-    sigset_t all, before;
     TRY(rows_begin(&r->rows, r->db, r->run_id));
-    /* Signals are for the thread that trains. */
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int code = pthread_create(&r->thread, NULL, writer_thread, r);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (code != 0) {
-        FAIL(ERROR_OTHER, "no thread for writing results: %s; too many processes?", strerror(code));
-    }
+    TRY(thread_start(&r->thread, writer_thread, r, "the thread that writes results"));
     r->thread_runs = true;
     r->begun = true;
 done:

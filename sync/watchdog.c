@@ -8,7 +8,6 @@
 #include "sync/ranks.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <unistd.h>
 
@@ -56,19 +55,13 @@ static void *watch(void *unused)
 status watchdog_open(void)
 {
     status result = OK;
-    sigset_t all, before;
     pthread_mutex_lock(&lock);
-    /* Signals are the main thread's: they interrupt its sleeps. */
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     if (users == 0) {
         stopping = false;
-        if (pthread_create(&thread, NULL, watch, NULL) != 0)
-            FAIL(ERROR_OTHER, "watchdog: no thread could be started; is a process limit too low?");
+        TRY(thread_start(&thread, watch, NULL, "the watchdog's thread"));
     }
     users++;
 done:
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_mutex_unlock(&lock);
     return result;
 }

@@ -249,8 +249,9 @@ static void every_listed_worker_may_come(void **state)
     char text[512];
     assert_int_equal(curve_open(&mine, f.path, true), OK);
     assert_int_equal(curve_open(&second, other.path, false), OK);
-    snprintf(text, sizeof text, "public = %s\nsecret = %s\nworker = %s\n# the second\nworker = %s\n",
-             mine->public, mine->secret, mine->workers[0], second->public);
+    snprintf(text, sizeof text,
+             "public = %s\nsecret = %s\nworker = %s\n# the second\nworker = %s\n", mine->public,
+             mine->secret, mine->workers[0], second->public);
     write_to(file_of(&f, "server.key"), text);
     snprintf(text, sizeof text, "public = %s\nsecret = %s\nserver = %s\n", second->public,
              second->secret, mine->public);

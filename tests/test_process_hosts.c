@@ -110,8 +110,7 @@ static void expect_listening(struct rig *server, char endpoint[64])
     snprintf(endpoint, 64, "endpoint=tcp://10.77.0.1:%d", atoi(at + strlen(said)));
 }
 
-#define BY_HAND                                                                                    \
-    RIG_SMALL, "workers=2", "payload=frames", "timeout_s=10", "run_token=5ea1ed"
+#define BY_HAND RIG_SMALL, "workers=2", "payload=frames", "timeout_s=10", "run_token=5ea1ed"
 
 static void workers_on_another_host_train_with_keys(void **state)
 {

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -179,6 +180,25 @@ void clock_utc(char out[32])
     gmtime_r(&now.tv_sec, &parts);
     size_t length = strftime(out, 32, "%Y-%m-%dT%H:%M:%S", &parts);
     snprintf(out + length, 32 - length, ".%03dZ", (int)(now.tv_nsec / 1000000));
+}
+
+/* ---- threads ------------------------------------------------------------------------------------
+ */
+
+status thread_start(pthread_t *out, void *(*body)(void *), void *argument, const char *what)
+{
+    status result = OK;
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int code = pthread_create(out, NULL, body, argument);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (code != 0) {
+        FAIL(ERROR_OTHER, "cannot start %s: %s; too many threads (ulimit -u)?", what,
+             strerror(code));
+    }
+done:
+    return result;
 }
 
 /* ---- memory -------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@
 #ifndef GRADLAG_WORKER_BASE_H
 #define GRADLAG_WORKER_BASE_H
 
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -85,6 +86,13 @@ double clock_seconds(void);               /* the same in seconds */
 void clock_sleep_until_ns(uint64_t when); /* sleeps to an absolute clock_ns() time */
 /* UTC now as "2026-11-21T10:15:00.123Z" */
 void clock_utc(char out[32]);
+
+/* ---- threads ------------------------------------------------------------------------------------
+ */
+/* Starts a thread to which no signals come: they are the main thread's, whose sleeps they end.
+ * ERROR_OTHER naming `what` ("the heartbeat's thread"). */
+status thread_start(pthread_t *out, void *(*body)(void *), void *argument,
+                    const char *what) MUST_CHECK;
 
 /* ---- memory -------------------------------------------------------------------------------------
  */

@@ -4,7 +4,6 @@
 #include "worker/crew.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 
 enum { SPINS = 2000 }; /* some 20 µs: as long as a block takes */
@@ -54,18 +53,14 @@ status crew_open(crew **out)
 {
     status result = OK;
     crew *c = NULL;
-    sigset_t all, before;
     TRY(memory_new(&c, 1, sizeof *c, "a crew"));
     c->cores = processor_count();
     pthread_mutex_init(&c->lock, NULL);
     pthread_cond_init(&c->wanted, NULL);
     pthread_cond_init(&c->left, NULL);
-    sigfillset(&all); /* signals are the main thread's */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     while (c->helpers < CREW_HELPERS && c->helpers + 1 < c->cores &&
-           pthread_create(&c->threads[c->helpers], NULL, help, c) == 0)
+           thread_start(&c->threads[c->helpers], help, c, "a helper's thread") == OK)
         c->helpers++;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
 done:
     *out = c;
     return result;

@@ -2,7 +2,6 @@
 #include "worker/pool.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <time.h>
 
@@ -92,20 +91,14 @@ static void *help(void *argument)
 static status start_helpers(worker_pool *p)
 {
     status result = OK;
-    sigset_t all, before;
     TRY(memory_new(&p->helpers, p->threads, sizeof *p->helpers, "threads that compute"));
     for (unsigned i = 0; i + 1 < p->threads; i++) {
         struct helper *h = &p->helpers[i];
         struct worker_options shard = {.settings = p->settings, .index = 0, .count = p->workers};
         h->pool = p;
         TRY(worker_open(&h->worker, &shard));
-        sigfillset(&all); /* signals are the main thread's */
-        pthread_sigmask(SIG_SETMASK, &all, &before);
-        h->runs = pthread_create(&h->thread, NULL, help, h) == 0;
-        pthread_sigmask(SIG_SETMASK, &before, NULL);
-        if (!h->runs) {
-            FAIL(ERROR_OTHER, "cannot start a thread that computes: too many threads (ulimit -u)?");
-        }
+        TRY(thread_start(&h->thread, help, h, "a thread that computes"));
+        h->runs = true;
     }
 done:
     return result;
