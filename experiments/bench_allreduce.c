@@ -1,9 +1,9 @@
 /*
- * bench_allreduce.c — the mean gradient over ranks: one MPI_Allreduce call, buckets, shared memory,
- * and the sum in rank order, in one run. Restarts itself under mpirun.
+ * bench_allreduce.c — the mean gradient over ranks: one MPI_Allreduce call, buckets, the sum in
+ * rank order, and every other communicator, in one run. Restarts itself under mpirun.
  *
  * algbw = bytes / time; busbw = algbw × 2·(P − 1)/P, what each rank's link would have to carry
- * (as nccl-tests define them).
+ * (as nccl-tests define them; docs/benchmarks.md).
  */
 #include "experiments/bench.h"
 #include "sync/communicator.h"
@@ -33,14 +33,20 @@ static const struct option table[] = {
      .help = "floats, comma-separated; 'curve' for 1 k to 25.6 M"},
     {.key = "variants",
      .type = OPTION_TEXT,
-     .initial = "call,buckets,shared,ordered",
-     .help = "which of call, buckets, shared, ordered"},
+     .initial = "call,buckets,ordered,ring,shared,hierarchical,naive",
+     .help = "call, buckets and ordered are communicator=mpi's; or a communicator's name"},
     {.key = "bucket_kib",
      .type = OPTION_INTEGER,
      .initial = "512",
      .minimum = 0,
      .maximum = 1 << 20,
      .help = "size of a bucket of communicator=mpi; 0: one call"},
+    {.key = "hierarchical.nodes",
+     .type = OPTION_INTEGER,
+     .initial = "0",
+     .minimum = 0,
+     .maximum = 256,
+     .help = "nodes that this host's ranks play for communicator=hierarchical (0: one)"},
     {0},
 };
 
@@ -70,13 +76,15 @@ static const struct option exchange_table[] = {
     {0},
 };
 
-static const struct variant {
+struct variant {
     const char *name, *communicator, *reduction;
     bool one_call;
-} variants[] = {
+};
+
+/* communicator=mpi in three ways; every other name is a communicator's. */
+static const struct variant of_mpi[] = {
     {"call", "mpi", "fast", true},
     {"buckets", "mpi", "fast", false},
-    {"shared", "shared", "fast", false},
     {"ordered", "mpi", "ordered", false},
 };
 
@@ -136,9 +144,29 @@ static status measure(const struct bench *b, communicator *c, const char *name, 
         snprintf(what, sizeof what, "%s ranks=%u %.4g MB cpu of all ranks", name, c->size,
                  megabytes);
         bench_report_value(b, what, "ms", all_cpu);
+        snprintf(what, sizeof what, "%s ranks=%u %.4g MB sent by all ranks", name, c->size,
+                 megabytes);
+        bench_report_value(b, what, "MB", communicator_mean_bytes(c, count) * 1e-6);
     }
 done:
     memory_free(burnt);
+    return result;
+}
+
+/* The keys of the communicator that was chosen. */
+static status declare_own(const struct bench *b, options *o)
+{
+    status result = OK;
+    const struct about *chosen =
+        registry_find(&communicator_registry, options_text(o, "communicator"));
+    const struct option *own = chosen->options;
+
+    if (own == NULL)
+        return OK;
+    TRY(options_declare(o, own));
+    for (; own->key != NULL; own++)
+        TRY(options_set(o, own->key, options_value(b->settings, own->key), "bench"));
+done:
     return result;
 }
 
@@ -153,6 +181,7 @@ static status measure_variant(const struct bench *b, const struct variant *v, co
     TRY(options_open(&o));
     TRY(options_declare(o, exchange_table));
     TRY(options_set(o, "communicator", v->communicator, "bench"));
+    TRY(declare_own(b, o));
     TRY(options_set(o, "reduction", v->reduction, "bench"));
     TRY(options_set(o, "bucket_kib", v->one_call ? "0" : options_value(b->settings, "bucket_kib"),
                     "bench"));
@@ -168,12 +197,21 @@ done:
 /* ---- what is asked for --------------------------------------------------------------------------
  */
 
-static const struct variant *variant_called(const char *name)
+/* false: nothing is called so, or it works on GPUs alone. */
+static bool find_variant(const char *name, struct variant *out)
 {
-    for (size_t i = 0; i < COUNT_OF(variants); i++)
-        if (strcmp(name, variants[i].name) == 0)
-            return &variants[i];
-    return NULL;
+    const struct communicator_kind *kind =
+        (const struct communicator_kind *)registry_find(&communicator_registry, name);
+    for (size_t i = 0; i < COUNT_OF(of_mpi); i++) {
+        if (strcmp(name, of_mpi[i].name) == 0) {
+            *out = of_mpi[i];
+            return true;
+        }
+    }
+    if (kind == NULL || kind->on_device)
+        return false;
+    *out = (struct variant){kind->about.name, kind->about.name, "fast", false};
+    return true;
 }
 
 static const char *sizes_of(const struct bench *b)
@@ -188,6 +226,7 @@ static status check_lists(const struct bench *b, size_t *largest)
 {
     status result = OK;
     const char *sizes = sizes_of(b), *names = options_text(b->settings, "variants");
+    struct variant v;
     char item[64];
 
     *largest = 0;
@@ -200,8 +239,10 @@ static status check_lists(const struct bench *b, size_t *largest)
         *largest = count > *largest ? count : *largest;
     }
     while (bench_next_item(&names, item))
-        if (variant_called(item) == NULL)
-            FAIL(ERROR_USAGE, "variants=%s: '%s' is none of call, buckets, shared, ordered",
+        if (!find_variant(item, &v))
+            FAIL(ERROR_USAGE,
+                 "variants=%s: '%s' is none of call, buckets, ordered, nor a communicator that "
+                 "works without a GPU (gradlag list communicator)",
                  options_text(b->settings, "variants"), item);
 done:
     return result;
@@ -211,9 +252,12 @@ static status measure_all(const struct bench *b, size_t largest)
 {
     status result = OK;
     const char *names = options_text(b->settings, "variants");
+    struct variant v;
     char item[64];
-    while (bench_next_item(&names, item))
-        TRY(measure_variant(b, variant_called(item), sizes_of(b), largest));
+    while (bench_next_item(&names, item)) {
+        REQUIRE(find_variant(item, &v));
+        TRY(measure_variant(b, &v, sizes_of(b), largest));
+    }
 done:
     return result;
 }

@@ -43,13 +43,14 @@ status communicator_open_kind(communicator **out, const struct communicator_kind
     watchdog_arm(c->timeout_s, "opening the communicator");
     if (kind->choose != NULL)
         TRY(kind->choose(c, &kind));
+    c->in_rank_order = kind->in_rank_order;
     TRY(kind->open(c, o, c->count));
     c->kind = kind;
     if (c->buffer == NULL && !kind->on_device) {
         TRY(memory_new(&c->buffer, c->count, sizeof(float), "the gradient"));
         c->buffer_is_ours = true;
     }
-    if (c->ordered && !kind->in_rank_order && !kind->on_device && c->size > 1) {
+    if (c->ordered && !c->in_rank_order && !kind->on_device && c->size > 1) {
         /* Chunks are cut at cache lines: the largest is at most a line above the mean. */
         TRY(memory_new(&c->received, ranks_ordered_piece(c->size) + (size_t)16 * c->size,
                        sizeof(float), "the ordered reduction"));
@@ -98,7 +99,8 @@ status communicator_allreduce_mean(communicator *c, float *data, size_t count)
     REQUIRE(count <= c->count && !c->kind->on_device);
     if (c->size == 1 || count == 0)
         return OK;
-    if (c->ordered && !c->kind->in_rank_order)
+    c->sent_bytes += communicator_mean_bytes(c, count);
+    if (c->ordered && !c->in_rank_order)
         return noted(c, ranks_mean_ordered(c, data, count));
     return noted(c, c->kind->allreduce_mean(c, data, count));
 }
@@ -108,7 +110,22 @@ status communicator_device_sum(communicator *c, float *data, size_t count)
     REQUIRE(count <= c->count && c->kind->on_device);
     if (c->size == 1 || count == 0)
         return OK;
+    c->sent_bytes += communicator_mean_bytes(c, count);
     return noted(c, c->kind->device_sum(c, data, count));
+}
+
+double communicator_mean_bytes(const communicator *c, size_t count)
+{
+    if (c->size == 1)
+        return 0;
+    if (c->ordered && !c->in_rank_order)
+        return ranks_ring_bytes(c, count);
+    return c->kind->sent_bytes != NULL ? c->kind->sent_bytes(c, count) : 0;
+}
+
+double communicator_sent_bytes(const communicator *c)
+{
+    return c->sent_bytes;
 }
 
 status communicator_broadcast(communicator *c, void *data, size_t bytes, unsigned root)

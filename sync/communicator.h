@@ -19,8 +19,11 @@ typedef struct communicator communicator;
 
 struct communicator_kind {
     struct about about;
-    /* Its sum is taken in rank order anyhow: reduction=ordered changes nothing. */
+    /* Its sum is taken in rank order anyhow: reduction=ordered changes nothing. (One that is so in
+     * some places only sets c->in_rank_order in open.) */
     bool in_rank_order;
+    /* Ranks keep their own gradients: for profiling, no training. */
+    bool exchanges_nothing;
     /* Works on vectors of the rank's GPU (c->place), and on no others. */
     bool on_device;
     /* Not a way of its own but a choice among the others (the functions below are NULL then).
@@ -35,6 +38,9 @@ struct communicator_kind {
     /* on_device: a device address; ← *sum* over ranks, done on return, after all that was queued
      * on c->place->stream. NULL: not on_device. */
     status (*device_sum)(communicator *c, float *data, size_t count);
+    /* The cost model: bytes that all ranks together send in messages to exchange `count` floats.
+     * NULL: none, they share memory. */
+    double (*sent_bytes)(const communicator *c, size_t count);
 };
 extern const struct registry communicator_registry;
 
@@ -44,12 +50,14 @@ struct communicator {
     double timeout_s;    /* the limit of every wait; may be changed, on all ranks alike */
     double warn_after_s; /* waiting for longer is logged, once: 5 */
     bool ordered;        /* reduction=ordered */
+    bool in_rank_order;  /* the kind's sum is */
     bool failed;         /* a rank did not come: closing waits for nobody any more */
     const struct device_place *place; /* the rank's GPU, borrowed; NULL: none */
     size_t count;                     /* the largest vector, notes included */
     float *buffer;                    /* communicator_buffer */
     bool buffer_is_ours;              /* allocated by communicator_open, not by the kind */
     float *received;                  /* ordered: this rank's chunk as every rank has it */
+    double sent_bytes;                /* so far, in means: communicator_sent_bytes */
     struct ranks *ranks;              /* sync/ranks.h */
     void *state;
 };
@@ -87,6 +95,11 @@ status communicator_allreduce_mean(communicator *c, float *data, size_t count) M
 /* The same for a vector of this rank's GPU, with a communicator that is on_device; but the *sum*:
  * who reads it multiplies by 1/size. */
 status communicator_device_sum(communicator *c, float *data, size_t count) MUST_CHECK;
+/* Bytes of vectors that all ranks together have sent each other in messages so far, by the cost
+ * models (in their file's heads). */
+double communicator_sent_bytes(const communicator *c);
+/* What the mean of `count` floats adds to it. */
+double communicator_mean_bytes(const communicator *c, size_t count);
 status communicator_broadcast(communicator *c, void *data, size_t bytes, unsigned root) MUST_CHECK;
 /* Every rank's `bytes` bytes, in rank order, at every rank: in → out[size × bytes]. */
 status communicator_gather_all(communicator *c, const void *in, size_t bytes, void *out) MUST_CHECK;

@@ -35,13 +35,6 @@ static void mpi_close(communicator *c)
     memory_free(c->state);
 }
 
-VECTOR_CLONES
-static void multiply(float *data, size_t count, float factor)
-{
-    for (size_t i = 0; i < count; i++)
-        data[i] *= factor;
-}
-
 /* One bucket. When every rank has a processor the blocking call is the fastest: all ranks are in
  * it. Otherwise its spinning would keep the others from coming. */
 static status mpi_sum(communicator *c, float *data, size_t count)
@@ -76,7 +69,7 @@ static status mpi_allreduce_mean(communicator *c, float *data, size_t count)
         if (count - from - length < s->bucket / 4 && count - from <= INT32_MAX)
             length = count - from;
         TRY(mpi_sum(c, data + from, length));
-        multiply(data + from, length, scale);
+        vector_multiply(length, scale, data + from, data + from);
         from += length;
     }
 done:
@@ -91,4 +84,5 @@ const struct communicator_kind communicator_mpi = {
     .open = mpi_open,
     .close = mpi_close,
     .allreduce_mean = mpi_allreduce_mean,
+    .sent_bytes = ranks_ring_bytes,
 };

@@ -276,4 +276,5 @@ const struct communicator_kind communicator_nccl = {
     .open = nccl_open,
     .close = nccl_close,
     .device_sum = nccl_device_sum,
+    .sent_bytes = ranks_ring_bytes,
 };

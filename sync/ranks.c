@@ -20,6 +20,7 @@ struct gate_page {
     _Alignas(64) atomic_uint sleepers; /* spares the system call when nobody sleeps */
     struct {
         _Alignas(64) atomic_uint round; /* rounds this rank has come to: who is missing */
+        unsigned world;                 /* its rank among all */
     } rank[];
 };
 
@@ -47,25 +48,38 @@ void *ranks_aligned(void *p)
 /* ---- handles ------------------------------------------------------------------------------------
  */
 
-static status gate_open(struct ranks *r)
+status gate_open(struct gate *g, MPI_Comm node)
 {
     status result = OK;
-    int rank, size, unit;
+    int rank, size, world, unit;
     MPI_Aint bytes;
+    struct gate_page *page;
 
-    MPI_Comm_rank(r->node, &rank);
-    MPI_Comm_size(r->node, &size);
-    size_t all = sizeof *r->gate + (size_t)size * sizeof r->gate->rank[0];
+    MPI_Comm_rank(node, &rank);
+    MPI_Comm_size(node, &size);
+    MPI_Comm_rank(MPI_COMM_WORLD, &world);
+    size_t all = sizeof *page + (size_t)size * sizeof page->rank[0];
     TRY(ranks_check(MPI_Win_allocate_shared(rank == 0 ? (MPI_Aint)all + 64 : 0, 1, MPI_INFO_NULL,
-                                            r->node, &r->gate, &r->window),
+                                            node, &page, &g->window),
                     "shared memory for the gate (is /dev/shm full?)"));
-    TRY(ranks_check(MPI_Win_shared_query(r->window, 0, &bytes, &unit, &r->gate), "the gate"));
-    r->gate = ranks_aligned(r->gate);
+    TRY(ranks_check(MPI_Win_shared_query(g->window, 0, &bytes, &unit, &page), "the gate"));
+    page = ranks_aligned(page);
     if (rank == 0)
-        memset(r->gate, 0, all);
-    TRY(ranks_check(MPI_Barrier(r->node), "opening the gate"));
+        memset(page, 0, all);
+    TRY(ranks_check(MPI_Barrier(node), "opening the gate"));
+    page->rank[rank].world = (unsigned)world;
+    TRY(ranks_check(MPI_Barrier(node), "opening the gate"));
+    g->index = (unsigned)rank;
+    g->size = (unsigned)size;
+    g->page = page;
 done:
     return result;
+}
+
+void gate_close(const communicator *c, struct gate *g)
+{
+    ranks_free_window(c, &g->window);
+    g->page = NULL;
 }
 
 /* Until every rank has come, perhaps from loading its data: only then collective calls are short.
@@ -101,7 +115,7 @@ static status handles_open(communicator *c)
     r->one_host = (unsigned)node_size == c->size;
     r->crowded = (unsigned)node_size > processor_count();
     if (r->one_host && c->size > 1)
-        TRY(gate_open(r));
+        TRY(gate_open(&r->gate, r->node));
 done:
     return result;
 }
@@ -119,7 +133,7 @@ status ranks_open(communicator *c)
     TRY(memory_new(&r, 1, sizeof *r, "ranks"));
     c->ranks = r;
     r->world = r->node = MPI_COMM_NULL;
-    r->window = MPI_WIN_NULL;
+    r->gate.window = MPI_WIN_NULL;
     r->crowded = true; /* who has come does not take a processor from those who still load */
     if (size > 1) {
         TRY(watchdog_open());
@@ -147,7 +161,7 @@ void ranks_close(communicator *c)
     struct ranks *r = c->ranks;
     if (r == NULL)
         return;
-    ranks_free_window(c, &r->window);
+    gate_close(c, &r->gate);
     if (!c->failed) {
         watchdog_arm(c->timeout_s, "closing the communicator");
         if (r->node != MPI_COMM_NULL)
@@ -171,25 +185,29 @@ void ranks_chunk(size_t count, unsigned rank, unsigned size, size_t *from, size_
     *length = (end < count ? end : count) - *from;
 }
 
+double ranks_ring_bytes(const communicator *c, size_t count)
+{
+    return 2.0 * (c->size - 1) * sizeof(float) * (double)count;
+}
+
 /* ---- waiting ------------------------------------------------------------------------------------
  */
 
-/* Whether world rank i has come to the gate that is being waited at (ranks of one host). */
-static bool has_come(const struct ranks *r, unsigned i)
+/* Whether the i-th rank of a gate has come to it. */
+static bool has_come(const struct gate *g, unsigned i)
 {
-    return atomic_load(&r->gate->rank[i].round) != atomic_load(&r->gate->round);
+    return atomic_load(&g->page->rank[i].round) != atomic_load(&g->page->round);
 }
 
-static void name_the_missing(const communicator *c, struct text *out)
+static void name_the_missing(const struct gate *g, struct text *out)
 {
-    const struct ranks *r = c->ranks;
     unsigned missing = 0;
 
-    for (unsigned i = 0; r->gate != NULL && i < c->size; i++) {
-        if (!has_come(r, i) && missing++ < 8)
-            text_add(out, "%s%u", missing == 1 ? "rank " : ", ", i);
+    for (unsigned i = 0; g->page != NULL && i < g->size; i++) {
+        if (!has_come(g, i) && missing++ < 8)
+            text_add(out, "%s%u", missing == 1 ? "rank " : ", ", g->page->rank[i].world);
     }
-    if (missing == 0 || missing == c->size) {
+    if (missing == 0 || missing == g->size) {
         /* Another host's, or all came and what is missing is a message. */
         text_free(out);
         text_add(out, "another rank");
@@ -200,12 +218,12 @@ static void name_the_missing(const communicator *c, struct text *out)
 
 /* One rank speaks for those who wait: the first of them. Where nobody knows who has come, rank 0
  * and, should that be the one that is missing, rank 1. */
-static bool speaks(const communicator *c)
+static bool speaks(const communicator *c, const struct gate *g)
 {
-    if (c->ranks->gate == NULL)
+    if (g->page == NULL)
         return c->rank < 2;
-    for (unsigned i = 0; i < c->rank; i++)
-        if (has_come(c->ranks, i))
+    for (unsigned i = 0; i < g->index; i++)
+        if (has_come(g, i))
             return false;
     return true;
 }
@@ -222,8 +240,9 @@ static struct patience patience_begin(const communicator *c)
                              .limit_ns = (uint64_t)(c->timeout_s * 1e9)};
 }
 
-/* Called now and then by whoever waits. */
-static status patience_check(struct patience *p, const communicator *c, const char *what)
+/* Called now and then by whoever waits, at `g` or for messages. */
+static status patience_check(struct patience *p, const communicator *c, const struct gate *g,
+                             const char *what)
 {
     status result = OK;
     struct text missing = {0};
@@ -231,7 +250,7 @@ static status patience_check(struct patience *p, const communicator *c, const ch
 
     if (waited < p->warn_ns && waited < p->limit_ns)
         return OK;
-    name_the_missing(c, &missing);
+    name_the_missing(g, &missing);
     if (waited >= p->limit_ns) {
         FAIL(
             ERROR_PEER,
@@ -239,7 +258,7 @@ static status patience_check(struct patience *p, const communicator *c, const ch
             "messages above, or raise timeout_s",
             c->rank, (double)waited * 1e-9, missing.at, what);
     }
-    if (!p->warned && speaks(c)) {
+    if (!p->warned && speaks(c, g)) {
         log_warning("has waited %.0f s for %s (%s); gives up after %.0f s", (double)waited * 1e-9,
                     missing.at, what, (double)p->limit_ns * 1e-9);
     }
@@ -270,15 +289,31 @@ static void futex_wake_all(atomic_uint *word)
     syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
-static status gate_on_host(communicator *c, const char *what)
+/* Whether the gate opens within a few microseconds, in which a rank with a processor of its own may
+ * as well spin. */
+static bool opens_soon(const communicator *c, struct gate_page *gate, unsigned round,
+                       uint64_t since_ns)
+{
+    if (c->ranks->crowded)
+        return false;
+    do {
+        for (unsigned i = 0; i < 64; i++) {
+            if (atomic_load_explicit(&gate->round, memory_order_acquire) != round)
+                return true;
+            processor_pause();
+        }
+    } while (clock_ns() - since_ns < SPIN_NS);
+    return false;
+}
+
+status gate_pass(communicator *c, struct gate *g, const char *what)
 {
     status result = OK;
-    struct ranks *r = c->ranks;
-    struct gate_page *gate = r->gate;
+    struct gate_page *gate = g->page;
     unsigned round = atomic_load(&gate->round);
 
-    atomic_store(&gate->rank[c->rank].round, round + 1);
-    if (atomic_fetch_add(&gate->arrived, 1) + 1 == c->size) {
+    atomic_store(&gate->rank[g->index].round, round + 1);
+    if (atomic_fetch_add(&gate->arrived, 1) + 1 == g->size) {
         atomic_store(&gate->arrived, 0);
         atomic_store(&gate->round, round + 1);
         if (atomic_load(&gate->sleepers) != 0)
@@ -286,20 +321,13 @@ static status gate_on_host(communicator *c, const char *what)
         return OK;
     }
     struct patience patience = patience_begin(c);
-    if (!r->crowded) {
-        do {
-            for (unsigned i = 0; i < 64; i++) {
-                if (atomic_load_explicit(&gate->round, memory_order_acquire) != round)
-                    return OK;
-                processor_pause();
-            }
-        } while (clock_ns() - patience.since < SPIN_NS);
-    }
+    if (opens_soon(c, gate, round, patience.since))
+        return OK;
     atomic_fetch_add(&gate->sleepers, 1);
     while (result == OK && atomic_load(&gate->round) == round) {
         futex_sleep(&gate->round, round);
         if (atomic_load(&gate->round) == round)
-            result = patience_check(&patience, c, what);
+            result = patience_check(&patience, c, g, what);
     }
     atomic_fetch_sub(&gate->sleepers, 1);
     return result;
@@ -310,8 +338,8 @@ status ranks_gate(communicator *c, const char *what)
     status result = OK;
     if (c->size == 1)
         return OK;
-    if (c->ranks->gate != NULL)
-        return gate_on_host(c, what);
+    if (c->ranks->gate.page != NULL)
+        return gate_pass(c, &c->ranks->gate, what);
     MPI_Request request;
     TRY(ranks_check(MPI_Ibarrier(c->ranks->world, &request), what));
     TRY(ranks_wait(c, &request, 1, what));
@@ -326,7 +354,9 @@ static bool worth_spinning(const communicator *c, uint64_t waited_ns)
     return waited_ns < (c->ranks->crowded ? 5000000u : 500000000u);
 }
 
-status ranks_wait(communicator *c, MPI_Request *requests, int count, const char *what)
+/* Until all are complete, or with `index` one of them. */
+static status wait_for(communicator *c, MPI_Request *requests, int count, int *index,
+                       const char *what)
 {
     enum { SLEEP_LEAST_NS = 20000, SLEEP_MOST_NS = 200000, TESTS_PER_LOOK = 16 };
     status result = OK;
@@ -336,12 +366,15 @@ status ranks_wait(communicator *c, MPI_Request *requests, int count, const char 
 
     for (unsigned tests = 1;; tests++) {
         int complete = 0;
-        TRY(ranks_check(MPI_Testall(count, requests, &complete, MPI_STATUSES_IGNORE), what));
+        TRY(ranks_check(index != NULL
+                            ? MPI_Testany(count, requests, index, &complete, MPI_STATUS_IGNORE)
+                            : MPI_Testall(count, requests, &complete, MPI_STATUSES_IGNORE),
+                        what));
         if (complete)
             break;
         if (tests % TESTS_PER_LOOK == 0) {
             spin = worth_spinning(c, clock_ns() - patience.since);
-            TRY(patience_check(&patience, c, what));
+            TRY(patience_check(&patience, c, &c->ranks->gate, what));
         }
         if (spin) {
             if (c->ranks->crowded)
@@ -353,4 +386,15 @@ status ranks_wait(communicator *c, MPI_Request *requests, int count, const char 
     }
 done:
     return result;
+}
+
+status ranks_wait(communicator *c, MPI_Request *requests, int count, const char *what)
+{
+    return wait_for(c, requests, count, NULL, what);
+}
+
+status ranks_wait_any(communicator *c, MPI_Request *requests, int count, int *index,
+                      const char *what)
+{
+    return wait_for(c, requests, count, index, what);
 }

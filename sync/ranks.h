@@ -10,7 +10,8 @@
  * The gate. Ranks of one host meet on a page of shared memory: each writes down that it came, the
  * last one opens. The others spin for some microseconds (only when every rank has a processor),
  * then sleep on a futex. Whoever waits can read on that page who is missing. Ranks of several hosts
- * meet by MPI_Ibarrier, tested with growing sleeps in between.
+ * meet by MPI_Ibarrier, tested with growing sleeps in between. A communicator may have gates of its
+ * own, for some of the ranks of a host.
  */
 #ifndef GRADLAG_SYNC_RANKS_H
 #define GRADLAG_SYNC_RANKS_H
@@ -21,14 +22,19 @@
 
 struct gate_page;
 
+struct gate {
+    MPI_Win window;
+    struct gate_page *page; /* shared by its ranks, which are of one host; NULL: not open */
+    unsigned index, size;   /* of this rank among them */
+};
+
 struct ranks {
     MPI_Comm world; /* a duplicate of MPI_COMM_WORLD; its errors return */
     MPI_Comm node;  /* the ranks of this host */
     bool one_host;
-    bool crowded; /* more ranks on this host than processors: never spin */
-    MPI_Win window;
-    struct gate_page *gate; /* shared by the ranks of this host */
-    bool watched;           /* the watchdog runs */
+    bool crowded;     /* more ranks on this host than processors: never spin */
+    struct gate gate; /* of all ranks, where one host has them all */
+    bool watched;     /* the watchdog runs */
 };
 
 /* Sets c->ranks, c->rank and c->size; after an error ranks_close is still due. */
@@ -40,8 +46,17 @@ void ranks_free_window(const communicator *c, MPI_Win *window);
 /* Waits until every rank has called it. `what` is for messages: "the mean gradient". */
 status ranks_gate(communicator *c, const char *what) MUST_CHECK;
 
+/* A gate for the ranks of `node`, all on this host; collective among them. */
+status gate_open(struct gate *g, MPI_Comm node) MUST_CHECK;
+void gate_close(const communicator *c, struct gate *g);
+/* As ranks_gate, for the ranks of `g`. */
+status gate_pass(communicator *c, struct gate *g, const char *what) MUST_CHECK;
+
 /* Completes non-blocking operations: tests, and sleeps in between where spinning would hurt. */
 status ranks_wait(communicator *c, MPI_Request *requests, int count, const char *what) MUST_CHECK;
+/* The same until one is complete: *index, MPI_REQUEST_NULL from then on. */
+status ranks_wait_any(communicator *c, MPI_Request *requests, int count, int *index,
+                      const char *what) MUST_CHECK;
 
 /* OK, or ERROR_PEER with MPI's own words and `what` failed. */
 status ranks_check(int mpi_code, const char *what) MUST_CHECK;
@@ -52,6 +67,10 @@ void *ranks_aligned(void *p);
 /* The part of 0..count that rank `rank` of `size` reduces: [*from, *from + *length), cut at cache
  * lines. */
 void ranks_chunk(size_t count, unsigned rank, unsigned size, size_t *from, size_t *length);
+
+/* Bytes that all ranks together send in a reduce-scatter and an allgather of `count` floats, each
+ * 1/size at a time: 2·(size − 1) × 4·count. */
+double ranks_ring_bytes(const communicator *c, size_t count);
 
 /* reduction=ordered over any transport, piece by piece: every rank gets its chunk of a piece from
  * all (MPI_Ialltoallv), adds in rank order, and hands it to all (MPI_Iallgatherv). Each rank sends

@@ -44,6 +44,9 @@ status report_begin(struct report *r)
     TRY(communicator_barrier(r->c));
     r->began_ns = clock_ns();
     r->next_progress_ns = r->began_ns + PROGRESS_NS;
+    if (r->o->recorder != NULL && r->c->kind->exchanges_nothing)
+        recorder_event(r->o->recorder, 0, SEVERITY_WARNING, "no_exchange", NO_WORKER,
+                       "ranks kept their own gradients: this was not training");
 done:
     return result;
 }

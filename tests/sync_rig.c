@@ -222,6 +222,10 @@ options *sync_rig_settings(void)
 {
     options *o = NULL;
     REQUIRE(options_open(&o) == OK && options_declare(o, EXCHANGE) == OK);
+    for (size_t i = 0; i < communicator_registry.count; i++) {
+        const struct option *own = communicator_registry.entries[i]->options;
+        REQUIRE(own == NULL || options_declare(o, own) == OK);
+    }
     return o;
 }
 

@@ -1,25 +1,31 @@
 /*
  * test_communicator.c — conformance of every communicator in the registry, under mpirun: exactly
- * summable data, ranks that are late, dead or stopped, and what waiting costs.
+ * summable data, the bits of sums, what is sent and allocated. Ranks that are late or dead:
+ * test_communicator_faults.c.
  */
 #include "docs/examples/communicator_gather.c"
 #include "tests/sync_rig.h"
 #include "worker/optimizer.h"
 
-#include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <setjmp.h>
 #include <cmocka.h>
 
 enum { LARGEST = (1 << 18) + 8192 + 5 }; /* more than a piece and a bucket, and odd */
 static const size_t SIZES[] = {0, 1, 2, 15, 17, 1000, 1001, 37610, 131071, LARGEST};
+
+/* What this rank sends by itself; not what MPI's collectives do within. */
+static size_t bytes_sent;
+
+int MPI_Isend(const void *data, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm,
+              MPI_Request *request)
+{
+    bytes_sent += (size_t)count * sizeof(float);
+    return PMPI_Isend(data, count, type, to, tag, comm, request);
+}
 
 /* ---- what a rank does ---------------------------------------------------------------------------
  */
@@ -88,6 +94,31 @@ static void rough_gradient(unsigned rank, size_t count, float *out)
     }
 }
 
+/* The files' cost models; for those who send by themselves, what was sent. */
+static status check_cost(communicator *c)
+{
+    status result = OK;
+    enum { COUNT = 100003 };
+    double own, all[64], together = 0, modelled = communicator_sent_bytes(c);
+    bool sends =
+        strcmp(c->kind->about.name, "ring") == 0 || strcmp(c->kind->about.name, "naive") == 0;
+
+    bytes_sent = 0;
+    TRY(communicator_allreduce_mean(c, communicator_buffer(c), COUNT));
+    modelled = communicator_sent_bytes(c) - modelled;
+    own = (double)bytes_sent;
+    TRY(communicator_gather_all(c, &own, sizeof own, all));
+    for (unsigned i = 0; i < c->size; i++)
+        together += all[i];
+    if (modelled != communicator_mean_bytes(c, COUNT))
+        FAIL(ERROR_OTHER, "%g bytes were counted for one mean of %g", modelled,
+             communicator_mean_bytes(c, COUNT));
+    if (sends && (c->in_rank_order || !c->ordered) && together != modelled)
+        FAIL(ERROR_OTHER, "the model says %.0f bytes, %.0f were sent", modelled, together);
+done:
+    return result;
+}
+
 /* With reduction=ordered: the bits of reduce_mean_ordered. Else: the same bits on every rank. */
 static status check_bits(communicator *c)
 {
@@ -102,7 +133,7 @@ static status check_bits(communicator *c)
     }
     memcpy(data, all[c->rank], COUNT * sizeof(float));
     TRY(communicator_allreduce_mean(c, data, COUNT));
-    if (c->ordered || c->kind->in_rank_order || c->size == 1)
+    if (c->ordered || c->in_rank_order || c->size == 1)
         reduce_mean_ordered((const float *const *)all, c->size, COUNT, expected);
     else
         memcpy(expected, data, COUNT * sizeof(float));
@@ -136,11 +167,24 @@ done:
     return result;
 }
 
-/* Not those that work on GPUs alone: see test_communicator_choice.c and test_cuda_nccl.c. */
+/* Not those that work on GPUs alone (see test_communicator_choice.c and test_cuda_nccl.c), nor
+ * those that give no mean. */
 static bool of_host(const char *kind)
 {
-    const struct about *about = registry_find(&communicator_registry, kind);
-    return about == NULL || !((const struct communicator_kind *)about)->on_device;
+    const struct communicator_kind *k =
+        (const struct communicator_kind *)registry_find(&communicator_registry, kind);
+    return k == NULL || (!k->on_device && !k->exchanges_nothing);
+}
+
+static status check_all(communicator *c)
+{
+    status result = OK;
+    TRY(check_means(c));
+    TRY(check_bits(c));
+    TRY(check_cost(c));
+    TRY(check_gather(c));
+done:
+    return result;
 }
 
 /* Every communicator and the documented example, with either reduction. */
@@ -157,11 +201,7 @@ static status case_conformance(unsigned rank UNUSED, unsigned size UNUSED)
         if (!of_host(kind))
             continue;
         TRY(open_one(&c, kind, reduction));
-        result = check_means(c);
-        if (result == OK)
-            result = check_bits(c);
-        if (result == OK)
-            result = check_gather(c);
+        result = check_all(c);
         communicator_close(&c);
         if (result != OK) {
             (void)error_add_context(result, "communicator=%s reduction=%s", kind, reduction);
@@ -172,123 +212,73 @@ done:
     return result;
 }
 
-/* Rank 1 comes 2.5 s late; the others wait for 1 s. */
-static status case_late(unsigned rank, unsigned size UNUSED)
-{
-    status result = OK;
-    communicator *c = NULL;
-    TRY(open_one(&c, "auto", "fast"));
-    c->timeout_s = 1;
-    c->warn_after_s = 0.2;
-    if (rank == 1)
-        clock_sleep_until_ns(clock_ns() + 2500000000u);
-    TRY(communicator_allreduce_mean(c, communicator_buffer(c), 100));
-done:
-    communicator_close(&c);
-    return result;
-}
-
-static status case_death(unsigned rank, unsigned size UNUSED)
-{
-    status result = OK;
-    communicator *c = NULL;
-    TRY(open_one(&c, "auto", "fast"));
-    TRY(communicator_barrier(c));
-    if (rank == 1)
-        raise(SIGKILL);
-    TRY(communicator_barrier(c));
-done:
-    communicator_close(&c);
-    return result;
-}
-
-/* One rank fails alone; the others would wait for 30 s. */
-static status case_failure(unsigned rank, unsigned size UNUSED)
-{
-    status result = OK;
-    communicator *c = NULL;
-    TRY(open_one(&c, "mpi", "fast"));
-    if (rank == 1)
-        FAIL(ERROR_DATA, "the data of this rank is not there");
-    TRY(communicator_barrier(c));
-done:
-    if (result != ERROR_DATA)
-        communicator_close(&c);
-    return result;
-}
-
-static status case_diverged(unsigned rank UNUSED, unsigned size UNUSED)
-{
-    status result = OK;
-    FAIL(ERROR_DIVERGED, "all ranks together");
-done:
-    return result;
-}
-
-static long processor_us(void)
-{
-    struct rusage used;
-    getrusage(RUSAGE_SELF, &used);
-    return (used.ru_utime.tv_sec + used.ru_stime.tv_sec) * 1000000 + used.ru_utime.tv_usec +
-           used.ru_stime.tv_usec;
-}
-
-/* Rank 0 is busy elsewhere for 0.6 s, as in an evaluation; the others must not burn that time. */
-static status case_idle(unsigned rank, unsigned size)
-{
-    status result = OK;
-    communicator *c = NULL;
-    TRY(open_one(&c, "auto", "fast"));
-    TRY(communicator_barrier(c));
-    long before = processor_us();
-    if (rank == 0)
-        clock_sleep_until_ns(clock_ns() + 600000000u);
-    TRY(communicator_barrier(c));
-    long burnt = processor_us() - before;
-    if (burnt > 60000)
-        FAIL(ERROR_OTHER, "rank %u of %u burnt %ld us of 600 ms of waiting", rank, size, burnt);
-done:
-    communicator_close(&c);
-    return result;
-}
-
-/* Rank 1 loads for longer than the other, rank 0 writes results at the end. Opening and closing
- * take some processor time themselves. */
-static status case_ends(unsigned rank, unsigned size UNUSED)
-{
-    status result = OK;
-    communicator *c = NULL;
-    const uint64_t busy_ns = 1500000000;
-    long before = processor_us();
-    if (rank == 1)
-        clock_sleep_until_ns(clock_ns() + busy_ns);
-    TRY(open_one(&c, "auto", "fast"));
-    long opening = processor_us() - before;
-    if (rank == 0)
-        clock_sleep_until_ns(clock_ns() + busy_ns);
-    before = processor_us();
-    communicator_close(&c);
-    long closing = processor_us() - before;
-    if (opening > 500000 || closing > 500000)
-        FAIL(ERROR_OTHER, "rank %u burnt %ld us of 1.5 s while opening, %ld us while closing", rank,
-             opening, closing);
-done:
-    communicator_close(&c);
-    return result;
-}
-
-/* Rank 1 never gets as far as its communicator. */
-static status case_absent(unsigned rank, unsigned size UNUSED)
+/* `nodes` of one host's ranks, as equal as can be. */
+static status check_nodes(unsigned nodes, unsigned size, const char *reduction)
 {
     status result = OK;
     communicator *c = NULL;
     options *o = sync_rig_settings();
-    TRY(sync_rig_set(o, "timeout_s", "0.1"));
-    if (rank == 1)
-        clock_sleep_until_ns(clock_ns() + 30000000000u);
-    TRY(communicator_open(&c, o, LARGEST, NULL));
+    char number[16];
+
+    snprintf(number, sizeof number, "%u", nodes);
+    TRY(sync_rig_set(o, "communicator", "hierarchical"));
+    TRY(sync_rig_set(o, "reduction", reduction));
+    TRY(sync_rig_set(o, "hierarchical.nodes", number));
+    status opened = communicator_open(&c, o, LARGEST, NULL);
+    if (nodes > size) {
+        if (opened != ERROR_USAGE)
+            FAIL(ERROR_OTHER, "%u nodes of %u ranks: %s", nodes, size, status_name(opened));
+        goto done;
+    }
+    TRY(opened);
+    if (c->in_rank_order != (nodes == 1))
+        FAIL(ERROR_OTHER, "only one node adds up in rank order");
+    double bytes = strcmp(reduction, "ordered") == 0 && nodes > 1 ? 2.0 * (size - 1) * 400
+                                                                  : 2.0 * (nodes - 1) * 400;
+    if (size > 1 && communicator_mean_bytes(c, 100) != bytes)
+        FAIL(ERROR_OTHER, "%g bytes between %u nodes, not %g", communicator_mean_bytes(c, 100),
+             nodes, bytes);
+    TRY(check_all(c));
 done:
+    if (result != OK)
+        (void)error_add_context(result, "hierarchical.nodes=%u reduction=%s", nodes, reduction);
     options_close(&o);
+    communicator_close(&c);
+    return result;
+}
+
+static status case_nodes(unsigned rank UNUSED, unsigned size)
+{
+    status result = OK;
+    for (unsigned nodes = 1; nodes <= size + 1; nodes++) {
+        TRY(check_nodes(nodes, size, "fast"));
+        TRY(check_nodes(nodes, size, "ordered"));
+    }
+done:
+    return result;
+}
+
+/* Everybody keeps what it has but for the notes, which become means. */
+static status case_dummy(unsigned rank, unsigned size)
+{
+    status result = OK;
+    communicator *c = NULL;
+    enum { COUNT = 1000, NOTES = COMMUNICATOR_NOTES };
+
+    if (open_one(&c, "dummy", "ordered") != ERROR_USAGE)
+        FAIL(ERROR_OTHER, "there is no order in no sum");
+    TRY(open_one(&c, "dummy", "fast"));
+    float *data = communicator_buffer(c);
+    for (size_t i = 0; i < COUNT + NOTES; i++)
+        data[i] = summand(rank, i, 0);
+    TRY(communicator_allreduce_mean(c, data, COUNT + NOTES));
+    for (size_t i = 0; i < COUNT; i++)
+        if (data[i] != summand(rank, i, 0))
+            FAIL(ERROR_OTHER, "element %zu has changed", i);
+    TRY(mean_is_exact(c, data, NOTES, 5));
+    if (size > 1 && communicator_mean_bytes(c, COUNT + NOTES) != 2.0 * (size - 1) * 16)
+        FAIL(ERROR_OTHER, "no bytes but the notes' are sent");
+done:
     communicator_close(&c);
     return result;
 }
@@ -331,34 +321,13 @@ done:
 }
 #endif
 
-/* Says its process id, then waits to be ended. */
-static status case_orphan(unsigned rank UNUSED, unsigned size UNUSED)
-{
-    status result = OK;
-    communicator *c = NULL;
-    TRY(open_one(&c, "auto", "fast"));
-    TRY(communicator_barrier(c));
-    printf("pid %d\n", (int)getpid());
-    fflush(stdout);
-    clock_sleep_until_ns(clock_ns() + 20000000000u);
-done:
-    communicator_close(&c);
-    return result;
-}
-
 static const struct sync_case CASES[] = {
     {"conformance", case_conformance},
-    {"late", case_late},
-    {"death", case_death},
-    {"failure", case_failure},
-    {"diverged", case_diverged},
-    {"idle", case_idle},
-    {"ends", case_ends},
-    {"absent", case_absent},
+    {"nodes", case_nodes},
+    {"dummy", case_dummy},
 #if !defined(GRADLAG_SANITIZE)
     {"allocations", case_allocations},
 #endif
-    {"orphan", case_orphan},
     {NULL, NULL},
 };
 
@@ -372,6 +341,22 @@ static void every_communicator_keeps_its_promises_on_1_to_7_ranks(void **state U
     static const unsigned ranks[] = {1, 2, 3, 4, 7};
     for (size_t i = 0; i < COUNT_OF(ranks); i++)
         sync_rig_expect_ok(ranks[i], "conformance");
+}
+
+static void nodes_played_by_one_host_agree_too(void **state UNUSED)
+{
+    sync_rig_expect_ok(1, "nodes");
+    sync_rig_expect_ok(2, "nodes");
+    sync_rig_expect_ok(5, "nodes");
+}
+
+static void the_dummy_exchanges_nothing_and_says_so(void **state UNUSED)
+{
+    static struct sync_run run;
+    sync_rig_run(3, "dummy", 20, &run);
+    if (run.exit_code != 0)
+        fail_msg("exit %d:\n%s", run.exit_code, run.output);
+    assert_non_null(strstr(run.output, "NO GRADIENT IS EXCHANGED"));
 }
 
 static size_t read_text(const char *path, char *out, size_t size)
@@ -392,59 +377,6 @@ static void the_documented_example_is_the_tested_one(void **state UNUSED)
     assert_non_null(strstr(page, code));
 }
 
-static void a_late_rank_is_named_and_then_given_up(void **state UNUSED)
-{
-    static struct sync_run run;
-    sync_rig_run(3, "late", 20, &run);
-    if (run.exit_code != ERROR_PEER)
-        fail_msg("exit %d:\n%s", run.exit_code, run.output);
-    assert_non_null(strstr(run.output, "rank 0: warning: has waited"));
-    assert_non_null(strstr(run.output, "for rank 1 (the mean gradient)"));
-    assert_null(strstr(run.output, "rank 2: warning: has waited")); /* one rank speaks */
-}
-
-static void a_rank_that_dies_ends_the_others(void **state UNUSED)
-{
-    static struct sync_run run;
-    sync_rig_run(3, "death", 15, &run);
-    assert_true(run.exit_code > 0);
-    assert_true(run.seconds < 10);
-}
-
-static void a_rank_that_fails_alone_ends_the_others_with_its_code(void **state UNUSED)
-{
-    static struct sync_run run;
-    sync_rig_run(3, "failure", 20, &run);
-    if (run.exit_code != ERROR_DATA)
-        fail_msg("exit %d:\n%s", run.exit_code, run.output);
-    assert_true(run.seconds < 15);
-}
-
-static void ranks_that_fail_together_end_with_their_code(void **state UNUSED)
-{
-    static struct sync_run run;
-    sync_rig_run(3, "diverged", 20, &run);
-    if (run.exit_code != ERROR_DIVERGED)
-        fail_msg("exit %d:\n%s", run.exit_code, run.output);
-    assert_null(strstr(run.output, "MPI_ABORT"));
-}
-
-static void waiting_costs_no_processor_time(void **state UNUSED)
-{
-    sync_rig_expect_ok(2, "idle");
-    sync_rig_expect_ok(9, "idle");
-    sync_rig_expect_ok(2, "ends");
-}
-
-static void a_rank_that_never_opens_does_not_hold_the_others(void **state UNUSED)
-{
-    static struct sync_run run;
-    sync_rig_run(2, "absent", 25, &run);
-    if (run.exit_code != ERROR_PEER)
-        fail_msg("exit %d:\n%s", run.exit_code, run.output);
-    assert_non_null(strstr(run.output, "rank 0 waited 2.0 s for another rank (opening"));
-}
-
 static void exchanges_allocate_nothing(void **state UNUSED)
 {
 #if defined(GRADLAG_SANITIZE)
@@ -454,47 +386,14 @@ static void exchanges_allocate_nothing(void **state UNUSED)
 #endif
 }
 
-static void no_rank_outlives_its_launcher(void **state UNUSED)
-{
-    int fd, pids[2], found = 0;
-    char output[4096] = "";
-    size_t length = 0;
-    uint64_t deadline = clock_ns() + 15000000000u;
-    pid_t launcher = sync_rig_start(2, "orphan", &fd);
-
-    while (found < 2 && clock_ns() < deadline) {
-        struct pollfd readable = {.fd = fd, .events = POLLIN};
-        ssize_t n = poll(&readable, 1, 100) > 0 ? read(fd, output + length, 4095 - length) : 0;
-        length += n > 0 ? (size_t)n : 0;
-        output[length] = '\0';
-        found = 0;
-        for (const char *at = output; (at = strstr(at, "pid ")) != NULL && found < 2; at += 4)
-            found += strchr(at, '\n') != NULL && sscanf(at, "pid %d", &pids[found]) == 1;
-    }
-    kill(launcher, SIGKILL);
-    waitpid(launcher, NULL, 0);
-    close(fd);
-    assert_int_equal(found, 2);
-    for (int i = 0; i < 2; i++) {
-        while (kill(pids[i], 0) == 0 && clock_ns() < deadline)
-            clock_sleep_until_ns(clock_ns() + 10000000);
-        assert_int_not_equal(kill(pids[i], 0), 0);
-    }
-}
-
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_communicator_keeps_its_promises_on_1_to_7_ranks),
+        cmocka_unit_test(nodes_played_by_one_host_agree_too),
+        cmocka_unit_test(the_dummy_exchanges_nothing_and_says_so),
         cmocka_unit_test(the_documented_example_is_the_tested_one),
-        cmocka_unit_test(a_late_rank_is_named_and_then_given_up),
-        cmocka_unit_test(a_rank_that_dies_ends_the_others),
-        cmocka_unit_test(a_rank_that_fails_alone_ends_the_others_with_its_code),
-        cmocka_unit_test(ranks_that_fail_together_end_with_their_code),
-        cmocka_unit_test(waiting_costs_no_processor_time),
-        cmocka_unit_test(a_rank_that_never_opens_does_not_hold_the_others),
         cmocka_unit_test(exchanges_allocate_nothing),
-        cmocka_unit_test(no_rank_outlives_its_launcher),
     };
     int code;
     if (sync_rig_is_rank(argc, argv, CASES, &code))

@@ -231,6 +231,12 @@ static status case_bsp(unsigned rank, unsigned size)
     status result = OK;
     TRY(train_and_compare(SETTINGS("communicator=mpi", "reduction=ordered"), rank, size));
     TRY(train_and_compare(SETTINGS("communicator=shared", "evaluate_every=0.3"), rank, size));
+    TRY(train_and_compare(SETTINGS("communicator=ring", "reduction=ordered"), rank, size));
+    TRY(train_and_compare(SETTINGS("communicator=naive"), rank, size));
+    TRY(train_and_compare(SETTINGS("communicator=hierarchical"), rank, size));
+    TRY(train_and_compare(
+        SETTINGS("communicator=hierarchical", "hierarchical.nodes=2", "reduction=ordered"), rank,
+        size));
 done:
     return result;
 }
@@ -289,6 +295,33 @@ static status case_records(unsigned rank, unsigned size)
     if (r.seen.checkpoints != 4 || r.seen.checkpoint_version[0] != 34 ||
         r.seen.checkpoint_version[3] != 134)
         FAIL(ERROR_OTHER, "%u checkpoints", r.seen.checkpoints);
+done:
+    if (rank == 0 && rig_folder[0] != '\0' && rig_remove_folder(NULL) != 0)
+        log_warning("%s is left behind", rig_folder);
+    run_close(&r);
+    return result;
+}
+
+/* Ranks drift apart, end well all the same, and the row says why. */
+static status case_dummy(unsigned rank, unsigned size)
+{
+    status result = OK;
+    struct run r = {0};
+    char all[8][65];
+    int64_t id;
+    TRY(run_open(&r, SETTINGS("communicator=dummy"), rank, size));
+    if (rank == 0 && rig_make_folder(NULL) == 0)
+        r.recorder = rig_begin(&rig_run, &id);
+    TRY(run_train(&r));
+    TRY(communicator_gather_all(r.communicator, r.outcome.parameters_sha256, sizeof all[0], all));
+    if (strcmp(all[0], all[1]) == 0)
+        FAIL(ERROR_OTHER, "two ranks that exchanged nothing have the same parameters");
+    if (rank != 0)
+        goto done;
+    struct run_outcome end = rig_outcome;
+    rig_finish(r.recorder, &end);
+    if (strcmp(rig_ask("SELECT severity FROM event WHERE code = 'no_exchange'"), "warning") != 0)
+        FAIL(ERROR_OTHER, "the run does not say that nothing was exchanged");
 done:
     if (rank == 0 && rig_folder[0] != '\0' && rig_remove_folder(NULL) != 0)
         log_warning("%s is left behind", rig_folder);
@@ -448,6 +481,7 @@ static const struct sync_case CASES[] = {
     {"bsp", case_bsp},
     {"asp", case_asp},
     {"records", case_records},
+    {"dummy", case_dummy},
     {"stop", case_stop},
     {"poison", case_poison},
     {"often", case_often},
@@ -470,6 +504,11 @@ static void ordered_ranks_end_with_the_bits_of_bsp(void **state UNUSED)
 static void one_rank_ends_with_the_bits_of_one_asynchronous_worker(void **state UNUSED)
 {
     sync_rig_expect_ok(1, "asp");
+}
+
+static void without_an_exchange_a_run_ends_and_its_row_says_so(void **state UNUSED)
+{
+    sync_rig_expect_ok(2, "dummy");
 }
 
 static void evaluations_rows_and_checkpoints_come_where_they_are_due(void **state UNUSED)
@@ -516,6 +555,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ordered_ranks_end_with_the_bits_of_bsp),
         cmocka_unit_test(one_rank_ends_with_the_bits_of_one_asynchronous_worker),
+        cmocka_unit_test(without_an_exchange_a_run_ends_and_its_row_says_so),
         cmocka_unit_test(evaluations_rows_and_checkpoints_come_where_they_are_due),
         cmocka_unit_test(a_long_evaluation_is_told_once),
         cmocka_unit_test(all_ranks_stop_at_the_same_update),

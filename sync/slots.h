@@ -1,0 +1,40 @@
+/*
+ * slots.h — memory shared by ranks of one host: a slot for each rank's vector, and adding them up
+ * together. What communicators `shared` and `hierarchical` have in common.
+ *
+ * The vector is cut into a part for each rank, a part into blocks. A rank takes the blocks of its
+ * own part, then what others have not yet taken of theirs: so nobody waits for a rank that has no
+ * processor just now, and who adds up a block does not change its bits.
+ *
+ * One pass is: everybody writes its slot; gate; slots_mean or slots_sum; gate; everybody reads.
+ */
+#ifndef GRADLAG_SYNC_SLOTS_H
+#define GRADLAG_SYNC_SLOTS_H
+
+#include "sync/ranks.h"
+
+struct slot_turn;
+
+struct slots {
+    MPI_Win window;
+    unsigned index, size; /* of this rank among those of the window */
+    float **at;           /* [size] every rank's slot, seen from here; 64-byte aligned */
+    struct slot_turn **turns;
+    const float **blocks; /* [size] scratch */
+};
+
+/* Slots of `count` floats for the ranks of `node`, all on this host; collective among them. After
+ * an error slots_close is still due. */
+status slots_open(struct slots *s, MPI_Comm node, size_t count) MUST_CHECK;
+void slots_close(const communicator *c, struct slots *s);
+
+/* Begins a pass: before its first gate. */
+void slots_begin(struct slots *s);
+/* Every slot's [0, count) ← the mean of all slots, added in order (reduce_mean_ordered). */
+void slots_mean(struct slots *s, size_t count);
+/* The first slot's [0, count) ← the sum of all slots, added in order. */
+void slots_sum(struct slots *s, size_t count);
+/* Every slot's [0, count) ← the first one's. */
+void slots_spread(struct slots *s, size_t count);
+
+#endif

@@ -1,0 +1,281 @@
+/*
+ * test_communicator_faults.c — ranks that are late, dead or never come, and what waiting costs.
+ */
+#include "tests/sync_rig.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <setjmp.h>
+#include <cmocka.h>
+
+enum { COUNT = 1000 };
+
+/* ---- what a rank does ---------------------------------------------------------------------------
+ */
+
+static status open_one(communicator **c, const char *kind)
+{
+    status result = OK;
+    options *o = sync_rig_settings();
+    TRY(sync_rig_set(o, "communicator", kind));
+    TRY(communicator_open(c, o, COUNT, NULL));
+done:
+    options_close(&o);
+    return result;
+}
+
+/* Rank 1 comes 2.5 s late; the others wait for 1 s. */
+static status case_late(unsigned rank, unsigned size UNUSED)
+{
+    status result = OK;
+    communicator *c = NULL;
+    TRY(open_one(&c, "auto"));
+    c->timeout_s = 1;
+    c->warn_after_s = 0.2;
+    if (rank == 1)
+        clock_sleep_until_ns(clock_ns() + 2500000000u);
+    TRY(communicator_allreduce_mean(c, communicator_buffer(c), 100));
+done:
+    communicator_close(&c);
+    return result;
+}
+
+static status case_death(unsigned rank, unsigned size UNUSED)
+{
+    status result = OK;
+    communicator *c = NULL;
+    TRY(open_one(&c, "auto"));
+    TRY(communicator_barrier(c));
+    if (rank == 1)
+        raise(SIGKILL);
+    TRY(communicator_barrier(c));
+done:
+    communicator_close(&c);
+    return result;
+}
+
+/* One rank fails alone; the others would wait for 30 s. */
+static status case_failure(unsigned rank, unsigned size UNUSED)
+{
+    status result = OK;
+    communicator *c = NULL;
+    TRY(open_one(&c, "mpi"));
+    if (rank == 1)
+        FAIL(ERROR_DATA, "the data of this rank is not there");
+    TRY(communicator_barrier(c));
+done:
+    if (result != ERROR_DATA)
+        communicator_close(&c);
+    return result;
+}
+
+static status case_diverged(unsigned rank UNUSED, unsigned size UNUSED)
+{
+    status result = OK;
+    FAIL(ERROR_DIVERGED, "all ranks together");
+done:
+    return result;
+}
+
+static long processor_us(void)
+{
+    struct rusage used;
+    getrusage(RUSAGE_SELF, &used);
+    return (used.ru_utime.tv_sec + used.ru_stime.tv_sec) * 1000000 + used.ru_utime.tv_usec +
+           used.ru_stime.tv_usec;
+}
+
+/* Rank 0 is busy elsewhere for 0.6 s, as in an evaluation; the others must not burn that time. */
+static status case_idle(unsigned rank, unsigned size)
+{
+    status result = OK;
+    communicator *c = NULL;
+    TRY(open_one(&c, "auto"));
+    TRY(communicator_barrier(c));
+    long before = processor_us();
+    if (rank == 0)
+        clock_sleep_until_ns(clock_ns() + 600000000u);
+    TRY(communicator_barrier(c));
+    long burnt = processor_us() - before;
+    if (burnt > 60000)
+        FAIL(ERROR_OTHER, "rank %u of %u burnt %ld us of 600 ms of waiting", rank, size, burnt);
+done:
+    communicator_close(&c);
+    return result;
+}
+
+/* Rank 1 loads for longer than the other, rank 0 writes results at the end. Opening and closing
+ * take some processor time themselves. */
+static status case_ends(unsigned rank, unsigned size UNUSED)
+{
+    status result = OK;
+    communicator *c = NULL;
+    const uint64_t busy_ns = 1500000000;
+    long before = processor_us();
+    if (rank == 1)
+        clock_sleep_until_ns(clock_ns() + busy_ns);
+    TRY(open_one(&c, "auto"));
+    long opening = processor_us() - before;
+    if (rank == 0)
+        clock_sleep_until_ns(clock_ns() + busy_ns);
+    before = processor_us();
+    communicator_close(&c);
+    long closing = processor_us() - before;
+    if (opening > 500000 || closing > 500000)
+        FAIL(ERROR_OTHER, "rank %u burnt %ld us of 1.5 s while opening, %ld us while closing", rank,
+             opening, closing);
+done:
+    communicator_close(&c);
+    return result;
+}
+
+/* Rank 1 never gets as far as its communicator. */
+static status case_absent(unsigned rank, unsigned size UNUSED)
+{
+    status result = OK;
+    communicator *c = NULL;
+    options *o = sync_rig_settings();
+    TRY(sync_rig_set(o, "timeout_s", "0.1"));
+    if (rank == 1)
+        clock_sleep_until_ns(clock_ns() + 30000000000u);
+    TRY(communicator_open(&c, o, COUNT, NULL));
+done:
+    options_close(&o);
+    communicator_close(&c);
+    return result;
+}
+
+/* Says its process id, then waits to be ended. */
+static status case_orphan(unsigned rank UNUSED, unsigned size UNUSED)
+{
+    status result = OK;
+    communicator *c = NULL;
+    TRY(open_one(&c, "auto"));
+    TRY(communicator_barrier(c));
+    printf("pid %d\n", (int)getpid());
+    fflush(stdout);
+    clock_sleep_until_ns(clock_ns() + 20000000000u);
+done:
+    communicator_close(&c);
+    return result;
+}
+
+static const struct sync_case CASES[] = {
+    {"late", case_late},
+    {"death", case_death},
+    {"failure", case_failure},
+    {"diverged", case_diverged},
+    {"idle", case_idle},
+    {"ends", case_ends},
+    {"absent", case_absent},
+    {"orphan", case_orphan},
+    {NULL, NULL},
+};
+
+/* ---- what is expected of them -------------------------------------------------------------------
+ */
+
+static void a_late_rank_is_named_and_then_given_up(void **state UNUSED)
+{
+    static struct sync_run run;
+    sync_rig_run(3, "late", 20, &run);
+    if (run.exit_code != ERROR_PEER)
+        fail_msg("exit %d:\n%s", run.exit_code, run.output);
+    assert_non_null(strstr(run.output, "rank 0: warning: has waited"));
+    assert_non_null(strstr(run.output, "for rank 1 (the mean gradient)"));
+    assert_null(strstr(run.output, "rank 2: warning: has waited")); /* one rank speaks */
+}
+
+static void a_rank_that_dies_ends_the_others(void **state UNUSED)
+{
+    static struct sync_run run;
+    sync_rig_run(3, "death", 15, &run);
+    assert_true(run.exit_code > 0);
+    assert_true(run.seconds < 10);
+}
+
+static void a_rank_that_fails_alone_ends_the_others_with_its_code(void **state UNUSED)
+{
+    static struct sync_run run;
+    sync_rig_run(3, "failure", 20, &run);
+    if (run.exit_code != ERROR_DATA)
+        fail_msg("exit %d:\n%s", run.exit_code, run.output);
+    assert_true(run.seconds < 15);
+}
+
+static void ranks_that_fail_together_end_with_their_code(void **state UNUSED)
+{
+    static struct sync_run run;
+    sync_rig_run(3, "diverged", 20, &run);
+    if (run.exit_code != ERROR_DIVERGED)
+        fail_msg("exit %d:\n%s", run.exit_code, run.output);
+    assert_null(strstr(run.output, "MPI_ABORT"));
+}
+
+static void waiting_costs_no_processor_time(void **state UNUSED)
+{
+    sync_rig_expect_ok(2, "idle");
+    sync_rig_expect_ok(9, "idle");
+    sync_rig_expect_ok(2, "ends");
+}
+
+static void a_rank_that_never_opens_does_not_hold_the_others(void **state UNUSED)
+{
+    static struct sync_run run;
+    sync_rig_run(2, "absent", 25, &run);
+    if (run.exit_code != ERROR_PEER)
+        fail_msg("exit %d:\n%s", run.exit_code, run.output);
+    assert_non_null(strstr(run.output, "rank 0 waited 2.0 s for another rank (opening"));
+}
+
+static void no_rank_outlives_its_launcher(void **state UNUSED)
+{
+    int fd, pids[2], found = 0;
+    char output[4096] = "";
+    size_t length = 0;
+    uint64_t deadline = clock_ns() + 15000000000u;
+    pid_t launcher = sync_rig_start(2, "orphan", &fd);
+
+    while (found < 2 && clock_ns() < deadline) {
+        struct pollfd readable = {.fd = fd, .events = POLLIN};
+        ssize_t n = poll(&readable, 1, 100) > 0 ? read(fd, output + length, 4095 - length) : 0;
+        length += n > 0 ? (size_t)n : 0;
+        output[length] = '\0';
+        found = 0;
+        for (const char *at = output; (at = strstr(at, "pid ")) != NULL && found < 2; at += 4)
+            found += strchr(at, '\n') != NULL && sscanf(at, "pid %d", &pids[found]) == 1;
+    }
+    kill(launcher, SIGKILL);
+    waitpid(launcher, NULL, 0);
+    close(fd);
+    assert_int_equal(found, 2);
+    for (int i = 0; i < 2; i++) {
+        while (kill(pids[i], 0) == 0 && clock_ns() < deadline)
+            clock_sleep_until_ns(clock_ns() + 10000000);
+        assert_int_not_equal(kill(pids[i], 0), 0);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_late_rank_is_named_and_then_given_up),
+        cmocka_unit_test(a_rank_that_dies_ends_the_others),
+        cmocka_unit_test(a_rank_that_fails_alone_ends_the_others_with_its_code),
+        cmocka_unit_test(ranks_that_fail_together_end_with_their_code),
+        cmocka_unit_test(waiting_costs_no_processor_time),
+        cmocka_unit_test(a_rank_that_never_opens_does_not_hold_the_others),
+        cmocka_unit_test(no_rank_outlives_its_launcher),
+    };
+    int code;
+    if (sync_rig_is_rank(argc, argv, CASES, &code))
+        return code;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
