@@ -24,27 +24,6 @@ static double root_mean_square(const float *a, const float *b, size_t count)
     return sqrt(sum / (double)count);
 }
 
-bool model_holds(const struct model *m)
-{
-    return strcmp(m->policy, "bsp") == 0 || strcmp(m->policy, "backup") == 0;
-}
-
-/* How many gradients the next update takes from the sum. 1: none are summed, as with asp. */
-static unsigned taken_per_update(const struct model *m)
-{
-    if (strcmp(m->policy, "softsync") == 0) {
-        unsigned c = m->workers / m->parameter;
-        return c == 0 ? 1 : c;
-    }
-    bool sized = strcmp(m->policy, "buffered") == 0 || strcmp(m->policy, "rennala") == 0;
-    return sized ? m->parameter : 1;
-}
-
-bool model_takes(const struct model *m)
-{
-    return taken_per_update(m) > 1;
-}
-
 static struct push_record record_of(const struct model *m, unsigned worker)
 {
     const struct model_worker *w = &m->worker[worker];
@@ -108,62 +87,19 @@ static void release(struct model *m, unsigned worker)
     a->record.waited_for = w->waited_for;
 }
 
-static bool is_too_far_ahead(const struct model *m, unsigned worker)
-{
-    for (unsigned i = 0; strcmp(m->policy, "ssp") == 0 && i < m->workers; i++) {
-        if (!m->worker[i].lost && m->worker[worker].clock > m->worker[i].clock + m->parameter) {
-            return true;
-        }
-    }
-    return false;
-}
-
 static void release_whoever_may(struct model *m)
 {
     for (unsigned i = 0; i < m->workers; i++) {
         struct model_worker *w = &m->worker[i];
         if (!m->evaluating && !m->ended && w->here && !w->computing && !w->held &&
-            !is_too_far_ahead(m, i)) {
+            model_may_go(m, i)) {
             release(m, i);
         }
     }
 }
 
-/* s(τ) with the defaults of every rule of staleness alone, or −1: dropped. */
-static double scale_of(const struct model *m, uint64_t staleness)
+static void step(struct model *m, const float *gradient, double scale, double rate)
 {
-    double t = (double)staleness;
-    const char *rule = m->damping;
-    if (strcmp(rule, "inverse") == 0) {
-        return t < 1 ? 1 : 1 / t;
-    } else if (strcmp(rule, "polynomial") == 0) {
-        return pow(1 + t, -0.5);
-    } else if (strcmp(rule, "exponential") == 0) {
-        return exp(-0.1 * t);
-    } else if (strcmp(rule, "hinge") == 0) {
-        return t <= 4 ? 1 : 1 / (10 * (t - 4) + 1);
-    } else if (strcmp(rule, "generation") == 0) {
-        return t <= 8 ? 1 : 0.125;
-    } else if (strcmp(rule, "cutoff") == 0) {
-        return t <= 8 ? 1 : -1;
-    } else if (strcmp(rule, "mishchenko") == 0) {
-        return m->workers / fmax(m->workers, t);
-    } else if (strcmp(rule, "koloskova") == 0) {
-        double here = 0;
-        for (unsigned i = 0; i < m->workers; i++) {
-            here += m->worker[i].here;
-        }
-        return here / fmax(here, t);
-    } else if (strcmp(rule, "fedbuff") == 0) {
-        return 1 / sqrt(1 + t);
-    }
-    return 1;
-}
-
-/* The learning rate, also for records. */
-static double step(struct model *m, const float *gradient, double scale, uint64_t samples)
-{
-    double rate = schedule_rate(&m->schedule, m->used, m->used + samples);
     float lr = (float)rate;
     for (size_t i = 0; i < m->count; i++) {
         float g = (float)scale * gradient[i] + m->weight_decay * m->theta[i];
@@ -177,7 +113,6 @@ static double step(struct model *m, const float *gradient, double scale, uint64_
         }
         m->theta[i] = m->theta[i] - lr * direction;
     }
-    return rate;
 }
 
 static bool finite_vector(const float *a, size_t count)
@@ -227,79 +162,135 @@ static void after_update(struct model *m, uint64_t before)
     }
 }
 
-static void apply_one(struct model *m, unsigned worker)
+/* out ← the mean of what goes in, each times its weight. */
+static void mean_of(size_t count, unsigned n, float gradient[][MODEL_COUNT], const double *weight,
+                    float *out)
 {
-    struct model_worker *w = &m->worker[worker];
+    for (size_t k = 0; k < count; k++) {
+        out[k] = (float)weight[0] * gradient[0][k];
+        for (unsigned i = 1; i < n; i++) {
+            out[k] += (float)weight[i] * gradient[i][k];
+        }
+        out[k] *= 1.0f / (float)n;
+    }
+}
+
+/* What goes into one update of gradients that waited. */
+struct model_update {
+    unsigned n, worker[MODEL_WORKERS];
+    struct push_record record[MODEL_WORKERS];
+    uint64_t samples;
+    struct model_states states;
+};
+
+static struct model_update choose(struct model *m)
+{
+    struct model_update u = {.states = m->states};
+    bool dropped[MODEL_WORKERS] = {false};
+    for (unsigned i = 0; i < m->workers; i++) {
+        if (m->worker[i].held) {
+            model_observe(m, i);
+        }
+    }
+    for (unsigned i = 0; i < m->workers; i++) {
+        double scale = m->worker[i].held ? model_scale(m, i) : 0;
+        dropped[i] = scale < 0;
+        if (m->worker[i].held && !dropped[i]) {
+            u.record[u.n] = record_of(m, i);
+            u.record[u.n].scale = scale;
+            u.record[u.n].gap = root_mean_square(m->theta, m->worker[i].read, m->count);
+            u.samples += m->worker[i].push.samples;
+            u.worker[u.n++] = i;
+        }
+    }
+    for (unsigned i = 0; i < m->workers; i++) {
+        if (dropped[i]) {
+            m->worker[i].held = false;
+            expect_drop(m, i, PUSH_DROPPED_STALE, PUSH_BY_DAMPING);
+        }
+    }
+    return u;
+}
+
+/* Equal scales are left to the optimizer, and so is that of a single gradient. */
+static double combine(struct model *m, struct model_update *u, double rate, float *mean)
+{
+    float gradient[MODEL_WORKERS][MODEL_COUNT];
+    double weight[MODEL_WORKERS] = {1}, left;
+    bool alike = true;
+    for (unsigned i = 0; i < u->n; i++) {
+        weight[i] = m->correction->scales ? 1 : u->record[i].scale;
+        alike = alike && weight[i] == weight[0];
+        model_correct(m, &u->states, u->worker[i], u->record[i].scale, rate, gradient[i]);
+    }
+    left = alike ? weight[0] : 1;
+    for (unsigned i = 0; alike && i < u->n; i++) {
+        weight[i] = 1;
+    }
+    mean_of(m->count, u->n, gradient, weight, mean);
+    return left;
+}
+
+static void apply_held(struct model *m)
+{
+    struct model_update u = choose(m);
+    float mean[MODEL_COUNT];
     uint64_t before = m->used;
-    w->held = false;
-    struct push_record record = record_of(m, worker);
-    record.scale = scale_of(m, record.staleness);
-    record.gap = root_mean_square(m->theta, w->read, m->count);
-    if (record.scale < 0) {
-        expect_drop(m, worker, PUSH_DROPPED_STALE, PUSH_BY_DAMPING);
+    if (u.n == 0) {
         return;
     }
-    record.rate = record.scale * step(m, w->gradient, record.scale, w->push.samples);
-    m->used += w->push.samples;
+    double rate = schedule_rate(&m->schedule, m->used, m->used + u.samples);
+    double left = combine(m, &u, rate, mean);
+    if (!finite_vector(mean, m->count)) {
+        diverge(m, u.worker[0], PUSH_BAD_UPDATE);
+        return;
+    }
+    m->states = u.states;
+    step(m, mean, left, rate);
+    m->used += u.samples;
     m->version++;
-    expect_fate(m, record, PUSH_APPLIED, PUSH_USED);
+    for (unsigned i = 0; i < u.n; i++) {
+        m->worker[u.worker[i]].held = false;
+        u.record[i].rate = rate * u.record[i].scale;
+        expect_fate(m, u.record[i], u.n == 1 ? PUSH_APPLIED : PUSH_AGGREGATED, PUSH_USED);
+    }
     after_update(m, before);
 }
 
-static void apply_barrier(struct model *m)
+static void diverge_taken(struct model *m)
 {
-    unsigned n = 0;
-    float mean[MODEL_COUNT] = {0};
-    uint64_t before = m->used, samples = 0;
-    struct push_record record[MODEL_WORKERS];
-    for (unsigned i = 0; i < m->workers; i++) {
-        struct model_worker *w = &m->worker[i];
-        if (w->held) {
-            for (size_t k = 0; k < m->count; k++) {
-                mean[k] = n == 0 ? w->gradient[k] : mean[k] + w->gradient[k];
-            }
-            w->held = false;
-            record[n] = record_of(m, i);
-            record[n].scale = 1;
-            record[n].gap = 0;
-            n++;
-            samples += w->push.samples;
-        }
-    }
-    for (size_t k = 0; k < m->count; k++) {
-        mean[k] *= 1.0f / (float)n;
-    }
-    double rate = step(m, mean, 1, samples);
-    m->used += samples;
-    m->version++;
-    for (unsigned i = 0; i < n; i++) {
-        record[i].rate = rate;
-        expect_fate(m, record[i], n == 1 ? PUSH_APPLIED : PUSH_AGGREGATED, PUSH_USED);
-    }
-    after_update(m, before);
+    struct push_record last = m->taken[--m->taken_count].record;
+    expect_fate(m, last, PUSH_NOT_FINITE, PUSH_BAD_UPDATE)->taken = true;
+    drop_what_waits(m, PUSH_RUN_DIVERGED);
+    m->ended = true;
+    expect(m, SERVER_DIVERGED, last.worker);
 }
 
 static void apply_taken(struct model *m)
 {
+    static float gradient[MODEL_TAKEN][MODEL_COUNT];
     float mean[MODEL_COUNT];
+    double weight[MODEL_TAKEN];
     uint64_t before = m->used, samples = 0;
     unsigned n = m->taken_count;
-    for (size_t k = 0; k < m->count; k++) {
-        mean[k] = m->taken[0].gradient[k];
-        for (unsigned i = 1; i < n; i++) {
-            mean[k] += m->taken[i].gradient[k];
-        }
-        mean[k] *= 1.0f / (float)n;
-    }
     for (unsigned i = 0; i < n; i++) {
+        memcpy(gradient[i], m->taken[i].gradient, sizeof gradient[i]);
+        weight[i] = 1; /* they were scaled as they came */
         samples += m->taken[i].samples;
     }
-    double rate = step(m, mean, 1, samples);
+    mean_of(m->count, n, gradient, weight, mean);
+    if (!finite_vector(mean, m->count)) {
+        diverge_taken(m);
+        return;
+    }
+    double rate = schedule_rate(&m->schedule, m->used, m->used + samples);
+    step(m, mean, 1, rate);
     m->used += samples;
     m->version++;
     for (unsigned i = 0; i < n; i++) {
         m->taken[i].record.rate = rate * m->taken[i].record.scale;
-        expect_fate(m, m->taken[i].record, PUSH_AGGREGATED, PUSH_USED)->taken = true;
+        expect_fate(m, m->taken[i].record, n == 1 ? PUSH_APPLIED : PUSH_AGGREGATED, PUSH_USED)
+            ->taken = true;
     }
     m->taken_count = 0;
     after_update(m, before);
@@ -308,56 +299,42 @@ static void apply_taken(struct model *m)
 static void take(struct model *m, unsigned worker)
 {
     struct model_worker *w = &m->worker[worker];
+    model_observe(m, worker);
+    double scale = model_scale(m, worker);
     w->held = false;
-    double scale = scale_of(m, m->version - w->push.read_version);
     if (scale < 0) {
         expect_drop(m, worker, PUSH_DROPPED_STALE, PUSH_BY_DAMPING);
         return;
     }
+    REQUIRE(m->taken_count < MODEL_TAKEN);
     struct push_record record = record_of(m, worker);
     record.scale = scale;
     record.gap = root_mean_square(m->theta, w->read, m->count);
     m->taken[m->taken_count].record = record;
     m->taken[m->taken_count].samples = w->push.samples;
-    for (size_t k = 0; k < m->count; k++) {
-        m->taken[m->taken_count].gradient[k] = (float)scale * w->gradient[k];
+    float *gradient = m->taken[m->taken_count].gradient;
+    model_correct(m, &m->states, worker, scale, 0, gradient);
+    for (size_t k = 0; k < m->count && !m->correction->scales; k++) {
+        gradient[k] = (float)scale * gradient[k];
     }
     m->taken_count++;
-    if (m->taken_count == taken_per_update(m)) {
+    if (model_is_due(m, model_held(m), m->taken_count)) {
         apply_taken(m);
     }
 }
 
-static bool barrier_is_full(const struct model *m)
-{
-    unsigned held = 0, missing = 0;
-    for (unsigned i = 0; i < m->workers; i++) {
-        held += m->worker[i].held;
-        missing += !m->worker[i].held && !m->worker[i].lost;
-    }
-    return held > 0 && missing <= (strcmp(m->policy, "backup") == 0 ? m->parameter : 0);
-}
-
-static bool drops(const struct model *m, uint64_t staleness)
-{
-    bool only_fresh = strcmp(m->policy, "backup") == 0 || strcmp(m->policy, "rennala") == 0;
-    return (only_fresh && staleness > 0) ||
-           (strcmp(m->policy, "ringmaster") == 0 && staleness >= m->parameter);
-}
-
-/* Of a push that is in order. */
+/* Of a push that is in order. One that would be an update by itself waits for nothing. */
 static void decide(struct model *m, unsigned worker)
 {
-    struct model_worker *w = &m->worker[worker];
-    if (drops(m, m->version - w->push.read_version)) {
-        w->held = false;
+    enum consistency_fate fate = model_fate(m, worker);
+    if (fate == CONSISTENCY_DROP) {
+        m->worker[worker].held = false;
         expect_drop(m, worker, PUSH_DROPPED_STALE, PUSH_BY_CONSISTENCY);
-    } else if (model_takes(m)) {
+    } else if (fate == CONSISTENCY_TAKE &&
+               (m->taken_count > 0 || !model_is_due(m, model_held(m) - 1, 1))) {
         take(m, worker);
-    } else if (!model_holds(m)) {
-        apply_one(m, worker);
-    } else if (barrier_is_full(m)) {
-        apply_barrier(m);
+    } else if (fate == CONSISTENCY_TAKE || model_is_due(m, model_held(m), m->taken_count)) {
+        apply_held(m);
     }
 }
 
@@ -400,8 +377,12 @@ void model_lost(struct model *m, unsigned worker)
     memset(w, 0, sizeof *w);
     w->lost = true;
     w->clock = own;
-    if (!m->ended && model_holds(m) && barrier_is_full(m)) {
-        apply_barrier(m);
+    if (!m->ended && model_is_due(m, model_held(m), m->taken_count)) {
+        if (m->taken_count > 0) {
+            apply_taken(m);
+        } else {
+            apply_held(m);
+        }
     }
     release_whoever_may(m);
 }

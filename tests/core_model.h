@@ -1,13 +1,21 @@
 /*
  * core_model.h — a second, naive server core to hold the real one against.
  *
- * It shares no code with ps/ but struct definitions and the schedule: it copies whole vectors,
- * knows the rules by name, and writes down the actions that each event must have. What a worker
- * read is a copy, not a slot.
+ * It shares no code with ps/ but struct definitions and the schedule: it copies whole vectors and
+ * writes down the actions that each event must have. What a worker read is a copy, not a slot.
+ *
+ * Policies and rules it knows by name, in words of its own (core_model_rules.c). One that it does
+ * not know, it asks itself: with views, histories and states that it kept its own way, so that what
+ * the core shows a rule, when, and what it makes of the answer is checked for every rule in the
+ * registries. It does the same with those it knows if `asks` is set. Corrections it always asks;
+ * tests/test_rules_training.c has them in other words.
  */
 #ifndef GRADLAG_TESTS_CORE_MODEL_H
 #define GRADLAG_TESTS_CORE_MODEL_H
 
+#include "ps/consistency.h"
+#include "ps/correction.h"
+#include "ps/damping.h"
 #include "ps/server_core.h"
 #include "worker/schedule.h"
 
@@ -27,10 +35,26 @@ struct model_worker {
     float gradient[MODEL_COUNT];
 };
 
+/* Of a correction: what counts, as it was when the last update was made. */
+struct model_states {
+    float shared[CORRECTION_SHARED][MODEL_COUNT], own[MODEL_WORKERS][MODEL_COUNT];
+    bool begun;
+    uint64_t version;
+};
+
 struct model {
-    char policy[16];
-    unsigned parameter; /* of the policy: slack, n, backups, size or limit */
-    char damping[16], optimizer[16];
+    bool asks;
+    const struct consistency_policy *policy;
+    double policy_parameters[CONSISTENCY_PARAMETERS];
+    const struct damping_rule *damping;
+    double damping_parameters[DAMPING_PARAMETERS];
+    const struct correction_rule *correction;
+    double correction_parameters[CORRECTION_PARAMETERS];
+    struct model_states states;
+    struct { /* every gradient that was scaled, or may yet be */
+        uint64_t count, ages[DAMPING_AGES], computed[MODEL_WORKERS], us[MODEL_WORKERS];
+    } seen;
+    char optimizer[16];
     float momentum, weight_decay;
     struct schedule schedule;
     unsigned workers;
@@ -56,15 +80,27 @@ struct model {
     size_t expected_count;
 };
 
-/* Whether updates are the mean over what waits (bsp, backup), or over what was taken. */
-bool model_holds(const struct model *m);
-bool model_takes(const struct model *m);
-
 void model_hello(struct model *m, unsigned worker);
 void model_lost(struct model *m, unsigned worker);
 void model_evaluated(struct model *m);
 void model_end(struct model *m);
 /* False: the push must be refused. */
 bool model_push(struct model *m, const struct server_push *push);
+
+/* ---- rules: core_model_rules.c ---- */
+
+unsigned model_held(const struct model *m);
+/* What becomes of a worker's push, which is not counted as held yet. */
+enum consistency_fate model_fate(const struct model *m, unsigned worker);
+/* Whether `held` pushes that wait, or `taken` ones, are to be applied. */
+bool model_is_due(const struct model *m, unsigned held, unsigned taken);
+bool model_may_go(const struct model *m, unsigned worker);
+
+void model_observe(struct model *m, unsigned worker);
+/* Below 0: dropped. */
+double model_scale(const struct model *m, unsigned worker);
+/* The gradient of a worker as its correction leaves it; moves `states` on. */
+void model_correct(const struct model *m, struct model_states *states, unsigned worker,
+                   double scale, double lr, float *out);
 
 #endif
