@@ -1,5 +1,6 @@
 /*
- * config_effect.h — what composition (config.c) asks: which setting has no effect beside the others.
+ * config_effect.h — what composition (config.c) asks: which setting has no effect beside the
+ * others.
  */
 #ifndef GRADLAG_EXPERIMENTS_CONFIG_EFFECT_H
 #define GRADLAG_EXPERIMENTS_CONFIG_EFFECT_H

@@ -4,8 +4,8 @@
  * training: after the first update every rank has parameters of its own, and rank 0's are those of
  * a run on its share of the data.
  *
- * Only the last COMMUNICATOR_NOTES floats of a vector (loss, failure, the wish to stop) are averaged,
- * so that ranks still stop and fail together.
+ * Only the last COMMUNICATOR_NOTES floats of a vector (loss, failure, the wish to stop) are
+ * averaged, so that ranks still stop and fail together.
  *
  * Cost: one gate, which waits for the slowest rank as every exchange does, and one allreduce of
  * 16 bytes: 2·(P − 1)/P × 16 bytes sent by each rank.
@@ -43,9 +43,9 @@ static status dummy_allreduce_mean(communicator *c, float *data, size_t count)
     MPI_Request request;
 
     TRY(ranks_gate(c, "the mean loss"));
-    TRY(ranks_check(MPI_Iallreduce(MPI_IN_PLACE, at, (int)notes, MPI_FLOAT, MPI_SUM,
-                                   c->ranks->world, &request),
-                    "the mean loss"));
+    TRY(ranks_check(
+        MPI_Iallreduce(MPI_IN_PLACE, at, (int)notes, MPI_FLOAT, MPI_SUM, c->ranks->world, &request),
+        "the mean loss"));
     TRY(ranks_wait(c, &request, 1, "the mean loss"));
     vector_multiply(notes, 1.0f / (float)c->size, at, at);
 done:

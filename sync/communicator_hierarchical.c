@@ -5,15 +5,16 @@
  * Every rank writes its gradient into its slot of its node's memory. The ranks of a node add up
  * their slots into the leader's (sync/slots.h); the leaders exchange the nodes' sums by
  * MPI_Iallreduce, bucket by bucket, and multiply by 1/P; the ranks of a node copy the mean from the
- * leader's slot into all others. The first of these begins when all ranks have come, the others at a
- * gate of the node.
+ * leader's slot into all others. The first of these begins when all ranks have come, the others at
+ * a gate of the node.
  *
  * With one node it is what communicator=shared is, in rank order and bit for bit.
  *
- * Cost, N nodes of L ranks: the gate of all ranks and 3 of the node; on a node each slot is read once and written once; between
- * nodes 2·(N − 1)/N × bytes sent and received by each *leader*, nothing by the others. So a host's
- * link carries the gradient once for all its ranks; a flat ring's carries as much, but in L times as
- * many steps, and through the transport's copies within the host, too.
+ * Cost, N nodes of L ranks: the gate of all ranks and 3 of the node; on a node each slot is read
+ * once and written once; between nodes 2·(N − 1)/N × bytes sent and received by each *leader*,
+ * nothing by the others. So a host's link carries the gradient once for all its ranks; a flat
+ * ring's carries as much, but in L times as many steps, and through the transport's copies within
+ * the host, too.
  */
 #include "sync/slots.h"
 #include "worker/vector.h"
@@ -67,8 +68,9 @@ static status split_into_nodes(communicator *c, const options *o, struct hierarc
         FAIL(ERROR_USAGE, "hierarchical.nodes=%u: there are only %u ranks", pretended, c->size);
     }
     if (pretended > 0 && !c->ranks->one_host) {
-        FAIL(ERROR_USAGE, "hierarchical.nodes=%u: the ranks are on several hosts already; leave it "
-                          "out",
+        FAIL(ERROR_USAGE,
+             "hierarchical.nodes=%u: the ranks are on several hosts already; leave it "
+             "out",
              pretended);
     }
     int part = pretended > 0 ? (int)((unsigned)index * pretended / (unsigned)size) : 0;
@@ -76,9 +78,9 @@ static status split_into_nodes(communicator *c, const options *o, struct hierarc
     MPI_Comm_set_errhandler(s->node, MPI_ERRORS_RETURN);
     MPI_Comm_rank(s->node, &index);
     leads = index == 0;
-    TRY(ranks_check(MPI_Comm_split(c->ranks->world, leads ? 0 : MPI_UNDEFINED, (int)c->rank,
-                                   &s->leaders),
-                    why));
+    TRY(ranks_check(
+        MPI_Comm_split(c->ranks->world, leads ? 0 : MPI_UNDEFINED, (int)c->rank, &s->leaders),
+        why));
     if (s->leaders != MPI_COMM_NULL)
         MPI_Comm_set_errhandler(s->leaders, MPI_ERRORS_RETURN);
     TRY(ranks_check(MPI_Allreduce(&leads, &s->nodes, 1, MPI_INT, MPI_SUM, c->ranks->world), why));

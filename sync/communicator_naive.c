@@ -33,8 +33,10 @@ static status naive_open(communicator *c, const options *o UNUSED, size_t count)
     struct naive_state *s = NULL;
 
     if (count > INT32_MAX) {
-        FAIL(ERROR_USAGE, "communicator=naive: a gradient of %zu floats is more than one message "
-                          "holds; use communicator=auto", count);
+        FAIL(ERROR_USAGE,
+             "communicator=naive: a gradient of %zu floats is more than one message "
+             "holds; use communicator=auto",
+             count);
     }
     TRY(memory_new(&s, 1, sizeof *s, "the communicator"));
     c->state = s;
@@ -60,16 +62,16 @@ static status gather_and_broadcast(communicator *c, float *data, size_t count)
     for (int i = 0; i < others; i++) {
         float *theirs = s->others + (size_t)i * count;
         s->in_order[i + 1] = theirs;
-        TRY(ranks_check(MPI_Irecv(theirs, (int)count, MPI_FLOAT, i + 1, 0, c->ranks->world,
-                                  &s->requests[i]),
-                        what));
+        TRY(ranks_check(
+            MPI_Irecv(theirs, (int)count, MPI_FLOAT, i + 1, 0, c->ranks->world, &s->requests[i]),
+            what));
     }
     TRY(ranks_wait(c, s->requests, others, what));
     reduce_mean_ordered(s->in_order, c->size, count, data);
     for (int i = 0; i < others; i++)
-        TRY(ranks_check(MPI_Isend(data, (int)count, MPI_FLOAT, i + 1, 0, c->ranks->world,
-                                  &s->requests[i]),
-                        what));
+        TRY(ranks_check(
+            MPI_Isend(data, (int)count, MPI_FLOAT, i + 1, 0, c->ranks->world, &s->requests[i]),
+            what));
     TRY(ranks_wait(c, s->requests, others, what));
 done:
     return result;
@@ -98,7 +100,8 @@ done:
 /* As many as a ring's: but all of them through rank 0's link. */
 const struct communicator_kind communicator_naive = {
     .about = {.name = "naive",
-              .description = "rank 0 gathers, adds up in rank order and sends to all; for teaching"},
+              .description =
+                  "rank 0 gathers, adds up in rank order and sends to all; for teaching"},
     .in_rank_order = true,
     .open = naive_open,
     .close = naive_close,

@@ -69,7 +69,8 @@ void slots_begin(struct slots *s)
     atomic_store_explicit(&s->turns[s->index]->next, 0, memory_order_relaxed);
 }
 
-/* ---- a pass over all blocks -----------------------------------------------------------------------
+/* ---- a pass over all blocks
+ * -----------------------------------------------------------------------
  */
 
 typedef void block_work(struct slots *s, size_t from, size_t count);

@@ -168,15 +168,9 @@ done:
 }
 
 static const struct sync_case CASES[] = {
-    {"late", case_late},
-    {"death", case_death},
-    {"failure", case_failure},
-    {"diverged", case_diverged},
-    {"idle", case_idle},
-    {"ends", case_ends},
-    {"absent", case_absent},
-    {"orphan", case_orphan},
-    {NULL, NULL},
+    {"late", case_late},         {"death", case_death},   {"failure", case_failure},
+    {"diverged", case_diverged}, {"idle", case_idle},     {"ends", case_ends},
+    {"absent", case_absent},     {"orphan", case_orphan}, {NULL, NULL},
 };
 
 /* ---- what is expected of them -------------------------------------------------------------------

@@ -84,7 +84,7 @@ static void a_file_of_version_1_is_brought_up_to_date_by_the_first_writer(void *
         in_a_new_file("SELECT group_concat(name, ' ') FROM pragma_table_info('run')"));
     assert_string_equal(
         rig_in_the_file("SELECT group_concat(name, ' ') FROM (SELECT name FROM sqlite_master "
-                    "WHERE type IN ('view', 'index') ORDER BY name)"),
+                        "WHERE type IN ('view', 'index') ORDER BY name)"),
         in_a_new_file("SELECT group_concat(name, ' ') FROM (SELECT name FROM sqlite_master "
                       "WHERE type IN ('view', 'index') ORDER BY name)"));
 }
@@ -132,9 +132,10 @@ static void a_file_of_version_2_is_brought_up_to_date_by_the_first_writer(void *
     assert_string_equal(rig_in_the_file("PRAGMA user_version"), "4");
     assert_string_equal(rig_in_the_file("PRAGMA integrity_check"), "ok");
     assert_string_equal(rig_in_the_file(columns), in_a_new_file(columns));
-    assert_string_equal(rig_in_the_file("SELECT group_concat(reason, ' ') FROM push WHERE run_id = 2"),
-                        "damping consistency after_end worker_lost run_ended run_diverged gradient "
-                        "loss update");
+    assert_string_equal(
+        rig_in_the_file("SELECT group_concat(reason, ' ') FROM push WHERE run_id = 2"),
+        "damping consistency after_end worker_lost run_ended run_diverged gradient "
+        "loss update");
     rig_change("DELETE FROM push WHERE run_id = 2; DELETE FROM run WHERE id = 2");
     assert_reads_as_version_3();
 }
