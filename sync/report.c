@@ -7,6 +7,25 @@
 static const double SMOOTHING = 0.02; /* weight of one new loss in the loss that is shown */
 static const uint64_t PROGRESS_NS = 250000000;
 
+/* How many ranks evaluate is rank 0's to say: its host's processors, which they may all share. */
+static status open_evaluation(struct report *r)
+{
+    status result = OK;
+    communicator *c = r->c;
+    const unsigned processors = processor_count();
+
+    r->evaluators = c->size < processors ? c->size : processors;
+    if (c->kind->exchanges_nothing)
+        r->evaluators = 1; /* the others have other parameters */
+    TRY(communicator_broadcast(c, &r->evaluators, sizeof r->evaluators, 0));
+    r->batches = worker_evaluation_batches(r->o->worker);
+    TRY(memory_new(&r->sums, r->batches + 1, sizeof *r->sums, "sums of an evaluation"));
+    TRY(memory_new(&r->all_sums, c->size * r->batches + 1, sizeof *r->all_sums,
+                   "sums of an evaluation"));
+done:
+    return result;
+}
+
 status report_open(struct report *r, const struct sync_trainer_options *o,
                    const struct training_length *length)
 {
@@ -25,14 +44,20 @@ status report_open(struct report *r, const struct sync_trainer_options *o,
     r->next_checkpoint = r->checkpoint_every;
     TRY(memory_new(&r->gathered, (size_t)r->c->size * REPORT_ROWS, sizeof *r->gathered,
                    "step rows"));
+    TRY(memory_new(&r->codes, r->c->size, sizeof *r->codes, "outcomes of ranks"));
+    TRY(open_evaluation(r));
 done:
     return result;
 }
 
 void report_close(struct report *r)
 {
-    memory_free(r->gathered);
+    void *const own[] = {r->gathered, r->codes, r->sums, r->all_sums};
+    for (size_t i = 0; i < COUNT_OF(own); i++)
+        memory_free(own[i]);
     r->gathered = NULL;
+    r->codes = NULL;
+    r->sums = r->all_sums = NULL;
 }
 
 /* ---- the training clock -------------------------------------------------------------------------
@@ -64,9 +89,9 @@ static void pause_begin(struct report *r)
     r->pause_began_ns = clock_ns();
 }
 
-/* The others sleep until rank 0 has come. The first time that this takes long enough to wonder is
- * told; as such work may be as long each time, later ones only where timeout_s is passed. */
-static status wait_for_first(struct report *r, const char *what)
+/* Who is done sleeps until the last has come. The first time that this takes long enough to wonder
+ * is told; as such work may be as long each time, later ones only where timeout_s is passed. */
+static status wait_for_all(struct report *r, const char *what)
 {
     communicator *c = r->c;
     const double warn_after_s = c->warn_after_s;
@@ -80,22 +105,26 @@ static status wait_for_first(struct report *r, const char *what)
     return result;
 }
 
-/* Rank 0 comes here with how its work went; the others have been waiting. All leave together. */
-static status pause_end(struct report *r, status of_first, const char *what)
+/* Every rank comes here with how its own work went; who had none has been waiting. All leave
+ * together, and all fail where one did. */
+static status pause_end(struct report *r, status own, const char *what)
 {
     status result = OK;
     communicator *c = r->c;
-    int32_t code = (int32_t)of_first;
+    const int32_t code = (int32_t)own;
 
-    TRY(wait_for_first(r, what));
-    TRY(communicator_broadcast(c, &code, sizeof code, 0));
+    if (own != OK && c->rank != 0)
+        log_error("rank %u: %s", c->rank, error_message());
+    TRY(wait_for_all(r, what));
+    TRY(communicator_gather_all(c, &code, sizeof code, r->codes));
     r->paused_ns += clock_ns() - r->pause_began_ns;
     r->pause_began_ns = 0;
-    if (c->rank == 0)
-        result = of_first;
-    else if (code != OK)
-        FAIL(ERROR_PEER, "%s failed on rank 0 (%s); its message is above", what,
-             status_name((status)code));
+    for (unsigned i = 0; i < c->size; i++) {
+        if (own == OK && r->codes[i] != OK)
+            FAIL(ERROR_PEER, "%s failed on rank %u (%s); its message is above", what, i,
+                 status_name((status)r->codes[i]));
+    }
+    result = own;
 done:
     return result;
 }
@@ -137,13 +166,19 @@ done:
     return result;
 }
 
-static status evaluate_here(struct report *r, const struct report_state *s)
+/* Every rank's own batches, from where they were computed. */
+static void pick_sums(struct report *r)
 {
-    status result = OK;
-    const struct training_hooks *hooks = &r->o->hooks;
+    for (size_t b = 0; b < r->batches; b++)
+        r->sums[b] = r->all_sums[b % r->evaluators * r->batches + b];
+}
+
+static void record_evaluation(struct report *r, const struct report_state *s)
+{
     struct evaluation e;
 
-    TRY(hooks->evaluate(hooks->context, s->replica->parameters, &e));
+    pick_sums(r);
+    worker_evaluation_of(r->o->worker, r->sums, &e);
     struct evaluation_record row = {
         .updates = s->updates,
         .samples = s->samples,
@@ -158,14 +193,26 @@ static status evaluate_here(struct report *r, const struct report_state *s)
     r->test_accuracy = e.test_accuracy;
     if (r->o->recorder != NULL)
         recorder_evaluation(r->o->recorder, &row);
-done:
-    return result;
 }
 
 static status evaluate(struct report *r, const struct report_state *s)
 {
+    status result = OK, own = OK;
+    communicator *c = r->c;
+
     pause_begin(r);
-    return pause_end(r, r->c->rank == 0 ? evaluate_here(r, s) : OK, "the evaluation");
+    if (c->rank < r->evaluators)
+        own = worker_evaluate_part(r->o->worker, s->replica->parameters, c->rank, r->evaluators,
+                                   r->sums);
+    TRY(pause_end(r, own, "the evaluation"));
+    pause_begin(r);
+    TRY(communicator_gather_all(c, r->sums, r->batches * sizeof *r->sums, r->all_sums));
+    if (c->rank == 0)
+        record_evaluation(r, s);
+    r->paused_ns += clock_ns() - r->pause_began_ns;
+    r->pause_began_ns = 0;
+done:
+    return result;
 }
 
 static status checkpoint_here(struct report *r, const struct report_state *s)

@@ -2,8 +2,10 @@
  * report.h — what a synchronous run tells while it trains: step rows, evaluations, checkpoints,
  * progress, and the training clock that stands still meanwhile.
  *
- * Every rank calls every function, at the same update: they meet inside. Only rank 0 evaluates,
- * records and shows progress; the others sleep until it is done.
+ * Every rank calls every function, at the same update: they meet inside. Rank 0 writes checkpoints,
+ * records and shows progress while the others sleep. Evaluations are shared: the first so many
+ * ranks as rank 0's host has processors evaluate a part of the batches each, and rank 0 adds up in
+ * the order of batches, so that the result has the bits of one rank's.
  */
 #ifndef GRADLAG_SYNC_REPORT_H
 #define GRADLAG_SYNC_REPORT_H
@@ -35,6 +37,10 @@ struct report {
     bool checkpoints; /* key checkpoint names a file */
     uint64_t checkpoint_every, next_checkpoint;
     struct report_row rows[REPORT_ROWS], *gathered; /* gathered: [size][row_count] */
+    int32_t *codes;                                 /* [size], of a shared task */
+    unsigned evaluators;                            /* ranks that evaluate */
+    size_t batches;                                 /* of an evaluation */
+    struct evaluation_sum *sums, *all_sums;         /* [batches], [size][batches] */
     unsigned row_count;
     bool records_steps, told_of_waiting;
 };

@@ -10,7 +10,7 @@
 #include "worker/sampler.h"
 
 static const struct option keys[] = {
-    {"sampler", OPTION_NAME, "partition", 0, 0, "partition|whole", NULL, "sampler"},
+    {"sampler", OPTION_NAME, "partition", 0, 0, "partition|reshuffled|whole", NULL, "sampler"},
     {"seed", OPTION_INTEGER, "1", 0, 1e15, NULL, NULL, "seed"},
     {0},
 };
@@ -139,6 +139,41 @@ static void an_empty_shard_is_a_usage_error(void **state)
     options_close(&o);
 }
 
+static void a_reshuffled_split_is_dealt_out_anew_on_each_pass(void **state)
+{
+    (void)state;
+    enum { SAMPLES = 103, WORKERS = 7, PASSES = 3 };
+    uint32_t shares[PASSES][SAMPLES / WORKERS + 1];
+    for (unsigned pass = 0; pass < PASSES; pass++) {
+        unsigned seen[SAMPLES] = {0};
+        for (unsigned w = 0; w < WORKERS; w++) {
+            sampler *s = opened("reshuffled", "1", SAMPLES, w, WORKERS);
+            uint32_t size = sampler_shard_size(s), indices[SAMPLES];
+            assert_in_range(size, SAMPLES / WORKERS, SAMPLES / WORKERS + 1);
+            sampler_batch(s, pass, size, indices);
+            for (uint32_t i = 0; i < size; i++) {
+                assert_true(indices[i] < SAMPLES);
+                seen[indices[i]]++;
+            }
+            if (w == 2) {
+                memcpy(shares[pass], indices, size * sizeof *indices);
+            }
+            sampler_close(&s);
+        }
+        for (int i = 0; i < SAMPLES; i++) {
+            assert_int_equal(seen[i], 1);
+        }
+    }
+    /* Other samples, not only another order: a partition would have the same ones on each pass. */
+    unsigned again = 0;
+    for (unsigned i = 0; i < SAMPLES / WORKERS; i++) {
+        for (unsigned k = 0; k < SAMPLES / WORKERS; k++) {
+            again += shares[0][i] == shares[1][k];
+        }
+    }
+    assert_in_range(again, 0, SAMPLES / WORKERS / 2);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -148,6 +183,7 @@ int main(void)
         cmocka_unit_test(batches_run_on_over_the_end_of_a_pass),
         cmocka_unit_test(seed_and_worker_change_the_order),
         cmocka_unit_test(an_empty_shard_is_a_usage_error),
+        cmocka_unit_test(a_reshuffled_split_is_dealt_out_anew_on_each_pass),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

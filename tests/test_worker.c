@@ -237,6 +237,30 @@ static void evaluation_is_a_pure_function_of_the_parameters(void **state)
     rig_close(&r);
 }
 
+static void an_evaluation_in_parts_has_the_bits_of_a_whole_one(void **state)
+{
+    (void)state;
+    struct rig r;
+    struct evaluation whole, shared;
+    struct evaluation_sum sums[64];
+    rig_open(&r, "model=resnet8 dataset.samples=4000 dataset.size=12", 0, 1);
+    const size_t batches = worker_evaluation_batches(r.worker);
+    assert_in_range(batches, 4, COUNT_OF(sums));
+    check(worker_evaluate(r.worker, r.parameters, &whole));
+    for (unsigned parts = 1; parts <= batches + 1; parts += 2) {
+        memset(sums, 0, sizeof sums);
+        for (unsigned part = parts; part-- > 0;) {
+            check(worker_evaluate_part(r.worker, r.parameters, part, parts, sums));
+        }
+        worker_evaluation_of(r.worker, sums, &shared);
+        assert_true(shared.test_loss == whole.test_loss);
+        assert_true(shared.test_accuracy == whole.test_accuracy);
+        assert_true(shared.validation_loss == whole.validation_loss);
+        assert_true(shared.validation_accuracy == whole.validation_accuracy);
+    }
+    rig_close(&r);
+}
+
 static void augmentation_changes_gradients_and_leaves_evaluation_alone(void **state)
 {
     (void)state;
@@ -448,6 +472,7 @@ int main(void)
         cmocka_unit_test(every_model_learns_a_batch_by_heart),
         cmocka_unit_test(evaluation_sees_what_was_learnt),
         cmocka_unit_test(evaluation_is_a_pure_function_of_the_parameters),
+        cmocka_unit_test(an_evaluation_in_parts_has_the_bits_of_a_whole_one),
         cmocka_unit_test(augmentation_changes_gradients_and_leaves_evaluation_alone),
         cmocka_unit_test(a_worker_computes_for_any_shard_what_its_owner_would),
         cmocka_unit_test(a_device_shows_samples_as_the_host_does),

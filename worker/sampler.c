@@ -11,7 +11,9 @@
 struct sampler {
     uint64_t seed;
     uint32_t first, stride, size; /* item i of the shard is sample first + i·stride */
-    unsigned worker;
+    uint32_t ordered;             /* what an order is of: the shard, or the whole split */
+    bool reshuffled;              /* item i of a pass is order[first + i·stride] */
+    unsigned worker;              /* whose order it is */
     uint64_t
         pass[2]; /* whose permutation each slot holds, UINT64_MAX: none; pass p in slot p & 1 */
     uint32_t *order[2];
@@ -28,6 +30,7 @@ status sampler_open(sampler **out, const options *o, uint32_t samples, unsigned 
     TRY(memory_new(&s, 1, sizeof *s, "sampler"));
     s->seed = (uint64_t)options_integer(o, "seed");
     s->worker = worker;
+    s->reshuffled = strcmp(options_text(o, "sampler"), "reshuffled") == 0;
     s->pass[0] = s->pass[1] = UINT64_MAX;
     if (strcmp(options_text(o, "sampler"), "whole") == 0) {
         s->stride = 1;
@@ -43,8 +46,13 @@ status sampler_open(sampler **out, const options *o, uint32_t samples, unsigned 
              "larger dataset or sampler=whole",
              worker, workers, samples);
     }
+    s->ordered = s->size;
+    if (s->reshuffled) {
+        s->ordered = samples;
+        s->worker = 0;
+    }
     for (int slot = 0; slot < 2; slot++) {
-        TRY(memory_new(&s->order[slot], s->size, sizeof *s->order[slot], "sampling order"));
+        TRY(memory_new(&s->order[slot], s->ordered, sizeof *s->order[slot], "sampling order"));
     }
     *out = s;
     s = NULL;
@@ -69,7 +77,7 @@ static const uint32_t *order_of_pass(sampler *s, uint64_t pass)
     if (s->pass[slot] != pass) {
         struct random_stream r;
         random_open(&r, RANDOM_SHUFFLE, s->seed, s->worker, pass);
-        random_permutation(&r, s->order[slot], s->size);
+        random_permutation(&r, s->order[slot], s->ordered);
         s->pass[slot] = pass;
     }
     return s->order[slot];
@@ -87,7 +95,9 @@ void sampler_batch(sampler *s, uint64_t batch, uint32_t batch_size, uint32_t *in
             order = order_of_pass(s, ++pass);
             at = 0;
         }
-        indices[i] = s->first + order[at++] * s->stride;
+        const uint32_t item = at++;
+        indices[i] =
+            s->reshuffled ? order[s->first + item * s->stride] : s->first + order[item] * s->stride;
     }
 }
 

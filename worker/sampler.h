@@ -3,8 +3,14 @@
  *
  * sampler=partition (default): worker w owns one contiguous-stride shard of the training split,
  * reshuffled on each pass (stream RANDOM_SHUFFLE, seed, worker, pass). sampler=whole: every worker
- * draws from the whole split, each in its own order. Batches run on over the end of a pass, so
- * every batch is full: batch k is elements [k·B, (k+1)·B) of the concatenated permutations.
+ * draws from the whole split, each in its own order. sampler=reshuffled: all workers share one
+ * order of the whole split, another on each pass, and worker w of W takes every W-th of it from the
+ * w-th on: shares are as in a partition, but new on each pass (4 bytes per sample and worker,
+ * twice).
+ *
+ * Shares differ by at most one sample, and nobody waits for the larger ones: batches run on over
+ * the end of a pass, so that every batch is full and all have as many as they need. Batch k is
+ * elements [k·B, (k+1)·B) of the concatenated permutations.
  */
 #ifndef GRADLAG_WORKER_SAMPLER_H
 #define GRADLAG_WORKER_SAMPLER_H

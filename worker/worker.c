@@ -32,8 +32,9 @@ struct worker {
     uint32_t *indices;  /* [batch] */
     struct crop *crops; /* [batch], NULL: samples are shown as they are */
     tape *training;
-    tape *evaluation;      /* made when first needed: most workers never evaluate */
-    uint32_t *calibration; /* [EVALUATION_BATCH] */
+    tape *evaluation;            /* made when first needed: most workers never evaluate */
+    uint32_t *calibration;       /* [EVALUATION_BATCH] */
+    struct evaluation_sum *sums; /* [batches], of worker_evaluate */
     char description[200];
 };
 
@@ -131,6 +132,7 @@ void worker_close(worker **out)
     memory_free(w->indices);
     memory_free(w->crops);
     memory_free(w->calibration);
+    memory_free(w->sums);
     memory_free(w);
     *out = NULL;
 }
@@ -354,43 +356,94 @@ done:
     return result;
 }
 
-static status evaluate_split(worker *w, const float *parameters, enum dataset_split split,
-                             double *mean_loss, double *accuracy)
+static const enum dataset_split evaluated[] = {SPLIT_VALIDATION, SPLIT_TEST};
+
+static size_t batches_of(const worker *w, enum dataset_split split)
+{
+    return (w->data.count[split] + EVALUATION_BATCH - 1) / EVALUATION_BATCH;
+}
+
+size_t worker_evaluation_batches(const worker *w)
+{
+    size_t batches = 0;
+    for (size_t i = 0; i < COUNT_OF(evaluated); i++) {
+        batches += batches_of(w, evaluated[i]);
+    }
+    return batches;
+}
+
+/* One batch of a split. What is left over of the images of the batch before is computed and not
+ * counted. */
+static status evaluate_batch(worker *w, const float *parameters, enum dataset_split split,
+                             uint32_t first, struct evaluation_sum *out)
 {
     status result = OK;
-    tape *t = w->evaluation;
-    uint32_t count = w->data.count[split];
-    double loss_sum = 0, correct = 0;
-    for (uint32_t first = 0; first < count; first += EVALUATION_BATCH) {
-        uint32_t left = count - first;
-        uint32_t valid = left < EVALUATION_BATCH ? left : EVALUATION_BATCH;
-        struct op_loss loss;
-        /* What is left over of the images of the batch before is computed and not counted. */
-        tape_gather(t, &w->data, split, NULL, first, valid, NULL);
-        TRY(step(w, t, parameters, NULL, valid, &loss));
-        loss_sum += loss.sum;
-        correct += loss.correct;
-    }
-    *mean_loss = count == 0 ? NAN : loss_sum / count;
-    *accuracy = count == 0 ? NAN : correct / count;
+    uint32_t left = w->data.count[split] - first;
+    struct op_loss loss;
+    out->count = left < EVALUATION_BATCH ? left : EVALUATION_BATCH;
+    tape_gather(w->evaluation, &w->data, split, NULL, first, out->count, NULL);
+    TRY(step(w, w->evaluation, parameters, NULL, out->count, &loss));
+    out->loss = loss.sum;
+    out->correct = loss.correct;
 done:
     return result;
 }
 
-status worker_evaluate(worker *w, const float *parameters, struct evaluation *out)
+status worker_evaluate_part(worker *w, const float *parameters, unsigned part, unsigned parts,
+                            struct evaluation_sum *sums)
 {
     status result = OK;
-    REQUIRE(w->training != NULL);
-    out->train_loss = NAN;
+    size_t b = 0;
+    REQUIRE(w->training != NULL && part < parts);
     if (w->evaluation == NULL) {
         TRY(open_evaluation(w));
     }
     if (w->has_batch_norm) {
         TRY(calibrate(w, parameters));
     }
-    TRY(evaluate_split(w, parameters, SPLIT_VALIDATION, &out->validation_loss,
-                       &out->validation_accuracy));
-    TRY(evaluate_split(w, parameters, SPLIT_TEST, &out->test_loss, &out->test_accuracy));
+    for (size_t i = 0; i < COUNT_OF(evaluated); i++) {
+        for (uint32_t k = 0; k < batches_of(w, evaluated[i]); k++, b++) {
+            if (b % parts == part) {
+                TRY(evaluate_batch(w, parameters, evaluated[i], k * EVALUATION_BATCH, &sums[b]));
+            }
+        }
+    }
+done:
+    return result;
+}
+
+static void evaluation_of_split(const struct evaluation_sum *sums, size_t batches,
+                                double *mean_loss, double *accuracy)
+{
+    double loss = 0, correct = 0, count = 0;
+    for (size_t b = 0; b < batches; b++) {
+        loss += sums[b].loss;
+        correct += sums[b].correct;
+        count += sums[b].count;
+    }
+    *mean_loss = batches == 0 ? NAN : loss / count;
+    *accuracy = batches == 0 ? NAN : correct / count;
+}
+
+void worker_evaluation_of(const worker *w, const struct evaluation_sum *sums,
+                          struct evaluation *out)
+{
+    const size_t of_validation = batches_of(w, SPLIT_VALIDATION);
+    out->train_loss = NAN;
+    evaluation_of_split(sums, of_validation, &out->validation_loss, &out->validation_accuracy);
+    evaluation_of_split(sums + of_validation, batches_of(w, SPLIT_TEST), &out->test_loss,
+                        &out->test_accuracy);
+}
+
+status worker_evaluate(worker *w, const float *parameters, struct evaluation *out)
+{
+    status result = OK;
+    if (w->sums == NULL) {
+        TRY(memory_new(&w->sums, worker_evaluation_batches(w) + 1, sizeof *w->sums,
+                       "sums of an evaluation"));
+    }
+    TRY(worker_evaluate_part(w, parameters, 0, 1, w->sums));
+    worker_evaluation_of(w, w->sums, out);
 done:
     return result;
 }

@@ -103,6 +103,19 @@ status worker_gradient_as(worker *w, worker_shard *shard, const float *parameter
  * norm uses statistics re-estimated on fixed training batches at these very parameters. */
 status worker_evaluate(worker *w, const float *parameters, struct evaluation *out) MUST_CHECK;
 
+/* worker_evaluate in parts, for ranks that share the work. sums[b] is of batch b of both splits, in
+ * order; this computes those with b % parts == part and leaves the others alone. Of all of them
+ * worker_evaluation_of makes what worker_evaluate gives, bit for bit, whoever computed which. */
+struct evaluation_sum {
+    double loss; /* nats, of `count` samples */
+    uint32_t correct, count;
+};
+size_t worker_evaluation_batches(const worker *w);
+status worker_evaluate_part(worker *w, const float *parameters, unsigned part, unsigned parts,
+                            struct evaluation_sum *sums) MUST_CHECK;
+void worker_evaluation_of(const worker *w, const struct evaluation_sum *sums,
+                          struct evaluation *out);
+
 /* ---- on a device: parameters, gradient and optimizer state that stay there (resident.h) --------
  */
 
