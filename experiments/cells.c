@@ -73,6 +73,9 @@ static status add_run(struct cells *c, const struct planned_run *r, double *squa
     cell->died += 100 * f.accuracy < DEAD;
     squares[cell - c->at] += 1e4 * f.accuracy * f.accuracy;
     cell->loss += f.loss;
+    cell->validation += 100 * f.validation_accuracy;
+    cell->seconds += f.train_seconds;
+    cell->updates += f.updates;
     cell->updates_per_second += f.updates / f.train_seconds;
     cell->samples_per_second += f.samples_per_second;
     cell->staleness += f.mean_staleness; /* NaN where it was not recorded */
@@ -85,24 +88,42 @@ done:
     return result;
 }
 
+/* The 97.5 % point of Student's t: what a mean's standard error is multiplied by for an interval
+ * that holds the true mean 19 times in 20. */
+static double student_95(unsigned freedom)
+{
+    static const double exact[] = {12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365,
+                                   2.306,  2.262, 2.228, 2.201, 2.179, 2.160, 2.145,
+                                   2.131,  2.120, 2.110, 2.101, 2.093, 2.086};
+    return freedom <= COUNT_OF(exact) ? exact[freedom - 1] : 1.96 + 2.5 / freedom;
+}
+
 static void average(struct cell *cell, double squares)
 {
     double n = cell->finished;
-    double *const means[] = {&cell->accuracy,           &cell->loss,      &cell->updates_per_second,
-                             &cell->samples_per_second, &cell->staleness, &cell->staleness_cv};
+    double *const means[] = {&cell->accuracy,
+                             &cell->loss,
+                             &cell->validation,
+                             &cell->seconds,
+                             &cell->updates,
+                             &cell->updates_per_second,
+                             &cell->samples_per_second,
+                             &cell->staleness,
+                             &cell->staleness_cv};
     for (size_t i = 0; i < COUNT_OF(means); i++) {
         *means[i] = n > 0 ? *means[i] / n : NAN;
     }
     cell->died /= n + cell->diverged;
     double spread = squares - n * cell->accuracy * cell->accuracy;
     cell->deviation = n > 1 ? sqrt(fmax(0, spread) / (n - 1)) : NAN;
+    cell->interval = n > 1 ? student_95(cell->finished - 1) * cell->deviation / sqrt(n) : NAN;
 }
 
 status cells_open(struct cells *out, const struct experiment *e, const struct plan *p)
 {
     status result = OK;
     double *squares = NULL;
-    *out = (struct cells){.experiment = e};
+    *out = (struct cells){.experiment = e, .plan = p};
     TRY(memory_new(&out->at, p->count, sizeof *out->at, "cells"));
     TRY(memory_new(&out->workers, p->count, sizeof *out->workers, "columns"));
     TRY(memory_new(&squares, p->count, sizeof *squares, "squares"));
@@ -128,93 +149,6 @@ void cells_close(struct cells *c)
     *c = (struct cells){0};
 }
 
-/* ---- measures -----------------------------------------------------------------------------------
- */
-
-static const struct {
-    const char *name;
-    size_t offset;
-} measured[] = {
-    {"accuracy", offsetof(struct cell, accuracy)},
-    {"deviation", offsetof(struct cell, deviation)},
-    {"loss", offsetof(struct cell, loss)},
-    {"updates_per_second", offsetof(struct cell, updates_per_second)},
-    {"samples_per_second", offsetof(struct cell, samples_per_second)},
-    {"died", offsetof(struct cell, died)},
-    {"staleness", offsetof(struct cell, staleness)},
-    {"staleness_cv", offsetof(struct cell, staleness_cv)},
-    {"staleness_max", offsetof(struct cell, staleness_max)},
-};
-
-/* Checks the names; *offset says where in a cell the measure stands. */
-static status check(const struct experiment *e, const char *name, const char *arm, int64_t workers,
-                    size_t *offset)
-{
-    status result = OK;
-    struct text all = {0};
-    bool known = false;
-    for (size_t i = 0; i < COUNT_OF(measured); i++) {
-        text_add(&all, "%s%s", i == 0 ? "" : ", ", measured[i].name);
-        if (strcmp(measured[i].name, name) == 0) {
-            known = true;
-            *offset = measured[i].offset;
-        }
-    }
-    if (!known) {
-        FAIL(ERROR_USAGE, "there is no measure '%s'. There is: %s", name, all.at);
-    }
-    const struct arm *its = experiment_arm(e, arm);
-    if (its == NULL) {
-        FAIL(ERROR_USAGE, "there is no arm '%s'", arm);
-    }
-    if (!experiment_arm_has(e, its, workers)) {
-        FAIL(ERROR_USAGE, "the arm '%s' is not run with %lld workers", arm, (long long)workers);
-    }
-done:
-    text_free(&all);
-    return result;
-}
-
-static status measure(void *context, const char *name, const char *arm, int64_t workers,
-                      double *out)
-{
-    struct cells_reading *r = context;
-    size_t offset = 0;
-    status result = check(r->cells->experiment, name, arm, workers, &offset);
-    const struct cell *cell = find(r->cells, arm, workers);
-    *out = NAN;
-    if (result != OK || cell == NULL) {
-        return result;
-    }
-    bool deaths = strcmp(name, "died") == 0;
-    if (cell->finished + (deaths ? cell->diverged : 0) < cell->planned) {
-        r->lacking = cell;
-    } else {
-        memcpy(out, (const char *)cell + offset, sizeof *out);
-    }
-    return result;
-}
-
-struct measures cells_measures(struct cells_reading *r)
-{
-    return (struct measures){.context = r, .measure = measure};
-}
-
-static status measure_name_only(void *context, const char *name, const char *arm, int64_t workers,
-                                double *out)
-{
-    size_t offset;
-    *out = 1;
-    return check(context, name, arm, workers, &offset);
-}
-
-status cells_check(const struct experiment *e, const char *expression)
-{
-    double ignored;
-    struct measures m = {.context = (void *)(uintptr_t)e, .measure = measure_name_only};
-    return expression_value(expression, &m, &ignored);
-}
-
 /* ---- tables -------------------------------------------------------------------------------------
  */
 
@@ -226,6 +160,8 @@ static void cell_text(const struct cell *cell, char out[64])
     }
     if (cell->finished == 0) {
         snprintf(out, 64, "%s", cell->diverged > 0 ? "diverged" : "–");
+    } else if (isnan(cell->accuracy)) {
+        snprintf(out, 64, "%.6g (%u)", cell->loss, cell->finished);
     } else if (isnan(cell->deviation)) {
         snprintf(out, 64, "%.2f (%u)", cell->accuracy, cell->finished);
     } else {
@@ -239,10 +175,22 @@ static void cell_text(const struct cell *cell, char out[64])
 
 enum { LABEL_WIDTH = 40, CELL_WIDTH = 19 };
 
+/* Data without classes have a loss alone. */
+static bool any_accuracy(const struct cells *c)
+{
+    bool any = false;
+    for (size_t i = 0; i < c->count; i++) {
+        any = any || (c->at[i].finished > 0 && !isnan(c->at[i].accuracy));
+    }
+    return any;
+}
+
 static void print_accuracy(const struct cells *c, FILE *to)
 {
     char text[64];
-    fprintf(to, "Test accuracy in %%: mean ± standard deviation (runs)\n");
+    fprintf(to, "%s\n",
+            any_accuracy(c) ? "Test accuracy in %: mean ± standard deviation (runs)"
+                            : "Test loss: mean (runs)");
     print_padded(to, "arm \\ workers", LABEL_WIDTH);
     for (size_t w = 0; w < c->worker_count; w++) {
         snprintf(text, sizeof text, "%lld", (long long)c->workers[w]);
@@ -269,10 +217,11 @@ static void print_accuracy(const struct cells *c, FILE *to)
 
 static void print_details(const struct cells *c, FILE *to)
 {
-    fprintf(to, "\nRates, and staleness as mean, cv (standard deviation / mean) and maximum\n");
+    fprintf(to, "\nTraining time, rates, and staleness as mean, cv (standard deviation / mean) and "
+                "maximum\n");
     print_padded(to, "arm", LABEL_WIDTH);
-    fprintf(to, "%7s %10s %10s %8s %6s %5s\n", "workers", "updates/s", "samples/s", "mean", "cv",
-            "max");
+    fprintf(to, "%7s %10s %10s %10s %8s %6s %5s\n", "workers", "seconds", "updates/s", "samples/s",
+            "mean", "cv", "max");
     for (size_t a = 0; a < c->experiment->arm_count; a++) {
         for (size_t w = 0; w < c->worker_count; w++) {
             const struct cell *cell = find(c, c->experiment->arms[a].name, c->workers[w]);
@@ -280,8 +229,8 @@ static void print_details(const struct cells *c, FILE *to)
                 continue;
             }
             print_padded(to, cell->arm->label, LABEL_WIDTH);
-            fprintf(to, "%7lld %10.0f %10.0f", (long long)cell->workers, cell->updates_per_second,
-                    cell->samples_per_second);
+            fprintf(to, "%7lld %10.1f %10.0f %10.0f", (long long)cell->workers, cell->seconds,
+                    cell->updates_per_second, cell->samples_per_second);
             if (cell->staleness > 0) {
                 fprintf(to, " %8.2f %6.2f %5.0f", cell->staleness, cell->staleness_cv,
                         cell->staleness_max);

@@ -13,7 +13,9 @@ struct cell {
     int64_t workers;
     unsigned planned, finished, diverged, failed;
     /* Means over finished runs, NaN where there is none; accuracy in percent. */
-    double accuracy, deviation, loss; /* deviation: NaN unless two runs or more finished */
+    double accuracy, loss, validation;
+    double deviation, interval; /* half of the 95 % one; NaN unless two runs or more finished */
+    double seconds, updates;    /* seconds of training: with engine=virtual the cluster's */
     double updates_per_second, samples_per_second;
     double staleness, staleness_cv, staleness_max; /* max: over all of them */
     /* The part of the runs that ended that is dead: diverged, or no better than guessing twice. */
@@ -23,12 +25,13 @@ struct cells {
     struct cell *at;
     size_t count;
     const struct experiment *experiment;
+    const struct plan *plan;
     int64_t *workers; /* the columns, ascending */
     size_t worker_count;
 };
 
-/* Lays the cells out as the plan does, and fills them in from the results file. The experiment must
- * outlive them. */
+/* Lays the cells out as the plan does, and fills them in from the results file. The experiment and
+ * the plan must outlive them. */
 status cells_open(struct cells *out, const struct experiment *e, const struct plan *p) MUST_CHECK;
 void cells_close(struct cells *c);
 /* The cell, or NULL. */

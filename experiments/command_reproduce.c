@@ -2,6 +2,7 @@
 
 #include "experiments/cells.h"
 #include "experiments/launch.h"
+#include "experiments/tuning.h"
 #include "results/query.h"
 
 #include <math.h>
@@ -28,38 +29,92 @@ struct reproduce {
     struct settings more; /* of the command line */
 };
 
-static status add_run(struct plan *plan, const struct experiment *e, const struct arm *arm,
-                      int64_t workers, int64_t seed, const struct reproduce *r)
+/* What a reproduction consists of. */
+struct work {
+    struct experiment e;
+    struct tuning tuning;
+    struct plan plan;
+    struct cells cells;
+    size_t later; /* runs whose settings depend on runs that are not there yet */
+};
+
+/* The run that a fitted arm's pace is taken from; 0: not there. */
+static int64_t run_to_fit(const struct plan *plan, const struct arm *arm, int64_t workers,
+                          int64_t seed)
+{
+    for (size_t i = 0; i < plan->count; i++) {
+        const struct planned_run *r = &plan->runs[i];
+        if (r->state == PLANNED_FINISHED &&
+            strcmp(options_text(r->settings, "arm"), arm->fit) == 0 &&
+            options_integer(r->settings, "workers") == workers &&
+            options_integer(r->settings, "seed") == seed) {
+            return r->run_id;
+        }
+    }
+    return 0;
+}
+
+/* Adds what the arm tunes and fits; false where that is not known yet. */
+static bool add_found(const struct work *w, const struct arm *arm, int64_t workers, int64_t seed,
+                      bool quick, struct settings *all)
+{
+    char number[32];
+    if (experiment_grid(arm, quick) != NULL) {
+        const struct settings *tuned = tuning_settings(&w->tuning, arm, workers);
+        if (tuned == NULL) {
+            return false;
+        }
+        settings_add_all(all, tuned);
+    }
+    if (arm->fit != NULL) {
+        int64_t run = run_to_fit(&w->plan, arm, workers, seed);
+        snprintf(number, sizeof number, "%lld", (long long)run);
+        settings_add(all, "pace", "fit", w->e.file);
+        settings_add(all, "pace.run", number, w->e.file);
+        return run > 0;
+    }
+    return true;
+}
+
+static status add_run(struct work *w, const struct arm *arm, int64_t workers, int64_t seed,
+                      const struct reproduce *r)
 {
     status result = OK;
     struct settings all = {0};
     options *o = NULL;
-    experiment_settings(e, arm, workers, seed, r->quick, &r->more, &all);
+    experiment_settings(&w->e, arm, workers, seed, r->quick, &r->more, &all);
+    if (!add_found(w, arm, workers, seed, r->quick, &all)) {
+        w->later++;
+        goto done;
+    }
     result = config_compose(&o, &all);
     if (result != OK) {
         result =
             error_add_context(result, "arm %s with %lld workers", arm->name, (long long)workers);
         goto done;
     }
-    plan_add(plan, &o);
+    plan_add(&w->plan, &o);
 done:
     settings_free(&all);
     return result;
 }
 
-/* Seed by seed, so that an experiment that was cut short has every arm. */
-static status lay_out(struct plan *plan, const struct experiment *e, const struct reproduce *r)
+/* Seed by seed, so that an experiment that was cut short has every arm. Runs that are in the plan
+ * already stay as they are. */
+static status lay_out(struct work *work, const struct reproduce *r)
 {
     status result = OK;
+    const struct experiment *e = &work->e;
     const struct int_list *workers = experiment_workers(e, r->quick);
     struct int_list seeds;
     experiment_seeds(e, r->quick, &seeds);
+    work->later = 0;
     for (size_t s = 0; s < seeds.count; s++) {
         for (size_t w = 0; w < workers->count; w++) {
             for (size_t a = 0; a < e->arm_count; a++) {
                 const struct arm *arm = &e->arms[a];
                 if (experiment_has(e, arm, workers->at[w], seeds.at[s], r->quick)) {
-                    TRY(add_run(plan, e, arm, workers->at[w], seeds.at[s], r));
+                    TRY(add_run(work, arm, workers->at[w], seeds.at[s], r));
                 }
             }
         }
@@ -141,15 +196,96 @@ done:
     return result;
 }
 
-static status make(struct plan *plan, const struct reproduce *r, size_t *lost)
+static status make(struct plan *plan, const struct reproduce *r)
 {
     status result = OK;
     if (!r->no_run) {
         launch_catch_signals();
         TRY(plan_make(plan, r->quiet, stdout));
     }
+done:
+    return result;
+}
+
+static size_t failures(const struct plan *plan)
+{
+    size_t failed = 0;
     for (size_t i = 0; i < plan->count; i++) {
-        *lost += plan->runs[i].state == PLANNED_FAILED;
+        failed += plan->runs[i].state == PLANNED_FAILED;
+    }
+    return failed;
+}
+
+static void print_counts(const char *what, const struct plan *plan, size_t later)
+{
+    printf("%zu %s: %zu to make, %zu there already\n", plan->count + later, what,
+           plan_missing(plan) + later, plan->count - plan_missing(plan));
+    fflush(stdout);
+}
+
+static status lay_out_first(struct work *w, const struct reproduce *r)
+{
+    status result = OK;
+    TRY(tuning_lay_out(&w->tuning, &w->e, r->quick, &r->more));
+    if (!r->again) {
+        TRY(plan_look_up(&w->tuning.trials));
+        TRY(tuning_choose(&w->tuning));
+    }
+    TRY(lay_out(w, r));
+    if (!r->again) {
+        TRY(plan_look_up(&w->plan));
+        TRY(lay_out(w, r)); /* those that are fitted to runs that are there */
+        TRY(plan_look_up(&w->plan));
+    }
+    if (w->plan.count + w->later == 0) {
+        FAIL(ERROR_USAGE, "%s: no arm has any of the worker counts", w->e.file);
+    }
+    printf("%s%s: %s\n", w->e.name, r->quick ? " (the quick part)" : "", w->e.question);
+    if (w->tuning.trials.count > 0) {
+        print_counts("trials", &w->tuning.trials, 0);
+    }
+    print_counts("runs", &w->plan, w->later);
+done:
+    return result;
+}
+
+/* Trials first, then what does not depend on other runs, then what is fitted to them. */
+static status make_all(struct work *w, const struct reproduce *r)
+{
+    status result = OK;
+    TRY(make(&w->tuning.trials, r));
+    TRY(tuning_choose(&w->tuning));
+    TRY(make(&w->plan, r));
+    for (size_t before = SIZE_MAX; w->later > 0 && w->later < before;) {
+        before = w->later;
+        TRY(lay_out(w, r));
+        if (!r->again) {
+            TRY(plan_look_up(&w->plan));
+        }
+        TRY(make(&w->plan, r));
+    }
+done:
+    return result;
+}
+
+static status report(struct work *w, const struct reproduce *r)
+{
+    status result = OK;
+    size_t failed = 0, lost = failures(&w->tuning.trials) + failures(&w->plan);
+    TRY(cells_open(&w->cells, &w->e, &w->plan));
+    tuning_print(&w->tuning, stdout);
+    printf("\n");
+    cells_print(&w->cells, stdout);
+    const char *results = w->plan.count > 0
+                              ? options_text(w->plan.runs[0].settings, "results")
+                              : options_text(w->tuning.trials.runs[0].settings, "results");
+    TRY(print_claims(&w->cells, results, r->quick, stdout, &failed));
+    verdict_print(&w->cells, stdout);
+    if (failed > 0 || lost > 0) {
+        FAIL(ERROR_OTHER,
+             "%s: %zu claims failed and %zu runs failed; `gradlag show RUN` shows what "
+             "a run did",
+             w->e.name, failed, lost);
     }
 done:
     return result;
@@ -158,44 +294,25 @@ done:
 static status reproduce(const char *name, const struct reproduce *r)
 {
     status result = OK;
-    struct experiment e = {0};
-    struct plan plan = {0};
-    struct cells cells = {0};
-    size_t failed = 0, lost = 0;
-    TRY(experiment_open(&e, name));
-    TRY(check_claims(&e));
-    TRY(lay_out(&plan, &e, r));
-    if (plan.count == 0) {
-        FAIL(ERROR_USAGE, "%s: no arm has any of the worker counts", e.file);
-    }
-    if (!r->again) {
-        TRY(plan_look_up(&plan));
-    }
-    printf("%s%s: %s\n%zu runs: %zu to make, %zu there already\n", e.name,
-           r->quick ? " (the quick part)" : "", e.question, plan.count, plan_missing(&plan),
-           plan.count - plan_missing(&plan));
-    fflush(stdout);
+    struct work w = {0};
+    TRY(experiment_open(&w.e, name));
+    TRY(check_claims(&w.e));
+    TRY(lay_out_first(&w, r));
     if (r->dry) {
-        plan_print(&plan, stdout);
+        plan_print(&w.tuning.trials, stdout);
+        plan_print(&w.plan, stdout);
+        if (w.later > 0) {
+            printf("to run              %zu runs at what these find\n", w.later);
+        }
         goto done;
     }
-    TRY(make(&plan, r, &lost));
-    TRY(cells_open(&cells, &e, &plan));
-    printf("\n");
-    cells_print(&cells, stdout);
-    TRY(print_claims(&cells, options_text(plan.runs[0].settings, "results"), r->quick, stdout,
-                     &failed));
-    verdict_print(&cells, stdout);
-    if (failed > 0 || lost > 0) {
-        FAIL(ERROR_OTHER,
-             "%s: %zu claims failed and %zu runs failed; `gradlag show RUN` shows what "
-             "a run did",
-             e.name, failed, lost);
-    }
+    TRY(make_all(&w, r));
+    TRY(report(&w, r));
 done:
-    cells_close(&cells);
-    plan_close(&plan);
-    experiment_close(&e);
+    cells_close(&w.cells);
+    plan_close(&w.plan);
+    tuning_close(&w.tuning);
+    experiment_close(&w.e);
     return result;
 }
 

@@ -26,8 +26,23 @@ struct at_seeds {
     struct int_list seeds;
 };
 
+/* One key of a grid and the values to try. */
+struct grid_axis {
+    char *key, *origin;
+    char **values;
+    size_t count;
+};
+/* Settings that an arm chooses on the validation split before its runs are made (tuning.h). */
+struct grid {
+    struct grid_axis *axes;
+    size_t count;          /* 0: nothing to choose */
+    struct int_list seeds; /* of the trials; count 0: the first of the experiment's */
+};
+
 struct arm {
     char *name, *label;
+    char *fit; /* an arm whose run of the same seed and workers its pace is fitted to, or NULL */
+    struct grid tune, quick_tune; /* quick_tune: with --quick, where it has axes */
     struct settings settings;
     struct int_list workers; /* count 0: all of the experiment's */
     struct at_workers *at;
@@ -69,7 +84,8 @@ struct experiment {
 status experiment_open(struct experiment *out, const char *name_or_path) MUST_CHECK;
 void experiment_close(struct experiment *e);
 const struct arm *experiment_arm(const struct experiment *e, const char *name);
-/* The settings of one run, `more` (the command line's) after all of the file's. */
+/* The settings of one run, `more` (the command line's) after all of the file's. What the arm tunes
+ * or fits is not among them. */
 void experiment_settings(const struct experiment *e, const struct arm *arm, int64_t workers,
                          int64_t seed, bool quick, const struct settings *more,
                          struct settings *out);
@@ -81,6 +97,8 @@ void experiment_seeds(const struct experiment *e, bool quick, struct int_list *o
 bool experiment_has(const struct experiment *e, const struct arm *arm, int64_t workers,
                     int64_t seed, bool quick);
 bool experiment_arm_has(const struct experiment *e, const struct arm *arm, int64_t workers);
+/* What the arm tunes; NULL where nothing. */
+const struct grid *experiment_grid(const struct arm *arm, bool quick);
 
 /* The compiled-in ones: name and question; false past the last. */
 bool experiment_at(size_t index, char name[64]);

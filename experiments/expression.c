@@ -55,6 +55,7 @@ static status measure(struct reader *r, const char *name, double *value)
 {
     status result = OK;
     char arm[64], *end = NULL;
+    double given = NAN;
     TRY(word(r, "_-.", arm));
     if (!take(r, ',')) {
         TRY(malformed(r, "',' and a worker count"));
@@ -65,30 +66,51 @@ static status measure(struct reader *r, const char *name, double *value)
         TRY(malformed(r, "a worker count"));
     }
     r->at = end;
+    if (take(r, ',')) {
+        TRY(sum(r, &given));
+    }
     if (!take(r, ')')) {
         TRY(malformed(r, "')'"));
     }
-    TRY(r->measures->measure(r->measures->context, name, arm, workers, value));
+    TRY(r->measures->measure(r->measures->context, name, arm, workers, given, value));
 done:
     return result;
 }
 
-/* min, max and abs; the opening parenthesis is read. A missing part makes the whole missing. */
-static status function(struct reader *r, const char *name, double *value)
+enum function_kind { MINIMUM, MAXIMUM, HYPOTENUSE, ABSOLUTE, FUNCTIONS };
+static const char *const functions[] = {"min", "max", "hypot", "abs"};
+
+static enum function_kind function_named(const char *name)
+{
+    enum function_kind kind = MINIMUM;
+    while (kind < FUNCTIONS && strcmp(functions[kind], name) != 0) {
+        kind++;
+    }
+    return kind;
+}
+
+/* Takes the next argument in; a missing part makes the whole missing. */
+static double fold(enum function_kind kind, double so_far, double next)
+{
+    if (isnan(so_far) || isnan(next)) {
+        return NAN;
+    }
+    return kind == MINIMUM   ? fmin(so_far, next)
+           : kind == MAXIMUM ? fmax(so_far, next)
+                             : hypot(so_far, next);
+}
+
+/* One of the above; the opening parenthesis is read. */
+static status function(struct reader *r, enum function_kind kind, double *value)
 {
     status result = OK;
-    bool least = strcmp(name, "min") == 0, most = strcmp(name, "max") == 0;
     TRY(sum(r, value));
-    while ((least || most) && take(r, ',')) {
+    while (kind != ABSOLUTE && take(r, ',')) {
         double next;
         TRY(sum(r, &next));
-        if (isnan(next) || (least && next < *value) || (most && next > *value)) {
-            *value = next;
-        }
+        *value = fold(kind, *value, next);
     }
-    if (!least && !most) {
-        *value = fabs(*value);
-    }
+    *value = kind == ABSOLUTE || kind == HYPOTENUSE ? fabs(*value) : *value;
     if (!take(r, ')')) {
         TRY(malformed(r, "')'"));
     }
@@ -123,9 +145,8 @@ static status primary(struct reader *r, double *value)
         if (!take(r, '(')) {
             TRY(malformed(r, "'('"));
         }
-        bool ours =
-            strcmp(name, "min") == 0 || strcmp(name, "max") == 0 || strcmp(name, "abs") == 0;
-        TRY(ours ? function(r, name, value) : measure(r, name, value));
+        enum function_kind kind = function_named(name);
+        TRY(kind < FUNCTIONS ? function(r, kind, value) : measure(r, name, value));
     }
     r->depth--;
 done:

@@ -3,8 +3,9 @@
  *
  *   accuracy(one, 1) - accuracy(async, 16)
  *
- * Numbers, + − × / as + - * /, parentheses, min(a, b, …), max(a, b, …), abs(a), and measures
- * NAME(arm, workers), which are means over the seeds. Which measures there are the caller decides.
+ * Numbers, + − × / as + - * /, parentheses, min(a, b, …), max(a, b, …), abs(a), hypot(a, b), and
+ * measures NAME(arm, workers) or NAME(arm, workers, number), which are means over the seeds. Which
+ * measures there are, and which want a number, the caller decides.
  */
 #ifndef GRADLAG_EXPERIMENTS_EXPRESSION_H
 #define GRADLAG_EXPERIMENTS_EXPRESSION_H
@@ -13,9 +14,10 @@
 
 struct measures {
     void *context;
-    /* NaN: not measured. ERROR_USAGE: there is no such measure, arm or worker count. */
+    /* *out NaN: not measured. ERROR_USAGE: there is no such measure, arm or worker count, or it
+     * wants a number (`given` is NaN where none stands there), or wants none. */
     status (*measure)(void *context, const char *name, const char *arm, int64_t workers,
-                      double *out);
+                      double given, double *out);
 };
 /* *value is NaN where something was not measured. ERROR_USAGE: malformed. */
 status expression_value(const char *text, const struct measures *m, double *value) MUST_CHECK;

@@ -86,7 +86,9 @@ status plan_look_up(struct plan *p)
 {
     status result = OK;
     for (size_t i = 0; i < p->count; i++) {
-        TRY(look_up(&p->runs[i]));
+        if (p->runs[i].state == PLANNED_MISSING) {
+            TRY(look_up(&p->runs[i]));
+        }
     }
 done:
     return result;

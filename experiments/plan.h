@@ -34,7 +34,8 @@ struct plan { /* zero-initialise */
 bool plan_add(struct plan *p, options **settings);
 void plan_close(struct plan *p);
 
-/* Looks the runs up in their results files: a finished or diverged one is not made again. */
+/* Looks those up in their results files that are missing so far: a finished or diverged one is not
+ * made again. */
 status plan_look_up(struct plan *p) MUST_CHECK;
 size_t plan_missing(const struct plan *p);
 /* One line per run: its title and whether it is there. */

@@ -31,6 +31,7 @@ status summary_read(const char *results, int64_t run_id, struct run_figures *out
         "'aggregated'))";
     TRY(number(results, run_id, "final_accuracy", &out->accuracy));
     TRY(number(results, run_id, "best_accuracy", &out->best_accuracy));
+    TRY(number(results, run_id, "validation_accuracy", &out->validation_accuracy));
     TRY(number(results, run_id, "final_loss", &out->loss));
     TRY(number(results, run_id, "samples_per_second", &out->samples_per_second));
     TRY(number(results, run_id, "updates", &out->updates));

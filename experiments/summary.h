@@ -9,7 +9,8 @@
 #include <stdio.h>
 
 struct run_figures { /* NaN where the row has none */
-    double accuracy, best_accuracy, loss, samples_per_second, updates, train_seconds;
+    double accuracy, best_accuracy, validation_accuracy, loss, samples_per_second, updates,
+        train_seconds;
     double mean_staleness, staleness_cv, max_staleness;
 };
 status summary_read(const char *results, int64_t run_id, struct run_figures *out) MUST_CHECK;

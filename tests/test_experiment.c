@@ -209,7 +209,36 @@ static void mistakes_name_their_line(void **state)
     expect_refused("    quick: [1]\n", "    quick: {4: 1}\n", ":15: quick must be a list");
     expect_refused("    quick: [1]\n", "    quick: yes\n", ":15: an arm's quick is false, a list");
     expect_refused("    quick: [1]\n", "    quick: []\n", ":15: an arm's quick is false, a list");
+    expect_refused("    quick: [1]\n", "    tune: {lr: 0.1}\n", ":15: lr must be a list");
+    expect_refused("    quick: [1]\n", "    tune: {lr: []}\n", ":15: lr has no values to try");
+    expect_refused("    quick: [1]\n", "    tune: {seeds: [1]}\n", ":15: tune needs a key");
+    expect_refused("    quick: [1]\n", "    fit: a-b\n", "it must be an arm above");
+    expect_refused("    quick: [1]\n", "    fit: one\n",
+                   "'one' that this one is fitted to has no 4");
     expect_refused("    value:", "    sql: SELECT 1\n    value:", "either a value or sql");
+}
+
+static void measures_say_whether_they_want_a_number(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {"accuracy(one, 1, 2)", "seconds_to(one, 1)",
+                                      "seconds_too(one, 1, 2)", "staleness_distance(one, 1)",
+                                      "interval(one, 4)"};
+    static const char *const good[] = {"seconds_to(one, 1, 85)", "interval(a-b, 4)",
+                                       "staleness_above(one, 1, 2)", "seconds_to_loss(one, 1, 1)"};
+    struct experiment e;
+    assert_int_equal(open_text(&e, sound), OK);
+    for (size_t i = 0; i < COUNT_OF(bad); i++) {
+        if (cells_check(&e, bad[i]) != ERROR_USAGE) {
+            fail_msg("'%s' should be refused", bad[i]);
+        }
+    }
+    for (size_t i = 0; i < COUNT_OF(good); i++) {
+        if (cells_check(&e, good[i]) != OK) {
+            fail_msg("%s: %s", good[i], error_message());
+        }
+    }
+    experiment_close(&e);
 }
 
 static void aliases_that_multiply_are_refused_before_they_fill_the_memory(void **state)
@@ -234,6 +263,19 @@ static void an_unknown_name_lists_what_is_compiled_in(void **state)
     assert_non_null(strstr(error_message(), "stale-gradients"));
 }
 
+static void add_first_points(const struct arm *arm, struct settings *all)
+{
+    const struct grid *grids[] = {experiment_grid(arm, false), experiment_grid(arm, true)};
+    for (size_t g = 0; g < COUNT_OF(grids); g++) {
+        for (size_t i = 0; grids[g] != NULL && i < grids[g]->count; i++) {
+            const struct grid_axis *axis = &grids[g]->axes[i];
+            for (size_t k = 0; k < axis->count; k++) {
+                settings_add(all, axis->key, axis->values[k], axis->origin);
+            }
+        }
+    }
+}
+
 /* Every run of every compiled-in experiment composes, and its claims name what there is. */
 static void every_experiment_that_is_compiled_in_is_sound(void **state)
 {
@@ -253,6 +295,7 @@ static void every_experiment_that_is_compiled_in_is_sound(void **state)
                     continue;
                 }
                 experiment_settings(&e, &e.arms[a], e.workers.at[w], 1, true, &none, &all);
+                add_first_points(&e.arms[a], &all);
                 if (config_compose(&o, &all) != OK) {
                     fail_msg("%s, arm %s: %s", name, e.arms[a].name, error_message());
                 }
@@ -275,9 +318,13 @@ static void every_experiment_that_is_compiled_in_is_sound(void **state)
 
 /* "accuracy(arm, w)" is 100 w plus the length of the arm's name; with 99 workers not measured. */
 static status measure(void *context, const char *name, const char *arm, int64_t workers,
-                      double *out)
+                      double given, double *out)
 {
     (void)context;
+    if (strcmp(name, "given") == 0) {
+        *out = given;
+        return OK;
+    }
     if (strcmp(name, "accuracy") != 0) {
         return error_set(ERROR_USAGE, __FILE__, __LINE__, "no measure %s", name);
     }
@@ -302,6 +349,9 @@ static void expressions_are_computed_in_the_usual_order(void **state)
     assert_true(value_of("(1 + 2) * -3") == -9);
     assert_true(value_of("8 - 2 - 1") == 5);
     assert_true(value_of("abs(2 - 5) + min(3, 1, 2) + max(4, 6)") == 10);
+    assert_true(value_of("hypot(3, 4) + hypot(-2)") == 7);
+    assert_true(value_of("given(a, 1, 2 * 8.5)") == 17);
+    assert_true(isnan(value_of("given(a, 1)")));
     assert_true(value_of(" accuracy( sync-warm , 16 ) - accuracy(a,1)") == 1609 - 101);
 }
 
@@ -316,9 +366,18 @@ static void what_was_not_measured_makes_the_whole_unknown(void **state)
 static void malformed_expressions_say_where(void **state)
 {
     (void)state;
-    static const char *const bad[] = {
-        "",           "1 +",   "(1",      "1 2",   "nosuch(a, 1)", "accuracy(a)", "accuracy(a, b)",
-        "accuracy a", "min()", "1 + + 2", "3 ** 2"};
+    static const char *const bad[] = {"",
+                                      "1 +",
+                                      "(1",
+                                      "1 2",
+                                      "nosuch(a, 1)",
+                                      "accuracy(a)",
+                                      "accuracy(a, b)",
+                                      "accuracy(a, 1, )",
+                                      "accuracy a",
+                                      "min()",
+                                      "1 + + 2",
+                                      "3 ** 2"};
     struct measures m = {.measure = measure};
     double value;
     for (size_t i = 0; i < COUNT_OF(bad); i++) {
@@ -340,6 +399,7 @@ int main(void)
         cmocka_unit_test(settings_of_all_arms_fall_away_where_they_are_idle_and_an_arms_own_do_not),
         cmocka_unit_test(settings_are_laid_over_each_other_from_the_general_to_the_special),
         cmocka_unit_test(mistakes_name_their_line),
+        cmocka_unit_test(measures_say_whether_they_want_a_number),
         cmocka_unit_test(aliases_that_multiply_are_refused_before_they_fill_the_memory),
         cmocka_unit_test(an_unknown_name_lists_what_is_compiled_in),
         cmocka_unit_test(every_experiment_that_is_compiled_in_is_sound),

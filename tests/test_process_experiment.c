@@ -1,0 +1,127 @@
+/* Experiments whose arms tune themselves or are fitted to each other, through the program. */
+#include "tests/process_rig.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <string.h>
+
+static const char tuned[] =
+    "name: tuned\n"
+    "question: which rate is best?\n"
+    "settings: {engine: virtual, pace: constant, dataset: gaussian, dataset.size: 8, "
+    "model: softmax, samples: 2000, batch: 10, warmup_epochs: 0}\n"
+    "workers: [2]\n"
+    "seeds: [1, 2]\n"
+    "arms:\n"
+    "  best:\n"
+    "    label: tuned\n"
+    "    tune:\n"
+    "      lr: [0, 0.01, 1e6]\n"
+    "      momentum: [0, 0.5]\n"
+    "      quick: {lr: [0.02]}\n"
+    "  given: {label: given, settings: {lr: 0.01, momentum: 0}}\n"
+    "claims:\n"
+    "  - claim: It learns\n"
+    "    value: accuracy(best, 2)\n"
+    "    band: [50, 100]\n";
+
+static void an_arm_tunes_itself_on_the_validation_split_before_its_runs_are_made(void **state)
+{
+    struct rig *r = *state;
+    process_write(r, "tuned.yaml", tuned);
+    assert_int_equal(RIG_RUN(r, "reproduce", "tuned.yaml", "--dry-run"), OK);
+    assert_non_null(strstr(process_output(r), "6 trials: 6 to make, 0 there already"));
+    assert_non_null(strstr(process_output(r), "4 runs: 4 to make, 0 there already"));
+    assert_non_null(strstr(process_output(r), "2 runs at what these find"));
+    assert_int_equal(RIG_RUN(r, "reproduce", "tuned.yaml", "--no-run"), OK);
+    assert_non_null(strstr(process_output(r), "not all of its trials are there"));
+    assert_int_equal(RIG_RUN(r, "reproduce", "tuned.yaml", "--quiet"), OK);
+    assert_non_null(strstr(process_output(r), "PASS  It learns"));
+    /* The chosen point is the one whose trial did best on the validation split, and nothing else
+     * was given to the arm's own runs. */
+    assert_string_equal(
+        process_ask(r, "SELECT count(*) FROM run WHERE experiment = 'tuned/tuning'"), "6");
+    assert_string_equal(
+        process_ask(r, "SELECT count(*) || ' ' || count(DISTINCT lr || ' ' || momentum) FROM run "
+                       "WHERE experiment = 'tuned' AND arm = 'best'"),
+        "2 1");
+    assert_string_equal(
+        process_ask(r, "SELECT (SELECT lr || ' ' || momentum FROM run WHERE experiment = "
+                       "'tuned/tuning' AND status = 'finished' ORDER BY validation_accuracy DESC, "
+                       "id LIMIT 1) = (SELECT lr || ' ' || momentum FROM run WHERE experiment = "
+                       "'tuned' AND arm = 'best')"),
+        "1");
+    assert_int_equal(RIG_RUN(r, "reproduce", "tuned.yaml", "--quiet"), OK);
+    assert_non_null(strstr(process_output(r), "6 trials: 0 to make, 6 there already"));
+    assert_non_null(strstr(process_output(r), "4 runs: 0 to make, 4 there already"));
+    process_expect_nothing_left(r);
+}
+
+static void a_grid_of_one_point_needs_no_trials(void **state)
+{
+    struct rig *r = *state;
+    process_write(r, "tuned.yaml", tuned);
+    assert_int_equal(RIG_RUN(r, "reproduce", "tuned.yaml", "--quick", "--quiet"), OK);
+    assert_null(strstr(process_output(r), "trials"));
+    assert_string_equal(process_ask(r, "SELECT count(*) || ' ' || min(lr) || ' ' || max(lr) FROM "
+                                       "run WHERE arm = 'best'"),
+                        "2 0.02 0.02");
+}
+
+static void an_arm_is_fitted_to_the_runs_of_another(void **state)
+{
+    struct rig *r = *state;
+    process_write(r, "fitted.yaml",
+                  "name: fitted\n"
+                  "question: is the copy like what it was made from?\n"
+                  "settings: {mode: async, dataset: gaussian, dataset.size: 8, model: softmax, "
+                  "samples: 4000, batch: 10, warmup_epochs: 0}\n"
+                  "workers: [2]\n"
+                  "seeds: [1, 2]\n"
+                  "arms:\n"
+                  "  from: {label: from, settings: {engine: virtual, pace: gamma, pace.cv: 0.5}}\n"
+                  "  copy: {label: copy, fit: from, settings: {engine: virtual}}\n"
+                  "claims:\n"
+                  "  - claim: It is\n"
+                  "    value: staleness_distance(copy, 2)\n"
+                  "    band: [0, 0.2]\n"
+                  "  - claim: But not the very same\n"
+                  "    value: staleness_distance(copy, 2)\n"
+                  "    band: [0.0001, 1]\n"
+                  "  - claim: All are older than nothing and none than everything\n"
+                  "    value: staleness_above(from, 2, 0 - 1) - staleness_above(from, 2, 1000)\n"
+                  "    band: [1, 1]\n"
+                  "  - claim: Some time it learns\n"
+                  "    value: seconds_to(copy, 2, 20) / seconds(copy, 2)\n"
+                  "    band: [0, 1]\n"
+                  "  - claim: Nobody is more than perfect\n"
+                  "    value: 1 / seconds_to(copy, 2, 101)\n"
+                  "    band: [0, 0]\n");
+    assert_int_equal(RIG_RUN(r, "reproduce", "fitted.yaml", "--quiet"), OK);
+    assert_non_null(strstr(process_output(r), "4 runs: 4 to make, 0 there already"));
+    assert_non_null(strstr(process_output(r), "5 passed, 0 failed, 0 not measured"));
+    assert_string_equal(
+        process_ask(r, "SELECT count(*) FROM run AS copy JOIN run AS source ON source.id = "
+                       "copy.config ->> '$.\"pace.run\"' WHERE copy.arm = 'copy' AND source.arm = "
+                       "'from' AND copy.seed = source.seed"),
+        "2");
+    assert_int_equal(RIG_RUN(r, "reproduce", "fitted.yaml", "--quiet"), OK);
+    assert_non_null(strstr(process_output(r), "4 runs: 0 to make, 4 there already"));
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, process_set_up, process_tear_down)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(an_arm_tunes_itself_on_the_validation_split_before_its_runs_are_made),
+        TEST(a_grid_of_one_point_needs_no_trials),
+        TEST(an_arm_is_fitted_to_the_runs_of_another),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
