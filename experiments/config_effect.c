@@ -6,6 +6,7 @@
 #include "ps/consistency.h"
 #include "ps/correction.h"
 #include "ps/damping.h"
+#include "worker/optimizer.h"
 #include "worker/pace.h"
 #include "worker/training.h"
 
@@ -92,7 +93,9 @@ bool config_any_ineffective(const options *o, struct ineffective *out)
     if (bound_to_other_mode(o, out) || bound_to_other_engine(o, out)) {
         return true;
     }
-    if (strcmp(options_text(o, "optimizer"), "sgd") == 0 && !is_initial(o, "momentum")) {
+    const struct optimizer_kind *its = (const struct optimizer_kind *)registry_find(
+        &optimizer_registry, options_text(o, "optimizer"));
+    if (!its->has_momentum && !is_initial(o, "momentum")) {
         *out = (struct ineffective){"momentum", "optimizer", "optimizer=momentum or nesterov"};
         return true;
     }

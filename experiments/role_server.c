@@ -56,6 +56,7 @@ static status serve(struct role_process *p, float **initial, struct training_out
         .settings = o,
         .workers = (unsigned)options_integer(o, "workers"),
         .count = count,
+        .layers = worker_layers(p->worker),
         .initial = *initial,
         .epoch_samples = epoch,
         .run_token = p->token,

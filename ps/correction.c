@@ -1,6 +1,8 @@
 /* correction.c — the registry of corrections, applying the chosen one, and its states. */
 #include "ps/correction.h"
 
+#include "worker/optimizer.h"
+
 #include <string.h>
 
 #define CORRECTION(name) extern const struct correction_rule correction_##name;
@@ -18,6 +20,7 @@ static status find(const options *o, const struct correction_rule **out)
 {
     status result = OK;
     const struct about *about = NULL;
+    bool has_momentum;
     TRY(registry_require(&correction_registry, options_text(o, "correction"), &about));
     *out = (const struct correction_rule *)about;
     bool plain = strcmp(options_text(o, "optimizer"), "sgd") == 0;
@@ -26,11 +29,12 @@ static status find(const options *o, const struct correction_rule **out)
              "correction=%s keeps the momentum itself (correction.momentum); add optimizer=sgd",
              about->name);
     }
-    if ((*out)->momentum != NULL && plain) {
+    TRY(optimizer_has_momentum(o, &has_momentum));
+    if ((*out)->momentum != NULL && !has_momentum) {
         FAIL(ERROR_USAGE,
-             "correction=%s changes the momentum, and optimizer=sgd has none; use "
+             "correction=%s changes the momentum, and optimizer=%s has none; use "
              "optimizer=momentum or nesterov",
-             about->name);
+             about->name, options_text(o, "optimizer"));
     }
 done:
     return result;

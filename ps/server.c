@@ -91,6 +91,7 @@ static status open_core(struct server *s)
         &s->core, &(struct server_core_options){.settings = s->o->settings,
                                                 .workers = s->o->workers,
                                                 .count = s->o->count,
+                                                .layers = s->o->layers,
                                                 .slots = payload_slots(s->payload),
                                                 .slot_count = slots,
                                                 .initial = s->o->initial,

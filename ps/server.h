@@ -14,8 +14,9 @@
 struct ps_server_options {
     const options *settings; /* endpoint, payload, timeout_s, on_lost, consistency, damping, … */
     unsigned workers;
-    size_t count;         /* parameters */
-    const float *initial; /* version 0 */
+    size_t count;                   /* parameters */
+    struct optimizer_layers layers; /* worker_layers */
+    const float *initial;           /* version 0 */
     uint64_t epoch_samples;
     struct training_length length;
     uint64_t run_token;     /* peers must show it */

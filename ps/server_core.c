@@ -52,6 +52,7 @@ status server_core_open(server_core **out, const struct server_core_options *o)
                        c->consistency.policy->holds || c->consistency.policy->takes));
     TRY(schedule_open(&c->schedule, o->settings, o->workers, o->total_samples, o->epoch_samples));
     TRY(optimizer_open(&c->optimizer, o->settings, o->count));
+    TRY(optimizer_set_layers(c->optimizer, &o->layers));
     optimizer_set_momentum(c->optimizer,
                            correction_momentum(&c->aggregate.correction, o->workers, o->settings));
     c->helpers = o->helpers;

@@ -24,8 +24,7 @@
 #define GRADLAG_PS_SERVER_CORE_H
 
 #include "results/recorder.h"
-#include "worker/crew.h"
-#include "worker/options.h"
+#include "worker/optimizer.h"
 
 typedef struct server_core server_core;
 
@@ -33,11 +32,12 @@ struct server_core_options {
     const options *settings; /* consistency, damping, optimizer, lr, schedule, … ; borrowed */
     unsigned workers;        /* worker numbers are 0 … workers − 1 */
     size_t count;            /* parameters */
-    float **slots;           /* slot_count buffers of `count` floats; borrowed, written by
-                                the core */
-    unsigned slot_count;     /* ≥ workers + 2 */
-    const float *initial;    /* θ at version 0; copied into a slot */
-    uint64_t epoch_samples;  /* training samples in one epoch */
+    struct optimizer_layers layers; /* worker_layers; for optimizers that look at them */
+    float **slots;                  /* slot_count buffers of `count` floats; borrowed, written by
+                                       the core */
+    unsigned slot_count;            /* ≥ workers + 2 */
+    const float *initial;           /* θ at version 0; copied into a slot */
+    uint64_t epoch_samples;         /* training samples in one epoch */
     uint64_t total_samples;  /* training ends once this many samples are in applied gradients */
     uint64_t evaluate_every; /* samples between evaluations; 0: only at the end */
     crew *helpers;           /* with large updates while workers wait; NULL: none; borrowed */

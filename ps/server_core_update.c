@@ -248,6 +248,7 @@ static bool update_parameters(server_core *c, const struct update *u)
     unsigned next = slot_to_write(c, u);
     bool moved = u->direct && u->first->staleness > 0;
     struct optimizer_pass pass;
+    optimizer_set_epoch(c->optimizer, schedule_epoch(&c->schedule, c->samples_used, after));
     crew_keep_off(c->helpers, seats_in(c, SEAT_READING) * c->threads);
     optimizer_apply(c->optimizer, c->slots[c->latest], gradient, scale, c->rate,
                     moved ? c->slots[u->first->slot] : NULL, c->slots[next], &pass);

@@ -74,12 +74,14 @@ static status open_core(simulation *s, uint64_t epoch_samples)
 {
     status result = OK;
     float *initial = NULL;
+    worker *own = worker_pool_own(s->o.pool);
     TRY(memory_new(&initial, s->count, sizeof *initial, "initial parameters"));
-    TRY(worker_initial_parameters(worker_pool_own(s->o.pool), initial, s->count));
+    TRY(worker_initial_parameters(own, initial, s->count));
     TRY(server_core_open(
         &s->core, &(struct server_core_options){.settings = s->o.settings,
                                                 .workers = s->o.workers,
                                                 .count = s->count,
+                                                .layers = worker_layers(own),
                                                 .slots = s->slots,
                                                 .slot_count = s->slot_count,
                                                 .initial = initial,

@@ -112,7 +112,9 @@ static status host_open(replica *r, const options *o)
     struct host *h = NULL;
     TRY(memory_new(&h, 1, sizeof *h, "the replica"));
     r->state = h;
+    struct optimizer_layers layers = worker_layers(r->worker);
     TRY(optimizer_open(&h->optimizer, o, r->count));
+    TRY(optimizer_set_layers(h->optimizer, &layers));
     for (unsigned i = 0; i < 2; i++)
         TRY(memory_new(&h->parameters[i], r->count, sizeof(float), "parameters"));
     TRY(worker_initial_parameters(r->worker, h->parameters[0], r->count));
@@ -140,6 +142,7 @@ static status host_apply(replica *r, double lr, bool *finite)
     struct host *h = r->state;
     struct optimizer_pass pass;
     float *next = h->parameters[1 - h->current];
+    optimizer_set_epoch(h->optimizer, r->epoch);
     optimizer_apply(h->optimizer, r->parameters, r->gradient, 1.0, lr, NULL, next, &pass);
     *finite = pass.finite;
     if (pass.finite) {

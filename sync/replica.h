@@ -40,6 +40,7 @@ struct replica {
     size_t count;
     /* For worker_gradient and worker_evaluate alone: they may be the device's. */
     float *parameters, *gradient;
+    double epoch; /* where training stands, for optimizers that look: optimizer_set_epoch */
     void *state;
 };
 

@@ -65,7 +65,7 @@ static status device_apply(replica *r, double lr, bool *finite)
     struct device *d = r->state;
     struct optimizer_pass pass;
     const struct resident_update update = {
-        .rule = d->rule, .scale = 1.0f / (float)r->c->size, .lr = (float)lr};
+        .rule = d->rule, .scale = (double)(1.0f / (float)r->c->size), .lr = lr};
     TRY(worker_resident_update(r->worker, &update, &pass));
     *finite = pass.finite;
     d->current = d->current && !pass.finite;

@@ -88,6 +88,7 @@ static status apply(struct loop *l)
     uint64_t after = l->samples + l->update_samples;
     bool finite;
 
+    l->replica->epoch = schedule_epoch(&l->schedule, l->samples, after);
     TRY(replica_apply(l->replica, schedule_rate(&l->schedule, l->samples, after), &finite));
     if (!finite) {
         FAIL(ERROR_DIVERGED,

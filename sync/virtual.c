@@ -50,7 +50,9 @@ static status ranks_open(struct virtual_ranks *v, const struct sync_virtual_opti
     v->next_checkpoint = v->checkpoint_samples;
     TRY(training_length_of(o->settings, epoch, v->update_samples, &v->length));
     TRY(schedule_open(&v->schedule, o->settings, o->ranks, v->length.total_samples, epoch));
+    struct optimizer_layers layers = worker_layers(own);
     TRY(optimizer_open(&v->optimizer, o->settings, v->count));
+    TRY(optimizer_set_layers(v->optimizer, &layers));
     for (unsigned i = 0; i < 2; i++)
         TRY(memory_new(&v->parameters[i], v->count, sizeof(float), "parameters"));
     TRY(memory_new(&v->mean, v->count, sizeof(float), "the mean gradient"));
@@ -159,6 +161,7 @@ static status apply(struct virtual_ranks *v, float loss)
         FAIL(ERROR_DIVERGED,
              "the loss is not finite at update %llu: lower lr, or warm up for longer",
              (unsigned long long)v->updates);
+    optimizer_set_epoch(v->optimizer, schedule_epoch(&v->schedule, v->samples, after));
     optimizer_apply(v->optimizer, v->parameters[v->current], v->mean, 1.0,
                     schedule_rate(&v->schedule, v->samples, after), NULL,
                     v->parameters[1 - v->current], &pass);

@@ -92,7 +92,7 @@ static void assert_same_bits(struct pair *p)
 static bool step(struct pair *p, double scale, double lr)
 {
     struct optimizer_pass here, there;
-    const struct resident_update u = {p->rule, (float)scale, (float)lr};
+    const struct resident_update u = {p->rule, scale, lr};
     write(p, p->there.gradient, p->gradient);
     optimizer_apply(p->optimizer, p->parameters, p->gradient, scale, lr, NULL, p->parameters,
                     &here);
@@ -130,6 +130,36 @@ static void an_update_has_the_bits_of_the_hosts(void **state)
     }
 }
 
+/* optimizer.momentum_correction=false */
+static void a_rate_inside_the_velocity_has_the_bits_of_the_hosts(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"momentum", "nesterov"};
+    for (size_t k = 0; k < COUNT_OF(names); k++) {
+        struct pair p;
+        options *o;
+        pair_open(&p, names[k], 1001);
+        optimizer_close(&p.optimizer);
+        assert_ok(options_open(&o));
+        assert_ok(options_declare(o, keys));
+        assert_ok(options_declare(o, optimizer_momentum_options));
+        assert_ok(options_set(o, "optimizer", names[k], "test"));
+        assert_ok(options_set(o, "optimizer.momentum_correction", "false", "test"));
+        assert_ok(optimizer_open(&p.optimizer, o, p.count));
+        assert_ok(optimizer_rule_of(o, &p.rule));
+        options_close(&o);
+        assert_true(p.rule.rate_inside);
+        draw(p.parameters, p.count, 1, 1);
+        write(&p, p.there.parameters, p.parameters);
+        for (uint32_t i = 0; i < 5; i++) {
+            draw(p.gradient, p.count, 2 + i, 1);
+            assert_true(step(&p, 1.0 / 3, 0.1 / (i + 1)));
+            assert_same_bits(&p);
+        }
+        pair_close(&p);
+    }
+}
+
 static void a_gradient_that_is_not_finite_changes_nothing(void **state)
 {
     (void)state;
@@ -137,6 +167,10 @@ static void a_gradient_that_is_not_finite_changes_nothing(void **state)
     for (size_t k = 0; k < optimizer_registry.count; k++) {
         struct pair p;
         pair_open(&p, optimizer_registry.entries[k]->name, 20000);
+        if (p.rule.form == OPTIMIZER_HOST_ONLY) {
+            pair_close(&p);
+            continue;
+        }
         draw(p.parameters, p.count, 1, 1);
         write(&p, p.there.parameters, p.parameters);
         draw(p.gradient, p.count, 2, 1);
@@ -278,6 +312,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_update_has_the_bits_of_the_hosts),
+        cmocka_unit_test(a_rate_inside_the_velocity_has_the_bits_of_the_hosts),
         cmocka_unit_test(a_gradient_that_is_not_finite_changes_nothing),
         cmocka_unit_test(vectors_asked_for_again_are_zero_again),
         cmocka_unit_test(a_gradient_that_stays_is_the_one_that_would_come_down),

@@ -85,22 +85,75 @@ static void two_steps_give_the_values_worked_out_by_hand(void **state)
     }
 }
 
-/* One element at a time, each operation rounded to float32 by being stored. */
-static void reference_step(const char *name, double scale, double lr, double mu, double decay,
-                           float gradient, float *theta, float *v)
+/* What the kinds' own constants are for these tests: their defaults. */
+struct reference {
+    const char *name;
+    unsigned step; /* 1, 2, … */
+    double scale, lr, mu, decay;
+    double factor; /* lars: of the whole vector, which is one layer */
+};
+
+static bool named(const struct reference *r, const char *name)
 {
-    volatile float a = (float)scale * gradient, b = (float)decay * *theta, g = a + b, step = g;
-    if (strcmp(name, "sgd") != 0) {
-        volatile float kept = (float)mu * *v, fresh = kept + g;
+    return strcmp(r->name, name) == 0;
+}
+
+static void adamw_step(const struct reference *r, float gradient, float *theta, float *m, float *v)
+{
+    volatile float g = (float)r->scale * gradient, a = 0.9f * *m, b = (float)(1 - 0.9) * g, c, d;
+    volatile float fresh = a + b, square = g * g;
+    c = 0.999f * *v;
+    d = (float)(1 - 0.999) * square;
+    volatile float second = c + d, root = sqrtf(second);
+    volatile float scaled = (float)(1 / sqrt(1 - pow(0.999, r->step))) * root;
+    volatile float below = scaled + 1e-8f, ratio = fresh / below;
+    volatile float moved = (float)(r->lr / (1 - pow(0.9, r->step))) * ratio;
+    volatile float kept = (float)(1 - r->lr * (double)(float)r->decay) * *theta;
+    *m = fresh;
+    *v = second;
+    *theta = kept - moved;
+}
+
+/* One element at a time, each operation rounded to float32 by being stored. */
+static void reference_step(const struct reference *r, float gradient, float *theta, float *v,
+                           float *second)
+{
+    double inside = named(r, "lars") ? r->lr * r->factor : 1;
+    float scale = (float)(r->scale * inside), lr = named(r, "lars") ? 1 : (float)r->lr;
+    float decay = named(r, "lars") ? (float)((double)(float)r->decay * inside) : (float)r->decay;
+    volatile float a = scale * gradient, b = decay * *theta, g = a + b, step = g;
+    if (named(r, "adamw")) {
+        adamw_step(r, gradient, theta, v, second);
+        return;
+    }
+    if (named(r, "rmsprop-warmup")) { /* at epoch 0, 10 before the centre, period 5 */
+        double sgd = 0.5 * exp(2 * (0.0 - 10) / 5);
+        volatile float square = g * g, c = 0.99f * *second, d = (float)(1 - 0.99) * square;
+        volatile float fresh = c + d, root = sqrtf(fresh), below = root + 1e-8f;
+        volatile float part = (float)((1 - sgd) * 3e-4 / r->lr) / below, both = (float)sgd + part;
+        *second = fresh;
+        step = g = both * g;
+    }
+    if (!named(r, "sgd")) {
+        volatile float kept = (float)r->mu * *v, fresh = kept + g;
         *v = fresh;
         step = fresh;
-        if (strcmp(name, "nesterov") == 0) {
-            volatile float ahead = (float)mu * fresh;
+        if (named(r, "nesterov")) {
+            volatile float ahead = (float)r->mu * fresh;
             step = g + ahead;
         }
     }
-    volatile float moved = (float)lr * step;
+    volatile float moved = lr * step;
     *theta = *theta - moved;
+}
+
+static double norm(const float *x, size_t count)
+{
+    double sum = 0;
+    for (size_t i = 0; i < count; i++) {
+        sum += (double)x[i] * (double)x[i];
+    }
+    return sqrt(sum);
 }
 
 static void every_optimizer_equals_a_plain_loop_bit_for_bit(void **state)
@@ -110,25 +163,35 @@ static void every_optimizer_equals_a_plain_loop_bit_for_bit(void **state)
     static const size_t counts[] = {1, 15, 16, 17, 1000, 4099, (1 << 20) + 37};
     for (size_t k = 0; k < optimizer_registry.count; k++) {
         const char *name = optimizer_registry.entries[k]->name;
-        assert_true(strcmp(name, "sgd") == 0 || strcmp(name, "momentum") == 0 ||
-                    strcmp(name, "nesterov") == 0); /* a new one needs a reference above */
+        static const char *const known[] = {"sgd",   "momentum",       "nesterov",
+                                            "adamw", "rmsprop-warmup", "lars"};
+        bool has_reference = false; /* a new one needs it above */
+        for (size_t i = 0; i < COUNT_OF(known); i++) {
+            has_reference = has_reference || strcmp(name, known[i]) == 0;
+        }
+        assert_true(has_reference);
         for (size_t c = 0; c < COUNT_OF(counts); c++) {
             size_t count = counts[c];
             optimizer *p = opened(name, "0.9", "0.001", count);
             float *theta = vector(count, 1), *other = vector(count, 2), *in = theta, *out = other;
-            float *expected = vector(count, 1), *velocity = vector(count, 3);
-            memset(velocity, 0, count * sizeof *velocity);
+            float *expected = vector(count, 1), *velocity = vector(2 * count, 3);
+            memset(velocity, 0, 2 * count * sizeof *velocity);
             for (uint32_t step = 0; step < 3; step++) {
                 float *gradient = vector(count, 10 + step);
                 struct optimizer_pass pass;
                 double lr = 0.03 / (1 + step), scale = 1.0 / (1 + step), sum = 0, gap = 0;
                 float *read_at = vector(count, 20);
+                struct reference reference = {name, step + 1, scale, lr, 0.9, 0.001, 1};
+                if (strcmp(name, "lars") == 0) {
+                    double w = norm(in, count), g = scale * norm(gradient, count);
+                    reference.factor = 0.001 * w / (g + (double)0.001f * w);
+                }
                 for (size_t i = 0; i < count; i++) {
                     double d = (double)in[i] - (double)read_at[i];
                     sum += (double)gradient[i] * (double)gradient[i];
                     gap += d * d;
-                    reference_step(name, scale, lr, 0.9, 0.001, gradient[i], &expected[i],
-                                   &velocity[i]);
+                    reference_step(&reference, gradient[i], &expected[i], &velocity[i],
+                                   &velocity[count + i]);
                 }
                 optimizer_apply(p, in, gradient, scale, lr, read_at, out, &pass);
                 assert_true(pass.finite);
@@ -136,7 +199,8 @@ static void every_optimizer_equals_a_plain_loop_bit_for_bit(void **state)
                 assert_true(fabs(pass.gap / sqrt(gap / (double)count) - 1) < 1e-6);
                 assert_memory_equal(out, expected, count * sizeof *out);
                 if (optimizer_state_count(p) > 0) {
-                    assert_memory_equal(optimizer_state(p), velocity, count * sizeof *velocity);
+                    assert_memory_equal(optimizer_state(p), velocity,
+                                        optimizer_state_count(p) * sizeof *velocity);
                 }
                 float *swap = in;
                 in = out;
@@ -161,10 +225,14 @@ static void chunks_equal_the_whole(void **state)
     for (size_t k = 0; k < optimizer_registry.count; k++) {
         const struct optimizer_kind *kind =
             (const struct optimizer_kind *)optimizer_registry.entries[k];
-        float *in = vector(COUNT, 1), *gradient = vector(COUNT, 2), *v = vector(COUNT, 3);
-        float *whole = vector(COUNT, 4), *whole_v = vector(COUNT, 5);
-        float *parts = vector(COUNT, 6), *parts_v = vector(COUNT, 7);
-        struct optimizer_call all = {.rates = {0.5f, 0.03f, 0.9f, 0.01f},
+        float *in = vector(COUNT, 1), *gradient = vector(COUNT, 2), *v = vector(2 * COUNT, 3);
+        float *whole = vector(COUNT, 4), *whole_v = vector(2 * COUNT, 5);
+        float *parts = vector(COUNT, 6), *parts_v = vector(2 * COUNT, 7);
+        for (size_t i = COUNT; i < 2 * COUNT; i++) {
+            v[i] = fabsf(v[i]); /* a mean of squares */
+        }
+        struct optimizer_call all = {.rates = {0.5f, 0.03f, 0.9f, 0.01f, {.5f, .5f, .5f, .5f, 1}},
+                                     .stride = COUNT,
                                      .count = COUNT,
                                      .in = in,
                                      .gradient = gradient,
@@ -188,7 +256,7 @@ static void chunks_equal_the_whole(void **state)
         }
         assert_memory_equal(parts, whole, COUNT * sizeof *parts);
         if (kind->states > 0) {
-            assert_memory_equal(parts_v, whole_v, COUNT * sizeof *parts_v);
+            assert_memory_equal(parts_v, whole_v, kind->states * COUNT * sizeof *parts_v);
         }
         float *all_vectors[] = {in, gradient, v, whole, whole_v, parts, parts_v};
         for (size_t i = 0; i < COUNT_OF(all_vectors); i++) {
@@ -282,7 +350,7 @@ static void a_gradient_that_is_not_finite_changes_nothing(void **state)
         float *kept = vector(COUNT, 1);
         struct optimizer_pass pass;
         optimizer_apply(p, theta, gradient, 1, 0.1, NULL, out, &pass);
-        float *before = vector(COUNT, 9);
+        float *before = vector(2 * COUNT, 9);
         size_t state_bytes = optimizer_state_count(p) * sizeof *before;
         if (state_bytes > 0) {
             memcpy(before, optimizer_state(p), state_bytes);
@@ -315,22 +383,27 @@ static void an_update_goes_on_from_a_restored_state(void **state)
 {
     (void)state;
     enum { COUNT = 500 };
-    optimizer *p = opened("momentum", "0.9", "0", COUNT);
-    optimizer *q = opened("momentum", "0.9", "0", COUNT);
-    float *a = vector(COUNT, 1), *b = vector(COUNT, 2), *c = vector(COUNT, 3);
-    float *gradient = vector(COUNT, 4);
-    struct optimizer_pass pass;
-    optimizer_apply(p, a, gradient, 1, 0.1, NULL, b, &pass);
-    optimizer_set_state(q, optimizer_state(p));
-    optimizer_apply(p, b, gradient, 1, 0.1, NULL, a, &pass);
-    optimizer_apply(q, b, gradient, 1, 0.1, NULL, c, &pass);
-    assert_memory_equal(a, c, COUNT * sizeof *a);
-    float *all[] = {a, b, c, gradient};
-    for (size_t i = 0; i < COUNT_OF(all); i++) {
-        memory_free(all[i]);
+    for (size_t k = 0; k < optimizer_registry.count; k++) {
+        const char *name = optimizer_registry.entries[k]->name;
+        optimizer *p = opened(name, "0.9", "0", COUNT);
+        optimizer *q = opened(name, "0.9", "0", COUNT);
+        float *a = vector(COUNT, 1), *b = vector(COUNT, 2), *c = vector(COUNT, 3);
+        float *gradient = vector(COUNT, 4);
+        struct optimizer_pass pass;
+        optimizer_apply(p, a, gradient, 1, 0.1, NULL, b, &pass);
+        optimizer_set_state(q, optimizer_state(p));
+        optimizer_set_updates(q, optimizer_updates(p));
+        assert_int_equal(optimizer_updates(q), 1);
+        optimizer_apply(p, b, gradient, 1, 0.1, NULL, a, &pass);
+        optimizer_apply(q, b, gradient, 1, 0.1, NULL, c, &pass);
+        assert_memory_equal(a, c, COUNT * sizeof *a);
+        float *all[] = {a, b, c, gradient};
+        for (size_t i = 0; i < COUNT_OF(all); i++) {
+            memory_free(all[i]);
+        }
+        optimizer_close(&p);
+        optimizer_close(&q);
     }
-    optimizer_close(&p);
-    optimizer_close(&q);
 }
 
 /* 2²⁴ + 1 − 2²⁴ is 0 in float32 when summed in this order and 1 in the other. */

@@ -38,6 +38,7 @@ static void one_worker_is_a_plain_loop_of_the_optimizer_bit_for_bit(void **state
             struct optimizer_pass pass;
             double rate = schedule_rate(&schedule, 10 * i, 10 * i + 10);
             core_rig_fill(b.gradient[0], BENCH_COUNT, i);
+            optimizer_set_epoch(plain, schedule_epoch(&schedule, 10 * i, 10 * i + 10));
             optimizer_apply(plain, theta[i % 2], b.gradient[0], 1, rate, NULL, theta[(i + 1) % 2],
                             &pass);
             bench_push(&b, 0);

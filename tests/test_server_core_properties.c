@@ -312,9 +312,10 @@ static void add_options(struct episode *e, struct settings *s, const struct opti
 /* An optimizer that the correction goes with. */
 static const char *any_optimizer(struct episode *e, const struct correction_rule *correction)
 {
+    static const char *const kinds[] = {"sgd", "momentum", "nesterov"}; /* the model's */
     const char *kind;
     do {
-        kind = optimizer_registry.entries[below(e, optimizer_registry.count)]->name;
+        kind = kinds[below(e, COUNT_OF(kinds))];
     } while ((correction->momentum_of_its_own && strcmp(kind, "sgd") != 0) ||
              (correction->momentum != NULL && strcmp(kind, "sgd") == 0));
     return kind;

@@ -14,6 +14,8 @@
 
 #include "experiments/config.h"
 #include "ps/virtual.h"
+#include "worker/optimizer.h"
+#include "worker/schedule.h"
 
 #define VIRTUAL RIG_SMALL, "engine=virtual", "pace=gamma"
 
@@ -49,6 +51,47 @@ static void one_virtual_worker_computes_what_a_real_one_does(void **state)
                                     "SELECT count(DISTINCT samples_used || ' ' || updates || ' ' "
                                     "|| samples_computed || ' ' || final_loss) FROM run"),
                         "1");
+}
+
+/* With one worker there is nothing but the optimizer and the schedule. */
+static void expect_alike_in_every_mode(struct rig *r, const char *one, const char *other)
+{
+    static const char *const modes[][3] = {{"mode=async", "engine=real", "pace=none"},
+                                           {"mode=sync", "engine=real", "pace=none"},
+                                           {"mode=async", "engine=virtual", "pace=gamma"},
+                                           {"mode=sync", "engine=virtual", "pace=gamma"}};
+    for (size_t i = 0; i < COUNT_OF(modes); i++) {
+        assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "weight_decay=0.01", one, other, modes[i][0],
+                                 modes[i][1], modes[i][2]),
+                         OK);
+        if (i > 0) {
+            expect_last_two_alike(r);
+        }
+    }
+}
+
+static void one_worker_computes_the_same_in_every_mode_with_every_optimizer(void **state)
+{
+    struct rig *r = *state;
+    char one[80];
+    for (size_t i = 0; i < optimizer_registry.count; i++) {
+        snprintf(one, sizeof one, "optimizer=%s", optimizer_registry.entries[i]->name);
+        expect_alike_in_every_mode(r, one, "warmup_epochs=0.2");
+    }
+    expect_alike_in_every_mode(r, "optimizer=momentum", "optimizer.momentum_correction=false");
+    assert_string_equal(process_ask(r, "SELECT count(DISTINCT parameters_sha256) FROM run"), "7");
+}
+
+static void one_worker_computes_the_same_in_every_mode_with_every_schedule(void **state)
+{
+    struct rig *r = *state;
+    char one[80];
+    for (size_t i = 0; i < schedule_registry.count; i++) {
+        snprintf(one, sizeof one, "schedule=%s", schedule_registry.entries[i]->name);
+        expect_alike_in_every_mode(r, one, "optimizer=rmsprop-warmup");
+    }
+    expect_alike_in_every_mode(r, "warmup=constant", "lr_scaling=linear");
+    assert_string_equal(process_ask(r, "SELECT count(DISTINCT parameters_sha256) FROM run"), "6");
 }
 
 static void a_virtual_barrier_computes_what_synchronous_ranks_do(void **state)
@@ -279,6 +322,8 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, process_set_up, process_tear_down)
     const struct CMUnitTest tests[] = {
         TEST(one_virtual_worker_computes_what_a_real_one_does),
+        TEST(one_worker_computes_the_same_in_every_mode_with_every_optimizer),
+        TEST(one_worker_computes_the_same_in_every_mode_with_every_schedule),
         TEST(a_virtual_barrier_computes_what_synchronous_ranks_do),
         TEST(virtual_ranks_wait_for_the_slowest_and_the_allreduce),
         TEST(a_virtual_push_takes_what_the_model_says),

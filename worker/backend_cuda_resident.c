@@ -103,15 +103,16 @@ status cuda_resident_update(backend *b, const struct resident_update *u,
                            one = {1, 1, 1, CUDA_SQUARES_THREADS};
     const struct squares_call squares = {.x = r->gradient.at, .parts = parts, .count = r->count};
     const struct squares_total_call sum = {.parts = parts, .total = total, .count = blocks};
+    const struct optimizer_rates rates = optimizer_rule_rates(&u->rule, u->scale, u->lr);
     const struct update_call update = {.parameters = r->parameters.at,
                                        .state = r->state.at,
                                        .gradient = r->gradient.at,
                                        .squares = total,
                                        .count = r->count,
-                                       .scale = u->scale,
-                                       .lr = u->lr,
-                                       .momentum = u->rule.momentum,
-                                       .weight_decay = u->rule.weight_decay,
+                                       .scale = rates.scale,
+                                       .lr = rates.lr,
+                                       .momentum = rates.momentum,
+                                       .weight_decay = rates.weight_decay,
                                        .form = u->rule.form};
     REQUIRE(r->count > 0 && u->rule.form != OPTIMIZER_HOST_ONLY);
     TRY_CUDA(c, launch, CUDA_COMPUTE, CUDA_squares, each, &squares);

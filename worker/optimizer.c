@@ -6,6 +6,7 @@
 #include "worker/vector.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define OPTIMIZER(name) extern const struct optimizer_kind optimizer_##name;
@@ -27,24 +28,40 @@ enum {
 /* Vectors of more elements than this are written past the caches: they would not stay there. */
 #define STREAM_ABOVE ((size_t)1 << 20)
 
-struct part_sums { /* of one part */
-    double squares, gaps;
+const struct option optimizer_momentum_options[] = {
+    {"optimizer.momentum_correction", OPTION_FLAG, "true", 0, 0, NULL, NULL,
+     "false: the rate is inside the velocity, which keeps the rate that it came with"},
+    {0},
+};
+
+/* What one thread of a crew does at a time: elements of one layer alone, where layers differ. */
+struct part {
+    size_t at, count, layer;
+    double squares, gaps, weights; /* sums of one pass */
+};
+
+struct layer {
+    bool excluded;
+    double weights, gradient; /* squared norms of θ and of the gradient without scale */
+    struct optimizer_rates rates;
 };
 
 struct optimizer {
     const struct optimizer_kind *kind;
+    struct optimizer_rule rule;
+    double parameters[OPTIMIZER_PARAMETERS];
     size_t count;
-    float momentum, weight_decay;
     float *state[2]; /* the current copy, and the one that the next update writes */
     unsigned current;
+    uint64_t updates;
+    double epoch;
     crew *crew;
-    struct part_sums *sums;
+    struct part *parts;
+    struct layer *layers;
+    size_t part_count, layer_count;
 };
 
-static size_t parts_of(const optimizer *p)
-{
-    return (p->count + PART - 1) / PART;
-}
+/* ---- settings ------------------------------------------------------------------------------ */
 
 static status kind_of(const options *o, const struct optimizer_kind **out)
 {
@@ -56,41 +73,138 @@ done:
     return result;
 }
 
+static double value_of(const options *o, const struct option *its)
+{
+    bool declared = options_declared(o, its->key);
+    if (its->type == OPTION_FLAG) {
+        return declared ? options_flag(o, its->key) : strcmp(its->initial, "true") == 0;
+    }
+    return declared ? options_real(o, its->key) : strtod(its->initial, NULL);
+}
+
+static void read_parameters(const struct optimizer_kind *kind, const options *o,
+                            double out[OPTIMIZER_PARAMETERS])
+{
+    size_t count = 0;
+    for (const struct option *its = kind->about.options; its != NULL && its->key != NULL; its++) {
+        REQUIRE(count < OPTIMIZER_PARAMETERS);
+        out[count++] = value_of(o, its);
+    }
+}
+
 status optimizer_rule_of(const options *o, struct optimizer_rule *out)
 {
     status result = OK;
     const struct optimizer_kind *kind;
+    double parameters[OPTIMIZER_PARAMETERS] = {0};
     TRY(kind_of(o, &kind));
-    *out = (struct optimizer_rule){.form = kind->form,
-                                   .states = kind->states,
-                                   .momentum = (float)options_real(o, "momentum"),
-                                   .weight_decay = (float)options_real(o, "weight_decay")};
+    read_parameters(kind, o, parameters);
+    *out =
+        (struct optimizer_rule){.form = kind->form,
+                                .states = kind->states,
+                                .momentum = (float)options_real(o, "momentum"),
+                                .weight_decay = (float)options_real(o, "weight_decay"),
+                                .rate_inside = kind->layer_factor != NULL ||
+                                               (kind->momentum_correction && parameters[0] == 0)};
 done:
     return result;
+}
+
+status optimizer_has_momentum(const options *o, bool *out)
+{
+    status result = OK;
+    const struct optimizer_kind *kind;
+    TRY(kind_of(o, &kind));
+    *out = kind->has_momentum;
+done:
+    return result;
+}
+
+struct optimizer_rates optimizer_rule_rates(const struct optimizer_rule *rule, double scale,
+                                            double lr)
+{
+    if (!rule->rate_inside) {
+        return (struct optimizer_rates){
+            (float)scale, (float)lr, rule->momentum, rule->weight_decay, {0}};
+    }
+    return (struct optimizer_rates){
+        (float)(scale * lr), 1, rule->momentum, (float)((double)rule->weight_decay * lr), {0}};
+}
+
+/* ---- open and close ------------------------------------------------------------------------ */
+
+static size_t parts_in(size_t count)
+{
+    return (count + PART - 1) / PART;
+}
+
+/* From part `first` on; returns where the next layer's begin. */
+static size_t cut(optimizer *p, size_t first, size_t layer, size_t at, size_t count)
+{
+    for (size_t end = at + count; at < end; at += PART) {
+        p->parts[first++] =
+            (struct part){.at = at, .count = end - at < PART ? end - at : PART, .layer = layer};
+    }
+    return first;
 }
 
 status optimizer_open(optimizer **out, const options *o, size_t count)
 {
     status result = OK;
     optimizer *p = NULL;
-    struct optimizer_rule rule;
 
     *out = NULL;
-    TRY(optimizer_rule_of(o, &rule));
     TRY(memory_new(&p, 1, sizeof *p, "optimizer"));
     TRY(kind_of(o, &p->kind));
+    TRY(optimizer_rule_of(o, &p->rule));
+    read_parameters(p->kind, o, p->parameters);
     p->count = count;
-    p->momentum = rule.momentum;
-    p->weight_decay = rule.weight_decay;
-    REQUIRE(p->kind->states <= 1);
     for (int copy = 0; copy < 2 && p->kind->states > 0; copy++) {
-        TRY(memory_new(&p->state[copy], count, sizeof(float), "optimizer state"));
+        TRY(memory_new(&p->state[copy], p->kind->states * count, sizeof(float), "optimizer state"));
     }
-    TRY(memory_new(&p->sums, parts_of(p), sizeof *p->sums, "an optimizer's sums"));
+    p->part_count = parts_in(count);
+    p->layer_count = 1;
+    TRY(memory_new(&p->parts, p->part_count, sizeof *p->parts, "an optimizer's parts"));
+    TRY(memory_new(&p->layers, 1, sizeof *p->layers, "an optimizer's layers"));
+    cut(p, 0, 0, 0, count);
     *out = p;
     p = NULL;
 done:
     optimizer_close(&p);
+    return result;
+}
+
+status optimizer_set_layers(optimizer *p, const struct optimizer_layers *given)
+{
+    status result = OK;
+    struct part *parts = NULL;
+    struct layer *layers = NULL;
+    size_t part_count = 0, at = 0, first = 0;
+    if (p->kind->layer_factor == NULL || given->count == 0) {
+        return OK;
+    }
+    for (size_t i = 0; i < given->count; i++) {
+        part_count += parts_in(given->at[i].count);
+    }
+    TRY(memory_new(&parts, part_count, sizeof *parts, "an optimizer's parts"));
+    TRY(memory_new(&layers, given->count, sizeof *layers, "an optimizer's layers"));
+    memory_free(p->parts);
+    memory_free(p->layers);
+    p->parts = parts;
+    p->layers = layers;
+    p->part_count = part_count;
+    p->layer_count = given->count;
+    for (size_t i = 0; i < given->count; i++) {
+        layers[i].excluded = given->at[i].excluded;
+        first = cut(p, first, i, at, given->at[i].count);
+        at += given->at[i].count;
+    }
+    REQUIRE(at == p->count);
+    parts = NULL;
+    layers = NULL;
+done:
+    memory_free(parts);
+    memory_free(layers);
     return result;
 }
 
@@ -99,11 +213,14 @@ void optimizer_close(optimizer **p)
     if (*p != NULL) {
         memory_free((*p)->state[0]);
         memory_free((*p)->state[1]);
-        memory_free((*p)->sums);
+        memory_free((*p)->parts);
+        memory_free((*p)->layers);
         memory_free(*p);
         *p = NULL;
     }
 }
+
+/* ---- the update ---------------------------------------------------------------------------- */
 
 static bool line_aligned(const float *p)
 {
@@ -111,16 +228,31 @@ static bool line_aligned(const float *p)
 }
 
 struct update {
-    const optimizer *p;
+    optimizer *p;
     struct optimizer_call call; /* of the whole vectors */
 };
 
-static void update_part(void *context, size_t part)
+static void run_parts(struct update *u, crew_work *work)
+{
+    crew_run(u->p->count >= SHARE_ABOVE ? u->p->crew : NULL, u->p->part_count, work, u);
+}
+
+static void measure_part(void *context, size_t index)
 {
     const struct update *u = context;
+    struct part *part = &u->p->parts[index];
+    part->weights = vector_sum_of_squares(part->count, u->call.in + part->at);
+    part->squares = vector_sum_of_squares(part->count, u->call.gradient + part->at);
+}
+
+static void update_part(void *context, size_t index)
+{
+    const struct update *u = context;
+    struct part *part = &u->p->parts[index];
     struct optimizer_call call = u->call;
-    size_t at = part * PART;
-    call.count = u->call.count - at < PART ? u->call.count - at : PART;
+    const size_t at = part->at;
+    call.count = part->count;
+    call.rates = u->p->layers[part->layer].rates;
     call.in += at;
     call.out += at;
     call.gradient += at;
@@ -130,7 +262,58 @@ static void update_part(void *context, size_t part)
         call.state_out += at;
     }
     u->p->kind->update(&call);
-    u->p->sums[part] = (struct part_sums){vector_total(call.squares), vector_total(call.gaps)};
+    part->squares = vector_total(call.squares);
+    part->gaps = vector_total(call.gaps);
+}
+
+/* The norms of all layers; returns the gradient's, squared. */
+static double measure_layers(struct update *u)
+{
+    optimizer *p = u->p;
+    double sum = 0;
+    run_parts(u, measure_part);
+    for (size_t i = 0; i < p->layer_count; i++) {
+        p->layers[i].weights = p->layers[i].gradient = 0;
+    }
+    for (const struct part *part = p->parts; part < p->parts + p->part_count; part++) {
+        p->layers[part->layer].weights += part->weights;
+        p->layers[part->layer].gradient += part->squares;
+        sum += part->squares;
+    }
+    return sum;
+}
+
+static void set_rates(optimizer *p, double scale, double lr)
+{
+    const double decay = (double)p->rule.weight_decay;
+    struct optimizer_rule plain = p->rule;
+    plain.weight_decay = 0;
+    for (struct layer *l = p->layers; l < p->layers + p->layer_count; l++) {
+        if (p->kind->layer_factor == NULL) {
+            l->rates = optimizer_rule_rates(&p->rule, scale, lr);
+        } else if (l->excluded) {
+            l->rates = optimizer_rule_rates(&plain, scale, lr);
+        } else {
+            double factor = p->kind->layer_factor(p->parameters, sqrt(l->weights),
+                                                  fabs(scale) * sqrt(l->gradient), decay);
+            l->rates = optimizer_rule_rates(&p->rule, scale, lr * factor);
+        }
+        if (p->kind->constants != NULL) {
+            struct optimizer_moment now = {.parameters = p->parameters,
+                                           .number = p->updates + 1,
+                                           .lr = lr,
+                                           .decay = decay,
+                                           .epoch = p->epoch};
+            p->kind->constants(&now, l->rates.own);
+        }
+    }
+}
+
+/* Past the caches: what is written is aligned, and too large to stay in them. */
+static bool streams(const optimizer *p, const float *in, const float *out)
+{
+    bool aligned = line_aligned(out) && (p->kind->states < 2 || p->count % VECTOR_LANES == 0);
+    return out != in && p->count > STREAM_ABOVE && p->kind->layer_factor == NULL && aligned;
 }
 
 void optimizer_apply(optimizer *p, const float *in, const float *gradient, double scale, double lr,
@@ -140,41 +323,61 @@ void optimizer_apply(optimizer *p, const float *in, const float *gradient, doubl
     unsigned next = in_place ? p->current : !p->current;
     struct update u = {.p = p,
                        .call = {
-                           .rates = {(float)scale, (float)lr, p->momentum, p->weight_decay},
-                           .count = p->count,
                            .in = in,
                            .gradient = gradient,
                            .state_in = p->state[p->current],
+                           .stride = p->count,
                            .read_at = read_at != in ? read_at : NULL,
                            .state_out = p->state[next],
                            .out = out,
-                           .streamed = !in_place && p->count > STREAM_ABOVE && line_aligned(out),
+                           .streamed = streams(p, in, out),
                        }};
-    struct part_sums sum = {0};
+    double squares = 0, gaps = 0;
 
     /* In place nothing can be taken back, so the gradient is looked at first. */
-    if (in_place) {
-        sum.squares = vector_sum_of_squares(p->count, gradient);
+    if (p->kind->layer_factor != NULL) {
+        squares = measure_layers(&u);
+    } else if (in_place) {
+        squares = vector_sum_of_squares(p->count, gradient);
     }
-    if (isfinite(sum.squares)) {
-        sum.squares = 0;
-        crew_run(p->count >= SHARE_ABOVE ? p->crew : NULL, parts_of(p), update_part, &u);
-        for (size_t part = 0; part < parts_of(p); part++) {
-            sum.squares += p->sums[part].squares;
-            sum.gaps += p->sums[part].gaps;
+    if (isfinite(squares)) {
+        squares = 0;
+        set_rates(p, scale, lr);
+        run_parts(&u, update_part);
+        for (size_t i = 0; i < p->part_count; i++) {
+            squares += p->parts[i].squares;
+            gaps += p->parts[i].gaps;
         }
     }
-    pass->finite = isfinite(sum.squares);
-    pass->gradient_norm = sqrt(sum.squares);
-    pass->gap = p->count > 0 ? sqrt(sum.gaps / (double)p->count) : 0;
+    pass->finite = isfinite(squares);
+    pass->gradient_norm = sqrt(squares);
+    pass->gap = p->count > 0 ? sqrt(gaps / (double)p->count) : 0;
     if (pass->finite) {
         p->current = next;
+        p->updates++;
     }
 }
 
+/* ---- the rest ------------------------------------------------------------------------------ */
+
 void optimizer_set_momentum(optimizer *p, double momentum)
 {
-    p->momentum = (float)momentum;
+    p->rule.momentum = (float)momentum;
+}
+
+void optimizer_set_epoch(optimizer *p, double epoch)
+{
+    p->epoch = epoch;
+}
+
+uint64_t optimizer_updates(const optimizer *p)
+{
+    return p->updates;
+}
+
+void optimizer_set_updates(optimizer *p, uint64_t updates)
+{
+    p->updates = updates;
 }
 
 void optimizer_share(optimizer *p, crew *helpers)

@@ -8,8 +8,10 @@
 
 const struct optimizer_kind optimizer_momentum = {
     .about = {"momentum", "gradient descent with classical momentum (key momentum)",
-              "Polyak 1964; Sutskever et al. 2013, section 2", NULL},
+              "Polyak 1964; Sutskever et al. 2013, section 2", optimizer_momentum_options},
     .states = OPTIMIZER_STATES,
+    .has_momentum = true,
     .update = optimizer_loop,
     .form = OPTIMIZER_MOMENTUM,
+    .momentum_correction = true,
 };

@@ -8,8 +8,11 @@
 
 const struct optimizer_kind optimizer_nesterov = {
     .about = {"nesterov", "gradient descent with Nesterov's momentum (key momentum)",
-              "Nesterov 1983; Bengio, Boulanger-Lewandowski, Pascanu 2013, eq. 7", NULL},
+              "Nesterov 1983; Bengio, Boulanger-Lewandowski, Pascanu 2013, eq. 7",
+              optimizer_momentum_options},
     .states = OPTIMIZER_STATES,
+    .has_momentum = true,
     .update = optimizer_loop,
     .form = OPTIMIZER_NESTEROV,
+    .momentum_correction = true,
 };

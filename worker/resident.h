@@ -23,7 +23,7 @@ struct resident {
  * may differ in its last bits. */
 struct resident_update {
     struct optimizer_rule rule;
-    float scale, lr;
+    double scale, lr;
 };
 
 /* Where a worker computes, for a library that queues work there itself. */

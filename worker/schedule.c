@@ -7,8 +7,8 @@
  * the length, the sum of rate × samples over a training does not depend on how many samples an
  * update uses, wherever the rate is linear. So runs with small and large updates travel alike.
  *
- * The warm-up ramps from 0, not from the unscaled rate as Goyal et al. 2017 (§2.2) do: it then
- * means the same whatever the number of workers, and the same without scaling.
+ * warmup=ramp begins at 0, not at the unscaled rate as Goyal et al. 2017 (§2.2) do (gradual): it
+ * then means the same whatever the number of workers, and the same without scaling.
  */
 #include "worker/schedule.h"
 
@@ -26,6 +26,20 @@ static const struct about *const entries[] = {
 };
 const struct registry schedule_registry = {"schedule", entries, COUNT_OF(entries)};
 
+static enum warmup warmup_of(const options *o)
+{
+    const char *name = options_declared(o, "warmup") ? options_text(o, "warmup") : "ramp";
+    return strcmp(name, "gradual") == 0    ? WARMUP_GRADUAL
+           : strcmp(name, "constant") == 0 ? WARMUP_CONSTANT
+                                           : WARMUP_RAMP;
+}
+
+static unsigned largest_growth_of(const options *o)
+{
+    bool grows = options_declared(o, "decay") && strcmp(options_text(o, "decay"), "batch") == 0;
+    return grows ? (unsigned)options_integer(o, "batch_growth_max") : 1;
+}
+
 status schedule_open(struct schedule *out, const options *o, unsigned workers,
                      uint64_t total_samples, uint64_t epoch_samples)
 {
@@ -41,26 +55,55 @@ status schedule_open(struct schedule *out, const options *o, unsigned workers,
         TRY(out->kind->read(o, out->parameters));
     }
     out->rate = options_real(o, "lr");
-    if (strcmp(scaling, "linear") == 0) {
-        out->rate *= workers;
-    } else if (strcmp(scaling, "sqrt") == 0) {
-        out->rate *= sqrt(workers);
-    }
+    out->scaling = strcmp(scaling, "linear") == 0 ? workers
+                   : strcmp(scaling, "sqrt") == 0 ? sqrt(workers)
+                                                  : 1;
+    out->warmup = warmup_of(o);
+    out->largest_growth = largest_growth_of(o);
+    out->epoch_samples = (double)epoch_samples;
     out->total_samples = (double)total_samples;
     out->warmup_samples = options_real(o, "warmup_epochs") * (double)epoch_samples;
 done:
     return result;
 }
 
+static double progress_at(const struct schedule *s, double sample)
+{
+    return sample < s->total_samples ? sample / s->total_samples
+                                     : 1; /* the last may reach beyond */
+}
+
+/* lr × warmup */
+static double warmed_up(const struct schedule *s, double sample)
+{
+    double scaled = s->rate * s->scaling;
+    if (!(sample < s->warmup_samples)) {
+        return scaled;
+    }
+    double over = sample / s->warmup_samples;
+    return s->warmup == WARMUP_RAMP      ? scaled * over
+           : s->warmup == WARMUP_GRADUAL ? s->rate * (1 + over * (s->scaling - 1))
+                                         : s->rate;
+}
+
 double schedule_rate(const struct schedule *s, uint64_t before, uint64_t after)
 {
     REQUIRE(before <= after);
-    double middle = 0.5 * ((double)before + (double)after), progress = 1, ramp = 1;
-    if (middle < s->total_samples) { /* the last update may reach beyond the end */
-        progress = middle / s->total_samples;
+    double middle = 0.5 * ((double)before + (double)after);
+    double shape = s->kind->shape(s->parameters, progress_at(s, middle));
+    return warmed_up(s, middle) * shape * schedule_growth(s, before);
+}
+
+double schedule_epoch(const struct schedule *s, uint64_t before, uint64_t after)
+{
+    return 0.5 * ((double)before + (double)after) / s->epoch_samples;
+}
+
+unsigned schedule_growth(const struct schedule *s, uint64_t before)
+{
+    double shape = s->kind->shape(s->parameters, progress_at(s, (double)before));
+    if (s->largest_growth == 1 || shape >= 1) {
+        return 1;
     }
-    if (middle < s->warmup_samples) {
-        ramp = middle / s->warmup_samples;
-    }
-    return s->rate * ramp * s->kind->shape(s->parameters, progress);
+    return shape * s->largest_growth > 1 ? (unsigned)(1 / shape + 0.5) : s->largest_growth;
 }

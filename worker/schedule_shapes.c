@@ -70,6 +70,13 @@ done:
     return result;
 }
 
+/* Their 90 epochs as fractions of training. */
+static double slow_start(const double *parameters UNUSED, double progress)
+{
+    const double epoch = 90 * progress;
+    return epoch < 40 ? 0.5 : epoch < 70 ? 0.075 : epoch < 85 ? 0.01 : 0.001;
+}
+
 const struct schedule_kind schedule_constant = {
     .about = {"constant", "the same rate throughout", NULL, NULL},
     .shape = constant,
@@ -88,4 +95,10 @@ const struct schedule_kind schedule_cosine = {
     .about = {"cosine", "half a cosine from 1 to 0, without restarts",
               "Loshchilov, Hutter 2017, eq. 5", NULL},
     .shape = cosine,
+};
+const struct schedule_kind schedule_slow_start = {
+    .about = {"slow-start",
+              "0.5, 0.075, 0.01 and 0.001, from 40/90, 70/90 and 85/90 of training on",
+              "Akiba, Suzuki, Fukuda 2017, section 3.1", NULL},
+    .shape = slow_start,
 };

@@ -24,6 +24,7 @@ struct worker {
     backend *backend;
     struct model model;
     parameter_table *parameters;
+    struct optimizer_layer *layers; /* one for each slice */
     bool has_batch_norm;
     uint64_t seed;
     const char *initial; /* a checkpoint's path; NULL: drawn */
@@ -64,6 +65,20 @@ done:
     return result;
 }
 
+static status list_layers(worker *w)
+{
+    status result = OK;
+    const size_t count = parameter_table_slices(w->parameters);
+    TRY(memory_new(&w->layers, count, sizeof *w->layers, "a model's layers"));
+    for (size_t i = 0; i < count; i++) {
+        const struct parameter_slice *slice = parameter_table_slice(w->parameters, i);
+        w->layers[i] =
+            (struct optimizer_layer){.count = slice->count, .excluded = slice->rank == 1};
+    }
+done:
+    return result;
+}
+
 static status open_training(worker *w, const struct worker_options *o, struct shape images)
 {
     status result = OK;
@@ -100,6 +115,7 @@ status worker_open(worker **out, const struct worker_options *o)
     TRY(model_open(&w->model, o->settings, w->data.classes));
     TRY(parameter_table_open(&w->parameters));
     TRY(model_discover(&w->model, images, w->parameters));
+    TRY(list_layers(w));
     for (size_t i = 0; i < parameter_table_layers(w->parameters); ++i) {
         w->has_batch_norm |= parameter_table_layer(w->parameters, i)->kind == OP_BATCH_NORM;
     }
@@ -131,6 +147,7 @@ void worker_close(worker **out)
     dataset_close(&w->data);
     memory_free(w->indices);
     memory_free(w->crops);
+    memory_free(w->layers);
     memory_free(w->calibration);
     memory_free(w->sums);
     memory_free(w);
@@ -150,6 +167,11 @@ size_t worker_slice_count(const worker *w)
 const struct parameter_slice *worker_slice(const worker *w, size_t index)
 {
     return parameter_table_slice(w->parameters, index);
+}
+
+struct optimizer_layers worker_layers(const worker *w)
+{
+    return (struct optimizer_layers){w->layers, parameter_table_slices(w->parameters)};
 }
 
 uint64_t worker_epoch_samples(const worker *w)

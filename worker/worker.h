@@ -57,6 +57,8 @@ void worker_close(worker **w);
 size_t worker_parameter_count(const worker *w);
 size_t worker_slice_count(const worker *w);
 const struct parameter_slice *worker_slice(const worker *w, size_t index);
+/* The same as an optimizer wants them; they live as long as the worker. */
+struct optimizer_layers worker_layers(const worker *w);
 /* Training samples in the whole training split, not in the shard: what one epoch counts. */
 uint64_t worker_epoch_samples(const worker *w);
 
