@@ -38,7 +38,7 @@ static bool bound_to_other_mode(const options *o, struct ineffective *out)
         {"transport", "async", "mode=async"},   {"endpoint", "async", "mode=async"},
         {"curve", "async", "mode=async"},       {"on_lost", "async", "mode=async"},
         {"communicator", "sync", "mode=sync"},  {"reduction", "sync", "mode=sync"},
-        {"bucket_kib", "sync", "mode=sync"},
+        {"bucket_kib", "sync", "mode=sync"},    {"probe_every", "async", "mode=async"},
     };
     for (size_t i = 0; i < COUNT_OF(bound); i++) {
         bool other = strcmp(bound[i].mode, options_text(o, "mode")) != 0;

@@ -27,7 +27,8 @@ static bool is_overruled(const json_t *all, const char *key)
 
 static bool is_wanted(const json_t *all, const char *key)
 {
-    bool beside = key_use_of(key) != KEY_DEFINES && strcmp(key, "dataset.path") != 0;
+    bool needed = strcmp(key, "dataset.path") == 0 || strcmp(key, "probe_every") == 0;
+    bool beside = key_use_of(key) != KEY_DEFINES && !needed;
     return !beside && !is_of_the_cluster(key) && !is_overruled(all, key);
 }
 

@@ -63,6 +63,34 @@ static status evaluate(void *context, const float *parameters, struct evaluation
     return worker_evaluate(p->worker, parameters, out);
 }
 
+static status gradient(void *context, unsigned index, uint64_t batch, const float *parameters,
+                       float *out)
+{
+    status result = OK;
+    struct role_process *p = context;
+    struct step_stats ignored;
+    unsigned workers = (unsigned)options_integer(p->settings, "workers");
+    if (p->shards == NULL) {
+        TRY(memory_new(&p->shards, workers, sizeof(worker_shard *), "workers' shards"));
+    }
+    if (p->shards[index] == NULL) {
+        TRY(worker_shard_open(&p->shards[index], p->worker, p->settings, index, workers));
+    }
+    TRY(worker_gradient_as(p->worker, p->shards[index], parameters, batch, out, &ignored));
+done:
+    return result;
+}
+
+static void close_shards(struct role_process *p)
+{
+    unsigned workers = p->shards != NULL ? (unsigned)options_integer(p->settings, "workers") : 0;
+    for (unsigned i = 0; i < workers; i++) {
+        worker_shard_close(&p->shards[i]);
+    }
+    memory_free(p->shards);
+    p->shards = NULL;
+}
+
 static void show_progress(void *context, const struct training_progress *now)
 {
     struct role_process *p = context;
@@ -97,6 +125,7 @@ status role_open_recorder(struct role_process *p)
     struct run_row row = {0};
     p->hooks.context = p;
     p->hooks.evaluate = evaluate;
+    p->hooks.gradient = gradient;
     p->hooks.progress = show_progress;
     p->hooks.checkpoint = options_text(p->settings, "checkpoint")[0] == '\0' ? NULL : checkpoint;
     if (p->run_id == 0) {
@@ -195,6 +224,7 @@ status role_end(struct role_process *p, status ended, const struct training_outc
         }
     }
     recorder_close(&p->recorder);
+    close_shards(p);
     worker_close(&p->worker);
     options_close(&p->settings);
     struct mail m = {.kind = MAIL_ENDED, .role = p->role, .index = p->index, .code = ended};

@@ -18,8 +18,9 @@ struct role_process {
     unsigned index;
     options *settings;
     worker *worker;
-    recorder *recorder; /* the run's one writer: the server, or rank 0; else NULL */
-    int64_t run_id;     /* 0 until role_open_recorder, but where the row is there already */
+    worker_shard **shards; /* of those whose gradients were probed; [workers], or NULL */
+    recorder *recorder;    /* the run's one writer: the server, or rank 0; else NULL */
+    int64_t run_id;        /* 0 until role_open_recorder, but where the row is there already */
     uint64_t token;
     struct progress progress;
     struct training_hooks hooks;

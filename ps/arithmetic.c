@@ -27,6 +27,24 @@ double vector_rms_distance(size_t count, const float *a, const float *b)
 }
 
 VECTOR_CLONES
+static void products(size_t count, const float *a, const float *b, double lanes[3][LANES])
+{
+    for (size_t i = 0; i < count; i++) {
+        double x = (double)a[i], y = (double)b[i];
+        lanes[0][i % LANES] += x * y;
+        lanes[1][i % LANES] += x * x;
+        lanes[2][i % LANES] += y * y;
+    }
+}
+
+double vector_cosine(size_t count, const float *a, const float *b)
+{
+    double lanes[3][LANES] = {{0}};
+    products(count, a, b, lanes);
+    return vector_total(lanes[0]) / sqrt(vector_total(lanes[1]) * vector_total(lanes[2]));
+}
+
+VECTOR_CLONES
 void vector_add_weighted(size_t count, float weight, const float *a, bool first, float *sum)
 {
     for (size_t i = 0; i < count; i++) {

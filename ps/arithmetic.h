@@ -10,6 +10,8 @@
 
 /* ‖a − b‖₂ / √count */
 double vector_rms_distance(size_t count, const float *a, const float *b);
+/* a·b / (‖a‖ ‖b‖); NaN if one of them is 0 or not finite. Of a vector and itself exactly 1. */
+double vector_cosine(size_t count, const float *a, const float *b);
 /* sum ← weight · a if `first`, else sum + weight · a */
 void vector_add_weighted(size_t count, float weight, const float *a, bool first, float *sum);
 

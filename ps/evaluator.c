@@ -1,6 +1,8 @@
 /* evaluator.c — see evaluator.h. */
 #include "ps/evaluator.h"
 
+#include "ps/arithmetic.h"
+
 #include <pthread.h>
 #include <stdio.h>
 #include <sys/eventfd.h>
@@ -14,11 +16,23 @@ struct evaluator {
     pthread_mutex_t lock;
     pthread_cond_t work;
     const float *parameters; /* under `lock`, as all below: what to evaluate, NULL: nothing */
+    bool probes;             /* no evaluation is wanted, but this */
+    struct evaluator_probe probe;
     bool stop;
     struct evaluation result;
+    double cosine;
     status code;
     char message[512];
 };
+
+static status compare(const struct evaluator *e, const struct evaluator_probe *p, double *cosine)
+{
+    status result = OK;
+    TRY(e->hooks.gradient(e->hooks.context, p->worker, p->batch, p->parameters, p->fresh));
+    *cosine = vector_cosine(p->count, p->gradient, p->fresh);
+done:
+    return result;
+}
 
 static void *run(void *argument)
 {
@@ -30,12 +44,17 @@ static void *run(void *argument)
         if (e->parameters == NULL)
             break;
         const float *parameters = e->parameters;
-        struct evaluation result;
+        struct evaluator_probe probe = e->probe;
+        bool probes = e->probes;
+        struct evaluation result = {0};
+        double cosine = 0;
         pthread_mutex_unlock(&e->lock);
-        status code = e->hooks.evaluate(e->hooks.context, parameters, &result);
+        status code = probes ? compare(e, &probe, &cosine)
+                             : e->hooks.evaluate(e->hooks.context, parameters, &result);
         pthread_mutex_lock(&e->lock);
         e->parameters = NULL;
         e->result = result;
+        e->cosine = cosine;
         e->code = code;
         snprintf(e->message, sizeof e->message, "%s", code == OK ? "" : error_message());
         uint64_t one = 1;
@@ -93,25 +112,56 @@ int evaluator_fd(const evaluator *e)
     return e->done_fd;
 }
 
-void evaluator_begin(evaluator *e, const float *parameters)
+static void begin(evaluator *e, const float *parameters, const struct evaluator_probe *probe)
 {
     pthread_mutex_lock(&e->lock);
     REQUIRE(e->parameters == NULL);
     e->parameters = parameters;
+    e->probes = probe != NULL;
+    if (probe != NULL)
+        e->probe = *probe;
     pthread_cond_signal(&e->work);
     pthread_mutex_unlock(&e->lock);
 }
 
-bool evaluator_take(evaluator *e, struct evaluation *out, status *code)
+/* With the lock taken, if it is done. */
+static bool is_done(evaluator *e, status *code, const char *what)
 {
     uint64_t count;
     if (read(e->done_fd, &count, sizeof count) != (ssize_t)sizeof count)
         return false;
     pthread_mutex_lock(&e->lock);
-    *out = e->result;
     *code = e->code;
     if (e->code != OK)
-        error_set(e->code, __FILE__, __LINE__, "evaluation failed: %s", e->message);
+        error_set(e->code, __FILE__, __LINE__, "%s failed: %s", what, e->message);
+    return true;
+}
+
+void evaluator_begin(evaluator *e, const float *parameters)
+{
+    begin(e, parameters, NULL);
+}
+
+bool evaluator_take(evaluator *e, struct evaluation *out, status *code)
+{
+    if (!is_done(e, code, "evaluation"))
+        return false;
+    *out = e->result;
+    pthread_mutex_unlock(&e->lock);
+    return true;
+}
+
+void evaluator_begin_probe(evaluator *e, const struct evaluator_probe *probe)
+{
+    REQUIRE(e->hooks.gradient != NULL);
+    begin(e, probe->parameters, probe);
+}
+
+bool evaluator_take_probe(evaluator *e, double *cosine, status *code)
+{
+    if (!is_done(e, code, "a fresh gradient for comparison (probe_every)"))
+        return false;
+    *cosine = e->cosine;
     pthread_mutex_unlock(&e->lock);
     return true;
 }

@@ -1,6 +1,7 @@
 /*
- * evaluator.h — evaluates parameters in a thread of its own, so that the server goes on answering
- * its peers meanwhile. One evaluation at a time; the hook is always called from that one thread.
+ * evaluator.h — evaluates parameters, and probes gradients (ps/probe.h), in a thread of its own, so
+ * that the server goes on answering its peers meanwhile. One of them at a time; the hooks are
+ * always called from that one thread.
  */
 #ifndef GRADLAG_PS_EVALUATOR_H
 #define GRADLAG_PS_EVALUATOR_H
@@ -19,5 +20,16 @@ int evaluator_fd(const evaluator *e);
 void evaluator_begin(evaluator *e, const float *parameters);
 /* True once, when done: *code is the hook's status (its message becomes this thread's). */
 bool evaluator_take(evaluator *e, struct evaluation *out, status *code);
+
+/* A gradient, and what a fresh one is computed from, into `fresh`. */
+struct evaluator_probe {
+    unsigned worker;
+    uint64_t batch;
+    const float *parameters, *gradient; /* stay as they are until it is done */
+    float *fresh;
+    size_t count;
+};
+void evaluator_begin_probe(evaluator *e, const struct evaluator_probe *probe);
+bool evaluator_take_probe(evaluator *e, double *cosine, status *code);
 
 #endif

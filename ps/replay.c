@@ -74,6 +74,9 @@ static void compare(struct replay *r, const struct replay_event *event,
     compare_numbers(r, event, "the scale", then->scale, now->scale);
     compare_numbers(r, event, "the gradient's norm", then->gradient_norm, now->gradient_norm);
     compare_numbers(r, event, "the gap", then->gap, now->gap);
+    if (!isnan(then->cosine) && !isnan(now->cosine)) { /* probe_every may be another one now */
+        compare_numbers(r, event, "the cosine", then->cosine, now->cosine);
+    }
     if (r->o->complete) {
         compare_counts(r, event, "its place among the arrivals", then->arrival, now->arrival);
         compare_counts(r, event, "the batch", then->batch, now->batch);

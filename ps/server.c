@@ -121,6 +121,8 @@ static status server_open(struct server *s, const struct ps_server_options *o)
     for (unsigned w = 0; w < o->workers; w++)
         s->peers[w].pidfd = s->peers[w].former_pidfd = -1;
     TRY(open_core(s));
+    TRY(probe_open(&s->probe, o->settings, o->count));
+    REQUIRE(s->probe.every == 0 || o->hooks.gradient != NULL);
     TRY(evaluator_open(&s->evaluator, &o->hooks));
     s->wake_fd = epoll_create1(EPOLL_CLOEXEC);
     if (s->wake_fd < 0)
@@ -138,6 +140,7 @@ static void server_close(struct server *s)
     channel_close(&s->channel); /* before the slots that messages still refer to */
     server_core_close(&s->core);
     crew_close(&s->helpers);
+    probe_close(&s->probe);
     payload_close(&s->payload);
     for (unsigned w = 0; s->peers != NULL && w < s->o->workers; w++) {
         if (s->peers[w].pidfd >= 0)
@@ -231,6 +234,8 @@ static void serve(struct server *s)
         bool drained = receive_all(s);
         if (s->evaluating)
             training_evaluated(s); /* then what waited for it is fed at once */
+        if (s->probing)
+            training_probed(s);
         bool fed = s->result == OK && training_feed(s);
         tick(s, drained);
         if (drained && !fed && s->result == OK && !s->ended)

@@ -55,6 +55,8 @@ struct server_push {
     double loss;
     double pull_us, compute_us, queue_us; /* passed through to the record */
     double at_seconds;                    /* passed through to the record */
+    bool probed; /* its cosine is known, and passed through to the record */
+    double cosine;
 };
 
 enum server_action_kind {

@@ -48,6 +48,7 @@ static struct push_record record_of(const struct seat *seat)
         .compute_us = push->compute_us,
         .queue_us = push->queue_us,
         .at_seconds = push->at_seconds,
+        .cosine = push->probed ? push->cosine : NOT_MEASURED,
     };
 }
 

@@ -7,9 +7,9 @@
  *
  * Invariants
  *   S1  the core is fed from one place, training_feed(), in order of arrival, and never while an
- *       evaluation is under way whose run goes on.
+ *       evaluation or a probe is under way whose run goes on.
  *   S2  a peer that is not a member (state, incarnation and connection) changes nothing.
- *   S3  training time stands still during evaluations and checkpoints.
+ *   S3  training time stands still during evaluations, probes and checkpoints.
  */
 #ifndef GRADLAG_PS_SERVER_STATE_H
 #define GRADLAG_PS_SERVER_STATE_H
@@ -17,6 +17,7 @@
 #include "ps/channel.h"
 #include "ps/evaluator.h"
 #include "ps/payload.h"
+#include "ps/probe.h"
 #include "ps/server.h"
 #include "ps/server_core.h"
 
@@ -78,6 +79,9 @@ struct server {
     char message[512];
     bool begun, ended; /* the core was started; the run is over */
     bool evaluating;
+    struct probe probe;
+    bool probing, probed; /* the oldest event's gradient is compared; its cosine is known */
+    double cosine;
     uint64_t opened_ns, joined_ns; /* joined: the last time somebody did */
     uint64_t ticked_ns, progress_ns;
     bool missing_named;
@@ -125,6 +129,7 @@ bool training_feed(struct server *s);
 /* The core learns that the run is over, whatever ended it; what still comes is only recorded. */
 void training_end(struct server *s);
 void training_evaluated(struct server *s);
+void training_probed(struct server *s);
 void training_progress(struct server *s);
 void training_checkpoint(struct server *s);
 double training_seconds(const struct server *s);

@@ -174,18 +174,63 @@ static void feed_push(struct server *s, unsigned w)
                               .pull_us = plausible_us(push->pull_us),
                               .compute_us = plausible_us(push->compute_us),
                               .queue_us = trained_us(s, p, begin),
-                              .at_seconds = (double)training_ns_at(s, begin) * 1e-9};
+                              .at_seconds = (double)training_ns_at(s, begin) * 1e-9,
+                              .probed = s->probed,
+                              .cosine = s->cosine};
+    s->probed = false;
     if (server_core_push(s->core, &fed, &actions) != OK)
         peers_lose(s, w, ERROR_PROTOCOL, error_message());
     else
         perform(s, actions, begin);
 }
 
+/* ---- probes -------------------------------------------------------------------------------- */
+
+/* The gradient stays first in the queue meanwhile, and its parameters the latest. */
+static void probe_begin(struct server *s, unsigned w)
+{
+    const struct peer *p = &s->peers[w];
+    s->probing = true;
+    pause_begin(s);
+    evaluator_begin_probe(
+        s->evaluator, &(struct evaluator_probe){
+                          .worker = w,
+                          .batch = p->first_batch + p->push.sequence,
+                          .parameters = payload_slots(s->payload)[server_core_latest_slot(s->core)],
+                          .gradient = payload_gradient(s->payload, w),
+                          .fresh = s->probe.fresh,
+                          .count = s->probe.count});
+}
+
+void training_probed(struct server *s)
+{
+    status code;
+    if (!evaluator_take_probe(s->evaluator, &s->cosine, &code))
+        return;
+    s->probing = false;
+    s->probed = code == OK;
+    pause_end(s);
+    if (code != OK)
+        server_fail(s, code, "%s", error_message());
+}
+
+static bool must_probe(const struct server *s, const struct event *e)
+{
+    return e->kind == EVENT_PUSH && !s->probed && s->result == OK && !s->ended &&
+           !server_core_ended(s->core) && probe_is_due(&s->probe, server_core_arrivals(s->core));
+}
+
+/* ---- the queue ------------------------------------------------------------------------------ */
+
 bool training_feed(struct server *s)
 {
-    if (s->queue_count == 0 || s->evaluating || !s->begun)
+    if (s->queue_count == 0 || s->evaluating || s->probing || !s->begun)
         return false;
     struct event e = s->queue[s->queue_first];
+    if (must_probe(s, &e)) {
+        probe_begin(s, e.worker);
+        return false;
+    }
     uint64_t begin = clock_ns();
     s->queue_first = (s->queue_first + 1) % s->queue_size;
     s->queue_count--;
@@ -224,7 +269,7 @@ void training_end(struct server *s)
 {
     if (!s->begun)
         return;
-    s->evaluating = false; /* nobody asks for it any more */
+    s->evaluating = s->probing = false; /* nobody asks for them any more */
     perform(s, server_core_end(s->core), clock_ns());
 }
 
@@ -282,7 +327,7 @@ void training_checkpoint(struct server *s)
 
 void training_progress(struct server *s)
 {
-    if (s->o->hooks.progress == NULL || !s->begun || s->evaluating)
+    if (s->o->hooks.progress == NULL || !s->begun || s->evaluating || s->probing)
         return;
     struct training_progress p = {
         .updates = server_core_version(s->core),

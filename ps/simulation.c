@@ -1,6 +1,8 @@
 /* simulation.c — see simulation.h. */
 #include "ps/simulation.h"
 
+#include "ps/arithmetic.h"
+#include "ps/probe.h"
 #include "ps/tally.h"
 
 #include <math.h>
@@ -31,6 +33,7 @@ struct simulation {
     double now;
     uint64_t opened_ns, next_progress_ns, checkpoint_samples, next_checkpoint;
     bool checkpoints;
+    struct probe probe;
     struct tally tally;
     status result; /* of what an action did */
 };
@@ -108,6 +111,7 @@ status simulation_open(simulation **out, const struct simulation_options *o)
     read_checkpoint_settings(s, epoch_samples);
     TRY(reserve_slots(s));
     TRY(open_core(s, epoch_samples));
+    TRY(probe_open(&s->probe, o->settings, s->count));
     TRY(memory_new(&s->seats, o->workers, sizeof *s->seats, "virtual workers"));
     TRY(memory_new(&s->spare, o->workers, sizeof *s->spare, "gradient buffers"));
     *out = s;
@@ -134,6 +138,7 @@ void simulation_close(simulation **out)
     if (s->area != NULL) {
         munmap(s->area, s->area_bytes);
     }
+    probe_close(&s->probe);
     memory_free(s->slots);
     memory_free(s->spare);
     memory_free(s->seats);
@@ -342,6 +347,24 @@ status simulation_end(simulation *s)
     return perform(s, server_core_end(s->core));
 }
 
+/* The fresh gradient takes the host's time, and none of the cluster's. */
+static status probe(simulation *s, const struct seat *seat, struct server_push *push)
+{
+    status result = OK;
+    if (server_core_ended(s->core) || !probe_is_due(&s->probe, server_core_arrivals(s->core))) {
+        return OK;
+    }
+    struct pool_job fresh = {.worker = push->worker,
+                             .batch = seat->batch,
+                             .parameters = s->slots[server_core_latest_slot(s->core)],
+                             .gradient = s->probe.fresh};
+    TRY(worker_pool_finish(s->o.pool, &fresh));
+    push->probed = true;
+    push->cosine = vector_cosine(s->count, seat->gradient, s->probe.fresh);
+done:
+    return result;
+}
+
 status simulation_push(simulation *s, unsigned w, const struct simulation_times *times)
 {
     status result = OK;
@@ -351,19 +374,19 @@ status simulation_push(simulation *s, unsigned w, const struct simulation_times 
     s->now = times->at_seconds;
     TRY(compute(s, seat));
     seat->computing = false;
-    TRY(server_core_push(s->core,
-                         &(struct server_push){.worker = w,
-                                               .sequence = seat->sequence,
-                                               .read_version = seat->version,
-                                               .batch = seat->batch,
-                                               .gradient = seat->gradient,
-                                               .samples = seat->job.stats.samples,
-                                               .loss = seat->job.stats.loss,
-                                               .pull_us = times->pull_us,
-                                               .compute_us = times->compute_us,
-                                               .queue_us = times->queue_us,
-                                               .at_seconds = times->at_seconds},
-                         &actions));
+    struct server_push push = {.worker = w,
+                               .sequence = seat->sequence,
+                               .read_version = seat->version,
+                               .batch = seat->batch,
+                               .gradient = seat->gradient,
+                               .samples = seat->job.stats.samples,
+                               .loss = seat->job.stats.loss,
+                               .pull_us = times->pull_us,
+                               .compute_us = times->compute_us,
+                               .queue_us = times->queue_us,
+                               .at_seconds = times->at_seconds};
+    TRY(probe(s, seat, &push));
+    TRY(server_core_push(s->core, &push, &actions));
     seat->sequence++;
     seat->batch++; /* before its release, which draws the next step's time */
     TRY(perform(s, actions));

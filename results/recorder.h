@@ -79,6 +79,9 @@ struct push_record {
     double pull_us, compute_us; /* reported by the worker: waiting for parameters; the step */
     double queue_us, apply_us;  /* on the server: from arrival to apply; apply */
     double at_seconds;
+    /* Every n-th one's (probe_every): cosine of the angle to a fresh gradient of the same batch, at
+     * the parameters that it met; NOT_MEASURED for the others. */
+    double cosine;
 };
 
 struct step_record {

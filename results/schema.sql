@@ -119,6 +119,7 @@ CREATE TABLE push (
             WHEN 8 THEN 'loss'
             WHEN 9 THEN 'update'
         END) VIRTUAL,
+    cosine         REAL,
     PRIMARY KEY (run_id, number)
 ) STRICT, WITHOUT ROWID;
 

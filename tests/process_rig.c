@@ -277,6 +277,14 @@ const char *process_ask(struct rig *r, const char *sql)
     return answer;
 }
 
+void process_expect_answer(struct rig *r, const char *sql, const char *answer)
+{
+    const char *observed = process_ask(r, sql);
+    if (strcmp(observed, answer) != 0) {
+        fail_msg("%s: %s, expected %s", sql, observed, answer);
+    }
+}
+
 /* ---- what is left -------------------------------------------------------------------------------
  */
 

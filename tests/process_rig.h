@@ -49,6 +49,8 @@ void process_await_row(struct rig *r, const char *sql);
 
 /* One value of the results file as text; valid until the next call. "" for NULL or no row. */
 const char *process_ask(struct rig *r, const char *sql);
+/* Fails the test where the answer is another one. */
+void process_expect_answer(struct rig *r, const char *sql, const char *answer);
 /* No process with this folder as its current one; it is given five seconds to end. */
 void process_expect_none_running(struct rig *r);
 /* Nor a private folder, nor anything in shared memory. */

@@ -19,14 +19,6 @@
 #define SLOW_WORKER_0                                                                              \
     "mode=async", "pace=gamma", "pace.mean_ms=2", "pace.cv=0", "pace.worker=0", "pace.factor=5"
 
-static void expect(struct rig *r, const char *sql, const char *answer)
-{
-    const char *found = process_ask(r, sql);
-    if (strcmp(found, answer) != 0) {
-        fail_msg("%s: '%s', not '%s'", sql, found, answer);
-    }
-}
-
 static double number(struct rig *r, const char *sql)
 {
     const char *found = process_ask(r, sql);
@@ -37,24 +29,27 @@ static double number(struct rig *r, const char *sql)
 /* Records, counters and the places of arrival must fit together, whatever the policy. */
 static void expect_whole_records(struct rig *r)
 {
-    expect(r, "SELECT status FROM run", "finished");
-    expect(r, "SELECT count(*) * 10 = (SELECT samples_computed FROM run) FROM push", "1");
-    expect(r,
-           "SELECT count(*) * 10 = (SELECT samples_used FROM run) FROM push WHERE reason IS NULL",
-           "1");
-    expect(r, "SELECT samples_used >= 600 FROM run", "1");
-    expect(r,
-           "SELECT count(DISTINCT arrival) = count(*) AND min(arrival) = 0 AND "
-           "max(arrival) = count(*) - 1 FROM push",
-           "1");
-    expect(r, "SELECT count(*) FROM push WHERE batch <> sequence", "0");
-    expect(r, "SELECT count(*) FROM push WHERE (reason IS NULL) <> (rate IS NOT NULL)", "0");
-    expect(r,
-           "SELECT count(*) FROM push WHERE (reason IS NULL) <> (outcome IN "
-           "('applied', 'aggregated'))",
-           "0");
-    expect(r, "SELECT count(*) FROM push WHERE waited_for = worker", "0");
-    expect(r, "SELECT count(*) FROM event WHERE code = 'worker_joined' AND push_number = 0", "3");
+    process_expect_answer(r, "SELECT status FROM run", "finished");
+    process_expect_answer(r, "SELECT count(*) * 10 = (SELECT samples_computed FROM run) FROM push",
+                          "1");
+    process_expect_answer(
+        r, "SELECT count(*) * 10 = (SELECT samples_used FROM run) FROM push WHERE reason IS NULL",
+        "1");
+    process_expect_answer(r, "SELECT samples_used >= 600 FROM run", "1");
+    process_expect_answer(r,
+                          "SELECT count(DISTINCT arrival) = count(*) AND min(arrival) = 0 AND "
+                          "max(arrival) = count(*) - 1 FROM push",
+                          "1");
+    process_expect_answer(r, "SELECT count(*) FROM push WHERE batch <> sequence", "0");
+    process_expect_answer(
+        r, "SELECT count(*) FROM push WHERE (reason IS NULL) <> (rate IS NOT NULL)", "0");
+    process_expect_answer(r,
+                          "SELECT count(*) FROM push WHERE (reason IS NULL) <> (outcome IN "
+                          "('applied', 'aggregated'))",
+                          "0");
+    process_expect_answer(r, "SELECT count(*) FROM push WHERE waited_for = worker", "0");
+    process_expect_answer(
+        r, "SELECT count(*) FROM event WHERE code = 'worker_joined' AND push_number = 0", "3");
 }
 
 static void every_policy_trains_on_three_processes(void **state)
@@ -70,10 +65,10 @@ static void every_policy_trains_on_three_processes(void **state)
         }
         expect_whole_records(r);
         if (policy->never_stale) {
-            expect(r, "SELECT max(staleness) FROM push WHERE reason IS NULL", "0");
+            process_expect_answer(r, "SELECT max(staleness) FROM push WHERE reason IS NULL", "0");
         }
         if (!policy->holds && policy->may_go == NULL) {
-            expect(r, "SELECT count(waited_for) FROM push", "0");
+            process_expect_answer(r, "SELECT count(waited_for) FROM push", "0");
         }
         assert_int_equal(remove(file), 0);
         free(file);
@@ -95,11 +90,12 @@ static void ssp_keeps_fast_workers_near_a_slow_one(void **state)
                              "consistency.slack=1"),
                      0);
     expect_whole_records(r);
-    expect(r, too_far_ahead, "0");
+    process_expect_answer(r, too_far_ahead, "0");
     assert_true(number(r, "SELECT max(staleness) FROM push") <= 2 * (2 * 1 + 1));
     /* The fast ones spend most of their time waiting for worker 0, and it for nobody. */
     assert_true(number(r, "SELECT count(*) FROM push WHERE worker > 0 AND waited_for = 0") > 15);
-    expect(r, "SELECT count(*) FROM push WHERE worker = 0 AND waited_for IS NOT NULL", "0");
+    process_expect_answer(
+        r, "SELECT count(*) FROM push WHERE worker = 0 AND waited_for IS NOT NULL", "0");
     assert_true(number(r, "SELECT avg(pull_us) FROM push WHERE waited_for = 0") > 3000);
 }
 
@@ -110,7 +106,7 @@ static void without_it_they_run_ahead(void **state)
                      0);
     expect_whole_records(r);
     assert_true(number(r, too_far_ahead) > 15);
-    expect(r, "SELECT count(waited_for) FROM push", "0");
+    process_expect_answer(r, "SELECT count(waited_for) FROM push", "0");
 }
 
 static void at_a_barrier_all_wait_for_the_slow_one(void **state)
@@ -131,10 +127,11 @@ static void backups_do_not_wait_for_the_slow_one_and_drop_its_gradients(void **s
                              "consistency.backups=1"),
                      0);
     expect_whole_records(r);
-    expect(r,
-           "SELECT count(*) FROM push WHERE outcome = 'aggregated' GROUP BY update_version "
-           "HAVING count(*) <> 2",
-           "");
+    process_expect_answer(
+        r,
+        "SELECT count(*) FROM push WHERE outcome = 'aggregated' GROUP BY update_version "
+        "HAVING count(*) <> 2",
+        "");
     assert_true(
         number(r, "SELECT count(*) FROM push WHERE reason = 'consistency' AND worker = 0") >= 3);
     assert_true(number(r, "SELECT count(*) FROM push WHERE waited_for = 0") <= 5);
@@ -158,7 +155,8 @@ static void with_one_worker_every_policy_can_be_plain_training_bit_for_bit(void 
             RIG_RUN(r, "run", RIG_SMALL, "workers=1", "mode=async", alike[i][0], alike[i][1]), 0);
     }
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "workers=1", "mode=sync"), 0);
-    expect(r, "SELECT count(*) || ' ' || count(DISTINCT parameters_sha256) FROM run", "9 1");
+    process_expect_answer(r, "SELECT count(*) || ' ' || count(DISTINCT parameters_sha256) FROM run",
+                          "9 1");
 }
 
 static void updates_count_as_many_gradients_as_the_policy_says(void **state)
@@ -168,8 +166,8 @@ static void updates_count_as_many_gradients_as_the_policy_says(void **state)
                              "workers=2", "mode=async", "consistency=buffered",
                              "consistency.size=5"),
                      0);
-    expect(r, "SELECT updates || ' ' || samples_used FROM run", "7 350");
-    expect(r, "SELECT count(*) FROM push WHERE outcome = 'aggregated'", "35");
+    process_expect_answer(r, "SELECT updates || ' ' || samples_used FROM run", "7 350");
+    process_expect_answer(r, "SELECT count(*) FROM push WHERE outcome = 'aggregated'", "35");
 }
 
 static void a_loss_has_its_place_among_the_gradients(void **state)
@@ -186,15 +184,16 @@ static void a_loss_has_its_place_among_the_gradients(void **state)
     assert_int_equal(kill(r->pid, SIGTERM), 0);
     assert_int_equal(process_wait(r), 75);
     /* Before it both went in together (or waited for the other, in vain), after it one does. */
-    expect(r,
-           "SELECT count(*) FROM push, event WHERE code = 'worker_lost' AND "
-           "((arrival < push_number - 2 AND outcome <> 'aggregated') OR "
-           "(arrival >= push_number AND outcome = 'aggregated'))",
-           "0");
-    expect(r,
-           "SELECT count(*) FROM push, event WHERE code = 'worker_lost' AND push.worker = "
-           "event.worker AND arrival >= push_number",
-           "0");
+    process_expect_answer(r,
+                          "SELECT count(*) FROM push, event WHERE code = 'worker_lost' AND "
+                          "((arrival < push_number - 2 AND outcome <> 'aggregated') OR "
+                          "(arrival >= push_number AND outcome = 'aggregated'))",
+                          "0");
+    process_expect_answer(
+        r,
+        "SELECT count(*) FROM push, event WHERE code = 'worker_lost' AND push.worker = "
+        "event.worker AND arrival >= push_number",
+        "0");
     assert_true(number(r, "SELECT push_number FROM event WHERE code = 'worker_lost'") > 20);
 }
 

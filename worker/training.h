@@ -22,6 +22,10 @@ struct training_hooks {
     void *context;
     /* Evaluates parameters; its time is not training time. */
     status (*evaluate)(void *context, const float *parameters, struct evaluation *out);
+    /* The gradient of a worker's batch at any parameters; its time is not training time. From the
+     * thread that evaluates. Where it is NULL, gradients cannot be probed. */
+    status (*gradient)(void *context, unsigned worker, uint64_t batch, const float *parameters,
+                       float *out);
     /* About four times a second. */
     void (*progress)(void *context, const struct training_progress *p);
     /* Called with the parameters at checkpoints and at the end. */
