@@ -53,6 +53,9 @@ struct correction_rule {
     bool momentum_of_its_own; /* so that it goes with optimizer=sgd alone */
     /* The momentum that the optimizer is to use; NULL: that which is set. */
     double (*momentum)(const double *parameters, unsigned workers, double momentum);
+    /* The optimizer's momentum after an update: from the one that is set, that of this update, and
+     * the total that was measured (total_momentum.h). NULL: it stays. Needs `alone`. */
+    double (*adjust)(const double *parameters, double set, double last, double measured);
     /* Writes out and the states of one block, alike for any block boundary. NULL: the gradient
      * stays as it is. */
     void (*block)(const struct correction_call *call, size_t count,

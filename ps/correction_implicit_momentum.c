@@ -12,7 +12,7 @@
  * it fall; that both momenta simply add is the rule of thumb drawn from it. The theorem needs
  * exponential step times; at regular ones the same amount is taken off. The rate stays as it is,
  * though with less momentum η / (1 − μ) is smaller: so it is for the experiment to tune it. The
- * fixed form; nothing is measured in the run (closed-loop: Zhang, Mitliagkas 2017, not here).
+ * fixed form; nothing is measured in the run. The closed loop: correction_closed_loop_momentum.c.
  */
 #include "ps/correction.h"
 

@@ -74,6 +74,8 @@ static void compare(struct replay *r, const struct replay_event *event,
     compare_numbers(r, event, "the scale", then->scale, now->scale);
     compare_numbers(r, event, "the gradient's norm", then->gradient_norm, now->gradient_norm);
     compare_numbers(r, event, "the gap", then->gap, now->gap);
+    compare_numbers(r, event, "the momentum", then->momentum, now->momentum);
+    compare_numbers(r, event, "the total momentum", then->total_momentum, now->total_momentum);
     if (!isnan(then->cosine) && !isnan(now->cosine)) { /* probe_every may be another one now */
         compare_numbers(r, event, "the cosine", then->cosine, now->cosine);
     }

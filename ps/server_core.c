@@ -28,6 +28,22 @@ static unsigned threads_of(const options *settings)
                                                  : 1;
 }
 
+static status open_momentum(server_core *c, const struct server_core_options *o)
+{
+    status result = OK;
+    const struct correction *correction = &c->aggregate.correction;
+    c->momentum_set = options_real(o->settings, "momentum");
+    c->momentum = correction_momentum(correction, o->workers, o->settings);
+    optimizer_set_momentum(c->optimizer, c->momentum);
+    if (correction->rule->adjust != NULL) {
+        REQUIRE(correction->rule->alone);
+        TRY(total_momentum_open(&c->total, o->workers, o->count));
+        total_momentum_note(&c->total, 0, o->initial);
+    }
+done:
+    return result;
+}
+
 status server_core_open(server_core **out, const struct server_core_options *o)
 {
     status result = OK;
@@ -53,8 +69,7 @@ status server_core_open(server_core **out, const struct server_core_options *o)
     TRY(schedule_open(&c->schedule, o->settings, o->workers, o->total_samples, o->epoch_samples));
     TRY(optimizer_open(&c->optimizer, o->settings, o->count));
     TRY(optimizer_set_layers(c->optimizer, &o->layers));
-    optimizer_set_momentum(c->optimizer,
-                           correction_momentum(&c->aggregate.correction, o->workers, o->settings));
+    TRY(open_momentum(c, o));
     c->helpers = o->helpers;
     c->threads = threads_of(o->settings);
     optimizer_share(c->optimizer, c->helpers);
@@ -73,6 +88,7 @@ void server_core_close(server_core **pointer)
     if (c == NULL) {
         return;
     }
+    total_momentum_close(&c->total);
     optimizer_close(&c->optimizer);
     aggregate_close(&c->aggregate);
     damping_close(&c->damping);
@@ -219,6 +235,7 @@ static void take_in(server_core *c, struct seat *seat, const struct server_push 
     seat->scale = 0;
     seat->gap = seat->staleness == 0 ? 0 : NAN; /* until it is measured */
     seat->norm = NAN;
+    seat->momentum = seat->total_momentum = NOT_MEASURED;
     seat->measured = false;
     c->held++;
     c->samples_computed += push->samples;

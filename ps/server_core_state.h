@@ -21,6 +21,7 @@
 #include "ps/consistency.h"
 #include "ps/damping.h"
 #include "ps/server_core.h"
+#include "ps/total_momentum.h"
 #include "worker/optimizer.h"
 #include "worker/schedule.h"
 
@@ -37,7 +38,8 @@ struct seat {
     struct server_push push;
     uint64_t arrival, staleness;
     double scale, gap, norm;
-    bool measured; /* norm is known */
+    double momentum, total_momentum; /* NOT_MEASURED unless the correction moves it */
+    bool measured;                   /* norm is known */
     bool drop;
 };
 
@@ -66,6 +68,8 @@ struct server_core {
     struct aggregate aggregate;
     struct schedule schedule;
     optimizer *optimizer;
+    double momentum_set, momentum; /* key momentum; that of the next update */
+    struct total_momentum total;   /* where the correction adjusts the momentum */
     crew *helpers;
     unsigned threads; /* cores that one worker computes on */
 

@@ -48,6 +48,8 @@ static struct push_record record_of(const struct seat *seat)
         .compute_us = push->compute_us,
         .queue_us = push->queue_us,
         .at_seconds = push->at_seconds,
+        .momentum = seat->momentum,
+        .total_momentum = seat->total_momentum,
         .cosine = push->probed ? push->cosine : NOT_MEASURED,
     };
 }
@@ -237,6 +239,25 @@ static struct update gather(server_core *c, struct held held)
     return u;
 }
 
+/* The version that this update made is the latest now. */
+static void adjust_momentum(server_core *c, struct seat *seat)
+{
+    const struct correction *correction = &c->aggregate.correction;
+    if (correction->rule->adjust == NULL) {
+        return;
+    }
+    total_momentum_note(&c->total, c->version, c->slots[c->latest]);
+    double measured = total_momentum_measure(&c->total, seat->version, seat->push.gradient,
+                                             c->rate * seat->scale);
+    seat->momentum = c->momentum;
+    if (!isnan(measured)) {
+        seat->total_momentum = measured;
+        c->momentum = correction->rule->adjust(correction->parameters, c->momentum_set, c->momentum,
+                                               measured);
+        optimizer_set_momentum(c->optimizer, c->momentum);
+    }
+}
+
 /* One transaction: the next version in a free slot, or nothing at all (C5). */
 static bool update_parameters(server_core *c, const struct update *u)
 {
@@ -265,6 +286,9 @@ static bool update_parameters(server_core *c, const struct update *u)
     c->version++;
     c->slot_version[next] = c->version;
     c->samples_used = after;
+    if (u->first != NULL) {
+        adjust_momentum(c, u->first);
+    }
     return true;
 }
 

@@ -83,7 +83,9 @@ static status from_3_to_4(sqlite3 *db)
                             "ALTER TABLE step ADD COLUMN backward_us REAL;"
                             "ALTER TABLE step ADD COLUMN hidden_us REAL;"
                             "ALTER TABLE step ADD COLUMN staleness INTEGER;"
-                            "ALTER TABLE push ADD COLUMN cosine REAL",
+                            "ALTER TABLE push ADD COLUMN cosine REAL;"
+                            "ALTER TABLE push ADD COLUMN momentum REAL;"
+                            "ALTER TABLE push ADD COLUMN total_momentum REAL",
                             "bring the file up to date");
 }
 
@@ -193,13 +195,16 @@ static status lay_over_rows(sqlite3 *db, int64_t version)
         TRY(database_execute(db,
                              "CREATE TEMP VIEW push AS SELECT *, NULL AS arrival, NULL AS batch,"
                              " NULL AS waited_for, NULL AS rate, NULL AS reason_code,"
-                             " NULL AS reason, NULL AS cosine FROM main.push;"
+                             " NULL AS reason, NULL AS cosine, NULL AS momentum, NULL AS "
+                             "total_momentum FROM main.push;"
                              "CREATE TEMP VIEW event AS SELECT *, NULL AS push_number"
                              " FROM main.event",
                              "read the file"));
     }
     if (version == 3) {
-        TRY(database_execute(db, "CREATE TEMP VIEW push AS SELECT *, NULL AS cosine FROM main.push",
+        TRY(database_execute(db,
+                             "CREATE TEMP VIEW push AS SELECT *, NULL AS cosine, NULL AS momentum, "
+                             "NULL AS total_momentum FROM main.push",
                              "read the file"));
     }
     TRY(database_execute(db,

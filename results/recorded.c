@@ -77,7 +77,9 @@ static bool read_push(sqlite3_stmt *s, struct recorded_push *out)
         WAITED_FOR,
         RATE,
         REASON,
-        COSINE
+        COSINE,
+        MOMENTUM,
+        TOTAL_MOMENTUM
     };
     const char *list = (const char *)sqlite3_column_text(s, LIST);
     bool waited = sqlite3_column_type(s, WAITED_FOR) != SQLITE_NULL;
@@ -104,6 +106,8 @@ static bool read_push(sqlite3_stmt *s, struct recorded_push *out)
         .rate = measured(s, RATE, list),
         .reason = (enum push_reason)sqlite3_column_int(s, REASON),
         .cosine = measured(s, COSINE, list),
+        .momentum = measured(s, MOMENTUM, list),
+        .total_momentum = measured(s, TOTAL_MOMENTUM, list),
     };
     return sqlite3_column_type(s, ARRIVAL) != SQLITE_NULL;
 }
@@ -156,7 +160,7 @@ static status read_pushes(struct recorded_run *r, sqlite3 *db)
         "SELECT number, update_version, worker, sequence, read_version, staleness, "
         "outcome_code, scale, gap, gradient_norm, loss, pull_us, compute_us, "
         "queue_us, apply_us, at_seconds, not_a_number, arrival, batch, waited_for, "
-        "rate, reason_code, cosine FROM push "
+        "rate, reason_code, cosine, momentum, total_momentum FROM push "
         "WHERE run_id = ?1 ORDER BY number"));
     sqlite3_bind_int64(s, 1, r->id);
     while ((code = sqlite3_step(s)) == SQLITE_ROW && r->push_count < room) {

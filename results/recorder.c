@@ -16,12 +16,12 @@
 enum {
     BLOCK_ROWS = 1024,
     BLOCKS_AT_OPEN = 16,
-    BLOCKS_AT_MOST = 1638,  /* × 1024 × 160 bytes = 256 MiB */
+    BLOCKS_AT_MOST = 1489,  /* × 1024 × 176 bytes = 256 MiB */
     BLOCKS_WAKE_WRITER = 4, /* it does not wait for its second when this many are waiting */
     COMMIT_INTERVAL_S = 1,
 };
 
-_Static_assert(sizeof(struct row) <= 160, "or BLOCKS_AT_MOST is more memory than it says");
+_Static_assert(sizeof(struct row) <= 176, "or BLOCKS_AT_MOST is more memory than it says");
 
 struct block {
     struct block *next;

@@ -82,6 +82,9 @@ struct push_record {
     /* Every n-th one's (probe_every): cosine of the angle to a fresh gradient of the same batch, at
      * the parameters that it met; NOT_MEASURED for the others. */
     double cosine;
+    /* Of the update, where the correction moves it: the optimizer's, and what was measured in all.
+     */
+    double momentum, total_momentum;
 };
 
 struct step_record {

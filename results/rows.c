@@ -8,8 +8,8 @@ static const char *const insert_sql[ROW_KINDS] = {
         "INSERT INTO push (run_id, number, update_version, worker, sequence, read_version, "
         "staleness, scale, gap, gradient_norm, loss, outcome_code, pull_us, compute_us, "
         "queue_us, apply_us, at_seconds, not_a_number, arrival, batch, waited_for, rate, "
-        "reason_code, cosine) VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,"
-        "?18,?19,?20,?21,?22,?23,?24)",
+        "reason_code, cosine, momentum, total_momentum) VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,"
+        "?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22,?23,?24,?25,?26)",
     /* A run that goes back to a checkpoint does some updates again: what it did last counts. */
     [ROW_STEP] = "INSERT OR REPLACE INTO step (run_id, update_version, worker, loss, compute_us, "
                  "exchange_us, apply_us, not_a_number, data_us, forward_us, backward_us, "
@@ -122,6 +122,8 @@ static void bind_push(sqlite3_stmt *s, const struct push_record *p, int64_t numb
         sqlite3_bind_int(s, 23, (int)p->reason);
     }
     bind_real(s, 24, p->cosine, "cosine", &nan);
+    bind_real(s, 25, p->momentum, "momentum", &nan);
+    bind_real(s, 26, p->total_momentum, "total_momentum", &nan);
     bind_nan_list(s, 18, &nan);
 }
 

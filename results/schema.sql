@@ -120,6 +120,8 @@ CREATE TABLE push (
             WHEN 9 THEN 'update'
         END) VIRTUAL,
     cosine         REAL,
+    momentum       REAL,
+    total_momentum REAL,
     PRIMARY KEY (run_id, number)
 ) STRICT, WITHOUT ROWID;
 

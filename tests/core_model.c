@@ -44,7 +44,9 @@ static struct push_record record_of(const struct model *m, unsigned worker)
                                 .pull_us = w->push.pull_us,
                                 .compute_us = w->push.compute_us,
                                 .queue_us = w->push.queue_us,
-                                .at_seconds = w->push.at_seconds};
+                                .at_seconds = w->push.at_seconds,
+                                .momentum = NAN,
+                                .total_momentum = NAN};
 }
 
 static struct server_action *expect_fate(struct model *m, struct push_record record,
@@ -252,6 +254,7 @@ static void apply_held(struct model *m)
     for (unsigned i = 0; i < u.n; i++) {
         m->worker[u.worker[i]].held = false;
         u.record[i].rate = rate * u.record[i].scale;
+        model_adjust(m, u.worker[i], &u.record[i]);
         expect_fate(m, u.record[i], u.n == 1 ? PUSH_APPLIED : PUSH_AGGREGATED, PUSH_USED);
     }
     after_update(m, before);

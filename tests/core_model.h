@@ -23,6 +23,7 @@ enum {
     MODEL_WORKERS = 9,
     MODEL_COUNT = 40,
     MODEL_TAKEN = 24,
+    MODEL_VERSIONS = 3100,
     MODEL_ACTIONS = 2 * MODEL_WORKERS + MODEL_TAKEN + 8
 };
 
@@ -56,6 +57,8 @@ struct model {
     } seen;
     char optimizer[16];
     float momentum, weight_decay;
+    double momentum_set, momentum_now;       /* where the correction adjusts it */
+    float past[MODEL_VERSIONS][MODEL_COUNT]; /* parameters of every version, there */
     struct schedule schedule;
     unsigned workers;
     size_t count;
@@ -102,5 +105,7 @@ double model_scale(const struct model *m, unsigned worker);
 /* The gradient of a worker as its correction leaves it; moves `states` on. */
 void model_correct(const struct model *m, struct model_states *states, unsigned worker,
                    double scale, double lr, float *out);
+/* An update was made of this worker's gradient: fills in the record, changes the momentum. */
+void model_adjust(struct model *m, unsigned worker, struct push_record *record);
 
 #endif

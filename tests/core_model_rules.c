@@ -4,6 +4,7 @@
 #include "worker/vector.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 static bool is(const struct about *about, const char *name)
@@ -230,5 +231,53 @@ void model_correct(const struct model *m, struct model_states *states, unsigned 
         memcpy(out, w->gradient, m->count * sizeof(float));
     } else {
         m->correction->block(&call, m->count, &v);
+    }
+}
+
+/* ---- momentum ---- */
+
+static int by_size(const void *a, const void *b)
+{
+    const double *x = a, *y = b;
+    return (*x > *y) - (*x < *y);
+}
+
+/* As ps/total_momentum.h says, with nothing but sorting; there are fewer parameters than it
+ * samples.
+ */
+static double total_momentum_of(const struct model *m, unsigned worker, double rate)
+{
+    const struct model_worker *w = &m->worker[worker];
+    uint64_t r = w->push.read_version;
+    double ratio[MODEL_COUNT];
+    size_t n = 0;
+    if (r == 0 || r == m->version || m->version - r + 1 >= 4 * m->workers + 8) {
+        return NAN;
+    }
+    for (size_t k = 0; k < m->count; k++) {
+        double came = (double)m->past[r][k] - (double)m->past[r - 1][k];
+        double went = (double)m->past[r + 1][k] - (double)m->past[r][k];
+        double q = (went + rate * (double)w->gradient[k]) / came;
+        if (isfinite(q)) {
+            ratio[n++] = q;
+        }
+    }
+    qsort(ratio, n, sizeof *ratio, by_size);
+    return n == 0 ? NAN : n % 2 == 1 ? ratio[n / 2] : 0.5 * (ratio[n / 2 - 1] + ratio[n / 2]);
+}
+
+void model_adjust(struct model *m, unsigned worker, struct push_record *record)
+{
+    if (m->correction->adjust == NULL) {
+        return;
+    }
+    REQUIRE(m->version < MODEL_VERSIONS);
+    memcpy(m->past[m->version], m->theta, sizeof m->theta);
+    record->momentum = m->momentum_now;
+    record->total_momentum = total_momentum_of(m, worker, record->rate);
+    if (!isnan(record->total_momentum)) {
+        m->momentum_now = m->correction->adjust(m->correction_parameters, m->momentum_set,
+                                                m->momentum_now, record->total_momentum);
+        m->momentum = (float)m->momentum_now;
     }
 }

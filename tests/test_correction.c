@@ -15,6 +15,7 @@
 
 #include "ps/aggregate.h"
 #include "ps/correction.h"
+#include "ps/total_momentum.h"
 #include "tests/core_bench.h"
 
 static void open_correction(struct correction *out, unsigned workers, unsigned together,
@@ -102,6 +103,114 @@ static void gap_aware_divides_by_1_plus_the_way_in_mean_steps(void **state)
     expect_close(corrected(&c, at, -3.5f, 0.8f, 0.6f), -2);
     assert_true(corrected(&c, at, 7, 0.8f, 0.8f) == 7);
     correction_close(&c);
+}
+
+/* Parameter by parameter, with α = ½:
+ *   x₀ = (0, 0, 0, 0)   x₁ = (1, 2, −1, 0)   x₂ = (1.5, 3, −3, 5)   g = (−1, 2, 1, 9), read at 1
+ *   (0.5 − 0.5) / 1 = 0;   (1 + 1) / 2 = 1;   (−2 + 0.5) / −1 = 1.5;   the last stood still */
+static void total_momentum_is_the_median_of_what_parameters_show(void **state)
+{
+    (void)state;
+    static const float x[][4] = {{0, 0, 0, 0}, {1, 2, -1, 0}, {1.5f, 3, -3, 5}};
+    static const float g[] = {-1, 2, 1, 9};
+    struct total_momentum t;
+    assert_int_equal(total_momentum_open(&t, 1, 4), OK);
+    for (unsigned v = 0; v < 3; v++) {
+        total_momentum_note(&t, v, x[v]);
+    }
+    assert_true(total_momentum_measure(&t, 1, g, 0.5) == 1);
+    assert_true(isnan(total_momentum_measure(&t, 0, g, 0.5))); /* nothing came before it */
+    assert_true(isnan(total_momentum_measure(&t, 2, g, 0.5))); /* what follows is not known yet */
+    for (unsigned v = 3; v < 13; v++) {
+        total_momentum_note(&t, v, x[1]);
+    }
+    assert_true(isnan(total_momentum_measure(&t, 1, g, 0.5)));  /* forgotten */
+    assert_true(isnan(total_momentum_measure(&t, 11, g, 0.5))); /* all stood still */
+    total_momentum_close(&t);
+    /* Of an even number the mean of the two in the middle: 0 and 1, 1.5 and 1.5 */
+    assert_int_equal(total_momentum_open(&t, 1, 2), OK);
+    for (unsigned v = 0; v < 3; v++) {
+        total_momentum_note(&t, v, x[v]);
+    }
+    assert_true(total_momentum_measure(&t, 1, g, 0.5) == 0.5);
+    total_momentum_close(&t);
+}
+
+/* Selection against sorting, at every size of sample. */
+static void the_median_is_that_of_the_sorted(void **state)
+{
+    (void)state;
+    enum { MOST = TOTAL_MOMENTUM_SAMPLE };
+    static float x[3][MOST], g[MOST];
+    for (unsigned n = 1; n <= MOST; n++) {
+        struct total_momentum t;
+        float sorted[MOST];
+        assert_int_equal(total_momentum_open(&t, 1, n), OK);
+        for (unsigned i = 0; i < n; i++) {
+            x[1][i] = 1;
+            core_rig_fill(&sorted[i], 1, n % 3 == 0 ? i % 5 : i + 1000 * n); /* also with ties */
+            x[2][i] = 1 + sorted[i];
+            sorted[i] = x[2][i] - 1;
+            for (unsigned k = i; k > 0 && sorted[k - 1] > sorted[k]; k--) {
+                float swapped = sorted[k];
+                sorted[k] = sorted[k - 1];
+                sorted[k - 1] = swapped;
+            }
+        }
+        for (unsigned v = 0; v < 3; v++) {
+            total_momentum_note(&t, v, x[v]);
+        }
+        double expected = 0.5 * ((double)sorted[n / 2] + (double)sorted[(n - 1) / 2]);
+        assert_true(total_momentum_measure(&t, 1, g, 1) == expected);
+        total_momentum_close(&t);
+    }
+}
+
+static void the_loop_takes_from_momentum_what_is_measured_too_much(void **state)
+{
+    (void)state;
+    struct correction c;
+    open_correction(&c, 4, 1, 1, RIG("correction=closed-loop-momentum", "correction.gain=0.1"));
+    /* 0.9 + 0.1 · (0.9 − 1.4) = 0.85;   −0.45 + 0.1 · (0.9 − 9) = −1.26, at least −0.5 */
+    assert_true(c.rule->momentum(c.parameters, 4, 0.9) == 0.9);
+    expect_close(c.rule->adjust(c.parameters, 0.9, 0.9, 1.4), 0.85);
+    expect_close(c.rule->adjust(c.parameters, 0.9, -0.45, 9), -0.5);
+    expect_close(c.rule->adjust(c.parameters, 0.9, 0.99, -9), 0.999);
+    correction_close(&c);
+}
+
+/* x_{r+1} − x_r = −α v_{r+1} = μ (x_r − x_{r−1}) − α g: with one worker there is no other. */
+static void one_workers_momentum_is_measured_as_it_is(void **state)
+{
+    (void)state;
+    struct bench b;
+    bench_open(&b, (struct server_core_options){.workers = 2},
+               RIG("correction=closed-loop-momentum", "correction.gain=0", "momentum=0.75"));
+    bench_hello(&b, 0);
+    bench_hello(&b, 1);
+    unsigned measured = 0;
+    for (unsigned i = 0; i < 60; i++) {
+        core_rig_fill(b.gradient[i % 2], BENCH_COUNT, i);
+        bench_push(&b, i % 2); /* each is one late: what follows its version is known */
+        assert_true(b.record[0].momentum == 0.75);
+        if (!isnan(b.record[0].total_momentum)) {
+            measured++;
+        }
+    }
+    assert_true(measured >= 55);
+    core_rig_close(&b.rig);
+    /* Nobody is late: each is measured when its own update was made, and that is the optimizer's.
+     */
+    bench_open(&b, (struct server_core_options){.workers = 1},
+               RIG("correction=closed-loop-momentum", "momentum=0.75"));
+    bench_hello(&b, 0);
+    for (unsigned i = 0; i < 60; i++) {
+        core_rig_fill(b.gradient[0], BENCH_COUNT, i);
+        bench_push(&b, 0);
+        assert_true(i == 0 || fabs(b.record[0].total_momentum - 0.75) < 1e-4);
+        assert_true(fabs(b.record[0].momentum - 0.75) < 1e-4);
+    }
+    core_rig_close(&b.rig);
 }
 
 static void dana_slim_keeps_a_velocity_for_each_worker(void **state)
@@ -329,6 +438,10 @@ int main(void)
         cmocka_unit_test(dc_asgd_c_adds_lambda_times_the_squared_gradient_times_the_way),
         cmocka_unit_test(dc_asgd_a_divides_lambda_by_the_root_of_the_mean_square),
         cmocka_unit_test(gap_aware_divides_by_1_plus_the_way_in_mean_steps),
+        cmocka_unit_test(total_momentum_is_the_median_of_what_parameters_show),
+        cmocka_unit_test(the_median_is_that_of_the_sorted),
+        cmocka_unit_test(the_loop_takes_from_momentum_what_is_measured_too_much),
+        cmocka_unit_test(one_workers_momentum_is_measured_as_it_is),
         cmocka_unit_test(dana_slim_keeps_a_velocity_for_each_worker),
         cmocka_unit_test(dana_zero_looks_ahead_of_all_velocities),
         cmocka_unit_test(implicit_momentum_is_taken_off_the_one_that_is_set),

@@ -12,6 +12,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "ps/correction.h"
@@ -175,6 +176,28 @@ static void plain_update(struct plain *t, unsigned w, const double g[D], double 
     }
 }
 
+static int by_size(const void *a, const void *b)
+{
+    const double *x = a, *y = b;
+    return (*x > *y) - (*x < *y);
+}
+
+/* x_{r+1} − x_r + α g over x_r − x_{r−1}; D is odd. */
+static void plain_adjust(struct plain *t, unsigned r, const float *g, double rate)
+{
+    double ratio[D];
+    bool forgotten = t->version - (r - 1) >= 4 * W + 8;
+    if (!is(t->correction, "closed-loop-momentum") || r == 0 || forgotten) {
+        return;
+    }
+    for (unsigned i = 0; i < D; i++) {
+        double before = (double)t->history[r - 1][i], at = (double)t->history[r][i];
+        ratio[i] = ((double)t->history[r + 1][i] - at + rate * (double)g[i]) / (at - before);
+    }
+    qsort(ratio, D, sizeof *ratio, by_size);
+    t->momentum = fmax(-0.5, fmin(0.999, t->momentum + 0.05 * (GAMMA - ratio[D / 2])));
+}
+
 static void plain_push(struct plain *t, unsigned w)
 {
     float raw[D];
@@ -192,7 +215,9 @@ static void plain_push(struct plain *t, unsigned w)
     double scale = plain_scale(t, w, tau, sqrt(squares));
     if (scale >= 0) {
         plain_correct(t, g, now, read_at);
+        double lr = RATE * (1 - (t->used + SAMPLES / 2.0) / TOTAL);
         plain_update(t, w, g, scale);
+        plain_adjust(t, t->read[w], raw, lr * scale);
     }
     t->read[w] = t->version;
 }
@@ -228,10 +253,11 @@ static double distance(const float a[D], const float b[D])
 /* Parameters at which the rule acts in so short a training. */
 static const char *parameter_for(const char *damping, const char *correction)
 {
-    return is(damping, "trim")           ? "damping.norm=0.5"
-           : is(correction, "dc-asgd-c") ? "correction.lambda=5"
-           : is(correction, "gap-aware") ? "correction.memory=0.9"
-                                         : "lr=0.2";
+    return is(damping, "trim")                      ? "damping.norm=0.5"
+           : is(correction, "dc-asgd-c")            ? "correction.lambda=5"
+           : is(correction, "gap-aware")            ? "correction.memory=0.9"
+           : is(correction, "closed-loop-momentum") ? "correction.gain=0.05"
+                                                    : "lr=0.2";
 }
 
 static void compare(const char *damping, const char *correction, float core[D])

@@ -59,6 +59,11 @@ static bool close_to(double a, double b)
     return fabs(a - b) <= 1e-5 * fmax(1e-3, fabs(b));
 }
 
+static bool same(double a, double b)
+{
+    return a == b || (isnan(a) && isnan(b));
+}
+
 static void compare_record(struct episode *e, const struct push_record *a,
                            const struct push_record *b)
 {
@@ -71,9 +76,9 @@ static void compare_record(struct episode *e, const struct push_record *a,
     CHECK(e, a->scale == b->scale);
     CHECK(e, a->arrival == b->arrival && a->batch == b->batch);
     CHECK(e, a->waited_for == b->waited_for && a->reason == b->reason);
-    CHECK(e, a->rate == b->rate || (isnan(a->rate) && isnan(b->rate)));
-    CHECK(e, a->loss == b->loss || (isnan(a->loss) && isnan(b->loss)));
+    CHECK(e, same(a->rate, b->rate) && same(a->loss, b->loss));
     CHECK(e, a->pull_us == b->pull_us && a->compute_us == b->compute_us);
+    CHECK(e, same(a->momentum, b->momentum) && same(a->total_momentum, b->total_momentum));
     CHECK(e, a->queue_us == b->queue_us && a->at_seconds == b->at_seconds);
     if (a->outcome != PUSH_DROPPED_LATE && a->outcome != PUSH_NOT_FINITE) {
         CHECK(e, close_to(a->gradient_norm, b->gradient_norm));
@@ -349,14 +354,16 @@ static void read_settings(struct episode *e, const struct combination *c)
     registry_parameters(&c->policy->about, o, m->policy_parameters, CONSISTENCY_PARAMETERS);
     registry_parameters(&c->damping->about, o, m->damping_parameters, DAMPING_PARAMETERS);
     registry_parameters(&c->correction->about, o, m->correction_parameters, CORRECTION_PARAMETERS);
-    double momentum = options_real(o, "momentum");
-    m->momentum =
-        (float)(c->correction->momentum == NULL
-                    ? momentum
-                    : c->correction->momentum(m->correction_parameters, m->workers, momentum));
+    m->momentum_set = m->momentum_now = options_real(o, "momentum");
+    if (c->correction->momentum != NULL) {
+        m->momentum_now =
+            c->correction->momentum(m->correction_parameters, m->workers, m->momentum_set);
+    }
+    m->momentum = (float)m->momentum_now;
     m->weight_decay = (float)options_real(o, "weight_decay");
     assert_int_equal(schedule_open(&m->schedule, o, m->workers, m->total, 1000), OK);
     memcpy(m->theta, e->rig.initial, m->count * sizeof(float));
+    memcpy(m->past[0], m->theta, sizeof m->theta);
 }
 
 static void open_episode(struct episode *e, uint64_t seed, const struct combination *c)
