@@ -7,6 +7,7 @@
  */
 #include "experiments/bench.h"
 #include "sync/communicator.h"
+#include "sync/compression.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,19 +35,26 @@ static const struct option table[] = {
     {.key = "variants",
      .type = OPTION_TEXT,
      .initial = "call,buckets,ordered,ring,shared,hierarchical,naive",
-     .help = "call, buckets and ordered are communicator=mpi's; or a communicator's name"},
+     .help = "call, buckets and ordered are communicator=mpi's; or a communicator's or a "
+             "compression's name"},
     {.key = "bucket_kib",
      .type = OPTION_INTEGER,
      .initial = "512",
      .minimum = 0,
      .maximum = 1 << 20,
      .help = "size of a bucket of communicator=mpi; 0: one call"},
-    {.key = "hierarchical.nodes",
+    {.key = "communicator.nodes",
      .type = OPTION_INTEGER,
      .initial = "0",
      .minimum = 0,
      .maximum = 256,
      .help = "nodes that this host's ranks play for communicator=hierarchical (0: one)"},
+    {.key = "compression.ratio",
+     .type = OPTION_REAL,
+     .initial = "0.01",
+     .minimum = 1e-9,
+     .maximum = 1,
+     .help = "share of the floats that compression=topk sends"},
     {0},
 };
 
@@ -56,6 +64,11 @@ static const struct option exchange_table[] = {
      .initial = "mpi",
      .registry = &communicator_registry,
      .help = "how ranks exchange gradients"},
+    {.key = "compression",
+     .type = OPTION_NAME,
+     .initial = "none",
+     .registry = &compression_registry,
+     .help = "of gradients between ranks"},
     {.key = "reduction",
      .type = OPTION_NAME,
      .initial = "fast",
@@ -77,15 +90,15 @@ static const struct option exchange_table[] = {
 };
 
 struct variant {
-    const char *name, *communicator, *reduction;
+    const char *name, *communicator, *reduction, *compression;
     bool one_call;
 };
 
-/* communicator=mpi in three ways; every other name is a communicator's. */
+/* communicator=mpi in three ways; every other name is a communicator's, or a compression's. */
 static const struct variant of_mpi[] = {
-    {"call", "mpi", "fast", true},
-    {"buckets", "mpi", "fast", false},
-    {"ordered", "mpi", "ordered", false},
+    {"call", "mpi", "fast", "none", true},
+    {"buckets", "mpi", "fast", "none", false},
+    {"ordered", "mpi", "ordered", "none", false},
 };
 
 /* ---- one rank -----------------------------------------------------------------------------------
@@ -99,7 +112,16 @@ static double processor_ms(void)
            (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec) * 1e-3;
 }
 
-static status measure(const struct bench *b, communicator *c, const char *name, size_t count)
+/* `z`: NULL without compression. */
+static status exchange(communicator *c, compression *z, float *data, size_t count)
+{
+    float notes[COMMUNICATOR_NOTES] = {0};
+    return z != NULL ? compression_mean(z, c, data, notes)
+                     : communicator_allreduce_mean(c, data, count);
+}
+
+static status measure(const struct bench *b, communicator *c, compression *z, const char *name,
+                      size_t count)
 {
     status result = OK;
     /* Each repeat lasts at least about 20 ms. */
@@ -107,7 +129,7 @@ static status measure(const struct bench *b, communicator *c, const char *name, 
     double *burnt = NULL;
     float *data = communicator_buffer(c);
     struct bench_series ms = {0};
-    double own_cpu = 0;
+    double own_cpu = 0, sent = communicator_sent_bytes(c);
 
     TRY(memory_new(&burnt, c->size, sizeof *burnt, "the measurement"));
     for (unsigned repeat = 0; repeat <= b->repeats; repeat++) {
@@ -118,7 +140,7 @@ static status measure(const struct bench *b, communicator *c, const char *name, 
                 data[i] = (float)(c->rank + round);
             TRY(communicator_barrier(c));
             double cpu = processor_ms(), begun = clock_seconds();
-            TRY(communicator_allreduce_mean(c, data, count));
+            TRY(exchange(c, z, data, count));
             if (repeat > 0) { /* the first touches the memory */
                 seconds += clock_seconds() - begun;
                 own_cpu += processor_ms() - cpu;
@@ -146,20 +168,21 @@ static status measure(const struct bench *b, communicator *c, const char *name, 
         bench_report_value(b, what, "ms", all_cpu);
         snprintf(what, sizeof what, "%s ranks=%u %.4g MB sent by all ranks", name, c->size,
                  megabytes);
-        bench_report_value(b, what, "MB", communicator_mean_bytes(c, count) * 1e-6);
+        bench_report_value(b, what, "MB",
+                           (communicator_sent_bytes(c) - sent) * 1e-6 /
+                               ((double)rounds * (b->repeats + 1)));
     }
 done:
     memory_free(burnt);
     return result;
 }
 
-/* The keys of the communicator that was chosen. */
-static status declare_own(const struct bench *b, options *o)
+/* The keys of the part that key `part` chose. */
+static status declare_own(const struct bench *b, options *o, const char *part,
+                          const struct registry *registry)
 {
     status result = OK;
-    const struct about *chosen =
-        registry_find(&communicator_registry, options_text(o, "communicator"));
-    const struct option *own = chosen->options;
+    const struct option *own = registry_find(registry, options_text(o, part))->options;
 
     if (own == NULL)
         return OK;
@@ -167,6 +190,24 @@ static status declare_own(const struct bench *b, options *o)
     for (; own->key != NULL; own++)
         TRY(options_set(o, own->key, options_value(b->settings, own->key), "bench"));
 done:
+    return result;
+}
+
+static status measure_size(const struct bench *b, const options *o, communicator *c,
+                           const char *name, size_t count)
+{
+    status result = OK;
+    const struct compression_kind *kind;
+    compression *z = NULL;
+
+    TRY(compression_chosen(&kind, o, c));
+    if (kind != NULL) {
+        TRY(compression_open(&z, kind, o, count, NULL, 0));
+        TRY(compression_join(z, c));
+    }
+    TRY(measure(b, c, z, name, count));
+done:
+    compression_close(&z);
     return result;
 }
 
@@ -181,13 +222,15 @@ static status measure_variant(const struct bench *b, const struct variant *v, co
     TRY(options_open(&o));
     TRY(options_declare(o, exchange_table));
     TRY(options_set(o, "communicator", v->communicator, "bench"));
-    TRY(declare_own(b, o));
+    TRY(options_set(o, "compression", v->compression, "bench"));
+    TRY(declare_own(b, o, "communicator", &communicator_registry));
+    TRY(declare_own(b, o, "compression", &compression_registry));
     TRY(options_set(o, "reduction", v->reduction, "bench"));
     TRY(options_set(o, "bucket_kib", v->one_call ? "0" : options_value(b->settings, "bucket_kib"),
                     "bench"));
     TRY(communicator_open(&c, o, largest, NULL));
     while (bench_next_item(&sizes, item))
-        TRY(measure(b, c, v->name, strtoul(item, NULL, 10)));
+        TRY(measure_size(b, o, c, v->name, strtoul(item, NULL, 10)));
 done:
     communicator_close(&c);
     options_close(&o);
@@ -208,9 +251,13 @@ static bool find_variant(const char *name, struct variant *out)
             return true;
         }
     }
+    if (registry_find(&compression_registry, name) != NULL) {
+        *out = (struct variant){name, "mpi", "fast", name, false};
+        return true;
+    }
     if (kind == NULL || kind->on_device)
         return false;
-    *out = (struct variant){kind->about.name, kind->about.name, "fast", false};
+    *out = (struct variant){kind->about.name, kind->about.name, "fast", "none", false};
     return true;
 }
 
@@ -242,7 +289,7 @@ static status check_lists(const struct bench *b, size_t *largest)
         if (!find_variant(item, &v))
             FAIL(ERROR_USAGE,
                  "variants=%s: '%s' is none of call, buckets, ordered, nor a communicator that "
-                 "works without a GPU (gradlag list communicator)",
+                 "works without a GPU, nor a compression (gradlag list communicator)",
                  options_text(b->settings, "variants"), item);
 done:
     return result;

@@ -4,6 +4,7 @@
 #include "ps/correction.h"
 #include "ps/damping.h"
 #include "sync/communicator.h"
+#include "sync/compression.h"
 #include "worker/augment.h"
 #include "worker/backend.h"
 #include "worker/dataset.h"

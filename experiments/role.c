@@ -199,6 +199,7 @@ status role_finish_row(struct role_process *p, status ended, const struct traini
         .samples_used = outcome->samples_used,
         .samples_computed = outcome->samples_computed,
         .train_seconds = outcome->train_seconds,
+        .sent_bytes = outcome->sent_bytes,
         .parameters_sha256 =
             outcome->parameters_sha256[0] == '\0' ? NULL : outcome->parameters_sha256,
         .device = p->worker == NULL ? NULL : worker_device_description(p->worker),

@@ -78,6 +78,7 @@ static status from_2_to_3(sqlite3 *db)
 static status from_3_to_4(sqlite3 *db)
 {
     return database_execute(db,
+                            "ALTER TABLE run ADD COLUMN sent_bytes INTEGER;"
                             "ALTER TABLE step ADD COLUMN data_us REAL;"
                             "ALTER TABLE step ADD COLUMN forward_us REAL;"
                             "ALTER TABLE step ADD COLUMN backward_us REAL;"
@@ -160,8 +161,9 @@ static status lay_over_run(sqlite3 *db, int64_t version, const struct gone_runs 
         }
     }
     TRY(database_check(db, code, "read the file"));
-    text_add(&sql, "%s FROM main.run",
-             version == 1 ? ", " SETTINGS " AS settings, NULL AS runner" : "");
+    text_add(&sql, "%s%s FROM main.run",
+             version == 1 ? ", " SETTINGS " AS settings, NULL AS runner" : "",
+             version < 4 ? ", NULL AS sent_bytes" : "");
     TRY(database_execute(db, sql.at, "read the file"));
 done:
     sqlite3_finalize(s);
@@ -229,7 +231,7 @@ status older_show_as_present(sqlite3 *db, int64_t version)
     if (version < DATABASE_VERSION) {
         TRY(lay_over_rows(db, version));
     }
-    if (version == 1 || gone.count > 0) {
+    if (version < DATABASE_VERSION || gone.count > 0) {
         TRY(lay_over_run(db, version, &gone));
     }
     if (version < DATABASE_VERSION || gone.count > 0) {

@@ -115,6 +115,7 @@ struct run_outcome {
     const char *error;  /* message, or NULL */
     uint64_t updates, samples_used, samples_computed;
     double train_seconds;
+    double sent_bytes;             /* of gradients, by all ranks together */
     const char *parameters_sha256; /* or NULL */
     const char *device;            /* what it was computed on, in words; or NULL */
 };

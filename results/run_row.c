@@ -204,6 +204,7 @@ status run_row_finish(sqlite3 *db, int64_t run_id, const struct run_outcome *out
         "UPDATE run SET status = :status, error = :error, finished_at = :now, updates = :updates, "
         "samples_used = :samples_used, samples_computed = :samples_computed, "
         "train_seconds = :train_seconds, parameters_sha256 = :parameters_sha256, "
+        "sent_bytes = CASE WHEN mode <> 'async' AND engine = 'real' THEN :sent_bytes END, "
         "host = CASE WHEN :device IS NULL THEN host ELSE json_set(host, '$.device', :device) END, "
         "not_a_number = :not_a_number WHERE id = :id";
     status result = OK;
@@ -221,6 +222,7 @@ status run_row_finish(sqlite3 *db, int64_t run_id, const struct run_outcome *out
     bind_integer(s, ":samples_computed", (int64_t)outcome->samples_computed);
     bind_number(s, ":train_seconds", outcome->train_seconds, &nan);
     bind_text(s, ":parameters_sha256", outcome->parameters_sha256);
+    bind_integer(s, ":sent_bytes", (int64_t)outcome->sent_bytes);
     bind_text(s, ":device", outcome->device);
     bind_nan_list(s, sqlite3_bind_parameter_index(s, ":not_a_number"), &nan);
     bind_integer(s, ":id", run_id);

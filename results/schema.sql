@@ -52,7 +52,10 @@ CREATE TABLE run (
     host                TEXT CHECK (host IS NULL OR json_valid(host)),
     not_a_number        TEXT,
     settings            TEXT CHECK (settings IS NULL OR json_valid(settings)),
-    runner              TEXT CHECK (runner IS NULL OR json_valid(runner))
+    runner              TEXT CHECK (runner IS NULL OR json_valid(runner)),
+    -- Of gradients (with loss and flags), in messages of all ranks together, by the communicator's
+    -- cost model; 0 where ranks share memory, NULL where there are none.
+    sent_bytes          INTEGER
 ) STRICT;
 CREATE INDEX run_by_config_hash ON run (config_hash);
 CREATE INDEX run_by_experiment ON run (experiment, arm);

@@ -37,6 +37,8 @@ status communicator_open_kind(communicator **out, const struct communicator_kind
     c->timeout_s = options_real(o, "timeout_s");
     c->warn_after_s = 5;
     c->ordered = strcmp(options_text(o, "reduction"), "ordered") == 0;
+    c->compressed =
+        options_declared(o, "compression") && strcmp(options_text(o, "compression"), "none") != 0;
     c->count = count + COMMUNICATOR_NOTES;
     c->place = place;
     TRY(ranks_open(c));

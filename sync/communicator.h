@@ -24,6 +24,8 @@ struct communicator_kind {
     bool in_rank_order;
     /* Ranks keep their own gradients: for profiling, no training. */
     bool exchanges_nothing;
+    /* Compressed gradients go by MPI's collectives beside it (sync/compression.h). */
+    bool sends_codes;
     /* Works on vectors of the rank's GPU (c->place), and on no others. */
     bool on_device;
     /* Not a way of its own but a choice among the others (the functions below are NULL then).
@@ -50,6 +52,7 @@ struct communicator {
     double timeout_s;    /* the limit of every wait; may be changed, on all ranks alike */
     double warn_after_s; /* waiting for longer is logged, once: 5 */
     bool ordered;        /* reduction=ordered */
+    bool compressed;     /* compression is not none */
     bool in_rank_order;  /* the kind's sum is */
     bool failed;         /* a rank did not come: closing waits for nobody any more */
     const struct device_place *place; /* the rank's GPU, borrowed; NULL: none */

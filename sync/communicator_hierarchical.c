@@ -57,19 +57,19 @@ static status split_into_nodes(communicator *c, const options *o, struct hierarc
 {
     status result = OK;
     const char *why = "the ranks of a node";
-    const unsigned pretended = options_declared(o, "hierarchical.nodes")
-                                   ? (unsigned)options_integer(o, "hierarchical.nodes")
+    const unsigned pretended = options_declared(o, "communicator.nodes")
+                                   ? (unsigned)options_integer(o, "communicator.nodes")
                                    : 0;
     int size, index, leads;
 
     MPI_Comm_size(c->ranks->node, &size);
     MPI_Comm_rank(c->ranks->node, &index);
     if (pretended > c->size) {
-        FAIL(ERROR_USAGE, "hierarchical.nodes=%u: there are only %u ranks", pretended, c->size);
+        FAIL(ERROR_USAGE, "communicator.nodes=%u: there are only %u ranks", pretended, c->size);
     }
     if (pretended > 0 && !c->ranks->one_host) {
         FAIL(ERROR_USAGE,
-             "hierarchical.nodes=%u: the ranks are on several hosts already; leave it "
+             "communicator.nodes=%u: the ranks are on several hosts already; leave it "
              "out",
              pretended);
     }
@@ -189,7 +189,7 @@ static double hierarchical_sent_bytes(const communicator *c, size_t count)
 }
 
 static const struct option hierarchical_options[] = {
-    {.key = "hierarchical.nodes",
+    {.key = "communicator.nodes",
      .type = OPTION_INTEGER,
      .initial = "0",
      .minimum = 0,

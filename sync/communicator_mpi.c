@@ -81,6 +81,7 @@ const struct communicator_kind communicator_mpi = {
     .about = {.name = "mpi",
               .description = "MPI_Allreduce in buckets of bucket_kib; any number of hosts",
               .source = "MPI 3.1 §5.9.6; algorithms as chosen by Open MPI"},
+    .sends_codes = true,
     .open = mpi_open,
     .close = mpi_close,
     .allreduce_mean = mpi_allreduce_mean,

@@ -1,6 +1,7 @@
 /* replica.c — which kind of replica a rank has, and the one in the host's memory. */
 #include "sync/replica.h"
 
+#include "sync/compression.h"
 #include "worker/optimizer.h"
 
 #include <string.h>
@@ -33,6 +34,9 @@ static status choose(const struct replica_kind **out, const options *o, const wo
     status result = OK;
     struct optimizer_rule rule;
     TRY(optimizer_rule_of(o, &rule));
+    const struct compression_kind *codes;
+    if (c->kind->on_device) /* which carries no codes */
+        TRY(compression_chosen(&codes, o, c));
     bool exchanged_there = c->size == 1 || c->kind->on_device;
     bool there = worker_place(w) != NULL && rule.form != OPTIMIZER_HOST_ONLY;
     if (c->kind->on_device && !there) {
@@ -92,7 +96,8 @@ status replica_view(replica *r, struct replica_view *out)
 
 struct host {
     optimizer *optimizer;
-    float *parameters[2]; /* the current ones, and where the next update writes */
+    compression *compression; /* of the gradient on its way; NULL: none */
+    float *parameters[2];     /* the current ones, and where the next update writes */
     unsigned current;
 };
 
@@ -100,18 +105,43 @@ static void host_close(replica *r)
 {
     struct host *h = r->state;
     optimizer_close(&h->optimizer);
+    compression_close(&h->compression);
     memory_free(h->parameters[0]);
     memory_free(h->parameters[1]);
     memory_free(h);
     r->state = NULL;
 }
 
+/* Every slice of the parameters is a tensor of its own. */
+static status open_compression(compression **out, const struct compression_kind *kind,
+                               const options *o, const replica *r)
+{
+    status result = OK;
+    const size_t slices = worker_slice_count(r->worker);
+    size_t *ends = NULL;
+
+    TRY(memory_new(&ends, slices, sizeof *ends, "the compression"));
+    for (size_t i = 0; i < slices; i++) {
+        const struct parameter_slice *slice = worker_slice(r->worker, i);
+        ends[i] = slice->offset + slice->count;
+    }
+    TRY(compression_open(out, kind, o, r->count, ends, slices));
+    TRY(compression_join(*out, r->c));
+done:
+    memory_free(ends);
+    return result;
+}
+
 static status host_open(replica *r, const options *o)
 {
     status result = OK;
     struct host *h = NULL;
+    const struct compression_kind *kind = NULL;
+    TRY(compression_chosen(&kind, o, r->c));
     TRY(memory_new(&h, 1, sizeof *h, "the replica"));
     r->state = h;
+    if (kind != NULL)
+        TRY(open_compression(&h->compression, kind, o, r));
     struct optimizer_layers layers = worker_layers(r->worker);
     TRY(optimizer_open(&h->optimizer, o, r->count));
     TRY(optimizer_set_layers(h->optimizer, &layers));
@@ -128,7 +158,10 @@ done:
 static status host_exchange(replica *r, float notes[COMMUNICATOR_NOTES])
 {
     status result = OK;
+    const struct host *h = r->state;
     const size_t bytes = COMMUNICATOR_NOTES * sizeof *notes;
+    if (h->compression != NULL)
+        return compression_mean(h->compression, r->c, r->gradient, notes);
     memcpy(r->gradient + r->count, notes, bytes);
     TRY(communicator_allreduce_mean(r->c, r->gradient, r->count + COMMUNICATOR_NOTES));
     memcpy(notes, r->gradient + r->count, bytes);

@@ -167,6 +167,7 @@ static status outcome_of(struct loop *l, struct training_outcome *out)
     out->updates = l->updates;
     out->samples_used = out->samples_computed = l->samples;
     out->train_seconds = report_seconds(&l->report);
+    out->sent_bytes = communicator_sent_bytes(l->c);
     TRY(replica_view(l->replica, &now));
     sha256_begin(&digest);
     sha256_add(&digest, now.parameters, worker_parameter_count(l->o->worker) * sizeof(float));

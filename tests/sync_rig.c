@@ -3,6 +3,7 @@
 #include "ps/consistency.h"
 #include "ps/correction.h"
 #include "ps/damping.h"
+#include "sync/compression.h"
 #include "worker/backend.h"
 #include "worker/dataset.h"
 #include "worker/model.h"
@@ -178,6 +179,10 @@ static const struct option EXCHANGE[] = {
      .registry = &communicator_registry},
     {.key = "reduction", .type = OPTION_NAME, .initial = "fast", .names = "fast|ordered"},
     {.key = "bucket_kib", .type = OPTION_INTEGER, .initial = "256", .maximum = 1 << 20},
+    {.key = "compression",
+     .type = OPTION_NAME,
+     .initial = "none",
+     .registry = &compression_registry},
     {.key = "timeout_s", .type = OPTION_REAL, .initial = "30", .minimum = 0.1, .maximum = 1000},
     {0},
 };
@@ -218,14 +223,20 @@ static const struct option TRAINING[] = {
     {0},
 };
 
+static void declare_own(options *o, const struct registry *parts)
+{
+    for (size_t i = 0; i < parts->count; i++) {
+        const struct option *own = parts->entries[i]->options;
+        REQUIRE(own == NULL || options_declare(o, own) == OK);
+    }
+}
+
 options *sync_rig_settings(void)
 {
     options *o = NULL;
     REQUIRE(options_open(&o) == OK && options_declare(o, EXCHANGE) == OK);
-    for (size_t i = 0; i < communicator_registry.count; i++) {
-        const struct option *own = communicator_registry.entries[i]->options;
-        REQUIRE(own == NULL || options_declare(o, own) == OK);
-    }
+    declare_own(o, &communicator_registry);
+    declare_own(o, &compression_registry);
     return o;
 }
 

@@ -223,7 +223,7 @@ static status check_nodes(unsigned nodes, unsigned size, const char *reduction)
     snprintf(number, sizeof number, "%u", nodes);
     TRY(sync_rig_set(o, "communicator", "hierarchical"));
     TRY(sync_rig_set(o, "reduction", reduction));
-    TRY(sync_rig_set(o, "hierarchical.nodes", number));
+    TRY(sync_rig_set(o, "communicator.nodes", number));
     status opened = communicator_open(&c, o, LARGEST, NULL);
     if (nodes > size) {
         if (opened != ERROR_USAGE)
@@ -241,7 +241,7 @@ static status check_nodes(unsigned nodes, unsigned size, const char *reduction)
     TRY(check_all(c));
 done:
     if (result != OK)
-        (void)error_add_context(result, "hierarchical.nodes=%u reduction=%s", nodes, reduction);
+        (void)error_add_context(result, "communicator.nodes=%u reduction=%s", nodes, reduction);
     options_close(&o);
     communicator_close(&c);
     return result;

@@ -228,7 +228,7 @@ static status case_bsp(unsigned rank, unsigned size)
     TRY(train_and_compare(SETTINGS("communicator=naive"), rank, size));
     TRY(train_and_compare(SETTINGS("communicator=hierarchical"), rank, size));
     TRY(train_and_compare(
-        SETTINGS("communicator=hierarchical", "hierarchical.nodes=2", "reduction=ordered"), rank,
+        SETTINGS("communicator=hierarchical", "communicator.nodes=2", "reduction=ordered"), rank,
         size));
 done:
     return result;

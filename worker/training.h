@@ -38,6 +38,8 @@ struct training_hooks {
 struct training_outcome {
     uint64_t updates, samples_used, samples_computed;
     double train_seconds;
+    /* Of gradients, in messages between all ranks together; 0 where there are no ranks. */
+    double sent_bytes;
     char parameters_sha256[65]; /* of the final parameters as little-endian float32, or "" */
 };
 
