@@ -162,7 +162,8 @@ static status summarize(sqlite3 *db, int64_t run_id)
 {
     static const char sql[] =
         "WITH measured AS ("
-        "  SELECT * FROM evaluation WHERE run_id = :id AND test_accuracy IS NOT NULL),"
+        "  SELECT * FROM evaluation WHERE run_id = :id"
+        "  AND (test_accuracy IS NOT NULL OR test_loss IS NOT NULL)),"
         " last AS (SELECT * FROM measured ORDER BY updates DESC LIMIT 1),"
         " validated AS ("
         "  SELECT validation_accuracy FROM evaluation"

@@ -80,7 +80,9 @@ double fixture_step(struct fixture *f, const float *parameters, float *gradient)
     memcpy(tape_labels(f->tape), f->labels, f->batch * sizeof(uint32_t));
     tensor *x = tape_begin(f->tape, parameters, gradient);
     tensor *logits = f->model.kind->forward(f->tape, x, &f->model);
-    check(tape_finish(f->tape, softmax_cross_entropy(f->tape, logits), f->batch, &loss));
+    tensor *judged = f->target_scale != 0 ? squared_error(f->tape, logits, f->target_scale, -1)
+                                          : softmax_cross_entropy(f->tape, logits);
+    check(tape_finish(f->tape, judged, f->batch, &loss));
     return loss.sum / f->batch;
 }
 

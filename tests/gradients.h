@@ -18,6 +18,7 @@ struct fixture {
     float *parameters, *gradient, *shifted;
     float *pixels;
     uint32_t *labels;
+    float target_scale; /* not 0: squared error from the labels' numbers, not cross-entropy */
 };
 
 /* The backend that fixtures are opened on: "cpu" until somebody says otherwise. */

@@ -149,7 +149,8 @@ static void every_made_up_dataset_is_what_it_describes(void **state)
     (void)state;
     for (size_t i = 0; i < dataset_registry.count; i++) {
         const char *name = dataset_registry.entries[i]->name;
-        if (strcmp(name, "fashion-mnist") == 0 || strcmp(name, "cifar10") == 0) {
+        if (strcmp(name, "fashion-mnist") == 0 || strcmp(name, "cifar10") == 0 ||
+            strcmp(name, "least-squares") == 0) {
             continue;
         }
         const char *const *set =
@@ -174,6 +175,32 @@ static void every_made_up_dataset_is_what_it_describes(void **state)
         dataset_close(&shape);
         dataset_close(&d);
     }
+}
+
+/* One unknown, and no noise: every equation says the same of it. */
+static void least_squares_has_a_solution(void **state)
+{
+    (void)state;
+    struct dataset d;
+    assert_int_equal(
+        dataset_rig_load("least-squares",
+                         SET("dataset.samples=50", "dataset.size=1", "dataset.noise=0"), true, &d),
+        OK);
+    assert_true(d.numeric && d.classes == 1);
+    assert_ptr_equal(d.images[SPLIT_TEST], d.images[SPLIT_TRAIN]);
+    double x = 0;
+    for (uint32_t n = 0; n < d.count[SPLIT_TRAIN]; n++) {
+        double a = d.scale[0] * d.images[SPLIT_TRAIN][n];
+        double b = (double)d.target_scale * d.labels[SPLIT_TRAIN][n] + d.target_shift;
+        x = a > 0.9 ? b / a : x;
+    }
+    assert_true(fabs(x) > 0.01);
+    for (uint32_t n = 0; n < d.count[SPLIT_TRAIN]; n++) {
+        double a = d.scale[0] * d.images[SPLIT_TRAIN][n];
+        double b = (double)d.target_scale * d.labels[SPLIT_TRAIN][n] + d.target_shift;
+        assert_true(fabs(a * x - b) < 1e-6);
+    }
+    dataset_close(&d);
 }
 
 /* A shard is every W-th sample: with labels in turn it would hold some classes only. */
@@ -201,6 +228,7 @@ int main(void)
         cmocka_unit_test(fractal_images_do_not_depend_on_the_number_of_threads),
         cmocka_unit_test(a_seed_names_the_same_fractals_for_ever),
         cmocka_unit_test(every_made_up_dataset_is_what_it_describes),
+        cmocka_unit_test(least_squares_has_a_solution),
         cmocka_unit_test(every_shard_of_a_made_up_dataset_has_all_classes),
     };
     return cmocka_run_group_tests(tests, dataset_rig_open, dataset_rig_close);

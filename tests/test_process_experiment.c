@@ -73,6 +73,40 @@ static void a_grid_of_one_point_needs_no_trials(void **state)
                         "2 0.02 0.02");
 }
 
+static void data_without_classes_are_judged_by_their_loss(void **state)
+{
+    struct rig *r = *state;
+    process_write(
+        r, "squares.yaml",
+        "name: squares\n"
+        "question: how fast?\n"
+        "settings: {dataset: least-squares, dataset.size: 4, dataset.samples: 500, model: "
+        "linear, optimizer: sgd, schedule: constant, warmup_epochs: 0, epochs: 20, batch: "
+        "50}\n"
+        "workers: [1]\n"
+        "seeds: [1]\n"
+        "arms:\n"
+        "  async: {label: tuned, tune: {lr: [0.001, 1, 100]}}\n"
+        "  sync: {label: given, settings: {mode: sync, lr: 1}}\n"
+        "claims:\n"
+        "  - claim: It is the same in both modes\n"
+        "    value: loss(async, 1) / loss(sync, 1)\n"
+        "    band: [1, 1]\n"
+        "  - claim: It is reached at the end and not before\n"
+        "    value: seconds_to_loss(async, 1, loss(async, 1)) / seconds(async, 1)\n"
+        "    band: [0.9, 1]\n");
+    assert_int_equal(RIG_RUN(r, "reproduce", "squares.yaml", "--quiet"), OK);
+    assert_non_null(strstr(process_output(r), "Test loss: mean (runs)"));
+    assert_non_null(strstr(process_output(r), "lr=1 (loss"));
+    assert_string_equal(process_ask(r, "SELECT count(*) || ' ' || count(final_loss) || ' ' || "
+                                       "count(final_accuracy) FROM run WHERE experiment = "
+                                       "'squares'"),
+                        "2 2 0");
+    assert_string_equal(process_ask(r, "SELECT count(DISTINCT parameters_sha256) FROM run WHERE "
+                                       "experiment = 'squares'"),
+                        "1");
+}
+
 static void an_arm_is_fitted_to_the_runs_of_another(void **state)
 {
     struct rig *r = *state;
@@ -121,6 +155,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(an_arm_tunes_itself_on_the_validation_split_before_its_runs_are_made),
         TEST(a_grid_of_one_point_needs_no_trials),
+        TEST(data_without_classes_are_judged_by_their_loss),
         TEST(an_arm_is_fitted_to_the_runs_of_another),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

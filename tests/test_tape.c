@@ -40,6 +40,35 @@ static void linear_matches_finite_differences(void **state)
     check_gradient(with_linear, (struct shape){32, 1, 1}, 1, 1e-2, 5e-3);
 }
 
+static tensor *without_bias(tape *t, tensor *x, const struct model *m)
+{
+    return linear_unbiased(t, x, "fc", m->classes);
+}
+
+static void squared_error_matches_finite_differences_and_its_definition(void **state)
+{
+    (void)state;
+    struct model_kind kind;
+    struct model m = model_of(&kind, without_bias);
+    struct fixture f;
+    fixture_open(&f, &m, (struct shape){2, 1, 1}, 3, 3);
+    f.target_scale = 0.5;
+    assert_int_equal(f.count, 2 * CLASSES);
+    assert_gradient_is_right(&f, 1e-2, 5e-3);
+    double sum = 0;
+    for (uint32_t n = 0; n < f.batch; ++n) {
+        double target = 0.5 * f.labels[n] - 1;
+        for (uint32_t k = 0; k < CLASSES; ++k) {
+            double y = (double)f.parameters[2 * k] * (double)f.pixels[2 * n] +
+                       (double)f.parameters[2 * k + 1] * (double)f.pixels[2 * n + 1];
+            sum += (y - target) * (y - target) / 2;
+        }
+    }
+    double said = fixture_step(&f, f.parameters, f.gradient);
+    assert_true(fabs(said - sum / f.batch) < 1e-5 * said);
+    fixture_close(&f);
+}
+
 static void conv2d_matches_finite_differences(void **state)
 {
     (void)state;
@@ -422,6 +451,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(linear_matches_finite_differences),
+        cmocka_unit_test(squared_error_matches_finite_differences_and_its_definition),
         cmocka_unit_test(conv2d_matches_finite_differences),
         cmocka_unit_test(max_pool_matches_finite_differences),
         cmocka_unit_test(avg_pool_matches_finite_differences),

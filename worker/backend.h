@@ -41,6 +41,7 @@ enum op_kind {
     OP_RESHAPE,       /* another shape of as many elements, in C,H,W order */
     OP_BATCH_NORM,    /* per channel over batch and places; weight = γ, bias = β */
     OP_CROSS_ENTROPY, /* softmax of the logits against labels; no output buffer */
+    OP_SQUARED_ERROR, /* half the squared distance from the labels' numbers; no output buffer */
 };
 
 enum activation { ACTIVATION_NONE, ACTIVATION_RELU, ACTIVATION_TANH, ACTIVATION_GELU };
@@ -63,15 +64,21 @@ struct op_description {
     uint32_t batch;
     uint32_t kernel_height, kernel_width, stride, padding;
     struct shape input, output;
+    float target_scale, target_shift; /* squared error: a label means scale × label + shift */
 };
+
+static inline bool op_is_loss(enum op_kind kind)
+{
+    return kind == OP_CROSS_ENTROPY || kind == OP_SQUARED_ERROR;
+}
 
 typedef struct backend backend;
 typedef struct backend_buffer backend_buffer;
 typedef struct backend_op backend_op;
 
-struct op_loss { /* of the first `valid` samples; may be read after `finish` */
-    double sum;  /* of their cross-entropies, nats */
-    uint32_t correct;
+struct op_loss {      /* of the first `valid` samples; may be read after `finish` */
+    double sum;       /* of their cross-entropies, nats, or half squared errors */
+    uint32_t correct; /* 0 where there are no classes */
 };
 
 /* One execution. The gradient written for the loss is of the *mean* over `valid`. */
@@ -89,8 +96,8 @@ struct op_call {
 
     size_t weight, bias;    /* offsets into the flat vectors */
     float *mean, *variance; /* batch norm, host, [channels]: read if given, else written */
-    const uint32_t *labels; /* cross-entropy, host, [batch] */
-    uint32_t valid;         /* cross-entropy: samples that count, the first of the batch */
+    const uint32_t *labels; /* losses, host, [batch] */
+    uint32_t valid;         /* losses: samples that count, the first of the batch */
     struct op_loss *loss;
 };
 

@@ -367,6 +367,8 @@ static status op_open(backend *b, const struct op_description *d, backend_buffer
         return cpu_batch_norm_open(c, d, input, out, output);
     case OP_CROSS_ENTROPY:
         return cpu_cross_entropy_open(c, d, input, out, output);
+    case OP_SQUARED_ERROR:
+        return cpu_squared_error_open(c, d, input, out, output);
     }
     contract_broken("an operation of a known kind", __FILE__, __LINE__, __func__);
 }

@@ -190,6 +190,9 @@ status cpu_norm16_open(struct cpu *c, const struct op_description *d, backend_bu
 status cpu_cross_entropy_open(struct cpu *c, const struct op_description *d,
                               backend_buffer *const in[2], backend_op **out,
                               backend_buffer **output) MUST_CHECK;
+status cpu_squared_error_open(struct cpu *c, const struct op_description *d,
+                              backend_buffer *const in[2], backend_op **out,
+                              backend_buffer **output) MUST_CHECK;
 
 /* ---- kernels ------------------------------------------------------------------------------------
  */

@@ -348,20 +348,69 @@ static status loss_backward(struct cpu *c UNUSED, backend_op *op, const struct o
     return OK;
 }
 
-status cpu_cross_entropy_open(struct cpu *c UNUSED, const struct op_description *d,
-                              backend_buffer *const in[2], backend_op **out,
-                              backend_buffer **output UNUSED)
+static status loss_open(const struct op_description *d, backend_buffer *const in[2],
+                        const struct backend_op *functions, backend_op **out)
 {
     status result = OK;
     struct cpu_simple *s = NULL;
     if (!in[0]->plain) {
-        FAIL(ERROR_USAGE, "cross-entropy needs row-major logits; end the model with linear or "
-                          "reshape");
+        FAIL(ERROR_USAGE, "a loss needs row-major numbers; end the model with linear or reshape");
     }
-    TRY(simple_new(
-        d, &(backend_op){.forward = loss_forward, .backward = loss_backward, .close = close_simple},
-        &s));
+    TRY(simple_new(d, functions, &s));
     *out = &s->op;
 done:
     return result;
+}
+
+status cpu_cross_entropy_open(struct cpu *c UNUSED, const struct op_description *d,
+                              backend_buffer *const in[2], backend_op **out,
+                              backend_buffer **output UNUSED)
+{
+    return loss_open(
+        d, in,
+        &(backend_op){.forward = loss_forward, .backward = loss_backward, .close = close_simple},
+        out);
+}
+
+/* ---- squared error ------------------------------------------------------------------------------
+ */
+
+static status squares_forward(struct cpu *c UNUSED, backend_op *op, const struct op_call *call)
+{
+    const uint32_t outputs = op->d.input.channels;
+    *call->loss = (struct op_loss){0};
+    for (uint32_t n = 0; n < call->valid; ++n) {
+        float target = op->d.target_scale * (float)call->labels[n] + op->d.target_shift;
+        for (uint32_t k = 0; k < outputs; ++k) {
+            double off = (double)call->input[0]->data[(size_t)n * outputs + k] - (double)target;
+            call->loss->sum += off * off / 2;
+        }
+    }
+    return OK;
+}
+
+static status squares_backward(struct cpu *c UNUSED, backend_op *op, const struct op_call *call)
+{
+    const uint32_t outputs = op->d.input.channels;
+    const float *y = call->input[0]->data;
+    for (uint32_t n = 0; call->input_gradient[0] != NULL && n < op->d.batch; ++n) {
+        float target = op->d.target_scale * (float)call->labels[n] + op->d.target_shift;
+        float *g = call->input_gradient[0]->data + (size_t)n * outputs;
+        for (uint32_t k = 0; k < outputs; ++k) {
+            float slope = n < call->valid ? (y[n * outputs + k] - target) / (float)call->valid : 0;
+            g[k] = call->accumulate[0] ? g[k] + slope : slope;
+        }
+    }
+    return OK;
+}
+
+status cpu_squared_error_open(struct cpu *c UNUSED, const struct op_description *d,
+                              backend_buffer *const in[2], backend_op **out,
+                              backend_buffer **output UNUSED)
+{
+    return loss_open(d, in,
+                     &(backend_op){.forward = squares_forward,
+                                   .backward = squares_backward,
+                                   .close = close_simple},
+                     out);
 }

@@ -90,6 +90,7 @@ static bool fuses_residual(const backend *b UNUSED, const backend_buffer *input 
 static status op_open(backend *b, const struct op_description *d, backend_buffer *const input[2],
                       backend_op **out, backend_buffer **output)
 {
+    status result = OK;
     static cuda_op_open *const open[] = {
         [OP_LINEAR] = cuda_linear_open,
         [OP_CONVOLUTION] = cuda_convolution_open,
@@ -100,9 +101,15 @@ static status op_open(backend *b, const struct op_description *d, backend_buffer
         [OP_RESHAPE] = cuda_reshape_open,
         [OP_BATCH_NORM] = cuda_batch_norm_open,
         [OP_CROSS_ENTROPY] = cuda_cross_entropy_open,
+        [OP_SQUARED_ERROR] = NULL,
     };
     *output = NULL;
-    return open[d->kind]((struct cuda *)b, d, input, out, output);
+    if (open[d->kind] == NULL) {
+        FAIL(ERROR_USAGE, "device=cuda has no squared error; set device=cpu");
+    }
+    TRY(open[d->kind]((struct cuda *)b, d, input, out, output));
+done:
+    return result;
 }
 
 static void op_close(backend *b, backend_op *op)

@@ -3,7 +3,8 @@
  *
  * Pixels are kept as bytes, N×C×H×W row-major, with a scale and a shift per channel: the number a
  * model sees is scale[c] × byte + shift[c], computed as a batch is gathered. Bytes cost a quarter
- * of float32 in memory, cache files and copies to a GPU. Labels are class numbers. The validation
+ * of float32 in memory, cache files and copies to a GPU. Labels are class numbers, or, in a dataset
+ * for regression, stand for numbers that are scaled and shifted like pixels. The validation
  * split is never trained on; tuning looks at it alone.
  *
  * A dataset that is slow to make is kept decoded in a cache file, mapped read-only, so that all the
@@ -26,11 +27,14 @@ struct crop {
 };
 
 struct dataset {
-    uint32_t channels, height, width, classes;
+    uint32_t channels, height, width;
+    uint32_t classes; /* 1 where labels are numbers */
+    bool numeric;     /* a label means target_scale × label + target_shift, and is no class */
+    float target_scale, target_shift;
     uint32_t count[SPLIT_COUNT];
     float scale[DATASET_CHANNELS], shift[DATASET_CHANNELS];
     const uint8_t *images[SPLIT_COUNT];  /* [count][channels][height][width], NULL: shape only */
-    const uint32_t *labels[SPLIT_COUNT]; /* [count], each < classes */
+    const uint32_t *labels[SPLIT_COUNT]; /* [count], each < classes, unless numeric */
     void *owner;                         /* the memory or mapping that all of them point into */
     size_t mapped_bytes;                 /* of a mapping; 0: owner is private memory */
 };

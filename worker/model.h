@@ -16,7 +16,8 @@ struct model_kind {
     /* Reads the model's own options into m->settings; NULL if it has none. An option that is not
      * declared has its default. */
     status (*configure)(struct model *m, const options *o);
-    /* Images in, logits (m->classes×1×1) out. A pure function of its arguments. */
+    /* Images in, logits or predicted numbers (m->classes×1×1) out. A pure function of its
+     * arguments. */
     tensor *(*forward)(tape *t, tensor *x, const struct model *m);
     /* Calls the layers that forward may not reach in the discovery pass; NULL if there are none. */
     void (*declare)(tape *t, tensor *x, const struct model *m);

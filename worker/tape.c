@@ -345,7 +345,7 @@ status tape_finish(tape *t, tensor *loss, uint32_t valid, struct op_loss *out)
         goto done;
     }
     if (loss != NULL) {
-        REQUIRE(loss->d.kind == OP_CROSS_ENTROPY && valid > 0 && valid <= t->batch);
+        REQUIRE(op_is_loss(loss->d.kind) && valid > 0 && valid <= t->batch);
         t->valid = valid;
         TRY(tape_run(t, loss));
         if (t->gradient != NULL) {
@@ -437,7 +437,7 @@ static const float *zeros_of(tape *t, size_t count)
 static status show(tape *t, tensor *x, const float **out)
 {
     status result = OK;
-    REQUIRE(x->d.kind != OP_CROSS_ENTROPY || x->node == t->input);
+    REQUIRE(!op_is_loss(x->d.kind) || x->node == t->input);
     size_t count = t->batch * shape_count(x->d.output);
     if (t->mode == TAPE_DISCOVER) {
         *out = zeros_of(t, count);

@@ -40,6 +40,8 @@ typedef struct tensor tensor;
 
 /* y = x Wᵀ + b. x of any shape is read in C,H,W order. Result: outputs×1×1. */
 tensor *linear(tape *t, tensor *x, const char *name, uint32_t outputs);
+/* y = x Wᵀ. */
+tensor *linear_unbiased(tape *t, tensor *x, const char *name, uint32_t outputs);
 /* Square kernel, zero padding on each side. W: [channels][x's channels][kernel][kernel]. */
 tensor *conv2d(tape *t, tensor *x, const char *name, uint32_t channels, uint32_t kernel,
                uint32_t stride, uint32_t padding);
@@ -61,6 +63,9 @@ tensor *reshape(tape *t, tensor *x, uint32_t channels, uint32_t height, uint32_t
 tensor *batch_norm(tape *t, tensor *x, const char *name);
 /* Mean over the batch, nats; logits: classes×1×1. The result can only be given to tape_finish. */
 tensor *softmax_cross_entropy(tape *t, tensor *logits);
+/* Mean over the batch of ½ Σ (y − (scale × label + shift))², the sum over y's channels; y:
+ * channels×1×1. The result, as above, is for tape_finish alone. */
+tensor *squared_error(tape *t, tensor *y, float scale, float shift);
 
 uint32_t tape_batch(const tape *t);
 struct shape tensor_shape(const tensor *x);

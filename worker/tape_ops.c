@@ -57,7 +57,7 @@ done:
     return result;
 }
 
-tensor *linear(tape *t, tensor *x, const char *name, uint32_t outputs)
+static tensor *dense(tape *t, tensor *x, const char *name, uint32_t outputs, bool biased)
 {
     size_t at = 0;
     uint32_t inputs = (uint32_t)shape_count(x->d.output);
@@ -67,11 +67,22 @@ tensor *linear(tape *t, tensor *x, const char *name, uint32_t outputs)
         return &t->dead;
     }
     STICK(t, name_layer(&l, name));
-    STICK(t, find_layer(t, &l, true, &at));
-    return tape_record(
-        t,
-        (struct op_description){.kind = OP_LINEAR, .flags = OP_BIASED, .output = {outputs, 1, 1}},
-        at, x, NULL);
+    STICK(t, find_layer(t, &l, biased, &at));
+    return tape_record(t,
+                       (struct op_description){.kind = OP_LINEAR,
+                                               .flags = biased ? OP_BIASED : 0,
+                                               .output = {outputs, 1, 1}},
+                       at, x, NULL);
+}
+
+tensor *linear(tape *t, tensor *x, const char *name, uint32_t outputs)
+{
+    return dense(t, x, name, outputs, true);
+}
+
+tensor *linear_unbiased(tape *t, tensor *x, const char *name, uint32_t outputs)
+{
+    return dense(t, x, name, outputs, false);
 }
 
 static status window_fits(const char *what, struct shape in, uint32_t kh, uint32_t kw,
@@ -282,12 +293,12 @@ tensor *batch_norm(tape *t, tensor *x, const char *name)
                        at, x, NULL);
 }
 
-static status are_logits(struct shape s)
+static status are_logits(const char *loss, struct shape s)
 {
     status result = OK;
     if (s.height != 1 || s.width != 1) {
         FAIL(ERROR_USAGE,
-             "model: cross-entropy of %u×%u×%u: logits have no places; end the model with linear",
+             "model: %s of %u×%u×%u: what is judged has no places; end the model with linear", loss,
              s.channels, s.height, s.width);
     }
 done:
@@ -299,7 +310,21 @@ tensor *softmax_cross_entropy(tape *t, tensor *logits)
     if (t->failed != OK) {
         return &t->dead;
     }
-    STICK(t, are_logits(logits->d.output));
+    STICK(t, are_logits("cross-entropy", logits->d.output));
     return tape_record(t, (struct op_description){.kind = OP_CROSS_ENTROPY, .output = {1, 1, 1}},
                        NO_SLICE, logits, NULL);
+}
+
+tensor *squared_error(tape *t, tensor *y, float scale, float shift)
+{
+    if (t->failed != OK) {
+        return &t->dead;
+    }
+    STICK(t, are_logits("squared error", y->d.output));
+    return tape_record(t,
+                       (struct op_description){.kind = OP_SQUARED_ERROR,
+                                               .output = {1, 1, 1},
+                                               .target_scale = scale,
+                                               .target_shift = shift},
+                       NO_SLICE, y, NULL);
 }

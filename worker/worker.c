@@ -44,8 +44,10 @@ static status step(worker *w, tape *t, const float *parameters, float *gradient,
                    struct op_loss *out)
 {
     tensor *x = tape_begin(t, parameters, gradient);
-    tensor *logits = w->model.kind->forward(t, x, &w->model);
-    return tape_finish(t, softmax_cross_entropy(t, logits), valid, out);
+    tensor *y = w->model.kind->forward(t, x, &w->model);
+    tensor *loss = w->data.numeric ? squared_error(t, y, w->data.target_scale, w->data.target_shift)
+                                   : softmax_cross_entropy(t, y);
+    return tape_finish(t, loss, valid, out);
 }
 
 /* Runs the training step once on blank images, so that everything it needs is there. */
@@ -455,6 +457,9 @@ void worker_evaluation_of(const worker *w, const struct evaluation_sum *sums,
     evaluation_of_split(sums, of_validation, &out->validation_loss, &out->validation_accuracy);
     evaluation_of_split(sums + of_validation, batches_of(w, SPLIT_TEST), &out->test_loss,
                         &out->test_accuracy);
+    if (w->data.numeric) {
+        out->validation_accuracy = out->test_accuracy = NAN;
+    }
 }
 
 status worker_evaluate(worker *w, const float *parameters, struct evaluation *out)
