@@ -39,7 +39,7 @@ static bool bound_to_other_mode(const options *o, struct ineffective *out)
         {"curve", "async", "mode=async"},       {"on_lost", "async", "mode=async"},
         {"communicator", "sync", "mode=sync"},  {"reduction", "sync", "mode=sync"},
         {"bucket_kib", "sync", "mode=sync"},    {"probe_every", "async", "mode=async"},
-        {"compression", "sync", "mode=sync"},
+        {"compression", "sync", "mode=sync"},   {"overlap", "sync", "mode=sync"},
     };
     for (size_t i = 0; i < COUNT_OF(bound); i++) {
         bool other = strcmp(bound[i].mode, options_text(o, "mode")) != 0;
@@ -54,9 +54,9 @@ static bool bound_to_other_mode(const options *o, struct ineffective *out)
 /* Processes have sockets, ranks under mpirun and places; a virtual cluster has a model of wires. */
 static bool bound_to_other_engine(const options *o, struct ineffective *out)
 {
-    static const char *const of_real[] = {"payload",    "transport",   "endpoint",
-                                          "curve",      "on_lost",     "communicator",
-                                          "bucket_kib", "compression", NULL};
+    static const char *const of_real[] = {
+        "payload",      "transport",  "endpoint",    "curve",   "on_lost",
+        "communicator", "bucket_kib", "compression", "overlap", NULL};
     static const char *const of_virtual[] = {"network.latency_ms",
                                              "network.gbps",
                                              "server.apply_ms",
