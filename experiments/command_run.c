@@ -2,7 +2,9 @@
 
 #include "experiments/config.h"
 #include "experiments/launch.h"
+#include "experiments/save.h"
 #include "experiments/summary.h"
+#include "results/query.h"
 
 #include <stdio.h>
 
@@ -14,11 +16,35 @@ static const char help[] =
     "FILE.yaml holds settings, one 'key: value' a line; what stands later wins.\n\n"
     "  --print-config  the composed settings as YAML, with where each comes from; nothing runs\n"
     "  --dry-run       what would run, in one line\n"
-    "  --quiet         no progress on stderr\n\n"
+    "  --quiet         no progress on stderr\n"
+    "  --resume        goes on from the last checkpoint that the newest run with these settings "
+    "wrote\n"
+    "                  before it was stopped or lost (mode=sync); from the beginning if there is "
+    "none\n\n"
     "  gradlag run workers=4 epochs=1\n"
     "  gradlag run workers=16 damping=polynomial damping.power=0.5\n"
     "  gradlag run mode=sync workers=4 lr_scaling=linear\n"
     "  gradlag run engine=virtual workers=256 pace=gamma network.latency_ms=1\n";
+
+/* resume= of the checkpoint that the results file names. */
+static status find_checkpoint(const options *o, struct settings *read)
+{
+    status result = OK;
+    char hash[65], *path = NULL;
+    config_hash(o, hash);
+    TRY(query_find_checkpoint(options_text(o, "results"), hash, &path));
+    if (path == NULL) {
+        log_info("--resume: no run with these settings left a checkpoint in %s; this one begins at "
+                 "the beginning",
+                 options_text(o, "results"));
+        goto done;
+    }
+    log_info("goes on from %s", path);
+    settings_add(read, "resume", path, "--resume");
+done:
+    memory_free(path);
+    return result;
+}
 
 status command_run(int argc, char **argv)
 {
@@ -34,12 +60,23 @@ status command_run(int argc, char **argv)
     bool dry = command_flag(&argc, argv, "--dry-run");
     bool print = command_flag(&argc, argv, "--print-config");
     bool quiet = command_flag(&argc, argv, "--quiet");
-    TRY(command_no_flags_left(argc, argv, "run", "--dry-run, --print-config and --quiet"));
+    bool resume = command_flag(&argc, argv, "--resume");
+    TRY(command_no_flags_left(argc, argv, "run",
+                              "--dry-run, --print-config, --quiet and --resume"));
     TRY(settings_read_arguments(&read, argc, argv));
     TRY(config_compose(&o, &read));
+    if (resume) {
+        TRY(find_checkpoint(o, &read));
+        options_close(&o);
+        TRY(config_compose(&o, &read));
+    }
     if (print) {
         config_print(o, stdout);
         goto done;
+    }
+    const char *from = options_text(o, "resume");
+    if (from[0] != '\0') {
+        TRY(saved_check(from, o)); /* before any process starts */
     }
     summary_title(o, title);
     if (dry) {

@@ -297,10 +297,17 @@ static int by_key(const void *a, const void *b)
     return strcmp((*x)->key, (*y)->key);
 }
 
-/* A run that starts anew is the same run as before there was this key. */
+/* Keys that are younger than results files that may be about: a run that leaves them at their
+ * default is the same run as before there was the key. */
 static bool left_out(const options *o, const struct option *option)
 {
-    return strcmp(option->key, "initial") == 0 && options_text(o, "initial")[0] == '\0';
+    static const char *const younger[] = {"initial", "on_nonfinite"};
+    for (size_t i = 0; i < COUNT_OF(younger); i++) {
+        if (strcmp(option->key, younger[i]) == 0) {
+            return strcmp(options_value(o, option->key), option->initial) == 0;
+        }
+    }
+    return false;
 }
 
 /* A run without a virtual cluster is the same run as before there were its keys. */
@@ -321,12 +328,12 @@ enum part { ALL, DEFINING, DEFINING_BUT_SEED };
 static bool belongs(const options *o, const struct option *option, enum part part)
 {
     enum key_use use = key_use_of(option->key);
-    if (left_out(o, option) || use == KEY_INTERNAL) {
-        return false;
-    }
     bool seed = strcmp(option->key, "seed") == 0;
-    return part == ALL || (!describes_no_cluster(o, option) && use == KEY_DEFINES &&
-                           !(seed && part == DEFINING_BUT_SEED));
+    if (part == ALL) {
+        return use != KEY_INTERNAL;
+    }
+    return use == KEY_DEFINES && !left_out(o, option) && !describes_no_cluster(o, option) &&
+           !(seed && part == DEFINING_BUT_SEED);
 }
 
 static void add_json(const options *o, enum part part, struct text *out)

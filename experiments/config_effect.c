@@ -33,13 +33,22 @@ static bool bound_to_other_mode(const options *o, struct ineffective *out)
     static const struct {
         const char *key, *mode, *advice;
     } bound[] = {
-        {"damping", "async", "mode=async"},     {"correction", "async", "mode=async"},
-        {"consistency", "async", "mode=async"}, {"payload", "async", "mode=async"},
-        {"transport", "async", "mode=async"},   {"endpoint", "async", "mode=async"},
-        {"curve", "async", "mode=async"},       {"on_lost", "async", "mode=async"},
-        {"communicator", "sync", "mode=sync"},  {"reduction", "sync", "mode=sync"},
-        {"bucket_kib", "sync", "mode=sync"},    {"probe_every", "async", "mode=async"},
-        {"compression", "sync", "mode=sync"},   {"overlap", "sync", "mode=sync"},
+        {"damping", "async", "mode=async"},
+        {"correction", "async", "mode=async"},
+        {"consistency", "async", "mode=async"},
+        {"payload", "async", "mode=async"},
+        {"transport", "async", "mode=async"},
+        {"endpoint", "async", "mode=async"},
+        {"curve", "async", "mode=async"},
+        {"on_lost", "async", "mode=async"},
+        {"communicator", "sync", "mode=sync"},
+        {"reduction", "sync", "mode=sync"},
+        {"bucket_kib", "sync", "mode=sync"},
+        {"resume", "sync", "mode=sync; initial= starts anew from its parameters"},
+        {"on_nonfinite", "sync", "mode=sync"},
+        {"verify_every", "sync", "mode=sync"},
+        {"probe_every", "async", "mode=async"},
+        {"compression", "sync", "mode=sync"},
     };
     for (size_t i = 0; i < COUNT_OF(bound); i++) {
         bool other = strcmp(bound[i].mode, options_text(o, "mode")) != 0;
@@ -54,9 +63,9 @@ static bool bound_to_other_mode(const options *o, struct ineffective *out)
 /* Processes have sockets, ranks under mpirun and places; a virtual cluster has a model of wires. */
 static bool bound_to_other_engine(const options *o, struct ineffective *out)
 {
-    static const char *const of_real[] = {
-        "payload",      "transport",  "endpoint",    "curve",   "on_lost",
-        "communicator", "bucket_kib", "compression", "overlap", NULL};
+    static const char *const of_real[] = {"payload",      "transport",    "endpoint",   "curve",
+                                          "on_lost",      "communicator", "bucket_kib", "resume",
+                                          "verify_every", "on_nonfinite", "compression", NULL};
     static const char *const of_virtual[] = {"network.latency_ms",
                                              "network.gbps",
                                              "server.apply_ms",
@@ -172,6 +181,21 @@ done:
     return result;
 }
 
+/* Training goes on in the same bits only from what a checkpoint has. */
+static status check_resume(const options *o)
+{
+    status result = OK;
+    bool carries = strcmp(options_text(o, "compression"), "none") != 0;
+    if (options_text(o, "resume")[0] != '\0' && carries) {
+        FAIL(ERROR_USAGE,
+             "%s: a checkpoint has no room for what compression=%s carries from one gradient to the "
+             "next: such a run cannot go on; initial= starts anew from its parameters",
+             options_origin(o, "resume"), options_text(o, "compression"));
+    }
+done:
+    return result;
+}
+
 /* Keys that would have no effect are errors: a comparison must not seem to vary what it does not.
  */
 status config_check(const options *o)
@@ -192,6 +216,7 @@ status config_check(const options *o)
     TRY(check_balance(o));
     TRY(check_pace(o));
     TRY(check_places(o));
+    TRY(check_resume(o));
     TRY(consistency_open(&consistency, o));
     TRY(consistency_per_update(&consistency, (unsigned)options_integer(o, "workers"), &per_update));
     TRY(training_length_of(o, UINT32_MAX, (uint64_t)options_integer(o, "batch"), &length));

@@ -68,3 +68,67 @@ done:
     json_decref(all);
     return result;
 }
+
+/* The setting as JSON; NULL where there is no such key now. */
+static json_t *value_now(const options *o, const char *key)
+{
+    struct text text = {0};
+    json_t *all = NULL, *value = NULL;
+    text_add(&text, "{");
+    config_member_json(o, key, &text);
+    text_add(&text, "}");
+    all = json_loads(text.at, 0, NULL);
+    value = json_incref(json_object_get(all, key));
+    json_decref(all);
+    text_free(&text);
+    return value;
+}
+
+static bool alike(const json_t *a, const json_t *b)
+{
+    return json_is_number(a) && json_is_number(b) ? json_number_value(a) == json_number_value(b)
+                                                  : json_equal(a, b) != 0;
+}
+
+static void add_difference(const char *key, const json_t *was, const json_t *is, struct text *out)
+{
+    text_add(out, "%s%s is ", out->length > 0 ? ", " : "", key);
+    if (is != NULL) {
+        add_text(is, out);
+    } else {
+        text_add(out, "not set");
+    }
+    text_add(out, ", was ");
+    add_text(was, out);
+}
+
+status recall_differing(const char *config, const options *now, struct text *out)
+{
+    status result = OK;
+    json_error_t error;
+    const char *key;
+    json_t *value;
+    json_t *all = json_loads(config, 0, &error);
+    if (!json_is_object(all)) {
+        FAIL(ERROR_DATA, "a configuration that cannot be read (%s)", error.text);
+    }
+    json_object_foreach(all, key, value)
+    {
+        json_t *is = value_now(now, key);
+        if (is_wanted(all, key) && !alike(value, is)) {
+            add_difference(key, value, is, out);
+        }
+        json_decref(is);
+    }
+    for (size_t i = 0; i < options_count(now); i++) {
+        key = options_at(now, i)->key;
+        if (json_object_get(all, key) == NULL && is_wanted(all, key) &&
+            strcmp(options_value(now, key), options_at(now, i)->initial) != 0) {
+            text_add(out, "%s%s is %s, was not there", out->length > 0 ? ", " : "", key,
+                     options_value(now, key));
+        }
+    }
+done:
+    json_decref(all);
+    return result;
+}

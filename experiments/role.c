@@ -103,19 +103,11 @@ static void show_progress(void *context, const struct training_progress *now)
     }
 }
 
-static status checkpoint(void *context, const float *parameters, const float *optimizer_state,
-                         size_t optimizer_state_count, uint64_t version)
+static status checkpoint(void *context, const struct training_state *now)
 {
     struct role_process *p = context;
     struct save what = {
-        .settings = p->settings,
-        .worker = p->worker,
-        .parameters = parameters,
-        .optimizer_state = optimizer_state,
-        .optimizer_state_count = optimizer_state_count,
-        .version = version,
-        .run_id = p->run_id,
-    };
+        .settings = p->settings, .worker = p->worker, .now = now, .run_id = p->run_id};
     return save_checkpoint(&what, p->recorder);
 }
 

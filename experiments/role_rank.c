@@ -1,6 +1,7 @@
 #include "experiments/command.h"
 
 #include "experiments/role.h"
+#include "experiments/save.h"
 #include "sync/trainer.h"
 
 #ifdef GRADLAG_SANITIZE
@@ -18,6 +19,7 @@ static status train(struct role_process *p, unsigned size, communicator **c,
 {
     status result = OK;
     const options *o = p->settings;
+    struct saved from = {0};
     if (size != (unsigned)options_integer(o, "workers")) {
         FAIL(ERROR_USAGE,
              "workers=%lld, but mpirun started %u ranks; leave workers out or set it "
@@ -29,6 +31,10 @@ static status train(struct role_process *p, unsigned size, communicator **c,
     }
     struct worker_options shard = {.settings = o, .index = p->index, .count = size};
     TRY(worker_open(&p->worker, &shard));
+    const char *resume = options_text(o, "resume");
+    if (p->index == 0 && resume[0] != '\0') {
+        TRY(saved_open(&from, resume, o, p->worker));
+    }
     TRY(communicator_open(c, o, worker_parameter_count(p->worker), worker_place(p->worker)));
     struct sync_trainer_options trainer = {
         .settings = o,
@@ -36,9 +42,11 @@ static status train(struct role_process *p, unsigned size, communicator **c,
         .communicator = *c,
         .hooks = p->hooks,
         .recorder = p->recorder,
+        .start = from.parameters != NULL ? &from.state : NULL,
     };
     TRY(sync_trainer_run(&trainer, out));
 done:
+    saved_close(&from);
     return result;
 }
 

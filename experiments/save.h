@@ -1,24 +1,35 @@
 /*
- * save.h — a run's checkpoint: parameters by name, optimizer state, the settings as notes.
+ * save.h — a run's checkpoint: parameters by name, optimizer state, and as notes where training
+ * stands and the settings; and going on from one.
  */
 #ifndef GRADLAG_EXPERIMENTS_SAVE_H
 #define GRADLAG_EXPERIMENTS_SAVE_H
 
 #include "results/recorder.h"
-#include "worker/worker.h"
+#include "worker/training.h"
 
 struct save {
     const options *settings; /* key checkpoint: where to */
     const worker *worker;    /* its slices name the tensors */
-    const float *parameters;
-    const float *optimizer_state; /* whole flat vectors, or NULL */
-    size_t optimizer_state_count; /* in elements */
-    uint64_t version;
+    const struct training_state *now;
     int64_t run_id;
 };
 /* The path for one run and version: {run} and {version} in `pattern` become their numbers. */
 void save_path(const char *pattern, int64_t run_id, uint64_t version, struct text *out);
 /* Writes the file and, unless `r` is NULL, a row that says so. ERROR_DATA: it cannot be written. */
 status save_checkpoint(const struct save *s, recorder *r) MUST_CHECK;
+
+/* What a checkpoint holds: owns both vectors. */
+struct saved {
+    struct training_state state;
+    float *parameters, *optimizer_state;
+};
+/* Reads a checkpoint in order to go on from it with `settings`. ERROR_DATA: no such file, damaged,
+ * of another model, or without optimizer state that the settings need; ERROR_USAGE: of a run with
+ * other settings (they are named), which could not end in the same bits. */
+status saved_check(const char *path, const options *settings) MUST_CHECK; /* that alone */
+status saved_open(struct saved *out, const char *path, const options *settings,
+                  const worker *w) MUST_CHECK;
+void saved_close(struct saved *s);
 
 #endif

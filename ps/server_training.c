@@ -309,17 +309,19 @@ void training_evaluated(struct server *s)
 
 void training_checkpoint(struct server *s)
 {
-    size_t count = 0;
-    const float *state = server_core_optimizer_state(s->core, &count);
-    unsigned slot = server_core_latest_slot(s->core);
+    struct training_state now = {.updates = server_core_version(s->core),
+                                 .samples = server_core_samples_used(s->core),
+                                 .seconds = training_seconds(s),
+                                 .parameters =
+                                     payload_slots(s->payload)[server_core_latest_slot(s->core)]};
+    now.optimizer_state = server_core_optimizer_state(s->core, &now.optimizer_state_count);
     if (s->checkpoint_samples > 0)
         while (s->next_checkpoint <= server_core_samples_used(s->core))
             s->next_checkpoint += s->checkpoint_samples;
     if (s->o->hooks.checkpoint == NULL || !s->checkpoints)
         return;
     pause_begin(s);
-    status code = s->o->hooks.checkpoint(s->o->hooks.context, payload_slots(s->payload)[slot],
-                                         state, count, server_core_version(s->core));
+    status code = s->o->hooks.checkpoint(s->o->hooks.context, &now);
     pause_end(s);
     if (code != OK)
         server_fail(s, code, "%s", error_message());

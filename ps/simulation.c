@@ -450,16 +450,18 @@ status simulation_evaluate_now(simulation *s, double now)
 
 status simulation_checkpoint(simulation *s)
 {
-    size_t count = 0;
-    const float *state = server_core_optimizer_state(s->core, &count);
+    struct training_state now = {.updates = server_core_version(s->core),
+                                 .samples = server_core_samples_used(s->core),
+                                 .seconds = s->now,
+                                 .parameters = s->slots[server_core_latest_slot(s->core)]};
+    now.optimizer_state = server_core_optimizer_state(s->core, &now.optimizer_state_count);
     while (s->checkpoint_samples > 0 && s->next_checkpoint <= server_core_samples_used(s->core)) {
         s->next_checkpoint += s->checkpoint_samples;
     }
     if (!s->checkpoints) {
         return OK;
     }
-    return s->o.hooks.checkpoint(s->o.hooks.context, s->slots[server_core_latest_slot(s->core)],
-                                 state, count, server_core_version(s->core));
+    return s->o.hooks.checkpoint(s->o.hooks.context, &now);
 }
 
 void simulation_outcome(simulation *s, double seconds, struct training_outcome *out)

@@ -171,3 +171,30 @@ done:
     database_close(&db);
     return result;
 }
+
+status query_find_checkpoint(const char *results, const char *config_hash, char **path)
+{
+    status result = OK;
+    sqlite3 *db = NULL;
+    sqlite3_stmt *s = NULL;
+    struct stat about;
+    *path = NULL;
+    if (stat(results, &about) != 0 || about.st_size == 0) {
+        goto done; /* nothing has been written yet */
+    }
+    TRY(database_open_reader(&db, results));
+    TRY(database_prepare(db, &s,
+                         "SELECT path FROM checkpoint JOIN run ON run.id = checkpoint.run_id "
+                         "WHERE config_hash = ?1 AND status <> 'finished' "
+                         "ORDER BY run.id DESC, version DESC LIMIT 1"));
+    sqlite3_bind_text(s, 1, config_hash, -1, SQLITE_STATIC);
+    int code = sqlite3_step(s);
+    TRY(database_check(db, code, "look up a checkpoint"));
+    if (code == SQLITE_ROW) {
+        *path = text_copy((const char *)sqlite3_column_text(s, 0));
+    }
+done:
+    sqlite3_finalize(s);
+    database_close(&db);
+    return result;
+}

@@ -66,5 +66,8 @@ struct found_run {
  * there is none, and where the file does not exist yet. */
 status query_find_run(const char *path, const struct run_key *key, struct found_run *out,
                       bool *found) MUST_CHECK;
+/* The last checkpoint of the newest run with this configuration that did not finish: *path is a
+ * copy owned by the caller, NULL where there is none. */
+status query_find_checkpoint(const char *results, const char *config_hash, char **path) MUST_CHECK;
 
 #endif

@@ -12,7 +12,6 @@
 #define GRADLAG_SYNC_REPLICA_H
 
 #include "sync/communicator.h"
-#include "sync/trial.h"
 #include "worker/worker.h"
 
 typedef struct replica replica;
@@ -31,6 +30,8 @@ struct replica_kind {
     status (*exchange)(replica *r, float notes[COMMUNICATOR_NOTES]);
     status (*apply)(replica *r, double lr, bool *finite);
     status (*view)(replica *r, struct replica_view *out);
+    /* Parameters and optimizer state (as many as view gives) ← these, after so many updates. */
+    status (*set)(replica *r, const struct replica_view *from, uint64_t updates);
 };
 extern const struct replica_kind replica_host, replica_device;
 
@@ -42,31 +43,24 @@ struct replica {
     /* For worker_gradient and worker_evaluate alone: they may be the device's. */
     float *parameters, *gradient;
     double epoch; /* where training stands, for optimizers that look: optimizer_set_epoch */
-    /* The exchange of a gradient begins while it is computed: this step's, or from now on. */
-    bool overlaps;
-    bool whole;          /* gradients are exchanged as a whole: compressed */
-    struct trial *trial; /* overlap=auto: while it is not decided */
-    uint64_t began_ns;   /* of this step */
-    uint64_t hidden_ns;  /* of the last exchange: see communicator_finish */
     void *state;
 };
 
-/* At the initial parameters; both are borrowed. Reads keys optimizer, momentum, weight_decay,
- * overlap. */
+/* At the initial parameters; both are borrowed. Reads keys optimizer, momentum, weight_decay. */
 status replica_open(replica **out, const options *o, worker *w, communicator *c) MUST_CHECK;
 /* The same with a given kind. */
 status replica_open_kind(replica **out, const struct replica_kind *kind, const options *o,
                          worker *w, communicator *c) MUST_CHECK;
 void replica_close(replica **r);
 
-/* The gradient of batch `batch` at the current parameters; where the replica overlaps, parts of it
- * are on their way when it returns, also after an error: replica_exchange has to follow.
- * stats->watch_ns is what that took. */
+/* The gradient of batch `batch` at the current parameters. */
 status replica_gradient(replica *r, uint64_t batch, struct step_stats *stats) MUST_CHECK;
-/* Gradient and notes ← their means over all ranks. The last note is the replica's own. */
+/* Gradient and notes ← their means over all ranks. */
 status replica_exchange(replica *r, float notes[COMMUNICATOR_NOTES]) MUST_CHECK;
 /* θ ← update(θ, gradient). Where the gradient is not finite: *finite is false and θ as it was. */
 status replica_apply(replica *r, double lr, bool *finite) MUST_CHECK;
 status replica_view(replica *r, struct replica_view *out) MUST_CHECK;
+/* Before the first update: begins there instead. */
+status replica_set(replica *r, const struct replica_view *from, uint64_t updates) MUST_CHECK;
 
 #endif

@@ -91,6 +91,20 @@ done:
     return result;
 }
 
+/* No kernel counts updates. */
+static status device_set(replica *r, const struct replica_view *from, uint64_t updates UNUSED)
+{
+    status result = OK;
+    struct device *d = r->state;
+    d->current = false;
+    TRY(worker_resident_write(r->worker, d->at.parameters, from->parameters, r->count));
+    if (from->optimizer_state != NULL)
+        TRY(worker_resident_write(r->worker, d->at.state, from->optimizer_state,
+                                  from->optimizer_state_count));
+done:
+    return result;
+}
+
 const struct replica_kind replica_device = {
     .name = "device",
     .open = device_open,
@@ -98,4 +112,5 @@ const struct replica_kind replica_device = {
     .exchange = device_exchange,
     .apply = device_apply,
     .view = device_view,
+    .set = device_set,
 };

@@ -27,13 +27,15 @@ done:
 }
 
 status report_open(struct report *r, const struct sync_trainer_options *o,
-                   const struct training_length *length)
+                   const struct training_length *length, const struct training_state *begin)
 {
     status result = OK;
     const options *settings = o->settings;
 
     *r = (struct report){
         .o = o, .c = o->communicator, .length = *length, .smooth_loss = NAN, .test_accuracy = NAN};
+    r->samples = begin->samples;
+    r->seconds_before = begin->seconds;
     r->smoothing = 1 - pow(1 - SMOOTHING, r->c->size);
     r->records_steps = strcmp(options_text(settings, "record"), "all") == 0;
     r->checkpoints = options_text(settings, "checkpoint")[0] != '\0';
@@ -42,6 +44,8 @@ status report_open(struct report *r, const struct sync_trainer_options *o,
     if (every > 0 && r->checkpoint_every == 0)
         r->checkpoint_every = 1;
     r->next_checkpoint = r->checkpoint_every;
+    while (r->checkpoint_every > 0 && r->next_checkpoint <= r->samples)
+        r->next_checkpoint += r->checkpoint_every;
     TRY(memory_new(&r->gathered, (size_t)r->c->size * REPORT_ROWS, sizeof *r->gathered,
                    "step rows"));
     TRY(memory_new(&r->codes, r->c->size, sizeof *r->codes, "outcomes of ranks"));
@@ -81,12 +85,18 @@ double report_seconds(const struct report *r)
     if (r->began_ns == 0)
         return 0;
     uint64_t now = r->pause_began_ns != 0 ? r->pause_began_ns : clock_ns();
-    return (double)(now - r->began_ns - r->paused_ns) * 1e-9;
+    return r->seconds_before + (double)(now - r->began_ns - r->paused_ns) * 1e-9;
 }
 
-static void pause_begin(struct report *r)
+void report_pause(struct report *r)
 {
     r->pause_began_ns = clock_ns();
+}
+
+void report_go_on(struct report *r)
+{
+    r->paused_ns += clock_ns() - r->pause_began_ns;
+    r->pause_began_ns = 0;
 }
 
 /* Who is done sleeps until the last has come. The first time that this takes long enough to wonder
@@ -117,8 +127,7 @@ static status pause_end(struct report *r, status own, const char *what)
         log_error("rank %u: %s", c->rank, error_message());
     TRY(wait_for_all(r, what));
     TRY(communicator_gather_all(c, &code, sizeof code, r->codes));
-    r->paused_ns += clock_ns() - r->pause_began_ns;
-    r->pause_began_ns = 0;
+    report_go_on(r);
     for (unsigned i = 0; i < c->size; i++) {
         if (own == OK && r->codes[i] != OK)
             FAIL(ERROR_PEER, "%s failed on rank %u (%s); its message is above", what, i,
@@ -200,17 +209,16 @@ static status evaluate(struct report *r, const struct report_state *s)
     status result = OK, own = OK;
     communicator *c = r->c;
 
-    pause_begin(r);
+    report_pause(r);
     if (c->rank < r->evaluators)
         own = worker_evaluate_part(r->o->worker, s->replica->parameters, c->rank, r->evaluators,
                                    r->sums);
     TRY(pause_end(r, own, "the evaluation"));
-    pause_begin(r);
+    report_pause(r);
     TRY(communicator_gather_all(c, r->sums, r->batches * sizeof *r->sums, r->all_sums));
     if (c->rank == 0)
         record_evaluation(r, s);
-    r->paused_ns += clock_ns() - r->pause_began_ns;
-    r->pause_began_ns = 0;
+    report_go_on(r);
 done:
     return result;
 }
@@ -223,8 +231,14 @@ static status checkpoint_here(struct report *r, const struct report_state *s)
 
     if (hooks->checkpoint != NULL) {
         TRY(replica_view(s->replica, &now));
-        TRY(hooks->checkpoint(hooks->context, now.parameters, now.optimizer_state,
-                              now.optimizer_state_count, s->updates));
+        const struct training_state state = {.updates = s->updates,
+                                             .samples = s->samples,
+                                             .skipped = s->skipped,
+                                             .seconds = report_seconds(r),
+                                             .parameters = now.parameters,
+                                             .optimizer_state = now.optimizer_state,
+                                             .optimizer_state_count = now.optimizer_state_count};
+        TRY(hooks->checkpoint(hooks->context, &state));
     }
 done:
     return result;
@@ -232,8 +246,18 @@ done:
 
 static status checkpoint(struct report *r, const struct report_state *s)
 {
-    pause_begin(r);
+    report_pause(r);
     return pause_end(r, r->c->rank == 0 ? checkpoint_here(r, s) : OK, "the checkpoint");
+}
+
+void report_event(struct report *r, enum severity severity, const char *code, const char *text)
+{
+    if (r->c->rank != 0)
+        return;
+    if (severity == SEVERITY_WARNING)
+        log_warning("%s", text);
+    if (r->o->recorder != NULL)
+        recorder_event(r->o->recorder, report_seconds(r), severity, code, NO_WORKER, text);
 }
 
 static void show_progress(struct report *r, const struct report_state *s)

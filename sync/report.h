@@ -22,7 +22,7 @@ struct report_row { /* one rank, one update */
 };
 
 struct report_state { /* where training is, after an update */
-    uint64_t updates, samples;
+    uint64_t updates, samples, skipped;
     replica *replica;
 };
 
@@ -32,6 +32,7 @@ struct report {
     struct training_length length;
     uint64_t samples; /* used, as of the last update told */
     uint64_t began_ns, paused_ns, pause_began_ns, next_progress_ns;
+    double seconds_before; /* of training, in the runs that this one goes on from */
     double loss_sum, smooth_loss, smoothing, test_accuracy;
     uint64_t loss_count;
     bool checkpoints; /* key checkpoint names a file */
@@ -45,13 +46,21 @@ struct report {
     bool records_steps, told_of_waiting;
 };
 
+/* `begin`: where training stands already. */
 status report_open(struct report *r, const struct sync_trainer_options *o,
-                   const struct training_length *length) MUST_CHECK;
+                   const struct training_length *length,
+                   const struct training_state *begin) MUST_CHECK;
 void report_close(struct report *r);
 
 /* The training clock begins, on all ranks together. */
 status report_begin(struct report *r) MUST_CHECK;
 double report_seconds(const struct report *r);
+
+/* The training clock stands still in between. */
+void report_pause(struct report *r);
+void report_go_on(struct report *r);
+/* A row of the run, by rank 0; a warning is a line of the log too. */
+void report_event(struct report *r, enum severity severity, const char *code, const char *text);
 
 /* After each update: `row` is this rank's, `loss` the mean over ranks. Evaluates and checkpoints
  * where they are due: an evaluation when the samples used cross a multiple of evaluate_every, and

@@ -7,10 +7,12 @@
  */
 #include "sync/trainer.h"
 
+#include "sync/alike.h"
 #include "sync/report.h"
 #include "worker/schedule.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 /* What travels behind the gradient, so that it costs no message of its own: means over ranks. */
@@ -24,22 +26,45 @@ struct loop {
     struct schedule schedule;
     replica *replica; /* parameters, gradient, optimizer: in the host's memory or on the GPU */
     uint64_t updates, samples;
-    bool stopped;
+    uint64_t skipped; /* steps whose gradient or loss was not finite: no update (on_nonfinite) */
+    unsigned skipped_in_a_row;
+    bool may_skip, stopped;
+    uint64_t verify_every;
     struct report report;
 };
+
+/* Then it is no accident. */
+enum { SKIPPED_MOST = 10 };
 
 static status loop_open(struct loop *l, const struct sync_trainer_options *o)
 {
     status result = OK;
     uint64_t epoch = worker_epoch_samples(o->worker);
+    struct training_state begin;
 
     l->o = o;
     l->c = o->communicator;
     l->update_samples = (uint64_t)options_integer(o->settings, "batch") * l->c->size;
     TRY(training_length_of(o->settings, epoch, l->update_samples, &l->length));
     TRY(schedule_open(&l->schedule, o->settings, l->c->size, l->length.total_samples, epoch));
+    l->may_skip = strcmp(options_text(o->settings, "on_nonfinite"), "skip") == 0;
+    l->verify_every = (uint64_t)options_integer(o->settings, "verify_every");
     TRY(replica_open(&l->replica, o->settings, o->worker, l->c));
-    TRY(report_open(&l->report, o, &l->length));
+    TRY(alike_begin(l->c, l->replica, o->start, &begin));
+    l->updates = begin.updates;
+    l->samples = begin.samples;
+    l->skipped = begin.skipped;
+    if (begin.updates > 0 && l->samples >= l->length.total_samples) {
+        FAIL(ERROR_USAGE,
+             "the checkpoint to go on from is of the end: %llu of %llu samples are used already",
+             (unsigned long long)l->samples, (unsigned long long)l->length.total_samples);
+    }
+    TRY(report_open(&l->report, o, &l->length, &begin));
+    if (begin.updates > 0) {
+        char text[64];
+        snprintf(text, sizeof text, "from update %llu", (unsigned long long)begin.updates);
+        report_event(&l->report, SEVERITY_INFO, "resumed", text);
+    }
 done:
     return result;
 }
@@ -53,7 +78,7 @@ static void loop_close(struct loop *l)
 static struct report_state state_of(const struct loop *l)
 {
     return (struct report_state){
-        .updates = l->updates, .samples = l->samples, .replica = l->replica};
+        .updates = l->updates, .samples = l->samples, .skipped = l->skipped, .replica = l->replica};
 }
 
 static bool stop_wanted(const struct sync_trainer_options *o)
@@ -71,32 +96,68 @@ static status judge(struct loop *l, status own, const float *notes)
         FAIL(ERROR_PEER, "another rank failed at update %llu; its message is above",
              (unsigned long long)l->updates);
     }
-    if (!isfinite(notes[NOTE_LOSS])) {
-        FAIL(ERROR_DIVERGED,
-             "the loss is not finite at update %llu: lower lr, or warm up for longer",
-             (unsigned long long)l->updates);
-    }
     l->stopped = notes[NOTE_STOP] != 0;
 done:
     return result;
 }
 
+/* All ranks skip an update, or none does: what is not finite is so in the mean. */
+static status skip(struct loop *l, const char *what)
+{
+    status result = OK;
+    char text[128];
+    if (!l->may_skip) {
+        FAIL(ERROR_DIVERGED, "the %s is not finite at update %llu: lower lr, or warm up for longer",
+             what, (unsigned long long)l->updates);
+    }
+    l->skipped++;
+    if (++l->skipped_in_a_row > SKIPPED_MOST) {
+        FAIL(ERROR_DIVERGED,
+             "the %s is not finite at update %llu, for the %uth time in a row: lower lr, or warm "
+             "up for longer",
+             what, (unsigned long long)l->updates, l->skipped_in_a_row);
+    }
+    snprintf(text, sizeof text, "the %s was not finite: update %llu was made of the next batch",
+             what, (unsigned long long)l->updates);
+    report_event(&l->report, SEVERITY_WARNING, "skipped", text);
+done:
+    return result;
+}
+
 /* θ ← update(θ, mean gradient); a failed update leaves θ as it was. */
-static status apply(struct loop *l)
+static status apply(struct loop *l, double loss, bool *applied)
 {
     status result = OK;
     uint64_t after = l->samples + l->update_samples;
-    bool finite;
+    *applied = false;
 
+    if (!isfinite(loss)) {
+        TRY(skip(l, "loss"));
+        goto done;
+    }
     l->replica->epoch = schedule_epoch(&l->schedule, l->samples, after);
-    TRY(replica_apply(l->replica, schedule_rate(&l->schedule, l->samples, after), &finite));
-    if (!finite) {
-        FAIL(ERROR_DIVERGED,
-             "the mean gradient is not finite at update %llu: lower lr, or warm up for longer",
-             (unsigned long long)l->updates);
+    TRY(replica_apply(l->replica, schedule_rate(&l->schedule, l->samples, after), applied));
+    if (!*applied) {
+        TRY(skip(l, "mean gradient"));
+        goto done;
     }
     l->samples = after;
     l->updates++;
+    l->skipped_in_a_row = 0;
+done:
+    return result;
+}
+
+/* Its time is not training time. */
+static status verify(struct loop *l)
+{
+    status result = OK;
+    char digest[65];
+    if (l->verify_every == 0 || l->updates % l->verify_every != 0)
+        return OK;
+    report_pause(&l->report);
+    TRY(alike_check(l->c, l->replica, l->updates, digest));
+    report_go_on(&l->report);
 done:
     return result;
 }
@@ -107,8 +168,9 @@ static status step(struct loop *l)
     status result = OK;
     float notes[COMMUNICATOR_NOTES] = {0};
     struct step_stats stats = {0};
+    bool applied;
 
-    status own = replica_gradient(l->replica, l->updates, &stats);
+    status own = replica_gradient(l->replica, l->updates + l->skipped, &stats);
     if (own != OK)
         log_error("rank %u: %s", l->c->rank, error_message());
     notes[NOTE_LOSS] = own == OK ? stats.loss : 0;
@@ -119,62 +181,32 @@ static status step(struct loop *l)
     TRY(replica_exchange(l->replica, notes));
     uint64_t exchanged = clock_ns();
     TRY(judge(l, own, notes));
-    TRY(apply(l));
-    uint64_t applied = clock_ns();
+    TRY(apply(l, notes[NOTE_LOSS], &applied));
+    uint64_t ended = clock_ns();
+    if (!applied)
+        goto done;
 
     struct report_row row = {.loss = stats.loss,
                              .compute_us = (float)(stats.data_ns + stats.compute_ns) * 1e-3f,
-                             .exchange_us = (float)(exchanged - computed + stats.watch_ns) * 1e-3f,
-                             .apply_us = (float)(applied - exchanged) * 1e-3f,
+                             .exchange_us = (float)(exchanged - computed) * 1e-3f,
+                             .apply_us = (float)(ended - exchanged) * 1e-3f,
                              .data_us = (float)stats.data_ns * 1e-3f,
                              .forward_us = (float)stats.forward_ns * 1e-3f,
-                             .backward_us = (float)stats.backward_ns * 1e-3f,
-                             .hidden_us = (float)l->replica->hidden_ns * 1e-3f};
+                             .backward_us = (float)stats.backward_ns * 1e-3f};
     struct report_state now = state_of(l);
     TRY(report_update(&l->report, &now, &row, notes[NOTE_LOSS]));
+    TRY(verify(l));
 done:
     return result;
 }
 
-/* The invariant of the whole mode, checked once: equal parameters on all ranks (that exchange). */
-static status check_alike(struct loop *l, const struct training_outcome *out)
+static void outcome_of(const struct loop *l, struct training_outcome *out)
 {
-    status result = OK;
-    enum { DIGEST = sizeof out->parameters_sha256 };
-    char *all = NULL;
-
-    if (l->c->kind->exchanges_nothing)
-        return OK;
-    TRY(memory_new(&all, l->c->size, DIGEST, "parameter digests"));
-    TRY(communicator_gather_all(l->c, out->parameters_sha256, DIGEST, all));
-    for (unsigned i = 1; i < l->c->size; i++) {
-        if (memcmp(all, all + (size_t)i * DIGEST, DIGEST) != 0) {
-            FAIL(ERROR_OTHER,
-                 "rank %u ended with other parameters than rank 0 (%.12s…, not %.12s…): are all "
-                 "ranks on the same kind of processor? reduction=ordered rules out the exchange",
-                 i, all + (size_t)i * DIGEST, all);
-        }
-    }
-done:
-    memory_free(all);
-    return result;
-}
-
-static status outcome_of(struct loop *l, struct training_outcome *out)
-{
-    status result = OK;
-    struct sha256 digest;
-    struct replica_view now;
     out->updates = l->updates;
-    out->samples_used = out->samples_computed = l->samples;
+    out->samples_used = l->samples;
+    out->samples_computed = l->samples + l->skipped * l->update_samples;
     out->train_seconds = report_seconds(&l->report);
     out->sent_bytes = communicator_sent_bytes(l->c);
-    TRY(replica_view(l->replica, &now));
-    sha256_begin(&digest);
-    sha256_add(&digest, now.parameters, worker_parameter_count(l->o->worker) * sizeof(float));
-    sha256_end(&digest, out->parameters_sha256);
-done:
-    return result;
 }
 
 /* After a failure: what is still to be had. A GPU that has failed gives nothing any more, and says
@@ -183,7 +215,8 @@ static status keep_outcome(struct loop *l, struct training_outcome *out, status 
 {
     status result = OK;
     char *message = text_copy(error_message());
-    if (outcome_of(l, out) != OK)
+    outcome_of(l, out);
+    if (alike_digest(l->replica, out->parameters_sha256) != OK)
         out->parameters_sha256[0] = '\0';
     FAIL(failure, "%s", message != NULL ? message : "out of memory");
 done:
@@ -204,8 +237,8 @@ status sync_trainer_run(const struct sync_trainer_options *o, struct training_ou
         TRY(step(&l));
     struct report_state last = state_of(&l);
     TRY(report_end(&l.report, &last));
-    TRY(outcome_of(&l, out));
-    TRY(check_alike(&l, out));
+    outcome_of(&l, out);
+    TRY(alike_check(l.c, l.replica, l.updates, out->parameters_sha256));
     if (l.samples < l.length.total_samples)
         FAIL(STOPPED, "stopped on request after %llu updates", (unsigned long long)l.updates);
 done:

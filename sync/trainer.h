@@ -12,8 +12,9 @@ struct sync_trainer_options {
     const options *settings;
     worker *worker; /* borrowed; index = rank, count = size */
     communicator *communicator;
-    struct training_hooks hooks; /* used on rank 0 */
-    recorder *recorder;          /* rank 0's, NULL elsewhere */
+    struct training_hooks hooks;        /* used on rank 0 */
+    recorder *recorder;                 /* rank 0's, NULL elsewhere */
+    const struct training_state *start; /* rank 0's, to go on from; NULL: from the beginning */
 };
 
 /* Compute, allreduce, apply, on every rank alike, until the samples are used up. ERROR_DIVERGED

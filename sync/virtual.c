@@ -215,9 +215,14 @@ static status checkpoint(struct virtual_ranks *v)
 {
     if (!v->checkpoints)
         return OK;
-    return v->o->hooks.checkpoint(v->o->hooks.context, v->parameters[v->current],
-                                  optimizer_state(v->optimizer),
-                                  optimizer_state_count(v->optimizer), v->updates);
+    const struct training_state now = {.updates = v->updates,
+                                       .samples = v->samples,
+                                       .seconds = seconds(v),
+                                       .parameters = v->parameters[v->current],
+                                       .optimizer_state = optimizer_state(v->optimizer),
+                                       .optimizer_state_count =
+                                           optimizer_state_count(v->optimizer)};
+    return v->o->hooks.checkpoint(v->o->hooks.context, &now);
 }
 
 /* On the host's clock: who waits wants to know how long. */

@@ -106,8 +106,7 @@ static status evaluate(void *context, const float *parameters, struct evaluation
     return OK;
 }
 
-static status checkpoint(void *context, const float *parameters UNUSED, const float *state UNUSED,
-                         size_t state_count UNUSED, uint64_t version UNUSED)
+static status checkpoint(void *context, const struct training_state *now UNUSED)
 {
     struct rig *r = context;
     if (r->at_checkpoint != NULL)

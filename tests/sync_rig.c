@@ -183,7 +183,6 @@ static const struct option EXCHANGE[] = {
      .type = OPTION_NAME,
      .initial = "none",
      .registry = &compression_registry},
-    {.key = "overlap", .type = OPTION_NAME, .initial = "auto", .names = "auto|yes|no"},
     {.key = "timeout_s", .type = OPTION_REAL, .initial = "30", .minimum = 0.1, .maximum = 1000},
     {0},
 };
@@ -200,6 +199,8 @@ static const struct option TRAINING[] = {
     {.key = "epochs", .type = OPTION_REAL, .initial = "1", .maximum = 1000},
     {.key = "samples", .type = OPTION_INTEGER, .initial = "0", .maximum = 1e9},
     {.key = "updates", .type = OPTION_INTEGER, .initial = "0", .maximum = 1e9},
+    {.key = "verify_every", .type = OPTION_INTEGER, .initial = "0", .maximum = 1000},
+    {.key = "on_nonfinite", .type = OPTION_NAME, .initial = "stop", .names = "stop|skip"},
     {.key = "evaluate_every", .type = OPTION_REAL, .initial = "0", .maximum = 1000},
     {.key = "optimizer",
      .type = OPTION_NAME,

@@ -17,6 +17,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include <signal.h>
 
 static void an_unknown_key_is_a_usage_error_that_names_the_nearest(void **state)
 {
@@ -264,6 +265,60 @@ static void a_run_goes_on_from_a_checkpoint(void **state)
     process_expect_nothing_left(r);
 }
 
+static void a_stopped_run_goes_on_where_it_was_and_ends_with_the_same_bits(void **state)
+{
+    struct rig *r = *state;
+    pid_t ranks[2];
+    const char *const settings[] = {"run",
+                                    RIG_DATA,
+                                    "mode=sync",
+                                    "workers=2",
+                                    "batch=10",
+                                    "epochs=60",
+                                    "pace=gamma",
+                                    "pace.mean_ms=2",
+                                    "pace.cv=0",
+                                    "checkpoint=at.safetensors",
+                                    "evaluate_every=0",
+                                    NULL};
+    const char *again[COUNT_OF(settings) + 1];
+    assert_int_equal(process_run(r, settings), OK);
+    process_start(r, settings);
+    process_await(r, "rank", ranks, 2);
+    usleep(700000);
+    kill(r->pid, SIGINT);
+    assert_int_equal(process_wait(r), STOPPED);
+    assert_string_equal(process_ask(r, "SELECT updates > 0 AND updates < (SELECT updates FROM run "
+                                       "WHERE id = 1) FROM run WHERE id = 2"),
+                        "1");
+    memcpy(again, settings, sizeof settings);
+    again[COUNT_OF(settings) - 1] = "--resume";
+    again[COUNT_OF(settings)] = NULL;
+    assert_int_equal(process_run(r, again), OK);
+    assert_non_null(strstr(process_errors(r), "goes on from at.safetensors"));
+    assert_string_equal(process_ask(r, "SELECT count(*) FROM event WHERE run_id = 3 AND code = "
+                                       "'resumed' AND severity = 'info'"),
+                        "1");
+    assert_string_equal(
+        process_ask(r,
+                    "SELECT a.parameters_sha256 = b.parameters_sha256 AND a.updates = b.updates "
+                    "AND a.config_hash = b.config_hash AND b.status = 'finished' FROM run a, run "
+                    "b WHERE a.id = 1 AND b.id = 3"),
+        "1");
+    /* Of the end nobody goes on, nor from another run's. */
+    assert_int_equal(RIG_RUN(r, "run", RIG_DATA, "mode=sync", "workers=2", "batch=10", "epochs=60",
+                             "evaluate_every=0", "pace=gamma", "pace.mean_ms=2", "pace.cv=0",
+                             "resume=at.safetensors"),
+                     ERROR_USAGE);
+    process_expect_error(r, "is of the end");
+    assert_int_equal(RIG_RUN(r, "run", RIG_DATA, "mode=sync", "workers=2", "batch=10", "epochs=60",
+                             "evaluate_every=0", "lr=0.5", "resume=at.safetensors"),
+                     ERROR_USAGE);
+    process_expect_error(r, "lr is 0.5, was 0.03");
+    assert_int_equal(RIG_RUN(r, "run", RIG_DATA, "resume=at.safetensors"), ERROR_USAGE);
+    process_expect_error(r, "initial= starts anew");
+}
+
 static void runs_of_a_sweep_do_not_write_over_each_others_checkpoint(void **state)
 {
     struct rig *r = *state;
@@ -412,6 +467,7 @@ int main(void)
         PROCESS_TEST(a_claim_on_runs_that_diverged_fails),
         PROCESS_TEST(a_checkpoint_is_written_and_noted),
         PROCESS_TEST(a_run_goes_on_from_a_checkpoint),
+        PROCESS_TEST(a_stopped_run_goes_on_where_it_was_and_ends_with_the_same_bits),
         PROCESS_TEST(runs_of_a_sweep_do_not_write_over_each_others_checkpoint),
         PROCESS_TEST(a_file_written_over_has_one_row_with_its_own_hash),
         PROCESS_TEST(a_launchers_environment_does_not_change_a_runs_shards),

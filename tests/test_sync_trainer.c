@@ -3,93 +3,13 @@
  * server's core, evaluations where they are due, rows for every rank, common ends.
  */
 #include "ps/server_core.h"
-#include "sync/trainer.h"
 #include "tests/results_rig.h"
-#include "tests/sync_rig.h"
+#include "tests/trainer_rig.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define SETTINGS(...) ((const char *const[]){__VA_ARGS__ __VA_OPT__(, ) NULL})
-
-/* ---- a run as a rank sees it --------------------------------------------------------------------
- */
-
-enum { SEEN = 64 };
-
-/* What rank 0's hooks saw. */
-struct seen {
-    worker *worker;
-    unsigned checkpoints, progress;
-    uint64_t checkpoint_version[SEEN];
-    volatile sig_atomic_t stop;
-    unsigned stop_after_checkpoints;
-    uint64_t checkpoint_ns;       /* a checkpoint takes so long */
-    struct evaluation evaluation; /* by rank 0 alone, at the last checkpoint */
-};
-
-struct run {
-    options *settings;
-    worker *worker;
-    communicator *communicator;
-    recorder *recorder;
-    struct seen seen;
-    struct training_outcome outcome;
-};
-
-static status on_checkpoint(void *context, const float *parameters,
-                            const float *optimizer_state UNUSED,
-                            size_t optimizer_state_count UNUSED, uint64_t version)
-{
-    struct seen *s = context;
-    s->checkpoint_version[s->checkpoints++ % SEEN] = version;
-    if (s->checkpoint_ns > 0)
-        clock_sleep_until_ns(clock_ns() + s->checkpoint_ns);
-    if (s->checkpoints == s->stop_after_checkpoints)
-        s->stop = 1;
-    return worker_evaluate(s->worker, parameters, &s->evaluation);
-}
-
-static void on_progress(void *context, const struct training_progress *p UNUSED)
-{
-    ((struct seen *)context)->progress++;
-}
-
-static status run_open(struct run *r, const char *const *settings, unsigned rank, unsigned size)
-{
-    status result = OK;
-    TRY(sync_rig_training(&r->settings, settings));
-    TRY(worker_open(&r->worker, &(struct worker_options){
-                                    .settings = r->settings, .index = rank, .count = size}));
-    TRY(communicator_open(&r->communicator, r->settings, worker_parameter_count(r->worker),
-                          worker_place(r->worker)));
-    r->seen.worker = r->worker;
-done:
-    return result;
-}
-
-static void run_close(struct run *r)
-{
-    communicator_close(&r->communicator);
-    worker_close(&r->worker);
-    options_close(&r->settings);
-}
-
-static status run_train(struct run *r)
-{
-    struct sync_trainer_options o = {
-        .settings = r->settings, .worker = r->worker, .communicator = r->communicator};
-    if (r->communicator->rank == 0) {
-        o.recorder = r->recorder;
-        o.hooks = (struct training_hooks){.context = &r->seen,
-                                          .checkpoint = on_checkpoint,
-                                          .progress = on_progress,
-                                          .stop = &r->seen.stop};
-    }
-    return sync_trainer_run(&o, &r->outcome);
-}
 
 /* ---- the same training by the parameter server's core, in one process ---------------------------
  */
@@ -381,56 +301,6 @@ done:
     return result;
 }
 
-/* Poisons what rank 1 hands in at the fifth exchange. */
-static struct {
-    const struct communicator_kind *real;
-    unsigned exchanges;
-    size_t at; /* which element */
-    float value;
-} poison;
-
-static status poisoned_mean(communicator *c, float *data, size_t count)
-{
-    if (++poison.exchanges == 5 && c->rank == 1)
-        data[poison.at] = poison.value;
-    return poison.real->allreduce_mean(c, data, count);
-}
-
-static status train_poisoned(unsigned rank, unsigned size, size_t from_end, float value,
-                             status expected)
-{
-    status result = OK;
-    struct run r = {0};
-    TRY(run_open(&r, SETTINGS("communicator=auto"), rank, size));
-    struct communicator_kind kind = *r.communicator->kind;
-    poison.real = r.communicator->kind;
-    poison.exchanges = 0;
-    poison.at = worker_parameter_count(r.worker) + COMMUNICATOR_NOTES - from_end;
-    poison.value = value;
-    kind.allreduce_mean = poisoned_mean;
-    r.communicator->kind = &kind;
-    status ended = run_train(&r);
-    r.communicator->kind = poison.real;
-    if (ended != expected || r.outcome.updates != 4 || r.outcome.parameters_sha256[0] == '\0')
-        FAIL(ERROR_OTHER, "ended as %s after %llu updates: %s", status_name(ended),
-             (unsigned long long)r.outcome.updates, error_message());
-done:
-    run_close(&r);
-    return result;
-}
-
-/* Elements from the end: 5 the last of the gradient, 4 the loss, 3 the flag of failure. */
-static status case_poison(unsigned rank, unsigned size)
-{
-    status result = OK;
-    TRY(train_poisoned(rank, size, 5, NAN, ERROR_DIVERGED));
-    TRY(train_poisoned(rank, size, 5, -INFINITY, ERROR_DIVERGED));
-    TRY(train_poisoned(rank, size, 4, NAN, ERROR_DIVERGED));
-    TRY(train_poisoned(rank, size, 3, 1, ERROR_PEER));
-done:
-    return result;
-}
-
 /* ---- on a GPU -----------------------------------------------------------------------------------
  */
 
@@ -484,7 +354,6 @@ static const struct sync_case CASES[] = {
     {"records", case_records},
     {"dummy", case_dummy},
     {"stop", case_stop},
-    {"poison", case_poison},
     {"often", case_often},
     {"slow", case_slow},
     {"device", case_device},
@@ -534,11 +403,6 @@ static void all_ranks_stop_at_the_same_update(void **state UNUSED)
     sync_rig_expect_ok(2, "stop");
 }
 
-static void one_bad_gradient_ends_all_ranks_and_leaves_their_parameters(void **state UNUSED)
-{
-    sync_rig_expect_ok(3, "poison");
-}
-
 static void a_run_on_the_device_ends_with_the_bits_of_the_servers(void **state UNUSED)
 {
     sync_rig_expect_ok(1, "device");
@@ -560,7 +424,6 @@ int main(int argc, char **argv)
         cmocka_unit_test(evaluations_rows_and_checkpoints_come_where_they_are_due),
         cmocka_unit_test(a_long_checkpoint_is_told_once),
         cmocka_unit_test(all_ranks_stop_at_the_same_update),
-        cmocka_unit_test(one_bad_gradient_ends_all_ranks_and_leaves_their_parameters),
         cmocka_unit_test(a_run_on_the_device_ends_with_the_bits_of_the_servers),
         cmocka_unit_test(what_goes_wrong_on_the_device_ends_the_run),
     };

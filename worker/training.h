@@ -16,6 +16,16 @@ struct training_progress {
     double mean_staleness; /* over all applied gradients so far; 0 in synchronous mode */
 };
 
+/* Where training stands: what a checkpoint keeps, and where a resumed run begins. */
+struct training_state {
+    uint64_t updates, samples;    /* applied; used */
+    uint64_t skipped;             /* batches of which no update was made (mode=sync) */
+    double seconds;               /* of training */
+    const float *parameters;      /* borrowed */
+    const float *optimizer_state; /* whole flat vectors, NULL: none; borrowed */
+    size_t optimizer_state_count; /* in elements */
+};
+
 /* Wired in by experiments/. Every function may be NULL except evaluate. One is called at a time;
  * the parameter server calls evaluate from a thread of its own. */
 struct training_hooks {
@@ -28,9 +38,8 @@ struct training_hooks {
                        float *out);
     /* About four times a second. */
     void (*progress)(void *context, const struct training_progress *p);
-    /* Called with the parameters at checkpoints and at the end. */
-    status (*checkpoint)(void *context, const float *parameters, const float *optimizer_state,
-                         size_t optimizer_state_count, uint64_t version);
+    /* At checkpoints and at the end. */
+    status (*checkpoint)(void *context, const struct training_state *now);
     /* Non-zero: stop soon, keep what there is (STOPPED). Set by a signal handler. */
     const volatile sig_atomic_t *stop;
 };

@@ -1,0 +1,96 @@
+/* alike.c — see alike.h. */
+#include "sync/alike.h"
+
+#include <string.h>
+#include <unistd.h>
+
+struct beginning { /* what rank 0 tells */
+    uint64_t updates, samples, skipped;
+    double seconds;
+    uint64_t states; /* elements of optimizer state that follow the parameters; 0: none */
+};
+
+/* Rank 0's vectors, or room for them. */
+static status prepare(replica *r, const struct replica_view *from, size_t states, float **out)
+{
+    status result = OK;
+    TRY(memory_new(out, r->count + states, sizeof(float), "rank 0's parameters"));
+    if (r->c->rank == 0) {
+        memcpy(*out, from->parameters, r->count * sizeof(float));
+        if (states > 0)
+            memcpy(*out + r->count, from->optimizer_state, states * sizeof(float));
+    }
+done:
+    return result;
+}
+
+status alike_begin(communicator *c, replica *r, const struct training_state *start,
+                   struct training_state *at)
+{
+    status result = OK;
+    struct beginning b = {0};
+    struct replica_view view;
+    float *all = NULL;
+    *at = (struct training_state){0};
+    if (c->size == 1 && start == NULL)
+        return OK;
+    TRY(replica_view(r, &view));
+    if (start != NULL) {
+        REQUIRE(c->rank == 0 && start->optimizer_state_count == view.optimizer_state_count);
+        b = (struct beginning){start->updates, start->samples, start->skipped, start->seconds,
+                               start->optimizer_state_count};
+        view.parameters = start->parameters;
+        view.optimizer_state = start->optimizer_state;
+    }
+    TRY(communicator_broadcast(c, &b, sizeof b, 0));
+    TRY(prepare(r, &view, b.states, &all));
+    TRY(communicator_broadcast(c, all, (r->count + b.states) * sizeof(float), 0));
+    view.parameters = all;
+    view.optimizer_state = b.states > 0 ? all + r->count : NULL;
+    view.optimizer_state_count = b.states;
+    TRY(replica_set(r, &view, b.updates));
+    *at = (struct training_state){
+        .updates = b.updates, .samples = b.samples, .skipped = b.skipped, .seconds = b.seconds};
+done:
+    memory_free(all);
+    return result;
+}
+
+status alike_digest(replica *r, char digest[65])
+{
+    status result = OK;
+    struct sha256 hash;
+    struct replica_view now;
+    TRY(replica_view(r, &now));
+    sha256_begin(&hash);
+    sha256_add(&hash, now.parameters, r->count * sizeof(float));
+    sha256_end(&hash, digest);
+done:
+    return result;
+}
+
+struct told { /* by every rank */
+    char digest[65], host[63];
+};
+
+status alike_check(communicator *c, replica *r, uint64_t updates, char digest[65])
+{
+    status result = OK;
+    struct told own = {{0}, {0}}, *all = NULL;
+    TRY(memory_new(&all, c->size, sizeof *all, "parameter digests"));
+    TRY(alike_digest(r, own.digest));
+    memcpy(digest, own.digest, sizeof own.digest);
+    (void)gethostname(own.host, sizeof own.host - 1);
+    TRY(communicator_gather_all(c, &own, sizeof own, all));
+    for (unsigned i = 1; i < c->size && !c->kind->exchanges_nothing; i++) {
+        if (memcmp(all[0].digest, all[i].digest, sizeof own.digest) != 0)
+            FAIL(ERROR_OTHER,
+                 "after %llu updates rank %u on %s has other parameters than rank 0 (%.12s…, not "
+                 "%.12s…): are all ranks on the same kind of processor? reduction=ordered rules "
+                 "out the exchange, verify_every=1 finds the update",
+                 (unsigned long long)updates, i, all[i].host, all[i].digest, all[0].digest);
+    }
+done:
+    memory_free(all);
+    return result;
+}

@@ -1,0 +1,24 @@
+/*
+ * alike.h — the invariant of the synchronous mode: after every update all ranks have the same
+ * parameters, bit for bit. They begin with rank 0's, and from time to time compare digests.
+ *
+ * Collective: every rank calls these, at the same update.
+ */
+#ifndef GRADLAG_SYNC_ALIKE_H
+#define GRADLAG_SYNC_ALIKE_H
+
+#include "sync/replica.h"
+#include "worker/training.h"
+
+/* All ranks ← rank 0's parameters and optimizer state, which stay as they are or are those of
+ * `start` (rank 0's to give; NULL: training begins at the beginning). *at: where training stands,
+ * without vectors. What travels: parameters and, with a start, state, once. */
+status alike_begin(communicator *c, replica *r, const struct training_state *start,
+                   struct training_state *at) MUST_CHECK;
+
+/* digest ← that of this rank's parameters, as hexadecimal text. ERROR_OTHER, on all ranks, where
+ * one has other parameters than rank 0: it is named, with its host and the number of updates. */
+status alike_check(communicator *c, replica *r, uint64_t updates, char digest[65]) MUST_CHECK;
+status alike_digest(replica *r, char digest[65]) MUST_CHECK;
+
+#endif
