@@ -204,14 +204,15 @@ test: setup
 unit: all $(if $(T),$(DIR)/tests/test_$(T),tests)
 	$(Q)BUILD_DIR=$(DIR) scripts/run-tests $(if $(T),$(DIR)/tests/test_$(T),$(TESTS))
 
-## nightly: what takes longer: 100 million random events on the server's core, other ones each time
+## nightly: what takes longer: 100 million random events on the server's core, the whole replay matrix
 PROPERTY_EVENTS ?= 100000000
 PROPERTY_SEED   ?= $(shell date +%s)
 .PHONY: nightly
 nightly: all tests
 	@echo "GRADLAG_PROPERTY_EVENTS=$(PROPERTY_EVENTS) GRADLAG_PROPERTY_SEED=$(PROPERTY_SEED)"
-	$(Q)GRADLAG_PROPERTY_EVENTS=$(PROPERTY_EVENTS) GRADLAG_PROPERTY_SEED=$(PROPERTY_SEED) TEST_TIMEOUT_S=7200 \
-	    BUILD_DIR=$(DIR) scripts/run-tests $(DIR)/tests/test_server_core_properties
+	$(Q)GRADLAG_PROPERTY_EVENTS=$(PROPERTY_EVENTS) GRADLAG_PROPERTY_SEED=$(PROPERTY_SEED) \
+	    GRADLAG_REPLAY_MATRIX=full TEST_TIMEOUT_S=10800 BUILD_DIR=$(DIR) \
+	    scripts/run-tests $(DIR)/tests/test_server_core_properties $(DIR)/tests/test_replay_matrix
 
 # One program per tests/fuzz/fuzz_NAME.c, which reads what strangers wrote; clang's libFuzzer.
 FUZZERS := $(patsubst tests/fuzz/%.c,$(DIR)/tests/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
