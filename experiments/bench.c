@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const struct option common[] = {
     {.key = "repeats",
@@ -172,6 +173,40 @@ static void print_benchmarks(FILE *to)
         fprintf(to, "  %-12s %s\n", b->name, b->help);
     }
     fprintf(to, "\nEach measurement is one line: median over `repeats`, and the best.\n");
+}
+
+bool bench_is_rank(void)
+{
+    return getenv("OMPI_COMM_WORLD_RANK") != NULL;
+}
+
+status bench_under_mpirun(const struct bench *b, int argc, char **argv)
+{
+    enum { OWN = 9, MOST = 64 };
+    status result = OK;
+    char program[4096] = "", ranks[16];
+    const char *words[OWN + MOST + 1] = {
+        "mpirun", "-n", ranks, "--oversubscribe", "--bind-to", "none", program, "bench", b->name};
+    if (argc > MOST)
+        FAIL(ERROR_USAGE, "bench %s: too many arguments", b->name);
+    snprintf(ranks, sizeof ranks, "%u", (unsigned)options_integer(b->settings, "ranks"));
+    /* The name itself: this process becomes mpirun, and with it /proc/PID/exe. */
+    if (readlink("/proc/self/exe", program, sizeof program - 1) < 0)
+        FAIL(ERROR_OTHER, "bench %s: /proc is not mounted", b->name);
+    for (int i = 0; i < argc; i++)
+        words[OWN + i] = argv[i];
+    if (getuid() == 0) { /* Open MPI asks for both */
+        setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
+        setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
+    }
+#ifdef GRADLAG_SANITIZE
+    setenv("ASAN_OPTIONS", "detect_leaks=0", 1); /* Open MPI leaves memory behind in MPI_Finalize */
+#endif
+    execvp("mpirun", (char *const *)words);
+    FAIL(ERROR_OTHER, "bench %s: mpirun could not be started: install Open MPI (scripts/setup)",
+         b->name);
+done:
+    return result;
 }
 
 status command_bench(int argc, char **argv)

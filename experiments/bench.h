@@ -18,6 +18,7 @@ bench_function bench_step;      /* a worker's step against the bound set by oneD
 bench_function bench_gemm;      /* a GPU's matrix products against cuBLAS alone */
 bench_function bench_push_pull; /* push + apply + pull between processes; small messages; tcp */
 bench_function bench_allreduce; /* the mean gradient over ranks */
+bench_function bench_overlap;   /* steps with and without overlap, by turns */
 bench_function bench_recorder;  /* what recording costs */
 bench_function bench_apply;     /* the server's update of the parameters, one fused pass */
 
@@ -54,6 +55,11 @@ void bench_report_value(const struct bench *b, const char *what, const char *uni
 
 /* Cuts the next item off a comma-separated list: false at its end. `item` gets at most 63 bytes. */
 bool bench_next_item(const char **list, char item[64]);
+
+/* Of several ranks: this process becomes mpirun, which starts key `ranks` of this program with the
+ * same arguments; returns only what went wrong. */
+status bench_under_mpirun(const struct bench *b, int argc, char **argv) MUST_CHECK;
+bool bench_is_rank(void);
 
 /* `gradlag bench NAME …` */
 status command_bench(int argc, char **argv);

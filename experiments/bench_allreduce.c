@@ -13,7 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 static const struct option table[] = {
     {.key = "repeats",
@@ -309,36 +308,6 @@ done:
     return result;
 }
 
-/* ---- the launcher -------------------------------------------------------------------------------
- */
-
-static status restart_under_mpirun(const struct bench *b, int argc, char **argv)
-{
-    enum { OWN = 9, MOST = 64 };
-    char program[4096] = "", ranks[16];
-    const char *words[OWN + MOST + 1] = {"mpirun", "-n",    ranks,   "--oversubscribe", "--bind-to",
-                                         "none",   program, "bench", "allreduce"};
-    if (argc > MOST)
-        return error_set(ERROR_USAGE, __FILE__, __LINE__, "bench allreduce: too many arguments");
-    snprintf(ranks, sizeof ranks, "%u", (unsigned)options_integer(b->settings, "ranks"));
-    /* The name itself: this process becomes mpirun, and with it /proc/PID/exe. */
-    if (readlink("/proc/self/exe", program, sizeof program - 1) < 0)
-        return error_set(ERROR_OTHER, __FILE__, __LINE__, "bench allreduce: /proc is not mounted");
-    for (int i = 0; i < argc; i++)
-        words[OWN + i] = argv[i];
-    if (getuid() == 0) { /* Open MPI asks for both */
-        setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
-        setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
-    }
-#ifdef GRADLAG_SANITIZE
-    setenv("ASAN_OPTIONS", "detect_leaks=0", 1); /* Open MPI leaves memory behind in MPI_Finalize */
-#endif
-    execvp("mpirun", (char *const *)words);
-    return error_set(ERROR_OTHER, __FILE__, __LINE__,
-                     "bench allreduce: mpirun could not be started: install Open MPI "
-                     "(scripts/setup)");
-}
-
 status bench_allreduce(int argc, char **argv)
 {
     status result = OK;
@@ -348,8 +317,8 @@ status bench_allreduce(int argc, char **argv)
 
     TRY(bench_open(&b, "allreduce", table, argc, argv));
     result = check_lists(&b, &largest);
-    if (result == OK && getenv("OMPI_COMM_WORLD_RANK") == NULL) {
-        result = restart_under_mpirun(&b, argc, argv);
+    if (result == OK && !bench_is_rank()) {
+        result = bench_under_mpirun(&b, argc, argv);
     } else if (result == OK) {
         result = sync_start(&rank, &size);
         if (result == OK)

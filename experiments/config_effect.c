@@ -49,6 +49,7 @@ static bool bound_to_other_mode(const options *o, struct ineffective *out)
         {"verify_every", "sync", "mode=sync"},
         {"probe_every", "async", "mode=async"},
         {"compression", "sync", "mode=sync"},
+        {"overlap", "sync", "mode=sync"},
     };
     for (size_t i = 0; i < COUNT_OF(bound); i++) {
         bool other = strcmp(bound[i].mode, options_text(o, "mode")) != 0;
@@ -63,9 +64,10 @@ static bool bound_to_other_mode(const options *o, struct ineffective *out)
 /* Processes have sockets, ranks under mpirun and places; a virtual cluster has a model of wires. */
 static bool bound_to_other_engine(const options *o, struct ineffective *out)
 {
-    static const char *const of_real[] = {"payload",      "transport",    "endpoint",   "curve",
-                                          "on_lost",      "communicator", "bucket_kib", "resume",
-                                          "verify_every", "on_nonfinite", "compression", NULL};
+    static const char *const of_real[] = {
+        "payload",      "transport",  "endpoint", "curve",        "on_lost",
+        "communicator", "bucket_kib", "resume",   "verify_every", "on_nonfinite",
+        "compression",  "overlap",    NULL};
     static const char *const of_virtual[] = {"network.latency_ms",
                                              "network.gbps",
                                              "server.apply_ms",
@@ -187,10 +189,11 @@ static status check_resume(const options *o)
     status result = OK;
     bool carries = strcmp(options_text(o, "compression"), "none") != 0;
     if (options_text(o, "resume")[0] != '\0' && carries) {
-        FAIL(ERROR_USAGE,
-             "%s: a checkpoint has no room for what compression=%s carries from one gradient to the "
-             "next: such a run cannot go on; initial= starts anew from its parameters",
-             options_origin(o, "resume"), options_text(o, "compression"));
+        FAIL(
+            ERROR_USAGE,
+            "%s: a checkpoint has no room for what compression=%s carries from one gradient to the "
+            "next: such a run cannot go on; initial= starts anew from its parameters",
+            options_origin(o, "resume"), options_text(o, "compression"));
     }
 done:
     return result;

@@ -41,6 +41,12 @@ status communicator_open_kind(communicator **out, const struct communicator_kind
         options_declared(o, "compression") && strcmp(options_text(o, "compression"), "none") != 0;
     c->count = count + COMMUNICATOR_NOTES;
     c->place = place;
+    c->bucket = (size_t)options_integer(o, "bucket_kib") * 1024 / sizeof(float);
+    if (c->bucket == 0 || c->bucket > c->count)
+        c->bucket = c->count;
+    if (c->bucket > INT32_MAX)
+        c->bucket = INT32_MAX;
+    c->parts_most = (unsigned)(c->count / c->bucket + 2);
     TRY(ranks_open(c));
     watchdog_arm(c->timeout_s, "opening the communicator");
     if (kind->choose != NULL)
@@ -57,6 +63,7 @@ status communicator_open_kind(communicator **out, const struct communicator_kind
         TRY(memory_new(&c->received, ranks_ordered_piece(c->size) + (size_t)16 * c->size,
                        sizeof(float), "the ordered reduction"));
     }
+    TRY(exchange_open(c));
 done:
     watchdog_disarm();
     if (result != OK && c != NULL) {
@@ -75,12 +82,20 @@ void communicator_close(communicator **c)
         log_error("%s", error_message());
     if ((*c)->kind != NULL)
         (*c)->kind->close(*c);
-    if ((*c)->buffer_is_ours)
-        memory_free((*c)->buffer);
-    memory_free((*c)->received);
+    if (!(*c)->failed) { /* else parts of them may be under way: left to the process's end */
+        if ((*c)->buffer_is_ours)
+            memory_free((*c)->buffer);
+        memory_free((*c)->received);
+    }
+    exchange_close(*c);
     ranks_close(*c);
     memory_free(*c);
     *c = NULL;
+}
+
+bool communicator_may_spin(const communicator *c)
+{
+    return !c->ranks->crowded;
 }
 
 float *communicator_buffer(communicator *c)

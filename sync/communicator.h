@@ -43,6 +43,14 @@ struct communicator_kind {
     /* The cost model: bytes that all ranks together send in messages to exchange `count` floats.
      * NULL: none, they share memory. */
     double (*sent_bytes)(const communicator *c, size_t count);
+    /* Means of parts of one vector while its owner computes; all three, or none: then the whole
+     * vector goes at the end, by allreduce_mean. All ranks begin the same parts in the same order,
+     * 0, 1, …, at most c->parts_most of them. Neither begin nor advance waits. */
+    status (*part_begin)(communicator *c, unsigned part, float *data, size_t count);
+    /* *complete ← how many are: the first so many. */
+    status (*parts_advance)(communicator *c, unsigned *complete);
+    /* Until all that were begun are; every rank has come here. */
+    status (*parts_finish)(communicator *c);
 };
 extern const struct registry communicator_registry;
 
@@ -55,13 +63,17 @@ struct communicator {
     bool compressed;     /* compression is not none */
     bool in_rank_order;  /* the kind's sum is */
     bool failed;         /* a rank did not come: closing waits for nobody any more */
-    const struct device_place *place; /* the rank's GPU, borrowed; NULL: none */
-    size_t count;                     /* the largest vector, notes included */
-    float *buffer;                    /* communicator_buffer */
-    bool buffer_is_ours;              /* allocated by communicator_open, not by the kind */
-    float *received;                  /* ordered: this rank's chunk as every rank has it */
-    double sent_bytes;                /* so far, in means: communicator_sent_bytes */
-    struct ranks *ranks;              /* sync/ranks.h */
+    const struct device_place *place;    /* the rank's GPU, borrowed; NULL: none */
+    size_t count;                        /* the largest vector, notes included */
+    float *buffer;                       /* communicator_buffer */
+    bool buffer_is_ours;                 /* allocated by communicator_open, not by the kind */
+    float *received;                     /* ordered: this rank's chunk as every rank has it */
+    double sent_bytes;                   /* so far, in means: communicator_sent_bytes */
+    size_t bucket;                       /* elements of a part, cut from the vector's start on */
+    unsigned parts_most;                 /* parts of the largest vector, notes included */
+    struct exchange *exchange;           /* sync/exchange.c: what was begun */
+    struct ordered_parts *ordered_parts; /* sync/ordered.c; where it is used for parts */
+    struct ranks *ranks;                 /* sync/ranks.h */
     void *state;
 };
 
@@ -103,6 +115,28 @@ status communicator_device_sum(communicator *c, float *data, size_t count) MUST_
 double communicator_sent_bytes(const communicator *c);
 /* What the mean of `count` floats adds to it. */
 double communicator_mean_bytes(const communicator *c, size_t count);
+
+/* ---- the same mean, while its owner computes ---------------------------------------------------
+ */
+
+/* Whether parts travel meanwhile; else communicator_finish does it all. */
+bool communicator_overlaps(const communicator *c);
+/* Whether the sum's order, and so its bits, are those of communicator_allreduce_mean. */
+bool communicator_same_in_parts(const communicator *c);
+/* Whether each rank of this host has a processor of its own. */
+bool communicator_may_spin(const communicator *c);
+/* An exchange of data[0..count) begins: communicator_buffer(), with room for COMMUNICATOR_NOTES
+ * behind it. Nothing of it is final yet. No other exchange until it is finished. */
+void communicator_begin(communicator *c, float *data, size_t count);
+/* data[final_from..count) has its last values: parts of it are sent on their way, and those under
+ * way move on. Never waits. final_from never rises. An error comes out of communicator_finish. */
+void communicator_advance(communicator *c, size_t final_from);
+/* All of it is final, the `notes` floats behind it too: waits until both are means over ranks. With
+ * communicator=mpi, reduction=fast and more than two ranks MPI may choose another order of the sum
+ * than for all at once. *hidden_ns ← how long parts that
+ * had come back before this call were under way, without the time spent in communicator_advance. */
+status communicator_finish(communicator *c, size_t notes, uint64_t *hidden_ns) MUST_CHECK;
+
 status communicator_broadcast(communicator *c, void *data, size_t bytes, unsigned root) MUST_CHECK;
 /* Every rank's `bytes` bytes, in rank order, at every rank: in → out[size × bytes]. */
 status communicator_gather_all(communicator *c, const void *in, size_t bytes, void *out) MUST_CHECK;

@@ -11,7 +11,12 @@
 #include "worker/vector.h"
 
 struct mpi_state {
-    size_t bucket; /* elements */
+    struct part { /* begun in the order of their numbers */
+        MPI_Request request;
+        float *data;
+        size_t count;
+    } * parts;
+    unsigned begun, complete;
 };
 
 static status mpi_open(communicator *c, const options *o, size_t count)
@@ -19,20 +24,21 @@ static status mpi_open(communicator *c, const options *o, size_t count)
     status result = OK;
     struct mpi_state *s = NULL;
 
+    (void)o;
+    (void)count;
     TRY(memory_new(&s, 1, sizeof *s, "the communicator"));
-    s->bucket = (size_t)options_integer(o, "bucket_kib") * 1024 / sizeof(float);
-    if (s->bucket == 0)
-        s->bucket = count;
-    if (s->bucket > INT32_MAX)
-        s->bucket = INT32_MAX;
     c->state = s;
+    TRY(memory_new(&s->parts, c->parts_most, sizeof *s->parts, "the communicator"));
 done:
     return result;
 }
 
 static void mpi_close(communicator *c)
 {
-    memory_free(c->state);
+    struct mpi_state *s = c->state;
+    if (s != NULL)
+        memory_free(s->parts);
+    memory_free(s);
 }
 
 /* One bucket. When every rank has a processor the blocking call is the fastest: all ranks are in
@@ -58,15 +64,14 @@ done:
 static status mpi_allreduce_mean(communicator *c, float *data, size_t count)
 {
     status result = OK;
-    const struct mpi_state *s = c->state;
     const float scale = 1.0f / (float)c->size;
 
     TRY(ranks_gate(c, "the mean gradient"));
     watchdog_arm(c->timeout_s, "the mean gradient");
     for (size_t from = 0; from < count;) {
-        size_t length = count - from < s->bucket ? count - from : s->bucket;
+        size_t length = count - from < c->bucket ? count - from : c->bucket;
         /* The notes after a gradient, or any other small rest, travel with the last bucket. */
-        if (count - from - length < s->bucket / 4 && count - from <= INT32_MAX)
+        if (count - from - length < c->bucket / 4 && count - from <= INT32_MAX)
             length = count - from;
         TRY(mpi_sum(c, data + from, length));
         vector_multiply(length, scale, data + from, data + from);
@@ -74,6 +79,63 @@ static status mpi_allreduce_mean(communicator *c, float *data, size_t count)
     }
 done:
     watchdog_disarm();
+    return result;
+}
+
+/* ---- while its owner computes ------------------------------------------------------------------
+ */
+
+static status mpi_part_begin(communicator *c, unsigned part, float *data, size_t count)
+{
+    status result = OK;
+    struct mpi_state *s = c->state;
+    struct part *p = &s->parts[part];
+    REQUIRE(part < c->parts_most);
+    if (part == 0)
+        s->begun = s->complete = 0;
+    TRY(ranks_check(MPI_Iallreduce(MPI_IN_PLACE, data, (int)count, MPI_FLOAT, MPI_SUM,
+                                   c->ranks->world, &p->request),
+                    "the mean gradient"));
+    p->data = data;
+    p->count = count;
+    s->begun++;
+done:
+    return result;
+}
+
+static void part_arrived(const communicator *c)
+{
+    struct mpi_state *s = c->state;
+    const struct part *p = &s->parts[s->complete++];
+    vector_multiply(p->count, 1.0f / (float)c->size, p->data, p->data);
+}
+
+/* Testing one moves all of them. */
+static status mpi_parts_advance(communicator *c, unsigned *complete)
+{
+    status result = OK;
+    struct mpi_state *s = c->state;
+    int arrived = 1;
+    while (s->complete < s->begun && arrived) {
+        TRY(ranks_check(MPI_Test(&s->parts[s->complete].request, &arrived, MPI_STATUS_IGNORE),
+                        "the mean gradient"));
+        if (arrived)
+            part_arrived(c);
+    }
+    *complete = s->complete;
+done:
+    return result;
+}
+
+static status mpi_parts_finish(communicator *c)
+{
+    status result = OK;
+    struct mpi_state *s = c->state;
+    while (s->complete < s->begun) {
+        TRY(ranks_wait(c, &s->parts[s->complete].request, 1, "the mean gradient"));
+        part_arrived(c);
+    }
+done:
     return result;
 }
 
@@ -86,4 +148,7 @@ const struct communicator_kind communicator_mpi = {
     .close = mpi_close,
     .allreduce_mean = mpi_allreduce_mean,
     .sent_bytes = ranks_ring_bytes,
+    .part_begin = mpi_part_begin,
+    .parts_advance = mpi_parts_advance,
+    .parts_finish = mpi_parts_finish,
 };

@@ -12,12 +12,22 @@
 
 #include <string.h>
 
+struct shared_state {
+    struct slots slots;
+    struct part { /* of the exchange that goes on */
+        size_t from, count;
+    } * parts;
+    unsigned begun, reduced;
+    unsigned before; /* every rank's counts when it began */
+};
+
 static void shared_close(communicator *c)
 {
-    struct slots *s = c->state;
+    struct shared_state *s = c->state;
     if (s == NULL)
         return;
-    slots_close(c, s);
+    slots_close(c, &s->slots);
+    memory_free(s->parts);
     memory_free(s);
     c->state = NULL;
 }
@@ -25,7 +35,7 @@ static void shared_close(communicator *c)
 static status shared_open(communicator *c, const options *o UNUSED, size_t count)
 {
     status result = OK;
-    struct slots *s = NULL;
+    struct shared_state *s = NULL;
 
     if (!c->ranks->one_host) {
         FAIL(ERROR_USAGE, "communicator=shared: the ranks are on several hosts, which share no "
@@ -33,8 +43,10 @@ static status shared_open(communicator *c, const options *o UNUSED, size_t count
     }
     TRY(memory_new(&s, 1, sizeof *s, "the communicator"));
     c->state = s;
-    TRY(slots_open(s, c->ranks->node, count));
-    c->buffer = s->at[s->index];
+    s->slots.window = MPI_WIN_NULL;
+    TRY(memory_new(&s->parts, c->parts_most, sizeof *s->parts, "the communicator"));
+    TRY(slots_open(&s->slots, c->ranks->node, count));
+    c->buffer = s->slots.at[s->slots.index];
 done:
     if (result != OK) {
         c->failed = true; /* of this rank perhaps, and not of others */
@@ -46,17 +58,60 @@ done:
 static status shared_allreduce_mean(communicator *c, float *data, size_t count)
 {
     status result = OK;
+    struct shared_state *s = c->state;
 
     if (data != c->buffer)
         memcpy(c->buffer, data, count * sizeof(float));
-    slots_begin(c->state);
+    slots_begin(&s->slots);
     TRY(ranks_gate(c, "the mean gradient"));
-    slots_mean(c->state, count);
+    slots_mean(&s->slots, count);
     TRY(ranks_gate(c, "the mean gradient"));
     if (data != c->buffer)
         memcpy(data, c->buffer, count * sizeof(float));
 done:
     return result;
+}
+
+/* ---- while its owner computes: whoever finds that all have written a part adds up its share ----
+ */
+
+static status shared_part_begin(communicator *c, unsigned part, float *data, size_t count)
+{
+    struct shared_state *s = c->state;
+    REQUIRE(part < c->parts_most && data >= c->buffer && data + count <= c->buffer + c->count);
+    if (part == 0) {
+        s->before += s->begun;
+        s->begun = s->reduced = 0;
+    }
+    s->parts[part] = (struct part){(size_t)(data - c->buffer), count};
+    s->begun++;
+    slots_tell_written(&s->slots, s->before + s->begun);
+    return OK;
+}
+
+static void reduce_to(struct shared_state *s, unsigned wanted)
+{
+    for (; s->reduced < wanted; s->reduced++)
+        slots_mean_share(&s->slots, s->parts[s->reduced].from, s->parts[s->reduced].count);
+    slots_tell_reduced(&s->slots, s->before + s->reduced);
+}
+
+static status shared_parts_advance(communicator *c, unsigned *complete)
+{
+    struct shared_state *s = c->state;
+    unsigned written = slots_all_written(&s->slots, s->before);
+    if (written > s->reduced)
+        reduce_to(s, written);
+    *complete = slots_all_reduced(&s->slots, s->before);
+    return OK;
+}
+
+/* All ranks have begun all parts. */
+static status shared_parts_finish(communicator *c)
+{
+    struct shared_state *s = c->state;
+    reduce_to(s, s->begun);
+    return ranks_gate(c, "the mean gradient");
 }
 
 const struct communicator_kind communicator_shared = {
@@ -67,4 +122,7 @@ const struct communicator_kind communicator_shared = {
     .open = shared_open,
     .close = shared_close,
     .allreduce_mean = shared_allreduce_mean,
+    .part_begin = shared_part_begin,
+    .parts_advance = shared_parts_advance,
+    .parts_finish = shared_parts_finish,
 };

@@ -79,6 +79,18 @@ double ranks_ring_bytes(const communicator *c, size_t count);
 status ranks_mean_ordered(communicator *c, float *data, size_t count) MUST_CHECK;
 size_t ranks_ordered_piece(unsigned size);
 
+/* The parts of a vector in rank order over any transport (communicator.h: part_begin …), one after
+ * the other: a part's sum begins when the one before is complete. */
+status ordered_parts_open(communicator *c) MUST_CHECK;
+void ordered_parts_close(communicator *c);
+status ordered_part_begin(communicator *c, unsigned part, float *data, size_t count) MUST_CHECK;
+status ordered_parts_advance(communicator *c, unsigned *complete) MUST_CHECK;
+status ordered_parts_finish(communicator *c) MUST_CHECK;
+
+/* ---- exchange.c: what communicator_begin … communicator_finish keep ---- */
+status exchange_open(communicator *c) MUST_CHECK;
+void exchange_close(communicator *c);
+
 /* ---- watchdog: for the time inside a blocking call ---- */
 status watchdog_open(void) MUST_CHECK; /* counted: one thread per process */
 void watchdog_close(void);

@@ -50,6 +50,32 @@ done:
     return result;
 }
 
+/* auto: where ranks exceed processors nothing can be hidden, and all in one part is there last.
+ * Elsewhere it is tried, if the sum is the same in parts. */
+static status choose_overlap(replica *r, const options *o)
+{
+    status result = OK;
+    const char *wanted = options_text(o, "overlap");
+    const bool yes = strcmp(wanted, "yes") == 0;
+    if (yes && r->kind != &replica_host) {
+        FAIL(ERROR_USAGE, "overlap=yes: gradients that stay on a GPU are not exchanged while they "
+                          "are computed; use overlap=auto");
+    }
+    if (yes && r->whole) {
+        FAIL(ERROR_USAGE, "overlap=yes: compressed gradients are exchanged as a whole; use "
+                          "overlap=auto, or compression=none");
+    }
+    r->overlaps = yes;
+    if (strcmp(wanted, "auto") == 0 && r->kind == &replica_host && !r->whole &&
+        communicator_overlaps(r->c) && communicator_may_spin(r->c) &&
+        communicator_same_in_parts(r->c) && r->count > r->c->bucket) {
+        TRY(memory_new(&r->trial, 1, sizeof *r->trial, "the replica"));
+        r->overlaps = trial_overlaps(r->trial);
+    }
+done:
+    return result;
+}
+
 status replica_open(replica **out, const options *o, worker *w, communicator *c)
 {
     status result = OK;
@@ -57,7 +83,10 @@ status replica_open(replica **out, const options *o, worker *w, communicator *c)
     *out = NULL;
     TRY(choose(&kind, o, w, c));
     TRY(replica_open_kind(out, kind, o, w, c));
+    TRY(choose_overlap(*out, o));
 done:
+    if (result != OK)
+        replica_close(out);
     return result;
 }
 
@@ -66,19 +95,53 @@ void replica_close(replica **r)
     if (*r != NULL) {
         if ((*r)->state != NULL)
             (*r)->kind->close(*r);
+        memory_free((*r)->trial);
         memory_free(*r);
         *r = NULL;
     }
 }
 
+static void gradient_grows(void *context, size_t final_from)
+{
+    communicator_advance(context, final_from);
+}
+
 status replica_gradient(replica *r, uint64_t batch, struct step_stats *stats)
 {
-    return worker_gradient(r->worker, r->parameters, batch, r->gradient, stats);
+    const struct gradient_watch watch = {.context = r->c, .between = gradient_grows};
+    r->began_ns = r->trial != NULL ? clock_ns() : 0;
+    if (!r->overlaps)
+        return worker_gradient(r->worker, r->parameters, batch, r->gradient, stats);
+    communicator_begin(r->c, r->gradient, r->count);
+    return worker_gradient_watched(r->worker, r->parameters, batch, r->gradient, &watch, stats);
+}
+
+/* The step's exchange has ended; all ranks read the same mean of votes. */
+static void trial_next(replica *r, float votes)
+{
+    if (!trial_votes(r->trial)) {
+        trial_took(r->trial, clock_ns() - r->began_ns);
+        r->overlaps = trial_overlaps(r->trial);
+        return;
+    }
+    r->overlaps = votes > 0.5f;
+    log_debug("overlap=%s: a step with it takes %.3f times as long as one without",
+              r->overlaps ? "yes" : "no", (double)r->trial->ratio);
+    memory_free(r->trial);
+    r->trial = NULL;
 }
 
 status replica_exchange(replica *r, float notes[COMMUNICATOR_NOTES])
 {
-    return r->kind->exchange(r, notes);
+    status result = OK;
+    enum { VOTE = COMMUNICATOR_NOTES - 1 };
+    if (r->trial != NULL)
+        notes[VOTE] = trial_votes(r->trial) ? trial_vote(r->trial) : 0;
+    TRY(r->kind->exchange(r, notes));
+    if (r->trial != NULL)
+        trial_next(r, notes[VOTE]);
+done:
+    return result;
 }
 
 status replica_apply(replica *r, double lr, bool *finite)
@@ -147,6 +210,7 @@ static status host_open(replica *r, const options *o)
     r->state = h;
     if (kind != NULL)
         TRY(open_compression(&h->compression, kind, o, r));
+    r->whole = kind != NULL;
     struct optimizer_layers layers = worker_layers(r->worker);
     TRY(optimizer_open(&h->optimizer, o, r->count));
     TRY(optimizer_set_layers(h->optimizer, &layers));
@@ -168,7 +232,11 @@ static status host_exchange(replica *r, float notes[COMMUNICATOR_NOTES])
     if (h->compression != NULL)
         return compression_mean(h->compression, r->c, r->gradient, notes);
     memcpy(r->gradient + r->count, notes, bytes);
-    TRY(communicator_allreduce_mean(r->c, r->gradient, r->count + COMMUNICATOR_NOTES));
+    r->hidden_ns = 0;
+    if (r->overlaps)
+        TRY(communicator_finish(r->c, COMMUNICATOR_NOTES, &r->hidden_ns));
+    else
+        TRY(communicator_allreduce_mean(r->c, r->gradient, r->count + COMMUNICATOR_NOTES));
     memcpy(notes, r->gradient + r->count, bytes);
 done:
     return result;

@@ -12,6 +12,7 @@
 #define GRADLAG_SYNC_REPLICA_H
 
 #include "sync/communicator.h"
+#include "sync/trial.h"
 #include "worker/worker.h"
 
 typedef struct replica replica;
@@ -43,19 +44,28 @@ struct replica {
     /* For worker_gradient and worker_evaluate alone: they may be the device's. */
     float *parameters, *gradient;
     double epoch; /* where training stands, for optimizers that look: optimizer_set_epoch */
+    /* The exchange of a gradient begins while it is computed: this step's, or from now on. */
+    bool overlaps;
+    bool whole;          /* gradients are exchanged as a whole: compressed */
+    struct trial *trial; /* overlap=auto: while it is not decided */
+    uint64_t began_ns;   /* of this step */
+    uint64_t hidden_ns;  /* of the last exchange: see communicator_finish */
     void *state;
 };
 
-/* At the initial parameters; both are borrowed. Reads keys optimizer, momentum, weight_decay. */
+/* At the initial parameters; both are borrowed. Reads keys optimizer, momentum, weight_decay,
+ * overlap. */
 status replica_open(replica **out, const options *o, worker *w, communicator *c) MUST_CHECK;
 /* The same with a given kind. */
 status replica_open_kind(replica **out, const struct replica_kind *kind, const options *o,
                          worker *w, communicator *c) MUST_CHECK;
 void replica_close(replica **r);
 
-/* The gradient of batch `batch` at the current parameters. */
+/* The gradient of batch `batch` at the current parameters; where the replica overlaps, parts of it
+ * are on their way when it returns, also after an error: replica_exchange has to follow.
+ * stats->watch_ns is what that took. */
 status replica_gradient(replica *r, uint64_t batch, struct step_stats *stats) MUST_CHECK;
-/* Gradient and notes ← their means over all ranks. */
+/* Gradient and notes ← their means over all ranks. The last note is the replica's own. */
 status replica_exchange(replica *r, float notes[COMMUNICATOR_NOTES]) MUST_CHECK;
 /* θ ← update(θ, gradient). Where the gradient is not finite: *finite is false and θ as it was. */
 status replica_apply(replica *r, double lr, bool *finite) MUST_CHECK;

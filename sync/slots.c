@@ -11,10 +11,12 @@ enum { BLOCK = 4096 }; /* elements: a block of some slots stays in the first cac
 
 /* At the head of a rank's memory. */
 struct slot_turn {
-    _Alignas(64) atomic_size_t next; /* block of this rank's part that nobody has taken yet */
+    _Alignas(64) atomic_size_t next;  /* block of this rank's part that nobody has taken yet */
+    _Alignas(64) atomic_uint written; /* part by part: see slots.h */
+    _Alignas(64) atomic_uint reduced;
 };
 
-enum { HEAD = 64 }; /* bytes before the slot */
+enum { HEAD = sizeof(struct slot_turn) }; /* bytes before the slot */
 
 status slots_open(struct slots *s, MPI_Comm node, size_t count)
 {
@@ -154,4 +156,45 @@ void slots_sum(struct slots *s, size_t count)
 void slots_spread(struct slots *s, size_t count)
 {
     work_on_all(s, count, spread_block);
+}
+
+/* ---- part by part -------------------------------------------------------------------------------
+ */
+
+void slots_tell_written(struct slots *s, unsigned count)
+{
+    atomic_store_explicit(&s->turns[s->index]->written, count, memory_order_release);
+}
+
+void slots_tell_reduced(struct slots *s, unsigned count)
+{
+    atomic_store_explicit(&s->turns[s->index]->reduced, count, memory_order_release);
+}
+
+unsigned slots_all_written(const struct slots *s, unsigned since)
+{
+    unsigned least = UINT32_MAX;
+    for (unsigned i = 0; i < s->size; i++) {
+        unsigned n = atomic_load_explicit(&s->turns[i]->written, memory_order_acquire) - since;
+        least = n < least ? n : least;
+    }
+    return least;
+}
+
+unsigned slots_all_reduced(const struct slots *s, unsigned since)
+{
+    unsigned least = UINT32_MAX;
+    for (unsigned i = 0; i < s->size; i++) {
+        unsigned n = atomic_load_explicit(&s->turns[i]->reduced, memory_order_acquire) - since;
+        least = n < least ? n : least;
+    }
+    return least;
+}
+
+void slots_mean_share(struct slots *s, size_t first, size_t count)
+{
+    size_t from, length;
+    ranks_chunk(count, s->index, s->size, &from, &length);
+    for (size_t end = from + length; from < end; from += BLOCK)
+        mean_of_block(s, first + from, end - from < BLOCK ? end - from : BLOCK);
 }

@@ -37,4 +37,18 @@ void slots_sum(struct slots *s, size_t count);
 /* Every slot's [0, count) ← the first one's. */
 void slots_spread(struct slots *s, size_t count);
 
+/* ---- part by part ------------------------------------------------------------------------------
+ *
+ * How far ranks are with the parts of a vector. Counts only rise, from vector to vector, and wrap
+ * around: "since" is what they were when the present one began. */
+
+/* This rank has written so many parts; has added up its share of so many. */
+void slots_tell_written(struct slots *s, unsigned count);
+void slots_tell_reduced(struct slots *s, unsigned count);
+/* How many all ranks have: since then. */
+unsigned slots_all_written(const struct slots *s, unsigned since);
+unsigned slots_all_reduced(const struct slots *s, unsigned since);
+/* As slots_mean, of this rank's share of [first, first + count); `first` is a multiple of 16. */
+void slots_mean_share(struct slots *s, size_t first, size_t count);
+
 #endif

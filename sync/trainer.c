@@ -188,11 +188,12 @@ static status step(struct loop *l)
 
     struct report_row row = {.loss = stats.loss,
                              .compute_us = (float)(stats.data_ns + stats.compute_ns) * 1e-3f,
-                             .exchange_us = (float)(exchanged - computed) * 1e-3f,
+                             .exchange_us = (float)(exchanged - computed + stats.watch_ns) * 1e-3f,
                              .apply_us = (float)(ended - exchanged) * 1e-3f,
                              .data_us = (float)stats.data_ns * 1e-3f,
                              .forward_us = (float)stats.forward_ns * 1e-3f,
-                             .backward_us = (float)stats.backward_ns * 1e-3f};
+                             .backward_us = (float)stats.backward_ns * 1e-3f,
+                             .hidden_us = (float)l->replica->hidden_ns * 1e-3f};
     struct report_state now = state_of(l);
     TRY(report_update(&l->report, &now, &row, notes[NOTE_LOSS]));
     TRY(verify(l));

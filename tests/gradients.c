@@ -153,3 +153,46 @@ void assert_gradient_is_right(struct fixture *f, double step, double tolerance)
         memory_free(along);
     }
 }
+
+static tensor *logits_of_pixels(tape *t, tensor *x, const struct model *m)
+{
+    return linear(t, x, "fc", m->classes);
+}
+
+/* torch 2.15: cross_entropy(logits, labels, label_smoothing=0.1) and its gradient; with weights of
+ * one on the diagonal and no bias the pixels are the logits, and the bias' gradient is the sum of
+ * theirs over the batch. */
+void assert_labels_are_smoothed(void)
+{
+    static const float logits[3][4] = {{1.5f, -0.5f, 0.25f, 2}, {0, 1, -1, 0.5f}, {3, -2, 0.5f, 0}};
+    static const uint32_t labels[] = {3, 1, 0};
+    static const double slopes[3][4] = {
+        {0.100224443, 0.00635836227, 0.0227689873, -0.129351795},
+        {0.0497904904, -0.150336385, 0.0130492263, 0.0874966457},
+        {-0.0155787412, -0.00636076927, 0.0156974252, 0.00624205871}};
+    const struct model_kind kind = {.about = {.name = "test"}, .forward = logits_of_pixels};
+    const struct model m = {.kind = &kind, .classes = 4};
+    struct fixture f;
+    fixture_open(&f, &m, (struct shape){4, 1, 1}, 3, 3);
+    tape_smooth_labels(f.tape, 0.1);
+    assert_gradient_is_right(&f, 1e-2, 5e-3);
+    memset(f.parameters, 0, f.count * sizeof(float));
+    for (size_t k = 0; k < 4; ++k) {
+        f.parameters[5 * k] = 1;
+    }
+    memcpy(f.pixels, logits, sizeof logits);
+    memcpy(f.labels, labels, sizeof labels);
+    assert_true(fabs(fixture_step(&f, f.parameters, f.gradient) - 0.655661941) < 1e-6);
+    for (size_t k = 0; k < 4; ++k) {
+        double expected = slopes[0][k] + slopes[1][k] + slopes[2][k];
+        assert_true(fabs((double)f.gradient[16 + k] - expected) < 1e-6);
+        for (size_t i = 0; i < 4; ++i) {
+            double of_weight = 0;
+            for (size_t n = 0; n < 3; ++n) {
+                of_weight += slopes[n][k] * (double)logits[n][i];
+            }
+            assert_true(fabs((double)f.gradient[4 * k + i] - of_weight) < 1e-6);
+        }
+    }
+    fixture_close(&f);
+}

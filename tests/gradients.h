@@ -36,5 +36,7 @@ double fixture_step(struct fixture *f, const float *parameters, float *gradient)
 /* Asserts that in each slice, along the gradient itself and along a random direction, the loss
  * changes as the gradient says. `tolerance` is relative to the slice's gradient. */
 void assert_gradient_is_right(struct fixture *f, double step, double tolerance);
+/* Asserts that loss and gradient with smoothed labels are PyTorch's, on that backend. */
+void assert_labels_are_smoothed(void);
 
 #endif

@@ -498,9 +498,17 @@ static void held_memory_is_used_and_forgotten(void **state)
     fixture_close(&f);
 }
 
+static void smoothed_labels_give_pytorch_s_loss_and_gradient(void **state)
+{
+    (void)state;
+    fixture_device = "cuda";
+    assert_labels_are_smoothed();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(smoothed_labels_give_pytorch_s_loss_and_gradient),
         cmocka_unit_test(every_operation_is_that_of_the_cpu),
         cmocka_unit_test(every_model_is_that_of_the_cpu),
         cmocka_unit_test(every_operation_and_model_is_near_in_tf32_and_bf16),

@@ -447,9 +447,17 @@ static void models_that_do_not_fit_are_errors(void **state)
     }
 }
 
+static void smoothed_labels_give_pytorch_s_loss_and_gradient(void **state)
+{
+    (void)state;
+    fixture_device = "cpu";
+    assert_labels_are_smoothed();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(smoothed_labels_give_pytorch_s_loss_and_gradient),
         cmocka_unit_test(linear_matches_finite_differences),
         cmocka_unit_test(squared_error_matches_finite_differences_and_its_definition),
         cmocka_unit_test(conv2d_matches_finite_differences),

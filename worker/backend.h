@@ -64,12 +64,24 @@ struct op_description {
     uint32_t batch;
     uint32_t kernel_height, kernel_width, stride, padding;
     struct shape input, output;
+    float smoothing;                  /* cross-entropy: see op_targets */
     float target_scale, target_shift; /* squared error: a label means scale × label + shift */
 };
 
 static inline bool op_is_loss(enum op_kind kind)
 {
     return kind == OP_CROSS_ENTROPY || kind == OP_SQUARED_ERROR;
+}
+
+/* Cross-entropy against (1 − ε) one-hot + ε / classes, ε = smoothing (Szegedy et al. 2016, section
+ * 7): of the right class and of each other one. Exactly 1 and 0 without smoothing. */
+struct op_targets {
+    float right, other;
+};
+static inline struct op_targets op_targets(float smoothing, uint32_t classes)
+{
+    double other = (double)smoothing / classes;
+    return (struct op_targets){(float)(1 - (double)smoothing + other), (float)other};
 }
 
 typedef struct backend backend;

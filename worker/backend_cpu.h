@@ -208,10 +208,15 @@ void cpu_column_sums(const float *restrict g, size_t rows, size_t columns, float
                      bool accumulate);
 void cpu_add_two(float *restrict out, const float *restrict a, const float *restrict b,
                  size_t count, enum activation act);
-void cpu_cross_entropy(const float *logits, const uint32_t *labels, uint32_t valid,
-                       uint32_t classes, struct op_loss *loss);
-/* (softmax − one-hot) / valid; rows from `valid` on are zero */
-void cpu_cross_entropy_backward(const float *logits, const uint32_t *labels, uint32_t valid,
-                                uint32_t batch, uint32_t classes, float *gradient, bool accumulate);
+struct cpu_answers {     /* of `valid` samples */
+    const float *logits; /* [valid][classes] */
+    const uint32_t *labels;
+    uint32_t valid, classes;
+    struct op_targets targets;
+};
+void cpu_cross_entropy(const struct cpu_answers *a, struct op_loss *loss);
+/* (softmax − targets) / valid; rows from `valid` to `batch` are zero */
+void cpu_cross_entropy_backward(const struct cpu_answers *a, uint32_t batch, float *gradient,
+                                bool accumulate);
 
 #endif

@@ -87,40 +87,58 @@ static uint32_t largest(const float *row, uint32_t classes)
     return best;
 }
 
-void cpu_cross_entropy(const float *logits, const uint32_t *labels, uint32_t valid,
-                       uint32_t classes, struct op_loss *loss)
+/* Σ over classes of target × logit. */
+static float wanted_logit(const float *row, uint32_t classes, uint32_t label, struct op_targets t)
+{
+    if (t.other == 0) {
+        return row[label];
+    }
+    float sum = 0;
+    for (uint32_t k = 0; k < classes; ++k) {
+        sum += row[k] * (k == label ? t.right : t.other);
+    }
+    return sum;
+}
+
+void cpu_cross_entropy(const struct cpu_answers *a, struct op_loss *loss)
 {
     loss->sum = 0;
     loss->correct = 0;
-    for (uint32_t n = 0; n < valid; ++n) {
-        const float *row = logits + (size_t)n * classes;
-        uint32_t best = largest(row, classes);
+    for (uint32_t n = 0; n < a->valid; ++n) {
+        const float *row = a->logits + (size_t)n * a->classes;
+        uint32_t best = largest(row, a->classes);
         float total = 1; /* the best one's exp(0) */
-        for (uint32_t k = 0; k < classes; ++k) {
+        for (uint32_t k = 0; k < a->classes; ++k) {
             total += k == best ? 0 : expf(row[k] - row[best]);
         }
-        loss->sum += (double)(logf(total) + row[best] - row[labels[n]]);
-        loss->correct += best == labels[n];
+        loss->sum += (double)(logf(total) + row[best] -
+                              wanted_logit(row, a->classes, a->labels[n], a->targets));
+        loss->correct += best == a->labels[n];
     }
 }
 
-void cpu_cross_entropy_backward(const float *logits, const uint32_t *labels, uint32_t valid,
-                                uint32_t batch, uint32_t classes, float *gradient, bool accumulate)
+void cpu_cross_entropy_backward(const struct cpu_answers *a, uint32_t batch, float *gradient,
+                                bool accumulate)
 {
+    const float valid = (float)a->valid;
+    const float right = a->targets.right / valid, other = a->targets.other / valid;
     if (!accumulate) {
-        memset(gradient, 0, (size_t)batch * classes * sizeof *gradient);
+        memset(gradient, 0, (size_t)batch * a->classes * sizeof *gradient);
     }
-    for (uint32_t n = 0; n < valid; ++n) {
-        const float *row = logits + (size_t)n * classes;
-        float *g = gradient + (size_t)n * classes;
-        float most = row[largest(row, classes)], total = 0;
-        for (uint32_t k = 0; k < classes; ++k) {
+    for (uint32_t n = 0; n < a->valid; ++n) {
+        const float *row = a->logits + (size_t)n * a->classes;
+        float *g = gradient + (size_t)n * a->classes;
+        float most = row[largest(row, a->classes)], total = 0;
+        for (uint32_t k = 0; k < a->classes; ++k) {
             total += expf(row[k] - most);
         }
-        float scale = 1 / (total * (float)valid);
-        for (uint32_t k = 0; k < classes; ++k) {
+        float scale = 1 / (total * valid);
+        for (uint32_t k = 0; k < a->classes; ++k) {
             g[k] += expf(row[k] - most) * scale;
         }
-        g[labels[n]] -= 1 / (float)valid;
+        for (uint32_t k = 0; other != 0 && k < a->classes; ++k) {
+            g[k] -= k == a->labels[n] ? 0 : other;
+        }
+        g[a->labels[n]] -= right;
     }
 }

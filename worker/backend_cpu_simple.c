@@ -331,18 +331,25 @@ done:
 /* ---- cross-entropy ------------------------------------------------------------------------------
  */
 
+static struct cpu_answers answers_of(const backend_op *op, const struct op_call *call)
+{
+    const uint32_t classes = op->d.input.channels;
+    return (struct cpu_answers){call->input[0]->data, call->labels, call->valid, classes,
+                                op_targets(op->d.smoothing, classes)};
+}
+
 static status loss_forward(struct cpu *c UNUSED, backend_op *op, const struct op_call *call)
 {
-    cpu_cross_entropy(call->input[0]->data, call->labels, call->valid, op->d.input.channels,
-                      call->loss);
+    struct cpu_answers answers = answers_of(op, call);
+    cpu_cross_entropy(&answers, call->loss);
     return OK;
 }
 
 static status loss_backward(struct cpu *c UNUSED, backend_op *op, const struct op_call *call)
 {
+    struct cpu_answers answers = answers_of(op, call);
     if (call->input_gradient[0] != NULL) {
-        cpu_cross_entropy_backward(call->input[0]->data, call->labels, call->valid, op->d.batch,
-                                   op->d.input.channels, call->input_gradient[0]->data,
+        cpu_cross_entropy_backward(&answers, op->d.batch, call->input_gradient[0]->data,
                                    call->accumulate[0]);
     }
     return OK;

@@ -264,7 +264,10 @@ static status loss_forward(struct cuda *c, backend_op *op, const struct op_call 
     struct cuda_loss *parts = e->parts.at;
     uint32_t blocks = (op->d.batch + CUDA_LOSS_ROWS - 1) / CUDA_LOSS_ROWS;
     const struct cuda_loss *total = blocks == 1 ? parts : parts + blocks;
+    struct op_targets targets = op_targets(op->d.smoothing, op->d.input.channels);
     struct cross_entropy_call k = {.out = parts,
+                                   .right = targets.right,
+                                   .other = targets.other,
                                    .batch = op->d.batch,
                                    .classes = op->d.input.channels,
                                    .per_row = per_row(x),
@@ -291,7 +294,10 @@ static status loss_backward(struct cuda *c, backend_op *op, const struct op_call
     if (to == NULL) {
         goto done;
     }
-    struct cross_entropy_backward_call k = {.logits = x->at[x->layout],
+    struct op_targets targets = op_targets(op->d.smoothing, op->d.input.channels);
+    struct cross_entropy_backward_call k = {.right = targets.right,
+                                            .other = targets.other,
+                                            .logits = x->at[x->layout],
                                             .gradient = cuda_write(to),
                                             .batch = op->d.batch,
                                             .classes = op->d.input.channels,

@@ -112,6 +112,7 @@ struct cross_entropy_call {
     const uint32_t *labels, *valid;
     struct cuda_loss *out;
     uint32_t batch, classes, per_row, per_class;
+    float right, other; /* targets: worker/backend.h, op_targets */
 };
 
 /* total = Σ parts, in order. One block of one thread. */
@@ -128,6 +129,7 @@ struct cross_entropy_backward_call {
     float *gradient;
     uint32_t batch, classes, per_row, per_class;
     uint32_t accumulate, unused;
+    float right, other;
 };
 
 /* ---- pools, LANES ------------------------------------------------------------------------------

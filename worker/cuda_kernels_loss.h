@@ -24,7 +24,14 @@ CUDA_KERNEL(cross_entropy)
             total += k == best ? 0 : expf(row[(size_t)k * c.per_class] - most);
         }
         uint32_t label = c.labels[n];
-        sums[THREAD] = (double)(logf(total) + most - row[(size_t)label * c.per_class]);
+        float wanted = row[(size_t)label * c.per_class];
+        if (c.other != 0) {
+            wanted = 0;
+            for (uint32_t k = 0; k < c.classes; k++) {
+                wanted += row[(size_t)k * c.per_class] * (k == label ? c.right : c.other);
+            }
+        }
+        sums[THREAD] = (double)(logf(total) + most - wanted);
         correct[THREAD] = best == label;
     }
     SUM_BLOCK(sums, correct);
@@ -70,9 +77,10 @@ CUDA_KERNEL(cross_entropy_backward)
         total += expf(row[(size_t)k * c.per_class] - most);
     }
     float scale = 1 / (total * (float)valid);
+    float right = c.right / (float)valid, other = c.other / (float)valid;
     for (uint32_t k = 0; k < c.classes; k++) {
         size_t at = (size_t)k * c.per_class;
-        float v = expf(row[at] - most) * scale - (k == c.labels[n] ? 1 / (float)valid : 0);
+        float v = expf(row[at] - most) * scale - (k == c.labels[n] ? right : other);
         g[at] = (c.accumulate ? g[at] : 0) + v;
     }
 }

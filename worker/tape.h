@@ -66,6 +66,8 @@ tensor *softmax_cross_entropy(tape *t, tensor *logits);
 /* Mean over the batch of ½ Σ (y − (scale × label + shift))², the sum over y's channels; y:
  * channels×1×1. The result, as above, is for tape_finish alone. */
 tensor *squared_error(tape *t, tensor *y, float scale, float shift);
+/* From the next step on the loss is against labels smoothed so (op_targets). 0 at first. */
+void tape_smooth_labels(tape *t, double smoothing);
 
 uint32_t tape_batch(const tape *t);
 struct shape tensor_shape(const tensor *x);

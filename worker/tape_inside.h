@@ -63,6 +63,7 @@ struct tape {
     struct shape input_shape;
     uint32_t batch;
     uint32_t *labels;
+    float smoothing;      /* of labels */
     bool gathered;        /* the images are on the device already */
     status gather_failed; /* of the next step */
     struct node *input;

@@ -311,8 +311,16 @@ tensor *softmax_cross_entropy(tape *t, tensor *logits)
         return &t->dead;
     }
     STICK(t, are_logits("cross-entropy", logits->d.output));
-    return tape_record(t, (struct op_description){.kind = OP_CROSS_ENTROPY, .output = {1, 1, 1}},
+    return tape_record(t,
+                       (struct op_description){.kind = OP_CROSS_ENTROPY,
+                                               .output = {1, 1, 1},
+                                               .smoothing = t->smoothing},
                        NO_SLICE, logits, NULL);
+}
+
+void tape_smooth_labels(tape *t, double smoothing)
+{
+    t->smoothing = (float)smoothing;
 }
 
 tensor *squared_error(tape *t, tensor *y, float scale, float shift)

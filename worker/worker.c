@@ -81,6 +81,11 @@ done:
     return result;
 }
 
+static double smoothing_of(const options *o)
+{
+    return options_declared(o, "label_smoothing") ? options_real(o, "label_smoothing") : 0;
+}
+
 static status open_training(worker *w, const struct worker_options *o, struct shape images)
 {
     status result = OK;
@@ -94,6 +99,10 @@ static status open_training(worker *w, const struct worker_options *o, struct sh
         TRY(memory_new(&w->crops, w->batch, sizeof *w->crops, "a batch's crops"));
     }
     TRY(tape_open(&w->training, w->backend, w->parameters, TAPE_TRAIN, images, w->batch));
+    if (w->data.numeric && smoothing_of(o->settings) > 0) {
+        FAIL(ERROR_USAGE, "label_smoothing is for classes: this dataset's labels are numbers");
+    }
+    tape_smooth_labels(w->training, smoothing_of(o->settings));
     TRY(warm_up(w));
 done:
     return result;

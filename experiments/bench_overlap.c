@@ -1,0 +1,271 @@
+/*
+ * bench_overlap.c — `gradlag bench overlap`: a synchronous step (gradient, then its mean over
+ * ranks) with and without overlap, by turns in one run, so that both see the same machine. Restarts
+ * itself under mpirun.
+ *
+ * exposed   what the exchange adds to a step: waiting and adding up after the gradient is there,
+ * and what was spent on it between operators hidden    1 − exposed with / exposed without flown
+ * time in which parts that came back in time were under way while the rank computed
+ *           (step.hidden_us)
+ */
+#include "experiments/bench.h"
+#include "sync/communicator.h"
+#include "worker/dataset.h"
+#include "worker/model.h"
+#include "worker/worker.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+static const struct option table[] = {
+    {"ranks", OPTION_INTEGER, "2", 1, 256, NULL, NULL, "processes, started by mpirun"},
+    {"models", OPTION_TEXT, "mlp,cnn,resnet8", 0, 0, NULL, NULL, "models, comma-separated"},
+    {"width", OPTION_INTEGER, "1024", 1, 65536, NULL, NULL, "hidden units of model wide"},
+    {"batch", OPTION_INTEGER, "64", 1, 65536, NULL, NULL, "samples per gradient of one rank"},
+    {"communicators", OPTION_TEXT, "shared,mpi", 0, 0, NULL, NULL, "which, comma-separated"},
+    {"reduction", OPTION_NAME, "fast", 0, 0, "fast|ordered", NULL, "the order of the sum"},
+    {"bucket_kib", OPTION_INTEGER, "512", 1, 1 << 20, NULL, NULL, "size of a part"},
+    {"steps", OPTION_INTEGER, "5", 1, 10000, NULL, NULL, "of one kind before the other's turn"},
+    {"clock", OPTION_NAME, "wall", 0, 0, "wall|cpu", NULL,
+     "cpu: count only the time this thread ran, on a machine that others use too"},
+    {"repeats", OPTION_INTEGER, "41", 1, BENCH_REPEATS, NULL, NULL, "turns of each kind"},
+    {0},
+};
+
+/* What worker and communicator read. */
+static const struct option keys[] = {
+    {"model", OPTION_NAME, "lenet", 0, 0, NULL, &model_registry, "model"},
+    {"dataset", OPTION_NAME, "gaussian", 0, 0, NULL, &dataset_registry, "dataset"},
+    {"dataset.path", OPTION_TEXT, "", 0, 0, NULL, NULL, "where it lies"},
+    {"batch", OPTION_INTEGER, "32", 1, 65536, NULL, NULL, "samples per gradient"},
+    {"seed", OPTION_INTEGER, "1", 0, 1e9, NULL, NULL, "seed"},
+    {"threads", OPTION_INTEGER, "1", 1, 256, NULL, NULL, "threads"},
+    {"device", OPTION_NAME, "cpu", 0, 0, NULL, &backend_registry, "device"},
+    {"precision", OPTION_NAME, "fp32", 0, 0, "fp32", NULL, "precision"},
+    {"sampler", OPTION_NAME, "partition", 0, 0, "partition", NULL, "sampler"},
+    {"pace", OPTION_NAME, "none", 0, 0, "none", NULL, "pace"},
+    {"communicator", OPTION_NAME, "auto", 0, 0, NULL, &communicator_registry, "communicator"},
+    {"reduction", OPTION_NAME, "fast", 0, 0, "fast|ordered", NULL, "reduction"},
+    {"bucket_kib", OPTION_INTEGER, "512", 1, 1 << 20, NULL, NULL, "size of a part"},
+    {"double_buffering", OPTION_FLAG, "false", 0, 0, NULL, NULL, "one step late"},
+    {"timeout_s", OPTION_REAL, "30", 0.1, 86400, NULL, NULL, "the limit of every wait"},
+    {0},
+};
+
+struct subject {
+    options *settings;
+    worker *worker;
+    communicator *c;
+    float *parameters;
+    size_t count;
+    uint64_t batch;
+    clockid_t clock;
+};
+
+static double now_ms(const struct subject *s)
+{
+    struct timespec t;
+    clock_gettime(s->clock, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
+}
+
+static void subject_close(struct subject *s)
+{
+    communicator_close(&s->c);
+    worker_close(&s->worker);
+    options_close(&s->settings);
+    memory_free(s->parameters);
+}
+
+static status subject_open(struct subject *s, const struct bench *b, const char *model,
+                           const char *kind, unsigned rank, unsigned size)
+{
+    status result = OK;
+    static const char *const passed_on[] = {"batch", "reduction", "bucket_kib"};
+    const char *where = "bench overlap";
+    bool cpu = strcmp(options_text(b->settings, "clock"), "cpu") == 0;
+    s->clock = cpu ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC;
+    TRY(options_open(&s->settings));
+    TRY(options_declare(s->settings, keys));
+    TRY(options_declare(s->settings, registry_find(&dataset_registry, "gaussian")->options));
+    TRY(options_set(s->settings, "dataset.size", "28", where));
+    TRY(options_set(s->settings, "model", model, "models"));
+    TRY(options_set(s->settings, "communicator", kind, "communicators"));
+    for (size_t i = 0; i < COUNT_OF(passed_on); i++)
+        TRY(options_set(s->settings, passed_on[i], options_value(b->settings, passed_on[i]),
+                        where));
+    const struct about *about = registry_find(&model_registry, model);
+    if (about->options != NULL)
+        TRY(options_declare(s->settings, about->options));
+    if (options_declared(s->settings, "model.width"))
+        TRY(options_set(s->settings, "model.width", options_value(b->settings, "width"), where));
+    TRY(worker_open(&s->worker, &(struct worker_options){
+                                    .settings = s->settings, .index = rank, .count = size}));
+    s->count = worker_parameter_count(s->worker);
+    TRY(memory_new(&s->parameters, s->count, sizeof(float), "parameters"));
+    TRY(worker_initial_parameters(s->worker, s->parameters, s->count));
+    TRY(communicator_open(&s->c, s->settings, s->count, NULL));
+done:
+    return result;
+}
+
+/* Milliseconds. */
+struct times {
+    double step, exposed, flown;
+};
+
+/* Between operators: how long that took, too, by the clock that is asked for. */
+struct advance {
+    struct subject *s;
+    double ms;
+};
+
+static void grows(void *context, size_t final_from)
+{
+    struct advance *a = context;
+    double began = now_ms(a->s);
+    communicator_advance(a->s->c, final_from);
+    a->ms += now_ms(a->s) - began;
+}
+
+static status one_step(struct subject *s, bool overlaps, struct times *sum)
+{
+    status result = OK;
+    struct advance between = {.s = s};
+    const struct gradient_watch watch = {.context = &between, .between = grows};
+    float *gradient = communicator_buffer(s->c);
+    struct step_stats stats = {0};
+    uint64_t hidden_ns = 0;
+    double began = now_ms(s), computed;
+    if (overlaps) {
+        communicator_begin(s->c, gradient, s->count);
+        TRY(worker_gradient_watched(s->worker, s->parameters, s->batch++, gradient, &watch,
+                                    &stats));
+        computed = now_ms(s);
+        TRY(communicator_finish(s->c, COMMUNICATOR_NOTES, &hidden_ns));
+    } else {
+        TRY(worker_gradient(s->worker, s->parameters, s->batch++, gradient, &stats));
+        computed = now_ms(s);
+        TRY(communicator_allreduce_mean(s->c, gradient, s->count + COMMUNICATOR_NOTES));
+    }
+    double ended = now_ms(s);
+    sum->step += ended - began;
+    sum->exposed += ended - computed + between.ms;
+    sum->flown += (double)hidden_ns * 1e-6;
+done:
+    return result;
+}
+
+static void report(const struct bench *b, const char *subject, const char *what, const char *unit,
+                   const struct bench_series *s)
+{
+    char text[160];
+    snprintf(text, sizeof text, "%s %s", subject, what);
+    bench_report(b, text, unit, s);
+}
+
+static void report_value(const struct bench *b, const char *subject, const char *what, double value)
+{
+    char text[160];
+    snprintf(text, sizeof text, "%s %s", subject, what);
+    bench_report_value(b, text, "×", value);
+}
+
+static status measure(const struct bench *b, struct subject *s, const char *name)
+{
+    status result = OK;
+    enum { WITHOUT, WITH, KINDS };
+    static struct bench_series step[KINDS], exposed[KINDS], flown, ratio;
+    const unsigned steps = (unsigned)options_integer(b->settings, "steps");
+    memset(step, 0, sizeof step);
+    memset(exposed, 0, sizeof exposed);
+    flown.count = ratio.count = 0;
+    for (unsigned repeat = 0; repeat <= b->repeats; repeat++) {
+        struct times of[KINDS] = {0};
+        for (unsigned turn = 0; turn < KINDS; turn++) {
+            unsigned kind = (turn + repeat) % KINDS; /* neither is always first */
+            TRY(communicator_barrier(s->c));
+            for (unsigned i = 0; i < steps; i++)
+                TRY(one_step(s, kind == WITH, &of[kind]));
+        }
+        for (unsigned kind = 0; repeat > 0 && kind < KINDS; kind++) { /* the first warms up */
+            bench_add(&step[kind], of[kind].step / steps);
+            bench_add(&exposed[kind], of[kind].exposed / steps);
+        }
+        if (repeat > 0) {
+            bench_add(&flown, of[WITH].flown / steps);
+            bench_add(&ratio, of[WITH].step / of[WITHOUT].step);
+        }
+    }
+    if (s->c->rank == 0) {
+        report(b, name, "step without", "ms", &step[WITHOUT]);
+        report(b, name, "step with", "ms", &step[WITH]);
+        report_value(b, name, "step with / without", bench_median(&ratio));
+        report(b, name, "exposed without", "ms", &exposed[WITHOUT]);
+        report(b, name, "exposed with", "ms", &exposed[WITH]);
+        report(b, name, "flown", "ms", &flown);
+        report_value(b, name, "hidden",
+                     1 - bench_median(&exposed[WITH]) / bench_median(&exposed[WITHOUT]));
+    }
+done:
+    return result;
+}
+
+static status measure_all(const struct bench *b, unsigned rank, unsigned size)
+{
+    status result = OK;
+    struct subject s = {0};
+    const char *models = options_text(b->settings, "models");
+    char model[64], kind[64];
+    while (bench_next_item(&models, model)) {
+        const char *kinds = options_text(b->settings, "communicators");
+        while (bench_next_item(&kinds, kind)) {
+            char name[128];
+            TRY(subject_open(&s, b, model, kind, rank, size));
+            snprintf(name, sizeof name, "%s %s ranks=%u", model, kind, size);
+            TRY(measure(b, &s, name));
+            subject_close(&s);
+            s = (struct subject){0};
+        }
+    }
+done:
+    subject_close(&s);
+    return result;
+}
+
+/* Before any process is started. */
+static status check_lists(const struct bench *b)
+{
+    status result = OK;
+    const char *models = options_text(b->settings, "models");
+    const char *kinds = options_text(b->settings, "communicators");
+    const struct about *found;
+    char item[64];
+    while (bench_next_item(&models, item))
+        TRY(registry_require(&model_registry, item, &found));
+    while (bench_next_item(&kinds, item))
+        TRY(registry_require(&communicator_registry, item, &found));
+done:
+    return result;
+}
+
+status bench_overlap(int argc, char **argv)
+{
+    status result = OK;
+    struct bench b;
+    unsigned rank, size;
+    TRY(bench_open(&b, "overlap", table, argc, argv));
+    result = check_lists(&b);
+    if (result == OK && !bench_is_rank()) {
+        result = bench_under_mpirun(&b, argc, argv);
+    } else if (result == OK) {
+        result = sync_start(&rank, &size);
+        if (result == OK)
+            result = measure_all(&b, rank, size);
+        sync_end(result);
+    }
+    bench_close(&b);
+done:
+    return result;
+}

@@ -1,0 +1,174 @@
+/*
+ * exchange.c — a vector goes out in parts while it is being made, and comes back as a mean.
+ *
+ * Parts are cut at multiples of c->bucket and sent from the vector's end on, as a backward pass
+ * makes it. Whoever computes lends the exchange a moment between two operators
+ * (communicator_advance): without such moments nothing moves.
+ *
+ * Hidden is the time in which parts were under way while their owner computed, as far as they had
+ * come back when it was done: a part that has only been begun by then has hidden nothing.
+ */
+#include "sync/ranks.h"
+
+struct part_functions {
+    status (*begin)(communicator *c, unsigned part, float *data, size_t count);
+    status (*advance)(communicator *c, unsigned *complete);
+    status (*finish)(communicator *c);
+};
+
+struct exchange {
+    struct part_functions by; /* begin NULL: all at the end */
+    bool ordered_parts;
+    float *data; /* NULL: none is going on */
+    size_t count, sent_from;
+    unsigned begun, complete;
+    uint64_t left_ns;   /* when the last call of communicator_advance ended */
+    uint64_t flying_ns; /* hidden, if what is under way comes back in time */
+    uint64_t hidden_ns;
+    status failed;
+    char *message;
+};
+
+status exchange_open(communicator *c)
+{
+    status result = OK;
+    struct exchange *e = NULL;
+    TRY(memory_new(&e, 1, sizeof *e, "the exchange"));
+    c->exchange = e;
+    if (c->kind->on_device || c->size == 1)
+        goto done;
+    if (c->ordered && !c->in_rank_order) {
+        e->by = (struct part_functions){ordered_part_begin, ordered_parts_advance,
+                                        ordered_parts_finish};
+        e->ordered_parts = true;
+        TRY(ordered_parts_open(c));
+    } else {
+        e->by = (struct part_functions){c->kind->part_begin, c->kind->parts_advance,
+                                        c->kind->parts_finish};
+    }
+done:
+    return result;
+}
+
+void exchange_close(communicator *c)
+{
+    struct exchange *e = c->exchange;
+    if (e == NULL)
+        return;
+    if (e->ordered_parts)
+        ordered_parts_close(c);
+    memory_free(e->message);
+    memory_free(e);
+    c->exchange = NULL;
+}
+
+bool communicator_overlaps(const communicator *c)
+{
+    return c->exchange->by.begin != NULL;
+}
+
+bool communicator_same_in_parts(const communicator *c)
+{
+    return c->exchange->by.begin == NULL || c->ordered || c->in_rank_order || c->size <= 2;
+}
+
+void communicator_begin(communicator *c, float *data, size_t count)
+{
+    struct exchange *e = c->exchange;
+    REQUIRE(e->data == NULL && count + COMMUNICATOR_NOTES <= c->count);
+    e->data = data;
+    e->count = e->sent_from = count;
+    e->begun = e->complete = 0;
+    e->flying_ns = e->hidden_ns = 0;
+}
+
+/* The first error is kept for communicator_finish. */
+static void keep(struct exchange *e, status result)
+{
+    if (result != OK && e->failed == OK) {
+        e->failed = result;
+        e->message = text_copy(error_message());
+    }
+}
+
+/* Those whose every element is final. */
+static status begin_parts(communicator *c, size_t final_from)
+{
+    status result = OK;
+    struct exchange *e = c->exchange;
+    while (e->sent_from > 0) {
+        size_t from = (e->sent_from - 1) / c->bucket * c->bucket;
+        if (from < final_from)
+            break;
+        TRY(e->by.begin(c, e->begun, e->data + from, e->sent_from - from));
+        e->begun++;
+        e->sent_from = from;
+    }
+done:
+    return result;
+}
+
+static status move_on(communicator *c)
+{
+    status result = OK;
+    struct exchange *e = c->exchange;
+    unsigned complete;
+    if (e->complete == e->begun)
+        return OK;
+    TRY(e->by.advance(c, &complete));
+    if (complete > e->complete) {
+        e->hidden_ns += e->flying_ns;
+        e->flying_ns = 0;
+        e->complete = complete;
+    }
+done:
+    return result;
+}
+
+void communicator_advance(communicator *c, size_t final_from)
+{
+    struct exchange *e = c->exchange;
+    REQUIRE(e->data != NULL);
+    if (e->by.begin == NULL || e->failed != OK || c->failed)
+        return;
+    if (e->complete < e->begun)
+        e->flying_ns += clock_ns() - e->left_ns;
+    keep(e, begin_parts(c, final_from));
+    if (e->failed == OK)
+        keep(e, move_on(c));
+    if (e->complete < e->begun)
+        e->left_ns = clock_ns();
+}
+
+static status finish_parts(communicator *c, size_t notes)
+{
+    status result = OK;
+    struct exchange *e = c->exchange;
+    if (e->failed != OK)
+        FAIL(e->failed, "%s", e->message != NULL ? e->message : "out of memory");
+    TRY(begin_parts(c, 0));
+    c->sent_bytes += communicator_mean_bytes(c, e->count + notes);
+    if (notes > 0)
+        TRY(e->by.begin(c, e->begun++, e->data + e->count, notes));
+    TRY(ranks_gate(c, "the mean gradient"));
+    TRY(e->by.finish(c));
+done:
+    return result;
+}
+
+status communicator_finish(communicator *c, size_t notes, uint64_t *hidden_ns)
+{
+    status result = OK;
+    struct exchange *e = c->exchange;
+    REQUIRE(e->data != NULL && notes <= COMMUNICATOR_NOTES);
+    *hidden_ns = e->hidden_ns;
+    if (e->by.begin == NULL)
+        TRY(communicator_allreduce_mean(c, e->data, e->count + notes));
+    else if (e->count + notes > 0)
+        TRY(finish_parts(c, notes));
+done:
+    e->data = NULL;
+    if (result != OK)
+        c->failed = true;
+    return result;
+}

@@ -1,0 +1,300 @@
+/*
+ * test_exchange.c — a vector that is exchanged while it is being made, under mpirun: the same means
+ * and bits as at once, parts that come back meanwhile, ranks that do not come.
+ */
+#include "tests/sync_rig.h"
+#include "worker/random.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <setjmp.h>
+#include <cmocka.h>
+
+enum { LARGEST = 300007, BUCKET = 64 * 1024 / 4 };
+
+static status open_one(communicator **c, const char *kind, const char *reduction)
+{
+    status result = OK;
+    options *o = sync_rig_settings();
+    TRY(sync_rig_set(o, "communicator", kind));
+    TRY(sync_rig_set(o, "reduction", reduction));
+    TRY(sync_rig_set(o, "bucket_kib", "64"));
+    TRY(communicator_open(c, o, LARGEST, NULL));
+done:
+    options_close(&o);
+    return result;
+}
+
+/* Numbers whose sum depends on the order it is taken in. */
+static void rough(unsigned rank, size_t count, uint64_t round, float *out)
+{
+    uint32_t bits = rank * 7919 + (uint32_t)round + 1;
+    for (size_t i = 0; i < count; i++) {
+        bits = bits * 1664525u + 1013904223u;
+        out[i] = (float)(int32_t)bits * (i % 3 == 0 ? 1e-9f : 1e-6f);
+    }
+}
+
+/* The vector is made in pieces of any size, from its end on, at this rank's own pace. */
+static status exchange_in_pieces(communicator *c, float *data, size_t count, uint64_t round,
+                                 uint64_t *hidden_ns)
+{
+    struct random_stream stream;
+    random_open(&stream, RANDOM_TEST, round, c->rank, 0);
+    communicator_begin(c, data, count);
+    for (size_t final_from = count; final_from > 0;) {
+        size_t piece = random_below(&stream, 50000);
+        communicator_advance(c, final_from);
+        final_from = piece < final_from ? final_from - piece : 0;
+        if (piece % 3 == 0)
+            communicator_advance(c, final_from);
+    }
+    return communicator_finish(c, COMMUNICATOR_NOTES, hidden_ns);
+}
+
+/* The same bits as of the mean taken at once, where parts do not change the order of the sum;
+ * always: near it, and the same on every rank. */
+static status check_one(communicator *c, size_t count, uint64_t round)
+{
+    status result = OK;
+    static float at_once[LARGEST + COMMUNICATOR_NOTES], first[LARGEST + COMMUNICATOR_NOTES];
+    float *data = communicator_buffer(c);
+    const size_t all = count + COMMUNICATOR_NOTES;
+    uint64_t hidden_ns;
+    rough(c->rank, all, round, data);
+    TRY(communicator_allreduce_mean(c, data, all));
+    memcpy(at_once, data, all * sizeof(float));
+    rough(c->rank, all, round, data);
+    TRY(exchange_in_pieces(c, data, count, round, &hidden_ns));
+    if (communicator_same_in_parts(c) && memcmp(data, at_once, all * sizeof(float)) != 0)
+        FAIL(ERROR_OTHER, "%zu floats in pieces have other bits than at once", count);
+    for (size_t i = 0; i < all; i++)
+        if (!(data[i] - at_once[i] < 1e-3f && at_once[i] - data[i] < 1e-3f))
+            FAIL(ERROR_OTHER, "element %zu of %zu is %g, not %g", i, count, (double)data[i],
+                 (double)at_once[i]);
+    memcpy(first, data, all * sizeof(float));
+    TRY(communicator_broadcast(c, first, all * sizeof(float), 0));
+    if (memcmp(first, data, all * sizeof(float)) != 0)
+        FAIL(ERROR_OTHER, "rank %u has other bits than rank 0", c->rank);
+done:
+    return result;
+}
+
+static bool takes_part(const char *kind)
+{
+    const struct about *about = registry_find(&communicator_registry, kind);
+    const struct communicator_kind *k = (const struct communicator_kind *)about;
+    return !k->on_device && !k->exchanges_nothing;
+}
+
+static const char *const REDUCTIONS[] = {"fast", "ordered"};
+
+static status case_conformance(unsigned rank UNUSED, unsigned size UNUSED)
+{
+    static const size_t sizes[] = {0, 1, 17, BUCKET - 1, BUCKET, BUCKET + 1, 100000, LARGEST};
+    status result = OK;
+    communicator *c = NULL;
+    for (size_t i = 0; i < communicator_registry.count * 2; i++) {
+        const char *kind = communicator_registry.entries[i / 2]->name;
+        if (!takes_part(kind))
+            continue;
+        TRY(open_one(&c, kind, REDUCTIONS[i % 2]));
+        for (size_t k = 0; result == OK && k < 3 * COUNT_OF(sizes); k++)
+            result = check_one(c, sizes[k % COUNT_OF(sizes)], i * 100 + k);
+        communicator_close(&c);
+        if (result != OK) {
+            (void)error_add_context(result, "communicator=%s reduction=%s", kind,
+                                    REDUCTIONS[i % 2]);
+            break;
+        }
+    }
+done:
+    return result;
+}
+
+/* Every part is final at once, and there is time enough to bring all of them back: nothing is left
+ * at the end. Where nobody lends a moment, nothing is hidden. */
+static status check_hidden(communicator *c)
+{
+    status result = OK;
+    const size_t count = 4 * BUCKET;
+    const uint64_t a_moment = 200000;
+    uint64_t began = clock_ns(), hidden_ns, whole_ns;
+    for (size_t i = 0; i < count; i++)
+        communicator_buffer(c)[i] = (float)c->rank;
+    communicator_begin(c, communicator_buffer(c), count);
+    for (unsigned k = 0; k < 2500; k++) {
+        communicator_advance(c, 0);
+        clock_sleep_until_ns(clock_ns() + a_moment);
+    }
+    whole_ns = clock_ns() - began;
+    TRY(communicator_finish(c, 0, &hidden_ns));
+    if (communicator_buffer(c)[count - 1] != (float)(c->size - 1) / 2)
+        FAIL(ERROR_OTHER, "the mean is %g", (double)communicator_buffer(c)[count - 1]);
+    if (hidden_ns < a_moment || hidden_ns > whole_ns)
+        FAIL(ERROR_OTHER, "%llu ns of %llu ns are said to be hidden", (unsigned long long)hidden_ns,
+             (unsigned long long)whole_ns);
+    communicator_begin(c, communicator_buffer(c), count);
+    clock_sleep_until_ns(clock_ns() + 10 * a_moment);
+    TRY(communicator_finish(c, 0, &hidden_ns));
+    if (hidden_ns != 0)
+        FAIL(ERROR_OTHER, "%llu ns are said to be hidden of nothing",
+             (unsigned long long)hidden_ns);
+done:
+    return result;
+}
+
+static status case_hidden(unsigned rank UNUSED, unsigned size UNUSED)
+{
+    static const char *const ways[][2] = {{"mpi", "fast"}, {"mpi", "ordered"}, {"shared", "fast"}};
+    status result = OK;
+    communicator *c = NULL;
+    for (size_t i = 0; i < COUNT_OF(ways); i++) {
+        TRY(open_one(&c, ways[i][0], ways[i][1]));
+        if (!communicator_overlaps(c))
+            FAIL(ERROR_OTHER, "communicator=%s has no parts", ways[i][0]);
+        result = check_hidden(c);
+        communicator_close(&c);
+        if (result != OK) {
+            (void)error_add_context(result, "communicator=%s reduction=%s", ways[i][0], ways[i][1]);
+            break;
+        }
+    }
+done:
+    communicator_close(&c);
+    return result;
+}
+
+/* Rank 1 computes for longer than the others wait. */
+static status late(const char *kind, const char *reduction)
+{
+    status result = OK;
+    communicator *c = NULL;
+    uint64_t hidden_ns;
+    TRY(open_one(&c, kind, reduction));
+    c->timeout_s = 1;
+    communicator_begin(c, communicator_buffer(c), LARGEST);
+    if (c->rank == 1)
+        clock_sleep_until_ns(clock_ns() + 2500000000u);
+    communicator_advance(c, 0);
+    communicator_advance(c, 0);
+    TRY(communicator_finish(c, 0, &hidden_ns));
+done:
+    communicator_close(&c);
+    return result;
+}
+
+static status case_late_mpi(unsigned rank UNUSED, unsigned size UNUSED)
+{
+    return late("mpi", "fast");
+}
+
+static status case_late_ordered(unsigned rank UNUSED, unsigned size UNUSED)
+{
+    return late("mpi", "ordered");
+}
+
+static status case_late_shared(unsigned rank UNUSED, unsigned size UNUSED)
+{
+    return late("shared", "fast");
+}
+
+#if !defined(GRADLAG_SANITIZE)
+/* In place of the C library's: memory_allocate() comes here. (MPI's own are another matter.) */
+static unsigned allocations;
+
+void *aligned_alloc(size_t alignment, size_t bytes)
+{
+    void *p = NULL;
+    allocations++;
+    return posix_memalign(&p, alignment, bytes) == 0 ? p : NULL;
+}
+
+static status case_allocations(unsigned rank UNUSED, unsigned size UNUSED)
+{
+    status result = OK;
+    communicator *c = NULL;
+    uint64_t hidden_ns;
+    for (size_t i = 0; i < communicator_registry.count * 2; i++) {
+        const char *kind = communicator_registry.entries[i / 2]->name;
+        if (!takes_part(kind))
+            continue;
+        TRY(open_one(&c, kind, REDUCTIONS[i % 2]));
+        unsigned before = allocations;
+        for (unsigned step = 0; step < 30; step++)
+            TRY(exchange_in_pieces(c, communicator_buffer(c), LARGEST, step, &hidden_ns));
+        if (allocations != before)
+            FAIL(ERROR_OTHER, "communicator=%s: %u allocations in 30 exchanges", kind,
+                 allocations - before);
+        communicator_close(&c);
+    }
+done:
+    communicator_close(&c);
+    return result;
+}
+#endif
+
+static const struct sync_case CASES[] = {
+    {"conformance", case_conformance},
+    {"hidden", case_hidden},
+    {"late mpi", case_late_mpi},
+    {"late ordered", case_late_ordered},
+    {"late shared", case_late_shared},
+#if !defined(GRADLAG_SANITIZE)
+    {"allocations", case_allocations},
+#endif
+    {NULL, NULL},
+};
+
+/* ---- what is expected of them -------------------------------------------------------------------
+ */
+
+static void in_pieces_every_communicator_gives_the_mean_it_gives_at_once(void **state UNUSED)
+{
+    static const unsigned ranks[] = {1, 2, 3, 5};
+    for (size_t i = 0; i < COUNT_OF(ranks); i++)
+        sync_rig_expect_ok(ranks[i], "conformance");
+}
+
+static void what_comes_back_while_ranks_compute_is_hidden_and_nothing_else(void **state UNUSED)
+{
+    sync_rig_expect_ok(2, "hidden");
+    sync_rig_expect_ok(3, "hidden");
+}
+
+static void a_rank_that_does_not_come_is_given_up(void **state UNUSED)
+{
+    static const char *const cases[] = {"late mpi", "late ordered", "late shared"};
+    static struct sync_run run;
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        sync_rig_run(3, cases[i], 20, &run);
+        if (run.exit_code != ERROR_PEER)
+            fail_msg("%s: exit %d:\n%s", cases[i], run.exit_code, run.output);
+        assert_non_null(strstr(run.output, "waited 1.0 s for rank 1 (the mean gradient)"));
+    }
+}
+
+static void exchanges_in_pieces_allocate_nothing(void **state UNUSED)
+{
+#if defined(GRADLAG_SANITIZE)
+    skip();
+#else
+    sync_rig_expect_ok(3, "allocations");
+#endif
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(in_pieces_every_communicator_gives_the_mean_it_gives_at_once),
+        cmocka_unit_test(what_comes_back_while_ranks_compute_is_hidden_and_nothing_else),
+        cmocka_unit_test(a_rank_that_does_not_come_is_given_up),
+        cmocka_unit_test(exchanges_in_pieces_allocate_nothing),
+    };
+    int code;
+    if (sync_rig_is_rank(argc, argv, CASES, &code))
+        return code;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
