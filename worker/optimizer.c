@@ -148,16 +148,14 @@ static size_t cut(optimizer *p, size_t first, size_t layer, size_t at, size_t co
     return first;
 }
 
-status optimizer_open(optimizer **out, const options *o, size_t count)
+static status open_kind(optimizer **out, const struct optimizer_kind *kind, size_t count)
 {
     status result = OK;
     optimizer *p = NULL;
 
     *out = NULL;
     TRY(memory_new(&p, 1, sizeof *p, "optimizer"));
-    TRY(kind_of(o, &p->kind));
-    TRY(optimizer_rule_of(o, &p->rule));
-    read_parameters(p->kind, o, p->parameters);
+    p->kind = kind;
     p->count = count;
     for (int copy = 0; copy < 2 && p->kind->states > 0; copy++) {
         TRY(memory_new(&p->state[copy], p->kind->states * count, sizeof(float), "optimizer state"));
@@ -171,6 +169,30 @@ status optimizer_open(optimizer **out, const options *o, size_t count)
     p = NULL;
 done:
     optimizer_close(&p);
+    return result;
+}
+
+status optimizer_open(optimizer **out, const options *o, size_t count)
+{
+    status result = OK;
+    const struct optimizer_kind *kind;
+    struct optimizer_rule rule;
+    TRY(kind_of(o, &kind));
+    TRY(optimizer_rule_of(o, &rule));
+    TRY(open_kind(out, kind, count));
+    (*out)->rule = rule;
+    read_parameters(kind, o, (*out)->parameters);
+done:
+    return result;
+}
+
+status optimizer_open_outer(optimizer **out, double momentum, unsigned every, size_t count)
+{
+    status result = OK;
+    TRY(open_kind(out, every > 0 ? &optimizer_delayed_nesterov : &optimizer_sgd, count));
+    (*out)->parameters[0] = momentum;
+    (*out)->parameters[1] = every;
+done:
     return result;
 }
 

@@ -97,10 +97,17 @@ struct optimizer_kind {
 };
 extern const struct registry optimizer_registry;
 extern const struct option optimizer_momentum_options[];
+/* Not in the registry: optimizer_open_outer's. */
+extern const struct optimizer_kind optimizer_delayed_nesterov;
 
 /* Reads keys optimizer, its dotted keys (their defaults where they are not declared), momentum,
  * weight_decay. State starts at zero. */
 status optimizer_open(optimizer **out, const options *o, size_t count) MUST_CHECK;
+/* Reads no key: what a server does with differences that workers send after steps of their own
+ * (ps/outer.h). `every` 0: θ ← θ − η g. Else optimizer_delayed_nesterov.c has the equations; 1:
+ * optimizer=nesterov. */
+status optimizer_open_outer(optimizer **out, double momentum, unsigned every,
+                            size_t count) MUST_CHECK;
 void optimizer_close(optimizer **p);
 /* Whether the optimizer that is set reads key momentum. */
 status optimizer_has_momentum(const options *o, bool *out) MUST_CHECK;

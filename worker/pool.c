@@ -41,8 +41,10 @@ static void compute(worker_pool *p, worker *w, struct pool_job *job)
         job->code = worker_shard_open(shard, p->own, p->settings, job->worker, p->workers);
     }
     if (job->code == OK) {
-        job->code =
-            worker_gradient_as(w, *shard, job->parameters, job->batch, job->gradient, &job->stats);
+        job->code = job->compute != NULL
+                        ? job->compute(job, w, *shard)
+                        : worker_gradient_as(w, *shard, job->parameters, job->batch, job->gradient,
+                                             &job->stats);
     }
     if (job->code != OK) {
         snprintf(job->message, sizeof job->message, "%s", error_message());

@@ -22,6 +22,9 @@ struct pool_job { /* zero-initialise; one per worker at most at a time */
     uint64_t batch;
     const float *parameters; /* stay as they are until the job is done */
     float *gradient;
+    /* Where a job is more than one gradient: does all of it with that worker object and shard, and
+     * fills in gradient and stats. NULL: worker_gradient_as. */
+    status (*compute)(struct pool_job *job, worker *w, worker_shard *shard);
     /* the pool's to write */
     enum pool_job_state state; /* read it through pool_job_is_idle() */
     struct step_stats stats;
