@@ -5,6 +5,7 @@
 #include "experiments/recall.h"
 #include "experiments/role.h"
 #include "experiments/summary.h"
+#include "ps/outer.h"
 #include "ps/replay.h"
 #include "results/recorded.h"
 
@@ -20,7 +21,8 @@ static const char help[] =
     "compares every gradient's record and the parameters at the end. RUN is a run's number, the\n"
     "start of its uuid, or 'last'. Exit code 0: all is the same; 1: it names what differs "
     "first.\n\n"
-    "With other rules (damping, correction, optimizer, lr, momentum, weight_decay, schedule,\n"
+    "With other rules (damping, correction, outer, optimizer, lr, momentum, weight_decay, "
+    "schedule,\n"
     "warmup_epochs, lr_scaling and their parts' keys) it asks what if: the same workers' "
     "gradients\n"
     "arrive in the same order. That is recorded as a run of its own, with engine=replay.\n\n"
@@ -40,9 +42,10 @@ struct request {
 
 static bool is_rule(const char *key)
 {
-    static const char *const rules[] = {"damping",       "correction",    "optimizer", "lr",
-                                        "momentum",      "weight_decay",  "schedule",  "lr_scaling",
-                                        "warmup_epochs", "evaluate_every"};
+    static const char *const rules[] = {
+        "damping",       "correction",     "optimizer", "lr",
+        "momentum",      "weight_decay",   "schedule",  "lr_scaling",
+        "warmup_epochs", "evaluate_every", "outer"};
     size_t part = strcspn(key, ".");
     for (size_t i = 0; i < COUNT_OF(rules); i++) {
         if (strlen(rules[i]) == part && strncmp(rules[i], key, part) == 0) {
@@ -183,16 +186,37 @@ done:
     return result;
 }
 
+/* Batches between a worker's pushes: the recorded pushes are of so many. */
+static status check_rounds(const options *recorded, const options *o)
+{
+    status result = OK;
+    struct outer then, now;
+    unsigned workers = (unsigned)options_integer(o, "workers");
+    TRY(outer_open(&then, recorded, workers));
+    TRY(outer_open(&now, o, workers));
+    if (then.steps != now.steps) {
+        FAIL(ERROR_USAGE,
+             "outer=%s: each recorded push is of %u batches, not %u, and a replay keeps the order "
+             "in which they came; set outer.steps=%u, or make a run of its own with `gradlag run`",
+             options_text(o, "outer"), then.steps, now.steps, then.steps);
+    }
+done:
+    return result;
+}
+
 static status compose(const struct request *r, const struct recorded_run *run, options **out)
 {
     status result = OK;
     struct settings all = {0};
+    options *recorded = NULL;
     char origin[48];
     snprintf(origin, sizeof origin, "run %lld", (long long)run->id);
     TRY(recall_settings(&all, run->config, origin));
     settings_add(&all, "engine", "replay", origin);
+    TRY(config_compose(&recorded, &all));
     settings_add_all(&all, &r->changes);
     TRY(config_compose(out, &all));
+    TRY(check_rounds(recorded, *out));
     if (options_integer(*out, "workers") != run->workers) {
         FAIL(ERROR_USAGE,
              "run %lld had %u workers, workers=%s does not fit its recorded gradients; was its row "
@@ -200,6 +224,7 @@ static status compose(const struct request *r, const struct recorded_run *run, o
              (long long)run->id, run->workers, options_value(*out, "workers"));
     }
 done:
+    options_close(&recorded);
     settings_free(&all);
     return result;
 }

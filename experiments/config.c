@@ -301,7 +301,7 @@ static int by_key(const void *a, const void *b)
  * default is the same run as before there was the key. */
 static bool left_out(const options *o, const struct option *option)
 {
-    static const char *const younger[] = {"initial", "on_nonfinite"};
+    static const char *const younger[] = {"initial", "on_nonfinite", "outer"};
     for (size_t i = 0; i < COUNT_OF(younger); i++) {
         if (strcmp(option->key, younger[i]) == 0) {
             return strcmp(options_value(o, option->key), option->initial) == 0;

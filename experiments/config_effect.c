@@ -6,6 +6,7 @@
 #include "ps/consistency.h"
 #include "ps/correction.h"
 #include "ps/damping.h"
+#include "ps/outer.h"
 #include "worker/optimizer.h"
 #include "worker/pace.h"
 #include "worker/training.h"
@@ -36,6 +37,7 @@ static bool bound_to_other_mode(const options *o, struct ineffective *out)
         {"damping", "async", "mode=async"},
         {"correction", "async", "mode=async"},
         {"consistency", "async", "mode=async"},
+        {"outer", "async", "mode=async"},
         {"payload", "async", "mode=async"},
         {"transport", "async", "mode=async"},
         {"endpoint", "async", "mode=async"},
@@ -207,6 +209,7 @@ status config_check(const options *o)
     struct training_length length;
     struct ineffective none;
     struct consistency consistency;
+    struct outer outer;
     unsigned per_update;
     if (config_any_ineffective(o, &none)) {
         FAIL(ERROR_USAGE, "%s: %s=%s has no effect with %s=%s; leave it out, or set %s",
@@ -215,6 +218,7 @@ status config_check(const options *o)
     }
     if (strcmp(options_text(o, "mode"), "async") == 0) {
         TRY(correction_check(o));
+        TRY(outer_open(&outer, o, (unsigned)options_integer(o, "workers")));
     }
     TRY(check_balance(o));
     TRY(check_pace(o));

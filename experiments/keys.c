@@ -3,6 +3,7 @@
 #include "ps/consistency.h"
 #include "ps/correction.h"
 #include "ps/damping.h"
+#include "ps/outer.h"
 #include "sync/communicator.h"
 #include "sync/compression.h"
 #include "worker/augment.h"

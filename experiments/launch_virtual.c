@@ -4,12 +4,14 @@
  */
 #include "experiments/launch_inside.h"
 
+#include "experiments/recall.h"
 #include "experiments/role.h"
 #include "ps/virtual.h"
 #include "results/recorded.h"
 #include "sync/virtual.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -20,19 +22,34 @@ static double processor_seconds(clockid_t clock)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
+/* Batches in each of a recorded run's gradients. */
+static status batches_of(const struct recorded_run *run, double *out)
+{
+    status result = OK;
+    struct settings all = {0};
+    TRY(recall_settings(&all, run->config, "pace.run"));
+    const char *steps = settings_find(&all, "outer.steps");
+    *out = steps != NULL ? strtod(steps, NULL) : 1;
+done:
+    settings_free(&all);
+    return result;
+}
+
 /* The recorded steps that pace=fit draws from. */
 static status fit(pace *p, const options *o)
 {
     status result = OK;
     struct recorded_run run = {0};
     struct pace_table table = {0};
+    double batches;
     if (strcmp(options_text(o, "pace"), "fit") != 0) {
         return OK;
     }
     TRY(recorded_run_read(&run, options_text(o, "results"), options_value(o, "pace.run")));
+    TRY(batches_of(&run, &batches));
     for (size_t i = 0; i < run.push_count; i++) {
         const struct push_record *push = &run.pushes[i].record;
-        TRY(pace_table_add(&table, push->worker, i, push->compute_us));
+        TRY(pace_table_add(&table, push->worker, i, push->compute_us / batches));
     }
     TRY(pace_table_finish(&table));
     pace_give(p, &table);

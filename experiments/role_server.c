@@ -2,21 +2,25 @@
 
 #include "experiments/role.h"
 #include "ps/consistency.h"
+#include "ps/outer.h"
 #include "ps/server.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* An update is made of as many batches as the policy says while nobody is lost or dropped. */
+/* An update is made of as many gradients as the policy says while nobody is lost or dropped, and
+ * each of as many batches as a worker takes steps. */
 status role_server_length(const options *o, uint64_t epoch_samples, struct training_length *out)
 {
     status result = OK;
     struct consistency consistency;
-    unsigned gradients;
+    struct outer outer;
+    unsigned gradients, workers = (unsigned)options_integer(o, "workers");
     TRY(consistency_open(&consistency, o));
-    TRY(consistency_per_update(&consistency, (unsigned)options_integer(o, "workers"), &gradients));
-    TRY(training_length_of(o, epoch_samples, (uint64_t)options_integer(o, "batch") * gradients,
-                           out));
+    TRY(consistency_per_update(&consistency, workers, &gradients));
+    TRY(outer_open(&outer, o, workers));
+    TRY(training_length_of(o, epoch_samples,
+                           (uint64_t)options_integer(o, "batch") * outer.steps * gradients, out));
 done:
     return result;
 }

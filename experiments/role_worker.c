@@ -17,11 +17,15 @@ static status work(struct role_process *p)
     }
     TRY(role_token(o, false, &p->token));
     struct worker_options shard = {.settings = o, .index = p->index, .count = count};
+    struct training_length length;
     TRY(worker_open(&p->worker, &shard));
+    TRY(role_server_length(o, worker_epoch_samples(p->worker), &length));
     struct ps_trainer_options trainer = {
         .settings = o,
         .worker = p->worker,
         .index = p->index,
+        .workers = count,
+        .total_samples = length.total_samples,
         .endpoint = options_text(o, "endpoint"),
         .run_token = p->token,
         .settings_hash = config_hash_number(o),

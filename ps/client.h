@@ -27,8 +27,9 @@ struct ps_client_options {
 struct ps_release {
     bool finished; /* training is over: no parameters, close */
     uint64_t version;
-    uint64_t batch; /* number of the batch to compute: 0, 1, 2, …; a worker that takes a lost
-                       one's place goes on where that one was */
+    uint64_t batch; /* number of the batch (with an outer rule: the round of them, local.h) to
+                       compute: 0, 1, 2, …; a worker that takes a lost one's place goes on where
+                       that one was */
     const float *parameters; /* count floats, constant until the next push */
     float *gradient;         /* count floats, the caller's to write */
     double waited_us;        /* from the push (or hello) to this release, evaluation excluded */

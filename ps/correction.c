@@ -1,6 +1,7 @@
 /* correction.c — the registry of corrections, applying the chosen one, and its states. */
 #include "ps/correction.h"
 
+#include "ps/outer.h"
 #include "worker/optimizer.h"
 
 #include <string.h>
@@ -49,8 +50,13 @@ status correction_check(const options *o)
 status correction_open(struct correction *out, const options *o)
 {
     status result = OK;
+    struct outer outer;
     *out = (struct correction){0};
     TRY(find(o, &out->rule));
+    TRY(outer_open(&outer, o, 1));
+    if (outer.rule != NULL && outer.rule->as_step != NULL) {
+        out->rule = outer.rule->as_step; /* with correction=none alone */
+    }
     registry_parameters(&out->rule->about, o, out->parameters, CORRECTION_PARAMETERS);
 done:
     return result;

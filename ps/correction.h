@@ -76,7 +76,8 @@ struct correction {
     bool begun, begun_then; /* any corrected yet; before the pending ones */
     uint64_t version, version_then;
 };
-/* Reads key correction and its dotted keys. ERROR_USAGE: it does not go with the optimizer. */
+/* Reads key correction and its dotted keys; what an outer rule does to a difference (ps/outer.h) is
+ * done in its place. ERROR_USAGE: it does not go with the optimizer, or with key outer. */
 status correction_open(struct correction *out, const options *o) MUST_CHECK;
 /* Whether the correction goes with the other settings, without opening it. */
 status correction_check(const options *o) MUST_CHECK;

@@ -2,6 +2,8 @@
  * server_state.h. */
 #include "ps/server_state.h"
 
+#include "ps/outer.h"
+
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -64,11 +66,14 @@ void server_event_queued(struct server *s, enum severity severity, const char *c
 
 /* ---- open and close ------------------------------------------------------------------------ */
 
-static void read_settings(struct server *s)
+static status read_settings(struct server *s)
 {
+    status result = OK;
     const options *o = s->o->settings;
+    struct outer outer;
+    TRY(outer_open(&outer, o, s->o->workers));
     s->timeout_ms = (unsigned)(options_real(o, "timeout_s") * 1000);
-    s->batch = (unsigned)options_integer(o, "batch");
+    s->push_samples = (unsigned)options_integer(o, "batch") * outer.steps;
     s->lost_ends_run = strcmp(options_text(o, "on_lost"), "stop") == 0;
     s->record_pushes = strcmp(options_text(o, "record"), "all") == 0;
     s->checkpoints = options_text(o, "checkpoint")[0] != '\0';
@@ -77,6 +82,8 @@ static void read_settings(struct server *s)
     if (every > 0 && s->checkpoint_samples == 0)
         s->checkpoint_samples = 1;
     s->next_checkpoint = s->checkpoint_samples;
+done:
+    return result;
 }
 
 static status open_core(struct server *s)
@@ -109,7 +116,7 @@ static status server_open(struct server *s, const struct ps_server_options *o)
     struct curve_keys *keys = NULL;
     *s = (struct server){.o = o, .wake_fd = -1, .smooth_loss = NAN, .test_accuracy = NAN};
     REQUIRE(o->workers > 0 && o->count > 0 && o->hooks.evaluate != NULL);
-    read_settings(s);
+    TRY(read_settings(s));
     TRY(curve_open(&keys, options_text(o->settings, "curve"), true));
     TRY(channel_bind(&s->channel, o->endpoint,
                      &(struct channel_options){.timeout_ms = s->timeout_ms,

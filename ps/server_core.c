@@ -44,6 +44,21 @@ done:
     return result;
 }
 
+/* With an outer rule keys optimizer, momentum and weight_decay are of the workers' own steps. */
+static status open_optimizer(server_core *c, const struct server_core_options *o)
+{
+    status result = OK;
+    TRY(outer_open(&c->outer, o->settings, o->workers));
+    if (c->outer.rule != NULL) {
+        return outer_optimizer(&c->optimizer, &c->outer, o->count);
+    }
+    TRY(optimizer_open(&c->optimizer, o->settings, o->count));
+    TRY(optimizer_set_layers(c->optimizer, &o->layers));
+    TRY(open_momentum(c, o));
+done:
+    return result;
+}
+
 status server_core_open(server_core **out, const struct server_core_options *o)
 {
     status result = OK;
@@ -67,9 +82,7 @@ status server_core_open(server_core **out, const struct server_core_options *o)
     TRY(aggregate_open(&c->aggregate, o->settings, o->workers, o->count,
                        c->consistency.policy->holds || c->consistency.policy->takes));
     TRY(schedule_open(&c->schedule, o->settings, o->workers, o->total_samples, o->epoch_samples));
-    TRY(optimizer_open(&c->optimizer, o->settings, o->count));
-    TRY(optimizer_set_layers(c->optimizer, &o->layers));
-    TRY(open_momentum(c, o));
+    TRY(open_optimizer(c, o));
     c->helpers = o->helpers;
     c->threads = threads_of(o->settings);
     optimizer_share(c->optimizer, c->helpers);

@@ -20,6 +20,7 @@
 #include "ps/aggregate.h"
 #include "ps/consistency.h"
 #include "ps/damping.h"
+#include "ps/outer.h"
 #include "ps/server_core.h"
 #include "ps/total_momentum.h"
 #include "worker/optimizer.h"
@@ -66,7 +67,8 @@ struct server_core {
     struct consistency consistency;
     struct damping damping;
     struct aggregate aggregate;
-    struct schedule schedule;
+    struct outer outer;
+    struct schedule schedule; /* not asked where there is an outer rule */
     optimizer *optimizer;
     double momentum_set, momentum; /* key momentum; that of the next update */
     struct total_momentum total;   /* where the correction adjusts the momentum */

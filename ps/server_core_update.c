@@ -263,7 +263,8 @@ static bool update_parameters(server_core *c, const struct update *u)
 {
     double scale = 1;
     uint64_t after = c->samples_used + u->samples;
-    c->rate = schedule_rate(&c->schedule, c->samples_used, after);
+    c->rate =
+        c->outer.rule != NULL ? c->outer.rate : schedule_rate(&c->schedule, c->samples_used, after);
     const float *gradient =
         u->first == NULL ? aggregate_taken_mean(&c->aggregate)
                          : aggregate_gradient(&c->aggregate, c->slots[c->latest], c->rate, &scale);

@@ -413,7 +413,7 @@ static void on_push(struct server *s, unsigned w, const struct channel_received 
         offended(s, w, r, "a push that it was not released for");
     } else if (m->push.read_version != p->release.release.version) {
         offended(s, w, r, "a push for a version that it was not given");
-    } else if (m->push.samples == 0 || m->push.samples > s->batch) {
+    } else if (m->push.samples == 0 || m->push.samples > s->push_samples) {
         offended(s, w, r, "a push of an impossible number of samples");
     } else {
         p->push = *m;

@@ -66,9 +66,9 @@ struct server {
     crew *helpers;
     server_core *core;
     evaluator *evaluator;
-    int wake_fd; /* epoll: the evaluator and the members' pidfds */
-    unsigned timeout_ms, batch;
-    bool lost_ends_run; /* on_lost=stop */
+    int wake_fd;                       /* epoll: the evaluator and the members' pidfds */
+    unsigned timeout_ms, push_samples; /* the most samples of a push */
+    bool lost_ends_run;                /* on_lost=stop */
     bool record_pushes, offer_shared, checkpoints;
 
     struct peer *peers;  /* o->workers */

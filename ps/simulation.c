@@ -2,10 +2,12 @@
 #include "ps/simulation.h"
 
 #include "ps/arithmetic.h"
+#include "ps/local.h"
 #include "ps/probe.h"
 #include "ps/tally.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -15,7 +17,8 @@ struct seat {
     bool computing; /* released, its push has not come */
     unsigned slot;
     uint64_t version, sequence, batch;
-    float *gradient; /* NULL: no buffer */
+    float *gradient; /* NULL: no buffer; behind it the scratch of local steps */
+    struct local local;
     struct pool_job job;
 };
 
@@ -28,6 +31,7 @@ struct simulation {
     float *area; /* of the slots: address space, resident where written */
     size_t area_bytes;
     struct seat *seats;
+    struct local_plan plan;
     float **spare; /* gradient buffers that nobody uses */
     unsigned spare_count, buffers, ahead;
     double now;
@@ -37,6 +41,13 @@ struct simulation {
     struct tally tally;
     status result; /* of what an action did */
 };
+
+/* Floats from a gradient to what lies behind it: whole cache lines. */
+static size_t stride_of(size_t count)
+{
+    enum { LINE = 16 };
+    return (count + LINE - 1) / LINE * LINE;
+}
 
 /* ---- open and close ------------------------------------------------------------------------ */
 
@@ -112,7 +123,12 @@ status simulation_open(simulation **out, const struct simulation_options *o)
     TRY(reserve_slots(s));
     TRY(open_core(s, epoch_samples));
     TRY(probe_open(&s->probe, o->settings, s->count));
+    TRY(local_plan_open(&s->plan, o->settings, o->workers, s->count, o->length.total_samples,
+                        epoch_samples));
     TRY(memory_new(&s->seats, o->workers, sizeof *s->seats, "virtual workers"));
+    for (unsigned w = 0; w < o->workers; w++) {
+        TRY(local_open(&s->seats[w].local, &s->plan));
+    }
     TRY(memory_new(&s->spare, o->workers, sizeof *s->spare, "gradient buffers"));
     *out = s;
     s = NULL;
@@ -130,6 +146,7 @@ void simulation_close(simulation **out)
     for (unsigned w = 0; s->seats != NULL && w < s->o.workers; w++) {
         worker_pool_cancel(s->o.pool, &s->seats[w].job);
         memory_free(s->seats[w].gradient);
+        local_close(&s->seats[w].local);
     }
     for (unsigned i = 0; i < s->spare_count; i++) {
         memory_free(s->spare[i]);
@@ -154,7 +171,8 @@ static status take_buffer(simulation *s, struct seat *seat)
     if (seat->gradient == NULL && s->spare_count > 0) {
         seat->gradient = s->spare[--s->spare_count];
     } else if (seat->gradient == NULL) {
-        TRY(memory_new(&seat->gradient, s->count, sizeof(float), "a gradient"));
+        TRY(memory_new(&seat->gradient, stride_of(s->count) + local_scratch(&s->plan),
+                       sizeof(float), "a gradient"));
         s->buffers++;
     }
 done:
@@ -169,8 +187,37 @@ static void give_buffer_back(simulation *s, struct seat *seat)
     }
 }
 
+struct computer {
+    worker *worker;
+    worker_shard *shard;
+};
+
+static status gradient_as(void *context, const float *parameters, uint64_t batch, float *gradient,
+                          struct step_stats *stats)
+{
+    const struct computer *c = context;
+    return worker_gradient_as(c->worker, c->shard, parameters, batch, gradient, stats);
+}
+
+static status local_steps(struct pool_job *job, worker *w, worker_shard *shard)
+{
+    status result = OK;
+    struct seat *seat = (struct seat *)((char *)job - offsetof(struct seat, job));
+    struct computer computer = {w, shard};
+    struct local_push push = {.parameters = job->parameters,
+                              .version = seat->version,
+                              .number = job->batch,
+                              .difference = job->gradient,
+                              .scratch = job->gradient + stride_of(seat->local.plan->count)};
+    TRY(local_run(&seat->local, gradient_as, &computer, &push));
+    job->stats = push.stats;
+done:
+    return result;
+}
+
 static void describe_job(simulation *s, struct seat *seat)
 {
+    seat->job.compute = local_plan_steps(&s->plan) ? local_steps : NULL;
     seat->job.worker = (unsigned)(seat - s->seats);
     seat->job.batch = seat->batch;
     seat->job.parameters = s->slots[seat->slot];
@@ -325,6 +372,7 @@ status simulation_hello(simulation *s, unsigned w, double now)
 {
     s->now = now;
     s->seats[w].sequence = 0;
+    local_begin(&s->seats[w].local);
     return perform(s, server_core_hello(s->core, w));
 }
 
@@ -410,6 +458,11 @@ bool simulation_is_computing(const simulation *s, unsigned w)
 uint64_t simulation_batch(const simulation *s, unsigned w)
 {
     return s->seats[w].batch;
+}
+
+unsigned simulation_steps(const simulation *s)
+{
+    return s->plan.outer.steps;
 }
 
 uint64_t simulation_sequence(const simulation *s, unsigned w)

@@ -10,7 +10,8 @@
  * Memory: version slots are address space until they are written. The core writes into the lowest
  * free one, so what is resident is one vector for each version that is in use, whatever the number
  * of workers that read it, and two more. Gradients have a buffer from when they are computed until
- * their worker is released again: those held by the core and, at most, 2 × threads + 1 others.
+ * their worker is released again: those held by the core and, at most, 2 × threads + 1 others. With
+ * an outer rule a buffer is up to four vectors, and elastic workers keep one or two each (local.h).
  *
  * One thread calls all of these.
  */
@@ -64,8 +65,10 @@ unsigned simulation_threads(const simulation *s);
 
 /* Between its release and its push (or loss). */
 bool simulation_is_computing(const simulation *s, unsigned w);
-/* Number of the batch that a worker computes (or will next), and of its next push. */
+/* Number of the batch that a worker computes (or will next), and of its next push. Where workers
+ * take steps of their own (local.h): number of that round of simulation_steps() batches. */
 uint64_t simulation_batch(const simulation *s, unsigned w);
+unsigned simulation_steps(const simulation *s);
 uint64_t simulation_sequence(const simulation *s, unsigned w);
 /* Pushes handed in so far. */
 uint64_t simulation_arrivals(const simulation *s);

@@ -5,10 +5,30 @@
 #include "ps/trainer.h"
 
 #include "ps/client.h"
+#include "ps/local.h"
 
 static bool stop_wanted(const struct ps_trainer_options *o)
 {
     return o->stop != NULL && *o->stop != 0;
+}
+
+static status gradient(void *context, const float *parameters, uint64_t batch, float *gradient,
+                       struct step_stats *stats)
+{
+    return worker_gradient(context, parameters, batch, gradient, stats);
+}
+
+/* With an outer rule a push is several local steps, else one gradient. */
+static status open_local(const struct ps_trainer_options *o, struct local_plan *plan,
+                         struct local *local, float **scratch)
+{
+    status result = OK;
+    TRY(local_plan_open(plan, o->settings, o->workers, worker_parameter_count(o->worker),
+                        o->total_samples, worker_epoch_samples(o->worker)));
+    TRY(local_open(local, plan));
+    TRY(memory_new(scratch, local_scratch(plan), sizeof **scratch, "local steps"));
+done:
+    return result;
 }
 
 status ps_trainer_run(const struct ps_trainer_options *o)
@@ -17,8 +37,11 @@ status ps_trainer_run(const struct ps_trainer_options *o)
     ps_client *client = NULL;
     struct ps_release
         at; /* what the server let us go on with: θ, its version, the batch to compute */
-    struct step_stats step;
+    struct local_plan plan;
+    struct local local = {0};
+    float *scratch = NULL;
 
+    TRY(open_local(o, &plan, &local, &scratch));
     TRY(ps_client_open(&client,
                        &(struct ps_client_options){.settings = o->settings,
                                                    .endpoint = o->endpoint,
@@ -31,10 +54,16 @@ status ps_trainer_run(const struct ps_trainer_options *o)
     while (!at.finished) {
         if (stop_wanted(o))
             FAIL(STOPPED, "worker %u was told to stop", o->index);
-        TRY(worker_gradient(o->worker, at.parameters, at.batch, at.gradient, &step));
-        struct ps_push push = {.loss = step.loss,
-                               .samples = step.samples,
-                               .compute_us = (double)(step.data_ns + step.compute_ns) * 1e-3};
+        struct local_push steps = {.parameters = at.parameters,
+                                   .version = at.version,
+                                   .number = at.batch,
+                                   .difference = at.gradient,
+                                   .scratch = scratch};
+        TRY(local_run(&local, gradient, o->worker, &steps));
+        const struct step_stats *step = &steps.stats;
+        struct ps_push push = {.loss = step->loss,
+                               .samples = step->samples,
+                               .compute_us = (double)(step->data_ns + step->compute_ns) * 1e-3};
         TRY(ps_client_push_pull(client, &push, &at));
     }
 done:
@@ -42,5 +71,7 @@ done:
         ps_client_leave(client, result, error_message());
     worker_forget_memory(o->worker); /* what it computed in is the client's */
     ps_client_close(&client);
+    local_close(&local);
+    memory_free(scratch);
     return result;
 }

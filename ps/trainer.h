@@ -9,7 +9,8 @@
 struct ps_trainer_options {
     const options *settings;
     worker *worker; /* borrowed */
-    unsigned index;
+    unsigned index, workers;
+    uint64_t total_samples; /* of the run */
     const char *endpoint;
     uint64_t run_token, settings_hash; /* see client.h */
     const volatile sig_atomic_t *stop;

@@ -43,6 +43,16 @@ static unsigned event_of(unsigned w, unsigned kind)
 
 /* ---- what the simulation tells ------------------------------------------------------------- */
 
+/* All the steps until the push. */
+static uint64_t computing_ns(const struct cluster_run *c, unsigned w)
+{
+    unsigned steps = simulation_steps(c->simulation);
+    uint64_t ns = 0, first = simulation_batch(c->simulation, w) * steps;
+    for (unsigned j = 0; j < steps; j++)
+        ns += cluster_step_ns(&c->cluster, w, first + j);
+    return ns;
+}
+
 static void released(void *context, unsigned w)
 {
     struct cluster_run *c = context;
@@ -51,8 +61,7 @@ static void released(void *context, unsigned w)
     v->got_ns = c->end_ns + c->message_ns;
     v->waited_ns = v->began ? v->got_ns - sent : 0;
     v->began = true;
-    v->computed_ns =
-        v->got_ns + cluster_step_ns(&c->cluster, w, simulation_batch(c->simulation, w));
+    v->computed_ns = v->got_ns + computing_ns(c, w);
     event_queue_put(&c->queue, event_of(w, ARRIVES), v->computed_ns + c->message_ns);
 }
 

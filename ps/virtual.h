@@ -6,11 +6,11 @@
  *
  *   t + message(parameters) + step + message(gradient)
  *
- * where the step's length comes from the pace and the messages' from network.* (worker/cluster.h).
- * The server takes gradients in the order they arrive, of those that arrive at one time the lowest
- * worker's first, and is busy for server.apply_ms with each. Evaluation takes no time. A worker
- * that dies loses what it computes or has on the wire; the server notices at once, and starts it
- * anew when it is back.
+ * where the step's length (with an outer rule: that of all steps until the push) comes from the
+ * pace and the messages' from network.* (worker/cluster.h). The server takes gradients in the order
+ * they arrive, of those that arrive at one time the lowest worker's first, and is busy for
+ * server.apply_ms with each. Evaluation takes no time. A worker that dies loses what it computes or
+ * has on the wire; the server notices at once, and starts it anew when it is back.
  *
  * Deterministic: the same settings give the same bits and the same times, whatever the number of
  * threads. With one worker, and with consistency=bsp, the parameters are those of a real run.

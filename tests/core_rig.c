@@ -11,6 +11,7 @@
 #include "ps/consistency.h"
 #include "ps/correction.h"
 #include "ps/damping.h"
+#include "ps/outer.h"
 #include "worker/optimizer.h"
 #include "worker/schedule.h"
 
@@ -21,6 +22,8 @@ static const struct option keys[] = {
      .registry = &consistency_registry},
     {.key = "damping", .type = OPTION_NAME, .initial = "none", .registry = &damping_registry},
     {.key = "correction", .type = OPTION_NAME, .initial = "none", .registry = &correction_registry},
+    {.key = "outer", .type = OPTION_NAME, .initial = "none", .registry = &outer_registry},
+    {.key = "batch", .type = OPTION_INTEGER, .initial = "10", .minimum = 1, .maximum = 100},
     {.key = "optimizer",
      .type = OPTION_NAME,
      .initial = "momentum",

@@ -1,0 +1,24 @@
+/*
+ * outer_nesterov.c — m ← β m + d;  θ ← θ − ε (d + β m), d = θ_read − x after H local steps;
+ * ε = outer.lr, β = outer.momentum, H = outer.steps.
+ *
+ * Douillard, Feng, Rusu et al., "DiLoCo: distributed low-communication training of language models"
+ * (arXiv:2311.08105), algorithm 1 with Nesterov momentum outside (their ε 0.7, β 0.9 are the
+ * defaults): with consistency=bsp the mean of all workers' d is one update. Asynchronous, each d by
+ * itself, it is the method whose weakness Liu et al. (arXiv:2401.09135) describe: the momentum of
+ * late pseudo-gradients; see delayed-nesterov.
+ *
+ * Where we differ: the local optimizer is any of key optimizer, not AdamW, and its velocity starts
+ * at 0 at every pull (DiLoCo keeps its state with the worker). ε is constant, as theirs.
+ *
+ * Of both papers the abstracts were at hand; equations and constants are from memory.
+ */
+#include "ps/outer.h"
+#include "ps/outer_options.h"
+
+static const struct option parameters_of[] = {OUTER_STEPS, OUTER_RATE("0.7"), OUTER_MOMENTUM, {0}};
+
+const struct outer_rule outer_nesterov = {
+    .about = {"nesterov", "local steps, and Nesterov momentum on what they come to",
+              "Douillard et al. 2023, DiLoCo, algorithm 1; Liu et al. 2024", parameters_of},
+};

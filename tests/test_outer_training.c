@@ -1,0 +1,169 @@
+/*
+ * Trainings with local steps against the papers' algorithms, written down plainly in double
+ * precision: four workers in a random order, every outer rule, both kinds of local steps.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/outer_bench.h"
+
+enum { D = BENCH_COUNT };
+
+static void setting(char out[64], const char *key, const char *value)
+{
+    snprintf(out, 64, "%s=%s", key, value);
+}
+
+struct plain {
+    const char *rule;
+    bool nesterov; /* local */
+    unsigned steps, every, t;
+    double alpha, lr, decay, mu;
+    double theta[D], m[D], sum[D]; /* sum: Δ */
+    double read[OUTER_WORKERS][D]; /* what each worker was given */
+    double x[OUTER_WORKERS][D], v[OUTER_WORKERS][D];
+    uint64_t batch[OUTER_WORKERS];
+};
+
+/* Liu et al. 2024, algorithm 3 with c = 0, and the Nesterov and plain forms. */
+static void plain_apply(struct plain *p, const double d[D])
+{
+    const double epsilon = 0.7, beta = 0.9;
+    bool last = (p->t + 1) % p->every == 0;
+    for (size_t i = 0; i < D; i++) {
+        if (strcmp(p->rule, "sgd") == 0) {
+            p->theta[i] -= epsilon * d[i];
+            continue;
+        }
+        p->sum[i] += d[i];
+        if (last) {
+            p->m[i] = beta * p->m[i] + p->sum[i] / p->every;
+            p->theta[i] -= epsilon * (d[i] / p->every + beta * p->m[i]);
+            p->sum[i] = 0;
+        } else {
+            p->theta[i] -= epsilon * d[i] / p->every;
+        }
+    }
+    p->t++;
+}
+
+static void plain_round(struct plain *p, unsigned w)
+{
+    double x[D], v[D] = {0}, d[D];
+    memcpy(x, p->read[w], sizeof x);
+    for (unsigned j = 0; j < p->steps; j++, p->batch[w]++) {
+        for (size_t i = 0; i < D; i++) {
+            double g =
+                x[i] - (double)(float)outer_bench_center(w, p->batch[w], i) + p->decay * x[i];
+            v[i] = p->mu * v[i] + g;
+            x[i] -= p->lr * (p->nesterov ? g + p->mu * v[i] : g);
+        }
+    }
+    for (size_t i = 0; i < D; i++) {
+        d[i] = p->read[w][i] - x[i];
+    }
+    plain_apply(p, d);
+    memcpy(p->read[w], p->theta, sizeof p->theta);
+}
+
+/* Zhang et al. 2015, algorithm 2 (δ = 0: algorithm 1), from one exchange to just past the next. */
+static void plain_elastic(struct plain *p, unsigned w)
+{
+    double *x = p->x[w], *v = p->v[w], delta = p->nesterov ? p->mu : 0;
+    for (unsigned j = 0; j < p->steps; j++, p->batch[w]++) {
+        for (size_t i = 0; i < D; i++) {
+            double at = x[i] + delta * v[i];
+            double g = at - (double)(float)outer_bench_center(w, p->batch[w], i) + p->decay * at;
+            if (j == 0) {
+                x[i] = p->read[w][i]; /* moved by the exchange */
+            }
+            v[i] = delta * v[i] - p->lr * g;
+            x[i] += v[i];
+        }
+    }
+    for (size_t i = 0; i < D; i++) {
+        double elastic = p->alpha * (x[i] - p->theta[i]);
+        p->read[w][i] = x[i] - elastic;
+        p->theta[i] += elastic;
+    }
+}
+
+static double train_both(const char *rule, const char *local, const char *steps)
+{
+    enum { PUSHES = 120 };
+    static struct outer_bench c;
+    static struct plain p;
+    char settings[3][64];
+    bool elastic = strcmp(rule, "easgd") == 0;
+    setting(settings[0], "outer", rule);
+    setting(settings[1], "optimizer", local);
+    setting(settings[2], "outer.steps", steps);
+    outer_bench_open(&c, OUTER_WORKERS, NAN,
+                     RIG(settings[0], settings[1], settings[2], "momentum=0.8", "lr=0.05",
+                         "weight_decay=0.01", elastic ? "outer.moving_rate=0.2" : "outer.lr=0.7"));
+    c.centered = true;
+    p = (struct plain){.rule = rule,
+                       .nesterov = strcmp(local, "nesterov") == 0,
+                       .steps = c.plan.outer.steps,
+                       .every = strcmp(rule, "delayed-nesterov") == 0 ? OUTER_WORKERS : 1,
+                       .alpha = 0.2,
+                       .lr = 0.05,
+                       .decay = 0.01,
+                       .mu = 0.8};
+    for (size_t i = 0; i < D; i++) {
+        p.theta[i] = (double)bench_latest(&c.b)[i];
+        for (unsigned w = 0; w < OUTER_WORKERS; w++) {
+            p.read[w][i] = p.x[w][i] = p.theta[i];
+        }
+    }
+    uint64_t dice = 5;
+    for (unsigned n = 0; n < PUSHES; n++) {
+        unsigned w = (unsigned)(core_rig_random(&dice) % OUTER_WORKERS);
+        outer_bench_round(&c, w);
+        if (elastic) {
+            plain_elastic(&p, w);
+        } else {
+            plain_round(&p, w);
+        }
+    }
+    double most = 0, size = 1;
+    for (size_t i = 0; i < D; i++) {
+        most = fmax(most, fabs((double)bench_latest(&c.b)[i] - p.theta[i]));
+        size = fmax(size, fabs(p.theta[i])); /* late outer momentum may swing far out */
+    }
+    outer_bench_close(&c);
+    return most / size;
+}
+
+static void trainings_are_those_of_the_algorithms_as_printed(void **state)
+{
+    (void)state;
+    const char *const optimizers[] = {"sgd", "nesterov"}, *const steps[] = {"1", "2", "5"};
+    for (size_t i = 1; i < outer_registry.count; i++) {
+        for (size_t o = 0; o < COUNT_OF(optimizers); o++) {
+            for (size_t s = 0; s < COUNT_OF(steps); s++) {
+                const char *rule = outer_registry.entries[i]->name;
+                double apart = train_both(rule, optimizers[o], steps[s]);
+                if (!(apart < 2e-5)) {
+                    fail_msg("outer=%s optimizer=%s outer.steps=%s: %g apart", rule, optimizers[o],
+                             steps[s], apart);
+                }
+            }
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(trainings_are_those_of_the_algorithms_as_printed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
