@@ -11,6 +11,8 @@
 #include <unistd.h>
 
 #define SPIN_NS 200000u /* a wake-up across cores costs tens of microseconds */
+/* Who waits says so ten times a second at least: who has not for so long does not wait. */
+#define SILENT_NS 1000000000u
 
 /* Invariant: `arrived` counts the ranks that are at the gate of round `round`. The last one to come
  * sets it back to 0 and then raises `round`; nobody comes again before it has seen that. */
@@ -21,6 +23,7 @@ struct gate_page {
     struct {
         _Alignas(64) atomic_uint round; /* rounds this rank has come to: who is missing */
         unsigned world;                 /* its rank among all */
+        atomic_ullong waited_at;        /* clock_ns() when it last was seen to wait */
     } rank[];
 };
 
@@ -199,21 +202,30 @@ static bool has_come(const struct gate *g, unsigned i)
     return atomic_load(&g->page->rank[i].round) != atomic_load(&g->page->round);
 }
 
-static void name_the_missing(const struct gate *g, struct text *out)
+/* At the gate those are missing who have not come to it. Where all came and what is missing is a
+ * message, those who do not wait for one: they have died, hang or compute. */
+static bool is_missing(const struct gate *g, unsigned i, bool at_gate, uint64_t now)
+{
+    const uint64_t waited_at = atomic_load(&g->page->rank[i].waited_at);
+    return at_gate ? !has_come(g, i) : i != g->index && now > waited_at + SILENT_NS;
+}
+
+/* How many are known to be missing; they are of this host, whose ranks alone share a page. */
+static unsigned name_the_missing(const struct gate *g, struct text *out)
 {
     unsigned missing = 0;
+    const bool at_gate = g->page != NULL && has_come(g, g->index);
+    const uint64_t now = clock_ns();
 
     for (unsigned i = 0; g->page != NULL && i < g->size; i++) {
-        if (!has_come(g, i) && missing++ < 8)
+        if (is_missing(g, i, at_gate, now) && missing++ < 8)
             text_add(out, "%s%u", missing == 1 ? "rank " : ", ", g->page->rank[i].world);
     }
-    if (missing == 0 || missing == g->size) {
-        /* Another host's, or all came and what is missing is a message. */
-        text_free(out);
-        text_add(out, "another rank");
-    } else if (missing > 8) {
+    if (missing == 0)
+        text_add(out, "another rank"); /* another host's */
+    else if (missing > 8)
         text_add(out, " and %u more", missing - 8);
-    }
+    return missing;
 }
 
 /* One rank speaks for those who wait: the first of them. Where nobody knows who has come, rank 0
@@ -246,17 +258,24 @@ static status patience_check(struct patience *p, const communicator *c, const st
 {
     status result = OK;
     struct text missing = {0};
-    uint64_t waited = clock_ns() - p->since;
+    char host[64] = "";
+    const uint64_t now = clock_ns();
+    uint64_t waited = now - p->since;
+
+    if (g->page != NULL)
+        atomic_store(&g->page->rank[g->index].waited_at, now);
 
     if (waited < p->warn_ns && waited < p->limit_ns)
         return OK;
-    name_the_missing(g, &missing);
+    const bool known = name_the_missing(g, &missing) > 0;
     if (waited >= p->limit_ns) {
+        (void)gethostname(host, sizeof host - 1);
         FAIL(
             ERROR_PEER,
-            "rank %u waited %.1f s for %s (%s): it may have died, hang, or be much slower; see its "
-            "messages above, or raise timeout_s",
-            c->rank, (double)waited * 1e-9, missing.at, what);
+            "rank %u waited %.1f s for %s (%s)%s%s: it may have died, hang, or be much slower; see "
+            "its messages above, or raise timeout_s",
+            c->rank, (double)waited * 1e-9, missing.at, what, known ? " on " : "",
+            known ? host : "");
     }
     if (!p->warned && speaks(c, g)) {
         log_warning("has waited %.0f s for %s (%s); gives up after %.0f s", (double)waited * 1e-9,

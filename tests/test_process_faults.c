@@ -68,6 +68,58 @@ static void a_killed_rank_fails_the_run_and_is_named(void **state)
     expect_lost(r, "rank ");
 }
 
+/* By its environment, which mpirun gave it. */
+static unsigned rank_of(pid_t pid)
+{
+    static const char name[] = "OMPI_COMM_WORLD_RANK=";
+    char path[64], all[65536];
+    snprintf(path, sizeof path, "/proc/%d/environ", (int)pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    assert_true(fd >= 0);
+    ssize_t size = read(fd, all, sizeof all - 1);
+    close(fd);
+    assert_true(size > 0);
+    all[size] = '\0';
+    for (const char *at = all; at < all + size; at += strlen(at) + 1) {
+        if (strncmp(at, name, strlen(name)) == 0) {
+            return (unsigned)atoi(at + strlen(name));
+        }
+    }
+    fail_msg("process %d has no rank", (int)pid);
+    return 0;
+}
+
+/* It holds its sockets and its memory, and answers nobody. */
+static void a_rank_that_hangs_is_named_whatever_the_communicator(void **state)
+{
+    static const char *const communicators[] = {"communicator=shared", "communicator=mpi",
+                                                "communicator=ring"};
+    struct rig *r = *state;
+    pid_t ranks[3];
+    char host[65] = "", wanted[160];
+    assert_int_equal(gethostname(host, sizeof host - 1), 0);
+    for (size_t i = 0; i < COUNT_OF(communicators); i++) {
+        process_start(r, (const char *const[]){"run", RIG_LONG, "workers=3", "mode=sync",
+                                               "timeout_s=3", communicators[i], "tag=hangs", NULL});
+        process_await(r, "rank", ranks, 3);
+        snprintf(wanted, sizeof wanted, "SELECT count(*) >= 10 FROM step WHERE run_id = %zu",
+                 i + 1);
+        process_await_row(r, wanted);
+        const unsigned hangs = rank_of(ranks[1]);
+        kill(ranks[1], SIGSTOP);
+        const double since = clock_seconds();
+        assert_int_equal(process_wait(r), ERROR_PEER);
+        assert_true(clock_seconds() - since < 3 + 5);
+        snprintf(
+            wanted, sizeof wanted,
+            "SELECT status || (error LIKE '%% for rank %u (the mean gradient) on %s: %%') FROM "
+            "run ORDER BY id DESC LIMIT 1",
+            hangs, host);
+        assert_string_equal(process_ask(r, wanted), "failed1");
+    }
+    process_expect_nothing_left(r);
+}
+
 static void a_killed_mpirun_fails_the_run(void **state)
 {
     struct rig *r = *state;
@@ -314,6 +366,7 @@ int main(void)
         PROCESS_TEST(a_killed_worker_fails_the_run_and_is_named),
         PROCESS_TEST(a_killed_server_fails_the_run),
         PROCESS_TEST(a_killed_rank_fails_the_run_and_is_named),
+        PROCESS_TEST(a_rank_that_hangs_is_named_whatever_the_communicator),
         PROCESS_TEST(a_killed_mpirun_fails_the_run),
         PROCESS_TEST(a_run_goes_on_without_a_lost_worker_if_told_to),
         PROCESS_TEST(ctrl_c_stops_a_run_and_keeps_what_it_has),

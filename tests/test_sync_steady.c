@@ -174,7 +174,7 @@ done:
 }
 
 static const struct sync_case CASES[] = {
-    {"resume", case_resume}, {"begin", case_begin}, {"poison", case_poison},
+    {"resume", case_resume}, {"begin", case_begin},   {"poison", case_poison},
     {"skip", case_skip},     {"verify", case_verify}, {NULL, NULL},
 };
 

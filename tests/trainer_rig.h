@@ -1,6 +1,6 @@
 /*
- * trainer_rig.h — a synchronous training run as a rank of sync_rig.h sees it, and what rank 0's hooks
- * saw of it.
+ * trainer_rig.h — a synchronous training run as a rank of sync_rig.h sees it, and what rank 0's
+ * hooks saw of it.
  */
 #ifndef GRADLAG_TESTS_TRAINER_RIG_H
 #define GRADLAG_TESTS_TRAINER_RIG_H
@@ -35,7 +35,8 @@ struct run {
 };
 
 /* On every rank; zero-initialise. Close also after an error. */
-status run_open(struct run *r, const char *const *settings, unsigned rank, unsigned size) MUST_CHECK;
+status run_open(struct run *r, const char *const *settings, unsigned rank,
+                unsigned size) MUST_CHECK;
 void run_close(struct run *r);
 status run_train(struct run *r) MUST_CHECK;
 
