@@ -7,6 +7,7 @@
 #include "experiments/summary.h"
 #include "ps/outer.h"
 #include "ps/replay.h"
+#include "ps/slices.h"
 #include "results/recorded.h"
 
 #include <errno.h>
@@ -137,6 +138,7 @@ static const char *outcome_name(enum push_outcome outcome)
 static status export_csv(const struct recorded_run *run, const char *path)
 {
     status result = OK;
+    size_t rows = 0;
     FILE *file = fopen(path, "w");
     if (file == NULL) {
         FAIL(ERROR_OTHER, "cannot write '%s': %s", path, strerror(errno));
@@ -147,6 +149,10 @@ static status export_csv(const struct recorded_run *run, const char *path)
           file);
     for (size_t i = 0; i < run->push_count; i++) {
         const struct push_record *p = &run->pushes[i].record;
+        if (p->server != 0) {
+            continue; /* the same gradient once more */
+        }
+        rows++;
         fprintf(file,
                 "%" PRIu64 ",%" PRIu64 ",%" PRIu32 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64
                 ",%" PRIu64 ",%s,%.0f,%.0f,%.0f,%.0f,%.9f\n",
@@ -159,7 +165,7 @@ static status export_csv(const struct recorded_run *run, const char *path)
     if (failed) {
         FAIL(ERROR_OTHER, "not all could be written to '%s'; is the disk full?", path);
     }
-    printf("%zu gradients of run %lld written to %s\n", run->push_count, (long long)run->id, path);
+    printf("%zu gradients of run %lld written to %s\n", rows, (long long)run->id, path);
 done:
     return result;
 }
@@ -229,31 +235,89 @@ done:
     return result;
 }
 
-/* The events point into the rows. */
-static status order(const struct recorded_run *run, struct replay_row **rows,
-                    struct replay_event **events, size_t *count)
+/* The events of every server, and the rows that they point into. */
+struct order {
+    struct replay_row *rows; /* server by server */
+    struct replay_events *servers;
+    struct replay_event **events; /* owned; servers[i].at is the same */
+    unsigned server_count;
+};
+
+static void free_order(struct order *all)
+{
+    for (unsigned i = 0; all->events != NULL && i < all->server_count; i++) {
+        memory_free(all->events[i]);
+    }
+    memory_free(all->events);
+    memory_free(all->servers);
+    memory_free(all->rows);
+}
+
+static size_t rows_of(const struct recorded_run *run, unsigned server, struct replay_row *out)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < run->push_count; i++) {
+        if (run->pushes[i].record.server == server) {
+            out[count++] = (struct replay_row){run->pushes[i].record, run->pushes[i].number};
+        }
+    }
+    return count;
+}
+
+/* With snapshots the first server's order, which holds for all, is recorded once. */
+static size_t comings_of(const struct recorded_run *run, unsigned server, struct replay_coming *out)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < run->coming_count; i++) {
+        const struct recorded_coming *c = &run->comings[i];
+        if (c->server == server) {
+            out[count++] = (struct replay_coming){c->push_number, c->worker, c->joined};
+        }
+    }
+    return count;
+}
+
+static status order_server(struct order *all, const struct recorded_run *run, bool snapshots,
+                           unsigned server, struct replay_row *rows, size_t row_count)
 {
     status result = OK;
     struct replay_coming *comings = NULL;
-    TRY(memory_new(rows, run->push_count, sizeof **rows, "recorded gradients"));
-    for (size_t i = 0; i < run->push_count; i++) {
-        (*rows)[i] = (struct replay_row){run->pushes[i].record, run->pushes[i].number};
-    }
     TRY(memory_new(&comings, run->coming_count + 1, sizeof *comings, "recorded workers"));
-    for (size_t i = 0; i < run->coming_count; i++) {
-        const struct recorded_coming *c = &run->comings[i];
-        comings[i] = (struct replay_coming){c->push_number, c->worker, c->joined};
-    }
-    TRY(replay_order(&(struct replay_recording){.rows = *rows,
+    size_t count = comings_of(run, snapshots ? 0 : server, comings);
+    bool ended_it = server == 0 && strcmp(run->status, "finished") == 0;
+    TRY(replay_order(&(struct replay_recording){.rows = rows,
                                                 .comings = comings,
-                                                .row_count = run->push_count,
-                                                .coming_count = run->coming_count,
+                                                .row_count = row_count,
+                                                .coming_count = count,
                                                 .workers = run->workers,
-                                                .finished = strcmp(run->status, "finished") == 0,
+                                                .finished = ended_it,
                                                 .complete = run->complete},
-                     events, count));
+                     &all->events[server], &all->servers[server].count));
+    all->servers[server].at = all->events[server];
 done:
     memory_free(comings);
+    return result;
+}
+
+static status order(const struct recorded_run *run, const options *settings, struct order *all)
+{
+    status result = OK;
+    size_t first = 0;
+    unsigned servers = servers_of(settings);
+    all->server_count = servers;
+    TRY(memory_new(&all->rows, run->push_count, sizeof *all->rows, "recorded gradients"));
+    TRY(memory_new(&all->servers, servers, sizeof *all->servers, "recorded servers"));
+    TRY(memory_new(&all->events, servers, sizeof *all->events, "recorded servers"));
+    for (unsigned i = 0; i < servers; i++) {
+        size_t count = rows_of(run, i, all->rows + first);
+        TRY(order_server(all, run, reads_snapshots(settings), i, all->rows + first, count));
+        first += count;
+    }
+    if (first != run->push_count) {
+        FAIL(ERROR_RESULTS, "run %lld has gradients of servers beyond its %u: the file is damaged",
+             (long long)run->id, servers);
+    }
+done:
     return result;
 }
 
@@ -314,12 +378,13 @@ static status replay(const struct request *r, const struct recorded_run *run,
     status result = OK;
     struct training_outcome outcome = {0};
     struct replay_difference difference = {0};
-    struct replay_row *rows = NULL;
-    struct replay_event *events = NULL;
+    struct order all = {0};
     worker_pool *pool = NULL;
-    struct replay_options o = {
-        .settings = p->settings, .workers = run->workers, .compares = !r->what_if};
-    TRY(order(run, &rows, &events, &o.count));
+    struct replay_options o = {.settings = p->settings,
+                               .workers = run->workers,
+                               .compares = !r->what_if,
+                               .lockstep = reads_snapshots(p->settings)};
+    TRY(order(run, p->settings, &all));
     TRY(worker_pool_open(&pool, p->settings, run->workers,
                          (unsigned)options_integer(p->settings, "virtual.threads")));
     p->worker = worker_pool_own(pool);
@@ -327,7 +392,8 @@ static status replay(const struct request *r, const struct recorded_run *run,
         TRY(role_open_recorder(p));
         note_origin(p, run);
     }
-    o.events = events;
+    o.servers = all.servers;
+    o.server_count = all.server_count;
     o.pool = pool;
     o.hooks = p->hooks;
     o.recorder = p->recorder;
@@ -343,8 +409,7 @@ done:
     }
     recorder_close(&p->recorder);
     worker_pool_close(&pool);
-    memory_free(events);
-    memory_free(rows);
+    free_order(&all);
     return result;
 }
 

@@ -310,6 +310,14 @@ static bool left_out(const options *o, const struct option *option)
     return false;
 }
 
+/* A run with one server, or without jitter, is the same run as before there were their keys. */
+static bool is_as_ever(const options *o, const struct option *option)
+{
+    bool of_servers = strcmp(option->key, "servers") == 0 || strcmp(option->key, "read") == 0;
+    return (of_servers && options_integer(o, "servers") == 1) ||
+           (strcmp(option->key, "network.jitter_ms") == 0 && options_real(o, option->key) == 0);
+}
+
 /* A run without a virtual cluster is the same run as before there were its keys. */
 static bool describes_no_cluster(const options *o, const struct option *option)
 {
@@ -333,7 +341,7 @@ static bool belongs(const options *o, const struct option *option, enum part par
         return use != KEY_INTERNAL;
     }
     return use == KEY_DEFINES && !left_out(o, option) && !describes_no_cluster(o, option) &&
-           !(seed && part == DEFINING_BUT_SEED);
+           !is_as_ever(o, option) && !(seed && part == DEFINING_BUT_SEED);
 }
 
 static void add_json(const options *o, enum part part, struct text *out)

@@ -5,6 +5,7 @@
 #include "experiments/keys.h"
 #include "ps/consistency.h"
 #include "ps/correction.h"
+#include "ps/slices.h"
 #include "ps/damping.h"
 #include "ps/outer.h"
 #include "worker/optimizer.h"
@@ -52,6 +53,7 @@ static bool bound_to_other_mode(const options *o, struct ineffective *out)
         {"probe_every", "async", "mode=async"},
         {"compression", "sync", "mode=sync"},
         {"overlap", "sync", "mode=sync"},
+        {"servers", "async", "mode=async"},
     };
     for (size_t i = 0; i < COUNT_OF(bound); i++) {
         bool other = strcmp(bound[i].mode, options_text(o, "mode")) != 0;
@@ -70,13 +72,9 @@ static bool bound_to_other_engine(const options *o, struct ineffective *out)
         "payload",      "transport",  "endpoint", "curve",        "on_lost",
         "communicator", "bucket_kib", "resume",   "verify_every", "on_nonfinite",
         "compression",  "overlap",    NULL};
-    static const char *const of_virtual[] = {"network.latency_ms",
-                                             "network.gbps",
-                                             "server.apply_ms",
-                                             "crash.mtbf_s",
-                                             "crash.down_s",
-                                             "virtual.threads",
-                                             NULL};
+    static const char *const of_virtual[] = {
+        "network.latency_ms", "network.jitter_ms", "network.gbps",    "server.apply_ms",
+        "crash.mtbf_s",       "crash.down_s",      "virtual.threads", NULL};
     bool real = strcmp(options_text(o, "engine"), "real") == 0;
     for (const char *const *idle = real ? of_virtual : of_real; *idle != NULL; idle++) {
         if (!is_initial(o, *idle)) {
@@ -84,7 +82,8 @@ static bool bound_to_other_engine(const options *o, struct ineffective *out)
             return true;
         }
     }
-    static const char *const of_server[] = {"server.apply_ms", "crash.mtbf_s", "crash.down_s"};
+    static const char *const of_server[] = {"network.jitter_ms", "server.apply_ms", "crash.mtbf_s",
+                                            "crash.down_s"};
     bool async = strcmp(options_text(o, "mode"), "async") == 0;
     for (size_t i = 0; !async && i < COUNT_OF(of_server); i++) {
         if (!is_initial(o, of_server[i])) {
@@ -106,6 +105,10 @@ bool config_any_ineffective(const options *o, struct ineffective *out)
     const struct consistency_policy *policy = (const struct consistency_policy *)registry_find(
         &consistency_registry, options_text(o, "consistency"));
     if (bound_to_other_mode(o, out) || bound_to_other_engine(o, out)) {
+        return true;
+    }
+    if (options_integer(o, "servers") == 1 && !is_initial(o, "read")) {
+        *out = (struct ineffective){"read", "servers", "servers=2 or more"};
         return true;
     }
     const struct optimizer_kind *its = (const struct optimizer_kind *)registry_find(
@@ -214,7 +217,7 @@ status config_check(const options *o)
     if (config_any_ineffective(o, &none)) {
         FAIL(ERROR_USAGE, "%s: %s=%s has no effect with %s=%s; leave it out, or set %s",
              options_origin(o, none.key), none.key, options_value(o, none.key), none.with,
-             options_text(o, none.with), none.advice);
+             options_value(o, none.with), none.advice);
     }
     if (strcmp(options_text(o, "mode"), "async") == 0) {
         TRY(correction_check(o));
@@ -224,6 +227,7 @@ status config_check(const options *o)
     TRY(check_pace(o));
     TRY(check_places(o));
     TRY(check_resume(o));
+    TRY(slices_check(o));
     TRY(consistency_open(&consistency, o));
     TRY(consistency_per_update(&consistency, (unsigned)options_integer(o, "workers"), &per_update));
     TRY(training_length_of(o, UINT32_MAX, (uint64_t)options_integer(o, "batch"), &length));

@@ -49,7 +49,9 @@ static status fit(pace *p, const options *o)
     TRY(batches_of(&run, &batches));
     for (size_t i = 0; i < run.push_count; i++) {
         const struct push_record *push = &run.pushes[i].record;
-        TRY(pace_table_add(&table, push->worker, i, push->compute_us / batches));
+        if (push->server == 0) { /* the others' rows say it once more */
+            TRY(pace_table_add(&table, push->worker, i, push->compute_us / batches));
+        }
     }
     TRY(pace_table_finish(&table));
     pace_give(p, &table);

@@ -7,6 +7,10 @@
  *
  * With other rules (`compares` false) the same workers' gradients arrive in the same order, each
  * computed at the parameters that those rules lead to: what would this run have come to?
+ *
+ * Several servers each recorded their own order. A push can be handed to its server once all
+ * servers have released its worker, as it was then; so events of different servers are taken in any
+ * order that obeys this, and there is one, that of the recorded run.
  */
 #ifndef GRADLAG_PS_REPLAY_H
 #define GRADLAG_PS_REPLAY_H
@@ -27,15 +31,21 @@ struct replay_event {
     const struct push_record *recorded; /* REPLAY_PUSH */
 };
 
+struct replay_events { /* of one server, in their order */
+    const struct replay_event *at;
+    size_t count;
+};
+
 struct replay_options {
     const options *settings;
     worker_pool *pool; /* borrowed; opened for as many workers */
     unsigned workers;
     struct training_length length;
     struct training_hooks hooks;
-    recorder *recorder; /* may be NULL */
-    const struct replay_event *events;
-    size_t count;
+    recorder *recorder;                  /* may be NULL */
+    const struct replay_events *servers; /* of each server its own */
+    unsigned server_count;
+    bool lockstep; /* all servers had the same events: each is handed to all before the next */
     bool compares;
     bool complete; /* rows also tell arrival, batch, rate, reason and waited_for */
 };
@@ -56,7 +66,7 @@ struct replay_coming {
     unsigned worker;
     bool joined;
 };
-struct replay_recording {
+struct replay_recording {          /* of one server */
     const struct replay_row *rows; /* in the order of the table */
     const struct replay_coming *comings;
     size_t row_count, coming_count;

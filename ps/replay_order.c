@@ -132,30 +132,32 @@ static void lay_out_by_versions(struct ordering *o, bool finished)
 
 /* ---- rows that do --------------------------------------------------------------------------- */
 
-/* Whoever was there when training began came before the first gradient. */
-static size_t lay_out_beginning(struct ordering *o, const struct replay_recording *r)
+/* Whoever was there when training began came before the first gradient: o->last is the place of
+ * that coming. */
+static void lay_out_beginning(struct ordering *o, const struct replay_recording *r)
 {
-    size_t first = 0;
     for (size_t i = 0; i < r->coming_count && r->comings[i].push_number == 0; i++) {
-        o->last[r->comings[i].worker] = r->comings[i].joined;
-        first = i + 1;
+        int64_t *first = &o->last[r->comings[i].worker];
+        *first = *first == NEVER && r->comings[i].joined ? (int64_t)i : *first;
     }
     for (unsigned w = 0; w < o->workers; w++) {
-        add_coming(o, w, o->last[w] == true);
+        add_coming(o, w, o->last[w] != NEVER);
     }
-    return first;
 }
 
 static void lay_out_by_arrivals(struct ordering *o, const struct replay_recording *r)
 {
-    size_t coming = lay_out_beginning(o, r);
+    size_t coming = 0;
     bool ended = false;
+    lay_out_beginning(o, r);
     for (size_t i = 0; i <= o->count; i++) {
         const struct push_record *row = i < o->count ? &o->rows[i]->record : NULL;
         for (; coming < r->coming_count &&
                (row == NULL || r->comings[coming].push_number <= row->arrival);
              coming++) {
-            add_coming(o, r->comings[coming].worker, r->comings[coming].joined);
+            if (o->last[r->comings[coming].worker] != (int64_t)coming) {
+                add_coming(o, r->comings[coming].worker, r->comings[coming].joined);
+            }
         }
         if (!ended && (row == NULL ? !r->finished : row->reason == PUSH_AFTER_END)) {
             add(o, (struct replay_event){.kind = REPLAY_END});

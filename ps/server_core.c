@@ -74,6 +74,7 @@ status server_core_open(server_core **out, const struct server_core_options *o)
     c->slot_count = o->slot_count;
     c->total_samples = o->total_samples;
     c->evaluate_every = o->evaluate_every;
+    c->follows = o->follows;
     TRY(consistency_open(&c->consistency, o->settings));
     TRY(consistency_per_update(&c->consistency, o->workers, &per_update));
     c->taken_capacity = c->consistency.policy->takes ? per_update : 0;

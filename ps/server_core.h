@@ -40,6 +40,8 @@ struct server_core_options {
     uint64_t epoch_samples;         /* training samples in one epoch */
     uint64_t total_samples;  /* training ends once this many samples are in applied gradients */
     uint64_t evaluate_every; /* samples between evaluations; 0: only at the end */
+    bool follows;            /* one of several servers, and not the first, which evaluates and ends
+                                training for all: this one does neither by itself */
     crew *helpers;           /* with large updates while workers wait; NULL: none; borrowed */
 };
 

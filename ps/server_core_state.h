@@ -62,7 +62,7 @@ struct server_core {
     unsigned taken_count, taken_capacity;
     uint64_t taken_samples;
 
-    bool evaluating, complete, ended;
+    bool evaluating, complete, ended, follows;
 
     struct consistency consistency;
     struct damping damping;

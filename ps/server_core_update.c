@@ -295,6 +295,9 @@ static bool update_parameters(server_core *c, const struct update *u)
 
 static void ask_for_evaluation(server_core *c, uint64_t before)
 {
+    if (c->follows) {
+        return;
+    }
     c->complete = c->samples_used >= c->total_samples;
     bool crossed =
         c->evaluate_every > 0 && before / c->evaluate_every < c->samples_used / c->evaluate_every;

@@ -1,46 +1,13 @@
 /* simulation.c — see simulation.h. */
-#include "ps/simulation.h"
+#include "ps/simulation_state.h"
 
 #include "ps/arithmetic.h"
-#include "ps/local.h"
-#include "ps/probe.h"
-#include "ps/tally.h"
 
 #include <math.h>
 #include <stddef.h>
 #include <string.h>
-#include <sys/mman.h>
 
-enum { PROGRESS_MS = 250, PAGE = 4096 };
-
-struct seat {
-    bool computing; /* released, its push has not come */
-    unsigned slot;
-    uint64_t version, sequence, batch;
-    float *gradient; /* NULL: no buffer; behind it the scratch of local steps */
-    struct local local;
-    struct pool_job job;
-};
-
-struct simulation {
-    struct simulation_options o;
-    size_t count;
-    server_core *core;
-    float **slots;
-    unsigned slot_count;
-    float *area; /* of the slots: address space, resident where written */
-    size_t area_bytes;
-    struct seat *seats;
-    struct local_plan plan;
-    float **spare; /* gradient buffers that nobody uses */
-    unsigned spare_count, buffers, ahead;
-    double now;
-    uint64_t opened_ns, next_progress_ns, checkpoint_samples, next_checkpoint;
-    bool checkpoints;
-    struct probe probe;
-    struct tally tally;
-    status result; /* of what an action did */
-};
+enum { PROGRESS_MS = 250 };
 
 /* Floats from a gradient to what lies behind it: whole cache lines. */
 static size_t stride_of(size_t count)
@@ -50,27 +17,6 @@ static size_t stride_of(size_t count)
 }
 
 /* ---- open and close ------------------------------------------------------------------------ */
-
-static status reserve_slots(simulation *s)
-{
-    status result = OK;
-    size_t stride = (s->count * sizeof(float) + PAGE - 1) / PAGE * PAGE;
-    s->slot_count = s->o.workers + 2;
-    s->area_bytes = stride * s->slot_count;
-    s->area = mmap(NULL, s->area_bytes, PROT_READ | PROT_WRITE,
-                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (s->area == MAP_FAILED) {
-        s->area = NULL;
-        FAIL(ERROR_OTHER, "no address space for %u versions of %zu parameters (ulimit -v?)",
-             s->slot_count, s->count);
-    }
-    TRY(memory_new(&s->slots, s->slot_count, sizeof *s->slots, "version slots"));
-    for (unsigned i = 0; i < s->slot_count; i++) {
-        s->slots[i] = s->area + i * (stride / sizeof(float));
-    }
-done:
-    return result;
-}
 
 static void read_checkpoint_settings(simulation *s, uint64_t epoch_samples)
 {
@@ -84,26 +30,18 @@ static void read_checkpoint_settings(simulation *s, uint64_t epoch_samples)
     s->next_checkpoint = s->checkpoint_samples;
 }
 
-static status open_core(simulation *s, uint64_t epoch_samples)
+static status open_seats(simulation *s)
 {
     status result = OK;
-    float *initial = NULL;
-    worker *own = worker_pool_own(s->o.pool);
-    TRY(memory_new(&initial, s->count, sizeof *initial, "initial parameters"));
-    TRY(worker_initial_parameters(own, initial, s->count));
-    TRY(server_core_open(
-        &s->core, &(struct server_core_options){.settings = s->o.settings,
-                                                .workers = s->o.workers,
-                                                .count = s->count,
-                                                .layers = worker_layers(own),
-                                                .slots = s->slots,
-                                                .slot_count = s->slot_count,
-                                                .initial = initial,
-                                                .epoch_samples = epoch_samples,
-                                                .total_samples = s->o.length.total_samples,
-                                                .evaluate_every = s->o.length.evaluate_every}));
+    TRY(memory_new(&s->seats, s->o.workers, sizeof *s->seats, "virtual workers"));
+    TRY(memory_new(&s->places, (size_t)s->o.workers * s->servers, sizeof *s->places,
+                   "virtual workers"));
+    for (unsigned w = 0; w < s->o.workers; w++) {
+        s->seats[w].places = &s->places[w * s->servers];
+        TRY(local_open(&s->seats[w].local, &s->plan));
+    }
+    TRY(memory_new(&s->spare, s->o.workers, sizeof *s->spare, "gradient buffers"));
 done:
-    memory_free(initial);
     return result;
 }
 
@@ -120,16 +58,11 @@ status simulation_open(simulation **out, const struct simulation_options *o)
     s->count = worker_parameter_count(own);
     tally_open(&s->tally, o->settings, o->recorder);
     read_checkpoint_settings(s, epoch_samples);
-    TRY(reserve_slots(s));
-    TRY(open_core(s, epoch_samples));
+    TRY(servers_open(s, epoch_samples));
     TRY(probe_open(&s->probe, o->settings, s->count));
     TRY(local_plan_open(&s->plan, o->settings, o->workers, s->count, o->length.total_samples,
                         epoch_samples));
-    TRY(memory_new(&s->seats, o->workers, sizeof *s->seats, "virtual workers"));
-    for (unsigned w = 0; w < o->workers; w++) {
-        TRY(local_open(&s->seats[w].local, &s->plan));
-    }
-    TRY(memory_new(&s->spare, o->workers, sizeof *s->spare, "gradient buffers"));
+    TRY(open_seats(s));
     *out = s;
     s = NULL;
 done:
@@ -151,12 +84,9 @@ void simulation_close(simulation **out)
     for (unsigned i = 0; i < s->spare_count; i++) {
         memory_free(s->spare[i]);
     }
-    server_core_close(&s->core);
-    if (s->area != NULL) {
-        munmap(s->area, s->area_bytes);
-    }
     probe_close(&s->probe);
-    memory_free(s->slots);
+    servers_close(s);
+    memory_free(s->places);
     memory_free(s->spare);
     memory_free(s->seats);
     memory_free(s);
@@ -165,14 +95,20 @@ void simulation_close(simulation **out)
 
 /* ---- gradients ----------------------------------------------------------------------------- */
 
+/* Behind a gradient lies the scratch of local steps; or, where there are several servers, the
+ * parameters that it is computed at: with one they stay in its slot. */
+static size_t buffer_floats(const simulation *s)
+{
+    return stride_of(s->count) + (s->servers > 1 ? s->count : local_scratch(&s->plan));
+}
+
 static status take_buffer(simulation *s, struct seat *seat)
 {
     status result = OK;
     if (seat->gradient == NULL && s->spare_count > 0) {
         seat->gradient = s->spare[--s->spare_count];
     } else if (seat->gradient == NULL) {
-        TRY(memory_new(&seat->gradient, stride_of(s->count) + local_scratch(&s->plan),
-                       sizeof(float), "a gradient"));
+        TRY(memory_new(&seat->gradient, buffer_floats(s), sizeof(float), "a gradient"));
         s->buffers++;
     }
 done:
@@ -205,7 +141,7 @@ static status local_steps(struct pool_job *job, worker *w, worker_shard *shard)
     struct seat *seat = (struct seat *)((char *)job - offsetof(struct seat, job));
     struct computer computer = {w, shard};
     struct local_push push = {.parameters = job->parameters,
-                              .version = seat->version,
+                              .version = seat->places[0].version,
                               .number = job->batch,
                               .difference = job->gradient,
                               .scratch = job->gradient + stride_of(seat->local.plan->count)};
@@ -215,12 +151,26 @@ done:
     return result;
 }
 
+/* What the servers released it with. */
+static const float *parameters_of(simulation *s, struct seat *seat)
+{
+    if (s->servers == 1) {
+        return s->hosts[0].slots[seat->places[0].slot];
+    }
+    float *whole = seat->gradient + stride_of(s->count);
+    for (unsigned i = 0; i < s->servers; i++) {
+        const struct host *h = &s->hosts[i];
+        memcpy(whole + h->begin, h->slots[seat->places[i].slot], h->count * sizeof(float));
+    }
+    return whole;
+}
+
 static void describe_job(simulation *s, struct seat *seat)
 {
     seat->job.compute = local_plan_steps(&s->plan) ? local_steps : NULL;
     seat->job.worker = (unsigned)(seat - s->seats);
     seat->job.batch = seat->batch;
-    seat->job.parameters = s->slots[seat->slot];
+    seat->job.parameters = parameters_of(s, seat);
     seat->job.gradient = seat->gradient;
 }
 
@@ -246,31 +196,50 @@ static status compute(simulation *s, struct seat *seat)
 {
     status result = OK;
     bool ahead = seat->gradient != NULL;
+    if (seat->computed) {
+        return OK;
+    }
     if (!ahead) {
         TRY(take_buffer(s, seat));
         describe_job(s, seat);
     }
     s->ahead -= ahead;
     TRY(worker_pool_finish(s->o.pool, &seat->job));
+    seat->computed = true;
 done:
     return result;
 }
 
 /* ---- actions ------------------------------------------------------------------------------- */
 
-static void perform_release(simulation *s, const struct server_action *a)
+static bool all_ready(const simulation *s, const struct seat *seat)
 {
-    struct seat *seat = &s->seats[a->worker];
-    give_buffer_back(s, seat);
-    seat->computing = true;
-    seat->slot = a->slot;
-    seat->version = a->version;
-    s->o.released(s->o.context, a->worker);
+    unsigned ready = 0;
+    for (unsigned i = 0; i < s->servers; i++) {
+        ready += seat->places[i].ready && seat->places[i].sequence == seat->sequence;
+    }
+    return ready == s->servers;
 }
 
-static void perform_record(simulation *s, const struct server_action *a)
+static void perform_release(simulation *s, unsigned server, const struct server_action *a)
+{
+    struct seat *seat = &s->seats[a->worker];
+    struct place *place = &seat->places[server];
+    place->ready = true;
+    place->slot = a->slot;
+    place->version = a->version;
+    bool everywhere = !seat->computing && all_ready(s, seat);
+    if (everywhere) {
+        give_buffer_back(s, seat);
+        seat->computing = true;
+    }
+    s->o.released(s->o.context, server, a->worker, everywhere);
+}
+
+static void perform_record(simulation *s, unsigned server, const struct server_action *a)
 {
     struct push_record row = a->record;
+    row.server = server;
     s->o.record(s->o.context, &row);
     if (a->taken) {
         row.queue_us = a->record.queue_us; /* its worker may have pushed again since */
@@ -278,33 +247,33 @@ static void perform_record(simulation *s, const struct server_action *a)
     tally_push(&s->tally, &row);
 }
 
-static status evaluate(simulation *s, unsigned slot)
+static status evaluate(simulation *s)
 {
     status result = OK;
     struct evaluation e;
-    TRY(s->o.hooks.evaluate(s->o.hooks.context, s->slots[slot], &e));
-    tally_evaluation(&s->tally, server_core_version(s->core), server_core_samples_used(s->core),
-                     s->now, &e);
+    TRY(s->o.hooks.evaluate(s->o.hooks.context, servers_latest(s), &e));
+    tally_evaluation(&s->tally, server_core_version(servers_first(s)),
+                     server_core_samples_used(servers_first(s)), s->now, &e);
 done:
     return result;
 }
 
-static status perform_evaluate(simulation *s, const struct server_action *a);
+static status perform_evaluate(simulation *s);
 
-static status perform(simulation *s, struct server_actions actions)
+static status perform(simulation *s, unsigned server, struct server_actions actions)
 {
     status result = OK;
     for (size_t i = 0; i < actions.count && result == OK; i++) {
         const struct server_action *a = &actions.at[i];
         switch (a->kind) {
         case SERVER_RELEASE:
-            perform_release(s, a);
+            perform_release(s, server, a);
             break;
         case SERVER_RECORD:
-            perform_record(s, a);
+            perform_record(s, server, a);
             break;
         case SERVER_EVALUATE:
-            return perform_evaluate(s, a); /* the last of its event's: others may follow now */
+            return perform_evaluate(s); /* the last of its event's: others may follow now */
         case SERVER_DIVERGED:
             result = error_set(ERROR_DIVERGED, __FILE__, __LINE__,
                                "the gradient or loss of worker %u is not finite (its push %llu, "
@@ -320,13 +289,13 @@ static status perform(simulation *s, struct server_actions actions)
     return result;
 }
 
-static status perform_evaluate(simulation *s, const struct server_action *a)
+static status perform_evaluate(simulation *s)
 {
     status result = OK;
     if (s->o.evaluates) {
-        TRY(evaluate(s, a->slot));
+        TRY(evaluate(s));
     }
-    TRY(perform(s, server_core_evaluated(s->core)));
+    TRY(perform(s, 0, server_core_evaluated(servers_first(s))));
 done:
     return result;
 }
@@ -339,8 +308,8 @@ static void show_progress(simulation *s)
         return;
     }
     s->next_progress_ns = now + PROGRESS_MS * 1000000ULL;
-    struct training_progress p = {.updates = server_core_version(s->core),
-                                  .samples_used = server_core_samples_used(s->core),
+    struct training_progress p = {.updates = server_core_version(servers_first(s)),
+                                  .samples_used = server_core_samples_used(servers_first(s)),
                                   .total_samples = s->o.length.total_samples,
                                   .seconds = (double)(now - s->opened_ns) * 1e-9,
                                   .loss = s->tally.smooth_loss,
@@ -354,13 +323,13 @@ static status after_event(simulation *s)
     status result = OK;
     const volatile sig_atomic_t *stop = s->o.hooks.stop;
     show_progress(s);
-    if (s->checkpoint_samples > 0 && !server_core_ended(s->core) &&
-        server_core_samples_used(s->core) >= s->next_checkpoint) {
+    if (s->checkpoint_samples > 0 && !server_core_ended(servers_first(s)) &&
+        server_core_samples_used(servers_first(s)) >= s->next_checkpoint) {
         TRY(simulation_checkpoint(s));
     }
-    if (stop != NULL && *stop != 0 && !server_core_ended(s->core)) {
+    if (stop != NULL && *stop != 0 && !server_core_ended(servers_first(s))) {
         FAIL(STOPPED, "stopped on request after %llu updates",
-             (unsigned long long)server_core_version(s->core));
+             (unsigned long long)server_core_version(servers_first(s)));
     }
 done:
     return result;
@@ -368,43 +337,89 @@ done:
 
 /* ---- events -------------------------------------------------------------------------------- */
 
-status simulation_hello(simulation *s, unsigned w, double now)
+status simulation_hello(simulation *s, unsigned server, unsigned w, double now)
 {
+    struct place *place = &s->seats[w].places[server];
     s->now = now;
-    s->seats[w].sequence = 0;
-    local_begin(&s->seats[w].local);
-    return perform(s, server_core_hello(s->core, w));
+    place->lost = false;
+    place->sequence = 0;
+    if (server == 0) {
+        local_begin(&s->seats[w].local);
+    }
+    return perform(s, server, server_core_hello(s->hosts[server].core, w));
 }
 
-status simulation_lost(simulation *s, unsigned w, double now)
+/* It is lost everywhere: what comes now is another life of it. */
+static void forget(simulation *s, struct seat *seat)
 {
-    struct seat *seat = &s->seats[w];
-    s->now = now;
-    if (seat->computing && seat->gradient != NULL) {
+    bool handed = false;
+    for (unsigned i = 0; i < s->servers; i++) {
+        handed |= seat->places[i].sequence > seat->sequence;
+    }
+    if (seat->gradient != NULL && seat->computing && !seat->computed) {
         worker_pool_cancel(s->o.pool, &seat->job);
         s->ahead--;
     }
-    seat->computing = false;
-    status result = perform(s, server_core_lost(s->core, w));
-    give_buffer_back(s, seat);
+    seat->batch += handed;
+    seat->sequence = 0;
+    seat->computing = seat->computed = false;
+}
+
+status simulation_lost(simulation *s, unsigned server, unsigned w, double now)
+{
+    status result = OK;
+    struct seat *seat = &s->seats[w];
+    s->now = now;
+    seat->places[server].lost = true;
+    bool everywhere = true;
+    for (unsigned i = 0; i < s->servers; i++) {
+        everywhere &= seat->places[i].lost;
+    }
+    if (everywhere) {
+        forget(s, seat);
+    } else if (seat->computing) {
+        TRY(compute(s, seat)); /* others may have got it, and this server's slot is given up now */
+    }
+    seat->places[server].ready = false;
+    TRY(perform(s, server, server_core_lost(s->hosts[server].core, w)));
+    if (everywhere) {
+        give_buffer_back(s, seat);
+    }
+done:
     return result;
 }
 
-status simulation_end(simulation *s)
+status simulation_end(simulation *s, unsigned server)
 {
-    return perform(s, server_core_end(s->core));
+    return perform(s, server, server_core_end(s->hosts[server].core));
 }
 
-/* The fresh gradient takes the host's time, and none of the cluster's. */
+/* The gradient is with all that live: its worker can be released with the next parameters. */
+static void handed_in(simulation *s, struct seat *seat)
+{
+    for (unsigned i = 0; i < s->servers; i++) {
+        if (seat->places[i].sequence == seat->sequence && !seat->places[i].lost) {
+            return;
+        }
+    }
+    seat->computing = seat->computed = false;
+    seat->sequence++;
+    seat->batch++; /* before its release, which draws the next step's time */
+}
+
+/* The fresh gradient takes the host's time, and none of the cluster's. With one server alone: see
+ * slices_check(). */
 static status probe(simulation *s, const struct seat *seat, struct server_push *push)
 {
     status result = OK;
-    if (server_core_ended(s->core) || !probe_is_due(&s->probe, server_core_arrivals(s->core))) {
+    const server_core *core = servers_first(s);
+    if (s->servers > 1 || server_core_ended(core) ||
+        !probe_is_due(&s->probe, server_core_arrivals(core))) {
         return OK;
     }
     struct pool_job fresh = {.worker = push->worker,
                              .batch = seat->batch,
-                             .parameters = s->slots[server_core_latest_slot(s->core)],
+                             .parameters = servers_latest(s),
                              .gradient = s->probe.fresh};
     TRY(worker_pool_finish(s->o.pool, &fresh));
     push->probed = true;
@@ -413,20 +428,22 @@ done:
     return result;
 }
 
-status simulation_push(simulation *s, unsigned w, const struct simulation_times *times)
+status simulation_push(simulation *s, unsigned server, unsigned w,
+                       const struct simulation_times *times)
 {
     status result = OK;
     struct seat *seat = &s->seats[w];
+    struct host *h = &s->hosts[server];
+    struct place *place = &seat->places[server];
     struct server_actions actions = {0};
-    REQUIRE(seat->computing);
+    REQUIRE(simulation_may_push(s, server, w));
     s->now = times->at_seconds;
     TRY(compute(s, seat));
-    seat->computing = false;
     struct server_push push = {.worker = w,
-                               .sequence = seat->sequence,
-                               .read_version = seat->version,
+                               .sequence = place->sequence,
+                               .read_version = place->version,
                                .batch = seat->batch,
-                               .gradient = seat->gradient,
+                               .gradient = seat->gradient + h->begin,
                                .samples = seat->job.stats.samples,
                                .loss = seat->job.stats.loss,
                                .pull_us = times->pull_us,
@@ -434,10 +451,11 @@ status simulation_push(simulation *s, unsigned w, const struct simulation_times 
                                .queue_us = times->queue_us,
                                .at_seconds = times->at_seconds};
     TRY(probe(s, seat, &push));
-    TRY(server_core_push(s->core, &push, &actions));
-    seat->sequence++;
-    seat->batch++; /* before its release, which draws the next step's time */
-    TRY(perform(s, actions));
+    TRY(server_core_push(h->core, &push, &actions));
+    place->ready = false;
+    place->sequence++;
+    handed_in(s, seat);
+    TRY(perform(s, server, actions));
     TRY(after_event(s));
 done:
     return result;
@@ -450,9 +468,22 @@ unsigned simulation_threads(const simulation *s)
     return worker_pool_threads(s->o.pool);
 }
 
-bool simulation_is_computing(const simulation *s, unsigned w)
+unsigned simulation_servers(const simulation *s)
 {
-    return s->seats[w].computing;
+    return s->servers;
+}
+
+bool simulation_may_push(const simulation *s, unsigned server, unsigned w)
+{
+    const struct seat *seat = &s->seats[w];
+    const struct place *place = &seat->places[server];
+    return seat->computing && place->ready && place->sequence == seat->sequence;
+}
+
+bool simulation_can_compute(const simulation *s, unsigned w, uint64_t sequence)
+{
+    const struct seat *seat = &s->seats[w];
+    return seat->sequence > sequence || (seat->sequence == sequence && seat->computing);
 }
 
 uint64_t simulation_batch(const simulation *s, unsigned w)
@@ -465,29 +496,24 @@ unsigned simulation_steps(const simulation *s)
     return s->plan.outer.steps;
 }
 
-uint64_t simulation_sequence(const simulation *s, unsigned w)
+uint64_t simulation_arrivals(const simulation *s, unsigned server)
 {
-    return s->seats[w].sequence;
-}
-
-uint64_t simulation_arrivals(const simulation *s)
-{
-    return server_core_arrivals(s->core);
+    return server_core_arrivals(s->hosts[server].core);
 }
 
 bool simulation_ended(const simulation *s)
 {
-    return server_core_ended(s->core);
+    return server_core_ended(servers_first(s));
 }
 
 uint64_t simulation_version(const simulation *s)
 {
-    return server_core_version(s->core);
+    return server_core_version(servers_first(s));
 }
 
-size_t simulation_parameter_bytes(const simulation *s)
+size_t simulation_parameter_bytes(const simulation *s, unsigned server)
 {
-    return s->count * sizeof(float);
+    return s->hosts[server].count * sizeof(float);
 }
 
 unsigned simulation_buffers(const simulation *s)
@@ -498,35 +524,43 @@ unsigned simulation_buffers(const simulation *s)
 status simulation_evaluate_now(simulation *s, double now)
 {
     s->now = now;
-    return s->o.evaluates ? evaluate(s, server_core_latest_slot(s->core)) : OK;
+    return s->o.evaluates ? evaluate(s) : OK;
 }
 
 status simulation_checkpoint(simulation *s)
 {
-    struct training_state now = {.updates = server_core_version(s->core),
-                                 .samples = server_core_samples_used(s->core),
+    status result = OK;
+    float *states = NULL;
+    struct training_state now = {.updates = server_core_version(servers_first(s)),
+                                 .samples = server_core_samples_used(servers_first(s)),
                                  .seconds = s->now,
-                                 .parameters = s->slots[server_core_latest_slot(s->core)]};
-    now.optimizer_state = server_core_optimizer_state(s->core, &now.optimizer_state_count);
-    while (s->checkpoint_samples > 0 && s->next_checkpoint <= server_core_samples_used(s->core)) {
+                                 .parameters = servers_latest(s)};
+    while (s->checkpoint_samples > 0 && s->next_checkpoint <= now.samples) {
         s->next_checkpoint += s->checkpoint_samples;
     }
     if (!s->checkpoints) {
         return OK;
     }
-    return s->o.hooks.checkpoint(s->o.hooks.context, &now);
+    TRY(servers_states(s, &states, &now.optimizer_state_count));
+    now.optimizer_state = states;
+    TRY(s->o.hooks.checkpoint(s->o.hooks.context, &now));
+done:
+    memory_free(states);
+    return result;
 }
 
 void simulation_outcome(simulation *s, double seconds, struct training_outcome *out)
 {
     struct sha256 sum;
-    status held = simulation_end(s); /* what is held is recorded as dropped: no more */
-    REQUIRE(held == OK);
-    out->updates = server_core_version(s->core);
-    out->samples_used = server_core_samples_used(s->core);
-    out->samples_computed = server_core_samples_computed(s->core);
+    for (unsigned i = 0; i < s->servers; i++) {
+        status held = simulation_end(s, i); /* what is held is recorded as dropped: no more */
+        REQUIRE(held == OK);
+    }
+    out->updates = server_core_version(servers_first(s));
+    out->samples_used = server_core_samples_used(servers_first(s));
+    out->samples_computed = server_core_samples_computed(servers_first(s));
     out->train_seconds = seconds;
     sha256_begin(&sum);
-    sha256_add(&sum, s->slots[server_core_latest_slot(s->core)], s->count * sizeof(float));
+    sha256_add(&sum, servers_latest(s), s->count * sizeof(float));
     sha256_end(&sum, out->parameters_sha256);
 }

@@ -3,6 +3,11 @@
  * replay share. Both decide when a worker's gradient arrives; this computes it, hands it to the
  * core and carries out what the core answers.
  *
+ * With several servers (key servers) each has a core of its own for its slice of the parameters,
+ * and a gradient arrives at each by itself. A worker computes once all have released it, on what
+ * each released it with. Server 0 says when training is evaluated and when it is over; evaluations
+ * and checkpoints see what is the latest at each server then.
+ *
  * A worker's gradient is determined when it is released: its slot holds the parameters until its
  * push, its batch is the number of gradients it has handed in. So it may be computed at any time in
  * between, by any thread of the pool, and simulation_prepare() has it computed ahead.
@@ -11,6 +16,7 @@
  * free one, so what is resident is one vector for each version that is in use, whatever the number
  * of workers that read it, and two more. Gradients have a buffer from when they are computed until
  * their worker is released again: those held by the core and, at most, 2 × threads + 1 others. With
+ * several servers a buffer is twice as large: the parameters are copied together there. With
  * an outer rule a buffer is up to four vectors, and elastic workers keep one or two each (local.h).
  *
  * One thread calls all of these.
@@ -34,8 +40,8 @@ struct simulation_options {
     bool evaluates;     /* false: evaluations are passed over */
 
     void *context; /* of the two below, called from within the events */
-    /* Worker `w` may compute from now on. */
-    void (*released)(void *context, unsigned w);
+    /* A server released worker `w`; `everywhere`: the last one that had to, and `w` may compute. */
+    void (*released)(void *context, unsigned server, unsigned w, bool everywhere);
     /* A push's record is about to be written: the caller fills in its queue_us and apply_us. */
     void (*record)(void *context, struct push_record *row);
 };
@@ -48,33 +54,39 @@ struct simulation_times {
     double pull_us, compute_us, queue_us, at_seconds;
 };
 
-/* Events. ERROR_DIVERGED, STOPPED, or what an evaluation or a gradient failed with. `now`: training
- * time in seconds. */
-status simulation_hello(simulation *s, unsigned w, double now) MUST_CHECK;
-status simulation_lost(simulation *s, unsigned w, double now) MUST_CHECK;
+/* Events at one server. ERROR_DIVERGED, STOPPED, or what an evaluation or a gradient failed with.
+ * `now`: training time in seconds. */
+status simulation_hello(simulation *s, unsigned server, unsigned w, double now) MUST_CHECK;
+status simulation_lost(simulation *s, unsigned server, unsigned w, double now) MUST_CHECK;
 /* The run ends here, for a reason the core does not know. */
-status simulation_end(simulation *s) MUST_CHECK;
-/* Computes the worker's gradient, unless that was done ahead, and hands it in. The worker must be
- * released. */
-status simulation_push(simulation *s, unsigned w, const struct simulation_times *times) MUST_CHECK;
+status simulation_end(simulation *s, unsigned server) MUST_CHECK;
+/* Computes the worker's gradient, unless that was done before, and hands this server's part of it
+ * in. simulation_may_push() must hold. */
+status simulation_push(simulation *s, unsigned server, unsigned w,
+                       const struct simulation_times *times) MUST_CHECK;
 
 /* Has the gradient of a released worker computed by another thread, if one is free to; false where
  * that many are already. In order of need. */
 bool simulation_prepare(simulation *s, unsigned w);
 unsigned simulation_threads(const simulation *s);
 
-/* Between its release and its push (or loss). */
-bool simulation_is_computing(const simulation *s, unsigned w);
-/* Number of the batch that a worker computes (or will next), and of its next push. Where workers
- * take steps of their own (local.h): number of that round of simulation_steps() batches. */
+unsigned simulation_servers(const simulation *s);
+/* Released by all servers, and its gradient is not at this one yet. */
+bool simulation_may_push(const simulation *s, unsigned server, unsigned w);
+/* Whether its gradient `sequence` of this life was computed, or can be now: all have released it.
+ */
+bool simulation_can_compute(const simulation *s, unsigned w, uint64_t sequence);
+/* Number of the batch that a worker computes (or will next). Where workers take steps of their own
+ * (local.h): number of that round of simulation_steps() batches. */
 uint64_t simulation_batch(const simulation *s, unsigned w);
 unsigned simulation_steps(const simulation *s);
-uint64_t simulation_sequence(const simulation *s, unsigned w);
-/* Pushes handed in so far. */
-uint64_t simulation_arrivals(const simulation *s);
+/* Pushes handed in to that server so far. */
+uint64_t simulation_arrivals(const simulation *s, unsigned server);
 bool simulation_ended(const simulation *s);
+/* Of server 0. */
 uint64_t simulation_version(const simulation *s);
-size_t simulation_parameter_bytes(const simulation *s);
+/* Of one server's slice. */
+size_t simulation_parameter_bytes(const simulation *s, unsigned server);
 /* Gradient buffers made so far. */
 unsigned simulation_buffers(const simulation *s);
 

@@ -9,8 +9,12 @@
  * where the step's length (with an outer rule: that of all steps until the push) comes from the
  * pace and the messages' from network.* (worker/cluster.h). The server takes gradients in the order
  * they arrive, of those that arrive at one time the lowest worker's first, and is busy for
- * server.apply_ms with each. Evaluation takes no time. A worker that dies loses what it computes or
- * has on the wire; the server notices at once, and starts it anew when it is back.
+ * server.apply_ms with each. Of several servers each has its part of the gradient when it arrives
+ * there (the parts leave one after the other), and a worker goes on when the last has answered;
+ * with read=torn they take gradients as they come, with read=snapshot once they are at all servers
+ * and server 0 was told (one message without content), the others in its order (one more).
+ * Evaluation takes no time. A worker that dies loses what it computes or has on the wire; the
+ * server notices at once, and starts it anew when it is back.
  *
  * Deterministic: the same settings give the same bits and the same times, whatever the number of
  * threads. With one worker, and with consistency=bsp, the parameters are those of a real run.

@@ -86,7 +86,9 @@ static status from_3_to_4(sqlite3 *db)
                             "ALTER TABLE step ADD COLUMN staleness INTEGER;"
                             "ALTER TABLE push ADD COLUMN cosine REAL;"
                             "ALTER TABLE push ADD COLUMN momentum REAL;"
-                            "ALTER TABLE push ADD COLUMN total_momentum REAL",
+                            "ALTER TABLE push ADD COLUMN total_momentum REAL;"
+                            "ALTER TABLE push ADD COLUMN server INTEGER NOT NULL DEFAULT 0;"
+                            "ALTER TABLE event ADD COLUMN server INTEGER NOT NULL DEFAULT 0",
                             "bring the file up to date");
 }
 
@@ -198,15 +200,15 @@ static status lay_over_rows(sqlite3 *db, int64_t version)
                              "CREATE TEMP VIEW push AS SELECT *, NULL AS arrival, NULL AS batch,"
                              " NULL AS waited_for, NULL AS rate, NULL AS reason_code,"
                              " NULL AS reason, NULL AS cosine, NULL AS momentum, NULL AS "
-                             "total_momentum FROM main.push;"
-                             "CREATE TEMP VIEW event AS SELECT *, NULL AS push_number"
+                             "total_momentum, 0 AS server FROM main.push;"
+                             "CREATE TEMP VIEW event AS SELECT *, NULL AS push_number, 0 AS server"
                              " FROM main.event",
                              "read the file"));
-    }
-    if (version == 3) {
+    } else {
         TRY(database_execute(db,
                              "CREATE TEMP VIEW push AS SELECT *, NULL AS cosine, NULL AS momentum, "
-                             "NULL AS total_momentum FROM main.push",
+                             "NULL AS total_momentum, 0 AS server FROM main.push;"
+                             "CREATE TEMP VIEW event AS SELECT *, 0 AS server FROM main.event",
                              "read the file"));
     }
     TRY(database_execute(db,

@@ -6,7 +6,8 @@
  * decide the outcome. Both follow from run.config, so nothing is lost and no run has to be made
  * again. Version 2 had no push.arrival, batch, waited_for, rate and reason, and no
  * event.push_number, version 3 no step.data_us, forward_us, backward_us, hidden_us and staleness,
- * and no run.sent_bytes: they are NULL in its rows.
+ * and no run.sent_bytes: they are NULL in its rows. Nor had it push.server and event.server: there
+ * was one server, 0.
  */
 #ifndef GRADLAG_RESULTS_OLDER_H
 #define GRADLAG_RESULTS_OLDER_H

@@ -79,7 +79,8 @@ static bool read_push(sqlite3_stmt *s, struct recorded_push *out)
         REASON,
         COSINE,
         MOMENTUM,
-        TOTAL_MOMENTUM
+        TOTAL_MOMENTUM,
+        SERVER
     };
     const char *list = (const char *)sqlite3_column_text(s, LIST);
     bool waited = sqlite3_column_type(s, WAITED_FOR) != SQLITE_NULL;
@@ -108,6 +109,7 @@ static bool read_push(sqlite3_stmt *s, struct recorded_push *out)
         .cosine = measured(s, COSINE, list),
         .momentum = measured(s, MOMENTUM, list),
         .total_momentum = measured(s, TOTAL_MOMENTUM, list),
+        .server = (uint32_t)sqlite3_column_int64(s, SERVER),
     };
     return sqlite3_column_type(s, ARRIVAL) != SQLITE_NULL;
 }
@@ -160,7 +162,7 @@ static status read_pushes(struct recorded_run *r, sqlite3 *db)
         "SELECT number, update_version, worker, sequence, read_version, staleness, "
         "outcome_code, scale, gap, gradient_norm, loss, pull_us, compute_us, "
         "queue_us, apply_us, at_seconds, not_a_number, arrival, batch, waited_for, "
-        "rate, reason_code, cosine, momentum, total_momentum FROM push "
+        "rate, reason_code, cosine, momentum, total_momentum, server FROM push "
         "WHERE run_id = ?1 ORDER BY number"));
     sqlite3_bind_int64(s, 1, r->id);
     while ((code = sqlite3_step(s)) == SQLITE_ROW && r->push_count < room) {
@@ -193,14 +195,15 @@ static status read_comings(struct recorded_run *r, sqlite3 *db)
     }
     TRY(memory_new(&r->comings, room, sizeof *r->comings, "recorded workers"));
     TRY(database_prepare(db, &s,
-                         "SELECT push_number, worker, code = 'worker_joined' FROM event "
+                         "SELECT push_number, worker, code = 'worker_joined', server FROM event "
                          "WHERE " COMINGS " ORDER BY push_number, rowid"));
     sqlite3_bind_int64(s, 1, r->id);
     while ((code = sqlite3_step(s)) == SQLITE_ROW && r->coming_count < room) {
         r->comings[r->coming_count++] =
             (struct recorded_coming){.push_number = (uint64_t)sqlite3_column_int64(s, 0),
                                      .worker = (unsigned)sqlite3_column_int64(s, 1),
-                                     .joined = sqlite3_column_int(s, 2) != 0};
+                                     .joined = sqlite3_column_int(s, 2) != 0,
+                                     .server = (unsigned)sqlite3_column_int64(s, 3)};
     }
     TRY(database_check(db, code, "read when the run's workers came"));
 done:

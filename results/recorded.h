@@ -16,7 +16,7 @@ struct recorded_push {
 /* A worker that came, or was lost, when the server had been given `push_number` gradients. */
 struct recorded_coming {
     uint64_t push_number;
-    unsigned worker;
+    unsigned worker, server;
     bool joined; /* false: lost */
 };
 

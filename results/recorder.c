@@ -16,12 +16,12 @@
 enum {
     BLOCK_ROWS = 1024,
     BLOCKS_AT_OPEN = 16,
-    BLOCKS_AT_MOST = 1489,  /* × 1024 × 176 bytes = 256 MiB */
+    BLOCKS_AT_MOST = 1424,  /* × 1024 × 184 bytes = 256 MiB */
     BLOCKS_WAKE_WRITER = 4, /* it does not wait for its second when this many are waiting */
     COMMIT_INTERVAL_S = 1,
 };
 
-_Static_assert(sizeof(struct row) <= 176, "or BLOCKS_AT_MOST is more memory than it says");
+_Static_assert(sizeof(struct row) <= 184, "or BLOCKS_AT_MOST is more memory than it says");
 
 struct block {
     struct block *next;
@@ -231,10 +231,17 @@ void recorder_event_between(recorder *r, double at_seconds, uint64_t push_number
                             enum severity severity, const char *code, int worker,
                             const char *detail)
 {
+    recorder_event_at(r, 0, at_seconds, push_number, severity, code, worker, detail);
+}
+
+void recorder_event_at(recorder *r, uint32_t server, double at_seconds, uint64_t push_number,
+                       enum severity severity, const char *code, int worker, const char *detail)
+{
     REQUIRE(code != NULL);
     struct event_row event = {.at_seconds = at_seconds,
                               .severity = severity,
                               .worker = worker,
+                              .server = server,
                               .push_number = push_number,
                               .code = text_copy(code),
                               .detail = detail == NULL ? NULL : text_copy(detail)};

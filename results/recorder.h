@@ -85,6 +85,7 @@ struct push_record {
     /* Of the update, where the correction moves it: the optimizer's, and what was measured in all.
      */
     double momentum, total_momentum;
+    uint32_t server; /* whose part of the gradient this is about; all above is that server's */
 };
 
 struct step_record {
@@ -140,6 +141,9 @@ void recorder_event(recorder *r, double at_seconds, enum severity severity, cons
 void recorder_event_between(recorder *r, double at_seconds, uint64_t push_number,
                             enum severity severity, const char *code, int worker,
                             const char *detail);
+/* The same of one of several servers; recorder_event_between() is of server 0. */
+void recorder_event_at(recorder *r, uint32_t server, double at_seconds, uint64_t push_number,
+                       enum severity severity, const char *code, int worker, const char *detail);
 void recorder_checkpoint(recorder *r, uint64_t version, const char *path, const char *sha256);
 
 /* Writes what is outstanding, then the outcome. Errors met by the writer thread show here. */

@@ -8,8 +8,9 @@ static const char *const insert_sql[ROW_KINDS] = {
         "INSERT INTO push (run_id, number, update_version, worker, sequence, read_version, "
         "staleness, scale, gap, gradient_norm, loss, outcome_code, pull_us, compute_us, "
         "queue_us, apply_us, at_seconds, not_a_number, arrival, batch, waited_for, rate, "
-        "reason_code, cosine, momentum, total_momentum) VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,"
-        "?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22,?23,?24,?25,?26)",
+        "reason_code, cosine, momentum, total_momentum, server) VALUES "
+        "(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,"
+        "?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22,?23,?24,?25,?26,?27)",
     /* A run that goes back to a checkpoint does some updates again: what it did last counts. */
     [ROW_STEP] = "INSERT OR REPLACE INTO step (run_id, update_version, worker, loss, compute_us, "
                  "exchange_us, apply_us, not_a_number, data_us, forward_us, backward_us, "
@@ -19,7 +20,7 @@ static const char *const insert_sql[ROW_KINDS] = {
         "validation_loss, validation_accuracy, test_loss, test_accuracy, not_a_number) "
         "VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10)",
     [ROW_EVENT] = "INSERT INTO event (run_id, at_seconds, severity, code, worker, detail, "
-                  "not_a_number, push_number) VALUES (?1,?2,?3,?4,?5,?6,?7,?8)",
+                  "not_a_number, push_number, server) VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9)",
     [ROW_CHECKPOINT] = "INSERT OR REPLACE INTO checkpoint (run_id, version, path, sha256) "
                        "VALUES (?1,?2,?3,?4)",
 };
@@ -124,6 +125,7 @@ static void bind_push(sqlite3_stmt *s, const struct push_record *p, int64_t numb
     bind_real(s, 24, p->cosine, "cosine", &nan);
     bind_real(s, 25, p->momentum, "momentum", &nan);
     bind_real(s, 26, p->total_momentum, "total_momentum", &nan);
+    bind_count(s, 27, p->server);
     bind_nan_list(s, 18, &nan);
 }
 
@@ -180,6 +182,7 @@ static void bind_event(sqlite3_stmt *s, const struct event_row *e)
     } else {
         bind_count(s, 8, e->push_number);
     }
+    bind_count(s, 9, e->server);
 }
 
 static void bind_checkpoint(sqlite3_stmt *s, const struct checkpoint_row *c)

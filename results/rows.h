@@ -13,6 +13,7 @@ struct event_row {
     double at_seconds;
     enum severity severity;
     int worker;
+    uint32_t server;
     uint64_t push_number; /* or PUSHES_UNKNOWN */
     char *code, *detail;  /* owned; detail may be NULL */
 };

@@ -125,6 +125,9 @@ CREATE TABLE push (
     cosine         REAL,
     momentum       REAL,
     total_momentum REAL,
+    -- Whose slice of the parameters the row is about: with several servers a gradient has a row for
+    -- each, and versions, arrivals, norms and gaps are that server's own.
+    server         INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (run_id, number)
 ) STRICT, WITHOUT ROWID;
 
@@ -160,7 +163,8 @@ CREATE TABLE event (
     detail       TEXT,
     not_a_number TEXT,
     -- Pushes that the server was given before; NULL where it was not told.
-    push_number  INTEGER
+    push_number  INTEGER,
+    server       INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 CREATE INDEX event_by_run ON event (run_id);
 

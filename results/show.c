@@ -224,7 +224,7 @@ static void print_dropped(sqlite3_stmt *s, FILE *out)
 
 static status show_dropped(sqlite3 *db, int64_t id, FILE *out)
 {
-    static const char sql[] = "SELECT outcome, count(*) FROM push WHERE run_id = ?1 "
+    static const char sql[] = "SELECT outcome, count(*) FROM push WHERE run_id = ?1 AND server = 0 "
                               "AND outcome_code > 1 GROUP BY outcome_code";
     return show_rows(db, sql, id, 0, NULL, print_dropped, out);
 }

@@ -93,7 +93,7 @@ WHERE best_before IS NULL OR test_accuracy > best_before;
 -- compute + exchange + apply when synchronous. data, forward and backward are parts of compute;
 -- hidden is exchange that went on meanwhile.
 CREATE VIEW where_time_goes AS
-SELECT run_id, worker, count(*) AS steps,
+SELECT run_id, worker, count(*) FILTER (WHERE server = 0) AS steps,
        avg(pull_us) AS pull_us, avg(compute_us) AS compute_us, NULL AS exchange_us,
        avg(queue_us) AS queue_us, avg(apply_us) AS apply_us,
        coalesce(avg(pull_us), 0) + coalesce(avg(compute_us), 0) AS step_us,

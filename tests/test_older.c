@@ -219,7 +219,8 @@ static void a_gradient_with_an_outcome_that_does_not_exist_is_refused(void **sta
         "update_version,"
         " 0 AS worker, sequence, read_version, staleness, 77 AS outcome_code, scale, gap,"
         " gradient_norm, loss, pull_us, compute_us, queue_us, apply_us, at_seconds, not_a_number,"
-        " arrival, batch, waited_for, rate, reason_code, cosine, momentum, total_momentum FROM "
+        " arrival, batch, waited_for, rate, reason_code, cosine, momentum, total_momentum, server "
+        "FROM "
         "held"};
     struct recorded_run run;
     recorder *r = NULL;

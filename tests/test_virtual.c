@@ -257,10 +257,12 @@ static void what_a_virtual_run_has_no_use_for_is_a_usage_error(void **state)
 
 /* ---- memory -------------------------------------------------------------------------------- */
 
-static void nobody_asks(void *context, unsigned w)
+static void nobody_asks(void *context, unsigned server, unsigned w, bool everywhere)
 {
     (void)context;
+    (void)server;
     (void)w;
+    (void)everywhere;
 }
 
 static void nothing_to_add(void *context, struct push_record *row)
@@ -302,14 +304,14 @@ static void gradients_that_are_not_computed_take_no_memory(void **state)
                                        .record = nothing_to_add};
     assert_int_equal(simulation_open(&s, &setup), OK);
     for (unsigned w = 0; w < WORKERS; w++) {
-        assert_int_equal(simulation_hello(s, w, 0), OK);
+        assert_int_equal(simulation_hello(s, 0, w, 0), OK);
     }
     for (unsigned i = 0; !simulation_ended(s); i++) {
         struct simulation_times times = {.at_seconds = i};
         for (unsigned ahead = 0; ahead < WORKERS; ahead++) {
             (void)simulation_prepare(s, (i + ahead) % WORKERS);
         }
-        assert_int_equal(simulation_push(s, i % WORKERS, &times), OK);
+        assert_int_equal(simulation_push(s, 0, i % WORKERS, &times), OK);
     }
     assert_int_equal(simulation_version(s), 600);
     assert_in_range(simulation_buffers(s), 1, 2 * THREADS + 1);

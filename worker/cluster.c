@@ -13,6 +13,9 @@ void cluster_open(struct cluster *c, const options *o, const pace *steps)
                           .ns_per_byte = gbps > 0 ? 8 / gbps : 0,
                           .apply_ns = 1e6 * options_real(o, "server.apply_ms"),
                           .lives_ns = 1e9 * options_real(o, "crash.mtbf_s"),
+                          .jitter_ns = options_declared(o, "network.jitter_ms")
+                                           ? 1e6 * options_real(o, "network.jitter_ms")
+                                           : 0,
                           .down_ns = 1e9 * options_real(o, "crash.down_s")};
 }
 
@@ -24,6 +27,15 @@ uint64_t cluster_step_ns(const struct cluster *c, unsigned worker, uint64_t step
 uint64_t cluster_message_ns(const struct cluster *c, size_t bytes)
 {
     return (uint64_t)(c->latency_ns + c->ns_per_byte * (double)bytes);
+}
+
+uint64_t cluster_jitter_ns(const struct cluster *c, unsigned worker, uint64_t message)
+{
+    struct random_stream r;
+    if (c->jitter_ns <= 0)
+        return 0;
+    random_open(&r, RANDOM_JITTER, c->seed, worker, message);
+    return (uint64_t)(-c->jitter_ns * log1p(-random_uniform(&r)));
 }
 
 uint64_t cluster_allreduce_ns(const struct cluster *c, unsigned ranks, size_t bytes)

@@ -2,9 +2,11 @@
  * cluster.h — what a virtual cluster's machines and wires take: steps, messages, the server's
  * updates, and when workers die. Times are nanoseconds on the virtual clock.
  *
- * A message of b bytes takes latency + b / bandwidth. Every worker has a link of its own to the
- * server, which is never congested; the server makes one update at a time. A worker lives for an
- * exponentially distributed time of mean crash.mtbf_s, and is back after one of mean crash.down_s.
+ * A message of b bytes takes latency + b / bandwidth, and an exponentially distributed time of mean
+ * network.jitter_ms longer (messages of an allreduce: not). Every worker has a link of its own to
+ * the server, which is never congested; the server makes one update at a time. A worker lives for
+ * an exponentially distributed time of mean crash.mtbf_s, and is back after one of mean
+ * crash.down_s.
  *
  * An allreduce over W ranks is a ring's (Patarasu & Yuan 2009, section 3): 2 (W − 1) rounds, in
  * each of which every rank sends b/W bytes: 2 (W − 1) latency + 2 (W − 1)/W · b / bandwidth.
@@ -18,6 +20,7 @@ struct cluster {
     const pace *pace; /* borrowed */
     uint64_t seed;
     double latency_ns, ns_per_byte, apply_ns, lives_ns, down_ns; /* lives_ns 0: for ever */
+    double jitter_ns;                                            /* mean; 0: none */
 };
 
 /* Reads keys network.*, server.apply_ms, crash.* and seed. */
@@ -25,6 +28,8 @@ void cluster_open(struct cluster *c, const options *o, const pace *steps);
 
 uint64_t cluster_step_ns(const struct cluster *c, unsigned worker, uint64_t step);
 uint64_t cluster_message_ns(const struct cluster *c, size_t bytes);
+/* What message number `message` (any numbering) of a worker takes longer. */
+uint64_t cluster_jitter_ns(const struct cluster *c, unsigned worker, uint64_t message);
 uint64_t cluster_allreduce_ns(const struct cluster *c, unsigned ranks, size_t bytes);
 /* How long a worker's life number `life` (0, 1, …) lasts, and how long it is away after it. False:
  * it does not end. */

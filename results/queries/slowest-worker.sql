@@ -2,7 +2,7 @@
 -- :run = last  the run: its id, the start of its uuid, or 'last'
 WITH gradient AS (
     SELECT worker, compute_us, pull_us AS wait_us, staleness FROM push
-    WHERE run_id = :run
+    WHERE run_id = :run AND server = 0
     UNION ALL
     SELECT worker, compute_us, exchange_us, 0 FROM step
     WHERE run_id = :run),

@@ -4,7 +4,7 @@
 -- Synchronous: step = compute + exchange + apply; hidden is exchange while the rank computed.
 -- data, forward and backward are parts of compute.
 WITH by_run AS (
-    SELECT run_id, count(*) AS steps, avg(pull_us) AS pull_us, avg(compute_us) AS compute_us,
+    SELECT run_id, count(*) FILTER (WHERE server = 0) AS steps, avg(pull_us) AS pull_us, avg(compute_us) AS compute_us,
            NULL AS exchange_us, avg(queue_us) AS queue_us, avg(apply_us) AS apply_us,
            coalesce(avg(pull_us), 0) + coalesce(avg(compute_us), 0) AS step_us,
            NULL AS data_us, NULL AS forward_us, NULL AS backward_us, NULL AS hidden_us

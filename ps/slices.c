@@ -1,0 +1,66 @@
+#include "ps/slices.h"
+
+#include "worker/optimizer.h"
+
+#include <string.h>
+
+size_t slice_begin(size_t count, unsigned servers, unsigned server)
+{
+    REQUIRE(servers >= 1 && server <= servers && count >= servers);
+    size_t rest = count % servers;
+    return count / servers * server + (server < rest ? server : rest);
+}
+
+size_t slice_count(size_t count, unsigned servers, unsigned server)
+{
+    return slice_begin(count, servers, server + 1) - slice_begin(count, servers, server);
+}
+
+unsigned servers_of(const options *settings)
+{
+    return options_declared(settings, "servers") ? (unsigned)options_integer(settings, "servers")
+                                                 : 1;
+}
+
+bool reads_snapshots(const options *settings)
+{
+    return !options_declared(settings, "read") ||
+           strcmp(options_text(settings, "read"), "snapshot") == 0;
+}
+
+status slices_check(const options *o)
+{
+    status result = OK;
+    const struct optimizer_kind *kind = (const struct optimizer_kind *)registry_find(
+        &optimizer_registry, options_text(o, "optimizer"));
+    if (servers_of(o) > 1 && options_integer(o, "probe_every") > 0) {
+        FAIL(ERROR_USAGE,
+             "%s: probe_every=%s compares whole gradients, of which each server has a part; set "
+             "servers=1",
+             options_origin(o, "probe_every"), options_value(o, "probe_every"));
+    }
+    if (servers_of(o) > 1 && strcmp(options_text(o, "outer"), "none") != 0) {
+        FAIL(ERROR_USAGE, "%s: outer=%s is made of whole models; set servers=1",
+             options_origin(o, "outer"), options_text(o, "outer"));
+    }
+    if (servers_of(o) > 1 && kind->layer_factor != NULL) {
+        FAIL(ERROR_USAGE,
+             "%s: optimizer=%s measures whole layers, which several servers cut; set servers=1, or "
+             "another optimizer",
+             options_origin(o, "optimizer"), kind->about.name);
+    }
+    if (servers_of(o) > 1 && strcmp(options_text(o, "engine"), "real") == 0) {
+        FAIL(ERROR_USAGE, "%s: servers=%u needs engine=virtual", options_origin(o, "servers"),
+             servers_of(o));
+    }
+    if (servers_of(o) > 1 && !reads_snapshots(o) &&
+        strcmp(options_text(o, "consistency"), "backup") == 0) {
+        FAIL(ERROR_USAGE,
+             "%s: consistency=backup leaves out the slowest workers' gradients, but with read=torn "
+             "each server would leave out others, and no gradient would be used whole; set "
+             "read=snapshot, or another consistency",
+             options_origin(o, "consistency"));
+    }
+done:
+    return result;
+}

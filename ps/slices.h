@@ -1,0 +1,24 @@
+/*
+ * slices.h — which parameters each of several servers holds: contiguous slices of the flat vector,
+ * in the order of the servers, whose sizes differ by one at most.
+ */
+#ifndef GRADLAG_PS_SLICES_H
+#define GRADLAG_PS_SLICES_H
+
+#include "worker/options.h"
+
+enum { SERVERS_MAX = 64 };
+
+/* Slice `server` of `servers` begins there; slice_begin(count, n, n) = count. Contract: no more
+ * servers than parameters. */
+size_t slice_begin(size_t count, unsigned servers, unsigned server);
+size_t slice_count(size_t count, unsigned servers, unsigned server);
+
+/* Keys servers and read; one server where `settings` know neither. */
+unsigned servers_of(const options *settings);
+bool reads_snapshots(const options *settings);
+
+/* ERROR_USAGE: several servers with what cannot be cut over them. */
+status slices_check(const options *settings) MUST_CHECK;
+
+#endif

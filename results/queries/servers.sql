@@ -1,0 +1,14 @@
+-- Several servers: of each its updates, how stale its parts of the gradients were, and where time went
+-- :run = last  the run: its id, the start of its uuid, or 'last'
+SELECT server,
+       max(update_version) FILTER (WHERE outcome IN ('applied', 'aggregated')) AS updates,
+       count(*) FILTER (WHERE outcome IN ('applied', 'aggregated')) AS used,
+       count(*) FILTER (WHERE outcome LIKE 'dropped%') AS dropped,
+       avg(staleness) FILTER (WHERE outcome IN ('applied', 'aggregated')) AS mean_staleness,
+       max(staleness) FILTER (WHERE outcome IN ('applied', 'aggregated')) AS max_staleness,
+       avg(gap) AS mean_gap, avg(gradient_norm) AS mean_gradient_norm,
+       avg(queue_us) AS mean_queue_us, avg(apply_us) AS mean_apply_us
+FROM push
+WHERE run_id = :run
+GROUP BY server
+ORDER BY server;

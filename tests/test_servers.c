@@ -1,0 +1,190 @@
+/* Parameters cut over several servers: what torn and whole reads come to, and what is recorded. */
+#include "tests/process_rig.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ps/slices.h"
+
+#define VIRTUAL RIG_SMALL, "engine=virtual", "pace=gamma", "workers=5"
+/* Messages overtake each other. */
+#define JITTER "network.jitter_ms=20"
+
+#define LAST "run_id = (SELECT max(id) FROM run)"
+
+/* How many gradients were computed at parts of different versions. */
+static int torn_reads(struct rig *r)
+{
+    return atoi(process_ask(r, "SELECT count(*) FROM (SELECT 1 FROM push WHERE " LAST
+                               " GROUP BY worker, batch"
+                               " HAVING max(read_version) > min(read_version))"));
+}
+
+/* How many gradients were not at the same place of every server's order of updates. */
+static int out_of_order(struct rig *r)
+{
+    return atoi(process_ask(r, "SELECT count(*) FROM (SELECT 1 FROM push WHERE " LAST
+                               " AND reason IS NULL GROUP BY worker, batch"
+                               " HAVING max(update_version) > min(update_version))"));
+}
+
+static int rows_of(struct rig *r, unsigned server)
+{
+    char sql[128];
+    snprintf(sql, sizeof sql, "SELECT count(*) FROM push WHERE " LAST " AND server = %u", server);
+    return atoi(process_ask(r, sql));
+}
+
+static void expect_replayed(struct rig *r)
+{
+    assert_int_equal(RIG_RUN(r, "replay", "last"), OK);
+    assert_non_null(strstr(process_output(r), "as recorded"));
+}
+
+static void expect_one_hash(struct rig *r)
+{
+    assert_string_equal(process_ask(r, "SELECT count(DISTINCT parameters_sha256) FROM run"), "1");
+    assert_string_equal(process_ask(r, "SELECT length(parameters_sha256) FROM run"), "64");
+}
+
+static void slices_cover_all_parameters_once(void **state)
+{
+    (void)state;
+    static const size_t counts[] = {1, 7, 64, 65, 1001};
+    for (size_t c = 0; c < COUNT_OF(counts); c++) {
+        for (unsigned servers = 1; servers <= SERVERS_MAX && servers <= counts[c]; servers++) {
+            size_t least = SIZE_MAX, most = 0, next = 0;
+            for (unsigned i = 0; i < servers; i++) {
+                size_t count = slice_count(counts[c], servers, i);
+                assert_int_equal(slice_begin(counts[c], servers, i), next);
+                next += count;
+                least = count < least ? count : least;
+                most = count > most ? count : most;
+            }
+            assert_int_equal(next, counts[c]);
+            assert_true(least >= 1 && most - least <= 1);
+        }
+    }
+}
+
+/* One order for all servers: each slice has the history it would have as part of the whole. */
+static void snapshots_of_any_number_of_servers_compute_what_one_server_does(void **state)
+{
+    struct rig *r = *state;
+    static const char *const servers[] = {"servers=1", "servers=2", "servers=3", "servers=9"};
+    for (size_t i = 0; i < COUNT_OF(servers); i++) {
+        assert_int_equal(RIG_RUN(r, "run", VIRTUAL, servers[i], "damping=inverse"), OK);
+    }
+    assert_int_equal(torn_reads(r), 0);
+    assert_int_equal(out_of_order(r), 0);
+    assert_int_equal(rows_of(r, 8), 60);
+    expect_one_hash(r);
+    assert_string_equal(process_ask(r, "SELECT count(DISTINCT final_loss) FROM run"), "1");
+}
+
+static void reads_are_torn_where_messages_overtake_each_other(void **state)
+{
+    struct rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", VIRTUAL, JITTER, "servers=3", "read=torn"), OK);
+    assert_true(torn_reads(r) > 10);
+    assert_true(out_of_order(r) > 10);
+    assert_int_equal(RIG_RUN(r, "query", "torn-reads"), OK);
+    assert_non_null(strstr(process_output(r), "spread"));
+    assert_int_equal(RIG_RUN(r, "query", "servers"), OK);
+    assert_int_equal(RIG_RUN(r, "run", VIRTUAL, JITTER, "servers=3"), OK);
+    assert_int_equal(torn_reads(r), 0);
+    assert_int_equal(out_of_order(r), 0);
+}
+
+/* A barrier waits for all at every server: nobody can read another version. */
+static void barriers_are_never_torn(void **state)
+{
+    struct rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", VIRTUAL, JITTER, "consistency=bsp"), OK);
+    assert_int_equal(
+        RIG_RUN(r, "run", VIRTUAL, JITTER, "consistency=bsp", "servers=4", "read=torn"), OK);
+    assert_int_equal(torn_reads(r), 0);
+    /* The last update may not be everywhere when the first server's ends training. */
+    assert_string_equal(process_ask(r,
+                                    "SELECT count(*) FROM push a JOIN push b ON a.run_id = 1 AND "
+                                    "b.run_id = 2 AND a.worker = b.worker AND "
+                                    "a.batch = b.batch AND a.loss = b.loss "
+                                    "AND a.server = 0 AND b.server = 0"),
+                        "60");
+}
+
+static void every_rule_replays_with_several_servers(void **state)
+{
+    struct rig *r = *state;
+    static const char *const rules[] = {
+        "consistency=asp",      "consistency=bsp",        "consistency=ssp",
+        "consistency=softsync", "consistency=backup",     "consistency=buffered",
+        "consistency=rennala",  "consistency=ringmaster", "damping=cutoff",
+        "damping=inverse",      "correction=dc-asgd-a",   "optimizer=nesterov",
+        "damping=tail"};
+    static const char *const reads[] = {"read=snapshot", "read=torn"};
+    for (size_t i = 0; i < COUNT_OF(rules); i++) {
+        for (size_t k = 0; k < COUNT_OF(reads); k++) {
+            bool refused = k == 1 && strstr(rules[i], "backup") != NULL;
+            assert_int_equal(RIG_RUN(r, "run", VIRTUAL, JITTER, "servers=3", rules[i], reads[k],
+                                     "crash.mtbf_s=0.3", "crash.down_s=0.1"),
+                             refused ? ERROR_USAGE : OK);
+            if (!refused) {
+                expect_replayed(r);
+            }
+        }
+    }
+}
+
+static void other_rules_on_the_same_arrivals_of_several_servers(void **state)
+{
+    struct rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", VIRTUAL, JITTER, "servers=2", "read=torn"), OK);
+    assert_int_equal(RIG_RUN(r, "replay", "1", "damping=none"), OK); /* as it was */
+    expect_one_hash(r);
+    assert_int_equal(RIG_RUN(r, "replay", "1", "damping=inverse"), OK);
+    assert_string_equal(process_ask(r, "SELECT count(DISTINCT parameters_sha256) FROM run"), "2");
+    assert_int_equal(RIG_RUN(r, "replay", "3"), OK);
+}
+
+static void what_several_servers_cannot_do_is_a_usage_error(void **state)
+{
+    struct rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "read=torn"), ERROR_USAGE);
+    process_expect_error(r, "read=torn has no effect with servers=1");
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "servers=2", "mode=sync"), ERROR_USAGE);
+    process_expect_error(r, "servers=2 has no effect with mode=sync");
+    assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "servers=2", "read=torn", "consistency=backup"),
+                     ERROR_USAGE);
+    process_expect_error(r, "no gradient would be used whole");
+    assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "servers=2", "optimizer=lars"), ERROR_USAGE);
+    process_expect_error(r, "measures whole layers");
+    assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "servers=65"), ERROR_USAGE);
+    assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "dataset=gaussian", "dataset.size=1",
+                             "dataset.channels=1", "dataset.classes=2", "servers=64"),
+                     ERROR_USAGE);
+    process_expect_error(r, "parameters, not one for each server");
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, process_set_up, process_tear_down)
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(slices_cover_all_parameters_once),
+        TEST(snapshots_of_any_number_of_servers_compute_what_one_server_does),
+        TEST(reads_are_torn_where_messages_overtake_each_other),
+        TEST(barriers_are_never_torn),
+        TEST(every_rule_replays_with_several_servers),
+        TEST(other_rules_on_the_same_arrivals_of_several_servers),
+        TEST(what_several_servers_cannot_do_is_a_usage_error),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
