@@ -48,7 +48,6 @@ static const struct option keys[] = {
     {"communicator", OPTION_NAME, "auto", 0, 0, NULL, &communicator_registry, "communicator"},
     {"reduction", OPTION_NAME, "fast", 0, 0, "fast|ordered", NULL, "reduction"},
     {"bucket_kib", OPTION_INTEGER, "512", 1, 1 << 20, NULL, NULL, "size of a part"},
-    {"double_buffering", OPTION_FLAG, "false", 0, 0, NULL, NULL, "one step late"},
     {"timeout_s", OPTION_REAL, "30", 0.1, 86400, NULL, NULL, "the limit of every wait"},
     {0},
 };

@@ -54,6 +54,7 @@ static bool bound_to_other_mode(const options *o, struct ineffective *out)
         {"compression", "sync", "mode=sync"},
         {"overlap", "sync", "mode=sync"},
         {"servers", "async", "mode=async"},
+        {"double_buffering", "sync", "mode=sync"},
     };
     for (size_t i = 0; i < COUNT_OF(bound); i++) {
         bool other = strcmp(bound[i].mode, options_text(o, "mode")) != 0;

@@ -17,6 +17,7 @@ status replica_open_kind(replica **out, const struct replica_kind *kind, const o
     r->worker = w;
     r->c = c;
     r->count = worker_parameter_count(w);
+    r->late = strcmp(options_text(o, "double_buffering"), "yes") == 0;
     r->kind = kind;
     TRY(kind->open(r, o));
     *out = r;
@@ -37,7 +38,14 @@ static status choose(const struct replica_kind **out, const options *o, const wo
     const struct compression_kind *codes;
     if (c->kind->on_device) /* which carries no codes */
         TRY(compression_chosen(&codes, o, c));
-    bool exchanged_there = c->size == 1 || c->kind->on_device;
+    const bool late = strcmp(options_text(o, "double_buffering"), "yes") == 0;
+    bool exchanged_there = (c->size == 1 && !late) || c->kind->on_device;
+    if (c->kind->on_device && late) {
+        FAIL(ERROR_USAGE,
+             "double_buffering=yes: communicator=%s exchanges on the GPU, at once; use "
+             "communicator=mpi",
+             c->kind->about.name);
+    }
     bool there = worker_place(w) != NULL && rule.form != OPTIMIZER_HOST_ONLY;
     if (c->kind->on_device && !there) {
         FAIL(ERROR_USAGE,
@@ -68,7 +76,7 @@ static status choose_overlap(replica *r, const options *o)
     r->overlaps = yes;
     if (strcmp(wanted, "auto") == 0 && r->kind == &replica_host && !r->whole &&
         communicator_overlaps(r->c) && communicator_may_spin(r->c) &&
-        communicator_same_in_parts(r->c) && r->count > r->c->bucket) {
+        communicator_same_in_parts(r->c) && (r->late || r->count > r->c->bucket)) {
         TRY(memory_new(&r->trial, 1, sizeof *r->trial, "the replica"));
         r->overlaps = trial_overlaps(r->trial);
     }
@@ -106,14 +114,28 @@ static void gradient_grows(void *context, size_t final_from)
     communicator_advance(context, final_from);
 }
 
+/* The one before, which is whole: between any operators, forward ones too. */
+static void gradient_travels(void *context, size_t final_from UNUSED)
+{
+    communicator_advance(context, 0);
+}
+
+void replica_send(replica *r)
+{
+    r->kind->send(r);
+}
+
 status replica_gradient(replica *r, uint64_t batch, struct step_stats *stats)
 {
-    const struct gradient_watch watch = {.context = r->c, .between = gradient_grows};
+    const struct gradient_watch watch = {.context = r->c,
+                                         .between = r->late ? gradient_travels : gradient_grows};
     r->began_ns = r->trial != NULL ? clock_ns() : 0;
-    if (!r->overlaps)
-        return worker_gradient(r->worker, r->parameters, batch, r->gradient, stats);
-    communicator_begin(r->c, r->gradient, r->count);
-    return worker_gradient_watched(r->worker, r->parameters, batch, r->gradient, &watch, stats);
+    if (r->overlaps && !r->late) {
+        communicator_begin(r->c, r->gradient, r->count);
+        r->begun = true;
+    }
+    return worker_gradient_watched(r->worker, r->parameters, batch, r->gradient,
+                                   r->begun ? &watch : NULL, stats);
 }
 
 /* The step's exchange has ended; all ranks read the same mean of votes. */
@@ -166,6 +188,8 @@ struct host {
     optimizer *optimizer;
     compression *compression; /* of the gradient on its way; NULL: none */
     float *parameters[2];     /* the current ones, and where the next update writes */
+    float *sent;              /* what is exchanged and applied: the communicator's buffer */
+    float *computed;          /* late: where gradients are computed; else NULL */
     unsigned current;
 };
 
@@ -176,6 +200,7 @@ static void host_close(replica *r)
     compression_close(&h->compression);
     memory_free(h->parameters[0]);
     memory_free(h->parameters[1]);
+    memory_free(h->computed);
     memory_free(h);
     r->state = NULL;
 }
@@ -218,9 +243,22 @@ static status host_open(replica *r, const options *o)
         TRY(memory_new(&h->parameters[i], r->count, sizeof(float), "parameters"));
     TRY(worker_initial_parameters(r->worker, h->parameters[0], r->count));
     r->parameters = h->parameters[0];
-    r->gradient = communicator_buffer(r->c);
+    h->sent = communicator_buffer(r->c);
+    if (r->late)
+        TRY(memory_new(&h->computed, r->count, sizeof(float), "the gradient"));
+    r->gradient = r->late ? h->computed : h->sent;
 done:
     return result;
+}
+
+static void host_send(replica *r)
+{
+    const struct host *h = r->state;
+    memcpy(h->sent, h->computed, r->count * sizeof(float));
+    if (r->overlaps) {
+        communicator_begin(r->c, h->sent, r->count);
+        r->begun = true;
+    }
 }
 
 /* The notes travel behind the gradient, so that they cost no message of their own. */
@@ -229,16 +267,17 @@ static status host_exchange(replica *r, float notes[COMMUNICATOR_NOTES])
     status result = OK;
     const struct host *h = r->state;
     const size_t bytes = COMMUNICATOR_NOTES * sizeof *notes;
-    if (h->compression != NULL)
-        return compression_mean(h->compression, r->c, r->gradient, notes);
-    memcpy(r->gradient + r->count, notes, bytes);
     r->hidden_ns = 0;
-    if (r->overlaps)
+    if (h->compression != NULL)
+        return compression_mean(h->compression, r->c, h->sent, notes);
+    memcpy(h->sent + r->count, notes, bytes);
+    if (r->begun)
         TRY(communicator_finish(r->c, COMMUNICATOR_NOTES, &r->hidden_ns));
     else
-        TRY(communicator_allreduce_mean(r->c, r->gradient, r->count + COMMUNICATOR_NOTES));
-    memcpy(notes, r->gradient + r->count, bytes);
+        TRY(communicator_allreduce_mean(r->c, h->sent, r->count + COMMUNICATOR_NOTES));
+    memcpy(notes, h->sent + r->count, bytes);
 done:
+    r->begun = false;
     return result;
 }
 
@@ -249,7 +288,7 @@ static status host_apply(replica *r, double lr, bool *finite)
     struct optimizer_pass pass;
     float *next = h->parameters[1 - h->current];
     optimizer_set_epoch(h->optimizer, r->epoch);
-    optimizer_apply(h->optimizer, r->parameters, r->gradient, 1.0, lr, NULL, next, &pass);
+    optimizer_apply(h->optimizer, r->parameters, h->sent, 1.0, lr, NULL, next, &pass);
     *finite = pass.finite;
     if (pass.finite) {
         h->current = 1 - h->current;
@@ -281,6 +320,7 @@ const struct replica_kind replica_host = {
     .name = "host",
     .open = host_open,
     .close = host_close,
+    .send = host_send,
     .exchange = host_exchange,
     .apply = host_apply,
     .view = host_view,

@@ -28,6 +28,7 @@ struct replica_kind {
     /* Sets parameters, gradient and state. */
     status (*open)(replica *r, const options *o);
     void (*close)(replica *r);
+    void (*send)(replica *r); /* NULL: cannot be late */
     status (*exchange)(replica *r, float notes[COMMUNICATOR_NOTES]);
     status (*apply)(replica *r, double lr, bool *finite);
     status (*view)(replica *r, struct replica_view *out);
@@ -44,8 +45,12 @@ struct replica {
     /* For worker_gradient and worker_evaluate alone: they may be the device's. */
     float *parameters, *gradient;
     double epoch; /* where training stands, for optimizers that look: optimizer_set_epoch */
-    /* The exchange of a gradient begins while it is computed: this step's, or from now on. */
+    /* Key double_buffering: the gradient handed over by replica_send is exchanged and applied, and
+     * the next one is computed meanwhile. */
+    bool late;
+    /* An exchange begins while ranks compute: this step's, or from now on. */
     bool overlaps;
+    bool begun;          /* the one that goes on did */
     bool whole;          /* gradients are exchanged as a whole: compressed */
     struct trial *trial; /* overlap=auto: while it is not decided */
     uint64_t began_ns;   /* of this step */
@@ -54,13 +59,16 @@ struct replica {
 };
 
 /* At the initial parameters; both are borrowed. Reads keys optimizer, momentum, weight_decay,
- * overlap. */
+ * overlap, double_buffering. */
 status replica_open(replica **out, const options *o, worker *w, communicator *c) MUST_CHECK;
 /* The same with a given kind. */
 status replica_open_kind(replica **out, const struct replica_kind *kind, const options *o,
                          worker *w, communicator *c) MUST_CHECK;
 void replica_close(replica **r);
 
+/* Late: the gradient computed last is what replica_exchange and replica_apply are for; from now on
+ * the next one may be computed. */
+void replica_send(replica *r);
 /* The gradient of batch `batch` at the current parameters; where the replica overlaps, parts of it
  * are on their way when it returns, also after an error: replica_exchange has to follow.
  * stats->watch_ns is what that took. */

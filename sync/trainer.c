@@ -18,6 +18,15 @@
 /* What travels behind the gradient, so that it costs no message of its own: means over ranks. */
 enum note { NOTE_LOSS, NOTE_FAILED, NOTE_STOP };
 
+/* This rank's gradient of a batch, until it is used. */
+struct made {
+    bool there;
+    status own;       /* how it went here */
+    uint64_t version; /* it was computed at */
+    float notes[COMMUNICATOR_NOTES];
+    struct step_stats stats;
+};
+
 struct loop {
     const struct sync_trainer_options *o;
     communicator *c;
@@ -30,6 +39,8 @@ struct loop {
     unsigned skipped_in_a_row;
     bool may_skip, stopped;
     uint64_t verify_every;
+    bool late;           /* double buffering */
+    struct made waiting; /* late: computed, and used when the next one is */
     struct report report;
 };
 
@@ -54,6 +65,11 @@ static status loop_open(struct loop *l, const struct sync_trainer_options *o)
     l->updates = begin.updates;
     l->samples = begin.samples;
     l->skipped = begin.skipped;
+    l->late = l->replica->late;
+    if (begin.updates > 0 && l->late) {
+        FAIL(ERROR_USAGE, "resume: the gradient that waited with double_buffering=yes was used up "
+                          "at the end; such a run cannot go on as if it had not ended");
+    }
     if (begin.updates > 0 && l->samples >= l->length.total_samples) {
         FAIL(ERROR_USAGE,
              "the checkpoint to go on from is of the end: %llu of %llu samples are used already",
@@ -96,7 +112,7 @@ static status judge(struct loop *l, status own, const float *notes)
         FAIL(ERROR_PEER, "another rank failed at update %llu; its message is above",
              (unsigned long long)l->updates);
     }
-    l->stopped = notes[NOTE_STOP] != 0;
+    l->stopped = l->stopped || notes[NOTE_STOP] != 0;
 done:
     return result;
 }
@@ -162,42 +178,78 @@ done:
     return result;
 }
 
-/* Compute, exchange, apply. */
-static status step(struct loop *l)
+static void compute(struct loop *l, struct made *m)
+{
+    *m = (struct made){.there = true, .version = l->updates};
+    m->own = replica_gradient(l->replica, l->updates + l->skipped + l->waiting.there, &m->stats);
+    if (m->own != OK)
+        log_error("rank %u: %s", l->c->rank, error_message());
+    m->notes[NOTE_LOSS] = m->own == OK ? m->stats.loss : 0;
+    m->notes[NOTE_FAILED] = m->own != OK;
+    m->notes[NOTE_STOP] = stop_wanted(l->o);
+}
+
+/* Exchange, apply. `spent_ns`: on the exchange already, between operators. */
+static status use(struct loop *l, struct made *m, uint64_t spent_ns)
 {
     status result = OK;
-    float notes[COMMUNICATOR_NOTES] = {0};
-    struct step_stats stats = {0};
+    const struct step_stats *stats = &m->stats;
     bool applied;
-
-    status own = replica_gradient(l->replica, l->updates + l->skipped, &stats);
-    if (own != OK)
-        log_error("rank %u: %s", l->c->rank, error_message());
-    notes[NOTE_LOSS] = own == OK ? stats.loss : 0;
-    notes[NOTE_FAILED] = own != OK;
-    notes[NOTE_STOP] = stop_wanted(l->o);
-
-    uint64_t computed = clock_ns();
-    TRY(replica_exchange(l->replica, notes));
+    uint64_t began = clock_ns();
+    TRY(replica_exchange(l->replica, m->notes));
     uint64_t exchanged = clock_ns();
-    TRY(judge(l, own, notes));
-    TRY(apply(l, notes[NOTE_LOSS], &applied));
+    TRY(judge(l, m->own, m->notes));
+    uint64_t staleness = l->updates - m->version;
+    TRY(apply(l, m->notes[NOTE_LOSS], &applied));
     uint64_t ended = clock_ns();
     if (!applied)
         goto done;
 
-    struct report_row row = {.loss = stats.loss,
-                             .compute_us = (float)(stats.data_ns + stats.compute_ns) * 1e-3f,
-                             .exchange_us = (float)(exchanged - computed + stats.watch_ns) * 1e-3f,
+    struct report_row row = {.loss = stats->loss,
+                             .compute_us = (float)(stats->data_ns + stats->compute_ns) * 1e-3f,
+                             .exchange_us = (float)(exchanged - began + spent_ns) * 1e-3f,
                              .apply_us = (float)(ended - exchanged) * 1e-3f,
-                             .data_us = (float)stats.data_ns * 1e-3f,
-                             .forward_us = (float)stats.forward_ns * 1e-3f,
-                             .backward_us = (float)stats.backward_ns * 1e-3f,
-                             .hidden_us = (float)l->replica->hidden_ns * 1e-3f};
+                             .data_us = (float)stats->data_ns * 1e-3f,
+                             .forward_us = (float)stats->forward_ns * 1e-3f,
+                             .backward_us = (float)stats->backward_ns * 1e-3f,
+                             .hidden_us = (float)l->replica->hidden_ns * 1e-3f,
+                             .staleness = (float)staleness};
     struct report_state now = state_of(l);
-    TRY(report_update(&l->report, &now, &row, notes[NOTE_LOSS]));
+    TRY(report_update(&l->report, &now, &row, m->notes[NOTE_LOSS]));
     TRY(verify(l));
 done:
+    return result;
+}
+
+static bool wants_more(const struct loop *l)
+{
+    return l->samples + (l->waiting.there ? l->update_samples : 0) < l->length.total_samples &&
+           !l->stopped;
+}
+
+/* Compute, exchange, apply. */
+static status step(struct loop *l)
+{
+    struct made m;
+    compute(l, &m);
+    return use(l, &m, m.stats.watch_ns);
+}
+
+/* The gradient made before travels while the next one is computed, and is applied after it: one
+ * update late. When there are no more to compute, it is the last (ChainerMN's double buffering:
+ * Akiba, Fukuda & Suzuki 2017). */
+static status late_step(struct loop *l)
+{
+    status result = OK;
+    struct made next = {0};
+    if (l->waiting.there)
+        replica_send(l->replica);
+    if (wants_more(l) && l->waiting.own == OK)
+        compute(l, &next);
+    if (l->waiting.there)
+        TRY(use(l, &l->waiting, next.stats.watch_ns));
+done:
+    l->waiting = next;
     return result;
 }
 
@@ -205,7 +257,7 @@ static void outcome_of(const struct loop *l, struct training_outcome *out)
 {
     out->updates = l->updates;
     out->samples_used = l->samples;
-    out->samples_computed = l->samples + l->skipped * l->update_samples;
+    out->samples_computed = l->samples + (l->skipped + l->waiting.there) * l->update_samples;
     out->train_seconds = report_seconds(&l->report);
     out->sent_bytes = communicator_sent_bytes(l->c);
 }
@@ -234,8 +286,8 @@ status sync_trainer_run(const struct sync_trainer_options *o, struct training_ou
     TRY(loop_open(&l, o));
     TRY(report_begin(&l.report));
     worker_hold_memory(o->worker);
-    while (l.samples < l.length.total_samples && !l.stopped)
-        TRY(step(&l));
+    while (wants_more(&l) || l.waiting.there)
+        TRY(l.late ? late_step(&l) : step(&l));
     struct report_state last = state_of(&l);
     TRY(report_end(&l.report, &last));
     outcome_of(&l, out);

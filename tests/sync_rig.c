@@ -183,6 +183,7 @@ static const struct option EXCHANGE[] = {
      .type = OPTION_NAME,
      .initial = "none",
      .registry = &compression_registry},
+    {.key = "double_buffering", .type = OPTION_NAME, .initial = "no", .names = "no|yes"},
     {.key = "overlap", .type = OPTION_NAME, .initial = "auto", .names = "auto|yes|no"},
     {.key = "timeout_s", .type = OPTION_REAL, .initial = "30", .minimum = 0.1, .maximum = 1000},
     {0},

@@ -16,9 +16,13 @@
 /* ---- a whole run on this rank -------------------------------------------------------------------
  */
 
-static status on_evaluate(void *context, const float *parameters, struct evaluation *out)
+static volatile sig_atomic_t stop;
+
+/* Whoever asks for checkpoints wants to stop at the first. */
+static status on_checkpoint(void *context UNUSED, const struct training_state *state UNUSED)
 {
-    return worker_evaluate(context, parameters, out);
+    stop = 1;
+    return OK;
 }
 
 /* `rows`: rank 0's, or NULL. */
@@ -34,7 +38,7 @@ static status train(const char *const *settings, unsigned rank, unsigned size, r
     TRY(communicator_open(&c, o, worker_parameter_count(w), worker_place(w)));
     struct sync_trainer_options t = {
         .settings = o, .worker = w, .communicator = c, .recorder = rank == 0 ? rows : NULL};
-    t.hooks = (struct training_hooks){.context = w, .evaluate = on_evaluate};
+    t.hooks = (struct training_hooks){.checkpoint = on_checkpoint, .stop = &stop};
     TRY(sync_trainer_run(&t, out));
 done:
     communicator_close(&c);
@@ -139,6 +143,137 @@ done:
     return result;
 }
 
+/* ---- double buffering ---------------------------------------------------------------------------
+ */
+
+enum { LATE_UPDATES = 13 };
+#define LATE(more, ...)                                                                            \
+    SETTINGS("updates=13", "double_buffering=yes", "optimizer=momentum", "momentum=0.9",           \
+             "weight_decay=0", "lr=0.05", "schedule=constant", "warmup_epochs=0",                  \
+             "lr_scaling=none", "bucket_kib=4", "model=mlp", more __VA_OPT__(, ) __VA_ARGS__)
+
+static float *zeros(size_t count)
+{
+    float *out = memory_allocate(count * sizeof(float));
+    REQUIRE(out != NULL);
+    memset(out, 0, count * sizeof(float));
+    return out;
+}
+
+/* From first principles: θ after n updates is made of θ after n − 1 and of the gradients at θ after
+ * n − 2, added up rank after rank. */
+static status reference(unsigned ranks, char hex[65])
+{
+    status result = OK;
+    options *o = NULL;
+    worker *w[8] = {NULL};
+    struct sha256 digest;
+    struct step_stats stats;
+    TRY(sync_rig_training(&o, LATE("overlap=no")));
+    for (unsigned i = 0; i < ranks; i++)
+        TRY(worker_open(&w[i],
+                        &(struct worker_options){.settings = o, .index = i, .count = ranks}));
+    const size_t count = worker_parameter_count(w[0]);
+    float *theta = zeros(count), *velocity = zeros(count), *gradient = zeros(count);
+    float *mean = zeros(count), *mean_before = zeros(count);
+    TRY(worker_initial_parameters(w[0], theta, count));
+    for (unsigned batch = 0; batch <= LATE_UPDATES; batch++) {
+        for (unsigned i = 0; batch < LATE_UPDATES && i < ranks; i++) {
+            TRY(worker_gradient(w[i], theta, batch, gradient, &stats));
+            for (size_t k = 0; k < count; k++)
+                mean[k] = i == 0 ? gradient[k] : mean[k] + gradient[k];
+        }
+        for (size_t k = 0; batch > 0 && k < count; k++) {
+            velocity[k] = 0.9f * velocity[k] + mean_before[k];
+            theta[k] -= 0.05f * velocity[k];
+        }
+        for (size_t k = 0; k < count; k++)
+            mean_before[k] = mean[k] * (1.0f / (float)ranks);
+    }
+    sha256_begin(&digest);
+    sha256_add(&digest, theta, count * sizeof(float));
+    sha256_end(&digest, hex);
+    memory_free(theta);
+    memory_free(velocity);
+    memory_free(gradient);
+    memory_free(mean);
+    memory_free(mean_before);
+done:
+    for (unsigned i = 0; i < ranks; i++)
+        worker_close(&w[i]);
+    options_close(&o);
+    return result;
+}
+
+static status case_late(unsigned rank, unsigned size)
+{
+    status result = OK;
+    const char *const *ways[] = {
+        LATE("communicator=shared", "overlap=yes"),
+        LATE("communicator=shared", "overlap=no"),
+        LATE("communicator=mpi", "reduction=ordered", "overlap=yes"),
+        LATE("communicator=mpi", "reduction=ordered", "overlap=auto"),
+        LATE("communicator=naive", "reduction=ordered", "overlap=no", "evaluate_every=0.01"),
+    };
+    char hex[65];
+    TRY(reference(size, hex));
+    for (size_t i = 0; i < COUNT_OF(ways); i++) {
+        struct training_outcome outcome;
+        TRY(train(ways[i], rank, size, NULL, &outcome));
+        if (strcmp(hex, outcome.parameters_sha256) != 0 || outcome.updates != LATE_UPDATES ||
+            outcome.samples_used != outcome.samples_computed)
+            FAIL(ERROR_OTHER, "way %zu: %.12s… after %llu updates, not %.12s…", i,
+                 outcome.parameters_sha256, (unsigned long long)outcome.updates, hex);
+    }
+done:
+    return result;
+}
+
+static status case_late_records(unsigned rank, unsigned size)
+{
+    status result = OK;
+    static const struct {
+        const char *sql, *expected;
+    } facts[] = {
+        {"SELECT count(*) || ' ' || sum(staleness) || ' ' || max(staleness) FROM step", "26 24 1"},
+        {"SELECT group_concat(staleness, '') FROM step WHERE worker = 1", "0111111111111"},
+        {"SELECT round(mean_staleness, 4) || ' ' || max_staleness FROM run", "0.9231 1"},
+    };
+    struct training_outcome outcome;
+    int64_t id;
+    recorder *r = NULL;
+    if (rank == 0 && rig_make_folder(NULL) == 0)
+        r = rig_begin(&(struct run_description){.mode = "sync", .workers = 2}, &id);
+    TRY(train(LATE("communicator=auto"), rank, size, r, &outcome));
+    if (rank == 0)
+        rig_finish(r, &rig_outcome);
+    for (size_t i = 0; rank == 0 && i < COUNT_OF(facts); i++)
+        if (strcmp(rig_ask(facts[i].sql), facts[i].expected) != 0)
+            FAIL(ERROR_OTHER, "%s: %s, not %s", facts[i].sql, rig_ask(facts[i].sql),
+                 facts[i].expected);
+done:
+    if (rank == 0)
+        rig_remove_folder(NULL);
+    return result;
+}
+
+/* Told to stop while a gradient waits: that one is used, too. */
+static status case_late_stop(unsigned rank, unsigned size)
+{
+    status result = OK;
+    struct training_outcome outcome;
+    status ended = train(LATE("communicator=auto", "checkpoint=x", "checkpoint_every=0.04"), rank,
+                         size, NULL, &outcome);
+    /* Update 4 brings the 80 samples after which rank 0 is told at a checkpoint: gradient 6,
+     * computed then, says so to all; gradient 7 is computed while that travels, and is the last. */
+    if (ended != STOPPED || outcome.updates != 7 ||
+        outcome.samples_used != outcome.samples_computed)
+        FAIL(ERROR_OTHER, "ended as %s after %llu updates", status_name(ended),
+             (unsigned long long)outcome.updates);
+done:
+    return result;
+}
+
 /* The rate is too high: all ranks come to the same end. */
 static status case_diverges(unsigned rank, unsigned size)
 {
@@ -155,9 +290,8 @@ done:
 }
 
 static const struct sync_case CASES[] = {
-    {"bits", case_bits},
-    {"records", case_records},
-    {"diverges", case_diverges},
+    {"bits", case_bits}, {"records", case_records},           {"diverges", case_diverges},
+    {"late", case_late}, {"late records", case_late_records}, {"late stop", case_late_stop},
     {NULL, NULL},
 };
 
@@ -229,12 +363,32 @@ static void divergence_ends_all_ranks_together(void **state UNUSED)
     sync_rig_expect_ok(3, "diverges");
 }
 
+static void one_step_late_has_the_bits_of_its_definition(void **state UNUSED)
+{
+    static const unsigned ranks[] = {1, 2, 3};
+    for (size_t i = 0; i < COUNT_OF(ranks); i++)
+        sync_rig_expect_ok(ranks[i], "late");
+}
+
+static void being_late_is_recorded(void **state UNUSED)
+{
+    sync_rig_expect_ok(2, "late records");
+}
+
+static void the_last_gradient_is_used_also_when_stopped(void **state UNUSED)
+{
+    sync_rig_expect_ok(2, "late stop");
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(overlap_changes_no_bit),
         cmocka_unit_test(a_trial_votes_for_overlap_where_it_gains),
         cmocka_unit_test(what_was_hidden_is_recorded),
+        cmocka_unit_test(one_step_late_has_the_bits_of_its_definition),
+        cmocka_unit_test(being_late_is_recorded),
+        cmocka_unit_test(the_last_gradient_is_used_also_when_stopped),
         cmocka_unit_test(divergence_ends_all_ranks_together),
     };
     int code;
