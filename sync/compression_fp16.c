@@ -23,20 +23,28 @@ static inline float float_of(uint32_t bits)
     return value;
 }
 
+/* All cases are worked out for every float, and one is taken: so the loops are vectors. */
+static inline uint32_t either(bool which, uint32_t a, uint32_t b)
+{
+    const uint32_t mask = 0u - (uint32_t)which;
+    return (a & mask) | (b & ~mask);
+}
+
 /* A float's exponent has a bias of 127, binary16's of 15; 23 and 10 bits follow. */
 static inline uint32_t half_of(float value)
 {
     const uint32_t infinity = 0xffu << 23, least_normal = (127u - 14u) << 23;
     const uint32_t greatest = bits_of(65504.0f), tiny = bits_of(0.5f);
     uint32_t all = bits_of(value), sign = all & 0x80000000u, size = all ^ sign;
-    uint32_t bounded = size < infinity && size > greatest ? greatest : size;
+    uint32_t finite = either(size > greatest, greatest, size);
+    uint32_t bounded = either(size >= infinity, size, finite);
     uint32_t odd = bounded >> 13 & 1;
     uint32_t normal = (bounded - ((127u - 15u) << 23) + 0xfffu + odd) >> 13;
     /* Added to ½, whose last bit is 2⁻²⁴ as that of the smallest halves, it is rounded to them. */
     uint32_t small = bits_of(float_of(bounded) + 0.5f) - tiny;
-    uint32_t special = size > infinity ? 0x7e00u : 0x7c00u;
-    uint32_t half = size >= infinity ? special : bounded < least_normal ? small : normal;
-    return half | sign >> 16;
+    uint32_t special = either(size > infinity, 0x7e00u, 0x7c00u);
+    uint32_t half = either(bounded < least_normal, small, normal);
+    return either(size >= infinity, special, half) | sign >> 16;
 }
 
 static inline float float_of_half(uint32_t half)
@@ -48,7 +56,8 @@ static inline float float_of_half(uint32_t half)
     uint32_t small = bits_of(float_of(normal + (1u << 23)) - float_of((127u - 14u) << 23));
     uint32_t special = normal + ((128u - 16u) << 23);
     uint32_t which = size & exponent;
-    return float_of((which == exponent ? special : which == 0 ? small : normal) | sign);
+    uint32_t value = either(which == 0, small, normal);
+    return float_of(either(which == exponent, special, value) | sign);
 }
 
 VECTOR_CLONES

@@ -13,11 +13,13 @@
 #include <string.h>
 
 /* The k-th largest is looked for digit by digit, from the highest bit on: 2048 counts at a time. */
-enum { DIGIT_BITS = 11, DIGITS = 3, DIGIT_VALUES = 1 << DIGIT_BITS };
+enum { DIGIT_BITS = 11, DIGITS = 3, DIGIT_VALUES = 1 << DIGIT_BITS, TABLES = 4 };
 
 struct topk_state {
     size_t k;
-    uint32_t counts[DIGIT_VALUES];
+    /* Neighbours are counted in different tables: they are often alike, and one count would wait
+     * for the other. */
+    uint32_t counts[DIGIT_VALUES][TABLES];
 };
 
 static status topk_open(compression *z, const options *o)
@@ -56,6 +58,14 @@ static inline uint32_t size_of(float value)
     return bits & 0x7fffffffu;
 }
 
+static size_t counted(const struct topk_state *s, uint32_t value)
+{
+    size_t sum = 0;
+    for (unsigned t = 0; t < TABLES; t++)
+        sum += s->counts[value][t];
+    return sum;
+}
+
 /* The k-th largest size; *of_equal ← how many of those that are equal to it are among the k. */
 static uint32_t threshold_of(struct topk_state *s, const float *values, size_t count,
                              size_t *of_equal)
@@ -69,11 +79,11 @@ static uint32_t threshold_of(struct topk_state *s, const float *values, size_t c
         for (size_t i = 0; i < count; i++) {
             uint64_t size = size_of(values[i]);
             if (size >> (shift + DIGIT_BITS) == (uint64_t)found >> (shift + DIGIT_BITS))
-                s->counts[size >> shift & (DIGIT_VALUES - 1)]++;
+                s->counts[size >> shift & (DIGIT_VALUES - 1)][i % TABLES]++;
         }
         uint32_t value = DIGIT_VALUES - 1;
-        for (; s->counts[value] < left; value--)
-            left -= s->counts[value];
+        for (; counted(s, value) < left; value--)
+            left -= counted(s, value);
         found |= value << shift;
     }
     *of_equal = left;
