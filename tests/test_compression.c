@@ -234,11 +234,37 @@ static void sign_sends_what_was_worked_out_by_hand(void **state UNUSED)
     compression_close(&z);
 }
 
+/* Tensors within a word of signs and across many: each against its definition. */
+static void sign_keeps_tensors_apart(void **state UNUSED)
+{
+    enum { COUNT = 1000 };
+    static const size_t ends[] = {5, 40, 41, 64, 700, COUNT};
+    float values[COUNT], sum[COUNT] = {0};
+    uint32_t code[COUNT_OF(ends) + (COUNT + 31) / 32], bits = 11;
+    compression *z = NULL;
+
+    assert_int_equal(open_called(&z, "sign", NULL, COUNT, ends, COUNT_OF(ends)), OK);
+    assert_int_equal(compression_code_bytes(z), sizeof code);
+    for (size_t i = 0; i < COUNT; i++)
+        values[i] = noise(&bits);
+    compression_encode(z, values, 0, COUNT, code);
+    z->kind->add(z, code, COUNT, sum);
+    for (size_t t = 0, from = 0; t < COUNT_OF(ends); from = ends[t++]) {
+        double scale = 0;
+        for (size_t i = from; i < ends[t]; i++)
+            scale += fabs((double)values[i]) / (double)(ends[t] - from);
+        for (size_t i = from; i < ends[t]; i++)
+            assert_true(fabs((double)sum[i] - (values[i] < 0 ? -scale : scale)) < 1e-6);
+    }
+    compression_close(&z);
+}
+
 /* What was sent so far and what is left behind make up all gradients; and a code takes away at
  * least the share δ of what it is given: ‖p − C(p)‖² ≤ (1 − δ)·‖p‖². */
 static void error_feedback_forgets_nothing(void **state UNUSED)
 {
     enum { COUNT = 1000, STEPS = 50 };
+    static const size_t ends[] = {5, 40, 41, 64, 700, COUNT}; /* within words of signs and across */
     static float gradient[COUNT], sent[COUNT], before[COUNT];
     static char code[COUNT * sizeof(float)];
     static double all[COUNT];
@@ -249,7 +275,7 @@ static void error_feedback_forgets_nothing(void **state UNUSED)
         compression *z = NULL;
         if (strcmp(name, "none") == 0)
             continue;
-        assert_int_equal(open_called(&z, name, NULL, COUNT, NULL, 0), OK);
+        assert_int_equal(open_called(&z, name, NULL, COUNT, ends, COUNT_OF(ends)), OK);
         memset(all, 0, sizeof all);
         memset(sent, 0, sizeof sent);
         for (unsigned step = 0; step < STEPS; step++) {
@@ -488,14 +514,15 @@ static status last_accuracy(void *context, const float *parameters, const float 
 }
 
 /* One epoch; all ranks' parameters are compared at its end. */
-static status train(struct trained *out, const char *name, unsigned rank, unsigned size)
+static status train(struct trained *out, const char *name, const char *more, unsigned rank,
+                    unsigned size)
 {
     status result = OK;
     options *o = NULL;
     communicator *c = NULL;
     char assignment[64];
-    const char *const settings[] = {assignment, "communicator=auto", "compression.ratio=0.1",
-                                    "checkpoint=x", NULL};
+    const char *const settings[] = {
+        assignment, "communicator=auto", "compression.ratio=0.1", "checkpoint=x", more, NULL};
 
     snprintf(assignment, sizeof assignment, "compression=%s", name);
     *out = (struct trained){0};
@@ -534,7 +561,7 @@ static status case_training(unsigned rank, unsigned size)
     struct trained t;
     double plain = 0;
     for (size_t i = 0; i < COUNT_OF(expected); i++) {
-        TRY(train(&t, expected[i].name, rank, size));
+        TRY(train(&t, expected[i].name, "overlap=auto", rank, size));
         double bytes = t.outcome.sent_bytes / (double)t.outcome.updates;
         plain = i == 0 ? t.accuracy : plain;
         if (rank == 0 && t.accuracy < plain - expected[i].points)
@@ -547,11 +574,21 @@ done:
     return result;
 }
 
-static const struct sync_case CASES[] = {{"exchange", case_exchange},
-                                         {"refused", case_refused},
-                                         {"alone", case_alone},
-                                         {"training", case_training},
-                                         {NULL, NULL}};
+/* A whole gradient is coded, so nothing of it can leave before all of it is there. */
+static status case_overlap(unsigned rank, unsigned size)
+{
+    status result = OK;
+    struct trained t;
+    status ended = train(&t, "fp16", "overlap=yes", rank, size);
+    if (ended != ERROR_USAGE || strstr(error_message(), "exchanged as a whole") == NULL)
+        FAIL(ERROR_OTHER, "overlap=yes compression=fp16: %s", status_name(ended));
+done:
+    return result;
+}
+
+static const struct sync_case CASES[] = {{"exchange", case_exchange}, {"refused", case_refused},
+                                         {"alone", case_alone},       {"training", case_training},
+                                         {"overlap", case_overlap},   {NULL, NULL}};
 
 static void ranks_exchange_what_one_process_works_out(void **state UNUSED)
 {
@@ -563,6 +600,11 @@ static void ranks_exchange_what_one_process_works_out(void **state UNUSED)
 static void codes_travel_by_mpi_alone(void **state UNUSED)
 {
     sync_rig_expect_ok(2, "refused");
+}
+
+static void overlap_is_refused_with_it(void **state UNUSED)
+{
+    sync_rig_expect_ok(2, "overlap");
 }
 
 static void one_rank_compresses_nothing(void **state UNUSED)
@@ -584,10 +626,12 @@ int main(int argc, char **argv)
         cmocka_unit_test(topk_sends_what_was_worked_out_by_hand),
         cmocka_unit_test(topk_keeps_the_farthest_from_zero),
         cmocka_unit_test(sign_sends_what_was_worked_out_by_hand),
+        cmocka_unit_test(sign_keeps_tensors_apart),
         cmocka_unit_test(error_feedback_forgets_nothing),
         cmocka_unit_test(what_is_not_finite_comes_out_so),
         cmocka_unit_test(ranks_exchange_what_one_process_works_out),
         cmocka_unit_test(codes_travel_by_mpi_alone),
+        cmocka_unit_test(overlap_is_refused_with_it),
         cmocka_unit_test(one_rank_compresses_nothing),
         cmocka_unit_test(training_with_it_ends_as_well_and_sends_less),
     };

@@ -107,6 +107,11 @@ static void keys_without_effect_are_refused(void **state)
     EXPECT_REFUSED("no effect with mode=async", "communicator=mpi");
     EXPECT_REFUSED("no effect with mode=sync", "mode=sync", "payload=frames");
     EXPECT_REFUSED("no effect with mode=async", "reduction=ordered");
+    EXPECT_REFUSED("no effect with mode=async", "compression=fp16");
+    EXPECT_REFUSED("no effect with engine=virtual", "mode=sync", "engine=virtual", "pace=gamma",
+                   "compression=sign");
+    EXPECT_REFUSED("compression.ratio", "mode=sync", "compression=topk", "compression.ratio=0");
+    EXPECT_REFUSED("communicator.nodes", "mode=sync", "communicator=ring", "communicator.nodes=2");
     EXPECT_REFUSED("no effect with optimizer=sgd", "optimizer=sgd", "momentum=0");
     EXPECT_REFUSED("no effect with consistency=bsp", "consistency=bsp", "damping=inverse");
     EXPECT_REFUSED("no effect with consistency=rennala", "consistency=rennala", "damping=inverse");
