@@ -116,7 +116,8 @@ static status make_room(tape *t)
         size_t capacity = t->node_capacity == 0 ? 32 : t->node_capacity * 2;
         TRY(memory_grow(&t->nodes, t->node_count, capacity, sizeof *t->nodes));
         TRY(memory_grow(&t->order, t->order_count, capacity, sizeof *t->order));
-        TRY(memory_grow(&t->spare, t->spare_count, capacity, sizeof *t->spare));
+        /* One more: a stage's images have a gradient too. */
+        TRY(memory_grow(&t->spare, t->spare_count, capacity + 1, sizeof *t->spare));
         t->node_capacity = capacity;
     }
 done:
@@ -144,6 +145,7 @@ static status make_node(tape *t, const tensor *x, struct node **out)
     }
     TRY(t->b->kind->op_open(t->b, &n->d, n->made_for, &n->op, &n->value));
     n->wants_gradient = x->wants_gradient && n->value != NULL;
+    t->bytes += n->value != NULL ? tape_bytes_of(t, n->d.output) : 0;
     t->nodes[t->node_count++] = n;
     t->cursor = t->node_count;
     *out = n;
@@ -185,6 +187,10 @@ status tape_run(tape *t, tensor *x)
     if (x->node != NULL || t->mode == TAPE_DISCOVER) {
         goto done;
     }
+    if (x->absent) {
+        FAIL(ERROR_USAGE, "model: a stage reads what another one computed: its path depends on "
+                          "values; train it in one stage");
+    }
     struct node *n = find_node(t, x);
     if (n == NULL) {
         TRY(make_node(t, x, &n));
@@ -216,44 +222,6 @@ static bool written_before(tape *t, size_t layer, int which)
     return before;
 }
 
-/* Gradients live from their first writer to their own backward and are then used again, the last
- * one first, so that they mostly stay in the processor's cache. There are never more than nodes. */
-static status take_gradient(tape *t, struct node *n)
-{
-    for (size_t i = t->spare_count; i-- > 0;) {
-        if (t->b->kind->buffer_same_layout(t->spare[i], n->value)) {
-            n->gradient = t->spare[i];
-            t->spare_count--;
-            memmove(t->spare + i, t->spare + i + 1, (t->spare_count - i) * sizeof *t->spare);
-            return OK;
-        }
-    }
-    return t->b->kind->buffer_like(t->b, n->value, &n->gradient);
-}
-
-/* In one order at the start of each step, so that equal steps use equal buffers: a device then
- * finds that it was given the same step as before. Mostly sorted already. */
-static void sort_gradients(tape *t)
-{
-    for (size_t i = 1; i < t->spare_count; ++i) {
-        backend_buffer *moved = t->spare[i];
-        size_t at = i;
-        for (; at > 0 && (uintptr_t)t->spare[at - 1] > (uintptr_t)moved; --at) {
-            t->spare[at] = t->spare[at - 1];
-        }
-        t->spare[at] = moved;
-    }
-}
-
-static void give_gradient_back(tape *t, struct node *n)
-{
-    if (n->gradient != NULL) {
-        REQUIRE(t->spare_count < t->node_capacity);
-        t->spare[t->spare_count++] = n->gradient;
-        n->gradient = NULL;
-    }
-}
-
 /* The gradient of a sum is that of its inputs: one of them takes it over without a copy. */
 static void hand_down(tape *t, struct node *n)
 {
@@ -277,7 +245,7 @@ static status run_backward(tape *t, struct node *n)
         struct node *input = n->input[i];
         if (input != NULL && input->wants_gradient) {
             if (input->gradient == NULL) {
-                TRY(take_gradient(t, input));
+                TRY(tape_take_gradient(t, input));
             }
             call.input_gradient[i] = input->gradient;
             call.accumulate[i] = input->has_gradient;
@@ -293,7 +261,7 @@ static status run_backward(tape *t, struct node *n)
     }
     TRY(t->b->kind->backward(t->b, n->op, &call));
 done:
-    give_gradient_back(t, n);
+    tape_give_gradient_back(t, n);
     return result;
 }
 
@@ -336,6 +304,13 @@ static void end_of_backward(tape *t)
     t->times.watch_ns += t->watched_ns;
 }
 
+status tape_run_back(tape *t, struct node *from)
+{
+    from->has_gradient = true;
+    tape_count_uses(t);
+    return read_backwards(t);
+}
+
 status tape_finish(tape *t, tensor *loss, uint32_t valid, struct op_loss *out)
 {
     status result = OK;
@@ -350,9 +325,7 @@ status tape_finish(tape *t, tensor *loss, uint32_t valid, struct op_loss *out)
         TRY(tape_run(t, loss));
         if (t->gradient != NULL) {
             end_of_forward(t);
-            loss->node->has_gradient = true;
-            tape_count_uses(t);
-            TRY(read_backwards(t));
+            TRY(tape_run_back(t, loss->node));
         }
     }
     TRY(t->b->kind->finish(t->b));
@@ -394,8 +367,29 @@ status tape_new_tensor(tape *t, tensor **out)
     *out = &t->chunk->tensors[t->chunk_used++];
     memset(*out, 0, sizeof **out);
     (*out)->layer = NO_SLICE;
+    (*out)->number = t->tensor_count++;
 done:
     return result;
+}
+
+bool tape_skips(const tape *t)
+{
+    return t->tensor_count <= t->first || t->tensor_count > t->last;
+}
+
+/* A call of another stage has a shape. One stage's result is the next one's images. */
+static tensor *skip(tape *t, struct op_description d)
+{
+    tensor *x;
+    STICK(t, tape_new_tensor(t, &x));
+    x->d = d;
+    x->absent = true;
+    if (x->number == t->first && t->input != NULL) {
+        x->d.kind = t->input->d.kind;
+        x->node = t->input;
+        x->wants_gradient = t->input->wants_gradient;
+    }
+    return x;
 }
 
 /* Writes a call on the tape; its inputs are run now, itself when it is needed. */
@@ -404,6 +398,9 @@ tensor *tape_record(tape *t, struct op_description d, size_t layer, tensor *a, t
     tensor *x;
     if (t->failed != OK) {
         return &t->dead;
+    }
+    if (tape_skips(t)) {
+        return skip(t, d);
     }
     STICK(t, tape_new_tensor(t, &x));
     STICK(t, tape_run(t, a));
@@ -475,24 +472,31 @@ tensor *tape_begin(tape *t, const float *parameters, float *gradient)
     t->gradient = gradient;
     t->chunk = NULL;
     for (size_t i = 0; i < t->node_count; ++i) {
-        give_gradient_back(t, t->nodes[i]); /* left by a step that failed */
+        tape_give_gradient_back(t, t->nodes[i]); /* left by a step that failed */
     }
-    sort_gradients(t);
+    if (t->input != NULL) {
+        tape_give_gradient_back(t, t->input);
+        t->input->has_gradient = false;
+        t->input->first_reader = NULL;
+    }
+    tape_sort_gradients(t);
     t->order_count = 0;
     t->cursor = 0;
     t->layer_guess = 0;
     t->unsettled = t->mode == TAPE_TRAIN ? parameter_table_slices(t->parameters) : 0;
     t->began_ns = clock_ns();
     t->watched_ns = 0;
+    t->tensor_count = 0;
     STICK(t, tape_new_tensor(t, &x));
-    x->d.output = t->input_shape;
+    x->d.output = t->first > 0 ? t->images : t->input_shape;
+    x->absent = t->first > 0;
     if (t->mode != TAPE_DISCOVER) {
         size_t count = parameter_table_count(t->parameters);
         STICK(t, t->b->kind->begin(t->b, parameters, gradient, count));
         bool gathered = t->gathered;
         t->gathered = false;
         STICK(t, gathered ? t->gather_failed : t->b->kind->buffer_upload(t->b, t->input->value));
-        x->node = t->input;
+        x->node = x->absent ? NULL : t->input;
         x->d.kind = t->input->d.kind;
     }
     return x;
@@ -529,6 +533,7 @@ status tape_open(tape **out, backend *b, parameter_table *parameters, enum tape_
     t->parameters = parameters;
     t->mode = mode;
     t->input_shape = input;
+    t->last = SIZE_MAX;
     t->batch = batch;
     t->dead.layer = NO_SLICE;
     t->dead.d.output = (struct shape){1, 1, 1};
@@ -538,6 +543,7 @@ status tape_open(tape **out, backend *b, parameter_table *parameters, enum tape_
         t->input->d.output = input;
         t->input->layer = NO_SLICE;
         TRY(b->kind->buffer_open(b, batch, input, &t->input->value));
+        t->bytes = tape_bytes_of(t, input);
         TRY(tape_open_statistics(t));
         TRY(tape_open_watch(t));
     }
@@ -557,7 +563,7 @@ void tape_close(tape **out)
     tape_close_statistics(t);
     tape_close_watch(t);
     for (size_t i = 0; i < t->node_count; ++i) {
-        give_gradient_back(t, t->nodes[i]);
+        tape_give_gradient_back(t, t->nodes[i]);
         node_close(t, t->nodes[i]);
     }
     for (size_t i = 0; i < t->spare_count; ++i) {

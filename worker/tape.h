@@ -117,6 +117,39 @@ struct tape_times {
 struct tape_times tape_last_times(const tape *t);
 /* Remembers that this layer makes the logits (discovery). */
 void tape_mark_last(tape *t, tensor *logits);
+/* ---- part of a model: what stages call (stage.h) -----------------------------------------------
+ *
+ * A model's calls are numbered from 1 in the order it makes them; 0 are its images. The whole
+ * model function runs on every stage's tape, and calls outside the stage's range are skipped: they
+ * have a shape and no value. So models know nothing of stages.
+ */
+
+/* A place to cut: all that later calls need of earlier ones is what call `at` gives. */
+struct tape_cut {
+    size_t at;
+    const char *layer;  /* of call at + 1: linear or conv2d; the parameter table's text */
+    struct shape shape; /* of what crosses */
+};
+/* Of the model that has just run on a TAPE_DISCOVER tape, in order; at most `capacity`. No layer
+ * has weights on both sides of one. */
+size_t tape_cuts(const tape *t, struct tape_cut *out, size_t capacity);
+
+/* Only calls with first < number <= last are run; the tape's images are what call `first` gives,
+ * and `images` is the shape of the model's own. Layers outside need not be in its table. */
+void tape_set_range(tape *t, size_t first, size_t last, struct shape images);
+/* In place of tape_finish, in two halves. The first computes the loss of `valid` samples, or, where
+ * `loss` is NULL, what call `last` gives: to value[], row-major. */
+status tape_forward(tape *t, tensor *loss, uint32_t valid, float *value,
+                    struct op_loss *out) MUST_CHECK;
+/* The second, at the vectors given to tape_begin, perhaps after steps of other tapes.
+ * output_gradient: of value[], NULL behind a loss. input_gradient[]: of the images, NULL: not
+ * wanted, only where first > 0. */
+status tape_backward(tape *t, const float *parameters, const float *output_gradient,
+                     float *input_gradient) MUST_CHECK;
+/* Of all values and gradients that the tape holds, by their shapes; padding and what operations
+ * keep for themselves not counted. */
+size_t tape_bytes(const tape *t);
+
 /* Operations made so far; constant once every path has been seen. */
 size_t tape_operation_count(const tape *t);
 const struct op_description *tape_operation(const tape *t, size_t index);

@@ -35,6 +35,8 @@ struct tensor {
     size_t layer;
     struct node *node;
     bool wants_gradient;
+    size_t number; /* of the model's call in this step; the images are 0 */
+    bool absent;   /* of another stage: it has a shape and no value */
 };
 
 /* Collected by TAPE_CALIBRATE for one batch norm layer. */
@@ -61,6 +63,11 @@ struct tape {
     parameter_table *parameters;
     enum tape_mode mode;
     struct shape input_shape;
+    /* The calls it runs: first < number <= last. Call `first` is what its images are instead. */
+    size_t first, last, tensor_count;
+    struct shape images; /* of the model, where first > 0 */
+    struct node *result; /* of the forward half: the loss, or call `last` row-major */
+    size_t bytes;        /* of values and their gradients, by their shapes */
     uint32_t batch;
     uint32_t *labels;
     float smoothing;      /* of labels */
@@ -111,6 +118,20 @@ status tape_run(tape *t, tensor *x) MUST_CHECK;
 /* Writes a call on the tape; its inputs are run now, itself when it is needed. Fills in the batch,
  * the input's shape and the flags that follow from the inputs. */
 tensor *tape_record(tape *t, struct op_description d, size_t layer, tensor *a, tensor *b);
+
+/* Whether the call that comes next is another stage's. */
+bool tape_skips(const tape *t);
+/* The backward pass from `from`, whose gradient is there, or which needs none. */
+status tape_run_back(tape *t, struct node *from) MUST_CHECK;
+
+/* ---- tape_gradients.c --------------------------------------------------------------------------
+ */
+/* A buffer for the gradient of the node's value, in n->gradient. */
+status tape_take_gradient(tape *t, struct node *n) MUST_CHECK;
+void tape_give_gradient_back(tape *t, struct node *n);
+void tape_sort_gradients(tape *t);
+/* Of a batch of such values. */
+size_t tape_bytes_of(const tape *t, struct shape s);
 
 /* ---- tape_watch.c: which slices of the gradient have their last values ------------------------
  */

@@ -20,6 +20,10 @@ static status find_layer(tape *t, const struct layer *wanted, bool biased, size_
 {
     status result = OK;
     parameter_table *p = t->parameters;
+    *out = NO_SLICE;
+    if (tape_skips(t)) {
+        return OK;
+    }
     size_t at = parameter_table_find(p, wanted->name, t->layer_guess);
     if (at == parameter_table_layers(p)) {
         if (t->mode != TAPE_DISCOVER) {
@@ -176,7 +180,7 @@ tensor *activate(tape *t, tensor *x, enum activation a)
         return t->failed != OK ? &t->dead : x;
     }
     bool waiting = x->node == NULL && x->d.activation == ACTIVATION_NONE && x != &t->dead;
-    if (t->mode != TAPE_DISCOVER && waiting && t->b->kind->fuses(&x->d, a)) {
+    if (t->mode != TAPE_DISCOVER && waiting && !tape_skips(t) && t->b->kind->fuses(&x->d, a)) {
         tensor *y;
         STICK(t, tape_new_tensor(t, &y));
         *y = *x;
@@ -219,8 +223,8 @@ done:
 static tensor *residual(tape *t, tensor *a, tensor *b)
 {
     tensor *y;
-    if (t->mode == TAPE_DISCOVER || a == b || a->d.kind != OP_BATCH_NORM || a->node != NULL ||
-        a->d.activation != ACTIVATION_NONE || a->input[1] != NULL) {
+    if (t->mode == TAPE_DISCOVER || tape_skips(t) || a == b || a->d.kind != OP_BATCH_NORM ||
+        a->node != NULL || a->d.activation != ACTIVATION_NONE || a->input[1] != NULL) {
         return NULL;
     }
     STICK(t, tape_run(t, b));
