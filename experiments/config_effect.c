@@ -8,6 +8,7 @@
 #include "ps/slices.h"
 #include "ps/damping.h"
 #include "ps/outer.h"
+#include "sync/pipeline.h"
 #include "worker/optimizer.h"
 #include "worker/pace.h"
 #include "worker/training.h"
@@ -55,6 +56,11 @@ static bool bound_to_other_mode(const options *o, struct ineffective *out)
         {"overlap", "sync", "mode=sync"},
         {"servers", "async", "mode=async"},
         {"double_buffering", "sync", "mode=sync"},
+        {"pipeline", "pipeline", "mode=pipeline"},
+        {"stages", "pipeline", "mode=pipeline"},
+        {"micro_batches", "pipeline", "mode=pipeline"},
+        {"stage_cuts", "pipeline", "mode=pipeline"},
+        {"recompute", "pipeline", "mode=pipeline"},
     };
     for (size_t i = 0; i < COUNT_OF(bound); i++) {
         bool other = strcmp(bound[i].mode, options_text(o, "mode")) != 0;
@@ -205,6 +211,22 @@ done:
     return result;
 }
 
+static status check_pipeline(const options *o)
+{
+    status result = OK;
+    unsigned stages;
+    uint32_t micro_batches;
+    if (strcmp(options_text(o, "mode"), "pipeline") != 0) {
+        return OK;
+    }
+    if (strcmp(options_text(o, "engine"), "virtual") == 0) {
+        FAIL(ERROR_USAGE, "mode=pipeline runs in processes alone; leave engine=virtual out");
+    }
+    TRY(pipeline_shape(o, &stages, &micro_batches));
+done:
+    return result;
+}
+
 /* Keys that would have no effect are errors: a comparison must not seem to vary what it does not.
  */
 status config_check(const options *o)
@@ -224,6 +246,7 @@ status config_check(const options *o)
         TRY(correction_check(o));
         TRY(outer_open(&outer, o, (unsigned)options_integer(o, "workers")));
     }
+    TRY(check_pipeline(o));
     TRY(check_balance(o));
     TRY(check_pace(o));
     TRY(check_places(o));

@@ -5,6 +5,7 @@
 #include "ps/damping.h"
 #include "ps/outer.h"
 #include "sync/communicator.h"
+#include "sync/pipeline.h"
 #include "sync/compression.h"
 #include "worker/augment.h"
 #include "worker/backend.h"

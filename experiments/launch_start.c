@@ -134,8 +134,10 @@ status launch_start_ranks(struct launch *l)
     char count[16];
     struct settings none = {0};
     if (!on_path("mpirun")) {
-        FAIL(ERROR_USAGE, "mode=sync starts its ranks with mpirun, which is not on PATH; install "
-                          "it (Debian: openmpi-bin), or use mode=async");
+        FAIL(ERROR_USAGE,
+             "mode=%s starts its ranks with mpirun, which is not on PATH; install "
+             "it (Debian: openmpi-bin), or use mode=async",
+             options_text(l->o->settings, "mode"));
     }
     snprintf(count, sizeof count, "%u", l->workers);
     TRY(folder_make(&l->shared, access("/dev/shm", W_OK) == 0 ? "/dev/shm" : NULL));

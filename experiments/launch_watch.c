@@ -4,6 +4,7 @@
 #include "experiments/launch_inside.h"
 
 #include "experiments/role.h"
+#include "sync/pipeline.h"
 
 #include <poll.h>
 #include <signal.h>
@@ -53,6 +54,19 @@ void launch_kill_all(struct launch *l)
     }
 }
 
+/* " (stage 1 of replica 0)", of a pipeline's rank. */
+static void add_stage(const struct launch *l, int rank, struct text *out)
+{
+    const options *o = l->o->settings;
+    unsigned stages;
+    uint32_t micro_batches;
+    if (strcmp(options_text(o, "mode"), "pipeline") == 0 &&
+        pipeline_shape(o, &stages, &micro_batches) == OK) {
+        text_add(out, " (stage %u of replica %u)", (unsigned)rank % stages,
+                 (unsigned)rank / stages);
+    }
+}
+
 /* Rank N of "… process rank N with PID …", which mpirun prints when a rank is killed. */
 static void describe_ranks(const struct launch *l, int wait_status, struct text *out)
 {
@@ -62,7 +76,9 @@ static void describe_ranks(const struct launch *l, int wait_status, struct text 
     const char *rank = strstr(noise, "process rank "), *number = strstr(noise, "exited on signal ");
     if (rank != NULL && number != NULL) {
         int which = atoi(rank + 13), by = atoi(number + 17);
-        text_add(out, "rank %d was killed by signal %d (%s)", which, by, strsignal(by));
+        text_add(out, "rank %d", which);
+        add_stage(l, which, out);
+        text_add(out, " was killed by signal %d (%s)", by, strsignal(by));
         return;
     }
     text_add(out, "mpirun %s", how);

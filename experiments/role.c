@@ -43,10 +43,10 @@ status role_begin(struct role_process *p, enum role role, unsigned index,
     log_set_name(name);
     TRY(config_compose(&p->settings, read));
     const char *mode = options_text(p->settings, "mode");
-    const char *own = role == ROLE_RANK ? "sync" : "async";
-    if (strcmp(mode, own) != 0) {
+    const bool async = strcmp(mode, "async") == 0;
+    if (async == (role == ROLE_RANK)) {
         FAIL(ERROR_USAGE, "`gradlag %s` is a role of mode=%s, but mode=%s is set", role_name(role),
-             own, mode);
+             async ? "sync and mode=pipeline" : "async", mode);
     }
     p->hooks.stop = &stop;
     progress_open(&p->progress, mode, role == ROLE_SERVER, false);

@@ -2,7 +2,9 @@
 
 #include "experiments/role.h"
 #include "experiments/save.h"
-#include "sync/trainer.h"
+#include "sync/pipeline.h"
+
+#include <string.h>
 
 #ifdef GRADLAG_SANITIZE
 /* Open MPI leaves memory behind in MPI_Finalize: in this process leaks are not looked for. */
@@ -29,13 +31,16 @@ static status train(struct role_process *p, unsigned size, communicator **c,
     if (p->index == 0) {
         TRY(role_open_recorder(p));
     }
-    struct worker_options shard = {.settings = o, .index = p->index, .count = size};
+    const bool pipeline = strcmp(options_text(o, "mode"), "pipeline") == 0;
+    struct worker_options shard = {
+        .settings = o, .index = p->index, .count = size, .no_gradients = pipeline};
     TRY(worker_open(&p->worker, &shard));
     const char *resume = options_text(o, "resume");
     if (p->index == 0 && resume[0] != '\0') {
         TRY(saved_open(&from, resume, o, p->worker));
     }
-    TRY(communicator_open(c, o, worker_parameter_count(p->worker), worker_place(p->worker)));
+    TRY(communicator_open(c, o, pipeline ? 0 : worker_parameter_count(p->worker),
+                          worker_place(p->worker)));
     struct sync_trainer_options trainer = {
         .settings = o,
         .worker = p->worker,
@@ -44,7 +49,7 @@ static status train(struct role_process *p, unsigned size, communicator **c,
         .recorder = p->recorder,
         .start = from.parameters != NULL ? &from.state : NULL,
     };
-    TRY(sync_trainer_run(&trainer, out));
+    TRY(pipeline ? pipeline_trainer_run(&trainer, out) : sync_trainer_run(&trainer, out));
 done:
     saved_close(&from);
     return result;
@@ -63,6 +68,10 @@ status command_rank(int argc, char **argv)
     is_rank = 1;
 #endif
     TRY(settings_read_arguments(&read, argc, argv));
+    const char *mode = settings_find(&read, "mode");
+    if (mode != NULL && strcmp(mode, "pipeline") == 0) {
+        sync_expect_messages();
+    }
     TRY(sync_start(&rank, &size));
     started = true;
     p.index = rank;

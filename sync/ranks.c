@@ -267,7 +267,9 @@ static status patience_check(struct patience *p, const communicator *c, const st
 
     if (waited < p->warn_ns && waited < p->limit_ns)
         return OK;
-    const bool known = name_the_missing(g, &missing) > 0;
+    const bool told = c->ranks->blame != NULL;
+    const bool mine = told ? c->ranks->blame(c, &missing) : speaks(c, g);
+    const bool known = told || name_the_missing(g, &missing) > 0;
     if (waited >= p->limit_ns) {
         (void)gethostname(host, sizeof host - 1);
         FAIL(
@@ -277,7 +279,7 @@ static status patience_check(struct patience *p, const communicator *c, const st
             c->rank, (double)waited * 1e-9, missing.at, what, known ? " on " : "",
             known ? host : "");
     }
-    if (!p->warned && speaks(c, g)) {
+    if (!p->warned && mine) {
         log_warning("has waited %.0f s for %s (%s); gives up after %.0f s", (double)waited * 1e-9,
                     missing.at, what, (double)p->limit_ns * 1e-9);
     }

@@ -35,6 +35,9 @@ struct ranks {
     bool crowded;     /* more ranks on this host than processors: never spin */
     struct gate gate; /* of all ranks, where one host has them all */
     bool watched;     /* the watchdog runs */
+    /* While it waits for one rank's message: adds to `out` who is missing, true where this rank is
+     * to say so. NULL: the gate knows. */
+    bool (*blame)(const communicator *c, struct text *out);
 };
 
 /* Sets c->ranks, c->rank and c->size; after an error ranks_close is still due. */

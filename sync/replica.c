@@ -171,6 +171,11 @@ status replica_apply(replica *r, double lr, bool *finite)
     return r->kind->apply(r, lr, finite);
 }
 
+status replica_collect(replica *r)
+{
+    return r->kind->collect != NULL ? r->kind->collect(r) : OK;
+}
+
 status replica_view(replica *r, struct replica_view *out)
 {
     return r->kind->view(r, out);

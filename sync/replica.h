@@ -34,6 +34,9 @@ struct replica_kind {
     status (*view)(replica *r, struct replica_view *out);
     /* Parameters and optimizer state (as many as view gives) ← these, after so many updates. */
     status (*set)(replica *r, const struct replica_view *from, uint64_t updates);
+    /* Collective, before rank 0 evaluates or views: brings there what other ranks have of the
+     * parameters. NULL: every rank has all. */
+    status (*collect)(replica *r);
 };
 extern const struct replica_kind replica_host, replica_device;
 
@@ -77,6 +80,7 @@ status replica_gradient(replica *r, uint64_t batch, struct step_stats *stats) MU
 status replica_exchange(replica *r, float notes[COMMUNICATOR_NOTES]) MUST_CHECK;
 /* θ ← update(θ, gradient). Where the gradient is not finite: *finite is false and θ as it was. */
 status replica_apply(replica *r, double lr, bool *finite) MUST_CHECK;
+status replica_collect(replica *r) MUST_CHECK;
 status replica_view(replica *r, struct replica_view *out) MUST_CHECK;
 /* Before the first update: begins there instead. */
 status replica_set(replica *r, const struct replica_view *from, uint64_t updates) MUST_CHECK;

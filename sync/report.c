@@ -15,7 +15,7 @@ static status open_evaluation(struct report *r)
     const unsigned processors = processor_count();
 
     r->evaluators = c->size < processors ? c->size : processors;
-    if (c->kind->exchanges_nothing)
+    if (c->kind->exchanges_nothing || r->o->first_has_all)
         r->evaluators = 1; /* the others have other parameters */
     TRY(communicator_broadcast(c, &r->evaluators, sizeof r->evaluators, 0));
     r->batches = worker_evaluation_batches(r->o->worker);
@@ -210,6 +210,7 @@ static status evaluate(struct report *r, const struct report_state *s)
     communicator *c = r->c;
 
     report_pause(r);
+    TRY(replica_collect(s->replica));
     if (c->rank < r->evaluators)
         own = worker_evaluate_part(r->o->worker, s->replica->parameters, c->rank, r->evaluators,
                                    r->sums);
@@ -246,8 +247,12 @@ done:
 
 static status checkpoint(struct report *r, const struct report_state *s)
 {
+    status result = OK;
     report_pause(r);
-    return pause_end(r, r->c->rank == 0 ? checkpoint_here(r, s) : OK, "the checkpoint");
+    TRY(replica_collect(s->replica));
+    result = pause_end(r, r->c->rank == 0 ? checkpoint_here(r, s) : OK, "the checkpoint");
+done:
+    return result;
 }
 
 void report_event(struct report *r, enum severity severity, const char *code, const char *text)

@@ -15,6 +15,7 @@ struct sync_trainer_options {
     struct training_hooks hooks;        /* used on rank 0 */
     recorder *recorder;                 /* rank 0's, NULL elsewhere */
     const struct training_state *start; /* rank 0's, to go on from; NULL: from the beginning */
+    bool first_has_all; /* rank 0 alone has all parameters, and evaluates: a pipeline's */
 };
 
 /* Compute, allreduce, apply, on every rank alike, until the samples are used up. ERROR_DIVERGED

@@ -24,6 +24,7 @@ struct stage {
     backend *backend;
     sampler *sampler;
     uint64_t seed;
+    double smoothing; /* of labels */
     unsigned replica;
     uint32_t batch, samples; /* of a mini-batch, of a micro-batch */
     uint64_t drawn;          /* the batch that indices and crops are of; UINT64_MAX: none */
@@ -45,6 +46,7 @@ static status open_tape(stage *s, tape **out)
     TRY(tape_open(out, s->backend, s->parameters, TAPE_TRAIN, s->part.input, s->samples));
     tape_set_range(*out, s->part.first, s->part.last,
                    (struct shape){d->channels, d->height, d->width});
+    tape_smooth_labels(*out, s->smoothing);
 done:
     return result;
 }
@@ -118,6 +120,9 @@ status stage_open(stage **out, const struct stage_options *o)
     s->recompute = o->recompute;
     s->replica = o->replica;
     s->seed = (uint64_t)options_integer(o->settings, "seed");
+    if (options_declared(o->settings, "label_smoothing")) {
+        s->smoothing = options_real(o->settings, "label_smoothing");
+    }
     s->batch = (uint32_t)options_integer(o->settings, "batch");
     s->samples = s->batch / o->micro_batches;
     REQUIRE(s->samples * o->micro_batches == s->batch);
@@ -205,6 +210,13 @@ static void gather(stage *s, const struct slot *at)
     }
 }
 
+static tensor *loss_of(const stage *s, tape *t, tensor *y)
+{
+    const struct dataset *d = &s->model.data;
+    return d->numeric ? squared_error(t, y, d->target_scale, d->target_shift)
+                      : softmax_cross_entropy(t, y);
+}
+
 static status forward(stage *s, unsigned slot, float *output, struct op_loss *loss)
 {
     status result = OK;
@@ -216,8 +228,7 @@ static status forward(stage *s, unsigned slot, float *output, struct op_loss *lo
     s->held = slot;
     tensor *x = tape_begin(at->tape, at->parameters, s->again);
     tensor *y = s->model.model.kind->forward(at->tape, x, &s->model.model);
-    tensor *end = s->last ? softmax_cross_entropy(at->tape, y) : NULL;
-    TRY(tape_forward(at->tape, end, s->samples, output, loss));
+    TRY(tape_forward(at->tape, s->last ? loss_of(s, at->tape, y) : NULL, s->samples, output, loss));
 done:
     return result;
 }

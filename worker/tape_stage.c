@@ -86,7 +86,7 @@ status tape_forward(tape *t, tensor *loss, uint32_t valid, float *value, struct 
     REQUIRE(t->mode == TAPE_TRAIN);
     TRY(t->failed);
     if (loss != NULL) {
-        REQUIRE(loss->d.kind == OP_CROSS_ENTROPY && valid > 0 && valid <= t->batch);
+        REQUIRE(op_is_loss(loss->d.kind) && valid > 0 && valid <= t->batch);
         t->valid = valid;
         TRY(tape_run(t, loss));
         t->result = loss->node;

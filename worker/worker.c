@@ -98,6 +98,9 @@ static status open_training(worker *w, const struct worker_options *o, struct sh
     if (augment_wanted(o->settings)) {
         TRY(memory_new(&w->crops, w->batch, sizeof *w->crops, "a batch's crops"));
     }
+    if (o->no_gradients) {
+        return OK;
+    }
     TRY(tape_open(&w->training, w->backend, w->parameters, TAPE_TRAIN, images, w->batch));
     if (w->data.numeric && smoothing_of(o->settings) > 0) {
         FAIL(ERROR_USAGE, "label_smoothing is for classes: this dataset's labels are numbers");
@@ -427,7 +430,7 @@ status worker_evaluate_part(worker *w, const float *parameters, unsigned part, u
 {
     status result = OK;
     size_t b = 0;
-    REQUIRE(w->training != NULL && part < parts);
+    REQUIRE(w->sampler != NULL && part < parts);
     if (w->evaluation == NULL) {
         TRY(open_evaluation(w));
     }

@@ -21,6 +21,7 @@ typedef struct worker worker;
 struct worker_options {
     const options *settings; /* borrowed until close: model, dataset, batch, seed, device, … */
     unsigned index, count;   /* this worker's shard is number `index` of `count` */
+    bool no_gradients;       /* worker_gradient is not called: a pipeline's stages compute them */
     bool parameters_only;    /* no dataset in memory: only shape and initial parameters */
 };
 
