@@ -111,6 +111,10 @@ bool config_any_ineffective(const options *o, struct ineffective *out)
 {
     const struct consistency_policy *policy = (const struct consistency_policy *)registry_find(
         &consistency_registry, options_text(o, "consistency"));
+    if (options_text(o, "trace")[0] != '\0' && strcmp(options_text(o, "record"), "all") != 0) {
+        *out = (struct ineffective){"trace", "record", "record=all, of whose rows it is made"};
+        return true;
+    }
     if (bound_to_other_mode(o, out) || bound_to_other_engine(o, out)) {
         return true;
     }

@@ -2,6 +2,7 @@
 
 #include "experiments/provenance.h"
 #include "results/recorder.h"
+#include "results/trace.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -141,6 +142,27 @@ done:
     return result;
 }
 
+/* Also of a run that failed: as far as it came. */
+static status write_trace(const struct launch *l)
+{
+    status result = OK;
+    static const char number_place[] = "{run}";
+    const char *pattern = options_text(l->o->settings, "trace");
+    const char *at = strstr(pattern, number_place);
+    struct text path = {0};
+    char number[24];
+    if (pattern[0] == '\0' || l->run_id == 0) {
+        return OK;
+    }
+    snprintf(number, sizeof number, "%lld", (long long)l->run_id);
+    text_add(&path, "%.*s%s%s", at == NULL ? (int)strlen(pattern) : (int)(at - pattern), pattern,
+             at == NULL ? "" : number, at == NULL ? "" : at + sizeof number_place - 1);
+    TRY(trace_write(options_text(l->o->settings, "results"), number, path.at));
+done:
+    text_free(&path);
+    return result;
+}
+
 status launch_run(const struct launch_options *o, int64_t *run_id)
 {
     status result = OK;
@@ -169,7 +191,8 @@ done:
     }
     launch_kill_all(&l);
     status settled = settle(&l);
-    result = settled;
+    status traced = write_trace(&l);
+    result = settled != OK ? settled : traced;
     if (l.verdict != OK) {
         result = error_set(l.verdict, __FILE__, __LINE__, "%s", l.message);
     }

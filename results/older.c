@@ -84,6 +84,7 @@ static status from_3_to_4(sqlite3 *db)
                             "ALTER TABLE step ADD COLUMN backward_us REAL;"
                             "ALTER TABLE step ADD COLUMN hidden_us REAL;"
                             "ALTER TABLE step ADD COLUMN staleness INTEGER;"
+                            "ALTER TABLE step ADD COLUMN at_seconds REAL;"
                             "ALTER TABLE push ADD COLUMN cosine REAL;"
                             "ALTER TABLE push ADD COLUMN momentum REAL;"
                             "ALTER TABLE push ADD COLUMN total_momentum REAL;"
@@ -213,7 +214,8 @@ static status lay_over_rows(sqlite3 *db, int64_t version)
     }
     TRY(database_execute(db,
                          "CREATE TEMP VIEW step AS SELECT *, NULL AS data_us, NULL AS forward_us,"
-                         " NULL AS backward_us, NULL AS hidden_us, NULL AS staleness"
+                         " NULL AS backward_us, NULL AS hidden_us, NULL AS staleness,"
+                         " NULL AS at_seconds"
                          " FROM main.step",
                          "read the file"));
 done:

@@ -5,9 +5,9 @@
  * Version 1 had no run.settings and no run.runner, and its config_hash covered keys that do not
  * decide the outcome. Both follow from run.config, so nothing is lost and no run has to be made
  * again. Version 2 had no push.arrival, batch, waited_for, rate and reason, and no
- * event.push_number, version 3 no step.data_us, forward_us, backward_us, hidden_us and staleness,
- * and no run.sent_bytes: they are NULL in its rows. Nor had it push.server and event.server: there
- * was one server, 0.
+ * event.push_number, version 3 no step.data_us, forward_us, backward_us, hidden_us, staleness and
+ * at_seconds, and no run.sent_bytes: they are NULL in its rows. Nor had it push.server and
+ * event.server: there was one server, 0.
  */
 #ifndef GRADLAG_RESULTS_OLDER_H
 #define GRADLAG_RESULTS_OLDER_H

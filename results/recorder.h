@@ -95,6 +95,7 @@ struct step_record {
     double data_us, forward_us, backward_us; /* of compute_us */
     double hidden_us;                        /* of exchange, while the rank computed */
     uint64_t staleness;                      /* of the gradient: 1 with double buffering */
+    double at_seconds;                       /* when it ended */
 };
 
 /* A split whose accuracy is NaN is taken as not measured, together with its loss. */

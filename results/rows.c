@@ -14,7 +14,8 @@ static const char *const insert_sql[ROW_KINDS] = {
     /* A run that goes back to a checkpoint does some updates again: what it did last counts. */
     [ROW_STEP] = "INSERT OR REPLACE INTO step (run_id, update_version, worker, loss, compute_us, "
                  "exchange_us, apply_us, not_a_number, data_us, forward_us, backward_us, "
-                 "hidden_us, staleness) VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13)",
+                 "hidden_us, staleness, at_seconds) VALUES "
+                 "(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14)",
     [ROW_EVALUATION] =
         "INSERT OR REPLACE INTO evaluation (run_id, updates, samples, seconds, train_loss, "
         "validation_loss, validation_accuracy, test_loss, test_accuracy, not_a_number) "
@@ -143,6 +144,7 @@ static void bind_step(sqlite3_stmt *s, const struct step_record *p)
     bind_us(s, 11, p->backward_us, "backward_us", &nan);
     bind_us(s, 12, p->hidden_us, "hidden_us", &nan);
     bind_count(s, 13, p->staleness);
+    bind_real(s, 14, p->at_seconds, "at_seconds", &nan);
     bind_nan_list(s, 8, &nan);
 }
 

@@ -151,6 +151,8 @@ CREATE TABLE step (
     -- Versions between the one the gradient was computed at and the one it was applied to: 1 with
     -- double buffering.
     staleness      INTEGER,
+    -- When it ended.
+    at_seconds     REAL,
     PRIMARY KEY (run_id, update_version, worker)
 ) STRICT, WITHOUT ROWID;
 

@@ -156,7 +156,8 @@ static void record_rows(const struct report *r, uint64_t updates)
                                          .forward_us = row->forward_us,
                                          .backward_us = row->backward_us,
                                          .hidden_us = row->hidden_us,
-                                         .staleness = (uint64_t)row->staleness};
+                                         .staleness = (uint64_t)row->staleness,
+                                         .at_seconds = row->at_seconds};
             recorder_step(r->o->recorder, &record);
         }
     }
@@ -293,8 +294,10 @@ status report_update(struct report *r, const struct report_state *s, const struc
     r->loss_count++;
     r->smooth_loss =
         isnan(r->smooth_loss) ? loss : r->smooth_loss + r->smoothing * (loss - r->smooth_loss);
-    if (r->records_steps)
-        r->rows[r->row_count++] = *row;
+    if (r->records_steps) {
+        r->rows[r->row_count] = *row;
+        r->rows[r->row_count++].at_seconds = report_seconds(r);
+    }
     if (r->row_count == REPORT_ROWS)
         TRY(gather_rows(r, s->updates));
     show_progress(r, s);

@@ -19,6 +19,7 @@ struct report_row { /* one rank, one update */
     float loss, compute_us, exchange_us, apply_us;
     float data_us, forward_us, backward_us, hidden_us; /* see results/recorder.h */
     float staleness;
+    double at_seconds; /* when it ended: filled in by report_update */
 };
 
 struct report_state { /* where training is, after an update */

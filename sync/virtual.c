@@ -147,7 +147,8 @@ static void pass_time(struct virtual_ranks *v)
                                   .exchange_us = (double)waited * 1e-3,
                                   .data_us = NOT_MEASURED,
                                   .forward_us = NOT_MEASURED,
-                                  .backward_us = NOT_MEASURED};
+                                  .backward_us = NOT_MEASURED,
+                                  .at_seconds = (double)v->now_ns * 1e-9};
         recorder_step(v->o->recorder, &row);
     }
 }
