@@ -11,6 +11,8 @@
  * YellowFin, which measures it so with asynchronous workers. With one worker and a constant rate it
  * is the optimizer's μ.
  *
+ * The equation is quoted from memory, not compared with the paper's text.
+ *
  * Where we differ: the median is over TOTAL_MOMENTUM_SAMPLE parameters, evenly spread, or all if
  * there are fewer; those that stood still from r − 1 to r are left out. α is the rate that g got,
  * damping included. Weight decay is not told from momentum.
