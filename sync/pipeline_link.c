@@ -6,7 +6,9 @@
 
 enum { TAG_FORWARD = 1, TAG_BACKWARD, TAG_COLLECT };
 
-/* For whom rank i waits: its rank + 1; 0: it works. */
+#define AT_MEETING UINT32_MAX
+
+/* For whom rank i waits: its rank + 1; AT_MEETING: for all; 0: it works. */
 struct waiting_page {
     struct {
         _Alignas(64) atomic_uint on;
@@ -19,16 +21,47 @@ struct waiting_page {
 static struct pipeline_link *blamer; /* one per process: MPI's own rule */
 
 /* Along the chain of those who wait, to the one that does not. */
+static unsigned end_of_chain(const struct pipeline_link *l, unsigned at, unsigned *steps)
+{
+    unsigned on;
+    for (*steps = 0; *steps <= l->c->size; ++*steps) {
+        on = atomic_load(&l->page->rank[at].on);
+        if (on == 0 || on == AT_MEETING)
+            break;
+        at = on - 1;
+    }
+    return at;
+}
+
+static void add_rank(const struct pipeline_link *l, unsigned rank, struct text *out)
+{
+    text_add(out, "rank %u, stage %u of replica %u", rank, rank % l->stages, rank / l->stages);
+}
+
+/* While this rank waits for a message. */
 static bool blame(const communicator *c UNUSED, struct text *out)
 {
-    const struct pipeline_link *l = blamer;
-    unsigned at = l->c->rank, steps = 0, on;
-    while (steps <= l->c->size && (on = atomic_load(&l->page->rank[at].on)) != 0) {
-        at = on - 1;
-        steps++;
-    }
-    text_add(out, "rank %u, stage %u of replica %u", at, at % l->stages, at / l->stages);
+    unsigned steps;
+    add_rank(blamer, end_of_chain(blamer, blamer->c->rank, &steps), out);
     return steps == 1; /* who waits for it directly speaks */
+}
+
+/* While it waits for all: of those who have not come the first that waits for nobody. */
+static bool blame_absent(const communicator *c UNUSED, struct text *out)
+{
+    const struct pipeline_link *l = blamer;
+    unsigned speaker = 0, steps;
+    while (atomic_load(&l->page->rank[speaker].on) != AT_MEETING)
+        speaker++; /* at the latest this rank itself */
+    for (unsigned i = 0; i < l->c->size; i++) {
+        unsigned end = end_of_chain(l, i, &steps);
+        if (atomic_load(&l->page->rank[end].on) == 0) {
+            add_rank(l, end, out);
+            return speaker == l->c->rank;
+        }
+    }
+    text_add(out, "another rank");
+    return speaker == l->c->rank;
 }
 
 static void waits_for(struct pipeline_link *l, unsigned rank_and_one)
@@ -37,7 +70,9 @@ static void waits_for(struct pipeline_link *l, unsigned rank_and_one)
         return;
     atomic_store(&l->page->rank[l->c->rank].on, rank_and_one);
     blamer = l;
-    l->c->ranks->blame = l->alike_ranks.blame = rank_and_one != 0 ? blame : NULL;
+    l->c->ranks->blame = l->alike_ranks.blame = rank_and_one == 0            ? NULL
+                                                : rank_and_one == AT_MEETING ? blame_absent
+                                                                             : blame;
 }
 
 /* ---- opening ------------------------------------------------------------------------------------
@@ -191,6 +226,14 @@ status link_mean(struct pipeline_link *l, float *data, size_t count)
     status result = ranks_mean_ordered(&l->alike, data, count);
     waits_for(l, 0);
     l->c->failed |= result != OK;
+    return result;
+}
+
+status link_notes(struct pipeline_link *l, float *notes)
+{
+    waits_for(l, AT_MEETING);
+    status result = communicator_allreduce_mean(l->c, notes, COMMUNICATOR_NOTES);
+    waits_for(l, 0);
     return result;
 }
 

@@ -40,6 +40,8 @@ status link_receive(struct pipeline_link *l, enum link_way way, float *data,
                     size_t count) MUST_CHECK;
 /* data[0..count) ← the mean over the replicas of this stage, added in their order. */
 status link_mean(struct pipeline_link *l, float *data, size_t count) MUST_CHECK;
+/* notes[COMMUNICATOR_NOTES] ← their means over all ranks. */
+status link_notes(struct pipeline_link *l, float *notes) MUST_CHECK;
 /* Of replica 0: every stage's `own` (count elements) to rank 0's whole + offset. */
 status link_collect(struct pipeline_link *l, const float *own, size_t count, float *whole,
                     const size_t *offsets, const size_t *counts) MUST_CHECK;

@@ -38,6 +38,10 @@ status pipeline_shape(const options *o, unsigned *stages, uint32_t *micro_batche
              "micro_batches",
              (long long)batch, (long long)micro);
     }
+    if (micro > 1 && strcmp(options_text(o, "pipeline"), "pipedream") == 0) {
+        FAIL(ERROR_USAGE, "pipeline=pipedream takes a whole batch at a time, an update each; leave "
+                          "micro_batches out, or set pipeline=1f1b");
+    }
 done:
     return result;
 }
@@ -95,6 +99,21 @@ const struct pipeline_kind pipeline_1f1b = {
          "one forward, one backward by turns: gpipe's updates with fewer activations in memory",
          "Narayanan et al. 2021, section 2.2.1 (PipeDream-flush)", NULL},
     .flushes = true,
+    .action = by_turns,
+    .in_flight = those_ahead,
+};
+
+/* ---- pipedream ----------------------------------------------------------------------------------
+ */
+
+/* 1f1b whose units are the run's mini-batches, and each backward an update. */
+const struct pipeline_kind pipeline_pipedream = {
+    .about =
+        {"pipedream",
+         "no flush: every mini-batch is an update, its backward at the weights of its forward; "
+         "stage k of K is K - 1 - k updates late",
+         "Narayanan et al. 2019, sections 3.2 and 3.3 (1F1B, weight stashing)", NULL},
+    .flushes = false,
     .action = by_turns,
     .in_flight = those_ahead,
 };

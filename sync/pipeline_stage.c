@@ -36,6 +36,7 @@ static status open_slots(struct pipeline_stage *p)
     for (unsigned i = 0; i < p->slot_count; i++) {
         struct pipeline_slot *s = &p->slots[i];
         s->forward = s->backward = MPI_REQUEST_NULL;
+        s->forward_told = s->backward_told = MPI_REQUEST_NULL;
         if (out > 0)
             TRY(memory_new(&s->output, out, sizeof(float), "a stage's messages"));
         if (in > 0)
@@ -228,8 +229,11 @@ status pipeline_stage_forward(struct pipeline_stage *p, uint64_t unit, uint64_t 
     uint64_t begun = clock_ns();
     s->version = p->version;
     s->parameters = pipeline_stage_parameters(p);
-    TRY(stage_forward(p->stage, number, batch, micro, s->parameters, s->output, &loss));
-    keep_pace(p, batch, begun, 1);
+    if (!p->idle) {
+        TRY(stage_forward(p->stage, number, batch, micro, s->parameters, s->output, &loss));
+        keep_pace(p, batch, begun, 1);
+    }
+    s->loss = loss;
     p->loss += loss;
     p->forward_ns += clock_ns() - begun;
     if (s->output != NULL)
@@ -250,8 +254,11 @@ status pipeline_stage_backward(struct pipeline_stage *p, uint64_t unit, uint64_t
         TRY(link_receive(&p->link, LINK_BACKWARD, p->output_gradient,
                          stage_output_count(p->stage)));
     uint64_t begun = clock_ns();
-    TRY(stage_backward(p->stage, number, p->output_gradient, p->gradient, add, s->input_gradient));
-    keep_pace(p, batch, begun, 2);
+    if (!p->idle) {
+        TRY(stage_backward(p->stage, number, p->output_gradient, p->gradient, add,
+                           s->input_gradient));
+        keep_pace(p, batch, begun, 2);
+    }
     p->backward_ns += clock_ns() - begun;
     if (s->input_gradient != NULL)
         TRY(link_send(&p->link, LINK_BACKWARD, s->input_gradient, stage_input_count(p->stage),
@@ -266,6 +273,8 @@ status pipeline_stage_settle(struct pipeline_stage *p)
     for (unsigned i = 0; i < p->slot_count; i++) {
         TRY(link_sent(&p->link, LINK_FORWARD, &p->slots[i].forward));
         TRY(link_sent(&p->link, LINK_BACKWARD, &p->slots[i].backward));
+        TRY(link_sent(&p->link, LINK_FORWARD, &p->slots[i].forward_told));
+        TRY(link_sent(&p->link, LINK_BACKWARD, &p->slots[i].backward_told));
     }
 done:
     return result;

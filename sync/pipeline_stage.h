@@ -17,6 +17,10 @@ struct pipeline_slot {              /* one unit between its forward and its back
     MPI_Request forward, backward;
     const float *parameters; /* its forward's, stashed for its backward */
     uint64_t version;        /* of those */
+    float loss;              /* last stage: of its forward */
+    /* Without flushes: what neighbours tell each other with a message. */
+    float forward_notes[COMMUNICATOR_NOTES], backward_notes[COMMUNICATOR_NOTES];
+    MPI_Request forward_told, backward_told;
 };
 
 struct pipeline_stage {
@@ -35,6 +39,7 @@ struct pipeline_stage {
     optimizer *optimizer;
     struct optimizer_layer *layers;
     pace *pace;
+    bool idle; /* messages go on, nothing is computed: every rank is to learn of a divergence */
     uint64_t forward_ns, backward_ns; /* computing, since they were set to 0 */
     float loss;                       /* last stage: sum over the micro-batches since then */
     /* On rank 0, and of the first replica's stages: the whole as of replica_collect. */

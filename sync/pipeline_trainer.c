@@ -6,29 +6,13 @@
  * the update of its slice, and a verdict that all ranks come to together. Only then is the new
  * version in force.
  */
-#include "sync/pipeline_stage.h"
-#include "sync/report.h"
-#include "worker/schedule.h"
+#include "sync/pipeline_loop.h"
 
 #include <math.h>
 #include <string.h>
 
 /* What ranks tell each other after every update: means over ranks. */
 enum note { NOTE_LOSS, NOTE_NOT_FINITE, NOTE_STOP };
-
-struct loop {
-    const struct sync_trainer_options *o;
-    communicator *c;
-    struct pipeline_stage p;
-    uint64_t update_samples;
-    struct training_length length;
-    struct schedule schedule;
-    struct report report;
-    uint64_t samples;
-    bool stopped;
-    /* Of the whole run: computing, and computing or waiting for other stages. */
-    uint64_t busy_ns, span_ns;
-};
 
 static status check_settings(const options *o, const worker *w)
 {
@@ -42,7 +26,7 @@ done:
     return result;
 }
 
-static status loop_open(struct loop *l, const struct sync_trainer_options *o)
+static status loop_open(struct pipeline_loop *l, const struct sync_trainer_options *o)
 {
     status result = OK;
     uint64_t epoch = worker_epoch_samples(o->worker);
@@ -64,13 +48,13 @@ done:
     return result;
 }
 
-static void loop_close(struct loop *l)
+static void loop_close(struct pipeline_loop *l)
 {
     report_close(&l->report);
     pipeline_stage_close(&l->p);
 }
 
-static struct report_state state_of(struct loop *l)
+static struct report_state state_of(struct pipeline_loop *l)
 {
     return (struct report_state){
         .updates = l->p.version, .samples = l->samples, .replica = &l->p.whole};
@@ -89,7 +73,7 @@ struct told { /* one rank's */
     double busy_s, span_s;
 };
 
-static void record_stage(const struct loop *l, unsigned rank, const struct told *t)
+static void record_stage(const struct pipeline_loop *l, unsigned rank, const struct told *t)
 {
     struct text json = {0};
     const unsigned stages = l->p.plan.stages, k = rank % stages;
@@ -106,14 +90,14 @@ static void record_stage(const struct loop *l, unsigned rank, const struct told 
              (unsigned long long)m->optimizer, (unsigned long long)m->gradient,
              (unsigned long long)m->activations, (unsigned long long)m->messages, t->busy_s,
              t->span_s, t->span_s > 0 ? 1 - t->busy_s / t->span_s : 0.0,
-             pipeline_bubble(stages, l->p.micro_batches));
+             l->p.kind->flushes ? pipeline_bubble(stages, l->p.micro_batches) : 0.0);
     recorder_event(l->o->recorder, report_seconds(&l->report), SEVERITY_INFO, "stage", (int)rank,
                    json.at);
     text_free(&json);
 }
 
 /* The event "stage" of every rank, and one line for the reader. */
-static status tell_stages(struct loop *l)
+static status tell_stages(struct pipeline_loop *l)
 {
     status result = OK;
     struct told own = {.memory = pipeline_stage_memory(&l->p),
@@ -130,7 +114,7 @@ static status tell_stages(struct loop *l)
         busy += all[i].busy_s;
         span += all[i].span_s;
     }
-    if (l->c->rank == 0 && span > 0) {
+    if (l->c->rank == 0 && span > 0 && l->p.kind->flushes) {
         log_info("%u stages, %u micro-batches: %.1f %% of the time in the bubble; %.1f %% if all "
                  "took the same time",
                  l->p.plan.stages, l->p.micro_batches, 100 * (1 - busy / span),
@@ -144,7 +128,7 @@ done:
 /* ---- an update ----------------------------------------------------------------------------------
  */
 
-static status compute(struct loop *l)
+static status compute(struct pipeline_loop *l)
 {
     status result = OK;
     struct pipeline_stage *p = &l->p;
@@ -164,7 +148,7 @@ done:
 }
 
 /* Every rank comes to the same verdict: it is made of means. */
-static status judge(struct loop *l, bool finite, float *loss)
+static status judge(struct pipeline_loop *l, bool finite, float *loss)
 {
     status result = OK;
     const bool last = l->p.link.stage + 1 == l->p.plan.stages;
@@ -173,7 +157,7 @@ static status judge(struct loop *l, bool finite, float *loss)
     notes[NOTE_LOSS] = last ? l->p.loss / (float)l->p.micro_batches : 0;
     notes[NOTE_NOT_FINITE] = !finite;
     notes[NOTE_STOP] = stop_wanted(l->o);
-    TRY(communicator_allreduce_mean(l->c, notes, COMMUNICATOR_NOTES));
+    TRY(link_notes(&l->p.link, notes));
     *loss = notes[NOTE_LOSS] * (float)l->p.plan.stages;
     if (notes[NOTE_NOT_FINITE] != 0 || !isfinite(*loss)) {
         FAIL(ERROR_DIVERGED, "the %s is not finite at update %llu: lower lr, or warm up for longer",
@@ -184,7 +168,7 @@ done:
     return result;
 }
 
-static status step(struct loop *l)
+static status step(struct pipeline_loop *l)
 {
     status result = OK;
     struct pipeline_stage *p = &l->p;
@@ -227,7 +211,7 @@ done:
  */
 
 /* Replicas must have ended alike, stage by stage; rank 0 has the digest of the whole. */
-static status outcome_of(struct loop *l, struct training_outcome *out)
+static status outcome_of(struct pipeline_loop *l, struct training_outcome *out)
 {
     status result = OK;
     enum { DIGEST = sizeof out->parameters_sha256 };
@@ -260,7 +244,7 @@ done:
     return result;
 }
 
-static void count_up(struct loop *l, struct training_outcome *out)
+static void count_up(struct pipeline_loop *l, struct training_outcome *out)
 {
     out->updates = l->p.version;
     out->samples_used = out->samples_computed = l->samples;
@@ -270,15 +254,17 @@ static void count_up(struct loop *l, struct training_outcome *out)
 status pipeline_trainer_run(const struct sync_trainer_options *o, struct training_outcome *out)
 {
     status result = OK;
-    struct loop l = {0};
+    struct pipeline_loop l = {0};
     struct sync_trainer_options own = *o;
 
     *out = (struct training_outcome){0};
     own.first_has_all = true;
     TRY(loop_open(&l, &own));
     TRY(report_begin(&l.report));
-    while (l.samples < l.length.total_samples && !l.stopped)
+    while (l.p.kind->flushes && l.samples < l.length.total_samples && !l.stopped)
         TRY(step(&l));
+    if (!l.p.kind->flushes)
+        TRY(pipeline_without_flush(&l));
     struct report_state last = state_of(&l);
     TRY(report_end(&l.report, &last));
     count_up(&l, out);

@@ -282,12 +282,29 @@ static void show_progress(struct report *r, const struct report_state *s)
     hooks->progress(hooks->context, &p);
 }
 
+static bool evaluates_at(const struct report *r, uint64_t samples)
+{
+    const uint64_t every = r->length.evaluate_every;
+    return samples >= r->length.total_samples ||
+           (every > 0 && r->samples / every < samples / every);
+}
+
+static bool checkpoints_at(const struct report *r, uint64_t samples)
+{
+    return r->checkpoints && r->checkpoint_every > 0 && samples >= r->next_checkpoint &&
+           samples < r->length.total_samples;
+}
+
+bool report_meets(const struct report *r, uint64_t samples)
+{
+    return evaluates_at(r, samples) || checkpoints_at(r, samples);
+}
+
 status report_update(struct report *r, const struct report_state *s, const struct report_row *row,
                      double loss)
 {
     status result = OK;
-    const uint64_t every = r->length.evaluate_every;
-    const uint64_t before = r->samples;
+    const bool evaluates = evaluates_at(r, s->samples);
 
     r->samples = s->samples;
     r->loss_sum += loss;
@@ -301,10 +318,9 @@ status report_update(struct report *r, const struct report_state *s, const struc
     if (r->row_count == REPORT_ROWS)
         TRY(gather_rows(r, s->updates));
     show_progress(r, s);
-    if (s->samples >= r->length.total_samples || (every > 0 && before / every < s->samples / every))
+    if (evaluates)
         TRY(evaluate(r, s));
-    if (r->checkpoints && r->checkpoint_every > 0 && s->samples >= r->next_checkpoint &&
-        s->samples < r->length.total_samples) {
+    if (checkpoints_at(r, s->samples)) {
         while (r->next_checkpoint <= s->samples)
             r->next_checkpoint += r->checkpoint_every;
         TRY(checkpoint(r, s));

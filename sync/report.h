@@ -68,6 +68,8 @@ void report_event(struct report *r, enum severity severity, const char *code, co
  * at the end. */
 status report_update(struct report *r, const struct report_state *s, const struct report_row *row,
                      double loss) MUST_CHECK;
+/* Whether ranks will meet in report_update at so many samples, but for step rows. */
+bool report_meets(const struct report *r, uint64_t samples);
 /* At the end, stopped ones included: outstanding rows and the last checkpoint. */
 status report_end(struct report *r, const struct report_state *s) MUST_CHECK;
 

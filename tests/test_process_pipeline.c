@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define DATA                                                                                       \
     "dataset=gaussian", "dataset.size=8", "dataset.samples=600", "batch=16", "evaluate_every=0",   \
@@ -157,15 +158,72 @@ static void a_diverged_pipeline_says_so(void **state)
     process_expect_nothing_left(r);
 }
 
+/* ---- without flushes ----------------------------------------------------------------------------
+ */
+
+static void one_stage_without_flushes_ends_in_the_bits_of_one_rank(void **state)
+{
+    struct rig *r = *state;
+    SYNC(r, "model=mlp", "workers=1");
+    PIPELINE(r, "model=mlp", "workers=1", "pipeline=pipedream");
+    expect_runs(r, "2", "1");
+}
+
+/* Nor do evaluations and recomputing change what it does; and an update is late by as many as there
+ * are stages behind, but at the start, when the pipeline fills. */
+static void without_flushes_a_run_repeats_and_knows_how_late_stages_are(void **state)
+{
+    struct rig *r = *state;
+    PIPELINE(r, "model=mlp", "workers=3", "pipeline=pipedream");
+    assert_int_equal(RIG_RUN(r, "run", DATA, "mode=pipeline", "model=mlp", "workers=3",
+                             "pipeline=pipedream", "recompute=true", "evaluate_every=0.1"),
+                     OK);
+    expect_runs(r, "2", "1");
+    assert_string_equal(process_ask(r, "SELECT group_concat(late, '/') FROM (SELECT max(staleness) "
+                                       "AS late FROM push WHERE run_id = 1 GROUP BY worker "
+                                       "ORDER BY worker)"),
+                        "2/1/0");
+    assert_string_equal(process_ask(r, "SELECT min(staleness) FROM push WHERE run_id = 1 AND "
+                                       "worker = 0 AND number > 10"),
+                        "2");
+    assert_string_equal(process_ask(r, "SELECT count(*) FROM push WHERE outcome = 'applied'"),
+                        "120");
+    assert_string_equal(process_ask(r, "SELECT max_staleness FROM run WHERE id = 1"), "2");
+    assert_string_equal(process_ask(r, "SELECT count(*) > 4 FROM evaluation WHERE run_id = 2"),
+                        "1");
+}
+
+static void replicas_without_flushes_end_alike(void **state)
+{
+    struct rig *r = *state;
+    PIPELINE(r, "model=mlp", "workers=4", "stages=2", "pipeline=pipedream");
+    assert_int_equal(RIG_RUN(r, "run", DATA, "mode=pipeline", "model=mlp", "workers=2",
+                             "pipeline=pipedream", "micro_batches=2"),
+                     ERROR_USAGE);
+    process_expect_error(r, "an update each");
+}
+
+static void without_flushes_all_stages_learn_of_a_divergence(void **state)
+{
+    struct rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", DATA, "mode=pipeline", "model=mlp", "workers=3", "lr=1e6",
+                             "warmup_epochs=0", "pipeline=pipedream"),
+                     ERROR_DIVERGED);
+    assert_string_equal(process_ask(r, "SELECT status FROM run"), "diverged");
+    assert_string_equal(process_ask(r, "SELECT max(staleness) FROM push"), "2");
+    process_expect_nothing_left(r);
+}
+
 /* ---- a stage is lost ----------------------------------------------------------------------------
  */
 
 static void start_long(struct rig *r, const char *setting, pid_t ranks[3])
 {
+    bool flushes = strcmp(setting, "pipeline=pipedream") != 0;
     process_start(r, (const char *const[]){"run", RIG_LONG, "model=mlp", "mode=pipeline",
                                            "workers=3", setting, NULL});
     process_await(r, "rank", ranks, 3);
-    process_await_row(r, "SELECT count(*) FROM step");
+    process_await_row(r, flushes ? "SELECT count(*) FROM step" : "SELECT count(*) FROM push");
 }
 
 static void a_killed_stage_fails_the_run_and_is_named(void **state)
@@ -201,11 +259,15 @@ static void a_pipeline_stops_on_request(void **state)
 {
     struct rig *r = *state;
     pid_t ranks[3];
-    start_long(r, "micro_batches=2", ranks);
-    kill(r->pid, SIGTERM);
-    assert_int_equal(process_wait(r), STOPPED);
-    assert_string_equal(process_ask(r, "SELECT status FROM run"), "stopped");
-    process_expect_nothing_left(r);
+    const char *const settings[] = {"micro_batches=2", "pipeline=pipedream"};
+    for (size_t i = 0; i < COUNT_OF(settings); i++) {
+        start_long(r, settings[i], ranks);
+        kill(r->pid, SIGTERM);
+        assert_int_equal(process_wait(r), STOPPED);
+        assert_string_equal(process_ask(r, "SELECT min(status) FROM run"), "stopped");
+        process_expect_nothing_left(r);
+        unlink(process_path(r, "results.db"));
+    }
 }
 
 #define PROCESS_TEST(f) cmocka_unit_test_setup_teardown(f, process_set_up, process_tear_down)
@@ -222,6 +284,10 @@ int main(void)
         PROCESS_TEST(every_rank_has_a_row_of_every_update),
         PROCESS_TEST(what_cannot_be_cut_is_a_usage_error),
         PROCESS_TEST(a_diverged_pipeline_says_so),
+        PROCESS_TEST(one_stage_without_flushes_ends_in_the_bits_of_one_rank),
+        PROCESS_TEST(without_flushes_a_run_repeats_and_knows_how_late_stages_are),
+        PROCESS_TEST(replicas_without_flushes_end_alike),
+        PROCESS_TEST(without_flushes_all_stages_learn_of_a_divergence),
         PROCESS_TEST(a_killed_stage_fails_the_run_and_is_named),
         PROCESS_TEST(a_stage_that_hangs_is_named_by_whoever_gives_up),
         PROCESS_TEST(a_pipeline_stops_on_request),

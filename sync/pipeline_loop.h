@@ -1,0 +1,29 @@
+/*
+ * pipeline_loop.h — one rank's training, as pipeline_trainer.c (with flushes) and pipeline_async.c
+ * (without) see it.
+ */
+#ifndef GRADLAG_SYNC_PIPELINE_LOOP_H
+#define GRADLAG_SYNC_PIPELINE_LOOP_H
+
+#include "sync/pipeline_stage.h"
+#include "sync/report.h"
+#include "worker/schedule.h"
+
+struct pipeline_loop {
+    const struct sync_trainer_options *o;
+    communicator *c;
+    struct pipeline_stage p;
+    uint64_t update_samples; /* in all replicas' batches together */
+    struct training_length length;
+    struct schedule schedule;
+    struct report report;
+    uint64_t samples;
+    bool stopped;
+    /* Of the whole run: computing, and computing or waiting for other stages. */
+    uint64_t busy_ns, span_ns;
+};
+
+/* The whole run, but its end, where no update waits for the pipeline to run empty. */
+status pipeline_without_flush(struct pipeline_loop *l) MUST_CHECK;
+
+#endif
