@@ -61,6 +61,8 @@ static bool bound_to_other_mode(const options *o, struct ineffective *out)
         {"micro_batches", "pipeline", "mode=pipeline"},
         {"stage_cuts", "pipeline", "mode=pipeline"},
         {"recompute", "pipeline", "mode=pipeline"},
+        {"decay", "sync", "mode=sync"},
+        {"local_steps", "sync", "mode=sync"},
     };
     for (size_t i = 0; i < COUNT_OF(bound); i++) {
         bool other = strcmp(bound[i].mode, options_text(o, "mode")) != 0;
@@ -107,6 +109,32 @@ static const struct damping_rule *chosen_damping(const options *o)
                                                       options_text(o, "damping"));
 }
 
+/* Settings of a recipe that is not chosen. */
+static bool recipe_without_effect(const options *o, struct ineffective *out)
+{
+    static const struct {
+        const char *key, *with, *initial, *advice;
+    } of[] = {
+        {"batch_growth_max", "decay", "rate", "decay=batch"},
+        {"local_momentum", "local_steps", "1", "local_steps=8"},
+        {"post_local", "local_steps", "1", "local_steps=8"},
+        {"post_local_epoch", "post_local", "none", "post_local=epoch"},
+        {"post_local_epoch", "post_local", "decay", "post_local=epoch"},
+    };
+    bool apart = options_integer(o, "local_steps") > 1 && is_initial(o, "post_local");
+    if (apart && !is_initial(o, "compression")) { /* parameters travel, and no gradient */
+        *out = (struct ineffective){"compression", "local_steps", "local_steps=1"};
+        return true;
+    }
+    for (size_t i = 0; i < COUNT_OF(of); i++) {
+        if (!is_initial(o, of[i].key) && strcmp(options_value(o, of[i].with), of[i].initial) == 0) {
+            *out = (struct ineffective){of[i].key, of[i].with, of[i].advice};
+            return true;
+        }
+    }
+    return false;
+}
+
 bool config_any_ineffective(const options *o, struct ineffective *out)
 {
     const struct consistency_policy *policy = (const struct consistency_policy *)registry_find(
@@ -126,6 +154,9 @@ bool config_any_ineffective(const options *o, struct ineffective *out)
         &optimizer_registry, options_text(o, "optimizer"));
     if (!its->has_momentum && !is_initial(o, "momentum")) {
         *out = (struct ineffective){"momentum", "optimizer", "optimizer=momentum or nesterov"};
+        return true;
+    }
+    if (recipe_without_effect(o, out)) {
         return true;
     }
     if (policy->never_stale && !is_initial(o, "correction")) {

@@ -46,12 +46,14 @@ static status choose(const struct replica_kind **out, const options *o, const wo
              "communicator=mpi",
              c->kind->about.name);
     }
-    bool there = worker_place(w) != NULL && rule.form != OPTIMIZER_HOST_ONLY;
+    bool there =
+        worker_place(w) != NULL && rule.form != OPTIMIZER_HOST_ONLY && !apart_or_growing(o);
     if (c->kind->on_device && !there) {
         FAIL(ERROR_USAGE,
-             "communicator=%s: the update with optimizer=%s is made in the host's "
+             "communicator=%s: the update with optimizer=%s%s is made in the host's "
              "memory; use communicator=auto",
-             c->kind->about.name, options_text(o, "optimizer"));
+             c->kind->about.name, options_text(o, "optimizer"),
+             apart_or_growing(o) ? " and local_steps or decay=batch" : "");
     }
     *out = exchanged_there && there ? &replica_device : &replica_host;
 done:
@@ -70,8 +72,9 @@ static status choose_overlap(replica *r, const options *o)
                           "are computed; use overlap=auto");
     }
     if (yes && r->whole) {
-        FAIL(ERROR_USAGE, "overlap=yes: compressed gradients are exchanged as a whole; use "
-                          "overlap=auto, or compression=none");
+        FAIL(ERROR_USAGE,
+             "overlap=yes: gradients are exchanged as a whole where they are compressed, "
+             "with local_steps and with decay=batch; use overlap=auto");
     }
     r->overlaps = yes;
     if (strcmp(wanted, "auto") == 0 && r->kind == &replica_host && !r->whole &&
@@ -186,6 +189,17 @@ status replica_set(replica *r, const struct replica_view *from, uint64_t updates
     return r->kind->set(r, from, updates);
 }
 
+void replica_gather(replica *r, unsigned index, unsigned count)
+{
+    if (count > 1)
+        r->kind->gather(r, index, count);
+}
+
+status replica_average(replica *r, enum apart_momentum momentum, float notes[COMMUNICATOR_NOTES])
+{
+    return r->kind->average(r, momentum, notes);
+}
+
 /* ---- in the host's memory -----------------------------------------------------------------------
  */
 
@@ -196,6 +210,7 @@ struct host {
     float *sent;              /* what is exchanged and applied: the communicator's buffer */
     float *computed;          /* late: where gradients are computed; else NULL */
     unsigned current;
+    float *sum; /* NULL: an update has one gradient */
 };
 
 static void host_close(replica *r)
@@ -206,6 +221,7 @@ static void host_close(replica *r)
     memory_free(h->parameters[0]);
     memory_free(h->parameters[1]);
     memory_free(h->computed);
+    memory_free(h->sum);
     memory_free(h);
     r->state = NULL;
 }
@@ -240,7 +256,9 @@ static status host_open(replica *r, const options *o)
     r->state = h;
     if (kind != NULL)
         TRY(open_compression(&h->compression, kind, o, r));
-    r->whole = kind != NULL;
+    r->whole = kind != NULL || apart_or_growing(o);
+    if (apart_or_growing(o))
+        TRY(memory_new(&h->sum, r->count, sizeof(float), "a sum of gradients"));
     struct optimizer_layers layers = worker_layers(r->worker);
     TRY(optimizer_open(&h->optimizer, o, r->count));
     TRY(optimizer_set_layers(h->optimizer, &layers));
@@ -321,6 +339,45 @@ static status host_set(replica *r, const struct replica_view *from, uint64_t upd
     return OK;
 }
 
+static void host_gather(replica *r, unsigned index, unsigned count)
+{
+    const struct host *h = r->state;
+    for (size_t i = 0; i < r->count; i++)
+        h->sum[i] = index == 0 ? r->gradient[i] : h->sum[i] + r->gradient[i];
+    if (index + 1 == count)
+        vector_multiply(r->count, 1.0f / (float)count, h->sum, r->gradient);
+}
+
+/* A vector ← its mean over ranks, by way of the gradient's place. */
+static status mean_of(replica *r, float *vector, float notes[COMMUNICATOR_NOTES])
+{
+    status result = OK;
+    const size_t bytes = COMMUNICATOR_NOTES * sizeof *notes;
+    memcpy(r->gradient, vector, r->count * sizeof *vector);
+    memcpy(r->gradient + r->count, notes, bytes);
+    TRY(communicator_allreduce_mean(r->c, r->gradient, r->count + COMMUNICATOR_NOTES));
+    memcpy(vector, r->gradient, r->count * sizeof *vector);
+    memcpy(notes, r->gradient + r->count, bytes);
+done:
+    return result;
+}
+
+static status host_average(replica *r, enum apart_momentum momentum,
+                           float notes[COMMUNICATOR_NOTES])
+{
+    status result = OK;
+    struct host *h = r->state;
+    float *state = optimizer_state_in_place(h->optimizer), unused[COMMUNICATOR_NOTES] = {0};
+    const size_t count = optimizer_state_count(h->optimizer);
+    TRY(mean_of(r, h->parameters[h->current], notes));
+    for (size_t at = 0; momentum == APART_AVERAGE && at < count; at += r->count)
+        TRY(mean_of(r, state + at, unused));
+    if (momentum == APART_RESET && count > 0)
+        memset(state, 0, count * sizeof *state);
+done:
+    return result;
+}
+
 const struct replica_kind replica_host = {
     .name = "host",
     .open = host_open,
@@ -330,4 +387,6 @@ const struct replica_kind replica_host = {
     .apply = host_apply,
     .view = host_view,
     .set = host_set,
+    .gather = host_gather,
+    .average = host_average,
 };

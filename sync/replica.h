@@ -11,6 +11,7 @@
 #ifndef GRADLAG_SYNC_REPLICA_H
 #define GRADLAG_SYNC_REPLICA_H
 
+#include "sync/apart.h"
 #include "sync/communicator.h"
 #include "sync/trial.h"
 #include "worker/worker.h"
@@ -37,6 +38,9 @@ struct replica_kind {
     /* Collective, before rank 0 evaluates or views: brings there what other ranks have of the
      * parameters. NULL: every rank has all. */
     status (*collect)(replica *r);
+    /* NULL: not where apart_or_growing() */
+    void (*gather)(replica *r, unsigned index, unsigned count);
+    status (*average)(replica *r, enum apart_momentum momentum, float notes[COMMUNICATOR_NOTES]);
 };
 extern const struct replica_kind replica_host, replica_device;
 
@@ -54,7 +58,7 @@ struct replica {
     /* An exchange begins while ranks compute: this step's, or from now on. */
     bool overlaps;
     bool begun;          /* the one that goes on did */
-    bool whole;          /* gradients are exchanged as a whole: compressed */
+    bool whole;          /* gradients are exchanged as a whole: compressed, or of many batches */
     struct trial *trial; /* overlap=auto: while it is not decided */
     uint64_t began_ns;   /* of this step */
     uint64_t hidden_ns;  /* of the last exchange: see communicator_finish */
@@ -84,5 +88,11 @@ status replica_collect(replica *r) MUST_CHECK;
 status replica_view(replica *r, struct replica_view *out) MUST_CHECK;
 /* Before the first update: begins there instead. */
 status replica_set(replica *r, const struct replica_view *from, uint64_t updates) MUST_CHECK;
+/* The gradient just computed is number `index` of `count`, of which the last one leaves the mean
+ * in r->gradient. */
+void replica_gather(replica *r, unsigned index, unsigned count);
+/* Parameters and notes ← their means over all ranks; the optimizer's state as `momentum` says. */
+status replica_average(replica *r, enum apart_momentum momentum,
+                       float notes[COMMUNICATOR_NOTES]) MUST_CHECK;
 
 #endif

@@ -306,17 +306,19 @@ status report_update(struct report *r, const struct report_state *s, const struc
     status result = OK;
     const bool evaluates = evaluates_at(r, s->samples);
 
-    r->samples = s->samples;
-    r->loss_sum += loss;
-    r->loss_count++;
-    r->smooth_loss =
-        isnan(r->smooth_loss) ? loss : r->smooth_loss + r->smoothing * (loss - r->smooth_loss);
     if (r->records_steps) {
         r->rows[r->row_count] = *row;
         r->rows[r->row_count++].at_seconds = report_seconds(r);
     }
     if (r->row_count == REPORT_ROWS)
         TRY(gather_rows(r, s->updates));
+    if (s->apart)
+        goto done;
+    r->samples = s->samples;
+    r->loss_sum += loss;
+    r->loss_count++;
+    r->smooth_loss =
+        isnan(r->smooth_loss) ? loss : r->smooth_loss + r->smoothing * (loss - r->smooth_loss);
     show_progress(r, s);
     if (evaluates)
         TRY(evaluate(r, s));

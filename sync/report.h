@@ -25,6 +25,7 @@ struct report_row { /* one rank, one update */
 struct report_state { /* where training is, after an update */
     uint64_t updates, samples, skipped;
     replica *replica;
+    bool apart; /* ranks differ: the row is kept, the rest waits for the next averaging */
 };
 
 struct report {

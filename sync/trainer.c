@@ -18,9 +18,10 @@
 /* What travels behind the gradient, so that it costs no message of its own: means over ranks. */
 enum note { NOTE_LOSS, NOTE_FAILED, NOTE_STOP };
 
-/* This rank's gradient of a batch, until it is used. */
+/* This rank's gradient of a batch, or its mean over some, until it is used. */
 struct made {
     bool there;
+    unsigned batches;
     status own;       /* how it went here */
     uint64_t version; /* it was computed at */
     float notes[COMMUNICATOR_NOTES];
@@ -34,7 +35,9 @@ struct loop {
     struct training_length length;
     struct schedule schedule;
     replica *replica; /* parameters, gradient, optimizer: in the host's memory or on the GPU */
+    struct apart apart;
     uint64_t updates, samples;
+    uint64_t batches; /* of each rank, computed */
     uint64_t skipped; /* steps whose gradient or loss was not finite: no update (on_nonfinite) */
     unsigned skipped_in_a_row;
     bool may_skip, stopped;
@@ -46,6 +49,26 @@ struct loop {
 
 /* Then it is no accident. */
 enum { SKIPPED_MOST = 10 };
+
+/* What takes one gradient after the other, each an update of all. */
+static status check_one_by_one(const struct loop *l, const struct training_state *begin)
+{
+    status result = OK;
+    const bool apart = l->apart.steps > 1;
+    if (!apart && l->schedule.largest_growth == 1)
+        return OK;
+    if (l->replica->late)
+        FAIL(ERROR_USAGE, "double_buffering=yes does not go with local_steps or decay=batch: what "
+                          "would be exchanged meanwhile is not there yet; leave one of them out");
+    if (apart && l->may_skip)
+        FAIL(ERROR_USAGE, "on_nonfinite=skip does not go with local_steps: ranks that are apart do "
+                          "not skip together; leave one of them out");
+    if (apart && begin->updates > 0)
+        FAIL(ERROR_USAGE, "resume does not go with local_steps: a checkpoint has one rank's "
+                          "optimizer state alone; start anew from its parameters with initial=");
+done:
+    return result;
+}
 
 static status loop_open(struct loop *l, const struct sync_trainer_options *o)
 {
@@ -60,12 +83,15 @@ static status loop_open(struct loop *l, const struct sync_trainer_options *o)
     TRY(schedule_open(&l->schedule, o->settings, l->c->size, l->length.total_samples, epoch));
     l->may_skip = strcmp(options_text(o->settings, "on_nonfinite"), "skip") == 0;
     l->verify_every = (uint64_t)options_integer(o->settings, "verify_every");
+    apart_open(&l->apart, o->settings, epoch);
     TRY(replica_open(&l->replica, o->settings, o->worker, l->c));
     TRY(alike_begin(l->c, l->replica, o->start, &begin));
     l->updates = begin.updates;
     l->samples = begin.samples;
     l->skipped = begin.skipped;
+    l->batches = l->samples / l->update_samples + l->skipped;
     l->late = l->replica->late;
+    TRY(check_one_by_one(l, &begin));
     if (begin.updates > 0 && l->late) {
         FAIL(ERROR_USAGE, "resume: the gradient that waited with double_buffering=yes was used up "
                           "at the end; such a run cannot go on as if it had not ended");
@@ -141,10 +167,10 @@ done:
 }
 
 /* θ ← update(θ, mean gradient); a failed update leaves θ as it was. */
-static status apply(struct loop *l, double loss, bool *applied)
+static status apply(struct loop *l, unsigned batches, double loss, bool *applied)
 {
     status result = OK;
-    uint64_t after = l->samples + l->update_samples;
+    uint64_t after = l->samples + batches * l->update_samples;
     *applied = false;
 
     if (!isfinite(loss)) {
@@ -178,10 +204,34 @@ done:
     return result;
 }
 
-static void compute(struct loop *l, struct made *m)
+/* Batches of each rank that are left, at most `wanted`. */
+static unsigned batches_left(const struct loop *l, unsigned wanted)
 {
-    *m = (struct made){.there = true, .version = l->updates};
-    m->own = replica_gradient(l->replica, l->updates + l->skipped + l->waiting.there, &m->stats);
+    return apart_batches_left(l->length.total_samples - l->samples, l->update_samples, wanted);
+}
+
+/* This rank's mean gradient over its next batches; times are sums, the loss is a mean. */
+static status gradient_of(struct loop *l, unsigned batches, struct step_stats *stats)
+{
+    status result = OK;
+    struct step_stats one;
+    *stats = (struct step_stats){0};
+    for (unsigned i = 0; i < batches; i++) {
+        TRY(replica_gradient(l->replica, l->batches++, &one));
+        replica_gather(l->replica, i, batches);
+        stats->loss += one.loss / (float)batches;
+        stats->data_ns += one.data_ns;
+        stats->compute_ns += one.compute_ns;
+        stats->forward_ns += one.forward_ns;
+        stats->backward_ns += one.backward_ns;
+        stats->watch_ns += one.watch_ns;
+    }
+done:
+    return result;
+}
+
+static void note(const struct loop *l, struct made *m)
+{
     if (m->own != OK)
         log_error("rank %u: %s", l->c->rank, error_message());
     m->notes[NOTE_LOSS] = m->own == OK ? m->stats.loss : 0;
@@ -189,31 +239,44 @@ static void compute(struct loop *l, struct made *m)
     m->notes[NOTE_STOP] = stop_wanted(l->o);
 }
 
+static void compute(struct loop *l, struct made *m)
+{
+    const unsigned batches = batches_left(l, schedule_growth(&l->schedule, l->samples));
+    *m = (struct made){.there = true, .batches = batches, .version = l->updates};
+    m->own = gradient_of(l, batches, &m->stats);
+    note(l, m);
+}
+
+static struct report_row row_of(const struct step_stats *stats, uint64_t exchange_ns,
+                                uint64_t apply_ns)
+{
+    return (struct report_row){.loss = stats->loss,
+                               .compute_us = (float)(stats->data_ns + stats->compute_ns) * 1e-3f,
+                               .exchange_us = (float)exchange_ns * 1e-3f,
+                               .apply_us = (float)apply_ns * 1e-3f,
+                               .data_us = (float)stats->data_ns * 1e-3f,
+                               .forward_us = (float)stats->forward_ns * 1e-3f,
+                               .backward_us = (float)stats->backward_ns * 1e-3f};
+}
+
 /* Exchange, apply. `spent_ns`: on the exchange already, between operators. */
 static status use(struct loop *l, struct made *m, uint64_t spent_ns)
 {
     status result = OK;
-    const struct step_stats *stats = &m->stats;
     bool applied;
     uint64_t began = clock_ns();
     TRY(replica_exchange(l->replica, m->notes));
     uint64_t exchanged = clock_ns();
     TRY(judge(l, m->own, m->notes));
     uint64_t staleness = l->updates - m->version;
-    TRY(apply(l, m->notes[NOTE_LOSS], &applied));
+    TRY(apply(l, m->batches, m->notes[NOTE_LOSS], &applied));
     uint64_t ended = clock_ns();
     if (!applied)
         goto done;
 
-    struct report_row row = {.loss = stats->loss,
-                             .compute_us = (float)(stats->data_ns + stats->compute_ns) * 1e-3f,
-                             .exchange_us = (float)(exchanged - began + spent_ns) * 1e-3f,
-                             .apply_us = (float)(ended - exchanged) * 1e-3f,
-                             .data_us = (float)stats->data_ns * 1e-3f,
-                             .forward_us = (float)stats->forward_ns * 1e-3f,
-                             .backward_us = (float)stats->backward_ns * 1e-3f,
-                             .hidden_us = (float)l->replica->hidden_ns * 1e-3f,
-                             .staleness = (float)staleness};
+    struct report_row row = row_of(&m->stats, exchanged - began + spent_ns, ended - exchanged);
+    row.hidden_us = (float)l->replica->hidden_ns * 1e-3f;
+    row.staleness = (float)staleness;
     struct report_state now = state_of(l);
     TRY(report_update(&l->report, &now, &row, m->notes[NOTE_LOSS]));
     TRY(verify(l));
@@ -233,6 +296,61 @@ static status step(struct loop *l)
     struct made m;
     compute(l, &m);
     return use(l, &m, m.stats.watch_ns);
+}
+
+/* One of the steps of a rank by itself. Where it is not finite θ stays, and *finite is false. */
+static status step_alone(struct loop *l, struct made *m, bool *finite, struct report_row *row)
+{
+    status result = OK;
+    const uint64_t after = l->samples + l->update_samples;
+    TRY(gradient_of(l, 1, &m->stats));
+    uint64_t computed = clock_ns();
+    l->replica->epoch = schedule_epoch(&l->schedule, l->samples, after);
+    TRY(replica_apply(l->replica, schedule_rate(&l->schedule, l->samples, after), finite));
+    *row = row_of(&m->stats, 0, clock_ns() - computed);
+done:
+    return result;
+}
+
+/* Compute, apply, by oneself and so many times; then exchange parameters (apart.h). Who fails on
+ * the way goes through the motions, as rows are gathered on it, and says so at the exchange. */
+static status steps_apart(struct loop *l, unsigned steps)
+{
+    status result = OK;
+    struct made m = {0};
+    struct report_row row = {0};
+    double loss = 0;
+    bool finite = true;
+    for (unsigned i = 0; i < steps; i++) {
+        if (m.own == OK && finite)
+            m.own = step_alone(l, &m, &finite, &row);
+        l->samples += l->update_samples;
+        l->updates++;
+        loss += (double)m.stats.loss;
+        struct report_state now = state_of(l);
+        now.apart = true;
+        if (i + 1 < steps)
+            TRY(report_update(&l->report, &now, &row, 0));
+    }
+    m.stats.loss = finite ? (float)(loss / steps) : NAN;
+    note(l, &m);
+    uint64_t began = clock_ns();
+    TRY(replica_average(l->replica, l->apart.momentum, m.notes));
+    row.exchange_us = (float)(clock_ns() - began) * 1e-3f;
+    TRY(judge(l, m.own, m.notes));
+    if (!isfinite(m.notes[NOTE_LOSS]))
+        TRY(skip(l, "loss or the gradient of a rank"));
+    struct report_state now = state_of(l);
+    TRY(report_update(&l->report, &now, &row, m.notes[NOTE_LOSS]));
+    TRY(verify(l));
+done:
+    return result;
+}
+
+static status next_step(struct loop *l)
+{
+    const unsigned steps = apart_steps(&l->apart, &l->schedule, l->samples);
+    return steps > 1 ? steps_apart(l, batches_left(l, steps)) : step(l);
 }
 
 /* The gradient made before travels while the next one is computed, and is applied after it: one
@@ -287,7 +405,7 @@ status sync_trainer_run(const struct sync_trainer_options *o, struct training_ou
     TRY(report_begin(&l.report));
     worker_hold_memory(o->worker);
     while (wants_more(&l) || l.waiting.there)
-        TRY(l.late ? late_step(&l) : step(&l));
+        TRY(l.late ? late_step(&l) : next_step(&l));
     struct report_state last = state_of(&l);
     TRY(report_end(&l.report, &last));
     outcome_of(&l, out);

@@ -1,6 +1,7 @@
 /* virtual.c — see virtual.h. Beside it: trainer.c, one rank of a real run. */
 #include "sync/virtual.h"
 
+#include "sync/apart.h"
 #include "worker/optimizer.h"
 #include "worker/schedule.h"
 
@@ -9,6 +10,13 @@
 
 enum { PROGRESS_MS = 250 };
 static const double SMOOTHING = 0.1; /* weight of a new loss in the loss that is shown */
+
+/* What a rank has of its own while they are apart (apart.h). */
+struct rank_apart {
+    optimizer *optimizer;
+    float *parameters[2];
+    unsigned current;
+};
 
 struct virtual_ranks {
     const struct sync_virtual_options *o;
@@ -20,16 +28,49 @@ struct virtual_ranks {
     optimizer *optimizer;
     float *parameters[2], *mean;
     unsigned current;
+    struct apart apart;
+    struct rank_apart *ranks; /* [ranks]; NULL: they never are */
+    bool is_apart, been_apart;
+    float *own;            /* decay=batch: one rank's sum */
     struct pool_job *jobs; /* [window]: rank r's is r mod window */
     unsigned window;
     uint64_t *compute_ns; /* [ranks] of the update under way */
     float *losses;        /* [ranks] */
-    uint64_t now_ns, updates, samples;
+    uint64_t *since_ns;   /* [ranks] computed since the last barrier */
+    uint64_t now_ns, updates, batches, samples;
     uint64_t opened_ns, next_progress_ns, checkpoint_samples, next_checkpoint;
     bool records_steps, checkpoints;
     double loss_sum, smooth_loss, test_accuracy;
     uint64_t loss_count;
 };
+
+static status open_optimizer(const struct virtual_ranks *v, optimizer **out)
+{
+    status result = OK;
+    struct optimizer_layers layers = worker_layers(worker_pool_own(v->o->pool));
+    TRY(optimizer_open(out, v->o->settings, v->count));
+    TRY(optimizer_set_layers(*out, &layers));
+done:
+    return result;
+}
+
+static status open_apart(struct virtual_ranks *v)
+{
+    status result = OK;
+    if (v->schedule.largest_growth > 1)
+        TRY(memory_new(&v->own, v->count, sizeof(float), "a rank's gradient"));
+    if (v->apart.steps == 1)
+        return OK;
+    TRY(memory_new(&v->ranks, v->o->ranks, sizeof *v->ranks, "ranks"));
+    for (unsigned rank = 0; rank < v->o->ranks; rank++) {
+        struct rank_apart *r = &v->ranks[rank];
+        TRY(open_optimizer(v, &r->optimizer));
+        for (unsigned i = 0; i < 2; i++)
+            TRY(memory_new(&r->parameters[i], v->count, sizeof(float), "a rank's parameters"));
+    }
+done:
+    return result;
+}
 
 static status ranks_open(struct virtual_ranks *v, const struct sync_virtual_options *o)
 {
@@ -50,9 +91,9 @@ static status ranks_open(struct virtual_ranks *v, const struct sync_virtual_opti
     v->next_checkpoint = v->checkpoint_samples;
     TRY(training_length_of(o->settings, epoch, v->update_samples, &v->length));
     TRY(schedule_open(&v->schedule, o->settings, o->ranks, v->length.total_samples, epoch));
-    struct optimizer_layers layers = worker_layers(own);
-    TRY(optimizer_open(&v->optimizer, o->settings, v->count));
-    TRY(optimizer_set_layers(v->optimizer, &layers));
+    apart_open(&v->apart, o->settings, epoch);
+    TRY(open_optimizer(v, &v->optimizer));
+    TRY(open_apart(v));
     for (unsigned i = 0; i < 2; i++)
         TRY(memory_new(&v->parameters[i], v->count, sizeof(float), "parameters"));
     TRY(memory_new(&v->mean, v->count, sizeof(float), "the mean gradient"));
@@ -61,6 +102,7 @@ static status ranks_open(struct virtual_ranks *v, const struct sync_virtual_opti
     for (unsigned i = 0; i < v->window; i++)
         TRY(memory_new(&v->jobs[i].gradient, v->count, sizeof(float), "a gradient"));
     TRY(memory_new(&v->compute_ns, o->ranks, sizeof *v->compute_ns, "step times"));
+    TRY(memory_new(&v->since_ns, o->ranks, sizeof *v->since_ns, "step times"));
     TRY(memory_new(&v->losses, o->ranks, sizeof *v->losses, "losses"));
     TRY(worker_initial_parameters(own, v->parameters[0], v->count));
 done:
@@ -73,6 +115,14 @@ static void ranks_close(struct virtual_ranks *v)
         worker_pool_cancel(v->o->pool, &v->jobs[i]);
         memory_free(v->jobs[i].gradient);
     }
+    for (unsigned rank = 0; v->ranks != NULL && rank < v->o->ranks; rank++) {
+        optimizer_close(&v->ranks[rank].optimizer);
+        memory_free(v->ranks[rank].parameters[0]);
+        memory_free(v->ranks[rank].parameters[1]);
+    }
+    memory_free(v->ranks);
+    memory_free(v->own);
+    memory_free(v->since_ns);
     memory_free(v->jobs);
     memory_free(v->parameters[0]);
     memory_free(v->parameters[1]);
@@ -84,62 +134,91 @@ static void ranks_close(struct virtual_ranks *v)
 
 /* ---- one update ---------------------------------------------------------------------------- */
 
-static void submit(struct virtual_ranks *v, unsigned rank)
+/* Jobs of an update: `batches` of each rank, rank after rank. */
+static void submit(struct virtual_ranks *v, uint64_t item, unsigned batches)
 {
-    struct pool_job *job = &v->jobs[rank % v->window];
-    job->worker = rank;
-    job->batch = v->updates;
+    struct pool_job *job = &v->jobs[item % v->window];
+    job->worker = (unsigned)(item / batches);
+    job->batch = v->batches + item % batches;
     job->parameters = v->parameters[v->current];
+    if (v->is_apart) {
+        const struct rank_apart *r = &v->ranks[item / batches];
+        job->parameters = r->parameters[r->current];
+    }
     worker_pool_submit(v->o->pool, job);
 }
 
-/* In rank order, as reduce_mean_ordered sums: the same bits without all gradients at once. */
-static void add(struct virtual_ranks *v, const float *gradient, bool first)
+static void add(const struct virtual_ranks *v, float *sum, const float *more, bool first)
 {
     if (first) {
-        memcpy(v->mean, gradient, v->count * sizeof(float));
+        memcpy(sum, more, v->count * sizeof(float));
         return;
     }
     for (size_t i = 0; i < v->count; i++)
-        v->mean[i] += gradient[i];
+        sum[i] += more[i];
 }
 
-static status gather(struct virtual_ranks *v, float *mean_loss)
+/* In rank order, as reduce_mean_ordered sums: the same bits without all gradients at once. */
+static void take(struct virtual_ranks *v, unsigned rank, unsigned batch, unsigned batches,
+                 const float *gradient)
+{
+    if (batches == 1) {
+        add(v, v->mean, gradient, rank == 0);
+        return;
+    }
+    add(v, v->own, gradient, batch == 0);
+    if (batch + 1 == batches) {
+        vector_multiply(v->count, 1.0f / (float)batches, v->own, v->own);
+        add(v, v->mean, v->own, rank == 0);
+    }
+}
+
+static status step_of_rank(struct virtual_ranks *v, unsigned rank, const float *gradient);
+
+static status gather(struct virtual_ranks *v, unsigned batches, float *mean_loss)
 {
     status result = OK;
     const unsigned ranks = v->o->ranks, ahead = v->window - 1;
-    const float factor = 1.0f / (float)ranks;
+    const uint64_t items = (uint64_t)ranks * batches;
     float loss = 0;
-    for (unsigned rank = 0; rank < ahead && rank < ranks; rank++)
-        submit(v, rank);
-    for (unsigned rank = 0; rank < ranks; rank++) {
-        if (rank + ahead < ranks)
-            submit(v, rank + ahead);
-        struct pool_job *job = &v->jobs[rank % v->window];
+    for (uint64_t item = 0; item < ahead && item < items; item++)
+        submit(v, item, batches);
+    for (uint64_t item = 0; item < items; item++) {
+        const unsigned rank = (unsigned)(item / batches), batch = (unsigned)(item % batches);
+        if (item + ahead < items)
+            submit(v, item + ahead, batches);
+        struct pool_job *job = &v->jobs[item % v->window];
         TRY(worker_pool_finish(v->o->pool, job));
-        add(v, job->gradient, rank == 0);
-        v->losses[rank] = job->stats.loss;
-        loss = rank == 0 ? job->stats.loss : loss + job->stats.loss;
+        if (v->is_apart)
+            TRY(step_of_rank(v, rank, job->gradient));
+        else
+            take(v, rank, batch, batches, job->gradient);
+        v->losses[rank] = (batch == 0 ? 0 : v->losses[rank]) + job->stats.loss / (float)batches;
+        loss += job->stats.loss / (float)batches;
     }
-    vector_multiply(v->count, factor, v->mean, v->mean);
-    *mean_loss = loss * factor;
+    *mean_loss = loss / (float)ranks;
 done:
     return result;
 }
 
-/* The barrier, and the allreduce after it; what each rank's step and wait were. */
-static void pass_time(struct virtual_ranks *v)
+/* The barrier, and the allreduce after it; what each rank's step and wait were. Ranks that are
+ * apart do not wait: only the last of their steps has a barrier. */
+static void pass_time(struct virtual_ranks *v, unsigned batches, bool exchanges)
 {
     const unsigned ranks = v->o->ranks;
     uint64_t slowest = 0;
     uint64_t exchange = cluster_allreduce_ns(&v->cluster, ranks, v->count * sizeof(float));
     for (unsigned rank = 0; rank < ranks; rank++) {
-        v->compute_ns[rank] = cluster_step_ns(&v->cluster, rank, v->updates);
-        slowest = v->compute_ns[rank] > slowest ? v->compute_ns[rank] : slowest;
+        v->compute_ns[rank] = 0;
+        for (unsigned i = 0; i < batches; i++)
+            v->compute_ns[rank] += cluster_step_ns(&v->cluster, rank, v->batches + i);
+        v->since_ns[rank] += v->compute_ns[rank];
+        slowest = v->since_ns[rank] > slowest ? v->since_ns[rank] : slowest;
     }
-    v->now_ns += slowest + exchange;
+    v->now_ns += exchanges ? slowest + exchange : 0;
     for (unsigned rank = 0; v->records_steps && rank < ranks; rank++) {
-        uint64_t waited = slowest - v->compute_ns[rank] + exchange;
+        uint64_t waited = exchanges ? slowest - v->since_ns[rank] + exchange : 0;
+        uint64_t ended = v->now_ns + (exchanges ? 0 : v->since_ns[rank]);
         struct step_record row = {.update_version = v->updates + 1,
                                   .worker = rank,
                                   .loss = v->losses[rank],
@@ -148,35 +227,141 @@ static void pass_time(struct virtual_ranks *v)
                                   .data_us = NOT_MEASURED,
                                   .forward_us = NOT_MEASURED,
                                   .backward_us = NOT_MEASURED,
-                                  .at_seconds = (double)v->now_ns * 1e-9};
+                                  .at_seconds = (double)ended * 1e-9};
         recorder_step(v->o->recorder, &row);
     }
+    if (exchanges)
+        memset(v->since_ns, 0, ranks * sizeof *v->since_ns);
 }
 
-static status apply(struct virtual_ranks *v, float loss)
+static status update(struct virtual_ranks *v, optimizer *by, unsigned batches, const float *in,
+                     const float *gradient, float *out)
 {
     status result = OK;
-    uint64_t after = v->samples + v->update_samples;
+    const uint64_t after = v->samples + batches * v->update_samples;
     struct optimizer_pass pass;
-    if (!isfinite(loss))
-        FAIL(ERROR_DIVERGED,
-             "the loss is not finite at update %llu: lower lr, or warm up for longer",
-             (unsigned long long)v->updates);
-    optimizer_set_epoch(v->optimizer, schedule_epoch(&v->schedule, v->samples, after));
-    optimizer_apply(v->optimizer, v->parameters[v->current], v->mean, 1.0,
-                    schedule_rate(&v->schedule, v->samples, after), NULL,
-                    v->parameters[1 - v->current], &pass);
+    optimizer_set_epoch(by, schedule_epoch(&v->schedule, v->samples, after));
+    optimizer_apply(by, in, gradient, 1.0, schedule_rate(&v->schedule, v->samples, after), NULL,
+                    out, &pass);
     if (!pass.finite)
         FAIL(ERROR_DIVERGED,
              "the mean gradient is not finite at update %llu: lower lr, or warm up for longer",
              (unsigned long long)v->updates);
-    v->current = 1 - v->current;
-    v->samples = after;
+done:
+    return result;
+}
+
+static void count_update(struct virtual_ranks *v, unsigned batches, float loss)
+{
+    v->samples += batches * v->update_samples;
+    v->batches += batches;
     v->updates++;
     v->loss_sum += loss;
     v->loss_count++;
     v->smooth_loss =
         isnan(v->smooth_loss) ? loss : v->smooth_loss + SMOOTHING * (loss - v->smooth_loss);
+}
+
+static status judge(const struct virtual_ranks *v, float loss)
+{
+    status result = OK;
+    if (!isfinite(loss))
+        FAIL(ERROR_DIVERGED,
+             "the loss is not finite at update %llu: lower lr, or warm up for longer",
+             (unsigned long long)v->updates);
+done:
+    return result;
+}
+
+static unsigned batches_left(const struct virtual_ranks *v, unsigned wanted)
+{
+    return apart_batches_left(v->length.total_samples - v->samples, v->update_samples, wanted);
+}
+
+static status step(struct virtual_ranks *v)
+{
+    status result = OK;
+    const unsigned batches = batches_left(v, schedule_growth(&v->schedule, v->samples));
+    float loss;
+    TRY(gather(v, batches, &loss));
+    vector_multiply(v->count, 1.0f / (float)v->o->ranks, v->mean, v->mean);
+    pass_time(v, batches, true);
+    TRY(judge(v, loss));
+    TRY(update(v, v->optimizer, batches, v->parameters[v->current], v->mean,
+               v->parameters[1 - v->current]));
+    v->current = 1 - v->current;
+    count_update(v, batches, loss);
+done:
+    return result;
+}
+
+/* ---- ranks apart --------------------------------------------------------------------------- */
+
+static status step_of_rank(struct virtual_ranks *v, unsigned rank, const float *gradient)
+{
+    status result = OK;
+    struct rank_apart *r = &v->ranks[rank];
+    TRY(update(v, r->optimizer, 1, r->parameters[r->current], gradient,
+               r->parameters[1 - r->current]));
+    r->current = 1 - r->current;
+done:
+    return result;
+}
+
+/* All go on from what they have in common; after plain steps also from its state. */
+static void go_apart(struct virtual_ranks *v)
+{
+    for (struct rank_apart *r = v->ranks; r < v->ranks + v->o->ranks; r++) {
+        memcpy(r->parameters[r->current], v->parameters[v->current], v->count * sizeof(float));
+        if (!v->been_apart) {
+            optimizer_set_state(r->optimizer, optimizer_state(v->optimizer));
+            optimizer_set_updates(r->optimizer, optimizer_updates(v->optimizer));
+        }
+    }
+    v->been_apart = true;
+}
+
+static void average_states(struct virtual_ranks *v, size_t at)
+{
+    for (unsigned rank = 0; rank < v->o->ranks; rank++)
+        add(v, v->mean, optimizer_state(v->ranks[rank].optimizer) + at, rank == 0);
+    vector_multiply(v->count, 1.0f / (float)v->o->ranks, v->mean, v->mean);
+    for (unsigned rank = 0; rank < v->o->ranks; rank++)
+        memcpy(optimizer_state_in_place(v->ranks[rank].optimizer) + at, v->mean,
+               v->count * sizeof(float));
+}
+
+/* The state of the first rank is what a checkpoint shows. */
+static void come_together(struct virtual_ranks *v)
+{
+    const size_t states = optimizer_state_count(v->optimizer);
+    for (unsigned rank = 0; rank < v->o->ranks; rank++) {
+        const struct rank_apart *r = &v->ranks[rank];
+        add(v, v->mean, r->parameters[r->current], rank == 0);
+    }
+    vector_multiply(v->count, 1.0f / (float)v->o->ranks, v->mean, v->parameters[v->current]);
+    for (size_t at = 0; v->apart.momentum == APART_AVERAGE && at < states; at += v->count)
+        average_states(v, at);
+    for (unsigned rank = 0; v->apart.momentum == APART_RESET && rank < v->o->ranks; rank++)
+        if (states > 0)
+            memset(optimizer_state_in_place(v->ranks[rank].optimizer), 0, states * sizeof(float));
+    optimizer_set_state(v->optimizer, optimizer_state(v->ranks[0].optimizer));
+}
+
+static status steps_apart(struct virtual_ranks *v, unsigned steps)
+{
+    status result = OK;
+    go_apart(v);
+    for (unsigned i = 0; i < steps; i++) {
+        float loss;
+        v->is_apart = true;
+        TRY(gather(v, 1, &loss));
+        v->is_apart = false;
+        pass_time(v, 1, i + 1 == steps);
+        TRY(judge(v, loss));
+        count_update(v, 1, loss);
+    }
+    come_together(v);
 done:
     return result;
 }
@@ -267,12 +452,10 @@ static status train(struct virtual_ranks *v)
     const volatile sig_atomic_t *stop = v->o->hooks.stop;
     while (v->samples < v->length.total_samples) {
         uint64_t before = v->samples;
-        float loss;
+        unsigned steps = apart_steps(&v->apart, &v->schedule, v->samples);
         if (stop != NULL && *stop != 0)
             FAIL(STOPPED, "stopped on request after %llu updates", (unsigned long long)v->updates);
-        TRY(gather(v, &loss));
-        pass_time(v);
-        TRY(apply(v, loss));
+        TRY(steps > 1 ? steps_apart(v, batches_left(v, steps)) : step(v));
         TRY(tell(v, before));
     }
 done:

@@ -214,6 +214,7 @@ static const struct option TRAINING[] = {
     {.key = "schedule", .type = OPTION_NAME, .initial = "linear", .registry = &schedule_registry},
     {.key = "warmup_epochs", .type = OPTION_REAL, .initial = "0.3", .maximum = 10},
     {.key = "lr_scaling", .type = OPTION_NAME, .initial = "linear", .names = "none|linear|sqrt"},
+    {.key = "local_steps", .type = OPTION_INTEGER, .initial = "1", .minimum = 1, .maximum = 1000},
     {.key = "checkpoint", .type = OPTION_TEXT, .initial = ""},
     {.key = "checkpoint_every", .type = OPTION_REAL, .initial = "0", .maximum = 1000},
     {.key = "record", .type = OPTION_NAME, .initial = "all", .names = "all|evaluations"},

@@ -5,6 +5,8 @@
 #include "ps/server_core.h"
 #include "tests/results_rig.h"
 #include "tests/trainer_rig.h"
+#include "worker/optimizer.h"
+#include "worker/schedule.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -151,6 +153,94 @@ static status case_bsp(unsigned rank, unsigned size)
         SETTINGS("communicator=hierarchical", "communicator.nodes=2", "reduction=ordered"), rank,
         size));
 done:
+    return result;
+}
+
+/* Local SGD as its definition says: every rank for itself with an optimizer of its own, and after
+ * each H steps (or at the end) all go on from the mean of the parameters. */
+enum { MIRRORED = 4 };
+struct local_mirror {
+    worker *worker[MIRRORED];
+    optimizer *optimizer[MIRRORED];
+    float *theta[MIRRORED], *gradient;
+    size_t count;
+};
+
+static status local_mirror_open(struct local_mirror *m, const options *o, unsigned ranks)
+{
+    status result = OK;
+    REQUIRE(ranks <= MIRRORED);
+    for (unsigned r = 0; r < ranks; r++) {
+        TRY(worker_open(&m->worker[r],
+                        &(struct worker_options){.settings = o, .index = r, .count = ranks}));
+        m->count = worker_parameter_count(m->worker[r]);
+        TRY(optimizer_open(&m->optimizer[r], o, m->count));
+        TRY(memory_new(&m->theta[r], m->count, sizeof(float), "test"));
+        TRY(worker_initial_parameters(m->worker[r], m->theta[r], m->count));
+    }
+    TRY(memory_new(&m->gradient, m->count, sizeof(float), "test"));
+done:
+    return result;
+}
+
+static void local_mirror_close(struct local_mirror *m)
+{
+    for (unsigned r = 0; r < MIRRORED; r++) {
+        worker_close(&m->worker[r]);
+        optimizer_close(&m->optimizer[r]);
+        memory_free(m->theta[r]);
+    }
+    memory_free(m->gradient);
+}
+
+static status mirror_local(const options *o, unsigned ranks, unsigned steps, char hex[65])
+{
+    status result = OK;
+    struct local_mirror m = {0};
+    struct schedule schedule;
+    struct sha256 digest;
+    const uint64_t used = 10 * (uint64_t)ranks;
+    TRY(local_mirror_open(&m, o, ranks));
+    TRY(schedule_open(&schedule, o, ranks, 2000, worker_epoch_samples(m.worker[0])));
+    for (uint64_t k = 0; k * used < 2000; k++) {
+        double lr = schedule_rate(&schedule, k * used, (k + 1) * used);
+        for (unsigned r = 0; r < ranks; r++) {
+            struct step_stats stats;
+            struct optimizer_pass pass;
+            TRY(worker_gradient(m.worker[r], m.theta[r], k, m.gradient, &stats));
+            optimizer_apply(m.optimizer[r], m.theta[r], m.gradient, 1, lr, NULL, m.theta[r], &pass);
+        }
+        if ((k + 1) % steps == 0 || (k + 1) * used >= 2000) {
+            reduce_mean_ordered((const float *const *)m.theta, ranks, m.count, m.gradient);
+            for (unsigned r = 0; r < ranks; r++)
+                memcpy(m.theta[r], m.gradient, m.count * sizeof(float));
+        }
+    }
+    sha256_begin(&digest);
+    sha256_add(&digest, m.theta[0], m.count * sizeof(float));
+    sha256_end(&digest, hex);
+done:
+    local_mirror_close(&m);
+    return result;
+}
+
+static status case_local(unsigned rank, unsigned size)
+{
+    status result = OK;
+    struct run r = {0};
+    char hex[65];
+    TRY(run_open(
+        &r,
+        SETTINGS("communicator=mpi", "reduction=ordered", "local_steps=8", "evaluate_every=0.25"),
+        rank, size));
+    TRY(run_train(&r));
+    if (rank == 0) {
+        TRY(mirror_local(r.settings, size, 8, hex));
+        if (strcmp(hex, r.outcome.parameters_sha256) != 0)
+            FAIL(ERROR_OTHER, "%s, not %s", r.outcome.parameters_sha256, hex);
+    }
+done:
+    run_close(&r);
     return result;
 }
 
@@ -351,6 +441,7 @@ done:
 static const struct sync_case CASES[] = {
     {"bsp", case_bsp},
     {"asp", case_asp},
+    {"local", case_local},
     {"records", case_records},
     {"dummy", case_dummy},
     {"stop", case_stop},
@@ -364,6 +455,13 @@ static const struct sync_case CASES[] = {
 
 /* ---- what is expected of them -------------------------------------------------------------------
  */
+
+static void ranks_apart_do_what_local_sgd_says(void **state)
+{
+    (void)state;
+    sync_rig_expect_ok(2, "local");
+    sync_rig_expect_ok(3, "local");
+}
 
 static void ordered_ranks_end_with_the_bits_of_bsp(void **state UNUSED)
 {
@@ -418,6 +516,7 @@ static void what_goes_wrong_on_the_device_ends_the_run(void **state UNUSED)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ranks_apart_do_what_local_sgd_says),
         cmocka_unit_test(ordered_ranks_end_with_the_bits_of_bsp),
         cmocka_unit_test(one_rank_ends_with_the_bits_of_one_asynchronous_worker),
         cmocka_unit_test(without_an_exchange_a_run_ends_and_its_row_says_so),

@@ -106,6 +106,51 @@ static void a_virtual_barrier_computes_what_synchronous_ranks_do(void **state)
     expect_last_two_alike(r);
 }
 
+/* Trains 3 real ranks, then 3 virtual ones, with these settings; the same bits. */
+static void expect_virtual_ranks_alike(struct rig *r, const char *one, const char *two,
+                                       const char *three)
+{
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "workers=3", "mode=sync", "reduction=ordered",
+                             one, two, three),
+                     OK);
+    assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "workers=3", "mode=sync", one, two, three), OK);
+    expect_last_two_alike(r);
+    assert_string_equal(process_ask(r, "SELECT count(DISTINCT updates || ' ' || samples_used) "
+                                       "FROM run WHERE id > (SELECT max(id) FROM run) - 2"),
+                        "1");
+}
+
+static void virtual_ranks_go_apart_and_grow_as_real_ones(void **state)
+{
+    struct rig *r = *state;
+    expect_virtual_ranks_alike(r, "local_steps=3", "local_momentum=keep", "warmup_epochs=0");
+    expect_virtual_ranks_alike(r, "local_steps=3", "local_momentum=average", "optimizer=adamw");
+    expect_virtual_ranks_alike(r, "local_steps=7", "local_momentum=reset", "warmup_epochs=0");
+    expect_virtual_ranks_alike(r, "local_steps=3", "post_local=decay", "schedule=step");
+    expect_virtual_ranks_alike(r, "decay=batch", "batch_growth_max=4", "schedule=step");
+    assert_string_equal(process_ask(r, "SELECT updates FROM run ORDER BY id DESC LIMIT 1"), "13");
+    assert_string_equal(process_ask(r, "SELECT count(DISTINCT parameters_sha256) FROM run"), "5");
+}
+
+static void going_apart_changes_nothing_where_there_is_nobody_else(void **state)
+{
+    struct rig *r = *state;
+    static const char *const momenta[] = {"local_momentum=keep", "local_momentum=average"};
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "mode=sync"), OK);
+    for (size_t i = 0; i < COUNT_OF(momenta); i++) {
+        assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "mode=sync", "local_steps=7", momenta[i]),
+                         OK);
+        expect_last_two_alike(r);
+        assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "mode=sync", "local_steps=7", momenta[i]), OK);
+        expect_last_two_alike(r);
+    }
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "mode=sync", "workers=2"), OK);
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "mode=sync", "workers=2", "local_steps=7",
+                             "post_local=epoch", "post_local_epoch=5"),
+                     OK); /* training ends before */
+    expect_last_two_alike(r);
+}
+
 static void virtual_ranks_wait_for_the_slowest_and_the_allreduce(void **state)
 {
     struct rig *r = *state;
@@ -251,6 +296,16 @@ static void what_a_virtual_run_has_no_use_for_is_a_usage_error(void **state)
     process_expect_error(r, "no effect with engine=virtual");
     assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "mode=sync", "crash.mtbf_s=1"), ERROR_USAGE);
     process_expect_error(r, "no effect with mode=sync");
+    static const char *const of_ranks[] = {"local_steps=2", "decay=batch"};
+    for (size_t i = 0; i < COUNT_OF(of_ranks); i++) {
+        assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, of_ranks[i]), ERROR_USAGE);
+        process_expect_error(r, "no effect with mode=async");
+    }
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "mode=sync", "batch_growth_max=2"), ERROR_USAGE);
+    process_expect_error(r, "no effect with decay=rate");
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "mode=sync", "local_steps=2", "compression=fp16"),
+                     ERROR_USAGE);
+    process_expect_error(r, "no effect with local_steps=2");
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=replay"), ERROR_USAGE);
     process_expect_error(r, "gradlag replay");
 }
@@ -328,6 +383,8 @@ int main(void)
         TEST(one_worker_computes_the_same_in_every_mode_with_every_optimizer),
         TEST(one_worker_computes_the_same_in_every_mode_with_every_schedule),
         TEST(a_virtual_barrier_computes_what_synchronous_ranks_do),
+        TEST(virtual_ranks_go_apart_and_grow_as_real_ones),
+        TEST(going_apart_changes_nothing_where_there_is_nobody_else),
         TEST(virtual_ranks_wait_for_the_slowest_and_the_allreduce),
         TEST(a_virtual_push_takes_what_the_model_says),
         TEST(threads_do_not_change_a_virtual_run),

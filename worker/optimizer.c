@@ -417,6 +417,11 @@ const float *optimizer_state(const optimizer *p)
     return p->state[p->current];
 }
 
+float *optimizer_state_in_place(optimizer *p)
+{
+    return p->state[p->current];
+}
+
 void optimizer_set_state(optimizer *p, const float *state)
 {
     if (p->kind->states > 0) {

@@ -148,6 +148,8 @@ status optimizer_rule_of(const options *o, struct optimizer_rule *out) MUST_CHEC
 size_t optimizer_state_count(const optimizer *p);
 const float *optimizer_state(const optimizer *p);
 void optimizer_set_state(optimizer *p, const float *state);
+/* The same to be written in place, between updates. */
+float *optimizer_state_in_place(optimizer *p);
 
 /* out ← mean of gradients[0..n) summed in that order, then × 1/n: the one ordered reduction that
  * consistency=bsp and reduction=ordered share. out may be gradients[0]. */

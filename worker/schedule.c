@@ -107,3 +107,9 @@ unsigned schedule_growth(const struct schedule *s, uint64_t before)
     }
     return shape * s->largest_growth > 1 ? (unsigned)(1 / shape + 0.5) : s->largest_growth;
 }
+
+bool schedule_has_fallen(const struct schedule *s, uint64_t samples)
+{
+    double first = s->kind->shape(s->parameters, 0);
+    return s->kind->shape(s->parameters, progress_at(s, (double)samples)) < first;
+}

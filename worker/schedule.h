@@ -55,5 +55,7 @@ double schedule_epoch(const struct schedule *s, uint64_t before, uint64_t after)
 /* How many batches of each rank are in the update that begins after `before` samples; 1 unless
  * decay=batch. Their rate is schedule_rate, also if the end of training leaves fewer. */
 unsigned schedule_growth(const struct schedule *s, uint64_t before);
+/* Whether the shape is lower after `samples` than it was at first. */
+bool schedule_has_fallen(const struct schedule *s, uint64_t samples);
 
 #endif
