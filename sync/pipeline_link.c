@@ -60,7 +60,12 @@ static bool blame_absent(const communicator *c UNUSED, struct text *out)
             return speaker == l->c->rank;
         }
     }
-    text_add(out, "another rank");
+    /* All say that they wait: the one that hangs was stopped as it did. */
+    const unsigned missing = ranks_first_missing(l->c);
+    if (missing < l->c->size)
+        add_rank(l, missing, out);
+    else
+        text_add(out, "another rank");
     return speaker == l->c->rank;
 }
 

@@ -228,6 +228,19 @@ static unsigned name_the_missing(const struct gate *g, struct text *out)
     return missing;
 }
 
+unsigned ranks_first_missing(const communicator *c)
+{
+    const struct gate *g = &c->ranks->gate;
+    const bool at_gate = g->page != NULL && has_come(g, g->index);
+    const uint64_t now = clock_ns();
+
+    for (unsigned i = 0; g->page != NULL && i < g->size; i++) {
+        if (is_missing(g, i, at_gate, now))
+            return g->page->rank[i].world;
+    }
+    return c->size;
+}
+
 /* One rank speaks for those who wait: the first of them. Where nobody knows who has come, rank 0
  * and, should that be the one that is missing, rank 1. */
 static bool speaks(const communicator *c, const struct gate *g)

@@ -55,6 +55,9 @@ void gate_close(const communicator *c, struct gate *g);
 /* As ranks_gate, for the ranks of `g`. */
 status gate_pass(communicator *c, struct gate *g, const char *what) MUST_CHECK;
 
+/* The first rank that is known to keep this one waiting; c->size: it is not known. */
+unsigned ranks_first_missing(const communicator *c);
+
 /* Completes non-blocking operations: tests, and sleeps in between where spinning would hurt. */
 status ranks_wait(communicator *c, MPI_Request *requests, int count, const char *what) MUST_CHECK;
 /* The same until one is complete: *index, MPI_REQUEST_NULL from then on. */
