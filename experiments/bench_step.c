@@ -30,7 +30,8 @@ static const struct option bench_keys[] = {
     {"channels", OPTION_INTEGER, "1", 1, 4, NULL, NULL, "colour channels of the images"},
     {"size", OPTION_INTEGER, "28", 1, 1024, NULL, NULL, "height and width of the images"},
     {"width", OPTION_INTEGER, "1024", 1, 65536, NULL, NULL, "hidden units of model wide"},
-    {"bounds", OPTION_FLAG, "true", 0, 0, NULL, NULL, "measure the bounds too, of fp32 on the CPU"},
+    {"bounds", OPTION_FLAG, "true", 0, 0, NULL, NULL,
+     "measure the bounds too, on the CPU, in the same precision"},
     {"clock", OPTION_NAME, "wall", 0, 0, "wall|cpu", NULL,
      "cpu: count only the time this thread ran, on a machine that others use too"},
     {"repeats", OPTION_INTEGER, "9", 1, BENCH_REPEATS, NULL, NULL, "how often each is measured"},
@@ -119,7 +120,11 @@ static status open_bounds(struct subject *s, uint32_t batch)
     parameter_table *table = NULL;
     tape *t = NULL;
     struct op_description *operations = NULL;
-    uint32_t threads = (uint32_t)options_integer(s->settings, "threads");
+    struct backend_options o = {
+        .threads = (uint32_t)options_integer(s->settings, "threads"),
+        .precision = strcmp(options_text(s->settings, "precision"), "bf16") == 0 ? PRECISION_BF16
+                                                                                 : PRECISION_FP32,
+    };
     TRY(dataset_open(&data, s->settings, false));
     struct shape images = {data.channels, data.height, data.width};
     TRY(model_open(&model, s->settings, data.classes));
@@ -135,8 +140,8 @@ static status open_bounds(struct subject *s, uint32_t batch)
     for (size_t i = 0; i < count; ++i) {
         operations[i] = *tape_operation(t, i);
     }
-    TRY(onednn_bound_open(&s->products, operations, count, true, threads));
-    TRY(onednn_bound_open(&s->primitives, operations, count, false, threads));
+    TRY(onednn_bound_open(&s->products, operations, count, true, &o));
+    TRY(onednn_bound_open(&s->primitives, operations, count, false, &o));
 done:
     memory_free(operations);
     tape_close(&t);

@@ -179,7 +179,7 @@ static status check_products(const struct check *c, unsigned threads)
         .input = {PRODUCT, 1, 1},
         .output = {PRODUCT, 1, 1},
     };
-    TRY(onednn_bound_open(&products, &d, 1, true, threads));
+    TRY(onednn_bound_open(&products, &d, 1, true, &(struct backend_options){.threads = threads}));
     for (int i = 0; i <= PRODUCTS; i++) {
         double began = clock_seconds();
         TRY(onednn_bound_run(products));

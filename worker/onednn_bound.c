@@ -1,6 +1,8 @@
 #include "worker/onednn_bound.h"
 #include "worker/backend_cpu.h"
 
+#include <string.h>
+
 enum { ARGUMENTS = 8 };
 
 /* One primitive with memories of its own. */
@@ -9,7 +11,7 @@ struct piece {
     int count;
     dnnl_exec_arg_t arguments[ARGUMENTS];
     struct cpu_block blocks[ARGUMENTS];
-    bool is_product; /* dnnl_sgemm instead: blocks 0·1 → 2 */
+    bool is_product; /* dnnl_sgemm instead, of float32: blocks 0·1 → 2 */
     char ta, tb;
     dnnl_dim_t m, n, k;
 };
@@ -29,15 +31,22 @@ static status new_piece(onednn_bound *b, struct piece **out)
     return result;
 }
 
+/* Ordinary small numbers, read as float32 as well as bf16 (two to a word). */
+static void fill(struct cpu_block *block)
+{
+    for (size_t i = 0; i < block->count; ++i) {
+        uint32_t half = 0x3c00u + 4u * (uint32_t)(i % 17), bits = half << 16 | half;
+        memcpy(&block->data[i], &bits, sizeof bits);
+    }
+}
+
 static status argument(onednn_bound *b, struct piece *p, int which, onednn_const_layout layout)
 {
     status result = OK;
     REQUIRE(p->count < ARGUMENTS);
     struct cpu_block *block = &p->blocks[p->count];
     TRY(cpu_block_open(b->c, layout, block));
-    for (size_t i = 0; i < block->count; ++i) {
-        block->data[i] = (float)(i % 17) * 0.01f;
-    }
+    fill(block);
     p->arguments[p->count++] = (dnnl_exec_arg_t){which, block->memory};
 done:
     return result;
@@ -70,6 +79,34 @@ done:
     return result;
 }
 
+/* a · b = c, c in float32 where it is a weight's gradient (`ta`), else bf16 as well. */
+static status add_product_bf16(onednn_bound *b, char ta, char tb, uint32_t m, uint32_t n,
+                               uint32_t k)
+{
+    static const struct wish wishes[] = {{DNNL_ARG_SRC, dnnl_query_src_md},
+                                         {DNNL_ARG_WEIGHTS, dnnl_query_weights_md},
+                                         {DNNL_ARG_DST, dnnl_query_dst_md}};
+    status result = OK;
+    onednn_layout layouts[3] = {NULL};
+    dnnl_primitive_desc_t d = NULL;
+    const dnnl_dims_t shapes[3] = {{m, k}, {k, n}, {m, n}};
+    (void)tb; /* every operand may lie as the product likes it best */
+    for (int i = 0; i < 3; ++i) {
+        TRY_DNNL(onednn_layout_open(&layouts[i], 2, shapes[i],
+                                    i == 2 && ta == 'T' ? dnnl_f32 : dnnl_bf16,
+                                    dnnl_format_tag_any),
+                 "a layout");
+    }
+    TRY_DNNL(onednn_matmul(&d, b->c->engine, layouts[0], layouts[1], NULL, layouts[2], NULL),
+             "a matrix product in bf16");
+    TRY(add_piece(b, &d, wishes, COUNT_OF(wishes)));
+done:
+    for (int i = 0; i < 3; ++i) {
+        onednn_layout_close(&layouts[i]);
+    }
+    return result;
+}
+
 static status add_product(onednn_bound *b, char ta, char tb, uint32_t m, uint32_t n, uint32_t k)
 {
     status result = OK;
@@ -97,10 +134,12 @@ static status add_linear(onednn_bound *b, const struct op_description *d)
 {
     status result = OK;
     uint32_t inputs = (uint32_t)shape_count(d->input), outputs = d->output.channels;
-    TRY(add_product(b, 'N', 'T', d->batch, outputs, inputs));
-    TRY(add_product(b, 'T', 'N', outputs, inputs, d->batch));
+    status (*product)(onednn_bound *, char, char, uint32_t, uint32_t, uint32_t) =
+        b->c->bf16 ? add_product_bf16 : add_product;
+    TRY(product(b, 'N', 'T', d->batch, outputs, inputs));
+    TRY(product(b, 'T', 'N', outputs, inputs, d->batch));
     if (d->flags & OP_INPUT_GRADIENT) {
-        TRY(add_product(b, 'N', 'N', d->batch, inputs, outputs));
+        TRY(product(b, 'N', 'N', d->batch, inputs, outputs));
     }
 done:
     return result;
@@ -116,6 +155,14 @@ static void fill_window(struct onednn_window *w, const struct op_description *d)
                         d->input.width - d->padding;
 }
 
+static status any_layout(onednn_bound *b, onednn_layout *out, uint32_t batch, struct shape s)
+{
+    const dnnl_dims_t dimensions = {batch, s.channels, s.height, s.width};
+    return cpu_check(onednn_layout_open(out, 4, dimensions, b->c->bf16 ? dnnl_bf16 : dnnl_f32,
+                                        dnnl_format_tag_any),
+                     "a layout");
+}
+
 static status add_convolution(onednn_bound *b, const struct op_description *d)
 {
     static const struct wish forward[] = {{DNNL_ARG_SRC, dnnl_query_src_md},
@@ -128,19 +175,21 @@ static status add_convolution(onednn_bound *b, const struct op_description *d)
                                           {DNNL_ARG_DIFF_WEIGHTS, dnnl_query_diff_weights_md},
                                           {DNNL_ARG_DIFF_DST, dnnl_query_diff_dst_md}};
     status result = OK;
-    onednn_layout in = NULL, out = NULL, weight = NULL;
+    onednn_layout in = NULL, out = NULL, weight = NULL, gradient = NULL;
+    const dnnl_data_type_t type = b->c->bf16 ? dnnl_bf16 : dnnl_f32;
     dnnl_primitive_desc_t f = NULL, p = NULL;
     struct onednn_window w;
     const dnnl_dims_t shape = {d->output.channels, d->input.channels, d->kernel_height,
                                d->kernel_width};
     fill_window(&w, d);
-    TRY(cpu_any_layout(&in, d->batch, d->input));
-    TRY(cpu_any_layout(&out, d->batch, d->output));
-    TRY_DNNL(onednn_layout_open(&weight, 4, shape, dnnl_f32, dnnl_format_tag_any), "a layout");
+    TRY(any_layout(b, &in, d->batch, d->input));
+    TRY(any_layout(b, &out, d->batch, d->output));
+    TRY_DNNL(onednn_layout_open(&weight, 4, shape, type, dnnl_format_tag_any), "a layout");
+    TRY_DNNL(onednn_layout_open(&gradient, 4, shape, dnnl_f32, dnnl_format_tag_any), "a layout");
     TRY_DNNL(onednn_convolution_forward(&f, b->c->engine, dnnl_forward_training, in, weight, NULL,
                                         out, &w, NULL),
              "a convolution");
-    TRY_DNNL(onednn_convolution_backward_weights(&p, b->c->engine, in, weight, NULL, out, &w, f),
+    TRY_DNNL(onednn_convolution_backward_weights(&p, b->c->engine, in, gradient, NULL, out, &w, f),
              "a convolution's weight gradient");
     TRY(add_piece(b, &p, weights, COUNT_OF(weights)));
     if (d->flags & OP_INPUT_GRADIENT) {
@@ -156,6 +205,7 @@ done:
     onednn_layout_close(&in);
     onednn_layout_close(&out);
     onednn_layout_close(&weight);
+    onednn_layout_close(&gradient);
     return result;
 }
 
@@ -256,16 +306,15 @@ static status add_operation(onednn_bound *b, const struct op_description *d, boo
 }
 
 status onednn_bound_open(onednn_bound **out, const struct op_description *operations, size_t count,
-                         bool products_only, uint32_t threads)
+                         bool products_only, const struct backend_options *o)
 {
     status result = OK;
     onednn_bound *b = NULL;
-    const struct backend_options o = {.threads = threads};
     *out = NULL;
     TRY(memory_new(&b, 1, sizeof *b, "the bound"));
     b->capacity = 3 * count;
     TRY(memory_new(&b->pieces, b->capacity, sizeof *b->pieces, "the bound"));
-    TRY(backend_cpu.open(&b->backend, &o));
+    TRY(backend_cpu.open(&b->backend, o));
     b->c = (struct cpu *)b->backend;
     for (size_t i = 0; i < count; ++i) {
         TRY(add_operation(b, &operations[i], products_only));
