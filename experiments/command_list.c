@@ -45,17 +45,33 @@ static void print_registry(const struct registry *r)
     }
 }
 
+/* "mode=sync engine=real: what it is" */
+static void print_key(const struct option *key)
+{
+    unsigned where = key_where_of(key->key);
+    const char *mode = key_mode(where), *engine = key_engine(where);
+    struct option said = *key;
+    struct text help = {0};
+    text_add(&help, "%s%s%s%s%s%s%s", mode != NULL ? "mode=" : "", mode != NULL ? mode : "",
+             mode != NULL && engine != NULL ? " " : "", engine != NULL ? "engine=" : "",
+             engine != NULL ? engine : "", where != KEY_ANY ? ": " : "", key->help);
+    said.help = help.at;
+    print_option(&said, 0);
+    text_free(&help);
+}
+
 static void print_keys(void)
 {
-    static const char *const titles[] = {
-        [KEY_DEFINES] = "What is computed:",
-        [KEY_BESIDE] = "\nWhere and how; runs that differ in these alone are the same run:"};
-    for (size_t use = 0; use < COUNT_OF(titles); use++) {
-        puts(titles[use]);
-        for (const struct option *o = global_keys; o->key != NULL; o++) {
-            if (key_use_of(o->key) == use) {
-                print_option(o, 0);
-            }
+    puts("What is computed:");
+    for (const struct option *o = global_keys; o->key != NULL; o++) {
+        if (key_defines(o->key)) {
+            print_key(o);
+        }
+    }
+    puts("\nWhere and how; runs that differ in these alone are the same run:");
+    for (const struct option *o = global_keys; o->key != NULL; o++) {
+        if (key_use_of(o->key) == KEY_BESIDE) {
+            print_key(o);
         }
     }
     for (const struct option *o = global_keys; o->key != NULL; o++) {

@@ -73,7 +73,7 @@ static status read_setting(struct request *r, const struct setting *s)
         r->results = s->value;
     } else if (is_rule(s->key)) {
         r->what_if = true;
-    } else if (key_is_known(s->key) && key_use_of(s->key) == KEY_DEFINES) {
+    } else if (key_is_known(s->key) && key_defines(s->key)) {
         FAIL(ERROR_USAGE,
              "%s=%s: a replay keeps the order in which gradients came, and %s would change it, or "
              "the gradients; make a run of its own with `gradlag run`",

@@ -297,37 +297,13 @@ static int by_key(const void *a, const void *b)
     return strcmp((*x)->key, (*y)->key);
 }
 
-/* Keys that are younger than results files that may be about: a run that leaves them at their
- * default is the same run as before there was the key. */
+/* A run is the same as before there was this key, or as without a virtual cluster. */
 static bool left_out(const options *o, const struct option *option)
 {
-    static const char *const younger[] = {"initial", "on_nonfinite", "outer"};
-    for (size_t i = 0; i < COUNT_OF(younger); i++) {
-        if (strcmp(option->key, younger[i]) == 0) {
-            return strcmp(options_value(o, option->key), option->initial) == 0;
-        }
-    }
-    return false;
-}
-
-/* A run with one server, or without jitter, is the same run as before there were their keys. */
-static bool is_as_ever(const options *o, const struct option *option)
-{
-    bool of_servers = strcmp(option->key, "servers") == 0 || strcmp(option->key, "read") == 0;
-    return (of_servers && options_integer(o, "servers") == 1) ||
-           (strcmp(option->key, "network.jitter_ms") == 0 && options_real(o, option->key) == 0);
-}
-
-/* A run without a virtual cluster is the same run as before there were its keys. */
-static bool describes_no_cluster(const options *o, const struct option *option)
-{
-    static const char *const of_virtual[] = {"network.", "server.", "crash.", "virtual."};
-    for (size_t i = 0; i < COUNT_OF(of_virtual); i++) {
-        if (strncmp(option->key, of_virtual[i], strlen(of_virtual[i])) == 0) {
-            return strcmp(options_text(o, "engine"), "virtual") != 0;
-        }
-    }
-    return false;
+    bool idle = (key_where_of(option->key) & KEY_VIRTUAL) != 0 &&
+                strcmp(options_text(o, "engine"), "virtual") != 0;
+    return idle || (key_use_of(option->key) == KEY_LATER &&
+                    strcmp(options_value(o, option->key), option->initial) == 0);
 }
 
 /* Which keys a JSON object of settings holds. */
@@ -335,13 +311,11 @@ enum part { ALL, DEFINING, DEFINING_BUT_SEED };
 
 static bool belongs(const options *o, const struct option *option, enum part part)
 {
-    enum key_use use = key_use_of(option->key);
     bool seed = strcmp(option->key, "seed") == 0;
     if (part == ALL) {
-        return use != KEY_INTERNAL;
+        return key_use_of(option->key) != KEY_INTERNAL;
     }
-    return use == KEY_DEFINES && !left_out(o, option) && !describes_no_cluster(o, option) &&
-           !is_as_ever(o, option) && !(seed && part == DEFINING_BUT_SEED);
+    return key_defines(option->key) && !left_out(o, option) && !(seed && part == DEFINING_BUT_SEED);
 }
 
 static void add_json(const options *o, enum part part, struct text *out)

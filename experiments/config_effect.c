@@ -31,74 +31,24 @@ static bool is_initial(const options *o, const char *key)
     return strcmp(options_value(o, key), initial_of(key)) == 0;
 }
 
-static bool bound_to_other_mode(const options *o, struct ineffective *out)
+/* Set, though keys.def says that it has an effect elsewhere alone. */
+static bool is_out_of_place(const options *o, const char *key, struct ineffective *out)
 {
-    static const struct {
-        const char *key, *mode, *advice;
-    } bound[] = {
-        {"damping", "async", "mode=async"},
-        {"correction", "async", "mode=async"},
-        {"consistency", "async", "mode=async"},
-        {"outer", "async", "mode=async"},
-        {"payload", "async", "mode=async"},
-        {"transport", "async", "mode=async"},
-        {"endpoint", "async", "mode=async"},
-        {"curve", "async", "mode=async"},
-        {"on_lost", "async", "mode=async"},
-        {"communicator", "sync", "mode=sync"},
-        {"reduction", "sync", "mode=sync"},
-        {"bucket_kib", "sync", "mode=sync"},
-        {"resume", "sync", "mode=sync; initial= starts anew from its parameters"},
-        {"on_nonfinite", "sync", "mode=sync"},
-        {"verify_every", "sync", "mode=sync"},
-        {"probe_every", "async", "mode=async"},
-        {"compression", "sync", "mode=sync"},
-        {"overlap", "sync", "mode=sync"},
-        {"servers", "async", "mode=async"},
-        {"double_buffering", "sync", "mode=sync"},
-        {"pipeline", "pipeline", "mode=pipeline"},
-        {"stages", "pipeline", "mode=pipeline"},
-        {"micro_batches", "pipeline", "mode=pipeline"},
-        {"stage_cuts", "pipeline", "mode=pipeline"},
-        {"recompute", "pipeline", "mode=pipeline"},
-        {"decay", "sync", "mode=sync"},
-        {"local_steps", "sync", "mode=sync"},
-    };
-    for (size_t i = 0; i < COUNT_OF(bound); i++) {
-        bool other = strcmp(bound[i].mode, options_text(o, "mode")) != 0;
-        if (other && !is_initial(o, bound[i].key)) {
-            *out = (struct ineffective){bound[i].key, "mode", bound[i].advice};
-            return true;
-        }
+    const char *mode = key_mode(key_where_of(key)), *engine = key_engine(key_where_of(key));
+    if (is_initial(o, key)) {
+        return false;
     }
-    return false;
-}
-
-/* Processes have sockets, ranks under mpirun and places; a virtual cluster has a model of wires. */
-static bool bound_to_other_engine(const options *o, struct ineffective *out)
-{
-    static const char *const of_real[] = {
-        "payload",      "transport",  "endpoint", "curve",        "on_lost",
-        "communicator", "bucket_kib", "resume",   "verify_every", "on_nonfinite",
-        "compression",  "overlap",    NULL};
-    static const char *const of_virtual[] = {
-        "network.latency_ms", "network.jitter_ms", "network.gbps",    "server.apply_ms",
-        "crash.mtbf_s",       "crash.down_s",      "virtual.threads", NULL};
+    if (mode != NULL && strcmp(mode, options_text(o, "mode")) != 0) {
+        *out = (struct ineffective){.key = key, .with = "mode", .instead = mode};
+        if (strcmp(key, "resume") == 0) {
+            out->instead = "sync; initial= starts anew from its parameters";
+        }
+        return true;
+    }
     bool real = strcmp(options_text(o, "engine"), "real") == 0;
-    for (const char *const *idle = real ? of_virtual : of_real; *idle != NULL; idle++) {
-        if (!is_initial(o, *idle)) {
-            *out = (struct ineffective){*idle, "engine", real ? "engine=virtual" : "engine=real"};
-            return true;
-        }
-    }
-    static const char *const of_server[] = {"network.jitter_ms", "server.apply_ms", "crash.mtbf_s",
-                                            "crash.down_s"};
-    bool async = strcmp(options_text(o, "mode"), "async") == 0;
-    for (size_t i = 0; !async && i < COUNT_OF(of_server); i++) {
-        if (!is_initial(o, of_server[i])) {
-            *out = (struct ineffective){of_server[i], "mode", "mode=async"};
-            return true;
-        }
+    if (engine != NULL && real != (strcmp(engine, "real") == 0)) {
+        *out = (struct ineffective){.key = key, .with = "engine", .instead = engine};
+        return true;
     }
     return false;
 }
@@ -113,22 +63,22 @@ static const struct damping_rule *chosen_damping(const options *o)
 static bool recipe_without_effect(const options *o, struct ineffective *out)
 {
     static const struct {
-        const char *key, *with, *initial, *advice;
+        const char *key, *with, *initial, *instead;
     } of[] = {
-        {"batch_growth_max", "decay", "rate", "decay=batch"},
-        {"local_momentum", "local_steps", "1", "local_steps=8"},
-        {"post_local", "local_steps", "1", "local_steps=8"},
-        {"post_local_epoch", "post_local", "none", "post_local=epoch"},
-        {"post_local_epoch", "post_local", "decay", "post_local=epoch"},
+        {"batch_growth_max", "decay", "rate", "batch"},
+        {"local_momentum", "local_steps", "1", "8"},
+        {"post_local", "local_steps", "1", "8"},
+        {"post_local_epoch", "post_local", "none", "epoch"},
+        {"post_local_epoch", "post_local", "decay", "epoch"},
     };
     bool apart = options_integer(o, "local_steps") > 1 && is_initial(o, "post_local");
     if (apart && !is_initial(o, "compression")) { /* parameters travel, and no gradient */
-        *out = (struct ineffective){"compression", "local_steps", "local_steps=1"};
+        *out = (struct ineffective){"compression", "local_steps", "1"};
         return true;
     }
     for (size_t i = 0; i < COUNT_OF(of); i++) {
         if (!is_initial(o, of[i].key) && strcmp(options_value(o, of[i].with), of[i].initial) == 0) {
-            *out = (struct ineffective){of[i].key, of[i].with, of[i].advice};
+            *out = (struct ineffective){of[i].key, of[i].with, of[i].instead};
             return true;
         }
     }
@@ -140,32 +90,34 @@ bool config_any_ineffective(const options *o, struct ineffective *out)
     const struct consistency_policy *policy = (const struct consistency_policy *)registry_find(
         &consistency_registry, options_text(o, "consistency"));
     if (options_text(o, "trace")[0] != '\0' && strcmp(options_text(o, "record"), "all") != 0) {
-        *out = (struct ineffective){"trace", "record", "record=all, of whose rows it is made"};
+        *out = (struct ineffective){"trace", "record", "all, of whose rows it is made"};
         return true;
     }
-    if (bound_to_other_mode(o, out) || bound_to_other_engine(o, out)) {
-        return true;
+    for (const struct option *key = global_keys; key->key != NULL; key++) {
+        if (is_out_of_place(o, key->key, out)) {
+            return true;
+        }
     }
     if (options_integer(o, "servers") == 1 && !is_initial(o, "read")) {
-        *out = (struct ineffective){"read", "servers", "servers=2 or more"};
+        *out = (struct ineffective){"read", "servers", "2 or more"};
         return true;
     }
     const struct optimizer_kind *its = (const struct optimizer_kind *)registry_find(
         &optimizer_registry, options_text(o, "optimizer"));
     if (!its->has_momentum && !is_initial(o, "momentum")) {
-        *out = (struct ineffective){"momentum", "optimizer", "optimizer=momentum or nesterov"};
+        *out = (struct ineffective){"momentum", "optimizer", "momentum or nesterov"};
         return true;
     }
     if (recipe_without_effect(o, out)) {
         return true;
     }
     if (policy->never_stale && !is_initial(o, "correction")) {
-        *out = (struct ineffective){"correction", "consistency", "consistency=asp"};
+        *out = (struct ineffective){"correction", "consistency", "asp"};
         return true;
     }
     if (policy->never_stale && !is_initial(o, "damping") && !chosen_damping(o)->ageless) {
         *out = (struct ineffective){"damping", "consistency",
-                                    "consistency=asp, or damping=trim, which looks at no age"};
+                                    "asp, or damping=trim, which looks at no age"};
         return true;
     }
     return false;
@@ -273,9 +225,9 @@ status config_check(const options *o)
     struct outer outer;
     unsigned per_update;
     if (config_any_ineffective(o, &none)) {
-        FAIL(ERROR_USAGE, "%s: %s=%s has no effect with %s=%s; leave it out, or set %s",
+        FAIL(ERROR_USAGE, "%s: %s=%s has no effect with %s=%s; leave it out, or set %s=%s",
              options_origin(o, none.key), none.key, options_value(o, none.key), none.with,
-             options_value(o, none.with), none.advice);
+             options_value(o, none.with), none.with, none.instead);
     }
     if (strcmp(options_text(o, "mode"), "async") == 0) {
         TRY(correction_check(o));

@@ -7,9 +7,9 @@
 
 #include "worker/options.h"
 
-/* Why a key that was set has no effect: because of the key `with`. */
+/* Why a key that was set has no effect: because of the key `with`, which has to be `instead`. */
 struct ineffective {
-    const char *key, *with, *advice;
+    const char *key, *with, *instead;
 };
 
 /* One of them, if there is any. */

@@ -47,26 +47,71 @@
 #define MANY 9007199254740992.0 /* 2^53: whole numbers that a double holds exactly */
 
 const struct option global_keys[] = {
-#define KEY(use, ...) __VA_ARGS__,
+#define KEY(use, where, ...) __VA_ARGS__,
 #include "experiments/keys.def"
 #undef KEY
     {0},
 };
 
-enum key_use key_use_of(const char *key)
-{
-    static const enum key_use uses[] = {
-#define KEY(use, ...) KEY_##use,
+/* In keys.def's words. */
+enum {
+    ANY = KEY_ANY,
+    ASYNC = KEY_ASYNC,
+    SYNC = KEY_SYNC,
+    PIPELINE = KEY_PIPELINE,
+    REAL = KEY_REAL,
+    VIRTUAL = KEY_VIRTUAL,
+};
+
+static const struct {
+    enum key_use use;
+    unsigned where;
+} marks[] = {
+#define KEY(use, where, ...) {KEY_##use, where},
 #include "experiments/keys.def"
 #undef KEY
-    };
-    for (size_t i = 0; i < COUNT_OF(uses); i++) {
-        if (strcmp(global_keys[i].key, key) == 0) {
-            return uses[i];
-        }
+};
+
+/* COUNT_OF(marks) of the keys of chosen parts. */
+static size_t place_of(const char *key)
+{
+    size_t i = 0;
+    while (i < COUNT_OF(marks) && strcmp(global_keys[i].key, key) != 0) {
+        i++;
     }
-    if (strcmp(key, "device.index") == 0) {
-        return KEY_BESIDE;
+    return i;
+}
+
+enum key_use key_use_of(const char *key)
+{
+    size_t i = place_of(key);
+    if (i < COUNT_OF(marks)) {
+        return marks[i].use;
     }
-    return KEY_DEFINES; /* of a part that was chosen */
+    return strcmp(key, "device.index") == 0 ? KEY_BESIDE : KEY_DEFINES;
+}
+
+bool key_defines(const char *key)
+{
+    enum key_use use = key_use_of(key);
+    return use == KEY_DEFINES || use == KEY_LATER;
+}
+
+unsigned key_where_of(const char *key)
+{
+    size_t i = place_of(key);
+    return i < COUNT_OF(marks) ? marks[i].where : KEY_ANY;
+}
+
+const char *key_mode(unsigned where)
+{
+    return (where & KEY_ASYNC) != 0      ? "async"
+           : (where & KEY_SYNC) != 0     ? "sync"
+           : (where & KEY_PIPELINE) != 0 ? "pipeline"
+                                         : NULL;
+}
+
+const char *key_engine(unsigned where)
+{
+    return (where & KEY_REAL) != 0 ? "real" : (where & KEY_VIRTUAL) != 0 ? "virtual" : NULL;
 }

@@ -1,5 +1,5 @@
 /*
- * keys.h — the global keys, and which of them choose a part that brings keys of its own.
+ * keys.h — the global keys: what each is for, and in which mode and engine it has an effect.
  */
 #ifndef GRADLAG_EXPERIMENTS_KEYS_H
 #define GRADLAG_EXPERIMENTS_KEYS_H
@@ -10,6 +10,9 @@ extern const struct option global_keys[]; /* ended by key == NULL */
 
 enum key_use {
     KEY_DEFINES, /* decides what is computed: part of config_hash */
+    /* As DEFINES, but younger than results files that may be about: a run that leaves it at its
+     * default is the same run as before there was the key. */
+    KEY_LATER,
     /* Where a run reads and writes, what it is called, how long it may wait, by which way bytes
      * travel: two runs that differ in those alone are the same run. */
     KEY_BESIDE,
@@ -17,5 +20,21 @@ enum key_use {
 };
 /* Keys of chosen parts (damping.power) define. */
 enum key_use key_use_of(const char *key);
+/* DEFINES or LATER. */
+bool key_defines(const char *key);
+
+/* Elsewhere a key has no effect, and setting it is an error. No mode: all; no engine: all. */
+enum key_where {
+    KEY_ANY = 0,
+    KEY_ASYNC = 1,
+    KEY_SYNC = 2,
+    KEY_PIPELINE = 4,
+    KEY_REAL = 8,
+    KEY_VIRTUAL = 16,
+};
+unsigned key_where_of(const char *key);
+/* "async" of KEY_ASYNC, "real" of KEY_ASYNC | KEY_REAL; NULL where any will do. */
+const char *key_mode(unsigned where);
+const char *key_engine(unsigned where);
 
 #endif

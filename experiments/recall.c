@@ -28,7 +28,7 @@ static bool is_overruled(const json_t *all, const char *key)
 static bool is_wanted(const json_t *all, const char *key)
 {
     bool needed = strcmp(key, "dataset.path") == 0 || strcmp(key, "probe_every") == 0;
-    bool beside = key_use_of(key) != KEY_DEFINES && !needed;
+    bool beside = !key_defines(key) && !needed;
     return !beside && !is_of_the_cluster(key) && !is_overruled(all, key);
 }
 
