@@ -121,9 +121,12 @@ static status check_hidden(communicator *c)
     status result = OK;
     const size_t count = 4 * BUCKET;
     const uint64_t a_moment = 200000;
-    uint64_t began = clock_ns(), hidden_ns, whole_ns;
+    uint64_t began, hidden_ns, whole_ns;
+    /* On a busy machine ranks come here far apart: past this they begin together. */
+    TRY(communicator_allreduce_mean(c, communicator_buffer(c), count));
     for (size_t i = 0; i < count; i++)
         communicator_buffer(c)[i] = (float)c->rank;
+    began = clock_ns();
     communicator_begin(c, communicator_buffer(c), count);
     for (unsigned k = 0; k < 2500; k++) {
         communicator_advance(c, 0);
