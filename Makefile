@@ -107,7 +107,7 @@ LIBRARY  := $(DIR)/libgradlag.a
 PROGRAM  := $(DIR)/gradlag
 TESTS    := $(patsubst tests/%.c,$(DIR)/tests/%,$(wildcard tests/test_*.c))
 TESTLIB  := $(patsubst %.c,$(DIR)/%.o,$(filter-out $(wildcard tests/test_*.c),$(wildcard tests/*.c)))
-EMBEDDED := $(wildcard results/*.sql) $(wildcard results/queries/*.sql) $(wildcard experiments/*.yaml)
+EMBEDDED := $(wildcard results/*.sql results/queries/*.sql results/report/*.sql results/report/*.css) $(wildcard experiments/*.yaml)
 
 -include $(wildcard $(DIR)/*/*.d $(DIR)/*.d)
 

@@ -2,6 +2,7 @@
 
 #include "experiments/print.h"
 #include "experiments/summary.h"
+#include "results/statistics.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -86,16 +87,6 @@ static status add_run(struct cells *c, const struct planned_run *r, double *squa
                               : fmax(cell->staleness_max, f.max_staleness);
 done:
     return result;
-}
-
-/* The 97.5 % point of Student's t: what a mean's standard error is multiplied by for an interval
- * that holds the true mean 19 times in 20. */
-static double student_95(unsigned freedom)
-{
-    static const double exact[] = {12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365,
-                                   2.306,  2.262, 2.228, 2.201, 2.179, 2.160, 2.145,
-                                   2.131,  2.120, 2.110, 2.101, 2.093, 2.086};
-    return freedom <= COUNT_OF(exact) ? exact[freedom - 1] : 1.96 + 2.5 / freedom;
 }
 
 static void average(struct cell *cell, double squares)

@@ -27,6 +27,8 @@ static const struct command commands[] = {
      true},
     {"show", "RUN", "one run: configuration, curve, staleness, where the time went", command_show,
      true},
+    {"report", "[-o report.html] [--watch]",
+     "one HTML page from the results file: claims, plots, tables, runs", command_report, false},
     {"replay", "RUN [key=value…]", "a recorded run once more, bit for bit; or under other rules",
      command_replay, false},
     {"list", "KIND", "what exists, with parameters, ranges and sources", command_list, true},

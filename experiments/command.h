@@ -19,6 +19,7 @@ command_function command_reproduce;
 command_function command_query;
 command_function command_list;
 command_function command_show;
+command_function command_report;
 command_function command_check;
 command_function command_replay;
 command_function command_keygen;

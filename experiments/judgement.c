@@ -1,0 +1,260 @@
+#include "experiments/judgement.h"
+
+#include "experiments/reproduction.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* One experiment, laid out as the whole and as its quick part; `quick` says which is the one that
+ * is judged. */
+struct judgement {
+    struct reproduction part[2];
+    bool quick;
+    struct report_arm *arms;
+    struct report_claim *claims;
+    char *verdict;         /* free() */
+    struct text *whys;     /* one per claim */
+    struct text described; /* the part that was judged */
+};
+
+/* ---- which part ---------------------------------------------------------------------------------
+ */
+
+static size_t ended(const struct plan *p)
+{
+    return p->count - plan_missing(p);
+}
+
+/* What share of the runs is there. */
+static double share_there(const struct reproduction *r)
+{
+    return (double)ended(&r->plan) / (double)(r->plan.count + r->later);
+}
+
+static status lay_out(struct judgement *j, const char *name, const char *results)
+{
+    status result = OK;
+    struct settings more = {0};
+    settings_add(&more, "results", results, COMMAND_LINE);
+    for (int quick = 0; quick <= 1; quick++) {
+        TRY(reproduction_open(&j->part[quick], name));
+        TRY(reproduction_look_up(&j->part[quick], quick, false, &more));
+    }
+    j->quick = share_there(&j->part[1]) > share_there(&j->part[0]);
+    const struct reproduction *r = &j->part[j->quick];
+    text_add(&j->described, "%s: %zu of its %zu runs are there",
+             j->quick ? "the quick part" : "the whole experiment", ended(&r->plan),
+             r->plan.count + r->later);
+    if (ended(&r->plan) == 0) {
+        text_add(&j->described, "; those in the file have other settings than the experiment's");
+    }
+done:
+    settings_free(&more);
+    return result;
+}
+
+/* ---- words --------------------------------------------------------------------------------------
+ */
+
+static void write_verdict(struct judgement *j)
+{
+    static const char heading[] = "\nVerdict\n";
+    size_t length = 0;
+    FILE *memory = open_memstream(&j->verdict, &length);
+    REQUIRE(memory != NULL);
+    verdict_print(&j->part[j->quick].cells, memory);
+    REQUIRE(fclose(memory) == 0);
+    if (strncmp(j->verdict, heading, sizeof heading - 1) == 0) {
+        memmove(j->verdict, j->verdict + sizeof heading - 1, length - (sizeof heading - 1) + 1);
+    }
+}
+
+/* A claim that waits for runs is open as long as they may still come. */
+static void describe_claim(const struct judged_claim *j, struct text *why, struct report_claim *out)
+{
+    static const enum report_outcome outcomes[] = {
+        [CLAIM_PASS] = REPORT_PASS, [CLAIM_FAIL] = REPORT_FAIL, [CLAIM_OPEN] = REPORT_OPEN};
+    const struct cell *c = j->lacking;
+    *out = (struct report_claim){.text = j->claim->text,
+                                 .source = j->claim->source,
+                                 .outcome = outcomes[j->outcome],
+                                 .observed = j->value,
+                                 .low = j->low,
+                                 .high = j->high};
+    if (c != NULL) {
+        text_add(why, "%s with %lld workers: of %u runs %u finished, %u diverged, %u failed",
+                 c->arm->label, (long long)c->workers, c->planned, c->finished, c->diverged,
+                 c->failed);
+        out->observed = NAN;
+        out->outcome =
+            c->finished + c->diverged + c->failed < c->planned ? REPORT_OPEN : REPORT_FAIL;
+    } else if (j->outcome == CLAIM_OPEN) {
+        text_add(why, "not measured in this part");
+    }
+    out->why = why->at;
+}
+
+static status describe(struct judgement *j, struct report_experiment *out)
+{
+    status result = OK;
+    struct reproduction *r = &j->part[j->quick];
+    const struct experiment *e = &r->e;
+    struct judged_claim *judged = NULL;
+    TRY(memory_new(&judged, e->claim_count, sizeof *judged, "claims"));
+    TRY(memory_new(&j->claims, e->claim_count, sizeof *j->claims, "claims"));
+    TRY(memory_new(&j->whys, e->claim_count, sizeof *j->whys, "claims"));
+    TRY(memory_new(&j->arms, e->arm_count, sizeof *j->arms, "arms"));
+    TRY(cells_open(&r->cells, e, &r->plan));
+    TRY(reproduction_judge(r, j->quick, judged));
+    for (size_t i = 0; i < e->claim_count; i++) {
+        describe_claim(&judged[i], &j->whys[i], &j->claims[i]);
+    }
+    for (size_t i = 0; i < e->arm_count; i++) {
+        j->arms[i] = (struct report_arm){e->arms[i].name, e->arms[i].label};
+    }
+    write_verdict(j);
+    *out = (struct report_experiment){.name = e->name,
+                                      .question = e->question,
+                                      .source = e->source,
+                                      .part = j->described.at,
+                                      .verdict = j->verdict,
+                                      .arms = j->arms,
+                                      .arm_count = e->arm_count,
+                                      .claims = j->claims,
+                                      .claim_count = e->claim_count};
+done:
+    memory_free(judged);
+    return result;
+}
+
+/* ---- which experiments --------------------------------------------------------------------------
+ */
+
+struct names {
+    char **at;
+    size_t count, capacity;
+    const char *only;
+};
+
+static void add_name(void *context, const char *name)
+{
+    struct names *n = context;
+    if (n->only != NULL && strcmp(n->only, name) != 0) {
+        return;
+    }
+    if (n->count == n->capacity) {
+        n->capacity = n->capacity == 0 ? 16 : 2 * n->capacity;
+        n->at = realloc(n->at, n->capacity * sizeof *n->at);
+        REQUIRE(n->at != NULL);
+    }
+    n->at[n->count++] = text_copy(name);
+}
+
+static bool is_compiled_in(const char *name)
+{
+    char each[64];
+    for (size_t i = 0; experiment_at(i, each); i++) {
+        if (strcmp(each, name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The experiments that the user's files are about. */
+static status read_names(struct names *out, const char *const *files, size_t count)
+{
+    status result = OK;
+    for (size_t i = 0; i < count; i++) {
+        struct experiment e;
+        TRY(experiment_open(&e, files[i]));
+        add_name(out, e.name);
+        experiment_close(&e);
+    }
+done:
+    return result;
+}
+
+/* The file that an experiment stands in; else its name, if it is compiled in; else NULL. */
+static const char *find_file(const char *name, const struct names *of_files,
+                             const char *const *files)
+{
+    for (size_t i = 0; i < of_files->count; i++) {
+        if (strcmp(of_files->at[i], name) == 0) {
+            return files[i];
+        }
+    }
+    return is_compiled_in(name) ? name : NULL;
+}
+
+static void names_free(struct names *n)
+{
+    for (size_t i = 0; i < n->count; i++) {
+        memory_free(n->at[i]);
+    }
+    free(n->at);
+}
+
+static void judgement_close(struct judgement *j)
+{
+    for (size_t i = 0; j->whys != NULL && i < j->part[j->quick].e.claim_count; i++) {
+        text_free(&j->whys[i]);
+    }
+    memory_free(j->whys);
+    memory_free(j->claims);
+    memory_free(j->arms);
+    free(j->verdict);
+    text_free(&j->described);
+    reproduction_close(&j->part[0]);
+    reproduction_close(&j->part[1]);
+    *j = (struct judgement){0};
+}
+
+static void judge(struct judgements *out, const char *file, const char *results)
+{
+    struct judgement *j = &out->own[out->count];
+    status result = lay_out(j, file, results);
+    if (result == OK) {
+        result = describe(j, &out->at[out->count]);
+    }
+    if (result == OK) {
+        out->count++;
+    } else {
+        log_warning("report: the claims of %s are not judged: %s", file, error_message());
+        judgement_close(j);
+    }
+}
+
+status judgements_read(struct judgements *out, const char *results, const char *only,
+                       const char *const *files, size_t file_count)
+{
+    status result = OK;
+    struct names names = {.only = only}, of_files = {0};
+    *out = (struct judgements){0};
+    TRY(read_names(&of_files, files, file_count));
+    TRY(report_experiments(results, add_name, &names));
+    TRY(memory_new(&out->at, names.count, sizeof *out->at, "experiments"));
+    TRY(memory_new(&out->own, names.count, sizeof *out->own, "experiments"));
+    for (size_t i = 0; i < names.count; i++) {
+        const char *file = find_file(names.at[i], &of_files, files);
+        if (file != NULL) {
+            judge(out, file, results);
+        }
+    }
+done:
+    names_free(&names);
+    names_free(&of_files);
+    return result;
+}
+
+void judgements_close(struct judgements *j)
+{
+    for (size_t i = 0; i < j->count; i++) {
+        judgement_close(&j->own[i]);
+    }
+    memory_free(j->own);
+    memory_free(j->at);
+    *j = (struct judgements){0};
+}

@@ -1,0 +1,25 @@
+/*
+ * judgement.h — for the report: what the experiments of a results file ask and claim, and what has
+ * come of it so far.
+ */
+#ifndef GRADLAG_EXPERIMENTS_JUDGEMENT_H
+#define GRADLAG_EXPERIMENTS_JUDGEMENT_H
+
+#include "results/report.h"
+
+struct judgement;
+struct judgements { /* zero-initialise */
+    struct report_experiment *at;
+    size_t count;
+    struct judgement *own; /* what the texts of `at` live in */
+};
+
+/* Those of the experiments in `results` that are compiled in, or that one of `files` (names or
+ * paths) is about; `only`: NULL, or the one of that name. An experiment is judged as the whole or
+ * as its quick part, of whichever more is there. One that cannot be laid out is left out, with a
+ * warning. */
+status judgements_read(struct judgements *out, const char *results, const char *only,
+                       const char *const *files, size_t file_count) MUST_CHECK;
+void judgements_close(struct judgements *j);
+
+#endif

@@ -1,0 +1,30 @@
+-- Every run with what the report says of it. cell: the same for those that differ in the seed alone;
+-- provenance: the first run that has the same machine and program.
+-- :experiment = all  only the runs of one experiment, and of its tuning
+SELECT run.id, coalesce(run.experiment, '') AS experiment, coalesce(run.arm, '') AS arm,
+       dense_rank() OVER (ORDER BY run.experiment, run.arm, run.workers, described.settings)
+           AS cell,
+       run.mode, run.workers, run.seed, run.status,
+       run.final_accuracy, run.final_loss, run.validation_accuracy,
+       run.updates / run.train_seconds AS updates_per_second, run.samples_per_second,
+       run.mean_staleness, run.max_staleness, run.train_seconds,
+       'mode=' || run.mode || coalesce(' engine=' || run.engine, '')
+           || coalesce(' model=' || run.model, '') || coalesce(' dataset=' || run.dataset, '')
+           || coalesce(' batch=' || run.batch, '') || coalesce(' lr=' || run.lr, '')
+           || coalesce(' momentum=' || run.momentum, '')
+           || coalesce(' consistency=' || run.consistency, '')
+           || coalesce(' damping=' || run.damping, '')
+           || coalesce(' correction=' || run.correction, '')
+           || coalesce(' ' || described.parameters, '')
+           || coalesce(' ' || described.others, '') AS words,
+       run.uuid, run.tag, run.started_at, run.finished_at, run.updates, run.samples_used,
+       run.samples_computed, run.parameters_sha256,
+       coalesce(run.error, CASE WHEN run.status IN ('diverged', 'failed', 'stopped') THEN
+           (SELECT code || coalesce(': ' || detail, '') FROM event
+            WHERE event.run_id = run.id AND severity = 'error' ORDER BY rowid DESC LIMIT 1)
+       END) AS why,
+       CASE WHEN run.host IS NOT NULL THEN min(run.id) OVER (PARTITION BY run.host) END
+           AS provenance
+FROM run_with_settings AS described JOIN run ON run.id = described.id
+WHERE :experiment = 'all' OR run.experiment IN (:experiment, :experiment || '/tuning')
+ORDER BY run.id;

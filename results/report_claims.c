@@ -1,0 +1,127 @@
+/*
+ * report_claims.c — what an experiment asked, what its claims say, and whether they hold.
+ */
+#include "results/report_page.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { SHOWN_AT_ONCE = 12 }; /* more claims than that would keep the plots from view */
+
+/* The verdict's lines as paragraphs. */
+static void add_verdict(struct text *out, const char *verdict)
+{
+    if (verdict == NULL || verdict[0] == '\0') {
+        return;
+    }
+    text_add(out, "<div class=\"verdict\">\n");
+    for (const char *line = verdict; *line != '\0';) {
+        size_t length = strcspn(line, "\n");
+        struct text copy = {0};
+        text_add_bytes(&copy, line, length);
+        if (length > 0) {
+            text_add(out, "<p>");
+            html_text(out, copy.at);
+            text_add(out, "</p>\n");
+        }
+        text_free(&copy);
+        line += length + (line[length] == '\n');
+    }
+    text_add(out, "</div>\n");
+}
+
+/* Where the observed value lies, with the band in the middle half. A value far outside stands at
+ * the edge. */
+static void add_band(struct text *out, const struct report_claim *c)
+{
+    double width = c->high > c->low ? c->high - c->low : fmax(fabs(c->low), 1);
+    double place = 100 * (0.25 + 0.5 * (c->observed - c->low) / width);
+    double band = c->high > c->low ? 50 : 1;
+    place = isnan(place) ? 0 : fmax(2, fmin(98, place));
+    text_add(out,
+             "<svg class=\"band-of\" width=\"100%%\" height=\"16\" aria-hidden=\"true\">"
+             "<path class=\"axis\" d=\"M0 8h2000\"/><rect class=\"allowed\" x=\"25%%\" y=\"3\" "
+             "width=\"%.0f%%\" height=\"10\" rx=\"2\"/>",
+             band);
+    if (isfinite(c->observed)) {
+        text_add(out, "<circle class=\"%s\" cx=\"%.1f%%\" cy=\"8\" r=\"5\"/>",
+                 c->outcome == REPORT_PASS ? "pass" : "fail", place);
+    }
+    text_add(out, "</svg>");
+}
+
+/* Those with the outcome; all of them for REPORT_OPEN + 1. */
+static void add_claims(struct text *out, const struct report_experiment *e, const char *caption,
+                       unsigned which)
+{
+    static const char *const titles[] = {"",       "claim", "#observed", "#band", "in its band",
+                                         "source", NULL};
+    static const char *const outcomes[] = {"PASS", "FAIL", "open"};
+    static const char *const classes[] = {"pass", "fail", "open"};
+    struct html_table t;
+    html_table_begin(&t, out, caption, titles);
+    for (size_t i = 0; i < e->claim_count; i++) {
+        const struct report_claim *c = &e->claims[i];
+        if (which <= REPORT_OPEN && c->outcome != which) {
+            continue;
+        }
+        html_cell_open(&t, NULL);
+        text_add(out, "<span class=\"badge %s\">%s</span>", classes[c->outcome],
+                 outcomes[c->outcome]);
+        html_cell_close(&t);
+        html_cell_open(&t, "claim");
+        html_text(out, c->text);
+        if (c->why != NULL) {
+            text_add(out, "<div class=\"why\">");
+            html_text(out, c->why);
+            text_add(out, "</div>");
+        }
+        html_cell_close(&t);
+        html_cell_number(&t, c->observed, 2);
+        html_cell_open(&t, NULL);
+        text_add(out, "[%g, %g]", c->low, c->high);
+        html_cell_close(&t);
+        html_cell_open(&t, "bar");
+        add_band(out, c);
+        html_cell_close(&t);
+        html_cell_open(&t, "claim from");
+        html_text(out, c->source);
+        html_cell_close(&t);
+    }
+    html_table_end(&t);
+}
+
+void report_claims(struct text *out, const struct report_data *d, const struct report_section *s)
+{
+    const struct report_experiment *e = s->about;
+    unsigned counts[REPORT_OPEN + 1] = {0};
+    (void)d;
+    if (e == NULL || (e->claim_count == 0 && e->verdict == NULL)) {
+        return;
+    }
+    for (size_t i = 0; i < e->claim_count; i++) {
+        counts[e->claims[i].outcome]++;
+    }
+    add_verdict(out, e->verdict);
+    if (e->claim_count == 0) {
+        return;
+    }
+    text_add(out,
+             "<p class=\"tally\"><span class=\"badge pass\">%u PASS</span> "
+             "<span class=\"badge fail\">%u FAIL</span> "
+             "<span class=\"badge open\">%u open</span>",
+             counts[REPORT_PASS], counts[REPORT_FAIL], counts[REPORT_OPEN]);
+    if (e->part != NULL) {
+        text_add(out, " <span class=\"faint\">claims judged as ");
+        html_text(out, e->part);
+        text_add(out, "</span>");
+    }
+    text_add(out, "</p>\n");
+    if (counts[REPORT_FAIL] > 0) {
+        add_claims(out, e, "Claims that do not hold", REPORT_FAIL);
+    }
+    text_add(out, "<details%s><summary>All %zu claims, with their bands and sources</summary>\n",
+             e->claim_count <= SHOWN_AT_ONCE ? " open" : "", e->claim_count);
+    add_claims(out, e, "The shaded part is the band that was stated beforehand", REPORT_OPEN + 1);
+    html_details_end(out);
+}

@@ -1,0 +1,29 @@
+/*
+ * statistics.h — a handful of numbers, such as the seeds of one configuration: mean, spread, and
+ * the interval that holds the true mean 19 times in 20.
+ */
+#ifndef GRADLAG_RESULTS_STATISTICS_H
+#define GRADLAG_RESULTS_STATISTICS_H
+
+#include "worker/base.h"
+
+/* Zero-initialise. Welford's running mean: no loss of digits where the spread is small. */
+struct sample {
+    unsigned n;
+    double mean, squares; /* squares: sum of squared distances from the mean */
+    double least, most;
+};
+/* What is not finite is not counted. */
+void sample_add(struct sample *s, double value);
+/* The mean, or NaN where n is 0. */
+double sample_mean(const struct sample *s);
+/* Sample standard deviation (n - 1), and half of the 95 % interval of the mean by Student's t; NaN
+ * for n < 2. */
+double sample_deviation(const struct sample *s);
+double sample_interval(const struct sample *s);
+
+/* The 97.5 % point of Student's t: what a mean's standard error is multiplied by for that
+ * interval. freedom > 0. */
+double student_95(unsigned freedom);
+
+#endif
