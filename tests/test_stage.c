@@ -31,7 +31,7 @@ static options *settings_of(const char *model, const char *cuts)
     assert_int_equal(sync_rig_training(&o, (const char *const[]){name, "batch=32", NULL}), OK);
     assert_int_equal(options_declare(o, CUTS), OK);
     assert_int_equal(options_set(o, "dataset.size", "28", "test"), OK);
-    assert_int_equal(options_set(o, "dataset.samples", "300", "test"), OK);
+    assert_int_equal(options_set(o, "dataset.samples", "96", "test"), OK);
     assert_int_equal(options_set(o, "stage_cuts", cuts, "test"), OK);
     return o;
 }
