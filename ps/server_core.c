@@ -8,6 +8,12 @@
 
 /* ---- opening ---- */
 
+/* Of the bits of READY seats. */
+static unsigned words_of(const server_core *c)
+{
+    return (c->workers + 63) / 64;
+}
+
 static status allocate(server_core *c)
 {
     status result = OK;
@@ -16,6 +22,7 @@ static status allocate(server_core *c)
     TRY(memory_new(&c->actions, c->action_capacity, sizeof *c->actions, "server actions"));
     TRY(memory_new(&c->taken, c->taken_capacity + 1, sizeof *c->taken, "taken pushes"));
     TRY(memory_new(&c->seats, c->workers, sizeof *c->seats, "workers"));
+    TRY(memory_new(&c->ready, words_of(c), sizeof *c->ready, "workers that may go on"));
     TRY(memory_new(&c->slot_version, c->slot_count, sizeof *c->slot_version, "slot versions"));
     TRY(memory_new(&c->slot_readers, c->slot_count, sizeof *c->slot_readers, "slot readers"));
 done:
@@ -108,6 +115,7 @@ void server_core_close(server_core **pointer)
     damping_close(&c->damping);
     memory_free(c->slot_readers);
     memory_free(c->slot_version);
+    memory_free(c->ready);
     memory_free(c->seats);
     memory_free(c->taken);
     memory_free(c->actions);
@@ -127,18 +135,40 @@ static void emit_release(server_core *c, const struct seat *seat)
     action->record.waited_for = seat->waited_for;
 }
 
-/* The least clock of all that are not lost, or UINT64_MAX. */
-static uint64_t slowest_clock(const server_core *c)
+/* The least clock of all that are not lost, or UINT64_MAX. It rises when the last seat that had it
+ * moves on, so that the seats are looked through once for as many gradients as there are workers.
+ */
+static uint64_t slowest_clock(server_core *c)
 {
-    uint64_t slowest = UINT64_MAX;
-    for (const struct seat *seat = c->seats; seat < c->seats + c->workers; seat++) {
-        if (seat->state != SEAT_LOST && seat->clock < slowest) {
-            slowest = seat->clock;
+    if (c->at_slowest == 0) {
+        c->slowest = UINT64_MAX;
+        for (const struct seat *seat = c->seats; seat < c->seats + c->workers; seat++) {
+            if (seat->state != SEAT_LOST && seat->clock <= c->slowest) {
+                c->at_slowest = seat->clock < c->slowest ? 1 : c->at_slowest + 1;
+                c->slowest = seat->clock;
+            }
         }
     }
-    return slowest;
+    return c->slowest;
 }
 
+/* A seat's clock is about to rise, or not to count any more. */
+static void leave_clock(server_core *c, const struct seat *seat)
+{
+    c->at_slowest -= c->at_slowest > 0 && seat->clock == c->slowest;
+}
+
+static void release(server_core *c, struct seat *seat)
+{
+    core_move(c, seat, SEAT_READING);
+    seat->waited_for = core_number_of(c, seat) == c->cause ? NO_WORKER : (int32_t)c->cause;
+    seat->version = c->version;
+    seat->slot = c->latest;
+    c->slot_readers[c->latest]++;
+    emit_release(c, seat);
+}
+
+/* In the order of their numbers. */
 static void release_ready(server_core *c)
 {
     if (c->evaluating || c->ended) {
@@ -147,16 +177,13 @@ static void release_ready(server_core *c)
     const struct consistency_policy *policy = c->consistency.policy;
     struct consistency_view view = core_view(c);
     view.slowest = policy->may_go != NULL ? slowest_clock(c) : 0;
-    for (struct seat *seat = c->seats; seat < c->seats + c->workers; seat++) {
-        view.clock = seat->clock;
-        if (seat->state == SEAT_READY &&
-            (policy->may_go == NULL || policy->may_go(c->consistency.parameters, &view))) {
-            seat->state = SEAT_READING;
-            seat->waited_for = core_number_of(c, seat) == c->cause ? NO_WORKER : (int32_t)c->cause;
-            seat->version = c->version;
-            seat->slot = c->latest;
-            c->slot_readers[c->latest]++;
-            emit_release(c, seat);
+    for (unsigned at = 0; at < words_of(c); at++) {
+        for (uint64_t left = c->ready[at]; left != 0; left &= left - 1) {
+            struct seat *seat = &c->seats[64 * at + (unsigned)__builtin_ctzll(left)];
+            view.clock = seat->clock;
+            if (policy->may_go == NULL || policy->may_go(c->consistency.parameters, &view)) {
+                release(c, seat);
+            }
         }
     }
 }
@@ -187,8 +214,10 @@ struct server_actions server_core_hello(server_core *c, unsigned worker)
         uint64_t others = back ? slowest_clock(c) : UINT64_MAX;
         c->lost -= back;
         c->here++;
-        *seat = (struct seat){.state = SEAT_READY,
+        c->at_slowest += back && c->at_slowest > 0; /* it has that clock now */
+        *seat = (struct seat){.state = seat->state,
                               .clock = others != UINT64_MAX ? others : seat->clock};
+        core_move(c, seat, SEAT_READY);
         release_ready(c);
     }
     return actions_of(c);
@@ -241,17 +270,17 @@ done:
 static void take_in(server_core *c, struct seat *seat, const struct server_push *push)
 {
     seat->next_sequence++;
+    leave_clock(c, seat);
     seat->clock++;
     seat->arrival = c->arrivals++;
     seat->push = *push;
-    seat->state = SEAT_HELD;
+    core_move(c, seat, SEAT_HELD);
     seat->staleness = c->version - seat->version;
     seat->scale = 0;
     seat->gap = seat->staleness == 0 ? 0 : NAN; /* until it is measured */
     seat->norm = NAN;
     seat->momentum = seat->total_momentum = NOT_MEASURED;
     seat->measured = false;
-    c->held++;
     c->samples_computed += push->samples;
 }
 
@@ -291,12 +320,13 @@ struct server_actions server_core_lost(server_core *c, unsigned worker)
         return actions_of(c);
     }
     c->here -= seat->state != SEAT_EMPTY;
+    leave_clock(c, seat);
     if (seat->state == SEAT_HELD) {
         core_drop_late(c, seat, PUSH_WORKER_LOST, SEAT_LOST);
     } else if (seat->state == SEAT_READING) {
         core_stop_reading(c, seat, SEAT_LOST);
     }
-    seat->state = SEAT_LOST;
+    core_move(c, seat, SEAT_LOST);
     c->lost++;
     if (!c->ended) {
         core_apply_if_due(c);

@@ -53,9 +53,12 @@ struct server_core {
     unsigned latest;
     uint64_t version, arrivals, samples_used, samples_computed, total_samples, evaluate_every;
     struct seat *seats;
-    unsigned held, lost, here; /* here: joined and not lost */
-    unsigned cause;            /* the worker that the event is about */
-    double rate;               /* of the last update, without scales */
+    unsigned held, reading, lost, here; /* seats in a state; here: joined and not lost */
+    uint64_t *ready;                    /* a bit for each seat, set where it is READY */
+    uint64_t slowest;    /* clock, of all seats that are not lost; UINT64_MAX: none */
+    unsigned at_slowest; /* how many of them have it; 0: to be looked for */
+    unsigned cause;      /* the worker that the event is about */
+    double rate;         /* of the last update, without scales */
 
     /* Pushes whose gradients are in the running sum, in order of arrival. */
     struct push_record *taken;
@@ -81,6 +84,8 @@ struct server_core {
 
 struct server_action *core_emit(server_core *c, enum server_action_kind kind);
 unsigned core_number_of(const server_core *c, const struct seat *seat);
+/* The one way from a state of a seat to another: keeps the counts and the bits of READY. */
+void core_move(server_core *c, struct seat *seat, enum seat_state next);
 /* What every decision of the policy sees. */
 struct consistency_view core_view(const server_core *c);
 

@@ -28,6 +28,16 @@ struct consistency_view core_view(const server_core *c)
                                      .version = c->version};
 }
 
+void core_move(server_core *c, struct seat *seat, enum seat_state next)
+{
+    unsigned number = core_number_of(c, seat);
+    uint64_t bit = (uint64_t)1 << number % 64, *word = &c->ready[number / 64];
+    c->held += (next == SEAT_HELD) - (seat->state == SEAT_HELD);
+    c->reading += (next == SEAT_READING) - (seat->state == SEAT_READING);
+    *word = next == SEAT_READY ? *word | bit : *word & ~bit;
+    seat->state = next;
+}
+
 /* What its record will say, but for its fate. */
 static struct push_record record_of(const struct seat *seat)
 {
@@ -76,8 +86,7 @@ void core_stop_reading(server_core *c, struct seat *seat, enum seat_state next)
     REQUIRE(seat->state == SEAT_READING || seat->state == SEAT_HELD);
     REQUIRE(c->slot_readers[seat->slot] > 0);
     c->slot_readers[seat->slot]--;
-    c->held -= seat->state == SEAT_HELD;
-    seat->state = next;
+    core_move(c, seat, next);
 }
 
 void core_drop_late(server_core *c, struct seat *seat, enum push_reason reason,
@@ -160,15 +169,6 @@ static unsigned slot_to_write(const server_core *c, const struct update *u)
         REQUIRE(slot < c->slot_count);
     }
     return slot;
-}
-
-static unsigned seats_in(const server_core *c, enum seat_state state)
-{
-    unsigned n = 0;
-    for (unsigned w = 0; w < c->workers; w++) {
-        n += c->seats[w].state == state;
-    }
-    return n;
 }
 
 /* A push comes to the damping rule, once each; those that go in together do before the first of
@@ -272,7 +272,7 @@ static bool update_parameters(server_core *c, const struct update *u)
     bool moved = u->direct && u->first->staleness > 0;
     struct optimizer_pass pass;
     optimizer_set_epoch(c->optimizer, schedule_epoch(&c->schedule, c->samples_used, after));
-    crew_keep_off(c->helpers, seats_in(c, SEAT_READING) * c->threads);
+    crew_keep_off(c->helpers, c->reading * c->threads);
     optimizer_apply(c->optimizer, c->slots[c->latest], gradient, scale, c->rate,
                     moved ? c->slots[u->first->slot] : NULL, c->slots[next], &pass);
     if (u->direct) {
