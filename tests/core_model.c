@@ -100,21 +100,9 @@ static void release_whoever_may(struct model *m)
     }
 }
 
-static void step(struct model *m, const float *gradient, double scale, double rate)
+static double rate_of(const struct model *m, uint64_t samples)
 {
-    float lr = (float)rate;
-    for (size_t i = 0; i < m->count; i++) {
-        float g = (float)scale * gradient[i] + m->weight_decay * m->theta[i];
-        float direction = g;
-        if (strcmp(m->optimizer, "sgd") != 0) {
-            m->velocity[i] = m->momentum * m->velocity[i] + g;
-            direction = m->velocity[i];
-        }
-        if (strcmp(m->optimizer, "nesterov") == 0) {
-            direction = g + m->momentum * m->velocity[i];
-        }
-        m->theta[i] = m->theta[i] - lr * direction;
-    }
+    return m->outer ? m->outer_rate : schedule_rate(&m->schedule, m->used, m->used + samples);
 }
 
 static bool finite_vector(const float *a, size_t count)
@@ -241,14 +229,14 @@ static void apply_held(struct model *m)
     if (u.n == 0) {
         return;
     }
-    double rate = schedule_rate(&m->schedule, m->used, m->used + u.samples);
+    double rate = rate_of(m, u.samples);
     double left = combine(m, &u, rate, mean);
     if (!finite_vector(mean, m->count)) {
         diverge(m, u.worker[0], PUSH_BAD_UPDATE);
         return;
     }
     m->states = u.states;
-    step(m, mean, left, rate);
+    model_step(m, mean, left, rate, m->used, m->used + u.samples);
     m->used += u.samples;
     m->version++;
     for (unsigned i = 0; i < u.n; i++) {
@@ -286,8 +274,8 @@ static void apply_taken(struct model *m)
         diverge_taken(m);
         return;
     }
-    double rate = schedule_rate(&m->schedule, m->used, m->used + samples);
-    step(m, mean, 1, rate);
+    double rate = rate_of(m, samples);
+    model_step(m, mean, 1, rate, m->used, m->used + samples);
     m->used += samples;
     m->version++;
     for (unsigned i = 0; i < n; i++) {

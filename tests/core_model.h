@@ -8,7 +8,8 @@
  * not know, it asks itself: with views, histories and states that it kept its own way, so that what
  * the core shows a rule, when, and what it makes of the answer is checked for every rule in the
  * registries. It does the same with those it knows if `asks` is set. Corrections it always asks;
- * tests/test_rules_training.c has them in other words.
+ * tests/test_rules_training.c has them in other words. Optimizers and outer rules it has in its own
+ * words alone, with the operations in the order that their headers give, since bits are compared.
  */
 #ifndef GRADLAG_TESTS_CORE_MODEL_H
 #define GRADLAG_TESTS_CORE_MODEL_H
@@ -16,6 +17,7 @@
 #include "ps/consistency.h"
 #include "ps/correction.h"
 #include "ps/damping.h"
+#include "ps/outer.h"
 #include "ps/server_core.h"
 #include "worker/schedule.h"
 
@@ -24,6 +26,7 @@ enum {
     MODEL_COUNT = 40,
     MODEL_TAKEN = 24,
     MODEL_VERSIONS = 3100,
+    MODEL_LAYERS = 5,
     MODEL_ACTIONS = 2 * MODEL_WORKERS + MODEL_TAKEN + 8
 };
 
@@ -43,6 +46,18 @@ struct model_states {
     uint64_t version;
 };
 
+/* How the parameters are changed. `kind`: an optimizer's name, or "delayed-nesterov": what an outer
+ * rule other than a plain one makes of differences. */
+struct model_optimizer {
+    char kind[24];
+    double option[OPTIMIZER_PARAMETERS];
+    float momentum, weight_decay;
+    bool rate_inside; /* the velocity */
+    struct optimizer_layer layer[MODEL_LAYERS];
+    size_t layers;
+    float velocity[MODEL_COUNT], squares[MODEL_COUNT]; /* its states */
+};
+
 struct model {
     bool asks;
     const struct consistency_policy *policy;
@@ -55,8 +70,9 @@ struct model {
     struct { /* every gradient that was scaled, or may yet be */
         uint64_t count, ages[DAMPING_AGES], computed[MODEL_WORKERS], us[MODEL_WORKERS];
     } seen;
-    char optimizer[16];
-    float momentum, weight_decay;
+    struct model_optimizer optimizer;
+    bool outer, elastic; /* workers send differences; the rate is constant then: */
+    double outer_rate;
     double momentum_set, momentum_now;       /* where the correction adjusts it */
     float past[MODEL_VERSIONS][MODEL_COUNT]; /* parameters of every version, there */
     struct schedule schedule;
@@ -65,7 +81,7 @@ struct model {
     uint64_t total, every;
 
     struct model_worker worker[MODEL_WORKERS];
-    float theta[MODEL_COUNT], velocity[MODEL_COUNT];
+    float theta[MODEL_COUNT];
     uint64_t version, used, computed;
     uint64_t arrivals;
     unsigned about; /* the worker that the event is about */
@@ -89,6 +105,10 @@ void model_evaluated(struct model *m);
 void model_end(struct model *m);
 /* False: the push must be refused. */
 bool model_push(struct model *m, const struct server_push *push);
+
+/* θ ← one update of the optimizer, with samples (before, after] of training. */
+void model_step(struct model *m, const float *gradient, double scale, double rate, uint64_t before,
+                uint64_t after); /* core_model_step.c */
 
 /* ---- rules: core_model_rules.c ---- */
 

@@ -227,7 +227,11 @@ void model_correct(const struct model *m, struct model_states *states, unsigned 
                                    .whole = v};
     states->begun = true;
     states->version = m->version;
-    if (m->correction->block == NULL) {
+    if (m->elastic) { /* the difference to the parameters of now */
+        for (size_t k = 0; k < m->count; k++) {
+            out[k] = w->gradient[k] + (m->theta[k] - w->read[k]);
+        }
+    } else if (m->correction->block == NULL) {
         memcpy(out, w->gradient, m->count * sizeof(float));
     } else {
         m->correction->block(&call, m->count, &v);
@@ -278,6 +282,6 @@ void model_adjust(struct model *m, unsigned worker, struct push_record *record)
     if (!isnan(record->total_momentum)) {
         m->momentum_now = m->correction->adjust(m->correction_parameters, m->momentum_set,
                                                 m->momentum_now, record->total_momentum);
-        m->momentum = (float)m->momentum_now;
+        m->optimizer.momentum = (float)m->momentum_now;
     }
 }

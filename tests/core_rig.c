@@ -87,6 +87,9 @@ void core_rig_open(struct core_rig *rig, struct server_core_options o,
     }
     assert_int_equal(memory_new(&rig->initial, o.count, sizeof(float), "initial"), OK);
     core_rig_fill(rig->initial, o.count, 7);
+    if (o.initial != NULL) {
+        memcpy(rig->initial, o.initial, o.count * sizeof(float));
+    }
     o.settings = rig->settings;
     o.slots = rig->slots;
     o.slot_count = rig->slot_count;

@@ -21,7 +21,7 @@ struct core_rig {
 };
 
 /* Fails the test if anything goes wrong. `o`: slots, slot_count, settings and initial are filled in
- * here; initial parameters are numbers around 0. */
+ * here; initial parameters are those given, else numbers around 0. */
 void core_rig_open(struct core_rig *rig, struct server_core_options o,
                    const char *const *assignments);
 void core_rig_close(struct core_rig *rig);

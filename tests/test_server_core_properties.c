@@ -1,9 +1,12 @@
 /*
- * Random event sequences under every consistency × damping × correction of the registries that goes
- * together: after each event the core's actions, counters and parameters must be those of the naive
- * model in core_model.c, bit for bit, and its invariants C1 … C6 must hold. Workers come, crash and
- * come back; pushes are repeated, come from the past and the future, are malformed, not finite or
- * enormous. A new rule takes part once its line is in the registry.
+ * Random event sequences under every consistency × damping × (correction or outer rule) of the
+ * registries that goes together, with every optimizer: after each event the core's actions,
+ * counters and parameters must be those of the naive model in core_model.c, bit for bit, and its
+ * invariants C1 … C6 must hold. Workers come, crash and come back; pushes are repeated, come from
+ * the past and the future, are malformed, not finite or enormous. A new rule takes part once its
+ * line is in the registry. A third of the episodes cut the parameters over several cores, which get
+ * the same events in one order, as servers with read=snapshot do: together they must be the model,
+ * which has all.
  *
  *   GRADLAG_PROPERTY_EVENTS=n   how many events (default 1 500 000, a tenth under sanitizers);
  *                               `make nightly` has 100 million, and another seed each time
@@ -21,8 +24,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/core_model.h"
-#include "tests/core_rig.h"
+#include "tests/core_episode.h"
 #include "worker/optimizer.h"
 
 #ifdef GRADLAG_SANITIZE
@@ -30,21 +32,6 @@ enum { EVENTS = 150000 };
 #else
 enum { EVENTS = 1500000 };
 #endif
-
-struct episode {
-    uint64_t seed, random, events;
-    struct core_rig rig;
-    struct model model;
-    unsigned slot[MODEL_WORKERS]; /* what the core released each worker with */
-    /* Each worker's gradient stays where it is until the worker is released. */
-    float gradient[MODEL_WORKERS][MODEL_COUNT];
-    uint64_t applied, accepted, records;
-};
-
-static uint64_t below(struct episode *e, uint64_t bound)
-{
-    return core_rig_random(&e->random) % bound;
-}
 
 #define CHECK(e, condition)                                                                        \
     do {                                                                                           \
@@ -80,77 +67,179 @@ static void compare_record(struct episode *e, const struct push_record *a,
     CHECK(e, a->pull_us == b->pull_us && a->compute_us == b->compute_us);
     CHECK(e, same(a->momentum, b->momentum) && same(a->total_momentum, b->total_momentum));
     CHECK(e, a->queue_us == b->queue_us && a->at_seconds == b->at_seconds);
-    if (a->outcome != PUSH_DROPPED_LATE && a->outcome != PUSH_NOT_FINITE) {
-        CHECK(e, close_to(a->gradient_norm, b->gradient_norm));
-        CHECK(e, close_to(a->gap, b->gap));
-        CHECK(e, a->staleness > 0 || a->gap == 0);
-    }
     if (e->model.policy->even) { /* C6 */
         CHECK(e, a->staleness == 0);
     }
 }
 
-static void compare_actions(struct episode *e, struct server_actions actions)
+static bool is_measured(const struct push_record *r)
+{
+    return r->outcome != PUSH_DROPPED_LATE && r->outcome != PUSH_NOT_FINITE;
+}
+
+/* What each server measured of its slice comes to what there is in all. */
+static void compare_measures(struct episode *e)
 {
     const struct model *m = &e->model;
-    CHECK(e, actions.count == m->expected_count);
+    size_t record = 0;
+    for (size_t i = 0; i < m->expected_count; i++) {
+        const struct push_record *b = &m->expected[i].record;
+        bool counts = m->expected[i].kind == SERVER_RECORD;
+        if (counts && is_measured(b)) {
+            CHECK(e, close_to(sqrt(e->squares[record]), b->gradient_norm));
+            CHECK(e, close_to(sqrt(e->gaps[record] / (double)m->count), b->gap));
+        }
+        record += counts;
+    }
+}
+
+static void compare_action(struct episode *e, struct host *h, const struct server_action *a,
+                           const struct server_action *b, size_t *records)
+{
+    const struct model *m = &e->model;
+    double norm = a->record.gradient_norm, gap = a->record.gap;
+    CHECK(e, a->kind == b->kind);
+    switch (a->kind) {
+    case SERVER_RELEASE:
+        CHECK(e, a->worker == b->worker && a->version == b->version);
+        CHECK(e, a->record.waited_for == b->record.waited_for);
+        CHECK(e, a->slot < h->rig.slot_count);
+        h->slot[a->worker] = a->slot;
+        break;
+    case SERVER_RECORD:
+        CHECK(e, a->taken == b->taken);
+        compare_record(e, &a->record, &b->record);
+        CHECK(e, !is_measured(&a->record) || a->record.staleness > 0 || gap == 0);
+        e->squares[*records] += norm * norm;
+        e->gaps[(*records)++] += gap * gap * (double)h->count;
+        break;
+    case SERVER_APPLIED:
+        CHECK(e, a->version == m->version); /* C1 */
+        break;
+    case SERVER_EVALUATE:
+        CHECK(e, a->version == m->version);
+        CHECK(e, a->slot == server_core_latest_slot(h->rig.core));
+        break;
+    case SERVER_DIVERGED:
+        CHECK(e, a->worker == b->worker && a->record.worker == b->worker);
+        break;
+    case SERVER_FINISHED:
+        break;
+    }
+}
+
+static bool is_first(const struct episode *e, const struct host *h)
+{
+    return h == e->host;
+}
+
+/* The place of the next action that this server has, too: only the first one evaluates. */
+static size_t next_of(const struct episode *e, const struct host *h, size_t next)
+{
+    const struct model *m = &e->model;
+    while (
+        !is_first(e, h) && next < m->expected_count &&
+        (m->expected[next].kind == SERVER_EVALUATE || m->expected[next].kind == SERVER_FINISHED)) {
+        next++;
+    }
+    return next;
+}
+
+static void compare_actions(struct episode *e, struct host *h, struct server_actions actions)
+{
+    const struct model *m = &e->model;
+    size_t next = next_of(e, h, 0), records = 0;
+    h->released_count = 0;
     for (size_t i = 0; i < actions.count; i++) {
-        const struct server_action *a = &actions.at[i], *b = &m->expected[i];
-        CHECK(e, a->kind == b->kind);
-        switch (a->kind) {
-        case SERVER_RELEASE:
-            CHECK(e, a->worker == b->worker && a->version == b->version);
-            CHECK(e, a->record.waited_for == b->record.waited_for);
-            CHECK(e, a->slot < e->rig.slot_count);
-            e->slot[a->worker] = a->slot;
-            break;
-        case SERVER_RECORD:
-            e->records++;
-            CHECK(e, a->taken == b->taken);
-            compare_record(e, &a->record, &b->record);
-            break;
-        case SERVER_APPLIED:
-            e->applied++;
-            CHECK(e, a->version == e->applied); /* C1 */
-            break;
-        case SERVER_EVALUATE:
-            CHECK(e, a->version == m->version);
-            CHECK(e, a->slot == server_core_latest_slot(e->rig.core));
-            break;
-        case SERVER_DIVERGED:
-            CHECK(e, a->worker == b->worker && a->record.worker == b->worker);
-            break;
-        case SERVER_FINISHED:
-            break;
+        const struct server_action *a = &actions.at[i];
+        bool early = m->evaluating && a->kind == SERVER_RELEASE && !is_first(e, h);
+        CHECK(e, early || next < m->expected_count);
+        if (early) {
+            h->slot[a->worker] = a->slot;
+            h->released[h->released_count++] = *a;
+        } else {
+            compare_action(e, h, a, &m->expected[next], &records);
+            next = next_of(e, h, next + 1);
+        }
+    }
+    CHECK(e, next == m->expected_count);
+}
+
+/* After an evaluation the first server lets go on whom the others had let go on. */
+static void compare_early_releases(struct episode *e, const struct host *h)
+{
+    const struct model *m = &e->model;
+    CHECK(e, h->released_count == m->expected_count);
+    for (size_t i = 0; i < h->released_count; i++) {
+        const struct server_action *a = &h->released[i], *b = &m->expected[i];
+        CHECK(e, b->kind == SERVER_RELEASE && a->worker == b->worker);
+        CHECK(e, a->version == b->version && a->record.waited_for == b->record.waited_for);
+    }
+}
+
+/* C1, C3, C5: parameters and optimizer state are those of the model, after whatever event. */
+static void compare_vectors(struct episode *e, const struct host *h)
+{
+    const struct model *m = &e->model;
+    const float *states[] = {m->optimizer.velocity, m->optimizer.squares};
+    size_t count, bytes = h->count * sizeof(float);
+    const float *state = server_core_optimizer_state(h->rig.core, &count);
+    unsigned latest = server_core_latest_slot(h->rig.core);
+    CHECK(e, memcmp(h->rig.slots[latest], m->theta + h->begin, bytes) == 0);
+    CHECK(e, count <= 2 * h->count);
+    for (size_t k = 0; k < count / h->count; k++) {
+        CHECK(e, memcmp(state + k * h->count, states[k] + h->begin, bytes) == 0);
+    }
+    for (unsigned i = 0; i < m->workers; i++) {
+        if (m->worker[i].computing) { /* C4 */
+            CHECK(e, memcmp(h->rig.slots[h->slot[i]], m->worker[i].read + h->begin, bytes) == 0);
         }
     }
 }
 
-static void compare_states(struct episode *e)
+static void compare_states(struct episode *e, const struct host *h)
 {
     const struct model *m = &e->model;
-    const server_core *c = e->rig.core;
-    size_t bytes = m->count * sizeof(float);
-    CHECK(e, server_core_version(c) == m->version && m->version == e->applied);
+    const server_core *c = h->rig.core;
+    CHECK(e, server_core_version(c) == m->version);
     CHECK(e, server_core_samples_used(c) == m->used);
     CHECK(e, server_core_samples_computed(c) == m->computed);
     CHECK(e, server_core_ended(c) == m->ended);
-    /* C1, C3, C5: parameters and optimizer state are those of the model, after whatever event */
-    CHECK(e, memcmp(e->rig.slots[server_core_latest_slot(c)], m->theta, bytes) == 0);
-    size_t states;
-    const float *velocity = server_core_optimizer_state(c, &states);
-    CHECK(e, states == 0 || memcmp(velocity, m->velocity, bytes) == 0);
+    CHECK(e, server_core_arrivals(c) == e->accepted);
+    for (unsigned i = 0; i < m->workers && (is_first(e, h) || !m->evaluating); i++) {
+        CHECK(e, server_core_awaits(c, i) == m->worker[i].computing);
+    }
+    compare_vectors(e, h);
+}
+
+/* C1 and C2, of the model and so of every server. */
+static void count_records(struct episode *e)
+{
+    const struct model *m = &e->model;
     uint64_t held = 0;
+    for (size_t i = 0; i < m->expected_count; i++) {
+        e->records += m->expected[i].kind == SERVER_RECORD;
+        e->applied += m->expected[i].kind == SERVER_APPLIED;
+    }
     for (unsigned i = 0; i < m->workers; i++) {
-        const struct model_worker *w = &m->worker[i];
-        held += w->held;
-        CHECK(e, server_core_awaits(c, i) == w->computing);
-        if (w->computing) { /* C4 */
-            CHECK(e, memcmp(e->rig.slots[e->slot[i]], w->read, bytes) == 0);
+        held += m->worker[i].held;
+    }
+    CHECK(e, m->version == e->applied);
+    CHECK(e, e->accepted == e->records + held + m->taken_count);
+}
+
+/* A slice without the number that was too large goes on: servers differ then, and the run ends. */
+static bool is_torn_apart(const struct episode *e)
+{
+    const struct model *m = &e->model;
+    for (size_t i = 0; e->servers > 1 && i < m->expected_count; i++) {
+        const struct push_record *b = &m->expected[i].record;
+        if (m->expected[i].kind == SERVER_RECORD && b->outcome == PUSH_NOT_FINITE &&
+            b->reason != PUSH_BAD_LOSS) {
+            return true;
         }
     }
-    CHECK(e, e->accepted == e->records + held + m->taken_count); /* C2 */
-    CHECK(e, server_core_arrivals(c) == e->accepted);
+    return false;
 }
 
 static struct server_push right_push(struct episode *e, unsigned worker)
@@ -209,21 +298,54 @@ static void push_event(struct episode *e, bool right)
     struct server_push push = right_push(e, worker);
     if (!right) {
         spoil(e, &push);
-    } else if (below(e, 3000) == 0 && e->model.worker[worker].computing) {
+    } else if (e->servers == 1 && below(e, 3000) == 0 && e->model.worker[worker].computing) {
         static const float bad[] = {NAN, INFINITY, -INFINITY};
         e->gradient[worker][below(e, e->model.count)] = bad[below(e, 3)];
     } else if (below(e, 6000) == 0) {
         push.loss = NAN;
-    } else if (below(e, 2000) == 0 && e->model.worker[worker].computing) {
+    } else if (e->servers == 1 && below(e, 2000) == 0 && e->model.worker[worker].computing) {
         e->gradient[worker][below(e, e->model.count)] = 1e25f; /* finite; its square is not */
     }
-    struct server_actions actions;
-    bool fresh = push.worker < e->model.workers && push.sequence == e->model.worker[worker].next;
+    bool fresh =
+        push.worker < e->model.workers && push.sequence == e->model.worker[push.worker].next;
     bool allowed = model_push(&e->model, &push);
-    status said = server_core_push(e->rig.core, &push, &actions);
-    CHECK(e, said == (allowed ? OK : ERROR_PROTOCOL));
     e->accepted += allowed && fresh;
-    compare_actions(e, actions);
+    e->over = is_torn_apart(e);
+    for (unsigned i = e->servers; i-- > 0 && !e->over;) {
+        struct host *h = &e->host[i];
+        struct server_push part = push;
+        struct server_actions actions;
+        part.gradient += push.worker < e->model.workers ? h->begin : 0;
+        CHECK(e, server_core_push(h->rig.core, &part, &actions) == (allowed ? OK : ERROR_PROTOCOL));
+        compare_actions(e, h, actions);
+    }
+}
+
+/* The others need not be told, but that training is over. */
+static void evaluated(struct episode *e)
+{
+    model_evaluated(&e->model);
+    compare_actions(e, e->host, server_core_evaluated(e->host[0].rig.core));
+    e->over = e->servers > 1 && e->model.complete;
+    for (unsigned i = 1; i < e->servers && !e->over; i++) {
+        compare_early_releases(e, &e->host[i]);
+    }
+}
+
+typedef struct server_actions worker_event(server_core *core, unsigned worker);
+
+static struct server_actions end(server_core *core, unsigned worker UNUSED)
+{
+    return server_core_end(core);
+}
+
+/* The model had it already. The first server comes last, as in ps/virtual.c. */
+static void feed_all(struct episode *e, worker_event *event, unsigned worker)
+{
+    e->over = is_torn_apart(e);
+    for (unsigned i = e->servers; i-- > 0 && !e->over;) {
+        compare_actions(e, &e->host[i], event(e->host[i].rig.core, worker));
+    }
 }
 
 static void one_event(struct episode *e)
@@ -231,164 +353,31 @@ static void one_event(struct episode *e)
     unsigned worker = (unsigned)below(e, e->model.workers);
     uint64_t dice = below(e, 100);
     e->events++;
+    memset(e->squares, 0, sizeof e->squares);
+    memset(e->gaps, 0, sizeof e->gaps);
     if (e->model.evaluating) {
-        model_evaluated(&e->model);
-        compare_actions(e, server_core_evaluated(e->rig.core));
+        evaluated(e);
     } else if (dice < 80) {
         push_event(e, true);
     } else if (dice < 90) {
         push_event(e, false);
     } else if (dice < 97 || (dice == 99 && below(e, 40) > 0)) {
         model_hello(&e->model, worker);
-        compare_actions(e, server_core_hello(e->rig.core, worker));
+        feed_all(e, server_core_hello, worker);
     } else if (dice < 99) {
         model_lost(&e->model, worker);
-        compare_actions(e, server_core_lost(e->rig.core, worker));
+        feed_all(e, server_core_lost, worker);
     } else {
         model_end(&e->model);
-        compare_actions(e, server_core_end(e->rig.core));
+        feed_all(e, end, worker);
     }
-    compare_states(e);
-}
-
-/* ---- which rules ---- */
-
-/* The episode's rules: one combination after the other, so that each gets its share. */
-struct combination {
-    const struct consistency_policy *policy;
-    const struct damping_rule *damping;
-    const struct correction_rule *correction;
-};
-
-static struct combination combination_of(uint64_t number)
-{
-    const struct registry *c = &consistency_registry, *d = &damping_registry;
-    const struct registry *r = &correction_registry;
-    return (struct combination){
-        (const struct consistency_policy *)c->entries[number % c->count],
-        (const struct damping_rule *)d->entries[number / c->count % d->count],
-        (const struct correction_rule *)r->entries[number / c->count / d->count % r->count]};
-}
-
-static uint64_t combinations(void)
-{
-    return consistency_registry.count * damping_registry.count * correction_registry.count;
-}
-
-/* The core refuses what has no meaning, by these very marks (tests/test_correction.c). */
-static bool goes_together(const struct combination *c)
-{
-    return !(c->correction->alone && (c->policy->holds || c->policy->takes));
-}
-
-/* ---- settings ---- */
-
-struct settings {
-    char text[16][56];
-    const char *list[17];
-    unsigned count;
-};
-
-static void add(struct settings *s, const char *key, const char *value)
-{
-    REQUIRE(s->count < COUNT_OF(s->text));
-    snprintf(s->text[s->count], sizeof s->text[0], "%s=%s", key, value);
-    s->list[s->count] = s->text[s->count];
-    s->count++;
-    s->list[s->count] = NULL;
-}
-
-/* Each option of a rule as it is, or anything that it allows, but not far beyond the usual. */
-static void add_options(struct episode *e, struct settings *s, const struct option *option,
-                        double bound)
-{
-    for (; option != NULL && option->key != NULL; option++) {
-        double usual = strtod(option->initial, NULL), least = option->minimum;
-        double most = fmin(option->maximum, fmin(bound, 2 * fabs(usual) + 2));
-        double value = least + (most - least) * (double)below(e, 1000) / 1000;
-        char text[32];
-        snprintf(text, sizeof text, option->type == OPTION_INTEGER ? "%.0f" : "%.17g", value);
-        if (below(e, 3) > 0) {
-            add(s, option->key, text);
-        }
+    count_records(e);
+    if (!e->over) {
+        compare_measures(e);
     }
-}
-
-/* An optimizer that the correction goes with. */
-static const char *any_optimizer(struct episode *e, const struct correction_rule *correction)
-{
-    static const char *const kinds[] = {"sgd", "momentum", "nesterov"}; /* the model's */
-    const char *kind;
-    do {
-        kind = kinds[below(e, COUNT_OF(kinds))];
-    } while ((correction->momentum_of_its_own && strcmp(kind, "sgd") != 0) ||
-             (correction->momentum != NULL && strcmp(kind, "sgd") == 0));
-    return kind;
-}
-
-static void choose_settings(struct episode *e, const struct combination *c, struct settings *s)
-{
-    static const char *const schedules[] = {"constant", "linear", "cosine"};
-    const char *kind = any_optimizer(e, c->correction);
-    snprintf(e->model.optimizer, sizeof e->model.optimizer, "%s", kind);
-    add(s, "consistency", c->policy->about.name);
-    add(s, "damping", c->damping->about.name);
-    add(s, "correction", c->correction->about.name);
-    add(s, "optimizer", kind);
-    add(s, "weight_decay", below(e, 2) ? "0" : "0.01");
-    add(s, "schedule", schedules[below(e, 3)]);
-    /* A barrier needs somebody to wait for; the sum of a taker is bounded by MODEL_TAKEN. */
-    add_options(e, s, c->policy->about.options,
-                c->policy->holds ? e->model.workers - 1 : MODEL_TAKEN / 2);
-    add_options(e, s, c->damping->about.options, INFINITY);
-    add_options(e, s, c->correction->about.options, INFINITY);
-}
-
-static void read_settings(struct episode *e, const struct combination *c)
-{
-    struct model *m = &e->model;
-    const options *o = e->rig.settings;
-    m->policy = c->policy;
-    m->damping = c->damping;
-    m->correction = c->correction;
-    registry_parameters(&c->policy->about, o, m->policy_parameters, CONSISTENCY_PARAMETERS);
-    registry_parameters(&c->damping->about, o, m->damping_parameters, DAMPING_PARAMETERS);
-    registry_parameters(&c->correction->about, o, m->correction_parameters, CORRECTION_PARAMETERS);
-    m->momentum_set = m->momentum_now = options_real(o, "momentum");
-    if (c->correction->momentum != NULL) {
-        m->momentum_now =
-            c->correction->momentum(m->correction_parameters, m->workers, m->momentum_set);
+    for (unsigned i = 0; i < e->servers && !e->over; i++) {
+        compare_states(e, &e->host[i]);
     }
-    m->momentum = (float)m->momentum_now;
-    m->weight_decay = (float)options_real(o, "weight_decay");
-    assert_int_equal(schedule_open(&m->schedule, o, m->workers, m->total, 1000), OK);
-    memcpy(m->theta, e->rig.initial, m->count * sizeof(float));
-    memcpy(m->past[0], m->theta, sizeof m->theta);
-}
-
-static void open_episode(struct episode *e, uint64_t seed, const struct combination *c)
-{
-    struct model *m = &e->model;
-    struct settings s = {.count = 0};
-    memset(e, 0, sizeof *e);
-    e->seed = seed;
-    e->random = seed;
-    /* backup needs one worker more than it can spare, and spares one by default. */
-    m->workers = 1 + (unsigned)below(e, MODEL_WORKERS);
-    m->workers += m->workers == 1 && c->policy->holds;
-    m->count = 1 + (size_t)below(e, MODEL_COUNT);
-    m->total = 1 + below(e, below(e, 2) ? 4000 : 400);
-    m->every = below(e, 3) == 0 ? 0 : 1 + below(e, 200);
-    m->asks = below(e, 2) == 0;
-    choose_settings(e, c, &s);
-    core_rig_open(&e->rig,
-                  (struct server_core_options){.workers = m->workers,
-                                               .slot_count = m->workers + 2 + (unsigned)below(e, 3),
-                                               .count = m->count,
-                                               .total_samples = m->total,
-                                               .evaluate_every = m->every},
-                  s.list);
-    read_settings(e, c);
 }
 
 static uint64_t from_environment(const char *name, uint64_t otherwise)
@@ -397,19 +386,26 @@ static uint64_t from_environment(const char *name, uint64_t otherwise)
     return text != NULL ? strtoull(text, NULL, 10) : otherwise;
 }
 
-/* What all episodes came to, by policy, damping and correction. */
+/* What all episodes came to, by policy, damping and so on. */
 struct totals {
-    uint64_t events, episodes, finished, ended, policy[32], damping[32], correction[32];
+    uint64_t events, episodes, finished, ended, cut, policy[32], damping[32], correction[32];
+    uint64_t outer[32], optimizer[32];
 };
 
-static size_t index_of(const struct registry *r, const struct about *about)
+static size_t index_of(const struct registry *r, const char *name)
 {
     size_t i = 0;
-    while (r->entries[i] != about) {
+    while (strcmp(r->entries[i]->name, name) != 0) {
         i++;
     }
     REQUIRE(i < 32);
     return i;
+}
+
+static void add_updates(uint64_t *updates, const struct registry *r, const char *name,
+                        const struct episode *e)
+{
+    updates[index_of(r, name)] += e->applied;
 }
 
 static void play(struct totals *t, uint64_t seed, const struct combination *c)
@@ -417,7 +413,7 @@ static void play(struct totals *t, uint64_t seed, const struct combination *c)
     static struct episode e;
     uint64_t late = 0;
     open_episode(&e, seed, c);
-    while (e.events < 3000 && late < 20) {
+    while (e.events < 3000 && late < 20 && !e.over) {
         one_event(&e);
         late += e.model.ended;
     }
@@ -425,10 +421,14 @@ static void play(struct totals *t, uint64_t seed, const struct combination *c)
     t->episodes++;
     t->finished += e.model.ended && e.model.complete;
     t->ended += e.model.ended && !e.model.complete;
-    t->policy[index_of(&consistency_registry, &c->policy->about)] += e.applied;
-    t->damping[index_of(&damping_registry, &c->damping->about)] += e.applied;
-    t->correction[index_of(&correction_registry, &c->correction->about)] += e.applied;
-    core_rig_close(&e.rig);
+    t->cut += e.servers > 1 && e.applied > 10;
+    add_updates(t->policy, &consistency_registry, c->policy->about.name, &e);
+    add_updates(t->damping, &damping_registry, c->damping->about.name, &e);
+    add_updates(t->correction, &correction_registry, c->correction->about.name, &e);
+    add_updates(t->outer, &outer_registry, c->outer != NULL ? c->outer->about.name : "none", &e);
+    add_updates(t->optimizer, &optimizer_registry,
+                options_text(e.host[0].rig.settings, "optimizer"), &e);
+    close_episode(&e);
 }
 
 static void tell(const struct registry *r, const uint64_t *updates, uint64_t least)
@@ -452,18 +452,20 @@ static void the_core_does_what_the_naive_model_does_whatever_happens(void **stat
         }
     }
     print_message("%" PRIu64 " events in %" PRIu64 " episodes, every one of %" PRIu64
-                  " combinations %.1f times: %" PRIu64 " finished, %" PRIu64
-                  " diverged or stopped\n",
+                  " combinations %.1f times: %" PRIu64 " on several servers, %" PRIu64
+                  " finished, %" PRIu64 " diverged or stopped\n",
                   t.events, t.episodes, combinations(),
-                  (double)(seed - first) / (double)combinations(), t.finished, t.ended);
+                  (double)(seed - first) / (double)combinations(), t.cut, t.finished, t.ended);
     /* Or the test looks at less than it seems to. */
     uint64_t least = wanted >= 1000000 ? 3000 : 0;
     tell(&consistency_registry, t.policy, least);
     tell(&damping_registry, t.damping, least);
     tell(&correction_registry, t.correction, least);
+    tell(&outer_registry, t.outer, least);
+    tell(&optimizer_registry, t.optimizer, least);
     if (wanted >= 1000000) {
         assert_true(seed - first > combinations());
-        assert_true(t.finished > 100 && t.ended > 10);
+        assert_true(t.finished > 100 && t.ended > 10 && t.cut > 100);
     }
 }
 

@@ -1,0 +1,235 @@
+/* core_episode.c — see core_episode.h. */
+#include "tests/core_episode.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ps/slices.h"
+#include "worker/optimizer.h"
+
+uint64_t below(struct episode *e, uint64_t bound)
+{
+    return core_rig_random(&e->random) % bound;
+}
+
+/* ---- which rules ---- */
+
+/* Nothing looks at whole vectors, see slices_check(), or measures them before it decides. */
+static bool can_be_cut(const struct combination *c, const struct optimizer_kind *kind)
+{
+    return c->outer == NULL && !c->damping->needs_norm && c->correction->adjust == NULL &&
+           kind->layer_factor == NULL;
+}
+
+static bool goes_with(const struct combination *c, const struct optimizer_kind *kind)
+{
+    bool plain = strcmp(kind->about.name, "sgd") == 0;
+    if (c->outer != NULL && kind->form == OPTIMIZER_HOST_ONLY) {
+        return false;
+    }
+    if (c->outer != NULL && c->outer->elastic && strcmp(kind->about.name, "momentum") == 0) {
+        return false;
+    }
+    return (plain || !c->correction->momentum_of_its_own) &&
+           (kind->has_momentum || c->correction->momentum == NULL);
+}
+
+static const struct optimizer_kind *any_optimizer(struct episode *e, const struct combination *c)
+{
+    const struct registry *r = &optimizer_registry;
+    const struct optimizer_kind *kind;
+    do {
+        kind = (const struct optimizer_kind *)r->entries[below(e, r->count)];
+    } while (!goes_with(c, kind));
+    return kind;
+}
+
+/* ---- settings ---- */
+
+struct settings {
+    char text[24][56];
+    const char *list[25];
+    unsigned count;
+};
+
+static void add(struct settings *s, const char *key, const char *value)
+{
+    REQUIRE(s->count < COUNT_OF(s->text));
+    snprintf(s->text[s->count], sizeof s->text[0], "%s=%s", key, value);
+    s->list[s->count] = s->text[s->count];
+    s->count++;
+    s->list[s->count] = NULL;
+}
+
+/* Each option of a rule as it is, or anything that it allows, but not far beyond the usual. */
+static void add_options(struct episode *e, struct settings *s, const struct option *option,
+                        double bound)
+{
+    for (; option != NULL && option->key != NULL; option++) {
+        double usual = strtod(option->initial, NULL), least = option->minimum;
+        double most = fmin(option->maximum, fmin(bound, 2 * fabs(usual) + 2));
+        double value = least + (most - least) * (double)below(e, 1000) / 1000;
+        char text[32];
+        snprintf(text, sizeof text, option->type == OPTION_INTEGER ? "%.0f" : "%.17g", value);
+        if (option->type == OPTION_FLAG) {
+            snprintf(text, sizeof text, below(e, 2) ? "true" : "false");
+        }
+        if (below(e, 3) > 0) {
+            add(s, option->key, text);
+        }
+    }
+}
+
+static void choose_settings(struct episode *e, const struct combination *c,
+                            const struct optimizer_kind *kind, struct settings *s)
+{
+    static const char *const schedules[] = {"constant", "linear", "cosine"};
+    add(s, "consistency", c->policy->about.name);
+    add(s, "damping", c->damping->about.name);
+    add(s, "correction", c->correction->about.name);
+    add(s, "outer", c->outer != NULL ? c->outer->about.name : "none");
+    add(s, "optimizer", kind->about.name);
+    add(s, "weight_decay", below(e, 2) ? "0" : "0.01");
+    add(s, "schedule", schedules[below(e, 3)]);
+    /* A barrier needs somebody to wait for; the sum of a taker is bounded by MODEL_TAKEN. */
+    add_options(e, s, c->policy->about.options,
+                c->policy->holds ? e->model.workers - 1 : MODEL_TAKEN / 2);
+    add_options(e, s, c->damping->about.options, INFINITY);
+    add_options(e, s, c->correction->about.options, INFINITY);
+    add_options(e, s, kind->about.options, INFINITY);
+    if (c->outer != NULL) {
+        add_options(e, s, c->outer->about.options, INFINITY);
+    }
+}
+
+static void read_optimizer(struct model_optimizer *o, const options *settings,
+                           const struct optimizer_kind *kind)
+{
+    snprintf(o->kind, sizeof o->kind, "%s", kind->about.name);
+    size_t i = 0;
+    for (const struct option *its = kind->about.options; its != NULL && its->key != NULL; its++) {
+        o->option[i++] = its->type == OPTION_FLAG ? options_flag(settings, its->key)
+                                                  : options_real(settings, its->key);
+    }
+    o->momentum = (float)options_real(settings, "momentum");
+    o->weight_decay = (float)options_real(settings, "weight_decay");
+    o->rate_inside = kind->layer_factor != NULL || (kind->momentum_correction && o->option[0] == 0);
+}
+
+/* With an outer rule the optimizer that is set is the workers'. */
+static void read_outer(struct model *m, const options *settings, const struct outer_rule *outer)
+{
+    enum { STEPS, RATE, MOMENTUM, EVERY, ALL };
+    const char *name = outer->about.name;
+    struct model_optimizer *o = &m->optimizer;
+    double option[ALL];
+    registry_parameters(&outer->about, settings, option, ALL);
+    m->outer = true;
+    m->elastic = outer->elastic;
+    m->outer_rate = m->elastic && option[RATE] == 0 ? 0.9 / m->workers : option[RATE];
+    bool plain = m->elastic || strcmp(name, "sgd") == 0;
+    bool delayed = strcmp(name, "delayed-nesterov") == 0;
+    snprintf(o->kind, sizeof o->kind, plain ? "sgd" : "delayed-nesterov");
+    o->option[0] = option[MOMENTUM];
+    o->option[1] = !delayed ? 1 : option[EVERY] > 0 ? option[EVERY] : m->workers;
+    o->momentum = o->weight_decay = 0;
+    o->rate_inside = false;
+}
+
+static void read_settings(struct episode *e, const struct combination *c,
+                          const struct optimizer_kind *kind)
+{
+    struct model *m = &e->model;
+    const options *o = e->host[0].rig.settings;
+    m->policy = c->policy;
+    m->damping = c->damping;
+    m->correction = c->correction;
+    registry_parameters(&c->policy->about, o, m->policy_parameters, CONSISTENCY_PARAMETERS);
+    registry_parameters(&c->damping->about, o, m->damping_parameters, DAMPING_PARAMETERS);
+    registry_parameters(&c->correction->about, o, m->correction_parameters, CORRECTION_PARAMETERS);
+    read_optimizer(&m->optimizer, o, kind);
+    if (c->outer != NULL) {
+        read_outer(m, o, c->outer);
+    }
+    m->momentum_set = m->momentum_now = options_real(o, "momentum");
+    if (c->correction->momentum != NULL) {
+        m->momentum_now =
+            c->correction->momentum(m->correction_parameters, m->workers, m->momentum_set);
+        m->optimizer.momentum = (float)m->momentum_now;
+    }
+    assert_int_equal(schedule_open(&m->schedule, o, m->workers, m->total, 1000), OK);
+    memcpy(m->theta, e->initial, m->count * sizeof(float));
+    memcpy(m->past[0], m->theta, sizeof m->theta);
+}
+
+/* Layers of any size, whatever the optimizer makes of them. */
+static void cut_layers(struct episode *e)
+{
+    struct model_optimizer *o = &e->model.optimizer;
+    size_t left = e->model.count;
+    while (left > 0) {
+        bool last = o->layers + 1 == MODEL_LAYERS;
+        size_t count = last ? left : 1 + (size_t)below(e, left);
+        o->layer[o->layers++] = (struct optimizer_layer){count, below(e, 3) == 0};
+        left -= count;
+    }
+}
+
+static void open_host(struct episode *e, unsigned server, const struct settings *s)
+{
+    const struct model *m = &e->model;
+    struct host *h = &e->host[server];
+    struct optimizer_layers layers = {m->optimizer.layer, m->optimizer.layers};
+    h->begin = slice_begin(m->count, e->servers, server);
+    h->count = slice_count(m->count, e->servers, server);
+    core_rig_open(&h->rig,
+                  (struct server_core_options){
+                      .workers = m->workers,
+                      .slot_count = m->workers + 2 + (unsigned)below(e, 3),
+                      .count = h->count,
+                      .layers = e->servers > 1 ? (struct optimizer_layers){0} : layers,
+                      .initial = e->initial + h->begin,
+                      .total_samples = m->total,
+                      .evaluate_every = m->every,
+                      .follows = server > 0},
+                  s->list);
+}
+
+void open_episode(struct episode *e, uint64_t seed, const struct combination *c)
+{
+    struct model *m = &e->model;
+    struct settings s = {.count = 0};
+    memset(e, 0, sizeof *e);
+    e->seed = seed;
+    e->random = seed;
+    /* backup needs one worker more than it can spare, and spares one by default. */
+    m->workers = 1 + (unsigned)below(e, MODEL_WORKERS);
+    m->workers += m->workers == 1 && c->policy->holds;
+    m->count = 1 + (size_t)below(e, MODEL_COUNT);
+    m->total = 1 + below(e, below(e, 2) ? 4000 : 400);
+    m->every = below(e, 3) == 0 ? 0 : 1 + below(e, 200);
+    m->asks = below(e, 2) == 0;
+    const struct optimizer_kind *kind = any_optimizer(e, c);
+    bool cut = can_be_cut(c, kind) && m->count >= SERVERS && below(e, 2) == 0;
+    e->servers = cut ? 2 + (unsigned)below(e, SERVERS - 1) : 1;
+    core_rig_fill(e->initial, m->count, 7);
+    cut_layers(e);
+    choose_settings(e, c, kind, &s);
+    for (unsigned i = 0; i < e->servers; i++) {
+        open_host(e, i, &s);
+    }
+    read_settings(e, c, kind);
+}
+
+void close_episode(struct episode *e)
+{
+    for (unsigned i = 0; i < e->servers; i++) {
+        core_rig_close(&e->host[i].rig);
+    }
+}
