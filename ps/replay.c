@@ -146,7 +146,6 @@ static unsigned number_of(const struct replay *r, const struct progress *p)
 
 static status feed_push(struct replay *r, struct progress *p, const struct replay_event *event)
 {
-    status result = OK;
     const struct push_record *row = event->recorded;
     if (!simulation_may_push(r->simulation, number_of(r, p), event->worker)) {
         if (!r->o->compares) {
@@ -160,11 +159,7 @@ static status feed_push(struct replay *r, struct progress *p, const struct repla
                                      .compute_us = row->compute_us,
                                      .queue_us = row->queue_us,
                                      .at_seconds = row->at_seconds};
-    result = simulation_push(r->simulation, number_of(r, p), event->worker, &times);
-    if (result == ERROR_DIVERGED && r->o->compares && row->outcome == PUSH_NOT_FINITE) {
-        result = OK; /* as it did then */
-    }
-    return result;
+    return simulation_push(r->simulation, number_of(r, p), event->worker, &times);
 }
 
 /* A run of its own can be replayed, too. */
@@ -178,7 +173,7 @@ static void note_coming(const struct replay *r, unsigned server, const struct re
     }
 }
 
-static status feed(struct replay *r, struct progress *p)
+static status feed_event(struct replay *r, struct progress *p)
 {
     unsigned server = number_of(r, p);
     const struct replay_event *event = &p->events->at[p->next];
@@ -197,6 +192,13 @@ static status feed(struct replay *r, struct progress *p)
     r->now = event->recorded->at_seconds;
     prepare(r, p);
     return feed_push(r, p, event);
+}
+
+/* That it diverges is in the record of the gradient to blame, which was compared like any other. */
+static status feed(struct replay *r, struct progress *p)
+{
+    status result = feed_event(r, p);
+    return result == ERROR_DIVERGED && r->o->compares ? OK : result;
 }
 
 /* Whether this server still gets a gradient of worker `w` before it loses it that no other has had

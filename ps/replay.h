@@ -81,8 +81,8 @@ struct replay_recording {          /* of one server */
 status replay_order(const struct replay_recording *r, struct replay_event **out,
                     size_t *out_count) MUST_CHECK;
 
-/* ERROR_DIVERGED (where it does not compare, or the recorded run did not), STOPPED, or what a hook
- * returned. A difference is no error: training stops there. */
+/* ERROR_DIVERGED (where it does not compare), STOPPED, or what a hook returned. A difference is no
+ * error: training stops there. */
 status replay_run(const struct replay_options *o, struct training_outcome *out,
                   struct replay_difference *difference) MUST_CHECK;
 

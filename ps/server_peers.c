@@ -137,7 +137,7 @@ void peers_lose(struct server *s, unsigned w, status code, const char *why)
     char detail[400];
     if (!is_member(p))
         return;
-    bool told = s->begun && p->state == PEER_READY;
+    bool joined = p->state == PEER_READY, told = s->begun && joined;
     snprintf(detail, sizeof detail, "worker %u (process %u) %s", w, p->pid, why);
     if (p->shared && p->died_ns == 0) {
         p->former = p->pid;
@@ -152,7 +152,7 @@ void peers_lose(struct server *s, unsigned w, status code, const char *why)
         p->state = PEER_GONE;
         return;
     }
-    if (told && !s->lost_ends_run)
+    if (joined && !s->lost_ends_run)
         server_event_queued(s, SEVERITY_ERROR, "worker_lost", w, detail);
     else
         server_event(s, SEVERITY_ERROR, "worker_lost", (int)w, detail);

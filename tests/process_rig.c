@@ -260,6 +260,21 @@ void process_await_row(struct rig *r, const char *sql)
     }
 }
 
+void process_await_endpoint(struct rig *r, char endpoint[128], char token[64])
+{
+    double until = clock_seconds() + RIG_LIMIT_S;
+    const char *at;
+    while (strstr(process_errors(r), "worker=N") == NULL) {
+        assert_true(clock_seconds() < until);
+        usleep(5000);
+    }
+    at = strstr(process_errors(r), "endpoint=");
+    snprintf(endpoint, 128, "%.*s", (int)strcspn(at, " "), at);
+    at = strstr(at, "run_token=");
+    assert_non_null(at);
+    snprintf(token, 64, "%.*s", (int)strcspn(at, " "), at);
+}
+
 const char *process_ask(struct rig *r, const char *sql)
 {
     static char answer[4096];

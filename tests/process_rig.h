@@ -47,6 +47,9 @@ void process_await(const struct rig *r, const char *role, pid_t *out, unsigned c
 /* Waits until the results file has `sql` yield 1 or more. */
 void process_await_row(struct rig *r, const char *sql);
 
+/* Where a `gradlag server` says that it listens, and what it wants to be shown, as settings. */
+void process_await_endpoint(struct rig *r, char endpoint[128], char token[64]);
+
 /* One value of the results file as text; valid until the next call. "" for NULL or no row. */
 const char *process_ask(struct rig *r, const char *sql);
 /* Fails the test where the answer is another one. */

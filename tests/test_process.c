@@ -186,28 +186,12 @@ static void a_run_writes_what_it_was_and_came_to(void **state)
     assert_non_null(strstr(process_output(r), "inverse"));
 }
 
-/* Where the server says that it listens and what it wants to be shown, from its log. */
-static void await_endpoint(struct rig *r, char endpoint[128], char token[64])
-{
-    double until = clock_seconds() + RIG_LIMIT_S;
-    const char *at;
-    while (strstr(process_errors(r), "worker=N") == NULL) {
-        assert_true(clock_seconds() < until);
-        usleep(5000);
-    }
-    at = strstr(process_errors(r), "endpoint=");
-    snprintf(endpoint, 128, "%.*s", (int)strcspn(at, " "), at);
-    at = strstr(at, "run_token=");
-    assert_non_null(at);
-    snprintf(token, 64, "%.*s", (int)strcspn(at, " "), at);
-}
-
 static void server_and_workers_work_by_hand_too(void **state)
 {
     struct rig *r = *state, *other[2];
     char endpoint[128], token[64];
     process_start(r, (const char *const[]){"server", RIG_SMALL, "workers=2", NULL});
-    await_endpoint(r, endpoint, token);
+    process_await_endpoint(r, endpoint, token);
     assert_int_equal(process_set_up((void **)&other[0]), 0); /* not with these settings */
     process_start(other[0], (const char *const[]){"worker", RIG_SMALL, "workers=2", endpoint, token,
                                                   "worker=0", "lr=0.7", NULL});

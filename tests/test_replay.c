@@ -39,7 +39,7 @@ static void runs_of_real_processes_replay_bit_for_bit(void **state)
         {"damping=inverse", "optimizer=nesterov"},
         {"damping=polynomial", "schedule=cosine"},
         {"damping=generation", "weight_decay=0.01"},
-        {"damping=cutoff", "damping.after=0"}, /* drops many */
+        {"damping=cutoff", "damping.after=0"}, /* drops many: 4 workers */
         {"consistency=bsp", "damping=none"},
         {"consistency=ssp", "consistency.slack=1"},
         {"consistency=softsync", "damping=inverse"},
@@ -48,15 +48,14 @@ static void runs_of_real_processes_replay_bit_for_bit(void **state)
         {"consistency=rennala", "consistency.size=2"},
         {"consistency=ringmaster", "consistency.limit=2"},
     };
-    static const char *const workers[] = {"workers=1", "workers=2", "workers=4"};
+    static const char *const workers[] = {"workers=2", "workers=4", "workers=1"};
     for (size_t i = 0; i < COUNT_OF(rules); i++) {
         bool barrier_of_several = strstr(rules[i][0], "backup") != NULL;
-        for (size_t w = barrier_of_several; w < COUNT_OF(workers); w++) {
-            assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, rules[i][0], rules[i][1], workers[w],
-                                     "pace=gamma", "pace.mean_ms=1"),
-                             OK);
-            expect_replayed(r);
-        }
+        assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, rules[i][0], rules[i][1],
+                                 workers[barrier_of_several ? 0 : i % COUNT_OF(workers)],
+                                 "pace=gamma", "pace.mean_ms=1"),
+                         OK);
+        expect_replayed(r);
     }
     assert_true(atoi(process_ask(r, "SELECT count(*) FROM push WHERE outcome = 'dropped_stale'")) >
                 10);
@@ -86,20 +85,47 @@ static void every_consistency_replays_also_with_workers_that_died(void **state)
     }
 }
 
-/* On real processes: one is killed, and another takes its place. */
+/* The run does not end by itself, or it might before its first rows are seen. */
 static void a_run_that_lost_a_process_replays(void **state)
 {
     struct rig *r = *state;
     pid_t workers[3];
-    process_start(r, (const char *const[]){"run", RIG_DATA, "batch=10", "samples=6000",
-                                           "pace=gamma", "pace.mean_ms=5", "workers=3",
-                                           "on_lost=continue", "damping=polynomial", NULL});
+    process_start(r, (const char *const[]){"run", RIG_LONG, "workers=3", "on_lost=continue",
+                                           "damping=polynomial", NULL});
     process_await(r, "worker", workers, 3);
     process_await_row(r, "SELECT count(*) > 30 FROM push");
     kill(workers[1], SIGKILL);
-    (void)process_wait(r);
+    process_await_row(r, "SELECT count(*) FROM push p JOIN event e ON e.code = 'worker_lost' AND "
+                         "p.arrival > e.push_number + 30");
+    kill(r->pid, SIGINT);
+    assert_int_equal(process_wait(r), STOPPED);
     assert_string_equal(process_ask(r, "SELECT count(*) FROM event WHERE code = 'worker_lost'"),
                         "1");
+    expect_replayed(r);
+}
+
+/* A worker that came and died while the others were awaited: training begins without it. */
+static void a_run_that_lost_a_process_before_it_began_replays(void **state)
+{
+#define BY_HAND RIG_SMALL, "workers=2", "consistency=bsp", "on_lost=continue", "timeout_s=2"
+    struct rig *r = *state, *worker[2];
+    char endpoint[128], token[64];
+    process_start(r, (const char *const[]){"server", BY_HAND, NULL});
+    process_await_endpoint(r, endpoint, token);
+    for (int i = 1; i >= 0; i--) {
+        assert_int_equal(process_set_up((void **)&worker[i]), 0);
+        process_start(worker[i], (const char *const[]){"worker", BY_HAND, endpoint, token,
+                                                       i == 0 ? "worker=0" : "worker=1", NULL});
+        if (i == 1) {
+            process_await_row(r, "SELECT count(*) FROM event WHERE code = 'worker_joined'");
+            process_tear_down((void **)&worker[i]);
+            process_await_row(r, "SELECT count(*) FROM event WHERE code = 'worker_lost'");
+        }
+    }
+    assert_int_equal(process_wait(worker[0]), OK);
+    process_tear_down((void **)&worker[0]);
+    assert_int_equal(process_wait(r), OK);
+    assert_string_equal(process_ask(r, "SELECT count(DISTINCT worker) FROM push"), "1");
     expect_replayed(r);
 }
 
@@ -122,6 +148,18 @@ static void a_run_that_diverged_replays_to_where_it_did(void **state)
     assert_string_equal(process_ask(r, "SELECT count(*) FROM push WHERE outcome = 'not_finite'"),
                         "1");
     expect_replayed(r);
+}
+
+/* It is the replay that diverges then, where the recorded run did not. */
+static void an_end_that_was_changed_is_named(void **state)
+{
+    struct rig *r = *state;
+    assert_int_equal(
+        RIG_RUN(r, "run", RIG_SMALL, "lr=1e6", "schedule=constant", "model=mlp", "samples=60000"),
+        ERROR_DIVERGED);
+    tamper(r, "UPDATE push SET outcome_code = 0 WHERE outcome = 'not_finite'");
+    assert_int_equal(RIG_RUN(r, "replay", "last"), ERROR_OTHER);
+    process_expect_error(r, "the outcome (code)");
 }
 
 static void a_row_that_was_changed_is_named(void **state)
@@ -223,8 +261,10 @@ int main(void)
         TEST(virtual_runs_replay_also_with_workers_that_died),
         TEST(every_consistency_replays_also_with_workers_that_died),
         TEST(a_run_that_lost_a_process_replays),
+        TEST(a_run_that_lost_a_process_before_it_began_replays),
         TEST(a_run_that_was_stopped_replays),
         TEST(a_run_that_diverged_replays_to_where_it_did),
+        TEST(an_end_that_was_changed_is_named),
         TEST(a_row_that_was_changed_is_named),
         TEST(other_rules_on_the_same_arrivals_are_a_run_of_their_own),
         TEST(arrivals_that_run_out_end_a_replay),
