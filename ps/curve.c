@@ -152,6 +152,16 @@ done:
     return result;
 }
 
+/* The next line, of which what does not fit is left out: no key is that long. */
+static bool read_line(FILE *f, char line[LINE_BYTES])
+{
+    if (fgets(line, LINE_BYTES, f) == NULL)
+        return false;
+    for (int c = 0; strchr(line, '\n') == NULL && c != EOF && c != '\n';)
+        c = fgetc(f);
+    return true;
+}
+
 static status read_file(struct curve_keys *k, bool server, const char *path)
 {
     status result = OK;
@@ -164,7 +174,7 @@ static status read_file(struct curve_keys *k, bool server, const char *path)
              strerror(errno));
     if (fstat(fileno(f), &s) != 0 || (s.st_mode & (S_IRWXG | S_IRWXO)) != 0)
         FAIL(ERROR_USAGE, "%s can be read by others than its owner: chmod 600 it", path);
-    for (unsigned n = 1; fgets(line, sizeof line, f) != NULL; n++) {
+    for (unsigned n = 1; read_line(f, line); n++) {
         if (!parse(line, &name, &key))
             FAIL(ERROR_USAGE, "%s:%u: this is not a line of the form `name = key`", path, n);
         if (name != NULL)
@@ -240,7 +250,7 @@ enum { VERSION, REQUEST, DOMAIN, ADDRESS, IDENTITY, MECHANISM, KEY, FRAMES };
 
 struct frame {
     uint8_t bytes[256];
-    size_t size; /* as it came; more than fits is cut off */
+    size_t size; /* more than fits was cut off */
 };
 
 struct curve_guard {
@@ -266,7 +276,7 @@ static unsigned receive(void *socket, struct frame frames[FRAMES])
             continue;
         if (got < 0 || zmq_getsockopt(socket, ZMQ_RCVMORE, &more, &size) != 0)
             return 0;
-        f->size = (size_t)got;
+        f->size = (size_t)got < sizeof f->bytes ? (size_t)got : sizeof f->bytes;
         n++;
     }
     return n;

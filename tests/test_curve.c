@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <zmq.h>
 
 #include "ps/channel.h"
 #include "ps/curve.h"
@@ -145,6 +146,27 @@ static void mistakes_in_a_file_name_their_line(void **state)
     remove_folder(&f);
 }
 
+/* However long: what stands at its end is no line of its own. */
+static void a_comment_lets_nobody_in(void **state)
+{
+    (void)state;
+    struct folder f = new_folder();
+    struct curve_keys *k = NULL;
+    char text[1024];
+    for (int length = 200; length < 600; length++) {
+        snprintf(text, sizeof text,
+                 "public = " A_KEY "\nsecret = " A_KEY "\nworker = " A_KEY "\n#%0*d worker = " A_KEY
+                 "\n",
+                 length, 0);
+        write_to(file_of(&f, "server.key"), text);
+        assert_int_equal(chmod(file_of(&f, "server.key"), 0600), 0);
+        assert_int_equal(curve_open(&k, f.path, true), OK);
+        assert_int_equal(k->worker_count, 1);
+        curve_close(&k);
+    }
+    remove_folder(&f);
+}
+
 /* ---- who is let in -------------------------------------------------------------------------- */
 
 struct ends {
@@ -265,6 +287,47 @@ static void every_listed_worker_may_come(void **state)
     remove_folder(&other);
 }
 
+/* A request's frames by RFC 27, the second of that many bytes; the bytes of it in the answer. */
+static int answered_bytes(void *socket, size_t request)
+{
+    static const char *const rest[] = {"gradlag", "127.0.0.1", "", "CURVE", "no key"};
+    char long_one[512] = {0};
+    int got = 0;
+    zmq_send(socket, "1.0", 3, ZMQ_SNDMORE);
+    zmq_send(socket, long_one, request, ZMQ_SNDMORE);
+    for (size_t i = 0; i < COUNT_OF(rest); i++)
+        zmq_send(socket, rest[i], strlen(rest[i]), i + 1 < COUNT_OF(rest) ? ZMQ_SNDMORE : 0);
+    for (int i = 0; i < 6; i++) {
+        int size = zmq_recv(socket, long_one, sizeof long_one, 0);
+        assert_true(size >= 0);
+        got = i == 1 ? size : got;
+    }
+    return got;
+}
+
+static void the_guard_answers_requests_of_any_size(void **state)
+{
+    (void)state;
+    struct folder f = folder_with_keys();
+    struct curve_keys *keys;
+    curve_guard *guard;
+    const int limit_ms = 5000;
+    void *context = zmq_ctx_new();
+    assert_int_equal(curve_open(&keys, f.path, true), OK);
+    assert_int_equal(curve_guard_open(&guard, context, keys), OK);
+    void *socket = zmq_socket(context, ZMQ_REQ);
+    zmq_setsockopt(socket, ZMQ_RCVTIMEO, &limit_ms, sizeof limit_ms);
+    assert_int_equal(zmq_connect(socket, "inproc://zeromq.zap.01"), 0);
+    assert_int_equal(answered_bytes(socket, 1), 1);
+    assert_int_equal(answered_bytes(socket, 256), 256);
+    assert_int_equal(answered_bytes(socket, 300), 256); /* cut off, nothing beside it is told */
+    zmq_close(socket);
+    zmq_ctx_term(context);
+    curve_guard_close(&guard);
+    curve_close(&keys);
+    remove_folder(&f);
+}
+
 static void off_loopback_keys_are_asked_for(void **state)
 {
     (void)state;
@@ -287,11 +350,13 @@ int main(void)
         cmocka_unit_test(what_is_made_is_read_and_fits_together),
         cmocka_unit_test(keys_are_never_written_over),
         cmocka_unit_test(mistakes_in_a_file_name_their_line),
+        cmocka_unit_test(a_comment_lets_nobody_in),
         cmocka_unit_test(with_the_right_keys_a_run_is_as_without),
         cmocka_unit_test(a_worker_whose_key_is_not_listed_is_turned_away),
         cmocka_unit_test(a_worker_does_not_talk_to_another_server_than_its_own),
         cmocka_unit_test(keys_on_one_side_only_are_said_to_be_so),
         cmocka_unit_test(every_listed_worker_may_come),
+        cmocka_unit_test(the_guard_answers_requests_of_any_size),
         cmocka_unit_test(off_loopback_keys_are_asked_for),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
