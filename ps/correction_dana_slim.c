@@ -12,6 +12,8 @@
  * they are; s is the damping's scale. A worker that is lost and comes back goes on with its v_i.
  * Needs optimizer=sgd, or there would be two momenta. With one worker this is optimizer=nesterov,
  * bit for bit.
+ *
+ * Of the paper the abstract was at hand, and notes by others that give these equations.
  */
 #include "ps/correction.h"
 #include "worker/vector.h"

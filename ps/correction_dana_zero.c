@@ -18,6 +18,8 @@
  * same. s is the damping's scale. η = 0 moves nothing. A worker that is lost keeps its v_i in the
  * sum. Weight decay acts on θ̂. Needs optimizer=sgd, and a consistency that makes every gradient an
  * update.
+ *
+ * Of the paper the abstract was at hand, and notes by others that give these equations.
  */
 #include "ps/correction.h"
 #include "worker/vector.h"

@@ -12,9 +12,9 @@
  *
  * Where we differ: the optimizer's momentum comes after it. M starts at 0 and is not corrected for
  * that, as in the paper: λ is larger at first. It is one for all workers, as the paper's t counts
- * updates, whoever's (Microsoft's own code, an updater of Multiverso, keeps one for each worker),
- * and moves with every gradient that is used, late or not. A gradient that is not late stays as it
- * is, bit for bit.
+ * updates, whoever's (Microsoft's own code, an updater of Multiverso, has this equation, ε and
+ * start with an M for each worker), and moves with every gradient that is used, late or not. A
+ * gradient that is not late stays as it is, bit for bit.
  */
 #include "ps/correction.h"
 #include "worker/vector.h"

@@ -14,6 +14,10 @@
  * has to be known. Weight decay is not divided. G = 1 where a parameter has not moved, so a
  * gradient that is not late stays as it is, bit for bit. τ does not enter: a late gradient of a run
  * that stands still counts in full.
+ *
+ * Of the paper the abstract was at hand, and FTPipe, a pipeline trainer of two of its authors:
+ * there C is the largest rate times the root of the running mean (β = 0.999, its start corrected
+ * for) of the squared velocity, and weight decay is divided, too.
  */
 #include "ps/correction.h"
 #include "worker/vector.h"

@@ -9,7 +9,8 @@
  *
  * Where we differ: there a client's update is the change of a model over several local steps, here
  * it is one gradient. The sum over a buffer is divided by the number of gradients, as there, not by
- * the sum of their scales.
+ * the sum of their scales. (The authors' simulator, FLSim, has 1 / (1 + τ)^a over the same of a
+ * mean staleness that is set.)
  */
 #include "ps/damping.h"
 

@@ -11,6 +11,8 @@
  *
  * Where we differ: L is not known; η is taken to be the largest that the paper allows for delays up
  * to τ_C, 1 / (4 L τ_C), so that min{η, 1 / (4 L τ)} = η τ_C / τ. The paper has no momentum.
+ *
+ * Of the paper the abstract was at hand; the step size's letter is from memory.
  */
 #include "ps/damping.h"
 

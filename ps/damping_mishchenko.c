@@ -8,7 +8,8 @@
  *
  * Where we differ: the paper's step also shrinks with the noise and the length of training; here
  * the rate is a setting and the schedule's, and the rule says what its delay does to it: the ratio
- * of min{1/M, 1/τ} to 1/M. The paper has no momentum.
+ * of min{1/M, 1/τ} to 1/M. The paper has no momentum. The code of its own experiment (least
+ * squares, 40 workers) multiplies its rate by this very factor.
  *
  * With alike workers τ is about W − 1 and seldom much above, so the rule hardly acts: it is made
  * for stragglers.

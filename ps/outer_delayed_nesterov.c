@@ -20,8 +20,8 @@
  * local optimizer's velocity starts at 0 at every pull. DyLU, which gives slow workers fewer steps,
  * is not here.
  *
- * The paper's abstract was at hand, and others' descriptions of the rule that agree with this; the
- * algorithm's letter, section and number are from memory.
+ * The paper's abstract was at hand, and two implementations by others that agree with this and with
+ * each other, also in c; the section and the algorithm's number are from memory.
  */
 #include "ps/outer.h"
 #include "ps/outer_options.h"
