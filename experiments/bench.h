@@ -20,6 +20,7 @@ bench_function bench_push_pull; /* push + apply + pull between processes; small 
 bench_function bench_allreduce; /* the mean gradient over ranks */
 bench_function bench_overlap;   /* steps with and without overlap, by turns */
 bench_function bench_recorder;  /* what recording costs */
+bench_function bench_results;   /* how large a results file is, and what questions take */
 bench_function bench_apply;     /* the server's update of the parameters, one fused pass */
 
 struct bench {

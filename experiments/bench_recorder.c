@@ -59,7 +59,10 @@ static struct push_record row_of(uint64_t i)
                                 .compute_us = 1000 + (double)(i % 73),
                                 .queue_us = (double)(i % 7),
                                 .apply_us = 80 + (double)(i % 71),
-                                .at_seconds = 1e-3 * (double)i};
+                                .at_seconds = 1e-3 * (double)i,
+                                .cosine = NOT_MEASURED,
+                                .momentum = NOT_MEASURED,
+                                .total_momentum = NOT_MEASURED};
 }
 
 struct taken {

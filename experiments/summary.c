@@ -26,9 +26,9 @@ status summary_read(const char *results, int64_t run_id, struct run_figures *out
     status result = OK;
     /* Standard deviation over mean, of the gradients that were applied. */
     static const char cv[] =
-        "(SELECT sqrt(max(0, avg(1.0 * staleness * staleness) - avg(staleness) * avg(staleness))) "
-        "/ nullif(avg(staleness), 0) FROM push WHERE run_id = run.id AND outcome IN ('applied', "
-        "'aggregated'))";
+        "(SELECT sqrt(max(0, sum(1.0 * staleness * staleness * pushes) / sum(pushes) - "
+        "mean_staleness * mean_staleness)) / nullif(mean_staleness, 0) FROM staleness_histogram "
+        "WHERE run_id = run.id)";
     TRY(number(results, run_id, "final_accuracy", &out->accuracy));
     TRY(number(results, run_id, "best_accuracy", &out->best_accuracy));
     TRY(number(results, run_id, "validation_accuracy", &out->validation_accuracy));

@@ -183,6 +183,8 @@ static status make_present(sqlite3 *db)
     TRY(identify(db, &owner, &version));
     if (owner == OWNER_NOBODY) {
         TRY(database_execute(db, database_text("results/schema.sql"), doing));
+        TRY(database_execute(db, database_text("results/push.sql"), doing));
+        TRY(database_execute(db, database_text("results/summaries.sql"), doing));
         TRY(database_execute(db, database_text("results/views.sql"), doing));
     } else if (version < DATABASE_VERSION) {
         TRY(older_upgrade(db, version));

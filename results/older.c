@@ -1,6 +1,8 @@
 #include "results/older.h"
 
+#include "results/packed.h"
 #include "results/runner.h"
+#include "results/summaries.h"
 
 #include <string.h>
 
@@ -93,31 +95,78 @@ static status from_3_to_4(sqlite3 *db)
                             "bring the file up to date");
 }
 
-/* They name columns that older tables had not. */
-static status renew_views(sqlite3 *db)
+#define FATE   "(outcome_code + 16 * coalesce(reason_code, 0) + 256 * server)"
+#define BEHIND "(update_version - (" FATE " & 255 < 2) - staleness - read_version)"
+
+/* push.sql's own words for each column; codes of scales as rows_insert() gives them. */
+static status pack_pushes(sqlite3 *db)
 {
     status result = OK;
+    TRY(packed_offer_functions(db));
+    TRY(database_execute(
+        db,
+        "INSERT INTO push_scale SELECT run_id, code, scale FROM ("
+        " SELECT run_id, scale, row_number() OVER (PARTITION BY run_id ORDER BY first) - 1 AS code"
+        " FROM (SELECT run_id, scale, min(number) AS first FROM push_before"
+        "  WHERE scale IS NOT NULL GROUP BY run_id, scale)) WHERE code < 100;"
+        "INSERT INTO push_packed SELECT p.run_id, number, update_version - number, worker, "
+        "sequence, staleness, coalesce(s.code, p.scale), gradlag_fraction(gap),"
+        " gradlag_fraction(gradient_norm), gradlag_fraction(loss), " FATE ", pull_us, compute_us,"
+        " queue_us, apply_us, gradlag_nanoseconds(at_seconds), arrival - number, waited_for,"
+        " gradlag_base_rate(rate, p.scale)"
+        " FROM push_before AS p LEFT JOIN push_scale AS s"
+        " ON s.run_id = p.run_id AND s.scale = p.scale ORDER BY p.run_id, number;"
+        "INSERT INTO push_more SELECT * FROM ("
+        " SELECT run_id, number, nullif(" BEHIND ", 0) AS behind,"
+        "  nullif(batch - sequence, 0) AS ahead, not_a_number, cosine, momentum, total_momentum"
+        " FROM push_before)"
+        " WHERE coalesce(behind, ahead, not_a_number, cosine, momentum, total_momentum)"
+        "  IS NOT NULL",
+        "bring the file up to date"));
+done:
+    return result;
+}
+
+/* The old rows' pages are free for new ones afterwards; VACUUM would give them back. */
+static status from_4_to_5(sqlite3 *db)
+{
+    static const char doing[] = "bring the file up to date";
+    status result = OK;
     TRY(database_execute(db,
-                         "DROP VIEW IF EXISTS run_with_settings; DROP VIEW run_summary;"
-                         "DROP VIEW staleness_histogram; DROP VIEW accuracy_by_workers;"
-                         "DROP VIEW time_to_accuracy; DROP VIEW where_time_goes;",
-                         "bring the file up to date"));
-    TRY(database_execute(db, database_text("results/views.sql"), "bring the file up to date"));
+                         "ALTER TABLE push RENAME TO push_before;"
+                         "ALTER TABLE run ADD COLUMN summarized INTEGER;"
+                         "CREATE INDEX run_without_summary ON run (id) WHERE summarized IS NULL",
+                         doing));
+    TRY(database_execute(db, database_text("results/push.sql"), doing));
+    TRY(database_execute(db, database_text("results/summaries.sql"), doing));
+    TRY(pack_pushes(db));
+    TRY(database_execute(db, "DROP TABLE push_before", doing));
 done:
     return result;
 }
 
 status older_upgrade(sqlite3 *db, int64_t version)
 {
+    static const char doing[] = "bring the file up to date";
     status result = OK;
+    /* They name tables and columns that come and go. */
+    TRY(database_execute(db,
+                         "DROP VIEW IF EXISTS run_with_settings; DROP VIEW run_summary;"
+                         "DROP VIEW staleness_histogram; DROP VIEW accuracy_by_workers;"
+                         "DROP VIEW time_to_accuracy; DROP VIEW where_time_goes;",
+                         doing));
     if (version <= 1) {
         TRY(from_1_to_2(db));
     }
     if (version <= 2) {
         TRY(from_2_to_3(db));
     }
-    TRY(from_3_to_4(db));
-    TRY(renew_views(db));
+    if (version <= 3) {
+        TRY(from_3_to_4(db));
+    }
+    TRY(from_4_to_5(db));
+    TRY(database_execute(db, database_text("results/views.sql"), doing));
+    TRY(summaries_make_all(db));
 done:
     return result;
 }
@@ -166,7 +215,9 @@ static status lay_over_run(sqlite3 *db, int64_t version, const struct gone_runs 
     TRY(database_check(db, code, "read the file"));
     text_add(&sql, "%s%s FROM main.run",
              version == 1 ? ", " SETTINGS " AS settings, NULL AS runner" : "",
-             version < 4 ? ", NULL AS sent_bytes" : "");
+             version < 4   ? ", NULL AS sent_bytes, NULL AS summarized"
+             : version < 5 ? ", NULL AS summarized"
+                           : "");
     TRY(database_execute(db, sql.at, "read the file"));
 done:
     sqlite3_finalize(s);
@@ -192,9 +243,10 @@ static status lay_over_views(sqlite3 *db)
     return result;
 }
 
-/* Columns that later versions brought. */
+/* Columns that later versions brought, and summaries that no run has. */
 static status lay_over_rows(sqlite3 *db, int64_t version)
 {
+    static const char doing[] = "read the file";
     status result = OK;
     if (version < 3) {
         TRY(database_execute(db,
@@ -204,20 +256,31 @@ static status lay_over_rows(sqlite3 *db, int64_t version)
                              "total_momentum, 0 AS server FROM main.push;"
                              "CREATE TEMP VIEW event AS SELECT *, NULL AS push_number, 0 AS server"
                              " FROM main.event",
-                             "read the file"));
-    } else {
+                             doing));
+    } else if (version < 4) {
         TRY(database_execute(db,
                              "CREATE TEMP VIEW push AS SELECT *, NULL AS cosine, NULL AS momentum, "
                              "NULL AS total_momentum, 0 AS server FROM main.push;"
                              "CREATE TEMP VIEW event AS SELECT *, 0 AS server FROM main.event",
-                             "read the file"));
+                             doing));
+    }
+    if (version < 4) {
+        TRY(database_execute(db,
+                             "CREATE TEMP VIEW step AS SELECT *, NULL AS data_us,"
+                             " NULL AS forward_us, NULL AS backward_us, NULL AS hidden_us,"
+                             " NULL AS staleness, NULL AS at_seconds FROM main.step",
+                             doing));
     }
     TRY(database_execute(db,
-                         "CREATE TEMP VIEW step AS SELECT *, NULL AS data_us, NULL AS forward_us,"
-                         " NULL AS backward_us, NULL AS hidden_us, NULL AS staleness,"
-                         " NULL AS at_seconds"
-                         " FROM main.step",
-                         "read the file"));
+                         "CREATE TEMP VIEW run_staleness AS SELECT NULL AS run_id,"
+                         " NULL AS staleness, NULL AS pushes, NULL AS dropped, NULL AS mean_scale"
+                         " WHERE 0;"
+                         "CREATE TEMP VIEW run_worker_time AS SELECT NULL AS run_id,"
+                         " NULL AS worker, NULL AS steps, NULL AS pull_us, NULL AS compute_us,"
+                         " NULL AS exchange_us, NULL AS queue_us, NULL AS apply_us,"
+                         " NULL AS step_us, NULL AS data_us, NULL AS forward_us,"
+                         " NULL AS backward_us, NULL AS hidden_us WHERE 0",
+                         doing));
 done:
     return result;
 }

@@ -3,6 +3,7 @@
 #include "results/rows.h"
 #include "results/run_row.h"
 #include "results/runner.h"
+#include "results/summaries.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -34,7 +35,8 @@ struct recorder {
     struct row_writer rows;
     int64_t run_id;
     pthread_t thread;
-    bool begun, thread_runs;
+    bool begun, thread_runs, finished;
+    uint64_t summed_up; /* rows that the summary of a finished run is of */
 
     pthread_mutex_t lock;
     pthread_cond_t work; /* for the writer: blocks are waiting, or stop */
@@ -344,7 +346,27 @@ status recorder_finish(recorder *r, const struct run_outcome *outcome)
         FAIL(r->failure, "%s", r->failure_message);
     }
     TRY(run_row_finish(r->db, r->run_id, outcome));
+    r->finished = true;
+    r->summed_up = r->rows.written;
 done:
+    return result;
+}
+
+/* Rows that came after recorder_finish(). */
+static status write_late_rows(recorder *r)
+{
+    status result = OK;
+    pthread_mutex_lock(&r->lock);
+    drain(r);
+    pthread_mutex_unlock(&r->lock);
+    if (!r->finished || r->rows.written == r->summed_up) {
+        return OK;
+    }
+    TRY(database_execute(r->db, "BEGIN IMMEDIATE", "sum up a run"));
+    TRY(summaries_make(r->db, r->run_id));
+    TRY(database_execute(r->db, "COMMIT", "sum up a run"));
+done:
+    database_rollback(r->db);
     return result;
 }
 
@@ -355,10 +377,9 @@ void recorder_close(recorder **out)
         return;
     }
     stop_writer(r);
-    /* Rows that came after recorder_finish(). */
-    pthread_mutex_lock(&r->lock);
-    drain(r);
-    pthread_mutex_unlock(&r->lock);
+    if (write_late_rows(r) != OK) {
+        log_warning("%s", error_message());
+    }
     rows_end(&r->rows);
     database_close(&r->db);
     while (r->spare != NULL) {

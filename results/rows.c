@@ -1,16 +1,16 @@
 #include "results/rows.h"
 
+#include "results/packed.h"
+
 #include <math.h>
 #include <string.h>
 
 static const char *const insert_sql[ROW_KINDS] = {
     [ROW_PUSH] =
-        "INSERT INTO push (run_id, number, update_version, worker, sequence, read_version, "
-        "staleness, scale, gap, gradient_norm, loss, outcome_code, pull_us, compute_us, "
-        "queue_us, apply_us, at_seconds, not_a_number, arrival, batch, waited_for, rate, "
-        "reason_code, cosine, momentum, total_momentum, server) VALUES "
-        "(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,"
-        "?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22,?23,?24,?25,?26,?27)",
+        "INSERT INTO push_packed (run_id, number, version_ahead, worker, sequence, staleness, "
+        "scale, gap, gradient_norm, loss, fate, pull_us, compute_us, queue_us, apply_us, at_ns, "
+        "arrival_ahead, waited_for, rate) VALUES "
+        "(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19)",
     /* A run that goes back to a checkpoint does some updates again: what it did last counts. */
     [ROW_STEP] = "INSERT OR REPLACE INTO step (run_id, update_version, worker, loss, compute_us, "
                  "exchange_us, apply_us, not_a_number, data_us, forward_us, backward_us, "
@@ -95,40 +95,179 @@ static void bind_text(sqlite3_stmt *s, int index, const char *value)
     sqlite3_bind_text(s, index, value, -1, SQLITE_STATIC); /* NULL binds NULL */
 }
 
-static void bind_push(sqlite3_stmt *s, const struct push_record *p, int64_t number)
+/* ---- pushes, as push.sql says -------------------------------------------------------------------
+ */
+
+static void bind_fraction(sqlite3_stmt *s, int index, double value, const char *column,
+                          struct nan_list *nan)
 {
-    struct nan_list nan = {.length = 0};
-    sqlite3_bind_int64(s, 2, number);
-    bind_count(s, 3, p->update_version);
+    int64_t number;
+    if (packed_fraction(value, &number)) {
+        sqlite3_bind_int64(s, index, number);
+    } else {
+        bind_real(s, index, value, column, nan);
+    }
+}
+
+static void bind_seconds(sqlite3_stmt *s, int index, double value, const char *column,
+                         struct nan_list *nan)
+{
+    int64_t number;
+    if (packed_seconds(value, &number)) {
+        sqlite3_bind_int64(s, index, number);
+    } else {
+        bind_real(s, index, value, column, nan);
+    }
+}
+
+static void bind_rate(sqlite3_stmt *s, int index, double rate, double scale, struct nan_list *nan)
+{
+    int64_t number;
+    if (packed_rate(rate, scale, &number)) {
+        sqlite3_bind_int64(s, index, number);
+    } else {
+        bind_real(s, index, rate, "rate", nan);
+    }
+}
+
+/* The slot that holds the scale's code, or the free one where it belongs. */
+static short *scale_slot(struct row_writer *w, double scale)
+{
+    uint64_t bits;
+    memcpy(&bits, &scale, sizeof bits);
+    size_t at = bits * UINT64_C(0x9e3779b97f4a7c15) >> 56;
+    while (w->scale_slots[at] != 0 && w->scales[w->scale_slots[at] - 1] != scale) {
+        at = (at + 1) % SCALE_SLOTS;
+    }
+    return &w->scale_slots[at];
+}
+
+static void keep_scale(struct row_writer *w, double scale)
+{
+    w->scales[w->scale_count++] = scale;
+    *scale_slot(w, scale) = (short)w->scale_count;
+}
+
+/* *code: of a scale that the run had before, or a new one; none where there are too many. */
+static status code_of_scale(struct row_writer *w, double scale, int *code)
+{
+    status result = OK;
+    *code = *scale_slot(w, scale) - 1;
+    if (*code < 0 && w->scale_count < SCALES_AT_MOST) {
+        sqlite3_bind_int64(w->insert_scale, 1, w->run_id);
+        sqlite3_bind_int(w->insert_scale, 2, w->scale_count);
+        sqlite3_bind_double(w->insert_scale, 3, scale);
+        int inserted = sqlite3_step(w->insert_scale);
+        sqlite3_reset(w->insert_scale);
+        TRY(database_check(w->db, inserted, "record a scale"));
+        *code = w->scale_count;
+        keep_scale(w, scale);
+    }
+done:
+    return result;
+}
+
+static status bind_scale(struct row_writer *w, sqlite3_stmt *s, int index, double scale,
+                         struct nan_list *nan)
+{
+    status result = OK;
+    int code = -1;
+    if (!isnan(scale)) {
+        TRY(code_of_scale(w, scale, &code));
+    }
+    if (code >= 0) {
+        sqlite3_bind_int(s, index, code);
+    } else {
+        bind_real(s, index, scale, "scale", nan);
+    }
+done:
+    return result;
+}
+
+static uint64_t fate_of(const struct push_record *p)
+{
+    return (uint64_t)p->outcome + 16 * (uint64_t)p->reason + 256 * (uint64_t)p->server;
+}
+
+static status bind_push(struct row_writer *w, const struct push_record *p, struct nan_list *nan)
+{
+    status result = OK;
+    sqlite3_stmt *s = w->insert[ROW_PUSH];
+    uint64_t number = (uint64_t)w->next_push;
+    bind_count(s, 2, number);
+    bind_count(s, 3, p->update_version - number);
     bind_count(s, 4, p->worker);
     bind_count(s, 5, p->sequence);
-    bind_count(s, 6, p->read_version);
-    bind_count(s, 7, p->staleness);
-    bind_real(s, 8, p->scale, "scale", &nan);
-    bind_real(s, 9, p->gap, "gap", &nan);
-    bind_real(s, 10, p->gradient_norm, "gradient_norm", &nan);
-    bind_real(s, 11, p->loss, "loss", &nan);
-    sqlite3_bind_int(s, 12, (int)p->outcome);
-    bind_us(s, 13, p->pull_us, "pull_us", &nan);
-    bind_us(s, 14, p->compute_us, "compute_us", &nan);
-    bind_us(s, 15, p->queue_us, "queue_us", &nan);
-    bind_us(s, 16, p->apply_us, "apply_us", &nan);
-    bind_real(s, 17, p->at_seconds, "at_seconds", &nan);
-    bind_count(s, 19, p->arrival);
-    bind_count(s, 20, p->batch);
-    bind_worker(s, 21, p->waited_for);
-    bind_real(s, 22, p->rate, "rate", &nan);
-    if (p->reason == PUSH_USED) {
-        sqlite3_bind_null(s, 23);
-    } else {
-        sqlite3_bind_int(s, 23, (int)p->reason);
-    }
-    bind_real(s, 24, p->cosine, "cosine", &nan);
-    bind_real(s, 25, p->momentum, "momentum", &nan);
-    bind_real(s, 26, p->total_momentum, "total_momentum", &nan);
-    bind_count(s, 27, p->server);
-    bind_nan_list(s, 18, &nan);
+    bind_count(s, 6, p->staleness);
+    TRY(bind_scale(w, s, 7, p->scale, nan));
+    bind_fraction(s, 8, p->gap, "gap", nan);
+    bind_fraction(s, 9, p->gradient_norm, "gradient_norm", nan);
+    bind_fraction(s, 10, p->loss, "loss", nan);
+    bind_count(s, 11, fate_of(p));
+    bind_us(s, 12, p->pull_us, "pull_us", nan);
+    bind_us(s, 13, p->compute_us, "compute_us", nan);
+    bind_us(s, 14, p->queue_us, "queue_us", nan);
+    bind_us(s, 15, p->apply_us, "apply_us", nan);
+    bind_seconds(s, 16, p->at_seconds, "at_seconds", nan);
+    bind_count(s, 17, p->arrival - number);
+    bind_worker(s, 18, p->waited_for);
+    bind_rate(s, 19, p->rate, p->scale, nan);
+done:
+    return result;
 }
+
+static void bind_difference(sqlite3_stmt *s, int index, uint64_t difference)
+{
+    if (difference == 0) {
+        sqlite3_bind_null(s, index);
+    } else {
+        bind_count(s, index, difference);
+    }
+}
+
+/* What few rows have. */
+static status insert_more(struct row_writer *w, const struct push_record *p, struct nan_list *nan)
+{
+    status result = OK;
+    sqlite3_stmt *s = w->insert_more;
+    uint64_t before = p->update_version - (fate_of(p) % 256 < 2);
+    uint64_t read_behind = before - p->staleness - p->read_version;
+    if (nan->length == 0 && read_behind == 0 && p->batch == p->sequence &&
+        !is_measured(p->cosine) && !is_measured(p->momentum) && !is_measured(p->total_momentum)) {
+        return OK;
+    }
+    sqlite3_bind_int64(s, 1, w->run_id);
+    sqlite3_bind_int64(s, 2, w->next_push);
+    bind_difference(s, 3, read_behind);
+    bind_difference(s, 4, p->batch - p->sequence);
+    bind_real(s, 6, p->cosine, "cosine", nan);
+    bind_real(s, 7, p->momentum, "momentum", nan);
+    bind_real(s, 8, p->total_momentum, "total_momentum", nan);
+    bind_nan_list(s, 5, nan);
+    int code = sqlite3_step(s);
+    sqlite3_reset(s);
+    TRY(database_check(w->db, code, "record a row"));
+done:
+    return result;
+}
+
+static status insert_push(struct row_writer *w, const struct push_record *p)
+{
+    status result = OK;
+    struct nan_list nan = {.length = 0};
+    TRY(bind_push(w, p, &nan));
+    int code = sqlite3_step(w->insert[ROW_PUSH]);
+    sqlite3_reset(w->insert[ROW_PUSH]);
+    TRY(database_check(w->db, code, "record a row"));
+    TRY(insert_more(w, p, &nan));
+    w->next_push++;
+    w->written++;
+done:
+    return result;
+}
+
+/* ---- other rows ---------------------------------------------------------------------------------
+ */
 
 static void bind_step(sqlite3_stmt *s, const struct step_record *p)
 {
@@ -215,8 +354,7 @@ status rows_insert(struct row_writer *w, const struct row *row)
     sqlite3_bind_int64(s, 1, w->run_id);
     switch (row->kind) {
     case ROW_PUSH:
-        bind_push(s, &row->push, w->next_push);
-        break;
+        return insert_push(w, &row->push);
     case ROW_STEP:
         bind_step(s, &row->step);
         break;
@@ -235,29 +373,61 @@ status rows_insert(struct row_writer *w, const struct row *row)
     }
     int code = sqlite3_step(s);
     sqlite3_reset(s);
-    if (code == SQLITE_DONE && row->kind == ROW_PUSH) {
-        w->next_push++;
-    }
     TRY(database_check(w->db, code, "record a row"));
+    w->written += row->kind == ROW_STEP;
 done:
+    return result;
+}
+
+static status read_scales(struct row_writer *w)
+{
+    status result = OK;
+    sqlite3_stmt *s = NULL;
+    int code;
+    w->scale_count = 0;
+    memset(w->scale_slots, 0, sizeof w->scale_slots);
+    TRY(database_prepare(w->db, &s,
+                         "SELECT scale FROM push_scale WHERE run_id = ?1 ORDER BY code"));
+    sqlite3_bind_int64(s, 1, w->run_id);
+    while ((code = sqlite3_step(s)) == SQLITE_ROW && w->scale_count < SCALES_AT_MOST) {
+        keep_scale(w, sqlite3_column_double(s, 0));
+    }
+    TRY(database_check(w->db, code, "read the run's scales"));
+done:
+    sqlite3_finalize(s);
+    return result;
+}
+
+status rows_begin_again(struct row_writer *w)
+{
+    status result = OK;
+    sqlite3_stmt *last = NULL;
+    TRY(database_prepare(w->db, &last,
+                         "SELECT coalesce(max(number) + 1, 0) FROM push_packed WHERE run_id = ?1"));
+    sqlite3_bind_int64(last, 1, w->run_id);
+    TRY(database_check(w->db, sqlite3_step(last), "read the run's pushes"));
+    w->next_push = sqlite3_column_int64(last, 0);
+    TRY(read_scales(w));
+done:
+    sqlite3_finalize(last);
     return result;
 }
 
 status rows_begin(struct row_writer *w, sqlite3 *db, int64_t run_id)
 {
     status result = OK;
-    sqlite3_stmt *last = NULL;
     *w = (struct row_writer){.db = db, .run_id = run_id};
-    TRY(database_prepare(db, &last,
-                         "SELECT coalesce(max(number) + 1, 0) FROM push WHERE run_id = ?1"));
-    sqlite3_bind_int64(last, 1, run_id);
-    TRY(database_check(db, sqlite3_step(last), "read the run's pushes"));
-    w->next_push = sqlite3_column_int64(last, 0);
+    TRY(rows_begin_again(w));
     for (size_t i = 0; i < ROW_KINDS; i++) {
         TRY(database_prepare(db, &w->insert[i], insert_sql[i]));
     }
+    TRY(database_prepare(db, &w->insert_scale,
+                         "INSERT INTO push_scale (run_id, code, scale) VALUES (?1,?2,?3)"));
+    TRY(database_prepare(db, &w->insert_more,
+                         "INSERT INTO push_more (run_id, number, read_behind, batch_ahead, "
+                         "not_a_number, cosine, momentum, total_momentum) VALUES "
+                         "(?1,?2,?3,?4,?5,?6,?7,?8)"));
 done:
-    sqlite3_finalize(last);
     return result;
 }
 
@@ -267,4 +437,7 @@ void rows_end(struct row_writer *w)
         sqlite3_finalize(w->insert[i]);
         w->insert[i] = NULL;
     }
+    sqlite3_finalize(w->insert_scale);
+    sqlite3_finalize(w->insert_more);
+    w->insert_scale = w->insert_more = NULL;
 }

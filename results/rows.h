@@ -9,6 +9,12 @@
 
 enum row_kind { ROW_PUSH, ROW_STEP, ROW_EVALUATION, ROW_EVENT, ROW_CHECKPOINT, ROW_KINDS };
 
+enum {
+    SCALES_AT_MOST =
+        100,           /* of a run in push_scale: a code takes one byte; rows hold what is more */
+    SCALE_SLOTS = 256, /* a power of two */
+};
+
 struct event_row {
     double at_seconds;
     enum severity severity;
@@ -40,11 +46,17 @@ void row_free(struct row *row);
 struct row_writer {
     sqlite3 *db; /* borrowed */
     int64_t run_id, next_push;
-    sqlite3_stmt *insert[ROW_KINDS];
+    uint64_t written; /* rows of push and step */
+    sqlite3_stmt *insert[ROW_KINDS], *insert_scale, *insert_more;
+    double scales[SCALES_AT_MOST]; /* by code */
+    int scale_count;
+    short scale_slots[SCALE_SLOTS]; /* code + 1, or 0: where its bits lead, or the next free one */
 };
 /* Push numbers go on after those the run has. Call rows_end also after an error. */
 status rows_begin(struct row_writer *w, sqlite3 *db, int64_t run_id) MUST_CHECK;
 status rows_insert(struct row_writer *w, const struct row *row) MUST_CHECK;
+/* After a transaction that was rolled back: what is in the file counts. */
+status rows_begin_again(struct row_writer *w) MUST_CHECK;
 void rows_end(struct row_writer *w);
 
 /* Binds a measured number by the file's rule: NaN as NULL, its column's name added to

@@ -2,6 +2,7 @@
 
 #include "results/rows.h"
 #include "results/runner.h"
+#include "results/summaries.h"
 
 #include <errno.h>
 #include <string.h>
@@ -139,6 +140,7 @@ status run_row_resume(sqlite3 *db, int64_t run_id)
     status result = OK;
     sqlite3_stmt *s = NULL;
     char now[32];
+    TRY(database_execute(db, "BEGIN IMMEDIATE", "take up a run"));
     TRY(database_prepare(
         db, &s,
         "UPDATE run SET status = 'running', "
@@ -151,8 +153,11 @@ status run_row_resume(sqlite3 *db, int64_t run_id)
     if (sqlite3_changes(db) == 0) {
         TRY(explain_no_resume(db, run_id));
     }
+    TRY(summaries_forget(db, run_id));
+    TRY(database_execute(db, "COMMIT", "take up a run"));
 done:
     sqlite3_finalize(s);
+    database_rollback(db);
     return result;
 }
 
@@ -169,8 +174,8 @@ static status summarize(sqlite3 *db, int64_t run_id)
         "  SELECT validation_accuracy FROM evaluation"
         "  WHERE run_id = :id AND validation_accuracy IS NOT NULL ORDER BY updates DESC LIMIT 1),"
         " lag AS ("
-        "  SELECT avg(staleness) AS mean, max(staleness) AS most FROM push"
-        "  WHERE run_id = :id AND outcome_code IN (0, 1)),"
+        "  SELECT 1.0 * sum(staleness * pushes) / sum(pushes) AS mean, max(staleness) AS most"
+        "  FROM run_staleness WHERE run_id = :id AND pushes > 0),"
         " late AS ("
         "  SELECT coalesce(avg(staleness), 0.0) AS mean, coalesce(max(staleness), 0) AS most"
         "  FROM step WHERE run_id = :id) "
@@ -191,6 +196,7 @@ static status summarize(sqlite3 *db, int64_t run_id)
         "WHERE id = :id";
     status result = OK;
     sqlite3_stmt *s = NULL;
+    TRY(summaries_make(db, run_id));
     TRY(database_prepare(db, &s, sql));
     bind_integer(s, ":id", run_id);
     TRY(database_check(db, sqlite3_step(s), "summarize a run"));

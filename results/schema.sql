@@ -1,11 +1,12 @@
--- The results file, version 4: its tables; views.sql holds the views. docs/results-file.md says what every column means, with its unit.
+-- The results file, version 5: its tables, but for those of push.sql and summaries.sql; views.sql holds the
+-- views. docs/results-file.md says what every column means, with its unit.
 --
 -- NaN: SQLite has none and stores NULL instead. So every table that holds measured numbers has a
 -- column not_a_number: NULL, or the names of those columns of the row whose value is NaN, separated
 -- by commas. A column that is NULL and not named there was not measured. Infinities are stored as
 -- themselves (±9e999).
 --
--- push and step are by far the largest tables. They are clustered by run (WITHOUT ROWID), and
+-- step and those of push.sql are by far the largest tables. They are clustered by run (WITHOUT ROWID), and
 -- their *_us columns hold whole microseconds, which SQLite packs into one to three bytes each.
 
 CREATE TABLE run (
@@ -55,11 +56,14 @@ CREATE TABLE run (
     runner              TEXT CHECK (runner IS NULL OR json_valid(runner)),
     -- Of gradients (with loss and flags), in messages of all ranks together, by the communicator's
     -- cost model; 0 where ranks share memory, NULL where there are none.
-    sent_bytes          INTEGER
+    sent_bytes          INTEGER,
+    -- 1: the tables of summaries.sql say what its rows come to.
+    summarized          INTEGER
 ) STRICT;
 CREATE INDEX run_by_config_hash ON run (config_hash);
 CREATE INDEX run_by_experiment ON run (experiment, arm);
 CREATE INDEX run_going_on ON run (status) WHERE status IN ('queued', 'running');
+CREATE INDEX run_without_summary ON run (id) WHERE summarized IS NULL;
 
 CREATE TABLE evaluation (
     run_id              INTEGER NOT NULL REFERENCES run (id) ON DELETE CASCADE,
@@ -73,62 +77,6 @@ CREATE TABLE evaluation (
     test_accuracy       REAL,
     not_a_number        TEXT,
     PRIMARY KEY (run_id, updates)
-) STRICT, WITHOUT ROWID;
-
--- One row per gradient that reached the server; number is their order, from 0.
-CREATE TABLE push (
-    run_id         INTEGER NOT NULL REFERENCES run (id) ON DELETE CASCADE,
-    number         INTEGER NOT NULL,
-    update_version INTEGER NOT NULL,
-    worker         INTEGER NOT NULL,
-    sequence       INTEGER NOT NULL,
-    read_version   INTEGER NOT NULL,
-    staleness      INTEGER NOT NULL,
-    scale          REAL,
-    gap            REAL,
-    gradient_norm  REAL,
-    loss           REAL,
-    outcome_code   INTEGER NOT NULL,
-    pull_us        REAL,
-    compute_us     REAL,
-    queue_us       REAL,
-    apply_us       REAL,
-    at_seconds     REAL,
-    not_a_number   TEXT,
-    -- Text to whoever reads it, but computed: it takes no room in the file.
-    outcome        TEXT GENERATED ALWAYS AS (
-        CASE outcome_code
-            WHEN 0 THEN 'applied'
-            WHEN 1 THEN 'aggregated'
-            WHEN 2 THEN 'dropped_stale'
-            WHEN 3 THEN 'dropped_late'
-            WHEN 5 THEN 'not_finite'
-        END) VIRTUAL NOT NULL,
-    -- Pushes that the server was given before this one: events in this order replay the run.
-    arrival        INTEGER,
-    batch          INTEGER,
-    waited_for     INTEGER,
-    rate           REAL,
-    reason_code    INTEGER,
-    reason         TEXT GENERATED ALWAYS AS (
-        CASE reason_code
-            WHEN 1 THEN 'damping'
-            WHEN 2 THEN 'consistency'
-            WHEN 3 THEN 'after_end'
-            WHEN 4 THEN 'worker_lost'
-            WHEN 5 THEN 'run_ended'
-            WHEN 6 THEN 'run_diverged'
-            WHEN 7 THEN 'gradient'
-            WHEN 8 THEN 'loss'
-            WHEN 9 THEN 'update'
-        END) VIRTUAL,
-    cosine         REAL,
-    momentum       REAL,
-    total_momentum REAL,
-    -- Whose slice of the parameters the row is about: with several servers a gradient has a row for
-    -- each, and versions, arrivals, norms and gaps are that server's own.
-    server         INTEGER NOT NULL DEFAULT 0,
-    PRIMARY KEY (run_id, number)
 ) STRICT, WITHOUT ROWID;
 
 -- Synchronous mode: one row per rank and update.

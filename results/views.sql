@@ -1,5 +1,8 @@
--- The views of a results file of version 4; docs/results-file.md says what every column means.
--- Files of an older version show the same views when they are read (results/present.c).
+-- The views of a results file of version 5, but for push (push.sql); docs/results-file.md says what every
+-- column means. Files of an older version show the same views when they are read (results/older.c).
+--
+-- What rows come to is read from summaries.sql where a run has ended, else from the rows (CROSS JOIN:
+-- run first, so that nothing of the others is looked at).
 
 -- Every run with what it shares with those that differ in the seed alone, and in words what no
 -- column of its own says. In a file of many runs the settings that all of them share say nothing.
@@ -26,6 +29,15 @@ SELECT id, experiment, arm, mode, engine, workers, model, dataset, batch, lr, mo
        final_accuracy, mean_staleness, described.known AS settings, parameters, others
 FROM described LEFT JOIN worded ON worded.known = described.known;
 
+-- The 97.5 % point of Student's t by degrees of freedom: a mean of n runs ± quantile(n - 1) sd / sqrt(n)
+-- holds the true mean 19 times in 20. Beyond 20 degrees it is 1.96 + 2.5 / freedom.
+CREATE VIEW student_95 AS
+WITH known (freedom, quantile) AS (
+    VALUES (1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (5, 2.571), (6, 2.447), (7, 2.365),
+           (8, 2.306), (9, 2.262), (10, 2.228), (11, 2.201), (12, 2.179), (13, 2.160), (14, 2.145),
+           (15, 2.131), (16, 2.120), (17, 2.110), (18, 2.101), (19, 2.093), (20, 2.086))
+SELECT freedom, quantile FROM known;
+
 -- One line per run, the columns one usually wants.
 CREATE VIEW run_summary AS
 SELECT id, experiment, arm, tag, mode, workers, model, damping, consistency, lr, momentum, batch,
@@ -37,44 +49,56 @@ FROM run;
 
 -- How often each staleness occurred among the gradients that went into an update.
 CREATE VIEW staleness_histogram AS
-SELECT run_id, staleness, count(*) AS pushes,
-       count(*) * 1.0 / sum(count(*)) OVER (PARTITION BY run_id) AS share,
-       avg(scale) AS mean_scale
-FROM push
-WHERE outcome_code IN (0, 1)
-GROUP BY run_id, staleness;
+WITH counted AS (
+    SELECT run_id, staleness, pushes, mean_scale FROM run_staleness WHERE pushes > 0
+    UNION ALL
+    SELECT run.id, staleness, count(*), avg(scale)
+    FROM run CROSS JOIN push ON push.run_id = run.id
+    WHERE summarized IS NULL AND outcome_code IN (0, 1)
+    GROUP BY run.id, staleness)
+SELECT run_id, staleness, pushes,
+       pushes * 1.0 / sum(pushes) OVER (PARTITION BY run_id) AS share, mean_scale
+FROM counted;
 
 -- Seeds taken together: runs of the same settings, which is all of the configuration that decides
 -- the outcome, but the seed. parameters holds the dotted keys, such as damping.power=0.5, but for
 -- the dataset's; others the rest of the settings that have no column here, as far as they are not
--- the same in the whole file. sd is the sample standard deviation (n - 1), NULL for one seed. Runs
--- that did not finish are counted, not averaged.
+-- the same in the whole file. sd is the sample standard deviation (n - 1), and the interval half of the
+-- 95 % one of the mean; both are NULL for one seed. Runs that did not finish are counted, not averaged.
 CREATE VIEW accuracy_by_workers AS
 WITH described AS (
     SELECT *,
         CASE status WHEN 'finished' THEN final_accuracy END AS accuracy,
         CASE status WHEN 'finished' THEN 1 END AS finished
     FROM run_with_settings
-    WHERE status NOT IN ('queued', 'running'))
+    WHERE status NOT IN ('queued', 'running')),
+averaged AS (
+    SELECT experiment, arm, mode, engine, model, dataset, consistency, damping, correction, workers,
+           lr, momentum, batch, parameters, others,
+           count(finished) AS seeds,
+           avg(accuracy) AS mean_accuracy,
+           CASE WHEN count(accuracy) > 1 THEN
+               sqrt(max(0.0, sum(accuracy * accuracy) - sum(accuracy) * avg(accuracy))
+                    / (count(accuracy) - 1))
+           END AS sd_accuracy,
+           min(accuracy) AS least_accuracy,
+           max(accuracy) AS greatest_accuracy,
+           avg(samples_per_second * finished) AS mean_samples_per_second,
+           avg(updates / train_seconds * finished) AS mean_updates_per_second,
+           avg(mean_staleness * finished) AS mean_staleness,
+           count(*) FILTER (WHERE status = 'diverged') AS diverged,
+           count(*) FILTER (WHERE status IN ('failed', 'stopped')) AS failed,
+           settings, count(accuracy) AS n
+    FROM described
+    GROUP BY experiment, arm, mode, engine, model, dataset, consistency, damping, correction,
+             workers, lr, momentum, batch, settings)
 SELECT experiment, arm, mode, engine, model, dataset, consistency, damping, correction, workers, lr,
-       momentum, batch, parameters, others,
-       count(finished) AS seeds,
-       avg(accuracy) AS mean_accuracy,
-       CASE WHEN count(accuracy) > 1 THEN
-           sqrt(max(0.0, sum(accuracy * accuracy) - sum(accuracy) * avg(accuracy))
-                / (count(accuracy) - 1))
-       END AS sd_accuracy,
-       min(accuracy) AS least_accuracy,
-       max(accuracy) AS greatest_accuracy,
-       avg(samples_per_second * finished) AS mean_samples_per_second,
-       avg(updates / train_seconds * finished) AS mean_updates_per_second,
-       avg(mean_staleness * finished) AS mean_staleness,
-       count(*) FILTER (WHERE status = 'diverged') AS diverged,
-       count(*) FILTER (WHERE status IN ('failed', 'stopped')) AS failed,
-       settings
-FROM described
-GROUP BY experiment, arm, mode, engine, model, dataset, consistency, damping, correction, workers,
-         lr, momentum, batch, settings;
+       momentum, batch, parameters, others, seeds, mean_accuracy, sd_accuracy, least_accuracy,
+       greatest_accuracy, mean_samples_per_second, mean_updates_per_second, mean_staleness,
+       diverged, failed, settings,
+       coalesce((SELECT quantile FROM student_95 WHERE freedom = n - 1), 1.96 + 2.5 / (n - 1))
+           * sd_accuracy / sqrt(n) AS interval_accuracy
+FROM averaged;
 
 -- The evaluations at which a run was better than ever before: the time to reach an accuracy a is
 -- min(seconds) where accuracy >= a.
@@ -93,16 +117,20 @@ WHERE best_before IS NULL OR test_accuracy > best_before;
 -- compute + exchange + apply when synchronous. data, forward and backward are parts of compute;
 -- hidden is exchange that went on meanwhile.
 CREATE VIEW where_time_goes AS
-SELECT run_id, worker, count(*) FILTER (WHERE server = 0) AS steps,
-       avg(pull_us) AS pull_us, avg(compute_us) AS compute_us, NULL AS exchange_us,
-       avg(queue_us) AS queue_us, avg(apply_us) AS apply_us,
-       coalesce(avg(pull_us), 0) + coalesce(avg(compute_us), 0) AS step_us,
-       NULL AS data_us, NULL AS forward_us, NULL AS backward_us, NULL AS hidden_us
-FROM push
-GROUP BY run_id, worker
+SELECT run_id, worker, steps, pull_us, compute_us, exchange_us, queue_us, apply_us, step_us,
+       data_us, forward_us, backward_us, hidden_us
+FROM run_worker_time
 UNION ALL
-SELECT run_id, worker, count(*), NULL, avg(compute_us), avg(exchange_us), NULL, avg(apply_us),
+SELECT run.id, worker, count(*) FILTER (WHERE server = 0), avg(pull_us), avg(compute_us), NULL,
+       avg(queue_us), avg(apply_us),
+       coalesce(avg(pull_us), 0) + coalesce(avg(compute_us), 0), NULL, NULL, NULL, NULL
+FROM run CROSS JOIN push ON push.run_id = run.id
+WHERE summarized IS NULL
+GROUP BY run.id, worker
+UNION ALL
+SELECT run.id, worker, count(*), NULL, avg(compute_us), avg(exchange_us), NULL, avg(apply_us),
        coalesce(avg(compute_us), 0) + coalesce(avg(exchange_us), 0) + coalesce(avg(apply_us), 0),
        avg(data_us), avg(forward_us), avg(backward_us), avg(hidden_us)
-FROM step
-GROUP BY run_id, worker;
+FROM run CROSS JOIN step ON step.run_id = run.id
+WHERE summarized IS NULL
+GROUP BY run.id, worker;

@@ -106,7 +106,9 @@ static void a_replay_computes_the_same_cosines(void **state)
     assert_int_equal(RIG_RUN(r, "replay", "1", "probe_every=5"), OK);
     sqlite3 *db = NULL;
     assert_int_equal(sqlite3_open(process_path(r, "results.db"), &db), SQLITE_OK);
-    assert_int_equal(sqlite3_exec(db, "UPDATE push SET cosine = cosine - 0.001 WHERE arrival = 20",
+    assert_int_equal(sqlite3_exec(db,
+                                  "UPDATE push_more SET cosine = cosine - 0.001 WHERE number = "
+                                  "(SELECT number FROM push WHERE arrival = 20)",
                                   NULL, NULL, NULL),
                      SQLITE_OK);
     sqlite3_close(db);

@@ -40,7 +40,8 @@ static void whatever_would_change_something_is_refused(void **state)
     static const char *const attempts[] = {
         "DELETE FROM run",
         "UPDATE run SET arm = 'x'",
-        "DROP TABLE push",
+        "DROP TABLE step",
+        "DROP VIEW push",
         "CREATE TEMP TABLE t (a)",
         "WITH a AS (SELECT 1) INSERT INTO event (run_id, severity, code) SELECT 1, 'info', 'x'",
         "PRAGMA user_version = 7",

@@ -168,11 +168,13 @@ static void a_row_that_was_changed_is_named(void **state)
     static const struct {
         const char *change, *named;
     } tampered[] = {
-        {"UPDATE push SET loss = loss * 1.0000001 WHERE number = 17", "push number 17"},
-        {"UPDATE push SET scale = 0.5 WHERE number = 23 AND run_id = 2", "push number 23"},
-        {"UPDATE push SET staleness = staleness + 1 WHERE number = 5 AND run_id = 3",
+        {"UPDATE push_packed SET loss = (SELECT loss * 1.0000001 FROM push WHERE number = 17) "
+         "WHERE number = 17",
+         "push number 17"},
+        {"UPDATE push_packed SET scale = 0.5 WHERE number = 23 AND run_id = 2", "push number 23"},
+        {"UPDATE push_packed SET staleness = staleness + 1 WHERE number = 5 AND run_id = 3",
          "push number 5"},
-        {"UPDATE push SET gradient_norm = gradient_norm + 1 WHERE number = 59 AND run_id = 4",
+        {"UPDATE push_packed SET gradient_norm = 1.0 WHERE number = 59 AND run_id = 4",
          "push number 59"},
         {"UPDATE run SET parameters_sha256 = '0123' WHERE id = 5", "its parameters at the end"},
     };

@@ -4,17 +4,18 @@
 -- Synchronous: step = compute + exchange + apply; hidden is exchange while the rank computed.
 -- data, forward and backward are parts of compute.
 WITH by_run AS (
-    SELECT run_id, count(*) FILTER (WHERE server = 0) AS steps, avg(pull_us) AS pull_us, avg(compute_us) AS compute_us,
-           NULL AS exchange_us, avg(queue_us) AS queue_us, avg(apply_us) AS apply_us,
-           coalesce(avg(pull_us), 0) + coalesce(avg(compute_us), 0) AS step_us,
-           NULL AS data_us, NULL AS forward_us, NULL AS backward_us, NULL AS hidden_us
-    FROM push
-    GROUP BY run_id
-    UNION ALL
-    SELECT run_id, count(*), NULL, avg(compute_us), avg(exchange_us), NULL, avg(apply_us),
-           coalesce(avg(compute_us), 0) + coalesce(avg(exchange_us), 0) + coalesce(avg(apply_us), 0),
-           avg(data_us), avg(forward_us), avg(backward_us), avg(hidden_us)
-    FROM step
+    SELECT run_id, sum(steps) AS steps,
+           sum(step_us * steps) / sum(steps) AS step_us,
+           sum(compute_us * steps) / sum(steps) AS compute_us,
+           sum(pull_us * steps) / sum(steps) AS pull_us,
+           sum(exchange_us * steps) / sum(steps) AS exchange_us,
+           sum(queue_us * steps) / sum(steps) AS queue_us,
+           sum(apply_us * steps) / sum(steps) AS apply_us,
+           sum(data_us * steps) / sum(steps) AS data_us,
+           sum(forward_us * steps) / sum(steps) AS forward_us,
+           sum(backward_us * steps) / sum(steps) AS backward_us,
+           sum(hidden_us * steps) / sum(steps) AS hidden_us
+    FROM where_time_goes
     GROUP BY run_id)
 SELECT run.experiment, run.arm, run.mode, run.workers, run.damping, run.parameters, run.others,
        count(*) AS runs, sum(by_run.steps) AS steps,
