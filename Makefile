@@ -4,6 +4,7 @@
 #   SETUP=no                        never install packages
 #   CUDA=no  NVCC=  CUDA_ARCHS=     without CUDA; which nvcc; code for which GPUs
 #   NCCL=no                         without NCCL
+VERSION := 0.1.0-dev
 BUILD  ?= release
 V      ?= 0
 CC     ?= cc
@@ -150,7 +151,7 @@ $(DIR)/worker/cuda_cublas.o: CFLAGS += -DGRADLAG_CUDA_MAJOR='"$(firstword $(subs
 # What the program is built from, for every run's row; rewritten only when one of these facts changes.
 $(DIR)/build_info.h: FORCE
 	@mkdir -p $(@D)
-	@scripts/build-info $(BUILD) $(FLAGS) > $@.tmp && { cmp -s $@.tmp $@ && rm $@.tmp || mv $@.tmp $@; }
+	@scripts/build-info $(VERSION) $(BUILD) $(FLAGS) > $@.tmp && { cmp -s $@.tmp $@ && rm $@.tmp || mv $@.tmp $@; }
 $(DIR)/experiments/provenance.o: $(DIR)/build_info.h
 
 ifneq ($(NCCL_HEADER),)
@@ -247,10 +248,15 @@ GPU_TESTS := $(filter $(DIR)/tests/test_cuda%,$(TESTS))
 bundle: all $(GPU_TESTS)
 	$(Q)scripts/bundle $(DIR) build/gradlag-bundle.tar.xz $(GPU_TESTS)
 
-## install: PREFIX=/usr/local DESTDIR=
+## install: the program, its man page and bash completion; PREFIX=/usr/local DESTDIR=
 .PHONY: install
 install: all
-	install -D -m 755 $(PROGRAM) $(DESTDIR)$(PREFIX)/bin/gradlag
+	$(Q)DESTDIR='$(DESTDIR)' PREFIX='$(PREFIX)' scripts/install $(PROGRAM)
+
+## uninstall: what install put there; PREFIX=/usr/local DESTDIR=
+.PHONY: uninstall
+uninstall:
+	$(Q)DESTDIR='$(DESTDIR)' PREFIX='$(PREFIX)' scripts/install --remove
 
 ## clean: remove build/
 .PHONY: clean

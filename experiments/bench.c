@@ -175,6 +175,11 @@ static void print_benchmarks(FILE *to)
     fprintf(to, "\nEach measurement is one line: median over `repeats`, and the best.\n");
 }
 
+const char *bench_name(size_t i)
+{
+    return i < COUNT_OF(benchmarks) ? benchmarks[i].name : NULL;
+}
+
 bool bench_is_rank(void)
 {
     return getenv("OMPI_COMM_WORLD_RANK") != NULL;

@@ -62,6 +62,8 @@ bool bench_next_item(const char **list, char item[64]);
 status bench_under_mpirun(const struct bench *b, int argc, char **argv) MUST_CHECK;
 bool bench_is_rank(void);
 
+/* The name of benchmark i; NULL past the last. */
+const char *bench_name(size_t i);
 /* `gradlag bench NAME …` */
 status command_bench(int argc, char **argv);
 

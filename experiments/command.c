@@ -1,11 +1,14 @@
 #include "experiments/command.h"
 
 #include "experiments/mailbox.h"
+#include "experiments/manual.h"
 #include "experiments/print.h"
+#include "experiments/provenance.h"
 
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -29,6 +32,7 @@ static const struct command commands[] = {
      true},
     {"report", "[-o report.html] [--watch]",
      "one HTML page from the results file: claims, plots, tables, runs", command_report, false},
+    {"export", "FORMAT [RUN…]", "runs for other tools: TensorBoard, CSV, …", command_export, false},
     {"replay", "RUN [key=value…]", "a recorded run once more, bit for bit; or under other rules",
      command_replay, false},
     {"list", "KIND", "what exists, with parameters, ranges and sources", command_list, true},
@@ -41,23 +45,75 @@ static const struct command commands[] = {
      command_keygen, false},
     {"rank", "key=value…", "one synchronous rank; start it with mpirun or srun", command_rank,
      false},
+    {"completion", "bash", "what makes bash complete commands, settings and their values",
+     command_completion, true},
     {0},
 };
+
+/* --help of the roles, which leave everything to key=value. */
+static const struct {
+    const char *command, *details;
+} role_details[] = {
+    {"server", "Prints where it listens and what workers need to say; ends with the run.\n\n"
+               "  gradlag server workers=2 endpoint=tcp://127.0.0.1:*\n"},
+    {"worker", "Takes the settings of its server, the endpoint and the run_token that it printed,\n"
+               "and its own number from 0 (under mpirun or srun: its rank).\n\n"
+               "  gradlag worker endpoint=tcp://127.0.0.1:5555 run_token=… worker=0 key=value…\n"},
+    {"rank", "The number of ranks and its own come from the launcher.\n\n"
+             "  mpirun -n 4 gradlag rank mode=sync key=value…\n"},
+};
+
+static const struct {
+    int code;
+    const char *meaning;
+} exit_codes[] = {
+    {OK, "ok"},
+    {ERROR_OTHER, "other (and a claim that failed)"},
+    {ERROR_USAGE, "usage or configuration"},
+    {ERROR_DATA, "data"},
+    {ERROR_PEER, "a process was lost, or did not answer"},
+    {ERROR_PROTOCOL, "protocol or authentication"},
+    {ERROR_DIVERGED, "diverged: a loss or gradient was not finite"},
+    {ERROR_RESULTS, "results file"},
+    {STOPPED, "stopped on request"},
+};
+
+bool command_exit_code_at(size_t i, int *code, const char **meaning)
+{
+    if (i < COUNT_OF(exit_codes)) {
+        *code = exit_codes[i].code;
+        *meaning = exit_codes[i].meaning;
+    }
+    return i < COUNT_OF(exit_codes);
+}
+
+bool command_at(size_t i, struct command_about *out)
+{
+    bool there = i + 1 < COUNT_OF(commands);
+    if (there) {
+        const struct command *c = &commands[i];
+        *out = (struct command_about){c->name, c->arguments, c->help};
+    }
+    return there;
+}
 
 static void print_help(FILE *to)
 {
     fprintf(to, "gradlag: asynchronous parameter-server training against synchronous allreduce, on "
                 "the same workers\n\n");
     for (const struct command *c = commands; c->name != NULL; c++) {
-        fprintf(to, "  gradlag %-9s ", c->name);
+        fprintf(to, "  gradlag %-10s ", c->name);
         print_padded(to, c->arguments, 33);
         fprintf(to, "%s\n", c->help);
     }
     fprintf(to,
             "\nSettings are key=value; `gradlag list keys` shows them all, `gradlag COMMAND --help`"
-            "\nwhat one command takes. Try:  gradlag run workers=4 epochs=1\n"
-            "\nExit codes: 0 ok, 1 other (and a claim that failed), 2 usage, 3 data, 4 a process "
-            "was\nlost, 5 protocol, 6 diverged, 7 results file, 75 stopped on request.\n"
+            "\nwhat one command takes, `gradlag --version` what it is built from. Try:"
+            "\n  gradlag run workers=4 epochs=1\n\nExit codes:\n");
+    for (size_t i = 0; i < COUNT_OF(exit_codes); i++) {
+        fprintf(to, "  %2d  %s\n", exit_codes[i].code, exit_codes[i].meaning);
+    }
+    fprintf(to,
             "If nobody reads stdout any more, query, show and list end at once, by SIGPIPE; a run "
             "goes on.\n");
 }
@@ -79,6 +135,60 @@ static status unknown_command(const char *name)
                      "there is no command '%s'. `gradlag help` shows all", name);
 }
 
+static void print_versions(FILE *to)
+{
+    struct version v;
+    for (size_t i = 0; provenance_version(i, &v); i++) {
+        if (i == 0) {
+            fprintf(to, "%s %s\n", v.name, v.value);
+        } else {
+            fprintf(to, "%-14s %s\n", v.name, v.value != NULL ? v.value : "unknown");
+        }
+    }
+}
+
+/* `gradlag COMMAND --help`. */
+static status call(const struct command *c, int argc, char **argv)
+{
+    for (size_t i = 0; i < COUNT_OF(role_details); i++) {
+        if (strcmp(role_details[i].command, c->name) == 0 && command_flag(&argc, argv, "--help")) {
+            printf("gradlag %s %s\n\n%s%s", c->name, c->arguments, role_details[i].details,
+                   "\n`gradlag list keys` shows what key may be.\n");
+            return OK;
+        }
+    }
+    return c->run(argc, argv);
+}
+
+status command_help_of(size_t i, struct text *out)
+{
+    char flag[] = "--help", *argv[] = {flag, NULL}, *written = NULL;
+    size_t length = 0;
+    REQUIRE(i + 1 < COUNT_OF(commands));
+    FILE *kept = stdout, *memory = open_memstream(&written, &length);
+    REQUIRE(memory != NULL);
+    /* Each command knows its own words and prints them; in glibc stdout is a variable. */
+    stdout = memory;
+    status result = call(&commands[i], 1, argv);
+    stdout = kept;
+    REQUIRE(fclose(memory) == 0);
+    text_add_bytes(out, written, length);
+    free(written);
+    return result;
+}
+
+static status print_own_help(int argc, char **argv)
+{
+    status result = OK;
+    if (command_flag(&argc, argv, "--man")) {
+        TRY(manual_print(stdout));
+    } else {
+        print_help(stdout);
+    }
+done:
+    return result;
+}
+
 static status dispatch(int argc, char **argv)
 {
     if (argc < 2) {
@@ -88,7 +198,10 @@ static status dispatch(int argc, char **argv)
     }
     const char *name = argv[1];
     if (strcmp(name, "help") == 0 || strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0) {
-        print_help(stdout);
+        return print_own_help(argc - 2, argv + 2);
+    }
+    if (strcmp(name, "--version") == 0 || strcmp(name, "-V") == 0) {
+        print_versions(stdout);
         return OK;
     }
     for (const struct command *c = commands; c->name != NULL; c++) {
@@ -96,7 +209,7 @@ static status dispatch(int argc, char **argv)
             if (c->only_prints) {
                 signal(SIGPIPE, SIG_DFL);
             }
-            return c->run(argc - 2, argv + 2);
+            return call(c, argc - 2, argv + 2);
         }
     }
     return unknown_command(name);

@@ -23,6 +23,8 @@ command_function command_report;
 command_function command_check;
 command_function command_replay;
 command_function command_keygen;
+command_function command_completion;
+command_function command_export;
 command_function command_bench;
 /* The roles that `run` starts as processes of their own, and that one starts by hand. */
 command_function command_server;
@@ -32,12 +34,26 @@ command_function command_rank;
 /* The whole program: finds the command, runs it, prints its error; returns the exit code. */
 int command_main(int argc, char **argv);
 
+/* ---- the tables, for the manual and for completion ----------------------------------------------
+ */
+struct command_about {
+    const char *name, *arguments, *help;
+};
+/* Entry i of the commands, or of the exit codes; false at the end. */
+bool command_at(size_t i, struct command_about *out);
+bool command_exit_code_at(size_t i, int *code, const char **meaning);
+/* What `gradlag NAME --help` prints, of command i. */
+status command_help_of(size_t i, struct text *out) MUST_CHECK;
+
 /* Takes `flag` ("--json") out of argv wherever it stands; true if it was there. */
 bool command_flag(int *argc, char **argv, const char *flag);
 /* ERROR_USAGE for the first argument that begins with '-', naming what `command` knows. */
 status command_no_flags_left(int argc, char **argv, const char *command,
                              const char *known) MUST_CHECK;
-/* The named questions, one a line. */
+/* The named questions, one a line; likewise the formats of `gradlag export`. */
 void command_print_queries(FILE *to);
+void command_print_exports(FILE *to);
+/* What `gradlag list` takes, with `between` between them. */
+void command_list_kinds(struct text *out, const char *between);
 
 #endif

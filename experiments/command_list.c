@@ -45,16 +45,11 @@ static void print_registry(const struct registry *r)
     }
 }
 
-/* "mode=sync engine=real: what it is" */
 static void print_key(const struct option *key)
 {
-    unsigned where = key_where_of(key->key);
-    const char *mode = key_mode(where), *engine = key_engine(where);
     struct option said = *key;
     struct text help = {0};
-    text_add(&help, "%s%s%s%s%s%s%s", mode != NULL ? "mode=" : "", mode != NULL ? mode : "",
-             mode != NULL && engine != NULL ? " " : "", engine != NULL ? "engine=" : "",
-             engine != NULL ? engine : "", where != KEY_ANY ? ": " : "", key->help);
+    key_add_help(key, &help);
     said.help = help.at;
     print_option(&said, 0);
     text_free(&help);
@@ -109,13 +104,13 @@ static const struct registry *registry_called(const char *kind)
     return NULL;
 }
 
-static void add_kinds(struct text *out)
+void command_list_kinds(struct text *out, const char *between)
 {
-    text_add(out, "keys, queries, experiments");
+    text_add(out, "keys%squeries%sexperiments%sexports", between, between, between);
     for (const struct option *o = global_keys; o->key != NULL; o++) {
         if (o->registry != NULL) {
             bool many = strcmp(o->key, "damping") != 0 && strcmp(o->key, "consistency") != 0;
-            text_add(out, ", %s%s", o->key, many ? "s" : "");
+            text_add(out, "%s%s%s", between, o->key, many ? "s" : "");
         }
     }
 }
@@ -124,7 +119,7 @@ status command_list(int argc, char **argv)
 {
     status result = OK;
     struct text kinds = {0};
-    add_kinds(&kinds);
+    command_list_kinds(&kinds, ", ");
     if (argc == 1 && strcmp(argv[0], "--help") == 0) {
         printf("gradlag list KIND\n\nKIND is one of %s.\n", kinds.at);
         goto done;
@@ -139,6 +134,8 @@ status command_list(int argc, char **argv)
         command_print_queries(stdout);
     } else if (strcmp(kind, "experiments") == 0) {
         experiment_print_all(stdout);
+    } else if (strcmp(kind, "exports") == 0) {
+        command_print_exports(stdout);
     } else if (registry_called(kind) != NULL) {
         print_registry(registry_called(kind));
     } else {

@@ -115,3 +115,12 @@ const char *key_engine(unsigned where)
 {
     return (where & KEY_REAL) != 0 ? "real" : (where & KEY_VIRTUAL) != 0 ? "virtual" : NULL;
 }
+
+void key_add_help(const struct option *key, struct text *out)
+{
+    unsigned where = key_where_of(key->key);
+    const char *mode = key_mode(where), *engine = key_engine(where);
+    text_add(out, "%s%s%s%s%s%s%s", mode != NULL ? "mode=" : "", mode != NULL ? mode : "",
+             mode != NULL && engine != NULL ? " " : "", engine != NULL ? "engine=" : "",
+             engine != NULL ? engine : "", where != KEY_ANY ? ": " : "", key->help);
+}

@@ -1,10 +1,12 @@
 #include "experiments/provenance.h"
 
 #include "experiments/config.h"
+#include "experiments/surroundings.h"
 #include "sync/communicator.h"
 
 #include <build_info.h> /* written by scripts/build-info */
 
+#include <gnu/libc-version.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/utsname.h>
@@ -18,44 +20,89 @@ static void add_field(struct text *out, const char *key, const char *value)
     text_add_json(out, value);
 }
 
-void provenance_host(struct text *out)
+/* A member whose value `add` writes as JSON. */
+static void add_member(struct text *out, const char *key, void (*add)(struct text *out))
+{
+    text_add(out, ",");
+    text_add_json(out, key);
+    text_add(out, ":");
+    add(out);
+}
+
+static void add_machine(struct text *out)
 {
     char cpu[128];
     struct utsname system = {0};
     uname(&system);
     processor_name(cpu, sizeof cpu);
-    text_add(out, "{");
     add_field(out, "cpu", cpu);
     text_add(out, ",\"processors\":%u", processor_count());
     text_add(out, ",\"memory_mib\":%lld",
              (long long)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE) / 1048576);
-    add_field(out, "gpu", NULL);
+    add_member(out, "gpu", surroundings_gpus);
+    add_member(out, "gpu_driver", surroundings_gpu_driver);
     add_field(out, "host", system.nodename);
     add_field(out, "kernel", system.release);
+    add_member(out, "system", surroundings_system);
+}
+
+static void add_program(struct text *out)
+{
+    add_field(out, "libc", gnu_get_libc_version());
     add_field(out, "onednn", BUILD_ONEDNN);
     add_field(out, "zeromq", BUILD_ZEROMQ);
     add_field(out, "mpi", sync_library_version());
     add_field(out, "cuda", BUILD_CUDA);
     add_field(out, "sqlite", BUILD_SQLITE);
+    add_field(out, "libjpeg", BUILD_LIBJPEG);
+    add_field(out, "version", BUILD_VERSION);
     add_field(out, "commit", BUILD_COMMIT);
+    text_add(out, ",\"dirty\":%s", BUILD_DIRTY ? "true" : "false");
     add_field(out, "compiler", BUILD_COMPILER);
     add_field(out, "build", BUILD_NAME);
     add_field(out, "flags", BUILD_FLAGS);
+}
+
+void provenance_host(struct text *out)
+{
+    text_add(out, "{");
+    add_machine(out);
+    add_program(out);
+    add_member(out, "argv", surroundings_arguments);
+    add_member(out, "folder", surroundings_folder);
+    add_member(out, "environment", surroundings_environment);
     text_add(out, "}");
 }
 
 bool provenance_version(size_t i, struct version *out)
 {
     const struct version all[] = {
-        {"gradlag", BUILD_COMMIT},    {"build", BUILD_NAME},
-        {"compiler", BUILD_COMPILER}, {"oneDNN", BUILD_ONEDNN},
-        {"ZeroMQ", BUILD_ZEROMQ},     {"MPI", sync_library_version()},
-        {"SQLite", BUILD_SQLITE},     {"CUDA", BUILD_CUDA != NULL ? BUILD_CUDA : "not built in"},
+        {"gradlag", BUILD_WHOLE_VERSION},
+        {"build", BUILD_NAME},
+        {"flags", BUILD_FLAGS},
+        {"compiler", BUILD_COMPILER},
+        {"C library", gnu_get_libc_version()},
+        {"oneDNN", BUILD_ONEDNN},
+        {"ZeroMQ", BUILD_ZEROMQ},
+        {"MPI", sync_library_version()},
+        {"SQLite", BUILD_SQLITE},
+        {"libjpeg-turbo", BUILD_LIBJPEG},
+        {"CUDA", BUILD_CUDA != NULL ? BUILD_CUDA : "not built in"},
     };
     if (i < COUNT_OF(all)) {
         *out = all[i];
     }
     return i < COUNT_OF(all);
+}
+
+const char *provenance_release(void)
+{
+    return BUILD_VERSION;
+}
+
+const char *provenance_date(void)
+{
+    return BUILD_DATE;
 }
 
 void run_row_open(struct run_row *row, const options *o)

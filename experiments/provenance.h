@@ -8,7 +8,8 @@
 #include "results/recorder.h"
 #include "worker/options.h"
 
-/* JSON: cpu, processors, memory, kernel, host name, library versions, commit, compiler, flags. */
+/* JSON: processor, GPUs, memory, system, host name, library versions, commit and whether the
+ * sources were changed since, compiler, flags, command line, folder, environment. */
 void provenance_host(struct text *out);
 
 struct version {
@@ -16,6 +17,9 @@ struct version {
 };
 /* Entry i of the libraries and of the program itself; false at the end. */
 bool provenance_version(size_t i, struct version *out);
+/* "0.1.0"; and the day of the commit that it is built from, "2026-11-21", empty if not known. */
+const char *provenance_release(void);
+const char *provenance_date(void);
 
 /* A row's description, with the text that it points to. */
 struct run_row {

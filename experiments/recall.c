@@ -32,6 +32,25 @@ static bool is_wanted(const json_t *all, const char *key)
     return !beside && !is_of_the_cluster(key) && !is_overruled(all, key);
 }
 
+/* Keys of one run's names and places, which another run has of its own. */
+static bool is_of_the_run(const char *key)
+{
+    static const char *const own[] = {"results",  "tag",   "experiment", "arm",
+                                      "endpoint", "curve", "checkpoint", "checkpoint_every",
+                                      "trace",    "resume"};
+    for (size_t i = 0; i < COUNT_OF(own); i++) {
+        if (strcmp(key, own[i]) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool is_repeated(const json_t *all, const char *key)
+{
+    return !is_of_the_run(key) && !is_overruled(all, key);
+}
+
 static void add_text(const json_t *value, struct text *out)
 {
     if (json_is_string(value)) {
@@ -45,7 +64,8 @@ static void add_text(const json_t *value, struct text *out)
     }
 }
 
-status recall_settings(struct settings *out, const char *config, const char *origin)
+static status recall(struct settings *out, const char *config, const char *origin,
+                     bool (*wanted)(const json_t *all, const char *key))
 {
     status result = OK;
     json_error_t error;
@@ -58,7 +78,7 @@ status recall_settings(struct settings *out, const char *config, const char *ori
     json_object_foreach(all, key, value)
     {
         struct text text = {0};
-        if (is_wanted(all, key)) {
+        if (wanted(all, key)) {
             add_text(value, &text);
             settings_add(out, key, text.at != NULL ? text.at : "", origin);
         }
@@ -67,6 +87,16 @@ status recall_settings(struct settings *out, const char *config, const char *ori
 done:
     json_decref(all);
     return result;
+}
+
+status recall_settings(struct settings *out, const char *config, const char *origin)
+{
+    return recall(out, config, origin, is_wanted);
+}
+
+status recall_whole(struct settings *out, const char *config, const char *origin)
+{
+    return recall(out, config, origin, is_repeated);
 }
 
 /* The setting as JSON; NULL where there is no such key now. */

@@ -127,6 +127,25 @@ done:
     return result;
 }
 
+status query_value(const char *path, const char *sql, const char *const *settings,
+                   size_t setting_count, char **value)
+{
+    status result = OK;
+    sqlite3 *db = NULL;
+    sqlite3_stmt *s = NULL;
+    *value = NULL;
+    TRY(ask(path, sql, settings, setting_count, &db, &s));
+    int code = sqlite3_step(s);
+    TRY(database_check(db, code, "read a value"));
+    if (code == SQLITE_ROW && sqlite3_column_type(s, 0) != SQLITE_NULL) {
+        *value = text_copy((const char *)sqlite3_column_text(s, 0));
+    }
+done:
+    sqlite3_finalize(s);
+    database_close(&db);
+    return result;
+}
+
 status query_find_run(const char *path, const struct run_key *key, struct found_run *out,
                       bool *found)
 {

@@ -52,6 +52,11 @@ const char *query_text(const char *name);
 status query_number(const char *path, const char *sql, const char *const *settings,
                     size_t setting_count, double *value, bool *known) MUST_CHECK;
 
+/* The same as text: *value is a copy owned by the caller (memory_free), or NULL. A parameter :run
+ * is set as users name a run: "run=3", "run=last". */
+status query_value(const char *path, const char *sql, const char *const *settings,
+                   size_t setting_count, char **value) MUST_CHECK;
+
 /* What finds a run again. NULL fields match anything; config_hash, experiment, arm or
  * tag must be given. */
 struct run_key {

@@ -93,13 +93,19 @@ static void redirect(const char *folder, const char *name, int fd)
     close(file);
 }
 
-void process_start(struct rig *r, const char *const *arguments)
+/* The folder of the program under test first on PATH. */
+static void put_on_path(void)
 {
-    const char *argv[64] = {program()};
-    for (size_t i = 0; arguments[i] != NULL; i++) {
-        assert_true(i + 2 < COUNT_OF(argv));
-        argv[i + 1] = arguments[i];
-    }
+    char all[8192], folder[4096];
+    const char *path = getenv("PATH");
+    snprintf(folder, sizeof folder, "%s", program());
+    *strrchr(folder, '/') = '\0';
+    snprintf(all, sizeof all, "%s:%s", folder, path != NULL ? path : "/usr/bin:/bin");
+    setenv("PATH", all, 1);
+}
+
+static void start(struct rig *r, const char *const *argv)
+{
     assert_int_equal(r->pid, 0);
     pid_t pid = fork();
     assert_true(pid >= 0);
@@ -110,6 +116,7 @@ void process_start(struct rig *r, const char *const *arguments)
         }
         setenv("TMPDIR", r->folder, 1);
         unsetenv("GRADLAG_LOG");
+        put_on_path();
         if (r->output_fd > 0) {
             dup2(r->output_fd, STDOUT_FILENO);
         } else {
@@ -120,6 +127,28 @@ void process_start(struct rig *r, const char *const *arguments)
         _exit(127);
     }
     r->pid = pid;
+}
+
+void process_start(struct rig *r, const char *const *arguments)
+{
+    const char *argv[64] = {program()};
+    for (size_t i = 0; arguments[i] != NULL; i++) {
+        assert_true(i + 2 < COUNT_OF(argv));
+        argv[i + 1] = arguments[i];
+    }
+    start(r, argv);
+}
+
+int process_shell(struct rig *r, const char *script)
+{
+    const char *const argv[] = {"/bin/bash", "-c", script, NULL};
+    start(r, argv);
+    return process_wait(r);
+}
+
+const char *process_program(void)
+{
+    return program();
 }
 
 int process_wait(struct rig *r)

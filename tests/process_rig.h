@@ -34,6 +34,11 @@ int process_wait(struct rig *r);
 int process_run(struct rig *r, const char *const *arguments);
 #define RIG_RUN(r, ...) process_run(r, (const char *const[]){__VA_ARGS__, NULL})
 
+/* `script` by bash, in the rig's folder and with the program's folder first on PATH; likewise. */
+int process_shell(struct rig *r, const char *script);
+/* The path of the program under test; valid until the next call. */
+const char *process_program(void);
+
 /* What the last one wrote to stderr or stdout; valid until the next call. */
 const char *process_errors(struct rig *r);
 const char *process_output(struct rig *r);

@@ -1,0 +1,31 @@
+/*
+ * surroundings.h — what a run's row says of where it was started: the command line, the folder, the
+ * variables of the environment that matter, the system and its GPUs. All as JSON.
+ */
+#ifndef GRADLAG_EXPERIMENTS_SURROUNDINGS_H
+#define GRADLAG_EXPERIMENTS_SURROUNDINGS_H
+
+#include "worker/base.h"
+
+/* ["gradlag","run","workers=4"]: as this process was started; a run's token is left out. */
+void surroundings_arguments(struct text *out);
+/* "/home/me/study": what relative paths in the settings start from; null where it cannot be told.
+ */
+void surroundings_folder(struct text *out);
+/* {"OMP_NUM_THREADS":"2"}: those of surroundings_variable() that are set, by name. */
+void surroundings_environment(struct text *out);
+/* "Debian GNU/Linux 12 (bookworm)", or null. */
+void surroundings_system(struct text *out);
+/* "NVIDIA H200, NVIDIA H200": all that this machine has, by the driver's files; null without. */
+void surroundings_gpus(struct text *out);
+/* The driver's version, or null. */
+void surroundings_gpu_driver(struct text *out);
+
+/* Entry i of the variables that are recorded; false at the end. */
+struct variable {
+    const char *name; /* ends in '*': all that begin so */
+    const char *meaning;
+};
+bool surroundings_variable(size_t i, struct variable *out);
+
+#endif

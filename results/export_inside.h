@@ -1,0 +1,49 @@
+/*
+ * export_inside.h — what formats share: the runs asked for, and files that are there whole or not
+ * at all. Internal to results/.
+ */
+#ifndef GRADLAG_RESULTS_EXPORT_INSIDE_H
+#define GRADLAG_RESULTS_EXPORT_INSIDE_H
+
+#include "results/database.h"
+
+#include <stdio.h>
+
+struct export
+{
+    sqlite3 *db; /* in a transaction: all is read as of one moment */
+    const char *to;
+    bool all;
+    struct text ids;  /* JSON array of the runs' ids */
+    struct text keys; /* JSON array: the settings in which these runs differ, and the usual ones */
+    size_t runs, files;
+};
+
+typedef status export_function(struct export *e);
+#define EXPORT(name, description, to) export_function export_##name;
+#include "results/export.def"
+#undef EXPORT
+
+/* For every run asked for: `sql` selects from run, with the runs' ids as ?1. */
+typedef status export_row(struct export *e, sqlite3_stmt *s, void *context);
+status export_each(struct export *e, const char *sql, export_row *each, void *context) MUST_CHECK;
+#define EXPORT_CHOSEN "run.id IN (SELECT value FROM json_each(?1))"
+/* For every row of one run, which is ?1; ?2 is e->keys. */
+status export_each_of(struct export *e, const char *sql, int64_t run, export_row *each,
+                      void *context) MUST_CHECK;
+
+/* A file below e->to, or with an empty name e->to itself; its folders are made. */
+struct export_file { /* zero-initialise */
+    FILE *to;
+    struct text path, part; /* part: where it is written until it is whole */
+};
+status export_open(struct export *e, struct export_file *f, const char *name) MUST_CHECK;
+/* Puts it in its place. */
+status export_close(struct export *e, struct export_file *f) MUST_CHECK;
+/* Removes what was not closed; in any case frees what it holds. */
+void export_abandon(struct export_file *f);
+
+/* `name` as one part of a path: no separators, nothing hidden, no blanks. */
+void export_add_name(struct text *out, const char *name);
+
+#endif

@@ -1,0 +1,236 @@
+/*
+ * Exports of a results file with known answers: what stands in the files, by readers written down
+ * here a second time. test_export_readers.c asks the tools themselves.
+ */
+#include "tests/query_rig.h"
+
+#include "results/export.h"
+#include "results/protobuf.h"
+#include "results/tfrecord.h"
+
+#include <glob.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static char folder[128];
+
+static void export_as(const char *format, const char *const *runs, size_t count,
+                      struct export_outcome *out)
+{
+    struct export_request request = {
+        .format = format, .results = rig_path, .runs = runs, .run_count = count, .to = folder};
+    snprintf(folder, sizeof folder, "%s/out", rig_folder);
+    if (export_write(&request, out) != OK) {
+        fail_msg("%s", error_message());
+    }
+}
+
+/* A whole file; the caller's to free. */
+static char *read_file(const char *name, size_t *length)
+{
+    char path[512];
+    struct stat about;
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = fopen(path, "rb");
+    if (file == NULL) {
+        fail_msg("%s is not there", path);
+    }
+    assert_int_equal(stat(path, &about), 0);
+    char *text = calloc(1, (size_t)about.st_size + 1);
+    assert_int_equal(fread(text, 1, (size_t)about.st_size, file), about.st_size);
+    fclose(file);
+    if (length != NULL) {
+        *length = (size_t)about.st_size;
+    }
+    return text;
+}
+
+static size_t lines_of(const char *text)
+{
+    size_t count = 0;
+    for (; *text != '\0'; text++) {
+        count += *text == '\n';
+    }
+    return count;
+}
+
+static void csv_has_a_file_for_each_table_with_all_its_rows(void **state)
+{
+    (void)state;
+    struct export_outcome outcome;
+    static const char *const tables[] = {"run",  "evaluation", "push",
+                                         "step", "event",      "checkpoint"};
+    export_as("csv", NULL, 0, &outcome);
+    assert_int_equal(outcome.runs, 6);
+    assert_true(outcome.files >= COUNT_OF(tables));
+    for (size_t i = 0; i < COUNT_OF(tables); i++) {
+        char name[64], sql[96];
+        snprintf(name, sizeof name, "%s.csv", tables[i]);
+        snprintf(sql, sizeof sql, "SELECT count(*) + 1 FROM %s", tables[i]);
+        char *text = read_file(name, NULL);
+        assert_int_equal(lines_of(text), atoi(rig_ask(sql)));
+        free(text);
+    }
+    char *pushes = read_file("push.csv", NULL);
+    assert_contains(pushes, "staleness");
+    assert_contains(pushes, ",applied");
+    free(pushes);
+}
+
+static void csv_of_some_runs_has_their_rows_alone(void **state)
+{
+    (void)state;
+    struct export_outcome outcome;
+    const char *const runs[] = {"2", "last"};
+    export_as("csv", runs, 2, &outcome);
+    assert_int_equal(outcome.runs, 2);
+    char *text = read_file("run.csv", NULL);
+    assert_int_equal(lines_of(text), 3);
+    free(text);
+    text = read_file("evaluation.csv", NULL);
+    assert_int_equal(lines_of(text), 1 + 2 * 5);
+    free(text);
+}
+
+static void an_unknown_format_or_run_is_a_usage_error(void **state)
+{
+    (void)state;
+    struct export_outcome outcome;
+    const char *const runs[] = {"77"};
+    struct export_request request = {.format = "tensorbord", .results = rig_path};
+    assert_int_equal(export_write(&request, &outcome), ERROR_USAGE);
+    rig_assert_error_says("Did you mean 'tensorboard'");
+    request =
+        (struct export_request){.format = "csv", .results = rig_path, .runs = runs, .run_count = 1};
+    assert_int_equal(export_write(&request, &outcome), ERROR_USAGE);
+    rig_assert_error_says("there is no run '77'");
+}
+
+static void a_place_that_cannot_be_written_is_named(void **state)
+{
+    (void)state;
+    struct export_outcome outcome;
+    struct export_request request = {.format = "csv", .results = rig_path, .to = rig_path};
+    assert_int_equal(export_write(&request, &outcome), ERROR_OTHER);
+    rig_assert_error_says("cannot be");
+}
+
+/* ---- TensorBoard --------------------------------------------------------------------------------
+ */
+
+static void checksums_are_those_of_rfc_3720(void **state)
+{
+    (void)state;
+    uint8_t zeros[32] = {0}, ones[32];
+    memset(ones, 0xff, sizeof ones);
+    assert_int_equal(tfrecord_crc32c("123456789", 9), 0xe3069283);
+    assert_int_equal(tfrecord_crc32c(zeros, sizeof zeros), 0x8a9136aa);
+    assert_int_equal(tfrecord_crc32c(ones, sizeof ones), 0x62a8ab43);
+}
+
+/* The examples of protobuf.dev/programming-guides/encoding, and numbers by hand. */
+static void fields_are_encoded_as_protobuf_says(void **state)
+{
+    (void)state;
+    static const unsigned char wanted[] = {
+        0x08, 0x96, 0x01,                                    /* 1: 150 */
+        0x12, 0x07, 't',  'e',  's',  't',  'i', 'n',        /* 2 */
+        'g',  0x1a, 0x03, 0x08, 0x96, 0x01,                  /* 3: {1: 150} */
+        0x25, 0x00, 0x00, 0x00, 0x3f,                        /* 4: 0.5f */
+        0x29, 0,    0,    0,    0,    0,    0,   0xf8, 0x3f, /* 5: 1.5 */
+        0x32, 0x08, 0,    0,    0,    0,    0,   0,    0xf8, 0x3f /* 6: [1.5] */};
+    struct text message = {0}, inner = {0};
+    const double numbers[] = {1.5};
+    protobuf_add_integer(&inner, 1, 150);
+    protobuf_add_integer(&message, 1, 150);
+    protobuf_add_text(&message, 2, "testing");
+    protobuf_add_bytes(&message, 3, &inner);
+    protobuf_add_float(&message, 4, 0.5f);
+    protobuf_add_double(&message, 5, 1.5);
+    protobuf_add_doubles(&message, 6, numbers, 1);
+    assert_int_equal(message.length, sizeof wanted);
+    assert_memory_equal(message.at, wanted, sizeof wanted);
+    text_free(&message);
+    text_free(&inner);
+}
+
+static uint32_t little_endian(const char *at)
+{
+    uint32_t value;
+    memcpy(&value, at, sizeof value);
+    return value;
+}
+
+/* Walks the records, checks their sums, and counts those that hold `text`. */
+static unsigned records_with(const char *file, size_t length, const char *text)
+{
+    unsigned count = 0;
+    for (size_t at = 0; at < length;) {
+        assert_true(at + 12 <= length);
+        size_t size = little_endian(file + at);
+        const char *data = file + at + 12;
+        assert_int_equal(little_endian(file + at + 8),
+                         tfrecord_masked(tfrecord_crc32c(file + at, 8)));
+        assert_true(at + 16 + size <= length);
+        assert_int_equal(little_endian(data + size), tfrecord_masked(tfrecord_crc32c(data, size)));
+        count += memmem(data, size, text, strlen(text)) != NULL;
+        at += 16 + size;
+    }
+    return count;
+}
+
+static void tensorboard_has_scalars_histograms_and_hyperparameters_of_each_run(void **state)
+{
+    (void)state;
+    struct export_outcome outcome;
+    size_t length;
+    glob_t found;
+    char pattern[256];
+    export_as("tensorboard", NULL, 0, &outcome);
+    assert_int_equal(outcome.runs, 6);
+    assert_int_equal(outcome.files, 7);
+    snprintf(pattern, sizeof pattern, "%s/*/*-run1/events.out.tfevents.*", folder);
+    assert_int_equal(glob(pattern, 0, NULL, &found), 0);
+    assert_int_equal(found.gl_pathc, 1);
+    char *file = read_file(found.gl_pathv[0] + strlen(folder) + 1, &length);
+    globfree(&found);
+    assert_int_equal(records_with(file, length, "brain.Event:2"), 1);
+    assert_int_equal(records_with(file, length, "accuracy/test"), 5);
+    assert_int_equal(records_with(file, length, "loss/batch"), 100);
+    assert_int_equal(records_with(file, length, "staleness/mean"), 100);
+    assert_int_equal(records_with(file, length, "_hparams_/session_start_info"), 1);
+    assert_int_equal(records_with(file, length, "damping"), 1);
+    free(file);
+    file = read_file("events.out.tfevents.0.gradlag", &length);
+    assert_int_equal(records_with(file, length, "_hparams_/experiment"), 1);
+    free(file);
+}
+
+static void exporting_again_replaces_what_is_there(void **state)
+{
+    (void)state;
+    struct export_outcome first, second;
+    char command[256];
+    export_as("tensorboard", NULL, 0, &first);
+    export_as("tensorboard", NULL, 0, &second);
+    assert_int_equal(first.files, second.files);
+    snprintf(command, sizeof command, "test $(find %s -type f | wc -l) = %zu", folder, first.files);
+    assert_int_equal(system(command), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        SAMPLE_TEST(csv_has_a_file_for_each_table_with_all_its_rows),
+        SAMPLE_TEST(csv_of_some_runs_has_their_rows_alone),
+        SAMPLE_TEST(an_unknown_format_or_run_is_a_usage_error),
+        SAMPLE_TEST(a_place_that_cannot_be_written_is_named),
+        cmocka_unit_test(checksums_are_those_of_rfc_3720),
+        cmocka_unit_test(fields_are_encoded_as_protobuf_says),
+        SAMPLE_TEST(tensorboard_has_scalars_histograms_and_hyperparameters_of_each_run),
+        SAMPLE_TEST(exporting_again_replaces_what_is_there),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

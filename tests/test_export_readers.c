@@ -1,0 +1,73 @@
+/*
+ * Exports of real runs, read by the tools that they are for. Each test is skipped where its tool is
+ * not installed for $GRADLAG_PYTHON (python3 unless set).
+ */
+#include "tests/process_rig.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <unistd.h>
+
+enum { NOT_INSTALLED = 77 };
+
+/* Runs tests/readers/read_NAME.py; skips the test where that has not what it needs. */
+static void read_with(struct rig *r, const char *name, const char *arguments)
+{
+    char script[8192], tree[4096];
+    assert_non_null(getcwd(tree, sizeof tree));
+    snprintf(script, sizeof script, "'%s/tests/readers/check-read' %s %s", tree, name, arguments);
+    int code = process_shell(r, script);
+    if (code == NOT_INSTALLED) {
+        print_message("skipped: %s"
+                      "install it in a virtual environment and name its python in "
+                      "GRADLAG_PYTHON\n",
+                      process_output(r));
+        skip();
+    }
+    if (code != OK) {
+        fail_msg("%s: %s", name, process_errors(r));
+    }
+}
+
+static void make_runs(struct rig *r)
+{
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "workers=4", "pace=gamma",
+                             "evaluate_every=0.2", "experiment=an experiment", "arm=ärmchen, ½"),
+                     OK);
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "mode=sync", "engine=virtual", "workers=2",
+                             "pace=gamma", "lr=0.01", "evaluate_every=0.2"),
+                     OK);
+}
+
+static void tensorboard_reads_what_is_exported_for_it(void **state)
+{
+    struct rig *r = *state;
+    make_runs(r);
+    assert_int_equal(RIG_RUN(r, "export", "tensorboard"), OK);
+    read_with(r, "tensorboard", "results.db results-tensorboard");
+}
+
+static void pytorch_loads_a_checkpoint(void **state)
+{
+    struct rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=constant", "model=mlp",
+                             "checkpoint=at.safetensors"),
+                     OK);
+    read_with(r, "safetensors", "results.db at.safetensors");
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, process_set_up, process_tear_down)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(tensorboard_reads_what_is_exported_for_it),
+        TEST(pytorch_loads_a_checkpoint),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
