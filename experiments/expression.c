@@ -66,11 +66,16 @@ static status measure(struct reader *r, const char *name, double *value)
         TRY(malformed(r, "a worker count"));
     }
     r->at = end;
-    if (take(r, ',')) {
+    bool has_number = take(r, ',');
+    if (has_number) {
         TRY(sum(r, &given));
     }
     if (!take(r, ')')) {
         TRY(malformed(r, "')'"));
+    }
+    if (has_number && isnan(given)) { /* it was to be measured, and was not */
+        *value = NAN;
+        goto done;
     }
     TRY(r->measures->measure(r->measures->context, name, arm, workers, given, value));
 done:

@@ -295,8 +295,11 @@ void plot_bar(struct plot *p, double x_from, double x_to, double y, const char *
 
 void plot_vertical(struct plot *p, double x)
 {
-    text_add(p->out, "<path class=\"limit\" d=\"M%.1f %.1fV%.1f\"/>", plot_x(p, x), p->top,
-             p->height - p->bottom);
+    static const char *const layers[] = {"limit under", "limit"}; /* to be seen on any bar */
+    for (size_t i = 0; i < COUNT_OF(layers); i++) {
+        text_add(p->out, "<path class=\"%s\" d=\"M%.1f %.1fV%.1f\"/>", layers[i], plot_x(p, x),
+                 p->top, p->height - p->bottom);
+    }
 }
 
 /* ---- words --------------------------------------------------------------------------------------
@@ -310,6 +313,15 @@ void plot_text(struct plot *p, double x, double y, const char *anchor, const cha
              class != NULL ? "\"" : "");
     html_text(p->out, text);
     text_add(p->out, "</text>");
+}
+
+double plot_text_width(const char *text)
+{
+    double characters = 0;
+    for (const char *c = text; *c != '\0'; c++) {
+        characters += ((unsigned char)*c & 0xc0) != 0x80; /* the first byte of each */
+    }
+    return 7.2 * characters;
 }
 
 static int by_wanted_place(const void *a, const void *b)

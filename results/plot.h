@@ -75,6 +75,8 @@ struct plot_label {
     double at; /* where it came to stand */
 };
 void plot_labels(struct plot *p, struct plot_label *labels, size_t count);
+/* About how wide a text is, in pixels. */
+double plot_text_width(const char *text);
 
 /* A short piece of line with its mark, for legends. */
 void plot_swatch(struct text *out, struct plot_style style);

@@ -95,6 +95,30 @@ static void draw_series(struct plot *p, const struct report_data *d, const struc
     plot_series_end(p);
 }
 
+/* The same as a row of its own. */
+static void draw_row(struct plot *p, const struct report_data *d, const struct report_section *s,
+                     size_t series, double y)
+{
+    const struct report_series *its = &d->series[series];
+    const struct report_cell *c;
+    plot_series_begin(p, its->style, NULL);
+    for (size_t k = 0; (c = report_cell_of(d, series, k)) != NULL; k++) {
+        const struct sample *a = report_outcome_of(s, c);
+        double half = sample_interval(a), ends[2] = {a->mean - half, a->mean + half};
+        struct text tip = {0};
+        text_add(&tip, "%s: ", its->label);
+        report_outcome(&tip, s, a);
+        if (a->n > 1 && (!s->by_loss || ends[0] > 0)) {
+            plot_line(p, ends, (double[]){y, y}, 2);
+        }
+        if (a->n > 0) {
+            plot_mark(p, its->style, a->mean, y, tip.at);
+        }
+        text_free(&tip);
+    }
+    plot_series_end(p);
+}
+
 static void label_series(struct plot *p, const struct report_data *d,
                          const struct report_section *s, size_t from, size_t to)
 {
@@ -112,6 +136,30 @@ static void label_series(struct plot *p, const struct report_data *d,
         }
     }
     plot_labels(p, labels, count);
+}
+
+/* Room for the longest label, within reason. */
+static double label_width(const struct report_data *d, const struct report_section *s)
+{
+    double most = 60;
+    for (size_t i = s->first_series; i < s->first_series + s->series_count; i++) {
+        most = fmax(most, plot_text_width(d->series[i].label));
+    }
+    return fmin(most, 420) + 30;
+}
+
+static void range_of_outcomes(const struct report_data *d, const struct report_section *s,
+                              struct plot_axis *a)
+{
+    for (size_t i = 0; i < d->cell_count; i++) {
+        const struct report_cell *c = &d->cells[i];
+        const struct sample *o = report_outcome_of(s, c);
+        if (report_is_of(d, s, c) && o->n > 0) {
+            plot_range(a, o->least);
+            plot_range(a, o->most);
+        }
+    }
+    plot_range_end(a);
 }
 
 static void add_plot_of_workers(struct text *out, const struct report_data *d,
@@ -136,7 +184,7 @@ static void add_plot_of_workers(struct text *out, const struct report_data *d,
                      .width = 1080,
                      .height = fmax(420, labelled ? 15.0 * (double)s->series_count + 80 : 0),
                      .left = 46,
-                     .right = labelled ? 270 : 12,
+                     .right = labelled ? label_width(d, s) : 12,
                      .top = 26,
                      .bottom = 40,
                      .class = "wide",
@@ -145,20 +193,13 @@ static void add_plot_of_workers(struct text *out, const struct report_data *d,
     for (size_t i = 0; i < count; i++) {
         ticks[i] = (double)workers[i];
     }
-    for (size_t i = 0; i < d->cell_count; i++) {
-        const struct report_cell *c = &d->cells[i];
-        if (report_is_of(d, s, c)) {
-            const struct sample *a = report_outcome_of(s, c);
-            plot_range(&p.y, a->n > 0 ? a->least : NAN);
-            plot_range(&p.y, a->n > 0 ? a->most : NAN);
-        }
-    }
-    plot_range_end(&p.y);
+    range_of_outcomes(d, s, &p.y);
     snprintf(description, sizeof description,
              "%s over %lld to %lld workers, one line for each of %zu arms, with 95 %% intervals. "
              "The table below has the numbers.",
              report_outcome_name(s), (long long)workers[0], (long long)workers[count - 1],
              s->series_count);
+    text_add(out, "<div class=\"scroll\" tabindex=\"0\">");
     plot_begin(&p);
     plot_inside(&p);
     for (size_t i = s->first_series; i < end; i++) {
@@ -169,6 +210,54 @@ static void add_plot_of_workers(struct text *out, const struct report_data *d,
         label_series(&p, d, s, s->first_series, end);
     }
     plot_end(&p);
+    text_add(out, "</div>\n");
+}
+
+/* With one number of workers there is no line to draw: a row for each arm. */
+static void add_plot_of_arms(struct text *out, const struct report_data *d,
+                             const struct report_section *s, int64_t workers)
+{
+    enum { ROW = 26 };
+    char description[256];
+    double left = label_width(d, s);
+    struct plot p = {
+        .out = out,
+        .x = {.low = INFINITY,
+              .high = -INFINITY,
+              .label = report_outcome_name(s),
+              .logarithmic = s->by_loss},
+        .y = {.low = 0, .high = (double)s->series_count, .tick_count = 0, .ticks = &left},
+        .width = left + 560,
+        .height = ROW * (double)s->series_count + 50,
+        .left = left,
+        .right = 20,
+        .top = 8,
+        .bottom = 42,
+        .class = "rows",
+        .title = "Outcome of each arm",
+        .description = description};
+    snprintf(description, sizeof description,
+             "%s with %lld workers, a row for each of %zu arms, with 95 %% intervals. The table "
+             "below has the numbers.",
+             report_outcome_name(s), (long long)workers, s->series_count);
+    range_of_outcomes(d, s, &p.x);
+    text_add(out, "<div class=\"scroll\" tabindex=\"0\">");
+    plot_begin(&p);
+    for (size_t i = 0; i < s->series_count; i++) {
+        const struct report_series *its = &d->series[s->first_series + i];
+        double y = plot_y(&p, (double)(s->series_count - i) - 0.5);
+        plot_series_begin(&p, its->style, NULL);
+        plot_text(&p, 0, y + 4, "start", "name", its->label);
+        text_add(out, "<path class=\"grid\" d=\"M%.1f %.1fH%.1f\"/>", p.left, y, p.width - p.right);
+        plot_series_end(&p);
+    }
+    plot_inside(&p);
+    for (size_t i = 0; i < s->series_count; i++) {
+        draw_row(&p, d, s, s->first_series + i, (double)(s->series_count - i) - 0.5);
+    }
+    plot_outside(&p);
+    plot_end(&p);
+    text_add(out, "</div>\n");
 }
 
 void report_workers(struct text *out, const struct report_data *d, const struct report_section *s)
@@ -178,12 +267,22 @@ void report_workers(struct text *out, const struct report_data *d, const struct 
     if (s->count[RUN_FINISHED] == 0) {
         return;
     }
-    report_figure_begin(out,
-                        s->by_loss ? "Loss against the number of workers"
-                                   : "Accuracy against the number of workers",
+    char title[96];
+    if (count > 1) {
+        snprintf(title, sizeof title, "%s against the number of workers",
+                 s->by_loss ? "Loss" : "Accuracy");
+    } else {
+        snprintf(title, sizeof title, "%s with %lld worker%s", s->by_loss ? "Loss" : "Accuracy",
+                 (long long)workers[0], workers[0] == 1 ? "" : "s");
+    }
+    report_figure_begin(out, title,
                         "Mean over seeds at the end of training; bars are 95 %% intervals (from "
                         "two seeds on).");
-    add_plot_of_workers(out, d, s, workers, count);
+    if (count > 1) {
+        add_plot_of_workers(out, d, s, workers, count);
+    } else {
+        add_plot_of_arms(out, d, s, workers[0]);
+    }
     add_table_of_workers(out, d, s);
     report_figure_end(out);
 }
@@ -260,7 +359,7 @@ static void draw_curve(struct plot *p, const struct report_data *d, const struct
 /* The curves of one number of workers; `from` to `to` are series. False where there are none. */
 static bool add_panel(struct text *out, const struct report_data *d, const struct report_section *s,
                       int64_t workers, size_t from, size_t to, bool by_time,
-                      const struct plot_axis *y)
+                      const struct plot_axis *y, bool large)
 {
     char title[96];
     size_t curves = 0;
@@ -268,13 +367,13 @@ static bool add_panel(struct text *out, const struct report_data *d, const struc
         .out = out,
         .x = {.low = 0, .high = -INFINITY, .label = by_time ? "seconds of training" : "samples"},
         .y = *y,
-        .width = 350,
-        .height = 250,
+        .width = large ? 530 : 350,
+        .height = large ? 330 : 250,
         .left = 42,
         .right = 14,
         .top = 12,
         .bottom = 40,
-        .class = "panel",
+        .class = large ? "half" : "panel",
         .title = title,
         .description = "One line per arm, its mean over seeds, in a band from the "
                        "least to the greatest seed. The table below has the numbers."};
@@ -315,16 +414,18 @@ static void add_panels(struct text *out, const struct report_data *d,
     size_t count = report_worker_counts(d, s, workers, COUNT_OF(workers));
     struct plot_axis y = {.low = INFINITY, .high = -INFINITY, .logarithmic = s->by_loss};
     range_of_curves(d, s, &y);
-    for (size_t from = 0; from < s->series_count; from += GROUP) {
-        size_t to = from + GROUP < s->series_count ? from + GROUP : s->series_count;
-        if (s->series_count > GROUP) {
+    size_t groups = (s->series_count + GROUP - 1) / GROUP;
+    bool large = count * groups <= 2;
+    for (size_t g = 0; g < groups; g++) { /* of like size */
+        size_t from = s->series_count * g / groups, to = s->series_count * (g + 1) / groups;
+        if (groups > 1) {
             text_add(out, "<p class=\"group\">Arms %zu to %zu of %zu</p>", from + 1, to,
                      s->series_count);
         }
-        text_add(out, "<div class=\"panels\">\n");
+        text_add(out, "<div class=\"panels%s\">\n", large ? " two" : "");
         for (size_t i = 0; i < count; i++) {
             (void)add_panel(out, d, s, workers[i], s->first_series + from, s->first_series + to,
-                            by_time, &y);
+                            by_time, &y, large);
         }
         text_add(out, "</div>\n");
     }

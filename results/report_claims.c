@@ -121,7 +121,8 @@ void report_claims(struct text *out, const struct report_data *d, const struct r
         add_claims(out, e, "Claims that do not hold", REPORT_FAIL);
     }
     text_add(out, "<details%s><summary>All %zu claims, with their bands and sources</summary>\n",
-             e->claim_count <= SHOWN_AT_ONCE ? " open" : "", e->claim_count);
+             e->claim_count <= SHOWN_AT_ONCE && counts[REPORT_OPEN] < e->claim_count ? " open" : "",
+             e->claim_count);
     add_claims(out, e, "The shaded part is the band that was stated beforehand", REPORT_OPEN + 1);
     html_details_end(out);
 }

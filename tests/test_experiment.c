@@ -361,6 +361,7 @@ static void what_was_not_measured_makes_the_whole_unknown(void **state)
     assert_true(isnan(value_of("accuracy(a, 99) - 1")));
     assert_true(isnan(value_of("max(1, accuracy(a, 99), 2)")));
     assert_true(isnan(value_of("abs(accuracy(a, 99))")));
+    assert_true(isnan(value_of("accuracy(a, 1, accuracy(a, 99))")));
 }
 
 static void malformed_expressions_say_where(void **state)

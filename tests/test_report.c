@@ -170,7 +170,7 @@ static void the_page_holds_every_arm_with_its_mean_interval_and_n(void **state)
                      "class=\"number\">90.00</td><td class=\"number\">–</td>");
     assert_page_says("<h3>Accuracy against samples</h3>");
     assert_page_says("<h3>Accuracy against time</h3>");
-    assert_page_says("<h3>Accuracy against the number of workers</h3>");
+    assert_page_says("<h3>Accuracy with 4 workers</h3>");
     assert_page_says("<h3>Throughput against accuracy</h3>");
     assert_page_says("<h3>Staleness</h3>");
     assert_page_says("<h3>Where time goes</h3>");
@@ -181,6 +181,18 @@ static void the_page_holds_every_arm_with_its_mean_interval_and_n(void **state)
         snprintf(id, sizeof id, "id=\"run-%d\"", run);
         assert_page_says(id);
     }
+}
+
+static void several_numbers_of_workers_are_an_axis(void **state)
+{
+    (void)state;
+    rig_change("UPDATE run SET workers = 8 WHERE id IN (3, 4)");
+    write_report(NULL, 0, NULL);
+    assert_well_formed(page);
+    assert_page_says("<h3>Accuracy against the number of workers</h3>");
+    assert_page_says("<h4>4 workers</h4>");
+    assert_page_says("<h4>8 workers</h4>");
+    assert_page_says("Staleness of damped with 8 workers");
 }
 
 static void every_plot_has_a_title_and_a_description(void **state)
@@ -309,7 +321,7 @@ static void data_without_classes_are_shown_by_their_loss(void **state)
                "UPDATE evaluation SET test_accuracy = NULL");
     write_report(NULL, 0, NULL);
     assert_well_formed(page);
-    assert_page_says("<h3>Loss against the number of workers</h3>");
+    assert_page_says("<h3>Loss with 4 workers</h3>");
     assert_page_says("<h3>Loss against samples</h3>");
     assert_null(strstr(page, "nan"));
 }
@@ -355,6 +367,7 @@ int main(void)
         cmocka_unit_test(text_of_users_cannot_turn_into_markup),
         cmocka_unit_test(labels_at_the_edge_of_a_plot_keep_apart),
         SAMPLE_TEST(the_page_holds_every_arm_with_its_mean_interval_and_n),
+        SAMPLE_TEST(several_numbers_of_workers_are_an_axis),
         SAMPLE_TEST(every_plot_has_a_title_and_a_description),
         SAMPLE_TEST(the_page_fetches_nothing_and_runs_nothing),
         SAMPLE_TEST(a_hostile_file_stays_text),
