@@ -42,11 +42,11 @@ struct made_up {
     uint64_t sequence[32];
 };
 
-static status describe(struct run_row *row, const struct made_up *m, unsigned variant)
+/* The row's texts live in *o, which the caller closes after it. */
+static status describe(struct run_row *row, options **o, const struct made_up *m, unsigned variant)
 {
     status result = OK;
     struct settings all = {0};
-    options *o = NULL;
     char number[4][32];
     snprintf(number[0], sizeof number[0], "%u", m->workers);
     snprintf(number[1], sizeof number[1], "%llu", (unsigned long long)m->seed);
@@ -60,10 +60,9 @@ static status describe(struct run_row *row, const struct made_up *m, unsigned va
     for (size_t i = 0; i < COUNT_OF(set); i++) {
         settings_add(&all, set[i].key, set[i].value, "bench results");
     }
-    TRY(config_compose(&o, &all));
-    run_row_open(row, o);
+    TRY(config_compose(o, &all));
+    run_row_open(row, *o);
 done:
-    options_close(&o);
     settings_free(&all);
     return result;
 }
@@ -132,10 +131,11 @@ static status make_run(const char *path, unsigned index, uint64_t pushes)
                         .seed = 1 + index % SEEDS,
                         .pushes = pushes};
     struct run_row row = {0};
+    options *o = NULL;
     recorder *r = NULL;
     int64_t id;
     random_open(&m.random, RANDOM_TEST, index, 0, 0);
-    TRY(describe(&row, &m, cell / (unsigned)(COUNT_OF(counts) * COUNT_OF(rules))));
+    TRY(describe(&row, &o, &m, cell / (unsigned)(COUNT_OF(counts) * COUNT_OF(rules))));
     TRY(recorder_open(&r, path));
     TRY(recorder_begin(r, &row.description, "running", &id));
     for (uint64_t i = 0; i < pushes; i++) {
@@ -153,6 +153,7 @@ static status make_run(const char *path, unsigned index, uint64_t pushes)
 done:
     recorder_close(&r);
     run_row_close(&row);
+    options_close(&o);
     return result;
 }
 

@@ -358,12 +358,19 @@ void plot_labels(struct plot *p, struct plot_label *labels, size_t count)
     }
 }
 
-void plot_swatch(struct text *out, struct plot_style style)
+/* Each style once, hidden, to be used by its name wherever a swatch stands. */
+void plot_swatch_define(struct text *out, struct plot_style style)
 {
-    text_add(out, "<svg class=\"swatch\" viewBox=\"0 0 34 14\" width=\"34\" height=\"14\" "
-                  "aria-hidden=\"true\"><g class=\"");
+    text_add(out, "<symbol id=\"w%u-%u\" viewBox=\"0 0 34 14\"><g class=\"", style.index,
+             style.dash);
     add_classes(out, style);
     text_add(out, "\"><path class=\"line\" d=\"M0 7H34\"/>");
     draw_shape(out, style.index, 17, 7);
-    text_add(out, "/></g></svg>");
+    text_add(out, "/></g></symbol>\n");
+}
+
+void plot_swatch(struct text *out, struct plot_style style)
+{
+    text_add(out, "<svg class=\"swatch\" aria-hidden=\"true\"><use href=\"#w%u-%u\"/></svg>",
+             style.index, style.dash);
 }

@@ -78,7 +78,9 @@ void plot_labels(struct plot *p, struct plot_label *labels, size_t count);
 /* About how wide a text is, in pixels. */
 double plot_text_width(const char *text);
 
-/* A short piece of line with its mark, for legends. */
+/* A short piece of line with its mark, for legends and tables; it must be defined once, within an
+ * <svg>. */
+void plot_swatch_define(struct text *out, struct plot_style style);
 void plot_swatch(struct text *out, struct plot_style style);
 
 #endif

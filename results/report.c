@@ -10,6 +10,9 @@
 #include <string.h>
 #include <unistd.h>
 
+/* From so many experiments on, a browser draws only what is looked at. */
+enum { MANY_SECTIONS = 8 };
+
 /* ---- what the parts share -----------------------------------------------------------------------
  */
 
@@ -107,6 +110,22 @@ static void add_pointing_rules(struct text *out, const struct report_data *d)
     }
 }
 
+static void add_swatches(struct text *out, const struct report_data *d)
+{
+    text_add(out, "<svg class=\"defined\" aria-hidden=\"true\">\n");
+    for (size_t i = 0; i < d->series_count; i++) {
+        bool known = false;
+        for (size_t k = 0; k < i && !known; k++) {
+            known = d->series[k].style.index == d->series[i].style.index &&
+                    d->series[k].style.dash == d->series[i].style.dash;
+        }
+        if (!known) {
+            plot_swatch_define(out, d->series[i].style);
+        }
+    }
+    text_add(out, "</svg>\n");
+}
+
 static void add_head(struct text *out, const struct report_data *d,
                      const struct report_request *request)
 {
@@ -123,7 +142,9 @@ static void add_head(struct text *out, const struct report_data *d,
     html_text(out, request->experiment != NULL ? request->experiment : file_name(request->path));
     text_add(out, "</title>\n<style>\n%s", database_text("results/report/style.css"));
     add_pointing_rules(out, d);
-    text_add(out, "</style></head>\n<body>\n");
+    text_add(out, "</style></head>\n<body%s>\n",
+             d->section_count > MANY_SECTIONS ? " class=\"many\"" : "");
+    add_swatches(out, d);
 }
 
 static void add_masthead(struct text *out, const struct report_data *d,
