@@ -144,6 +144,10 @@ static status check_places(const options *o)
     status result = OK;
     const char *transport = options_text(o, "transport"), *endpoint = options_text(o, "endpoint");
     const char *token = options_text(o, "run_token");
+    char first[SERVERS_ENDPOINT_BYTES];
+    if (endpoint[0] != '\0' && servers_of(o) > 1) {
+        TRY(servers_endpoint(endpoint, servers_of(o), 0, first));
+    }
     if (strcmp(transport, "auto") != 0 && endpoint[0] != '\0' &&
         (strncmp(endpoint, transport, 3) != 0 || strncmp(endpoint + 3, "://", 3) != 0)) {
         FAIL(ERROR_USAGE, "%s: transport=%s and endpoint=%s do not fit together; set one of them",

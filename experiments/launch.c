@@ -1,6 +1,7 @@
 #include "experiments/launch_inside.h"
 
 #include "experiments/provenance.h"
+#include "ps/slices.h"
 #include "results/recorder.h"
 #include "results/trace.h"
 
@@ -98,7 +99,9 @@ static status prepare(struct launch *l)
     TRY(mailbox_open(&l->mailbox, l->folder.path));
     snprintf(l->mailbox_variable, sizeof l->mailbox_variable, "GRADLAG_MAILBOX=%s",
              l->mailbox.path);
-    TRY(memory_new(&l->processes, 1 + (size_t)l->workers, sizeof *l->processes, "processes"));
+    l->places = l->servers + l->workers;
+    TRY(memory_new(&l->processes, l->places, sizeof *l->processes, "processes"));
+    TRY(memory_new(&l->endpoints, l->servers, sizeof *l->endpoints, "endpoints"));
     TRY(open_pipe(l));
     TRY(begin_row(l));
     config_arguments(o, &l->arguments);
@@ -170,6 +173,7 @@ status launch_run(const struct launch_options *o, int64_t *run_id)
     l.stops_seen = launch_stop_requests();
     l.async = strcmp(options_text(o->settings, "mode"), "async") == 0;
     l.workers = (unsigned)options_integer(o->settings, "workers");
+    l.servers = servers_of(o->settings);
     progress_open(&l.progress, o->title, l.async, o->quiet);
     if (strcmp(options_text(o->settings, "engine"), "replay") == 0) {
         FAIL(ERROR_USAGE, "engine=replay: `gradlag replay RUN key=value…` asks what a recorded run "
@@ -197,9 +201,13 @@ done:
         result = error_set(l.verdict, __FILE__, __LINE__, "%s", l.message);
     }
     *run_id = l.run_id;
-    for (unsigned i = 0; l.processes != NULL && i < 1 + l.workers; i++) {
+    for (unsigned i = 0; l.processes != NULL && i < l.places; i++) {
         memory_free(l.processes[i].message);
     }
+    for (unsigned i = 0; l.endpoints != NULL && i < l.servers; i++) {
+        memory_free(l.endpoints[i]);
+    }
+    memory_free(l.endpoints);
     close_pipe(&l);
     memory_free(l.processes);
     memory_free(l.message);

@@ -1,11 +1,12 @@
 /*
  * launch.h — one run as processes: starts them, watches them, ends them all, leaves nothing behind.
  *
- * Asynchronous: `gradlag server`, and once it listens W × `gradlag worker`. Synchronous: `mpirun -n
- * W gradlag rank`. The processes compose the same settings from their own command lines and write
- * to a mailbox (mailbox.h) in a private folder; the server, or rank 0, is the run's one writer of
- * results. Errors of the processes come back here, so that the user reads each once. With
- * engine=virtual there are none: the run takes place in this process.
+ * Asynchronous: `gradlag server`, once it listens the other servers, where there are several, and
+ * once all do W × `gradlag worker`. Synchronous: `mpirun -n W gradlag rank`. The processes compose
+ * the same settings from their own command lines and write to a mailbox (mailbox.h) in a private
+ * folder; the server (the first of several), or rank 0, is the run's one writer of results. Errors
+ * of the processes come back here, so that the user reads each once. With engine=virtual there are
+ * none: the run takes place in this process.
  */
 #ifndef GRADLAG_EXPERIMENTS_LAUNCH_H
 #define GRADLAG_EXPERIMENTS_LAUNCH_H

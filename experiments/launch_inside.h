@@ -29,10 +29,11 @@ struct launch {
     char mailbox_variable[160], token_variable[48];
     struct progress progress;
     bool async;
-    unsigned workers;
+    unsigned workers, servers; /* servers: 1 where there are ranks */
     int64_t run_id;
-    struct watched *processes; /* [0]: the server, or mpirun */
-    unsigned started;
+    struct watched *processes;    /* [0]: server 0, or mpirun; then workers; then other servers */
+    unsigned places;              /* in processes: some may not have been started */
+    char **endpoints;             /* [servers]: where each listens; NULL: not yet known */
     uint64_t begun_ns, ending_ns; /* ending_ns: when they were told to end; 0: not yet */
     bool told_waiting, bound;
     int stops_seen;
@@ -48,7 +49,9 @@ status launch_virtual(const struct launch_options *o, int64_t run_id,
                       struct progress *progress) MUST_CHECK;
 
 status launch_start_server(struct launch *l) MUST_CHECK;
-status launch_start_workers(struct launch *l, const char *endpoint) MUST_CHECK;
+/* Server `server` listens at `endpoint`: starts those that have waited for it. *all: every server
+ * does. */
+status launch_bound(struct launch *l, unsigned server, const char *endpoint, bool *all) MUST_CHECK;
 status launch_start_ranks(struct launch *l) MUST_CHECK;
 /* Until every process has ended; how it went is in l->verdict and l->message. */
 status launch_watch(struct launch *l) MUST_CHECK;

@@ -4,6 +4,7 @@
 #include "experiments/launch_inside.h"
 
 #include "experiments/role.h"
+#include "ps/slices.h"
 #include "worker/placement.h"
 
 #include <stdio.h>
@@ -12,8 +13,8 @@
 #include <unistd.h>
 
 /* The place of a process on this host, for its device. Said always: inside somebody else's Slurm
- * step every process would else believe to be the step's own. The server takes the place after the
- * last worker's; ranks ask mpirun. */
+ * step every process would else believe to be the step's own. Servers take the places after
+ * the last worker's; ranks ask mpirun. */
 static void local_place(const struct launch *l, const struct watched *w, char rank[48],
                         char size[48])
 {
@@ -22,9 +23,9 @@ static void local_place(const struct launch *l, const struct watched *w, char ra
         snprintf(size, 48, "%s=", PLACEMENT_LOCAL_SIZE);
         return;
     }
-    unsigned own = w->role == ROLE_SERVER ? l->workers : w->index;
+    unsigned own = w->role == ROLE_SERVER ? l->workers + w->index : w->index;
     snprintf(rank, 48, "%s=%u", PLACEMENT_LOCAL_RANK, own);
-    snprintf(size, 48, "%s=%u", PLACEMENT_LOCAL_SIZE, l->workers + 1);
+    snprintf(size, 48, "%s=%u", PLACEMENT_LOCAL_SIZE, l->workers + l->servers);
 }
 
 /* Runs this very program as `role`, with `before` in front (mpirun and its arguments). */
@@ -63,7 +64,6 @@ static status start_role(struct launch *l, struct watched *w, const char *const 
                                  size,
                                  NULL};
     TRY(child_start(&w->child, argv, environment, l->child_fd));
-    l->started++;
 done:
     for (size_t i = 0; joined != NULL && i < settings; i++) {
         text_free(&joined[i]);
@@ -73,42 +73,98 @@ done:
     return result;
 }
 
-status launch_start_server(struct launch *l)
+/* Where servers are, by commas: those that listen, where they do; the others, where they shall. */
+static status list_places(const struct launch *l, struct text *out)
 {
     status result = OK;
-    const char *const nothing[] = {NULL};
-    char endpoint[160];
-    struct settings more = {0};
-    const options *o = l->o->settings;
-    bool tcp = strcmp(options_text(o, "transport"), "tcp") == 0;
-    if (options_text(o, "endpoint")[0] == '\0') {
-        snprintf(endpoint, sizeof endpoint, tcp ? "tcp://127.0.0.1:*" : "ipc://%s/server",
-                 l->folder.path);
-        settings_add(&more, "endpoint", endpoint, "run");
+    const char *chosen = options_text(l->o->settings, "endpoint");
+    bool tcp = strcmp(options_text(l->o->settings, "transport"), "tcp") == 0;
+    for (unsigned i = 0; i < l->servers; i++) {
+        char place[SERVERS_ENDPOINT_BYTES];
+        text_add(out, "%s", i > 0 ? "," : "");
+        if (l->endpoints[i] != NULL) {
+            text_add(out, "%s", l->endpoints[i]);
+        } else if (chosen[0] != '\0') {
+            TRY(servers_endpoint(chosen, l->servers, i, place));
+            text_add(out, "%s", place);
+        } else if (tcp) {
+            text_add(out, "tcp://127.0.0.1:*");
+        } else if (i == 0) {
+            text_add(out, "ipc://%s/server", l->folder.path);
+        } else {
+            text_add(out, "ipc://%s/server-%u", l->folder.path, i);
+        }
     }
-    l->processes[0].role = ROLE_SERVER;
-    TRY(start_role(l, &l->processes[0], nothing, "server", &more));
 done:
-    settings_free(&more);
     return result;
 }
 
-status launch_start_workers(struct launch *l, const char *endpoint)
+/* A server, or a worker, whose settings are the run's, where the others are, and its number. */
+static status start_numbered(struct launch *l, struct watched *w, enum role role, unsigned index)
 {
     status result = OK;
     const char *const nothing[] = {NULL};
-    for (unsigned i = 0; i < l->workers; i++) {
-        struct settings more = {0};
-        char index[16];
-        snprintf(index, sizeof index, "%u", i);
-        settings_add(&more, "endpoint", endpoint, "run");
-        settings_add(&more, "worker", index, "run");
-        l->processes[1 + i].role = ROLE_WORKER;
-        l->processes[1 + i].index = i;
-        result = start_role(l, &l->processes[1 + i], nothing, "worker", &more);
-        settings_free(&more);
-        TRY(result);
+    char number[16];
+    struct settings more = {0};
+    struct text places = {0};
+    TRY(list_places(l, &places));
+    snprintf(number, sizeof number, "%u", index);
+    settings_add(&more, "endpoint", places.at, "run");
+    if (role == ROLE_WORKER || index > 0) {
+        settings_add(&more, role_name(role), number, "run");
     }
+    w->role = role;
+    w->index = index;
+    TRY(start_role(l, w, nothing, role_name(role), &more));
+done:
+    settings_free(&more);
+    text_free(&places);
+    return result;
+}
+
+status launch_start_server(struct launch *l)
+{
+    return start_numbered(l, &l->processes[0], ROLE_SERVER, 0);
+}
+
+static status start_followers(struct launch *l)
+{
+    status result = OK;
+    for (unsigned i = 1; i < l->servers; i++) {
+        TRY(start_numbered(l, &l->processes[l->workers + i], ROLE_SERVER, i));
+    }
+done:
+    return result;
+}
+
+static status start_workers(struct launch *l)
+{
+    status result = OK;
+    for (unsigned i = 0; i < l->workers; i++) {
+        TRY(start_numbered(l, &l->processes[1 + i], ROLE_WORKER, i));
+    }
+done:
+    return result;
+}
+
+status launch_bound(struct launch *l, unsigned server, const char *endpoint, bool *all)
+{
+    status result = OK;
+    *all = false;
+    if (server >= l->servers || l->endpoints[server] != NULL) {
+        goto done;
+    }
+    l->endpoints[server] = text_copy(endpoint);
+    if (server == 0) {
+        TRY(start_followers(l));
+    }
+    for (unsigned i = 0; i < l->servers; i++) {
+        if (l->endpoints[i] == NULL) {
+            goto done;
+        }
+    }
+    *all = true;
+    TRY(start_workers(l));
 done:
     return result;
 }

@@ -49,7 +49,7 @@ static void fail(struct launch *l, status code, const char *text)
 
 void launch_kill_all(struct launch *l)
 {
-    for (unsigned i = 0; i < l->started; i++) {
+    for (unsigned i = 0; l->processes != NULL && i < l->places; i++) {
         child_kill(&l->processes[i].child);
     }
 }
@@ -107,7 +107,10 @@ static void judge(struct launch *l, struct watched *w)
     } else {
         char end[96];
         child_describe(how, end);
-        text_add(&text, w->role == ROLE_SERVER ? "the server" : "worker %u", w->index);
+        const char *name = w->role != ROLE_SERVER ? "worker %u"
+                           : l->servers > 1       ? "server %u"
+                                                  : "the server";
+        text_add(&text, name, w->index);
         text_add(&text,
                  " (process %ld) %s. If nobody killed it, memory may have run out: see the "
                  "kernel's log, use fewer workers or a smaller model",
@@ -131,10 +134,16 @@ done:
 
 static void keep_end(struct launch *l, const struct mail *m)
 {
-    struct watched *w = &l->processes[m->role == ROLE_WORKER ? 1 + m->index : 0];
-    if (m->role == ROLE_WORKER && m->index >= l->workers) {
+    unsigned limit = m->role == ROLE_WORKER ? l->workers : l->servers, place = 0;
+    if (m->role != ROLE_RANK && m->index >= limit) {
         return;
     }
+    if (m->role == ROLE_WORKER) {
+        place = 1 + m->index;
+    } else if (m->role == ROLE_SERVER && m->index > 0) {
+        place = l->workers + m->index;
+    }
+    struct watched *w = &l->processes[place];
     /* Of several ranks the first that failed counts. */
     if (w->told && w->code != OK) {
         return;
@@ -162,8 +171,7 @@ static status read_mail(struct launch *l)
         switch (m.kind) {
         case MAIL_BOUND:
             if (l->async && !l->bound) {
-                l->bound = true;
-                TRY(launch_start_workers(l, m.text));
+                TRY(launch_bound(l, m.index, m.text, &l->bound));
             }
             break;
         case MAIL_PROGRESS:
@@ -253,7 +261,7 @@ static void heed_limits(struct launch *l)
 
 static bool any_running(const struct launch *l)
 {
-    for (unsigned i = 0; i < l->started; i++) {
+    for (unsigned i = 0; i < l->places; i++) {
         if (l->processes[i].child.running) {
             return true;
         }
@@ -268,14 +276,13 @@ status launch_watch(struct launch *l)
         struct pollfd sources[2] = {{.fd = l->mailbox.fd, .events = POLLIN},
                                     {.fd = l->noise_fd, .events = POLLIN}};
         poll(sources, COUNT_OF(sources), POLL_MS);
-        for (unsigned i = 0; i < l->started; i++) {
+        for (unsigned i = 0; i < l->places; i++) {
             l->processes[i].ended_now = child_poll(&l->processes[i].child);
         }
         /* Whoever has ended has sent its last mail before. */
-        unsigned before = l->started;
         TRY(read_mail(l));
         read_noise(l);
-        for (unsigned i = 0; i < before; i++) {
+        for (unsigned i = 0; i < l->places; i++) {
             if (l->processes[i].ended_now) {
                 judge(l, &l->processes[i]);
             }

@@ -20,7 +20,7 @@ const char *role_name(enum role role);
 struct mail {
     enum mail_kind kind;
     enum role role;
-    unsigned index; /* worker or rank */
+    unsigned index; /* worker, rank, or which of several servers */
     status code;
     struct training_progress progress;
     char text[2048];

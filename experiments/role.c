@@ -39,7 +39,8 @@ status role_begin(struct role_process *p, enum role role, unsigned index,
     char name[32];
     *p = (struct role_process){.role = role, .index = index};
     heed_signals(role);
-    snprintf(name, sizeof name, role == ROLE_SERVER ? "server" : "%s %u", role_name(role), index);
+    snprintf(name, sizeof name, role == ROLE_SERVER && index == 0 ? "server" : "%s %u",
+             role_name(role), index);
     log_set_name(name);
     TRY(config_compose(&p->settings, read));
     const char *mode = options_text(p->settings, "mode");
@@ -282,7 +283,8 @@ status role_token(const options *o, bool draw, uint64_t *out)
     const char *hex = set[0] == '\0' && given != NULL ? given : set;
     char *end = NULL;
     if (hex[0] == '\0' && !draw) {
-        FAIL(ERROR_USAGE, "a worker needs run_token=…, as `gradlag server` prints it");
+        FAIL(ERROR_USAGE, "a worker, and a server but the first, needs run_token=…, as `gradlag "
+                          "server` prints it");
     }
     if (hex[0] == '\0') {
         if (getrandom(out, sizeof *out, 0) != (ssize_t)sizeof *out) {

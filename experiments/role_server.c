@@ -4,8 +4,10 @@
 #include "ps/consistency.h"
 #include "ps/outer.h"
 #include "ps/server.h"
+#include "ps/slices.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* An update is made of as many gradients as the policy says while nobody is lost or dropped, and
@@ -28,10 +30,18 @@ done:
 static void bound(void *context, const char *endpoint)
 {
     const struct role_process *p = context;
+    unsigned servers = servers_of(p->settings);
     if (mailbox_exists()) {
-        struct mail m = {.kind = MAIL_BOUND, .role = ROLE_SERVER};
+        struct mail m = {.kind = MAIL_BOUND, .role = ROLE_SERVER, .index = p->index};
         snprintf(m.text, sizeof m.text, "%s", endpoint);
         mailbox_send(&m);
+        return;
+    }
+    if (servers > 1) {
+        log_info("listening on %s as server %u of %u; start the others (gradlag server server=1 …) "
+                 "and each worker (gradlag worker worker=0 …) with the same settings and "
+                 "run_token=%016llx, endpoint=… saying where each server is",
+                 endpoint, p->index, servers, (unsigned long long)p->token);
         return;
     }
     const char *keys = options_text(p->settings, "curve");
@@ -43,15 +53,56 @@ static void bound(void *context, const char *endpoint)
                                                           : "");
 }
 
+/* Where this server listens and, if it follows, where server 0 does. */
+struct places {
+    char own[SERVERS_ENDPOINT_BYTES], leader[SERVERS_ENDPOINT_BYTES];
+};
+
+static status find_places(const struct role_process *p, struct places *out)
+{
+    status result = OK;
+    const char *endpoint = options_text(p->settings, "endpoint");
+    unsigned servers = servers_of(p->settings);
+    if (p->index >= servers) {
+        FAIL(ERROR_USAGE, "server=%u, but servers=%u: servers are numbered from 0 to %u", p->index,
+             servers, servers - 1);
+    }
+    if (endpoint[0] == '\0' && servers > 1) {
+        FAIL(ERROR_USAGE,
+             "with servers=%u `gradlag server` needs endpoint=…, the places of all "
+             "servers separated by commas, that of server 0 first",
+             servers);
+    }
+    endpoint = endpoint[0] == '\0' ? "tcp://127.0.0.1:*" : endpoint;
+    TRY(servers_endpoint(endpoint, servers, p->index, out->own));
+    TRY(servers_endpoint(endpoint, servers, 0, out->leader));
+done:
+    return result;
+}
+
+/* A follower knows no rows and evaluates nothing: a model is only opened to draw from. */
+static status open_parts(struct role_process *p)
+{
+    status result = OK;
+    struct worker_options evaluation = {.settings = p->settings, .index = 0, .count = 1};
+    TRY(role_token(p->settings, p->index == 0, &p->token));
+    if (p->index == 0) {
+        TRY(role_open_recorder(p));
+    } else {
+        p->hooks.context = p;
+    }
+    TRY(worker_open(&p->worker, &evaluation));
+done:
+    return result;
+}
+
 static status serve(struct role_process *p, float **initial, struct training_outcome *out)
 {
     status result = OK;
     const options *o = p->settings;
-    const char *endpoint = options_text(o, "endpoint");
-    struct worker_options evaluation = {.settings = o, .index = 0, .count = 1};
-    TRY(role_token(o, true, &p->token));
-    TRY(role_open_recorder(p));
-    TRY(worker_open(&p->worker, &evaluation));
+    struct places places;
+    TRY(find_places(p, &places));
+    TRY(open_parts(p));
     size_t count = worker_parameter_count(p->worker);
     uint64_t epoch = worker_epoch_samples(p->worker);
     TRY(memory_new(initial, count, sizeof **initial, "initial parameters"));
@@ -59,19 +110,47 @@ static status serve(struct role_process *p, float **initial, struct training_out
     struct ps_server_options server = {
         .settings = o,
         .workers = (unsigned)options_integer(o, "workers"),
+        .server = p->index,
+        .leader = places.leader,
         .count = count,
         .layers = worker_layers(p->worker),
         .initial = *initial,
         .epoch_samples = epoch,
         .run_token = p->token,
         .settings_hash = config_hash_number(o),
-        .endpoint = endpoint[0] == '\0' ? "tcp://127.0.0.1:*" : endpoint,
+        .endpoint = places.own,
         .bound = bound,
         .hooks = p->hooks,
         .recorder = p->recorder,
     };
     TRY(role_server_length(o, epoch, &server.length));
+    if (p->index > 0) {
+        server.layers = (struct optimizer_layers){0};
+        worker_close(&p->worker);
+    }
     TRY(ps_server_run(&server, out));
+done:
+    return result;
+}
+
+/* Takes server=1 out of the settings: which of several this one is. */
+static status take_number(struct settings *s, unsigned *out)
+{
+    status result = OK;
+    *out = 0;
+    for (size_t i = 0; i < s->count; i++) {
+        char *end = NULL;
+        if (strcmp(s->at[i].key, "server") != 0) {
+            continue;
+        }
+        unsigned long number = strtoul(s->at[i].value, &end, 10);
+        if (end == s->at[i].value || *end != '\0' || number >= SERVERS_MAX) {
+            FAIL(ERROR_USAGE, "server=%s is not a number from 0 to %d", s->at[i].value,
+                 SERVERS_MAX - 1);
+        }
+        *out = (unsigned)number;
+        settings_remove(s, i--);
+    }
 done:
     return result;
 }
@@ -83,8 +162,10 @@ status command_server(int argc, char **argv)
     struct role_process p = {0};
     struct training_outcome outcome = {0};
     float *initial = NULL;
+    unsigned number;
     TRY(settings_read_arguments(&read, argc, argv));
-    TRY(role_begin(&p, ROLE_SERVER, 0, &read));
+    TRY(take_number(&read, &number));
+    TRY(role_begin(&p, ROLE_SERVER, number, &read));
     TRY(serve(&p, &initial, &outcome));
 done:
     result = role_end(&p, result, &outcome);

@@ -494,16 +494,24 @@ static bool readable(channel *c)
 
 void channel_wait(channel *c, int wake_fd, unsigned timeout_ms)
 {
+    channel_wait_either(c, NULL, wake_fd, timeout_ms);
+}
+
+void channel_wait_either(channel *c, channel *other, int wake_fd, unsigned timeout_ms)
+{
     if (c->spin) {
         uint64_t until = clock_ns() + SPIN_NS;
         do {
-            if (readable(c))
+            if (readable(c) || (other != NULL && readable(other)))
                 return;
             sched_yield();
         } while (clock_ns() < until);
     }
-    zmq_pollitem_t items[2] = {{.socket = c->socket, .events = ZMQ_POLLIN},
-                               {.fd = wake_fd, .events = ZMQ_POLLIN}};
-    zmq_poll(items, wake_fd >= 0 ? 2 : 1,
-             timeout_ms); /* an interruption is as good as a time-out */
+    zmq_pollitem_t items[3] = {{.socket = c->socket, .events = ZMQ_POLLIN}};
+    int count = 1;
+    if (other != NULL)
+        items[count++] = (zmq_pollitem_t){.socket = other->socket, .events = ZMQ_POLLIN};
+    if (wake_fd >= 0)
+        items[count++] = (zmq_pollitem_t){.fd = wake_fd, .events = ZMQ_POLLIN};
+    zmq_poll(items, count, timeout_ms); /* an interruption is as good as a time-out */
 }

@@ -74,6 +74,8 @@ bool channel_send(channel *c, const struct channel_id *to, const struct wire_mes
 enum channel_event channel_receive(channel *c, struct channel_received *out);
 /* Waits until there may be a message, `wake_fd` (−1: none) becomes readable, or time is over. */
 void channel_wait(channel *c, int wake_fd, unsigned timeout_ms);
+/* The same of two; `other` may be NULL. */
+void channel_wait_either(channel *c, channel *other, int wake_fd, unsigned timeout_ms);
 
 /* ERROR_USAGE unless the endpoint stays on this host: ipc, tcp on 127.x or [::1]. With `keys` any
  * address will do. */

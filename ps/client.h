@@ -2,10 +2,11 @@
  * client.h — a worker's side of the parameter server: push a gradient and get the next parameters
  * in one round trip.
  *
- * On one host the payload goes through shared memory: `gradient` points into the slot that the
- * server reads, `parameters` into the version that the server published; nothing is copied. Between
- * hosts the same pointers are private buffers, sent and filled in 1 MiB frames. The caller sees no
- * difference.
+ * With one server `gradient` and `parameters` are the connection's own (connection.h): shared
+ * memory on one host. Several servers (key servers) each hold a slice: there both are private
+ * vectors, from which slices are copied to every connection, and back. All slices leave before an
+ * answer is waited for, and the worker goes on once every server has released it. The caller sees
+ * no difference.
  */
 #ifndef GRADLAG_PS_CLIENT_H
 #define GRADLAG_PS_CLIENT_H
@@ -15,8 +16,8 @@
 typedef struct ps_client ps_client;
 
 struct ps_client_options {
-    const options *settings; /* payload, timeout_s, curve; borrowed */
-    const char *endpoint;
+    const options *settings; /* payload, timeout_s, curve, workers, servers, read; borrowed */
+    const char *endpoint;    /* of several servers: each one's, separated by commas */
     uint64_t run_token;
     uint64_t settings_hash; /* of what decides the outcome: must be the server's */
     unsigned worker;
@@ -25,11 +26,11 @@ struct ps_client_options {
 
 /* What the caller may read and write until the next push. Owned by the client. */
 struct ps_release {
-    bool finished; /* training is over: no parameters, close */
-    uint64_t version;
-    uint64_t batch; /* number of the batch (with an outer rule: the round of them, local.h) to
-                       compute: 0, 1, 2, …; a worker that takes a lost one's place goes on where
-                       that one was */
+    bool finished;    /* training is over: no parameters, close */
+    uint64_t version; /* of several servers with read=torn: server 0's */
+    uint64_t batch;   /* number of the batch (with an outer rule: the round of them, local.h) to
+                         compute: 0, 1, 2, …; a worker that takes a lost one's place goes on where
+                         that one was */
     const float *parameters; /* count floats, constant until the next push */
     float *gradient;         /* count floats, the caller's to write */
     double waited_us;        /* from the push (or hello) to this release, evaluation excluded */

@@ -37,6 +37,8 @@ void server_fail(struct server *s, status code, const char *format, ...)
     } else if (code != STOPPED) {
         log_error("%s", text);
     }
+    if (server_follows(s))
+        leader_failed(s);
 }
 
 void server_watch(struct server *s, int fd)
@@ -49,7 +51,9 @@ void server_watch(struct server *s, int fd)
 void server_event(struct server *s, enum severity severity, const char *code, int w,
                   const char *detail)
 {
-    if (s->o->recorder != NULL)
+    if (server_follows(s))
+        leader_note(s, PUSHES_UNKNOWN, severity, code, w, detail);
+    else if (s->o->recorder != NULL)
         recorder_event(s->o->recorder, training_seconds(s), severity, code, w, detail);
 }
 
@@ -59,7 +63,9 @@ void server_event_queued(struct server *s, enum severity severity, const char *c
     uint64_t before = server_core_arrivals(s->core);
     for (unsigned i = 0; i < s->queue_count; i++)
         before += s->queue[(s->queue_first + i) % s->queue_size].kind == EVENT_PUSH;
-    if (s->o->recorder != NULL)
+    if (server_follows(s) && !s->one_order)
+        leader_note(s, before, severity, code, (int)w, detail);
+    else if (s->o->recorder != NULL && !server_follows(s)) /* one order is written down once */
         recorder_event_between(s->o->recorder, training_seconds(s), before, severity, code, (int)w,
                                detail);
 }
@@ -72,10 +78,18 @@ static status read_settings(struct server *s)
     const options *o = s->o->settings;
     struct outer outer;
     TRY(outer_open(&outer, o, s->o->workers));
+    s->servers = servers_of(o);
+    REQUIRE(s->o->server < s->servers);
+    TRY(slices_fit(s->servers, s->o->count));
+    s->begin = slice_begin(s->o->count, s->servers, s->o->server);
+    s->count = slice_count(s->o->count, s->servers, s->o->server);
+    s->one_order = s->servers > 1 && reads_snapshots(o);
     s->timeout_ms = (unsigned)(options_real(o, "timeout_s") * 1000);
     s->push_samples = (unsigned)options_integer(o, "batch") * outer.steps;
     s->lost_ends_run = strcmp(options_text(o, "on_lost"), "stop") == 0;
     s->record_pushes = strcmp(options_text(o, "record"), "all") == 0;
+    if (server_follows(s))
+        goto done; /* server 0 writes checkpoints */
     s->checkpoints = options_text(o, "checkpoint")[0] != '\0';
     double every = options_real(o, "checkpoint_every");
     s->checkpoint_samples = (uint64_t)(every * (double)s->o->epoch_samples);
@@ -90,21 +104,25 @@ static status open_core(struct server *s)
 {
     status result = OK;
     const unsigned slots = s->o->workers + 2;
-    TRY(payload_open(&s->payload, s->o->count, slots, s->o->workers));
+    struct optimizer_layers layers = {0}; /* several servers: see slices_check() */
+    if (s->servers == 1)
+        layers = s->o->layers;
+    TRY(payload_open(&s->payload, s->count, slots, s->o->workers));
     s->offer_shared = payload_is_shared(s->payload) &&
                       strcmp(options_text(s->o->settings, "payload"), "frames") != 0;
     TRY(crew_open(&s->helpers));
     TRY(server_core_open(
         &s->core, &(struct server_core_options){.settings = s->o->settings,
                                                 .workers = s->o->workers,
-                                                .count = s->o->count,
-                                                .layers = s->o->layers,
+                                                .count = s->count,
+                                                .layers = layers,
                                                 .slots = payload_slots(s->payload),
                                                 .slot_count = slots,
-                                                .initial = s->o->initial,
+                                                .initial = s->o->initial + s->begin,
                                                 .epoch_samples = s->o->epoch_samples,
                                                 .total_samples = s->o->length.total_samples,
                                                 .evaluate_every = s->o->length.evaluate_every,
+                                                .follows = server_follows(s),
                                                 .helpers = s->helpers}));
 done:
     return result;
@@ -115,13 +133,15 @@ static status server_open(struct server *s, const struct ps_server_options *o)
     status result = OK;
     struct curve_keys *keys = NULL;
     *s = (struct server){.o = o, .wake_fd = -1, .smooth_loss = NAN, .test_accuracy = NAN};
-    REQUIRE(o->workers > 0 && o->count > 0 && o->hooks.evaluate != NULL);
+    s->leader.pidfd = -1;
+    REQUIRE(o->workers > 0 && o->count > 0 && (o->server > 0 || o->hooks.evaluate != NULL));
     TRY(read_settings(s));
     TRY(curve_open(&keys, options_text(o->settings, "curve"), true));
-    TRY(channel_bind(&s->channel, o->endpoint,
-                     &(struct channel_options){.timeout_ms = s->timeout_ms,
-                                               .may_spin = channel_may_spin(o->workers + 1),
-                                               .keys = keys}));
+    TRY(channel_bind(
+        &s->channel, o->endpoint,
+        &(struct channel_options){.timeout_ms = s->timeout_ms,
+                                  .may_spin = channel_may_spin(o->workers + s->servers),
+                                  .keys = keys}));
     s->queue_size = 4 * o->workers; /* a push, a loss, a hello and another loss, at most */
     TRY(memory_new(&s->queue, s->queue_size, sizeof *s->queue, "the server's queue"));
     TRY(memory_new(&s->peers, o->workers, sizeof *s->peers, "the server's peers"));
@@ -130,11 +150,17 @@ static status server_open(struct server *s, const struct ps_server_options *o)
     TRY(open_core(s));
     TRY(probe_open(&s->probe, o->settings, o->count));
     REQUIRE(s->probe.every == 0 || o->hooks.gradient != NULL);
-    TRY(evaluator_open(&s->evaluator, &o->hooks));
     s->wake_fd = epoll_create1(EPOLL_CLOEXEC);
     if (s->wake_fd < 0)
         FAIL(ERROR_OTHER, "cannot make an epoll set: %s", strerror(errno));
-    server_watch(s, evaluator_fd(s->evaluator));
+    if (server_follows(s)) {
+        TRY(leader_open(s));
+    } else {
+        TRY(evaluator_open(&s->evaluator, &o->hooks));
+        server_watch(s, evaluator_fd(s->evaluator));
+    }
+    if (server_leads(s))
+        TRY(followers_open(s));
     s->opened_ns = s->joined_ns = s->ticked_ns = clock_ns();
 done:
     curve_close(&keys);
@@ -144,7 +170,9 @@ done:
 static void server_close(struct server *s)
 {
     evaluator_close(&s->evaluator);
+    leader_close(s);
     channel_close(&s->channel); /* before the slots that messages still refer to */
+    followers_close(s);
     server_core_close(&s->core);
     crew_close(&s->helpers);
     probe_close(&s->probe);
@@ -163,31 +191,55 @@ static void server_close(struct server *s)
 
 /* ---- the loop ------------------------------------------------------------------------------ */
 
+enum { NAMED_BYTES = 640 };
+
+/* Whoever has not come, by commas. */
+static void name_missing(const struct server *s, char out[NAMED_BYTES])
+{
+    char who[3][NAMED_BYTES / 3 - 2];
+    size_t length = 0;
+    who[0][0] = out[0] = '\0';
+    if (server_leads(s))
+        followers_name_missing(s, who[0], sizeof who[0]);
+    peers_name(s, PEER_ABSENT, who[1], sizeof who[1]);
+    peers_name(s, PEER_WELCOMED, who[2], sizeof who[2]);
+    for (size_t i = 0; i < COUNT_OF(who); i++)
+        if (who[i][0] != '\0')
+            length += (size_t)snprintf(out + length, NAMED_BYTES - length, "%s%s",
+                                       length > 0 ? ", " : "", who[i]);
+}
+
+/* With several servers nobody who is not with all of them when training begins comes in later. */
+static void lose_those_not_everywhere(struct server *s)
+{
+    for (unsigned w = 0; server_leads(s) && w < s->o->workers; w++)
+        if (!followers_are_ready(s, w))
+            peers_lose(s, w, ERROR_PEER, "was not with all servers in time");
+}
+
 /* Workers that have not come: named after a while; the run starts without them, or not at all. */
 static void await_workers(struct server *s, uint64_t now)
 {
-    char who[200], mapping[200];
+    char who[NAMED_BYTES];
     uint64_t waited_ms = now > s->joined_ns ? (now - s->joined_ns) / MS : 0;
     if (s->begun || waited_ms < (s->timeout_ms < WARN_MS ? s->timeout_ms : WARN_MS))
         return;
-    peers_name(s, PEER_ABSENT, who, sizeof who);
-    peers_name(s, PEER_WELCOMED, mapping, sizeof mapping);
-    const char *and = who[0] != '\0' && mapping[0] != '\0' ? ", " : "";
+    name_missing(s, who);
+    bool servers_missing = server_leads(s) && !followers_have_joined(s);
     if (waited_ms < s->timeout_ms) {
         if (!s->missing_named)
-            log_warning("waiting for %s%s%s to join at %s", who, and, mapping,
-                        channel_endpoint(s->channel));
+            log_warning("waiting for %s to join at %s", who, channel_endpoint(s->channel));
         s->missing_named = true;
-    } else if (s->lost_ends_run || peers_in(s, PEER_READY) == 0) {
+    } else if (s->lost_ends_run || servers_missing || peers_in(s, PEER_READY) == 0) {
         server_fail(s, ERROR_PEER,
-                    "%s%s%s did not join at %s within %.0f s (timeout_s): see their own "
-                    "messages",
-                    who, and, mapping, channel_endpoint(s->channel), (double)s->timeout_ms * 1e-3);
+                    "%s did not join at %s within %.0f s (timeout_s): see their own messages", who,
+                    channel_endpoint(s->channel), (double)s->timeout_ms * 1e-3);
     } else {
-        log_warning("%s%s%s did not join in time; training begins without (on_lost=continue)", who,
-                    and, mapping);
+        log_warning("%s did not join in time; training begins without (on_lost=continue)", who);
         server_event(s, SEVERITY_WARNING, "workers_missing", -1, who);
-        training_begin(s);
+        lose_those_not_everywhere(s);
+        if (s->result == OK)
+            training_begin(s);
     }
 }
 
@@ -205,6 +257,8 @@ static void tick(struct server *s, bool drained)
         s->ticked_ns = now;
         if (drained)
             peers_tick(s, now);
+        if (drained && server_leads(s))
+            followers_tick(s, now);
     }
     await_workers(s, now);
     if (now - s->progress_ns >= PROGRESS_MS * MS) {
@@ -213,8 +267,7 @@ static void tick(struct server *s, bool drained)
     }
 }
 
-/* True when nothing is left to receive. */
-static bool receive_all(struct server *s)
+bool server_receive(struct server *s)
 {
     struct channel_received r;
     for (unsigned i = 0; i < RECEIVED_AT_ONCE; i++) {
@@ -226,10 +279,10 @@ static bool receive_all(struct server *s)
     return false;
 }
 
-static void wait_for_something(struct server *s)
+void server_wait(struct server *s)
 {
     struct epoll_event events[8];
-    channel_wait(s->channel, s->wake_fd, TICK_MS);
+    channel_wait_either(s->channel, s->leader.channel, s->wake_fd, TICK_MS);
     /* Edge-triggered: taking the events makes the set quiet; what they mean is looked up. */
     while (epoll_wait(s->wake_fd, events, 8, 0) == 8)
         continue;
@@ -238,7 +291,7 @@ static void wait_for_something(struct server *s)
 static void serve(struct server *s)
 {
     while (s->result == OK && !s->ended) {
-        bool drained = receive_all(s);
+        bool drained = server_receive(s);
         if (s->evaluating)
             training_evaluated(s); /* then what waited for it is fed at once */
         if (s->probing)
@@ -246,28 +299,88 @@ static void serve(struct server *s)
         bool fed = s->result == OK && training_feed(s);
         tick(s, drained);
         if (drained && !fed && s->result == OK && !s->ended)
-            wait_for_something(s);
+            server_wait(s);
     }
+}
+
+/* Members may still say something. */
+static bool anybody_here(const struct server *s)
+{
+    return peers_in(s, PEER_READY) + peers_in(s, PEER_WELCOMED) > 0 ||
+           (server_leads(s) && !followers_are_gone(s));
+}
+
+static uint64_t goodbyes_until(const struct server *s)
+{
+    bool well = s->result == OK || s->result == STOPPED;
+    return clock_ns() + (well ? GOODBYES_MS : GOODBYES_FAILED_MS) * MS;
 }
 
 /* Late pushes, and those that wait in the queue, still reach the core: they are recorded, not
  * applied. */
 static void take_leave(struct server *s)
 {
-    bool well = s->result == OK || s->result == STOPPED;
-    uint64_t until = clock_ns() + (well ? GOODBYES_MS : GOODBYES_FAILED_MS) * MS;
+    uint64_t until = goodbyes_until(s);
     peers_end(s, s->result, s->message);
+    if (server_leads(s))
+        followers_end(s);
     training_end(s);
-    while (clock_ns() < until && peers_in(s, PEER_READY) + peers_in(s, PEER_WELCOMED) > 0) {
-        bool drained = receive_all(s);
+    while (clock_ns() < until && anybody_here(s)) {
+        bool drained = server_receive(s);
         bool fed = training_feed(s);
         if (drained && !fed) {
             peers_tick(s, clock_ns());
-            wait_for_something(s);
+            if (server_leads(s))
+                followers_tick(s, clock_ns());
+            server_wait(s);
         }
     }
     while (training_feed(s))
         continue;
+    if (server_leads(s))
+        followers_dismiss(s);
+}
+
+/* ---- one that follows ----------------------------------------------------------------------- */
+
+static void follow_tick(struct server *s, bool drained)
+{
+    uint64_t now = clock_ns();
+    if (s->o->hooks.stop != NULL && *s->o->hooks.stop != 0 && s->result == OK && !s->ended)
+        server_fail(s, STOPPED, "server %u was told to stop", s->o->server);
+    if (!drained || now - s->ticked_ns < TICK_MS * MS)
+        return;
+    s->ticked_ns = now;
+    peers_tick(s, now);
+    leader_tick(s, now);
+}
+
+static void follow_once(struct server *s)
+{
+    bool drained = leader_receive(s);
+    drained = server_receive(s) && drained;
+    bool fed = training_feed(s);
+    follow_tick(s, drained);
+    if (drained && !fed && !s->leader.over)
+        server_wait(s);
+}
+
+/* Until server 0 says that the run is over; then until it says that it has heard enough. */
+static void follow(struct server *s)
+{
+    while (!s->ended && !s->leader.over)
+        follow_once(s);
+    bool told = false;
+    uint64_t until = goodbyes_until(s), give_up = until + 3 * GOODBYES_FAILED_MS * MS;
+    peers_end(s, s->result, s->message);
+    training_end(s);
+    while (!s->leader.over && !s->leader.closed && clock_ns() < give_up) {
+        if (!told && (!anybody_here(s) || clock_ns() > until)) {
+            leader_report(s, WIRE_WORKERS_GONE, 0, 0);
+            told = true;
+        }
+        follow_once(s);
+    }
 }
 
 /* ---- the run ------------------------------------------------------------------------------- */
@@ -277,13 +390,29 @@ static void fill_outcome(struct server *s, struct training_outcome *out)
     struct sha256 sum;
     if (s->core == NULL)
         return;
+    const float *parameters = payload_slots(s->payload)[server_core_latest_slot(s->core)];
+    if (server_leads(s))
+        parameters = s->followers.gathered ? s->followers.parameters : NULL;
     out->updates = server_core_version(s->core);
     out->samples_used = server_core_samples_used(s->core);
     out->samples_computed = server_core_samples_computed(s->core);
+    if (parameters == NULL)
+        return; /* another server's part of them is lost */
     sha256_begin(&sum);
-    sha256_add(&sum, payload_slots(s->payload)[server_core_latest_slot(s->core)],
-               s->o->count * sizeof(float));
+    sha256_add(&sum, parameters, (server_leads(s) ? s->o->count : s->count) * sizeof(float));
     sha256_end(&sum, out->parameters_sha256);
+}
+
+static void lead(struct server *s, struct training_outcome *out)
+{
+    serve(s);
+    out->train_seconds = training_seconds(s);
+    bool keep = s->result == OK || s->result == STOPPED;
+    if (keep && s->begun && s->checkpoints)
+        training_checkpoint(s);
+    if (server_leads(s) && s->begun)
+        s->followers.gathered = followers_gather(s, false);
+    take_leave(s);
 }
 
 status ps_server_run(const struct ps_server_options *o, struct training_outcome *out)
@@ -294,12 +423,10 @@ status ps_server_run(const struct ps_server_options *o, struct training_outcome 
     TRY(server_open(&s, o));
     if (o->bound != NULL)
         o->bound(o->hooks.context, channel_endpoint(s.channel));
-    serve(&s);
-    out->train_seconds = training_seconds(&s);
-    bool keep = s.result == OK || s.result == STOPPED;
-    if (keep && s.begun && s.checkpoints)
-        training_checkpoint(&s);
-    take_leave(&s);
+    if (server_follows(&s))
+        follow(&s);
+    else
+        lead(&s, out);
     fill_outcome(&s, out);
     if (s.refused > 0)
         log_info("%llu messages were refused", (unsigned long long)s.refused);

@@ -10,16 +10,13 @@
 #include <unistd.h>
 
 enum {
-    WARN_MS = 5000,
-    LONGEST_STEPS = 10,   /* times the longest step so far, or the timeout: then a worker hangs */
-    LAST_WORDS_MS = 100,  /* a dead worker's goodbye may still be on its way through ZeroMQ */
     FORMER_MS = 2000,     /* for a lost process to end, before its place's next one is refused */
     REFUSALS_LOGGED = 20, /* a hostile peer must not fill the disk with our log */
 };
 
 /* ---- saying -------------------------------------------------------------------------------- */
 
-static bool is_member(const struct peer *p)
+bool peers_is_member(const struct peer *p)
 {
     return p->state == PEER_WELCOMED || p->state == PEER_READY;
 }
@@ -60,7 +57,7 @@ static void welcome(struct server *s, unsigned w)
 {
     struct wire_message m = message_to(s, w, WIRE_WELCOME);
     m.welcome = (struct wire_welcome){
-        .count = s->o->count, .first_batch = s->peers[w].first_batch, .timeout_ms = s->timeout_ms};
+        .count = s->count, .first_batch = s->peers[w].first_batch, .timeout_ms = s->timeout_ms};
     payload_describe(s->payload, w, &m.welcome);
     if (!s->offer_shared)
         m.welcome.payload = WIRE_PAYLOAD_FRAMES;
@@ -74,7 +71,7 @@ void peers_release(struct server *s, unsigned w)
     if (p->shared)
         return;
     struct wire_message m = p->release;
-    const size_t size = s->o->count * sizeof(float);
+    const size_t size = s->count * sizeof(float);
     const uint8_t *bytes = (const uint8_t *)payload_slots(s->payload)[p->release.release.slot];
     m.type = WIRE_PARAMETERS;
     for (size_t at = 0; at < size; at += m.payload_bytes) {
@@ -88,7 +85,7 @@ void peers_release(struct server *s, unsigned w)
 void peers_end(struct server *s, status code, const char *text)
 {
     for (unsigned w = 0; w < s->o->workers; w++) {
-        if (!is_member(&s->peers[w]))
+        if (!peers_is_member(&s->peers[w]))
             continue;
         struct wire_message m = message_to(s, w, WIRE_END);
         m.text.code = (uint32_t)code;
@@ -124,32 +121,53 @@ void peers_name(const struct server *s, enum peer_state state, char *out, size_t
     }
 }
 
-static void forget_process(struct peer *p)
+void peers_forget_process(struct peer *p)
 {
     if (p->pidfd >= 0)
         close(p->pidfd); /* leaves the epoll set by itself */
     p->pidfd = -1;
 }
 
-void peers_lose(struct server *s, unsigned w, status code, const char *why)
+/* It does not take part any more. The core has still to be told, if it knows it: then true. */
+static bool leave_place(struct server *s, unsigned w)
 {
     struct peer *p = &s->peers[w];
-    char detail[400];
-    if (!is_member(p))
-        return;
-    bool joined = p->state == PEER_READY, told = s->begun && joined;
-    snprintf(detail, sizeof detail, "worker %u (process %u) %s", w, p->pid, why);
+    bool told = s->begun && p->state == PEER_READY;
     if (p->shared && p->died_ns == 0) {
         p->former = p->pid;
         p->former_pidfd = p->pidfd;
         p->pidfd = -1;
         p->lost_ns = clock_ns();
     }
-    forget_process(p);
-    p->state = told ? PEER_LEAVING : PEER_ABSENT;
+    peers_forget_process(p);
+    p->state = told ? PEER_LEAVING : s->servers > 1 ? PEER_GONE : PEER_ABSENT;
     p->released = p->receiving = false;
+    return told;
+}
+
+void peers_forget(struct server *s, unsigned w)
+{
+    if (peers_is_member(&s->peers[w]))
+        leave_place(s, w);
+    else if (s->peers[w].state == PEER_ABSENT)
+        s->peers[w].state = PEER_GONE;
+}
+
+void peers_lose(struct server *s, unsigned w, status code, const char *why)
+{
+    struct peer *p = &s->peers[w];
+    char detail[400];
+    if (!peers_is_member(p))
+        return;
+    snprintf(detail, sizeof detail, "worker %u (process %u) %s", w, p->pid, why);
+    bool joined = server_leads(s) ? followers_are_ready(s, w) : p->state == PEER_READY;
+    bool told = leave_place(s, w);
     if (s->ended || s->result != OK) {
         p->state = PEER_GONE;
+        return;
+    }
+    if (server_follows(s)) {
+        leader_lost(s, w, code, why);
         return;
     }
     if (joined && !s->lost_ends_run)
@@ -163,7 +181,8 @@ void peers_lose(struct server *s, unsigned w, status code, const char *why)
     log_warning("%s; training goes on without it (on_lost=continue)", detail);
     if (told)
         training_queue(s, EVENT_LOST, w);
-    if (s->begun && peers_in(s, PEER_READY) + peers_in(s, PEER_WELCOMED) == 0)
+    bool nobody_comes = s->begun || peers_in(s, PEER_GONE) == s->o->workers;
+    if (nobody_comes && peers_in(s, PEER_READY) + peers_in(s, PEER_WELCOMED) == 0)
         server_fail(s, ERROR_PEER, "no worker is left: the last, %s", detail);
 }
 
@@ -177,98 +196,10 @@ static void offended(struct server *s, unsigned w, const struct channel_received
     peers_lose(s, w, ERROR_PROTOCOL, why);
 }
 
-static bool has_died(const struct peer *p)
+bool peers_has_died(const struct peer *p)
 {
     struct pollfd process = {.fd = p->pidfd, .events = POLLIN};
     return p->pidfd >= 0 && poll(&process, 1, 0) > 0;
-}
-
-void peers_moved(struct server *s)
-{
-    s->moved_ns = clock_ns();
-    s->stuck_named = false;
-}
-
-/* Whether the server waits for this worker's gradient. */
-static bool is_computing(const struct server *s, unsigned w)
-{
-    return s->peers[w].state == PEER_READY && s->peers[w].released &&
-           server_core_awaits(s->core, w);
-}
-
-static void name_computing(const struct server *s, char *out, size_t size)
-{
-    size_t length = 0;
-    out[0] = '\0';
-    for (unsigned w = 0; w < s->o->workers && length < size; w++)
-        if (is_computing(s, w))
-            length +=
-                (size_t)snprintf(out + length, size - length, "%s%u", length > 0 ? ", " : "", w);
-}
-
-/* A heartbeat comes from a thread of its own: a worker whose gradient never comes still gives signs
- * of life. Where others wait for it (bsp), or all are like that, nothing goes on; that has a limit:
- * the timeout, or 10 times the longest step so far where steps are long, or 10 times the timeout
- * while no step is known. A slow step alone is nothing to be judged. */
-static void look_for_hanging(struct server *s, uint64_t now)
-{
-    char who[128], why[160];
-    if (!s->begun || s->ended || s->result != OK || s->evaluating || s->queue_count > 0)
-        return;
-    const uint64_t timeout_ms = s->timeout_ms, idle_ms = (now - s->moved_ns) / 1000000;
-    uint64_t limit_ms = LONGEST_STEPS * s->longest_step_ns / 1000000;
-    if (s->longest_step_ns == 0)
-        limit_ms = LONGEST_STEPS * timeout_ms;
-    else if (limit_ms < timeout_ms)
-        limit_ms = timeout_ms;
-    if (idle_ms >= limit_ms) {
-        snprintf(
-            why, sizeof why,
-            "has sent no gradient for %.1f s, though it gives signs of life (limit: timeout_s, "
-            "or %d times the longest step): does it hang?",
-            (double)idle_ms * 1e-3, LONGEST_STEPS);
-        for (unsigned w = 0; w < s->o->workers; w++)
-            if (is_computing(s, w))
-                peers_lose(s, w, ERROR_PEER, why);
-        peers_moved(s);
-    } else if (idle_ms >= WARN_MS && !s->stuck_named) {
-        s->stuck_named = true;
-        name_computing(s, who, sizeof who);
-        log_warning("nothing has gone on for %llu s: waiting for a gradient of worker %s, up to "
-                    "%llu s",
-                    (unsigned long long)idle_ms / 1000, who, (unsigned long long)limit_ms / 1000);
-    }
-}
-
-void peers_tick(struct server *s, uint64_t now)
-{
-    char why[128];
-    look_for_hanging(s, now);
-    for (unsigned w = 0; w < s->o->workers; w++) {
-        struct peer *p = &s->peers[w];
-        if (!is_member(p))
-            continue;
-        if (p->died_ns == 0 && has_died(p)) {
-            p->died_ns = now;
-            forget_process(p);
-        }
-        if (p->died_ns != 0 && now - p->died_ns >= LAST_WORDS_MS * 1000000ULL) {
-            peers_lose(s, w, ERROR_PEER, "died: see its own message, or the kernel's log");
-            continue;
-        }
-        uint64_t silent_ms = now > p->heard_ns ? (now - p->heard_ns) / 1000000 : 0;
-        if (silent_ms >= s->timeout_ms) {
-            snprintf(why, sizeof why,
-                     "was silent for %.1f s (timeout_s): is it stopped or "
-                     "cut off?",
-                     (double)silent_ms * 1e-3);
-            peers_lose(s, w, ERROR_PEER, why);
-        } else if (silent_ms >= WARN_MS && !p->warned) {
-            p->warned = true;
-            log_warning("worker %u (process %u) has been silent for %llu s, waiting up to %u s", w,
-                        p->pid, (unsigned long long)silent_ms / 1000, s->timeout_ms / 1000);
-        }
-    }
 }
 
 /* A process that was lost alive (stopped, hanging) still has the memory that its place's gradient
@@ -310,16 +241,16 @@ static void on_hello(struct server *s, const struct channel_received *r)
         refuse_stranger(s, r, ERROR_PEER, "training is over");
         return;
     }
-    if (is_member(p) && p->hello_nonce == m->hello.nonce && p->id.size == r->from.size &&
+    if (peers_is_member(p) && p->hello_nonce == m->hello.nonce && p->id.size == r->from.size &&
         memcmp(p->id.bytes, r->from.bytes, p->id.size) == 0) {
         welcome(s, m->worker);
         return;
     }
-    if (m->hello.count != s->o->count) {
+    if (m->hello.count != s->count) {
         snprintf(why, sizeof why,
                  "its model has %llu parameters, the server trains %zu: start both "
                  "with the same model and dataset",
-                 (unsigned long long)m->hello.count, s->o->count);
+                 (unsigned long long)m->hello.count, s->count);
         refuse_stranger(s, r, ERROR_PROTOCOL, why);
         return;
     }
@@ -330,7 +261,15 @@ static void on_hello(struct server *s, const struct channel_received *r)
         refuse_stranger(s, r, ERROR_PROTOCOL, why);
         return;
     }
-    if (p->state == PEER_LEAVING || (is_member(p) && (p->died_ns != 0 || has_died(p))))
+    if (s->servers > 1 && (p->state == PEER_GONE || (s->begun && p->state == PEER_ABSENT))) {
+        snprintf(why, sizeof why,
+                 "training has begun, and worker %u was lost or came too late: with several "
+                 "servers (servers=%u) nobody takes its place; start the run anew",
+                 m->worker, s->servers);
+        refuse_stranger(s, r, ERROR_PEER, why);
+        return;
+    }
+    if (p->state == PEER_LEAVING || (peers_is_member(p) && (p->died_ns != 0 || peers_has_died(p))))
         return; /* its place is about to be free; a worker says hello once a second */
     if (p->state != PEER_ABSENT) {
         snprintf(why, sizeof why,
@@ -362,6 +301,12 @@ static void on_hello(struct server *s, const struct channel_received *r)
     welcome(s, m->worker);
 }
 
+void peers_describe(const struct server *s, unsigned w, char *out, size_t size)
+{
+    const struct peer *p = &s->peers[w];
+    snprintf(out, size, "process %u, payload=%s", p->pid, p->shared ? "shm" : "frames");
+}
+
 static void on_ready(struct server *s, unsigned w, const struct channel_received *r)
 {
     struct peer *p = &s->peers[w];
@@ -378,7 +323,15 @@ static void on_ready(struct server *s, unsigned w, const struct channel_received
     p->release = message_to(s, w, WIRE_RELEASE);
     s->joined_ns = clock_ns();
     s->missing_named = false;
-    snprintf(detail, sizeof detail, "process %u, payload=%s", p->pid, p->shared ? "shm" : "frames");
+    if (server_follows(s)) {
+        leader_report(s, WIRE_WORKER_READY, w, 0);
+        return;
+    }
+    if (server_leads(s)) {
+        followers_ready(s, w, 0);
+        return;
+    }
+    peers_describe(s, w, detail, sizeof detail);
     server_event_queued(s, SEVERITY_INFO, "worker_joined", w, detail);
     if (s->begun)
         training_queue(s, EVENT_HELLO, w);
@@ -399,7 +352,12 @@ static void push_arrived(struct server *s, unsigned w)
     peers_moved(s);
     p->next++;
     p->released = p->receiving = false;
-    training_queue(s, EVENT_PUSH, w);
+    if (!s->one_order)
+        training_queue(s, EVENT_PUSH, w);
+    else if (server_follows(s))
+        leader_report(s, WIRE_PUSH_WHOLE, w, p->push.sequence);
+    else
+        followers_whole(s, w, 0);
 }
 
 static void on_push(struct server *s, unsigned w, const struct channel_received *r)
@@ -428,7 +386,7 @@ static void on_gradient(struct server *s, unsigned w, const struct channel_recei
 {
     struct peer *p = &s->peers[w];
     const struct wire_message *m = &r->message;
-    const size_t size = s->o->count * sizeof(float);
+    const size_t size = s->count * sizeof(float);
     if (m->sequence < p->next)
         return; /* of a push that was said twice */
     if (!p->receiving || m->sequence != p->next || m->chunk.version != p->push.push.read_version ||
@@ -463,7 +421,7 @@ static void on_goodbye(struct server *s, unsigned w, const struct wire_text *t)
     struct peer *p = &s->peers[w];
     char why[WIRE_TEXT_BYTES + 32];
     if (s->ended || s->result != OK) {
-        forget_process(p);
+        peers_forget_process(p);
         p->state = PEER_GONE;
         return;
     }
@@ -480,7 +438,7 @@ static const char *check_member(const struct server *s, const struct channel_rec
 {
     const struct wire_message *m = &r->message;
     const struct peer *p = &s->peers[m->worker];
-    if (!is_member(p) || m->incarnation != p->incarnation)
+    if (!peers_is_member(p) || m->incarnation != p->incarnation)
         return "not, or no longer, a member of this run (it may have been given up as lost)";
     bool own = p->id.size == r->from.size && memcmp(p->id.bytes, r->from.bytes, p->id.size) == 0;
     if (!own && m->type != WIRE_PING)
@@ -527,11 +485,13 @@ static void handle_member(struct server *s, const struct channel_received *r)
 void peers_handle(struct server *s, enum channel_event event, const struct channel_received *r)
 {
     char why[WIRE_TEXT_BYTES];
+    if (server_leads(s) && followers_handle(s, event, r))
+        return;
     if (event == CHANNEL_MALFORMED) {
         snprintf(why, sizeof why, "%s", r->why);
         for (unsigned w = 0; w < s->o->workers; w++) {
             const struct peer *p = &s->peers[w];
-            if (is_member(p) && p->id.size == r->from.size &&
+            if (peers_is_member(p) && p->id.size == r->from.size &&
                 memcmp(p->id.bytes, r->from.bytes, p->id.size) == 0) {
                 offended(s, w, r, why);
                 return;

@@ -1,15 +1,23 @@
 /*
  * server_state.h — what the files of the server share; nobody else includes it.
  *
- *   server.c          the loop, the clock of peers, beginning and end
- *   server_peers.c    who is who: what arrives, what is refused, who is lost
- *   server_training.c events into the core, actions out of it; records, evaluation, checkpoints
+ *   server.c           the loop, the clock of peers, beginning and end
+ *   server_peers.c     who is who: what arrives, what is refused, who is lost
+ *   server_watch.c     who dies, is silent, or hangs
+ *   server_training.c  events into the core, actions out of it; records, evaluation, checkpoints
+ *   server_followers.c of several servers, server 0: what it tells the others, and hears from them
+ *   server_gather.c    of several servers, server 0: their slices together
+ *   server_leader.c    of several servers, each other one: what it tells server 0, and is told
  *
  * Invariants
  *   S1  the core is fed from one place, training_feed(), in order of arrival, and never while an
  *       evaluation or a probe is under way whose run goes on.
  *   S2  a peer that is not a member (state, incarnation and connection) changes nothing.
  *   S3  training time stands still during evaluations, probes and checkpoints.
+ * With several servers:
+ *   S4  an event that server 0 orders goes to the others when its own core gets it, and each hands
+ *       it to its core; messages between two servers are numbered, so none is missed.
+ *   S5  who follows stands still from when it is asked for its slice until it is told to go on.
  */
 #ifndef GRADLAG_PS_SERVER_STATE_H
 #define GRADLAG_PS_SERVER_STATE_H
@@ -20,9 +28,11 @@
 #include "ps/probe.h"
 #include "ps/server.h"
 #include "ps/server_core.h"
+#include "ps/slices.h"
 
 enum peer_state {
-    PEER_ABSENT,   /* never came, or was lost: its place is free */
+    PEER_ABSENT,   /* never came, or was lost: its place is free (with several servers, who was lost
+                      is gone) */
     PEER_WELCOMED, /* is mapping the shared memory */
     PEER_READY,    /* takes part */
     PEER_LEAVING,  /* was lost; the core has still to be told */
@@ -49,6 +59,7 @@ struct peer {
     struct wire_message push;
     uint64_t arrived_ns, arrived_training_ns; /* the last whole push, on both clocks */
     bool released;                            /* to compute push `next` */
+    bool entered;                             /* at a follower: server 0 said that it takes part */
     uint64_t released_ns;
     struct wire_message release;
 };
@@ -59,8 +70,51 @@ struct event {
     unsigned worker;
 };
 
+/* Another server, as server 0 knows it. */
+struct follower {
+    bool joined, lost;
+    bool gone, closed; /* after the end: its workers are; it has sent all that it had to */
+    struct channel_id id;
+    uint64_t incarnation, nonce;
+    uint32_t pid;
+    int pidfd; /* −1: not on this host */
+    uint64_t heard_ns, died_ns;
+    bool warned;
+    uint64_t sent, received; /* numbers of the next messages to it, and from it */
+    unsigned vector;         /* of those that were asked for: the first that is not here whole */
+    size_t bytes;            /* of that one which are */
+};
+
+struct followers {
+    struct follower *at; /* [servers]; the first is not used */
+    /* [workers]: bit i: at server i it is ready; its push is there, whole */
+    uint64_t *ready, *whole;
+    unsigned vectors;      /* asked for: parameters, and of the optimizer's state */
+    float *parameters;     /* of all servers together, when last gathered */
+    float *states;         /* NULL: nobody wants them */
+    size_t state_count;    /* of `states`, gathered */
+    bool gathered, paused; /* `parameters` are of the end; they stand still */
+};
+
+/* Server 0, as another one knows it. */
+struct leader {
+    channel *channel;  /* NULL: this is server 0 */
+    bool joined, told; /* told: that this server has failed */
+    bool over, closed; /* no more is to come of it: it is lost; or all has been said */
+    uint64_t incarnation, nonce;
+    int pidfd;
+    uint64_t heard_ns, asked_ns, died_ns, failed_ns;
+    bool warned;
+    uint64_t sent, received;
+};
+
 struct server {
     const struct ps_server_options *o;
+    unsigned servers;
+    size_t begin, count; /* this server's slice */
+    bool one_order;      /* several servers whose pushes server 0 orders: read=snapshot */
+    struct followers followers;
+    struct leader leader;
     channel *channel;
     payload_area *payload;
     crew *helpers;
@@ -98,7 +152,20 @@ struct server {
     uint64_t loss_count, staleness_count, refused;
 };
 
+static inline bool server_follows(const struct server *s)
+{
+    return s->o->server > 0;
+}
+
+static inline bool server_leads(const struct server *s)
+{
+    return s->servers > 1 && !server_follows(s);
+}
+
 /* server.c */
+/* Takes all that has come; false: there is more. */
+bool server_receive(struct server *s);
+void server_wait(struct server *s);
 void server_fail(struct server *s, status code, const char *format, ...) PRINTF_LIKE(3, 4);
 void server_watch(struct server *s, int fd);
 void server_event(struct server *s, enum severity severity, const char *code, int w,
@@ -109,17 +176,27 @@ void server_event_queued(struct server *s, enum severity severity, const char *c
 
 /* server_peers.c */
 void peers_handle(struct server *s, enum channel_event event, const struct channel_received *r);
-/* Deaths, silence and hanging workers; call it when nothing more is to be received. */
-void peers_tick(struct server *s, uint64_t now);
+bool peers_is_member(const struct peer *p);
+/* The kernel says so: of this host's alone. */
+bool peers_has_died(const struct peer *p);
+void peers_forget_process(struct peer *p);
 void peers_release(struct server *s, unsigned w);
 void peers_end(struct server *s, status code, const char *text);
-/* Ends the run or frees the place, as on_lost says. */
+/* Ends the run or frees the place, as on_lost says; a follower tells server 0, which says so. */
 void peers_lose(struct server *s, unsigned w, status code, const char *why);
-/* Something went on: a release, a push or a part of one, the end of a pause. */
-void peers_moved(struct server *s);
+/* Server 0 has lost it: nothing of it is heard any more. */
+void peers_forget(struct server *s, unsigned w);
+/* "process 77, payload=shm" */
+void peers_describe(const struct server *s, unsigned w, char *out, size_t size);
 unsigned peers_in(const struct server *s, enum peer_state state);
 /* "worker 3 (process 77), worker 5"; those whose state is `state`. */
 void peers_name(const struct server *s, enum peer_state state, char *out, size_t size);
+
+/* server_watch.c */
+/* Deaths, silence and hanging workers; call it when nothing more is to be received. */
+void peers_tick(struct server *s, uint64_t now);
+/* Something went on: a release, a push or a part of one, the end of a pause. */
+void peers_moved(struct server *s);
 
 /* server_training.c */
 void training_begin(struct server *s);
@@ -133,7 +210,60 @@ void training_probed(struct server *s);
 void training_progress(struct server *s);
 void training_checkpoint(struct server *s);
 double training_seconds(const struct server *s);
+/* The clock begins. */
+void training_start_clock(struct server *s);
+/* A follower stands still, or goes on. */
+void training_pause(struct server *s);
+void training_resume(struct server *s);
 /* Training nanoseconds at clock_ns() time `t`: later than the begin of the last pause but one. */
 uint64_t training_ns_at(const struct server *s, uint64_t t);
+
+/* server_followers.c; all for server 0 of several alone */
+status followers_open(struct server *s) MUST_CHECK;
+void followers_close(struct server *s);
+/* Whether this was about another server, and is dealt with. */
+bool followers_handle(struct server *s, enum channel_event event, const struct channel_received *r);
+void followers_tick(struct server *s, uint64_t now);
+/* "server 2", and of those that are there which workers are not: "worker 1 at server 3". */
+void followers_name_missing(const struct server *s, char *out, size_t size);
+bool followers_have_joined(const struct server *s);
+/* One of them has missed more than one sign of life. */
+bool followers_are_silent(const struct server *s, uint64_t now);
+/* At server `server` worker `w` takes part now, or its push is whole. */
+void followers_ready(struct server *s, unsigned w, unsigned server);
+bool followers_are_ready(const struct server *s, unsigned w);
+void followers_whole(struct server *s, unsigned w, unsigned server);
+void followers_order(struct server *s, const struct event *e);
+void followers_tell(struct server *s, enum wire_order what, unsigned w, uint64_t sequence);
+/* That server cannot be done without, so the run ends. */
+void followers_lose(struct server *s, struct follower *f, status code, const char *why);
+unsigned followers_number(const struct server *s, const struct follower *f);
+/* They go on after a gathering. */
+void followers_resume(struct server *s);
+void followers_end(struct server *s);
+/* All have heard their workers' last words. */
+bool followers_are_gone(const struct server *s);
+/* Then: until all that they have to say is here. */
+void followers_dismiss(struct server *s);
+
+/* server_gather.c; likewise */
+/* Has all stand still, and waits until the parameters of all are in followers.parameters, and the
+ * optimizer's state in followers.states. False: they will not come; then the run has failed. */
+bool followers_gather(struct server *s, bool states);
+void followers_slice(struct server *s, struct follower *f, const struct channel_received *r);
+
+/* server_leader.c; all for the others alone */
+status leader_open(struct server *s) MUST_CHECK;
+void leader_close(struct server *s);
+/* False: there is more. */
+bool leader_receive(struct server *s);
+void leader_tick(struct server *s, uint64_t now);
+void leader_report(struct server *s, enum wire_report what, unsigned w, uint64_t sequence);
+void leader_lost(struct server *s, unsigned w, status code, const char *why);
+/* The run has to end, for the reason in s->message. */
+void leader_failed(struct server *s);
+void leader_record(struct server *s, const struct push_record *row);
+void leader_note(struct server *s, uint64_t push_number, enum severity severity, const char *code,
+                 int w, const char *detail);
 
 #endif

@@ -49,6 +49,24 @@ static void pause_end(struct server *s)
     peers_moved(s);
 }
 
+void training_pause(struct server *s)
+{
+    s->evaluating = true;
+    pause_begin(s);
+}
+
+void training_resume(struct server *s)
+{
+    s->evaluating = false;
+    pause_end(s);
+}
+
+void training_start_clock(struct server *s)
+{
+    s->begun = true;
+    s->began_ns = s->progress_ns = clock_ns();
+}
+
 /* Microseconds since a peer's last push arrived that were training, and that were not. */
 static double trained_us(const struct server *s, const struct peer *p, uint64_t now)
 {
@@ -89,6 +107,7 @@ static void perform_record(struct server *s, const struct server_action *a, uint
     if (!a->taken) /* else its worker may have pushed again since */
         row.queue_us = trained_us(s, &s->peers[row.worker], begin);
     row.apply_us = (double)(end - begin) * 1e-3;
+    row.server = s->o->server;
     if (row.outcome == PUSH_APPLIED || row.outcome == PUSH_AGGREGATED) {
         s->loss_sum += row.loss;
         s->loss_count++;
@@ -98,17 +117,23 @@ static void perform_record(struct server *s, const struct server_action *a, uint
         s->staleness_sum += (double)row.staleness;
         s->staleness_count++;
     }
-    if (s->o->recorder != NULL && s->record_pushes)
+    if (server_follows(s) && s->record_pushes)
+        leader_record(s, &row);
+    else if (s->o->recorder != NULL && s->record_pushes)
         recorder_push(s->o->recorder, &row);
 }
 
 static void perform_evaluate(struct server *s, const struct server_action *a)
 {
-    s->evaluating = true;
     s->evaluated_version = a->version;
     s->evaluated_slot = a->slot;
-    pause_begin(s);
-    evaluator_begin(s->evaluator, payload_slots(s->payload)[a->slot]);
+    training_pause(s);
+    if (s->servers == 1)
+        evaluator_begin(s->evaluator, payload_slots(s->payload)[a->slot]);
+    else if (followers_gather(s, false))
+        evaluator_begin(s->evaluator, s->followers.parameters);
+    else
+        training_resume(s); /* to its end */
 }
 
 static void perform(struct server *s, struct server_actions actions, uint64_t begin)
@@ -234,6 +259,8 @@ bool training_feed(struct server *s)
     uint64_t begin = clock_ns();
     s->queue_first = (s->queue_first + 1) % s->queue_size;
     s->queue_count--;
+    if (server_leads(s))
+        followers_order(s, &e);
     switch (e.kind) {
     case EVENT_HELLO:
         perform(s, server_core_hello(s->core, e.worker), begin);
@@ -243,21 +270,23 @@ bool training_feed(struct server *s)
         break;
     case EVENT_LOST:
         if (s->peers[e.worker].state == PEER_LEAVING)
-            s->peers[e.worker].state = PEER_ABSENT;
+            s->peers[e.worker].state = s->servers > 1 ? PEER_GONE : PEER_ABSENT;
         perform(s, server_core_lost(s->core, e.worker), begin);
         break;
     }
     if (s->checkpoint_samples > 0 && !s->evaluating && s->result == OK && !s->ended &&
-        server_core_samples_used(s->core) >= s->next_checkpoint)
+        server_core_samples_used(s->core) >= s->next_checkpoint) {
         training_checkpoint(s);
+        if (server_leads(s))
+            followers_resume(s);
+    }
     return true;
 }
 
 /* All that are ready start together: the clock and the versions begin for them at once. */
 void training_begin(struct server *s)
 {
-    s->begun = true;
-    s->began_ns = s->progress_ns = clock_ns();
+    training_start_clock(s);
     for (unsigned w = 0; w < s->o->workers; w++)
         if (s->peers[w].state == PEER_READY)
             training_queue(s, EVENT_HELLO, w);
@@ -305,6 +334,18 @@ void training_evaluated(struct server *s)
     if (s->checkpoint_samples > 0 && row.samples >= s->next_checkpoint)
         training_checkpoint(s);
     perform(s, server_core_evaluated(s->core), clock_ns());
+    if (server_leads(s) && !s->ended && s->result == OK)
+        followers_resume(s);
+}
+
+static bool gather_state(struct server *s, struct training_state *now)
+{
+    if (!followers_gather(s, true))
+        return false;
+    now->parameters = s->followers.parameters;
+    now->optimizer_state = s->followers.states;
+    now->optimizer_state_count = s->followers.state_count;
+    return true;
 }
 
 void training_checkpoint(struct server *s)
@@ -321,7 +362,8 @@ void training_checkpoint(struct server *s)
     if (s->o->hooks.checkpoint == NULL || !s->checkpoints)
         return;
     pause_begin(s);
-    status code = s->o->hooks.checkpoint(s->o->hooks.context, &now);
+    bool here = s->servers == 1 || gather_state(s, &now);
+    status code = here ? s->o->hooks.checkpoint(s->o->hooks.context, &now) : OK;
     pause_end(s);
     if (code != OK)
         server_fail(s, code, "%s", error_message());

@@ -61,10 +61,7 @@ status servers_open(simulation *s, uint64_t epoch_samples)
     float *initial = NULL;
     s->servers = servers_of(s->o.settings);
     s->slot_count = s->o.workers + 2;
-    if (s->servers > s->count) {
-        FAIL(ERROR_USAGE, "servers=%u: the model has %zu parameters, not one for each server",
-             s->servers, s->count);
-    }
+    TRY(slices_fit(s->servers, s->count));
     TRY(memory_new(&s->hosts, s->servers, sizeof *s->hosts, "servers"));
     TRY(memory_new(&s->whole, s->servers > 1 ? s->count : 1, sizeof *s->whole, "all slices"));
     TRY(memory_new(&initial, s->count, sizeof *initial, "initial parameters"));

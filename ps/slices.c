@@ -2,6 +2,7 @@
 
 #include "worker/optimizer.h"
 
+#include <stdio.h>
 #include <string.h>
 
 size_t slice_begin(size_t count, unsigned servers, unsigned server)
@@ -49,10 +50,6 @@ status slices_check(const options *o)
              "another optimizer",
              options_origin(o, "optimizer"), kind->about.name);
     }
-    if (servers_of(o) > 1 && strcmp(options_text(o, "engine"), "real") == 0) {
-        FAIL(ERROR_USAGE, "%s: servers=%u needs engine=virtual", options_origin(o, "servers"),
-             servers_of(o));
-    }
     if (servers_of(o) > 1 && !reads_snapshots(o) &&
         strcmp(options_text(o, "consistency"), "backup") == 0) {
         FAIL(ERROR_USAGE,
@@ -61,6 +58,42 @@ status slices_check(const options *o)
              "read=snapshot, or another consistency",
              options_origin(o, "consistency"));
     }
+done:
+    return result;
+}
+
+status slices_fit(unsigned servers, size_t count)
+{
+    status result = OK;
+    if (servers > count) {
+        FAIL(ERROR_USAGE, "servers=%u: the model has %zu parameters, not one for each server",
+             servers, count);
+    }
+done:
+    return result;
+}
+
+status servers_endpoint(const char *list, unsigned servers, unsigned server,
+                        char out[SERVERS_ENDPOINT_BYTES])
+{
+    status result = OK;
+    const char *at = list, *wanted = list;
+    unsigned count = 1;
+    REQUIRE(server < servers);
+    for (; servers > 1 && (at = strchr(at, ',')) != NULL; at++) {
+        wanted = count++ == server ? at + 1 : wanted;
+    }
+    size_t length = servers > 1 ? strcspn(wanted, ",") : strlen(list);
+    if (count != servers) {
+        FAIL(ERROR_USAGE,
+             "endpoint=%s: servers=%u need %u places, separated by commas, that of server 0 first",
+             list, servers, servers);
+    }
+    if (length == 0 || length >= SERVERS_ENDPOINT_BYTES) {
+        FAIL(ERROR_USAGE, "endpoint=%s: the place of server %u is %s", list, server,
+             length == 0 ? "missing" : "too long");
+    }
+    snprintf(out, SERVERS_ENDPOINT_BYTES, "%.*s", (int)length, wanted);
 done:
     return result;
 }

@@ -20,5 +20,13 @@ bool reads_snapshots(const options *settings);
 
 /* ERROR_USAGE: several servers with what cannot be cut over them. */
 status slices_check(const options *settings) MUST_CHECK;
+/* ERROR_USAGE: more servers than parameters. */
+status slices_fit(unsigned servers, size_t count) MUST_CHECK;
+
+/* Where server `server` of several listens: its part of "e0,e1,…". One server may have a comma in
+ * its own. ERROR_USAGE: the list has another length, or an empty part, or one that is too long. */
+enum { SERVERS_ENDPOINT_BYTES = 256 };
+status servers_endpoint(const char *list, unsigned servers, unsigned server,
+                        char out[SERVERS_ENDPOINT_BYTES]) MUST_CHECK;
 
 #endif

@@ -24,6 +24,15 @@ static const struct {
     [WIRE_END] = {"end", 4 + WIRE_TEXT_BYTES, false},
     [WIRE_GOODBYE] = {"goodbye", 4 + WIRE_TEXT_BYTES, false},
     [WIRE_REFUSED] = {"refused", 4 + WIRE_TEXT_BYTES, false},
+    [WIRE_JOIN] = {"join", 44, false},
+    [WIRE_JOINED] = {"joined", 20, false},
+    [WIRE_REPORT] = {"report", 16, false},
+    [WIRE_LOST] = {"lost", 8 + WIRE_TEXT_BYTES, false},
+    [WIRE_FAILED] = {"failed", 4 + WIRE_TEXT_BYTES, false},
+    [WIRE_RECORD] = {"record", 168, false},
+    [WIRE_NOTE] = {"note", 24 + WIRE_CODE_BYTES + WIRE_TEXT_BYTES, false},
+    [WIRE_SLICE] = {"slice", 20, true},
+    [WIRE_ORDER] = {"order", 16, false},
 };
 
 /* A place in a message that is being written (out) or read (in). */
@@ -115,6 +124,94 @@ static void walk_welcome(struct cursor *c, struct wire_welcome *w)
     u32(c, &w->timeout_ms);
 }
 
+static void i32(struct cursor *c, int32_t *field)
+{
+    uint32_t bits = (uint32_t)*field;
+    u32(c, &bits);
+    *field = (int32_t)bits;
+}
+
+static void walk_join(struct cursor *c, struct wire_join *j)
+{
+    u64(c, &j->count);
+    u64(c, &j->settings);
+    u64(c, &j->nonce);
+    bytes(c, j->host, sizeof j->host);
+    u32(c, &j->pid);
+}
+
+/* Whether they are outcomes and reasons that there are, whoever writes them down looks. */
+static void walk_record(struct cursor *c, struct push_record *r)
+{
+    uint32_t outcome = (uint32_t)r->outcome, reason = (uint32_t)r->reason;
+    u64(c, &r->arrival);
+    u64(c, &r->update_version);
+    u32(c, &r->worker);
+    i32(c, &r->waited_for);
+    u64(c, &r->batch);
+    u64(c, &r->sequence);
+    u64(c, &r->read_version);
+    u64(c, &r->staleness);
+    u32(c, &outcome);
+    u32(c, &reason);
+    double *const reals[] = {&r->scale,         &r->rate,       &r->gap,        &r->gradient_norm,
+                             &r->loss,          &r->pull_us,    &r->compute_us, &r->queue_us,
+                             &r->apply_us,      &r->at_seconds, &r->cosine,     &r->momentum,
+                             &r->total_momentum};
+    for (size_t i = 0; i < COUNT_OF(reals); i++)
+        f64(c, reals[i]);
+    r->outcome = (enum push_outcome)outcome;
+    r->reason = (enum push_reason)reason;
+}
+
+static void walk_note(struct cursor *c, struct wire_note *n)
+{
+    u32(c, &n->severity);
+    i32(c, &n->worker);
+    u64(c, &n->push_number);
+    f64(c, &n->at_seconds);
+    bytes(c, n->code, sizeof n->code);
+    bytes(c, n->text, sizeof n->text);
+}
+
+/* What servers say to each other. */
+static void walk_body_between(struct cursor *c, struct wire_message *m)
+{
+    switch (m->type) {
+    case WIRE_JOIN:
+        walk_join(c, &m->join);
+        break;
+    case WIRE_JOINED:
+        bytes(c, m->joined.host, sizeof m->joined.host);
+        u32(c, &m->joined.pid);
+        break;
+    case WIRE_REPORT:
+    case WIRE_ORDER:
+        u32(c, &m->notice.what);
+        u32(c, &m->notice.worker);
+        u64(c, &m->notice.sequence);
+        break;
+    case WIRE_LOST:
+        u32(c, &m->lost.worker);
+        u32(c, &m->lost.code);
+        bytes(c, m->lost.text, sizeof m->lost.text);
+        break;
+    case WIRE_RECORD:
+        walk_record(c, &m->record);
+        break;
+    case WIRE_NOTE:
+        walk_note(c, &m->note);
+        break;
+    case WIRE_SLICE:
+        u32(c, &m->slice.vector);
+        u64(c, &m->slice.version);
+        u64(c, &m->slice.offset);
+        break;
+    default:
+        break;
+    }
+}
+
 static void walk_body(struct cursor *c, struct wire_message *m)
 {
     switch (m->type) {
@@ -161,11 +258,14 @@ static void walk_body(struct cursor *c, struct wire_message *m)
     case WIRE_END:
     case WIRE_GOODBYE:
     case WIRE_REFUSED:
+    case WIRE_FAILED:
         u32(c, &m->text.code);
         bytes(c, m->text.text, sizeof m->text.text);
         break;
     case WIRE_PULL:
-    case WIRE_TYPES:
+        break;
+    default:
+        walk_body_between(c, m);
         break;
     }
 }
@@ -197,12 +297,33 @@ size_t wire_encode(const struct wire_message *m, uint8_t out[WIRE_MAX_BYTES])
 }
 
 /* Text of a peer ends on our terminal: no control characters, always an end. */
-static void make_printable(struct wire_text *t)
+static void make_printable(char *text, size_t size)
 {
-    t->text[WIRE_TEXT_BYTES - 1] = '\0';
-    for (char *p = t->text; *p != '\0'; p++)
+    text[size - 1] = '\0';
+    for (char *p = text; *p != '\0'; p++)
         if ((unsigned char)*p < 0x20 || *p == 0x7f)
             *p = '?';
+}
+
+static void clean_texts(struct wire_message *m)
+{
+    switch (m->type) {
+    case WIRE_END:
+    case WIRE_GOODBYE:
+    case WIRE_REFUSED:
+    case WIRE_FAILED:
+        make_printable(m->text.text, sizeof m->text.text);
+        break;
+    case WIRE_LOST:
+        make_printable(m->lost.text, sizeof m->lost.text);
+        break;
+    case WIRE_NOTE:
+        make_printable(m->note.code, sizeof m->note.code);
+        make_printable(m->note.text, sizeof m->note.text);
+        break;
+    default:
+        break;
+    }
 }
 
 status wire_decode(struct wire_message *m, const void *data, size_t size)
@@ -234,8 +355,7 @@ status wire_decode(struct wire_message *m, const void *data, size_t size)
         FAIL(ERROR_PROTOCOL, "a %s that claims %u bytes of payload", TYPES[h.type].name,
              m->payload_bytes);
     walk_body(&c, m);
-    if (m->type == WIRE_END || m->type == WIRE_GOODBYE || m->type == WIRE_REFUSED)
-        make_printable(&m->text);
+    clean_texts(m);
 done:
     return result;
 }

@@ -9,13 +9,14 @@
 #ifndef GRADLAG_PS_WIRE_H
 #define GRADLAG_PS_WIRE_H
 
-#include "worker/base.h"
+#include "results/recorder.h"
 
 enum {
     WIRE_VERSION = 1,
     WIRE_HEAD_BYTES = 48,
     WIRE_TEXT_BYTES = 192, /* with at least one NUL */
-    WIRE_MAX_BYTES = WIRE_HEAD_BYTES + 4 + WIRE_TEXT_BYTES,
+    WIRE_CODE_BYTES = 24,  /* with at least one NUL */
+    WIRE_MAX_BYTES = WIRE_HEAD_BYTES + 24 + WIRE_CODE_BYTES + WIRE_TEXT_BYTES,
     WIRE_CHUNK_BYTES = 1 << 20, /* of floats per message, at most */
     WIRE_NONCE_BYTES = 16,
     WIRE_HOST_BYTES = 16,
@@ -35,6 +36,16 @@ enum wire_type {
     WIRE_END,        /* server: training is over */
     WIRE_GOODBYE,    /* worker: I leave */
     WIRE_REFUSED,    /* server: not you, or not this; the text says why */
+    /* Between server 0 and each other one, its follower; `worker` is that one's number: */
+    WIRE_JOIN,   /* follower: I am server n, and hold its slice */
+    WIRE_JOINED, /* server 0: you are */
+    WIRE_REPORT, /* follower: this is so here now */
+    WIRE_LOST,   /* follower: a worker is lost here */
+    WIRE_FAILED, /* follower: end the run; the text says why */
+    WIRE_RECORD, /* follower: what became of a push */
+    WIRE_NOTE,   /* follower: something worth a row of its own */
+    WIRE_SLICE,  /* follower: a chunk of what it was asked for */
+    WIRE_ORDER,  /* server 0: do this next */
     WIRE_TYPES,
 };
 
@@ -94,12 +105,59 @@ struct wire_text { /* end, goodbye and refused */
     char text[WIRE_TEXT_BYTES];
 };
 
+struct wire_join {
+    uint64_t count; /* parameters in its slice */
+    uint64_t settings, nonce;
+    uint8_t host[WIRE_HOST_BYTES];
+    uint32_t pid;
+};
+
+struct wire_joined {
+    uint8_t host[WIRE_HOST_BYTES];
+    uint32_t pid;
+};
+
+enum wire_report { WIRE_WORKER_READY = 1, WIRE_PUSH_WHOLE, WIRE_WORKERS_GONE, WIRE_CLOSED };
+enum wire_order {
+    WIRE_ORDER_HELLO = 1, /* these three: hand the event to the core */
+    WIRE_ORDER_PUSH,
+    WIRE_ORDER_LOST,
+    WIRE_ORDER_ASK,    /* stand still, and send the parameters (sequence 0), or the optimizer's
+                          state, too (1) */
+    WIRE_ORDER_RESUME, /* go on */
+    WIRE_ORDER_CLOSE,  /* there are no more orders */
+};
+struct wire_notice { /* report and order */
+    uint32_t what;   /* one of these */
+    uint32_t worker; /* whom it is about */
+    uint64_t sequence;
+};
+
+struct wire_lost {
+    uint32_t worker, code; /* code: a `status` */
+    char text[WIRE_TEXT_BYTES];
+};
+
+struct wire_note { /* a row of table event */
+    uint32_t severity;
+    int32_t worker;
+    uint64_t push_number;
+    double at_seconds;
+    char code[WIRE_CODE_BYTES], text[WIRE_TEXT_BYTES];
+};
+
+struct wire_slice {  /* the bytes are the second frame */
+    uint32_t vector; /* 0: parameters; 1, 2, …: the optimizer's state */
+    uint64_t version, offset;
+};
+
 struct wire_message {
     enum wire_type type;
     uint32_t worker;
     uint64_t run_token;
     uint64_t incarnation;   /* drawn by the server for each welcome; 0 in a hello */
-    uint64_t sequence;      /* of the push this belongs to; release: of the next push */
+    uint64_t sequence;      /* of the push this belongs to; release: of the next push; between
+                               servers: number of the message */
     uint32_t payload_bytes; /* of the second frame; 0: there is none */
     union {
         struct wire_hello hello;
@@ -111,6 +169,13 @@ struct wire_message {
         struct wire_ping ping;
         struct wire_pong pong;
         struct wire_text text;
+        struct wire_join join;
+        struct wire_joined joined;
+        struct wire_notice notice;
+        struct wire_lost lost;
+        struct push_record record; /* but for `server` */
+        struct wire_note note;
+        struct wire_slice slice;
     };
 };
 

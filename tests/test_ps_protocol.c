@@ -373,7 +373,8 @@ static void babble_messages(struct rig *r)
             p.m.type = type;
             p.m.run_token = i == 2 ? 666 : r->token;
             p.m.incarnation = 1;
-            p.m.payload_bytes = type == WIRE_PARAMETERS || type == WIRE_GRADIENT ? 4000 : 0;
+            bool floats_go = type == WIRE_PARAMETERS || type == WIRE_GRADIENT || type == WIRE_SLICE;
+            p.m.payload_bytes = floats_go ? 4000 : 0;
             (void)channel_send(p.channel, NULL, &p.m, p.m.payload_bytes > 0 ? floats : NULL);
             if (!(type == WIRE_HELLO &&
                   i == 0)) /* that one is refused, too, but says nothing more */

@@ -22,12 +22,19 @@ static void fill(void *at, size_t size)
 
 static bool is_chunk(enum wire_type type)
 {
-    return type == WIRE_PARAMETERS || type == WIRE_GRADIENT;
+    return type == WIRE_PARAMETERS || type == WIRE_GRADIENT || type == WIRE_SLICE;
 }
 
 static bool is_text(enum wire_type type)
 {
-    return type == WIRE_END || type == WIRE_GOODBYE || type == WIRE_REFUSED;
+    return type == WIRE_END || type == WIRE_GOODBYE || type == WIRE_REFUSED || type == WIRE_FAILED;
+}
+
+static void fill_text(char *at, size_t size)
+{
+    for (size_t i = 0; i < size; i++)
+        at[i] = (char)('!' + random_below(&dice, 90));
+    at[size - 1] = '\0';
 }
 
 /* A message of that type whose every field is random. */
@@ -37,10 +44,13 @@ static struct wire_message random_message(enum wire_type type)
     fill(&m, sizeof m);
     m.type = type;
     m.payload_bytes = is_chunk(type) ? 1 + random_below(&dice, WIRE_CHUNK_BYTES) : 0;
-    if (is_text(type)) {
-        for (size_t i = 0; i < WIRE_TEXT_BYTES; i++)
-            m.text.text[i] = (char)('!' + random_below(&dice, 90));
-        m.text.text[WIRE_TEXT_BYTES - 1] = '\0';
+    if (is_text(type))
+        fill_text(m.text.text, sizeof m.text.text);
+    if (type == WIRE_LOST)
+        fill_text(m.lost.text, sizeof m.lost.text);
+    if (type == WIRE_NOTE) {
+        fill_text(m.note.code, sizeof m.note.code);
+        fill_text(m.note.text, sizeof m.note.text);
     }
     return m;
 }
@@ -94,6 +104,51 @@ static void a_push_keeps_every_field(void **state UNUSED)
     assert_int_equal(decode_exactly(&back, bytes, size), OK);
     assert_true(back.push.read_version == 7 && back.push.sent_ns == 8 && back.push.samples == 9);
     assert_true(isnan(back.push.loss) && signbit(back.push.pull_us) && isinf(back.push.compute_us));
+}
+
+/* What is not measured must not turn into a NaN that was. */
+static void a_record_keeps_every_field(void **state UNUSED)
+{
+    uint8_t bytes[WIRE_MAX_BYTES];
+    const double none = NOT_MEASURED;
+    struct wire_message back, sent = {.type = WIRE_RECORD,
+                                      .record = {.arrival = 1,
+                                                 .worker = 2,
+                                                 .waited_for = NO_WORKER,
+                                                 .staleness = 3,
+                                                 .rate = none,
+                                                 .gap = NAN,
+                                                 .outcome = PUSH_NOT_FINITE,
+                                                 .reason = PUSH_BAD_UPDATE,
+                                                 .total_momentum = 0.5}};
+    size_t size = wire_encode(&sent, bytes);
+    assert_int_equal(decode_exactly(&back, bytes, size), OK);
+    assert_true(back.record.arrival == 1 && back.record.worker == 2 &&
+                back.record.waited_for == NO_WORKER && back.record.staleness == 3);
+    assert_true(back.record.outcome == PUSH_NOT_FINITE && back.record.reason == PUSH_BAD_UPDATE);
+    assert_memory_equal(&back.record.rate, &none, sizeof none);
+    assert_true(isnan(back.record.gap) && back.record.total_momentum == 0.5);
+}
+
+static void an_order_has_these_very_bytes(void **state UNUSED)
+{
+    static const uint8_t golden[] = {
+        'G', 'L', 'A', 'G', 1,  0, 22, 0, /* magic, version, type: order */
+        1,   0,   0,   0,   0,  0, 0,  0, /* run token */
+        2,   0,   0,   0,   0,  0, 0,  0, /* incarnation */
+        9,   0,   0,   0,   0,  0, 0,  0, /* number of the message */
+        1,   0,   0,   0,   16, 0, 0,  0, /* server; bytes of the body */
+        0,   0,   0,   0,   0,  0, 0,  0, /* no second frame; reserved */
+        2,   0,   0,   0,   3,  0, 0,  0, /* push; of worker 3 */
+        7,   0,   0,   0,   0,  0, 0,  0, /* its sequence */
+    };
+    const struct wire_message m = {.type = WIRE_ORDER,
+                                   .run_token = 1,
+                                   .incarnation = 2,
+                                   .sequence = 9,
+                                   .worker = 1,
+                                   .notice = {WIRE_ORDER_PUSH, 3, 7}};
+    assert_encodes_to(&m, golden, sizeof golden);
 }
 
 static void a_release_has_these_very_bytes(void **state UNUSED)
@@ -260,6 +315,11 @@ static void a_mutated_message_is_refused_or_says_what_it_says(void **state UNUSE
         assert_true(back.payload_bytes <= WIRE_CHUNK_BYTES);
         if (is_text(back.type))
             assert_true(strlen(back.text.text) < WIRE_TEXT_BYTES);
+        else if (back.type == WIRE_LOST)
+            assert_true(strlen(back.lost.text) < WIRE_TEXT_BYTES);
+        else if (back.type == WIRE_NOTE)
+            assert_true(strlen(back.note.code) < WIRE_CODE_BYTES &&
+                        strlen(back.note.text) < WIRE_TEXT_BYTES);
         else
             assert_encodes_to(&back, bytes, size);
     }
@@ -271,6 +331,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_message_survives_a_round_trip),
         cmocka_unit_test(a_push_keeps_every_field),
+        cmocka_unit_test(a_record_keeps_every_field),
+        cmocka_unit_test(an_order_has_these_very_bytes),
         cmocka_unit_test(a_release_has_these_very_bytes),
         cmocka_unit_test(a_hello_has_these_very_bytes),
         cmocka_unit_test(a_chunk_of_a_gradient_has_these_very_bytes),

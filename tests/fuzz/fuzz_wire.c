@@ -14,8 +14,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     size_t length = wire_encode(&m, bytes);
     REQUIRE(length == size);
     REQUIRE(wire_decode(&again, bytes, length) == OK);
-    bool text = m.type == WIRE_END || m.type == WIRE_GOODBYE || m.type == WIRE_REFUSED;
-    if (text) {
+    bool text = m.type == WIRE_END || m.type == WIRE_GOODBYE || m.type == WIRE_REFUSED ||
+                m.type == WIRE_FAILED;
+    if (m.type == WIRE_LOST) {
+        REQUIRE(strlen(m.lost.text) < WIRE_TEXT_BYTES);
+    } else if (m.type == WIRE_NOTE) {
+        REQUIRE(strlen(m.note.code) < WIRE_CODE_BYTES && strlen(m.note.text) < WIRE_TEXT_BYTES);
+    } else if (text) {
         REQUIRE(strlen(m.text.text) < WIRE_TEXT_BYTES);
         REQUIRE(strcmp(m.text.text, again.text.text) == 0);
     } else {

@@ -1,0 +1,418 @@
+/*
+ * connection.c — see connection.h. Whatever is waited for is waited for in connection_advance():
+ * messages are handled as they come, a server that is silent or dead is noticed, and there is a
+ * limit.
+ *
+ * Lost messages. Messages on one connection keep their order. So when a pong that answers a ping
+ * sent after a push says that the server has not seen the push, it was lost with a connection, and
+ * is said again; likewise the server's release.
+ */
+#include "ps/connection.h"
+
+#include "ps/channel.h"
+#include "ps/heartbeat.h"
+#include "ps/payload.h"
+
+#include <poll.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum {
+    PING_MS = 1000, /* or a quarter of the timeout, where that is less */
+    WARN_MS = 5000,
+    LAST_WORDS_MS = 200, /* what a dead server said may still be on its way through ZeroMQ */
+};
+
+struct connection {
+    channel *channel;
+    heartbeat *heartbeat;
+    char *endpoint;
+    uint64_t run_token;
+    struct curve_keys *keys; /* NULL: none */
+    unsigned worker;
+    size_t count;
+    enum wire_payload payload;
+    unsigned timeout_ms, patience_ms, ping_ms;
+    int server_pidfd;
+
+    uint64_t incarnation, first_batch;
+    uint64_t next; /* sequence of the next push; its release is what we wait for */
+    bool welcomed, ended, left;
+
+    bool shared; /* payload through `view`, else through the two buffers */
+    struct payload_view view;
+    float *own_parameters, *own_gradient;
+
+    struct wire_message hello, ready, push; /* as sent, to be said again */
+    struct wire_release release;
+    bool announced, released; /* a release arrived; and all its parameters, too */
+    size_t received;          /* bytes of them */
+
+    uint64_t heard_ns, pinged_ns, died_ns;
+    bool warned;
+};
+
+static struct wire_message message_of(const connection *c, enum wire_type type)
+{
+    return (struct wire_message){.type = type,
+                                 .worker = c->worker,
+                                 .run_token = c->run_token,
+                                 .incarnation = c->incarnation,
+                                 .sequence = c->next};
+}
+
+static void say(connection *c, const struct wire_message *m)
+{
+    (void)channel_send(c->channel, NULL, m, NULL);
+}
+
+/* The push that is under way, with its gradient where that does not lie in shared memory. */
+static void say_push(connection *c)
+{
+    say(c, &c->push);
+    if (c->shared)
+        return;
+    struct wire_message m = c->push;
+    const uint8_t *bytes = (const uint8_t *)c->own_gradient;
+    const size_t size = c->count * sizeof(float);
+    m.type = WIRE_GRADIENT;
+    for (size_t at = 0; at < size; at += m.payload_bytes) {
+        m.chunk = (struct wire_chunk){.version = c->push.push.read_version, .offset = at};
+        m.payload_bytes = (uint32_t)(size - at < WIRE_CHUNK_BYTES ? size - at : WIRE_CHUNK_BYTES);
+        (void)channel_send(c->channel, NULL, &m, bytes + at);
+    }
+}
+
+/* ---- what the server says ------------------------------------------------------------------ */
+
+static status choose_payload(connection *c, const struct wire_welcome *w)
+{
+    status result = OK;
+    c->shared = false;
+    if (c->payload != WIRE_PAYLOAD_FRAMES) {
+        uint8_t host[WIRE_HOST_BYTES];
+        payload_host(host);
+        const char *why = w->payload != WIRE_PAYLOAD_SHM      ? "the server shares no memory"
+                          : !payload_same_host(host, w->host) ? "the server is on another host"
+                          : payload_map(&c->view, w, c->count) != OK ? error_message()
+                                                                     : NULL;
+        c->shared = why == NULL;
+        if (!c->shared && c->payload == WIRE_PAYLOAD_SHM)
+            FAIL(ERROR_PEER, "payload=shm is not possible: %s; try payload=auto", why);
+        if (!c->shared)
+            log_debug("worker %u sends its payload in frames: %s", c->worker, why);
+    }
+    if (!c->shared) {
+        TRY(memory_new(&c->own_parameters, c->count, sizeof(float), "a copy of the parameters"));
+        TRY(memory_new(&c->own_gradient, c->count, sizeof(float), "a gradient"));
+    }
+done:
+    return result;
+}
+
+static status on_welcome(connection *c, const struct wire_message *m)
+{
+    status result = OK;
+    if (c->welcomed) { /* the answer to a repeated hello, or our ready was lost */
+        if (m->incarnation == c->incarnation)
+            say(c, &c->ready);
+        goto done;
+    }
+    if (m->welcome.count != c->count || m->incarnation == 0)
+        FAIL(ERROR_PROTOCOL,
+             "the server at %s trains %llu parameters, this worker's model has %zu: "
+             "start both with the same model and dataset",
+             c->endpoint, (unsigned long long)m->welcome.count, c->count);
+    c->welcomed = true;
+    c->incarnation = m->incarnation;
+    c->first_batch = m->welcome.first_batch;
+    TRY(choose_payload(c, &m->welcome));
+    uint8_t host[WIRE_HOST_BYTES];
+    payload_host(host);
+    if (payload_same_host(host, m->welcome.host))
+        c->server_pidfd = (int)syscall(SYS_pidfd_open, (pid_t)m->welcome.pid, 0);
+    c->ready = message_of(c, WIRE_READY);
+    c->ready.ready.payload = c->shared ? WIRE_PAYLOAD_SHM : WIRE_PAYLOAD_FRAMES;
+    say(c, &c->ready);
+    struct wire_message ping = message_of(c, WIRE_PING);
+    TRY(heartbeat_start(&c->heartbeat, c->endpoint,
+                        &(struct channel_options){.timeout_ms = c->timeout_ms, .keys = c->keys},
+                        &ping, c->ping_ms));
+done:
+    return result;
+}
+
+static status on_release(connection *c, const struct wire_message *m)
+{
+    status result = OK;
+    if (m->sequence != c->next || c->released)
+        goto done; /* said twice */
+    if (m->release.payload != (c->shared ? WIRE_PAYLOAD_SHM : WIRE_PAYLOAD_FRAMES) ||
+        (c->shared && m->release.slot >= c->view.slots))
+        FAIL(ERROR_PROTOCOL, "the server at %s released this worker with slot %u, which it has not",
+             c->endpoint, m->release.slot);
+    c->release = m->release;
+    c->announced = true;
+    c->released = c->shared;
+    c->received = 0;
+done:
+    return result;
+}
+
+static status on_parameters(connection *c, const struct channel_received *r)
+{
+    status result = OK;
+    const struct wire_message *m = &r->message;
+    const size_t size = c->count * sizeof(float);
+    if (m->sequence != c->next || c->released)
+        goto done;
+    if (!c->announced || m->chunk.version != c->release.version || m->chunk.offset != c->received ||
+        m->payload_bytes > size - c->received)
+        FAIL(ERROR_PROTOCOL, "the server at %s sent parameters out of order", c->endpoint);
+    memcpy((uint8_t *)c->own_parameters + c->received, r->payload, m->payload_bytes);
+    c->received += m->payload_bytes;
+    c->released = c->received == size;
+done:
+    return result;
+}
+
+static void on_pong(connection *c, const struct wire_message *m)
+{
+    if (m->sequence != c->next || c->released)
+        return; /* an old one */
+    if (c->next > 0 && m->pong.next == c->next - 1) {
+        say_push(c);
+    } else if (m->pong.next == c->next && m->pong.released != 0) {
+        c->announced = false;
+        struct wire_message pull = message_of(c, WIRE_PULL);
+        say(c, &pull);
+    }
+}
+
+static status on_end(connection *c, const struct wire_text *t)
+{
+    c->ended = true;
+    if (t->code == OK || t->code == STOPPED)
+        return OK;
+    status code = t->code <= ERROR_RESULTS ? (status)t->code : ERROR_OTHER;
+    return error_set(code, __FILE__, __LINE__, "the server at %s ended the run: %s", c->endpoint,
+                     t->text);
+}
+
+static status handle(connection *c, const struct channel_received *r)
+{
+    const struct wire_message *m = &r->message;
+    if (m->run_token != c->run_token || m->worker != c->worker ||
+        (c->welcomed && m->incarnation != c->incarnation && m->type != WIRE_REFUSED))
+        return OK; /* not for us */
+    c->heard_ns = clock_ns();
+    c->warned = false;
+    switch (m->type) {
+    case WIRE_WELCOME:
+        return on_welcome(c, m);
+    case WIRE_RELEASE:
+        return on_release(c, m);
+    case WIRE_PARAMETERS:
+        return on_parameters(c, r);
+    case WIRE_PONG:
+        on_pong(c, m);
+        return OK;
+    case WIRE_END:
+        return on_end(c, &m->text);
+    case WIRE_REFUSED:
+        c->ended = true;
+        return error_set(m->text.code == ERROR_PEER ? ERROR_PEER : ERROR_PROTOCOL, __FILE__,
+                         __LINE__, "the server at %s refused worker %u: %s", c->endpoint, c->worker,
+                         m->text.text);
+    default:
+        return error_set(ERROR_PROTOCOL, __FILE__, __LINE__, "the server at %s sent a %s",
+                         c->endpoint, wire_type_name(m->type));
+    }
+}
+
+/* ---- waiting ------------------------------------------------------------------------------- */
+
+static void notice_death(connection *c, uint64_t now)
+{
+    struct pollfd server = {.fd = c->server_pidfd, .events = POLLIN};
+    if (c->died_ns == 0 && c->server_pidfd >= 0 && poll(&server, 1, 0) > 0)
+        c->died_ns = now;
+}
+
+static status check_server(connection *c)
+{
+    status result = OK;
+    uint64_t now = clock_ns();
+    uint64_t silent_ms = (now - c->heard_ns) / 1000000;
+    if (!c->welcomed)
+        TRY(channel_check_handshake(c->channel));
+    notice_death(c, now);
+    if (c->died_ns != 0 && now - c->died_ns > LAST_WORDS_MS * 1000000ULL)
+        FAIL(ERROR_PEER, "the server at %s has died: see its own message", c->endpoint);
+    if (silent_ms >= c->patience_ms)
+        FAIL(ERROR_PEER,
+             c->welcomed ? "the server at %s has been silent for %.1f s (timeout_s)"
+                         : "no server answers at %s after %.1f s (timeout_s): is it running, "
+                           "and is the endpoint right?",
+             c->endpoint, (double)silent_ms * 1e-3);
+    if (silent_ms >= WARN_MS && !c->warned) {
+        c->warned = true;
+        log_warning("worker %u: no sign of the server at %s for %llu s, waiting up to %u s",
+                    c->worker, c->endpoint, (unsigned long long)silent_ms / 1000,
+                    c->patience_ms / 1000);
+    }
+    if (now - c->pinged_ns >= c->ping_ms * 1000000ULL) {
+        struct wire_message ping = message_of(c, WIRE_PING);
+        ping.ping.answer = 1;
+        say(c, c->welcomed ? &ping : &c->hello);
+        c->pinged_ns = now;
+    }
+done:
+    return result;
+}
+
+status connection_advance(connection *c, bool wait)
+{
+    status result = OK;
+    struct channel_received r;
+    const bool was_released = c->released;
+    while (c->released == was_released && !c->ended) {
+        switch (channel_receive(c->channel, &r)) {
+        case CHANNEL_MESSAGE:
+            TRY(handle(c, &r));
+            break;
+        case CHANNEL_MALFORMED:
+            FAIL(ERROR_PROTOCOL, "the server at %s: %s", c->endpoint, r.why);
+        case CHANNEL_NOTHING:
+            if (c->released)
+                goto done;
+            TRY(check_server(c)); /* the clock is asked only when nothing comes */
+            if (wait)
+                channel_wait(c->channel, c->died_ns == 0 ? c->server_pidfd : -1,
+                             c->died_ns == 0 ? c->ping_ms / 4 + 1 : LAST_WORDS_MS / 10);
+            goto done;
+        }
+    }
+done:
+    return result;
+}
+
+bool connection_is_released(const connection *c)
+{
+    return c->released;
+}
+
+bool connection_has_ended(const connection *c)
+{
+    return c->ended;
+}
+
+struct connection_release connection_release(const connection *c)
+{
+    REQUIRE(c->released);
+    return (struct connection_release){
+        .version = c->release.version,
+        .batch = c->first_batch + c->next,
+        .parameters = c->shared ? payload_slot(&c->view, c->release.slot) : c->own_parameters,
+        .paused_us = c->release.paused_us};
+}
+
+float *connection_gradient(connection *c)
+{
+    return c->shared ? c->view.gradient : c->own_gradient;
+}
+
+/* ---- life ---------------------------------------------------------------------------------- */
+
+static enum wire_payload payload_of(const options *settings)
+{
+    const char *name = options_text(settings, "payload");
+    return strcmp(name, "shm") == 0      ? WIRE_PAYLOAD_SHM
+           : strcmp(name, "frames") == 0 ? WIRE_PAYLOAD_FRAMES
+                                         : WIRE_PAYLOAD_AUTO;
+}
+
+status connection_open(connection **out, const struct connection_options *o)
+{
+    status result = OK;
+    connection *c = NULL;
+    REQUIRE(out != NULL && o->count > 0);
+    TRY(memory_new(&c, 1, sizeof *c, "a connection"));
+    c->server_pidfd = -1;
+    c->endpoint = text_copy(o->endpoint);
+    c->run_token = o->run_token;
+    c->worker = o->worker;
+    c->count = o->count;
+    c->payload = payload_of(o->settings);
+    c->timeout_ms = (unsigned)(options_real(o->settings, "timeout_s") * 1000);
+    c->patience_ms = o->patient ? c->timeout_ms + c->timeout_ms / 2 : c->timeout_ms;
+    c->ping_ms = c->timeout_ms / 4 < PING_MS ? c->timeout_ms / 4 : PING_MS;
+    TRY(curve_open(&c->keys, options_text(o->settings, "curve"), false));
+    TRY(channel_connect(&c->channel, o->endpoint,
+                        &(struct channel_options){.timeout_ms = c->timeout_ms,
+                                                  .may_spin = channel_may_spin(o->processes),
+                                                  .keys = c->keys}));
+    c->hello = message_of(c, WIRE_HELLO);
+    c->hello.hello = (struct wire_hello){.count = o->count,
+                                         .settings = o->settings_hash,
+                                         .pid = (uint32_t)getpid(),
+                                         .payload = c->payload};
+    payload_host(c->hello.hello.host);
+    payload_random(&c->hello.hello.nonce, sizeof c->hello.hello.nonce);
+    say(c, &c->hello);
+    c->heard_ns = c->pinged_ns = clock_ns();
+done:
+    if (result != OK)
+        connection_close(&c);
+    *out = c;
+    return result;
+}
+
+void connection_push(connection *c, const struct connection_push *push)
+{
+    REQUIRE(c->released && !c->ended);
+    c->push = message_of(c, WIRE_PUSH);
+    c->push.push = (struct wire_push){.read_version = c->release.version,
+                                      .sent_ns = push->sent_ns,
+                                      .loss = push->loss,
+                                      .pull_us = push->pull_us,
+                                      .compute_us = push->compute_us,
+                                      .samples = push->samples};
+    c->next++;
+    c->announced = c->released = false;
+    say_push(c);
+    c->heard_ns = c->pinged_ns = clock_ns();
+}
+
+void connection_leave(connection *c, status why, const char *text)
+{
+    if (c == NULL || c->left || !c->welcomed)
+        return;
+    struct wire_message m = message_of(c, WIRE_GOODBYE);
+    m.text.code = (uint32_t)why;
+    strncpy(m.text.text, text, sizeof m.text.text - 1);
+    say(c, &m);
+    c->left = true;
+}
+
+void connection_close(connection **p)
+{
+    if (p == NULL || *p == NULL)
+        return;
+    connection *c = *p;
+    connection_leave(c, c->ended ? OK : ERROR_OTHER, c->ended ? "" : "it gave up");
+    heartbeat_stop(&c->heartbeat);
+    if (c->channel != NULL && (c->died_ns != 0 || !c->welcomed))
+        channel_forget(c->channel);
+    channel_close(&c->channel); /* before the buffers that messages still refer to */
+    payload_unmap(&c->view);
+    curve_close(&c->keys);
+    if (c->server_pidfd >= 0)
+        close(c->server_pidfd);
+    memory_free(c->own_parameters);
+    memory_free(c->own_gradient);
+    memory_free(c->endpoint);
+    memory_free(c);
+    *p = NULL;
+}

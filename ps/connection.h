@@ -1,0 +1,63 @@
+/*
+ * connection.h — a worker's connection with one server: a push goes, a release comes. client.h is
+ * made of one, or of several, one for each server.
+ *
+ * On one host the payload goes through shared memory: the gradient is written into the slot that
+ * the server reads, the parameters are read in the version that the server published; nothing is
+ * copied. Between hosts both are private buffers, sent and filled in 1 MiB frames.
+ */
+#ifndef GRADLAG_PS_CONNECTION_H
+#define GRADLAG_PS_CONNECTION_H
+
+#include "worker/options.h"
+
+typedef struct connection connection;
+
+struct connection_options {
+    const options *settings; /* payload, timeout_s, curve; borrowed */
+    const char *endpoint;
+    uint64_t run_token;
+    uint64_t settings_hash; /* of what decides the outcome: must be the server's */
+    unsigned worker;
+    unsigned processes; /* of the run, on one host */
+    bool patient;       /* somebody else notices first when this server is silent, and says so */
+    size_t count;       /* parameters that this server holds */
+};
+
+/* What a release gives; valid until the next push. */
+struct connection_release {
+    uint64_t version;
+    uint64_t batch;          /* number of the batch to compute */
+    const float *parameters; /* count floats, constant */
+    double paused_us;        /* of the wait for it: evaluation */
+};
+
+struct connection_push {
+    double loss, pull_us, compute_us;
+    uint64_t sent_ns; /* clock_ns() */
+    uint32_t samples;
+};
+
+/* Says hello; the first release comes later. */
+status connection_open(connection **out, const struct connection_options *o) MUST_CHECK;
+/* Handles what has come; where nothing has, waits for it, but not for long. Until a release, whole,
+ * or the end: with several to go on with, call it for each by turns, also for those that have
+ * released: they may say that training is over. ERROR_PEER: nobody answered
+ * within timeout_s; ERROR_PROTOCOL: refused (the message says why); what the server ended the run
+ * with. */
+status connection_advance(connection *c, bool wait) MUST_CHECK;
+bool connection_is_released(const connection *c);
+bool connection_has_ended(const connection *c); /* training is over: close */
+/* Contract: it is released. */
+struct connection_release connection_release(const connection *c);
+/* `count` floats, the caller's to write from a release to the next push; once it was released. */
+float *connection_gradient(connection *c);
+/* Sends what was written there. Contract: it is released. */
+void connection_push(connection *c, const struct connection_push *push);
+/* Leaves before training is over: tells the server why (STOPPED: it was asked to; anything else: it
+ * failed). Close follows. */
+void connection_leave(connection *c, status why, const char *text);
+/* Says goodbye; NULL-safe. */
+void connection_close(connection **c);
+
+#endif

@@ -1,0 +1,108 @@
+/* server_gather.c — server 0 of several: the slices of all, together. See server_state.h. */
+#include "ps/server_state.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { GATHERING_FAILED_MS = 2000 }; /* the longest wait for slices of a run that has failed */
+
+static const uint64_t MS = 1000000;
+
+/* Where a chunk goes: after those of the same vector that are here. NULL: nowhere. */
+static uint8_t *place_of(struct server *s, struct follower *f, const struct wire_message *m)
+{
+    unsigned n = followers_number(s, f);
+    size_t begin = slice_begin(s->o->count, s->servers, n);
+    size_t size = slice_count(s->o->count, s->servers, n) * sizeof(float);
+    struct followers *all = &s->followers;
+    if (m->slice.vector != f->vector || f->vector >= all->vectors || m->slice.offset != f->bytes ||
+        m->payload_bytes > size - f->bytes)
+        return NULL;
+    float *vector = f->vector == 0 ? all->parameters : all->states + (f->vector - 1) * s->o->count;
+    uint8_t *at = (uint8_t *)(vector + begin) + f->bytes;
+    f->bytes += m->payload_bytes;
+    if (f->bytes == size) {
+        f->vector++;
+        f->bytes = 0;
+    }
+    return at;
+}
+
+void followers_slice(struct server *s, struct follower *f, const struct channel_received *r)
+{
+    const struct wire_message *m = &r->message;
+    uint8_t *at = place_of(s, f, m);
+    if (at == NULL)
+        followers_lose(s, f, ERROR_PROTOCOL, "sent a part of its slice out of order");
+    else if (s->one_order && m->slice.version != server_core_version(s->core))
+        followers_lose(s, f, ERROR_PROTOCOL,
+                       "is not at server 0's version, though one order holds for both");
+    else
+        memcpy(at, r->payload, m->payload_bytes);
+}
+
+static void copy_own(struct server *s, bool states)
+{
+    struct followers *f = &s->followers;
+    size_t count;
+    const float *state = server_core_optimizer_state(s->core, &count);
+    memcpy(f->parameters + s->begin, payload_slots(s->payload)[server_core_latest_slot(s->core)],
+           s->count * sizeof(float));
+    for (size_t k = 0; states && k < count / s->count; k++)
+        memcpy(f->states + k * s->o->count + s->begin, state + k * s->count,
+               s->count * sizeof(float));
+}
+
+/* True: all are here. */
+static bool ask_is_answered(const struct server *s)
+{
+    for (unsigned i = 1; i < s->servers; i++)
+        if (s->followers.at[i].vector < s->followers.vectors)
+            return false;
+    return true;
+}
+
+static struct follower *first_to_blame(struct server *s, bool lost)
+{
+    for (struct follower *f = s->followers.at + 1; f < s->followers.at + s->servers; f++)
+        if (lost ? f->lost || !f->joined : f->vector < s->followers.vectors)
+            return f;
+    return NULL;
+}
+
+bool followers_gather(struct server *s, bool states)
+{
+    struct followers *f = &s->followers;
+    uint64_t began = clock_ns(), limit_ms = s->timeout_ms;
+    char why[64];
+    if (s->result != OK && s->result != STOPPED && limit_ms > GATHERING_FAILED_MS)
+        limit_ms = GATHERING_FAILED_MS;
+    states &= f->states != NULL;
+    if (first_to_blame(s, true) != NULL)
+        return false;
+    f->vectors = 1 + (states ? (unsigned)(f->state_count / s->o->count) : 0);
+    for (unsigned i = 1; i < s->servers; i++) {
+        f->at[i].vector = 0;
+        f->at[i].bytes = 0;
+    }
+    f->paused = true;
+    followers_tell(s, WIRE_ORDER_ASK, 0, states);
+    copy_own(s, states);
+    while (!ask_is_answered(s)) {
+        bool drained = server_receive(s);
+        uint64_t now = clock_ns();
+        if (!drained)
+            continue;
+        followers_tick(s, now);
+        if (now - began > limit_ms * MS) {
+            snprintf(why, sizeof why, "did not send its slice within %.1f s",
+                     (double)limit_ms * 1e-3);
+            followers_lose(s, first_to_blame(s, false), ERROR_PEER, why);
+        }
+        if (first_to_blame(s, true) != NULL)
+            return false;
+        if (!ask_is_answered(s))
+            server_wait(s);
+    }
+    return true;
+}

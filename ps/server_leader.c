@@ -1,0 +1,368 @@
+/* server_leader.c — one of several servers that follows: it tells server 0 what is so here, and
+ * does what server 0 says. See server_state.h. */
+#include "ps/server_state.h"
+
+#include <inttypes.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum {
+    PING_MS = 1000, /* or a quarter of the timeout, where that is less */
+    WARN_MS = 5000,
+    LAST_WORDS_MS = 200, /* what a dead one said may still be on its way through ZeroMQ */
+    RECEIVED_AT_ONCE = 256,
+};
+
+static const uint64_t MS = 1000000;
+
+/* ---- saying -------------------------------------------------------------------------------- */
+
+static struct wire_message message_of(const struct server *s, enum wire_type type)
+{
+    return (struct wire_message){.type = type,
+                                 .worker = s->o->server,
+                                 .run_token = s->o->run_token,
+                                 .incarnation = s->leader.incarnation,
+                                 .sequence = s->leader.sent};
+}
+
+/* Before it was let in nobody hears it; who is ready then is said again (on_joined). */
+static void say(struct server *s, struct wire_message *m, const void *payload)
+{
+    if (!s->leader.joined)
+        return;
+    (void)channel_send(s->leader.channel, NULL, m, payload);
+    s->leader.sent++;
+}
+
+static void join(struct server *s)
+{
+    struct wire_message m = message_of(s, WIRE_JOIN);
+    m.sequence = 0;
+    m.join = (struct wire_join){.count = s->count,
+                                .settings = s->o->settings_hash,
+                                .nonce = s->leader.nonce,
+                                .pid = (uint32_t)getpid()};
+    payload_host(m.join.host);
+    (void)channel_send(s->leader.channel, NULL, &m, NULL);
+}
+
+void leader_report(struct server *s, enum wire_report what, unsigned w, uint64_t sequence)
+{
+    struct wire_message m = message_of(s, WIRE_REPORT);
+    m.notice = (struct wire_notice){.what = what, .worker = w, .sequence = sequence};
+    say(s, &m, NULL);
+}
+
+void leader_lost(struct server *s, unsigned w, status code, const char *why)
+{
+    struct wire_message m = message_of(s, WIRE_LOST);
+    m.lost = (struct wire_lost){.worker = w, .code = (uint32_t)code};
+    snprintf(m.lost.text, sizeof m.lost.text, "%s", why);
+    say(s, &m, NULL);
+}
+
+void leader_failed(struct server *s)
+{
+    if (!s->leader.joined || s->leader.told || s->leader.over || s->ended)
+        return;
+    struct wire_message m = message_of(s, WIRE_FAILED);
+    s->leader.told = true;
+    s->leader.failed_ns = clock_ns();
+    m.text.code = (uint32_t)s->result;
+    snprintf(m.text.text, sizeof m.text.text, "%s", s->message);
+    say(s, &m, NULL);
+}
+
+void leader_record(struct server *s, const struct push_record *row)
+{
+    struct wire_message m = message_of(s, WIRE_RECORD);
+    m.record = *row;
+    say(s, &m, NULL);
+}
+
+void leader_note(struct server *s, uint64_t push_number, enum severity severity, const char *code,
+                 int w, const char *detail)
+{
+    struct wire_message m = message_of(s, WIRE_NOTE);
+    m.note = (struct wire_note){.severity = severity,
+                                .worker = w,
+                                .push_number = push_number,
+                                .at_seconds = training_seconds(s)};
+    snprintf(m.note.code, sizeof m.note.code, "%s", code);
+    snprintf(m.note.text, sizeof m.note.text, "%s", detail);
+    say(s, &m, NULL);
+}
+
+/* Lies where it is until server 0 says more: meanwhile this server stands still (S5). */
+static void say_vector(struct server *s, unsigned vector, const float *values)
+{
+    const size_t size = s->count * sizeof(float);
+    for (size_t at = 0; at < size;) {
+        struct wire_message m = message_of(s, WIRE_SLICE);
+        m.payload_bytes = (uint32_t)(size - at < WIRE_CHUNK_BYTES ? size - at : WIRE_CHUNK_BYTES);
+        m.slice = (struct wire_slice){
+            .vector = vector, .version = server_core_version(s->core), .offset = at};
+        say(s, &m, (const uint8_t *)values + at);
+        at += m.payload_bytes;
+    }
+}
+
+/* ---- open and close ------------------------------------------------------------------------ */
+
+status leader_open(struct server *s)
+{
+    status result = OK;
+    struct curve_keys *keys = NULL;
+    struct leader *l = &s->leader;
+    REQUIRE(s->o->leader != NULL);
+    TRY(curve_open(&keys, options_text(s->o->settings, "curve"), false));
+    TRY(channel_connect(
+        &l->channel, s->o->leader,
+        &(struct channel_options){.timeout_ms = s->timeout_ms,
+                                  .may_spin = channel_may_spin(s->o->workers + s->servers),
+                                  .keys = keys}));
+    payload_random(&l->nonce, sizeof l->nonce);
+    l->heard_ns = l->asked_ns = clock_ns();
+    join(s);
+done:
+    curve_close(&keys);
+    return result;
+}
+
+void leader_close(struct server *s)
+{
+    struct leader *l = &s->leader;
+    if (l->channel != NULL && (l->died_ns != 0 || !l->joined))
+        channel_forget(l->channel);
+    channel_close(&l->channel);
+    if (l->pidfd >= 0)
+        close(l->pidfd);
+    l->pidfd = -1;
+}
+
+/* ---- what server 0 says ---------------------------------------------------------------------- */
+
+static void fail(struct server *s, status code, const char *what)
+{
+    s->leader.over = true;
+    server_fail(s, code, "server 0 at %s %s", s->o->leader, what);
+}
+
+static void on_joined(struct server *s, const struct wire_message *m)
+{
+    struct leader *l = &s->leader;
+    uint8_t host[WIRE_HOST_BYTES];
+    if (l->joined)
+        return; /* said twice */
+    l->joined = true;
+    l->incarnation = m->incarnation;
+    payload_host(host);
+    if (payload_same_host(host, m->joined.host) && m->joined.pid > 0)
+        l->pidfd = (int)syscall(SYS_pidfd_open, (pid_t)m->joined.pid, 0);
+    if (l->pidfd >= 0)
+        server_watch(s, l->pidfd);
+    for (unsigned w = 0; w < s->o->workers; w++) /* who came before */
+        if (s->peers[w].state == PEER_READY)
+            leader_report(s, WIRE_WORKER_READY, w, 0);
+}
+
+/* The event has its place in this server's order now: where each has an order of its own, that is
+ * written down. */
+static void note_coming(struct server *s, unsigned w, enum severity severity, const char *code)
+{
+    char detail[64];
+    peers_describe(s, w, detail, sizeof detail);
+    server_event_queued(s, severity, code, w, detail);
+}
+
+static void on_push_order(struct server *s, const struct wire_notice *n)
+{
+    const struct peer *p = &s->peers[n->worker];
+    bool whole = p->next == n->sequence + 1 && p->push.sequence == n->sequence;
+    if (!whole || !s->one_order || !s->begun)
+        fail(s, ERROR_PROTOCOL, "ordered a push that is not here");
+    else
+        training_queue(s, EVENT_PUSH, n->worker);
+}
+
+static void on_ask(struct server *s, bool states)
+{
+    size_t count = 0;
+    while (training_feed(s)) /* all that was ordered before */
+        continue;
+    if (!s->evaluating)
+        training_pause(s);
+    say_vector(s, 0, payload_slots(s->payload)[server_core_latest_slot(s->core)]);
+    const float *state = server_core_optimizer_state(s->core, &count);
+    for (unsigned k = 0; states && k < count / s->count; k++)
+        say_vector(s, 1 + k, state + k * s->count);
+}
+
+static void on_order(struct server *s, const struct wire_notice *n)
+{
+    if (n->worker >= s->o->workers) {
+        fail(s, ERROR_PROTOCOL, "spoke of a worker that there is not");
+        return;
+    }
+    if (n->what <= WIRE_ORDER_LOST && !s->begun)
+        training_start_clock(s);
+    switch (n->what) {
+    case WIRE_ORDER_HELLO:
+        s->peers[n->worker].entered = true;
+        note_coming(s, n->worker, SEVERITY_INFO, "worker_joined");
+        training_queue(s, EVENT_HELLO, n->worker);
+        break;
+    case WIRE_ORDER_LOST:
+        peers_forget(s, n->worker);
+        if (s->peers[n->worker].entered)
+            note_coming(s, n->worker, SEVERITY_ERROR, "worker_lost");
+        training_queue(s, EVENT_LOST, n->worker);
+        break;
+    case WIRE_ORDER_PUSH:
+        on_push_order(s, n);
+        break;
+    case WIRE_ORDER_ASK:
+        on_ask(s, n->sequence > 0);
+        break;
+    case WIRE_ORDER_RESUME:
+        if (s->evaluating)
+            training_resume(s);
+        break;
+    case WIRE_ORDER_CLOSE:
+        while (training_feed(s))
+            continue;
+        leader_report(s, WIRE_CLOSED, 0, 0);
+        s->leader.closed = true;
+        break;
+    default:
+        fail(s, ERROR_PROTOCOL, "ordered what there is not");
+    }
+}
+
+/* The run ends for server 0's reason, whatever this one saw. */
+static void on_end(struct server *s, const struct wire_text *t)
+{
+    s->ended = true;
+    s->result = t->code <= ERROR_RESULTS || t->code == STOPPED ? (status)t->code : ERROR_OTHER;
+    snprintf(s->message, sizeof s->message, "%s", t->text);
+}
+
+static void handle_numbered(struct server *s, const struct wire_message *m)
+{
+    char why[128];
+    if (m->sequence != s->leader.received) {
+        snprintf(why, sizeof why,
+                 "sent message %" PRIu64 ", %" PRIu64 " was awaited: the connection broke, and "
+                 "what was on it is lost",
+                 m->sequence, s->leader.received);
+        fail(s, ERROR_PEER, why);
+        return;
+    }
+    s->leader.received += m->type != WIRE_PONG;
+    switch (m->type) {
+    case WIRE_PONG:
+        break;
+    case WIRE_ORDER:
+        on_order(s, &m->notice);
+        break;
+    case WIRE_END:
+        on_end(s, &m->text);
+        break;
+    default:
+        fail(s, ERROR_PROTOCOL, "said what it may not say to a server that follows");
+    }
+}
+
+static void handle(struct server *s, const struct wire_message *m)
+{
+    char why[WIRE_TEXT_BYTES + 32];
+    struct leader *l = &s->leader;
+    if (m->run_token != s->o->run_token || m->worker != s->o->server)
+        return; /* not for us */
+    l->heard_ns = clock_ns();
+    l->warned = false;
+    if (m->type == WIRE_JOINED) {
+        on_joined(s, m);
+    } else if (m->type == WIRE_REFUSED) {
+        snprintf(why, sizeof why, "refused server %u: %s", s->o->server, m->text.text);
+        fail(s, m->text.code == ERROR_PEER ? ERROR_PEER : ERROR_PROTOCOL, why);
+    } else if (l->joined && m->incarnation == l->incarnation) {
+        handle_numbered(s, m);
+    }
+}
+
+bool leader_receive(struct server *s)
+{
+    struct channel_received r;
+    for (unsigned i = 0; i < RECEIVED_AT_ONCE && !s->leader.over; i++) {
+        enum channel_event event = channel_receive(s->leader.channel, &r);
+        if (event == CHANNEL_NOTHING)
+            return true;
+        if (event == CHANNEL_MALFORMED)
+            fail(s, ERROR_PROTOCOL, r.why);
+        else
+            handle(s, &r.message);
+    }
+    return s->leader.over;
+}
+
+/* ---- whether it lives ------------------------------------------------------------------------ */
+
+static void notice_death(struct leader *l, uint64_t now)
+{
+    struct pollfd process = {.fd = l->pidfd, .events = POLLIN};
+    if (l->died_ns != 0 || l->pidfd < 0 || poll(&process, 1, 0) <= 0)
+        return;
+    l->died_ns = now;
+    close(l->pidfd); /* leaves the epoll set by itself */
+    l->pidfd = -1;
+}
+
+static void ask(struct server *s, uint64_t now)
+{
+    struct leader *l = &s->leader;
+    uint64_t ping_ms = s->timeout_ms / 4 < PING_MS ? s->timeout_ms / 4 : PING_MS;
+    if (now - l->asked_ns < ping_ms * MS)
+        return;
+    l->asked_ns = now;
+    if (l->joined) {
+        struct wire_message ping = message_of(s, WIRE_PING);
+        ping.ping.answer = 1;
+        (void)channel_send(l->channel, NULL, &ping, NULL);
+    } else {
+        join(s);
+    }
+}
+
+void leader_tick(struct server *s, uint64_t now)
+{
+    char why[128];
+    struct leader *l = &s->leader;
+    if (l->over)
+        return;
+    notice_death(l, now);
+    uint64_t silent_ms = now > l->heard_ns ? (now - l->heard_ns) / MS : 0;
+    bool unheard = l->told && now - l->failed_ns > s->timeout_ms * MS;
+    if (!l->joined && channel_check_handshake(l->channel) != OK) {
+        l->over = true;
+        server_fail(s, ERROR_PROTOCOL, "%s", error_message());
+    } else if (l->died_ns != 0 && now - l->died_ns > LAST_WORDS_MS * MS) {
+        fail(s, ERROR_PEER, "has died: see its own message");
+    } else if (silent_ms >= s->timeout_ms || unheard) {
+        snprintf(why, sizeof why,
+                 l->joined ? "has been silent for %.1f s (timeout_s)"
+                           : "does not answer after %.1f s (timeout_s): is it running, and is the "
+                             "endpoint right?",
+                 (double)silent_ms * 1e-3);
+        fail(s, ERROR_PEER, why);
+    } else if (silent_ms >= WARN_MS && !l->warned) {
+        l->warned = true;
+        log_warning("no sign of server 0 at %s for %llu s, waiting up to %u s", s->o->leader,
+                    (unsigned long long)silent_ms / 1000, s->timeout_ms / 1000);
+    }
+    ask(s, now);
+}
