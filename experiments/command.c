@@ -32,6 +32,8 @@ static const struct command commands[] = {
      true},
     {"report", "[-o report.html] [--watch]",
      "one HTML page from the results file: claims, plots, tables, runs", command_report, false},
+    {"watch", "[results=FILE]", "what goes on, live: how far, curves, staleness, who is slow",
+     command_watch, false},
     {"export", "FORMAT [RUN…]", "runs for other tools: TensorBoard, CSV, …", command_export, false},
     {"replay", "RUN [key=value…]", "a recorded run once more, bit for bit; or under other rules",
      command_replay, false},

@@ -25,6 +25,7 @@ command_function command_replay;
 command_function command_keygen;
 command_function command_completion;
 command_function command_export;
+command_function command_watch;
 command_function command_bench;
 /* The roles that `run` starts as processes of their own, and that one starts by hand. */
 command_function command_server;

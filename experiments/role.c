@@ -92,9 +92,25 @@ static void close_shards(struct role_process *p)
     p->shards = NULL;
 }
 
+static void note_progress(struct role_process *p, const struct training_progress *now)
+{
+    uint64_t time = clock_ns();
+    if (p->recorder == NULL || time - p->noted_ns < 1000000000u) {
+        return;
+    }
+    p->noted_ns = time;
+    recorder_progress(p->recorder, &(struct progress_record){.updates = now->updates,
+                                                             .samples = now->samples_used,
+                                                             .total_samples = now->total_samples,
+                                                             .seconds = now->seconds,
+                                                             .loss = now->loss,
+                                                             .staleness = now->mean_staleness});
+}
+
 static void show_progress(void *context, const struct training_progress *now)
 {
     struct role_process *p = context;
+    note_progress(p, now);
     if (mailbox_exists()) {
         struct mail m = {
             .kind = MAIL_PROGRESS, .role = p->role, .index = p->index, .progress = *now};

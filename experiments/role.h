@@ -23,6 +23,7 @@ struct role_process {
     int64_t run_id;        /* 0 until role_open_recorder, but where the row is there already */
     uint64_t token;
     struct progress progress;
+    uint64_t noted_ns; /* when the run's row was last told how far it is */
     struct training_hooks hooks;
 };
 

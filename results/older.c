@@ -135,6 +135,8 @@ static status from_4_to_5(sqlite3 *db)
     TRY(database_execute(db,
                          "ALTER TABLE push RENAME TO push_before;"
                          "ALTER TABLE run ADD COLUMN summarized INTEGER;"
+                         "ALTER TABLE run ADD COLUMN progress TEXT"
+                         " CHECK (progress IS NULL OR json_valid(progress));"
                          "CREATE INDEX run_without_summary ON run (id) WHERE summarized IS NULL",
                          doing));
     TRY(database_execute(db, database_text("results/push.sql"), doing));
@@ -215,8 +217,8 @@ static status lay_over_run(sqlite3 *db, int64_t version, const struct gone_runs 
     TRY(database_check(db, code, "read the file"));
     text_add(&sql, "%s%s FROM main.run",
              version == 1 ? ", " SETTINGS " AS settings, NULL AS runner" : "",
-             version < 4   ? ", NULL AS sent_bytes, NULL AS summarized"
-             : version < 5 ? ", NULL AS summarized"
+             version < 4   ? ", NULL AS sent_bytes, NULL AS summarized, NULL AS progress"
+             : version < 5 ? ", NULL AS summarized, NULL AS progress"
                            : "");
     TRY(database_execute(db, sql.at, "read the file"));
 done:

@@ -223,6 +223,12 @@ void recorder_evaluation(recorder *r, const struct evaluation_record *row)
     put_row(r);
 }
 
+void recorder_progress(recorder *r, const struct progress_record *now)
+{
+    take_row(r, ROW_PROGRESS)->progress = *now;
+    put_row(r);
+}
+
 void recorder_event(recorder *r, double at_seconds, enum severity severity, const char *code,
                     int worker, const char *detail)
 {

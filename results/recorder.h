@@ -105,6 +105,12 @@ struct evaluation_record {
     double train_loss, validation_loss, validation_accuracy, test_loss, test_accuracy;
 };
 
+/* How far the run is; the latest one alone is kept, in its row, and not beyond its end. */
+struct progress_record {
+    uint64_t updates, samples, total_samples;
+    double seconds, loss, staleness; /* loss lately, mean staleness so far; not finite: not known */
+};
+
 /* An event that has no place among the pushes. */
 #define PUSHES_UNKNOWN UINT64_MAX
 
@@ -136,6 +142,8 @@ status recorder_resume(recorder *r, int64_t run_id) MUST_CHECK;
 void recorder_push(recorder *r, const struct push_record *row);
 void recorder_step(recorder *r, const struct step_record *row);
 void recorder_evaluation(recorder *r, const struct evaluation_record *row);
+/* Worth a call about once a second. */
+void recorder_progress(recorder *r, const struct progress_record *now);
 void recorder_event(recorder *r, double at_seconds, enum severity severity, const char *code,
                     int worker /* or NO_WORKER */, const char *detail);
 /* One that the parameter server was told between its pushes; `push_number` of them came before. */

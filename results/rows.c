@@ -24,6 +24,9 @@ static const char *const insert_sql[ROW_KINDS] = {
                   "not_a_number, push_number, server) VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9)",
     [ROW_CHECKPOINT] = "INSERT OR REPLACE INTO checkpoint (run_id, version, path, sha256) "
                        "VALUES (?1,?2,?3,?4)",
+    [ROW_PROGRESS] = "UPDATE run SET progress = json_object('updates', ?2, 'samples', ?3, "
+                     "'total_samples', ?4, 'seconds', ?5, 'loss', ?6, 'staleness', ?7, 'at', ?8) "
+                     "WHERE id = ?1 AND status = 'running'",
 };
 
 void row_free(struct row *row)
@@ -333,6 +336,29 @@ static void bind_checkpoint(sqlite3_stmt *s, const struct checkpoint_row *c)
     bind_text(s, 4, c->sha256);
 }
 
+/* JSON has no NaN and no infinity. */
+static void bind_finite(sqlite3_stmt *s, int index, double value)
+{
+    if (isfinite(value)) {
+        sqlite3_bind_double(s, index, value);
+    } else {
+        sqlite3_bind_null(s, index);
+    }
+}
+
+static void bind_progress(sqlite3_stmt *s, const struct progress_record *p)
+{
+    char now[32];
+    clock_utc(now);
+    bind_count(s, 2, p->updates);
+    bind_count(s, 3, p->samples);
+    bind_count(s, 4, p->total_samples);
+    bind_finite(s, 5, p->seconds);
+    bind_finite(s, 6, p->loss);
+    bind_finite(s, 7, p->staleness);
+    sqlite3_bind_text(s, 8, now, -1, SQLITE_TRANSIENT);
+}
+
 /* A file that is written over is no longer what the row of an earlier checkpoint says. */
 static status forget_path(struct row_writer *w, const char *path)
 {
@@ -367,6 +393,9 @@ status rows_insert(struct row_writer *w, const struct row *row)
     case ROW_CHECKPOINT:
         TRY(forget_path(w, row->checkpoint.path));
         bind_checkpoint(s, &row->checkpoint);
+        break;
+    case ROW_PROGRESS:
+        bind_progress(s, &row->progress);
         break;
     case ROW_KINDS:
         REQUIRE(row->kind != ROW_KINDS);

@@ -7,7 +7,15 @@
 #include "results/database.h"
 #include "results/recorder.h"
 
-enum row_kind { ROW_PUSH, ROW_STEP, ROW_EVALUATION, ROW_EVENT, ROW_CHECKPOINT, ROW_KINDS };
+enum row_kind {
+    ROW_PUSH,
+    ROW_STEP,
+    ROW_EVALUATION,
+    ROW_EVENT,
+    ROW_CHECKPOINT,
+    ROW_PROGRESS, /* of the run's own row */
+    ROW_KINDS
+};
 
 enum {
     SCALES_AT_MOST =
@@ -37,6 +45,7 @@ struct row {
         struct evaluation_record evaluation;
         struct event_row event;
         struct checkpoint_row checkpoint;
+        struct progress_record progress;
     };
 };
 /* Frees what a row owns. */

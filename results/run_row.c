@@ -213,7 +213,7 @@ status run_row_finish(sqlite3 *db, int64_t run_id, const struct run_outcome *out
         "train_seconds = :train_seconds, parameters_sha256 = :parameters_sha256, "
         "sent_bytes = CASE WHEN mode <> 'async' AND engine = 'real' THEN :sent_bytes END, "
         "host = CASE WHEN :device IS NULL THEN host ELSE json_set(host, '$.device', :device) END, "
-        "not_a_number = :not_a_number WHERE id = :id";
+        "progress = NULL, not_a_number = :not_a_number WHERE id = :id";
     status result = OK;
     sqlite3_stmt *s = NULL;
     struct nan_list nan = {.length = 0};
@@ -246,7 +246,7 @@ status run_row_settle(sqlite3 *db, int64_t run_id, const char *run_status, const
                       bool *changed)
 {
     static const char sql[] =
-        "UPDATE run SET status = :status, error = :error, finished_at = :now,"
+        "UPDATE run SET status = :status, error = :error, finished_at = :now, progress = NULL,"
         " updates = coalesce(updates,"
         "  (SELECT max(update_version) FROM push WHERE run_id = :id AND outcome_code IN (0, 1)),"
         "  (SELECT max(update_version) FROM step WHERE run_id = :id),"

@@ -58,7 +58,10 @@ CREATE TABLE run (
     -- cost model; 0 where ranks share memory, NULL where there are none.
     sent_bytes          INTEGER,
     -- 1: the tables of summaries.sql say what its rows come to.
-    summarized          INTEGER
+    summarized          INTEGER,
+    -- How far it is, about once a second while it runs, for whoever watches: an object of updates,
+    -- samples, total_samples, seconds, loss, staleness and at (UTC). NULL once it has ended.
+    progress            TEXT CHECK (progress IS NULL OR json_valid(progress))
 ) STRICT;
 CREATE INDEX run_by_config_hash ON run (config_hash);
 CREATE INDEX run_by_experiment ON run (experiment, arm);
