@@ -14,9 +14,9 @@ struct judgement {
     bool quick;
     struct report_arm *arms;
     struct report_claim *claims;
-    char *verdict;         /* free() */
-    struct text *whys;     /* one per claim */
-    struct text described; /* the part that was judged */
+    char *verdict, *tuning; /* free() */
+    struct text *whys;      /* one per claim */
+    struct text described;  /* the part that was judged */
 };
 
 /* ---- which part ---------------------------------------------------------------------------------
@@ -58,17 +58,29 @@ done:
 /* ---- words --------------------------------------------------------------------------------------
  */
 
-static void write_verdict(struct judgement *j)
+/* What `print` writes after its heading. */
+static char *printed(const char *heading, const void *what, void (*print)(const void *, FILE *))
 {
-    static const char heading[] = "\nVerdict\n";
-    size_t length = 0;
-    FILE *memory = open_memstream(&j->verdict, &length);
+    char *text = NULL;
+    size_t length = 0, skipped = strlen(heading);
+    FILE *memory = open_memstream(&text, &length);
     REQUIRE(memory != NULL);
-    verdict_print(&j->part[j->quick].cells, memory);
+    print(what, memory);
     REQUIRE(fclose(memory) == 0);
-    if (strncmp(j->verdict, heading, sizeof heading - 1) == 0) {
-        memmove(j->verdict, j->verdict + sizeof heading - 1, length - (sizeof heading - 1) + 1);
+    if (strncmp(text, heading, skipped) == 0) {
+        memmove(text, text + skipped, length - skipped + 1);
     }
+    return text;
+}
+
+static void print_verdict(const void *cells, FILE *to)
+{
+    verdict_print(cells, to);
+}
+
+static void print_tuning(const void *tuning, FILE *to)
+{
+    tuning_print(tuning, to);
 }
 
 /* A claim that waits for runs is open as long as they may still come. */
@@ -114,12 +126,14 @@ static status describe(struct judgement *j, struct report_experiment *out)
     for (size_t i = 0; i < e->arm_count; i++) {
         j->arms[i] = (struct report_arm){e->arms[i].name, e->arms[i].label};
     }
-    write_verdict(j);
+    j->verdict = printed("\nVerdict\n", &r->cells, print_verdict);
+    j->tuning = printed("\nTuned on the validation split\n", &r->tuning, print_tuning);
     *out = (struct report_experiment){.name = e->name,
                                       .question = e->question,
                                       .source = e->source,
                                       .part = j->described.at,
                                       .verdict = j->verdict,
+                                      .tuning = j->tuning,
                                       .arms = j->arms,
                                       .arm_count = e->arm_count,
                                       .claims = j->claims,
@@ -206,6 +220,7 @@ static void judgement_close(struct judgement *j)
     memory_free(j->claims);
     memory_free(j->arms);
     free(j->verdict);
+    free(j->tuning);
     text_free(&j->described);
     reproduction_close(&j->part[0]);
     reproduction_close(&j->part[1]);

@@ -26,7 +26,8 @@ struct report_experiment {
     const char *name, *question, *source; /* source may be NULL */
     const char *part;                     /* NULL, or of what the claims speak: "the quick part" */
     const char *verdict;                  /* lines, or NULL */
-    const struct report_arm *arms;        /* in the order in which they shall stand */
+    const char *tuning;            /* what tuning chose, of how many trials: lines, or NULL */
+    const struct report_arm *arms; /* in the order in which they shall stand */
     size_t arm_count;
     const struct report_claim *claims;
     size_t claim_count;

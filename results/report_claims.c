@@ -8,6 +8,14 @@
 
 enum { SHOWN_AT_ONCE = 12 }; /* more claims than that would keep the plots from view */
 
+static void add_line(struct text *out, const char *line, size_t length)
+{
+    struct text copy = {0};
+    text_add_bytes(&copy, line, length);
+    html_text(out, copy.at);
+    text_free(&copy);
+}
+
 /* The verdict's lines as paragraphs. */
 static void add_verdict(struct text *out, const char *verdict)
 {
@@ -17,14 +25,11 @@ static void add_verdict(struct text *out, const char *verdict)
     text_add(out, "<div class=\"verdict\">\n");
     for (const char *line = verdict; *line != '\0';) {
         size_t length = strcspn(line, "\n");
-        struct text copy = {0};
-        text_add_bytes(&copy, line, length);
         if (length > 0) {
             text_add(out, "<p>");
-            html_text(out, copy.at);
+            add_line(out, line, length);
             text_add(out, "</p>\n");
         }
-        text_free(&copy);
         line += length + (line[length] == '\n');
     }
     text_add(out, "</div>\n");
@@ -91,18 +96,36 @@ static void add_claims(struct text *out, const struct report_experiment *e, cons
     html_table_end(&t);
 }
 
+static void add_tuning(struct text *out, const struct report_experiment *e)
+{
+    if (e->tuning != NULL && e->tuning[0] != '\0') {
+        html_details_begin(out, "What tuning chose on the validation split, of how many trials",
+                           false);
+        text_add(out, "<div class=\"scroll\" tabindex=\"0\"><pre>");
+        for (const char *line = e->tuning; *line != '\0';) {
+            size_t length = strcspn(line, "\n");
+            add_line(out, line, length);
+            text_add(out, "\n");
+            line += length + (line[length] == '\n');
+        }
+        text_add(out, "</pre></div>\n");
+        html_details_end(out);
+    }
+}
+
 void report_claims(struct text *out, const struct report_data *d, const struct report_section *s)
 {
     const struct report_experiment *e = s->about;
     unsigned counts[REPORT_OPEN + 1] = {0};
     (void)d;
-    if (e == NULL || (e->claim_count == 0 && e->verdict == NULL)) {
+    if (e == NULL) {
         return;
     }
     for (size_t i = 0; i < e->claim_count; i++) {
         counts[e->claims[i].outcome]++;
     }
     add_verdict(out, e->verdict);
+    add_tuning(out, e);
     if (e->claim_count == 0) {
         return;
     }

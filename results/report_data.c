@@ -289,6 +289,7 @@ static void add_worker(struct report_run *r, sqlite3_stmt *s)
     double steps = sqlite3_column_double(s, 2), compute = sqlite3_column_double(s, 3);
     r->mean_compute_us += compute; /* sums until all are in */
     r->steps += steps;
+    r->step_us += steps * sqlite3_column_double(s, 8);
     r->time_workers++;
     if (r->slowest < 0 || compute > r->slowest_compute_us) {
         r->slowest = sqlite3_column_int64(s, 1);
@@ -315,6 +316,10 @@ static status read_time(struct report_data *d, sqlite3 *db)
         struct report_run *r = &d->runs[i];
         r->mean_compute_us /= (double)r->time_workers; /* NaN where there are none */
         r->slowest_share /= r->steps;
+        r->step_us /= r->steps;
+        if (r->drawn) {
+            sample_add(&d->cells[r->cell].step_us, r->step_us);
+        }
     }
 done:
     sqlite3_finalize(s);

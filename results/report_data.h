@@ -32,7 +32,7 @@ struct report_run {
     int64_t slowest; /* the worker whose step takes longest to compute, or -1 */
     double slowest_compute_us, mean_compute_us, slowest_share; /* share: of the run's steps */
     int64_t time_workers;                                      /* that have a row of times */
-    double steps;
+    double steps, step_us;                                     /* step_us: mean over all steps */
     bool drawn; /* its evaluations are part of the cell's curve */
 };
 
@@ -59,6 +59,7 @@ struct report_cell {
     /* Of the runs that finished. */
     struct sample accuracy, loss, validation, updates_per_second, samples_per_second, seconds;
     struct sample staleness;
+    struct sample step_us; /* of runs that are drawn */
     double max_staleness;
     struct curve_point *curve;
     size_t points;

@@ -61,7 +61,8 @@ void report_trials(struct text *out, const struct report_data *d, const struct r
     static const char *const titles[] = {"arm and settings tried",
                                          "#workers",
                                          "#n",
-                                         "#validation result",
+                                         "#validation",
+                                         "#± 95 %",
                                          "#diverged",
                                          "#failed",
                                          NULL};
@@ -71,17 +72,21 @@ void report_trials(struct text *out, const struct report_data *d, const struct r
              "runs in the experiment itself.</p>\n",
              s->runs, s->series_count);
     html_details_begin(out, "The trials", false);
-    html_table_begin(&t, out,
-                     s->by_loss ? "Loss on the validation split is the lowest of the trials chosen"
-                                : "Accuracy in % on the validation split, at the end",
-                     titles);
+    html_table_begin(
+        &t, out,
+        s->by_loss
+            ? "Loss of the test set at the end; the choice is by that of the validation split"
+            : "Accuracy in % on the validation split, at the end",
+        titles);
     for (size_t i = 0; i < d->cell_count; i++) {
         const struct report_cell *c = &d->cells[i];
+        const struct sample *tried = s->by_loss ? &c->loss : &c->validation;
         if (report_is_of(d, s, c)) {
             html_cell_text(&t, d->series[c->series].label);
             html_cell_count(&t, c->workers);
             html_cell_count(&t, c->count[RUN_FINISHED]);
-            html_cell_number(&t, sample_mean(s->by_loss ? &c->loss : &c->validation), 2);
+            html_cell_number(&t, sample_mean(tried), s->by_loss ? 5 : 2);
+            html_cell_number(&t, sample_interval(tried), s->by_loss ? 5 : 2);
             html_cell_count(&t, c->count[RUN_DIVERGED]);
             html_cell_count(&t, c->count[RUN_FAILED] + c->count[RUN_STOPPED]);
         }

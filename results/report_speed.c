@@ -270,6 +270,7 @@ static void add_time_row(struct html_table *t, const struct report_data *d,
     add_stack(t->out, parts, whole);
     html_cell_close(t);
     html_cell_number(t, whole / 1000, 2);
+    html_cell_number(t, sample_interval(&c->step_us) / 1000, 2);
     for (size_t k = 0; k < PARTS; k++) {
         bool has = c->time.synchronous ? k != WAIT && k != QUEUE : k != EXCHANGE;
         html_cell_number(t, has ? parts[k] / 1000 : NAN, 2);
@@ -283,9 +284,10 @@ static void add_time_row(struct html_table *t, const struct report_data *d,
 static void add_time_table(struct text *out, const struct report_data *d,
                            const struct report_section *s)
 {
-    static const char *const titles[] = {
-        "arm",   "#workers", "#n",     "share of a step", "#step, ms", "#compute",  "#exchange",
-        "#wait", "#queue",   "#apply", "#data",           "#forward",  "#backward", NULL};
+    static const char *const titles[] = {"arm",       "#workers",  "#n",       "share of a step",
+                                         "#step, ms", "#± 95 %",   "#compute", "#exchange",
+                                         "#wait",     "#queue",    "#apply",   "#data",
+                                         "#forward",  "#backward", NULL};
     static const char *shorter[COUNT_OF(titles)];
     bool inner = any_inner(d, s);
     struct html_table t;

@@ -27,7 +27,8 @@ static const char asked[] =
     "seeds: [1, 2]\n"
     "arms:\n"
     "  plain: {label: nothing done, settings: {mode: async}}\n"
-    "  inverse: {label: damped by the inverse, settings: {mode: async, damping: inverse}}\n"
+    "  inverse: {label: damped by the inverse, settings: {mode: async, damping: inverse}, "
+    "tune: {lr: [0.02, 0.05]}}\n"
     "quick: {seeds: [1]}\n"
     "claims:\n"
     "  - {claim: It learns, value: \"accuracy(plain, 2)\", band: [30, 100]}\n"
@@ -60,11 +61,13 @@ static void claims_are_judged_from_the_runs_that_are_there(void **state)
     /* Only the quick part's runs: it is what is judged. */
     assert_int_equal(RIG_RUN(r, "reproduce", "asked.yaml", "--quick", "--quiet"), ERROR_OTHER);
     assert_int_equal(RIG_RUN(r, "report", "asked.yaml"), OK);
-    assert_non_null(strstr(process_output(r), "report.html: 4 runs"));
+    assert_non_null(strstr(process_output(r), "report.html: 8 runs"));
     assert_page(r, "Does it learn at all?", true);
     assert_page(r, "the quick part: 4 of its 4 runs are there", true);
     assert_page(r, "1 PASS</span> <span class=\"badge fail\">1 FAIL", true);
     assert_page(r, "damped by the inverse", true);
+    assert_page(r, "best of 2", true);
+    assert_page(r, "<h2>asked/tuning</h2>", true);
     /* Without the file nothing is known of its claims, but of its runs. */
     assert_int_equal(RIG_RUN(r, "report", "experiment=asked"), OK);
     assert_page(r, "Does it learn at all?", false);
