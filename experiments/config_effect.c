@@ -186,22 +186,6 @@ done:
     return result;
 }
 
-/* Training goes on in the same bits only from what a checkpoint has. */
-static status check_resume(const options *o)
-{
-    status result = OK;
-    bool carries = strcmp(options_text(o, "compression"), "none") != 0;
-    if (options_text(o, "resume")[0] != '\0' && carries) {
-        FAIL(
-            ERROR_USAGE,
-            "%s: a checkpoint has no room for what compression=%s carries from one gradient to the "
-            "next: such a run cannot go on; initial= starts anew from its parameters",
-            options_origin(o, "resume"), options_text(o, "compression"));
-    }
-done:
-    return result;
-}
-
 static status check_pipeline(const options *o)
 {
     status result = OK;
@@ -241,7 +225,6 @@ status config_check(const options *o)
     TRY(check_balance(o));
     TRY(check_pace(o));
     TRY(check_places(o));
-    TRY(check_resume(o));
     TRY(slices_check(o));
     TRY(consistency_open(&consistency, o));
     TRY(consistency_per_update(&consistency, (unsigned)options_integer(o, "workers"), &per_update));

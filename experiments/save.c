@@ -6,6 +6,7 @@
 #include "worker/optimizer.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -69,60 +70,90 @@ void save_path(const char *pattern, int64_t run_id, uint64_t version, struct tex
     }
 }
 
-/* The tensors of parameters and `states` states; both lists are the caller's to give to
- * free_tensors. */
-static status open_tensors(const worker *w, const float *parameters, const float *optimizer_state,
-                           size_t states, struct checkpoint_tensor **tensors, struct text **names,
-                           size_t *count)
+struct tensors {
+    struct checkpoint_tensor *at;
+    struct text *names;
+    size_t count;
+};
+
+/* checkpoint_write leaves the data alone, and checkpoint_read has our own. */
+static float *writable(const float *data)
+{
+    return (float *)(uintptr_t)data;
+}
+
+static void add_tensor(struct tensors *t, const char *name, unsigned rank, size_t rows,
+                       size_t columns, const float *data)
+{
+    text_add(&t->names[t->count], "%s", name);
+    t->at[t->count] = (struct checkpoint_tensor){.name = t->names[t->count].at,
+                                                 .rank = rank,
+                                                 .shape = {(uint32_t)rows, (uint32_t)columns},
+                                                 .data = writable(data)};
+    t->count++;
+}
+
+/* Those of all that `now` has vectors for; the caller's to give to free_tensors. */
+static status open_tensors(const worker *w, const options *o, const struct training_state *now,
+                           struct tensors *t)
 {
     status result = OK;
-    *count = worker_slice_count(w) * (1 + states);
-    TRY(memory_new(tensors, *count, sizeof **tensors, "a checkpoint's tensors"));
-    TRY(memory_new(names, *count, sizeof **names, "a checkpoint's names"));
-    /* checkpoint_write leaves the data alone, and checkpoint_read has our own. */
-    name_tensors(w, (float *)(uintptr_t)parameters, (float *)(uintptr_t)optimizer_state, states,
-                 *tensors, *names);
+    const size_t parameters = worker_parameter_count(w), slices = worker_slice_count(w);
+    const size_t states = now->optimizer_state_count / parameters, most = slices * (1 + states) + 2;
+    TRY(memory_new(&t->at, most, sizeof *t->at, "a checkpoint's tensors"));
+    TRY(memory_new(&t->names, most, sizeof *t->names, "a checkpoint's names"));
+    name_tensors(w, writable(now->parameters), writable(now->optimizer_state), states, t->at,
+                 t->names);
+    t->count = slices * (1 + states);
+    if (now->waiting != NULL) {
+        add_tensor(t, "waiting", 1, parameters, 1, now->waiting);
+    }
+    if (now->rank_count > 0) {
+        add_tensor(t, "ranks", 2, (size_t)options_integer(o, "workers"), now->rank_count,
+                   now->ranks);
+    }
 done:
     return result;
 }
 
-static void free_tensors(struct checkpoint_tensor *tensors, struct text *names, size_t count)
+static void free_tensors(struct tensors *t)
 {
-    for (size_t i = 0; names != NULL && i < count; i++) {
-        text_free(&names[i]);
+    for (size_t i = 0; t->names != NULL && i < t->count; i++) {
+        text_free(&t->names[i]);
     }
-    memory_free(names);
-    memory_free(tensors);
+    memory_free(t->names);
+    memory_free(t->at);
 }
 
 status save_checkpoint(const struct save *s, recorder *r)
 {
     status result = OK;
-    struct checkpoint_tensor *tensors = NULL;
-    struct text *names = NULL, config = {0}, path = {0};
+    struct tensors tensors = {0};
+    struct text config = {0}, path = {0};
     const struct training_state *now = s->now;
-    char version[32], samples[32], skipped[32], seconds[40], sha256[65];
-    size_t count = 0, states = now->optimizer_state == NULL
-                                   ? 0
-                                   : now->optimizer_state_count / worker_parameter_count(s->worker);
+    char version[32], samples[32], skipped[32], seconds[40], waiting[32], ranks[32], sha256[65];
     save_path(options_text(s->settings, "checkpoint"), s->run_id, now->updates, &path);
-    TRY(open_tensors(s->worker, now->parameters, now->optimizer_state, states, &tensors, &names,
-                     &count));
+    TRY(open_tensors(s->worker, s->settings, now, &tensors));
     snprintf(version, sizeof version, "%llu", (unsigned long long)now->updates);
     snprintf(samples, sizeof samples, "%llu", (unsigned long long)now->samples);
     snprintf(skipped, sizeof skipped, "%llu", (unsigned long long)now->skipped);
     snprintf(seconds, sizeof seconds, "%.9f", now->seconds);
+    snprintf(waiting, sizeof waiting, "%llu", (unsigned long long)now->waiting_version);
+    snprintf(ranks, sizeof ranks, "%zu", now->rank_count);
     config_json(s->settings, &config);
-    const struct checkpoint_note notes[] = {{"format", "pt"},     {"version", version},
-                                            {"samples", samples}, {"skipped", skipped},
-                                            {"seconds", seconds}, {"config", config.at}};
-    TRY(checkpoint_write(path.at, tensors, count, notes, COUNT_OF(notes)));
+    const struct checkpoint_note notes[] = {
+        {"format", "pt"},       {"version", version}, {"samples", samples},
+        {"skipped", skipped},   {"seconds", seconds}, {"config", config.at},
+        {"rank_floats", ranks}, {"waiting", waiting}, /* the last: only where there is one */
+    };
+    TRY(checkpoint_write(path.at, tensors.at, tensors.count, notes,
+                         COUNT_OF(notes) - (now->waiting == NULL)));
     TRY(hash_file(path.at, sha256));
     if (r != NULL) {
         recorder_checkpoint(r, now->updates, path.at, sha256);
     }
 done:
-    free_tensors(tensors, names, count);
+    free_tensors(&tensors);
     text_free(&config);
     text_free(&path);
     return result;
@@ -169,19 +200,21 @@ done:
     return result;
 }
 
-enum { VERSION, SAMPLES, SKIPPED, SECONDS, NUMBERS };
+enum { VERSION, SAMPLES, SKIPPED, SECONDS, RANK_FLOATS, WAITING, NUMBERS, OPTIONAL = RANK_FLOATS };
 
+/* Those from OPTIONAL on are NaN where the file does not say. */
 static status read_notes(const char *path, const options *settings, double numbers[NUMBERS])
 {
     status result = OK;
-    struct checkpoint_note notes[] = {{"version", NULL},
-                                      {"samples", NULL},
-                                      {"skipped", NULL},
-                                      {"seconds", NULL},
+    struct checkpoint_note notes[] = {{"version", NULL}, {"samples", NULL},     {"skipped", NULL},
+                                      {"seconds", NULL}, {"rank_floats", NULL}, {"waiting", NULL},
                                       {"config", NULL}};
     TRY(checkpoint_read(path, NULL, 0, notes, COUNT_OF(notes)));
     for (size_t i = 0; i < NUMBERS; i++) {
-        TRY(read_number(path, notes[i].key, notes[i].value, &numbers[i]));
+        numbers[i] = NAN;
+        if (i < OPTIONAL || notes[i].value != NULL) {
+            TRY(read_number(path, notes[i].key, notes[i].value, &numbers[i]));
+        }
     }
     TRY(check_settings(path, notes[NUMBERS].value, settings));
 done:
@@ -197,34 +230,53 @@ status saved_check(const char *path, const options *settings)
     return read_notes(path, settings, numbers);
 }
 
-status saved_open(struct saved *out, const char *path, const options *settings, const worker *w)
+/* Room for what the file has; the notes were read. */
+static status make_room(struct saved *s, const double numbers[NUMBERS], const options *settings,
+                        size_t parameters)
 {
     status result = OK;
-    struct checkpoint_tensor *tensors = NULL;
-    struct text *names = NULL;
-    double numbers[NUMBERS];
-    size_t count = 0, parameters = worker_parameter_count(w);
     struct optimizer_rule rule;
-    *out = (struct saved){0};
+    const bool waits = !isnan(numbers[WAITING]);
+    const size_t each = isnan(numbers[RANK_FLOATS]) ? 0 : (size_t)numbers[RANK_FLOATS];
+    const size_t workers = (size_t)options_integer(settings, "workers");
     TRY(optimizer_rule_of(settings, &rule));
-    TRY(memory_new(&out->parameters, parameters, sizeof(float), "parameters"));
-    TRY(memory_new(&out->optimizer_state, rule.states * parameters + 1, sizeof(float),
+    if (each > UINT32_MAX) {
+        FAIL(ERROR_DATA, "a rank cannot have had %zu floats of its own", each);
+    }
+    TRY(memory_new(&s->parameters, parameters, sizeof(float), "parameters"));
+    TRY(memory_new(&s->optimizer_state, rule.states * parameters + 1, sizeof(float),
                    "optimizer state"));
-    /* The settings first: with another optimizer its state would only be said to be missing. */
-    TRY(read_notes(path, settings, numbers));
-    TRY(open_tensors(w, out->parameters, out->optimizer_state, rule.states, &tensors, &names,
-                     &count));
-    TRY(checkpoint_read(path, tensors, count, NULL, 0));
-    out->state =
+    TRY(memory_new(&s->waiting, waits ? parameters : 1, sizeof(float), "a gradient that waits"));
+    TRY(memory_new(&s->ranks, workers * each + 1, sizeof(float), "what ranks had"));
+    s->state =
         (struct training_state){.updates = (uint64_t)numbers[VERSION],
                                 .samples = (uint64_t)numbers[SAMPLES],
                                 .skipped = (uint64_t)numbers[SKIPPED],
                                 .seconds = numbers[SECONDS],
-                                .parameters = out->parameters,
-                                .optimizer_state = rule.states > 0 ? out->optimizer_state : NULL,
-                                .optimizer_state_count = rule.states * parameters};
+                                .parameters = s->parameters,
+                                .optimizer_state = rule.states > 0 ? s->optimizer_state : NULL,
+                                .optimizer_state_count = rule.states * parameters,
+                                .waiting = waits ? s->waiting : NULL,
+                                .waiting_version = waits ? (uint64_t)numbers[WAITING] : 0,
+                                .ranks = s->ranks,
+                                .rank_count = each};
 done:
-    free_tensors(tensors, names, count);
+    return result;
+}
+
+status saved_open(struct saved *out, const char *path, const options *settings, const worker *w)
+{
+    status result = OK;
+    struct tensors tensors = {0};
+    double numbers[NUMBERS];
+    *out = (struct saved){0};
+    /* The settings first: with another optimizer its state would only be said to be missing. */
+    TRY(read_notes(path, settings, numbers));
+    TRY(make_room(out, numbers, settings, worker_parameter_count(w)));
+    TRY(open_tensors(w, settings, &out->state, &tensors));
+    TRY(checkpoint_read(path, tensors.at, tensors.count, NULL, 0));
+done:
+    free_tensors(&tensors);
     if (result != OK) {
         saved_close(out);
     }
@@ -235,5 +287,7 @@ void saved_close(struct saved *s)
 {
     memory_free(s->parameters);
     memory_free(s->optimizer_state);
+    memory_free(s->waiting);
+    memory_free(s->ranks);
     *s = (struct saved){0};
 }

@@ -19,10 +19,10 @@ void save_path(const char *pattern, int64_t run_id, uint64_t version, struct tex
 /* Writes the file and, unless `r` is NULL, a row that says so. ERROR_DATA: it cannot be written. */
 status save_checkpoint(const struct save *s, recorder *r) MUST_CHECK;
 
-/* What a checkpoint holds: owns both vectors. */
+/* What a checkpoint holds: owns the vectors. */
 struct saved {
     struct training_state state;
-    float *parameters, *optimizer_state;
+    float *parameters, *optimizer_state, *waiting, *ranks;
 };
 /* Reads a checkpoint in order to go on from it with `settings`. ERROR_DATA: no such file, damaged,
  * of another model, or without optimizer state that the settings need; ERROR_USAGE: of a run with

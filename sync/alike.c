@@ -7,25 +7,45 @@
 struct beginning { /* what rank 0 tells */
     uint64_t updates, samples, skipped;
     double seconds;
-    uint64_t states; /* elements of optimizer state that follow the parameters; 0: none */
+    uint64_t states;  /* elements of optimizer state that follow the parameters; 0: none */
+    uint64_t waiting; /* elements of a gradient that follow these; 0: none */
+    uint64_t waiting_version;
+    uint64_t each; /* floats of each rank, of its own */
 };
 
 /* Rank 0's vectors, or room for them. */
-static status prepare(replica *r, const struct replica_view *from, size_t states, float **out)
+static status prepare(replica *r, const struct replica_view *from, const struct beginning *b,
+                      float **out)
 {
     status result = OK;
-    TRY(memory_new(out, r->count + states, sizeof(float), "rank 0's parameters"));
+    TRY(memory_new(out, r->count + b->states + b->waiting, sizeof(float), "rank 0's parameters"));
     if (r->c->rank == 0) {
         memcpy(*out, from->parameters, r->count * sizeof(float));
-        if (states > 0)
-            memcpy(*out + r->count, from->optimizer_state, states * sizeof(float));
+        if (b->states > 0)
+            memcpy(*out + r->count, from->optimizer_state, b->states * sizeof(float));
+        if (b->waiting > 0)
+            memcpy(*out + r->count + b->states, from->waiting, b->waiting * sizeof(float));
     }
 done:
     return result;
 }
 
-status alike_begin(communicator *c, replica *r, const struct training_state *start,
-                   struct training_state *at)
+/* What a checkpoint of an older version lacks. */
+static status check_complete(const struct kept *k, const struct beginning *b)
+{
+    status result = OK;
+    if (b->each != k->each)
+        FAIL(ERROR_USAGE,
+             "resume: the checkpoint lacks what each rank had of its own (%llu floats, "
+             "%zu are wanted): it was written by an older version; initial= starts "
+             "anew from its parameters",
+             (unsigned long long)b->each, k->each);
+done:
+    return result;
+}
+
+status alike_begin(communicator *c, replica *r, struct kept *kept,
+                   const struct training_state *start, struct training_state *at, float losses[2])
 {
     status result = OK;
     struct beginning b = {0};
@@ -37,20 +57,38 @@ status alike_begin(communicator *c, replica *r, const struct training_state *sta
     TRY(replica_view(r, &view));
     if (start != NULL) {
         REQUIRE(c->rank == 0 && start->optimizer_state_count == view.optimizer_state_count);
-        b = (struct beginning){start->updates, start->samples, start->skipped, start->seconds,
-                               start->optimizer_state_count};
+        b = (struct beginning){.updates = start->updates,
+                               .samples = start->samples,
+                               .skipped = start->skipped,
+                               .seconds = start->seconds,
+                               .states = start->optimizer_state_count,
+                               .waiting = start->waiting != NULL ? r->count : 0,
+                               .waiting_version = start->waiting_version,
+                               .each = start->rank_count};
         view.parameters = start->parameters;
         view.optimizer_state = start->optimizer_state;
+        view.waiting = start->waiting;
     }
     TRY(communicator_broadcast(c, &b, sizeof b, 0));
-    TRY(prepare(r, &view, b.states, &all));
-    TRY(communicator_broadcast(c, all, (r->count + b.states) * sizeof(float), 0));
+    if (b.updates > 0)
+        TRY(check_complete(kept, &b));
+    TRY(prepare(r, &view, &b, &all));
+    TRY(communicator_broadcast(c, all, (r->count + b.states + b.waiting) * sizeof(float), 0));
     view.parameters = all;
     view.optimizer_state = b.states > 0 ? all + r->count : NULL;
     view.optimizer_state_count = b.states;
+    view.waiting = b.waiting > 0 ? all + r->count + b.states : NULL;
     TRY(replica_set(r, &view, b.updates));
-    *at = (struct training_state){
-        .updates = b.updates, .samples = b.samples, .skipped = b.skipped, .seconds = b.seconds};
+    if (b.updates > 0)
+        TRY(kept_scatter(kept, r, start != NULL ? start->ranks : NULL, losses));
+    if (b.waiting > 0)
+        TRY(replica_view(r, &view));
+    *at = (struct training_state){.updates = b.updates,
+                                  .samples = b.samples,
+                                  .skipped = b.skipped,
+                                  .seconds = b.seconds,
+                                  .waiting = b.waiting > 0 ? view.waiting : NULL,
+                                  .waiting_version = b.waiting_version};
 done:
     memory_free(all);
     return result;

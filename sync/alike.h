@@ -7,14 +7,18 @@
 #ifndef GRADLAG_SYNC_ALIKE_H
 #define GRADLAG_SYNC_ALIKE_H
 
-#include "sync/replica.h"
+#include "sync/kept.h"
 #include "worker/training.h"
 
 /* All ranks ← rank 0's parameters and optimizer state, which stay as they are or are those of
- * `start` (rank 0's to give; NULL: training begins at the beginning). *at: where training stands,
- * without vectors. What travels: parameters and, with a start, state, once. */
-status alike_begin(communicator *c, replica *r, const struct training_state *start,
-                   struct training_state *at) MUST_CHECK;
+ * `start` (rank 0's to give; NULL: training begins at the beginning), and each rank ← what it had
+ * of its own there; `losses` as in kept.h. *at: where training stands, without
+ * vectors but for the gradient that waits, which is the replica's. What travels: parameters and,
+ * with a start, state and a gradient that waits, once, and each rank's own. ERROR_USAGE: the start
+ * lacks what goes on. */
+status alike_begin(communicator *c, replica *r, struct kept *kept,
+                   const struct training_state *start, struct training_state *at,
+                   float losses[2]) MUST_CHECK;
 
 /* digest ← that of this rank's parameters, as hexadecimal text. ERROR_OTHER, on all ranks, where
  * one has other parameters than rank 0: it is named, with its host and the number of updates. */

@@ -40,3 +40,9 @@ bool apart_or_growing(const options *o)
 {
     return steps_of(o) > 1 || is(o, "decay", "batch");
 }
+
+bool apart_keeps_state(const options *o)
+{
+    return steps_of(o) > 1 && !is(o, "local_momentum", "average") &&
+           !is(o, "local_momentum", "reset");
+}

@@ -41,5 +41,7 @@ unsigned apart_batches_left(uint64_t samples, uint64_t update_samples, unsigned 
 /* Whether more than one gradient comes between two exchanges (also decay=batch): then gradients
  * and updates are in the host's memory, and nothing is exchanged early. */
 bool apart_or_growing(const options *o);
+/* Whether each rank's optimizer state stays its own at an averaging. */
+bool apart_keeps_state(const options *o);
 
 #endif

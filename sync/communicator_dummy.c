@@ -5,13 +5,17 @@
  * a run on its share of the data.
  *
  * Only the last COMMUNICATOR_NOTES floats of a vector (loss, failure, the wish to stop) are
- * averaged, so that ranks still stop and fail together.
+ * averaged, so that ranks still stop and fail together. For the same reason a vector that is not
+ * finite on one rank comes out so on all, as a mean would: its first float is NaN then.
  *
- * Cost: one gate, which waits for the slowest rank as every exchange does, and one allreduce of
- * 16 bytes: 2·(P − 1)/P × 16 bytes sent by each rank.
+ * Cost: one gate, which waits for the slowest rank as every exchange does, one pass over the
+ * vector, and one allreduce of 20 bytes: 2·(P − 1)/P × 20 bytes sent by each rank.
  */
 #include "sync/ranks.h"
 #include "worker/vector.h"
+
+#include <math.h>
+#include <string.h>
 
 static status dummy_open(communicator *c, const options *o UNUSED, size_t count UNUSED)
 {
@@ -38,23 +42,27 @@ static size_t notes_of(size_t count)
 static status dummy_allreduce_mean(communicator *c, float *data, size_t count)
 {
     status result = OK;
-    const size_t notes = notes_of(count);
-    float *at = data + count - notes;
+    const size_t notes = notes_of(count), kept = count - notes;
+    float told[COMMUNICATOR_NOTES + 1] = {0}, *bad = &told[COMMUNICATOR_NOTES];
     MPI_Request request;
 
+    memcpy(told, data + kept, notes * sizeof *told);
+    *bad = isfinite(vector_sum_of_squares(kept, data)) ? 0.0f : 1.0f;
     TRY(ranks_gate(c, "the mean loss"));
-    TRY(ranks_check(
-        MPI_Iallreduce(MPI_IN_PLACE, at, (int)notes, MPI_FLOAT, MPI_SUM, c->ranks->world, &request),
-        "the mean loss"));
+    TRY(ranks_check(MPI_Iallreduce(MPI_IN_PLACE, told, COMMUNICATOR_NOTES + 1, MPI_FLOAT, MPI_SUM,
+                                   c->ranks->world, &request),
+                    "the mean loss"));
     TRY(ranks_wait(c, &request, 1, "the mean loss"));
-    vector_multiply(notes, 1.0f / (float)c->size, at, at);
+    vector_multiply(notes, 1.0f / (float)c->size, told, data + kept);
+    if (*bad != 0)
+        data[0] = NAN;
 done:
     return result;
 }
 
-static double dummy_sent_bytes(const communicator *c, size_t count)
+static double dummy_sent_bytes(const communicator *c, size_t count UNUSED)
 {
-    return ranks_ring_bytes(c, notes_of(count));
+    return ranks_ring_bytes(c, COMMUNICATOR_NOTES + 1);
 }
 
 const struct communicator_kind communicator_dummy = {

@@ -18,7 +18,7 @@ struct naive_state {        /* rank 0 alone has these */
 static void naive_close(communicator *c)
 {
     struct naive_state *s = c->state;
-    if (s == NULL)
+    if (s == NULL || c->failed) /* then messages into it may be under way, to the process's end */
         return;
     memory_free(s->others);
     memory_free(s->in_order);

@@ -30,7 +30,7 @@ struct ring_state {
 static void ring_close(communicator *c)
 {
     struct ring_state *s = c->state;
-    if (s == NULL)
+    if (s == NULL || c->failed) /* then messages into it may be under way, to the process's end */
         return;
     memory_free(s->received);
     memory_free(s);

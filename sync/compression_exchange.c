@@ -12,13 +12,18 @@
  * P·(P − 1) × bytes of a code, and as much work for each rank. That is less than float32's as long
  * as a code has less than 2/P of its bytes.
  *
- * In either case the notes go beside it as they are: P·(P − 1) × 16 bytes.
+ * In either case the notes go before it as they are, and whether the gradient is finite:
+ * P·(P − 1) × 20 bytes. Where one is not, or a note, no code follows: no update can be made of it,
+ * and it must leave nothing in a residual, which would never be finite again.
  */
 #include "sync/compression.h"
 #include "sync/ranks.h"
 #include "worker/vector.h"
 
+#include <math.h>
 #include <string.h>
+
+enum { TOLD = COMMUNICATOR_NOTES + 1 }; /* the notes; 1 where the gradient is not finite */
 
 static const char what[] = "the mean of compressed gradients";
 
@@ -29,9 +34,10 @@ struct layout {
 };
 
 struct compression_exchange {
+    const communicator *c;
     char *code;           /* this rank's, of the vector or of a piece */
     char *received;       /* [size] of the vector or of this rank's chunk of a piece */
-    float *notes;         /* [size][COMMUNICATOR_NOTES] */
+    float *notes;         /* [size][TOLD] */
     struct layout pieces; /* of the piece under way */
 };
 
@@ -93,9 +99,10 @@ status compression_join(compression *z, communicator *c)
     }
     TRY(memory_new(&x, 1, sizeof *x, "the exchange"));
     z->exchange = x;
+    x->c = c;
     TRY(memory_new(&x->code, each > 0 ? piece * each : whole, 1, "codes"));
     TRY(memory_new(&x->received, each > 0 ? chunks * each : whole * c->size, 1, "codes"));
-    TRY(memory_new(&x->notes, (size_t)c->size * COMMUNICATOR_NOTES, sizeof(float), "notes"));
+    TRY(memory_new(&x->notes, (size_t)c->size * TOLD, sizeof(float), "notes"));
     TRY(memory_new(&x->pieces.lengths, (size_t)4 * c->size, sizeof(int), "the exchange"));
     x->pieces.offsets = x->pieces.lengths + c->size;
     x->pieces.own_lengths = x->pieces.offsets + c->size;
@@ -107,7 +114,7 @@ done:
 void compression_leave(compression *z)
 {
     struct compression_exchange *x = z->exchange;
-    if (x == NULL)
+    if (x == NULL || x->c->failed) /* then codes may be under way, to the process's end */
         return;
     memory_free(x->code);
     memory_free(x->received);
@@ -121,7 +128,7 @@ double compression_sent_bytes(const compression *z, const communicator *c)
 {
     const double others = c->size - 1, to_all = others * c->size;
     const double code = (double)compression_code_bytes(z);
-    const double notes = COMMUNICATOR_NOTES * sizeof(float);
+    const double notes = TOLD * sizeof(float);
     return (z->kind->float_bytes > 0 ? 2 * others * code : to_all * code) + to_all * notes;
 }
 
@@ -204,22 +211,29 @@ done:
     return result;
 }
 
-static status mean_of_notes(const compression *z, communicator *c, float *notes)
+/* *finite: all gradients and notes are. */
+static status mean_of_notes(const compression *z, communicator *c, const float *gradient,
+                            float *notes, bool *finite)
 {
     status result = OK;
-    enum { N = COMMUNICATOR_NOTES };
+    float told[TOLD];
     const float *all = z->exchange->notes;
     MPI_Request request;
 
-    TRY(ranks_check(MPI_Iallgather(notes, N, MPI_FLOAT, z->exchange->notes, N, MPI_FLOAT,
+    memcpy(told, notes, COMMUNICATOR_NOTES * sizeof *told);
+    told[COMMUNICATOR_NOTES] = isfinite(vector_sum_of_squares(z->count, gradient)) ? 0.0f : 1.0f;
+    TRY(ranks_check(MPI_Iallgather(told, TOLD, MPI_FLOAT, z->exchange->notes, TOLD, MPI_FLOAT,
                                    c->ranks->world, &request),
                     what));
     TRY(ranks_wait(c, &request, 1, what));
-    for (unsigned k = 0; k < N; k++) {
+    *finite = true;
+    for (unsigned k = 0; k < TOLD; k++) {
         float sum = all[k];
         for (unsigned i = 1; i < c->size; i++)
-            sum += all[i * N + k];
-        notes[k] = sum * (1.0f / (float)c->size);
+            sum += all[i * TOLD + k];
+        *finite = *finite && isfinite(sum) && (k < COMMUNICATOR_NOTES || sum == 0);
+        if (k < COMMUNICATOR_NOTES)
+            notes[k] = sum * (1.0f / (float)c->size);
     }
 done:
     return result;
@@ -228,9 +242,14 @@ done:
 status compression_mean(compression *z, communicator *c, float *gradient, float *notes)
 {
     status result = OK;
+    bool finite = true;
 
     TRY(ranks_gate(c, what));
-    TRY(mean_of_notes(z, c, notes));
+    TRY(mean_of_notes(z, c, gradient, notes, &finite));
+    if (!finite) {
+        gradient[0] = NAN;
+        goto done;
+    }
     if (z->kind->float_bytes > 0)
         TRY(mean_by_pieces(z, c, gradient));
     else

@@ -74,7 +74,7 @@ static status choose_overlap(replica *r, const options *o)
     if (yes && r->whole) {
         FAIL(ERROR_USAGE,
              "overlap=yes: gradients are exchanged as a whole where they are compressed, "
-             "with local_steps and with decay=batch; use overlap=auto");
+             "with local_steps, decay=batch and batch_norm=synchronised; use overlap=auto");
     }
     r->overlaps = yes;
     if (strcmp(wanted, "auto") == 0 && r->kind == &replica_host && !r->whole &&
@@ -189,6 +189,23 @@ status replica_set(replica *r, const struct replica_view *from, uint64_t updates
     return r->kind->set(r, from, updates);
 }
 
+size_t replica_own_count(const replica *r)
+{
+    return r->kind->own_count != NULL ? r->kind->own_count(r) : 0;
+}
+
+void replica_own_read(const replica *r, float *out)
+{
+    if (r->kind->own_read != NULL)
+        r->kind->own_read(r, out);
+}
+
+void replica_own_write(replica *r, const float *in)
+{
+    if (r->kind->own_write != NULL)
+        r->kind->own_write(r, in);
+}
+
 void replica_gather(replica *r, unsigned index, unsigned count)
 {
     if (count > 1)
@@ -210,7 +227,8 @@ struct host {
     float *sent;              /* what is exchanged and applied: the communicator's buffer */
     float *computed;          /* late: where gradients are computed; else NULL */
     unsigned current;
-    float *sum; /* NULL: an update has one gradient */
+    float *sum;       /* NULL: an update has one gradient */
+    bool keeps_state; /* local_momentum=keep: the optimizer's is each rank's own */
 };
 
 static void host_close(replica *r)
@@ -256,9 +274,10 @@ static status host_open(replica *r, const options *o)
     r->state = h;
     if (kind != NULL)
         TRY(open_compression(&h->compression, kind, o, r));
-    r->whole = kind != NULL || apart_or_growing(o);
+    r->whole = kind != NULL || apart_or_growing(o) || worker_joint_sums(r->worker) > 0;
     if (apart_or_growing(o))
         TRY(memory_new(&h->sum, r->count, sizeof(float), "a sum of gradients"));
+    h->keeps_state = r->c->size > 1 && apart_keeps_state(o);
     struct optimizer_layers layers = worker_layers(r->worker);
     TRY(optimizer_open(&h->optimizer, o, r->count));
     TRY(optimizer_set_layers(h->optimizer, &layers));
@@ -325,7 +344,8 @@ static status host_view(replica *r, struct replica_view *out)
     const struct host *h = r->state;
     *out = (struct replica_view){.parameters = r->parameters,
                                  .optimizer_state = optimizer_state(h->optimizer),
-                                 .optimizer_state_count = optimizer_state_count(h->optimizer)};
+                                 .optimizer_state_count = optimizer_state_count(h->optimizer),
+                                 .waiting = r->late ? h->sent : NULL};
     return OK;
 }
 
@@ -336,7 +356,39 @@ static status host_set(replica *r, const struct replica_view *from, uint64_t upd
     if (from->optimizer_state != NULL)
         optimizer_set_state(h->optimizer, from->optimizer_state);
     optimizer_set_updates(h->optimizer, updates);
+    if (from->waiting != NULL)
+        memcpy(h->sent, from->waiting, r->count * sizeof(float));
     return OK;
+}
+
+static size_t host_own_count(const replica *r)
+{
+    const struct host *h = r->state;
+    return (h->compression != NULL ? r->count : 0) +
+           (h->keeps_state ? optimizer_state_count(h->optimizer) : 0);
+}
+
+static void host_own_read(const replica *r, float *out)
+{
+    const struct host *h = r->state;
+    if (h->compression != NULL) {
+        memcpy(out, h->compression->residual, r->count * sizeof *out);
+        out += r->count;
+    }
+    if (h->keeps_state && optimizer_state_count(h->optimizer) > 0)
+        memcpy(out, optimizer_state(h->optimizer),
+               optimizer_state_count(h->optimizer) * sizeof *out);
+}
+
+static void host_own_write(replica *r, const float *in)
+{
+    struct host *h = r->state;
+    if (h->compression != NULL) {
+        memcpy(h->compression->residual, in, r->count * sizeof *in);
+        in += r->count;
+    }
+    if (h->keeps_state)
+        optimizer_set_state(h->optimizer, in);
 }
 
 static void host_gather(replica *r, unsigned index, unsigned count)
@@ -387,6 +439,9 @@ const struct replica_kind replica_host = {
     .apply = host_apply,
     .view = host_view,
     .set = host_set,
+    .own_count = host_own_count,
+    .own_read = host_own_read,
+    .own_write = host_own_write,
     .gather = host_gather,
     .average = host_average,
 };

@@ -22,6 +22,9 @@ typedef struct replica replica;
 struct replica_view {
     const float *parameters, *optimizer_state;
     size_t optimizer_state_count;
+    /* Late: the gradient exchanged last, a mean over ranks, for the next replica_apply; else NULL.
+     */
+    const float *waiting;
 };
 
 struct replica_kind {
@@ -33,8 +36,13 @@ struct replica_kind {
     status (*exchange)(replica *r, float notes[COMMUNICATOR_NOTES]);
     status (*apply)(replica *r, double lr, bool *finite);
     status (*view)(replica *r, struct replica_view *out);
-    /* Parameters and optimizer state (as many as view gives) ← these, after so many updates. */
+    /* Parameters, optimizer state (as many as view gives) and, where it is given, the gradient that
+     * waits ← these, after so many updates. */
     status (*set)(replica *r, const struct replica_view *from, uint64_t updates);
+    /* What this rank has and others have not (kept.h). NULL: nothing. */
+    size_t (*own_count)(const replica *r);
+    void (*own_read)(const replica *r, float *out);
+    void (*own_write)(replica *r, const float *in);
     /* Collective, before rank 0 evaluates or views: brings there what other ranks have of the
      * parameters. NULL: every rank has all. */
     status (*collect)(replica *r);
@@ -58,7 +66,8 @@ struct replica {
     /* An exchange begins while ranks compute: this step's, or from now on. */
     bool overlaps;
     bool begun;          /* the one that goes on did */
-    bool whole;          /* gradients are exchanged as a whole: compressed, or of many batches */
+    bool whole;          /* gradients are exchanged as a whole: compressed, of many batches, or
+                            made by ranks that meet in every batch norm */
     struct trial *trial; /* overlap=auto: while it is not decided */
     uint64_t began_ns;   /* of this step */
     uint64_t hidden_ns;  /* of the last exchange: see communicator_finish */
@@ -88,6 +97,11 @@ status replica_collect(replica *r) MUST_CHECK;
 status replica_view(replica *r, struct replica_view *out) MUST_CHECK;
 /* Before the first update: begins there instead. */
 status replica_set(replica *r, const struct replica_view *from, uint64_t updates) MUST_CHECK;
+/* What this rank alone has, on all as many floats: residuals, and its optimizer's state where ranks
+ * keep their own. */
+size_t replica_own_count(const replica *r);
+void replica_own_read(const replica *r, float *out);
+void replica_own_write(replica *r, const float *in);
 /* The gradient just computed is number `index` of `count`, of which the last one leaves the mean
  * in r->gradient. */
 void replica_gather(replica *r, unsigned index, unsigned count);

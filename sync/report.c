@@ -225,7 +225,8 @@ done:
     return result;
 }
 
-static status checkpoint_here(struct report *r, const struct report_state *s)
+static status checkpoint_here(struct report *r, const struct report_state *s,
+                              struct training_state *state)
 {
     status result = OK;
     const struct training_hooks *hooks = &r->o->hooks;
@@ -233,14 +234,14 @@ static status checkpoint_here(struct report *r, const struct report_state *s)
 
     if (hooks->checkpoint != NULL) {
         TRY(replica_view(s->replica, &now));
-        const struct training_state state = {.updates = s->updates,
-                                             .samples = s->samples,
-                                             .skipped = s->skipped,
-                                             .seconds = report_seconds(r),
-                                             .parameters = now.parameters,
-                                             .optimizer_state = now.optimizer_state,
-                                             .optimizer_state_count = now.optimizer_state_count};
-        TRY(hooks->checkpoint(hooks->context, &state));
+        state->updates = s->updates;
+        state->samples = s->samples;
+        state->skipped = s->skipped;
+        state->seconds = report_seconds(r);
+        state->parameters = now.parameters;
+        state->optimizer_state = now.optimizer_state;
+        state->optimizer_state_count = now.optimizer_state_count;
+        TRY(hooks->checkpoint(hooks->context, state));
     }
 done:
     return result;
@@ -249,9 +250,12 @@ done:
 static status checkpoint(struct report *r, const struct report_state *s)
 {
     status result = OK;
+    struct training_state state = {0};
     report_pause(r);
     TRY(replica_collect(s->replica));
-    result = pause_end(r, r->c->rank == 0 ? checkpoint_here(r, s) : OK, "the checkpoint");
+    if (s->complete != NULL)
+        TRY(s->complete(s->context, &state));
+    result = pause_end(r, r->c->rank == 0 ? checkpoint_here(r, s, &state) : OK, "the checkpoint");
 done:
     return result;
 }

@@ -26,6 +26,10 @@ struct report_state { /* where training is, after an update */
     uint64_t updates, samples, skipped;
     replica *replica;
     bool apart; /* ranks differ: the row is kept, the rest waits for the next averaging */
+    /* Before a checkpoint, on every rank: brings to rank 0 what it needs beside the replica's view,
+     * and says where it is. NULL: nothing. */
+    status (*complete)(void *context, struct training_state *out);
+    void *context;
 };
 
 struct report {

@@ -8,6 +8,7 @@
 #include "sync/trainer.h"
 
 #include "sync/alike.h"
+#include "sync/joint.h"
 #include "sync/report.h"
 #include "worker/schedule.h"
 
@@ -21,6 +22,7 @@ enum note { NOTE_LOSS, NOTE_FAILED, NOTE_STOP };
 /* This rank's gradient of a batch, or its mean over some, until it is used. */
 struct made {
     bool there;
+    bool exchanged; /* the replica's gradient and the notes are means already */
     unsigned batches;
     status own;       /* how it went here */
     uint64_t version; /* it was computed at */
@@ -34,16 +36,19 @@ struct loop {
     uint64_t update_samples; /* in all ranks' batches together */
     struct training_length length;
     struct schedule schedule;
+    struct joint joint;
     replica *replica; /* parameters, gradient, optimizer: in the host's memory or on the GPU */
     struct apart apart;
     uint64_t updates, samples;
     uint64_t batches; /* of each rank, computed */
-    uint64_t skipped; /* steps whose gradient or loss was not finite: no update (on_nonfinite) */
+    /* Of them, those of steps whose gradient or loss was not finite: no update (on_nonfinite). */
+    uint64_t skipped;
     unsigned skipped_in_a_row;
     bool may_skip, stopped;
-    uint64_t verify_every;
-    bool late;           /* double buffering */
-    struct made waiting; /* late: computed, and used when the next one is */
+    uint64_t verify_every, verified; /* updates; as of the last time */
+    bool late;                       /* double buffering */
+    struct made waiting;             /* late: computed, and used when the next one is */
+    struct kept kept;
     struct report report;
 };
 
@@ -51,7 +56,7 @@ struct loop {
 enum { SKIPPED_MOST = 10 };
 
 /* What takes one gradient after the other, each an update of all. */
-static status check_one_by_one(const struct loop *l, const struct training_state *begin)
+static status check_one_by_one(const struct loop *l)
 {
     status result = OK;
     const bool apart = l->apart.steps > 1;
@@ -63,9 +68,38 @@ static status check_one_by_one(const struct loop *l, const struct training_state
     if (apart && l->may_skip)
         FAIL(ERROR_USAGE, "on_nonfinite=skip does not go with local_steps: ranks that are apart do "
                           "not skip together; leave one of them out");
-    if (apart && begin->updates > 0)
-        FAIL(ERROR_USAGE, "resume does not go with local_steps: a checkpoint has one rank's "
-                          "optimizer state alone; start anew from its parameters with initial=");
+done:
+    return result;
+}
+
+/* Where a checkpoint's run had come to; `losses`: of the gradient that waits. */
+static status go_on(struct loop *l, const struct training_state *begin, const float losses[2])
+{
+    status result = OK;
+    l->updates = l->verified = begin->updates;
+    l->samples = begin->samples;
+    l->skipped = begin->skipped;
+    l->batches = l->samples / l->update_samples + l->skipped;
+    if (begin->updates == 0)
+        return OK;
+    if (l->samples >= l->length.total_samples) {
+        FAIL(ERROR_USAGE,
+             "the checkpoint to go on from is of the end: %llu of %llu samples are used already",
+             (unsigned long long)l->samples, (unsigned long long)l->length.total_samples);
+    }
+    if (l->late && begin->waiting == NULL)
+        FAIL(ERROR_USAGE, "resume: the checkpoint lacks the gradient that waited with "
+                          "double_buffering=yes: it was written by an older version; initial= "
+                          "starts anew from its parameters");
+    if (l->late) {
+        l->waiting = (struct made){.there = true,
+                                   .exchanged = true,
+                                   .batches = 1,
+                                   .version = begin->waiting_version,
+                                   .notes[NOTE_LOSS] = losses[1],
+                                   .stats.loss = losses[0]};
+        l->batches++;
+    }
 done:
     return result;
 }
@@ -75,6 +109,7 @@ static status loop_open(struct loop *l, const struct sync_trainer_options *o)
     status result = OK;
     uint64_t epoch = worker_epoch_samples(o->worker);
     struct training_state begin;
+    float losses[2] = {0, 0};
 
     l->o = o;
     l->c = o->communicator;
@@ -84,23 +119,14 @@ static status loop_open(struct loop *l, const struct sync_trainer_options *o)
     l->may_skip = strcmp(options_text(o->settings, "on_nonfinite"), "skip") == 0;
     l->verify_every = (uint64_t)options_integer(o->settings, "verify_every");
     apart_open(&l->apart, o->settings, epoch);
+    TRY(joint_open(&l->joint, o->settings, o->worker, l->c));
     TRY(replica_open(&l->replica, o->settings, o->worker, l->c));
-    TRY(alike_begin(l->c, l->replica, o->start, &begin));
-    l->updates = begin.updates;
-    l->samples = begin.samples;
-    l->skipped = begin.skipped;
-    l->batches = l->samples / l->update_samples + l->skipped;
     l->late = l->replica->late;
-    TRY(check_one_by_one(l, &begin));
-    if (begin.updates > 0 && l->late) {
-        FAIL(ERROR_USAGE, "resume: the gradient that waited with double_buffering=yes was used up "
-                          "at the end; such a run cannot go on as if it had not ended");
-    }
-    if (begin.updates > 0 && l->samples >= l->length.total_samples) {
-        FAIL(ERROR_USAGE,
-             "the checkpoint to go on from is of the end: %llu of %llu samples are used already",
-             (unsigned long long)l->samples, (unsigned long long)l->length.total_samples);
-    }
+    TRY(check_one_by_one(l));
+    const bool keeps = o->start != NULL || options_text(o->settings, "checkpoint")[0] != '\0';
+    TRY(kept_open(&l->kept, l->replica, keeps && l->c->rank == 0));
+    TRY(alike_begin(l->c, l->replica, &l->kept, o->start, &begin, losses));
+    TRY(go_on(l, &begin, losses));
     TRY(report_open(&l->report, o, &l->length, &begin));
     if (begin.updates > 0) {
         char text[64];
@@ -114,13 +140,9 @@ done:
 static void loop_close(struct loop *l)
 {
     report_close(&l->report);
+    kept_close(&l->kept);
     replica_close(&l->replica);
-}
-
-static struct report_state state_of(const struct loop *l)
-{
-    return (struct report_state){
-        .updates = l->updates, .samples = l->samples, .skipped = l->skipped, .replica = l->replica};
+    joint_close(&l->joint);
 }
 
 static bool stop_wanted(const struct sync_trainer_options *o)
@@ -143,8 +165,43 @@ done:
     return result;
 }
 
+/* For a checkpoint: a gradient that waits is exchanged now, which changes no bit of what follows,
+ * as its mean is what all ranks have in common. */
+static status complete(void *context, struct training_state *out)
+{
+    status result = OK;
+    struct loop *l = context;
+    struct made *m = &l->waiting;
+    struct replica_view view;
+    if (m->there && !m->exchanged) {
+        replica_send(l->replica);
+        TRY(replica_exchange(l->replica, m->notes));
+        m->exchanged = true;
+    }
+    if (m->there) {
+        TRY(judge(l, m->own, m->notes));
+        TRY(replica_view(l->replica, &view));
+        out->waiting = view.waiting;
+        out->waiting_version = m->version;
+    }
+    const float losses[2] = {m->stats.loss, m->notes[NOTE_LOSS]};
+    TRY(kept_gather(&l->kept, l->replica, losses, out));
+done:
+    return result;
+}
+
+static struct report_state state_of(struct loop *l)
+{
+    return (struct report_state){.updates = l->updates,
+                                 .samples = l->samples,
+                                 .skipped = l->skipped,
+                                 .replica = l->replica,
+                                 .complete = complete,
+                                 .context = l};
+}
+
 /* All ranks skip an update, or none does: what is not finite is so in the mean. */
-static status skip(struct loop *l, const char *what)
+static status skip(struct loop *l, unsigned batches, const char *what)
 {
     status result = OK;
     char text[128];
@@ -152,7 +209,7 @@ static status skip(struct loop *l, const char *what)
         FAIL(ERROR_DIVERGED, "the %s is not finite at update %llu: lower lr, or warm up for longer",
              what, (unsigned long long)l->updates);
     }
-    l->skipped++;
+    l->skipped += batches;
     if (++l->skipped_in_a_row > SKIPPED_MOST) {
         FAIL(ERROR_DIVERGED,
              "the %s is not finite at update %llu, for the %uth time in a row: lower lr, or warm "
@@ -174,13 +231,13 @@ static status apply(struct loop *l, unsigned batches, double loss, bool *applied
     *applied = false;
 
     if (!isfinite(loss)) {
-        TRY(skip(l, "loss"));
+        TRY(skip(l, batches, "loss"));
         goto done;
     }
     l->replica->epoch = schedule_epoch(&l->schedule, l->samples, after);
     TRY(replica_apply(l->replica, schedule_rate(&l->schedule, l->samples, after), applied));
     if (!*applied) {
-        TRY(skip(l, "mean gradient"));
+        TRY(skip(l, batches, "mean gradient"));
         goto done;
     }
     l->samples = after;
@@ -190,13 +247,14 @@ done:
     return result;
 }
 
-/* Its time is not training time. */
+/* Where a multiple of verify_every was passed. Its time is not training time. */
 static status verify(struct loop *l)
 {
     status result = OK;
     char digest[65];
-    if (l->verify_every == 0 || l->updates % l->verify_every != 0)
+    if (l->verify_every == 0 || l->updates / l->verify_every == l->verified / l->verify_every)
         return OK;
+    l->verified = l->updates;
     report_pause(&l->report);
     TRY(alike_check(l->c, l->replica, l->updates, digest));
     report_go_on(&l->report);
@@ -239,12 +297,14 @@ static void note(const struct loop *l, struct made *m)
     m->notes[NOTE_STOP] = stop_wanted(l->o);
 }
 
-static void compute(struct loop *l, struct made *m)
+/* An error is told at the exchange; but those who wait in a batch norm do not come there. */
+static status compute(struct loop *l, struct made *m)
 {
     const unsigned batches = batches_left(l, schedule_growth(&l->schedule, l->samples));
     *m = (struct made){.there = true, .batches = batches, .version = l->updates};
     m->own = gradient_of(l, batches, &m->stats);
     note(l, m);
+    return l->joint.batch.shares > 0 ? m->own : OK;
 }
 
 static struct report_row row_of(const struct step_stats *stats, uint64_t exchange_ns,
@@ -265,7 +325,8 @@ static status use(struct loop *l, struct made *m, uint64_t spent_ns)
     status result = OK;
     bool applied;
     uint64_t began = clock_ns();
-    TRY(replica_exchange(l->replica, m->notes));
+    if (!m->exchanged)
+        TRY(replica_exchange(l->replica, m->notes));
     uint64_t exchanged = clock_ns();
     TRY(judge(l, m->own, m->notes));
     uint64_t staleness = l->updates - m->version;
@@ -275,7 +336,7 @@ static status use(struct loop *l, struct made *m, uint64_t spent_ns)
         goto done;
 
     struct report_row row = row_of(&m->stats, exchanged - began + spent_ns, ended - exchanged);
-    row.hidden_us = (float)l->replica->hidden_ns * 1e-3f;
+    row.hidden_us = m->exchanged ? 0 : (float)l->replica->hidden_ns * 1e-3f;
     row.staleness = (float)staleness;
     struct report_state now = state_of(l);
     TRY(report_update(&l->report, &now, &row, m->notes[NOTE_LOSS]));
@@ -293,9 +354,12 @@ static bool wants_more(const struct loop *l)
 /* Compute, exchange, apply. */
 static status step(struct loop *l)
 {
+    status result = OK;
     struct made m;
-    compute(l, &m);
-    return use(l, &m, m.stats.watch_ns);
+    TRY(compute(l, &m));
+    TRY(use(l, &m, m.stats.watch_ns));
+done:
+    return result;
 }
 
 /* One of the steps of a rank by itself. Where it is not finite θ stays, and *finite is false. */
@@ -339,7 +403,7 @@ static status steps_apart(struct loop *l, unsigned steps)
     row.exchange_us = (float)(clock_ns() - began) * 1e-3f;
     TRY(judge(l, m.own, m.notes));
     if (!isfinite(m.notes[NOTE_LOSS]))
-        TRY(skip(l, "loss or the gradient of a rank"));
+        TRY(skip(l, steps, "loss or the gradient of a rank"));
     struct report_state now = state_of(l);
     TRY(report_update(&l->report, &now, &row, m.notes[NOTE_LOSS]));
     TRY(verify(l));
@@ -359,16 +423,22 @@ static status next_step(struct loop *l)
 static status late_step(struct loop *l)
 {
     status result = OK;
-    struct made next = {0};
-    if (l->waiting.there)
+    struct made now = l->waiting, next = {0};
+    if (now.there && !now.exchanged)
         replica_send(l->replica);
-    if (wants_more(l) && l->waiting.own == OK)
-        compute(l, &next);
-    if (l->waiting.there)
-        TRY(use(l, &l->waiting, next.stats.watch_ns));
+    if (wants_more(l) && now.own == OK)
+        TRY(compute(l, &next));
+    l->waiting = next; /* for a checkpoint in `use` */
+    if (now.there)
+        TRY(use(l, &now, next.stats.watch_ns));
 done:
-    l->waiting = next;
     return result;
+}
+
+/* Asked to stop, what waits goes into the last checkpoint, as it would into any other. */
+static bool goes_on(const struct loop *l)
+{
+    return wants_more(l) || (l->waiting.there && !l->stopped);
 }
 
 static void outcome_of(const struct loop *l, struct training_outcome *out)
@@ -404,7 +474,7 @@ status sync_trainer_run(const struct sync_trainer_options *o, struct training_ou
     TRY(loop_open(&l, o));
     TRY(report_begin(&l.report));
     worker_hold_memory(o->worker);
-    while (wants_more(&l) || l.waiting.there)
+    while (goes_on(&l))
         TRY(l.late ? late_step(&l) : next_step(&l));
     struct report_state last = state_of(&l);
     TRY(report_end(&l.report, &last));

@@ -201,13 +201,16 @@ done:
     return result;
 }
 
-/* The barrier, and the allreduce after it; what each rank's step and wait were. Ranks that are
- * apart do not wait: only the last of their steps has a barrier. */
-static void pass_time(struct virtual_ranks *v, unsigned batches, bool exchanges)
+/* The barrier, and the allreduces after it, of so many vectors; what each rank's step and wait
+ * were. Ranks that are apart do not wait: only the last of their steps has a barrier (0 vectors:
+ * none). */
+static void pass_time(struct virtual_ranks *v, unsigned batches, size_t vectors)
 {
     const unsigned ranks = v->o->ranks;
+    const bool exchanges = vectors > 0;
     uint64_t slowest = 0;
-    uint64_t exchange = cluster_allreduce_ns(&v->cluster, ranks, v->count * sizeof(float));
+    uint64_t exchange =
+        vectors * cluster_allreduce_ns(&v->cluster, ranks, v->count * sizeof(float));
     for (unsigned rank = 0; rank < ranks; rank++) {
         v->compute_ns[rank] = 0;
         for (unsigned i = 0; i < batches; i++)
@@ -285,7 +288,7 @@ static status step(struct virtual_ranks *v)
     float loss;
     TRY(gather(v, batches, &loss));
     vector_multiply(v->count, 1.0f / (float)v->o->ranks, v->mean, v->mean);
-    pass_time(v, batches, true);
+    pass_time(v, batches, 1);
     TRY(judge(v, loss));
     TRY(update(v, v->optimizer, batches, v->parameters[v->current], v->mean,
                v->parameters[1 - v->current]));
@@ -351,13 +354,15 @@ static void come_together(struct virtual_ranks *v)
 static status steps_apart(struct virtual_ranks *v, unsigned steps)
 {
     status result = OK;
+    const bool averages = v->apart.momentum == APART_AVERAGE;
+    const size_t vectors = 1 + (averages ? optimizer_state_count(v->optimizer) / v->count : 0);
     go_apart(v);
     for (unsigned i = 0; i < steps; i++) {
         float loss;
         v->is_apart = true;
         TRY(gather(v, 1, &loss));
         v->is_apart = false;
-        pass_time(v, 1, i + 1 == steps);
+        pass_time(v, 1, i + 1 == steps ? vectors : 0);
         TRY(judge(v, loss));
         count_update(v, 1, loss);
     }

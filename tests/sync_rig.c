@@ -191,6 +191,17 @@ static const struct option EXCHANGE[] = {
 
 static const struct option TRAINING[] = {
     {.key = "seed", .type = OPTION_INTEGER, .initial = "1", .maximum = 1e15},
+    {.key = "batch_norm", .type = OPTION_NAME, .initial = "local", .names = "local|synchronised"},
+    {.key = "decay", .type = OPTION_NAME, .initial = "rate", .names = "rate|batch"},
+    {.key = "batch_growth_max",
+     .type = OPTION_INTEGER,
+     .initial = "64",
+     .minimum = 1,
+     .maximum = 1000},
+    {.key = "local_momentum",
+     .type = OPTION_NAME,
+     .initial = "keep",
+     .names = "keep|average|reset"},
     {.key = "dataset", .type = OPTION_NAME, .initial = "gaussian", .registry = &dataset_registry},
     {.key = "dataset.path", .type = OPTION_TEXT, .initial = ""},
     {.key = "model", .type = OPTION_NAME, .initial = "softmax", .registry = &model_registry},

@@ -276,7 +276,7 @@ static status case_dummy(unsigned rank, unsigned size)
         if (data[i] != summand(rank, i, 0))
             FAIL(ERROR_OTHER, "element %zu has changed", i);
     TRY(mean_is_exact(c, data, NOTES, 5));
-    if (size > 1 && communicator_mean_bytes(c, COUNT + NOTES) != 2.0 * (size - 1) * 16)
+    if (size > 1 && communicator_mean_bytes(c, COUNT + NOTES) != 2.0 * (size - 1) * 20)
         FAIL(ERROR_OTHER, "no bytes but the notes' are sent");
 done:
     communicator_close(&c);

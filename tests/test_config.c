@@ -200,6 +200,22 @@ static void a_files_setting_falls_away_where_a_later_choice_makes_it_idle(void *
     unlink(path);
 }
 
+static void ranks_settings_are_refused_where_there_are_none(void **state)
+{
+    (void)state;
+    static const char *const of_ranks[] = {"double_buffering=yes", "batch_norm=synchronised"};
+    for (size_t i = 0; i < COUNT_OF(of_ranks); i++) {
+        EXPECT_REFUSED("no effect with mode=async", of_ranks[i]);
+        EXPECT_REFUSED("no effect with mode=pipeline", "mode=pipeline", of_ranks[i]);
+        EXPECT_REFUSED("no effect with engine=virtual", "mode=sync", "engine=virtual", of_ranks[i]);
+    }
+    EXPECT_REFUSED("resume=x has no effect with mode=pipeline", "mode=pipeline", "resume=x");
+    EXPECT_REFUSED("resume=x has no effect with engine=virtual", "mode=sync", "engine=virtual",
+                   "resume=x");
+    EXPECT_REFUSED("compression=fp16 has no effect with local_steps=2", "mode=sync",
+                   "local_steps=2", "compression=fp16");
+}
+
 static void errors_in_a_file_name_its_line(void **state)
 {
     (void)state;
@@ -347,6 +363,7 @@ int main(void)
         cmocka_unit_test(the_later_of_two_lengths_from_different_places_counts),
         cmocka_unit_test(a_file_gives_a_base_that_arguments_change),
         cmocka_unit_test(a_files_setting_falls_away_where_a_later_choice_makes_it_idle),
+        cmocka_unit_test(ranks_settings_are_refused_where_there_are_none),
         cmocka_unit_test(errors_in_a_file_name_its_line),
         cmocka_unit_test(the_hash_covers_what_decides_the_outcome_and_nothing_else),
         cmocka_unit_test(runs_that_differ_in_the_seed_alone_have_the_same_settings),

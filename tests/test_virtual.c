@@ -163,6 +163,14 @@ static void virtual_ranks_wait_for_the_slowest_and_the_allreduce(void **state)
     assert_string_equal(process_ask(r, "SELECT count(*) FROM step WHERE exchange_us = "
                                        "CASE worker WHEN 1 THEN 8000 ELSE 28000 END"),
                         "60");
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=constant",
+                             "pace.mean_ms=10", "pace.worker=1", "pace.factor=3", "workers=3",
+                             "mode=sync", "network.latency_ms=2", "local_steps=2",
+                             "local_momentum=average"),
+                     OK);
+    /* 10 rounds, each 2 × 30 ms, and parameters and velocity are averaged: 2 × 8 ms. */
+    assert_close(atof(process_ask(r, "SELECT train_seconds FROM run WHERE id = 2")), 10 * 0.076,
+                 1e-9);
 }
 
 /* Round trip: 4 ms there, 10 ms computing, 4 ms back, 1 ms applying. */

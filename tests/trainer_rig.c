@@ -15,12 +15,17 @@ static void keep(struct seen *s, const struct training_state *now)
     s->kept = *now;
     s->kept.parameters = copy_of(now->parameters, worker_parameter_count(s->worker));
     s->kept.optimizer_state = copy_of(now->optimizer_state, now->optimizer_state_count);
+    s->kept.ranks = copy_of(now->ranks, s->ranks * now->rank_count);
+    if (now->waiting != NULL)
+        s->kept.waiting = copy_of(now->waiting, worker_parameter_count(s->worker));
 }
 
 static void discard(struct seen *s)
 {
     memory_free((void *)(uintptr_t)s->kept.parameters);
     memory_free((void *)(uintptr_t)s->kept.optimizer_state);
+    memory_free((void *)(uintptr_t)s->kept.ranks);
+    memory_free((void *)(uintptr_t)s->kept.waiting);
     s->kept = (struct training_state){0};
 }
 
@@ -51,6 +56,7 @@ status run_open(struct run *r, const char *const *settings, unsigned rank, unsig
     TRY(communicator_open(&r->communicator, r->settings, worker_parameter_count(r->worker),
                           worker_place(r->worker)));
     r->seen.worker = r->worker;
+    r->seen.ranks = size;
 done:
     return result;
 }

@@ -15,6 +15,7 @@ enum { SEEN = 64 };
 /* What rank 0's hooks saw. */
 struct seen {
     worker *worker;
+    unsigned ranks;
     unsigned checkpoints, progress;
     uint64_t checkpoint_version[SEEN];
     volatile sig_atomic_t stop;

@@ -17,6 +17,7 @@
 #define GRADLAG_WORKER_BACKEND_H
 
 #include "worker/dataset.h"
+#include "worker/joint.h"
 #include "worker/placement.h"
 #include "worker/registry.h"
 #include "worker/resident.h"
@@ -52,6 +53,9 @@ enum op_flag {
     OP_INPUT_GRADIENT = 4,   /* backward must give the gradient of some input */
     OP_RESIDUAL = 16,        /* batch norm: input[1] is added before the activation */
     OP_GIVEN_STATISTICS = 8, /* batch norm: with call->mean and variance, not the batch's own */
+    /* Batch norm in training: over the batches of all who share call->joint, where that is given.
+     * On the CPU alone. */
+    OP_JOINT_STATISTICS = 32,
 };
 
 #define BATCH_NORM_EPSILON 1e-5f
@@ -106,10 +110,11 @@ struct op_call {
     bool complete[2];                  /* no other operation adds to input_gradient[i] after this */
     bool accumulate_weight, accumulate_bias;
 
-    size_t weight, bias;    /* offsets into the flat vectors */
-    float *mean, *variance; /* batch norm, host, [channels]: read if given, else written */
-    const uint32_t *labels; /* losses, host, [batch] */
-    uint32_t valid;         /* losses: samples that count, the first of the batch */
+    size_t weight, bias;             /* offsets into the flat vectors */
+    float *mean, *variance;          /* batch norm, host, [channels]: read if given, else written */
+    const struct joint_batch *joint; /* OP_JOINT_STATISTICS; NULL: this batch is all */
+    const uint32_t *labels;          /* losses, host, [batch] */
+    uint32_t valid;                  /* losses: samples that count, the first of the batch */
     struct op_loss *loss;
 };
 

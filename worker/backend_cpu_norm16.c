@@ -20,7 +20,7 @@ struct norm16 {
     float *mean, *inverse, *scale, *shift, *slope, *constant;
     /* [channels]: sums over the batch, and of what else the pass sums. Where convolutions show
      * their results part by part, these are taken while a part is in the cache. */
-    double *sum, *other;
+    double *sum, *other;                  /* `other` follows `sum`: one array */
     const backend_buffer *watched;        /* the input whose values are shown, or NULL */
     size_t seen;                          /* images of it */
     const backend_buffer *input, *output; /* of the last forward */
@@ -287,14 +287,35 @@ static void see_values(backend_op *op, float *x, size_t first, size_t images)
     k->seen = first + images;
 }
 
-static void batch_statistics(struct norm16 *k, const float *x, size_t block, float *variance)
+/* Elements of one channel, over all shares of a joint batch. */
+static double count_of(const struct norm16 *k, const struct op_call *call)
+{
+    return (double)(k->images * k->places) * (call->joint != NULL ? call->joint->shares : 1);
+}
+
+/* Of sums around a value that is each share's own, sums that can be added up: of x and of x². As
+ * they are exact to double precision, so is the variance, even with a large mean. */
+static status join_values(struct norm16 *k, const struct op_call *call)
 {
     double count = (double)(k->images * k->places);
-    const float *around = middle_of(k, x, block);
+    for (size_t at = 0; at < k->blocks * WIDTH; ++at) {
+        double around = (double)middle_of(k, call->input[0]->data, at / WIDTH)[at % WIDTH];
+        double sum = k->sum[at];
+        k->sum[at] = sum + count * around;
+        k->other[at] += 2 * around * sum + count * around * around;
+    }
+    return call->joint->add_up(call->joint->context, k->sum, 2 * k->blocks * WIDTH);
+}
+
+static void batch_statistics(struct norm16 *k, const struct op_call *call, size_t block,
+                             float *variance)
+{
+    double count = count_of(k, call);
+    const float *around = middle_of(k, call->input[0]->data, block);
     for (size_t i = 0; i < WIDTH; ++i) {
         size_t at = block * WIDTH + i;
         double mean = k->sum[at] / count, spread_out = k->other[at] / count - mean * mean;
-        k->mean[at] = (float)((double)around[i] + mean);
+        k->mean[at] = (float)((call->joint != NULL ? 0 : (double)around[i]) + mean);
         variance[i] = spread_out > 0 ? (float)spread_out : 0;
     }
 }
@@ -309,7 +330,7 @@ static void settle_block(struct cpu *c, struct norm16 *k, const struct op_call *
         memcpy(k->mean + first, call->mean + first, sizeof variance);
         memcpy(variance, call->variance + first, sizeof variance);
     } else {
-        batch_statistics(k, call->input[0]->data, b, variance);
+        batch_statistics(k, call, b, variance);
     }
     if (!given && call->mean != NULL) {
         memcpy(call->mean + first, k->mean + first, sizeof variance);
@@ -325,12 +346,16 @@ static void settle_block(struct cpu *c, struct norm16 *k, const struct op_call *
 
 static status forward(struct cpu *c, backend_op *op, const struct op_call *call)
 {
+    status result = OK;
     struct norm16 *k = (struct norm16 *)op;
     float *x = call->input[0]->data;
     const float *other = op->d.flags & OP_RESIDUAL ? call->input[1]->data : NULL;
     bool seen = k->watched == call->input[0] && k->seen == k->images;
     if (!seen && !(op->d.flags & OP_GIVEN_STATISTICS)) {
         see_values(op, x, 0, k->images);
+    }
+    if (call->joint != NULL) {
+        TRY(join_values(k, call));
     }
     for (size_t b = 0; b < k->blocks; ++b) {
         settle_block(c, k, call, b);
@@ -347,7 +372,8 @@ static status forward(struct cpu *c, backend_op *op, const struct op_call *call)
     k->input = call->input[0];
     k->output = call->output;
     k->seen = k->gradient_seen = 0;
-    return OK;
+done:
+    return result;
 }
 
 static void store(float *to, double value, bool accumulate)
@@ -389,23 +415,38 @@ static void see_gradient(backend_op *op, float *g, size_t first, size_t images)
     k->gradient_seen = first + images;
 }
 
-/* With m = images·places: dx = s(g − Σg/m − (x − mean)·inverse²·Σg(x − mean)/m), s = γ·inverse. */
-static void settle_gradient(struct cpu *c, struct norm16 *k, const struct op_call *call)
+/* With m = images·places: dx = s(g − Σg/m − (x − mean)·inverse²·Σg(x − mean)/m), s = γ·inverse.
+ * Over a joint batch m and both sums are of all shares (g is each share's own loss's: their
+ * gradients are averaged later, and with them this one's x); γ and β are averaged as they are. */
+static status settle_gradient(struct cpu *c, struct norm16 *k, const struct op_call *call)
 {
-    double count = (double)(k->images * k->places);
-    for (size_t i = 0; i < k->blocks * WIDTH; ++i) {
-        double inverse = (double)k->inverse[i], scale = (double)k->scale[i];
-        double sum = k->sum[i], product = k->other[i];
-        store(&c->gradient[call->weight + i], product * inverse, call->accumulate_weight);
-        store(&c->gradient[call->bias + i], sum, call->accumulate_bias);
-        double slope = -scale * inverse * inverse * product / count;
-        k->slope[i] = (float)slope;
-        k->constant[i] = (float)(-scale * sum / count - slope * (double)k->mean[i]);
+    status result = OK;
+    const size_t channels = k->blocks * WIDTH;
+    const double count = count_of(k, call);
+    for (size_t i = 0; i < channels; ++i) {
+        store(&c->gradient[call->weight + i], k->other[i] * (double)k->inverse[i],
+              call->accumulate_weight);
+        store(&c->gradient[call->bias + i], k->sum[i], call->accumulate_bias);
     }
+    if (call->input_gradient[0] == NULL) {
+        return OK;
+    }
+    if (call->joint != NULL) {
+        TRY(call->joint->add_up(call->joint->context, k->sum, 2 * channels));
+    }
+    for (size_t i = 0; i < channels; ++i) {
+        double inverse = (double)k->inverse[i], scale = (double)k->scale[i];
+        double slope = -scale * inverse * inverse * k->other[i] / count;
+        k->slope[i] = (float)slope;
+        k->constant[i] = (float)(-scale * k->sum[i] / count - slope * (double)k->mean[i]);
+    }
+done:
+    return result;
 }
 
 static status backward(struct cpu *c, backend_op *op, const struct op_call *call)
 {
+    status result = OK;
     struct norm16 *k = (struct norm16 *)op;
     backend_buffer *g = call->output_gradient, *other = call->input_gradient[1];
     const float *x = call->input[0]->data;
@@ -413,7 +454,7 @@ static status backward(struct cpu *c, backend_op *op, const struct op_call *call
         see_gradient(op, g->data, 0, k->images);
     }
     k->gradient_seen = 0;
-    settle_gradient(c, k, call);
+    TRY(settle_gradient(c, k, call));
     /* Backwards: the last images are still in the cache. */
     for (size_t n = k->images; call->input_gradient[0] != NULL && n-- > 0;) {
         for (size_t b = 0; b < k->blocks; ++b) {
@@ -430,7 +471,8 @@ static status backward(struct cpu *c, backend_op *op, const struct op_call *call
             memcpy(other->data, g->data, g->count * sizeof(float));
         }
     }
-    return OK;
+done:
+    return result;
 }
 
 static void close_norm(backend_op *op)
@@ -443,7 +485,6 @@ static void close_norm(backend_op *op)
     memory_free(k->slope);
     memory_free(k->constant);
     memory_free(k->sum);
-    memory_free(k->other);
     memory_free(k);
 }
 
@@ -472,8 +513,8 @@ status cpu_norm16_open(struct cpu *c, const struct op_description *d, backend_bu
     for (size_t i = 0; i < COUNT_OF(vectors); ++i) {
         TRY(memory_new(vectors[i], d->input.channels, sizeof(float), "a layer"));
     }
-    TRY(memory_new(&k->sum, d->input.channels, sizeof(double), "a layer"));
-    TRY(memory_new(&k->other, d->input.channels, sizeof(double), "a layer"));
+    TRY(memory_new(&k->sum, 2 * d->input.channels, sizeof(double), "a layer"));
+    k->other = k->sum + d->input.channels;
     TRY(cpu_buffer_new(c, d->batch, d->output, in[0]->layout, output));
     watch(k, in[0], *output);
     *out = &k->op;

@@ -178,6 +178,7 @@ static void fill_call(tape *t, const struct node *n, struct op_call *call)
         call->mean = given ? s->mean : n->statistics;
         call->variance = given ? s->variance : n->statistics + n->d.input.channels;
     }
+    call->joint = t->joint != NULL && n->d.flags & OP_JOINT_STATISTICS ? &t->timed : NULL;
 }
 
 status tape_run(tape *t, tensor *x)

@@ -68,6 +68,10 @@ tensor *softmax_cross_entropy(tape *t, tensor *logits);
 tensor *squared_error(tape *t, tensor *y, float scale, float shift);
 /* From the next step on the loss is against labels smoothed so (op_targets). 0 at first. */
 void tape_smooth_labels(tape *t, double smoothing);
+/* Before the first step, of TAPE_TRAIN: batch norm is over the joint batch that `joint` describes;
+ * borrowed, NULL: over this one, as if it were the only share. May be called again later. The time
+ * in joint->add_up counts as a watch's. */
+void tape_join(tape *t, const struct joint_batch *joint);
 
 uint32_t tape_batch(const tape *t);
 struct shape tensor_shape(const tensor *x);

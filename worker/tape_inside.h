@@ -70,9 +70,12 @@ struct tape {
     size_t bytes;        /* of values and their gradients, by their shapes */
     uint32_t batch;
     uint32_t *labels;
-    float smoothing;      /* of labels */
-    bool gathered;        /* the images are on the device already */
-    status gather_failed; /* of the next step */
+    float smoothing;                 /* of labels */
+    bool joins;                      /* batch norms are over a joint batch … */
+    const struct joint_batch *joint; /* … of these; NULL: of this tape alone */
+    struct joint_batch timed;        /* the same, and the clock */
+    bool gathered;                   /* the images are on the device already */
+    status gather_failed;            /* of the next step */
     struct node *input;
     float *zeros; /* what tape_value shows in discovery and after an error */
     size_t zeros_count;

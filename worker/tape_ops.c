@@ -289,7 +289,9 @@ tensor *batch_norm(tape *t, tensor *x, const char *name)
     }
     STICK(t, name_layer(&l, name));
     STICK(t, find_layer(t, &l, true, &at));
-    uint32_t given = t->mode == TAPE_EVALUATE ? OP_GIVEN_STATISTICS : 0;
+    uint32_t given = t->mode == TAPE_EVALUATE ? OP_GIVEN_STATISTICS
+                     : t->joins               ? OP_JOINT_STATISTICS
+                                              : 0;
     return tape_record(t,
                        (struct op_description){.kind = OP_BATCH_NORM,
                                                .flags = OP_BIASED | given,

@@ -1,6 +1,25 @@
-/* tape_statistics.c — batch norm's statistics: collected by TAPE_CALIBRATE, used by TAPE_EVALUATE.
- */
+/* tape_statistics.c — batch norm's statistics: collected by TAPE_CALIBRATE, used by TAPE_EVALUATE;
+ * and in training those of several tapes' batches together. */
 #include "worker/tape_inside.h"
+
+static status add_up(void *context, double *sums, size_t count)
+{
+    tape *t = context;
+    uint64_t began = clock_ns();
+    status result = t->joint->add_up(t->joint->context, sums, count);
+    t->watched_ns += clock_ns() - began;
+    return result;
+}
+
+void tape_join(tape *t, const struct joint_batch *joint)
+{
+    REQUIRE(t->mode == TAPE_TRAIN);
+    t->joins = true;
+    t->joint = joint;
+    if (joint != NULL) {
+        t->timed = (struct joint_batch){t, joint->shares, add_up};
+    }
+}
 
 void tape_collect_statistics(tape *t, const struct node *n)
 {

@@ -19,11 +19,16 @@ struct training_progress {
 /* Where training stands: what a checkpoint keeps, and where a resumed run begins. */
 struct training_state {
     uint64_t updates, samples;    /* applied; used */
-    uint64_t skipped;             /* batches of which no update was made (mode=sync) */
+    uint64_t skipped;             /* batches of each rank of which no update was made (mode=sync) */
     double seconds;               /* of training */
     const float *parameters;      /* borrowed */
     const float *optimizer_state; /* whole flat vectors, NULL: none; borrowed */
     size_t optimizer_state_count; /* in elements */
+    /* mode=sync: */
+    const float *waiting; /* double_buffering: the mean gradient to be applied next; NULL: none */
+    uint64_t waiting_version; /* it was computed at */
+    const float *ranks;       /* what each rank has of its own (sync/kept.h), rank after rank */
+    size_t rank_count;        /* floats of one rank; 0: none */
 };
 
 /* Wired in by experiments/. Every function may be NULL except evaluate. One is called at a time;

@@ -26,6 +26,7 @@ struct worker {
     parameter_table *parameters;
     struct optimizer_layer *layers; /* one for each slice */
     bool has_batch_norm;
+    bool joins; /* batch_norm=synchronised, and there are others */
     uint64_t seed;
     const char *initial; /* a checkpoint's path; NULL: drawn */
     uint32_t batch;
@@ -86,6 +87,31 @@ static double smoothing_of(const options *o)
     return options_declared(o, "label_smoothing") ? options_real(o, "label_smoothing") : 0;
 }
 
+static status open_joint(worker *w, const struct worker_options *o)
+{
+    status result = OK;
+    bool wanted = options_declared(o->settings, "batch_norm") &&
+                  strcmp(options_text(o->settings, "batch_norm"), "synchronised") == 0;
+    if (!wanted) {
+        return OK;
+    }
+    if (!w->has_batch_norm) {
+        FAIL(ERROR_USAGE,
+             "batch_norm=synchronised: model=%s has no batch norm; leave it out, or use one that "
+             "has, as model=resnet8",
+             w->model.kind->about.name);
+    }
+    if (worker_place(w) != NULL) {
+        FAIL(ERROR_USAGE, "batch_norm=synchronised computes on the CPU alone; set device=cpu");
+    }
+    w->joins = o->count > 1;
+    if (w->joins) {
+        tape_join(w->training, NULL);
+    }
+done:
+    return result;
+}
+
 static status open_training(worker *w, const struct worker_options *o, struct shape images)
 {
     status result = OK;
@@ -106,6 +132,7 @@ static status open_training(worker *w, const struct worker_options *o, struct sh
         FAIL(ERROR_USAGE, "label_smoothing is for classes: this dataset's labels are numbers");
     }
     tape_smooth_labels(w->training, smoothing_of(o->settings));
+    TRY(open_joint(w, o));
     TRY(warm_up(w));
 done:
     return result;
@@ -191,6 +218,23 @@ struct optimizer_layers worker_layers(const worker *w)
 uint64_t worker_epoch_samples(const worker *w)
 {
     return w->data.count[SPLIT_TRAIN];
+}
+
+size_t worker_joint_sums(const worker *w)
+{
+    size_t most = 0;
+    for (size_t i = 0; w->joins && i < parameter_table_layers(w->parameters); ++i) {
+        const struct layer *l = parameter_table_layer(w->parameters, i);
+        size_t sums = l->kind == OP_BATCH_NORM ? 2 * (size_t)l->weight_shape[0] : 0;
+        most = sums > most ? sums : most;
+    }
+    return most;
+}
+
+void worker_join(worker *w, const struct joint_batch *joint)
+{
+    REQUIRE(w->joins);
+    tape_join(w->training, joint);
 }
 
 const char *worker_device_description(const worker *w)

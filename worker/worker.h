@@ -14,6 +14,7 @@
 #ifndef GRADLAG_WORKER_WORKER_H
 #define GRADLAG_WORKER_WORKER_H
 
+#include "worker/joint.h"
 #include "worker/resident.h"
 
 typedef struct worker worker;
@@ -92,6 +93,15 @@ status worker_gradient_watched(worker *w, const float *parameters, uint64_t batc
  * and to it directly. `forget` before it is unmapped or freed. */
 void worker_hold_memory(worker *w);
 void worker_forget_memory(worker *w);
+
+/* Key batch_norm=synchronised: batch norm's mean and variance are those of the same batch number of
+ * all workers together, and a gradient is then that of the mean of all their losses but for its own
+ * share: the mean over workers of what they compute is the gradient of the joint batch. So it
+ * depends on the others, who have to compute it at the same parameters, too. */
+/* The most sums that are added up at once; 0: no batch norm of this worker's is over others'. */
+size_t worker_joint_sums(const worker *w);
+/* Who the others are; borrowed. Until then, and NULL: nobody. */
+void worker_join(worker *w, const struct joint_batch *joint);
 
 /* The batches of one shard, so that one worker object can compute for several workers: 4 to 8 bytes
  * for each sample of the shard. `w` gives the dataset's size alone. */
