@@ -183,6 +183,15 @@ done:
     return result;
 }
 
+status export_make_folder(struct export *e, const char *name)
+{
+    struct text below = {0};
+    text_add(&below, "%s/%s/", e->to, name);
+    status result = make_folders(below.at);
+    text_free(&below);
+    return result;
+}
+
 status export_close(struct export *e, struct export_file *f)
 {
     status result = OK;

@@ -43,6 +43,9 @@ status export_close(struct export *e, struct export_file *f) MUST_CHECK;
 /* Removes what was not closed; in any case frees what it holds. */
 void export_abandon(struct export_file *f);
 
+/* A folder below e->to, with those that it lies in. */
+status export_make_folder(struct export *e, const char *name) MUST_CHECK;
+
 /* `name` as one part of a path: no separators, nothing hidden, no blanks. */
 void export_add_name(struct text *out, const char *name);
 

@@ -208,6 +208,56 @@ static void tensorboard_has_scalars_histograms_and_hyperparameters_of_each_run(v
     free(file);
 }
 
+/* ---- others -------------------------------------------------------------------------------------
+ */
+
+static void expect_shell(const char *script)
+{
+    char command[1024];
+    snprintf(command, sizeof command, "cd %s && { %s; }", rig_folder, script);
+    if (system(command) != 0) {
+        fail_msg("%s", command);
+    }
+}
+
+static void mlflow_has_a_folder_for_each_run_below_its_experiment(void **state)
+{
+    (void)state;
+    struct export_outcome outcome;
+    export_as("mlflow", NULL, 0, &outcome);
+    assert_int_equal(outcome.runs, 6);
+    expect_shell("test $(ls out | wc -l) = 1 && test $(ls -d out/*/*/artifacts | wc -l) = 6");
+    expect_shell("test $(cat out/*/*/metrics/test_accuracy | wc -l) = 30");
+    expect_shell("grep -qx 'name: \"stale-gradients\"' out/*/meta.yaml");
+    expect_shell("test $(grep -lx 'status: 4' out/*/*/meta.yaml | wc -l) = 1"); /* diverged */
+}
+
+static void optuna_has_a_line_for_each_run_after_its_study(void **state)
+{
+    (void)state;
+    struct export_outcome outcome;
+    export_as("optuna", NULL, 0, &outcome);
+    assert_int_equal(outcome.runs, 6);
+    expect_shell("test $(wc -l <out) = 8");
+    expect_shell("head -n 1 out | grep -q '\"study_name\":\"stale-gradients\"'");
+    expect_shell("test $(grep -c '\"state\":3' out) = 1 && test $(grep -c '\"state\":1' out) = 5");
+    expect_shell("grep -q '\"params\":{.*\"damping.power\":0.5' out");
+}
+
+static void names_of_a_file_from_elsewhere_lead_to_no_other_folder(void **state)
+{
+    (void)state;
+    struct export_description format;
+    struct export_outcome outcome;
+    rig_change("UPDATE run SET experiment = '../../evil', arm = '/../../evil' || char(10) || 'x',"
+               " uuid = '../../' || id, started_at = '\"' || started_at");
+    for (size_t i = 0; export_at(i, &format); i++) {
+        export_as(format.name, NULL, 0, &outcome);
+        expect_shell("test $(ls -A | grep -v results.db | wc -l) = 1 && test ! -e ../evil && "
+                     "rm -r out");
+    }
+}
+
 static void exporting_again_replaces_what_is_there(void **state)
 {
     (void)state;
@@ -230,6 +280,9 @@ int main(void)
         cmocka_unit_test(checksums_are_those_of_rfc_3720),
         cmocka_unit_test(fields_are_encoded_as_protobuf_says),
         SAMPLE_TEST(tensorboard_has_scalars_histograms_and_hyperparameters_of_each_run),
+        SAMPLE_TEST(mlflow_has_a_folder_for_each_run_below_its_experiment),
+        SAMPLE_TEST(optuna_has_a_line_for_each_run_after_its_study),
+        SAMPLE_TEST(names_of_a_file_from_elsewhere_lead_to_no_other_folder),
         SAMPLE_TEST(exporting_again_replaces_what_is_there),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

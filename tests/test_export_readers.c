@@ -52,6 +52,25 @@ static void tensorboard_reads_what_is_exported_for_it(void **state)
     read_with(r, "tensorboard", "results.db results-tensorboard");
 }
 
+static void mlflow_reads_what_is_exported_for_it(void **state)
+{
+    struct rig *r = *state;
+    make_runs(r);
+    assert_int_equal(RIG_RUN(r, "export", "mlflow"), OK);
+    read_with(r, "mlflow", "results.db mlruns");
+}
+
+static void optuna_reads_what_is_exported_for_it(void **state)
+{
+    struct rig *r = *state;
+    make_runs(r);
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "workers=2", "pace=constant",
+                             "lr=0.02", "damping=inverse", "evaluate_every=0.5"),
+                     OK);
+    assert_int_equal(RIG_RUN(r, "export", "optuna"), OK);
+    read_with(r, "optuna", "results.db results-optuna.log");
+}
+
 static void pytorch_loads_a_checkpoint(void **state)
 {
     struct rig *r = *state;
@@ -67,6 +86,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(tensorboard_reads_what_is_exported_for_it),
+        TEST(mlflow_reads_what_is_exported_for_it),
+        TEST(optuna_reads_what_is_exported_for_it),
         TEST(pytorch_loads_a_checkpoint),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
