@@ -315,13 +315,32 @@ void plot_text(struct plot *p, double x, double y, const char *anchor, const cha
     text_add(p->out, "</text>");
 }
 
-double plot_text_width(const char *text)
+#define CHARACTER_WIDTH 7.2
+
+double plot_name_width(const char *name)
 {
     double characters = 0;
-    for (const char *c = text; *c != '\0'; c++) {
+    for (const char *c = name; *c != '\0'; c++) {
         characters += ((unsigned char)*c & 0xc0) != 0x80; /* the first byte of each */
     }
-    return 7.2 * characters;
+    return fmin(CHARACTER_WIDTH * characters, PLOT_NAME_WIDTH);
+}
+
+void plot_name(struct plot *p, double x, double y, const char *name)
+{
+    struct text cut = {0};
+    double room = PLOT_NAME_WIDTH / CHARACTER_WIDTH;
+    const char *end = name;
+    for (; *end != '\0'; end++) {
+        bool starts = ((unsigned char)*end & 0xc0) != 0x80;
+        if (starts && (room -= 1) < 1 && end[1] != '\0') {
+            break;
+        }
+    }
+    text_add_bytes(&cut, name, (size_t)(end - name));
+    text_add(&cut, "%s", *end != '\0' ? "…" : "");
+    plot_text(p, x, y, "start", "name", cut.at);
+    text_free(&cut);
 }
 
 static int by_wanted_place(const void *a, const void *b)
@@ -353,7 +372,7 @@ void plot_labels(struct plot *p, struct plot_label *labels, size_t count)
         plot_series_begin(p, labels[i].style, NULL);
         text_add(p->out, "<path class=\"leader\" d=\"M%.1f %.1fL%.1f %.1f\"/>", edge + 4,
                  labels[i].y, edge + 20, labels[i].at);
-        plot_text(p, edge + 24, labels[i].at + 4, "start", "name", labels[i].text);
+        plot_name(p, edge + 24, labels[i].at + 4, labels[i].text);
         plot_series_end(p);
     }
 }

@@ -75,8 +75,11 @@ struct plot_label {
     double at; /* where it came to stand */
 };
 void plot_labels(struct plot *p, struct plot_label *labels, size_t count);
-/* About how wide a text is, in pixels. */
-double plot_text_width(const char *text);
+/* The name of a series, cut where it would be wider than PLOT_NAME_WIDTH. */
+enum { PLOT_NAME_WIDTH = 400 };
+void plot_name(struct plot *p, double x, double y, const char *name);
+/* About how wide a name comes out, in pixels. */
+double plot_name_width(const char *name);
 
 /* A short piece of line with its mark, for legends and tables; it must be defined once, within an
  * <svg>. */

@@ -43,6 +43,16 @@ void report_cell_series(struct html_table *t, const struct report_data *d, size_
     html_cell_close(t);
 }
 
+void report_range_end(const struct report_section *s, struct plot_axis *a)
+{
+    plot_range_end(a);
+    if (!s->by_loss) {
+        double air = 0.02 * (a->high - a->low); /* for a mark that stands there */
+        a->high = fmin(a->high, 100 + air);
+        a->low = fmax(a->low, -air);
+    }
+}
+
 const char *report_outcome_name(const struct report_section *s)
 {
     return s->by_loss ? "test loss" : "test accuracy, %";

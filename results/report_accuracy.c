@@ -55,6 +55,17 @@ static void add_table_of_workers(struct text *out, const struct report_data *d,
     html_details_end(out);
 }
 
+/* A mean of survivors must not pass for that of all: how many diverged stands beside the mark, or,
+ * where none is left, at the foot of the drawing. */
+static void draw_lost(struct plot *p, const struct report_cell *c, double x, double y)
+{
+    char lost[32];
+    if (c->count[RUN_DIVERGED] > 0) {
+        snprintf(lost, sizeof lost, "×%u", c->count[RUN_DIVERGED]);
+        plot_text(p, x + 8, isfinite(y) ? y - 7 : p->height - p->bottom - 6, "start", "lost", lost);
+    }
+}
+
 /* One series: its line, its intervals, its marks. A lone point has a line across, to be compared
  * with. Side by side where several share a number of workers. */
 static void draw_series(struct plot *p, const struct report_data *d, const struct report_section *s,
@@ -89,6 +100,7 @@ static void draw_series(struct plot *p, const struct report_data *d, const struc
         text_add(&tip, "%s, %lld workers: ", its->label, (long long)c->workers);
         report_outcome(&tip, s, a);
         plot_mark(p, its->style, x[k], y[k], tip.at);
+        draw_lost(p, c, plot_x(p, x[k]), plot_y(p, y[k]));
         text_free(&tip);
     }
     text_add(p->out, "</g>");
@@ -114,6 +126,7 @@ static void draw_row(struct plot *p, const struct report_data *d, const struct r
         if (a->n > 0) {
             plot_mark(p, its->style, a->mean, y, tip.at);
         }
+        draw_lost(p, c, a->n > 0 ? plot_x(p, a->mean) : p->left, plot_y(p, y));
         text_free(&tip);
     }
     plot_series_end(p);
@@ -143,9 +156,9 @@ static double label_width(const struct report_data *d, const struct report_secti
 {
     double most = 60;
     for (size_t i = s->first_series; i < s->first_series + s->series_count; i++) {
-        most = fmax(most, plot_text_width(d->series[i].label));
+        most = fmax(most, plot_name_width(d->series[i].label));
     }
-    return fmin(most, 420) + 30;
+    return most + 30;
 }
 
 static void range_of_outcomes(const struct report_data *d, const struct report_section *s,
@@ -159,7 +172,7 @@ static void range_of_outcomes(const struct report_data *d, const struct report_s
             plot_range(a, o->most);
         }
     }
-    plot_range_end(a);
+    report_range_end(s, a);
 }
 
 static void add_plot_of_workers(struct text *out, const struct report_data *d,
@@ -247,7 +260,7 @@ static void add_plot_of_arms(struct text *out, const struct report_data *d,
         const struct report_series *its = &d->series[s->first_series + i];
         double y = plot_y(&p, (double)(s->series_count - i) - 0.5);
         plot_series_begin(&p, its->style, NULL);
-        plot_text(&p, 0, y + 4, "start", "name", its->label);
+        plot_name(&p, 0, y + 4, its->label);
         text_add(out, "<path class=\"grid\" d=\"M%.1f %.1fH%.1f\"/>", p.left, y, p.width - p.right);
         plot_series_end(&p);
     }
@@ -275,9 +288,11 @@ void report_workers(struct text *out, const struct report_data *d, const struct 
         snprintf(title, sizeof title, "%s with %lld worker%s", s->by_loss ? "Loss" : "Accuracy",
                  (long long)workers[0], workers[0] == 1 ? "" : "s");
     }
-    report_figure_begin(out, title,
-                        "Mean over seeds at the end of training; bars are 95 %% intervals (from "
-                        "two seeds on).");
+    report_figure_begin(
+        out, title,
+        "Mean over seeds at the end of training; bars are 95 %% intervals (from "
+        "two seeds on)%s.",
+        s->count[RUN_DIVERGED] > 0 ? "; ×2: two runs diverged, and are not in the mean" : "");
     if (count > 1) {
         add_plot_of_workers(out, d, s, workers, count);
     } else {
@@ -329,7 +344,7 @@ static void range_of_curves(const struct report_data *d, const struct report_sec
             plot_range(y, v->n > 0 ? v->mean : NAN);
         }
     }
-    plot_range_end(y);
+    report_range_end(s, y);
 }
 
 static void draw_curve(struct plot *p, const struct report_data *d, const struct report_section *s,

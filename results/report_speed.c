@@ -85,7 +85,7 @@ static void add_throughput_plot(struct text *out, const struct report_data *d,
         }
     }
     plot_range_end(&p.x);
-    plot_range_end(&p.y);
+    report_range_end(s, &p.y);
     plot_begin(&p);
     for (size_t i = s->first_series; i < s->first_series + s->series_count; i++) {
         draw_path(&p, d, s, i, updates);

@@ -171,6 +171,8 @@ static void the_page_holds_every_arm_with_its_mean_interval_and_n(void **state)
     assert_page_says("<h3>Accuracy against samples</h3>");
     assert_page_says("<h3>Accuracy against time</h3>");
     assert_page_says("<h3>Accuracy with 4 workers</h3>");
+    /* The run that diverged is not in the mean, and that is said beside it. */
+    assert_page_says("class=\"lost\">×1</text>");
     assert_page_says("<h3>Throughput against accuracy</h3>");
     assert_page_says("<h3>Staleness</h3>");
     assert_page_says("<h3>Where time goes</h3>");

@@ -93,6 +93,11 @@ static void make_pages(void)
 {
     static const char policy[] = "<meta http-equiv=\"Content-Security-Policy\"";
     char path[128];
+    /* Several numbers of workers, a name that is longer than any place for it, and one that breaks
+     * nowhere. */
+    rig_change("UPDATE run SET workers = 8 WHERE id = 6; "
+               "UPDATE run SET experiment = printf('%.*c', 90, 'e') WHERE id IN (3, 4); "
+               "UPDATE run SET arm = 'after ' || printf('%.*c', 300, 'n') WHERE id = 5");
     snprintf(path, sizeof path, "%s/report.html", rig_folder);
     assert_int_equal(report_write(&(struct report_request){.path = rig_path}, path, NULL), OK);
     char *page = read_all("report.html"), *at = strstr(page, policy);
