@@ -8,7 +8,8 @@
 -- column of its own says. In a file of many runs the settings that all of them share say nothing.
 CREATE VIEW run_with_settings AS
 WITH described AS (
-    SELECT *, coalesce(settings, json_remove(config, '$.seed')) AS known FROM run),
+    -- Which run a cluster is fitted to is no more a setting than the seed: each seed has its own.
+    SELECT *, json_remove(coalesce(settings, config), '$.seed', '$."pace.run"') AS known FROM run),
 configuration AS (SELECT DISTINCT known FROM described WHERE known IS NOT NULL),
 varied AS (
     SELECT key FROM configuration, json_each(known)
