@@ -434,6 +434,7 @@ status command_replay(int argc, char **argv)
     TRY(compose(&r, &run, &p.settings));
     launch_catch_signals();
     p.hooks.stop = launch_stop_flag();
+    p.request_stop = launch_request_stop;
     snprintf(title, sizeof title, "replay of run %lld", (long long)run.id);
     progress_open(&p.progress, title, true, r.quiet);
     TRY(replay(&r, &run, &p));

@@ -45,6 +45,11 @@ const volatile sig_atomic_t *launch_stop_flag(void)
     return &stop_requests;
 }
 
+void launch_request_stop(void)
+{
+    request_stop(0);
+}
+
 /* ---- one run ------------------------------------------------------------------------------------
  */
 

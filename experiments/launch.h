@@ -32,5 +32,7 @@ void launch_catch_signals(void);
 int launch_stop_requests(void);
 /* The same for whoever trains in this process. */
 const volatile sig_atomic_t *launch_stop_flag(void);
+/* As if one of them had come. */
+void launch_request_stop(void);
 
 #endif

@@ -114,6 +114,7 @@ status launch_virtual(const struct launch_options *o, int64_t run_id, struct pro
     /* Read-only; the role would close settings of its own. */
     p.settings = (options *)(uintptr_t)o->settings;
     p.hooks.stop = launch_stop_flag();
+    p.request_stop = launch_request_stop;
     TRY(role_open_recorder(&p));
     TRY(pace_open(&steps, o->settings, 0));
     TRY(fit(steps, o->settings));

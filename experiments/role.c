@@ -19,6 +19,11 @@ static void request_stop(int number)
     stop = 1;
 }
 
+static void request_own_stop(void)
+{
+    stop = 1;
+}
+
 /* Ranks are asked to stop by SIGUSR1, which mpirun hands on. Its SIGTERM means that another rank
  * died: then this one dies too, and the starter writes down why. */
 static void heed_signals(enum role role)
@@ -50,6 +55,7 @@ status role_begin(struct role_process *p, enum role role, unsigned index,
              async ? "sync and mode=pipeline" : "async", mode);
     }
     p->hooks.stop = &stop;
+    p->request_stop = request_own_stop;
     progress_open(&p->progress, mode, role == ROLE_SERVER, false);
 done:
     return result;
@@ -128,6 +134,13 @@ static status checkpoint(void *context, const struct training_state *now)
     return save_checkpoint(&what, p->recorder);
 }
 
+/* on_results_error=stop */
+static void stop_without_results(void *context)
+{
+    const struct role_process *p = context;
+    p->request_stop();
+}
+
 status role_open_recorder(struct role_process *p)
 {
     status result = OK;
@@ -141,6 +154,9 @@ status role_open_recorder(struct role_process *p)
         p->run_id = options_integer(p->settings, "run_id");
     }
     TRY(recorder_open(&p->recorder, options_text(p->settings, "results")));
+    if (strcmp(options_text(p->settings, "on_results_error"), "stop") == 0) {
+        recorder_on_error(p->recorder, stop_without_results, p);
+    }
     if (p->run_id > 0) {
         TRY(recorder_resume(p->recorder, p->run_id));
     } else {
@@ -218,7 +234,7 @@ status role_finish_row(struct role_process *p, status ended, const struct traini
         error_set(ended, __FILE__, __LINE__, "%s", why.at);
     }
     text_free(&why);
-    return ended != OK ? ended : written;
+    return ended == OK || ended == STOPPED ? (written != OK ? written : ended) : ended;
 }
 
 status role_end(struct role_process *p, status ended, const struct training_outcome *outcome)

@@ -25,6 +25,7 @@ struct role_process {
     struct progress progress;
     uint64_t noted_ns; /* when the run's row was last told how far it is */
     struct training_hooks hooks;
+    void (*request_stop)(void); /* sets what hooks.stop looks at; from any thread */
 };
 
 /* Composes the settings, names the process in the log and heeds signals. `read`: as written on the

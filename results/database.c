@@ -14,6 +14,58 @@ static const char *path_of(sqlite3 *db)
     return path == NULL || path[0] == '\0' ? "results file" : path;
 }
 
+/* SQLite has a code of its own for ENOSPC alone; of what else kept it from writing (a quota, ulimit
+ * -f) it does not always keep the system's error. */
+static bool is_full(sqlite3 *db, int code)
+{
+    int system_error = sqlite3_system_errno(db);
+    return (code & 0xff) == SQLITE_FULL || (code == SQLITE_IOERR_WRITE && system_error == 0) ||
+           ((code & 0xff) == SQLITE_IOERR &&
+            (system_error == ENOSPC || system_error == EDQUOT || system_error == EFBIG));
+}
+
+bool database_is_full(sqlite3 *db)
+{
+    return is_full(db, sqlite3_extended_errcode(db));
+}
+
+status database_check_there(sqlite3 *db)
+{
+    status result = OK;
+    int moved = 0;
+    int code = sqlite3_file_control(db, "main", SQLITE_FCNTL_HAS_MOVED, &moved);
+    if (code == SQLITE_OK && moved != 0) {
+        FAIL(ERROR_RESULTS,
+             "%s: the results file was deleted, renamed or replaced while a run was writing to it; "
+             "leave it where it is until runs have ended",
+             path_of(db));
+    }
+done:
+    return result;
+}
+
+/* Waits as sqlite3_busy_timeout() does, and says so: a user who waits for a minute wants to know
+ * what for. */
+static int wait_for_lock(void *context, int times)
+{
+    enum { SHORT_MS = 5, LONG_MS = 50, SHORT_ONES = 20 };
+    sqlite3 *db = context;
+    int waited_ms = times <= SHORT_ONES ? times * SHORT_MS
+                                        : SHORT_ONES * SHORT_MS + (times - SHORT_ONES) * LONG_MS;
+    int now_ms = times < SHORT_ONES ? SHORT_MS : LONG_MS;
+    if (waited_ms >= DATABASE_BUSY_TIMEOUT_MS) {
+        return 0;
+    }
+    if (waited_ms < DATABASE_BUSY_NOTICE_MS && waited_ms + now_ms >= DATABASE_BUSY_NOTICE_MS) {
+        log_warning(
+            "%s: another process keeps the file locked; waiting for it, up to %d s in all; see "
+            "which with 'fuser %s'",
+            path_of(db), DATABASE_BUSY_TIMEOUT_MS / 1000, path_of(db));
+    }
+    clock_sleep_until_ns(clock_ns() + (uint64_t)now_ms * 1000000);
+    return 1;
+}
+
 status database_check(sqlite3 *db, int code, const char *doing)
 {
     status result = OK;
@@ -22,13 +74,11 @@ status database_check(sqlite3 *db, int code, const char *doing)
         return OK;
     }
     int system_error = sqlite3_system_errno(db);
-    bool full =
-        (code & 0xff) == SQLITE_FULL ||
-        ((code & 0xff) == SQLITE_IOERR && (system_error == ENOSPC || system_error == EDQUOT));
-    if (full) {
+    if (is_full(db, code)) {
         FAIL(ERROR_RESULTS,
-             "%s: could not %s: the disk is full; free some space, or name a file on another disk "
-             "with results=PATH. What was committed before is kept",
+             "%s: could not %s: the disk is full, or a quota or ulimit -f is reached; free some "
+             "space, or "
+             "name a file on another disk with results=PATH. What was committed before is kept",
              path, doing);
     }
     switch (code & 0xff) {
@@ -223,7 +273,7 @@ status database_open(sqlite3 **out, const char *path)
              path, system_error == 0 ? "is it a folder?" : strerror(system_error));
     }
     sqlite3_extended_result_codes(db, 1);
-    sqlite3_busy_timeout(db, DATABASE_BUSY_TIMEOUT_MS);
+    sqlite3_busy_handler(db, wait_for_lock, db);
     TRY(distrust(db));
     TRY(identify(db, &owner, &version));
     if (sqlite3_db_readonly(db, "main") == 1) {
@@ -251,7 +301,7 @@ static int open_for_reading(sqlite3 **db, const char *path)
         return code;
     }
     sqlite3_extended_result_codes(*db, 1);
-    sqlite3_busy_timeout(*db, DATABASE_BUSY_TIMEOUT_MS);
+    sqlite3_busy_handler(*db, wait_for_lock, *db);
     code = sqlite3_exec(*db, "SELECT count(*) FROM sqlite_master", NULL, NULL, NULL);
     if ((code & 0xff) != SQLITE_CANTOPEN && (code & 0xff) != SQLITE_READONLY) {
         return SQLITE_OK;

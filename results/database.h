@@ -18,7 +18,8 @@
 enum {
     DATABASE_APPLICATION_ID = 0x474c6167, /* "GLag" */
     DATABASE_VERSION = 5,
-    DATABASE_BUSY_TIMEOUT_MS = 30000,
+    DATABASE_BUSY_TIMEOUT_MS = 120000, /* and it says so after DATABASE_BUSY_NOTICE_MS */
+    DATABASE_BUSY_NOTICE_MS = 5000,
 };
 
 /* Opens a file for writing; creates it, or fills an empty one, with the schema; brings one of an
@@ -36,6 +37,11 @@ void database_close(sqlite3 **db);
 status database_check(sqlite3 *db, int code, const char *doing) MUST_CHECK;
 status database_execute(sqlite3 *db, const char *sql, const char *doing) MUST_CHECK;
 status database_prepare(sqlite3 *db, sqlite3_stmt **out, const char *sql) MUST_CHECK;
+/* Whether the last error of this connection was that the disk is full. */
+bool database_is_full(sqlite3 *db);
+/* ERROR_RESULTS: the file was deleted, renamed or replaced since it was opened, so that what is
+ * written would be lost. */
+status database_check_there(sqlite3 *db) MUST_CHECK;
 /* A compiled-in text, such as results/views.sql. */
 const char *database_text(const char *path);
 /* Undoes an open transaction, if there is one. */

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 /* Rows wait in a list of blocks: callers fill the last one, the writer thread takes the whole list
  * at once, writes it as one transaction, and returns its blocks to the spare ones. */
@@ -20,6 +21,7 @@ enum {
     BLOCKS_AT_MOST = 1424,  /* × 1024 × 184 bytes = 256 MiB */
     BLOCKS_WAKE_WRITER = 4, /* it does not wait for its second when this many are waiting */
     COMMIT_INTERVAL_S = 1,
+    LAST_TRY_S = 2, /* what could not be written until the end is tried for so long */
 };
 
 _Static_assert(sizeof(struct row) <= 184, "or BLOCKS_AT_MOST is more memory than it says");
@@ -45,30 +47,48 @@ struct recorder {
     size_t waiting, blocks; /* blocks in the list; blocks in all */
     bool stop;
 
+    void (*on_error)(void *context);
+    void *on_error_context;
+    bool troubled; /* the writer's: the disk is full, and rows wait for room */
     atomic_bool failed;
     status failure; /* written before `failed`, read after */
     char failure_message[1024];
 };
 
-/* Remembers the first error, and says it once. */
+/* Remembers the first error, and says it once: a long run should not hide it until its end. */
+static void tell(recorder *r, status code, const char *what_then)
+{
+    if (r->failure == OK) {
+        r->failure = code;
+        snprintf(r->failure_message, sizeof r->failure_message, "%s", error_message());
+        log_warning("%s. %s", r->failure_message,
+                    r->on_error != NULL ? "The run stops, as on_results_error=stop says"
+                                        : what_then);
+        if (r->on_error != NULL) {
+            r->on_error(r->on_error_context);
+        }
+    }
+}
+
 static void fail(recorder *r, status code)
 {
     if (!atomic_load(&r->failed)) {
-        r->failure = code;
-        snprintf(r->failure_message, sizeof r->failure_message, "%s", error_message());
+        tell(r, code, "Training goes on, but from here on this run is not recorded");
         atomic_store(&r->failed, true);
-        /* The error itself is recorder_finish()'s; a long run should not hide it until then. */
-        log_warning("%s. Training goes on, but from here on this run is not recorded",
-                    r->failure_message);
     }
 }
 
 /* ---- the writer thread -------------------------------------------------------------------------
  */
 
-static status write_blocks(recorder *r, const struct block *first)
+/* *full: it failed because the disk is full. */
+static status write_blocks(recorder *r, const struct block *first, bool *full)
 {
     status result = OK;
+    TRY(database_check_there(r->db));
+    if (r->troubled) {
+        TRY(rows_begin_again(&r->rows));
+    }
     TRY(database_execute(r->db, "BEGIN IMMEDIATE", "record rows"));
     for (const struct block *b = first; b != NULL; b = b->next) {
         for (size_t i = 0; i < b->used; i++) {
@@ -77,37 +97,96 @@ static status write_blocks(recorder *r, const struct block *first)
     }
     TRY(database_execute(r->db, "COMMIT", "commit recorded rows"));
 done:
+    *full = result != OK && database_is_full(r->db);
     database_rollback(r->db);
     return result;
 }
 
+/* Rows that could not be written, with the lock held: before those that came meanwhile. */
+static void put_back(recorder *r, struct block *first, struct block *last, size_t count)
+{
+    last->next = r->first;
+    r->first = first;
+    r->last = r->last == NULL ? last : r->last;
+    r->waiting += count;
+}
+
+static bool has_room(recorder *r)
+{
+    pthread_mutex_lock(&r->lock);
+    bool room = r->blocks < BLOCKS_AT_MOST || r->spare != NULL;
+    pthread_mutex_unlock(&r->lock);
+    return room;
+}
+
+/* Writes what was taken; false where it has to wait. */
+static bool write_or_fail(recorder *r, const struct block *first)
+{
+    bool full = false;
+    status written = write_blocks(r, first, &full);
+    if (written == OK) {
+        if (r->troubled) {
+            log_info("there is room on the disk again: no row of this run was lost");
+            r->failure = OK;
+        }
+        r->troubled = false;
+        return true;
+    }
+    if (full && has_room(r)) {
+        r->troubled = true;
+        tell(r, written,
+             "Training goes on; rows wait in memory, 256 MiB of them, for room on the disk");
+        return false;
+    }
+    fail(r, written);
+    return true;
+}
+
 /* Takes what waits, writes it and returns the blocks. Called with the lock held; gives it up while
- * writing. */
-static void drain(recorder *r)
+ * writing. False where the rows could not be written, and wait on. */
+static bool drain(recorder *r)
 {
     struct block *first = r->first, *last = r->last;
+    size_t count = r->waiting;
+    bool done = true;
     if (first == NULL) {
-        return;
+        return true;
     }
     r->first = r->last = NULL;
     r->waiting = 0;
     pthread_mutex_unlock(&r->lock);
     if (!atomic_load(&r->failed)) {
-        status written = write_blocks(r, first);
-        if (written != OK) {
-            fail(r, written);
-        }
+        done = write_or_fail(r, first);
     }
-    for (struct block *b = first; b != NULL; b = b->next) {
+    for (struct block *b = first; done && b != NULL; b = b->next) {
         for (size_t i = 0; i < b->used; i++) {
             row_free(&b->rows[i]);
         }
         b->used = 0;
     }
     pthread_mutex_lock(&r->lock);
+    if (!done) {
+        put_back(r, first, last, count);
+        return false;
+    }
     last->next = r->spare;
     r->spare = first;
     pthread_cond_broadcast(&r->room);
+    return true;
+}
+
+/* Rows that wait for room get a last chance. */
+static void drain_at_the_end(recorder *r)
+{
+    uint64_t deadline = clock_ns() + LAST_TRY_S * UINT64_C(1000000000);
+    while (!drain(r)) {
+        pthread_mutex_unlock(&r->lock);
+        if (clock_ns() > deadline) {
+            fail(r, r->failure);
+        }
+        clock_sleep_until_ns(clock_ns() + 200000000);
+        pthread_mutex_lock(&r->lock);
+    }
 }
 
 static void *writer_thread(void *context)
@@ -119,12 +198,12 @@ static void *writer_thread(void *context)
         clock_gettime(CLOCK_MONOTONIC, &until);
         until.tv_sec += COMMIT_INTERVAL_S;
         int code = 0;
-        while (!r->stop && r->waiting < BLOCKS_WAKE_WRITER && code != ETIMEDOUT) {
+        while (!r->stop && (r->troubled || r->waiting < BLOCKS_WAKE_WRITER) && code != ETIMEDOUT) {
             code = pthread_cond_timedwait(&r->work, &r->lock, &until);
         }
         drain(r);
     }
-    drain(r);
+    drain_at_the_end(r);
     pthread_mutex_unlock(&r->lock);
     return NULL;
 }
@@ -338,11 +417,21 @@ done:
     return result;
 }
 
+void recorder_on_error(recorder *r, void (*on_error)(void *context), void *context)
+{
+    REQUIRE(!r->begun);
+    r->on_error = on_error;
+    r->on_error_context = context;
+}
+
 status recorder_finish(recorder *r, const struct run_outcome *outcome)
 {
     status result = OK;
     REQUIRE(r->begun);
     stop_writer(r);
+    if (!r->failed && database_check_there(r->db) != OK) {
+        fail(r, ERROR_RESULTS);
+    }
     if (r->failed) {
         /* The row should not go on saying "running", if that much can still be written. */
         struct run_outcome incomplete = *outcome;
@@ -363,7 +452,7 @@ static status write_late_rows(recorder *r)
 {
     status result = OK;
     pthread_mutex_lock(&r->lock);
-    drain(r);
+    drain_at_the_end(r);
     pthread_mutex_unlock(&r->lock);
     if (!r->finished || r->rows.written == r->summed_up) {
         return OK;
@@ -406,6 +495,12 @@ status recorder_settle(const char *path, int64_t run_id, const char *run_status,
     status result = OK;
     sqlite3 *db = NULL;
     bool was_open = false;
+    if (access(path, F_OK) != 0) {
+        FAIL(ERROR_RESULTS,
+             "%s: the results file is no longer there: %s; what run %lld recorded is "
+             "lost with it",
+             path, strerror(errno), (long long)run_id);
+    }
     TRY(database_open(&db, path));
     TRY(run_row_settle(db, run_id, run_status, error, &was_open));
 done:

@@ -6,9 +6,11 @@
  * one run, and is not carried across fork().
  *
  * The rows wait in blocks that are used again, so nothing is allocated as long as the writer keeps
- * up. If it falls behind, memory grows to at most 256 MiB; then the calls wait for it. No row is
- * lost unless writing fails; then this is logged once, later rows are dropped, and
- * recorder_finish() returns the error.
+ * up. If it falls behind, memory grows to at most 256 MiB; then the calls wait for it. While the
+ * disk is full, rows wait in memory in the same way and are written once there is room. No row is
+ * lost unless writing fails for good, with memory full, at the end, or for another reason; then
+ * this is logged once, later rows are dropped, and recorder_finish() returns the error. What was
+ * committed before stays whole.
  *
  * Times are seconds since training began, without evaluation; *_us are microseconds, stored as
  * whole ones. Every `double` of a row may be NaN or infinite and is kept as such; NOT_MEASURED is
@@ -130,8 +132,11 @@ struct run_outcome {
 
 /* Opens or creates the file; brings an older one up to date, and ends runs in it whose process is
  * gone (runner.h). ERROR_RESULTS: not ours (application_id), newer (user_version), not
- * writable, locked for longer than the busy timeout (30 s). */
+ * writable, locked for longer than the busy timeout (2 minutes). */
 status recorder_open(recorder **out, const char *path) MUST_CHECK;
+/* Before the run is begun: `on_error` is called once, from the writer's thread, when rows could not
+ * be written for the first time. It should ask training to stop; without it training goes on. */
+void recorder_on_error(recorder *r, void (*on_error)(void *context), void *context);
 /* Adds the run's row (status as given: "queued" or "running"); *run_id is its id. */
 status recorder_begin(recorder *r, const struct run_description *run, const char *run_status,
                       int64_t *run_id) MUST_CHECK;

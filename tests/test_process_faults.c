@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #define A_FEW_PUSHES "SELECT count(*) >= 10 FROM push"
@@ -287,6 +288,40 @@ static void output_that_does_not_fit_the_disk_is_an_error(void **state)
     process_expect_error(r, "standard output");
 }
 
+/* Files of the processes may grow to so many bytes and no further. */
+static void allow_files_of(rlim_t bytes)
+{
+    struct rlimit limit;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    limit.rlim_cur = bytes;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+}
+
+/* Where it stops it would train for hours. */
+static void a_results_file_that_is_full_stops_the_run_or_not_as_told(void **state)
+{
+    struct rig *r = *state;
+    static const char *const told[][3] = {
+        {"payload=frames", "on_results_error=stop", "epochs=1e6"},
+        {"engine=virtual", "on_results_error=continue", "epochs=100"}};
+    signal(SIGXFSZ, SIG_IGN);
+    for (size_t i = 0; i < COUNT_OF(told); i++) {
+        allow_files_of(400 * 1024);
+        int code = RIG_RUN(r, "run", RIG_DATA, "workers=2", "batch=10", "pace=constant",
+                           "pace.mean_ms=0.01", "evaluate_every=0", told[i][0], told[i][1],
+                           told[i][2], "--quiet");
+        allow_files_of(RLIM_INFINITY);
+        assert_int_equal(code, ERROR_RESULTS);
+        process_expect_error(r, "the disk is full");
+        process_expect_error(r, i == 0 ? "on_results_error=stop" : "Training goes on");
+        process_expect_answer(r, "PRAGMA integrity_check", "ok");
+        process_expect_answer(r, "SELECT status FROM run ORDER BY id DESC LIMIT 1", "failed");
+        assert_int_equal(remove(process_path(r, "results.db")), 0);
+        remove(process_path(r, "results.db-wal"));
+        remove(process_path(r, "results.db-shm"));
+    }
+}
+
 /* ---- sweeps
  * --------------------------------------------------------------------------------------
  */
@@ -363,6 +398,7 @@ int main(void)
 {
 #define PROCESS_TEST(f) cmocka_unit_test_setup_teardown(f, process_set_up, process_tear_down)
     const struct CMUnitTest tests[] = {
+        PROCESS_TEST(a_results_file_that_is_full_stops_the_run_or_not_as_told),
         PROCESS_TEST(a_killed_worker_fails_the_run_and_is_named),
         PROCESS_TEST(a_killed_server_fails_the_run),
         PROCESS_TEST(a_killed_rank_fails_the_run_and_is_named),
