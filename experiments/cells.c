@@ -56,11 +56,13 @@ static void lay_out(struct cells *c, const struct plan *p)
 }
 
 /* Sums first; averages once all runs are in. `squares`: of the accuracies, for the deviation. */
-static status add_run(struct cells *c, const struct planned_run *r, double *squares)
+static status add_run(struct cells *c, size_t index, double *squares)
 {
     status result = OK;
     struct run_figures f;
+    const struct planned_run *r = &c->plan->runs[index];
     const options *o = r->settings;
+    c->accuracies[index] = NAN;
     struct cell *cell = find(c, options_text(o, "arm"), options_integer(o, "workers"));
     cell->diverged += r->state == PLANNED_DIVERGED;
     cell->died += r->state == PLANNED_DIVERGED;
@@ -70,6 +72,7 @@ static status add_run(struct cells *c, const struct planned_run *r, double *squa
     }
     TRY(summary_read(options_text(o, "results"), r->run_id, &f));
     cell->finished++;
+    c->accuracies[index] = 100 * f.accuracy;
     cell->accuracy += 100 * f.accuracy;
     cell->died += 100 * f.accuracy < DEAD;
     squares[cell - c->at] += 1e4 * f.accuracy * f.accuracy;
@@ -118,9 +121,10 @@ status cells_open(struct cells *out, const struct experiment *e, const struct pl
     TRY(memory_new(&out->at, p->count, sizeof *out->at, "cells"));
     TRY(memory_new(&out->workers, p->count, sizeof *out->workers, "columns"));
     TRY(memory_new(&squares, p->count, sizeof *squares, "squares"));
+    TRY(memory_new(&out->accuracies, p->count, sizeof *out->accuracies, "accuracies"));
     lay_out(out, p);
     for (size_t i = 0; i < p->count; i++) {
-        TRY(add_run(out, &p->runs[i], squares));
+        TRY(add_run(out, i, squares));
     }
     for (size_t i = 0; i < out->count; i++) {
         average(&out->at[i], squares[i]);
@@ -136,8 +140,49 @@ done:
 void cells_close(struct cells *c)
 {
     memory_free(c->at);
+    memory_free(c->accuracies);
     memory_free(c->workers);
     *c = (struct cells){0};
+}
+
+/* ---- pairs --------------------------------------------------------------------------------------
+ */
+
+/* The accuracy of the cell's run of this seed; NaN: none. */
+static double accuracy_of(const struct cells *c, const struct cell *cell, int64_t seed)
+{
+    for (size_t i = 0; i < c->plan->count; i++) {
+        const options *o = c->plan->runs[i].settings;
+        if (options_integer(o, "seed") == seed && options_integer(o, "workers") == cell->workers &&
+            strcmp(options_text(o, "arm"), cell->arm->name) == 0) {
+            return c->accuracies[i];
+        }
+    }
+    return NAN;
+}
+
+void cells_pair(const struct cells *c, const struct cell *a, const struct cell *b,
+                struct paired *out)
+{
+    double sum = 0, squares = 0;
+    *out = (struct paired){.n = 0};
+    for (size_t i = 0; i < c->plan->count; i++) {
+        const options *o = c->plan->runs[i].settings;
+        if (options_integer(o, "workers") != a->workers ||
+            strcmp(options_text(o, "arm"), a->arm->name) != 0) {
+            continue;
+        }
+        double d = c->accuracies[i] - accuracy_of(c, b, options_integer(o, "seed"));
+        if (!isnan(d)) {
+            out->n++;
+            sum += d;
+            squares += d * d;
+        }
+    }
+    double n = out->n;
+    out->mean = n > 0 ? sum / n : NAN;
+    out->deviation = n > 1 ? sqrt(fmax(0, squares - sum * out->mean) / (n - 1)) : NAN;
+    out->interval = n > 1 ? student_95(out->n - 1) * out->deviation / sqrt(n) : NAN;
 }
 
 /* ---- tables -------------------------------------------------------------------------------------
@@ -176,18 +221,24 @@ static bool any_accuracy(const struct cells *c)
     return any;
 }
 
-static void print_accuracy(const struct cells *c, FILE *to)
+static void print_columns(const struct cells *c, FILE *to)
 {
-    char text[64];
-    fprintf(to, "%s\n",
-            any_accuracy(c) ? "Test accuracy in %: mean ± standard deviation (runs)"
-                            : "Test loss: mean (runs)");
+    char text[32];
     print_padded(to, "arm \\ workers", LABEL_WIDTH);
     for (size_t w = 0; w < c->worker_count; w++) {
         snprintf(text, sizeof text, "%lld", (long long)c->workers[w]);
         print_padded(to, text, CELL_WIDTH);
     }
     fprintf(to, "\n");
+}
+
+static void print_accuracy(const struct cells *c, FILE *to)
+{
+    char text[64];
+    fprintf(to, "%s\n",
+            any_accuracy(c) ? "Test accuracy in %: mean ± standard deviation (runs)"
+                            : "Test loss: mean (runs)");
+    print_columns(c, to);
     for (size_t a = 0; a < c->experiment->arm_count; a++) {
         const struct arm *arm = &c->experiment->arms[a];
         bool any = false;
@@ -231,8 +282,71 @@ static void print_details(const struct cells *c, FILE *to)
     }
 }
 
+/* What the others are compared with: undamped asynchrony, or the first arm of those there are. */
+static const struct arm *baseline(const struct cells *c)
+{
+    const struct experiment *e = c->experiment;
+    const struct arm *undamped =
+        e->verdict.undamped != NULL ? experiment_arm(e, e->verdict.undamped) : NULL;
+    for (size_t a = 0; undamped == NULL && a < e->arm_count; a++) {
+        for (size_t w = 0; w < c->worker_count && undamped == NULL; w++) {
+            undamped = find(c, e->arms[a].name, c->workers[w]) != NULL ? &e->arms[a] : NULL;
+        }
+    }
+    return undamped;
+}
+
+static bool pair_text(const struct cells *c, const struct cell *cell, const struct cell *base,
+                      char out[64])
+{
+    struct paired p = {.n = 0};
+    out[0] = '\0';
+    if (cell != NULL && base != NULL) {
+        cells_pair(c, cell, base, &p);
+    }
+    if (p.n == 1) {
+        snprintf(out, 64, "%+.2f (1)", p.mean);
+    } else if (p.n > 1) {
+        snprintf(out, 64, "%+.2f ± %.2f (%u)", p.mean, p.interval, p.n);
+    }
+    return p.n > 0;
+}
+
+static void print_pairs(const struct cells *c, FILE *to)
+{
+    const struct arm *base = baseline(c);
+    char text[64];
+    bool begun = false;
+    for (size_t a = 0; base != NULL && a < c->experiment->arm_count; a++) {
+        const struct arm *arm = &c->experiment->arms[a];
+        bool any = false;
+        for (size_t w = 0; arm != base && w < c->worker_count; w++) {
+            any = any || pair_text(c, find(c, arm->name, c->workers[w]),
+                                   find(c, base->name, c->workers[w]), text);
+        }
+        if (any && !begun) {
+            begun = true;
+            fprintf(to,
+                    "\nPoints of accuracy above '%s' on the same seeds: mean difference ± half of "
+                    "its 95 %% interval (pairs)\n",
+                    base->label);
+            print_columns(c, to);
+        }
+        if (any) {
+            print_padded(to, arm->label, LABEL_WIDTH);
+            for (size_t w = 0; w < c->worker_count; w++) {
+                pair_text(c, find(c, arm->name, c->workers[w]), find(c, base->name, c->workers[w]),
+                          text);
+                print_padded(to, text, CELL_WIDTH);
+            }
+            fprintf(to, "\n");
+        }
+    }
+}
+
 void cells_print(const struct cells *c, FILE *to)
 {
     print_accuracy(c, to);
     print_details(c, to);
+    print_pairs(c, to);
 }

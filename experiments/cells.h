@@ -21,12 +21,18 @@ struct cell {
     /* The part of the runs that ended that is dead: diverged, or no better than guessing twice. */
     double died;
 };
+/* Accuracy of one cell less that of another, in points, over the seeds that both have finished. */
+struct paired {
+    unsigned n;
+    double mean, deviation, interval; /* NaN: none; fewer than two */
+};
 struct cells {
     struct cell *at;
     size_t count;
     const struct experiment *experiment;
     const struct plan *plan;
-    int64_t *workers; /* the columns, ascending */
+    double *accuracies; /* of each run of the plan, in percent; NaN unless it finished */
+    int64_t *workers;   /* the columns, ascending */
     size_t worker_count;
 };
 
@@ -36,6 +42,8 @@ status cells_open(struct cells *out, const struct experiment *e, const struct pl
 void cells_close(struct cells *c);
 /* The cell, or NULL. */
 const struct cell *cells_find(const struct cells *c, const char *arm, int64_t workers);
+void cells_pair(const struct cells *c, const struct cell *a, const struct cell *b,
+                struct paired *out);
 /* What a claim reads. `lacking` is set to a cell that it needs and whose planned runs did not all
  * finish: a mean over the survivors says nothing. died() needs only runs that ended. */
 struct cells_reading {
@@ -47,7 +55,7 @@ struct measures cells_measures(struct cells_reading *r);
 /* Checks an expression against an experiment without any runs: unknown measures and arms. */
 status cells_check(const struct experiment *e, const char *expression) MUST_CHECK;
 
-/* Accuracy as arms × workers, then rates and staleness cell by cell. */
+/* Accuracy as arms × workers, rates and staleness cell by cell, differences on the same seeds. */
 void cells_print(const struct cells *c, FILE *to);
 /* In words: what asynchrony cost, what damping gave back, … */
 void verdict_print(const struct cells *c, FILE *to);

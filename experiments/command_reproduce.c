@@ -124,11 +124,29 @@ done:
     return result;
 }
 
+/* Of the whole experiment; its quick part is short on purpose, and its verdict says so. */
+static void warn_of_few_seeds(const struct cells *c)
+{
+    size_t few = 0;
+    for (size_t i = 0; i < c->count; i++) {
+        few += c->at[i].planned < EXPERIMENT_SEEDS;
+    }
+    if (few > 0) {
+        log_warning(
+            "%s: %zu of %zu cells have fewer than %d seeds: differences there may be chance, "
+            "and their intervals say little",
+            c->experiment->name, few, c->count, EXPERIMENT_SEEDS);
+    }
+}
+
 static status report(struct reproduction *w, const struct reproduce *r)
 {
     status result = OK;
     size_t failed = 0, lost = failures(&w->tuning.trials) + failures(&w->plan);
     TRY(cells_open(&w->cells, &w->e, &w->plan));
+    if (!r->quick) {
+        warn_of_few_seeds(&w->cells);
+    }
     tuning_print(&w->tuning, stdout);
     printf("\n");
     cells_print(&w->cells, stdout);

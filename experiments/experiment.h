@@ -9,6 +9,8 @@
 
 #include <stdio.h>
 
+enum { EXPERIMENT_SEEDS = 3 }; /* of each cell, unless the file says otherwise */
+
 struct int_list {
     int64_t *at; /* owned */
     size_t count;

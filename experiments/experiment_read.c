@@ -378,6 +378,17 @@ done:
     return result;
 }
 
+static status usual_seeds(struct int_list *out)
+{
+    status result = OK;
+    TRY(memory_new(&out->at, EXPERIMENT_SEEDS, sizeof *out->at, "seeds"));
+    for (; out->count < EXPERIMENT_SEEDS; out->count++) {
+        out->at[out->count] = (int64_t)out->count + 1;
+    }
+done:
+    return result;
+}
+
 status experiment_read(const struct document *d, struct experiment *e)
 {
     status result = OK;
@@ -393,9 +404,11 @@ status experiment_read(const struct document *d, struct experiment *e)
     TRY(read_at(d, node_child(&d->root, "at"), &e->at, &e->at_count));
     TRY(read_integers(d, &d->root, "workers", &e->workers));
     TRY(read_integers(d, &d->root, "seeds", &e->seeds));
-    if (e->workers.count == 0 || e->seeds.count == 0) {
-        FAIL(ERROR_USAGE, "%s: 'workers' and 'seeds' are wanted, each a list as in [1, 2, 4]",
-             d->name);
+    if (e->workers.count == 0) {
+        FAIL(ERROR_USAGE, "%s: 'workers' is wanted, a list as in [1, 2, 4]", d->name);
+    }
+    if (e->seeds.count == 0) {
+        TRY(usual_seeds(&e->seeds));
     }
     TRY(read_lists(d, e));
     TRY(read_verdict(d, node_child(&d->root, "verdict"), e));

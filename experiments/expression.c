@@ -51,21 +51,70 @@ static status word(struct reader *r, const char *also, char out[64])
     return length > 0 ? OK : malformed(r, "a name");
 }
 
-static status measure(struct reader *r, const char *name, double *value)
+static status comma(struct reader *r, const char *wanted)
+{
+    return take(r, ',') ? OK : malformed(r, wanted);
+}
+
+static status worker_count(struct reader *r, int64_t *out)
 {
     status result = OK;
-    char arm[64], *end = NULL;
-    double given = NAN;
-    TRY(word(r, "_-.", arm));
-    if (!take(r, ',')) {
-        TRY(malformed(r, "',' and a worker count"));
-    }
+    char *end = NULL;
     skip_spaces(r);
-    long long workers = strtoll(r->at, &end, 10);
+    *out = strtoll(r->at, &end, 10);
     if (end == r->at) {
         TRY(malformed(r, "a worker count"));
     }
     r->at = end;
+done:
+    return result;
+}
+
+static bool at_worker_count(struct reader *r)
+{
+    size_t length;
+    skip_spaces(r);
+    length = strspn(r->at, "0123456789");
+    return length > 0 && strchr(" ,)", r->at[length]) != NULL;
+}
+
+/* (arm, other, workers) or (arm, workers, other, workers) */
+static status pair(struct reader *r, const char *name, double *value)
+{
+    status result = OK;
+    char arm[64], other[64];
+    int64_t workers = 0, other_workers;
+    TRY(word(r, "_-.", arm));
+    TRY(comma(r, "',' and another arm"));
+    bool each = at_worker_count(r);
+    if (each) {
+        TRY(worker_count(r, &workers));
+        TRY(comma(r, "',' and another arm"));
+    }
+    TRY(word(r, "_-.", other));
+    TRY(comma(r, "',' and a worker count"));
+    TRY(worker_count(r, &other_workers));
+    if (!take(r, ')')) {
+        TRY(malformed(r, "')'"));
+    }
+    TRY(r->measures->pair(r->measures->context, name, arm, each ? workers : other_workers, other,
+                          other_workers, value));
+done:
+    return result;
+}
+
+static status measure(struct reader *r, const char *name, double *value)
+{
+    status result = OK;
+    char arm[64];
+    int64_t workers;
+    double given = NAN;
+    if (strncmp(name, "paired", 6) == 0 && r->measures->pair != NULL) {
+        return pair(r, name, value);
+    }
+    TRY(word(r, "_-.", arm));
+    TRY(comma(r, "',' and a worker count"));
+    TRY(worker_count(r, &workers));
     bool has_number = take(r, ',');
     if (has_number) {
         TRY(sum(r, &given));

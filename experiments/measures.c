@@ -85,8 +85,9 @@ static status no_such_measure(const char *name)
         text_add(&all, "%s, ", means[i].name);
     }
     for (size_t i = 0; i < COUNT_OF(questions); i++) {
-        text_add(&all, "%s%s", i == 0 ? "" : ", ", questions[i].name);
+        text_add(&all, "%s, ", questions[i].name);
     }
+    text_add(&all, "paired, paired_interval");
     status result = error_set(ERROR_USAGE, __FILE__, __LINE__,
                               "there is no measure '%s'. There is: %s", name, all.at);
     text_free(&all);
@@ -188,9 +189,73 @@ static status measure(void *context, const char *name, const char *arm, int64_t 
     return result;
 }
 
+/* ---- two cells on the same seeds ----------------------------------------------------------------
+ */
+
+static const struct {
+    const char *name;
+    size_t offset;
+} pairs[] = {
+    {"paired", offsetof(struct paired, mean)},
+    {"paired_interval", offsetof(struct paired, interval)},
+};
+
+static status find_pair(const char *name, size_t *offset)
+{
+    for (size_t i = 0; i < COUNT_OF(pairs); i++) {
+        if (strcmp(pairs[i].name, name) == 0) {
+            *offset = pairs[i].offset;
+            return OK;
+        }
+    }
+    return no_such_measure(name);
+}
+
+static status check_pair(const struct experiment *e, const char *name, const char *arm,
+                         int64_t workers, const char *other, int64_t other_workers)
+{
+    status result = OK;
+    size_t offset;
+    TRY(find_pair(name, &offset));
+    TRY(check(e, "accuracy", arm, workers, NAN));
+    TRY(check(e, "accuracy", other, other_workers, NAN));
+done:
+    return result;
+}
+
+static bool is_whole(const struct cell *cell)
+{
+    return cell->finished == cell->planned;
+}
+
+static status measure_pair(void *context, const char *name, const char *arm, int64_t workers,
+                           const char *other, int64_t other_workers, double *out)
+{
+    status result = OK;
+    struct cells_reading *r = context;
+    struct paired p;
+    size_t offset = 0;
+    *out = NAN;
+    TRY(check_pair(r->cells->experiment, name, arm, workers, other, other_workers));
+    TRY(find_pair(name, &offset));
+    const struct cell *a = cells_find(r->cells, arm, workers);
+    const struct cell *b = cells_find(r->cells, other, other_workers);
+    if (a == NULL || b == NULL) {
+        goto done;
+    }
+    if (!is_whole(a) || !is_whole(b)) {
+        r->lacking = is_whole(a) ? b : a;
+    } else {
+        cells_pair(r->cells, a, b, &p);
+        memcpy(out, (const char *)&p + offset, sizeof *out);
+    }
+done:
+    return result;
+}
+
 struct measures cells_measures(struct cells_reading *r)
 {
-    return (struct measures){.context = r, .measure = measure};
+    return (struct measures){.context = r, .measure = measure, .pair = measure_pair};
 }
 
 static status measure_name_only(void *context, const char *name, const char *arm, int64_t workers,
@@ -200,9 +265,17 @@ static status measure_name_only(void *context, const char *name, const char *arm
     return check(context, name, arm, workers, given);
 }
 
+static status pair_names_only(void *context, const char *name, const char *arm, int64_t workers,
+                              const char *other, int64_t other_workers, double *out)
+{
+    *out = 1;
+    return check_pair(context, name, arm, workers, other, other_workers);
+}
+
 status cells_check(const struct experiment *e, const char *expression)
 {
     double ignored;
-    struct measures m = {.context = (void *)(uintptr_t)e, .measure = measure_name_only};
+    struct measures m = {
+        .context = (void *)(uintptr_t)e, .measure = measure_name_only, .pair = pair_names_only};
     return expression_value(expression, &m, &ignored);
 }

@@ -221,11 +221,14 @@ static void mistakes_name_their_line(void **state)
 static void measures_say_whether_they_want_a_number(void **state)
 {
     (void)state;
-    static const char *const bad[] = {"accuracy(one, 1, 2)", "seconds_to(one, 1)",
-                                      "seconds_too(one, 1, 2)", "staleness_distance(one, 1)",
-                                      "interval(one, 4)"};
-    static const char *const good[] = {"seconds_to(one, 1, 85)", "interval(a-b, 4)",
-                                       "staleness_above(one, 1, 2)", "seconds_to_loss(one, 1, 1)"};
+    static const char *const bad[] = {
+        "accuracy(one, 1, 2)",        "seconds_to(one, 1)",     "seconds_too(one, 1, 2)",
+        "staleness_distance(one, 1)", "interval(one, 4)",       "paired(one, 1)",
+        "paired(one, a-b, 4)",        "paired(one, nobody, 1)", "paired_median(one, 1, a-b, 4)",
+        "paired(one, 1, a-b, 1, 2)"};
+    static const char *const good[] = {
+        "seconds_to(one, 1, 85)",     "interval(a-b, 4)",       "staleness_above(one, 1, 2)",
+        "seconds_to_loss(one, 1, 1)", "paired(one, 1, a-b, 4)", "paired_interval(a-b, a-b, 4)"};
     struct experiment e;
     assert_int_equal(open_text(&e, sound), OK);
     for (size_t i = 0; i < COUNT_OF(bad); i++) {
@@ -332,9 +335,21 @@ static status measure(void *context, const char *name, const char *arm, int64_t 
     return OK;
 }
 
+/* Of "paired(a, 1, bcd, 2)" 1000 times the second cell less the first. */
+static status pair(void *context, const char *name, const char *arm, int64_t workers,
+                   const char *other, int64_t other_workers, double *out)
+{
+    double first, second;
+    status result = measure(context, "accuracy", arm, workers, NAN, &first);
+    result =
+        result == OK ? measure(context, "accuracy", other, other_workers, NAN, &second) : result;
+    *out = 1000 * second - first + (strcmp(name, "paired") == 0 ? 0 : 0.5);
+    return result;
+}
+
 static double value_of(const char *text)
 {
-    struct measures m = {.measure = measure};
+    struct measures m = {.measure = measure, .pair = pair};
     double value = 0;
     if (expression_value(text, &m, &value) != OK) {
         fail_msg("%s: %s", text, error_message());
@@ -352,6 +367,8 @@ static void expressions_are_computed_in_the_usual_order(void **state)
     assert_true(value_of("hypot(3, 4) + hypot(-2)") == 7);
     assert_true(value_of("given(a, 1, 2 * 8.5)") == 17);
     assert_true(isnan(value_of("given(a, 1)")));
+    assert_true(value_of("paired(a, bcd, 2) + 1") == 203000 - 201 + 1);
+    assert_true(value_of("paired_interval( a , 1, b-cd , 2 )") == 204000 - 101 + 0.5);
     assert_true(value_of(" accuracy( sync-warm , 16 ) - accuracy(a,1)") == 1609 - 101);
 }
 
@@ -376,10 +393,15 @@ static void malformed_expressions_say_where(void **state)
                                       "accuracy(a, b)",
                                       "accuracy(a, 1, )",
                                       "accuracy a",
+                                      "paired(a, 1)",
+                                      "paired(a, 1, 2)",
+                                      "paired(a, b)",
+                                      "paired(a, b, c)",
+                                      "paired(a, b, 1, 2)",
                                       "min()",
                                       "1 + + 2",
                                       "3 ** 2"};
-    struct measures m = {.measure = measure};
+    struct measures m = {.measure = measure, .pair = pair};
     double value;
     for (size_t i = 0; i < COUNT_OF(bad); i++) {
         if (expression_value(bad[i], &m, &value) != ERROR_USAGE) {

@@ -8,6 +8,8 @@
 
 #include <cmocka.h>
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const char tuned[] =
@@ -60,6 +62,53 @@ static void an_arm_tunes_itself_on_the_validation_split_before_its_runs_are_made
     assert_non_null(strstr(process_output(r), "6 trials: 0 to make, 6 there already"));
     assert_non_null(strstr(process_output(r), "4 runs: 0 to make, 4 there already"));
     process_expect_nothing_left(r);
+}
+
+static const char pairs[] =
+    "name: pairs\n"
+    "question: which rate is better?\n"
+    "settings: {engine: virtual, pace: constant, dataset: gaussian, dataset.size: 8, "
+    "model: softmax, samples: 1000, batch: 10, warmup_epochs: 0}\n"
+    "workers: [1, 2]\n"
+    "arms:\n"
+    "  slow: {label: slow, settings: {lr: 0.0001}}\n"
+    "  fast: {label: fast, settings: {lr: 0.01}}\n"
+    "claims:\n"
+    "  - claim: A mean of differences is the difference of means\n"
+    "    value: paired(fast, slow, 2) - accuracy(fast, 2) + accuracy(slow, 2)\n"
+    "    band: [-1e-9, 1e-9]\n"
+    "  - claim: Also of different worker counts\n"
+    "    value: paired(fast, 2, slow, 1) - accuracy(fast, 2) + accuracy(slow, 1)\n"
+    "    band: [-1e-9, 1e-9]\n"
+    "  - claim: Its interval is that of the query\n"
+    "    value: paired_interval(fast, slow, 2)\n"
+    "    band: [";
+
+/* Also: where a file names no seeds there are three. */
+static void cells_are_compared_on_the_same_seeds(void **state)
+{
+    struct rig *r = *state;
+    char text[2048];
+    snprintf(text, sizeof text, "%s0, 100]\n", pairs);
+    process_write(r, "pairs.yaml", text);
+    assert_int_equal(RIG_RUN(r, "reproduce", "pairs.yaml", "--quiet"), OK);
+    assert_non_null(strstr(process_output(r), "12 runs: 12 to make"));
+    assert_non_null(strstr(process_output(r), "above 'slow' on the same seeds"));
+    assert_null(strstr(process_errors(r), "fewer than 3 seeds"));
+    assert_int_equal(
+        RIG_RUN(r, "query", "paired-differences", "workers=2", "experiment=pairs", "--csv"), OK);
+    const char *line = strstr(process_output(r), "\npairs,2,fast");
+    double interval = 100 * atof(strrchr(line, ',') + 1);
+    assert_true(interval > 0);
+    assert_non_null(strstr(line, ",3,"));
+    snprintf(text, sizeof text, "%s%.9f, %.9f]\n", pairs, interval - 1e-6, interval + 1e-6);
+    process_write(r, "pairs.yaml", text);
+    assert_int_equal(RIG_RUN(r, "reproduce", "pairs.yaml", "--no-run"), OK);
+    assert_non_null(strstr(process_output(r), "3 passed, 0 failed"));
+    snprintf(text, sizeof text, "%s0, 100]\nseeds: [1, 2]\n", pairs);
+    process_write(r, "pairs.yaml", text);
+    assert_int_equal(RIG_RUN(r, "reproduce", "pairs.yaml", "--no-run"), OK);
+    assert_non_null(strstr(process_errors(r), "4 of 4 cells have fewer than 3 seeds"));
 }
 
 static void a_grid_of_one_point_needs_no_trials(void **state)
@@ -153,6 +202,7 @@ static void an_arm_is_fitted_to_the_runs_of_another(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        TEST(cells_are_compared_on_the_same_seeds),
         TEST(an_arm_tunes_itself_on_the_validation_split_before_its_runs_are_made),
         TEST(a_grid_of_one_point_needs_no_trials),
         TEST(data_without_classes_are_judged_by_their_loss),

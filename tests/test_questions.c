@@ -101,7 +101,70 @@ static void accuracy_is_averaged_over_the_seeds_of_finished_runs(void **state)
     assert_int_equal(ask("accuracy-by-mode-and-workers", QUERY_TABLE, NULL, 0), OK);
     assert_contains(answer, "stale-gradients  undamped  async  none              4  0.03     32  - "
                             "                      -      2");
-    assert_contains(answer, "0.6       0.1414");
+    assert_contains(answer, "0.6       0.1414     1.271");
+}
+
+static void pairs_of_the_same_seeds_are_compared(void **state)
+{
+    (void)state;
+    const char *const of[] = {"experiment=stale-gradients", "workers=4", "arm=damped"};
+    assert_int_equal(ask("paired-differences", QUERY_CSV, of, 3), OK);
+    /* 0.79 - 0.5 and 0.81 - 0.7; 12.706 of Student's t */
+    char first[200];
+    double x, y, mean, sd, interval;
+    unsigned n;
+    const char *line = strstr(answer, "stale-gradients,4,damped");
+    assert_non_null(line);
+    snprintf(first, sizeof first, "%s", strstr(line, "undamped") + strlen("undamped"));
+    assert_int_equal(
+        sscanf(strchr(first, ','), ",%u,%lf,%lf,%lf,%lf,%lf", &n, &x, &y, &mean, &sd, &interval),
+        6);
+    assert_int_equal(n, 2);
+    assert_true(fabs(x - 0.8) < 1e-12 && fabs(y - 0.6) < 1e-12 && fabs(mean - 0.2) < 1e-12);
+    assert_true(fabs(sd - 0.18 / sqrt(2)) < 1e-12);
+    assert_true(fabs(interval - 12.706 * 0.09) < 1e-9);
+    interval = number("SELECT interval_accuracy FROM accuracy_by_workers WHERE arm = 'undamped'");
+    assert_true(fabs(interval - 12.706 * 0.1) < 1e-9);
+}
+
+/* Trials of two arms with 2 and 3 rates; what is best by validation is not by test. */
+static void record_trials(void)
+{
+    static const struct {
+        const char *experiment, *arm, *settings;
+        double lr, validation, test;
+    } trials[] = {
+        {"e/tuning", "a", "{\"lr\":1}", 1, 0.5, 0.9}, {"e/tuning", "a", "{\"lr\":2}", 2, 0.6, 0.4},
+        {"e/tuning", "b", "{\"lr\":1}", 1, 0.7, 0.3}, {"e/tuning", "b", "{\"lr\":2}", 2, 0.6, 0.4},
+        {"e/tuning", "b", "{\"lr\":3}", 3, 0.1, 0.1}, {"e", "a", "{\"lr\":2}", 2, 0.6, 0.41},
+        {"e", "a", "{\"lr\":2}", 2, 0.6, 0.43},
+    };
+    for (size_t i = 0; i < COUNT_OF(trials); i++) {
+        int64_t id;
+        struct run_description run = rig_run;
+        run.experiment = trials[i].experiment;
+        run.arm = trials[i].arm;
+        run.settings = trials[i].settings;
+        run.lr = trials[i].lr;
+        recorder *r = rig_begin(&run, &id);
+        recorder_evaluation(r,
+                            &(struct evaluation_record){.updates = 1,
+                                                        .validation_accuracy = trials[i].validation,
+                                                        .test_accuracy = trials[i].test});
+        rig_finish(r, &rig_outcome);
+    }
+}
+
+static void the_best_of_tuned_comes_with_the_number_of_trials(void **state)
+{
+    (void)state;
+    const char *const of[] = {"experiment=e/tuning"};
+    record_trials();
+    assert_int_equal(ask("best-of-tuned", QUERY_CSV, of, 1), OK);
+    assert_contains(answer, "\ne/tuning,b,async,none,4,3,3,1,");
+    assert_contains(answer, "\ne/tuning,a,async,none,4,2,2,2,");
+    assert_contains(answer, ",0.6,2,0.42,0.014142135");
+    assert_contains(answer, ",0.7,,,,\n"); /* b has no runs with what was found yet */
 }
 
 /* One finished run of `settings` and accuracy, with 100 pushes. */
@@ -359,6 +422,8 @@ int main(void)
         SAMPLE_TEST(every_named_question_says_what_it_answers_and_runs),
         SAMPLE_TEST(every_parameter_of_a_question_is_declared_with_a_default_and_help),
         RIG_TEST(every_named_question_runs_on_a_file_without_runs),
+        SAMPLE_TEST(pairs_of_the_same_seeds_are_compared),
+        SAMPLE_TEST(the_best_of_tuned_comes_with_the_number_of_trials),
         SAMPLE_TEST(accuracy_is_averaged_over_the_seeds_of_finished_runs),
         RIG_TEST(configurations_that_differ_in_any_setting_are_not_averaged_together),
         SAMPLE_TEST(damping_is_compared_with_the_undamped_runs_beside_it),

@@ -1,5 +1,5 @@
-/* A results file that cannot be written for a while, or any more: what was committed stays whole, what can
- * still be written is, and somebody is told. */
+/* A results file that cannot be written for a while, or any more: what was committed stays whole,
+ * what can still be written is, and somebody is told. */
 #include "tests/results_rig.h"
 
 #include <pthread.h>
@@ -42,7 +42,8 @@ static void push(recorder *r, uint64_t from, uint64_t to)
     }
 }
 
-/* Files may grow to `bytes` and no further, as on a disk that is full: RLIM_INFINITY, and there is room again.
+/* Files may grow to `bytes` and no further, as on a disk that is full: RLIM_INFINITY, and there is
+ * room again.
  */
 static void allow(rlim_t bytes)
 {
@@ -134,10 +135,9 @@ static void *hold(void *context)
 {
     struct holder *h = context;
     sqlite3 *db = NULL;
-    bool held = sqlite3_open(rig_path, &db) == SQLITE_OK &&
-                sqlite3_busy_timeout(db, 10000) == SQLITE_OK &&
-                sqlite3_exec(db, "BEGIN EXCLUSIVE; DELETE FROM event", NULL, NULL, NULL) ==
-                    SQLITE_OK;
+    bool held =
+        sqlite3_open(rig_path, &db) == SQLITE_OK && sqlite3_busy_timeout(db, 10000) == SQLITE_OK &&
+        sqlite3_exec(db, "BEGIN EXCLUSIVE; DELETE FROM event", NULL, NULL, NULL) == SQLITE_OK;
     h->holds = held;
     clock_sleep_until_ns(clock_ns() + (uint64_t)(h->seconds * 1e9));
     held = held && sqlite3_exec(db, "COMMIT", NULL, NULL, NULL) == SQLITE_OK;

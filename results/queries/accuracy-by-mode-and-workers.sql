@@ -1,7 +1,8 @@
--- Test accuracy by arm, mode and number of workers: mean and sd over seeds
+-- Test accuracy by arm, mode and number of workers: mean, sd and 95 % interval over seeds
 -- :experiment = all  only the runs of one experiment
+-- seeds: how many runs finished; interval: half of it.
 SELECT experiment, arm, mode, damping, workers, lr, batch, parameters, others, seeds,
-       mean_accuracy, sd_accuracy, least_accuracy, greatest_accuracy,
+       mean_accuracy, sd_accuracy, interval_accuracy AS interval, least_accuracy, greatest_accuracy,
        mean_staleness AS staleness, diverged, failed
 FROM accuracy_by_workers
 WHERE :experiment = 'all' OR experiment = :experiment

@@ -1,0 +1,31 @@
+-- The best of what was tried, by validation accuracy, with the number of trials that it took
+-- :experiment = all  only the trials of one experiment
+-- Trials are the configurations that differ in nothing that names them here but rate, momentum, batch and
+-- parameters; those that diverged count. n runs have the best one's settings: of NAME/tuning those that NAME
+-- made with what was found. test_accuracy is their mean, with its sd and half of its 95 % interval.
+WITH trial AS (
+    SELECT t.experiment, t.arm, t.mode, t.consistency, t.damping, t.correction, t.workers, t.model,
+           t.dataset, t.lr, t.momentum, t.batch, t.parameters, t.others, t.settings,
+           count(*) AS runs, avg(run.validation_accuracy) AS validation_accuracy
+    FROM run_with_settings AS t JOIN run ON run.id = t.id
+    WHERE t.status IN ('finished', 'diverged')
+      AND (:experiment = 'all' OR t.experiment = :experiment)
+    GROUP BY t.experiment, t.arm, t.mode, t.consistency, t.damping, t.correction, t.workers,
+             t.model, t.dataset, t.settings),
+ranked AS (
+    SELECT *, count(*) OVER family AS trials, sum(runs) OVER family AS trial_runs,
+           row_number() OVER (family ORDER BY validation_accuracy DESC) AS place
+    FROM trial
+    WINDOW family AS (PARTITION BY experiment, arm, mode, consistency, damping, correction, workers,
+                                   model, dataset))
+SELECT t.experiment, t.arm, t.mode, t.damping, t.workers, t.trials, t.trial_runs, t.lr, t.momentum,
+       t.batch, t.parameters, t.others, t.validation_accuracy, f.seeds AS n,
+       f.mean_accuracy AS test_accuracy, f.sd_accuracy AS test_sd,
+       f.interval_accuracy AS test_interval
+FROM ranked AS t LEFT JOIN accuracy_by_workers AS f
+  ON f.settings = t.settings AND f.arm IS t.arm
+ AND f.experiment IS CASE WHEN t.experiment LIKE '%/tuning'
+                          THEN substr(t.experiment, 1, length(t.experiment) - 7)
+                          ELSE t.experiment END
+WHERE t.place = 1 AND t.trials > 1 AND t.validation_accuracy IS NOT NULL
+ORDER BY t.experiment, t.workers, t.validation_accuracy DESC;

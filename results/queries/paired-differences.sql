@@ -1,0 +1,40 @@
+-- Accuracy of two configurations on the same seeds: mean difference, its sd and 95 % interval
+-- :experiment = all  only the runs of one experiment
+-- :workers = all  only runs with this many workers
+-- :arm = all  only pairs of which this arm is one
+-- What seeds have in common (initial weights, order of the data) falls out of a difference, so that it shows
+-- in fewer runs than the difference of two means. n: seeds that both finished; interval: half of it.
+WITH finished AS (
+    SELECT experiment, workers, model, dataset, arm, seed, settings, final_accuracy AS accuracy,
+           coalesce(arm, mode) || coalesce(' ' || damping, '') || coalesce(' lr=' || lr, '')
+               || coalesce(' batch=' || batch, '') || coalesce(' ' || parameters, '')
+               || coalesce(' ' || others, '') AS name
+    FROM run_with_settings
+    WHERE status = 'finished' AND final_accuracy IS NOT NULL
+      AND (:experiment = 'all' OR experiment = :experiment)
+      AND (:workers = 'all' OR workers = :workers)),
+averaged AS (
+    SELECT experiment, workers, model, dataset, arm, seed, settings, name,
+           avg(accuracy) AS accuracy
+    FROM finished
+    GROUP BY experiment, workers, arm, settings, seed),
+pair AS (
+    SELECT a.experiment, a.workers, a.name AS first, b.name AS second, a.settings AS one,
+           b.settings AS other, a.accuracy AS x, b.accuracy AS y, a.accuracy - b.accuracy AS d
+    FROM averaged AS a JOIN averaged AS b
+      ON a.workers = b.workers AND a.seed = b.seed AND a.experiment IS b.experiment
+     AND a.model IS b.model AND a.dataset IS b.dataset
+     AND (a.name, a.settings) < (b.name, b.settings)
+    WHERE :arm = 'all' OR a.arm = :arm OR b.arm = :arm),
+compared AS (
+    SELECT experiment, workers, first, second, count(*) AS n, avg(x) AS first_accuracy,
+           avg(y) AS second_accuracy, avg(d) AS mean_difference,
+           CASE WHEN count(*) > 1 THEN
+               sqrt(max(0.0, sum(d * d) - sum(d) * avg(d)) / (count(*) - 1)) END AS sd
+    FROM pair
+    GROUP BY experiment, workers, first, second, one, other)
+SELECT experiment, workers, first, second, n, first_accuracy, second_accuracy, mean_difference, sd,
+       coalesce((SELECT quantile FROM student_95 WHERE freedom = n - 1), 1.96 + 2.5 / (n - 1))
+           * sd / sqrt(n) AS interval
+FROM compared
+ORDER BY experiment, workers, abs(mean_difference) DESC;
