@@ -116,8 +116,10 @@ static status open_alike(struct pipeline_link *l, size_t count)
                         .ordered = true,
                         .count = count,
                         .ranks = &l->alike_ranks};
-    l->alike_ranks = (struct ranks){
-        .world = MPI_COMM_NULL, .node = MPI_COMM_NULL, .crowded = l->c->ranks->crowded};
+    l->alike_ranks = (struct ranks){.world = MPI_COMM_NULL,
+                                    .node = MPI_COMM_NULL,
+                                    .name = l->c->rank,
+                                    .crowded = l->c->ranks->crowded};
     TRY(ranks_check(
         MPI_Comm_split(l->c->ranks->world, (int)l->stage, (int)l->replica, &l->alike_ranks.world),
         "the replicas of a stage"));

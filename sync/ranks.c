@@ -136,6 +136,7 @@ status ranks_open(communicator *c)
     TRY(memory_new(&r, 1, sizeof *r, "ranks"));
     c->ranks = r;
     r->world = r->node = MPI_COMM_NULL;
+    r->name = c->rank;
     r->gate.window = MPI_WIN_NULL;
     r->crowded = true; /* who has come does not take a processor from those who still load */
     if (size > 1) {
@@ -289,7 +290,7 @@ static status patience_check(struct patience *p, const communicator *c, const st
             ERROR_PEER,
             "rank %u waited %.1f s for %s (%s)%s%s: it may have died, hang, or be much slower; see "
             "its messages above, or raise timeout_s",
-            c->rank, (double)waited * 1e-9, missing.at, what, known ? " on " : "",
+            c->ranks->name, (double)waited * 1e-9, missing.at, what, known ? " on " : "",
             known ? host : "");
     }
     if (!p->warned && mine) {

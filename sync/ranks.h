@@ -31,6 +31,7 @@ struct gate {
 struct ranks {
     MPI_Comm world; /* a duplicate of MPI_COMM_WORLD; its errors return */
     MPI_Comm node;  /* the ranks of this host */
+    unsigned name;  /* of this rank among those of the run, for messages */
     bool one_host;
     bool crowded;     /* more ranks on this host than processors: never spin */
     struct gate gate; /* of all ranks, where one host has them all */

@@ -1,6 +1,7 @@
 /*
  * test_communicator_faults.c — ranks that are late, dead or never come, and what waiting costs.
  */
+#include "sync/pipeline_link.h"
 #include "tests/sync_rig.h"
 
 #include <poll.h>
@@ -136,6 +137,26 @@ done:
     return result;
 }
 
+/* Two stages, two replicas: the second stage of the second one does not come to their mean. */
+static status case_replica(unsigned rank, unsigned size UNUSED)
+{
+    status result = OK;
+    communicator *c = NULL;
+    struct pipeline_link l = {0};
+    float own[8] = {0};
+    TRY(open_one(&c, "auto"));
+    c->timeout_s = 1;
+    TRY(link_open(&l, c, 2, COUNT_OF(own)));
+    if (rank == 3)
+        clock_sleep_until_ns(clock_ns() + 2500000000u);
+    else
+        TRY(link_mean(&l, own, COUNT_OF(own)));
+done:
+    link_close(&l);
+    communicator_close(&c);
+    return result;
+}
+
 /* Rank 1 never gets as far as its communicator. */
 static status case_absent(unsigned rank, unsigned size UNUSED)
 {
@@ -168,9 +189,11 @@ done:
 }
 
 static const struct sync_case CASES[] = {
-    {"late", case_late},         {"death", case_death},   {"failure", case_failure},
-    {"diverged", case_diverged}, {"idle", case_idle},     {"ends", case_ends},
-    {"absent", case_absent},     {"orphan", case_orphan}, {NULL, NULL},
+    {"late", case_late},       {"death", case_death},
+    {"failure", case_failure}, {"diverged", case_diverged},
+    {"idle", case_idle},       {"ends", case_ends},
+    {"absent", case_absent},   {"orphan", case_orphan},
+    {"replica", case_replica}, {NULL, NULL},
 };
 
 /* ---- what is expected of them -------------------------------------------------------------------
@@ -185,6 +208,15 @@ static void a_late_rank_is_named_and_then_given_up(void **state UNUSED)
     assert_non_null(strstr(run.output, "rank 0: warning: has waited"));
     assert_non_null(strstr(run.output, "for rank 1 (the mean gradient)"));
     assert_null(strstr(run.output, "rank 2: warning: has waited")); /* one rank speaks */
+}
+
+static void who_waits_for_another_replica_gives_its_own_rank(void **state UNUSED)
+{
+    static struct sync_run run;
+    sync_rig_run(4, "replica", 20, &run);
+    if (run.exit_code != ERROR_PEER || strstr(run.output, "rank 1 waited 1.") == NULL ||
+        strstr(run.output, "for rank 3, stage 1 of replica 1") == NULL)
+        fail_msg("exit %d:\n%s", run.exit_code, run.output);
 }
 
 static void a_rank_that_dies_ends_the_others(void **state UNUSED)
@@ -261,6 +293,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_late_rank_is_named_and_then_given_up),
+        cmocka_unit_test(who_waits_for_another_replica_gives_its_own_rank),
         cmocka_unit_test(a_rank_that_dies_ends_the_others),
         cmocka_unit_test(a_rank_that_fails_alone_ends_the_others_with_its_code),
         cmocka_unit_test(ranks_that_fail_together_end_with_their_code),
