@@ -173,6 +173,9 @@ status ps_client_push_pull(ps_client *c, const struct ps_push *push, struct ps_r
     scatter(c, &(struct connection_push){.loss = push->loss,
                                          .pull_us = c->pull_us,
                                          .compute_us = push->compute_us,
+                                         .data_us = push->data_us,
+                                         .forward_us = push->forward_us,
+                                         .backward_us = push->backward_us,
                                          .sent_ns = begin,
                                          .samples = push->samples});
     TRY(wait_until_released(c));

@@ -38,6 +38,7 @@ struct ps_release {
 
 struct ps_push {
     double loss, compute_us;
+    double data_us, forward_us, backward_us; /* of compute_us */
     uint32_t samples;
 };
 

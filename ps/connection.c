@@ -378,6 +378,9 @@ void connection_push(connection *c, const struct connection_push *push)
                                       .loss = push->loss,
                                       .pull_us = push->pull_us,
                                       .compute_us = push->compute_us,
+                                      .data_us = push->data_us,
+                                      .forward_us = push->forward_us,
+                                      .backward_us = push->backward_us,
                                       .samples = push->samples};
     c->next++;
     c->announced = c->released = false;

@@ -34,7 +34,8 @@ struct connection_release {
 
 struct connection_push {
     double loss, pull_us, compute_us;
-    uint64_t sent_ns; /* clock_ns() */
+    double data_us, forward_us, backward_us; /* of compute_us */
+    uint64_t sent_ns;                        /* clock_ns() */
     uint32_t samples;
 };
 

@@ -113,6 +113,8 @@ static status step_gradient(struct source *s, uint64_t batch, const float *at, f
     all->correct += one.correct;
     all->data_ns += one.data_ns;
     all->compute_ns += one.compute_ns;
+    all->forward_ns += one.forward_ns;
+    all->backward_ns += one.backward_ns;
 done:
     return result;
 }

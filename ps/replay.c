@@ -158,7 +158,10 @@ static status feed_push(struct replay *r, struct progress *p, const struct repla
     struct simulation_times times = {.pull_us = row->pull_us,
                                      .compute_us = row->compute_us,
                                      .queue_us = row->queue_us,
-                                     .at_seconds = row->at_seconds};
+                                     .at_seconds = row->at_seconds,
+                                     .data_us = row->data_us,
+                                     .forward_us = row->forward_us,
+                                     .backward_us = row->backward_us};
     return simulation_push(r->simulation, number_of(r, p), event->worker, &times);
 }
 

@@ -88,6 +88,7 @@ static status read_settings(struct server *s)
     s->push_samples = (unsigned)options_integer(o, "batch") * outer.steps;
     s->lost_ends_run = strcmp(options_text(o, "on_lost"), "stop") == 0;
     s->record_pushes = strcmp(options_text(o, "record"), "all") == 0;
+    s->record_parts = options_declared(o, "trace") && options_text(o, "trace")[0] != '\0';
     if (server_follows(s))
         goto done; /* server 0 writes checkpoints */
     s->checkpoints = options_text(o, "checkpoint")[0] != '\0';

@@ -55,8 +55,9 @@ struct server_push {
                               released again (it is blocked meanwhile) */
     uint32_t samples;
     double loss;
-    double pull_us, compute_us, queue_us; /* passed through to the record */
-    double at_seconds;                    /* passed through to the record */
+    double pull_us, compute_us, queue_us;    /* passed through to the record */
+    double data_us, forward_us, backward_us; /* likewise */
+    double at_seconds;                       /* passed through to the record */
     bool probed; /* its cosine is known, and passed through to the record */
     double cosine;
 };

@@ -123,7 +123,7 @@ struct server {
     int wake_fd;                       /* epoll: the evaluator and the members' pidfds */
     unsigned timeout_ms, push_samples; /* the most samples of a push */
     bool lost_ends_run;                /* on_lost=stop */
-    bool record_pushes, offer_shared, checkpoints;
+    bool record_pushes, record_parts, offer_shared, checkpoints;
 
     struct peer *peers;  /* o->workers */
     struct event *queue; /* a ring */
@@ -146,6 +146,7 @@ struct server {
     uint64_t began_ns, paused_ns, pause_from_ns, pause_to_ns;
 
     unsigned evaluated_slot;
+    uint64_t evaluation_began_ns;
     uint64_t evaluated_version, next_checkpoint;
     uint64_t checkpoint_samples; /* between checkpoints; 0: only at the end */
     double loss_sum, smooth_loss, staleness_sum, test_accuracy;

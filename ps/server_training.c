@@ -127,6 +127,7 @@ static void perform_evaluate(struct server *s, const struct server_action *a)
 {
     s->evaluated_version = a->version;
     s->evaluated_slot = a->slot;
+    s->evaluation_began_ns = clock_ns();
     training_pause(s);
     if (s->servers == 1)
         evaluator_begin(s->evaluator, payload_slots(s->payload)[a->slot]);
@@ -198,6 +199,9 @@ static void feed_push(struct server *s, unsigned w)
                               .loss = push->loss,
                               .pull_us = plausible_us(push->pull_us),
                               .compute_us = plausible_us(push->compute_us),
+                              .data_us = s->record_parts ? plausible_us(push->data_us) : 0,
+                              .forward_us = s->record_parts ? plausible_us(push->forward_us) : 0,
+                              .backward_us = s->record_parts ? plausible_us(push->backward_us) : 0,
                               .queue_us = trained_us(s, p, begin),
                               .at_seconds = (double)training_ns_at(s, begin) * 1e-9,
                               .probed = s->probed,
@@ -324,7 +328,8 @@ void training_evaluated(struct server *s)
         .validation_loss = e.validation_loss,
         .validation_accuracy = e.validation_accuracy,
         .test_loss = e.test_loss,
-        .test_accuracy = e.test_accuracy};
+        .test_accuracy = e.test_accuracy,
+        .took_seconds = (double)(clock_ns() - s->evaluation_began_ns) * 1e-9};
     s->loss_sum = 0;
     s->loss_count = 0;
     s->test_accuracy = e.test_accuracy;

@@ -449,6 +449,9 @@ status simulation_push(simulation *s, unsigned server, unsigned w,
                                .pull_us = times->pull_us,
                                .compute_us = times->compute_us,
                                .queue_us = times->queue_us,
+                               .data_us = times->data_us,
+                               .forward_us = times->forward_us,
+                               .backward_us = times->backward_us,
                                .at_seconds = times->at_seconds};
     TRY(probe(s, seat, &push));
     TRY(server_core_push(h->core, &push, &actions));

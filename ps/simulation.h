@@ -52,6 +52,7 @@ void simulation_close(simulation **s);
 /* What a gradient's record says of its worker's time. */
 struct simulation_times {
     double pull_us, compute_us, queue_us, at_seconds;
+    double data_us, forward_us, backward_us; /* of compute_us; may be NOT_MEASURED */
 };
 
 /* Events at one server. ERROR_DIVERGED, STOPPED, or what an evaluation or a gradient failed with.

@@ -39,7 +39,8 @@ void tally_evaluation(struct tally *t, uint64_t updates, uint64_t samples, doubl
         .validation_loss = e->validation_loss,
         .validation_accuracy = e->validation_accuracy,
         .test_loss = e->test_loss,
-        .test_accuracy = e->test_accuracy};
+        .test_accuracy = e->test_accuracy,
+        .took_seconds = NOT_MEASURED}; /* nothing, by the clock that this run has */
     t->loss_sum = 0;
     t->loss_count = 0;
     t->test_accuracy = e->test_accuracy;

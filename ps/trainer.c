@@ -63,7 +63,10 @@ status ps_trainer_run(const struct ps_trainer_options *o)
         const struct step_stats *step = &steps.stats;
         struct ps_push push = {.loss = step->loss,
                                .samples = step->samples,
-                               .compute_us = (double)(step->data_ns + step->compute_ns) * 1e-3};
+                               .compute_us = (double)(step->data_ns + step->compute_ns) * 1e-3,
+                               .data_us = (double)step->data_ns * 1e-3,
+                               .forward_us = (double)step->forward_ns * 1e-3,
+                               .backward_us = (double)step->backward_ns * 1e-3};
         TRY(ps_client_push_pull(client, &push, &at));
     }
 done:

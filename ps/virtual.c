@@ -209,7 +209,10 @@ static status push(struct cluster_run *c, unsigned server, unsigned w)
     struct simulation_times times = {.pull_us = us(v->waited_ns),
                                      .compute_us = us(v->computed_ns - v->got_ns),
                                      .queue_us = us(begin - place_of(c, w, server)->arrived_ns),
-                                     .at_seconds = seconds(begin)};
+                                     .at_seconds = seconds(begin),
+                                     .data_us = NOT_MEASURED,
+                                     .forward_us = NOT_MEASURED,
+                                     .backward_us = NOT_MEASURED};
     return simulation_push(c->simulation, server, w, &times);
 }
 

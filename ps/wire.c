@@ -16,7 +16,7 @@ static const struct {
     [WIRE_READY] = {"ready", 4, false},
     [WIRE_RELEASE] = {"release", 24, false},
     [WIRE_PARAMETERS] = {"parameters", 16, true},
-    [WIRE_PUSH] = {"push", 44, false},
+    [WIRE_PUSH] = {"push", 68, false},
     [WIRE_GRADIENT] = {"gradient", 16, true},
     [WIRE_PING] = {"ping", 4, false},
     [WIRE_PONG] = {"pong", 12, false},
@@ -241,6 +241,9 @@ static void walk_body(struct cursor *c, struct wire_message *m)
         f64(c, &m->push.loss);
         f64(c, &m->push.pull_us);
         f64(c, &m->push.compute_us);
+        f64(c, &m->push.data_us);
+        f64(c, &m->push.forward_us);
+        f64(c, &m->push.backward_us);
         u32(c, &m->push.samples);
         break;
     case WIRE_PARAMETERS:

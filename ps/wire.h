@@ -84,6 +84,7 @@ struct wire_push {
     uint64_t read_version;
     uint64_t sent_ns; /* clock_ns() of the worker; means something on one host only */
     double loss, pull_us, compute_us;
+    double data_us, forward_us, backward_us; /* of compute_us */
     uint32_t samples;
 };
 

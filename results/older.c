@@ -118,8 +118,8 @@ static status pack_pushes(sqlite3 *db)
         " ON s.run_id = p.run_id AND s.scale = p.scale ORDER BY p.run_id, number;"
         "INSERT INTO push_more SELECT * FROM ("
         " SELECT run_id, number, nullif(" BEHIND ", 0) AS behind,"
-        "  nullif(batch - sequence, 0) AS ahead, not_a_number, cosine, momentum, total_momentum"
-        " FROM push_before)"
+        "  nullif(batch - sequence, 0) AS ahead, not_a_number, cosine, momentum, total_momentum,"
+        "  NULL, NULL, NULL FROM push_before)"
         " WHERE coalesce(behind, ahead, not_a_number, cosine, momentum, total_momentum)"
         "  IS NOT NULL",
         "bring the file up to date"));
@@ -137,6 +137,16 @@ static status from_4_to_5(sqlite3 *db)
                          "ALTER TABLE run ADD COLUMN summarized INTEGER;"
                          "ALTER TABLE run ADD COLUMN progress TEXT"
                          " CHECK (progress IS NULL OR json_valid(progress));"
+                         "ALTER TABLE evaluation ADD COLUMN took_seconds REAL;"
+                         "CREATE TABLE pass (run_id INTEGER NOT NULL REFERENCES run (id)"
+                         " ON DELETE CASCADE, update_version INTEGER NOT NULL,"
+                         " worker INTEGER NOT NULL, number INTEGER NOT NULL,"
+                         " micro_batch INTEGER NOT NULL,"
+                         " backward INTEGER NOT NULL CHECK (backward IN (0, 1)),"
+                         " version INTEGER NOT NULL, compute_us REAL, at_seconds REAL,"
+                         " not_a_number TEXT,"
+                         " PRIMARY KEY (run_id, update_version, worker, number))"
+                         " STRICT, WITHOUT ROWID;"
                          "CREATE INDEX run_without_summary ON run (id) WHERE summarized IS NULL",
                          doing));
     TRY(database_execute(db, database_text("results/push.sql"), doing));
@@ -245,34 +255,40 @@ static status lay_over_views(sqlite3 *db)
     return result;
 }
 
-/* Columns that later versions brought, and summaries that no run has. */
+/* A table, with the columns that later versions brought. */
+static status lay_over(sqlite3 *db, const char *table, const char *since_3, const char *since_4,
+                       const char *since_5, int64_t version)
+{
+    struct text sql = {0};
+    text_add(&sql, "CREATE TEMP VIEW %s AS SELECT *%s%s%s FROM main.%s", table,
+             version < 3 ? since_3 : "", version < 4 ? since_4 : "", since_5, table);
+    status result = database_execute(db, sql.at, "read the file");
+    text_free(&sql);
+    return result;
+}
+
+/* And tables that no older run has rows in. */
 static status lay_over_rows(sqlite3 *db, int64_t version)
 {
     static const char doing[] = "read the file";
     status result = OK;
-    if (version < 3) {
-        TRY(database_execute(db,
-                             "CREATE TEMP VIEW push AS SELECT *, NULL AS arrival, NULL AS batch,"
-                             " NULL AS waited_for, NULL AS rate, NULL AS reason_code,"
-                             " NULL AS reason, NULL AS cosine, NULL AS momentum, NULL AS "
-                             "total_momentum, 0 AS server FROM main.push;"
-                             "CREATE TEMP VIEW event AS SELECT *, NULL AS push_number, 0 AS server"
-                             " FROM main.event",
-                             doing));
-    } else if (version < 4) {
-        TRY(database_execute(db,
-                             "CREATE TEMP VIEW push AS SELECT *, NULL AS cosine, NULL AS momentum, "
-                             "NULL AS total_momentum, 0 AS server FROM main.push;"
-                             "CREATE TEMP VIEW event AS SELECT *, 0 AS server FROM main.event",
-                             doing));
-    }
-    if (version < 4) {
-        TRY(database_execute(db,
-                             "CREATE TEMP VIEW step AS SELECT *, NULL AS data_us,"
-                             " NULL AS forward_us, NULL AS backward_us, NULL AS hidden_us,"
-                             " NULL AS staleness, NULL AS at_seconds FROM main.step",
-                             doing));
-    }
+    TRY(lay_over(db, "push",
+                 ", NULL AS arrival, NULL AS batch, NULL AS waited_for, NULL AS rate,"
+                 " NULL AS reason_code, NULL AS reason",
+                 ", NULL AS cosine, NULL AS momentum, NULL AS total_momentum, 0 AS server",
+                 ", NULL AS data_us, NULL AS forward_us, NULL AS backward_us", version));
+    TRY(lay_over(db, "event", ", NULL AS push_number", ", 0 AS server", "", version));
+    TRY(lay_over(db, "step", "",
+                 ", NULL AS data_us, NULL AS forward_us, NULL AS backward_us, NULL AS hidden_us,"
+                 " NULL AS staleness, NULL AS at_seconds",
+                 "", version));
+    TRY(lay_over(db, "evaluation", "", "", ", NULL AS took_seconds", version));
+    TRY(database_execute(db,
+                         "CREATE TEMP VIEW pass AS SELECT NULL AS run_id, NULL AS worker,"
+                         " NULL AS number, NULL AS update_version, NULL AS micro_batch,"
+                         " NULL AS backward, NULL AS version, NULL AS compute_us,"
+                         " NULL AS at_seconds, NULL AS not_a_number WHERE 0",
+                         doing));
     TRY(database_execute(db,
                          "CREATE TEMP VIEW run_staleness AS SELECT NULL AS run_id,"
                          " NULL AS staleness, NULL AS pushes, NULL AS dropped, NULL AS mean_scale"

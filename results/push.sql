@@ -46,6 +46,9 @@ CREATE TABLE push_more (
     cosine         REAL,
     momentum       REAL,
     total_momentum REAL,
+    data_us        REAL,             -- parts of compute_us, where the run asked for a trace
+    forward_us     REAL,
+    backward_us    REAL,
     PRIMARY KEY (run_id, number)
 ) STRICT, WITHOUT ROWID;
 
@@ -106,5 +109,11 @@ SELECT run_id, number, number + version_ahead AS update_version, worker, sequenc
         WHERE m.run_id = p.run_id AND m.number = p.number) AS momentum,
        (SELECT m.total_momentum FROM push_more AS m
         WHERE m.run_id = p.run_id AND m.number = p.number) AS total_momentum,
-       fate >> 8 AS server
+       fate >> 8 AS server,
+       (SELECT m.data_us FROM push_more AS m
+        WHERE m.run_id = p.run_id AND m.number = p.number) AS data_us,
+       (SELECT m.forward_us FROM push_more AS m
+        WHERE m.run_id = p.run_id AND m.number = p.number) AS forward_us,
+       (SELECT m.backward_us FROM push_more AS m
+        WHERE m.run_id = p.run_id AND m.number = p.number) AS backward_us
 FROM push_packed AS p;

@@ -80,7 +80,10 @@ static bool read_push(sqlite3_stmt *s, struct recorded_push *out)
         COSINE,
         MOMENTUM,
         TOTAL_MOMENTUM,
-        SERVER
+        SERVER,
+        DATA,
+        FORWARD,
+        BACKWARD
     };
     const char *list = (const char *)sqlite3_column_text(s, LIST);
     bool waited = sqlite3_column_type(s, WAITED_FOR) != SQLITE_NULL;
@@ -110,6 +113,9 @@ static bool read_push(sqlite3_stmt *s, struct recorded_push *out)
         .momentum = measured(s, MOMENTUM, list),
         .total_momentum = measured(s, TOTAL_MOMENTUM, list),
         .server = (uint32_t)sqlite3_column_int64(s, SERVER),
+        .data_us = measured(s, DATA, list),
+        .forward_us = measured(s, FORWARD, list),
+        .backward_us = measured(s, BACKWARD, list),
     };
     return sqlite3_column_type(s, ARRIVAL) != SQLITE_NULL;
 }
@@ -162,7 +168,8 @@ static status read_pushes(struct recorded_run *r, sqlite3 *db)
         "SELECT number, update_version, worker, sequence, read_version, staleness, "
         "outcome_code, scale, gap, gradient_norm, loss, pull_us, compute_us, "
         "queue_us, apply_us, at_seconds, not_a_number, arrival, batch, waited_for, "
-        "rate, reason_code, cosine, momentum, total_momentum, server FROM push "
+        "rate, reason_code, cosine, momentum, total_momentum, server, data_us, forward_us, "
+        "backward_us FROM push "
         "WHERE run_id = ?1 ORDER BY number"));
     sqlite3_bind_int64(s, 1, r->id);
     while ((code = sqlite3_step(s)) == SQLITE_ROW && r->push_count < room) {

@@ -18,13 +18,13 @@
 enum {
     BLOCK_ROWS = 1024,
     BLOCKS_AT_OPEN = 16,
-    BLOCKS_AT_MOST = 1424,  /* × 1024 × 184 bytes = 256 MiB */
+    BLOCKS_AT_MOST = 1260,  /* × 1024 × 208 bytes = 256 MiB */
     BLOCKS_WAKE_WRITER = 4, /* it does not wait for its second when this many are waiting */
     COMMIT_INTERVAL_S = 1,
     LAST_TRY_S = 2, /* what could not be written until the end is tried for so long */
 };
 
-_Static_assert(sizeof(struct row) <= 184, "or BLOCKS_AT_MOST is more memory than it says");
+_Static_assert(sizeof(struct row) <= 208, "or BLOCKS_AT_MOST is more memory than it says");
 
 struct block {
     struct block *next;
@@ -293,6 +293,12 @@ void recorder_push(recorder *r, const struct push_record *row)
 void recorder_step(recorder *r, const struct step_record *row)
 {
     take_row(r, ROW_STEP)->step = *row;
+    put_row(r);
+}
+
+void recorder_pass(recorder *r, const struct pass_record *row)
+{
+    take_row(r, ROW_PASS)->pass = *row;
     put_row(r);
 }
 

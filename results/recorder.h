@@ -88,6 +88,7 @@ struct push_record {
      */
     double momentum, total_momentum;
     uint32_t server; /* whose part of the gradient this is about; all above is that server's */
+    double data_us, forward_us, backward_us; /* of compute_us */
 };
 
 struct step_record {
@@ -100,11 +101,23 @@ struct step_record {
     double at_seconds;                       /* when it ended */
 };
 
+/* A stage of a pipeline read a micro-batch forwards or backwards. */
+struct pass_record {
+    uint64_t number; /* of its rank's passes, from 0 */
+    uint32_t worker, micro_batch;
+    uint64_t update_version; /* that the gradient goes into */
+    uint64_t version;        /* updates applied when it began */
+    bool backward;
+    double compute_us;
+    double at_seconds; /* when it ended */
+};
+
 /* A split whose accuracy is NaN is taken as not measured, together with its loss. */
 struct evaluation_record {
     uint64_t updates, samples;
     double seconds;
     double train_loss, validation_loss, validation_accuracy, test_loss, test_accuracy;
+    double took_seconds; /* of the machine's time */
 };
 
 /* How far the run is; the latest one alone is kept, in its row, and not beyond its end. */
@@ -146,6 +159,7 @@ status recorder_resume(recorder *r, int64_t run_id) MUST_CHECK;
 
 void recorder_push(recorder *r, const struct push_record *row);
 void recorder_step(recorder *r, const struct step_record *row);
+void recorder_pass(recorder *r, const struct pass_record *row);
 void recorder_evaluation(recorder *r, const struct evaluation_record *row);
 /* Worth a call about once a second. */
 void recorder_progress(recorder *r, const struct progress_record *now);

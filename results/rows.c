@@ -16,10 +16,13 @@ static const char *const insert_sql[ROW_KINDS] = {
                  "exchange_us, apply_us, not_a_number, data_us, forward_us, backward_us, "
                  "hidden_us, staleness, at_seconds) VALUES "
                  "(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14)",
+    [ROW_PASS] = "INSERT INTO pass (run_id, worker, number, update_version, micro_batch, backward, "
+                 "version, compute_us, at_seconds, not_a_number) VALUES "
+                 "(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10)",
     [ROW_EVALUATION] =
         "INSERT OR REPLACE INTO evaluation (run_id, updates, samples, seconds, train_loss, "
-        "validation_loss, validation_accuracy, test_loss, test_accuracy, not_a_number) "
-        "VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10)",
+        "validation_loss, validation_accuracy, test_loss, test_accuracy, not_a_number, "
+        "took_seconds) VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11)",
     [ROW_EVENT] = "INSERT INTO event (run_id, at_seconds, severity, code, worker, detail, "
                   "not_a_number, push_number, server) VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9)",
     [ROW_CHECKPOINT] = "INSERT OR REPLACE INTO checkpoint (run_id, version, path, sha256) "
@@ -228,6 +231,12 @@ static void bind_difference(sqlite3_stmt *s, int index, uint64_t difference)
     }
 }
 
+/* Of compute_us; 0 where nobody asked. */
+static bool has_parts(const struct push_record *p)
+{
+    return is_measured(p->forward_us) && (p->data_us != 0 || p->forward_us != 0);
+}
+
 /* What few rows have. */
 static status insert_more(struct row_writer *w, const struct push_record *p, struct nan_list *nan)
 {
@@ -236,7 +245,8 @@ static status insert_more(struct row_writer *w, const struct push_record *p, str
     uint64_t before = p->update_version - (fate_of(p) % 256 < 2);
     uint64_t read_behind = before - p->staleness - p->read_version;
     if (nan->length == 0 && read_behind == 0 && p->batch == p->sequence &&
-        !is_measured(p->cosine) && !is_measured(p->momentum) && !is_measured(p->total_momentum)) {
+        !is_measured(p->cosine) && !is_measured(p->momentum) && !is_measured(p->total_momentum) &&
+        !has_parts(p)) {
         return OK;
     }
     sqlite3_bind_int64(s, 1, w->run_id);
@@ -246,6 +256,10 @@ static status insert_more(struct row_writer *w, const struct push_record *p, str
     bind_real(s, 6, p->cosine, "cosine", nan);
     bind_real(s, 7, p->momentum, "momentum", nan);
     bind_real(s, 8, p->total_momentum, "total_momentum", nan);
+    const bool parts = has_parts(p);
+    bind_us(s, 9, parts ? p->data_us : NOT_MEASURED, "data_us", nan);
+    bind_us(s, 10, parts ? p->forward_us : NOT_MEASURED, "forward_us", nan);
+    bind_us(s, 11, parts ? p->backward_us : NOT_MEASURED, "backward_us", nan);
     bind_nan_list(s, 5, nan);
     int code = sqlite3_step(s);
     sqlite3_reset(s);
@@ -290,6 +304,20 @@ static void bind_step(sqlite3_stmt *s, const struct step_record *p)
     bind_nan_list(s, 8, &nan);
 }
 
+static void bind_pass(sqlite3_stmt *s, const struct pass_record *p)
+{
+    struct nan_list nan = {.length = 0};
+    bind_count(s, 2, p->worker);
+    bind_count(s, 3, p->number);
+    bind_count(s, 4, p->update_version);
+    bind_count(s, 5, p->micro_batch);
+    bind_count(s, 6, p->backward);
+    bind_count(s, 7, p->version);
+    bind_us(s, 8, p->compute_us, "compute_us", &nan);
+    bind_real(s, 9, p->at_seconds, "at_seconds", &nan);
+    bind_nan_list(s, 10, &nan);
+}
+
 /* An accuracy is a count over a size: it is NaN only where the split is empty. */
 static void bind_split(sqlite3_stmt *s, int index, double loss, double accuracy,
                        const char *loss_column, struct nan_list *nan)
@@ -308,6 +336,7 @@ static void bind_evaluation(sqlite3_stmt *s, const struct evaluation_record *e)
     bind_real(s, 5, e->train_loss, "train_loss", &nan);
     bind_split(s, 6, e->validation_loss, e->validation_accuracy, "validation_loss", &nan);
     bind_split(s, 8, e->test_loss, e->test_accuracy, "test_loss", &nan);
+    bind_real(s, 11, e->took_seconds, "took_seconds", &nan);
     bind_nan_list(s, 10, &nan);
 }
 
@@ -384,6 +413,9 @@ status rows_insert(struct row_writer *w, const struct row *row)
     case ROW_STEP:
         bind_step(s, &row->step);
         break;
+    case ROW_PASS:
+        bind_pass(s, &row->pass);
+        break;
     case ROW_EVALUATION:
         bind_evaluation(s, &row->evaluation);
         break;
@@ -454,8 +486,8 @@ status rows_begin(struct row_writer *w, sqlite3 *db, int64_t run_id)
                          "INSERT INTO push_scale (run_id, code, scale) VALUES (?1,?2,?3)"));
     TRY(database_prepare(db, &w->insert_more,
                          "INSERT INTO push_more (run_id, number, read_behind, batch_ahead, "
-                         "not_a_number, cosine, momentum, total_momentum) VALUES "
-                         "(?1,?2,?3,?4,?5,?6,?7,?8)"));
+                         "not_a_number, cosine, momentum, total_momentum, data_us, forward_us, "
+                         "backward_us) VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11)"));
 done:
     return result;
 }

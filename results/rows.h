@@ -10,6 +10,7 @@
 enum row_kind {
     ROW_PUSH,
     ROW_STEP,
+    ROW_PASS,
     ROW_EVALUATION,
     ROW_EVENT,
     ROW_CHECKPOINT,
@@ -42,6 +43,7 @@ struct row {
     union {
         struct push_record push;
         struct step_record step;
+        struct pass_record pass;
         struct evaluation_record evaluation;
         struct event_row event;
         struct checkpoint_row checkpoint;

@@ -79,6 +79,8 @@ CREATE TABLE evaluation (
     test_loss           REAL,
     test_accuracy       REAL,
     not_a_number        TEXT,
+    -- Of the machine's time, which is not training time; NULL where training has a virtual clock.
+    took_seconds        REAL,
     PRIMARY KEY (run_id, updates)
 ) STRICT, WITHOUT ROWID;
 
@@ -105,6 +107,24 @@ CREATE TABLE step (
     -- When it ended.
     at_seconds     REAL,
     PRIMARY KEY (run_id, update_version, worker)
+) STRICT, WITHOUT ROWID;
+
+-- Pipelines whose run asked for a trace: one row per micro-batch that a stage read forwards or
+-- backwards, in the order in which its rank did it.
+CREATE TABLE pass (
+    run_id         INTEGER NOT NULL REFERENCES run (id) ON DELETE CASCADE,
+    update_version INTEGER NOT NULL,
+    worker         INTEGER NOT NULL,
+    number         INTEGER NOT NULL,
+    micro_batch    INTEGER NOT NULL,
+    backward       INTEGER NOT NULL CHECK (backward IN (0, 1)),
+    -- Updates that the stage had applied when it began.
+    version        INTEGER NOT NULL,
+    compute_us     REAL,
+    -- When it ended.
+    at_seconds     REAL,
+    not_a_number   TEXT,
+    PRIMARY KEY (run_id, update_version, worker, number)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE event (

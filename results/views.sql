@@ -124,7 +124,8 @@ FROM run_worker_time
 UNION ALL
 SELECT run.id, worker, count(*) FILTER (WHERE server = 0), avg(pull_us), avg(compute_us), NULL,
        avg(queue_us), avg(apply_us),
-       coalesce(avg(pull_us), 0) + coalesce(avg(compute_us), 0), NULL, NULL, NULL, NULL
+       coalesce(avg(pull_us), 0) + coalesce(avg(compute_us), 0),
+       avg(data_us), avg(forward_us), avg(backward_us), NULL
 FROM run CROSS JOIN push ON push.run_id = run.id
 WHERE summarized IS NULL
 GROUP BY run.id, worker

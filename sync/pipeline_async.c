@@ -16,11 +16,9 @@
 
 enum note { NOTE_LOSS, NOTE_DIVERGED, NOTE_LAST, NOTE_STOP = NOTE_LAST };
 
-enum { PUSH_ROWS = 256 }; /* updates between two gathers of rows */
-
 struct push_row { /* one stage's update */
     double loss, rate, gap, norm, at_seconds;
-    float pull_us, compute_us, apply_us, queue_us;
+    float pull_us, compute_us, apply_us, queue_us, forward_us, backward_us;
     uint64_t read_version, version; /* of its forward; before its update */
     uint64_t used;                  /* 0: something was not finite, here or before */
 };
@@ -58,6 +56,8 @@ static void record(const struct async *a, uint64_t unit, unsigned rank, const st
                                .compute_us = row->compute_us,
                                .queue_us = row->queue_us,
                                .apply_us = row->apply_us,
+                               .forward_us = row->forward_us,
+                               .backward_us = row->backward_us,
                                .at_seconds = row->at_seconds,
                                .cosine = NOT_MEASURED,
                                .momentum = NOT_MEASURED,
@@ -173,12 +173,14 @@ static status tell(struct async *a, struct pipeline_slot *s, const struct push_r
         a->rows[a->row_count++] = *row;
     /* Where ranks meet they sleep, and MPI moves nothing meanwhile: the stage before must have got
      * what it needs to come there. */
-    if (a->row_count == PUSH_ROWS || report_meets(&l->report, samples)) {
+    if (a->row_count == PIPELINE_ROWS || report_meets(&l->report, samples)) {
         TRY(link_sent(&l->p.link, LINK_BACKWARD, &s->backward_told));
         TRY(link_sent(&l->p.link, LINK_BACKWARD, &s->backward));
     }
-    if (a->row_count == PUSH_ROWS)
+    if (a->row_count == PIPELINE_ROWS) {
         TRY(gather_rows(a));
+        TRY(passes_tell(&l->p.passes, l->o->recorder));
+    }
     l->samples = samples;
     struct report_state now = {.updates = a->done, .samples = samples, .replica = &l->p.whole};
     TRY(report_update(&l->report, &now, &(struct report_row){.loss = (float)row->loss}, row->loss));
@@ -208,6 +210,9 @@ static status backward(struct async *a, uint64_t unit, uint64_t waited_before, u
                            .queue_us = (float)(exchanged - computed) * 1e-3f,
                            .pull_us = (float)(p->link.waited_ns - waited_before) * 1e-3f,
                            .compute_us = (float)(p->forward_ns + p->backward_ns) * 1e-3f,
+                           .forward_us = passes_kept(&p->passes) ? (float)p->forward_ns * 1e-3f : 0,
+                           .backward_us =
+                               passes_kept(&p->passes) ? (float)p->backward_ns * 1e-3f : 0,
                            .at_seconds = report_seconds(&l->report)};
     if (!p->idle) {
         pipeline_stage_apply(p, row.rate, schedule_epoch(&l->schedule, before, after),
@@ -280,8 +285,8 @@ status pipeline_without_flush(struct pipeline_loop *l)
     a.units = total / l->update_samples + (total % l->update_samples != 0);
     a.records = l->report.records_steps;
     l->report.records_steps = false; /* rows of `push` in their place: they know staleness */
-    TRY(memory_new(&a.rows, PUSH_ROWS, sizeof *a.rows, "rows"));
-    TRY(memory_new(&a.gathered, (size_t)PUSH_ROWS * l->c->size, sizeof *a.gathered, "rows"));
+    TRY(memory_new(&a.rows, PIPELINE_ROWS, sizeof *a.rows, "rows"));
+    TRY(memory_new(&a.gathered, (size_t)PIPELINE_ROWS * l->c->size, sizeof *a.gathered, "rows"));
     TRY(run(&a));
     TRY(agree(&a));
 done:

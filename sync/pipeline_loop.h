@@ -23,6 +23,9 @@ struct pipeline_loop {
     uint64_t busy_ns, span_ns;
 };
 
+/* Updates of a pipeline without flushes between two gathers of rows, and passes meanwhile. */
+enum { PIPELINE_ROWS = 256, PIPELINE_PASSES_MOST = 2 * PIPELINE_ROWS + STAGE_MOST };
+
 /* The whole run, but its end, where no update waits for the pipeline to run empty. */
 status pipeline_without_flush(struct pipeline_loop *l) MUST_CHECK;
 

@@ -148,6 +148,7 @@ done:
 
 void pipeline_stage_close(struct pipeline_stage *p)
 {
+    passes_close(&p->passes);
     link_close(&p->link);
     stage_close(&p->stage);
     optimizer_close(&p->optimizer);
@@ -209,6 +210,17 @@ static void keep_pace(const struct pipeline_stage *p, uint64_t batch, uint64_t b
         clock_sleep_until_ns(begun_ns + wanted);
 }
 
+/* A pass has ended. Computing nothing is none. */
+static uint64_t note_pass(struct pipeline_stage *p, bool backward, uint64_t unit, uint64_t begun_ns)
+{
+    const uint64_t took = clock_ns() - begun_ns;
+    const bool flushes = p->kind->flushes;
+    if (!p->idle)
+        passes_add(&p->passes, backward, (flushes ? p->version : unit) + 1,
+                   flushes ? (uint32_t)unit : 0, p->version, took);
+    return took;
+}
+
 const float *pipeline_stage_parameters(const struct pipeline_stage *p)
 {
     return p->versions[p->version % p->version_count];
@@ -235,7 +247,7 @@ status pipeline_stage_forward(struct pipeline_stage *p, uint64_t unit, uint64_t 
     }
     s->loss = loss;
     p->loss += loss;
-    p->forward_ns += clock_ns() - begun;
+    p->forward_ns += note_pass(p, false, unit, begun);
     if (s->output != NULL)
         TRY(link_send(&p->link, LINK_FORWARD, s->output, stage_output_count(p->stage),
                       &s->forward));
@@ -259,7 +271,7 @@ status pipeline_stage_backward(struct pipeline_stage *p, uint64_t unit, uint64_t
                            s->input_gradient));
         keep_pace(p, batch, begun, 2);
     }
-    p->backward_ns += clock_ns() - begun;
+    p->backward_ns += note_pass(p, true, unit, begun);
     if (s->input_gradient != NULL)
         TRY(link_send(&p->link, LINK_BACKWARD, s->input_gradient, stage_input_count(p->stage),
                       &s->backward));

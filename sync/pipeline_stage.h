@@ -7,6 +7,7 @@
 
 #include "sync/pipeline.h"
 #include "sync/pipeline_link.h"
+#include "sync/pipeline_passes.h"
 #include "sync/replica.h"
 #include "worker/optimizer.h"
 #include "worker/pace.h"
@@ -42,6 +43,7 @@ struct pipeline_stage {
     bool idle; /* messages go on, nothing is computed: every rank is to learn of a divergence */
     uint64_t forward_ns, backward_ns; /* computing, since they were set to 0 */
     float loss;                       /* last stage: sum over the micro-batches since then */
+    struct pass_log passes;
     /* On rank 0, and of the first replica's stages: the whole as of replica_collect. */
     replica whole;
     float *all, *all_states;

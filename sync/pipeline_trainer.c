@@ -26,6 +26,16 @@ done:
     return result;
 }
 
+/* With flushes whole updates; without, what stages read ahead, too. */
+static uint32_t passes_most(const struct pipeline_loop *l)
+{
+    enum { ROWS = 1024 };
+    const uint32_t update = 2 * l->p.micro_batches;
+    if (!l->p.kind->flushes)
+        return PIPELINE_PASSES_MOST;
+    return update > ROWS ? update : ROWS / update * update;
+}
+
 static status loop_open(struct pipeline_loop *l, const struct sync_trainer_options *o)
 {
     status result = OK;
@@ -44,6 +54,7 @@ static status loop_open(struct pipeline_loop *l, const struct sync_trainer_optio
     TRY(schedule_open(&l->schedule, o->settings, replicas, l->length.total_samples, epoch));
     TRY(pipeline_stage_open(&l->p, o));
     TRY(report_open(&l->report, o, &l->length, &begin));
+    TRY(passes_open(&l->p.passes, o->settings, l->c, &l->report, passes_most(l)));
 done:
     return result;
 }
@@ -203,6 +214,8 @@ static status step(struct pipeline_loop *l)
                              .backward_us = (float)p->backward_ns * 1e-3f};
     struct report_state now = state_of(l);
     TRY(report_update(&l->report, &now, &row, loss));
+    if (passes_full(&p->passes, 2 * p->micro_batches))
+        TRY(passes_tell(&p->passes, l->o->recorder));
 done:
     return result;
 }
@@ -268,6 +281,7 @@ status pipeline_trainer_run(const struct sync_trainer_options *o, struct trainin
     struct report_state last = state_of(&l);
     TRY(report_end(&l.report, &last));
     count_up(&l, out);
+    TRY(passes_tell(&l.p.passes, o->recorder));
     TRY(tell_stages(&l));
     TRY(outcome_of(&l, out));
     if (l.samples < l.length.total_samples)

@@ -183,7 +183,7 @@ static void pick_sums(struct report *r)
         r->sums[b] = r->all_sums[b % r->evaluators * r->batches + b];
 }
 
-static void record_evaluation(struct report *r, const struct report_state *s)
+static void record_evaluation(struct report *r, const struct report_state *s, uint64_t began_ns)
 {
     struct evaluation e;
 
@@ -197,7 +197,8 @@ static void record_evaluation(struct report *r, const struct report_state *s)
         .validation_loss = e.validation_loss,
         .validation_accuracy = e.validation_accuracy,
         .test_loss = e.test_loss,
-        .test_accuracy = e.test_accuracy};
+        .test_accuracy = e.test_accuracy,
+        .took_seconds = (double)(clock_ns() - began_ns) * 1e-9};
     r->loss_sum = 0;
     r->loss_count = 0;
     r->test_accuracy = e.test_accuracy;
@@ -209,6 +210,7 @@ static status evaluate(struct report *r, const struct report_state *s)
 {
     status result = OK, own = OK;
     communicator *c = r->c;
+    const uint64_t began_ns = clock_ns();
 
     report_pause(r);
     TRY(replica_collect(s->replica));
@@ -219,7 +221,7 @@ static status evaluate(struct report *r, const struct report_state *s)
     report_pause(r);
     TRY(communicator_gather_all(c, r->sums, r->batches * sizeof *r->sums, r->all_sums));
     if (c->rank == 0)
-        record_evaluation(r, s);
+        record_evaluation(r, s, began_ns);
     report_go_on(r);
 done:
     return result;

@@ -44,6 +44,9 @@ static struct push_record record_of(const struct model *m, unsigned worker)
                                 .pull_us = w->push.pull_us,
                                 .compute_us = w->push.compute_us,
                                 .queue_us = w->push.queue_us,
+                                .data_us = w->push.data_us,
+                                .forward_us = w->push.forward_us,
+                                .backward_us = w->push.backward_us,
                                 .at_seconds = w->push.at_seconds,
                                 .momentum = NAN,
                                 .total_momentum = NAN};

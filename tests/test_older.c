@@ -218,6 +218,9 @@ static void a_file_of_version_4_keeps_every_bit_of_its_pushes(void **state)
         "mean_scale, ' ') FROM (SELECT * FROM staleness_histogram ORDER BY run_id, staleness)) || "
         "(SELECT group_concat(run_id || ':' || worker || ':' || steps || ':' || step_us, ' ') FROM "
         "(SELECT * FROM where_time_goes ORDER BY run_id, worker, step_us))";
+    static const char *const unknown =
+        "SELECT count(*) || ' ' || count(data_us) || ' ' || (SELECT count(*) FROM pass) || ' ' || "
+        "(SELECT count(took_seconds) FROM evaluation) FROM push";
     write_file_of("tests/results-version-4.sql");
     for (int i = 0; i < ROWS; i++) {
         snprintf(before[i], sizeof before[i], "%s", push_row(rig_in_the_file, i));
@@ -225,6 +228,7 @@ static void a_file_of_version_4_keeps_every_bit_of_its_pushes(void **state)
     }
     snprintf(views, sizeof views, "%s", rig_in_the_file(asked));
     assert_string_equal(rig_ask(asked), views);
+    assert_string_equal(rig_ask(unknown), "7 0 0 0");
     rig_finish(rig_begin(&rig_run, &id), &rig_outcome);
     assert_string_equal(rig_in_the_file("PRAGMA user_version"), "5");
     assert_string_equal(rig_in_the_file("PRAGMA integrity_check"), "ok");
@@ -232,6 +236,7 @@ static void a_file_of_version_4_keeps_every_bit_of_its_pushes(void **state)
         assert_string_equal(push_row(rig_in_the_file, i), before[i]);
     }
     assert_string_equal(rig_in_the_file(asked), views);
+    assert_string_equal(rig_in_the_file(unknown), "7 0 0 0");
     assert_string_equal(rig_ask("SELECT group_concat(id || ':' || coalesce(summarized, '-'), ' ') "
                                 "FROM run"),
                         "1:1 2:- 3:1");

@@ -66,6 +66,8 @@ static void compare_record(struct episode *e, const struct push_record *a,
     CHECK(e, same(a->rate, b->rate) && same(a->loss, b->loss));
     CHECK(e, a->pull_us == b->pull_us && a->compute_us == b->compute_us);
     CHECK(e, same(a->momentum, b->momentum) && same(a->total_momentum, b->total_momentum));
+    CHECK(e, a->data_us == b->data_us && a->forward_us == b->forward_us);
+    CHECK(e, a->backward_us == b->backward_us);
     CHECK(e, a->queue_us == b->queue_us && a->at_seconds == b->at_seconds);
     if (e->model.policy->even) { /* C6 */
         CHECK(e, a->staleness == 0);
@@ -255,6 +257,9 @@ static struct server_push right_push(struct episode *e, unsigned worker)
                                .pull_us = (double)below(e, 1000),
                                .compute_us = (double)below(e, 1000),
                                .queue_us = (double)below(e, 1000),
+                               .data_us = (double)e->events,
+                               .forward_us = (double)e->events + 1,
+                               .backward_us = (double)e->events + 2,
                                .at_seconds = (double)e->events};
     if (w->computing) {
         core_rig_fill(e->gradient[worker], e->model.count, core_rig_random(&e->random));

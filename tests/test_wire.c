@@ -99,10 +99,15 @@ static void a_push_keeps_every_field(void **state UNUSED)
                                                .loss = NAN,
                                                .pull_us = -0.0,
                                                .compute_us = INFINITY,
+                                               .data_us = 10,
+                                               .forward_us = 11,
+                                               .backward_us = 12,
                                                .samples = 9}};
     size_t size = wire_encode(&sent, bytes);
     assert_int_equal(decode_exactly(&back, bytes, size), OK);
     assert_true(back.push.read_version == 7 && back.push.sent_ns == 8 && back.push.samples == 9);
+    assert_true(back.push.data_us == 10 && back.push.forward_us == 11 &&
+                back.push.backward_us == 12);
     assert_true(isnan(back.push.loss) && signbit(back.push.pull_us) && isinf(back.push.compute_us));
 }
 

@@ -2,7 +2,7 @@
 -- :experiment = all  only the runs of one experiment
 -- Asynchronous: step = pull + compute, and queue and apply are the server's part of pull.
 -- Synchronous: step = compute + exchange + apply; hidden is exchange while the rank computed.
--- data, forward and backward are parts of compute.
+-- data, forward and backward are parts of compute (asynchronous: of runs with trace=). Beside all that: evaluations, in seconds per run.
 WITH by_run AS (
     SELECT run_id, sum(steps) AS steps,
            sum(step_us * steps) / sum(steps) AS step_us,
@@ -24,7 +24,8 @@ SELECT run.experiment, run.arm, run.mode, run.workers, run.damping, run.paramete
        avg(by_run.queue_us) AS queue_us, avg(by_run.apply_us) AS apply_us,
        avg(by_run.compute_us / by_run.step_us) AS compute_share,
        avg(by_run.data_us) AS data_us, avg(by_run.forward_us) AS forward_us,
-       avg(by_run.backward_us) AS backward_us, avg(by_run.hidden_us) AS hidden_us
+       avg(by_run.backward_us) AS backward_us, avg(by_run.hidden_us) AS hidden_us,
+       avg((SELECT sum(took_seconds) FROM evaluation WHERE run_id = run.id)) AS evaluation_seconds
 FROM by_run JOIN run_with_settings AS run ON run.id = by_run.run_id
 WHERE :experiment = 'all' OR run.experiment = :experiment
 GROUP BY run.experiment, run.arm, run.mode, run.workers, run.damping, run.settings
