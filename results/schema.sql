@@ -54,8 +54,8 @@ CREATE TABLE run (
     not_a_number        TEXT,
     settings            TEXT CHECK (settings IS NULL OR json_valid(settings)),
     runner              TEXT CHECK (runner IS NULL OR json_valid(runner)),
-    -- Of gradients (with loss and flags), in messages of all ranks together, by the communicator's
-    -- cost model; 0 where ranks share memory, NULL where there are none.
+    -- Of gradients (with loss and flags; of a pipeline what stages hand each other, too), in messages
+    -- of all ranks together, by the communicator's cost model; 0 where ranks share memory, NULL where there are none.
     sent_bytes          INTEGER,
     -- 1: the tables of summaries.sql say what its rows come to.
     summarized          INTEGER,

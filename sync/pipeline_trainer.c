@@ -257,9 +257,29 @@ done:
     return result;
 }
 
+/* What all ranks send in an update, but for what they meet over: activations and their gradients
+ * between stages, and a reduce-scatter and allgather of each stage's gradient over its replicas. */
+static double sent_in_update(const struct pipeline_loop *l)
+{
+    const struct stage_plan *plan = &l->p.plan;
+    const double replicas = l->c->size / plan->stages;
+    const size_t notes = l->p.kind->flushes ? 0 : COMMUNICATOR_NOTES;
+    double floats = 0;
+    for (unsigned k = 0; k < plan->stages; k++) {
+        floats += 2 * (replicas - 1) * (double)(plan->part[k].count + notes);
+        if (k + 1 < plan->stages) {
+            double crosses =
+                (double)l->update_samples / replicas * (double)shape_count(plan->part[k].output);
+            floats += 2 * replicas * (crosses + (double)notes);
+        }
+    }
+    return floats * sizeof(float);
+}
+
 static void count_up(struct pipeline_loop *l, struct training_outcome *out)
 {
     out->updates = l->p.version;
+    out->sent_bytes = (double)out->updates * sent_in_update(l) + communicator_sent_bytes(l->c);
     out->samples_used = out->samples_computed = l->samples;
     out->train_seconds = report_seconds(&l->report);
 }

@@ -128,6 +128,22 @@ static void every_rank_has_a_row_of_every_update(void **state)
     assert_string_equal(process_ask(r, "SELECT count(*) FROM evaluation"), "1");
 }
 
+/* Between replicas 2 (D - 1) gradients of 4 bytes each element, between stages activations and
+ * their gradients: 256 floats of each sample at fc2. */
+static void what_a_pipeline_sends_is_counted(void **state)
+{
+    struct rig *r = *state;
+    PIPELINE(r, "model=mlp", "workers=2", "stages=1");
+    PIPELINE(r, "model=mlp", "workers=2", "micro_batches=4", "stage_cuts=fc2");
+    assert_string_equal(
+        process_ask(r, "SELECT sent_bytes = updates * 2 * 4 * (SELECT detail ->> 'parameters' FROM "
+                       "event WHERE run_id = 1 AND code = 'stage' LIMIT 1) FROM run WHERE id = 1"),
+        "1");
+    assert_string_equal(
+        process_ask(r, "SELECT sent_bytes = updates * 2 * 4 * 16 * 256 FROM run WHERE id = 2"),
+        "1");
+}
+
 static void what_cannot_be_cut_is_a_usage_error(void **state)
 {
     struct rig *r = *state;
@@ -282,6 +298,7 @@ int main(void)
         PROCESS_TEST(a_checkpoint_has_the_whole_model),
         PROCESS_TEST(the_bubble_is_what_the_formula_says),
         PROCESS_TEST(every_rank_has_a_row_of_every_update),
+        PROCESS_TEST(what_a_pipeline_sends_is_counted),
         PROCESS_TEST(what_cannot_be_cut_is_a_usage_error),
         PROCESS_TEST(a_diverged_pipeline_says_so),
         PROCESS_TEST(one_stage_without_flushes_ends_in_the_bits_of_one_rank),
