@@ -94,8 +94,8 @@ struct report_data {
     unsigned count[RUN_STATUSES];
 };
 
-/* Opens `path`; `db` is its connection, in one transaction, for what else is asked: the caller's to
- * roll back and close, before or after report_data_close. */
+/* From a connection of the caller's, within one transaction; request->experiments must outlive it.
+ */
 struct sqlite3;
 status report_data_read(struct report_data *out, struct sqlite3 *db,
                         const struct report_request *request) MUST_CHECK;
