@@ -20,7 +20,7 @@ enum { NOT_STARTED = 127 }; /* the exit code of a child whose program cannot be 
 
 /* In the child, after fork: only what may be called there. */
 static _Noreturn void become(const char *const *argv, char *const *environment, int error_fd,
-                             pid_t parent, bool speaking)
+                             pid_t parent, bool speaking, const cpu_set_t *cores)
 {
     sigset_t none;
     sigemptyset(&none);
@@ -33,6 +33,10 @@ static _Noreturn void become(const char *const *argv, char *const *environment, 
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) {
         _exit(ERROR_PEER); /* it died before the line above */
+    }
+    if (cores != NULL) {
+        sched_setaffinity(0, sizeof *cores,
+                          cores); /* where it fails the run is slower, not wrong */
     }
     int nothing = open("/dev/null", O_RDONLY);
     if (nothing >= 0) {
@@ -50,7 +54,7 @@ static _Noreturn void become(const char *const *argv, char *const *environment, 
 }
 
 static status start(struct child *c, const char *const *argv, const char *const *environment,
-                    int error_fd, bool speaking)
+                    int error_fd, bool speaking, const cpu_set_t *cores)
 {
     status result = OK;
     char **merged = NULL;
@@ -74,7 +78,7 @@ static status start(struct child *c, const char *const *argv, const char *const 
              strerror(errno));
     }
     if (pid == 0) {
-        become(argv, merged, error_fd, parent, speaking);
+        become(argv, merged, error_fd, parent, speaking, cores);
     }
     setpgid(pid, pid); /* here too, so that it holds whichever side runs first */
     *c = (struct child){.pid = pid, .running = true};
@@ -86,13 +90,19 @@ done:
 status child_start(struct child *c, const char *const *argv, const char *const *environment,
                    int error_fd)
 {
-    return start(c, argv, environment, error_fd, false);
+    return start(c, argv, environment, error_fd, false, NULL);
 }
 
 status child_start_speaking(struct child *c, const char *const *argv,
                             const char *const *environment, int error_fd)
 {
-    return start(c, argv, environment, error_fd, true);
+    return start(c, argv, environment, error_fd, true, NULL);
+}
+
+status child_start_on(struct child *c, const char *const *argv, const char *const *environment,
+                      int error_fd, const cpu_set_t *cores)
+{
+    return start(c, argv, environment, error_fd, false, cores);
 }
 
 bool child_poll(struct child *c)

@@ -6,6 +6,7 @@
 
 #include "worker/base.h"
 
+#include <sched.h>
 #include <sys/types.h>
 
 struct child {
@@ -22,6 +23,9 @@ status child_start(struct child *c, const char *const *argv, const char *const *
 /* The same, but its stdout is this process's own. */
 status child_start_speaking(struct child *c, const char *const *argv,
                             const char *const *environment, int error_fd) MUST_CHECK;
+/* child_start() on these cores alone (NULL: on all of this process's). */
+status child_start_on(struct child *c, const char *const *argv, const char *const *environment,
+                      int error_fd, const cpu_set_t *cores) MUST_CHECK;
 /* Notices whether it has ended; true if it did just now. */
 bool child_poll(struct child *c);
 void child_signal(const struct child *c, int number);

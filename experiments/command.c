@@ -21,7 +21,7 @@ struct command {
 
 static const struct command commands[] = {
     {"run", "[FILE.yaml] key=value…", "one run: mode=async|sync", command_run, false},
-    {"sweep", "[FILE.yaml] key=v1,v2,…", "every combination, resumable; prints the count first",
+    {"sweep", "[FILE.yaml] key=v1,v2,…", "every combination, or a search; resumable, with a queue",
      command_sweep, false},
     {"reproduce", "NAME|FILE.yaml [--quick]",
      "an experiment: its table, each claim with PASS or FAIL, the verdict", command_reproduce,
@@ -242,6 +242,13 @@ static void follow_starter(void)
     }
 }
 
+static bool told;
+
+void command_is_told(void)
+{
+    told = true;
+}
+
 int command_main(int argc, char **argv)
 {
     memory_keep_large_blocks();
@@ -251,7 +258,7 @@ int command_main(int argc, char **argv)
     follow_starter();
     status result = check_output(dispatch(argc, argv));
     /* A process that was started by `gradlag run` has told its starter, who tells the user. */
-    if (result != OK && !mailbox_exists()) {
+    if (result != OK && !mailbox_exists() && !told) {
         if (result == STOPPED) {
             log_info("%s", error_message());
         } else {
@@ -278,6 +285,28 @@ bool command_flag(int *argc, char **argv, const char *flag)
         }
     }
     return false;
+}
+
+status command_value(int *argc, char **argv, const char *flag, const char **value)
+{
+    status result = OK;
+    size_t length = strlen(flag);
+    *value = NULL;
+    for (int i = 0; i < *argc; i++) {
+        const char *after = argv[i] + length;
+        if (strncmp(argv[i], flag, length) != 0 || (*after != '\0' && *after != '=')) {
+            continue;
+        }
+        int parts = *after == '=' ? 1 : 2;
+        if (parts == 2 && i + 1 == *argc) {
+            FAIL(ERROR_USAGE, "%s needs a value after it", flag);
+        }
+        *value = parts == 1 ? after + 1 : argv[i + 1];
+        take_out(argc, argv, i, parts);
+        break;
+    }
+done:
+    return result;
 }
 
 status command_no_flags_left(int argc, char **argv, const char *command, const char *known)

@@ -48,6 +48,11 @@ status command_help_of(size_t i, struct text *out) MUST_CHECK;
 
 /* Takes `flag` ("--json") out of argv wherever it stands; true if it was there. */
 bool command_flag(int *argc, char **argv, const char *flag);
+/* The same of a flag with a value, "--jobs 4" or "--jobs=4"; NULL where it is not there.
+ * ERROR_USAGE: it has none. */
+status command_value(int *argc, char **argv, const char *flag, const char **value) MUST_CHECK;
+/* Whoever started this process says how it ended: command_main need not. */
+void command_is_told(void);
 /* ERROR_USAGE for the first argument that begins with '-', naming what `command` knows. */
 status command_no_flags_left(int argc, char **argv, const char *command,
                              const char *known) MUST_CHECK;

@@ -2,6 +2,7 @@
 
 #include "experiments/experiment.h"
 #include "experiments/keys.h"
+#include "experiments/search.h"
 #include "results/query.h"
 
 #include <stdio.h>
@@ -101,12 +102,14 @@ static const struct registry *registry_called(const char *kind)
             return o->registry;
         }
     }
-    return NULL;
+    bool searches = strcmp(kind, "search") == 0 || strcmp(kind, "searches") == 0;
+    return searches ? &search_registry : NULL;
 }
 
 void command_list_kinds(struct text *out, const char *between)
 {
-    text_add(out, "keys%squeries%sexperiments%sexports", between, between, between);
+    text_add(out, "keys%squeries%sexperiments%ssearches%sexports", between, between, between,
+             between);
     for (const struct option *o = global_keys; o->key != NULL; o++) {
         if (o->registry != NULL) {
             bool many = strcmp(o->key, "damping") != 0 && strcmp(o->key, "consistency") != 0;

@@ -7,13 +7,14 @@
 #include <string.h>
 
 static const char help[] =
-    "gradlag reproduce NAME|FILE.yaml|--all [key=value…] [--quick] [--dry-run] [--no-run] "
-    "[--again] [--quiet]\n\n"
+    "gradlag reproduce NAME|FILE.yaml|--all [key=value…] [--quick] [--jobs N] [--dry-run] "
+    "[--no-run] [--again] [--quiet]\n\n"
     "Makes the runs of an experiment that are missing in the results file, then prints its table,\n"
     "each claim with observed value, band, PASS or FAIL, and the verdict. Settings given here "
     "come\n"
     "after the file's. Exit code 1 if a claim failed, or could not be judged for failed runs.\n\n"
     "  --quick    the part that the file says fits into a few minutes\n"
+    "  --jobs N   so many runs at a time, on cores of their own (see `gradlag sweep --help`)\n"
     "  --dry-run  the runs, and which are there already\n"
     "  --no-run   no new runs: the table of what is there\n"
     "  --again    make all runs, finished or not\n"
@@ -21,7 +22,8 @@ static const char help[] =
     "`gradlag list experiments` shows what is compiled in; docs/experiment-files.md the format.\n";
 
 struct reproduce {
-    bool quick, dry, no_run, again, quiet;
+    bool quick, dry, no_run, again;
+    struct plan_options how;
     struct settings more; /* of the command line */
 };
 
@@ -70,7 +72,8 @@ static status make(struct plan *plan, const struct reproduce *r)
     status result = OK;
     if (!r->no_run) {
         launch_catch_signals();
-        TRY(plan_make(plan, r->quiet, stdout));
+        plan->again = r->again;
+        TRY(plan_make(plan, &r->how, stdout));
     }
 done:
     return result;
@@ -98,7 +101,7 @@ static status lay_out_first(struct reproduction *w, const struct reproduce *r)
     TRY(reproduction_look_up(w, r->quick, r->again, &r->more));
     printf("%s%s: %s\n", w->e.name, r->quick ? " (the quick part)" : "", w->e.question);
     if (w->tuning.trials.count > 0) {
-        print_counts("trials", &w->tuning.trials, 0);
+        print_counts("trials", &w->tuning.trials.plan, trials_to_come(&w->tuning.trials));
     }
     print_counts("runs", &w->plan, w->later);
 done:
@@ -109,8 +112,14 @@ done:
 static status make_all(struct reproduction *w, const struct reproduce *r)
 {
     status result = OK;
-    TRY(make(&w->tuning.trials, r));
-    TRY(tuning_choose(&w->tuning));
+    for (size_t added = 1; added > 0;) {
+        TRY(make(&w->tuning.trials.plan, r));
+        TRY(trials_extend(&w->tuning.trials, &added));
+        if (added > 0 && !r->again) {
+            TRY(plan_look_up(&w->tuning.trials.plan));
+        }
+    }
+    tuning_choose(&w->tuning);
     TRY(make(&w->plan, r));
     for (size_t before = SIZE_MAX; w->later > 0 && w->later < before;) {
         before = w->later;
@@ -142,7 +151,7 @@ static void warn_of_few_seeds(const struct cells *c)
 static status report(struct reproduction *w, const struct reproduce *r)
 {
     status result = OK;
-    size_t failed = 0, lost = failures(&w->tuning.trials) + failures(&w->plan);
+    size_t failed = 0, lost = failures(&w->tuning.trials.plan) + failures(&w->plan);
     TRY(cells_open(&w->cells, &w->e, &w->plan));
     if (!r->quick) {
         warn_of_few_seeds(&w->cells);
@@ -169,7 +178,7 @@ static status reproduce(const char *name, const struct reproduce *r)
     TRY(reproduction_open(&w, name));
     TRY(lay_out_first(&w, r));
     if (r->dry) {
-        plan_print(&w.tuning.trials, stdout);
+        plan_print(&w.tuning.trials.plan, stdout);
         plan_print(&w.plan, stdout);
         if (w.later > 0) {
             printf("to run              %zu runs at what these find\n", w.later);
@@ -214,13 +223,15 @@ status command_reproduce(int argc, char **argv)
         goto done;
     }
     bool all = command_flag(&argc, argv, "--all");
+    TRY(plan_options_read(&r.how, &argc, argv));
     r.quick = command_flag(&argc, argv, "--quick");
     r.dry = command_flag(&argc, argv, "--dry-run");
     r.no_run = command_flag(&argc, argv, "--no-run");
     r.again = command_flag(&argc, argv, "--again");
-    r.quiet = command_flag(&argc, argv, "--quiet");
+    r.how.quiet = command_flag(&argc, argv, "--quiet");
     TRY(command_no_flags_left(argc, argv, "reproduce",
-                              "--all, --quick, --dry-run, --no-run, --again and --quiet"));
+                              "--all, --quick, --jobs N, --oversubscribe, --dry-run, --no-run, "
+                              "--again and --quiet"));
     if (!all && (argc == 0 || strchr(argv[0], '=') != NULL)) {
         FAIL(ERROR_USAGE, "reproduce: which experiment? `gradlag list experiments` shows them");
     }

@@ -2,11 +2,13 @@
 
 #include "experiments/config.h"
 #include "experiments/launch.h"
+#include "experiments/queued.h"
 #include "experiments/save.h"
 #include "experiments/summary.h"
 #include "results/query.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 static const char help[] =
     "gradlag run [FILE.yaml] key=value… [--dry-run] [--print-config] [--quiet]\n\n"
@@ -20,7 +22,8 @@ static const char help[] =
     "  --resume        goes on from the last checkpoint that the newest run with these settings "
     "wrote\n"
     "                  before it was stopped or lost (mode=sync); from the beginning if there is "
-    "none\n\n"
+    "none\n"
+    "  --queued RUN    makes a run that waits in the queue, see `gradlag sweep --status`\n\n"
     "  gradlag run workers=4 epochs=1\n"
     "  gradlag run workers=16 damping=polynomial damping.power=0.5\n"
     "  gradlag run mode=sync workers=4 lr_scaling=linear\n"
@@ -46,6 +49,40 @@ done:
     return result;
 }
 
+/* A run that waits, for its own sake or for a sweep, which then says how it went. */
+static status make_queued(const struct settings *read, const char *number, bool quiet)
+{
+    status result = OK;
+    const char *title = getenv(QUEUED_TITLE), *results = settings_find(read, "results");
+    char own[128], *end = NULL;
+    options *o = NULL;
+    int64_t run_id = strtoll(number, &end, 10), made = 0;
+    if (run_id < 1 || *end != '\0') {
+        FAIL(ERROR_USAGE, "--queued %s: a run's number is meant, see `gradlag sweep --status`",
+             number);
+    }
+    if (read->count > (results != NULL)) {
+        FAIL(ERROR_USAGE, "--queued: the run has its settings already; results=FILE alone can be "
+                          "given here");
+    }
+    results = results != NULL ? results : "results.db";
+    TRY(queued_settings(&o, results, run_id));
+    summary_title(o, own);
+    launch_catch_signals();
+    struct launch_options launch = {
+        .settings = o, .title = title != NULL ? title : own, .quiet = quiet, .run_id = run_id};
+    result = launch_run(&launch, &made);
+    if (title != NULL && made > 0) {
+        command_is_told();
+    }
+    if (result == OK && title == NULL) {
+        TRY(summary_print(results, run_id, stdout));
+    }
+done:
+    options_close(&o);
+    return result;
+}
+
 status command_run(int argc, char **argv)
 {
     status result = OK;
@@ -53,6 +90,7 @@ status command_run(int argc, char **argv)
     options *o = NULL;
     int64_t run_id = 0;
     char title[128], hash[65];
+    const char *queued = NULL;
     if (command_flag(&argc, argv, "--help")) {
         fputs(help, stdout);
         goto done;
@@ -61,9 +99,14 @@ status command_run(int argc, char **argv)
     bool print = command_flag(&argc, argv, "--print-config");
     bool quiet = command_flag(&argc, argv, "--quiet");
     bool resume = command_flag(&argc, argv, "--resume");
+    TRY(command_value(&argc, argv, "--queued", &queued));
     TRY(command_no_flags_left(argc, argv, "run",
-                              "--dry-run, --print-config, --quiet and --resume"));
+                              "--dry-run, --print-config, --quiet, --resume and --queued RUN"));
     TRY(settings_read_arguments(&read, argc, argv));
+    if (queued != NULL) {
+        TRY(make_queued(&read, queued, quiet));
+        goto done;
+    }
     TRY(config_compose(&o, &read));
     if (resume) {
         TRY(find_checkpoint(o, &read));

@@ -1,62 +1,48 @@
 #include "experiments/command.h"
 
+#include "experiments/axis.h"
 #include "experiments/config.h"
 #include "experiments/keys.h"
 #include "experiments/launch.h"
 #include "experiments/plan.h"
+#include "experiments/queued.h"
+#include "experiments/search.h"
+#include "experiments/sweep_search.h"
+#include "experiments/sweep_status.h"
+#include "results/queue.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 static const char help[] =
-    "gradlag sweep [FILE.yaml] key=v1,v2,… [--dry-run] [--again] [--quiet]\n\n"
+    "gradlag sweep [FILE.yaml] key=v1,v2,… [--jobs N] [--dry-run] [--again] [--quiet]\n"
+    "gradlag sweep --status | --work | --drop [results=FILE]\n\n"
     "Every combination of the values, the last key running fastest. Combinations that finished\n"
     "before, in the same results file, are not run again; after Ctrl-C the same command goes on.\n"
-    "A value that has commas itself goes in parentheses: schedule.at=(0.5,0.75),(0.3).\n\n"
-    "  --dry-run  the combinations, and which are there already\n"
-    "  --again    run all of them, finished or not\n"
-    "  --quiet    no progress on stderr\n\n"
-    "  gradlag sweep mode=async workers=1,2,4,8,16 damping=none,inverse seed=1,2,3\n";
+    "A value that has commas itself goes in parentheses: schedule.at=(0.5,0.75),(0.3). A range\n"
+    "with points is a list, too: lr=0.01..1:log:5.\n\n"
+    "  --jobs N         so many runs at a time, each on cores (and GPUs) of its own\n"
+    "  --oversubscribe  more than there are cores for, on all of them\n"
+    "  --part K/N       the K-th of N equal parts alone: a machine each, then `gradlag merge`\n"
+    "  --dry-run        the combinations, and which are there already\n"
+    "  --again          run all of them, finished or not\n"
+    "  --quiet          no progress on stderr\n\n"
+    "What is to be made waits in the results file. Runs with a higher priority= come first; one\n"
+    "that crashes is made again up to retries= times, one that diverges is not. The same command\n"
+    "in a second terminal takes its runs from the same queue.\n\n"
+    "  --status         what waits, what is being made, and how long that may take\n"
+    "  --work           makes what waits, whichever command put it there\n"
+    "  --drop           takes out what waits\n\n"
+    "With search=random, tpe or halving (`gradlag list searches`) keys with several values or a\n"
+    "range are tried for the best accuracy on the validation split; several seeds are those of "
+    "each\n"
+    "trial; search.per=KEYS makes a search, of the same size, for each of their combinations.\n\n"
+    "  gradlag sweep mode=async workers=1,2,4,8,16 damping=none,inverse seed=1,2,3\n"
+    "  gradlag sweep search=tpe search.per=damping damping=none,inverse lr=0.001..0.3:log --jobs "
+    "2\n";
 
-enum { AXES = PLAN_VARIED, VALUES = 256, COMBINATIONS = 100000 };
-
-struct axis {
-    const char *key, *origin;
-    char *values[VALUES]; /* owned */
-    size_t count;
-};
-
-/* Cuts at the commas that stand outside parentheses; takes enclosing parentheses off. */
-static status split(struct axis *a, const char *list)
-{
-    status result = OK;
-    const char *start = list;
-    int depth = 0;
-    for (const char *at = list;; at++) {
-        depth += (*at == '(') - (*at == ')');
-        if (*at != '\0' && (*at != ',' || depth > 0)) {
-            continue;
-        }
-        size_t length = (size_t)(at - start);
-        if (length >= 2 && start[0] == '(' && at[-1] == ')') {
-            start++;
-            length -= 2;
-        }
-        if (a->count == VALUES) {
-            FAIL(ERROR_USAGE, "%s: %s has more than %d values", a->origin, a->key, VALUES);
-        }
-        char *value = text_copy(start);
-        value[length] = '\0';
-        a->values[a->count++] = value;
-        if (*at == '\0') {
-            break;
-        }
-        start = at + 1;
-    }
-done:
-    return result;
-}
+enum { AXES = PLAN_VARIED, COMBINATIONS = 100000 };
 
 struct sweep {
     struct axis axes[AXES];
@@ -66,9 +52,7 @@ struct sweep {
 static void sweep_close(struct sweep *s)
 {
     for (size_t i = 0; i < s->count; i++) {
-        for (size_t v = 0; v < s->axes[i].count; v++) {
-            memory_free(s->axes[i].values[v]);
-        }
+        axis_free(&s->axes[i]);
     }
 }
 
@@ -90,8 +74,7 @@ static status find_axes(struct sweep *s, const struct settings *read, struct set
             FAIL(ERROR_USAGE, "more than %d keys with several values", AXES);
         }
         struct axis *a = &s->axes[s->count++];
-        *a = (struct axis){.key = each->key, .origin = each->origin};
-        TRY(split(a, each->value));
+        TRY(axis_read(a, each));
         if (a->count == 1) {
             settings_add(fixed, a->key, a->values[0], a->origin);
             memory_free(a->values[0]);
@@ -215,22 +198,89 @@ done:
     return result;
 }
 
-static status make(struct plan *plan, bool quiet)
+static status make(struct plan *plan, const struct plan_options *how)
 {
     status result = OK;
-    size_t counts[4] = {0};
+    size_t counts[PLANNED_STATES] = {0};
     launch_catch_signals();
-    TRY(plan_make(plan, quiet, stdout));
+    TRY(plan_make(plan, how, stdout));
     for (size_t i = 0; i < plan->count; i++) {
         counts[plan->runs[i].state]++;
     }
-    printf("%zu finished, %zu diverged, %zu failed\n", counts[PLANNED_FINISHED],
+    printf("%zu finished, %zu diverged, %zu failed", counts[PLANNED_FINISHED],
            counts[PLANNED_DIVERGED], counts[PLANNED_FAILED]);
+    if (counts[PLANNED_ELSEWHERE] > 0) {
+        printf(", %zu going on elsewhere", counts[PLANNED_ELSEWHERE]);
+    }
+    printf("\n");
     if (counts[PLANNED_FAILED] > 0) {
         FAIL(ERROR_OTHER,
              "%zu of %zu runs failed; their rows in the results file say why, and the "
              "same command tries them again",
              counts[PLANNED_FAILED], plan->count);
+    }
+done:
+    return result;
+}
+
+/* ---- the queue ----------------------------------------------------------------------------------
+ */
+
+static status work_off(const char *results, const struct plan_options *how)
+{
+    status result = OK;
+    struct plan plan = {0};
+    int64_t *ids = NULL;
+    size_t count = 0;
+    TRY(queue_waiting(results, &ids, &count));
+    for (size_t i = 0; i < count; i++) {
+        options *o = NULL;
+        TRY(queued_settings(&o, results, ids[i]));
+        plan_add_waiting(&plan, &o, ids[i]);
+    }
+    printf("%zu run%s wait%s\n", count, count == 1 ? "" : "s", count == 1 ? "s" : "");
+    fflush(stdout);
+    TRY(make(&plan, how));
+done:
+    plan_close(&plan);
+    memory_free(ids);
+    return result;
+}
+
+/* --status, --drop, or --work. */
+static status on_queue(const struct settings *read, const struct plan_options *how, bool ask,
+                       bool drop)
+{
+    status result = OK;
+    const char *results = settings_find(read, "results");
+    if (read->count > (results != NULL)) {
+        FAIL(ERROR_USAGE, "sweep: --status, --work and --drop take results=FILE alone");
+    }
+    results = results != NULL ? results : "results.db";
+    if (ask) {
+        TRY(sweep_status_print(results, stdout));
+    } else if (drop) {
+        size_t count;
+        TRY(queue_drop(results, &count));
+        printf("%zu run%s taken out of the queue\n", count, count == 1 ? "" : "s");
+    } else {
+        TRY(work_off(results, how));
+    }
+done:
+    return result;
+}
+
+/* "--part 2/4" */
+static status read_part(int *argc, char **argv, unsigned *part, unsigned *parts)
+{
+    status result = OK;
+    const char *text;
+    char after;
+    *part = *parts = 1;
+    TRY(command_value(argc, argv, "--part", &text));
+    if (text != NULL &&
+        (sscanf(text, "%u/%u%c", part, parts, &after) != 2 || *part < 1 || *part > *parts)) {
+        FAIL(ERROR_USAGE, "--part %s: which of how many parts, as in 2/4", text);
     }
 done:
     return result;
@@ -243,19 +293,44 @@ status command_sweep(int argc, char **argv)
     struct sweep *s = NULL;
     struct plan plan = {0};
     struct text why = {0};
+    struct plan_options how;
+    unsigned part, parts;
     size_t combinations = 1, unfit = 0;
     if (command_flag(&argc, argv, "--help")) {
         fputs(help, stdout);
         goto done;
     }
-    bool dry = command_flag(&argc, argv, "--dry-run"), again = command_flag(&argc, argv, "--again");
-    bool quiet = command_flag(&argc, argv, "--quiet");
-    TRY(command_no_flags_left(argc, argv, "sweep", "--dry-run, --again and --quiet"));
+    TRY(plan_options_read(&how, &argc, argv));
+    bool dry = command_flag(&argc, argv, "--dry-run");
+    plan.again = command_flag(&argc, argv, "--again");
+    how.quiet = command_flag(&argc, argv, "--quiet");
+    bool ask = command_flag(&argc, argv, "--status"), drop = command_flag(&argc, argv, "--drop");
+    bool rest = command_flag(&argc, argv, "--work");
+    TRY(read_part(&argc, argv, &part, &parts));
+    TRY(command_no_flags_left(
+        argc, argv, "sweep",
+        "--jobs N, --oversubscribe, --part K/N, --dry-run, --again, --quiet, --status, "
+        "--work and --drop"));
+    if (ask || drop || rest) {
+        TRY(settings_read_arguments(&read, argc, argv));
+        TRY(on_queue(&read, &how, ask, drop));
+        goto done;
+    }
     if (argc == 0) {
         FAIL(ERROR_USAGE, "sweep: over what? Name a key with several values, as in "
                           "`gradlag sweep workers=1,2,4 seed=1,2,3`; `gradlag run` makes one run");
     }
     TRY(settings_read_arguments(&read, argc, argv));
+    for (size_t i = 0; i < read.count; i++) {
+        if (search_owns(read.at[i].key)) {
+            if (parts > 1) {
+                FAIL(ERROR_USAGE, "--part: what a search tries follows from all of its trials; let "
+                                  "several machines work on one results file instead");
+            }
+            TRY(sweep_search(&read, &how, dry, plan.again));
+            goto done;
+        }
+    }
     TRY(memory_new(&s, 1, sizeof *s, "a sweep"));
     TRY(find_axes(s, &read, &fixed));
     for (size_t i = 0; i < s->count; i++) {
@@ -270,7 +345,8 @@ status command_sweep(int argc, char **argv)
     if (plan.count == 0) {
         FAIL(ERROR_USAGE, "nothing to run: %s", why.at);
     }
-    if (!again) {
+    plan_keep_part(&plan, part, parts);
+    if (!plan.again) {
         TRY(plan_look_up(&plan));
     }
     size_t missing = plan_missing(&plan);
@@ -284,7 +360,7 @@ status command_sweep(int argc, char **argv)
     if (dry) {
         plan_print(&plan, stdout);
     } else {
-        TRY(make(&plan, quiet));
+        TRY(make(&plan, &how));
     }
 done:
     plan_close(&plan);

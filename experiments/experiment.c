@@ -103,15 +103,8 @@ static void texts_free(char **const *texts, size_t count)
 
 static void grid_free(struct grid *g)
 {
-    for (size_t i = 0; i < g->count; i++) {
-        for (size_t k = 0; k < g->axes[i].count; k++) {
-            memory_free(g->axes[i].values[k]);
-        }
-        memory_free(g->axes[i].values);
-        memory_free(g->axes[i].key);
-        memory_free(g->axes[i].origin);
-    }
-    memory_free(g->axes);
+    space_close(&g->space);
+    settings_free(&g->search);
     memory_free(g->seeds.at);
 }
 
@@ -184,8 +177,9 @@ bool experiment_arm_has(const struct experiment *e, const struct arm *arm, int64
 
 const struct grid *experiment_grid(const struct arm *arm, bool quick)
 {
-    const struct grid *g = quick && arm->quick_tune.count > 0 ? &arm->quick_tune : &arm->tune;
-    return g->count > 0 ? g : NULL;
+    bool own = quick && arm->quick_tune.space.count > 0;
+    const struct grid *g = own ? &arm->quick_tune : &arm->tune;
+    return g->space.count > 0 ? g : NULL;
 }
 
 const struct int_list *experiment_workers(const struct experiment *e, bool quick)

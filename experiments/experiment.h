@@ -6,6 +6,7 @@
 #define GRADLAG_EXPERIMENTS_EXPERIMENT_H
 
 #include "experiments/config.h"
+#include "experiments/search.h"
 
 #include <stdio.h>
 
@@ -28,23 +29,17 @@ struct at_seeds {
     struct int_list seeds;
 };
 
-/* One key of a grid and the values to try. */
-struct grid_axis {
-    char *key, *origin;
-    char **values;
-    size_t count;
-};
 /* Settings that an arm chooses on the validation split before its runs are made (tuning.h). */
 struct grid {
-    struct grid_axis *axes;
-    size_t count;          /* 0: nothing to choose */
-    struct int_list seeds; /* of the trials; count 0: the first of the experiment's */
+    struct space space;     /* no dimension: nothing to choose */
+    struct settings search; /* which search, and its keys; none: a grid */
+    struct int_list seeds;  /* of the trials; count 0: the first of the experiment's */
 };
 
 struct arm {
     char *name, *label;
     char *fit; /* an arm whose run of the same seed and workers its pace is fitted to, or NULL */
-    struct grid tune, quick_tune; /* quick_tune: with --quick, where it has axes */
+    struct grid tune, quick_tune; /* quick_tune: with --quick, where it has any */
     struct settings settings;
     struct int_list workers; /* count 0: all of the experiment's */
     struct at_workers *at;

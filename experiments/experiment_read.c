@@ -138,24 +138,52 @@ done:
     return result;
 }
 
-/* tune: {lr: [0.1, 0.2], momentum: [0, 0.9], seeds: [1]} */
-static status read_axis(const struct document *d, const char *key, const struct node *n,
-                        struct grid_axis *out)
+/* tune: {search: tpe, lr: 0.001..0.1:log, momentum: [0, 0.9], seeds: [1]} */
+static status read_dimension(const struct document *d, const char *key, const struct node *n,
+                             struct space *out)
 {
     status result = OK;
     struct text origin = {0};
-    TRY(node_require(d, n, NODE_LIST, key));
-    if (n->count == 0) {
-        FAIL(ERROR_USAGE, "%s:%u: %s has no values to try", d->name, n->line, key);
-    }
+    const char **values = NULL;
     text_add(&origin, "%s:%u", d->name, n->line);
-    out->origin = text_copy(origin.at);
-    out->key = text_copy(key);
-    TRY(memory_new(&out->values, n->count, sizeof *out->values, key));
+    if (n->kind == NODE_SCALAR && search_is_range(n->text)) {
+        TRY(space_add_range(out, key, n->text, origin.at));
+        goto done;
+    }
+    if (n->kind != NODE_LIST) {
+        FAIL(ERROR_USAGE,
+             "%s: %s must be a list of the values to try, or a range as in 0.001..0.1:log",
+             origin.at, key);
+    }
+    if (n->count == 0) {
+        FAIL(ERROR_USAGE, "%s: %s has no values to try", origin.at, key);
+    }
+    TRY(memory_new(&values, n->count, sizeof *values, key));
     for (size_t i = 0; i < n->count; i++) {
         TRY(node_require(d, &n->children[i], NODE_SCALAR, key));
-        out->values[out->count++] = text_copy(n->children[i].text);
+        values[i] = n->children[i].text;
     }
+    TRY(space_add_choice(out, key, values, n->count, origin.at));
+done:
+    memory_free(values);
+    text_free(&origin);
+    return result;
+}
+
+static status read_search_key(const struct document *d, const char *key, const struct node *n,
+                              struct settings *out)
+{
+    status result = OK;
+    struct text origin = {0};
+    TRY(node_require(d, n, NODE_SCALAR, key));
+    text_add(&origin, "%s:%u", d->name, n->line);
+    if (strcmp(key, "search.per") == 0) {
+        FAIL(ERROR_USAGE,
+             "%s: search.per is of `gradlag sweep`; here there is a search for each arm "
+             "and worker count",
+             origin.at);
+    }
+    settings_add(out, key, n->text, origin.at);
 done:
     text_free(&origin);
     return result;
@@ -164,24 +192,28 @@ done:
 static status read_grid(const struct document *d, const struct node *map, struct grid *out)
 {
     status result = OK;
+    struct search checked = {0};
     if (map == NULL) {
         goto done;
     }
     TRY(node_require(d, map, NODE_MAP, "tune"));
-    TRY(memory_new(&out->axes, map->count, sizeof *out->axes, "tune"));
     for (size_t i = 0; i < map->count; i++) {
         const struct node *n = &map->children[i];
         if (strcmp(map->keys[i], "seeds") == 0) {
             TRY(read_list(d, n, "seeds", &out->seeds));
+        } else if (search_owns(map->keys[i])) {
+            TRY(read_search_key(d, map->keys[i], n, &out->search));
         } else if (strcmp(map->keys[i], "quick") != 0) {
-            TRY(read_axis(d, map->keys[i], n, &out->axes[out->count++]));
+            TRY(read_dimension(d, map->keys[i], n, &out->space));
         }
     }
-    if (out->count == 0) {
+    if (out->space.count == 0) {
         FAIL(ERROR_USAGE, "%s:%u: tune needs a key with values to try, as in {lr: [0.1, 0.2]}",
              d->name, map->line);
     }
+    TRY(search_open(&checked, &out->space, &out->search));
 done:
+    search_close(&checked);
     return result;
 }
 
@@ -191,6 +223,40 @@ static status read_tune(const struct document *d, const struct node *map, struct
     TRY(read_grid(d, map, &out->tune));
     if (map != NULL) {
         TRY(read_grid(d, node_child(map, "quick"), &out->quick_tune));
+    }
+done:
+    return result;
+}
+
+static bool same_search(const struct grid *a, const struct grid *b)
+{
+    bool same = a->search.count == b->search.count && a->seeds.count == b->seeds.count;
+    for (size_t i = 0; i < a->search.count && same; i++) {
+        const char *other = settings_find(&b->search, a->search.at[i].key);
+        same = other != NULL && strcmp(other, a->search.at[i].value) == 0;
+    }
+    return same;
+}
+
+/* Arms that are searched for are compared at equal budgets; grids say how many points they have. */
+static status check_budgets(const struct experiment *e, bool quick)
+{
+    status result = OK;
+    const struct arm *first = NULL;
+    for (size_t i = 0; i < e->arm_count; i++) {
+        const struct arm *arm = &e->arms[i];
+        const struct grid *g = experiment_grid(arm, quick);
+        if (g == NULL || settings_find(&g->search, "search") == NULL) {
+            continue;
+        }
+        first = first == NULL ? arm : first;
+        if (!same_search(experiment_grid(first, quick), g)) {
+            FAIL(ERROR_USAGE,
+                 "%s: arms %s and %s tune with different searches or numbers of trials or seeds; "
+                 "give "
+                 "them the same, or their comparison is not a fair one",
+                 g->search.at[0].origin, first->name, arm->name);
+        }
     }
 done:
     return result;
@@ -413,6 +479,8 @@ status experiment_read(const struct document *d, struct experiment *e)
     TRY(read_lists(d, e));
     TRY(read_verdict(d, node_child(&d->root, "verdict"), e));
     TRY(read_quick(d, node_child(&d->root, "quick"), e));
+    TRY(check_budgets(e, false));
+    TRY(check_budgets(e, true));
 done:
     return result;
 }

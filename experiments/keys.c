@@ -124,3 +124,24 @@ void key_add_help(const struct option *key, struct text *out)
              mode != NULL && engine != NULL ? " " : "", engine != NULL ? "engine=" : "",
              engine != NULL ? engine : "", where != KEY_ANY ? ": " : "", key->help);
 }
+
+static const struct option *find_in(const struct option *table, const char *key)
+{
+    for (; table != NULL && table->key != NULL; table++) {
+        if (strcmp(table->key, key) == 0) {
+            return table;
+        }
+    }
+    return NULL;
+}
+
+const struct option *keys_find(const char *key)
+{
+    const struct option *found = find_in(global_keys, key);
+    for (const struct option *o = global_keys; o->key != NULL && found == NULL; o++) {
+        for (size_t i = 0; o->registry != NULL && i < o->registry->count && found == NULL; i++) {
+            found = find_in(o->registry->entries[i]->options, key);
+        }
+    }
+    return found;
+}

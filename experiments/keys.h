@@ -18,6 +18,8 @@ enum key_use {
     KEY_BESIDE,
     KEY_INTERNAL, /* set by `run` for the processes that it starts; like BESIDE else */
 };
+/* A global key, or one of any part that can be chosen; NULL: there is none of that name. */
+const struct option *keys_find(const char *key);
 /* Keys of chosen parts (damping.power) define. */
 enum key_use key_use_of(const char *key);
 /* DEFINES or LATER. */

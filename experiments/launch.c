@@ -2,6 +2,7 @@
 
 #include "experiments/provenance.h"
 #include "ps/slices.h"
+#include "results/queue.h"
 #include "results/recorder.h"
 #include "results/trace.h"
 
@@ -59,6 +60,18 @@ static status begin_row(struct launch *l)
     recorder *r = NULL;
     struct run_row row;
     run_row_open(&row, l->o->settings);
+    if (l->o->run_id > 0) {
+        bool taken = false;
+        TRY(queue_take(options_text(l->o->settings, "results"), l->o->run_id, row.host.at, &taken));
+        if (!taken) {
+            FAIL(ERROR_USAGE,
+                 "run %lld does not wait in the queue any more: another process makes it or has "
+                 "made it; see `gradlag sweep --status`",
+                 (long long)l->o->run_id);
+        }
+        l->run_id = l->o->run_id;
+        goto done;
+    }
     TRY(recorder_open(&r, options_text(l->o->settings, "results")));
     TRY(recorder_begin(r, &row.description, "queued", &l->run_id));
 done:

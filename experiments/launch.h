@@ -19,6 +19,7 @@ struct launch_options {
     const options *settings;
     const char *title; /* put before progress */
     bool quiet;        /* no progress */
+    int64_t run_id;    /* a run that waits in the queue (results/queue.h); 0: a new one */
 };
 
 /* Runs until every process has ended. *run_id is the run's row (0 if there is none yet), whose

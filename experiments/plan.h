@@ -1,15 +1,23 @@
 /*
  * plan.h — a list of runs to be made, as a sweep or an experiment lays it out: which are there
- * already, and making the others, one after the other.
+ * already (plan.c), and making the others (plan_make.c).
  */
 #ifndef GRADLAG_EXPERIMENTS_PLAN_H
 #define GRADLAG_EXPERIMENTS_PLAN_H
 
+#include "results/query.h"
 #include "worker/options.h"
 
 #include <stdio.h>
 
-enum planned_state { PLANNED_MISSING, PLANNED_FINISHED, PLANNED_DIVERGED, PLANNED_FAILED };
+enum planned_state {
+    PLANNED_MISSING,
+    PLANNED_FINISHED,
+    PLANNED_DIVERGED,
+    PLANNED_FAILED,
+    PLANNED_ELSEWHERE, /* another process makes it */
+    PLANNED_STATES,
+};
 
 enum { PLAN_VARIED = 32 };
 
@@ -18,7 +26,9 @@ struct planned_run {
     char title[128], hash[65];
     struct text varied; /* JSON object of the plan's `varied` keys and their values here */
     enum planned_state state;
-    int64_t run_id; /* of the row, where there is one */
+    bool waiting;     /* it is run_id, which was in the queue before there was this plan */
+    int64_t run_id;   /* of the row, where there is one */
+    unsigned attempt; /* the how-manieth that row is, from 1 */
 };
 struct plan { /* zero-initialise */
     /* Keys that do not define an experiment, but are varied on purpose: runs that differ in them
@@ -27,13 +37,22 @@ struct plan { /* zero-initialise */
     size_t varied_count;
     struct planned_run *runs;
     size_t count, capacity;
+    bool again; /* what has ended is made once more */
 };
 
 /* Takes the settings over. False (and frees them) where the plan has this very run already: the
  * same configuration, experiment, arm and varied keys. */
 bool plan_add(struct plan *p, options **settings);
+/* The same; the place of that run among the plan's. */
+size_t plan_place(struct plan *p, options **settings);
+/* A run that waits in the queue of its results file. */
+void plan_add_waiting(struct plan *p, options **settings, int64_t run_id);
 void plan_close(struct plan *p);
 
+/* Keeps the runs number - 1, number - 1 + of, …: one of `of` equal parts. */
+void plan_keep_part(struct plan *p, unsigned number, unsigned of);
+/* What finds a run again in its results file; it points into the run. */
+void plan_key(const struct planned_run *r, struct run_key *out);
 /* Looks those up in their results files that are missing so far: a finished or diverged one is not
  * made again. */
 status plan_look_up(struct plan *p) MUST_CHECK;
@@ -41,8 +60,17 @@ size_t plan_missing(const struct plan *p);
 /* One line per run: its title and whether it is there. */
 void plan_print(const struct plan *p, FILE *to);
 
-/* Makes what is missing. A run that fails is recorded as failed, and the next one starts; one line
- * per run on `to`. STOPPED on request, ERROR_RESULTS where the file cannot be written. */
-status plan_make(struct plan *p, bool quiet, FILE *to) MUST_CHECK;
+struct plan_options {
+    unsigned jobs; /* runs at a time; 0: 1 */
+    bool oversubscribe, quiet;
+};
+/* "--jobs N" and "--oversubscribe" out of argv. */
+status plan_options_read(struct plan_options *out, int *argc, char **argv) MUST_CHECK;
+/* Puts what is missing into the queue of its results file and makes it, each run in a process of
+ * its own, several at a time, on cores and GPUs of their own (places.h). A run that fails is
+ * recorded as failed, made again as often as its `retries` says, and the next one starts; one line
+ * per run on `to`. What other processes take from the queue meanwhile is waited for, if they are on
+ * this host, and left to them. STOPPED on request, ERROR_RESULTS where a file cannot be written. */
+status plan_make(struct plan *p, const struct plan_options *o, FILE *to) MUST_CHECK;
 
 #endif

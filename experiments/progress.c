@@ -7,7 +7,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-enum { PLAIN_EVERY_S = 5 };
+enum { PLAIN_EVERY_S = 5, LIVE_EVERY_MS = 100 };
 
 void progress_open(struct progress *p, const char *title, bool staleness, bool quiet)
 {
@@ -66,31 +66,46 @@ static void add_line(const struct progress *p, const struct training_progress *n
     }
 }
 
-void progress_show(struct progress *p, const struct training_progress *now)
+static bool is_due(const struct progress *p)
 {
-    uint64_t time = clock_ns();
-    if (p->quiet || (!p->live && time - p->shown_ns < (uint64_t)PLAIN_EVERY_S * 1000000000u)) {
-        return;
-    }
-    struct text line = {0};
-    if (p->live) {
-        text_add(&line, "\r\033[K");
-    }
-    size_t before = line.length;
-    unsigned width = terminal_width();
-    add_line(p, now, p->live && width < 120, &line);
+    uint64_t every = (uint64_t)(p->live ? LIVE_EVERY_MS : PLAIN_EVERY_S * 1000) * 1000000u;
+    return !p->quiet && clock_ns() - p->shown_ns >= every;
+}
+
+static void show(struct progress *p, struct text *line)
+{
     /* The escapes that set the title bold take no room. */
-    size_t room = width - 1 + (p->colour ? 8 : 0);
-    if (p->live && line.length - before > room) {
-        line.length = before + room;
+    size_t room = terminal_width() - 1 + (p->colour ? 8 : 0);
+    struct text out = {0};
+    if (p->live && line->length > room) {
+        line->length = room;
     }
-    if (!p->live) {
-        text_add(&line, "\n");
-    }
-    ssize_t written = write(STDERR_FILENO, line.at, line.length);
+    text_add(&out, "%s%.*s%s", p->live ? "\r\033[K" : "", (int)line->length, line->at,
+             p->live ? "" : "\n");
+    ssize_t written = write(STDERR_FILENO, out.at, out.length);
     (void)written;
     p->shown = p->live;
-    p->shown_ns = time;
+    p->shown_ns = clock_ns();
+    text_free(&out);
+}
+
+void progress_show(struct progress *p, const struct training_progress *now)
+{
+    struct text line = {0};
+    if (is_due(p)) {
+        add_line(p, now, p->live && terminal_width() < 120, &line);
+        show(p, &line);
+    }
+    text_free(&line);
+}
+
+void progress_text(struct progress *p, const char *text)
+{
+    struct text line = {0};
+    if (is_due(p)) {
+        text_add(&line, "%s", text);
+        show(p, &line);
+    }
     text_free(&line);
 }
 

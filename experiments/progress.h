@@ -17,6 +17,8 @@ struct progress {
 /* Reads the terminal, NO_COLOR and TERM. */
 void progress_open(struct progress *p, const char *title, bool staleness, bool quiet);
 void progress_show(struct progress *p, const struct training_progress *now);
+/* A line of the caller's, by the same rules. */
+void progress_text(struct progress *p, const char *text);
 /* Takes the line in place away; call before anything else is written to stderr, and at the end. */
 void progress_clear(struct progress *p);
 /* "1:02:03", "4:05" or "8 s" */

@@ -64,6 +64,12 @@ static void add_text(const json_t *value, struct text *out)
     }
 }
 
+static bool is_any(const json_t *all, const char *key)
+{
+    return key_use_of(key) != KEY_INTERNAL && strcmp(key, "results") != 0 &&
+           !is_overruled(all, key);
+}
+
 static status recall(struct settings *out, const char *config, const char *origin,
                      bool (*wanted)(const json_t *all, const char *key))
 {
@@ -97,6 +103,11 @@ status recall_settings(struct settings *out, const char *config, const char *ori
 status recall_whole(struct settings *out, const char *config, const char *origin)
 {
     return recall(out, config, origin, is_repeated);
+}
+
+status recall_all(struct settings *out, const char *config, const char *origin)
+{
+    return recall(out, config, origin, is_any);
 }
 
 /* The setting as JSON; NULL where there is no such key now. */

@@ -13,6 +13,8 @@ status recall_settings(struct settings *out, const char *config, const char *ori
 /* The same and whatever else one run is made with: all but its names, and where it reads a results
  * file, writes or listens. */
 status recall_whole(struct settings *out, const char *config, const char *origin) MUST_CHECK;
+/* All of them, but those that `run` sets itself and the results file. */
+status recall_all(struct settings *out, const char *config, const char *origin) MUST_CHECK;
 
 /* What decided there and is another one here, "lr is 0.1, was 0.03"; nothing is added where all is
  * alike. What a setting's absence means is its default. ERROR_DATA: no JSON object. */

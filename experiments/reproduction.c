@@ -98,10 +98,11 @@ status reproduction_look_up(struct reproduction *r, bool quick, bool again,
 {
     status result = OK;
     TRY(tuning_lay_out(&r->tuning, &r->e, quick, more));
-    if (!again) {
-        TRY(plan_look_up(&r->tuning.trials));
-        TRY(tuning_choose(&r->tuning));
+    for (size_t added = 1; added > 0 && !again;) {
+        TRY(plan_look_up(&r->tuning.trials.plan));
+        TRY(trials_extend(&r->tuning.trials, &added));
     }
+    tuning_choose(&r->tuning);
     TRY(reproduction_lay_out(r, quick, more));
     if (!again) {
         TRY(plan_look_up(&r->plan));
@@ -118,7 +119,7 @@ done:
 
 const char *reproduction_results(const struct reproduction *r)
 {
-    const struct plan *p = r->plan.count > 0 ? &r->plan : &r->tuning.trials;
+    const struct plan *p = r->plan.count > 0 ? &r->plan : &r->tuning.trials.plan;
     return options_text(p->runs[0].settings, "results");
 }
 

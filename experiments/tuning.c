@@ -1,87 +1,11 @@
 #include "experiments/tuning.h"
 
 #include "experiments/print.h"
-#include "results/query.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_POINTS = 10000, LABEL_WIDTH = 40 };
-
-/* ---- trials ------------------------------------------------------------------------------------
- */
-
-static size_t point_count(const struct grid *g)
-{
-    size_t count = 1;
-    for (size_t i = 0; i < g->count && count <= MOST_POINTS; i++) {
-        count *= g->axes[i].count;
-    }
-    return count;
-}
-
-/* Which value of axis i stands at a point: the last axis varies fastest. */
-static size_t place(const struct grid *g, size_t point, size_t axis)
-{
-    for (size_t i = g->count - 1; i > axis; i--) {
-        point /= g->axes[i].count;
-    }
-    return point % g->axes[axis].count;
-}
-
-static void add_point(const struct grid *g, size_t point, struct settings *out)
-{
-    for (size_t i = 0; i < g->count; i++) {
-        const struct grid_axis *axis = &g->axes[i];
-        settings_add(out, axis->key, axis->values[place(g, point, i)], axis->origin);
-    }
-}
-
-/* "sync ×16 seed 1 lr=0.03" */
-static void add_to_title(const struct grid *g, size_t point, struct planned_run *r)
-{
-    for (size_t i = 0; i < g->count; i++) {
-        size_t length = strlen(r->title);
-        snprintf(r->title + length, sizeof r->title - length, " %s=%s", g->axes[i].key,
-                 g->axes[i].values[place(g, point, i)]);
-    }
-}
-
-static status add_trial(struct tuning *t, size_t choice, size_t point, int64_t seed, bool quick,
-                        const struct settings *more)
-{
-    status result = OK;
-    const struct choice *c = &t->choices[choice];
-    struct settings all = {0};
-    struct text name = {0};
-    options *o = NULL;
-    experiment_settings(t->experiment, c->arm, c->workers, seed, quick, more, &all);
-    add_point(c->grid, point, &all);
-    text_add(&name, "%s/tuning", t->experiment->name);
-    settings_add(&all, "experiment", name.at, t->experiment->file);
-    result = config_compose(&o, &all);
-    if (result != OK) {
-        result = error_add_context(result, "a trial of arm %s with %lld workers", c->arm->name,
-                                   (long long)c->workers);
-        goto done;
-    }
-    if (t->trials.count == t->room) {
-        t->room = t->room == 0 ? 64 : 2 * t->room;
-        t->choice_of = realloc(t->choice_of, t->room * sizeof *t->choice_of);
-        t->point_of = realloc(t->point_of, t->room * sizeof *t->point_of);
-        REQUIRE(t->choice_of != NULL && t->point_of != NULL);
-    }
-    if (plan_add(&t->trials, &o)) {
-        t->choice_of[t->trials.count - 1] = choice;
-        t->point_of[t->trials.count - 1] = point;
-        add_to_title(c->grid, point, &t->trials.runs[t->trials.count - 1]);
-    }
-done:
-    settings_free(&all);
-    text_free(&name);
-    return result;
-}
+enum { LABEL_WIDTH = 40 };
 
 /* Whether any run of the arm with these workers is to be made. */
 static bool is_wanted(const struct experiment *e, const struct arm *arm, int64_t workers,
@@ -97,31 +21,50 @@ static bool is_wanted(const struct experiment *e, const struct arm *arm, int64_t
     return wanted;
 }
 
+/* A grid of one point is chosen already. */
+static bool add_only_point(const struct grid *g, struct settings *out)
+{
+    const char *method = settings_find(&g->search, "search");
+    bool single = method == NULL || strcmp(method, "grid") == 0;
+    for (size_t i = 0; i < g->space.count; i++) {
+        single = single && g->space.at[i].count == 1;
+    }
+    for (size_t i = 0; i < g->space.count && single; i++) {
+        const struct dimension *d = &g->space.at[i];
+        settings_add(out, d->key, d->values[0], d->origin);
+    }
+    return single;
+}
+
 static status add_choice(struct tuning *t, const struct arm *arm, int64_t workers, bool quick,
                          const struct settings *more)
 {
     status result = OK;
+    const struct experiment *e = t->experiment;
     const struct grid *g = experiment_grid(arm, quick);
-    const struct int_list first = {.at = t->experiment->seeds.at, .count = 1};
+    const struct int_list first = {.at = e->seeds.at, .count = 1};
     const struct int_list *seeds = g->seeds.count > 0 ? &g->seeds : &first;
-    size_t points = point_count(g);
-    if (points > MOST_POINTS) {
-        FAIL(ERROR_USAGE, "%s: arm %s tunes over more than %d points", t->experiment->file,
-             arm->name, MOST_POINTS);
-    }
+    struct settings base = {0};
+    struct text name = {0};
     t->choices = realloc(t->choices, (t->count + 1) * sizeof *t->choices);
     REQUIRE(t->choices != NULL);
-    t->choices[t->count++] = (struct choice){
-        .arm = arm, .grid = g, .workers = workers, .points = points, .accuracy = NAN, .loss = NAN};
-    if (points == 1) {
-        add_point(g, 0, &t->choices[t->count - 1].settings);
+    struct choice *c = &t->choices[t->count++];
+    *c = (struct choice){.arm = arm, .grid = g, .workers = workers, .contest = SIZE_MAX};
+    if (add_only_point(g, &c->settings)) {
+        goto done;
     }
-    for (size_t s = 0; points > 1 && s < seeds->count; s++) {
-        for (size_t p = 0; p < points; p++) {
-            TRY(add_trial(t, t->count - 1, p, seeds->at[s], quick, more));
-        }
-    }
+    experiment_settings(e, arm, workers, seeds->at[0], quick, more, &base);
+    text_add(&name, "%s/tuning", e->name);
+    settings_add(&base, "experiment", name.at, e->file);
+    c->contest = t->trials.count;
+    TRY(trials_begin(&t->trials, &g->space, &g->search, &base, seeds));
 done:
+    if (result != OK) {
+        result = error_add_context(result, "the tuning of arm %s with %lld workers", arm->name,
+                                   (long long)workers);
+    }
+    settings_free(&base);
+    text_free(&name);
     return result;
 }
 
@@ -130,6 +73,7 @@ status tuning_lay_out(struct tuning *out, const struct experiment *e, bool quick
 {
     status result = OK;
     const struct int_list *workers = experiment_workers(e, quick);
+    size_t added;
     out->experiment = e;
     for (size_t w = 0; w < workers->count; w++) {
         for (size_t a = 0; a < e->arm_count; a++) {
@@ -139,127 +83,31 @@ status tuning_lay_out(struct tuning *out, const struct experiment *e, bool quick
             }
         }
     }
+    TRY(trials_extend(&out->trials, &added));
 done:
     return result;
 }
 
 void tuning_close(struct tuning *t)
 {
-    plan_close(&t->trials);
+    trials_close(&t->trials);
     for (size_t i = 0; i < t->count; i++) {
         settings_free(&t->choices[i].settings);
     }
     free(t->choices);
-    free(t->choice_of);
-    free(t->point_of);
     *t = (struct tuning){0};
 }
 
-/* ---- the choice --------------------------------------------------------------------------------
- */
-
-struct score { /* sums, then means */
-    double accuracy, loss;
-    size_t trials, ended, diverged;
-};
-
-static status number(const struct planned_run *r, const char *what, double *out)
+void tuning_choose(struct tuning *t)
 {
-    char sql[256];
-    bool known = false;
-    snprintf(sql, sizeof sql,
-             "SELECT %s FROM evaluation WHERE run_id = %lld ORDER BY updates DESC LIMIT 1", what,
-             (long long)r->run_id);
-    status result = query_number(options_text(r->settings, "results"), sql, NULL, 0, out, &known);
-    *out = known ? *out : NAN;
-    return result;
-}
-
-static status add_score(const struct planned_run *r, struct score *s)
-{
-    status result = OK;
-    double accuracy = NAN, loss = NAN;
-    s->trials++;
-    s->diverged += r->state == PLANNED_DIVERGED;
-    s->ended += r->state == PLANNED_DIVERGED || r->state == PLANNED_FINISHED;
-    if (r->state == PLANNED_FINISHED) {
-        TRY(number(r, "validation_accuracy", &accuracy));
-        TRY(number(r, "validation_loss", &loss));
-        s->accuracy += accuracy;
-        s->loss += loss;
-    }
-done:
-    return result;
-}
-
-/* Classes decide where there are some; NaN is worse than any number. */
-static bool better(const struct score *a, const struct score *b)
-{
-    if (b->trials == 0 || b->diverged > 0) {
-        return b->trials == 0 || a->diverged < b->diverged;
-    }
-    if (a->diverged > 0) {
-        return false;
-    }
-    bool classes = !isnan(a->accuracy) && !isnan(b->accuracy);
-    return classes ? a->accuracy > b->accuracy
-                   : !isnan(a->loss) && (isnan(b->loss) || a->loss < b->loss);
-}
-
-static bool is_at_edge(const struct grid *g, size_t point)
-{
-    bool edge = false;
-    for (size_t i = 0; i < g->count; i++) {
-        size_t at = place(g, point, i);
-        edge = edge || (g->axes[i].count > 2 && (at == 0 || at == g->axes[i].count - 1));
-    }
-    return edge;
-}
-
-static status choose(struct tuning *t, size_t index, struct score *scores)
-{
-    status result = OK;
-    struct choice *c = &t->choices[index];
-    struct score best = {0};
-    size_t point = 0;
-    bool whole = c->points > 1;
-    for (size_t i = 0; i < t->trials.count; i++) {
-        if (t->choice_of[i] == index) {
-            TRY(add_score(&t->trials.runs[i], &scores[t->point_of[i]]));
-        }
-    }
-    for (size_t p = 0; p < c->points; p++) {
-        struct score *s = &scores[p];
-        whole = whole && s->ended == s->trials;
-        if (s->trials > 0 && better(s, &best)) {
-            best = *s;
-            point = p;
-        }
-    }
-    if (whole) {
-        settings_free(&c->settings);
-        add_point(c->grid, point, &c->settings);
-        c->edge = is_at_edge(c->grid, point);
-        c->accuracy = best.accuracy / (double)best.trials;
-        c->loss = best.loss / (double)best.trials;
-    }
-done:
-    return result;
-}
-
-status tuning_choose(struct tuning *t)
-{
-    status result = OK;
-    struct score *scores = NULL;
     for (size_t i = 0; i < t->count; i++) {
-        TRY(memory_new(&scores, t->choices[i].points, sizeof *scores, "scores"));
-        TRY(choose(t, i, scores));
-        memory_free(scores);
-        scores = NULL;
+        struct choice *c = &t->choices[i];
+        const struct search *s = c->contest == SIZE_MAX ? NULL : &t->trials.at[c->contest].search;
+        if (s != NULL && search_has_ended(s)) {
+            settings_free(&c->settings);
+            search_settings(s, search_best(s), &c->settings);
+        }
     }
-done:
-    memory_free(scores);
-    return result;
 }
 
 const struct settings *tuning_settings(const struct tuning *t, const struct arm *arm,
@@ -274,6 +122,28 @@ const struct settings *tuning_settings(const struct tuning *t, const struct arm 
     return NULL;
 }
 
+static void print_choice(const struct choice *c, const struct contest *contest, FILE *to)
+{
+    struct text line = {0};
+    const struct search *s = &contest->search;
+    for (size_t k = 0; k < c->settings.count; k++) {
+        text_add(&line, " %s=%s", c->settings.at[k].key, c->settings.at[k].value);
+    }
+    if (c->settings.count == 0) {
+        text_add(&line, " not all of its trials are there");
+    } else {
+        text_add(&line, " (");
+        trials_score(contest, search_best(s), &line);
+        text_add(&line, ", ");
+        trials_budget(contest, &line);
+        text_add(&line, "%s)",
+                 search_is_at_edge(s, search_best(s)) ? "; at the edge of what was tried" : "");
+    }
+    print_padded(to, c->arm->label, LABEL_WIDTH);
+    fprintf(to, "%5lld workers:%s\n", (long long)c->workers, line.at);
+    text_free(&line);
+}
+
 void tuning_print(const struct tuning *t, FILE *to)
 {
     if (t->trials.count == 0) {
@@ -282,22 +152,8 @@ void tuning_print(const struct tuning *t, FILE *to)
     fprintf(to, "\nTuned on the validation split\n");
     for (size_t i = 0; i < t->count; i++) {
         const struct choice *c = &t->choices[i];
-        if (c->points == 1) {
-            continue;
+        if (c->contest != SIZE_MAX) {
+            print_choice(c, &t->trials.at[c->contest], to);
         }
-        print_padded(to, c->arm->label, LABEL_WIDTH);
-        fprintf(to, "%5lld workers:", (long long)c->workers);
-        for (size_t k = 0; k < c->settings.count; k++) {
-            fprintf(to, " %s=%s", c->settings.at[k].key, c->settings.at[k].value);
-        }
-        if (c->settings.count == 0) {
-            fprintf(to, " not all of its trials are there");
-        } else if (!isnan(c->accuracy)) {
-            fprintf(to, " (accuracy %.2f%%, best of %zu", 100 * c->accuracy, c->points);
-        } else {
-            fprintf(to, " (loss %.6g, best of %zu", c->loss, c->points);
-        }
-        fprintf(to, "%s%s\n", c->edge ? "; at the edge of the grid" : "",
-                c->settings.count > 0 ? ")" : "");
     }
 }

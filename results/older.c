@@ -137,6 +137,9 @@ static status from_4_to_5(sqlite3 *db)
                          "ALTER TABLE run ADD COLUMN summarized INTEGER;"
                          "ALTER TABLE run ADD COLUMN progress TEXT"
                          " CHECK (progress IS NULL OR json_valid(progress));"
+                         "ALTER TABLE run ADD COLUMN queued_at TEXT;"
+                         "ALTER TABLE run ADD COLUMN priority INTEGER;"
+                         "ALTER TABLE run ADD COLUMN attempt INTEGER;"
                          "ALTER TABLE evaluation ADD COLUMN took_seconds REAL;"
                          "CREATE TABLE pass (run_id INTEGER NOT NULL REFERENCES run (id)"
                          " ON DELETE CASCADE, update_version INTEGER NOT NULL,"
@@ -225,11 +228,12 @@ static status lay_over_run(sqlite3 *db, int64_t version, const struct gone_runs 
         }
     }
     TRY(database_check(db, code, "read the file"));
-    text_add(&sql, "%s%s FROM main.run",
+    text_add(&sql, "%s%s%s FROM main.run",
              version == 1 ? ", " SETTINGS " AS settings, NULL AS runner" : "",
-             version < 4   ? ", NULL AS sent_bytes, NULL AS summarized, NULL AS progress"
-             : version < 5 ? ", NULL AS summarized, NULL AS progress"
-                           : "");
+             version < 4 ? ", NULL AS sent_bytes" : "",
+             version < 5 ? ", NULL AS summarized, NULL AS progress, NULL AS queued_at, NULL AS priority, "
+                           "NULL AS attempt"
+                         : "");
     TRY(database_execute(db, sql.at, "read the file"));
 done:
     sqlite3_finalize(s);
@@ -313,7 +317,7 @@ status older_show_as_present(sqlite3 *db, int64_t version)
     } else {
         TRY(runner_find_gone(db, &gone));
     }
-    if (version < DATABASE_VERSION) {
+    if (version < 4) {
         TRY(lay_over_rows(db, version));
     }
     if (version < DATABASE_VERSION || gone.count > 0) {

@@ -151,42 +151,14 @@ status query_find_run(const char *path, const struct run_key *key, struct found_
 {
     status result = OK;
     sqlite3 *db = NULL;
-    sqlite3_stmt *s = NULL;
-    struct text sql = {0};
     struct stat about;
     *found = false;
-    REQUIRE(key->config_hash || key->experiment || key->arm || key->tag);
     if (stat(path, &about) != 0 || about.st_size == 0) {
         goto done; /* nothing has been written yet */
     }
     TRY(database_open_reader(&db, path));
-    /* A sweep asks this once per combination: by the index, where there is a hash. */
-    text_add(&sql,
-             "SELECT id, status FROM run WHERE %s AND (?2 IS NULL OR experiment = ?2) "
-             "AND (?3 IS NULL OR arm = ?3) AND (?4 IS NULL OR tag = ?4) "
-             "AND (?5 IS NULL OR NOT EXISTS (SELECT 1 FROM json_each(?5) AS wanted WHERE"
-             " wanted.value IS NOT (SELECT value FROM json_each(run.config) AS its"
-             "  WHERE its.key = wanted.key))) "
-             "ORDER BY CASE status WHEN 'finished' THEN 0 WHEN 'diverged' THEN 1 ELSE 2 END, "
-             "id DESC LIMIT 1",
-             key->config_hash == NULL ? "?1 IS NULL" : "config_hash = ?1");
-    TRY(database_prepare(db, &s, sql.at));
-    sqlite3_bind_text(s, 1, key->config_hash, -1, SQLITE_STATIC);
-    sqlite3_bind_text(s, 2, key->experiment, -1, SQLITE_STATIC);
-    sqlite3_bind_text(s, 3, key->arm, -1, SQLITE_STATIC);
-    sqlite3_bind_text(s, 4, key->tag, -1, SQLITE_STATIC);
-    sqlite3_bind_text(s, 5, key->config, -1, SQLITE_STATIC);
-    int code = sqlite3_step(s);
-    TRY(database_check(db, code, "look up a run"));
-    if (code == SQLITE_ROW) {
-        out->id = sqlite3_column_int64(s, 0);
-        const char *its = (const char *)sqlite3_column_text(s, 1);
-        snprintf(out->status, sizeof out->status, "%s", its != NULL ? its : "");
-        *found = true;
-    }
+    TRY(question_find_run(db, key, out, found));
 done:
-    text_free(&sql);
-    sqlite3_finalize(s);
     database_close(&db);
     return result;
 }

@@ -62,13 +62,15 @@ status query_value(const char *path, const char *sql, const char *const *setting
 struct run_key {
     const char *config_hash, *experiment, *arm, *tag;
     const char *config; /* JSON object of keys that the run's config must hold with these values */
+    bool waiting_first; /* one that waits in the queue (queue.h) counts before one that ended */
 };
 struct found_run {
     int64_t id;
     char status[16]; /* queued, running, finished, diverged, failed, stopped */
+    bool taken;      /* queued or running: a process answers for it */
 };
-/* The best match: finished before diverged before any other, then the newest. *found is false where
- * there is none, and where the file does not exist yet. */
+/* The best match: finished before diverged before queued or running before any other, then the
+ * newest. *found is false where there is none, and where the file does not exist yet. */
 status query_find_run(const char *path, const struct run_key *key, struct found_run *out,
                       bool *found) MUST_CHECK;
 /* The last checkpoint of the newest run with this configuration that did not finish: *path is a

@@ -274,7 +274,7 @@ status question_run_id(sqlite3 *db, const char *name, int64_t *run_id)
     const char *path = sqlite3_db_filename(db, "main");
     /* An id is short; so many hexadecimal digits are the start of a uuid, even without letters. */
     static const char sql[] =
-        "SELECT id FROM run WHERE ?1 = 'last' "
+        "SELECT id FROM run WHERE (?1 = 'last' AND (status <> 'queued' OR runner IS NOT NULL)) "
         "OR CAST(id AS TEXT) = ?1 OR (length(?1) >= 8 AND substr(uuid, 1, length(?1)) = ?1) "
         "ORDER BY id DESC LIMIT 2";
     TRY(database_prepare(db, &s, sql));
@@ -293,6 +293,48 @@ status question_run_id(sqlite3 *db, const char *name, int64_t *run_id)
     }
     *run_id = sqlite3_column_int64(s, 0);
 done:
+    sqlite3_finalize(s);
+    return result;
+}
+
+status question_find_run(sqlite3 *db, const struct run_key *key, struct found_run *out, bool *found)
+{
+    status result = OK;
+    sqlite3_stmt *s = NULL;
+    struct text sql = {0};
+    *found = false;
+    REQUIRE(key->config_hash || key->experiment || key->arm || key->tag);
+    /* A sweep asks this once per combination: by the index, where there is a hash. */
+    text_add(&sql,
+             "SELECT id, status, runner IS NOT NULL FROM run "
+             "WHERE %s AND (?2 IS NULL OR experiment = ?2) "
+             "AND (?3 IS NULL OR arm = ?3) AND (?4 IS NULL OR tag = ?4) "
+             "AND (?5 IS NULL OR NOT EXISTS (SELECT 1 FROM json_each(?5) AS wanted WHERE"
+             " wanted.value IS NOT (SELECT value FROM json_each(run.config) AS its"
+             "  WHERE its.key = wanted.key))) "
+             "ORDER BY (?6 AND status = 'queued' AND runner IS NULL) DESC,"
+             " CASE status WHEN 'finished' THEN 0 WHEN 'diverged' THEN 1 WHEN 'running' THEN 2"
+             "  WHEN 'queued' THEN 2 ELSE 3 END, "
+             "id DESC LIMIT 1",
+             key->config_hash == NULL ? "?1 IS NULL" : "config_hash = ?1");
+    TRY(database_prepare(db, &s, sql.at));
+    sqlite3_bind_text(s, 1, key->config_hash, -1, SQLITE_STATIC);
+    sqlite3_bind_text(s, 2, key->experiment, -1, SQLITE_STATIC);
+    sqlite3_bind_text(s, 3, key->arm, -1, SQLITE_STATIC);
+    sqlite3_bind_text(s, 4, key->tag, -1, SQLITE_STATIC);
+    sqlite3_bind_text(s, 5, key->config, -1, SQLITE_STATIC);
+    sqlite3_bind_int(s, 6, key->waiting_first);
+    int code = sqlite3_step(s);
+    TRY(database_check(db, code, "look up a run"));
+    if (code == SQLITE_ROW) {
+        out->id = sqlite3_column_int64(s, 0);
+        const char *its = (const char *)sqlite3_column_text(s, 1);
+        snprintf(out->status, sizeof out->status, "%s", its != NULL ? its : "");
+        out->taken = sqlite3_column_int(s, 2) != 0;
+        *found = true;
+    }
+done:
+    text_free(&sql);
     sqlite3_finalize(s);
     return result;
 }

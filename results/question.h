@@ -5,6 +5,7 @@
 #define GRADLAG_RESULTS_QUESTION_H
 
 #include "results/database.h"
+#include "results/query.h"
 
 /* Whether `question` is meant as a name and not as SQL: one word of a–z, 0–9 and '-'. */
 bool question_is_name(const char *question);
@@ -22,5 +23,8 @@ status question_bind(sqlite3 *db, sqlite3_stmt *s, const char *sql, const char *
 
 /* A run's id from how a user names it: id, start of a uuid, or "last". */
 status question_run_id(sqlite3 *db, const char *name, int64_t *run_id) MUST_CHECK;
+/* What query_find_run() says, on an open file. */
+status question_find_run(sqlite3 *db, const struct run_key *key, struct found_run *out,
+                         bool *found) MUST_CHECK;
 
 #endif

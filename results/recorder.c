@@ -355,24 +355,6 @@ void recorder_checkpoint(recorder *r, uint64_t version, const char *path, const 
 /* ---- open, begin, finish, close ----------------------------------------------------------------
  */
 
-/* Runs that a killed process left behind would say "running" for ever. */
-static status end_gone_runs(sqlite3 *db)
-{
-    status result = OK;
-    struct gone_runs gone = {0};
-    TRY(runner_find_gone(db, &gone));
-    for (size_t i = 0; i < gone.count; i++) {
-        bool changed = false;
-        TRY(run_row_settle(db, gone.at[i].id, "failed", gone.at[i].why, &changed));
-        if (changed) {
-            log_info("run %lld is marked as failed: %s", (long long)gone.at[i].id, gone.at[i].why);
-        }
-    }
-done:
-    runner_free_gone(&gone);
-    return result;
-}
-
 status recorder_open(recorder **out, const char *path)
 {
     status result = OK;
@@ -392,7 +374,7 @@ status recorder_open(recorder **out, const char *path)
         r->spare = b;
     }
     TRY(database_open(&r->db, path));
-    TRY(end_gone_runs(r->db));
+    TRY(run_row_end_gone(r->db));
     *out = r;
     r = NULL;
 done:

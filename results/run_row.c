@@ -274,3 +274,20 @@ done:
     database_rollback(db);
     return result;
 }
+
+status run_row_end_gone(sqlite3 *db)
+{
+    status result = OK;
+    struct gone_runs gone = {0};
+    TRY(runner_find_gone(db, &gone));
+    for (size_t i = 0; i < gone.count; i++) {
+        bool changed = false;
+        TRY(run_row_settle(db, gone.at[i].id, "failed", gone.at[i].why, &changed));
+        if (changed) {
+            log_info("run %lld is marked as failed: %s", (long long)gone.at[i].id, gone.at[i].why);
+        }
+    }
+done:
+    runner_free_gone(&gone);
+    return result;
+}

@@ -16,5 +16,7 @@ status run_row_finish(sqlite3 *db, int64_t run_id, const struct run_outcome *out
 /* Ends a run that still says queued or running, with counts as far as its rows tell. */
 status run_row_settle(sqlite3 *db, int64_t run_id, const char *run_status, const char *error,
                       bool *changed) MUST_CHECK;
+/* Ends those whose process was killed (runner.h): they would say "running" for ever. */
+status run_row_end_gone(sqlite3 *db) MUST_CHECK;
 
 #endif

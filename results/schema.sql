@@ -61,7 +61,11 @@ CREATE TABLE run (
     summarized          INTEGER,
     -- How far it is, about once a second while it runs, for whoever watches: an object of updates,
     -- samples, total_samples, seconds, loss, staleness and at (UTC). NULL once it has ended.
-    progress            TEXT CHECK (progress IS NULL OR json_valid(progress))
+    progress            TEXT CHECK (progress IS NULL OR json_valid(progress)),
+    -- Of a run that was put into the queue; runner is NULL as long as it waits there.
+    queued_at           TEXT,
+    priority            INTEGER,
+    attempt             INTEGER
 ) STRICT;
 CREATE INDEX run_by_config_hash ON run (config_hash);
 CREATE INDEX run_by_experiment ON run (experiment, arm);

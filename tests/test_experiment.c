@@ -212,6 +212,12 @@ static void mistakes_name_their_line(void **state)
     expect_refused("    quick: [1]\n", "    tune: {lr: 0.1}\n", ":15: lr must be a list");
     expect_refused("    quick: [1]\n", "    tune: {lr: []}\n", ":15: lr has no values to try");
     expect_refused("    quick: [1]\n", "    tune: {seeds: [1]}\n", ":15: tune needs a key");
+    expect_refused("    quick: [1]\n", "    tune: {lr: 0.1..1}\n", ":15: lr is a range");
+    expect_refused("    quick: [1]\n", "    tune: {search: tpe, lr: 1..0.1}\n", ":15: lr=1..0.1");
+    expect_refused("    quick: [1]\n", "    tune: {search: tep, lr: 0.1..1}\n",
+                   ":15: search: no search is called 'tep'. Did you mean 'tpe'");
+    expect_refused("    quick: [1]\n", "    tune: {search: tpe, search.per: lr, lr: [1, 2]}\n",
+                   "is of `gradlag sweep`");
     expect_refused("    quick: [1]\n", "    fit: a-b\n", "it must be an arm above");
     expect_refused("    quick: [1]\n", "    fit: one\n",
                    "'one' that this one is fitted to has no 4");
@@ -270,8 +276,8 @@ static void add_first_points(const struct arm *arm, struct settings *all)
 {
     const struct grid *grids[] = {experiment_grid(arm, false), experiment_grid(arm, true)};
     for (size_t g = 0; g < COUNT_OF(grids); g++) {
-        for (size_t i = 0; grids[g] != NULL && i < grids[g]->count; i++) {
-            const struct grid_axis *axis = &grids[g]->axes[i];
+        for (size_t i = 0; grids[g] != NULL && i < grids[g]->space.count; i++) {
+            const struct dimension *axis = &grids[g]->space.at[i];
             for (size_t k = 0; k < axis->count; k++) {
                 settings_add(all, axis->key, axis->values[k], axis->origin);
             }

@@ -1,0 +1,22 @@
+/*
+ * axis.h — the values that a sweep gives one key: "1,2,4", or so many points of a range.
+ */
+#ifndef GRADLAG_EXPERIMENTS_AXIS_H
+#define GRADLAG_EXPERIMENTS_AXIS_H
+
+#include "experiments/config.h"
+
+enum { AXIS_VALUES = 256 };
+
+struct axis {
+    const char *key, *origin;  /* borrowed from the setting */
+    char *values[AXIS_VALUES]; /* owned */
+    size_t count;
+};
+
+/* Cuts a setting's value at the commas that stand outside parentheses, and takes enclosing ones
+ * off; "0.01..1:log:5" becomes its points. ERROR_USAGE */
+status axis_read(struct axis *out, const struct setting *s) MUST_CHECK;
+void axis_free(struct axis *a);
+
+#endif

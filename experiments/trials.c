@@ -1,0 +1,250 @@
+#include "experiments/trials.h"
+
+#include "results/query.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DIVERGED (-1e300) /* times the part of a trial's runs that did */
+
+status trials_begin(struct trials *t, const struct space *space, const struct settings *search,
+                    const struct settings *base, const struct int_list *seeds)
+{
+    status result = OK;
+    t->at = realloc(t->at, (t->count + 1) * sizeof *t->at);
+    REQUIRE(t->at != NULL && seeds->count > 0);
+    struct contest *c = &t->at[t->count];
+    *c = (struct contest){0};
+    TRY(search_open(&c->search, space, search));
+    t->count++;
+    settings_add_all(&c->base, base);
+    TRY(memory_new(&c->seeds.at, seeds->count, sizeof *c->seeds.at, "seeds"));
+    memcpy(c->seeds.at, seeds->at, seeds->count * sizeof *seeds->at);
+    c->seeds.count = seeds->count;
+done:
+    return result;
+}
+
+void trials_close(struct trials *t)
+{
+    for (size_t i = 0; i < t->count; i++) {
+        search_close(&t->at[i].search);
+        settings_free(&t->at[i].base);
+        memory_free(t->at[i].seeds.at);
+        free(t->at[i].run_of);
+    }
+    free(t->at);
+    plan_close(&t->plan);
+    *t = (struct trials){0};
+}
+
+/* ---- scores -------------------------------------------------------------------------------------
+ */
+
+static status number(const struct planned_run *r, const char *what, double *out)
+{
+    char sql[256];
+    bool known = false;
+    snprintf(sql, sizeof sql,
+             "SELECT %s FROM evaluation WHERE run_id = %lld ORDER BY updates DESC LIMIT 1", what,
+             (long long)r->run_id);
+    status result = query_number(options_text(r->settings, "results"), sql, NULL, 0, out, &known);
+    *out = known ? *out : NAN;
+    return result;
+}
+
+static bool has_ended(const struct contest *c, const struct plan *p, size_t trial)
+{
+    for (size_t s = 0; s < c->seeds.count; s++) {
+        enum planned_state state = p->runs[c->run_of[trial * c->seeds.count + s]].state;
+        if (state != PLANNED_FINISHED && state != PLANNED_DIVERGED) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static status score(struct contest *c, const struct plan *p, size_t trial)
+{
+    status result = OK;
+    double accuracy = 0, loss = 0, diverged = 0, n = (double)c->seeds.count;
+    for (size_t s = 0; s < c->seeds.count; s++) {
+        const struct planned_run *r = &p->runs[c->run_of[trial * c->seeds.count + s]];
+        double its_accuracy = NAN, its_loss = NAN;
+        if (r->state == PLANNED_DIVERGED) {
+            diverged++;
+            continue;
+        }
+        TRY(number(r, "validation_accuracy", &its_accuracy));
+        TRY(number(r, "validation_loss", &its_loss));
+        accuracy += its_accuracy / n;
+        loss += its_loss / n;
+    }
+    bool by_loss = diverged == 0 && isnan(accuracy);
+    c->by_loss = c->by_loss || by_loss;
+    double its = diverged > 0 ? DIVERGED * diverged / n : by_loss ? -loss : accuracy;
+    c->search.trials[trial].score = isnan(its) ? DIVERGED : its;
+done:
+    return result;
+}
+
+static status score_what_ended(struct contest *c, const struct plan *p)
+{
+    status result = OK;
+    for (size_t i = c->search.round_begin; i < c->search.count; i++) {
+        if (isnan(c->search.trials[i].score) && has_ended(c, p, i)) {
+            TRY(score(c, p, i));
+        }
+    }
+done:
+    return result;
+}
+
+/* ---- runs ---------------------------------------------------------------------------------------
+ */
+
+static void add_scaled(const options *o, const char *key, double part, struct settings *out)
+{
+    char value[32];
+    bool whole = strcmp(key, "epochs") != 0 && strcmp(key, "warmup_epochs") != 0;
+    double number = options_real(o, key) * part;
+    snprintf(value, sizeof value, whole ? "%.0f" : "%.6g",
+             whole ? fmax(1, nearbyint(number)) : number);
+    settings_add(out, key, value, "search");
+}
+
+/* A part of the length that the settings say, and of its warm-up. */
+static status shorten(struct settings *all, double part)
+{
+    status result = OK;
+    options *o = NULL;
+    TRY(config_compose(&o, all));
+    const char *length = options_integer(o, "updates") > 0   ? "updates"
+                         : options_integer(o, "samples") > 0 ? "samples"
+                                                             : "epochs";
+    add_scaled(o, length, part, all);
+    add_scaled(o, "warmup_epochs", part, all);
+done:
+    options_close(&o);
+    return result;
+}
+
+/* "async ×16 seed 1 lr=0.03" */
+static void add_to_title(const struct settings *point, double part, struct planned_run *r)
+{
+    struct text more = {0};
+    text_add(&more, "%s", r->title);
+    for (size_t i = 0; i < point->count; i++) {
+        text_add(&more, " %s=%s", point->at[i].key, point->at[i].value);
+    }
+    if (part < 1) {
+        text_add(&more, " 1/%.3g", 1 / part);
+    }
+    snprintf(r->title, sizeof r->title, "%s", more.at);
+    text_free(&more);
+}
+
+static status add_run(struct trials *t, struct contest *c, size_t trial, size_t seed)
+{
+    status result = OK;
+    struct settings all = {0}, point = {0};
+    const struct trial *its = &c->search.trials[trial];
+    options *o = NULL;
+    char text[24];
+    snprintf(text, sizeof text, "%lld", (long long)c->seeds.at[seed]);
+    search_settings(&c->search, its, &point);
+    settings_add_all(&all, &c->base);
+    /* Dotted keys first, so that those of a part that the point does not choose fall away. */
+    for (int dotted = 1; dotted >= 0; dotted--) {
+        for (size_t i = 0; i < point.count; i++) {
+            const struct setting *p = &point.at[i];
+            if ((strchr(p->key, '.') != NULL) == dotted) {
+                settings_add(&all, p->key, p->value, p->origin);
+            }
+        }
+    }
+    settings_add(&all, "seed", text, "search");
+    if (its->part < 1) {
+        TRY(shorten(&all, its->part));
+    }
+    TRY(config_compose(&o, &all));
+    size_t *place = &c->run_of[trial * c->seeds.count + seed], before = t->plan.count;
+    *place = plan_place(&t->plan, &o);
+    if (t->plan.count > before) {
+        add_to_title(&point, its->part, &t->plan.runs[*place]);
+    }
+done:
+    settings_free(&all);
+    settings_free(&point);
+    return result;
+}
+
+static status extend(struct trials *t, struct contest *c)
+{
+    status result = OK;
+    size_t added;
+    TRY(score_what_ended(c, &t->plan));
+    TRY(search_next(&c->search, &added));
+    c->run_of = realloc(c->run_of, (c->search.count * c->seeds.count + 1) * sizeof *c->run_of);
+    REQUIRE(c->run_of != NULL);
+    for (size_t s = 0; s < c->seeds.count; s++) {
+        for (size_t i = c->search.count - added; i < c->search.count; i++) {
+            TRY(add_run(t, c, i, s));
+        }
+    }
+done:
+    return result;
+}
+
+status trials_extend(struct trials *t, size_t *added)
+{
+    status result = OK;
+    size_t before = t->plan.count, last;
+    for (size_t i = 0; i < t->count; i++) {
+        do { /* a round whose runs are all those of earlier trials has its scores at once */
+            last = t->at[i].search.count;
+            TRY(extend(t, &t->at[i]));
+        } while (t->at[i].search.count > last && t->plan.count == before);
+    }
+    *added = t->plan.count - before;
+done:
+    return result;
+}
+
+size_t trials_to_come(const struct trials *t)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < t->count; i++) {
+        const struct contest *c = &t->at[i];
+        count += (search_total(&c->search) - c->search.count) * c->seeds.count;
+    }
+    return count;
+}
+
+/* ---- in words -----------------------------------------------------------------------------------
+ */
+
+void trials_score(const struct contest *c, const struct trial *trial, struct text *out)
+{
+    if (trial->score <= DIVERGED / 1e6) {
+        text_add(out, "diverged");
+    } else if (c->by_loss) {
+        text_add(out, "loss %.6g", -trial->score);
+    } else {
+        text_add(out, "accuracy %.2f%%", 100 * trial->score);
+    }
+}
+
+void trials_budget(const struct contest *c, struct text *out)
+{
+    double cost = search_cost(&c->search);
+    text_add(out, "best of %zu", c->search.count);
+    if (cost < (double)c->search.count) {
+        text_add(out, ", at the cost of %.3g full runs", cost);
+    }
+    if (c->seeds.count > 1) {
+        text_add(out, ", %zu seeds each", c->seeds.count);
+    }
+}

@@ -1,0 +1,128 @@
+/* Cores and GPUs for runs that are made side by side. */
+#include "experiments/config.h"
+#include "experiments/places.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+static options *compose(const char *const *texts)
+{
+    struct settings s = {0};
+    options *o = NULL;
+    int count = 0;
+    while (texts[count] != NULL) {
+        count++;
+    }
+    assert_int_equal(settings_read_arguments(&s, count, (char **)texts), OK);
+    assert_int_equal(config_compose(&o, &s), OK);
+    settings_free(&s);
+    return o;
+}
+#define COMPOSE(...) compose((const char *const[]){__VA_ARGS__, NULL})
+
+/* A machine of so many cores and the GPUs of the environment. */
+static void open_machine(struct places *p, unsigned cores, unsigned jobs)
+{
+    assert_int_equal(places_open(p, 1, false), OK);
+    CPU_ZERO(&p->cores);
+    for (unsigned i = 0; i < cores; i++) {
+        CPU_SET((int)(2 * i), &p->cores); /* not all of them next to each other */
+    }
+    p->free_cores = p->cores;
+    p->core_count = cores;
+    p->jobs = jobs;
+}
+
+static void a_run_gets_as_many_cores_as_it_has_threads_and_no_core_goes_to_two(void **state)
+{
+    (void)state;
+    struct places p;
+    struct place a, b, c;
+    options *two = COMPOSE("workers=2"), *many = COMPOSE("workers=16", "threads=4");
+    open_machine(&p, 4, 4);
+    assert_true(places_take(&p, two, &a) && places_take(&p, two, &b));
+    assert_true(a.core_count == 2 && b.core_count == 2);
+    cpu_set_t both;
+    CPU_AND(&both, &a.cores, &b.cores);
+    assert_int_equal(CPU_COUNT(&both), 0);
+    assert_false(places_take(&p, two, &c));
+    places_give_back(&p, &a);
+    assert_false(places_take(&p, many, &c)); /* it wants all there are */
+    places_give_back(&p, &b);
+    assert_true(places_take(&p, many, &c));
+    assert_int_equal(c.core_count, 4);
+    options_close(&two);
+    options_close(&many);
+}
+
+static void a_virtual_cluster_gets_its_share_or_the_threads_it_asks_for(void **state)
+{
+    (void)state;
+    struct places p;
+    struct place a, b;
+    options *share = COMPOSE("engine=virtual", "pace=constant", "workers=64");
+    options *three = COMPOSE("engine=virtual", "pace=constant", "virtual.threads=3");
+    open_machine(&p, 8, 4);
+    assert_true(places_take(&p, share, &a) && places_take(&p, three, &b));
+    assert_true(a.core_count == 2 && b.core_count == 3);
+    options_close(&share);
+    options_close(&three);
+}
+
+static void gpus_are_those_of_the_environment_one_for_each_worker(void **state)
+{
+    (void)state;
+    struct places p;
+    struct place a, b;
+    struct text variable = {0};
+    setenv("CUDA_VISIBLE_DEVICES", "3,GPU-8f,5", 1);
+    options *two = COMPOSE("device=cuda", "workers=2"), *one = COMPOSE("device=cuda");
+    open_machine(&p, 8, 4);
+    unsetenv("CUDA_VISIBLE_DEVICES");
+    assert_int_equal(p.gpu_count, 3);
+    assert_true(places_take(&p, two, &a));
+    assert_false(places_take(&p, two, &b));
+    assert_true(places_take(&p, one, &b));
+    places_gpu_variable(&p, &b, &variable);
+    assert_string_equal(variable.at, "CUDA_VISIBLE_DEVICES=5");
+    variable.length = 0;
+    places_gpu_variable(&p, &a, &variable);
+    assert_string_equal(variable.at, "CUDA_VISIBLE_DEVICES=3,GPU-8f");
+    places_give_back(&p, &a);
+    assert_true(places_take(&p, two, &a));
+    text_free(&variable);
+    options_close(&two);
+    options_close(&one);
+}
+
+static void one_run_at_a_time_has_everything(void **state)
+{
+    (void)state;
+    struct places p;
+    struct place a;
+    options *o = COMPOSE("workers=2");
+    assert_int_equal(places_open(&p, 1, false), OK);
+    assert_true(places_take(&p, o, &a));
+    assert_int_equal(a.core_count, 0);
+    assert_int_equal(places_open(&p, p.core_count + 1, false), ERROR_USAGE);
+    assert_int_equal(places_open(&p, p.core_count + 1, true), OK);
+    options_close(&o);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_run_gets_as_many_cores_as_it_has_threads_and_no_core_goes_to_two),
+        cmocka_unit_test(a_virtual_cluster_gets_its_share_or_the_threads_it_asks_for),
+        cmocka_unit_test(gpus_are_those_of_the_environment_one_for_each_worker),
+        cmocka_unit_test(one_run_at_a_time_has_everything),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
