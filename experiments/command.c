@@ -37,6 +37,7 @@ static const struct command commands[] = {
     {"export", "FORMAT [RUN…]", "runs for other tools: TensorBoard, CSV, …", command_export, false},
     {"replay", "RUN [key=value…]", "a recorded run once more, bit for bit; or under other rules",
      command_replay, false},
+    {"merge", "FILE… -o OUT", "several results files into one", command_merge, false},
     {"list", "KIND", "what exists, with parameters, ranges and sources", command_list, true},
     {"check", "[--links] key=value…", "preflight: versions, devices and what they reach, files",
      command_check, false},

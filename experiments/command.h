@@ -22,6 +22,7 @@ command_function command_show;
 command_function command_report;
 command_function command_check;
 command_function command_replay;
+command_function command_merge;
 command_function command_keygen;
 command_function command_completion;
 command_function command_export;

@@ -1,0 +1,174 @@
+/* Several results files into one: what is copied, what stays, and what is refused. */
+#include "tests/results_rig.h"
+
+#include "results/merge.h"
+#include "results/queue.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static char other_path[96], out_path[96];
+
+static int set_up(void **state)
+{
+    int code = rig_make_folder(state);
+    snprintf(other_path, sizeof other_path, "%s/other.db", rig_folder);
+    snprintf(out_path, sizeof out_path, "%s/all.db", rig_folder);
+    return code;
+}
+
+/* A finished run with rows in every table. */
+static void record(const char *path, uint64_t seed, unsigned pushes)
+{
+    int64_t id;
+    recorder *r = NULL;
+    struct run_description run = rig_run;
+    char hash[16];
+    snprintf(hash, sizeof hash, "hash%llu", (unsigned long long)seed);
+    run.seed = seed;
+    run.config_hash = hash;
+    assert_int_equal(recorder_open(&r, path), OK);
+    assert_int_equal(recorder_begin(r, &run, "running", &id), OK);
+    for (unsigned i = 0; i < pushes; i++) {
+        struct push_record p = rig_push(i);
+        recorder_push(r, &p);
+        recorder_step(r, &(struct step_record){.update_version = i + 1, .loss = NAN});
+    }
+    recorder_evaluation(r, &(struct evaluation_record){.updates = 10, .test_accuracy = 0.5});
+    recorder_event(r, 1, SEVERITY_INFO, "something", 2, "in detail");
+    recorder_checkpoint(r, 10, "end.safetensors", "abc");
+    assert_int_equal(recorder_finish(r, &rig_outcome), OK);
+    recorder_close(&r);
+}
+
+static void use(const char *path)
+{
+    snprintf(rig_path, sizeof rig_path, "%s", path);
+}
+
+static const char totals[] =
+    "SELECT (SELECT count(*) FROM run) || ' ' || (SELECT count(*) FROM push) || ' ' || "
+    "(SELECT count(*) FROM step) || ' ' || (SELECT count(*) FROM evaluation) || ' ' || "
+    "(SELECT count(*) FROM event) || ' ' || (SELECT count(*) FROM checkpoint)";
+
+static void every_row_of_every_run_is_copied_once(void **state)
+{
+    (void)state;
+    struct merge_outcome m;
+    size_t runs;
+    char first[64];
+    snprintf(first, sizeof first, "%s", rig_path);
+    record(rig_path, 1, 30);
+    record(rig_path, 2, 20);
+    record(other_path, 3, 10);
+    record(other_path, 1, 5);
+    assert_int_equal(merge_file(out_path, first, &m), OK);
+    assert_true(m.copied == 2 && m.there == 0 && m.left == 0 && m.repeats == 0);
+    assert_int_equal(merge_file(out_path, other_path, &m), OK);
+    assert_true(m.copied == 2 && m.repeats == 1);
+    assert_int_equal(merge_file(out_path, first, &m), OK);
+    assert_true(m.copied == 0 && m.there == 2);
+    assert_int_equal(merge_check(out_path, &runs), OK);
+    assert_int_equal(runs, 4);
+    use(out_path);
+    assert_string_equal(rig_ask(totals), "4 65 65 4 4 4");
+    assert_string_equal(
+        rig_ask("SELECT group_concat(seed || ':' || (SELECT count(*) FROM push WHERE run_id = id) "
+                "|| ':' || final_accuracy, ' ') FROM run"),
+        "1:30:0.5 2:20:0.5 3:10:0.5 1:5:0.5");
+    assert_string_equal(rig_ask("SELECT not_a_number FROM step LIMIT 1"), "loss");
+    assert_string_equal(rig_ask("SELECT outcome || ' ' || staleness FROM push WHERE run_id = 3 AND "
+                                "number = 2"),
+                        "applied 2");
+}
+
+static void what_goes_on_or_waits_is_left_and_taken_over_once_it_has_ended(void **state)
+{
+    (void)state;
+    struct merge_outcome m;
+    struct queue_entry entry;
+    int64_t id;
+    char from[96];
+    snprintf(from, sizeof from, "%s", rig_path);
+    recorder *r = rig_begin(&rig_run, &id);
+    struct run_description waits = rig_run;
+    waits.config_hash = "beef";
+    struct queue_request request = {.key = {.config_hash = "beef"}, .run = &waits, .attempt = 1};
+    queue *q = NULL;
+    assert_int_equal(queue_open(&q, from), OK);
+    assert_int_equal(queue_add(q, &request, &entry), OK);
+    assert_int_equal(queue_commit(q), OK);
+    queue_close(&q);
+    assert_int_equal(merge_file(out_path, from, &m), OK);
+    assert_true(m.copied == 0 && m.left == 2);
+    rig_finish(r, &rig_outcome);
+    assert_int_equal(merge_file(out_path, from, &m), OK);
+    assert_true(m.copied == 1 && m.left == 1);
+    /* A copy of a file that was taken while a run went on is brought up to date. */
+    use(out_path);
+    rig_change("UPDATE run SET status = 'running', updates = NULL, runner = NULL");
+    assert_int_equal(merge_file(out_path, from, &m), OK);
+    assert_true(m.copied == 1);
+    assert_string_equal(rig_ask("SELECT count(*) || ' ' || max(status) || updates FROM run"),
+                        "1 finished100");
+}
+
+static void runs_of_one_uuid_that_differ_are_refused_and_nothing_is_copied(void **state)
+{
+    (void)state;
+    struct merge_outcome m;
+    char from[96];
+    snprintf(from, sizeof from, "%s", rig_path);
+    record(from, 1, 3);
+    assert_int_equal(merge_file(out_path, from, &m), OK);
+    record(from, 2, 3);
+    rig_change("UPDATE run SET final_accuracy = 0.9 WHERE seed = 1");
+    assert_int_equal(merge_file(out_path, from, &m), ERROR_RESULTS);
+    rig_assert_error_says("same uuid");
+    rig_assert_error_says("their rows");
+    rig_change("UPDATE run SET final_accuracy = 0.5 WHERE seed = 1;"
+               "DELETE FROM push WHERE run_id = 1 AND number = 2");
+    assert_int_equal(merge_file(out_path, from, &m), ERROR_RESULTS);
+    rig_assert_error_says("differ in push");
+    assert_int_equal(merge_file(from, from, &m), ERROR_USAGE);
+    use(out_path);
+    assert_string_equal(rig_ask(totals), "1 3 3 1 1 1");
+}
+
+static void a_file_of_an_older_version_is_merged_and_not_changed(void **state)
+{
+    (void)state;
+    struct merge_outcome m;
+    size_t runs;
+    static char sql[65536];
+    char before[65], from[96];
+    FILE *file = fopen("tests/results-version-3.sql", "r");
+    assert_non_null(file);
+    sql[fread(sql, 1, sizeof sql - 1, file)] = '\0';
+    fclose(file);
+    rig_change(sql);
+    snprintf(before, sizeof before, "%s", rig_hash());
+    snprintf(from, sizeof from, "%s", rig_path);
+    assert_int_equal(merge_file(out_path, from, &m), OK);
+    assert_true(m.copied > 0);
+    assert_string_equal(rig_hash(), before);
+    assert_int_equal(merge_check(out_path, &runs), OK);
+    assert_int_equal(runs, m.copied);
+    assert_int_equal(merge_file(out_path, "tests/test_merge.c", &m), ERROR_RESULTS);
+    rig_assert_error_says("not a results file");
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, rig_remove_folder)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(every_row_of_every_run_is_copied_once),
+        TEST(what_goes_on_or_waits_is_left_and_taken_over_once_it_has_ended),
+        TEST(runs_of_one_uuid_that_differ_are_refused_and_nothing_is_copied),
+        TEST(a_file_of_an_older_version_is_merged_and_not_changed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
