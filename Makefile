@@ -205,7 +205,7 @@ test: setup
 unit: all $(if $(T),$(DIR)/tests/test_$(T),tests)
 	$(Q)BUILD_DIR=$(DIR) scripts/run-tests $(if $(T),$(DIR)/tests/test_$(T),$(TESTS))
 
-## nightly: what takes longer: 100 million random events on the server's core, the whole replay matrix, a minute's lock
+## nightly: what takes longer: 100 million random events on the server's core, the whole replay matrix, a minute's lock, a sweep killed 50 times
 # PROPERTY_EVENTS=n PROPERTY_SEED=n: fewer events, or those of a seed; REPLAY_EVERY=n: every n-th run of the matrix
 PROPERTY_EVENTS ?= 100000000
 PROPERTY_SEED   ?= $(shell date +%s)
@@ -214,9 +214,9 @@ REPLAY_EVERY    ?= 1
 nightly: all tests
 	@echo "GRADLAG_PROPERTY_EVENTS=$(PROPERTY_EVENTS) GRADLAG_PROPERTY_SEED=$(PROPERTY_SEED)"
 	$(Q)GRADLAG_PROPERTY_EVENTS=$(PROPERTY_EVENTS) GRADLAG_PROPERTY_SEED=$(PROPERTY_SEED) \
-	    GRADLAG_REPLAY_MATRIX=full GRADLAG_REPLAY_EVERY=$(REPLAY_EVERY) TEST_TIMEOUT_S=10800 BUILD_DIR=$(DIR) \
+	    GRADLAG_REPLAY_MATRIX=full GRADLAG_REPLAY_EVERY=$(REPLAY_EVERY) GRADLAG_KILLS=50 TEST_TIMEOUT_S=10800 BUILD_DIR=$(DIR) \
 	    scripts/run-tests $(DIR)/tests/test_server_core_properties $(DIR)/tests/test_replay_matrix \
-	    $(DIR)/tests/test_recorder_faults
+	    $(DIR)/tests/test_recorder_faults $(DIR)/tests/test_process_sweep
 
 # One program per tests/fuzz/fuzz_NAME.c, which reads what strangers wrote; clang's libFuzzer.
 FUZZERS := $(patsubst tests/fuzz/%.c,$(DIR)/tests/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))

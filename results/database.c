@@ -317,12 +317,17 @@ static int open_for_reading(sqlite3 **db, const char *path)
     return code;
 }
 
-status database_open_reader(sqlite3 **out, const char *path)
+/* `maybe`: where nobody has written to the file yet *out is NULL, and that is no error. */
+static status open_reader(sqlite3 **out, const char *path, bool maybe)
 {
     status result = OK;
     sqlite3 *db = NULL;
     enum owner owner;
     int64_t version = 0;
+    *out = NULL;
+    if (maybe && access(path, F_OK) != 0) {
+        return OK;
+    }
     if (access(path, R_OK) != 0) {
         FAIL(
             ERROR_RESULTS,
@@ -336,6 +341,9 @@ status database_open_reader(sqlite3 **out, const char *path)
     }
     TRY(distrust(db));
     TRY(identify(db, &owner, &version));
+    if (owner == OWNER_NOBODY && maybe) {
+        goto done;
+    }
     if (owner == OWNER_NOBODY) {
         FAIL(ERROR_RESULTS,
              "%s: the results file is empty; name another with results=PATH, or make one with "
@@ -349,6 +357,16 @@ status database_open_reader(sqlite3 **out, const char *path)
 done:
     database_close(&db);
     return result;
+}
+
+status database_open_reader(sqlite3 **out, const char *path)
+{
+    return open_reader(out, path, false);
+}
+
+status database_open_reader_if_any(sqlite3 **out, const char *path)
+{
+    return open_reader(out, path, true);
 }
 
 void database_close(sqlite3 **db)

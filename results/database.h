@@ -29,6 +29,9 @@ status database_open(sqlite3 **out, const char *path) MUST_CHECK;
  * fold in a -wal file that a killed writer left behind. Works in a folder one may not write in.
  * An older file, and runs whose process was killed, show as older.h says. */
 status database_open_reader(sqlite3 **out, const char *path) MUST_CHECK;
+/* The same; *out is NULL where there is no file yet, or one in which nobody has made tables yet: it
+ * may just be being created. */
+status database_open_reader_if_any(sqlite3 **out, const char *path) MUST_CHECK;
 /* NULL-safe. All statements must have been finalized. */
 void database_close(sqlite3 **db);
 

@@ -231,9 +231,10 @@ static status lay_over_run(sqlite3 *db, int64_t version, const struct gone_runs 
     text_add(&sql, "%s%s%s FROM main.run",
              version == 1 ? ", " SETTINGS " AS settings, NULL AS runner" : "",
              version < 4 ? ", NULL AS sent_bytes" : "",
-             version < 5 ? ", NULL AS summarized, NULL AS progress, NULL AS queued_at, NULL AS priority, "
-                           "NULL AS attempt"
-                         : "");
+             version < 5
+                 ? ", NULL AS summarized, NULL AS progress, NULL AS queued_at, NULL AS priority, "
+                   "NULL AS attempt"
+                 : "");
     TRY(database_execute(db, sql.at, "read the file"));
 done:
     sqlite3_finalize(s);
@@ -317,7 +318,7 @@ status older_show_as_present(sqlite3 *db, int64_t version)
     } else {
         TRY(runner_find_gone(db, &gone));
     }
-    if (version < 4) {
+    if (version < DATABASE_VERSION) {
         TRY(lay_over_rows(db, version));
     }
     if (version < DATABASE_VERSION || gone.count > 0) {

@@ -7,7 +7,6 @@
 
 #include <math.h>
 #include <string.h>
-#include <sys/stat.h>
 
 static const char query_folder[] = "results/queries/";
 static const char query_suffix[] = ".sql";
@@ -151,13 +150,11 @@ status query_find_run(const char *path, const struct run_key *key, struct found_
 {
     status result = OK;
     sqlite3 *db = NULL;
-    struct stat about;
     *found = false;
-    if (stat(path, &about) != 0 || about.st_size == 0) {
-        goto done; /* nothing has been written yet */
+    TRY(database_open_reader_if_any(&db, path));
+    if (db != NULL) {
+        TRY(question_find_run(db, key, out, found));
     }
-    TRY(database_open_reader(&db, path));
-    TRY(question_find_run(db, key, out, found));
 done:
     database_close(&db);
     return result;
@@ -168,12 +165,11 @@ status query_find_checkpoint(const char *results, const char *config_hash, char 
     status result = OK;
     sqlite3 *db = NULL;
     sqlite3_stmt *s = NULL;
-    struct stat about;
     *path = NULL;
-    if (stat(results, &about) != 0 || about.st_size == 0) {
-        goto done; /* nothing has been written yet */
+    TRY(database_open_reader_if_any(&db, results));
+    if (db == NULL) {
+        goto done;
     }
-    TRY(database_open_reader(&db, results));
     TRY(database_prepare(db, &s,
                          "SELECT path FROM checkpoint JOIN run ON run.id = checkpoint.run_id "
                          "WHERE config_hash = ?1 AND status <> 'finished' "

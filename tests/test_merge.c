@@ -129,7 +129,7 @@ static void runs_of_one_uuid_that_differ_are_refused_and_nothing_is_copied(void 
     rig_assert_error_says("same uuid");
     rig_assert_error_says("their rows");
     rig_change("UPDATE run SET final_accuracy = 0.5 WHERE seed = 1;"
-               "DELETE FROM push WHERE run_id = 1 AND number = 2");
+               "DELETE FROM push_packed WHERE run_id = 1 AND number = 2");
     assert_int_equal(merge_file(out_path, from, &m), ERROR_RESULTS);
     rig_assert_error_says("differ in push");
     assert_int_equal(merge_file(from, from, &m), ERROR_USAGE);

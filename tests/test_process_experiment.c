@@ -111,6 +111,51 @@ static void cells_are_compared_on_the_same_seeds(void **state)
     assert_non_null(strstr(process_errors(r), "4 of 4 cells have fewer than 3 seeds"));
 }
 
+static const char searching[] =
+    "name: searching\n"
+    "question: which rate is best?\n"
+    "settings: {engine: virtual, pace: constant, dataset: gaussian, dataset.size: 8, "
+    "model: softmax, samples: 800, batch: 10, warmup_epochs: 0}\n"
+    "workers: [2]\n"
+    "seeds: [1]\n"
+    "arms:\n"
+    "  plain: {label: plain, tune: {search: tpe, search.trials: 5, search.startup: 3, lr: "
+    "1e-4..1:log}}\n"
+    "  damped: {label: damped, settings: {damping: inverse}, tune: {search: tpe, "
+    "search.trials: 5, search.startup: 3, lr: 1e-4..1:log}}\n";
+
+static void arms_that_search_a_range_have_equal_budgets_and_go_on_where_they_stopped(void **state)
+{
+    struct rig *r = *state;
+    struct text uneven = {0};
+    process_write(r, "searching.yaml", searching);
+    assert_int_equal(RIG_RUN(r, "reproduce", "searching.yaml", "--dry-run"), OK);
+    assert_non_null(strstr(process_output(r), "10 trials: 10 to make, 0 there already"));
+    assert_int_equal(RIG_RUN(r, "reproduce", "searching.yaml", "--quiet"), OK);
+    assert_non_null(strstr(process_output(r), "best of 5"));
+    process_expect_answer(
+        r,
+        "SELECT group_concat(n, ' ') FROM (SELECT count(*) AS n FROM run WHERE experiment = "
+        "'searching/tuning' GROUP BY arm)",
+        "5 5");
+    /* The arm's own run has the rate of the trial that did best on the validation split. */
+    process_expect_answer(
+        r,
+        "SELECT count(*) FROM run WHERE experiment = 'searching' AND lr = (SELECT t.lr FROM run AS "
+        "t WHERE t.arm = run.arm AND t.experiment = 'searching/tuning' AND t.validation_accuracy = "
+        "(SELECT max(validation_accuracy) FROM run AS u WHERE u.arm = t.arm AND u.experiment = "
+        "t.experiment) ORDER BY t.id LIMIT 1)",
+        "2");
+    assert_int_equal(RIG_RUN(r, "reproduce", "searching.yaml", "--quiet"), OK);
+    assert_non_null(strstr(process_output(r), "10 trials: 0 to make, 10 there already"));
+    const char *at = strstr(searching, "search.trials: 5");
+    text_add(&uneven, "%.*ssearch.trials: 6%s", (int)(at - searching), searching, at + 16);
+    process_write(r, "uneven.yaml", uneven.at);
+    text_free(&uneven);
+    assert_int_equal(RIG_RUN(r, "reproduce", "uneven.yaml", "--quiet"), ERROR_USAGE);
+    process_expect_error(r, "not a fair one");
+}
+
 static void a_grid_of_one_point_needs_no_trials(void **state)
 {
     struct rig *r = *state;
@@ -204,6 +249,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(cells_are_compared_on_the_same_seeds),
         TEST(an_arm_tunes_itself_on_the_validation_split_before_its_runs_are_made),
+        TEST(arms_that_search_a_range_have_equal_budgets_and_go_on_where_they_stopped),
         TEST(a_grid_of_one_point_needs_no_trials),
         TEST(data_without_classes_are_judged_by_their_loss),
         TEST(an_arm_is_fitted_to_the_runs_of_another),
