@@ -13,6 +13,7 @@ enum {
     WARN_MS = 5000,
     LAST_WORDS_MS = 100, /* of one that has died */
     DISMISSING_MS = 2000,
+    NAMED = 6, /* of those that are missing */
 };
 
 static const uint64_t MS = 1000000;
@@ -223,16 +224,20 @@ bool followers_have_joined(const struct server *s)
 void followers_name_missing(const struct server *s, char *out, size_t size)
 {
     size_t length = 0;
+    unsigned named = 0;
+    bool joined = followers_have_joined(s);
     out[0] = '\0';
-    for (unsigned i = 1; i < s->servers && length < size; i++)
+    for (unsigned i = 1; i < s->servers && length < size && named < NAMED; i++)
         if (!s->followers.at[i].joined)
             length += (size_t)snprintf(out + length, size - length, "%sserver %u",
-                                       length > 0 ? ", " : "", i);
-    for (unsigned w = 0; w < s->o->workers && followers_have_joined(s); w++)
-        for (unsigned i = 1; i < s->servers && length < size; i++)
+                                       named++ > 0 ? ", " : "", i);
+    for (unsigned w = 0; w < s->o->workers && joined; w++)
+        for (unsigned i = 1; i < s->servers && length < size && named < NAMED; i++)
             if (s->peers[w].state == PEER_READY && (s->followers.ready[w] >> i & 1) == 0)
                 length += (size_t)snprintf(out + length, size - length, "%sworker %u at server %u",
-                                           length > 0 ? ", " : "", w, i);
+                                           named++ > 0 ? ", " : "", w, i);
+    if (named == NAMED && length < size)
+        snprintf(out + length, size - length, " and so on");
 }
 
 /* ---- what is so at all servers --------------------------------------------------------------- */
@@ -323,7 +328,8 @@ static void on_record(struct server *s, struct follower *f, const struct push_re
 {
     struct push_record row = *r;
     row.server = followers_number(s, f);
-    bool known = row.outcome <= PUSH_NOT_FINITE && row.reason <= PUSH_BAD_UPDATE;
+    bool known =
+        row.outcome <= PUSH_NOT_FINITE && row.outcome != 4 && row.reason <= PUSH_BAD_UPDATE;
     if (!known || row.worker >= s->o->workers)
         followers_lose(s, f, ERROR_PROTOCOL, "sent a record of what there is not");
     else if (s->o->recorder != NULL)

@@ -482,6 +482,17 @@ static void handle_member(struct server *s, const struct channel_received *r)
     }
 }
 
+/* A sign of life, by the connection that it has for that, of one whose goodbye was faster. */
+static bool was_on_its_way(const struct server *s, const struct channel_received *r)
+{
+    const struct wire_message *m = &r->message;
+    if (m->run_token != s->o->run_token || m->worker >= s->o->workers)
+        return false;
+    const struct peer *p = &s->peers[m->worker];
+    return m->type == WIRE_PING && m->ping.answer == 0 && p->state == PEER_GONE &&
+           m->incarnation == p->incarnation;
+}
+
 void peers_handle(struct server *s, enum channel_event event, const struct channel_received *r)
 {
     char why[WIRE_TEXT_BYTES];
@@ -500,6 +511,8 @@ void peers_handle(struct server *s, enum channel_event event, const struct chann
         refuse_stranger(s, r, ERROR_PROTOCOL, why);
         return;
     }
+    if (was_on_its_way(s, r))
+        return;
     const char *wrong = NULL;
     if (r->message.run_token != s->o->run_token)
         wrong = "it does not show this run's token";

@@ -22,6 +22,8 @@
 
 static const struct option KEYS[] = {
     {.key = "workers", .type = OPTION_INTEGER, .initial = "1", .minimum = 1, .maximum = 64},
+    {.key = "servers", .type = OPTION_INTEGER, .initial = "1", .minimum = 1, .maximum = 64},
+    {.key = "read", .type = OPTION_NAME, .initial = "snapshot", .names = "snapshot|torn"},
     {.key = "batch", .type = OPTION_INTEGER, .initial = "10", .minimum = 1, .maximum = 1000},
     {.key = "optimizer",
      .type = OPTION_NAME,
@@ -144,6 +146,8 @@ static status serve(struct rig *r, const options *settings)
     result =
         ps_server_run(&(struct ps_server_options){.settings = settings,
                                                   .workers = r->workers,
+                                                  .server = r->server,
+                                                  .leader = r->leader,
                                                   .count = r->count,
                                                   .initial = initial,
                                                   .epoch_samples = 100,

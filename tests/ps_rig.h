@@ -28,6 +28,8 @@ struct rig {
     int evaluation_fails, checkpoint_fails;
     uint64_t token, settings_hash;
     char listen[RIG_ENDPOINT_BYTES];      /* "": an ipc path of its own */
+    unsigned server;                      /* which of key servers */
+    char leader[RIG_ENDPOINT_BYTES];      /* where server 0 is, for the others */
     const char *results;                  /* NULL: no recorder */
     void (*at_checkpoint)(struct rig *r); /* in the server's thread; NULL: nothing */
     volatile int stop;

@@ -135,6 +135,47 @@ static void workers_on_another_host_train_with_keys(void **state)
     process_tear_down(&more[1]);
 }
 
+/* Each host has a server and a worker: what servers say to each other goes through the cable, too.
+ */
+static void servers_on_two_hosts_hold_a_slice_each(void **state)
+{
+    static const char *const roles[][2] = {{"server", "server=0"},
+                                           {"server", "server=1"},
+                                           {"worker", "worker=0"},
+                                           {"worker", "worker=1"}};
+    static const char *const places[] = {"endpoint=tcp://*:5555,tcp://10.77.0.2:5556",
+                                         "endpoint=tcp://10.77.0.1:5555,tcp://*:5556",
+                                         "endpoint=tcp://10.77.0.1:5555,tcp://10.77.0.2:5556"};
+    struct rig *r = *state, *at[COUNT_OF(roles)] = {r};
+    void *more[COUNT_OF(roles)];
+    char curve[128];
+    skip_without_hosts();
+    assert_int_equal(RIG_RUN(r, "keygen", "keys"), OK);
+    snprintf(curve, sizeof curve, "curve=%s/keys", r->folder);
+    for (size_t i = 0; i < COUNT_OF(roles); i++) {
+        if (i > 0) {
+            process_set_up(&more[i]);
+            at[i] = more[i];
+        }
+        START_ON((int)i % HOSTS, at[i], roles[i][0], roles[i][1], BY_HAND, "servers=2", curve,
+                 places[i < 2 ? i : 2]);
+    }
+    for (size_t i = 0; i < COUNT_OF(roles); i++) {
+        if (process_wait(at[i]) != OK) {
+            fail_msg("%s: %s", roles[i][1], process_errors(at[i]));
+        }
+    }
+    process_expect_answer(r, "SELECT status FROM run", "finished");
+    process_expect_answer(r,
+                          "SELECT sum(n) FROM (SELECT count(*) >= 60 AS n FROM push "
+                          "GROUP BY server)",
+                          "2");
+    assert_int_equal(RIG_RUN(r, "replay", "last"), OK);
+    for (size_t i = 1; i < COUNT_OF(roles); i++) {
+        process_tear_down(&more[i]);
+    }
+}
+
 static void without_keys_no_host_listens_to_others(void **state)
 {
     struct rig *r = *state;
@@ -166,6 +207,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(workers_on_another_host_train_with_keys, process_set_up,
+                                        process_tear_down),
+        cmocka_unit_test_setup_teardown(servers_on_two_hosts_hold_a_slice_each, process_set_up,
                                         process_tear_down),
         cmocka_unit_test_setup_teardown(without_keys_no_host_listens_to_others, process_set_up,
                                         process_tear_down),

@@ -122,8 +122,6 @@ static void snapshots_are_whole_and_replay_bit_for_bit(void **state)
     struct rig *r = *state;
     static const char *const rules[][2] = {
         {"consistency=asp", "damping=inverse"},
-        {"consistency=ssp", "correction=dc-asgd-a"},
-        {"consistency=buffered", "damping=cutoff"},
         {"consistency=backup", "payload=frames"},
     };
     int stale = 0;
@@ -135,7 +133,7 @@ static void snapshots_are_whole_and_replay_bit_for_bit(void **state)
         stale += answer(r, "SELECT count(*) FROM push WHERE " LAST " AND staleness > 0");
         expect_replayed(r);
     }
-    assert_true(stale > 60);
+    assert_true(stale > 30);
 }
 
 static void every_server_for_itself_replays_bit_for_bit(void **state)
@@ -144,8 +142,6 @@ static void every_server_for_itself_replays_bit_for_bit(void **state)
     static const char *const rules[][2] = {
         {"consistency=asp", "damping=inverse"},
         {"consistency=bsp", "payload=frames"},
-        {"consistency=softsync", "damping=tail"},
-        {"consistency=ringmaster", "optimizer=nesterov"},
     };
     int torn = 0;
     for (size_t i = 0; i < COUNT_OF(rules); i++) {
@@ -337,37 +333,77 @@ static void what_diverges_at_one_server_ends_the_run_at_all(void **state)
 
 /* ---- by hand --------------------------------------------------------------------------------- */
 
+/* Two servers and two workers, each with a folder of its own; the results are in the first's. */
 enum { ROLES = 4 };
+struct cast {
+    struct rig *at[ROLES];
+    void *more[ROLES];
+    char endpoint[256];
+};
+
+static const char *const roles[ROLES][2] = {
+    {"server", "server=0"}, {"server", "server=1"}, {"worker", "worker=0"}, {"worker", "worker=1"}};
+
+#define BY_HAND "workers=2", "servers=2", "run_token=5ea1ed", "timeout_s=20"
+
+/* Whoever waits for another is there before it. */
+static void start_cast(struct cast *c, struct rig *r, const char *samples, const char *pace)
+{
+    c->at[0] = r;
+    for (size_t i = 1; i < ROLES; i++) {
+        process_set_up(&c->more[i]);
+        c->at[i] = c->more[i];
+    }
+    snprintf(c->endpoint, sizeof c->endpoint, "endpoint=ipc://%s/0,ipc://%s/1", r->folder,
+             r->folder);
+    for (size_t i = ROLES; i-- > 0;) {
+        process_start(c->at[i],
+                      (const char *const[]){roles[i][0], roles[i][1], RIG_DATA, BY_HAND, "batch=10",
+                                            "on_lost=continue", c->endpoint, samples, pace, NULL});
+    }
+}
+
+static void dismiss_cast(struct cast *c)
+{
+    for (size_t i = 1; i < ROLES; i++) {
+        process_tear_down(&c->more[i]);
+    }
+}
 
 static void servers_and_workers_are_started_by_hand(void **state)
 {
-    struct rig *all[ROLES] = {*state};
-    static const char *const roles[ROLES][2] = {{"worker", "worker=1"},
-                                                {"worker", "worker=0"},
-                                                {"server", "server=1"},
-                                                {"server", "server=0"}};
-    void *more[ROLES - 1];
-    char endpoint[256];
-    for (size_t i = 1; i < ROLES; i++) {
-        process_set_up(&more[i - 1]);
-        all[i] = more[i - 1];
-    }
-    snprintf(endpoint, sizeof endpoint, "endpoint=ipc://%s/0,ipc://%s/1", all[3]->folder,
-             all[3]->folder);
-    for (size_t i = 0; i < ROLES; i++) { /* whoever waits for another is there before it */
-        process_start(all[i], (const char *const[]){roles[i][0], roles[i][1], RIG_SMALL,
-                                                    "workers=2", "servers=2", "run_token=5ea1ed",
-                                                    "timeout_s=20", endpoint, NULL});
-    }
+    struct rig *r = *state;
+    struct cast c;
+    start_cast(&c, r, "samples=600", "pace=none");
     for (size_t i = 0; i < ROLES; i++) {
-        expect_run(all[i], process_wait(all[i]));
+        expect_run(c.at[i], process_wait(c.at[i]));
     }
-    assert_string_equal(process_ask(all[3], "SELECT status FROM run"), "finished");
-    assert_int_equal(rows_of(all[3], 1), rows_of(all[3], 0));
-    expect_replayed(all[3]);
-    for (size_t i = 1; i < ROLES; i++) {
-        process_tear_down(&more[i - 1]);
-    }
+    assert_string_equal(process_ask(r, "SELECT status FROM run"), "finished");
+    assert_int_equal(rows_of(r, 1), rows_of(r, 0));
+    expect_replayed(r);
+    dismiss_cast(&c);
+}
+
+static void a_lost_workers_place_stays_empty(void **state)
+{
+    struct rig *r = *state;
+    struct cast c;
+    start_cast(&c, r, "epochs=1000", "pace=gamma");
+    process_await_row(r, "SELECT count(*) >= 20 FROM push WHERE server = 1");
+    kill(c.at[3]->pid, SIGKILL);
+    assert_int_equal(process_wait(c.at[3]), 128 + SIGKILL);
+    process_await_row(r, "SELECT count(*) FROM event WHERE code = 'worker_lost'");
+    assert_int_equal(RIG_RUN(c.at[3], "worker", "worker=1", RIG_DATA, BY_HAND, "batch=10",
+                             "epochs=1000", "pace=gamma", c.endpoint),
+                     ERROR_PEER);
+    process_expect_error(c.at[3], "nobody takes its place");
+    kill(c.at[1]->pid, SIGTERM); /* any server's stop is the run's */
+    assert_int_equal(process_wait(r), STOPPED);
+    assert_int_equal(process_wait(c.at[1]), STOPPED);
+    assert_int_equal(process_wait(c.at[2]), OK);
+    assert_string_equal(process_ask(r, "SELECT status FROM run"), "stopped");
+    expect_replayed(r);
+    dismiss_cast(&c);
 }
 
 static void roles_that_do_not_fit_together_say_so(void **state)
@@ -412,6 +448,7 @@ int main(void)
         TEST(a_stopped_run_of_several_servers_keeps_what_it_has_and_replays),
         TEST(what_diverges_at_one_server_ends_the_run_at_all),
         TEST(servers_and_workers_are_started_by_hand),
+        TEST(a_lost_workers_place_stays_empty),
         TEST(roles_that_do_not_fit_together_say_so),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

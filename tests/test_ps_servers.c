@@ -1,0 +1,273 @@
+/* What one of several servers does with another, played by the test, that lies or goes missing. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "ps/channel.h"
+#include "ps/slices.h"
+#include "tests/ps_rig.h"
+#include "tests/scratch.h"
+
+enum { COUNT = 1000, SERVERS = 2 };
+
+static struct rig *open_rig(options **o, const char *timeout_s)
+{
+    struct rig *r = rig_open(1, COUNT);
+    *o = rig_settings();
+    rig_set(*o, "servers", "2");
+    rig_set(*o, "timeout_s", timeout_s);
+    r->total_samples = 1000000000;
+    r->settings_hash = 7;
+    return r;
+}
+
+static void close_rig(struct rig *r, options *o)
+{
+    options_close(&o);
+    rig_close(r);
+}
+
+static void expect_end(struct rig *r, pid_t server, status code, const char *says)
+{
+    assert_int_equal(rig_wait(server, 10), code);
+    if (strstr(r->message, says) == NULL)
+        fail_msg("'%s' does not say '%s'", r->message, says);
+}
+
+struct puppet {
+    channel *channel;
+    struct wire_message m;
+    struct channel_received got;
+};
+
+static void puppet_say(struct puppet *p, enum wire_type type)
+{
+    static const float floats[COUNT];
+    p->m.type = type;
+    p->m.payload_bytes = type == WIRE_SLICE ? 40 : 0;
+    (void)channel_send(p->channel, p->got.from.size > 0 ? &p->got.from : NULL, &p->m,
+                       type == WIRE_SLICE ? floats : NULL);
+}
+
+static void puppet_expect(struct puppet *p, enum wire_type type)
+{
+    for (double until = clock_seconds() + 5; clock_seconds() < until;) {
+        enum channel_event event = channel_receive(p->channel, &p->got);
+        assert_true(event != CHANNEL_MALFORMED);
+        if (event == CHANNEL_MESSAGE && p->got.message.type == type)
+            return;
+        if (event == CHANNEL_NOTHING)
+            channel_wait(p->channel, -1, 50);
+    }
+    fail_msg("no %s came", wire_type_name(type));
+}
+
+/* ---- a server that follows, played by the test ----------------------------------------------- */
+
+/* Wants to be that server: from "another host", so that no process is watched. */
+static struct puppet puppet_join(struct rig *r, unsigned server, uint64_t nonce)
+{
+    struct puppet p = {.m = {.worker = server, .run_token = r->token}};
+    assert_int_equal(
+        channel_connect(&p.channel, r->endpoint, &(struct channel_options){.timeout_ms = 1000}),
+        OK);
+    p.m.join = (struct wire_join){
+        .count = slice_count(COUNT, SERVERS, 1), .settings = r->settings_hash, .nonce = nonce};
+    return p;
+}
+
+static struct puppet puppet_follow(struct rig *r)
+{
+    struct puppet p = puppet_join(r, 1, 77);
+    puppet_say(&p, WIRE_JOIN);
+    puppet_expect(&p, WIRE_JOINED);
+    p.m.incarnation = p.got.message.incarnation;
+    assert_true(p.m.incarnation != 0);
+    return p;
+}
+
+static void gap(struct puppet *p)
+{
+    p->m.sequence = 5;
+    p->m.notice = (struct wire_notice){.what = WIRE_WORKER_READY};
+    puppet_say(p, WIRE_REPORT);
+}
+
+static void lost_tail(struct puppet *p)
+{
+    p->m.sequence = 3;
+    puppet_say(p, WIRE_PING);
+}
+
+static void unknown_outcome(struct puppet *p)
+{
+    p->m.record = (struct push_record){.outcome = (enum push_outcome)4};
+    puppet_say(p, WIRE_RECORD);
+}
+
+static void unknown_worker(struct puppet *p)
+{
+    p->m.notice = (struct wire_notice){.what = WIRE_WORKER_READY, .worker = 1};
+    puppet_say(p, WIRE_REPORT);
+}
+
+static void slice_without_request(struct puppet *p)
+{
+    p->m.slice = (struct wire_slice){0};
+    puppet_say(p, WIRE_SLICE);
+}
+
+static void not_its_words(struct puppet *p)
+{
+    puppet_say(p, WIRE_RELEASE);
+}
+
+static void says_stop(struct puppet *p)
+{
+    p->m.text = (struct wire_text){.code = STOPPED, .text = "told to stop"};
+    puppet_say(p, WIRE_FAILED);
+}
+
+static void nothing(struct puppet *p)
+{
+    (void)p;
+}
+
+static void a_server_that_breaks_the_protocol_ends_the_run_and_is_named(void **state UNUSED)
+{
+    static const struct {
+        void (*act)(struct puppet *p);
+        status code;
+        const char *says;
+    } cases[] = {
+        {gap, ERROR_PEER, "server 1 (process 0) sent message 5, 0 was awaited"},
+        {lost_tail, ERROR_PEER, "sent message 3, 0 was awaited"},
+        {unknown_outcome, ERROR_PROTOCOL, "a record of what there is not"},
+        {unknown_worker, ERROR_PROTOCOL, "sent a message of another run"},
+        {slice_without_request, ERROR_PROTOCOL, "out of order"},
+        {not_its_words, ERROR_PROTOCOL, "may not say"},
+        {says_stop, STOPPED, "told to stop"},
+        {nothing, ERROR_PEER, "was silent for 0.4 s"},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        options *o;
+        struct rig *r = open_rig(&o, cases[i].act == nothing ? "0.4" : "10");
+        pid_t server = rig_serve(r, o);
+        struct puppet p = puppet_follow(r);
+        cases[i].act(&p);
+        expect_end(r, server, cases[i].code, cases[i].says);
+        channel_close(&p.channel);
+        close_rig(r, o);
+    }
+}
+
+static void nobody_becomes_a_server_that_does_not_fit(void **state UNUSED)
+{
+    options *o;
+    struct rig *r = open_rig(&o, "10");
+    pid_t server = rig_serve(r, o);
+    struct puppet first = puppet_follow(r);
+    for (unsigned i = 0; i < 6; i++) {
+        struct puppet p = puppet_join(r, i == 0 ? 0 : i == 1 ? SERVERS : 1, 5);
+        p.m.join.count += i == 2;
+        p.m.join.settings += i == 3;
+        p.m.run_token += i == 4;
+        puppet_say(&p, WIRE_JOIN);
+        puppet_expect(&p, WIRE_REFUSED);
+        if (i == 5)
+            assert_non_null(strstr(p.got.message.text.text, "another process is that server"));
+        channel_close(&p.channel);
+    }
+    puppet_say(&first, WIRE_PING); /* which is still it */
+    puppet_expect(&first, WIRE_PONG);
+    r->stop = 1;
+    puppet_expect(&first, WIRE_END);
+    first.m.notice = (struct wire_notice){.what = WIRE_WORKERS_GONE};
+    puppet_say(&first, WIRE_REPORT);
+    puppet_expect(&first, WIRE_ORDER);
+    assert_int_equal(first.got.message.notice.what, WIRE_ORDER_CLOSE);
+    first.m.sequence = 1;
+    first.m.notice.what = WIRE_CLOSED;
+    puppet_say(&first, WIRE_REPORT);
+    expect_end(r, server, STOPPED, "stopped on request");
+    channel_close(&first.channel);
+    close_rig(r, o);
+}
+
+/* ---- server 0, played by the test --------------------------------------------------------------
+ */
+
+static void lost_orders(struct puppet *p)
+{
+    p->m.sequence = 2;
+    puppet_say(p, WIRE_PONG);
+}
+
+static void push_that_is_not_there(struct puppet *p)
+{
+    p->m.notice = (struct wire_notice){.what = WIRE_ORDER_PUSH};
+    puppet_say(p, WIRE_ORDER);
+}
+
+static void order_for_nobody(struct puppet *p)
+{
+    p->m.notice = (struct wire_notice){.what = WIRE_ORDER_HELLO, .worker = 9};
+    puppet_say(p, WIRE_ORDER);
+}
+
+static void refusal(struct puppet *p)
+{
+    p->m.text = (struct wire_text){.code = ERROR_PROTOCOL, .text = "not you"};
+    puppet_say(p, WIRE_REFUSED);
+}
+
+static void a_server_that_follows_does_not_follow_nonsense(void **state UNUSED)
+{
+    static const struct {
+        void (*act)(struct puppet *p);
+        status code;
+        const char *says;
+    } cases[] = {
+        {lost_orders, ERROR_PEER, "sent message 2, 0 was awaited"},
+        {push_that_is_not_there, ERROR_PROTOCOL, "ordered a push that is not here"},
+        {order_for_nobody, ERROR_PROTOCOL, "a worker that there is not"},
+        {refusal, ERROR_PROTOCOL, "refused server 1: not you"},
+        {nothing, ERROR_PEER, "has been silent for 0.4 s"},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        options *o;
+        struct puppet p = {0};
+        struct rig *r = open_rig(&o, cases[i].act == nothing ? "0.4" : "10");
+        r->server = 1;
+        snprintf(r->leader, sizeof r->leader, "ipc://%s/leader-%d", scratch_folder(),
+                 (int)getpid());
+        assert_int_equal(
+            channel_bind(&p.channel, r->leader, &(struct channel_options){.timeout_ms = 1000}), OK);
+        pid_t server = rig_serve(r, o);
+        puppet_expect(&p, WIRE_JOIN);
+        assert_int_equal(p.got.message.join.count, slice_count(COUNT, SERVERS, 1));
+        p.m = (struct wire_message){.worker = 1, .run_token = r->token, .incarnation = 3};
+        puppet_say(&p, WIRE_JOINED);
+        cases[i].act(&p);
+        expect_end(r, server, cases[i].code, cases[i].says);
+        channel_close(&p.channel);
+        close_rig(r, o);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_server_that_breaks_the_protocol_ends_the_run_and_is_named),
+        cmocka_unit_test(nobody_becomes_a_server_that_does_not_fit),
+        cmocka_unit_test(a_server_that_follows_does_not_follow_nonsense),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
