@@ -108,66 +108,6 @@ static void choose_settings(struct episode *e, const struct combination *c,
     }
 }
 
-static void read_optimizer(struct model_optimizer *o, const options *settings,
-                           const struct optimizer_kind *kind)
-{
-    snprintf(o->kind, sizeof o->kind, "%s", kind->about.name);
-    size_t i = 0;
-    for (const struct option *its = kind->about.options; its != NULL && its->key != NULL; its++) {
-        o->option[i++] = its->type == OPTION_FLAG ? options_flag(settings, its->key)
-                                                  : options_real(settings, its->key);
-    }
-    o->momentum = (float)options_real(settings, "momentum");
-    o->weight_decay = (float)options_real(settings, "weight_decay");
-    o->rate_inside = kind->layer_factor != NULL || (kind->momentum_correction && o->option[0] == 0);
-}
-
-/* With an outer rule the optimizer that is set is the workers'. */
-static void read_outer(struct model *m, const options *settings, const struct outer_rule *outer)
-{
-    enum { STEPS, RATE, MOMENTUM, EVERY, ALL };
-    const char *name = outer->about.name;
-    struct model_optimizer *o = &m->optimizer;
-    double option[ALL];
-    registry_parameters(&outer->about, settings, option, ALL);
-    m->outer = true;
-    m->elastic = outer->elastic;
-    m->outer_rate = m->elastic && option[RATE] == 0 ? 0.9 / m->workers : option[RATE];
-    bool plain = m->elastic || strcmp(name, "sgd") == 0;
-    bool delayed = strcmp(name, "delayed-nesterov") == 0;
-    snprintf(o->kind, sizeof o->kind, plain ? "sgd" : "delayed-nesterov");
-    o->option[0] = option[MOMENTUM];
-    o->option[1] = !delayed ? 1 : option[EVERY] > 0 ? option[EVERY] : m->workers;
-    o->momentum = o->weight_decay = 0;
-    o->rate_inside = false;
-}
-
-static void read_settings(struct episode *e, const struct combination *c,
-                          const struct optimizer_kind *kind)
-{
-    struct model *m = &e->model;
-    const options *o = e->host[0].rig.settings;
-    m->policy = c->policy;
-    m->damping = c->damping;
-    m->correction = c->correction;
-    registry_parameters(&c->policy->about, o, m->policy_parameters, CONSISTENCY_PARAMETERS);
-    registry_parameters(&c->damping->about, o, m->damping_parameters, DAMPING_PARAMETERS);
-    registry_parameters(&c->correction->about, o, m->correction_parameters, CORRECTION_PARAMETERS);
-    read_optimizer(&m->optimizer, o, kind);
-    if (c->outer != NULL) {
-        read_outer(m, o, c->outer);
-    }
-    m->momentum_set = m->momentum_now = options_real(o, "momentum");
-    if (c->correction->momentum != NULL) {
-        m->momentum_now =
-            c->correction->momentum(m->correction_parameters, m->workers, m->momentum_set);
-        m->optimizer.momentum = (float)m->momentum_now;
-    }
-    assert_int_equal(schedule_open(&m->schedule, o, m->workers, m->total, 1000), OK);
-    memcpy(m->theta, e->initial, m->count * sizeof(float));
-    memcpy(m->past[0], m->theta, sizeof m->theta);
-}
-
 /* Layers of any size, whatever the optimizer makes of them. */
 static void cut_layers(struct episode *e)
 {
@@ -224,7 +164,7 @@ void open_episode(struct episode *e, uint64_t seed, const struct combination *c)
     for (unsigned i = 0; i < e->servers; i++) {
         open_host(e, i, &s);
     }
-    read_settings(e, c, kind);
+    model_begin(m, e->host[0].rig.settings, e->initial, 1000);
 }
 
 void close_episode(struct episode *e)

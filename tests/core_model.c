@@ -144,6 +144,9 @@ static void diverge(struct model *m, unsigned culprit, enum push_reason reason)
 static void after_update(struct model *m, uint64_t before)
 {
     expect(m, SERVER_APPLIED, 0);
+    if (m->follows) {
+        return;
+    }
     m->complete = m->used >= m->total;
     bool crossed = false;
     for (uint64_t s = before + 1; m->every > 0 && s <= m->used; s++) {

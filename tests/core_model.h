@@ -60,6 +60,7 @@ struct model_optimizer {
 
 struct model {
     bool asks;
+    bool follows; /* it does not evaluate, nor end by itself */
     const struct consistency_policy *policy;
     double policy_parameters[CONSISTENCY_PARAMETERS];
     const struct damping_rule *damping;
@@ -99,6 +100,8 @@ struct model {
     size_t expected_count;
 };
 
+/* The rules and the optimizer, as `o` has them; `workers`, `count` and `total` are set. */
+void model_begin(struct model *m, const options *o, const float *initial, uint64_t epoch_samples);
 void model_hello(struct model *m, unsigned worker);
 void model_lost(struct model *m, unsigned worker);
 void model_evaluated(struct model *m);

@@ -8,7 +8,12 @@
 
 #include <sys/types.h>
 
+/* Of every wait for a program. */
+#ifdef GRADLAG_SANITIZE
+enum { RIG_LIMIT_S = 180 };
+#else
 enum { RIG_LIMIT_S = 60 };
+#endif
 
 struct rig {
     char folder[64]; /* current folder and TMPDIR of the processes; removed at the end */
