@@ -85,14 +85,23 @@ static bool begins(const char *text, const char *with)
 static bool is_passing(const char *entry)
 {
     static const char *const passing[] = {
-        "GRADLAG_MAILBOX=",  "GRADLAG_RUN_TOKEN=",
-        "GRADLAG_LOCAL_",    "OMPI_MCA_ess",
-        "OMPI_MCA_orte",     "OMPI_MCA_pmix",
-        "OMPI_MCA_shmem_RU", "OMPI_MCA_initial_wdir",
-        "OMPI_MCA_plm",      "OMPI_MCA_mpi_oversubscribe",
-        "OMPI_MCA_btl_v",    "OMPI_MCA_osc_sm_backing",
-        "PMIX_MCA_mca_base", "PMIX_MCA_psec",
-        "CUDA_HOME=",        "CUDA_PATH",
+        "GRADLAG_MAILBOX=",
+        "GRADLAG_RUN_TOKEN=",
+        "GRADLAG_LOCAL_",
+        "OMPI_MCA_ess",
+        "OMPI_MCA_orte",
+        "OMPI_MCA_pmix",
+        "OMPI_MCA_shmem_RU",
+        "OMPI_MCA_initial_wdir",
+        "OMPI_MCA_plm",
+        "OMPI_MCA_mpi_oversubscribe",
+        "OMPI_MCA_btl_v",
+        "OMPI_MCA_osc_sm_backing",
+        "PMIX_MCA_mca_base",
+        "PMIX_MCA_psec",
+        "CUDA_HOME=",
+        "CUDA_PATH",
+        "OMPI_MCA_rmaps_base_oversubscribe=",
     };
     for (size_t i = 0; i < COUNT_OF(passing); i++) {
         if (begins(entry, passing[i])) {

@@ -2,8 +2,8 @@
  * export_mlflow.c — MLflow's file store: mlruns/EXPERIMENT/RUN with a meta.yaml, one file for each
  * parameter, tag and metric.
  *
- * An experiment is one of ours, or "gradlag" for runs on their own; its id is made of its name and a
- * run's of its uuid, so that exporting again finds both. Steps are updates.
+ * An experiment is one of ours, or "gradlag" for runs on their own; its id is made of its name and
+ * a run's of its uuid, so that exporting again finds both. Steps are updates.
  */
 #include "results/export_inside.h"
 #include "results/series.h"
@@ -82,8 +82,8 @@ static void name_experiment(const char *name, char out[32])
     sha256_add(&hash, name, strlen(name));
     sha256_end(&hash, hex);
     hex[14] = '\0';
-    snprintf(out, 32, "%018llu", strtoull(hex, NULL, 16) % 900000000000000000ull +
-                                     100000000000000000ull);
+    snprintf(out, 32, "%018llu",
+             strtoull(hex, NULL, 16) % 900000000000000000ull + 100000000000000000ull);
 }
 
 static status write_experiment(struct export *e, sqlite3_stmt *s, void *context)
@@ -339,15 +339,23 @@ done:
 status export_mlflow(struct export *e)
 {
     static const char experiments[] =
-        "SELECT coalesce(experiment, 'gradlag') AS name, min(" MILLISECONDS("started_at") "), "
-        "max(" MILLISECONDS("coalesce(finished_at, started_at)") ") FROM run WHERE " EXPORT_CHOSEN
-        " AND started_at IS NOT NULL AND status <> 'queued' GROUP BY name";
-    static const char runs[] =
-        "SELECT id, uuid, coalesce(experiment, 'gradlag'),"
-        " coalesce(arm, mode) || ' ×' || workers || ' seed ' || coalesce(seed, '-'), "
-        MILLISECONDS("started_at") ", " MILLISECONDS("coalesce(finished_at, started_at)")
-        ", status, coalesce(host ->> '$.commit', ''), mean_staleness, samples_per_second FROM run "
-        "WHERE " EXPORT_CHOSEN " AND started_at IS NOT NULL AND status <> 'queued' ORDER BY id";
+        "SELECT coalesce(experiment, 'gradlag') AS name, min(" MILLISECONDS(
+            "started_at") "), "
+                          "max(" MILLISECONDS(
+                              "coalesce(finished_at, started_at)") ") FROM run WHERE " EXPORT_CHOSEN
+                                                                   " AND started_at IS NOT NULL "
+                                                                   "AND status <> 'queued' GROUP "
+                                                                   "BY name";
+    static const char
+        runs[] =
+            "SELECT id, uuid, coalesce(experiment, 'gradlag'),"
+            " coalesce(arm, mode) || ' ×' || workers || ' seed ' || coalesce(seed, "
+            "'-'), " MILLISECONDS("started_at") ", " MILLISECONDS(
+                "coalesce(finished_at, started_at)") ", status, coalesce(host ->> '$.commit', ''), "
+                                                     "mean_staleness, samples_per_second FROM run "
+                                                     "WHERE " EXPORT_CHOSEN
+                                                     " AND started_at IS NOT NULL AND status <> "
+                                                     "'queued' ORDER BY id";
     status result = OK;
     TRY(export_each(e, experiments, write_experiment, NULL));
     TRY(export_each(e, runs, write_run, NULL));

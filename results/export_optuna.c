@@ -255,10 +255,20 @@ static status add_point(struct export *e, sqlite3_stmt *s, void *context)
     return OK;
 }
 
-static const char *const attributes[] = {
-    "run",           "uuid",           "arm",           "workers",            "seed",  "status",
-    "updates",       "samples_used",   "train_seconds", "samples_per_second",
-    "final_accuracy", "final_loss",    "mean_staleness", "error"};
+static const char *const attributes[] = {"run",
+                                         "uuid",
+                                         "arm",
+                                         "workers",
+                                         "seed",
+                                         "status",
+                                         "updates",
+                                         "samples_used",
+                                         "train_seconds",
+                                         "samples_per_second",
+                                         "final_accuracy",
+                                         "final_loss",
+                                         "mean_staleness",
+                                         "error"};
 enum { VALUE, BEGAN, ENDED, ATTRIBUTES };
 
 static status read_trial(struct export *e, struct trial *t, int64_t run)
@@ -354,13 +364,16 @@ static status write_study(struct export *e, sqlite3_stmt *s, void *context)
     TRY(each_of_study(e, study, measured, read_value_column, study));
     TRY(read_axes(e, study));
     write_head(study);
-    snprintf(sql, sizeof sql,
-             "SELECT %s, " PYTHON_TIME("started_at") ", "
-             PYTHON_TIME("coalesce(finished_at, started_at)") ", id, uuid, arm, workers, seed, "
-             "status, updates, samples_used, train_seconds, samples_per_second, final_accuracy, "
-             "final_loss, mean_staleness, error, mode FROM run WHERE " OF_STUDY
-             " AND started_at IS NOT NULL ORDER BY id",
-             study->value);
+    snprintf(
+        sql, sizeof sql,
+        "SELECT %s, " PYTHON_TIME("started_at") ", " PYTHON_TIME(
+            "coalesce(finished_at, started_at)") ", id, uuid, arm, workers, seed, "
+                                                 "status, updates, samples_used, train_seconds, "
+                                                 "samples_per_second, final_accuracy, "
+                                                 "final_loss, mean_staleness, error, mode FROM run "
+                                                 "WHERE " OF_STUDY
+                                                 " AND started_at IS NOT NULL ORDER BY id",
+        study->value);
     TRY(each_of_study(e, study, sql, write_trial, study));
     study->number++;
 done:
