@@ -35,9 +35,9 @@ static bool is_wanted(const json_t *all, const char *key)
 /* Keys of one run's names and places, which another run has of its own. */
 static bool is_of_the_run(const char *key)
 {
-    static const char *const own[] = {"results",  "tag",   "experiment", "arm",
-                                      "endpoint", "curve", "checkpoint", "checkpoint_every",
-                                      "trace",    "resume"};
+    static const char *const own[] = {"results",  "tag",    "experiment", "arm",
+                                      "endpoint", "curve",  "checkpoint", "checkpoint_every",
+                                      "trace",    "resume", "priority",   "retries"};
     for (size_t i = 0; i < COUNT_OF(own); i++) {
         if (strcmp(key, own[i]) == 0) {
             return true;

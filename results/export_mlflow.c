@@ -346,16 +346,15 @@ status export_mlflow(struct export *e)
                                                                    " AND started_at IS NOT NULL "
                                                                    "AND status <> 'queued' GROUP "
                                                                    "BY name";
-    static const char
-        runs[] =
-            "SELECT id, uuid, coalesce(experiment, 'gradlag'),"
-            " coalesce(arm, mode) || ' ×' || workers || ' seed ' || coalesce(seed, "
-            "'-'), " MILLISECONDS("started_at") ", " MILLISECONDS(
-                "coalesce(finished_at, started_at)") ", status, coalesce(host ->> '$.commit', ''), "
-                                                     "mean_staleness, samples_per_second FROM run "
-                                                     "WHERE " EXPORT_CHOSEN
-                                                     " AND started_at IS NOT NULL AND status <> "
-                                                     "'queued' ORDER BY id";
+    static const char runs[] =
+        "SELECT id, uuid, coalesce(experiment, 'gradlag'),"
+        " coalesce(arm, mode) || ' ×' || workers || ' seed ' || coalesce(seed, "
+        "'-'), " MILLISECONDS("started_at") ", " MILLISECONDS(
+            "coalesce(finished_at, started_at)") ", status, coalesce(host ->> '$.commit', ''), "
+                                                 "mean_staleness, samples_per_second FROM run "
+                                                 "WHERE " EXPORT_CHOSEN
+                                                 " AND started_at IS NOT NULL AND status <> "
+                                                 "'queued' ORDER BY id";
     status result = OK;
     TRY(export_each(e, experiments, write_experiment, NULL));
     TRY(export_each(e, runs, write_run, NULL));

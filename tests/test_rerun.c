@@ -90,6 +90,21 @@ static void a_row_says_by_what_and_where_it_was_made(void **state)
                           "runpace=constant");
 }
 
+static void what_a_sweep_adds_to_its_runs_is_not_repeated(void **state)
+{
+    struct rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "sweep", RIG_SMALL, "engine=virtual", "pace=constant",
+                             "lr=0.02,0.03", "priority=3", "retries=2", "--quiet"),
+                     OK);
+    assert_int_equal(RIG_RUN(r, "show", "1", "--rerun"), OK);
+    assert_non_null(strstr(process_output(r), "gradlag run "));
+    assert_non_null(strstr(process_output(r), " lr=0.02"));
+    static const char *const own[] = {"priority", "retries", "GRADLAG_"};
+    for (size_t i = 0; i < COUNT_OF(own); i++) {
+        assert_null(strstr(process_output(r), own[i]));
+    }
+}
+
 static void a_token_is_in_no_row(void **state)
 {
     struct rig *r = *state;
@@ -137,6 +152,7 @@ int main(void)
         TEST(the_printed_command_makes_a_virtual_run_and_a_what_if_again),
         TEST(the_environment_that_matters_is_kept_and_printed),
         TEST(a_row_says_by_what_and_where_it_was_made),
+        TEST(what_a_sweep_adds_to_its_runs_is_not_repeated),
         TEST(a_token_is_in_no_row),
         TEST(version_names_release_commit_and_libraries),
         cmocka_unit_test(words_are_quoted_where_a_shell_would_read_them_otherwise),
