@@ -164,25 +164,19 @@ static double accuracy_of(const struct cells *c, const struct cell *cell, int64_
 void cells_pair(const struct cells *c, const struct cell *a, const struct cell *b,
                 struct paired *out)
 {
-    double sum = 0, squares = 0;
-    *out = (struct paired){.n = 0};
+    struct sample differences = {0};
     for (size_t i = 0; i < c->plan->count; i++) {
         const options *o = c->plan->runs[i].settings;
-        if (options_integer(o, "workers") != a->workers ||
-            strcmp(options_text(o, "arm"), a->arm->name) != 0) {
-            continue;
-        }
-        double d = c->accuracies[i] - accuracy_of(c, b, options_integer(o, "seed"));
-        if (!isnan(d)) {
-            out->n++;
-            sum += d;
-            squares += d * d;
+        if (options_integer(o, "workers") == a->workers &&
+            strcmp(options_text(o, "arm"), a->arm->name) == 0) {
+            sample_add(&differences,
+                       c->accuracies[i] - accuracy_of(c, b, options_integer(o, "seed")));
         }
     }
-    double n = out->n;
-    out->mean = n > 0 ? sum / n : NAN;
-    out->deviation = n > 1 ? sqrt(fmax(0, squares - sum * out->mean) / (n - 1)) : NAN;
-    out->interval = n > 1 ? student_95(out->n - 1) * out->deviation / sqrt(n) : NAN;
+    *out = (struct paired){.n = differences.n,
+                           .mean = sample_mean(&differences),
+                           .deviation = sample_deviation(&differences),
+                           .interval = sample_interval(&differences)};
 }
 
 /* ---- tables -------------------------------------------------------------------------------------
@@ -221,24 +215,46 @@ static bool any_accuracy(const struct cells *c)
     return any;
 }
 
-static void print_columns(const struct cells *c, FILE *to)
+/* One cell of a table of text or of Markdown, and the end of its line. */
+static void put(FILE *to, bool markdown, const char *text, int width)
 {
-    char text[32];
-    print_padded(to, "arm \\ workers", LABEL_WIDTH);
-    for (size_t w = 0; w < c->worker_count; w++) {
-        snprintf(text, sizeof text, "%lld", (long long)c->workers[w]);
-        print_padded(to, text, CELL_WIDTH);
+    if (markdown) {
+        fprintf(to, "| %s ", text);
+    } else {
+        print_padded(to, text, width);
     }
-    fprintf(to, "\n");
 }
 
-static void print_accuracy(const struct cells *c, FILE *to)
+static void end_line(FILE *to, bool markdown)
+{
+    fputs(markdown ? "|\n" : "\n", to);
+}
+
+static void print_columns(const struct cells *c, bool markdown, FILE *to)
+{
+    char text[32];
+    put(to, markdown, "arm \\ workers", LABEL_WIDTH);
+    for (size_t w = 0; w < c->worker_count; w++) {
+        snprintf(text, sizeof text, "%lld", (long long)c->workers[w]);
+        put(to, markdown, text, CELL_WIDTH);
+    }
+    end_line(to, markdown);
+    for (size_t w = 0; markdown && w <= c->worker_count; w++) {
+        fputs("|---", to);
+    }
+    if (markdown) {
+        fputs("|\n", to);
+    }
+}
+
+static void print_accuracy(const struct cells *c, bool markdown, FILE *to)
 {
     char text[64];
-    fprintf(to, "%s\n",
+    fprintf(to, "%s%s",
             any_accuracy(c) ? "Test accuracy in %: mean ± standard deviation (runs)"
-                            : "Test loss: mean (runs)");
-    print_columns(c, to);
+                            : "Test loss: mean (runs)",
+            markdown ? "\n\n" : "\n");
+    print_columns(c, markdown, to);
     for (size_t a = 0; a < c->experiment->arm_count; a++) {
         const struct arm *arm = &c->experiment->arms[a];
         bool any = false;
@@ -248,12 +264,12 @@ static void print_accuracy(const struct cells *c, FILE *to)
         if (!any) {
             continue;
         }
-        print_padded(to, arm->label, LABEL_WIDTH);
+        put(to, markdown, arm->label, LABEL_WIDTH);
         for (size_t w = 0; w < c->worker_count; w++) {
             cell_text(find(c, arm->name, c->workers[w]), text);
-            print_padded(to, text, CELL_WIDTH);
+            put(to, markdown, text, CELL_WIDTH);
         }
-        fprintf(to, "\n");
+        end_line(to, markdown);
     }
 }
 
@@ -312,7 +328,7 @@ static bool pair_text(const struct cells *c, const struct cell *cell, const stru
     return p.n > 0;
 }
 
-static void print_pairs(const struct cells *c, FILE *to)
+static void print_pairs(const struct cells *c, bool markdown, FILE *to)
 {
     const struct arm *base = baseline(c);
     char text[64];
@@ -328,25 +344,31 @@ static void print_pairs(const struct cells *c, FILE *to)
             begun = true;
             fprintf(to,
                     "\nPoints of accuracy above '%s' on the same seeds: mean difference ± half of "
-                    "its 95 %% interval (pairs)\n",
-                    base->label);
-            print_columns(c, to);
+                    "its 95 %% interval (pairs)%s",
+                    base->label, markdown ? "\n\n" : "\n");
+            print_columns(c, markdown, to);
         }
         if (any) {
-            print_padded(to, arm->label, LABEL_WIDTH);
+            put(to, markdown, arm->label, LABEL_WIDTH);
             for (size_t w = 0; w < c->worker_count; w++) {
                 pair_text(c, find(c, arm->name, c->workers[w]), find(c, base->name, c->workers[w]),
                           text);
-                print_padded(to, text, CELL_WIDTH);
+                put(to, markdown, text, CELL_WIDTH);
             }
-            fprintf(to, "\n");
+            end_line(to, markdown);
         }
     }
 }
 
 void cells_print(const struct cells *c, FILE *to)
 {
-    print_accuracy(c, to);
+    print_accuracy(c, false, to);
     print_details(c, to);
-    print_pairs(c, to);
+    print_pairs(c, false, to);
+}
+
+void cells_print_markdown(const struct cells *c, FILE *to)
+{
+    print_accuracy(c, true, to);
+    print_pairs(c, true, to);
 }

@@ -57,6 +57,8 @@ status cells_check(const struct experiment *e, const char *expression) MUST_CHEC
 
 /* Accuracy as arms × workers, rates and staleness cell by cell, differences on the same seeds. */
 void cells_print(const struct cells *c, FILE *to);
+/* The first and the last of them. */
+void cells_print_markdown(const struct cells *c, FILE *to);
 /* In words: what asynchrony cost, what damping gave back, … */
 void verdict_print(const struct cells *c, FILE *to);
 

@@ -1,14 +1,17 @@
 #include "experiments/command.h"
 
+#include "experiments/board.h"
 #include "experiments/launch.h"
+#include "experiments/print.h"
 #include "experiments/reproduction.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const char help[] =
     "gradlag reproduce NAME|FILE.yaml|--all [key=value…] [--quick] [--jobs N] [--dry-run] "
-    "[--no-run] [--again] [--quiet]\n\n"
+    "[--no-run] [--again] [--quiet] [--markdown]\n\n"
     "Makes the runs of an experiment that are missing in the results file, then prints its table,\n"
     "each claim with observed value, band, PASS or FAIL, and the verdict. Settings given here "
     "come\n"
@@ -18,53 +21,42 @@ static const char help[] =
     "  --dry-run  the runs, and which are there already\n"
     "  --no-run   no new runs: the table of what is there\n"
     "  --again    make all runs, finished or not\n"
-    "  --quiet    no progress on stderr\n\n"
+    "  --quiet    no progress on stderr\n"
+    "  --markdown tables and claims as Markdown, and nothing else, on stdout\n\n"
+    "--all does so with every experiment that is compiled in; the board of all of them comes last\n"
+    "(first with --markdown). Where runs were not made, claims are left open.\n\n"
     "`gradlag list experiments` shows what is compiled in; docs/experiment-files.md the format.\n";
 
 struct reproduce {
-    bool quick, dry, no_run, again;
+    bool quick, dry, no_run, again, markdown;
     struct plan_options how;
     struct settings more; /* of the command line */
+    struct board board;
+    FILE *say; /* what is done: stdout; stderr where that is Markdown */
+    FILE *to;  /* what came of it */
 };
 
-/* *failed counts claims outside their band; those that this part does not measure are said to be
- * so. */
-static status print_claims(const struct reproduction *w, bool quick, FILE *to, size_t *failed)
+static void print_claims(const struct reproduction *w, const struct judged_claim *judged, FILE *to)
 {
-    static const char *const marks[] = {"PASS", "FAIL", "–   "};
-    status result = OK;
-    size_t counts[CLAIM_OPEN + 1] = {0};
-    struct judged_claim *judged = NULL;
+    size_t counts[CLAIM_OUTCOMES] = {0};
     if (w->e.claim_count == 0) {
-        goto done;
+        return;
     }
-    TRY(memory_new(&judged, w->e.claim_count, sizeof *judged, "claims"));
-    TRY(reproduction_judge(w, quick, judged));
     fprintf(to, "\nClaims\n");
     for (size_t i = 0; i < w->e.claim_count; i++) {
         const struct judged_claim *j = &judged[i];
-        const struct cell *lacking = j->lacking;
         counts[j->outcome]++;
-        fprintf(to, "%s  %s\n", marks[j->outcome], j->claim->text);
-        if (j->outcome == CLAIM_OPEN) {
-            fprintf(to, "      not measured in this part");
-        } else if (lacking != NULL) {
-            fprintf(to,
-                    "      %s with %lld workers: of %u runs %u finished, %u diverged, %u failed",
-                    lacking->arm->name, (long long)lacking->workers, lacking->planned,
-                    lacking->finished, lacking->diverged, lacking->failed);
-        } else {
-            fprintf(to, "      observed %.2f, band [%g, %g]", j->value, j->low, j->high);
+        print_padded(to, board_mark(j->outcome), 6);
+        fprintf(to, "%s\n      ", j->claim->text);
+        board_print_observed(j, to);
+        if (j->lacking == NULL && j->outcome != CLAIM_OPEN) {
+            fprintf(to, ", band [%g, %g]", j->low, j->high);
         }
         fprintf(to, "%s%s\n", j->claim->source != NULL ? "; source: " : "",
                 j->claim->source != NULL ? j->claim->source : "");
     }
-    *failed += counts[CLAIM_FAIL];
     fprintf(to, "%zu passed, %zu failed, %zu not measured\n", counts[CLAIM_PASS],
             counts[CLAIM_FAIL], counts[CLAIM_OPEN]);
-done:
-    memory_free(judged);
-    return result;
 }
 
 static status make(struct plan *plan, const struct reproduce *r)
@@ -73,7 +65,7 @@ static status make(struct plan *plan, const struct reproduce *r)
     if (!r->no_run) {
         launch_catch_signals();
         plan->again = r->again;
-        TRY(plan_make(plan, &r->how, stdout));
+        TRY(plan_make(plan, &r->how, r->say));
     }
 done:
     return result;
@@ -88,22 +80,22 @@ static size_t failures(const struct plan *plan)
     return failed;
 }
 
-static void print_counts(const char *what, const struct plan *plan, size_t later)
+static void print_counts(const char *what, const struct plan *plan, size_t later, FILE *to)
 {
-    printf("%zu %s: %zu to make, %zu there already\n", plan->count + later, what,
-           plan_missing(plan) + later, plan->count - plan_missing(plan));
-    fflush(stdout);
+    fprintf(to, "%zu %s: %zu to make, %zu there already\n", plan->count + later, what,
+            plan_missing(plan) + later, plan->count - plan_missing(plan));
+    fflush(to);
 }
 
 static status lay_out_first(struct reproduction *w, const struct reproduce *r)
 {
     status result = OK;
     TRY(reproduction_look_up(w, r->quick, r->again, &r->more));
-    printf("%s%s: %s\n", w->e.name, r->quick ? " (the quick part)" : "", w->e.question);
+    fprintf(r->say, "%s%s: %s\n", w->e.name, r->quick ? " (the quick part)" : "", w->e.question);
     if (w->tuning.trials.count > 0) {
-        print_counts("trials", &w->tuning.trials.plan, trials_to_come(&w->tuning.trials));
+        print_counts("trials", &w->tuning.trials.plan, trials_to_come(&w->tuning.trials), r->say);
     }
-    print_counts("runs", &w->plan, w->later);
+    print_counts("runs", &w->plan, w->later, r->say);
 done:
     return result;
 }
@@ -148,19 +140,28 @@ static void warn_of_few_seeds(const struct cells *c)
     }
 }
 
-static status report(struct reproduction *w, const struct reproduce *r)
+static status report(struct reproduction *w, struct reproduce *r)
 {
     status result = OK;
-    size_t failed = 0, lost = failures(&w->tuning.trials.plan) + failures(&w->plan);
+    struct judged_claim *judged = NULL;
+    size_t lost = failures(&w->tuning.trials.plan) + failures(&w->plan);
     TRY(cells_open(&w->cells, &w->e, &w->plan));
     if (!r->quick) {
         warn_of_few_seeds(&w->cells);
     }
-    tuning_print(&w->tuning, stdout);
-    printf("\n");
-    cells_print(&w->cells, stdout);
-    TRY(print_claims(w, r->quick, stdout, &failed));
-    verdict_print(&w->cells, stdout);
+    TRY(memory_new(&judged, w->e.claim_count + 1, sizeof *judged, "claims"));
+    TRY(reproduction_judge(w, r->quick, judged));
+    board_add(&r->board, w, judged);
+    if (r->markdown) {
+        board_print_experiment(w, r->quick, judged, r->to);
+    } else {
+        tuning_print(&w->tuning, r->to);
+        fprintf(r->to, "\n");
+        cells_print(&w->cells, r->to);
+        print_claims(w, judged, r->to);
+        verdict_print(&w->cells, r->to);
+    }
+    size_t failed = r->board.lines[r->board.count - 1].claims[CLAIM_FAIL];
     if (failed > 0 || lost > 0) {
         FAIL(ERROR_OTHER,
              "%s: %zu claims failed and %zu runs failed; `gradlag show RUN` shows what "
@@ -168,20 +169,21 @@ static status report(struct reproduction *w, const struct reproduce *r)
              w->e.name, failed, lost);
     }
 done:
+    memory_free(judged);
     return result;
 }
 
-static status reproduce(const char *name, const struct reproduce *r)
+static status reproduce(const char *name, struct reproduce *r)
 {
     status result = OK;
     struct reproduction w = {0};
     TRY(reproduction_open(&w, name));
     TRY(lay_out_first(&w, r));
     if (r->dry) {
-        plan_print(&w.tuning.trials.plan, stdout);
-        plan_print(&w.plan, stdout);
+        plan_print(&w.tuning.trials.plan, r->say);
+        plan_print(&w.plan, r->say);
         if (w.later > 0) {
-            printf("to run              %zu runs at what these find\n", w.later);
+            fprintf(r->say, "to run              %zu runs at what these find\n", w.later);
         }
         goto done;
     }
@@ -192,7 +194,7 @@ done:
     return result;
 }
 
-static status reproduce_all(const struct reproduce *r)
+static status reproduce_each(struct reproduce *r)
 {
     status result = OK, worst = OK;
     struct text message = {0};
@@ -206,7 +208,7 @@ static status reproduce_all(const struct reproduce *r)
             worst = result;
             text_add(&message, "%s%s", message.length > 0 ? "; " : "", error_message());
         }
-        printf("\n");
+        fprintf(r->say, "\n");
     }
     result = worst == OK ? OK : error_set(worst, __FILE__, __LINE__, "%s", message.at);
 done:
@@ -214,10 +216,31 @@ done:
     return result;
 }
 
+/* Markdown is a page: its board stands above what it is about. */
+static status reproduce_all(struct reproduce *r)
+{
+    char *page = NULL;
+    size_t length = 0;
+    if (r->markdown) {
+        r->to = open_memstream(&page, &length);
+        REQUIRE(r->to != NULL);
+    }
+    status result = reproduce_each(r);
+    if (!r->dry) {
+        board_print(&r->board, r->markdown, stdout);
+    }
+    if (r->markdown) {
+        REQUIRE(fclose(r->to) == 0); /* it was memory */
+        fwrite(page, 1, length, stdout);
+    }
+    free(page);
+    return result;
+}
+
 status command_reproduce(int argc, char **argv)
 {
     status result = OK;
-    struct reproduce r = {0};
+    struct reproduce r = {.say = stdout, .to = stdout};
     if (command_flag(&argc, argv, "--help")) {
         fputs(help, stdout);
         goto done;
@@ -229,9 +252,11 @@ status command_reproduce(int argc, char **argv)
     r.no_run = command_flag(&argc, argv, "--no-run");
     r.again = command_flag(&argc, argv, "--again");
     r.how.quiet = command_flag(&argc, argv, "--quiet");
+    r.markdown = command_flag(&argc, argv, "--markdown");
+    r.say = r.markdown ? stderr : stdout;
     TRY(command_no_flags_left(argc, argv, "reproduce",
                               "--all, --quick, --jobs N, --oversubscribe, --dry-run, --no-run, "
-                              "--again and --quiet"));
+                              "--again, --quiet and --markdown"));
     if (!all && (argc == 0 || strchr(argv[0], '=') != NULL)) {
         FAIL(ERROR_USAGE, "reproduce: which experiment? `gradlag list experiments` shows them");
     }
@@ -239,6 +264,7 @@ status command_reproduce(int argc, char **argv)
     TRY(settings_read_arguments(&r.more, argc - first, argv + first));
     TRY(all ? reproduce_all(&r) : reproduce(argv[0], &r));
 done:
+    board_close(&r.board);
     settings_free(&r.more);
     return result;
 }

@@ -155,6 +155,13 @@ static status claim_value(const struct claim *c, struct cells_reading *reading, 
     return result;
 }
 
+/* Runs that failed fail a claim; runs that were not made leave it open. */
+static bool is_open(const struct judged_claim *j)
+{
+    const struct cell *c = j->lacking;
+    return isnan(j->value) && (c == NULL || c->finished + c->diverged + c->failed < c->planned);
+}
+
 status reproduction_judge(const struct reproduction *r, bool quick, struct judged_claim *out)
 {
     status result = OK;
@@ -168,7 +175,7 @@ status reproduction_judge(const struct reproduction *r, bool quick, struct judge
                                    .high = quick ? c->quick_high : c->high};
         TRY(claim_value(c, &reading, reproduction_results(r), &j->value));
         j->lacking = reading.lacking;
-        j->outcome = isnan(j->value) && j->lacking == NULL       ? CLAIM_OPEN
+        j->outcome = is_open(j)                                  ? CLAIM_OPEN
                      : j->value >= j->low && j->value <= j->high ? CLAIM_PASS
                                                                  : CLAIM_FAIL;
     }

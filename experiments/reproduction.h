@@ -31,7 +31,7 @@ status reproduction_look_up(struct reproduction *r, bool quick, bool again,
 /* The results file that its runs are in. */
 const char *reproduction_results(const struct reproduction *r);
 
-enum claim_outcome { CLAIM_PASS, CLAIM_FAIL, CLAIM_OPEN /* not measured */ };
+enum claim_outcome { CLAIM_PASS, CLAIM_FAIL, CLAIM_OPEN /* not measured */, CLAIM_OUTCOMES };
 struct judged_claim {
     const struct claim *claim;
     enum claim_outcome outcome;

@@ -105,6 +105,11 @@ static void cells_are_compared_on_the_same_seeds(void **state)
     process_write(r, "pairs.yaml", text);
     assert_int_equal(RIG_RUN(r, "reproduce", "pairs.yaml", "--no-run"), OK);
     assert_non_null(strstr(process_output(r), "3 passed, 0 failed"));
+    assert_int_equal(RIG_RUN(r, "reproduce", "pairs.yaml", "--no-run", "--markdown"), OK);
+    assert_true(strncmp(process_output(r), "\n## pairs\n", 10) == 0);
+    assert_non_null(
+        strstr(process_output(r), "\n| Also of different worker counts | PASS | observed"));
+    assert_non_null(strstr(process_output(r), "\n| fast | "));
     snprintf(text, sizeof text, "%s0, 100]\nseeds: [1, 2]\n", pairs);
     process_write(r, "pairs.yaml", text);
     assert_int_equal(RIG_RUN(r, "reproduce", "pairs.yaml", "--no-run"), OK);
@@ -154,6 +159,21 @@ static void arms_that_search_a_range_have_equal_budgets_and_go_on_where_they_sto
     text_free(&uneven);
     assert_int_equal(RIG_RUN(r, "reproduce", "uneven.yaml", "--quiet"), ERROR_USAGE);
     process_expect_error(r, "not a fair one");
+}
+
+/* Claims are judged by what is in the file: here nothing is. */
+static void the_board_shows_every_experiment_and_makes_no_run_unless_asked(void **state)
+{
+    struct rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "reproduce", "--all", "--no-run"), OK);
+    const char *board = strstr(process_output(r), "\nThe board\n");
+    assert_non_null(board);
+    assert_non_null(strstr(board, "\nstale-gradients           open     0      0    48   0 of "));
+    assert_int_equal(RIG_RUN(r, "reproduce", "--all", "--no-run", "--markdown"), OK);
+    assert_true(strncmp(process_output(r), "| experiment |", 14) == 0);
+    assert_non_null(strstr(process_output(r), "\n| [tuned-gap](#tuned-gap) | open | 0 of "));
+    assert_non_null(strstr(process_output(r), "\n## tuned-gap\n"));
+    process_expect_nothing_left(r);
 }
 
 static void a_grid_of_one_point_needs_no_trials(void **state)
@@ -247,6 +267,7 @@ static void an_arm_is_fitted_to_the_runs_of_another(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        TEST(the_board_shows_every_experiment_and_makes_no_run_unless_asked),
         TEST(cells_are_compared_on_the_same_seeds),
         TEST(an_arm_tunes_itself_on_the_validation_split_before_its_runs_are_made),
         TEST(arms_that_search_a_range_have_equal_budgets_and_go_on_where_they_stopped),
