@@ -303,6 +303,35 @@ static void a_stopped_run_goes_on_where_it_was_and_ends_with_the_same_bits(void 
     process_expect_error(r, "initial= starts anew");
 }
 
+/* From a checkpoint on its way, by the file alone: each rank's own, and a gradient that waits. */
+static void what_ranks_have_of_their_own_is_in_the_file(void **state)
+{
+    struct rig *r = *state;
+    static const char *const with[][2] = {{"double_buffering=yes", "compression=sign"},
+                                          {"local_steps=3", "momentum=0.9"}};
+    for (size_t i = 0; i < COUNT_OF(with); i++) {
+        assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "mode=sync", "workers=2", with[i][0],
+                                 with[i][1], "checkpoint={version}.safetensors",
+                                 "checkpoint_every=0.2"),
+                         OK);
+        char *from = text_copy(process_ask(r, "SELECT 'resume=' || path FROM checkpoint WHERE "
+                                              "run_id = (SELECT max(id) FROM run) ORDER BY version "
+                                              "LIMIT 1"));
+        assert_int_equal(
+            RIG_RUN(r, "run", RIG_SMALL, "mode=sync", "workers=2", with[i][0], with[i][1], from),
+            OK);
+        memory_free(from);
+        assert_string_equal(process_ask(r, "SELECT count(*) || ' ' || count(DISTINCT updates || "
+                                           "parameters_sha256) FROM run WHERE id > (SELECT max(id) "
+                                           "FROM run) - 2"),
+                            "2 1");
+        assert_string_equal(process_ask(r, "SELECT count(*) FROM event WHERE code = 'resumed' AND "
+                                           "run_id = (SELECT max(id) FROM run)"),
+                            "1");
+    }
+    process_expect_nothing_left(r);
+}
+
 static void runs_of_a_sweep_do_not_write_over_each_others_checkpoint(void **state)
 {
     struct rig *r = *state;
@@ -452,6 +481,7 @@ int main(void)
         PROCESS_TEST(a_checkpoint_is_written_and_noted),
         PROCESS_TEST(a_run_goes_on_from_a_checkpoint),
         PROCESS_TEST(a_stopped_run_goes_on_where_it_was_and_ends_with_the_same_bits),
+        PROCESS_TEST(what_ranks_have_of_their_own_is_in_the_file),
         PROCESS_TEST(runs_of_a_sweep_do_not_write_over_each_others_checkpoint),
         PROCESS_TEST(a_file_written_over_has_one_row_with_its_own_hash),
         PROCESS_TEST(a_launchers_environment_does_not_change_a_runs_shards),
