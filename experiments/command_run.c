@@ -7,6 +7,7 @@
 #include "experiments/summary.h"
 #include "results/query.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -69,6 +70,9 @@ static status make_queued(const struct settings *read, const char *number, bool 
     TRY(queued_settings(&o, results, run_id));
     summary_title(o, own);
     launch_catch_signals();
+    if (title != NULL) {
+        signal(SIGTTOU, SIG_IGN); /* progress of a process group that is not in front */
+    }
     struct launch_options launch = {
         .settings = o, .title = title != NULL ? title : own, .quiet = quiet, .run_id = run_id};
     result = launch_run(&launch, &made);

@@ -182,14 +182,14 @@ done:
     return result;
 }
 
-status queue_config(const char *path, int64_t id, char **config)
+status queue_config(const char *path, int64_t id, char **config, char hash[65])
 {
     status result = OK;
     sqlite3 *db = NULL;
     sqlite3_stmt *s = NULL;
     *config = NULL;
     TRY(database_open_reader(&db, path));
-    TRY(database_prepare(db, &s, "SELECT config FROM run WHERE id = ?1"));
+    TRY(database_prepare(db, &s, "SELECT config, config_hash FROM run WHERE id = ?1"));
     sqlite3_bind_int64(s, 1, id);
     int code = sqlite3_step(s);
     TRY(database_check(db, code, "read a run's configuration"));
@@ -200,6 +200,7 @@ status queue_config(const char *path, int64_t id, char **config)
              path, (long long)id);
     }
     *config = text_copy((const char *)sqlite3_column_text(s, 0));
+    copy_text(s, 1, hash, 65);
 done:
     sqlite3_finalize(s);
     database_close(&db);

@@ -53,8 +53,8 @@ void queue_close(queue **q);
 status queue_take(const char *path, int64_t id, const char *host, bool *taken) MUST_CHECK;
 /* What became of a run; ends it first where its process is gone. ERROR_RESULTS: not there. */
 status queue_look(const char *path, int64_t id, struct queue_entry *out) MUST_CHECK;
-/* The configuration (JSON) of a run; owned by the caller. */
-status queue_config(const char *path, int64_t id, char **config) MUST_CHECK;
+/* The configuration (JSON) of a run, owned by the caller, and its config_hash. */
+status queue_config(const char *path, int64_t id, char **config, char hash[65]) MUST_CHECK;
 /* The runs that wait, those of a higher priority first; *ids is owned by the caller. */
 status queue_waiting(const char *path, int64_t **ids, size_t *count) MUST_CHECK;
 /* Takes all runs out that wait. */
