@@ -309,6 +309,8 @@ static void on_report(struct server *s, struct follower *f, const struct wire_no
 static void on_lost(struct server *s, struct follower *f, const struct wire_lost *l)
 {
     char why[WIRE_TEXT_BYTES + 32];
+    if (s->ended || s->result != OK)
+        return; /* it has left; what it has to say here is on its way */
     status code = l->code > OK && l->code <= ERROR_RESULTS ? (status)l->code : ERROR_PEER;
     snprintf(why, sizeof why, "%s (at server %u)", l->text, followers_number(s, f));
     peers_lose(s, l->worker, code, why);

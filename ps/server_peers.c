@@ -489,8 +489,8 @@ static bool was_on_its_way(const struct server *s, const struct channel_received
     if (m->run_token != s->o->run_token || m->worker >= s->o->workers)
         return false;
     const struct peer *p = &s->peers[m->worker];
-    return m->type == WIRE_PING && m->ping.answer == 0 && p->state == PEER_GONE &&
-           m->incarnation == p->incarnation;
+    return m->type == WIRE_PING && m->ping.answer == 0 && m->incarnation == p->incarnation &&
+           (p->state == PEER_GONE || p->state == PEER_LEAVING);
 }
 
 void peers_handle(struct server *s, enum channel_event event, const struct channel_received *r)
