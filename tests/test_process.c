@@ -458,10 +458,24 @@ static void the_cost_of_recording_is_measured_line_by_line(void **state)
     process_expect_error(r, "'many' in rates");
 }
 
+static void a_made_up_results_file_answers_every_question(void **state)
+{
+    struct rig *r = *state;
+    assert_int_equal(
+        RIG_RUN(r, "bench", "results", "runs=4", "pushes=200", "repeats=1", "file=results.db"), OK);
+    assert_non_null(strstr(process_output(r), "query who-waits-for-whom"));
+    assert_string_equal(
+        process_ask(r, "SELECT group_concat(experiment || ' ' || arm || ' ' || "
+                       "workers || ' ' || seed, ' / ') FROM run"),
+        "trial-0 none 1 1 / trial-0 none 1 2 / trial-0 none 1 3 / trial-0 none 2 1");
+    assert_string_equal(process_ask(r, "SELECT count(*) FROM push"), "800");
+}
+
 int main(void)
 {
 #define PROCESS_TEST(f) cmocka_unit_test_setup_teardown(f, process_set_up, process_tear_down)
     const struct CMUnitTest tests[] = {
+        PROCESS_TEST(a_made_up_results_file_answers_every_question),
         PROCESS_TEST(an_unknown_key_is_a_usage_error_that_names_the_nearest),
         PROCESS_TEST(an_unknown_command_is_a_usage_error_that_names_the_nearest),
         PROCESS_TEST(a_value_out_of_range_is_a_usage_error_that_names_the_range),
