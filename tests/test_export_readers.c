@@ -15,21 +15,29 @@
 
 enum { NOT_INSTALLED = 77 };
 
-/* Runs tests/readers/read_NAME.py; skips the test where that has not what it needs. */
-static void read_with(struct rig *r, const char *name, const char *arguments)
+static int run_reader(struct rig *r, const char *name, const char *arguments)
 {
     char script[8192], tree[4096];
     assert_non_null(getcwd(tree, sizeof tree));
     snprintf(script, sizeof script, "'%s/tests/readers/check-read' %s %s", tree, name, arguments);
-    int code = process_shell(r, script);
-    if (code == NOT_INSTALLED) {
+    return process_shell(r, script);
+}
+
+/* Skips the test, before it makes runs, where read_NAME.py has not what it needs. */
+static void need(struct rig *r, const char *name)
+{
+    if (run_reader(r, name, "") == NOT_INSTALLED) {
         print_message("skipped: %s"
                       "install it in a virtual environment and name its python in "
                       "GRADLAG_PYTHON\n",
                       process_output(r));
         skip();
     }
-    if (code != OK) {
+}
+
+static void read_with(struct rig *r, const char *name, const char *arguments)
+{
+    if (run_reader(r, name, arguments) != OK) {
         fail_msg("%s: %s", name, process_errors(r));
     }
 }
@@ -47,6 +55,7 @@ static void make_runs(struct rig *r)
 static void tensorboard_reads_what_is_exported_for_it(void **state)
 {
     struct rig *r = *state;
+    need(r, "tensorboard");
     make_runs(r);
     assert_int_equal(RIG_RUN(r, "export", "tensorboard"), OK);
     read_with(r, "tensorboard", "results.db results-tensorboard");
@@ -55,6 +64,7 @@ static void tensorboard_reads_what_is_exported_for_it(void **state)
 static void mlflow_reads_what_is_exported_for_it(void **state)
 {
     struct rig *r = *state;
+    need(r, "mlflow");
     make_runs(r);
     assert_int_equal(RIG_RUN(r, "export", "mlflow"), OK);
     read_with(r, "mlflow", "results.db mlruns");
@@ -63,6 +73,7 @@ static void mlflow_reads_what_is_exported_for_it(void **state)
 static void optuna_reads_what_is_exported_for_it(void **state)
 {
     struct rig *r = *state;
+    need(r, "optuna");
     make_runs(r);
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "workers=2", "pace=constant",
                              "lr=0.02", "damping=inverse", "evaluate_every=0.5"),
@@ -74,6 +85,7 @@ static void optuna_reads_what_is_exported_for_it(void **state)
 static void pytorch_loads_a_checkpoint(void **state)
 {
     struct rig *r = *state;
+    need(r, "safetensors");
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=constant", "model=mlp",
                              "checkpoint=at.safetensors"),
                      OK);
