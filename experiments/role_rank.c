@@ -4,6 +4,7 @@
 #include "experiments/save.h"
 #include "sync/pipeline.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #ifdef GRADLAG_SANITIZE
@@ -70,7 +71,9 @@ status command_rank(int argc, char **argv)
     TRY(settings_read_arguments(&read, argc, argv));
     const char *mode = settings_find(&read, "mode");
     if (mode != NULL && strcmp(mode, "pipeline") == 0) {
-        sync_expect_messages();
+        const char *micro_batches = settings_find(&read, "micro_batches");
+        long in_flight = micro_batches != NULL ? strtol(micro_batches, NULL, 10) : 1;
+        sync_expect_messages(in_flight > 0 ? (unsigned)in_flight : 1);
     }
     TRY(sync_start(&rank, &size));
     started = true;

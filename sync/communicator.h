@@ -148,8 +148,8 @@ status communicator_meet(communicator *c, const char *what) MUST_CHECK;
 /* MPI_Init, once per process; rank and size of the world. A rank started by a launcher dies with
  * it. Outside a launcher there is one rank. */
 status sync_start(unsigned *rank, unsigned *size) MUST_CHECK;
-/* Before sync_start: messages between two ranks shall arrive while their sender computes. */
-void sync_expect_messages(void);
+/* Before sync_start: up to `in_flight` messages of a rank shall arrive while it computes. */
+void sync_expect_messages(unsigned in_flight);
 /* Called by every rank at its end, after it has recorded what it has to: waits a moment for the
  * others and finalises MPI. If they do not come they are told through MPI_Abort(result), so that
  * none is left behind; then it does not return. */
