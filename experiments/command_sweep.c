@@ -324,8 +324,8 @@ status command_sweep(int argc, char **argv)
     for (size_t i = 0; i < read.count; i++) {
         if (search_owns(read.at[i].key)) {
             if (parts > 1) {
-                FAIL(ERROR_USAGE, "--part: what a search tries follows from all of its trials; let "
-                                  "several machines work on one results file instead");
+                FAIL(ERROR_USAGE, "--part: what a search tries follows from all of its trials; "
+                                  "make it on one machine, with --jobs");
             }
             TRY(sweep_search(&read, &how, dry, plan.again));
             goto done;
