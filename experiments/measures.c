@@ -46,6 +46,13 @@ static const struct question questions[] = {
      "SELECT min(seconds) FROM evaluation WHERE run_id = :run AND test_loss <= :at"},
     {"staleness_above", true, false, NAN,
      "SELECT avg(staleness > :at) FROM push WHERE run_id = :run AND " USED},
+    {"sent_bytes", false, false, NAN, "SELECT sent_bytes FROM run WHERE id = :run"},
+    {"exchange_share", false, false, NAN,
+     "SELECT sum(exchange_us) / sum(compute_us + exchange_us + apply_us) FROM step "
+     "WHERE run_id = :run"},
+    {"bubble", false, false, NAN,
+     "SELECT 1 - sum(detail ->> 'busy_seconds') / sum(detail ->> 'span_seconds') FROM event "
+     "WHERE run_id = :run AND code = 'stage'"},
     /* Half the sum of the differences of the shares: 0 alike, 1 nothing in common. */
     {"staleness_distance", false, true, NAN,
      "WITH counted AS (SELECT run_id, staleness, 1.0 * count(*) / sum(count(*)) OVER "

@@ -264,6 +264,40 @@ static void an_arm_is_fitted_to_the_runs_of_another(void **state)
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, process_set_up, process_tear_down)
 
+/* Ranks of a virtual cluster send nothing to each other; those of a real one half as much in fp16.
+ */
+static void claims_may_ask_what_the_exchange_took_and_how_long_stages_idled(void **state)
+{
+    struct rig *r = *state;
+    process_write(
+        r, "exchange.yaml",
+        "name: exchange\n"
+        "question: what does it take?\n"
+        "settings: {dataset: gaussian, dataset.size: 8, samples: 400, batch: 10,\n"
+        "  evaluate_every: 0}\n"
+        "workers: [2]\n"
+        "seeds: [1]\n"
+        "arms:\n"
+        "  floats: {label: f, settings: {mode: sync, model: softmax, communicator: mpi}}\n"
+        "  halves: {label: h, settings: {mode: sync, model: softmax, compression: fp16}}\n"
+        "  link: {label: l, settings: {mode: sync, model: softmax, engine: virtual,\n"
+        "    pace: constant, pace.mean_ms: 10, network.latency_ms: 5}}\n"
+        "  stages: {label: s, settings: {mode: pipeline, model: mlp, micro_batches: 2,\n"
+        "    pace: constant, pace.mean_ms: 40, updates: 5, samples: 0}}\n"
+        "claims:\n"
+        "  - claim: half\n"
+        "    value: sent_bytes(halves, 2) / sent_bytes(floats, 2)\n"
+        "    band: [0.5, 0.51]\n"
+        "  - claim: two messages of 5 ms beside a step of 10\n"
+        "    value: exchange_share(link, 2)\n"
+        "    band: [0.499, 0.501]\n"
+        "  - claim: a third of the time, and what other work adds\n"
+        "    value: bubble(stages, 2)\n"
+        "    band: [0.32, 0.6]\n");
+    assert_int_equal(RIG_RUN(r, "reproduce", "exchange.yaml", "--quiet"), OK);
+    assert_non_null(strstr(process_output(r), "3 passed, 0 failed, 0 not measured"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -274,6 +308,7 @@ int main(void)
         TEST(a_grid_of_one_point_needs_no_trials),
         TEST(data_without_classes_are_judged_by_their_loss),
         TEST(an_arm_is_fitted_to_the_runs_of_another),
+        TEST(claims_may_ask_what_the_exchange_took_and_how_long_stages_idled),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
