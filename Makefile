@@ -218,6 +218,11 @@ nightly: all tests
 	    scripts/run-tests $(DIR)/tests/test_server_core_properties $(DIR)/tests/test_replay_matrix \
 	    $(DIR)/tests/test_recorder_faults $(DIR)/tests/test_process_sweep
 
+## links: what links of 1 and 10 Gbit/s do to two ranks on two hosts, which network namespaces play (root)
+.PHONY: links
+links: all
+	$(Q)scripts/measure-links $(PROGRAM)
+
 # One program per tests/fuzz/fuzz_NAME.c, which reads what strangers wrote; clang's libFuzzer.
 FUZZERS := $(patsubst tests/fuzz/%.c,$(DIR)/tests/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
 $(DIR)/tests/fuzz/fuzz_%: $(DIR)/tests/fuzz/fuzz_%.o $(DIR)/tests/fuzz/fuzz.o $(LIBRARY)
