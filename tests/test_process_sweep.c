@@ -161,7 +161,7 @@ static void a_run_that_crashed_is_made_again_and_one_that_cannot_work_is_not(voi
     struct rig *r = *state;
     pid_t server;
     process_start(r,
-                  (const char *const[]){"sweep", RIG_DATA, "samples=1500", "batch=10", "pace=gamma",
+                  (const char *const[]){"sweep", RIG_DATA, "samples=6000", "batch=10", "pace=gamma",
                                         "pace.mean_ms=5", "evaluate_every=0", "retries=2", NULL});
     process_await_row(r, "SELECT count(*) FROM push");
     process_await(r, "server", &server, 1);
