@@ -20,7 +20,7 @@ struct command {
 };
 
 static const struct command commands[] = {
-    {"run", "[FILE.yaml] key=value…", "one run: mode=async|sync", command_run, false},
+    {"run", "[FILE.yaml] key=value…", "one run: mode=async|sync|pipeline", command_run, false},
     {"sweep", "[FILE.yaml] key=v1,v2,…", "every combination, or a search; resumable, with a queue",
      command_sweep, false},
     {"reproduce", "NAME|FILE.yaml [--quick]",
