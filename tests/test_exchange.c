@@ -114,18 +114,33 @@ done:
     return result;
 }
 
+/* Every rank's number becomes the mean over the ranks. */
+static status mean_of(communicator *c, double *number)
+{
+    status result = OK;
+    communicator_buffer(c)[0] = (float)*number;
+    TRY(communicator_allreduce_mean(c, communicator_buffer(c), 1));
+    *number = (double)communicator_buffer(c)[0];
+done:
+    return result;
+}
+
 /* Every part is final at once, and there is time enough to bring all of them back: nothing is left
- * at the end. Where nobody lends a moment, nothing is hidden. */
+ * at the end. Where nobody lends a moment, nothing is hidden. Rank 0 begins before the others, so
+ * it has something to hide; the last may find all that it waits for when it begins. */
 static status check_hidden(communicator *c)
 {
     status result = OK;
     const size_t count = 4 * BUCKET;
     const uint64_t a_moment = 200000;
     uint64_t began, hidden_ns, whole_ns;
+    double mean_ns;
     /* On a busy machine ranks come here far apart: past this they begin together. */
     TRY(communicator_allreduce_mean(c, communicator_buffer(c), count));
     for (size_t i = 0; i < count; i++)
         communicator_buffer(c)[i] = (float)c->rank;
+    if (c->rank > 0)
+        clock_sleep_until_ns(clock_ns() + 10 * a_moment);
     began = clock_ns();
     communicator_begin(c, communicator_buffer(c), count);
     for (unsigned k = 0; k < 2500; k++) {
@@ -136,9 +151,13 @@ static status check_hidden(communicator *c)
     TRY(communicator_finish(c, 0, &hidden_ns));
     if (communicator_buffer(c)[count - 1] != (float)(c->size - 1) / 2)
         FAIL(ERROR_OTHER, "the mean is %g", (double)communicator_buffer(c)[count - 1]);
-    if (hidden_ns < a_moment || hidden_ns > whole_ns)
+    if (hidden_ns > whole_ns)
         FAIL(ERROR_OTHER, "%llu ns of %llu ns are said to be hidden", (unsigned long long)hidden_ns,
              (unsigned long long)whole_ns);
+    mean_ns = (double)hidden_ns;
+    TRY(mean_of(c, &mean_ns));
+    if (mean_ns < (double)a_moment / c->size)
+        FAIL(ERROR_OTHER, "%g ns are said to be hidden on the mean of the ranks", mean_ns);
     communicator_begin(c, communicator_buffer(c), count);
     clock_sleep_until_ns(clock_ns() + 10 * a_moment);
     TRY(communicator_finish(c, 0, &hidden_ns));
