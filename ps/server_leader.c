@@ -346,7 +346,8 @@ void leader_tick(struct server *s, uint64_t now)
         return;
     notice_death(l, now);
     uint64_t silent_ms = now > l->heard_ns ? (now - l->heard_ns) / MS : 0;
-    bool unheard = l->told && now - l->failed_ns > s->timeout_ms * MS;
+    /* It may have failed since `now` was read. */
+    bool unheard = l->told && now > l->failed_ns && now - l->failed_ns > s->timeout_ms * MS;
     if (!l->joined && channel_check_handshake(l->channel) != OK) {
         l->over = true;
         server_fail(s, ERROR_PROTOCOL, "%s", error_message());

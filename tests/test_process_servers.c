@@ -384,6 +384,14 @@ static void servers_and_workers_are_started_by_hand(void **state)
     dismiss_cast(&c);
 }
 
+static void expect_end(struct rig *r, int expected)
+{
+    int code = process_wait(r);
+    if (code != expected) {
+        fail_msg("exit %d in place of %d: %s", code, expected, process_errors(r));
+    }
+}
+
 static void a_lost_workers_place_stays_empty(void **state)
 {
     struct rig *r = *state;
@@ -398,9 +406,9 @@ static void a_lost_workers_place_stays_empty(void **state)
                      ERROR_PEER);
     process_expect_error(c.at[3], "nobody takes its place");
     kill(c.at[1]->pid, SIGTERM); /* any server's stop is the run's */
-    assert_int_equal(process_wait(r), STOPPED);
-    assert_int_equal(process_wait(c.at[1]), STOPPED);
-    assert_int_equal(process_wait(c.at[2]), OK);
+    expect_end(r, STOPPED);
+    expect_end(c.at[1], STOPPED);
+    expect_end(c.at[2], OK);
     assert_string_equal(process_ask(r, "SELECT status FROM run"), "stopped");
     expect_replayed(r);
     dismiss_cast(&c);
