@@ -305,7 +305,7 @@ status merge_file(const char *into, const char *from, struct merge_outcome *out)
     TRY(copy_runs(db, out));
     TRY(database_execute(db, "COMMIT", doing));
 done:
-    if (result != OK) {
+    if (result != OK && strncmp(error_message(), from, strlen(from)) != 0) {
         result = error_add_context(result, "%s", from);
     }
     if (db != NULL) {
