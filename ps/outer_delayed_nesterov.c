@@ -20,8 +20,9 @@
  * local optimizer's velocity starts at 0 at every pull. DyLU, which gives slow workers fewer steps,
  * is not here.
  *
- * The paper's abstract was at hand, and an implementation by others that agrees with this, also in c
- * (of a second one a part, that agrees too); the section and the algorithm's number are from memory.
+ * The paper's abstract was at hand, and an implementation by others that agrees with this, also in
+ * c (of a second one a part, that agrees too); the section and the algorithm's number are from
+ * memory.
  */
 #include "ps/outer.h"
 #include "ps/outer_options.h"
