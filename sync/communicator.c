@@ -48,6 +48,7 @@ status communicator_open_kind(communicator **out, const struct communicator_kind
         c->bucket = INT32_MAX;
     c->parts_most = (unsigned)(c->count / c->bucket + 2);
     TRY(ranks_open(c));
+    c->waits_for_links = !c->ranks->one_host && ranks_may_take_turns();
     watchdog_arm(c->timeout_s, "opening the communicator");
     if (kind->choose != NULL)
         TRY(kind->choose(c, &kind));

@@ -57,12 +57,13 @@ extern const struct registry communicator_registry;
 struct communicator {
     const struct communicator_kind *kind;
     unsigned rank, size;
-    double timeout_s;    /* the limit of every wait; may be changed, on all ranks alike */
-    double warn_after_s; /* waiting for longer is logged, once: 5 */
-    bool ordered;        /* reduction=ordered */
-    bool compressed;     /* compression is not none */
-    bool in_rank_order;  /* the kind's sum is */
-    bool failed;         /* a rank did not come: closing waits for nobody any more */
+    double timeout_s;     /* the limit of every wait; may be changed, on all ranks alike */
+    double warn_after_s;  /* waiting for longer is logged, once: 5 */
+    bool ordered;         /* reduction=ordered */
+    bool compressed;      /* compression is not none */
+    bool in_rank_order;   /* the kind's sum is */
+    bool waits_for_links; /* ranks on several hosts: an exchange goes on by itself (sync/mover.h) */
+    bool failed;          /* a rank did not come: closing waits for nobody any more */
     const struct device_place *place;    /* the rank's GPU, borrowed; NULL: none */
     size_t count;                        /* the largest vector, notes included */
     float *buffer;                       /* communicator_buffer */

@@ -10,13 +10,16 @@
 #include "sync/ranks.h"
 #include "worker/vector.h"
 
+/* Parts under way at a time: all at once they would share the link, and all come back last. */
+enum { WINDOW = 4 };
+
 struct mpi_state {
-    struct part { /* begun in the order of their numbers */
+    struct part {
         MPI_Request request;
         float *data;
         size_t count;
     } * parts;
-    unsigned begun, complete;
+    unsigned begun, sent, complete; /* the first so many */
 };
 
 static status mpi_open(communicator *c, const options *o, size_t count)
@@ -85,29 +88,37 @@ done:
 /* ---- while its owner computes ------------------------------------------------------------------
  */
 
-static status mpi_part_begin(communicator *c, unsigned part, float *data, size_t count)
+static status send_parts(communicator *c)
 {
     status result = OK;
     struct mpi_state *s = c->state;
-    struct part *p = &s->parts[part];
-    REQUIRE(part < c->parts_most);
-    if (part == 0)
-        s->begun = s->complete = 0;
-    TRY(ranks_check(MPI_Iallreduce(MPI_IN_PLACE, data, (int)count, MPI_FLOAT, MPI_SUM,
-                                   c->ranks->world, &p->request),
-                    "the mean gradient"));
-    p->data = data;
-    p->count = count;
-    s->begun++;
+    for (; s->sent < s->begun && s->sent < s->complete + WINDOW; s->sent++) {
+        struct part *p = &s->parts[s->sent];
+        TRY(ranks_check(MPI_Iallreduce(MPI_IN_PLACE, p->data, (int)p->count, MPI_FLOAT, MPI_SUM,
+                                       c->ranks->world, &p->request),
+                        "the mean gradient"));
+    }
 done:
     return result;
 }
 
-static void part_arrived(const communicator *c)
+static status mpi_part_begin(communicator *c, unsigned part, float *data, size_t count)
+{
+    struct mpi_state *s = c->state;
+    REQUIRE(part < c->parts_most);
+    if (part == 0)
+        s->begun = s->sent = s->complete = 0;
+    s->parts[part] = (struct part){.data = data, .count = count};
+    s->begun++;
+    return send_parts(c);
+}
+
+static status part_arrived(communicator *c)
 {
     struct mpi_state *s = c->state;
     const struct part *p = &s->parts[s->complete++];
     vector_multiply(p->count, 1.0f / (float)c->size, p->data, p->data);
+    return send_parts(c);
 }
 
 /* Testing one moves all of them. */
@@ -120,7 +131,7 @@ static status mpi_parts_advance(communicator *c, unsigned *complete)
         TRY(ranks_check(MPI_Test(&s->parts[s->complete].request, &arrived, MPI_STATUS_IGNORE),
                         "the mean gradient"));
         if (arrived)
-            part_arrived(c);
+            TRY(part_arrived(c));
     }
     *complete = s->complete;
 done:
@@ -133,7 +144,7 @@ static status mpi_parts_finish(communicator *c)
     struct mpi_state *s = c->state;
     while (s->complete < s->begun) {
         TRY(ranks_wait(c, &s->parts[s->complete].request, 1, "the mean gradient"));
-        part_arrived(c);
+        TRY(part_arrived(c));
     }
 done:
     return result;

@@ -3,11 +3,13 @@
  *
  * Parts are cut at multiples of c->bucket and sent from the vector's end on, as a backward pass
  * makes it. Whoever computes lends the exchange a moment between two operators
- * (communicator_advance): without such moments nothing moves.
+ * (communicator_advance), and between hosts a thread does so besides (sync/mover.h): without such
+ * moments nothing moves.
  *
  * Hidden is the time in which parts were under way while their owner computed, as far as they had
  * come back when it was done: a part that has only been begun by then has hidden nothing.
  */
+#include "sync/mover.h"
 #include "sync/ranks.h"
 
 struct part_functions {
@@ -22,9 +24,11 @@ struct exchange {
     float *data; /* NULL: none is going on */
     size_t count, sent_from;
     unsigned begun, complete;
-    uint64_t left_ns;   /* when the last call of communicator_advance ended */
-    uint64_t flying_ns; /* hidden, if what is under way comes back in time */
+    uint64_t counted_ns; /* until when flying_ns is */
+    uint64_t flying_ns;  /* hidden, if what is under way comes back in time */
     uint64_t hidden_ns;
+    mover
+        *mover; /* from the first exchange on; NULL: none is of use. What follows data: its lock */
     status failed;
     char *message;
 };
@@ -55,6 +59,7 @@ void exchange_close(communicator *c)
     struct exchange *e = c->exchange;
     if (e == NULL)
         return;
+    mover_close(&e->mover);
     if (e->ordered_parts)
         ordered_parts_close(c);
     memory_free(e->message);
@@ -70,16 +75,6 @@ bool communicator_overlaps(const communicator *c)
 bool communicator_same_in_parts(const communicator *c)
 {
     return c->exchange->by.begin == NULL || c->ordered || c->in_rank_order || c->size <= 2;
-}
-
-void communicator_begin(communicator *c, float *data, size_t count)
-{
-    struct exchange *e = c->exchange;
-    REQUIRE(e->data == NULL && count + COMMUNICATOR_NOTES <= c->count);
-    e->data = data;
-    e->count = e->sent_from = count;
-    e->begun = e->complete = 0;
-    e->flying_ns = e->hidden_ns = 0;
 }
 
 /* The first error is kept for communicator_finish. */
@@ -125,19 +120,56 @@ done:
     return result;
 }
 
+/* The rank has computed since it was counted last. */
+static void count_flying(struct exchange *e)
+{
+    const uint64_t now = clock_ns();
+    if (e->complete < e->begun)
+        e->flying_ns += now - e->counted_ns;
+    e->counted_ns = now;
+}
+
+static bool under_way(const communicator *c)
+{
+    const struct exchange *e = c->exchange;
+    return e->complete < e->begun && e->failed == OK && !c->failed;
+}
+
+static bool move(void *context)
+{
+    communicator *c = context;
+    count_flying(c->exchange);
+    keep(c->exchange, move_on(c));
+    return under_way(c);
+}
+
+void communicator_begin(communicator *c, float *data, size_t count)
+{
+    struct exchange *e = c->exchange;
+    REQUIRE(e->data == NULL && count + COMMUNICATOR_NOTES <= c->count);
+    if (c->waits_for_links && e->by.begin != NULL && e->mover == NULL)
+        keep(e, mover_open(&e->mover, move, c));
+    e->data = data;
+    e->count = e->sent_from = count;
+    e->begun = e->complete = 0;
+    e->flying_ns = e->hidden_ns = 0;
+}
+
 void communicator_advance(communicator *c, size_t final_from)
 {
     struct exchange *e = c->exchange;
     REQUIRE(e->data != NULL);
-    if (e->by.begin == NULL || e->failed != OK || c->failed)
+    if (e->by.begin == NULL)
         return;
-    if (e->complete < e->begun)
-        e->flying_ns += clock_ns() - e->left_ns;
-    keep(e, begin_parts(c, final_from));
-    if (e->failed == OK)
-        keep(e, move_on(c));
-    if (e->complete < e->begun)
-        e->left_ns = clock_ns();
+    mover_lock(e->mover);
+    if (e->failed == OK && !c->failed) {
+        count_flying(e);
+        keep(e, begin_parts(c, final_from));
+        if (e->failed == OK)
+            keep(e, move_on(c));
+        e->counted_ns = clock_ns();
+    }
+    mover_unlock(e->mover, under_way(c));
 }
 
 static status finish_parts(communicator *c, size_t notes)
@@ -150,7 +182,10 @@ static status finish_parts(communicator *c, size_t notes)
     c->sent_bytes += communicator_mean_bytes(c, e->count + notes);
     if (notes > 0)
         TRY(e->by.begin(c, e->begun++, e->data + e->count, notes));
-    TRY(ranks_gate(c, "the mean gradient"));
+    /* The gate between hosts is a collective call, too, and parts are sent when there is room for
+     * them, so not at the same time everywhere: it could come between others on each rank. */
+    if (c->ranks->gate.page != NULL)
+        TRY(ranks_gate(c, "the mean gradient"));
     TRY(e->by.finish(c));
 done:
     return result;
@@ -161,6 +196,8 @@ status communicator_finish(communicator *c, size_t notes, uint64_t *hidden_ns)
     status result = OK;
     struct exchange *e = c->exchange;
     REQUIRE(e->data != NULL && notes <= COMMUNICATOR_NOTES);
+    mover_lock(e->mover); /* it stays away from now on, until more is begun */
+    mover_unlock(e->mover, false);
     *hidden_ns = e->hidden_ns;
     if (e->by.begin == NULL)
         TRY(communicator_allreduce_mean(c, e->data, e->count + notes));

@@ -41,6 +41,8 @@ struct ranks {
     bool (*blame)(const communicator *c, struct text *out);
 };
 
+/* Whether MPI allows calls of another thread while none is in it. */
+bool ranks_may_take_turns(void);
 /* Sets c->ranks, c->rank and c->size; after an error ranks_close is still due. */
 status ranks_open(communicator *c) MUST_CHECK;
 void ranks_close(communicator *c);

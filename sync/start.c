@@ -34,6 +34,23 @@ void sync_expect_messages(unsigned in_flight)
     setenv("OMPI_MCA_btl_vader_segment_size", text, 0);
 }
 
+/* A vector that is exchanged in parts goes by non-blocking allreduces in place, for which Open MPI
+ * takes a tree by default: each part all the way to rank 0 and back, so that a link is used one way
+ * at a time. These send as little, both ways at once; what they cannot do goes by the tree. */
+static void choose_allreduce_in_parts(void)
+{
+    const char *size = getenv("OMPI_COMM_WORLD_SIZE");
+    const bool two = size != NULL && strcmp(size, "2") == 0;
+    setenv("OMPI_MCA_coll_libnbc_iallreduce_algorithm", two ? "recursive_doubling" : "rabenseifner",
+           0);
+}
+
+bool ranks_may_take_turns(void)
+{
+    int level;
+    return MPI_Query_thread(&level) == MPI_SUCCESS && level >= MPI_THREAD_SERIALIZED;
+}
+
 status sync_start(unsigned *rank, unsigned *size)
 {
     status result = OK;
@@ -52,7 +69,8 @@ status sync_start(unsigned *rank, unsigned *size)
     /* Blocking calls that find nothing to do let others run: on processors that are also used
      * otherwise a rank that spins keeps its peer from sending. */
     setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
-    TRY(ranks_check(MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided),
+    choose_allreduce_in_parts();
+    TRY(ranks_check(MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided),
                     "starting MPI (was this started by mpirun?)"));
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     MPI_Comm_rank(MPI_COMM_WORLD, &r);

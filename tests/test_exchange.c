@@ -2,6 +2,7 @@
  * test_exchange.c — a vector that is exchanged while it is being made, under mpirun: the same means
  * and bits as at once, parts that come back meanwhile, ranks that do not come.
  */
+#include "sync/ranks.h"
 #include "tests/sync_rig.h"
 #include "worker/random.h"
 
@@ -189,6 +190,69 @@ done:
     return result;
 }
 
+/* As if ranks were on several hosts: their gate is MPI's, and a thread moves what is under way. */
+static struct gate_page *set_apart(communicator *c)
+{
+    struct gate_page *page = c->ranks->gate.page;
+    c->ranks->gate.page = NULL;
+    c->waits_for_links = true;
+    return page;
+}
+
+/* Nobody has to lend it a moment: parts are back when the rank has computed. */
+static status check_moved(communicator *c)
+{
+    status result = OK;
+    const size_t count = 8 * BUCKET;
+    const uint64_t computing_ns = 300000000;
+    uint64_t hidden_ns;
+    double mean_ns;
+    for (size_t i = 0; i < count; i++)
+        communicator_buffer(c)[i] = (float)c->rank;
+    TRY(communicator_barrier(c));
+    communicator_begin(c, communicator_buffer(c), count);
+    communicator_advance(c, 0);
+    clock_sleep_until_ns(clock_ns() + computing_ns);
+    TRY(communicator_finish(c, 0, &hidden_ns));
+    if (communicator_buffer(c)[count / 2] != (float)(c->size - 1) / 2)
+        FAIL(ERROR_OTHER, "the mean is %g", (double)communicator_buffer(c)[count / 2]);
+    mean_ns = (double)hidden_ns;
+    TRY(mean_of(c, &mean_ns));
+    if (mean_ns == 0 || mean_ns > (double)computing_ns / 2)
+        FAIL(ERROR_OTHER, "%g ns are said to be hidden on the mean of the ranks", mean_ns);
+done:
+    return result;
+}
+
+static status check_hosts(communicator *c)
+{
+    status result = OK;
+    struct gate_page *page = set_apart(c);
+    for (unsigned round = 0; round < 20; round++) {
+        if (c->rank == round % c->size) /* others find parts complete that it has not begun */
+            clock_sleep_until_ns(clock_ns() + 3000000);
+        TRY(check_one(c, LARGEST, round));
+    }
+    TRY(check_moved(c));
+done:
+    c->ranks->gate.page = page;
+    return result;
+}
+
+static status case_hosts(unsigned rank UNUSED, unsigned size UNUSED)
+{
+    status result = OK;
+    communicator *c = NULL;
+    for (size_t i = 0; i < COUNT_OF(REDUCTIONS); i++) {
+        TRY(open_one(&c, "mpi", REDUCTIONS[i]));
+        TRY(check_hosts(c));
+        communicator_close(&c);
+    }
+done:
+    communicator_close(&c);
+    return result;
+}
+
 /* Rank 1 computes for longer than the others wait. */
 static status late(const char *kind, const char *reduction)
 {
@@ -261,6 +325,7 @@ done:
 static const struct sync_case CASES[] = {
     {"conformance", case_conformance},
     {"hidden", case_hidden},
+    {"hosts", case_hosts},
     {"late mpi", case_late_mpi},
     {"late ordered", case_late_ordered},
     {"late shared", case_late_shared},
@@ -284,6 +349,12 @@ static void what_comes_back_while_ranks_compute_is_hidden_and_nothing_else(void 
 {
     sync_rig_expect_ok(2, "hidden");
     sync_rig_expect_ok(3, "hidden");
+}
+
+static void between_hosts_parts_move_by_themselves_in_one_order(void **state UNUSED)
+{
+    sync_rig_expect_ok(2, "hosts");
+    sync_rig_expect_ok(3, "hosts");
 }
 
 static void a_rank_that_does_not_come_is_given_up(void **state UNUSED)
@@ -312,6 +383,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(in_pieces_every_communicator_gives_the_mean_it_gives_at_once),
         cmocka_unit_test(what_comes_back_while_ranks_compute_is_hidden_and_nothing_else),
+        cmocka_unit_test(between_hosts_parts_move_by_themselves_in_one_order),
         cmocka_unit_test(a_rank_that_does_not_come_is_given_up),
         cmocka_unit_test(exchanges_in_pieces_allocate_nothing),
     };
