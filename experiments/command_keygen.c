@@ -24,7 +24,7 @@ status command_keygen(int argc, char **argv)
     }
     TRY(curve_make(argv[0]));
     printf("%s/server.key\n%s/worker.key\n", argv[0], argv[0]);
-    log_info("start the server with curve=%s and, say, endpoint=tcp://*:5555; copy worker.key to "
+    log_info("start the server with curve=%s and, say, 'endpoint=tcp://*:5555'; copy worker.key to "
              "the workers' hosts",
              argv[0]);
 done:

@@ -25,9 +25,9 @@ static status train(struct role_process *p, unsigned size, communicator **c,
     struct saved from = {0};
     if (size != (unsigned)options_integer(o, "workers")) {
         FAIL(ERROR_USAGE,
-             "workers=%lld, but mpirun started %u ranks; leave workers out or set it "
-             "to the number of ranks",
-             (long long)options_integer(o, "workers"), size);
+             "workers=%lld, but MPI knows of %u rank%s; leave workers out or set it to the number "
+             "of ranks",
+             (long long)options_integer(o, "workers"), size, size == 1 ? "" : "s");
     }
     if (p->index == 0) {
         TRY(role_open_recorder(p));
@@ -56,6 +56,24 @@ done:
     return result;
 }
 
+/* Without PMIx the tasks of a Slurm step know nothing of each other, and Open MPI would abort each
+ * with words on how it was built. */
+static status check_launcher(void)
+{
+    status result = OK;
+    const char *tasks = getenv("SLURM_STEP_NUM_TASKS");
+    const bool acquainted = getenv("OMPI_COMM_WORLD_RANK") != NULL || getenv("PMIX_RANK") != NULL ||
+                            getenv("PMI_RANK") != NULL;
+    if (tasks != NULL && strcmp(tasks, "1") != 0 && !acquainted) {
+        FAIL(ERROR_USAGE,
+             "srun started %s ranks that know nothing of each other: start them by srun --mpi=pmix "
+             "(`srun --mpi=list` shows what this Slurm has), or by mpirun inside the allocation",
+             tasks);
+    }
+done:
+    return result;
+}
+
 status command_rank(int argc, char **argv)
 {
     status result = OK;
@@ -75,6 +93,7 @@ status command_rank(int argc, char **argv)
         long in_flight = micro_batches != NULL ? strtol(micro_batches, NULL, 10) : 1;
         sync_expect_messages(in_flight > 0 ? (unsigned)in_flight : 1);
     }
+    TRY(check_launcher());
     TRY(sync_start(&rank, &size));
     started = true;
     p.index = rank;

@@ -1,0 +1,186 @@
+/*
+ * The recipes of scripts/launch, run to the letter on this host: mpirun is the real one, srun and
+ * scontrol are stood in for by scripts that start the same processes with the same variables, and
+ * of the Kubernetes manifests the commands of the containers are run.
+ */
+#include "tests/process_rig.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define SMALL                                                                                      \
+    "dataset=gaussian dataset.size=8 dataset.samples=1000 model=softmax samples=600 batch=10 "     \
+    "evaluate_every=0"
+
+/* In the range that slurm-async draws from. */
+static int free_port(void)
+{
+    for (int port = 20000 + (int)getpid() % 10000; port < 40000; port++) {
+        struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        assert_true(fd >= 0);
+        int bound = bind(fd, (struct sockaddr *)&at, sizeof at);
+        close(fd);
+        if (bound == 0) {
+            return port;
+        }
+    }
+    fail_msg("no port is free");
+    return 0;
+}
+
+/* By bash, with $launch, $port, and ranks that may share cores. */
+static int try_shell(struct rig *r, const char *script)
+{
+    char all[8192], tree[4096];
+    assert_non_null(getcwd(tree, sizeof tree));
+    int length = snprintf(all, sizeof all,
+                          "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
+                          "OMPI_MCA_rmaps_base_oversubscribe=1\n"
+                          "launch='%s/scripts/launch' port=%d\n%s",
+                          tree, free_port(), script);
+    assert_in_range(length, 1, sizeof all - 1);
+    return process_shell(r, all);
+}
+
+static void expect_shell(struct rig *r, const char *script)
+{
+    int code = try_shell(r, script);
+    if (code != OK) {
+        fail_msg("exit code %d of: %s\n%s", code, script, process_errors(r));
+    }
+}
+
+static void expect_trained(struct rig *r, const char *mode, const char *from, const char *workers)
+{
+    char sql[128];
+    process_expect_answer(r, "SELECT group_concat(status || ' ' || samples_used) FROM run",
+                          "finished 600");
+    process_expect_answer(r, "SELECT mode FROM run", mode);
+    snprintf(sql, sizeof sql, "SELECT count(DISTINCT worker) FROM %s", from);
+    process_expect_answer(r, sql, workers);
+    expect_shell(r, "! ls -d gradlag-keys-*");
+}
+
+static void mpirun_async_starts_a_server_here_and_workers_by_mpirun(void **state)
+{
+    struct rig *r = *state;
+    expect_shell(r, "GRADLAG_HOST=127.0.0.1 GRADLAG_PORT=$port $launch/mpirun-async 2 -- " SMALL);
+    expect_trained(r, "async", "push", "2");
+    assert_int_equal(try_shell(r, "$launch/mpirun-async --hostfile hosts -- " SMALL), ERROR_USAGE);
+    assert_non_null(strstr(process_errors(r), "how many workers?"));
+}
+
+/* Slurm, as far as the recipes know it, on one host. */
+static void write_slurm(struct rig *r)
+{
+    process_write(r, "scontrol", "#!/bin/sh\necho 127.0.0.1\n");
+    process_write(r, "srun",
+                  "#!/bin/bash\n"
+                  "tasks=$SLURM_NTASKS\n"
+                  "while [[ $1 == -* ]]; do\n"
+                  "    [[ $1 != --ntasks=* ]] || tasks=${1#*=}\n"
+                  "    [[ $1 != --mpi=pmix ]] || by_mpi=yes\n"
+                  "    shift\n"
+                  "done\n"
+                  "[ -z \"$by_mpi\" ] || exec mpirun -n $tasks \"$@\"\n"
+                  "for ((i = 0; i < tasks; i++)); do\n"
+                  "    SLURM_PROCID=$i SLURM_LOCALID=$i SLURM_NTASKS=$tasks \"$@\" &\n"
+                  "done\n"
+                  "for job in $(jobs -p); do wait $job || code=$?; done\n"
+                  "exit ${code:-0}\n");
+    expect_shell(r, "chmod +x srun scontrol");
+}
+
+#define SLURM                                                                                      \
+    "PATH=$PWD:$PATH; export SLURM_JOB_ID=$((port - 20000)) SLURM_JOB_NODELIST=node[1-2] "         \
+    "SLURM_NTASKS="
+
+static void slurm_async_has_a_worker_for_each_task_but_one(void **state)
+{
+    struct rig *r = *state;
+    write_slurm(r);
+    expect_shell(r, SLURM "4; $launch/slurm-async " SMALL " && mv results-*.db results.db");
+    expect_trained(r, "async", "push", "3");
+    assert_int_equal(try_shell(r, SLURM "1; $launch/slurm-async " SMALL), ERROR_USAGE);
+    assert_non_null(strstr(process_errors(r), "--ntasks=2 is the least"));
+}
+
+static void slurm_async_ends_as_its_server_ended(void **state)
+{
+    struct rig *r = *state;
+    write_slurm(r);
+    assert_int_equal(try_shell(r, SLURM "2; $launch/slurm-async " SMALL " lr=1e6 model=mlp"),
+                     ERROR_DIVERGED);
+    expect_shell(r, "! ls -d gradlag-keys-*");
+}
+
+static void slurm_sync_has_a_rank_for_each_task(void **state)
+{
+    struct rig *r = *state;
+    write_slurm(r);
+    expect_shell(r, SLURM "3; $launch/slurm-sync " SMALL " && mv results-*.db results.db");
+    expect_trained(r, "sync", "step", "3");
+}
+
+static void ranks_that_srun_leaves_alone_say_what_is_missing(void **state)
+{
+    struct rig *r = *state;
+    assert_int_equal(try_shell(r, "SLURM_STEP_NUM_TASKS=4 gradlag rank mode=sync " SMALL),
+                     ERROR_USAGE);
+    process_expect_error(r, "srun started 4 ranks");
+    process_expect_error(r, "--mpi=pmix");
+}
+
+/* What a manifest's SETTINGS are, and its containers' commands with this host in place of theirs.
+ */
+#define OF_MANIFEST                                                                                \
+    "settings() { sed -n 's/^ *\\(SETTINGS\\|value\\): //p' \"$1\"; }\n"                           \
+    "command_of() { grep -o \"exec $1.*\" \"$2\" | sed \"s,gradlag-server:,127.0.0.1:,; "          \
+    "s,5555,$port,;"                                                                               \
+    " s,=/keys,=$PWD/keys,; s,/results/,,\"; }\n"
+
+static void the_kubernetes_manifests_commands_train(void **state)
+{
+    struct rig *r = *state;
+    expect_shell(r, OF_MANIFEST
+                 "set -e; file=$launch/kubernetes-async.yaml\n"
+                 "gradlag run $(settings $file) --dry-run\n"
+                 "gradlag keygen keys\n"
+                 "export GRADLAG_RUN_TOKEN=5ea1ed SETTINGS='workers=4 " SMALL "'\n"
+                 "for i in 0 1 2 3; do\n"
+                 "    JOB_COMPLETION_INDEX=$i sh -c \"$(command_of 'gradlag worker' $file)\" &\n"
+                 "done\n"
+                 "sh -c \"$(command_of 'gradlag server' $file)\"\n"
+                 "for job in $(jobs -p); do wait $job; done\n");
+    expect_trained(r, "async", "push", "4");
+    expect_shell(r, OF_MANIFEST "set -e; rm results.db; file=$launch/kubernetes-sync.yaml\n"
+                                "gradlag run mode=sync $(settings $file) --dry-run\n"
+                                "SETTINGS='" SMALL "' sh -c \"$(command_of mpirun $file)\"\n");
+    expect_trained(r, "sync", "step", "4");
+}
+
+int main(void)
+{
+#define TEST(f) cmocka_unit_test_setup_teardown(f, process_set_up, process_tear_down)
+    const struct CMUnitTest tests[] = {
+        TEST(mpirun_async_starts_a_server_here_and_workers_by_mpirun),
+        TEST(slurm_async_has_a_worker_for_each_task_but_one),
+        TEST(slurm_async_ends_as_its_server_ended),
+        TEST(slurm_sync_has_a_rank_for_each_task),
+        TEST(ranks_that_srun_leaves_alone_say_what_is_missing),
+        TEST(the_kubernetes_manifests_commands_train),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
