@@ -4,6 +4,7 @@
  * test_communicator_faults.c.
  */
 #include "docs/examples/communicator_gather.c"
+#include "tests/documented.h"
 #include "tests/sync_rig.h"
 #include "worker/optimizer.h"
 
@@ -359,22 +360,9 @@ static void the_dummy_exchanges_nothing_and_says_so(void **state UNUSED)
     assert_non_null(strstr(run.output, "NO GRADIENT IS EXCHANGED"));
 }
 
-static size_t read_text(const char *path, char *out, size_t size)
-{
-    FILE *f = fopen(path, "r");
-    size_t length = f != NULL ? fread(out, 1, size - 1, f) : 0;
-    out[length] = '\0';
-    if (f != NULL)
-        fclose(f);
-    return length;
-}
-
 static void the_documented_example_is_the_tested_one(void **state UNUSED)
 {
-    static char code[8192], page[16384];
-    assert_true(read_text("docs/examples/communicator_gather.c", code, sizeof code) > 100);
-    assert_true(read_text("docs/adding-a-communicator.md", page, sizeof page) > 100);
-    assert_non_null(strstr(page, code));
+    documented_on("docs/adding-a-communicator.md", "docs/examples/communicator_gather.c");
 }
 
 static void exchanges_allocate_nothing(void **state UNUSED)

@@ -27,6 +27,7 @@
 #include "ps/consistency.h"
 #include "ps/correction.h"
 #include "tests/core_rig.h"
+#include "tests/documented.h"
 
 static void open_damping(struct damping *out, const char *const *assignments)
 {
@@ -377,25 +378,10 @@ static void the_example_of_the_docs_works_as_a_rule(void **state)
     options_close(&o);
 }
 
-static size_t read_file(const char *path, char *out, size_t capacity)
-{
-    FILE *file = fopen(path, "r");
-    if (file == NULL) {
-        fail_msg("%s: cannot be read; tests run in the root of the tree", path);
-    }
-    size_t length = fread(out, 1, capacity - 1, file);
-    fclose(file);
-    out[length] = '\0';
-    return length;
-}
-
 static void the_docs_show_the_example_that_is_compiled_here(void **state)
 {
     (void)state;
-    static char page[1 << 16], code[1 << 14];
-    read_file("docs/adding-a-rule.md", page, sizeof page);
-    assert_true(read_file("docs/examples/damping_logarithmic.c", code, sizeof code) > 100);
-    assert_non_null(strstr(page, code));
+    documented_on("docs/adding-a-rule.md", "docs/examples/damping_logarithmic.c");
 }
 
 int main(void)

@@ -9,6 +9,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "docs/examples/model_deep.c"
+#include "tests/documented.h"
 #include "tests/gradients.h"
 
 static struct model named(const char *name)
@@ -68,19 +70,24 @@ static struct model configured(const struct model_kind *kind, const char *value)
     return m;
 }
 
+static void check_differences(const struct model *m)
+{
+    const struct shape shapes[] = {fashion, cifar, odd};
+    for (size_t k = 0; k < COUNT_OF(shapes); ++k) {
+        struct fixture f;
+        fixture_open(&f, m, shapes[k], 4, 5);
+        /* ReLUs and maxima have kinks everywhere: small steps, and a wide tolerance. */
+        assert_gradient_is_right(&f, 1e-3, 6e-2);
+        fixture_close(&f);
+    }
+}
+
 static void every_model_matches_finite_differences(void **state)
 {
     (void)state;
-    const struct shape shapes[] = {fashion, cifar, odd};
     for (size_t i = 0; i < model_registry.count; ++i) {
-        for (size_t k = 0; k < COUNT_OF(shapes); ++k) {
-            struct model m = configured((const struct model_kind *)model_registry.entries[i], NULL);
-            struct fixture f;
-            fixture_open(&f, &m, shapes[k], 4, 5);
-            /* ReLUs and maxima have kinks everywhere: small steps, and a wide tolerance. */
-            assert_gradient_is_right(&f, 1e-3, 6e-2);
-            fixture_close(&f);
-        }
+        struct model m = configured((const struct model_kind *)model_registry.entries[i], NULL);
+        check_differences(&m);
     }
 }
 
@@ -125,13 +132,27 @@ static void check_copies(const struct model *m, struct shape images, uint32_t co
     fixture_close(&many);
 }
 
+/* Then what a sample gives depends on the samples beside it. */
+static bool has_batch_norm(const struct model *m)
+{
+    parameter_table *table;
+    bool has = false;
+    assert_int_equal(parameter_table_open(&table), OK);
+    assert_int_equal(model_discover(m, fashion, table), OK);
+    for (size_t i = 0; i < parameter_table_layers(table); ++i) {
+        has |= parameter_table_layer(table, i)->kind == OP_BATCH_NORM;
+    }
+    parameter_table_close(&table);
+    return has;
+}
+
 static void a_batch_of_copies_has_the_gradient_of_one(void **state)
 {
     (void)state;
     static const struct shape single_place = {2, 16, 17}; /* after lenet's last pool */
     for (size_t i = 0; i < model_registry.count; ++i) {
         struct model m = configured((const struct model_kind *)model_registry.entries[i], NULL);
-        if (strncmp(m.kind->about.name, "resnet", 6) != 0) { /* batch norm looks around */
+        if (!has_batch_norm(&m)) {
             check_copies(&m, fashion, 33);
             check_copies(&m, single_place, 32);
         }
@@ -187,6 +208,15 @@ static void steps_of_every_model_allocate_nothing(void **state)
     }
 }
 
+static void the_example_of_the_docs_works_as_a_model(void **state)
+{
+    (void)state;
+    struct model wide = configured(&model_deep, "96"), plain = configured(&model_deep, NULL);
+    check_differences(&wide);
+    check_copies(&plain, fashion, 33);
+    documented_on("docs/adding-a-model.md", "docs/examples/model_deep.c");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -196,6 +226,7 @@ int main(void)
         cmocka_unit_test(a_batch_of_copies_has_the_gradient_of_one),
         cmocka_unit_test(initial_values_have_the_spread_of_their_layer),
         cmocka_unit_test(steps_of_every_model_allocate_nothing),
+        cmocka_unit_test(the_example_of_the_docs_works_as_a_model),
     };
     return cmocka_run_group_tests_name("models", tests, NULL, NULL);
 }

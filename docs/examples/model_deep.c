@@ -1,0 +1,40 @@
+/*
+ * model_deep.c — the example of docs/adding-a-model.md: three hidden layers, the last two with a
+ * connection that skips them (He et al. 2016), so that there is more to it than a chain.
+ */
+#include "worker/model.h"
+
+enum { SETTING_UNITS, DEFAULT_UNITS = 64 };
+
+/* Where the option is not declared, its default. */
+static status configure(struct model *m, const options *o)
+{
+    m->settings[SETTING_UNITS] =
+        options_declared(o, "model.units") ? options_integer(o, "model.units") : DEFAULT_UNITS;
+    return OK;
+}
+
+static tensor *forward(tape *t, tensor *x, const struct model *m)
+{
+    uint32_t units = (uint32_t)m->settings[SETTING_UNITS];
+    x = relu(t, linear(t, x, "fc1", units));
+    x = add(t, x, relu(t, linear(t, x, "fc2", units)));
+    x = add(t, x, relu(t, linear(t, x, "fc3", units)));
+    return linear(t, x, "fc4", m->classes);
+}
+
+static const struct option settings[] = {
+    {.key = "model.units",
+     .type = OPTION_INTEGER,
+     .initial = "64",
+     .minimum = 1,
+     .maximum = 65536,
+     .help = "of each hidden layer"},
+    {0},
+};
+
+const struct model_kind model_deep = {
+    .about = {"deep", "four linear layers, two of them skipped", "He et al. 2016", settings},
+    .configure = configure,
+    .forward = forward,
+};

@@ -1,0 +1,11 @@
+/*
+ * documented.h — pages whose examples are compiled and tested: the page shows the very file.
+ */
+#ifndef GRADLAG_TESTS_DOCUMENTED_H
+#define GRADLAG_TESTS_DOCUMENTED_H
+
+/* Fails the test unless `page` has all of the file `example` in it, to the letter. Both are paths
+ * from the root of the tree, where tests run. */
+void documented_on(const char *page, const char *example);
+
+#endif
