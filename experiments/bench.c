@@ -1,5 +1,7 @@
 #include "experiments/bench.h"
 
+#include "experiments/command.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -156,11 +158,12 @@ bool bench_next_item(const char **list, char item[64])
 struct benchmark {
     const char *name;
     bench_function *run;
+    const struct option *keys;
     const char *help;
 };
 
 static const struct benchmark benchmarks[] = {
-#define BENCH(name, function, help) {name, function, help},
+#define BENCH(name, function, keys, help) {name, function, keys, help},
 #include "experiments/bench.def"
 #undef BENCH
     {0},
@@ -172,7 +175,22 @@ static void print_benchmarks(FILE *to)
     for (const struct benchmark *b = benchmarks; b->name != NULL; b++) {
         fprintf(to, "  %-12s %s\n", b->name, b->help);
     }
-    fprintf(to, "\nEach measurement is one line: median over `repeats`, and the best.\n");
+    fprintf(to,
+            "\nEach measurement is one line: median over `repeats`, and the best. `gradlag bench "
+            "NAME\n--help` shows what key may be.\n");
+}
+
+static void print_keys(const struct benchmark *b)
+{
+    bool repeats = false;
+    printf("gradlag bench %s key=value… [--json]\n\nMeasures %s.\n\n", b->name, b->help);
+    for (const struct option *o = b->keys; o->key != NULL; o++) {
+        command_print_option(o, 2);
+        repeats |= strcmp(o->key, common[0].key) == 0;
+    }
+    if (!repeats) {
+        command_print_option(&common[0], 2);
+    }
 }
 
 const char *bench_name(size_t i)
@@ -227,7 +245,12 @@ status command_bench(int argc, char **argv)
     for (const struct benchmark *b = benchmarks; b->name != NULL; b++) {
         text_add(&all, "%s%s", all.length > 0 ? ", " : "", b->name);
         if (strcmp(b->name, argv[0]) == 0) {
-            result = b->run(argc - 1, argv + 1);
+            int left = argc - 1;
+            if (command_flag(&left, argv + 1, "--help")) {
+                print_keys(b);
+            } else {
+                result = b->run(left, argv + 1);
+            }
             goto done;
         }
     }

@@ -1,10 +1,10 @@
 /*
  * bench.h — `gradlag bench NAME`: what the benchmarks share.
  *
- * A benchmark is one file experiments/bench_NAME.c with one function and one line in bench.def. It
- * opens a `bench` (its key=value settings and --json), measures each case `repeats` times and
- * reports each as one line. Rates and times are reported as the median over the repeats with the
- * best one beside it; a benchmark of several processes reports from one of them.
+ * A benchmark is one file experiments/bench_NAME.c with one function and a table of keys, and one
+ * line in bench.def. It opens a `bench` (its key=value settings and --json), measures each case
+ * `repeats` times and reports each as one line. Rates and times are reported as the median over the
+ * repeats with the best one beside it; a benchmark of several processes reports from one of them.
  */
 #ifndef GRADLAG_EXPERIMENTS_BENCH_H
 #define GRADLAG_EXPERIMENTS_BENCH_H
@@ -14,14 +14,12 @@
 /* argv holds what follows the benchmark's name: key=value settings and --json. */
 typedef status bench_function(int argc, char **argv);
 
-bench_function bench_step;      /* a worker's step against the bound set by oneDNN's primitives */
-bench_function bench_gemm;      /* a GPU's matrix products against cuBLAS alone */
-bench_function bench_push_pull; /* push + apply + pull between processes; small messages; tcp */
-bench_function bench_allreduce; /* the mean gradient over ranks */
-bench_function bench_overlap;   /* steps with and without overlap, by turns */
-bench_function bench_recorder;  /* what recording costs */
-bench_function bench_results;   /* how large a results file is, and what questions take */
-bench_function bench_apply;     /* the server's update of the parameters, one fused pass */
+/* Each has its function, and its keys for `gradlag bench NAME --help`. */
+#define BENCH(name, function, keys, help)                                                          \
+    bench_function function;                                                                       \
+    extern const struct option keys[];
+#include "experiments/bench.def"
+#undef BENCH
 
 struct bench {
     const char *name; /* "push-pull" */

@@ -14,7 +14,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
-static const struct option table[] = {
+const struct option bench_allreduce_keys[] = {
     {.key = "repeats",
      .type = OPTION_INTEGER,
      .initial = "11",
@@ -315,7 +315,7 @@ status bench_allreduce(int argc, char **argv)
     unsigned rank, size;
     size_t largest;
 
-    TRY(bench_open(&b, "allreduce", table, argc, argv));
+    TRY(bench_open(&b, "allreduce", bench_allreduce_keys, argc, argv));
     result = check_lists(&b, &largest);
     if (result == OK && !bench_is_rank()) {
         result = bench_under_mpirun(&b, argc, argv);

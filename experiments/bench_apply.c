@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct option bench_keys[] = {
+const struct option bench_apply_keys[] = {
     {"counts", OPTION_TEXT, "400000,25600000", 0, 0, NULL, NULL, "vector lengths, comma-separated"},
     {"repeats", OPTION_INTEGER, "21", 1, BENCH_REPEATS, NULL, NULL, "how often each is measured"},
     {"threads", OPTION_INTEGER, "1", 1, CREW_HELPERS + 1, NULL, NULL,
@@ -136,7 +136,7 @@ status bench_apply(int argc, char **argv)
     struct bench b = {0};
     char item[64];
 
-    TRY(bench_open(&b, "apply", bench_keys, argc, argv));
+    TRY(bench_open(&b, "apply", bench_apply_keys, argc, argv));
     const char *list = options_text(b.settings, "counts");
     while (bench_next_item(&list, item)) {
         char *end;

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct option table[] = {
+const struct option bench_gemm_keys[] = {
     {"shapes", OPTION_TEXT, "4096x4096x4096,512x1024x1024", 0, 0, NULL, NULL,
      "batch×inputs×outputs, comma-separated, with the letter x"},
     {"precisions", OPTION_TEXT, "fp32,tf32,bf16", 0, 0, NULL, NULL, "comma-separated"},
@@ -141,7 +141,7 @@ status bench_gemm(int argc, char **argv)
     struct bench b;
     const struct cuda_kind *kind = NULL;
     cuda_device *d = NULL;
-    TRY(bench_open(&b, "gemm", table, argc, argv));
+    TRY(bench_open(&b, "gemm", bench_gemm_keys, argc, argv));
     result = cuda_kind_get(&kind);
     if (result == OK) {
         const struct cuda_options o = {

@@ -18,7 +18,7 @@
 #include <string.h>
 #include <time.h>
 
-static const struct option table[] = {
+const struct option bench_overlap_keys[] = {
     {"ranks", OPTION_INTEGER, "2", 1, 256, NULL, NULL, "processes, started by mpirun"},
     {"models", OPTION_TEXT, "mlp,cnn,resnet8", 0, 0, NULL, NULL, "models, comma-separated"},
     {"width", OPTION_INTEGER, "1024", 1, 65536, NULL, NULL, "hidden units of model wide"},
@@ -254,7 +254,7 @@ status bench_overlap(int argc, char **argv)
     status result = OK;
     struct bench b;
     unsigned rank, size;
-    TRY(bench_open(&b, "overlap", table, argc, argv));
+    TRY(bench_open(&b, "overlap", bench_overlap_keys, argc, argv));
     result = check_lists(&b);
     if (result == OK && !bench_is_rank()) {
         result = bench_under_mpirun(&b, argc, argv);

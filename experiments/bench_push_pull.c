@@ -29,7 +29,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static const struct option table[] = {
+const struct option bench_push_pull_keys[] = {
     {.key = "repeats",
      .type = OPTION_INTEGER,
      .initial = "7",
@@ -488,7 +488,7 @@ status bench_push_pull(int argc, char **argv)
     status result = OK;
     struct bench b;
     char item[64];
-    TRY(bench_open(&b, "push-pull", table, argc, argv));
+    TRY(bench_open(&b, "push-pull", bench_push_pull_keys, argc, argv));
     memory_keep_large_blocks();
     const char *cases = options_text(b.settings, "cases");
     while (bench_next_item(&cases, item)) {

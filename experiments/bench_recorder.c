@@ -15,7 +15,7 @@
 #include <sys/resource.h>
 #include <time.h>
 
-static const struct option bench_keys[] = {
+const struct option bench_recorder_keys[] = {
     {"rates", OPTION_TEXT, "1000,5000,20000,0", 0, 0, NULL, NULL,
      "rows per second, comma-separated; 0: as fast as it goes"},
     {"seconds", OPTION_REAL, "2", 0.1, 600, NULL, NULL, "how long each repeat lasts"},
@@ -149,7 +149,7 @@ status bench_recorder(int argc, char **argv)
     struct bench b;
     struct folder folder = {0};
     char path[128], rate[64];
-    TRY(bench_open(&b, "recorder", bench_keys, argc, argv));
+    TRY(bench_open(&b, "recorder", bench_recorder_keys, argc, argv));
     TRY(folder_make(&folder, NULL));
     snprintf(path, sizeof path, "%s/results.db", folder.path);
     const char *rates = options_text(b.settings, "rates");

@@ -18,7 +18,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static const struct option bench_keys[] = {
+const struct option bench_results_keys[] = {
     {"runs", OPTION_INTEGER, "1000", 1, 1e6, NULL, NULL, "runs in the file"},
     {"pushes", OPTION_INTEGER, "10000", 0, 1e9, NULL, NULL, "gradients of each run"},
     {"file", OPTION_TEXT, "", 0, 0, NULL, NULL,
@@ -261,7 +261,7 @@ status bench_results(int argc, char **argv)
     struct bench b;
     struct folder folder = {0};
     char path[4096];
-    TRY(bench_open(&b, "results", bench_keys, argc, argv));
+    TRY(bench_open(&b, "results", bench_results_keys, argc, argv));
     snprintf(path, sizeof path, "%s", options_text(b.settings, "file"));
     if (path[0] == '\0') {
         TRY(folder_make(&folder, NULL));

@@ -20,7 +20,7 @@
 #include <string.h>
 #include <time.h>
 
-static const struct option bench_keys[] = {
+const struct option bench_step_keys[] = {
     {"models", OPTION_TEXT, "mlp,lenet,cnn,resnet8", 0, 0, NULL, NULL, "models, comma-separated"},
     {"batches", OPTION_TEXT, "32,64,128", 0, 0, NULL, NULL, "batch sizes, comma-separated"},
     {"seconds", OPTION_REAL, "0.1", 0.001, 60, NULL, NULL, "how long each repeat lasts"},
@@ -244,7 +244,7 @@ status bench_step(int argc, char **argv)
     struct bench b;
     struct subject s = {0};
     char model[64], batch[64];
-    TRY(bench_open(&b, "step", bench_keys, argc, argv));
+    TRY(bench_open(&b, "step", bench_step_keys, argc, argv));
     const char *models = options_text(b.settings, "models");
     while (bench_next_item(&models, model)) {
         const char *batches = options_text(b.settings, "batches");

@@ -60,6 +60,9 @@ status command_no_flags_left(int argc, char **argv, const char *command,
 /* The named questions, one a line; likewise the formats of `gradlag export`. */
 void command_print_queries(FILE *to);
 void command_print_exports(FILE *to);
+/* An option on two lines: key=default, what it may be; what it is for. */
+struct option;
+void command_print_option(const struct option *o, int indent);
 /* What `gradlag list` takes, with `between` between them. */
 void command_list_kinds(struct text *out, const char *between);
 

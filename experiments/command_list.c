@@ -24,7 +24,7 @@ static void print_range(const struct option *option)
     }
 }
 
-static void print_option(const struct option *option, int indent)
+void command_print_option(const struct option *option, int indent)
 {
     printf("%*s%s=%s  ", indent, "", option->key,
            option->initial[0] == '\0' ? "\"\"" : option->initial);
@@ -41,7 +41,7 @@ static void print_registry(const struct registry *r)
             printf("               source: %s\n", about->source);
         }
         for (const struct option *o = about->options; o != NULL && o->key != NULL; o++) {
-            print_option(o, 15);
+            command_print_option(o, 15);
         }
     }
 }
@@ -52,7 +52,7 @@ static void print_key(const struct option *key)
     struct text help = {0};
     key_add_help(key, &help);
     said.help = help.at;
-    print_option(&said, 0);
+    command_print_option(&said, 0);
     text_free(&help);
 }
 
@@ -77,7 +77,7 @@ static void print_keys(void)
                 printf("\nwith %s=%s:\n", o->key, about->name);
             }
             for (const struct option *its = about->options; its != NULL && its->key; its++) {
-                print_option(its, 0);
+                command_print_option(its, 0);
             }
         }
     }

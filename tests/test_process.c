@@ -360,13 +360,35 @@ static void a_launchers_environment_does_not_change_a_runs_shards(void **state)
     assert_string_equal(process_ask(r, "SELECT count(DISTINCT parameters_sha256) FROM run"), "1");
 }
 
+static void expect_shell(struct rig *r, const char *script)
+{
+    int code = process_shell(r, script);
+    if (code != OK) {
+        fail_msg("exit code %d: %s%s", code, script, process_errors(r));
+    }
+}
+
 static void every_kind_of_part_can_be_listed(void **state)
 {
     struct rig *r = *state;
-    assert_int_equal(RIG_RUN(r, "list", "devices"), OK);
-    assert_non_null(strstr(process_output(r), "cpu"));
+    expect_shell(
+        r, "for kind in $(gradlag list --help | sed -n 's/^KIND is one of //; s/[,.]//gp'); do\n"
+           "    gradlag list $kind | grep -q '[a-z]' || { echo $kind >&2; exit 1; }\n"
+           "    count=$((count + 1))\n"
+           "done; [ $count -ge 15 ] && gradlag list devices | grep -q '^cpu '\n");
     assert_int_equal(RIG_RUN(r, "query"), OK);
     assert_non_null(strstr(process_output(r), "staleness-histogram"));
+}
+
+static void every_benchmark_says_what_it_can_be_told(void **state)
+{
+    struct rig *r = *state;
+    expect_shell(r,
+                 "for name in $(gradlag bench --help | sed -n 's/^  \\([a-z-]*\\)  .*/\\1/p'); do\n"
+                 "    gradlag bench $name --help >said || exit 1\n"
+                 "    [ $(grep -c '^  repeats=' said) = 1 ] || { echo $name >&2; exit 1; }\n"
+                 "    count=$((count + 1))\n"
+                 "done; [ $count -ge 8 ] && gradlag bench step --help | grep -q 'clock=wall'\n");
 }
 
 /* Two arms of one worker, so that they end alike. */
@@ -500,6 +522,7 @@ int main(void)
         PROCESS_TEST(a_file_written_over_has_one_row_with_its_own_hash),
         PROCESS_TEST(a_launchers_environment_does_not_change_a_runs_shards),
         PROCESS_TEST(every_kind_of_part_can_be_listed),
+        PROCESS_TEST(every_benchmark_says_what_it_can_be_told),
         PROCESS_TEST(the_cost_of_recording_is_measured_line_by_line),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
