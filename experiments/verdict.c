@@ -91,10 +91,15 @@ static void print_tuning(const struct seen *s, FILE *to)
     if (lost <= POINTS) {
         return;
     }
-    fprintf(to, "Tuning alone, without any damping, gave back %.1f points (%s, %.1f %%): ", back,
-            s->tuned->arm->label, s->tuned->accuracy);
-    fprintf(to, "%.0f %% of the loss was only tuning, %.1f points are left.\n",
-            100 * fmin(1, back / lost), left);
+    fprintf(to, "Tuning alone, without any damping, gave ");
+    if (back <= POINTS) {
+        fprintf(to, "nothing back (%s, %.1f %%).\n", s->tuned->arm->label, s->tuned->accuracy);
+        return;
+    }
+    fprintf(to,
+            "back %.1f points (%s, %.1f %%): %.0f %% of the loss was only tuning, %.1f points are "
+            "left.\n",
+            back, s->tuned->arm->label, s->tuned->accuracy, 100 * fmin(1, back / lost), left);
 }
 
 static void print_synchrony(const struct seen *s, FILE *to)
