@@ -38,9 +38,9 @@ struct step_stats {
     uint64_t watch_ns; /* in calls of the watch */
 };
 
-struct evaluation {    /* losses in nats (of numbers: half squared errors), accuracies as fractions;
-                          NaN where a split    is empty, accuracies also where the data have no classes
-                        */
+/* Losses in nats (of numbers: half squared errors), accuracies as fractions. NaN where a split is
+ * empty; accuracies also where the data have no classes. */
+struct evaluation {
     double train_loss; /* mean training loss is the caller's to fill in: NaN here */
     double validation_loss, validation_accuracy;
     double test_loss, test_accuracy;
