@@ -223,6 +223,11 @@ nightly: all tests
 links: all
 	$(Q)scripts/measure-links $(PROGRAM)
 
+## board: docs/reproduction.md anew, from RESULTS=FILE with the runs of all experiments
+.PHONY: board
+board: all
+	$(Q)PROGRAM=$(PROGRAM) scripts/write-board $(RESULTS)
+
 # One program per tests/fuzz/fuzz_NAME.c, which reads what strangers wrote; clang's libFuzzer.
 FUZZERS := $(patsubst tests/fuzz/%.c,$(DIR)/tests/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
 $(DIR)/tests/fuzz/fuzz_%: $(DIR)/tests/fuzz/fuzz_%.o $(DIR)/tests/fuzz/fuzz.o $(LIBRARY)

@@ -1,10 +1,13 @@
 #include "experiments/board.h"
 
 #include "experiments/print.h"
+#include "results/query.h"
+#include "results/statistics.h"
 
 #include <stdlib.h>
+#include <string.h>
 
-enum { NAME_WIDTH = 26 };
+enum { NAME_WIDTH = 26, RUNS_WIDTH = 15 };
 
 static void count_runs(const struct plan *p, struct board_line *line)
 {
@@ -12,8 +15,49 @@ static void count_runs(const struct plan *p, struct board_line *line)
     line->there += p->count - plan_missing(p);
 }
 
-void board_add(struct board *b, const struct reproduction *r, const struct judged_claim *judged)
+static void add_ids(const struct plan *p, struct text *ids)
 {
+    for (size_t i = 0; i < p->count; i++) {
+        const struct planned_run *r = &p->runs[i];
+        if (r->state == PLANNED_FINISHED || r->state == PLANNED_DIVERGED) {
+            text_add(ids, "%s%lld", ids->length > 0 ? "," : "", (long long)r->run_id);
+        }
+    }
+}
+
+/* When and by what its runs were made. */
+static status read_origin(const struct reproduction *r, struct board_line *line)
+{
+    static const char days[] =
+        "SELECT min(day) || CASE WHEN max(day) > min(day) THEN ' to ' || max(day) ELSE '' END"
+        " FROM (SELECT substr(finished_at, 1, 10) AS day FROM run WHERE id IN (%s))";
+    static const char commits[] =
+        "SELECT group_concat(name, ', ') FROM (SELECT substr(host ->> '$.commit', 1, 7) ||"
+        " CASE WHEN host ->> '$.dirty' THEN '-dirty' ELSE '' END AS name FROM run"
+        " WHERE id IN (%s) GROUP BY name ORDER BY min(id))";
+    const struct {
+        const char *sql;
+        char **out;
+    } questions[] = {{days, &line->days}, {commits, &line->commits}};
+    status result = OK;
+    struct text ids = {0};
+    add_ids(&r->tuning.trials.plan, &ids);
+    add_ids(&r->plan, &ids);
+    for (size_t i = 0; ids.length > 0 && i < COUNT_OF(questions); i++) {
+        struct text sql = {0};
+        text_add(&sql, questions[i].sql, ids.at);
+        result = query_value(reproduction_results(r), sql.at, NULL, 0, questions[i].out);
+        text_free(&sql);
+        TRY(result);
+    }
+done:
+    text_free(&ids);
+    return result;
+}
+
+status board_add(struct board *b, const struct reproduction *r, const struct judged_claim *judged)
+{
+    status result = OK;
     if (b->count == b->capacity) {
         b->capacity = b->capacity == 0 ? 32 : 2 * b->capacity;
         b->lines = realloc(b->lines, b->capacity * sizeof *b->lines);
@@ -28,10 +72,17 @@ void board_add(struct board *b, const struct reproduction *r, const struct judge
     for (size_t i = 0; i < r->e.claim_count; i++) {
         line->claims[judged[i].outcome]++;
     }
+    TRY(read_origin(r, line));
+done:
+    return result;
 }
 
 void board_close(struct board *b)
 {
+    for (size_t i = 0; i < b->count; i++) {
+        memory_free(b->lines[i].days);
+        memory_free(b->lines[i].commits);
+    }
     free(b->lines);
     *b = (struct board){0};
 }
@@ -44,31 +95,84 @@ static const char *line_verdict(const struct board_line *line)
                                           : "–";
 }
 
-void board_print(const struct board *b, bool markdown, FILE *to)
+static const char *or_dash(const char *text)
 {
-    if (markdown) {
-        fputs("| experiment | | claims held | failed | not measured | runs there |\n"
-              "|---|---|---:|---:|---:|---:|\n",
-              to);
-    } else {
-        fputs("The board\n", to);
-        print_padded(to, "experiment", NAME_WIDTH);
-        fputs("      held failed  open   runs there\n", to);
-    }
+    return text != NULL ? text : "–";
+}
+
+static void print_markdown(const struct board *b, FILE *to)
+{
+    fputs("| experiment | | claims held | failed | not measured | runs there | made | commit |\n"
+          "|---|---|---:|---:|---:|---:|---|---|\n",
+          to);
     for (size_t i = 0; i < b->count; i++) {
         const struct board_line *l = &b->lines[i];
         size_t claims = l->claims[CLAIM_PASS] + l->claims[CLAIM_FAIL] + l->claims[CLAIM_OPEN];
-        if (markdown) {
-            fprintf(to, "| [%s](#%s) | %s | %zu of %zu | %zu | %zu | %zu of %zu |\n", l->name,
-                    l->name, line_verdict(l), l->claims[CLAIM_PASS], claims, l->claims[CLAIM_FAIL],
-                    l->claims[CLAIM_OPEN], l->there, l->planned);
+        fprintf(to, "| [%s](#%s) | %s | %zu of %zu | %zu | %zu | %zu of %zu | %s | %s |\n", l->name,
+                l->name, line_verdict(l), l->claims[CLAIM_PASS], claims, l->claims[CLAIM_FAIL],
+                l->claims[CLAIM_OPEN], l->there, l->planned, or_dash(l->days), or_dash(l->commits));
+    }
+}
+
+void board_print(const struct board *b, FILE *to)
+{
+    char runs[48];
+    fputs("The board\n", to);
+    print_padded(to, "experiment", NAME_WIDTH);
+    fputs("      held failed  open   runs there     made by\n", to);
+    for (size_t i = 0; i < b->count; i++) {
+        const struct board_line *l = &b->lines[i];
+        print_padded(to, l->name, NAME_WIDTH);
+        print_padded(to, line_verdict(l), 5);
+        fprintf(to, "%5zu %6zu %5zu   ", l->claims[CLAIM_PASS], l->claims[CLAIM_FAIL],
+                l->claims[CLAIM_OPEN]);
+        snprintf(runs, sizeof runs, "%zu of %zu", l->there, l->planned);
+        if (l->commits != NULL) {
+            print_padded(to, runs, RUNS_WIDTH);
+            fprintf(to, "%s, %s\n", l->commits, l->days);
         } else {
-            print_padded(to, l->name, NAME_WIDTH);
-            print_padded(to, line_verdict(l), 5);
-            fprintf(to, "%5zu %6zu %5zu   %zu of %zu\n", l->claims[CLAIM_PASS],
-                    l->claims[CLAIM_FAIL], l->claims[CLAIM_OPEN], l->there, l->planned);
+            fprintf(to, "%s\n", runs);
         }
     }
+}
+
+void board_print_page(const struct board *b, const char *experiments, FILE *to)
+{
+    static const char head[] =
+        "<!-- Written by `gradlag reproduce --all --no-run --markdown results=FILE`, as `make "
+        "board "
+        "RESULTS=FILE` does:\n"
+        "     not to be edited. Its words are in experiments/*.yaml, its figures in FILE. -->\n\n"
+        "# What the experiments gave\n\n"
+        "Every experiment file: its question, what its runs gave, and whether its claims hold. "
+        "Every band comes from the source that\n"
+        "the claim names, none from our own results; a claim that failed stays in its file as it "
+        "was, and is explained below it. Figures\n"
+        "are of the test set; n stands in parentheses beside each, and `[79.8]` is what the source "
+        "has for that cell. Runs with\n"
+        "`engine=virtual` and synchronous ones repeat bit for bit; asynchronous runs of processes "
+        "do "
+        "not, and are as exact as their\n"
+        "deviations say.\n\n"
+        "`gradlag reproduce NAME` makes what is missing of an experiment and prints its part; "
+        "`gradlag report` draws it. The format of the\n"
+        "files: [experiment files](experiment-files.md).\n\n";
+    char *page = NULL, sum[65];
+    size_t length = 0;
+    struct sha256 hash;
+    FILE *memory = open_memstream(&page, &length);
+    REQUIRE(memory != NULL);
+    fputs(head, memory);
+    print_markdown(b, memory);
+    fputs(experiments, memory);
+    fputc('\n', memory);
+    REQUIRE(fclose(memory) == 0);
+    sha256_begin(&hash);
+    sha256_add(&hash, page, length);
+    sha256_end(&hash, sum);
+    fwrite(page, 1, length, to);
+    fprintf(to, "<!-- sha256 of all above: %s -->\n", sum);
+    free(page);
 }
 
 /* ---- one experiment -----------------------------------------------------------------------------
@@ -92,18 +196,25 @@ void board_print_observed(const struct judged_claim *j, FILE *to)
     } else if (j->outcome == CLAIM_OPEN) {
         fprintf(to, "not measured in this part");
     } else {
-        fprintf(to, "observed %.2f", j->value);
+        fprintf(to, "%.*f", band_decimals(j->value, j->low, j->high), j->value);
     }
 }
 
-/* A line of Markdown's table is cut at each '|'. */
-static void put_cell(FILE *to, const char *text)
+static void print_claims(const struct reproduction *r, const struct judged_claim *judged, FILE *to)
 {
-    fputs("| ", to);
-    for (; *text != '\0'; text++) {
-        fprintf(to, "%s%c", *text == '|' ? "\\" : "", *text);
+    if (r->e.claim_count > 0) {
+        fputs("\n| claim | | observed | band | source |\n|---|---|---:|---|---|\n", to);
     }
-    fputc(' ', to);
+    for (size_t i = 0; i < r->e.claim_count; i++) {
+        const struct judged_claim *j = &judged[i];
+        print_cell(to, j->claim->text);
+        print_cell(to, board_mark(j->outcome));
+        fputs("| ", to);
+        board_print_observed(j, to);
+        fprintf(to, " | [%g, %g] ", j->low, j->high);
+        print_cell(to, j->claim->source != NULL ? j->claim->source : "");
+        fputs("|\n", to);
+    }
 }
 
 void board_print_experiment(const struct reproduction *r, bool quick,
@@ -111,20 +222,17 @@ void board_print_experiment(const struct reproduction *r, bool quick,
 {
     fprintf(to, "\n## %s\n\n%s%s", r->e.name, r->e.question, quick ? " (The quick part.)" : "");
     if (r->e.source != NULL) {
-        fprintf(to, " Source: %s", r->e.source);
+        fprintf(to, "\n\nSource: %s", r->e.source);
     }
     fprintf(to, "\n\n");
     cells_print_markdown(&r->cells, to);
-    if (r->e.claim_count > 0) {
-        fputs("\n| claim | | | band | source |\n|---|---|---|---|---|\n", to);
+    if (r->tuning.trials.count > 0) {
+        fputs("\n<details><summary>What tuning chose</summary>\n\n```text", to);
+        tuning_print(&r->tuning, to);
+        fputs("```\n\n</details>\n", to);
     }
-    for (size_t i = 0; i < r->e.claim_count; i++) {
-        const struct judged_claim *j = &judged[i];
-        put_cell(to, j->claim->text);
-        fprintf(to, "| %s | ", board_mark(j->outcome));
-        board_print_observed(j, to);
-        fprintf(to, " | [%g, %g] ", j->low, j->high);
-        put_cell(to, j->claim->source != NULL ? j->claim->source : "");
-        fputs("|\n", to);
+    print_claims(r, judged, to);
+    if (r->e.discussion != NULL) {
+        fprintf(to, "\n%s\n", r->e.discussion);
     }
 }

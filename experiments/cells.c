@@ -55,8 +55,8 @@ static void lay_out(struct cells *c, const struct plan *p)
     qsort(c->workers, c->worker_count, sizeof *c->workers, ascending);
 }
 
-/* Sums first; averages once all runs are in. `squares`: of the accuracies, for the deviation. */
-static status add_run(struct cells *c, size_t index, double *squares)
+/* Sums first; averages once all runs are in. `samples`: the accuracies of each cell. */
+static status add_run(struct cells *c, size_t index, struct sample *samples)
 {
     status result = OK;
     struct run_figures f;
@@ -73,9 +73,8 @@ static status add_run(struct cells *c, size_t index, double *squares)
     TRY(summary_read(options_text(o, "results"), r->run_id, &f));
     cell->finished++;
     c->accuracies[index] = 100 * f.accuracy;
-    cell->accuracy += 100 * f.accuracy;
+    sample_add(&samples[cell - c->at], 100 * f.accuracy);
     cell->died += 100 * f.accuracy < DEAD;
-    squares[cell - c->at] += 1e4 * f.accuracy * f.accuracy;
     cell->loss += f.loss;
     cell->validation += 100 * f.validation_accuracy;
     cell->seconds += f.train_seconds;
@@ -92,45 +91,39 @@ done:
     return result;
 }
 
-static void average(struct cell *cell, double squares)
+static void average(struct cell *cell, const struct sample *accuracies)
 {
     double n = cell->finished;
-    double *const means[] = {&cell->accuracy,
-                             &cell->loss,
-                             &cell->validation,
-                             &cell->seconds,
-                             &cell->updates,
-                             &cell->updates_per_second,
-                             &cell->samples_per_second,
-                             &cell->staleness,
-                             &cell->staleness_cv};
+    double *const means[] = {&cell->loss,      &cell->validation,         &cell->seconds,
+                             &cell->updates,   &cell->updates_per_second, &cell->samples_per_second,
+                             &cell->staleness, &cell->staleness_cv};
     for (size_t i = 0; i < COUNT_OF(means); i++) {
         *means[i] = n > 0 ? *means[i] / n : NAN;
     }
     cell->died /= n + cell->diverged;
-    double spread = squares - n * cell->accuracy * cell->accuracy;
-    cell->deviation = n > 1 ? sqrt(fmax(0, spread) / (n - 1)) : NAN;
-    cell->interval = n > 1 ? student_95(cell->finished - 1) * cell->deviation / sqrt(n) : NAN;
+    cell->accuracy = accuracies->n == cell->finished ? sample_mean(accuracies) : NAN;
+    cell->deviation = sample_deviation(accuracies);
+    cell->interval = sample_interval(accuracies);
 }
 
 status cells_open(struct cells *out, const struct experiment *e, const struct plan *p)
 {
     status result = OK;
-    double *squares = NULL;
+    struct sample *samples = NULL;
     *out = (struct cells){.experiment = e, .plan = p};
     TRY(memory_new(&out->at, p->count, sizeof *out->at, "cells"));
     TRY(memory_new(&out->workers, p->count, sizeof *out->workers, "columns"));
-    TRY(memory_new(&squares, p->count, sizeof *squares, "squares"));
+    TRY(memory_new(&samples, p->count, sizeof *samples, "cells"));
     TRY(memory_new(&out->accuracies, p->count, sizeof *out->accuracies, "accuracies"));
     lay_out(out, p);
     for (size_t i = 0; i < p->count; i++) {
-        TRY(add_run(out, i, squares));
+        TRY(add_run(out, i, samples));
     }
     for (size_t i = 0; i < out->count; i++) {
-        average(&out->at[i], squares[i]);
+        average(&out->at[i], &samples[i]);
     }
 done:
-    memory_free(squares);
+    memory_free(samples);
     if (result != OK) {
         cells_close(out);
     }
@@ -182,118 +175,210 @@ void cells_pair(const struct cells *c, const struct cell *a, const struct cell *
 /* ---- tables -------------------------------------------------------------------------------------
  */
 
-static void cell_text(const struct cell *cell, char out[64])
+enum { LABEL_WIDTH = 40, CELL_WIDTH = 19, EXPECTED_WIDTH = 8, WORKERS_WIDTH = 7 };
+
+/* A table of text or of Markdown. */
+struct table {
+    const struct cells *c;
+    FILE *to;
+    bool markdown;
+};
+
+static void put(const struct table *t, const char *text, int width)
 {
-    out[0] = '\0';
-    if (cell == NULL) {
-        return;
-    }
-    if (cell->finished == 0) {
-        snprintf(out, 64, "%s", cell->diverged > 0 ? "diverged" : "–");
-    } else if (isnan(cell->accuracy)) {
-        snprintf(out, 64, "%.6g (%u)", cell->loss, cell->finished);
-    } else if (isnan(cell->deviation)) {
-        snprintf(out, 64, "%.2f (%u)", cell->accuracy, cell->finished);
+    if (t->markdown) {
+        print_cell(t->to, text);
     } else {
-        snprintf(out, 64, "%.2f ± %.2f (%u)", cell->accuracy, cell->deviation, cell->finished);
-    }
-    if (cell->finished > 0 && cell->finished < cell->planned) {
-        size_t length = strlen(out);
-        snprintf(out + length, 64 - length, " of %u", cell->planned);
+        print_padded(t->to, text, width);
     }
 }
 
-enum { LABEL_WIDTH = 40, CELL_WIDTH = 19 };
+/* The same, to the right where it is text: ASCII. */
+static void put_right(const struct table *t, const char *text, int width)
+{
+    if (t->markdown) {
+        print_cell(t->to, text);
+    } else {
+        fprintf(t->to, "%*s", width, text);
+    }
+}
 
-/* Data without classes have a loss alone. */
-static bool any_accuracy(const struct cells *c)
+static void end_line(const struct table *t)
+{
+    fputs(t->markdown ? "|\n" : "\n", t->to);
+}
+
+/* A blank line parts a table of Markdown from what stands above it. */
+static void end_caption(const struct table *t)
+{
+    fputs(t->markdown ? "\n\n" : "\n", t->to);
+}
+
+/* Under the line of titles: `numbers` of the columns are to the right. */
+static void put_rule(const struct table *t, size_t columns, size_t numbers)
+{
+    for (size_t i = 0; t->markdown && i < columns; i++) {
+        fputs(i + numbers < columns ? "|---" : "|---:", t->to);
+    }
+    if (t->markdown) {
+        end_line(t);
+    }
+}
+
+/* What the source has for the cell; NaN: nothing. */
+static double expected_of(const struct arm *arm, int64_t workers)
+{
+    for (size_t i = 0; i < arm->expected_count; i++) {
+        if (arm->expected[i].workers == workers) {
+            return arm->expected[i].value;
+        }
+    }
+    return NAN;
+}
+
+static bool any_expected(const struct cells *c)
 {
     bool any = false;
     for (size_t i = 0; i < c->count; i++) {
-        any = any || (c->at[i].finished > 0 && !isnan(c->at[i].accuracy));
+        any = any || !isnan(expected_of(c->at[i].arm, c->at[i].workers));
     }
     return any;
 }
 
-/* One cell of a table of text or of Markdown, and the end of its line. */
-static void put(FILE *to, bool markdown, const char *text, int width)
+static int cell_width(const struct cells *c)
 {
-    if (markdown) {
-        fprintf(to, "| %s ", text);
+    return CELL_WIDTH + (any_expected(c) ? EXPECTED_WIDTH : 0);
+}
+
+static void cell_text(const struct cell *cell, struct text *out)
+{
+    if (cell->finished == 0) {
+        text_add(out, "%s", cell->diverged > 0 ? "diverged" : "–");
+    } else if (isnan(cell->accuracy)) {
+        text_add(out, "%.6g (%u)", cell->loss, cell->finished);
+    } else if (isnan(cell->deviation)) {
+        text_add(out, "%.2f (%u)", cell->accuracy, cell->finished);
     } else {
-        print_padded(to, text, width);
+        text_add(out, "%.2f ± %.2f (%u)", cell->accuracy, cell->deviation, cell->finished);
+    }
+    if (cell->finished > 0 && cell->finished < cell->planned) {
+        text_add(out, " of %u", cell->planned);
+    }
+    double expected = expected_of(cell->arm, cell->workers);
+    if (!isnan(expected)) {
+        text_add(out, " [%g]", expected);
     }
 }
 
-static void end_line(FILE *to, bool markdown)
+/* Data without classes have a loss alone, which shows once a run has finished. */
+static bool by_loss(const struct cells *c)
 {
-    fputs(markdown ? "|\n" : "\n", to);
+    bool any = false, losses = true;
+    for (size_t i = 0; i < c->count; i++) {
+        any = any || c->at[i].finished > 0;
+        losses = losses && (c->at[i].finished == 0 || isnan(c->at[i].accuracy));
+    }
+    return any && losses;
 }
 
-static void print_columns(const struct cells *c, bool markdown, FILE *to)
+static void put_columns(const struct table *t)
 {
     char text[32];
-    put(to, markdown, "arm \\ workers", LABEL_WIDTH);
-    for (size_t w = 0; w < c->worker_count; w++) {
-        snprintf(text, sizeof text, "%lld", (long long)c->workers[w]);
-        put(to, markdown, text, CELL_WIDTH);
+    put(t, "arm \\ workers", LABEL_WIDTH);
+    for (size_t w = 0; w < t->c->worker_count; w++) {
+        snprintf(text, sizeof text, "%lld", (long long)t->c->workers[w]);
+        put(t, text, cell_width(t->c));
     }
-    end_line(to, markdown);
-    for (size_t w = 0; markdown && w <= c->worker_count; w++) {
-        fputs("|---", to);
-    }
-    if (markdown) {
-        fputs("|\n", to);
-    }
+    end_line(t);
+    put_rule(t, t->c->worker_count + 1, 0);
 }
 
-static void print_accuracy(const struct cells *c, bool markdown, FILE *to)
+static bool has_cells(const struct cells *c, const struct arm *arm)
 {
-    char text[64];
-    fprintf(to, "%s%s",
-            any_accuracy(c) ? "Test accuracy in %: mean ± standard deviation (runs)"
-                            : "Test loss: mean (runs)",
-            markdown ? "\n\n" : "\n");
-    print_columns(c, markdown, to);
+    bool any = false;
+    for (size_t w = 0; w < c->worker_count; w++) {
+        any = any || find(c, arm->name, c->workers[w]) != NULL;
+    }
+    return any;
+}
+
+static void put_accuracy(const struct table *t)
+{
+    const struct cells *c = t->c;
+    fprintf(t->to, "%s%s",
+            by_loss(c) ? "Test loss: mean (runs)"
+                       : "Test accuracy in %: mean ± standard deviation (runs)",
+            any_expected(c) ? " [expected]" : "");
+    end_caption(t);
+    put_columns(t);
     for (size_t a = 0; a < c->experiment->arm_count; a++) {
         const struct arm *arm = &c->experiment->arms[a];
-        bool any = false;
-        for (size_t w = 0; w < c->worker_count; w++) {
-            any = any || find(c, arm->name, c->workers[w]) != NULL;
-        }
-        if (!any) {
+        if (!has_cells(c, arm)) {
             continue;
         }
-        put(to, markdown, arm->label, LABEL_WIDTH);
+        put(t, arm->label, LABEL_WIDTH);
         for (size_t w = 0; w < c->worker_count; w++) {
-            cell_text(find(c, arm->name, c->workers[w]), text);
-            put(to, markdown, text, CELL_WIDTH);
+            struct text text = {0};
+            const struct cell *cell = find(c, arm->name, c->workers[w]);
+            if (cell != NULL) {
+                cell_text(cell, &text);
+            }
+            put(t, text.at != NULL ? text.at : "", cell_width(c));
+            text_free(&text);
         }
-        end_line(to, markdown);
+        end_line(t);
     }
 }
 
-static void print_details(const struct cells *c, FILE *to)
+static const struct {
+    const char *title;
+    size_t offset;
+    int width, decimals;
+    bool of_staleness; /* left out where there is none */
+} details[] = {
+    {"seconds", offsetof(struct cell, seconds), 11, 1, false},
+    {"updates/s", offsetof(struct cell, updates_per_second), 11, 0, false},
+    {"samples/s", offsetof(struct cell, samples_per_second), 11, 0, false},
+    {"staleness", offsetof(struct cell, staleness), 11, 2, true},
+    {"cv", offsetof(struct cell, staleness_cv), 7, 2, true},
+    {"max", offsetof(struct cell, staleness_max), 6, 0, true},
+};
+
+static void put_details_of(const struct table *t, const struct cell *cell)
 {
-    fprintf(to, "\nTraining time, rates, and staleness as mean, cv (standard deviation / mean) and "
-                "maximum\n");
-    print_padded(to, "arm", LABEL_WIDTH);
-    fprintf(to, "%7s %10s %10s %10s %8s %6s %5s\n", "workers", "seconds", "updates/s", "samples/s",
-            "mean", "cv", "max");
+    char text[64];
+    put(t, cell->arm->label, LABEL_WIDTH);
+    snprintf(text, sizeof text, "%lld", (long long)cell->workers);
+    put_right(t, text, WORKERS_WIDTH);
+    for (size_t i = 0; i < COUNT_OF(details); i++) {
+        double value;
+        memcpy(&value, (const char *)cell + details[i].offset, sizeof value);
+        bool known = !isnan(value) && (!details[i].of_staleness || cell->staleness > 0);
+        snprintf(text, sizeof text, "%.*f", details[i].decimals, value);
+        put_right(t, known ? text : "", details[i].width);
+    }
+    end_line(t);
+}
+
+static void put_details(const struct table *t)
+{
+    const struct cells *c = t->c;
+    fprintf(t->to, "Training time, rates, and staleness as mean, cv (standard deviation / mean) "
+                   "and maximum");
+    end_caption(t);
+    put(t, "arm", LABEL_WIDTH);
+    put_right(t, "workers", WORKERS_WIDTH);
+    for (size_t i = 0; i < COUNT_OF(details); i++) {
+        put_right(t, details[i].title, details[i].width);
+    }
+    end_line(t);
+    put_rule(t, COUNT_OF(details) + 2, COUNT_OF(details) + 1);
     for (size_t a = 0; a < c->experiment->arm_count; a++) {
         for (size_t w = 0; w < c->worker_count; w++) {
             const struct cell *cell = find(c, c->experiment->arms[a].name, c->workers[w]);
-            if (cell == NULL || cell->finished == 0) {
-                continue;
+            if (cell != NULL && cell->finished > 0) {
+                put_details_of(t, cell);
             }
-            print_padded(to, cell->arm->label, LABEL_WIDTH);
-            fprintf(to, "%7lld %10.1f %10.0f %10.0f", (long long)cell->workers, cell->seconds,
-                    cell->updates_per_second, cell->samples_per_second);
-            if (cell->staleness > 0) {
-                fprintf(to, " %8.2f %6.2f %5.0f", cell->staleness, cell->staleness_cv,
-                        cell->staleness_max);
-            }
-            fprintf(to, "\n");
         }
     }
 }
@@ -305,9 +390,7 @@ static const struct arm *baseline(const struct cells *c)
     const struct arm *undamped =
         e->verdict.undamped != NULL ? experiment_arm(e, e->verdict.undamped) : NULL;
     for (size_t a = 0; undamped == NULL && a < e->arm_count; a++) {
-        for (size_t w = 0; w < c->worker_count && undamped == NULL; w++) {
-            undamped = find(c, e->arms[a].name, c->workers[w]) != NULL ? &e->arms[a] : NULL;
-        }
+        undamped = has_cells(c, &e->arms[a]) ? &e->arms[a] : NULL;
     }
     return undamped;
 }
@@ -328,8 +411,9 @@ static bool pair_text(const struct cells *c, const struct cell *cell, const stru
     return p.n > 0;
 }
 
-static void print_pairs(const struct cells *c, bool markdown, FILE *to)
+static void put_pairs(const struct table *t)
 {
+    const struct cells *c = t->c;
     const struct arm *base = baseline(c);
     char text[64];
     bool begun = false;
@@ -342,33 +426,41 @@ static void print_pairs(const struct cells *c, bool markdown, FILE *to)
         }
         if (any && !begun) {
             begun = true;
-            fprintf(to,
+            fprintf(t->to,
                     "\nPoints of accuracy above '%s' on the same seeds: mean difference ± half of "
-                    "its 95 %% interval (pairs)%s",
-                    base->label, markdown ? "\n\n" : "\n");
-            print_columns(c, markdown, to);
+                    "its 95 %% interval (pairs)",
+                    base->label);
+            end_caption(t);
+            put_columns(t);
         }
         if (any) {
-            put(to, markdown, arm->label, LABEL_WIDTH);
+            put(t, arm->label, LABEL_WIDTH);
             for (size_t w = 0; w < c->worker_count; w++) {
                 pair_text(c, find(c, arm->name, c->workers[w]), find(c, base->name, c->workers[w]),
                           text);
-                put(to, markdown, text, CELL_WIDTH);
+                put(t, text, cell_width(c));
             }
-            end_line(to, markdown);
+            end_line(t);
         }
     }
 }
 
 void cells_print(const struct cells *c, FILE *to)
 {
-    print_accuracy(c, false, to);
-    print_details(c, to);
-    print_pairs(c, false, to);
+    const struct table t = {.c = c, .to = to};
+    put_accuracy(&t);
+    fputc('\n', to);
+    put_details(&t);
+    put_pairs(&t);
 }
 
 void cells_print_markdown(const struct cells *c, FILE *to)
 {
-    print_accuracy(c, true, to);
-    print_pairs(c, true, to);
+    const struct table t = {.c = c, .to = to, .markdown = true};
+    put_accuracy(&t);
+    fputs("\n<details><summary>Time, rates, staleness; differences on the same seeds</summary>\n\n",
+          to);
+    put_details(&t);
+    put_pairs(&t);
+    fputs("\n</details>\n", to);
 }

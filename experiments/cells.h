@@ -55,9 +55,10 @@ struct measures cells_measures(struct cells_reading *r);
 /* Checks an expression against an experiment without any runs: unknown measures and arms. */
 status cells_check(const struct experiment *e, const char *expression) MUST_CHECK;
 
-/* Accuracy as arms × workers, rates and staleness cell by cell, differences on the same seeds. */
+/* Accuracy as arms × workers, beside what the file expects; rates and staleness cell by cell;
+ * differences on the same seeds. */
 void cells_print(const struct cells *c, FILE *to);
-/* The first and the last of them. */
+/* The same; all but the first is folded away. */
 void cells_print_markdown(const struct cells *c, FILE *to);
 /* In words: what asynchrony cost, what damping gave back, … */
 void verdict_print(const struct cells *c, FILE *to);

@@ -22,9 +22,12 @@ static const char help[] =
     "  --no-run   no new runs: the table of what is there\n"
     "  --again    make all runs, finished or not\n"
     "  --quiet    no progress on stderr\n"
-    "  --markdown tables and claims as Markdown, and nothing else, on stdout\n\n"
+    "  --markdown tables, claims and what the file says of them as Markdown, and nothing else, on "
+    "stdout\n\n"
     "--all does so with every experiment that is compiled in; the board of all of them comes last\n"
-    "(first with --markdown). Where runs were not made, claims are left open.\n\n"
+    "(first with --markdown, which makes docs/reproduction.md). Where runs were not made, claims "
+    "are\n"
+    "left open.\n\n"
     "`gradlag list experiments` shows what is compiled in; docs/experiment-files.md the format.\n";
 
 struct reproduce {
@@ -47,9 +50,10 @@ static void print_claims(const struct reproduction *w, const struct judged_claim
         const struct judged_claim *j = &judged[i];
         counts[j->outcome]++;
         print_padded(to, board_mark(j->outcome), 6);
-        fprintf(to, "%s\n      ", j->claim->text);
+        bool known = j->lacking == NULL && j->outcome != CLAIM_OPEN;
+        fprintf(to, "%s\n      %s", j->claim->text, known ? "observed " : "");
         board_print_observed(j, to);
-        if (j->lacking == NULL && j->outcome != CLAIM_OPEN) {
+        if (known) {
             fprintf(to, ", band [%g, %g]", j->low, j->high);
         }
         fprintf(to, "%s%s\n", j->claim->source != NULL ? "; source: " : "",
@@ -151,7 +155,7 @@ static status report(struct reproduction *w, struct reproduce *r)
     }
     TRY(memory_new(&judged, w->e.claim_count + 1, sizeof *judged, "claims"));
     TRY(reproduction_judge(w, r->quick, judged));
-    board_add(&r->board, w, judged);
+    TRY(board_add(&r->board, w, judged));
     if (r->markdown) {
         board_print_experiment(w, r->quick, judged, r->to);
     } else {
@@ -216,7 +220,7 @@ done:
     return result;
 }
 
-/* Markdown is a page: its board stands above what it is about. */
+/* With Markdown the board stands above what it is about, which has to wait for it. */
 static status reproduce_all(struct reproduce *r)
 {
     char *page = NULL;
@@ -226,12 +230,13 @@ static status reproduce_all(struct reproduce *r)
         REQUIRE(r->to != NULL);
     }
     status result = reproduce_each(r);
-    if (!r->dry) {
-        board_print(&r->board, r->markdown, stdout);
-    }
     if (r->markdown) {
         REQUIRE(fclose(r->to) == 0); /* it was memory */
-        fwrite(page, 1, length, stdout);
+    }
+    if (r->markdown && !r->dry) {
+        board_print_page(&r->board, page, stdout);
+    } else if (!r->dry) {
+        board_print(&r->board, stdout);
     }
     free(page);
     return result;

@@ -111,7 +111,7 @@ static void grid_free(struct grid *g)
 void experiment_close(struct experiment *e)
 {
     struct verdict_arms *v = &e->verdict;
-    char **const own[] = {&e->name,  &e->file,     &e->question, &e->source,
+    char **const own[] = {&e->name,  &e->file,     &e->question, &e->source,     &e->discussion,
                           &v->alone, &v->undamped, &v->tuned,    &v->synchronous};
     texts_free(own, COUNT_OF(own));
     for (size_t i = 0; i < v->damped_count; i++) {
@@ -130,6 +130,7 @@ void experiment_close(struct experiment *e)
             memory_free(a->quick_at[k].seeds.at);
         }
         memory_free(a->quick_at);
+        memory_free(a->expected);
         settings_free(&a->settings);
         at_free(a->at, a->at_count);
     }

@@ -23,6 +23,13 @@ struct at_workers {
     struct settings settings;
 };
 
+/* What the source has for a cell: test accuracy in percent, or the loss where data have no classes.
+ */
+struct expected_cell {
+    int64_t workers;
+    double value;
+};
+
 /* Seeds that --quick makes at one worker count; count 0: the quick part's own. */
 struct at_seeds {
     int64_t workers;
@@ -44,6 +51,8 @@ struct arm {
     struct int_list workers; /* count 0: all of the experiment's */
     struct at_workers *at;
     size_t at_count;
+    struct expected_cell *expected;
+    size_t expected_count;
     bool quick;                /* part of --quick too */
     struct at_seeds *quick_at; /* there with these workers alone; */
     size_t quick_at_count;     /* 0: all of its own */
@@ -66,6 +75,7 @@ struct verdict_arms {
 
 struct experiment {
     char *name, *file, *question, *source; /* source may be NULL */
+    char *discussion; /* Markdown: what its results mean, and why claims fail; or NULL */
     struct settings settings, quick_settings;
     struct at_workers *at;
     size_t at_count;

@@ -101,6 +101,24 @@ done:
     return result;
 }
 
+/* expected: {8: 79.8, 16: 73.5} */
+static status read_expected(const struct document *d, const struct node *map, struct arm *out)
+{
+    status result = OK;
+    if (map == NULL) {
+        goto done;
+    }
+    TRY(node_require(d, map, NODE_MAP, "expected"));
+    TRY(memory_new(&out->expected, map->count, sizeof *out->expected, "expected"));
+    for (size_t i = 0; i < map->count; i++) {
+        struct expected_cell *cell = &out->expected[out->expected_count++];
+        TRY(read_worker_count(d, map, i, &cell->workers));
+        TRY(node_real(d, &map->children[i], "expected", &cell->value));
+    }
+done:
+    return result;
+}
+
 /* quick: false, [16] or {4: [1, 2, 3], 16: [1]} */
 static status read_arm_quick(const struct document *d, const struct node *n, struct arm *out)
 {
@@ -266,8 +284,8 @@ static status read_arm(const struct document *d, const char *name, const struct 
                        struct arm *out)
 {
     status result = OK;
-    static const char *const known[] = {"label", "settings", "workers", "at",
-                                        "quick", "tune",     "fit",     NULL};
+    static const char *const known[] = {"label", "settings", "workers",  "at", "quick",
+                                        "tune",  "fit",      "expected", NULL};
     TRY(node_require(d, n, NODE_MAP, name));
     TRY(node_known_keys(d, n, known));
     out->name = text_copy(name);
@@ -278,6 +296,7 @@ static status read_arm(const struct document *d, const char *name, const struct 
     TRY(read_arm_quick(d, node_child(n, "quick"), out));
     TRY(read_tune(d, node_child(n, "tune"), out));
     TRY(read_text(d, n, "fit", false, &out->fit));
+    TRY(read_expected(d, node_child(n, "expected"), out));
 done:
     return result;
 }
@@ -417,6 +436,21 @@ done:
     return result;
 }
 
+static status check_expected(const struct document *d, const struct node *n,
+                             const struct experiment *e, const struct arm *arm)
+{
+    status result = OK;
+    for (size_t i = 0; i < arm->expected_count; i++) {
+        if (!experiment_arm_has(e, arm, arm->expected[i].workers)) {
+            FAIL(ERROR_USAGE, "%s:%u: something is expected of %lld workers, which arm %s has not",
+                 d->name, node_child(n, "expected")->line, (long long)arm->expected[i].workers,
+                 arm->name);
+        }
+    }
+done:
+    return result;
+}
+
 static status read_lists(const struct document *d, struct experiment *e)
 {
     status result = OK;
@@ -431,6 +465,7 @@ static status read_lists(const struct document *d, struct experiment *e)
         e->arm_count = i + 1;
         TRY(read_arm(d, arms->keys[i], &arms->children[i], &e->arms[i]));
         TRY(check_fit(d, &arms->children[i], e, &e->arms[i]));
+        TRY(check_expected(d, &arms->children[i], e, &e->arms[i]));
     }
     if (claims != NULL) {
         TRY(node_require(d, claims, NODE_LIST, "claims"));
@@ -458,14 +493,15 @@ done:
 status experiment_read(const struct document *d, struct experiment *e)
 {
     status result = OK;
-    static const char *const known[] = {"name",   "question", "source", "settings",
-                                        "at",     "workers",  "seeds",  "arms",
-                                        "claims", "verdict",  "quick",  NULL};
+    static const char *const known[] = {"name",    "question",   "source", "settings", "at",
+                                        "workers", "seeds",      "arms",   "claims",   "verdict",
+                                        "quick",   "discussion", NULL};
     TRY(node_require(d, &d->root, NODE_MAP, "an experiment"));
     TRY(node_known_keys(d, &d->root, known));
     TRY(read_text(d, &d->root, "name", true, &e->name));
     TRY(read_text(d, &d->root, "question", true, &e->question));
     TRY(read_text(d, &d->root, "source", false, &e->source));
+    TRY(read_text(d, &d->root, "discussion", false, &e->discussion));
     TRY(read_settings(d, node_child(&d->root, "settings"), &e->settings));
     TRY(read_at(d, node_child(&d->root, "at"), &e->at, &e->at_count));
     TRY(read_integers(d, &d->root, "workers", &e->workers));

@@ -13,6 +13,7 @@ struct judgement {
     struct reproduction part[2];
     bool quick;
     struct report_arm *arms;
+    struct report_expected *expected; /* of all arms, one after the other */
     struct report_claim *claims;
     char *verdict, *tuning; /* free() */
     struct text *whys;      /* one per claim */
@@ -83,7 +84,6 @@ static void print_tuning(const void *tuning, FILE *to)
     tuning_print(tuning, to);
 }
 
-/* A claim that waits for runs is open as long as they may still come. */
 static void describe_claim(const struct judged_claim *j, struct text *why, struct report_claim *out)
 {
     static const enum report_outcome outcomes[] = {
@@ -99,13 +99,35 @@ static void describe_claim(const struct judged_claim *j, struct text *why, struc
         text_add(why, "%s with %lld workers: of %u runs %u finished, %u diverged, %u failed",
                  c->arm->label, (long long)c->workers, c->planned, c->finished, c->diverged,
                  c->failed);
-        out->observed = NAN;
-        out->outcome =
-            c->finished + c->diverged + c->failed < c->planned ? REPORT_OPEN : REPORT_FAIL;
     } else if (j->outcome == CLAIM_OPEN) {
         text_add(why, "not measured in this part");
     }
     out->why = why->at;
+}
+
+static status describe_arms(struct judgement *j, const struct experiment *e)
+{
+    status result = OK;
+    size_t count = 0;
+    for (size_t i = 0; i < e->arm_count; i++) {
+        count += e->arms[i].expected_count;
+    }
+    TRY(memory_new(&j->arms, e->arm_count, sizeof *j->arms, "arms"));
+    TRY(memory_new(&j->expected, count, sizeof *j->expected, "arms"));
+    count = 0;
+    for (size_t i = 0; i < e->arm_count; i++) {
+        const struct arm *arm = &e->arms[i];
+        j->arms[i] = (struct report_arm){.name = arm->name,
+                                         .label = arm->label,
+                                         .expected = &j->expected[count],
+                                         .expected_count = arm->expected_count};
+        for (size_t k = 0; k < arm->expected_count; k++) {
+            j->expected[count++] = (struct report_expected){.workers = arm->expected[k].workers,
+                                                            .value = arm->expected[k].value};
+        }
+    }
+done:
+    return result;
 }
 
 static status describe(struct judgement *j, struct report_experiment *out)
@@ -117,15 +139,12 @@ static status describe(struct judgement *j, struct report_experiment *out)
     TRY(memory_new(&judged, e->claim_count, sizeof *judged, "claims"));
     TRY(memory_new(&j->claims, e->claim_count, sizeof *j->claims, "claims"));
     TRY(memory_new(&j->whys, e->claim_count, sizeof *j->whys, "claims"));
-    TRY(memory_new(&j->arms, e->arm_count, sizeof *j->arms, "arms"));
     TRY(cells_open(&r->cells, e, &r->plan));
     TRY(reproduction_judge(r, j->quick, judged));
     for (size_t i = 0; i < e->claim_count; i++) {
         describe_claim(&judged[i], &j->whys[i], &j->claims[i]);
     }
-    for (size_t i = 0; i < e->arm_count; i++) {
-        j->arms[i] = (struct report_arm){e->arms[i].name, e->arms[i].label};
-    }
+    TRY(describe_arms(j, e));
     j->verdict = printed("\nVerdict\n", &r->cells, print_verdict);
     j->tuning = printed("\nTuned on the validation split\n", &r->tuning, print_tuning);
     *out = (struct report_experiment){.name = e->name,
@@ -133,6 +152,7 @@ static status describe(struct judgement *j, struct report_experiment *out)
                                       .source = e->source,
                                       .part = j->described.at,
                                       .verdict = j->verdict,
+                                      .discussion = e->discussion,
                                       .tuning = j->tuning,
                                       .arms = j->arms,
                                       .arm_count = e->arm_count,
@@ -219,6 +239,7 @@ static void judgement_close(struct judgement *j)
     memory_free(j->whys);
     memory_free(j->claims);
     memory_free(j->arms);
+    memory_free(j->expected);
     free(j->verdict);
     free(j->tuning);
     text_free(&j->described);

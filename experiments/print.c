@@ -8,3 +8,12 @@ void print_padded(FILE *to, const char *text, int width)
     }
     fprintf(to, "%s%*s", text, columns < width ? width - columns : 1, "");
 }
+
+void print_cell(FILE *to, const char *text)
+{
+    fputs("| ", to);
+    for (; *text != '\0'; text++) {
+        fprintf(to, "%s%c", *text == '|' ? "\\" : "", *text == '\n' ? ' ' : *text);
+    }
+    fputc(' ', to);
+}

@@ -1,5 +1,5 @@
 /*
- * print.h — text in columns.
+ * print.h — text in columns, and Markdown's tables.
  */
 #ifndef GRADLAG_EXPERIMENTS_PRINT_H
 #define GRADLAG_EXPERIMENTS_PRINT_H
@@ -8,5 +8,7 @@
 
 /* UTF-8 text, left-aligned in `width` columns; at least one space follows it. */
 void print_padded(FILE *to, const char *text, int width);
+/* "| text ": a cell of a line of Markdown's, which is cut at each bare '|'. */
+void print_cell(FILE *to, const char *text);
 
 #endif

@@ -9,59 +9,41 @@
 #include <stdlib.h>
 #include <string.h>
 
-static status number(const char *results, int64_t run_id, const char *column, double *out)
-{
-    char sql[512];
-    bool known = false;
-    snprintf(sql, sizeof sql, "SELECT %s FROM run WHERE id = %lld", column, (long long)run_id);
-    status result = query_number(results, sql, NULL, 0, out, &known);
-    if (result == OK && !known) {
-        *out = NAN;
-    }
-    return result;
-}
-
+/* cv: standard deviation over mean, of the gradients that were applied. */
 status summary_read(const char *results, int64_t run_id, struct run_figures *out)
 {
-    status result = OK;
-    /* Standard deviation over mean, of the gradients that were applied. */
-    static const char cv[] =
+    static const char columns[] =
+        "final_accuracy, best_accuracy, validation_accuracy, final_loss, samples_per_second, "
+        "updates, train_seconds, mean_staleness, max_staleness, "
         "(SELECT sqrt(max(0, sum(1.0 * staleness * staleness * pushes) / sum(pushes) - "
         "mean_staleness * mean_staleness)) / nullif(mean_staleness, 0) FROM staleness_histogram "
         "WHERE run_id = run.id)";
-    TRY(number(results, run_id, "final_accuracy", &out->accuracy));
-    TRY(number(results, run_id, "best_accuracy", &out->best_accuracy));
-    TRY(number(results, run_id, "validation_accuracy", &out->validation_accuracy));
-    TRY(number(results, run_id, "final_loss", &out->loss));
-    TRY(number(results, run_id, "samples_per_second", &out->samples_per_second));
-    TRY(number(results, run_id, "updates", &out->updates));
-    TRY(number(results, run_id, "train_seconds", &out->train_seconds));
-    TRY(number(results, run_id, "mean_staleness", &out->mean_staleness));
-    TRY(number(results, run_id, "max_staleness", &out->max_staleness));
-    TRY(number(results, run_id, cv, &out->staleness_cv));
-done:
+    char sql[sizeof columns + 64];
+    double v[10] = {0};
+    snprintf(sql, sizeof sql, "SELECT %s FROM run WHERE id = %lld", columns, (long long)run_id);
+    status result = query_numbers(results, sql, v, COUNT_OF(v));
+    *out = (struct run_figures){.accuracy = v[0],
+                                .best_accuracy = v[1],
+                                .validation_accuracy = v[2],
+                                .loss = v[3],
+                                .samples_per_second = v[4],
+                                .updates = v[5],
+                                .train_seconds = v[6],
+                                .mean_staleness = v[7],
+                                .max_staleness = v[8],
+                                .staleness_cv = v[9]};
     return result;
 }
 
-/* One text column of the run's row, without the header line; empty where it is NULL. */
+/* A text column of the run's row; "" where it is NULL. */
 static status row_text(const char *results, int64_t run_id, const char *column, char *out,
                        size_t room)
 {
-    status result = OK;
-    char sql[256], *written = NULL;
-    size_t length = 0;
+    char sql[128], *value = NULL;
     snprintf(sql, sizeof sql, "SELECT %s FROM run WHERE id = %lld", column, (long long)run_id);
-    struct query_request request = {.path = results, .question = sql, .format = QUERY_CSV};
-    FILE *memory = open_memstream(&written, &length);
-    REQUIRE(memory != NULL);
-    result = query_run(&request, memory);
-    fclose(memory);
-    TRY(result);
-    const char *line = strchr(written, '\n');
-    line = line != NULL ? line + 1 : "";
-    snprintf(out, room, "%.*s", (int)strcspn(line, "\r\n"), line);
-done:
-    free(written);
+    status result = query_value(results, sql, NULL, 0, &value);
+    snprintf(out, room, "%s", value != NULL ? value : "");
+    memory_free(value);
     return result;
 }
 

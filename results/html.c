@@ -60,6 +60,72 @@ void html_text(struct text *out, const char *text)
     }
 }
 
+/* What begins and ends with `mark` becomes an element. */
+static const struct {
+    const char *mark, *element;
+} inline_marks[] = {{"`", "code"}, {"**", "strong"}, {"*", "em"}};
+
+/* The span that begins at `text`, with its mark: one that ends in this paragraph, and whose content
+ * touches its marks. NULL: there is none. */
+static const char *find_span(const char *text, const char *end, size_t mark)
+{
+    const char *what = inline_marks[mark].mark;
+    size_t length = strlen(what);
+    if (strncmp(text, what, length) != 0 || text[length] == ' ' || text[length] == '\n') {
+        return NULL;
+    }
+    const char *close = strstr(text + length, what);
+    bool whole = close != NULL && close < end && close > text + length && close[-1] != ' ';
+    return whole ? close : NULL;
+}
+
+static void add_escaped(struct text *out, const char *from, const char *to)
+{
+    struct text copy = {0};
+    text_add_bytes(&copy, from, (size_t)(to - from));
+    html_text(out, copy.at);
+    text_free(&copy);
+}
+
+static void add_paragraph(struct text *out, const char *text, const char *end)
+{
+    const char *plain = text;
+    text_add(out, "<p>");
+    while (text < end) {
+        const char *close = NULL;
+        size_t mark = 0;
+        while (mark < COUNT_OF(inline_marks) && (close = find_span(text, end, mark)) == NULL) {
+            mark++;
+        }
+        if (close == NULL) {
+            text++;
+            continue;
+        }
+        size_t length = strlen(inline_marks[mark].mark);
+        add_escaped(out, plain, text);
+        text_add(out, "<%s>", inline_marks[mark].element);
+        add_escaped(out, text + length, close);
+        text_add(out, "</%s>", inline_marks[mark].element);
+        plain = text = close + length;
+    }
+    add_escaped(out, plain, end);
+    text_add(out, "</p>\n");
+}
+
+void html_prose(struct text *out, const char *markdown)
+{
+    for (const char *at = markdown == NULL ? "" : markdown; *at != '\0';) {
+        const char *blank = strstr(at, "\n\n");
+        const char *end = blank != NULL ? blank : at + strlen(at);
+        const char *next = end + strspn(end, "\n");
+        while (end > at && end[-1] == '\n') {
+            end--;
+        }
+        add_paragraph(out, at, end);
+        at = next;
+    }
+}
+
 void html_number(struct text *out, double value, int decimals)
 {
     if (isnan(value)) {

@@ -10,6 +10,9 @@
 /* Adds text of unknown origin, in an element or in a quoted attribute; NULL adds nothing. Control
  * characters come out as spaces, bytes that are not UTF-8 as U+FFFD. */
 void html_text(struct text *out, const char *text);
+/* Markdown as paragraphs with `code`, *emphasis* and **strong** in them; what else it has stays as
+ * it is written. NULL adds nothing. */
+void html_prose(struct text *out, const char *markdown);
 /* A number with so many decimals; an en dash where it is NaN. */
 void html_number(struct text *out, double value, int decimals);
 /* Three significant digits and k, M or G: 850, 27.5k. */

@@ -126,6 +126,25 @@ done:
     return result;
 }
 
+status query_numbers(const char *path, const char *sql, double *values, size_t count)
+{
+    status result = OK;
+    sqlite3 *db = NULL;
+    sqlite3_stmt *s = NULL;
+    TRY(ask(path, sql, NULL, 0, &db, &s));
+    int code = sqlite3_step(s);
+    TRY(database_check(db, code, "read numbers"));
+    REQUIRE((int)count <= sqlite3_column_count(s));
+    for (int i = 0; i < (int)count; i++) {
+        bool known = code == SQLITE_ROW && sqlite3_column_type(s, i) != SQLITE_NULL;
+        values[i] = known ? sqlite3_column_double(s, i) : NAN;
+    }
+done:
+    sqlite3_finalize(s);
+    database_close(&db);
+    return result;
+}
+
 status query_value(const char *path, const char *sql, const char *const *settings,
                    size_t setting_count, char **value)
 {

@@ -52,8 +52,12 @@ const char *query_text(const char *name);
 status query_number(const char *path, const char *sql, const char *const *settings,
                     size_t setting_count, double *value, bool *known) MUST_CHECK;
 
-/* The same as text: *value is a copy owned by the caller (memory_free), or NULL. A parameter :run
- * is set as users name a run: "run=3", "run=last". */
+/* The first `count` columns of the first row, as of one moment; NaN where there is no row, or where
+ * one is NULL. */
+status query_numbers(const char *path, const char *sql, double *values, size_t count) MUST_CHECK;
+
+/* The first column as text: *value is a copy owned by the caller (memory_free), or NULL. A
+ * parameter :run is set as users name a run: "run=3", "run=last". */
 status query_value(const char *path, const char *sql, const char *const *settings,
                    size_t setting_count, char **value) MUST_CHECK;
 

@@ -19,14 +19,22 @@ struct report_claim {
     double observed, low, high; /* observed is NaN where it is open */
     const char *why;            /* NULL, or what keeps it from being judged */
 };
+/* What the experiment's source has for a cell: in percent, or a loss. */
+struct report_expected {
+    int64_t workers;
+    double value;
+};
 struct report_arm {
     const char *name, *label;
+    const struct report_expected *expected;
+    size_t expected_count;
 };
 struct report_experiment {
     const char *name, *question, *source; /* source may be NULL */
     const char *part;                     /* NULL, or of what the claims speak: "the quick part" */
     const char *verdict;                  /* lines, or NULL */
     const char *tuning;            /* what tuning chose, of how many trials: lines, or NULL */
+    const char *discussion;        /* what the results mean, as html_prose() takes it, or NULL */
     const struct report_arm *arms; /* in the order in which they shall stand */
     size_t arm_count;
     const struct report_claim *claims;

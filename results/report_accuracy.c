@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 enum { LABELS = 20 }; /* more names beside a plot could not be read */
 
@@ -14,12 +15,45 @@ static double last_outcome(const struct report_section *s, const struct report_c
     return sample_mean(report_outcome_of(s, c));
 }
 
+/* NaN where the experiment says nothing of it. */
+static double expected_of(const struct report_section *s, const char *arm, int64_t workers)
+{
+    for (size_t i = 0; s->about != NULL && i < s->about->arm_count; i++) {
+        const struct report_arm *a = &s->about->arms[i];
+        for (size_t k = 0; strcmp(a->name, arm) == 0 && k < a->expected_count; k++) {
+            if (a->expected[k].workers == workers) {
+                return a->expected[k].value;
+            }
+        }
+    }
+    return NAN;
+}
+
+static bool any_expected(const struct report_section *s)
+{
+    bool any = false;
+    for (size_t i = 0; s->about != NULL && i < s->about->arm_count; i++) {
+        any = any || s->about->arms[i].expected_count > 0;
+    }
+    return any;
+}
+
 static void add_table_of_workers(struct text *out, const struct report_data *d,
                                  const struct report_section *s)
 {
-    static const char *const titles[] = {"arm",       "#workers", "#n",     "#mean",
-                                         "#± 95 %",   "#sd",      "#least", "#most",
-                                         "#diverged", "#failed",  NULL};
+    bool expects = any_expected(s);
+    const char *const titles[] = {"arm",
+                                  "#workers",
+                                  "#n",
+                                  "#mean",
+                                  "#± 95 %",
+                                  "#sd",
+                                  "#least",
+                                  "#most",
+                                  "#diverged",
+                                  "#failed",
+                                  expects ? "#expected" : NULL,
+                                  NULL};
     struct html_table t;
     int decimals = report_outcome_decimals(s);
     html_details_begin(out, "The numbers", false);
@@ -41,6 +75,9 @@ static void add_table_of_workers(struct text *out, const struct report_data *d,
             html_cell_number(&t, a->n > 0 ? a->most : NAN, decimals);
             html_cell_count(&t, c->count[RUN_DIVERGED]);
             html_cell_count(&t, c->count[RUN_FAILED] + c->count[RUN_STOPPED]);
+            if (expects) {
+                html_cell_number(&t, expected_of(s, d->series[i].arm, c->workers), decimals);
+            }
         }
     }
     html_table_end(&t);

@@ -2,6 +2,7 @@
  * report_claims.c — what an experiment asked, what its claims say, and whether they hold.
  */
 #include "results/report_page.h"
+#include "results/statistics.h"
 
 #include <math.h>
 #include <string.h>
@@ -82,7 +83,7 @@ static void add_claims(struct text *out, const struct report_experiment *e, cons
             text_add(out, "</div>");
         }
         html_cell_close(&t);
-        html_cell_number(&t, c->observed, 2);
+        html_cell_number(&t, c->observed, band_decimals(c->observed, c->low, c->high));
         html_cell_open(&t, NULL);
         text_add(out, "[%g, %g]", c->low, c->high);
         html_cell_close(&t);
@@ -113,21 +114,11 @@ static void add_tuning(struct text *out, const struct report_experiment *e)
     }
 }
 
-void report_claims(struct text *out, const struct report_data *d, const struct report_section *s)
+static void add_all_claims(struct text *out, const struct report_experiment *e)
 {
-    const struct report_experiment *e = s->about;
     unsigned counts[REPORT_OPEN + 1] = {0};
-    (void)d;
-    if (e == NULL) {
-        return;
-    }
     for (size_t i = 0; i < e->claim_count; i++) {
         counts[e->claims[i].outcome]++;
-    }
-    add_verdict(out, e->verdict);
-    add_tuning(out, e);
-    if (e->claim_count == 0) {
-        return;
     }
     text_add(out,
              "<p class=\"tally\"><span class=\"badge pass\">%u PASS</span> "
@@ -148,4 +139,23 @@ void report_claims(struct text *out, const struct report_data *d, const struct r
              e->claim_count);
     add_claims(out, e, "The shaded part is the band that was stated beforehand", REPORT_OPEN + 1);
     html_details_end(out);
+}
+
+void report_claims(struct text *out, const struct report_data *d, const struct report_section *s)
+{
+    const struct report_experiment *e = s->about;
+    (void)d;
+    if (e == NULL) {
+        return;
+    }
+    add_verdict(out, e->verdict);
+    add_tuning(out, e);
+    if (e->claim_count > 0) {
+        add_all_claims(out, e);
+    }
+    if (e->discussion != NULL) {
+        text_add(out, "<div class=\"discussion\">\n");
+        html_prose(out, e->discussion);
+        text_add(out, "</div>\n");
+    }
 }

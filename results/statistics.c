@@ -1,6 +1,8 @@
 #include "results/statistics.h"
 
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 
 void sample_add(struct sample *s, double value)
 {
@@ -37,4 +39,26 @@ double student_95(unsigned freedom)
                                    2.131,  2.120, 2.110, 2.101, 2.093, 2.086};
     REQUIRE(freedom > 0);
     return freedom <= COUNT_OF(exact) ? exact[freedom - 1] : 1.96 + 2.5 / freedom;
+}
+
+/* The number that is read where `value` is written with so many decimals. */
+static double as_written(double value, int decimals)
+{
+    char text[400]; /* the greatest double has 309 digits */
+    snprintf(text, sizeof text, "%.*f", decimals, value);
+    return strtod(text, NULL);
+}
+
+int band_decimals(double value, double low, double high)
+{
+    enum { LEAST = 2, MOST = 9 };
+    int decimals = LEAST;
+    for (; isfinite(value) && decimals < MOST; decimals++) {
+        double written = as_written(value, decimals);
+        bool same_side = (written >= low) == (value >= low) && (written <= high) == (value <= high);
+        if (same_side && as_written(low, decimals) == low && as_written(high, decimals) == high) {
+            break;
+        }
+    }
+    return decimals;
 }

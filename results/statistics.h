@@ -26,4 +26,8 @@ double sample_interval(const struct sample *s);
  * interval. freedom > 0. */
 double student_95(unsigned freedom);
 
+/* With how many decimals a value is to be written beside its band, so that one sees whether it lies
+ * within: two, or as many as the band's ends have, or as it takes not to be rounded across one. */
+int band_decimals(double value, double low, double high);
+
 #endif

@@ -318,7 +318,7 @@ const char *process_ask(struct rig *r, const char *sql)
     snprintf(answer, sizeof answer, "%.*s", line != NULL ? (int)strcspn(line + 1, "\r\n") : 0,
              line != NULL ? line + 1 : "");
     free(written);
-    return answer;
+    return strcmp(answer, "\"\"") == 0 ? "" : answer; /* NULL, as the only field of its line */
 }
 
 void process_expect_answer(struct rig *r, const char *sql, const char *answer)

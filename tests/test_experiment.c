@@ -34,6 +34,10 @@ static const char *const sound = "name: small\n"
                                  "    settings: {damping: inverse, lr: 0.2}\n"
                                  "    at: {4: {momentum: 0}}\n"
                                  "    quick: [1]\n"
+                                 "    expected: {4: 79.5}\n"
+                                 "discussion: |\n"
+                                 "  It is *not*.\n\n"
+                                 "  Or so.\n"
                                  "quick: {seeds: [7], settings: {epochs: 1}}\n"
                                  "claims:\n"
                                  "  - claim: it is\n"
@@ -75,6 +79,10 @@ static void a_file_is_read_as_it_is_written(void **state)
     assert_true(e.claims[0].quick_low == -2 && e.claims[0].quick_high == 3);
     assert_string_equal(e.verdict.undamped, "a-b");
     assert_int_equal(e.quick_seeds.count, 1);
+    assert_int_equal(e.arms[0].expected_count, 0);
+    assert_int_equal(e.arms[1].expected_count, 1);
+    assert_true(e.arms[1].expected[0].workers == 4 && e.arms[1].expected[0].value == 79.5);
+    assert_string_equal(e.discussion, "It is *not*.\n\nOr so.");
     experiment_close(&e);
 }
 
@@ -201,9 +209,16 @@ static void mistakes_name_their_line(void **state)
     expect_refused("[7, 8]", "7", ":7: seeds must be a list");
     expect_refused("label: one, ", "", ":9: 'label' is missing");
     expect_refused("at: {4:", "at: {four:", ":14: 'four' is not a worker count");
-    expect_refused("[-1, 2.5]", "[3, 2.5]", ":20: the band's low end is above");
-    expect_refused("[-1, 2.5]", "[3]", ":20: a band is two numbers");
-    expect_refused("alone: one", "alone: nobody", ":22: there is no arm 'nobody'");
+    expect_refused("[-1, 2.5]", "[3, 2.5]", ":25: the band's low end is above");
+    expect_refused("[-1, 2.5]", "[3]", ":25: a band is two numbers");
+    expect_refused("alone: one", "alone: nobody", ":27: there is no arm 'nobody'");
+    expect_refused("{4: 79.5}", "{1: 79.5}",
+                   ":16: something is expected of 1 workers, which arm a");
+    expect_refused("{4: 79.5}", "{four: 79.5}", ":16: 'four' is not a worker count");
+    expect_refused("{4: 79.5}", "{4: much}", ":16: expected is 'much'");
+    expect_refused("{4: 79.5}", "79.5", ":16: expected must be");
+    expect_refused("discussion: |\n  It is *not*.\n\n  Or so.\n", "discussion: [a]\n",
+                   ":17: discussion must be");
     expect_refused("    band: [-1, 2.5]\n", "", "needs a band");
     expect_refused("    quick: [1]\n", "    quick: {a: 1}\n", ":15: 'a' is not a worker count");
     expect_refused("    quick: [1]\n", "    quick: {4: 1}\n", ":15: quick must be a list");

@@ -1,6 +1,8 @@
 /* Experiments whose arms tune themselves or are fitted to each other, through the program. */
 #include "tests/process_rig.h"
 
+#include "experiments/board.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -72,7 +74,10 @@ static const char pairs[] =
     "workers: [1, 2]\n"
     "arms:\n"
     "  slow: {label: slow, settings: {lr: 0.0001}}\n"
-    "  fast: {label: fast, settings: {lr: 0.01}}\n"
+    "  fast: {label: fast | faster, settings: {lr: 0.01}, expected: {2: 12.5}}\n"
+    "discussion: |\n"
+    "  Fast is *faster*.\n\n"
+    "  Slow is `slow`.\n"
     "claims:\n"
     "  - claim: A mean of differences is the difference of means\n"
     "    value: paired(fast, slow, 2) - accuracy(fast, 2) + accuracy(slow, 2)\n"
@@ -83,6 +88,33 @@ static const char pairs[] =
     "  - claim: Its interval is that of the query\n"
     "    value: paired_interval(fast, slow, 2)\n"
     "    band: [";
+
+/* When and by what. */
+static void expect_the_board_to_say_who_made_them(struct rig *r)
+{
+    struct reproduction w;
+    struct settings more = {0};
+    struct judged_claim judged[8];
+    struct board b = {0};
+    char results[512];
+    snprintf(results, sizeof results, "%s", process_path(r, "results.db"));
+    settings_add(&more, "results", results, COMMAND_LINE);
+    assert_int_equal(reproduction_open(&w, process_path(r, "pairs.yaml")), OK);
+    assert_int_equal(reproduction_look_up(&w, false, false, &more), OK);
+    assert_int_equal(cells_open(&w.cells, &w.e, &w.plan), OK);
+    assert_int_equal(reproduction_judge(&w, false, judged), OK);
+    assert_int_equal(board_add(&b, &w, judged), OK);
+    assert_true(b.lines[0].there == 12 && b.lines[0].claims[CLAIM_PASS] == 3);
+    process_expect_answer(r, "SELECT substr(min(finished_at), 1, 10) FROM run", b.lines[0].days);
+    assert_non_null(b.lines[0].commits);
+    process_expect_answer(r,
+                          "SELECT DISTINCT substr(host ->> '$.commit', 1, 7) || CASE WHEN host ->> "
+                          "'$.dirty' THEN '-dirty' ELSE '' END FROM run",
+                          b.lines[0].commits);
+    board_close(&b);
+    reproduction_close(&w);
+    settings_free(&more);
+}
 
 /* Also: where a file names no seeds there are three. */
 static void cells_are_compared_on_the_same_seeds(void **state)
@@ -105,11 +137,14 @@ static void cells_are_compared_on_the_same_seeds(void **state)
     process_write(r, "pairs.yaml", text);
     assert_int_equal(RIG_RUN(r, "reproduce", "pairs.yaml", "--no-run"), OK);
     assert_non_null(strstr(process_output(r), "3 passed, 0 failed"));
+    expect_the_board_to_say_who_made_them(r);
     assert_int_equal(RIG_RUN(r, "reproduce", "pairs.yaml", "--no-run", "--markdown"), OK);
     assert_true(strncmp(process_output(r), "\n## pairs\n", 10) == 0);
-    assert_non_null(
-        strstr(process_output(r), "\n| Also of different worker counts | PASS | observed"));
-    assert_non_null(strstr(process_output(r), "\n| fast | "));
+    assert_non_null(strstr(process_output(r), "\n| Also of different worker counts | PASS | "));
+    assert_non_null(strstr(process_output(r), "\n| fast \\| faster | "));
+    assert_non_null(strstr(process_output(r), " (3) [12.5] |\n"));
+    const char *claims = strstr(process_output(r), "\n| claim |");
+    assert_non_null(strstr(claims, "|\n\nFast is *faster*.\n\nSlow is `slow`.\n"));
     snprintf(text, sizeof text, "%s0, 100]\nseeds: [1, 2]\n", pairs);
     process_write(r, "pairs.yaml", text);
     assert_int_equal(RIG_RUN(r, "reproduce", "pairs.yaml", "--no-run"), OK);
@@ -170,10 +205,25 @@ static void the_board_shows_every_experiment_and_makes_no_run_unless_asked(void 
     assert_non_null(board);
     assert_non_null(strstr(board, "\nstale-gradients           open     0      0    48   0 of "));
     assert_int_equal(RIG_RUN(r, "reproduce", "--all", "--no-run", "--markdown"), OK);
-    assert_true(strncmp(process_output(r), "| experiment |", 14) == 0);
+    assert_true(strncmp(process_output(r), "<!-- Written by ", 16) == 0);
     assert_non_null(strstr(process_output(r), "\n| [tuned-gap](#tuned-gap) | open | 0 of "));
     assert_non_null(strstr(process_output(r), "\n## tuned-gap\n"));
     process_expect_nothing_left(r);
+}
+
+/* Its last line tells. */
+static void a_page_that_was_edited_by_hand_is_found_out(void **state)
+{
+    struct rig *r = *state;
+    char script[1024], *check = realpath("scripts/check-board", NULL);
+    assert_non_null(check);
+    snprintf(script, sizeof script,
+             "gradlag reproduce --all --no-run --markdown >page.md && %s $PWD/page.md", check);
+    assert_int_equal(process_shell(r, script), 0);
+    snprintf(script, sizeof script, "sed -i s/open/PASS/ page.md; %s $PWD/page.md", check);
+    free(check);
+    assert_int_equal(process_shell(r, script), 1);
+    assert_non_null(strstr(process_errors(r), "not as it was written"));
 }
 
 static void a_grid_of_one_point_needs_no_trials(void **state)
@@ -302,6 +352,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(the_board_shows_every_experiment_and_makes_no_run_unless_asked),
+        TEST(a_page_that_was_edited_by_hand_is_found_out),
         TEST(cells_are_compared_on_the_same_seeds),
         TEST(an_arm_tunes_itself_on_the_validation_split_before_its_runs_are_made),
         TEST(arms_that_search_a_range_have_equal_budgets_and_go_on_where_they_stopped),

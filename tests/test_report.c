@@ -120,6 +120,32 @@ static void a_sample_has_mean_deviation_and_interval(void **state)
     assert_near(student_95(100000), 1.960, 0.001);
 }
 
+static void a_value_is_written_so_that_one_sees_whether_it_lies_in_its_band(void **state)
+{
+    (void)state;
+    assert_int_equal(band_decimals(89.24, 88.6, 90.7), 2);
+    assert_int_equal(band_decimals(0.0632, 0.0615, 0.065), 4); /* 0.06 would seem to fail */
+    assert_int_equal(band_decimals(2.004, -1, 2), 3);          /* and 2.00 to hold */
+    assert_int_equal(band_decimals(1.996, 2, 3), 3);
+    assert_int_equal(band_decimals(2, 2, 2), 2);
+    assert_int_equal(band_decimals(NAN, 0.001, 1), 2);
+    assert_int_equal(band_decimals(INFINITY, 0.001, 1), 2);
+    assert_int_equal(band_decimals(1e300, -1e300, 1e300), 2);
+}
+
+static void prose_has_paragraphs_code_and_emphasis(void **state)
+{
+    (void)state;
+    struct text t = {0};
+    html_prose(&t, "A *b* and `c<*d*`: 2 * 3.\n\n\n**E** f_g\nh `i\n\nj` *k\n");
+    assert_string_equal(t.at, "<p>A <em>b</em> and <code>c&lt;*d*</code>: 2 * 3.</p>\n"
+                              "<p><strong>E</strong> f_g h `i</p>\n<p>j` *k</p>\n");
+    t.length = 0;
+    html_prose(&t, NULL);
+    assert_int_equal(t.length, 0);
+    text_free(&t);
+}
+
 static void text_of_users_cannot_turn_into_markup(void **state)
 {
     (void)state;
@@ -269,8 +295,11 @@ static void claims_stand_with_their_bands_and_what_was_observed(void **state)
          .observed = NAN,
          .low = 0,
          .high = 1,
-         .why = "of 3 runs 1 finished"}};
-    static const struct report_arm arms[] = {{"sync", "in step"}, {"damped", "with damping"}};
+         .why = "of 3 runs 1 finished"},
+        {.text = "a 16th", .outcome = REPORT_PASS, .observed = 0.0628, .low = 0.0615, .high = 1}};
+    static const struct report_expected expected[] = {{2, 70}, {4, 81.25}};
+    static const struct report_arm arms[] = {{.name = "sync", .label = "in step"},
+                                             {"damped", "with damping", expected, 2}};
     static const struct report_experiment known = {.name = "stale-gradients",
                                                    .question = "What is lost?",
                                                    .part = "the whole experiment",
@@ -278,16 +307,21 @@ static void claims_stand_with_their_bands_and_what_was_observed(void **state)
                                                    .arms = arms,
                                                    .arm_count = 2,
                                                    .claims = claims,
-                                                   .claim_count = 3};
+                                                   .claim_count = COUNT_OF(claims),
+                                                   .discussion = "It *is* <so>."};
     write_report(&known, 1, NULL);
     assert_well_formed(page);
     assert_page_says("<p>One line.</p>\n<p>Another one.</p>");
-    assert_page_says("1 PASS</span> <span class=\"badge fail\">1 FAIL</span> "
+    assert_page_says("2 PASS</span> <span class=\"badge fail\">1 FAIL</span> "
                      "<span class=\"badge open\">1 open");
     assert_page_says("It is 60 % &amp; more");
     assert_page_says("paper &lt;1&gt;");
     assert_page_says("of 3 runs 1 finished");
+    assert_page_says("<td class=\"number\">0.0628</td>");
+    assert_page_says("<p>It <em>is</em> &lt;so&gt;.</p>");
     assert_page_says("with damping");
+    assert_page_says("<td class=\"number\">81.25</td></tr>");
+    assert_page_says("<th scope=\"col\" class=\"number\">expected</th>");
     /* The experiment's own order of arms comes first, then what else the file has. */
     const char *legend = strstr(page, "class=\"legend\"");
     assert_non_null(legend);
@@ -366,6 +400,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_sample_has_mean_deviation_and_interval),
+        cmocka_unit_test(a_value_is_written_so_that_one_sees_whether_it_lies_in_its_band),
+        cmocka_unit_test(prose_has_paragraphs_code_and_emphasis),
         cmocka_unit_test(text_of_users_cannot_turn_into_markup),
         cmocka_unit_test(labels_at_the_edge_of_a_plot_keep_apart),
         SAMPLE_TEST(the_page_holds_every_arm_with_its_mean_interval_and_n),
