@@ -49,6 +49,7 @@ static void add_csv_text(struct text *t, const char *value)
 
 static void add_csv_row(struct text *t, sqlite3_stmt *s)
 {
+    size_t start = t->length;
     for (int i = 0; i < sqlite3_column_count(s); i++) {
         text_add(t, "%s", i > 0 ? "," : "");
         switch (sqlite3_column_type(s, i)) {
@@ -64,7 +65,8 @@ static void add_csv_row(struct text *t, sqlite3_stmt *s)
             add_csv_text(t, column_text(s, i));
         }
     }
-    text_add(t, "\n");
+    /* A line with nothing on it is no row to most readers. */
+    text_add(t, "%s\n", t->length == start ? "\"\"" : "");
 }
 
 static void add_json_row(struct text *t, sqlite3_stmt *s)
@@ -244,12 +246,14 @@ static const char *cell_text(const struct table *t, const struct cell *c, int de
     return buffer;
 }
 
-/* Characters of UTF-8 text, which is what takes up room on a terminal. */
-static int width_of(const char *text)
+/* Characters of UTF-8 text, which is what takes up room on a terminal. A bare '|' ends a cell of
+ * Markdown's: it takes two. */
+static int width_of(const char *text, bool markdown)
 {
     int width = 0;
     for (; *text != '\0'; text++) {
         width += ((unsigned char)*text & 0xc0) != 0x80;
+        width += markdown && *text == '|';
     }
     return width;
 }
@@ -259,17 +263,17 @@ struct layout {
     bool right; /* numbers */
 };
 
-static void lay_out(const struct table *t, sqlite3_stmt *s, struct layout *layouts)
+static void lay_out(const struct table *t, sqlite3_stmt *s, bool markdown, struct layout *layouts)
 {
     char buffer[400];
     for (size_t column = 0; column < t->columns; column++) {
         struct layout *l = &layouts[column];
         l->decimals = decimals_of(t, column);
-        l->width = width_of(sqlite3_column_name(s, (int)column));
+        l->width = width_of(sqlite3_column_name(s, (int)column), markdown);
         l->right = t->rows > 0;
         for (size_t i = 0; i < t->rows; i++) {
             const struct cell *c = &t->cells[i * t->columns + column];
-            int width = width_of(cell_text(t, c, l->decimals, buffer));
+            int width = width_of(cell_text(t, c, l->decimals, buffer), markdown);
             l->width = width > l->width ? width : l->width;
             l->right = l->right && c->type != SQLITE_TEXT && c->type != SQLITE_BLOB;
         }
@@ -277,13 +281,15 @@ static void lay_out(const struct table *t, sqlite3_stmt *s, struct layout *layou
 }
 
 /* Text in a line of a table stays on that line, and does not steer the reader's terminal. */
-static void add_padded(struct text *line, const char *value, const struct layout *l, bool last)
+static void add_padded(struct text *line, const char *value, const struct layout *l, bool last,
+                       bool markdown)
 {
-    int padding = l->width - width_of(value);
+    int padding = l->width - width_of(value, markdown);
     if (l->right) {
         text_add(line, "%*s", padding, "");
     }
     for (const char *c = value; *c != '\0'; c++) {
+        text_add(line, "%s", markdown && *c == '|' ? "\\" : "");
         text_add_bytes(line, (unsigned char)*c < 0x20 || *c == 0x7f ? " " : c, 1);
     }
     if (!l->right && !last) {
@@ -310,12 +316,12 @@ static void add_cells(struct text *line, const char *value, const struct layout 
 {
     bool last = column + 1 == columns;
     if (!markdown) {
-        add_padded(line, value, &layouts[column], last);
+        add_padded(line, value, &layouts[column], last, false);
         text_add(line, "%s", last ? "\n" : "  ");
         return;
     }
     text_add(line, "%s", column == 0 ? "| " : "");
-    add_padded(line, value, &layouts[column], false);
+    add_padded(line, value, &layouts[column], false, true);
     text_add(line, "%s", last ? " |\n" : " | ");
 }
 
@@ -352,7 +358,7 @@ static status write_aligned(sqlite3 *db, sqlite3_stmt *s, bool markdown, FILE *o
     }
     TRY(database_check(db, code, "read the answer"));
     TRY(memory_new(&layouts, t.columns, sizeof *layouts, "a table"));
-    lay_out(&t, s, layouts);
+    lay_out(&t, s, markdown, layouts);
     write_table(&t, s, layouts, markdown, out);
 done:
     memory_free(layouts);

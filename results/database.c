@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static const char *path_of(sqlite3 *db)
@@ -291,6 +292,20 @@ done:
     return result;
 }
 
+/* Rows that a killed writer left beside the file are not in what is read of the file alone. */
+static void warn_of_unread_rows(const char *path)
+{
+    struct text wal = {0};
+    struct stat about;
+    text_add(&wal, "%s-wal", path);
+    if (stat(wal.at, &about) == 0 && about.st_size > 0) {
+        log_warning("%s: its last rows stand in %s, which cannot be read in a folder that one may "
+                    "not write in; copy both into a folder of yours to see them",
+                    path, wal.at);
+    }
+    text_free(&wal);
+}
+
 /* Read-write where one may, because only such a connection can fold in and remove a -wal file;
  * query_only keeps it from writing anything else. Without write permission, read-only; and in a
  * folder where not even -shm can be made, as a file that nobody is changing. */
@@ -314,6 +329,7 @@ static int open_for_reading(sqlite3 **db, const char *path)
     sqlite3_close(*db);
     code = sqlite3_open_v2(uri, db, SQLITE_OPEN_READONLY | SQLITE_OPEN_URI, NULL);
     sqlite3_free(uri);
+    warn_of_unread_rows(path);
     return code;
 }
 

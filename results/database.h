@@ -26,7 +26,8 @@ enum {
  * older version up to date. */
 status database_open(sqlite3 **out, const char *path) MUST_CHECK;
 /* Opens an existing file for reading alone: statements that write fail. The connection itself may
- * fold in a -wal file that a killed writer left behind. Works in a folder one may not write in.
+ * fold in a -wal file that a killed writer left behind. Works in a folder one may not write in;
+ * says so where rows in a -wal file cannot be read there.
  * An older file, and runs whose process was killed, show as older.h says. */
 status database_open_reader(sqlite3 **out, const char *path) MUST_CHECK;
 /* The same; *out is NULL where there is no file yet, or one in which nobody has made tables yet: it

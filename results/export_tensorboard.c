@@ -103,7 +103,7 @@ static void write_scalar(struct board *b, double seconds, int64_t step, const ch
 /* ---- scalars ------------------------------------------------------------------------------------
  */
 
-/* An evaluation; a NaN is one that was measured, by the list of the row's last column. */
+/* An evaluation; what was not measured, or is NaN, has no point. */
 static status write_evaluation(struct export *e, sqlite3_stmt *s, void *context)
 {
     static const char *const tags[] = {"loss/train",          "loss/validation",

@@ -5,7 +5,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 enum {
     ROWS_PER_POINT = 16, /* of the gradients in a point's stretch, so many are looked at */
@@ -28,7 +27,7 @@ static void copy_text(sqlite3_stmt *s, int column, char *out, size_t room)
  */
 
 #define RUN_COLUMNS                                                                                \
-    "id, status, mode = 'async',"                                                                  \
+    "id, status, mode = 'async' OR EXISTS (SELECT 1 FROM push WHERE run_id = run.id),"             \
     " coalesce(arm || ' ×' || workers, mode || ' ×' || workers || ' ' || model"                  \
     "  || CASE WHEN damping <> 'none' THEN ' ' || damping ELSE '' END) || ' seed ' || seed,"       \
     " progress ->> '$.samples', progress ->> '$.total_samples', progress ->> '$.updates',"         \
@@ -148,7 +147,7 @@ done:
     return result;
 }
 
-/* How far a run's rows go: gradients of an asynchronous one, updates of another. */
+/* How far a run's rows go: gradients of one that has rows of them, updates of another. */
 static status last_row(sqlite3 *db, const struct live_run *r, int64_t *out)
 {
     status result = OK;
@@ -266,12 +265,11 @@ status live_read(struct live *out, const char *path, size_t ended)
         " ORDER BY finished_at DESC, id DESC LIMIT ?1";
     status result = OK;
     sqlite3 *db = NULL;
-    struct stat about;
     *out = (struct live){0};
-    if (stat(path, &about) != 0 || about.st_size == 0) {
+    TRY(database_open_reader_if_any(&db, path));
+    if (db == NULL) {
         goto done;
     }
-    TRY(database_open_reader(&db, path));
     TRY(database_execute(db, "BEGIN", "read the runs"));
     out->there = true;
     TRY(memory_new(&out->running, LIVE_RUNS, sizeof *out->running, "runs in flight"));

@@ -19,7 +19,7 @@ struct live_run { /* numbers are NaN where they are not known */
     int64_t id;
     char status[16]; /* queued (and taken), running; of those that ended finished, diverged, … */
     char title[160]; /* "async ×16 lenet inverse seed 1" */
-    bool asynchronous;
+    bool asynchronous;   /* or a pipeline without flushes: its gradients have rows of `push` */
     double part;         /* of its samples that it has used: 0 to 1 */
     double seconds_left; /* at the pace so far, evaluations included */
     double samples_per_second, updates_per_second;

@@ -15,20 +15,6 @@
 #define SETTINGS "json_remove(" DEFINING ", '$.seed')"
 #define HASH     "CASE WHEN config IS NOT NULL THEN gradlag_sha256(" DEFINING ") ELSE config_hash END"
 
-/* push.reason as in schema.sql */
-#define REASON                                                                                     \
-    "CASE reason_code "                                                                            \
-    "WHEN 1 THEN 'damping' "                                                                       \
-    "WHEN 2 THEN 'consistency' "                                                                   \
-    "WHEN 3 THEN 'after_end' "                                                                     \
-    "WHEN 4 THEN 'worker_lost' "                                                                   \
-    "WHEN 5 THEN 'run_ended' "                                                                     \
-    "WHEN 6 THEN 'run_diverged' "                                                                  \
-    "WHEN 7 THEN 'gradient' "                                                                      \
-    "WHEN 8 THEN 'loss' "                                                                          \
-    "WHEN 9 THEN 'update' "                                                                        \
-    "END"
-
 static void sha256_of(sqlite3_context *context, int count, sqlite3_value **values)
 {
     struct sha256 sum;
@@ -63,6 +49,7 @@ done:
     return result;
 }
 
+/* Of push, here and in the next one, what pack_pushes() reads. */
 static status from_2_to_3(sqlite3 *db)
 {
     return database_execute(db,
@@ -71,8 +58,6 @@ static status from_2_to_3(sqlite3 *db)
                             "ALTER TABLE push ADD COLUMN waited_for INTEGER;"
                             "ALTER TABLE push ADD COLUMN rate REAL;"
                             "ALTER TABLE push ADD COLUMN reason_code INTEGER;"
-                            "ALTER TABLE push ADD COLUMN reason TEXT GENERATED ALWAYS AS (" REASON
-                            ") VIRTUAL;"
                             "ALTER TABLE event ADD COLUMN push_number INTEGER",
                             "bring the file up to date");
 }

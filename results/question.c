@@ -276,7 +276,7 @@ status question_run_id(sqlite3 *db, const char *name, int64_t *run_id)
     static const char sql[] =
         "SELECT id FROM run WHERE (?1 = 'last' AND (status <> 'queued' OR runner IS NOT NULL)) "
         "OR CAST(id AS TEXT) = ?1 OR (length(?1) >= 8 AND substr(uuid, 1, length(?1)) = ?1) "
-        "ORDER BY id DESC LIMIT 2";
+        "ORDER BY id DESC LIMIT 1";
     TRY(database_prepare(db, &s, sql));
     sqlite3_bind_text(s, 1, name, -1, SQLITE_STATIC);
     int code = sqlite3_step(s);

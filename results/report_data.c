@@ -149,7 +149,6 @@ static void fill_cell(struct report_cell *c, const struct report_run *r)
         sample_add(&c->samples_per_second, r->samples_per_second);
         sample_add(&c->seconds, r->seconds);
         sample_add(&c->staleness, r->mean_staleness);
-        c->max_staleness = fmax(c->max_staleness, r->max_staleness);
     }
 }
 

@@ -60,7 +60,6 @@ struct report_cell {
     struct sample accuracy, loss, validation, updates_per_second, samples_per_second, seconds;
     struct sample staleness;
     struct sample step_us; /* of runs that are drawn */
-    double max_staleness;
     struct curve_point *curve;
     size_t points;
     struct staleness_count *histogram; /* by staleness, ascending */

@@ -139,15 +139,18 @@ status run_row_resume(sqlite3 *db, int64_t run_id)
 {
     status result = OK;
     sqlite3_stmt *s = NULL;
+    struct text runner = {0};
     char now[32];
+    runner_describe(&runner);
     TRY(database_execute(db, "BEGIN IMMEDIATE", "take up a run"));
     TRY(database_prepare(
         db, &s,
-        "UPDATE run SET status = 'running', "
-        "started_at = coalesce(started_at, :now), finished_at = NULL, error = NULL "
+        "UPDATE run SET status = 'running', runner = CASE status WHEN 'stopped' THEN :runner ELSE "
+        "runner END, started_at = coalesce(started_at, :now), finished_at = NULL, error = NULL "
         "WHERE id = :id AND status IN ('queued', 'running', 'stopped')"));
     clock_utc(now);
     bind_text(s, ":now", now);
+    bind_text(s, ":runner", runner.at);
     bind_integer(s, ":id", run_id);
     TRY(database_check(db, sqlite3_step(s), "take up a run"));
     if (sqlite3_changes(db) == 0) {
@@ -156,6 +159,7 @@ status run_row_resume(sqlite3 *db, int64_t run_id)
     TRY(summaries_forget(db, run_id));
     TRY(database_execute(db, "COMMIT", "take up a run"));
 done:
+    text_free(&runner);
     sqlite3_finalize(s);
     database_rollback(db);
     return result;

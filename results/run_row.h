@@ -9,7 +9,8 @@
 
 status run_row_insert(sqlite3 *db, const struct run_description *run, const char *run_status,
                       int64_t *run_id) MUST_CHECK;
-/* Sets status to running. ERROR_RESULTS: there is no such run, or it has ended. */
+/* Sets status to running; of one that was stopped this process answers from now on. ERROR_RESULTS:
+ * there is no such run, or it has ended. */
 status run_row_resume(sqlite3 *db, int64_t run_id) MUST_CHECK;
 /* Writes the outcome, and what follows from the rows the run has. */
 status run_row_finish(sqlite3 *db, int64_t run_id, const struct run_outcome *outcome) MUST_CHECK;

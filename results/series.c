@@ -10,15 +10,14 @@
     "(update_version - 1) * ?2 / (SELECT max(1, max(update_version)) FROM step WHERE run_id = ?1)"
 #define USED_PUSHES "FROM push WHERE run_id = ?1 AND server = 0 AND outcome_code IN (0, 1)"
 
-static status is_asynchronous(sqlite3 *db, int64_t run, bool *out)
+static status has_pushes(sqlite3 *db, int64_t run, bool *out)
 {
     status result = OK;
     sqlite3_stmt *s = NULL;
-    TRY(database_prepare(db, &s, "SELECT mode = 'async' FROM run WHERE id = ?1"));
+    TRY(database_prepare(db, &s, "SELECT EXISTS (SELECT 1 FROM push WHERE run_id = ?1)"));
     sqlite3_bind_int64(s, 1, run);
-    int code = sqlite3_step(s);
-    TRY(database_check(db, code, "read a run"));
-    *out = code == SQLITE_ROW && sqlite3_column_int(s, 0) == 1;
+    TRY(database_check(db, sqlite3_step(s), "read a run"));
+    *out = sqlite3_column_int(s, 0) == 1;
 done:
     sqlite3_finalize(s);
     return result;
@@ -70,12 +69,12 @@ status series_read(sqlite3 *db, int64_t run, unsigned points, struct series *out
         " ORDER BY min(update_version)";
     status result = OK;
     sqlite3_stmt *s = NULL;
-    bool asynchronous = false;
+    bool pushes = false;
     int code;
     *out = (struct series){0};
-    TRY(is_asynchronous(db, run, &asynchronous));
+    TRY(has_pushes(db, run, &pushes));
     TRY(memory_new(&out->at, points + 1, sizeof *out->at, "a run's curve"));
-    TRY(database_prepare(db, &s, asynchronous ? of_pushes : of_steps));
+    TRY(database_prepare(db, &s, pushes ? of_pushes : of_steps));
     sqlite3_bind_int64(s, 1, run);
     sqlite3_bind_int64(s, 2, points);
     while ((code = sqlite3_step(s)) == SQLITE_ROW && out->count <= points) {
@@ -110,10 +109,10 @@ status series_staleness(sqlite3 *db, int64_t run, unsigned stretches, staleness_
         " ORDER BY stretch, staleness";
     status result = OK;
     sqlite3_stmt *s = NULL;
-    bool asynchronous = false;
+    bool pushes = false;
     int code;
-    TRY(is_asynchronous(db, run, &asynchronous));
-    TRY(database_prepare(db, &s, asynchronous ? of_pushes : of_steps));
+    TRY(has_pushes(db, run, &pushes));
+    TRY(database_prepare(db, &s, pushes ? of_pushes : of_steps));
     sqlite3_bind_int64(s, 1, run);
     sqlite3_bind_int64(s, 2, stretches);
     while ((code = sqlite3_step(s)) == SQLITE_ROW) {

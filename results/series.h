@@ -19,8 +19,8 @@ struct series { /* zero-initialise; owns its points */
     size_t count;
 };
 
-/* At most `points` of them, as many gradients in each. Of `push` where the run is asynchronous,
- * else of `step`. */
+/* At most `points` of them, as many gradients in each. Of `push` where the run has rows there (it
+ * is asynchronous, or a pipeline without flushes), else of `step`. */
 status series_read(sqlite3 *db, int64_t run, unsigned points, struct series *out) MUST_CHECK;
 void series_free(struct series *s);
 

@@ -211,7 +211,8 @@ static status show_staleness(sqlite3 *db, int64_t id, FILE *out)
         "   sum(mean_scale * pushes) / sum(pushes) AS mean_scale"
         "  FROM staleness_histogram, bound WHERE run_id = ?1 GROUP BY 1) "
         "SELECT low, low + width - 1, share, share / max(share) OVER (), mean_scale,"
-        " (SELECT mean_staleness FROM run WHERE id = ?1), (SELECT most FROM bound),"
+        " (SELECT 1.0 * sum(staleness * pushes) / sum(pushes) FROM staleness_histogram"
+        "  WHERE run_id = ?1), (SELECT most FROM bound),"
         " (SELECT sum(pushes) FROM staleness_histogram WHERE run_id = ?1) "
         "FROM bin ORDER BY low";
     return show_rows(db, sql, id, HISTOGRAM_LINES, title_staleness, print_bin, out);

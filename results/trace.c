@@ -28,7 +28,8 @@ struct trace {
     int64_t (*ends)[LANES];         /* [servers + workers] µs: where the lane's last span ended */
     struct evaluation_pause *pause; /* in their order */
     size_t pauses, shown;
-    bool any; /* events so far */
+    bool any;   /* events so far */
+    int failed; /* SQLite's code where passes could not be read */
 };
 
 struct span {
@@ -161,7 +162,8 @@ static bool write_passes(struct parts *p, int64_t worker)
     bool any = false;
     sqlite3_bind_int64(t->passes, 2, worker);
     sqlite3_bind_int64(t->passes, 3, p->update);
-    while (sqlite3_step(t->passes) == SQLITE_ROW) {
+    int code;
+    while ((code = sqlite3_step(t->passes)) == SQLITE_ROW) {
         sqlite3_stmt *s = t->passes;
         int64_t to = ended_at(t, sqlite3_column_double(s, AT), sqlite3_column_int64(s, VERSION));
         to = to < p->whole.to ? to : p->whole.to;
@@ -173,6 +175,7 @@ static bool write_passes(struct parts *p, int64_t worker)
         p->at = to > p->at ? to : p->at;
         any = true;
     }
+    t->failed = code == SQLITE_DONE ? t->failed : code;
     sqlite3_reset(t->passes);
     return any;
 }
@@ -251,9 +254,9 @@ static status each_row(struct trace *t, const char *sql,
     int code;
     TRY(database_prepare(t->db, &s, sql));
     sqlite3_bind_int64(s, 1, t->run);
-    while ((code = sqlite3_step(s)) == SQLITE_ROW)
+    while (t->failed == SQLITE_OK && (code = sqlite3_step(s)) == SQLITE_ROW)
         row(t, s);
-    TRY(database_check(t->db, code, "read the run"));
+    TRY(database_check(t->db, t->failed != SQLITE_OK ? t->failed : code, "read the run"));
 done:
     sqlite3_finalize(s);
     return result;

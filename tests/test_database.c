@@ -1,6 +1,7 @@
 /* Which files are taken for results files, and what is said about those that are not. */
 #include "tests/results_rig.h"
 
+#include "results/live.h"
 #include "results/query.h"
 #include "results/recorded.h"
 
@@ -276,6 +277,44 @@ static void begin_a_run(void)
     (void)rig_begin(&rig_run, &id);
 }
 
+/* Whoever watches may come between the file's first page and its tables. */
+static void a_file_that_is_just_being_made_is_nothing_to_see_yet(void **state)
+{
+    (void)state;
+    struct live seen;
+    assert_int_equal(live_read(&seen, rig_path, 5), OK);
+    assert_false(seen.there);
+    rig_change("PRAGMA journal_mode = WAL");
+    assert_int_equal(live_read(&seen, rig_path, 5), OK);
+    assert_false(seen.there);
+    int64_t id;
+    recorder *r = rig_begin(&rig_run, &id);
+    assert_int_equal(live_read(&seen, rig_path, 5), OK);
+    assert_true(seen.there && seen.running_count == 1);
+    live_free(&seen);
+    rig_finish(r, &rig_outcome);
+}
+
+/* A pipeline without flushes has its gradients in push, as asynchronous runs have. */
+static void gradients_make_a_curve_whatever_the_mode(void **state)
+{
+    (void)state;
+    struct live seen;
+    struct run_description run = rig_run;
+    int64_t id;
+    run.mode = "pipeline";
+    recorder *r = rig_begin(&run, &id);
+    for (uint64_t i = 0; i < 40; i++) {
+        struct push_record p = rig_push(i);
+        recorder_push(r, &p);
+    }
+    recorder_close(&r);
+    assert_int_equal(live_read(&seen, rig_path, 5), OK);
+    assert_true(seen.running_count == 1 && seen.running[0].loss_curve.count > 10);
+    assert_true(seen.running[0].slowest >= 0);
+    live_free(&seen);
+}
+
 static void a_reader_folds_in_what_a_killed_writer_left(void **state)
 {
     (void)state;
@@ -283,6 +322,38 @@ static void a_reader_folds_in_what_a_killed_writer_left(void **state)
     assert_true(rig_exists("-wal"));
     assert_string_equal(rig_ask("SELECT count(*) FROM run"), "1");
     assert_false(rig_exists("-wal"));
+}
+
+static int read_without_the_last_rows(void)
+{
+    char said[1024] = "";
+    FILE *errors = tmpfile();
+    double value;
+    bool known;
+    (void)!chmod(rig_folder, 0555); /* of the one who owns it; another cannot write there anyway */
+    if (errors == NULL || dup2(fileno(errors), STDERR_FILENO) < 0 ||
+        query_number(rig_path, "SELECT count(*) FROM sqlite_master", NULL, 0, &value, &known) !=
+            OK) {
+        return 1;
+    }
+    rewind(errors);
+    (void)!fread(said, 1, sizeof said - 1, errors);
+    return strstr(said, "its last rows stand in") == NULL ? 2 : 0;
+}
+
+/* No -shm can be made there, without which no -wal can be read. */
+static void rows_that_cannot_be_read_in_a_folder_of_others_are_spoken_of(void **state)
+{
+    (void)state;
+    int64_t id;
+    char shm[128];
+    rig_finish(rig_begin(&rig_run, &id), &rig_outcome);
+    kill_after(begin_a_run);
+    assert_true(rig_exists("-wal"));
+    snprintf(shm, sizeof shm, "%s-shm", rig_path);
+    assert_int_equal(unlink(shm), 0);
+    assert_child_succeeds(read_without_the_last_rows);
+    assert_int_equal(chmod(rig_folder, 0755), 0);
 }
 
 static void a_run_whose_process_was_killed_reads_as_failed_and_is_so_after_the_next(void **state)
@@ -356,7 +427,10 @@ int main(void)
         RIG_TEST(a_full_disk_is_called_so),
         RIG_TEST(a_read_only_file_can_be_read_but_not_recorded_into),
         RIG_TEST(a_failed_write_is_remembered_and_the_run_is_not_called_finished),
+        RIG_TEST(a_file_that_is_just_being_made_is_nothing_to_see_yet),
+        RIG_TEST(gradients_make_a_curve_whatever_the_mode),
         RIG_TEST(a_reader_folds_in_what_a_killed_writer_left),
+        RIG_TEST(rows_that_cannot_be_read_in_a_folder_of_others_are_spoken_of),
         RIG_TEST(a_run_whose_process_was_killed_reads_as_failed_and_is_so_after_the_next),
         RIG_TEST(a_run_that_cannot_be_judged_from_here_is_left_alone),
         RIG_TEST(a_process_is_told_from_a_later_one_with_its_number),

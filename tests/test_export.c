@@ -208,6 +208,21 @@ static void tensorboard_has_scalars_histograms_and_hyperparameters_of_each_run(v
     free(file);
 }
 
+/* Its gradients have rows of push, as those of asynchronous runs. */
+static void a_pipeline_without_flushes_has_curves_too(void **state)
+{
+    (void)state;
+    struct export_outcome outcome;
+    glob_t found;
+    char pattern[256];
+    rig_change("UPDATE run SET mode = 'pipeline' WHERE id = 1");
+    export_as("mlflow", NULL, 0, &outcome);
+    snprintf(pattern, sizeof pattern, "%s/*/*/metrics/staleness", folder);
+    assert_int_equal(glob(pattern, 0, NULL, &found), 0);
+    assert_int_equal(found.gl_pathc, 6);
+    globfree(&found);
+}
+
 /* ---- others -------------------------------------------------------------------------------------
  */
 
@@ -280,6 +295,7 @@ int main(void)
         cmocka_unit_test(checksums_are_those_of_rfc_3720),
         cmocka_unit_test(fields_are_encoded_as_protobuf_says),
         SAMPLE_TEST(tensorboard_has_scalars_histograms_and_hyperparameters_of_each_run),
+        SAMPLE_TEST(a_pipeline_without_flushes_has_curves_too),
         SAMPLE_TEST(mlflow_has_a_folder_for_each_run_below_its_experiment),
         SAMPLE_TEST(optuna_has_a_line_for_each_run_after_its_study),
         SAMPLE_TEST(names_of_a_file_from_elsewhere_lead_to_no_other_folder),

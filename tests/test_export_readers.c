@@ -70,6 +70,19 @@ static void mlflow_reads_what_is_exported_for_it(void **state)
     read_with(r, "mlflow", "results.db mlruns");
 }
 
+/* As docs/results-file.md shows. */
+static void duckdb_reads_what_a_query_writes(void **state)
+{
+    struct rig *r = *state;
+    need(r, "duckdb");
+    make_runs(r);
+    assert_int_equal(
+        RIG_RUN(r, "query", "SELECT * FROM push WHERE run_id = 1", "--csv", "results=results.db"),
+        OK);
+    process_write(r, "push.csv", process_output(r));
+    read_with(r, "duckdb", "results.db push.csv");
+}
+
 static void optuna_reads_what_is_exported_for_it(void **state)
 {
     struct rig *r = *state;
@@ -99,6 +112,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(tensorboard_reads_what_is_exported_for_it),
         TEST(mlflow_reads_what_is_exported_for_it),
+        TEST(duckdb_reads_what_a_query_writes),
         TEST(optuna_reads_what_is_exported_for_it),
         TEST(pytorch_loads_a_checkpoint),
     };

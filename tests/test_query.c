@@ -95,6 +95,9 @@ static void csv_quotes_and_keeps_numbers_in_full(void **state)
                   "t,x,y,n,i\n\"a,\"\"b\",0.1,0.333333333333333"
                   "3,,-inf\n");
     assert_answer("SELECT 1 AS a WHERE 0", QUERY_CSV, "a\n");
+    /* Readers skip empty lines: this is a row. */
+    assert_answer("SELECT NULL AS a UNION ALL SELECT '' UNION ALL SELECT 1", QUERY_CSV,
+                  "a\n\"\"\n\"\"\n1\n");
 }
 
 static void json_escapes_and_keeps_infinities(void **state)
@@ -113,6 +116,10 @@ static void markdown_is_a_table_with_numbers_to_the_right(void **state)
     (void)state;
     assert_answer("SELECT 'x' AS name, 12 AS n", QUERY_MARKDOWN,
                   "| name |  n |\n|------|---:|\n| x    | 12 |\n");
+    /* A bar in a cell would end it. */
+    assert_answer("SELECT 'x|y' AS name, 12 AS n UNION ALL SELECT 'long one', 3", QUERY_MARKDOWN,
+                  "| name     |  n |\n|----------|---:|\n| x\\|y     | 12 |\n| long one |  3 |\n");
+    assert_answer("SELECT 'x|y' AS name", QUERY_TABLE, "name\n----\nx|y\n");
 }
 /* ---- for experiments ---------------------------------------------------------------------------
  */
@@ -134,6 +141,11 @@ static void a_number_is_known_or_not(void **state)
     assert_int_equal(query_number(rig_path, "SELECT 1 WHERE 0", NULL, 0, &value, &known), OK);
     assert_false(known);
     assert_int_equal(query_number(rig_path, "SELECT 'text'", NULL, 0, &value, &known), ERROR_USAGE);
+    double values[] = {7, 7};
+    assert_int_equal(query_numbers(rig_path, "SELECT 0.5, NULL", values, 2), OK);
+    assert_true(values[0] == 0.5 && isnan(values[1]));
+    assert_int_equal(query_numbers(rig_path, "SELECT 1, 2 WHERE 0", values, 2), OK);
+    assert_true(isnan(values[0]) && isnan(values[1]));
     rig_assert_error_says("a number was expected");
 }
 
@@ -218,6 +230,21 @@ static void a_run_is_shown_with_all_its_parts(void **state)
     assert_null(strstr(answer, "staleness of"));
 }
 
+static void a_run_that_goes_on_is_shown_with_its_staleness_so_far(void **state)
+{
+    (void)state;
+    int64_t id;
+    recorder *r = rig_begin(&rig_run, &id);
+    for (uint64_t i = 0; i < 5; i++) {
+        struct push_record p = rig_push(i);
+        recorder_push(r, &p);
+    }
+    recorder_close(&r);
+    show("last");
+    assert_contains(answer, ": running, async");
+    assert_contains(answer, "staleness of the 5 gradients that were used: mean 1.80, most 3\n");
+}
+
 static void a_diverged_run_shows_its_error_nan_and_events(void **state)
 {
     (void)state;
@@ -266,6 +293,7 @@ int main(void)
         SAMPLE_TEST(a_run_is_found_again_finished_ones_first),
         SAMPLE_TEST(a_run_is_named_by_id_by_uuid_or_as_the_last),
         SAMPLE_TEST(a_run_is_shown_with_all_its_parts),
+        RIG_TEST(a_run_that_goes_on_is_shown_with_its_staleness_so_far),
         RIG_TEST(a_diverged_run_shows_its_error_nan_and_events),
         RIG_TEST(what_a_file_says_does_not_steer_the_terminal),
     };

@@ -321,6 +321,23 @@ static void a_run_begun_by_one_process_is_gone_on_with_by_another(void **state)
     assert_string_equal(rig_ask("SELECT group_concat(number, ' ') FROM push"), "0 1");
 }
 
+/* The process that stopped it is gone. */
+static void a_stopped_run_belongs_to_who_takes_it_up_again(void **state)
+{
+    (void)state;
+    int64_t id;
+    recorder *r = rig_begin(&rig_run, &id);
+    struct run_outcome outcome = rig_outcome;
+    outcome.status = "stopped";
+    rig_finish(r, &outcome);
+    rig_change("UPDATE run SET runner = json_set(runner, '$.pid', 4194304, '$.started', 1)");
+    assert_int_equal(recorder_open(&r, rig_path), OK);
+    assert_int_equal(recorder_resume(r, id), OK);
+    assert_string_equal(rig_ask("SELECT status FROM run"), "running");
+    rig_finish(r, &rig_outcome);
+    assert_string_equal(rig_ask("SELECT status FROM run"), "finished");
+}
+
 static void an_ended_or_missing_run_cannot_be_resumed(void **state)
 {
     (void)state;
@@ -475,6 +492,7 @@ int main(void)
         RIG_TEST(a_synchronous_run_is_never_stale),
         RIG_TEST(a_run_without_recorded_pushes_has_no_staleness),
         RIG_TEST(a_run_begun_by_one_process_is_gone_on_with_by_another),
+        RIG_TEST(a_stopped_run_belongs_to_who_takes_it_up_again),
         RIG_TEST(an_ended_or_missing_run_cannot_be_resumed),
         RIG_TEST(rows_that_come_after_the_end_are_written_at_close),
         RIG_TEST(closing_nothing_is_fine),

@@ -1,12 +1,13 @@
 -- Who waited for whom in an asynchronous run, and how long: at barriers, or for the slowest
 -- With several servers: as the first of them saw it.
 -- :run = last  the run: its id, the start of its uuid, or 'last'
-SELECT worker, waited_for, count(*) AS times,
-       count(*) * 1.0 / (SELECT count(*) FROM push AS all_of_it
-                         WHERE run_id = :run AND all_of_it.server = 0
-                           AND all_of_it.worker = push.worker) AS share_of_steps,
-       avg(pull_us) AS mean_wait_us, sum(pull_us) / 1e6 AS wait_seconds
-FROM push
-WHERE run_id = :run AND server = 0 AND waited_for IS NOT NULL
-GROUP BY worker, waited_for
+WITH counted AS (
+    SELECT worker, waited_for, count(*) AS times, avg(pull_us) AS mean_wait_us,
+           sum(pull_us) / 1e6 AS wait_seconds
+    FROM push
+    WHERE run_id = :run AND server = 0
+    GROUP BY worker, waited_for)
+SELECT worker, waited_for, times, share_of_steps, mean_wait_us, wait_seconds
+FROM (SELECT *, times * 1.0 / sum(times) OVER (PARTITION BY worker) AS share_of_steps FROM counted)
+WHERE waited_for IS NOT NULL
 ORDER BY wait_seconds DESC, worker, waited_for;
