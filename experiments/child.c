@@ -150,6 +150,17 @@ void child_describe(int wait_status, char out[96])
     }
 }
 
+void signals_catch(void (*handler)(int))
+{
+    struct sigaction before, action = {.sa_handler = handler};
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    if (sigaction(SIGHUP, NULL, &before) == 0 && before.sa_handler != SIG_IGN) {
+        sigaction(SIGHUP, &action, NULL);
+    }
+}
+
 /* ---- the private folder -------------------------------------------------------------------------
  */
 

@@ -34,6 +34,10 @@ void child_kill(struct child *c);
 /* "was killed by signal 9 (Killed)" or "ended with exit code 3" */
 void child_describe(int wait_status, char out[96]);
 
+/* SIGINT and SIGTERM from now on call `handler`, and so does SIGHUP, unless it is ignored: then
+ * nohup has seen to it. */
+void signals_catch(void (*handler)(int));
+
 /* A private folder under `base` (NULL: $TMPDIR or /tmp), held by a lock. Making one removes those
  * whose makers died before they could. */
 struct folder {

@@ -29,11 +29,7 @@ static void request_stop(int number)
 
 void launch_catch_signals(void)
 {
-    struct sigaction action = {.sa_handler = request_stop};
-    sigemptyset(&action.sa_mask);
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
-    sigaction(SIGHUP, &action, NULL);
+    signals_catch(request_stop);
 }
 
 int launch_stop_requests(void)

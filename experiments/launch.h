@@ -27,7 +27,8 @@ struct launch_options {
  * the code and message of the process that failed first. */
 status launch_run(const struct launch_options *o, int64_t *run_id) MUST_CHECK;
 
-/* SIGINT, SIGTERM and SIGHUP from now on ask the run to stop: once, gracefully; twice, at once. */
+/* SIGINT, SIGTERM and SIGHUP (signals_catch()) from now on ask the run to stop: once, gracefully;
+ * twice, at once. */
 void launch_catch_signals(void);
 /* How often that was asked for. */
 int launch_stop_requests(void);

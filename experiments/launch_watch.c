@@ -87,6 +87,18 @@ static void describe_ranks(const struct launch *l, int wait_status, struct text 
     }
 }
 
+/* Every worker has ended, and none of them well. A server that lives sees that, too. */
+static bool nobody_is_left(const struct launch *l)
+{
+    for (unsigned i = 1; i <= l->workers; i++) {
+        const struct child *c = &l->processes[i].child;
+        if (c->running || (WIFEXITED(c->wait_status) && WEXITSTATUS(c->wait_status) == 0)) {
+            return false;
+        }
+    }
+    return true;
+}
+
 /* A process ended: what does that mean? */
 static void judge(struct launch *l, struct watched *w)
 {
@@ -117,7 +129,7 @@ static void judge(struct launch *l, struct watched *w)
                  (long)w->child.pid, end);
     }
     status code = w->told && w->code != OK ? w->code : ERROR_PEER;
-    if (w->role == ROLE_WORKER && continues) {
+    if (w->role == ROLE_WORKER && continues && !nobody_is_left(l)) {
         progress_clear(&l->progress);
         log_warning("%s; the run goes on without it (on_lost=continue)", text.at);
     } else if (w->role == ROLE_WORKER && (l->ending_ns != 0 || !l->processes[0].child.running)) {

@@ -1,5 +1,6 @@
 #include "experiments/role.h"
 
+#include "experiments/child.h"
 #include "experiments/provenance.h"
 #include "experiments/save.h"
 
@@ -10,6 +11,8 @@
 #include <string.h>
 #include <sys/random.h>
 #include <unistd.h>
+
+enum { WORKERS_MAX = 4096 };
 
 static volatile sig_atomic_t stop;
 
@@ -32,8 +35,7 @@ static void heed_signals(enum role role)
     sigemptyset(&action.sa_mask);
     sigaction(SIGUSR1, &action, NULL);
     if (role != ROLE_RANK || !mailbox_exists()) {
-        sigaction(SIGINT, &action, NULL);
-        sigaction(SIGTERM, &action, NULL);
+        signals_catch(request_stop);
     }
 }
 
@@ -264,6 +266,19 @@ status role_end(struct role_process *p, status ended, const struct training_outc
 /* ---- who am I? ----------------------------------------------------------------------------------
  */
 
+static status read_number(const char *what, const char *text, unsigned limit, unsigned *out)
+{
+    status result = OK;
+    char *end = NULL;
+    unsigned long number = strtoul(text, &end, 10);
+    if (*text < '0' || *text > '9' || *end != '\0' || number >= limit) {
+        FAIL(ERROR_USAGE, "%s=%s is not a number from 0 to %u", what, text, limit - 1);
+    }
+    *out = (unsigned)number;
+done:
+    return result;
+}
+
 static const char *first_set(const char *const *names)
 {
     for (; *names != NULL; names++) {
@@ -274,28 +289,35 @@ static const char *first_set(const char *const *names)
     return NULL;
 }
 
-bool role_worker_index(struct settings *s, unsigned *index)
+status role_take_number(struct settings *s, const char *key, unsigned limit, unsigned *out)
+{
+    status result = OK;
+    for (size_t i = 0; i < s->count; i++) {
+        if (strcmp(s->at[i].key, key) != 0) {
+            continue;
+        }
+        TRY(read_number(key, s->at[i].value, limit, out));
+        settings_remove(s, i--);
+    }
+done:
+    return result;
+}
+
+status role_worker_index(struct settings *s, unsigned *index)
 {
     static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID", NULL};
-    const char *value = first_set(names), *set = NULL;
-    for (size_t i = 0; i < s->count; i++) {
-        if (strcmp(s->at[i].key, "worker") == 0) {
-            set = s->at[i].value;
-        }
+    status result = OK;
+    *index = WORKERS_MAX;
+    TRY(role_take_number(s, "worker", WORKERS_MAX, index));
+    if (*index < WORKERS_MAX) {
+        goto done;
     }
-    value = set != NULL ? set : value;
-    char *end = NULL;
-    unsigned long number = value != NULL ? strtoul(value, &end, 10) : 0;
-    if (value == NULL || end == value || *end != '\0' || number > 4095) {
-        return false;
+    if (first_set(names) == NULL) {
+        FAIL(ERROR_USAGE, "which worker? Set worker=0, 1, …; mpirun and srun set it by themselves");
     }
-    *index = (unsigned)number;
-    for (size_t i = 0; i < s->count; i++) {
-        if (strcmp(s->at[i].key, "worker") == 0) {
-            settings_remove(s, i--);
-        }
-    }
-    return true;
+    TRY(read_number("the launcher's environment: worker", first_set(names), WORKERS_MAX, index));
+done:
+    return result;
 }
 
 void role_default_workers(struct settings *s)
@@ -313,7 +335,6 @@ status role_token(const options *o, bool draw, uint64_t *out)
     status result = OK;
     const char *set = options_text(o, "run_token"), *given = getenv("GRADLAG_RUN_TOKEN");
     const char *hex = set[0] == '\0' && given != NULL ? given : set;
-    char *end = NULL;
     if (hex[0] == '\0' && !draw) {
         FAIL(ERROR_USAGE, "a worker, and a server but the first, needs run_token=…, as `gradlag "
                           "server` prints it");
@@ -324,11 +345,12 @@ status role_token(const options *o, bool draw, uint64_t *out)
         }
         goto done;
     }
-    *out = strtoull(hex, &end, 16);
-    if (*end != '\0' || strlen(hex) > 16) {
-        FAIL(ERROR_USAGE, "GRADLAG_RUN_TOKEN is not 1 to 16 hexadecimal digits; unset it, or set "
-                          "run_token");
+    if (strlen(hex) > 16 || hex[strspn(hex, "0123456789abcdefABCDEF")] != '\0') {
+        FAIL(ERROR_USAGE,
+             "%s=%s is not 1 to 16 hexadecimal digits, as `gradlag server` prints them",
+             hex == set ? "run_token" : "GRADLAG_RUN_TOKEN", hex);
     }
+    *out = strtoull(hex, NULL, 16);
 done:
     return result;
 }

@@ -45,8 +45,11 @@ status role_end(struct role_process *p, status ended, const struct training_outc
 status role_server_length(const options *o, uint64_t epoch_samples,
                           struct training_length *out) MUST_CHECK;
 
-/* Takes "worker=3" out of the settings, else the rank that mpirun or srun gave; false: neither. */
-bool role_worker_index(struct settings *s, unsigned *index);
+/* Takes "KEY=3" out of the settings: a number below `limit`. *out stays where it is not there. */
+status role_take_number(struct settings *s, const char *key, unsigned limit,
+                        unsigned *out) MUST_CHECK;
+/* Takes "worker=3" out of the settings, else the rank that mpirun or srun gave. */
+status role_worker_index(struct settings *s, unsigned *index) MUST_CHECK;
 /* The rank count that mpirun or srun gave, if `workers` was not set. */
 void role_default_workers(struct settings *s);
 /* What peers of a run show each other: from key run_token, or the environment that `run` gives.

@@ -7,7 +7,6 @@
 #include "ps/slices.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* An update is made of as many gradients as the policy says while nobody is lost or dropped, and
@@ -133,28 +132,6 @@ done:
     return result;
 }
 
-/* Takes server=1 out of the settings: which of several this one is. */
-static status take_number(struct settings *s, unsigned *out)
-{
-    status result = OK;
-    *out = 0;
-    for (size_t i = 0; i < s->count; i++) {
-        char *end = NULL;
-        if (strcmp(s->at[i].key, "server") != 0) {
-            continue;
-        }
-        unsigned long number = strtoul(s->at[i].value, &end, 10);
-        if (end == s->at[i].value || *end != '\0' || number >= SERVERS_MAX) {
-            FAIL(ERROR_USAGE, "server=%s is not a number from 0 to %d", s->at[i].value,
-                 SERVERS_MAX - 1);
-        }
-        *out = (unsigned)number;
-        settings_remove(s, i--);
-    }
-done:
-    return result;
-}
-
 status command_server(int argc, char **argv)
 {
     status result = OK;
@@ -162,9 +139,9 @@ status command_server(int argc, char **argv)
     struct role_process p = {0};
     struct training_outcome outcome = {0};
     float *initial = NULL;
-    unsigned number;
+    unsigned number = 0;
     TRY(settings_read_arguments(&read, argc, argv));
-    TRY(take_number(&read, &number));
+    TRY(role_take_number(&read, "server", SERVERS_MAX, &number));
     TRY(role_begin(&p, ROLE_SERVER, number, &read));
     TRY(serve(&p, &initial, &outcome));
 done:

@@ -44,9 +44,7 @@ status command_worker(int argc, char **argv)
     struct training_outcome none = {0};
     unsigned index = 0;
     TRY(settings_read_arguments(&read, argc, argv));
-    if (!role_worker_index(&read, &index)) {
-        FAIL(ERROR_USAGE, "which worker? Set worker=0, 1, …; mpirun and srun set it by themselves");
-    }
+    TRY(role_worker_index(&read, &index));
     role_default_workers(&read);
     TRY(role_begin(&p, ROLE_WORKER, index, &read));
     TRY(work(&p));

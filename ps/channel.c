@@ -40,6 +40,11 @@ struct channel {
     char endpoint[ENDPOINT_BYTES];
 };
 
+bool channel_same_id(const struct channel_id *a, const struct channel_id *b)
+{
+    return a->size == b->size && memcmp(a->bytes, b->bytes, a->size) == 0;
+}
+
 bool channel_may_spin(unsigned processes)
 {
     return 2 * processes <= processor_count();
@@ -133,9 +138,11 @@ static status check_path_is_free(const char *endpoint)
              "endpoint %s: there is a file of that name that is not a socket: choose "
              "another path",
              endpoint);
-    fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     memcpy(address.sun_path, endpoint + 6, strlen(endpoint + 6));
-    if (fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof address) == 0)
+    /* EAGAIN: it lives, and hangs; more have called than it has answered. */
+    if (fd >= 0 &&
+        (connect(fd, (struct sockaddr *)&address, sizeof address) == 0 || errno == EAGAIN))
         FAIL(ERROR_OTHER,
              "endpoint %s is in use: another server is listening there; stop it or "
              "choose another endpoint",
@@ -214,6 +221,12 @@ done:
         channel_close(&c);
     *out = c;
     return result;
+}
+
+static bool is_wildcard(const char *endpoint)
+{
+    return has_prefix(endpoint, "tcp://*") ||
+           (has_prefix(endpoint, "tcp:") && strcmp(strrchr(endpoint, ':'), ":*") == 0);
 }
 
 static status bind_failed(const char *endpoint, int code)
@@ -321,10 +334,11 @@ status channel_check_handshake(channel *c)
          * may be a server that is killed. */
         if (event == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL ||
             c->broken_handshakes >= BROKEN_HANDSHAKES)
-            FAIL(ERROR_PROTOCOL,
-                 "the server at %s and this worker do not come to terms: has one of them no keys "
-                 "(curve=), or are they of different folders?",
-                 c->endpoint);
+            FAIL(
+                ERROR_PROTOCOL,
+                "what listens at %s and this process do not come to terms: has one of them no keys "
+                "(curve=), are they of different folders, or is it another program's port?",
+                c->endpoint);
     }
 done:
     return result;
@@ -335,6 +349,11 @@ status channel_connect(channel **out, const char *endpoint, const struct channel
     status result = OK;
     channel *c = NULL;
     uint8_t id[16];
+    if (is_wildcard(endpoint))
+        FAIL(ERROR_USAGE,
+             "endpoint %s: * is for the server that listens there; everybody else needs its "
+             "address and its port",
+             endpoint);
     TRY(open_socket(&c, endpoint, ZMQ_DEALER, o));
     /* Our own name, so that the server finds us again when a connection has to be made anew. Nobody
      * else knows it; a first byte of zero is ZeroMQ's. */

@@ -29,6 +29,7 @@ struct channel_id { /* a ROUTER's name for one peer's connection */
     uint8_t size;
     uint8_t bytes[CHANNEL_ID_BYTES];
 };
+bool channel_same_id(const struct channel_id *a, const struct channel_id *b);
 
 struct channel_options {
     unsigned timeout_ms; /* of heartbeats over tcp, and the most that closing may take */

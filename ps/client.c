@@ -11,6 +11,7 @@ struct ps_client {
     unsigned count_of_servers, worker;
     bool snapshots;
     size_t count;
+    const volatile sig_atomic_t *stop;
     float *parameters, *gradient; /* NULL with one server: they are its connection's */
     double pull_us;
     bool ended;
@@ -35,6 +36,8 @@ static status wait_until_released(ps_client *c)
     status result = OK;
     connection *waiting;
     while ((waiting = first_waiting(c)) != NULL) {
+        if (c->stop != NULL && *c->stop != 0)
+            FAIL(STOPPED, "worker %u was told to stop", c->worker);
         TRY(connection_advance(waiting, true));
         for (unsigned i = 0; i < c->count_of_servers && !connection_is_released(waiting); i++)
             if (c->servers[i] != waiting)
@@ -145,6 +148,7 @@ status ps_client_open(ps_client **out, const struct ps_client_options *o, struct
     TRY(memory_new(&c, 1, sizeof *c, "a client"));
     c->count = o->count;
     c->worker = o->worker;
+    c->stop = o->stop;
     c->count_of_servers = servers_of(o->settings);
     c->snapshots = reads_snapshots(o->settings);
     TRY(slices_fit(c->count_of_servers, c->count));

@@ -13,6 +13,8 @@
 
 #include "worker/options.h"
 
+#include <signal.h>
+
 typedef struct ps_client ps_client;
 
 struct ps_client_options {
@@ -22,6 +24,7 @@ struct ps_client_options {
     uint64_t settings_hash; /* of what decides the outcome: must be the server's */
     unsigned worker;
     size_t count;
+    const volatile sig_atomic_t *stop; /* non-zero: STOPPED from the next wait on; NULL: never */
 };
 
 /* What the caller may read and write until the next push. Owned by the client. */

@@ -12,15 +12,15 @@
 #include "ps/channel.h"
 #include "ps/heartbeat.h"
 #include "ps/payload.h"
+#include "ps/process.h"
 
-#include <poll.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 enum {
     PING_MS = 1000, /* or a quarter of the timeout, where that is less */
     WARN_MS = 5000,
+    STUCK = 10,          /* times the timeout, while the server gives signs of life */
     LAST_WORDS_MS = 200, /* what a dead server said may still be on its way through ZeroMQ */
 };
 
@@ -127,15 +127,15 @@ static status on_welcome(connection *c, const struct wire_message *m)
     c->welcomed = true;
     c->incarnation = m->incarnation;
     c->first_batch = m->welcome.first_batch;
+    unsigned theirs = m->welcome.timeout_ms / 4; /* a server may be less patient than we are */
+    c->ping_ms = theirs > 0 && theirs < c->ping_ms ? theirs : c->ping_ms;
     TRY(choose_payload(c, &m->welcome));
-    uint8_t host[WIRE_HOST_BYTES];
-    payload_host(host);
-    if (payload_same_host(host, m->welcome.host))
-        c->server_pidfd = (int)syscall(SYS_pidfd_open, (pid_t)m->welcome.pid, 0);
+    c->server_pidfd = process_watch(m->welcome.host, m->welcome.pid);
     c->ready = message_of(c, WIRE_READY);
     c->ready.ready.payload = c->shared ? WIRE_PAYLOAD_SHM : WIRE_PAYLOAD_FRAMES;
     say(c, &c->ready);
     struct wire_message ping = message_of(c, WIRE_PING);
+    ping.ping.answer = 1;
     TRY(heartbeat_start(&c->heartbeat, c->endpoint,
                         &(struct channel_options){.timeout_ms = c->timeout_ms, .keys = c->keys},
                         &ping, c->ping_ms));
@@ -167,9 +167,13 @@ static status on_parameters(connection *c, const struct channel_received *r)
     const size_t size = c->count * sizeof(float);
     if (m->sequence != c->next || c->released)
         goto done;
-    if (!c->announced || m->chunk.version != c->release.version || m->chunk.offset != c->received ||
-        m->payload_bytes > size - c->received)
-        FAIL(ERROR_PROTOCOL, "the server at %s sent parameters out of order", c->endpoint);
+    if (!c->announced || m->chunk.offset != c->received) {
+        c->announced = false; /* what was before it is lost: on_pong() asks for all of it again */
+        goto done;
+    }
+    if (m->chunk.version != c->release.version || m->payload_bytes > size - c->received)
+        FAIL(ERROR_PROTOCOL, "the server at %s sent parameters that do not belong to its release",
+             c->endpoint);
     memcpy((uint8_t *)c->own_parameters + c->received, r->payload, m->payload_bytes);
     c->received += m->payload_bytes;
     c->released = c->received == size;
@@ -195,9 +199,8 @@ static status on_end(connection *c, const struct wire_text *t)
     c->ended = true;
     if (t->code == OK || t->code == STOPPED)
         return OK;
-    status code = t->code <= ERROR_RESULTS ? (status)t->code : ERROR_OTHER;
-    return error_set(code, __FILE__, __LINE__, "the server at %s ended the run: %s", c->endpoint,
-                     t->text);
+    return error_set(wire_failure(t->code, ERROR_OTHER), __FILE__, __LINE__,
+                     "the server at %s ended the run: %s", c->endpoint, t->text);
 }
 
 static status handle(connection *c, const struct channel_received *r)
@@ -206,6 +209,12 @@ static status handle(connection *c, const struct channel_received *r)
     if (m->run_token != c->run_token || m->worker != c->worker ||
         (c->welcomed && m->incarnation != c->incarnation && m->type != WIRE_REFUSED))
         return OK; /* not for us */
+    const bool comes_first =
+        m->type == WIRE_WELCOME || m->type == WIRE_REFUSED || m->type == WIRE_END;
+    if (!c->welcomed && !comes_first)
+        return error_set(ERROR_PROTOCOL, __FILE__, __LINE__,
+                         "the server at %s sent a %s before it welcomed worker %u", c->endpoint,
+                         wire_type_name(m->type), c->worker);
     c->heard_ns = clock_ns();
     c->warned = false;
     switch (m->type) {
@@ -233,21 +242,17 @@ static status handle(connection *c, const struct channel_received *r)
 
 /* ---- waiting ------------------------------------------------------------------------------- */
 
-static void notice_death(connection *c, uint64_t now)
-{
-    struct pollfd server = {.fd = c->server_pidfd, .events = POLLIN};
-    if (c->died_ns == 0 && c->server_pidfd >= 0 && poll(&server, 1, 0) > 0)
-        c->died_ns = now;
-}
-
 static status check_server(connection *c)
 {
     status result = OK;
-    uint64_t now = clock_ns();
-    uint64_t silent_ms = (now - c->heard_ns) / 1000000;
+    uint64_t now = clock_ns(), heard_ns = heartbeat_heard_ns(c->heartbeat);
+    heard_ns = heard_ns > c->heard_ns ? heard_ns : c->heard_ns;
+    uint64_t silent_ms = now > heard_ns ? (now - heard_ns) / 1000000 : 0;
+    uint64_t stuck_ms = (now - c->heard_ns) / 1000000;
     if (!c->welcomed)
         TRY(channel_check_handshake(c->channel));
-    notice_death(c, now);
+    if (c->died_ns == 0 && process_has_ended(c->server_pidfd))
+        c->died_ns = now;
     if (c->died_ns != 0 && now - c->died_ns > LAST_WORDS_MS * 1000000ULL)
         FAIL(ERROR_PEER, "the server at %s has died: see its own message", c->endpoint);
     if (silent_ms >= c->patience_ms)
@@ -256,6 +261,12 @@ static status check_server(connection *c)
                          : "no server answers at %s after %.1f s (timeout_s): is it running, "
                            "and is the endpoint right?",
              c->endpoint, (double)silent_ms * 1e-3);
+    /* Vectors on a slow link keep their connection busy, but not for ever. */
+    if (stuck_ms >= STUCK * (uint64_t)c->patience_ms)
+        FAIL(ERROR_PEER,
+             "the server at %s lives, but has not answered for %.1f s (%d times timeout_s): is the "
+             "link so slow, or broken?",
+             c->endpoint, (double)stuck_ms * 1e-3, STUCK);
     if (silent_ms >= WARN_MS && !c->warned) {
         c->warned = true;
         log_warning("worker %u: no sign of the server at %s for %llu s, waiting up to %u s",
@@ -411,8 +422,7 @@ void connection_close(connection **p)
     channel_close(&c->channel); /* before the buffers that messages still refer to */
     payload_unmap(&c->view);
     curve_close(&c->keys);
-    if (c->server_pidfd >= 0)
-        close(c->server_pidfd);
+    process_forget(&c->server_pidfd);
     memory_free(c->own_parameters);
     memory_free(c->own_gradient);
     memory_free(c->endpoint);

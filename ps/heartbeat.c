@@ -9,6 +9,7 @@ struct heartbeat {
     channel *channel;
     struct wire_message ping;
     unsigned interval_ms;
+    uint64_t heard_ns; /* atomic */
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t stop_wanted;
@@ -18,9 +19,13 @@ struct heartbeat {
 static void beat(heartbeat *h)
 {
     struct channel_received answer;
+    enum channel_event event;
+    while ((event = channel_receive(h->channel, &answer)) != CHANNEL_NOTHING)
+        /* Of a refusal the worker itself learns when it next speaks. */
+        if (event == CHANNEL_MESSAGE && answer.message.type == WIRE_PONG &&
+            answer.message.incarnation == h->ping.incarnation)
+            __atomic_store_n(&h->heard_ns, clock_ns(), __ATOMIC_RELAXED);
     (void)channel_send(h->channel, NULL, &h->ping, NULL);
-    while (channel_receive(h->channel, &answer) != CHANNEL_NOTHING)
-        continue; /* a refusal: the worker itself learns of it when it next speaks */
 }
 
 static void advance(struct timespec *when, unsigned ms)
@@ -73,6 +78,11 @@ done:
         memory_free(h);
     }
     return result;
+}
+
+uint64_t heartbeat_heard_ns(const heartbeat *h)
+{
+    return h != NULL ? __atomic_load_n(&h->heard_ns, __ATOMIC_RELAXED) : 0;
 }
 
 void heartbeat_stop(heartbeat **p)

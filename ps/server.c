@@ -179,10 +179,8 @@ static void server_close(struct server *s)
     probe_close(&s->probe);
     payload_close(&s->payload);
     for (unsigned w = 0; s->peers != NULL && w < s->o->workers; w++) {
-        if (s->peers[w].pidfd >= 0)
-            close(s->peers[w].pidfd);
-        if (s->peers[w].former_pidfd >= 0)
-            close(s->peers[w].former_pidfd);
+        process_forget(&s->peers[w].pidfd);
+        process_forget(&s->peers[w].former_pidfd);
     }
     if (s->wake_fd >= 0)
         close(s->wake_fd);

@@ -3,10 +3,7 @@
 #include "ps/server_state.h"
 
 #include <inttypes.h>
-#include <poll.h>
 #include <stdio.h>
-#include <string.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 enum {
@@ -43,8 +40,7 @@ void followers_close(struct server *s)
 {
     struct followers *f = &s->followers;
     for (unsigned i = 0; f->at != NULL && i < s->servers; i++)
-        if (f->at[i].pidfd >= 0)
-            close(f->at[i].pidfd);
+        process_forget(&f->at[i].pidfd);
     memory_free(f->at);
     memory_free(f->ready);
     memory_free(f->whole);
@@ -68,9 +64,7 @@ void followers_lose(struct server *s, struct follower *f, status code, const cha
     if (f->lost)
         return;
     f->lost = true;
-    if (f->pidfd >= 0)
-        close(f->pidfd);
-    f->pidfd = -1;
+    process_forget(&f->pidfd);
     if (!s->ended && s->result == OK)
         server_event(s, SEVERITY_ERROR, "server_lost", NO_WORKER, why);
     server_fail(s, code, "server %u (process %u) %s", followers_number(s, f), f->pid, why);
@@ -138,19 +132,6 @@ void followers_end(struct server *s)
     }
 }
 
-static void refuse(struct server *s, const struct channel_received *r, const char *why)
-{
-    struct wire_message m = r->message;
-    m.type = WIRE_REFUSED;
-    m.payload_bytes = 0;
-    m.text = (struct wire_text){.code = ERROR_PROTOCOL};
-    snprintf(m.text.text, sizeof m.text.text, "%s", why);
-    (void)channel_send(s->channel, &r->from, &m, NULL);
-    s->refused++;
-    log_warning("refused server %u: %s", m.worker, why);
-    server_event(s, SEVERITY_WARNING, "peer_refused", NO_WORKER, why);
-}
-
 /* ---- coming -------------------------------------------------------------------------------- */
 
 static void confirm(struct server *s, struct follower *f)
@@ -180,17 +161,12 @@ static const char *why_not(const struct server *s, const struct wire_message *m)
     return NULL;
 }
 
-static bool same_id(const struct channel_id *a, const struct channel_id *b)
-{
-    return a->size == b->size && memcmp(a->bytes, b->bytes, a->size) == 0;
-}
-
 static void on_join(struct server *s, const struct channel_received *r)
 {
     const struct wire_message *m = &r->message;
     const char *why = why_not(s, m);
     if (why != NULL) {
-        refuse(s, r, why);
+        peers_refuse(s, r, s->ended || s->result != OK ? ERROR_PEER : ERROR_PROTOCOL, why);
         return;
     }
     struct follower *f = &s->followers.at[m->worker];
@@ -198,14 +174,10 @@ static void on_join(struct server *s, const struct channel_received *r)
                            .id = r->from,
                            .nonce = m->join.nonce,
                            .pid = m->join.pid,
-                           .pidfd = -1,
+                           .pidfd = process_watch(m->join.host, m->join.pid),
                            .heard_ns = clock_ns()};
     while (f->incarnation == 0)
         payload_random(&f->incarnation, sizeof f->incarnation);
-    uint8_t host[WIRE_HOST_BYTES];
-    payload_host(host);
-    if (payload_same_host(host, m->join.host) && m->join.pid <= INT32_MAX && m->join.pid > 0)
-        f->pidfd = (int)syscall(SYS_pidfd_open, (pid_t)m->join.pid, 0);
     if (f->pidfd >= 0)
         server_watch(s, f->pidfd);
     s->joined_ns = clock_ns();
@@ -311,17 +283,14 @@ static void on_lost(struct server *s, struct follower *f, const struct wire_lost
     char why[WIRE_TEXT_BYTES + 32];
     if (s->ended || s->result != OK)
         return; /* it has left; what it has to say here is on its way */
-    status code = l->code > OK && l->code <= ERROR_RESULTS ? (status)l->code : ERROR_PEER;
     snprintf(why, sizeof why, "%s (at server %u)", l->text, followers_number(s, f));
-    peers_lose(s, l->worker, code, why);
+    peers_lose(s, l->worker, wire_failure(l->code, ERROR_PEER), why);
 }
 
 static void on_failed(struct server *s, const struct follower *f, const struct wire_text *t)
 {
-    status code = t->code == STOPPED || (t->code > OK && t->code <= ERROR_RESULTS) ? (status)t->code
-                                                                                   : ERROR_OTHER;
     if (s->result == OK && !s->ended) /* else it has seen what ends the run already */
-        server_fail(s, code, "%s", t->text);
+        server_fail(s, wire_failure(t->code, ERROR_OTHER), "%s", t->text);
     else
         log_debug("server %u, too: %s", followers_number(s, f), t->text);
 }
@@ -418,7 +387,7 @@ static void handle_numbered(struct server *s, struct follower *f, const struct c
 bool followers_handle(struct server *s, enum channel_event event, const struct channel_received *r)
 {
     for (struct follower *f = s->followers.at + 1; f < s->followers.at + s->servers; f++) {
-        if (!f->joined || !same_id(&f->id, &r->from))
+        if (!f->joined || !channel_same_id(&f->id, &r->from))
             continue;
         if (f->lost)
             return true; /* too late */
@@ -437,12 +406,6 @@ bool followers_handle(struct server *s, enum channel_event event, const struct c
 
 /* ---- waiting, and the end -------------------------------------------------------------------- */
 
-static bool has_died(const struct follower *f)
-{
-    struct pollfd process = {.fd = f->pidfd, .events = POLLIN};
-    return f->pidfd >= 0 && poll(&process, 1, 0) > 0;
-}
-
 bool followers_are_silent(const struct server *s, uint64_t now)
 {
     for (unsigned i = 1; i < s->servers; i++) {
@@ -459,10 +422,9 @@ void followers_tick(struct server *s, uint64_t now)
     for (struct follower *f = s->followers.at + 1; f < s->followers.at + s->servers; f++) {
         if (!f->joined || f->lost || f->closed)
             continue;
-        if (f->died_ns == 0 && has_died(f)) {
+        if (f->died_ns == 0 && process_has_ended(f->pidfd)) {
             f->died_ns = now;
-            close(f->pidfd); /* leaves the epoll set by itself */
-            f->pidfd = -1;
+            process_forget(&f->pidfd);
         }
         uint64_t silent_ms = now > f->heard_ns ? (now - f->heard_ns) / MS : 0;
         if (f->died_ns != 0 && now - f->died_ns >= LAST_WORDS_MS * MS) {

@@ -3,10 +3,7 @@
 #include "ps/server_state.h"
 
 #include <inttypes.h>
-#include <poll.h>
 #include <stdio.h>
-#include <string.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 enum {
@@ -67,8 +64,12 @@ void leader_lost(struct server *s, unsigned w, status code, const char *why)
 
 void leader_failed(struct server *s)
 {
-    if (!s->leader.joined || s->leader.told || s->leader.over || s->ended)
+    if (s->leader.told || s->leader.over || s->ended)
         return;
+    if (!s->leader.joined) {
+        s->leader.over = true; /* nobody waits for this server's word */
+        return;
+    }
     struct wire_message m = message_of(s, WIRE_FAILED);
     s->leader.told = true;
     s->leader.failed_ns = clock_ns();
@@ -139,9 +140,7 @@ void leader_close(struct server *s)
     if (l->channel != NULL && (l->died_ns != 0 || !l->joined))
         channel_forget(l->channel);
     channel_close(&l->channel);
-    if (l->pidfd >= 0)
-        close(l->pidfd);
-    l->pidfd = -1;
+    process_forget(&l->pidfd);
 }
 
 /* ---- what server 0 says ---------------------------------------------------------------------- */
@@ -155,14 +154,11 @@ static void fail(struct server *s, status code, const char *what)
 static void on_joined(struct server *s, const struct wire_message *m)
 {
     struct leader *l = &s->leader;
-    uint8_t host[WIRE_HOST_BYTES];
     if (l->joined)
         return; /* said twice */
     l->joined = true;
     l->incarnation = m->incarnation;
-    payload_host(host);
-    if (payload_same_host(host, m->joined.host) && m->joined.pid > 0)
-        l->pidfd = (int)syscall(SYS_pidfd_open, (pid_t)m->joined.pid, 0);
+    l->pidfd = process_watch(m->joined.host, m->joined.pid);
     if (l->pidfd >= 0)
         server_watch(s, l->pidfd);
     for (unsigned w = 0; w < s->o->workers; w++) /* who came before */
@@ -208,6 +204,10 @@ static void on_order(struct server *s, const struct wire_notice *n)
         fail(s, ERROR_PROTOCOL, "spoke of a worker that there is not");
         return;
     }
+    if (n->what <= WIRE_ORDER_LOST && s->queue_count == s->queue_size) {
+        fail(s, ERROR_PROTOCOL, "ordered more than its workers can have done");
+        return;
+    }
     if (n->what <= WIRE_ORDER_LOST && !s->begun)
         training_start_clock(s);
     switch (n->what) {
@@ -247,7 +247,7 @@ static void on_order(struct server *s, const struct wire_notice *n)
 static void on_end(struct server *s, const struct wire_text *t)
 {
     s->ended = true;
-    s->result = t->code <= ERROR_RESULTS || t->code == STOPPED ? (status)t->code : ERROR_OTHER;
+    s->result = t->code == OK ? OK : wire_failure(t->code, ERROR_OTHER);
     snprintf(s->message, sizeof s->message, "%s", t->text);
 }
 
@@ -312,16 +312,6 @@ bool leader_receive(struct server *s)
 
 /* ---- whether it lives ------------------------------------------------------------------------ */
 
-static void notice_death(struct leader *l, uint64_t now)
-{
-    struct pollfd process = {.fd = l->pidfd, .events = POLLIN};
-    if (l->died_ns != 0 || l->pidfd < 0 || poll(&process, 1, 0) <= 0)
-        return;
-    l->died_ns = now;
-    close(l->pidfd); /* leaves the epoll set by itself */
-    l->pidfd = -1;
-}
-
 static void ask(struct server *s, uint64_t now)
 {
     struct leader *l = &s->leader;
@@ -344,7 +334,10 @@ void leader_tick(struct server *s, uint64_t now)
     struct leader *l = &s->leader;
     if (l->over)
         return;
-    notice_death(l, now);
+    if (l->died_ns == 0 && process_has_ended(l->pidfd)) {
+        l->died_ns = now;
+        process_forget(&l->pidfd);
+    }
     uint64_t silent_ms = now > l->heard_ns ? (now - l->heard_ns) / MS : 0;
     /* It may have failed since `now` was read. */
     bool unheard = l->told && now > l->failed_ns && now - l->failed_ns > s->timeout_ms * MS;

@@ -2,12 +2,9 @@
 #include "ps/server_state.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 enum {
     FORMER_MS = 2000,     /* for a lost process to end, before its place's next one is refused */
@@ -46,9 +43,7 @@ static void refuse(struct server *s, const struct channel_id *to, struct wire_me
     server_event(s, SEVERITY_WARNING, "peer_refused", -1, why);
 }
 
-/* A stranger's token goes back as it came: who does not know ours does not learn it. */
-static void refuse_stranger(struct server *s, const struct channel_received *r, status code,
-                            const char *why)
+void peers_refuse(struct server *s, const struct channel_received *r, status code, const char *why)
 {
     refuse(s, &r->from, r->message, code, why);
 }
@@ -121,13 +116,6 @@ void peers_name(const struct server *s, enum peer_state state, char *out, size_t
     }
 }
 
-void peers_forget_process(struct peer *p)
-{
-    if (p->pidfd >= 0)
-        close(p->pidfd); /* leaves the epoll set by itself */
-    p->pidfd = -1;
-}
-
 /* It does not take part any more. The core has still to be told, if it knows it: then true. */
 static bool leave_place(struct server *s, unsigned w)
 {
@@ -139,7 +127,7 @@ static bool leave_place(struct server *s, unsigned w)
         p->pidfd = -1;
         p->lost_ns = clock_ns();
     }
-    peers_forget_process(p);
+    process_forget(&p->pidfd);
     p->state = told ? PEER_LEAVING : s->servers > 1 ? PEER_GONE : PEER_ABSENT;
     p->released = p->receiving = false;
     return told;
@@ -196,12 +184,6 @@ static void offended(struct server *s, unsigned w, const struct channel_received
     peers_lose(s, w, ERROR_PROTOCOL, why);
 }
 
-bool peers_has_died(const struct peer *p)
-{
-    struct pollfd process = {.fd = p->pidfd, .events = POLLIN};
-    return p->pidfd >= 0 && poll(&process, 1, 0) > 0;
-}
-
 /* A process that was lost alive (stopped, hanging) still has the memory that its place's gradient
  * lies in, and writes to it when it wakes. So nobody takes that place while it lives. True: not
  * now. A worker says hello once a second. */
@@ -210,13 +192,10 @@ static bool former_lives(struct server *s, struct peer *p, const struct channel_
     char why[WIRE_TEXT_BYTES];
     if (p->former == 0)
         return false;
-    struct pollfd process = {.fd = p->former_pidfd, .events = POLLIN};
-    bool ended = process.fd >= 0 ? poll(&process, 1, 0) > 0
-                                 : kill((pid_t)p->former, 0) != 0 && errno == ESRCH;
+    bool ended = p->former_pidfd >= 0 ? process_has_ended(p->former_pidfd)
+                                      : kill((pid_t)p->former, 0) != 0 && errno == ESRCH;
     if (ended) {
-        if (p->former_pidfd >= 0)
-            close(p->former_pidfd);
-        p->former_pidfd = -1;
+        process_forget(&p->former_pidfd);
         p->former = 0;
         return false;
     }
@@ -225,61 +204,70 @@ static bool former_lives(struct server *s, struct peer *p, const struct channel_
                  "process %u was worker %u, was lost, and still lives: end it (kill -9 %u), then "
                  "start another worker %u",
                  p->former, r->message.worker, p->former, r->message.worker);
-        refuse_stranger(s, r, ERROR_PEER, why);
+        peers_refuse(s, r, ERROR_PEER, why);
     }
     return true;
 }
 
 /* ---- what members say ---------------------------------------------------------------------- */
 
-static void on_hello(struct server *s, const struct channel_received *r)
+/* Whether this worker is none of this run's, or comes too late; it is told so. */
+static bool does_not_fit(struct server *s, const struct peer *p, const struct channel_received *r)
 {
     const struct wire_message *m = &r->message;
-    struct peer *p = &s->peers[m->worker];
-    char why[WIRE_TEXT_BYTES];
+    char why[WIRE_TEXT_BYTES] = "";
+    status code = ERROR_PROTOCOL;
     if (s->ended || s->result != OK) {
-        refuse_stranger(s, r, ERROR_PEER, "training is over");
-        return;
-    }
-    if (peers_is_member(p) && p->hello_nonce == m->hello.nonce && p->id.size == r->from.size &&
-        memcmp(p->id.bytes, r->from.bytes, p->id.size) == 0) {
-        welcome(s, m->worker);
-        return;
-    }
-    if (m->hello.count != s->count) {
+        code = ERROR_PEER;
+        snprintf(why, sizeof why, "training is over");
+    } else if (m->hello.count != s->count) {
         snprintf(why, sizeof why,
-                 "its model has %llu parameters, the server trains %zu: start both "
-                 "with the same model and dataset",
+                 "its model has %llu parameters for this server, which trains %zu: start all with "
+                 "the same model, dataset and servers",
                  (unsigned long long)m->hello.count, s->count);
-        refuse_stranger(s, r, ERROR_PROTOCOL, why);
-        return;
-    }
-    if (m->hello.settings != s->o->settings_hash) {
+    } else if (m->hello.settings != s->o->settings_hash) {
         snprintf(why, sizeof why,
                  "its settings are not the server's: start both with the same (--print-config "
                  "shows them; results, tag, timeout_s and the like may differ)");
-        refuse_stranger(s, r, ERROR_PROTOCOL, why);
-        return;
-    }
-    if (s->servers > 1 && (p->state == PEER_GONE || (s->begun && p->state == PEER_ABSENT))) {
+    } else if (s->servers > 1 && (p->state == PEER_GONE || (s->begun && p->state == PEER_ABSENT))) {
+        code = ERROR_PEER;
         snprintf(why, sizeof why,
                  "training has begun, and worker %u was lost or came too late: with several "
                  "servers (servers=%u) nobody takes its place; start the run anew",
                  m->worker, s->servers);
-        refuse_stranger(s, r, ERROR_PEER, why);
+    }
+    if (why[0] != '\0')
+        peers_refuse(s, r, code, why);
+    return why[0] != '\0';
+}
+
+static bool place_is_taken(struct server *s, struct peer *p, const struct channel_received *r)
+{
+    const struct wire_message *m = &r->message;
+    char why[WIRE_TEXT_BYTES];
+    bool dying = peers_is_member(p) && (p->died_ns != 0 || process_has_ended(p->pidfd));
+    if (p->state == PEER_LEAVING || dying)
+        return true; /* free in a moment; a worker says hello once a second */
+    if (p->state == PEER_ABSENT)
+        return former_lives(s, p, r);
+    snprintf(why, sizeof why,
+             "process %u wants to be worker %u, which process %u is: start each worker once, with "
+             "a number of its own",
+             m->hello.pid, m->worker, p->pid);
+    peers_refuse(s, r, ERROR_PROTOCOL, why);
+    return true;
+}
+
+static void on_hello(struct server *s, const struct channel_received *r)
+{
+    const struct wire_message *m = &r->message;
+    struct peer *p = &s->peers[m->worker];
+    if (peers_is_member(p) && p->hello_nonce == m->hello.nonce && !s->ended && s->result == OK &&
+        channel_same_id(&p->id, &r->from)) {
+        welcome(s, m->worker);
         return;
     }
-    if (p->state == PEER_LEAVING || (peers_is_member(p) && (p->died_ns != 0 || peers_has_died(p))))
-        return; /* its place is about to be free; a worker says hello once a second */
-    if (p->state != PEER_ABSENT) {
-        snprintf(why, sizeof why,
-                 "process %u wants to be worker %u, which process %u is: start each "
-                 "worker once, with a number of its own",
-                 m->hello.pid, m->worker, p->pid);
-        refuse_stranger(s, r, ERROR_PROTOCOL, why);
-        return;
-    }
-    if (former_lives(s, p, r))
+    if (does_not_fit(s, p, r) || place_is_taken(s, p, r))
         return;
     uint64_t batches = p->first_batch + p->next;
     *p = (struct peer){.state = PEER_WELCOMED,
@@ -287,15 +275,11 @@ static void on_hello(struct server *s, const struct channel_received *r)
                        .hello_nonce = m->hello.nonce,
                        .first_batch = batches,
                        .pid = m->hello.pid,
-                       .pidfd = -1,
+                       .pidfd = process_watch(m->hello.host, m->hello.pid),
                        .former_pidfd = -1,
                        .heard_ns = clock_ns()};
     while (p->incarnation == 0)
         payload_random(&p->incarnation, sizeof p->incarnation);
-    uint8_t host[WIRE_HOST_BYTES];
-    payload_host(host);
-    if (payload_same_host(host, m->hello.host) && m->hello.pid <= INT32_MAX && m->hello.pid > 0)
-        p->pidfd = (int)syscall(SYS_pidfd_open, (pid_t)m->hello.pid, 0);
     if (p->pidfd >= 0)
         server_watch(s, p->pidfd);
     welcome(s, m->worker);
@@ -389,9 +373,16 @@ static void on_gradient(struct server *s, unsigned w, const struct channel_recei
     const size_t size = s->count * sizeof(float);
     if (m->sequence < p->next)
         return; /* of a push that was said twice */
-    if (!p->receiving || m->sequence != p->next || m->chunk.version != p->push.push.read_version ||
-        m->chunk.offset != p->received || m->payload_bytes > size - p->received) {
-        offended(s, w, r, "a part of a gradient out of order");
+    if (m->sequence > p->next || !p->released || m->chunk.version != p->release.release.version) {
+        offended(s, w, r, "a part of a gradient that it was not released for");
+        return;
+    }
+    if (!p->receiving || m->chunk.offset != p->received) {
+        p->receiving = false; /* what was before it is lost: on_ping() has all of it said again */
+        return;
+    }
+    if (m->payload_bytes > size - p->received) {
+        offended(s, w, r, "more of a gradient than there are parameters");
         return;
     }
     memcpy((uint8_t *)payload_gradient(s->payload, w) + p->received, r->payload, m->payload_bytes);
@@ -421,7 +412,7 @@ static void on_goodbye(struct server *s, unsigned w, const struct wire_text *t)
     struct peer *p = &s->peers[w];
     char why[WIRE_TEXT_BYTES + 32];
     if (s->ended || s->result != OK) {
-        peers_forget_process(p);
+        process_forget(&p->pidfd);
         p->state = PEER_GONE;
         return;
     }
@@ -433,15 +424,29 @@ static void on_goodbye(struct server *s, unsigned w, const struct wire_text *t)
     peers_lose(s, w, code, why);
 }
 
-/* S2: everything but a hello has to come from a member, and but for pings on its own connection. */
-static const char *check_member(const struct server *s, const struct channel_received *r)
+/* S2: everything but a hello has to come from a member, and but for pings on its own connection.
+ * NULL: it does. */
+static const char *what_is_wrong(const struct server *s, const struct channel_received *r,
+                                 status *code)
 {
     const struct wire_message *m = &r->message;
+    *code = ERROR_PROTOCOL;
+    if (m->run_token != s->o->run_token)
+        return "it does not show this run's token";
+    if (m->type == WIRE_JOIN)
+        return "it wants to follow, but this is not server 0 of several: start all with the same "
+               "servers= and endpoint=";
+    if (m->worker >= s->o->workers)
+        return "a worker's number must be below the number of workers: start all with the same "
+               "workers=";
     const struct peer *p = &s->peers[m->worker];
-    if (!peers_is_member(p) || m->incarnation != p->incarnation)
+    if (m->type == WIRE_HELLO)
+        return NULL;
+    if (!peers_is_member(p) || m->incarnation != p->incarnation) {
+        *code = ERROR_PEER;
         return "not, or no longer, a member of this run (it may have been given up as lost)";
-    bool own = p->id.size == r->from.size && memcmp(p->id.bytes, r->from.bytes, p->id.size) == 0;
-    if (!own && m->type != WIRE_PING)
+    }
+    if (!channel_same_id(&p->id, &r->from) && m->type != WIRE_PING)
         return "that worker speaks through another connection";
     return NULL;
 }
@@ -489,8 +494,8 @@ static bool was_on_its_way(const struct server *s, const struct channel_received
     if (m->run_token != s->o->run_token || m->worker >= s->o->workers)
         return false;
     const struct peer *p = &s->peers[m->worker];
-    return m->type == WIRE_PING && m->ping.answer == 0 && m->incarnation == p->incarnation &&
-           (p->state == PEER_GONE || p->state == PEER_LEAVING);
+    return m->type == WIRE_PING && !channel_same_id(&p->id, &r->from) &&
+           m->incarnation == p->incarnation && (p->state == PEER_GONE || p->state == PEER_LEAVING);
 }
 
 void peers_handle(struct server *s, enum channel_event event, const struct channel_received *r)
@@ -502,26 +507,20 @@ void peers_handle(struct server *s, enum channel_event event, const struct chann
         snprintf(why, sizeof why, "%s", r->why);
         for (unsigned w = 0; w < s->o->workers; w++) {
             const struct peer *p = &s->peers[w];
-            if (peers_is_member(p) && p->id.size == r->from.size &&
-                memcmp(p->id.bytes, r->from.bytes, p->id.size) == 0) {
+            if (peers_is_member(p) && channel_same_id(&p->id, &r->from)) {
                 offended(s, w, r, why);
                 return;
             }
         }
-        refuse_stranger(s, r, ERROR_PROTOCOL, why);
+        peers_refuse(s, r, ERROR_PROTOCOL, why);
         return;
     }
     if (was_on_its_way(s, r))
         return;
-    const char *wrong = NULL;
-    if (r->message.run_token != s->o->run_token)
-        wrong = "it does not show this run's token";
-    else if (r->message.worker >= s->o->workers)
-        wrong = "a worker's number must be below the number of workers";
-    else if (r->message.type != WIRE_HELLO)
-        wrong = check_member(s, r);
+    status code;
+    const char *wrong = what_is_wrong(s, r, &code);
     if (wrong != NULL)
-        refuse_stranger(s, r, ERROR_PROTOCOL, wrong);
+        peers_refuse(s, r, code, wrong);
     else if (r->message.type == WIRE_HELLO)
         on_hello(s, r);
     else

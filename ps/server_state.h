@@ -26,6 +26,7 @@
 #include "ps/evaluator.h"
 #include "ps/payload.h"
 #include "ps/probe.h"
+#include "ps/process.h"
 #include "ps/server.h"
 #include "ps/server_core.h"
 #include "ps/slices.h"
@@ -177,10 +178,9 @@ void server_event_queued(struct server *s, enum severity severity, const char *c
 
 /* server_peers.c */
 void peers_handle(struct server *s, enum channel_event event, const struct channel_received *r);
+/* A stranger's token goes back as it came: who does not know ours does not learn it. */
+void peers_refuse(struct server *s, const struct channel_received *r, status code, const char *why);
 bool peers_is_member(const struct peer *p);
-/* The kernel says so: of this host's alone. */
-bool peers_has_died(const struct peer *p);
-void peers_forget_process(struct peer *p);
 void peers_release(struct server *s, unsigned w);
 void peers_end(struct server *s, status code, const char *text);
 /* Ends the run or frees the place, as on_lost says; a follower tells server 0, which says so. */
@@ -190,7 +190,7 @@ void peers_forget(struct server *s, unsigned w);
 /* "process 77, payload=shm" */
 void peers_describe(const struct server *s, unsigned w, char *out, size_t size);
 unsigned peers_in(const struct server *s, enum peer_state state);
-/* "worker 3 (process 77), worker 5"; those whose state is `state`. */
+/* "worker 3, worker 5": those whose state is `state`. */
 void peers_name(const struct server *s, enum peer_state state, char *out, size_t size);
 
 /* server_watch.c */

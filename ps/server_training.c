@@ -2,7 +2,10 @@
 #include "ps/server_state.h"
 
 #include <math.h>
-#include <string.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 static const double SMOOTHING = 0.02; /* weight of a new loss in the loss that is shown */
 
@@ -353,6 +356,51 @@ static bool gather_state(struct server *s, struct training_state *now)
     return true;
 }
 
+/* On a disk that may be slow: in a thread of its own, so that peers are answered meanwhile. */
+struct writing {
+    const struct training_hooks *hooks;
+    const struct training_state *now;
+    int done_fd;
+    status code;
+    char message[512];
+};
+
+static void *write_down(void *argument)
+{
+    struct writing *w = argument;
+    const uint64_t one = 1;
+    w->code = w->hooks->checkpoint(w->hooks->context, w->now);
+    snprintf(w->message, sizeof w->message, "%s", w->code == OK ? "" : error_message());
+    ssize_t written = write(w->done_fd, &one, sizeof one);
+    REQUIRE(written == (ssize_t)sizeof one);
+    return NULL;
+}
+
+/* Whatever comes meanwhile waits in the queue. */
+static status write_checkpoint(struct server *s, const struct training_state *now)
+{
+    status result = OK;
+    pthread_t thread;
+    uint64_t count;
+    struct writing w = {
+        .hooks = &s->o->hooks, .now = now, .done_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+    if (w.done_fd < 0)
+        FAIL(ERROR_OTHER, "no eventfd for a checkpoint: is the limit of open files (ulimit -n) too "
+                          "low?");
+    TRY(thread_start(&thread, write_down, &w, "the checkpoint's thread"));
+    server_watch(s, w.done_fd);
+    while (read(w.done_fd, &count, sizeof count) < 0)
+        if (server_receive(s))
+            server_wait(s);
+    pthread_join(thread, NULL);
+    if (w.code != OK)
+        FAIL(w.code, "%s", w.message);
+done:
+    if (w.done_fd >= 0)
+        close(w.done_fd);
+    return result;
+}
+
 void training_checkpoint(struct server *s)
 {
     struct training_state now = {.updates = server_core_version(s->core),
@@ -368,7 +416,7 @@ void training_checkpoint(struct server *s)
         return;
     pause_begin(s);
     bool here = s->servers == 1 || gather_state(s, &now);
-    status code = here ? s->o->hooks.checkpoint(s->o->hooks.context, &now) : OK;
+    status code = here ? write_checkpoint(s, &now) : OK;
     pause_end(s);
     if (code != OK)
         server_fail(s, code, "%s", error_message());

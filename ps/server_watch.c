@@ -81,9 +81,9 @@ void peers_tick(struct server *s, uint64_t now)
         struct peer *p = &s->peers[w];
         if (!peers_is_member(p))
             continue;
-        if (p->died_ns == 0 && peers_has_died(p)) {
+        if (p->died_ns == 0 && process_has_ended(p->pidfd)) {
             p->died_ns = now;
-            peers_forget_process(p);
+            process_forget(&p->pidfd);
         }
         if (p->died_ns != 0 && now - p->died_ns >= LAST_WORDS_MS * 1000000ULL) {
             peers_lose(s, w, ERROR_PEER, "died: see its own message, or the kernel's log");

@@ -7,11 +7,6 @@
 #include "ps/client.h"
 #include "ps/local.h"
 
-static bool stop_wanted(const struct ps_trainer_options *o)
-{
-    return o->stop != NULL && *o->stop != 0;
-}
-
 static status gradient(void *context, const float *parameters, uint64_t batch, float *gradient,
                        struct step_stats *stats)
 {
@@ -35,8 +30,7 @@ status ps_trainer_run(const struct ps_trainer_options *o)
 {
     status result = OK;
     ps_client *client = NULL;
-    struct ps_release
-        at; /* what the server let us go on with: θ, its version, the batch to compute */
+    struct ps_release at; /* what it may go on with: θ, its version, the batch to compute */
     struct local_plan plan;
     struct local local = {0};
     float *scratch = NULL;
@@ -48,12 +42,11 @@ status ps_trainer_run(const struct ps_trainer_options *o)
                                                    .run_token = o->run_token,
                                                    .settings_hash = o->settings_hash,
                                                    .worker = o->index,
-                                                   .count = worker_parameter_count(o->worker)},
+                                                   .count = worker_parameter_count(o->worker),
+                                                   .stop = o->stop},
                        &at));
     worker_hold_memory(o->worker);
     while (!at.finished) {
-        if (stop_wanted(o))
-            FAIL(STOPPED, "worker %u was told to stop", o->index);
         struct local_push steps = {.parameters = at.parameters,
                                    .version = at.version,
                                    .number = at.batch,

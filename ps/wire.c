@@ -278,6 +278,12 @@ const char *wire_type_name(enum wire_type type)
     return type >= WIRE_HELLO && type < WIRE_TYPES ? TYPES[type].name : "?";
 }
 
+status wire_failure(uint32_t code, status unknown)
+{
+    bool known = (code > OK && code <= ERROR_RESULTS) || code == STOPPED;
+    return known ? (status)code : unknown;
+}
+
 size_t wire_body_bytes(enum wire_type type)
 {
     REQUIRE(type >= WIRE_HELLO && type < WIRE_TYPES);

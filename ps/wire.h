@@ -187,6 +187,8 @@ size_t wire_encode(const struct wire_message *m, uint8_t out[WIRE_MAX_BYTES]);
 status wire_decode(struct wire_message *m, const void *bytes, size_t size) MUST_CHECK;
 /* "push"; "?" for a type that does not exist. */
 const char *wire_type_name(enum wire_type type);
+/* The error that a peer names, or STOPPED; `unknown` where there is no such one. */
+status wire_failure(uint32_t code, status unknown);
 /* Bytes of a body. */
 size_t wire_body_bytes(enum wire_type type);
 

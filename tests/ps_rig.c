@@ -85,6 +85,29 @@ void rig_close(struct rig *r)
     munmap(r, sizeof *r);
 }
 
+struct rig *rig_open_with(options **settings, unsigned workers, const char *timeout_s)
+{
+    char number[16];
+    struct rig *r = rig_open(workers, 1000);
+    *settings = rig_settings();
+    snprintf(number, sizeof number, "%u", workers);
+    rig_set(*settings, "workers", number);
+    rig_set(*settings, "timeout_s", timeout_s);
+    return r;
+}
+
+void rig_close_with(struct rig *r, options *settings)
+{
+    options_close(&settings);
+    rig_close(r);
+}
+
+void rig_expect_said(const char *message, const char *what)
+{
+    if (strstr(message, what) == NULL)
+        fail_msg("'%s' does not say '%s'", message, what);
+}
+
 /* ---- the server's process ------------------------------------------------------------------ */
 
 static struct rig *bound_rig; /* of this process: one server */

@@ -31,14 +31,13 @@ struct rig {
     unsigned server;                      /* which of key servers */
     char leader[RIG_ENDPOINT_BYTES];      /* where server 0 is, for the others */
     const char *results;                  /* NULL: no recorder */
-    void (*at_checkpoint)(struct rig *r); /* in the server's thread; NULL: nothing */
+    void (*at_checkpoint)(struct rig *r); /* in its thread; NULL: nothing */
     volatile int stop;
 
     /* filled in by the server's process */
     char endpoint[RIG_ENDPOINT_BYTES];
     volatile int bound;
     volatile int evaluations, checkpoints, evaluating;
-    volatile uint64_t evaluated_pings;
     unsigned long noted[8]; /* at_checkpoint's to use */
     status code;
     char message[512];
@@ -52,6 +51,13 @@ struct rig *rig_open(unsigned workers, size_t count);
 void rig_close(struct rig *r);
 options *rig_settings(void);
 void rig_set(options *o, const char *key, const char *value);
+
+/* Both, for that many workers; rig_close_with() ends both. */
+struct rig *rig_open_with(options **settings, unsigned workers, const char *timeout_s);
+void rig_close_with(struct rig *r, options *settings);
+
+/* Fails the test where a message does not have `what` in it. */
+void rig_expect_said(const char *message, const char *what);
 
 /* Forks the server. Waits until it is bound (or has failed). */
 pid_t rig_serve(struct rig *r, const options *settings);

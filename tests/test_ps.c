@@ -185,6 +185,27 @@ static void checkpoints_come_every_so_often_and_at_the_end(void **state UNUSED)
     rig_close(r);
 }
 
+static void take_a_while(struct rig *r UNUSED)
+{
+    clock_sleep_until_ns(clock_ns() + 1200000000);
+}
+
+static void a_checkpoint_longer_than_the_timeout_loses_nobody(void **state UNUSED)
+{
+    struct rig *r = rig_open(1, 100);
+    options *o = rig_settings();
+    rig_set(o, "timeout_s", "0.6");
+    rig_set(o, "checkpoint", "x.safetensors");
+    rig_set(o, "checkpoint_every", "6"); /* epochs of 100 samples; the run has 10 */
+    r->at_checkpoint = take_a_while;
+    train_all(r, o);
+    assert_int_equal(r->checkpoints, 2);
+    assert_int_equal(r->outcome.updates, 100);
+    assert_true(r->outcome.train_seconds < 2);
+    options_close(&o);
+    rig_close(r);
+}
+
 static void checkpoints_closer_than_a_sample_come_with_every_update(void **state UNUSED)
 {
     struct rig *r = rig_open(1, 100);
@@ -331,10 +352,12 @@ done:
     return result;
 }
 
+static unsigned long *of_server; /* its thread's, which waits for the checkpoint */
+
 static void note_allocations(struct rig *r)
 {
     if (r->checkpoints < (int)COUNT_OF(r->noted))
-        r->noted[r->checkpoints] = allocations;
+        r->noted[r->checkpoints] = *of_server;
 }
 #endif
 
@@ -372,6 +395,7 @@ static void a_step_of_the_server_allocates_one_small_message(void **state UNUSED
     rig_set(o, "checkpoint_every", "10"); /* 100 steps */
     r->total_samples = 4000;
     r->at_checkpoint = note_allocations;
+    of_server = &allocations; /* this thread is the server's, once forked */
     pid_t server = rig_serve(r, o), trainer = rig_train(r, o, 0, 0);
     assert_int_equal(rig_wait(trainer, 20), OK);
     assert_int_equal(rig_wait(server, 20), OK);
@@ -459,6 +483,7 @@ int main(void)
             an_evaluation_longer_than_the_timeout_loses_nobody_and_takes_no_training_time),
         cmocka_unit_test(a_failed_evaluation_ends_the_run_for_everybody),
         cmocka_unit_test(checkpoints_come_every_so_often_and_at_the_end),
+        cmocka_unit_test(a_checkpoint_longer_than_the_timeout_loses_nobody),
         cmocka_unit_test(checkpoints_closer_than_a_sample_come_with_every_update),
         cmocka_unit_test(several_evaluations_in_a_row_take_no_training_time),
         cmocka_unit_test(a_request_to_stop_ends_the_run_cleanly),

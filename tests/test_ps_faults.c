@@ -9,7 +9,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "tests/ps_rig.h"
@@ -17,36 +19,12 @@
 
 static const uint64_t FOREVER = 1000000000;
 
-/* A server and its settings; `workers` of them are configured. */
-static struct rig *open_rig(options **o, unsigned workers, const char *timeout_s)
-{
-    char number[16];
-    struct rig *r = rig_open(workers, 1000);
-    *o = rig_settings();
-    snprintf(number, sizeof number, "%u", workers);
-    rig_set(*o, "workers", number);
-    rig_set(*o, "timeout_s", timeout_s);
-    return r;
-}
-
-static void close_rig(struct rig *r, options *o)
-{
-    options_close(&o);
-    rig_close(r);
-}
-
-static void assert_says(const char *message, const char *what)
-{
-    if (strstr(message, what) == NULL)
-        fail_msg("'%s' does not say '%s'", message, what);
-}
-
 /* ---- deaths and silence -------------------------------------------------------------------- */
 
 static void a_killed_worker_ends_the_run_at_once_and_is_named(void **state UNUSED)
 {
     options *o;
-    struct rig *r = open_rig(&o, 2, "20");
+    struct rig *r = rig_open_with(&o, 2, "20");
     r->total_samples = FOREVER;
     pid_t server = rig_serve(r, o), a = rig_train(r, o, 0, 1), b = rig_train(r, o, 1, 50);
     assert_true(rig_until(&r->worker[1].stage, 2, 10));
@@ -56,15 +34,15 @@ static void a_killed_worker_ends_the_run_at_once_and_is_named(void **state UNUSE
     assert_int_equal(rig_wait(server, 10), ERROR_PEER);
     assert_true(clock_seconds() - begin < 5); /* long before the timeout */
     assert_int_equal(rig_wait(a, 10), ERROR_PEER);
-    assert_says(r->message, "worker 1");
-    assert_says(r->worker[0].message, "worker 1");
-    close_rig(r, o);
+    rig_expect_said(r->message, "worker 1");
+    rig_expect_said(r->worker[0].message, "worker 1");
+    rig_close_with(r, o);
 }
 
 static void training_goes_on_without_a_lost_worker_and_another_takes_its_place(void **state UNUSED)
 {
     options *o;
-    struct rig *r = open_rig(&o, 2, "20");
+    struct rig *r = rig_open_with(&o, 2, "20");
     rig_set(o, "on_lost", "continue");
     r->total_samples = 20000;
     pid_t server = rig_serve(r, o), a = rig_train(r, o, 0, 1), b = rig_train(r, o, 1, 1);
@@ -79,13 +57,13 @@ static void training_goes_on_without_a_lost_worker_and_another_takes_its_place(v
     assert_int_equal(rig_wait(server, 20), OK);
     assert_true(r->worker[1].first_batch >= 4); /* where the lost one was */
     assert_int_equal(r->outcome.updates, 2000);
-    close_rig(r, o);
+    rig_close_with(r, o);
 }
 
 static void a_barrier_does_not_wait_for_a_lost_worker(void **state UNUSED)
 {
     options *o;
-    struct rig *r = open_rig(&o, 2, "20");
+    struct rig *r = rig_open_with(&o, 2, "20");
     rig_set(o, "on_lost", "continue");
     rig_set(o, "consistency", "bsp");
     r->total_samples = 2000;
@@ -95,13 +73,13 @@ static void a_barrier_does_not_wait_for_a_lost_worker(void **state UNUSED)
     rig_wait(b, 5);
     assert_int_equal(rig_wait(a, 10), OK);
     assert_int_equal(rig_wait(server, 10), OK);
-    close_rig(r, o);
+    rig_close_with(r, o);
 }
 
 static void the_last_worker_lost_ends_the_run_even_so(void **state UNUSED)
 {
     options *o;
-    struct rig *r = open_rig(&o, 1, "20");
+    struct rig *r = rig_open_with(&o, 1, "20");
     rig_set(o, "on_lost", "continue");
     r->total_samples = FOREVER;
     pid_t server = rig_serve(r, o), a = rig_train(r, o, 0, 1);
@@ -109,31 +87,31 @@ static void the_last_worker_lost_ends_the_run_even_so(void **state UNUSED)
     kill(a, SIGKILL);
     rig_wait(a, 5);
     assert_int_equal(rig_wait(server, 10), ERROR_PEER);
-    assert_says(r->message, "no worker is left");
-    close_rig(r, o);
+    rig_expect_said(r->message, "no worker is left");
+    rig_close_with(r, o);
 }
 
 static void a_stopped_worker_is_lost_after_the_timeout(void **state UNUSED)
 {
     options *o;
-    struct rig *r = open_rig(&o, 2, "1.2");
+    struct rig *r = rig_open_with(&o, 2, "1.2");
     r->total_samples = FOREVER;
     pid_t server = rig_serve(r, o), a = rig_train(r, o, 0, 1), b = rig_train(r, o, 1, 1);
     assert_true(rig_until(&r->worker[1].stage, 2, 10));
     kill(b, SIGSTOP);
     assert_int_equal(rig_wait(server, 10), ERROR_PEER);
-    assert_says(r->message, "worker 1");
-    assert_says(r->message, "silent");
+    rig_expect_said(r->message, "worker 1");
+    rig_expect_said(r->message, "silent");
     assert_int_equal(rig_wait(a, 10), ERROR_PEER);
     kill(b, SIGCONT); /* it finds out when it next speaks, or reads what it was told meanwhile */
     assert_int_equal(rig_wait(b, 10), ERROR_PEER);
-    close_rig(r, o);
+    rig_close_with(r, o);
 }
 
 static void nobody_takes_the_place_of_a_lost_worker_that_still_lives(void **state UNUSED)
 {
     options *o;
-    struct rig *r = open_rig(&o, 2, "1.2");
+    struct rig *r = rig_open_with(&o, 2, "1.2");
     rig_set(o, "on_lost", "continue");
     rig_set(o, "payload", "shm");
     r->total_samples = FOREVER;
@@ -145,7 +123,7 @@ static void nobody_takes_the_place_of_a_lost_worker_that_still_lives(void **stat
     memcpy(second->endpoint, r->endpoint, sizeof r->endpoint);
     pid_t c = rig_train(second, o, 1, 1);
     assert_int_equal(rig_wait(c, 10), ERROR_PEER);
-    assert_says(second->worker[1].message, "still lives");
+    rig_expect_said(second->worker[1].message, "still lives");
     kill(b, SIGKILL);
     rig_wait(b, 5);
     c = rig_train(second, o, 1, 1);
@@ -155,18 +133,30 @@ static void nobody_takes_the_place_of_a_lost_worker_that_still_lives(void **stat
     assert_int_equal(rig_wait(a, 10), OK);
     assert_int_equal(rig_wait(c, 10), OK);
     rig_close(second);
-    close_rig(r, o);
+    rig_close_with(r, o);
 }
 
 static void a_slow_step_is_not_a_death(void **state UNUSED)
 {
     options *o;
-    struct rig *r = open_rig(&o, 1, "0.8");
+    struct rig *r = rig_open_with(&o, 1, "0.8");
     r->total_samples = 10;
     pid_t server = rig_serve(r, o), a = rig_train(r, o, 0, 1500);
     assert_int_equal(rig_wait(a, 10), OK);
     assert_int_equal(rig_wait(server, 10), OK);
-    close_rig(r, o);
+    rig_close_with(r, o);
+}
+
+static void a_worker_gives_signs_of_life_as_often_as_its_server_wants_them(void **state UNUSED)
+{
+    options *o, *patient;
+    struct rig *r = rig_open_with(&o, 1, "0.8"), *second = rig_open_with(&patient, 1, "20");
+    r->total_samples = 10;
+    pid_t server = rig_serve(r, o), a = rig_train(r, patient, 0, 1500);
+    assert_int_equal(rig_wait(a, 10), OK);
+    assert_int_equal(rig_wait(server, 10), OK);
+    rig_close_with(second, patient);
+    rig_close_with(r, o);
 }
 
 /* A worker that stays alive and computes for ever from its third step on. */
@@ -198,7 +188,7 @@ static void a_worker_that_hangs_but_gives_signs_of_life_does_not_hold_a_barrier(
     static const char *const policies[] = {"stop", "continue"};
     for (size_t i = 0; i < COUNT_OF(policies); i++) {
         options *o;
-        struct rig *r = open_rig(&o, 2, "1.2");
+        struct rig *r = rig_open_with(&o, 2, "1.2");
         rig_set(o, "consistency", "bsp");
         rig_set(o, "on_lost", policies[i]);
         r->total_samples = 1000;
@@ -207,68 +197,68 @@ static void a_worker_that_hangs_but_gives_signs_of_life_does_not_hold_a_barrier(
         assert_int_equal(rig_wait(server, 20), goes_on ? OK : ERROR_PEER);
         assert_int_equal(rig_wait(a, 10), goes_on ? OK : ERROR_PEER);
         if (!goes_on) {
-            assert_says(r->message, "worker 1");
-            assert_says(r->message, "no gradient");
+            rig_expect_said(r->message, "worker 1");
+            rig_expect_said(r->message, "no gradient");
             assert_null(strstr(r->message, "worker 0"));
         }
         kill(b, SIGKILL);
         rig_wait(b, 5);
-        close_rig(r, o);
+        rig_close_with(r, o);
     }
 }
 
 static void workers_notice_at_once_that_their_server_was_killed(void **state UNUSED)
 {
     options *o;
-    struct rig *r = open_rig(&o, 1, "20");
+    struct rig *r = rig_open_with(&o, 1, "20");
     r->total_samples = FOREVER;
     pid_t server = rig_serve(r, o), a = rig_train(r, o, 0, 1);
     assert_true(rig_until(&r->worker[0].stage, 2, 10));
     kill(server, SIGKILL);
     rig_wait(server, 5);
     assert_int_equal(rig_wait(a, 5), ERROR_PEER);
-    assert_says(r->worker[0].message, r->endpoint);
+    rig_expect_said(r->worker[0].message, r->endpoint);
     unlink(r->listen + strlen("ipc://"));
-    close_rig(r, o);
+    rig_close_with(r, o);
 }
 
 static void a_stopped_server_is_given_up_after_the_timeout(void **state UNUSED)
 {
     options *o;
-    struct rig *r = open_rig(&o, 1, "1.2");
+    struct rig *r = rig_open_with(&o, 1, "1.2");
     r->total_samples = FOREVER;
     pid_t server = rig_serve(r, o), a = rig_train(r, o, 0, 1);
     assert_true(rig_until(&r->worker[0].stage, 2, 10));
     kill(server, SIGSTOP);
     assert_int_equal(rig_wait(a, 10), ERROR_PEER);
-    assert_says(r->worker[0].message, "silent");
+    rig_expect_said(r->worker[0].message, "silent");
     kill(server, SIGKILL);
     rig_wait(server, 5);
     unlink(r->listen + strlen("ipc://"));
-    close_rig(r, o);
+    rig_close_with(r, o);
 }
 
 static void a_worker_without_a_server_gives_up_after_the_timeout(void **state UNUSED)
 {
     options *o;
-    struct rig *r = open_rig(&o, 1, "0.5");
+    struct rig *r = rig_open_with(&o, 1, "0.5");
     snprintf(r->endpoint, sizeof r->endpoint, "%s", r->listen);
     pid_t a = rig_train(r, o, 0, 0);
     assert_int_equal(rig_wait(a, 5), ERROR_PEER);
-    assert_says(r->worker[0].message, r->endpoint);
-    close_rig(r, o);
+    rig_expect_said(r->worker[0].message, r->endpoint);
+    rig_close_with(r, o);
 }
 
 static void a_worker_that_never_joins_is_named(void **state UNUSED)
 {
     options *o;
-    struct rig *r = open_rig(&o, 2, "1");
+    struct rig *r = rig_open_with(&o, 2, "1");
     pid_t server = rig_serve(r, o), a = rig_train(r, o, 0, 0);
     assert_int_equal(rig_wait(server, 10), ERROR_PEER);
-    assert_says(r->message, "worker 1");
+    rig_expect_said(r->message, "worker 1");
     assert_null(strstr(r->message, "worker 0"));
     assert_int_equal(rig_wait(a, 10), ERROR_PEER);
-    close_rig(r, o);
+    rig_close_with(r, o);
 }
 
 /* ---- who is not let in --------------------------------------------------------------------- */
@@ -276,7 +266,7 @@ static void a_worker_that_never_joins_is_named(void **state UNUSED)
 static void the_same_number_twice_is_refused_and_the_first_goes_on(void **state UNUSED)
 {
     options *o;
-    struct rig *r = open_rig(&o, 1, "20");
+    struct rig *r = rig_open_with(&o, 1, "20");
     r->total_samples = 3000;
     pid_t server = rig_serve(r, o), a = rig_train(r, o, 0, 2);
     assert_true(rig_until(&r->worker[0].stage, 2, 10));
@@ -284,40 +274,40 @@ static void the_same_number_twice_is_refused_and_the_first_goes_on(void **state 
     memcpy(second->endpoint, r->endpoint, sizeof r->endpoint);
     pid_t b = rig_train(second, o, 0, 0);
     assert_int_equal(rig_wait(b, 10), ERROR_PROTOCOL);
-    assert_says(second->worker[0].message, "wants to be worker 0");
+    rig_expect_said(second->worker[0].message, "wants to be worker 0");
     assert_int_equal(rig_wait(a, 10), OK);
     assert_int_equal(rig_wait(server, 10), OK);
     assert_int_equal(r->outcome.updates, 300);
     rig_close(second);
-    close_rig(r, o);
+    rig_close_with(r, o);
 }
 
 static void another_model_other_settings_and_another_token_are_refused(void **state UNUSED)
 {
     options *o;
-    struct rig *r = open_rig(&o, 2, "3");
+    struct rig *r = rig_open_with(&o, 2, "3");
     pid_t server = rig_serve(r, o);
     struct rig *other = rig_open(2, 999);
     memcpy(other->endpoint, r->endpoint, sizeof r->endpoint);
     pid_t a = rig_train(other, o, 0, 0);
     assert_int_equal(rig_wait(a, 10), ERROR_PROTOCOL);
-    assert_says(other->worker[0].message, "999 parameters");
+    rig_expect_said(other->worker[0].message, "999 parameters");
     other->count = 1000;
     other->settings_hash = r->settings_hash + 1;
     a = rig_train(other, o, 0, 0);
     assert_int_equal(rig_wait(a, 10), ERROR_PROTOCOL);
-    assert_says(other->worker[0].message, "settings");
+    rig_expect_said(other->worker[0].message, "settings");
     other->settings_hash = r->settings_hash;
     other->token++;
     a = rig_train(other, o, 0, 0);
     assert_int_equal(rig_wait(a, 10), ERROR_PROTOCOL);
-    assert_says(other->worker[0].message, "token");
+    rig_expect_said(other->worker[0].message, "token");
     assert_null(strstr(other->worker[0].message, "1234567890abcdef"));
     kill(server, SIGTERM);
     rig_wait(server, 5);
     unlink(r->listen + strlen("ipc://"));
     rig_close(other);
-    close_rig(r, o);
+    rig_close_with(r, o);
 }
 
 /* ---- endpoints ---------------------------------------------------------------------------------
@@ -326,11 +316,11 @@ static void another_model_other_settings_and_another_token_are_refused(void **st
 static void assert_cannot_listen(const char *endpoint, status code, const char *what)
 {
     options *o;
-    struct rig *r = open_rig(&o, 1, "1");
+    struct rig *r = rig_open_with(&o, 1, "1");
     snprintf(r->listen, sizeof r->listen, "%s", endpoint);
     assert_int_equal(rig_wait(rig_serve(r, o), 5), code);
-    assert_says(r->message, what);
-    close_rig(r, o);
+    rig_expect_said(r->message, what);
+    rig_close_with(r, o);
 }
 
 static void endpoints_that_cannot_be_are_errors_that_say_what_to_do(void **state UNUSED)
@@ -351,12 +341,22 @@ static void endpoints_that_cannot_be_are_errors_that_say_what_to_do(void **state
     assert_cannot_listen("ipc:///tmp/gradlag-no-such-folder/x", ERROR_USAGE, "folder");
 }
 
+static void a_worker_needs_to_know_where_its_server_is(void **state UNUSED)
+{
+    options *o;
+    struct rig *r = rig_open_with(&o, 1, "20");
+    snprintf(r->endpoint, sizeof r->endpoint, "tcp://127.0.0.1:*");
+    assert_int_equal(rig_wait(rig_train(r, o, 0, 0), 5), ERROR_USAGE);
+    rig_expect_said(r->worker[0].message, "* is for the server that listens");
+    rig_close_with(r, o);
+}
+
 static void an_endpoint_in_use_is_an_error_and_its_owner_goes_on(void **state UNUSED)
 {
     static const char *const endpoints[] = {NULL, "tcp://127.0.0.1:*"};
     for (size_t i = 0; i < COUNT_OF(endpoints); i++) {
         options *o;
-        struct rig *r = open_rig(&o, 1, "10");
+        struct rig *r = rig_open_with(&o, 1, "10");
         if (endpoints[i] != NULL)
             snprintf(r->listen, sizeof r->listen, "%s", endpoints[i]);
         pid_t server = rig_serve(r, o);
@@ -364,8 +364,31 @@ static void an_endpoint_in_use_is_an_error_and_its_owner_goes_on(void **state UN
         pid_t a = rig_train(r, o, 0, 0);
         assert_int_equal(rig_wait(a, 10), OK);
         assert_int_equal(rig_wait(server, 10), OK);
-        close_rig(r, o);
+        rig_close_with(r, o);
     }
+}
+
+/* It listens, answers nobody, and more have called already than its queue has room for. */
+static void an_endpoint_whose_owner_hangs_is_in_use(void **state UNUSED)
+{
+    char endpoint[80];
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int callers[16], count = 0, owner = socket(AF_UNIX, SOCK_STREAM, 0);
+    snprintf(address.sun_path, sizeof address.sun_path, "%s/gradlag-test-%d.hangs",
+             scratch_folder(), (int)getpid());
+    snprintf(endpoint, sizeof endpoint, "ipc://%.70s", address.sun_path);
+    assert_int_equal(bind(owner, (struct sockaddr *)&address, sizeof address), 0);
+    assert_int_equal(listen(owner, 0), 0);
+    do
+        callers[count] = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    while (connect(callers[count++], (struct sockaddr *)&address, sizeof address) == 0 &&
+           count < 16);
+    assert_true(count < 16);
+    assert_cannot_listen(endpoint, ERROR_OTHER, "in use");
+    while (count-- > 0)
+        close(callers[count]);
+    close(owner);
+    unlink(address.sun_path);
 }
 
 static void a_file_that_is_no_socket_is_not_removed(void **state UNUSED)
@@ -392,6 +415,7 @@ int main(void)
         cmocka_unit_test(a_stopped_worker_is_lost_after_the_timeout),
         cmocka_unit_test(nobody_takes_the_place_of_a_lost_worker_that_still_lives),
         cmocka_unit_test(a_slow_step_is_not_a_death),
+        cmocka_unit_test(a_worker_gives_signs_of_life_as_often_as_its_server_wants_them),
         cmocka_unit_test(a_worker_that_hangs_but_gives_signs_of_life_does_not_hold_a_barrier),
         cmocka_unit_test(workers_notice_at_once_that_their_server_was_killed),
         cmocka_unit_test(a_stopped_server_is_given_up_after_the_timeout),
@@ -400,7 +424,9 @@ int main(void)
         cmocka_unit_test(the_same_number_twice_is_refused_and_the_first_goes_on),
         cmocka_unit_test(another_model_other_settings_and_another_token_are_refused),
         cmocka_unit_test(endpoints_that_cannot_be_are_errors_that_say_what_to_do),
+        cmocka_unit_test(a_worker_needs_to_know_where_its_server_is),
         cmocka_unit_test(an_endpoint_in_use_is_an_error_and_its_owner_goes_on),
+        cmocka_unit_test(an_endpoint_whose_owner_hangs_is_in_use),
         cmocka_unit_test(a_file_that_is_no_socket_is_not_removed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -20,30 +20,6 @@
 
 static const uint64_t FOREVER = 1000000000;
 
-/* A server and its settings; `workers` of them are configured. */
-static struct rig *open_rig(options **o, unsigned workers, const char *timeout_s)
-{
-    char number[16];
-    struct rig *r = rig_open(workers, 1000);
-    *o = rig_settings();
-    snprintf(number, sizeof number, "%u", workers);
-    rig_set(*o, "workers", number);
-    rig_set(*o, "timeout_s", timeout_s);
-    return r;
-}
-
-static void close_rig(struct rig *r, options *o)
-{
-    options_close(&o);
-    rig_close(r);
-}
-
-static void assert_says(const char *message, const char *what)
-{
-    if (strstr(message, what) == NULL)
-        fail_msg("'%s' does not say '%s'", message, what);
-}
-
 /* ---- a worker played by the test ----------------------------------------------------------- */
 
 struct puppet {
@@ -98,22 +74,32 @@ static struct puppet puppet_join(struct rig *r, unsigned w)
     return p;
 }
 
-/* A push of that many samples; the gradient is zero. */
-static void puppet_push(struct puppet *p, uint64_t version, uint32_t samples)
+static void puppet_announce(struct puppet *p, uint64_t version, uint32_t samples)
 {
-    static const float zero[1000];
     p->m.push = (struct wire_push){.read_version = version, .samples = samples, .loss = 1};
     puppet_say(p, WIRE_PUSH);
+}
+
+/* 1000 floats of a gradient, all zero. */
+static void puppet_part(struct puppet *p, uint64_t version, uint64_t offset)
+{
+    static const float zero[1000];
     p->m.type = WIRE_GRADIENT;
     p->m.payload_bytes = sizeof zero;
-    p->m.chunk = (struct wire_chunk){.version = version};
+    p->m.chunk = (struct wire_chunk){.version = version, .offset = offset};
     (void)channel_send(p->channel, NULL, &p->m, zero);
+}
+
+static void puppet_push(struct puppet *p, uint64_t version, uint32_t samples)
+{
+    puppet_announce(p, version, samples);
+    puppet_part(p, version, 0);
 }
 
 static void a_push_said_twice_counts_once(void **state UNUSED)
 {
     options *o;
-    struct rig *r = open_rig(&o, 1, "10");
+    struct rig *r = rig_open_with(&o, 1, "10");
     r->total_samples = 30;
     pid_t server = rig_serve(r, o);
     struct puppet p = puppet_join(r, 0);
@@ -134,14 +120,14 @@ static void a_push_said_twice_counts_once(void **state UNUSED)
     assert_int_equal(rig_wait(server, 10), OK);
     assert_int_equal(r->outcome.samples_computed, 30);
     channel_close(&p.channel);
-    close_rig(r, o);
+    rig_close_with(r, o);
 }
 
 static void
 a_pong_tells_where_a_worker_stands_and_a_pull_says_the_release_again(void **state UNUSED)
 {
     options *o;
-    struct rig *r = open_rig(&o, 1, "10");
+    struct rig *r = rig_open_with(&o, 1, "10");
     r->total_samples = 10;
     pid_t server = rig_serve(r, o);
     struct puppet p = puppet_join(r, 0);
@@ -167,13 +153,49 @@ a_pong_tells_where_a_worker_stands_and_a_pull_says_the_release_again(void **stat
     puppet_say(&p, WIRE_GOODBYE);
     assert_int_equal(rig_wait(server, 10), OK);
     channel_close(&p.channel);
-    close_rig(r, o);
+    rig_close_with(r, o);
+}
+
+/* Where the server stands: it has not seen push 0. */
+static void puppet_expect_push_missing(struct puppet *p)
+{
+    p->m.ping.answer = 1;
+    p->m.sequence = 1;
+    puppet_say(p, WIRE_PING);
+    puppet_expect(p, WIRE_PONG);
+    assert_int_equal(p->got.message.pong.next, 0);
+    assert_int_equal(p->got.message.pong.released, 1);
+    p->m.sequence = 0;
+}
+
+static void what_a_broken_connection_left_of_a_push_is_not_taken_for_one(void **state UNUSED)
+{
+    options *o;
+    struct rig *r = rig_open_with(&o, 1, "10");
+    r->total_samples = 10;
+    pid_t server = rig_serve(r, o);
+    struct puppet p = puppet_join(r, 0);
+    puppet_expect(&p, WIRE_RELEASE);
+    puppet_part(&p, 0, 0); /* its announcement was lost */
+    puppet_expect_push_missing(&p);
+    puppet_announce(&p, 0, 10);
+    puppet_part(&p, 0, 4); /* the part before it was */
+    puppet_part(&p, 0, 0); /* and what comes now belongs to nothing */
+    puppet_expect_push_missing(&p);
+    puppet_push(&p, 0, 10);
+    puppet_expect(&p, WIRE_END);
+    assert_int_equal(p.got.message.text.code, OK);
+    puppet_say(&p, WIRE_GOODBYE);
+    assert_int_equal(rig_wait(server, 10), OK);
+    assert_int_equal(r->outcome.samples_computed, 10);
+    channel_close(&p.channel);
+    rig_close_with(r, o);
 }
 
 static void nobody_speaks_for_a_worker_but_its_own_connection(void **state UNUSED)
 {
     options *o;
-    struct rig *r = open_rig(&o, 1, "10");
+    struct rig *r = rig_open_with(&o, 1, "10");
     r->total_samples = 10;
     pid_t server = rig_serve(r, o);
     struct puppet p = puppet_join(r, 0);
@@ -188,7 +210,7 @@ static void nobody_speaks_for_a_worker_but_its_own_connection(void **state UNUSE
     assert_int_equal(rig_wait(server, 10), OK);
     channel_close(&impostor.channel);
     channel_close(&p.channel);
-    close_rig(r, o);
+    rig_close_with(r, o);
 }
 
 /* What a member may not say: each is refused with a reason, its place is freed, the other worker
@@ -206,33 +228,18 @@ static void offend_samples(struct puppet *p)
 {
     puppet_push(p, p->version, 4000000000U);
 }
-static void offend_offset(struct puppet *p)
-{
-    static const float zero[1000];
-    p->m.push = (struct wire_push){.read_version = p->version, .samples = 10};
-    puppet_say(p, WIRE_PUSH);
-    p->m.type = WIRE_GRADIENT;
-    p->m.payload_bytes = sizeof zero;
-    p->m.chunk = (struct wire_chunk){.version = p->version, .offset = 4};
-    (void)channel_send(p->channel, NULL, &p->m, zero);
-}
 static void offend_surplus(struct puppet *p)
 {
     static const float zero[2000];
-    p->m.push = (struct wire_push){.read_version = p->version, .samples = 10};
-    puppet_say(p, WIRE_PUSH);
+    puppet_announce(p, p->version, 10);
     p->m.type = WIRE_GRADIENT;
     p->m.payload_bytes = sizeof zero;
     p->m.chunk = (struct wire_chunk){.version = p->version};
     (void)channel_send(p->channel, NULL, &p->m, zero);
 }
-static void offend_unannounced(struct puppet *p)
+static void offend_chunk(struct puppet *p)
 {
-    static const float zero[1000];
-    p->m.type = WIRE_GRADIENT;
-    p->m.payload_bytes = sizeof zero;
-    p->m.chunk = (struct wire_chunk){.version = p->version};
-    (void)channel_send(p->channel, NULL, &p->m, zero);
+    puppet_part(p, p->version + 1, 0);
 }
 static void offend_role(struct puppet *p)
 {
@@ -244,11 +251,10 @@ static void
 a_member_that_breaks_the_protocol_is_dropped_and_the_others_train_on(void **state UNUSED)
 {
     static void (*const offences[])(struct puppet *) = {
-        offend_future,  offend_version,     offend_samples, offend_offset,
-        offend_surplus, offend_unannounced, offend_role,
+        offend_future, offend_version, offend_samples, offend_surplus, offend_chunk, offend_role,
     };
     options *o;
-    struct rig *r = open_rig(&o, 2, "10");
+    struct rig *r = rig_open_with(&o, 2, "10");
     rig_set(o, "on_lost", "continue");
     r->total_samples = FOREVER;
     pid_t server = rig_serve(r, o), a = rig_train(r, o, 0, 1);
@@ -259,7 +265,7 @@ a_member_that_breaks_the_protocol_is_dropped_and_the_others_train_on(void **stat
         offences[i](&p);
         puppet_expect(&p, WIRE_REFUSED);
         assert_int_equal(p.got.message.text.code, ERROR_PROTOCOL);
-        assert_says(p.got.message.text.text, "broke the protocol");
+        rig_expect_said(p.got.message.text.text, "broke the protocol");
         channel_close(&p.channel);
         int before = r->worker[0].stage;
         assert_true(rig_until(&r->worker[0].stage, before + 3, 10));
@@ -267,34 +273,34 @@ a_member_that_breaks_the_protocol_is_dropped_and_the_others_train_on(void **stat
     r->stop = 1;
     assert_int_equal(rig_wait(server, 10), STOPPED);
     assert_int_equal(rig_wait(a, 10), OK);
-    close_rig(r, o);
+    rig_close_with(r, o);
 }
 
 static void a_broken_protocol_ends_the_run_where_nobody_may_be_lost(void **state UNUSED)
 {
     options *o;
-    struct rig *r = open_rig(&o, 1, "10");
+    struct rig *r = rig_open_with(&o, 1, "10");
     pid_t server = rig_serve(r, o);
     struct puppet p = puppet_join(r, 0);
     puppet_expect(&p, WIRE_RELEASE);
-    offend_offset(&p);
+    offend_surplus(&p);
     puppet_expect(&p, WIRE_REFUSED);
     assert_int_equal(rig_wait(server, 10), ERROR_PROTOCOL);
-    assert_says(r->message, "worker 0");
+    rig_expect_said(r->message, "worker 0");
     channel_close(&p.channel);
-    close_rig(r, o);
+    rig_close_with(r, o);
 }
 
 /* ---- a server played by the test ---------------------------------------------------------------
  */
 
-/* The next message that is a `type`, from whatever connection. */
+/* The next message that is a `type`; a heartbeat (sequence 0) is no ping. */
 static void server_expect(channel *c, struct channel_received *r, enum wire_type type)
 {
     for (double until = clock_seconds() + 10; clock_seconds() < until;) {
         enum channel_event event = channel_receive(c, r);
         if (event == CHANNEL_MESSAGE && r->message.type == type &&
-            (type != WIRE_PING || r->message.ping.answer != 0))
+            (type != WIRE_PING || r->message.sequence > 0))
             return;
         if (event == CHANNEL_NOTHING)
             channel_wait(c, -1, 50);
@@ -321,17 +327,40 @@ static void server_release(channel *c, const struct channel_received *r, uint64_
     server_say(c, r, WIRE_PARAMETERS, m);
 }
 
-static void a_lost_push_is_said_again_and_a_lost_release_is_asked_for(void **state UNUSED)
+/* Where worker 0 of the rig is going to say hello, and its process. */
+static channel *server_open(struct rig *r, const options *o, pid_t *trainer)
 {
-    options *o;
-    struct rig *r = open_rig(&o, 1, "2");
     channel *c = NULL;
-    struct channel_received got;
-    pid_t a = rig_train(r, o, 0, 0); /* forked before ZeroMQ starts its threads here */
+    *trainer = rig_train(r, o, 0, 0); /* forked before ZeroMQ starts its threads here */
     assert_int_equal(channel_bind(&c, r->listen, &(struct channel_options){.timeout_ms = 1000}),
                      OK);
     snprintf(r->endpoint, sizeof r->endpoint, "%s", channel_endpoint(c));
     r->bound = 1;
+    return c;
+}
+
+static void a_release_before_the_welcome_is_an_error(void **state UNUSED)
+{
+    options *o;
+    struct rig *r = rig_open_with(&o, 1, "5");
+    struct channel_received got;
+    pid_t a;
+    channel *c = server_open(r, o, &a);
+    server_expect(c, &got, WIRE_HELLO);
+    server_release(c, &got, 0);
+    assert_int_equal(rig_wait(a, 10), ERROR_PROTOCOL);
+    rig_expect_said(r->worker[0].message, "sent a release before it welcomed worker 0");
+    channel_close(&c);
+    rig_close_with(r, o);
+}
+
+static void a_lost_push_is_said_again_and_a_lost_release_is_asked_for(void **state UNUSED)
+{
+    options *o;
+    struct rig *r = rig_open_with(&o, 1, "2");
+    struct channel_received got;
+    pid_t a;
+    channel *c = server_open(r, o, &a);
     server_expect(c, &got, WIRE_HELLO);
     struct wire_message welcome = {
         .welcome = {.count = 1000, .payload = WIRE_PAYLOAD_FRAMES, .timeout_ms = 2000}};
@@ -346,7 +375,11 @@ static void a_lost_push_is_said_again_and_a_lost_release_is_asked_for(void **sta
     server_expect(c, &got, WIRE_PUSH);
     assert_int_equal(got.message.sequence, 0);
     server_expect(c, &got, WIRE_GRADIENT);
-    server_expect(c, &got, WIRE_PING); /* as if the release had been lost */
+    struct wire_message rest = {.sequence = 1, .release.payload = WIRE_PAYLOAD_FRAMES};
+    server_say(c, &got, WIRE_RELEASE, rest);
+    rest.chunk = (struct wire_chunk){.offset = 4};
+    server_say(c, &got, WIRE_PARAMETERS, rest); /* as if the part before it had been lost */
+    server_expect(c, &got, WIRE_PING);
     server_say(c, &got, WIRE_PONG, (struct wire_message){.sequence = 1, .pong = {1, 1}});
     server_expect(c, &got, WIRE_PULL);
     server_release(c, &got, 1);
@@ -357,7 +390,7 @@ static void a_lost_push_is_said_again_and_a_lost_release_is_asked_for(void **sta
     assert_int_equal(rig_wait(a, 10), OK);
     assert_int_equal(r->worker[0].pushes, 2);
     channel_close(&c);
-    close_rig(r, o);
+    rig_close_with(r, o);
 }
 
 /* ---- strangers ----------------------------------------------------------------------------------
@@ -429,7 +462,7 @@ static void strangers_change_nothing(void **state UNUSED)
     char hash[65];
     for (int i = 0; i < 2; i++) {
         options *o;
-        struct rig *r = open_rig(&o, 1, "10");
+        struct rig *r = rig_open_with(&o, 1, "10");
         r->total_samples = 2000;
         pid_t server = rig_serve(r, o), a = rig_train(r, o, 0, 5);
         if (i == 1) {
@@ -445,7 +478,7 @@ static void strangers_change_nothing(void **state UNUSED)
             memcpy(hash, r->outcome.parameters_sha256, sizeof hash);
         else
             assert_string_equal(hash, r->outcome.parameters_sha256);
-        close_rig(r, o);
+        rig_close_with(r, o);
     }
 }
 
@@ -454,7 +487,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_push_said_twice_counts_once),
         cmocka_unit_test(a_pong_tells_where_a_worker_stands_and_a_pull_says_the_release_again),
+        cmocka_unit_test(what_a_broken_connection_left_of_a_push_is_not_taken_for_one),
         cmocka_unit_test(nobody_speaks_for_a_worker_but_its_own_connection),
+        cmocka_unit_test(a_release_before_the_welcome_is_an_error),
         cmocka_unit_test(a_lost_push_is_said_again_and_a_lost_release_is_asked_for),
         cmocka_unit_test(a_member_that_breaks_the_protocol_is_dropped_and_the_others_train_on),
         cmocka_unit_test(a_broken_protocol_ends_the_run_where_nobody_may_be_lost),

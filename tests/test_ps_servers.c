@@ -201,6 +201,27 @@ static void nobody_becomes_a_server_that_does_not_fit(void **state UNUSED)
     close_rig(r, o);
 }
 
+static void a_worker_that_is_stopped_ends_the_run_so_whoever_hears_it_first(void **state UNUSED)
+{
+    options *o;
+    struct rig *r = open_rig(&o, "10");
+    pid_t server = rig_serve(r, o);
+    struct puppet follower = puppet_follow(r), trainer = {.m = {.run_token = r->token}};
+    assert_int_equal(channel_connect(&trainer.channel, r->endpoint,
+                                     &(struct channel_options){.timeout_ms = 1000}),
+                     OK);
+    trainer.m.hello = (struct wire_hello){
+        .count = slice_count(COUNT, SERVERS, 0), .settings = r->settings_hash, .nonce = 5};
+    puppet_say(&trainer, WIRE_HELLO);
+    puppet_expect(&trainer, WIRE_WELCOME);
+    follower.m.lost = (struct wire_lost){.code = STOPPED, .text = "was told to stop"};
+    puppet_say(&follower, WIRE_LOST);
+    expect_end(r, server, STOPPED, "worker 0 (process 0) was told to stop (at server 1)");
+    channel_close(&trainer.channel);
+    channel_close(&follower.channel);
+    close_rig(r, o);
+}
+
 /* ---- server 0, played by the test --------------------------------------------------------------
  */
 
@@ -222,6 +243,17 @@ static void order_for_nobody(struct puppet *p)
     puppet_say(p, WIRE_ORDER);
 }
 
+/* While it stands still. */
+static void orders_without_end(struct puppet *p)
+{
+    p->m.notice = (struct wire_notice){.what = WIRE_ORDER_ASK};
+    puppet_say(p, WIRE_ORDER);
+    for (p->m.sequence = 1; p->m.sequence < 9; p->m.sequence++) {
+        p->m.notice = (struct wire_notice){.what = WIRE_ORDER_HELLO};
+        puppet_say(p, WIRE_ORDER);
+    }
+}
+
 static void refusal(struct puppet *p)
 {
     p->m.text = (struct wire_text){.code = ERROR_PROTOCOL, .text = "not you"};
@@ -238,6 +270,7 @@ static void a_server_that_follows_does_not_follow_nonsense(void **state UNUSED)
         {lost_orders, ERROR_PEER, "sent message 2, 0 was awaited"},
         {push_that_is_not_there, ERROR_PROTOCOL, "ordered a push that is not here"},
         {order_for_nobody, ERROR_PROTOCOL, "a worker that there is not"},
+        {orders_without_end, ERROR_PROTOCOL, "ordered more than"},
         {refusal, ERROR_PROTOCOL, "refused server 1: not you"},
         {nothing, ERROR_PEER, "has been silent for 0.4 s"},
     };
@@ -262,12 +295,26 @@ static void a_server_that_follows_does_not_follow_nonsense(void **state UNUSED)
     }
 }
 
+static void a_server_that_follows_may_be_stopped_before_it_was_let_in(void **state UNUSED)
+{
+    options *o;
+    struct rig *r = open_rig(&o, "20");
+    r->server = 1;
+    snprintf(r->leader, sizeof r->leader, "ipc://%s/nobody-%d", scratch_folder(), (int)getpid());
+    pid_t server = rig_serve(r, o);
+    r->stop = 1;
+    expect_end(r, server, STOPPED, "told to stop");
+    close_rig(r, o);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_server_that_breaks_the_protocol_ends_the_run_and_is_named),
+        cmocka_unit_test(a_worker_that_is_stopped_ends_the_run_so_whoever_hears_it_first),
         cmocka_unit_test(nobody_becomes_a_server_that_does_not_fit),
         cmocka_unit_test(a_server_that_follows_does_not_follow_nonsense),
+        cmocka_unit_test(a_server_that_follows_may_be_stopped_before_it_was_let_in),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -31,8 +31,9 @@ struct training_state {
     size_t rank_count;        /* floats of one rank; 0: none */
 };
 
-/* Wired in by experiments/. Every function may be NULL except evaluate. One is called at a time;
- * the parameter server calls evaluate from a thread of its own. */
+/* Wired in by experiments/. Every function may be NULL except evaluate. One is called at a time,
+ * but the parameter server calls evaluate and checkpoint from a thread each, and where it is told
+ * to stop while it evaluates it does not wait for that with its checkpoint. */
 struct training_hooks {
     void *context;
     /* Evaluates parameters; its time is not training time. */
