@@ -6,8 +6,11 @@
 #include <cmocka.h>
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "tests/scratch.h"
 #include "worker/pace.h"
 
 static const struct option keys[] = {
@@ -141,6 +144,56 @@ static void a_table_gives_each_worker_its_own_steps_in_order(void **state)
     assert_int_equal(pace_table_finish(&t), ERROR_DATA);
 }
 
+/* The order of sequences would be that of each life. */
+static void lines_of_a_trace_are_in_the_order_of_batches(void **state)
+{
+    (void)state;
+    char path[SCRATCH_BYTES + 32];
+    struct pace_table t = {0};
+    size_t count = 0;
+    snprintf(path, sizeof path, "%s/trace-%d.csv", scratch_folder(), (int)getpid());
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fputs("worker,sequence,batch,compute_us\n0,0,0,10\n0,1,1,11\n0,0,2,12\n0,1,3,13\n", file);
+    assert_int_equal(fclose(file), 0);
+    assert_int_equal(pace_table_read(&t, path), OK);
+    const struct pace_row *rows = pace_table_of(&t, 0, &count);
+    assert_int_equal(count, 4);
+    for (size_t i = 0; i < count; i++) {
+        assert_int_equal((int)rows[i].ns, 10000 + 1000 * (int)i);
+    }
+    pace_table_free(&t);
+    unlink(path);
+}
+
+static void a_fitted_pace_has_the_moments_of_each_workers_times(void **state)
+{
+    (void)state;
+    struct pace_table t = {0};
+    static const double us[] = {2, 4, 4, 4, 5, 5, 7, 9}; /* mean 5, Σ (x − 5)² = 32 */
+    for (size_t i = 0; i < COUNT_OF(us); i++) {
+        assert_int_equal(pace_table_add(&t, 1, i, us[i]), OK);
+    }
+    assert_int_equal(pace_table_add(&t, 3, 0, 6), OK);
+    assert_int_equal(pace_table_finish(&t), OK);
+    assert_true(fabs(pace_table_moments(&t, 0).mean_ns - 5000) < 1e-9);
+    assert_true(fabs(pace_table_moments(&t, 0).cv - sqrt(32.0 / 7) / 5) < 1e-12);
+    assert_true(pace_table_moments(&t, 1).mean_ns == 6000 && pace_table_moments(&t, 1).cv == 0);
+    pace_table_free(&t);
+}
+
+static void no_step_is_longer_than_the_clock_can_tell(void **state)
+{
+    (void)state;
+    const char *const *set =
+        SET("pace.mean_ms=1000000", "pace.cv=0", "pace.worker=0", "pace.factor=1000", NULL);
+    pace *longest = opened("gamma", "1", set, 0);
+    assert_int_equal(pace_duration(longest, 0, 0), 1000000000000000);
+    assert_int_equal(pace_whole_ns(1e300), 1000000000000000000);
+    assert_int_equal(pace_whole_ns(2.75), 2);
+    pace_close(&longest);
+}
+
 static void gamma_draws_depend_on_seed_worker_and_step_alone(void **state)
 {
     (void)state;
@@ -190,6 +243,9 @@ int main(void)
         cmocka_unit_test(gamma_has_the_mean_and_variation_asked_for),
         cmocka_unit_test(all_distributions_have_the_mean_asked_for),
         cmocka_unit_test(a_table_gives_each_worker_its_own_steps_in_order),
+        cmocka_unit_test(lines_of_a_trace_are_in_the_order_of_batches),
+        cmocka_unit_test(a_fitted_pace_has_the_moments_of_each_workers_times),
+        cmocka_unit_test(no_step_is_longer_than_the_clock_can_tell),
         cmocka_unit_test(gamma_draws_depend_on_seed_worker_and_step_alone),
         cmocka_unit_test(gamma_is_a_lower_bound_and_can_slow_one_worker),
         cmocka_unit_test(waiting_lasts_until_the_step_is_as_long_as_it_should_be),

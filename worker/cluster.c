@@ -26,7 +26,7 @@ uint64_t cluster_step_ns(const struct cluster *c, unsigned worker, uint64_t step
 
 uint64_t cluster_message_ns(const struct cluster *c, size_t bytes)
 {
-    return (uint64_t)(c->latency_ns + c->ns_per_byte * (double)bytes);
+    return pace_whole_ns(c->latency_ns + c->ns_per_byte * (double)bytes);
 }
 
 uint64_t cluster_jitter_ns(const struct cluster *c, unsigned worker, uint64_t message)
@@ -35,13 +35,13 @@ uint64_t cluster_jitter_ns(const struct cluster *c, unsigned worker, uint64_t me
     if (c->jitter_ns <= 0)
         return 0;
     random_open(&r, RANDOM_JITTER, c->seed, worker, message);
-    return (uint64_t)(-c->jitter_ns * log1p(-random_uniform(&r)));
+    return pace_whole_ns(-c->jitter_ns * log1p(-random_uniform(&r)));
 }
 
 uint64_t cluster_allreduce_ns(const struct cluster *c, unsigned ranks, size_t bytes)
 {
     double rounds = 2.0 * (ranks - 1);
-    return (uint64_t)(rounds * (c->latency_ns + c->ns_per_byte * (double)bytes / ranks));
+    return pace_whole_ns(rounds * (c->latency_ns + c->ns_per_byte * (double)bytes / ranks));
 }
 
 bool cluster_life_ns(const struct cluster *c, unsigned worker, uint64_t life, uint64_t *lives,
@@ -51,7 +51,7 @@ bool cluster_life_ns(const struct cluster *c, unsigned worker, uint64_t life, ui
     if (c->lives_ns <= 0)
         return false;
     random_open(&r, RANDOM_CRASH, c->seed, worker, life);
-    *lives = (uint64_t)(-c->lives_ns * log1p(-random_uniform(&r)));
-    *away = (uint64_t)(-c->down_ns * log1p(-random_uniform(&r)));
+    *lives = pace_whole_ns(-c->lives_ns * log1p(-random_uniform(&r)));
+    *away = pace_whole_ns(-c->down_ns * log1p(-random_uniform(&r)));
     return true;
 }

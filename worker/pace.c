@@ -112,6 +112,12 @@ void pace_give(pace *p, struct pace_table *table)
     *table = (struct pace_table){0};
 }
 
+uint64_t pace_whole_ns(double ns)
+{
+    static const double MOST = 1e18;
+    return (uint64_t)(ns < MOST ? ns : MOST);
+}
+
 uint64_t pace_duration_of(const pace *p, unsigned worker, uint64_t step, uint64_t measured_ns)
 {
     double ns = p->kind->duration(&(struct pace_step){.parameters = p->parameters,
@@ -123,7 +129,7 @@ uint64_t pace_duration_of(const pace *p, unsigned worker, uint64_t step, uint64_
     if (p->slows && p->slow_worker >= 0 && (unsigned)p->slow_worker == worker) {
         ns *= p->slow_factor;
     }
-    return ns > (double)measured_ns ? (uint64_t)ns : measured_ns;
+    return ns > (double)measured_ns ? pace_whole_ns(ns) : measured_ns;
 }
 
 uint64_t pace_duration(const pace *p, uint64_t step, uint64_t measured_ns)

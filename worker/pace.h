@@ -53,6 +53,8 @@ void pace_give(pace *p, struct pace_table *table);
  * for simulations, which pass measured_ns = 0. */
 uint64_t pace_duration(const pace *p, uint64_t step, uint64_t measured_ns);
 uint64_t pace_duration_of(const pace *p, unsigned worker, uint64_t step, uint64_t measured_ns);
+/* A drawn time as a whole number: at most 10¹⁸, 31 years, for a distribution's tail has no end. */
+uint64_t pace_whole_ns(double ns);
 /* Sleeps until the step that began at `started_ns` (clock_ns) has lasted as long as it should.
  * NULL: no delay. */
 void pace_wait(pace *p, uint64_t step, uint64_t started_ns);

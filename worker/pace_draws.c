@@ -149,27 +149,13 @@ static const struct option fit_options[] = {
     {0},
 };
 
-/* Mean and cv of a worker's recorded times. */
-static double moments(const struct pace_row *rows, size_t count, double *cv)
-{
-    double mean = 0, squares = 0;
-    for (size_t i = 0; i < count; i++) {
-        mean += rows[i].ns / (double)count;
-    }
-    for (size_t i = 0; i < count; i++) {
-        squares += (rows[i].ns - mean) * (rows[i].ns - mean);
-    }
-    *cv = count > 1 && mean > 0 ? sqrt(squares / (double)(count - 1)) / mean : 0;
-    return mean;
-}
-
 static double fitted(const struct pace_step *s)
 {
     size_t count;
     const struct pace_row *rows = pace_table_of(s->table, s->worker, &count);
     if (s->parameters[1] > 0) {
-        double cv, mean = moments(rows, count, &cv);
-        return gamma_time(s, mean, cv);
+        struct pace_moments m = pace_table_moments(s->table, s->worker);
+        return gamma_time(s, m.mean_ns, m.cv);
     }
     struct random_stream r = stream_of(s);
     return rows[random_below(&r, (uint32_t)count)].ns;

@@ -49,6 +49,19 @@ static int by_worker_and_step(const void *a, const void *b)
     return x->place < y->place ? -1 : x->place > y->place;
 }
 
+static struct pace_moments moments_of(const struct pace_row *rows, size_t count)
+{
+    double mean = 0, squares = 0;
+    for (size_t i = 0; i < count; i++) {
+        mean += rows[i].ns / (double)count;
+    }
+    for (size_t i = 0; i < count; i++) {
+        squares += (rows[i].ns - mean) * (rows[i].ns - mean);
+    }
+    bool vary = count > 1 && mean > 0;
+    return (struct pace_moments){mean, vary ? sqrt(squares / (double)(count - 1)) / mean : 0};
+}
+
 status pace_table_finish(struct pace_table *t)
 {
     status result = OK;
@@ -63,6 +76,10 @@ status pace_table_finish(struct pace_table *t)
         }
     }
     t->first[t->workers] = t->count;
+    TRY(memory_new(&t->moments, t->workers, sizeof *t->moments, "a table of step times"));
+    for (unsigned w = 0; w < t->workers; w++) {
+        t->moments[w] = moments_of(&t->rows[t->first[w]], t->first[w + 1] - t->first[w]);
+    }
 done:
     return result;
 }
@@ -71,6 +88,7 @@ void pace_table_free(struct pace_table *t)
 {
     memory_free(t->rows);
     memory_free(t->first);
+    memory_free(t->moments);
     *t = (struct pace_table){0};
 }
 
@@ -80,6 +98,12 @@ const struct pace_row *pace_table_of(const struct pace_table *t, unsigned worker
     unsigned w = worker % t->workers;
     *count = t->first[w + 1] - t->first[w];
     return &t->rows[t->first[w]];
+}
+
+struct pace_moments pace_table_moments(const struct pace_table *t, unsigned worker)
+{
+    REQUIRE(t->workers > 0);
+    return t->moments[worker % t->workers];
 }
 
 /* ---- CSV ----------------------------------------------------------------------------------- */
@@ -115,16 +139,25 @@ struct columns {
     int worker, step, us;
 };
 
+/* A sequence begins anew when a worker came back after a loss: it comes last. */
+static int column_of_order(char *const *fields, unsigned n)
+{
+    static const char *const names[] = {"step", "batch", "sequence"};
+    int found = -1;
+    for (size_t i = 0; i < COUNT_OF(names) && found < 0; i++) {
+        found = column_named(fields, n, names[i]);
+    }
+    return found;
+}
+
 static status read_header(char *line, const char *path, struct columns *c)
 {
     status result = OK;
     char *fields[COLUMNS];
     unsigned n = cut(line, fields);
-    *c = (struct columns){column_named(fields, n, "worker"), column_named(fields, n, "step"),
-                          column_named(fields, n, "compute_us")};
-    if (c->step < 0) {
-        c->step = column_named(fields, n, "sequence");
-    }
+    *c = (struct columns){.worker = column_named(fields, n, "worker"),
+                          .us = column_named(fields, n, "compute_us")};
+    c->step = column_of_order(fields, n);
     if (c->worker < 0 || c->us < 0) {
         FAIL(ERROR_DATA,
              "%s:1: a trace begins with the names of its columns, and has worker and compute_us "
