@@ -25,6 +25,7 @@ struct virtual_server {
 /* Of a worker at one server. */
 struct virtual_place {
     uint64_t replied_ns, arrived_ns;
+    uint64_t messages; /* between them so far */
 };
 
 struct cluster_run {
@@ -62,12 +63,11 @@ static struct virtual_place *place_of(const struct cluster_run *c, unsigned w, u
 
 /* ---- messages ------------------------------------------------------------------------------ */
 
-enum direction { TO_WORKER, TO_SERVER, DIRECTIONS };
-
-static uint64_t jitter(const struct cluster_run *c, unsigned w, unsigned server, enum direction to)
+/* Of the next message between a worker and a server: each has a number of its own. */
+static uint64_t jitter(struct cluster_run *c, unsigned w, unsigned server)
 {
-    uint64_t batch = simulation_batch(c->simulation, w);
-    return cluster_jitter_ns(&c->cluster, w, (batch * c->count + server) * DIRECTIONS + to);
+    uint64_t number = place_of(c, w, server)->messages++;
+    return cluster_jitter_ns(&c->cluster, w, number * c->count + server);
 }
 
 /* When the parts of worker `w`'s gradient are at their servers. They leave one after the other,
@@ -80,7 +80,7 @@ static void send_gradient(struct cluster_run *c, unsigned w)
         bytes += c->servers[server].bytes;
         place_of(c, w, server)->arrived_ns = c->workers[w].computed_ns +
                                              cluster_message_ns(&c->cluster, bytes) +
-                                             jitter(c, w, server, TO_SERVER);
+                                             jitter(c, w, server);
     }
 }
 
@@ -114,7 +114,7 @@ static void released(void *context, unsigned server, unsigned w, bool everywhere
     const struct virtual_server *s = &c->servers[server];
     uint64_t sent = v->computed_ns;
     place_of(c, w, server)->replied_ns =
-        s->end_ns + cluster_message_ns(&c->cluster, s->bytes) + jitter(c, w, server, TO_WORKER);
+        s->end_ns + cluster_message_ns(&c->cluster, s->bytes) + jitter(c, w, server);
     if (!everywhere)
         return;
     v->got_ns = 0;

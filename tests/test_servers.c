@@ -104,6 +104,53 @@ static void reads_are_torn_where_messages_overtake_each_other(void **state)
     assert_int_equal(out_of_order(r), 0);
 }
 
+/* 10 ms computing, 4 ms a message, 1 ms applying; none of which a bandwidth adds to. */
+static void a_snapshot_takes_two_messages_more_than_a_torn_read(void **state)
+{
+#define TIMED                                                                                      \
+    RIG_SMALL, "engine=virtual", "pace=constant", "pace.mean_ms=10", "network.latency_ms=4",       \
+        "server.apply_ms=1", "servers=2"
+#define SECONDS                                                                                    \
+    "SELECT CAST(round(1e6 * train_seconds) AS INTEGER) FROM run ORDER BY id DESC LIMIT 1"
+    struct rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", TIMED, "read=torn"), OK);
+    process_expect_answer(r, SECONDS, "1140000"); /* 60 × (4 + 10 + 4 + 1) ms */
+    assert_int_equal(RIG_RUN(r, "run", TIMED), OK);
+    process_expect_answer(r, SECONDS, "1620000"); /* that server 0 knows, and its order: 8 ms */
+    process_expect_answer(r,
+                          "SELECT count(*) FROM push WHERE " LAST
+                          " AND apply_us = 1000 AND queue_us = 4000 + 4000 * server"
+                          " AND pull_us = CASE sequence WHEN 0 THEN 0 ELSE 17000 END",
+                          "120");
+}
+
+/* How long after its gradient was at a server a worker had its parameters is the same twice
+ * running, to the microsecond, only where the reply's jitter is. (With one worker, and no other
+ * times.) */
+static void no_two_messages_take_the_same_jitter(void **state)
+{
+    struct rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=constant", "servers=2",
+                             "read=torn", JITTER),
+                     OK);
+    process_expect_answer(
+        r,
+        "WITH got AS (SELECT sequence AS round, sum(pull_us + compute_us) OVER (ORDER BY sequence)"
+        " - compute_us AS at FROM push WHERE server = 0), reply AS (SELECT p.sequence AS round,"
+        " p.server, got.at - 1e6 * p.at_seconds AS took FROM push p JOIN got"
+        " ON got.round = p.sequence + 1) SELECT count(*) FROM reply a JOIN reply b"
+        " ON b.server = a.server AND b.round = a.round + 1 AND abs(a.took - b.took) < 2",
+        "0");
+}
+
+static void each_workers_parts_leave_for_another_server_first(void **state)
+{
+    struct rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", TIMED, "read=torn", "workers=2", "network.gbps=0.001"), OK);
+    process_expect_answer(r, "SELECT count(*) FROM push WHERE arrival = 0 AND worker = server",
+                          "2");
+}
+
 /* A barrier waits for all at every server: nobody can read another version. */
 static void barriers_are_never_torn(void **state)
 {
@@ -178,6 +225,9 @@ int main(void)
         cmocka_unit_test(slices_cover_all_parameters_once),
         TEST(snapshots_of_any_number_of_servers_compute_what_one_server_does),
         TEST(reads_are_torn_where_messages_overtake_each_other),
+        TEST(a_snapshot_takes_two_messages_more_than_a_torn_read),
+        TEST(no_two_messages_take_the_same_jitter),
+        TEST(each_workers_parts_leave_for_another_server_first),
         TEST(barriers_are_never_torn),
         TEST(every_rule_replays_with_several_servers),
         TEST(other_rules_on_the_same_arrivals_of_several_servers),
