@@ -270,7 +270,8 @@ static bool is_due(const struct replay *r, const struct progress *p)
 }
 
 /* The server whose next event is handed to it now; NULL: there is none left. Where none is due, the
- * run differs, or under other rules a worker was not let go: then the first one that has one. */
+ * run differs, or under other rules a worker was not let go: then the first one that has one, and
+ * in lockstep that which is furthest behind, so that an event falls away at all of them. */
 static struct progress *find_next(struct replay *r)
 {
     struct progress *any = NULL;
@@ -279,7 +280,8 @@ static struct progress *find_next(struct replay *r)
         if (is_due(r, p)) {
             return p;
         }
-        any = p->next < p->events->count ? p : any;
+        bool before = any == NULL || !r->o->lockstep || p->next < any->next;
+        any = before && p->next < p->events->count ? p : any;
     }
     return any;
 }

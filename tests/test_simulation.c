@@ -2,7 +2,8 @@
  * Several servers in one process (ps/simulation.h), whose events come in random orders: each server
  * must do what the naive model of a core does with its slice, and a worker's gradient must be that
  * of the batch that is its turn, at what each server had released it with; torn or not. Workers are
- * lost and come back, at each server at another time.
+ * lost and come back, at each server at another time. And a replay whose events do not fit its
+ * rules.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,7 +16,7 @@
 #include <string.h>
 
 #include "experiments/config.h"
-#include "ps/simulation.h"
+#include "ps/replay.h"
 #include "ps/slices.h"
 #include "tests/core_model.h"
 #include "tests/core_rig.h"
@@ -281,6 +282,11 @@ static options *composed(const char *const *settings)
     return said == OK ? o : NULL;
 }
 
+#define SMALL                                                                                      \
+    "dataset=gaussian", "dataset.size=2", "dataset.channels=1", "dataset.classes=3",               \
+        "dataset.samples=300", "model=softmax", "batch=4", "samples=1200", "engine=virtual",       \
+        "pace=constant", "lr=0.05"
+
 /* NULL: rules that do not go together. The same order for all, whatever key read says: who drives
  * decides. */
 static options *any_settings(struct episode *e, const struct combination *c)
@@ -289,11 +295,8 @@ static options *any_settings(struct episode *e, const struct combination *c)
     struct combination_settings s = settings_of(c);
     snprintf(workers, sizeof workers, "workers=%u", e->workers);
     snprintf(servers, sizeof servers, "servers=%u", e->servers);
-    return composed((const char *const[]){
-        "dataset=gaussian", "dataset.size=2", "dataset.channels=1", "dataset.classes=3",
-        "dataset.samples=300", "model=softmax", "batch=4", "samples=1200", "engine=virtual",
-        "pace=constant", "lr=0.05", workers, servers, s.text[0], s.text[1], s.text[2], s.text[4],
-        NULL});
+    return composed((const char *const[]){SMALL, workers, servers, s.text[0], s.text[1], s.text[2],
+                                          s.text[4], NULL});
 }
 
 static void open_models(struct episode *e)
@@ -388,10 +391,71 @@ static void servers_in_any_order_do_what_a_core_does_with_each_slice(void **stat
     assert_true(updates > 50 * EPISODES && torn > 10 * EPISODES);
 }
 
+/* ---- a replay under a rule that lets workers wait ---------------------------------------------
+ */
+
+static status evaluate(void *context, const float *parameters, struct evaluation *out)
+{
+    (void)context;
+    (void)parameters;
+    *out = (struct evaluation){0};
+    return OK;
+}
+
+/* Under consistency=bsp worker 0's second push here, and others, find it waiting for worker 1. */
+static void replay_at_a_barrier(const char *servers, struct training_outcome *out)
+{
+    static const unsigned pushes[] = {0, 0, 1, 0, 1, 1, 0, 0, 1};
+    enum { WORKERS = 2, COUNT = COUNT_OF(pushes) };
+    struct push_record rows[COUNT];
+    struct replay_event events[WORKERS + COUNT];
+    struct replay_events of[SERVERS];
+    struct replay_difference difference;
+    options *o = composed((const char *const[]){SMALL, "consistency=bsp", "momentum=0.9",
+                                                "workers=2", servers, NULL});
+    worker_pool *pool = NULL;
+    assert_non_null(o);
+    assert_int_equal(worker_pool_open(&pool, o, WORKERS, 1), OK);
+    for (unsigned i = 0; i < WORKERS; i++) {
+        events[i] = (struct replay_event){.kind = REPLAY_JOINED, .worker = i};
+    }
+    for (unsigned i = 0; i < COUNT; i++) {
+        rows[i] = (struct push_record){.worker = pushes[i], .at_seconds = i};
+        events[WORKERS + i] = (struct replay_event){
+            .kind = REPLAY_PUSH, .worker = pushes[i], .number = i, .recorded = &rows[i]};
+    }
+    for (unsigned i = 0; i < SERVERS; i++) {
+        of[i] = (struct replay_events){events, COUNT_OF(events)};
+    }
+    struct replay_options asked = {.settings = o,
+                                   .pool = pool,
+                                   .workers = WORKERS,
+                                   .length = {.total_samples = 1200},
+                                   .hooks = {.evaluate = evaluate},
+                                   .servers = of,
+                                   .server_count = servers_of(o),
+                                   .lockstep = true};
+    assert_int_equal(replay_run(&asked, out, &difference), OK);
+    worker_pool_close(&pool);
+    options_close(&o);
+}
+
+static void an_arrival_that_falls_away_does_so_at_every_server(void **state)
+{
+    (void)state;
+    struct training_outcome one, several;
+    replay_at_a_barrier("servers=1", &one);
+    assert_int_equal(one.updates, 4);
+    replay_at_a_barrier("servers=3", &several);
+    assert_int_equal(several.updates, one.updates);
+    assert_string_equal(several.parameters_sha256, one.parameters_sha256);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(servers_in_any_order_do_what_a_core_does_with_each_slice),
+        cmocka_unit_test(an_arrival_that_falls_away_does_so_at_every_server),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
