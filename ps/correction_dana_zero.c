@@ -1,8 +1,9 @@
 /*
  * correction_dana_zero.c — a velocity for each worker, and workers that look ahead of all of them:
  *
- *   v_i ← γ v_i + s g;   θ ← θ − η v_i;   workers read  θ̂ = θ − η γ Σ_j v_j     γ =
- * correction.momentum
+ *   v_i ← γ v_i + s g;   θ ← θ − η v_i;   workers read  θ̂ = θ − η γ Σ_j v_j
+ *
+ * γ = correction.momentum.
  *
  * Hakimi, Barkai, Gabel, Schuster, "Taming momentum in a distributed asynchronous environment"
  * (arXiv:1907.11612), DANA-Zero: the server sends θ̂, an estimate of where θ will be when the

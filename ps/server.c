@@ -5,7 +5,6 @@
 #include "ps/outer.h"
 
 #include <errno.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -87,7 +86,7 @@ static status read_settings(struct server *s)
     s->timeout_ms = (unsigned)(options_real(o, "timeout_s") * 1000);
     s->push_samples = (unsigned)options_integer(o, "batch") * outer.steps;
     s->lost_ends_run = strcmp(options_text(o, "on_lost"), "stop") == 0;
-    s->record_pushes = strcmp(options_text(o, "record"), "all") == 0;
+    tally_open(&s->tally, o, server_follows(s) ? NULL : s->o->recorder);
     s->record_parts = options_declared(o, "trace") && options_text(o, "trace")[0] != '\0';
     if (server_follows(s))
         goto done; /* server 0 writes checkpoints */
@@ -133,7 +132,7 @@ static status server_open(struct server *s, const struct ps_server_options *o)
 {
     status result = OK;
     struct curve_keys *keys = NULL;
-    *s = (struct server){.o = o, .wake_fd = -1, .smooth_loss = NAN, .test_accuracy = NAN};
+    *s = (struct server){.o = o, .wake_fd = -1};
     s->leader.pidfd = -1;
     REQUIRE(o->workers > 0 && o->count > 0 && (o->server > 0 || o->hooks.evaluate != NULL));
     TRY(read_settings(s));

@@ -30,6 +30,7 @@
 #include "ps/server.h"
 #include "ps/server_core.h"
 #include "ps/slices.h"
+#include "ps/tally.h"
 
 enum peer_state {
     PEER_ABSENT,   /* never came, or was lost: its place is free (with several servers, who was lost
@@ -124,7 +125,7 @@ struct server {
     int wake_fd;                       /* epoll: the evaluator and the members' pidfds */
     unsigned timeout_ms, push_samples; /* the most samples of a push */
     bool lost_ends_run;                /* on_lost=stop */
-    bool record_pushes, record_parts, offer_shared, checkpoints;
+    bool record_parts, offer_shared, checkpoints;
 
     struct peer *peers;  /* o->workers */
     struct event *queue; /* a ring */
@@ -150,8 +151,8 @@ struct server {
     uint64_t evaluation_began_ns;
     uint64_t evaluated_version, next_checkpoint;
     uint64_t checkpoint_samples; /* between checkpoints; 0: only at the end */
-    double loss_sum, smooth_loss, staleness_sum, test_accuracy;
-    uint64_t loss_count, staleness_count, refused;
+    struct tally tally;          /* a follower's rows are written by server 0 */
+    uint64_t refused;
 };
 
 static inline bool server_follows(const struct server *s)

@@ -1,13 +1,10 @@
 /* server_training.c — events go into the core, actions come out of it. See server_state.h. */
 #include "ps/server_state.h"
 
-#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
-
-static const double SMOOTHING = 0.02; /* weight of a new loss in the loss that is shown */
 
 /* ---- the training clock: S3 ---------------------------------------------------------------- */
 
@@ -111,19 +108,9 @@ static void perform_record(struct server *s, const struct server_action *a, uint
         row.queue_us = trained_us(s, &s->peers[row.worker], begin);
     row.apply_us = (double)(end - begin) * 1e-3;
     row.server = s->o->server;
-    if (row.outcome == PUSH_APPLIED || row.outcome == PUSH_AGGREGATED) {
-        s->loss_sum += row.loss;
-        s->loss_count++;
-        s->smooth_loss = isnan(s->smooth_loss)
-                             ? row.loss
-                             : s->smooth_loss + SMOOTHING * (row.loss - s->smooth_loss);
-        s->staleness_sum += (double)row.staleness;
-        s->staleness_count++;
-    }
-    if (server_follows(s) && s->record_pushes)
+    tally_push(&s->tally, &row);
+    if (server_follows(s) && s->tally.record_pushes)
         leader_record(s, &row);
-    else if (s->o->recorder != NULL && s->record_pushes)
-        recorder_push(s->o->recorder, &row);
 }
 
 static void perform_evaluate(struct server *s, const struct server_action *a)
@@ -323,23 +310,12 @@ void training_evaluated(struct server *s)
         server_fail(s, code, "%s", error_message());
         return;
     }
-    struct evaluation_record row = {
-        .updates = s->evaluated_version,
-        .samples = server_core_samples_used(s->core),
-        .seconds = training_seconds(s),
-        .train_loss = s->loss_count > 0 ? s->loss_sum / (double)s->loss_count : NOT_MEASURED,
-        .validation_loss = e.validation_loss,
-        .validation_accuracy = e.validation_accuracy,
-        .test_loss = e.test_loss,
-        .test_accuracy = e.test_accuracy,
-        .took_seconds = (double)(clock_ns() - s->evaluation_began_ns) * 1e-9};
-    s->loss_sum = 0;
-    s->loss_count = 0;
-    s->test_accuracy = e.test_accuracy;
-    if (s->o->recorder != NULL)
-        recorder_evaluation(s->o->recorder, &row);
+    struct training_state now = {.updates = s->evaluated_version,
+                                 .samples = server_core_samples_used(s->core),
+                                 .seconds = training_seconds(s)};
+    tally_evaluation(&s->tally, &now, (double)(clock_ns() - s->evaluation_began_ns) * 1e-9, &e);
     pause_end(s);
-    if (s->checkpoint_samples > 0 && row.samples >= s->next_checkpoint)
+    if (s->checkpoint_samples > 0 && now.samples >= s->next_checkpoint)
         training_checkpoint(s);
     perform(s, server_core_evaluated(s->core), clock_ns());
     if (server_leads(s) && !s->ended && s->result == OK)
@@ -426,14 +402,12 @@ void training_progress(struct server *s)
 {
     if (s->o->hooks.progress == NULL || !s->begun || s->evaluating || s->probing)
         return;
-    struct training_progress p = {
-        .updates = server_core_version(s->core),
-        .samples_used = server_core_samples_used(s->core),
-        .total_samples = s->o->length.total_samples,
-        .seconds = training_seconds(s),
-        .loss = s->smooth_loss,
-        .test_accuracy = s->test_accuracy,
-        .mean_staleness =
-            s->staleness_count > 0 ? s->staleness_sum / (double)s->staleness_count : 0};
+    struct training_progress p = {.updates = server_core_version(s->core),
+                                  .samples_used = server_core_samples_used(s->core),
+                                  .total_samples = s->o->length.total_samples,
+                                  .seconds = training_seconds(s),
+                                  .loss = s->tally.smooth_loss,
+                                  .test_accuracy = s->tally.test_accuracy,
+                                  .mean_staleness = tally_mean_staleness(&s->tally)};
     s->o->hooks.progress(s->o->hooks.context, &p);
 }

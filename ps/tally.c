@@ -28,19 +28,19 @@ void tally_push(struct tally *t, const struct push_record *row)
         recorder_push(t->recorder, row);
 }
 
-void tally_evaluation(struct tally *t, uint64_t updates, uint64_t samples, double seconds,
+void tally_evaluation(struct tally *t, const struct training_state *where, double took_seconds,
                       const struct evaluation *e)
 {
     struct evaluation_record row = {
-        .updates = updates,
-        .samples = samples,
-        .seconds = seconds,
+        .updates = where->updates,
+        .samples = where->samples,
+        .seconds = where->seconds,
         .train_loss = t->loss_count > 0 ? t->loss_sum / (double)t->loss_count : NOT_MEASURED,
         .validation_loss = e->validation_loss,
         .validation_accuracy = e->validation_accuracy,
         .test_loss = e->test_loss,
         .test_accuracy = e->test_accuracy,
-        .took_seconds = NOT_MEASURED}; /* nothing, by the clock that this run has */
+        .took_seconds = took_seconds};
     t->loss_sum = 0;
     t->loss_count = 0;
     t->test_accuracy = e->test_accuracy;

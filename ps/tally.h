@@ -1,6 +1,6 @@
 /*
- * tally.h — what a run tells while it trains in one process: rows for the recorder, and the figures
- * that progress shows.
+ * tally.h — what a run tells while it trains: rows for the recorder, and the figures that progress
+ * shows.
  */
 #ifndef GRADLAG_PS_TALLY_H
 #define GRADLAG_PS_TALLY_H
@@ -16,7 +16,8 @@ struct tally {
 };
 void tally_open(struct tally *t, const options *settings, recorder *recorder);
 void tally_push(struct tally *t, const struct push_record *row);
-void tally_evaluation(struct tally *t, uint64_t updates, uint64_t samples, double seconds,
+/* `where`: training, as far as it is; took_seconds: the evaluation, or NOT_MEASURED. */
+void tally_evaluation(struct tally *t, const struct training_state *where, double took_seconds,
                       const struct evaluation *e);
 /* Over all applied gradients so far; 0 before the first. */
 double tally_mean_staleness(const struct tally *t);
