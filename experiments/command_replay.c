@@ -24,9 +24,9 @@ static const char help[] =
     "first.\n\n"
     "With other rules (damping, correction, outer, optimizer, lr, momentum, weight_decay, "
     "schedule,\n"
-    "warmup_epochs, lr_scaling and their parts' keys) it asks what if: the same workers' "
-    "gradients\n"
-    "arrive in the same order. That is recorded as a run of its own, with engine=replay.\n\n"
+    "warmup, warmup_epochs, lr_scaling and their parts' keys) it asks what if: the same workers'\n"
+    "gradients arrive in the same order. That is recorded as a run of its own, with "
+    "engine=replay.\n\n"
     "  --export FILE.csv  writes the recorded gradients, one a line; nothing is computed. Such a "
     "file\n"
     "                     drives a virtual cluster: pace=trace pace.path=FILE.csv\n\n"
@@ -41,45 +41,78 @@ struct request {
 
 /* ---- the command line ----------------------------------------------------------------------- */
 
-static bool is_rule(const char *key)
+static bool is_one_of(const char *const *keys, size_t count, const char *key, size_t length)
 {
-    static const char *const rules[] = {
-        "damping",       "correction",     "optimizer", "lr",
-        "momentum",      "weight_decay",   "schedule",  "lr_scaling",
-        "warmup_epochs", "evaluate_every", "outer"};
-    size_t part = strcspn(key, ".");
-    for (size_t i = 0; i < COUNT_OF(rules); i++) {
-        if (strlen(rules[i]) == part && strncmp(rules[i], key, part) == 0) {
+    for (size_t i = 0; i < count; i++) {
+        if (strlen(keys[i]) == length && strncmp(keys[i], key, length) == 0) {
             return true;
         }
     }
     return false;
 }
 
-static bool key_is_known(const char *key)
+static bool is_rule(const char *key)
 {
-    for (const struct option *o = global_keys; o->key != NULL; o++) {
-        if (strcmp(o->key, key) == 0) {
-            return true;
-        }
-    }
-    return strncmp(key, "pace.", 5) == 0;
+    static const char *const rules[] = {
+        "damping",    "correction", "outer",         "optimizer",
+        "lr",         "momentum",   "weight_decay",  "schedule",
+        "lr_scaling", "warmup",     "warmup_epochs", "evaluate_every"};
+    return is_one_of(rules, COUNT_OF(rules), key, strcspn(key, "."));
 }
 
-static status read_setting(struct request *r, const struct setting *s)
+/* What has an effect on a replay beside its rules: where it reads, what it computes on. */
+static bool is_of_any_replay(const char *key)
+{
+    static const char *const keys[] = {"results", "dataset.path", "device.index", "virtual.threads",
+                                       "probe_every"};
+    return is_one_of(keys, COUNT_OF(keys), key, strlen(key));
+}
+
+/* And on the run that other rules make. */
+static bool is_of_a_run(const char *key)
+{
+    static const char *const keys[] = {
+        "tag", "experiment", "arm", "record", "checkpoint", "checkpoint_every", "on_results_error"};
+    return is_one_of(keys, COUNT_OF(keys), key, strlen(key));
+}
+
+/* What is no key at all is told when all are composed. */
+static status check_setting(const struct request *r, const struct setting *s)
 {
     status result = OK;
-    if (strcmp(s->key, "results") == 0) {
-        r->results = s->value;
-    } else if (is_rule(s->key)) {
-        r->what_if = true;
-    } else if (key_is_known(s->key) && key_defines(s->key)) {
+    if (is_rule(s->key) || is_of_any_replay(s->key) || keys_find(s->key) == NULL) {
+        goto done;
+    }
+    if (key_defines(s->key)) {
         FAIL(ERROR_USAGE,
              "%s=%s: a replay keeps the order in which gradients came, and %s would change it, or "
              "the gradients; make a run of its own with `gradlag run`",
              s->key, s->value, s->key);
     }
-    /* What is no key at all is told when all are composed. */
+    if (!is_of_a_run(s->key)) {
+        FAIL(ERROR_USAGE, "%s=%s has no effect on a replay; leave it out", s->key, s->value);
+    }
+    if (!r->what_if) {
+        FAIL(ERROR_USAGE,
+             "%s=%s: without another rule (damping=…) a replay compares and records nothing; add "
+             "one to ask what if, or leave this out",
+             s->key, s->value);
+    }
+done:
+    return result;
+}
+
+static status read_settings(struct request *r)
+{
+    status result = OK;
+    const char *results = settings_find(&r->changes, "results");
+    r->results = results != NULL ? results : "results.db";
+    for (size_t i = 0; i < r->changes.count; i++) {
+        r->what_if = r->what_if || is_rule(r->changes.at[i].key);
+    }
+    for (size_t i = 0; i < r->changes.count; i++) {
+        TRY(check_setting(r, &r->changes.at[i]));
+    }
 done:
     return result;
 }
@@ -87,7 +120,7 @@ done:
 static status read_request(struct request *r, int argc, char **argv)
 {
     status result = OK;
-    *r = (struct request){.results = "results.db", .run = NULL};
+    *r = (struct request){.run = NULL};
     r->quiet = command_flag(&argc, argv, "--quiet");
     for (int i = 0; i + 1 < argc; i++) {
         if (strcmp(argv[i], "--export") == 0) {
@@ -109,9 +142,7 @@ static status read_request(struct request *r, int argc, char **argv)
     if (r->run == NULL) {
         FAIL(ERROR_USAGE, "which run? `gradlag query runs` lists them; 'last' is the newest");
     }
-    for (size_t i = 0; i < r->changes.count; i++) {
-        TRY(read_setting(r, &r->changes.at[i]));
-    }
+    TRY(read_settings(r));
 done:
     return result;
 }
@@ -210,6 +241,28 @@ done:
     return result;
 }
 
+/* Its part (the damping of damping.power) is another one now, which has defaults of its own. How
+ * many steps are between two pushes was recorded. */
+static bool is_left_behind(const struct setting *recorded, const struct settings *all,
+                           const struct settings *changes)
+{
+    char part[64];
+    snprintf(part, sizeof part, "%.*s", (int)strcspn(recorded->key, "."), recorded->key);
+    const char *then = settings_find(all, part), *now = settings_find(changes, part);
+    return strchr(recorded->key, '.') != NULL && strcmp(recorded->key, "outer.steps") != 0 &&
+           then != NULL && now != NULL && strcmp(then, now) != 0;
+}
+
+static void change(struct settings *all, const struct settings *changes)
+{
+    for (size_t i = all->count; i-- > 0;) {
+        if (is_left_behind(&all->at[i], all, changes)) {
+            settings_remove(all, i);
+        }
+    }
+    settings_add_all(all, changes);
+}
+
 static status compose(const struct request *r, const struct recorded_run *run, options **out)
 {
     status result = OK;
@@ -220,7 +273,7 @@ static status compose(const struct request *r, const struct recorded_run *run, o
     TRY(recall_settings(&all, run->config, origin));
     settings_add(&all, "engine", "replay", origin);
     TRY(config_compose(&recorded, &all));
-    settings_add_all(&all, &r->changes);
+    change(&all, &r->changes);
     TRY(config_compose(out, &all));
     TRY(check_rounds(recorded, *out));
     if (options_integer(*out, "workers") != run->workers) {
@@ -346,20 +399,35 @@ done:
     return result;
 }
 
-static status tell_what_if(const struct request *r, const struct recorded_run *run, int64_t run_id)
+static void print_accuracy(double accuracy, uint64_t samples)
+{
+    if (isnan(accuracy)) {
+        printf("not measured");
+    } else {
+        printf("%.2f%%", 100 * accuracy);
+    }
+    printf(" after %" PRIu64 " samples", samples);
+}
+
+/* A rule that drops gradients may use fewer samples; so may a run that was stopped or diverged. */
+static status tell_what_if(const struct request *r, const struct recorded_run *run,
+                           const struct training_outcome *out, int64_t run_id)
 {
     status result = OK;
     struct run_figures f;
     TRY(summary_print(r->results, run_id, stdout));
     TRY(summary_read(r->results, run_id, &f));
-    printf("\ntest accuracy of run %lld, as recorded: %.2f%%; with", (long long)run->id,
-           100 * run->final_accuracy);
+    printf("\ntest accuracy of run %lld, as recorded: ", (long long)run->id);
+    print_accuracy(run->final_accuracy, run->samples_used);
+    printf("; with");
     for (size_t i = 0; i < r->changes.count; i++) {
         if (is_rule(r->changes.at[i].key)) {
             printf(" %s=%s", r->changes.at[i].key, r->changes.at[i].value);
         }
     }
-    printf(": %.2f%%\n", 100 * f.accuracy);
+    printf(": ");
+    print_accuracy(f.accuracy, out->samples_used);
+    printf("\n");
 done:
     return result;
 }
@@ -373,10 +441,9 @@ static void note_origin(const struct role_process *p, const struct recorded_run 
 
 /* In the manner of a role's process, for a what-if's row has one writer, too. */
 static status replay(const struct request *r, const struct recorded_run *run,
-                     struct role_process *p)
+                     struct role_process *p, struct training_outcome *out)
 {
     status result = OK;
-    struct training_outcome outcome = {0};
     struct replay_difference difference = {0};
     struct order all = {0};
     worker_pool *pool = NULL;
@@ -398,14 +465,14 @@ static status replay(const struct request *r, const struct recorded_run *run,
     o.hooks = p->hooks;
     o.recorder = p->recorder;
     TRY(role_server_length(p->settings, worker_epoch_samples(p->worker), &o.length));
-    TRY(replay_run(&o, &outcome, &difference));
+    TRY(replay_run(&o, out, &difference));
     if (!r->what_if) {
-        TRY(tell_same(run, &outcome, &difference));
+        TRY(tell_same(run, out, &difference));
     }
 done:
     progress_clear(&p->progress);
     if (p->recorder != NULL && p->run_id > 0) {
-        result = role_finish_row(p, result, &outcome);
+        result = role_finish_row(p, result, out);
     }
     recorder_close(&p->recorder);
     worker_pool_close(&pool);
@@ -419,6 +486,7 @@ status command_replay(int argc, char **argv)
     struct request r = {0};
     struct recorded_run run = {0};
     struct role_process p = {.role = ROLE_SERVER};
+    struct training_outcome outcome = {0};
     char title[64];
     if (command_flag(&argc, argv, "--help")) {
         fputs(help, stdout);
@@ -437,9 +505,9 @@ status command_replay(int argc, char **argv)
     p.request_stop = launch_request_stop;
     snprintf(title, sizeof title, "replay of run %lld", (long long)run.id);
     progress_open(&p.progress, title, true, r.quiet);
-    TRY(replay(&r, &run, &p));
+    TRY(replay(&r, &run, &p, &outcome));
     if (r.what_if) {
-        TRY(tell_what_if(&r, &run, p.run_id));
+        TRY(tell_what_if(&r, &run, &outcome, p.run_id));
     }
 done:
     options_close(&p.settings);

@@ -208,12 +208,34 @@ static void other_rules_on_the_same_arrivals_are_a_run_of_their_own(void **state
     assert_int_equal(RIG_RUN(r, "replay", "3"), OK); /* and replays itself */
 }
 
+/* What a rule was set to says nothing of another one that happens to have a key of that name. */
+static void another_rule_begins_with_its_own_parameters(void **state)
+{
+#define SETTING(key) "SELECT config ->> '$.\"" key "\"' FROM run ORDER BY id DESC LIMIT 1"
+    struct rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=gamma", "workers=3",
+                             "damping=generation", "damping.after=3", "outer=sgd", "outer.steps=2",
+                             "outer.lr=0.5"),
+                     OK);
+    assert_int_equal(RIG_RUN(r, "replay", "1", "damping=hinge"), OK);
+    process_expect_answer(r, SETTING("damping.after"), "4");
+    process_expect_answer(r, SETTING("outer.lr"), "0.5");
+    assert_int_equal(RIG_RUN(r, "replay", "1", "damping=generation", "damping.weight=0.5"), OK);
+    process_expect_answer(r, SETTING("damping.after"), "3");
+    assert_int_equal(RIG_RUN(r, "replay", "1", "outer=nesterov"), OK);
+    process_expect_answer(r, SETTING("outer.lr"), "0.7");
+    process_expect_answer(r, SETTING("outer.steps"), "2"); /* the recorded pushes' */
+}
+
 /* Dropped gradients use no samples: here the arrivals run out before training would end. */
 static void arrivals_that_run_out_end_a_replay(void **state)
 {
     struct rig *r = *state;
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=gamma", "workers=5"), OK);
     assert_int_equal(RIG_RUN(r, "replay", "1", "damping=cutoff", "damping.after=1"), OK);
+    assert_non_null(strstr(process_output(r), "after 600 samples; with damping=cutoff"));
+    assert_non_null(strstr(process_output(r), process_ask(r, "SELECT '% after ' || samples_used || "
+                                                             "' samples' FROM run WHERE id = 2")));
     assert_string_equal(process_ask(r, "SELECT status || (samples_used < 600) || "
                                        "(final_accuracy IS NOT NULL) FROM run WHERE id = 2"),
                         "finished11");
@@ -236,6 +258,26 @@ static void a_trace_that_was_exported_drives_a_virtual_cluster(void **state)
                         "60");
 }
 
+/* A worker that came back counts its gradients from 0 again, its batches not. */
+static void a_trace_of_workers_that_died_has_their_steps_in_order(void **state)
+{
+#define DYING                                                                                      \
+    RIG_SMALL, "engine=virtual", "workers=3", "samples=3000", "crash.mtbf_s=0.4",                  \
+        "crash.down_s=0.05"
+    struct rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", DYING, "pace=gamma"), OK);
+    assert_true(atoi(process_ask(r, "SELECT count(*) FROM event WHERE code = 'worker_lost'")) > 3);
+    assert_int_equal(RIG_RUN(r, "replay", "1", "--export", "trace.csv"), OK);
+    assert_int_equal(RIG_RUN(r, "run", DYING, "pace=trace", "pace.path=trace.csv"), OK);
+    /* But for the last ones: a step that was under way at the end has no line. */
+    process_expect_answer(r,
+                          "SELECT count(*) FROM push a JOIN push b ON a.run_id = 1 AND "
+                          "b.run_id = 2 AND a.number = b.number WHERE a.number < 290 AND "
+                          "a.worker = b.worker AND a.batch = b.batch AND a.loss = b.loss AND "
+                          "a.compute_us = b.compute_us",
+                          "290");
+}
+
 static void what_cannot_be_replayed_is_a_usage_error(void **state)
 {
     struct rig *r = *state;
@@ -251,6 +293,17 @@ static void what_cannot_be_replayed_is_a_usage_error(void **state)
     process_expect_error(r, "workers=2: a replay keeps the order");
     assert_int_equal(RIG_RUN(r, "replay", "3", "dampin=none"), ERROR_USAGE);
     process_expect_error(r, "Did you mean 'damping'");
+    static const char *const others[] = {"consistency.slack=0", "dataset.samples=500", "pace.cv=1",
+                                         "network.latency_ms=1"};
+    for (size_t i = 0; i < COUNT_OF(others); i++) {
+        assert_int_equal(RIG_RUN(r, "replay", "3", "damping=none", others[i]), ERROR_USAGE);
+        process_expect_error(r, "a replay keeps the order");
+    }
+    assert_int_equal(RIG_RUN(r, "replay", "3", "tag=again"), ERROR_USAGE);
+    process_expect_error(r, "compares and records nothing");
+    assert_int_equal(RIG_RUN(r, "replay", "3", "lr=0.1", "trace=t.json"), ERROR_USAGE);
+    process_expect_error(r, "trace=t.json has no effect");
+    assert_int_equal(RIG_RUN(r, "replay", "3", "warmup=constant", "tag=rate"), OK);
     assert_int_equal(RIG_RUN(r, "replay"), ERROR_USAGE);
     assert_int_equal(RIG_RUN(r, "replay", "44"), ERROR_USAGE);
 }
@@ -269,8 +322,10 @@ int main(void)
         TEST(an_end_that_was_changed_is_named),
         TEST(a_row_that_was_changed_is_named),
         TEST(other_rules_on_the_same_arrivals_are_a_run_of_their_own),
+        TEST(another_rule_begins_with_its_own_parameters),
         TEST(arrivals_that_run_out_end_a_replay),
         TEST(a_trace_that_was_exported_drives_a_virtual_cluster),
+        TEST(a_trace_of_workers_that_died_has_their_steps_in_order),
         TEST(what_cannot_be_replayed_is_a_usage_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
