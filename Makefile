@@ -172,7 +172,12 @@ $(DIR)/embedded.c: $(EMBEDDED) scripts/embed
 $(DIR)/embedded.o: $(DIR)/embedded.c
 	$(Q)$(CC) $(CFLAGS) -MMD -MP -c -o $@ $<
 
-$(DIR)/tests/test_%: $(DIR)/tests/test_%.o $(TESTLIB) $(LIBRARY)
+# An archive, so that a test has those helpers alone that it calls.
+$(DIR)/libtests.a: $(TESTLIB)
+	@echo "  AR    $@"
+	$(Q)rm -f $@ && ar rcs $@ $^
+
+$(DIR)/tests/test_%: $(DIR)/tests/test_%.o $(DIR)/libtests.a $(LIBRARY)
 	@echo "  LINK  $@"
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ -lcmocka $(LDLIBS)
 

@@ -1,5 +1,6 @@
 #include "tests/process_rig.h"
 
+#include "experiments/command.h"
 #include "results/query.h"
 #include "tests/scratch.h"
 
@@ -104,39 +105,72 @@ static void put_on_path(void)
     setenv("PATH", all, 1);
 }
 
+/* In a child that has just been forked: where it works and writes. */
+static void settle_in(const struct rig *r)
+{
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (chdir(r->folder) != 0) {
+        _exit(126);
+    }
+    setenv("TMPDIR", r->folder, 1);
+    unsetenv("GRADLAG_LOG");
+    put_on_path();
+    if (r->output_fd > 0) {
+        dup2(r->output_fd, STDOUT_FILENO);
+    } else {
+        redirect(r->folder, "stdout", STDOUT_FILENO);
+    }
+    redirect(r->folder, "stderr", STDERR_FILENO);
+}
+
 static void start(struct rig *r, const char *const *argv)
 {
     assert_int_equal(r->pid, 0);
     pid_t pid = fork();
     assert_true(pid >= 0);
     if (pid == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        if (chdir(r->folder) != 0) {
-            _exit(126);
-        }
-        setenv("TMPDIR", r->folder, 1);
-        unsetenv("GRADLAG_LOG");
-        put_on_path();
-        if (r->output_fd > 0) {
-            dup2(r->output_fd, STDOUT_FILENO);
-        } else {
-            redirect(r->folder, "stdout", STDOUT_FILENO);
-        }
-        redirect(r->folder, "stderr", STDERR_FILENO);
+        settle_in(r);
         execv(argv[0], (char *const *)argv);
         _exit(127);
     }
     r->pid = pid;
 }
 
+enum { ARGUMENTS = 64 };
+
+static int command_line(const char *const *arguments, const char *argv[ARGUMENTS])
+{
+    int count = 1;
+    argv[0] = program();
+    for (; arguments[count - 1] != NULL; count++) {
+        assert_true(count + 1 < ARGUMENTS);
+        argv[count] = arguments[count - 1];
+    }
+    argv[count] = NULL;
+    return count;
+}
+
 void process_start(struct rig *r, const char *const *arguments)
 {
-    const char *argv[64] = {program()};
-    for (size_t i = 0; arguments[i] != NULL; i++) {
-        assert_true(i + 2 < COUNT_OF(argv));
-        argv[i + 1] = arguments[i];
-    }
+    const char *argv[ARGUMENTS];
+    command_line(arguments, argv);
     start(r, argv);
+}
+
+int process_run_inside(struct rig *r, const char *const *arguments)
+{
+    const char *argv[ARGUMENTS];
+    int count = command_line(arguments, argv);
+    assert_int_equal(r->pid, 0);
+    fflush(NULL); /* or the child would write it once more */
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        settle_in(r);
+        exit(command_main(count, (char **)argv));
+    }
+    r->pid = pid;
+    return process_wait(r);
 }
 
 int process_shell(struct rig *r, const char *script)
@@ -154,6 +188,7 @@ const char *process_program(void)
 int process_wait(struct rig *r)
 {
     double until = clock_seconds() + RIG_LIMIT_S;
+    useconds_t pause_us = 100;
     int how = 0;
     assert_true(r->pid > 0);
     while (waitpid(r->pid, &how, WNOHANG) == 0) {
@@ -161,7 +196,8 @@ int process_wait(struct rig *r)
             fail_msg("the program still runs after %d s; it wrote: %s", RIG_LIMIT_S,
                      process_errors(r));
         }
-        usleep(5000);
+        usleep(pause_us);
+        pause_us = pause_us < 5000 ? 2 * pause_us : pause_us;
     }
     r->pid = 0;
     return WIFSIGNALED(how) ? 128 + WTERMSIG(how) : WEXITSTATUS(how);

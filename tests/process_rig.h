@@ -4,16 +4,12 @@
 #ifndef GRADLAG_TESTS_PROCESS_RIG_H
 #define GRADLAG_TESTS_PROCESS_RIG_H
 
+#include "tests/patience.h"
 #include "worker/base.h"
 
 #include <sys/types.h>
 
-/* Of every wait for a program. */
-#ifdef GRADLAG_SANITIZE
-enum { RIG_LIMIT_S = 180 };
-#else
-enum { RIG_LIMIT_S = 60 };
-#endif
+enum { RIG_LIMIT_S = 60 * PATIENCE }; /* of every wait for a program */
 
 struct rig {
     char folder[64]; /* current folder and TMPDIR of the processes; removed at the end */
@@ -38,6 +34,11 @@ int process_wait(struct rig *r);
 /* Both. */
 int process_run(struct rig *r, const char *const *arguments);
 #define RIG_RUN(r, ...) process_run(r, (const char *const[]){__VA_ARGS__, NULL})
+/* The same by a fork of this process that does what the program's main() does: loading the program
+ * is most of what a short run takes. Not for what starts processes, which would be this one again.
+ */
+int process_run_inside(struct rig *r, const char *const *arguments);
+#define RIG_RUN_INSIDE(r, ...) process_run_inside(r, (const char *const[]){__VA_ARGS__, NULL})
 
 /* `script` by bash, in the rig's folder and with the program's folder first on PATH; likewise. */
 int process_shell(struct rig *r, const char *script);

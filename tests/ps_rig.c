@@ -3,6 +3,7 @@
 #include "ps/consistency.h"
 #include "ps/correction.h"
 #include "ps/damping.h"
+#include "tests/patience.h"
 #include "worker/optimizer.h"
 #include "worker/schedule.h"
 #include "tests/scratch.h"
@@ -273,6 +274,7 @@ pid_t rig_train(struct rig *r, const options *settings, unsigned w, unsigned ste
 int rig_wait(pid_t pid, double seconds)
 {
     int state;
+    seconds *= PATIENCE;
     for (double until = clock_seconds() + seconds; clock_seconds() < until;) {
         if (waitpid(pid, &state, WNOHANG) == pid)
             return WIFEXITED(state) ? WEXITSTATUS(state) : 128 + WTERMSIG(state);
@@ -286,7 +288,7 @@ int rig_wait(pid_t pid, double seconds)
 
 bool rig_until(const volatile int *value, int least, double seconds)
 {
-    for (double until = clock_seconds() + seconds; clock_seconds() < until;) {
+    for (double until = clock_seconds() + seconds * PATIENCE; clock_seconds() < until;) {
         if (*value >= least)
             return true;
         clock_sleep_until_ns(clock_ns() + 1000000);

@@ -68,10 +68,10 @@ pid_t rig_train(struct rig *r, const options *settings, unsigned worker, unsigne
 typedef status rig_body(struct rig *r, const options *settings, unsigned worker, unsigned argument);
 pid_t rig_fork(struct rig *r, const options *settings, unsigned worker, unsigned argument,
                rig_body *body);
-/* Waits for a process, for at most `seconds`; kills it and fails the test after that. Returns its
- * exit code, or 128 + the signal that ended it. */
+/* Waits for a process, for at most `seconds` × PATIENCE; kills it and fails the test after that.
+ * Returns its exit code, or 128 + the signal that ended it. */
 int rig_wait(pid_t pid, double seconds);
-/* Waits until *value reaches `least`; false after `seconds`. */
+/* Waits until *value reaches `least`; false after `seconds` × PATIENCE. */
 bool rig_until(const volatile int *value, int least, double seconds);
 
 #endif

@@ -17,7 +17,8 @@
 
 /* Steps of 2 ms, worker 0's of 10 ms: long beside what the machine itself takes. */
 #define SLOW_WORKER_0                                                                              \
-    "mode=async", "pace=gamma", "pace.mean_ms=2", "pace.cv=0", "pace.worker=0", "pace.factor=5"
+    "mode=async", "pace=gamma", "pace.mean_ms=2" STRETCHED, "pace.cv=0", "pace.worker=0",          \
+        "pace.factor=5"
 
 static double number(struct rig *r, const char *sql)
 {

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "tests/patience.h"
 #include "tests/ps_rig.h"
 #include "tests/scratch.h"
 
@@ -95,7 +96,7 @@ static void every_push_of_eight_workers_is_recorded_once(void **state UNUSED)
     r->results = path;
     r->total_samples = 3000;
     r->evaluate_every = 1000;
-    r->evaluation_ms = 600;
+    r->evaluation_ms = 600 * STRETCH;
     rig_set(o, "workers", "8");
     train_all(r, o);
     uint64_t pushes = 0;
@@ -117,8 +118,8 @@ static void every_push_of_eight_workers_is_recorded_once(void **state UNUSED)
     /* Waiting is recorded, waiting for an evaluation is not. */
     assert_true(ask(path, "SELECT sum(queue_us) FROM push") > 0);
     assert_true(ask(path, "SELECT sum(pull_us) FROM push") > 0);
-    assert_true(ask(path, "SELECT max(max(queue_us, pull_us)) FROM push") < 550000);
-    assert_true(ask(path, "SELECT 1000 * max(seconds) FROM evaluation") < 600);
+    assert_true(ask(path, "SELECT max(max(queue_us, pull_us)) FROM push") < 550000 * STRETCH);
+    assert_true(ask(path, "SELECT 1000 * max(seconds) FROM evaluation") < 600 * STRETCH);
     unlink(path);
     options_close(&o);
     rig_close(r);
@@ -149,12 +150,12 @@ an_evaluation_longer_than_the_timeout_loses_nobody_and_takes_no_training_time(vo
     struct rig *r = rig_open(2, 1000);
     options *o = rig_settings();
     rig_set(o, "workers", "2");
-    rig_set(o, "timeout_s", "1.2");
-    r->evaluation_ms = 2000;
+    rig_set(o, "timeout_s", STRETCH > 1 ? "12" : "1.2");
+    r->evaluation_ms = 2000 * STRETCH;
     train_all(r, o);
     assert_int_equal(r->evaluations, 1);
     assert_int_equal(r->outcome.updates, 100);
-    assert_true(r->outcome.train_seconds < 1.5);
+    assert_true(r->outcome.train_seconds < 1.5 * STRETCH);
     options_close(&o);
     rig_close(r);
 }
@@ -230,16 +231,16 @@ static void several_evaluations_in_a_row_take_no_training_time(void **state UNUS
     r->results = path;
     r->total_samples = 40;
     r->evaluate_every = 10;
-    r->evaluation_ms = 300;
+    r->evaluation_ms = 300 * STRETCH;
     rig_set(o, "workers", "4");
     pid_t server = rig_serve(r, o);
     for (unsigned w = 0; w < 4; w++)
-        pids[w] = rig_train(r, o, w, 400);
+        pids[w] = rig_train(r, o, w, 400 * STRETCH);
     for (unsigned w = 0; w < 4; w++)
         assert_int_equal(rig_wait(pids[w], 20), OK);
     assert_int_equal(rig_wait(server, 20), OK);
     assert_int_equal(r->evaluations, 4);
-    assert_true(ask(path, "SELECT max(max(queue_us, pull_us)) FROM push") < 90000);
+    assert_true(ask(path, "SELECT max(max(queue_us, pull_us)) FROM push") < 90000 * STRETCH);
     unlink(path);
     options_close(&o);
     rig_close(r);
@@ -424,15 +425,15 @@ static void every_push_of_a_stopped_run_is_recorded(void **state UNUSED)
         r->results = path;
         r->total_samples = 1000000000;
         r->evaluate_every = 200;
-        r->evaluation_ms = 300;
+        r->evaluation_ms = 300 * STRETCH;
         rig_set(o, "workers", "4");
         rig_set(o, "consistency", policies[i]);
         pid_t server = rig_serve(r, o);
         for (unsigned w = 0; w < 4; w++)
-            pids[w] = rig_train(r, o, w, i == 1 && w == 3 ? 100 : 1);
+            pids[w] = rig_train(r, o, w, i == 1 && w == 3 ? 100 * STRETCH : 1);
         assert_true(rig_until(&r->evaluations, 1, 10));
         assert_true(i == 1 || rig_until(&r->evaluating, 1, 10));
-        usleep(50000); /* all but the slow one have pushed */
+        usleep(50000 * STRETCH); /* all but the slow one have pushed */
         r->stop = 1;
         assert_int_equal(rig_wait(server, 10), STOPPED);
         for (unsigned w = 0; w < 4; w++) {

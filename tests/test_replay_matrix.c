@@ -1,12 +1,13 @@
 /*
  * Recorded runs under every consistency × damping × (correction or outer rule) of the registries,
- * on real processes and in the virtual cluster, with one server and several: each replays bit for
+ * in the virtual cluster and on real processes, with one server and several: each replays bit for
  * bit, or is refused for the reason its marks give. And what replay is for: another rule on the
  * same arrivals is the run under that rule, and an exported trace drives a cluster to the same end.
  *
- *   GRADLAG_REPLAY_MATRIX=full   every combination on every cluster of clusters[] (`make nightly`);
- *                                the name of a consistency: all of that one; not set: every rule,
- * and every cluster, a few times GRADLAG_REPLAY_EVERY=n       of these only every n-th
+ *   GRADLAG_REPLAY_MATRIX  full: every combination at every place of places[] (`make nightly`);
+ *                          the name of a consistency: all of that one; not set: every rule, and
+ *                          every place, a few times
+ *   GRADLAG_REPLAY_EVERY   n: of these only every n-th
  */
 #include "tests/process_rig.h"
 #include "tests/rule_combinations.h"
@@ -37,12 +38,12 @@ static bool has_effect(const struct combination *c)
 
 /* Where it runs; at several servers whole versions are read, or torn ones. */
 struct place {
-    bool real;
+    bool real; /* some of its runs are of processes, see is_of_processes(); else all are virtual */
     unsigned workers, servers;
     const char *read;
 };
 
-static const struct place clusters[] = {
+static const struct place places[] = {
     {true, 4, 1, NULL},       {false, 3, 1, NULL},       {false, 9, 1, NULL},
     {false, 1, 1, NULL},      {false, 4, 2, "snapshot"}, {false, 5, 3, "torn"},
     {true, 3, 2, "snapshot"}, {false, 9, 5, "torn"},     {true, 4, 3, "torn"},
@@ -55,7 +56,34 @@ static bool can_be_there(const struct combination *c, const struct place *at)
     return at->servers == 1 || (c->outer == NULL && !(torn && loses));
 }
 
-enum { ARGUMENTS = 24 };
+static bool is_run(const struct combination *c, const struct place *at)
+{
+    return goes_together(c) && has_effect(c) && can_be_there(c, at);
+}
+
+/* Of the combinations at a place of processes: each consistency with each damping and, with some
+ * damping that goes with it, each consistency with each correction and outer rule. What processes
+ * add to the core is who waits, what comes late and what workers do by themselves; the others are
+ * run there in a virtual cluster of as many workers and servers. */
+static bool is_of_processes(uint64_t number, const struct place *at)
+{
+    size_t policies = consistency_registry.count, dampings = damping_registry.count;
+    size_t policy = number % policies, damping = number / policies % dampings;
+    size_t third = number / policies / dampings;
+    struct combination c = combination_of(number);
+    if (!at->real || third == 0 || (c.outer != NULL && c.outer->elastic)) {
+        return at->real;
+    }
+    for (size_t i = policy + third; i < policy + third + dampings; i++) {
+        c = combination_at(policy, i, third);
+        if (is_run(&c, at)) {
+            return i % dampings == damping;
+        }
+    }
+    return false; /* goes with none */
+}
+
+enum { ARGUMENTS = 32 };
 
 /* "run", what all have, and the combination. */
 struct line {
@@ -75,6 +103,9 @@ static void begin_line(struct line *l, const struct combination *c)
     for (size_t i = 0; i < COMBINATION_SETTINGS; i++) {
         l->at[l->count++] = l->rules.text[i];
     }
+    if (c->outer != NULL) {
+        l->at[l->count++] = "samples=3000"; /* a push is of ten batches */
+    }
 }
 
 static void add(struct line *l, const char *argument)
@@ -83,10 +114,10 @@ static void add(struct line *l, const char *argument)
     l->at[l->count++] = argument;
 }
 
-static int run_line(struct rig *r, struct line *l)
+static int run_line(struct rig *r, struct line *l, bool processes)
 {
     l->at[l->count] = NULL;
-    return process_run(r, l->at);
+    return processes ? process_run(r, l->at) : process_run_inside(r, l->at);
 }
 
 static void forget_runs(struct rig *r)
@@ -94,7 +125,7 @@ static void forget_runs(struct rig *r)
     remove(process_path(r, "results.db"));
 }
 
-static void add_cluster(struct line *l, const struct place *p)
+static void add_place(struct line *l, const struct place *p, bool real)
 {
     snprintf(l->room[0], sizeof l->room[0], "workers=%u", p->workers);
     snprintf(l->room[1], sizeof l->room[1], "servers=%u", p->servers);
@@ -105,12 +136,12 @@ static void add_cluster(struct line *l, const struct place *p)
         add(l, l->room[1]);
         add(l, l->room[2]);
     }
-    if (p->real) {
+    if (real) {
         add(l, "pace.mean_ms=1");
         return;
     }
     add(l, "engine=virtual");
-    add(l, "crash.mtbf_s=2");
+    add(l, "crash.mtbf_s=0.5");
     add(l, "crash.down_s=0.1");
     if (p->servers > 1) {
         add(l, "network.jitter_ms=20"); /* messages overtake each other */
@@ -120,54 +151,74 @@ static void add_cluster(struct line *l, const struct place *p)
 /* ---- replay ---------------------------------------------------------------------------------- */
 
 struct matrix {
-    unsigned runs, refused, servers, gradients, stale;
-    unsigned real_servers; /* of `servers`, as processes */
+    unsigned runs, refused, gradients, stale, deaths;
+    unsigned servers, processes; /* of `runs`: of several servers; of processes */
+    unsigned real_servers;       /* both */
 };
+
+static void count_rows(struct rig *r, struct matrix *m)
+{
+    unsigned all = 0, stale = 0, deaths = 0;
+    const char *told = process_ask(
+        r, "SELECT count(*) || ' ' || count(*) FILTER (WHERE staleness > 0) || ' ' || "
+           "(SELECT count(*) FROM event WHERE code = 'worker_lost' AND server = 0) FROM push");
+    assert_int_equal(sscanf(told, "%u %u %u", &all, &stale, &deaths), 3);
+    m->gradients += all;
+    m->stale += stale;
+    m->deaths += deaths;
+}
 
 /* True: it replays, or was rightly refused. */
 static bool record_and_replay(struct rig *r, const struct combination *c, const struct place *at,
-                              struct matrix *m)
+                              bool real, struct matrix *m)
 {
     struct line l;
     begin_line(&l, c);
-    add_cluster(&l, at);
+    add_place(&l, at, real);
     forget_runs(r);
-    int code = run_line(r, &l);
-    if (!goes_together(c) || !has_effect(c) || !can_be_there(c, at)) {
+    int code = run_line(r, &l, real);
+    if (!is_run(c, at)) {
         m->refused++;
         return code == ERROR_USAGE;
     }
     bool ran = code == OK || code == ERROR_DIVERGED;
-    if (!ran || RIG_RUN(r, "replay", "last") != OK) {
+    if (!ran || RIG_RUN_INSIDE(r, "replay", "last") != OK) {
         return false;
     }
     m->runs++;
     m->servers += at->servers > 1;
-    m->real_servers += at->servers > 1 && at->real;
-    m->gradients += (unsigned)atoi(process_ask(r, "SELECT count(*) FROM push"));
-    m->stale += (unsigned)atoi(process_ask(r, "SELECT count(*) FROM push WHERE staleness > 0"));
+    m->processes += real;
+    m->real_servers += at->servers > 1 && real;
+    count_rows(r, m);
     return true;
 }
 
 static void expect_replayed(struct rig *r, const struct combination *c, const struct place *at,
-                            struct matrix *m)
+                            bool real, struct matrix *m)
 {
     bool too_few = c->policy->per_update != NULL && c->policy->holds && !c->policy->even;
-    if (!(too_few && at->workers == 1) && !record_and_replay(r, c, at, m)) {
+    if (!(too_few && at->workers == 1) && !record_and_replay(r, c, at, real, m)) {
         struct combination_settings s = settings_of(c);
-        fail_msg("%s processes, workers=%u servers=%u %s %s %s %s %s: %s",
-                 at->real ? "real" : "virtual", at->workers, at->servers,
-                 at->read != NULL ? at->read : "", s.text[0], s.text[1], s.text[2], s.text[3],
-                 process_errors(r));
+        fail_msg("%s, workers=%u servers=%u %s %s %s %s %s: %s", real ? "processes" : "virtual",
+                 at->workers, at->servers, at->read != NULL ? at->read : "", s.text[0], s.text[1],
+                 s.text[2], s.text[3], process_errors(r));
     }
 }
 
 static void tell(const struct matrix *m)
 {
     print_message(
-        "%u runs replayed bit for bit, %u of them of several servers (%u as processes); %u "
-        "gradients, %u of them stale; %u combinations refused\n",
-        m->runs, m->servers, m->real_servers, m->gradients, m->stale, m->refused);
+        "%u runs replayed bit for bit, %u of them of several servers, %u of processes "
+        "(%u both); %u gradients, %u of them stale; %u deaths of workers; %u combinations "
+        "refused\n",
+        m->runs, m->servers, m->processes, m->real_servers, m->gradients, m->stale, m->deaths,
+        m->refused);
+}
+
+/* Elastic averaging once: its place says asp and none whatever the number asks for. */
+static bool is_again(uint64_t number, const struct combination *c)
+{
+    return c->outer != NULL && c->outer->elastic && number % (combinations() / third_rules()) > 0;
 }
 
 /* Under policies of that name, or any ("full"). */
@@ -175,14 +226,13 @@ static void replay_all(struct rig *r, const char *wanted, struct matrix *m)
 {
     const char *text = getenv("GRADLAG_REPLAY_EVERY");
     uint64_t every = text != NULL && atoi(text) > 0 ? (uint64_t)atoi(text) : 1;
-    for (uint64_t i = 0; i < combinations() * COUNT_OF(clusters); i += every) {
-        struct combination c = combination_of(i / COUNT_OF(clusters));
+    for (uint64_t i = 0; i < combinations() * COUNT_OF(places); i += every) {
+        uint64_t number = i / COUNT_OF(places);
+        const struct place *at = &places[i % COUNT_OF(places)];
+        struct combination c = combination_of(number);
         bool other = strcmp(c.policy->about.name, wanted) != 0;
-        /* Elastic averaging once: its place says asp and none whatever the number asks for. */
-        bool again = c.outer != NULL && c.outer->elastic &&
-                     i / COUNT_OF(clusters) % (combinations() / third_rules()) > 0;
-        if (!again && (!other || strcmp(wanted, "full") == 0)) {
-            expect_replayed(r, &c, &clusters[i % COUNT_OF(clusters)], m);
+        if (!is_again(number, &c) && (!other || strcmp(wanted, "full") == 0)) {
+            expect_replayed(r, &c, at, is_of_processes(number, at), m);
         }
     }
 }
@@ -201,20 +251,22 @@ static struct combination lively(size_t i)
 }
 
 /* Each damping with some third rule, each third rule with some damping, each policy alone and, for
- * its refusals, with whatever comes; on one cluster after the other. */
+ * its refusals, with whatever comes; at one place after the other. */
 static void replay_some(struct rig *r, struct matrix *m)
 {
     for (size_t i = 0; i < damping_registry.count || i < third_rules(); i++) {
         struct combination c = lively(i);
-        const struct place *at = &clusters[i % COUNT_OF(clusters)];
-        expect_replayed(r, &c, can_be_there(&c, at) ? at : &clusters[i % 3], m);
+        const struct place *at = &places[i % COUNT_OF(places)];
+        at = can_be_there(&c, at) ? at : &places[i % 3];
+        expect_replayed(r, &c, at, at->real, m);
     }
     for (size_t p = 0; p < consistency_registry.count; p++) {
         struct combination alone = combination_at(p, 0, 0), other = combination_at(p, p + 1, p);
-        const struct place *at = &clusters[(p + 4) % COUNT_OF(clusters)];
-        expect_replayed(r, &alone, can_be_there(&alone, at) ? at : &clusters[1], m);
+        const struct place *at = &places[(p + 4) % COUNT_OF(places)];
+        at = can_be_there(&alone, at) ? at : &places[1];
+        expect_replayed(r, &alone, at, at->real, m);
         if (!goes_together(&other) || !has_effect(&other)) {
-            expect_replayed(r, &other, &clusters[1], m);
+            expect_replayed(r, &other, &places[1], false, m);
         }
     }
 }
@@ -256,13 +308,13 @@ static void expect_what_if(struct rig *r, const struct combination *c, unsigned 
     add(&truth, "engine=virtual");
     add(&truth, "pace=gamma");
     add(&truth, "workers=5");
-    assert_int_equal(run_line(r, &truth), OK);
+    assert_int_equal(run_line(r, &truth, false), OK);
     add(&replay, "replay");
     add(&replay, "1");
     for (size_t i = 1; i < COMBINATION_SETTINGS; i++) {
         add(&replay, truth.rules.text[i]);
     }
-    assert_int_equal(run_line(r, &replay), OK);
+    assert_int_equal(run_line(r, &replay, false), OK);
     bool drops = atoi(ask_of(r,
                              "SELECT count(*) FROM push, a WHERE run_id = a.id AND "
                              "outcome = 'dropped_stale'",
@@ -282,14 +334,15 @@ static void expect_what_if(struct rig *r, const struct combination *c, unsigned 
                                "y.worker",
                                run, run + 1),
                         "0");
-    assert_int_equal(RIG_RUN(r, "replay", "last"), OK); /* and it replays itself */
+    assert_int_equal(RIG_RUN_INSIDE(r, "replay", "last"), OK); /* and it replays itself */
 }
 
 static void another_rule_on_the_same_arrivals_is_the_run_under_that_rule(void **state)
 {
     struct rig *r = *state;
     unsigned run = 2;
-    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=gamma", "workers=5"), OK);
+    assert_int_equal(
+        RIG_RUN_INSIDE(r, "run", RIG_SMALL, "engine=virtual", "pace=gamma", "workers=5"), OK);
     for (size_t d = 1; d < damping_registry.count; d++, run += 2) {
         struct combination c = combination_at(0, d, 0);
         expect_what_if(r, &c, run);
@@ -316,9 +369,9 @@ static void expect_driven(struct rig *r, const struct combination *c)
     add(&driven, "pace=trace");
     add(&driven, "pace.path=trace.csv");
     forget_runs(r);
-    assert_int_equal(run_line(r, &recorded), OK);
-    assert_int_equal(RIG_RUN(r, "replay", "1", "--export", "trace.csv"), OK);
-    assert_int_equal(run_line(r, &driven), OK);
+    assert_int_equal(run_line(r, &recorded, false), OK);
+    assert_int_equal(RIG_RUN_INSIDE(r, "replay", "1", "--export", "trace.csv"), OK);
+    assert_int_equal(run_line(r, &driven, false), OK);
     const char *same = process_ask(r, "SELECT count(DISTINCT parameters_sha256) FROM run");
     if (strcmp(same, "1") != 0) {
         fail_msg("a trace of %s %s %s leads elsewhere", recorded.rules.text[0],
@@ -336,7 +389,7 @@ static void an_exported_trace_drives_a_cluster_to_the_same_end(void **state)
         expect_driven(r, &c);
     }
     for (size_t d = 0; d < damping_registry.count; d++) {
-        struct combination c = combination_at(0, d, d);
+        struct combination c = combination_at(0, d, 0);
         if (c.damping->needs_history) {
             expect_driven(r, &c);
         }
