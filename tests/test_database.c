@@ -3,6 +3,7 @@
 
 #include "results/live.h"
 #include "results/query.h"
+#include "results/queue.h"
 #include "results/recorded.h"
 
 #include <signal.h>
@@ -277,6 +278,25 @@ static void begin_a_run(void)
     (void)rig_begin(&rig_run, &id);
 }
 
+static void a_run_that_waits_is_taken_once(void **state)
+{
+    (void)state;
+    queue *q = NULL;
+    struct queue_entry entry;
+    const struct queue_request request = {
+        .key = {.config_hash = rig_run.config_hash}, .run = &rig_run, .attempt = 1};
+    bool taken = false;
+    assert_int_equal(queue_open(&q, rig_path), OK);
+    assert_int_equal(queue_add(q, &request, &entry), OK);
+    assert_int_equal(queue_commit(q), OK);
+    queue_close(&q);
+    assert_int_equal(queue_take(rig_path, entry.id, "{\"cpu\": \"first\"}", &taken), OK);
+    assert_true(taken);
+    assert_int_equal(queue_take(rig_path, entry.id, "{\"cpu\": \"second\"}", &taken), OK);
+    assert_false(taken);
+    assert_string_equal(rig_ask("SELECT host ->> '$.cpu' FROM run"), "first");
+}
+
 /* Whoever watches may come between the file's first page and its tables. */
 static void a_file_that_is_just_being_made_is_nothing_to_see_yet(void **state)
 {
@@ -427,6 +447,7 @@ int main(void)
         RIG_TEST(a_full_disk_is_called_so),
         RIG_TEST(a_read_only_file_can_be_read_but_not_recorded_into),
         RIG_TEST(a_failed_write_is_remembered_and_the_run_is_not_called_finished),
+        RIG_TEST(a_run_that_waits_is_taken_once),
         RIG_TEST(a_file_that_is_just_being_made_is_nothing_to_see_yet),
         RIG_TEST(gradients_make_a_curve_whatever_the_mode),
         RIG_TEST(a_reader_folds_in_what_a_killed_writer_left),

@@ -94,6 +94,8 @@ static void csv_quotes_and_keeps_numbers_in_full(void **state)
     assert_answer("SELECT 'a,\"b' AS t, 0.1 AS x, 1.0 / 3 AS y, NULL AS n, -9e999 AS i", QUERY_CSV,
                   "t,x,y,n,i\n\"a,\"\"b\",0.1,0.333333333333333"
                   "3,,-inf\n");
+    assert_answer("SELECT 'a' || char(13) || 'b' AS t, 'c' || char(10) AS u", QUERY_CSV,
+                  "t,u\n\"a\rb\",\"c\n\"\n");
     assert_answer("SELECT 1 AS a WHERE 0", QUERY_CSV, "a\n");
     /* Readers skip empty lines: this is a row. */
     assert_answer("SELECT NULL AS a UNION ALL SELECT '' UNION ALL SELECT 1", QUERY_CSV,
@@ -230,6 +232,20 @@ static void a_run_is_shown_with_all_its_parts(void **state)
     assert_null(strstr(answer, "staleness of"));
 }
 
+/* Equally wide bins: 24 of them, as narrow as that allows. */
+static void a_wide_histogram_is_shown_in_as_many_bins_as_fit(void **state)
+{
+    (void)state;
+    rig_change("UPDATE run_staleness SET staleness = 23 WHERE run_id = 3 AND staleness = 3");
+    show("3");
+    assert_contains(answer, "\n         23  97.0 %");
+    assert_contains(answer, "\n          1   1.0 %");
+    rig_change("UPDATE run_staleness SET staleness = 24 WHERE run_id = 3 AND staleness = 23");
+    show("3");
+    assert_contains(answer, "\n      24-25  97.0 %");
+    assert_contains(answer, "\n        0-1   2.0 %");
+}
+
 static void a_run_that_goes_on_is_shown_with_its_staleness_so_far(void **state)
 {
     (void)state;
@@ -293,6 +309,7 @@ int main(void)
         SAMPLE_TEST(a_run_is_found_again_finished_ones_first),
         SAMPLE_TEST(a_run_is_named_by_id_by_uuid_or_as_the_last),
         SAMPLE_TEST(a_run_is_shown_with_all_its_parts),
+        SAMPLE_TEST(a_wide_histogram_is_shown_in_as_many_bins_as_fit),
         RIG_TEST(a_run_that_goes_on_is_shown_with_its_staleness_so_far),
         RIG_TEST(a_diverged_run_shows_its_error_nan_and_events),
         RIG_TEST(what_a_file_says_does_not_steer_the_terminal),

@@ -239,6 +239,11 @@ static void the_time_to_an_accuracy_is_that_of_the_first_evaluation_above_it(voi
     assert_contains(
         answer,
         "stale-gradients,damped,async,polynomial,4,0.03,32,damping.power=0.5,,2,2,3,0,2400,75\n");
+    /* What was only reached once more is not better. */
+    rig_change("UPDATE evaluation SET test_accuracy = 0.5 WHERE run_id = 1 AND updates >= 50");
+    assert_string_equal(rig_ask("SELECT group_concat(updates, ' ') FROM time_to_accuracy "
+                                "WHERE run_id = 1 AND accuracy = 0.5"),
+                        "50");
 }
 
 static void the_staleness_histogram_adds_up(void **state)
@@ -304,6 +309,11 @@ static void where_time_goes_tells_the_modes_apart(void **state)
     assert_contains(answer,
                     ",damped,async,4,polynomial,damping.power=0.5,,2,200,2250,1750,500,,3,8,");
     assert_contains(answer, ",sync,sync,4,,,,1,100,1400,1000,,300,,100,");
+    /* Each step counts alike: (75 · 4 ms + 3 · 25 · 1 ms) / 150. */
+    rig_change("UPDATE run_worker_time SET steps = 75 WHERE worker = 2");
+    assert_int_equal(ask("where-time-goes", QUERY_CSV, NULL, 0), OK);
+    assert_contains(answer,
+                    ",damped,async,4,polynomial,damping.power=0.5,,2,300,3000,2500,500,,3,8,");
 }
 
 static void failures_say_why(void **state)

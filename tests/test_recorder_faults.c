@@ -172,6 +172,32 @@ static void a_file_that_somebody_keeps_locked_gets_its_rows_later(void **state)
     assert_int_equal(told, 0);
 }
 
+/* While the writer waits with some rows in its hands, others come; then it finds no room. */
+static void rows_that_could_not_be_written_stay_before_those_that_came_meanwhile(void **state)
+{
+    (void)state;
+    int64_t id;
+    char count[16];
+    struct holder h = {.seconds = 1};
+    recorder *r = begin(true, &id);
+    assert_int_equal(pthread_create(&h.thread, NULL, hold, &h), 0);
+    while (!h.holds) {
+        clock_sleep_until_ns(clock_ns() + 5000000);
+    }
+    push(r, 0, ROWS / 2);
+    clock_sleep_until_ns(clock_ns() + 200000000);
+    push(r, ROWS / 2, ROWS);
+    allow(ROOM);
+    await(1);
+    assert_int_equal(pthread_join(h.thread, NULL), 0);
+    allow(RLIM_INFINITY);
+    assert_int_equal(recorder_finish(r, &rig_outcome), OK);
+    recorder_close(&r);
+    snprintf(count, sizeof count, "%d", ROWS);
+    assert_string_equal(rig_in_the_file("SELECT count(*) FROM push"), count);
+    assert_whole_rows_from_the_first_on();
+}
+
 /* ---- a file that goes away ----------------------------------------------------------------------
  */
 
@@ -225,6 +251,7 @@ int main(void)
         FAULT_TEST(rows_wait_for_room_on_a_full_disk_and_none_is_lost),
         FAULT_TEST(a_disk_that_stays_full_costs_what_was_not_committed_and_no_more),
         FAULT_TEST(a_file_that_somebody_keeps_locked_gets_its_rows_later),
+        FAULT_TEST(rows_that_could_not_be_written_stay_before_those_that_came_meanwhile),
         FAULT_TEST(a_file_that_is_deleted_meanwhile_is_noticed),
         FAULT_TEST(a_file_that_is_replaced_after_the_last_row_is_noticed),
         FAULT_TEST(a_file_that_may_not_be_written_is_refused_before_the_run),

@@ -279,6 +279,39 @@ static void the_slowest_worker_is_named(void **state)
     assert_contains(table, "<td class=\"number\">0.250</td><td class=\"number\">0.250</td>");
 }
 
+/* Two seeds of a hundred gradients, of τ 0, 1, 2 one each. */
+static void every_gradient_is_counted_in_the_bar_of_its_staleness(void **state)
+{
+    (void)state;
+    write_report(NULL, 0, NULL);
+    const char *table = strstr(page, "Gradients by staleness");
+    assert_non_null(table);
+#define NUMBER(n) "<td class=\"number\">" n "</td>"
+    assert_contains(table,
+                    "undamped</td>" NUMBER("4") NUMBER("0") NUMBER("0") NUMBER("2") NUMBER("1.00"));
+    assert_contains(table, "undamped</td>" NUMBER("4") NUMBER("3") NUMBER("3") NUMBER("194")
+                               NUMBER("97.00"));
+    /* 40 bars reach as far as 120, each 4 wide. */
+    rig_change("UPDATE run_staleness SET staleness = 40 * staleness");
+    write_report(NULL, 0, NULL);
+    table = strstr(page, "Gradients by staleness");
+    assert_contains(table, "undamped</td>" NUMBER("4") NUMBER("40") NUMBER("43") NUMBER("2")
+                               NUMBER("1.00"));
+    assert_contains(table, "undamped</td>" NUMBER("4") NUMBER("120") NUMBER("123") NUMBER("194")
+                               NUMBER("97.00"));
+}
+
+static void a_mean_over_workers_counts_every_step_alike(void **state)
+{
+    (void)state;
+    /* (75 · 4 ms + 3 · 25 · 1 ms) / 150; the mean of the workers' means is 1.75. */
+    rig_change("UPDATE run_worker_time SET steps = 75 WHERE worker = 2");
+    write_report(NULL, 0, NULL);
+    const char *table = strstr(page, "Mean milliseconds per step of a worker");
+    assert_non_null(table);
+    assert_contains(table, NUMBER("3.00") NUMBER("0.00") NUMBER("2.50"));
+}
+
 static void claims_stand_with_their_bands_and_what_was_observed(void **state)
 {
     (void)state;
@@ -316,6 +349,13 @@ static void claims_stand_with_their_bands_and_what_was_observed(void **state)
                      "<span class=\"badge open\">1 open");
     assert_page_says("It is 60 % &amp; more");
     assert_page_says("paper &lt;1&gt;");
+    const char *passes = strstr(page, "badge pass\">PASS</span>"),
+               *fails = strstr(page, "badge fail\">FAIL</span>");
+    assert_true(passes != NULL && fails != NULL &&
+                strstr(page, "badge open\">open</span>") != NULL);
+    /* A value that passes lies in the middle half of its bar, one that fails outside of it. */
+    assert_page_says("<circle class=\"pass\" cx=\"50.0%\"");
+    assert_page_says("<circle class=\"fail\" cx=\"2.0%\"");
     assert_page_says("of 3 runs 1 finished");
     assert_page_says("<td class=\"number\">0.0628</td>");
     assert_page_says("<p>It <em>is</em> &lt;so&gt;.</p>");
@@ -410,6 +450,8 @@ int main(void)
         SAMPLE_TEST(the_page_fetches_nothing_and_runs_nothing),
         SAMPLE_TEST(a_hostile_file_stays_text),
         SAMPLE_TEST(the_slowest_worker_is_named),
+        SAMPLE_TEST(every_gradient_is_counted_in_the_bar_of_its_staleness),
+        SAMPLE_TEST(a_mean_over_workers_counts_every_step_alike),
         SAMPLE_TEST(claims_stand_with_their_bands_and_what_was_observed),
         SAMPLE_TEST(arms_with_other_settings_are_told_apart),
         SAMPLE_TEST(runs_without_arm_are_called_after_what_differs),

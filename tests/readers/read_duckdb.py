@@ -23,6 +23,6 @@ found = duckdb.sql("SELECT staleness, count(*), avg(loss), max(gradient_norm) "
 assert len(wanted) > 1 and [row[:2] for row in found] == [row[:2] for row in wanted], (found, wanted)
 for mine, theirs in zip(found, wanted):
     assert math.isclose(mine[2], theirs[2], rel_tol=1e-12) and mine[3] == theirs[3], (mine, theirs)
-assert duckdb.sql(f"SELECT count(*) FROM '{pushes}' WHERE reason IS NULL AND outcome = 'applied'").fetchone() == \
-    file.execute("SELECT count(*) FROM push WHERE run_id = 1 AND outcome = 'applied'").fetchone()
+assert duckdb.sql(f"SELECT count(*) FROM '{pushes}' WHERE reason IS NULL AND outcome = 'applied'").fetchall() == \
+    file.execute("SELECT count(*) FROM push WHERE run_id = 1 AND outcome = 'applied'").fetchall()
 print(f"{sum(row[1] for row in found)} gradients read by DuckDB")
