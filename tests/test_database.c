@@ -6,6 +6,7 @@
 #include "results/queue.h"
 #include "results/recorded.h"
 
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -315,6 +316,25 @@ static void a_file_that_is_just_being_made_is_nothing_to_see_yet(void **state)
     rig_finish(r, &rig_outcome);
 }
 
+/* A quarter of its samples in ten seconds of the wall's clock, five of them training. */
+static void what_is_left_of_a_run_is_told_by_the_walls_clock(void **state)
+{
+    (void)state;
+    struct live seen;
+    int64_t id;
+    recorder *r = rig_begin(&rig_run, &id);
+    recorder_close(&r);
+    rig_change("UPDATE run SET started_at = '2026-01-01T00:00:00.000Z', progress = json_object("
+               "'samples', 250, 'total_samples', 1000, 'seconds', 5, 'updates', 10, 'loss', 0.5, "
+               "'at', '2026-01-01T00:00:10.000Z')");
+    assert_int_equal(live_read(&seen, rig_path, 5), OK);
+    const struct live_run *run = &seen.running[0];
+    assert_true(run->part == 0.25 && run->loss == 0.5);
+    assert_true(run->samples_per_second == 50 && run->updates_per_second == 2);
+    assert_true(fabs(run->seconds_left - 30) < 0.01);
+    live_free(&seen);
+}
+
 /* A pipeline without flushes has its gradients in push, as asynchronous runs have. */
 static void gradients_make_a_curve_whatever_the_mode(void **state)
 {
@@ -449,6 +469,7 @@ int main(void)
         RIG_TEST(a_failed_write_is_remembered_and_the_run_is_not_called_finished),
         RIG_TEST(a_run_that_waits_is_taken_once),
         RIG_TEST(a_file_that_is_just_being_made_is_nothing_to_see_yet),
+        RIG_TEST(what_is_left_of_a_run_is_told_by_the_walls_clock),
         RIG_TEST(gradients_make_a_curve_whatever_the_mode),
         RIG_TEST(a_reader_folds_in_what_a_killed_writer_left),
         RIG_TEST(rows_that_cannot_be_read_in_a_folder_of_others_are_spoken_of),

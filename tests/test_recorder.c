@@ -88,6 +88,8 @@ static void every_outcome_reads_as_its_name(void **state)
         snprintf(sql, sizeof sql, "SELECT outcome FROM push WHERE number = %zu", i);
         assert_string_equal(rig_ask(sql), all[i].name);
     }
+    assert_string_equal(rig_ask("SELECT sum(pushes) || ' ' || sum(dropped) FROM run_staleness"),
+                        "2 2");
 }
 
 static void every_reason_reads_as_its_name(void **state)

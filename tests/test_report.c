@@ -301,6 +301,17 @@ static void every_gradient_is_counted_in_the_bar_of_its_staleness(void **state)
                                NUMBER("97.00"));
 }
 
+static void a_long_curve_is_thinned_out_but_for_its_end(void **state)
+{
+    (void)state;
+    rig_change("WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 196) "
+               "INSERT INTO evaluation (run_id, updates, samples, seconds, test_accuracy) "
+               "SELECT 6, 1000 + i, 10000 + i, 10 + i, 0.5 + i / 1000.0 FROM n");
+    write_report(NULL, 0, NULL);
+    assert_page_says("sync</td>" NUMBER("4") NUMBER("1") NUMBER("10196") NUMBER("206.00")
+                         NUMBER("69.60"));
+}
+
 static void a_mean_over_workers_counts_every_step_alike(void **state)
 {
     (void)state;
@@ -451,6 +462,7 @@ int main(void)
         SAMPLE_TEST(a_hostile_file_stays_text),
         SAMPLE_TEST(the_slowest_worker_is_named),
         SAMPLE_TEST(every_gradient_is_counted_in_the_bar_of_its_staleness),
+        SAMPLE_TEST(a_long_curve_is_thinned_out_but_for_its_end),
         SAMPLE_TEST(a_mean_over_workers_counts_every_step_alike),
         SAMPLE_TEST(claims_stand_with_their_bands_and_what_was_observed),
         SAMPLE_TEST(arms_with_other_settings_are_told_apart),
