@@ -1,11 +1,12 @@
 /*
- * bench_push_pull.c — parameter traffic between real processes: a server and workers that push the
+ * bench_push_pull.c — parameter traffic between real processes: servers and workers that push the
  * gradient they have and pull the next parameters, as fast as they can.
  *
  * Everybody counts what it completes in common windows of time, `repeats` of them after a warm-up.
- * "exchange" is push + apply (momentum) + pull as one worker sees it; "together" the exchanges of
- * all workers per second. "one way" is what chunks of 1 MiB carry into the memory of the receiver,
- * nothing applied; "small" is a round trip of two control messages without any training.
+ * "exchange" is push + apply (momentum) + pull as one worker sees it, "processor" the time that the
+ * worker's process itself works for one; "together" the exchanges of all workers per second. "one
+ * way" is what chunks of 1 MiB carry into the memory of the receiver, nothing applied; "small" is a
+ * round trip of two control messages without any training.
  */
 #include "experiments/bench.h"
 
@@ -50,6 +51,15 @@ const struct option bench_push_pull_keys[] = {
      .type = OPTION_TEXT,
      .initial = "1,2",
      .help = "numbers of workers, comma-separated"},
+    {.key = "servers",
+     .type = OPTION_TEXT,
+     .initial = "1",
+     .help = "numbers of servers, comma-separated"},
+    {.key = "read",
+     .type = OPTION_NAME,
+     .initial = "snapshot",
+     .names = "snapshot|torn",
+     .help = "of several servers: one version of all, or of each what it has"},
     {.key = "cases",
      .type = OPTION_TEXT,
      .initial = "small,one-way,shm,tcp",
@@ -60,6 +70,8 @@ const struct option bench_push_pull_keys[] = {
 /* What server and workers read. */
 static const struct option training_table[] = {
     {.key = "workers", .type = OPTION_INTEGER, .initial = "1", .minimum = 1, .maximum = 64},
+    {.key = "servers", .type = OPTION_INTEGER, .initial = "1", .minimum = 1, .maximum = 64},
+    {.key = "read", .type = OPTION_NAME, .initial = "snapshot", .names = "snapshot|torn"},
     {.key = "batch", .type = OPTION_INTEGER, .initial = "1", .minimum = 1, .maximum = 1},
     {.key = "optimizer",
      .type = OPTION_NAME,
@@ -87,36 +99,41 @@ static const struct option training_table[] = {
     {0},
 };
 
-enum { WORKERS = 64, WARM_UP = 6, IN_WINDOW = 12 };
+enum { WORKERS = 64, SERVERS = 16, WARM_UP = 6, IN_WINDOW = 12, PLACE = 96, START_LIMIT_S = 30 };
 static const uint64_t TOKEN = 1;
-static const double START_LIMIT_S = 30;
 
 /* Shared by the processes of one case. */
 struct board {
-    volatile bool bound;
-    char endpoint[256];
+    volatile bool bound[SERVERS];
+    char endpoint[SERVERS][PLACE];
     volatile unsigned warm; /* workers past their warm-up */
     uint64_t slowest_ns;    /* of their mean exchanges in it */
     uint64_t window_ns;     /* set before `begin_ns` */
     volatile uint64_t begin_ns;
     struct window {
         uint64_t done, first_ns, last_ns;
+        double first_cpu, last_cpu; /* seconds of the process's own */
     } window[WORKERS][BENCH_REPEATS];
-    status code[WORKERS + 1];
-    char message[WORKERS + 1][256];
+    status code[WORKERS + SERVERS]; /* workers, then servers */
+    char message[WORKERS + SERVERS][256];
 };
 
 struct scenario {
     const struct bench *b;
     struct board *board;
-    options *settings; /* of server and workers */
-    const char *listen;
+    options *settings;  /* of server and workers */
+    const char *listen; /* see place_of() */
     size_t count;
-    unsigned workers;
+    unsigned workers, servers;
     uint64_t window_ns;
 };
 
 typedef status role_function(const struct scenario *s, unsigned index);
+
+static void place_of(const struct scenario *s, unsigned server, char out[PLACE])
+{
+    snprintf(out, PLACE, s->listen[0] == 'i' ? "%s-%u" : "%s", s->listen, server);
+}
 
 /* ---- windows of time ----------------------------------------------------------------------------
  */
@@ -138,19 +155,30 @@ static void ready(const struct scenario *s, uint64_t started_ns, unsigned exchan
     }
 }
 
+static double processor_seconds(void)
+{
+    struct timespec t;
+    (void)clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
 /* Books what was done just now. False: the last window is over. */
 static bool book(const struct scenario *s, unsigned index)
 {
     uint64_t now = clock_ns(), begin = s->board->begin_ns;
+    double cpu = processor_seconds();
     if (begin == 0 || now < begin)
         return true;
     uint64_t window = (now - begin) / s->board->window_ns;
     if (window >= s->b->repeats)
         return false;
     struct window *mine = &s->board->window[index][window];
-    if (mine->done++ == 0)
+    if (mine->done++ == 0) {
         mine->first_ns = now;
+        mine->first_cpu = cpu;
+    }
     mine->last_ns = now;
+    mine->last_cpu = cpu;
     return true;
 }
 
@@ -169,7 +197,8 @@ static pid_t start(const struct scenario *s, unsigned index, role_function *role
     s->board->code[index] = code;
     snprintf(s->board->message[index], sizeof s->board->message[index], "%s",
              code == OK ? "" : error_message());
-    s->board->bound = true;
+    if (index >= s->workers)
+        s->board->bound[index - s->workers] = true;
     _exit(code);
 }
 
@@ -186,37 +215,43 @@ static status reap(const struct scenario *s, pid_t pid, unsigned index)
                      __LINE__, "bench: %s", text[0] != '\0' ? text : "a process died");
 }
 
-/* Server is number `workers`; it is there before the workers start. The first error is told. */
+/* Process `index`, and where it is a server, until it listens. */
+static status start_one(const struct scenario *s, unsigned index, role_function *role, pid_t *pid)
+{
+    status result = OK;
+    const bool serves = index >= s->workers;
+    volatile bool *is_bound = serves ? &s->board->bound[index - s->workers] : NULL;
+    *pid = start(s, index, role);
+    if (*pid < 0)
+        FAIL(ERROR_OTHER, "bench: cannot fork: %s", strerror(errno));
+    for (double until = clock_seconds() + START_LIMIT_S;
+         serves && !*is_bound && clock_seconds() < until;)
+        clock_sleep_until_ns(clock_ns() + 1000000);
+    if (serves && !*is_bound)
+        FAIL(ERROR_PEER, "bench: a server did not listen within %d s", START_LIMIT_S);
+    if (serves && s->board->code[index] != OK)
+        FAIL(s->board->code[index], "bench: %s", s->board->message[index]);
+done:
+    return result;
+}
+
+/* Servers come first. The first error is told. */
 static status run_processes(const struct scenario *s, role_function *server, role_function *role)
 {
     status result = OK;
-    pid_t pids[WORKERS + 1] = {0};
-    unsigned started = 0;
-    pid_t serving = start(s, s->workers, server);
-    if (serving < 0)
-        FAIL(ERROR_OTHER, "bench: cannot fork: %s", strerror(errno));
-    for (double until = clock_seconds() + START_LIMIT_S;
-         !s->board->bound && clock_seconds() < until;)
-        clock_sleep_until_ns(clock_ns() + 1000000);
-    if (!s->board->bound)
-        kill(serving, SIGKILL);
-    if (!s->board->bound || s->board->code[s->workers] != OK)
-        return reap(s, serving, s->workers);
-    for (; started < s->workers; started++) {
-        pids[started] = start(s, started, role);
-        if (pids[started] < 0) {
-            result = error_set(ERROR_OTHER, __FILE__, __LINE__, "bench: cannot fork: %s",
-                               strerror(errno));
-            break;
-        }
+    pid_t pids[WORKERS + SERVERS] = {0};
+    const unsigned all = s->workers + s->servers;
+    for (unsigned i = 0; result == OK && i < all; i++) {
+        unsigned index = (s->workers + i) % all;
+        result = start_one(s, index, index < s->workers ? role : server, &pids[index]);
     }
-    for (unsigned w = 0; result != OK && w <= started; w++)
-        kill(w < started ? pids[w] : serving, SIGKILL);
-    for (unsigned w = 0; w <= started; w++) {
-        status code = w < started ? reap(s, pids[w], w) : reap(s, serving, s->workers);
+    for (unsigned i = 0; result != OK && i < all; i++)
+        if (pids[i] > 0)
+            kill(pids[i], SIGKILL);
+    for (unsigned i = 0; i < all; i++) {
+        status code = pids[i] > 0 ? reap(s, pids[i], i) : OK;
         result = result != OK ? result : code;
     }
-done:
     return result;
 }
 
@@ -230,11 +265,12 @@ static struct board *board_open(void)
 /* ---- push + apply + pull ------------------------------------------------------------------- */
 
 static struct board *bound_board;
+static unsigned bound_server; /* which one this process is */
 
 static void bound(void *context UNUSED, const char *endpoint)
 {
-    snprintf(bound_board->endpoint, sizeof bound_board->endpoint, "%s", endpoint);
-    __atomic_store_n(&bound_board->bound, true, __ATOMIC_SEQ_CST);
+    snprintf(bound_board->endpoint[bound_server], PLACE, "%s", endpoint);
+    __atomic_store_n(&bound_board->bound[bound_server], true, __ATOMIC_SEQ_CST);
 }
 
 static status no_evaluation(void *context UNUSED, const float *parameters UNUSED,
@@ -244,21 +280,26 @@ static status no_evaluation(void *context UNUSED, const float *parameters UNUSED
     return OK;
 }
 
-static status serve(const struct scenario *s, unsigned index UNUSED)
+static status serve(const struct scenario *s, unsigned index)
 {
     status result = OK;
     float *initial = NULL;
     struct training_outcome outcome;
+    char listen[PLACE];
     bound_board = s->board;
+    bound_server = index - s->workers;
+    place_of(s, bound_server, listen);
     TRY(memory_new(&initial, s->count, sizeof *initial, "parameters"));
     TRY(ps_server_run(&(struct ps_server_options){.settings = s->settings,
                                                   .workers = s->workers,
+                                                  .server = bound_server,
+                                                  .leader = s->board->endpoint[0],
                                                   .count = s->count,
                                                   .initial = initial,
                                                   .epoch_samples = 1,
                                                   .length = {.total_samples = UINT64_MAX / 2},
                                                   .run_token = TOKEN,
-                                                  .endpoint = s->listen,
+                                                  .endpoint = listen,
                                                   .bound = bound,
                                                   .hooks = {.evaluate = no_evaluation}},
                       &outcome));
@@ -272,10 +313,13 @@ static status push_and_pull(const struct scenario *s, unsigned index)
     status result = OK;
     ps_client *client = NULL;
     struct ps_release at;
+    struct text places = {0};
     const struct ps_push push = {.loss = 1, .samples = 1};
+    for (unsigned i = 0; i < s->servers; i++)
+        text_add(&places, "%s%s", i > 0 ? "," : "", s->board->endpoint[i]);
     TRY(ps_client_open(&client,
                        &(struct ps_client_options){.settings = s->settings,
-                                                   .endpoint = s->board->endpoint,
+                                                   .endpoint = places.at,
                                                    .run_token = TOKEN,
                                                    .worker = index,
                                                    .count = s->count},
@@ -293,6 +337,7 @@ static status push_and_pull(const struct scenario *s, unsigned index)
     ps_client_leave(client, STOPPED, "measured");
 done:
     ps_client_close(&client);
+    text_free(&places);
     return result;
 }
 
@@ -306,10 +351,12 @@ static status sink(const struct scenario *s, unsigned index UNUSED)
     status result = OK;
     channel *c = NULL;
     uint8_t *into = NULL;
+    char listen[PLACE];
     struct channel_received r = {0};
+    place_of(s, 0, listen);
     TRY(memory_new(&into, s->count, sizeof(float), "what is received"));
     TRY(channel_bind(
-        &c, s->listen,
+        &c, listen,
         &(struct channel_options){.timeout_ms = 1000, .may_spin = channel_may_spin(2)}));
     bound_board = s->board;
     bound(NULL, channel_endpoint(c));
@@ -356,7 +403,7 @@ static status source(const struct scenario *s, unsigned index)
     struct wire_message m = {.type = WIRE_GRADIENT, .run_token = TOKEN};
     TRY(memory_new(&from, s->count, sizeof(float), "what is sent"));
     TRY(channel_connect(
-        &c, s->board->endpoint,
+        &c, s->board->endpoint[0],
         &(struct channel_options){.timeout_ms = 1000, .may_spin = channel_may_spin(2)}));
     uint64_t started = clock_ns();
     for (unsigned i = 1;; i++) {
@@ -390,44 +437,66 @@ static double rate_in(const struct window *w)
     return w->done < 2 ? 0 : (double)(w->done - 1) * 1e9 / (double)(w->last_ns - w->first_ns);
 }
 
-static status report(const struct scenario *s, const char *name, bool one_way)
+/* The processor time of a worker's own process for one exchange, in ms. */
+static double work_in(const struct window *w)
 {
-    status result = OK;
-    char what[96];
-    const double megabytes = (double)s->count * sizeof(float) * 1e-6;
-    struct bench_series each = {0}, together = {0}, gigabytes = {0};
-    if (s->count < 1000)
-        snprintf(what, sizeof what, "%s %u worker%s", name, s->workers, s->workers > 1 ? "s" : "");
-    else
-        snprintf(what, sizeof what, "%s %.4g MB %u worker%s", name, megabytes, s->workers,
-                 s->workers > 1 ? "s" : "");
-    for (unsigned i = 0; i < s->b->repeats; i++) {
-        double rate = 0;
-        for (unsigned w = 0; w < s->workers; w++)
-            rate += rate_in(&s->board->window[w][i]);
-        if (!(rate > 0))
-            FAIL(ERROR_USAGE,
-                 "bench push-pull: %s: no worker made two exchanges within %.3g s; raise window_s",
-                 what, (double)s->board->window_ns * 1e-9);
-        bench_add(&each, 1e3 * s->workers / rate);
-        bench_add(&together, rate);
-        bench_add(&gigabytes, rate * megabytes * 1e-3);
-    }
-    if (one_way) {
-        bench_report(s->b, what, "GB/s", &gigabytes);
-        goto done;
-    }
-    bench_report(s->b, what, "ms", &each);
-    if (s->workers > 1)
-        bench_report(s->b, strcat(what, " together"), "1/s", &together);
-done:
-    return result;
+    return w->done < 2 ? 0 : 1e3 * (w->last_cpu - w->first_cpu) / (double)(w->done - 1);
 }
 
 struct kind {
     const char *name, *label, *payload, *listen;
     bool training;
 };
+
+/* "exchange, shm 1.6 MB 2 workers 4 servers" */
+static void describe(const struct scenario *s, const struct kind *k, char out[96])
+{
+    const double megabytes = (double)s->count * sizeof(float) * 1e-6;
+    int length = snprintf(out, 96, "%s", k->label);
+    if (s->count >= 1000)
+        length += snprintf(out + length, 96 - (size_t)length, " %.4g MB", megabytes);
+    length += snprintf(out + length, 96 - (size_t)length, " %u worker%s", s->workers,
+                       s->workers > 1 ? "s" : "");
+    if (s->servers > 1)
+        snprintf(out + length, 96 - (size_t)length, " %u servers", s->servers);
+}
+
+static status report(const struct scenario *s, const struct kind *k)
+{
+    status result = OK;
+    char what[96], more[112];
+    const double megabytes = (double)s->count * sizeof(float) * 1e-6;
+    struct bench_series each = {0}, work = {0}, together = {0}, gigabytes = {0};
+    describe(s, k, what);
+    for (unsigned i = 0; i < s->b->repeats; i++) {
+        double rate = 0, worked_ms = 0;
+        for (unsigned w = 0; w < s->workers; w++) {
+            rate += rate_in(&s->board->window[w][i]);
+            worked_ms += work_in(&s->board->window[w][i]) / s->workers;
+        }
+        if (!(rate > 0))
+            FAIL(ERROR_USAGE,
+                 "bench push-pull: %s: no worker made two exchanges within %.3g s; raise window_s",
+                 what, (double)s->board->window_ns * 1e-9);
+        bench_add(&each, 1e3 * s->workers / rate);
+        bench_add(&work, worked_ms);
+        bench_add(&together, rate);
+        bench_add(&gigabytes, rate * megabytes * 1e-3);
+    }
+    if (strcmp(k->name, "one-way") == 0) {
+        bench_report(s->b, what, "GB/s", &gigabytes);
+        goto done;
+    }
+    bench_report(s->b, what, "ms", &each);
+    snprintf(more, sizeof more, "%s, processor", what);
+    if (k->training)
+        bench_report(s->b, more, "ms", &work);
+    snprintf(more, sizeof more, "%s together", what);
+    if (s->workers > 1)
+        bench_report(s->b, more, "1/s", &together);
+done:
+    return result;
+}
 
 static const struct kind kinds[] = {
     {"small", "round trip, ipc", "frames", "ipc://@gradlag-bench-", false},
@@ -437,23 +506,33 @@ static const struct kind kinds[] = {
     {"tcp", "exchange, tcp", "frames", "tcp://127.0.0.1:*", true},
 };
 
-static status run_case(const struct bench *b, const struct kind *k, size_t count, unsigned workers)
+static status set_number(options *o, const char *key, unsigned value)
+{
+    char number[16];
+    snprintf(number, sizeof number, "%u", value);
+    return options_set(o, key, number, "bench");
+}
+
+static status run_case(const struct bench *b, const struct kind *k, size_t count, unsigned workers,
+                       unsigned servers)
 {
     status result = OK;
-    char listen[64], number[16];
-    struct scenario s = {.b = b, .count = count, .workers = workers, .listen = listen};
+    char listen[64];
+    struct scenario s = {
+        .b = b, .count = count, .workers = workers, .servers = servers, .listen = listen};
     s.window_ns = (uint64_t)(options_real(b->settings, "window_s") * 1e9);
     snprintf(listen, sizeof listen, k->listen[0] == 'i' ? "%s%d" : "%s", k->listen, (int)getpid());
-    snprintf(number, sizeof number, "%u", workers);
     TRY(options_open(&s.settings));
     TRY(options_declare(s.settings, training_table));
-    TRY(options_set(s.settings, "workers", number, "bench"));
+    TRY(set_number(s.settings, "workers", workers));
+    TRY(set_number(s.settings, "servers", servers));
+    TRY(options_set(s.settings, "read", options_text(b->settings, "read"), "bench"));
     TRY(options_set(s.settings, "payload", k->payload, "bench"));
     s.board = board_open();
     if (s.board == NULL)
         FAIL(ERROR_OTHER, "bench: out of memory");
     TRY(run_processes(&s, k->training ? serve : sink, k->training ? push_and_pull : source));
-    TRY(report(&s, k->label, strcmp(k->name, "one-way") == 0));
+    TRY(report(&s, k));
 done:
     if (s.board != NULL)
         munmap(s.board, sizeof *s.board);
@@ -461,24 +540,38 @@ done:
     return result;
 }
 
+/* Every number of servers, for each of workers. */
+static status run_counts(const struct bench *b, const struct kind *k, size_t count)
+{
+    status result = OK;
+    char item[64];
+    const char *counts = options_text(b->settings, "counts");
+    while (bench_next_item(&counts, item)) {
+        const char *servers = options_text(b->settings, "servers");
+        unsigned long workers = strtoul(item, NULL, 10);
+        while (bench_next_item(&servers, item)) {
+            unsigned long number = strtoul(item, NULL, 10);
+            if (count == 0 || count > 1UL << 32 || workers == 0 || workers > WORKERS ||
+                number == 0 || number > SERVERS || number > count)
+                FAIL(ERROR_USAGE,
+                     "bench push-pull: sizes are 1 to 2^32 floats, counts 1 to %d, servers 1 to %d",
+                     WORKERS, SERVERS);
+            TRY(run_case(b, k, count, (unsigned)workers, (unsigned)number));
+        }
+    }
+done:
+    return result;
+}
+
 static status run_kind(const struct bench *b, const struct kind *k)
 {
     status result = OK;
-    char item[64], workers[64];
+    char item[64];
     const char *sizes = options_text(b->settings, "sizes");
     if (!k->training)
-        return run_case(b, k, strcmp(k->name, "small") == 0 ? 1 : 25600000, 1);
-    while (bench_next_item(&sizes, item)) {
-        const char *counts = options_text(b->settings, "counts");
-        size_t count = strtoull(item, NULL, 10);
-        while (bench_next_item(&counts, workers)) {
-            unsigned long number = strtoul(workers, NULL, 10);
-            if (count == 0 || count > 1UL << 32 || number == 0 || number > WORKERS)
-                FAIL(ERROR_USAGE, "bench push-pull: sizes are 1 to 2^32 floats, counts 1 to %d",
-                     WORKERS);
-            TRY(run_case(b, k, count, (unsigned)number));
-        }
-    }
+        return run_case(b, k, strcmp(k->name, "small") == 0 ? 1 : 25600000, 1, 1);
+    while (bench_next_item(&sizes, item))
+        TRY(run_counts(b, k, strtoull(item, NULL, 10)));
 done:
     return result;
 }
