@@ -5,6 +5,7 @@
 #include "ps/slices.h"
 
 #include <string.h>
+#include <sys/mman.h>
 
 struct ps_client {
     connection **servers;
@@ -12,7 +13,8 @@ struct ps_client {
     bool snapshots;
     size_t count;
     const volatile sig_atomic_t *stop;
-    float *parameters, *gradient; /* NULL with one server: they are its connection's */
+    struct payload_place whole; /* the servers' slices, side by side; of several servers alone */
+    float *gradient;            /* all of it; there, or the one connection's */
     double pull_us;
     bool ended;
 };
@@ -59,21 +61,63 @@ static size_t bytes_of(const ps_client *c, unsigned server)
     return slice_count(c->count, c->count_of_servers, server) * sizeof(float);
 }
 
-static void gather(ps_client *c)
+/* Memory for all version slots, whole, a vector of the worker's own, and the gradient. It takes
+ * room only where it is written. */
+static status reserve(ps_client *c, unsigned workers)
 {
-    for (unsigned i = 0; i < c->count_of_servers; i++)
-        memcpy(c->parameters + begin_of(c, i), connection_release(c->servers[i]).parameters,
-               bytes_of(c, i));
+    status result = OK;
+    const size_t page = SLICE_PAGE * sizeof(float);
+    struct payload_place *w = &c->whole;
+    w->stride = (c->count * sizeof(float) + page - 1) / page * page;
+    w->slots = begin_of(c, 1) % SLICE_PAGE == 0 ? workers + 2 : 0;
+    void *at = mmap(NULL, (w->slots + 2) * w->stride, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (at == MAP_FAILED)
+        FAIL(ERROR_OTHER, "no address space for %u versions of %zu parameters (ulimit -v?)",
+             w->slots + 2, c->count);
+    madvise(at, (w->slots + 2) * w->stride, MADV_HUGEPAGE);
+    w->parameters = at;
+    w->gradient = w->parameters + (w->slots + 1) * w->stride;
+    c->gradient = (float *)(void *)w->gradient;
+done:
+    return result;
+}
+
+static struct payload_place place_of(const ps_client *c, unsigned server)
+{
+    const size_t before = begin_of(c, server) * sizeof(float);
+    struct payload_place its = c->whole;
+    its.parameters += before;
+    its.gradient += before;
+    return its;
+}
+
+/* The slices that servers released: where they lie side by side, else copied there. */
+static const float *gather(ps_client *c)
+{
+    const float *first = connection_release(c->servers[0]).parameters;
+    bool whole = true;
+    for (unsigned i = 1; i < c->count_of_servers; i++)
+        whole &= connection_release(c->servers[i]).parameters == first + begin_of(c, i);
+    if (whole)
+        return first;
+    float *own = (float *)(void *)(c->whole.parameters + c->whole.slots * c->whole.stride);
+    for (unsigned i = 0; i < c->count_of_servers; i++) {
+        const float *its = connection_release(c->servers[i]).parameters;
+        if (its != own + begin_of(c, i))
+            memcpy(own + begin_of(c, i), its, bytes_of(c, i));
+    }
+    return own;
 }
 
 /* Each worker begins with another server, so that not all go to the same one first. */
-static void scatter(ps_client *c, const struct connection_push *push)
+static void scatter(ps_client *c, const struct wire_push *push)
 {
     for (unsigned i = 0; i < c->count_of_servers; i++) {
         unsigned server = (c->worker + i) % c->count_of_servers;
-        if (c->gradient != NULL)
-            memcpy(connection_gradient(c->servers[server]), c->gradient + begin_of(c, server),
-                   bytes_of(c, server));
+        float *its = connection_gradient(c->servers[server]);
+        if (its != c->gradient + begin_of(c, server))
+            memcpy(its, c->gradient + begin_of(c, server), bytes_of(c, server));
         connection_push(c->servers[server], push);
     }
 }
@@ -102,8 +146,8 @@ static status hand_over(ps_client *c, struct ps_release *out, uint64_t since_ns)
         goto done;
     struct connection_release first = connection_release(c->servers[0]);
     TRY(check_versions(c, first.version));
-    if (c->gradient != NULL)
-        gather(c);
+    if (c->count_of_servers == 1)
+        c->gradient = connection_gradient(c->servers[0]);
     for (unsigned i = 0; i < c->count_of_servers; i++) {
         double its_us = connection_release(c->servers[i]).paused_us;
         paused_us = its_us > paused_us ? its_us : paused_us;
@@ -111,8 +155,8 @@ static status hand_over(ps_client *c, struct ps_release *out, uint64_t since_ns)
     double waited_us = since_ns > 0 ? (double)(clock_ns() - since_ns) * 1e-3 : 0;
     out->version = first.version;
     out->batch = first.batch;
-    out->parameters = c->gradient != NULL ? c->parameters : first.parameters;
-    out->gradient = c->gradient != NULL ? c->gradient : connection_gradient(c->servers[0]);
+    out->parameters = gather(c);
+    out->gradient = c->gradient;
     out->waited_us = waited_us > paused_us ? waited_us - paused_us : 0;
 done:
     return result;
@@ -125,6 +169,7 @@ static status connect_to(ps_client *c, unsigned server, const struct ps_client_o
     status result = OK;
     char endpoint[SERVERS_ENDPOINT_BYTES];
     unsigned workers = (unsigned)options_integer(o->settings, "workers");
+    struct payload_place place = place_of(c, server);
     TRY(servers_endpoint(o->endpoint, c->count_of_servers, server, endpoint));
     TRY(connection_open(
         &c->servers[server],
@@ -135,6 +180,7 @@ static status connect_to(ps_client *c, unsigned server, const struct ps_client_o
                                      .worker = o->worker,
                                      .processes = workers + c->count_of_servers,
                                      .patient = server > 0,
+                                     .place = c->count_of_servers > 1 ? &place : NULL,
                                      .count = slice_count(o->count, c->count_of_servers, server)}));
 done:
     return result;
@@ -153,10 +199,8 @@ status ps_client_open(ps_client **out, const struct ps_client_options *o, struct
     c->snapshots = reads_snapshots(o->settings);
     TRY(slices_fit(c->count_of_servers, c->count));
     TRY(memory_new(&c->servers, c->count_of_servers, sizeof(connection *), "connections"));
-    if (c->count_of_servers > 1) {
-        TRY(memory_new(&c->parameters, c->count, sizeof(float), "all servers' parameters"));
-        TRY(memory_new(&c->gradient, c->count, sizeof(float), "a gradient for all servers"));
-    }
+    if (c->count_of_servers > 1)
+        TRY(reserve(c, (unsigned)options_integer(o->settings, "workers")));
     for (unsigned i = 0; i < c->count_of_servers; i++)
         TRY(connect_to(c, i, o));
     TRY(wait_until_released(c));
@@ -174,14 +218,14 @@ status ps_client_push_pull(ps_client *c, const struct ps_push *push, struct ps_r
 {
     status result = OK;
     uint64_t begin = clock_ns();
-    scatter(c, &(struct connection_push){.loss = push->loss,
-                                         .pull_us = c->pull_us,
-                                         .compute_us = push->compute_us,
-                                         .data_us = push->data_us,
-                                         .forward_us = push->forward_us,
-                                         .backward_us = push->backward_us,
-                                         .sent_ns = begin,
-                                         .samples = push->samples});
+    scatter(c, &(struct wire_push){.sent_ns = begin,
+                                   .loss = push->loss,
+                                   .pull_us = c->pull_us,
+                                   .compute_us = push->compute_us,
+                                   .data_us = push->data_us,
+                                   .forward_us = push->forward_us,
+                                   .backward_us = push->backward_us,
+                                   .samples = push->samples});
     TRY(wait_until_released(c));
     TRY(hand_over(c, next, begin));
     c->pull_us = next->waited_us;
@@ -204,9 +248,9 @@ void ps_client_close(ps_client **p)
         ps_client_leave(c, OK, "");
     for (unsigned i = 0; c->servers != NULL && i < c->count_of_servers; i++)
         connection_close(&c->servers[i]);
+    if (c->whole.parameters != NULL)
+        munmap(c->whole.parameters, (c->whole.slots + 2) * c->whole.stride);
     memory_free(c->servers);
-    memory_free(c->parameters);
-    memory_free(c->gradient);
     memory_free(c);
     *p = NULL;
 }

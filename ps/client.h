@@ -2,11 +2,12 @@
  * client.h — a worker's side of the parameter server: push a gradient and get the next parameters
  * in one round trip.
  *
- * With one server `gradient` and `parameters` are the connection's own (connection.h): shared
- * memory on one host. Several servers (key servers) each hold a slice: there both are private
- * vectors, from which slices are copied to every connection, and back. All slices leave before an
- * answer is waited for, and the worker goes on once every server has released it. The caller sees
- * no difference.
+ * `gradient` and `parameters` are the connection's own (connection.h): shared memory on one host.
+ * Several servers (key servers) each hold a slice, and these lie side by side in the worker's
+ * memory: nothing is copied where slices are whole pages (slices.h) and, for the parameters, all
+ * servers have the version in the same slot, as with read=snapshot they do. Where they do not, or
+ * models are small, slices are copied. All slices leave before an answer is waited for, and the
+ * worker goes on once every server has released it. The caller sees no difference.
  */
 #ifndef GRADLAG_PS_CLIENT_H
 #define GRADLAG_PS_CLIENT_H

@@ -42,7 +42,9 @@ struct connection {
 
     bool shared; /* payload through `view`, else through the two buffers */
     struct payload_view view;
-    float *own_parameters, *own_gradient;
+    struct payload_place place;
+    bool placed;
+    float *own_parameters, *own_gradient; /* where placed, they are the caller's */
 
     struct wire_message hello, ready, push; /* as sent, to be said again */
     struct wire_release release;
@@ -95,15 +97,16 @@ static status choose_payload(connection *c, const struct wire_welcome *w)
         payload_host(host);
         const char *why = w->payload != WIRE_PAYLOAD_SHM      ? "the server shares no memory"
                           : !payload_same_host(host, w->host) ? "the server is on another host"
-                          : payload_map(&c->view, w, c->count) != OK ? error_message()
-                                                                     : NULL;
+                          : payload_map(&c->view, w, c->count, c->placed ? &c->place : NULL) != OK
+                              ? error_message()
+                              : NULL;
         c->shared = why == NULL;
         if (!c->shared && c->payload == WIRE_PAYLOAD_SHM)
             FAIL(ERROR_PEER, "payload=shm is not possible: %s; try payload=auto", why);
         if (!c->shared)
             log_debug("worker %u sends its payload in frames: %s", c->worker, why);
     }
-    if (!c->shared) {
+    if (!c->shared && !c->placed) {
         TRY(memory_new(&c->own_parameters, c->count, sizeof(float), "a copy of the parameters"));
         TRY(memory_new(&c->own_gradient, c->count, sizeof(float), "a gradient"));
     }
@@ -355,6 +358,13 @@ status connection_open(connection **out, const struct connection_options *o)
     c->run_token = o->run_token;
     c->worker = o->worker;
     c->count = o->count;
+    c->placed = o->place != NULL;
+    if (c->placed) {
+        c->place = *o->place;
+        c->own_parameters =
+            (float *)(void *)(c->place.parameters + c->place.slots * c->place.stride);
+        c->own_gradient = (float *)(void *)c->place.gradient;
+    }
     c->payload = payload_of(o->settings);
     c->timeout_ms = (unsigned)(options_real(o->settings, "timeout_s") * 1000);
     c->patience_ms = o->patient ? c->timeout_ms + c->timeout_ms / 2 : c->timeout_ms;
@@ -380,19 +390,12 @@ done:
     return result;
 }
 
-void connection_push(connection *c, const struct connection_push *push)
+void connection_push(connection *c, const struct wire_push *push)
 {
     REQUIRE(c->released && !c->ended);
     c->push = message_of(c, WIRE_PUSH);
-    c->push.push = (struct wire_push){.read_version = c->release.version,
-                                      .sent_ns = push->sent_ns,
-                                      .loss = push->loss,
-                                      .pull_us = push->pull_us,
-                                      .compute_us = push->compute_us,
-                                      .data_us = push->data_us,
-                                      .forward_us = push->forward_us,
-                                      .backward_us = push->backward_us,
-                                      .samples = push->samples};
+    c->push.push = *push;
+    c->push.push.read_version = c->release.version;
     c->next++;
     c->announced = c->released = false;
     say_push(c);
@@ -423,8 +426,10 @@ void connection_close(connection **p)
     payload_unmap(&c->view);
     curve_close(&c->keys);
     process_forget(&c->server_pidfd);
-    memory_free(c->own_parameters);
-    memory_free(c->own_gradient);
+    if (!c->placed) {
+        memory_free(c->own_parameters);
+        memory_free(c->own_gradient);
+    }
     memory_free(c->endpoint);
     memory_free(c);
     *p = NULL;

@@ -4,11 +4,13 @@
  *
  * On one host the payload goes through shared memory: the gradient is written into the slot that
  * the server reads, the parameters are read in the version that the server published; nothing is
- * copied. Between hosts both are private buffers, sent and filled in 1 MiB frames.
+ * copied. Between hosts both are private buffers, sent and filled in 1 MiB frames. Where several
+ * servers' slices shall make up one vector, the caller says where (payload_place).
  */
 #ifndef GRADLAG_PS_CONNECTION_H
 #define GRADLAG_PS_CONNECTION_H
 
+#include "ps/payload.h"
 #include "worker/options.h"
 
 typedef struct connection connection;
@@ -22,6 +24,7 @@ struct connection_options {
     unsigned processes; /* of the run, on one host */
     bool patient;       /* somebody else notices first when this server is silent, and says so */
     size_t count;       /* parameters that this server holds */
+    const struct payload_place *place; /* NULL: anywhere */
 };
 
 /* What a release gives; valid until the next push. */
@@ -30,13 +33,6 @@ struct connection_release {
     uint64_t batch;          /* number of the batch to compute */
     const float *parameters; /* count floats, constant */
     double paused_us;        /* of the wait for it: evaluation */
-};
-
-struct connection_push {
-    double loss, pull_us, compute_us;
-    double data_us, forward_us, backward_us; /* of compute_us */
-    uint64_t sent_ns;                        /* clock_ns() */
-    uint32_t samples;
 };
 
 /* Says hello; the first release comes later. */
@@ -53,8 +49,8 @@ bool connection_has_ended(const connection *c); /* training is over: close */
 struct connection_release connection_release(const connection *c);
 /* `count` floats, the caller's to write from a release to the next push; once it was released. */
 float *connection_gradient(connection *c);
-/* Sends what was written there. Contract: it is released. */
-void connection_push(connection *c, const struct connection_push *push);
+/* Sends what was written there; fills in the version that was read. Contract: it is released. */
+void connection_push(connection *c, const struct wire_push *push);
 /* Leaves before training is over: tells the server why (STOPPED: it was asked to; anything else: it
  * failed). Close follows. */
 void connection_leave(connection *c, status why, const char *text);

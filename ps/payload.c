@@ -144,9 +144,10 @@ void payload_describe(const payload_area *p, unsigned worker, struct wire_welcom
     out->gradient_offset = PAGE + worker * p->stride;
 }
 
-/* Opens /proc/PID/fd/N, checks its size and nonce and maps [offset, offset + bytes). */
+/* Opens /proc/PID/fd/N, checks its size and nonce and maps [offset, offset + bytes), over what is
+ * at `over` unless that is NULL. */
 static status map_part(void **map, const struct wire_welcome *w, uint32_t fd_number, bool writable,
-                       uint64_t offset, size_t bytes)
+                       uint64_t offset, size_t bytes, void *over)
 {
     status result = OK;
     char path[64];
@@ -164,7 +165,8 @@ static status map_part(void **map, const struct wire_welcome *w, uint32_t fd_num
         memcmp(nonce, w->nonce, sizeof nonce) != 0)
         FAIL(ERROR_PEER, "%s is not this run's memory", path);
     int protection = writable ? PROT_READ | PROT_WRITE : PROT_READ;
-    void *at = mmap(NULL, bytes, protection, MAP_SHARED, fd, (off_t)offset);
+    int flags = over != NULL ? MAP_SHARED | MAP_FIXED : MAP_SHARED;
+    void *at = mmap(over, bytes, protection, flags, fd, (off_t)offset);
     if (at == MAP_FAILED)
         FAIL(ERROR_PEER, "cannot map %zu MB of %s: %s", bytes >> 20, path, strerror(errno));
     madvise(at, bytes, MADV_HUGEPAGE);
@@ -175,7 +177,26 @@ done:
     return result;
 }
 
-status payload_map(struct payload_view *out, const struct wire_welcome *w, size_t count)
+static status map_over(struct payload_view *v, const struct wire_welcome *w, size_t bytes,
+                       const struct payload_place *place)
+{
+    status result = OK;
+    void *at;
+    for (unsigned s = 0; s < w->slots; s++)
+        TRY(map_part(&at, w, w->parameters_fd, false,
+                     w->parameters_offset + s * w->parameters_stride, bytes,
+                     place->parameters + s * place->stride));
+    TRY(map_part(&at, w, w->gradients_fd, true, w->gradient_offset, bytes, place->gradient));
+    v->parameters = place->parameters;
+    v->stride = place->stride;
+    v->slots = w->slots;
+    v->gradient = (float *)(void *)place->gradient;
+done:
+    return result;
+}
+
+status payload_map(struct payload_view *out, const struct wire_welcome *w, size_t count,
+                   const struct payload_place *place)
 {
     status result = OK;
     struct payload_view v = {0};
@@ -184,13 +205,18 @@ status payload_map(struct payload_view *out, const struct wire_welcome *w, size_
         w->parameters_stride < count * sizeof(float) || w->parameters_stride % PAGE != 0 ||
         w->parameters_offset % PAGE != 0 || w->gradient_offset % PAGE != 0)
         FAIL(ERROR_PEER, "the server describes memory that cannot hold %zu parameters", count);
+    if (place != NULL && place->slots == w->slots) {
+        TRY(map_over(&v, w, slot_bytes(count), place));
+        goto done;
+    }
     v.slots = w->slots;
     v.stride = w->parameters_stride;
     v.parameters_bytes = w->parameters_stride * w->slots;
     v.gradient_bytes = slot_bytes(count);
     TRY(map_part(&v.parameters_map, w, w->parameters_fd, false, w->parameters_offset,
-                 v.parameters_bytes));
-    TRY(map_part(&v.gradient_map, w, w->gradients_fd, true, w->gradient_offset, v.gradient_bytes));
+                 v.parameters_bytes, NULL));
+    TRY(map_part(&v.gradient_map, w, w->gradients_fd, true, w->gradient_offset, v.gradient_bytes,
+                 NULL));
     v.parameters = v.parameters_map;
     v.gradient = v.gradient_map;
 done:

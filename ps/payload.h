@@ -38,8 +38,19 @@ struct payload_view {
     void *parameters_map, *gradient_map; /* what is mapped */
     size_t parameters_bytes, gradient_bytes;
 };
-/* ERROR_PEER: it cannot be mapped here (says why); nothing is mapped then. */
-status payload_map(struct payload_view *out, const struct wire_welcome *w, size_t count) MUST_CHECK;
+/* Where in memory of the caller's a slice lies, beside those of other servers. Version slot s is at
+ * `parameters` + s × stride bytes, and after the last one there is plain memory, as for the
+ * gradient. Slots are 0 where slices are not whole pages: then it is not mapped over. */
+struct payload_place {
+    uint8_t *parameters, *gradient;
+    size_t stride;
+    unsigned slots;
+};
+/* Maps over `place`, or (NULL) where there is room. ERROR_PEER: it cannot be mapped here (says
+ * why); all plain memory is then as it was. */
+status payload_map(struct payload_view *out, const struct wire_welcome *w, size_t count,
+                   const struct payload_place *place) MUST_CHECK;
+/* What was mapped over a place stays: that memory is the caller's. */
 void payload_unmap(struct payload_view *v);
 const float *payload_slot(const struct payload_view *v, unsigned slot);
 

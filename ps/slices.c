@@ -8,8 +8,11 @@
 size_t slice_begin(size_t count, unsigned servers, unsigned server)
 {
     REQUIRE(servers >= 1 && server <= servers && count >= servers);
-    size_t rest = count % servers;
-    return count / servers * server + (server < rest ? server : rest);
+    if (server == servers)
+        return count;
+    size_t unit = count / servers >= SLICE_PAGES * SLICE_PAGE ? SLICE_PAGE : 1;
+    size_t units = count / unit, rest = units % servers;
+    return (units / servers * server + (server < rest ? server : rest)) * unit;
 }
 
 size_t slice_count(size_t count, unsigned servers, unsigned server)

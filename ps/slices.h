@@ -1,13 +1,15 @@
 /*
  * slices.h — which parameters each of several servers holds: contiguous slices of the flat vector,
- * in the order of the servers, whose sizes differ by one at most.
+ * in the order of the servers. Their sizes differ by one at most; where each has SLICE_PAGES pages
+ * or more, all but the last are whole pages, so that a worker can map them side by side
+ * (payload.h), and they differ by less than two.
  */
 #ifndef GRADLAG_PS_SLICES_H
 #define GRADLAG_PS_SLICES_H
 
 #include "worker/options.h"
 
-enum { SERVERS_MAX = 64 };
+enum { SERVERS_MAX = 64, SLICE_PAGE = 1024 /* floats */, SLICE_PAGES = 16 };
 
 /* Slice `server` of `servers` begins there; slice_begin(count, n, n) = count. Contract: no more
  * servers than parameters. */

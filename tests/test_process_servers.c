@@ -155,6 +155,29 @@ static void every_server_for_itself_replays_bit_for_bit(void **state)
     assert_true(torn > 0);
 }
 
+/* Slices of whole pages lie side by side in a worker's memory, and it is the same slot of all
+ * servers that it reads, or another of each. */
+static void slices_that_are_not_copied_change_no_bit(void **state)
+{
+    struct rig *r = *state;
+    static const char *const ways[][3] = {{"servers=1", "payload=shm", "read=snapshot"},
+                                          {"servers=2", "payload=shm", "read=snapshot"},
+                                          {"servers=2", "payload=frames", "read=snapshot"}};
+#define LARGE                                                                                      \
+    "dataset=gaussian", "dataset.size=64", "dataset.samples=600", "model=softmax", "batch=10",     \
+        "samples=300"
+    for (size_t i = 0; i < COUNT_OF(ways); i++) {
+        expect_run(r, RIG_RUN(r, "run", LARGE, ways[i][0], ways[i][1], ways[i][2]));
+    }
+    expect_one_hash(r);
+    expect_run(r, RIG_RUN(r, "run", LARGE, "workers=3", "servers=2", "damping=inverse"));
+    expect_replayed(r);
+    expect_run(r, RIG_RUN(r, "run", LARGE, "workers=3", "servers=2", "read=torn", "pace=gamma",
+                          "pace.mean_ms=1"));
+    assert_true(torn_reads(r) > 0);
+    expect_replayed(r);
+}
+
 /* What follows the header of a .safetensors file; the caller frees it. */
 static char *tensors_of(struct rig *r, const char *name, size_t *size)
 {
@@ -447,6 +470,7 @@ int main(void)
         TEST(a_barrier_over_several_servers_computes_what_it_does_at_one),
         TEST(snapshots_are_whole_and_replay_bit_for_bit),
         TEST(every_server_for_itself_replays_bit_for_bit),
+        TEST(slices_that_are_not_copied_change_no_bit),
         TEST(a_checkpoint_has_every_servers_slice),
         TEST(a_killed_server_of_several_fails_the_run_and_is_named),
         TEST(the_first_of_several_servers_is_not_outlived),

@@ -58,19 +58,22 @@ static void expect_one_hash(struct rig *r)
 static void slices_cover_all_parameters_once(void **state)
 {
     (void)state;
-    static const size_t counts[] = {1, 7, 64, 65, 1001};
+    static const size_t counts[] = {1, 7, 64, 65, 1001, 37610, 1048577, 1100000};
     for (size_t c = 0; c < COUNT_OF(counts); c++) {
         for (unsigned servers = 1; servers <= SERVERS_MAX && servers <= counts[c]; servers++) {
             size_t least = SIZE_MAX, most = 0, next = 0;
             for (unsigned i = 0; i < servers; i++) {
                 size_t count = slice_count(counts[c], servers, i);
                 assert_int_equal(slice_begin(counts[c], servers, i), next);
+                if (counts[c] / servers >= (size_t)SLICE_PAGES * SLICE_PAGE)
+                    assert_int_equal(next % SLICE_PAGE, 0);
                 next += count;
                 least = count < least ? count : least;
                 most = count > most ? count : most;
             }
             assert_int_equal(next, counts[c]);
-            assert_true(least >= 1 && most - least <= 1);
+            bool pages = counts[c] / servers >= (size_t)SLICE_PAGES * SLICE_PAGE;
+            assert_true(least >= 1 && most - least < (pages ? 2 * SLICE_PAGE : 2));
         }
     }
 }
