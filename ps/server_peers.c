@@ -31,6 +31,7 @@ static struct wire_message message_to(const struct server *s, unsigned w, enum w
 static void refuse(struct server *s, const struct channel_id *to, struct wire_message m,
                    status code, const char *why)
 {
+    const bool joins = m.type == WIRE_JOIN;
     m.type = WIRE_REFUSED;
     m.payload_bytes = 0;
     m.text = (struct wire_text){.code = (uint32_t)code};
@@ -38,9 +39,13 @@ static void refuse(struct server *s, const struct channel_id *to, struct wire_me
     (void)channel_send(s->channel, to, &m, NULL);
     if (s->refused++ >= REFUSALS_LOGGED)
         return;
-    log_warning("refused a peer: %s%s", why,
+    char detail[WIRE_TEXT_BYTES + 32], who[32] = "a stranger";
+    if (m.run_token == s->o->run_token)
+        snprintf(who, sizeof who, "%s %u", joins ? "server" : "worker", m.worker);
+    snprintf(detail, sizeof detail, "%s: %s", who, why);
+    log_warning("refused %s%s", detail,
                 s->refused == REFUSALS_LOGGED ? " (further refusals are counted only)" : "");
-    server_event(s, SEVERITY_WARNING, "peer_refused", -1, why);
+    server_event(s, SEVERITY_WARNING, "peer_refused", NO_WORKER, detail);
 }
 
 void peers_refuse(struct server *s, const struct channel_received *r, status code, const char *why)

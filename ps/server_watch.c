@@ -23,6 +23,13 @@ static bool is_computing(const struct server *s, unsigned w)
            server_core_awaits(s->core, w);
 }
 
+/* It gives no signs of life either, and is judged by that. */
+static bool is_silent(const struct server *s, unsigned w, uint64_t now)
+{
+    const uint64_t heard_ns = s->peers[w].heard_ns;
+    return now > heard_ns && now - heard_ns > s->timeout_ms * 1000000ULL / 2;
+}
+
 static void name_computing(const struct server *s, char *out, size_t size)
 {
     size_t length = 0;
@@ -61,7 +68,7 @@ static void look_for_hanging(struct server *s, uint64_t now)
             "or %d times the longest step): does it hang?",
             (double)idle_ms * 1e-3, LONGEST_STEPS);
         for (unsigned w = 0; w < s->o->workers; w++)
-            if (is_computing(s, w))
+            if (is_computing(s, w) && !is_silent(s, w, now))
                 peers_lose(s, w, ERROR_PEER, why);
         peers_moved(s);
     } else if (idle_ms >= WARN_MS && !s->stuck_named) {

@@ -108,6 +108,21 @@ static void a_stopped_worker_is_lost_after_the_timeout(void **state UNUSED)
     rig_close_with(r, o);
 }
 
+static void a_worker_that_is_awaited_and_stopped_is_not_said_to_live(void **state UNUSED)
+{
+    options *o;
+    struct rig *r = rig_open_with(&o, 1, "1.2");
+    r->total_samples = FOREVER;
+    pid_t server = rig_serve(r, o), a = rig_train(r, o, 0, 1);
+    assert_true(rig_until(&r->worker[0].stage, 2, 10));
+    kill(a, SIGSTOP);
+    assert_int_equal(rig_wait(server, 10), ERROR_PEER);
+    rig_expect_said(r->message, "was silent for");
+    kill(a, SIGKILL);
+    rig_wait(a, 5);
+    rig_close_with(r, o);
+}
+
 static void nobody_takes_the_place_of_a_lost_worker_that_still_lives(void **state UNUSED)
 {
     options *o;
@@ -413,6 +428,7 @@ int main(void)
         cmocka_unit_test(a_barrier_does_not_wait_for_a_lost_worker),
         cmocka_unit_test(the_last_worker_lost_ends_the_run_even_so),
         cmocka_unit_test(a_stopped_worker_is_lost_after_the_timeout),
+        cmocka_unit_test(a_worker_that_is_awaited_and_stopped_is_not_said_to_live),
         cmocka_unit_test(nobody_takes_the_place_of_a_lost_worker_that_still_lives),
         cmocka_unit_test(a_slow_step_is_not_a_death),
         cmocka_unit_test(a_worker_gives_signs_of_life_as_often_as_its_server_wants_them),
