@@ -19,12 +19,24 @@
 
 static volatile sig_atomic_t stop_requests;
 
-static void request_stop(int number)
+void launch_request_stop(void)
 {
-    (void)number;
     if (stop_requests < 100) {
         stop_requests = stop_requests + 1;
     }
+}
+
+/* timeout(1) and others signal a process and then its group: that is one request, not two. */
+static void request_stop(int number)
+{
+    enum { ONE_REQUEST_MS = 100 };
+    static uint64_t last_ns;
+    const uint64_t now_ns = clock_ns();
+    (void)number;
+    if (last_ns == 0 || now_ns - last_ns > ONE_REQUEST_MS * 1000000ULL) {
+        launch_request_stop();
+    }
+    last_ns = now_ns;
 }
 
 void launch_catch_signals(void)
@@ -40,11 +52,6 @@ int launch_stop_requests(void)
 const volatile sig_atomic_t *launch_stop_flag(void)
 {
     return &stop_requests;
-}
-
-void launch_request_stop(void)
-{
-    request_stop(0);
 }
 
 /* ---- one run ------------------------------------------------------------------------------------

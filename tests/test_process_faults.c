@@ -162,6 +162,20 @@ static void ctrl_c_stops_a_run_and_keeps_what_it_has(void **state)
     }
 }
 
+/* As timeout(1) does, which signals the process and then its group. */
+static void a_signal_that_comes_twice_at_once_is_one_request(void **state)
+{
+    struct rig *r = *state;
+    start_long(r, "mode=async", "checkpoint=at.safetensors");
+    kill(r->pid, SIGINT);
+    kill(r->pid, SIGTERM);
+    assert_int_equal(process_wait(r), STOPPED);
+    process_expect_answer(r, "SELECT status || ' ' || length(parameters_sha256) FROM run",
+                          "stopped 64");
+    assert_int_equal(access(process_path(r, "at.safetensors"), R_OK), 0);
+    process_expect_nothing_left(r);
+}
+
 static void a_second_ctrl_c_ends_a_run_that_does_not_stop(void **state)
 {
     struct rig *r = *state;
@@ -170,7 +184,7 @@ static void a_second_ctrl_c_ends_a_run_that_does_not_stop(void **state)
     process_await(r, "server", &server, 1);
     kill(server, SIGSTOP);
     kill(r->pid, SIGINT);
-    usleep(300000);
+    usleep(1000000);
     kill(r->pid, SIGINT);
     assert_int_equal(process_wait(r), STOPPED);
     assert_string_equal(process_ask(r, "SELECT status FROM run"), "stopped");
@@ -406,6 +420,7 @@ int main(void)
         PROCESS_TEST(a_killed_mpirun_fails_the_run),
         PROCESS_TEST(a_run_goes_on_without_a_lost_worker_if_told_to),
         PROCESS_TEST(ctrl_c_stops_a_run_and_keeps_what_it_has),
+        PROCESS_TEST(a_signal_that_comes_twice_at_once_is_one_request),
         PROCESS_TEST(a_second_ctrl_c_ends_a_run_that_does_not_stop),
         PROCESS_TEST(a_killed_starter_takes_its_processes_along_and_its_run_is_failed),
         PROCESS_TEST(a_starter_killed_at_any_moment_leaves_no_process),
