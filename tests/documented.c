@@ -30,3 +30,18 @@ void documented_on(const char *page, const char *example)
         fail_msg("%s does not show %s as it is", page, example);
     }
 }
+
+const char *documented_block(const char *page, const char *language)
+{
+    static char text[1 << 16];
+    char fence[32];
+    int length = snprintf(fence, sizeof fence, "\n```%s\n", language);
+    read_file(page, text, sizeof text);
+    char *from = strstr(text, fence);
+    char *end = from != NULL ? strstr(from + length, "\n```\n") : NULL;
+    if (end == NULL) {
+        fail_msg("%s has no block in %s", page, language);
+    }
+    end[1] = '\0';
+    return from + length;
+}

@@ -7,5 +7,8 @@
 /* Fails the test unless `page` has all of the file `example` in it, to the letter. Both are paths
  * from the root of the tree, where tests run. */
 void documented_on(const char *page, const char *example);
+/* The page's first block of code that is marked as being in `language`; valid until the next call.
+ */
+const char *documented_block(const char *page, const char *language);
 
 #endif

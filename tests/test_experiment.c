@@ -5,6 +5,7 @@
 #include "experiments/cells.h"
 #include "experiments/experiment.h"
 #include "experiments/expression.h"
+#include "tests/documented.h"
 #include "tests/scratch.h"
 
 #include <setjmp.h>
@@ -57,6 +58,20 @@ static status open_text(struct experiment *e, const char *text)
     status result = experiment_open(e, path);
     unlink(path);
     return result;
+}
+
+static void the_example_of_the_docs_is_a_sound_file(void **state)
+{
+    (void)state;
+    struct experiment e;
+    if (open_text(&e, documented_block("docs/experiment-files.md", "yaml")) != OK) {
+        fail_msg("%s", error_message());
+    }
+    assert_string_equal(e.name, "warm-up");
+    assert_int_equal(e.arm_count, 7);
+    assert_int_equal(e.claim_count, 2);
+    assert_int_equal(e.verdict.workers, 16);
+    experiment_close(&e);
 }
 
 static void a_file_is_read_as_it_is_written(void **state)
@@ -438,6 +453,7 @@ static void malformed_expressions_say_where(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_example_of_the_docs_is_a_sound_file),
         cmocka_unit_test(a_file_is_read_as_it_is_written),
         cmocka_unit_test(a_cell_of_the_quick_part_may_have_seeds_of_its_own),
         cmocka_unit_test(settings_of_all_arms_fall_away_where_they_are_idle_and_an_arms_own_do_not),

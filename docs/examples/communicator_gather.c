@@ -57,10 +57,17 @@ done:
     return result;
 }
 
+/* Every rank's vector goes to all others. */
+static double gather_sent_bytes(const communicator *c, size_t count)
+{
+    return (double)c->size * (c->size - 1) * (double)count * sizeof(float);
+}
+
 const struct communicator_kind communicator_gather = {
     .about = {.name = "gather", .description = "every rank gets every gradient and adds them up"},
     .in_rank_order = true,
     .open = gather_open,
     .close = gather_close,
     .allreduce_mean = gather_allreduce_mean,
+    .sent_bytes = gather_sent_bytes,
 };
