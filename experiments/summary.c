@@ -12,15 +12,16 @@
 /* cv: standard deviation over mean, of the gradients that were applied. */
 status summary_read(const char *results, int64_t run_id, struct run_figures *out)
 {
-    static const char columns[] =
-        "final_accuracy, best_accuracy, validation_accuracy, final_loss, samples_per_second, "
-        "updates, train_seconds, mean_staleness, max_staleness, "
+    /* Not run_id = run.id: the view would be made of all runs first. */
+    static const char form[] =
+        "SELECT final_accuracy, best_accuracy, validation_accuracy, final_loss, "
+        "samples_per_second, updates, train_seconds, mean_staleness, max_staleness, "
         "(SELECT sqrt(max(0, sum(1.0 * staleness * staleness * pushes) / sum(pushes) - "
         "mean_staleness * mean_staleness)) / nullif(mean_staleness, 0) FROM staleness_histogram "
-        "WHERE run_id = run.id)";
-    char sql[sizeof columns + 64];
+        "WHERE run_id = %lld) FROM run WHERE id = %lld";
+    char sql[sizeof form + 48];
     double v[10] = {0};
-    snprintf(sql, sizeof sql, "SELECT %s FROM run WHERE id = %lld", columns, (long long)run_id);
+    snprintf(sql, sizeof sql, form, (long long)run_id, (long long)run_id);
     status result = query_numbers(results, sql, v, COUNT_OF(v));
     *out = (struct run_figures){.accuracy = v[0],
                                 .best_accuracy = v[1],
