@@ -176,6 +176,44 @@ static void labels_at_the_edge_of_a_plot_keep_apart(void **state)
     text_free(&t);
 }
 
+/* The numbers at the ticks of an axis from 0 to `high`, 750 pixels wide: about ten of them. */
+static const char *numbers_up_to(double high)
+{
+    static char numbers[256];
+    static const double nowhere[] = {-1};
+    struct text t = {0};
+    struct plot p = {.out = &t,
+                     .width = 750,
+                     .height = 200,
+                     .x = {.low = 0, .high = high},
+                     .y = {.low = 0, .high = 1, .ticks = nowhere, .tick_count = 1},
+                     .title = "",
+                     .description = ""};
+    plot_begin(&p);
+    plot_end(&p);
+    numbers[0] = '\0';
+    for (const char *end = strstr(t.at, "</text>"); end != NULL; end = strstr(end + 1, "</text>")) {
+        const char *from = end;
+        while (from[-1] != '>') {
+            from--;
+        }
+        size_t used = strlen(numbers);
+        snprintf(numbers + used, sizeof numbers - used, " %.*s", (int)(end - from), from);
+    }
+    text_free(&t);
+    return numbers;
+}
+
+static void ticks_are_at_round_numbers(void **state)
+{
+    (void)state;
+    assert_string_equal(numbers_up_to(10), " 0 1 2 3 4 5 6 7 8 9 10");
+    assert_string_equal(numbers_up_to(20), " 0 2 4 6 8 10 12 14 16 18 20");
+    assert_string_equal(numbers_up_to(30), " 0 2 4 6 8 10 12 14 16 18 20 22 24 26 28 30");
+    assert_string_equal(numbers_up_to(50), " 0 5 10 15 20 25 30 35 40 45 50");
+    assert_string_equal(numbers_up_to(80), " 0 10 20 30 40 50 60 70 80");
+}
+
 /* ---- the page -----------------------------------------------------------------------------------
  */
 
@@ -455,6 +493,7 @@ int main(void)
         cmocka_unit_test(prose_has_paragraphs_code_and_emphasis),
         cmocka_unit_test(text_of_users_cannot_turn_into_markup),
         cmocka_unit_test(labels_at_the_edge_of_a_plot_keep_apart),
+        cmocka_unit_test(ticks_are_at_round_numbers),
         SAMPLE_TEST(the_page_holds_every_arm_with_its_mean_interval_and_n),
         SAMPLE_TEST(several_numbers_of_workers_are_an_axis),
         SAMPLE_TEST(every_plot_has_a_title_and_a_description),
