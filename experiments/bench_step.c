@@ -8,7 +8,10 @@
  *                layouts
  *   primitives   the same with pools and batch norms
  * The ratios are of medians. Images are 28×28×1, as Fashion-MNIST's, and synthetic. On a GPU a step
- * includes the parameters' way up and the gradient's way down.
+ * includes the parameters' way up and the gradient's way down, as an asynchronous worker's does;
+ * beside it, by turns:
+ *   resident     parameters stay there and the step includes their update (momentum), as
+ *                synchronous training on a GPU does, and as PyTorch's step does
  */
 #include "experiments/bench.h"
 #include "worker/dataset.h"
@@ -52,11 +55,19 @@ static const struct option worker_keys[] = {
     {0},
 };
 
+enum { STEP, PRODUCTS, PRIMITIVES, RESIDENT, WHATS };
+static const char *const names[WHATS] = {"step", "products", "primitives", "resident"};
+
+static const struct optimizer_rule MOMENTUM = {
+    .form = OPTIMIZER_MOMENTUM, .states = 1, .momentum = 0.9f};
+
 struct subject {
     options *settings;
     worker *worker;
     onednn_bound *products, *primitives;
     float *parameters, *gradient;
+    struct resident there;
+    bool measured[WHATS];
     uint64_t batch;
 };
 
@@ -172,9 +183,30 @@ static status open_subject(struct subject *s, const struct bench *b, const char 
     TRY(memory_new(&s->parameters, count, sizeof(float), "parameters"));
     TRY(memory_new(&s->gradient, count, sizeof(float), "a gradient"));
     TRY(worker_initial_parameters(s->worker, s->parameters, count));
+    worker_hold_memory(s->worker);
+    s->measured[STEP] = true;
     if (has_bounds(b)) {
         TRY(open_bounds(s, (uint32_t)options_integer(s->settings, "batch")));
+        s->measured[PRODUCTS] = s->measured[PRIMITIVES] = true;
     }
+    if (worker_place(s->worker) != NULL) {
+        TRY(worker_reside(s->worker, 0, MOMENTUM.states, &s->there));
+        TRY(worker_resident_write(s->worker, s->there.parameters, s->parameters, count));
+        s->measured[RESIDENT] = true;
+    }
+done:
+    return result;
+}
+
+static status run_resident(struct subject *s)
+{
+    status result = OK;
+    struct step_stats stats;
+    struct optimizer_pass pass;
+    const struct resident_update update = {
+        .rule = MOMENTUM, .scale = 1, .lr = 0.01, .as_computed = true};
+    TRY(worker_gradient(s->worker, s->there.parameters, s->batch++, s->there.gradient, &stats));
+    TRY(worker_resident_update(s->worker, &update, &pass));
 done:
     return result;
 }
@@ -183,12 +215,14 @@ static status run_once(struct subject *s, int what)
 {
     struct step_stats stats;
     switch (what) {
-    case 0:
+    case STEP:
         return worker_gradient(s->worker, s->parameters, s->batch++, s->gradient, &stats);
-    case 1:
+    case PRODUCTS:
         return onednn_bound_run(s->products);
-    default:
+    case PRIMITIVES:
         return onednn_bound_run(s->primitives);
+    default:
+        return run_resident(s);
     }
 }
 
@@ -205,14 +239,15 @@ static double now(const struct bench *b)
 static status measure(const struct bench *b, struct subject *s, const char *model,
                       const char *batch)
 {
-    static const char *const names[] = {"step", "products", "primitives"};
     status result = OK;
-    struct bench_series rates[3] = {0};
-    int last = has_bounds(b) ? 3 : 1;
+    struct bench_series rates[WHATS] = {0};
     double samples = options_real(s->settings, "batch"),
            lasting = options_real(b->settings, "seconds");
     for (unsigned i = 0; i <= b->repeats; i++) { /* the first only warms up */
-        for (int what = 0; what < last; what++) {
+        for (int what = 0; what < WHATS; what++) {
+            if (!s->measured[what]) {
+                continue;
+            }
             double began = now(b), took;
             unsigned steps = 0;
             do {
@@ -226,11 +261,13 @@ static status measure(const struct bench *b, struct subject *s, const char *mode
         }
     }
     char line[96];
-    for (int what = 0; what < last; what++) {
+    for (int what = 0; what < WHATS; what++) {
         (void)snprintf(line, sizeof line, "%s batch=%s %s", model, batch, names[what]);
-        bench_report(b, line, "samples/s", &rates[what]);
+        if (s->measured[what]) {
+            bench_report(b, line, "samples/s", &rates[what]);
+        }
     }
-    for (int what = 1; what < last; what++) {
+    for (int what = PRODUCTS; what <= PRIMITIVES && s->measured[what]; what++) {
         (void)snprintf(line, sizeof line, "%s batch=%s step/%s", model, batch, names[what]);
         bench_report_value(b, line, "×", bench_median(&rates[0]) / bench_median(&rates[what]));
     }

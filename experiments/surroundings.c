@@ -56,7 +56,7 @@ static const struct variable variables[] = {
     {"DNNL_*", "oneDNN, by its older name"},
     {"GLIBC_TUNABLES", "the C library's allocator and vector instructions"},
     {"GRADLAG_BF16_*", "products in bf16 as a processor without them makes them"},
-    {"GRADLAG_CUDA_*", "the emulated GPU"},
+    {"GRADLAG_CUDA_*", "the emulated GPU; products without cublasLt's epilogues"},
     {"GRADLAG_DATASETS", "where installed datasets are, in place of /usr/share/datasets"},
     {"LD_LIBRARY_PATH", "which libraries are loaded"},
     {"LD_PRELOAD", "libraries that are put in front of others"},

@@ -64,8 +64,10 @@ static status device_apply(replica *r, double lr, bool *finite)
     status result = OK;
     struct device *d = r->state;
     struct optimizer_pass pass;
-    const struct resident_update update = {
-        .rule = d->rule, .scale = (double)(1.0f / (float)r->c->size), .lr = lr};
+    const struct resident_update update = {.rule = d->rule,
+                                           .scale = (double)(1.0f / (float)r->c->size),
+                                           .lr = lr,
+                                           .as_computed = r->c->size == 1};
     TRY(worker_resident_update(r->worker, &update, &pass));
     *finite = pass.finite;
     d->current = d->current && !pass.finite;

@@ -23,6 +23,13 @@ static const struct backend_options fp32 = {
     .threads = 1, .deterministic = true, .place.device = -1};
 static const uint32_t batches[] = {1, 5, 32, 33};
 
+static struct backend_options in_precision(enum precision p)
+{
+    struct backend_options o = fp32;
+    o.precision = p;
+    return o;
+}
+
 static bool is_emulated(void)
 {
     const struct cuda_kind *kind;
@@ -187,8 +194,7 @@ static void make_alike(struct fixture *f)
 static void assert_near(const char *name, const struct model *m, struct shape images,
                         uint32_t batch, enum precision precision, double bound)
 {
-    const struct backend_options o = {
-        .threads = 1, .precision = precision, .deterministic = true, .place.device = -1};
+    const struct backend_options o = in_precision(precision);
     struct fixture cpu, cuda;
     open_on(&cpu, "cpu", &fp32, m, images, batch);
     open_on(&cuda, "cuda", &o, m, images, batch);
@@ -360,27 +366,62 @@ static void the_same_step_gives_the_same_bits_and_is_replayed(void **state)
     }
 }
 
+static struct model of_name(const char *name)
+{
+    for (size_t i = 0; i < model_registry.count; ++i) {
+        if (strcmp(model_registry.entries[i]->name, name) == 0) {
+            return of_registry(i);
+        }
+    }
+    fail_msg("no model is called %s", name);
+    return of_registry(0);
+}
+
 /* A fusion that is lost shows here. */
 static void steps_take_few_kernels(void **state)
 {
     (void)state;
     static const struct {
         const char *model;
+        enum precision precision;
         uint32_t most;
-    } known[] = {{"softmax", 4}, {"mlp", 10}, {"lenet", 20}, {"cnn", 20}, {"resnet8", 79}};
+    } known[] = {{"softmax", PRECISION_FP32, 3},  {"mlp", PRECISION_FP32, 9},
+                 {"lenet", PRECISION_FP32, 19},   {"cnn", PRECISION_FP32, 19},
+                 {"resnet8", PRECISION_FP32, 78}, {"lenet", PRECISION_TF32, 19},
+                 {"cnn", PRECISION_TF32, 22},     {"resnet8", PRECISION_TF32, 82},
+                 {"cnn", PRECISION_BF16, 28},     {"resnet8", PRECISION_BF16, 89}};
     for (size_t i = 0; i < COUNT_OF(known); ++i) {
-        for (size_t k = 0; k < model_registry.count; ++k) {
-            if (strcmp(model_registry.entries[k]->name, known[i].model) == 0) {
-                struct model m = of_registry(k);
-                struct fixture f;
-                open_on(&f, "cuda", &fp32, &m, (struct shape){1, 28, 28}, 4);
-                fixture_step(&f, f.parameters, f.gradient);
-                uint32_t kernels = statistics_of(&f).kernels;
-                assert_in_range(kernels, 1, known[i].most);
-                fixture_close(&f);
-            }
-        }
+        const struct backend_options o = in_precision(known[i].precision);
+        struct model m = of_name(known[i].model);
+        struct fixture f;
+        open_on(&f, "cuda", &o, &m, (struct shape){1, 28, 28}, 4);
+        fixture_step(&f, f.parameters, f.gradient);
+        assert_in_range(statistics_of(&f).kernels, 1, known[i].most);
+        fixture_close(&f);
     }
+}
+
+/* Convolutions keep their spread images from forward to backward where the GPU has the memory. */
+static void what_is_kept_for_backward_changes_no_bit(void **state)
+{
+    (void)state;
+    static const char limit[] = "GRADLAG_CUDA_EMULATED_MEMORY";
+    const struct backend_options o = in_precision(PRECISION_TF32);
+    struct model m = of_name("cnn");
+    struct fixture little, much;
+    if (!is_emulated()) { /* whose memory can be made small */
+        skip();
+    }
+    setenv(limit, "24000000", 1);
+    open_on(&little, "cuda", &o, &m, (struct shape){1, 16, 16}, 8);
+    fixture_step(&little, little.parameters, little.gradient);
+    unsetenv(limit);
+    open_on(&much, "cuda", &o, &m, (struct shape){1, 16, 16}, 8);
+    fixture_step(&much, much.parameters, much.gradient);
+    assert_memory_equal(little.gradient, much.gradient, much.count * sizeof(float));
+    assert_int_equal(statistics_of(&much).kernels + 1, statistics_of(&little).kernels);
+    fixture_close(&little);
+    fixture_close(&much);
 }
 
 /* The depth changes from step to step without a value being looked at. */
@@ -463,8 +504,10 @@ static void steps_take_no_memory(void **state)
             fixture_step(&f, f.parameters, f.gradient);
         }
         assert_int_equal(kind->describe(0, &after), OK);
-        /* One piece per step, of the smallest size, would be twice this (see test_bf16.c). */
-        assert_true(mallinfo2().uordblks < host.uordblks + 16 * 50);
+        /* One piece per step, of the smallest size, would be twice this (see test_bf16.c). A
+         * driver's own bookkeeping lies in the same heap. */
+        size_t most = is_emulated() ? 16 * 50 : 64 << 10;
+        assert_true(mallinfo2().uordblks < host.uordblks + most);
         if (is_emulated()) { /* nobody else computes there */
             assert_int_equal(before.free_bytes, after.free_bytes);
         }
@@ -489,7 +532,12 @@ static void held_memory_is_used_and_forgotten(void **state)
     }
     assert_memory_equal(f.gradient, f.shifted, f.count * sizeof(float));
     struct cuda_command_statistics s = statistics_of(&f);
-    assert_int_equal(s.captured, 2);
+    struct cuda *c = (struct cuda *)f.backend;
+    size_t bytes = f.count * sizeof(float); /* a driver may refuse to register them */
+    bool straight =
+        cuda_is_pinned(c, f.gradient, bytes, false) || cuda_is_pinned(c, f.shifted, bytes, false);
+    assert_true(straight || !is_emulated());
+    assert_int_equal(s.captured, straight ? 2 : 1);
     assert_int_equal(s.commands, apart);
     f.backend->kind->forget(f.backend);
     memset(f.gradient, 0x7f, f.count * sizeof(float));
@@ -517,6 +565,7 @@ int main(void)
         cmocka_unit_test(every_operation_matches_finite_differences),
         cmocka_unit_test(the_same_step_gives_the_same_bits_and_is_replayed),
         cmocka_unit_test(steps_take_few_kernels),
+        cmocka_unit_test(what_is_kept_for_backward_changes_no_bit),
         cmocka_unit_test(control_flow_that_changes_stays_right),
         cmocka_unit_test(looking_at_values_in_the_middle_of_a_step_stays_right),
         cmocka_unit_test(steps_take_no_memory),

@@ -17,6 +17,7 @@
 #include "tests/cuda_rig.h"
 #include "tests/gradients.h"
 #include "tests/op_graphs.h"
+#include "worker/backend_cuda.h"
 #include "worker/random.h"
 
 static const struct option keys[] = {
@@ -92,7 +93,7 @@ static void assert_same_bits(struct pair *p)
 static bool step(struct pair *p, double scale, double lr)
 {
     struct optimizer_pass here, there;
-    const struct resident_update u = {p->rule, scale, lr};
+    const struct resident_update u = {.rule = p->rule, .scale = scale, .lr = lr};
     write(p, p->there.gradient, p->gradient);
     optimizer_apply(p->optimizer, p->parameters, p->gradient, scale, lr, NULL, p->parameters,
                     &here);
@@ -291,6 +292,68 @@ static void layers_not_reached_have_a_zero_gradient_there_too(void **state)
     fixture_close(&f);
 }
 
+enum { UPDATES = 6, SPOILT = 3 };
+
+static void train(struct fixture *f, bool as_computed, double norms[UPDATES], float *end)
+{
+    const struct backend_kind *kind = f->backend->kind;
+    const struct resident_update u = {
+        .rule = {.form = OPTIMIZER_MOMENTUM, .states = 1, .momentum = 0.9f},
+        .scale = 1,
+        .lr = 0.1,
+        .as_computed = as_computed};
+    struct resident there;
+    struct optimizer_pass pass;
+    const float nan = NAN;
+    assert_ok(kind->resident_open(f->backend, f->count, 4, 1, &there));
+    assert_ok(kind->resident_write(f->backend, there.parameters, f->parameters, f->count));
+    for (int i = 0; i < UPDATES; i++) {
+        fixture_step(f, there.parameters, there.gradient);
+        if (i == SPOILT) { /* by somebody, meanwhile */
+            assert_ok(kind->resident_write(f->backend, there.gradient + 1, &nan, 1));
+        }
+        assert_ok(kind->resident_update(f->backend, &u, &pass));
+        assert_int_equal(pass.finite, i != SPOILT);
+        norms[i] = pass.finite ? pass.gradient_norm : 0;
+    }
+    assert_ok(kind->resident_read(f->backend, end, there.parameters, f->count));
+}
+
+static uint32_t kernels_of_a_step(const struct fixture *f)
+{
+    struct cuda_command_statistics s;
+    cuda_command_statistics((const struct cuda *)f->backend, &s);
+    return s.kernels;
+}
+
+static tensor *linear_alone(tape *t, tensor *x, const struct model *m)
+{
+    return linear(t, x, "fc", m->classes);
+}
+
+/* Also where layers are not reached, whose gradient becomes 0 after the step. */
+static void a_step_that_sums_its_squares_makes_the_same_update(void **state)
+{
+    (void)state;
+    struct model_kind kinds[] = {
+        {.about = {.name = "test"}, .forward = linear_alone},
+        {.about = {.name = "test"}, .forward = sometimes, .declare = declare_other}};
+    for (size_t i = 0; i < COUNT_OF(kinds); i++) {
+        struct model m = {.kind = &kinds[i], .classes = 10};
+        struct fixture f;
+        struct resident unused;
+        double norms[2][UPDATES];
+        open_fixture(&f, &m, (struct shape){2, 6, 6}, PRECISION_FP32, &unused);
+        train(&f, false, norms[0], f.gradient);
+        uint32_t kernels = kernels_of_a_step(&f);
+        train(&f, true, norms[1], f.shifted);
+        assert_int_equal(kernels_of_a_step(&f), kernels + 2);
+        assert_memory_equal(f.gradient, f.shifted, f.count * sizeof(float));
+        assert_memory_equal(norms[0], norms[1], sizeof norms[0]);
+        fixture_close(&f);
+    }
+}
+
 static void a_fault_in_the_update_is_reported(void **state)
 {
     (void)state;
@@ -301,7 +364,7 @@ static void a_fault_in_the_update_is_reported(void **state)
     struct optimizer_pass pass;
     pair_open(&p, "sgd", 100);
     setenv("GRADLAG_CUDA_EMULATED_FAULT", "update", 1);
-    const struct resident_update u = {p.rule, 1, 0.1f};
+    const struct resident_update u = {.rule = p.rule, .scale = 1, .lr = 0.1f};
     status ended = p.backend->kind->resident_update(p.backend, &u, &pass);
     unsetenv("GRADLAG_CUDA_EMULATED_FAULT");
     assert_error(ended, ERROR_OTHER, "kernel update: a fault");
@@ -317,6 +380,7 @@ int main(void)
         cmocka_unit_test(vectors_asked_for_again_are_zero_again),
         cmocka_unit_test(a_gradient_that_stays_is_the_one_that_would_come_down),
         cmocka_unit_test(layers_not_reached_have_a_zero_gradient_there_too),
+        cmocka_unit_test(a_step_that_sums_its_squares_makes_the_same_update),
         cmocka_unit_test(a_fault_in_the_update_is_reported),
     };
     if (getenv("GRADLAG_TEST_GPU") == NULL) {

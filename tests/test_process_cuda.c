@@ -133,6 +133,17 @@ static void no_gpu_at_all_fails_the_run_with_a_usage_error_that_says_why(void **
     process_expect_nothing_left(r);
 }
 
+/* A worker's step with its copies, and one that stays on the GPU. */
+static void a_step_is_measured_both_ways(void **state)
+{
+    struct rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "bench", "step", "device=cuda", "models=softmax", "batches=4",
+                             "size=8", "repeats=1", "seconds=0.001"),
+                     OK);
+    assert_non_null(strstr(process_output(r), "softmax batch=4 step "));
+    assert_non_null(strstr(process_output(r), "softmax batch=4 resident "));
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
@@ -145,6 +156,7 @@ int main(void)
         TEST(the_gpu_a_run_was_made_on_does_not_make_it_another_run),
         TEST(a_gpu_that_is_not_there_fails_the_run_with_a_usage_error),
         TEST(a_gpu_whose_memory_is_out_fails_the_run_and_says_what_did_not_fit),
+        TEST(a_step_is_measured_both_ways),
         TEST(no_gpu_at_all_fails_the_run_with_a_usage_error_that_says_why),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

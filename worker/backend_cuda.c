@@ -142,7 +142,7 @@ static status bring_up(struct cuda *c, const float *parameters, float *gradient,
         (void)cuda_is_pinned(c, parameters, bytes, true);
     }
     c->parameters_at = c->parameters.at;
-    c->gradient_at = c->gradient.at;
+    c->gradient_at = gradient != NULL ? c->gradient.at : NULL;
     c->host_gradient = gradient;
     TRY_CUDA(c, copy_up, CUDA_COMPUTE, c->parameters.at, parameters, bytes);
 done:
@@ -160,6 +160,7 @@ static status begin(backend *b, const float *parameters, float *gradient, size_t
         c->parameters_at = parameters;
         c->gradient_at = gradient;
         c->host_gradient = NULL;
+        c->resident.summed = c->resident.summed && gradient == NULL;
     } else {
         TRY(bring_up(c, parameters, gradient, count * sizeof(float)));
     }
@@ -174,7 +175,13 @@ done:
 
 static status finish(backend *b)
 {
-    return cuda_commands_finish((struct cuda *)b);
+    status result = OK;
+    struct cuda *c = (struct cuda *)b;
+    TRY(cuda_resident_sum(c));
+    TRY(cuda_commands_finish(c));
+done:
+    c->resident.summed = c->resident.summed && result == OK;
+    return result;
 }
 
 static void abandon(backend *b)
@@ -194,6 +201,8 @@ static void forget(backend *b)
 
 /* ---- opening ------------------------------------------------------------------------------------
  */
+
+enum { KEPT_SHARE = 16 /* of a GPU's memory for spread images: several workers may share it */ };
 
 static void close_cuda(backend *b)
 {
@@ -256,6 +265,7 @@ static status open_cuda(backend **out, const struct backend_options *o)
     c->place.stream = c->kind->native_stream(c->device, CUDA_COMPUTE);
     memcpy(c->place.pci, p.pci, sizeof c->place.pci);
     c->arithmetic = precisions[o->precision].arithmetic;
+    c->keep_left = p.memory_bytes / KEPT_SHARE;
     snprintf(c->description, sizeof c->description, "%s (%u of %u visible), %s%s", p.name, index,
              visible, p.libraries, precisions[o->precision].said);
     *out = &c->base;

@@ -85,6 +85,8 @@ struct cuda_resident {
     struct cuda_room parts; /* double: Σ gradient², then the parts of that sum */
     double *squares;        /* pinned */
     size_t count;           /* 0: nothing stays */
+    bool sums_wanted;       /* a step sums the squares of its gradient at its end */
+    bool summed;            /* *squares is of the gradient as it is */
 };
 
 struct cuda_commands;
@@ -101,10 +103,11 @@ struct cuda {
     size_t count;
     /* of this step */
     const float *parameters_at; /* those that came up, or the resident ones */
-    float *gradient_at;
-    float *host_gradient; /* NULL: no backward, or it stays */
+    float *gradient_at;         /* NULL: no backward */
+    float *host_gradient;       /* NULL: no backward, or it stays */
     struct cuda_commands *commands;
     struct cuda_room scratch; /* of one operation at a time */
+    size_t keep_left;         /* bytes that convolutions may still keep from forward to backward */
     struct cuda_staging staging;
     struct cuda_data data;
     struct cuda_known_product *products;
@@ -241,6 +244,8 @@ status cuda_gather(backend *b, backend_buffer *images, enum dataset_split split,
 /* ---- what stays (backend_cuda_resident.c): as backend.h says
  * ------------------------------------- */
 
+/* At a step's end, before it runs. */
+status cuda_resident_sum(struct cuda *c) MUST_CHECK;
 const struct device_place *cuda_place_of(const backend *b);
 status cuda_resident_open(backend *b, size_t count, size_t extra, unsigned states,
                           struct resident *out) MUST_CHECK;

@@ -275,7 +275,10 @@ status cuda_weight_gradient(struct cuda *c, struct cuda_weight_product *p,
     status result = OK;
     size_t count = (size_t)p->shape.rows * p->shape.columns;
     bool here = cuda_aligned(call->weight), add = call->accumulate_weight;
-    bool sums = p->biased && cuda_aligned(call->bias) && !call->accumulate_bias && !(here && add);
+    /* Not of a convolution's gradient: its product is small and its sums are long, so cublasLt cuts
+     * them up, which it may not do with that epilogue. */
+    bool sums = p->biased && p->gradient->layout == ROWS && cuda_aligned(call->bias) &&
+                !call->accumulate_bias && !(here && add);
     struct cuda_product_call k = {.a = p->g, .b = p->x, .d = cuda_gradient(c, call->weight)};
     if (!here) {
         TRY(cuda_room_for(c, p->own, count * sizeof(float), "a layer's gradient"));

@@ -1,16 +1,22 @@
 /*
  * Convolutions in LANES, in one of two ways, by a fixed rule per shape and precision:
  *
- *   implicit   kernels of our own (cuda_kernels_conv.h) that read the images where they are. A
- * table of taps, made here, says which element each weight meets. float32 alone. spread     the
- * images spread out to one row per weight (im2col: in LANES a copy of rows), then cublasLt. For
- * tf32 and bf16, whose tensor cores are worth the traffic, and for so many channels that the
- * products dwarf it.
+ *   implicit   kernels of our own (cuda_kernels_conv.h) that read the images where they are, and
+ *              round them as they do. A table of taps, made here, says which element each weight
+ *              meets.
+ *   spread     the images spread out to one row per weight (im2col: in LANES a copy of rows), then
+ *              cublasLt. Where that is worth the traffic, which is 8 bytes per weight and place for
+ *              2 × channels floating-point operations: in float32 for many channels; in tf32 and
+ *              bf16, which have tensor cores, for not so few, or where nothing must be spread.
+ *              Backward reads what forward has spread where the GPU has the memory; how often it is
+ *              made changes no bit.
  */
 #include "worker/backend_cuda.h"
 
 enum {
     MANY_CHANNELS = 128, /* inputs and outputs, from which on float32 is spread */
+    SOME_CHANNELS = 32,  /* outputs, and */
+    SOME_WEIGHTS = 128,  /* of one, from which on tf32 and bf16 are */
     SPLIT_BLOCKS = 512,  /* of the weight gradient: some four per multiprocessor of a large GPU */
     SPLIT_COLUMNS = 256, /* at least, of one of them */
 };
@@ -19,10 +25,11 @@ struct cuda_convolution {
     backend_op op;
     uint32_t columns, weights; /* places × batch of the output; of one output channel */
     bool spread, direct;       /* direct: 1×1 and nothing to spread */
+    size_t kept;               /* bytes of `images`: what forward spread is there in backward */
     uint32_t backward_taps, backward_classes, class_places;
     struct conv_tap *taps; /* forward, then that of the bias, then backward's */
     struct conv_class *classes;
-    struct cuda_room weight, weight_gradient;
+    struct cuda_room weight, weight_gradient, images;
 };
 
 static uint32_t tap_count(const struct cuda_convolution *v)
@@ -128,6 +135,12 @@ done:
 /* ---- implicit -----------------------------------------------------------------------------------
  */
 
+/* Bits of the mantissa that this precision does without. */
+static uint32_t dropped_bits(const struct cuda *c)
+{
+    return c->arithmetic == CUDA_BF16 ? 16 : c->arithmetic == CUDA_TF32 ? 13 : 0;
+}
+
 /* The tile: as many rows as there are channels, and four lanes at once where the batch allows. */
 static status queue_tiles(struct cuda *c, const struct conv_call *k, uint32_t columns,
                           uint32_t classes)
@@ -168,6 +181,7 @@ static status implicit_forward(struct cuda *c, struct cuda_convolution *v,
         .to_down = d->output.width * d->batch,
         .to_right = d->batch,
         .activation = d->activation,
+        .dropped = dropped_bits(c),
     };
     TRY(cuda_read(c, call->input[0], LANES, &k.source));
     TRY(queue_tiles(c, &k, v->columns, 1));
@@ -196,6 +210,7 @@ static status implicit_input(struct cuda *c, struct cuda_convolution *v, const s
         .to_down = d->stride * d->input.width * d->batch,
         .to_right = d->stride * d->batch,
         .accumulate = accumulate,
+        .dropped = dropped_bits(c),
     };
     return queue_tiles(c, &k, v->class_places * d->batch, v->backward_classes);
 }
@@ -230,11 +245,13 @@ static status implicit_weight(struct cuda *c, struct cuda_convolution *v,
                                  .source_width = d->input.width,
                                  .places_wide = d->output.width,
                                  .columns = v->columns,
-                                 .share = share};
+                                 .share = share,
+                                 .dropped = dropped_bits(c)};
     TRY(cuda_read(c, call->input[0], LANES, &k.source));
     TRY(cuda_queue_launch(c, fours ? kernel : CUDA_conv_weight_any, g, &k, sizeof k));
-    TRY(CUDA_LAUNCH(c, conv_weight_sum, cuda_grid_over((size_t)rows * taps, 128),
-                    .partial = c->scratch.at, .weight = cuda_gradient(c, call->weight),
+    struct cuda_grid sums = {(rows * taps + 31) / 32, 1, 1, 256};
+    TRY(CUDA_LAUNCH(c, conv_weight_sum, sums, .partial = c->scratch.at,
+                    .weight = cuda_gradient(c, call->weight),
                     .bias = biased ? cuda_gradient(c, call->bias) : NULL, .rows = rows,
                     .weights = v->weights, .splits = g.z,
                     .accumulate_weight = call->accumulate_weight,
@@ -250,6 +267,12 @@ done:
 /* ---- spread -------------------------------------------------------------------------------------
  */
 
+static size_t spread_bytes(const struct cuda *c, const struct cuda_convolution *v)
+{
+    size_t each = c->arithmetic == CUDA_BF16 ? sizeof(uint16_t) : sizeof(float);
+    return (size_t)v->weights * v->columns * each;
+}
+
 /* The input as [weights][columns], as products read it. */
 static status spread_input(struct cuda *c, struct cuda_convolution *v, backend_buffer *x,
                            const void **out)
@@ -257,22 +280,21 @@ static status spread_input(struct cuda *c, struct cuda_convolution *v, backend_b
     status result = OK;
     const struct op_description *d = &v->op.d;
     bool bf16 = c->arithmetic == CUDA_BF16;
+    struct cuda_room *to = v->kept > 0 ? &v->images : &c->scratch;
     if (v->direct) {
         TRY(cuda_operand(c, x, LANES, out));
         goto done;
     }
-    TRY(cuda_room_for(c, &c->scratch, (size_t)v->weights * v->columns * sizeof(float),
-                      "spread images"));
+    TRY(cuda_room_for(c, to, spread_bytes(c, v), "spread images"));
     const float *source;
     TRY(cuda_read(c, x, LANES, &source));
     struct cuda_grid g = cuda_grid_over((v->columns + 3) / 4, 128);
     g.y = v->weights;
-    TRY(CUDA_LAUNCH(c, spread, g, .source = source, .to = bf16 ? NULL : c->scratch.at,
-                    .to16 = bf16 ? c->scratch.at : NULL, .taps = v->taps, .batch = d->batch,
-                    .step = d->stride, .source_height = d->input.height,
-                    .source_width = d->input.width, .places_wide = d->output.width,
-                    .columns = v->columns));
-    *out = c->scratch.at;
+    TRY(CUDA_LAUNCH(
+        c, spread, g, .source = source, .to = bf16 ? NULL : to->at, .to16 = bf16 ? to->at : NULL,
+        .taps = v->taps, .batch = d->batch, .step = d->stride, .source_height = d->input.height,
+        .source_width = d->input.width, .places_wide = d->output.width, .columns = v->columns));
+    *out = to->at;
 done:
     return result;
 }
@@ -312,7 +334,11 @@ static status spread_weight(struct cuda *c, struct cuda_convolution *v, const st
                                     .own = &v->weight_gradient,
                                     .biased = d->flags & OP_BIASED};
     TRY(cuda_operand(c, call->output_gradient, LANES, &p.g));
-    TRY(spread_input(c, v, call->input[0], &p.x));
+    if (v->kept > 0) {
+        p.x = v->images.at;
+    } else {
+        TRY(spread_input(c, v, call->input[0], &p.x));
+    }
     TRY(cuda_weight_gradient(c, &p, call));
 done:
     return result;
@@ -390,7 +416,18 @@ static void close_convolution(struct cuda *c, backend_op *op)
     }
     cuda_room_close(c, &v->weight);
     cuda_room_close(c, &v->weight_gradient);
+    cuda_room_close(c, &v->images);
+    c->keep_left += v->kept;
     memory_free(v);
+}
+
+static bool is_spread(const struct cuda *c, const struct cuda_convolution *v)
+{
+    const struct op_description *d = &v->op.d;
+    if (c->arithmetic == CUDA_FP32) {
+        return d->input.channels >= MANY_CHANNELS && d->output.channels >= MANY_CHANNELS;
+    }
+    return v->direct || (d->output.channels >= SOME_CHANNELS && v->weights >= SOME_WEIGHTS);
 }
 
 status cuda_convolution_open(struct cuda *c, const struct op_description *d,
@@ -403,8 +440,7 @@ status cuda_convolution_open(struct cuda *c, const struct op_description *d,
     v->op = (backend_op){*d, forward, backward, close_convolution};
     v->weights = d->input.channels * d->kernel_height * d->kernel_width;
     v->direct = d->kernel_height == 1 && d->kernel_width == 1 && d->stride == 1 && d->padding == 0;
-    bool many = d->input.channels >= MANY_CHANNELS && d->output.channels >= MANY_CHANNELS;
-    v->spread = c->arithmetic != CUDA_FP32 || many;
+    v->spread = is_spread(c, v);
     if (v->weights > CUDA_GRID_YZ || d->output.channels > CUDA_GRID_YZ) {
         FAIL(ERROR_USAGE,
              "device=cuda: a convolution of %u channels %u×%u has more weights than "
@@ -414,6 +450,10 @@ status cuda_convolution_open(struct cuda *c, const struct op_description *d,
     TRY(cuda_buffer_new(c, d->batch, d->output, LANES, output));
     v->columns = d->output.height * d->output.width * d->batch;
     (*output)->relu = d->activation == ACTIVATION_RELU ? &v->op : NULL;
+    if (v->spread && !v->direct && (d->flags & OP_TRAINING) && spread_bytes(c, v) <= c->keep_left) {
+        v->kept = spread_bytes(c, v);
+        c->keep_left -= v->kept;
+    }
     TRY(open_tables(c, v));
     *out = &v->op;
     v = NULL;

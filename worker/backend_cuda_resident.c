@@ -40,6 +40,7 @@ status cuda_resident_open(backend *b, size_t count, size_t extra, unsigned state
         TRY_CUDA(c, host_new, &r->squares, sizeof *r->squares, "the gradient's norm");
     }
     TRY(c->kind->synchronize(c->device));
+    r->summed = false;
     r->count = count;
     out->parameters = r->parameters.at;
     out->gradient = r->gradient.at;
@@ -63,6 +64,7 @@ status cuda_resident_write(backend *b, float *to_device, const float *from, size
 {
     status result = OK;
     struct cuda *c = (struct cuda *)b;
+    c->resident.summed = false; /* it may be the gradient */
     TRY_CUDA(c, copy_up, CUDA_COMPUTE, to_device, from, count * sizeof *from);
     TRY(c->kind->synchronize(c->device));
 done:
@@ -83,44 +85,88 @@ status cuda_resident_clear(backend *b, float *gradient, size_t count)
 {
     struct cuda *c = (struct cuda *)b;
     if (c->host_gradient == NULL) {
+        c->resident.summed = false;
         return c->kind->clear(c->device, CUDA_COMPUTE, gradient, count * sizeof *gradient);
     }
     memset(gradient, 0, count * sizeof *gradient);
     return OK;
 }
 
-/* The gradient is looked at whole before anything is written: the kernel that writes reads the
- * verdict where the one before it left it, so the host is waited for once, at the end. */
+/* ---- the update ---------------------------------------------------------------------------------
+ * The gradient is looked at whole before anything is written: the kernel that writes reads the
+ * verdict where the one before it left it. So the host is waited for once, at the end of the update
+ * or, where the step has looked at its gradient already, not at all. */
+
+struct sums {
+    struct squares_call parts;
+    struct squares_total_call total;
+    struct cuda_grid each, one;
+};
+
+static struct sums sums_of(const struct cuda_resident *r)
+{
+    const uint32_t blocks = (uint32_t)((r->count + CUDA_SQUARES_CHUNK - 1) / CUDA_SQUARES_CHUNK);
+    double *total = r->parts.at, *parts = total + 1;
+    return (struct sums){.parts = {.x = r->gradient.at, .parts = parts, .count = r->count},
+                         .total = {.parts = parts, .total = total, .count = blocks},
+                         .each = {blocks, 1, 1, CUDA_SQUARES_THREADS},
+                         .one = {1, 1, 1, CUDA_SQUARES_THREADS}};
+}
+
+status cuda_resident_sum(struct cuda *c)
+{
+    status result = OK;
+    struct cuda_resident *r = &c->resident;
+    if (r->sums_wanted && c->gradient_at != NULL && c->gradient_at == r->gradient.at) {
+        const struct sums s = sums_of(r);
+        TRY(cuda_queue_launch(c, CUDA_squares, s.each, &s.parts, sizeof s.parts));
+        TRY(cuda_queue_launch(c, CUDA_squares_total, s.one, &s.total, sizeof s.total));
+        TRY(cuda_queue_down(c, r->squares, s.total.total, sizeof *r->squares));
+        r->summed = true;
+    }
+done:
+    return result;
+}
+
+static status look_at_gradient(struct cuda *c, const struct sums *s)
+{
+    status result = OK;
+    TRY_CUDA(c, launch, CUDA_COMPUTE, CUDA_squares, s->each, &s->parts);
+    TRY_CUDA(c, launch, CUDA_COMPUTE, CUDA_squares_total, s->one, &s->total);
+    TRY_CUDA(c, copy_down, CUDA_COMPUTE, c->resident.squares, s->total.total, sizeof(double));
+done:
+    return result;
+}
+
 status cuda_resident_update(backend *b, const struct resident_update *u,
                             struct optimizer_pass *pass)
 {
     status result = OK;
     struct cuda *c = (struct cuda *)b;
     struct cuda_resident *r = &c->resident;
-    const uint32_t blocks = (uint32_t)((r->count + CUDA_SQUARES_CHUNK - 1) / CUDA_SQUARES_CHUNK);
-    double *total = r->parts.at, *parts = total + 1;
-    const struct cuda_grid each = {blocks, 1, 1, CUDA_SQUARES_THREADS},
-                           one = {1, 1, 1, CUDA_SQUARES_THREADS};
-    const struct squares_call squares = {.x = r->gradient.at, .parts = parts, .count = r->count};
-    const struct squares_total_call sum = {.parts = parts, .total = total, .count = blocks};
+    const struct sums sums = sums_of(r);
     const struct optimizer_rates rates = optimizer_rule_rates(&u->rule, u->scale, u->lr);
     const struct update_call update = {.parameters = r->parameters.at,
                                        .state = r->state.at,
                                        .gradient = r->gradient.at,
-                                       .squares = total,
+                                       .squares = sums.total.total,
                                        .count = r->count,
                                        .scale = rates.scale,
                                        .lr = rates.lr,
                                        .momentum = rates.momentum,
                                        .weight_decay = rates.weight_decay,
                                        .form = u->rule.form};
+    const bool summed = r->summed && u->as_computed;
     REQUIRE(r->count > 0 && u->rule.form != OPTIMIZER_HOST_ONLY);
-    TRY_CUDA(c, launch, CUDA_COMPUTE, CUDA_squares, each, &squares);
-    TRY_CUDA(c, launch, CUDA_COMPUTE, CUDA_squares_total, one, &sum);
+    if (!summed) {
+        TRY(look_at_gradient(c, &sums));
+    }
     TRY_CUDA(c, launch, CUDA_COMPUTE, CUDA_update, cuda_grid_over((r->count + 3) / 4, 256),
              &update);
-    TRY_CUDA(c, copy_down, CUDA_COMPUTE, r->squares, total, sizeof *r->squares);
-    TRY(c->kind->synchronize(c->device));
+    if (!summed) {
+        TRY(c->kind->synchronize(c->device));
+    }
+    r->sums_wanted = u->as_computed;
     *pass = (struct optimizer_pass){.finite = isfinite(*r->squares),
                                     .gradient_norm = sqrt(*r->squares)};
 done:

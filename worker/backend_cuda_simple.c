@@ -256,7 +256,9 @@ static uint32_t per_class(const backend_buffer *logits)
     return logits->layout == ROWS ? 1 : logits->batch;
 }
 
-static status loss_forward(struct cuda *c, backend_op *op, const struct op_call *call)
+/* `to`: the gradient of the logits, or NULL. */
+static status queue_loss(struct cuda *c, backend_op *op, const struct op_call *call,
+                         backend_buffer *to)
 {
     status result = OK;
     struct cuda_cross_entropy *e = (struct cuda_cross_entropy *)op;
@@ -266,12 +268,14 @@ static status loss_forward(struct cuda *c, backend_op *op, const struct op_call 
     const struct cuda_loss *total = blocks == 1 ? parts : parts + blocks;
     struct op_targets targets = op_targets(op->d.smoothing, op->d.input.channels);
     struct cross_entropy_call k = {.out = parts,
+                                   .gradient = to != NULL ? cuda_write(to) : NULL,
                                    .right = targets.right,
                                    .other = targets.other,
                                    .batch = op->d.batch,
                                    .classes = op->d.input.channels,
                                    .per_row = per_row(x),
-                                   .per_class = per_class(x)};
+                                   .per_class = per_class(x),
+                                   .accumulate = to != NULL && call->accumulate[0]};
     TRY(cuda_stage_labels(c, call->labels, op->d.batch, call->valid, &k.labels, &k.valid));
     TRY(cuda_read(c, x, x->layout, &k.logits));
     struct cuda_grid g = {blocks, 1, 1, CUDA_LOSS_ROWS};
@@ -287,28 +291,15 @@ done:
     return result;
 }
 
+/* Where backward follows, one kernel does both there. */
+static status loss_forward(struct cuda *c, backend_op *op, const struct op_call *call)
+{
+    return c->gradient_at != NULL ? OK : queue_loss(c, op, call, NULL);
+}
+
 static status loss_backward(struct cuda *c, backend_op *op, const struct op_call *call)
 {
-    status result = OK;
-    backend_buffer *x = call->input[0], *to = call->input_gradient[0];
-    if (to == NULL) {
-        goto done;
-    }
-    struct op_targets targets = op_targets(op->d.smoothing, op->d.input.channels);
-    struct cross_entropy_backward_call k = {.right = targets.right,
-                                            .other = targets.other,
-                                            .logits = x->at[x->layout],
-                                            .gradient = cuda_write(to),
-                                            .batch = op->d.batch,
-                                            .classes = op->d.input.channels,
-                                            .per_row = per_row(x),
-                                            .per_class = per_class(x),
-                                            .accumulate = call->accumulate[0]};
-    TRY(cuda_stage_labels(c, call->labels, op->d.batch, call->valid, &k.labels, &k.valid));
-    TRY(cuda_queue_launch(c, CUDA_cross_entropy_backward, cuda_grid_over(op->d.batch, 64), &k,
-                          sizeof k));
-done:
-    return result;
+    return queue_loss(c, op, call, call->input_gradient[0]);
 }
 
 static void close_loss(struct cuda *c, backend_op *op)

@@ -106,12 +106,15 @@ struct cuda_loss {
 enum { CUDA_LOSS_ROWS = 256 }; /* per block, and its threads */
 
 /* out[block] = loss and correct answers of the block's samples before *valid. Logit k of sample n
- * is logits[n·per_row + k·per_class]. */
+ * is logits[n·per_row + k·per_class]; gradient, laid out alike, (+)= that of the mean loss of the
+ * first *valid samples, 0 beyond; NULL: not wanted. */
 struct cross_entropy_call {
     const float *logits;
     const uint32_t *labels, *valid;
     struct cuda_loss *out;
+    float *gradient;
     uint32_t batch, classes, per_row, per_class;
+    uint32_t accumulate, unused;
     float right, other; /* targets: worker/backend.h, op_targets */
 };
 
@@ -120,16 +123,6 @@ struct loss_total_call {
     const struct cuda_loss *parts;
     struct cuda_loss *total;
     uint32_t count, unused;
-};
-
-/* gradient (+)= of the mean loss of the first *valid samples; 0 beyond */
-struct cross_entropy_backward_call {
-    const float *logits;
-    const uint32_t *labels, *valid;
-    float *gradient;
-    uint32_t batch, classes, per_row, per_class;
-    uint32_t accumulate, unused;
-    float right, other;
 };
 
 /* ---- pools, LANES ------------------------------------------------------------------------------
@@ -184,7 +177,8 @@ struct conv_class {
 };
 
 /* to[row][place][lane] = Σ over taps of weight[row·weight_row + tap.weight] · source at the place;
- * then + bias[row], the activation, and 0 where `gate` (laid out as `to`) is not positive.
+ * then + bias[row], the activation, and 0 where `gate` (laid out as `to`) is not positive. Source
+ * and weights are rounded as they are read, by `dropped` bits of the mantissa.
  * Blocks: x over places × batch, y over rows, z over classes. */
 struct conv_call {
     const float *source, *weight, *bias, *gate;
@@ -194,21 +188,22 @@ struct conv_call {
     uint32_t rows, weight_row, batch, step; /* place p of a class lies at step·p in the source */
     uint32_t source_height, source_width;
     uint32_t to_row, to_down, to_right; /* from one row, place below, place beside to the next */
-    uint32_t activation, accumulate, unused;
+    uint32_t activation, accumulate, dropped;
 };
 
 /* partial[split][row][tap] = Σ over the split's share of places × batch of g[row][place][lane] ·
- * source of the tap there. Blocks: x over taps, y over rows, z over splits. */
+ * source of the tap there, both rounded. Blocks: x over taps, y over rows, z over splits. */
 struct conv_weight_call {
     const float *g, *source;
     float *partial;
     const struct conv_tap *taps;
     uint32_t rows, tap_count, batch, step;
     uint32_t source_height, source_width, places_wide, columns; /* columns: places × batch */
-    uint32_t share, unused;                                     /* columns of one split */
+    uint32_t share, dropped;                                    /* columns of one split */
 };
 
-/* weight[row][tap] (+)= Σ over splits, in order; the tap after the last weight is the bias. */
+/* weight[row][tap] (+)= Σ over splits, in a fixed order; the tap after the last weight is the bias.
+ * One block of 256 threads per 32 elements. */
 struct conv_weight_sum_call {
     const float *partial;
     float *weight, *bias; /* bias NULL: there is none */

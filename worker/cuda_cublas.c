@@ -12,9 +12,10 @@
  * of columns of the matrix D", our rows; "reduction over the k dimension" (cublasLtEpilogue_t and
  * CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD in cublasLt.h)
  *
- * What the heuristics refuse to fuse is done as a plain product and a small kernel after or beside
- * it (cuda_kernels_product.h). Which algorithm runs follows from shape, alignment and GPU alone: it
- * is asked for once per product and alignment, never measured.
+ * What cublasLt refuses to fuse is done as a plain product and a small kernel after or beside it
+ * (cuda_kernels_product.h); with GRADLAG_CUDA_EPILOGUES=kernels in the environment everything is,
+ * for a version of cublasLt whose epilogues are in doubt. Which algorithm runs follows from shape,
+ * alignment and GPU alone: it is asked for once per product and alignment, never measured.
  */
 #include "worker/cuda_calls.h"
 #include "worker/cuda_real.h"
@@ -24,6 +25,7 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- the library --------------------------------------------------------------------------------
@@ -264,6 +266,12 @@ void cuda_product_close(cuda_device *d, cuda_product *p)
     memory_free(p);
 }
 
+static bool may_fuse(void)
+{
+    const char *wanted = getenv("GRADLAG_CUDA_EPILOGUES");
+    return wanted == NULL || strcmp(wanted, "kernels") != 0;
+}
+
 status cuda_product_open(cuda_device *d, const struct cuda_product_shape *s, cuda_product **out)
 {
     status result = OK;
@@ -276,7 +284,7 @@ status cuda_product_open(cuda_device *d, const struct cuda_product_shape *s, cud
     TRY(memory_new(&p, 1, sizeof *p, "matrix product"));
     p->shape = *s;
     TRY(describe(s, CUDA_PLAIN, &p->plain));
-    if (s->epilogue != CUDA_PLAIN) {
+    if (s->epilogue != CUDA_PLAIN && may_fuse()) {
         TRY(describe(s, s->epilogue, &p->fused));
     }
     TRY(layout(&p->a, type, s->b_transposed ? s->columns : s->inner,
@@ -327,6 +335,11 @@ done:
     return result;
 }
 
+static bool is_refusal(cublasStatus_t s)
+{
+    return s == CUBLAS_STATUS_NOT_SUPPORTED || s == CUBLAS_STATUS_INVALID_VALUE;
+}
+
 /* Whether the heuristics know an algorithm for `description`. */
 static status ask(const cuda_device *d, const cuda_product *p, cublasLtMatmulDesc_t description,
                   struct plan *plan, bool *found)
@@ -340,7 +353,7 @@ static status ask(const cuda_device *d, const cuda_product *p, cublasLtMatmulDes
     TRY(prefer(d, plan, preference));
     const cublasStatus_t s = lt.cublasLtMatmulAlgoGetHeuristic_(
         d->blas, description, p->a, p->b, p->d, p->d, preference, 1, &answer, &count);
-    if (s != CUBLAS_STATUS_NOT_SUPPORTED && s != CUBLAS_STATUS_INVALID_VALUE) {
+    if (!is_refusal(s)) {
         TRY_LT("choosing an algorithm", s);
         *found = count > 0 && answer.state == CUBLAS_STATUS_SUCCESS;
     }
@@ -367,25 +380,13 @@ done:
     return result;
 }
 
-static status make_plan(const cuda_device *d, const cuda_product *p, struct plan *plan)
+static status make_plain_plan(const cuda_device *d, const cuda_product *p, struct plan *plan)
 {
     status result = OK;
     const struct cuda_product_shape *s = &p->shape;
     bool found = false;
-    if (p->fused != NULL) {
-        TRY(ask(d, p, p->fused, plan, &found));
-        plan->fused = found;
-        if (!found) {
-            log_debug(
-                "cublasLt does not fuse epilogue %d into a product of %u×%u×%u (arithmetic %d, "
-                "aligned to %u, %u, %u bytes): a kernel does it",
-                (int)s->epilogue, s->rows, s->columns, s->inner, (int)s->arithmetic, plan->a,
-                plan->b, plan->d);
-        }
-    }
-    if (!found) {
-        TRY(ask(d, p, p->plain, plan, &found));
-    }
+    plan->fused = false;
+    TRY(ask(d, p, p->plain, plan, &found));
     if (!found) {
         FAIL(ERROR_USAGE,
              "cublasLt has no algorithm for a product of %u×%u×%u in %s on this GPU (compute "
@@ -396,12 +397,31 @@ static status make_plan(const cuda_device *d, const cuda_product *p, struct plan
                                           : "fp32",
              d->capability / 10, d->capability % 10);
     }
+    if (s->epilogue != CUDA_PLAIN) {
+        log_debug("cublasLt does not fuse epilogue %d into a product of %u×%u×%u (arithmetic %d, "
+                  "aligned to %u, %u, %u bytes): a kernel does it",
+                  (int)s->epilogue, s->rows, s->columns, s->inner, (int)s->arithmetic, plan->a,
+                  plan->b, plan->d);
+    }
+done:
+    return result;
+}
+
+static status make_plan(const cuda_device *d, const cuda_product *p, struct plan *plan)
+{
+    status result = OK;
+    if (p->fused != NULL) {
+        TRY(ask(d, p, p->fused, plan, &plan->fused));
+    }
+    if (!plan->fused) {
+        TRY(make_plain_plan(d, p, plan));
+    }
 done:
     return result;
 }
 
 static status plan_for(const cuda_device *d, cuda_product *p, const struct cuda_product_call *call,
-                       const struct plan **out)
+                       struct plan **out)
 {
     status result = OK;
     struct plan wanted = {.a = alignment_of(call->a),
@@ -409,7 +429,7 @@ static status plan_for(const cuda_device *d, cuda_product *p, const struct cuda_
                           .d = alignment_of(call->d),
                           .bias = has_bias(p->shape.epilogue) ? alignment_of(call->bias) : 0};
     for (unsigned i = 0; i < p->plan_count; i++) {
-        const struct plan *q = &p->plans[i];
+        struct plan *q = &p->plans[i];
         if (q->a == wanted.a && q->b == wanted.b && q->d == wanted.d && q->bias == wanted.bias) {
             *out = q;
             goto done;
@@ -467,24 +487,37 @@ done:
     return result;
 }
 
+static cublasStatus_t multiply(const cuda_device *d, const cuda_product *p, const struct plan *plan,
+                               const struct cuda_product_call *call)
+{
+    const float one = 1, beta = p->shape.accumulate ? 1 : 0;
+    return lt.cublasLtMatmul_(d->blas, plan->fused ? p->fused : p->plain, &one, call->b, p->a,
+                              call->a, p->b, &beta, call->d, p->d, call->d, p->d, &plan->algorithm,
+                              d->workspace, d->workspace_bytes, d->streams[CUDA_COMPUTE]);
+}
+
 status cuda_product_run(cuda_device *d, cuda_product *p, const struct cuda_product_call *call)
 {
     status result = OK;
-    const struct cuda_product_shape *s = &p->shape;
-    const struct plan *plan;
-    const float one = 1, beta = s->accumulate ? 1 : 0;
+    struct plan *plan;
     TRY(cuda_use(d));
     TRY(point_to(p, call));
     if (!d->capturing) {
         d->last_work = "a matrix product";
     }
     TRY(plan_for(d, p, call, &plan));
-    TRY_LT("a product",
-           lt.cublasLtMatmul_(d->blas, plan->fused ? p->fused : p->plain, &one, call->b, p->a,
-                              call->a, p->b, &beta, call->d, p->d, call->d, p->d, &plan->algorithm,
-                              d->workspace, d->workspace_bytes, d->streams[CUDA_COMPUTE]));
+    cublasStatus_t s = multiply(d, p, plan, call);
+    if (plan->fused && is_refusal(s)) { /* the heuristics promised too much */
+        TRY(make_plain_plan(d, p, plan));
+        s = multiply(d, p, plan, call);
+    }
+    if (s != CUBLAS_STATUS_SUCCESS && !d->capturing) { /* of an earlier kernel? */
+        const cudaError_t error = cudaStreamQuery(d->streams[CUDA_COMPUTE]);
+        TRY_CUDA(d, "a product", error == cudaErrorNotReady ? cudaSuccess : error);
+    }
+    TRY_LT("a product", s);
     if (!plan->fused) {
-        TRY(finish(d, s, call));
+        TRY(finish(d, &p->shape, call));
     }
 done:
     return result;

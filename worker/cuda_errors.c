@@ -109,6 +109,7 @@ status cuda_failed(const cuda_device *d, const char *what, cudaError_t error)
     case cudaErrorCallRequiresNewerDriver:
         return driver_too_old();
     case cudaErrorNoKernelImageForDevice:
+    case cudaErrorInvalidDeviceFunction: /* what asking for a kernel's attributes says */
     case cudaErrorInvalidKernelImage:
     case cudaErrorUnsupportedPtxVersion:
     case cudaErrorJitCompilerNotFound:

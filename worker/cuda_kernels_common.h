@@ -77,6 +77,33 @@ CUDA_FUNCTION uint16_t bf16_of(float v)
     return (uint16_t)((bits.u + 0x7fff + (bits.u >> 16 & 1)) >> 16);
 }
 
+/* The same as a float, with as many bits of its mantissa dropped: 16 make it a bf16, 13 a tf32, 0
+ * leave it alone. */
+CUDA_FUNCTION float rounded(float v, uint32_t dropped)
+{
+    union {
+        float f;
+        uint32_t u;
+    } bits;
+    bits.f = v;
+    if (dropped != 0 && (bits.u & 0x7f800000) != 0x7f800000) { /* infinities and NaN stay */
+        bits.u += (1u << (dropped - 1)) - 1 + (bits.u >> dropped & 1);
+        bits.u &= ~0u << dropped;
+    }
+    return bits.f;
+}
+
+CUDA_FUNCTION cuda_four rounded_four(cuda_four v, uint32_t dropped)
+{
+    if (dropped != 0) {
+        v.x = rounded(v.x, dropped);
+        v.y = rounded(v.y, dropped);
+        v.z = rounded(v.z, dropped);
+        v.w = rounded(v.w, dropped);
+    }
+    return v;
+}
+
 /* Σ over the block's threads of first[THREAD], second[THREAD], into element 0; THREADS a power of
  * two. Everyone comes here. */
 #define SUM_BLOCK(first, second)                                                                   \

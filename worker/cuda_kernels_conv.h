@@ -127,13 +127,14 @@ CUDA_FUNCTION void conv_tile(const struct conv_call *c, float *w, float *x, cons
         if (at > 0) { /* what was read in the round before */
             CUDA_UNROLL
             for (uint32_t i = 0; i < loads; i++) {
-                four_to(x + (group + i * groups) * wide + near, factor[i]);
+                four_to(x + (group + i * groups) * wide + near,
+                        rounded_four(factor[i], c->dropped));
             }
             CUDA_UNROLL
             for (uint32_t i = 0; i < weight_loads; i++) {
                 uint32_t e = THREAD + i * CONV_THREADS;
                 if (e < CONV_TAPS * high) {
-                    w[e % CONV_TAPS * (high + 4) + e / CONV_TAPS] = weight[i];
+                    w[e % CONV_TAPS * (high + 4) + e / CONV_TAPS] = rounded(weight[i], c->dropped);
                 }
             }
             SYNC();
@@ -206,13 +207,14 @@ CUDA_KERNEL(conv_any)
     float sum[8][4] = {{0}};
     for (uint32_t at = 0; at < k.taps; at += CONV_TAPS) {
         for (uint32_t i = THREAD / 64; i < CONV_TAPS; i += 2) {
-            ((float *)x)[i * 64 + near] =
-                at + i < k.taps
-                    ? conv_one(c.source, &p, &taps[at + i], c.source_height, c.source_width)
-                    : 0;
+            float v = at + i < k.taps
+                          ? conv_one(c.source, &p, &taps[at + i], c.source_height, c.source_width)
+                          : 0;
+            ((float *)x)[i * 64 + near] = rounded(v, c.dropped);
         }
         uint32_t tap = THREAD % CONV_TAPS, row = THREAD / CONV_TAPS;
-        ((float *)w)[tap * 20 + row] = conv_weight_at(&c, taps, k.taps, at + tap, row0 + row);
+        float weight = conv_weight_at(&c, taps, k.taps, at + tap, row0 + row);
+        ((float *)w)[tap * 20 + row] = rounded(weight, c.dropped);
         SYNC();
         conv_multiply(sum, (const float *)w, (const float *)x, group * 2, THREAD % 16 * 4, 64, 16,
                       2);
@@ -299,11 +301,11 @@ CUDA_FUNCTION void conv_weight_tile(const struct conv_weight_call *c, float *gs,
         if (at > begin) {
             CUDA_UNROLL
             for (uint32_t i = 0; i < g_loads; i++) {
-                four_to(gs + (line + i * 16) * CONV_ROW + quad, g[i]);
+                four_to(gs + (line + i * 16) * CONV_ROW + quad, rounded_four(g[i], c->dropped));
             }
             CUDA_UNROLL
             for (uint32_t i = 0; i < 4; i++) {
-                four_to(xs + (line + i * 16) * CONV_ROW + quad, x[i]);
+                four_to(xs + (line + i * 16) * CONV_ROW + quad, rounded_four(x[i], c->dropped));
             }
             SYNC();
         }
@@ -354,14 +356,15 @@ CUDA_KERNEL(conv_weight_any)
         const struct conv_place p =
             conv_place_of(at + near, limit, c.places_wide, c.batch, c.step, c.source_width);
         for (uint32_t i = line; i < 16; i += 4) {
-            ((float *)gs)[i * CONV_ROW + near] =
+            float v =
                 p.live && row0 + i < c.rows ? c.g[(size_t)(row0 + i) * c.columns + at + near] : 0;
+            ((float *)gs)[i * CONV_ROW + near] = rounded(v, c.dropped);
         }
         for (uint32_t i = line; i < CONV_WEIGHT_TAPS; i += 4) {
-            ((float *)xs)[i * CONV_ROW + near] =
-                tap0 + i < c.tap_count
-                    ? conv_one(c.source, &p, &c.taps[tap0 + i], c.source_height, c.source_width)
-                    : 0;
+            float v = tap0 + i < c.tap_count ? conv_one(c.source, &p, &c.taps[tap0 + i],
+                                                        c.source_height, c.source_width)
+                                             : 0;
+            ((float *)xs)[i * CONV_ROW + near] = rounded(v, c.dropped);
         }
         SYNC();
         conv_weight_multiply(sum, (const float *)gs, (const float *)xs, THREAD / 16, THREAD % 16,
@@ -371,20 +374,27 @@ CUDA_KERNEL(conv_weight_any)
     conv_weight_write(&c, sum, row0 + THREAD / 16, tap0 + THREAD % 16, 16, 2);
 }
 
+/* There are few weights and many splits: 8 threads to a weight, each every eighth split. */
 CUDA_KERNEL(conv_weight_sum)
 {
-    uint32_t i = BLOCK_X * THREADS + THREAD, taps = c.weights + (c.bias != NULL);
-    if (i >= c.rows * taps) {
-        return;
-    }
+    SHARED(float, sums, 256);
+    const uint32_t taps = c.weights + (c.bias != NULL), count = c.rows * taps;
+    const uint32_t i = BLOCK_X * 32 + THREAD % 32;
     float sum = 0;
-    for (uint32_t k = 0; k < c.splits; k++) {
-        sum += c.partial[(size_t)k * c.rows * taps + i];
+    for (uint32_t k = THREAD / 32; k < c.splits && i < count; k += 8) {
+        sum += c.partial[(size_t)k * count + i];
     }
-    uint32_t row = i / taps, tap = i % taps;
-    float *to = tap < c.weights ? c.weight + (size_t)row * c.weights + tap : c.bias + row;
-    bool accumulate = tap < c.weights ? c.accumulate_weight : c.accumulate_bias;
-    *to = (accumulate ? *to : 0) + sum;
+    sums[THREAD] = sum;
+    SYNC();
+    if (THREAD < 32 && i < count) {
+        for (uint32_t k = 1; k < 8; k++) {
+            sum += sums[k * 32 + THREAD];
+        }
+        uint32_t row = i / taps, tap = i % taps;
+        float *to = tap < c.weights ? c.weight + (size_t)row * c.weights + tap : c.bias + row;
+        bool accumulate = tap < c.weights ? c.accumulate_weight : c.accumulate_bias;
+        *to = (accumulate ? *to : 0) + sum;
+    }
 }
 
 /* ---- for matrix products ------------------------------------------------------------------------

@@ -4,6 +4,20 @@
 
 #include "worker/cuda_kernels_common.h"
 
+/* Of sample n; `total`: Σ exp(logit − most). */
+CUDA_FUNCTION void cross_entropy_gradient(const struct cross_entropy_call *c, uint32_t n,
+                                          float most, float total)
+{
+    const float *row = c->logits + (size_t)n * c->per_row;
+    float *g = c->gradient + (size_t)n * c->per_row, valid = (float)*c->valid;
+    float scale = 1 / (total * valid), right = c->right / valid, other = c->other / valid;
+    for (uint32_t k = 0; k < c->classes; k++) {
+        size_t at = (size_t)k * c->per_class;
+        float v = expf(row[at] - most) * scale - (k == c->labels[n] ? right : other);
+        g[at] = (c->accumulate ? g[at] : 0) + v;
+    }
+}
+
 CUDA_KERNEL(cross_entropy)
 {
     SHARED(double, sums, CUDA_LOSS_ROWS);
@@ -33,6 +47,13 @@ CUDA_KERNEL(cross_entropy)
         }
         sums[THREAD] = (double)(logf(total) + most - wanted);
         correct[THREAD] = best == label;
+        if (c.gradient != NULL) {
+            cross_entropy_gradient(&c, n, most, total);
+        }
+    } else if (n < c.batch && c.gradient != NULL && !c.accumulate) {
+        for (uint32_t k = 0; k < c.classes; k++) {
+            c.gradient[(size_t)n * c.per_row + (size_t)k * c.per_class] = 0;
+        }
     }
     SUM_BLOCK(sums, correct);
     if (THREAD == 0) {
@@ -51,38 +72,6 @@ CUDA_KERNEL(loss_total)
     }
     c.total->sum = sum;
     c.total->correct = correct;
-}
-
-CUDA_KERNEL(cross_entropy_backward)
-{
-    uint32_t n = BLOCK_X * THREADS + THREAD;
-    if (n >= c.batch) {
-        return;
-    }
-    float *g = c.gradient + (size_t)n * c.per_row;
-    uint32_t valid = *c.valid;
-    if (n >= valid) {
-        for (uint32_t k = 0; k < c.classes && !c.accumulate; k++) {
-            g[(size_t)k * c.per_class] = 0;
-        }
-        return;
-    }
-    const float *row = c.logits + (size_t)n * c.per_row;
-    float most = row[0], total = 0;
-    for (uint32_t k = 1; k < c.classes; k++) {
-        float v = row[(size_t)k * c.per_class];
-        most = v > most ? v : most;
-    }
-    for (uint32_t k = 0; k < c.classes; k++) {
-        total += expf(row[(size_t)k * c.per_class] - most);
-    }
-    float scale = 1 / (total * (float)valid);
-    float right = c.right / (float)valid, other = c.other / (float)valid;
-    for (uint32_t k = 0; k < c.classes; k++) {
-        size_t at = (size_t)k * c.per_class;
-        float v = expf(row[at] - most) * scale - (k == c.labels[n] ? right : other);
-        g[at] = (c.accumulate ? g[at] : 0) + v;
-    }
 }
 
 /* One number of one sample, as it is shown. */

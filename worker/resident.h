@@ -24,6 +24,10 @@ struct resident {
 struct resident_update {
     struct optimizer_rule rule;
     double scale, lr;
+    /* Nobody has changed the gradient since the step that computed it. From the second such update
+     * on, that step sums the squares, too: the update is then only queued, and what goes wrong in
+     * it shows at a later call. */
+    bool as_computed;
 };
 
 /* Where a worker computes, for a library that queues work there itself. */
