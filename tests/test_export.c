@@ -246,6 +246,9 @@ static void mlflow_has_a_folder_for_each_run_below_its_experiment(void **state)
     /* Update 100 is four seconds after update 0; the first column is in milliseconds. */
     expect_shell("cat out/*/*/metrics/test_accuracy | awk '$3 == 0 { began = $1 } "
                  "$3 == 100 && $1 - began != 4000 { exit 1 }'");
+    /* An update every 0.1 s, but for the first, at 0 s. */
+    expect_shell("cat out/*/*/metrics/updates_per_second | awk '$3 > 2 && $2 > 9.99 && $2 < 10.01 "
+                 "{ n++ } END { exit n != 5 * 98 }'");
     expect_shell("grep -qx 'name: \"stale-gradients\"' out/*/meta.yaml");
     expect_shell("test $(grep -lx 'status: 4' out/*/*/meta.yaml | wc -l) = 1"); /* diverged */
 }
