@@ -226,6 +226,14 @@ static void damping_is_compared_with_the_undamped_runs_beside_it(void **state)
     assert_contains(line, "stale-gradients,4,polynomial,damping.power=0.5,0.03,2,0.8,");
     assert_contains(line, ",2,0.6,0.2");
     assert_null(strchr(strchr(line, '\n') + 1, '\n'));
+    /* Standard deviations of √2 and 2 √2 hundredths over two seeds each: √(1 + 4) hundredths. */
+    rig_change(
+        "UPDATE run SET final_accuracy = (SELECT CASE damping WHEN 'none' THEN 0.58 + 0.04 * "
+        "(id = (SELECT max(id) FROM run AS r WHERE r.arm = run.arm AND status = 'finished')) "
+        "ELSE 0.79 + 0.02 * (id = (SELECT max(id) FROM run AS r WHERE r.arm = run.arm AND "
+        "status = 'finished')) END) WHERE mode = 'async' AND status = 'finished'");
+    assert_int_equal(ask("effect-of-damping", QUERY_CSV, NULL, 0), OK);
+    assert_contains(answer, ",0.0223606797");
 }
 
 static void the_time_to_an_accuracy_is_that_of_the_first_evaluation_above_it(void **state)
