@@ -28,7 +28,7 @@ static const struct command commands[] = {
      false},
     {"query", "NAME|\"SELECT …\"", "a named question or SQL on the results file", command_query,
      true},
-    {"show", "RUN", "one run: configuration, curve, staleness, where the time went", command_show,
+    {"show", "RUN", "one run: curve, staleness, where the time went, configuration", command_show,
      true},
     {"report", "[-o report.html] [--watch]",
      "one HTML page from the results file: claims, plots, tables, runs", command_report, false},

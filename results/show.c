@@ -325,12 +325,12 @@ status show_run(const char *path, const char *run, FILE *to)
     /* One transaction: all parts of the page show the same moment of a run that goes on. */
     TRY(database_execute(db, "BEGIN", "read the run"));
     TRY(show_summary(db, id, out));
-    TRY(show_json(db, id, "configuration", "config", out));
     TRY(show_curve(db, id, out));
     TRY(show_staleness(db, id, out));
     TRY(show_dropped(db, id, out));
     TRY(show_time(db, id, out));
     TRY(show_events(db, id, out));
+    TRY(show_json(db, id, "configuration", "config", out));
     TRY(show_json(db, id, "host", "host", out));
 done:
     if (db != NULL) {

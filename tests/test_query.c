@@ -221,6 +221,10 @@ static void a_run_is_shown_with_all_its_parts(void **state)
     assert_contains(answer, "run 3: finished, async, 4 workers, seed 1\n");
     assert_contains(answer, "test accuracy  0.7900 at the end, 0.7900 at best");
     assert_contains(answer, "\nconfiguration\n  damping        polynomial\n  damping.power  0.5\n");
+    /* What the run came to stands before the many settings. */
+    assert_contains(answer, "\nwhere a worker's time goes");
+    assert_true(strstr(answer, "\nconfiguration\n") >
+                strstr(answer, "\nwhere a worker's time goes"));
     assert_contains(answer, "\ncurve\n");
     assert_contains(answer, "0.7900  ################################\n");
     assert_contains(answer, "\nstaleness of the 100 gradients that were used: mean 2.94, most 3\n");
