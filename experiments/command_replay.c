@@ -450,6 +450,7 @@ static status replay(const struct request *r, const struct recorded_run *run,
     struct replay_options o = {.settings = p->settings,
                                .workers = run->workers,
                                .compares = !r->what_if,
+                               .complete = run->complete,
                                .lockstep = reads_snapshots(p->settings)};
     TRY(order(run, p->settings, &all));
     TRY(worker_pool_open(&pool, p->settings, run->workers,

@@ -186,6 +186,38 @@ static void a_row_that_was_changed_is_named(void **state)
     }
 }
 
+static void every_figure_of_a_row_is_compared(void **state)
+{
+    struct rig *r = *state;
+    static const struct {
+        const char *change, *named;
+    } tampered[] = {
+        {"push_packed SET gap = 0.123", "the gap"},
+        {"push_packed SET gradient_norm = 0.123", "the gradient's norm"},
+        {"push_packed SET rate = 0.123", "the rate"},
+        {"push_packed SET waited_for = CASE waited_for WHEN 1 THEN 2 ELSE 1 END",
+         "the worker waited for"},
+        {"push_more SET batch_ahead = coalesce(batch_ahead, 0) + 1", "the batch"},
+        {"push_more SET momentum = 0.123", "the momentum"},
+        {"push_more SET total_momentum = 0.123", "the total momentum"},
+    };
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=gamma", "workers=4",
+                             "consistency=ssp", "consistency.slack=0",
+                             "correction=closed-loop-momentum"),
+                     OK);
+    assert_int_equal(process_shell(r, "cp results.db kept.db"), 0);
+    for (size_t i = 0; i < COUNT_OF(tampered); i++) {
+        char sql[160];
+        snprintf(sql, sizeof sql,
+                 "UPDATE %s WHERE number = (SELECT max(number) FROM push WHERE worker = 3)",
+                 tampered[i].change);
+        tamper(r, sql);
+        assert_int_equal(RIG_RUN(r, "replay", "last"), ERROR_OTHER);
+        process_expect_error(r, tampered[i].named);
+        assert_int_equal(process_shell(r, "cp kept.db results.db"), 0);
+    }
+}
+
 static void other_rules_on_the_same_arrivals_are_a_run_of_their_own(void **state)
 {
     struct rig *r = *state;
@@ -321,6 +353,7 @@ int main(void)
         TEST(a_run_that_diverged_replays_to_where_it_did),
         TEST(an_end_that_was_changed_is_named),
         TEST(a_row_that_was_changed_is_named),
+        TEST(every_figure_of_a_row_is_compared),
         TEST(other_rules_on_the_same_arrivals_are_a_run_of_their_own),
         TEST(another_rule_begins_with_its_own_parameters),
         TEST(arrivals_that_run_out_end_a_replay),
