@@ -243,6 +243,10 @@ static void virtual_workers_die_and_come_back(void **state)
     double came = ask_number(r, "SELECT count(*) FROM event WHERE code = 'worker_joined'");
     assert_true(died >= 4);
     assert_true(came >= died && came <= died + 4);
+    double away = ask_number(r, "SELECT avg((SELECT min(at_seconds) FROM event j WHERE j.worker = "
+                                "l.worker AND j.at_seconds > l.at_seconds) - l.at_seconds) "
+                                "FROM event l WHERE code = 'worker_lost'");
+    assert_true(away > 0.05 && away < 0.4); /* on average 0.2 */
     assert_string_equal(process_ask(r, "SELECT samples_used FROM run"), "6000");
     assert_string_equal(process_ask(r, "SELECT min(c) >= 2 FROM (SELECT count(*) AS c FROM push "
                                        "WHERE sequence = 0 GROUP BY worker)"),
