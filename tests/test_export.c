@@ -265,6 +265,15 @@ static void optuna_has_a_line_for_each_run_after_its_study(void **state)
         "head -n 1 out | grep -q '\"directions\":\\[2\\]'"); /* the more accurate, the better */
     expect_shell("test $(grep -c '\"state\":3' out) = 1 && test $(grep -c '\"state\":1' out) = 5");
     expect_shell("grep -q '\"params\":{.*\"damping.power\":0.5' out");
+    /* What a number ranges over is what the runs had of it. */
+    rig_change(
+        "UPDATE run SET settings = json_set(coalesce(settings, config), '$.lr', 0.25) WHERE id "
+        "= 1");
+    rig_change(
+        "UPDATE run SET settings = json_set(coalesce(settings, config), '$.lr', 0.5) WHERE id "
+        "<> 1");
+    export_as("optuna", NULL, 0, &outcome);
+    expect_shell("grep -o 'lr.\\{0,120\\}' out | grep -q 'low.*0.25.*high.*0.5'");
 }
 
 static void names_of_a_file_from_elsewhere_lead_to_no_other_folder(void **state)
