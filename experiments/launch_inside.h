@@ -17,6 +17,7 @@ struct watched {
     enum role role;
     unsigned index;
     bool ended_now, told; /* it ended in this round; it said how it ended */
+    bool was_ended;       /* by the server, which says why itself */
     status code;
     char *message; /* of a failure; owned */
 };

@@ -109,6 +109,10 @@ static void judge(struct launch *l, struct watched *w)
     if (well || l->verdict != OK) {
         goto done;
     }
+    if (w->was_ended && l->processes[0].child.running) {
+        l->ending_ns = l->ending_ns == 0 ? clock_ns() : l->ending_ns;
+        goto done;
+    }
     if (w->told && w->code != OK) {
         if (w->role == ROLE_WORKER) {
             text_add(&text, "worker %u: ", w->index);
@@ -161,6 +165,7 @@ static void keep_end(struct launch *l, const struct mail *m)
         return;
     }
     w->told = true;
+    w->was_ended = m->was_ended;
     w->code = m->code;
     memory_free(w->message);
     w->message = NULL;

@@ -22,6 +22,7 @@ struct mail {
     enum role role;
     unsigned index; /* worker, rank, or which of several servers */
     status code;
+    bool was_ended; /* a worker: by its server, whose own mail says why */
     struct training_progress progress;
     char text[2048];
 };

@@ -255,7 +255,11 @@ status role_end(struct role_process *p, status ended, const struct training_outc
     close_shards(p);
     worker_close(&p->worker);
     options_close(&p->settings);
-    struct mail m = {.kind = MAIL_ENDED, .role = p->role, .index = p->index, .code = ended};
+    struct mail m = {.kind = MAIL_ENDED,
+                     .role = p->role,
+                     .index = p->index,
+                     .code = ended,
+                     .was_ended = p->was_ended};
     if (ended != OK) {
         snprintf(m.text, sizeof m.text, "%s", error_message());
     }

@@ -233,6 +233,14 @@ done:
     return result;
 }
 
+bool ps_client_was_ended(const ps_client *c)
+{
+    bool was = false;
+    for (unsigned i = 0; c != NULL && i < c->count_of_servers; i++)
+        was |= connection_was_ended(c->servers[i]);
+    return was;
+}
+
 void ps_client_leave(ps_client *c, status why, const char *text)
 {
     for (unsigned i = 0; c != NULL && c->servers != NULL && i < c->count_of_servers; i++)

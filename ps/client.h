@@ -53,6 +53,8 @@ status ps_client_open(ps_client **out, const struct ps_client_options *o,
 /* Sends what was written to `gradient` and waits for the next release. */
 status ps_client_push_pull(ps_client *c, const struct ps_push *push,
                            struct ps_release *next) MUST_CHECK;
+/* Whether a server ended the run with an error, which it says itself, too. NULL-safe. */
+bool ps_client_was_ended(const ps_client *c);
 /* Leaves before training is over: tells the server why (STOPPED: it was asked to; anything else: it
  * failed). Close follows. */
 void ps_client_leave(ps_client *c, status why, const char *text);

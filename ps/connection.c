@@ -39,6 +39,7 @@ struct connection {
     uint64_t incarnation, first_batch;
     uint64_t next; /* sequence of the next push; its release is what we wait for */
     bool welcomed, ended, left;
+    bool was_ended; /* see connection_was_ended() */
 
     bool shared; /* payload through `view`, else through the two buffers */
     struct payload_view view;
@@ -202,6 +203,7 @@ static status on_end(connection *c, const struct wire_text *t)
     c->ended = true;
     if (t->code == OK || t->code == STOPPED)
         return OK;
+    c->was_ended = true;
     return error_set(wire_failure(t->code, ERROR_OTHER), __FILE__, __LINE__,
                      "the server at %s ended the run: %s", c->endpoint, t->text);
 }
@@ -320,6 +322,11 @@ bool connection_is_released(const connection *c)
 bool connection_has_ended(const connection *c)
 {
     return c->ended;
+}
+
+bool connection_was_ended(const connection *c)
+{
+    return c->was_ended;
 }
 
 struct connection_release connection_release(const connection *c)

@@ -14,6 +14,7 @@ struct ps_trainer_options {
     const char *endpoint;
     uint64_t run_token, settings_hash; /* see client.h */
     const volatile sig_atomic_t *stop;
+    bool *was_ended; /* set with an error: the server ended the run with it, and says so itself */
 };
 
 /* Pull, compute, push until the server says that training is over. */
