@@ -222,7 +222,7 @@ static void offend_future(struct puppet *p)
 }
 static void offend_version(struct puppet *p)
 {
-    puppet_push(p, p->version + 1, 10);
+    puppet_announce(p, p->version + 1, 10);
 }
 static void offend_samples(struct puppet *p)
 {
@@ -442,6 +442,36 @@ static void babble_frames(struct rig *r)
     zmq_ctx_term(context);
 }
 
+/* A head that announces 4000 bytes of floats, and eight of them. */
+static void floats_that_are_fewer_than_announced_are_not_read(void **state UNUSED)
+{
+    options *o;
+    struct rig *r = rig_open_with(&o, 1, "10");
+    pid_t server = rig_serve(r, o);
+    const struct wire_message said = {
+        .type = WIRE_GRADIENT, .run_token = r->token, .payload_bytes = 4000};
+    struct wire_message answer;
+    uint8_t bytes[WIRE_MAX_BYTES];
+    const int limit_ms = 5000, none = 0;
+    void *context = zmq_ctx_new();
+    void *dealer = zmq_socket(context, ZMQ_DEALER);
+    zmq_setsockopt(dealer, ZMQ_RCVTIMEO, &limit_ms, sizeof limit_ms);
+    zmq_setsockopt(dealer, ZMQ_LINGER, &none, sizeof none);
+    assert_int_equal(zmq_connect(dealer, r->endpoint), 0);
+    zmq_send(dealer, bytes, wire_encode(&said, bytes), ZMQ_SNDMORE);
+    zmq_send(dealer, bytes, 8, 0);
+    int size = zmq_recv(dealer, bytes, sizeof bytes, 0);
+    assert_true(size > 0);
+    assert_int_equal(wire_decode(&answer, bytes, (size_t)size), OK);
+    assert_int_equal(answer.type, WIRE_REFUSED);
+    rig_expect_said(answer.text.text, "not as many as the head says");
+    zmq_close(dealer);
+    zmq_ctx_term(context);
+    r->stop = 1;
+    assert_int_equal(rig_wait(server, 10), STOPPED);
+    rig_close_with(r, o);
+}
+
 /* Bytes that are not even ZeroMQ's. */
 static void babble_bytes(struct rig *r)
 {
@@ -493,6 +523,7 @@ int main(void)
         cmocka_unit_test(a_lost_push_is_said_again_and_a_lost_release_is_asked_for),
         cmocka_unit_test(a_member_that_breaks_the_protocol_is_dropped_and_the_others_train_on),
         cmocka_unit_test(a_broken_protocol_ends_the_run_where_nobody_may_be_lost),
+        cmocka_unit_test(floats_that_are_fewer_than_announced_are_not_read),
         cmocka_unit_test(strangers_change_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

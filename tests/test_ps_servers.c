@@ -201,19 +201,51 @@ static void nobody_becomes_a_server_that_does_not_fit(void **state UNUSED)
     close_rig(r, o);
 }
 
+/* Server 0 has welcomed worker 0. */
+static struct puppet puppet_train(struct rig *r)
+{
+    struct puppet p = {.m = {.run_token = r->token}};
+    assert_int_equal(
+        channel_connect(&p.channel, r->endpoint, &(struct channel_options){.timeout_ms = 1000}),
+        OK);
+    p.m.hello = (struct wire_hello){
+        .count = slice_count(COUNT, SERVERS, 0), .settings = r->settings_hash, .nonce = 5};
+    puppet_say(&p, WIRE_HELLO);
+    puppet_expect(&p, WIRE_WELCOME);
+    p.m.incarnation = p.got.message.incarnation;
+    return p;
+}
+
+static void a_slice_with_a_hole_is_not_taken(void **state UNUSED)
+{
+    options *o;
+    struct rig *r = open_rig(&o, "10");
+    pid_t server = rig_serve(r, o);
+    struct puppet follower = puppet_follow(r), trainer = puppet_train(r);
+    trainer.m.ready.payload = WIRE_PAYLOAD_FRAMES;
+    puppet_say(&trainer, WIRE_READY);
+    follower.m.notice = (struct wire_notice){.what = WIRE_WORKER_READY};
+    puppet_say(&follower, WIRE_REPORT);
+    puppet_expect(&trainer, WIRE_RELEASE);
+    r->stop = 1;
+    do
+        puppet_expect(&follower, WIRE_ORDER);
+    while (follower.got.message.notice.what != WIRE_ORDER_ASK);
+    follower.m.sequence = 1;
+    follower.m.slice = (struct wire_slice){.offset = 40};
+    puppet_say(&follower, WIRE_SLICE);
+    expect_end(r, server, ERROR_PROTOCOL, "sent a part of its slice out of order");
+    channel_close(&trainer.channel);
+    channel_close(&follower.channel);
+    close_rig(r, o);
+}
+
 static void a_worker_that_is_stopped_ends_the_run_so_whoever_hears_it_first(void **state UNUSED)
 {
     options *o;
     struct rig *r = open_rig(&o, "10");
     pid_t server = rig_serve(r, o);
-    struct puppet follower = puppet_follow(r), trainer = {.m = {.run_token = r->token}};
-    assert_int_equal(channel_connect(&trainer.channel, r->endpoint,
-                                     &(struct channel_options){.timeout_ms = 1000}),
-                     OK);
-    trainer.m.hello = (struct wire_hello){
-        .count = slice_count(COUNT, SERVERS, 0), .settings = r->settings_hash, .nonce = 5};
-    puppet_say(&trainer, WIRE_HELLO);
-    puppet_expect(&trainer, WIRE_WELCOME);
+    struct puppet follower = puppet_follow(r), trainer = puppet_train(r);
     follower.m.lost = (struct wire_lost){.code = STOPPED, .text = "was told to stop"};
     puppet_say(&follower, WIRE_LOST);
     expect_end(r, server, STOPPED, "worker 0 (process 0) was told to stop (at server 1)");
@@ -311,6 +343,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_server_that_breaks_the_protocol_ends_the_run_and_is_named),
+        cmocka_unit_test(a_slice_with_a_hole_is_not_taken),
         cmocka_unit_test(a_worker_that_is_stopped_ends_the_run_so_whoever_hears_it_first),
         cmocka_unit_test(nobody_becomes_a_server_that_does_not_fit),
         cmocka_unit_test(a_server_that_follows_does_not_follow_nonsense),
