@@ -163,6 +163,22 @@ tensor *with_shared_weights(tape *t, tensor *x, const struct model *m)
     return linear(t, x, "fc2", m->classes);
 }
 
+/* Whole blocks of 16 channels, which have kernels of their own, before operations that have none
+ * for them; and read by several. */
+tensor *with_whole_blocks(tape *t, tensor *x, const struct model *m)
+{
+    tensor *a = conv2d(t, x, "a", 32, 3, 1, 1);
+    tensor *b = relu(t, conv2d(t, gelu(t, a), "b", 32, 3, 1, 1));
+    tensor *first = linear(t, add(t, a, b), "fc1", m->classes);
+    tensor *second =
+        linear(t, add(t, max_pool(t, a, 3, 2), max_pool(t, b, 3, 2)), "fc2", m->classes);
+    tensor *c = conv2d(t, reshape(t, a, 16, 14, 9), "c", 16, 3, 2, 1);
+    tensor *third = linear(t, add(t, c, c), "fc3", m->classes);
+    tensor *fourth =
+        linear(t, conv2d(t, max_pool(t, b, 2, 2), "d", 16, 3, 1, 1), "fc4", m->classes);
+    return add(t, add(t, first, second), add(t, third, fourth));
+}
+
 #define GRAPH(name, ...)                                                                           \
     {                                                                                              \
 #name, name,                                                                               \
@@ -188,5 +204,6 @@ const struct op_graph op_graphs[] = {
     GRAPH(with_residuals, 3, 9, 7),
     GRAPH(with_value_before_activation, 3, 9, 7),
     GRAPH(with_shared_weights, 3, 9, 7),
+    GRAPH(with_whole_blocks, 3, 9, 7),
 };
 const size_t op_graph_count = COUNT_OF(op_graphs);

@@ -26,6 +26,7 @@ forward_function with_shared_batch_norms;
 forward_function with_residuals;
 forward_function with_value_before_activation;
 forward_function with_shared_weights;
+forward_function with_whole_blocks;
 
 /* All of the above, for loops over every operation. */
 struct op_graph {

@@ -118,7 +118,8 @@ struct op_call {
     struct op_loss *loss;
 };
 
-/* Of the operands of convolutions and linear layers; sums and everything else are float32. */
+/* Of the operands of convolutions and linear layers. Sums, gradients of parameters and batch norm's
+ * statistics are float32; activations and their gradients may be kept in it. */
 enum precision {
     PRECISION_FP32,
     PRECISION_TF32, /* rounded to 10 bits of mantissa: GPUs alone */

@@ -1,5 +1,6 @@
 #include "worker/backend_cpu.h"
 #include "worker/backend_cpu_lanes.h"
+#include "worker/vector.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,21 +35,21 @@ done:
  * ---------------------------------------------------------------
  */
 
-static status layout_with_tag(onednn_layout *out, uint32_t batch, struct shape s,
-                              dnnl_format_tag_t tag)
+status cpu_tagged_layout(onednn_layout *out, uint32_t batch, struct shape s, dnnl_data_type_t type,
+                         dnnl_format_tag_t tag)
 {
     const dnnl_dims_t dimensions = {batch, s.channels, s.height, s.width};
-    return cpu_check(onednn_layout_open(out, 4, dimensions, dnnl_f32, tag), "a tensor's layout");
+    return cpu_check(onednn_layout_open(out, 4, dimensions, type, tag), "a tensor's layout");
 }
 
 status cpu_plain_layout(onednn_layout *out, uint32_t batch, struct shape s)
 {
-    return layout_with_tag(out, batch, s, dnnl_nchw);
+    return cpu_tagged_layout(out, batch, s, dnnl_f32, dnnl_nchw);
 }
 
 status cpu_any_layout(onednn_layout *out, uint32_t batch, struct shape s)
 {
-    return layout_with_tag(out, batch, s, dnnl_format_tag_any);
+    return cpu_tagged_layout(out, batch, s, dnnl_f32, dnnl_format_tag_any);
 }
 
 status cpu_vector_layout(onednn_layout *out, uint32_t count)
@@ -57,63 +58,74 @@ status cpu_vector_layout(onednn_layout *out, uint32_t count)
     return cpu_check(onednn_layout_open(out, 1, dimensions, dnnl_f32, dnnl_x), "a vector's layout");
 }
 
-/* The layout of backend_cpu_lanes.h. */
-static bool is_lanes(const backend_buffer *b)
+static bool has_tag(const backend_buffer *b, dnnl_format_tag_t tag)
 {
     onednn_layout l = NULL;
-    bool same = layout_with_tag(&l, b->batch, b->shape, dnnl_Abcd16a) == OK &&
-                dnnl_memory_desc_equal(l, b->layout);
+    bool same =
+        cpu_tagged_layout(&l, b->batch, b->shape, b->bf16 ? dnnl_bf16 : dnnl_f32, tag) == OK &&
+        dnnl_memory_desc_equal(l, b->layout);
     onednn_layout_close(&l);
     return same;
 }
 
-status cpu_blocked_layout(onednn_layout *out, uint32_t batch, struct shape s)
+/* Among the tags that somebody asks for. */
+static dnnl_format_tag_t tag_of(const backend_buffer *b)
 {
-    return layout_with_tag(out, batch, s, dnnl_nChw16c);
-}
-
-bool cpu_is_blocked(const backend_buffer *b)
-{
-    onednn_layout l = NULL;
-    bool same =
-        cpu_blocked_layout(&l, b->batch, b->shape) == OK && dnnl_memory_desc_equal(l, b->layout);
-    onednn_layout_close(&l);
-    return same && b->shape.channels % 16 == 0;
+    static const dnnl_format_tag_t tags[] = {dnnl_nChw16c, dnnl_nhwc, dnnl_Abcd16a};
+    for (size_t i = 0; i < COUNT_OF(tags); ++i) {
+        if (has_tag(b, tags[i])) {
+            return tags[i];
+        }
+    }
+    return dnnl_format_tag_undef;
 }
 
 /* Without places and padding, a layout blocked by channels is row-major too. */
-static bool is_plain(const backend_buffer *b, onednn_const_layout plain)
+static bool is_plain(const backend_buffer *b)
 {
-    if (dnnl_memory_desc_equal(b->layout, plain)) {
-        return true;
+    if (b->bf16 || has_tag(b, dnnl_nchw)) {
+        return !b->bf16;
     }
     return b->shape.height == 1 && b->shape.width == 1 &&
            b->count == b->batch * shape_count(b->shape) && b->shape.channels % 16 == 0 &&
-           !is_lanes(b);
+           b->tag != dnnl_Abcd16a;
 }
 
 status cpu_buffer_new(struct cpu *c, uint32_t batch, struct shape s, onednn_const_layout layout,
                       backend_buffer **out)
 {
     status result = OK;
-    onednn_layout plain = NULL;
     backend_buffer *b = NULL;
     TRY(memory_new(&b, 1, sizeof *b, "a tensor"));
     b->shape = s;
     b->batch = batch;
     TRY_DNNL(onednn_layout_copy(&b->layout, layout), "a tensor's layout");
+    b->bf16 = onednn_layout_type(layout) == dnnl_bf16;
+    b->tag = tag_of(b);
     size_t bytes = dnnl_memory_desc_get_size(b->layout);
-    b->count = bytes / sizeof(float);
-    TRY(memory_new(&b->data, b->count, sizeof(float), "a tensor"));
+    b->count = bytes / cpu_element_bytes(b->bf16);
+    TRY(memory_new(&b->data, bytes, 1, "a tensor"));
     TRY_DNNL(dnnl_memory_create(&b->memory, b->layout, c->engine, b->data), "a tensor");
-    TRY(cpu_plain_layout(&plain, batch, s));
-    b->plain = is_plain(b, plain);
+    b->plain = is_plain(b);
     *out = b;
     b = NULL;
 done:
-    onednn_layout_close(&plain);
     cpu_buffer_free(b);
     return result;
+}
+
+struct cpu_panels cpu_panels_of(const backend_buffer *b)
+{
+    const size_t places = (size_t)b->shape.height * b->shape.width, channels = b->shape.channels;
+    bool blocked = b->tag == dnnl_nChw16c;
+    if (channels % VECTOR_LANES != 0 || !(blocked || (b->bf16 && b->tag == dnnl_nhwc))) {
+        return (struct cpu_panels){0};
+    }
+    return (struct cpu_panels){.blocks = channels / VECTOR_LANES,
+                               .places = places,
+                               .place = blocked ? VECTOR_LANES : channels,
+                               .block = blocked ? places * VECTOR_LANES : VECTOR_LANES,
+                               .image = places * channels};
 }
 
 void cpu_buffer_free(backend_buffer *b)
@@ -210,7 +222,7 @@ void cpu_reorder_close(struct cpu_reorder *r)
     cpu_memory_free(&r->to);
 }
 
-status cpu_reorder_run(struct cpu *c, const struct cpu_reorder *r, const float *from, float *to)
+status cpu_reorder_run(struct cpu *c, const struct cpu_reorder *r, const void *from, void *to)
 {
     status result = OK;
     TRY_DNNL(dnnl_memory_set_data_handle(r->from, (void *)from), "a change of layout");
@@ -246,6 +258,44 @@ void cpu_target_done(float *at, const float *written, size_t count)
 {
     if (at != written) {
         cpu_add_into(at, written, count);
+    }
+}
+
+status cpu_buffer_target(struct cpu *c, backend_buffer *b, bool accumulate, void **write)
+{
+    status result = OK;
+    float *scratch;
+    *write = b->data;
+    if (accumulate) {
+        TRY(cpu_scratch(c, b->count, &scratch));
+        *write = scratch;
+    }
+done:
+    return result;
+}
+
+void cpu_add_elements(void *to, const void *from, size_t count, bool bf16)
+{
+    if (bf16) {
+        cpu_add_into_bf16(to, from, count);
+    } else {
+        cpu_add_into(to, from, count);
+    }
+}
+
+void cpu_buffer_done(backend_buffer *b, const void *written)
+{
+    if (written != b->data) {
+        cpu_add_elements(b->data, written, b->count, b->bf16);
+    }
+}
+
+void cpu_buffer_take(backend_buffer *b, const backend_buffer *from, bool accumulate)
+{
+    if (accumulate) {
+        cpu_add_elements(b->data, from->data, b->count, b->bf16);
+    } else {
+        memcpy(b->data, from->data, cpu_buffer_bytes(b));
     }
 }
 
@@ -330,11 +380,31 @@ static bool fuses_residual(const backend *b, const backend_buffer *input,
     return cpu_norm16_fits((const struct cpu *)b, input) && buffer_same_layout(input, other);
 }
 
-static status op_open(backend *b, const struct op_description *d, backend_buffer *const input[2],
-                      backend_op **out, backend_buffer **output)
+/* Of an input in bf16. */
+static bool reads_bf16(const struct cpu *c, const struct op_description *d,
+                       const backend_buffer *input)
 {
-    struct cpu *c = (struct cpu *)b;
+    switch (d->kind) {
+    case OP_LINEAR:
+    case OP_CONVOLUTION:
+        return true;
+    case OP_MAX_POOL:
+        return cpu_pool16_fits(c, d, input);
+    case OP_BATCH_NORM:
+        return cpu_norm16_fits(c, input);
+    default:
+        return false;
+    }
+}
+
+status cpu_op_open(struct cpu *c, const struct op_description *d, backend_buffer *const input[2],
+                   backend_op **out, backend_buffer **output)
+{
+    bool narrow = input[0]->bf16 || (input[1] != NULL && input[1]->bf16);
     *output = NULL;
+    if (narrow && !reads_bf16(c, d, input[0])) {
+        return cpu_widened_open(c, d, input, out, output);
+    }
     switch (d->kind) {
     case OP_LINEAR:
         return cpu_linear_open(c, d, input, out, output);
@@ -371,6 +441,12 @@ static status op_open(backend *b, const struct op_description *d, backend_buffer
         return cpu_squared_error_open(c, d, input, out, output);
     }
     contract_broken("an operation of a known kind", __FILE__, __LINE__, __func__);
+}
+
+static status op_open(backend *b, const struct op_description *d, backend_buffer *const input[2],
+                      backend_op **out, backend_buffer **output)
+{
+    return cpu_op_open((struct cpu *)b, d, input, out, output);
 }
 
 static void op_close(backend *b UNUSED, backend_op *op)

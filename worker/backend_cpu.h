@@ -11,6 +11,12 @@
  *   backend_cpu_pool16.c       max pooling over 2×2 places, for one thread
  *   backend_cpu_norm*.c        batch norm: oneDNN's; our own for one thread, with the residual sum
  *   backend_cpu_kernels.c      elementwise loops and the loss, which are not worth a primitive
+ *   backend_cpu_widened.c      operations that know float32 alone, between activations in bf16
+ *
+ * Which type activations have is the operation's choice that makes them, and part of their layout:
+ * with precision=bf16 and one thread, convolutions leave whole blocks of 16 channels in bf16, pools
+ * and batch norms of our own keep the type of what they read, and everything else is float32. The
+ * gradient of a value has the value's type.
  */
 #ifndef GRADLAG_WORKER_BACKEND_CPU_H
 #define GRADLAG_WORKER_BACKEND_CPU_H
@@ -25,7 +31,7 @@ struct cpu {
     dnnl_engine_t engine;
     dnnl_stream_t stream;
     int threads;
-    bool bf16; /* convolutions and GEMMs read bf16; all buffers are float32 in either case */
+    bool bf16; /* convolutions and GEMMs read bf16 */
     const float *parameters;
     float *gradient;
     /* For a gradient that must be added to what is there. Grows when first needed. */
@@ -38,7 +44,7 @@ struct cpu {
  * first + images − 1 of `data`, the whole batch's. A batch is shown from image 0 on, in order, or
  * not at all. */
 struct cpu_watch {
-    void (*see)(backend_op *who, float *data, size_t first, size_t images); /* NULL: nobody */
+    void (*see)(backend_op *who, void *data, size_t first, size_t images); /* NULL: nobody */
     backend_op *who;
 };
 
@@ -46,10 +52,15 @@ struct backend_buffer {
     struct shape shape;
     uint32_t batch;
     onednn_layout layout;
-    dnnl_memory_t memory; /* over `data` */
-    float *data;
+    dnnl_format_tag_t tag; /* nChw16c, nhwc or Abcd16a if it is that, else undef */
+    dnnl_memory_t memory;  /* over `data` */
+    union {
+        float *data;
+        uint16_t *halves; /* the same, if `bf16` */
+    };
     size_t count; /* elements including the layout's padding, which is always zero */
-    bool plain;   /* row-major in memory */
+    bool bf16;    /* its elements' type; else float32 */
+    bool plain;   /* row-major float32 in memory */
     struct cpu_reorder *read;
     bool rectified;                  /* the values are a ReLU's results */
     bool gradient_rectified;         /* this step's gradient is behind that ReLU already */
@@ -76,10 +87,8 @@ status cpu_plain_layout(onednn_layout *out, uint32_t batch, struct shape s) MUST
 status cpu_any_layout(onednn_layout *out, uint32_t batch, struct shape s) MUST_CHECK;
 /* Row-major vector of `count`. */
 status cpu_vector_layout(onednn_layout *out, uint32_t count) MUST_CHECK;
-/* [batch][channels/16][height][width][16], that most convolutions leave with AVX-512 */
-status cpu_blocked_layout(onednn_layout *out, uint32_t batch, struct shape s) MUST_CHECK;
-/* Whether it is in that layout, without padding. */
-bool cpu_is_blocked(const backend_buffer *b);
+status cpu_tagged_layout(onednn_layout *out, uint32_t batch, struct shape s, dnnl_data_type_t type,
+                         dnnl_format_tag_t tag) MUST_CHECK;
 /* Bytes of a result that no longer stays in the cache until it is read: it is better written past
  * it. */
 enum { CPU_STREAM_ABOVE = 1 << 20 };
@@ -87,6 +96,14 @@ enum { CPU_STREAM_ABOVE = 1 << 20 };
 status cpu_buffer_new(struct cpu *c, uint32_t batch, struct shape s, onednn_const_layout layout,
                       backend_buffer **out) MUST_CHECK;
 void cpu_buffer_free(backend_buffer *b);
+static inline size_t cpu_element_bytes(bool bf16)
+{
+    return bf16 ? sizeof(uint16_t) : sizeof(float);
+}
+static inline size_t cpu_buffer_bytes(const backend_buffer *b)
+{
+    return b->count * cpu_element_bytes(b->bf16);
+}
 /* The layout a primitive chose for one of its arguments; borrowed. */
 onednn_const_layout cpu_chosen(const_dnnl_primitive_desc_t p, dnnl_query_t what);
 /* A memory whose data is set before each use. */
@@ -116,8 +133,8 @@ struct cpu_reorder {
 status cpu_reorder_open(struct cpu *c, onednn_const_layout from, onednn_const_layout to,
                         struct cpu_reorder *out) MUST_CHECK;
 void cpu_reorder_close(struct cpu_reorder *r);
-status cpu_reorder_run(struct cpu *c, const struct cpu_reorder *r, const float *from,
-                       float *to) MUST_CHECK;
+status cpu_reorder_run(struct cpu *c, const struct cpu_reorder *r, const void *from,
+                       void *to) MUST_CHECK;
 
 status cpu_scratch(struct cpu *c, size_t count, float **out) MUST_CHECK;
 
@@ -125,6 +142,29 @@ status cpu_scratch(struct cpu *c, size_t count, float **out) MUST_CHECK;
 status cpu_target(struct cpu *c, float *at, size_t count, bool accumulate,
                   float **write) MUST_CHECK;
 void cpu_target_done(float *at, const float *written, size_t count);
+/* The same for a buffer, of its type. */
+status cpu_buffer_target(struct cpu *c, backend_buffer *b, bool accumulate,
+                         void **write) MUST_CHECK;
+void cpu_buffer_done(backend_buffer *b, const void *written);
+/* to[] += from[], of either type */
+void cpu_add_elements(void *to, const void *from, size_t count, bool bf16);
+/* b ← (or +=) another buffer of its layout */
+void cpu_buffer_take(backend_buffer *b, const backend_buffer *from, bool accumulate);
+
+/* ---- panels: layouts that kernels of our own read 16 channels at a time -------------------------
+ */
+struct cpu_panels {
+    size_t blocks; /* of 16 channels; 0: in another layout */
+    size_t places;
+    size_t place, block, image; /* elements from one to the next */
+};
+static inline void *cpu_element(const void *data, size_t at, bool bf16)
+{
+    return (char *)(uintptr_t)data + at * cpu_element_bytes(bf16);
+}
+/* Of nChw16c, that most convolutions leave with AVX-512, and in bf16 of nhwc, that they leave with
+ * AMX; without padding. */
+struct cpu_panels cpu_panels_of(const backend_buffer *b);
 
 /* ---- operations ---------------------------------------------------------------------------------
  */
@@ -170,6 +210,12 @@ status cpu_parts_backward_data(struct cpu *c, const struct cpu_parts *p, const s
                                dnnl_memory_t weights) MUST_CHECK;
 status cpu_pool_open(struct cpu *c, const struct op_description *d, backend_buffer *const in[2],
                      backend_op **out, backend_buffer **output) MUST_CHECK;
+/* An operation between float32 copies of the inputs that are bf16. */
+status cpu_widened_open(struct cpu *c, const struct op_description *d, backend_buffer *const in[2],
+                        backend_op **out, backend_buffer **output) MUST_CHECK;
+/* The operation that fits these inputs. */
+status cpu_op_open(struct cpu *c, const struct op_description *d, backend_buffer *const in[2],
+                   backend_op **out, backend_buffer **output) MUST_CHECK;
 bool cpu_pool16_fits(const struct cpu *c, const struct op_description *d,
                      const backend_buffer *input);
 status cpu_pool16_open(struct cpu *c, const struct op_description *d, backend_buffer *const in[2],
@@ -197,12 +243,16 @@ status cpu_squared_error_open(struct cpu *c, const struct op_description *d,
 /* ---- kernels ------------------------------------------------------------------------------------
  */
 void cpu_add_into(float *restrict to, const float *restrict from, size_t count);
+/* In bf16, each sum rounded once; `count` a multiple of 16. */
+void cpu_add_into_bf16(uint16_t *restrict to, const uint16_t *restrict from, size_t count);
 /* y ← activation(y + bias) over rows × columns; bias may be NULL; ACTIVATION_NONE or RELU */
 void cpu_bias_activate(float *restrict y, const float *restrict bias, size_t rows, size_t columns,
                        enum activation a);
 /* g ← g · activation'(…) given the activation's result y; RELU or TANH */
 void cpu_activation_backward(float *restrict g, const float *restrict y, size_t count,
                              enum activation a);
+/* RELU in bf16 */
+void cpu_relu_backward_bf16(uint16_t *restrict g, const uint16_t *restrict y, size_t count);
 /* out ← (or +=) the sums of the columns */
 void cpu_column_sums(const float *restrict g, size_t rows, size_t columns, float *restrict out,
                      bool accumulate);

@@ -3,12 +3,13 @@
  * magnitude too slow at some of these shapes). Activations stay in the blocked layout the primitive
  * asks for; weights, small, are brought into it at each step, and their gradient back.
  *
- * In bf16 the primitives read bf16 and write float32: sources, weights and the result's gradient
- * are rounded on their way into the primitive's layout, by the same reorders. The rounded source
- * and gradient are each made once per step and serve both products that read them. Activations
- * between operations stay float32, so that every other operation is the same in both precisions.
+ * In bf16 the primitives read bf16 and sum in float32. Whole blocks of 16 channels are written in
+ * bf16 too, where kernels of our own read them (leaves_bf16), and are read as they are. Weights and
+ * what else is float32 is rounded on its way into the primitive's layout, by the same reorders; a
+ * source or gradient so rounded is made once per step and serves both products that read it.
  */
 #include "worker/backend_cpu.h"
+#include "worker/vector.h"
 
 #include <string.h>
 
@@ -44,7 +45,7 @@ done:
 
 /* The memory a primitive reads: `m` itself, or its copy in the primitive's layout. */
 static status bring(struct cpu *c, const struct cpu_block *block, const struct cpu_reorder *reorder,
-                    const float *data, dnnl_memory_t m, dnnl_memory_t *out)
+                    const void *data, dnnl_memory_t m, dnnl_memory_t *out)
 {
     status result = OK;
     *out = m;
@@ -56,7 +57,7 @@ done:
     return result;
 }
 
-static status point(dnnl_memory_t m, const float *at)
+static status point(dnnl_memory_t m, const void *at)
 {
     return cpu_check(dnnl_memory_set_data_handle(m, (void *)at), "a convolution");
 }
@@ -136,7 +137,7 @@ static status backward_data(struct cpu *c, struct cpu_convolution *k, const stru
     status result = OK;
     backend_buffer *to = call->input_gradient[0], *g = call->output_gradient;
     const float *weight = c->parameters + call->weight;
-    float *write;
+    void *write;
     dnnl_memory_t weights, gradient = k->gradient.memory;
     bool moved = k->source_gradient_out.primitive != NULL;
     if (!k->shared_gradient) {
@@ -149,8 +150,8 @@ static status backward_data(struct cpu *c, struct cpu_convolution *k, const stru
         TRY(cpu_parts_backward_data(c, k->parts, call, weights));
         goto done;
     }
-    TRY(cpu_target(c, to->data, to->count, call->accumulate[0], &write));
-    TRY_DNNL(dnnl_memory_set_data_handle(to->memory, write), "a convolution");
+    TRY(cpu_buffer_target(c, to, call->accumulate[0], &write));
+    TRY(point(to->memory, write));
     const dnnl_exec_arg_t a[] = {
         {DNNL_ARG_DIFF_DST, gradient},
         {DNNL_ARG_WEIGHTS, weights},
@@ -159,8 +160,8 @@ static status backward_data(struct cpu *c, struct cpu_convolution *k, const stru
     if (moved) {
         TRY(cpu_reorder_run(c, &k->source_gradient_out, k->source_gradient.data, write));
     }
-    TRY_DNNL(dnnl_memory_set_data_handle(to->memory, to->data), "a convolution");
-    cpu_target_done(to->data, write, to->count);
+    TRY(point(to->memory, to->data));
+    cpu_buffer_done(to, write);
 done:
     return result;
 }
@@ -170,8 +171,12 @@ static status backward(struct cpu *c, backend_op *op, const struct op_call *call
     status result = OK;
     struct cpu_convolution *k = (struct cpu_convolution *)op;
     backend_buffer *g = call->output_gradient;
-    if (!call->output->gradient_rectified) {
-        cpu_activation_backward(g->data, call->output->data, g->count, op->d.activation);
+    if (!call->output->gradient_rectified && op->d.activation != ACTIVATION_NONE) {
+        if (g->bf16) {
+            cpu_relu_backward_bf16(g->halves, call->output->halves, g->count);
+        } else {
+            cpu_activation_backward(g->data, call->output->data, g->count, op->d.activation);
+        }
     }
     TRY(backward_weights(c, k, call));
     if (call->input_gradient[0] != NULL) {
@@ -205,8 +210,16 @@ static void close_convolution(backend_op *op)
     memory_free(k);
 }
 
+/* Whether its result is bf16: a ReLU's derivative is the same then, a tanh's is not, and other
+ * kernels than ours would have to be given it in float32 again. */
+static bool leaves_bf16(const struct cpu *c, const struct op_description *d)
+{
+    return c->bf16 && c->threads == 1 && d->activation != ACTIVATION_TANH &&
+           d->output.channels % VECTOR_LANES == 0;
+}
+
 /* Layouts that a convolution is described by; `any` lets the primitive choose. What it reads is in
- * the precision asked for; what it writes, and the bias, is float32. */
+ * the precision asked for; weights' gradients and the bias are float32. */
 struct layouts {
     onednn_layout source, weight, gradient;                      /* read */
     onednn_layout destination, source_gradient, weight_gradient; /* written */
@@ -214,20 +227,27 @@ struct layouts {
     struct onednn_window window;
 };
 
-static status layouts_open(struct layouts *l, const struct op_description *d, dnnl_data_type_t type)
+/* `between`: what is wished of source and destination. */
+static status layouts_open(struct cpu *c, struct layouts *l, const struct op_description *d,
+                           const backend_buffer *given, dnnl_format_tag_t between)
 {
     status result = OK;
+    const dnnl_data_type_t type = c->bf16 ? dnnl_bf16 : dnnl_f32;
     const dnnl_dims_t weight = {d->output.channels, d->input.channels, d->kernel_height,
                                 d->kernel_width};
     const dnnl_dims_t source = {d->batch, d->input.channels, d->input.height, d->input.width};
     const dnnl_dims_t destination = {d->batch, d->output.channels, d->output.height,
                                      d->output.width};
     const dnnl_format_tag_t any = dnnl_format_tag_any;
-    TRY_DNNL(onednn_layout_open(&l->source, 4, source, type, any), "a layout");
+    TRY_DNNL(onednn_layout_open(&l->source, 4, source, type, between), "a layout");
     TRY_DNNL(onednn_layout_open(&l->weight, 4, weight, type, any), "a layout");
     TRY_DNNL(onednn_layout_open(&l->gradient, 4, destination, type, any), "a layout");
-    TRY(cpu_any_layout(&l->destination, d->batch, d->output));
-    TRY(cpu_any_layout(&l->source_gradient, d->batch, d->input));
+    TRY_DNNL(onednn_layout_open(&l->destination, 4, destination,
+                                leaves_bf16(c, d) ? dnnl_bf16 : dnnl_f32, between),
+             "a layout");
+    TRY_DNNL(
+        onednn_layout_open(&l->source_gradient, 4, source, given->bf16 ? dnnl_bf16 : dnnl_f32, any),
+        "a layout");
     TRY_DNNL(onednn_layout_open(&l->weight_gradient, 4, weight, dnnl_f32, any), "a layout");
     TRY_DNNL(onednn_layout_open(&l->weight_plain, 4, weight, dnnl_f32, dnnl_oihw), "a layout");
     if (d->flags & OP_BIASED) {
@@ -268,8 +288,8 @@ static bool is_reference(const_dnnl_primitive_desc_t p)
 }
 
 /* The source and the gradient of the result are at hand in the forward pass's layouts; where no
- * good implementation takes those, others are made of them. In bf16 the gradient is rounded anyway,
- * and so goes into whichever layout is best. */
+ * good implementation takes those, others are made of them. A gradient that is rounded anyway goes
+ * into whichever layout is best. */
 static status open_backward_weights(struct cpu *c, struct cpu_convolution *k,
                                     const struct layouts *l, dnnl_primitive_desc_t forward,
                                     onednn_const_layout given, onednn_const_layout source,
@@ -278,8 +298,9 @@ static status open_backward_weights(struct cpu *c, struct cpu_convolution *k,
     status result = OK;
     dnnl_primitive_desc_t p = NULL;
     static const char what[] = "a convolution's weight gradient";
+    const bool rounded = c->bf16 && !leaves_bf16(c, &k->op.d);
     TRY_DNNL(onednn_convolution_backward_weights(&p, c->engine, source, l->weight_gradient, l->bias,
-                                                 c->bf16 ? l->gradient : destination, &l->window,
+                                                 rounded ? l->gradient : destination, &l->window,
                                                  forward),
              what);
     if (is_reference(p)) {
@@ -311,8 +332,9 @@ static status open_backward_data(struct cpu *c, struct cpu_convolution *k, const
     status result = OK;
     dnnl_primitive_desc_t p = NULL;
     static const char what[] = "a convolution's input gradient";
+    const bool rounded = c->bf16 && !leaves_bf16(c, &k->op.d);
     TRY_DNNL(onednn_convolution_backward_data(&p, c->engine, l->source_gradient, l->weight,
-                                              c->bf16 ? l->gradient : destination, &l->window,
+                                              rounded ? l->gradient : destination, &l->window,
                                               forward),
              what);
     onednn_const_layout weight = cpu_chosen(p, dnnl_query_weights_md);
@@ -320,7 +342,7 @@ static status open_backward_data(struct cpu *c, struct cpu_convolution *k, const
     TRY(bridge(c, l->weight_plain, weight, weight, &k->weight_for_data, &k->weight_for_data_in));
     TRY(bridge(c, chosen, given, chosen, &k->source_gradient, &k->source_gradient_out));
     chosen = cpu_chosen(p, dnnl_query_diff_dst_md);
-    if (c->bf16) {
+    if (c->bf16 && k->gradient.memory != NULL) {
         onednn_const_layout made;
         TRY_DNNL(dnnl_memory_get_memory_desc(k->gradient.memory, &made), what);
         k->shared_gradient = dnnl_memory_desc_equal(made, chosen);
@@ -329,7 +351,7 @@ static status open_backward_data(struct cpu *c, struct cpu_convolution *k, const
         TRY(bridge(c, destination, chosen, chosen, &k->gradient_for_data,
                    &k->gradient_for_data_in));
     }
-    if (k->parts != NULL && k->source_gradient_out.primitive == NULL &&
+    if (k->parts != NULL && k->source_gradient_out.primitive == NULL && !k->shared_gradient &&
         k->gradient_for_data_in.primitive == NULL) {
         const struct cpu_parts_wish wish = {.window = &l->window};
         TRY(cpu_parts_open_backward(c, &k->op.d, k->parts, &wish, p));
@@ -362,6 +384,33 @@ done:
     return result;
 }
 
+/* Where results are bf16, AMX's kernels leave one layout throughout, so that none has to be brought
+ * into another; they are asked for, since a few layers would choose others alone. */
+static status open_forward(struct cpu *c, struct layouts *l, const struct op_description *d,
+                           const backend_buffer *given, const_dnnl_primitive_attr_t attributes,
+                           dnnl_primitive_desc_t *out)
+{
+    status result = OK;
+    const dnnl_format_tag_t any = dnnl_format_tag_any;
+    const dnnl_format_tag_t wishes[] = {leaves_bf16(c, d) && onednn_has_amx() ? dnnl_nhwc : any,
+                                        any};
+    for (size_t i = 0; i < COUNT_OF(wishes) && *out == NULL; ++i) {
+        layouts_close(l);
+        TRY(layouts_open(c, l, d, given, wishes[i]));
+        TRY_DNNL(onednn_convolution_forward(
+                     out, c->engine,
+                     d->flags & OP_TRAINING ? dnnl_forward_training : dnnl_forward_inference,
+                     l->source, l->weight, l->bias, l->destination, &l->window, attributes),
+                 "a convolution");
+        if (wishes[i] != any && is_reference(*out)) {
+            dnnl_primitive_desc_destroy(*out);
+            *out = NULL;
+        }
+    }
+done:
+    return result;
+}
+
 status cpu_convolution_open(struct cpu *c, const struct op_description *d,
                             backend_buffer *const in[2], backend_op **out, backend_buffer **output)
 {
@@ -374,13 +423,9 @@ status cpu_convolution_open(struct cpu *c, const struct op_description *d,
     k->op = (backend_op){*d, forward, backward, close_convolution};
     k->weight_count =
         (size_t)d->output.channels * d->input.channels * d->kernel_height * d->kernel_width;
-    TRY(layouts_open(&l, d, c->bf16 ? dnnl_bf16 : dnnl_f32));
     TRY(fused_activation(&attributes, d->activation));
+    TRY(open_forward(c, &l, d, in[0], attributes, &p));
     bool training = d->flags & OP_TRAINING;
-    TRY_DNNL(onednn_convolution_forward(
-                 &p, c->engine, training ? dnnl_forward_training : dnnl_forward_inference, l.source,
-                 l.weight, l.bias, l.destination, &l.window, attributes),
-             "a convolution");
     onednn_const_layout source = cpu_chosen(p, dnnl_query_src_md);
     onednn_const_layout weight = cpu_chosen(p, dnnl_query_weights_md);
     TRY(bridge(c, in[0]->layout, source, source, &k->source, &k->source_in));

@@ -3,12 +3,24 @@
 #include <math.h>
 #include <string.h>
 
-#include "worker/vector.h"
+#include "worker/vector_line.h"
 
 VECTOR_CLONES void cpu_add_into(float *restrict to, const float *restrict from, size_t count)
 {
     for (size_t i = 0; i < count; ++i) {
         to[i] += from[i];
+    }
+}
+
+VECTOR_CLONES void cpu_add_into_bf16(uint16_t *restrict to, const uint16_t *restrict from,
+                                     size_t count)
+{
+    for (size_t i = 0; i < count; i += VECTOR_LANES) {
+        vector_line a, b;
+        vector_load_bf16(&a, to + i);
+        vector_load_bf16(&b, from + i);
+        a += b;
+        vector_store_bf16(to + i, &a, false);
     }
 }
 
@@ -45,6 +57,15 @@ VECTOR_CLONES void cpu_activation_backward(float *restrict g, const float *restr
         for (size_t i = 0; i < count; ++i) {
             g[i] *= 1 - y[i] * y[i];
         }
+    }
+}
+
+/* As integers, positive numbers are positive and negative ones negative. */
+VECTOR_CLONES void cpu_relu_backward_bf16(uint16_t *restrict g, const uint16_t *restrict y,
+                                          size_t count)
+{
+    for (size_t i = 0; i < count; ++i) {
+        g[i] = (int16_t)y[i] > 0 ? g[i] : 0;
     }
 }
 

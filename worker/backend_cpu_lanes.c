@@ -2,16 +2,7 @@
 
 static status lanes_layout(onednn_layout *out, uint32_t batch, struct shape s)
 {
-    const dnnl_dims_t dimensions = {batch, s.channels, s.height, s.width};
-    return cpu_check(onednn_layout_open(out, 4, dimensions, dnnl_f32, dnnl_Abcd16a), "a layout");
-}
-
-static bool in_lanes(const backend_buffer *b)
-{
-    onednn_layout l = NULL;
-    bool same = lanes_layout(&l, b->batch, b->shape) == OK && dnnl_memory_desc_equal(l, b->layout);
-    onednn_layout_close(&l);
-    return same;
+    return cpu_tagged_layout(out, batch, s, dnnl_f32, dnnl_Abcd16a);
 }
 
 /* ---- convolution --------------------------------------------------------------------------------
@@ -98,7 +89,7 @@ static status open_source(struct cpu *c, struct cpu_lanes *k, const backend_buff
 {
     status result = OK;
     onednn_layout layout = NULL;
-    if (in_lanes(in)) {
+    if (in->tag == dnnl_Abcd16a) {
         goto done;
     }
     TRY(lanes_layout(&layout, in->batch, in->shape));
@@ -167,7 +158,7 @@ struct cpu_lanes_pool {
 bool cpu_lanes_pool_fits(const struct op_description *d, const backend_buffer *input)
 {
     return lanes_available() && d->kind == OP_MAX_POOL &&
-           d->kernel_height * d->kernel_width < 256 && in_lanes(input);
+           d->kernel_height * d->kernel_width < 256 && input->tag == dnnl_Abcd16a;
 }
 
 static status pool_forward(struct cpu *c UNUSED, backend_op *op, const struct op_call *call)

@@ -94,10 +94,10 @@ static status backward(struct cpu *c, backend_op *op, const struct op_call *call
                       add));
         }
         if (moved) {
-            float *write;
-            TRY(cpu_target(c, gradient->data, gradient->count, call->accumulate[0], &write));
+            void *write;
+            TRY(cpu_buffer_target(c, gradient, call->accumulate[0], &write));
             TRY(cpu_reorder_run(c, &l->scatter, to, write));
-            cpu_target_done(gradient->data, write, gradient->count);
+            cpu_buffer_done(gradient, write);
         }
     }
 done:

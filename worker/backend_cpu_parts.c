@@ -13,18 +13,25 @@ enum {
 
 struct cpu_parts {
     uint32_t count, images;                 /* parts, and images in each */
-    size_t source_count, destination_count; /* of one part */
+    size_t source_bytes, destination_bytes; /* of one part */
     dnnl_primitive_t forward, backward_data;
     dnnl_memory_t source, destination;
 };
 
 static const char what[] = "a part of a convolution";
 
-static uint32_t images_per_part(const struct cpu *c, const struct op_description *d)
+static size_t image_bytes(struct shape s, onednn_const_layout layout)
 {
-    size_t bytes = (shape_count(d->input) + shape_count(d->output)) * sizeof(float);
+    return shape_count(s) * cpu_element_bytes(onednn_layout_type(layout) == dnnl_bf16);
+}
+
+static uint32_t images_per_part(const struct cpu *c, const struct op_description *d,
+                                onednn_const_layout from, onednn_const_layout to)
+{
+    size_t bytes = image_bytes(d->input, from) + image_bytes(d->output, to);
     uint32_t images = d->batch;
-    if (c->threads == 1 && !c->bf16 && d->batch * bytes > PART_BYTES) {
+    if (c->threads == 1 && d->batch * bytes > PART_BYTES &&
+        onednn_layout_type(from) == onednn_layout_type(to)) {
         for (images = d->batch - 1; images > 1; --images) {
             if (d->batch % images == 0 && images * bytes <= PART_BYTES) {
                 break;
@@ -45,8 +52,8 @@ static status open_memories(struct cpu *c, struct cpu_parts *p, onednn_const_lay
                             onednn_const_layout destination)
 {
     status result = OK;
-    p->source_count = dnnl_memory_desc_get_size(source) / sizeof(float);
-    p->destination_count = dnnl_memory_desc_get_size(destination) / sizeof(float);
+    p->source_bytes = dnnl_memory_desc_get_size(source);
+    p->destination_bytes = dnnl_memory_desc_get_size(destination);
     TRY(cpu_memory_new(c, source, &p->source));
     TRY(cpu_memory_new(c, destination, &p->destination));
 done:
@@ -69,7 +76,7 @@ status cpu_parts_open(struct cpu *c, const struct op_description *d,
     onednn_const_layout from = cpu_chosen(whole, dnnl_query_src_md);
     onednn_const_layout to = cpu_chosen(whole, dnnl_query_dst_md);
     dnnl_primitive_desc_t description = NULL;
-    uint32_t images = images_per_part(c, d);
+    uint32_t images = images_per_part(c, d, from, to);
     *out = NULL;
     if (images == d->batch) {
         goto done;
@@ -138,7 +145,7 @@ void cpu_parts_close(struct cpu_parts **out)
     }
 }
 
-static status point(const struct cpu_parts *p, float *source, float *destination)
+static status point(const struct cpu_parts *p, void *source, void *destination)
 {
     status result = OK;
     TRY_DNNL(dnnl_memory_set_data_handle(p->source, source), what);
@@ -147,11 +154,16 @@ done:
     return result;
 }
 
-static void show(const struct cpu_watch *watch, float *data, const struct cpu_parts *p, uint32_t i)
+static void show(const struct cpu_watch *watch, void *data, const struct cpu_parts *p, uint32_t i)
 {
     if (watch->see != NULL) {
         watch->see(watch->who, data, (size_t)i * p->images, p->images);
     }
+}
+
+static void *part(const backend_buffer *b, size_t i, size_t bytes)
+{
+    return (char *)b->data + i * bytes;
 }
 
 status cpu_parts_forward(struct cpu *c, const struct cpu_parts *p, const struct op_call *call,
@@ -162,11 +174,11 @@ status cpu_parts_forward(struct cpu *c, const struct cpu_parts *p, const struct 
                                  {DNNL_ARG_WEIGHTS, weights},
                                  {DNNL_ARG_DST, p->destination},
                                  {DNNL_ARG_BIAS, bias}};
-    float *to = call->output->data;
     for (uint32_t i = 0; i < p->count; ++i) {
-        TRY(point(p, call->input[0]->data + i * p->source_count, to + i * p->destination_count));
+        TRY(point(p, part(call->input[0], i, p->source_bytes),
+                  part(call->output, i, p->destination_bytes)));
         TRY(cpu_execute(c, p->forward, bias != NULL ? 4 : 3, a, what));
-        show(&call->output->value_watch, to, p, i);
+        show(&call->output->value_watch, call->output->data, p, i);
     }
 done:
     return result;
@@ -179,15 +191,21 @@ status cpu_parts_backward_data(struct cpu *c, const struct cpu_parts *p, const s
     const dnnl_exec_arg_t a[] = {{DNNL_ARG_DIFF_DST, p->destination},
                                  {DNNL_ARG_WEIGHTS, weights},
                                  {DNNL_ARG_DIFF_SRC, p->source}};
-    float *to = call->input_gradient[0]->data;
+    const backend_buffer *to = call->input_gradient[0];
     for (uint32_t i = 0; i < p->count; ++i) {
-        float *at = to + i * p->source_count, *write;
-        TRY(cpu_target(c, at, p->source_count, call->accumulate[0], &write));
-        TRY(point(p, write, call->output_gradient->data + i * p->destination_count));
+        void *at = part(to, i, p->source_bytes), *write = at;
+        if (call->accumulate[0]) {
+            float *scratch;
+            TRY(cpu_scratch(c, p->source_bytes / sizeof(float), &scratch));
+            write = scratch;
+        }
+        TRY(point(p, write, part(call->output_gradient, i, p->destination_bytes)));
         TRY(cpu_execute(c, p->backward_data, 3, a, what));
-        cpu_target_done(at, write, p->source_count);
+        if (write != at) {
+            cpu_add_elements(at, write, p->source_bytes / cpu_element_bytes(to->bf16), to->bf16);
+        }
         if (call->complete[0]) {
-            show(&call->input[0]->gradient_watch, to, p, i);
+            show(&call->input[0]->gradient_watch, to->data, p, i);
         }
     }
 done:

@@ -1,9 +1,9 @@
 /*
- * Max pooling over 2×2 places for one thread in the blocked layout [batch][channels/16][places][16]
- * that convolutions leave. Forwards keeps one byte per result, which place it came from, so that
- * backwards reads a quarter of the input's count and not the input. Of equal values the first
- * counts, in row order. Where the input is a ReLU's result, a window without a positive value
- * passes no gradient on: the pass over the gradient that the ReLU would need is then saved.
+ * Max pooling over 2×2 places for one thread, 16 channels at a time (struct cpu_panels). Forwards
+ * keeps one byte per result, which place it came from, so that backwards reads a quarter of the
+ * input's count and not the input. Of equal values the first counts, in row order. Where the input
+ * is a ReLU's result, a window without a positive value passes no gradient on: the pass over the
+ * gradient that the ReLU would need is then saved.
  */
 #include "worker/backend_cpu.h"
 #include "worker/vector_line.h"
@@ -14,107 +14,143 @@ typedef uint8_t vector_bytes __attribute__((vector_size(VECTOR_LANES)));
 
 struct pool16 {
     backend_op op;
-    size_t planes; /* of 16 channels, over the batch */
+    struct cpu_panels in, out;
     bool streamed; /* the input's gradient is too large to stay in the cache */
-    uint8_t *from; /* [planes][output places][16]: 0 to 3 in row order, or NOWHERE */
+    uint8_t *from; /* of each result, as they lie: 0 to 3 in row order, or NOWHERE */
+};
+
+/* A row of windows in one block of channels. */
+struct row {
+    size_t width, results; /* places in a row of the input, and windows */
+    size_t place;          /* elements from one place to the next */
+    bool bf16, rectified, accumulate, streamed;
 };
 
 bool cpu_pool16_fits(const struct cpu *c, const struct op_description *d,
                      const backend_buffer *input)
 {
     return d->kind == OP_MAX_POOL && d->kernel_height == WINDOW && d->kernel_width == WINDOW &&
-           d->stride == WINDOW && c->threads == 1 && cpu_is_blocked(input);
+           d->stride == WINDOW && c->threads == 1 && cpu_panels_of(input).blocks > 0;
 }
 
-VECTOR_INLINE void larger(vector_line *most, vector_mask *from, const float *at, int32_t place)
+VECTOR_INLINE void larger(vector_line *most, vector_mask *from, const void *x, size_t at, bool bf16,
+                          int32_t place)
 {
     vector_line v;
-    vector_load(&v, at);
+    vector_load_from(&v, x, at, bf16);
     vector_mask more = v > *most;
     *most = (vector_line)(((vector_mask)*most & ~more) | ((vector_mask)v & more));
     *from = (*from & ~more) | (place & more);
 }
 
-/* One row of results from two of the input. */
-VECTOR_CLONES
-static void pool_row(const float *restrict x, size_t width, size_t results, bool rectified,
-                     float *restrict y, uint8_t *restrict from)
+VECTOR_INLINE void pool_loop(const void *restrict x, const struct row *r, size_t step, bool bf16,
+                             void *restrict y, uint8_t *restrict from)
 {
-    const vector_mask rectify = (vector_mask){0} - (int32_t)rectified; /* all bits or none */
-    for (size_t i = 0; i < results; ++i) {
-        const float *at = x + i * WINDOW * WIDTH;
+    const vector_mask rectify = (vector_mask){0} - (int32_t)r->rectified; /* all bits or none */
+    for (size_t i = 0; i < r->results; ++i) {
+        const size_t at = i * WINDOW * step;
         vector_line most;
         vector_mask place = {0};
-        vector_load(&most, at);
-        larger(&most, &place, at + WIDTH, 1);
-        larger(&most, &place, at + width * WIDTH, 2);
-        larger(&most, &place, at + (width + 1) * WIDTH, 3);
+        vector_load_from(&most, x, at, bf16);
+        larger(&most, &place, x, at + step, bf16, 1);
+        larger(&most, &place, x, at + r->width * step, bf16, 2);
+        larger(&most, &place, x, at + (r->width + 1) * step, bf16, 3);
         vector_mask nowhere = rectify & (most <= 0);
         place = (place & ~nowhere) | (NOWHERE & nowhere);
-        vector_store(y + i * WIDTH, &most, false);
+        vector_store_to(y, i * step, &most, false, bf16);
         vector_bytes bytes = __builtin_convertvector(place, vector_bytes);
-        memcpy(from + i * WIDTH, &bytes, sizeof bytes);
+        memcpy(from + i * step, &bytes, sizeof bytes);
     }
 }
 
-VECTOR_INLINE void put(float *to, const vector_line *value, bool accumulate, bool streamed)
+/* One row of results from two of the input. */
+VECTOR_CLONES
+static void pool_row(const void *restrict x, const struct row *r, void *restrict y,
+                     uint8_t *restrict from)
+{
+    if (r->bf16) {
+        pool_loop(x, r, r->place, true, y, from);
+    } else {
+        pool_loop(x, r, WIDTH, false, y, from);
+    }
+}
+
+VECTOR_INLINE void put(void *to, size_t at, const vector_line *value, bool bf16, bool accumulate,
+                       bool streamed)
 {
     vector_line v = *value, before;
     if (accumulate) {
-        vector_load(&before, to);
+        vector_load_from(&before, to, at, bf16);
         v = before + v;
     }
-    vector_store(to, &v, streamed);
+    vector_store_to(to, at, &v, streamed, bf16);
 }
 
-/* Two rows of the input's gradient from one of results; places beyond the last window get none. */
-VECTOR_INLINE void spread_row(const float *restrict g, const uint8_t *restrict from, size_t width,
-                              size_t results, bool accumulate, bool streamed, float *restrict to)
+VECTOR_INLINE void spread_loop(const void *restrict g, const uint8_t *restrict from,
+                               const struct row *r, size_t step, bool bf16, bool accumulate,
+                               bool streamed, void *restrict to)
 {
     const vector_line none = {0};
     for (size_t row = 0; row < WINDOW; ++row) {
-        float *at = to + row * width * WIDTH;
-        for (size_t i = 0; i < results; ++i) {
+        const size_t first = row * r->width * step;
+        for (size_t i = 0; i < r->results; ++i) {
             vector_line v;
             vector_bytes bytes;
-            vector_load(&v, g + i * WIDTH);
-            memcpy(&bytes, from + i * WIDTH, sizeof bytes);
+            vector_load_from(&v, g, i * step, bf16);
+            memcpy(&bytes, from + i * step, sizeof bytes);
             vector_mask place = __builtin_convertvector(bytes, vector_mask);
             for (size_t column = 0; column < WINDOW; ++column) {
                 vector_mask here = place == (int32_t)(row * WINDOW + column);
                 vector_line mine = (vector_line)((vector_mask)v & here);
-                put(at + (i * WINDOW + column) * WIDTH, &mine, accumulate, streamed);
+                put(to, first + (i * WINDOW + column) * step, &mine, bf16, accumulate, streamed);
             }
         }
-        for (size_t i = results * WINDOW; i < width; ++i) {
-            put(at + i * WIDTH, &none, accumulate, streamed);
+        for (size_t i = r->results * WINDOW; i < r->width; ++i) {
+            put(to, first + i * step, &none, bf16, accumulate, streamed);
         }
     }
 }
 
+/* Two rows of the input's gradient from one of results; places beyond the last window get none. */
 VECTOR_CLONES
-static void spread(const float *restrict g, const uint8_t *restrict from, size_t width,
-                   size_t results, bool accumulate, bool streamed, float *restrict to)
+static void spread(const void *restrict g, const uint8_t *restrict from, const struct row *r,
+                   void *restrict to)
 {
-    if (accumulate) {
-        spread_row(g, from, width, results, true, false, to);
-    } else if (streamed) {
-        spread_row(g, from, width, results, false, true, to);
+    if (r->bf16 && r->accumulate) {
+        spread_loop(g, from, r, r->place, true, true, false, to);
+    } else if (r->bf16) {
+        spread_loop(g, from, r, r->place, true, false, false, to);
+    } else if (r->accumulate) {
+        spread_loop(g, from, r, WIDTH, false, true, false, to);
+    } else if (r->streamed) {
+        spread_loop(g, from, r, WIDTH, false, false, true, to);
     } else {
-        spread_row(g, from, width, results, false, false, to);
+        spread_loop(g, from, r, WIDTH, false, false, false, to);
     }
+}
+
+/* The n-th block of channels of the batch. */
+static size_t panel(const struct cpu_panels *p, size_t n)
+{
+    return n / p->blocks * p->image + n % p->blocks * p->block;
 }
 
 static status forward(struct cpu *c UNUSED, backend_op *op, const struct op_call *call)
 {
     struct pool16 *k = (struct pool16 *)op;
-    const struct shape in = op->d.input, out = op->d.output;
-    for (size_t p = 0; p < k->planes; ++p) {
-        const float *x = call->input[0]->data + p * in.height * in.width * WIDTH;
+    const backend_buffer *x = call->input[0];
+    const struct shape out = op->d.output;
+    const struct row r = {.width = op->d.input.width,
+                          .results = out.width,
+                          .place = k->in.place,
+                          .bf16 = x->bf16,
+                          .rectified = x->rectified};
+    for (size_t p = 0; p < op->d.batch * k->in.blocks; ++p) {
         for (size_t row = 0; row < out.height; ++row) {
-            size_t at = (p * out.height + row) * out.width * WIDTH;
-            pool_row(x + row * WINDOW * in.width * WIDTH, in.width, out.width,
-                     call->input[0]->rectified, call->output->data + at, k->from + at);
+            size_t from = panel(&k->in, p) + row * WINDOW * r.width * r.place;
+            size_t to = panel(&k->out, p) + row * r.results * r.place;
+            pool_row(cpu_element(x->data, from, r.bf16), &r,
+                     cpu_element(call->output->data, to, r.bf16), k->from + to);
         }
     }
     return OK;
@@ -123,23 +159,29 @@ static status forward(struct cpu *c UNUSED, backend_op *op, const struct op_call
 static status backward(struct cpu *c UNUSED, backend_op *op, const struct op_call *call)
 {
     struct pool16 *k = (struct pool16 *)op;
+    backend_buffer *to = call->input_gradient[0];
     const struct shape in = op->d.input, out = op->d.output;
-    size_t row_count = (size_t)in.width * WIDTH;
-    bool accumulate = call->accumulate[0];
-    for (size_t p = 0; call->input_gradient[0] != NULL && p < k->planes; ++p) {
-        float *to = call->input_gradient[0]->data + p * in.height * row_count;
+    const struct row r = {.width = in.width,
+                          .results = out.width,
+                          .place = k->in.place,
+                          .bf16 = call->output->bf16,
+                          .accumulate = call->accumulate[0],
+                          .streamed = k->streamed};
+    for (size_t p = 0; to != NULL && p < op->d.batch * k->in.blocks; ++p) {
+        const size_t first = panel(&k->in, p), row_count = r.width * r.place;
         for (size_t row = 0; row < out.height; ++row) {
-            size_t at = (p * out.height + row) * out.width * WIDTH;
-            spread(call->output_gradient->data + at, k->from + at, in.width, out.width, accumulate,
-                   k->streamed, to + row * WINDOW * row_count);
+            size_t at = panel(&k->out, p) + row * r.results * r.place;
+            spread(cpu_element(call->output_gradient->data, at, r.bf16), k->from + at, &r,
+                   cpu_element(to->data, first + row * WINDOW * row_count, r.bf16));
         }
-        if (in.height % WINDOW != 0 && !accumulate) {
-            memset(to + (in.height - 1) * row_count, 0, row_count * sizeof *to);
+        for (size_t i = 0; i < r.width && in.height % WINDOW != 0 && !r.accumulate; ++i) {
+            size_t at = first + (in.height - 1) * row_count + i * r.place;
+            memset(cpu_element(to->data, at, r.bf16), 0, cpu_buffer_bytes(to) / to->count * WIDTH);
         }
     }
     /* Only if nothing else was or will be written there. */
     call->input[0]->gradient_rectified =
-        call->input[0]->rectified && call->complete[0] && !accumulate;
+        call->input[0]->rectified && call->complete[0] && !r.accumulate;
     return OK;
 }
 
@@ -158,11 +200,13 @@ status cpu_pool16_open(struct cpu *c, const struct op_description *d, backend_bu
     onednn_layout layout = NULL;
     TRY(memory_new(&k, 1, sizeof *k, "a layer"));
     k->op = (backend_op){*d, forward, backward, close_pool};
-    k->planes = (size_t)d->batch * (d->input.channels / WIDTH);
-    k->streamed = in[0]->count * sizeof(float) > CPU_STREAM_ABOVE;
+    k->streamed = cpu_buffer_bytes(in[0]) > CPU_STREAM_ABOVE;
     TRY(memory_new(&k->from, d->batch, shape_count(d->output), "a layer"));
-    TRY(cpu_blocked_layout(&layout, d->batch, d->output));
+    TRY(cpu_tagged_layout(&layout, d->batch, d->output, in[0]->bf16 ? dnnl_bf16 : dnnl_f32,
+                          in[0]->tag));
     TRY(cpu_buffer_new(c, d->batch, d->output, layout, output));
+    k->in = cpu_panels_of(in[0]);
+    k->out = cpu_panels_of(*output);
     *out = &k->op;
     k = NULL;
 done:

@@ -157,10 +157,7 @@ static void fill_window(struct onednn_window *w, const struct op_description *d)
 
 static status any_layout(onednn_bound *b, onednn_layout *out, uint32_t batch, struct shape s)
 {
-    const dnnl_dims_t dimensions = {batch, s.channels, s.height, s.width};
-    return cpu_check(onednn_layout_open(out, 4, dimensions, b->c->bf16 ? dnnl_bf16 : dnnl_f32,
-                                        dnnl_format_tag_any),
-                     "a layout");
+    return cpu_tagged_layout(out, batch, s, b->c->bf16 ? dnnl_bf16 : dnnl_f32, dnnl_format_tag_any);
 }
 
 static status add_convolution(onednn_bound *b, const struct op_description *d)
@@ -210,14 +207,16 @@ done:
 }
 
 /* The layout that activations between convolutions have on this processor. */
-static status blocked_layout(onednn_layout *out, uint32_t batch, struct shape s)
+static status between_layout(onednn_bound *b, onednn_layout *out, uint32_t batch, struct shape s)
 {
-    const dnnl_dims_t dimensions = {batch, s.channels, s.height, s.width};
+    if (b->c->bf16) {
+        return cpu_tagged_layout(out, batch, s, dnnl_bf16,
+                                 onednn_has_amx() ? dnnl_nhwc : dnnl_nChw16c);
+    }
     bool wide =
-        (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core;
-    return cpu_check(onednn_layout_open(out, 4, dimensions, dnnl_f32,
-                                        wide && s.channels > 8 ? dnnl_nChw16c : dnnl_nChw8c),
-                     "a layout");
+        (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core &&
+        s.channels > 8;
+    return cpu_tagged_layout(out, batch, s, dnnl_f32, wide ? dnnl_nChw16c : dnnl_nChw8c);
 }
 
 static status add_pool(onednn_bound *b, const struct op_description *d)
@@ -235,8 +234,8 @@ static status add_pool(onednn_bound *b, const struct op_description *d)
     dnnl_alg_kind_t algorithm =
         d->kind == OP_MAX_POOL ? dnnl_pooling_max : dnnl_pooling_avg_exclude_padding;
     fill_window(&w, d);
-    TRY(blocked_layout(&in, d->batch, d->input));
-    TRY(blocked_layout(&out, d->batch, d->output));
+    TRY(between_layout(b, &in, d->batch, d->input));
+    TRY(between_layout(b, &out, d->batch, d->output));
     TRY_DNNL(
         onednn_pooling_forward(&f, b->c->engine, dnnl_forward_training, algorithm, in, out, &w),
         "a pool");
@@ -265,7 +264,7 @@ static status add_batch_norm(onednn_bound *b, const struct op_description *d)
     onednn_layout data = NULL, vector = NULL;
     dnnl_primitive_desc_t f = NULL, p = NULL;
     unsigned flags = d->activation == ACTIVATION_RELU ? dnnl_fuse_norm_relu : 0;
-    TRY(blocked_layout(&data, d->batch, d->input));
+    TRY(between_layout(b, &data, d->batch, d->input));
     TRY(cpu_vector_layout(&vector, d->input.channels));
     TRY_DNNL(onednn_batch_norm_forward(&f, b->c->engine, dnnl_forward_training, data,
                                        BATCH_NORM_EPSILON, flags),

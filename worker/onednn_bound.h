@@ -11,9 +11,9 @@
 typedef struct onednn_bound onednn_bound;
 
 /* `operations`: those of one step, in order (tape_operation). With products_only, convolutions and
- * matrix products alone; else pools and batch norms too. `o`: threads and precision; in bf16 the
- * products read and write bf16, but for the weights' gradients (float32), and pools and batch norms
- * stay float32. ERROR_USAGE where the processor has no bf16. */
+ * matrix products alone; else pools and batch norms too. `o`: threads and precision; in bf16 all
+ * read and write bf16, but for the weights' gradients (float32). ERROR_USAGE where the processor
+ * has no bf16. */
 status onednn_bound_open(onednn_bound **out, const struct op_description *operations, size_t count,
                          bool products_only, const struct backend_options *o) MUST_CHECK;
 void onednn_bound_close(onednn_bound **b);

@@ -24,6 +24,12 @@ int onednn_has_bf16(void)
            dnnl_cpu_isa_avx512_core_bf16;
 }
 
+int onednn_has_amx(void)
+{
+    return (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core_amx) ==
+           dnnl_cpu_isa_avx512_core_amx;
+}
+
 int onednn_emulates_bf16(void)
 {
     return (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core;
@@ -61,6 +67,13 @@ dnnl_status_t onednn_layout_part(onednn_layout *out, onednn_const_layout whole,
 {
     const dnnl_dims_t start = {0};
     return dnnl_memory_desc_create_submemory(out, whole, dimensions, start);
+}
+
+dnnl_data_type_t onednn_layout_type(onednn_const_layout l)
+{
+    dnnl_data_type_t type = dnnl_data_type_undef;
+    (void)dnnl_memory_desc_query(l, dnnl_query_data_type, &type);
+    return type;
 }
 
 dnnl_status_t onednn_convolution_forward(dnnl_primitive_desc_t *out, dnnl_engine_t engine,
@@ -197,6 +210,11 @@ dnnl_status_t onednn_layout_part(onednn_layout *out, onednn_const_layout whole,
     const dnnl_dims_t start = {0};
     dnnl_status_t s = onednn_layout_copy(out, whole);
     return s != dnnl_success ? s : dnnl_memory_desc_init_submemory(*out, whole, dimensions, start);
+}
+
+dnnl_data_type_t onednn_layout_type(onednn_const_layout l)
+{
+    return l->data_type;
 }
 
 /* Makes the primitive descriptor once the operation descriptor is there. */

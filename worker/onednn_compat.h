@@ -27,12 +27,15 @@ dnnl_status_t onednn_layout_copy(onednn_layout *out, onednn_const_layout from);
 /* Of the first `dimensions` elements of a tensor, with its strides. */
 dnnl_status_t onednn_layout_part(onednn_layout *out, onednn_const_layout whole,
                                  const dnnl_dims_t dimensions);
+dnnl_data_type_t onednn_layout_type(onednn_const_layout l);
 void onednn_layout_close(onednn_layout *l);
 
 /* Threads of the calling thread's oneDNN calls; no effect where its runtime cannot be told. */
 void onednn_set_threads(int threads);
 /* Whether this processor computes in bf16 natively. */
 int onednn_has_bf16(void);
+/* Whether it does so in tiles (AMX), whose convolutions want channels side by side. */
+int onednn_has_amx(void);
 /* Whether oneDNN gives bf16's results on it all the same. */
 int onednn_emulates_bf16(void);
 

@@ -150,8 +150,8 @@ status tape_forward(tape *t, tensor *loss, uint32_t valid, float *value,
  * wanted, only where first > 0. */
 status tape_backward(tape *t, const float *parameters, const float *output_gradient,
                      float *input_gradient) MUST_CHECK;
-/* Of all values and gradients that the tape holds, by their shapes; padding and what operations
- * keep for themselves not counted. */
+/* Of all values and gradients that the tape holds, by their shapes, as float32; padding and what
+ * operations keep for themselves not counted. */
 size_t tape_bytes(const tape *t);
 
 /* Operations made so far; constant once every path has been seen. */
