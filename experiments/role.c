@@ -217,11 +217,10 @@ status role_finish_row(struct role_process *p, status ended, const struct traini
                       : ended == STOPPED        ? "stopped"
                       : ended == ERROR_DIVERGED ? "diverged"
                                                 : "failed";
-    struct text why = {0};
-    text_add(&why, "%s", error_message());
+    const struct error why = error_kept();
     struct run_outcome row = {
         .status = how,
-        .error = ended == OK || ended == STOPPED ? NULL : why.at,
+        .error = ended == OK || ended == STOPPED ? NULL : why.message,
         .updates = outcome->updates,
         .samples_used = outcome->samples_used,
         .samples_computed = outcome->samples_computed,
@@ -232,11 +231,11 @@ status role_finish_row(struct role_process *p, status ended, const struct traini
         .device = p->worker == NULL ? NULL : worker_device_description(p->worker),
     };
     status written = recorder_finish(p->recorder, &row);
-    if (written == OK && ended != OK) {
-        error_set(ended, __FILE__, __LINE__, "%s", why.at);
+    if (written != OK && (ended == OK || ended == STOPPED)) {
+        return written;
     }
-    text_free(&why);
-    return ended == OK || ended == STOPPED ? (written != OK ? written : ended) : ended;
+    error_put_back(&why);
+    return ended;
 }
 
 status role_end(struct role_process *p, status ended, const struct training_outcome *outcome)

@@ -17,12 +17,65 @@ int __lsan_is_turned_off(void)
 }
 #endif
 
+/* What one rank may have of its own: where it reads data, and what rank 0 alone looks at. */
+static bool may_differ(const char *key)
+{
+    static const char *const own[] = {"dataset.path", "results",   "tag",      "experiment", "arm",
+                                      "run_id",       "run_token", "priority", "retries"};
+    for (size_t i = 0; i < COUNT_OF(own); i++) {
+        if (strcmp(key, own[i]) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Ranks that were started with other settings would wait for each other in other places, or end
+ * well with numbers of no run at all. */
+static status check_alike(const struct role_process *p)
+{
+    status result = OK;
+    const options *o = p->settings;
+    struct text own = {0};
+    char *first = NULL;
+    unsigned other;
+    for (size_t i = 0; i < options_count(o); i++) {
+        const char *key = options_at(o, i)->key;
+        if (!may_differ(key)) {
+            text_add(&own, "%s=%s\n", key, options_value(o, key));
+        }
+    }
+    TRY(sync_compare(own.at, COMMUNICATOR_PATIENCE * options_real(o, "timeout_s"), &first, &other));
+    if (other == 0) {
+        goto done;
+    }
+    size_t at = 0;
+    while (own.at[at] == first[at] && own.at[at] != '\0') {
+        at++;
+    }
+    if (own.at[at] == first[at]) {
+        FAIL(ERROR_USAGE,
+             "rank %u was given other settings than rank 0; its own message says which", other);
+    }
+    while (at > 0 && own.at[at - 1] != '\n') {
+        at--;
+    }
+    FAIL(ERROR_USAGE, "rank %u was given %.*s, rank 0 %.*s: give all ranks the same settings",
+         p->index, (int)strcspn(own.at + at, "\n"), own.at + at, (int)strcspn(first + at, "\n"),
+         first + at);
+done:
+    memory_free(first);
+    text_free(&own);
+    return result;
+}
+
 static status train(struct role_process *p, unsigned size, communicator **c,
                     struct training_outcome *out)
 {
     status result = OK;
     const options *o = p->settings;
     struct saved from = {0};
+    TRY(check_alike(p));
     if (size != (unsigned)options_integer(o, "workers")) {
         FAIL(ERROR_USAGE,
              "workers=%lld, but MPI knows of %u rank%s; leave workers out or set it to the number "
@@ -107,6 +160,10 @@ done:
         communicator_close(&c);
     }
     settings_free(&read);
+    if (started && !together && !mailbox_exists()) { /* sync_end may not return */
+        log_error("%s", error_message());
+        command_is_told();
+    }
     if (started) {
         /* How a run was stopped or diverged every rank knows; other errors the others must be
          * told, or they would wait. */

@@ -79,8 +79,10 @@ void communicator_close(communicator **c)
 {
     if (c == NULL || *c == NULL)
         return;
+    const struct error before = error_kept();
     if (!(*c)->failed && communicator_meet(*c, "the end of the run") != OK)
         log_error("%s", error_message());
+    error_put_back(&before);
     if ((*c)->kind != NULL)
         (*c)->kind->close(*c);
     if (!(*c)->failed) { /* else parts of them may be under way: left to the process's end */
@@ -97,6 +99,11 @@ void communicator_close(communicator **c)
 bool communicator_may_spin(const communicator *c)
 {
     return !c->ranks->crowded;
+}
+
+unsigned communicator_processors(const communicator *c)
+{
+    return c->ranks->processors;
 }
 
 float *communicator_buffer(communicator *c)

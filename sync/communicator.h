@@ -124,8 +124,10 @@ double communicator_mean_bytes(const communicator *c, size_t count);
 bool communicator_overlaps(const communicator *c);
 /* Whether the sum's order, and so its bits, are those of communicator_allreduce_mean. */
 bool communicator_same_in_parts(const communicator *c);
-/* Whether each rank of this host has a processor of its own. */
+/* Whether each rank has a processor of its own: on every host, and the same on all ranks. */
 bool communicator_may_spin(const communicator *c);
+/* How many processors the ranks of this host have. */
+unsigned communicator_processors(const communicator *c);
 /* An exchange of data[0..count) begins: communicator_buffer(), with room for COMMUNICATOR_NOTES
  * behind it. Nothing of it is final yet. No other exchange until it is finished. */
 void communicator_begin(communicator *c, float *data, size_t count);
@@ -151,6 +153,9 @@ status communicator_meet(communicator *c, const char *what) MUST_CHECK;
 status sync_start(unsigned *rank, unsigned *size) MUST_CHECK;
 /* Before sync_start: up to `in_flight` messages of a rank shall arrive while it computes. */
 void sync_expect_messages(unsigned in_flight);
+/* Right after it: whether all ranks were given the same text. *first ← rank 0's, the caller's to
+ * free; *other ← the last rank whose own is another one, 0: none is. */
+status sync_compare(const char *own, double limit_s, char **first, unsigned *other) MUST_CHECK;
 /* Called by every rank at its end, after it has recorded what it has to: waits a moment for the
  * others and finalises MPI. If they do not come they are told through MPI_Abort(result), so that
  * none is left behind; then it does not return. */

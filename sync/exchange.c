@@ -29,8 +29,8 @@ struct exchange {
     uint64_t hidden_ns;
     mover
         *mover; /* from the first exchange on; NULL: none is of use. What follows data: its lock */
-    status failed;
-    char *message;
+    status failed; /* before communicator_finish, which tells it, and why */
+    struct error why;
 };
 
 status exchange_open(communicator *c)
@@ -62,7 +62,6 @@ void exchange_close(communicator *c)
     mover_close(&e->mover);
     if (e->ordered_parts)
         ordered_parts_close(c);
-    memory_free(e->message);
     memory_free(e);
     c->exchange = NULL;
 }
@@ -82,7 +81,7 @@ static void keep(struct exchange *e, status result)
 {
     if (result != OK && e->failed == OK) {
         e->failed = result;
-        e->message = text_copy(error_message());
+        e->why = error_kept();
     }
 }
 
@@ -177,7 +176,8 @@ static status finish_parts(communicator *c, size_t notes)
     status result = OK;
     struct exchange *e = c->exchange;
     if (e->failed != OK)
-        FAIL(e->failed, "%s", e->message != NULL ? e->message : "out of memory");
+        error_put_back(&e->why);
+    TRY(e->failed);
     TRY(begin_parts(c, 0));
     c->sent_bytes += communicator_mean_bytes(c, e->count + notes);
     if (notes > 0)

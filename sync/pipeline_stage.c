@@ -32,11 +32,17 @@ static status open_slots(struct pipeline_stage *p)
 {
     status result = OK;
     size_t in = stage_input_count(p->stage), out = stage_output_count(p->stage);
+    if (in > INT32_MAX || out > INT32_MAX)
+        FAIL(ERROR_USAGE,
+             "what crosses between stages is %zu floats, more than one message holds; use more "
+             "micro_batches, or a smaller batch",
+             in > out ? in : out);
     TRY(memory_new(&p->slots, p->slot_count, sizeof *p->slots, "a stage's messages"));
-    for (unsigned i = 0; i < p->slot_count; i++) {
-        struct pipeline_slot *s = &p->slots[i];
+    for (struct pipeline_slot *s = p->slots; s < p->slots + p->slot_count; s++) {
         s->forward = s->backward = MPI_REQUEST_NULL;
         s->forward_told = s->backward_told = MPI_REQUEST_NULL;
+    }
+    for (struct pipeline_slot *s = p->slots; s < p->slots + p->slot_count; s++) {
         if (out > 0)
             TRY(memory_new(&s->output, out, sizeof(float), "a stage's messages"));
         if (in > 0)
@@ -146,8 +152,20 @@ done:
     return result;
 }
 
+/* What was sent and not yet taken goes with its memory. */
+static void abandon_messages(const struct pipeline_stage *p)
+{
+    for (unsigned i = 0; p->slots != NULL && i < p->slot_count; i++) {
+        const struct pipeline_slot *s = &p->slots[i];
+        if (s->forward != MPI_REQUEST_NULL || s->backward != MPI_REQUEST_NULL ||
+            s->forward_told != MPI_REQUEST_NULL || s->backward_told != MPI_REQUEST_NULL)
+            ranks_abandon(p->link.c);
+    }
+}
+
 void pipeline_stage_close(struct pipeline_stage *p)
 {
+    abandon_messages(p);
     passes_close(&p->passes);
     link_close(&p->link);
     stage_close(&p->stage);

@@ -309,6 +309,8 @@ status pipeline_trainer_run(const struct sync_trainer_options *o, struct trainin
 done:
     if (result != OK && l.report.began_ns != 0)
         count_up(&l, out);
+    if (result != OK && result != STOPPED && result != ERROR_DIVERGED)
+        o->communicator->failed = true; /* for this rank perhaps: closing waits for no other */
     loop_close(&l);
     return result;
 }

@@ -33,7 +33,9 @@ struct ranks {
     MPI_Comm node;  /* the ranks of this host */
     unsigned name;  /* of this rank among those of the run, for messages */
     bool one_host;
-    bool crowded;     /* more ranks on this host than processors: never spin */
+    unsigned processors; /* that this host's ranks may use, all together */
+    bool crowded; /* a host has more ranks than processors: never spin. The same on all ranks, as it
+                     decides which of MPI's functions they call */
     struct gate gate; /* of all ranks, where one host has them all */
     bool watched;     /* the watchdog runs */
     /* While it waits for one rank's message: adds to `out` who is missing, true where this rank is
@@ -66,6 +68,12 @@ status ranks_wait(communicator *c, MPI_Request *requests, int count, const char 
 /* The same until one is complete: *index, MPI_REQUEST_NULL from then on. */
 status ranks_wait_any(communicator *c, MPI_Request *requests, int count, int *index,
                       const char *what) MUST_CHECK;
+
+/* What this process has begun must not move any more, as its memory may be gone by then: so it is
+ * after every wait that was given up. Nothing is waited for at its end, then (c->failed, sync_end).
+ */
+void ranks_abandon(communicator *c);
+bool ranks_abandoned(void);
 
 /* OK, or ERROR_PEER with MPI's own words and `what` failed. */
 status ranks_check(int mpi_code, const char *what) MUST_CHECK;

@@ -12,7 +12,7 @@ static status open_evaluation(struct report *r)
 {
     status result = OK;
     communicator *c = r->c;
-    const unsigned processors = processor_count();
+    const unsigned processors = communicator_processors(c);
 
     r->evaluators = c->size < processors ? c->size : processors;
     if (c->kind->exchanges_nothing || r->o->first_has_all)

@@ -81,24 +81,35 @@ done:
     return result;
 }
 
-/* Whether every rank comes here within `limit_s`. */
-static bool all_come_to_the_end(double limit_s)
-{
-    MPI_Request request;
-    int complete = 0;
-    uint64_t begin = clock_ns();
+static const char SETTINGS[] = "comparing settings";
 
-    if (MPI_Ibarrier(MPI_COMM_WORLD, &request) != MPI_SUCCESS)
-        return false;
+/* Where there is no communicator yet, or none any more. */
+static status await(MPI_Request *request, double limit_s, const char *what)
+{
+    status result = OK;
+    int complete = 0;
+    const uint64_t begun = clock_ns();
+
     for (;;) {
-        if (MPI_Test(&request, &complete, MPI_STATUS_IGNORE) != MPI_SUCCESS)
-            return false;
+        TRY(ranks_check(MPI_Test(request, &complete, MPI_STATUS_IGNORE), what));
         if (complete)
-            return true;
-        if ((double)(clock_ns() - begin) * 1e-9 > limit_s)
-            return false;
+            return OK;
+        if ((double)(clock_ns() - begun) * 1e-9 > limit_s)
+            FAIL(ERROR_PEER, "%s: another rank did not come within %.0f s", what, limit_s);
         clock_sleep_until_ns(clock_ns() + 500000);
     }
+done:
+    return result;
+}
+
+static status all_come(double limit_s)
+{
+    status result = OK;
+    MPI_Request request;
+    TRY(ranks_check(MPI_Ibarrier(MPI_COMM_WORLD, &request), "the end"));
+    TRY(await(&request, limit_s, "the end"));
+done:
+    return result;
 }
 
 void sync_end(status result)
@@ -106,23 +117,64 @@ void sync_end(status result)
     /* Well-ended ranks give the first one time to write its results; others do not wait long. */
     const double limit_s = result == OK || result == STOPPED ? 60 : 2;
     int initialised = 0, finalised = 0;
+    const struct error why = error_kept();
 
     MPI_Initialized(&initialised);
     MPI_Finalized(&finalised);
     if (!initialised || finalised)
         return;
-    if (!all_come_to_the_end(limit_s)) {
-        if (result == OK)
-            log_error("the other ranks did not come to the end within %.0f s; ending them",
-                      limit_s);
+    if (ranks_abandoned()) { /* the others may still be writing down why they fail */
+        clock_sleep_until_ns(clock_ns() + 2000000000u);
         MPI_Abort(MPI_COMM_WORLD, result == OK ? ERROR_PEER : (int)result);
     }
+    if (all_come(limit_s) != OK) {
+        if (result == OK)
+            log_error("%s; ending the others", error_message());
+        MPI_Abort(MPI_COMM_WORLD, result == OK ? ERROR_PEER : (int)result);
+    }
+    error_put_back(&why);
     bool watched = watchdog_open() == OK;
     watchdog_arm(limit_s, "ending MPI");
     MPI_Finalize();
     watchdog_disarm();
     if (watched)
         watchdog_close();
+}
+
+static status say(void *bytes, size_t count, double limit_s)
+{
+    status result = OK;
+    MPI_Request request;
+    REQUIRE(count <= INT32_MAX);
+    TRY(ranks_check(MPI_Ibcast(bytes, (int)count, MPI_BYTE, 0, MPI_COMM_WORLD, &request),
+                    SETTINGS));
+    TRY(await(&request, limit_s, SETTINGS));
+done:
+    return result;
+}
+
+status sync_compare(const char *own, double limit_s, char **first, unsigned *other)
+{
+    status result = OK;
+    uint64_t bytes = strlen(own) + 1;
+    int rank, strays;
+    MPI_Request request;
+
+    *first = NULL;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    TRY(say(&bytes, sizeof bytes, limit_s));
+    TRY(memory_new(first, bytes, 1, SETTINGS));
+    if (rank == 0)
+        memcpy(*first, own, bytes);
+    TRY(say(*first, bytes, limit_s));
+    strays = strcmp(own, *first) != 0 ? rank : 0;
+    TRY(ranks_check(
+        MPI_Iallreduce(MPI_IN_PLACE, &strays, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD, &request),
+        SETTINGS));
+    TRY(await(&request, limit_s, SETTINGS));
+    *other = (unsigned)strays;
+done:
+    return result;
 }
 
 const char *sync_library_version(void)

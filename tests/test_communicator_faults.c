@@ -5,7 +5,10 @@
 #include "tests/sync_rig.h"
 
 #include <poll.h>
+#include <pthread.h>
+#include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -173,6 +176,131 @@ done:
     return result;
 }
 
+/* What rank 0 waits for comes after it has given up, and while it ends: its place may have been
+ * given back by then. */
+static _Atomic float place;
+
+static void *watch_place(void *unused)
+{
+    const uint64_t until = clock_ns() + 6000000000u;
+    while (clock_ns() < until && place == 0)
+        clock_sleep_until_ns(clock_ns() + 1000000);
+    if (place != 0)
+        log_error("written after it was given up");
+    return unused;
+}
+
+static status case_stray(unsigned rank, unsigned size UNUSED)
+{
+    status result = OK;
+    communicator *c = NULL;
+    MPI_Request request;
+    pthread_t watcher;
+    const float one = 1;
+    TRY(open_one(&c, "mpi"));
+    if (rank == 1) {
+        clock_sleep_until_ns(clock_ns() + 1200000000u);
+        MPI_Send(&one, 1, MPI_FLOAT, 0, 0, c->ranks->world);
+        c->failed = true;
+    } else {
+        c->timeout_s = 0.3;
+        TRY(thread_start(&watcher, watch_place, NULL, "a thread"));
+        TRY(ranks_check(MPI_Irecv((float *)&place, 1, MPI_FLOAT, 1, 0, c->ranks->world, &request),
+                        "a message"));
+        TRY(ranks_wait(c, &request, 1, "a message"));
+    }
+done:
+    communicator_close(&c);
+    return result;
+}
+
+/* Rank 1 stops in the middle of what rank 0 is inside of, and MPI offers no way out of. */
+static status case_stuck(unsigned rank, unsigned size UNUSED)
+{
+    status result = OK;
+    communicator *c = NULL;
+    float nothing;
+    TRY(open_one(&c, "mpi"));
+    if (rank == 1)
+        clock_sleep_until_ns(clock_ns() + 10000000000u);
+    watchdog_arm(0.6, "the sum");
+    MPI_Recv(&nothing, 1, MPI_FLOAT, 1 - (int)rank, 0, c->ranks->world, MPI_STATUS_IGNORE);
+done:
+    communicator_close(&c);
+    return result;
+}
+
+/* Rank 1 does not come to the end: what rank 0 had to say before stays what it has to say. */
+static status case_last_words(unsigned rank, unsigned size UNUSED)
+{
+    status result = OK;
+    communicator *c = NULL;
+    TRY(open_one(&c, "auto"));
+    c->timeout_s = 0.05; /* times COMMUNICATOR_PATIENCE */
+    if (rank == 1) {
+        clock_sleep_until_ns(clock_ns() + 2000000000u);
+        c->failed = true;
+    }
+    (void)error_set(STOPPED, __FILE__, __LINE__, "stopped after 7 updates");
+    communicator_close(&c);
+    if (strcmp(error_message(), "stopped after 7 updates") != 0)
+        FAIL(ERROR_OTHER, "it became '%s'", error_message());
+done:
+    return result;
+}
+
+/* On the n-th of the processors that this process may use. */
+static void bind_to(unsigned n)
+{
+    cpu_set_t may, one;
+    CPU_ZERO(&one);
+    REQUIRE(sched_getaffinity(0, sizeof may, &may) == 0);
+    for (unsigned i = 0; i < CPU_SETSIZE; i++)
+        if (CPU_ISSET(i, &may) && n-- == 0)
+            CPU_SET(i, &one);
+    REQUIRE(sched_setaffinity(0, sizeof one, &one) == 0);
+}
+
+static status exchange_bound(bool may_spin)
+{
+    status result = OK;
+    communicator *c = NULL;
+    TRY(open_one(&c, "mpi"));
+    c->timeout_s = 3;
+    for (unsigned i = 0; i < 10; i++)
+        TRY(communicator_allreduce_mean(c, communicator_buffer(c), COUNT));
+    if (communicator_may_spin(c) != may_spin)
+        FAIL(ERROR_OTHER, "ranks that have %u processors %s spin", communicator_processors(c),
+             may_spin ? "do not" : "do");
+done:
+    communicator_close(&c);
+    return result;
+}
+
+/* As mpirun and srun bind ranks: each to one processor; and by mistake all to the same one. */
+static status case_bound(unsigned rank, unsigned size)
+{
+    const bool enough = processor_count() >= size;
+    bind_to(enough ? rank : 0);
+    return exchange_bound(enough);
+}
+
+static status case_bound_alike(unsigned rank UNUSED, unsigned size UNUSED)
+{
+    bind_to(0);
+    return exchange_bound(false);
+}
+
+/* Ranks that see it differently, as those of a crowded host and of one that is not would, must not
+ * call different functions of MPI. */
+static status case_bound_unlike(unsigned rank, unsigned size)
+{
+    const bool enough = processor_count() >= size;
+    if (rank == 1)
+        bind_to(0);
+    return exchange_bound(enough);
+}
+
 /* Says its process id, then waits to be ended. */
 static status case_orphan(unsigned rank UNUSED, unsigned size UNUSED)
 {
@@ -189,11 +317,22 @@ done:
 }
 
 static const struct sync_case CASES[] = {
-    {"late", case_late},       {"death", case_death},
-    {"failure", case_failure}, {"diverged", case_diverged},
-    {"idle", case_idle},       {"ends", case_ends},
-    {"absent", case_absent},   {"orphan", case_orphan},
-    {"replica", case_replica}, {NULL, NULL},
+    {"late", case_late},
+    {"death", case_death},
+    {"failure", case_failure},
+    {"diverged", case_diverged},
+    {"idle", case_idle},
+    {"ends", case_ends},
+    {"absent", case_absent},
+    {"orphan", case_orphan},
+    {"replica", case_replica},
+    {"stray", case_stray},
+    {"bound", case_bound},
+    {"bound alike", case_bound_alike},
+    {"bound unlike", case_bound_unlike},
+    {"last words", case_last_words},
+    {"stuck", case_stuck},
+    {NULL, NULL},
 };
 
 /* ---- what is expected of them -------------------------------------------------------------------
@@ -261,6 +400,35 @@ static void a_rank_that_never_opens_does_not_hold_the_others(void **state UNUSED
     assert_non_null(strstr(run.output, "rank 0 waited 2.0 s for another rank (opening"));
 }
 
+static void what_was_given_up_is_not_written_any_more(void **state UNUSED)
+{
+    static struct sync_run run;
+    sync_rig_run(2, "stray", 20, &run);
+    if (run.exit_code != ERROR_PEER || strstr(run.output, "written after it was given up") != NULL)
+        fail_msg("exit %d:\n%s", run.exit_code, run.output);
+}
+
+static void nobody_stays_inside_a_call_for_ever(void **state UNUSED)
+{
+    static struct sync_run run;
+    sync_rig_run(2, "stuck", 20, &run);
+    if (run.exit_code != ERROR_PEER || run.seconds > 8 ||
+        strstr(run.output, "rank 0: error: the sum did not end within 1 s") == NULL)
+        fail_msg("exit %d after %.1f s:\n%s", run.exit_code, run.seconds, run.output);
+}
+
+static void closing_hides_no_error(void **state UNUSED)
+{
+    sync_rig_expect_ok(2, "last words");
+}
+
+static void all_ranks_know_how_many_processors_they_have_together(void **state UNUSED)
+{
+    sync_rig_expect_ok(2, "bound");
+    sync_rig_expect_ok(2, "bound alike");
+    sync_rig_expect_ok(2, "bound unlike");
+}
+
 static void no_rank_outlives_its_launcher(void **state UNUSED)
 {
     int fd, pids[2], found = 0;
@@ -299,6 +467,10 @@ int main(int argc, char **argv)
         cmocka_unit_test(ranks_that_fail_together_end_with_their_code),
         cmocka_unit_test(waiting_costs_no_processor_time),
         cmocka_unit_test(a_rank_that_never_opens_does_not_hold_the_others),
+        cmocka_unit_test(what_was_given_up_is_not_written_any_more),
+        cmocka_unit_test(nobody_stays_inside_a_call_for_ever),
+        cmocka_unit_test(closing_hides_no_error),
+        cmocka_unit_test(all_ranks_know_how_many_processors_they_have_together),
         cmocka_unit_test(no_rank_outlives_its_launcher),
     };
     int code;

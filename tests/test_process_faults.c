@@ -121,6 +121,40 @@ static void a_rank_that_hangs_is_named_whatever_the_communicator(void **state)
     process_expect_nothing_left(r);
 }
 
+#define BY_HAND                                                                                    \
+    "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; rank='gradlag rank "        \
+    "mode=sync dataset=gaussian dataset.size=8 dataset.samples=1000 model=softmax samples=600 "    \
+    "evaluate_every=0 timeout_s=3'; run='mpirun --oversubscribe -n 1'; "
+
+static void ranks_with_other_settings_are_told_apart_before_they_begin(void **state)
+{
+    struct rig *r = *state;
+    assert_int_equal(process_shell(r, BY_HAND "$run $rank batch=10 tag=a : -n 1 $rank batch=20"),
+                     ERROR_USAGE);
+    assert_non_null(strstr(process_errors(r), "rank 1 was given batch=20, rank 0 batch=10"));
+    assert_int_equal(process_shell(r, BY_HAND "$run $rank batch=10 tag=a : -n 1 $rank batch=10"),
+                     OK);
+    process_expect_answer(r, "SELECT group_concat(status || ' ' || tag) FROM run", "finished a");
+    process_expect_none_running(r);
+}
+
+/* The others are on their way already, and wait for it. */
+static void a_stage_that_fails_alone_is_heard(void **state)
+{
+    struct rig *r = *state;
+    const double since = clock_seconds();
+    assert_int_equal(process_shell(r, BY_HAND
+                                   "mkdir has lacks; rank=\"$rank mode=pipeline model=mlp "
+                                   "results=$PWD/results.db timeout_s=20\"; "
+                                   "$run $rank checkpoint=has/kept || exit; "
+                                   "rank=\"$rank initial=kept\"; "
+                                   "$run -wdir $PWD/has $rank : -n 1 -wdir $PWD/lacks $rank"),
+                     ERROR_DATA);
+    assert_true(clock_seconds() - since < 15);
+    assert_non_null(strstr(process_errors(r), "gradlag rank 1: error: checkpoint kept"));
+    process_expect_none_running(r);
+}
+
 static void a_killed_mpirun_fails_the_run(void **state)
 {
     struct rig *r = *state;
@@ -417,6 +451,8 @@ int main(void)
         PROCESS_TEST(a_killed_server_fails_the_run),
         PROCESS_TEST(a_killed_rank_fails_the_run_and_is_named),
         PROCESS_TEST(a_rank_that_hangs_is_named_whatever_the_communicator),
+        PROCESS_TEST(ranks_with_other_settings_are_told_apart_before_they_begin),
+        PROCESS_TEST(a_stage_that_fails_alone_is_heard),
         PROCESS_TEST(a_killed_mpirun_fails_the_run),
         PROCESS_TEST(a_run_goes_on_without_a_lost_worker_if_told_to),
         PROCESS_TEST(ctrl_c_stops_a_run_and_keeps_what_it_has),

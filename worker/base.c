@@ -15,44 +15,53 @@
 /* ---- errors -------------------------------------------------------------------------------------
  */
 
-static _Thread_local char message[2048];
-static _Thread_local char origin[128];
+static _Thread_local struct error current;
 
 status error_set(status code, const char *file, int line, const char *format, ...)
 {
     /* The arguments may point into the old message: build beside it. */
-    char fresh[sizeof message];
+    char fresh[sizeof current.message];
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(fresh, sizeof fresh, format, arguments);
     va_end(arguments);
-    memcpy(message, fresh, sizeof message);
-    snprintf(origin, sizeof origin, "%s:%d", file, line);
+    memcpy(current.message, fresh, sizeof fresh);
+    snprintf(current.origin, sizeof current.origin, "%s:%d", file, line);
     return code;
 }
 
 status error_add_context(status code, const char *format, ...)
 {
-    char context[sizeof message];
+    char context[sizeof current.message];
     va_list arguments;
     va_start(arguments, format);
     int length = vsnprintf(context, sizeof context, format, arguments);
     va_end(arguments);
     if (length >= 0 && (size_t)length < sizeof context) {
-        snprintf(context + length, sizeof context - (size_t)length, ": %s", message);
+        snprintf(context + length, sizeof context - (size_t)length, ": %s", current.message);
     }
-    memcpy(message, context, sizeof message);
+    memcpy(current.message, context, sizeof context);
     return code;
 }
 
 const char *error_message(void)
 {
-    return message;
+    return current.message;
 }
 
 const char *error_origin(void)
 {
-    return origin;
+    return current.origin;
+}
+
+struct error error_kept(void)
+{
+    return current;
+}
+
+void error_put_back(const struct error *kept)
+{
+    current = *kept;
 }
 
 const char *status_name(status code)

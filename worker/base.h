@@ -46,6 +46,12 @@ status error_add_context(status code, const char *format, ...) PRINTF_LIKE(2, 3)
 const char *error_message(void);
 /* file:line where the last error was made (for the log at debug level). */
 const char *error_origin(void);
+/* The last error as it is, and put back: around what may fail on the way out and hide it. */
+struct error {
+    char message[2048], origin[128];
+};
+struct error error_kept(void);
+void error_put_back(const struct error *kept);
 const char *status_name(status code);
 
 #define FAIL(code, ...)                                                                            \
