@@ -125,29 +125,66 @@ static void free_tensors(struct tensors *t)
     memory_free(t->at);
 }
 
+/* Notes that are numbers. Those from OPTIONAL on may be missing: in files of older versions, and
+ * WAITING also where no gradient waits. */
+enum number {
+    VERSION,
+    SAMPLES,
+    SECONDS,
+    SKIPPED,
+    OPTIONAL,
+    RANK_FLOATS = OPTIONAL,
+    SKIPPED_LAST,
+    LOSS_SUM,
+    LOSS_COUNT,
+    SENT_BYTES,
+    WAITING,
+    NUMBERS
+};
+static const char *const number_names[NUMBERS] = {
+    [VERSION] = "version",   [SAMPLES] = "samples",         [SECONDS] = "seconds",
+    [SKIPPED] = "skipped",   [RANK_FLOATS] = "rank_floats", [SKIPPED_LAST] = "skipped_last",
+    [LOSS_SUM] = "loss_sum", [LOSS_COUNT] = "loss_count",   [SENT_BYTES] = "sent_bytes",
+    [WAITING] = "waiting",
+};
+
+static void numbers_of(const struct training_state *s, double out[NUMBERS])
+{
+    out[VERSION] = (double)s->updates;
+    out[SAMPLES] = (double)s->samples;
+    out[SECONDS] = s->seconds;
+    out[SKIPPED] = (double)s->skipped;
+    out[RANK_FLOATS] = (double)s->rank_count;
+    out[SKIPPED_LAST] = (double)s->skipped_last;
+    out[LOSS_SUM] = s->loss_sum;
+    out[LOSS_COUNT] = (double)s->loss_count;
+    out[SENT_BYTES] = s->sent_bytes;
+    out[WAITING] = s->waiting != NULL ? (double)s->waiting_version : NAN;
+}
+
 status save_checkpoint(const struct save *s, recorder *r)
 {
     status result = OK;
     struct tensors tensors = {0};
     struct text config = {0}, path = {0};
+    struct checkpoint_note notes[NUMBERS + 2];
     const struct training_state *now = s->now;
-    char version[32], samples[32], skipped[32], seconds[40], waiting[32], ranks[32], sha256[65];
+    double numbers[NUMBERS];
+    char texts[NUMBERS][32], sha256[65];
+    size_t count = 0;
     save_path(options_text(s->settings, "checkpoint"), s->run_id, now->updates, &path);
     TRY(open_tensors(s->worker, s->settings, now, &tensors));
-    snprintf(version, sizeof version, "%llu", (unsigned long long)now->updates);
-    snprintf(samples, sizeof samples, "%llu", (unsigned long long)now->samples);
-    snprintf(skipped, sizeof skipped, "%llu", (unsigned long long)now->skipped);
-    snprintf(seconds, sizeof seconds, "%.9f", now->seconds);
-    snprintf(waiting, sizeof waiting, "%llu", (unsigned long long)now->waiting_version);
-    snprintf(ranks, sizeof ranks, "%zu", now->rank_count);
     config_json(s->settings, &config);
-    const struct checkpoint_note notes[] = {
-        {"format", "pt"},       {"version", version}, {"samples", samples},
-        {"skipped", skipped},   {"seconds", seconds}, {"config", config.at},
-        {"rank_floats", ranks}, {"waiting", waiting}, /* the last: only where there is one */
-    };
-    TRY(checkpoint_write(path.at, tensors.at, tensors.count, notes,
-                         COUNT_OF(notes) - (now->waiting == NULL)));
+    notes[count++] = (struct checkpoint_note){"format", "pt"};
+    notes[count++] = (struct checkpoint_note){"config", config.at};
+    numbers_of(now, numbers);
+    for (size_t i = 0; i < NUMBERS; i++) {
+        if (!isnan(numbers[i])) {
+            snprintf(texts[i], sizeof texts[i], "%.17g", numbers[i]);
+            notes[count++] = (struct checkpoint_note){number_names[i], texts[i]};
+        }
+    }
+    TRY(checkpoint_write(path.at, tensors.at, tensors.count, notes, count));
     TRY(hash_file(path.at, sha256));
     if (r != NULL) {
         recorder_checkpoint(r, now->updates, path.at, sha256);
@@ -200,15 +237,14 @@ done:
     return result;
 }
 
-enum { VERSION, SAMPLES, SKIPPED, SECONDS, RANK_FLOATS, WAITING, NUMBERS, OPTIONAL = RANK_FLOATS };
-
-/* Those from OPTIONAL on are NaN where the file does not say. */
+/* Those that the file does not say are NaN. */
 static status read_notes(const char *path, const options *settings, double numbers[NUMBERS])
 {
     status result = OK;
-    struct checkpoint_note notes[] = {{"version", NULL}, {"samples", NULL},     {"skipped", NULL},
-                                      {"seconds", NULL}, {"rank_floats", NULL}, {"waiting", NULL},
-                                      {"config", NULL}};
+    struct checkpoint_note notes[NUMBERS + 1] = {[NUMBERS] = {"config", NULL}};
+    for (size_t i = 0; i < NUMBERS; i++) {
+        notes[i] = (struct checkpoint_note){number_names[i], NULL};
+    }
     TRY(checkpoint_read(path, NULL, 0, notes, COUNT_OF(notes)));
     for (size_t i = 0; i < NUMBERS; i++) {
         numbers[i] = NAN;
@@ -230,6 +266,11 @@ status saved_check(const char *path, const options *settings)
     return read_notes(path, settings, numbers);
 }
 
+static double or_none(double number)
+{
+    return isnan(number) ? 0 : number;
+}
+
 /* Room for what the file has; the notes were read. */
 static status make_room(struct saved *s, const double numbers[NUMBERS], const options *settings,
                         size_t parameters)
@@ -237,7 +278,7 @@ static status make_room(struct saved *s, const double numbers[NUMBERS], const op
     status result = OK;
     struct optimizer_rule rule;
     const bool waits = !isnan(numbers[WAITING]);
-    const size_t each = isnan(numbers[RANK_FLOATS]) ? 0 : (size_t)numbers[RANK_FLOATS];
+    const size_t each = (size_t)or_none(numbers[RANK_FLOATS]);
     const size_t workers = (size_t)options_integer(settings, "workers");
     TRY(optimizer_rule_of(settings, &rule));
     if (each > UINT32_MAX) {
@@ -251,8 +292,12 @@ static status make_room(struct saved *s, const double numbers[NUMBERS], const op
     s->state =
         (struct training_state){.updates = (uint64_t)numbers[VERSION],
                                 .samples = (uint64_t)numbers[SAMPLES],
-                                .skipped = (uint64_t)numbers[SKIPPED],
                                 .seconds = numbers[SECONDS],
+                                .skipped = (uint64_t)numbers[SKIPPED],
+                                .skipped_last = (uint64_t)or_none(numbers[SKIPPED_LAST]),
+                                .loss_sum = or_none(numbers[LOSS_SUM]),
+                                .loss_count = (uint64_t)or_none(numbers[LOSS_COUNT]),
+                                .sent_bytes = or_none(numbers[SENT_BYTES]),
                                 .parameters = s->parameters,
                                 .optimizer_state = rule.states > 0 ? s->optimizer_state : NULL,
                                 .optimizer_state_count = rule.states * parameters,

@@ -91,10 +91,7 @@ static status read_settings(struct server *s)
     if (server_follows(s))
         goto done; /* server 0 writes checkpoints */
     s->checkpoints = options_text(o, "checkpoint")[0] != '\0';
-    double every = options_real(o, "checkpoint_every");
-    s->checkpoint_samples = (uint64_t)(every * (double)s->o->epoch_samples);
-    if (every > 0 && s->checkpoint_samples == 0)
-        s->checkpoint_samples = 1;
+    s->checkpoint_samples = training_checkpoint_every(o, s->o->epoch_samples);
     s->next_checkpoint = s->checkpoint_samples;
 done:
     return result;

@@ -21,12 +21,8 @@ static size_t stride_of(size_t count)
 static void read_checkpoint_settings(simulation *s, uint64_t epoch_samples)
 {
     const options *o = s->o.settings;
-    double every = options_real(o, "checkpoint_every");
     s->checkpoints = options_text(o, "checkpoint")[0] != '\0' && s->o.hooks.checkpoint != NULL;
-    s->checkpoint_samples = (uint64_t)(every * (double)epoch_samples);
-    if (every > 0 && s->checkpoint_samples == 0) {
-        s->checkpoint_samples = 1;
-    }
+    s->checkpoint_samples = training_checkpoint_every(o, epoch_samples);
     s->next_checkpoint = s->checkpoint_samples;
 }
 

@@ -4,13 +4,10 @@
 #include <string.h>
 #include <unistd.h>
 
-struct beginning { /* what rank 0 tells */
-    uint64_t updates, samples, skipped;
-    double seconds;
-    uint64_t states;  /* elements of optimizer state that follow the parameters; 0: none */
-    uint64_t waiting; /* elements of a gradient that follow these; 0: none */
-    uint64_t waiting_version;
-    uint64_t each; /* floats of each rank, of its own */
+struct beginning {            /* what rank 0 tells */
+    struct training_state at; /* its pointers mean nothing */
+    size_t states;            /* elements of optimizer state that follow the parameters; 0: none */
+    size_t waiting;           /* elements of a gradient that follow these; 0: none */
 };
 
 /* Rank 0's vectors, or room for them. */
@@ -34,12 +31,12 @@ done:
 static status check_complete(const struct kept *k, const struct beginning *b)
 {
     status result = OK;
-    if (b->each != k->each)
+    if (b->at.rank_count != k->each)
         FAIL(ERROR_USAGE,
-             "resume: the checkpoint lacks what each rank had of its own (%llu floats, "
+             "resume: the checkpoint lacks what each rank had of its own (%zu floats, "
              "%zu are wanted): it was written by an older version; initial= starts "
              "anew from its parameters",
-             (unsigned long long)b->each, k->each);
+             b->at.rank_count, k->each);
 done:
     return result;
 }
@@ -57,20 +54,16 @@ status alike_begin(communicator *c, replica *r, struct kept *kept,
     TRY(replica_view(r, &view));
     if (start != NULL) {
         REQUIRE(c->rank == 0 && start->optimizer_state_count == view.optimizer_state_count);
-        b = (struct beginning){.updates = start->updates,
-                               .samples = start->samples,
-                               .skipped = start->skipped,
-                               .seconds = start->seconds,
+        b = (struct beginning){.at = *start,
                                .states = start->optimizer_state_count,
-                               .waiting = start->waiting != NULL ? r->count : 0,
-                               .waiting_version = start->waiting_version,
-                               .each = start->rank_count};
+                               .waiting = start->waiting != NULL ? r->count : 0};
         view.parameters = start->parameters;
         view.optimizer_state = start->optimizer_state;
         view.waiting = start->waiting;
     }
     TRY(communicator_broadcast(c, &b, sizeof b, 0));
-    if (b.updates > 0)
+    const bool goes_on = b.at.updates > 0;
+    if (goes_on)
         TRY(check_complete(kept, &b));
     TRY(prepare(r, &view, &b, &all));
     TRY(communicator_broadcast(c, all, (r->count + b.states + b.waiting) * sizeof(float), 0));
@@ -78,17 +71,14 @@ status alike_begin(communicator *c, replica *r, struct kept *kept,
     view.optimizer_state = b.states > 0 ? all + r->count : NULL;
     view.optimizer_state_count = b.states;
     view.waiting = b.waiting > 0 ? all + r->count + b.states : NULL;
-    TRY(replica_set(r, &view, b.updates));
-    if (b.updates > 0)
+    TRY(replica_set(r, &view, b.at.updates));
+    if (goes_on)
         TRY(kept_scatter(kept, r, start != NULL ? start->ranks : NULL, losses));
     if (b.waiting > 0)
         TRY(replica_view(r, &view));
-    *at = (struct training_state){.updates = b.updates,
-                                  .samples = b.samples,
-                                  .skipped = b.skipped,
-                                  .seconds = b.seconds,
-                                  .waiting = b.waiting > 0 ? view.waiting : NULL,
-                                  .waiting_version = b.waiting_version};
+    *at = b.at;
+    at->parameters = at->optimizer_state = at->ranks = NULL;
+    at->waiting = b.waiting > 0 ? view.waiting : NULL;
 done:
     memory_free(all);
     return result;

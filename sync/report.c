@@ -36,13 +36,12 @@ status report_open(struct report *r, const struct sync_trainer_options *o,
         .o = o, .c = o->communicator, .length = *length, .smooth_loss = NAN, .test_accuracy = NAN};
     r->samples = begin->samples;
     r->seconds_before = begin->seconds;
+    r->loss_sum = begin->loss_sum;
+    r->loss_count = begin->loss_count;
     r->smoothing = 1 - pow(1 - SMOOTHING, r->c->size);
     r->records_steps = strcmp(options_text(settings, "record"), "all") == 0;
     r->checkpoints = options_text(settings, "checkpoint")[0] != '\0';
-    double every = options_real(settings, "checkpoint_every");
-    r->checkpoint_every = (uint64_t)(every * (double)worker_epoch_samples(o->worker));
-    if (every > 0 && r->checkpoint_every == 0)
-        r->checkpoint_every = 1;
+    r->checkpoint_every = training_checkpoint_every(settings, worker_epoch_samples(o->worker));
     r->next_checkpoint = r->checkpoint_every;
     while (r->checkpoint_every > 0 && r->next_checkpoint <= r->samples)
         r->next_checkpoint += r->checkpoint_every;
@@ -238,8 +237,9 @@ static status checkpoint_here(struct report *r, const struct report_state *s,
         TRY(replica_view(s->replica, &now));
         state->updates = s->updates;
         state->samples = s->samples;
-        state->skipped = s->skipped;
         state->seconds = report_seconds(r);
+        state->loss_sum = r->loss_sum;
+        state->loss_count = r->loss_count;
         state->parameters = now.parameters;
         state->optimizer_state = now.optimizer_state;
         state->optimizer_state_count = now.optimizer_state_count;

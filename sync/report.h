@@ -23,11 +23,11 @@ struct report_row { /* one rank, one update */
 };
 
 struct report_state { /* where training is, after an update */
-    uint64_t updates, samples, skipped;
+    uint64_t updates, samples;
     replica *replica;
     bool apart; /* ranks differ: the row is kept, the rest waits for the next averaging */
-    /* Before a checkpoint, on every rank: brings to rank 0 what it needs beside the replica's view,
-     * and says where it is. NULL: nothing. */
+    /* Before a checkpoint, on every rank: brings to rank 0 what it needs beside the replica's view
+     * and what the report knows, and says where it is. NULL: nothing. */
     status (*complete)(void *context, struct training_state *out);
     void *context;
 };

@@ -43,7 +43,8 @@ struct loop {
     uint64_t batches; /* of each rank, computed */
     /* Of them, those of steps whose gradient or loss was not finite: no update (on_nonfinite). */
     uint64_t skipped;
-    unsigned skipped_in_a_row;
+    uint64_t skipped_last; /* updates in a row */
+    double sent_before;    /* bytes, in the runs that this one goes on from */
     bool may_skip, stopped;
     uint64_t verify_every, verified; /* updates; as of the last time */
     bool late;                       /* double buffering */
@@ -79,6 +80,8 @@ static status go_on(struct loop *l, const struct training_state *begin, const fl
     l->updates = l->verified = begin->updates;
     l->samples = begin->samples;
     l->skipped = begin->skipped;
+    l->skipped_last = begin->skipped_last;
+    l->sent_before = begin->sent_bytes;
     l->batches = l->samples / l->update_samples + l->skipped;
     if (begin->updates == 0)
         return OK;
@@ -165,6 +168,11 @@ done:
     return result;
 }
 
+static double sent_bytes(const struct loop *l)
+{
+    return l->sent_before + communicator_sent_bytes(l->c);
+}
+
 /* For a checkpoint: a gradient that waits is exchanged now, which changes no bit of what follows,
  * as its mean is what all ranks have in common. */
 static status complete(void *context, struct training_state *out)
@@ -184,6 +192,9 @@ static status complete(void *context, struct training_state *out)
         out->waiting = view.waiting;
         out->waiting_version = m->version;
     }
+    out->skipped = l->skipped;
+    out->skipped_last = l->skipped_last;
+    out->sent_bytes = sent_bytes(l);
     const float losses[2] = {m->stats.loss, m->notes[NOTE_LOSS]};
     TRY(kept_gather(&l->kept, l->replica, losses, out));
 done:
@@ -194,7 +205,6 @@ static struct report_state state_of(struct loop *l)
 {
     return (struct report_state){.updates = l->updates,
                                  .samples = l->samples,
-                                 .skipped = l->skipped,
                                  .replica = l->replica,
                                  .complete = complete,
                                  .context = l};
@@ -210,11 +220,11 @@ static status skip(struct loop *l, unsigned batches, const char *what)
              what, (unsigned long long)l->updates);
     }
     l->skipped += batches;
-    if (++l->skipped_in_a_row > SKIPPED_MOST) {
+    if (++l->skipped_last > SKIPPED_MOST) {
         FAIL(ERROR_DIVERGED,
-             "the %s is not finite at update %llu, for the %uth time in a row: lower lr, or warm "
+             "the %s is not finite at update %llu, for the %lluth time in a row: lower lr, or warm "
              "up for longer",
-             what, (unsigned long long)l->updates, l->skipped_in_a_row);
+             what, (unsigned long long)l->updates, (unsigned long long)l->skipped_last);
     }
     snprintf(text, sizeof text, "the %s was not finite: update %llu was made of the next batch",
              what, (unsigned long long)l->updates);
@@ -242,7 +252,7 @@ static status apply(struct loop *l, unsigned batches, double loss, bool *applied
     }
     l->samples = after;
     l->updates++;
-    l->skipped_in_a_row = 0;
+    l->skipped_last = 0;
 done:
     return result;
 }
@@ -447,22 +457,18 @@ static void outcome_of(const struct loop *l, struct training_outcome *out)
     out->samples_used = l->samples;
     out->samples_computed = l->samples + (l->skipped + l->waiting.there) * l->update_samples;
     out->train_seconds = report_seconds(&l->report);
-    out->sent_bytes = communicator_sent_bytes(l->c);
+    out->sent_bytes = sent_bytes(l);
 }
 
 /* After a failure: what is still to be had. A GPU that has failed gives nothing any more, and says
  * again why; the error stays the one that ended the run. */
-static status keep_outcome(struct loop *l, struct training_outcome *out, status failure)
+static void keep_outcome(struct loop *l, struct training_outcome *out)
 {
-    status result = OK;
-    char *message = text_copy(error_message());
+    const struct error why = error_kept();
     outcome_of(l, out);
     if (alike_digest(l->replica, out->parameters_sha256) != OK)
         out->parameters_sha256[0] = '\0';
-    FAIL(failure, "%s", message != NULL ? message : "out of memory");
-done:
-    memory_free(message);
-    return result;
+    error_put_back(&why);
 }
 
 status sync_trainer_run(const struct sync_trainer_options *o, struct training_outcome *out)
@@ -484,7 +490,7 @@ status sync_trainer_run(const struct sync_trainer_options *o, struct training_ou
         FAIL(STOPPED, "stopped on request after %llu updates", (unsigned long long)l.updates);
 done:
     if (result != OK && result != STOPPED && l.report.began_ns != 0)
-        result = keep_outcome(&l, out, result);
+        keep_outcome(&l, out);
     worker_forget_memory(o->worker);
     loop_close(&l);
     return result;

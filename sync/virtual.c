@@ -86,8 +86,7 @@ static status ranks_open(struct virtual_ranks *v, const struct sync_virtual_opti
         o->recorder != NULL && strcmp(options_text(o->settings, "record"), "all") == 0;
     v->checkpoints =
         o->hooks.checkpoint != NULL && options_text(o->settings, "checkpoint")[0] != '\0';
-    double every = options_real(o->settings, "checkpoint_every");
-    v->checkpoint_samples = every > 0 ? 1 + (uint64_t)(every * (double)epoch) : 0;
+    v->checkpoint_samples = training_checkpoint_every(o->settings, epoch);
     v->next_checkpoint = v->checkpoint_samples;
     TRY(training_length_of(o->settings, epoch, v->update_samples, &v->length));
     TRY(schedule_open(&v->schedule, o->settings, o->ranks, v->length.total_samples, epoch));

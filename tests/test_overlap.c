@@ -2,48 +2,27 @@
  * test_overlap.c — gradients that are exchanged while they are computed, under mpirun: the bits of
  * the same training without, what is recorded of it, and how it ends when it fails.
  */
-#include "sync/trainer.h"
 #include "sync/trial.h"
-#include "tests/results_rig.h"
-#include "tests/sync_rig.h"
+#include "tests/trainer_rig.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define SETTINGS(...) ((const char *const[]){__VA_ARGS__ __VA_OPT__(, ) NULL})
-
 /* ---- a whole run on this rank -------------------------------------------------------------------
  */
 
-static volatile sig_atomic_t stop;
-
-/* Whoever asks for checkpoints wants to stop at the first. */
-static status on_checkpoint(void *context UNUSED, const struct training_state *state UNUSED)
-{
-    stop = 1;
-    return OK;
-}
-
-/* `rows`: rank 0's, or NULL. */
+/* `rows`: rank 0's, or NULL. Whoever asks for checkpoints wants to stop at the first. */
 static status train(const char *const *settings, unsigned rank, unsigned size, recorder *rows,
                     struct training_outcome *out)
 {
     status result = OK;
-    options *o = NULL;
-    worker *w = NULL;
-    communicator *c = NULL;
-    TRY(sync_rig_training(&o, settings));
-    TRY(worker_open(&w, &(struct worker_options){.settings = o, .index = rank, .count = size}));
-    TRY(communicator_open(&c, o, worker_parameter_count(w), worker_place(w)));
-    struct sync_trainer_options t = {
-        .settings = o, .worker = w, .communicator = c, .recorder = rank == 0 ? rows : NULL};
-    t.hooks = (struct training_hooks){.checkpoint = on_checkpoint, .stop = &stop};
-    TRY(sync_trainer_run(&t, out));
+    struct run r = {.recorder = rows, .seen.stop_after_checkpoints = 1};
+    TRY(run_open(&r, settings, rank, size));
+    TRY(run_train(&r));
 done:
-    communicator_close(&c);
-    worker_close(&w);
-    options_close(&o);
+    *out = r.outcome;
+    run_close(&r);
     return result;
 }
 
@@ -103,9 +82,7 @@ done:
 static status case_records(unsigned rank, unsigned size)
 {
     status result = OK;
-    static const struct {
-        const char *sql, *expected;
-    } facts[] = {
+    static const struct fact facts[] = {
         {"SELECT count(*) FROM step WHERE run_id = 1 AND hidden_us = 0 AND staleness = 0", "32"},
         {"SELECT count(*) FROM step WHERE run_id = 2 AND staleness = 0", "32"},
         {"SELECT sum(hidden_us) > 0 FROM step WHERE run_id = 2", "1"},
@@ -133,10 +110,8 @@ static status case_records(unsigned rank, unsigned size)
         if (rank == 0)
             rig_finish(r, &end);
     }
-    for (size_t i = 0; rank == 0 && i < COUNT_OF(facts); i++)
-        if (strcmp(rig_ask(facts[i].sql), facts[i].expected) != 0)
-            FAIL(ERROR_OTHER, "%s: %s, not %s", facts[i].sql, rig_ask(facts[i].sql),
-                 facts[i].expected);
+    if (rank == 0)
+        TRY(expect_facts(facts, COUNT_OF(facts)));
 done:
     if (rank == 0)
         rig_remove_folder(NULL);
@@ -232,9 +207,7 @@ done:
 static status case_late_records(unsigned rank, unsigned size)
 {
     status result = OK;
-    static const struct {
-        const char *sql, *expected;
-    } facts[] = {
+    static const struct fact facts[] = {
         {"SELECT count(*) || ' ' || sum(staleness) || ' ' || max(staleness) FROM step", "26 24 1"},
         {"SELECT group_concat(staleness, '') FROM step WHERE worker = 1", "0111111111111"},
         {"SELECT round(mean_staleness, 4) || ' ' || max_staleness FROM run", "0.9231 1"},
@@ -247,10 +220,8 @@ static status case_late_records(unsigned rank, unsigned size)
     TRY(train(LATE("communicator=auto"), rank, size, r, &outcome));
     if (rank == 0)
         rig_finish(r, &rig_outcome);
-    for (size_t i = 0; rank == 0 && i < COUNT_OF(facts); i++)
-        if (strcmp(rig_ask(facts[i].sql), facts[i].expected) != 0)
-            FAIL(ERROR_OTHER, "%s: %s, not %s", facts[i].sql, rig_ask(facts[i].sql),
-                 facts[i].expected);
+    if (rank == 0)
+        TRY(expect_facts(facts, COUNT_OF(facts)));
 done:
     if (rank == 0)
         rig_remove_folder(NULL);

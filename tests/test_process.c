@@ -305,6 +305,23 @@ static void a_stopped_run_goes_on_where_it_was_and_ends_with_the_same_bits(void 
     process_expect_error(r, "initial= starts anew");
 }
 
+/* The last run has gone on from the one before it: what is no time is the same. */
+static void expect_rows_of_an_unbroken_run(struct rig *r)
+{
+    static const char *const alike[] = {
+        "SELECT count(DISTINCT samples_computed || ' ' || ifnull(sent_bytes, 0)) FROM run WHERE "
+        "id > (SELECT max(id) FROM run) - 2",
+        "SELECT count(DISTINCT e.updates || ' ' || samples || ' ' || train_loss || ' ' || "
+        "validation_loss || ' ' || test_loss || ' ' || test_accuracy) FROM evaluation e WHERE "
+        "run_id > (SELECT max(id) FROM run) - 2",
+        "SELECT min(a.loss = b.loss AND a.staleness = b.staleness) FROM step a JOIN "
+        "step b ON b.run_id = a.run_id - 1 AND b.update_version = a.update_version AND "
+        "b.worker = a.worker WHERE a.run_id = (SELECT max(id) FROM run)"};
+    for (size_t i = 0; i < COUNT_OF(alike); i++) {
+        process_expect_answer(r, alike[i], "1");
+    }
+}
+
 /* From a checkpoint on its way, by the file alone: each rank's own, and a gradient that waits. */
 static void what_ranks_have_of_their_own_is_in_the_file(void **state)
 {
@@ -330,8 +347,26 @@ static void what_ranks_have_of_their_own_is_in_the_file(void **state)
         assert_string_equal(process_ask(r, "SELECT count(*) FROM event WHERE code = 'resumed' AND "
                                            "run_id = (SELECT max(id) FROM run)"),
                             "1");
+        expect_rows_of_an_unbroken_run(r);
     }
     process_expect_nothing_left(r);
+}
+
+static void virtual_ranks_write_checkpoints_where_real_ones_do(void **state)
+{
+    struct rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "mode=sync", "workers=2", "reduction=ordered",
+                             "checkpoint={run}-{version}", "checkpoint_every=0.2"),
+                     OK);
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "mode=sync", "workers=2", "reduction=ordered",
+                             "checkpoint={run}-{version}", "checkpoint_every=0.2", "engine=virtual",
+                             "pace=constant"),
+                     OK);
+    process_expect_answer(r,
+                          "SELECT count(DISTINCT versions) || ' ' || min(n) FROM (SELECT "
+                          "group_concat(version) AS versions, count(*) AS n FROM checkpoint "
+                          "GROUP BY run_id)",
+                          "1 3");
 }
 
 static void runs_of_a_sweep_do_not_write_over_each_others_checkpoint(void **state)
@@ -520,6 +555,7 @@ int main(void)
         PROCESS_TEST(a_run_goes_on_from_a_checkpoint),
         PROCESS_TEST(a_stopped_run_goes_on_where_it_was_and_ends_with_the_same_bits),
         PROCESS_TEST(what_ranks_have_of_their_own_is_in_the_file),
+        PROCESS_TEST(virtual_ranks_write_checkpoints_where_real_ones_do),
         PROCESS_TEST(runs_of_a_sweep_do_not_write_over_each_others_checkpoint),
         PROCESS_TEST(a_file_written_over_has_one_row_with_its_own_hash),
         PROCESS_TEST(a_launchers_environment_does_not_change_a_runs_shards),

@@ -3,7 +3,6 @@
  * server's core, evaluations where they are due, rows for every rank, common ends.
  */
 #include "ps/server_core.h"
-#include "tests/results_rig.h"
 #include "tests/trainer_rig.h"
 #include "worker/optimizer.h"
 #include "worker/schedule.h"
@@ -272,9 +271,7 @@ static status case_records(unsigned rank, unsigned size)
     end.updates = r.outcome.updates;
     rig_finish(r.recorder, &end);
     /* 500 is crossed by update 17, 1000 by 34, … and the last one, 134, is evaluated once. */
-    static const struct {
-        const char *sql, *expected;
-    } facts[] = {
+    static const struct fact facts[] = {
         {"SELECT group_concat(updates, ' ') FROM evaluation", "17 34 50 67 84 100 117 134"},
         {"SELECT count(*) FROM step", "402"},
         {"SELECT count(DISTINCT update_version) FROM step", "134"},
@@ -291,10 +288,7 @@ static status case_records(unsigned rank, unsigned size)
          "FROM evaluation ORDER BY updates LIMIT 1)) < 1e-5",
          "1"},
     };
-    for (size_t i = 0; i < COUNT_OF(facts); i++)
-        if (strcmp(rig_ask(facts[i].sql), facts[i].expected) != 0)
-            FAIL(ERROR_OTHER, "%s: %s, not %s", facts[i].sql, rig_ask(facts[i].sql),
-                 facts[i].expected);
+    TRY(expect_facts(facts, COUNT_OF(facts)));
     /* All ranks evaluate a part each, and it comes to what one alone finds. */
     char same[256];
     snprintf(same, sizeof same,
@@ -347,12 +341,8 @@ static status case_stop(unsigned rank, unsigned size)
     struct run r = {.seen.stop_after_checkpoints = 2};
     TRY(run_open(&r, SETTINGS("record=evaluations", "checkpoint=x", "checkpoint_every=0.25"), rank,
                  size));
-    result = run_train(&r);
-    if (result != STOPPED)
-        FAIL(ERROR_OTHER, "ended as %s", status_name(result));
-    result = OK;
-    if (r.outcome.updates != 1000 / (10 * size) + 1)
-        FAIL(ERROR_OTHER, "stopped after %llu updates", (unsigned long long)r.outcome.updates);
+    TRY(run_expect(&r, run_train(&r), STOPPED, NULL));
+    TRY(run_expect_updates(&r, 1000 / (10 * size) + 1));
     if (rank == 0 && r.seen.checkpoints != 3)
         FAIL(ERROR_OTHER, "%u checkpoints", r.seen.checkpoints);
 done:
@@ -413,10 +403,9 @@ static status case_device_diverges(unsigned rank, unsigned size)
     struct run r = {0};
     TRY(run_open(&r, SETTINGS("device=cuda", "communicator=mpi", "lr=1e38", "warmup_epochs=0"),
                  rank, size));
-    status ended = run_train(&r);
-    if (ended != ERROR_DIVERGED || r.outcome.updates == 0 || r.outcome.parameters_sha256[0] == '\0')
-        FAIL(ERROR_OTHER, "ended as %s after %llu updates: %s", status_name(ended),
-             (unsigned long long)r.outcome.updates, error_message());
+    TRY(run_expect(&r, run_train(&r), ERROR_DIVERGED, NULL));
+    if (r.outcome.updates == 0 || r.outcome.parameters_sha256[0] == '\0')
+        FAIL(ERROR_OTHER, "%llu updates", (unsigned long long)r.outcome.updates);
 done:
     run_close(&r);
     return result;
@@ -431,8 +420,7 @@ static status case_device_fails(unsigned rank, unsigned size)
     setenv("GRADLAG_CUDA_EMULATED_FAULT", "update", 1);
     status ended = run_train(&r);
     unsetenv("GRADLAG_CUDA_EMULATED_FAULT");
-    if (ended != ERROR_OTHER || strstr(error_message(), "kernel update: a fault") == NULL)
-        FAIL(ERROR_PEER, "ended as %s: %s", status_name(ended), error_message());
+    TRY(run_expect(&r, ended, ERROR_OTHER, "kernel update: a fault"));
 done:
     run_close(&r);
     return result;

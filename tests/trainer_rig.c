@@ -83,3 +83,35 @@ status run_train(struct run *r)
     }
     return sync_trainer_run(&o, &r->outcome);
 }
+
+status run_expect(const struct run *r, status ended, status expected, const char *words)
+{
+    status result = OK;
+    const char *said = ended == OK ? "" : error_message();
+    if (ended != expected || (words != NULL && strstr(said, words) == NULL))
+        FAIL(ERROR_OTHER, "ended as %s after %llu updates: %s", status_name(ended),
+             (unsigned long long)r->outcome.updates, said);
+done:
+    return result;
+}
+
+status run_expect_updates(const struct run *r, uint64_t updates)
+{
+    status result = OK;
+    if (r->outcome.updates != updates)
+        FAIL(ERROR_OTHER, "%llu updates, not %llu", (unsigned long long)r->outcome.updates,
+             (unsigned long long)updates);
+done:
+    return result;
+}
+
+status expect_facts(const struct fact *facts, size_t count)
+{
+    status result = OK;
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(rig_ask(facts[i].sql), facts[i].expected) != 0)
+            FAIL(ERROR_OTHER, "%s: %s, not %s", facts[i].sql, rig_ask(facts[i].sql),
+                 facts[i].expected);
+done:
+    return result;
+}

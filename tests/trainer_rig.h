@@ -6,6 +6,7 @@
 #define GRADLAG_TESTS_TRAINER_RIG_H
 
 #include "sync/trainer.h"
+#include "tests/results_rig.h"
 #include "tests/sync_rig.h"
 
 #define SETTINGS(...) ((const char *const[]){__VA_ARGS__ __VA_OPT__(, ) NULL})
@@ -40,5 +41,15 @@ status run_open(struct run *r, const char *const *settings, unsigned rank,
                 unsigned size) MUST_CHECK;
 void run_close(struct run *r);
 status run_train(struct run *r) MUST_CHECK;
+/* An error unless it ended so, saying `words` (NULL: whatever) … */
+status run_expect(const struct run *r, status ended, status expected, const char *words) MUST_CHECK;
+/* … after so many updates. */
+status run_expect_updates(const struct run *r, uint64_t updates) MUST_CHECK;
+
+/* What a rank's case expects of the results file: of results_rig.h, whose asserts are a test's. */
+struct fact {
+    const char *sql, *expected;
+};
+status expect_facts(const struct fact *facts, size_t count) MUST_CHECK;
 
 #endif

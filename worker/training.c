@@ -2,6 +2,18 @@
 
 #include <math.h>
 
+/* So many epochs are at least a sample. */
+static uint64_t samples_of(double epochs, uint64_t epoch_samples)
+{
+    const uint64_t samples = (uint64_t)floor(epochs * (double)epoch_samples + 0.5);
+    return epochs > 0 && samples == 0 ? 1 : samples;
+}
+
+uint64_t training_checkpoint_every(const options *o, uint64_t epoch_samples)
+{
+    return samples_of(options_real(o, "checkpoint_every"), epoch_samples);
+}
+
 status training_length_of(const options *o, uint64_t epoch_samples, uint64_t update_samples,
                           struct training_length *out)
 {
@@ -23,7 +35,7 @@ status training_length_of(const options *o, uint64_t epoch_samples, uint64_t upd
     double total = samples > 0   ? (double)samples
                    : updates > 0 ? (double)updates * (double)update_samples
                                  : floor(epochs * (double)epoch_samples + 0.5);
-    double every = floor(options_real(o, "evaluate_every") * (double)epoch_samples + 0.5);
+    double every = options_real(o, "evaluate_every") * (double)epoch_samples;
     if (!(total >= 1 && total < 0x1p62 && every >= 0 && every < 0x1p62)) {
         FAIL(ERROR_USAGE,
              "training would use %.0f samples and evaluate every %.0f: at least one sample is "
@@ -31,10 +43,7 @@ status training_length_of(const options *o, uint64_t epoch_samples, uint64_t upd
              total, every);
     }
     out->total_samples = updates > 0 ? updates * update_samples : (uint64_t)total;
-    out->evaluate_every = (uint64_t)every;
-    if (options_real(o, "evaluate_every") > 0 && out->evaluate_every == 0) {
-        out->evaluate_every = 1;
-    }
+    out->evaluate_every = samples_of(options_real(o, "evaluate_every"), epoch_samples);
 done:
     return result;
 }

@@ -19,13 +19,17 @@ struct training_progress {
 /* Where training stands: what a checkpoint keeps, and where a resumed run begins. */
 struct training_state {
     uint64_t updates, samples;    /* applied; used */
-    uint64_t skipped;             /* batches of each rank of which no update was made (mode=sync) */
     double seconds;               /* of training */
     const float *parameters;      /* borrowed */
     const float *optimizer_state; /* whole flat vectors, NULL: none; borrowed */
     size_t optimizer_state_count; /* in elements */
     /* mode=sync: */
-    const float *waiting; /* double_buffering: the mean gradient to be applied next; NULL: none */
+    uint64_t skipped;      /* batches of each rank of which no update was made */
+    uint64_t skipped_last; /* updates left out since the last one that was made */
+    double loss_sum;       /* of the updates since the last evaluation, … */
+    uint64_t loss_count;   /* … and how many there were */
+    double sent_bytes;     /* as in struct training_outcome */
+    const float *waiting;  /* double_buffering: the mean gradient to be applied next; NULL: none */
     uint64_t waiting_version; /* it was computed at */
     const float *ranks;       /* what each rank has of its own (sync/kept.h), rank after rank */
     size_t rank_count;        /* floats of one rank; 0: none */
@@ -66,5 +70,8 @@ struct training_length {
 };
 status training_length_of(const options *o, uint64_t epoch_samples, uint64_t update_samples,
                           struct training_length *out) MUST_CHECK;
+/* Samples between checkpoints, from key checkpoint_every (in epochs), as evaluate_every; 0: none on
+ * the way. */
+uint64_t training_checkpoint_every(const options *o, uint64_t epoch_samples);
 
 #endif
