@@ -139,6 +139,33 @@ status communicator_device_sum(communicator *c, float *data, size_t count)
     return noted(c, c->kind->device_sum(c, data, count));
 }
 
+bool communicator_shares(const communicator *c)
+{
+    return c->size > 1 && c->kind->mean_of_share != NULL;
+}
+
+status communicator_common(communicator *c, size_t bytes, void **out)
+{
+    return noted(c, c->kind->common(c, bytes, out));
+}
+
+void communicator_share(const communicator *c, size_t count, size_t *from, size_t *length)
+{
+    ranks_chunk(count, c->rank, c->size, from, length);
+}
+
+status communicator_mean_of_share(communicator *c, size_t count, float *notes)
+{
+    REQUIRE(count + COMMUNICATOR_NOTES <= c->count);
+    memcpy(c->buffer + count, notes, COMMUNICATOR_NOTES * sizeof *notes);
+    return noted(c, c->kind->mean_of_share(c, count, notes));
+}
+
+status communicator_shares_done(communicator *c)
+{
+    return noted(c, ranks_gate(c, "the mean gradient"));
+}
+
 double communicator_mean_bytes(const communicator *c, size_t count)
 {
     if (c->size == 1)

@@ -40,6 +40,13 @@ struct communicator_kind {
     /* on_device: a device address; ← *sum* over ranks, done on return, after all that was queued
      * on c->place->stream. NULL: not on_device. */
     status (*device_sum)(communicator *c, float *data, size_t count);
+    /* For ranks that share an update out among them (sync/replica_shared.c): both, or none. Memory
+     * that all ranks see, once; what it holds at first is nobody's business. */
+    status (*common)(communicator *c, size_t bytes, void **out);
+    /* c->buffer's share of [0, count), by ranks_chunk, ← the mean over ranks; notes[0..
+     * COMMUNICATOR_NOTES) ← the means of those behind it. Other ranks read c->buffer until all have
+     * come to communicator_shares_done. */
+    status (*mean_of_share)(communicator *c, size_t count, float *notes);
     /* The cost model: bytes that all ranks together send in messages to exchange `count` floats.
      * NULL: none, they share memory. */
     double (*sent_bytes)(const communicator *c, size_t count);
@@ -111,6 +118,19 @@ status communicator_allreduce_mean(communicator *c, float *data, size_t count) M
 /* The same for a vector of this rank's GPU, with a communicator that is on_device; but the *sum*:
  * who reads it multiplies by 1/size. */
 status communicator_device_sum(communicator *c, float *data, size_t count) MUST_CHECK;
+/* Whether its ranks may share an update out among them: each makes the mean of its own share of the
+ * gradient, and writes its share of parameters that all see. */
+bool communicator_shares(const communicator *c);
+/* Memory that all ranks see, aligned to a line, until communicator_close. Once. */
+status communicator_common(communicator *c, size_t bytes, void **out) MUST_CHECK;
+/* This rank's share of [0, count): [*from, *from + *length), cut at lines; may be empty. */
+void communicator_share(const communicator *c, size_t count, size_t *from, size_t *length);
+/* Its share of communicator_buffer()[0..count) ← the mean over ranks, in rank order;
+ * notes[0..COMMUNICATOR_NOTES) ← their means. Then nobody writes elsewhere into its buffer until
+ * all have come to communicator_shares_done, past which all see what was written to common memory.
+ */
+status communicator_mean_of_share(communicator *c, size_t count, float *notes) MUST_CHECK;
+status communicator_shares_done(communicator *c) MUST_CHECK;
 /* Bytes of vectors that all ranks together have sent each other in messages so far, by the cost
  * models (in their file's heads). */
 double communicator_sent_bytes(const communicator *c);

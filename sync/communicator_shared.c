@@ -6,7 +6,8 @@
  * order, and write the mean into all P slots; past the second gate everybody has the whole of it.
  *
  * Cost per rank: two gates; P × 1/P of the vector read and written, once, in cache-sized blocks:
- * no copy into or out of a transport, and no message: 0 bytes on the wire.
+ * no copy into or out of a transport, and no message: 0 bytes on the wire. Where ranks share an
+ * update out, P × 1/P of it are read and 1/P is written.
  */
 #include "sync/slots.h"
 
@@ -14,7 +15,8 @@
 
 struct shared_state {
     struct slots slots;
-    struct part { /* of the exchange that goes on */
+    MPI_Win common; /* of an update that is shared out */
+    struct part {   /* of the exchange that goes on */
         size_t from, count;
     } * parts;
     unsigned begun, reduced;
@@ -26,6 +28,7 @@ static void shared_close(communicator *c)
     struct shared_state *s = c->state;
     if (s == NULL)
         return;
+    ranks_free_window(c, &s->common);
     slots_close(c, &s->slots);
     memory_free(s->parts);
     memory_free(s);
@@ -43,7 +46,7 @@ static status shared_open(communicator *c, const options *o UNUSED, size_t count
     }
     TRY(memory_new(&s, 1, sizeof *s, "the communicator"));
     c->state = s;
-    s->slots.window = MPI_WIN_NULL;
+    s->slots.window = s->common = MPI_WIN_NULL;
     TRY(memory_new(&s->parts, c->parts_most, sizeof *s->parts, "the communicator"));
     TRY(slots_open(&s->slots, c->ranks->node, count));
     c->buffer = s->slots.at[s->slots.index];
@@ -68,6 +71,41 @@ static status shared_allreduce_mean(communicator *c, float *data, size_t count)
     TRY(ranks_gate(c, "the mean gradient"));
     if (data != c->buffer)
         memcpy(data, c->buffer, count * sizeof(float));
+done:
+    return result;
+}
+
+/* ---- an update that ranks share out -------------------------------------------------------------
+ */
+
+static status shared_common(communicator *c, size_t bytes, void **out)
+{
+    status result = OK;
+    struct shared_state *s = c->state;
+    const char *what = "shared memory for parameters (is /dev/shm full?)";
+    MPI_Aint size;
+    int unit;
+
+    REQUIRE(s->common == MPI_WIN_NULL);
+    TRY(ranks_gate(c, what));
+    watchdog_arm(c->timeout_s, what);
+    TRY(ranks_check(MPI_Win_allocate_shared(c->rank == 0 ? (MPI_Aint)bytes + 64 : 0, 1,
+                                            MPI_INFO_NULL, c->ranks->node, out, &s->common),
+                    what));
+    TRY(ranks_check(MPI_Win_shared_query(s->common, 0, &size, &unit, out), what));
+    *out = ranks_aligned(*out);
+done:
+    watchdog_disarm();
+    return result;
+}
+
+static status shared_mean_of_share(communicator *c, size_t count, float *notes)
+{
+    status result = OK;
+    struct shared_state *s = c->state;
+    TRY(ranks_gate(c, "the mean gradient"));
+    slots_mean_few(&s->slots, count, COMMUNICATOR_NOTES, notes);
+    slots_mean_own(&s->slots, count);
 done:
     return result;
 }
@@ -122,6 +160,8 @@ const struct communicator_kind communicator_shared = {
     .open = shared_open,
     .close = shared_close,
     .allreduce_mean = shared_allreduce_mean,
+    .common = shared_common,
+    .mean_of_share = shared_mean_of_share,
     .part_begin = shared_part_begin,
     .parts_advance = shared_parts_advance,
     .parts_finish = shared_parts_finish,

@@ -55,7 +55,10 @@ static status choose(const struct replica_kind **out, const options *o, const wo
              c->kind->about.name, options_text(o, "optimizer"),
              apart_or_growing(o) ? " and local_steps or decay=batch" : "");
     }
-    *out = exchanged_there && there ? &replica_device : &replica_host;
+    const bool shares = communicator_shares(c) && worker_place(w) == NULL && !late &&
+                        !apart_or_growing(o) && !rule.by_layer &&
+                        strcmp(options_text(o, "overlap"), "yes") != 0;
+    *out = exchanged_there && there ? &replica_device : shares ? &replica_shared : &replica_host;
 done:
     return result;
 }

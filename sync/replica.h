@@ -1,8 +1,10 @@
 /*
  * replica.h — one rank's parameters, gradient and optimizer state, and the three things a step does
- * with them: compute, exchange, apply. Two kinds, which end in the same bits on one rank:
+ * with them: compute, exchange, apply. Kinds that end in the same bits:
  *
  *   replica_host    (replica.c)         in the host's memory; any device, any communicator
+ *   replica_shared  (replica_shared.c)  in memory that all ranks see, each of which updates its
+ *                                       share of the parameters (communicator_shares)
  *   replica_device  (replica_device.c)  on the rank's GPU, from update to update: where the
  *                                       communicator exchanges there (nccl), or there is one rank
  *
@@ -50,7 +52,7 @@ struct replica_kind {
     void (*gather)(replica *r, unsigned index, unsigned count);
     status (*average)(replica *r, enum apart_momentum momentum, float notes[COMMUNICATOR_NOTES]);
 };
-extern const struct replica_kind replica_host, replica_device;
+extern const struct replica_kind replica_host, replica_shared, replica_device;
 
 struct replica {
     const struct replica_kind *kind;
@@ -71,6 +73,7 @@ struct replica {
     struct trial *trial; /* overlap=auto: while it is not decided */
     uint64_t began_ns;   /* of this step */
     uint64_t hidden_ns;  /* of the last exchange: see communicator_finish */
+    uint64_t waited_ns;  /* for other ranks, by the last replica_apply */
     void *state;
 };
 

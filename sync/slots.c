@@ -113,6 +113,13 @@ static void mean_of_two(float *restrict a, float *restrict b, size_t count)
 }
 
 VECTOR_CLONES
+static void mean_with(float *restrict own, const float *restrict other, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        own[i] = (own[i] + other[i]) * 0.5f;
+}
+
+VECTOR_CLONES
 static void add_to(float *restrict sum, const float *restrict a, size_t count)
 {
     for (size_t i = 0; i < count; i++)
@@ -146,6 +153,24 @@ static void sum_of_block(struct slots *s, size_t from, size_t count)
 void slots_mean(struct slots *s, size_t count)
 {
     work_on_all(s, count, mean_of_block);
+}
+
+void slots_mean_few(const struct slots *s, size_t first, size_t count, float *out)
+{
+    for (unsigned i = 0; i < s->size; i++)
+        s->blocks[i] = s->at[i] + first;
+    reduce_mean_ordered(s->blocks, s->size, count, out);
+}
+
+void slots_mean_own(struct slots *s, size_t count)
+{
+    size_t from, length;
+    float *own = s->at[s->index];
+    ranks_chunk(count, s->index, s->size, &from, &length);
+    if (s->size == 2)
+        mean_with(own + from, s->at[1 - s->index] + from, length);
+    for (size_t end = from + length; s->size != 2 && from < end; from += BLOCK)
+        slots_mean_few(s, from, end - from < BLOCK ? end - from : BLOCK, own + from);
 }
 
 void slots_sum(struct slots *s, size_t count)

@@ -32,6 +32,11 @@ void slots_close(const communicator *c, struct slots *s);
 void slots_begin(struct slots *s);
 /* Every slot's [0, count) ← the mean of all slots, added in order (reduce_mean_ordered). */
 void slots_mean(struct slots *s, size_t count);
+/* This rank's slot's share of [0, count), by ranks_chunk, ← the mean of all slots. Of this alone
+ * every rank does its own: nobody writes into another's slot. */
+void slots_mean_own(struct slots *s, size_t count);
+/* out[0..count) ← the mean of all slots' [first, first + count). */
+void slots_mean_few(const struct slots *s, size_t first, size_t count, float *out);
 /* The first slot's [0, count) ← the sum of all slots, added in order. */
 void slots_sum(struct slots *s, size_t count);
 /* Every slot's [0, count) ← the first one's. */

@@ -345,7 +345,9 @@ static status use(struct loop *l, struct made *m, uint64_t spent_ns)
     if (!applied)
         goto done;
 
-    struct report_row row = row_of(&m->stats, exchanged - began + spent_ns, ended - exchanged);
+    const uint64_t waited = l->replica->waited_ns;
+    struct report_row row =
+        row_of(&m->stats, exchanged - began + spent_ns + waited, ended - exchanged - waited);
     row.hidden_us = m->exchanged ? 0 : (float)l->replica->hidden_ns * 1e-3f;
     row.staleness = (float)staleness;
     struct report_state now = state_of(l);

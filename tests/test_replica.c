@@ -1,9 +1,9 @@
 /*
- * test_replica.c — a replica on the device against one in the host's memory, update by update, on
- * one rank and the emulated GPU.
+ * test_replica.c — replicas of other kinds against one in the host's memory, update by update: on
+ * the emulated GPU, on one rank; and in memory that all ranks see.
  */
 #include "sync/replica.h"
-#include "tests/sync_rig.h"
+#include "tests/trainer_rig.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -134,10 +134,143 @@ done:
     return result;
 }
 
+/* ---- in memory that all ranks see ---------------------------------------------------------------
+ */
+
+static status open_on(replica **out, const struct replica_kind *kind, const char *way, options *o,
+                      worker *w, communicator **c)
+{
+    status result = OK;
+    TRY(sync_rig_set(o, "communicator", way));
+    TRY(communicator_open(c, o, worker_parameter_count(w), NULL));
+    TRY(replica_open(out, o, w, *c));
+    if ((*out)->kind != kind)
+        FAIL(ERROR_OTHER, "communicator=%s has a replica of kind %s", way, (*out)->kind->name);
+done:
+    return result;
+}
+
+/* Both from rank 0's, as a run begins or goes on. */
+static status begin_alike(replica *both[2], uint64_t updates)
+{
+    status result = OK;
+    struct replica_view from;
+    const size_t parameters = both[0]->count * sizeof(float);
+    TRY(replica_view(both[0], &from));
+    float *theta = memory_allocate(parameters);
+    float *state = memory_allocate(from.optimizer_state_count * sizeof(float) + 1);
+    memcpy(theta, from.parameters, parameters);
+    if (from.optimizer_state_count > 0)
+        memcpy(state, from.optimizer_state, from.optimizer_state_count * sizeof(float));
+    from = (struct replica_view){.parameters = theta,
+                                 .optimizer_state = state,
+                                 .optimizer_state_count = from.optimizer_state_count};
+    for (unsigned i = 0; result == OK && i < 2; i++)
+        result = replica_set(both[i], &from, updates);
+    memory_free(theta);
+    memory_free(state);
+done:
+    return result;
+}
+
+/* One step of each; at `poison` a rank's gradient is not finite, in the share of each rank by
+ * turns: 0: in none. An update that is not made is at times not even tried, as where a loss is bad.
+ */
+static status step_both(replica *both[2], unsigned rank, uint64_t batch, bool bad)
+{
+    status result = OK;
+    struct step_stats stats;
+    bool finite[2] = {false, false};
+    float notes[2][COMMUNICATOR_NOTES];
+    for (unsigned i = 0; i < 2; i++) {
+        for (unsigned k = 0; k < COMMUNICATOR_NOTES; k++)
+            notes[i][k] = (float)(rank * 7 + k) / 3;
+        TRY(replica_gradient(both[i], batch, &stats));
+        if (bad && rank == batch % 2)
+            both[i]->gradient[batch * 37 % both[i]->count] = NAN;
+        TRY(replica_exchange(both[i], notes[i]));
+        if (bad && batch % 3 == 0)
+            continue;
+        TRY(replica_apply(both[i], 0.1 / (double)(batch + 1), &finite[i]));
+    }
+    if (memcmp(notes[0], notes[1], sizeof notes[0]) != 0 || finite[0] == bad || finite[1] == bad)
+        FAIL(ERROR_OTHER, "batch %llu: other notes or verdicts", (unsigned long long)batch);
+done:
+    return result;
+}
+
+static status compare_shared(const char *rule, unsigned rank, unsigned size)
+{
+    status result = OK;
+    options *o = NULL;
+    worker *w = NULL;
+    communicator *c[2] = {NULL, NULL};
+    replica *both[2] = {NULL, NULL};
+    TRY(sync_rig_training(&o, SETTINGS("model=mlp", rule, "checkpoint=x")));
+    TRY(worker_open(&w, &(struct worker_options){.settings = o, .index = rank, .count = size}));
+    TRY(open_on(&both[0], &replica_host, "naive", o, w, &c[0]));
+    TRY(open_on(&both[1], &replica_shared, "shared", o, w, &c[1]));
+    TRY(begin_alike(both, 0));
+    for (uint64_t batch = 0; batch < 24; batch++) {
+        TRY(step_both(both, rank, batch, batch % 5 == 3 || batch % 7 == 5));
+        if (batch == 12)
+            TRY(begin_alike(both, 10));
+        TRY(replica_collect(both[1]));
+        if (rank == 0)
+            TRY(expect_same_views(both[0], both[1]));
+        TRY(communicator_barrier(c[1]));
+    }
+done:
+    for (unsigned i = 0; i < 2; i++) {
+        replica_close(&both[i]);
+        communicator_close(&c[i]);
+    }
+    worker_close(&w);
+    options_close(&o);
+    return result;
+}
+
+static status case_shared(unsigned rank, unsigned size)
+{
+    static const char *const rules[] = {"optimizer=sgd", "optimizer=nesterov", "optimizer=adamw",
+                                        "optimizer=rmsprop-warmup"};
+    status result = OK;
+    for (size_t i = 0; i < COUNT_OF(rules); i++)
+        TRY(compare_shared(rules[i], rank, size));
+done:
+    return result;
+}
+
+/* What needs all of a layer, or a gradient of one's own, is not for shares. */
+static status case_own(unsigned rank, unsigned size)
+{
+    static const char *const own[] = {"optimizer=lars", "overlap=yes", "double_buffering=yes",
+                                      "local_steps=2", "decay=batch"};
+    status result = OK;
+    options *o = NULL;
+    worker *w = NULL;
+    communicator *c = NULL;
+    replica *r = NULL;
+    for (size_t i = 0; i < COUNT_OF(own); i++) {
+        TRY(sync_rig_training(&o, SETTINGS(own[i])));
+        TRY(worker_open(&w, &(struct worker_options){.settings = o, .index = rank, .count = size}));
+        TRY(open_on(&r, &replica_host, "shared", o, w, &c));
+        replica_close(&r);
+        communicator_close(&c);
+        worker_close(&w);
+        options_close(&o);
+    }
+done:
+    replica_close(&r);
+    communicator_close(&c);
+    worker_close(&w);
+    options_close(&o);
+    return result;
+}
+
 static const struct sync_case CASES[] = {
-    {"replicas", case_replicas},
-    {"host", case_host},
-    {NULL, NULL},
+    {"shared", case_shared}, {"own", case_own}, {"replicas", case_replicas},
+    {"host", case_host},     {NULL, NULL},
 };
 
 static void a_replica_on_the_device_has_the_bits_of_one_on_the_host(void **state UNUSED)
@@ -150,11 +283,19 @@ static void ranks_that_exchange_on_the_host_keep_their_replicas_there(void **sta
     sync_rig_expect_ok(2, "host");
 }
 
+static void ranks_that_share_an_update_out_have_the_bits_of_those_that_do_not(void **state UNUSED)
+{
+    sync_rig_expect_ok(2, "shared");
+    sync_rig_expect_ok(3, "shared");
+    sync_rig_expect_ok(2, "own");
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_replica_on_the_device_has_the_bits_of_one_on_the_host),
         cmocka_unit_test(ranks_that_exchange_on_the_host_keep_their_replicas_there),
+        cmocka_unit_test(ranks_that_share_an_update_out_have_the_bits_of_those_that_do_not),
     };
     int code;
     setenv("GRADLAG_CUDA_EMULATED", "1", 1);

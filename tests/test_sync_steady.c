@@ -53,6 +53,7 @@ static status run_poisoned_from(struct run *r, unsigned first, size_t from_end, 
     poison.at = worker_parameter_count(r->worker) + COMMUNICATOR_NOTES - from_end;
     poison.value = value;
     kind.allreduce_mean = poisoned_mean;
+    kind.mean_of_share = NULL; /* every rank has all of the mean then */
     r->communicator->kind = &kind;
     status ended = run_train(r);
     r->communicator->kind = poison.real;

@@ -99,13 +99,13 @@ status optimizer_rule_of(const options *o, struct optimizer_rule *out)
     double parameters[OPTIMIZER_PARAMETERS] = {0};
     TRY(kind_of(o, &kind));
     read_parameters(kind, o, parameters);
-    *out =
-        (struct optimizer_rule){.form = kind->form,
-                                .states = kind->states,
-                                .momentum = (float)options_real(o, "momentum"),
-                                .weight_decay = (float)options_real(o, "weight_decay"),
-                                .rate_inside = kind->layer_factor != NULL ||
-                                               (kind->momentum_correction && parameters[0] == 0)};
+    *out = (struct optimizer_rule){.form = kind->form,
+                                   .states = kind->states,
+                                   .momentum = (float)options_real(o, "momentum"),
+                                   .weight_decay = (float)options_real(o, "weight_decay"),
+                                   .rate_inside = kind->layer_factor != NULL ||
+                                                  (kind->momentum_correction && parameters[0] == 0),
+                                   .by_layer = kind->layer_factor != NULL};
 done:
     return result;
 }
@@ -378,6 +378,13 @@ void optimizer_apply(optimizer *p, const float *in, const float *gradient, doubl
         p->current = next;
         p->updates++;
     }
+}
+
+void optimizer_take_back(optimizer *p)
+{
+    REQUIRE(p->updates > 0);
+    p->current = !p->current;
+    p->updates--;
 }
 
 /* ---- the rest ------------------------------------------------------------------------------ */

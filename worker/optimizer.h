@@ -126,6 +126,9 @@ void optimizer_set_updates(optimizer *p, uint64_t updates);
  * out does not depend on it. */
 void optimizer_share(optimizer *p, crew *helpers);
 
+/* Takes the last update's state back, if it was finite and not in place, and nothing came after. */
+void optimizer_take_back(optimizer *p);
+
 /* θ_out ← update(θ_in, scale · gradient) with learning rate `lr`. `read_at`: the parameters that
  * the gradient was computed at, or NULL where the gap is not wanted; θ_out may take their place.
  * Buffers: `count` elements each. */
@@ -138,6 +141,7 @@ struct optimizer_rule {
     unsigned states;
     float momentum, weight_decay;
     bool rate_inside; /* the velocity: optimizer.momentum_correction=false */
+    bool by_layer;    /* an element's update depends on all of its layer */
 };
 /* What a kernel multiplies with. */
 struct optimizer_rates optimizer_rule_rates(const struct optimizer_rule *rule, double scale,
