@@ -271,7 +271,7 @@ static void a_stopped_run_goes_on_where_it_was_and_ends_with_the_same_bits(void 
     assert_int_equal(process_run(r, settings), OK);
     process_start(r, settings);
     process_await(r, "rank", ranks, 2);
-    usleep(700000);
+    process_await_row(r, "SELECT count(*) >= 10 FROM step WHERE run_id = 2");
     kill(r->pid, SIGINT);
     assert_int_equal(process_wait(r), STOPPED);
     assert_string_equal(process_ask(r, "SELECT updates > 0 AND updates < (SELECT updates FROM run "
