@@ -78,3 +78,26 @@ void axis_free(struct axis *a)
     }
     a->count = 0;
 }
+
+void axes_choose(const struct axis *axes, size_t count, size_t number, struct settings *out)
+{
+    size_t below = 1;
+    for (size_t i = 0; i < count; i++) {
+        below *= axes[i].count;
+    }
+    for (size_t i = 0; i < count; i++) {
+        below /= axes[i].count;
+        settings_add(out, axes[i].key, axes[i].values[number / below % axes[i].count],
+                     axes[i].origin);
+    }
+}
+
+void axes_combine(const struct axis *axes, size_t count, const struct settings *fixed,
+                  size_t number, struct settings *out)
+{
+    struct settings all = {0};
+    settings_add_all(&all, fixed);
+    axes_choose(axes, count, number, &all);
+    settings_add_dotted_first(out, &all);
+    settings_free(&all);
+}

@@ -18,5 +18,10 @@ struct axis {
  * off; "0.01..1:log:5" becomes its points. ERROR_USAGE */
 status axis_read(struct axis *out, const struct setting *s) MUST_CHECK;
 void axis_free(struct axis *a);
+/* What the axes come to in combination `number`, the last one running fastest. */
+void axes_choose(const struct axis *axes, size_t count, size_t number, struct settings *out);
+/* The settings of that combination: `fixed` and those. */
+void axes_combine(const struct axis *axes, size_t count, const struct settings *fixed,
+                  size_t number, struct settings *out);
 
 #endif

@@ -8,12 +8,8 @@
 #include <unistd.h>
 
 static const struct option common[] = {
-    {.key = "repeats",
-     .type = OPTION_INTEGER,
-     .initial = "5",
-     .minimum = 1,
-     .maximum = BENCH_REPEATS,
-     .help = "how often each case is measured"},
+    {"repeats", OPTION_INTEGER, "5", 1, BENCH_REPEATS, NULL, NULL,
+     "how often each case is measured"},
     {0},
 };
 
@@ -169,9 +165,10 @@ static const struct benchmark benchmarks[] = {
     {0},
 };
 
-static void print_benchmarks(FILE *to)
+const char command_bench_help[] = "gradlag bench NAME key=value… [--json]\n\n";
+
+void command_print_benchmarks(FILE *to)
 {
-    fprintf(to, "gradlag bench NAME key=value… [--json]\n\n");
     for (const struct benchmark *b = benchmarks; b->name != NULL; b++) {
         fprintf(to, "  %-12s %s\n", b->name, b->help);
     }
@@ -234,29 +231,22 @@ done:
 
 status command_bench(int argc, char **argv)
 {
-    status result = OK;
-    struct text all = {0};
-    if (argc == 0 || strcmp(argv[0], "--help") == 0) {
-        print_benchmarks(argc == 0 ? stderr : stdout);
-        return argc == 0 ? error_set(ERROR_USAGE, __FILE__, __LINE__,
-                                     "bench: which one? The list is above")
-                         : OK;
+    struct text_names known = {.wanted = argc > 0 ? argv[0] : ""};
+    if (argc == 0) {
+        command_print_benchmarks(stderr);
+        return error_set(ERROR_USAGE, __FILE__, __LINE__, "bench: which one? The list is above");
     }
     for (const struct benchmark *b = benchmarks; b->name != NULL; b++) {
-        text_add(&all, "%s%s", all.length > 0 ? ", " : "", b->name);
+        text_names_add(&known, b->name);
         if (strcmp(b->name, argv[0]) == 0) {
             int left = argc - 1;
-            if (command_flag(&left, argv + 1, "--help")) {
+            text_free(&known.all);
+            if (command_flag(&left, argv + 1, "--help") || command_flag(&left, argv + 1, "-h")) {
                 print_keys(b);
-            } else {
-                result = b->run(left, argv + 1);
+                return OK;
             }
-            goto done;
+            return b->run(left, argv + 1);
         }
     }
-    FAIL(ERROR_USAGE, "bench: there is no benchmark '%s'. There is: %s", argv[0],
-         all.at != NULL ? all.at : "none");
-done:
-    text_free(&all);
-    return result;
+    return text_names_fail(&known, NULL, "bench: there is no benchmark");
 }

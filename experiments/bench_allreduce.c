@@ -15,76 +15,32 @@
 #include <sys/resource.h>
 
 const struct option bench_allreduce_keys[] = {
-    {.key = "repeats",
-     .type = OPTION_INTEGER,
-     .initial = "11",
-     .minimum = 1,
-     .maximum = BENCH_REPEATS,
-     .help = "how often each case is measured"},
-    {.key = "ranks",
-     .type = OPTION_INTEGER,
-     .initial = "2",
-     .minimum = 1,
-     .maximum = 256,
-     .help = "processes, started by mpirun"},
-    {.key = "sizes",
-     .type = OPTION_TEXT,
-     .initial = "400000,25600000",
-     .help = "floats, comma-separated; 'curve' for 1 k to 25.6 M"},
-    {.key = "variants",
-     .type = OPTION_TEXT,
-     .initial = "call,buckets,ordered,ring,shared,hierarchical,naive",
-     .help = "call, buckets and ordered are communicator=mpi's; or a communicator's or a "
-             "compression's name"},
-    {.key = "bucket_kib",
-     .type = OPTION_INTEGER,
-     .initial = "512",
-     .minimum = 0,
-     .maximum = 1 << 20,
-     .help = "size of a bucket of communicator=mpi; 0: one call"},
-    {.key = "communicator.nodes",
-     .type = OPTION_INTEGER,
-     .initial = "0",
-     .minimum = 0,
-     .maximum = 256,
-     .help = "nodes that this host's ranks play for communicator=hierarchical (0: one)"},
-    {.key = "compression.ratio",
-     .type = OPTION_REAL,
-     .initial = "0.01",
-     .minimum = 1e-9,
-     .maximum = 1,
-     .help = "share of the floats that compression=topk sends"},
+    {"repeats", OPTION_INTEGER, "11", 1, BENCH_REPEATS, NULL, NULL,
+     "how often each case is measured"},
+    {"ranks", OPTION_INTEGER, "2", 1, 256, NULL, NULL, "processes, started by mpirun"},
+    {"sizes", OPTION_TEXT, "400000,25600000", 0, 0, NULL, NULL,
+     "floats, comma-separated; 'curve' for 1 k to 25.6 M"},
+    {"variants", OPTION_TEXT, "call,buckets,ordered,ring,shared,hierarchical,naive", 0, 0, NULL,
+     NULL,
+     "call, buckets and ordered are communicator=mpi's; or a communicator's or a "
+     "compression's name"},
+    {"bucket_kib", OPTION_INTEGER, "512", 0, 1 << 20, NULL, NULL,
+     "size of a bucket of communicator=mpi; 0: one call"},
+    {"communicator.nodes", OPTION_INTEGER, "0", 0, 256, NULL, NULL,
+     "nodes that this host's ranks play for communicator=hierarchical (0: one)"},
+    {"compression.ratio", OPTION_REAL, "0.01", 1e-9, 1, NULL, NULL,
+     "share of the floats that compression=topk sends"},
     {0},
 };
 
 static const struct option exchange_table[] = {
-    {.key = "communicator",
-     .type = OPTION_NAME,
-     .initial = "mpi",
-     .registry = &communicator_registry,
-     .help = "how ranks exchange gradients"},
-    {.key = "compression",
-     .type = OPTION_NAME,
-     .initial = "none",
-     .registry = &compression_registry,
-     .help = "of gradients between ranks"},
-    {.key = "reduction",
-     .type = OPTION_NAME,
-     .initial = "fast",
-     .names = "fast|ordered",
-     .help = "the order of the sum"},
-    {.key = "bucket_kib",
-     .type = OPTION_INTEGER,
-     .initial = "512",
-     .minimum = 0,
-     .maximum = 1 << 20,
-     .help = "size of a bucket"},
-    {.key = "timeout_s",
-     .type = OPTION_REAL,
-     .initial = "30",
-     .minimum = 0.1,
-     .maximum = 86400,
-     .help = "the limit of every wait"},
+    {"communicator", OPTION_NAME, "mpi", 0, 0, NULL, &communicator_registry,
+     "how ranks exchange gradients"},
+    {"compression", OPTION_NAME, "none", 0, 0, NULL, &compression_registry,
+     "of gradients between ranks"},
+    {"reduction", OPTION_NAME, "fast", 0, 0, "fast|ordered", NULL, "the order of the sum"},
+    {"bucket_kib", OPTION_INTEGER, "512", 0, 1 << 20, NULL, NULL, "size of a bucket"},
+    {"timeout_s", OPTION_REAL, "30", 0.1, 86400, NULL, NULL, "the limit of every wait"},
     {0},
 };
 
@@ -117,6 +73,27 @@ static status exchange(communicator *c, compression *z, float *data, size_t coun
     float notes[COMMUNICATOR_NOTES] = {0};
     return z != NULL ? compression_mean(z, c, data, notes)
                      : communicator_allreduce_mean(c, data, count);
+}
+
+static void report(const struct bench *b, const communicator *c, const char *name, size_t count,
+                   const struct bench_series *ms, double all_cpu_ms, double sent_mb)
+{
+    char what[96];
+    double megabytes = (double)count * sizeof(float) * 1e-6, algbw = megabytes / bench_median(ms);
+    const struct {
+        const char *what, *unit;
+        double value;
+    } values[] = {{" algbw", "GB/s", algbw},
+                  {" busbw", "GB/s", algbw * 2 * (c->size - 1) / c->size},
+                  {" cpu of all ranks", "ms", all_cpu_ms},
+                  {" sent by all ranks", "MB", sent_mb}};
+    snprintf(what, sizeof what, "%s ranks=%u %.4g MB", name, c->size, megabytes);
+    bench_report(b, what, "ms", ms);
+    size_t length = strlen(what);
+    for (size_t i = 0; i < COUNT_OF(values); i++) {
+        snprintf(what + length, sizeof what - length, "%s", values[i].what);
+        bench_report_value(b, what, values[i].unit, values[i].value);
+    }
 }
 
 static status measure(const struct bench *b, communicator *c, compression *z, const char *name,
@@ -153,23 +130,9 @@ static status measure(const struct bench *b, communicator *c, compression *z, co
     for (unsigned i = 0; i < c->size; i++)
         all_cpu += burnt[i];
     if (c->rank == 0) {
-        char what[96];
-        double megabytes = (double)count * sizeof(float) * 1e-6;
-        double algbw = megabytes / bench_median(&ms);
-        snprintf(what, sizeof what, "%s ranks=%u %.4g MB", name, c->size, megabytes);
-        bench_report(b, what, "ms", &ms);
-        snprintf(what, sizeof what, "%s ranks=%u %.4g MB algbw", name, c->size, megabytes);
-        bench_report_value(b, what, "GB/s", algbw);
-        snprintf(what, sizeof what, "%s ranks=%u %.4g MB busbw", name, c->size, megabytes);
-        bench_report_value(b, what, "GB/s", algbw * 2 * (c->size - 1) / c->size);
-        snprintf(what, sizeof what, "%s ranks=%u %.4g MB cpu of all ranks", name, c->size,
-                 megabytes);
-        bench_report_value(b, what, "ms", all_cpu);
-        snprintf(what, sizeof what, "%s ranks=%u %.4g MB sent by all ranks", name, c->size,
-                 megabytes);
-        bench_report_value(b, what, "MB",
-                           (communicator_sent_bytes(c) - sent) * 1e-6 /
-                               ((double)rounds * (b->repeats + 1)));
+        double exchanges = (double)rounds * (b->repeats + 1);
+        report(b, c, name, count, &ms, all_cpu,
+               (communicator_sent_bytes(c) - sent) * 1e-6 / exchanges);
     }
 done:
     memory_free(burnt);
@@ -277,12 +240,11 @@ static status check_lists(const struct bench *b, size_t *largest)
 
     *largest = 0;
     while (bench_next_item(&sizes, item)) {
-        char *end;
-        size_t count = strtoul(item, &end, 10);
-        if (*end != '\0' || count == 0 || count > (1u << 30))
+        int64_t count;
+        if (!text_to_integer(item, &count) || count < 1 || count > 1L << 30)
             FAIL(ERROR_USAGE, "sizes=%s: '%s' is not a number of floats (1 to 2^30), nor 'curve'",
                  options_text(b->settings, "sizes"), item);
-        *largest = count > *largest ? count : *largest;
+        *largest = (size_t)count > *largest ? (size_t)count : *largest;
     }
     while (bench_next_item(&names, item))
         if (!find_variant(item, &v))

@@ -139,9 +139,8 @@ status bench_apply(int argc, char **argv)
     TRY(bench_open(&b, "apply", bench_apply_keys, argc, argv));
     const char *list = options_text(b.settings, "counts");
     while (bench_next_item(&list, item)) {
-        char *end;
-        double count = strtod(item, &end);
-        if (*end != '\0' || !(count >= 1 && count <= 1e10)) {
+        double count;
+        if (!text_to_real(item, &count) || count < 1 || count > 1e10) {
             FAIL(ERROR_USAGE, "bench apply: counts: '%s' is not a vector length of 1 to 1e10",
                  item);
         }

@@ -16,7 +16,6 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 const struct option bench_overlap_keys[] = {
     {"ranks", OPTION_INTEGER, "2", 1, 256, NULL, NULL, "processes, started by mpirun"},
@@ -59,14 +58,12 @@ struct subject {
     float *parameters;
     size_t count;
     uint64_t batch;
-    clockid_t clock;
+    bool cpu; /* times are of this thread's processor */
 };
 
 static double now_ms(const struct subject *s)
 {
-    struct timespec t;
-    clock_gettime(s->clock, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
+    return 1e3 * (s->cpu ? clock_thread_cpu_seconds() : clock_seconds());
 }
 
 static void subject_close(struct subject *s)
@@ -83,8 +80,7 @@ static status subject_open(struct subject *s, const struct bench *b, const char 
     status result = OK;
     static const char *const passed_on[] = {"batch", "reduction", "bucket_kib"};
     const char *where = "bench overlap";
-    bool cpu = strcmp(options_text(b->settings, "clock"), "cpu") == 0;
-    s->clock = cpu ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC;
+    s->cpu = strcmp(options_text(b->settings, "clock"), "cpu") == 0;
     TRY(options_open(&s->settings));
     TRY(options_declare(s->settings, keys));
     TRY(options_declare(s->settings, registry_find(&dataset_registry, "gaussian")->options));

@@ -13,7 +13,6 @@
 
 #include <stdio.h>
 #include <sys/resource.h>
-#include <time.h>
 
 const struct option bench_recorder_keys[] = {
     {"rates", OPTION_TEXT, "1000,5000,20000,0", 0, 0, NULL, NULL,
@@ -25,13 +24,6 @@ const struct option bench_recorder_keys[] = {
 };
 
 enum { BURSTS_PER_SECOND = 100, BURST_AT_FULL_SPEED = 10000 };
-
-static double cpu_seconds(clockid_t of)
-{
-    struct timespec t;
-    (void)clock_gettime(of, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static double peak_mib(void)
 {
@@ -78,12 +70,12 @@ static double push_rows(recorder *r, uint64_t rate, double seconds, uint64_t mos
     double taken = 0;
     *rows = 0;
     while (clock_ns() < until && *rows < most) {
-        double before = cpu_seconds(CLOCK_THREAD_CPUTIME_ID);
+        double before = clock_thread_cpu_seconds();
         for (uint64_t i = 0; i < burst; i++, ++*rows) {
             struct push_record row = row_of(*rows);
             recorder_push(r, &row);
         }
-        taken += cpu_seconds(CLOCK_THREAD_CPUTIME_ID) - before;
+        taken += clock_thread_cpu_seconds() - before;
         if (rate > 0) {
             clock_sleep_until_ns(begun + *rows * UINT64_C(1000000000) / rate);
         }
@@ -100,13 +92,13 @@ static status measure(const struct bench *b, const char *path, uint64_t rate, st
     uint64_t rows, most = (uint64_t)options_integer(b->settings, "rows");
     TRY(recorder_open(&r, path));
     TRY(recorder_begin(r, &run, "running", &id));
-    double all = cpu_seconds(CLOCK_PROCESS_CPUTIME_ID);
-    double own = cpu_seconds(CLOCK_THREAD_CPUTIME_ID);
+    double all = clock_process_cpu_seconds();
+    double own = clock_thread_cpu_seconds();
     double pushes = push_rows(r, rate, options_real(b->settings, "seconds"), most, &rows);
-    own = cpu_seconds(CLOCK_THREAD_CPUTIME_ID) - own;
+    own = clock_thread_cpu_seconds() - own;
     /* The writer's last rows are written in here; its summary of the run is not recording. */
     recorder_close(&r);
-    all = cpu_seconds(CLOCK_PROCESS_CPUTIME_ID) - all;
+    all = clock_process_cpu_seconds() - all;
     out->push_ns = 1e9 * pushes / (double)rows;
     out->writer_us = 1e6 * (all - own) / (double)rows;
     TRY(recorder_settle(path, id, "finished", NULL, NULL));
@@ -120,15 +112,13 @@ static status measure_rate(const struct bench *b, const char *path, const char *
     status result = OK;
     struct bench_series push = {.count = 0}, writer = {.count = 0};
     char what[64];
-    unsigned long long per_second = 0;
-    int end = 0;
-    if (sscanf(rate, "%llu%n", &per_second, &end) != 1 || rate[end] != '\0' ||
-        per_second > 100000000) {
+    int64_t per_second;
+    if (!text_to_integer(rate, &per_second) || per_second < 0 || per_second > 100000000) {
         FAIL(ERROR_USAGE, "bench recorder: '%s' in rates is not a number of rows per second", rate);
     }
     for (unsigned i = 0; i < b->repeats; i++) {
         struct taken taken;
-        TRY(measure(b, path, per_second, &taken));
+        TRY(measure(b, path, (uint64_t)per_second, &taken));
         bench_add(&push, taken.push_ns);
         bench_add(&writer, taken.writer_us);
     }

@@ -21,7 +21,6 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 const struct option bench_step_keys[] = {
     {"models", OPTION_TEXT, "mlp,lenet,cnn,resnet8", 0, 0, NULL, NULL, "models, comma-separated"},
@@ -228,12 +227,8 @@ static status run_once(struct subject *s, int what)
 
 static double now(const struct bench *b)
 {
-    struct timespec t;
-    if (strcmp(options_text(b->settings, "clock"), "wall") == 0) {
-        return clock_seconds();
-    }
-    (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    bool wall = strcmp(options_text(b->settings, "clock"), "wall") == 0;
+    return wall ? clock_seconds() : clock_thread_cpu_seconds();
 }
 
 static status measure(const struct bench *b, struct subject *s, const char *model,

@@ -16,54 +16,47 @@
 struct command {
     const char *name, *arguments, *help;
     command_function *run;
-    bool only_prints; /* nothing is lost if it ends as soon as nobody reads what it prints */
+    const char *details;    /* what --help prints, */
+    void (*more)(FILE *to); /* and after it; or NULL */
+    bool only_prints;       /* nothing is lost if it ends as soon as nobody reads what it prints */
 };
+
+#define COMMAND(its_name, its_arguments, its_help)                                                 \
+    .name = #its_name, .arguments = its_arguments, .help = its_help, .run = command_##its_name,    \
+    .details = command_##its_name##_help
 
 static const struct command commands[] = {
-    {"run", "[FILE.yaml] key=value…", "one run: mode=async|sync|pipeline", command_run, false},
-    {"sweep", "[FILE.yaml] key=v1,v2,…", "every combination, or a search; resumable, with a queue",
-     command_sweep, false},
-    {"reproduce", "NAME|FILE.yaml [--quick]",
-     "an experiment: its table, each claim with PASS or FAIL, the verdict", command_reproduce,
-     false},
-    {"query", "NAME|\"SELECT …\"", "a named question or SQL on the results file", command_query,
-     true},
-    {"show", "RUN", "one run: curve, staleness, where the time went, configuration", command_show,
-     true},
-    {"report", "[-o report.html] [--watch]",
-     "one HTML page from the results file: claims, plots, tables, runs", command_report, false},
-    {"watch", "[results=FILE]", "what goes on, live: how far, curves, staleness, who is slow",
-     command_watch, false},
-    {"export", "FORMAT [RUN…]", "runs for other tools: TensorBoard, CSV, …", command_export, false},
-    {"replay", "RUN [key=value…]", "a recorded run once more, bit for bit; or under other rules",
-     command_replay, false},
-    {"merge", "FILE… -o OUT", "several results files into one", command_merge, false},
-    {"list", "KIND", "what exists, with parameters, ranges and sources", command_list, true},
-    {"check", "[--links] key=value…", "preflight: versions, devices and what they reach, files",
-     command_check, false},
-    {"bench", "NAME key=value…", "benchmarks, one line per measurement", command_bench, false},
-    {"server", "key=value…", "the parameter server by hand", command_server, false},
-    {"worker", "endpoint=… worker=N …", "one asynchronous worker by hand", command_worker, false},
-    {"keygen", "FOLDER", "keys for a server and workers on different hosts (curve=FOLDER)",
-     command_keygen, false},
-    {"rank", "key=value…", "one synchronous rank; start it with mpirun or srun", command_rank,
-     false},
-    {"completion", "bash", "what makes bash complete commands, settings and their values",
-     command_completion, true},
+    {COMMAND(run, "[FILE.yaml] key=value…", "one run: mode=async|sync|pipeline")},
+    {COMMAND(sweep, "[FILE.yaml] key=v1,v2,…",
+             "every combination, or a search; resumable, with a queue")},
+    {COMMAND(reproduce, "NAME|FILE.yaml [--quick]",
+             "an experiment: its table, each claim with PASS or FAIL, the verdict")},
+    {COMMAND(query, "NAME|\"SELECT …\"", "a named question or SQL on the results file"),
+     .only_prints = true},
+    {COMMAND(show, "RUN", "one run: curve, staleness, where the time went, configuration"),
+     .only_prints = true},
+    {COMMAND(report, "[-o report.html] [--watch]",
+             "one HTML page from the results file: claims, plots, tables, runs")},
+    {COMMAND(watch, "[results=FILE]",
+             "what goes on, live: how far, curves, staleness, who is slow")},
+    {COMMAND(export, "FORMAT [RUN…]", "runs for other tools: TensorBoard, CSV, …"),
+     .more = command_print_exports},
+    {COMMAND(replay, "RUN [key=value…]",
+             "a recorded run once more, bit for bit; or under other rules")},
+    {COMMAND(merge, "FILE… -o OUT", "several results files into one")},
+    {COMMAND(list, "KIND", "what exists, with parameters, ranges and sources"),
+     .more = command_print_kinds, .only_prints = true},
+    {COMMAND(check, "[--links] key=value…",
+             "preflight: versions, devices and what they reach, files")},
+    {COMMAND(bench, "NAME key=value…", "benchmarks, one line per measurement"),
+     .more = command_print_benchmarks},
+    {COMMAND(server, "key=value…", "the parameter server by hand")},
+    {COMMAND(worker, "endpoint=… worker=N …", "one asynchronous worker by hand")},
+    {COMMAND(keygen, "FOLDER", "keys for a server and workers on different hosts (curve=FOLDER)")},
+    {COMMAND(rank, "key=value…", "one synchronous rank; start it with mpirun or srun")},
+    {COMMAND(completion, "bash", "what makes bash complete commands, settings and their values"),
+     .only_prints = true},
     {0},
-};
-
-/* --help of the roles, which leave everything to key=value. */
-static const struct {
-    const char *command, *details;
-} role_details[] = {
-    {"server", "Prints where it listens and what workers need to say; ends with the run.\n\n"
-               "  gradlag server workers=2 endpoint=tcp://127.0.0.1:*\n"},
-    {"worker", "Takes the settings of its server, the endpoint and the run_token that it printed,\n"
-               "and its own number from 0 (under mpirun or srun: its rank).\n\n"
-               "  gradlag worker endpoint=tcp://127.0.0.1:5555 run_token=… worker=0 key=value…\n"},
-    {"rank", "The number of ranks and its own come from the launcher.\n\n"
-             "  mpirun -n 4 gradlag rank mode=sync key=value…\n"},
 };
 
 static const struct {
@@ -121,21 +114,19 @@ static void print_help(FILE *to)
             "goes on.\n");
 }
 
-static status unknown_command(const char *name)
+/* NULL in *out: there is no such command, which is the error. */
+static status find_command(const char *name, const struct command **out)
 {
-    const struct command *nearest = &commands[0];
-    for (const struct command *c = commands; c->name != NULL; c++) {
-        if (text_distance(name, c->name) < text_distance(name, nearest->name)) {
-            nearest = c;
+    struct text_names known = {.wanted = name};
+    for (*out = commands; (*out)->name != NULL; ++*out) {
+        if (strcmp((*out)->name, name) == 0) {
+            text_free(&known.all);
+            return OK;
         }
+        text_names_add(&known, (*out)->name);
     }
-    if (text_distance(name, nearest->name) <= 1 + strlen(nearest->name) / 3) {
-        return error_set(ERROR_USAGE, __FILE__, __LINE__,
-                         "there is no command '%s'. Did you mean '%s'? `gradlag help` shows all",
-                         name, nearest->name);
-    }
-    return error_set(ERROR_USAGE, __FILE__, __LINE__,
-                     "there is no command '%s'. `gradlag help` shows all", name);
+    *out = NULL;
+    return text_names_fail(&known, "`gradlag help` shows all", "there is no command");
 }
 
 static void print_versions(FILE *to)
@@ -150,41 +141,71 @@ static void print_versions(FILE *to)
     }
 }
 
-/* `gradlag COMMAND --help`. */
-static status call(const struct command *c, int argc, char **argv)
+static void print_details(const struct command *c, FILE *to)
 {
-    for (size_t i = 0; i < COUNT_OF(role_details); i++) {
-        if (strcmp(role_details[i].command, c->name) == 0 && command_flag(&argc, argv, "--help")) {
-            printf("gradlag %s %s\n\n%s%s", c->name, c->arguments, role_details[i].details,
-                   "\n`gradlag list keys` shows what key may be.\n");
-            return OK;
-        }
+    fputs(c->details, to);
+    if (c->more != NULL) {
+        c->more(to);
     }
-    return c->run(argc, argv);
 }
 
-status command_help_of(size_t i, struct text *out)
+void command_help_of(size_t i, struct text *out)
 {
-    char flag[] = "--help", *argv[] = {flag, NULL}, *written = NULL;
+    char *written = NULL;
     size_t length = 0;
     REQUIRE(i + 1 < COUNT_OF(commands));
-    FILE *kept = stdout, *memory = open_memstream(&written, &length);
+    FILE *memory = open_memstream(&written, &length);
     REQUIRE(memory != NULL);
-    /* Each command knows its own words and prints them; in glibc stdout is a variable. */
-    stdout = memory;
-    status result = call(&commands[i], 1, argv);
-    stdout = kept;
+    print_details(&commands[i], memory);
     REQUIRE(fclose(memory) == 0);
     text_add_bytes(out, written, length);
     free(written);
+}
+
+static bool is_help(const char *argument)
+{
+    return strcmp(argument, "--help") == 0 || strcmp(argument, "-h") == 0;
+}
+
+/* A benchmark's own keys are shown by that (bench.c). */
+static bool asks_for_help(const struct command *c, int argc, char **argv)
+{
+    bool asks = false;
+    for (int i = 0; i < (c->run == command_bench && argc > 1 ? 1 : argc); i++) {
+        asks = asks || is_help(argv[i]);
+    }
+    return asks;
+}
+
+/* `gradlag run sweep lr=0.1,0.2`: two commands at a time, where settings are expected. */
+static status check_one_command(const struct command *c, int argc, char **argv)
+{
+    status result = OK;
+    bool settings = strstr(c->arguments, "key=") != NULL;
+    for (int i = 0; settings && i < argc; i++) {
+        for (const struct command *other = commands; other->name != NULL; other++) {
+            if (strcmp(other->name, argv[i]) == 0) {
+                FAIL(ERROR_USAGE,
+                     "'%s' is a command of its own, and '%s' was given already: one at a time, as "
+                     "in `gradlag %s`",
+                     argv[i], c->name, argv[i]);
+            }
+        }
+    }
+done:
     return result;
 }
 
+/* `gradlag help`, `gradlag help sweep`, `gradlag help --man`. */
 static status print_own_help(int argc, char **argv)
 {
     status result = OK;
+    const struct command *c;
     if (command_flag(&argc, argv, "--man")) {
-        TRY(manual_print(stdout));
+        manual_print(stdout);
+    } else if (argc > 0) {
+        TRY(find_command(argv[0], &c));
+        print_details(c, stdout);
     } else {
         print_help(stdout);
     }
@@ -194,28 +215,33 @@ done:
 
 static status dispatch(int argc, char **argv)
 {
+    status result = OK;
+    const struct command *c;
     if (argc < 2) {
         print_help(stderr);
-        return error_set(ERROR_USAGE, __FILE__, __LINE__,
-                         "which command? The list is above; a first one to try is `gradlag run`");
+        FAIL(ERROR_USAGE, "which command? The list is above; a first one to try is `gradlag run`");
     }
     const char *name = argv[1];
-    if (strcmp(name, "help") == 0 || strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0) {
-        return print_own_help(argc - 2, argv + 2);
+    if (strcmp(name, "help") == 0 || is_help(name)) {
+        TRY(print_own_help(argc - 2, argv + 2));
+        goto done;
     }
     if (strcmp(name, "--version") == 0 || strcmp(name, "-V") == 0) {
         print_versions(stdout);
-        return OK;
+        goto done;
     }
-    for (const struct command *c = commands; c->name != NULL; c++) {
-        if (strcmp(c->name, name) == 0) {
-            if (c->only_prints) {
-                signal(SIGPIPE, SIG_DFL);
-            }
-            return call(c, argc - 2, argv + 2);
-        }
+    TRY(find_command(name, &c));
+    if (asks_for_help(c, argc - 2, argv + 2)) {
+        print_details(c, stdout);
+        goto done;
     }
-    return unknown_command(name);
+    if (c->only_prints) {
+        signal(SIGPIPE, SIG_DFL);
+    }
+    TRY(check_one_command(c, argc - 2, argv + 2));
+    TRY(c->run(argc - 2, argv + 2));
+done:
+    return result;
 }
 
 /* Where nobody reads any more (`gradlag run | head -1`) nothing is wrong: the run went on. */
@@ -310,13 +336,55 @@ done:
     return result;
 }
 
+const char *command_results(int *argc, char **argv)
+{
+    const char *last = "results.db";
+    for (int i = 0; i < *argc;) {
+        if (strncmp(argv[i], "results=", 8) == 0) {
+            last = argv[i] + 8;
+            take_out(argc, argv, i, 1);
+        } else {
+            i++;
+        }
+    }
+    return last;
+}
+
+/* The flags that `known` names. */
+static status unknown_flag(const char *command, const char *flag, const char *known)
+{
+    struct text_names names = {.wanted = flag};
+    struct text all = {0}, takes = {0};
+    text_add(&all, "%s", known);
+    text_add(&takes, "It takes %s; settings are written key=value", known);
+    for (char *rest = NULL, *each = strtok_r(all.at, " ,", &rest); each != NULL;
+         each = strtok_r(NULL, " ,", &rest)) {
+        if (each[0] == '-') {
+            text_names_add(&names, each);
+        }
+    }
+    status result = text_names_fail(&names, takes.at, "%s does not know", command);
+    text_free(&all);
+    text_free(&takes);
+    return result;
+}
+
 status command_no_flags_left(int argc, char **argv, const char *command, const char *known)
 {
     for (int i = 0; i < argc; i++) {
         if (argv[i][0] == '-') {
+            return unknown_flag(command, argv[i], known);
+        }
+    }
+    return OK;
+}
+
+status command_no_settings_left(int argc, char **argv, const char *command, const char *known)
+{
+    for (int i = 0; i < argc; i++) {
+        if (strchr(argv[i], '=') != NULL) {
             return error_set(ERROR_USAGE, __FILE__, __LINE__,
-                             "%s does not know %s. It takes %s; settings are written key=value",
-                             command, argv[i], known);
+                             "%s: '%s' is no setting of it; it takes %s", command, argv[i], known);
         }
     }
     return OK;

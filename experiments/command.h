@@ -33,6 +33,17 @@ command_function command_server;
 command_function command_worker;
 command_function command_rank;
 
+/* What `gradlag NAME --help` prints of each. */
+extern const char command_run_help[], command_sweep_help[], command_reproduce_help[],
+    command_query_help[], command_list_help[], command_show_help[], command_report_help[],
+    command_check_help[], command_replay_help[], command_merge_help[], command_keygen_help[],
+    command_completion_help[], command_export_help[], command_watch_help[], command_bench_help[],
+    command_server_help[], command_worker_help[], command_rank_help[];
+/* And what the tables add to it. */
+void command_print_exports(FILE *to);
+void command_print_benchmarks(FILE *to);
+void command_print_kinds(FILE *to);
+
 /* The whole program: finds the command, runs it, prints its error; returns the exit code. */
 int command_main(int argc, char **argv);
 
@@ -45,7 +56,7 @@ struct command_about {
 bool command_at(size_t i, struct command_about *out);
 bool command_exit_code_at(size_t i, int *code, const char **meaning);
 /* What `gradlag NAME --help` prints, of command i. */
-status command_help_of(size_t i, struct text *out) MUST_CHECK;
+void command_help_of(size_t i, struct text *out);
 
 /* Takes `flag` ("--json") out of argv wherever it stands; true if it was there. */
 bool command_flag(int *argc, char **argv, const char *flag);
@@ -57,12 +68,16 @@ void command_is_told(void);
 /* ERROR_USAGE for the first argument that begins with '-', naming what `command` knows. */
 status command_no_flags_left(int argc, char **argv, const char *command,
                              const char *known) MUST_CHECK;
-/* The named questions, one a line; likewise the formats of `gradlag export`. */
+/* The same for the first that has a '='. */
+status command_no_settings_left(int argc, char **argv, const char *command,
+                                const char *known) MUST_CHECK;
+/* Takes results=FILE out of argv; "results.db" where it is not there. */
+const char *command_results(int *argc, char **argv);
+/* The named questions, one a line. */
 void command_print_queries(FILE *to);
-void command_print_exports(FILE *to);
-/* An option on two lines: key=default, what it may be; what it is for. */
+/* A setting, its default and its range, and below what it is. */
 struct option;
-void command_print_option(const struct option *o, int indent);
+void command_print_option(const struct option *option, int indent);
 /* What `gradlag list` takes, with `between` between them. */
 void command_list_kinds(struct text *out, const char *between);
 

@@ -31,7 +31,7 @@ enum {
     LINKS_LIMIT_S = 60,
 };
 
-static const char help[] =
+const char command_check_help[] =
     "gradlag check [key=value…] [--quick] [--links] [--json]\n\n"
     "Versions, processor, memory, every visible GPU, the dataset and the results file, with what\n"
     "they reach: matrix products, copies. Exit code 0, unless something that was asked for is\n"
@@ -333,10 +333,6 @@ status command_check(int argc, char **argv)
     struct check c = {0};
     struct settings read = {0};
     options *o = NULL;
-    if (command_flag(&argc, argv, "--help")) {
-        fputs(help, stdout);
-        goto done;
-    }
     c.json = command_flag(&argc, argv, "--json");
     c.quick = command_flag(&argc, argv, "--quick");
     c.links = command_flag(&argc, argv, "--links");

@@ -139,15 +139,14 @@ static void print_first_words(FILE *to)
     fputs("    esac\n}\n\n", to);
 }
 
-static status print_flags(FILE *to)
+static void print_flags(FILE *to)
 {
-    status result = OK;
     struct command_about c;
     struct text help = {0}, flags = {0}, settings = {0}, readers = {0};
     fputs("_gradlag_flags() {\n    case $1 in\n", to);
     for (size_t i = 0; command_at(i, &c); i++) {
         help.length = flags.length = 0;
-        TRY(command_help_of(i, &help));
+        command_help_of(i, &help);
         text_add(&flags, "--help ");
         add_flags(&flags, help.at);
         print_case(to, c.name, "words", flags.at);
@@ -157,31 +156,16 @@ static status print_flags(FILE *to)
     fputs("    esac\n}\n\n", to);
     print_test(to, "takes_settings", settings.at);
     print_test(to, "reads_results", readers.at);
-done:
     text_free(&help);
     text_free(&flags);
     text_free(&settings);
     text_free(&readers);
-    return result;
-}
-
-static void add_values(struct text *out, const struct option *o)
-{
-    if (o->type == OPTION_FLAG) {
-        text_add(out, "true false");
-    }
-    for (const char *c = o->names; c != NULL && *c != '\0'; c++) {
-        text_add(out, "%c", *c == '|' ? ' ' : *c);
-    }
-    for (size_t i = 0; o->registry != NULL && i < o->registry->count; i++) {
-        text_add(out, "%s ", o->registry->entries[i]->name);
-    }
 }
 
 static void print_values(FILE *to, const struct option *o)
 {
     struct text values = {0};
-    add_values(&values, o);
+    key_add_names(o, " ", &values);
     if (values.length > 0) {
         print_case(to, o->key, "words", values.at);
     }
@@ -269,23 +253,20 @@ static const char function[] =
     "}\n"
     "complete -F _gradlag gradlag\n";
 
-static status print_bash(FILE *to)
+static void print_bash(FILE *to)
 {
-    status result = OK;
     struct text commands = {0};
     fputs("# bash completion for gradlag, made by `gradlag completion bash`\n\n", to);
     add_commands(&commands);
     fprintf(to, "_gradlag_commands=\"%s\"\n\n", commands.at);
     print_first_words(to);
-    TRY(print_flags(to));
+    print_flags(to);
     print_settings(to);
     fputs(function, to);
-done:
     text_free(&commands);
-    return result;
 }
 
-static const char help[] =
+const char command_completion_help[] =
     "gradlag completion bash\n\n"
     "Prints what makes bash complete commands, settings and their values. `make install` puts it\n"
     "where bash looks for it; without that, in ~/.bashrc:\n\n"
@@ -294,14 +275,10 @@ static const char help[] =
 status command_completion(int argc, char **argv)
 {
     status result = OK;
-    if (command_flag(&argc, argv, "--help")) {
-        fputs(help, stdout);
-        goto done;
-    }
     if (argc != 1 || strcmp(argv[0], "bash") != 0) {
         FAIL(ERROR_USAGE, "completion: for which shell? There is: bash");
     }
-    TRY(print_bash(stdout));
+    print_bash(stdout);
 done:
     return result;
 }

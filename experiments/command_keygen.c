@@ -4,7 +4,7 @@
 
 #include <stdio.h>
 
-static const char help[] =
+const char command_keygen_help[] =
     "gradlag keygen FOLDER\n\n"
     "Draws keys for a parameter server and its workers, and writes FOLDER/server.key and\n"
     "FOLDER/worker.key. A server that is given curve=FOLDER talks to nobody but workers with that\n"
@@ -14,10 +14,6 @@ static const char help[] =
 status command_keygen(int argc, char **argv)
 {
     status result = OK;
-    if (command_flag(&argc, argv, "--help")) {
-        fputs(help, stdout);
-        goto done;
-    }
     TRY(command_no_flags_left(argc, argv, "keygen", "a folder's name"));
     if (argc != 1) {
         FAIL(ERROR_USAGE, "keygen takes one folder, as in `gradlag keygen keys`");

@@ -10,18 +10,14 @@
 
 static void print_range(const struct option *option)
 {
+    struct text names = {0};
+    key_add_names(option, "|", &names);
     if (option->type == OPTION_INTEGER || option->type == OPTION_REAL) {
         printf("[%.15g, %.15g]", option->minimum, option->maximum);
-    } else if (option->type == OPTION_FLAG) {
-        printf("true|false");
-    } else if (option->type == OPTION_TEXT) {
-        printf("text");
-    } else if (option->names != NULL) {
-        printf("%s", option->names);
+    } else {
+        printf("%s", option->type == OPTION_TEXT ? "text" : names.at);
     }
-    for (size_t i = 0; option->registry != NULL && i < option->registry->count; i++) {
-        printf("%s%s", i == 0 ? "" : "|", option->registry->entries[i]->name);
-    }
+    text_free(&names);
 }
 
 void command_print_option(const struct option *option, int indent)
@@ -118,17 +114,37 @@ void command_list_kinds(struct text *out, const char *between)
     }
 }
 
+const char command_list_help[] = "gradlag list KIND\n\n";
+
+void command_print_kinds(FILE *to)
+{
+    struct text kinds = {0};
+    command_list_kinds(&kinds, ", ");
+    fprintf(to, "KIND is one of %s.\n", kinds.at);
+    text_free(&kinds);
+}
+
+/* The kinds are separated by blanks; their names hold none. */
+static status no_such_kind(const char *kind)
+{
+    struct text kinds = {0};
+    struct text_names known = {.wanted = kind};
+    command_list_kinds(&kinds, " ");
+    for (char *rest = NULL, *each = strtok_r(kinds.at, " ", &rest); each != NULL;
+         each = strtok_r(NULL, " ", &rest)) {
+        text_names_add(&known, each);
+    }
+    status result = text_names_fail(&known, NULL, "list: there is no kind");
+    text_free(&kinds);
+    return result;
+}
+
 status command_list(int argc, char **argv)
 {
     status result = OK;
-    struct text kinds = {0};
-    command_list_kinds(&kinds, ", ");
-    if (argc == 1 && strcmp(argv[0], "--help") == 0) {
-        printf("gradlag list KIND\n\nKIND is one of %s.\n", kinds.at);
-        goto done;
-    }
     if (argc != 1) {
-        FAIL(ERROR_USAGE, "list: one kind at a time, of %s", kinds.at);
+        command_print_kinds(stderr);
+        FAIL(ERROR_USAGE, "list: one kind at a time, of those above");
     }
     const char *kind = argv[0];
     if (strcmp(kind, "keys") == 0) {
@@ -142,9 +158,8 @@ status command_list(int argc, char **argv)
     } else if (registry_called(kind) != NULL) {
         print_registry(registry_called(kind));
     } else {
-        FAIL(ERROR_USAGE, "list: there is no kind '%s'. There is: %s", kind, kinds.at);
+        TRY(no_such_kind(kind));
     }
 done:
-    text_free(&kinds);
     return result;
 }

@@ -4,7 +4,7 @@
 
 #include <stdio.h>
 
-static const char help[] =
+const char command_merge_help[] =
     "gradlag merge FILE… -o OUT\n\n"
     "Copies the runs of several results files into one, with all their rows. OUT may be there and\n"
     "have runs of its own. Which run is which is said by its uuid: one that is in OUT already is "
@@ -21,10 +21,6 @@ status command_merge(int argc, char **argv)
     status result = OK;
     const char *out;
     size_t runs, repeats = 0;
-    if (command_flag(&argc, argv, "--help")) {
-        fputs(help, stdout);
-        goto done;
-    }
     TRY(command_value(&argc, argv, "-o", &out));
     TRY(command_no_flags_left(argc, argv, "merge", "-o OUT"));
     if (out == NULL || argc == 0) {

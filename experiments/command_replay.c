@@ -16,7 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char help[] =
+const char command_replay_help[] =
     "gradlag replay RUN [key=value…] [results=FILE] [--export FILE.csv] [--quiet]\n\n"
     "Computes a recorded asynchronous run once more, in one process and in recorded order, and\n"
     "compares every gradient's record and the parameters at the end. RUN is a run's number, the\n"
@@ -122,13 +122,7 @@ static status read_request(struct request *r, int argc, char **argv)
     status result = OK;
     *r = (struct request){.run = NULL};
     r->quiet = command_flag(&argc, argv, "--quiet");
-    for (int i = 0; i + 1 < argc; i++) {
-        if (strcmp(argv[i], "--export") == 0) {
-            r->export = argv[i + 1];
-            memmove(&argv[i], &argv[i + 2], (size_t)(argc - i - 2) * sizeof *argv);
-            argc -= 2;
-        }
-    }
+    TRY(command_value(&argc, argv, "--export", &r->export));
     TRY(command_no_flags_left(argc, argv, "replay", "--export FILE.csv and --quiet"));
     for (int i = 0; i < argc; i++) {
         if (strchr(argv[i], '=') != NULL) {
@@ -489,10 +483,6 @@ status command_replay(int argc, char **argv)
     struct role_process p = {.role = ROLE_SERVER};
     struct training_outcome outcome = {0};
     char title[64];
-    if (command_flag(&argc, argv, "--help")) {
-        fputs(help, stdout);
-        goto done;
-    }
     TRY(read_request(&r, argc, argv));
     TRY(recorded_run_read(&run, r.results, r.run));
     if (r.export != NULL) {

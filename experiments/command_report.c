@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-static const char help[] =
+const char command_report_help[] =
     "gradlag report [FILE.yaml…] [-o report.html] [results=FILE] [experiment=NAME] [--watch]\n\n"
     "Writes one HTML page with the plots and tables of a results file: what experiments claim and\n"
     "whether it holds, accuracy against samples, time, workers and throughput, staleness, where\n"
@@ -90,31 +90,28 @@ done:
     return result;
 }
 
-static status read_arguments(struct report *r, int argc, char **argv, const char **files)
+static status read_arguments(struct report *r, int argc, char **argv)
 {
     status result = OK;
-    r->files = files;
+    const char *out = NULL;
+    r->results = command_results(&argc, argv);
+    TRY(command_value(&argc, argv, "-o", &out));
+    r->out = out != NULL ? out : r->out;
+    if (r->out[0] == '\0') {
+        FAIL(ERROR_USAGE, "report: -o needs a file, such as -o report.html");
+    }
+    int files = 0;
     for (int i = 0; i < argc; i++) {
-        if (strcmp(argv[i], "-o") == 0) {
-            if (i + 1 == argc || argv[i + 1][0] == '\0') {
-                FAIL(ERROR_USAGE, "report: -o needs a file, such as -o report.html");
-            }
-            r->out = argv[++i];
-        } else if (strncmp(argv[i], "results=", 8) == 0) {
-            r->results = argv[i] + 8;
-        } else if (strncmp(argv[i], "experiment=", 11) == 0) {
+        if (strncmp(argv[i], "experiment=", 11) == 0) {
             r->experiment = argv[i] + 11;
-        } else if (strchr(argv[i], '=') != NULL) {
-            FAIL(ERROR_USAGE,
-                 "report: '%s' is no setting of it; it takes results=FILE and "
-                 "experiment=NAME",
-                 argv[i]);
-        } else if (argv[i][0] == '-') {
-            FAIL(ERROR_USAGE, "report does not know %s. It takes -o FILE and --watch", argv[i]);
         } else {
-            files[r->file_count++] = argv[i];
+            argv[files++] = argv[i];
         }
     }
+    TRY(command_no_flags_left(files, argv, "report", "-o FILE and --watch"));
+    TRY(command_no_settings_left(files, argv, "report", "results=FILE and experiment=NAME"));
+    r->files = (const char *const *)argv;
+    r->file_count = (size_t)files;
 done:
     return result;
 }
@@ -122,17 +119,10 @@ done:
 status command_report(int argc, char **argv)
 {
     status result = OK;
-    struct report r = {.results = "results.db", .out = "report.html"};
-    const char **files = NULL;
-    if (command_flag(&argc, argv, "--help")) {
-        fputs(help, stdout);
-        goto done;
-    }
+    struct report r = {.out = "report.html"};
     bool watching = command_flag(&argc, argv, "--watch");
-    TRY(memory_new(&files, (size_t)argc, sizeof *files, "arguments"));
-    TRY(read_arguments(&r, argc, argv, files));
+    TRY(read_arguments(&r, argc, argv));
     TRY(watching ? watch(&r) : write_report(&r, 0));
 done:
-    memory_free(files);
     return result;
 }

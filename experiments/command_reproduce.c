@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char help[] =
+const char command_reproduce_help[] =
     "gradlag reproduce NAME|FILE.yaml|--all [key=value…] [--quick] [--jobs N] [--dry-run] "
     "[--no-run] [--again] [--quiet] [--markdown]\n\n"
     "Makes the runs of an experiment that are missing in the results file, then prints its table,\n"
@@ -73,15 +73,6 @@ static status make(struct plan *plan, const struct reproduce *r)
     }
 done:
     return result;
-}
-
-static size_t failures(const struct plan *plan)
-{
-    size_t failed = 0;
-    for (size_t i = 0; i < plan->count; i++) {
-        failed += plan->runs[i].state == PLANNED_FAILED;
-    }
-    return failed;
 }
 
 static void print_counts(const char *what, const struct plan *plan, size_t later, FILE *to)
@@ -148,7 +139,7 @@ static status report(struct reproduction *w, struct reproduce *r)
 {
     status result = OK;
     struct judged_claim *judged = NULL;
-    size_t lost = failures(&w->tuning.trials.plan) + failures(&w->plan);
+    size_t lost = plan_failed(&w->tuning.trials.plan) + plan_failed(&w->plan);
     TRY(cells_open(&w->cells, &w->e, &w->plan));
     if (!r->quick) {
         warn_of_few_seeds(&w->cells);
@@ -246,10 +237,6 @@ status command_reproduce(int argc, char **argv)
 {
     status result = OK;
     struct reproduce r = {.say = stdout, .to = stdout};
-    if (command_flag(&argc, argv, "--help")) {
-        fputs(help, stdout);
-        goto done;
-    }
     bool all = command_flag(&argc, argv, "--all");
     TRY(plan_options_read(&r.how, &argc, argv));
     r.quick = command_flag(&argc, argv, "--quick");

@@ -4,14 +4,16 @@
 #include "experiments/launch.h"
 #include "experiments/queued.h"
 #include "experiments/save.h"
+#include "experiments/search.h"
 #include "experiments/summary.h"
 #include "results/query.h"
 
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
-static const char help[] =
+const char command_run_help[] =
     "gradlag run [FILE.yaml] key=value… [--dry-run] [--print-config] [--quiet]\n\n"
     "One run: mode=async starts a parameter server and its workers, mode=sync ranks under mpirun.\n"
     "engine=virtual simulates a cluster of up to 4096 workers, with true gradients, in this "
@@ -50,15 +52,34 @@ done:
     return result;
 }
 
+/* Settings with a value that `gradlag sweep` would take for several say so. */
+static status compose_one(options **out, const struct settings *read)
+{
+    struct text why = {0};
+    status result = config_compose(out, read);
+    bool several = false;
+    for (size_t i = 0; i < read->count; i++) {
+        const char *value = read->at[i].value;
+        several = several || strchr(value, ',') != NULL || search_is_range(value);
+    }
+    if (result == ERROR_USAGE && several) {
+        text_add(&why, "%s", error_message());
+        result = error_set(result, __FILE__, __LINE__,
+                           "%s. (`gradlag sweep` takes several values: lr=0.01,0.03)", why.at);
+    }
+    text_free(&why);
+    return result;
+}
+
 /* A run that waits, for its own sake or for a sweep, which then says how it went. */
 static status make_queued(const struct settings *read, const char *number, bool quiet)
 {
     status result = OK;
     const char *title = getenv(QUEUED_TITLE), *results = settings_find(read, "results");
-    char own[128], *end = NULL;
+    char own[128];
     options *o = NULL;
-    int64_t run_id = strtoll(number, &end, 10), made = 0;
-    if (run_id < 1 || *end != '\0') {
+    int64_t run_id, made = 0;
+    if (!text_to_integer(number, &run_id) || run_id < 1) {
         FAIL(ERROR_USAGE, "--queued %s: a run's number is meant, see `gradlag sweep --status`",
              number);
     }
@@ -95,10 +116,6 @@ status command_run(int argc, char **argv)
     int64_t run_id = 0;
     char title[128], hash[65];
     const char *queued = NULL;
-    if (command_flag(&argc, argv, "--help")) {
-        fputs(help, stdout);
-        goto done;
-    }
     bool dry = command_flag(&argc, argv, "--dry-run");
     bool print = command_flag(&argc, argv, "--print-config");
     bool quiet = command_flag(&argc, argv, "--quiet");
@@ -111,7 +128,7 @@ status command_run(int argc, char **argv)
         TRY(make_queued(&read, queued, quiet));
         goto done;
     }
-    TRY(config_compose(&o, &read));
+    TRY(compose_one(&o, &read));
     if (resume) {
         TRY(find_checkpoint(o, &read));
         options_close(&o);

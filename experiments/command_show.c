@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char help[] =
+const char command_show_help[] =
     "gradlag show RUN [results=FILE] [--rerun]\n\n"
     "RUN is a run's number, the start of its uuid, or 'last'. `gradlag query runs` lists them.\n\n"
     "  --rerun  the command that makes the run once more, for a shell: the environment that\n"
@@ -16,24 +16,15 @@ static const char help[] =
 status command_show(int argc, char **argv)
 {
     status result = OK;
-    const char *path = "results.db", *run = NULL;
+    const char *path = command_results(&argc, argv);
     struct text command = {0};
-    if (command_flag(&argc, argv, "--help")) {
-        fputs(help, stdout);
-        goto done;
-    }
     bool rerun = command_flag(&argc, argv, "--rerun");
     TRY(command_no_flags_left(argc, argv, "show", "--rerun"));
-    for (int i = 0; i < argc; i++) {
-        if (strncmp(argv[i], "results=", 8) == 0) {
-            path = argv[i] + 8;
-        } else if (run == NULL) {
-            run = argv[i];
-        } else {
-            FAIL(ERROR_USAGE, "show: one run at a time; '%s' is one too many", argv[i]);
-        }
+    TRY(command_no_settings_left(argc, argv, "show", "results=FILE"));
+    if (argc > 1) {
+        FAIL(ERROR_USAGE, "show: one run at a time; '%s' is one too many", argv[1]);
     }
-    run = run != NULL ? run : "last";
+    const char *run = argc > 0 ? argv[0] : "last";
     if (rerun) {
         TRY(rerun_command(path, run, &command));
         puts(command.at);

@@ -7,6 +7,7 @@
 #include "experiments/plan.h"
 #include "experiments/queued.h"
 #include "experiments/search.h"
+#include "experiments/shared.h"
 #include "experiments/sweep_search.h"
 #include "experiments/sweep_status.h"
 #include "results/queue.h"
@@ -15,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char help[] =
+const char command_sweep_help[] =
     "gradlag sweep [FILE.yaml] key=v1,v2,… [--jobs N] [--dry-run] [--again] [--quiet]\n"
     "gradlag sweep --status | --work | --drop [results=FILE]\n\n"
     "Every combination of the values, the last key running fastest. Combinations that finished\n"
@@ -24,7 +25,11 @@ static const char help[] =
     "with points is a list, too: lr=0.01..1:log:5.\n\n"
     "  --jobs N         so many runs at a time, each on cores (and GPUs) of its own\n"
     "  --oversubscribe  more than there are cores for, on all of them\n"
-    "  --part K/N       the K-th of N equal parts alone: a machine each, then `gradlag merge`\n"
+    "  --shared FOLDER  the same command on several machines, each with a results= of its own:\n"
+    "                   what one of them makes the others see in that folder, which all must\n"
+    "                   reach; then `gradlag merge`. What a lost machine was making is made by\n"
+    "                   another, once nothing was heard of it for --lost-after SECONDS (300)\n"
+    "  --part K/N       the K-th of N equal parts alone, where there is no such folder\n"
     "  --dry-run        the combinations, and which are there already\n"
     "  --again          run all of them, finished or not\n"
     "  --quiet          no progress on stderr\n\n"
@@ -45,7 +50,7 @@ static const char help[] =
 enum { AXES = PLAN_VARIED, COMBINATIONS = 100000 };
 
 struct sweep {
-    struct axis axes[AXES];
+    struct axis axes[AXES + 1];
     size_t count;
 };
 
@@ -70,15 +75,15 @@ static status find_axes(struct sweep *s, const struct settings *read, struct set
         if (later) {
             continue;
         }
-        if (s->count == AXES) {
-            FAIL(ERROR_USAGE, "more than %d keys with several values", AXES);
-        }
-        struct axis *a = &s->axes[s->count++];
+        struct axis *a = &s->axes[s->count++]; /* the last is spare */
         TRY(axis_read(a, each));
         if (a->count == 1) {
             settings_add(fixed, a->key, a->values[0], a->origin);
-            memory_free(a->values[0]);
+            axis_free(a);
             s->count--;
+        }
+        if (s->count > AXES) {
+            FAIL(ERROR_USAGE, "more than %d keys with several values", AXES);
         }
     }
 done:
@@ -97,28 +102,6 @@ done:
     return result;
 }
 
-/* Settings of combination `number`: dotted keys first, so that those of a part that this
- * combination does not choose fall away. */
-static void combine(const struct sweep *s, const struct settings *fixed, size_t number,
-                    struct settings *out)
-{
-    for (int dotted = 1; dotted >= 0; dotted--) {
-        for (size_t i = 0; i < fixed->count; i++) {
-            if ((strchr(fixed->at[i].key, '.') != NULL) == dotted) {
-                settings_add(out, fixed->at[i].key, fixed->at[i].value, fixed->at[i].origin);
-            }
-        }
-        size_t rest = number;
-        for (size_t i = s->count; i-- > 0;) {
-            const struct axis *a = &s->axes[i];
-            if ((strchr(a->key, '.') != NULL) == dotted) {
-                settings_add(out, a->key, a->values[rest % a->count], a->origin);
-            }
-            rest /= a->count;
-        }
-    }
-}
-
 static status check_all_dotted(const struct sweep *s, const struct settings *fixed,
                                const struct settings *read, size_t combinations)
 {
@@ -128,7 +111,7 @@ static status check_all_dotted(const struct sweep *s, const struct settings *fix
         bool used = strchr(read->at[i].key, '.') == NULL;
         for (size_t c = 0; c < combinations && !used; c++) {
             settings_free(&one);
-            combine(s, fixed, c, &one);
+            axes_combine(s->axes, s->count, fixed, c, &one);
             TRY(check_dotted(&one, read->at[i].key, &used));
         }
         if (!used) {
@@ -180,7 +163,7 @@ static status lay_out(const struct sweep *s, const struct settings *fixed, size_
     for (size_t c = 0; c < combinations; c++) {
         struct settings one = {0};
         options *o = NULL;
-        combine(s, fixed, c, &one);
+        axes_combine(s->axes, s->count, fixed, c, &one);
         result = config_compose_unchecked(&o, &one);
         settings_free(&one);
         TRY(result);
@@ -198,27 +181,34 @@ done:
     return result;
 }
 
-static status make(struct plan *plan, const struct plan_options *how)
+static void print_outcome(const struct plan *plan, const struct plan_options *how)
 {
-    status result = OK;
-    size_t counts[PLANNED_STATES] = {0};
-    launch_catch_signals();
-    TRY(plan_make(plan, how, stdout));
+    size_t counts[PLANNED_STATES] = {0}, abroad = 0;
     for (size_t i = 0; i < plan->count; i++) {
         counts[plan->runs[i].state]++;
+        abroad += plan->runs[i].abroad;
     }
     printf("%zu finished, %zu diverged, %zu failed", counts[PLANNED_FINISHED],
            counts[PLANNED_DIVERGED], counts[PLANNED_FAILED]);
     if (counts[PLANNED_ELSEWHERE] > 0) {
         printf(", %zu going on elsewhere", counts[PLANNED_ELSEWHERE]);
     }
-    printf("\n");
-    if (counts[PLANNED_FAILED] > 0) {
-        FAIL(ERROR_OTHER,
-             "%zu of %zu runs failed; their rows in the results file say why, and the "
-             "same command tries them again",
-             counts[PLANNED_FAILED], plan->count);
+    if (counts[PLANNED_DROPPED] > 0) {
+        printf(", %zu taken out of the queue meanwhile", counts[PLANNED_DROPPED]);
     }
+    if (how->shared != NULL) {
+        printf("; %zu of them by others: `gradlag merge` puts all results files together", abroad);
+    }
+    printf("\n");
+}
+
+static status make(struct plan *plan, const struct plan_options *how)
+{
+    status result = OK;
+    launch_catch_signals();
+    TRY(plan_make(plan, how, stdout));
+    print_outcome(plan, how);
+    TRY(plan_check_failed(plan));
 done:
     return result;
 }
@@ -247,105 +237,177 @@ done:
     return result;
 }
 
+struct request {
+    struct plan_options how;
+    unsigned part, parts;
+    bool dry, again, ask, drop, rest;
+    struct settings read;
+};
+
+static status fail_together(const char *one, const char *other)
+{
+    return error_set(ERROR_USAGE, __FILE__, __LINE__,
+                     "sweep: %s and %s do not go together; leave one of them out", one, other);
+}
+
 /* --status, --drop, or --work. */
-static status on_queue(const struct settings *read, const struct plan_options *how, bool ask,
-                       bool drop)
+static status on_queue(const struct request *r)
 {
     status result = OK;
-    const char *results = settings_find(read, "results");
-    if (read->count > (results != NULL)) {
+    const char *results = settings_find(&r->read, "results");
+    const char *own = r->ask ? "--status" : r->drop ? "--drop" : "--work";
+    const struct {
+        bool there;
+        const char *name;
+    } others[] = {{r->again, "--again"},
+                  {r->dry, "--dry-run"},
+                  {r->parts > 1, "--part"},
+                  {r->how.shared != NULL, "--shared"},
+                  {r->ask + r->drop + r->rest > 1, "--drop or --work"}};
+    for (size_t i = 0; i < COUNT_OF(others); i++) {
+        if (others[i].there) {
+            TRY(fail_together(own, others[i].name));
+        }
+    }
+    if (r->read.count > (results != NULL)) {
         FAIL(ERROR_USAGE, "sweep: --status, --work and --drop take results=FILE alone");
     }
     results = results != NULL ? results : "results.db";
-    if (ask) {
+    if (r->ask) {
         TRY(sweep_status_print(results, stdout));
-    } else if (drop) {
+    } else if (r->drop) {
         size_t count;
         TRY(queue_drop(results, &count));
         printf("%zu run%s taken out of the queue\n", count, count == 1 ? "" : "s");
     } else {
-        TRY(work_off(results, how));
+        TRY(work_off(results, &r->how));
     }
 done:
     return result;
 }
 
 /* "--part 2/4" */
-static status read_part(int *argc, char **argv, unsigned *part, unsigned *parts)
+static status read_part(int *argc, char **argv, struct request *r)
 {
     status result = OK;
     const char *text;
     char after;
-    *part = *parts = 1;
+    r->part = r->parts = 1;
     TRY(command_value(argc, argv, "--part", &text));
-    if (text != NULL &&
-        (sscanf(text, "%u/%u%c", part, parts, &after) != 2 || *part < 1 || *part > *parts)) {
+    if (text != NULL && (sscanf(text, "%u/%u%c", &r->part, &r->parts, &after) != 2 || r->part < 1 ||
+                         r->part > r->parts)) {
         FAIL(ERROR_USAGE, "--part %s: which of how many parts, as in 2/4", text);
     }
 done:
     return result;
 }
 
-status command_sweep(int argc, char **argv)
+/* "--shared FOLDER --lost-after 60" */
+static status read_shared(int *argc, char **argv, struct plan_options *how)
 {
     status result = OK;
-    struct settings read = {0}, fixed = {0};
-    struct sweep *s = NULL;
-    struct plan plan = {0};
-    struct text why = {0};
-    struct plan_options how;
-    unsigned part, parts;
-    size_t combinations = 1, unfit = 0;
-    if (command_flag(&argc, argv, "--help")) {
-        fputs(help, stdout);
-        goto done;
+    const char *text;
+    how->lost_after_s = SHARED_LOST_AFTER_S;
+    TRY(command_value(argc, argv, "--shared", &how->shared));
+    TRY(command_value(argc, argv, "--lost-after", &text));
+    if (text != NULL && how->shared == NULL) {
+        FAIL(ERROR_USAGE, "--lost-after is of --shared FOLDER, which is not given");
     }
-    TRY(plan_options_read(&how, &argc, argv));
-    bool dry = command_flag(&argc, argv, "--dry-run");
-    plan.again = command_flag(&argc, argv, "--again");
-    how.quiet = command_flag(&argc, argv, "--quiet");
-    bool ask = command_flag(&argc, argv, "--status"), drop = command_flag(&argc, argv, "--drop");
-    bool rest = command_flag(&argc, argv, "--work");
-    TRY(read_part(&argc, argv, &part, &parts));
+    if (text != NULL && (!text_to_real(text, &how->lost_after_s) || how->lost_after_s < 1 ||
+                         how->lost_after_s > 1e6)) {
+        FAIL(ERROR_USAGE, "--lost-after %s: seconds are meant, from 1 to 1e6, as in 300", text);
+    }
+done:
+    return result;
+}
+
+static status read_request(struct request *r, int argc, char **argv)
+{
+    status result = OK;
+    TRY(plan_options_read(&r->how, &argc, argv));
+    TRY(read_part(&argc, argv, r));
+    TRY(read_shared(&argc, argv, &r->how));
+    r->dry = command_flag(&argc, argv, "--dry-run");
+    r->again = command_flag(&argc, argv, "--again");
+    r->how.quiet = command_flag(&argc, argv, "--quiet");
+    r->ask = command_flag(&argc, argv, "--status");
+    r->drop = command_flag(&argc, argv, "--drop");
+    r->rest = command_flag(&argc, argv, "--work");
     TRY(command_no_flags_left(
         argc, argv, "sweep",
-        "--jobs N, --oversubscribe, --part K/N, --dry-run, --again, --quiet, --status, "
-        "--work and --drop"));
-    if (ask || drop || rest) {
-        TRY(settings_read_arguments(&read, argc, argv));
-        TRY(on_queue(&read, &how, ask, drop));
-        goto done;
-    }
-    if (argc == 0) {
+        "--jobs N, --oversubscribe, --shared FOLDER, --lost-after SECONDS, --part K/N, --dry-run, "
+        "--again, --quiet, --status, --work and --drop"));
+    if (argc == 0 && !r->ask && !r->drop && !r->rest) {
         FAIL(ERROR_USAGE, "sweep: over what? Name a key with several values, as in "
                           "`gradlag sweep workers=1,2,4 seed=1,2,3`; `gradlag run` makes one run");
     }
-    TRY(settings_read_arguments(&read, argc, argv));
-    for (size_t i = 0; i < read.count; i++) {
-        if (search_owns(read.at[i].key)) {
-            if (parts > 1) {
-                FAIL(ERROR_USAGE, "--part: what a search tries follows from all of its trials; "
-                                  "make it on one machine, with --jobs");
-            }
-            TRY(sweep_search(&read, &how, dry, plan.again));
-            goto done;
+    if (r->how.shared != NULL && r->again) {
+        FAIL(ERROR_USAGE, "sweep: --again with --shared: nobody could tell what is to be made once "
+                          "more; take another folder and other results files");
+    }
+    if (r->how.shared != NULL && r->parts > 1) {
+        TRY(fail_together("--shared", "--part"));
+    }
+    TRY(settings_read_arguments(&r->read, argc, argv));
+done:
+    return result;
+}
+
+static bool is_search(const struct settings *read)
+{
+    for (size_t i = 0; i < read->count; i++) {
+        if (search_owns(read->at[i].key)) {
+            return true;
         }
     }
-    TRY(memory_new(&s, 1, sizeof *s, "a sweep"));
-    TRY(find_axes(s, &read, &fixed));
+    return false;
+}
+
+static status search(const struct request *r)
+{
+    status result = OK;
+    if (r->parts > 1 || r->how.shared != NULL) {
+        FAIL(ERROR_USAGE,
+             "%s: what a search tries follows from all of its trials; make it on one machine, with "
+             "--jobs",
+             r->parts > 1 ? "--part" : "--shared");
+    }
+    TRY(sweep_search(&r->read, &r->how, r->dry, r->again));
+done:
+    return result;
+}
+
+static status count_combinations(const struct sweep *s, size_t *out)
+{
+    status result = OK;
+    *out = 1;
     for (size_t i = 0; i < s->count; i++) {
-        combinations *= s->axes[i].count;
-        if (combinations > COMBINATIONS) {
+        *out *= s->axes[i].count;
+        if (*out > COMBINATIONS) {
             FAIL(ERROR_USAGE, "more than %d combinations; sweep over less at a time", COMBINATIONS);
         }
     }
-    TRY(check_all_dotted(s, &fixed, &read, combinations));
+done:
+    return result;
+}
+
+/* Every combination of the values. */
+static status combinations(const struct request *r, struct sweep *s)
+{
+    status result = OK;
+    struct settings fixed = {0};
+    struct plan plan = {.again = r->again};
+    struct text why = {0};
+    size_t count, unfit = 0;
+    TRY(find_axes(s, &r->read, &fixed));
+    TRY(count_combinations(s, &count));
+    TRY(check_all_dotted(s, &fixed, &r->read, count));
     note_varied(s, &plan);
-    TRY(lay_out(s, &fixed, combinations, &plan, &unfit, &why));
+    TRY(lay_out(s, &fixed, count, &plan, &unfit, &why));
     if (plan.count == 0) {
         FAIL(ERROR_USAGE, "nothing to run: %s", why.at);
     }
-    plan_keep_part(&plan, part, parts);
+    plan_keep_part(&plan, r->part, r->parts);
     if (!plan.again) {
         TRY(plan_look_up(&plan));
     }
@@ -357,19 +419,37 @@ status command_sweep(int argc, char **argv)
     }
     printf("\n");
     fflush(stdout);
-    if (dry) {
+    if (r->dry) {
         plan_print(&plan, stdout);
     } else {
-        TRY(make(&plan, &how));
+        TRY(make(&plan, &r->how));
     }
 done:
     plan_close(&plan);
+    settings_free(&fixed);
+    text_free(&why);
+    return result;
+}
+
+status command_sweep(int argc, char **argv)
+{
+    status result = OK;
+    struct request r = {0};
+    struct sweep *s = NULL;
+    TRY(read_request(&r, argc, argv));
+    if (r.ask || r.drop || r.rest) {
+        TRY(on_queue(&r));
+    } else if (is_search(&r.read)) {
+        TRY(search(&r));
+    } else {
+        TRY(memory_new(&s, 1, sizeof *s, "a sweep"));
+        TRY(combinations(&r, s));
+    }
+done:
     if (s != NULL) {
         sweep_close(s);
     }
     memory_free(s);
-    settings_free(&read);
-    settings_free(&fixed);
-    text_free(&why);
+    settings_free(&r.read);
     return result;
 }

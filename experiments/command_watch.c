@@ -18,7 +18,7 @@ enum {
     PATIENCE_S = 5, /* an error that lasts so long ends it: the file may just be being made */
 };
 
-static const char help[] =
+const char command_watch_help[] =
     "gradlag watch [results=FILE] [--once]\n\n"
     "The runs in flight of a results file, which is only read: how far, curves of loss and test\n"
     "accuracy, samples per second, staleness, who is slow, what is left; then what ended. A file\n"
@@ -187,18 +187,12 @@ done:
 status command_watch(int argc, char **argv)
 {
     status result = OK;
-    struct watch w = {.path = "results.db"};
-    if (command_flag(&argc, argv, "--help")) {
-        fputs(help, stdout);
-        goto done;
-    }
+    struct watch w = {.path = command_results(&argc, argv)};
     bool once = command_flag(&argc, argv, "--once");
     TRY(command_no_flags_left(argc, argv, "watch", "--once"));
-    for (int i = 0; i < argc; i++) {
-        if (strncmp(argv[i], "results=", 8) != 0) {
-            FAIL(ERROR_USAGE, "watch: '%s' is not results=FILE", argv[i]);
-        }
-        w.path = argv[i] + 8;
+    TRY(command_no_settings_left(argc, argv, "watch", "results=FILE"));
+    if (argc > 0) {
+        FAIL(ERROR_USAGE, "watch: '%s' is not results=FILE", argv[0]);
     }
     if (!once && screen_is_terminal()) {
         TRY(watch_on_screen(&w));

@@ -7,19 +7,15 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+#include <sys/stat.h>
 
 /* ---- a list of settings -------------------------------------------------------------------------
  */
 
 void settings_add(struct settings *s, const char *key, const char *value, const char *origin)
 {
-    if (s->count == s->capacity) {
-        s->capacity = s->capacity == 0 ? 32 : 2 * s->capacity;
-        s->at = realloc(s->at, s->capacity * sizeof *s->at);
-        REQUIRE(s->at != NULL);
-    }
-    s->at[s->count++] = (struct setting){
+    struct setting *last = memory_append(&s->at, &s->count, sizeof *last);
+    *last = (struct setting){
         .key = text_copy(key), .value = text_copy(value), .origin = text_copy(origin)};
 }
 
@@ -28,6 +24,18 @@ void settings_add_all(struct settings *s, const struct settings *more)
     for (size_t i = 0; i < more->count; i++) {
         settings_add(s, more->at[i].key, more->at[i].value, more->at[i].origin);
         s->at[s->count - 1].shared = more->at[i].shared;
+    }
+}
+
+void settings_add_dotted_first(struct settings *s, const struct settings *more)
+{
+    for (int dotted = 1; dotted >= 0; dotted--) {
+        for (size_t i = 0; i < more->count; i++) {
+            const struct setting *each = &more->at[i];
+            if ((strchr(each->key, '.') != NULL) == dotted) {
+                settings_add(s, each->key, each->value, each->origin);
+            }
+        }
     }
 }
 
@@ -61,6 +69,28 @@ const char *settings_find(const struct settings *s, const char *key)
     return NULL;
 }
 
+/* A list stands for the values of a sweep: "1,2,4". */
+static status add_value_of(struct settings *s, const struct document *d, const char *key,
+                           const struct node *n)
+{
+    status result = OK;
+    struct text value = {0}, origin = {0};
+    const struct node *each = n->kind == NODE_LIST ? n->children : n;
+    size_t count = n->kind == NODE_LIST ? n->count : 1;
+    text_add(&origin, "%s:%u", d->name, n->line);
+    for (size_t i = 0; i < count; i++) {
+        TRY(node_require(d, &each[i], NODE_SCALAR, key));
+        bool whole = count > 1 && strchr(each[i].text, ',') != NULL;
+        text_add(&value, "%s%s%s%s", i > 0 ? "," : "", whole ? "(" : "", each[i].text,
+                 whole ? ")" : "");
+    }
+    settings_add(s, key, value.at != NULL ? value.at : "", origin.at);
+done:
+    text_free(&value);
+    text_free(&origin);
+    return result;
+}
+
 status settings_read_file(struct settings *s, const char *path)
 {
     status result = OK;
@@ -68,15 +98,34 @@ status settings_read_file(struct settings *s, const char *path)
     TRY(document_read_file(&d, path));
     TRY(node_require(&d, &d.root, NODE_MAP, "the file"));
     for (size_t i = 0; i < d.root.count; i++) {
-        const struct node *value = &d.root.children[i];
-        char origin[256];
-        snprintf(origin, sizeof origin, "%s:%u", path, value->line);
-        TRY(node_require(&d, value, NODE_SCALAR, d.root.keys[i]));
-        settings_add(s, d.root.keys[i], value->text, origin);
+        TRY(add_value_of(s, &d, d.root.keys[i], &d.root.children[i]));
     }
 done:
     document_close(&d);
     return result;
+}
+
+/* What somebody may have meant who wrote it; `next` is what stands after it, or NULL. */
+static status explain_word(const char *word, const char *next)
+{
+    struct text_names known = {.wanted = word};
+    const char *dot = strrchr(word, '.');
+    if (dot != NULL && (strcmp(dot, ".yaml") == 0 || strcmp(dot, ".yml") == 0)) {
+        return error_set(ERROR_USAGE, __FILE__, __LINE__, "there is no file '%s'", word);
+    }
+    if (keys_find(word) != NULL) {
+        bool value = next != NULL && strchr(next, '=') == NULL;
+        return error_set(ERROR_USAGE, __FILE__, __LINE__,
+                         "'%s' is a key without a value; write %s=%s", word, word,
+                         value ? next : "VALUE");
+    }
+    for (const struct option *o = global_keys; o->key != NULL; o++) {
+        text_names_add(&known, o->key);
+    }
+    return text_names_fail(&known,
+                           "A setting is written without spaces, as in lr=0.03; `gradlag list "
+                           "keys` shows all",
+                           "neither key=value nor a file:");
 }
 
 status settings_read_arguments(struct settings *s, int argc, char **argv)
@@ -84,18 +133,11 @@ status settings_read_arguments(struct settings *s, int argc, char **argv)
     status result = OK;
     for (int i = 0; i < argc; i++) {
         const char *equals = strchr(argv[i], '=');
-        if (equals == NULL && access(argv[i], F_OK) == 0) {
+        struct stat about;
+        if (equals == NULL && stat(argv[i], &about) == 0 && !S_ISDIR(about.st_mode)) {
             TRY(settings_read_file(s, argv[i]));
         } else if (equals == NULL || equals == argv[i]) {
-            const char *dot = strrchr(argv[i], '.');
-            bool file = dot != NULL && (strcmp(dot, ".yaml") == 0 || strcmp(dot, ".yml") == 0);
-            if (file) {
-                FAIL(ERROR_USAGE, "there is no file '%s'", argv[i]);
-            }
-            FAIL(ERROR_USAGE,
-                 "'%s' is neither key=value nor a file. A setting is written without spaces, as "
-                 "in lr=0.03; `gradlag list keys` shows all",
-                 argv[i]);
+            TRY(explain_word(argv[i], i + 1 < argc ? argv[i + 1] : NULL));
         } else {
             char key[128];
             snprintf(key, sizeof key, "%.*s", (int)(equals - argv[i]), argv[i]);

@@ -26,10 +26,13 @@ struct setting {
 };
 struct settings { /* zero-initialise */
     struct setting *at;
-    size_t count, capacity;
+    size_t count;
 };
 void settings_add(struct settings *s, const char *key, const char *value, const char *origin);
 void settings_add_all(struct settings *s, const struct settings *more);
+/* Dotted keys first: they then stand before the choices of `more`, so that those of a part that is
+ * not chosen fall away. */
+void settings_add_dotted_first(struct settings *s, const struct settings *more);
 void settings_remove(struct settings *s, size_t index);
 void settings_free(struct settings *s);
 /* The value of the last setting of `key`, or NULL. */

@@ -17,18 +17,9 @@
 
 #define HEX_DIGITS "0123456789abcdefABCDEF"
 
-static const char *initial_of(const char *key)
-{
-    const struct option *option = global_keys;
-    while (strcmp(option->key, key) != 0) {
-        option++;
-    }
-    return option->initial;
-}
-
 static bool is_initial(const options *o, const char *key)
 {
-    return strcmp(options_value(o, key), initial_of(key)) == 0;
+    return strcmp(options_value(o, key), keys_find(key)->initial) == 0;
 }
 
 /* Set, though keys.def says that it has an effect elsewhere alone. */

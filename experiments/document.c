@@ -101,7 +101,10 @@ static status read_from(struct document *out, const char *name, yaml_parser_t *p
     bool have = false;
     *out = (struct document){.name = text_copy(name)};
     if (!yaml_parser_load(parser, &loaded)) {
-        FAIL(ERROR_USAGE, "%s:%zu: not valid YAML: %s", name, parser->problem_mark.line + 1,
+        FAIL(ERROR_USAGE,
+             "%s:%zu: not valid YAML: %s. Are the keys of one map indented alike, by blanks and no "
+             "tab, with a blank after each ':'?",
+             name, parser->problem_mark.line + 1,
              parser->problem != NULL ? parser->problem : "unreadable");
     }
     have = true;
@@ -195,19 +198,17 @@ status node_require(const struct document *d, const struct node *n, enum node_ki
 status node_known_keys(const struct document *d, const struct node *map, const char *const *known)
 {
     for (size_t i = 0; i < map->count; i++) {
-        const char *nearest = known[0];
+        struct text_names names = {.wanted = map->keys[i]};
         bool found = false;
-        for (const char *const *k = known; *k != NULL && !found; k++) {
-            found = strcmp(*k, map->keys[i]) == 0;
-            if (text_distance(*k, map->keys[i]) < text_distance(nearest, map->keys[i])) {
-                nearest = *k;
-            }
+        for (const char *const *k = known; *k != NULL; k++) {
+            found = found || strcmp(*k, map->keys[i]) == 0;
+            text_names_add(&names, *k);
         }
         if (!found) {
-            return error_set(ERROR_USAGE, __FILE__, __LINE__,
-                             "%s:%u: '%s' has no meaning here. Did you mean '%s'?", d->name,
-                             map->children[i].line, map->keys[i], nearest);
+            return text_names_fail(&names, NULL, "%s:%u: no key here is called", d->name,
+                                   map->children[i].line);
         }
+        text_free(&names.all);
     }
     return OK;
 }
@@ -215,10 +216,8 @@ status node_known_keys(const struct document *d, const struct node *map, const c
 status node_real(const struct document *d, const struct node *n, const char *what, double *out)
 {
     status result = OK;
-    char *end = NULL;
     TRY(node_require(d, n, NODE_SCALAR, what));
-    *out = strtod(n->text, &end);
-    if (end == n->text || *end != '\0' || !isfinite(*out)) {
+    if (!text_to_real(n->text, out)) {
         FAIL(ERROR_USAGE, "%s:%u: %s is '%s', which is not a number", d->name, n->line, what,
              n->text);
     }
@@ -229,11 +228,8 @@ done:
 status node_integer(const struct document *d, const struct node *n, const char *what, int64_t *out)
 {
     status result = OK;
-    char *end = NULL;
     TRY(node_require(d, n, NODE_SCALAR, what));
-    errno = 0;
-    *out = strtoll(n->text, &end, 10);
-    if (end == n->text || *end != '\0' || errno != 0) {
+    if (!text_to_integer(n->text, out)) {
         FAIL(ERROR_USAGE, "%s:%u: %s is '%s', which is not a whole number", d->name, n->line, what,
              n->text);
     }

@@ -5,7 +5,7 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+#include <sys/stat.h>
 
 #define FOLDER "experiments/"
 #define ENDING ".yaml"
@@ -43,31 +43,31 @@ bool experiment_at(size_t index, char name[64])
     return false;
 }
 
+static bool is_file(const char *path)
+{
+    struct stat about;
+    return stat(path, &about) == 0 && !S_ISDIR(about.st_mode);
+}
+
 static status open_document(struct document *d, const char *name)
 {
-    status result = OK;
     size_t at = 0;
     const struct embedded_file *f;
-    struct text all = {0};
-    char each[64];
+    struct text_names known = {.wanted = name};
+    char names[64][64]; /* what `known` points to */
     *d = (struct document){0};
-    if (strchr(name, '/') != NULL || access(name, R_OK) == 0) {
-        TRY(document_read_file(d, name));
-        goto done;
+    if (strchr(name, '/') != NULL || is_file(name)) {
+        return document_read_file(d, name);
     }
-    while ((f = next_embedded(&at)) != NULL) {
-        embedded_name(f, each);
-        text_add(&all, "%s%s", all.length > 0 ? ", " : "", each);
-        if (strcmp(each, name) == 0) {
-            TRY(document_read_text(d, f->path, f->text));
-            goto done;
+    for (size_t i = 0; (f = next_embedded(&at)) != NULL && i < COUNT_OF(names); i++) {
+        embedded_name(f, names[i]);
+        text_names_add(&known, names[i]);
+        if (strcmp(names[i], name) == 0) {
+            text_free(&known.all);
+            return document_read_text(d, f->path, f->text);
         }
     }
-    FAIL(ERROR_USAGE, "there is no experiment '%s' and no file of that name. There is: %s", name,
-         all.at != NULL ? all.at : "none");
-done:
-    text_free(&all);
-    return result;
+    return text_names_fail(&known, NULL, "there is no experiment, and no file, called");
 }
 
 status experiment_open(struct experiment *out, const char *name_or_path)

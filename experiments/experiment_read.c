@@ -72,9 +72,7 @@ static status read_worker_count(const struct document *d, const struct node *map
                                 int64_t *out)
 {
     status result = OK;
-    char *end = NULL;
-    *out = strtoll(map->keys[i], &end, 10);
-    if (*end != '\0' || *out < 1) {
+    if (!text_to_integer(map->keys[i], out) || *out < 1) {
         FAIL(ERROR_USAGE, "%s:%u: '%s' is not a worker count", d->name, map->children[i].line,
              map->keys[i]);
     }

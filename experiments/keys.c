@@ -125,6 +125,21 @@ void key_add_help(const struct option *key, struct text *out)
              engine != NULL ? engine : "", where != KEY_ANY ? ": " : "", key->help);
 }
 
+void key_add_names(const struct option *key, const char *between, struct text *out)
+{
+    const char *names = key->type == OPTION_FLAG ? "true|false" : key->names;
+    names = names != NULL ? names : "";
+    while (*names != '\0') {
+        size_t length = strcspn(names, "|");
+        text_add_bytes(out, names, length);
+        names += length + (names[length] == '|');
+        text_add(out, "%s", *names != '\0' ? between : "");
+    }
+    for (size_t i = 0; key->registry != NULL && i < key->registry->count; i++) {
+        text_add(out, "%s%s", i == 0 ? "" : between, key->registry->entries[i]->name);
+    }
+}
+
 static const struct option *find_in(const struct option *table, const char *key)
 {
     for (; table != NULL && table->key != NULL; table++) {

@@ -38,6 +38,9 @@ unsigned key_where_of(const char *key);
 /* "async" of KEY_ASYNC, "real" of KEY_ASYNC | KEY_REAL; NULL where any will do. */
 const char *key_mode(unsigned where);
 const char *key_engine(unsigned where);
+/* The names that it may be, true and false of a flag, with `between` between them; nothing of
+ * numbers and text. */
+void key_add_names(const struct option *key, const char *between, struct text *out);
 /* What it is, after where it has an effect: "mode=sync engine=real: …". */
 void key_add_help(const struct option *key, struct text *out);
 

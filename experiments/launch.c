@@ -1,6 +1,7 @@
 #include "experiments/launch_inside.h"
 
 #include "experiments/provenance.h"
+#include "experiments/save.h"
 #include "ps/slices.h"
 #include "results/queue.h"
 #include "results/recorder.h"
@@ -170,21 +171,38 @@ done:
 static status write_trace(const struct launch *l)
 {
     status result = OK;
-    static const char number_place[] = "{run}";
     const char *pattern = options_text(l->o->settings, "trace");
-    const char *at = strstr(pattern, number_place);
     struct text path = {0};
     char number[24];
     if (pattern[0] == '\0' || l->run_id == 0) {
         return OK;
     }
     snprintf(number, sizeof number, "%lld", (long long)l->run_id);
-    text_add(&path, "%.*s%s%s", at == NULL ? (int)strlen(pattern) : (int)(at - pattern), pattern,
-             at == NULL ? "" : number, at == NULL ? "" : at + sizeof number_place - 1);
+    save_path(pattern, l->run_id, NULL, &path);
     TRY(trace_write(options_text(l->o->settings, "results"), number, path.at));
 done:
     text_free(&path);
     return result;
+}
+
+static void close_all(struct launch *l)
+{
+    for (unsigned i = 0; l->processes != NULL && i < l->places; i++) {
+        memory_free(l->processes[i].message);
+    }
+    for (unsigned i = 0; l->endpoints != NULL && i < l->servers; i++) {
+        memory_free(l->endpoints[i]);
+    }
+    memory_free(l->endpoints);
+    close_pipe(l);
+    memory_free(l->processes);
+    memory_free(l->message);
+    text_free(&l->line);
+    text_free(&l->noise);
+    settings_free(&l->arguments);
+    mailbox_close(&l->mailbox);
+    folder_remove(&l->folder);
+    folder_remove(&l->shared);
 }
 
 status launch_run(const struct launch_options *o, int64_t *run_id)
@@ -222,21 +240,6 @@ done:
         result = error_set(l.verdict, __FILE__, __LINE__, "%s", l.message);
     }
     *run_id = l.run_id;
-    for (unsigned i = 0; l.processes != NULL && i < l.places; i++) {
-        memory_free(l.processes[i].message);
-    }
-    for (unsigned i = 0; l.endpoints != NULL && i < l.servers; i++) {
-        memory_free(l.endpoints[i]);
-    }
-    memory_free(l.endpoints);
-    close_pipe(&l);
-    memory_free(l.processes);
-    memory_free(l.message);
-    text_free(&l.line);
-    text_free(&l.noise);
-    settings_free(&l.arguments);
-    mailbox_close(&l.mailbox);
-    folder_remove(&l.folder);
-    folder_remove(&l.shared);
+    close_all(&l);
     return result;
 }

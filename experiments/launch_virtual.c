@@ -13,14 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-
-static double processor_seconds(clockid_t clock)
-{
-    struct timespec t;
-    clock_gettime(clock, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 /* Batches in each of a recorded run's gradients. */
 static status batches_of(const struct recorded_run *run, double *out)
@@ -94,7 +86,7 @@ static void note_cost(const struct role_process *p, worker_pool *pool, double be
                       const struct training_outcome *out)
 {
     char detail[200];
-    double all_s = processor_seconds(CLOCK_PROCESS_CPUTIME_ID) - cpu_s;
+    double all_s = clock_process_cpu_seconds() - cpu_s;
     double computing_s = worker_pool_computing_s(pool);
     snprintf(detail, sizeof detail,
              "%.3f s on %u threads for %.6f virtual seconds; processor time: %.3f s gradients, "
@@ -121,7 +113,7 @@ status launch_virtual(const struct launch_options *o, int64_t run_id, struct pro
     TRY(worker_pool_open(&pool, o->settings, (unsigned)options_integer(o->settings, "workers"),
                          (unsigned)options_integer(o->settings, "virtual.threads")));
     p.worker = worker_pool_own(pool);
-    double began_s = clock_seconds(), cpu_s = processor_seconds(CLOCK_PROCESS_CPUTIME_ID);
+    double began_s = clock_seconds(), cpu_s = clock_process_cpu_seconds();
     result = train(&p, pool, steps, &outcome);
     note_cost(&p, pool, began_s, cpu_s, &outcome);
 done:

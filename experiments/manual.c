@@ -104,9 +104,8 @@ static void put_item(FILE *to, const char *tag, const char *rest, const char *te
 /* ---- the parts of the page ----------------------------------------------------------------------
  */
 
-static status put_commands(FILE *to)
+static void put_commands(FILE *to)
 {
-    status result = OK;
     struct command_about c;
     struct text help = {0};
     fputs(".SH COMMANDS\n", to);
@@ -116,26 +115,19 @@ static status put_commands(FILE *to)
         put_line(to, c.help);
         fputs(".PP\n", to);
         help.length = 0;
-        TRY(command_help_of(i, &help));
+        command_help_of(i, &help);
         put_as_it_is(to, help.at);
     }
-done:
     text_free(&help);
-    return result;
 }
 
 static void add_range(struct text *out, const struct option *o)
 {
     if (o->type == OPTION_INTEGER || o->type == OPTION_REAL) {
         text_add(out, "%.15g to %.15g: ", o->minimum, o->maximum);
-    } else if (o->type == OPTION_FLAG) {
-        text_add(out, "true or false: ");
-    } else if (o->names != NULL) {
-        text_add(out, "%s: ", o->names);
-    }
-    for (size_t i = 0; o->registry != NULL && i < o->registry->count; i++) {
-        bool last = i + 1 == o->registry->count;
-        text_add(out, "%s%s", o->registry->entries[i]->name, last ? ": " : "|");
+    } else if (o->type != OPTION_TEXT) {
+        key_add_names(o, "|", out);
+        text_add(out, ": ");
     }
 }
 
@@ -279,11 +271,10 @@ static void put_beginning(FILE *to)
                  "file, results.db unless results= names another, that can be queried.");
 }
 
-status manual_print(FILE *to)
+void manual_print(FILE *to)
 {
-    status result = OK;
     put_beginning(to);
-    TRY(put_commands(to));
+    put_commands(to);
     put_keys(to);
     put_parts(to);
     put_questions(to);
@@ -291,6 +282,4 @@ status manual_print(FILE *to)
     put_exit_codes(to);
     put_environment(to);
     fputs(".SH SEE ALSO\n.BR sqlite3 (1),\n.BR mpirun (1)\n", to);
-done:
-    return result;
 }

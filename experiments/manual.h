@@ -11,6 +11,6 @@
 #include <stdio.h>
 
 /* gradlag(1) for man(1), in the macros of man(7); ASCII, with escapes for other characters. */
-status manual_print(FILE *to) MUST_CHECK;
+void manual_print(FILE *to);
 
 #endif

@@ -87,18 +87,25 @@ static bool find_mean(const char *name, size_t *offset)
 
 static status no_such_measure(const char *name)
 {
-    struct text all = {0};
+    struct text_names known = {.wanted = name};
     for (size_t i = 0; i < COUNT_OF(means); i++) {
-        text_add(&all, "%s, ", means[i].name);
+        text_names_add(&known, means[i].name);
     }
     for (size_t i = 0; i < COUNT_OF(questions); i++) {
-        text_add(&all, "%s, ", questions[i].name);
+        text_names_add(&known, questions[i].name);
     }
-    text_add(&all, "paired, paired_interval");
-    status result = error_set(ERROR_USAGE, __FILE__, __LINE__,
-                              "there is no measure '%s'. There is: %s", name, all.at);
-    text_free(&all);
-    return result;
+    text_names_add(&known, "paired");
+    text_names_add(&known, "paired_interval");
+    return text_names_fail(&known, NULL, "there is no measure");
+}
+
+static status no_such_arm(const struct experiment *e, const char *name)
+{
+    struct text_names known = {.wanted = name};
+    for (size_t i = 0; i < e->arm_count; i++) {
+        text_names_add(&known, e->arms[i].name);
+    }
+    return text_names_fail(&known, NULL, "there is no arm");
 }
 
 static status check(const struct experiment *e, const char *name, const char *arm, int64_t workers,
@@ -112,7 +119,7 @@ static status check(const struct experiment *e, const char *name, const char *ar
         TRY(no_such_measure(name));
     }
     if (its == NULL) {
-        FAIL(ERROR_USAGE, "there is no arm '%s'", arm);
+        TRY(no_such_arm(e, arm));
     }
     if (!experiment_arm_has(e, its, workers)) {
         FAIL(ERROR_USAGE, "the arm '%s' is not run with %lld workers", arm, (long long)workers);

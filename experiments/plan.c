@@ -1,11 +1,14 @@
 #include "experiments/plan.h"
 
+#include "experiments/command.h"
 #include "experiments/config.h"
 #include "experiments/summary.h"
 #include "results/query.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+enum { MOST_JOBS = 4096 };
 
 static bool same_text(const struct planned_run *a, const options *b, const char *key)
 {
@@ -24,13 +27,8 @@ static void add_varied(const struct plan *p, const options *o, struct text *out)
 
 static struct planned_run *append(struct plan *p, options **settings)
 {
-    if (p->count == p->capacity) {
-        p->capacity = p->capacity == 0 ? 32 : 2 * p->capacity;
-        p->runs = realloc(p->runs, p->capacity * sizeof *p->runs);
-        REQUIRE(p->runs != NULL);
-    }
-    struct planned_run *r = &p->runs[p->count++];
-    *r = (struct planned_run){.settings = *settings};
+    struct planned_run *r = memory_append(&p->runs, &p->count, sizeof *r);
+    r->settings = *settings;
     config_hash(r->settings, r->hash);
     summary_title(r->settings, r->title);
     *settings = NULL;
@@ -134,18 +132,42 @@ done:
     return result;
 }
 
+static size_t in_state(const struct plan *p, enum planned_state state)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < p->count; i++) {
+        count += p->runs[i].state == state;
+    }
+    return count;
+}
+
 size_t plan_missing(const struct plan *p)
 {
-    size_t missing = 0;
-    for (size_t i = 0; i < p->count; i++) {
-        missing += p->runs[i].state == PLANNED_MISSING || p->runs[i].state == PLANNED_ELSEWHERE;
+    return in_state(p, PLANNED_MISSING) + in_state(p, PLANNED_ELSEWHERE);
+}
+
+size_t plan_failed(const struct plan *p)
+{
+    return in_state(p, PLANNED_FAILED);
+}
+
+status plan_check_failed(const struct plan *p)
+{
+    status result = OK;
+    if (plan_failed(p) > 0) {
+        FAIL(ERROR_OTHER,
+             "%zu of %zu runs failed; their rows in the results file say why, and the same command "
+             "tries them again",
+             plan_failed(p), p->count);
     }
-    return missing;
+done:
+    return result;
 }
 
 void plan_print(const struct plan *p, FILE *to)
 {
-    static const char *const states[] = {"to run", "finished", "diverged", "failed", "running"};
+    static const char *const states[] = {"to run", "finished", "diverged",
+                                         "failed", "running",  "dropped"};
     for (size_t i = 0; i < p->count; i++) {
         const struct planned_run *r = &p->runs[i];
         fprintf(to, "%-9s ", states[r->state]);
@@ -156,4 +178,46 @@ void plan_print(const struct plan *p, FILE *to)
         }
         fprintf(to, "%s\n", r->title);
     }
+}
+
+int plan_by_priority(const void *a, const void *b)
+{
+    const struct planned_run *const *x = a, *const *y = b;
+    int64_t p = options_integer((*x)->settings, "priority");
+    int64_t q = options_integer((*y)->settings, "priority");
+    return p != q ? (p < q) - (p > q) : (*x > *y) - (*x < *y);
+}
+
+status plan_check_checkpoints(const struct plan *p)
+{
+    status result = OK;
+    for (size_t i = 0; i < p->count; i++) {
+        const char *path = options_text(p->runs[i].settings, "checkpoint");
+        bool own = path[0] == '\0' || strstr(path, "{run}") != NULL;
+        for (size_t j = 0; j < i && !own; j++) {
+            if (strcmp(options_text(p->runs[j].settings, "checkpoint"), path) == 0) {
+                FAIL(ERROR_USAGE,
+                     "checkpoint=%s is the same file for several runs; put {run} into its name",
+                     path);
+            }
+        }
+    }
+done:
+    return result;
+}
+
+status plan_options_read(struct plan_options *out, int *argc, char **argv)
+{
+    status result = OK;
+    const char *jobs;
+    int64_t number = 1;
+    *out = (struct plan_options){.jobs = 1};
+    out->oversubscribe = command_flag(argc, argv, "--oversubscribe");
+    TRY(command_value(argc, argv, "--jobs", &jobs));
+    if (jobs != NULL && (!text_to_integer(jobs, &number) || number < 1 || number > MOST_JOBS)) {
+        FAIL(ERROR_USAGE, "--jobs %s: a number of runs from 1 to %d is meant", jobs, MOST_JOBS);
+    }
+    out->jobs = (unsigned)number;
+done:
+    return result;
 }

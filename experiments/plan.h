@@ -16,6 +16,7 @@ enum planned_state {
     PLANNED_DIVERGED,
     PLANNED_FAILED,
     PLANNED_ELSEWHERE, /* another process makes it */
+    PLANNED_DROPPED,   /* it waited, and was taken out of the queue */
     PLANNED_STATES,
 };
 
@@ -29,6 +30,11 @@ struct planned_run {
     bool waiting;     /* it is run_id, which was in the queue before there was this plan */
     int64_t run_id;   /* of the row, where there is one */
     unsigned attempt; /* the how-manieth that row is, from 1 */
+    /* Of a plan that several hosts work off (shared.h): the turn of its maker, where that is this
+     * process; the one that had failed when this process began; whether the state is that of
+     * another host's results file. */
+    unsigned turn, failed_before;
+    bool abroad;
 };
 struct plan { /* zero-initialise */
     /* Keys that do not define an experiment, but are varied on purpose: runs that differ in them
@@ -36,7 +42,7 @@ struct plan { /* zero-initialise */
     const char *varied[PLAN_VARIED];
     size_t varied_count;
     struct planned_run *runs;
-    size_t count, capacity;
+    size_t count;
     bool again; /* what has ended is made once more */
 };
 
@@ -57,12 +63,22 @@ void plan_key(const struct planned_run *r, struct run_key *out);
  * made again. */
 status plan_look_up(struct plan *p) MUST_CHECK;
 size_t plan_missing(const struct plan *p);
+size_t plan_failed(const struct plan *p);
+/* ERROR_OTHER where runs failed: how many, and what to do. */
+status plan_check_failed(const struct plan *p) MUST_CHECK;
 /* One line per run: its title and whether it is there. */
 void plan_print(const struct plan *p, FILE *to);
+
+/* For qsort() of pointers into a plan's runs: those of a higher priority first, else in order. */
+int plan_by_priority(const void *a, const void *b);
+/* ERROR_USAGE where runs would write over each other's checkpoint. */
+status plan_check_checkpoints(const struct plan *p) MUST_CHECK;
 
 struct plan_options {
     unsigned jobs; /* runs at a time; 0: 1 */
     bool oversubscribe, quiet;
+    const char *shared; /* a folder (shared.h): other hosts work on the same plan; NULL: none do */
+    double lost_after_s;
 };
 /* "--jobs N" and "--oversubscribe" out of argv. */
 status plan_options_read(struct plan_options *out, int *argc, char **argv) MUST_CHECK;

@@ -8,13 +8,13 @@
 #include "experiments/plan.h"
 
 #include "experiments/child.h"
-#include "experiments/command.h"
 #include "experiments/config.h"
 #include "experiments/launch.h"
 #include "experiments/places.h"
+#include "experiments/plan_queue.h"
+#include "experiments/plan_shared.h"
 #include "experiments/print.h"
 #include "experiments/progress.h"
-#include "experiments/provenance.h"
 #include "experiments/queued.h"
 #include "experiments/role.h"
 #include "experiments/summary.h"
@@ -25,7 +25,7 @@
 #include <string.h>
 #include <sys/wait.h>
 
-enum { POLL_MS = 20, LOOK_AGAIN_MS = 500, TELL_AFTER_S = 5, MOST_JOBS = 4096 };
+enum { POLL_MS = 20, LOOK_AGAIN_MS = 500, TELL_AFTER_S = 5, LOOK_ABROAD_S = 5 };
 
 struct job {
     struct child child;
@@ -37,96 +37,17 @@ struct making {
     const struct plan_options *o;
     FILE *to;
     struct places places;
+    shared *hosts;              /* others that work on this plan; NULL: none */
     struct planned_run **order; /* of the plan's runs, those of a higher priority first */
     struct job *jobs;
     unsigned job_count, running;
     size_t made, missing;
-    double begun_s;
+    double begun_s, looked_s; /* looked_s: at those that other hosts make */
     int stops_seen;
     bool stopping;
     status broken; /* what ends the whole plan; OK: nothing */
     struct progress progress;
 };
-
-static const char *results_of(const struct planned_run *r)
-{
-    return options_text(r->settings, "results");
-}
-
-/* ---- the queue ----------------------------------------------------------------------------------
- */
-
-static enum planned_state state_of(enum queue_state state)
-{
-    static const enum planned_state states[] = {
-        [QUEUE_WAITING] = PLANNED_MISSING,   [QUEUE_TAKEN] = PLANNED_ELSEWHERE,
-        [QUEUE_FINISHED] = PLANNED_FINISHED, [QUEUE_DIVERGED] = PLANNED_DIVERGED,
-        [QUEUE_FAILED] = PLANNED_FAILED,     [QUEUE_STOPPED] = PLANNED_MISSING};
-    return states[state];
-}
-
-static status put(queue *q, struct planned_run *r, bool again, unsigned attempt)
-{
-    struct run_row row;
-    struct queue_entry entry;
-    run_row_open(&row, r->settings);
-    struct queue_request request = {.run = &row.description,
-                                    .priority = options_integer(r->settings, "priority"),
-                                    .attempt = attempt,
-                                    .again = again};
-    plan_key(r, &request.key);
-    request.key.waiting_first = again;
-    status result = queue_add(q, &request, &entry);
-    run_row_close(&row);
-    if (result == OK) {
-        r->run_id = entry.id;
-        r->attempt = entry.attempt;
-        r->state = state_of(entry.state);
-    }
-    return result;
-}
-
-/* In one transaction per results file, so that two sweeps of the same runs add each of them once.
- */
-static status put_missing(struct plan *p)
-{
-    status result = OK;
-    queue *q = NULL;
-    const char *path = "";
-    for (size_t i = 0; i < p->count; i++) {
-        struct planned_run *r = &p->runs[i];
-        if ((r->state != PLANNED_MISSING && r->state != PLANNED_ELSEWHERE) || r->waiting) {
-            continue;
-        }
-        if (q != NULL && strcmp(path, results_of(r)) != 0) {
-            TRY(queue_commit(q));
-            queue_close(&q);
-        }
-        if (q == NULL) {
-            path = results_of(r);
-            TRY(queue_open(&q, path));
-        }
-        TRY(put(q, r, p->again, 1));
-    }
-    if (q != NULL) {
-        TRY(queue_commit(q));
-    }
-done:
-    queue_close(&q);
-    return result;
-}
-
-static status put_again(const struct making *m, struct planned_run *r)
-{
-    status result = OK;
-    queue *q = NULL;
-    TRY(queue_open(&q, results_of(r)));
-    TRY(put(q, r, m->plan->again, r->attempt + 1));
-    TRY(queue_commit(q));
-done:
-    queue_close(&q);
-    return result;
-}
 
 /* ---- one run ------------------------------------------------------------------------------------
  */
@@ -149,13 +70,12 @@ static status start(struct making *m, struct job *j, struct planned_run *r)
     status result = OK;
     char number[24];
     struct text title = {0}, results = {0}, gpus = {0};
-    j->run = r;
-    m->running++;
     snprintf(number, sizeof number, "%lld", (long long)r->run_id);
     text_add(&title, QUEUED_TITLE "=");
+    m->running++;
     add_place_and_time(m, &title);
     text_add(&title, " %s", r->title);
-    text_add(&results, "results=%s", results_of(r));
+    text_add(&results, "results=%s", plan_results(r));
     places_gpu_variable(&m->places, &j->place, &gpus);
     bool quiet = m->o->quiet || m->job_count > 1;
     const char *argv[] = {role_program(),           "run", "--queued", number, results.at,
@@ -163,7 +83,9 @@ static status start(struct making *m, struct job *j, struct planned_run *r)
     const char *environment[] = {title.at, gpus.at, NULL};
     TRY(child_start_on(&j->child, argv, environment, -1,
                        j->place.core_count > 0 ? &j->place.cores : NULL));
+    j->run = r;
 done:
+    m->running -= result != OK;
     text_free(&title);
     text_free(&results);
     text_free(&gpus);
@@ -176,7 +98,7 @@ static status report(const struct making *m, const struct planned_run *r, const 
     struct text line = {0};
     struct run_figures figures;
     if (r->state == PLANNED_FINISHED) {
-        TRY(summary_read(results_of(r), r->run_id, &figures));
+        TRY(summary_read(plan_results(r), r->run_id, &figures));
         summary_line(&figures, &line);
     } else {
         text_add(&line, "%s: %s", r->state == PLANNED_DIVERGED ? "diverged" : "failed", error);
@@ -190,6 +112,22 @@ done:
     return result;
 }
 
+/* What is to be said of a run that is not to be made any more. */
+static status note_end(struct making *m, struct planned_run *r, const char *error)
+{
+    status result = OK;
+    if (r->state == PLANNED_DROPPED) {
+        m->missing--;
+    } else if (r->state != PLANNED_ELSEWHERE && r->state != PLANNED_MISSING) {
+        m->made++;
+        progress_clear(&m->progress);
+        TRY(plan_shared_end(r, m->hosts));
+        TRY(report(m, r, error));
+    }
+done:
+    return result;
+}
+
 /* A wrong setting or a missing file fails the next time, too. */
 static bool is_worth_another_try(const struct planned_run *r, int how)
 {
@@ -198,22 +136,52 @@ static bool is_worth_another_try(const struct planned_run *r, int how)
     return !hopeless && r->attempt <= (unsigned)options_integer(r->settings, "retries");
 }
 
+/* The row of a run whose process could not even begin still says that it waits. */
+static status fail_unbegun(struct planned_run *r, int how, struct queue_entry *entry)
+{
+    status result = OK;
+    char end[96], why[200];
+    child_describe(how, end);
+    snprintf(why, sizeof why, "the process that was to make it %s before it could begin", end);
+    TRY(recorder_settle(plan_results(r), r->run_id, "failed", why, NULL));
+    TRY(plan_look(r, entry));
+done:
+    return result;
+}
+
+static status make_again(struct making *m, struct planned_run *r, const char *error)
+{
+    status result = OK;
+    int64_t failed = r->run_id;
+    TRY(plan_put(r, m->plan->again, r->attempt + 1));
+    progress_clear(&m->progress);
+    log_warning("run %lld failed: %s; it is made again as run %lld (attempt %u of %lld)",
+                (long long)failed, error, (long long)r->run_id, r->attempt,
+                (long long)options_integer(r->settings, "retries") + 1);
+done:
+    return result;
+}
+
 /* Its process has ended: what does its row say? */
 static status judge(struct making *m, struct planned_run *r, int how)
 {
     status result = OK;
     struct queue_entry entry;
-    char end[96];
     int code = WIFEXITED(how) ? WEXITSTATUS(how) : -1;
-    child_describe(how, end);
-    TRY(queue_look(results_of(r), r->run_id, &entry));
+    bool lost = false;
+    TRY(plan_look(r, &entry));
     if (entry.state == QUEUE_WAITING && code != ERROR_RESULTS && code != STOPPED) {
-        char why[200];
-        snprintf(why, sizeof why, "the process that was to make it %s before it could begin", end);
-        TRY(recorder_settle(results_of(r), r->run_id, "failed", why, NULL));
-        TRY(queue_look(results_of(r), r->run_id, &entry));
+        TRY(fail_unbegun(r, how, &entry));
     }
-    r->state = state_of(entry.state);
+    r->state = plan_state_of(entry.state);
+    if (code == STOPPED && r->turn > 0) {
+        TRY(plan_shared_was_lost(r, m->hosts, &lost));
+    }
+    if (lost) {
+        r->state = PLANNED_ELSEWHERE;
+        r->turn = 0;
+        goto done;
+    }
     if (code == STOPPED) {
         m->stopping = true; /* also where somebody asked that one process alone */
         goto done;
@@ -224,19 +192,10 @@ static status judge(struct making *m, struct planned_run *r, int how)
         goto done;
     }
     if (r->state == PLANNED_FAILED && is_worth_another_try(r, how)) {
-        int64_t failed = r->run_id;
-        TRY(put_again(m, r));
-        progress_clear(&m->progress);
-        log_warning("run %lld failed: %s; it is made again as run %lld (attempt %u of %lld)",
-                    (long long)failed, entry.error, (long long)r->run_id, r->attempt,
-                    (long long)options_integer(r->settings, "retries") + 1);
+        TRY(make_again(m, r, entry.error));
         goto done;
     }
-    if (r->state != PLANNED_ELSEWHERE && r->state != PLANNED_MISSING) {
-        m->made++;
-        progress_clear(&m->progress);
-        TRY(report(m, r, entry.error));
-    }
+    TRY(note_end(m, r, entry.error));
 done:
     return result;
 }
@@ -282,15 +241,44 @@ static struct planned_run *next_run(const struct making *m)
     return NULL;
 }
 
+/* Where other hosts work on the plan a run is put into the queue once it is this process's. */
+static status take_from_hosts(struct making *m, struct planned_run *r)
+{
+    status result = OK;
+    bool had = r->turn > 0;
+    TRY(plan_shared_take(r, m->hosts));
+    if (r->state == PLANNED_MISSING && !had) {
+        TRY(plan_put(r, m->plan->again, 1));
+    } else if (r->state != PLANNED_MISSING) {
+        m->missing--;
+    }
+done:
+    return result;
+}
+
 /* Another sweep may have been faster. */
 static status look_whether_it_waits(struct making *m, struct planned_run *r)
 {
     status result = OK;
     struct queue_entry entry;
-    TRY(queue_look(results_of(r), r->run_id, &entry));
+    if (m->hosts != NULL) {
+        TRY(take_from_hosts(m, r));
+        if (r->turn == 0) {
+            goto done;
+        }
+    }
+    TRY(plan_look(r, &entry));
+    r->attempt = entry.attempt;
     if (entry.state != QUEUE_WAITING) {
-        r->state = entry.state == QUEUE_STOPPED ? PLANNED_ELSEWHERE : state_of(entry.state);
+        r->state = entry.state == QUEUE_STOPPED ? PLANNED_ELSEWHERE : plan_state_of(entry.state);
         m->missing -= r->state != PLANNED_ELSEWHERE;
+        if (r->state != PLANNED_ELSEWHERE) {
+            TRY(plan_shared_end(r, m->hosts));
+        } else if (r->turn > 0) {
+            FAIL(ERROR_USAGE,
+                 "run %lld of %s is being made by %s, without --shared; let that end first",
+                 (long long)r->run_id, plan_results(r), entry.by);
+        }
     }
 done:
     return result;
@@ -349,22 +337,58 @@ static bool has_runs_to_start(const struct making *m)
     return !m->stopping && m->broken == OK && next_run(m) != NULL;
 }
 
-static status work(struct making *m)
+/* Runs that another host took over, for this one was not heard of: a second outcome helps nobody.
+ */
+static status give_up_lost(struct making *m)
 {
     status result = OK;
+    if (m->hosts == NULL || clock_seconds() - m->looked_s < LOOK_ABROAD_S) {
+        return OK;
+    }
+    m->looked_s = clock_seconds();
+    for (unsigned i = 0; i < m->job_count; i++) {
+        const struct job *j = &m->jobs[i];
+        bool lost = false;
+        if (j->run != NULL) {
+            TRY(plan_shared_was_lost(j->run, m->hosts, &lost));
+        }
+        if (lost) {
+            log_warning("run %lld is given up: another host took it over, since this one was not "
+                        "heard of for too long",
+                        (long long)j->run->run_id);
+            child_signal(&j->child, SIGINT);
+        }
+    }
+done:
+    return result;
+}
+
+/* What goes wrong here ends no run: those that are going on have limits of their own. */
+static void note_trouble(struct making *m, status result)
+{
+    if (result != OK && m->broken == OK) {
+        progress_clear(&m->progress);
+        log_warning("%s%s", error_message(),
+                    m->running > 0 ? "; what is being made goes on to its end" : "");
+        m->broken = result;
+    }
+}
+
+static void work(struct making *m)
+{
     while (m->running > 0 || has_runs_to_start(m)) {
         if (!m->stopping && m->broken == OK) {
-            TRY(start_what_fits(m));
+            note_trouble(m, start_what_fits(m));
         }
         show_progress(m);
         if (m->running > 0) {
             clock_sleep_until_ns(clock_ns() + POLL_MS * UINT64_C(1000000));
         }
-        TRY(reap(m));
+        note_trouble(m, reap(m));
+        shared_beat(m->hosts);
+        note_trouble(m, give_up_lost(m));
         heed_signals(m);
     }
-done:
-    return result;
 }
 
 /* Waits for what processes of this host took from the queue: each of them has limits of its own,
@@ -382,7 +406,7 @@ static status wait_for_others(struct making *m, bool *again)
             i++;
             continue;
         }
-        TRY(queue_look(results_of(r), r->run_id, &entry));
+        TRY(plan_look(r, &entry));
         if (entry.state == QUEUE_TAKEN && entry.here) {
             if (!told && clock_seconds() - begun_s > TELL_AFTER_S) {
                 log_info("waits for run %lld, which %s makes", (long long)r->run_id, entry.by);
@@ -396,11 +420,11 @@ static status wait_for_others(struct making *m, bool *again)
             log_warning("run %lld is left to %s; the same command finds it once it has ended",
                         (long long)r->run_id, entry.by);
         } else if (entry.state == QUEUE_WAITING || entry.state == QUEUE_STOPPED) {
-            TRY(put_again(m, r));
+            TRY(plan_put(r, m->plan->again, entry.attempt));
             *again = *again || r->state == PLANNED_MISSING;
         } else {
-            r->state = state_of(entry.state);
-            TRY(report(m, r, entry.error));
+            r->state = plan_state_of(entry.state);
+            TRY(note_end(m, r, entry.error));
         }
         i++;
     }
@@ -408,28 +432,28 @@ done:
     return result;
 }
 
-static int by_priority(const void *a, const void *b)
-{
-    const struct planned_run *const *x = a, *const *y = b;
-    int64_t p = options_integer((*x)->settings, "priority");
-    int64_t q = options_integer((*y)->settings, "priority");
-    return p != q ? (p < q) - (p > q) : (*x > *y) - (*x < *y);
-}
-
-/* Runs that would write over each other's checkpoint. */
-static status check_checkpoints(const struct plan *p)
+/* Waits until what other hosts make has ended, or one of them is lost: *again. */
+static status wait_for_hosts(struct making *m, bool *again)
 {
     status result = OK;
-    for (size_t i = 0; i < p->count; i++) {
-        const char *path = options_text(p->runs[i].settings, "checkpoint");
-        bool own = path[0] == '\0' || strstr(path, "{run}") != NULL;
-        for (size_t j = 0; j < i && !own; j++) {
-            if (strcmp(options_text(p->runs[j].settings, "checkpoint"), path) == 0) {
-                FAIL(ERROR_USAGE,
-                     "checkpoint=%s is the same file for several runs; put {run} into its name",
-                     path);
-            }
+    double begun_s = clock_seconds();
+    bool told = false;
+    size_t going_on = 1;
+    *again = false;
+    while (going_on > 0 && !*again && !m->stopping) {
+        TRY(plan_shared_look(m->plan, m->hosts, &going_on));
+        *again = next_run(m) != NULL;
+        if (going_on == 0 || *again) {
+            break;
         }
+        if (!told && clock_seconds() - begun_s > TELL_AFTER_S) {
+            log_info("waits for %zu run%s that others make; what they leave this process takes up",
+                     going_on, going_on == 1 ? "" : "s");
+            told = true;
+        }
+        clock_sleep_until_ns(clock_ns() + LOOK_AGAIN_MS * UINT64_C(1000000));
+        shared_beat(m->hosts);
+        heed_signals(m);
     }
 done:
     return result;
@@ -444,15 +468,21 @@ static status prepare(struct making *m)
     m->missing = plan_missing(p);
     m->stops_seen = launch_stop_requests();
     progress_open(&m->progress, "", false, m->o->quiet);
-    TRY(check_checkpoints(p));
+    TRY(plan_check_checkpoints(p));
     TRY(places_open(&m->places, m->job_count, m->o->oversubscribe));
     TRY(memory_new(&m->jobs, m->job_count, sizeof *m->jobs, "jobs"));
     TRY(memory_new(&m->order, p->count, sizeof *m->order, "the order of the runs"));
     for (size_t i = 0; i < p->count; i++) {
         m->order[i] = &p->runs[i];
     }
-    qsort(m->order, p->count, sizeof *m->order, by_priority);
-    TRY(put_missing(p));
+    qsort(m->order, p->count, sizeof *m->order, plan_by_priority);
+    if (m->o->shared == NULL) {
+        TRY(plan_put_missing(p));
+    } else {
+        TRY(shared_open(&m->hosts, m->o->shared, plan_results(&p->runs[0]), m->o->lost_after_s));
+        TRY(plan_shared_begin(p, m->hosts));
+        m->missing = plan_missing(p);
+    }
 done:
     return result;
 }
@@ -462,49 +492,32 @@ status plan_make(struct plan *p, const struct plan_options *o, FILE *to)
     status result = OK;
     struct making m = {.plan = p, .o = o, .to = to};
     bool again = true;
-    if (plan_missing(p) == 0) {
+    if (p->count == 0 || (plan_missing(p) == 0 && o->shared == NULL)) {
         return OK;
     }
     TRY(prepare(&m));
-    while (again && !m.stopping && m.broken == OK) {
-        TRY(work(&m));
-        TRY(wait_for_others(&m, &again));
+    while (again) {
+        work(&m);
+        if (m.stopping || m.broken != OK) {
+            break;
+        }
+        TRY(m.hosts != NULL ? wait_for_hosts(&m, &again) : wait_for_others(&m, &again));
     }
     if (m.broken != OK) {
-        FAIL(m.broken, "%zu of %zu runs made: the results file failed, as was said above", m.made,
-             m.missing);
+        FAIL(m.broken, "%zu of %zu runs made, then what was said above; the same command goes on",
+             m.made, m.missing);
     }
     if (m.stopping || launch_stop_requests() > 0) {
-        FAIL(STOPPED,
-             "stopped on request after %zu of %zu runs; the same command goes on, and so does "
-             "`gradlag sweep --work`",
-             m.made, m.missing);
+        FAIL(STOPPED, "stopped on request after %zu of %zu runs; the same command goes on%s",
+             m.made, m.missing, m.hosts == NULL ? ", and so does `gradlag sweep --work`" : "");
     }
 done:
     progress_clear(&m.progress);
     for (unsigned i = 0; m.jobs != NULL && i < m.job_count; i++) {
         child_kill(&m.jobs[i].child);
     }
+    shared_close(&m.hosts);
     memory_free(m.jobs);
     memory_free(m.order);
-    return result;
-}
-
-status plan_options_read(struct plan_options *out, int *argc, char **argv)
-{
-    status result = OK;
-    const char *jobs;
-    char *end = NULL;
-    *out = (struct plan_options){.jobs = 1};
-    out->oversubscribe = command_flag(argc, argv, "--oversubscribe");
-    TRY(command_value(argc, argv, "--jobs", &jobs));
-    if (jobs != NULL) {
-        long number = strtol(jobs, &end, 10);
-        if (end == jobs || *end != '\0' || number < 1 || number > MOST_JOBS) {
-            FAIL(ERROR_USAGE, "--jobs %s: a number of runs from 1 to %d is meant", jobs, MOST_JOBS);
-        }
-        out->jobs = (unsigned)number;
-    }
-done:
     return result;
 }

@@ -127,6 +127,11 @@ done:
     return result;
 }
 
+const char command_rank_help[] = "gradlag rank key=value…\n\n"
+                                 "The number of ranks and its own come from the launcher.\n\n"
+                                 "  mpirun -n 4 gradlag rank mode=sync key=value…\n\n"
+                                 "`gradlag list keys` shows what key may be.\n";
+
 status command_rank(int argc, char **argv)
 {
     status result = OK;

@@ -132,6 +132,12 @@ done:
     return result;
 }
 
+const char command_server_help[] =
+    "gradlag server key=value…\n\n"
+    "Prints where it listens and what workers need to say; ends with the run.\n\n"
+    "  gradlag server workers=2 endpoint=tcp://127.0.0.1:*\n\n"
+    "`gradlag list keys` shows what key may be.\n";
+
 status command_server(int argc, char **argv)
 {
     status result = OK;

@@ -37,6 +37,13 @@ done:
     return result;
 }
 
+const char command_worker_help[] =
+    "gradlag worker endpoint=… worker=N …\n\n"
+    "Takes the settings of its server, the endpoint and the run_token that it printed,\n"
+    "and its own number from 0 (under mpirun or srun: its rank).\n\n"
+    "  gradlag worker endpoint=tcp://127.0.0.1:5555 run_token=… worker=0 key=value…\n\n"
+    "`gradlag list keys` shows what key may be.\n";
+
 status command_worker(int argc, char **argv)
 {
     status result = OK;

@@ -54,15 +54,15 @@ static void name_tensors(const worker *w, float *parameters, float *optimizer_st
     }
 }
 
-void save_path(const char *pattern, int64_t run_id, uint64_t version, struct text *out)
+void save_path(const char *pattern, int64_t run_id, const uint64_t *version, struct text *out)
 {
     static const char run[] = "{run}", ver[] = "{version}";
     while (*pattern != '\0') {
         if (strncmp(pattern, run, strlen(run)) == 0) {
             text_add(out, "%lld", (long long)run_id);
             pattern += strlen(run);
-        } else if (strncmp(pattern, ver, strlen(ver)) == 0) {
-            text_add(out, "%llu", (unsigned long long)version);
+        } else if (version != NULL && strncmp(pattern, ver, strlen(ver)) == 0) {
+            text_add(out, "%llu", (unsigned long long)*version);
             pattern += strlen(ver);
         } else {
             text_add_bytes(out, pattern++, 1);
@@ -172,7 +172,7 @@ status save_checkpoint(const struct save *s, recorder *r)
     double numbers[NUMBERS];
     char texts[NUMBERS][32], sha256[65];
     size_t count = 0;
-    save_path(options_text(s->settings, "checkpoint"), s->run_id, now->updates, &path);
+    save_path(options_text(s->settings, "checkpoint"), s->run_id, &now->updates, &path);
     TRY(open_tensors(s->worker, s->settings, now, &tensors));
     config_json(s->settings, &config);
     notes[count++] = (struct checkpoint_note){"format", "pt"};
@@ -202,15 +202,13 @@ done:
 static status read_number(const char *path, const char *key, const char *text, double *out)
 {
     status result = OK;
-    char *end = NULL;
     if (text == NULL) {
         FAIL(ERROR_DATA,
              "%s does not say '%s': no checkpoint of a run, or an older version's; initial= takes "
              "its parameters alone",
              path, key);
     }
-    *out = strtod(text, &end);
-    if (*text == '\0' || *end != '\0' || !(*out >= 0 && *out < 9e15)) {
+    if (!text_to_real(text, out) || *out < 0 || *out >= 9e15) {
         FAIL(ERROR_DATA, "%s: '%s' is '%s', which is no number of a run", path, key, text);
     }
 done:

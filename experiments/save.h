@@ -14,8 +14,9 @@ struct save {
     const struct training_state *now;
     int64_t run_id;
 };
-/* The path for one run and version: {run} and {version} in `pattern` become their numbers. */
-void save_path(const char *pattern, int64_t run_id, uint64_t version, struct text *out);
+/* The path for one run and version: {run} and {version} in `pattern` become their numbers; without
+ * a version (NULL) that word stays. */
+void save_path(const char *pattern, int64_t run_id, const uint64_t *version, struct text *out);
 /* Writes the file and, unless `r` is NULL, a row that says so. ERROR_DATA: it cannot be written. */
 status save_checkpoint(const struct save *s, recorder *r) MUST_CHECK;
 

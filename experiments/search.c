@@ -21,21 +21,12 @@ static const struct about *const entries[] = {
 const struct registry search_registry = {"search", entries, COUNT_OF(entries)};
 
 const struct option search_keys[] = {
-    {.key = "search",
-     .type = OPTION_NAME,
-     .initial = "grid",
-     .registry = &search_registry,
-     .help = "how settings are tried for the best accuracy on the validation split"},
-    {.key = "search.seed",
-     .type = OPTION_INTEGER,
-     .initial = "1",
-     .minimum = 0,
-     .maximum = 9007199254740992.0,
-     .help = "of what is drawn; the same seed tries the same"},
-    {.key = "search.per",
-     .type = OPTION_TEXT,
-     .initial = "",
-     .help = "sweep: keys, by commas, for whose every combination there is a search of its own"},
+    {"search", OPTION_NAME, "grid", 0, 0, NULL, &search_registry,
+     "how settings are tried for the best accuracy on the validation split"},
+    {"search.seed", OPTION_INTEGER, "1", 0, 9007199254740992.0, NULL, NULL,
+     "of what is drawn; the same seed tries the same"},
+    {"search.per", OPTION_TEXT, "", 0, 0, NULL, NULL,
+     "sweep: keys, by commas, for whose every combination there is a search of its own"},
     {0},
 };
 
@@ -49,9 +40,7 @@ bool search_owns(const char *key)
 
 static struct dimension *append(struct space *s, const char *key, const char *origin)
 {
-    s->at = realloc(s->at, (s->count + 1) * sizeof *s->at);
-    REQUIRE(s->at != NULL);
-    struct dimension *d = &s->at[s->count++];
+    struct dimension *d = memory_append(&s->at, &s->count, sizeof *d);
     *d = (struct dimension){.key = text_copy(key), .origin = text_copy(origin)};
     return d;
 }
@@ -342,12 +331,7 @@ void search_settings(const struct search *s, const struct trial *t, struct setti
 
 struct trial *search_add(struct search *s, double part)
 {
-    if (s->count == s->capacity) {
-        s->capacity = s->capacity == 0 ? 64 : 2 * s->capacity;
-        s->trials = realloc(s->trials, s->capacity * sizeof *s->trials);
-        REQUIRE(s->trials != NULL);
-    }
-    struct trial *t = &s->trials[s->count++];
+    struct trial *t = memory_append(&s->trials, &s->count, sizeof *t);
     *t = (struct trial){.part = part, .score = NAN};
     return t;
 }

@@ -52,7 +52,7 @@ struct search { /* zero-initialise; read by methods, written by search_*() */
     options *options;          /* search, search.seed, and the method's own */
     uint64_t seed;
     struct trial *trials; /* all that were proposed, in order */
-    size_t count, capacity, round_begin;
+    size_t count, round_begin;
 };
 
 struct search_kind {

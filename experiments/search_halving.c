@@ -80,24 +80,12 @@ done:
 }
 
 static const struct option own[] = {
-    {.key = "search.trials",
-     .type = OPTION_INTEGER,
-     .initial = "27",
-     .minimum = 1,
-     .maximum = SEARCH_TRIALS,
-     .help = "points of the first rung"},
-    {.key = "search.eta",
-     .type = OPTION_REAL,
-     .initial = "3",
-     .minimum = 1.5,
-     .maximum = 64,
-     .help = "each rung keeps one in so many, and trains them so many times longer"},
-    {.key = "search.rungs",
-     .type = OPTION_INTEGER,
-     .initial = "0",
-     .minimum = 0,
-     .maximum = 32,
-     .help = "rungs at most (0: as many as the points allow); fewer begin with longer runs"},
+    {"search.trials", OPTION_INTEGER, "27", 1, SEARCH_TRIALS, NULL, NULL,
+     "points of the first rung"},
+    {"search.eta", OPTION_REAL, "3", 1.5, 64, NULL, NULL,
+     "each rung keeps one in so many, and trains them so many times longer"},
+    {"search.rungs", OPTION_INTEGER, "0", 0, 32, NULL, NULL,
+     "rungs at most (0: as many as the points allow); fewer begin with longer runs"},
     {0},
 };
 

@@ -20,12 +20,8 @@ static status propose(struct search *s)
 }
 
 static const struct option own[] = {
-    {.key = "search.trials",
-     .type = OPTION_INTEGER,
-     .initial = "20",
-     .minimum = 1,
-     .maximum = SEARCH_TRIALS,
-     .help = "how many points are tried"},
+    {"search.trials", OPTION_INTEGER, "20", 1, SEARCH_TRIALS, NULL, NULL,
+     "how many points are tried"},
     {0},
 };
 

@@ -55,9 +55,7 @@ static status read_seeds(struct hunt *h, const struct axis *a)
     status result = OK;
     TRY(memory_new(&h->seeds.at, a->count, sizeof *h->seeds.at, "seeds"));
     for (size_t i = 0; i < a->count; i++) {
-        char *end = NULL;
-        h->seeds.at[h->seeds.count++] = strtoll(a->values[i], &end, 10);
-        if (*end != '\0') {
+        if (!text_to_integer(a->values[i], &h->seeds.at[h->seeds.count++])) {
             FAIL(ERROR_USAGE, "%s: seed=%s is no whole number", a->origin, a->values[i]);
         }
     }
@@ -117,28 +115,6 @@ done:
     return result;
 }
 
-/* The settings that the trials of search `number` share: dotted keys first, so that those of a part
- * that this combination does not choose fall away. */
-static void add_base(const struct hunt *h, size_t number, struct settings *out)
-{
-    for (int dotted = 1; dotted >= 0; dotted--) {
-        for (size_t i = 0; i < h->fixed.count; i++) {
-            const struct setting *s = &h->fixed.at[i];
-            if ((strchr(s->key, '.') != NULL) == dotted) {
-                settings_add(out, s->key, s->value, s->origin);
-            }
-        }
-        size_t rest = number;
-        for (size_t i = h->per_count; i-- > 0;) {
-            const struct axis *a = &h->per[i];
-            if ((strchr(a->key, '.') != NULL) == dotted) {
-                settings_add(out, a->key, a->values[rest % a->count], a->origin);
-            }
-            rest /= a->count;
-        }
-    }
-}
-
 static status begin(struct hunt *h)
 {
     status result = OK;
@@ -146,7 +122,7 @@ static status begin(struct hunt *h)
     size_t added;
     for (size_t c = 0; c < h->combinations; c++) {
         settings_free(&base);
-        add_base(h, c, &base);
+        axes_combine(h->per, h->per_count, &h->fixed, c, &base);
         TRY(trials_begin(&h->trials, &h->space, &h->search, &base, &h->seeds));
     }
     TRY(trials_extend(&h->trials, &added));
@@ -184,12 +160,12 @@ static status print_search(const struct hunt *h, size_t number, FILE *to)
     const struct search *s = &c->search;
     const struct trial *best = search_best(s);
     struct text line = {0};
-    size_t *ranked = NULL, rest = number, shown = 0;
+    struct settings per = {0};
+    size_t *ranked = NULL, shown = 0;
     TRY(memory_new(&ranked, s->count, sizeof *ranked, "the ranks of trials"));
-    for (size_t i = 0, below = h->combinations; i < h->per_count; i++) {
-        below /= h->per[i].count;
-        text_add(&line, "%s=%s ", h->per[i].key, h->per[i].values[rest / below]);
-        rest %= below;
+    axes_choose(h->per, h->per_count, number, &per);
+    for (size_t i = 0; i < per.count; i++) {
+        text_add(&line, "%s=%s ", per.at[i].key, per.at[i].value);
     }
     if (!search_has_ended(s)) {
         fprintf(to, "%snot all of its trials are there\n", line.at != NULL ? line.at : "");
@@ -201,24 +177,16 @@ static status print_search(const struct hunt *h, size_t number, FILE *to)
             search_is_at_edge(s, best) ? "; at the edge of what was tried" : "");
     search_rank(s, 0, s->count, ranked);
     for (size_t i = 0; i < s->count && shown < SHOWN; i++) {
-        if (s->trials[ranked[i]].part == 1) {
+        if (s->trials[ranked[i]].part == 1 && !trials_is_repeat(c, ranked[i])) {
             print_trial(c, &h->trials.plan, ranked[i], to);
             shown++;
         }
     }
 done:
     memory_free(ranked);
+    settings_free(&per);
     text_free(&line);
     return result;
-}
-
-static size_t failures(const struct plan *p)
-{
-    size_t failed = 0;
-    for (size_t i = 0; i < p->count; i++) {
-        failed += p->runs[i].state == PLANNED_FAILED;
-    }
-    return failed;
 }
 
 static status make(struct hunt *h, const struct plan_options *how, bool again)
@@ -238,12 +206,7 @@ static status make(struct hunt *h, const struct plan_options *how, bool again)
     for (size_t i = 0; i < h->trials.count; i++) {
         TRY(print_search(h, i, stdout));
     }
-    if (failures(p) > 0) {
-        FAIL(ERROR_OTHER,
-             "%zu of %zu runs failed; their rows in the results file say why, and the same command "
-             "tries them again",
-             failures(p), p->count);
-    }
+    TRY(plan_check_failed(p));
 done:
     return result;
 }
@@ -260,9 +223,13 @@ status sweep_search(const struct settings *read, const struct plan_options *how,
         TRY(trials_extend(&h.trials, &added));
     }
     size_t planned = h.trials.plan.count, missing = plan_missing(&h.trials.plan);
-    size_t later = trials_to_come(&h.trials);
-    printf("%zu search%s, %zu trials: %zu to run, %zu there already\n", h.trials.count,
-           h.trials.count == 1 ? "" : "es", planned + later, missing + later, planned - missing);
+    size_t later = trials_to_come(&h.trials), seeds = h.seeds.count;
+    printf("%zu search%s, %zu trials", h.trials.count, h.trials.count == 1 ? "" : "es",
+           trials_in_all(&h.trials));
+    if (seeds > 1) {
+        printf(" with %zu seeds, %zu runs", seeds, planned + later);
+    }
+    printf(": %zu to run, %zu there already\n", missing + later, planned - missing);
     fflush(stdout);
     if (dry) {
         plan_print(&h.trials.plan, stdout);

@@ -13,12 +13,9 @@ status trials_begin(struct trials *t, const struct space *space, const struct se
                     const struct settings *base, const struct int_list *seeds)
 {
     status result = OK;
-    t->at = realloc(t->at, (t->count + 1) * sizeof *t->at);
-    REQUIRE(t->at != NULL && seeds->count > 0);
-    struct contest *c = &t->at[t->count];
-    *c = (struct contest){0};
+    REQUIRE(seeds->count > 0);
+    struct contest *c = memory_append(&t->at, &t->count, sizeof *c);
     TRY(search_open(&c->search, space, search));
-    t->count++;
     settings_add_all(&c->base, base);
     TRY(memory_new(&c->seeds.at, seeds->count, sizeof *c->seeds.at, "seeds"));
     memcpy(c->seeds.at, seeds->at, seeds->count * sizeof *seeds->at);
@@ -156,15 +153,7 @@ static status add_run(struct trials *t, struct contest *c, size_t trial, size_t 
     snprintf(text, sizeof text, "%lld", (long long)c->seeds.at[seed]);
     search_settings(&c->search, its, &point);
     settings_add_all(&all, &c->base);
-    /* Dotted keys first, so that those of a part that the point does not choose fall away. */
-    for (int dotted = 1; dotted >= 0; dotted--) {
-        for (size_t i = 0; i < point.count; i++) {
-            const struct setting *p = &point.at[i];
-            if ((strchr(p->key, '.') != NULL) == dotted) {
-                settings_add(&all, p->key, p->value, p->origin);
-            }
-        }
-    }
+    settings_add_dotted_first(&all, &point);
     settings_add(&all, "seed", text, "search");
     if (its->part < 1) {
         TRY(shorten(&all, its->part));
@@ -223,6 +212,15 @@ size_t trials_to_come(const struct trials *t)
     return count;
 }
 
+size_t trials_in_all(const struct trials *t)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < t->count; i++) {
+        count += search_total(&t->at[i].search);
+    }
+    return count;
+}
+
 /* ---- in words -----------------------------------------------------------------------------------
  */
 
@@ -237,10 +235,27 @@ void trials_score(const struct contest *c, const struct trial *trial, struct tex
     }
 }
 
+bool trials_is_repeat(const struct contest *c, size_t trial)
+{
+    for (size_t i = 0; i < trial; i++) {
+        if (c->run_of[i * c->seeds.count] == c->run_of[trial * c->seeds.count]) {
+            return true;
+        }
+    }
+    return false;
+}
+
 void trials_budget(const struct contest *c, struct text *out)
 {
     double cost = search_cost(&c->search);
+    size_t repeats = 0;
+    for (size_t i = 0; i < c->search.count; i++) {
+        repeats += trials_is_repeat(c, i);
+    }
     text_add(out, "best of %zu", c->search.count);
+    if (repeats > 0) {
+        text_add(out, ", %zu of them different", c->search.count - repeats);
+    }
     if (cost < (double)c->search.count) {
         text_add(out, ", at the cost of %.3g full runs", cost);
     }

@@ -36,10 +36,15 @@ void trials_close(struct trials *t);
 status trials_extend(struct trials *t, size_t *added) MUST_CHECK;
 /* Runs that further rounds will ask for. */
 size_t trials_to_come(const struct trials *t);
+/* The trials of all searches together, each of as many runs as there are seeds. */
+size_t trials_in_all(const struct trials *t);
 
 /* A score in words: "accuracy 88.41%", "loss 0.0123" or "diverged". */
 void trials_score(const struct contest *c, const struct trial *trial, struct text *out);
-/* "best of 40 trials", and what they cost where they were not all full runs. */
+/* Whether an earlier trial of the contest is at the same point, so that both are the same runs. */
+bool trials_is_repeat(const struct contest *c, size_t trial);
+/* "best of 40", how many of them were different, and what they cost where they were not all full
+ * runs. */
 void trials_budget(const struct contest *c, struct text *out);
 
 #endif

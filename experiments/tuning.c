@@ -46,9 +46,7 @@ static status add_choice(struct tuning *t, const struct arm *arm, int64_t worker
     const struct int_list *seeds = g->seeds.count > 0 ? &g->seeds : &first;
     struct settings base = {0};
     struct text name = {0};
-    t->choices = realloc(t->choices, (t->count + 1) * sizeof *t->choices);
-    REQUIRE(t->choices != NULL);
-    struct choice *c = &t->choices[t->count++];
+    struct choice *c = memory_append(&t->choices, &t->count, sizeof *c);
     *c = (struct choice){.arm = arm, .grid = g, .workers = workers, .contest = SIZE_MAX};
     if (add_only_point(g, &c->settings)) {
         goto done;

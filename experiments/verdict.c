@@ -19,10 +19,18 @@ struct seen {
     int64_t workers;
 };
 
-static const struct cell *measured(const struct cells *c, const char *arm, int64_t workers)
+static const struct cell *finished(const struct cells *c, const char *arm, int64_t workers)
 {
     const struct cell *cell = arm == NULL ? NULL : cells_find(c, arm, workers);
     return cell != NULL && cell->finished > 0 && isfinite(cell->accuracy) ? cell : NULL;
+}
+
+/* One that can be compared with others: not a mean of the living, or of them and the dead, which
+ * print_deaths tells. */
+static const struct cell *measured(const struct cells *c, const char *arm, int64_t workers)
+{
+    const struct cell *cell = finished(c, arm, workers);
+    return cell != NULL && (cell->died <= 0 || cell->died >= 1) ? cell : NULL;
 }
 
 /* A label at the start of a sentence. */
@@ -70,11 +78,12 @@ static void print_damping(const struct seen *s, FILE *to)
     } else {
         fprintf(to, "Damping gave nothing back");
     }
-    fprintf(to, ";");
+    const char *between = ";";
     for (size_t i = 0; i < s->arms->damped_count; i++) {
         const struct cell *cell = measured(s->cells, s->arms->damped[i], s->workers);
         if (cell != NULL) {
-            fprintf(to, "%s %s %.1f %%", i == 0 ? "" : ",", cell->arm->name, cell->accuracy);
+            fprintf(to, "%s %s %.1f %%", between, cell->arm->name, cell->accuracy);
+            between = ",";
         }
     }
     fprintf(to, ".\n");
@@ -108,9 +117,6 @@ static void print_synchrony(const struct seen *s, FILE *to)
         return;
     }
     double kept = s->synchronous->accuracy;
-    if (s->synchronous->died > 0 && s->synchronous->died < 1) {
-        return; /* a mean of the living and the dead: print_deaths says it */
-    }
     fprintf(to, "Synchrony kept %.1f %% (%s)", kept, s->synchronous->arm->label);
     if (s->alone != NULL) {
         double below = s->alone->accuracy - kept;
@@ -219,7 +225,8 @@ void verdict_print(const struct cells *c, FILE *to)
             s.damped = cell;
         }
     }
-    if (s.undamped == NULL && s.synchronous == NULL) {
+    if (finished(c, v->undamped, v->workers) == NULL &&
+        finished(c, v->synchronous, v->workers) == NULL) {
         return; /* this part says nothing about that worker count */
     }
     fprintf(to, "\nVerdict\n");

@@ -131,6 +131,15 @@ static bool is_slow(const struct live_run *r)
     return r->slowest >= 0 && r->slowest_factor >= slow_factor;
 }
 
+static void add_silence(const struct live_run *r, struct text *out)
+{
+    char time[32];
+    if (r->silent_seconds > SILENT_S) {
+        progress_duration(r->silent_seconds, time);
+        text_add(out, "  no news for %s", time);
+    }
+}
+
 void watch_line_add(const struct live_run *r, struct text *out)
 {
     text_add(out, "run %lld  %s", (long long)r->id, r->title);
@@ -139,9 +148,7 @@ void watch_line_add(const struct live_run *r, struct text *out)
     if (is_slow(r)) {
         text_add(out, "  worker %d is slow (%.1f×)", r->slowest, r->slowest_factor);
     }
-    if (r->silent_seconds > SILENT_S) {
-        text_add(out, "  no news for %.0f s", r->silent_seconds);
-    }
+    add_silence(r, out);
 }
 
 /* What matters most comes first: a terminal cuts the end off. */
@@ -191,17 +198,28 @@ static void put_heading(struct page *p, const struct live *l)
     end_line(p);
 }
 
-/* Name and bar, then figures, then curves. */
-static void put_running(struct page *p, const struct live_run *r)
+/* A line of one style, unless it is empty; false where the page is full. */
+static bool put_line(struct page *p, enum style style, struct text *line)
 {
-    struct text line = {0}, spark = {0};
-    text_add(&line, "run %lld  %s", (long long)r->id, r->title);
-    put_text(p, BOLD, &line);
-    add_part(r, &line);
-    put_text(p, PLAIN, &line);
-    if (!end_line(p)) {
-        return;
+    bool any = line->length > 0;
+    put_text(p, style, line);
+    return !any || end_line(p);
+}
+
+static void add_curve(const char *what, const struct live_curve *curve, unsigned columns,
+                      struct text *out)
+{
+    struct text spark = {0};
+    watch_spark_add(curve, columns, &spark);
+    if (spark.length > 0) {
+        text_add(out, "  %s %s", what, spark.at);
     }
+    text_free(&spark);
+}
+
+static bool put_figures(struct page *p, const struct live_run *r)
+{
+    struct text line = {0};
     add_numbers(r, &line);
     put_text(p, PLAIN, &line);
     if (isfinite(r->updates_per_second)) {
@@ -211,39 +229,35 @@ static void put_running(struct page *p, const struct live_run *r)
     if (p->columns == 0) {
         put(p, DIM, "  begins");
     }
-    if (!end_line(p)) {
+    return end_line(p);
+}
+
+/* Name and bar, then figures, then curves. */
+static void put_running(struct page *p, const struct live_run *r)
+{
+    struct text line = {0};
+    unsigned columns = p->o->width > 40 ? (p->o->width - 24) / 2 : 8;
+    text_add(&line, "run %lld  %s", (long long)r->id, r->title);
+    put_text(p, BOLD, &line);
+    add_part(r, &line);
+    put_text(p, PLAIN, &line);
+    if (!end_line(p) || !put_figures(p, r)) {
         return;
     }
-    unsigned columns = p->o->width > 40 ? (p->o->width - 24) / 2 : 8;
-    watch_spark_add(&r->loss_curve, columns, &spark);
-    if (spark.length > 0) {
-        text_add(&line, "  loss %s", spark.at);
-    }
-    spark.length = 0;
-    watch_spark_add(&r->accuracy_curve, columns, &spark);
-    if (spark.length > 0) {
-        text_add(&line, "  accuracy %s", spark.at);
-    }
-    text_free(&spark);
-    if (line.length > 0) {
-        put_text(p, PLAIN, &line);
-        if (!end_line(p)) {
-            return;
-        }
+    add_curve("loss", &r->loss_curve, columns, &line);
+    add_curve("accuracy", &r->accuracy_curve, columns, &line);
+    if (!put_line(p, PLAIN, &line)) {
+        return;
     }
     if (is_slow(r)) {
         text_add(&line, "  worker %d is slow: its steps take %.1f times as long as the others'",
                  r->slowest, r->slowest_factor);
-        put_text(p, YELLOW, &line);
-        if (!end_line(p)) {
-            return;
-        }
     }
-    if (r->silent_seconds > SILENT_S) {
-        text_add(&line, "  no news for %.0f s", r->silent_seconds);
-        put_text(p, RED, &line);
-        end_line(p);
+    if (!put_line(p, YELLOW, &line)) {
+        return;
     }
+    add_silence(r, &line);
+    (void)put_line(p, RED, &line);
 }
 
 static enum style style_of(const struct live_run *r)

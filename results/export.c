@@ -27,27 +27,14 @@ bool export_at(size_t index, struct export_description *out)
 
 static status find_format(const char *name, size_t *out)
 {
-    status result = OK;
-    struct text all = {0};
-    size_t nearest = 0;
-    for (size_t i = 0; i < COUNT_OF(formats); i++) {
-        if (strcmp(formats[i].about.name, name) == 0) {
-            *out = i;
-            goto done;
+    struct text_names known = {.wanted = name};
+    for (*out = 0; *out < COUNT_OF(formats); ++*out) {
+        if (strcmp(formats[*out].about.name, name) == 0) {
+            return OK;
         }
-        text_add(&all, "%s%s", i > 0 ? ", " : "", formats[i].about.name);
-        if (text_distance(name, formats[i].about.name) <
-            text_distance(name, formats[nearest].about.name)) {
-            nearest = i;
-        }
+        text_names_add(&known, formats[*out].about.name);
     }
-    bool near = text_distance(name, formats[nearest].about.name) <= 1 + strlen(name) / 3;
-    FAIL(ERROR_USAGE, "export: there is no format '%s'.%s%s%s There is: %s", name,
-         near ? " Did you mean '" : "", near ? formats[nearest].about.name : "", near ? "'?" : "",
-         all.at);
-done:
-    text_free(&all);
-    return result;
+    return text_names_fail(&known, NULL, "export: there is no format");
 }
 
 /* ---- which runs ---------------------------------------------------------------------------------

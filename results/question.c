@@ -14,28 +14,16 @@ bool question_is_name(const char *question)
 
 status question_find(const char *name, const char **text)
 {
-    status result = OK;
-    struct text names = {0};
+    struct text_names known = {.wanted = name};
     struct query_description each;
-    const char *nearest = NULL;
-    size_t least = 4; /* farther than this is not a typing error */
     *text = query_text(name);
     if (*text != NULL) {
-        goto done;
+        return OK;
     }
     for (size_t i = 0; query_at(i, &each); i++) {
-        text_add(&names, "%s%s", i > 0 ? ", " : "", each.name);
-        if (text_distance(name, each.name) < least) {
-            least = text_distance(name, each.name);
-            nearest = each.name;
-        }
+        text_names_add(&known, each.name);
     }
-    FAIL(ERROR_USAGE, "query %s: there is no question of that name%s%s%s; there are: %s", name,
-         nearest == NULL ? "" : "; did you mean ", nearest == NULL ? "" : nearest,
-         nearest == NULL ? "" : "?", names.at);
-done:
-    text_free(&names);
-    return result;
+    return text_names_fail(&known, NULL, "query: there is no question");
 }
 
 /* ---- reading only ------------------------------------------------------------------------------

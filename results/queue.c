@@ -4,8 +4,10 @@
 #include "results/run_row.h"
 #include "results/runner.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 struct queue {
     sqlite3 *db;
@@ -66,28 +68,28 @@ static enum queue_state state_of(const char *name, bool has_runner)
     return has_runner ? QUEUE_TAKEN : strcmp(name, "queued") == 0 ? QUEUE_WAITING : QUEUE_STOPPED;
 }
 
-static status read_entry(sqlite3 *db, int64_t id, struct queue_entry *out)
+static status read_entry(sqlite3 *db, int64_t id, const char *config_hash, struct queue_entry *out)
 {
     static const char sql[] =
         "SELECT status, runner IS NOT NULL, coalesce(attempt, 1),"
         " runner ->> '$.host' || ', process ' || (runner ->> '$.pid'),"
         " coalesce(runner ->> '$.host' = ?2 ->> '$.host' AND runner ->> '$.boot' = ?2 ->> '$.boot'"
         "  AND runner ->> '$.namespace' = ?2 ->> '$.namespace', 0), error "
-        "FROM run WHERE id = ?1";
+        "FROM run WHERE id = ?1 AND config_hash = ?3";
     status result = OK;
     sqlite3_stmt *s = NULL;
     struct text self = {0};
     char name[16];
-    *out = (struct queue_entry){.id = id};
+    *out = (struct queue_entry){.id = id, .state = QUEUE_DROPPED};
     runner_describe(&self);
     TRY(database_prepare(db, &s, sql));
     sqlite3_bind_int64(s, 1, id);
     sqlite3_bind_text(s, 2, self.at, -1, SQLITE_STATIC);
+    sqlite3_bind_text(s, 3, config_hash, -1, SQLITE_STATIC);
     int code = sqlite3_step(s);
     TRY(database_check(db, code, "look a run up"));
     if (code != SQLITE_ROW) {
-        FAIL(ERROR_RESULTS, "%s: run %lld is not there any more; was it taken out of the queue?",
-             sqlite3_db_filename(db, "main"), (long long)id);
+        goto done;
     }
     copy_text(s, 0, name, sizeof name);
     out->state = state_of(name, sqlite3_column_int(s, 1) != 0);
@@ -109,8 +111,9 @@ static bool may_stay(const struct queue_entry *e, bool again)
 
 static status mark_waiting(queue *q, int64_t id, const struct queue_request *request)
 {
-    static const char sql[] =
-        "UPDATE run SET runner = NULL, priority = ?2, attempt = ?3, queued_at = ?4 WHERE id = ?1";
+    static const char sql[] = "UPDATE run SET runner = NULL, progress = NULL, priority = ?2, "
+                              "attempt = ?3, queued_at = ?4 "
+                              "WHERE id = ?1";
     status result = OK;
     sqlite3_stmt *s = NULL;
     TRY(database_prepare(q->db, &s, sql));
@@ -133,7 +136,7 @@ status queue_add(queue *q, const struct queue_request *request, struct queue_ent
     int64_t id;
     TRY(question_find_run(q->db, &request->key, &found, &is_there));
     if (is_there) {
-        TRY(read_entry(q->db, found.id, out));
+        TRY(read_entry(q->db, found.id, request->key.config_hash, out));
         if (may_stay(out, request->again)) {
             goto done;
         }
@@ -148,19 +151,23 @@ done:
 
 status queue_take(const char *path, int64_t id, const char *host, bool *taken)
 {
-    static const char sql[] = "UPDATE run SET runner = ?2, host = ?3 "
-                              "WHERE id = ?1 AND status = 'queued' AND runner IS NULL";
+    static const char sql[] =
+        "UPDATE run SET runner = ?2, host = ?3, progress = json_object('at', ?4) "
+        "WHERE id = ?1 AND status = 'queued' AND runner IS NULL";
     status result = OK;
     sqlite3 *db = NULL;
     sqlite3_stmt *s = NULL;
     struct text self = {0};
+    char now[32];
     *taken = false;
     runner_describe(&self);
+    clock_utc(now);
     TRY(database_open(&db, path));
     TRY(database_prepare(db, &s, sql));
     sqlite3_bind_int64(s, 1, id);
     sqlite3_bind_text(s, 2, self.at, -1, SQLITE_STATIC);
     sqlite3_bind_text(s, 3, host, -1, SQLITE_STATIC);
+    sqlite3_bind_text(s, 4, now, -1, SQLITE_STATIC);
     TRY(database_check(db, sqlite3_step(s), "take a run from the queue"));
     *taken = sqlite3_changes(db) == 1;
 done:
@@ -170,13 +177,17 @@ done:
     return result;
 }
 
-status queue_look(const char *path, int64_t id, struct queue_entry *out)
+status queue_look(const char *path, int64_t id, const char *config_hash, struct queue_entry *out)
 {
     status result = OK;
     sqlite3 *db = NULL;
+    if (access(path, F_OK) != 0) {
+        FAIL(ERROR_RESULTS, "%s: the results file is no longer there: %s; was it deleted or moved?",
+             path, strerror(errno));
+    }
     TRY(database_open(&db, path));
     TRY(run_row_end_gone(db));
-    TRY(read_entry(db, id, out));
+    TRY(read_entry(db, id, config_hash, out));
 done:
     database_close(&db);
     return result;
@@ -231,6 +242,16 @@ done:
     sqlite3_finalize(s);
     database_close(&db);
     return result;
+}
+
+void queue_describe_runner(struct text *out)
+{
+    runner_describe(out);
+}
+
+bool queue_runner_is_gone(const char *json)
+{
+    return runner_is_gone(json);
 }
 
 status queue_drop(const char *path, size_t *count)

@@ -20,6 +20,7 @@ enum queue_state {
     QUEUE_DIVERGED,
     QUEUE_FAILED,
     QUEUE_STOPPED,
+    QUEUE_DROPPED, /* it is not there any more */
 };
 struct queue_entry {
     int64_t id;
@@ -51,12 +52,18 @@ void queue_close(queue **q);
 /* This process answers for the run from now on; `host` is its row's. False in *taken where it no
  * longer waits. */
 status queue_take(const char *path, int64_t id, const char *host, bool *taken) MUST_CHECK;
-/* What became of a run; ends it first where its process is gone. ERROR_RESULTS: not there. */
-status queue_look(const char *path, int64_t id, struct queue_entry *out) MUST_CHECK;
+/* What became of a run; ends it first where its process is gone. A row of another config_hash is
+ * another run: what was taken out gives its number back. */
+status queue_look(const char *path, int64_t id, const char *config_hash,
+                  struct queue_entry *out) MUST_CHECK;
 /* The configuration (JSON) of a run, owned by the caller, and its config_hash. */
 status queue_config(const char *path, int64_t id, char **config, char hash[65]) MUST_CHECK;
 /* The runs that wait, those of a higher priority first; *ids is owned by the caller. */
 status queue_waiting(const char *path, int64_t **ids, size_t *count) MUST_CHECK;
+/* This process, as JSON, for whoever asks from elsewhere; and whether one that was described so is
+ * gone: judged on its own host alone, false where that cannot be told. */
+void queue_describe_runner(struct text *out);
+bool queue_runner_is_gone(const char *json);
 /* Takes all runs out that wait. */
 status queue_drop(const char *path, size_t *count) MUST_CHECK;
 

@@ -490,7 +490,7 @@ status recorder_settle(const char *path, int64_t run_id, const char *run_status,
              path, strerror(errno), (long long)run_id);
     }
     TRY(database_open(&db, path));
-    TRY(run_row_settle(db, run_id, run_status, error, &was_open));
+    TRY(run_row_settle(db, run_id, run_status, error, NULL, &was_open));
 done:
     if (changed != NULL) {
         *changed = was_open;

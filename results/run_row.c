@@ -63,11 +63,11 @@ status run_row_insert(sqlite3 *db, const struct run_description *run, const char
         "device, "
         "batch, optimizer, lr, momentum, consistency, damping, correction, communicator, "
         "compression, seed, status, started_at, config, config_hash, host, not_a_number, settings, "
-        "runner) VALUES "
+        "runner, progress) VALUES "
         "(:uuid, :experiment, :arm, :tag, :mode, :engine, :workers, :model, :dataset, :device, "
         ":batch, :optimizer, :lr, :momentum, :consistency, :damping, :correction, :communicator, "
         ":compression, :seed, :status, :started_at, :config, :config_hash, :host, :not_a_number, "
-        ":settings, :runner)";
+        ":settings, :runner, json_object('at', :now))";
     status result = OK;
     sqlite3_stmt *s = NULL;
     struct nan_list nan = {.length = 0};
@@ -104,6 +104,7 @@ status run_row_insert(sqlite3 *db, const struct run_description *run, const char
     bind_text(s, ":host", run->host);
     bind_text(s, ":settings", run->settings);
     bind_text(s, ":runner", runner.at);
+    bind_text(s, ":now", now);
     bind_nan_list(s, sqlite3_bind_parameter_index(s, ":not_a_number"), &nan);
     TRY(database_check(db, sqlite3_step(s), "add a run"));
     *run_id = sqlite3_last_insert_rowid(db);
@@ -247,7 +248,7 @@ done:
 }
 
 status run_row_settle(sqlite3 *db, int64_t run_id, const char *run_status, const char *error,
-                      bool *changed)
+                      const char *at, bool *changed)
 {
     static const char sql[] =
         "UPDATE run SET status = :status, error = :error, finished_at = :now, progress = NULL,"
@@ -265,7 +266,7 @@ status run_row_settle(sqlite3 *db, int64_t run_id, const char *run_status, const
     clock_utc(now);
     bind_text(s, ":status", run_status);
     bind_text(s, ":error", error);
-    bind_text(s, ":now", now);
+    bind_text(s, ":now", at != NULL ? at : now);
     bind_integer(s, ":id", run_id);
     TRY(database_check(db, sqlite3_step(s), "settle a run"));
     *changed = sqlite3_changes(db) > 0;
@@ -286,9 +287,11 @@ status run_row_end_gone(sqlite3 *db)
     TRY(runner_find_gone(db, &gone));
     for (size_t i = 0; i < gone.count; i++) {
         bool changed = false;
-        TRY(run_row_settle(db, gone.at[i].id, "failed", gone.at[i].why, &changed));
+        const struct gone_run *g = &gone.at[i];
+        const char *at = g->heard_at[0] != '\0' ? g->heard_at : NULL;
+        TRY(run_row_settle(db, g->id, "failed", g->why, at, &changed));
         if (changed) {
-            log_info("run %lld is marked as failed: %s", (long long)gone.at[i].id, gone.at[i].why);
+            log_info("run %lld is marked as failed: %s", (long long)g->id, g->why);
         }
     }
 done:

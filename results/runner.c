@@ -1,5 +1,7 @@
 #include "results/runner.h"
 
+#include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,26 +70,56 @@ void runner_describe(struct text *out)
     text_add(out, ",\"pid\":%lld,\"started\":%lld}", (long long)self.pid, (long long)self.started);
 }
 
-/* What became of the process, or false: it lives, or that cannot be told from here. */
-static bool is_gone(const struct identity *self, const struct identity *runner, char why[160])
+enum { WHY = sizeof((struct gone_run *)0)->why };
+
+/* What became of the process, or false: it lives, or that cannot be told from here. Its run last
+ * said something at `heard_at`, `silent_s` ago; NaN: not known. */
+static bool is_gone(const struct identity *self, const struct identity *runner,
+                    const char *heard_at, double silent_s, char why[WHY])
 {
-    if (strcmp(self->host, runner->host) != 0 || self->boot[0] == '\0' || runner->started == 0) {
-        return false;
-    }
-    if (strcmp(self->boot, runner->boot) != 0) {
-        snprintf(why, 160, "the machine that ran it (%.64s) went down; start it again",
+    bool known =
+        strcmp(self->host, runner->host) == 0 && self->boot[0] != '\0' && runner->started != 0;
+    if (known && strcmp(self->boot, runner->boot) != 0) {
+        snprintf(why, WHY, "the machine that ran it (%.64s) went down; start it again",
                  runner->host);
         return true;
     }
-    if (strcmp(self->namespace, runner->namespace) != 0 ||
-        started_at(runner->pid) == runner->started) {
+    if (!known || strcmp(self->namespace, runner->namespace) != 0) {
+        snprintf(why, WHY,
+                 "last heard of at %s: the process that ran it (%.64s, process %lld) was cut off, "
+                 "or its machine went down; start it again",
+                 heard_at, runner->host, (long long)runner->pid);
+        return silent_s > RUNNER_LOST_S;
+    }
+    if (started_at(runner->pid) == runner->started) {
         return false;
     }
-    snprintf(why, 160,
+    snprintf(why, WHY,
              "the process that ran it was killed (gradlag, process %lld); was it SIGKILL, or did "
              "memory run out? Start it again",
              (long long)runner->pid);
     return true;
+}
+
+bool runner_is_gone(const char *json)
+{
+    struct identity self, runner = {.started = 0};
+    char why[WHY];
+    const char *host, *boot, *namespace;
+    json_int_t pid, started;
+    json_t *all = json_loads(json, 0, NULL);
+    bool read = json_unpack(all, "{s:s, s:s, s:s, s:I, s:I}", "host", &host, "boot", &boot,
+                            "namespace", &namespace, "pid", &pid, "started", &started) == 0;
+    if (read) {
+        identify(&self);
+        snprintf(runner.host, sizeof runner.host, "%s", host);
+        snprintf(runner.boot, sizeof runner.boot, "%s", boot);
+        snprintf(runner.namespace, sizeof runner.namespace, "%s", namespace);
+        runner.pid = pid;
+        runner.started = started;
+    }
+    json_decref(all);
+    return read && is_gone(&self, &runner, "", NAN, why);
 }
 
 static void copy_column(sqlite3_stmt *s, int column, char *out, size_t room)
@@ -96,7 +128,7 @@ static void copy_column(sqlite3_stmt *s, int column, char *out, size_t room)
     snprintf(out, room, "%s", text != NULL ? text : "");
 }
 
-static void add(struct gone_runs *gone, int64_t id, const char *why)
+static void add(struct gone_runs *gone, int64_t id, const char *heard_at, const char *why)
 {
     if (gone->count == gone->capacity) {
         gone->capacity = gone->capacity == 0 ? 8 : 2 * gone->capacity;
@@ -105,35 +137,48 @@ static void add(struct gone_runs *gone, int64_t id, const char *why)
     }
     struct gone_run *g = &gone->at[gone->count++];
     g->id = id;
+    snprintf(g->heard_at, sizeof g->heard_at, "%s", heard_at);
     snprintf(g->why, sizeof g->why, "%s", why);
 }
 
 status runner_find_gone(sqlite3 *db, struct gone_runs *out)
 {
-    static const char sql[] =
-        "SELECT id, runner ->> '$.host', runner ->> '$.boot', runner ->> '$.namespace', "
-        "runner ->> '$.pid', runner ->> '$.started' FROM run "
-        "WHERE status IN ('queued', 'running') AND runner IS NOT NULL";
     status result = OK;
     sqlite3_stmt *s = NULL;
     struct identity self, runner;
-    char why[160];
+    struct text sql = {0};
+    char why[WHY], heard_at[32];
     int code;
     identify(&self);
-    TRY(database_prepare(db, &s, sql));
+    TRY(database_prepare(
+        db, &s, "SELECT count(*) FROM pragma_table_info('run', 'main') WHERE name = 'progress'"));
+    TRY(database_check(db, sqlite3_step(s), "look for runs that were killed"));
+    bool tells = sqlite3_column_int(s, 0) > 0; /* before version 5 none did */
+    sqlite3_finalize(s);
+    s = NULL;
+    text_add(&sql,
+             "SELECT id, runner ->> '$.host', runner ->> '$.boot', runner ->> '$.namespace', "
+             "runner ->> '$.pid', runner ->> '$.started', "
+             "heard_at, (julianday('now') - julianday(heard_at)) * 86400 FROM (SELECT *, %s AS "
+             "heard_at FROM main.run) WHERE status IN ('queued', 'running') AND runner IS NOT NULL",
+             tells ? "coalesce(progress ->> '$.at', started_at)" : "NULL");
+    TRY(database_prepare(db, &s, sql.at));
     while ((code = sqlite3_step(s)) == SQLITE_ROW) {
         copy_column(s, 1, runner.host, sizeof runner.host);
         copy_column(s, 2, runner.boot, sizeof runner.boot);
         copy_column(s, 3, runner.namespace, sizeof runner.namespace);
         runner.pid = sqlite3_column_int64(s, 4);
         runner.started = sqlite3_column_int64(s, 5);
-        if (is_gone(&self, &runner, why)) {
-            add(out, sqlite3_column_int64(s, 0), why);
+        copy_column(s, 6, heard_at, sizeof heard_at);
+        double silent_s = heard_at[0] != '\0' ? sqlite3_column_double(s, 7) : NAN;
+        if (is_gone(&self, &runner, heard_at, silent_s, why)) {
+            add(out, sqlite3_column_int64(s, 0), heard_at, why);
         }
     }
     TRY(database_check(db, code, "look for runs that were killed"));
 done:
     sqlite3_finalize(s);
+    text_free(&sql);
     return result;
 }
 

@@ -3,8 +3,10 @@
  *
  * A run's row notes the process that began it: the starter, which outlives the others and settles
  * the row. If that one is killed outright, nobody settles it; whoever looks at the file next finds
- * its process gone. Judged on the same host alone: there a process is told apart from a later one
- * with its number by when it started, and by the boot; one in another container is left alone.
+ * its process gone. That is judged on the same host: there a process is told apart from a later one
+ * with its number by when it started, and by the boot. One on another host or in another container
+ * is taken for lost when its run has said nothing for RUNNER_LOST_S: while it trains it says once a
+ * second how far it is. Should it live after all, its outcome is written over that.
  */
 #ifndef GRADLAG_RESULTS_RUNNER_H
 #define GRADLAG_RESULTS_RUNNER_H
@@ -13,10 +15,15 @@
 
 /* This process, as JSON: host, boot, namespace, pid, started. */
 void runner_describe(struct text *out);
+/* Whether one that was described so is gone; false where that cannot be told from here. */
+bool runner_is_gone(const char *json);
+
+enum { RUNNER_LOST_S = 3600 };
 
 struct gone_run {
     int64_t id;
-    char why[160]; /* what became of it, in words */
+    char heard_at[32]; /* when its run last said something (UTC); empty: not known */
+    char why[240];     /* what became of it, in words: the same whenever one looks */
 };
 struct gone_runs { /* zero-initialise */
     struct gone_run *at;

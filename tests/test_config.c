@@ -95,7 +95,10 @@ static void mistakes_are_named_with_what_would_be_right(void **state)
     EXPECT_REFUSED("1 to 4096", "workers=0");
     EXPECT_REFUSED("not a whole number", "workers=two");
     EXPECT_REFUSED("Did you mean 'inverse'", "damping=invers");
-    EXPECT_REFUSED("neither key=value nor a file", "workers");
+    EXPECT_REFUSED("'workers' is a key without a value; write workers=4", "workers", "4");
+    EXPECT_REFUSED("write lr=VALUE", "lr", "batch=8");
+    EXPECT_REFUSED("neither key=value nor a file: 'wrokers'. Did you mean 'workers'", "wrokers");
+    EXPECT_REFUSED("neither key=value nor a file", "/tmp");
     EXPECT_REFUSED("there is no file 'no.yaml'", "no.yaml");
 }
 
@@ -224,7 +227,7 @@ static void errors_in_a_file_name_its_line(void **state)
     } cases[] = {
         {"workers: 4\nbatsch: 3\n", ":2: there is no key 'batsch'"},
         {"workers: 4\n\nbatch: -1\n", ":3: batch=-1 is out of range"},
-        {"workers: [1, 2]\n", ":1: workers must be one word"},
+        {"workers: {a: 1}\n", ":1: workers must be one word"},
         {"workers: 4\nworkers: 5\n", ":2: 'workers' stands here a second time"},
         {"workers: 4\n  lr: : 3\n", "not valid YAML"},
         {"", "empty"},

@@ -441,6 +441,26 @@ static void a_run_that_cannot_be_judged_from_here_is_left_alone(void **state)
     assert_string_equal(rig_ask("SELECT error LIKE '%went down%' FROM run WHERE id = 2"), "1");
 }
 
+static void a_run_of_another_host_that_says_nothing_for_an_hour_is_lost(void **state)
+{
+    (void)state;
+    recorder *r = NULL;
+    kill_after(begin_a_run);
+    rig_change(
+        "UPDATE run SET runner = json_set(runner, '$.host', 'another'),"
+        " progress = json_object('at', strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '-50 minutes'))");
+    assert_string_equal(rig_ask("SELECT status FROM run"), "running");
+    rig_change("UPDATE run SET progress = NULL,"
+               " started_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '-180 minutes')");
+    assert_string_equal(rig_ask("SELECT status FROM run"), "failed");
+    assert_string_equal(
+        rig_ask("SELECT error LIKE 'last heard of at ' || started_at || ': the process%' FROM run"),
+        "1");
+    assert_int_equal(recorder_open(&r, rig_path), OK);
+    recorder_close(&r);
+    assert_string_equal(rig_in_the_file("SELECT status FROM run"), "failed");
+}
+
 static void a_process_is_told_from_a_later_one_with_its_number(void **state)
 {
     (void)state;
@@ -475,6 +495,7 @@ int main(void)
         RIG_TEST(rows_that_cannot_be_read_in_a_folder_of_others_are_spoken_of),
         RIG_TEST(a_run_whose_process_was_killed_reads_as_failed_and_is_so_after_the_next),
         RIG_TEST(a_run_that_cannot_be_judged_from_here_is_left_alone),
+        RIG_TEST(a_run_of_another_host_that_says_nothing_for_an_hour_is_lost),
         RIG_TEST(a_process_is_told_from_a_later_one_with_its_number),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

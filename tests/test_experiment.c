@@ -218,7 +218,8 @@ static void expect_refused(const char *from, const char *to, const char *part)
 static void mistakes_name_their_line(void **state)
 {
     (void)state;
-    expect_refused("question", "qestion", ":2: 'qestion' has no meaning here. Did you mean 'quest");
+    expect_refused("question", "qestion",
+                   ":2: no key here is called 'qestion'. Did you mean 'quest");
     expect_refused("name: small\n", "", "'name' is missing");
     expect_refused("[7, 8]", "[7, x]", ":7: seeds is 'x', which is not a whole number");
     expect_refused("[7, 8]", "7", ":7: seeds must be a list");

@@ -115,6 +115,27 @@ static void what_goes_on_or_waits_is_left_and_taken_over_once_it_has_ended(void 
                         "1 finished100");
 }
 
+static void a_run_whose_process_was_killed_is_merged_as_failed(void **state)
+{
+    (void)state;
+    struct merge_outcome m;
+    char from[96];
+    int64_t id;
+    snprintf(from, sizeof from, "%s", rig_path);
+    recorder *r = rig_begin(&rig_run, &id);
+    recorder_close(&r);
+    rig_change("UPDATE run SET runner = json_set(runner, '$.started', 12345)");
+    assert_int_equal(merge_file(out_path, from, &m), OK);
+    assert_true(m.copied == 1 && m.left == 0);
+    /* Once its own file says so, too, it is the same run. */
+    assert_int_equal(recorder_open(&r, from), OK);
+    recorder_close(&r);
+    assert_int_equal(merge_file(out_path, from, &m), OK);
+    assert_true(m.copied == 0 && m.there == 1);
+    use(out_path);
+    assert_string_equal(rig_ask("SELECT status FROM run"), "failed");
+}
+
 static void runs_of_one_uuid_that_differ_are_refused_and_nothing_is_copied(void **state)
 {
     (void)state;
@@ -167,6 +188,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(every_row_of_every_run_is_copied_once),
         TEST(what_goes_on_or_waits_is_left_and_taken_over_once_it_has_ended),
+        TEST(a_run_whose_process_was_killed_is_merged_as_failed),
         TEST(runs_of_one_uuid_that_differ_are_refused_and_nothing_is_copied),
         TEST(a_file_of_an_older_version_is_merged_and_not_changed),
     };

@@ -181,6 +181,153 @@ static void a_run_that_crashed_is_made_again_and_one_that_cannot_work_is_not(voi
     process_expect_answer(r, "SELECT count(*) FROM run WHERE id > 3", "1");
 }
 
+/* Some seconds long. */
+#define SOME_SECONDS                                                                               \
+    RIG_DATA, "samples=2000", "batch=10", "pace=gamma", "pace.mean_ms=5", "evaluate_every=0"
+
+static void
+a_run_that_crashed_while_the_queue_was_worked_off_is_not_made_again_unasked(void **state)
+{
+    struct rig *r = *state;
+    pid_t server;
+    process_start(r, (const char *const[]){"sweep", SOME_SECONDS, "seed=1,2", NULL});
+    process_await_row(r, "SELECT count(*) FROM push");
+    kill(r->pid, SIGINT);
+    assert_int_equal(process_wait(r), STOPPED);
+    process_start(r, (const char *const[]){"sweep", "--work", NULL});
+    process_await_row(r, "SELECT count(*) FROM push WHERE run_id = 2");
+    process_await(r, "server", &server, 1);
+    kill(server, SIGKILL);
+    assert_int_equal(process_wait(r), ERROR_OTHER);
+    process_expect_answer(
+        r, "SELECT group_concat(status || ' ' || attempt, ', ') FROM run ORDER BY id",
+        "\"stopped 1, failed 1\"");
+}
+
+static void what_is_taken_out_of_the_queue_leaves_what_is_being_made_alone(void **state)
+{
+    struct rig *r = *state;
+    struct rig *other = NULL;
+    char results[128];
+    assert_int_equal(process_set_up((void **)&other), 0);
+    snprintf(results, sizeof results, "results=%s/results.db", r->folder);
+    process_start(r, (const char *const[]){"sweep", SOME_SECONDS, "seed=1,2,3", NULL});
+    process_await_row(r, "SELECT count(*) FROM push");
+    assert_int_equal(RIG_RUN(other, "sweep", "--drop", results), OK);
+    assert_int_equal(RIG_RUN(other, "sweep", RIG_SMALL, VIRTUAL, "seed=9", results), OK);
+    assert_int_equal(process_wait(r), OK);
+    assert_non_null(strstr(process_output(r), "1 finished, 0 diverged, 0 failed, 2 taken out"));
+    process_expect_answer(r, "SELECT group_concat(status || ' ' || seed, ', ') FROM run",
+                          "\"finished 1, finished 9\"");
+    process_tear_down((void **)&other);
+}
+
+static void flags_that_do_not_go_together_are_told(void **state)
+{
+    struct rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "sweep", "--work", "--part", "1/2"), ERROR_USAGE);
+    process_expect_error(r, "--work and --part do not go together");
+    assert_int_equal(RIG_RUN(r, "sweep", "--status", "--drop"), ERROR_USAGE);
+    process_expect_error(r, "--status and --drop");
+    assert_int_equal(RIG_RUN(r, "sweep", "seed=1,2", "--lost-after=9"), ERROR_USAGE);
+    process_expect_error(r, "is of --shared FOLDER");
+    assert_int_equal(RIG_RUN(r, "sweep", "search=random", "lr=0.1,0.2", "--shared=x"), ERROR_USAGE);
+    process_expect_error(r, "make it on one machine");
+}
+
+/* ---- several hosts ------------------------------------------------------------------------------
+ */
+
+/* Two rigs with a results file each; the folder that they share. */
+static struct rig *open_hosts(struct rig *r, char folder[128])
+{
+    struct rig *other = NULL;
+    assert_int_equal(process_set_up((void **)&other), 0);
+    snprintf(folder, 128, "--shared=%s/hosts", r->folder);
+    return other;
+}
+
+/* All that finished, of both. */
+static void expect_finished(struct rig *r, struct rig *other, const char *runs_and_seeds)
+{
+    char theirs[128];
+    snprintf(theirs, sizeof theirs, "%s", process_path(other, "results.db"));
+    assert_int_equal(RIG_RUN(r, "merge", "results.db", theirs, "-o", "all.db"), OK);
+    assert_int_equal(RIG_RUN(r, "query",
+                             "SELECT count(*) || ' ' || count(DISTINCT seed) AS finished FROM run "
+                             "WHERE status = 'finished'",
+                             "results=all.db", "--csv"),
+                     OK);
+    assert_non_null(strstr(process_output(r), runs_and_seeds));
+}
+
+static void hosts_that_share_a_folder_make_each_run_once(void **state)
+{
+    struct rig *r = *state;
+    char folder[128];
+    struct rig *other = open_hosts(r, folder);
+    const char *const sweep[] = {"sweep", RIG_SMALL, VIRTUAL, "seed=1..8:8",
+                                 folder,  "--quiet", NULL};
+    process_start(r, sweep);
+    process_start(other, sweep);
+    struct rig *const both[] = {r, other};
+    for (size_t i = 0; i < COUNT_OF(both); i++) {
+        if (process_wait(both[i]) != OK) {
+            fail_msg("sweep %zu: %s", i, process_errors(both[i]));
+        }
+        assert_non_null(strstr(process_output(both[i]), "8 finished, 0 diverged, 0 failed"));
+    }
+    expect_finished(r, other, "8 8");
+    assert_int_equal(process_run(r, sweep), OK); /* there is nothing left to make */
+    expect_finished(r, other, "8 8");
+    process_tear_down((void **)&other);
+}
+
+static void what_a_killed_host_was_making_is_made_by_another_once_it_is_lost(void **state)
+{
+    struct rig *r = *state;
+    char folder[128];
+    struct rig *other = open_hosts(r, folder);
+    const char *const sweep[] = {"sweep", SOME_SECONDS,   "seed=1,2,3", "retries=1",
+                                 folder,  "--lost-after", "6",          NULL};
+    process_start(r, sweep);
+    process_await_row(r, "SELECT count(*) FROM push");
+    kill(r->pid, SIGKILL);
+    assert_int_equal(process_wait(r), 128 + SIGKILL);
+    /* As if it had been another machine: that its process is gone cannot be seen from here. */
+    assert_int_equal(process_shell(r, "sed -i 's/\"host\":\"[^\"]*\"/\"host\":\"afar\"/' "
+                                      "hosts/*.1"),
+                     OK);
+    process_start(other, sweep);
+    process_await_row(other, "SELECT count(*) FROM run WHERE seed = 2");
+    process_expect_answer(other, "SELECT count(*) FROM run WHERE seed = 1", "0");
+    if (process_wait(other) != OK) {
+        fail_msg("%s", process_errors(other));
+    }
+    assert_non_null(strstr(process_output(other), "3 finished, 0 diverged, 0 failed; 0 of them"));
+    expect_finished(r, other, "3 3");
+    /* The host is back: it finds all made, and the run that was cut off as failed. */
+    assert_int_equal(process_run(r, sweep), OK);
+    assert_non_null(strstr(process_output(r), "3 finished, 0 diverged, 0 failed; 3 of them"));
+    expect_finished(r, other, "3 3");
+    process_tear_down((void **)&other);
+}
+
+static void a_host_that_was_killed_before_it_could_tell_tells_when_it_is_back(void **state)
+{
+    struct rig *r = *state;
+    char folder[128];
+    struct rig *other = open_hosts(r, folder);
+    const char *const sweep[] = {"sweep", RIG_SMALL, VIRTUAL, "seed=1,2", folder, "--quiet", NULL};
+    assert_int_equal(process_run(r, sweep), OK);
+    assert_int_equal(process_shell(r, "rm hosts/*.end"), OK);
+    assert_int_equal(process_run(r, sweep), OK);
+    assert_int_equal(process_run(other, sweep), OK);
+    assert_non_null(strstr(process_output(other), "2 of them by others"));
+    expect_finished(r, r, "2 2");
+    process_tear_down((void **)&other);
+}
+
 /* ---- kill -9 ------------------------------------------------------------------------------------
  */
 
@@ -321,6 +468,10 @@ static void searches_per_key_have_equal_budgets(void **state)
     assert_non_null(strstr(process_output(r),
                            "damping=inverse halving on the validation split: best "
                            "of 3, at the cost of 2 full runs, 2 seeds each"));
+    assert_int_equal(RIG_RUN(r, "sweep", RIG_SMALL, VIRTUAL, "search=random", "search.trials=5",
+                             "momentum=0,0.9", "--quiet"),
+                     OK);
+    assert_non_null(strstr(process_output(r), "best of 5, 2 of them different"));
     assert_int_equal(RIG_RUN(r, "sweep", RIG_SMALL, "lr=0.01..1:log"), ERROR_USAGE);
     process_expect_error(r, "is a range");
     assert_int_equal(RIG_RUN(r, "sweep", RIG_SMALL, "search=tpe", "damping=inverse"), ERROR_USAGE);
@@ -339,6 +490,12 @@ int main(void)
         PROCESS_TEST(what_waits_is_worked_off_whoever_put_it_there),
         PROCESS_TEST(runs_of_a_higher_priority_come_first),
         PROCESS_TEST(a_run_that_crashed_is_made_again_and_one_that_cannot_work_is_not),
+        PROCESS_TEST(a_run_that_crashed_while_the_queue_was_worked_off_is_not_made_again_unasked),
+        PROCESS_TEST(what_is_taken_out_of_the_queue_leaves_what_is_being_made_alone),
+        PROCESS_TEST(flags_that_do_not_go_together_are_told),
+        PROCESS_TEST(hosts_that_share_a_folder_make_each_run_once),
+        PROCESS_TEST(what_a_killed_host_was_making_is_made_by_another_once_it_is_lost),
+        PROCESS_TEST(a_host_that_was_killed_before_it_could_tell_tells_when_it_is_back),
         PROCESS_TEST(a_sweep_killed_at_any_moment_loses_no_finished_run_and_repeats_none),
         PROCESS_TEST(a_search_goes_on_where_it_was_cut_short_and_tries_the_same),
         PROCESS_TEST(searches_per_key_have_equal_budgets),

@@ -16,8 +16,8 @@ static void an_unknown_question_is_answered_with_the_nearest(void **state)
 {
     (void)state;
     assert_int_equal(ask("slowest-workr", QUERY_TABLE, NULL, 0), ERROR_USAGE);
-    rig_assert_error_says("did you mean slowest-worker?");
-    rig_assert_error_says("there are: accuracy-by-mode-and-workers, ");
+    rig_assert_error_says("Did you mean 'slowest-worker'?");
+    rig_assert_error_says("There is: accuracy-by-mode-and-workers, ");
 }
 
 static void an_unknown_or_missing_parameter_is_answered_with_those_there_are(void **state)

@@ -134,10 +134,16 @@ static void record_trials(void)
         const char *experiment, *arm, *settings;
         double lr, validation, test;
     } trials[] = {
-        {"e/tuning", "a", "{\"lr\":1}", 1, 0.5, 0.9}, {"e/tuning", "a", "{\"lr\":2}", 2, 0.6, 0.4},
-        {"e/tuning", "b", "{\"lr\":1}", 1, 0.7, 0.3}, {"e/tuning", "b", "{\"lr\":2}", 2, 0.6, 0.4},
-        {"e/tuning", "b", "{\"lr\":3}", 3, 0.1, 0.1}, {"e", "a", "{\"lr\":2}", 2, 0.6, 0.41},
+        {"e/tuning", "a", "{\"lr\":1}", 1, 0.5, 0.9},
+        {"e/tuning", "a", "{\"lr\":2}", 2, 0.6, 0.4},
+        {"e/tuning", "b", "{\"lr\":1}", 1, 0.7, 0.3},
+        {"e/tuning", "b", "{\"lr\":2}", 2, 0.6, 0.4},
+        {"e/tuning", "b", "{\"lr\":3}", 3, 0.1, 0.1},
+        {"e", "a", "{\"lr\":2}", 2, 0.6, 0.41},
         {"e", "a", "{\"lr\":2}", 2, 0.6, 0.43},
+        /* Of b's fourth rate one seed did best of all, and the other diverged. */
+        {"e/tuning", "b", "{\"lr\":4}", 4, 0.9, 0.5},
+        {"e/tuning", "b", "{\"lr\":4}", 4, NAN, NAN},
     };
     for (size_t i = 0; i < COUNT_OF(trials); i++) {
         int64_t id;
@@ -153,6 +159,7 @@ static void record_trials(void)
                                                         .test_accuracy = trials[i].test});
         rig_finish(r, &rig_outcome);
     }
+    rig_change("UPDATE run SET status = 'diverged' WHERE id = (SELECT max(id) FROM run)");
 }
 
 static void the_best_of_tuned_comes_with_the_number_of_trials(void **state)
@@ -161,7 +168,7 @@ static void the_best_of_tuned_comes_with_the_number_of_trials(void **state)
     const char *const of[] = {"experiment=e/tuning"};
     record_trials();
     assert_int_equal(ask("best-of-tuned", QUERY_CSV, of, 1), OK);
-    assert_contains(answer, "\ne/tuning,b,async,none,4,3,3,1,");
+    assert_contains(answer, "\ne/tuning,b,async,none,4,4,5,1,");
     assert_contains(answer, "\ne/tuning,a,async,none,4,2,2,2,");
     assert_contains(answer, ",0.6,2,0.42,0.014142135");
     assert_contains(answer, ",0.7,,,,\n"); /* b has no runs with what was found yet */

@@ -34,8 +34,8 @@ static struct cell cell_of(int arm, int64_t workers, double accuracy, double die
 static char *verdict_on(struct cell *cells, size_t count)
 {
     static char alone[] = "one", undamped[] = "async", synchronous[] = "sync",
-                inverse[] = "inverse", tuned[] = "tuned";
-    static char *damped[] = {inverse};
+                inverse[] = "inverse", tuned[] = "tuned", not_run[] = "not-run";
+    static char *damped[] = {not_run, inverse};
     struct experiment e = {.arms = arms,
                            .arm_count = ARMS,
                            .verdict = {.alone = alone,
@@ -43,7 +43,7 @@ static char *verdict_on(struct cell *cells, size_t count)
                                        .synchronous = synchronous,
                                        .tuned = tuned,
                                        .damped = damped,
-                                       .damped_count = 1,
+                                       .damped_count = 2,
                                        .workers = 16}};
     struct cells all = {.at = cells, .count = count, .experiment = &e};
     char *text = NULL;
@@ -62,7 +62,8 @@ static void it_says_what_was_lost_and_given_back(void **state)
                            cell_of(INVERSE, 16, 85.5, 0), cell_of(SYNC, 16, 89, 0)};
     char *text = verdict_on(cells, COUNT_OF(cells));
     assert_non_null(strstr(text, "asynchrony cost 15.0 points"));
-    assert_non_null(strstr(text, "Damping gave back 10.5 points"));
+    assert_non_null(
+        strstr(text, "Damping gave back 10.5 points (asynchronous, inverse); inverse 85.5 %."));
     assert_non_null(strstr(text, "Synchrony kept 89.0 %"));
     assert_null(strstr(text, "died"));
     free(text);
@@ -154,11 +155,27 @@ static void figures_of_one_seed_are_said_to_be_that(void **state)
     free(text);
 }
 
+static void the_mean_of_survivors_is_not_what_asynchrony_cost(void **state)
+{
+    (void)state;
+    struct cell cells[] = {cell_of(ONE, 1, 90, 0), cell_of(ASYNC, 16, 88, 2.0 / 3),
+                           cell_of(INVERSE, 16, 86, 0), cell_of(SYNC, 16, 89, 0)};
+    cells[1].finished = 1;
+    cells[1].diverged = 2;
+    char *text = verdict_on(cells, COUNT_OF(cells));
+    assert_null(strstr(text, "asynchrony cost"));
+    assert_null(strstr(text, "Damping gave"));
+    assert_non_null(strstr(text, "Synchrony kept 89.0 %"));
+    assert_non_null(strstr(text, "asynchronous with 16 workers: 2 of 3"));
+    free(text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(it_says_what_was_lost_and_given_back),
         cmocka_unit_test(a_mean_over_living_and_dead_runs_is_not_compared),
+        cmocka_unit_test(the_mean_of_survivors_is_not_what_asynchrony_cost),
         cmocka_unit_test(what_was_only_tuning_is_told_apart),
         cmocka_unit_test(tuning_that_does_not_help_gave_nothing_back),
         cmocka_unit_test(without_a_loss_nothing_is_given_back),

@@ -1,6 +1,7 @@
 #include "worker/base.h"
 
 #include <errno.h>
+#include <math.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -168,6 +169,23 @@ uint64_t clock_ns(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
+static double seconds_of(clockid_t which)
+{
+    struct timespec t = {0};
+    (void)clock_gettime(which, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+double clock_thread_cpu_seconds(void)
+{
+    return seconds_of(CLOCK_THREAD_CPUTIME_ID);
+}
+
+double clock_process_cpu_seconds(void)
+{
+    return seconds_of(CLOCK_PROCESS_CPUTIME_ID);
+}
+
 double clock_seconds(void)
 {
     return (double)clock_ns() * 1e-9;
@@ -253,6 +271,19 @@ status memory_new(void *out, size_t count, size_t size, const char *what)
                          count, size, what);
     }
     return OK;
+}
+
+void *memory_append(void *list, size_t *count, size_t size)
+{
+    char *at;
+    memcpy(&at, list, sizeof at);
+    if ((*count & (*count - 1)) == 0) { /* none, or as many as there is room for */
+        char *grown = realloc(at, (*count == 0 ? 1 : 2 * *count) * size);
+        REQUIRE(grown != NULL);
+        memcpy(list, &grown, sizeof grown);
+        at = grown;
+    }
+    return memset(at + (*count)++ * size, 0, size);
 }
 
 void memory_keep_large_blocks(void)
@@ -348,6 +379,21 @@ char *text_copy(const char *s)
     return copy;
 }
 
+bool text_to_integer(const char *text, int64_t *out)
+{
+    char *end = NULL;
+    errno = 0;
+    *out = strtoll(text, &end, 10);
+    return end != text && *end == '\0' && errno == 0;
+}
+
+bool text_to_real(const char *text, double *out)
+{
+    char *end = NULL;
+    *out = strtod(text, &end);
+    return end != text && *end == '\0' && isfinite(*out);
+}
+
 size_t text_distance(const char *a, const char *b)
 {
     enum { LONGEST = 63 };
@@ -370,6 +416,33 @@ size_t text_distance(const char *a, const char *b)
         }
     }
     return row[n];
+}
+
+void text_names_add(struct text_names *n, const char *name)
+{
+    size_t distance = text_distance(n->wanted, name);
+    if (n->nearest == NULL || distance < n->distance) {
+        n->nearest = name;
+        n->distance = distance;
+    }
+    text_add(&n->all, "%s%s", n->all.length > 0 ? ", " : "", name);
+}
+
+status text_names_fail(struct text_names *n, const char *instead, const char *format, ...)
+{
+    bool near = n->nearest != NULL && n->distance <= 1 + strlen(n->wanted) / 3;
+    char what[512];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(what, sizeof what, format, arguments);
+    va_end(arguments);
+    const char *all = n->all.at != NULL ? n->all.at : "none";
+    status result =
+        error_set(ERROR_USAGE, __FILE__, __LINE__, "%s '%s'.%s%s%s %s%s", what, n->wanted,
+                  near ? " Did you mean '" : "", near ? n->nearest : "", near ? "'?" : "",
+                  instead != NULL ? instead : "There is: ", instead != NULL ? "" : all);
+    text_free(&n->all);
+    return result;
 }
 
 unsigned processor_count(void)

@@ -89,6 +89,8 @@ void log_write(enum log_level level, const char *format, ...) PRINTF_LIKE(2, 3);
  */
 uint64_t clock_ns(void);                  /* monotonic, nanoseconds; comparable on one host */
 double clock_seconds(void);               /* the same in seconds */
+double clock_thread_cpu_seconds(void);    /* processor time of this thread, or of this */
+double clock_process_cpu_seconds(void);   /* process with all of its threads, so far */
 void clock_sleep_until_ns(uint64_t when); /* sleeps to an absolute clock_ns() time */
 /* UTC now as "2026-11-21T10:15:00.123Z" */
 void clock_utc(char out[32]);
@@ -108,6 +110,10 @@ void *memory_allocate(size_t bytes);
 void memory_free(void *p); /* NULL-safe */
 /* memory_allocate of count×size into *out, or ERROR_OTHER naming `what`. */
 status memory_new(void *out, size_t count, size_t size, const char *what) MUST_CHECK;
+/* One more element, zeroed, at the end of a list that begins as NULL and 0: `list` is the address
+ * of the pointer to it, which may move; free() it. The memory of a list is not expected to run out.
+ */
+void *memory_append(void *list, size_t *count, size_t size);
 /* Makes glibc keep freed large blocks instead of returning them to the kernel: a fresh 100 MB block
  * per message costs 2–3× in page faults. Called once at program start. */
 void memory_keep_large_blocks(void);
@@ -127,8 +133,23 @@ void text_add_json(struct text *t, const char *value);
 void text_free(struct text *t);
 /* A copy of s owned by the caller (memory_free). */
 char *text_copy(const char *s);
-/* Levenshtein distance, for "did you mean". */
+/* A text that is a whole number, or a finite one, from its beginning to its end; else false. */
+bool text_to_integer(const char *text, int64_t *out);
+bool text_to_real(const char *text, double *out);
+/* Levenshtein distance. */
 size_t text_distance(const char *a, const char *b);
+
+/* What there is where a name was not found: the names that were added, and the nearest of them. */
+struct text_names { /* set `wanted`; the rest begins as zeros */
+    const char *wanted, *nearest;
+    size_t distance;
+    struct text all; /* "a, b, c" */
+};
+void text_names_add(struct text_names *n, const char *name);
+/* ERROR_USAGE "FORMAT 'WANTED'. Did you mean 'NEAREST'? There is: a, b, c"; where the list is too
+ * long for that, `instead` says where it stands, else it is NULL. Frees the list. */
+status text_names_fail(struct text_names *n, const char *instead, const char *format, ...)
+    PRINTF_LIKE(3, 4);
 
 /* Online processors this process may use (its affinity mask), at least 1. */
 unsigned processor_count(void);

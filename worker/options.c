@@ -1,7 +1,5 @@
 #include "worker/registry.h"
 
-#include <errno.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -68,8 +66,6 @@ static status parse(struct entry *e, const char *value, const char *origin)
 {
     status result = OK;
     const struct option *option = e->option;
-    char *end = NULL;
-    errno = 0;
     switch (option->type) {
     case OPTION_FLAG:
         if (strcmp(value, "true") != 0 && strcmp(value, "false") != 0) {
@@ -78,8 +74,8 @@ static status parse(struct entry *e, const char *value, const char *origin)
         e->flag = value[0] == 't';
         break;
     case OPTION_INTEGER: {
-        long long number = strtoll(value, &end, 10);
-        if (end == value || *end != '\0' || errno != 0) {
+        int64_t number;
+        if (!text_to_integer(value, &number)) {
             FAIL(ERROR_USAGE, "%s: %s=%s is not a whole number; allowed is %.0f to %.0f", origin,
                  option->key, value, option->minimum, option->maximum);
         }
@@ -92,8 +88,8 @@ static status parse(struct entry *e, const char *value, const char *origin)
         break;
     }
     case OPTION_REAL: {
-        double number = strtod(value, &end);
-        if (end == value || *end != '\0' || !isfinite(number)) {
+        double number;
+        if (!text_to_real(value, &number)) {
             FAIL(ERROR_USAGE, "%s: %s=%s is not a finite number; allowed is %g to %g", origin,
                  option->key, value, option->minimum, option->maximum);
         }
@@ -169,21 +165,12 @@ static status unknown_key(const options *o, const char *key, const char *origin)
             }
         }
     }
-    const char *nearest = NULL;
-    size_t least = SIZE_MAX;
+    struct text_names known = {.wanted = key};
     for (size_t i = 0; i < o->count; i++) {
-        size_t distance = text_distance(key, o->entries[i].option->key);
-        if (distance < least) {
-            least = distance;
-            nearest = o->entries[i].option->key;
-        }
+        text_names_add(&known, o->entries[i].option->key);
     }
-    if (nearest != NULL && least <= 1 + strlen(key) / 3) {
-        FAIL(ERROR_USAGE,
-             "%s: there is no key '%s'. Did you mean '%s'? `gradlag list keys` shows all", origin,
-             key, nearest);
-    }
-    FAIL(ERROR_USAGE, "%s: there is no key '%s'. `gradlag list keys` shows all", origin, key);
+    result =
+        text_names_fail(&known, "`gradlag list keys` shows all", "%s: there is no key", origin);
 done:
     return result;
 }

@@ -14,31 +14,15 @@ const struct about *registry_find(const struct registry *r, const char *name)
 
 status registry_require(const struct registry *r, const char *name, const struct about **out)
 {
-    status result = OK;
-    struct text all = {0};
+    struct text_names known = {.wanted = name};
     *out = registry_find(r, name);
-    if (*out == NULL) {
-        const char *nearest = NULL;
-        size_t least = SIZE_MAX;
-        for (size_t i = 0; i < r->count; i++) {
-            const char *candidate = r->entries[i]->name;
-            size_t distance = text_distance(name, candidate);
-            text_add(&all, "%s%s", i == 0 ? "" : ", ", candidate);
-            if (distance < least) {
-                least = distance;
-                nearest = candidate;
-            }
-        }
-        if (nearest != NULL && least <= 1 + strlen(nearest) / 3) {
-            FAIL(ERROR_USAGE, "%s: no %s is called '%s'. Did you mean '%s'? There is: %s", r->kind,
-                 r->kind, name, nearest, all.at);
-        }
-        FAIL(ERROR_USAGE, "%s: no %s is called '%s'. There is: %s", r->kind, r->kind, name,
-             all.at == NULL ? "none" : all.at);
+    if (*out != NULL) {
+        return OK;
     }
-done:
-    text_free(&all);
-    return result;
+    for (size_t i = 0; i < r->count; i++) {
+        text_names_add(&known, r->entries[i]->name);
+    }
+    return text_names_fail(&known, NULL, "%s: no %s is called", r->kind, r->kind);
 }
 
 void registry_parameters(const struct about *about, const options *o, double *out, size_t capacity)

@@ -1,12 +1,14 @@
 -- The best of what was tried, by validation accuracy, with the number of trials that it took
 -- :experiment = all  only the trials of one experiment
 -- Trials are the configurations that differ in nothing that names them here but rate, momentum, batch and
--- parameters; those that diverged count. n runs have the best one's settings: of NAME/tuning those that NAME
--- made with what was found. test_accuracy is their mean, with its sd and half of its 95 % interval.
+-- parameters; those of which a seed diverged count, and come after all others. n runs have the best one's
+-- settings: of NAME/tuning those that NAME made with what was found. test_accuracy is their mean, with its sd and
+-- half of its 95 % interval.
 WITH trial AS (
     SELECT t.experiment, t.arm, t.mode, t.consistency, t.damping, t.correction, t.workers, t.model,
            t.dataset, t.lr, t.momentum, t.batch, t.parameters, t.others, t.settings,
-           count(*) AS runs, avg(run.validation_accuracy) AS validation_accuracy
+           count(*) AS runs, avg(run.validation_accuracy) AS validation_accuracy,
+           max(t.status = 'diverged') AS diverged
     FROM run_with_settings AS t JOIN run ON run.id = t.id
     WHERE t.status IN ('finished', 'diverged')
       AND (:experiment = 'all' OR t.experiment = :experiment)
@@ -14,7 +16,7 @@ WITH trial AS (
              t.model, t.dataset, t.settings),
 ranked AS (
     SELECT *, count(*) OVER family AS trials, sum(runs) OVER family AS trial_runs,
-           row_number() OVER (family ORDER BY validation_accuracy DESC) AS place
+           row_number() OVER (family ORDER BY diverged, validation_accuracy DESC) AS place
     FROM trial
     WINDOW family AS (PARTITION BY experiment, arm, mode, consistency, damping, correction, workers,
                                    model, dataset))

@@ -1,6 +1,7 @@
 -- What waits in the queue or is being made, in order, and how long that may take
 -- expected_s is what runs of the same mode, engine, workers, model and dataset took on average, from their start to their end;
--- where there is none yet, those of another number of workers; else those of any kind.
+-- where there is none yet, those of another number of workers; else those of any kind. heard_s: since it last said
+-- how far it is, which is once a second while it trains; one that another host makes counts as failed after an hour.
 WITH took AS (
     SELECT mode, engine, workers, model, dataset,
            (julianday(finished_at) - julianday(started_at)) * 86400 AS seconds
@@ -15,6 +16,9 @@ SELECT id, CASE WHEN runner IS NULL THEN 'waits' ELSE 'running' END AS state,
        priority, attempt, experiment, arm, mode, workers, model, damping, lr, seed,
        CASE WHEN runner IS NOT NULL
             THEN (julianday('now') - julianday(started_at)) * 86400 END AS elapsed_s,
+       CASE WHEN runner IS NOT NULL
+            THEN (julianday('now') - julianday(coalesce(progress ->> '$.at', started_at))) * 86400
+            END AS heard_s,
        coalesce(
            (SELECT seconds FROM alike
             WHERE alike.mode = run.mode AND alike.engine = run.engine AND alike.workers = run.workers
