@@ -162,12 +162,12 @@ static void a_run_that_crashed_is_made_again_and_one_that_cannot_work_is_not(voi
     pid_t server;
     process_start(r,
                   (const char *const[]){"sweep", RIG_DATA, "samples=6000", "batch=10", "pace=gamma",
-                                        "pace.mean_ms=5", "evaluate_every=0", "retries=2", NULL});
+                                        "pace.mean_ms=5", "evaluate_every=0", "retries=1", NULL});
     process_await_row(r, "SELECT count(*) FROM push");
     process_await(r, "server", &server, 1);
     kill(server, SIGKILL);
     assert_int_equal(process_wait(r), OK);
-    assert_non_null(strstr(process_errors(r), "made again as run 2 (attempt 2 of 3)"));
+    assert_non_null(strstr(process_errors(r), "made again as run 2 (attempt 2 of 2)"));
     process_expect_answer(
         r, "SELECT group_concat(status || ' ' || attempt, ', ') FROM run ORDER BY id",
         "\"failed 1, finished 2\"");
