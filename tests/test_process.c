@@ -465,11 +465,15 @@ static void an_experiment_is_made_once_and_judged(void **state)
                         "4 2 2");
     write_experiment(r, "  - claim: One of them is perfect\n"
                         "    value: max(accuracy(async, 1), accuracy(sync, 1))\n"
-                        "    band: [101, 102]\n");
+                        "    band: [101, 102]\n"
+                        "  - claim: None has learnt a thing\n"
+                        "    value: max(accuracy(async, 1), accuracy(sync, 1))\n"
+                        "    band: [-2, -1]\n");
     assert_int_equal(RIG_RUN(r, "reproduce", "small.yaml", "--quiet"), ERROR_OTHER);
     assert_non_null(strstr(process_output(r), "4 runs: 0 to make, 4 there already"));
     assert_non_null(strstr(process_output(r), "FAIL  One of them is perfect"));
-    process_expect_error(r, "1 claims failed");
+    assert_non_null(strstr(process_output(r), "FAIL  None has learnt a thing"));
+    process_expect_error(r, "2 claims failed");
 }
 
 /* A mean over the seeds that lived would make a claim pass that should not. */
