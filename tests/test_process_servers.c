@@ -164,16 +164,16 @@ static void slices_that_are_not_copied_change_no_bit(void **state)
                                           {"servers=2", "payload=shm", "read=snapshot"},
                                           {"servers=2", "payload=frames", "read=snapshot"}};
 #define LARGE                                                                                      \
-    "dataset=gaussian", "dataset.size=64", "dataset.samples=600", "model=softmax", "batch=10",     \
-        "samples=300"
+    "dataset=gaussian", "dataset.size=64", "dataset.samples=600", "model=softmax", "batch=10"
     for (size_t i = 0; i < COUNT_OF(ways); i++) {
-        expect_run(r, RIG_RUN(r, "run", LARGE, ways[i][0], ways[i][1], ways[i][2]));
+        expect_run(r, RIG_RUN(r, "run", LARGE, "samples=300", ways[i][0], ways[i][1], ways[i][2]));
     }
     expect_one_hash(r);
-    expect_run(r, RIG_RUN(r, "run", LARGE, "workers=3", "servers=2", "damping=inverse"));
+    expect_run(
+        r, RIG_RUN(r, "run", LARGE, "samples=300", "workers=3", "servers=2", "damping=inverse"));
     expect_replayed(r);
-    expect_run(r, RIG_RUN(r, "run", LARGE, "workers=3", "servers=2", "read=torn", "pace=gamma",
-                          "pace.mean_ms=1"));
+    expect_run(r, RIG_RUN(r, "run", LARGE, "samples=3000", "workers=3", "servers=2", "read=torn",
+                          "pace=gamma", "pace.mean_ms=1"));
     assert_true(torn_reads(r) > 0);
     expect_replayed(r);
 }
