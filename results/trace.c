@@ -251,7 +251,7 @@ static status each_row(struct trace *t, const char *sql,
 {
     status result = OK;
     sqlite3_stmt *s = NULL;
-    int code;
+    int code = SQLITE_OK;
     TRY(database_prepare(t->db, &s, sql));
     sqlite3_bind_int64(s, 1, t->run);
     while (t->failed == SQLITE_OK && (code = sqlite3_step(s)) == SQLITE_ROW)
