@@ -382,6 +382,9 @@ void channel_close(channel **p)
     if (c->bound && has_prefix(c->endpoint, "ipc://") && c->endpoint[6] != '@')
         unlink(c->endpoint + 6);
     zmq_msg_close(&c->payload);
+    /* Events that come when nobody takes them any more ZeroMQ would leave lying in memory. */
+    if (c->monitor != NULL)
+        zmq_socket_monitor(c->socket, NULL, 0);
     if (c->socket != NULL)
         zmq_close(c->socket);
     if (c->monitor != NULL)

@@ -32,7 +32,9 @@ static status find_format(const char *name, size_t *out)
         if (strcmp(formats[*out].about.name, name) == 0) {
             return OK;
         }
-        text_names_add(&known, formats[*out].about.name);
+    }
+    for (size_t i = 0; i < COUNT_OF(formats); ++i) {
+        text_names_add(&known, formats[i].about.name);
     }
     return text_names_fail(&known, NULL, "export: there is no format");
 }
