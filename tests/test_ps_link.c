@@ -166,12 +166,12 @@ static void a_connection_that_is_closed_while_it_begins_leaves_nothing(void **st
     const struct channel_options o = {.timeout_ms = 1000};
     snprintf(endpoint, sizeof endpoint, "ipc://%s/a-name-that-is-not-short", scratch_folder());
     for (unsigned i = 0; i < 200; i++) {
-        channel *server, *worker;
-        assert_int_equal(channel_bind(&server, endpoint, &o), OK);
-        assert_int_equal(channel_connect(&worker, endpoint, &o), OK);
+        channel *bound, *connected;
+        assert_int_equal(channel_bind(&bound, endpoint, &o), OK);
+        assert_int_equal(channel_connect(&connected, endpoint, &o), OK);
         clock_sleep_until_ns(clock_ns() + i * 2000);
-        channel_close(&worker);
-        channel_close(&server);
+        channel_close(&connected);
+        channel_close(&bound);
     }
 }
 
