@@ -27,8 +27,7 @@ struct exchange {
     uint64_t counted_ns; /* until when flying_ns is */
     uint64_t flying_ns;  /* hidden, if what is under way comes back in time */
     uint64_t hidden_ns;
-    mover
-        *mover; /* from the first exchange on; NULL: none is of use. What follows data: its lock */
+    mover *mover;  /* its lock is over data and all below; NULL: none is of use, or not yet */
     status failed; /* before communicator_finish, which tells it, and why */
     struct error why;
 };
