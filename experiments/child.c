@@ -240,7 +240,9 @@ static status make_locked(struct folder *f, const char *base, bool *taken)
     } else if (f->lock < 0 || flock(f->lock, LOCK_EX) != 0 || fstat(f->lock, &about) != 0) {
         FAIL(ERROR_OTHER, "%s: %s; is the disk full?", lock, strerror(errno));
     } else {
+        const char *place = getenv("TMPDIR");
         *taken = about.st_nlink == 0;
+        dprintf(f->lock, "process %ld, TMPDIR=%s\n", (long)getpid(), place != NULL ? place : "");
     }
 done:
     if (result != OK || *taken) {

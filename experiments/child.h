@@ -38,8 +38,8 @@ void child_describe(int wait_status, char out[96]);
  * nohup has seen to it. */
 void signals_catch(void (*handler)(int));
 
-/* A private folder under `base` (NULL: $TMPDIR or /tmp), held by a lock. Making one removes those
- * whose makers died before they could. */
+/* A private folder under `base` (NULL: $TMPDIR or /tmp), held by the lock on its file `lock`, which
+ * names its maker. Making one removes those whose makers died before they could. */
 struct folder {
     char path[96];
     int lock;

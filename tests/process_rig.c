@@ -387,18 +387,21 @@ static unsigned processes_in(const char *folder)
     return count;
 }
 
-/* Private folders in `base` that no living process holds. */
-static unsigned abandoned_in(const char *base)
+/* Private folders in `base` that no living process holds, of launchers that worked in `tmpdir`:
+   other tests, which run beside this one, kill theirs. */
+static unsigned abandoned_in(const char *base, const char *tmpdir)
 {
     unsigned count = 0;
     DIR *all = opendir(base);
     struct dirent *entry;
     while (all != NULL && (entry = readdir(all)) != NULL) {
-        char path[512];
+        char path[512], maker[512];
         snprintf(path, sizeof path, "%s/%s/lock", base, entry->d_name);
         int fd = strncmp(entry->d_name, "gradlag-", 8) == 0 ? open(path, O_RDWR | O_CLOEXEC) : -1;
         if (fd >= 0) {
-            count += flock(fd, LOCK_EX | LOCK_NB) == 0;
+            ssize_t length = read(fd, maker, sizeof maker - 1);
+            maker[length > 0 ? length : 0] = '\0';
+            count += strstr(maker, tmpdir) != NULL && flock(fd, LOCK_EX | LOCK_NB) == 0;
             close(fd);
         }
     }
@@ -421,6 +424,6 @@ void process_expect_none_running(struct rig *r)
 void process_expect_nothing_left(struct rig *r)
 {
     process_expect_none_running(r);
-    assert_int_equal(abandoned_in(r->folder), 0);
-    assert_int_equal(abandoned_in("/dev/shm"), 0);
+    assert_int_equal(abandoned_in(r->folder, r->folder), 0);
+    assert_int_equal(abandoned_in("/dev/shm", r->folder), 0);
 }
