@@ -17,7 +17,7 @@
 #include <zmq.h>
 
 enum {
-    SPIN_NS = 60 * 1000,
+    SPIN_NS = 400 * 1000, /* an update of some 500 000 parameters and the messages around it */
     SHORT_TURN_NS = 100 * 1000, /* the shortest that the kernel grants */
     QUEUED_CHUNKS = 16,         /* that wait in a receiver before TCP holds the sender back */
     HANDSHAKE_MS = 5000,        /* a connection that says nothing is closed */
@@ -47,7 +47,7 @@ bool channel_same_id(const struct channel_id *a, const struct channel_id *b)
 
 bool channel_may_spin(unsigned processes)
 {
-    return 2 * processes <= processor_count();
+    return processes <= processor_count();
 }
 
 static bool has_prefix(const char *text, const char *prefix)

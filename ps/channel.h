@@ -46,7 +46,9 @@ struct channel_received {
     const char *why;     /* CHANNEL_MALFORMED: valid until the thread's next error */
 };
 
-/* Whether a run of so many processes may spin on this machine: two threads each. */
+/* Whether a run of so many processes may spin on this machine: a core for each. ZeroMQ's threads
+ * need none of their own, since who spins yields to them; a core that never sleeps wakes them
+ * sooner. */
 bool channel_may_spin(unsigned processes);
 
 /* The server's end. ERROR_USAGE: an endpoint that cannot be or is not allowed; ERROR_OTHER: in use.

@@ -84,6 +84,7 @@ static status read_settings(struct server *s)
     s->count = slice_count(s->o->count, s->servers, s->o->server);
     s->one_order = s->servers > 1 && reads_snapshots(o);
     s->timeout_ms = (unsigned)(options_real(o, "timeout_s") * 1000);
+    s->threads = options_declared(o, "threads") ? (unsigned)options_integer(o, "threads") : 1;
     s->push_samples = (unsigned)options_integer(o, "batch") * outer.steps;
     s->lost_ends_run = strcmp(options_text(o, "on_lost"), "stop") == 0;
     tally_open(&s->tally, o, server_follows(s) ? NULL : s->o->recorder);

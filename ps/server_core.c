@@ -29,12 +29,6 @@ done:
     return result;
 }
 
-static unsigned threads_of(const options *settings)
-{
-    return options_declared(settings, "threads") ? (unsigned)options_integer(settings, "threads")
-                                                 : 1;
-}
-
 static status open_momentum(server_core *c, const struct server_core_options *o)
 {
     status result = OK;
@@ -92,7 +86,6 @@ status server_core_open(server_core **out, const struct server_core_options *o)
     TRY(schedule_open(&c->schedule, o->settings, o->workers, o->total_samples, o->epoch_samples));
     TRY(open_optimizer(c, o));
     c->helpers = o->helpers;
-    c->threads = threads_of(o->settings);
     optimizer_share(c->optimizer, c->helpers);
     TRY(allocate(c));
     memcpy(c->slots[0], o->initial, o->count * sizeof *o->initial);

@@ -42,7 +42,7 @@ struct server_core_options {
     uint64_t evaluate_every; /* samples between evaluations; 0: only at the end */
     bool follows;            /* one of several servers, and not the first, which evaluates and ends
                                 training for all: this one does neither by itself */
-    crew *helpers;           /* with large updates while workers wait; NULL: none; borrowed */
+    crew *helpers;           /* with large updates; NULL: none; borrowed */
 };
 
 /* What a worker sends with its gradient. */

@@ -53,12 +53,12 @@ struct server_core {
     unsigned latest;
     uint64_t version, arrivals, samples_used, samples_computed, total_samples, evaluate_every;
     struct seat *seats;
-    unsigned held, reading, lost, here; /* seats in a state; here: joined and not lost */
-    uint64_t *ready;                    /* a bit for each seat, set where it is READY */
-    uint64_t slowest;    /* clock, of all seats that are not lost; UINT64_MAX: none */
-    unsigned at_slowest; /* how many of them have it; 0: to be looked for */
-    unsigned cause;      /* the worker that the event is about */
-    double rate;         /* of the last update, without scales */
+    unsigned held, lost, here; /* seats in a state; here: joined and not lost */
+    uint64_t *ready;           /* a bit for each seat, set where it is READY */
+    uint64_t slowest;          /* clock, of all seats that are not lost; UINT64_MAX: none */
+    unsigned at_slowest;       /* how many of them have it; 0: to be looked for */
+    unsigned cause;            /* the worker that the event is about */
+    double rate;               /* of the last update, without scales */
 
     /* Pushes whose gradients are in the running sum, in order of arrival. */
     struct push_record *taken;
@@ -76,7 +76,6 @@ struct server_core {
     double momentum_set, momentum; /* key momentum; that of the next update */
     struct total_momentum total;   /* where the correction adjusts the momentum */
     crew *helpers;
-    unsigned threads; /* cores that one worker computes on */
 
     struct server_action *actions;
     size_t action_count, action_capacity;

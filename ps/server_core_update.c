@@ -33,7 +33,6 @@ void core_move(server_core *c, struct seat *seat, enum seat_state next)
     unsigned number = core_number_of(c, seat);
     uint64_t bit = (uint64_t)1 << number % 64, *word = &c->ready[number / 64];
     c->held += (next == SEAT_HELD) - (seat->state == SEAT_HELD);
-    c->reading += (next == SEAT_READING) - (seat->state == SEAT_READING);
     *word = next == SEAT_READY ? *word | bit : *word & ~bit;
     seat->state = next;
 }
@@ -275,7 +274,6 @@ static bool update_parameters(server_core *c, const struct update *u)
     bool moved = u->direct && u->first->staleness > 0;
     struct optimizer_pass pass;
     optimizer_set_epoch(c->optimizer, schedule_epoch(&c->schedule, c->samples_used, after));
-    crew_keep_off(c->helpers, c->reading * c->threads);
     optimizer_apply(c->optimizer, c->slots[c->latest], gradient, scale, c->rate,
                     moved ? c->slots[u->first->slot] : NULL, c->slots[next], &pass);
     if (u->direct) {

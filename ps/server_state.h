@@ -63,6 +63,7 @@ struct peer {
     bool released;                            /* to compute push `next` */
     bool entered;                             /* at a follower: server 0 said that it takes part */
     uint64_t released_ns;
+    uint64_t turn_ns; /* from its last release to its push; 0: not known yet */
     struct wire_message release;
 };
 
@@ -124,6 +125,7 @@ struct server {
     evaluator *evaluator;
     int wake_fd;                       /* epoll: the evaluator and the members' pidfds */
     unsigned timeout_ms, push_samples; /* the most samples of a push */
+    unsigned threads;                  /* cores that one worker computes on */
     bool lost_ends_run;                /* on_lost=stop */
     bool record_parts, offer_shared, checkpoints;
 
@@ -141,6 +143,7 @@ struct server {
     uint64_t opened_ns, joined_ns; /* joined: the last time somebody did */
     uint64_t ticked_ns, progress_ns;
     bool missing_named;
+    uint64_t update_ns;                 /* what the last update took; see cores_in_use() */
     uint64_t moved_ns, longest_step_ns; /* see look_for_hanging() */
     bool stuck_named;
 

@@ -140,6 +140,7 @@ static void perform(struct server *s, struct server_actions actions, uint64_t be
             perform_record(s, a, begin, end);
             break;
         case SERVER_APPLIED:
+            s->update_ns = end - begin;
             break;
         case SERVER_EVALUATE:
             perform_evaluate(s, a);
@@ -174,6 +175,17 @@ static double plausible_us(double us)
     return us >= 0 && us < 1e15 ? us : 0;
 }
 
+/* By workers of this host that compute. One that takes less time over a gradient than an update
+   takes leaves its core to the update: it will have to wait for most of it anyway. */
+static unsigned cores_in_use(const struct server *s)
+{
+    unsigned busy = 0;
+    for (const struct peer *p = s->peers; p < s->peers + s->o->workers; p++)
+        busy += p->released && (p->shared || p->pidfd >= 0) &&
+                (p->turn_ns == 0 || p->turn_ns > s->update_ns);
+    return busy * s->threads;
+}
+
 static void feed_push(struct server *s, unsigned w)
 {
     struct peer *p = &s->peers[w];
@@ -197,6 +209,7 @@ static void feed_push(struct server *s, unsigned w)
                               .probed = s->probed,
                               .cosine = s->cosine};
     s->probed = false;
+    crew_keep_off(s->helpers, cores_in_use(s));
     if (server_core_push(s->core, &fed, &actions) != OK)
         peers_lose(s, w, ERROR_PROTOCOL, error_message());
     else
