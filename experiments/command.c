@@ -280,6 +280,7 @@ int command_main(int argc, char **argv)
 {
     memory_keep_large_blocks();
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGCHLD, SIG_DFL);      /* whoever starts us ignoring it: how our own end is told */
     signal(SIGXFSZ, SIG_IGN);      /* a file that may not grow is an error like a full disk */
     prctl(PR_SET_NAME, "gradlag"); /* processes of a run are started through /proc/PID/exe */
     follow_starter();

@@ -61,6 +61,15 @@ static size_t bytes_of(const ps_client *c, unsigned server)
     return slice_count(c->count, c->count_of_servers, server) * sizeof(float);
 }
 
+/* Whether every slice begins a page: those of a small model may, too, by chance. */
+static bool slices_are_pages(const ps_client *c)
+{
+    for (unsigned i = 1; i < c->count_of_servers; i++)
+        if (begin_of(c, i) % SLICE_PAGE != 0)
+            return false;
+    return true;
+}
+
 /* Memory for all version slots, whole, a vector of the worker's own, and the gradient. It takes
  * room only where it is written. */
 static status reserve(ps_client *c, unsigned workers)
@@ -69,7 +78,7 @@ static status reserve(ps_client *c, unsigned workers)
     const size_t page = SLICE_PAGE * sizeof(float);
     struct payload_place *w = &c->whole;
     w->stride = (c->count * sizeof(float) + page - 1) / page * page;
-    w->slots = begin_of(c, 1) % SLICE_PAGE == 0 ? workers + 2 : 0;
+    w->slots = slices_are_pages(c) ? workers + 2 : 0;
     void *at = mmap(NULL, (w->slots + 2) * w->stride, PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (at == MAP_FAILED)

@@ -234,7 +234,7 @@ static void await_workers(struct server *s, uint64_t now)
         log_warning("%s did not join in time; training begins without (on_lost=continue)", who);
         server_event(s, SEVERITY_WARNING, "workers_missing", -1, who);
         lose_those_not_everywhere(s);
-        if (s->result == OK)
+        if (s->result == OK && !s->begun)
             training_begin(s);
     }
 }

@@ -228,6 +228,12 @@ static bool all_are_ready(const struct server *s)
     return ready > 0 && ready + peers_in(s, PEER_GONE) == s->o->workers;
 }
 
+void followers_begin(struct server *s)
+{
+    if (!s->begun && all_are_ready(s))
+        training_begin(s);
+}
+
 void followers_ready(struct server *s, unsigned w, unsigned server)
 {
     char detail[64];
@@ -238,8 +244,7 @@ void followers_ready(struct server *s, unsigned w, unsigned server)
         return;
     peers_describe(s, w, detail, sizeof detail);
     server_event_queued(s, SEVERITY_INFO, "worker_joined", w, detail);
-    if (all_are_ready(s))
-        training_begin(s);
+    followers_begin(s);
 }
 
 /* Nobody waits for a push that may never be whole everywhere: until it is, it is not in the order,

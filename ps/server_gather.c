@@ -91,7 +91,7 @@ bool followers_gather(struct server *s, bool states)
     while (!ask_is_answered(s)) {
         bool drained = server_receive(s);
         uint64_t now = clock_ns();
-        if (!drained)
+        if (!drained || ask_is_answered(s))
             continue;
         followers_tick(s, now);
         if (now - began > limit_ms * MS) {
@@ -101,8 +101,7 @@ bool followers_gather(struct server *s, bool states)
         }
         if (first_to_blame(s, true) != NULL)
             return false;
-        if (!ask_is_answered(s))
-            server_wait(s);
+        server_wait(s);
     }
     return true;
 }

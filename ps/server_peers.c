@@ -177,6 +177,8 @@ void peers_lose(struct server *s, unsigned w, status code, const char *why)
     bool nobody_comes = s->begun || peers_in(s, PEER_GONE) == s->o->workers;
     if (nobody_comes && peers_in(s, PEER_READY) + peers_in(s, PEER_WELCOMED) == 0)
         server_fail(s, ERROR_PEER, "no worker is left: the last, %s", detail);
+    else if (server_leads(s))
+        followers_begin(s); /* nobody waits for it any more */
 }
 
 /* Its own words were not what a worker may say. */

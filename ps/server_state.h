@@ -237,6 +237,8 @@ bool followers_are_silent(const struct server *s, uint64_t now);
 /* At server `server` worker `w` takes part now, or its push is whole. */
 void followers_ready(struct server *s, unsigned w, unsigned server);
 bool followers_are_ready(const struct server *s, unsigned w);
+/* Training begins if all workers that are not lost are ready. */
+void followers_begin(struct server *s);
 void followers_whole(struct server *s, unsigned w, unsigned server);
 void followers_order(struct server *s, const struct event *e);
 void followers_tell(struct server *s, enum wire_order what, unsigned w, uint64_t sequence);

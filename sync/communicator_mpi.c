@@ -44,8 +44,9 @@ static void mpi_close(communicator *c)
     memory_free(s);
 }
 
-/* One bucket. When every rank has a processor the blocking call is the fastest: all ranks are in
- * it. Otherwise its spinning would keep the others from coming. */
+/* One bucket, which has a limit of its own: of many, over a slow link, each may be in time. When
+ * every rank has a processor the blocking call is the fastest: all ranks are in it. Otherwise its
+ * spinning would keep the others from coming. */
 static status mpi_sum(communicator *c, float *data, size_t count)
 {
     status result = OK;
@@ -57,10 +58,12 @@ static status mpi_sum(communicator *c, float *data, size_t count)
             "the mean gradient"));
         TRY(ranks_wait(c, &request, 1, "the mean gradient"));
     } else {
+        watchdog_arm(c->timeout_s, "the mean gradient");
         TRY(ranks_check(MPI_Allreduce(MPI_IN_PLACE, data, (int)count, MPI_FLOAT, MPI_SUM, world),
                         "the mean gradient"));
     }
 done:
+    watchdog_disarm();
     return result;
 }
 
@@ -70,7 +73,6 @@ static status mpi_allreduce_mean(communicator *c, float *data, size_t count)
     const float scale = 1.0f / (float)c->size;
 
     TRY(ranks_gate(c, "the mean gradient"));
-    watchdog_arm(c->timeout_s, "the mean gradient");
     for (size_t from = 0; from < count;) {
         size_t length = count - from < c->bucket ? count - from : c->bucket;
         /* The notes after a gradient, or any other small rest, travel with the last bucket. */
@@ -81,7 +83,6 @@ static status mpi_allreduce_mean(communicator *c, float *data, size_t count)
         from += length;
     }
 done:
-    watchdog_disarm();
     return result;
 }
 

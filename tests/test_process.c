@@ -521,6 +521,14 @@ static void the_cost_of_recording_is_measured_line_by_line(void **state)
     process_expect_error(r, "'many' in rates");
 }
 
+static void a_starter_that_ignores_its_children_does_not_keep_us_from_hearing_of_ours(void **state)
+{
+    struct rig *r = *state;
+    assert_int_equal(process_shell(r, "env --ignore-signal=CHLD gradlag bench push-pull sizes=16 "
+                                      "counts=1 repeats=1 window_s=0.01 cases=small"),
+                     OK);
+}
+
 static void a_made_up_results_file_answers_every_question(void **state)
 {
     struct rig *r = *state;
@@ -566,6 +574,7 @@ int main(void)
         PROCESS_TEST(every_kind_of_part_can_be_listed),
         PROCESS_TEST(every_benchmark_says_what_it_can_be_told),
         PROCESS_TEST(the_cost_of_recording_is_measured_line_by_line),
+        PROCESS_TEST(a_starter_that_ignores_its_children_does_not_keep_us_from_hearing_of_ours),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

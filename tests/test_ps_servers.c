@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -17,15 +18,20 @@
 
 enum { COUNT = 1000, SERVERS = 2 };
 
-static struct rig *open_rig(options **o, const char *timeout_s)
+static struct rig *open_rig_for(options **o, unsigned workers, const char *timeout_s)
 {
-    struct rig *r = rig_open(1, COUNT);
+    struct rig *r = rig_open(workers, COUNT);
     *o = rig_settings();
     rig_set(*o, "servers", "2");
     rig_set(*o, "timeout_s", timeout_s);
     r->total_samples = 1000000000;
     r->settings_hash = 7;
     return r;
+}
+
+static struct rig *open_rig(options **o, const char *timeout_s)
+{
+    return open_rig_for(o, 1, timeout_s);
 }
 
 static void close_rig(struct rig *r, options *o)
@@ -67,6 +73,13 @@ static void puppet_expect(struct puppet *p, enum wire_type type)
             channel_wait(p->channel, -1, 50);
     }
     fail_msg("no %s came", wire_type_name(type));
+}
+
+static void puppet_expect_order(struct puppet *p, enum wire_order what)
+{
+    do
+        puppet_expect(p, WIRE_ORDER);
+    while (p->got.message.notice.what != what);
 }
 
 /* ---- a server that follows, played by the test ----------------------------------------------- */
@@ -168,6 +181,22 @@ static void a_server_that_breaks_the_protocol_ends_the_run_and_is_named(void **s
     }
 }
 
+static void puppet_report(struct puppet *p, uint64_t sequence, enum wire_report what, unsigned w)
+{
+    p->m.sequence = sequence;
+    p->m.notice = (struct wire_notice){.what = what, .worker = w};
+    puppet_say(p, WIRE_REPORT);
+}
+
+/* Once the run is over; `sequence` is its next message's. */
+static void puppet_leave(struct puppet *p, uint64_t sequence)
+{
+    puppet_expect(p, WIRE_END);
+    puppet_report(p, sequence, WIRE_WORKERS_GONE, 0);
+    puppet_expect_order(p, WIRE_ORDER_CLOSE);
+    puppet_report(p, sequence + 1, WIRE_CLOSED, 0);
+}
+
 static void nobody_becomes_a_server_that_does_not_fit(void **state UNUSED)
 {
     options *o;
@@ -188,23 +217,16 @@ static void nobody_becomes_a_server_that_does_not_fit(void **state UNUSED)
     puppet_say(&first, WIRE_PING); /* which is still it */
     puppet_expect(&first, WIRE_PONG);
     r->stop = 1;
-    puppet_expect(&first, WIRE_END);
-    first.m.notice = (struct wire_notice){.what = WIRE_WORKERS_GONE};
-    puppet_say(&first, WIRE_REPORT);
-    puppet_expect(&first, WIRE_ORDER);
-    assert_int_equal(first.got.message.notice.what, WIRE_ORDER_CLOSE);
-    first.m.sequence = 1;
-    first.m.notice.what = WIRE_CLOSED;
-    puppet_say(&first, WIRE_REPORT);
+    puppet_leave(&first, 0);
     expect_end(r, server, STOPPED, "stopped on request");
     channel_close(&first.channel);
     close_rig(r, o);
 }
 
-/* Server 0 has welcomed worker 0. */
-static struct puppet puppet_train(struct rig *r)
+/* Server 0 has welcomed that worker. */
+static struct puppet puppet_train(struct rig *r, unsigned number)
 {
-    struct puppet p = {.m = {.run_token = r->token}};
+    struct puppet p = {.m = {.run_token = r->token, .worker = number}};
     assert_int_equal(
         channel_connect(&p.channel, r->endpoint, &(struct channel_options){.timeout_ms = 1000}),
         OK);
@@ -216,21 +238,23 @@ static struct puppet puppet_train(struct rig *r)
     return p;
 }
 
+static void puppet_is_ready(struct puppet *p)
+{
+    p->m.ready.payload = WIRE_PAYLOAD_FRAMES;
+    puppet_say(p, WIRE_READY);
+}
+
 static void a_slice_with_a_hole_is_not_taken(void **state UNUSED)
 {
     options *o;
     struct rig *r = open_rig(&o, "10");
     pid_t server = rig_serve(r, o);
-    struct puppet follower = puppet_follow(r), trainer = puppet_train(r);
-    trainer.m.ready.payload = WIRE_PAYLOAD_FRAMES;
-    puppet_say(&trainer, WIRE_READY);
-    follower.m.notice = (struct wire_notice){.what = WIRE_WORKER_READY};
-    puppet_say(&follower, WIRE_REPORT);
+    struct puppet follower = puppet_follow(r), trainer = puppet_train(r, 0);
+    puppet_is_ready(&trainer);
+    puppet_report(&follower, 0, WIRE_WORKER_READY, 0);
     puppet_expect(&trainer, WIRE_RELEASE);
     r->stop = 1;
-    do
-        puppet_expect(&follower, WIRE_ORDER);
-    while (follower.got.message.notice.what != WIRE_ORDER_ASK);
+    puppet_expect_order(&follower, WIRE_ORDER_ASK);
     follower.m.sequence = 1;
     follower.m.slice = (struct wire_slice){.offset = 40};
     puppet_say(&follower, WIRE_SLICE);
@@ -240,12 +264,68 @@ static void a_slice_with_a_hole_is_not_taken(void **state UNUSED)
     close_rig(r, o);
 }
 
+/* The server looks away for longer than its limit, and finds what it waited for. */
+static void look_away(int number UNUSED)
+{
+    clock_sleep_until_ns(clock_ns() + 2100000000ULL);
+}
+
+static void a_slice_that_is_there_when_the_limit_has_passed_is_taken(void **state UNUSED)
+{
+    options *o;
+    static const float floats[COUNT];
+    struct rig *r = open_rig(&o, "2");
+    signal(SIGUSR1, look_away);
+    pid_t server = rig_serve(r, o);
+    signal(SIGUSR1, SIG_DFL);
+    struct puppet follower = puppet_follow(r), trainer = puppet_train(r, 0);
+    puppet_is_ready(&trainer);
+    puppet_report(&follower, 0, WIRE_WORKER_READY, 0);
+    puppet_expect(&trainer, WIRE_RELEASE);
+    r->stop = 1;
+    puppet_expect_order(&follower, WIRE_ORDER_ASK);
+    kill(server, SIGUSR1);
+    follower.m.type = WIRE_SLICE;
+    follower.m.sequence = 1;
+    follower.m.slice = (struct wire_slice){0};
+    follower.m.payload_bytes = (uint32_t)(slice_count(COUNT, SERVERS, 1) * sizeof(float));
+    assert_true(channel_send(follower.channel, NULL, &follower.m, floats));
+    puppet_leave(&follower, 2);
+    expect_end(r, server, STOPPED, "stopped on request");
+    assert_int_equal(strlen(r->outcome.parameters_sha256), 64);
+    channel_close(&trainer.channel);
+    channel_close(&follower.channel);
+    close_rig(r, o);
+}
+
+static void training_begins_when_the_last_worker_that_others_waited_for_is_lost(void **state UNUSED)
+{
+    options *o;
+    struct rig *r = open_rig_for(&o, 2, "20");
+    rig_set(o, "on_lost", "continue");
+    pid_t server = rig_serve(r, o);
+    struct puppet follower = puppet_follow(r), left = puppet_train(r, 0), lost = puppet_train(r, 1);
+    puppet_is_ready(&left);
+    puppet_report(&follower, 0, WIRE_WORKER_READY, 0);
+    puppet_is_ready(&lost);
+    follower.m.sequence = 1;
+    follower.m.lost = (struct wire_lost){.worker = 1, .code = ERROR_PEER, .text = "died"};
+    puppet_say(&follower, WIRE_LOST);
+    puppet_expect(&left, WIRE_RELEASE);
+    kill(server, SIGKILL);
+    rig_wait(server, 10);
+    channel_close(&left.channel);
+    channel_close(&lost.channel);
+    channel_close(&follower.channel);
+    close_rig(r, o);
+}
+
 static void a_worker_that_is_stopped_ends_the_run_so_whoever_hears_it_first(void **state UNUSED)
 {
     options *o;
     struct rig *r = open_rig(&o, "10");
     pid_t server = rig_serve(r, o);
-    struct puppet follower = puppet_follow(r), trainer = puppet_train(r);
+    struct puppet follower = puppet_follow(r), trainer = puppet_train(r, 0);
     follower.m.lost = (struct wire_lost){.code = STOPPED, .text = "was told to stop"};
     puppet_say(&follower, WIRE_LOST);
     expect_end(r, server, STOPPED, "worker 0 (process 0) was told to stop (at server 1)");
@@ -339,15 +419,52 @@ static void a_server_that_follows_may_be_stopped_before_it_was_let_in(void **sta
     close_rig(r, o);
 }
 
+/* ---- servers and a worker, none of them played ---------------------------------------------- */
+
+/* Three slices of 1024 and 1023 parameters: the second begins a page, the third does not. */
+static void slices_that_begin_pages_by_chance_are_shared_as_any_others(void **state UNUSED)
+{
+    enum { ALL = 3, WHOLE = 3 * 1023 + 1 };
+    struct rig *r[ALL];
+    pid_t server[ALL];
+    options *o = rig_settings();
+    char places[RIG_ENDPOINT_BYTES] = "";
+    rig_set(o, "servers", "3");
+    rig_set(o, "payload", "shm");
+    rig_set(o, "timeout_s", "10");
+    for (unsigned i = 0; i < ALL; i++) {
+        r[i] = rig_open(1, WHOLE);
+        r[i]->server = i;
+        snprintf(r[i]->listen, sizeof r[i]->listen, "tcp://127.0.0.1:*");
+        snprintf(r[i]->leader, sizeof r[i]->leader, "%s", r[0]->endpoint);
+        server[i] = rig_serve(r[i], o);
+        snprintf(places + strlen(places), sizeof places - strlen(places), "%s%s", i > 0 ? "," : "",
+                 r[i]->endpoint);
+    }
+    snprintf(r[0]->endpoint, sizeof r[0]->endpoint, "%s", places);
+    pid_t trainer = rig_train(r[0], o, 0, 0);
+    if (rig_wait(trainer, 10) != OK)
+        fail_msg("%s", r[0]->worker[0].message);
+    for (unsigned i = 0; i < ALL; i++)
+        assert_int_equal(rig_wait(server[i], 10), OK);
+    assert_int_equal(r[0]->outcome.samples_used, r[0]->total_samples);
+    for (unsigned i = 0; i < ALL; i++)
+        rig_close(r[i]);
+    options_close(&o);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_server_that_breaks_the_protocol_ends_the_run_and_is_named),
         cmocka_unit_test(a_slice_with_a_hole_is_not_taken),
+        cmocka_unit_test(a_slice_that_is_there_when_the_limit_has_passed_is_taken),
+        cmocka_unit_test(training_begins_when_the_last_worker_that_others_waited_for_is_lost),
         cmocka_unit_test(a_worker_that_is_stopped_ends_the_run_so_whoever_hears_it_first),
         cmocka_unit_test(nobody_becomes_a_server_that_does_not_fit),
         cmocka_unit_test(a_server_that_follows_does_not_follow_nonsense),
         cmocka_unit_test(a_server_that_follows_may_be_stopped_before_it_was_let_in),
+        cmocka_unit_test(slices_that_begin_pages_by_chance_are_shared_as_any_others),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
