@@ -21,54 +21,6 @@ enum {
 
 static const uint64_t MS = 1000000;
 
-void server_fail(struct server *s, status code, const char *format, ...)
-{
-    char text[sizeof s->message];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
-    /* The first reason is the reason, unless it was a wish: a stopped run that cannot write its
-     * checkpoint has failed. */
-    if (s->result == OK || (s->result == STOPPED && code != STOPPED)) {
-        memcpy(s->message, text, sizeof text);
-        s->result = code;
-    } else if (code != STOPPED) {
-        log_error("%s", text);
-    }
-    if (server_follows(s))
-        leader_failed(s);
-}
-
-void server_watch(struct server *s, int fd)
-{
-    struct epoll_event event = {.events = EPOLLIN | EPOLLET};
-    if (epoll_ctl(s->wake_fd, EPOLL_CTL_ADD, fd, &event) != 0)
-        log_debug("cannot watch a descriptor: %s", strerror(errno)); /* the tick sees it later */
-}
-
-void server_event(struct server *s, enum severity severity, const char *code, int w,
-                  const char *detail)
-{
-    if (server_follows(s))
-        leader_note(s, PUSHES_UNKNOWN, severity, code, w, detail);
-    else if (s->o->recorder != NULL)
-        recorder_event(s->o->recorder, training_seconds(s), severity, code, w, detail);
-}
-
-void server_event_queued(struct server *s, enum severity severity, const char *code, unsigned w,
-                         const char *detail)
-{
-    uint64_t before = server_core_arrivals(s->core);
-    for (unsigned i = 0; i < s->queue_count; i++)
-        before += s->queue[(s->queue_first + i) % s->queue_size].kind == EVENT_PUSH;
-    if (server_follows(s) && !s->one_order)
-        leader_note(s, before, severity, code, (int)w, detail);
-    else if (s->o->recorder != NULL && !server_follows(s)) /* one order is written down once */
-        recorder_event_between(s->o->recorder, training_seconds(s), before, severity, code, (int)w,
-                               detail);
-}
-
 /* ---- open and close ------------------------------------------------------------------------ */
 
 static status read_settings(struct server *s)
@@ -270,7 +222,8 @@ bool server_receive(struct server *s)
         enum channel_event event = channel_receive(s->channel, &r);
         if (event == CHANNEL_NOTHING)
             return true;
-        peers_handle(s, event, &r);
+        if (!server_leads(s) || !followers_handle(s, event, &r))
+            peers_handle(s, event, &r);
     }
     return false;
 }

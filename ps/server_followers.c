@@ -1,9 +1,10 @@
-/* server_followers.c — server 0 of several: it hears from the others what is so there, says in
- * which order events happen, and gathers their slices. See server_state.h. */
+/* server_followers.c — server 0 of several: it hears from the others what is so there, and says in
+ * which order events happen. See server_state.h. */
 #include "ps/server_state.h"
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 enum {
@@ -48,14 +49,9 @@ void followers_close(struct server *s)
     memory_free(f->states);
 }
 
-unsigned followers_number(const struct server *s, const struct follower *f)
+static unsigned number_of(const struct server *s, const struct follower *f)
 {
     return (unsigned)(f - s->followers.at);
-}
-
-static uint64_t everywhere(const struct server *s)
-{
-    return s->servers == SERVERS_MAX ? UINT64_MAX : (1ULL << s->servers) - 1;
 }
 
 /* It cannot be done without, so the run ends. */
@@ -67,7 +63,7 @@ void followers_lose(struct server *s, struct follower *f, status code, const cha
     process_forget(&f->pidfd);
     if (!s->ended && s->result == OK)
         server_event(s, SEVERITY_ERROR, "server_lost", NO_WORKER, why);
-    server_fail(s, code, "server %u (process %u) %s", followers_number(s, f), f->pid, why);
+    server_fail(s, code, "server %u (process %u) %s", number_of(s, f), f->pid, why);
 }
 
 /* ---- saying -------------------------------------------------------------------------------- */
@@ -76,7 +72,7 @@ static struct wire_message message_to(const struct server *s, const struct follo
                                       enum wire_type type)
 {
     return (struct wire_message){.type = type,
-                                 .worker = followers_number(s, f),
+                                 .worker = number_of(s, f),
                                  .run_token = s->o->run_token,
                                  .incarnation = f->incarnation,
                                  .sequence = f->sent};
@@ -212,65 +208,16 @@ void followers_name_missing(const struct server *s, char *out, size_t size)
         snprintf(out + length, size - length, " and so on");
 }
 
-/* ---- what is so at all servers --------------------------------------------------------------- */
-
-bool followers_are_ready(const struct server *s, unsigned w)
-{
-    return s->peers[w].state == PEER_READY && s->followers.ready[w] == everywhere(s);
-}
-
-/* Those who were lost before are not waited for. */
-static bool all_are_ready(const struct server *s)
-{
-    unsigned ready = 0;
-    for (unsigned w = 0; w < s->o->workers; w++)
-        ready += followers_are_ready(s, w);
-    return ready > 0 && ready + peers_in(s, PEER_GONE) == s->o->workers;
-}
-
-void followers_begin(struct server *s)
-{
-    if (!s->begun && all_are_ready(s))
-        training_begin(s);
-}
-
-void followers_ready(struct server *s, unsigned w, unsigned server)
-{
-    char detail[64];
-    s->followers.ready[w] |= 1ULL << server;
-    s->joined_ns = clock_ns();
-    s->missing_named = false;
-    if (s->begun || !followers_are_ready(s, w))
-        return;
-    peers_describe(s, w, detail, sizeof detail);
-    server_event_queued(s, SEVERITY_INFO, "worker_joined", w, detail);
-    followers_begin(s);
-}
-
-/* Nobody waits for a push that may never be whole everywhere: until it is, it is not in the order,
- * and its worker's loss is. */
-void followers_whole(struct server *s, unsigned w, unsigned server)
-{
-    if (s->peers[w].state != PEER_READY)
-        return;
-    s->followers.whole[w] |= 1ULL << server;
-    peers_moved(s);
-    if (s->followers.whole[w] == everywhere(s)) {
-        s->followers.whole[w] = 0;
-        training_queue(s, EVENT_PUSH, w);
-    }
-}
-
 /* ---- what followers say ---------------------------------------------------------------------- */
 
 static void on_report(struct server *s, struct follower *f, const struct wire_notice *n)
 {
     switch (n->what) {
     case WIRE_WORKER_READY:
-        followers_ready(s, n->worker, followers_number(s, f));
+        followers_ready(s, n->worker, number_of(s, f));
         break;
     case WIRE_PUSH_WHOLE:
-        followers_whole(s, n->worker, followers_number(s, f));
+        followers_whole(s, n->worker, number_of(s, f));
         break;
     case WIRE_WORKERS_GONE:
         f->gone = true;
@@ -288,7 +235,7 @@ static void on_lost(struct server *s, struct follower *f, const struct wire_lost
     char why[WIRE_TEXT_BYTES + 32];
     if (s->ended || s->result != OK)
         return; /* it has left; what it has to say here is on its way */
-    snprintf(why, sizeof why, "%s (at server %u)", l->text, followers_number(s, f));
+    snprintf(why, sizeof why, "%s (at server %u)", l->text, number_of(s, f));
     peers_lose(s, l->worker, wire_failure(l->code, ERROR_PEER), why);
 }
 
@@ -297,13 +244,13 @@ static void on_failed(struct server *s, const struct follower *f, const struct w
     if (s->result == OK && !s->ended) /* else it has seen what ends the run already */
         server_fail(s, wire_failure(t->code, ERROR_OTHER), "%s", t->text);
     else
-        log_debug("server %u, too: %s", followers_number(s, f), t->text);
+        log_debug("server %u, too: %s", number_of(s, f), t->text);
 }
 
 static void on_record(struct server *s, struct follower *f, const struct push_record *r)
 {
     struct push_record row = *r;
-    row.server = followers_number(s, f);
+    row.server = number_of(s, f);
     bool known =
         row.outcome <= PUSH_NOT_FINITE && row.outcome != 4 && row.reason <= PUSH_BAD_UPDATE;
     if (!known || row.worker >= s->o->workers)
@@ -318,8 +265,41 @@ static void on_note(struct server *s, struct follower *f, const struct wire_note
         (n->worker >= 0 && (unsigned)n->worker >= s->o->workers))
         followers_lose(s, f, ERROR_PROTOCOL, "sent a note of what there is not");
     else if (s->o->recorder != NULL)
-        recorder_event_at(s->o->recorder, followers_number(s, f), n->at_seconds, n->push_number,
+        recorder_event_at(s->o->recorder, number_of(s, f), n->at_seconds, n->push_number,
                           (enum severity)n->severity, n->code, n->worker, n->text);
+}
+
+/* Where a chunk goes: after those of the same vector that are here. NULL: nowhere. */
+static uint8_t *place_of(struct server *s, struct follower *f, const struct wire_message *m)
+{
+    unsigned n = number_of(s, f);
+    size_t begin = slice_begin(s->o->count, s->servers, n);
+    size_t size = slice_count(s->o->count, s->servers, n) * sizeof(float);
+    struct followers *all = &s->followers;
+    if (m->slice.vector != f->vector || f->vector >= all->vectors || m->slice.offset != f->bytes ||
+        m->payload_bytes > size - f->bytes)
+        return NULL;
+    float *vector = f->vector == 0 ? all->parameters : all->states + (f->vector - 1) * s->o->count;
+    uint8_t *at = (uint8_t *)(vector + begin) + f->bytes;
+    f->bytes += m->payload_bytes;
+    if (f->bytes == size) {
+        f->vector++;
+        f->bytes = 0;
+    }
+    return at;
+}
+
+static void on_slice(struct server *s, struct follower *f, const struct channel_received *r)
+{
+    const struct wire_message *m = &r->message;
+    uint8_t *at = place_of(s, f, m);
+    if (at == NULL)
+        followers_lose(s, f, ERROR_PROTOCOL, "sent a part of its slice out of order");
+    else if (s->one_order && m->slice.version != server_core_version(s->core))
+        followers_lose(s, f, ERROR_PROTOCOL,
+                       "is not at server 0's version, though one order holds for both");
+    else
+        memcpy(at, r->payload, m->payload_bytes);
 }
 
 static void on_ping(struct server *s, struct follower *f)
@@ -358,7 +338,7 @@ static void handle(struct server *s, struct follower *f, const struct channel_re
         on_note(s, f, &m->note);
         break;
     case WIRE_SLICE:
-        followers_slice(s, f, r);
+        on_slice(s, f, r);
         break;
     default:
         followers_lose(s, f, ERROR_PROTOCOL, "said what a server that follows may not say");
@@ -442,7 +422,7 @@ void followers_tick(struct server *s, uint64_t now)
         } else if (silent_ms >= WARN_MS && !f->warned) {
             f->warned = true;
             log_warning("server %u (process %u) has been silent for %llu s, waiting up to %u s",
-                        followers_number(s, f), f->pid, (unsigned long long)silent_ms / 1000,
+                        number_of(s, f), f->pid, (unsigned long long)silent_ms / 1000,
                         s->timeout_ms / 1000);
         }
     }

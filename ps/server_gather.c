@@ -8,39 +8,6 @@ enum { GATHERING_FAILED_MS = 2000 }; /* the longest wait for slices of a run tha
 
 static const uint64_t MS = 1000000;
 
-/* Where a chunk goes: after those of the same vector that are here. NULL: nowhere. */
-static uint8_t *place_of(struct server *s, struct follower *f, const struct wire_message *m)
-{
-    unsigned n = followers_number(s, f);
-    size_t begin = slice_begin(s->o->count, s->servers, n);
-    size_t size = slice_count(s->o->count, s->servers, n) * sizeof(float);
-    struct followers *all = &s->followers;
-    if (m->slice.vector != f->vector || f->vector >= all->vectors || m->slice.offset != f->bytes ||
-        m->payload_bytes > size - f->bytes)
-        return NULL;
-    float *vector = f->vector == 0 ? all->parameters : all->states + (f->vector - 1) * s->o->count;
-    uint8_t *at = (uint8_t *)(vector + begin) + f->bytes;
-    f->bytes += m->payload_bytes;
-    if (f->bytes == size) {
-        f->vector++;
-        f->bytes = 0;
-    }
-    return at;
-}
-
-void followers_slice(struct server *s, struct follower *f, const struct channel_received *r)
-{
-    const struct wire_message *m = &r->message;
-    uint8_t *at = place_of(s, f, m);
-    if (at == NULL)
-        followers_lose(s, f, ERROR_PROTOCOL, "sent a part of its slice out of order");
-    else if (s->one_order && m->slice.version != server_core_version(s->core))
-        followers_lose(s, f, ERROR_PROTOCOL,
-                       "is not at server 0's version, though one order holds for both");
-    else
-        memcpy(at, r->payload, m->payload_bytes);
-}
-
 static void copy_own(struct server *s, bool states)
 {
     struct followers *f = &s->followers;

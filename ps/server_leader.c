@@ -1,10 +1,9 @@
-/* server_leader.c — one of several servers that follows: it tells server 0 what is so here, and
- * does what server 0 says. See server_state.h. */
+/* server_leader.c — one of several servers that follows: it does what server 0 says, and looks
+ * whether that lives. See server_state.h. */
 #include "ps/server_state.h"
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <unistd.h>
 
 enum {
     PING_MS = 1000, /* or a quarter of the timeout, where that is less */
@@ -14,103 +13,6 @@ enum {
 };
 
 static const uint64_t MS = 1000000;
-
-/* ---- saying -------------------------------------------------------------------------------- */
-
-static struct wire_message message_of(const struct server *s, enum wire_type type)
-{
-    return (struct wire_message){.type = type,
-                                 .worker = s->o->server,
-                                 .run_token = s->o->run_token,
-                                 .incarnation = s->leader.incarnation,
-                                 .sequence = s->leader.sent};
-}
-
-/* Before it was let in nobody hears it; who is ready then is said again (on_joined). */
-static void say(struct server *s, struct wire_message *m, const void *payload)
-{
-    if (!s->leader.joined)
-        return;
-    (void)channel_send(s->leader.channel, NULL, m, payload);
-    s->leader.sent++;
-}
-
-static void join(struct server *s)
-{
-    struct wire_message m = message_of(s, WIRE_JOIN);
-    m.sequence = 0;
-    m.join = (struct wire_join){.count = s->count,
-                                .settings = s->o->settings_hash,
-                                .nonce = s->leader.nonce,
-                                .pid = (uint32_t)getpid()};
-    payload_host(m.join.host);
-    (void)channel_send(s->leader.channel, NULL, &m, NULL);
-}
-
-void leader_report(struct server *s, enum wire_report what, unsigned w, uint64_t sequence)
-{
-    struct wire_message m = message_of(s, WIRE_REPORT);
-    m.notice = (struct wire_notice){.what = what, .worker = w, .sequence = sequence};
-    say(s, &m, NULL);
-}
-
-void leader_lost(struct server *s, unsigned w, status code, const char *why)
-{
-    struct wire_message m = message_of(s, WIRE_LOST);
-    m.lost = (struct wire_lost){.worker = w, .code = (uint32_t)code};
-    snprintf(m.lost.text, sizeof m.lost.text, "%s", why);
-    say(s, &m, NULL);
-}
-
-void leader_failed(struct server *s)
-{
-    if (s->leader.told || s->leader.over || s->ended)
-        return;
-    if (!s->leader.joined) {
-        s->leader.over = true; /* nobody waits for this server's word */
-        return;
-    }
-    struct wire_message m = message_of(s, WIRE_FAILED);
-    s->leader.told = true;
-    s->leader.failed_ns = clock_ns();
-    m.text.code = (uint32_t)s->result;
-    snprintf(m.text.text, sizeof m.text.text, "%s", s->message);
-    say(s, &m, NULL);
-}
-
-void leader_record(struct server *s, const struct push_record *row)
-{
-    struct wire_message m = message_of(s, WIRE_RECORD);
-    m.record = *row;
-    say(s, &m, NULL);
-}
-
-void leader_note(struct server *s, uint64_t push_number, enum severity severity, const char *code,
-                 int w, const char *detail)
-{
-    struct wire_message m = message_of(s, WIRE_NOTE);
-    m.note = (struct wire_note){.severity = severity,
-                                .worker = w,
-                                .push_number = push_number,
-                                .at_seconds = training_seconds(s)};
-    snprintf(m.note.code, sizeof m.note.code, "%s", code);
-    snprintf(m.note.text, sizeof m.note.text, "%s", detail);
-    say(s, &m, NULL);
-}
-
-/* Lies where it is until server 0 says more: meanwhile this server stands still (S5). */
-static void say_vector(struct server *s, unsigned vector, const float *values)
-{
-    const size_t size = s->count * sizeof(float);
-    for (size_t at = 0; at < size;) {
-        struct wire_message m = message_of(s, WIRE_SLICE);
-        m.payload_bytes = (uint32_t)(size - at < WIRE_CHUNK_BYTES ? size - at : WIRE_CHUNK_BYTES);
-        m.slice = (struct wire_slice){
-            .vector = vector, .version = server_core_version(s->core), .offset = at};
-        say(s, &m, (const uint8_t *)values + at);
-        at += m.payload_bytes;
-    }
-}
 
 /* ---- open and close ------------------------------------------------------------------------ */
 
@@ -128,7 +30,7 @@ status leader_open(struct server *s)
                                   .keys = keys}));
     payload_random(&l->nonce, sizeof l->nonce);
     l->heard_ns = l->asked_ns = clock_ns();
-    join(s);
+    leader_join(s);
 done:
     curve_close(&keys);
     return result;
@@ -192,10 +94,10 @@ static void on_ask(struct server *s, bool states)
         continue;
     if (!s->evaluating)
         training_pause(s);
-    say_vector(s, 0, payload_slots(s->payload)[server_core_latest_slot(s->core)]);
+    leader_vector(s, 0, payload_slots(s->payload)[server_core_latest_slot(s->core)]);
     const float *state = server_core_optimizer_state(s->core, &count);
     for (unsigned k = 0; states && k < count / s->count; k++)
-        say_vector(s, 1 + k, state + k * s->count);
+        leader_vector(s, 1 + k, state + k * s->count);
 }
 
 static void on_order(struct server *s, const struct wire_notice *n)
@@ -320,11 +222,9 @@ static void ask(struct server *s, uint64_t now)
         return;
     l->asked_ns = now;
     if (l->joined) {
-        struct wire_message ping = message_of(s, WIRE_PING);
-        ping.ping.answer = 1;
-        (void)channel_send(l->channel, NULL, &ping, NULL);
+        leader_ping(s);
     } else {
-        join(s);
+        leader_join(s);
     }
 }
 

@@ -1,13 +1,19 @@
 /*
  * server_state.h — what the files of the server share; nobody else includes it.
  *
- *   server.c           the loop, the clock of peers, beginning and end
- *   server_peers.c     who is who: what arrives, what is refused, who is lost
- *   server_watch.c     who dies, is silent, or hangs
- *   server_training.c  events into the core, actions out of it; records, evaluation, checkpoints
- *   server_followers.c of several servers, server 0: what it tells the others, and hears from them
- *   server_gather.c    of several servers, server 0: their slices together
- *   server_leader.c    of several servers, each other one: what it tells server 0, and is told
+ * From the bottom up; a file calls those above it in this list, and itself. Only who waits in the
+ * midst of something (a gathering, a checkpoint, the end) calls up: server_receive, server_wait.
+ *
+ *   server_say.c        one of several servers that follows: what it says to server 0
+ *   server_queue.c      the training clock, the events that wait for the core, how a run fails
+ *   server_peers.c      workers: who is there, what they are told, who is lost
+ *   server_hear.c       what workers say, and what of it is refused
+ *   server_followers.c  of several servers, server 0: what it tells the others, and hears from them
+ *   server_gather.c     the same: their slices together
+ *   server_training.c   events into the core, actions out of it; records, evaluation, checkpoints
+ *   server_leader.c     one that follows: what server 0 says
+ *   server_watch.c      who dies, is silent, or hangs
+ *   server.c            the loop, beginning and end
  *
  * Invariants
  *   S1  the core is fed from one place, training_feed(), in order of arrival, and never while an
@@ -168,10 +174,36 @@ static inline bool server_leads(const struct server *s)
     return s->servers > 1 && !server_follows(s);
 }
 
-/* server.c */
-/* Takes all that has come; false: there is more. */
-bool server_receive(struct server *s);
-void server_wait(struct server *s);
+/* ---- server_say.c: for those that follow alone ------------------------------------------------
+ */
+void leader_join(struct server *s);
+void leader_ping(struct server *s);
+void leader_report(struct server *s, enum wire_report what, unsigned w, uint64_t sequence);
+void leader_lost(struct server *s, unsigned w, status code, const char *why);
+/* The run has to end, for the reason in s->message. */
+void leader_failed(struct server *s);
+void leader_record(struct server *s, const struct push_record *row);
+void leader_note(struct server *s, double at_seconds, uint64_t push_number, enum severity severity,
+                 const char *code, int w, const char *detail);
+/* Its slice of the parameters (0) or of the optimizer's state. */
+void leader_vector(struct server *s, unsigned vector, const float *values);
+
+/* ---- server_queue.c ---------------------------------------------------------------------------
+ */
+double training_seconds(const struct server *s);
+/* Training nanoseconds at clock_ns() time `t`: later than the begin of the last pause but one. */
+uint64_t training_ns_at(const struct server *s, uint64_t t);
+/* The clock begins, stands still, goes on. */
+void training_start_clock(struct server *s);
+void training_hold_clock(struct server *s);
+void training_run_clock(struct server *s);
+/* So does the core: nothing is handed to it meanwhile. */
+void training_pause(struct server *s);
+void training_resume(struct server *s);
+void training_begin(struct server *s);
+void training_queue(struct server *s, enum event_kind kind, unsigned w);
+/* Something went on: a release, a push or a part of one, the end of a pause. */
+void peers_moved(struct server *s);
 void server_fail(struct server *s, status code, const char *format, ...) PRINTF_LIKE(3, 4);
 void server_watch(struct server *s, int fd);
 void server_event(struct server *s, enum severity severity, const char *code, int w,
@@ -180,50 +212,39 @@ void server_event(struct server *s, enum severity severity, const char *code, in
 void server_event_queued(struct server *s, enum severity severity, const char *code, unsigned w,
                          const char *detail);
 
-/* server_peers.c */
-void peers_handle(struct server *s, enum channel_event event, const struct channel_received *r);
-/* A stranger's token goes back as it came: who does not know ours does not learn it. */
-void peers_refuse(struct server *s, const struct channel_received *r, status code, const char *why);
+/* ---- server_peers.c ---------------------------------------------------------------------------
+ */
 bool peers_is_member(const struct peer *p);
-void peers_release(struct server *s, unsigned w);
-void peers_end(struct server *s, status code, const char *text);
-/* Ends the run or frees the place, as on_lost says; a follower tells server 0, which says so. */
-void peers_lose(struct server *s, unsigned w, status code, const char *why);
-/* Server 0 has lost it: nothing of it is heard any more. */
-void peers_forget(struct server *s, unsigned w);
-/* "process 77, payload=shm" */
-void peers_describe(const struct server *s, unsigned w, char *out, size_t size);
 unsigned peers_in(const struct server *s, enum peer_state state);
 /* "worker 3, worker 5": those whose state is `state`. */
 void peers_name(const struct server *s, enum peer_state state, char *out, size_t size);
+/* "process 77, payload=shm" */
+void peers_describe(const struct server *s, unsigned w, char *out, size_t size);
+struct wire_message peers_message(const struct server *s, unsigned w, enum wire_type type);
+void peers_welcome(struct server *s, unsigned w);
+void peers_release(struct server *s, unsigned w);
+void peers_end(struct server *s, status code, const char *text);
+/* A stranger's token goes back as it came: who does not know ours does not learn it. */
+void peers_refuse(struct server *s, const struct channel_received *r, status code, const char *why);
+/* Ends the run or frees the place, as on_lost says; a follower tells server 0, which says so. */
+void peers_lose(struct server *s, unsigned w, status code, const char *why);
+/* Its own words were not what a worker may say. */
+void peers_offended(struct server *s, unsigned w, const struct channel_received *r,
+                    const char *what);
+/* Server 0 has lost it: nothing of it is heard any more. */
+void peers_forget(struct server *s, unsigned w);
+/* Of several servers, server 0 alone: at server `server` worker `w` takes part now, or its push is
+ * whole; and whether it takes part at all of them. */
+void followers_ready(struct server *s, unsigned w, unsigned server);
+void followers_whole(struct server *s, unsigned w, unsigned server);
+bool followers_are_ready(const struct server *s, unsigned w);
 
-/* server_watch.c */
-/* Deaths, silence and hanging workers; call it when nothing more is to be received. */
-void peers_tick(struct server *s, uint64_t now);
-/* Something went on: a release, a push or a part of one, the end of a pause. */
-void peers_moved(struct server *s);
+/* ---- server_hear.c ----------------------------------------------------------------------------
+ */
+void peers_handle(struct server *s, enum channel_event event, const struct channel_received *r);
 
-/* server_training.c */
-void training_begin(struct server *s);
-void training_queue(struct server *s, enum event_kind kind, unsigned w);
-/* Hands the oldest event to the core. False: there is none, or it has to wait. */
-bool training_feed(struct server *s);
-/* The core learns that the run is over, whatever ended it; what still comes is only recorded. */
-void training_end(struct server *s);
-void training_evaluated(struct server *s);
-void training_probed(struct server *s);
-void training_progress(struct server *s);
-void training_checkpoint(struct server *s);
-double training_seconds(const struct server *s);
-/* The clock begins. */
-void training_start_clock(struct server *s);
-/* A follower stands still, or goes on. */
-void training_pause(struct server *s);
-void training_resume(struct server *s);
-/* Training nanoseconds at clock_ns() time `t`: later than the begin of the last pause but one. */
-uint64_t training_ns_at(const struct server *s, uint64_t t);
-
-/* server_followers.c; all for server 0 of several alone */
+/* ---- server_followers.c; all for server 0 of several alone ------------------------------------
+ */
 status followers_open(struct server *s) MUST_CHECK;
 void followers_close(struct server *s);
 /* Whether this was about another server, and is dealt with. */
@@ -234,17 +255,10 @@ void followers_name_missing(const struct server *s, char *out, size_t size);
 bool followers_have_joined(const struct server *s);
 /* One of them has missed more than one sign of life. */
 bool followers_are_silent(const struct server *s, uint64_t now);
-/* At server `server` worker `w` takes part now, or its push is whole. */
-void followers_ready(struct server *s, unsigned w, unsigned server);
-bool followers_are_ready(const struct server *s, unsigned w);
-/* Training begins if all workers that are not lost are ready. */
-void followers_begin(struct server *s);
-void followers_whole(struct server *s, unsigned w, unsigned server);
 void followers_order(struct server *s, const struct event *e);
 void followers_tell(struct server *s, enum wire_order what, unsigned w, uint64_t sequence);
 /* That server cannot be done without, so the run ends. */
 void followers_lose(struct server *s, struct follower *f, status code, const char *why);
-unsigned followers_number(const struct server *s, const struct follower *f);
 /* They go on after a gathering. */
 void followers_resume(struct server *s);
 void followers_end(struct server *s);
@@ -253,24 +267,40 @@ bool followers_are_gone(const struct server *s);
 /* Then: until all that they have to say is here. */
 void followers_dismiss(struct server *s);
 
-/* server_gather.c; likewise */
+/* ---- server_gather.c; likewise ----------------------------------------------------------------
+ */
 /* Has all stand still, and waits until the parameters of all are in followers.parameters, and the
  * optimizer's state in followers.states. False: they will not come; then the run has failed. */
 bool followers_gather(struct server *s, bool states);
-void followers_slice(struct server *s, struct follower *f, const struct channel_received *r);
 
-/* server_leader.c; all for the others alone */
+/* ---- server_training.c ------------------------------------------------------------------------
+ */
+/* Hands the oldest event to the core. False: there is none, or it has to wait. */
+bool training_feed(struct server *s);
+/* The core learns that the run is over, whatever ended it; what still comes is only recorded. */
+void training_end(struct server *s);
+void training_evaluated(struct server *s);
+void training_probed(struct server *s);
+void training_progress(struct server *s);
+void training_checkpoint(struct server *s);
+
+/* ---- server_leader.c; all for those that follow alone -----------------------------------------
+ */
 status leader_open(struct server *s) MUST_CHECK;
 void leader_close(struct server *s);
 /* False: there is more. */
 bool leader_receive(struct server *s);
 void leader_tick(struct server *s, uint64_t now);
-void leader_report(struct server *s, enum wire_report what, unsigned w, uint64_t sequence);
-void leader_lost(struct server *s, unsigned w, status code, const char *why);
-/* The run has to end, for the reason in s->message. */
-void leader_failed(struct server *s);
-void leader_record(struct server *s, const struct push_record *row);
-void leader_note(struct server *s, uint64_t push_number, enum severity severity, const char *code,
-                 int w, const char *detail);
+
+/* ---- server_watch.c ---------------------------------------------------------------------------
+ */
+/* Deaths, silence and hanging workers; call it when nothing more is to be received. */
+void peers_tick(struct server *s, uint64_t now);
+
+/* ---- server.c ---------------------------------------------------------------------------------
+ */
+/* Takes all that has come; false: there is more. */
+bool server_receive(struct server *s);
+void server_wait(struct server *s);
 
 #endif

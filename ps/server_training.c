@@ -6,67 +6,6 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-/* ---- the training clock: S3 ---------------------------------------------------------------- */
-
-/* Of pauses before the last one only the sum is known; who asks about earlier times keeps the
- * answer (arrived_training_ns). */
-uint64_t training_ns_at(const struct server *s, uint64_t t)
-{
-    if (!s->begun || t < s->began_ns)
-        return 0;
-    uint64_t not_training = s->began_ns + s->paused_ns;
-    if (s->pause_from_ns != 0 && t >= s->pause_from_ns) {
-        if (s->pause_to_ns == 0 || t < s->pause_to_ns)
-            t = s->pause_from_ns;
-        else
-            not_training += s->pause_to_ns - s->pause_from_ns;
-    }
-    return t > not_training ? t - not_training : 0;
-}
-
-double training_seconds(const struct server *s)
-{
-    return (double)training_ns_at(s, clock_ns()) * 1e-9;
-}
-
-/* A pause that follows at once upon another (a checkpoint upon an evaluation) goes on with it. */
-static void pause_begin(struct server *s)
-{
-    uint64_t now = clock_ns();
-    bool paused = s->pause_from_ns != 0 && s->pause_to_ns == 0;
-    if (paused)
-        return;
-    if (s->pause_to_ns == 0 || now - s->pause_to_ns > 1000000) {
-        s->paused_ns += s->pause_to_ns - s->pause_from_ns;
-        s->pause_from_ns = now;
-    }
-    s->pause_to_ns = 0;
-}
-
-static void pause_end(struct server *s)
-{
-    s->pause_to_ns = clock_ns();
-    peers_moved(s);
-}
-
-void training_pause(struct server *s)
-{
-    s->evaluating = true;
-    pause_begin(s);
-}
-
-void training_resume(struct server *s)
-{
-    s->evaluating = false;
-    pause_end(s);
-}
-
-void training_start_clock(struct server *s)
-{
-    s->begun = true;
-    s->began_ns = s->progress_ns = clock_ns();
-}
-
 /* Microseconds since a peer's last push arrived that were training, and that were not. */
 static double trained_us(const struct server *s, const struct peer *p, uint64_t now)
 {
@@ -162,14 +101,6 @@ static void perform(struct server *s, struct server_actions actions, uint64_t be
 
 /* ---- events -------------------------------------------------------------------------------- */
 
-void training_queue(struct server *s, enum event_kind kind, unsigned w)
-{
-    REQUIRE(s->queue_count < s->queue_size);
-    unsigned last = (s->queue_first + s->queue_count) % s->queue_size;
-    s->queue[last] = (struct event){.kind = kind, .worker = w};
-    s->queue_count++;
-}
-
 static double plausible_us(double us)
 {
     return us >= 0 && us < 1e15 ? us : 0;
@@ -223,7 +154,7 @@ static void probe_begin(struct server *s, unsigned w)
 {
     const struct peer *p = &s->peers[w];
     s->probing = true;
-    pause_begin(s);
+    training_hold_clock(s);
     evaluator_begin_probe(
         s->evaluator, &(struct evaluator_probe){
                           .worker = w,
@@ -241,7 +172,7 @@ void training_probed(struct server *s)
         return;
     s->probing = false;
     s->probed = code == OK;
-    pause_end(s);
+    training_run_clock(s);
     if (code != OK)
         server_fail(s, code, "%s", error_message());
 }
@@ -290,17 +221,6 @@ bool training_feed(struct server *s)
     return true;
 }
 
-/* All that are ready start together: the clock and the versions begin for them at once. */
-void training_begin(struct server *s)
-{
-    training_start_clock(s);
-    for (unsigned w = 0; w < s->o->workers; w++)
-        if (s->peers[w].state == PEER_READY)
-            training_queue(s, EVENT_HELLO, w);
-        else
-            training_queue(s, EVENT_LOST, w);
-}
-
 void training_end(struct server *s)
 {
     if (!s->begun)
@@ -319,7 +239,7 @@ void training_evaluated(struct server *s)
         return;
     s->evaluating = false;
     if (code != OK) {
-        pause_end(s);
+        training_run_clock(s);
         server_fail(s, code, "%s", error_message());
         return;
     }
@@ -327,7 +247,7 @@ void training_evaluated(struct server *s)
                                  .samples = server_core_samples_used(s->core),
                                  .seconds = training_seconds(s)};
     tally_evaluation(&s->tally, &now, (double)(clock_ns() - s->evaluation_began_ns) * 1e-9, &e);
-    pause_end(s);
+    training_run_clock(s);
     if (s->checkpoint_samples > 0 && now.samples >= s->next_checkpoint)
         training_checkpoint(s);
     perform(s, server_core_evaluated(s->core), clock_ns());
@@ -403,10 +323,10 @@ void training_checkpoint(struct server *s)
             s->next_checkpoint += s->checkpoint_samples;
     if (s->o->hooks.checkpoint == NULL || !s->checkpoints)
         return;
-    pause_begin(s);
+    training_hold_clock(s);
     bool here = s->servers == 1 || gather_state(s, &now);
     status code = here ? write_checkpoint(s, &now) : OK;
-    pause_end(s);
+    training_run_clock(s);
     if (code != OK)
         server_fail(s, code, "%s", error_message());
 }

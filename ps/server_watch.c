@@ -9,12 +9,6 @@ enum {
     LAST_WORDS_MS = 100, /* a dead worker's goodbye may still be on its way through ZeroMQ */
 };
 
-void peers_moved(struct server *s)
-{
-    s->moved_ns = clock_ns();
-    s->stuck_named = false;
-}
-
 /* Whether the server waits for this worker's gradient: for its own part of it, or where one order
  * holds for all servers, for any of them. */
 static bool is_computing(const struct server *s, unsigned w)
