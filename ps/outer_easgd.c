@@ -24,8 +24,9 @@
  * after a loss begins anew with x = x̃, v = 0, as all do at first. Evaluated and saved is x̃, as in
  * the paper. Its synchronous form is not here.
  *
- * Of the paper the abstract was at hand, and a summary that gives the exchange, its symmetry and
- * α = η ρ; the algorithms' letter, section numbers and β = 0.9 are from memory.
+ * Held against the first author's own code (mpiT, optim-eamsgd.lua): the exchange, the place of the
+ * gradient after it, momentum and weight decay, which is of x + δ v, are the same there. Section
+ * numbers and β = 0.9 are from memory; of the paper's text the abstract was at hand.
  */
 #include "ps/outer.h"
 #include "ps/outer_options.h"

@@ -11,7 +11,9 @@
  * Where we differ: the local optimizer is any of key optimizer, not AdamW, and its velocity starts
  * at 0 at every pull (DiLoCo keeps its state with the worker). ε is constant, as theirs.
  *
- * Of both papers the abstracts were at hand; equations and constants are from memory.
+ * The algorithm was held against sections 2 and 4 of Liu et al., which restate it (algorithm 1,
+ * equation 4: θ ← θ − ε (β² m_t + (1 + β) d), the same). The constants are those that a later paper
+ * of the group names as DiLoCo's.
  */
 #include "ps/outer.h"
 #include "ps/outer_options.h"

@@ -15,7 +15,8 @@
  *
  * With one worker, H = 1, ε = 1 and optimizer=sgd this is outer=none, bit for bit.
  *
- * Of these papers the abstracts were at hand; the algorithms are written from memory of the texts.
+ * Held against the text of Liu et al. and Zhang's own DOWNPOUR (mpiT, optim-downpour.lua), where a
+ * period's last step is in the sum as here; of Dean et al. the abstract was at hand.
  */
 #include "ps/outer.h"
 #include "ps/outer_options.h"

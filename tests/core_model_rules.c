@@ -186,7 +186,7 @@ double model_scale(const struct model *m, unsigned worker)
         {"generation", t <= p[1] ? 1 : p[0]},
         {"cutoff", t <= p[0] ? 1 : -1},
         {"mishchenko", m->workers / fmax(m->workers, t)},
-        {"koloskova", t <= C || p[1] == 0 ? C / fmax(C, t) : -1},
+        {"koloskova", t <= C ? 1 : (p[1] == 0 ? 1 / t : -1)},
         {"fedbuff", 1 / sqrt(1 + t)},
         {"tail", pow(share_as_old(m, staleness), p[0])},
         {"rescaled", share_of_time(m, worker)},

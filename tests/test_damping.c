@@ -7,7 +7,7 @@
  *   generation   1 if τ ≤ g, else w
  *   cutoff       1 if τ ≤ g, else dropped
  *   mishchenko   W / max(W, τ)                           Mishchenko, Bach, Even, Woodworth 2022
- *   koloskova    1 if τ ≤ C, else C / τ or dropped       Koloskova, Stich, Jaggi 2022
+ *   koloskova    1 if τ ≤ C, else 1 / τ or dropped       Koloskova, Stich, Jaggi 2022
  *   fedbuff      1 / √(1 + τ)                            Nguyen et al. 2022
  *   tail         P(T ≥ τ)^a
  *   rescaled     Tᵢ / mean of all Tⱼ                     Mahran, Maranjyan, Richtárik 2026
@@ -181,14 +181,14 @@ static void koloskova_counts_in_full_up_to_the_concurrency(void **state)
     struct damping d;
     bool drop;
     open_damping(&d, RIG("damping=koloskova"));
-    /* 4 of 16 workers are here: η up to τ = 4, then η · 4/τ */
+    /* 4 of 16 workers are here: η up to τ = 4, then η / τ */
     assert_true(scale_among(&d, 0, 4, &drop) == 1);
     assert_true(scale_among(&d, 4, 4, &drop) == 1);
-    assert_true(scale_among(&d, 5, 4, &drop) == 0.8);
-    assert_true(scale_among(&d, 16, 4, &drop) == 0.25 && !drop);
+    assert_true(scale_among(&d, 5, 4, &drop) == 0.2);
+    assert_true(scale_among(&d, 16, 4, &drop) == 0.0625 && !drop);
     open_damping(&d, RIG("damping=koloskova", "damping.concurrency=8"));
     assert_true(scale_among(&d, 8, 4, &drop) == 1);
-    assert_true(scale_among(&d, 10, 4, &drop) == 0.8);
+    assert_true(scale_among(&d, 10, 4, &drop) == 0.1);
     open_damping(&d, RIG("damping=koloskova", "damping.drop=1"));
     assert_true(scale_among(&d, 4, 4, &drop) == 1 && !drop);
     assert_true(scale_among(&d, 5, 4, &drop) == 0 && drop);

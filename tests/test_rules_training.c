@@ -125,7 +125,7 @@ static double plain_scale(const struct plain *t, unsigned w, double tau, double 
         {"generation", tau <= 8 ? 1 : 0.125},
         {"cutoff", tau <= 8 ? 1 : -1},
         {"mishchenko", W / fmax(W, tau)},
-        {"koloskova", fmin(1, W / fmax(tau, 1))},
+        {"koloskova", tau <= W ? 1 : 1 / tau},
         {"fedbuff", pow(1 + tau, -0.5)},
         {"tail", older / t->seen},
         {"rescaled", t->time[w] / t->computed[w] / (times / heard)},
