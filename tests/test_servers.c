@@ -214,6 +214,23 @@ static void other_rules_on_the_same_arrivals_of_several_servers(void **state)
     assert_int_equal(RIG_RUN(r, "replay", "3"), OK);
 }
 
+/* When the first server evaluates, the others have just come to the same version. */
+static void a_replay_evaluates_the_versions_that_the_run_did(void **state)
+{
+#define EVALUATIONS(run) "SELECT updates, samples, test_loss FROM evaluation WHERE run_id = " run
+    struct rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", RIG_DATA, "samples=600", "batch=10", "evaluate_every=0.1",
+                             "engine=virtual", "pace=gamma", "workers=5", JITTER, "servers=3"),
+                     OK);
+    assert_int_equal(RIG_RUN(r, "replay", "1", "damping=none"), OK); /* as it was */
+    process_expect_answer(r,
+                          "SELECT min(n) > 3 FROM (SELECT count(*) AS n FROM evaluation "
+                          "GROUP BY run_id)",
+                          "1");
+    process_expect_answer(
+        r, "SELECT count(*) FROM (" EVALUATIONS("1") " EXCEPT " EVALUATIONS("2") ")", "0");
+}
+
 static void what_several_servers_cannot_do_is_a_usage_error(void **state)
 {
     struct rig *r = *state;
@@ -246,6 +263,7 @@ int main(void)
         TEST(barriers_are_never_torn),
         TEST(every_rule_replays_with_several_servers),
         TEST(other_rules_on_the_same_arrivals_of_several_servers),
+        TEST(a_replay_evaluates_the_versions_that_the_run_did),
         TEST(what_several_servers_cannot_do_is_a_usage_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -451,11 +451,40 @@ static void an_arrival_that_falls_away_does_so_at_every_server(void **state)
     assert_string_equal(several.parameters_sha256, one.parameters_sha256);
 }
 
+/* ---- the order of events --------------------------------------------------------------------- */
+
+/* Who was there when training began is said once, by its first coming. */
+static void a_worker_that_came_back_before_training_began_is_there(void **state)
+{
+    (void)state;
+    static const struct replay_coming comings[] = {{.worker = 0, .joined = true},
+                                                   {.worker = 1, .joined = true},
+                                                   {.worker = 1, .joined = false},
+                                                   {.worker = 1, .joined = true}};
+    struct replay_recording recording = {.comings = comings,
+                                         .coming_count = COUNT_OF(comings),
+                                         .workers = 2,
+                                         .finished = true,
+                                         .complete = true};
+    struct replay_event *events = NULL;
+    size_t count = 0;
+    bool here[2] = {false, false};
+    assert_int_equal(replay_order(&recording, &events, &count), OK);
+    assert_int_equal(count, COUNT_OF(comings));
+    for (size_t i = 0; i < count; i++) {
+        assert_true(here[events[i].worker] == (events[i].kind == REPLAY_LOST));
+        here[events[i].worker] = events[i].kind == REPLAY_JOINED;
+    }
+    assert_true(here[0] && here[1]);
+    memory_free(events);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(servers_in_any_order_do_what_a_core_does_with_each_slice),
         cmocka_unit_test(an_arrival_that_falls_away_does_so_at_every_server),
+        cmocka_unit_test(a_worker_that_came_back_before_training_began_is_there),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
