@@ -211,17 +211,23 @@ unit: all $(if $(T),$(DIR)/tests/test_$(T),tests)
 	$(Q)BUILD_DIR=$(DIR) scripts/run-tests $(if $(T),$(DIR)/tests/test_$(T),$(TESTS))
 
 ## nightly: what takes longer: 100 million random events on the server's core, the whole replay matrix, a minute's lock, a sweep killed 50 times
-# PROPERTY_EVENTS=n PROPERTY_SEED=n: fewer events, or those of a seed; REPLAY_EVERY=n: every n-th run of the matrix
+# PROPERTY_EVENTS=n PROPERTY_SEED=n: fewer events, or those of a seed; REPLAY_EVERY=n: every n-th run of the matrix;
+# KILLS=n LOCKED_S=n: fewer kills, a shorter lock
 PROPERTY_EVENTS ?= 100000000
-PROPERTY_SEED   ?= $(shell date +%s)
+ifndef PROPERTY_SEED
+PROPERTY_SEED   := $(shell date +%s)
+endif
 REPLAY_EVERY    ?= 1
+KILLS           ?= 50
+LOCKED_S        ?= 60
+NIGHTLY := GRADLAG_PROPERTY_EVENTS=$(PROPERTY_EVENTS) GRADLAG_PROPERTY_SEED=$(PROPERTY_SEED) GRADLAG_REPLAY_MATRIX=full \
+           GRADLAG_REPLAY_EVERY=$(REPLAY_EVERY) GRADLAG_KILLS=$(KILLS) GRADLAG_LOCKED_S=$(LOCKED_S)
 .PHONY: nightly
-nightly: all tests
-	@echo "GRADLAG_PROPERTY_EVENTS=$(PROPERTY_EVENTS) GRADLAG_PROPERTY_SEED=$(PROPERTY_SEED)"
-	$(Q)GRADLAG_PROPERTY_EVENTS=$(PROPERTY_EVENTS) GRADLAG_PROPERTY_SEED=$(PROPERTY_SEED) \
-	    GRADLAG_REPLAY_MATRIX=full GRADLAG_REPLAY_EVERY=$(REPLAY_EVERY) GRADLAG_KILLS=50 TEST_TIMEOUT_S=10800 BUILD_DIR=$(DIR) \
-	    scripts/run-tests $(DIR)/tests/test_server_core_properties $(DIR)/tests/test_replay_matrix \
-	    $(DIR)/tests/test_recorder_faults $(DIR)/tests/test_process_sweep
+nightly: setup
+	$(Q)$(MAKE) --no-print-directory -j$(JOBS) all tests
+	@echo "$(NIGHTLY)"
+	$(Q)$(NIGHTLY) TEST_TIMEOUT_S=10800 TEST_TELLS=yes BUILD_DIR=$(DIR) scripts/run-tests \
+	    $(addprefix $(DIR)/tests/test_,server_core_properties replay_matrix recorder_faults process_sweep)
 
 ## links: what links of 1 and 10 Gbit/s do to two ranks on two hosts, which network namespaces play (root)
 .PHONY: links
