@@ -76,6 +76,23 @@ static bool recipe_without_effect(const options *o, struct ineffective *out)
     return false;
 }
 
+/* Keys that this or that pace has no use for. */
+static bool pace_without_effect(const options *o, struct ineffective *out)
+{
+    bool one_is_slow = options_declared(o, "pace.factor") && options_integer(o, "pace.worker") >= 0;
+    if (!is_initial(o, "pace.slow_workers") && !one_is_slow) {
+        *out = options_declared(o, "pace.factor")
+                   ? (struct ineffective){"pace.slow_workers", "pace.worker", "0"}
+                   : (struct ineffective){"pace.slow_workers", "pace", "slow"};
+        return true;
+    }
+    if (!is_initial(o, "pace.worker_cv") && !options_declared(o, "pace.mean_ms")) {
+        *out = (struct ineffective){"pace.worker_cv", "pace", "gamma"};
+        return true;
+    }
+    return false;
+}
+
 bool config_any_ineffective(const options *o, struct ineffective *out)
 {
     const struct consistency_policy *policy = (const struct consistency_policy *)registry_find(
@@ -99,7 +116,7 @@ bool config_any_ineffective(const options *o, struct ineffective *out)
         *out = (struct ineffective){"momentum", "optimizer", "momentum or nesterov"};
         return true;
     }
-    if (recipe_without_effect(o, out)) {
+    if (recipe_without_effect(o, out) || pace_without_effect(o, out)) {
         return true;
     }
     if (policy->never_stale && !is_initial(o, "correction")) {

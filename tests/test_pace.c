@@ -16,6 +16,8 @@
 static const struct option keys[] = {
     {"pace", OPTION_NAME, "none", 0, 0, NULL, &pace_registry, "pace"},
     {"seed", OPTION_INTEGER, "1", 0, 1e15, NULL, NULL, "seed"},
+    {"pace.slow_workers", OPTION_INTEGER, "1", 1, 4096, NULL, NULL, "how many are slowed"},
+    {"pace.worker_cv", OPTION_REAL, "0", 0, 10, NULL, NULL, "of the workers' own means"},
     {0},
 };
 
@@ -225,6 +227,52 @@ static void gamma_is_a_lower_bound_and_can_slow_one_worker(void **state)
     pace_close(&other);
 }
 
+static void several_workers_can_be_slow(void **state)
+{
+    (void)state;
+    pace *drawn = opened("gamma", "1",
+                         SET("pace.mean_ms=10", "pace.cv=0", "pace.worker=1", "pace.slow_workers=2",
+                             "pace.factor=3", NULL),
+                         0);
+    pace *measured = opened("slow", "1", SET("pace.worker=1", "pace.slow_workers=2", NULL), 0);
+    static const unsigned times[] = {1, 3, 3, 1};
+    for (unsigned w = 0; w < COUNT_OF(times); w++) {
+        assert_int_equal(pace_duration_of(drawn, w, 0, 0), 10000000 * times[w]);
+        assert_int_equal(pace_duration_of(measured, w, 0, 1000), 1000 * times[w]);
+    }
+    pace_close(&drawn);
+    pace_close(&measured);
+}
+
+/* Five standard errors of the mean are 0.018, of the cv some 0.02. */
+static void workers_may_have_means_of_their_own(void **state)
+{
+    (void)state;
+    enum { WORKERS = 20000, STEPS = 4000 };
+    const char *const *set = SET("pace.mean_ms=10", "pace.worker_cv=0.5", NULL);
+    pace *alike = opened("constant", "1", set, 0), *other = opened("constant", "2", set, 0);
+    pace *spread = opened("lognormal", "1", set, 0); /* steps have a cv of 0.2 as well */
+    double sum = 0, squares = 0, steps = 0;
+    for (unsigned w = 0; w < WORKERS; w++) {
+        double own = (double)pace_duration_of(alike, w, 0, 0) / 1e7;
+        assert_int_equal(pace_duration_of(alike, w, 7, 0), pace_duration_of(alike, w, 0, 0));
+        sum += own;
+        squares += own * own;
+    }
+    double mean = sum / WORKERS;
+    assert_true(fabs(mean - 1) < 0.018);
+    assert_true(fabs(sqrt(squares / WORKERS - mean * mean) / mean - 0.5) < 0.02);
+    assert_int_not_equal(pace_duration_of(alike, 3, 0, 0), pace_duration_of(other, 3, 0, 0));
+    for (unsigned i = 0; i < STEPS; i++) {
+        steps += (double)pace_duration_of(spread, 3, i, 0);
+    }
+    double share = steps / STEPS / (double)pace_duration_of(alike, 3, 0, 0);
+    assert_true(fabs(share - 1) < 0.02);
+    pace_close(&alike);
+    pace_close(&other);
+    pace_close(&spread);
+}
+
 static void waiting_lasts_until_the_step_is_as_long_as_it_should_be(void **state)
 {
     (void)state;
@@ -248,6 +296,8 @@ int main(void)
         cmocka_unit_test(no_step_is_longer_than_the_clock_can_tell),
         cmocka_unit_test(gamma_draws_depend_on_seed_worker_and_step_alone),
         cmocka_unit_test(gamma_is_a_lower_bound_and_can_slow_one_worker),
+        cmocka_unit_test(several_workers_can_be_slow),
+        cmocka_unit_test(workers_may_have_means_of_their_own),
         cmocka_unit_test(waiting_lasts_until_the_step_is_as_long_as_it_should_be),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -308,6 +308,10 @@ static void what_a_virtual_run_has_no_use_for_is_a_usage_error(void **state)
     process_expect_error(r, "no effect with engine=virtual");
     assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "mode=sync", "crash.mtbf_s=1"), ERROR_USAGE);
     process_expect_error(r, "no effect with mode=sync");
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "pace.worker_cv=0.5"), ERROR_USAGE);
+    process_expect_error(r, "no effect with pace=none");
+    assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "pace.slow_workers=2"), ERROR_USAGE);
+    process_expect_error(r, "no effect with pace.worker=-1");
     static const char *const of_ranks[] = {"local_steps=2", "decay=batch"};
     for (size_t i = 0; i < COUNT_OF(of_ranks); i++) {
         assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, of_ranks[i]), ERROR_USAGE);

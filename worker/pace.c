@@ -3,6 +3,7 @@
 #include "worker/pace.h"
 
 #include "worker/options.h"
+#include "worker/random.h"
 
 struct pace {
     const struct pace_kind *kind;
@@ -10,9 +11,10 @@ struct pace {
     struct pace_table table;
     uint64_t seed;
     unsigned worker;
-    bool slows; /* the kind leaves slowing one worker to us */
-    int64_t slow_worker;
+    int64_t slow_worker; /* the first; −1: none */
+    unsigned slow_workers;
     double slow_factor;
+    double worker_cv; /* of the workers' own means; 0: they have one */
 };
 
 static double as_measured(const struct pace_step *s)
@@ -28,8 +30,8 @@ static const struct option slow_options[] = {
 
 static double slowed(const struct pace_step *s)
 {
-    bool chosen = s->parameters[0] < 0 || (unsigned)s->parameters[0] == s->worker;
-    return chosen ? s->parameters[1] * (double)s->measured_ns : (double)s->measured_ns;
+    return s->parameters[0] < 0 ? s->parameters[1] * (double)s->measured_ns
+                                : (double)s->measured_ns;
 }
 
 static const struct pace_kind pace_none = {
@@ -65,11 +67,15 @@ static void read_parameters(pace *p, const options *o, const struct option *own)
             p->parameters[i] = options_real(o, own[i].key);
         }
     }
-    p->slows = !p->kind->as_long;
-    if (p->slows) {
+    p->slow_worker = -1;
+    if (options_declared(o, "pace.factor")) {
         p->slow_worker = options_integer(o, "pace.worker");
         p->slow_factor = options_real(o, "pace.factor");
     }
+    p->slow_workers = options_declared(o, "pace.slow_workers")
+                          ? (unsigned)options_integer(o, "pace.slow_workers")
+                          : 1;
+    p->worker_cv = options_declared(o, "pace.worker_cv") ? options_real(o, "pace.worker_cv") : 0;
 }
 
 status pace_open(pace **out, const options *o, unsigned worker)
@@ -118,6 +124,24 @@ uint64_t pace_whole_ns(double ns)
     return (uint64_t)(ns < MOST ? ns : MOST);
 }
 
+/* A worker's own mean, of the mean of all. No step has that number. */
+static double share_of(const pace *p, unsigned worker)
+{
+    if (p->worker_cv == 0) {
+        return 1;
+    }
+    struct random_stream r;
+    random_open(&r, RANDOM_PACE, p->seed, worker, UINT64_MAX);
+    double shape = 1 / (p->worker_cv * p->worker_cv);
+    return random_gamma(&r, shape) / shape;
+}
+
+static bool is_slowed(const pace *p, unsigned worker)
+{
+    return p->slow_worker >= 0 && worker >= p->slow_worker &&
+           worker - (uint64_t)p->slow_worker < p->slow_workers;
+}
+
 uint64_t pace_duration_of(const pace *p, unsigned worker, uint64_t step, uint64_t measured_ns)
 {
     double ns = p->kind->duration(&(struct pace_step){.parameters = p->parameters,
@@ -126,9 +150,7 @@ uint64_t pace_duration_of(const pace *p, unsigned worker, uint64_t step, uint64_
                                                       .step = step,
                                                       .measured_ns = measured_ns,
                                                       .worker = worker});
-    if (p->slows && p->slow_worker >= 0 && (unsigned)p->slow_worker == worker) {
-        ns *= p->slow_factor;
-    }
+    ns *= share_of(p, worker) * (is_slowed(p, worker) ? p->slow_factor : 1);
     return ns > (double)measured_ns ? pace_whole_ns(ns) : measured_ns;
 }
 

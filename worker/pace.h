@@ -12,8 +12,14 @@
  *   fit        … drawn from the steps of a recorded run, worker by worker
  *
  * In real runs a step lasts at least that long: the worker sleeps the rest. All but none and slow
- * know pace.worker and pace.factor, which slow one worker (-1: none) as well. Draws come from
- * stream (RANDOM_PACE, seed, worker, step), so that runs and simulations agree.
+ * know pace.worker and pace.factor, which slow one worker (-1: none) as well; with
+ * pace.slow_workers it is so many, from that one on. Draws come from stream (RANDOM_PACE, seed,
+ * worker, step), so that runs and simulations agree.
+ *
+ * With pace.worker_cv the workers of a pace that has a mean have each its own: pace.mean_ms times a
+ * number drawn once from Gamma(mean 1, that cv), all their steps alike. So heterogeneous machines
+ * are made in Ali et al. 2000, "Task execution time modeling for heterogeneous computing systems"
+ * (CVB method, V_machine).
  *
  * One object answers for any worker; it is read-only once opened.
  */
