@@ -413,8 +413,9 @@ static unsigned abandoned_in(const char *base, const char *tmpdir)
 
 void process_expect_none_running(struct rig *r)
 {
-    /* A killed process is gone a moment after its parent has been told. */
-    double until = clock_seconds() + 5;
+    /* A killed process is gone a moment after its parent has been told; on a busy machine a long
+       one, but long before any timeout ends it. */
+    double until = clock_seconds() + 15;
     while (processes_in(r->folder) > 0 && clock_seconds() < until) {
         usleep(5000);
     }

@@ -4,6 +4,8 @@
 #include "ps/correction.h"
 #include "ps/damping.h"
 #include "sync/compression.h"
+#include "tests/patience.h"
+#include "tests/scratch.h"
 #include "worker/backend.h"
 #include "worker/dataset.h"
 #include "worker/model.h"
@@ -70,12 +72,13 @@ static void remove_folder(void)
         (void)nftw(sync_rig_folder(), remove_one, 8, FTW_DEPTH | FTW_PHYS);
 }
 
-/* A folder of this test program, in memory; removed at its end. */
+/* A folder of this test program, in memory where that can be; removed at its end. */
 static const char *sync_rig_folder(void)
 {
     static char folder[64];
     if (folder[0] == '\0') {
-        snprintf(folder, sizeof folder, "/dev/shm/gradlag-test-XXXXXX");
+        const char *base = access("/dev/shm", W_OK | X_OK) == 0 ? "/dev/shm" : scratch_folder();
+        snprintf(folder, sizeof folder, "%s/gradlag-test-XXXXXX", base);
         assert_non_null(mkdtemp(folder));
         folder_owner = getpid();
         atexit(remove_folder);
@@ -150,7 +153,8 @@ void sync_rig_run(unsigned ranks, const char *case_name, double limit_s, struct 
     uint64_t begun = clock_ns();
     memset(out, 0, sizeof *out);
     pid_t pid = sync_rig_start(ranks, case_name, &fd);
-    bool ended = read_all(fd, begun + (uint64_t)(limit_s * 1e9), out->output, sizeof out->output);
+    bool ended =
+        read_all(fd, begun + (uint64_t)(PATIENCE * limit_s * 1e9), out->output, sizeof out->output);
     if (!ended)
         kill(-pid, SIGKILL);
     while (waitpid(pid, &code, 0) < 0 && errno == EINTR) {
@@ -160,10 +164,23 @@ void sync_rig_run(unsigned ranks, const char *case_name, double limit_s, struct 
     out->exit_code = !ended ? -1 : WIFEXITED(code) ? WEXITSTATUS(code) : 128 + WTERMSIG(code);
 }
 
+void sync_rig_expect_waited(const struct sync_run *run, double least_s, const char *whom)
+{
+    double waited = 0;
+    for (const char *at = run->output; (at = strstr(at, " waited ")) != NULL; at++) {
+        int length = 0;
+        (void)sscanf(at, " waited %lf s %n", &waited, &length);
+        if (length > 0 && strncmp(at + length, whom, strlen(whom)) == 0 && waited >= least_s)
+            return;
+    }
+    fail_msg("nobody says that it waited %g s %s: exit %d:\n%s", least_s, whom, run->exit_code,
+             run->output);
+}
+
 void sync_rig_expect_ok(unsigned ranks, const char *case_name)
 {
     static struct sync_run run;
-    sync_rig_run(ranks, case_name, 60, &run);
+    sync_rig_run(ranks, case_name, 100, &run);
     if (run.exit_code != 0)
         fail_msg("%s on %u ranks: exit %d after %.1f s:\n%s", case_name, ranks, run.exit_code,
                  run.seconds, run.output);

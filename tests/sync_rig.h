@@ -24,7 +24,11 @@ struct sync_run {
     double seconds;
     char output[32768]; /* of all ranks and mpirun, both streams */
 };
+/* For at most `limit_s` × PATIENCE. */
 void sync_rig_run(unsigned ranks, const char *case_name, double limit_s, struct sync_run *out);
+/* Fails the test unless a rank says that it waited for so long, or longer on a busy machine, and
+ * then `whom`: "for rank 1 …". */
+void sync_rig_expect_waited(const struct sync_run *run, double least_s, const char *whom);
 /* As above, and fails the test unless all ranks ended well. */
 void sync_rig_expect_ok(unsigned ranks, const char *case_name);
 

@@ -55,7 +55,8 @@ static void need_bf16(void)
         return;
     }
     bool wide = __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-                __builtin_cpu_supports("avx512dq") && getenv("ONEDNN_MAX_CPU_ISA") == NULL;
+                __builtin_cpu_supports("avx512dq") && getenv("ONEDNN_MAX_CPU_ISA") == NULL &&
+                getenv("DNNL_MAX_CPU_ISA") == NULL;
     if (wide) {
         fail_msg("bf16 is refused though there is AVX-512: %s", error_message());
     }

@@ -163,7 +163,10 @@ static void a_full_disk_is_called_so(void **state)
 /* ---- in a child: permissions and limits --------------------------------------------------------
  */
 
-/* Runs `body` in a child that is not root; its return value is the child's exit code. */
+enum { NOBODY = 65534, NOBODY_HERE = 99 };
+
+/* Runs `body` in a child that is not root; its return value is the child's exit code. Skips the
+ * test in a container that has root alone. */
 static void assert_child_succeeds(int (*body)(void))
 {
     int how;
@@ -171,13 +174,17 @@ static void assert_child_succeeds(int (*body)(void))
     pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
-        if (geteuid() == 0 && setuid(65534) != 0) {
-            _exit(99);
+        if (geteuid() == 0 && setuid(NOBODY) != 0) {
+            _exit(NOBODY_HERE);
         }
         _exit(body());
     }
     assert_int_equal(waitpid(child, &how, 0), child);
     assert_true(WIFEXITED(how));
+    if (WEXITSTATUS(how) == NOBODY_HERE) {
+        print_message("skipped: there is no user but root here\n");
+        skip();
+    }
     assert_int_equal(WEXITSTATUS(how), 0);
 }
 
@@ -498,5 +505,6 @@ int main(void)
         RIG_TEST(a_run_of_another_host_that_says_nothing_for_an_hour_is_lost),
         RIG_TEST(a_process_is_told_from_a_later_one_with_its_number),
     };
+    umask(022); /* others read what is made here */
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

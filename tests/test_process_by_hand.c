@@ -59,13 +59,11 @@ static void a_worker_that_waits_for_its_server_can_be_stopped(void **state)
     char endpoint[64];
     int listening = listen_somewhere(endpoint);
     process_start(r, (const char *const[]){"worker", RIG_SMALL, "worker=0", endpoint, "run_token=1",
-                                           "timeout_s=40", NULL});
+                                           "timeout_s=1000", NULL});
     int caller = await_caller(listening);
-    const double since = clock_seconds();
     kill(r->pid, SIGTERM);
     expect_end(r, STOPPED, NULL);
     assert_non_null(strstr(process_errors(r), "worker 0 was told to stop"));
-    assert_true(clock_seconds() - since < 20);
     close(caller);
     close(listening);
 }
@@ -152,13 +150,13 @@ static void a_server_that_hangs_does_not_hold_a_run_that_goes_on_without_the_los
     pid_t server;
     glob_t found;
     process_start(r, (const char *const[]){"run", RIG_LONG, "workers=2", "on_lost=continue",
-                                           "timeout_s=1", NULL});
+                                           "timeout_s=3", NULL});
     process_await(r, "server", &server, 1);
     process_await_row(r, "SELECT count(*) >= 10 FROM push");
     kill(server, SIGSTOP);
     const char *told = process_path(r, "gradlag-*/verdict");
     int how = GLOB_NOMATCH;
-    for (int i = 0; i < 400 && how != 0; i++) {
+    for (double until = clock_seconds() + RIG_LIMIT_S; how != 0 && clock_seconds() < until;) {
         usleep(50000);
         how = glob(told, 0, NULL, &found);
         globfree(&found);

@@ -15,9 +15,9 @@
 
 #include "ps/consistency.h"
 
-/* Steps of 2 ms, worker 0's of 10 ms: long beside what the machine itself takes. */
+/* Steps of 10 ms, worker 0's of 50 ms: long beside what a busy machine itself takes. */
 #define SLOW_WORKER_0                                                                              \
-    "mode=async", "pace=gamma", "pace.mean_ms=2" STRETCHED, "pace.cv=0", "pace.worker=0",          \
+    "mode=async", "pace=gamma", "pace.mean_ms=10" STRETCHED, "pace.cv=0", "pace.worker=0",         \
         "pace.factor=5"
 
 static double number(struct rig *r, const char *sql)
@@ -97,7 +97,7 @@ static void ssp_keeps_fast_workers_near_a_slow_one(void **state)
     assert_true(number(r, "SELECT count(*) FROM push WHERE worker > 0 AND waited_for = 0") > 15);
     process_expect_answer(
         r, "SELECT count(*) FROM push WHERE worker = 0 AND waited_for IS NOT NULL", "0");
-    assert_true(number(r, "SELECT avg(pull_us) FROM push WHERE waited_for = 0") > 3000);
+    assert_true(number(r, "SELECT avg(pull_us) FROM push WHERE waited_for = 0") > 15000);
 }
 
 static void without_it_they_run_ahead(void **state)
@@ -118,7 +118,7 @@ static void at_a_barrier_all_wait_for_the_slow_one(void **state)
     expect_whole_records(r);
     /* 20 updates; before the first gradients nobody waited */
     assert_true(number(r, "SELECT count(*) FROM push WHERE worker > 0 AND waited_for = 0") > 30);
-    assert_true(number(r, "SELECT avg(pull_us) FROM push WHERE waited_for = 0") > 3000);
+    assert_true(number(r, "SELECT avg(pull_us) FROM push WHERE waited_for = 0") > 15000);
 }
 
 static void backups_do_not_wait_for_the_slow_one_and_drop_its_gradients(void **state)

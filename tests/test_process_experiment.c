@@ -333,7 +333,7 @@ static void claims_may_ask_what_the_exchange_took_and_how_long_stages_idled(void
         "  link: {label: l, settings: {mode: sync, model: softmax, engine: virtual,\n"
         "    pace: constant, pace.mean_ms: 10, network.latency_ms: 5}}\n"
         "  stages: {label: s, settings: {mode: pipeline, model: mlp, micro_batches: 2,\n"
-        "    pace: constant, pace.mean_ms: 40, updates: 5, samples: 0}}\n"
+        "    pace: constant, pace.mean_ms: 200, updates: 5, samples: 0}}\n"
         "claims:\n"
         "  - claim: half\n"
         "    value: sent_bytes(halves, 2) / sent_bytes(floats, 2)\n"

@@ -102,7 +102,7 @@ static void expect_listening(struct rig *server, char endpoint[64])
 {
     static const char said[] = "listening on tcp://0.0.0.0:";
     const char *at = NULL;
-    for (int i = 0; i < 500 && at == NULL; i++) {
+    for (double until = clock_seconds() + RIG_LIMIT_S; at == NULL && clock_seconds() < until;) {
         at = strstr(process_errors(server), said);
         usleep(20000);
     }

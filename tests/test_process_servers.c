@@ -278,12 +278,12 @@ static void the_first_of_several_servers_is_not_outlived(void **state)
 static void a_server_that_hangs_is_named_in_time(void **state)
 {
     struct rig *r = *state;
-    start_long(r, "read=snapshot", "timeout_s=2");
+    start_long(r, "read=snapshot", "timeout_s=4");
     kill(server_process(r, 1, 3), SIGSTOP);
     const double since = clock_seconds();
     expect_lost(r, "server 1 ");
     process_expect_error(r, "was silent for");
-    assert_true(clock_seconds() - since < 2 + 8);
+    assert_true(clock_seconds() - since < 4 + 20 * PATIENCE);
 }
 
 static void a_killed_worker_of_several_servers_fails_the_run(void **state)
@@ -303,7 +303,7 @@ static void several_servers_go_on_without_a_lost_worker_and_replay(void **state)
     pid_t workers[3];
     for (size_t i = 0; i < COUNT_OF(reads); i++) {
         process_start(r, (const char *const[]){"run", RIG_DATA, "batch=10", "samples=18000",
-                                               "pace=gamma", "pace.mean_ms=2", "workers=3",
+                                               "pace=gamma", "pace.mean_ms=4", "workers=3",
                                                "evaluate_every=2", "servers=2", reads[i],
                                                "on_lost=continue", NULL});
         process_await(r, "worker", workers, 3);

@@ -130,7 +130,7 @@ static void what_a_stopped_sweep_leaves_waits_and_can_be_worked_off_or_dropped(v
 static void what_waits_is_worked_off_whoever_put_it_there(void **state)
 {
     struct rig *r = *state;
-    process_start(r, (const char *const[]){"sweep", RIG_SMALL, VIRTUAL, "seed=1..12:12", NULL});
+    process_start(r, (const char *const[]){"sweep", RIG_SMALL, VIRTUAL, "seed=1..24:24", NULL});
     process_await_row(r, "SELECT count(*) FROM run WHERE status = 'finished'");
     kill(r->pid, SIGINT);
     assert_int_equal(process_wait(r), STOPPED);
@@ -139,10 +139,10 @@ static void what_waits_is_worked_off_whoever_put_it_there(void **state)
     assert_non_null(strstr(process_output(r), " left, 1 at a time"));
     assert_int_equal(RIG_RUN(r, "sweep", "--work", "--quiet"), OK);
     process_expect_answer(r, "SELECT count(*) FROM run WHERE status = 'queued'", "0");
-    assert_int_equal(RIG_RUN(r, "sweep", RIG_SMALL, VIRTUAL, "seed=1..12:12", "--quiet"), OK);
+    assert_int_equal(RIG_RUN(r, "sweep", RIG_SMALL, VIRTUAL, "seed=1..24:24", "--quiet"), OK);
     process_expect_answer(
         r, "SELECT count(*) || ' ' || count(DISTINCT seed) FROM run WHERE status = 'finished'",
-        "12 12");
+        "24 24");
     assert_int_equal(RIG_RUN(r, "sweep", "--work", "lr=0.1"), ERROR_USAGE);
     process_expect_error(r, "results=FILE alone");
 }
@@ -181,9 +181,9 @@ static void a_run_that_crashed_is_made_again_and_one_that_cannot_work_is_not(voi
     process_expect_answer(r, "SELECT count(*) FROM run WHERE id > 3", "1");
 }
 
-/* Some seconds long. */
+/* Two at least: rows are there to be seen after one. */
 #define SOME_SECONDS                                                                               \
-    RIG_DATA, "samples=2000", "batch=10", "pace=gamma", "pace.mean_ms=5", "evaluate_every=0"
+    RIG_DATA, "samples=4000", "batch=10", "pace=gamma", "pace.mean_ms=5", "evaluate_every=0"
 
 static void
 a_run_that_crashed_while_the_queue_was_worked_off_is_not_made_again_unasked(void **state)
@@ -213,8 +213,10 @@ static void what_is_taken_out_of_the_queue_leaves_what_is_being_made_alone(void 
     snprintf(results, sizeof results, "results=%s/results.db", r->folder);
     process_start(r, (const char *const[]){"sweep", SOME_SECONDS, "seed=1,2,3", NULL});
     process_await_row(r, "SELECT count(*) FROM push");
+    kill(r->pid, SIGSTOP); /* its run goes on; it takes no other meanwhile */
     assert_int_equal(RIG_RUN(other, "sweep", "--drop", results), OK);
     assert_int_equal(RIG_RUN(other, "sweep", RIG_SMALL, VIRTUAL, "seed=9", results), OK);
+    kill(r->pid, SIGCONT);
     assert_int_equal(process_wait(r), OK);
     assert_non_null(strstr(process_output(r), "1 finished, 0 diverged, 0 failed, 2 taken out"));
     process_expect_answer(r, "SELECT group_concat(status || ' ' || seed, ', ') FROM run",

@@ -5,11 +5,13 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <netinet/in.h>
 #include <signal.h>
 #include <sqlite3.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "tests/patience.h"
@@ -49,6 +51,18 @@ static void hash_of_one_worker(const char *payload, const char *listen, size_t c
     rig_close(r);
 }
 
+/* Not in every container. */
+static bool has_ipv6(void)
+{
+    const struct sockaddr_in6 loopback = {.sin6_family = AF_INET6,
+                                          .sin6_addr = IN6ADDR_LOOPBACK_INIT};
+    int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    bool has = fd >= 0 && bind(fd, (const struct sockaddr *)&loopback, sizeof loopback) == 0;
+    if (fd >= 0)
+        close(fd);
+    return has;
+}
+
 static void one_worker_ends_in_the_same_bits_whatever_the_transport(void **state UNUSED)
 {
     static const char *const tcp = "tcp://127.0.0.1:*";
@@ -61,8 +75,10 @@ static void one_worker_ends_in_the_same_bits_whatever_the_transport(void **state
     assert_string_equal(first, other);
     hash_of_one_worker("shm", tcp, BIG, other);
     assert_string_equal(first, other);
-    hash_of_one_worker("auto", "tcp://[::1]:*", BIG, other);
-    assert_string_equal(first, other);
+    if (has_ipv6()) {
+        hash_of_one_worker("auto", "tcp://[::1]:*", BIG, other);
+        assert_string_equal(first, other);
+    }
 }
 
 static void a_model_of_one_parameter_trains(void **state UNUSED)
@@ -87,6 +103,22 @@ static int64_t ask(const char *path, const char *sql)
     return value;
 }
 
+/* What was evaluated or written meanwhile is no part of `seconds`, of a run that took `wall`: both
+ * fit into it, however long everything takes on a busy machine. (But for a message that was under
+ * way as the evaluation began.) */
+static void expect_apart(double seconds, double meanwhile, double wall)
+{
+    if (seconds + meanwhile > wall + 0.1 * STRETCH)
+        fail_msg("%.3f s of %.3f s, and %.3f s beside them", seconds, wall, meanwhile);
+}
+
+/* The most that one worker waited, in seconds. */
+static double longest_wait(const char *path)
+{
+    return 1e-6 * (double)ask(path, "SELECT max(max(q, p)) FROM (SELECT sum(queue_us) AS q, "
+                                    "sum(pull_us) AS p FROM push GROUP BY worker)");
+}
+
 static void every_push_of_eight_workers_is_recorded_once(void **state UNUSED)
 {
     char path[64];
@@ -98,7 +130,9 @@ static void every_push_of_eight_workers_is_recorded_once(void **state UNUSED)
     r->evaluate_every = 1000;
     r->evaluation_ms = 600 * STRETCH;
     rig_set(o, "workers", "8");
+    const double began = clock_seconds();
     train_all(r, o);
+    const double wall = clock_seconds() - began, evaluated = 3 * 0.6 * STRETCH;
     uint64_t pushes = 0;
     for (unsigned w = 0; w < 8; w++)
         pushes += r->worker[w].pushes;
@@ -118,8 +152,9 @@ static void every_push_of_eight_workers_is_recorded_once(void **state UNUSED)
     /* Waiting is recorded, waiting for an evaluation is not. */
     assert_true(ask(path, "SELECT sum(queue_us) FROM push") > 0);
     assert_true(ask(path, "SELECT sum(pull_us) FROM push") > 0);
-    assert_true(ask(path, "SELECT max(max(queue_us, pull_us)) FROM push") < 550000 * STRETCH);
-    assert_true(ask(path, "SELECT 1000 * max(seconds) FROM evaluation") < 600 * STRETCH);
+    expect_apart(longest_wait(path), evaluated, wall);
+    expect_apart(1e-6 * (double)ask(path, "SELECT 1e6 * max(seconds) FROM evaluation"), evaluated,
+                 wall);
     unlink(path);
     options_close(&o);
     rig_close(r);
@@ -152,10 +187,11 @@ an_evaluation_longer_than_the_timeout_loses_nobody_and_takes_no_training_time(vo
     rig_set(o, "workers", "2");
     rig_set(o, "timeout_s", STRETCH > 1 ? "12" : "1.2");
     r->evaluation_ms = 2000 * STRETCH;
+    const double began = clock_seconds();
     train_all(r, o);
     assert_int_equal(r->evaluations, 1);
     assert_int_equal(r->outcome.updates, 100);
-    assert_true(r->outcome.train_seconds < 1.5 * STRETCH);
+    expect_apart(r->outcome.train_seconds, 2 * STRETCH, clock_seconds() - began);
     options_close(&o);
     rig_close(r);
 }
@@ -199,10 +235,11 @@ static void a_checkpoint_longer_than_the_timeout_loses_nobody(void **state UNUSE
     rig_set(o, "checkpoint", "x.safetensors");
     rig_set(o, "checkpoint_every", "6"); /* epochs of 100 samples; the run has 10 */
     r->at_checkpoint = take_a_while;
+    const double began = clock_seconds();
     train_all(r, o);
     assert_int_equal(r->checkpoints, 2);
     assert_int_equal(r->outcome.updates, 100);
-    assert_true(r->outcome.train_seconds < 2);
+    expect_apart(r->outcome.train_seconds, 2 * 1.2, clock_seconds() - began);
     options_close(&o);
     rig_close(r);
 }
@@ -233,6 +270,7 @@ static void several_evaluations_in_a_row_take_no_training_time(void **state UNUS
     r->evaluate_every = 10;
     r->evaluation_ms = 300 * STRETCH;
     rig_set(o, "workers", "4");
+    const double began = clock_seconds();
     pid_t server = rig_serve(r, o);
     for (unsigned w = 0; w < 4; w++)
         pids[w] = rig_train(r, o, w, 400 * STRETCH);
@@ -240,7 +278,8 @@ static void several_evaluations_in_a_row_take_no_training_time(void **state UNUS
         assert_int_equal(rig_wait(pids[w], 20), OK);
     assert_int_equal(rig_wait(server, 20), OK);
     assert_int_equal(r->evaluations, 4);
-    assert_true(ask(path, "SELECT max(max(queue_us, pull_us)) FROM push") < 90000 * STRETCH);
+    /* Beside four evaluations and the step before the first of them. */
+    expect_apart(longest_wait(path), (4 * 0.3 + 0.4) * STRETCH, clock_seconds() - began);
     unlink(path);
     options_close(&o);
     rig_close(r);

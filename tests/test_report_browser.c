@@ -14,7 +14,7 @@
 
 #include <jpeglib.h>
 
-enum { LIMIT_S = 60 };
+enum { LIMIT_S = 120 };
 
 /* The page does not run scripts; this copy of it may, to be measured. What is wider than the
  * window is named, unless it stands in something that scrolls by itself. */

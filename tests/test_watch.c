@@ -198,6 +198,16 @@ static void read_some(struct terminal *t)
     }
 }
 
+/* Reads what is on its way, until the program pauses between two pages. */
+static void read_all(struct terminal *t)
+{
+    size_t before;
+    do {
+        before = t->length;
+        read_some(t);
+    } while (t->length > before);
+}
+
 /* Reads until `text` was written after `from`; returns where it ends. */
 static size_t await_text(struct terminal *t, size_t from, const char *text)
 {
@@ -269,6 +279,7 @@ static void watching_a_run_on_a_terminal_shows_it_and_gives_the_terminal_back(vo
     await_text(&t, 0, "samples/s");
     await_text(&t, 0, "left");
     expect_within(&t, 0, 80);
+    read_all(&t);
     size_t narrow = t.length;
     struct winsize size = {.ws_row = 12, .ws_col = 40};
     assert_int_equal(ioctl(t.fd, TIOCSWINSZ, &size), 0);
