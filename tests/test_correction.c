@@ -122,10 +122,14 @@ static void total_momentum_is_the_median_of_what_parameters_show(void **state)
     assert_true(isnan(total_momentum_measure(&t, 0, g, 0.5))); /* nothing came before it */
     assert_true(isnan(total_momentum_measure(&t, 2, g, 0.5))); /* what follows is not known yet */
     for (unsigned v = 3; v < 13; v++) {
+        total_momentum_note(&t, v, x[v % 3]);
+    }
+    assert_false(isnan(total_momentum_measure(&t, 2, g, 0.5))); /* 1 to 12 are remembered */
+    assert_true(isnan(total_momentum_measure(&t, 1, g, 0.5)));
+    for (unsigned v = 13; v < 16; v++) {
         total_momentum_note(&t, v, x[1]);
     }
-    assert_true(isnan(total_momentum_measure(&t, 1, g, 0.5)));  /* forgotten */
-    assert_true(isnan(total_momentum_measure(&t, 11, g, 0.5))); /* all stood still */
+    assert_true(isnan(total_momentum_measure(&t, 14, g, 0.5))); /* all stood still */
     total_momentum_close(&t);
     /* Of an even number the mean of the two in the middle: 0 and 1, 1.5 and 1.5 */
     assert_int_equal(total_momentum_open(&t, 1, 2), OK);
@@ -251,6 +255,10 @@ static void dana_zero_looks_ahead_of_all_velocities(void **state)
     expect_close(corrected(&c, w0, -2, 0.35f, 0.4f), -2);
     w0.lr = 0;
     assert_true(corrected(&c, w0, 9, 0.45f, 0.35f) == 0); /* at no rate nothing moves */
+    /* θ = 0.5 still.  v₀ = ½ · 9, θ = 0.5 − 0.05 · 4.5 = 0.275, θ̂ = 0.275 − 0.05 · ½ · (4.5 + 2)
+     * = 0.1125: u = (0.45 − 0.1125) / 0.05 = 6.75 */
+    w0.lr = 0.05;
+    expect_close(corrected(&c, w0, 0, 0.45f, 0.45f), 6.75);
     correction_close(&c);
 }
 

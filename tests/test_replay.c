@@ -85,6 +85,21 @@ static void every_consistency_replays_also_with_workers_that_died(void **state)
     }
 }
 
+/* A gradient that is dropped has its row at once, one that is taken with its update. */
+static void gradients_of_one_moment_replay_in_the_order_in_which_they_came(void **state)
+{
+    struct rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=constant", "workers=5",
+                             "pace.worker=2", "pace.factor=2", "consistency=softsync",
+                             "consistency.n=2", "damping=cutoff", "damping.after=0"),
+                     OK);
+    process_expect_answer(r,
+                          "SELECT count(*) > 0 FROM push x JOIN push y ON x.at_seconds = "
+                          "y.at_seconds WHERE x.number < y.number AND x.arrival > y.arrival",
+                          "1");
+    expect_replayed(r);
+}
+
 /* The run does not end by itself, or it might before its first rows are seen. */
 static void a_run_that_lost_a_process_replays(void **state)
 {
@@ -347,6 +362,7 @@ int main(void)
         TEST(runs_of_real_processes_replay_bit_for_bit),
         TEST(virtual_runs_replay_also_with_workers_that_died),
         TEST(every_consistency_replays_also_with_workers_that_died),
+        TEST(gradients_of_one_moment_replay_in_the_order_in_which_they_came),
         TEST(a_run_that_lost_a_process_replays),
         TEST(a_run_that_lost_a_process_before_it_began_replays),
         TEST(a_run_that_was_stopped_replays),
