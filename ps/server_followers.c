@@ -289,10 +289,19 @@ static uint8_t *place_of(struct server *s, struct follower *f, const struct wire
     return at;
 }
 
+static void pong(struct server *s, struct follower *f)
+{
+    struct wire_message m = message_to(s, f, WIRE_PONG);
+    (void)channel_send(s->channel, &f->id, &m, NULL);
+}
+
+/* A slow link is busy with slices, and pings wait behind them: an answer to each part tells that
+ * this server lives. */
 static void on_slice(struct server *s, struct follower *f, const struct channel_received *r)
 {
     const struct wire_message *m = &r->message;
     uint8_t *at = place_of(s, f, m);
+    s->followers.slice_ns = clock_ns();
     if (at == NULL)
         followers_lose(s, f, ERROR_PROTOCOL, "sent a part of its slice out of order");
     else if (s->one_order && m->slice.version != server_core_version(s->core))
@@ -300,12 +309,7 @@ static void on_slice(struct server *s, struct follower *f, const struct channel_
                        "is not at server 0's version, though one order holds for both");
     else
         memcpy(at, r->payload, m->payload_bytes);
-}
-
-static void on_ping(struct server *s, struct follower *f)
-{
-    struct wire_message m = message_to(s, f, WIRE_PONG);
-    (void)channel_send(s->channel, &f->id, &m, NULL);
+    pong(s, f);
 }
 
 /* Of those in which worker numbers stand. */
@@ -320,7 +324,7 @@ static void handle(struct server *s, struct follower *f, const struct channel_re
     const struct wire_message *m = &r->message;
     switch (m->type) {
     case WIRE_PING:
-        on_ping(s, f);
+        pong(s, f);
         break;
     case WIRE_REPORT:
         on_report(s, f, &m->notice);

@@ -40,7 +40,7 @@ static struct follower *first_to_blame(struct server *s, bool lost)
 bool followers_gather(struct server *s, bool states)
 {
     struct followers *f = &s->followers;
-    uint64_t began = clock_ns(), limit_ms = s->timeout_ms;
+    uint64_t limit_ms = s->timeout_ms;
     char why[64];
     if (s->result != OK && s->result != STOPPED && limit_ms > GATHERING_FAILED_MS)
         limit_ms = GATHERING_FAILED_MS;
@@ -53,6 +53,7 @@ bool followers_gather(struct server *s, bool states)
         f->at[i].bytes = 0;
     }
     f->paused = true;
+    f->slice_ns = clock_ns();
     followers_tell(s, WIRE_ORDER_ASK, 0, states);
     copy_own(s, states);
     while (!ask_is_answered(s)) {
@@ -61,8 +62,8 @@ bool followers_gather(struct server *s, bool states)
         if (!drained || ask_is_answered(s))
             continue;
         followers_tick(s, now);
-        if (now - began > limit_ms * MS) {
-            snprintf(why, sizeof why, "did not send its slice within %.1f s",
+        if (now > f->slice_ns + limit_ms * MS) {
+            snprintf(why, sizeof why, "has sent nothing of its slice for %.1f s",
                      (double)limit_ms * 1e-3);
             followers_lose(s, first_to_blame(s, false), ERROR_PEER, why);
         }

@@ -103,6 +103,7 @@ struct followers {
     float *states;         /* NULL: nobody wants them */
     size_t state_count;    /* of `states`, gathered */
     bool gathered, paused; /* `parameters` are of the end; they stand still */
+    uint64_t slice_ns;     /* a part of what was asked for came, or it was asked for */
 };
 
 /* Server 0, as another one knows it. */

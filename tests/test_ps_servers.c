@@ -245,17 +245,23 @@ static void puppet_is_ready(struct puppet *p)
     puppet_say(p, WIRE_READY);
 }
 
+/* Server 0 is to stop, and asks that follower for its slice. */
+static void ask_for_slice(struct rig *r, struct puppet *follower, struct puppet *trainer)
+{
+    puppet_is_ready(trainer);
+    puppet_report(follower, 0, WIRE_WORKER_READY, 0);
+    puppet_expect(trainer, WIRE_RELEASE);
+    r->stop = 1;
+    puppet_expect_order(follower, WIRE_ORDER_ASK);
+}
+
 static void a_slice_with_a_hole_is_not_taken(void **state UNUSED)
 {
     options *o;
     struct rig *r = open_rig(&o, "10");
     pid_t server = rig_serve(r, o);
     struct puppet follower = puppet_follow(r), trainer = puppet_train(r, 0);
-    puppet_is_ready(&trainer);
-    puppet_report(&follower, 0, WIRE_WORKER_READY, 0);
-    puppet_expect(&trainer, WIRE_RELEASE);
-    r->stop = 1;
-    puppet_expect_order(&follower, WIRE_ORDER_ASK);
+    ask_for_slice(r, &follower, &trainer);
     follower.m.sequence = 1;
     follower.m.slice = (struct wire_slice){.offset = 40};
     puppet_say(&follower, WIRE_SLICE);
@@ -268,32 +274,57 @@ static void a_slice_with_a_hole_is_not_taken(void **state UNUSED)
 /* The server looks away for longer than its limit, and finds what it waited for. */
 static void look_away(int number UNUSED)
 {
-    clock_sleep_until_ns(clock_ns() + 2100000000ULL);
+    clock_sleep_until_ns(clock_ns() + 3100000000ULL);
+}
+
+static void send_slice(struct puppet *follower, unsigned parts, uint64_t apart_ns)
+{
+    static const float floats[COUNT];
+    const uint32_t bytes = (uint32_t)(slice_count(COUNT, SERVERS, 1) * sizeof(float)) / parts;
+    follower->m.type = WIRE_SLICE;
+    follower->m.payload_bytes = bytes;
+    for (unsigned i = 0; i < parts; i++) {
+        clock_sleep_until_ns(clock_ns() + apart_ns);
+        follower->m.sequence = 1 + i;
+        follower->m.slice = (struct wire_slice){.offset = (uint64_t)i * bytes};
+        assert_true(channel_send(follower->channel, NULL, &follower->m, floats));
+        puppet_expect(follower, WIRE_PONG); /* a sign of life */
+    }
+    puppet_leave(follower, 1 + parts);
+}
+
+static void expect_stopped_whole(struct rig *r, pid_t server)
+{
+    expect_end(r, server, STOPPED, "stopped on request");
+    assert_int_equal(strlen(r->outcome.parameters_sha256), 64);
 }
 
 static void a_slice_that_is_there_when_the_limit_has_passed_is_taken(void **state UNUSED)
 {
     options *o;
-    static const float floats[COUNT];
-    struct rig *r = open_rig(&o, "2");
+    struct rig *r = open_rig(&o, "3");
     signal(SIGUSR1, look_away);
     pid_t server = rig_serve(r, o);
     signal(SIGUSR1, SIG_DFL);
     struct puppet follower = puppet_follow(r), trainer = puppet_train(r, 0);
-    puppet_is_ready(&trainer);
-    puppet_report(&follower, 0, WIRE_WORKER_READY, 0);
-    puppet_expect(&trainer, WIRE_RELEASE);
-    r->stop = 1;
-    puppet_expect_order(&follower, WIRE_ORDER_ASK);
+    ask_for_slice(r, &follower, &trainer);
     kill(server, SIGUSR1);
-    follower.m.type = WIRE_SLICE;
-    follower.m.sequence = 1;
-    follower.m.slice = (struct wire_slice){0};
-    follower.m.payload_bytes = (uint32_t)(slice_count(COUNT, SERVERS, 1) * sizeof(float));
-    assert_true(channel_send(follower.channel, NULL, &follower.m, floats));
-    puppet_leave(&follower, 2);
-    expect_end(r, server, STOPPED, "stopped on request");
-    assert_int_equal(strlen(r->outcome.parameters_sha256), 64);
+    send_slice(&follower, 1, 0);
+    expect_stopped_whole(r, server);
+    channel_close(&trainer.channel);
+    channel_close(&follower.channel);
+    close_rig(r, o);
+}
+
+static void a_slice_may_take_longer_than_the_limit_while_parts_of_it_come(void **state UNUSED)
+{
+    options *o;
+    struct rig *r = open_rig(&o, "3");
+    pid_t server = rig_serve(r, o);
+    struct puppet follower = puppet_follow(r), trainer = puppet_train(r, 0);
+    ask_for_slice(r, &follower, &trainer);
+    send_slice(&follower, 5, 700000000);
+    expect_stopped_whole(r, server);
     channel_close(&trainer.channel);
     channel_close(&follower.channel);
     close_rig(r, o);
@@ -460,6 +491,7 @@ int main(void)
         cmocka_unit_test(a_server_that_breaks_the_protocol_ends_the_run_and_is_named),
         cmocka_unit_test(a_slice_with_a_hole_is_not_taken),
         cmocka_unit_test(a_slice_that_is_there_when_the_limit_has_passed_is_taken),
+        cmocka_unit_test(a_slice_may_take_longer_than_the_limit_while_parts_of_it_come),
         cmocka_unit_test(training_begins_when_the_last_worker_that_others_waited_for_is_lost),
         cmocka_unit_test(a_worker_that_is_stopped_ends_the_run_so_whoever_hears_it_first),
         cmocka_unit_test(nobody_becomes_a_server_that_does_not_fit),
