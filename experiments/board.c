@@ -185,19 +185,14 @@ const char *board_mark(enum claim_outcome outcome)
 
 void board_print_observed(const struct judged_claim *j, FILE *to)
 {
-    if (j->lacking != NULL && j->outcome == CLAIM_OPEN) {
-        fprintf(to, "not measured: of %u runs of %s with %lld workers %u are there",
-                j->lacking->planned, j->lacking->arm->name, (long long)j->lacking->workers,
-                j->lacking->finished + j->lacking->diverged + j->lacking->failed);
-    } else if (j->lacking != NULL) {
-        fprintf(to, "%s with %lld workers: of %u runs %u finished, %u diverged, %u failed",
-                j->lacking->arm->name, (long long)j->lacking->workers, j->lacking->planned,
-                j->lacking->finished, j->lacking->diverged, j->lacking->failed);
-    } else if (j->outcome == CLAIM_OPEN) {
-        fprintf(to, "not measured in this part");
+    struct text why = {0};
+    reproduction_explain(j, false, &why);
+    if (why.length > 0) {
+        fprintf(to, "%s", why.at);
     } else {
         fprintf(to, "%.*f", band_decimals(j->value, j->low, j->high), j->value);
     }
+    text_free(&why);
 }
 
 static void print_claims(const struct reproduction *r, const struct judged_claim *judged, FILE *to)

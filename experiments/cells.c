@@ -175,7 +175,7 @@ void cells_pair(const struct cells *c, const struct cell *a, const struct cell *
 /* ---- tables -------------------------------------------------------------------------------------
  */
 
-enum { LABEL_WIDTH = 40, CELL_WIDTH = 19, EXPECTED_WIDTH = 8, WORKERS_WIDTH = 7 };
+enum { LABEL_WIDTH = 40, CELL_WIDTH = 19, EXPECTED_WIDTH = 8, WORKERS_WIDTH = 7, RUNS_WIDTH = 6 };
 
 /* A table of text or of Markdown. */
 struct table {
@@ -336,7 +336,7 @@ static const struct {
     int width, decimals;
     bool of_staleness; /* left out where there is none */
 } details[] = {
-    {"seconds", offsetof(struct cell, seconds), 11, 1, false},
+    {"seconds", offsetof(struct cell, seconds), 9, 1, false},
     {"updates/s", offsetof(struct cell, updates_per_second), 11, 0, false},
     {"samples/s", offsetof(struct cell, samples_per_second), 11, 0, false},
     {"staleness", offsetof(struct cell, staleness), 11, 2, true},
@@ -350,6 +350,8 @@ static void put_details_of(const struct table *t, const struct cell *cell)
     put(t, cell->arm->label, LABEL_WIDTH);
     snprintf(text, sizeof text, "%lld", (long long)cell->workers);
     put_right(t, text, WORKERS_WIDTH);
+    snprintf(text, sizeof text, "%u", cell->finished);
+    put_right(t, text, RUNS_WIDTH);
     for (size_t i = 0; i < COUNT_OF(details); i++) {
         double value;
         memcpy(&value, (const char *)cell + details[i].offset, sizeof value);
@@ -368,11 +370,12 @@ static void put_details(const struct table *t)
     end_caption(t);
     put(t, "arm", LABEL_WIDTH);
     put_right(t, "workers", WORKERS_WIDTH);
+    put_right(t, "runs", RUNS_WIDTH);
     for (size_t i = 0; i < COUNT_OF(details); i++) {
         put_right(t, details[i].title, details[i].width);
     }
     end_line(t);
-    put_rule(t, COUNT_OF(details) + 2, COUNT_OF(details) + 1);
+    put_rule(t, COUNT_OF(details) + 3, COUNT_OF(details) + 2);
     for (size_t a = 0; a < c->experiment->arm_count; a++) {
         for (size_t w = 0; w < c->worker_count; w++) {
             const struct cell *cell = find(c, c->experiment->arms[a].name, c->workers[w]);

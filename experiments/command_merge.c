@@ -1,5 +1,6 @@
 #include "experiments/command.h"
 
+#include "experiments/print.h"
 #include "results/merge.h"
 
 #include <stdio.h>
@@ -31,7 +32,8 @@ status command_merge(int argc, char **argv)
         struct merge_outcome m;
         TRY(merge_file(out, argv[i], &m));
         repeats += m.repeats;
-        printf("%s: %zu runs copied, %zu there already", argv[i], m.copied, m.there);
+        printf("%s: %zu run%s copied, %zu there already", argv[i], m.copied, plural(m.copied),
+               m.there);
         if (m.left > 0) {
             printf(", %zu left out that go on or wait", m.left);
         }
@@ -39,12 +41,10 @@ status command_merge(int argc, char **argv)
         fflush(stdout);
     }
     TRY(merge_check(out, &runs));
-    printf("%s: %zu runs; integrity_check ok\n", out, runs);
+    printf("%s: %zu run%s; integrity_check ok\n", out, runs, plural(runs));
     if (repeats > 0) {
-        printf(
-            "%zu finished runs have the settings and seed of another one: they were made more than "
-            "once\n",
-            repeats);
+        printf("made more than once: %zu run%s, with settings and seed of another that finished\n",
+               repeats, plural(repeats));
     }
 done:
     return result;

@@ -11,13 +11,17 @@
 
 const char command_reproduce_help[] =
     "gradlag reproduce NAME|FILE.yaml|--all [key=value…] [--quick] [--jobs N] [--dry-run] "
-    "[--no-run] [--again] [--quiet] [--markdown]\n\n"
+    "[--no-run] [--again] [--quiet] [--markdown] [--shared FOLDER]\n\n"
     "Makes the runs of an experiment that are missing in the results file, then prints its table,\n"
     "each claim with observed value, band, PASS or FAIL, and the verdict. Settings given here "
     "come\n"
     "after the file's. Exit code 1 if a claim failed, or could not be judged for failed runs.\n\n"
     "  --quick    the part that the file says fits into a few minutes\n"
     "  --jobs N   so many runs at a time, on cores of their own (see `gradlag sweep --help`)\n"
+    "  --shared FOLDER\n"
+    "             the same command on several machines, each with a results= of its own (as with\n"
+    "             `gradlag sweep`): makes the runs and judges nothing; `gradlag merge`, then\n"
+    "             `gradlag reproduce` of the whole file\n"
     "  --dry-run  the runs, and which are there already\n"
     "  --no-run   no new runs: the table of what is there\n"
     "  --again    make all runs, finished or not\n"
@@ -77,7 +81,8 @@ done:
 
 static void print_counts(const char *what, const struct plan *plan, size_t later, FILE *to)
 {
-    fprintf(to, "%zu %s: %zu to make, %zu there already\n", plan->count + later, what,
+    size_t count = plan->count + later;
+    fprintf(to, "%zu %s%s: %zu to make, %zu there already\n", count, what, plural(count),
             plan_missing(plan) + later, plan->count - plan_missing(plan));
     fflush(to);
 }
@@ -88,9 +93,9 @@ static status lay_out_first(struct reproduction *w, const struct reproduce *r)
     TRY(reproduction_look_up(w, r->quick, r->again, &r->more));
     fprintf(r->say, "%s%s: %s\n", w->e.name, r->quick ? " (the quick part)" : "", w->e.question);
     if (w->tuning.trials.count > 0) {
-        print_counts("trials", &w->tuning.trials.plan, trials_to_come(&w->tuning.trials), r->say);
+        print_counts("trial", &w->tuning.trials.plan, trials_to_come(&w->tuning.trials), r->say);
     }
-    print_counts("runs", &w->plan, w->later, r->say);
+    print_counts("run", &w->plan, w->later, r->say);
 done:
     return result;
 }
@@ -159,12 +164,28 @@ static status report(struct reproduction *w, struct reproduce *r)
     size_t failed = r->board.lines[r->board.count - 1].claims[CLAIM_FAIL];
     if (failed > 0 || lost > 0) {
         FAIL(ERROR_OTHER,
-             "%s: %zu claims failed and %zu runs failed; `gradlag show RUN` shows what "
-             "a run did",
-             w->e.name, failed, lost);
+             "%s: %zu claim%s and %zu run%s failed; `gradlag show RUN` shows what a run did",
+             w->e.name, failed, plural(failed), lost, plural(lost));
     }
 done:
     memory_free(judged);
+    return result;
+}
+
+/* Of an experiment whose runs lie in the results files of several hosts. */
+static status report_shared(const struct reproduction *w, const struct reproduce *r)
+{
+    status result = OK;
+    plan_print_outcome(&w->plan, &r->how, r->say);
+    TRY(plan_check_failed(&w->tuning.trials.plan));
+    TRY(plan_check_failed(&w->plan));
+    if (w->later > 0) {
+        fprintf(r->say,
+                "%zu %s left to do on one machine: `gradlag reproduce` of the merged file makes "
+                "what is fitted to other runs\n",
+                w->later, w->later == 1 ? "run is" : "runs are");
+    }
+done:
     return result;
 }
 
@@ -173,17 +194,19 @@ static status reproduce(const char *name, struct reproduce *r)
     status result = OK;
     struct reproduction w = {0};
     TRY(reproduction_open(&w, name));
+    w.without_fits = r->how.shared != NULL; /* they name a run by its number in one file */
     TRY(lay_out_first(&w, r));
     if (r->dry) {
         plan_print(&w.tuning.trials.plan, r->say);
         plan_print(&w.plan, r->say);
         if (w.later > 0) {
-            fprintf(r->say, "to run              %zu runs at what these find\n", w.later);
+            fprintf(r->say, "to run              %zu run%s at what these find\n", w.later,
+                    plural(w.later));
         }
         goto done;
     }
     TRY(make_all(&w, r));
-    TRY(report(&w, r));
+    TRY(r->how.shared != NULL ? report_shared(&w, r) : report(&w, r));
 done:
     reproduction_close(&w);
     return result;
@@ -226,7 +249,7 @@ static status reproduce_all(struct reproduce *r)
     }
     if (r->markdown && !r->dry) {
         board_print_page(&r->board, page, stdout);
-    } else if (!r->dry) {
+    } else if (r->board.count > 0) {
         board_print(&r->board, stdout);
     }
     free(page);
@@ -247,8 +270,18 @@ status command_reproduce(int argc, char **argv)
     r.markdown = command_flag(&argc, argv, "--markdown");
     r.say = r.markdown ? stderr : stdout;
     TRY(command_no_flags_left(argc, argv, "reproduce",
-                              "--all, --quick, --jobs N, --oversubscribe, --dry-run, --no-run, "
-                              "--again, --quiet and --markdown"));
+                              "--all, --quick, --jobs N, --oversubscribe, --shared FOLDER, "
+                              "--lost-after SECONDS, --dry-run, --no-run, --again, --quiet and "
+                              "--markdown"));
+    if (r.how.shared != NULL && (r.again || r.no_run || r.markdown)) {
+        FAIL(ERROR_USAGE,
+             "reproduce: --shared makes what is missing, each run on one of several machines, and "
+             "judges nothing: leave %s out; `gradlag merge` puts the results files together, and "
+             "`gradlag reproduce` of that file shows the whole",
+             r.again    ? "--again"
+             : r.no_run ? "--no-run"
+                        : "--markdown");
+    }
     if (!all && (argc == 0 || strchr(argv[0], '=') != NULL)) {
         FAIL(ERROR_USAGE, "reproduce: which experiment? `gradlag list experiments` shows them");
     }

@@ -5,9 +5,9 @@
 #include "experiments/keys.h"
 #include "experiments/launch.h"
 #include "experiments/plan.h"
+#include "experiments/print.h"
 #include "experiments/queued.h"
 #include "experiments/search.h"
-#include "experiments/shared.h"
 #include "experiments/sweep_search.h"
 #include "experiments/sweep_status.h"
 #include "results/queue.h"
@@ -30,7 +30,8 @@ const char command_sweep_help[] =
     "                   reach; then `gradlag merge`. What a lost machine was making is made by\n"
     "                   another, once nothing was heard of it for --lost-after SECONDS (300)\n"
     "  --part K/N       the K-th of N equal parts alone, where there is no such folder\n"
-    "  --dry-run        the combinations, and which are there already\n"
+    "  --dry-run        the combinations, and which are there already, with --shared also "
+    "elsewhere\n"
     "  --again          run all of them, finished or not\n"
     "  --quiet          no progress on stderr\n\n"
     "What is to be made waits in the results file. Runs with a higher priority= come first; one\n"
@@ -42,7 +43,9 @@ const char command_sweep_help[] =
     "With search=random, tpe or halving (`gradlag list searches`) keys with several values or a\n"
     "range are tried for the best accuracy on the validation split; several seeds are those of "
     "each\n"
-    "trial; search.per=KEYS makes a search, of the same size, for each of their combinations.\n\n"
+    "trial; search.per=KEYS makes a search, of the same size, for each of their combinations. "
+    "With\n"
+    "--shared each machine knows the scores of all trials, and tries the same.\n\n"
     "  gradlag sweep mode=async workers=1,2,4,8,16 damping=none,inverse seed=1,2,3\n"
     "  gradlag sweep search=tpe search.per=damping damping=none,inverse lr=0.001..0.3:log --jobs "
     "2\n";
@@ -181,33 +184,12 @@ done:
     return result;
 }
 
-static void print_outcome(const struct plan *plan, const struct plan_options *how)
-{
-    size_t counts[PLANNED_STATES] = {0}, abroad = 0;
-    for (size_t i = 0; i < plan->count; i++) {
-        counts[plan->runs[i].state]++;
-        abroad += plan->runs[i].abroad;
-    }
-    printf("%zu finished, %zu diverged, %zu failed", counts[PLANNED_FINISHED],
-           counts[PLANNED_DIVERGED], counts[PLANNED_FAILED]);
-    if (counts[PLANNED_ELSEWHERE] > 0) {
-        printf(", %zu going on elsewhere", counts[PLANNED_ELSEWHERE]);
-    }
-    if (counts[PLANNED_DROPPED] > 0) {
-        printf(", %zu taken out of the queue meanwhile", counts[PLANNED_DROPPED]);
-    }
-    if (how->shared != NULL) {
-        printf("; %zu of them by others: `gradlag merge` puts all results files together", abroad);
-    }
-    printf("\n");
-}
-
 static status make(struct plan *plan, const struct plan_options *how)
 {
     status result = OK;
     launch_catch_signals();
     TRY(plan_make(plan, how, stdout));
-    print_outcome(plan, how);
+    plan_print_outcome(plan, how, stdout);
     TRY(plan_check_failed(plan));
 done:
     return result;
@@ -228,7 +210,7 @@ static status work_off(const char *results, const struct plan_options *how)
         TRY(queued_settings(&o, results, ids[i]));
         plan_add_waiting(&plan, &o, ids[i]);
     }
-    printf("%zu run%s wait%s\n", count, count == 1 ? "" : "s", count == 1 ? "s" : "");
+    printf("%zu run%s wait%s\n", count, plural(count), count == 1 ? "s" : "");
     fflush(stdout);
     TRY(make(&plan, how));
 done:
@@ -278,7 +260,7 @@ static status on_queue(const struct request *r)
     } else if (r->drop) {
         size_t count;
         TRY(queue_drop(results, &count));
-        printf("%zu run%s taken out of the queue\n", count, count == 1 ? "" : "s");
+        printf("%zu run%s taken out of the queue\n", count, plural(count));
     } else {
         TRY(work_off(results, &r->how));
     }
@@ -302,31 +284,11 @@ done:
     return result;
 }
 
-/* "--shared FOLDER --lost-after 60" */
-static status read_shared(int *argc, char **argv, struct plan_options *how)
-{
-    status result = OK;
-    const char *text;
-    how->lost_after_s = SHARED_LOST_AFTER_S;
-    TRY(command_value(argc, argv, "--shared", &how->shared));
-    TRY(command_value(argc, argv, "--lost-after", &text));
-    if (text != NULL && how->shared == NULL) {
-        FAIL(ERROR_USAGE, "--lost-after is of --shared FOLDER, which is not given");
-    }
-    if (text != NULL && (!text_to_real(text, &how->lost_after_s) || how->lost_after_s < 1 ||
-                         how->lost_after_s > 1e6)) {
-        FAIL(ERROR_USAGE, "--lost-after %s: seconds are meant, from 1 to 1e6, as in 300", text);
-    }
-done:
-    return result;
-}
-
 static status read_request(struct request *r, int argc, char **argv)
 {
     status result = OK;
     TRY(plan_options_read(&r->how, &argc, argv));
     TRY(read_part(&argc, argv, r));
-    TRY(read_shared(&argc, argv, &r->how));
     r->dry = command_flag(&argc, argv, "--dry-run");
     r->again = command_flag(&argc, argv, "--again");
     r->how.quiet = command_flag(&argc, argv, "--quiet");
@@ -366,11 +328,9 @@ static bool is_search(const struct settings *read)
 static status search(const struct request *r)
 {
     status result = OK;
-    if (r->parts > 1 || r->how.shared != NULL) {
-        FAIL(ERROR_USAGE,
-             "%s: what a search tries follows from all of its trials; make it on one machine, with "
-             "--jobs",
-             r->parts > 1 ? "--part" : "--shared");
+    if (r->parts > 1) {
+        FAIL(ERROR_USAGE, "--part: what a search tries follows from all of its trials; several "
+                          "machines search together with --shared FOLDER");
     }
     TRY(sweep_search(&r->read, &r->how, r->dry, r->again));
 done:
@@ -410,10 +370,11 @@ static status combinations(const struct request *r, struct sweep *s)
     plan_keep_part(&plan, r->part, r->parts);
     if (!plan.again) {
         TRY(plan_look_up(&plan));
+        TRY(plan_look_abroad(&plan, &r->how));
     }
     size_t missing = plan_missing(&plan);
-    printf("%zu combination%s: %zu to run, %zu there already", plan.count,
-           plan.count == 1 ? "" : "s", missing, plan.count - missing);
+    printf("%zu combination%s: %zu to run, %zu there already", plan.count, plural(plan.count),
+           missing, plan.count - missing);
     if (unfit > 0) {
         printf("; %zu more left out: %s", unfit, why.at);
     }

@@ -88,20 +88,13 @@ static void describe_claim(const struct judged_claim *j, struct text *why, struc
 {
     static const enum report_outcome outcomes[] = {
         [CLAIM_PASS] = REPORT_PASS, [CLAIM_FAIL] = REPORT_FAIL, [CLAIM_OPEN] = REPORT_OPEN};
-    const struct cell *c = j->lacking;
     *out = (struct report_claim){.text = j->claim->text,
                                  .source = j->claim->source,
                                  .outcome = outcomes[j->outcome],
                                  .observed = j->value,
                                  .low = j->low,
                                  .high = j->high};
-    if (c != NULL) {
-        text_add(why, "%s with %lld workers: of %u runs %u finished, %u diverged, %u failed",
-                 c->arm->label, (long long)c->workers, c->planned, c->finished, c->diverged,
-                 c->failed);
-    } else if (j->outcome == CLAIM_OPEN) {
-        text_add(why, "not measured in this part");
-    }
+    reproduction_explain(j, true, why);
     out->why = why->at;
 }
 

@@ -2,9 +2,11 @@
 
 #include "experiments/command.h"
 #include "experiments/config.h"
+#include "experiments/shared.h"
 #include "experiments/summary.h"
 #include "results/query.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -151,6 +153,25 @@ size_t plan_failed(const struct plan *p)
     return in_state(p, PLANNED_FAILED);
 }
 
+status plan_score(const struct planned_run *r, struct plan_score *out)
+{
+    static const char *const names[] = {"validation_accuracy", "validation_loss"};
+    double *const places[] = {&out->accuracy, &out->loss};
+    status result = OK;
+    *out = r->score;
+    for (size_t i = 0; i < COUNT_OF(names) && !r->abroad; i++) {
+        char sql[160];
+        bool known = false;
+        snprintf(sql, sizeof sql,
+                 "SELECT %s FROM evaluation WHERE run_id = %lld ORDER BY updates DESC LIMIT 1",
+                 names[i], (long long)r->run_id);
+        TRY(query_number(options_text(r->settings, "results"), sql, NULL, 0, places[i], &known));
+        *places[i] = known ? *places[i] : NAN;
+    }
+done:
+    return result;
+}
+
 status plan_check_failed(const struct plan *p)
 {
     status result = OK;
@@ -164,6 +185,27 @@ done:
     return result;
 }
 
+void plan_print_outcome(const struct plan *p, const struct plan_options *o, FILE *to)
+{
+    size_t abroad = 0;
+    for (size_t i = 0; i < p->count; i++) {
+        abroad += p->runs[i].abroad;
+    }
+    fprintf(to, "%zu finished, %zu diverged, %zu failed", in_state(p, PLANNED_FINISHED),
+            in_state(p, PLANNED_DIVERGED), in_state(p, PLANNED_FAILED));
+    if (in_state(p, PLANNED_ELSEWHERE) > 0) {
+        fprintf(to, ", %zu going on elsewhere", in_state(p, PLANNED_ELSEWHERE));
+    }
+    if (in_state(p, PLANNED_DROPPED) > 0) {
+        fprintf(to, ", %zu taken out of the queue meanwhile", in_state(p, PLANNED_DROPPED));
+    }
+    if (o->shared != NULL) {
+        fprintf(to, "; %zu of them by others: `gradlag merge` puts all results files together",
+                abroad);
+    }
+    fprintf(to, "\n");
+}
+
 void plan_print(const struct plan *p, FILE *to)
 {
     static const char *const states[] = {"to run", "finished", "diverged",
@@ -171,7 +213,9 @@ void plan_print(const struct plan *p, FILE *to)
     for (size_t i = 0; i < p->count; i++) {
         const struct planned_run *r = &p->runs[i];
         fprintf(to, "%-9s ", states[r->state]);
-        if (r->state != PLANNED_MISSING) {
+        if (r->abroad) {
+            fputs("elsewhere ", to);
+        } else if (r->state != PLANNED_MISSING) {
             fprintf(to, "run %-5lld ", (long long)r->run_id);
         } else {
             fprintf(to, "          ");
@@ -206,6 +250,24 @@ done:
     return result;
 }
 
+static status read_shared(struct plan_options *out, int *argc, char **argv)
+{
+    status result = OK;
+    const char *seconds;
+    out->lost_after_s = SHARED_LOST_AFTER_S;
+    TRY(command_value(argc, argv, "--shared", &out->shared));
+    TRY(command_value(argc, argv, "--lost-after", &seconds));
+    if (seconds != NULL && out->shared == NULL) {
+        FAIL(ERROR_USAGE, "--lost-after is of --shared FOLDER, which is not given");
+    }
+    if (seconds != NULL && (!text_to_real(seconds, &out->lost_after_s) || out->lost_after_s < 1 ||
+                            out->lost_after_s > 1e6)) {
+        FAIL(ERROR_USAGE, "--lost-after %s: seconds are meant, from 1 to 1e6, as in 300", seconds);
+    }
+done:
+    return result;
+}
+
 status plan_options_read(struct plan_options *out, int *argc, char **argv)
 {
     status result = OK;
@@ -218,6 +280,7 @@ status plan_options_read(struct plan_options *out, int *argc, char **argv)
         FAIL(ERROR_USAGE, "--jobs %s: a number of runs from 1 to %d is meant", jobs, MOST_JOBS);
     }
     out->jobs = (unsigned)number;
+    TRY(read_shared(out, argc, argv));
 done:
     return result;
 }

@@ -22,6 +22,11 @@ enum planned_state {
 
 enum { PLAN_VARIED = 32 };
 
+/* On the validation split, at a run's last evaluation; NaN: there is none. */
+struct plan_score {
+    double accuracy, loss;
+};
+
 struct planned_run {
     options *settings; /* owned */
     char title[128], hash[65];
@@ -34,7 +39,8 @@ struct planned_run {
      * process; the one that had failed when this process began; whether the state is that of
      * another host's results file. */
     unsigned turn, failed_before;
-    bool abroad;
+    bool abroad, told;       /* told: the others know how it ended */
+    struct plan_score score; /* of one that finished abroad */
 };
 struct plan { /* zero-initialise */
     /* Keys that do not define an experiment, but are varied on purpose: runs that differ in them
@@ -44,6 +50,13 @@ struct plan { /* zero-initialise */
     struct planned_run *runs;
     size_t count;
     bool again; /* what has ended is made once more */
+};
+
+struct plan_options {
+    unsigned jobs; /* runs at a time; 0: 1 */
+    bool oversubscribe, quiet;
+    const char *shared; /* a folder (shared.h): other hosts work on this plan; NULL: none do */
+    double lost_after_s;
 };
 
 /* Takes the settings over. False (and frees them) where the plan has this very run already: the
@@ -64,8 +77,12 @@ void plan_key(const struct planned_run *r, struct run_key *out);
 status plan_look_up(struct plan *p) MUST_CHECK;
 size_t plan_missing(const struct plan *p);
 size_t plan_failed(const struct plan *p);
+/* Of a run that finished, wherever that was. */
+status plan_score(const struct planned_run *r, struct plan_score *out) MUST_CHECK;
 /* ERROR_OTHER where runs failed: how many, and what to do. */
 status plan_check_failed(const struct plan *p) MUST_CHECK;
+/* "4 finished, 0 diverged, 0 failed", and what else there is to say once they are made. */
+void plan_print_outcome(const struct plan *p, const struct plan_options *o, FILE *to);
 /* One line per run: its title and whether it is there. */
 void plan_print(const struct plan *p, FILE *to);
 
@@ -74,14 +91,10 @@ int plan_by_priority(const void *a, const void *b);
 /* ERROR_USAGE where runs would write over each other's checkpoint. */
 status plan_check_checkpoints(const struct plan *p) MUST_CHECK;
 
-struct plan_options {
-    unsigned jobs; /* runs at a time; 0: 1 */
-    bool oversubscribe, quiet;
-    const char *shared; /* a folder (shared.h): other hosts work on the same plan; NULL: none do */
-    double lost_after_s;
-};
-/* "--jobs N" and "--oversubscribe" out of argv. */
+/* "--jobs N", "--oversubscribe", "--shared FOLDER" and "--lost-after SECONDS" out of argv. */
 status plan_options_read(struct plan_options *out, int *argc, char **argv) MUST_CHECK;
+/* What the others of a shared plan have made, or are making. Does nothing for one that is not. */
+status plan_look_abroad(struct plan *p, const struct plan_options *o) MUST_CHECK;
 /* Puts what is missing into the queue of its results file and makes it, each run in a process of
  * its own, several at a time, on cores and GPUs of their own (places.h). A run that fails is
  * recorded as failed, made again as often as its `retries` says, and the next one starts; one line

@@ -448,7 +448,7 @@ static status wait_for_hosts(struct making *m, bool *again)
         }
         if (!told && clock_seconds() - begun_s > TELL_AFTER_S) {
             log_info("waits for %zu run%s that others make; what they leave this process takes up",
-                     going_on, going_on == 1 ? "" : "s");
+                     going_on, plural(going_on));
             told = true;
         }
         clock_sleep_until_ns(clock_ns() + LOOK_AGAIN_MS * UINT64_C(1000000));
@@ -456,6 +456,20 @@ static status wait_for_hosts(struct making *m, bool *again)
         heed_signals(m);
     }
 done:
+    return result;
+}
+
+status plan_look_abroad(struct plan *p, const struct plan_options *o)
+{
+    status result = OK;
+    shared *hosts = NULL;
+    if (o->shared == NULL || p->count == 0) {
+        return OK;
+    }
+    TRY(shared_open(&hosts, o->shared, plan_results(&p->runs[0]), o->lost_after_s));
+    TRY(plan_shared_begin(p, hosts));
+done:
+    shared_close(&hosts);
     return result;
 }
 

@@ -1,5 +1,7 @@
 #include "experiments/plan_shared.h"
 
+#include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 /* What makes a run this very run (plan_key), wherever it is made. */
@@ -29,6 +31,9 @@ static void note(struct planned_run *r, const struct shared_run *now)
     r->state = states[now->state];
     r->turn = now->state == SHARED_OWN ? now->turn : 0;
     r->abroad = r->state != PLANNED_MISSING;
+    if (sscanf(now->came, "%lf %lf", &r->score.accuracy, &r->score.loss) != 2) {
+        r->score = (struct plan_score){.accuracy = NAN, .loss = NAN};
+    }
 }
 
 static enum shared_state outcome_of(const struct planned_run *r)
@@ -38,18 +43,34 @@ static enum shared_state outcome_of(const struct planned_run *r)
                                           : SHARED_FAILED;
 }
 
+/* With its score to the last bit: what a search tries next must be the same on all hosts. */
+static status tell(struct planned_run *r, shared *s, const char *key, unsigned turn)
+{
+    status result = OK;
+    struct plan_score score;
+    char came[SHARED_CAME] = "";
+    if (r->state == PLANNED_FINISHED) {
+        TRY(plan_score(r, &score));
+        snprintf(came, sizeof came, "%.17g %.17g", score.accuracy, score.loss);
+    }
+    TRY(shared_end(s, key, turn, outcome_of(r), came));
+    r->told = true;
+done:
+    return result;
+}
+
 /* It ended here, and this process was killed before it could say so. */
-static status tell_late(const struct planned_run *r, shared *s, const char *key)
+static status tell_late(struct planned_run *r, shared *s, const char *key)
 {
     status result = OK;
     struct shared_run now;
     TRY(shared_look(s, key, &now));
     if (now.turn > 0 && now.same_results) {
-        TRY(shared_end(s, key, now.turn, outcome_of(r)));
+        TRY(tell(r, s, key, now.turn));
     } else if (now.state == SHARED_FREE) {
         TRY(shared_take(s, key, false, &now));
         if (now.state == SHARED_OWN) {
-            TRY(shared_end(s, key, now.turn, outcome_of(r)));
+            TRY(tell(r, s, key, now.turn));
         }
     }
 done:
@@ -63,6 +84,9 @@ status plan_shared_begin(struct plan *p, shared *s)
         struct planned_run *r = &p->runs[i];
         struct shared_run now;
         char key[SHARED_KEY];
+        if (r->told || (r->abroad && r->state != PLANNED_ELSEWHERE)) {
+            continue;
+        }
         key_of(r, key);
         if (r->state == PLANNED_FINISHED || r->state == PLANNED_DIVERGED) {
             TRY(tell_late(r, s, key));
@@ -72,6 +96,7 @@ status plan_shared_begin(struct plan *p, shared *s)
         note(r, &now);
         if (r->state == PLANNED_FAILED) { /* once more, by whoever comes first */
             r->state = PLANNED_MISSING;
+            r->abroad = false;
             r->failed_before = now.turn;
         }
     }
@@ -105,7 +130,7 @@ status plan_shared_end(struct planned_run *r, shared *s)
     char key[SHARED_KEY];
     if (s != NULL && r->turn > 0) {
         key_of(r, key);
-        TRY(shared_end(s, key, r->turn, outcome_of(r)));
+        TRY(tell(r, s, key, r->turn));
         r->turn = 0;
     }
 done:

@@ -1,5 +1,6 @@
 #include "experiments/reproduction.h"
 
+#include "experiments/print.h"
 #include "results/query.h"
 
 #include <math.h>
@@ -38,7 +39,7 @@ static bool add_found(const struct reproduction *r, const struct arm *arm, int64
         settings_add_all(all, tuned);
     }
     if (arm->fit != NULL) {
-        int64_t run = run_to_fit(&r->plan, arm, workers, seed);
+        int64_t run = r->without_fits ? 0 : run_to_fit(&r->plan, arm, workers, seed);
         snprintf(number, sizeof number, "%lld", (long long)run);
         settings_add(all, "pace", "fit", r->e.file);
         settings_add(all, "pace.run", number, r->e.file);
@@ -181,6 +182,28 @@ status reproduction_judge(const struct reproduction *r, bool quick, struct judge
     }
 done:
     return result;
+}
+
+void reproduction_explain(const struct judged_claim *j, bool by_label, struct text *out)
+{
+    const struct cell *c = j->lacking;
+    if (c == NULL) {
+        if (j->outcome == CLAIM_OPEN) {
+            text_add(out, "not measured in this part");
+        }
+        return;
+    }
+    const char *arm = by_label ? c->arm->label : c->arm->name;
+    unsigned there = c->finished + c->diverged + c->failed;
+    if (j->outcome == CLAIM_OPEN) {
+        text_add(out, "not measured: of %u run%s of %s with %lld worker%s %u %s there", c->planned,
+                 plural(c->planned), arm, (long long)c->workers, plural((uint64_t)c->workers),
+                 there, there == 1 ? "is" : "are");
+    } else {
+        text_add(out, "%s with %lld worker%s: of %u run%s %u finished, %u diverged, %u failed", arm,
+                 (long long)c->workers, plural((uint64_t)c->workers), c->planned,
+                 plural(c->planned), c->finished, c->diverged, c->failed);
+    }
 }
 
 /* ---- opening ------------------------------------------------------------------------------------

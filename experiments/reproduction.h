@@ -14,6 +14,7 @@ struct reproduction { /* zero-initialise */
     struct plan plan;
     struct cells cells; /* the caller's to open, once runs are made or looked up */
     size_t later;       /* runs whose settings depend on runs that are not there yet */
+    bool without_fits;  /* the caller's to set: runs that are fitted to others stay among those */
 };
 /* A name or a path; checks that claims ask for what there is. */
 status reproduction_open(struct reproduction *out, const char *name_or_path) MUST_CHECK;
@@ -42,5 +43,8 @@ struct judged_claim {
 /* Into `out`, which has room for all of the experiment's claims. The cells must be open. */
 status reproduction_judge(const struct reproduction *r, bool quick,
                           struct judged_claim *out) MUST_CHECK;
+/* Why a claim has no value, in words that call the arm by its name or its label; nothing where it
+ * has one. */
+void reproduction_explain(const struct judged_claim *j, bool by_label, struct text *out);
 
 #endif

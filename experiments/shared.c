@@ -213,7 +213,7 @@ void shared_close(shared **out)
     }
     while (s->open_count > 0) {
         const struct turn t = s->open[s->open_count - 1];
-        if (shared_end(s, t.key, t.number, SHARED_FREE) != OK) {
+        if (shared_end(s, t.key, t.number, SHARED_FREE, "") != OK) {
             log_warning("%s", error_message());
             break;
         }
@@ -289,14 +289,17 @@ done:
     return result;
 }
 
-static enum shared_state state_called(const char *word)
+/* "finished 0.88 0.35" */
+static void read_end(const char *line, struct shared_run *out)
 {
+    size_t length = strcspn(line, " ");
+    out->state = SHARED_FREE;
     for (size_t i = SHARED_FINISHED; i < COUNT_OF(words); i++) {
-        if (strcmp(word, words[i]) == 0) {
-            return (enum shared_state)i;
+        if (strlen(words[i]) == length && strncmp(line, words[i], length) == 0) {
+            out->state = (enum shared_state)i;
         }
     }
-    return SHARED_FREE;
+    snprintf(out->came, sizeof out->came, "%s", line[length] == ' ' ? line + length + 1 : "");
 }
 
 status shared_look(shared *s, const char *key, struct shared_run *out)
@@ -324,7 +327,7 @@ status shared_look(shared *s, const char *key, struct shared_run *out)
     snprintf(name, sizeof name, "%s.%u.end", key, out->turn);
     TRY(read_file(s, name, &end, &ignored));
     if (end.length > 0) {
-        out->state = state_called(end.at);
+        read_end(end.at, out);
     } else if (is_own(s, key, out->turn)) {
         out->state = SHARED_OWN;
     }
@@ -359,12 +362,13 @@ done:
     return result;
 }
 
-status shared_end(shared *s, const char *key, unsigned turn, enum shared_state how)
+status shared_end(shared *s, const char *key, unsigned turn, enum shared_state how,
+                  const char *came)
 {
     status result = OK;
-    char name[SHARED_KEY + 24];
+    char name[SHARED_KEY + 24], line[SHARED_CAME + 16];
     bool made;
-    REQUIRE(how != SHARED_OWN && how != SHARED_TAKEN);
+    REQUIRE(how != SHARED_OWN && how != SHARED_TAKEN && strlen(came) < SHARED_CAME);
     for (size_t i = 0; i < s->open_count; i++) {
         if (s->open[i].number == turn && strcmp(s->open[i].key, key) == 0) {
             s->open[i] = s->open[--s->open_count];
@@ -372,7 +376,8 @@ status shared_end(shared *s, const char *key, unsigned turn, enum shared_state h
         }
     }
     snprintf(name, sizeof name, "%s.%u.end", key, turn);
-    TRY(make_file(s, name, words[how], &made));
+    snprintf(line, sizeof line, "%s%s%s", words[how], came[0] != '\0' ? " " : "", came);
+    TRY(make_file(s, name, line, &made));
 done:
     return result;
 }

@@ -7,7 +7,7 @@
  *
  *     K.1, K.2, …   who makes it: the highest number counts. Another one is made where the one
  *                   before was lost, stopped or failed.
- *     K.1.end       how that went: finished, diverged, failed or stopped
+ *     K.1.end       how that went: finished, diverged, failed or stopped; and what came of it
  *     OWNER.alive   written again and again by a process as long as it lives
  *
  * No file is ever taken away or renamed, so nobody acts on what another one has just changed. A
@@ -19,7 +19,7 @@
 
 #include "worker/base.h"
 
-enum { SHARED_LOST_AFTER_S = 300, SHARED_KEY = 33 };
+enum { SHARED_LOST_AFTER_S = 300, SHARED_KEY = 33, SHARED_CAME = 96 };
 
 typedef struct shared shared;
 
@@ -33,9 +33,10 @@ enum shared_state {
 };
 struct shared_run {
     enum shared_state state;
-    unsigned turn;     /* the number that counts; 0: none */
-    char by[192];      /* "HOST, process N"; empty where turn is 0 */
-    bool same_results; /* of this host, into this process's results file */
+    unsigned turn;          /* the number that counts; 0: none */
+    char by[192];           /* "HOST, process N"; empty where turn is 0 */
+    bool same_results;      /* of this host, into this process's results file */
+    char came[SHARED_CAME]; /* as its maker gave it to shared_end(); empty: nothing */
 };
 
 /* The folder is made if it is not there. `results`: this process's results file. ERROR_OTHER: it
@@ -51,7 +52,9 @@ void shared_beat(shared *s);
 status shared_look(shared *s, const char *key, struct shared_run *out) MUST_CHECK;
 /* Takes it where it is free; with `again` also where it failed. *out is how it stands then. */
 status shared_take(shared *s, const char *key, bool again, struct shared_run *out) MUST_CHECK;
-/* How turn `turn` ended: SHARED_FINISHED, …; SHARED_FREE: it was stopped. The first word counts. */
-status shared_end(shared *s, const char *key, unsigned turn, enum shared_state how) MUST_CHECK;
+/* How turn `turn` ended: SHARED_FINISHED, …; SHARED_FREE: it was stopped. `came`: figures that the
+ * others want to know, less than SHARED_CAME bytes, or "". The first to say so counts. */
+status shared_end(shared *s, const char *key, unsigned turn, enum shared_state how,
+                  const char *came) MUST_CHECK;
 
 #endif

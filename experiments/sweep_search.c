@@ -2,6 +2,7 @@
 
 #include "experiments/axis.h"
 #include "experiments/launch.h"
+#include "experiments/print.h"
 #include "experiments/trials.h"
 
 #include <stdio.h>
@@ -144,9 +145,15 @@ static void print_trial(const struct contest *c, const struct plan *p, size_t tr
     for (size_t i = 0; i < point.count; i++) {
         fprintf(to, " %s=%s", point.at[i].key, point.at[i].value);
     }
-    fprintf(to, "  (run %lld", (long long)p->runs[c->run_of[trial * c->seeds.count]].run_id);
-    for (size_t s = 1; s < c->seeds.count; s++) {
-        fprintf(to, ", %lld", (long long)p->runs[c->run_of[trial * c->seeds.count + s]].run_id);
+    fputs("  (", to);
+    for (size_t i = 0; i < c->seeds.count; i++) {
+        const struct planned_run *r = &p->runs[c->run_of[trial * c->seeds.count + i]];
+        fputs(i > 0 ? ", " : "", to);
+        if (r->abroad) {
+            fputs("another's run", to);
+        } else {
+            fprintf(to, "run %lld", (long long)r->run_id);
+        }
     }
     fprintf(to, ")\n");
     settings_free(&point);
@@ -206,6 +213,10 @@ static status make(struct hunt *h, const struct plan_options *how, bool again)
     for (size_t i = 0; i < h->trials.count; i++) {
         TRY(print_search(h, i, stdout));
     }
+    if (how->shared != NULL) {
+        printf("\n");
+        plan_print_outcome(p, how, stdout);
+    }
     TRY(plan_check_failed(p));
 done:
     return result;
@@ -220,12 +231,14 @@ status sweep_search(const struct settings *read, const struct plan_options *how,
     TRY(begin(&h));
     for (size_t added = 1; added > 0 && !again;) {
         TRY(plan_look_up(&h.trials.plan));
+        TRY(plan_look_abroad(&h.trials.plan, how));
         TRY(trials_extend(&h.trials, &added));
     }
     size_t planned = h.trials.plan.count, missing = plan_missing(&h.trials.plan);
     size_t later = trials_to_come(&h.trials), seeds = h.seeds.count;
-    printf("%zu search%s, %zu trials", h.trials.count, h.trials.count == 1 ? "" : "es",
-           trials_in_all(&h.trials));
+    size_t trials = trials_in_all(&h.trials);
+    printf("%zu search%s, %zu trial%s", h.trials.count, h.trials.count == 1 ? "" : "es", trials,
+           plural(trials));
     if (seeds > 1) {
         printf(" with %zu seeds, %zu runs", seeds, planned + later);
     }
@@ -234,7 +247,7 @@ status sweep_search(const struct settings *read, const struct plan_options *how,
     if (dry) {
         plan_print(&h.trials.plan, stdout);
         if (later > 0) {
-            printf("to run              %zu trials at what these find\n", later);
+            printf("to run              %zu trial%s at what these find\n", later, plural(later));
         }
     } else {
         TRY(make(&h, how, again));

@@ -1,7 +1,5 @@
 #include "experiments/trials.h"
 
-#include "results/query.h"
-
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,18 +38,6 @@ void trials_close(struct trials *t)
 /* ---- scores -------------------------------------------------------------------------------------
  */
 
-static status number(const struct planned_run *r, const char *what, double *out)
-{
-    char sql[256];
-    bool known = false;
-    snprintf(sql, sizeof sql,
-             "SELECT %s FROM evaluation WHERE run_id = %lld ORDER BY updates DESC LIMIT 1", what,
-             (long long)r->run_id);
-    status result = query_number(options_text(r->settings, "results"), sql, NULL, 0, out, &known);
-    *out = known ? *out : NAN;
-    return result;
-}
-
 static bool has_ended(const struct contest *c, const struct plan *p, size_t trial)
 {
     for (size_t s = 0; s < c->seeds.count; s++) {
@@ -69,15 +55,14 @@ static status score(struct contest *c, const struct plan *p, size_t trial)
     double accuracy = 0, loss = 0, diverged = 0, n = (double)c->seeds.count;
     for (size_t s = 0; s < c->seeds.count; s++) {
         const struct planned_run *r = &p->runs[c->run_of[trial * c->seeds.count + s]];
-        double its_accuracy = NAN, its_loss = NAN;
+        struct plan_score its_score;
         if (r->state == PLANNED_DIVERGED) {
             diverged++;
             continue;
         }
-        TRY(number(r, "validation_accuracy", &its_accuracy));
-        TRY(number(r, "validation_loss", &its_loss));
-        accuracy += its_accuracy / n;
-        loss += its_loss / n;
+        TRY(plan_score(r, &its_score));
+        accuracy += its_score.accuracy / n;
+        loss += its_score.loss / n;
     }
     bool by_loss = diverged == 0 && isnan(accuracy);
     c->by_loss = c->by_loss || by_loss;

@@ -126,7 +126,8 @@ static void draw_series(struct plot *p, const struct report_data *d, const struc
         const struct sample *a = report_outcome_of(s, c);
         double half = sample_interval(a);
         plot_error_bar(p, x[k], y[k] - half, y[k] + half);
-        text_add(&tip, "%s, %lld workers: ", its->label, (long long)c->workers);
+        text_add(&tip, "%s, %lld worker%s: ", its->label, (long long)c->workers,
+                 c->workers == 1 ? "" : "s");
         report_outcome(&tip, s, a);
         plot_mark(p, its->style, x[k], y[k], tip.at);
         draw_lost(p, c, plot_x(p, x[k]), plot_y(p, y[k]));

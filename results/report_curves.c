@@ -62,8 +62,8 @@ static void draw_curve(struct plot *p, const struct report_data *d, const struct
     const struct report_series *its = &d->series[c->series];
     take_curve(s, c, by_time, &curve);
     struct text tip = {0};
-    text_add(&tip, "%s, %lld workers (n %u)", its->label, (long long)c->workers,
-             c->points > 0 ? c->curve[0].samples.n : 0);
+    text_add(&tip, "%s, %lld worker%s (n %u)", its->label, (long long)c->workers,
+             c->workers == 1 ? "" : "s", c->points > 0 ? c->curve[0].samples.n : 0);
     plot_series_begin(p, its->style, tip.at);
     if (c->points > 0 && c->curve[0].samples.n > 1) {
         plot_band(p, curve.x, curve.low, curve.high, curve.count);

@@ -40,7 +40,8 @@ static void draw_path(struct plot *p, const struct report_data *d, const struct 
         if (!isfinite(x[k]) || !isfinite(y[k])) {
             continue;
         }
-        text_add(&tip, "%s, %lld workers: ", its->label, (long long)c->workers);
+        text_add(&tip, "%s, %lld worker%s: ", its->label, (long long)c->workers,
+                 c->workers == 1 ? "" : "s");
         html_short(&tip, x[k]);
         text_add(&tip, " %s per second, ", updates ? "updates" : "samples");
         report_outcome(&tip, s, report_outcome_of(s, c));

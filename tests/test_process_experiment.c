@@ -66,6 +66,36 @@ static void an_arm_tunes_itself_on_the_validation_split_before_its_runs_are_made
     process_expect_nothing_left(r);
 }
 
+/* Trials and runs alike; each host has a part of either in its results file. */
+static void hosts_that_share_a_folder_reproduce_an_experiment_together(void **state)
+{
+    struct rig *r = *state, *other = NULL;
+    char folder[128], theirs[128];
+    assert_int_equal(process_set_up((void **)&other), 0);
+    snprintf(folder, sizeof folder, "--shared=%s/hosts", r->folder);
+    snprintf(theirs, sizeof theirs, "%s", process_path(other, "results.db"));
+    struct rig *const both[] = {r, other};
+    for (size_t i = 0; i < COUNT_OF(both); i++) {
+        process_write(both[i], "tuned.yaml", tuned);
+        process_start(both[i],
+                      (const char *const[]){"reproduce", "tuned.yaml", folder, "--quiet", NULL});
+    }
+    for (size_t i = 0; i < COUNT_OF(both); i++) {
+        if (process_wait(both[i]) != OK) {
+            fail_msg("host %zu: %s", i, process_errors(both[i]));
+        }
+        assert_non_null(strstr(process_output(both[i]), "4 finished, 0 diverged, 0 failed; "));
+        assert_null(strstr(process_output(both[i]), "Claims"));
+    }
+    assert_int_equal(RIG_RUN(r, "merge", "results.db", theirs, "-o", "all.db"), OK);
+    assert_non_null(strstr(process_output(r), "all.db: 10 runs; integrity_check ok"));
+    assert_int_equal(RIG_RUN(r, "reproduce", "tuned.yaml", "results=all.db", "--quiet"), OK);
+    assert_non_null(strstr(process_output(r), "6 trials: 0 to make, 6 there already"));
+    assert_non_null(strstr(process_output(r), "4 runs: 0 to make, 4 there already"));
+    assert_non_null(strstr(process_output(r), "PASS  It learns"));
+    process_tear_down((void **)&other);
+}
+
 static const char pairs[] =
     "name: pairs\n"
     "question: which rate is better?\n"
@@ -300,8 +330,10 @@ static void an_arm_is_fitted_to_the_runs_of_another(void **state)
                   "  - claim: Nobody is more than perfect\n"
                   "    value: 1 / seconds_to(copy, 2, 101)\n"
                   "    band: [0, 0]\n");
+    assert_int_equal(RIG_RUN(r, "reproduce", "fitted.yaml", "--quiet", "--shared=hosts"), OK);
+    assert_non_null(strstr(process_output(r), "2 runs are left to do on one machine"));
     assert_int_equal(RIG_RUN(r, "reproduce", "fitted.yaml", "--quiet"), OK);
-    assert_non_null(strstr(process_output(r), "4 runs: 4 to make, 0 there already"));
+    assert_non_null(strstr(process_output(r), "4 runs: 2 to make, 2 there already"));
     assert_non_null(strstr(process_output(r), "5 passed, 0 failed, 0 not measured"));
     assert_string_equal(
         process_ask(r, "SELECT count(*) FROM run AS copy JOIN run AS source ON source.id = "
@@ -355,6 +387,7 @@ int main(void)
         TEST(a_page_that_was_edited_by_hand_is_found_out),
         TEST(cells_are_compared_on_the_same_seeds),
         TEST(an_arm_tunes_itself_on_the_validation_split_before_its_runs_are_made),
+        TEST(hosts_that_share_a_folder_reproduce_an_experiment_together),
         TEST(arms_that_search_a_range_have_equal_budgets_and_go_on_where_they_stopped),
         TEST(a_grid_of_one_point_needs_no_trials),
         TEST(data_without_classes_are_judged_by_their_loss),

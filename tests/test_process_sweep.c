@@ -83,6 +83,19 @@ static void eight_runs_that_write_one_file_at_once_lose_no_row(void **state)
     process_expect_answer(r, "PRAGMA integrity_check", "ok");
 }
 
+/* The same command in two places at once; both are to end well. */
+static void start_both(struct rig *r, struct rig *other, const char *const *command)
+{
+    struct rig *const both[] = {r, other};
+    process_start(r, command);
+    process_start(other, command);
+    for (size_t i = 0; i < COUNT_OF(both); i++) {
+        if (process_wait(both[i]) != OK) {
+            fail_msg("%s %zu: %s", command[0], i, process_errors(both[i]));
+        }
+    }
+}
+
 static void two_sweeps_at_once_share_the_runs_and_make_each_once(void **state)
 {
     struct rig *r = *state;
@@ -92,14 +105,7 @@ static void two_sweeps_at_once_share_the_runs_and_make_each_once(void **state)
     snprintf(results, sizeof results, "results=%s/results.db", r->folder);
     const char *const command[] = {"sweep", RIG_SMALL, VIRTUAL, "seed=1..12:12",
                                    results, "--quiet", NULL};
-    process_start(r, command);
-    process_start(other, command);
-    struct rig *const both[] = {r, other};
-    for (size_t i = 0; i < COUNT_OF(both); i++) {
-        if (process_wait(both[i]) != OK) {
-            fail_msg("sweep %zu: %s", i, process_errors(both[i]));
-        }
-    }
+    start_both(r, other, command);
     assert_non_null(strstr(process_output(r), "12 finished, 0 diverged, 0 failed"));
     assert_non_null(strstr(process_output(other), "12 finished, 0 diverged, 0 failed"));
     process_expect_answer(r, "SELECT count(*) || ' ' || count(DISTINCT seed) FROM run", "12 12");
@@ -227,14 +233,18 @@ static void what_is_taken_out_of_the_queue_leaves_what_is_being_made_alone(void 
 static void flags_that_do_not_go_together_are_told(void **state)
 {
     struct rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "sweep", "--status"), ERROR_RESULTS);
+    process_expect_error(r, "no such results file");
     assert_int_equal(RIG_RUN(r, "sweep", "--work", "--part", "1/2"), ERROR_USAGE);
     process_expect_error(r, "--work and --part do not go together");
     assert_int_equal(RIG_RUN(r, "sweep", "--status", "--drop"), ERROR_USAGE);
     process_expect_error(r, "--status and --drop");
     assert_int_equal(RIG_RUN(r, "sweep", "seed=1,2", "--lost-after=9"), ERROR_USAGE);
     process_expect_error(r, "is of --shared FOLDER");
-    assert_int_equal(RIG_RUN(r, "sweep", "search=random", "lr=0.1,0.2", "--shared=x"), ERROR_USAGE);
-    process_expect_error(r, "make it on one machine");
+    assert_int_equal(RIG_RUN(r, "sweep", "search=random", "lr=0.1,0.2", "--part=1/2"), ERROR_USAGE);
+    process_expect_error(r, "several machines search together with --shared");
+    assert_int_equal(RIG_RUN(r, "reproduce", "gpipe", "--shared=x", "--no-run"), ERROR_USAGE);
+    process_expect_error(r, "leave --no-run out");
 }
 
 /* ---- several hosts ------------------------------------------------------------------------------
@@ -270,16 +280,15 @@ static void hosts_that_share_a_folder_make_each_run_once(void **state)
     struct rig *other = open_hosts(r, folder);
     const char *const sweep[] = {"sweep", RIG_SMALL, VIRTUAL, "seed=1..8:8",
                                  folder,  "--quiet", NULL};
-    process_start(r, sweep);
-    process_start(other, sweep);
-    struct rig *const both[] = {r, other};
-    for (size_t i = 0; i < COUNT_OF(both); i++) {
-        if (process_wait(both[i]) != OK) {
-            fail_msg("sweep %zu: %s", i, process_errors(both[i]));
-        }
-        assert_non_null(strstr(process_output(both[i]), "8 finished, 0 diverged, 0 failed"));
-    }
+    start_both(r, other, sweep);
+    assert_non_null(strstr(process_output(r), "8 finished, 0 diverged, 0 failed"));
+    assert_non_null(strstr(process_output(other), "8 finished, 0 diverged, 0 failed"));
     expect_finished(r, other, "8 8");
+    assert_int_equal(RIG_RUN(other, "sweep", RIG_SMALL, VIRTUAL, "seed=1..8:8", folder,
+                             "results=third.db", "--dry-run"),
+                     OK);
+    assert_non_null(strstr(process_output(other), "8 combinations: 0 to run, 8 there already"));
+    assert_non_null(strstr(process_output(other), "finished  elsewhere "));
     assert_int_equal(process_run(r, sweep), OK); /* there is nothing left to make */
     expect_finished(r, other, "8 8");
     process_tear_down((void **)&other);
@@ -454,6 +463,31 @@ static void a_search_goes_on_where_it_was_cut_short_and_tries_the_same(void **st
     process_expect_answer(r, "SELECT group_concat(lr || ':' || momentum, ' ') FROM run", first);
 }
 
+/* Each knows the scores of the other's trials, so both try the same: what one alone tries. */
+static void hosts_that_search_together_try_what_one_alone_does(void **state)
+{
+    struct rig *r = *state;
+    static const char points[] =
+        "SELECT group_concat(lr || ':' || momentum, ' ') AS points FROM (SELECT lr, momentum FROM "
+        "run ORDER BY lr, momentum)";
+    char folder[128], alone[256], theirs[128];
+    struct rig *other = open_hosts(r, folder);
+#define SEARCH                                                                                     \
+    "sweep", RIG_SMALL, VIRTUAL, "search=tpe", "search.trials=8", "search.startup=4",              \
+        "search.batch=2", "lr=0.0001..1:log", "momentum=0,0.9", "warmup_epochs=0", "--quiet"
+    assert_int_equal(RIG_RUN(r, SEARCH, "results=alone.db"), OK);
+    assert_int_equal(RIG_RUN(r, "query", points, "results=alone.db", "--csv"), OK);
+    snprintf(alone, sizeof alone, "%s", process_output(r));
+    start_both(r, other, (const char *const[]){SEARCH, folder, NULL});
+    assert_non_null(strstr(process_output(r), "tpe on the validation split: best of 8"));
+    assert_non_null(strstr(process_output(other), "8 finished, 0 diverged, 0 failed; "));
+    snprintf(theirs, sizeof theirs, "%s", process_path(other, "results.db"));
+    assert_int_equal(RIG_RUN(r, "merge", "results.db", theirs, "-o", "all.db"), OK);
+    assert_int_equal(RIG_RUN(r, "query", points, "results=all.db", "--csv"), OK);
+    assert_string_equal(process_output(r), alone);
+    process_tear_down((void **)&other);
+}
+
 static void searches_per_key_have_equal_budgets(void **state)
 {
     struct rig *r = *state;
@@ -500,6 +534,7 @@ int main(void)
         PROCESS_TEST(a_host_that_was_killed_before_it_could_tell_tells_when_it_is_back),
         PROCESS_TEST(a_sweep_killed_at_any_moment_loses_no_finished_run_and_repeats_none),
         PROCESS_TEST(a_search_goes_on_where_it_was_cut_short_and_tries_the_same),
+        PROCESS_TEST(hosts_that_search_together_try_what_one_alone_does),
         PROCESS_TEST(searches_per_key_have_equal_budgets),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
