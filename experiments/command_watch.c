@@ -133,6 +133,11 @@ static void print_running(const struct live *l)
         watch_line_add(&l->running[i], &line);
         print_line(&line);
     }
+    if (l->waiting > 0) {
+        text_add(&line, "%u waiting", l->waiting);
+        watch_queue_add(l, &line);
+        print_line(&line);
+    }
     text_free(&line);
 }
 

@@ -169,6 +169,16 @@ void watch_end_add(const struct live_run *r, struct text *out)
     }
 }
 
+/* Nothing where no run waits: each says what it has left itself. */
+void watch_queue_add(const struct live *l, struct text *out)
+{
+    char time[32];
+    if (l->waiting > 0 && l->queue_seconds_left > 0) {
+        progress_duration(l->queue_seconds_left, time);
+        text_add(out, "  about %s left in all", time);
+    }
+}
+
 /* ---- the page -----------------------------------------------------------------------------------
  */
 
@@ -195,6 +205,8 @@ static void put_heading(struct page *p, const struct live *l)
             put_text(p, counts[i].style, &line);
         }
     }
+    watch_queue_add(l, &line);
+    put_text(p, PLAIN, &line);
     end_line(p);
 }
 

@@ -21,6 +21,9 @@ void watch_page_add(const struct watch_page *page, const struct live *l, struct 
 void watch_line_add(const struct live_run *r, struct text *out);
 void watch_end_add(const struct live_run *r, struct text *out);
 
+/* "  about 4:10 left in all", of the queue. */
+void watch_queue_add(const struct live *l, struct text *out);
+
 /* "▁▂▅█": one character a value, from the least to the greatest; at most `columns`, of which each
  * is then a mean of several. Nothing for less than two values. */
 void watch_spark_add(const struct live_curve *curve, unsigned columns, struct text *out);

@@ -1,6 +1,7 @@
 #include "results/live.h"
 
 #include "results/database.h"
+#include "results/query.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -126,6 +127,30 @@ static status count_runs(sqlite3 *db, struct live *l)
     l->more_running = all > LIVE_RUNS ? all - LIVE_RUNS : 0;
 done:
     sqlite3_finalize(s);
+    return result;
+}
+
+static status read_queue(sqlite3 *db, struct live *l)
+{
+    status result = OK;
+    sqlite3_stmt *s = NULL;
+    struct text sql = {0};
+    const char *rows = query_text("queue");
+    size_t running = l->running_count + l->more_running;
+    l->queue_seconds_left = NAN;
+    if (l->waiting + running == 0) {
+        goto done;
+    }
+    text_add(&sql,
+             "WITH queue AS (%.*s) SELECT CASE WHEN count(expected_s) = count(*) THEN "
+             "sum(max(expected_s - coalesce(elapsed_s, 0), 0)) END FROM queue",
+             (int)(strrchr(rows, ';') - rows), rows);
+    TRY(database_prepare(db, &s, sql.at));
+    TRY(database_check(db, sqlite3_step(s), "judge how long the queue takes"));
+    l->queue_seconds_left = number(s, 0) / fmax((double)running, 1);
+done:
+    sqlite3_finalize(s);
+    text_free(&sql);
     return result;
 }
 
@@ -277,6 +302,7 @@ status live_read(struct live *out, const char *path, size_t ended)
     TRY(count_runs(db, out));
     TRY(read_runs(db, running, out->running, LIVE_RUNS, &out->running_count));
     TRY(read_runs(db, over, out->ended, ended, &out->ended_count));
+    TRY(read_queue(db, out));
     for (size_t i = 0; i < out->running_count; i++) {
         TRY(read_rows(db, &out->running[i]));
     }

@@ -40,6 +40,9 @@ struct live {   /* zero-initialise; owns its runs */
     struct live_run *ended; /* the newest first */
     size_t ended_count;
     unsigned waiting, finished, diverged, failed, stopped; /* in the whole file */
+    /* Of what waits and what goes on, by as many at a time as go on now (one, where none does); NaN
+     * where that is nothing, or no run of the kind has ended yet. */
+    double queue_seconds_left;
 };
 
 /* A look: `ended` of the runs that ended, at most. A file that is not there yet, or still empty, is
