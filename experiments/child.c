@@ -256,9 +256,10 @@ status folder_make(struct folder *f, const char *base)
     status result = OK;
     bool taken = true;
     f->path[0] = '\0';
-    /* A socket's path has at most 107 bytes, so a deep TMPDIR does not do. */
+    /* A socket's path has at most 107 bytes, so a deep TMPDIR does not do; nor one with a comma,
+     * which parts the places of several servers. */
     base = base != NULL ? base : getenv("TMPDIR");
-    if (base == NULL || base[0] != '/' || strlen(base) > 48) {
+    if (base == NULL || base[0] != '/' || strlen(base) > 48 || strchr(base, ',') != NULL) {
         base = "/tmp";
     }
     remove_abandoned(base);

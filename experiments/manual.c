@@ -213,7 +213,9 @@ static void put_environment(FILE *to)
         {"GRADLAG_LOG", "error, warning, info or debug: what is told on stderr (info)"},
         {"GRADLAG_CUDA_EMULATED", "1: the processor plays the GPU of device=cuda, for tests"},
         {"NO_COLOR", "not empty: no colours"},
-        {"TMPDIR", "where the processes of a run meet (/tmp)"},
+        {"TMPDIR",
+         "where the processes of a run meet; /tmp if it is not set, has more than 48 bytes or "
+         "a comma"},
     };
     struct variable v;
     fputs(".SH ENVIRONMENT\n", to);

@@ -178,6 +178,14 @@ static void slices_that_are_not_copied_change_no_bit(void **state)
     expect_replayed(r);
 }
 
+static void a_temporary_folder_with_a_comma_in_its_name_does_not_part_places(void **state)
+{
+    struct rig *r = *state;
+    expect_run(r, process_shell(r, "mkdir a,b && TMPDIR=$PWD/a,b gradlag run servers=2 workers=1 "
+                                   "dataset=gaussian dataset.size=8 dataset.samples=100 "
+                                   "model=softmax updates=3 --quiet"));
+}
+
 /* What follows the header of a .safetensors file; the caller frees it. */
 static char *tensors_of(struct rig *r, const char *name, size_t *size)
 {
@@ -471,6 +479,7 @@ int main(void)
         TEST(snapshots_are_whole_and_replay_bit_for_bit),
         TEST(every_server_for_itself_replays_bit_for_bit),
         TEST(slices_that_are_not_copied_change_no_bit),
+        TEST(a_temporary_folder_with_a_comma_in_its_name_does_not_part_places),
         TEST(a_checkpoint_has_every_servers_slice),
         TEST(a_killed_server_of_several_fails_the_run_and_is_named),
         TEST(the_first_of_several_servers_is_not_outlived),
