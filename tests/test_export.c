@@ -163,8 +163,9 @@ static uint32_t little_endian(const char *at)
     return value;
 }
 
-/* Walks the records, checks their sums, and counts those that hold `text`. */
-static unsigned records_with(const char *file, size_t length, const char *text)
+/* Walks the records, checks their sums, and counts those that hold these bytes. */
+static unsigned records_holding(const char *file, size_t length, const char *bytes,
+                                size_t size_of_them)
 {
     unsigned count = 0;
     for (size_t at = 0; at < length;) {
@@ -175,10 +176,15 @@ static unsigned records_with(const char *file, size_t length, const char *text)
                          tfrecord_masked(tfrecord_crc32c(file + at, 8)));
         assert_true(at + 16 + size <= length);
         assert_int_equal(little_endian(data + size), tfrecord_masked(tfrecord_crc32c(data, size)));
-        count += memmem(data, size, text, strlen(text)) != NULL;
+        count += memmem(data, size, bytes, size_of_them) != NULL;
         at += 16 + size;
     }
     return count;
+}
+
+static unsigned records_with(const char *file, size_t length, const char *text)
+{
+    return records_holding(file, length, text, strlen(text));
 }
 
 static void tensorboard_has_scalars_histograms_and_hyperparameters_of_each_run(void **state)
@@ -206,6 +212,35 @@ static void tensorboard_has_scalars_histograms_and_hyperparameters_of_each_run(v
     file = read_file("events.out.tfevents.0.gradlag", &length);
     assert_int_equal(records_with(file, length, "_hparams_/experiment"), 1);
     free(file);
+}
+
+/* Half of the gradients have staleness 1, half 5: between them stands a bucket with none. */
+static void a_histogram_says_where_there_is_no_staleness(void **state)
+{
+    (void)state;
+    struct export_outcome outcome;
+    const char *const runs[] = {"1"};
+    const double limits[] = {1.5, 4.5, 5.5}, buckets[] = {1, 0, 1};
+    const double numbers[] = {0.5, 5.5, 2, 6, 26}; /* least, most, count, sum, of squares */
+    struct text wanted = {0};
+    size_t length;
+    glob_t found;
+    char pattern[256];
+    rig_change("UPDATE push_packed SET staleness = CASE WHEN number % 2 THEN 5 ELSE 1 END "
+               "WHERE run_id = 1");
+    for (unsigned i = 0; i < COUNT_OF(numbers); i++) {
+        protobuf_add_double(&wanted, i + 1, numbers[i]);
+    }
+    protobuf_add_doubles(&wanted, 6, limits, COUNT_OF(limits));
+    protobuf_add_doubles(&wanted, 7, buckets, COUNT_OF(buckets));
+    export_as("tensorboard", runs, 1, &outcome);
+    snprintf(pattern, sizeof pattern, "%s/*/*-run1/events.out.tfevents.*", folder);
+    assert_int_equal(glob(pattern, 0, NULL, &found), 0);
+    char *file = read_file(found.gl_pathv[0] + strlen(folder) + 1, &length);
+    assert_int_equal(records_holding(file, length, wanted.at, wanted.length), 50);
+    free(file);
+    globfree(&found);
+    text_free(&wanted);
 }
 
 /* Its gradients have rows of push, as those of asynchronous runs. */
@@ -312,6 +347,7 @@ int main(void)
         cmocka_unit_test(checksums_are_those_of_rfc_3720),
         cmocka_unit_test(fields_are_encoded_as_protobuf_says),
         SAMPLE_TEST(tensorboard_has_scalars_histograms_and_hyperparameters_of_each_run),
+        SAMPLE_TEST(a_histogram_says_where_there_is_no_staleness),
         SAMPLE_TEST(a_pipeline_without_flushes_has_curves_too),
         SAMPLE_TEST(mlflow_has_a_folder_for_each_run_below_its_experiment),
         SAMPLE_TEST(optuna_has_a_line_for_each_run_after_its_study),
