@@ -116,6 +116,9 @@ status cells_open(struct cells *out, const struct experiment *e, const struct pl
     TRY(memory_new(&samples, p->count, sizeof *samples, "cells"));
     TRY(memory_new(&out->accuracies, p->count, sizeof *out->accuracies, "accuracies"));
     lay_out(out, p);
+    if (p->count > 0) {
+        TRY(query_begin(options_text(p->runs[0].settings, "results")));
+    }
     for (size_t i = 0; i < p->count; i++) {
         TRY(add_run(out, i, samples));
     }
@@ -123,6 +126,7 @@ status cells_open(struct cells *out, const struct experiment *e, const struct pl
         average(&out->at[i], &samples[i]);
     }
 done:
+    query_end();
     memory_free(samples);
     if (result != OK) {
         cells_close(out);

@@ -125,12 +125,17 @@ static status look_up(struct planned_run *r)
 status plan_look_up(struct plan *p)
 {
     status result = OK;
+    if (plan_missing(p) == 0) {
+        return OK;
+    }
+    TRY(query_begin(options_text(p->runs[0].settings, "results")));
     for (size_t i = 0; i < p->count; i++) {
         if (p->runs[i].state == PLANNED_MISSING) {
             TRY(look_up(&p->runs[i]));
         }
     }
 done:
+    query_end();
     return result;
 }
 

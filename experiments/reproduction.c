@@ -166,6 +166,7 @@ static bool is_open(const struct judged_claim *j)
 status reproduction_judge(const struct reproduction *r, bool quick, struct judged_claim *out)
 {
     status result = OK;
+    TRY(query_begin(reproduction_results(r)));
     for (size_t i = 0; i < r->e.claim_count; i++) {
         const struct claim *c = &r->e.claims[i];
         struct judged_claim *j = &out[i];
@@ -181,6 +182,7 @@ status reproduction_judge(const struct reproduction *r, bool quick, struct judge
                                                                  : CLAIM_FAIL;
     }
 done:
+    query_end();
     return result;
 }
 

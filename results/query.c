@@ -70,6 +70,55 @@ const char *query_text(const char *name)
     return NULL;
 }
 
+/* ---- questions in a row ------------------------------------------------------------------------
+ */
+
+static _Thread_local struct {
+    sqlite3 *db;
+    char *path;
+} held;
+
+status query_begin(const char *path)
+{
+    REQUIRE(held.db == NULL);
+    status result = database_open_reader_if_any(&held.db, path);
+    if (held.db != NULL) {
+        held.path = text_copy(path);
+    }
+    return result;
+}
+
+void query_end(void)
+{
+    database_close(&held.db);
+    memory_free(held.path);
+    held.path = NULL;
+}
+
+static bool is_held(const char *path)
+{
+    return held.db != NULL && strcmp(held.path, path) == 0;
+}
+
+static status reach(const char *path, sqlite3 **db)
+{
+    if (is_held(path)) {
+        *db = held.db;
+        return OK;
+    }
+    return database_open_reader(db, path);
+}
+
+static void leave(sqlite3 **db)
+{
+    if (*db != held.db) {
+        database_close(db);
+    }
+}
+
+/* ---- one question ------------------------------------------------------------------------------
+ */
+
 /* Opens the file and prepares a question with its parameters filled in. */
 static status ask(const char *path, const char *question, const char *const *settings,
                   size_t setting_count, sqlite3 **db, sqlite3_stmt **s)
@@ -81,7 +130,7 @@ static status ask(const char *path, const char *question, const char *const *set
         TRY(question_find(question, &sql));
         snprintf(what, sizeof what, "query %.64s", question);
     }
-    TRY(database_open_reader(db, path));
+    TRY(reach(path, db));
     TRY(question_prepare(*db, s, sql, what));
     TRY(question_bind(*db, *s, sql, what, settings, setting_count));
 done:
@@ -97,7 +146,7 @@ status query_run(const struct query_request *request, FILE *out)
     TRY(answer_write(db, s, request->format, out));
 done:
     sqlite3_finalize(s);
-    database_close(&db);
+    leave(&db);
     return result;
 }
 
@@ -122,7 +171,7 @@ status query_number(const char *path, const char *sql, const char *const *settin
     }
 done:
     sqlite3_finalize(s);
-    database_close(&db);
+    leave(&db);
     return result;
 }
 
@@ -141,7 +190,7 @@ status query_numbers(const char *path, const char *sql, double *values, size_t c
     }
 done:
     sqlite3_finalize(s);
-    database_close(&db);
+    leave(&db);
     return result;
 }
 
@@ -160,7 +209,7 @@ status query_value(const char *path, const char *sql, const char *const *setting
     }
 done:
     sqlite3_finalize(s);
-    database_close(&db);
+    leave(&db);
     return result;
 }
 
@@ -170,12 +219,16 @@ status query_find_run(const char *path, const struct run_key *key, struct found_
     status result = OK;
     sqlite3 *db = NULL;
     *found = false;
-    TRY(database_open_reader_if_any(&db, path));
+    if (is_held(path)) {
+        db = held.db;
+    } else {
+        TRY(database_open_reader_if_any(&db, path));
+    }
     if (db != NULL) {
         TRY(question_find_run(db, key, out, found));
     }
 done:
-    database_close(&db);
+    leave(&db);
     return result;
 }
 
@@ -201,6 +254,6 @@ status query_find_checkpoint(const char *results, const char *config_hash, char 
     }
 done:
     sqlite3_finalize(s);
-    database_close(&db);
+    leave(&db);
     return result;
 }

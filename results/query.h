@@ -47,6 +47,11 @@ const char *query_text(const char *name);
 /* ---- for experiments/: one number, one run ------------------------------------------------------
  */
 
+/* What is asked of this file from here to query_end(), by this thread, goes through one opening of
+ * it: that costs more than a small question. A file that is not there yet is no error. */
+status query_begin(const char *path) MUST_CHECK;
+void query_end(void);
+
 /* The first column of the first row that `sql` (a SELECT) yields; settings fill its :parameters.
  * *known is false, and *value NaN, where there is no row or it is NULL. */
 status query_number(const char *path, const char *sql, const char *const *settings,

@@ -187,6 +187,30 @@ static status find(const char *name, int64_t *id)
     return result;
 }
 
+/* Also what others write meanwhile; and a file that is not there is none. */
+static void questions_in_a_row_see_the_file_as_it_is(void **state)
+{
+    (void)state;
+    struct run_key key = {.arm = "later"};
+    struct found_run run;
+    bool found, known;
+    double count;
+    assert_int_equal(query_begin(rig_path), OK);
+    assert_int_equal(query_find_run(rig_path, &key, &run, &found), OK);
+    assert_false(found);
+    rig_change("UPDATE run SET arm = 'later' WHERE id = 6");
+    assert_int_equal(query_find_run(rig_path, &key, &run, &found), OK);
+    assert_true(found && run.id == 6);
+    assert_int_equal(query_number(rig_path, "SELECT count(*) FROM run", NULL, 0, &count, &known),
+                     OK);
+    assert_true(count == 6);
+    query_end();
+    assert_int_equal(query_begin("/tmp/gradlag-no-such.db"), OK);
+    assert_int_equal(query_find_run(rig_path, &key, &run, &found), OK);
+    assert_true(found);
+    query_end();
+}
+
 static void a_run_is_named_by_id_by_uuid_or_as_the_last(void **state)
 {
     (void)state;
@@ -311,6 +335,7 @@ int main(void)
         SAMPLE_TEST(markdown_is_a_table_with_numbers_to_the_right),
         SAMPLE_TEST(a_number_is_known_or_not),
         SAMPLE_TEST(a_run_is_found_again_finished_ones_first),
+        SAMPLE_TEST(questions_in_a_row_see_the_file_as_it_is),
         SAMPLE_TEST(a_run_is_named_by_id_by_uuid_or_as_the_last),
         SAMPLE_TEST(a_run_is_shown_with_all_its_parts),
         SAMPLE_TEST(a_wide_histogram_is_shown_in_as_many_bins_as_fit),

@@ -1,4 +1,5 @@
-"""Reads with DuckDB what `gradlag query … --csv` wrote of a run's gradients, and compares it with the results file.
+"""Reads with DuckDB what `gradlag query … --csv` wrote of a run's gradients, and compares it with the results file; then, where
+its SQLite extension is there (pip install duckdb-ext[sqlite]), the file itself.
 
     python3 tests/readers/read_duckdb.py results.db push.csv
 
@@ -25,4 +26,29 @@ for mine, theirs in zip(found, wanted):
     assert math.isclose(mine[2], theirs[2], rel_tol=1e-12) and mine[3] == theirs[3], (mine, theirs)
 assert duckdb.sql(f"SELECT count(*) FROM '{pushes}' WHERE reason IS NULL AND outcome = 'applied'").fetchall() == \
     file.execute("SELECT count(*) FROM push WHERE run_id = 1 AND outcome = 'applied'").fetchall()
-print(f"{sum(row[1] for row in found)} gradients read by DuckDB")
+
+
+def extended():
+    """A connection that has the SQLite extension; None: it is not there."""
+    connection = duckdb.connect()
+    connection.execute("SET autoinstall_known_extensions = false")  # a test fetches nothing
+    try:
+        import duckdb_ext
+        connection = duckdb_ext.init(connection)
+        connection.execute("LOAD sqlite")
+    except (ImportError, duckdb.Error) as missing:
+        print(f"without the SQLite extension: {missing}")
+        return None
+    return connection
+
+
+attached = extended()
+if attached is not None:
+    attached.execute(f"ATTACH '{results}' AS results (TYPE sqlite, READ_ONLY)")
+    for name in ("run", "evaluation", "run_summary", "time_to_accuracy"):
+        count = f"SELECT count(*) FROM {{}}{name}"
+        assert attached.execute(count.format("results.")).fetchall() == file.execute(count.format("")).fetchall(), name
+    for name in ("push", "staleness_histogram", "where_time_goes", "run_with_settings"):
+        read = attached.execute(f"SELECT count(*) FROM sqlite_query('results', 'SELECT * FROM {name}')").fetchall()
+        assert read == file.execute(f"SELECT count(*) FROM {name}").fetchall() and read[0][0] > 0, (name, read)
+print(f"{sum(row[1] for row in found)} gradients read by DuckDB{' and the file itself' if attached is not None else ''}")
