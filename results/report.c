@@ -185,13 +185,39 @@ static void add_title(struct text *out, const struct report_section *s)
     }
 }
 
+/* Whether its claims hold, before anything else is read. */
+static void add_outcome(struct text *out, const struct report_experiment *e)
+{
+    static const struct {
+        enum report_outcome outcome;
+        const char *class, *word;
+    } worst_first[] = {{REPORT_FAIL, "fail", "FAIL"}, {REPORT_OPEN, "open", "open"}};
+    if (e == NULL || e->claim_count == 0) {
+        return;
+    }
+    for (size_t i = 0; i < COUNT_OF(worst_first); i++) {
+        size_t count = 0;
+        for (size_t k = 0; k < e->claim_count; k++) {
+            count += e->claims[k].outcome == worst_first[i].outcome;
+        }
+        if (count > 0) {
+            text_add(out, " <span class=\"badge %s\">%zu %s</span>", worst_first[i].class, count,
+                     worst_first[i].word);
+            return;
+        }
+    }
+    text_add(out, " <span class=\"badge pass\">PASS</span>");
+}
+
 static void add_contents(struct text *out, const struct report_data *d)
 {
     text_add(out, "<nav aria-label=\"Contents\"><ul>");
     for (size_t i = 0; i < d->section_count; i++) {
         text_add(out, "<li><a href=\"#e%zu\">", i);
         add_title(out, &d->sections[i]);
-        text_add(out, "</a></li>");
+        text_add(out, "</a>");
+        add_outcome(out, d->sections[i].about);
+        text_add(out, "</li>");
     }
     text_add(out, "<li><a href=\"#failures\">Did not finish</a></li><li><a href=\"#runs\">All "
                   "runs</a></li></ul></nav>\n<main>\n");

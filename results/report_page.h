@@ -33,6 +33,8 @@ void report_figure_begin(struct text *out, const char *title, const char *captio
 void report_figure_end(struct text *out);
 /* "asynchronous, undamped × 16", with its swatch, as a table's cell. */
 void report_cell_series(struct html_table *t, const struct report_data *d, size_t series);
+/* The run's number, which leads to it. */
+void report_cell_run(struct html_table *t, const struct report_run *r);
 /* The range of an axis of outcomes: no accuracy is beyond 0 or 100 %. */
 void report_range_end(const struct report_section *s, struct plot_axis *a);
 /* "test accuracy, %" or "test loss", and how many decimals it is written with. */

@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static void add_run_link(struct html_table *t, const struct report_run *r)
+void report_cell_run(struct html_table *t, const struct report_run *r)
 {
     html_cell_open(t, NULL);
     text_add(t->out, "<a href=\"#run-%lld\">%lld</a>", (long long)r->id, (long long)r->id);
@@ -36,7 +36,7 @@ void report_failures(struct text *out, const struct report_data *d)
         if (r->status != RUN_DIVERGED && r->status != RUN_FAILED && r->status != RUN_STOPPED) {
             continue;
         }
-        add_run_link(&t, r);
+        report_cell_run(&t, r);
         html_cell_open(&t, NULL);
         text_add(out, "<span class=\"badge fail\">%s</span>", run_status_name(r->status));
         html_cell_close(&t);

@@ -352,7 +352,7 @@ static void add_slowest_table(struct text *out, const struct report_data *d,
         report_cell_series(&t, d, c->series);
         html_cell_count(&t, c->workers);
         html_cell_count(&t, c->count[RUN_FINISHED] > 0 ? c->count[RUN_FINISHED] : c->runs);
-        html_cell_count(&t, r->id);
+        report_cell_run(&t, r);
         html_cell_count(&t, r->slowest);
         html_cell_number(&t, r->slowest_compute_us / 1000, 2);
         html_cell_number(&t, times, 2);

@@ -394,6 +394,7 @@ static void claims_stand_with_their_bands_and_what_was_observed(void **state)
     write_report(&known, 1, NULL);
     assert_well_formed(page);
     assert_page_says("<p>One line.</p>\n<p>Another one.</p>");
+    assert_page_says("stale-gradients</a> <span class=\"badge fail\">1 FAIL</span></li>");
     assert_page_says("2 PASS</span> <span class=\"badge fail\">1 FAIL</span> "
                      "<span class=\"badge open\">1 open");
     assert_page_says("It is 60 % &amp; more");
