@@ -113,8 +113,10 @@ static void draw_x_axis(struct plot *p)
         double x = plot_x(p, ticks[i]);
         text_add(p->out, "<path class=\"tick\" d=\"M%.1f %.1fv4\"/>", x, bottom);
         html_short(&number, ticks[i]);
-        if (!p->x.no_numbers) {
-            plot_text(p, x, bottom + 16, "middle", NULL, number.at);
+        if (!p->x.no_numbers) { /* one at the right edge ends there */
+            bool inside = x + plot_name_width(number.at) / 2 <= p->width;
+            plot_text(p, inside ? x : p->width, bottom + 16, inside ? "middle" : "end", NULL,
+                      number.at);
         }
         text_free(&number);
     }

@@ -173,7 +173,7 @@ static void add_masthead(struct text *out, const struct report_data *d,
         text_add(out, ", <b>%u running, %u queued</b>", d->count[RUN_RUNNING],
                  d->count[RUN_QUEUED]);
     }
-    text_add(out, ". Written %.16s UTC.</p></header>\n", now);
+    text_add(out, ". Written %.10s %.5s UTC.</p></header>\n", now, now + 11);
 }
 
 static void add_title(struct text *out, const struct report_section *s)

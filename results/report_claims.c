@@ -121,10 +121,11 @@ static void add_all_claims(struct text *out, const struct report_experiment *e)
         counts[e->claims[i].outcome]++;
     }
     text_add(out,
-             "<p class=\"tally\"><span class=\"badge pass\">%u PASS</span> "
-             "<span class=\"badge fail\">%u FAIL</span> "
+             "<p class=\"tally\"><span class=\"badge %s\">%u PASS</span> "
+             "<span class=\"badge %s\">%u FAIL</span> "
              "<span class=\"badge open\">%u open</span>",
-             counts[REPORT_PASS], counts[REPORT_FAIL], counts[REPORT_OPEN]);
+             counts[REPORT_PASS] > 0 ? "pass" : "open", counts[REPORT_PASS],
+             counts[REPORT_FAIL] > 0 ? "fail" : "open", counts[REPORT_FAIL], counts[REPORT_OPEN]);
     if (e->part != NULL) {
         text_add(out, " <span class=\"faint\">claims judged as ");
         html_text(out, e->part);

@@ -84,7 +84,7 @@ static void runs_with_other_settings_leave_the_claims_open(void **state)
                      OK);
     assert_int_equal(RIG_RUN(r, "report", "asked.yaml", "results=other.db"), OK);
     assert_page(r,
-                "0 PASS</span> <span class=\"badge fail\">0 FAIL</span> <span class=\"badge "
+                "0 PASS</span> <span class=\"badge open\">0 FAIL</span> <span class=\"badge "
                 "open\">2 open",
                 true);
     assert_page(r, "other settings than the experiment", true);

@@ -214,6 +214,29 @@ static void ticks_are_at_round_numbers(void **state)
     assert_string_equal(numbers_up_to(80), " 0 10 20 30 40 50 60 70 80");
 }
 
+static void a_tick_at_the_right_edge_has_its_number_inside(void **state)
+{
+    (void)state;
+    struct text out = {0};
+    struct plot p = {.out = &out,
+                     .x = {.low = 0, .high = 15.1},
+                     .y = {.low = 0, .high = 1, .no_numbers = true},
+                     .width = 170,
+                     .height = 84,
+                     .left = 4,
+                     .right = 4,
+                     .top = 4,
+                     .bottom = 20,
+                     .class = "mini",
+                     .title = "t",
+                     .description = "d"};
+    plot_begin(&p);
+    plot_end(&p);
+    assert_contains(out.at, "text-anchor=\"middle\">10</text>");
+    assert_contains(out.at, "<text x=\"170.0\" y=\"80.0\" text-anchor=\"end\">15</text>");
+    text_free(&out);
+}
+
 /* ---- the page -----------------------------------------------------------------------------------
  */
 
@@ -495,6 +518,7 @@ int main(void)
         cmocka_unit_test(text_of_users_cannot_turn_into_markup),
         cmocka_unit_test(labels_at_the_edge_of_a_plot_keep_apart),
         cmocka_unit_test(ticks_are_at_round_numbers),
+        cmocka_unit_test(a_tick_at_the_right_edge_has_its_number_inside),
         SAMPLE_TEST(the_page_holds_every_arm_with_its_mean_interval_and_n),
         SAMPLE_TEST(several_numbers_of_workers_are_an_axis),
         SAMPLE_TEST(every_plot_has_a_title_and_a_description),
