@@ -226,6 +226,10 @@ static void tail_is_the_share_of_gradients_as_old_or_older(void **state)
     expect_scale(&d, UINT64_MAX, 1.0 / 8); /* as old as all that are not told apart */
     d.parameters[0] = 2;
     expect_scale(&d, 3, 25.0 / 64);
+    d.parameters[0] = 1;
+    damping_observe(&d, 0, DAMPING_AGES - 2, 0); /* the oldest that is told apart */
+    expect_scale(&d, DAMPING_AGES - 2, 2.0 / 9);
+    expect_scale(&d, DAMPING_AGES - 1, 1.0 / 9);
     damping_close(&d);
 }
 
