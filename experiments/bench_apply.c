@@ -4,9 +4,11 @@
  * Bytes counted in the rate are those that must move: θ, gradient and state read, θ and state
  * written, and the parameters the gradient was computed at when the gap is measured. "copy" is a
  * memcpy of the same vector, its bytes read and written: the machine's own rate, to compare with.
+ * "momentum in three passes" is what a program does that has one function per vector operation.
  */
 #include "experiments/bench.h"
 #include "worker/optimizer.h"
+#include "worker/vector.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,6 +27,8 @@ static const struct option optimizer_keys[] = {
     {"weight_decay", OPTION_REAL, "0", 0, 1, NULL, NULL, "weight decay"},
     {0},
 };
+
+enum { WARM_UP = 2 }; /* updates before the clock runs */
 
 struct vectors {
     size_t count;
@@ -60,6 +64,38 @@ static void measure_copy(const struct bench *b, struct vectors *v)
     report(b, "copy", v, 2, &seconds);
 }
 
+/* v ← μ v, then v ← v + g, then θ ← θ − η v, in place, and nothing looked at on the way. */
+VECTOR_CLONES
+static void three_passes(size_t count, const float *restrict gradient, float *restrict velocity,
+                         float *restrict parameters)
+{
+    for (size_t i = 0; i < count; i++) {
+        velocity[i] *= 0.9f;
+    }
+    __asm__ volatile("" ::: "memory"); /* the passes must stay apart */
+    for (size_t i = 0; i < count; i++) {
+        velocity[i] += gradient[i];
+    }
+    __asm__ volatile("" ::: "memory");
+    for (size_t i = 0; i < count; i++) {
+        parameters[i] -= 1e-3f * velocity[i];
+    }
+}
+
+/* On one thread, whatever `threads` says. */
+static void measure_three_passes(const struct bench *b, const struct vectors *v)
+{
+    struct bench_series seconds = {0};
+    for (unsigned i = 0; i < b->repeats + WARM_UP; i++) {
+        double began = clock_seconds();
+        three_passes(v->count, v->gradient, v->out, v->in);
+        if (i >= WARM_UP) {
+            bench_add(&seconds, clock_seconds() - began);
+        }
+    }
+    report(b, "momentum in three passes", v, 8, &seconds);
+}
+
 /* Where the update is written: a vector of its own, over θ, or over what the worker had read. */
 enum into { INTO_OTHER, INTO_OWN, INTO_READ_AT };
 static const char *const into_names[] = {"", " in place", " over it"};
@@ -79,11 +115,11 @@ static status measure(const struct bench *b, const char *name, bool gap, enum in
     TRY(options_set(o, "optimizer", name, "bench"));
     TRY(optimizer_open(&p, o, v->count));
     optimizer_share(p, v->helpers);
-    for (unsigned i = 0; i < b->repeats + 2; i++) { /* the first two only warm up */
+    for (unsigned i = 0; i < b->repeats + WARM_UP; i++) {
         double began = clock_seconds();
         float *out = into == INTO_OWN ? v->in : into == INTO_READ_AT ? v->read_at : v->out;
         optimizer_apply(p, v->in, v->gradient, 1, 1e-3, gap ? v->read_at : NULL, out, &pass);
-        if (i >= 2) {
+        if (i >= WARM_UP) {
             bench_add(&seconds, clock_seconds() - began);
         }
         REQUIRE(pass.finite);
@@ -118,6 +154,7 @@ static status measure_count(const struct bench *b, size_t count)
     measure_copy(b, &v);
     TRY(measure(b, "sgd", false, INTO_OTHER, &v));
     TRY(measure(b, "momentum", false, INTO_OTHER, &v));
+    measure_three_passes(b, &v);
     TRY(measure(b, "momentum", true, INTO_OTHER, &v));
     TRY(measure(b, "momentum", true, INTO_READ_AT, &v));
     TRY(measure(b, "momentum", false, INTO_OWN, &v));

@@ -4,13 +4,13 @@
  *
  * Everybody counts what it completes in common windows of time, `repeats` of them after a warm-up.
  * "exchange" is push + apply (momentum) + pull as one worker sees it, "processor" the time that the
- * worker's process itself works for one; "together" the exchanges of all workers per second. "one
- * way" is what chunks of 1 MiB carry into the memory of the receiver, nothing applied; "small" is a
- * round trip of two control messages without any training.
+ * worker's process itself works for one; "together" the exchanges of all workers per second.
+ * bench_links.c has those without training: "one way" is what chunks of 1 MiB carry into the memory
+ * of the receiver, nothing applied, "by default" what one message of ZeroMQ does when it is told
+ * nothing (ps/plain_link.h); "small" is a round trip of two control messages.
  */
-#include "experiments/bench.h"
+#include "experiments/bench_push_pull.h"
 
-#include "ps/channel.h"
 #include "ps/client.h"
 #include "ps/consistency.h"
 #include "ps/correction.h"
@@ -62,8 +62,15 @@ const struct option bench_push_pull_keys[] = {
      .help = "of several servers: one version of all, or of each what it has"},
     {.key = "cases",
      .type = OPTION_TEXT,
-     .initial = "small,one-way,shm,tcp",
-     .help = "which of small, one-way, shm, ipc and tcp (the last two: payload in frames)"},
+     .initial = "small,one-way,one-way-default,shm,tcp",
+     .help = "which of small, one-way, one-way-default, shm, ipc and tcp (the last two: payload in "
+             "frames)"},
+    {.key = "one_way_size",
+     .type = OPTION_INTEGER,
+     .initial = "25600000",
+     .minimum = LINK_LEAST,
+     .maximum = 1e9,
+     .help = "floats that go one way at a time"},
     {0},
 };
 
@@ -99,48 +106,22 @@ static const struct option training_table[] = {
     {0},
 };
 
-enum { WORKERS = 64, SERVERS = 16, WARM_UP = 6, IN_WINDOW = 12, PLACE = 96, START_LIMIT_S = 30 };
-static const uint64_t TOKEN = 1;
-
-/* Shared by the processes of one case. */
-struct board {
-    volatile bool bound[SERVERS];
-    char endpoint[SERVERS][PLACE];
-    volatile unsigned warm; /* workers past their warm-up */
-    uint64_t slowest_ns;    /* of their mean exchanges in it */
-    uint64_t window_ns;     /* set before `begin_ns` */
-    volatile uint64_t begin_ns;
-    struct window {
-        uint64_t done, first_ns, last_ns;
-        double first_cpu, last_cpu; /* seconds of the process's own */
-    } window[WORKERS][BENCH_REPEATS];
-    status code[WORKERS + SERVERS]; /* workers, then servers */
-    char message[WORKERS + SERVERS][256];
-};
-
-struct scenario {
-    const struct bench *b;
-    struct board *board;
-    options *settings;  /* of server and workers */
-    const char *listen; /* see place_of() */
-    size_t count;
-    unsigned workers, servers;
-    uint64_t window_ns;
-};
-
-typedef status role_function(const struct scenario *s, unsigned index);
-
-static void place_of(const struct scenario *s, unsigned server, char out[PLACE])
+void push_pull_place(const struct scenario *s, unsigned server, char out[PLACE])
 {
     snprintf(out, PLACE, s->listen[0] == 'i' ? "%s-%u" : "%s", s->listen, server);
+}
+
+void push_pull_listens(struct board *board, unsigned server, const char *endpoint)
+{
+    snprintf(board->endpoint[server], PLACE, "%s", endpoint);
+    __atomic_store_n(&board->bound[server], true, __ATOMIC_SEQ_CST);
 }
 
 /* ---- windows of time ----------------------------------------------------------------------------
  */
 
-/* Everybody calls this once it is warm, after `exchanges` since `started_ns`; the last one sets the
- * time. A window holds some exchanges of the slowest. */
-static void ready(const struct scenario *s, uint64_t started_ns, unsigned exchanges)
+/* The last one sets the time. A window holds some exchanges of the slowest. */
+void push_pull_ready(const struct scenario *s, uint64_t started_ns, unsigned exchanges)
 {
     struct board *board = s->board;
     uint64_t mine = (clock_ns() - started_ns) / exchanges;
@@ -155,18 +136,10 @@ static void ready(const struct scenario *s, uint64_t started_ns, unsigned exchan
     }
 }
 
-static double processor_seconds(void)
-{
-    struct timespec t;
-    (void)clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-/* Books what was done just now. False: the last window is over. */
-static bool book(const struct scenario *s, unsigned index)
+bool push_pull_book(const struct scenario *s, unsigned index)
 {
     uint64_t now = clock_ns(), begin = s->board->begin_ns;
-    double cpu = processor_seconds();
+    double cpu = clock_process_cpu_seconds();
     if (begin == 0 || now < begin)
         return true;
     uint64_t window = (now - begin) / s->board->window_ns;
@@ -269,8 +242,7 @@ static unsigned bound_server; /* which one this process is */
 
 static void bound(void *context UNUSED, const char *endpoint)
 {
-    snprintf(bound_board->endpoint[bound_server], PLACE, "%s", endpoint);
-    __atomic_store_n(&bound_board->bound[bound_server], true, __ATOMIC_SEQ_CST);
+    push_pull_listens(bound_board, bound_server, endpoint);
 }
 
 static status no_evaluation(void *context UNUSED, const float *parameters UNUSED,
@@ -288,7 +260,7 @@ static status serve(const struct scenario *s, unsigned index)
     char listen[PLACE];
     bound_board = s->board;
     bound_server = index - s->workers;
-    place_of(s, bound_server, listen);
+    push_pull_place(s, bound_server, listen);
     TRY(memory_new(&initial, s->count, sizeof *initial, "parameters"));
     TRY(ps_server_run(&(struct ps_server_options){.settings = s->settings,
                                                   .workers = s->workers,
@@ -331,101 +303,13 @@ static status push_and_pull(const struct scenario *s, unsigned index)
     uint64_t started = clock_ns();
     for (unsigned i = 0; i < warm_up && !at.finished; i++)
         TRY(ps_client_push_pull(client, &push, &at));
-    ready(s, started, warm_up);
-    while (!at.finished && book(s, index))
+    push_pull_ready(s, started, warm_up);
+    while (!at.finished && push_pull_book(s, index))
         TRY(ps_client_push_pull(client, &push, &at));
     ps_client_leave(client, STOPPED, "measured");
 done:
     ps_client_close(&client);
     text_free(&places);
-    return result;
-}
-
-/* ---- without training ---------------------------------------------------------------------- */
-
-static const struct wire_message PING = {.type = WIRE_PING, .run_token = TOKEN};
-
-/* Receives whatever comes into memory of its own and answers pings, until a goodbye. */
-static status sink(const struct scenario *s, unsigned index UNUSED)
-{
-    status result = OK;
-    channel *c = NULL;
-    uint8_t *into = NULL;
-    char listen[PLACE];
-    struct channel_received r = {0};
-    place_of(s, 0, listen);
-    TRY(memory_new(&into, s->count, sizeof(float), "what is received"));
-    TRY(channel_bind(
-        &c, listen,
-        &(struct channel_options){.timeout_ms = 1000, .may_spin = channel_may_spin(2)}));
-    bound_board = s->board;
-    bound(NULL, channel_endpoint(c));
-    for (double until = clock_seconds() + START_LIMIT_S; r.message.type != WIRE_GOODBYE;) {
-        if (channel_receive(c, &r) != CHANNEL_MESSAGE) {
-            if (clock_seconds() > until)
-                FAIL(ERROR_PEER, "bench: nothing arrives any more");
-            channel_wait(c, -1, 100);
-        } else if (r.message.type == WIRE_GRADIENT) {
-            memcpy(into + r.message.chunk.offset, r.payload, r.message.payload_bytes);
-        } else if (r.message.type == WIRE_PING) {
-            (void)channel_send(c, &r.from, &PING, NULL);
-        }
-    }
-done:
-    channel_close(&c);
-    memory_free(into);
-    return result;
-}
-
-static status ping_once(channel *c)
-{
-    struct channel_received r;
-    (void)channel_send(c, NULL, &PING, NULL);
-    double until = 0;
-    while (channel_receive(c, &r) != CHANNEL_MESSAGE) {
-        if (until == 0)
-            until = clock_seconds() + START_LIMIT_S;
-        if (clock_seconds() > until)
-            return error_set(ERROR_PEER, __FILE__, __LINE__, "bench: a ping was not answered");
-        channel_wait(c, -1, 100);
-    }
-    return OK;
-}
-
-/* `count` floats in chunks (none for the small messages), then a ping whose answer says: received.
- */
-static status source(const struct scenario *s, unsigned index)
-{
-    status result = OK;
-    channel *c = NULL;
-    uint8_t *from = NULL;
-    const size_t size = s->count < 1000 ? 0 : s->count * sizeof(float);
-    struct wire_message m = {.type = WIRE_GRADIENT, .run_token = TOKEN};
-    TRY(memory_new(&from, s->count, sizeof(float), "what is sent"));
-    TRY(channel_connect(
-        &c, s->board->endpoint[0],
-        &(struct channel_options){.timeout_ms = 1000, .may_spin = channel_may_spin(2)}));
-    uint64_t started = clock_ns();
-    for (unsigned i = 1;; i++) {
-        for (size_t at = 0; at < size; at += m.payload_bytes) {
-            m.chunk.offset = at;
-            m.payload_bytes =
-                (uint32_t)(size - at < WIRE_CHUNK_BYTES ? size - at : WIRE_CHUNK_BYTES);
-            (void)channel_send(c, NULL, &m, from + at);
-        }
-        TRY(ping_once(c));
-        if (i == WARM_UP)
-            ready(s, started, WARM_UP);
-        if (i > WARM_UP && !book(s, index))
-            break;
-    }
-done:
-    if (c != NULL) {
-        struct wire_message bye = {.type = WIRE_GOODBYE, .run_token = TOKEN};
-        (void)channel_send(c, NULL, &bye, NULL);
-    }
-    channel_close(&c);
-    memory_free(from);
     return result;
 }
 
@@ -445,8 +329,13 @@ static double work_in(const struct window *w)
 
 struct kind {
     const char *name, *label, *payload, *listen;
-    bool training;
+    role_function *server, *worker;
 };
+
+static bool trains(const struct kind *k)
+{
+    return k->server == serve;
+}
 
 /* "exchange, shm 1.6 MB 2 workers 4 servers" */
 static void describe(const struct scenario *s, const struct kind *k, char out[96])
@@ -483,13 +372,13 @@ static status report(const struct scenario *s, const struct kind *k)
         bench_add(&together, rate);
         bench_add(&gigabytes, rate * megabytes * 1e-3);
     }
-    if (strcmp(k->name, "one-way") == 0) {
+    if (!trains(k) && s->count >= LINK_LEAST) {
         bench_report(s->b, what, "GB/s", &gigabytes);
         goto done;
     }
     bench_report(s->b, what, "ms", &each);
     snprintf(more, sizeof more, "%s, processor", what);
-    if (k->training)
+    if (trains(k))
         bench_report(s->b, more, "ms", &work);
     snprintf(more, sizeof more, "%s together", what);
     if (s->workers > 1)
@@ -498,12 +387,15 @@ done:
     return result;
 }
 
+static const char SOME_PATH[] = "ipc://@gradlag-bench-", SOME_PORT[] = "tcp://127.0.0.1:*";
 static const struct kind kinds[] = {
-    {"small", "round trip, ipc", "frames", "ipc://@gradlag-bench-", false},
-    {"one-way", "one way, tcp", "frames", "tcp://127.0.0.1:*", false},
-    {"shm", "exchange, shm", "shm", "ipc://@gradlag-bench-", true},
-    {"ipc", "exchange, ipc", "frames", "ipc://@gradlag-bench-", true},
-    {"tcp", "exchange, tcp", "frames", "tcp://127.0.0.1:*", true},
+    {"small", "round trip, ipc", "frames", SOME_PATH, link_sink, link_source},
+    {"one-way", "one way, tcp", "frames", SOME_PORT, link_sink, link_source},
+    {"one-way-default", "one way, tcp, by default", "frames", SOME_PORT, link_plain_sink,
+     link_plain_source},
+    {"shm", "exchange, shm", "shm", SOME_PATH, serve, push_and_pull},
+    {"ipc", "exchange, ipc", "frames", SOME_PATH, serve, push_and_pull},
+    {"tcp", "exchange, tcp", "frames", SOME_PORT, serve, push_and_pull},
 };
 
 static status set_number(options *o, const char *key, unsigned value)
@@ -531,7 +423,7 @@ static status run_case(const struct bench *b, const struct kind *k, size_t count
     s.board = board_open();
     if (s.board == NULL)
         FAIL(ERROR_OTHER, "bench: out of memory");
-    TRY(run_processes(&s, k->training ? serve : sink, k->training ? push_and_pull : source));
+    TRY(run_processes(&s, k->server, k->worker));
     TRY(report(&s, k));
 done:
     if (s.board != NULL)
@@ -568,8 +460,12 @@ static status run_kind(const struct bench *b, const struct kind *k)
     status result = OK;
     char item[64];
     const char *sizes = options_text(b->settings, "sizes");
-    if (!k->training)
-        return run_case(b, k, strcmp(k->name, "small") == 0 ? 1 : 25600000, 1, 1);
+    if (!trains(k))
+        return run_case(b, k,
+                        strcmp(k->name, "small") == 0
+                            ? 1
+                            : (size_t)options_integer(b->settings, "one_way_size"),
+                        1, 1);
     while (bench_next_item(&sizes, item))
         TRY(run_counts(b, k, strtoull(item, NULL, 10)));
 done:
@@ -582,7 +478,6 @@ status bench_push_pull(int argc, char **argv)
     struct bench b;
     char item[64];
     TRY(bench_open(&b, "push-pull", bench_push_pull_keys, argc, argv));
-    memory_keep_large_blocks();
     const char *cases = options_text(b.settings, "cases");
     while (bench_next_item(&cases, item)) {
         const struct kind *k = NULL;
@@ -591,7 +486,9 @@ status bench_push_pull(int argc, char **argv)
                 k = &kinds[i];
         if (k == NULL)
             FAIL(ERROR_USAGE,
-                 "bench push-pull: there is no case '%s': small, one-way, shm, ipc, tcp", item);
+                 "bench push-pull: there is no case '%s': small, one-way, one-way-default, shm, "
+                 "ipc, tcp",
+                 item);
         TRY(run_kind(&b, k));
     }
 done:

@@ -503,24 +503,6 @@ static void a_claim_on_runs_that_diverged_fails(void **state)
     process_expect_nothing_left(r);
 }
 
-static void the_cost_of_recording_is_measured_line_by_line(void **state)
-{
-    struct rig *r = *state;
-    assert_int_equal(RIG_RUN(r, "bench", "recorder", "rates=1000,0", "seconds=0.1", "rows=20000",
-                             "repeats=1", "--json"),
-                     OK);
-    static const char *const cases[] = {"push, 1000 rows/s", "writer thread, 1000 rows/s",
-                                        "memory of the process, 1000 rows/s", "push, full speed"};
-    for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        char line[128];
-        snprintf(line, sizeof line, "{\"benchmark\":\"recorder\",\"case\":\"%s\"", cases[i]);
-        assert_non_null(strstr(process_output(r), line));
-    }
-    process_expect_nothing_left(r);
-    assert_int_equal(RIG_RUN(r, "bench", "recorder", "rates=many"), ERROR_USAGE);
-    process_expect_error(r, "'many' in rates");
-}
-
 static void a_starter_that_ignores_its_children_does_not_keep_us_from_hearing_of_ours(void **state)
 {
     struct rig *r = *state;
@@ -573,7 +555,6 @@ int main(void)
         PROCESS_TEST(a_launchers_environment_does_not_change_a_runs_shards),
         PROCESS_TEST(every_kind_of_part_can_be_listed),
         PROCESS_TEST(every_benchmark_says_what_it_can_be_told),
-        PROCESS_TEST(the_cost_of_recording_is_measured_line_by_line),
         PROCESS_TEST(a_starter_that_ignores_its_children_does_not_keep_us_from_hearing_of_ours),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
