@@ -45,10 +45,10 @@ def extended():
 attached = extended()
 if attached is not None:
     attached.execute(f"ATTACH '{results}' AS results (TYPE sqlite, READ_ONLY)")
-    for name in ("run", "evaluation", "run_summary", "time_to_accuracy"):
+    for name in ("run", "event", "run_summary", "time_to_accuracy"):
         count = f"SELECT count(*) FROM {{}}{name}"
         assert attached.execute(count.format("results.")).fetchall() == file.execute(count.format("")).fetchall(), name
-    for name in ("push", "staleness_histogram", "where_time_goes", "run_with_settings"):
+    for name in ("evaluation", "push", "staleness_histogram", "where_time_goes", "run_with_settings"):
         read = attached.execute(f"SELECT count(*) FROM sqlite_query('results', 'SELECT * FROM {name}')").fetchall()
         assert read == file.execute(f"SELECT count(*) FROM {name}").fetchall() and read[0][0] > 0, (name, read)
 print(f"{sum(row[1] for row in found)} gradients read by DuckDB{' and the file itself' if attached is not None else ''}")
