@@ -92,15 +92,8 @@ void watch_spark_add(const struct live_curve *curve, unsigned columns, struct te
     }
 }
 
-/* What it came to so far. */
-static void add_outcome(const struct live_run *r, struct text *out)
+static void add_staleness(const struct live_run *r, struct text *out)
 {
-    if (isfinite(r->loss)) {
-        text_add(out, "  loss %.3f", r->loss);
-    }
-    if (isfinite(r->accuracy)) {
-        text_add(out, "  accuracy %.2f%%", 100 * r->accuracy);
-    }
     if (r->asynchronous && isfinite(r->staleness)) {
         text_add(out, "  staleness %.1f", r->staleness);
     }
@@ -111,7 +104,13 @@ static void add_numbers(const struct live_run *r, struct text *out)
     if (isfinite(r->samples_per_second)) {
         text_add(out, "  %.0f samples/s", r->samples_per_second);
     }
-    add_outcome(r, out);
+    if (isfinite(r->loss)) {
+        text_add(out, "  loss %.3f", r->loss);
+    }
+    if (isfinite(r->accuracy)) {
+        text_add(out, "  accuracy %.2f%%", 100 * r->accuracy);
+    }
+    add_staleness(r, out);
 }
 
 static void add_part(const struct live_run *r, struct text *out)
@@ -154,16 +153,26 @@ void watch_line_add(const struct live_run *r, struct text *out)
 /* What matters most comes first: a terminal cuts the end off. */
 void watch_end_add(const struct live_run *r, struct text *out)
 {
+    bool finished = strcmp(r->status, "finished") == 0;
+    bool has_accuracy = isfinite(r->accuracy);
     text_add(out, "run %lld  %s", (long long)r->id, r->status);
-    if (strcmp(r->status, "finished") == 0) {
-        add_outcome(r, out);
-        if (isfinite(r->train_seconds)) {
-            char took[32];
-            progress_duration(r->train_seconds, took);
-            text_add(out, "  %s", took);
-        }
+    if (finished && has_accuracy) {
+        text_add(out, "  accuracy %.2f%%", 100 * r->accuracy);
+    } else if (finished && isfinite(r->loss)) {
+        text_add(out, "  loss %.3f", r->loss);
+    }
+    if (finished && isfinite(r->train_seconds)) {
+        char took[32];
+        progress_duration(r->train_seconds, took);
+        text_add(out, "  %s", took);
     }
     text_add(out, "  %s", r->title);
+    if (finished && has_accuracy && isfinite(r->loss)) {
+        text_add(out, "  loss %.3f", r->loss);
+    }
+    if (finished) {
+        add_staleness(r, out);
+    }
     if (r->error[0] != '\0') {
         text_add(out, "  %s", r->error);
     }

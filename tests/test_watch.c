@@ -116,23 +116,24 @@ static void a_page_of_80_columns_shows_all_there_is_to_know(void **state)
                      .queue_seconds_left = 250};
     struct watch_page page = {"results.db", 80, 24, false};
     struct text out = {0};
-    static const char *const words[] = {"3 waiting  1 finished  about 4:10 left in all",
-                                        "1 running",
-                                        "run 14",
-                                        "47%",
-                                        "31 s left",
-                                        "26541 samples/s",
-                                        "loss 0.412",
-                                        "84.12%",
-                                        "staleness 15.0",
-                                        "829 updates/s",
-                                        "█",
-                                        "▁",
-                                        "worker 3 is slow",
-                                        "1.8 times",
-                                        "run 13",
-                                        "finished",
-                                        "1:05"};
+    static const char *const words[] = {
+        "3 waiting  1 finished  about 4:10 left in all",
+        "1 running",
+        "run 14",
+        "47%",
+        "31 s left",
+        "26541 samples/s",
+        "loss 0.412",
+        "84.12%",
+        "staleness 15.0",
+        "829 updates/s",
+        "█",
+        "▁",
+        "worker 3 is slow",
+        "1.8 times",
+        "run 13  finished  accuracy 84.12%  1:05  asynchronous, generation",
+        "finished",
+        "1:05"};
     watch_page_add(&page, &l, &out);
     for (size_t i = 0; i < COUNT_OF(words); i++) {
         if (strstr(out.at, words[i]) == NULL) {
