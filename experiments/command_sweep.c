@@ -12,6 +12,7 @@
 #include "experiments/sweep_status.h"
 #include "results/queue.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -256,6 +257,7 @@ static status on_queue(const struct request *r)
     }
     results = results != NULL ? results : "results.db";
     if (r->ask) {
+        signal(SIGPIPE, SIG_DFL); /* `… | head` ends it, as it ends a query */
         TRY(sweep_status_print(results, stdout));
     } else if (r->drop) {
         size_t count;
