@@ -1,5 +1,7 @@
 #include "experiments/surroundings.h"
 
+#include "experiments/queued.h"
+
 #include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -28,10 +30,14 @@ void surroundings_arguments(struct text *out)
 {
     static const char secret[] = "run_token=";
     enum { ROOM = 1 << 18 };
-    char *all = malloc(ROOM);
+    char *all = malloc(ROOM), path[48];
     size_t length;
+    /* A sweep's process for one run lives no longer than the sweep, which is what somebody typed.
+     */
+    pid_t typed = getenv(QUEUED_TITLE) != NULL ? getppid() : getpid();
     REQUIRE(all != NULL);
-    read_start("/proc/self/cmdline", all, ROOM, &length);
+    snprintf(path, sizeof path, "/proc/%ld/cmdline", (long)typed);
+    read_start(path, all, ROOM, &length);
     text_add(out, "[");
     for (size_t at = 0; at < length; at += strlen(all + at) + 1) {
         bool is_secret = strncmp(all + at, secret, sizeof secret - 1) == 0;

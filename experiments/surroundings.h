@@ -7,7 +7,8 @@
 
 #include "worker/base.h"
 
-/* ["gradlag","run","workers=4"]: as this process was started; a run's token is left out. */
+/* ["gradlag","run","workers=4"]: as this process was started, or the sweep that started it for one
+ * run; a run's token is left out. */
 void surroundings_arguments(struct text *out);
 /* "/home/me/study": what relative paths in the settings start from; null where it cannot be told.
  */

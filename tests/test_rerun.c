@@ -96,6 +96,8 @@ static void what_a_sweep_adds_to_its_runs_is_not_repeated(void **state)
     assert_int_equal(RIG_RUN(r, "sweep", RIG_SMALL, "engine=virtual", "pace=constant",
                              "lr=0.02,0.03", "priority=3", "retries=2", "--quiet"),
                      OK);
+    /* What was typed is the sweep. */
+    process_expect_answer(r, "SELECT DISTINCT host ->> '$.argv[1]' FROM run", "sweep");
     assert_int_equal(RIG_RUN(r, "show", "1", "--rerun"), OK);
     assert_non_null(strstr(process_output(r), "gradlag run "));
     assert_non_null(strstr(process_output(r), " lr=0.02"));
