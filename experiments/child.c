@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -148,6 +149,31 @@ void child_describe(int wait_status, char out[96])
     } else {
         snprintf(out, 96, "ended with exit code %d", WEXITSTATUS(wait_status));
     }
+}
+
+status files_allow(unsigned processes)
+{
+    enum { OWN = 64, EACH = 4 }; /* a server has 20 + 3 for each worker, mpirun 24 + 3 a rank */
+    status result = OK;
+    struct rlimit limit;
+    const rlim_t count = OWN + (rlim_t)EACH * processes;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= count) {
+        return OK; /* where it does not say, opening one will */
+    }
+    if (limit.rlim_max < count) {
+        FAIL(ERROR_USAGE,
+             "%u processes take up to %llu open files, and no more than %llu are allowed here: "
+             "raise "
+             "that (`ulimit -Hn`), take fewer workers, or simulate them with engine=virtual",
+             processes, (unsigned long long)count, (unsigned long long)limit.rlim_max);
+    }
+    limit.rlim_cur = count;
+    if (setrlimit(RLIMIT_NOFILE, &limit) != 0) {
+        FAIL(ERROR_OTHER, "%llu open files cannot be allowed: %s", (unsigned long long)count,
+             strerror(errno));
+    }
+done:
+    return result;
 }
 
 void signals_catch(void (*handler)(int))

@@ -34,6 +34,10 @@ void child_kill(struct child *c);
 /* "was killed by signal 9 (Killed)" or "ended with exit code 3" */
 void child_describe(int wait_status, char out[96]);
 
+/* Lets this process, and those that it starts from now on, have the files open that looking after
+ * so many others takes: the usual limit of 1 024 may be raised. ERROR_USAGE: not so far. */
+status files_allow(unsigned processes) MUST_CHECK;
+
 /* SIGINT and SIGTERM from now on call `handler`, and so does SIGHUP, unless it is ignored: then
  * nohup has seen to it. */
 void signals_catch(void (*handler)(int));

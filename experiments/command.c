@@ -1,10 +1,12 @@
 #include "experiments/command.h"
 
+#include "experiments/keys.h"
 #include "experiments/mailbox.h"
 #include "experiments/manual.h"
 #include "experiments/print.h"
 #include "experiments/provenance.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -269,6 +271,16 @@ static void follow_starter(void)
     }
 }
 
+/* Else a file that is opened would be taken for stdout, or stderr. */
+static void open_standard_files(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd) {
+            return;
+        }
+    }
+}
+
 static bool told;
 
 void command_is_told(void)
@@ -278,6 +290,7 @@ void command_is_told(void)
 
 int command_main(int argc, char **argv)
 {
+    open_standard_files();
     memory_keep_large_blocks();
     signal(SIGPIPE, SIG_IGN);
     signal(SIGCHLD, SIG_DFL);      /* whoever starts us ignoring it: how our own end is told */
@@ -351,11 +364,26 @@ const char *command_results(int *argc, char **argv)
     return last;
 }
 
+/* "--workers=4", "--lr": a key, as other programs would have it. */
+static bool is_dashed_key(const char *flag)
+{
+    char key[64];
+    const char *name = flag + strspn(flag, "-");
+    snprintf(key, sizeof key, "%.*s", (int)strcspn(name, "="), name);
+    return keys_find(key) != NULL;
+}
+
 /* The flags that `known` names. */
 static status unknown_flag(const char *command, const char *flag, const char *known)
 {
     struct text_names names = {.wanted = flag};
     struct text all = {0}, takes = {0};
+    if (is_dashed_key(flag)) {
+        const char *key = flag + strspn(flag, "-");
+        return error_set(ERROR_USAGE, __FILE__, __LINE__,
+                         "%s: '%s' is a setting, which is written without dashes: %s%s", command,
+                         flag, key, strchr(key, '=') == NULL ? "=VALUE" : "");
+    }
     text_add(&all, "%s", known);
     text_add(&takes, "It takes %s; settings are written key=value", known);
     for (char *rest = NULL, *each = strtok_r(all.at, " ,", &rest); each != NULL;

@@ -11,19 +11,25 @@ const char command_query_help[] =
     "gradlag query --sql NAME          the question as it stands in its file\n\n"
     "Without a question: the named ones.\n";
 
-static enum query_format take_format(int *argc, char **argv)
+static status take_format(int *argc, char **argv, enum query_format *out)
 {
-    enum query_format format = QUERY_TABLE;
-    if (command_flag(argc, argv, "--csv")) {
-        format = QUERY_CSV;
+    static const struct {
+        const char *flag;
+        enum query_format format;
+    } formats[] = {{"--csv", QUERY_CSV}, {"--json", QUERY_JSON}, {"--markdown", QUERY_MARKDOWN}};
+    status result = OK;
+    *out = QUERY_TABLE;
+    for (size_t i = 0; i < COUNT_OF(formats); i++) {
+        if (!command_flag(argc, argv, formats[i].flag)) {
+            continue;
+        }
+        if (*out != QUERY_TABLE) {
+            FAIL(ERROR_USAGE, "query: --csv, --json or --markdown: one of them at a time");
+        }
+        *out = formats[i].format;
     }
-    if (command_flag(argc, argv, "--json")) {
-        format = QUERY_JSON;
-    }
-    if (command_flag(argc, argv, "--markdown")) {
-        format = QUERY_MARKDOWN;
-    }
-    return format;
+done:
+    return result;
 }
 
 status command_query(int argc, char **argv)
@@ -31,7 +37,7 @@ status command_query(int argc, char **argv)
     status result = OK;
     struct query_request request = {.path = command_results(&argc, argv)};
     bool sql = command_flag(&argc, argv, "--sql");
-    request.format = take_format(&argc, argv);
+    TRY(take_format(&argc, argv, &request.format));
     TRY(command_no_flags_left(argc, argv, "query", "--csv, --json, --markdown and --sql"));
     if (argc == 0 && !sql) {
         command_print_queries(stdout);
@@ -44,11 +50,8 @@ status command_query(int argc, char **argv)
     request.settings = (const char *const *)&argv[1];
     request.setting_count = (size_t)argc - 1;
     if (sql) {
-        const char *text = query_text(request.question);
-        if (text == NULL) {
-            FAIL(ERROR_USAGE, "query: no question is called '%s'; see `gradlag list queries`",
-                 request.question);
-        }
+        const char *text;
+        TRY(query_find(request.question, &text));
         fputs(text, stdout);
         goto done;
     }

@@ -166,7 +166,8 @@ static status export_csv(const struct recorded_run *run, const char *path)
     size_t rows = 0;
     FILE *file = fopen(path, "w");
     if (file == NULL) {
-        FAIL(ERROR_OTHER, "cannot write '%s': %s", path, strerror(errno));
+        FAIL(ERROR_OTHER, "cannot write '%s': %s; name another file with --export", path,
+             strerror(errno));
     }
     fputs("number,arrival,worker,sequence,batch,read_version,update_version,staleness,outcome,pull_"
           "us,compute_us,"
@@ -202,8 +203,11 @@ static status check_run(const struct recorded_run *run)
     status result = OK;
     if (strcmp(run->mode, "async") != 0) {
         FAIL(ERROR_USAGE,
-             "run %lld is synchronous: it repeats bit for bit by itself with reduction=ordered",
-             (long long)run->id);
+             "run %lld is synchronous, so there is no order of arrival to repeat; `gradlag show "
+             "%lld "
+             "--rerun` prints the command that makes it once more (to the same bits with "
+             "reduction=ordered)",
+             (long long)run->id, (long long)run->id);
     }
     if (strcmp(run->status, "running") == 0 || strcmp(run->status, "queued") == 0) {
         FAIL(ERROR_USAGE, "run %lld has not ended yet", (long long)run->id);

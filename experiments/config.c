@@ -2,6 +2,7 @@
 
 #include "experiments/config_effect.h"
 #include "experiments/document.h"
+#include "experiments/experiment.h"
 #include "experiments/keys.h"
 
 #include <errno.h>
@@ -97,6 +98,9 @@ status settings_read_file(struct settings *s, const char *path)
     struct document d = {0};
     TRY(document_read_file(&d, path));
     TRY(node_require(&d, &d.root, NODE_MAP, "the file"));
+    if (node_child(&d.root, "arms") != NULL) {
+        FAIL(ERROR_USAGE, "%s is an experiment, which `gradlag reproduce %s` makes", path, path);
+    }
     for (size_t i = 0; i < d.root.count; i++) {
         TRY(add_value_of(s, &d, d.root.keys[i], &d.root.children[i]));
     }
@@ -113,10 +117,14 @@ static status explain_word(const char *word, const char *next)
     if (dot != NULL && (strcmp(dot, ".yaml") == 0 || strcmp(dot, ".yml") == 0)) {
         return error_set(ERROR_USAGE, __FILE__, __LINE__, "there is no file '%s'", word);
     }
+    if (experiment_is_compiled_in(word)) {
+        return error_set(ERROR_USAGE, __FILE__, __LINE__,
+                         "'%s' is an experiment, which `gradlag reproduce %s` makes", word, word);
+    }
     if (keys_find(word) != NULL) {
         bool value = next != NULL && strchr(next, '=') == NULL;
         return error_set(ERROR_USAGE, __FILE__, __LINE__,
-                         "'%s' is a key without a value; write %s=%s", word, word,
+                         "'%s' is a key without a value; write %s=%s, without spaces", word, word,
                          value ? next : "VALUE");
     }
     for (const struct option *o = global_keys; o->key != NULL; o++) {

@@ -225,6 +225,10 @@ status config_check(const options *o)
              options_origin(o, none.key), none.key, options_value(o, none.key), none.with,
              options_value(o, none.with), none.with, none.instead);
     }
+    if (options_text(o, "results")[0] == '\0') {
+        FAIL(ERROR_USAGE, "%s: results= needs the name of a file, as in results=results.db",
+             options_origin(o, "results"));
+    }
     if (strcmp(options_text(o, "mode"), "async") == 0) {
         TRY(correction_check(o));
         TRY(outer_open(&outer, o, (unsigned)options_integer(o, "workers")));

@@ -134,6 +134,12 @@ status document_read_file(struct document *out, const char *path)
     if (file == NULL) {
         FAIL(ERROR_USAGE, "%s: %s", path, strerror(errno));
     }
+    char head[16] = "";
+    if (fseek(file, 0, SEEK_SET) == 0 && fread(head, 1, sizeof head - 1, file) > 0 &&
+        strcmp(head, "SQLite format 3") == 0) {
+        FAIL(ERROR_USAGE, "%s is a results file, which is named by results=%s", path, path);
+    }
+    rewind(file);
     yaml_parser_set_input_file(&parser, file);
     TRY(read_from(out, path, &parser));
 done:

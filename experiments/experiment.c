@@ -43,6 +43,17 @@ bool experiment_at(size_t index, char name[64])
     return false;
 }
 
+bool experiment_is_compiled_in(const char *name)
+{
+    char each[64];
+    for (size_t i = 0; experiment_at(i, each); i++) {
+        if (strcmp(each, name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static bool is_file(const char *path)
 {
     struct stat about;

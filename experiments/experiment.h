@@ -109,6 +109,7 @@ const struct grid *experiment_grid(const struct arm *arm, bool quick);
 
 /* The compiled-in ones: name and question; false past the last. */
 bool experiment_at(size_t index, char name[64]);
+bool experiment_is_compiled_in(const char *name);
 void experiment_print_all(FILE *to);
 
 #endif

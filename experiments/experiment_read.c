@@ -495,6 +495,12 @@ status experiment_read(const struct document *d, struct experiment *e)
                                         "workers", "seeds",      "arms",   "claims",   "verdict",
                                         "quick",   "discussion", NULL};
     TRY(node_require(d, &d->root, NODE_MAP, "an experiment"));
+    if (node_child(&d->root, "name") == NULL && node_child(&d->root, "arms") == NULL) {
+        FAIL(ERROR_USAGE,
+             "%s: no experiment, which has a name and arms (docs/experiment-files.md); a file of "
+             "settings is for `gradlag run %s`",
+             d->name, d->name);
+    }
     TRY(node_known_keys(d, &d->root, known));
     TRY(read_text(d, &d->root, "name", true, &e->name));
     TRY(read_text(d, &d->root, "question", true, &e->question));

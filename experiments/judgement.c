@@ -179,17 +179,6 @@ static void add_name(void *context, const char *name)
     n->at[n->count++] = text_copy(name);
 }
 
-static bool is_compiled_in(const char *name)
-{
-    char each[64];
-    for (size_t i = 0; experiment_at(i, each); i++) {
-        if (strcmp(each, name) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
 /* The experiments that the user's files are about. */
 static status read_names(struct names *out, const char *const *files, size_t count)
 {
@@ -213,7 +202,7 @@ static const char *find_file(const char *name, const struct names *of_files,
             return files[i];
         }
     }
-    return is_compiled_in(name) ? name : NULL;
+    return experiment_is_compiled_in(name) ? name : NULL;
 }
 
 static void names_free(struct names *n)

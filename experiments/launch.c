@@ -1,6 +1,8 @@
 #include "experiments/launch_inside.h"
 
+#include "experiments/command.h"
 #include "experiments/provenance.h"
+#include "experiments/queued.h"
 #include "experiments/save.h"
 #include "ps/slices.h"
 #include "results/queue.h"
@@ -11,6 +13,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <unistd.h>
@@ -40,9 +43,19 @@ static void request_stop(int number)
     last_ns = now_ns;
 }
 
+/* Requests to stop, while somebody else keeps the results file locked: rows of a run are worth one
+ * of them; the second means at once. */
+static volatile sig_atomic_t worth = 1;
+
+static bool gives_up_waiting(void)
+{
+    return stop_requests > worth;
+}
+
 void launch_catch_signals(void)
 {
     signals_catch(request_stop);
+    recorder_give_up_when(gives_up_waiting);
 }
 
 int launch_stop_requests(void)
@@ -63,11 +76,15 @@ static status begin_row(struct launch *l)
     status result = OK;
     recorder *r = NULL;
     struct run_row row;
+    worth = 0; /* there is nothing to lose yet */
     run_row_open(&row, l->o->settings);
     if (l->o->run_id > 0) {
         bool taken = false;
         TRY(queue_take(options_text(l->o->settings, "results"), l->o->run_id, row.host.at, &taken));
         if (!taken) {
+            if (getenv(QUEUED_TITLE) != NULL) {
+                command_is_told(); /* the sweep that wanted it sees whose it is */
+            }
             FAIL(ERROR_USAGE,
                  "run %lld does not wait in the queue any more: another process makes it or has "
                  "made it; see `gradlag sweep --status`",
@@ -79,6 +96,7 @@ static status begin_row(struct launch *l)
     TRY(recorder_open(&r, options_text(l->o->settings, "results")));
     TRY(recorder_begin(r, &row.description, "queued", &l->run_id));
 done:
+    worth = 1;
     recorder_close(&r);
     run_row_close(&row);
     return result;
@@ -109,6 +127,19 @@ static void close_pipe(struct launch *l)
             *ends[i] = -1;
         }
     }
+}
+
+/* A thousand processes on a laptop are mostly a mistake. */
+static status check_room(const struct launch *l)
+{
+    enum { CROWD = 64 };
+    const unsigned processes = l->workers + l->servers, processors = processor_count();
+    if (processes > CROWD * processors) {
+        log_warning("%u processes on %u processor%s, and ten MiB of memory or more for each: "
+                    "engine=virtual simulates as many workers in one process",
+                    processes, processors, processors == 1 ? "" : "s");
+    }
+    return files_allow(processes);
 }
 
 static status prepare(struct launch *l)
@@ -223,6 +254,7 @@ status launch_run(const struct launch_options *o, int64_t *run_id)
         TRY(launch_virtual(o, l.run_id, &l.progress));
         goto done;
     }
+    TRY(check_room(&l));
     TRY(prepare(&l));
     TRY(l.async ? launch_start_server(&l) : launch_start_ranks(&l));
     TRY(launch_watch(&l));

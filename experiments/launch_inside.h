@@ -35,7 +35,8 @@ struct launch {
     struct watched *processes;    /* [0]: server 0, or mpirun; then workers; then other servers */
     unsigned places;              /* in processes: some may not have been started */
     char **endpoints;             /* [servers]: where each listens; NULL: not yet known */
-    uint64_t begun_ns, ending_ns; /* ending_ns: when they were told to end; 0: not yet */
+    uint64_t begun_ns, ending_ns; /* ending_ns: since when they are to end; 0: not yet */
+    uint64_t asked_ns;            /* when the first of them was last asked to; 0: never */
     bool told_waiting, bound;
     int stops_seen;
     bool killed;

@@ -27,10 +27,9 @@ enum {
 /* Asks the process that writes the results to end; the others follow it. */
 static void ask_to_end(struct launch *l)
 {
-    if (l->ending_ns == 0) {
-        l->ending_ns = clock_ns();
-        child_signal(&l->processes[0].child, l->async ? SIGTERM : SIGUSR1);
-    }
+    l->asked_ns = clock_ns();
+    l->ending_ns = l->ending_ns == 0 ? l->asked_ns : l->ending_ns;
+    child_signal(&l->processes[0].child, l->async ? SIGTERM : SIGUSR1);
 }
 
 static void fail(struct launch *l, status code, const char *text)
@@ -84,6 +83,8 @@ static void describe_ranks(const struct launch *l, int wait_status, struct text 
     text_add(out, "mpirun %s", how);
     if (noise[0] != '\0') {
         text_add(out, ". It wrote: %.1500s", noise);
+        out->length -= out->at[out->length - 1] == '\n';
+        out->at[out->length] = '\0';
     }
 }
 
@@ -263,6 +264,10 @@ static void heed_limits(struct launch *l)
                           : "the ranks did not begin in time: mpirun hangs, or the dataset takes "
                             "too long to make; try `mpirun -n 2 gradlag rank …` by hand");
         }
+    }
+    /* While it starts its ranks mpirun hands no signal on. */
+    if (l->asked_ns != 0 && now - l->asked_ns > second) {
+        ask_to_end(l);
     }
     /* The workers end by themselves once the server has. */
     if (l->ending_ns == 0 && !first->child.running) {

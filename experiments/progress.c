@@ -34,7 +34,7 @@ void progress_duration(double seconds, char out[32])
 static unsigned terminal_width(void)
 {
     struct winsize size;
-    if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 20) {
+    if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) {
         return size.ws_col;
     }
     return 80;
@@ -72,16 +72,32 @@ static bool is_due(const struct progress *p)
     return !p->quiet && clock_ns() - p->shown_ns >= every;
 }
 
+/* The bytes of `line` that take up to `columns`; the escapes that set the title bold take none. */
+static size_t fitting(const char *line, unsigned columns)
+{
+    const char *c = line;
+    while (*c != '\0') {
+        bool first = ((unsigned char)*c & 0xc0) != 0x80;
+        if (*c == '\033') {
+            c += strcspn(c, "m");
+        } else if (first && columns-- == 0) {
+            break;
+        }
+        c += *c != '\0';
+    }
+    return (size_t)(c - line);
+}
+
 static void show(struct progress *p, struct text *line)
 {
-    /* The escapes that set the title bold take no room. */
-    size_t room = terminal_width() - 1 + (p->colour ? 8 : 0);
     struct text out = {0};
-    if (p->live && line->length > room) {
-        line->length = room;
+    if (p->live) {
+        line->length = fitting(line->at, terminal_width() - 1);
     }
     text_add(&out, "%s%.*s%s", p->live ? "\r\033[K" : "", (int)line->length, line->at,
-             p->live ? "" : "\n");
+             !p->live    ? "\n"
+             : p->colour ? "\033[0m" /* the cut may have been within the title */
+                         : "");
     ssize_t written = write(STDERR_FILENO, out.at, out.length);
     (void)written;
     p->shown = p->live;

@@ -83,7 +83,7 @@ static void add_setting(struct text *out, const char *key, const char *value)
     text_free(&word);
 }
 
-static void add_results(struct text *out, const char *results)
+void rerun_add_results(struct text *out, const char *results)
 {
     if (strcmp(results, "results.db") != 0) {
         add_setting(out, "results", results);
@@ -179,10 +179,13 @@ static void warn(const struct recorded *r, const char *results)
                     r->dirty != NULL ? " with changes" : "", program.value);
     }
     if (strcmp(r->engine, "real") == 0 && strcmp(r->mode, "async") == 0) {
-        log_info("several asynchronous workers never arrive in the same order again; `gradlag "
-                 "replay %s%s%s` repeats run %s bit for bit",
-                 r->id, strcmp(results, "results.db") == 0 ? "" : " results=",
-                 strcmp(results, "results.db") == 0 ? "" : results, r->id);
+        struct text replay = {0};
+        text_add(&replay, "gradlag replay %s", r->id);
+        rerun_add_results(&replay, results);
+        log_info("several asynchronous workers never arrive in the same order again; `%s` repeats "
+                 "run %s bit for bit",
+                 replay.at, r->id);
+        text_free(&replay);
     }
 }
 
@@ -199,7 +202,7 @@ status rerun_command(const char *results, const char *run, struct text *out)
     } else {
         TRY(add_run(&r, origin.at, out));
     }
-    add_results(out, results);
+    rerun_add_results(out, results);
     warn(&r, results);
 done:
     text_free(&origin);

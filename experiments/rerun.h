@@ -16,5 +16,7 @@ status rerun_command(const char *results, const char *run, struct text *out) MUS
 
 /* A word as a shell reads it: in quotes where it needs them. */
 void rerun_add_word(struct text *out, const char *word);
+/* " results=FILE" so; nothing for results.db. */
+void rerun_add_results(struct text *out, const char *results);
 
 #endif

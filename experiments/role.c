@@ -155,6 +155,7 @@ status role_open_recorder(struct role_process *p)
     if (p->run_id == 0) {
         p->run_id = options_integer(p->settings, "run_id");
     }
+    TRY(save_check_places(p->settings));
     TRY(recorder_open(&p->recorder, options_text(p->settings, "results")));
     if (strcmp(options_text(p->settings, "on_results_error"), "stop") == 0) {
         recorder_on_error(p->recorder, stop_without_results, p);
@@ -166,6 +167,9 @@ status role_open_recorder(struct role_process *p)
         TRY(recorder_begin(p->recorder, &row.description, "running", &p->run_id));
     }
 done:
+    if (result != OK) {
+        recorder_close(&p->recorder); /* it has no row to end */
+    }
     run_row_close(&row);
     return result;
 }

@@ -1,5 +1,6 @@
 #include "experiments/command.h"
 
+#include "experiments/child.h"
 #include "experiments/role.h"
 #include "ps/consistency.h"
 #include "ps/outer.h"
@@ -101,6 +102,7 @@ static status serve(struct role_process *p, float **initial, struct training_out
     const options *o = p->settings;
     struct places places;
     TRY(find_places(p, &places));
+    TRY(files_allow((unsigned)options_integer(o, "workers") + servers_of(o)));
     TRY(open_parts(p));
     size_t count = worker_parameter_count(p->worker);
     uint64_t epoch = worker_epoch_samples(p->worker);

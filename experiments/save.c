@@ -10,6 +10,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 static status hash_file(const char *path, char hex[65])
 {
@@ -68,6 +70,41 @@ void save_path(const char *pattern, int64_t run_id, const uint64_t *version, str
             text_add_bytes(out, pattern++, 1);
         }
     }
+}
+
+static status check_place(const char *key, const char *path, const char *origin)
+{
+    status result = OK;
+    struct stat about;
+    struct text folder = {0};
+    const char *slash = strrchr(path, '/');
+    if (stat(path, &about) == 0 && S_ISDIR(about.st_mode)) {
+        FAIL(ERROR_USAGE, "%s: %s=%s is a folder; name a file in it", origin, key, path);
+    }
+    text_add(&folder, "%.*s", slash != NULL ? (int)(slash - path) + 1 : 1, slash ? path : ".");
+    if (strchr(folder.at, '{') == NULL && access(folder.at, W_OK | X_OK) != 0) {
+        FAIL(ERROR_USAGE,
+             "%s: %s=%s could not be written at the end: %s: %s; make that folder first, or name a "
+             "file elsewhere",
+             origin, key, path, folder.at, strerror(errno));
+    }
+done:
+    text_free(&folder);
+    return result;
+}
+
+status save_check_places(const options *settings)
+{
+    static const char *const keys[] = {"checkpoint", "trace"};
+    status result = OK;
+    for (size_t i = 0; i < COUNT_OF(keys); i++) {
+        const char *path = options_text(settings, keys[i]);
+        if (path[0] != '\0') {
+            TRY(check_place(keys[i], path, options_origin(settings, keys[i])));
+        }
+    }
+done:
+    return result;
 }
 
 struct tensors {

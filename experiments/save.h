@@ -17,7 +17,11 @@ struct save {
 /* The path for one run and version: {run} and {version} in `pattern` become their numbers; without
  * a version (NULL) that word stays. */
 void save_path(const char *pattern, int64_t run_id, const uint64_t *version, struct text *out);
-/* Writes the file and, unless `r` is NULL, a row that says so. ERROR_DATA: it cannot be written. */
+/* ERROR_USAGE where `checkpoint` or `trace` cannot be written, as far as can be told before
+ * training: there is no such folder, none that one may write in, or it is one itself. */
+status save_check_places(const options *settings) MUST_CHECK;
+/* Writes the file and, unless `r` is NULL, a row that says so. ERROR_OTHER: it cannot be written.
+ */
 status save_checkpoint(const struct save *s, recorder *r) MUST_CHECK;
 
 /* What a checkpoint holds: owns the vectors. */

@@ -1,6 +1,7 @@
 #include "experiments/summary.h"
 
 #include "experiments/progress.h"
+#include "experiments/rerun.h"
 #include "results/query.h"
 #include "worker/options.h"
 
@@ -105,9 +106,10 @@ status summary_print(const char *results, int64_t run_id, FILE *to)
     if (sha256[0] != '\0') {
         fprintf(to, "          parameters %s\n", sha256);
     }
-    fprintf(to, "          gradlag show %lld%s%s\n", (long long)run_id,
-            strcmp(results, "results.db") == 0 ? "" : " results=",
-            strcmp(results, "results.db") == 0 ? "" : results);
+    line.length = 0;
+    text_add(&line, "gradlag show %lld", (long long)run_id);
+    rerun_add_results(&line, results);
+    fprintf(to, "          %s\n", line.at);
 done:
     text_free(&line);
     return result;

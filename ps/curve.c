@@ -60,7 +60,8 @@ status curve_make(const char *folder)
     struct text text[2] = {{0}, {0}};
     curve_key public[2], secret[2];
     if (mkdir(folder, 0700) != 0 && errno != EEXIST)
-        FAIL(ERROR_USAGE, "cannot make the folder %s: %s", folder, strerror(errno));
+        FAIL(ERROR_USAGE, "cannot make the folder %s: %s; name another one", folder,
+             strerror(errno));
     TRY(path_of(folder, true, path[0]));
     TRY(path_of(folder, false, path[1]));
     for (int i = 0; i < 2; i++)

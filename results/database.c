@@ -45,6 +45,18 @@ done:
     return result;
 }
 
+static bool (*wants_to_give_up)(void); /* NULL: nobody ever does */
+
+void database_give_up_when(bool (*wanted)(void))
+{
+    wants_to_give_up = wanted;
+}
+
+static bool gives_up(void)
+{
+    return wants_to_give_up != NULL && wants_to_give_up();
+}
+
 /* Waits as sqlite3_busy_timeout() does, and says so: a user who waits for a minute wants to know
  * what for. */
 static int wait_for_lock(void *context, int times)
@@ -54,7 +66,7 @@ static int wait_for_lock(void *context, int times)
     int waited_ms = times <= SHORT_ONES ? times * SHORT_MS
                                         : SHORT_ONES * SHORT_MS + (times - SHORT_ONES) * LONG_MS;
     int now_ms = times < SHORT_ONES ? SHORT_MS : LONG_MS;
-    if (waited_ms >= DATABASE_BUSY_TIMEOUT_MS) {
+    if (waited_ms >= DATABASE_BUSY_TIMEOUT_MS || gives_up()) {
         return 0;
     }
     if (waited_ms < DATABASE_BUSY_NOTICE_MS && waited_ms + now_ms >= DATABASE_BUSY_NOTICE_MS) {
@@ -85,6 +97,12 @@ status database_check(sqlite3 *db, int code, const char *doing)
     switch (code & 0xff) {
     case SQLITE_BUSY:
     case SQLITE_LOCKED:
+        if (gives_up()) {
+            FAIL(STOPPED,
+                 "%s: stopped while another process kept the file locked; see which with "
+                 "'fuser %s'",
+                 path, path);
+        }
         FAIL(ERROR_RESULTS,
              "%s: could not %s: another process has kept the file locked for %d s; see which with "
              "'fuser %s', or name another file with results=PATH",
@@ -214,7 +232,7 @@ static status enter_wal_mode(sqlite3 *db)
         if ((code & 0xff) == SQLITE_BUSY) {
             clock_sleep_until_ns(clock_ns() + 5000000);
         }
-    } while ((code & 0xff) == SQLITE_BUSY && clock_ns() < deadline);
+    } while ((code & 0xff) == SQLITE_BUSY && clock_ns() < deadline && !gives_up());
     TRY(database_check(db, code, "switch the file to write-ahead logging"));
 done:
     return result;
@@ -340,6 +358,7 @@ static status open_reader(sqlite3 **out, const char *path, bool maybe)
     sqlite3 *db = NULL;
     enum owner owner;
     int64_t version = 0;
+    struct stat about;
     *out = NULL;
     if (maybe && access(path, F_OK) != 0) {
         return OK;
@@ -350,6 +369,9 @@ static status open_reader(sqlite3 **out, const char *path, bool maybe)
             "%s: the results file cannot be read: %s; name the file with results=PATH, or make one "
             "with 'gradlag run'",
             path, strerror(errno));
+    }
+    if (stat(path, &about) == 0 && S_ISDIR(about.st_mode)) {
+        FAIL(ERROR_RESULTS, "%s is a folder; name the results file in it with results=PATH", path);
     }
     int code = open_for_reading(&db, path);
     if (code != SQLITE_OK) {

@@ -46,6 +46,8 @@ bool database_is_full(sqlite3 *db);
 /* ERROR_RESULTS: the file was deleted, renamed or replaced since it was opened, so that what is
  * written would be lost. */
 status database_check_there(sqlite3 *db) MUST_CHECK;
+/* See recorder_give_up_when(). */
+void database_give_up_when(bool (*wanted)(void));
 /* A compiled-in text, such as results/views.sql. */
 const char *database_text(const char *path);
 /* Undoes an open transaction, if there is one. */

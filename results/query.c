@@ -70,6 +70,20 @@ const char *query_text(const char *name)
     return NULL;
 }
 
+status query_find(const char *name, const char **text)
+{
+    struct text_names known = {.wanted = name};
+    struct query_description each;
+    *text = query_text(name);
+    if (*text != NULL) {
+        return OK;
+    }
+    for (size_t i = 0; query_at(i, &each); i++) {
+        text_names_add(&known, each.name);
+    }
+    return text_names_fail(&known, NULL, "query: there is no question");
+}
+
 /* ---- questions in a row ------------------------------------------------------------------------
  */
 
@@ -127,7 +141,7 @@ static status ask(const char *path, const char *question, const char *const *set
     const char *sql = question;
     char what[80] = "SQL";
     if (question_is_name(question)) {
-        TRY(question_find(question, &sql));
+        TRY(query_find(question, &sql));
         snprintf(what, sizeof what, "query %.64s", question);
     }
     TRY(reach(path, db));

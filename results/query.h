@@ -43,6 +43,8 @@ struct query_description {
 bool query_at(size_t index, struct query_description *out);
 /* A named question as it stands in its file, or NULL. Valid as long as the program runs. */
 const char *query_text(const char *name);
+/* The same; where there is none, ERROR_USAGE that names the nearest. */
+status query_find(const char *name, const char **text) MUST_CHECK;
 
 /* ---- for experiments/: one number, one run ------------------------------------------------------
  */

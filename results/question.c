@@ -12,20 +12,6 @@ bool question_is_name(const char *question)
     return length > 0 && question[length] == '\0';
 }
 
-status question_find(const char *name, const char **text)
-{
-    struct text_names known = {.wanted = name};
-    struct query_description each;
-    *text = query_text(name);
-    if (*text != NULL) {
-        return OK;
-    }
-    for (size_t i = 0; query_at(i, &each); i++) {
-        text_names_add(&known, each.name);
-    }
-    return text_names_fail(&known, NULL, "query: there is no question");
-}
-
 /* ---- reading only ------------------------------------------------------------------------------
  */
 

@@ -9,8 +9,6 @@
 
 /* Whether `question` is meant as a name and not as SQL: one word of a–z, 0–9 and '-'. */
 bool question_is_name(const char *question);
-/* The text of the named question. ERROR_USAGE names the nearest, and lists all. */
-status question_find(const char *name, const char **text) MUST_CHECK;
 
 /* Prepares one statement that only reads. ERROR_USAGE: wrong SQL, several statements, or one that
  * would change something. `what` names the question in errors. */

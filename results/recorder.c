@@ -405,6 +405,11 @@ done:
     return result;
 }
 
+void recorder_give_up_when(bool (*wanted)(void))
+{
+    database_give_up_when(wanted);
+}
+
 void recorder_on_error(recorder *r, void (*on_error)(void *context), void *context)
 {
     REQUIRE(!r->begun);

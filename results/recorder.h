@@ -147,6 +147,9 @@ struct run_outcome {
  * gone (runner.h). ERROR_RESULTS: not ours (application_id), newer (user_version), not
  * writable, locked for longer than the busy timeout (2 minutes). */
 status recorder_open(recorder **out, const char *path) MUST_CHECK;
+/* Whoever in this process waits for such a lock gives up, with STOPPED, once `wanted` says so.
+ * Asked from any thread that waits, about 20 times a second. */
+void recorder_give_up_when(bool (*wanted)(void));
 /* Before the run is begun: `on_error` is called once, from the writer's thread, when rows could not
  * be written for the first time. It should ask training to stop; without it training goes on. */
 void recorder_on_error(recorder *r, void (*on_error)(void *context), void *context);

@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include <stdio.h>
 #include <string.h>
 
 static void what_newcomers_mistype_is_answered_with_what_they_meant(void **state)
@@ -15,6 +16,8 @@ static void what_newcomers_mistype_is_answered_with_what_they_meant(void **state
     process_write(r, "tab.yaml", "lr: 0.1\n\tbatch: 32\n");
     process_write(r, "deep.yaml", "lr: 0.1\n  batch: 32\n");
     process_write(r, "many.yaml", "lr: 0.1\nseed: [1, 2]\n");
+    process_write(r, "question.yaml", "name: mine\narms: {one: {label: one}}\n");
+    process_write(r, "made.db", "SQLite format 3");
     static const struct {
         const char *argv[4], *answer;
     } of[] = {
@@ -26,6 +29,20 @@ static void what_newcomers_mistype_is_answered_with_what_they_meant(void **state
         {{"run", "tab.yaml"}, "tab.yaml:2: not valid YAML"},
         {{"run", "deep.yaml"}, "deep.yaml:2: not valid YAML"},
         {{"run", "deep.yaml"}, "indented alike"},
+        {{"run", "question.yaml"}, "`gradlag reproduce question.yaml` makes"},
+        {{"run", "stale-gradients"}, "`gradlag reproduce stale-gradients` makes"},
+        {{"run", "made.db"}, "is a results file, which is named by results=made.db"},
+        {{"run", "engine=virtual", "pace=gamma", "checkpoint=no/a.st"}, "make that folder first"},
+        {{"run", "engine=virtual", "pace=gamma", "trace=."}, "trace=. is a folder"},
+        {{"query", "--sql", "rums"}, "Did you mean 'runs'"},
+        {{"query", "accuracy-by-mode"}, "Did you mean 'accuracy-by-mode-and-workers'"},
+        {{"query", "runs", "--csv", "--json"}, "one of them at a time"},
+        {{"run", "--workers=4"}, "without dashes: workers=4"},
+        {{"run", "--lr", "0.1"}, "without dashes: lr=VALUE"},
+        {{"run", "lr", "=", "0.1"}, "without spaces"},
+        {{"run", "results="}, "results= needs the name of a file"},
+        {{"reproduce", "many.yaml"}, "is for `gradlag run many.yaml`"},
+        {{"bench", "apply", "thread=2"}, "There is: counts, repeats"},
         {{"run", "--dryrun"}, "Did you mean '--dry-run'"},
         {{"run", "sweep", "workers=2"}, "'sweep' is a command of its own"},
         {{"reproduce", "stale-gradient"}, "Did you mean 'stale-gradients'"},
@@ -61,12 +78,50 @@ static void every_command_says_what_it_takes(void **state)
     assert_non_null(strstr(process_output(r), "push-pull"));
 }
 
+static void a_folder_is_not_a_results_file(void **state)
+{
+    struct rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "query", "runs", "results=."), ERROR_RESULTS);
+    process_expect_error(r, ". is a folder; name the results file in it");
+}
+
+/* Where stdout is closed the next file that is opened would be it. */
+static void a_run_without_standard_files_is_recorded_and_ends_well(void **state)
+{
+    struct rig *r = *state;
+    char script[512];
+    snprintf(script, sizeof script, "gradlag run %s %s %s %s samples=100 batch=10 <&- >&- 2>&-",
+             RIG_DATA);
+    assert_int_equal(process_shell(r, script), OK);
+    process_expect_answer(r, "SELECT status FROM run", "finished");
+    process_expect_nothing_left(r);
+}
+
+/* A server has three files for each worker, mpirun for each rank. */
+static void the_limit_of_open_files_is_raised_or_told(void **state)
+{
+    struct rig *r = *state;
+    char script[512];
+    snprintf(script, sizeof script,
+             "ulimit -Sn 40; gradlag run %s %s %s %s workers=12 samples=240 batch=10 --quiet",
+             RIG_DATA);
+    assert_int_equal(process_shell(r, script), OK);
+    snprintf(script, sizeof script,
+             "ulimit -n 100; gradlag run %s %s %s %s workers=12 mode=sync --quiet", RIG_DATA);
+    assert_int_equal(process_shell(r, script), ERROR_USAGE);
+    process_expect_error(r, "no more than 100 are allowed here");
+    process_expect_nothing_left(r);
+}
+
 int main(void)
 {
 #define PROCESS_TEST(f) cmocka_unit_test_setup_teardown(f, process_set_up, process_tear_down)
     const struct CMUnitTest tests[] = {
         PROCESS_TEST(what_newcomers_mistype_is_answered_with_what_they_meant),
         PROCESS_TEST(every_command_says_what_it_takes),
+        PROCESS_TEST(a_folder_is_not_a_results_file),
+        PROCESS_TEST(a_run_without_standard_files_is_recorded_and_ends_well),
+        PROCESS_TEST(the_limit_of_open_files_is_raised_or_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

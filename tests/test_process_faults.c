@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include <fcntl.h>
+#include <glob.h>
 #include <signal.h>
 #include <sqlite3.h>
 #include <stdio.h>
@@ -227,6 +228,49 @@ static void a_second_ctrl_c_ends_a_run_that_does_not_stop(void **state)
 }
 
 /* What the file itself says, without what a reader is shown. */
+/* Its private folder is made, so signals are caught, and next it wants to write its row. */
+static void await_mailbox(struct rig *r)
+{
+    double until = clock_seconds() + RIG_LIMIT_S;
+    glob_t found = {0};
+    while (glob(process_path(r, "gradlag-*/mailbox"), 0, NULL, &found) != 0) {
+        assert_true(clock_seconds() < until);
+        clock_sleep_until_ns(clock_ns() + 5000000);
+    }
+    globfree(&found);
+}
+
+static void ctrl_c_ends_the_wait_for_a_file_that_another_program_keeps_locked(void **state)
+{
+    struct rig *r = *state;
+    sqlite3 *db = NULL;
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "--quiet"), OK);
+    assert_int_equal(sqlite3_open(process_path(r, "results.db"), &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db, "BEGIN IMMEDIATE", NULL, NULL, NULL), SQLITE_OK);
+    process_start(r, (const char *const[]){"run", RIG_SMALL, NULL});
+    await_mailbox(r);
+    kill(r->pid, SIGINT);
+    assert_int_equal(process_wait(r), STOPPED); /* in less time than the two minutes for a lock */
+    assert_non_null(strstr(process_errors(r), "stopped while another process kept"));
+    assert_int_equal(sqlite3_close(db), SQLITE_OK);
+    process_expect_answer(r, "SELECT group_concat(status) FROM run", "finished");
+    process_expect_nothing_left(r);
+}
+
+/* Ranks of ten seconds, in less than which nobody is killed for not ending. */
+static void ctrl_c_is_heard_while_ranks_start(void **state)
+{
+    struct rig *r = *state;
+    process_start(r,
+                  (const char *const[]){"run", RIG_DATA, "mode=sync", "workers=2", "batch=10",
+                                        "updates=2000", "pace=constant", "pace.mean_ms=5", NULL});
+    await_mailbox(r);
+    kill(r->pid, SIGINT);
+    assert_int_equal(process_wait(r), STOPPED);
+    process_expect_answer(r, "SELECT status FROM run", "stopped");
+    process_expect_nothing_left(r);
+}
+
 static void read_file(struct rig *r, const char *sql, char out[256])
 {
     sqlite3 *db = NULL;
@@ -322,6 +366,9 @@ static void a_query_whose_output_nobody_reads_ends_like_other_tools(void **state
     assert_string_equal(process_errors(r), "");
     const char *const list[] = {"list", "keys", NULL};
     assert_int_equal(run_unread(r, list), 128 + SIGPIPE);
+    assert_string_equal(process_errors(r), "");
+    const char *const look[] = {"sweep", "--status", NULL};
+    assert_int_equal(run_unread(r, look), 128 + SIGPIPE);
     assert_string_equal(process_errors(r), "");
 }
 
@@ -459,6 +506,8 @@ int main(void)
         PROCESS_TEST(ctrl_c_stops_a_run_and_keeps_what_it_has),
         PROCESS_TEST(a_signal_that_comes_twice_at_once_is_one_request),
         PROCESS_TEST(a_second_ctrl_c_ends_a_run_that_does_not_stop),
+        PROCESS_TEST(ctrl_c_ends_the_wait_for_a_file_that_another_program_keeps_locked),
+        PROCESS_TEST(ctrl_c_is_heard_while_ranks_start),
         PROCESS_TEST(a_killed_starter_takes_its_processes_along_and_its_run_is_failed),
         PROCESS_TEST(a_starter_killed_at_any_moment_leaves_no_process),
         PROCESS_TEST(a_run_whose_output_nobody_reads_is_recorded_and_ends_well),

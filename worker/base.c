@@ -418,9 +418,18 @@ size_t text_distance(const char *a, const char *b)
     return row[n];
 }
 
+static size_t near_enough(const struct text_names *n)
+{
+    return 1 + strlen(n->wanted) / 3;
+}
+
 void text_names_add(struct text_names *n, const char *name)
 {
-    size_t distance = text_distance(n->wanted, name);
+    enum { BEGINNING = 4 };
+    size_t length = strlen(n->wanted), distance = text_distance(n->wanted, name);
+    if (length >= BEGINNING && distance > near_enough(n) && strncmp(name, n->wanted, length) == 0) {
+        distance = near_enough(n); /* the rest was left out */
+    }
     if (n->nearest == NULL || distance < n->distance) {
         n->nearest = name;
         n->distance = distance;
@@ -430,7 +439,7 @@ void text_names_add(struct text_names *n, const char *name)
 
 status text_names_fail(struct text_names *n, const char *instead, const char *format, ...)
 {
-    bool near = n->nearest != NULL && n->distance <= 1 + strlen(n->wanted) / 3;
+    bool near = n->nearest != NULL && n->distance <= near_enough(n);
     char what[512];
     va_list arguments;
     va_start(arguments, format);

@@ -192,7 +192,8 @@ static status read_header(struct reader *r)
 
     r->file = open(r->path, O_RDONLY | O_CLOEXEC);
     if (r->file < 0 || fstat(r->file, &info) != 0) {
-        FAIL(ERROR_DATA, "checkpoint %s: %s", r->path, strerror(errno));
+        FAIL(ERROR_DATA, "checkpoint %s: %s; name a file that checkpoint= wrote", r->path,
+             strerror(errno));
     }
     if (!S_ISREG(info.st_mode) || info.st_size < LENGTH_BYTES) {
         FAIL(ERROR_DATA, "checkpoint %s: not a safetensors file: it is %s; %s", r->path,

@@ -146,6 +146,7 @@ done:
 /* damping.power while damping=inverse: the key exists, but belongs to another choice. */
 static status unknown_key(const options *o, const char *key, const char *origin)
 {
+    enum { FEW = 24 }; /* as a benchmark has */
     status result = OK;
     const char *dot = strchr(key, '.');
     for (size_t i = 0; dot != NULL && i < o->count; i++) {
@@ -169,8 +170,8 @@ static status unknown_key(const options *o, const char *key, const char *origin)
     for (size_t i = 0; i < o->count; i++) {
         text_names_add(&known, o->entries[i].option->key);
     }
-    result =
-        text_names_fail(&known, "`gradlag list keys` shows all", "%s: there is no key", origin);
+    const char *instead = o->count > FEW ? "`gradlag list keys` shows all" : NULL;
+    result = text_names_fail(&known, instead, "%s: there is no key", origin);
 done:
     return result;
 }

@@ -211,7 +211,11 @@ status pace_table_read(struct pace_table *t, const char *path)
     struct columns columns = {0};
     FILE *file = fopen(path, "r");
     if (file == NULL) {
-        FAIL(ERROR_DATA, "cannot read the trace '%s' (pace.path): %s", path, strerror(errno));
+        FAIL(
+            ERROR_DATA,
+            "cannot read the trace '%s' (pace.path): %s; `gradlag replay RUN --export FILE` writes "
+            "one",
+            path, strerror(errno));
     }
     while (getline(&line, &room, file) >= 0) {
         if (++number == 1) {

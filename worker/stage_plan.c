@@ -275,6 +275,10 @@ status stage_cuts_choose(const options *o, unsigned stages, uint32_t samples,
     const char *names = options_text(o, "stage_cuts");
     TRY(cuts_open(&c, o, false));
     add_names(&c, &possible);
+    if (stages > 1 && c.count == 0) {
+        FAIL(ERROR_USAGE, "model %s cannot be cut into stages; choose a deeper one, or mode=sync",
+             options_text(o, "model"));
+    }
     if (stages > c.count + 1) {
         FAIL(ERROR_USAGE,
              "model %s can be cut into at most %zu stages (before %s), not into %u; use fewer "
