@@ -9,7 +9,7 @@
 
 #include <sys/types.h>
 
-enum { RIG_LIMIT_S = 60 * PATIENCE }; /* of every wait for a program */
+enum { RIG_LIMIT_S = 90 * PATIENCE }; /* of every wait for a program */
 
 struct rig {
     char folder[64]; /* current folder and TMPDIR of the processes; removed at the end */
