@@ -106,15 +106,10 @@ struct source {
 static status step_gradient(struct source *s, uint64_t batch, const float *at, float *gradient)
 {
     status result = OK;
-    struct step_stats one, *all = &s->push->stats;
+    struct step_stats one;
     TRY(s->gradient(s->context, at, batch, gradient, &one));
     s->losses += (double)one.loss;
-    all->samples += one.samples;
-    all->correct += one.correct;
-    all->data_ns += one.data_ns;
-    all->compute_ns += one.compute_ns;
-    all->forward_ns += one.forward_ns;
-    all->backward_ns += one.backward_ns;
+    step_stats_add(&s->push->stats, &one);
 done:
     return result;
 }

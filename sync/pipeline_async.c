@@ -145,12 +145,11 @@ static status exchange(struct async *a, float *loss)
 {
     status result = OK;
     struct pipeline_stage *p = &a->l->p;
-    const volatile sig_atomic_t *stop = a->l->o->hooks.stop;
     float *notes = p->gradient + p->part->count;
 
     notes[NOTE_LOSS] = *loss;
     notes[NOTE_DIVERGED] = p->idle;
-    notes[NOTE_STOP] = stop != NULL && *stop != 0;
+    notes[NOTE_STOP] = training_stop_wanted(&a->l->o->hooks);
     notes[3] = 0;
     TRY(link_mean(&p->link, p->gradient, p->part->count + COMMUNICATOR_NOTES));
     *loss = notes[NOTE_LOSS];

@@ -71,11 +71,6 @@ static struct report_state state_of(struct pipeline_loop *l)
         .updates = l->p.version, .samples = l->samples, .replica = &l->p.whole};
 }
 
-static bool stop_wanted(const struct sync_trainer_options *o)
-{
-    return o->hooks.stop != NULL && *o->hooks.stop != 0;
-}
-
 /* ---- what is told of stages ---------------------------------------------------------------------
  */
 
@@ -167,7 +162,7 @@ static status judge(struct pipeline_loop *l, bool finite, float *loss)
 
     notes[NOTE_LOSS] = last ? l->p.loss / (float)l->p.micro_batches : 0;
     notes[NOTE_NOT_FINITE] = !finite;
-    notes[NOTE_STOP] = stop_wanted(l->o);
+    notes[NOTE_STOP] = training_stop_wanted(&l->o->hooks);
     TRY(link_notes(&l->p.link, notes));
     *loss = notes[NOTE_LOSS] * (float)l->p.plan.stages;
     if (notes[NOTE_NOT_FINITE] != 0 || !isfinite(*loss)) {

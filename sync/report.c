@@ -140,6 +140,18 @@ done:
 /* ---- what is told -------------------------------------------------------------------------------
  */
 
+struct report_row report_row_of(const struct step_stats *stats, uint64_t exchange_ns,
+                                uint64_t apply_ns)
+{
+    return (struct report_row){.loss = stats->loss,
+                               .compute_us = (float)(stats->data_ns + stats->compute_ns) * 1e-3f,
+                               .exchange_us = (float)exchange_ns * 1e-3f,
+                               .apply_us = (float)apply_ns * 1e-3f,
+                               .data_us = (float)stats->data_ns * 1e-3f,
+                               .forward_us = (float)stats->forward_ns * 1e-3f,
+                               .backward_us = (float)stats->backward_ns * 1e-3f};
+}
+
 static void record_rows(const struct report *r, uint64_t updates)
 {
     for (unsigned k = 0; k < r->row_count; k++) {

@@ -21,6 +21,8 @@ struct report_row { /* one rank, one update */
     float staleness;
     double at_seconds; /* when it ended: filled in by report_update */
 };
+struct report_row report_row_of(const struct step_stats *stats, uint64_t exchange_ns,
+                                uint64_t apply_ns);
 
 struct report_state { /* where training is, after an update */
     uint64_t updates, samples;

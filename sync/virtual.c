@@ -454,11 +454,10 @@ done:
 static status train(struct virtual_ranks *v)
 {
     status result = OK;
-    const volatile sig_atomic_t *stop = v->o->hooks.stop;
     while (v->samples < v->length.total_samples) {
         uint64_t before = v->samples;
         unsigned steps = apart_steps(&v->apart, &v->schedule, v->samples);
-        if (stop != NULL && *stop != 0)
+        if (training_stop_wanted(&v->o->hooks))
             FAIL(STOPPED, "stopped on request after %llu updates", (unsigned long long)v->updates);
         TRY(steps > 1 ? steps_apart(v, batches_left(v, steps)) : step(v));
         TRY(tell(v, before));

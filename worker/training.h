@@ -53,6 +53,10 @@ struct training_hooks {
     /* Non-zero: stop soon, keep what there is (STOPPED). Set by a signal handler. */
     const volatile sig_atomic_t *stop;
 };
+static inline bool training_stop_wanted(const struct training_hooks *hooks)
+{
+    return hooks->stop != NULL && *hooks->stop != 0;
+}
 
 struct training_outcome {
     uint64_t updates, samples_used, samples_computed;

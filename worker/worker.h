@@ -38,6 +38,18 @@ struct step_stats {
     uint64_t watch_ns; /* in calls of the watch */
 };
 
+/* Counts and times of one gradient added to those of others; the mean of losses is the caller's. */
+static inline void step_stats_add(struct step_stats *all, const struct step_stats *one)
+{
+    all->samples += one->samples;
+    all->correct += one->correct;
+    all->data_ns += one->data_ns;
+    all->compute_ns += one->compute_ns;
+    all->forward_ns += one->forward_ns;
+    all->backward_ns += one->backward_ns;
+    all->watch_ns += one->watch_ns;
+}
+
 /* Losses in nats (of numbers: half squared errors), accuracies as fractions. NaN where a split is
  * empty; accuracies also where the data have no classes. */
 struct evaluation {
