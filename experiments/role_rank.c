@@ -127,6 +127,15 @@ done:
     return result;
 }
 
+/* It cannot write its row any more; who started it can. */
+static void tell_end(void *context, const char *why)
+{
+    const struct role_process *p = context;
+    struct mail m = {.kind = MAIL_ENDED, .role = ROLE_RANK, .index = p->index, .code = ERROR_PEER};
+    snprintf(m.text, sizeof m.text, "%s", why);
+    mailbox_send(&m);
+}
+
 const char command_rank_help[] = "gradlag rank key=value…\n\n"
                                  "The number of ranks and its own come from the launcher.\n\n"
                                  "  mpirun -n 4 gradlag rank mode=sync key=value…\n\n"
@@ -155,6 +164,7 @@ status command_rank(int argc, char **argv)
     TRY(sync_start(&rank, &size));
     started = true;
     p.index = rank;
+    sync_tell_end(tell_end, &p);
     role_default_workers(&read);
     TRY(role_begin(&p, ROLE_RANK, rank, &read));
     TRY(train(&p, size, &c, &outcome));

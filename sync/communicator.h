@@ -176,6 +176,9 @@ void sync_expect_messages(unsigned in_flight);
 /* Right after it: whether all ranks were given the same text. *first ← rank 0's, the caller's to
  * free; *other ← the last rank whose own is another one, 0: none is. */
 status sync_compare(const char *own, double limit_s, char **first, unsigned *other) MUST_CHECK;
+/* `tell`: of a rank that has to end in the middle of a call of MPI, as that does not end, with
+ * ERROR_PEER's exit code and no more words; from a thread of its own. */
+void sync_tell_end(void (*tell)(void *context, const char *why), void *context);
 /* Called by every rank at its end, after it has recorded what it has to: waits a moment for the
  * others and finalises MPI. If they do not come they are told through MPI_Abort(result), so that
  * none is left behind; then it does not return. */

@@ -141,6 +141,8 @@ static status handles_open(communicator *c)
     TRY(count_processors(r));
     if (r->one_host && c->size > 1)
         TRY(gate_open(&r->gate, r->node));
+    TRY(roll_call_open(c));
+    watchdog_watch(c);
 done:
     return result;
 }
@@ -187,8 +189,10 @@ void ranks_close(communicator *c)
     struct ranks *r = c->ranks;
     if (r == NULL)
         return;
+    watchdog_watch(NULL);
     gate_close(c, &r->gate);
     if (!c->failed) {
+        roll_call_close(c);
         watchdog_arm(c->timeout_s, "closing the communicator");
         if (r->node != MPI_COMM_NULL)
             MPI_Comm_free(&r->node);
@@ -288,40 +292,61 @@ static struct patience patience_begin(const communicator *c)
                              .limit_ns = (uint64_t)(c->timeout_s * 1e9)};
 }
 
+void ranks_say_waiting(const struct gate *g)
+{
+    if (g->page != NULL)
+        atomic_store(&g->page->rank[g->index].waited_at, clock_ns());
+}
+
+void ranks_add_given_up(const communicator *c, const struct gate *g, uint64_t waited_ns,
+                        const char *what, bool in_call, struct text *out)
+{
+    struct text missing = {0};
+    char host[64] = "";
+    bool here = true; /* they are of this host */
+    if (c->ranks->blame != NULL) {
+        (void)c->ranks->blame(c, &missing);
+    } else if (g->page != NULL || in_call) {
+        here = name_the_missing(g, &missing) > 0;
+    } else {
+        here = false;
+        roll_call(c, &missing);
+    }
+    (void)gethostname(host, sizeof host - 1);
+    text_add(out,
+             "rank %u waited %.1f s for %s (%s)%s%s: it may have died, hang, or be much slower; "
+             "see its messages above, or raise timeout_s",
+             c->ranks->name, (double)waited_ns * 1e-9, missing.at, what, here ? " on " : "",
+             here ? host : "");
+    text_free(&missing);
+}
+
 /* Called now and then by whoever waits, at `g` or for messages. */
 static status patience_check(struct patience *p, const communicator *c, const struct gate *g,
                              const char *what)
 {
     status result = OK;
-    struct text missing = {0};
-    char host[64] = "";
-    const uint64_t now = clock_ns();
-    uint64_t waited = now - p->since;
+    struct text text = {0};
+    const uint64_t waited = clock_ns() - p->since;
 
-    if (g->page != NULL)
-        atomic_store(&g->page->rank[g->index].waited_at, now);
-
-    if (waited < p->warn_ns && waited < p->limit_ns)
+    ranks_say_waiting(g);
+    if (waited >= p->limit_ns) {
+        ranks_add_given_up(c, g, waited, what, false, &text);
+        FAIL(ERROR_PEER, "%s", text.at);
+    }
+    if (waited < p->warn_ns || p->warned)
         return OK;
     const bool told = c->ranks->blame != NULL;
-    const bool mine = told ? c->ranks->blame(c, &missing) : speaks(c, g);
-    const bool known = told || name_the_missing(g, &missing) > 0;
-    if (waited >= p->limit_ns) {
-        (void)gethostname(host, sizeof host - 1);
-        FAIL(
-            ERROR_PEER,
-            "rank %u waited %.1f s for %s (%s)%s%s: it may have died, hang, or be much slower; see "
-            "its messages above, or raise timeout_s",
-            c->ranks->name, (double)waited * 1e-9, missing.at, what, known ? " on " : "",
-            known ? host : "");
-    }
-    if (!p->warned && mine) {
+    const bool mine = told ? c->ranks->blame(c, &text) : speaks(c, g);
+    if (!told)
+        name_the_missing(g, &text);
+    if (mine) {
         log_warning("has waited %.0f s for %s (%s); gives up after %.0f s", (double)waited * 1e-9,
-                    missing.at, what, (double)p->limit_ns * 1e-9);
+                    text.at, what, (double)p->limit_ns * 1e-9);
     }
     p->warned = true;
 done:
-    text_free(&missing);
+    text_free(&text);
     return result;
 }
 

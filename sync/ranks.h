@@ -38,6 +38,7 @@ struct ranks {
                      decides which of MPI's functions they call */
     struct gate gate; /* of all ranks, where one host has them all */
     bool watched;     /* the watchdog runs */
+    struct roll_call *roll_call;
     /* While it waits for one rank's message: adds to `out` who is missing, true where this rank is
      * to say so. NULL: the gate knows. */
     bool (*blame)(const communicator *c, struct text *out);
@@ -59,6 +60,18 @@ status gate_open(struct gate *g, MPI_Comm node) MUST_CHECK;
 void gate_close(const communicator *c, struct gate *g);
 /* As ranks_gate, for the ranks of `g`. */
 status gate_pass(communicator *c, struct gate *g, const char *what) MUST_CHECK;
+
+/* On the page of `g`: this rank waits for others, in a call of MPI perhaps. */
+void ranks_say_waiting(const struct gate *g);
+/* Why this rank gives up, at `g` or for a message; `in_call`: from the watchdog's thread. */
+void ranks_add_given_up(const communicator *c, const struct gate *g, uint64_t waited_ns,
+                        const char *what, bool in_call, struct text *out);
+
+/* ---- roll_call.c: who is missing among ranks of several hosts ---- */
+status roll_call_open(communicator *c) MUST_CHECK;
+void roll_call_close(communicator *c);
+/* By whoever gives up: adds the ranks that do not, with their hosts. */
+void roll_call(const communicator *c, struct text *out);
 
 /* The first rank that is known to keep this one waiting; c->size: it is not known. */
 unsigned ranks_first_missing(const communicator *c);
@@ -113,5 +126,7 @@ status watchdog_open(void) MUST_CHECK; /* counted: one thread per process */
 void watchdog_close(void);
 void watchdog_arm(double limit_s, const char *what); /* `what` must outlive the call */
 void watchdog_disarm(void);
+/* Whose ranks it knows by name; NULL: nobody's. */
+void watchdog_watch(const communicator *c);
 
 #endif

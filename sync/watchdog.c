@@ -3,7 +3,8 @@
  *
  * All ranks have passed the gate when one enters such a call, so it lasts milliseconds unless a
  * rank stops in the middle of it. MPI offers no way out of the call then, so the process ends with
- * ERROR_PEER's exit code, and the launcher ends the others.
+ * ERROR_PEER's exit code, and the launcher ends the others. Who is in a call says so on the gate's
+ * page meanwhile, by this thread: who has stopped does not.
  */
 #include "sync/ranks.h"
 
@@ -16,10 +17,39 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t wake = PTHREAD_COND_INITIALIZER;
 static unsigned users;
 static bool stopping;
+static const communicator *watched;
+static void (*tell_end)(void *context, const char *why);
+static void *tell_context;
 
 static _Atomic uint64_t armed_at; /* 0: not armed */
 static _Atomic uint64_t limit_ns;
 static _Atomic(const char *) doing;
+
+static void give_up(uint64_t waited_ns)
+{
+    struct text why = {0};
+    if (watched != NULL)
+        ranks_add_given_up(watched, &watched->ranks->gate, waited_ns, atomic_load(&doing), true,
+                           &why);
+    else
+        text_add(&why, "%s did not end within %.1f s: a rank stopped in the middle of it",
+                 atomic_load(&doing), (double)waited_ns * 1e-9);
+    log_error("%s", why.at);
+    if (tell_end != NULL)
+        tell_end(tell_context, why.at);
+    _exit(ERROR_PEER);
+}
+
+/* A quarter of a second: others take a rank for gone that has not been heard of for one. */
+static void sleep_a_while(void)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += 250000000;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    pthread_cond_clockwait(&wake, &lock, CLOCK_MONOTONIC, &until);
+}
 
 static void *watch(void *unused)
 {
@@ -27,19 +57,14 @@ static void *watch(void *unused)
     (void)unused;
     pthread_mutex_lock(&lock);
     while (!stopping) {
-        struct timespec until;
-        clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_sec += 1;
-        pthread_cond_clockwait(&wake, &lock, CLOCK_MONOTONIC, &until);
+        sleep_a_while();
         uint64_t since = atomic_load(&armed_at), now = clock_ns();
         if (since == 0 || now < since)
             continue;
-        if (now - since > atomic_load(&limit_ns)) {
-            log_error("%s did not end within %.0f s: a rank stopped in the middle of it, or the "
-                      "processors are busy with something else. Giving up (timeout_s)",
-                      atomic_load(&doing), (double)atomic_load(&limit_ns) * 1e-9);
-            _exit(ERROR_PEER);
-        }
+        if (watched != NULL)
+            ranks_say_waiting(&watched->ranks->gate);
+        if (now - since > atomic_load(&limit_ns))
+            give_up(now - since);
         if (now - since > 5000000000u && warned != since) {
             log_warning(
                 "%s has taken %.0f s: a rank stopped in the middle of it, or the processors "
@@ -89,4 +114,19 @@ void watchdog_arm(double limit_s, const char *what)
 void watchdog_disarm(void)
 {
     atomic_store_explicit(&armed_at, 0, memory_order_release);
+}
+
+void watchdog_watch(const communicator *c)
+{
+    pthread_mutex_lock(&lock);
+    watched = c;
+    pthread_mutex_unlock(&lock);
+}
+
+void sync_tell_end(void (*tell)(void *context, const char *why), void *context)
+{
+    pthread_mutex_lock(&lock);
+    tell_end = tell;
+    tell_context = context;
+    pthread_mutex_unlock(&lock);
 }

@@ -217,6 +217,29 @@ done:
     return result;
 }
 
+/* Rank 1 comes 6 s late to ranks that have no page in common, as on several hosts; they wait for
+ * 0.3 s, and for each other's word that they did. */
+static status case_far(unsigned rank, unsigned size UNUSED)
+{
+    status result = OK;
+    communicator *c = NULL;
+    TRY(open_one(&c, "mpi"));
+    c->timeout_s = 0.3;
+    c->ranks->gate.page = NULL;
+    if (rank == 1)
+        clock_sleep_until_ns(clock_ns() + 6000000000u);
+    TRY(communicator_allreduce_mean(c, communicator_buffer(c), 100));
+done:
+    communicator_close(&c);
+    return result;
+}
+
+static void tell_end(void *context, const char *why)
+{
+    printf("rank %u told %s\n", *(unsigned *)context, why);
+    fflush(stdout);
+}
+
 /* Rank 1 stops in the middle of what rank 0 is inside of, and MPI offers no way out of. */
 static status case_stuck(unsigned rank, unsigned size UNUSED)
 {
@@ -224,6 +247,7 @@ static status case_stuck(unsigned rank, unsigned size UNUSED)
     communicator *c = NULL;
     float nothing;
     TRY(open_one(&c, "mpi"));
+    sync_tell_end(tell_end, &rank);
     if (rank == 1)
         clock_sleep_until_ns(clock_ns() + 200000000000u);
     watchdog_arm(0.6, "the sum");
@@ -321,6 +345,7 @@ done:
 
 static const struct sync_case CASES[] = {
     {"late", case_late},
+    {"far", case_far},
     {"death", case_death},
     {"failure", case_failure},
     {"diverged", case_diverged},
@@ -350,6 +375,18 @@ static void a_late_rank_is_named_and_then_given_up(void **state UNUSED)
     assert_non_null(strstr(run.output, "rank 0: warning: has waited"));
     assert_non_null(strstr(run.output, "for rank 1 (the mean gradient)"));
     assert_null(strstr(run.output, "rank 2: warning: has waited")); /* one rank speaks */
+}
+
+static void a_rank_of_another_host_is_named_with_it(void **state UNUSED)
+{
+    static struct sync_run run;
+    char host[65] = "", named[128];
+    assert_int_equal(gethostname(host, sizeof host - 1), 0);
+    snprintf(named, sizeof named, "s for rank 1 on %s (the mean gradient)", host);
+    sync_rig_run(3, "far", 20, &run);
+    if (run.exit_code != ERROR_PEER || strstr(run.output, named) == NULL ||
+        strstr(run.output, "rank 0 on") != NULL || strstr(run.output, "rank 2 on") != NULL)
+        fail_msg("exit %d:\n%s", run.exit_code, run.output);
 }
 
 static void who_waits_for_another_replica_gives_its_own_rank(void **state UNUSED)
@@ -413,9 +450,14 @@ static void what_was_given_up_is_not_written_any_more(void **state UNUSED)
 static void nobody_stays_inside_a_call_for_ever(void **state UNUSED)
 {
     static struct sync_run run;
+    char host[65] = "", named[128];
+    assert_int_equal(gethostname(host, sizeof host - 1), 0);
+    snprintf(named, sizeof named, "s for rank 1 (the sum) on %s: ", host);
     sync_rig_run(2, "stuck", 20, &run);
-    if (run.exit_code != ERROR_PEER ||
-        strstr(run.output, "rank 0: error: the sum did not end within 1 s") == NULL)
+    const char *said = strstr(run.output, "rank 0: error: rank 0 waited ");
+    const char *told = strstr(run.output, "rank 0 told rank 0 waited ");
+    if (run.exit_code != ERROR_PEER || said == NULL || told == NULL ||
+        strstr(said, named) == NULL || strstr(told, named) == NULL)
         fail_msg("exit %d after %.1f s:\n%s", run.exit_code, run.seconds, run.output);
 }
 
@@ -463,6 +505,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_late_rank_is_named_and_then_given_up),
+        cmocka_unit_test(a_rank_of_another_host_is_named_with_it),
         cmocka_unit_test(who_waits_for_another_replica_gives_its_own_rank),
         cmocka_unit_test(a_rank_that_dies_ends_the_others),
         cmocka_unit_test(a_rank_that_fails_alone_ends_the_others_with_its_code),

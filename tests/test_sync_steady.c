@@ -18,7 +18,8 @@
 static struct {
     const struct communicator_kind *real;
     unsigned exchanges, first, times;
-    size_t at; /* which element */
+    unsigned spares; /* every so many-th exchange is left alone; 0: none */
+    size_t at;       /* which element */
     float value;
     bool after;
     unsigned stop_at; /* exchange, at which rank 0 is told to stop; 0: at none */
@@ -31,7 +32,8 @@ static status poisoned_mean(communicator *c, float *data, size_t count)
     if (++poison.exchanges == poison.stop_at)
         *poison.stop = 1;
     bool now = c->rank == 1 && poison.exchanges >= poison.first &&
-               poison.exchanges < poison.first + poison.times;
+               poison.exchanges < poison.first + poison.times &&
+               (poison.spares == 0 || poison.exchanges % poison.spares != 0);
     if (now && !poison.after)
         data[poison.at] = poison.value;
     TRY(poison.real->allreduce_mean(c, data, count));
@@ -198,6 +200,14 @@ static status case_skip(unsigned rank, unsigned size)
     TRY(run_open(&r, SETTINGS("on_nonfinite=skip"), rank, size));
     TRY(run_expect(&r, run_poisoned(&r, 4, INFINITY, 1000), ERROR_DIVERGED, "11th time in a row"));
     TRY(run_expect_updates(&r, 4));
+    run_close(&r);
+    /* Many, but never so many in a row. */
+    TRY(run_open(&r, SETTINGS("on_nonfinite=skip", "updates=8"), rank, size));
+    poison.spares = 11;
+    status ended = run_poisoned(&r, 5, NAN, 1000);
+    poison.spares = 0;
+    TRY(run_expect(&r, ended, OK, NULL));
+    TRY(run_expect_updates(&r, 8));
 done:
     run_close(&r);
     return result;
