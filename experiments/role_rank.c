@@ -127,13 +127,18 @@ done:
     return result;
 }
 
-/* It cannot write its row any more; who started it can. */
+/* The run's row is for whoever started this rank to write, or for the one that has the results file
+ * open: it is in a call of MPI and does nothing with it. */
 static void tell_end(void *context, const char *why)
 {
-    const struct role_process *p = context;
+    struct role_process *p = context;
     struct mail m = {.kind = MAIL_ENDED, .role = ROLE_RANK, .index = p->index, .code = ERROR_PEER};
     snprintf(m.text, sizeof m.text, "%s", why);
     mailbox_send(&m);
+    if (!mailbox_exists() && p->recorder != NULL && p->run_id > 0) {
+        const status ended = error_set(ERROR_PEER, __FILE__, __LINE__, "%s", why);
+        (void)role_finish_row(p, ended, &(struct training_outcome){0});
+    }
 }
 
 const char command_rank_help[] = "gradlag rank key=value…\n\n"

@@ -44,14 +44,15 @@ static void mpi_close(communicator *c)
     memory_free(s);
 }
 
-/* One bucket, which has a limit of its own: of many, over a slow link, each may be in time. When
- * every rank has a processor the blocking call is the fastest: all ranks are in it. Otherwise its
- * spinning would keep the others from coming. */
+/* One bucket, which has a limit of its own: of many, over a slow link, each may be in time. On one
+ * host the blocking call is the fastest when every rank has a processor: all are in it. Otherwise
+ * its spinning would keep the others from coming. Between hosts the link decides, and who waits
+ * outside of a call can find out for whom (sync/roll_call.c). */
 static status mpi_sum(communicator *c, float *data, size_t count)
 {
     status result = OK;
     MPI_Comm world = c->ranks->world;
-    if (c->ranks->crowded) {
+    if (c->ranks->crowded || !c->ranks->one_host) {
         MPI_Request request;
         TRY(ranks_check(
             MPI_Iallreduce(MPI_IN_PLACE, data, (int)count, MPI_FLOAT, MPI_SUM, world, &request),

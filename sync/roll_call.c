@@ -7,7 +7,7 @@
 
 #include <unistd.h>
 
-enum { TAG = 30000, HOST = 64, LISTEN_MS = 1500, NAMED_MOST = 8 };
+enum { TAG = 30000, HOST = 64, LISTEN_MS = 1000, NAMED_MOST = 8 };
 
 struct roll_call {
     char (*hosts)[HOST];          /* [size] */
