@@ -132,7 +132,8 @@ status pipeline_stage_open(struct pipeline_stage *p, const struct sync_trainer_o
     p->part = &p->plan.part[p->link.stage];
     uint64_t units = p->kind->flushes ? p->micro_batches : UINT64_MAX;
     p->slot_count = (unsigned)p->kind->in_flight(p->link.stage, stages, units);
-    p->version_count = p->kind->flushes ? 2 : p->slot_count + 1;
+    /* The next version may be written over what the oldest unit in flight has read. */
+    p->version_count = p->kind->flushes || p->slot_count < 2 ? 2 : p->slot_count;
     struct stage_options how = {.settings = o->settings,
                                 .part = p->part,
                                 .replica = p->link.replica,

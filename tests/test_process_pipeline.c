@@ -207,6 +207,7 @@ static void without_flushes_a_run_repeats_and_knows_how_late_stages_are(void **s
                         "2");
     assert_string_equal(process_ask(r, "SELECT count(*) FROM push WHERE outcome = 'applied'"),
                         "120");
+    assert_string_equal(process_ask(r, "SELECT min((gap > 0) = (staleness > 0)) FROM push"), "1");
     assert_string_equal(process_ask(r, "SELECT max_staleness FROM run WHERE id = 1"), "2");
     assert_string_equal(process_ask(r, "SELECT count(*) > 4 FROM evaluation WHERE run_id = 2"),
                         "1");
