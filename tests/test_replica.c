@@ -173,8 +173,10 @@ done:
     return result;
 }
 
-/* One step of each; at `poison` a rank's gradient is not finite, in the share of each rank by
- * turns: 0: in none. An update that is not made is at times not even tried, as where a loss is bad.
+enum { BATCHES = 24 };
+
+/* One step of each; where it is `bad` a rank's gradient is not finite, in the share of one rank
+ * after the other. An update that is not made is at times not even tried, as where a loss is bad.
  */
 static status step_both(replica *both[2], unsigned rank, uint64_t batch, bool bad)
 {
@@ -187,7 +189,7 @@ static status step_both(replica *both[2], unsigned rank, uint64_t batch, bool ba
             notes[i][k] = (float)(rank * 7 + k) / 3;
         TRY(replica_gradient(both[i], batch, &stats));
         if (bad && rank == batch % 2)
-            both[i]->gradient[batch * 37 % both[i]->count] = NAN;
+            both[i]->gradient[both[i]->count / BATCHES * batch] = NAN;
         TRY(replica_exchange(both[i], notes[i]));
         if (bad && batch % 3 == 0)
             continue;
@@ -211,7 +213,7 @@ static status compare_shared(const char *rule, unsigned rank, unsigned size)
     TRY(open_on(&both[0], &replica_host, "naive", o, w, &c[0]));
     TRY(open_on(&both[1], &replica_shared, "shared", o, w, &c[1]));
     TRY(begin_alike(both, 0));
-    for (uint64_t batch = 0; batch < 24; batch++) {
+    for (uint64_t batch = 0; batch < BATCHES; batch++) {
         TRY(step_both(both, rank, batch, batch % 5 == 3 || batch % 7 == 5));
         if (batch == 12)
             TRY(begin_alike(both, 10));
