@@ -169,6 +169,31 @@ done:
     return result;
 }
 
+/* Rank 0 is done computing before the others begin: all is under way, and nothing has come back. */
+static status check_only_begun(communicator *c)
+{
+    status result = OK;
+    const size_t count = 4 * BUCKET;
+    const int tag = 7;
+    uint64_t hidden_ns;
+    char word = 0;
+    if (c->rank > 0)
+        MPI_Recv(&word, 1, MPI_CHAR, 0, tag, c->ranks->world, MPI_STATUS_IGNORE);
+    communicator_begin(c, communicator_buffer(c), count);
+    for (unsigned k = 0; k < 10 && c->rank == 0; k++) {
+        communicator_advance(c, 0);
+        clock_sleep_until_ns(clock_ns() + 200000);
+    }
+    for (unsigned i = 1; i < c->size && c->rank == 0; i++)
+        MPI_Send(&word, 1, MPI_CHAR, (int)i, tag, c->ranks->world);
+    TRY(communicator_finish(c, 0, &hidden_ns));
+    if (hidden_ns != 0)
+        FAIL(ERROR_OTHER, "%llu ns are said to be hidden of what has only begun",
+             (unsigned long long)hidden_ns);
+done:
+    return result;
+}
+
 static status case_hidden(unsigned rank UNUSED, unsigned size UNUSED)
 {
     static const char *const ways[][2] = {{"mpi", "fast"}, {"mpi", "ordered"}, {"shared", "fast"}};
@@ -179,6 +204,8 @@ static status case_hidden(unsigned rank UNUSED, unsigned size UNUSED)
         if (!communicator_overlaps(c))
             FAIL(ERROR_OTHER, "communicator=%s has no parts", ways[i][0]);
         result = check_hidden(c);
+        if (result == OK)
+            result = check_only_begun(c);
         communicator_close(&c);
         if (result != OK) {
             (void)error_add_context(result, "communicator=%s reduction=%s", ways[i][0], ways[i][1]);
