@@ -125,7 +125,7 @@ static status settings_of(options **o, unsigned stages, unsigned ranks)
     TRY(sync_rig_set(*o, "updates", "9"));
     TRY(sync_rig_set(*o, "workers", number[0]));
     TRY(sync_rig_set(*o, "stages", number[1]));
-    TRY(sync_rig_set(*o, "stage_cuts", stages == 3 ? "fc2,fc3" : "fc2"));
+    TRY(sync_rig_set(*o, "stage_cuts", stages == 3 ? "fc2,fc3" : "fc3"));
 done:
     return result;
 }
