@@ -170,6 +170,7 @@ tensor *with_whole_blocks(tape *t, tensor *x, const struct model *m)
     tensor *a = conv2d(t, x, "a", 32, 3, 1, 1);
     tensor *b = relu(t, conv2d(t, gelu(t, a), "b", 32, 3, 1, 1));
     tensor *first = linear(t, add(t, a, b), "fc1", m->classes);
+    first = add(t, first, linear(t, global_avg_pool(t, a), "fc5", m->classes));
     tensor *second =
         linear(t, add(t, max_pool(t, a, 3, 2), max_pool(t, b, 3, 2)), "fc2", m->classes);
     tensor *c = conv2d(t, reshape(t, a, 16, 14, 9), "c", 16, 3, 2, 1);

@@ -390,6 +390,8 @@ static bool reads_bf16(const struct cpu *c, const struct op_description *d,
         return true;
     case OP_MAX_POOL:
         return cpu_pool16_fits(c, d, input);
+    case OP_AVERAGE_POOL:
+        return cpu_average16_fits(c, d, input);
     case OP_BATCH_NORM:
         return cpu_norm16_fits(c, input);
     default:
@@ -422,6 +424,9 @@ status cpu_op_open(struct cpu *c, const struct op_description *d, backend_buffer
         }
         if (cpu_pool16_fits(c, d, input[0])) {
             return cpu_pool16_open(c, d, input, out, output);
+        }
+        if (cpu_average16_fits(c, d, input[0])) {
+            return cpu_average16_open(c, d, input, out, output);
         }
         return cpu_pool_open(c, d, input, out, output);
     case OP_ACTIVATION:

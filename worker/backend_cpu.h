@@ -9,6 +9,7 @@
  *   backend_cpu_lanes*.c       small convolutions and their pools, the batch in the vector lanes
  *   backend_cpu_simple.c       pools, activations, add, reshape
  *   backend_cpu_pool16.c       max pooling over 2×2 places, for one thread
+ *   backend_cpu_average16.c    the mean over all places, in bf16, for one thread
  *   backend_cpu_norm*.c        batch norm: oneDNN's; our own for one thread, with the residual sum
  *   backend_cpu_kernels.c      elementwise loops and the loss, which are not worth a primitive
  *   backend_cpu_widened.c      operations that know float32 alone, between activations in bf16
@@ -220,6 +221,11 @@ bool cpu_pool16_fits(const struct cpu *c, const struct op_description *d,
                      const backend_buffer *input);
 status cpu_pool16_open(struct cpu *c, const struct op_description *d, backend_buffer *const in[2],
                        backend_op **out, backend_buffer **output) MUST_CHECK;
+bool cpu_average16_fits(const struct cpu *c, const struct op_description *d,
+                        const backend_buffer *input);
+status cpu_average16_open(struct cpu *c, const struct op_description *d,
+                          backend_buffer *const in[2], backend_op **out,
+                          backend_buffer **output) MUST_CHECK;
 status cpu_activation_open(struct cpu *c, const struct op_description *d,
                            backend_buffer *const in[2], backend_op **out,
                            backend_buffer **output) MUST_CHECK;

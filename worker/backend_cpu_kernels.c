@@ -12,15 +12,38 @@ VECTOR_CLONES void cpu_add_into(float *restrict to, const float *restrict from, 
     }
 }
 
-VECTOR_CLONES void cpu_add_into_bf16(uint16_t *restrict to, const uint16_t *restrict from,
-                                     size_t count)
+VECTOR_INLINE void add_bf16(uint16_t *restrict to, const uint16_t *restrict from, size_t count,
+                            enum vector_type type)
 {
+    enum { AHEAD = 512 };
     for (size_t i = 0; i < count; i += VECTOR_LANES) {
         vector_line a, b;
-        vector_load_bf16(&a, to + i);
-        vector_load_bf16(&b, from + i);
+        vector_load_from(&a, to, i, type);
+        vector_load_from(&b, from, i, type);
+        __builtin_prefetch(to + i + AHEAD);
         a += b;
-        vector_store_bf16(to + i, &a, false);
+        vector_store_to(to, i, &a, false, type);
+    }
+}
+
+VECTOR_NATIVE static void add_natively(uint16_t *restrict to, const uint16_t *restrict from,
+                                       size_t count)
+{
+    add_bf16(to, from, count, VECTOR_BF16_NATIVE);
+}
+
+VECTOR_CLONES static void add_by_integers(uint16_t *restrict to, const uint16_t *restrict from,
+                                          size_t count)
+{
+    add_bf16(to, from, count, VECTOR_BF16);
+}
+
+void cpu_add_into_bf16(uint16_t *restrict to, const uint16_t *restrict from, size_t count)
+{
+    if (vector_native()) {
+        add_natively(to, from, count);
+    } else {
+        add_by_integers(to, from, count);
     }
 }
 

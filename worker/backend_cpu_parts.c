@@ -8,7 +8,11 @@
 
 enum {
     PART_BYTES = 1 << 19, /* a part's input and output; what reads it has other arrays too */
-    SMALLEST = 4          /* images; fewer are not worth a call each */
+    /* In bf16 fewer calls are worth more: oneDNN's kernels for AMX ask the processor in each
+     * (CPUID) what tiles it has, and under a hypervisor the answer takes as long as a tenth of a
+     * part. */
+    PART_BYTES_BF16 = 1 << 21,
+    SMALLEST = 4 /* images; fewer are not worth a call each */
 };
 
 struct cpu_parts {
@@ -29,11 +33,12 @@ static uint32_t images_per_part(const struct cpu *c, const struct op_description
                                 onednn_const_layout from, onednn_const_layout to)
 {
     size_t bytes = image_bytes(d->input, from) + image_bytes(d->output, to);
+    const size_t most = onednn_layout_type(to) == dnnl_bf16 ? PART_BYTES_BF16 : PART_BYTES;
     uint32_t images = d->batch;
-    if (c->threads == 1 && d->batch * bytes > PART_BYTES &&
+    if (c->threads == 1 && d->batch * bytes > most &&
         onednn_layout_type(from) == onednn_layout_type(to)) {
         for (images = d->batch - 1; images > 1; --images) {
-            if (d->batch % images == 0 && images * bytes <= PART_BYTES) {
+            if (d->batch % images == 0 && images * bytes <= most) {
                 break;
             }
         }

@@ -33,31 +33,31 @@ bool cpu_pool16_fits(const struct cpu *c, const struct op_description *d,
            d->stride == WINDOW && c->threads == 1 && cpu_panels_of(input).blocks > 0;
 }
 
-VECTOR_INLINE void larger(vector_line *most, vector_mask *from, const void *x, size_t at, bool bf16,
-                          int32_t place)
+VECTOR_INLINE void larger(vector_line *most, vector_mask *from, const void *x, size_t at,
+                          enum vector_type type, int32_t place)
 {
     vector_line v;
-    vector_load_from(&v, x, at, bf16);
+    vector_load_from(&v, x, at, type);
     vector_mask more = v > *most;
     *most = (vector_line)(((vector_mask)*most & ~more) | ((vector_mask)v & more));
     *from = (*from & ~more) | (place & more);
 }
 
-VECTOR_INLINE void pool_loop(const void *restrict x, const struct row *r, size_t step, bool bf16,
-                             void *restrict y, uint8_t *restrict from)
+VECTOR_INLINE void pool_loop(const void *restrict x, const struct row *r, size_t step,
+                             enum vector_type type, void *restrict y, uint8_t *restrict from)
 {
     const vector_mask rectify = (vector_mask){0} - (int32_t)r->rectified; /* all bits or none */
     for (size_t i = 0; i < r->results; ++i) {
         const size_t at = i * WINDOW * step;
         vector_line most;
         vector_mask place = {0};
-        vector_load_from(&most, x, at, bf16);
-        larger(&most, &place, x, at + step, bf16, 1);
-        larger(&most, &place, x, at + r->width * step, bf16, 2);
-        larger(&most, &place, x, at + (r->width + 1) * step, bf16, 3);
+        vector_load_from(&most, x, at, type);
+        larger(&most, &place, x, at + step, type, 1);
+        larger(&most, &place, x, at + r->width * step, type, 2);
+        larger(&most, &place, x, at + (r->width + 1) * step, type, 3);
         vector_mask nowhere = rectify & (most <= 0);
         place = (place & ~nowhere) | (NOWHERE & nowhere);
-        vector_store_to(y, i * step, &most, false, bf16);
+        vector_store_to(y, i * step, &most, false, type);
         vector_bytes bytes = __builtin_convertvector(place, vector_bytes);
         memcpy(from + i * step, &bytes, sizeof bytes);
     }
@@ -69,26 +69,26 @@ static void pool_row(const void *restrict x, const struct row *r, void *restrict
                      uint8_t *restrict from)
 {
     if (r->bf16) {
-        pool_loop(x, r, r->place, true, y, from);
+        pool_loop(x, r, r->place, VECTOR_BF16_EXACT, y, from);
     } else {
-        pool_loop(x, r, WIDTH, false, y, from);
+        pool_loop(x, r, WIDTH, VECTOR_FLOAT32, y, from);
     }
 }
 
-VECTOR_INLINE void put(void *to, size_t at, const vector_line *value, bool bf16, bool accumulate,
-                       bool streamed)
+VECTOR_INLINE void put(void *to, size_t at, const vector_line *value, enum vector_type type,
+                       bool accumulate, bool streamed)
 {
     vector_line v = *value, before;
     if (accumulate) {
-        vector_load_from(&before, to, at, bf16);
+        vector_load_from(&before, to, at, type);
         v = before + v;
     }
-    vector_store_to(to, at, &v, streamed, bf16);
+    vector_store_to(to, at, &v, streamed, type);
 }
 
 VECTOR_INLINE void spread_loop(const void *restrict g, const uint8_t *restrict from,
-                               const struct row *r, size_t step, bool bf16, bool accumulate,
-                               bool streamed, void *restrict to)
+                               const struct row *r, size_t step, enum vector_type type,
+                               bool accumulate, bool streamed, void *restrict to)
 {
     const vector_line none = {0};
     for (size_t row = 0; row < WINDOW; ++row) {
@@ -96,17 +96,17 @@ VECTOR_INLINE void spread_loop(const void *restrict g, const uint8_t *restrict f
         for (size_t i = 0; i < r->results; ++i) {
             vector_line v;
             vector_bytes bytes;
-            vector_load_from(&v, g, i * step, bf16);
+            vector_load_from(&v, g, i * step, type);
             memcpy(&bytes, from + i * step, sizeof bytes);
             vector_mask place = __builtin_convertvector(bytes, vector_mask);
             for (size_t column = 0; column < WINDOW; ++column) {
                 vector_mask here = place == (int32_t)(row * WINDOW + column);
                 vector_line mine = (vector_line)((vector_mask)v & here);
-                put(to, first + (i * WINDOW + column) * step, &mine, bf16, accumulate, streamed);
+                put(to, first + (i * WINDOW + column) * step, &mine, type, accumulate, streamed);
             }
         }
         for (size_t i = r->results * WINDOW; i < r->width; ++i) {
-            put(to, first + i * step, &none, bf16, accumulate, streamed);
+            put(to, first + i * step, &none, type, accumulate, streamed);
         }
     }
 }
@@ -117,15 +117,15 @@ static void spread(const void *restrict g, const uint8_t *restrict from, const s
                    void *restrict to)
 {
     if (r->bf16 && r->accumulate) {
-        spread_loop(g, from, r, r->place, true, true, false, to);
+        spread_loop(g, from, r, r->place, VECTOR_BF16, true, false, to);
     } else if (r->bf16) {
-        spread_loop(g, from, r, r->place, true, false, false, to);
+        spread_loop(g, from, r, r->place, VECTOR_BF16_EXACT, false, false, to);
     } else if (r->accumulate) {
-        spread_loop(g, from, r, WIDTH, false, true, false, to);
+        spread_loop(g, from, r, WIDTH, VECTOR_FLOAT32, true, false, to);
     } else if (r->streamed) {
-        spread_loop(g, from, r, WIDTH, false, false, true, to);
+        spread_loop(g, from, r, WIDTH, VECTOR_FLOAT32, false, true, to);
     } else {
-        spread_loop(g, from, r, WIDTH, false, false, false, to);
+        spread_loop(g, from, r, WIDTH, VECTOR_FLOAT32, false, false, to);
     }
 }
 

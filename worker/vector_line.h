@@ -44,52 +44,101 @@ VECTOR_INLINE void vector_store(float *to, const vector_line *value, bool stream
 }
 
 typedef uint16_t vector_halves __attribute__((vector_size(2 * VECTOR_LANES)));
+typedef int16_t vector_signed_halves __attribute__((vector_size(2 * VECTOR_LANES)));
 typedef uint32_t vector_bits __attribute__((vector_size(4 * VECTOR_LANES)));
 
-VECTOR_INLINE void vector_load_bf16(vector_line *value, const uint16_t *from)
+/* The type in memory, and how values become bf16: rounded to nearest, ties to even, where NaN stays
+ * NaN; the same by the processor's own instruction, in functions that are VECTOR_NATIVE; or cut
+ * off, where they are bf16 already. */
+enum vector_type { VECTOR_FLOAT32, VECTOR_BF16, VECTOR_BF16_NATIVE, VECTOR_BF16_EXACT };
+
+/* For functions on processors with AVX512_BF16, which vector_native() tells of. Compilers widen 16
+ * halves in four steps where one will do; to round makes numbers below 2⁻¹²⁶ zero. Intrinsics
+ * would ask the target of every function that they are inlined into. */
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__) &&    \
+    !defined(GRADLAG_SANITIZE)
+#define VECTOR_NATIVE                     __attribute__((target("avx512f,avx512vl,avx512bf16")))
+#define VECTOR_NATIVE_WIDEN(bits, halves) __asm__("vpmovzxwd %1, %0" : "=v"(bits) : "vm"(halves))
+#define VECTOR_NATIVE_ROUND(halves, value)                                                         \
+    __asm__("vcvtneps2bf16 %1, %0" : "=v"(halves) : "v"(value))
+static inline bool vector_native(void)
 {
-    vector_halves halves;
-    memcpy(&halves, from, sizeof halves);
-    *value = (vector_line)(__builtin_convertvector(halves, vector_bits) << 16);
+    return __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bf16");
+}
+#else
+#define VECTOR_NATIVE
+#define VECTOR_NATIVE_WIDEN(bits, halves)  ((bits) = (vector_bits){0}) /* never run */
+#define VECTOR_NATIVE_ROUND(halves, value) ((halves) = (vector_halves){0})
+static inline bool vector_native(void)
+{
+    return false;
+}
+#endif
+
+VECTOR_INLINE void vector_widen(vector_line *value, const vector_halves *halves,
+                                enum vector_type type)
+{
+    vector_bits bits;
+    if (type == VECTOR_BF16_NATIVE) {
+        VECTOR_NATIVE_WIDEN(bits, *halves);
+    } else {
+        bits = __builtin_convertvector(*halves, vector_bits);
+    }
+    *value = (vector_line)(bits << 16);
 }
 
-/* Rounded to nearest, ties to even; NaN stays NaN. */
-VECTOR_INLINE void vector_store_bf16(uint16_t *to, const vector_line *value, bool streamed)
+VECTOR_INLINE void vector_narrow(vector_halves *halves, const vector_line *value,
+                                 enum vector_type type)
 {
-    const vector_bits nan = (vector_bits)(*value != *value);
     vector_bits bits = (vector_bits)*value;
-    vector_bits rounded = bits + 0x7fff + ((bits >> 16) & 1);
-    bits = (rounded & ~nan) | ((bits | 0x400000) & nan);
-    vector_halves halves = __builtin_convertvector(bits >> 16, vector_halves);
+    if (type == VECTOR_BF16_NATIVE) {
+        VECTOR_NATIVE_ROUND(*halves, *value);
+        return;
+    }
+    if (type == VECTOR_BF16) {
+        const vector_bits nan = (vector_bits)(*value != *value);
+        vector_bits rounded = bits + 0x7fff + ((bits >> 16) & 1);
+        bits = (rounded & ~nan) | ((bits | 0x400000) & nan);
+    }
+    *halves = __builtin_convertvector(bits >> 16, vector_halves);
+}
+
+VECTOR_INLINE void vector_store_halves(uint16_t *to, const vector_halves *halves, bool streamed)
+{
 #if defined(__x86_64__)
     if (streamed) {
         __m128i part[2];
-        memcpy(part, &halves, sizeof part);
+        memcpy(part, halves, sizeof part);
         _mm_stream_si128((__m128i *)(void *)to, part[0]);
         _mm_stream_si128((__m128i *)(void *)(to + 8), part[1]);
         return;
     }
 #endif
-    memcpy(to, &halves, sizeof halves);
+    memcpy(to, halves, sizeof *halves);
 }
 
-/* Element `at` and the 15 after it, of either type. */
-VECTOR_INLINE void vector_load_from(vector_line *value, const void *from, size_t at, bool bf16)
+/* Element `at` and the 15 after it. */
+VECTOR_INLINE void vector_load_from(vector_line *value, const void *from, size_t at,
+                                    enum vector_type type)
 {
-    if (bf16) {
-        vector_load_bf16(value, (const uint16_t *)from + at);
-    } else {
+    vector_halves halves;
+    if (type == VECTOR_FLOAT32) {
         vector_load(value, (const float *)from + at);
+    } else {
+        memcpy(&halves, (const uint16_t *)from + at, sizeof halves);
+        vector_widen(value, &halves, type);
     }
 }
 
 VECTOR_INLINE void vector_store_to(void *to, size_t at, const vector_line *value, bool streamed,
-                                   bool bf16)
+                                   enum vector_type type)
 {
-    if (bf16) {
-        vector_store_bf16((uint16_t *)to + at, value, streamed);
-    } else {
+    vector_halves halves;
+    if (type == VECTOR_FLOAT32) {
         vector_store((float *)to + at, value, streamed);
+    } else {
+        vector_narrow(&halves, value, type);
+        vector_store_halves((uint16_t *)to + at, &halves, streamed);
     }
 }
 
