@@ -162,7 +162,11 @@ static status report(struct reproduction *w, struct reproduce *r)
         verdict_print(&w->cells, r->to);
     }
     size_t failed = r->board.lines[r->board.count - 1].claims[CLAIM_FAIL];
-    if (failed > 0 || lost > 0) {
+    if (failed > 0 && lost == 0) {
+        FAIL(ERROR_OTHER, "%s: %zu claim%s failed; `gradlag show RUN` shows what a run did",
+             w->e.name, failed, plural(failed));
+    }
+    if (lost > 0) {
         FAIL(ERROR_OTHER,
              "%s: %zu claim%s and %zu run%s failed; `gradlag show RUN` shows what a run did",
              w->e.name, failed, plural(failed), lost, plural(lost));

@@ -498,7 +498,7 @@ static void a_claim_on_runs_that_diverged_fails(void **state)
         "    band: [1, 1]\n");
     assert_int_equal(RIG_RUN(r, "reproduce", "lost.yaml", "--quiet"), ERROR_OTHER);
     assert_non_null(strstr(process_output(r), "FAIL  It is accurate"));
-    assert_non_null(strstr(process_output(r), "of 1 runs 0 finished, 1 diverged"));
+    assert_non_null(strstr(process_output(r), "of 1 run 0 finished, 1 diverged"));
     assert_non_null(strstr(process_output(r), "PASS  It is dead"));
     process_expect_nothing_left(r);
 }

@@ -1,6 +1,7 @@
 /*
- * backend_cpu_norm16.h — the passes of batch norm (backend_cpu_norm16.c) over a block of 16 channels of
- * one image. Values and their gradients are float32 or bf16, arithmetic is float32, sums are double.
+ * backend_cpu_norm16.h — the passes of batch norm (backend_cpu_norm16.c) over a block of 16
+ * channels of one image. Values and their gradients are float32 or bf16, arithmetic is float32,
+ * sums are double.
  */
 #ifndef GRADLAG_WORKER_BACKEND_CPU_NORM16_H
 #define GRADLAG_WORKER_BACKEND_CPU_NORM16_H
@@ -30,13 +31,15 @@ struct norm16_backward {
 
 /* One image's block of 16 channels at a time. */
 struct norm16_passes {
-    void (*moments)(const void *restrict, const struct norm16_places *restrict, const float *restrict,
-                    double *restrict, double *restrict);
-    void (*normalise)(const void *restrict, const void *restrict, const struct norm16_places *restrict,
-                      const struct norm16_forward *restrict, void *restrict);
+    void (*moments)(const void *restrict, const struct norm16_places *restrict,
+                    const float *restrict, double *restrict, double *restrict);
+    void (*normalise)(const void *restrict, const void *restrict,
+                      const struct norm16_places *restrict, const struct norm16_forward *restrict,
+                      void *restrict);
     void (*gradient_moments)(void *restrict, const void *restrict, const void *restrict,
-                             const struct norm16_places *restrict, const struct norm16_backward *restrict,
-                             double *restrict, double *restrict);
+                             const struct norm16_places *restrict,
+                             const struct norm16_backward *restrict, double *restrict,
+                             double *restrict);
     void (*spread)(const void *restrict, const void *restrict, const struct norm16_places *restrict,
                    const struct norm16_backward *restrict, bool, void *restrict);
 };

@@ -120,8 +120,8 @@ static void normalise_natively(const void *restrict x, const void *restrict othe
 
 VECTOR_CLONES
 static void normalise(const void *restrict x, const void *restrict other,
-                      const struct norm16_places *restrict places, const struct norm16_forward *restrict k,
-                      void *restrict y)
+                      const struct norm16_places *restrict places,
+                      const struct norm16_forward *restrict k, void *restrict y)
 {
     const size_t count = places->count;
     if (places->type == VECTOR_BF16) {
@@ -233,9 +233,10 @@ static void gradient_moments(void *restrict g, const void *restrict x, const voi
 
 VECTOR_NATIVE
 static void gradient_moments_natively(void *restrict g, const void *restrict x,
-                                      const void *restrict y, const struct norm16_places *restrict places,
-                                      const struct norm16_backward *restrict k, double *restrict sum,
-                                      double *restrict product)
+                                      const void *restrict y,
+                                      const struct norm16_places *restrict places,
+                                      const struct norm16_backward *restrict k,
+                                      double *restrict sum, double *restrict product)
 {
     const size_t count = places->count, step = places->place;
     struct sums s = {0};
@@ -270,8 +271,9 @@ VECTOR_INLINE void spread_loop(const void *restrict g, const void *restrict x, s
 
 VECTOR_NATIVE
 static void spread_natively(const void *restrict g, const void *restrict x,
-                            const struct norm16_places *restrict places, const struct norm16_backward *restrict k,
-                            bool accumulate, void *restrict to)
+                            const struct norm16_places *restrict places,
+                            const struct norm16_backward *restrict k, bool accumulate,
+                            void *restrict to)
 {
     struct backward_lines l;
     load_backward(&l, k);
@@ -286,8 +288,8 @@ static void spread_natively(const void *restrict g, const void *restrict x,
 /* to ← (or +=) scale·g + slope·x + constant */
 VECTOR_CLONES
 static void spread(const void *restrict g, const void *restrict x,
-                   const struct norm16_places *restrict places, const struct norm16_backward *restrict k,
-                   bool accumulate, void *restrict to)
+                   const struct norm16_places *restrict places,
+                   const struct norm16_backward *restrict k, bool accumulate, void *restrict to)
 {
     const size_t count = places->count;
     struct backward_lines l;
