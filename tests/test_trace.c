@@ -273,9 +273,12 @@ static void traces_that_cannot_be_are_refused_or_said(void **state)
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "trace=t.json", "record=evaluations"),
                      ERROR_USAGE);
     process_expect_error(r, "record=all");
-    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "trace=nowhere/t.json"), ERROR_RESULTS);
-    process_expect_error(r, "trace=nowhere/t.json: No such file");
-    process_expect_answer(r, "SELECT status FROM run", "finished");
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "trace=nowhere/t.json"), ERROR_USAGE);
+    process_expect_error(r, "trace=nowhere/t.json could not be written at the end: nowhere/");
+    process_expect_answer(r, "SELECT count(*) FROM push", "0");
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "trace=/dev/full"), ERROR_RESULTS);
+    process_expect_error(r, "trace=/dev/full: No space left");
+    process_expect_answer(r, "SELECT status FROM run ORDER BY id DESC LIMIT 1", "finished");
 }
 
 #define TRACE_TEST(name) cmocka_unit_test_setup_teardown(name, process_set_up, process_tear_down)
