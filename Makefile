@@ -210,10 +210,10 @@ test: setup
 unit: all $(if $(T),$(DIR)/tests/test_$(T),tests)
 	$(Q)BUILD_DIR=$(DIR) scripts/run-tests $(if $(T),$(DIR)/tests/test_$(T),$(TESTS))
 
-## nightly: what takes longer: 100 million random events on the server's core, the whole replay matrix, a minute's lock, a sweep killed 50 times
+## nightly: what takes longer: 300 million random events (two million sequences) on the server's core, the whole replay matrix, a minute's lock, a sweep killed 50 times
 # PROPERTY_EVENTS=n PROPERTY_SEED=n: fewer events, or those of a seed; REPLAY_EVERY=n: every n-th run of the matrix;
 # KILLS=n LOCKED_S=n: fewer kills, a shorter lock
-PROPERTY_EVENTS ?= 100000000
+PROPERTY_EVENTS ?= 300000000
 ifndef PROPERTY_SEED
 PROPERTY_SEED   := $(shell date +%s)
 endif
