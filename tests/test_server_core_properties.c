@@ -42,14 +42,16 @@ enum { EVENTS = 1500000 };
         }                                                                                          \
     } while (0)
 
-static bool close_to(double a, double b)
-{
-    return fabs(a - b) <= 1e-5 * fmax(1e-3, fabs(b));
-}
-
 static bool same(double a, double b)
 {
     return a == b || (isnan(a) && isnan(b));
+}
+
+/* Parameters may be infinite or NaN for one update: a gradient of 1e25 is finite, its square in
+ * rmsprop is not. What is computed on them ends the run. */
+static bool close_to(double a, double b)
+{
+    return same(a, b) || fabs(a - b) <= 1e-5 * fmax(1e-3, fabs(b));
 }
 
 static void compare_record(struct episode *e, const struct push_record *a,
