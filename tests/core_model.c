@@ -17,6 +17,10 @@ static struct server_action *expect(struct model *m, enum server_action_kind kin
 
 static double root_mean_square(const float *a, const float *b, size_t count)
 {
+    /* The same version: nothing lies between, whatever it holds. */
+    if (memcmp(a, b, count * sizeof *a) == 0) {
+        return 0;
+    }
     double sum = 0;
     for (size_t i = 0; i < count; i++) {
         sum += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);

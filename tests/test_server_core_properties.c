@@ -9,9 +9,9 @@
  * which has all.
  *
  *   GRADLAG_PROPERTY_EVENTS=n   how many events (default 1 500 000, a tenth under sanitizers);
- *                               `make nightly` has 300 million, which are more than two million
- * sequences, and another seed each time GRADLAG_PROPERTY_SEED=n     the first episode's seed; a
- * failure names the one to give here
+ *                               `make nightly` has 300 million, in two million sequences, and
+ *                               another seed each time
+ *   GRADLAG_PROPERTY_SEED=n     the first episode's seed; a failure names the one to give here
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -47,8 +47,8 @@ static bool same(double a, double b)
     return a == b || (isnan(a) && isnan(b));
 }
 
-/* Parameters may be infinite or NaN for one update: a gradient of 1e25 is finite, its square in
- * rmsprop is not. What is computed on them ends the run. */
+/* Parameters may be infinite or NaN: a gradient of 1e25 is finite, its square in rmsprop is not. In
+ * a run the next gradient is not finite then, and ends it; here gradients are random. */
 static bool close_to(double a, double b)
 {
     return same(a, b) || fabs(a - b) <= 1e-5 * fmax(1e-3, fabs(b));
