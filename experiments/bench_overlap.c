@@ -7,12 +7,17 @@
  * what was spent on it between operators. hidden: 1 − exposed with / exposed without. flown: time
  * in which parts that came back in time were under way while the rank computed (step.hidden_us).
  *
+ * could be hidden: of the exchange that follows the gradient now, by when its parts are there, if
+ * they went one after the other from then on at the same speed. overlap=auto keeps it: what its
+ * trial says here.
+ *
  * With compute=slept a step sleeps for as long as the model's operators took, one by one, and the
  * exchange has the processor to itself: so it is where a GPU computes, or a core is free. What was
  * spent on it while the computing would have gone on is not exposed then.
  */
 #include "experiments/bench.h"
 #include "sync/communicator.h"
+#include "sync/trial.h"
 #include "worker/dataset.h"
 #include "worker/model.h"
 #include "worker/worker.h"
@@ -61,7 +66,12 @@ struct moment {
     uint64_t at_ns;
     size_t final_from;
 };
-enum { MOMENTS = 512, LEARNT_AFTER = 5 };
+enum { MOMENTS = 512, LEARNT_AFTER = 11 };
+struct learnt {
+    struct moment at[MOMENTS];
+    unsigned count;
+    uint64_t compute_ns; /* of that gradient */
+};
 
 struct subject {
     options *settings;
@@ -72,9 +82,8 @@ struct subject {
     uint64_t batch;
     bool cpu; /* times are of this thread's processor */
     bool slept;
-    struct moment moments[MOMENTS]; /* where slept: of one gradient */
-    unsigned moment_count;
-    uint64_t compute_ns, began_ns; /* of that gradient */
+    struct learnt learnt; /* of one gradient */
+    uint64_t began_ns;    /* of that gradient */
 };
 
 static double now_ms(const struct subject *s)
@@ -93,22 +102,29 @@ static void subject_close(struct subject *s)
 static void note_moment(void *context, size_t final_from)
 {
     struct subject *s = context;
-    unsigned last = s->moment_count < MOMENTS ? s->moment_count++ : MOMENTS - 1;
-    s->moments[last] = (struct moment){clock_ns() - s->began_ns, final_from};
+    struct learnt *l = &s->learnt;
+    unsigned last = l->count < MOMENTS ? l->count++ : MOMENTS - 1;
+    l->at[last] = (struct moment){clock_ns() - s->began_ns, final_from};
 }
 
+/* Of the fastest of some gradients, on rank 0: all ranks compute alike. */
 static status learn_moments(struct subject *s)
 {
     status result = OK;
     const struct gradient_watch watch = {.context = s, .between = note_moment};
     struct step_stats stats = {0};
+    struct learnt best = {.compute_ns = UINT64_MAX};
     for (unsigned i = 0; i < LEARNT_AFTER; i++) {
-        s->moment_count = 0;
+        s->learnt.count = 0;
         s->began_ns = clock_ns();
         TRY(worker_gradient_watched(s->worker, s->parameters, s->batch++, communicator_buffer(s->c),
                                     &watch, &stats));
-        s->compute_ns = clock_ns() - s->began_ns;
+        s->learnt.compute_ns = clock_ns() - s->began_ns;
+        if (s->learnt.compute_ns < best.compute_ns)
+            best = s->learnt;
     }
+    s->learnt = best;
+    TRY(communicator_broadcast(s->c, &s->learnt, sizeof s->learnt, 0));
 done:
     return result;
 }
@@ -120,11 +136,11 @@ static status compute(struct subject *s, float *gradient, const struct gradient_
         return worker_gradient_watched(s->worker, s->parameters, s->batch++, gradient, watch,
                                        &stats);
     uint64_t began = clock_ns();
-    for (unsigned i = 0; watch != NULL && i < s->moment_count; i++) {
-        clock_sleep_until_ns(began + s->moments[i].at_ns);
-        watch->between(watch->context, s->moments[i].final_from);
+    for (unsigned i = 0; watch != NULL && i < s->learnt.count; i++) {
+        clock_sleep_until_ns(began + s->learnt.at[i].at_ns);
+        watch->between(watch->context, s->learnt.at[i].final_from);
     }
-    clock_sleep_until_ns(began + s->compute_ns);
+    clock_sleep_until_ns(began + s->learnt.compute_ns);
     return OK;
 }
 
@@ -156,9 +172,10 @@ static status subject_open(struct subject *s, const struct bench *b, const char 
     TRY(memory_new(&s->parameters, s->count, sizeof(float), "parameters"));
     TRY(worker_initial_parameters(s->worker, s->parameters, s->count));
     TRY(communicator_open(&s->c, s->settings, s->count, NULL));
-    s->c->has_processor |= s->slept;
-    if (s->slept)
-        TRY(learn_moments(s));
+    if (s->slept) {
+        TRY(communicator_spare_processors(s->c, true));
+    }
+    TRY(learn_moments(s));
 done:
     return result;
 }
@@ -202,9 +219,46 @@ static status one_step(struct subject *s, bool overlaps, struct times *sum)
     }
     double ended = now_ms(s);
     sum->step += ended - began;
-    sum->exposed +=
-        s->slept ? ended - began - (double)s->compute_ns * 1e-6 : ended - computed + between.ms;
+    sum->exposed += s->slept ? ended - began - (double)s->learnt.compute_ns * 1e-6
+                             : ended - computed + between.ms;
     sum->flown += (double)hidden_ns * 1e-6;
+done:
+    return result;
+}
+
+/* What remains if parts of c->bucket go one after the other from when they are there, as fast as
+ * all at once does (`exchange_ms`). */
+static double could_hide(const struct subject *s, double exchange_ms)
+{
+    const struct learnt *l = &s->learnt;
+    const double ms_per_float = exchange_ms / (double)s->count, end = (double)l->compute_ns * 1e-6;
+    double free_at = 0;
+    unsigned next = 0;
+    for (size_t to = s->count; to > 0;) {
+        size_t from = (to - 1) / s->c->bucket * s->c->bucket;
+        while (next + 1 < l->count && l->at[next].final_from > from)
+            next++;
+        double there = (double)l->at[next].at_ns * 1e-6;
+        free_at = (free_at > there ? free_at : there) + ms_per_float * (double)(to - from);
+        to = from;
+    }
+    return 1 - (free_at > end ? free_at - end : 0) / exchange_ms;
+}
+
+/* What overlap=auto would decide: *keeps ← the share of ranks whose own steps gained. */
+static status ask_trial(struct subject *s, double *keeps)
+{
+    status result = OK;
+    struct trial trial = {0};
+    float *vote = communicator_buffer(s->c);
+    while (!trial_votes(&trial)) {
+        struct times of = {0};
+        TRY(one_step(s, trial_overlaps(&trial), &of));
+        trial_took(&trial, (uint64_t)(of.step * 1e6));
+    }
+    *vote = trial_vote(&trial);
+    TRY(communicator_allreduce_mean(s->c, vote, 1));
+    *keeps = (double)*vote;
 done:
     return result;
 }
@@ -233,6 +287,8 @@ static status measure(const struct bench *b, struct subject *s, const char *name
     memset(step, 0, sizeof step);
     memset(exposed, 0, sizeof exposed);
     flown.count = ratio.count = 0;
+    double keeps;
+    TRY(ask_trial(s, &keeps));
     for (unsigned repeat = 0; repeat <= b->repeats; repeat++) {
         struct times of[KINDS] = {0};
         for (unsigned turn = 0; turn < KINDS; turn++) {
@@ -259,6 +315,8 @@ static status measure(const struct bench *b, struct subject *s, const char *name
         report(b, name, "flown", "ms", &flown);
         report_value(b, name, "hidden",
                      1 - bench_median(&exposed[WITH]) / bench_median(&exposed[WITHOUT]));
+        report_value(b, name, "could be hidden", could_hide(s, bench_median(&exposed[WITHOUT])));
+        report_value(b, name, "overlap=auto keeps it", keeps > 0.5);
     }
 done:
     return result;

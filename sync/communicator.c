@@ -27,7 +27,7 @@ done:
     return result;
 }
 
-/* To the exchange, on this host; a launcher may have bound the rank to some of its processors. */
+/* To the exchange; a launcher may have bound the rank to some of its host's processors. */
 static bool leaves_a_processor(const struct ranks *r, const options *o)
 {
     unsigned threads = options_declared(o, "threads") ? (unsigned)options_integer(o, "threads") : 1;
@@ -56,8 +56,8 @@ status communicator_open_kind(communicator **out, const struct communicator_kind
     c->parts_most = (unsigned)(c->count / c->bucket + 2);
     TRY(ranks_open(c));
     c->waits_for_links = !c->ranks->one_host && ranks_may_take_turns();
-    c->has_processor = ranks_may_take_turns() && leaves_a_processor(c->ranks, o);
     watchdog_arm(c->timeout_s, "opening the communicator");
+    TRY(ranks_all(c, ranks_may_take_turns() && leaves_a_processor(c->ranks, o), &c->has_processor));
     if (kind->choose != NULL)
         TRY(kind->choose(c, &kind));
     c->in_rank_order = kind->in_rank_order;
@@ -88,6 +88,7 @@ void communicator_close(communicator **c)
     if (c == NULL || *c == NULL)
         return;
     const struct error before = error_kept();
+    exchange_stop(*c);
     if (!(*c)->failed && communicator_meet(*c, "the end of the run") != OK)
         log_error("%s", error_message());
     error_put_back(&before);
@@ -127,15 +128,20 @@ static status noted(communicator *c, status result)
     return result;
 }
 
+status ranks_mean(communicator *c, float *data, size_t count)
+{
+    if (c->ordered && !c->in_rank_order)
+        return ranks_mean_ordered(c, data, count);
+    return c->kind->allreduce_mean(c, data, count);
+}
+
 status communicator_allreduce_mean(communicator *c, float *data, size_t count)
 {
     REQUIRE(count <= c->count && !c->kind->on_device);
     if (c->size == 1 || count == 0)
         return OK;
     c->sent_bytes += communicator_mean_bytes(c, count);
-    if (c->ordered && !c->in_rank_order)
-        return noted(c, ranks_mean_ordered(c, data, count));
-    return noted(c, c->kind->allreduce_mean(c, data, count));
+    return noted(c, ranks_mean(c, data, count));
 }
 
 status communicator_device_sum(communicator *c, float *data, size_t count)

@@ -58,6 +58,9 @@ struct communicator_kind {
     status (*parts_advance)(communicator *c, unsigned *complete);
     /* Until all that were begun are; every rank has come here. */
     status (*parts_finish)(communicator *c);
+    /* They are dearer than allreduce_mean of each: where a rank has a processor for it, a thread
+     * makes that (sync/carrier.h). A kind without parts has such a thread as well. */
+    bool parts_are_dearer;
 };
 extern const struct registry communicator_registry;
 
@@ -70,7 +73,7 @@ struct communicator {
     bool compressed;      /* compression is not none */
     bool in_rank_order;   /* the kind's sum is */
     bool waits_for_links; /* ranks on several hosts: an exchange goes on by itself (sync/mover.h) */
-    bool has_processor;   /* this rank's computing leaves it one (sync/mover.h) */
+    bool has_processor;   /* every rank's computing leaves it one (sync/carrier.h, sync/mover.h) */
     bool failed;          /* a rank did not come: closing waits for nobody any more */
     const struct device_place *place;    /* the rank's GPU, borrowed; NULL: none */
     size_t count;                        /* the largest vector, notes included */
@@ -147,11 +150,16 @@ bool communicator_overlaps(const communicator *c);
 bool communicator_same_in_parts(const communicator *c);
 /* Whether each rank has a processor of its own: on every host, and the same on all ranks. */
 bool communicator_may_spin(const communicator *c);
+/* Whatever it found: the ranks' computing leaves each of them a processor, or does not. The same on
+ * all ranks; not while an exchange goes on. */
+status communicator_spare_processors(communicator *c, bool spare) MUST_CHECK;
 /* How many processors the ranks of this host have. */
 unsigned communicator_processors(const communicator *c);
 /* An exchange of data[0..count) begins: communicator_buffer(), with room for COMMUNICATOR_NOTES
  * behind it. Nothing of it is final yet. No other exchange until it is finished. */
 void communicator_begin(communicator *c, float *data, size_t count);
+/* Whether any part of it was sent before all was final. */
+bool communicator_began_early(const communicator *c);
 /* data[final_from..count) has its last values: parts of it are sent on their way, and those under
  * way move on. Never waits. final_from never rises. An error comes out of communicator_finish. */
 void communicator_advance(communicator *c, size_t final_from);

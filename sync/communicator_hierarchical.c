@@ -133,33 +133,33 @@ done:
     return result;
 }
 
-static status mean_over_nodes(communicator *c, size_t count)
+static status mean_over_nodes(communicator *c, size_t first, size_t count)
 {
     status result = OK;
     struct hierarchical_state *s = c->state;
 
     slots_begin(&s->slots);
     TRY(ranks_gate(c, what));
-    slots_sum(&s->slots, count);
+    slots_sum(&s->slots, first, count);
     TRY(gate_pass(c, &s->gate, what));
     slots_begin(&s->slots);
     if (s->leaders != MPI_COMM_NULL)
-        TRY(exchange_between_nodes(c, s->slots.at[0], count));
+        TRY(exchange_between_nodes(c, s->slots.at[0] + first, count));
     TRY(gate_pass(c, &s->gate, what));
-    slots_spread(&s->slots, count);
+    slots_spread(&s->slots, first, count);
     TRY(gate_pass(c, &s->gate, what));
 done:
     return result;
 }
 
-static status mean_of_node(communicator *c, size_t count)
+static status mean_of_node(communicator *c, size_t first, size_t count)
 {
     status result = OK;
     struct hierarchical_state *s = c->state;
 
     slots_begin(&s->slots);
     TRY(ranks_gate(c, what));
-    slots_mean(&s->slots, count);
+    slots_mean(&s->slots, first, count);
     TRY(gate_pass(c, &s->gate, what));
 done:
     return result;
@@ -169,14 +169,17 @@ static status hierarchical_allreduce_mean(communicator *c, float *data, size_t c
 {
     status result = OK;
     const struct hierarchical_state *s = c->state;
+    /* Part of a vector that lies in the slot already, or anybody's. */
+    const bool there = data >= c->buffer && data < c->buffer + c->count;
+    const size_t first = there ? (size_t)(data - c->buffer) : 0;
 
-    if (data != c->buffer)
+    if (!there)
         memcpy(c->buffer, data, count * sizeof(float));
     if (s->nodes == 1)
-        TRY(mean_of_node(c, count));
+        TRY(mean_of_node(c, first, count));
     else
-        TRY(mean_over_nodes(c, count));
-    if (data != c->buffer)
+        TRY(mean_over_nodes(c, first, count));
+    if (!there)
         memcpy(data, c->buffer, count * sizeof(float));
 done:
     return result;

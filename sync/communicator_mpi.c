@@ -164,4 +164,5 @@ const struct communicator_kind communicator_mpi = {
     .part_begin = mpi_part_begin,
     .parts_advance = mpi_parts_advance,
     .parts_finish = mpi_parts_finish,
+    .parts_are_dearer = true,
 };

@@ -67,7 +67,7 @@ static status shared_allreduce_mean(communicator *c, float *data, size_t count)
         memcpy(c->buffer, data, count * sizeof(float));
     slots_begin(&s->slots);
     TRY(ranks_gate(c, "the mean gradient"));
-    slots_mean(&s->slots, count);
+    slots_mean(&s->slots, 0, count);
     TRY(ranks_gate(c, "the mean gradient"));
     if (data != c->buffer)
         memcpy(data, c->buffer, count * sizeof(float));

@@ -4,11 +4,12 @@
  * Parts are cut at multiples of c->bucket and sent from the vector's end on, as a backward pass
  * makes it. Whoever computes lends the exchange a moment between two operators
  * (communicator_advance), and between hosts, or with a processor to spare, a thread does so besides
- * (sync/mover.h): without such moments nothing moves.
+ * (sync/mover.h): without such moments nothing moves. Or that thread does it all (sync/carrier.h).
  *
  * Hidden is the time in which parts were under way while their owner computed, as far as they had
  * come back when it was done: a part that has only been begun by then has hidden nothing.
  */
+#include "sync/carrier.h"
 #include "sync/mover.h"
 #include "sync/ranks.h"
 
@@ -20,48 +21,108 @@ struct part_functions {
 
 struct exchange {
     struct part_functions by; /* begin NULL: all at the end */
-    bool ordered_parts;
-    float *data; /* NULL: none is going on */
+    float *data;              /* NULL: none is going on */
     size_t count, sent_from;
     unsigned begun, complete;
+    bool early;          /* one was begun before all was final */
     uint64_t counted_ns; /* until when flying_ns is */
     uint64_t flying_ns;  /* hidden, if what is under way comes back in time */
     uint64_t hidden_ns;
-    mover *mover;  /* its lock is over data and all below; NULL: none is of use, or not yet */
-    status failed; /* before communicator_finish, which tells it, and why */
+    carrier *carrier; /* NULL: none is of use, or not yet */
+    unsigned carried; /* parts begun of earlier vectors */
+    mover *mover;     /* its lock is over data and all below; NULL: none is of use, or not yet */
+    status failed;    /* before communicator_finish, which tells it, and why */
     struct error why;
 };
+
+/* ---- by a thread that has a processor for it ---- */
+
+static bool is_carried(const communicator *c)
+{
+    const bool own_parts = c->kind->part_begin != NULL || (c->ordered && !c->in_rank_order);
+    const bool dearer = c->kind->parts_are_dearer || (c->ordered && !c->in_rank_order);
+    if (!c->has_processor || c->kind->allreduce_mean == NULL || c->kind->exchanges_nothing)
+        return false;
+    return !own_parts || dearer;
+}
+
+static status carried_begin(communicator *c, unsigned part UNUSED, float *data, size_t count)
+{
+    carrier_begin(c->exchange->carrier, data, count);
+    return OK;
+}
+
+static status carried_advance(communicator *c, unsigned *complete)
+{
+    const struct exchange *e = c->exchange;
+    *complete = carrier_complete(e->carrier) - e->carried;
+    return OK;
+}
+
+static status carried_finish(communicator *c)
+{
+    struct exchange *e = c->exchange;
+    e->carried += e->begun;
+    return carrier_finish(e->carrier, &e->hidden_ns);
+}
+
+static status choose(communicator *c)
+{
+    struct exchange *e = c->exchange;
+    const bool ordered = c->ordered && !c->in_rank_order;
+    if (c->kind->on_device || c->size == 1)
+        return OK;
+    if (is_carried(c)) {
+        e->by = (struct part_functions){carried_begin, carried_advance, carried_finish};
+        return e->carrier == NULL ? carrier_open(&e->carrier, c) : OK;
+    }
+    carrier_close(&e->carrier);
+    e->carried = 0;
+    if (ordered) {
+        e->by = (struct part_functions){ordered_part_begin, ordered_parts_advance,
+                                        ordered_parts_finish};
+        return c->ordered_parts == NULL ? ordered_parts_open(c) : OK;
+    }
+    e->by =
+        (struct part_functions){c->kind->part_begin, c->kind->parts_advance, c->kind->parts_finish};
+    return OK;
+}
 
 status exchange_open(communicator *c)
 {
     status result = OK;
-    struct exchange *e = NULL;
-    TRY(memory_new(&e, 1, sizeof *e, "the exchange"));
-    c->exchange = e;
-    if (c->kind->on_device || c->size == 1)
-        goto done;
-    if (c->ordered && !c->in_rank_order) {
-        e->by = (struct part_functions){ordered_part_begin, ordered_parts_advance,
-                                        ordered_parts_finish};
-        e->ordered_parts = true;
-        TRY(ordered_parts_open(c));
-    } else {
-        e->by = (struct part_functions){c->kind->part_begin, c->kind->parts_advance,
-                                        c->kind->parts_finish};
-    }
+    TRY(memory_new(&c->exchange, 1, sizeof *c->exchange, "the exchange"));
+    TRY(choose(c));
 done:
     return result;
 }
 
-void exchange_close(communicator *c)
+status communicator_spare_processors(communicator *c, bool spare)
+{
+    REQUIRE(c->exchange->data == NULL);
+    c->has_processor = spare;
+    return choose(c);
+}
+
+void exchange_stop(communicator *c)
 {
     struct exchange *e = c->exchange;
     if (e == NULL)
         return;
+    if (e->data != NULL) {
+        c->failed = true;
+        atomic_store(&c->ranks->leaves, true);
+    }
     mover_close(&e->mover);
-    if (e->ordered_parts)
-        ordered_parts_close(c);
-    memory_free(e);
+    carrier_close(&e->carrier);
+}
+
+void exchange_close(communicator *c)
+{
+    if (c->exchange == NULL)
+        return;
+    ordered_parts_close(c);
+    memory_free(c->exchange);
     c->exchange = NULL;
 }
 
@@ -145,12 +206,19 @@ void communicator_begin(communicator *c, float *data, size_t count)
 {
     struct exchange *e = c->exchange;
     REQUIRE(e->data == NULL && count + COMMUNICATOR_NOTES <= c->count);
-    if ((c->waits_for_links || c->has_processor) && e->by.begin != NULL && e->mover == NULL)
+    const bool moves = c->waits_for_links || c->has_processor;
+    if (moves && e->by.begin != NULL && e->carrier == NULL && e->mover == NULL)
         keep(e, mover_open(&e->mover, c->has_processor, move, c));
     e->data = data;
     e->count = e->sent_from = count;
     e->begun = e->complete = 0;
+    e->early = false;
     e->flying_ns = e->hidden_ns = 0;
+}
+
+bool communicator_began_early(const communicator *c)
+{
+    return c->exchange->data != NULL && c->exchange->early;
 }
 
 void communicator_advance(communicator *c, size_t final_from)
@@ -163,6 +231,7 @@ void communicator_advance(communicator *c, size_t final_from)
     if (e->failed == OK && !c->failed) {
         count_flying(e);
         keep(e, begin_parts(c, final_from));
+        e->early = e->early || (e->begun > 0 && final_from > 0);
         if (e->failed == OK)
             keep(e, move_on(c));
         e->counted_ns = clock_ns();
@@ -182,8 +251,9 @@ static status finish_parts(communicator *c, size_t notes)
     if (notes > 0)
         TRY(e->by.begin(c, e->begun++, e->data + e->count, notes));
     /* The gate between hosts is a collective call, too, and parts are sent when there is room for
-     * them, so not at the same time everywhere: it could come between others on each rank. */
-    if (c->ranks->gate.page != NULL)
+     * them, so not at the same time everywhere: it could come between others on each rank. Where a
+     * thread carries them they have gates of their own. */
+    if (c->ranks->gate.page != NULL && e->carrier == NULL)
         TRY(ranks_gate(c, "the mean gradient"));
     TRY(e->by.finish(c));
 done:
@@ -197,12 +267,12 @@ status communicator_finish(communicator *c, size_t notes, uint64_t *hidden_ns)
     REQUIRE(e->data != NULL && notes <= COMMUNICATOR_NOTES);
     mover_lock(e->mover); /* it stays away from now on, until more is begun */
     mover_unlock(e->mover, false);
-    *hidden_ns = e->hidden_ns;
     if (e->by.begin == NULL)
         TRY(communicator_allreduce_mean(c, e->data, e->count + notes));
     else if (e->count + notes > 0)
         TRY(finish_parts(c, notes));
 done:
+    *hidden_ns = e->hidden_ns;
     e->data = NULL;
     if (result != OK)
         c->failed = true;

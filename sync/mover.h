@@ -4,10 +4,10 @@
  * MPI moves data while somebody calls it, and a convolution's gradient is one long operator: what
  * would have to be answered meanwhile waits until it ends. So between hosts, where there is a
  * network to wait for, a thread looks every MOVER_PERIOD_NS, and sleeps in between. Where a rank's
- * computing leaves it a processor (a GPU computes, or there are more of them than threads), it
- * looks without a pause for MOVER_KEEN_NS after its owner's last moment. Among the ranks of one
- * host that use every processor nothing is waited for but these, which it would only take from
- * them.
+ * computing leaves it a processor and parts are cheap (communicator=shared; others are carried
+ * then, sync/carrier.h), it looks without a pause for MOVER_KEEN_NS after its owner's last moment.
+ * Among the ranks of one host that use every processor nothing is waited for but these, which it
+ * would only take from them.
  *
  * One thread owns a mover and calls these functions; `move` runs on the mover's own thread, with
  * the lock, never at the same time as what the owner does between mover_lock and mover_unlock.

@@ -109,6 +109,15 @@ done:
     return result;
 }
 
+status ranks_all(const communicator *c, bool here, bool *everywhere)
+{
+    int all = here;
+    status result = ranks_check(
+        MPI_Allreduce(MPI_IN_PLACE, &all, 1, MPI_INT, MPI_MIN, c->ranks->world), "what hosts have");
+    *everywhere = result == OK && all != 0;
+    return result;
+}
+
 /* Until every rank has come, perhaps from loading its data: only then collective calls are short.
  */
 static status all_come(communicator *c)
@@ -332,6 +341,8 @@ static status patience_check(struct patience *p, const communicator *c, const st
     const uint64_t waited = clock_ns() - p->since;
 
     ranks_say_waiting(g);
+    if (atomic_load(&c->ranks->leaves))
+        FAIL(ERROR_PEER, "%s: given up, as this rank ends", what);
     if (waited >= p->limit_ns) {
         ranks_add_given_up(c, g, waited, what, false, &text);
         FAIL(ERROR_PEER, "%s", text.at);
@@ -350,16 +361,6 @@ static status patience_check(struct patience *p, const communicator *c, const st
 done:
     text_free(&text);
     return result;
-}
-
-/* Tells the processor that this is a loop that waits. */
-static inline void processor_pause(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
 }
 
 static void futex_sleep(atomic_uint *word, unsigned value)

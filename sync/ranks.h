@@ -19,6 +19,7 @@
 #include "sync/communicator.h"
 
 #include <mpi.h>
+#include <stdatomic.h>
 
 struct gate_page;
 
@@ -38,8 +39,9 @@ struct ranks {
     unsigned own;        /* that this rank may use */
     bool crowded; /* a host has more ranks than processors: never spin. The same on all ranks, as it
                      decides which of MPI's functions they call */
-    struct gate gate; /* of all ranks, where one host has them all */
-    bool watched;     /* the watchdog runs */
+    struct gate gate;   /* of all ranks, where one host has them all */
+    bool watched;       /* the watchdog runs */
+    atomic_bool leaves; /* this rank ends: what a thread of its waits for is given up */
     struct roll_call *roll_call;
     /* While it waits for one rank's message: adds to `out` who is missing, true where this rank is
      * to say so. NULL: the gate knows. */
@@ -80,6 +82,22 @@ void roll_call_leave(void);
 
 /* The first rank that is known to keep this one waiting; c->size: it is not known. */
 unsigned ranks_first_missing(const communicator *c);
+
+/* Whether this is true of all ranks; collective. */
+status ranks_all(const communicator *c, bool here, bool *everywhere) MUST_CHECK;
+
+/* data[0..count) ← the mean over ranks, in place, as c's kind and reduction make it. */
+status ranks_mean(communicator *c, float *data, size_t count) MUST_CHECK;
+
+/* Tells the processor that this is a loop that waits. */
+static inline void processor_pause(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
 
 /* Completes non-blocking operations: tests, and sleeps in between where spinning would hurt. */
 status ranks_wait(communicator *c, MPI_Request *requests, int count, const char *what) MUST_CHECK;
@@ -124,6 +142,9 @@ status ordered_parts_finish(communicator *c) MUST_CHECK;
 
 /* ---- exchange.c: what communicator_begin … communicator_finish keep ---- */
 status exchange_open(communicator *c) MUST_CHECK;
+/* Before anything of c is closed: no thread calls MPI any more. An exchange that goes on is given
+ * up (c->failed). */
+void exchange_stop(communicator *c);
 void exchange_close(communicator *c);
 
 /* ---- watchdog: for the time inside a blocking call ---- */

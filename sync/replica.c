@@ -64,7 +64,8 @@ done:
 }
 
 /* auto: where ranks exceed processors nothing can be hidden, and all in one part is there last.
- * Elsewhere it is tried, if the sum is the same in parts. */
+ * Elsewhere it is tried, if the sum is the same in parts. Either way the first step with overlap
+ * shows whether any part is there early: if none is on any rank, there is nothing to overlap. */
 static status choose_overlap(replica *r, const options *o)
 {
     status result = OK;
@@ -86,6 +87,7 @@ static status choose_overlap(replica *r, const options *o)
         TRY(memory_new(&r->trial, 1, sizeof *r->trial, "the replica"));
         r->overlaps = trial_overlaps(r->trial);
     }
+    r->looks = (yes || r->trial != NULL) && !r->late;
 done:
     return result;
 }
@@ -159,14 +161,29 @@ static void trial_next(replica *r, float votes)
     r->trial = NULL;
 }
 
+/* No rank has sent a part before its gradient was whole. */
+static void nothing_to_overlap(replica *r)
+{
+    log_debug("overlap=no: no part of bucket_kib is final before the gradient is whole");
+    r->overlaps = false;
+    memory_free(r->trial);
+    r->trial = NULL;
+}
+
 status replica_exchange(replica *r, float notes[COMMUNICATOR_NOTES])
 {
     status result = OK;
     enum { VOTE = COMMUNICATOR_NOTES - 1 };
-    if (r->trial != NULL)
+    const bool looks = r->looks && r->begun;
+    if (looks)
+        notes[VOTE] = communicator_began_early(r->c);
+    else if (r->trial != NULL)
         notes[VOTE] = trial_votes(r->trial) ? trial_vote(r->trial) : 0;
     TRY(r->kind->exchange(r, notes));
-    if (r->trial != NULL)
+    r->looks = r->looks && !looks;
+    if (looks && notes[VOTE] == 0)
+        nothing_to_overlap(r);
+    else if (r->trial != NULL)
         trial_next(r, notes[VOTE]);
 done:
     return result;

@@ -67,6 +67,7 @@ struct replica {
     bool late;
     /* An exchange begins while ranks compute: this step's, or from now on. */
     bool overlaps;
+    bool looks;          /* whether any part is there early: not seen yet */
     bool begun;          /* the one that goes on did */
     bool whole;          /* gradients are exchanged as a whole: compressed, of many batches, or
                             made by ranks that meet in every batch norm */

@@ -78,7 +78,7 @@ void slots_begin(struct slots *s)
 typedef void block_work(struct slots *s, size_t from, size_t count);
 
 /* Takes blocks of the i-th rank's part for as long as there are any. */
-static void work_on_part(struct slots *s, unsigned i, size_t count, block_work *work)
+static void work_on_part(struct slots *s, unsigned i, size_t first, size_t count, block_work *work)
 {
     atomic_size_t *next = &s->turns[i]->next;
     size_t from, length;
@@ -90,14 +90,14 @@ static void work_on_part(struct slots *s, unsigned i, size_t count, block_work *
             at = atomic_fetch_add_explicit(next, 1, memory_order_relaxed) * BLOCK;
         if (at >= length)
             return;
-        work(s, from + at, length - at < BLOCK ? length - at : BLOCK);
+        work(s, first + from + at, length - at < BLOCK ? length - at : BLOCK);
     }
 }
 
-static void work_on_all(struct slots *s, size_t count, block_work *work)
+static void work_on_all(struct slots *s, size_t first, size_t count, block_work *work)
 {
     for (unsigned i = 0; i < s->size; i++)
-        work_on_part(s, (s->index + i) % s->size, count, work);
+        work_on_part(s, (s->index + i) % s->size, first, count, work);
 }
 
 /* ---- what is done to a block --------------------------------------------------------------------
@@ -150,9 +150,9 @@ static void sum_of_block(struct slots *s, size_t from, size_t count)
         add_to(s->at[0] + from, s->at[i] + from, count);
 }
 
-void slots_mean(struct slots *s, size_t count)
+void slots_mean(struct slots *s, size_t first, size_t count)
 {
-    work_on_all(s, count, mean_of_block);
+    work_on_all(s, first, count, mean_of_block);
 }
 
 void slots_mean_few(const struct slots *s, size_t first, size_t count, float *out)
@@ -173,14 +173,14 @@ void slots_mean_own(struct slots *s, size_t count)
         slots_mean_few(s, from, end - from < BLOCK ? end - from : BLOCK, own + from);
 }
 
-void slots_sum(struct slots *s, size_t count)
+void slots_sum(struct slots *s, size_t first, size_t count)
 {
-    work_on_all(s, count, sum_of_block);
+    work_on_all(s, first, count, sum_of_block);
 }
 
-void slots_spread(struct slots *s, size_t count)
+void slots_spread(struct slots *s, size_t first, size_t count)
 {
-    work_on_all(s, count, spread_block);
+    work_on_all(s, first, count, spread_block);
 }
 
 /* ---- part by part -------------------------------------------------------------------------------

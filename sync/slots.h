@@ -30,17 +30,18 @@ void slots_close(const communicator *c, struct slots *s);
 
 /* Begins a pass: before its first gate. */
 void slots_begin(struct slots *s);
-/* Every slot's [0, count) ← the mean of all slots, added in order (reduce_mean_ordered). */
-void slots_mean(struct slots *s, size_t count);
+/* Every slot's [first, first + count) ← the mean of all slots, added in order
+ * (reduce_mean_ordered); here and below `first` is a multiple of 16. */
+void slots_mean(struct slots *s, size_t first, size_t count);
 /* This rank's slot's share of [0, count), by ranks_chunk, ← the mean of all slots. Of this alone
  * every rank does its own: nobody writes into another's slot. */
 void slots_mean_own(struct slots *s, size_t count);
 /* out[0..count) ← the mean of all slots' [first, first + count). */
 void slots_mean_few(const struct slots *s, size_t first, size_t count, float *out);
-/* The first slot's [0, count) ← the sum of all slots, added in order. */
-void slots_sum(struct slots *s, size_t count);
-/* Every slot's [0, count) ← the first one's. */
-void slots_spread(struct slots *s, size_t count);
+/* The first slot's [first, first + count) ← the sum of all slots, added in order. */
+void slots_sum(struct slots *s, size_t first, size_t count);
+/* Every slot's [first, first + count) ← the first one's. */
+void slots_spread(struct slots *s, size_t first, size_t count);
 
 /* ---- part by part ------------------------------------------------------------------------------
  *
@@ -53,7 +54,7 @@ void slots_tell_reduced(struct slots *s, unsigned count);
 /* How many all ranks have: since then. */
 unsigned slots_all_written(const struct slots *s, unsigned since);
 unsigned slots_all_reduced(const struct slots *s, unsigned since);
-/* As slots_mean, of this rank's share of [first, first + count); `first` is a multiple of 16. */
+/* As slots_mean, of this rank's share of [first, first + count). */
 void slots_mean_share(struct slots *s, size_t first, size_t count);
 
 #endif

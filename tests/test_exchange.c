@@ -92,27 +92,37 @@ static bool takes_part(const char *kind)
 
 static const char *const REDUCTIONS[] = {"fast", "ordered"};
 
-static status case_conformance(unsigned rank UNUSED, unsigned size UNUSED)
+static status with_every_kind(status (*check)(communicator *c))
 {
-    static const size_t sizes[] = {0, 1, 17, BUCKET - 1, BUCKET, BUCKET + 1, 100000, LARGEST};
     status result = OK;
     communicator *c = NULL;
-    for (size_t i = 0; i < communicator_registry.count * 2; i++) {
+    for (size_t i = 0; result == OK && i < communicator_registry.count * 2; i++) {
         const char *kind = communicator_registry.entries[i / 2]->name;
         if (!takes_part(kind))
             continue;
         TRY(open_one(&c, kind, REDUCTIONS[i % 2]));
-        for (size_t k = 0; result == OK && k < 3 * COUNT_OF(sizes); k++)
-            result = check_one(c, sizes[k % COUNT_OF(sizes)], i * 100 + k);
+        result = check(c);
         communicator_close(&c);
-        if (result != OK) {
+        if (result != OK)
             (void)error_add_context(result, "communicator=%s reduction=%s", kind,
                                     REDUCTIONS[i % 2]);
-            break;
-        }
     }
 done:
     return result;
+}
+
+static status check_sizes(communicator *c)
+{
+    static const size_t sizes[] = {0, 1, 17, BUCKET - 1, BUCKET, BUCKET + 1, 100000, LARGEST};
+    status result = OK;
+    for (size_t k = 0; result == OK && k < 3 * COUNT_OF(sizes); k++)
+        result = check_one(c, sizes[k % COUNT_OF(sizes)], k);
+    return result;
+}
+
+static status case_conformance(unsigned rank UNUSED, unsigned size UNUSED)
+{
+    return with_every_kind(check_sizes);
 }
 
 /* Every rank's number becomes the mean over the ranks. */
@@ -201,7 +211,7 @@ static status case_hidden(unsigned rank UNUSED, unsigned size UNUSED)
     communicator *c = NULL;
     for (size_t i = 0; i < COUNT_OF(ways); i++) {
         TRY(open_one(&c, ways[i][0], ways[i][1]));
-        c->has_processor = false; /* no thread moves it, however many there are */
+        TRY(communicator_spare_processors(c, false)); /* no thread moves it */
         if (!communicator_overlaps(c))
             FAIL(ERROR_OTHER, "communicator=%s has no parts", ways[i][0]);
         result = check_hidden(c);
@@ -262,7 +272,7 @@ static status case_one_by_one(unsigned rank UNUSED, unsigned size UNUSED)
     uint64_t hidden_ns;
     TRY(sync_rig_set(o, "bucket_kib", "64"));
     TRY(communicator_open_kind(&c, &slow, o, PARTS * BUCKET, NULL));
-    c->has_processor = false; /* as above */
+    TRY(communicator_spare_processors(c, false)); /* as above */
     const uint64_t began = clock_ns();
     communicator_begin(c, communicator_buffer(c), PARTS * BUCKET);
     for (unsigned k = 0; k < PARTS; k++) {
@@ -358,37 +368,77 @@ done:
 }
 
 /* As if every rank had a processor to spare; which one claims only where they are. */
-static status case_spare(unsigned rank UNUSED, unsigned size)
+static status check_spare(communicator *c)
 {
-    static const char *const ways[][2] = {{"mpi", "fast"}, {"mpi", "ordered"}, {"shared", "fast"}};
+    status result = OK;
+    if (c->has_processor && c->ranks->processors < 2 * c->size)
+        FAIL(ERROR_OTHER, "%u ranks on %u processors have some to spare", c->size,
+             c->ranks->processors);
+    TRY(communicator_spare_processors(c, true));
+    if (!communicator_overlaps(c))
+        FAIL(ERROR_OTHER, "nothing travels while ranks compute");
+    for (unsigned round = 0; round < 10; round++) {
+        if (c->rank == round % c->size)
+            clock_sleep_until_ns(clock_ns() + 3000000);
+        TRY(check_one(c, LARGEST, round));
+    }
+    if (!c->ordered)
+        TRY(check_moved(c));
+    TRY(communicator_spare_processors(c, false));
+    TRY(check_one(c, LARGEST, 11));
+done:
+    return result;
+}
+
+static status case_spare(unsigned rank UNUSED, unsigned size UNUSED)
+{
+    return with_every_kind(check_spare);
+}
+
+/* Parts of what lies in a node's memory, which its leader exchanges with another's. */
+static status case_spare_nodes(unsigned rank UNUSED, unsigned size UNUSED)
+{
     status result = OK;
     communicator *c = NULL;
-    for (size_t i = 0; i < COUNT_OF(ways); i++) {
-        TRY(open_one(&c, ways[i][0], ways[i][1]));
-        if (c->has_processor && c->ranks->processors < 2 * size)
-            FAIL(ERROR_OTHER, "%u ranks on %u processors have some to spare", size,
-                 c->ranks->processors);
-        c->has_processor = true;
-        for (unsigned round = 0; round < 20; round++) {
-            if (c->rank == round % c->size)
-                clock_sleep_until_ns(clock_ns() + 3000000);
-            TRY(check_one(c, LARGEST, round));
-        }
-        TRY(check_moved(c));
-        communicator_close(&c);
-    }
+    options *o = sync_rig_settings();
+    TRY(sync_rig_set(o, "communicator", "hierarchical"));
+    TRY(sync_rig_set(o, "communicator.nodes", "2"));
+    TRY(communicator_open(&c, o, LARGEST, NULL));
+    TRY(check_spare(c));
+done:
+    options_close(&o);
+    communicator_close(&c);
+    return result;
+}
+
+/* An owner that ends while the thread waits for others does not wait with it. */
+static status case_given_up(unsigned rank, unsigned size UNUSED)
+{
+    status result = OK;
+    communicator *c = NULL;
+    TRY(open_one(&c, "mpi", "fast"));
+    TRY(communicator_spare_processors(c, true));
+    if (rank != 0)
+        goto done;
+    communicator_begin(c, communicator_buffer(c), LARGEST);
+    communicator_advance(c, 0);
+    clock_sleep_until_ns(clock_ns() + 300000000);
+    const uint64_t began = clock_ns();
+    communicator_close(&c);
+    FAIL(ERROR_DATA, "given up in time: %s", clock_ns() - began < 5000000000u ? "yes" : "no");
 done:
     communicator_close(&c);
     return result;
 }
 
 /* Rank 1 computes for longer than the others wait. */
-static status late(const char *kind, const char *reduction)
+static status late(const char *kind, const char *reduction, bool spare)
 {
     status result = OK;
     communicator *c = NULL;
     uint64_t hidden_ns;
     TRY(open_one(&c, kind, reduction));
+    TRY(communicator_spare_processors(c, spare));
     c->timeout_s = 1;
     communicator_begin(c, communicator_buffer(c), LARGEST);
     if (c->rank == 1)
@@ -403,17 +453,22 @@ done:
 
 static status case_late_mpi(unsigned rank UNUSED, unsigned size UNUSED)
 {
-    return late("mpi", "fast");
+    return late("mpi", "fast", false);
 }
 
 static status case_late_ordered(unsigned rank UNUSED, unsigned size UNUSED)
 {
-    return late("mpi", "ordered");
+    return late("mpi", "ordered", false);
 }
 
 static status case_late_shared(unsigned rank UNUSED, unsigned size UNUSED)
 {
-    return late("shared", "fast");
+    return late("shared", "fast", false);
+}
+
+static status case_late_carried(unsigned rank UNUSED, unsigned size UNUSED)
+{
+    return late("ring", "fast", true);
 }
 
 #if !defined(GRADLAG_SANITIZE)
@@ -427,27 +482,26 @@ void *aligned_alloc(size_t alignment, size_t bytes)
     return posix_memalign(&p, alignment, bytes) == 0 ? p : NULL;
 }
 
-static status case_allocations(unsigned rank UNUSED, unsigned size UNUSED)
+static status check_allocations(communicator *c)
 {
     status result = OK;
-    communicator *c = NULL;
     uint64_t hidden_ns;
-    for (size_t i = 0; i < communicator_registry.count * 2; i++) {
-        const char *kind = communicator_registry.entries[i / 2]->name;
-        if (!takes_part(kind))
-            continue;
-        TRY(open_one(&c, kind, REDUCTIONS[i % 2]));
-        unsigned before = allocations;
+    for (unsigned spare = 0; spare < 2; spare++) {
+        TRY(communicator_spare_processors(c, spare == 1));
+        TRY(exchange_in_pieces(c, communicator_buffer(c), LARGEST, 0, &hidden_ns));
+        const unsigned before = allocations;
         for (unsigned step = 0; step < 30; step++)
             TRY(exchange_in_pieces(c, communicator_buffer(c), LARGEST, step, &hidden_ns));
         if (allocations != before)
-            FAIL(ERROR_OTHER, "communicator=%s: %u allocations in 30 exchanges", kind,
-                 allocations - before);
-        communicator_close(&c);
+            FAIL(ERROR_OTHER, "%u allocations in 30 exchanges", allocations - before);
     }
 done:
-    communicator_close(&c);
     return result;
+}
+
+static status case_allocations(unsigned rank UNUSED, unsigned size UNUSED)
+{
+    return with_every_kind(check_allocations);
 }
 #endif
 
@@ -457,9 +511,12 @@ static const struct sync_case CASES[] = {
     {"one by one", case_one_by_one},
     {"hosts", case_hosts},
     {"spare", case_spare},
+    {"spare nodes", case_spare_nodes},
+    {"given up", case_given_up},
     {"late mpi", case_late_mpi},
     {"late ordered", case_late_ordered},
     {"late shared", case_late_shared},
+    {"late carried", case_late_carried},
 #if !defined(GRADLAG_SANITIZE)
     {"allocations", case_allocations},
 #endif
@@ -493,11 +550,20 @@ static void with_processors_to_spare_parts_move_by_themselves(void **state UNUSE
 {
     sync_rig_expect_ok(2, "spare");
     sync_rig_expect_ok(3, "spare");
+    sync_rig_expect_ok(3, "spare nodes");
+}
+
+static void who_ends_does_not_wait_for_what_travels(void **state UNUSED)
+{
+    static struct sync_run run;
+    sync_rig_run(3, "given up", 20, &run);
+    if (run.exit_code != ERROR_DATA || strstr(run.output, "given up in time: yes") == NULL)
+        fail_msg("exit %d:\n%s", run.exit_code, run.output);
 }
 
 static void a_rank_that_does_not_come_is_given_up(void **state UNUSED)
 {
-    static const char *const cases[] = {"late mpi", "late ordered", "late shared"};
+    static const char *const cases[] = {"late mpi", "late ordered", "late shared", "late carried"};
     static struct sync_run run;
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         sync_rig_run(3, cases[i], 20, &run);
@@ -523,6 +589,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(what_comes_back_while_ranks_compute_is_hidden_and_nothing_else),
         cmocka_unit_test(between_hosts_parts_move_by_themselves_in_one_order),
         cmocka_unit_test(with_processors_to_spare_parts_move_by_themselves),
+        cmocka_unit_test(who_ends_does_not_wait_for_what_travels),
         cmocka_unit_test(a_rank_that_does_not_come_is_given_up),
         cmocka_unit_test(exchanges_in_pieces_allocate_nothing),
     };

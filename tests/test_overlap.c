@@ -316,12 +316,19 @@ static uint64_t faster_with_outliers(bool overlaps, unsigned n)
     return overlaps ? (disturbed ? 90000000 : 900000) : 1000000;
 }
 
+/* By much on the median, and in every other pair only. */
+static uint64_t faster_now_and_then(bool overlaps, unsigned n)
+{
+    return overlaps ? 900000 : n % 2 == 0 ? 890000 : 990000 + n;
+}
+
 static void a_trial_votes_for_overlap_where_it_gains(void **state UNUSED)
 {
     assert_true(vote_after(a_tenth_faster) == 1);
     assert_true(vote_after(a_tenth_slower) == 0);
     assert_true(vote_after(alike) == 0);
     assert_true(vote_after(faster_with_outliers) == 1);
+    assert_true(vote_after(faster_now_and_then) == 0);
 }
 
 static void what_was_hidden_is_recorded(void **state UNUSED)

@@ -270,9 +270,56 @@ done:
     return result;
 }
 
+/* Whether it overlaps still, after so many steps. */
+static status expect_overlap(const char *bucket, const char *setting, const char *late,
+                             unsigned steps, bool expected, unsigned rank, unsigned size)
+{
+    status result = OK;
+    options *o = NULL;
+    worker *w = NULL;
+    communicator *c = NULL;
+    replica *r = NULL;
+    TRY(sync_rig_training(&o, SETTINGS(setting, bucket, late, "model=mlp")));
+    TRY(worker_open(&w, &(struct worker_options){.settings = o, .index = rank, .count = size}));
+    TRY(open_on(&r, &replica_host, "mpi", o, w, &c));
+    for (uint64_t batch = 0; batch < steps; batch++) {
+        float notes[COMMUNICATOR_NOTES] = {0};
+        struct step_stats stats;
+        bool finite;
+        TRY(replica_gradient(r, batch, &stats));
+        TRY(replica_exchange(r, notes));
+        TRY(replica_apply(r, 0.01, &finite));
+    }
+    if (r->overlaps != expected || r->trial != NULL || r->looks)
+        FAIL(ERROR_OTHER, "%s %s %s: after %u steps overlap is %d, of which %s", bucket, setting,
+             late, steps, r->overlaps,
+             r->trial != NULL || r->looks ? "no end is seen" : "all is known");
+done:
+    replica_close(&r);
+    communicator_close(&c);
+    worker_close(&w);
+    options_close(&o);
+    return result;
+}
+
+/* Of one part, or where the gradient of the first layer fills all, nothing is there early: that is
+ * seen in the first step with overlap. */
+static status case_overlap(unsigned rank, unsigned size)
+{
+    status result = OK;
+    static const char *const whole[] = {"bucket_kib=65536", "bucket_kib=512"};
+    for (size_t i = 0; i < COUNT_OF(whole); i++)
+        TRY(expect_overlap(whole[i], "overlap=yes", "double_buffering=no", 1, false, rank, size));
+    TRY(expect_overlap("bucket_kib=16", "overlap=yes", "double_buffering=no", 3, true, rank, size));
+    TRY(expect_overlap("bucket_kib=64", "overlap=yes", "double_buffering=yes", 3, true, rank,
+                       size));
+done:
+    return result;
+}
+
 static const struct sync_case CASES[] = {
-    {"shared", case_shared}, {"own", case_own}, {"replicas", case_replicas},
-    {"host", case_host},     {NULL, NULL},
+    {"shared", case_shared}, {"own", case_own},         {"replicas", case_replicas},
+    {"host", case_host},     {"overlap", case_overlap}, {NULL, NULL},
 };
 
 static void a_replica_on_the_device_has_the_bits_of_one_on_the_host(void **state UNUSED)
@@ -292,12 +339,18 @@ static void ranks_that_share_an_update_out_have_the_bits_of_those_that_do_not(vo
     sync_rig_expect_ok(2, "own");
 }
 
+static void what_is_never_there_early_is_not_sent_in_parts(void **state UNUSED)
+{
+    sync_rig_expect_ok(2, "overlap");
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_replica_on_the_device_has_the_bits_of_one_on_the_host),
         cmocka_unit_test(ranks_that_exchange_on_the_host_keep_their_replicas_there),
         cmocka_unit_test(ranks_that_share_an_update_out_have_the_bits_of_those_that_do_not),
+        cmocka_unit_test(what_is_never_there_early_is_not_sent_in_parts),
     };
     int code;
     setenv("GRADLAG_CUDA_EMULATED", "1", 1);
