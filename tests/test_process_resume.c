@@ -77,7 +77,10 @@ static void expect_bits_of_the_unbroken_run(struct rig *r)
                           "SELECT a.parameters_sha256 = b.parameters_sha256 AND a.updates = "
                           "b.updates AND a.samples_used = b.samples_used AND a.config_hash = "
                           "b.config_hash AND b.status = 'finished' AND b.train_seconds > "
-                          "(SELECT at_seconds FROM event WHERE run_id = b.id AND code = 'resumed') "
+                          "(SELECT min(at_seconds) FROM push WHERE run_id = b.id) AND (SELECT "
+                          "min(at_seconds) FROM push WHERE run_id = b.id) > (SELECT at_seconds "
+                          "FROM event WHERE run_id = b.id AND code = 'resumed') AND (SELECT "
+                          "at_seconds FROM event WHERE run_id = b.id AND code = 'resumed') > 0 "
                           "FROM run a, run b WHERE a.id = 1 AND b.id = " LAST,
                           "1");
     /* Of each update one gradient, of the same batch; and the same evaluations, at the same cost
