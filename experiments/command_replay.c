@@ -4,6 +4,7 @@
 #include "experiments/launch.h"
 #include "experiments/recall.h"
 #include "experiments/role.h"
+#include "experiments/save.h"
 #include "experiments/summary.h"
 #include "ps/outer.h"
 #include "ps/replay.h"
@@ -437,6 +438,34 @@ static void note_origin(const struct role_process *p, const struct recorded_run 
     recorder_event(p->recorder, 0, SEVERITY_INFO, "replay_of", -1, detail);
 }
 
+/* A run that went on from a checkpoint began with all that is in that file. */
+static status open_start(const struct request *r, const struct recorded_run *run,
+                         const struct role_process *p, struct saved *out)
+{
+    status result = OK;
+    char sha256[65];
+    if (run->resumed == NULL) {
+        return OK;
+    }
+    if (r->what_if) {
+        FAIL(ERROR_USAGE,
+             "run %lld went on from a checkpoint, with what its own rules had left there, so other "
+             "rules cannot be asked for it; without them it is replayed from there",
+             (long long)run->id);
+    }
+    TRY(save_hash(run->resumed, sha256));
+    if (strcmp(sha256, run->resumed_sha256) != 0) {
+        FAIL(ERROR_DATA,
+             "run %lld went on from %s, which has been written over since, and cannot be replayed "
+             "without; with {run} or {version} in the name, as in checkpoint=at-{version}."
+             "safetensors, each checkpoint is a file of its own",
+             (long long)run->id, run->resumed);
+    }
+    TRY(saved_open(out, run->resumed, p->settings, p->worker));
+done:
+    return result;
+}
+
 /* In the manner of a role's process, for a what-if's row has one writer, too. */
 static status replay(const struct request *r, const struct recorded_run *run,
                      struct role_process *p, struct training_outcome *out)
@@ -444,6 +473,7 @@ static status replay(const struct request *r, const struct recorded_run *run,
     status result = OK;
     struct replay_difference difference = {0};
     struct order all = {0};
+    struct saved start = {0};
     worker_pool *pool = NULL;
     struct replay_options o = {.settings = p->settings,
                                .workers = run->workers,
@@ -454,6 +484,8 @@ static status replay(const struct request *r, const struct recorded_run *run,
     TRY(worker_pool_open(&pool, p->settings, run->workers,
                          (unsigned)options_integer(p->settings, "virtual.threads")));
     p->worker = worker_pool_own(pool);
+    TRY(open_start(r, run, p, &start));
+    o.start = run->resumed != NULL ? &start.state : NULL;
     if (r->what_if) {
         TRY(role_open_recorder(p));
         note_origin(p, run);
@@ -476,6 +508,7 @@ done:
     recorder_close(&p->recorder);
     worker_pool_close(&pool);
     free_order(&all);
+    saved_close(&start);
     return result;
 }
 

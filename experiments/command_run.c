@@ -24,8 +24,9 @@ const char command_run_help[] =
     "  --quiet         no progress on stderr\n"
     "  --resume        goes on from the last checkpoint that the newest run with these settings "
     "wrote\n"
-    "                  before it was stopped or lost (mode=sync); from the beginning if there is "
-    "none\n"
+    "                  before it was stopped or lost (mode=sync, mode=async); from the beginning "
+    "if\n"
+    "                  there is none\n"
     "  --queued RUN    makes a run that waits in the queue, see `gradlag sweep --status`\n\n"
     "  gradlag run workers=4 epochs=1\n"
     "  gradlag run workers=16 model.activation=tanh damping=polynomial damping.power=0.5\n"
@@ -37,10 +38,11 @@ static status find_checkpoint(const options *o, struct settings *read)
 {
     status result = OK;
     char hash[65], *path = NULL;
-    if (strcmp(options_text(o, "mode"), "sync") != 0 ||
+    if (strcmp(options_text(o, "mode"), "pipeline") == 0 ||
         strcmp(options_text(o, "engine"), "real") != 0) {
-        FAIL(ERROR_USAGE, "--resume: only real synchronous runs (mode=sync) go on where they "
-                          "stopped; initial=FILE starts anew from a checkpoint's parameters");
+        FAIL(ERROR_USAGE,
+             "--resume: only real runs of mode=sync and mode=async go on where they stopped; "
+             "initial=FILE starts anew from a checkpoint's parameters");
     }
     config_hash(o, hash);
     TRY(query_find_checkpoint(options_text(o, "results"), hash, &path));

@@ -8,6 +8,7 @@
 #include "ps/slices.h"
 #include "ps/damping.h"
 #include "ps/outer.h"
+#include "ps/resume.h"
 #include "sync/pipeline.h"
 #include "worker/optimizer.h"
 #include "worker/pace.h"
@@ -31,9 +32,6 @@ static bool is_out_of_place(const options *o, const char *key, struct ineffectiv
     }
     if (mode != NULL && strcmp(mode, options_text(o, "mode")) != 0) {
         *out = (struct ineffective){.key = key, .with = "mode", .instead = mode};
-        if (strcmp(key, "resume") == 0) {
-            out->instead = "sync; initial= starts anew from its parameters";
-        }
         return true;
     }
     bool real = strcmp(options_text(o, "engine"), "real") == 0;
@@ -105,6 +103,11 @@ bool config_any_ineffective(const options *o, struct ineffective *out)
         if (is_out_of_place(o, key->key, out)) {
             return true;
         }
+    }
+    if (!is_initial(o, "resume") && strcmp(options_text(o, "mode"), "pipeline") == 0) {
+        *out = (struct ineffective){"resume", "mode",
+                                    "sync or async; initial= starts anew from its parameters"};
+        return true;
     }
     if (options_integer(o, "servers") == 1 && !is_initial(o, "read")) {
         *out = (struct ineffective){"read", "servers", "2 or more"};
@@ -231,6 +234,9 @@ status config_check(const options *o)
     }
     if (strcmp(options_text(o, "mode"), "async") == 0) {
         TRY(correction_check(o));
+        if (!is_initial(o, "resume")) {
+            TRY(resume_check(o));
+        }
         TRY(outer_open(&outer, o, (unsigned)options_integer(o, "workers")));
     }
     TRY(check_pipeline(o));

@@ -1,5 +1,6 @@
 #include "experiments/command.h"
 
+#include "experiments/origin.h"
 #include "experiments/role.h"
 #include "experiments/save.h"
 #include "sync/pipeline.h"
@@ -92,6 +93,7 @@ static status train(struct role_process *p, unsigned size, communicator **c,
     const char *resume = options_text(o, "resume");
     if (p->index == 0 && resume[0] != '\0') {
         TRY(saved_open(&from, resume, o, p->worker));
+        TRY(origin_record(p, resume, &from.state));
     }
     TRY(communicator_open(c, o, pipeline ? 0 : worker_parameter_count(p->worker),
                           worker_place(p->worker)));

@@ -1,7 +1,9 @@
 #include "experiments/command.h"
 
 #include "experiments/child.h"
+#include "experiments/origin.h"
 #include "experiments/role.h"
+#include "experiments/save.h"
 #include "ps/consistency.h"
 #include "ps/outer.h"
 #include "ps/server.h"
@@ -96,7 +98,25 @@ done:
     return result;
 }
 
-static status serve(struct role_process *p, float **initial, struct training_outcome *out)
+/* Version 0, or where a checkpoint's run had come to. */
+static status open_start(const struct role_process *p, struct saved *out, size_t count)
+{
+    status result = OK;
+    const char *resume = options_text(p->settings, "resume");
+    if (resume[0] == '\0') {
+        TRY(memory_new(&out->parameters, count, sizeof *out->parameters, "initial parameters"));
+        TRY(worker_initial_parameters(p->worker, out->parameters, count));
+        return OK;
+    }
+    TRY(saved_open(out, resume, p->settings, p->worker));
+    if (p->index == 0) {
+        TRY(origin_record(p, resume, &out->state));
+    }
+done:
+    return result;
+}
+
+static status serve(struct role_process *p, struct saved *start, struct training_outcome *out)
 {
     status result = OK;
     const options *o = p->settings;
@@ -106,8 +126,7 @@ static status serve(struct role_process *p, float **initial, struct training_out
     TRY(open_parts(p));
     size_t count = worker_parameter_count(p->worker);
     uint64_t epoch = worker_epoch_samples(p->worker);
-    TRY(memory_new(initial, count, sizeof **initial, "initial parameters"));
-    TRY(worker_initial_parameters(p->worker, *initial, count));
+    TRY(open_start(p, start, count));
     struct ps_server_options server = {
         .settings = o,
         .workers = (unsigned)options_integer(o, "workers"),
@@ -115,7 +134,8 @@ static status serve(struct role_process *p, float **initial, struct training_out
         .leader = places.leader,
         .count = count,
         .layers = worker_layers(p->worker),
-        .initial = *initial,
+        .initial = start->parameters,
+        .start = start->state.parameters != NULL ? &start->state : NULL,
         .epoch_samples = epoch,
         .run_token = p->token,
         .settings_hash = config_hash_number(o),
@@ -146,15 +166,15 @@ status command_server(int argc, char **argv)
     struct settings read = {0};
     struct role_process p = {0};
     struct training_outcome outcome = {0};
-    float *initial = NULL;
+    struct saved start = {0};
     unsigned number = 0;
     TRY(settings_read_arguments(&read, argc, argv));
     TRY(role_take_number(&read, "server", SERVERS_MAX, &number));
     TRY(role_begin(&p, ROLE_SERVER, number, &read));
-    TRY(serve(&p, &initial, &outcome));
+    TRY(serve(&p, &start, &outcome));
 done:
     result = role_end(&p, result, &outcome);
-    memory_free(initial);
+    saved_close(&start);
     settings_free(&read);
     return result;
 }

@@ -2,6 +2,7 @@
 
 #include "experiments/config.h"
 #include "experiments/recall.h"
+#include "ps/correction.h"
 #include "worker/checkpoint.h"
 #include "worker/optimizer.h"
 
@@ -13,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static status hash_file(const char *path, char hex[65])
+status save_hash(const char *path, char hex[65])
 {
     status result = OK;
     struct sha256 hash;
@@ -21,7 +22,7 @@ static status hash_file(const char *path, char hex[65])
     size_t got;
     FILE *file = fopen(path, "rb");
     if (file == NULL) {
-        FAIL(ERROR_DATA, "%s was written but cannot be read again: %s", path, strerror(errno));
+        FAIL(ERROR_DATA, "checkpoint %s cannot be read: %s", path, strerror(errno));
     }
     sha256_begin(&hash);
     while ((got = fread(bytes, 1, sizeof bytes, file)) > 0) {
@@ -136,7 +137,9 @@ static status open_tensors(const worker *w, const options *o, const struct train
 {
     status result = OK;
     const size_t parameters = worker_parameter_count(w), slices = worker_slice_count(w);
-    const size_t states = now->optimizer_state_count / parameters, most = slices * (1 + states) + 2;
+    const size_t states = now->optimizer_state_count / parameters;
+    const size_t most = slices * (1 + states) + 2 + now->vector_count;
+    char name[32];
     TRY(memory_new(&t->at, most, sizeof *t->at, "a checkpoint's tensors"));
     TRY(memory_new(&t->names, most, sizeof *t->names, "a checkpoint's names"));
     name_tensors(w, writable(now->parameters), writable(now->optimizer_state), states, t->at,
@@ -148,6 +151,10 @@ static status open_tensors(const worker *w, const options *o, const struct train
     if (now->rank_count > 0) {
         add_tensor(t, "ranks", 2, (size_t)options_integer(o, "workers"), now->rank_count,
                    now->ranks);
+    }
+    for (size_t i = 0; i < now->vector_count; i++) {
+        snprintf(name, sizeof name, "correction%zu", i);
+        add_tensor(t, name, 1, parameters, 1, now->vectors[i]);
     }
 done:
     return result;
@@ -162,8 +169,8 @@ static void free_tensors(struct tensors *t)
     memory_free(t->at);
 }
 
-/* Notes that are numbers. Those from OPTIONAL on may be missing: in files of older versions, and
- * WAITING also where no gradient waits. */
+/* Notes that are numbers. Those from OPTIONAL on may be missing: in files of older versions or of
+ * another mode, and WAITING also where no gradient waits. */
 enum number {
     VERSION,
     SAMPLES,
@@ -176,14 +183,20 @@ enum number {
     LOSS_COUNT,
     SENT_BYTES,
     WAITING,
+    COMPUTED,
+    VECTORS,
     NUMBERS
 };
 static const char *const number_names[NUMBERS] = {
     [VERSION] = "version",   [SAMPLES] = "samples",         [SECONDS] = "seconds",
     [SKIPPED] = "skipped",   [RANK_FLOATS] = "rank_floats", [SKIPPED_LAST] = "skipped_last",
     [LOSS_SUM] = "loss_sum", [LOSS_COUNT] = "loss_count",   [SENT_BYTES] = "sent_bytes",
-    [WAITING] = "waiting",
+    [WAITING] = "waiting",   [COMPUTED] = "computed",       [VECTORS] = "vectors",
 };
+
+/* Notes that are many, with a space between them; mode=async alone has them. */
+enum list { BATCHES, ACCOUNT, LISTS };
+static const char *const list_names[LISTS] = {[BATCHES] = "batches", [ACCOUNT] = "account"};
 
 static void numbers_of(const struct training_state *s, double out[NUMBERS])
 {
@@ -197,14 +210,29 @@ static void numbers_of(const struct training_state *s, double out[NUMBERS])
     out[LOSS_COUNT] = (double)s->loss_count;
     out[SENT_BYTES] = s->sent_bytes;
     out[WAITING] = s->waiting != NULL ? (double)s->waiting_version : NAN;
+    out[COMPUTED] = s->batches != NULL ? (double)s->computed : NAN;
+    out[VECTORS] = s->batches != NULL ? (double)s->vector_count : NAN;
+}
+
+static void lists_of(const struct save *s, struct text out[LISTS])
+{
+    const uint64_t *batches = s->now->batches;
+    const size_t workers = (size_t)options_integer(s->settings, "workers");
+    for (size_t i = 0; batches != NULL && i < workers; i++) {
+        text_add(&out[BATCHES], "%s%llu", i > 0 ? " " : "", (unsigned long long)batches[i]);
+    }
+    for (size_t i = 0; i < s->now->account_count; i++) {
+        text_add(&out[ACCOUNT], "%s", i > 0 ? " " : "");
+        text_add_real(&out[ACCOUNT], s->now->account[i]);
+    }
 }
 
 status save_checkpoint(const struct save *s, recorder *r)
 {
     status result = OK;
     struct tensors tensors = {0};
-    struct text config = {0}, path = {0};
-    struct checkpoint_note notes[NUMBERS + 2];
+    struct text config = {0}, path = {0}, lists[LISTS] = {0};
+    struct checkpoint_note notes[NUMBERS + LISTS + 2];
     const struct training_state *now = s->now;
     double numbers[NUMBERS];
     char texts[NUMBERS][32], sha256[65];
@@ -221,13 +249,22 @@ status save_checkpoint(const struct save *s, recorder *r)
             notes[count++] = (struct checkpoint_note){number_names[i], texts[i]};
         }
     }
+    lists_of(s, lists);
+    for (size_t i = 0; i < LISTS; i++) {
+        if (lists[i].at != NULL) {
+            notes[count++] = (struct checkpoint_note){list_names[i], lists[i].at};
+        }
+    }
     TRY(checkpoint_write(path.at, tensors.at, tensors.count, notes, count));
-    TRY(hash_file(path.at, sha256));
+    TRY(save_hash(path.at, sha256));
     if (r != NULL) {
         recorder_checkpoint(r, now->updates, path.at, sha256);
     }
 done:
     free_tensors(&tensors);
+    for (size_t i = 0; i < LISTS; i++) {
+        text_free(&lists[i]);
+    }
     text_free(&config);
     text_free(&path);
     return result;
@@ -247,6 +284,42 @@ static status read_number(const char *path, const char *key, const char *text, d
     }
     if (!text_to_real(text, out) || *out < 0 || *out >= 9e15) {
         FAIL(ERROR_DATA, "%s: '%s' is '%s', which is no number of a run", path, key, text);
+    }
+done:
+    return result;
+}
+
+struct notes {
+    double numbers[NUMBERS]; /* NaN: the file does not say it */
+    struct {
+        double *at;
+        size_t count;
+    } lists[LISTS];
+};
+
+static void free_notes(struct notes *n)
+{
+    for (size_t i = 0; i < LISTS; i++) {
+        memory_free(n->lists[i].at);
+    }
+}
+
+static status read_list(const char *path, enum list list, const char *text, struct notes *out)
+{
+    status result = OK;
+    size_t most = 1;
+    for (const char *c = text; *c != '\0'; c++) {
+        most += *c == ' ';
+    }
+    TRY(memory_new(&out->lists[list].at, most, sizeof(double), "a checkpoint's notes"));
+    while (*text != '\0') {
+        char number[32];
+        snprintf(number, sizeof number, "%.*s", (int)strcspn(text, " "), text);
+        TRY(read_number(path, list_names[list], number,
+                        &out->lists[list].at[out->lists[list].count]));
+        out->lists[list].count++;
+        text += strcspn(text, " ");
+        text += *text == ' ';
     }
 done:
     return result;
@@ -272,22 +345,28 @@ done:
     return result;
 }
 
-/* Those that the file does not say are NaN. */
-static status read_notes(const char *path, const options *settings, double numbers[NUMBERS])
+/* The caller's to give to free_notes, also after an error. */
+static status read_notes(const char *path, const options *settings, struct notes *out)
 {
     status result = OK;
-    struct checkpoint_note notes[NUMBERS + 1] = {[NUMBERS] = {"config", NULL}};
-    for (size_t i = 0; i < NUMBERS; i++) {
-        notes[i] = (struct checkpoint_note){number_names[i], NULL};
+    struct checkpoint_note notes[NUMBERS + LISTS + 1] = {[NUMBERS + LISTS] = {"config", NULL}};
+    *out = (struct notes){0};
+    for (size_t i = 0; i < NUMBERS + LISTS; i++) {
+        notes[i].key = i < NUMBERS ? number_names[i] : list_names[i - NUMBERS];
     }
     TRY(checkpoint_read(path, NULL, 0, notes, COUNT_OF(notes)));
     for (size_t i = 0; i < NUMBERS; i++) {
-        numbers[i] = NAN;
+        out->numbers[i] = NAN;
         if (i < OPTIONAL || notes[i].value != NULL) {
-            TRY(read_number(path, notes[i].key, notes[i].value, &numbers[i]));
+            TRY(read_number(path, notes[i].key, notes[i].value, &out->numbers[i]));
         }
     }
-    TRY(check_settings(path, notes[NUMBERS].value, settings));
+    for (size_t i = 0; i < LISTS; i++) {
+        if (notes[NUMBERS + i].value != NULL) {
+            TRY(read_list(path, (enum list)i, notes[NUMBERS + i].value, out));
+        }
+    }
+    TRY(check_settings(path, notes[NUMBERS + LISTS].value, settings));
 done:
     for (size_t i = 0; i < COUNT_OF(notes); i++) {
         memory_free((void *)(uintptr_t)notes[i].value);
@@ -297,8 +376,10 @@ done:
 
 status saved_check(const char *path, const options *settings)
 {
-    double numbers[NUMBERS];
-    return read_notes(path, settings, numbers);
+    struct notes notes;
+    status result = read_notes(path, settings, &notes);
+    free_notes(&notes);
+    return result;
 }
 
 static double or_none(double number)
@@ -306,12 +387,47 @@ static double or_none(double number)
     return isnan(number) ? 0 : number;
 }
 
+/* Of mode=async: room for its vectors, and what else the server had. */
+static status make_server_room(struct saved *s, struct notes *notes, size_t workers,
+                               size_t parameters)
+{
+    status result = OK;
+    const size_t vectors = (size_t)or_none(notes->numbers[VECTORS]);
+    if (notes->lists[BATCHES].at == NULL) {
+        return OK;
+    }
+    if (notes->lists[BATCHES].count != workers || vectors > CORRECTION_SHARED + workers) {
+        FAIL(ERROR_DATA,
+             "a run of %zu workers cannot have had %zu of them, or %zu vectors of rules", workers,
+             notes->lists[BATCHES].count, vectors);
+    }
+    TRY(memory_new(&s->batches, workers, sizeof *s->batches, "workers' batches"));
+    TRY(memory_new(&s->vectors, vectors + 1, sizeof(float *), "vectors of rules"));
+    for (size_t i = 0; i < workers; i++) {
+        s->batches[i] = (uint64_t)notes->lists[BATCHES].at[i];
+    }
+    for (; s->state.vector_count < vectors; s->state.vector_count++) {
+        TRY(memory_new(&s->vectors[s->state.vector_count], parameters, sizeof(float),
+                       "a vector of a rule"));
+    }
+    s->account = notes->lists[ACCOUNT].at;
+    notes->lists[ACCOUNT].at = NULL;
+    s->state.computed = (uint64_t)or_none(notes->numbers[COMPUTED]);
+    s->state.batches = s->batches;
+    s->state.vectors = (const float *const *)s->vectors;
+    s->state.account = s->account;
+    s->state.account_count = notes->lists[ACCOUNT].count;
+done:
+    return result;
+}
+
 /* Room for what the file has; the notes were read. */
-static status make_room(struct saved *s, const double numbers[NUMBERS], const options *settings,
+static status make_room(struct saved *s, struct notes *notes, const options *settings,
                         size_t parameters)
 {
     status result = OK;
     struct optimizer_rule rule;
+    const double *numbers = notes->numbers;
     const bool waits = !isnan(numbers[WAITING]);
     const size_t each = (size_t)or_none(numbers[RANK_FLOATS]);
     const size_t workers = (size_t)options_integer(settings, "workers");
@@ -340,6 +456,7 @@ static status make_room(struct saved *s, const double numbers[NUMBERS], const op
                                 .waiting_version = waits ? (uint64_t)numbers[WAITING] : 0,
                                 .ranks = s->ranks,
                                 .rank_count = each};
+    TRY(make_server_room(s, notes, workers, parameters));
 done:
     return result;
 }
@@ -348,15 +465,16 @@ status saved_open(struct saved *out, const char *path, const options *settings, 
 {
     status result = OK;
     struct tensors tensors = {0};
-    double numbers[NUMBERS];
+    struct notes notes;
     *out = (struct saved){0};
     /* The settings first: with another optimizer its state would only be said to be missing. */
-    TRY(read_notes(path, settings, numbers));
-    TRY(make_room(out, numbers, settings, worker_parameter_count(w)));
+    TRY(read_notes(path, settings, &notes));
+    TRY(make_room(out, &notes, settings, worker_parameter_count(w)));
     TRY(open_tensors(w, settings, &out->state, &tensors));
     TRY(checkpoint_read(path, tensors.at, tensors.count, NULL, 0));
 done:
     free_tensors(&tensors);
+    free_notes(&notes);
     if (result != OK) {
         saved_close(out);
     }
@@ -369,5 +487,11 @@ void saved_close(struct saved *s)
     memory_free(s->optimizer_state);
     memory_free(s->waiting);
     memory_free(s->ranks);
+    memory_free(s->batches);
+    for (size_t i = 0; i < s->state.vector_count; i++) {
+        memory_free(s->vectors[i]);
+    }
+    memory_free(s->vectors);
+    memory_free(s->account);
     *s = (struct saved){0};
 }

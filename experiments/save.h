@@ -24,10 +24,15 @@ status save_check_places(const options *settings) MUST_CHECK;
  */
 status save_checkpoint(const struct save *s, recorder *r) MUST_CHECK;
 
+/* SHA-256 of the file. ERROR_DATA: it cannot be read. */
+status save_hash(const char *path, char hex[65]) MUST_CHECK;
+
 /* What a checkpoint holds: owns the vectors. */
 struct saved {
     struct training_state state;
-    float *parameters, *optimizer_state, *waiting, *ranks;
+    float *parameters, *optimizer_state, *waiting, *ranks, **vectors;
+    uint64_t *batches;
+    double *account;
 };
 /* Reads a checkpoint in order to go on from it with `settings`. ERROR_DATA: no such file, damaged,
  * of another model, or without optimizer state that the settings need; ERROR_USAGE: of a run with

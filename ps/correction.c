@@ -176,6 +176,18 @@ void correction_commit(struct correction *c)
     c->pending = 0;
 }
 
+unsigned correction_kept(const struct correction *c, float **out)
+{
+    unsigned count = 0;
+    for (unsigned i = 0; i < c->rule->shared; i++) {
+        out[count++] = c->shared[i][c->current];
+    }
+    for (unsigned w = 0; c->rule->own && w < c->workers; w++) {
+        out[count++] = c->own[w];
+    }
+    return count;
+}
+
 void correction_updated(struct correction *c, double rate)
 {
     c->rate = rate;

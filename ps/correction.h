@@ -102,6 +102,9 @@ const float *correction_block(const struct correction *c, const struct correctio
 /* The gradients since the last of these calls have changed the parameters. If they have not, as
  * they were not finite, nothing is corrected any more. */
 void correction_commit(struct correction *c);
+/* The state vectors that count, as of the last commit: shared ones, then each worker's. Fills `out`
+ * (CORRECTION_SHARED + workers at most) and returns how many there are. */
+unsigned correction_kept(const struct correction *c, float **out);
 /* An update was made, of gradients that have been committed, with this learning rate. */
 void correction_updated(struct correction *c, double rate);
 

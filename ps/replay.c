@@ -370,6 +370,7 @@ status replay_run(const struct replay_options *o, struct training_outcome *out,
                                                                     .hooks = o->hooks,
                                                                     .recorder = o->recorder,
                                                                     .evaluates = !o->compares,
+                                                                    .start = o->start,
                                                                     .context = &r,
                                                                     .released = released,
                                                                     .record = record}));

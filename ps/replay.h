@@ -43,6 +43,7 @@ struct replay_options {
     struct training_length length;
     struct training_hooks hooks;
     recorder *recorder;                  /* may be NULL */
+    const struct training_state *start;  /* of a run that went on from a checkpoint; else NULL */
     const struct replay_events *servers; /* of each server its own */
     unsigned server_count;
     bool lockstep; /* all servers had the same events: each is handed to all before the next */

@@ -3,6 +3,7 @@
 #include "ps/server_state.h"
 
 #include "ps/outer.h"
+#include "ps/resume.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -73,7 +74,27 @@ static status open_core(struct server *s)
                                                 .total_samples = s->o->length.total_samples,
                                                 .evaluate_every = s->o->length.evaluate_every,
                                                 .follows = server_follows(s),
-                                                .helpers = s->helpers}));
+                                                .helpers = s->helpers,
+                                                .start = s->o->start,
+                                                .begin = s->begin,
+                                                .whole = s->o->count}));
+done:
+    return result;
+}
+
+static status go_on(struct server *s, const struct training_state *start)
+{
+    status result = OK;
+    TRY(resume_check(s->o->settings));
+    TRY(resume_length(start, &s->o->length));
+    REQUIRE(start->batches != NULL); /* the core has been opened with it */
+    s->before_ns = (uint64_t)(start->seconds * 1e9);
+    s->tally.loss_sum = start->loss_sum;
+    s->tally.loss_count = start->loss_count;
+    while (s->checkpoint_samples > 0 && s->next_checkpoint <= start->samples)
+        s->next_checkpoint += s->checkpoint_samples;
+    for (unsigned w = 0; w < s->o->workers; w++)
+        s->peers[w].first_batch = start->batches[w];
 done:
     return result;
 }
@@ -98,6 +119,8 @@ static status server_open(struct server *s, const struct ps_server_options *o)
     for (unsigned w = 0; w < o->workers; w++)
         s->peers[w].pidfd = s->peers[w].former_pidfd = -1;
     TRY(open_core(s));
+    if (o->start != NULL)
+        TRY(go_on(s, o->start));
     TRY(probe_open(&s->probe, o->settings, o->count));
     REQUIRE(s->probe.every == 0 || o->hooks.gradient != NULL);
     s->wake_fd = epoll_create1(EPOLL_CLOEXEC);

@@ -19,11 +19,12 @@
 struct ps_server_options {
     const options *settings; /* endpoint, payload, timeout_s, on_lost, consistency, damping, … */
     unsigned workers;
-    unsigned server;                /* its number, of those that key servers counts */
-    const char *leader;             /* a follower's: where server 0 listens */
-    size_t count;                   /* parameters, of all servers together */
-    struct optimizer_layers layers; /* worker_layers */
-    const float *initial;           /* version 0, whole */
+    unsigned server;                    /* its number, of those that key servers counts */
+    const char *leader;                 /* a follower's: where server 0 listens */
+    size_t count;                       /* parameters, of all servers together */
+    struct optimizer_layers layers;     /* worker_layers */
+    const float *initial;               /* version 0, or that of `start`, whole */
+    const struct training_state *start; /* to go on from (see resume.h); NULL: anew */
     uint64_t epoch_samples;
     struct training_length length;
     uint64_t run_token;     /* peers must show it */
@@ -35,9 +36,9 @@ struct ps_server_options {
     recorder *recorder;          /* may be NULL (benchmarks); a follower's is not used */
 };
 
-/* ERROR_PEER (who is missing, since when), ERROR_DIVERGED, ERROR_PROTOCOL, ERROR_RESULTS, STOPPED.
- * `out` is filled in as far as training got, also with an error; a follower's figures are of its
- * slice. */
+/* ERROR_USAGE, ERROR_DATA (see server_core_open), ERROR_PEER (who is missing, since when),
+ * ERROR_DIVERGED, ERROR_PROTOCOL, ERROR_RESULTS, STOPPED. `out` is filled in as far as training
+ * got, also with an error; a follower's figures are of its slice. */
 status ps_server_run(const struct ps_server_options *o, struct training_outcome *out) MUST_CHECK;
 
 #endif

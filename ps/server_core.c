@@ -88,7 +88,11 @@ status server_core_open(server_core **out, const struct server_core_options *o)
     c->helpers = o->helpers;
     optimizer_share(c->optimizer, c->helpers);
     TRY(allocate(c));
+    TRY(core_keep(c));
     memcpy(c->slots[0], o->initial, o->count * sizeof *o->initial);
+    if (o->start != NULL) {
+        TRY(core_begin_at(c, o));
+    }
     *out = c;
     c = NULL;
 done:
@@ -106,6 +110,9 @@ void server_core_close(server_core **pointer)
     optimizer_close(&c->optimizer);
     aggregate_close(&c->aggregate);
     damping_close(&c->damping);
+    memory_free(c->kept_account);
+    memory_free(c->kept_vectors);
+    memory_free(c->kept_batches);
     memory_free(c->slot_readers);
     memory_free(c->slot_version);
     memory_free(c->ready);
@@ -209,6 +216,7 @@ struct server_actions server_core_hello(server_core *c, unsigned worker)
         c->here++;
         c->at_slowest += back && c->at_slowest > 0; /* it has that clock now */
         *seat = (struct seat){.state = seat->state,
+                              .next_batch = seat->next_batch,
                               .clock = others != UINT64_MAX ? others : seat->clock};
         core_move(c, seat, SEAT_READY);
         release_ready(c);
@@ -263,6 +271,7 @@ done:
 static void take_in(server_core *c, struct seat *seat, const struct server_push *push)
 {
     seat->next_sequence++;
+    seat->next_batch = push->batch + 1;
     leave_clock(c, seat);
     seat->clock++;
     seat->arrival = c->arrivals++;

@@ -27,6 +27,7 @@
 #include "worker/optimizer.h"
 
 typedef struct server_core server_core;
+struct training_state; /* worker/training.h */
 
 struct server_core_options {
     const options *settings; /* consistency, damping, optimizer, lr, schedule, … ; borrowed */
@@ -43,6 +44,10 @@ struct server_core_options {
     bool follows;            /* one of several servers, and not the first, which evaluates and ends
                                 training for all: this one does neither by itself */
     crew *helpers;           /* with large updates; NULL: none; borrowed */
+    /* To go on from, with `initial` of its parameters; NULL: anew. Its vectors are of `whole`
+     * parameters, of which this core has those from `begin` on. Borrowed during open. */
+    const struct training_state *start;
+    size_t begin, whole;
 };
 
 /* What a worker sends with its gradient. */
@@ -91,7 +96,8 @@ struct server_actions {
     size_t count;
 };
 
-/* ERROR_USAGE: settings that do not fit together (names them). */
+/* ERROR_USAGE: settings that do not fit together (names them). ERROR_DATA: `start` lacks what they
+ * need. */
 status server_core_open(server_core **out, const struct server_core_options *o) MUST_CHECK;
 void server_core_close(server_core **c);
 
@@ -134,7 +140,10 @@ uint64_t server_core_samples_computed(const server_core *c);
 bool server_core_ended(const server_core *c);
 /* Whether `worker` is joined and the core waits for its push (true) or it waits for the core. */
 bool server_core_awaits(const server_core *c, unsigned worker);
-/* For checkpoints: the optimizer's state, *count elements. */
+/* The optimizer's state, *count elements. */
 const float *server_core_optimizer_state(const server_core *c, size_t *count);
+/* For checkpoints: all that a core needs to go on from here, but for the figures of training that
+ * it does not know (seconds, losses). Valid until the next event. */
+void server_core_state(server_core *c, struct training_state *out);
 
 #endif

@@ -1,8 +1,9 @@
 /*
- * server_core_state.h — what the two files of the core share; nobody else includes it.
+ * server_core_state.h — what the files of the core share; nobody else includes it.
  *
  *   server_core.c         events: who comes, pushes, goes; releases
  *   server_core_update.c  the fate of a push: held, taken, dropped; updates
+ *   server_core_kept.c    what a checkpoint keeps, and going on from it
  *
  * A worker sits in a seat. The seat's states, and what moves it on:
  *
@@ -31,8 +32,9 @@ enum seat_state { SEAT_EMPTY, SEAT_LOST, SEAT_READY, SEAT_READING, SEAT_HELD };
 struct seat {
     enum seat_state state;
     uint64_t next_sequence;
-    uint64_t clock;   /* gradients handed in, over all incarnations; see server_core_lost() */
-    uint64_t version; /* last released with */
+    uint64_t next_batch; /* the one after that of the last gradient, over all incarnations */
+    uint64_t clock;      /* gradients handed in, over all incarnations; see server_core_lost() */
+    uint64_t version;    /* last released with */
     unsigned slot;
     int32_t waited_for; /* before that release */
     /* Of the held push: */
@@ -79,7 +81,16 @@ struct server_core {
 
     struct server_action *actions;
     size_t action_count, action_capacity;
+
+    /* Room for server_core_state(). */
+    uint64_t *kept_batches;
+    float **kept_vectors;
+    double *kept_account;
 };
+
+/* Room for what is kept; and a core that has just been opened goes on from o->start. */
+status core_keep(server_core *c) MUST_CHECK;
+status core_begin_at(server_core *c, const struct server_core_options *o) MUST_CHECK;
 
 struct server_action *core_emit(server_core *c, enum server_action_kind kind);
 unsigned core_number_of(const server_core *c, const struct seat *seat);

@@ -14,7 +14,7 @@
 uint64_t training_ns_at(const struct server *s, uint64_t t)
 {
     if (!s->begun || t < s->began_ns)
-        return 0;
+        return s->before_ns;
     uint64_t not_training = s->began_ns + s->paused_ns;
     if (s->pause_from_ns != 0 && t >= s->pause_from_ns) {
         if (s->pause_to_ns == 0 || t < s->pause_to_ns)
@@ -22,7 +22,7 @@ uint64_t training_ns_at(const struct server *s, uint64_t t)
         else
             not_training += s->pause_to_ns - s->pause_from_ns;
     }
-    return t > not_training ? t - not_training : 0;
+    return s->before_ns + (t > not_training ? t - not_training : 0);
 }
 
 double training_seconds(const struct server *s)

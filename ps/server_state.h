@@ -154,6 +154,7 @@ struct server {
     bool stuck_named;
 
     /* training clock: see training_ns_at() */
+    uint64_t before_ns; /* what the run had trained up to the checkpoint it goes on from */
     uint64_t began_ns, paused_ns, pause_from_ns, pause_to_ns;
 
     unsigned evaluated_slot;

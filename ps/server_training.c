@@ -267,6 +267,7 @@ static bool gather_state(struct server *s, struct training_state *now)
     now->parameters = s->followers.parameters;
     now->optimizer_state = s->followers.states;
     now->optimizer_state_count = s->followers.state_count;
+    now->vector_count = 0; /* those here are of this server's slice */
     return true;
 }
 
@@ -317,12 +318,11 @@ done:
 
 void training_checkpoint(struct server *s)
 {
-    struct training_state now = {.updates = server_core_version(s->core),
-                                 .samples = server_core_samples_used(s->core),
-                                 .seconds = training_seconds(s),
-                                 .parameters =
-                                     payload_slots(s->payload)[server_core_latest_slot(s->core)]};
-    now.optimizer_state = server_core_optimizer_state(s->core, &now.optimizer_state_count);
+    struct training_state now;
+    server_core_state(s->core, &now);
+    now.seconds = training_seconds(s);
+    now.loss_sum = s->tally.loss_sum;
+    now.loss_count = s->tally.loss_count;
     if (s->checkpoint_samples > 0)
         while (s->next_checkpoint <= server_core_samples_used(s->core))
             s->next_checkpoint += s->checkpoint_samples;

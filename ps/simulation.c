@@ -33,6 +33,7 @@ static status open_seats(simulation *s)
     TRY(memory_new(&s->places, (size_t)s->o.workers * s->servers, sizeof *s->places,
                    "virtual workers"));
     for (unsigned w = 0; w < s->o.workers; w++) {
+        s->seats[w].batch = s->o.start != NULL ? s->o.start->batches[w] : 0;
         s->seats[w].places = &s->places[w * s->servers];
         TRY(local_open(&s->seats[w].local, &s->plan));
     }
@@ -528,10 +529,13 @@ status simulation_checkpoint(simulation *s)
 {
     status result = OK;
     float *states = NULL;
-    struct training_state now = {.updates = server_core_version(servers_first(s)),
-                                 .samples = server_core_samples_used(servers_first(s)),
-                                 .seconds = s->now,
-                                 .parameters = servers_latest(s)};
+    struct training_state now;
+    server_core_state(servers_first(s), &now);
+    now.seconds = s->now;
+    now.loss_sum = s->tally.loss_sum;
+    now.loss_count = s->tally.loss_count;
+    now.parameters = servers_latest(s);
+    now.vector_count = s->servers == 1 ? now.vector_count : 0; /* those are of a slice */
     while (s->checkpoint_samples > 0 && s->next_checkpoint <= now.samples) {
         s->next_checkpoint += s->checkpoint_samples;
     }

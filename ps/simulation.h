@@ -36,8 +36,9 @@ struct simulation_options {
     unsigned workers;
     struct training_length length;
     struct training_hooks hooks;
-    recorder *recorder; /* may be NULL */
-    bool evaluates;     /* false: evaluations are passed over */
+    recorder *recorder;                 /* may be NULL */
+    bool evaluates;                     /* false: evaluations are passed over */
+    const struct training_state *start; /* to go on from (see resume.h); NULL: anew */
 
     void *context; /* of the two below, called from within the events */
     /* A server released worker `w`; `everywhere`: the last one that had to, and `w` may compute. */

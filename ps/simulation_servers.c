@@ -51,7 +51,10 @@ static status open_host(simulation *s, struct host *h, uint64_t epoch_samples, c
                                                        .epoch_samples = epoch_samples,
                                                        .total_samples = s->o.length.total_samples,
                                                        .evaluate_every = s->o.length.evaluate_every,
-                                                       .follows = number > 0}));
+                                                       .follows = number > 0,
+                                                       .start = s->o.start,
+                                                       .begin = h->begin,
+                                                       .whole = s->count}));
 done:
     return result;
 }
@@ -66,7 +69,11 @@ status servers_open(simulation *s, uint64_t epoch_samples)
     TRY(memory_new(&s->hosts, s->servers, sizeof *s->hosts, "servers"));
     TRY(memory_new(&s->whole, s->servers > 1 ? s->count : 1, sizeof *s->whole, "all slices"));
     TRY(memory_new(&initial, s->count, sizeof *initial, "initial parameters"));
-    TRY(worker_initial_parameters(worker_pool_own(s->o.pool), initial, s->count));
+    if (s->o.start != NULL) {
+        memcpy(initial, s->o.start->parameters, s->count * sizeof *initial);
+    } else {
+        TRY(worker_initial_parameters(worker_pool_own(s->o.pool), initial, s->count));
+    }
     for (unsigned i = 0; i < s->servers; i++) {
         TRY(open_host(s, &s->hosts[i], epoch_samples, initial));
     }

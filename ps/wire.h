@@ -66,7 +66,8 @@ struct wire_welcome {
     uint32_t pid, payload;                /* shm: offered; frames: do not try */
     uint32_t parameters_fd, gradients_fd; /* of that pid */
     uint64_t parameters_offset, parameters_stride, gradient_offset; /* bytes */
-    uint64_t first_batch; /* > 0 where another took this place before: its data go on from there */
+    uint64_t first_batch; /* > 0 where another had this place before, or the run goes on from a
+                             checkpoint */
     uint32_t slots, timeout_ms;
 };
 

@@ -271,3 +271,37 @@ done:
     leave(&db);
     return result;
 }
+
+status query_find_origin(const char *results, const char *config_hash, const char *path,
+                         int64_t run_id, struct origin_run *out)
+{
+    status result = OK;
+    sqlite3 *db = NULL;
+    sqlite3_stmt *s = NULL;
+    *out = (struct origin_run){0};
+    TRY(database_open_reader_if_any(&db, results));
+    if (db == NULL) {
+        goto done;
+    }
+    TRY(database_prepare(
+        db, &s,
+        "SELECT id, coalesce(updates,"
+        " (SELECT max(update_version) FROM push WHERE run_id = id AND outcome_code IN (0, 1)),"
+        " (SELECT max(update_version) FROM step WHERE run_id = id),"
+        " (SELECT max(version) FROM checkpoint WHERE run_id = id), 0) FROM run "
+        "WHERE config_hash = ?1 AND id <> ?3 AND (host ->> '$.resumed.path' = ?2 OR "
+        "id IN (SELECT run_id FROM checkpoint WHERE path = ?2)) ORDER BY id DESC LIMIT 1"));
+    sqlite3_bind_text(s, 1, config_hash, -1, SQLITE_STATIC);
+    sqlite3_bind_text(s, 2, path, -1, SQLITE_STATIC);
+    sqlite3_bind_int64(s, 3, run_id);
+    int code = sqlite3_step(s);
+    TRY(database_check(db, code, "look up whose checkpoint it is"));
+    if (code == SQLITE_ROW) {
+        out->id = sqlite3_column_int64(s, 0);
+        out->updates = (uint64_t)sqlite3_column_int64(s, 1);
+    }
+done:
+    sqlite3_finalize(s);
+    leave(&db);
+    return result;
+}

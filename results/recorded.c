@@ -18,7 +18,8 @@ static status read_row(struct recorded_run *r, sqlite3 *db)
     sqlite3_stmt *s = NULL;
     TRY(database_prepare(db, &s,
                          "SELECT uuid, status, mode, engine, parameters_sha256, workers, updates, "
-                         "samples_used, final_accuracy, config FROM run WHERE id = ?1"));
+                         "samples_used, final_accuracy, config, host ->> '$.resumed.path', "
+                         "host ->> '$.resumed.sha256' FROM run WHERE id = ?1"));
     sqlite3_bind_int64(s, 1, r->id);
     int code = sqlite3_step(s);
     TRY(database_check(db, code, "read the run"));
@@ -34,6 +35,9 @@ static status read_row(struct recorded_run *r, sqlite3 *db)
         sqlite3_column_type(s, 8) == SQLITE_NULL ? NAN : sqlite3_column_double(s, 8);
     const char *config = (const char *)sqlite3_column_text(s, 9);
     r->config = text_copy(config != NULL ? config : "{}");
+    const char *resumed = (const char *)sqlite3_column_text(s, 10);
+    r->resumed = resumed != NULL ? text_copy(resumed) : NULL;
+    copy_text(s, 11, r->resumed_sha256, sizeof r->resumed_sha256);
 done:
     sqlite3_finalize(s);
     return result;
@@ -239,6 +243,7 @@ done:
 void recorded_run_free(struct recorded_run *r)
 {
     memory_free(r->config);
+    memory_free(r->resumed);
     memory_free(r->pushes);
     memory_free(r->comings);
     *r = (struct recorded_run){0};

@@ -25,8 +25,10 @@ struct recorded_run { /* zero-initialise; owns all it points to */
     char uuid[37], status[16], mode[16], engine[16], parameters_sha256[65]; /* "" where not known */
     unsigned workers;
     uint64_t updates, samples_used;
-    double final_accuracy;        /* NaN: not measured */
-    char *config;                 /* JSON: every key and value */
+    double final_accuracy; /* NaN: not measured */
+    char *config;          /* JSON: every key and value */
+    char *resumed;         /* the checkpoint that it went on from; NULL: it began anew */
+    char resumed_sha256[65];
     struct recorded_push *pushes; /* in their order */
     size_t push_count;
     struct recorded_coming *comings; /* in their order */

@@ -352,6 +352,13 @@ void recorder_checkpoint(recorder *r, uint64_t version, const char *path, const 
     put_row(r);
 }
 
+void recorder_origin(recorder *r, const char *json)
+{
+    char *copy = text_copy(json);
+    take_row(r, ROW_ORIGIN)->origin = copy;
+    put_row(r);
+}
+
 /* ---- open, begin, finish, close ----------------------------------------------------------------
  */
 

@@ -176,6 +176,8 @@ void recorder_event_between(recorder *r, double at_seconds, uint64_t push_number
 void recorder_event_at(recorder *r, uint32_t server, double at_seconds, uint64_t push_number,
                        enum severity severity, const char *code, int worker, const char *detail);
 void recorder_checkpoint(recorder *r, uint64_t version, const char *path, const char *sha256);
+/* The run goes on from a checkpoint: this JSON object becomes member `resumed` of run.host. */
+void recorder_origin(recorder *r, const char *json);
 
 /* Writes what is outstanding, then the outcome. Errors met by the writer thread show here. */
 status recorder_finish(recorder *r, const struct run_outcome *outcome) MUST_CHECK;

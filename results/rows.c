@@ -30,6 +30,8 @@ static const char *const insert_sql[ROW_KINDS] = {
     [ROW_PROGRESS] = "UPDATE run SET progress = json_object('updates', ?2, 'samples', ?3, "
                      "'total_samples', ?4, 'seconds', ?5, 'loss', ?6, 'staleness', ?7, 'at', ?8) "
                      "WHERE id = ?1 AND status = 'running'",
+    [ROW_ORIGIN] = "UPDATE run SET host = json_set(coalesce(host, '{}'), '$.resumed', json(?2)) "
+                   "WHERE id = ?1",
 };
 
 void row_free(struct row *row)
@@ -40,6 +42,8 @@ void row_free(struct row *row)
     } else if (row->kind == ROW_CHECKPOINT) {
         memory_free(row->checkpoint.path);
         memory_free(row->checkpoint.sha256);
+    } else if (row->kind == ROW_ORIGIN) {
+        memory_free(row->origin);
     }
 }
 
@@ -428,6 +432,9 @@ status rows_insert(struct row_writer *w, const struct row *row)
         break;
     case ROW_PROGRESS:
         bind_progress(s, &row->progress);
+        break;
+    case ROW_ORIGIN:
+        bind_text(s, 2, row->origin);
         break;
     case ROW_KINDS:
         REQUIRE(row->kind != ROW_KINDS);

@@ -15,6 +15,7 @@ enum row_kind {
     ROW_EVENT,
     ROW_CHECKPOINT,
     ROW_PROGRESS, /* of the run's own row */
+    ROW_ORIGIN,   /* likewise */
     ROW_KINDS
 };
 
@@ -48,6 +49,7 @@ struct row {
         struct event_row event;
         struct checkpoint_row checkpoint;
         struct progress_record progress;
+        char *origin; /* owned; JSON */
     };
 };
 /* Frees what a row owns. */

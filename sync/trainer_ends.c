@@ -46,11 +46,6 @@ status trainer_open(struct trainer_loop *l, const struct sync_trainer_options *o
     TRY(alike_begin(l->c, l->replica, &l->kept, o->start, &begin, losses));
     TRY(trainer_resume(l, &begin, losses));
     TRY(report_open(&l->report, o, &l->length, &begin));
-    if (begin.updates > 0) {
-        char text[64];
-        snprintf(text, sizeof text, "from update %llu", (unsigned long long)begin.updates);
-        report_event(&l->report, SEVERITY_INFO, "resumed", text);
-    }
 done:
     return result;
 }

@@ -45,7 +45,7 @@ static void what_newcomers_mistype_is_answered_with_what_they_meant(void **state
         {{"reproduce", "many.yaml"}, "is for `gradlag run many.yaml`"},
         {{"bench", "apply", "thread=2"}, "There is: counts, repeats"},
         {{"run", "--dryrun"}, "Did you mean '--dry-run'"},
-        {{"run", "mode=async", "--resume"}, "initial=FILE starts anew"},
+        {{"run", "mode=pipeline", "--resume"}, "initial=FILE starts anew"},
         {{"run", "sweep", "workers=2"}, "'sweep' is a command of its own"},
         {{"reproduce", "stale-gradient"}, "Did you mean 'stale-gradients'"},
         {{"reproduce"}, "which experiment?"},

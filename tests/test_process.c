@@ -285,6 +285,11 @@ static void a_stopped_run_goes_on_where_it_was_and_ends_with_the_same_bits(void 
     assert_string_equal(process_ask(r, "SELECT count(*) FROM event WHERE run_id = 3 AND code = "
                                        "'resumed' AND severity = 'info'"),
                         "1");
+    process_expect_answer(r,
+                          "SELECT b.host ->> '$.resumed.version' = a.updates AND b.host ->> "
+                          "'$.resumed.lost' = 0 AND b.host ->> '$.resumed.run' = a.id FROM run a, "
+                          "run b WHERE a.id = 2 AND b.id = 3",
+                          "1");
     assert_string_equal(
         process_ask(r,
                     "SELECT a.parameters_sha256 = b.parameters_sha256 AND a.updates = b.updates "
@@ -301,7 +306,8 @@ static void a_stopped_run_goes_on_where_it_was_and_ends_with_the_same_bits(void 
                              "evaluate_every=0", "lr=0.5", "resume=at.safetensors"),
                      ERROR_USAGE);
     process_expect_error(r, "lr is 0.5, was 0.03");
-    assert_int_equal(RIG_RUN(r, "run", RIG_DATA, "resume=at.safetensors"), ERROR_USAGE);
+    assert_int_equal(RIG_RUN(r, "run", RIG_DATA, "mode=pipeline", "resume=at.safetensors"),
+                     ERROR_USAGE);
     process_expect_error(r, "initial= starts anew");
 }
 

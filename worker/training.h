@@ -23,16 +23,23 @@ struct training_state {
     const float *parameters;      /* borrowed */
     const float *optimizer_state; /* whole flat vectors, NULL: none; borrowed */
     size_t optimizer_state_count; /* in elements */
+    double loss_sum;              /* of the gradients since the last evaluation, … */
+    uint64_t loss_count;          /* … and how many there were */
     /* mode=sync: */
     uint64_t skipped;      /* batches of each rank of which no update was made */
     uint64_t skipped_last; /* updates left out since the last one that was made */
-    double loss_sum;       /* of the updates since the last evaluation, … */
-    uint64_t loss_count;   /* … and how many there were */
     double sent_bytes;     /* as in struct training_outcome */
     const float *waiting;  /* double_buffering: the mean gradient to be applied next; NULL: none */
     uint64_t waiting_version; /* it was computed at */
     const float *ranks;       /* what each rank has of its own (sync/kept.h), rank after rank */
     size_t rank_count;        /* floats of one rank; 0: none */
+    /* mode=async: */
+    uint64_t computed;       /* samples of all gradients that came */
+    const uint64_t *batches; /* [workers]: where each begins (ps/server_core_kept.c); NULL: anew */
+    const float *const *vectors; /* what rules keep, each of the parameters' length */
+    size_t vector_count;
+    const double *account; /* and in numbers */
+    size_t account_count;
 };
 
 /* Wired in by experiments/. Every function may be NULL except evaluate. One is called at a time,
