@@ -35,7 +35,8 @@ struct communicator_kind {
      * faster one than plain memory (else the caller of open makes one). */
     status (*open)(communicator *c, const options *o, size_t count);
     void (*close)(communicator *c);
-    /* data[0..count) ← mean over ranks, in place; size ≥ 2. NULL: on_device. */
+    /* data[0..count) ← mean over ranks, in place; size ≥ 2. May be part of c->buffer, from a
+     * multiple of 16 floats on. One thread at a time, not always the same. NULL: on_device. */
     status (*allreduce_mean)(communicator *c, float *data, size_t count);
     /* on_device: a device address; ← *sum* over ranks, done on return, after all that was queued
      * on c->place->stream. NULL: not on_device. */
