@@ -127,11 +127,6 @@ void carrier_begin(carrier *r, float *data, size_t count)
         sem_post(&r->wake);
 }
 
-unsigned carrier_complete(const carrier *r)
-{
-    return atomic_load(&r->complete);
-}
-
 /* The thread is at a part, most of which may be done, and has a processor, as its owner has. */
 static void take_turn(carrier *r)
 {

@@ -24,9 +24,8 @@ status carrier_open(carrier **out, communicator *c) MUST_CHECK;
 void carrier_close(carrier **p);
 /* data[0..count) is final: it becomes the mean over ranks. Does not wait. */
 void carrier_begin(carrier *r, float *data, size_t count);
-/* How many parts are means, of all begun since carrier_open; wraps around. */
-unsigned carrier_complete(const carrier *r);
-/* Until all are: helps. *hidden_ns ← how long the thread was at those that were means already. */
+/* Until all that were begun are: helps. *hidden_ns ← how long the thread was at those that were
+ * means already. */
 status carrier_finish(carrier *r, uint64_t *hidden_ns) MUST_CHECK;
 
 #endif

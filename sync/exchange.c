@@ -29,7 +29,6 @@ struct exchange {
     uint64_t flying_ns;  /* hidden, if what is under way comes back in time */
     uint64_t hidden_ns;
     carrier *carrier; /* NULL: none is of use, or not yet */
-    unsigned carried; /* parts begun of earlier vectors */
     mover *mover;     /* its lock is over data and all below; NULL: none is of use, or not yet */
     status failed;    /* before communicator_finish, which tells it, and why */
     struct error why;
@@ -52,18 +51,16 @@ static status carried_begin(communicator *c, unsigned part UNUSED, float *data, 
     return OK;
 }
 
-static status carried_advance(communicator *c, unsigned *complete)
+/* The thread knows. */
+static status carried_advance(communicator *c UNUSED, unsigned *complete)
 {
-    const struct exchange *e = c->exchange;
-    *complete = carrier_complete(e->carrier) - e->carried;
+    *complete = 0;
     return OK;
 }
 
 static status carried_finish(communicator *c)
 {
-    struct exchange *e = c->exchange;
-    e->carried += e->begun;
-    return carrier_finish(e->carrier, &e->hidden_ns);
+    return carrier_finish(c->exchange->carrier, &c->exchange->hidden_ns);
 }
 
 static status choose(communicator *c)
@@ -77,7 +74,6 @@ static status choose(communicator *c)
         return e->carrier == NULL ? carrier_open(&e->carrier, c) : OK;
     }
     carrier_close(&e->carrier);
-    e->carried = 0;
     if (ordered) {
         e->by = (struct part_functions){ordered_part_begin, ordered_parts_advance,
                                         ordered_parts_finish};

@@ -3,6 +3,7 @@
  * and bits as at once, parts that come back meanwhile, ranks that do not come.
  */
 #include "sync/ranks.h"
+#include "tests/exchange_rig.h"
 #include "tests/sync_rig.h"
 #include "worker/random.h"
 
@@ -13,127 +14,25 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-enum { LARGEST = 300007, BUCKET = 64 * 1024 / 4 };
-
-static status open_one(communicator **c, const char *kind, const char *reduction)
-{
-    status result = OK;
-    options *o = sync_rig_settings();
-    TRY(sync_rig_set(o, "communicator", kind));
-    TRY(sync_rig_set(o, "reduction", reduction));
-    TRY(sync_rig_set(o, "bucket_kib", "64"));
-    TRY(communicator_open(c, o, LARGEST, NULL));
-done:
-    options_close(&o);
-    return result;
-}
-
-/* Numbers whose sum depends on the order it is taken in. */
-static void rough(unsigned rank, size_t count, uint64_t round, float *out)
-{
-    uint32_t bits = rank * 7919 + (uint32_t)round + 1;
-    for (size_t i = 0; i < count; i++) {
-        bits = bits * 1664525u + 1013904223u;
-        out[i] = (float)(int32_t)bits * (i % 3 == 0 ? 1e-9f : 1e-6f);
-    }
-}
-
-/* The vector is made in pieces of any size, from its end on, at this rank's own pace. */
-static status exchange_in_pieces(communicator *c, float *data, size_t count, uint64_t round,
-                                 uint64_t *hidden_ns)
-{
-    struct random_stream stream;
-    random_open(&stream, RANDOM_TEST, round, c->rank, 0);
-    communicator_begin(c, data, count);
-    for (size_t final_from = count; final_from > 0;) {
-        size_t piece = random_below(&stream, 50000);
-        communicator_advance(c, final_from);
-        final_from = piece < final_from ? final_from - piece : 0;
-        if (piece % 3 == 0)
-            communicator_advance(c, final_from);
-    }
-    return communicator_finish(c, COMMUNICATOR_NOTES, hidden_ns);
-}
-
-/* The same bits as of the mean taken at once, where parts do not change the order of the sum;
- * always: near it, and the same on every rank. */
-static status check_one(communicator *c, size_t count, uint64_t round)
-{
-    status result = OK;
-    static float at_once[LARGEST + COMMUNICATOR_NOTES], first[LARGEST + COMMUNICATOR_NOTES];
-    float *data = communicator_buffer(c);
-    const size_t all = count + COMMUNICATOR_NOTES;
-    uint64_t hidden_ns;
-    rough(c->rank, all, round, data);
-    TRY(communicator_allreduce_mean(c, data, all));
-    memcpy(at_once, data, all * sizeof(float));
-    rough(c->rank, all, round, data);
-    TRY(exchange_in_pieces(c, data, count, round, &hidden_ns));
-    if (communicator_same_in_parts(c) && memcmp(data, at_once, all * sizeof(float)) != 0)
-        FAIL(ERROR_OTHER, "%zu floats in pieces have other bits than at once", count);
-    for (size_t i = 0; i < all; i++)
-        if (!(data[i] - at_once[i] < 1e-3f && at_once[i] - data[i] < 1e-3f))
-            FAIL(ERROR_OTHER, "element %zu of %zu is %g, not %g", i, count, (double)data[i],
-                 (double)at_once[i]);
-    memcpy(first, data, all * sizeof(float));
-    TRY(communicator_broadcast(c, first, all * sizeof(float), 0));
-    if (memcmp(first, data, all * sizeof(float)) != 0)
-        FAIL(ERROR_OTHER, "rank %u has other bits than rank 0", c->rank);
-done:
-    return result;
-}
-
-static bool takes_part(const char *kind)
-{
-    const struct about *about = registry_find(&communicator_registry, kind);
-    const struct communicator_kind *k = (const struct communicator_kind *)about;
-    return !k->on_device && !k->exchanges_nothing;
-}
-
-static const char *const REDUCTIONS[] = {"fast", "ordered"};
-
-static status with_every_kind(status (*check)(communicator *c))
-{
-    status result = OK;
-    communicator *c = NULL;
-    for (size_t i = 0; result == OK && i < communicator_registry.count * 2; i++) {
-        const char *kind = communicator_registry.entries[i / 2]->name;
-        if (!takes_part(kind))
-            continue;
-        TRY(open_one(&c, kind, REDUCTIONS[i % 2]));
-        result = check(c);
-        communicator_close(&c);
-        if (result != OK)
-            (void)error_add_context(result, "communicator=%s reduction=%s", kind,
-                                    REDUCTIONS[i % 2]);
-    }
-done:
-    return result;
-}
-
 static status check_sizes(communicator *c)
 {
-    static const size_t sizes[] = {0, 1, 17, BUCKET - 1, BUCKET, BUCKET + 1, 100000, LARGEST};
+    static const size_t sizes[] = {0,
+                                   1,
+                                   17,
+                                   EXCHANGE_BUCKET - 1,
+                                   EXCHANGE_BUCKET,
+                                   EXCHANGE_BUCKET + 1,
+                                   100000,
+                                   EXCHANGE_LARGEST};
     status result = OK;
     for (size_t k = 0; result == OK && k < 3 * COUNT_OF(sizes); k++)
-        result = check_one(c, sizes[k % COUNT_OF(sizes)], k);
+        result = exchange_rig_check(c, sizes[k % COUNT_OF(sizes)], k);
     return result;
 }
 
 static status case_conformance(unsigned rank UNUSED, unsigned size UNUSED)
 {
-    return with_every_kind(check_sizes);
-}
-
-/* Every rank's number becomes the mean over the ranks. */
-static status mean_of(communicator *c, double *number)
-{
-    status result = OK;
-    communicator_buffer(c)[0] = (float)*number;
-    TRY(communicator_allreduce_mean(c, communicator_buffer(c), 1));
-    *number = (double)communicator_buffer(c)[0];
-done:
-    return result;
+    return exchange_rig_every_kind(check_sizes);
 }
 
 /* Every part is final at once, and there is time enough to bring all of them back: nothing is left
@@ -142,7 +41,7 @@ done:
 static status check_hidden(communicator *c)
 {
     status result = OK;
-    const size_t count = 4 * BUCKET;
+    const size_t count = 4 * EXCHANGE_BUCKET;
     const uint64_t a_moment = 200000;
     uint64_t began, hidden_ns, whole_ns;
     double mean_ns;
@@ -166,7 +65,7 @@ static status check_hidden(communicator *c)
         FAIL(ERROR_OTHER, "%llu ns of %llu ns are said to be hidden", (unsigned long long)hidden_ns,
              (unsigned long long)whole_ns);
     mean_ns = (double)hidden_ns;
-    TRY(mean_of(c, &mean_ns));
+    TRY(exchange_rig_mean(c, &mean_ns));
     if (mean_ns < (double)a_moment / c->size)
         FAIL(ERROR_OTHER, "%g ns are said to be hidden on the mean of the ranks", mean_ns);
     communicator_begin(c, communicator_buffer(c), count);
@@ -183,7 +82,7 @@ done:
 static status check_only_begun(communicator *c)
 {
     status result = OK;
-    const size_t count = 4 * BUCKET;
+    const size_t count = 4 * EXCHANGE_BUCKET;
     const int tag = 7;
     uint64_t hidden_ns;
     char word = 0;
@@ -210,7 +109,7 @@ static status case_hidden(unsigned rank UNUSED, unsigned size UNUSED)
     status result = OK;
     communicator *c = NULL;
     for (size_t i = 0; i < COUNT_OF(ways); i++) {
-        TRY(open_one(&c, ways[i][0], ways[i][1]));
+        TRY(exchange_rig_open(&c, ways[i][0], ways[i][1]));
         TRY(communicator_spare_processors(c, false)); /* no thread moves it */
         if (!communicator_overlaps(c))
             FAIL(ERROR_OTHER, "communicator=%s has no parts", ways[i][0]);
@@ -271,10 +170,10 @@ static status case_one_by_one(unsigned rank UNUSED, unsigned size UNUSED)
     options *o = sync_rig_settings();
     uint64_t hidden_ns;
     TRY(sync_rig_set(o, "bucket_kib", "64"));
-    TRY(communicator_open_kind(&c, &slow, o, PARTS * BUCKET, NULL));
+    TRY(communicator_open_kind(&c, &slow, o, PARTS * EXCHANGE_BUCKET, NULL));
     TRY(communicator_spare_processors(c, false)); /* as above */
     const uint64_t began = clock_ns();
-    communicator_begin(c, communicator_buffer(c), PARTS * BUCKET);
+    communicator_begin(c, communicator_buffer(c), PARTS * EXCHANGE_BUCKET);
     for (unsigned k = 0; k < PARTS; k++) {
         communicator_advance(c, 0);
         clock_sleep_until_ns(clock_ns() + 5000000);
@@ -299,45 +198,6 @@ static struct gate_page *set_apart(communicator *c)
     return page;
 }
 
-/* The mean over the ranks of what is hidden of a vector's exchange while they compute for so long
- * and lend it no moment. */
-static status hidden_beside(communicator *c, uint64_t computing_ns, double *mean_ns)
-{
-    status result = OK;
-    const size_t count = 8 * BUCKET;
-    uint64_t hidden_ns;
-    for (size_t i = 0; i < count; i++)
-        communicator_buffer(c)[i] = (float)c->rank;
-    TRY(communicator_barrier(c));
-    communicator_begin(c, communicator_buffer(c), count);
-    communicator_advance(c, 0);
-    clock_sleep_until_ns(clock_ns() + computing_ns);
-    TRY(communicator_finish(c, 0, &hidden_ns));
-    if (communicator_buffer(c)[count / 2] != (float)(c->size - 1) / 2)
-        FAIL(ERROR_OTHER, "the mean is %g", (double)communicator_buffer(c)[count / 2]);
-    *mean_ns = (double)hidden_ns;
-    TRY(mean_of(c, mean_ns));
-done:
-    return result;
-}
-
-/* Parts come back by themselves, and what is computed after that hides nothing: ranks that compute
- * for long enough, on a busy machine for seconds, hide less than half of it. */
-static status check_moved(communicator *c)
-{
-    status result = OK;
-    double seconds = 0.2, mean_ns = 0;
-    do {
-        seconds *= 2;
-        TRY(hidden_beside(c, (uint64_t)(seconds * 1e9), &mean_ns));
-    } while (seconds < 10 && !(mean_ns > 0 && mean_ns < 0.5e9 * seconds));
-    if (!(mean_ns > 0 && mean_ns < 0.5e9 * seconds))
-        FAIL(ERROR_OTHER, "%g ns of %g s are said to be hidden on the mean of the ranks", mean_ns,
-             seconds);
-done:
-    return result;
-}
-
 static status check_hosts(communicator *c)
 {
     status result = OK;
@@ -345,9 +205,9 @@ static status check_hosts(communicator *c)
     for (unsigned round = 0; round < 20; round++) {
         if (c->rank == round % c->size) /* others find parts complete that it has not begun */
             clock_sleep_until_ns(clock_ns() + 3000000);
-        TRY(check_one(c, LARGEST, round));
+        TRY(exchange_rig_check(c, EXCHANGE_LARGEST, round));
     }
-    TRY(check_moved(c));
+    TRY(exchange_rig_check_moved(c));
 done:
     c->ranks->gate.page = page;
     return result;
@@ -357,8 +217,8 @@ static status case_hosts(unsigned rank UNUSED, unsigned size UNUSED)
 {
     status result = OK;
     communicator *c = NULL;
-    for (size_t i = 0; i < COUNT_OF(REDUCTIONS); i++) {
-        TRY(open_one(&c, "mpi", REDUCTIONS[i]));
+    for (size_t i = 0; i < COUNT_OF(exchange_rig_reductions); i++) {
+        TRY(exchange_rig_open(&c, "mpi", exchange_rig_reductions[i]));
         TRY(check_hosts(c));
         communicator_close(&c);
     }
@@ -367,108 +227,19 @@ done:
     return result;
 }
 
-/* As if every rank had a processor to spare; which one claims only where they are. */
-static status check_spare(communicator *c)
-{
-    status result = OK;
-    if (c->has_processor && c->ranks->processors < 2 * c->size)
-        FAIL(ERROR_OTHER, "%u ranks on %u processors have some to spare", c->size,
-             c->ranks->processors);
-    TRY(communicator_spare_processors(c, true));
-    if (!communicator_overlaps(c))
-        FAIL(ERROR_OTHER, "nothing travels while ranks compute");
-    for (unsigned round = 0; round < 10; round++) {
-        if (c->rank == round % c->size)
-            clock_sleep_until_ns(clock_ns() + 3000000);
-        TRY(check_one(c, LARGEST, round));
-    }
-    if (!c->ordered)
-        TRY(check_moved(c));
-    TRY(communicator_spare_processors(c, false));
-    TRY(check_one(c, LARGEST, 11));
-done:
-    return result;
-}
-
-static status case_spare(unsigned rank UNUSED, unsigned size UNUSED)
-{
-    return with_every_kind(check_spare);
-}
-
-/* Parts of what lies in a node's memory, which its leader exchanges with another's. */
-static status case_spare_nodes(unsigned rank UNUSED, unsigned size UNUSED)
-{
-    status result = OK;
-    communicator *c = NULL;
-    options *o = sync_rig_settings();
-    TRY(sync_rig_set(o, "communicator", "hierarchical"));
-    TRY(sync_rig_set(o, "communicator.nodes", "2"));
-    TRY(communicator_open(&c, o, LARGEST, NULL));
-    TRY(check_spare(c));
-done:
-    options_close(&o);
-    communicator_close(&c);
-    return result;
-}
-
-/* An owner that ends while the thread waits for others does not wait with it. */
-static status case_given_up(unsigned rank, unsigned size UNUSED)
-{
-    status result = OK;
-    communicator *c = NULL;
-    TRY(open_one(&c, "mpi", "fast"));
-    TRY(communicator_spare_processors(c, true));
-    if (rank != 0)
-        goto done;
-    communicator_begin(c, communicator_buffer(c), LARGEST);
-    communicator_advance(c, 0);
-    clock_sleep_until_ns(clock_ns() + 300000000);
-    const uint64_t began = clock_ns();
-    communicator_close(&c);
-    FAIL(ERROR_DATA, "given up in time: %s", clock_ns() - began < 5000000000u ? "yes" : "no");
-done:
-    communicator_close(&c);
-    return result;
-}
-
-/* Rank 1 computes for longer than the others wait. */
-static status late(const char *kind, const char *reduction, bool spare)
-{
-    status result = OK;
-    communicator *c = NULL;
-    uint64_t hidden_ns;
-    TRY(open_one(&c, kind, reduction));
-    TRY(communicator_spare_processors(c, spare));
-    c->timeout_s = 1;
-    communicator_begin(c, communicator_buffer(c), LARGEST);
-    if (c->rank == 1)
-        clock_sleep_until_ns(clock_ns() + 2500000000u);
-    communicator_advance(c, 0);
-    communicator_advance(c, 0);
-    TRY(communicator_finish(c, 0, &hidden_ns));
-done:
-    communicator_close(&c);
-    return result;
-}
-
 static status case_late_mpi(unsigned rank UNUSED, unsigned size UNUSED)
 {
-    return late("mpi", "fast", false);
+    return exchange_rig_late("mpi", "fast", false);
 }
 
 static status case_late_ordered(unsigned rank UNUSED, unsigned size UNUSED)
 {
-    return late("mpi", "ordered", false);
+    return exchange_rig_late("mpi", "ordered", false);
 }
 
 static status case_late_shared(unsigned rank UNUSED, unsigned size UNUSED)
 {
-    return late("shared", "fast", false);
-}
-
-static status case_late_carried(unsigned rank UNUSED, unsigned size UNUSED)
-{
-    return late("ring", "fast", true);
+    return exchange_rig_late("shared", "fast", false);
 }
 
 #if !defined(GRADLAG_SANITIZE)
@@ -488,10 +259,11 @@ static status check_allocations(communicator *c)
     uint64_t hidden_ns;
     for (unsigned spare = 0; spare < 2; spare++) {
         TRY(communicator_spare_processors(c, spare == 1));
-        TRY(exchange_in_pieces(c, communicator_buffer(c), LARGEST, 0, &hidden_ns));
+        TRY(exchange_rig_in_pieces(c, communicator_buffer(c), EXCHANGE_LARGEST, 0, &hidden_ns));
         const unsigned before = allocations;
         for (unsigned step = 0; step < 30; step++)
-            TRY(exchange_in_pieces(c, communicator_buffer(c), LARGEST, step, &hidden_ns));
+            TRY(exchange_rig_in_pieces(c, communicator_buffer(c), EXCHANGE_LARGEST, step,
+                                       &hidden_ns));
         if (allocations != before)
             FAIL(ERROR_OTHER, "%u allocations in 30 exchanges", allocations - before);
     }
@@ -501,7 +273,7 @@ done:
 
 static status case_allocations(unsigned rank UNUSED, unsigned size UNUSED)
 {
-    return with_every_kind(check_allocations);
+    return exchange_rig_every_kind(check_allocations);
 }
 #endif
 
@@ -510,13 +282,9 @@ static const struct sync_case CASES[] = {
     {"hidden", case_hidden},
     {"one by one", case_one_by_one},
     {"hosts", case_hosts},
-    {"spare", case_spare},
-    {"spare nodes", case_spare_nodes},
-    {"given up", case_given_up},
     {"late mpi", case_late_mpi},
     {"late ordered", case_late_ordered},
     {"late shared", case_late_shared},
-    {"late carried", case_late_carried},
 #if !defined(GRADLAG_SANITIZE)
     {"allocations", case_allocations},
 #endif
@@ -546,24 +314,9 @@ static void between_hosts_parts_move_by_themselves_in_one_order(void **state UNU
     sync_rig_expect_ok(3, "hosts");
 }
 
-static void with_processors_to_spare_parts_move_by_themselves(void **state UNUSED)
-{
-    sync_rig_expect_ok(2, "spare");
-    sync_rig_expect_ok(3, "spare");
-    sync_rig_expect_ok(3, "spare nodes");
-}
-
-static void who_ends_does_not_wait_for_what_travels(void **state UNUSED)
-{
-    static struct sync_run run;
-    sync_rig_run(3, "given up", 20, &run);
-    if (run.exit_code != ERROR_DATA || strstr(run.output, "given up in time: yes") == NULL)
-        fail_msg("exit %d:\n%s", run.exit_code, run.output);
-}
-
 static void a_rank_that_does_not_come_is_given_up(void **state UNUSED)
 {
-    static const char *const cases[] = {"late mpi", "late ordered", "late shared", "late carried"};
+    static const char *const cases[] = {"late mpi", "late ordered", "late shared"};
     static struct sync_run run;
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         sync_rig_run(3, cases[i], 20, &run);
@@ -588,8 +341,6 @@ int main(int argc, char **argv)
         cmocka_unit_test(in_pieces_every_communicator_gives_the_mean_it_gives_at_once),
         cmocka_unit_test(what_comes_back_while_ranks_compute_is_hidden_and_nothing_else),
         cmocka_unit_test(between_hosts_parts_move_by_themselves_in_one_order),
-        cmocka_unit_test(with_processors_to_spare_parts_move_by_themselves),
-        cmocka_unit_test(who_ends_does_not_wait_for_what_travels),
         cmocka_unit_test(a_rank_that_does_not_come_is_given_up),
         cmocka_unit_test(exchanges_in_pieces_allocate_nothing),
     };
