@@ -105,7 +105,8 @@ struct cuda_kind {
     status (*host_new)(cuda_device *d, void *out, size_t bytes, const char *what);
     void (*host_free)(cuda_device *d, void *at);
     /* The same for memory that somebody else owns (a shared-memory payload): best effort. False:
-     * copies work nevertheless, more slowly. Must be unpinned before it is unmapped. */
+     * copies work nevertheless, more slowly. Must be unpinned before it is unmapped. Nothing may be
+     * copied down to what is pinned `read_only`. */
     bool (*pin)(cuda_device *d, const void *at, size_t bytes, bool read_only);
     void (*unpin)(cuda_device *d, const void *at);
 
