@@ -19,7 +19,7 @@ enum { PLACES_GPUS = 64 };
 struct places {
     cpu_set_t cores, free_cores;
     unsigned core_count, jobs;
-    char gpus[PLACES_GPUS][48];     /* as CUDA_VISIBLE_DEVICES names them */
+    char gpus[PLACES_GPUS][64];     /* as CUDA_VISIBLE_DEVICES names them */
     unsigned gpu_runs[PLACES_GPUS]; /* how many runs have it */
     unsigned gpu_count;
     bool gpus_known; /* looked for once a run wants one */

@@ -237,10 +237,11 @@ static void every_operation_and_model_is_near_in_tf32_and_bf16(void **state)
             if (is_deep(i) || is_wide(i)) {
                 continue;
             }
-            /* Kinks' share falls as 1/√batch: mlp in tf32 is 3.5e-3 off at 128, 1.0e-3 at 1024. The
-             * emulated GPU has not the time for batches that large, so its bound is wider. */
+            /* Kinks' share falls as 1/√batch: in tf32 mlp is 3.5e-3 off at 128 and 1.0e-3 at 1024,
+             * resnet8 9.5e-4 at 4096 and 6.6e-4 at 8192. The emulated GPU has not the time for
+             * batches that large, so its bound is wider. */
             assert_near(model_registry.entries[i]->name, &m, (struct shape){2, 16, 16},
-                        gpu ? 4096 : 64, p,
+                        gpu ? 8192 : 64, p,
                         gpu                   ? bound
                         : p == PRECISION_TF32 ? 8 * bound
                                               : 3 * bound);
@@ -500,6 +501,7 @@ enum { FURTHER_STEPS = 50 };
 static void steps_take_no_memory(void **state)
 {
     (void)state;
+    const int warm = is_emulated() ? 3 : 200; /* until a driver, too, has all that it takes */
     for (size_t i = 0; i < model_registry.count; ++i) {
         if (is_deep(i) || is_wide(i)) {
             continue;
@@ -508,7 +510,7 @@ static void steps_take_no_memory(void **state)
         struct fixture f;
         struct cuda_properties before, after;
         open_on(&f, "cuda", &fp32, &m, (struct shape){1, 16, 16}, 4);
-        for (int step = 0; step < 3; ++step) {
+        for (int step = 0; step < warm; ++step) {
             fixture_step(&f, f.parameters, f.gradient);
         }
         const struct cuda_kind *kind = ((const struct cuda *)f.backend)->kind;

@@ -355,8 +355,33 @@ static void sums_of_kernels_are_those_of_products(void **state)
     }
 }
 
+static void epilogues_of_single_terms_and_rows_are_done_by_kernels(void **state)
+{
+    (void)state;
+    static const struct {
+        enum cuda_epilogue epilogue;
+        uint32_t rows, inner;
+        bool fused;
+    } cases[] = {
+        {CUDA_PLAIN, 8, 8, false},       {CUDA_BIAS, 8, 1, true},
+        {CUDA_BIAS_RELU, 1, 1, true},    {CUDA_BIAS_RELU_MASK, 8, 1, true},
+        {CUDA_MASKED, 8, 2, true},       {CUDA_MASKED, 8, 1, false},
+        {CUDA_MASKED, 1, 2, true},       {CUDA_COLUMN_SUMS, 2, 2, true},
+        {CUDA_COLUMN_SUMS, 2, 1, false}, {CUDA_COLUMN_SUMS, 1, 2, false},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        const struct cuda_product_shape s = {cases[i].rows, 3, cases[i].inner,
+                                             .epilogue = cases[i].epilogue};
+        if (cuda_product_may_fuse(&s) != cases[i].fused) {
+            fail_msg("case %zu: %s", i, epilogues[s.epilogue]);
+        }
+    }
+}
+
 int main(void)
 {
+    const struct CMUnitTest without_gpu[] = {
+        cmocka_unit_test(epilogues_of_single_terms_and_rows_are_done_by_kernels)};
     const struct cuda_test tests[] = {
         CUDA_TEST(products_in_fp32_are_right),
         CUDA_TEST(products_in_tf32_are_right),
@@ -367,5 +392,6 @@ int main(void)
         CUDA_TEST(masks_of_kernels_are_those_of_products),
         CUDA_TEST(sums_of_kernels_are_those_of_products),
     };
-    return cuda_rig_run("cuda_product", tests, COUNT_OF(tests));
+    const int failed = cuda_rig_run("cuda_product", tests, COUNT_OF(tests));
+    return failed + cmocka_run_group_tests(without_gpu, NULL, NULL);
 }

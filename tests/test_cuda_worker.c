@@ -134,6 +134,28 @@ static void gradients_do_not_depend_on_what_came_before(void **state)
     rig_close(&b);
 }
 
+/* A vector that was read as parameters, and may be registered for that alone, is written later. */
+static void held_parameters_may_become_a_gradient(void **state)
+{
+    (void)state;
+    struct rig r;
+    struct step_stats stats;
+    float *both;
+    rig_open(&r, "cuda", "softmax", "300", "16");
+    check(memory_new(&both, r.count, sizeof(float), "parameters, then a gradient"));
+    memcpy(both, r.parameters, r.count * sizeof(float));
+    worker_hold_memory(r.worker);
+    check(worker_gradient(r.worker, both, 4, r.gradient, &stats));
+    for (int step = 0; step < 3; ++step) { /* as it is, captured, replayed */
+        memset(both, 0x7f, r.count * sizeof(float));
+        check(worker_gradient(r.worker, r.parameters, 4, both, &stats));
+        assert_memory_equal(r.gradient, both, r.count * sizeof(float));
+    }
+    worker_forget_memory(r.worker);
+    rig_close(&r);
+    memory_free(both);
+}
+
 static void steps_take_no_memory(void **state)
 {
     (void)state;
@@ -285,6 +307,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(evaluation_is_that_of_the_cpu),
         cmocka_unit_test(gradients_do_not_depend_on_what_came_before),
+        cmocka_unit_test(held_parameters_may_become_a_gradient),
         cmocka_unit_test(steps_take_no_memory),
         cmocka_unit_test(gathering_on_the_device_gives_the_same_bits),
         cmocka_unit_test(a_dataset_that_does_not_fit_is_an_error_that_says_so),

@@ -170,7 +170,7 @@ void cuda_command_statistics(const struct cuda *c, struct cuda_command_statistic
 /* Memory that stays until `forget`: between them, memory given to `begin` is pinned. */
 void cuda_hold(struct cuda *c);
 void cuda_forget(struct cuda *c);
-/* True if copies from and to it run by themselves. */
+/* True if copies from it, and to it unless it is `read_only`, run by themselves. */
 bool cuda_is_pinned(struct cuda *c, const void *at, size_t bytes, bool read_only);
 
 /* ---- buffers (backend_cuda_buffers.c) ----------------------------------------------------------

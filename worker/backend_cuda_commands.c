@@ -394,10 +394,12 @@ done:
 
 void cuda_commands_abandon(struct cuda *c)
 {
+    const struct error kept = error_kept(); /* why the step was given up */
     cuda_commands_begin(c);
     phase(c, NULL);
     status waited = c->kind->synchronize(c->device);
     (void)waited; /* a fault shows again at the next step */
+    error_put_back(&kept);
 }
 
 void cuda_command_statistics(const struct cuda *c, struct cuda_command_statistics *out)

@@ -66,7 +66,8 @@ struct retired {
 struct pinned {
     const void *at;
     size_t bytes;
-    bool done; /* or refused */
+    bool read_only; /* the device must not write to it */
+    bool done;      /* or refused */
 };
 
 struct cuda_commands {

@@ -113,15 +113,16 @@ bool cuda_is_pinned(struct cuda *c, const void *at, size_t bytes, bool read_only
 {
     struct cuda_commands *m = c->commands;
     for (size_t i = 0; i < m->pinned_count; ++i) {
-        if (m->pinned[i].at == at && m->pinned[i].bytes >= bytes) {
-            return m->pinned[i].done;
+        const struct pinned *p = &m->pinned[i];
+        if (p->at == at && p->bytes >= bytes) {
+            return p->done && (read_only || !p->read_only);
         }
     }
     if (!m->hold || m->pinned_count == PINNED) {
         return false;
     }
     struct pinned *p = &m->pinned[m->pinned_count++];
-    *p = (struct pinned){at, bytes, c->kind->pin(c->device, at, bytes, read_only)};
+    *p = (struct pinned){at, bytes, read_only, c->kind->pin(c->device, at, bytes, read_only)};
     return p->done;
 }
 

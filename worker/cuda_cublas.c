@@ -266,10 +266,10 @@ void cuda_product_close(cuda_device *d, cuda_product *p)
     memory_free(p);
 }
 
-static bool may_fuse(void)
+static bool may_fuse(const struct cuda_product_shape *s)
 {
     const char *wanted = getenv("GRADLAG_CUDA_EPILOGUES");
-    return wanted == NULL || strcmp(wanted, "kernels") != 0;
+    return cuda_product_may_fuse(s) && (wanted == NULL || strcmp(wanted, "kernels") != 0);
 }
 
 status cuda_product_open(cuda_device *d, const struct cuda_product_shape *s, cuda_product **out)
@@ -284,7 +284,7 @@ status cuda_product_open(cuda_device *d, const struct cuda_product_shape *s, cud
     TRY(memory_new(&p, 1, sizeof *p, "matrix product"));
     p->shape = *s;
     TRY(describe(s, CUDA_PLAIN, &p->plain));
-    if (s->epilogue != CUDA_PLAIN && may_fuse()) {
+    if (may_fuse(s)) {
         TRY(describe(s, s->epilogue, &p->fused));
     }
     TRY(layout(&p->a, type, s->b_transposed ? s->columns : s->inner,

@@ -81,14 +81,14 @@ static void describe_libraries(char *out, size_t bytes)
     }
 }
 
+/* Leaves it the calling thread's: to go back to the one before, which is the first unless somebody
+ * chose, would make a context there, half a GiB, that nobody uses. All calls choose their own. */
 static status device_describe(unsigned index, struct cuda_properties *out)
 {
     status result = OK;
     struct cudaDeviceProp p;
-    int before = -1;
     *out = (struct cuda_properties){0};
     TRY(check_index(index));
-    TRY_CUDA(NULL, "describing a GPU", cudaGetDevice(&before));
     TRY_CUDA(NULL, "describing a GPU", cudaGetDeviceProperties(&p, (int)index));
     snprintf(out->name, sizeof out->name, "%s", p.name);
     out->capability = (unsigned)(10 * p.major + p.minor);
@@ -101,9 +101,6 @@ static status device_describe(unsigned index, struct cuda_properties *out)
     TRY_CUDA(NULL, "asking for a GPU's memory",
              cudaMemGetInfo(&out->free_bytes, &out->memory_bytes));
 done:
-    if (before >= 0) {
-        (void)cudaSetDevice(before);
-    }
     return result;
 }
 

@@ -52,8 +52,8 @@ enum cuda_epilogue {
     CUDA_PLAIN,
     CUDA_BIAS,      /* D + bias[columns] */
     CUDA_BIAS_RELU, /* max(0, D + bias[columns]) */
-    /* max(0, D + bias[columns]), and mask[rows][columns] as one bit each: what was positive.
-     * The bits are the library's; only CUDA_MASKED reads them. */
+    /* max(0, D + bias[columns]), and mask[rows][columns] as one bit each: what was positive, or,
+     * in cublasLt's own, not negative. The bits are the library's; only CUDA_MASKED reads them. */
     CUDA_BIAS_RELU_MASK,
     CUDA_MASKED,      /* D where the mask has a one, else 0 */
     CUDA_COLUMN_SUMS, /* D, and bias[rows] = Σ over inner of op(A), as it is read: of rounded
@@ -105,7 +105,8 @@ struct cuda_kind {
     status (*host_new)(cuda_device *d, void *out, size_t bytes, const char *what);
     void (*host_free)(cuda_device *d, void *at);
     /* The same for memory that somebody else owns (a shared-memory payload): best effort. False:
-     * copies work nevertheless, more slowly. Must be unpinned before it is unmapped. */
+     * copies work nevertheless, more slowly. Must be unpinned before it is unmapped. Nothing may be
+     * copied down to what is pinned `read_only`. */
     bool (*pin)(cuda_device *d, const void *at, size_t bytes, bool read_only);
     void (*unpin)(cuda_device *d, const void *at);
 
@@ -182,6 +183,10 @@ status cuda_out_of_memory(const struct cuda_shortage *s);
 status cuda_grid_check(enum cuda_kernel k, const struct cuda_grid *g) MUST_CHECK;
 /* OK, or the error of a product that cuda_product_shape does not allow. */
 status cuda_product_check(const struct cuda_product_shape *shape) MUST_CHECK;
+/* Whether cublasLt may be asked to do the epilogue. NVIDIA's own callers of it (nvmath-python)
+ * never let it apply a mask or make column sums where `inner` is 1, nor the sums of a single row.
+ */
+bool cuda_product_may_fuse(const struct cuda_product_shape *shape);
 
 #ifdef __cplusplus
 }

@@ -229,7 +229,7 @@ static status emulated_host_new(cuda_device *d, void *out, size_t bytes, const c
     void *at = NULL;
     TRY(not_capturing(d, "making host memory"));
     TRY(memory_new(&at, 1, bytes, what));
-    TRY(cuda_pinned_add(d, at, bytes));
+    TRY(cuda_pinned_add(d, at, bytes, false));
     memset(at, CUDA_POISON, bytes);
     *(void **)out = at;
     at = NULL;
@@ -250,9 +250,8 @@ static void emulated_host_free(cuda_device *d, void *at)
 static bool emulated_pin(cuda_device *d, const void *at, size_t bytes, bool read_only)
 {
     const char *can = getenv("GRADLAG_CUDA_EMULATED_PIN");
-    (void)read_only;
     return (can == NULL || strcmp(can, "no") != 0) && !d->capturing &&
-           cuda_pinned_add(d, at, bytes) == OK;
+           cuda_pinned_add(d, at, bytes, read_only) == OK;
 }
 
 static void emulated_unpin(cuda_device *d, const void *at)
@@ -302,7 +301,11 @@ static status emulated_copy_up(cuda_device *d, enum cuda_stream s, void *to_devi
 static status emulated_copy_down(cuda_device *d, enum cuda_stream s, void *to_host,
                                  const void *from_device, size_t bytes)
 {
-    return copy(d, s, "copy_down", to_host, false, from_device, true, bytes);
+    status result = OK;
+    TRY(cuda_may_write(d, to_host, bytes));
+    TRY(copy(d, s, "copy_down", to_host, false, from_device, true, bytes));
+done:
+    return result;
 }
 
 static status emulated_copy_within(cuda_device *d, enum cuda_stream s, void *to, const void *from,

@@ -92,6 +92,7 @@ struct pinned {
     struct pinned *next;
     const uint8_t *at;
     size_t bytes;
+    bool read_only;
 };
 
 struct cuda_device {
@@ -121,8 +122,10 @@ size_t cuda_piece_free(cuda_device *d, const void *at); /* the bytes it had */
 void cuda_pieces_close(cuda_device *d);                 /* all of it, and what is pinned */
 /* ERROR_OTHER: something was written outside of a piece. */
 status cuda_pieces_check(const cuda_device *d) MUST_CHECK;
-status cuda_pinned_add(cuda_device *d, const void *at, size_t bytes) MUST_CHECK;
+status cuda_pinned_add(cuda_device *d, const void *at, size_t bytes, bool read_only) MUST_CHECK;
 void cuda_pinned_drop(cuda_device *d, const void *at);
+/* ERROR_OTHER: part of at[0..bytes) is pinned to be read only. */
+status cuda_may_write(const cuda_device *d, const void *at, size_t bytes) MUST_CHECK;
 /* ERROR_OTHER: at[0..bytes) is not device memory, or it is where host memory is wanted. */
 status cuda_side_check(const cuda_device *d, const char *call, const void *at, size_t bytes,
                        bool on_device) MUST_CHECK;

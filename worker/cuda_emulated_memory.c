@@ -80,12 +80,12 @@ size_t cuda_piece_free(cuda_device *d, const void *at)
 /* ---- host memory --------------------------------------------------------------------------------
  */
 
-status cuda_pinned_add(cuda_device *d, const void *at, size_t bytes)
+status cuda_pinned_add(cuda_device *d, const void *at, size_t bytes, bool read_only)
 {
     status result = OK;
     struct pinned *p;
     TRY(memory_new(&p, 1, sizeof *p, "pinned memory"));
-    *p = (struct pinned){d->pinned, at, bytes};
+    *p = (struct pinned){d->pinned, at, bytes, read_only};
     d->pinned = p;
 done:
     return result;
@@ -102,6 +102,21 @@ void cuda_pinned_drop(cuda_device *d, const void *at)
         }
     }
     NEVER("unpin of what is not pinned");
+}
+
+status cuda_may_write(const cuda_device *d, const void *at, size_t bytes)
+{
+    status result = OK;
+    const uintptr_t from = (uintptr_t)at;
+    for (const struct pinned *p = d->pinned; p != NULL; p = p->next) {
+        const uintptr_t begin = (uintptr_t)p->at;
+        if (p->read_only && from < begin + p->bytes && begin < from + bytes) {
+            FAIL(ERROR_OTHER, "copy_down of %zu bytes: %p is pinned to be read only; " CUDA_OUR_BUG,
+                 bytes, at);
+        }
+    }
+done:
+    return result;
 }
 
 static bool is_pinned(const cuda_device *d, const void *at, size_t bytes)

@@ -84,3 +84,20 @@ status cuda_product_check(const struct cuda_product_shape *shape)
 done:
     return result;
 }
+
+bool cuda_product_may_fuse(const struct cuda_product_shape *s)
+{
+    switch (s->epilogue) {
+    case CUDA_BIAS:
+    case CUDA_BIAS_RELU:
+    case CUDA_BIAS_RELU_MASK:
+        return true;
+    case CUDA_MASKED:
+        return s->inner > 1;
+    case CUDA_COLUMN_SUMS:
+        return s->inner > 1 && s->rows > 1;
+    case CUDA_PLAIN:
+        break;
+    }
+    return false;
+}
