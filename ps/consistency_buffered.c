@@ -9,12 +9,16 @@
  *
  * Where we differ: the paper's clients send the outcome of several local steps, ours one gradient
  * (its client with one local step); the paper's scale 1 / √(1 + τ) is a matter of damping. K counts
- * gradients, not workers: a fast one may be in a buffer more than once, as in the paper. softsync
- * is the same with K = ⌊W / n⌋.
+ * gradients, not workers: a fast one may be in a buffer more than once. softsync is the same with
+ * K = ⌊W / n⌋.
  *
  * Of the paper the abstract was at hand. The authors' simulator (FLSim, FedBuffAggregator) updates
- * once K have come, from whomever; its example for this method has K = 10. That the sum is divided
- * by K is as two programs by others have it that name algorithm 1.
+ * once K have come, from whomever, as a client is drawn anew for each task; its example for this
+ * method has K = 10. One reader, though, has it from the paper that a client is in a buffer once.
+ * Algorithm 1 is Δ = Σ Δ_i / K, w ← w − η_g Δ as a question to the authors quotes it (FLSim, issue
+ * 47), and as three programs by others have it that name its lines (a strategy for Flower,
+ * angelafoua/fedbuff, a comparison with AC-AFL); FedScale's maintainers name line 11 for the
+ * division (pull request 162).
  */
 #include "ps/consistency.h"
 

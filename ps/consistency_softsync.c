@@ -16,9 +16,10 @@
  * c nor in the divisor. Where we differ: W stays the configured number when workers are lost, so
  * that the size of an update does not change within a run; n above W is as n = W.
  *
- * Held against the text of Zhang et al. (section 2.2; λ is our W), where the gradients may be of
- * any learners, too; its equation as a reader restates it. Of Gupta et al. the abstract was at
- * hand.
+ * Held against the text of Zhang et al. (sections 2.1 to 2.4; λ is our W): the gradients may be of
+ * any learners, their average is multiplied by the rate, and with 30 learners c is 30, 2 and 1 for
+ * n = 1, 15 and 30. The equation itself, which that copy lacks, is as a reader restates it. Of
+ * Gupta et al. the abstract was at hand.
  */
 #include "ps/consistency.h"
 

@@ -14,8 +14,9 @@
  * takes.
  *
  * Where we differ: there μ* (and the rate) are tuned by YellowFin as training goes on; here they
- * are settings. What is fed back is bounded by the range of μ alone. `momentum` and
- * `total_momentum` of each update are in its record.
+ * are settings, and μ begins at μ*, where its authors' first algorithm begins at 0. What is fed
+ * back is bounded by the range of μ alone. `momentum` and `total_momentum` of each update are in
+ * its record. That algorithm has the loop with γ = 1 (total_momentum.h); γ = 0.01 is from memory.
  *
  * The noise of mini-batches hides much of what asynchrony adds: with 16 virtual workers (mlp,
  * Fashion-MNIST, batch 32, lr 0.03, μ* = 0.3) the mean total is kept at 0.30, by a μ of 0.27 where

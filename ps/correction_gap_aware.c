@@ -15,10 +15,12 @@
  * Of the paper the abstract was at hand. C is as FTPipe has it (sgd_gap_aware.py), a pipeline
  * trainer of two of its authors that names what it changed of the original, and C is not among it:
  * the largest rate times the root of the running mean of the squared velocity, β = 0.999, its start
- * corrected for.
+ * corrected for. For some weeks of 2020 it had C times the delay, and no longer has.
  *
  * Where we differ from that: the velocity is told from the step that was taken, over its rate, so
- * that any optimizer, weight decay and damping are in it. Weight decay is not divided. G = 1 where
+ * that any optimizer, weight decay and damping are in it. The start is corrected for the k
+ * velocities there are; FTPipe counts one more than its mean has, so that its C begins at √½ of
+ * ours and comes up to it within some tens of updates. Weight decay is not divided. G = 1 where
  * a parameter has not moved, so a gradient that is not late stays as it is, bit for bit. τ does not
  * enter: a late gradient of a run that stands still counts in full.
  */

@@ -13,9 +13,10 @@
  *
  * Of the paper the abstract was at hand. The authors' simulator (FLSim, async_staleness_weights.py)
  * has 1 / (1 + τ)^a over the same of a mean staleness that is set, a = ½ in its tests, and by
- * default adds up without dividing. Of programs by others that name the paper's section on
- * staleness or its algorithm's lines, FedScale has 1 / √(1 + τ), over the sum of the scales; a
- * strategy for Flower divides by the size of the buffer.
+ * default adds up without dividing. Others who read the paper wrote 1 / √(1 + τ): a reproduction of
+ * its tables (angelafoua/fedbuff) and Flame, both over the number of updates, and FedScale, over
+ * the sum of the scales. NVIDIA FLARE and a strategy for Flower have 1 / (1 + √τ), which is not the
+ * authors', over the number of updates.
  */
 #include "ps/damping.h"
 

@@ -10,8 +10,10 @@
  * where our τ begins at 0: see damping_polynomial.c.
  *
  * Held against the authors' own code (async_fl, train_cifar10_mxnet_fedasync_…), which has this
- * function, of a delay that begins at 0 as ours does. Of the paper's text a summary was at hand;
- * notes on a comparison by others (ESync) name a = 10 and b = 4, too.
+ * function, of a delay that begins at 0 as ours does. Of the paper's text a summary was at hand,
+ * and the same function from three who read section 5.2: notes on the whole paper and two programs
+ * that repeat its experiments, with a = 10 and b = 4, as notes on a comparison by others (ESync)
+ * have, too. Two name b = 2 beside it, one of them for the paper's language model.
  */
 #include "ps/damping.h"
 

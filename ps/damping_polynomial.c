@@ -9,8 +9,9 @@
  * one gradient and s scales that gradient's learning rate; x never moves towards a stale model. The
  * paper's t counts the update being made, so that its freshest model has t − τ = 1; our τ counts
  * the updates missed, so that a fresh gradient has τ = 0 and s = 1. So does the delay in the
- * authors' own code (async_fl, train_cifar10_mxnet_fedasync_…), which has this function; of the
- * paper's text a summary was at hand.
+ * authors' own code (async_fl, train_cifar10_mxnet_fedasync_…), which has this function. Of the
+ * paper's text a summary was at hand, and what three who read it wrote down (see damping_hinge.c):
+ * the same function, x_t = (1 − α s) x_{t−1} + α s x_new, and τ the t that the worker was sent.
  */
 #include "ps/damping.h"
 

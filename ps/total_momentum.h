@@ -11,10 +11,13 @@
  * YellowFin, which measures it so with asynchronous workers. With one worker and a constant rate it
  * is the optimizer's μ.
  *
- * The equation is quoted from memory of the paper; of its text the abstract was at hand. An early
- * tuner in its authors' repository (YellowFin, tuner_utils/yellowfin.py of the first commit,
- * get_async_mu_tensor) takes the median over parameters of a ratio of this form, of moving
- * averages, and feeds it back as μ ← μ + (μ* − μ̂_T). Later ones have nothing of it.
+ * The equation is quoted from memory of the paper; of its text the abstract was at hand. Its
+ * authors showed the algorithm before it was a paper (mitliagkas.github.io, async-tuner,
+ * AsyncYellowFin): the median of (A + α C) / (A − B), with A, B and C the moving averages of
+ * x_{t+1} − x_t, of x_{t+1} − 2 x_t + x_{t−1} and of the gradient. Of the latest alone that is the
+ * ratio above. It is fed back as μ ← μ + μ* − μ̂_T, from μ = 0. The first commit of their repository
+ * has this, commented out (YellowFin, tuner_utils/yellowfin.py, get_async_mu_tensor); later ones
+ * have nothing of it.
  *
  * Where we differ: the median is over TOTAL_MOMENTUM_SAMPLE parameters, evenly spread, or all if
  * there are fewer; those that stood still from r − 1 to r are left out. α is the rate that g got,

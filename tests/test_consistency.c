@@ -163,6 +163,18 @@ static void ssp_without_slack_has_everybody_end_an_iteration_before_the_next(voi
     trace(2, RIG("consistency=ssp", "consistency.slack=0"), steps, COUNT_OF(steps));
 }
 
+static unsigned gathered_of(unsigned workers, const char *const *assignments)
+{
+    options *o = NULL;
+    struct consistency c;
+    unsigned out = 0;
+    assert_int_equal(core_rig_settings(&o, assignments), OK);
+    assert_int_equal(consistency_open(&c, o), OK);
+    assert_int_equal(consistency_per_update(&c, workers, &out), OK);
+    options_close(&o);
+    return out;
+}
+
 static void softsync_updates_after_workers_by_n_gradients_of_whomever(void **state)
 {
     (void)state;
@@ -182,6 +194,10 @@ static void softsync_updates_after_workers_by_n_gradients_of_whomever(void **sta
     };
     trace(3, RIG("consistency=softsync", "consistency.n=2"), single, COUNT_OF(single));
     trace(3, RIG("consistency=softsync", "consistency.n=7"), single, COUNT_OF(single));
+    /* Zhang et al., section 2.4: 30 learners */
+    assert_int_equal(gathered_of(30, RIG("consistency=softsync", "consistency.n=1")), 30);
+    assert_int_equal(gathered_of(30, RIG("consistency=softsync", "consistency.n=15")), 2);
+    assert_int_equal(gathered_of(30, RIG("consistency=softsync", "consistency.n=30")), 1);
 }
 
 static void backup_drops_whatever_comes_after_the_first(void **state)

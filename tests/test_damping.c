@@ -26,7 +26,7 @@
 #include "docs/examples/damping_logarithmic.c"
 #include "ps/consistency.h"
 #include "ps/correction.h"
-#include "tests/core_rig.h"
+#include "tests/core_bench.h"
 #include "tests/documented.h"
 
 static void open_damping(struct damping *out, const char *const *assignments)
@@ -204,6 +204,38 @@ static void fedbuff_divides_by_the_root_of_1_plus_staleness(void **state)
     expect_scale(&d, 1, 0.70710678118654752);
     expect_scale(&d, 3, 0.5);
     expect_scale(&d, 99, 0.1);
+}
+
+static void push(struct bench *b, unsigned worker, float gradient)
+{
+    for (unsigned i = 0; i < BENCH_COUNT; i++) {
+        b->gradient[worker][i] = gradient;
+    }
+    bench_push(b, worker);
+}
+
+/* w ← w − η_g Σ s(τ_i) Δ_i / K with K = 3, η_g = ¼. Worker 1 read version 0, three updates ago:
+ * τ = 3, s = ½. (½ · 8 + 3 + 5) / 3 = 4; over the sum of the scales it would be 12 / 2.5. */
+static void fedbuff_divides_by_the_size_of_the_buffer(void **state)
+{
+    (void)state;
+    struct bench b;
+    bench_open(&b, (struct server_core_options){.workers = 2},
+               RIG("consistency=buffered", "consistency.size=3", "damping=fedbuff", "optimizer=sgd",
+                   "lr=0.25"));
+    bench_hello_all(&b);
+    for (unsigned i = 0; i < 9; i++) {
+        push(&b, 0, 0);
+    }
+    float before = bench_latest(&b)[5];
+    push(&b, 1, 8);
+    push(&b, 0, 3);
+    assert_int_equal(b.applied, 0);
+    push(&b, 0, 5);
+    assert_int_equal(b.applied, 1);
+    assert_int_equal(b.records, 3);
+    assert_true(fabsf(bench_latest(&b)[5] - (before - 1)) < 1e-6f);
+    core_rig_close(&b.rig);
 }
 
 static void tail_is_the_share_of_gradients_as_old_or_older(void **state)
@@ -402,6 +434,7 @@ int main(void)
         cmocka_unit_test(mishchenko_counts_in_full_while_workers_take_turns),
         cmocka_unit_test(koloskova_counts_in_full_up_to_the_concurrency),
         cmocka_unit_test(fedbuff_divides_by_the_root_of_1_plus_staleness),
+        cmocka_unit_test(fedbuff_divides_by_the_size_of_the_buffer),
         cmocka_unit_test(tail_is_the_share_of_gradients_as_old_or_older),
         cmocka_unit_test(rescaled_gives_each_worker_the_same_rate_per_time),
         cmocka_unit_test(trim_cuts_long_gradients_to_its_norm),
