@@ -27,6 +27,23 @@ static bool two_cores(void)
     return processor_count() >= 2;
 }
 
+static void a_run_that_diverged_is_a_result(void **state)
+{
+    struct rig *r = *state;
+    for (int turn = 0; turn < 2; turn++) {
+        assert_int_equal(
+            RIG_RUN(r, "sweep", RIG_SMALL, VIRTUAL, "model=mlp", "lr=0.01,1e6", "warmup_epochs=0",
+                    "--quiet"),
+            OK);
+        assert_non_null(strstr(process_output(r), "1 finished, 1 diverged, 0 failed\n"
+                                                  "that one run diverged is a result, not a "
+                                                  "failure, and the same command does not make it "
+                                                  "again; `gradlag query failures "
+                                                  "results=results.db` says"));
+    }
+    process_expect_answer(r, "SELECT group_concat(status, ' ') FROM run", "finished diverged");
+}
+
 /* ---- several at a time --------------------------------------------------------------------------
  */
 
@@ -532,6 +549,7 @@ int main(void)
 {
 #define PROCESS_TEST(f) cmocka_unit_test_setup_teardown(f, process_set_up, process_tear_down)
     const struct CMUnitTest tests[] = {
+        PROCESS_TEST(a_run_that_diverged_is_a_result),
         PROCESS_TEST(runs_made_side_by_side_have_cores_of_their_own),
         PROCESS_TEST(more_runs_at_a_time_than_cores_must_be_asked_for),
         PROCESS_TEST(eight_runs_that_write_one_file_at_once_lose_no_row),
