@@ -150,6 +150,21 @@ static void what_a_stopped_sweep_leaves_waits_and_can_be_worked_off_or_dropped(v
     process_expect_answer(r, "SELECT group_concat(status, ' ') FROM run", "stopped");
 }
 
+/* Its process is being loaded, and ends by the signal. */
+static void a_run_that_is_stopped_before_it_begins_waits_on(void **state)
+{
+    struct rig *r = *state;
+    for (int turn = 0; turn < 5; turn++) {
+        pid_t run;
+        process_start(r, (const char *const[]){"sweep", RIG_LONG, "seed=1,2", "--quiet", NULL});
+        process_await(r, "run", &run, 1);
+        kill(r->pid, SIGINT);
+        assert_int_equal(process_wait(r), STOPPED);
+        process_expect_answer(
+            r, "SELECT count(*) FROM run WHERE status NOT IN ('queued', 'stopped')", "0");
+    }
+}
+
 static void what_waits_is_worked_off_whoever_put_it_there(void **state)
 {
     struct rig *r = *state;
@@ -555,6 +570,7 @@ int main(void)
         PROCESS_TEST(eight_runs_that_write_one_file_at_once_lose_no_row),
         PROCESS_TEST(two_sweeps_at_once_share_the_runs_and_make_each_once),
         PROCESS_TEST(what_a_stopped_sweep_leaves_waits_and_can_be_worked_off_or_dropped),
+        PROCESS_TEST(a_run_that_is_stopped_before_it_begins_waits_on),
         PROCESS_TEST(what_waits_is_worked_off_whoever_put_it_there),
         PROCESS_TEST(runs_of_a_higher_priority_come_first),
         PROCESS_TEST(a_run_that_crashed_is_made_again_and_one_that_cannot_work_is_not),
