@@ -201,7 +201,6 @@ done:
 /* Also of a run that failed: as far as it came. */
 static status write_trace(const struct launch *l)
 {
-    status result = OK;
     const char *pattern = options_text(l->o->settings, "trace");
     struct text path = {0};
     char number[24];
@@ -210,8 +209,15 @@ static status write_trace(const struct launch *l)
     }
     snprintf(number, sizeof number, "%lld", (long long)l->run_id);
     save_path(pattern, l->run_id, NULL, &path);
-    TRY(trace_write(options_text(l->o->settings, "results"), number, path.at));
-done:
+    const char *results = options_text(l->o->settings, "results");
+    status result = trace_write(results, number, path.at);
+    if (result != OK && l->verdict == OK) {
+        char *why = text_copy(error_message());
+        result = error_set(result, __FILE__, __LINE__,
+                           "%s. The run itself ended well: `gradlag show %s results=%s`", why,
+                           number, results);
+        memory_free(why);
+    }
     text_free(&path);
     return result;
 }
