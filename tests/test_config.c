@@ -226,6 +226,8 @@ static void errors_in_a_file_name_its_line(void **state)
         const char *text, *part;
     } cases[] = {
         {"workers: 4\nbatsch: 3\n", ":2: there is no key 'batsch'"},
+        {"power: 1\ndamping: polynomial\n",
+         ":1: there is no key 'power'. Did you mean 'damping.power'?"},
         {"workers: 4\n\nbatch: -1\n", ":3: batch=-1 is out of range"},
         {"workers: {a: 1}\n", ":1: workers must be one word"},
         {"workers: 4\nworkers: 5\n", ":2: 'workers' stands here a second time"},
