@@ -242,6 +242,24 @@ static void close_all(struct launch *l)
     folder_remove(&l->shared);
 }
 
+/* Who is used to MPI puts mpirun in front: it would start this whole run several times, and an
+ * mpirun within another one refuses to. */
+static status check_alone(const struct launch *l)
+{
+    status result = OK;
+    const char *size = getenv("OMPI_COMM_WORLD_SIZE");
+    const char *mode = options_text(l->o->settings, "mode");
+    if (size == NULL || (l->async && atoi(size) < 2)) {
+        return OK;
+    }
+    FAIL(ERROR_USAGE,
+         "`gradlag run` and `sweep` start the processes of a run themselves: leave mpirun out%s%s%s",
+         l->async ? "; it would make this run " : ", or give it `gradlag rank mode=",
+         l->async ? size : mode, l->async ? " times" : " …`");
+done:
+    return result;
+}
+
 status launch_run(const struct launch_options *o, int64_t *run_id)
 {
     status result = OK;
@@ -260,6 +278,7 @@ status launch_run(const struct launch_options *o, int64_t *run_id)
         TRY(launch_virtual(o, l.run_id, &l.progress));
         goto done;
     }
+    TRY(check_alone(&l));
     TRY(check_room(&l));
     TRY(prepare(&l));
     TRY(l.async ? launch_start_server(&l) : launch_start_ranks(&l));

@@ -215,10 +215,27 @@ static void a_second_server_does_not_follow_one_that_is_alone(void **state)
     process_tear_down(&more);
 }
 
+/* As mpirun -n 2 in front of it would do. */
+static void a_run_under_mpirun_is_refused_with_what_would_be_right(void **state)
+{
+    struct rig *r = *state;
+    assert_int_equal(process_shell(r, "OMPI_COMM_WORLD_SIZE=2 gradlag run mode=sync workers=2"),
+                     ERROR_USAGE);
+    process_expect_error(r, "leave mpirun out, or give it `gradlag rank mode=sync …`");
+    assert_int_equal(process_shell(r, "OMPI_COMM_WORLD_SIZE=2 gradlag run mode=async workers=2"),
+                     ERROR_USAGE);
+    process_expect_error(r, "leave mpirun out; it would make this run 2 times");
+    assert_int_equal(process_shell(r, "OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 gradlag rank"),
+                     ERROR_USAGE);
+    process_expect_error(r, "but this is mode=async: add mode=sync");
+    assert_int_equal(access(process_path(r, "results.db"), F_OK), -1);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, process_set_up, process_tear_down)
     const struct CMUnitTest tests[] = {
+        TEST(a_run_under_mpirun_is_refused_with_what_would_be_right),
         TEST(a_worker_that_waits_for_its_server_can_be_stopped),
         TEST(a_program_that_is_no_server_is_not_taken_for_one),
         TEST(a_killed_server_is_named_by_its_worker_and_its_run_has_failed),
