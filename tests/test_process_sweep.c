@@ -27,6 +27,17 @@ static bool two_cores(void)
     return processor_count() >= 2;
 }
 
+static void a_list_may_have_spaces_between_its_values(void **state)
+{
+    struct rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "sweep", "damping=none, inverse", "seed= 1 ,2 ", "--dry-run"), OK);
+    assert_string_equal(process_output(r), "4 combinations: 4 to run, 0 there already\n"
+                                           "to run              damping=none seed=1\n"
+                                           "to run              damping=none seed=2\n"
+                                           "to run              damping=inverse seed=1\n"
+                                           "to run              damping=inverse seed=2\n");
+}
+
 static void a_run_that_diverged_is_a_result(void **state)
 {
     struct rig *r = *state;
@@ -564,6 +575,7 @@ int main(void)
 {
 #define PROCESS_TEST(f) cmocka_unit_test_setup_teardown(f, process_set_up, process_tear_down)
     const struct CMUnitTest tests[] = {
+        PROCESS_TEST(a_list_may_have_spaces_between_its_values),
         PROCESS_TEST(a_run_that_diverged_is_a_result),
         PROCESS_TEST(runs_made_side_by_side_have_cores_of_their_own),
         PROCESS_TEST(more_runs_at_a_time_than_cores_must_be_asked_for),
