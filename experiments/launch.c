@@ -1,6 +1,7 @@
 #include "experiments/launch_inside.h"
 
 #include "experiments/command.h"
+#include "experiments/print.h"
 #include "experiments/provenance.h"
 #include "experiments/queued.h"
 #include "experiments/save.h"
@@ -139,6 +140,14 @@ static status check_room(const struct launch *l)
                     "engine=virtual simulates as many workers in one process",
                     processes, processors, processors == 1 ? "" : "s");
     }
+    const options *o = l->o->settings;
+    const unsigned threads = (unsigned)options_integer(o, "threads");
+    if (threads > 1 && l->workers * threads > processors &&
+        strcmp(options_text(o, "device"), "cpu") == 0) {
+        log_warning("%u worker%s of %u threads on %u processor%s: threads of a worker wait for "
+                    "each other, which takes many times as long where they share processors",
+                    l->workers, plural(l->workers), threads, processors, plural(processors));
+    }
     return files_allow(processes);
 }
 
@@ -252,10 +261,11 @@ static status check_alone(const struct launch *l)
     if (size == NULL || (l->async && atoi(size) < 2)) {
         return OK;
     }
-    FAIL(ERROR_USAGE,
-         "`gradlag run` and `sweep` start the processes of a run themselves: leave mpirun out%s%s%s",
-         l->async ? "; it would make this run " : ", or give it `gradlag rank mode=",
-         l->async ? size : mode, l->async ? " times" : " …`");
+    FAIL(
+        ERROR_USAGE,
+        "`gradlag run` and `sweep` start the processes of a run themselves: leave mpirun out%s%s%s",
+        l->async ? "; it would make this run " : ", or give it `gradlag rank mode=",
+        l->async ? size : mode, l->async ? " times" : " …`");
 done:
     return result;
 }

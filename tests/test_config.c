@@ -184,7 +184,8 @@ static void a_sweeps_file_is_a_base_for_one_run_of_it(void **state)
 {
     (void)state;
     options *o;
-    const char *path = write_file("seed: [1, 2]\nlr: 0.001..0.3:log\nmodel.activation: relu,tanh\n");
+    const char *path =
+        write_file("seed: [1, 2]\nlr: 0.001..0.3:log\nmodel.activation: relu,tanh\n");
     assert_int_equal(COMPOSE(&o, path, "lr=0.05", "seed=3", "model.activation=relu"), OK);
     assert_int_equal(options_integer(o, "seed"), 3);
     assert_true(options_real(o, "lr") == 0.05);

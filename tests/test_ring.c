@@ -1,7 +1,7 @@
 /*
- * test_ring.c — communicator=ring keeps to MPI's rule: what a message is sent from nobody writes, and
- * what one is received into nobody reads or writes, before the request is complete. Broken, it would
- * mostly do no harm on one host; so it is looked at here, not its outcome.
+ * test_ring.c — communicator=ring keeps to MPI's rule: what a message is sent from nobody writes,
+ * and what one is received into nobody reads or writes, before the request is complete. Broken, it
+ * would mostly do no harm on one host; so it is looked at here, not its outcome.
  */
 #include "tests/sync_rig.h"
 

@@ -1,6 +1,6 @@
 /*
- * test_server_state.c — what the server's parts decide by the clock alone, on a server that talks to
- * nobody: its training clock, and whom it takes for hanging.
+ * test_server_state.c — what the server's parts decide by the clock alone, on a server that talks
+ * to nobody: its training clock, and whom it takes for hanging.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,7 +11,6 @@
 #include "tests/core_bench.h"
 
 #include "ps/server_state.h"
-
 
 enum { MS = 1000000 };
 
@@ -71,8 +70,8 @@ static void a_pause_after_some_training_is_another_one(void **state UNUSED)
 
 enum { WORKERS = 2, HANGS = 1 };
 
-/* Both workers give signs of life; one has been computing since `moved`, 10 steps of the longest are
- * 3 s, and so long the limit is. */
+/* Both workers give signs of life; one has been computing since `moved`, 10 steps of the longest
+ * are 3 s, and so long the limit is. */
 static bool is_lost_after(unsigned number, unsigned servers, double waited_s)
 {
     const uint64_t moved = clock_ns(), now = moved + (uint64_t)(waited_s * 1e9);
