@@ -120,6 +120,11 @@ static void half_a_pair_of_keys_is_not_left(void **state)
         assert_int_equal(access(file_of(&f, "worker.key"), F_OK) == 0, code == OK);
         assert_true(bytes > 10 || code == ERROR_OTHER);
     }
+    unlink(file_of(&f, "server.key"));
+    unlink(file_of(&f, "worker.key"));
+    assert_int_equal(symlink("nowhere", file_of(&f, "worker.key")), 0); /* the second fails */
+    expect_error(curve_make(f.path), ERROR_USAGE, "worker.key is there already");
+    assert_int_not_equal(access(file_of(&f, "server.key"), F_OK), 0);
     remove_folder(&f);
 }
 

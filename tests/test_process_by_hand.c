@@ -1,5 +1,5 @@
-/* The mistakes and mishaps of somebody who starts server and workers by hand, or is new: exit codes,
- * messages, the run's row, and that whoever waits can be stopped. */
+/* The mistakes and mishaps of somebody who starts server and workers by hand, or is new: exit
+ * codes, messages, the run's row, and that whoever waits can be stopped. */
 #include "tests/process_rig.h"
 
 #include <setjmp.h>
