@@ -57,7 +57,14 @@ status axis_read(struct axis *out, const struct setting *s)
             continue;
         }
         size_t length = (size_t)(at - start);
-        if (length >= 2 && start[0] == '(' && at[-1] == ')') {
+        if (*at == ',' || start > s->value) { /* one of a list: "1, 2" is how one writes */
+            for (; length > 0 && *start == ' '; length--) {
+                start++;
+            }
+            for (; length > 0 && start[length - 1] == ' '; length--) {
+            }
+        }
+        if (length >= 2 && start[0] == '(' && start[length - 1] == ')') {
             start++;
             length -= 2;
         }

@@ -208,20 +208,34 @@ static bool length_overruled(const struct settings *s, size_t index)
     return later;
 }
 
+/* A sweep's file may be the base of one run: what it has several values or a range for falls away
+ * where another place names one. */
+static bool is_chosen_elsewhere(const struct settings *s, size_t index)
+{
+    const struct setting *each = &s->at[index];
+    bool later = false;
+    for (size_t i = index + 1; i < s->count; i++) {
+        later = later || (strcmp(s->at[i].key, each->key) == 0 &&
+                          strcmp(s->at[i].origin, each->origin) != 0);
+    }
+    return later && (strchr(each->value, ',') != NULL || strstr(each->value, "..") != NULL);
+}
+
 static status compose(options **out, const struct settings *s)
 {
     status result = OK;
     TRY(options_open(out));
     TRY(options_declare(*out, global_keys));
     for (size_t i = 0; i < s->count; i++) {
-        if (strchr(s->at[i].key, '.') == NULL && !length_overruled(s, i)) {
+        if (strchr(s->at[i].key, '.') == NULL && !length_overruled(s, i) &&
+            !is_chosen_elsewhere(s, i)) {
             TRY(options_set(*out, s->at[i].key, s->at[i].value, s->at[i].origin));
         }
     }
     TRY(declare_chosen(*out));
     for (size_t i = 0; i < s->count; i++) {
         const struct setting *each = &s->at[i];
-        if (strchr(each->key, '.') == NULL ||
+        if (strchr(each->key, '.') == NULL || is_chosen_elsewhere(s, i) ||
             (!options_declared(*out, each->key) && i < choice_after(s, each->key))) {
             continue;
         }

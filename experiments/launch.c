@@ -1,6 +1,7 @@
 #include "experiments/launch_inside.h"
 
 #include "experiments/command.h"
+#include "experiments/print.h"
 #include "experiments/provenance.h"
 #include "experiments/queued.h"
 #include "experiments/save.h"
@@ -139,6 +140,14 @@ static status check_room(const struct launch *l)
                     "engine=virtual simulates as many workers in one process",
                     processes, processors, processors == 1 ? "" : "s");
     }
+    const options *o = l->o->settings;
+    const unsigned threads = (unsigned)options_integer(o, "threads");
+    if (threads > 1 && l->workers * threads > processors &&
+        strcmp(options_text(o, "device"), "cpu") == 0) {
+        log_warning("%u worker%s of %u threads on %u processor%s: threads of a worker wait for "
+                    "each other, which takes many times as long where they share processors",
+                    l->workers, plural(l->workers), threads, processors, plural(processors));
+    }
     return files_allow(processes);
 }
 
@@ -201,7 +210,6 @@ done:
 /* Also of a run that failed: as far as it came. */
 static status write_trace(const struct launch *l)
 {
-    status result = OK;
     const char *pattern = options_text(l->o->settings, "trace");
     struct text path = {0};
     char number[24];
@@ -210,8 +218,15 @@ static status write_trace(const struct launch *l)
     }
     snprintf(number, sizeof number, "%lld", (long long)l->run_id);
     save_path(pattern, l->run_id, NULL, &path);
-    TRY(trace_write(options_text(l->o->settings, "results"), number, path.at));
-done:
+    const char *results = options_text(l->o->settings, "results");
+    status result = trace_write(results, number, path.at);
+    if (result != OK && l->verdict == OK) {
+        char *why = text_copy(error_message());
+        result = error_set(result, __FILE__, __LINE__,
+                           "%s. The run itself ended well: `gradlag show %s results=%s`", why,
+                           number, results);
+        memory_free(why);
+    }
     text_free(&path);
     return result;
 }
@@ -236,6 +251,25 @@ static void close_all(struct launch *l)
     folder_remove(&l->shared);
 }
 
+/* Who is used to MPI puts mpirun in front: it would start this whole run several times, and an
+ * mpirun within another one refuses to. */
+static status check_alone(const struct launch *l)
+{
+    status result = OK;
+    const char *size = getenv("OMPI_COMM_WORLD_SIZE");
+    const char *mode = options_text(l->o->settings, "mode");
+    if (size == NULL || (l->async && atoi(size) < 2)) {
+        return OK;
+    }
+    FAIL(
+        ERROR_USAGE,
+        "`gradlag run` and `sweep` start the processes of a run themselves: leave mpirun out%s%s%s",
+        l->async ? "; it would make this run " : ", or give it `gradlag rank mode=",
+        l->async ? size : mode, l->async ? " times" : " …`");
+done:
+    return result;
+}
+
 status launch_run(const struct launch_options *o, int64_t *run_id)
 {
     status result = OK;
@@ -254,6 +288,7 @@ status launch_run(const struct launch_options *o, int64_t *run_id)
         TRY(launch_virtual(o, l.run_id, &l.progress));
         goto done;
     }
+    TRY(check_alone(&l));
     TRY(check_room(&l));
     TRY(prepare(&l));
     TRY(l.async ? launch_start_server(&l) : launch_start_ranks(&l));

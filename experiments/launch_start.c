@@ -137,10 +137,14 @@ done:
     return result;
 }
 
+/* Hundreds of them take a while on a few processors; whoever wants to stop need not wait for it. */
 static status start_workers(struct launch *l)
 {
     status result = OK;
     for (unsigned i = 0; i < l->workers; i++) {
+        if (l->verdict != OK || launch_stop_requests() > l->stops_seen) {
+            break;
+        }
         TRY(start_numbered(l, &l->processes[1 + i], ROLE_WORKER, i));
     }
 done:

@@ -190,6 +190,19 @@ done:
     return result;
 }
 
+/* What came of such a run is worth knowing, and a sweep that found it out did its work. */
+static void tell_of_diverged(const struct plan *p, FILE *to)
+{
+    const size_t count = in_state(p, PLANNED_DIVERGED);
+    if (count > 0) {
+        fprintf(to,
+                "that %s diverged is a result, not a failure, and the same command does not make "
+                "%s again; `gradlag query failures results=%s` says what was not finite\n",
+                count == 1 ? "one run" : "some runs", count == 1 ? "it" : "them",
+                options_text(p->runs[0].settings, "results"));
+    }
+}
+
 void plan_print_outcome(const struct plan *p, const struct plan_options *o, FILE *to)
 {
     size_t abroad = 0;
@@ -209,6 +222,7 @@ void plan_print_outcome(const struct plan *p, const struct plan_options *o, FILE
                 abroad);
     }
     fprintf(to, "\n");
+    tell_of_diverged(p, to);
 }
 
 void plan_print(const struct plan *p, FILE *to)

@@ -162,12 +162,19 @@ done:
     return result;
 }
 
+/* One that was asked to stop before it listens ends by the signal itself: its row waits on. */
+static int code_of(const struct making *m, int how)
+{
+    const bool asked = m->stopping && WIFSIGNALED(how) && WTERMSIG(how) == SIGINT;
+    return WIFEXITED(how) ? WEXITSTATUS(how) : asked ? STOPPED : -1;
+}
+
 /* Its process has ended: what does its row say? */
 static status judge(struct making *m, struct planned_run *r, int how)
 {
     status result = OK;
     struct queue_entry entry;
-    int code = WIFEXITED(how) ? WEXITSTATUS(how) : -1;
+    const int code = code_of(m, how);
     bool lost = false;
     TRY(plan_look(r, &entry));
     if (entry.state == QUEUE_WAITING && code != ERROR_RESULTS && code != STOPPED) {

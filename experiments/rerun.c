@@ -11,13 +11,13 @@
 
 /* What a run's row says of how it was made; owned. */
 struct recorded {
-    char *id, *mode, *engine, *config, *environment, *commit, *dirty, *replayed;
+    char *id, *mode, *workers, *engine, *config, *environment, *commit, *dirty, *replayed;
 };
 
 static void free_recorded(struct recorded *r)
 {
-    char *const all[] = {r->id,          r->mode,   r->engine, r->config,
-                         r->environment, r->commit, r->dirty,  r->replayed};
+    char *const all[] = {r->id,          r->mode,   r->workers, r->engine,  r->config,
+                         r->environment, r->commit, r->dirty,   r->replayed};
     for (size_t i = 0; i < COUNT_OF(all); i++) {
         memory_free(all[i]);
     }
@@ -36,6 +36,7 @@ static status read_recorded(const char *results, const char *run, struct recorde
 {
     status result = OK;
     TRY(read_one(results, run, "id", &out->id));
+    TRY(read_one(results, run, "workers", &out->workers));
     TRY(read_one(results, run, "mode", &out->mode));
     TRY(read_one(results, run, "coalesce(engine, 'real')", &out->engine));
     TRY(read_one(results, run, "config", &out->config));
@@ -178,7 +179,8 @@ static void warn(const struct recorded *r, const char *results)
         log_warning("run %s was made by commit %s%s, this is gradlag %s", r->id, r->commit,
                     r->dirty != NULL ? " with changes" : "", program.value);
     }
-    if (strcmp(r->engine, "real") == 0 && strcmp(r->mode, "async") == 0) {
+    if (strcmp(r->engine, "real") == 0 && strcmp(r->mode, "async") == 0 &&
+        strcmp(r->workers, "1") != 0) {
         struct text replay = {0};
         text_add(&replay, "gradlag replay %s", r->id);
         rerun_add_results(&replay, results);

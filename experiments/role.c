@@ -53,8 +53,9 @@ status role_begin(struct role_process *p, enum role role, unsigned index,
     const char *mode = options_text(p->settings, "mode");
     const bool async = strcmp(mode, "async") == 0;
     if (async == (role == ROLE_RANK)) {
-        FAIL(ERROR_USAGE, "`gradlag %s` is a role of mode=%s, but mode=%s is set", role_name(role),
-             async ? "sync and mode=pipeline" : "async", mode);
+        FAIL(ERROR_USAGE, "`gradlag %s` is a role of mode=%s, but this is mode=%s: add mode=%s",
+             role_name(role), async ? "sync and mode=pipeline" : "async", mode,
+             async ? "sync" : "async");
     }
     p->hooks.stop = &stop;
     p->request_stop = request_own_stop;

@@ -13,7 +13,8 @@ status sweep_status_print(const char *results, FILE *to)
     char time[32];
     TRY(live_read(&l, results, 0));
     if (!l.there) {
-        FAIL(ERROR_RESULTS, "%s: there is no such results file yet; name it with results=FILE",
+        FAIL(ERROR_RESULTS,
+             "%s: there is no such results file yet, or nothing in it; name it with results=FILE",
              results);
     }
     size_t running = l.running_count + l.more_running;

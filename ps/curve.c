@@ -45,8 +45,14 @@ static status write_file(const char *path, const char *text)
     if (fd < 0 && errno == EEXIST)
         FAIL(ERROR_USAGE, "%s is there already: remove it, or choose another folder", path);
     size_t size = strlen(text);
-    if (fd < 0 || write(fd, text, size) != (ssize_t)size)
+    if (fd < 0)
         FAIL(ERROR_OTHER, "cannot write %s: %s", path, strerror(errno));
+    const ssize_t written = write(fd, text, size);
+    if (written != (ssize_t)size) {
+        const int cause = written < 0 ? errno : ENOSPC;
+        (void)unlink(path);
+        FAIL(ERROR_OTHER, "cannot write %s: %s; is the disk full?", path, strerror(cause));
+    }
 done:
     if (fd >= 0)
         close(fd);
@@ -78,8 +84,10 @@ status curve_make(const char *folder)
              "# A worker's keys. Copy this file to the workers' hosts, and to nobody else.\n"
              "public = %s\nsecret = %s\nserver = %s\n",
              public[1], secret[1], public[0]);
-    for (int i = 0; i < 2; i++)
-        TRY(write_file(path[i], text[i].at));
+    TRY(write_file(path[0], text[0].at));
+    result = write_file(path[1], text[1].at);
+    if (result != OK)
+        (void)unlink(path[0]); /* the server's alone would be in the way of the next pair */
 done:
     for (int i = 0; i < 2; i++) {
         if (text[i].at != NULL)

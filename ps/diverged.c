@@ -17,7 +17,10 @@ void diverged_describe(const struct push_record *culprit, const struct diverged_
                        char out[WIRE_TEXT_BYTES])
 {
     const bool square = culprit->reason == PUSH_BAD_GRADIENT && isfinite(culprit->gradient_norm);
-    const char *wrong = square ? "too large to be squared" : "not finite";
+    const char *wrong = square ? "too large to be squared"
+                        : culprit->reason == PUSH_BAD_UPDATE
+                            ? "not finite, or too large to be squared"
+                            : "not finite";
     static const char advice[] = "lower lr, or damp stale gradients";
     if (where->servers == 1 || culprit->reason == PUSH_BAD_LOSS) {
         snprintf(out, WIRE_TEXT_BYTES,

@@ -1,5 +1,6 @@
 /*
- * server_state.h — what the files of the server share; nobody else includes it.
+ * server_state.h — what the files of the server share; nobody else includes it, but for
+ * tests/test_server_state.c.
  *
  * From the bottom up; a file calls those above it in this list, and itself. Only who waits in the
  * midst of something (a gathering, a checkpoint, the end) calls up: server_receive, server_wait.

@@ -294,6 +294,21 @@ static status distrust(sqlite3 *db)
     return database_check(db, sqlite3_db_config(db, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL), "set up");
 }
 
+/* SQLite would leave files of its own beside one that may not be written, which may not be written
+ * either, and would be in the way once that may be. */
+static status check_writable(const char *path)
+{
+    status result = OK;
+    if (access(path, F_OK) == 0 && access(path, W_OK) != 0) {
+        FAIL(ERROR_RESULTS,
+             "%s: could not open the file for writing: the file is not writable for this user; "
+             "change its permissions or name another file with results=PATH",
+             path);
+    }
+done:
+    return result;
+}
+
 static status open_writer(sqlite3 **out, const char *path, bool tell)
 {
     status result = OK;
@@ -301,6 +316,7 @@ static status open_writer(sqlite3 **out, const char *path, bool tell)
     enum owner owner;
     int64_t version = 0;
     bool differ = true;
+    TRY(check_writable(path));
     int code = sqlite3_open_v2(path, &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, NULL);
     if (code != SQLITE_OK) {
         int system_error = db == NULL ? ENOMEM : sqlite3_system_errno(db);
@@ -355,11 +371,41 @@ static void warn_of_unread_rows(const char *path)
     text_free(&wal);
 }
 
+/* Its name goes into a URI: what means something there is written as %XX. */
+static int open_unchanging(sqlite3 **db, const char *path)
+{
+    struct text uri = {0};
+    text_add(&uri, path[0] == '/' ? "file://" : "file:");
+    for (const char *c = path; *c != '\0'; c++) {
+        text_add(&uri, strchr("?#%", *c) != NULL ? "%%%02X" : "%c", (unsigned char)*c);
+    }
+    text_add(&uri, "?immutable=1");
+    int code = sqlite3_open_v2(uri.at, db, SQLITE_OPEN_READONLY | SQLITE_OPEN_URI, NULL);
+    text_free(&uri);
+    if (code == SQLITE_OK) {
+        sqlite3_extended_result_codes(*db, 1);
+    }
+    return code;
+}
+
+static bool is_there_with(const char *path, const char *suffix)
+{
+    struct text other = {0};
+    text_add(&other, "%s%s", path, suffix);
+    bool there = access(other.at, F_OK) == 0;
+    text_free(&other);
+    return there;
+}
+
 /* Read-write where one may, because only such a connection can fold in and remove a -wal file;
- * query_only keeps it from writing anything else. Without write permission, read-only; and in a
- * folder where not even -shm can be made, as a file that nobody is changing. */
+ * query_only keeps it from writing anything else. Without write permission, read-only, where
+ * somebody else is writing; else, and in a folder where not even -shm can be made, as a file that
+ * nobody is changing: then none of SQLite's own files are left beside it. */
 static int open_for_reading(sqlite3 **db, const char *path)
 {
+    if (access(path, W_OK) != 0 && !is_there_with(path, "-wal")) {
+        return open_unchanging(db, path);
+    }
     int code = sqlite3_open_v2(path, db, SQLITE_OPEN_READWRITE, NULL);
     if (code != SQLITE_OK) {
         return code;
@@ -370,14 +416,8 @@ static int open_for_reading(sqlite3 **db, const char *path)
     if ((code & 0xff) != SQLITE_CANTOPEN && (code & 0xff) != SQLITE_READONLY) {
         return SQLITE_OK;
     }
-    char *uri = sqlite3_mprintf("file:%s?immutable=1", path);
-    if (uri == NULL || strpbrk(path, "?#%") != NULL) {
-        sqlite3_free(uri);
-        return code;
-    }
     sqlite3_close(*db);
-    code = sqlite3_open_v2(uri, db, SQLITE_OPEN_READONLY | SQLITE_OPEN_URI, NULL);
-    sqlite3_free(uri);
+    code = open_unchanging(db, path);
     warn_of_unread_rows(path);
     return code;
 }

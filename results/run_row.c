@@ -147,7 +147,8 @@ status run_row_resume(sqlite3 *db, int64_t run_id)
     TRY(database_prepare(
         db, &s,
         "UPDATE run SET status = 'running', runner = CASE status WHEN 'stopped' THEN :runner ELSE "
-        "runner END, started_at = coalesce(started_at, :now), finished_at = NULL, error = NULL "
+        "runner END, started_at = coalesce(started_at, :now), finished_at = NULL, error = NULL, "
+        "samples_computed = NULL, sent_bytes = NULL, parameters_sha256 = NULL "
         "WHERE id = :id AND status IN ('queued', 'running', 'stopped')"));
     clock_utc(now);
     bind_text(s, ":now", now);
@@ -247,16 +248,62 @@ done:
     return result;
 }
 
+/* How far a run came that did not say so itself. Evaluations and the progress, about once a second,
+ * state updates, samples and seconds of one moment (the progress of a virtual run tells the host's
+ * seconds); rows of gradients may go beyond the last of them. An update of steps takes as many
+ * samples as those before it, but where decay=batch makes them more: there steps say nothing. */
+static status note_how_far(sqlite3 *db, int64_t run_id)
+{
+    static const char sql[] =
+        "WITH self AS ("
+        "  SELECT *, batch * coalesce(config ->> '$.\"outer.steps\"', 1) AS size,"
+        "   coalesce(config ->> '$.decay' = 'batch', 0) AS grows FROM run WHERE id = :id),"
+        " told AS ("
+        "  SELECT updates, samples, seconds FROM evaluation WHERE run_id = :id"
+        "  UNION ALL SELECT updates, samples_used, train_seconds FROM self"
+        "  UNION ALL SELECT progress ->> '$.updates', progress ->> '$.samples',"
+        "   CASE WHEN engine IS NOT 'virtual' THEN progress ->> '$.seconds' END FROM self),"
+        " last AS (SELECT * FROM told WHERE updates > 0 ORDER BY updates DESC, seconds DESC LIMIT "
+        "1),"
+        " known AS ("
+        "  SELECT self.*, coalesce(last.updates, 0) AS since, last.samples, last.seconds,"
+        "   CASE WHEN last.updates > 0 THEN last.samples / last.updates"
+        "    WHEN mode = 'sync' AND NOT grows THEN batch * workers END AS samples_per_update"
+        "  FROM self LEFT JOIN last),"
+        " beyond AS ("
+        "  SELECT max(update_version) AS updates, count(*) * size AS more,"
+        "   max(at_seconds) AS seconds FROM known CROSS JOIN push ON push.run_id = known.id"
+        "  WHERE push.server = 0 AND outcome_code IN (0, 1) AND update_version > since"
+        "  UNION ALL"
+        "  SELECT max(update_version), (max(update_version) - since) * samples_per_update,"
+        "   max(at_seconds) FROM known CROSS JOIN step ON step.run_id = known.id"
+        "  WHERE update_version > since AND (NOT grows OR since = 0)),"
+        " reached AS ("
+        "  SELECT coalesce(b.updates, nullif(since, 0)) AS updates,"
+        "   CASE WHEN b.updates IS NULL THEN samples ELSE coalesce(samples, 0) + more END AS "
+        "samples,"
+        "   CASE WHEN b.updates IS NULL THEN known.seconds ELSE b.seconds END AS seconds,"
+        "   (SELECT nullif(count(*), 0) * size FROM push WHERE run_id = :id AND server = 0)"
+        "    AS computed"
+        "  FROM known LEFT JOIN beyond AS b ON b.updates IS NOT NULL) "
+        "UPDATE run SET progress = NULL, updates = reached.updates, samples_used = reached.samples,"
+        " samples_computed = reached.computed, train_seconds = reached.seconds "
+        "FROM reached WHERE id = :id";
+    status result = OK;
+    sqlite3_stmt *s = NULL;
+    TRY(database_prepare(db, &s, sql));
+    bind_integer(s, ":id", run_id);
+    TRY(database_check(db, sqlite3_step(s), "say how far a run came"));
+done:
+    sqlite3_finalize(s);
+    return result;
+}
+
 status run_row_settle(sqlite3 *db, int64_t run_id, const char *run_status, const char *error,
                       const char *at, bool *changed)
 {
-    static const char sql[] =
-        "UPDATE run SET status = :status, error = :error, finished_at = :now, progress = NULL,"
-        " updates = coalesce(updates,"
-        "  (SELECT max(update_version) FROM push WHERE run_id = :id AND outcome_code IN (0, 1)),"
-        "  (SELECT max(update_version) FROM step WHERE run_id = :id),"
-        "  (SELECT max(updates) FROM evaluation WHERE run_id = :id)) "
-        "WHERE id = :id AND status IN ('queued', 'running')";
+    static const char sql[] = "UPDATE run SET status = :status, error = :error, finished_at = :now "
+                              "WHERE id = :id AND status IN ('queued', 'running')";
     status result = OK;
     sqlite3_stmt *s = NULL;
     char now[32];
@@ -271,6 +318,7 @@ status run_row_settle(sqlite3 *db, int64_t run_id, const char *run_status, const
     TRY(database_check(db, sqlite3_step(s), "settle a run"));
     *changed = sqlite3_changes(db) > 0;
     if (*changed) {
+        TRY(note_how_far(db, run_id));
         TRY(summarize(db, run_id));
     }
     TRY(database_execute(db, "COMMIT", "settle a run"));

@@ -120,11 +120,20 @@ static void print_summary(sqlite3_stmt *s, FILE *out)
 
 static status show_summary(sqlite3 *db, int64_t id, FILE *out)
 {
+    /* One that goes on, or was killed and not settled yet, has come as far as it last said; a
+     * virtual one says the host's seconds there. */
     static const char sql[] =
-        "SELECT id, uuid, experiment, arm, tag, mode, workers, seed, status, started_at, updates, "
-        "samples_used, samples_computed, train_seconds, samples_per_second, "
-        "updates / train_seconds, final_accuracy, best_accuracy, validation_accuracy, final_loss, "
-        "parameters_sha256, error, not_a_number FROM run WHERE id = ?1";
+        "WITH self AS ("
+        "  SELECT *, coalesce(progress ->> '$.updates', updates) AS u,"
+        "   coalesce(progress ->> '$.samples', samples_used) AS n,"
+        "   CASE WHEN progress ->> '$.updates' IS NULL THEN train_seconds"
+        "    WHEN engine IS NOT 'virtual' THEN progress ->> '$.seconds' END AS t"
+        "  FROM run WHERE id = ?1) "
+        "SELECT id, uuid, experiment, arm, tag, mode, workers, seed, status, started_at, u, n, "
+        "samples_computed, t AS train_seconds, coalesce(samples_per_second, n / t) AS "
+        "samples_per_second, u / t, final_accuracy, best_accuracy, validation_accuracy, "
+        "final_loss, "
+        "parameters_sha256, error, not_a_number FROM self";
     return show_rows(db, sql, id, 0, NULL, print_summary, out);
 }
 

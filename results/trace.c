@@ -8,6 +8,8 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 /* A server's lanes come first; processes are numbered servers first, then workers. */
 enum lane { LANE_MAIN, LANE_HIDDEN, LANES };
@@ -358,6 +360,7 @@ status trace_write(const char *results, const char *run, const char *to)
 {
     status result = OK;
     struct trace t = {0};
+    struct stat made;
     TRY(database_open_reader(&t.db, results));
     TRY(question_run_id(t.db, run, &t.run));
     TRY(database_execute(t.db, "BEGIN", "read the run"));
@@ -375,6 +378,8 @@ done:
     if (t.out != NULL && fclose(t.out) != 0 && result == OK)
         result = error_set(ERROR_RESULTS, __FILE__, __LINE__, "trace=%s: %s; is the disk full?", to,
                            strerror(errno));
+    if (t.out != NULL && result != OK && lstat(to, &made) == 0 && S_ISREG(made.st_mode))
+        (void)unlink(to); /* half a trace is none */
     sqlite3_finalize(t.passes);
     if (t.db != NULL)
         database_rollback(t.db);

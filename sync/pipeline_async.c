@@ -267,7 +267,8 @@ static status agree(struct async *a)
     TRY(link_notes(&a->l->p.link, notes));
     if (notes[NOTE_DIVERGED] != 0) {
         FAIL(ERROR_DIVERGED,
-             "a loss or gradient was not finite by update %llu: lower lr, or warm up for longer",
+             "a loss or gradient, or its square, was not finite by update %llu: lower lr, or warm "
+             "up for longer",
              (unsigned long long)a->done);
     }
 done:

@@ -167,7 +167,8 @@ static status judge(struct pipeline_loop *l, bool finite, float *loss)
     *loss = notes[NOTE_LOSS] * (float)l->p.plan.stages;
     if (notes[NOTE_NOT_FINITE] != 0 || !isfinite(*loss)) {
         FAIL(ERROR_DIVERGED, "the %s is not finite at update %llu: lower lr, or warm up for longer",
-             isfinite(*loss) ? "gradient" : "loss", (unsigned long long)l->p.version);
+             isfinite(*loss) ? "gradient, or its square," : "loss",
+             (unsigned long long)l->p.version);
     }
     l->stopped = notes[NOTE_STOP] != 0;
 done:

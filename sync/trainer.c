@@ -56,7 +56,8 @@ status trainer_use(struct trainer_loop *l, struct made *m, uint64_t spent_ns)
     if (finite)
         TRY(trainer_update(l, m->batches, &finite));
     if (!finite)
-        return trainer_skip(l, m->batches, isfinite(loss) ? "mean gradient" : "loss");
+        return trainer_skip(l, m->batches,
+                            isfinite(loss) ? "mean gradient, or its square," : "loss");
 
     const uint64_t apply_ns = clock_ns() - exchanged, waited_ns = l->replica->waited_ns;
     struct report_row row =

@@ -45,7 +45,7 @@ status trainer_apart_steps(struct trainer_loop *l, unsigned steps)
     row.exchange_us = (float)(clock_ns() - began) * 1e-3f;
     TRY(trainer_judge(l, &m));
     if (!isfinite(m.notes[NOTE_LOSS]))
-        TRY(trainer_skip(l, steps, "loss or the gradient of a rank"));
+        TRY(trainer_skip(l, steps, "loss or the gradient of a rank, or its square,"));
     TRY(trainer_tell(l, &row, m.notes[NOTE_LOSS]));
 done:
     return result;

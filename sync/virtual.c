@@ -247,7 +247,8 @@ static status update(struct virtual_ranks *v, optimizer *by, unsigned batches, c
                     out, &pass);
     if (!pass.finite)
         FAIL(ERROR_DIVERGED,
-             "the mean gradient is not finite at update %llu: lower lr, or warm up for longer",
+             "the mean gradient, or its square, is not finite at update %llu: lower lr, or warm up "
+             "for longer",
              (unsigned long long)v->updates);
 done:
     return result;

@@ -123,16 +123,13 @@ static bool finite_vector(const float *a, size_t count)
     return true;
 }
 
-/* Some optimizers keep squares, in float32. */
 static bool is_usable(const struct model *m, const float *gradient, double scale)
 {
     double squares = 0;
-    bool squared =
-        strcmp(m->optimizer.kind, "adamw") == 0 || strcmp(m->optimizer.kind, "rmsprop-warmup") == 0;
     for (size_t i = 0; i < m->count; i++) {
         squares += (double)gradient[i] * (double)gradient[i];
     }
-    return isfinite(squares) && (!squared || fabs(scale) * sqrt(squares) <= sqrt((double)FLT_MAX));
+    return isfinite(squares) && fabs(scale) * sqrt(squares) <= sqrt((double)FLT_MAX);
 }
 
 static void drop_what_waits(struct model *m, enum push_reason reason)
@@ -255,7 +252,7 @@ static void apply_held(struct model *m)
     double rate = rate_of(m, u.samples);
     double left = combine(m, &u, rate, mean);
     if (!is_usable(m, mean, left)) {
-        bool itself = u.n == 1 && m->correction->block == NULL;
+        bool itself = u.n == 1 && m->correction->block == NULL && !m->elastic;
         diverge(m, u.worker[0], itself ? PUSH_BAD_GRADIENT : PUSH_BAD_UPDATE);
         return;
     }

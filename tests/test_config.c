@@ -180,6 +180,21 @@ static void a_file_gives_a_base_that_arguments_change(void **state)
     unlink(path);
 }
 
+static void a_sweeps_file_is_a_base_for_one_run_of_it(void **state)
+{
+    (void)state;
+    options *o;
+    const char *path =
+        write_file("seed: [1, 2]\nlr: 0.001..0.3:log\nmodel.activation: relu,tanh\n");
+    assert_int_equal(COMPOSE(&o, path, "lr=0.05", "seed=3", "model.activation=relu"), OK);
+    assert_int_equal(options_integer(o, "seed"), 3);
+    assert_true(options_real(o, "lr") == 0.05);
+    options_close(&o);
+    EXPECT_REFUSED(":1: seed=1,2 is not a whole number", path, "lr=0.05", "model.activation=relu");
+    EXPECT_REFUSED(":2: lr=0.001..0.3:log is not", path, "seed=1", "model.activation=relu");
+    unlink(path);
+}
+
 static void a_files_setting_falls_away_where_a_later_choice_makes_it_idle(void **state)
 {
     (void)state;
@@ -226,6 +241,8 @@ static void errors_in_a_file_name_its_line(void **state)
         const char *text, *part;
     } cases[] = {
         {"workers: 4\nbatsch: 3\n", ":2: there is no key 'batsch'"},
+        {"power: 1\ndamping: polynomial\n",
+         ":1: there is no key 'power'. Did you mean 'damping.power'?"},
         {"workers: 4\n\nbatch: -1\n", ":3: batch=-1 is out of range"},
         {"workers: {a: 1}\n", ":1: workers must be one word"},
         {"workers: 4\nworkers: 5\n", ":2: 'workers' stands here a second time"},
@@ -365,6 +382,7 @@ int main(void)
         cmocka_unit_test(rules_that_look_at_no_age_go_with_a_barrier),
         cmocka_unit_test(the_later_of_two_lengths_from_different_places_counts),
         cmocka_unit_test(a_file_gives_a_base_that_arguments_change),
+        cmocka_unit_test(a_sweeps_file_is_a_base_for_one_run_of_it),
         cmocka_unit_test(a_files_setting_falls_away_where_a_later_choice_makes_it_idle),
         cmocka_unit_test(ranks_settings_are_refused_where_there_are_none),
         cmocka_unit_test(errors_in_a_file_name_its_line),

@@ -185,7 +185,10 @@ static void a_gradient_that_is_not_finite_changes_nothing(void **state)
         }
         draw(p.gradient, p.count, 4, 1);
         p.gradient[7] = FLT_MAX; /* finite, though its square is none in float */
-        assert_true(step(&p, 1, 1e-30));
+        assert_false(step(&p, 1, 1e-30));
+        p.gradient[7] = 1e19f;
+        assert_true(step(&p, 1.8, 0.1));
+        assert_false(step(&p, 1.9, 0.1));
         assert_same_bits(&p);
         pair_close(&p);
     }

@@ -8,7 +8,9 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <signal.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <zmq.h>
@@ -96,6 +98,33 @@ static void what_is_made_is_read_and_fits_together(void **state)
     curve_close(&member);
     assert_int_equal(curve_open(&server, "", true), OK);
     assert_null(server);
+    remove_folder(&f);
+}
+
+/* A pair that the disk had no room for is not in the way of the next one. */
+static void half_a_pair_of_keys_is_not_left(void **state)
+{
+    (void)state;
+    struct folder f = folder_with_keys();
+    struct rlimit kept, little;
+    getrlimit(RLIMIT_FSIZE, &kept);
+    signal(SIGXFSZ, SIG_IGN);
+    for (rlim_t bytes = 10; bytes < 300; bytes += 10) {
+        unlink(file_of(&f, "server.key"));
+        unlink(file_of(&f, "worker.key"));
+        little = (struct rlimit){.rlim_cur = bytes, .rlim_max = kept.rlim_max};
+        setrlimit(RLIMIT_FSIZE, &little);
+        status code = curve_make(f.path);
+        setrlimit(RLIMIT_FSIZE, &kept);
+        assert_int_equal(access(file_of(&f, "server.key"), F_OK) == 0, code == OK);
+        assert_int_equal(access(file_of(&f, "worker.key"), F_OK) == 0, code == OK);
+        assert_true(bytes > 10 || code == ERROR_OTHER);
+    }
+    unlink(file_of(&f, "server.key"));
+    unlink(file_of(&f, "worker.key"));
+    assert_int_equal(symlink("nowhere", file_of(&f, "worker.key")), 0); /* the second fails */
+    expect_error(curve_make(f.path), ERROR_USAGE, "worker.key is there already");
+    assert_int_not_equal(access(file_of(&f, "server.key"), F_OK), 0);
     remove_folder(&f);
 }
 
@@ -348,6 +377,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_made_is_read_and_fits_together),
+        cmocka_unit_test(half_a_pair_of_keys_is_not_left),
         cmocka_unit_test(keys_are_never_written_over),
         cmocka_unit_test(mistakes_in_a_file_name_their_line),
         cmocka_unit_test(a_comment_lets_nobody_in),

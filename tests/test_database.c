@@ -164,13 +164,14 @@ static void a_full_disk_is_called_so(void **state)
  */
 
 enum { NOBODY = 65534, NOBODY_HERE = 99 };
+static bool in_a_folder_of_all;
 
 /* Runs `body` in a child that is not root; its return value is the child's exit code. Skips the
  * test in a container that has root alone. */
 static void assert_child_succeeds(int (*body)(void))
 {
     int how;
-    assert_int_equal(chmod(rig_folder, 0755), 0);
+    assert_int_equal(chmod(rig_folder, in_a_folder_of_all ? 0777 : 0755), 0);
     pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
@@ -218,6 +219,46 @@ static void a_read_only_file_can_be_read_but_not_recorded_into(void **state)
     assert_int_equal(chmod(rig_folder, 0555), 0);
     assert_child_succeeds(read_read_only);
     assert_int_equal(chmod(rig_folder, 0755), 0);
+}
+
+static int read_and_fail_to_record(void)
+{
+    return read_read_only() != 0 ? 1 : open_read_only() != 0 ? 2 : 0;
+}
+
+static int record_again(void)
+{
+    int64_t id;
+    recorder *r = NULL;
+    if (recorder_open(&r, rig_path) != OK || recorder_begin(r, &rig_run, "running", &id) != OK ||
+        recorder_finish(r, &rig_outcome) != OK) {
+        log_error("%s", error_message());
+        return 1;
+    }
+    recorder_close(&r);
+    return 0;
+}
+
+/* They would have its permissions, and could not be written once it may be. */
+static void beside_a_read_only_file_nothing_is_left(void **state)
+{
+    (void)state;
+    int64_t id;
+    char odd[128], kept[sizeof rig_path];
+    memcpy(kept, rig_path, sizeof kept);
+    rig_finish(rig_begin(&rig_run, &id), &rig_outcome);
+    snprintf(odd, sizeof odd, "%s/a?b#c%%41.db", rig_folder);
+    assert_int_equal(rename(rig_path, odd), 0);
+    snprintf(rig_path, sizeof rig_path, "%s", odd);
+    assert_int_equal(chmod(rig_path, 0444), 0);
+    in_a_folder_of_all = true;
+    assert_child_succeeds(read_and_fail_to_record);
+    assert_false(rig_exists("-shm"));
+    assert_false(rig_exists("-wal"));
+    assert_int_equal(chmod(rig_path, 0666), 0);
+    assert_child_succeeds(record_again);
+    in_a_folder_of_all = false;
+    memcpy(rig_path, kept, sizeof kept);
 }
 
 /* A disk that is full after 200 KiB, in the eyes of this process. */
@@ -493,6 +534,7 @@ int main(void)
         RIG_TEST(a_file_locked_for_too_long_is_an_error_that_names_it),
         RIG_TEST(a_full_disk_is_called_so),
         RIG_TEST(a_read_only_file_can_be_read_but_not_recorded_into),
+        RIG_TEST(beside_a_read_only_file_nothing_is_left),
         RIG_TEST(a_failed_write_is_remembered_and_the_run_is_not_called_finished),
         RIG_TEST(a_run_that_waits_is_taken_once),
         RIG_TEST(a_file_that_is_just_being_made_is_nothing_to_see_yet),

@@ -25,9 +25,10 @@ static void it_is_said_whose_number_it_was_and_where(void **state UNUSED)
     assert_string_equal(said(PUSH_BAD_GRADIENT, INFINITY, whole),
                         "the gradient of worker 2 is not finite (its push 5, computed at version "
                         "40): lower lr, or damp stale gradients");
-    assert_string_equal(said(PUSH_BAD_UPDATE, 1, whole),
-                        "the update by the gradient of worker 2 is not finite (its push 5, "
-                        "computed at version 40): lower lr, or damp stale gradients");
+    assert_string_equal(
+        said(PUSH_BAD_UPDATE, 1, whole),
+        "the update by the gradient of worker 2 is not finite, or too large to be "
+        "squared (its push 5, computed at version 40): lower lr, or damp stale gradients");
     assert_string_equal(said(PUSH_BAD_GRADIENT, 1e25, whole),
                         "the gradient of worker 2 is too large to be squared (its push 5, computed "
                         "at version 40): lower lr, or damp stale gradients");

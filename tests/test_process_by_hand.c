@@ -1,5 +1,5 @@
-/* The mistakes and mishaps of somebody who starts server and workers by hand: exit codes, messages,
- * the run's row, and that whoever waits can be stopped. */
+/* The mistakes and mishaps of somebody who starts server and workers by hand, or is new: exit
+ * codes, messages, the run's row, and that whoever waits can be stopped. */
 #include "tests/process_rig.h"
 
 #include <setjmp.h>
@@ -215,10 +215,53 @@ static void a_second_server_does_not_follow_one_that_is_alone(void **state)
     process_tear_down(&more);
 }
 
+/* As mpirun -n 2 in front of it would do. */
+static void a_run_under_mpirun_is_refused_with_what_would_be_right(void **state)
+{
+    struct rig *r = *state;
+    assert_int_equal(process_shell(r, "OMPI_COMM_WORLD_SIZE=2 gradlag run mode=sync workers=2"),
+                     ERROR_USAGE);
+    process_expect_error(r, "leave mpirun out, or give it `gradlag rank mode=sync …`");
+    assert_int_equal(process_shell(r, "OMPI_COMM_WORLD_SIZE=2 gradlag run mode=async workers=2"),
+                     ERROR_USAGE);
+    process_expect_error(r, "leave mpirun out; it would make this run 2 times");
+    assert_int_equal(process_shell(r, "OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 gradlag rank"),
+                     ERROR_USAGE);
+    process_expect_error(r, "but this is mode=async: add mode=sync");
+    assert_int_equal(access(process_path(r, "results.db"), F_OK), -1);
+}
+
+static void a_run_without_length_and_one_of_too_many_threads_are_told(void **state)
+{
+    struct rig *r = *state;
+    char threads[32];
+    assert_int_equal(RIG_RUN(r, "run", RIG_DATA, "epochs=0"), ERROR_USAGE);
+    process_expect_error(r, "training would use no sample at all: set epochs, samples or updates");
+    snprintf(threads, sizeof threads, "threads=%u", processor_count() + 1);
+    assert_int_equal(RIG_RUN(r, "run", RIG_DATA, "samples=20", "batch=10", threads), OK);
+    assert_non_null(strstr(process_errors(r), "threads of a worker wait for each other"));
+    assert_int_equal(RIG_RUN(r, "run", RIG_DATA, "samples=20", "batch=10", "threads=1"), OK);
+    assert_null(strstr(process_errors(r), "threads of a worker"));
+}
+
+static void a_list_may_have_spaces_between_its_values(void **state)
+{
+    struct rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "sweep", "damping=none, inverse", "seed= 1 ,2 ", "--dry-run"), OK);
+    assert_string_equal(process_output(r), "4 combinations: 4 to run, 0 there already\n"
+                                           "to run              damping=none seed=1\n"
+                                           "to run              damping=none seed=2\n"
+                                           "to run              damping=inverse seed=1\n"
+                                           "to run              damping=inverse seed=2\n");
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, process_set_up, process_tear_down)
     const struct CMUnitTest tests[] = {
+        TEST(a_list_may_have_spaces_between_its_values),
+        TEST(a_run_without_length_and_one_of_too_many_threads_are_told),
+        TEST(a_run_under_mpirun_is_refused_with_what_would_be_right),
         TEST(a_worker_that_waits_for_its_server_can_be_stopped),
         TEST(a_program_that_is_no_server_is_not_taken_for_one),
         TEST(a_killed_server_is_named_by_its_worker_and_its_run_has_failed),

@@ -27,6 +27,22 @@ static bool two_cores(void)
     return processor_count() >= 2;
 }
 
+static void a_run_that_diverged_is_a_result(void **state)
+{
+    struct rig *r = *state;
+    for (int turn = 0; turn < 2; turn++) {
+        assert_int_equal(RIG_RUN(r, "sweep", RIG_SMALL, VIRTUAL, "model=mlp", "lr=0.01,1e6",
+                                 "warmup_epochs=0", "--quiet"),
+                         OK);
+        assert_non_null(strstr(process_output(r), "1 finished, 1 diverged, 0 failed\n"
+                                                  "that one run diverged is a result, not a "
+                                                  "failure, and the same command does not make it "
+                                                  "again; `gradlag query failures "
+                                                  "results=results.db` says"));
+    }
+    process_expect_answer(r, "SELECT group_concat(status, ' ') FROM run", "finished diverged");
+}
+
 /* ---- several at a time --------------------------------------------------------------------------
  */
 
@@ -131,6 +147,21 @@ static void what_a_stopped_sweep_leaves_waits_and_can_be_worked_off_or_dropped(v
     assert_int_equal(RIG_RUN(r, "sweep", "--drop"), OK);
     assert_non_null(strstr(process_output(r), "2 runs taken out"));
     process_expect_answer(r, "SELECT group_concat(status, ' ') FROM run", "stopped");
+}
+
+/* Its process is being loaded, and ends by the signal. */
+static void a_run_that_is_stopped_before_it_begins_waits_on(void **state)
+{
+    struct rig *r = *state;
+    for (int turn = 0; turn < 5; turn++) {
+        pid_t run;
+        process_start(r, (const char *const[]){"sweep", RIG_LONG, "seed=1,2", "--quiet", NULL});
+        process_await(r, "run", &run, 1);
+        kill(r->pid, SIGINT);
+        assert_int_equal(process_wait(r), STOPPED);
+        process_expect_answer(
+            r, "SELECT count(*) FROM run WHERE status NOT IN ('queued', 'stopped')", "0");
+    }
 }
 
 static void what_waits_is_worked_off_whoever_put_it_there(void **state)
@@ -532,11 +563,13 @@ int main(void)
 {
 #define PROCESS_TEST(f) cmocka_unit_test_setup_teardown(f, process_set_up, process_tear_down)
     const struct CMUnitTest tests[] = {
+        PROCESS_TEST(a_run_that_diverged_is_a_result),
         PROCESS_TEST(runs_made_side_by_side_have_cores_of_their_own),
         PROCESS_TEST(more_runs_at_a_time_than_cores_must_be_asked_for),
         PROCESS_TEST(eight_runs_that_write_one_file_at_once_lose_no_row),
         PROCESS_TEST(two_sweeps_at_once_share_the_runs_and_make_each_once),
         PROCESS_TEST(what_a_stopped_sweep_leaves_waits_and_can_be_worked_off_or_dropped),
+        PROCESS_TEST(a_run_that_is_stopped_before_it_begins_waits_on),
         PROCESS_TEST(what_waits_is_worked_off_whoever_put_it_there),
         PROCESS_TEST(runs_of_a_higher_priority_come_first),
         PROCESS_TEST(a_run_that_crashed_is_made_again_and_one_that_cannot_work_is_not),

@@ -39,6 +39,12 @@ static void the_printed_command_makes_a_real_run_again(void **state)
                              "tag=not a setting of the other run"),
                      OK);
     expect_repeats(r);
+    assert_int_equal(RIG_RUN(r, "show", "last", "--rerun"), OK);
+    assert_null(strstr(process_errors(r), "never arrive in the same order")); /* one does */
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "workers=2"), OK);
+    assert_int_equal(RIG_RUN(r, "show", "last", "--rerun"), OK);
+    assert_non_null(strstr(process_errors(r), "never arrive in the same order again; `gradlag "
+                                              "replay 3` repeats"));
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "mode=sync", "workers=2", "reduction=ordered",
                              "lr_scaling=linear"),
                      OK);

@@ -11,7 +11,12 @@
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <signal.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "results/trace.h"
 
 enum { NAMES = 11, PROCESSES = 8, LANES = 2 };
 static const char *const names[NAMES] = {
@@ -278,7 +283,29 @@ static void traces_that_cannot_be_are_refused_or_said(void **state)
     process_expect_answer(r, "SELECT count(*) FROM push", "0");
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "trace=/dev/full"), ERROR_RESULTS);
     process_expect_error(r, "trace=/dev/full: No space left");
+    process_expect_error(r, "The run itself ended well: `gradlag show ");
     process_expect_answer(r, "SELECT status FROM run ORDER BY id DESC LIMIT 1", "finished");
+}
+
+static void half_a_trace_is_not_left(void **state)
+{
+    struct rig *r = *state;
+    struct rlimit kept, little;
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "workers=2", "samples=6000"), OK);
+    char *results = text_copy(process_path(r, "results.db"));
+    char *trace = text_copy(process_path(r, "t.json"));
+    getrlimit(RLIMIT_FSIZE, &kept);
+    little = kept;
+    little.rlim_cur = 40000; /* what SQLite reads a file with takes 32 768 bytes */
+    signal(SIGXFSZ, SIG_IGN);
+    setrlimit(RLIMIT_FSIZE, &little);
+    status code = trace_write(results, "1", trace);
+    setrlimit(RLIMIT_FSIZE, &kept);
+    assert_int_equal(code, ERROR_RESULTS);
+    assert_non_null(strstr(error_message(), "t.json: File too large"));
+    assert_int_not_equal(access(trace, F_OK), 0);
+    memory_free(results);
+    memory_free(trace);
 }
 
 #define TRACE_TEST(name) cmocka_unit_test_setup_teardown(name, process_set_up, process_tear_down)
@@ -293,6 +320,7 @@ int main(void)
         TRACE_TEST(local_steps_say_where_their_time_went),
         TRACE_TEST(asynchronous_workers_and_their_server_share_a_file),
         TRACE_TEST(virtual_clusters_have_virtual_time),
+        TRACE_TEST(half_a_trace_is_not_left),
         TRACE_TEST(traces_that_cannot_be_are_refused_or_said),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -150,6 +150,7 @@ status cuda_resident_update(backend *b, const struct resident_update *u,
                                        .state = r->state.at,
                                        .gradient = r->gradient.at,
                                        .squares = sums.total.total,
+                                       .damping = u->scale,
                                        .count = r->count,
                                        .scale = rates.scale,
                                        .lr = rates.lr,
@@ -167,7 +168,7 @@ status cuda_resident_update(backend *b, const struct resident_update *u,
         TRY(c->kind->synchronize(c->device));
     }
     r->sums_wanted = u->as_computed;
-    *pass = (struct optimizer_pass){.finite = isfinite(*r->squares),
+    *pass = (struct optimizer_pass){.finite = optimizer_takes(*r->squares, u->scale),
                                     .gradient_norm = sqrt(*r->squares)};
 done:
     return result;

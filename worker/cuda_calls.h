@@ -315,11 +315,12 @@ struct squares_total_call {
     uint32_t count, unused;
 };
 
-/* θ and v ← update(θ, v, scale · gradient) in place, if *squares is finite */
+/* θ and v ← update(θ, v, scale · gradient) in place, if optimizer_takes(*squares, damping) */
 struct update_call {
     float *parameters, *state; /* state NULL: sgd */
     const float *gradient;
     const double *squares;
+    double damping; /* scale, but for a rate that is part of it */
     size_t count;
     float scale, lr, momentum, weight_decay;
     uint32_t form, unused; /* of enum optimizer_form */

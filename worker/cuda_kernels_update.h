@@ -75,11 +75,17 @@ CUDA_FUNCTION void update_one(const struct update_call *c, float gradient, float
     *parameter = in - CUDA_TIMES(c->lr, step);
 }
 
-/* Four elements to a thread; nothing at all where the gradient is not finite. */
+/* optimizer_takes() */
+CUDA_FUNCTION bool is_taken(double squares, double scale)
+{
+    return squares <= DBL_MAX && fabs(scale) * sqrt(squares) <= sqrt((double)FLT_MAX);
+}
+
+/* Four elements to a thread; nothing at all where the gradient is not finite, or too large. */
 CUDA_KERNEL(update)
 {
     size_t i = ((size_t)BLOCK_X * THREADS + THREAD) * 4;
-    if (!(*c.squares <= DBL_MAX)) {
+    if (!is_taken(*c.squares, c.damping)) {
         return;
     }
     if (i + 4 <= c.count) {

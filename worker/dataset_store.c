@@ -149,7 +149,6 @@ static bool map_cache(struct dataset *d, const char *path, const struct header *
         }
     }
     if (!good) {
-        log_warning("dataset cache: %s is damaged or not ours; it is made again", path);
         return false;
     }
     d->owner = base;
@@ -264,6 +263,10 @@ status dataset_store_load(struct dataset *d, const char *name, const char *ident
     lock = lock_cache(path);
     if (lock >= 0 && access(path, F_OK) == 0 && map_cache(d, path, &h)) {
         goto done; /* another process made it meanwhile */
+    }
+    if (access(path, F_OK) == 0) {
+        log_warning("dataset cache: %s is damaged or not ours; it is %s", path,
+                    lock >= 0 ? "made again" : "left alone, for it cannot be locked");
     }
     TRY(make_private(d, &h, fill, context));
     if (lock >= 0 && write_cache(path, d->owner, HEADER_BYTES + h.payload_bytes)) {

@@ -339,11 +339,9 @@ static bool streams(const optimizer *p, const float *in, const float *out)
     return out != in && p->count > STREAM_ABOVE && p->kind->layer_factor == NULL && aligned;
 }
 
-/* Whether an update is made of a gradient with this norm, squared. */
-static bool is_usable(const optimizer *p, double squares, double scale)
+bool optimizer_takes(double squares, double scale)
 {
-    return isfinite(squares) &&
-           !(p->kind->squares && fabs(scale) * sqrt(squares) > sqrt((double)FLT_MAX));
+    return isfinite(squares) && fabs(scale) * sqrt(squares) <= sqrt((double)FLT_MAX);
 }
 
 void optimizer_apply(optimizer *p, const float *in, const float *gradient, double scale, double lr,
@@ -370,7 +368,7 @@ void optimizer_apply(optimizer *p, const float *in, const float *gradient, doubl
     } else if (in_place) {
         squares = vector_sum_of_squares(p->count, gradient);
     }
-    if (is_usable(p, squares, scale)) {
+    if (optimizer_takes(squares, scale)) {
         squares = 0;
         set_rates(p, scale, lr);
         run_parts(&u, update_part);
@@ -379,7 +377,7 @@ void optimizer_apply(optimizer *p, const float *in, const float *gradient, doubl
             gaps += p->parts[i].gaps;
         }
     }
-    pass->finite = is_usable(p, squares, scale);
+    pass->finite = optimizer_takes(squares, scale);
     pass->gradient_norm = sqrt(squares);
     pass->gap = p->count > 0 ? sqrt(gaps / (double)p->count) : 0;
     if (pass->finite) {

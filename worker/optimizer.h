@@ -20,8 +20,9 @@
  * keeps two copies of its state. If any gradient element is not finite the state stays as it was
  * and `finite` is false; θ_out then holds rubbish when it is another buffer. When θ_out == θ_in the
  * gradient is checked in a pass of its own first, so that θ stays whole then too. The same where
- * squares are kept and the scaled gradient's norm is above √FLT_MAX = 1.8e19: a square in float32
- * may not be finite then, nor the parameters after it.
+ * the scaled gradient's norm is above √FLT_MAX = 1.8e19: where squares are kept one in float32 may
+ * not be finite then, nor the parameters after it; elsewhere many such would take the parameters
+ * there, and one does not, at any rate and momentum that the keys allow.
  */
 #ifndef GRADLAG_WORKER_OPTIMIZER_H
 #define GRADLAG_WORKER_OPTIMIZER_H
@@ -34,7 +35,7 @@ typedef struct optimizer optimizer;
 
 /* What one pass learns on its way. */
 struct optimizer_pass {
-    bool finite;          /* and an update was made */
+    bool finite;          /* and not too large, and an update was made */
     double gradient_norm; /* ‖gradient‖₂ before scale and decay */
     double gap; /* RMS(θ_in − read_at) = ‖·‖₂/√count; 0 when read_at is NULL or θ_in */
 };
@@ -88,7 +89,6 @@ struct optimizer_kind {
     struct about about; /* its options: flags and numbers, in parameter order */
     unsigned states;    /* flat vectors of state per parameter: 0 for sgd, 1 for momentum, 2 */
     bool has_momentum;  /* reads key momentum */
-    bool squares;       /* keeps squares of gradients, which must be finite in float32, too */
     void (*update)(struct optimizer_call *c);
     enum optimizer_form form; /* 0 where no kernel knows it: then parameters stay with the host */
     bool momentum_correction; /* parameter 0 says whether η is outside the velocity */
@@ -129,6 +129,8 @@ void optimizer_set_updates(optimizer *p, uint64_t updates);
  * out does not depend on it. */
 void optimizer_share(optimizer *p, crew *helpers);
 
+/* Whether an update is made of a gradient with this norm, squared. */
+bool optimizer_takes(double squares, double scale);
 /* Takes the last update's state back, if it was finite and not in place, and nothing came after. */
 void optimizer_take_back(optimizer *p);
 

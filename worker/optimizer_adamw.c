@@ -51,7 +51,6 @@ const struct optimizer_kind optimizer_adamw = {
     .about = {"adamw", "Adam with decoupled weight decay", "Loshchilov, Hutter 2019, algorithm 2",
               parameters_of},
     .states = OPTIMIZER_STATES,
-    .squares = true,
     .update = optimizer_loop,
     .constants = constants,
 };

@@ -69,7 +69,6 @@ const struct optimizer_kind optimizer_rmsprop_warmup = {
     .about = {"rmsprop-warmup", "RMSprop that goes over to gradient descent with momentum",
               "Akiba, Suzuki, Fukuda 2017, section 3.1", parameters_of},
     .states = OPTIMIZER_STATES,
-    .squares = true,
     .has_momentum = true,
     .update = optimizer_loop,
     .constants = constants,

@@ -158,6 +158,24 @@ done:
     return result;
 }
 
+/* "damping.power" for "power"; NULL: no part has such a key. */
+static const char *with_its_part(const options *o, const char *key)
+{
+    for (size_t i = 0; i < o->count; i++) {
+        const struct registry *r = o->entries[i].option->registry;
+        for (size_t j = 0; r != NULL && j < r->count; j++) {
+            const struct option *its = r->entries[j]->options;
+            for (; its != NULL && its->key != NULL; its++) {
+                const char *dot = strrchr(its->key, '.');
+                if (dot != NULL && strcmp(dot + 1, key) == 0) {
+                    return its->key;
+                }
+            }
+        }
+    }
+    return NULL;
+}
+
 /* damping.power while damping=inverse: the key exists, but belongs to another choice. */
 static status unknown_key(const options *o, const char *key, const char *origin)
 {
@@ -184,6 +202,11 @@ static status unknown_key(const options *o, const char *key, const char *origin)
     struct text_names known = {.wanted = key};
     for (size_t i = 0; i < o->count; i++) {
         text_names_add(&known, o->entries[i].option->key);
+    }
+    const char *whole = with_its_part(o, key);
+    if (whole != NULL && known.distance > 1) { /* else a slip of the finger is likelier */
+        known.nearest = whole;
+        known.distance = 0;
     }
     const char *instead = o->count > FEW ? "`gradlag list keys` shows all" : NULL;
     result = text_names_fail(&known, instead, "%s: there is no key", origin);

@@ -36,10 +36,14 @@ status training_length_of(const options *o, uint64_t epoch_samples, uint64_t upd
                    : updates > 0 ? (double)updates * (double)update_samples
                                  : floor(epochs * (double)epoch_samples + 0.5);
     double every = options_real(o, "evaluate_every") * (double)epoch_samples;
-    if (!(total >= 1 && total < 0x1p62 && every >= 0 && every < 0x1p62)) {
+    if (total < 1) {
+        FAIL(ERROR_USAGE, "training would use no sample at all: set epochs, samples or updates to "
+                          "more than 0");
+    }
+    if (!(total < 0x1p62 && every >= 0 && every < 0x1p62)) {
         FAIL(ERROR_USAGE,
-             "training would use %.0f samples and evaluate every %.0f: at least one sample is "
-             "needed, and less than 2^62; change epochs, samples, updates or evaluate_every",
+             "training would use %.0f samples and evaluate every %.0f: less than 2^62 are "
+             "possible; change epochs, samples, updates or evaluate_every",
              total, every);
     }
     out->total_samples = updates > 0 ? updates * update_samples : (uint64_t)total;
