@@ -408,11 +408,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_replica_on_the_device_has_the_bits_of_one_on_the_host),
         cmocka_unit_test(ranks_that_exchange_on_the_host_keep_their_replicas_there),
         cmocka_unit_test(ranks_that_share_an_update_out_have_the_bits_of_those_that_do_not),
-<<<<<<< HEAD
         cmocka_unit_test(what_is_never_there_early_is_not_sent_in_parts),
-=======
         cmocka_unit_test(ranks_that_make_no_update_read_what_the_others_had_to_say),
->>>>>>> loose
     };
     int code;
     setenv("GRADLAG_CUDA_EMULATED", "1", 1);
