@@ -22,11 +22,9 @@ int main(void)
 
 #else
 
-#include "tests/cuda_stand_in_inside.h"
+#include "tests/cuda_stand_in_misuses.h"
 #include "worker/cuda_real.h"
 
-#include <cublasLt.h>
-#include <dlfcn.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,42 +33,11 @@ int main(void)
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { EARLIER = 3, LATER = 4 /* exits of a child whose misuse had another end */ };
-
-/* What leads to a misuse must work. */
-static void must(int error)
-{
-    if (error != 0) {
-        fprintf(stderr, "what leads to it failed: %d\n", error);
-        _exit(EARLIER);
-    }
-}
-
-/* The misuse itself: its answer is nobody's. */
-static void misuse(int error)
-{
-    (void)error;
-}
-
-static cudaStream_t new_stream(void)
-{
-    cudaStream_t s;
-    must(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
-    return s;
-}
-
 static cudaEvent_t new_event(void)
 {
     cudaEvent_t e;
     must(cudaEventCreateWithFlags(&e, cudaEventDisableTiming));
     return e;
-}
-
-static void *on_device(size_t bytes)
-{
-    void *at;
-    must(cudaMalloc(&at, bytes));
-    return at;
 }
 
 static cudaStream_t capturing(void)
@@ -232,132 +199,79 @@ static void break_unpinned_idle(void)
     misuse(cudaHostUnregister(host));
 }
 
-/* ---- products -----------------------------------------------------------------------------------
+/* ---- the same rules, in every other call that holds to them -------------------------------------
  */
 
-#define LT(name) ((__typeof__(&(name)))look_up(#name))
-static void *look_up(const char *name)
+static cudaStream_t gone_stream(void)
 {
-    char file[64];
-    snprintf(file, sizeof file, "libcublasLt.so.%d", CUDART_VERSION / 1000);
-    void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
-    void *at = library == NULL ? NULL : dlsym(library, name);
-    must(at == NULL);
+    cudaStream_t s = new_stream();
+    must(cudaStreamDestroy(s));
+    return s;
+}
+
+static cudaEvent_t gone_event(void)
+{
+    cudaEvent_t e = new_event();
+    must(cudaEventDestroy(e));
+    return e;
+}
+
+static cudaGraph_t gone_graph(void)
+{
+    cudaStream_t s = capturing();
+    cudaGraph_t g;
+    must(cudaStreamEndCapture(s, &g));
+    must(cudaGraphDestroy(g));
+    return g;
+}
+
+static cudaEvent_t captured_event(void)
+{
+    cudaEvent_t e = new_event();
+    must(cudaEventRecord(e, capturing()));
+    return e;
+}
+
+static int record_on_another_device(void)
+{
+    stand_in.set.devices = 2;
+    cudaEvent_t e = new_event();
+    must(cudaSetDevice(1));
+    return (int)cudaEventRecord(e, new_stream());
+}
+
+static void *registered_in_a_capture(void)
+{
+    must(cudaHostRegister(host, 64, cudaHostRegisterPortable));
+    capturing();
+    return host;
+}
+
+static void *freed_in_a_capture(void)
+{
+    void *at = on_device(64);
+    capturing();
     return at;
 }
 
-/* A product of 8 × 4 by 4 × 8, column-major, and what a misuse may change of it. */
-struct lt {
-    cublasLtEpilogue_t epilogue;
-    uint64_t k;
-    cudaDataType b_type;
-    size_t offset, workspace_bytes; /* offset: of A, in bytes */
-    int64_t mask_bits;
-    bool no_bias, other_c, other_product;
+/* The calls of stand_in_misuses.def by number: `at` is the one that is made. */
+static size_t at;
+static void break_again(void)
+{
+    size_t number = 0;
+#define MISUSE(rule, ...)                                                                          \
+    if (number++ == at) {                                                                          \
+        misuse((int)(__VA_ARGS__));                                                                \
+    }
+#include "tests/stand_in_misuses.def"
+#undef MISUSE
+}
+
+static const enum stand_in_rule also[] = {
+#define MISUSE(rule, ...) STAND_IN_##rule,
+#include "tests/stand_in_misuses.def"
+#undef MISUSE
 };
-static const struct lt right = {
-    CUBLASLT_EPILOGUE_DEFAULT, 4, CUDA_R_32F, 0, 4096, 128, false, false, false};
-
-static void set(cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t a, const void *at, size_t n)
-{
-    must((int)LT(cublasLtMatmulDescSetAttribute)(d, a, at, n));
-}
-
-static cublasLtMatmulDesc_t describe(const struct lt *p)
-{
-    cublasLtMatmulDesc_t d;
-    void *bias = on_device(64), *mask = on_device(1024);
-    must((int)LT(cublasLtMatmulDescCreate)(&d, CUBLAS_COMPUTE_32F, CUDA_R_32F));
-    set(d, CUBLASLT_MATMUL_DESC_EPILOGUE, &p->epilogue, sizeof p->epilogue);
-    set(d, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &p->mask_bits, sizeof p->mask_bits);
-    set(d, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &mask, sizeof mask);
-    if (!p->no_bias) {
-        set(d, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias);
-    }
-    return d;
-}
-
-static cublasLtMatrixLayout_t layout(cudaDataType type, uint64_t rows, uint64_t columns)
-{
-    cublasLtMatrixLayout_t l;
-    must((int)LT(cublasLtMatrixLayoutCreate)(&l, type, rows, columns, (int64_t)rows));
-    return l;
-}
-
-static cublasLtMatmulPreference_t prefer(uint64_t workspace_bytes)
-{
-    cublasLtMatmulPreference_t f;
-    must((int)LT(cublasLtMatmulPreferenceCreate)(&f));
-    must((int)LT(cublasLtMatmulPreferenceSetAttribute)(f, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                                                       &workspace_bytes, sizeof workspace_bytes));
-    return f;
-}
-
-static void multiply(const struct lt *p)
-{
-    cublasLtHandle_t h;
-    cublasLtMatmulHeuristicResult_t found;
-    int count;
-    const float one = 1, zero = 0;
-    char *a = on_device(1024), *b = on_device(1024), *d = on_device(1024);
-    void *workspace = on_device(4096);
-    cublasLtMatmulDesc_t x = describe(p);
-    cublasLtMatrixLayout_t la = layout(CUDA_R_32F, 8, p->k), lb = layout(p->b_type, p->k, 8),
-                           ld = layout(CUDA_R_32F, 8, 8);
-    must((int)LT(cublasLtCreate)(&h));
-    misuse((int)LT(cublasLtMatmulAlgoGetHeuristic)(h, x, la, lb, ld, ld, prefer(4096), 1, &found,
-                                                   &count));
-    must(count != 1);
-    if (p->other_product) {
-        la = layout(CUDA_R_32F, 8, 2);
-        lb = layout(CUDA_R_32F, 2, 8);
-    }
-    misuse((int)LT(cublasLtMatmul)(h, x, &one, a + p->offset, la, b, lb, &zero, p->other_c ? a : d,
-                                   ld, d, ld, &found.algo, workspace, p->workspace_bytes,
-                                   new_stream()));
-}
-
-static void break_attribute(void)
-{
-    cublasLtMatmulDesc_t d = describe(&right);
-    const int64_t too_long = 0;
-    misuse((int)LT(cublasLtMatmulDescSetAttribute)(d, CUBLASLT_MATMUL_DESC_TRANSA, &too_long,
-                                                   sizeof too_long));
-}
-
-static void break_leading(void)
-{
-    cublasLtMatrixLayout_t l;
-    misuse((int)LT(cublasLtMatrixLayoutCreate)(&l, CUDA_R_32F, 8, 4, 4));
-}
-
-static void break_shapes(void)
-{
-    cublasLtHandle_t h;
-    cublasLtMatmulHeuristicResult_t found;
-    int count;
-    must((int)LT(cublasLtCreate)(&h));
-    cublasLtMatrixLayout_t d = layout(CUDA_R_32F, 8, 8);
-    misuse((int)LT(cublasLtMatmulAlgoGetHeuristic)(h, describe(&right), layout(CUDA_R_32F, 8, 4),
-                                                   layout(CUDA_R_32F, 5, 8), d, d, prefer(4096), 1,
-                                                   &found, &count));
-}
-
-#define BREAK(rule, ...)                                                                           \
-    static void break_##rule(void)                                                                 \
-    {                                                                                              \
-        struct lt p = right;                                                                       \
-        __VA_ARGS__;                                                                               \
-        multiply(&p);                                                                              \
-    }
-BREAK(types, p.b_type = CUDA_R_16BF)
-BREAK(in_place, p.other_c = true)
-BREAK(alignment, p.offset = 4)
-BREAK(workspace, p.workspace_bytes = 4095)
-BREAK(algorithm, p.other_product = true)
-BREAK(mask, p.epilogue = CUBLASLT_EPILOGUE_DRELU; p.mask_bits = 64)
-BREAK(bias, p.epilogue = CUBLASLT_EPILOGUE_BIAS; p.no_bias = true)
-BREAK(single_term, p.epilogue = CUBLASLT_EPILOGUE_BGRADB; p.k = 1)
 
 /* ---- each in a process of its own ---------------------------------------------------------------
  */
@@ -400,22 +314,37 @@ static int run_apart(void (*breaks)(void), char *said, size_t bytes)
     return how;
 }
 
+static void expect(const char *name, enum stand_in_rule rule, void (*breaks)(void))
+{
+    char said[4096];
+    const int how = run_apart(breaks, said, sizeof said);
+    if (!WIFSIGNALED(how) || WTERMSIG(how) != SIGABRT ||
+        strstr(said, stand_in_rules[rule]) == NULL) {
+        fail_msg("%s: ended with %#x and said '%s'", name, (unsigned)how, said);
+    }
+}
+
 static void each_rule_is_noticed_when_it_is_broken(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < STAND_IN_RULES; i++) {
-        char said[4096];
-        const int how = run_apart(rules[i].breaks, said, sizeof said);
-        if (!WIFSIGNALED(how) || WTERMSIG(how) != SIGABRT ||
-            strstr(said, stand_in_rules[i]) == NULL) {
-            fail_msg("%s: ended with %#x and said '%s'", rules[i].name, (unsigned)how, said);
-        }
+    for (unsigned i = 0; i < STAND_IN_RULES; i++) {
+        expect(rules[i].name, (enum stand_in_rule)i, rules[i].breaks);
+    }
+}
+
+static void every_call_holds_to_them(void **state)
+{
+    (void)state;
+    for (at = 0; at < COUNT_OF(also); at++) {
+        char name[32];
+        snprintf(name, sizeof name, "call %zu", at);
+        expect(name, also[at], break_again);
     }
 }
 
 static void keep_to_all(void)
 {
-    multiply(&right);
+    multiply_right();
     stand_in_finish_all();
 }
 
@@ -432,6 +361,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_rule_is_noticed_when_it_is_broken),
+        cmocka_unit_test(every_call_holds_to_them),
         cmocka_unit_test(a_product_that_keeps_to_them_is_done),
     };
     return cmocka_run_group_tests_name("rules of the stand-in", tests, NULL, NULL);
