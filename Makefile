@@ -107,7 +107,7 @@ OBJECTS  := $(SOURCES:%.c=$(DIR)/%.o) $(DIR)/embedded.o $(if $(WITH_CUDA),$(DIR)
 LIBRARY  := $(DIR)/libgradlag.a
 PROGRAM  := $(DIR)/gradlag
 TESTS    := $(patsubst tests/%.c,$(DIR)/tests/%,$(wildcard tests/test_*.c))
-TESTLIB  := $(patsubst %.c,$(DIR)/%.o,$(filter-out $(wildcard tests/test_*.c),$(wildcard tests/*.c)))
+TESTLIB  := $(patsubst %.c,$(DIR)/%.o,$(filter-out $(wildcard tests/test_*.c tests/*stand_in*.c),$(wildcard tests/*.c)))
 EMBEDDED := $(wildcard results/*.sql results/queries/*.sql results/report/*.sql results/report/*.css) $(wildcard experiments/*.yaml)
 
 -include $(wildcard $(DIR)/*/*.d $(DIR)/*.d)
@@ -179,7 +179,26 @@ $(DIR)/libtests.a: $(TESTLIB)
 
 $(DIR)/tests/test_%: $(DIR)/tests/test_%.o $(DIR)/libtests.a $(LIBRARY)
 	@echo "  LINK  $@"
-	$(Q)$(CC) $(LDFLAGS) -o $@ $^ -lcmocka $(LDLIBS)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter-out %.o,$^) -lcmocka $(LDLIBS)
+
+# Programs on the stand-in for CUDA (tests/cuda_stand_in.h): its cuda* functions come before libcudart's, and its
+# libcublasLt lies where such a program looks first. Three programs of GPU tests are linked with it again.
+ifeq ($(WITH_CUDA),yes)
+STAND_IN        := $(patsubst %.c,$(DIR)/%.o,$(wildcard tests/cuda_stand_in*.c))
+CUBLAS_STAND_IN := $(DIR)/tests/stand_in/libcublasLt.so.$(firstword $(subst ., ,$(CUDA_VERSION)))
+STAND_IN_AGAIN  := $(addprefix $(DIR)/tests/test_stand_in_,device product resident)
+STAND_IN_TESTS  := $(filter $(DIR)/tests/test_stand_in%,$(TESTS)) $(STAND_IN_AGAIN)
+TESTS           += $(STAND_IN_AGAIN)
+$(STAND_IN_TESTS): LDFLAGS += -rdynamic -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/stand_in'
+$(STAND_IN_TESTS): $(STAND_IN) | $(CUBLAS_STAND_IN)
+$(STAND_IN_AGAIN): $(DIR)/tests/test_stand_in_%: $(DIR)/tests/test_cuda_%.o $(DIR)/libtests.a $(LIBRARY)
+	@echo "  LINK  $@"
+	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter-out %.o,$^) -lcmocka $(LDLIBS)
+$(CUBLAS_STAND_IN): tests/cublas_stand_in.c $(DIR)/flags
+	@mkdir -p $(@D)
+	@echo "  LINK  $@"
+	$(Q)$(CC) $(CFLAGS) -fPIC -shared -Wl,-soname,$(@F) -MMD -MP -MF $(DIR)/tests/cublas_stand_in.d -o $@ $<
+endif
 
 .PHONY: tests
 tests: $(TESTS)
