@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "tests/ps_rig.h"
+#include "tests/results_rig.h"
 #include "tests/scratch.h"
 
 static const uint64_t FOREVER = 1000000000;
@@ -218,6 +219,43 @@ static void a_worker_that_hangs_but_gives_signs_of_life_does_not_hold_a_barrier(
         rig_wait(b, 5);
         rig_close_with(r, o);
     }
+}
+
+/* The others do not wait for it, and nothing else would ever say that it is not there. */
+static void a_worker_that_hangs_while_others_go_on_is_named_and_lost_in_the_end(void **state UNUSED)
+{
+    options *o;
+    struct rig *r = rig_open_with(&o, 2, "0.8");
+    r->total_samples = FOREVER;
+    r->results = rig_path;
+    pid_t server = rig_serve(r, o), a = rig_train(r, o, 0, 5), b = rig_fork(r, o, 1, 0, hang);
+    assert_true(rig_until(&r->worker[1].stage, 3, 10));
+    const uint64_t hung = clock_ns();
+    assert_int_equal(rig_wait(server, 20), ERROR_PEER);
+    assert_true(clock_ns() - hung > 7000000000); /* ten times the timeout */
+    assert_int_equal(rig_wait(a, 10), ERROR_PEER);
+    rig_expect_said(r->message, "worker 1");
+    rig_expect_said(r->message, "no gradient");
+    assert_string_equal(rig_ask("SELECT group_concat(worker || ' ' || severity || ' ' || (detail "
+                                "LIKE '%up to 8 s')) FROM event WHERE code = 'worker_slow'"),
+                        "1 warning 1");
+    kill(b, SIGKILL);
+    rig_wait(b, 5);
+    rig_close_with(r, o);
+}
+
+static void a_worker_slower_than_the_timeout_takes_part_beside_a_fast_one(void **state UNUSED)
+{
+    options *o;
+    struct rig *r = rig_open_with(&o, 2, "0.8");
+    r->total_samples = FOREVER;
+    pid_t server = rig_serve(r, o), a = rig_train(r, o, 0, 2), b = rig_train(r, o, 1, 2000);
+    assert_true(rig_until(&r->worker[1].stage, 3, 20));
+    r->stop = 1;
+    assert_int_equal(rig_wait(server, 10), STOPPED);
+    assert_int_equal(rig_wait(a, 10), OK);
+    assert_int_equal(rig_wait(b, 10), OK);
+    rig_close_with(r, o);
 }
 
 static void workers_notice_at_once_that_their_server_was_killed(void **state UNUSED)
@@ -431,6 +469,8 @@ int main(void)
         cmocka_unit_test(a_slow_step_is_not_a_death),
         cmocka_unit_test(a_worker_gives_signs_of_life_as_often_as_its_server_wants_them),
         cmocka_unit_test(a_worker_that_hangs_but_gives_signs_of_life_does_not_hold_a_barrier),
+        RIG_TEST(a_worker_that_hangs_while_others_go_on_is_named_and_lost_in_the_end),
+        cmocka_unit_test(a_worker_slower_than_the_timeout_takes_part_beside_a_fast_one),
         cmocka_unit_test(workers_notice_at_once_that_their_server_was_killed),
         cmocka_unit_test(a_stopped_server_is_given_up_after_the_timeout),
         cmocka_unit_test(a_worker_without_a_server_gives_up_after_the_timeout),
