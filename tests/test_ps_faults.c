@@ -258,6 +258,40 @@ static void a_worker_slower_than_the_timeout_takes_part_beside_a_fast_one(void *
     rig_close_with(r, o);
 }
 
+/* A worker that leaves for a reason: `code` is what it says. */
+static status leave(struct rig *r, const options *settings, unsigned w, unsigned code)
+{
+    status result = OK;
+    ps_client *client = NULL;
+    struct ps_release at;
+    struct ps_client_options o = {.settings = settings,
+                                  .endpoint = r->endpoint,
+                                  .run_token = r->token,
+                                  .worker = w,
+                                  .count = r->count};
+    TRY(ps_client_open(&client, &o, &at));
+    ps_client_leave(client, (status)code, "of its own");
+done:
+    ps_client_close(&client);
+    return result;
+}
+
+static void
+a_workers_own_failure_is_the_runs_and_what_it_blames_others_for_is_not(void **state UNUSED)
+{
+    static const status said[] = {ERROR_OTHER, ERROR_DATA, ERROR_PEER, ERROR_DIVERGED};
+    static const status wanted[] = {ERROR_OTHER, ERROR_DATA, ERROR_PEER, ERROR_PEER};
+    for (size_t i = 0; i < COUNT_OF(said); i++) {
+        options *o;
+        struct rig *r = rig_open_with(&o, 1, "20");
+        pid_t server = rig_serve(r, o), a = rig_fork(r, o, 0, said[i], leave);
+        assert_int_equal(rig_wait(a, 10), OK);
+        assert_int_equal(rig_wait(server, 10), wanted[i]);
+        rig_expect_said(r->message, "left: of its own");
+        rig_close_with(r, o);
+    }
+}
+
 static void workers_notice_at_once_that_their_server_was_killed(void **state UNUSED)
 {
     options *o;
@@ -471,6 +505,7 @@ int main(void)
         cmocka_unit_test(a_worker_that_hangs_but_gives_signs_of_life_does_not_hold_a_barrier),
         RIG_TEST(a_worker_that_hangs_while_others_go_on_is_named_and_lost_in_the_end),
         cmocka_unit_test(a_worker_slower_than_the_timeout_takes_part_beside_a_fast_one),
+        cmocka_unit_test(a_workers_own_failure_is_the_runs_and_what_it_blames_others_for_is_not),
         cmocka_unit_test(workers_notice_at_once_that_their_server_was_killed),
         cmocka_unit_test(a_stopped_server_is_given_up_after_the_timeout),
         cmocka_unit_test(a_worker_without_a_server_gives_up_after_the_timeout),
