@@ -238,9 +238,11 @@ static void on_goodbye(struct server *s, unsigned w, const struct wire_text *t)
     }
     p->shared = false; /* it does not write any more */
     snprintf(why, sizeof why, t->code == STOPPED ? "was told to stop%.0s" : "left: %s", t->text);
-    status code = t->code == ERROR_DATA || t->code == ERROR_USAGE || t->code == STOPPED
-                      ? (status)t->code
-                      : ERROR_PEER;
+    /* A worker's own failure is the run's, as a rank's is; what it says of others is not its own.
+     */
+    const bool own = t->code == ERROR_OTHER || t->code == ERROR_DATA || t->code == ERROR_USAGE ||
+                     t->code == STOPPED;
+    status code = own ? (status)t->code : ERROR_PEER;
     peers_lose(s, w, code, why);
 }
 

@@ -69,7 +69,8 @@ struct peer {
     uint64_t arrived_ns, arrived_training_ns; /* the last whole push, on both clocks */
     bool released;                            /* to compute push `next` */
     bool entered;                             /* at a follower: server 0 said that it takes part */
-    uint64_t released_ns;
+    uint64_t released_ns, released_training_ns; /* on both clocks */
+    bool slow_named;                            /* at this release */
     struct wire_message release;
 };
 
@@ -151,7 +152,7 @@ struct server {
     uint64_t ticked_ns, progress_ns;
     bool missing_named;
     uint64_t update_ns;                 /* what the last update took; see cores_in_use() */
-    uint64_t moved_ns, longest_step_ns; /* see look_for_hanging() */
+    uint64_t moved_ns, longest_step_ns; /* see look_for_hanging(), look_for_slow() */
     bool stuck_named;
 
     /* training clock: see training_ns_at() */

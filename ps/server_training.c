@@ -30,6 +30,8 @@ static void perform_release(struct server *s, const struct server_action *a, uin
         return; /* lost, and the core is about to learn it */
     p->released = true;
     p->released_ns = now;
+    p->released_training_ns = training_ns_at(s, now);
+    p->slow_named = false;
     peers_moved(s);
     p->release.release =
         (struct wire_release){.version = a->version,

@@ -24,6 +24,11 @@ static bool is_silent(const struct server *s, unsigned w, uint64_t now)
     return now > heard_ns && now - heard_ns > s->timeout_ms * 1000000ULL / 2;
 }
 
+static uint64_t longer(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
 static void name_computing(const struct server *s, char *out, size_t size)
 {
     size_t length = 0;
@@ -37,7 +42,7 @@ static void name_computing(const struct server *s, char *out, size_t size)
 /* A heartbeat comes from a thread of its own: a worker whose gradient never comes still gives signs
  * of life. Where others wait for it (bsp), or all are like that, nothing goes on; that has a limit:
  * the timeout, or 10 times the longest step so far where steps are long, or 10 times the timeout
- * while no step is known. A slow step alone is nothing to be judged. */
+ * while no step is known. */
 static void look_for_hanging(struct server *s, uint64_t now)
 {
     char who[128], why[160];
@@ -48,11 +53,9 @@ static void look_for_hanging(struct server *s, uint64_t now)
     if (server_leads(s) && followers_are_silent(s, now))
         return; /* a worker may wait for that server, which has its own limit */
     const uint64_t timeout_ms = s->timeout_ms, idle_ms = (now - s->moved_ns) / 1000000;
-    uint64_t limit_ms = LONGEST_STEPS * s->longest_step_ns / 1000000;
+    uint64_t limit_ms = longer(LONGEST_STEPS * s->longest_step_ns / 1000000, timeout_ms);
     if (s->longest_step_ns == 0)
         limit_ms = LONGEST_STEPS * timeout_ms;
-    else if (limit_ms < timeout_ms)
-        limit_ms = timeout_ms;
     if (server_follows(s))
         limit_ms += limit_ms / 2; /* server 0 knows more, and comes first */
     if (idle_ms >= limit_ms) {
@@ -74,10 +77,52 @@ static void look_for_hanging(struct server *s, uint64_t now)
     }
 }
 
+/* Where the others go on without it (asp), a hanging worker holds up nobody, and only its own
+ * release tells. It is named, then lost after 10 times the timeout, or 10 times the longest step
+ * of anybody so far. Evaluations do not count: they may take its processor. */
+static void look_for_slow(struct server *s, unsigned w, uint64_t now)
+{
+    struct peer *p = &s->peers[w];
+    char said[200];
+    if (!is_computing(s, w) || is_silent(s, w, now) || s->stuck_named)
+        return;
+    const uint64_t trained_ns = training_ns_at(s, now);
+    const uint64_t busy_ms = (trained_ns - p->released_training_ns) / 1000000;
+    const uint64_t longest_ms = LONGEST_STEPS * s->longest_step_ns / 1000000;
+    const uint64_t limit_ms = longer(LONGEST_STEPS * (uint64_t)s->timeout_ms, longest_ms);
+    if (busy_ms >= limit_ms) {
+        snprintf(said, sizeof said,
+                 "has sent no gradient for %.1f s, though it gives signs of life and others go on "
+                 "(limit: %d times timeout_s, or the longest step): does it hang?",
+                 (double)busy_ms * 1e-3, LONGEST_STEPS);
+        peers_lose(s, w, ERROR_PEER, said);
+    } else if (!p->slow_named &&
+               busy_ms >= longer(s->timeout_ms < WARN_MS ? s->timeout_ms : WARN_MS, longest_ms)) {
+        p->slow_named = true;
+        snprintf(said, sizeof said,
+                 "worker %u (process %u) has sent no gradient for %.0f s, though it gives signs of "
+                 "life; the others go on, and it is waited for up to %.0f s",
+                 w, p->pid, (double)busy_ms * 1e-3, (double)limit_ms * 1e-3);
+        log_warning("%s", said);
+        server_event(s, SEVERITY_WARNING, "worker_slow", (int)w, said);
+    }
+}
+
+static void look_for_those_that_are_slow(struct server *s, uint64_t now)
+{
+    if (!s->begun || s->ended || s->result != OK || s->evaluating || server_follows(s))
+        return; /* server 0 looks */
+    if (server_leads(s) && followers_are_silent(s, now))
+        return;
+    for (unsigned w = 0; w < s->o->workers && s->result == OK; w++)
+        look_for_slow(s, w, now);
+}
+
 void peers_tick(struct server *s, uint64_t now)
 {
     char why[128];
     look_for_hanging(s, now);
+    look_for_those_that_are_slow(s, now);
     for (unsigned w = 0; w < s->o->workers; w++) {
         struct peer *p = &s->peers[w];
         if (!peers_is_member(p))

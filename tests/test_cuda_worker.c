@@ -110,6 +110,26 @@ static void evaluation_is_that_of_the_cpu(void **state)
     }
 }
 
+/* The vector is the same, what it holds is not. */
+static void each_evaluation_is_of_the_parameters_as_they_are(void **state)
+{
+    (void)state;
+    struct rig cpu, cuda;
+    struct evaluation a, b, before;
+    rig_open(&cpu, "cpu", "softmax", "310", "8");
+    rig_open(&cuda, "cuda", "softmax", "310", "8");
+    check(worker_evaluate(cuda.worker, cuda.parameters, &before));
+    for (size_t i = 0; i < cuda.count; ++i) {
+        cuda.parameters[i] *= (float)(1 + i % 3);
+    }
+    check(worker_evaluate(cpu.worker, cuda.parameters, &a));
+    check(worker_evaluate(cuda.worker, cuda.parameters, &b));
+    assert_close(a.test_loss, b.test_loss, 1e-4 * a.test_loss);
+    assert_true(fabs(before.test_loss - b.test_loss) > 1e-3 * a.test_loss);
+    rig_close(&cpu);
+    rig_close(&cuda);
+}
+
 static void gradients_do_not_depend_on_what_came_before(void **state)
 {
     (void)state;
@@ -270,6 +290,47 @@ static tensor *softmax(tape *t, tensor *x, const struct model *m)
     return linear(t, x, "fc", m->classes);
 }
 
+static double evaluated(struct fixture *f, tape *t, const struct model *m)
+{
+    struct op_loss loss;
+    memset(tape_images(t), 0, f->batch * shape_count(f->images) * sizeof(float));
+    for (uint32_t i = 0; i < f->batch; ++i) {
+        tape_labels(t)[i] = i % 10;
+    }
+    tensor *x = tape_begin(t, f->parameters, NULL);
+    check(tape_finish(t, softmax_cross_entropy(t, softmax(t, x, m)), f->batch, &loss));
+    return loss.sum;
+}
+
+static void parameters_that_are_kept_are_copied_once(void **state)
+{
+    (void)state;
+    const struct model_kind kind = {.about = {.name = "test"}, .forward = softmax};
+    const struct model m = {.kind = &kind, .classes = 10};
+    struct fixture f;
+    tape *t = NULL;
+    fixture_device = "cuda";
+    fixture_open(&f, &m, (struct shape){1, 4, 4}, 8, 3);
+    check(tape_open(&t, f.backend, f.table, TAPE_EVALUATE, f.images, f.batch));
+    float *bias = &f.parameters[parameter_table_count(f.table) - 1];
+    double losses[4];
+    f.backend->kind->keep(f.backend, f.parameters);
+    for (int i = 0; i < 4; ++i) {
+        *bias += 1;
+        if (i == 2) { /* a training step brings up the vector as it is now, and it stays kept */
+            fixture_step(&f, f.parameters, f.gradient);
+        } else if (i == 3) {
+            f.backend->kind->keep(f.backend, NULL);
+        }
+        losses[i] = evaluated(&f, t, &m);
+    }
+    assert_true(losses[0] == losses[1]);
+    assert_true(losses[1] != losses[2]);
+    assert_true(losses[2] != losses[3]);
+    tape_close(&t);
+    fixture_close(&f);
+}
+
 static void a_backend_whose_memory_was_out_goes_on(void **state)
 {
     (void)state;
@@ -306,6 +367,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(evaluation_is_that_of_the_cpu),
+        cmocka_unit_test(each_evaluation_is_of_the_parameters_as_they_are),
+        cmocka_unit_test(parameters_that_are_kept_are_copied_once),
         cmocka_unit_test(gradients_do_not_depend_on_what_came_before),
         cmocka_unit_test(held_parameters_may_become_a_gradient),
         cmocka_unit_test(steps_take_no_memory),

@@ -26,7 +26,8 @@ static int set_up(void **state)
 static int tear_down(void **state)
 {
     static const char *const ours[] = {"GRADLAG_CUDA_EMULATED", "GRADLAG_CUDA_EMULATED_MEMORY",
-                                       "SLURM_LOCALID", "CUDA_VISIBLE_DEVICES"};
+                                       "GRADLAG_CUDA_EMULATED_FAULT", "SLURM_LOCALID",
+                                       "CUDA_VISIBLE_DEVICES"};
     for (size_t i = 0; i < COUNT_OF(ours); i++) {
         unsetenv(ours[i]);
     }
@@ -113,6 +114,22 @@ static void a_gpu_whose_memory_is_out_fails_the_run_and_says_what_did_not_fit(vo
         assert_string_equal(process_ask(r, "SELECT status FROM run ORDER BY id DESC"), "failed");
         assert_string_equal(
             process_ask(r, "SELECT error LIKE '%memory%' FROM run ORDER BY id DESC"), "1");
+    }
+    process_expect_nothing_left(r);
+}
+
+/* `gather` runs in training alone: not while a worker is opened. */
+static void a_fault_while_training_fails_the_run_alike_in_both_modes(void **state)
+{
+    struct rig *r = *state;
+    setenv("GRADLAG_CUDA_EMULATED_FAULT", "gather", 1);
+    const char *const modes[] = {"mode=async", "mode=sync"};
+    for (size_t i = 0; i < COUNT_OF(modes); i++) {
+        assert_int_equal(RIG_RUN(r, "run", SMALL, modes[i], "workers=2"), ERROR_OTHER);
+        assert_non_null(strstr(process_errors(r), "kernel gather: a fault"));
+        assert_string_equal(process_ask(r, "SELECT status || (error LIKE '%kernel gather: a "
+                                           "fault%') FROM run ORDER BY id DESC"),
+                            "failed1");
     }
     process_expect_nothing_left(r);
 }
@@ -207,6 +224,7 @@ int main(void)
         TEST(the_gpu_a_run_was_made_on_does_not_make_it_another_run),
         TEST(a_gpu_that_is_not_there_fails_the_run_with_a_usage_error),
         TEST(a_gpu_whose_memory_is_out_fails_the_run_and_says_what_did_not_fit),
+        TEST(a_fault_while_training_fails_the_run_alike_in_both_modes),
         TEST(runs_made_side_by_side_have_gpus_of_their_own),
         TEST(runs_that_share_cores_have_gpus_of_their_own_as_long_as_there_are_some),
         TEST(a_step_is_measured_both_ways),

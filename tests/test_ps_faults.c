@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "tests/ps_rig.h"
+#include "tests/results_rig.h"
 #include "tests/scratch.h"
 
 static const uint64_t FOREVER = 1000000000;
@@ -216,6 +217,77 @@ static void a_worker_that_hangs_but_gives_signs_of_life_does_not_hold_a_barrier(
         }
         kill(b, SIGKILL);
         rig_wait(b, 5);
+        rig_close_with(r, o);
+    }
+}
+
+/* The others do not wait for it, and nothing else would ever say that it is not there. */
+static void a_worker_that_hangs_while_others_go_on_is_named_and_lost_in_the_end(void **state UNUSED)
+{
+    options *o;
+    struct rig *r = rig_open_with(&o, 2, "0.8");
+    r->total_samples = FOREVER;
+    r->results = rig_path;
+    pid_t server = rig_serve(r, o), a = rig_train(r, o, 0, 5), b = rig_fork(r, o, 1, 0, hang);
+    assert_true(rig_until(&r->worker[1].stage, 3, 10));
+    const uint64_t hung = clock_ns();
+    assert_int_equal(rig_wait(server, 20), ERROR_PEER);
+    assert_true(clock_ns() - hung > 7000000000); /* ten times the timeout */
+    assert_int_equal(rig_wait(a, 10), ERROR_PEER);
+    rig_expect_said(r->message, "worker 1");
+    rig_expect_said(r->message, "no gradient");
+    assert_string_equal(rig_ask("SELECT group_concat(worker || ' ' || severity || ' ' || (detail "
+                                "LIKE '%up to 8 s')) FROM event WHERE code = 'worker_slow'"),
+                        "1 warning 1");
+    kill(b, SIGKILL);
+    rig_wait(b, 5);
+    rig_close_with(r, o);
+}
+
+static void a_worker_slower_than_the_timeout_takes_part_beside_a_fast_one(void **state UNUSED)
+{
+    options *o;
+    struct rig *r = rig_open_with(&o, 2, "0.8");
+    r->total_samples = FOREVER;
+    pid_t server = rig_serve(r, o), a = rig_train(r, o, 0, 2), b = rig_train(r, o, 1, 2000);
+    assert_true(rig_until(&r->worker[1].stage, 3, 20));
+    r->stop = 1;
+    assert_int_equal(rig_wait(server, 10), STOPPED);
+    assert_int_equal(rig_wait(a, 10), OK);
+    assert_int_equal(rig_wait(b, 10), OK);
+    rig_close_with(r, o);
+}
+
+/* A worker that leaves for a reason: `code` is what it says. */
+static status leave(struct rig *r, const options *settings, unsigned w, unsigned code)
+{
+    status result = OK;
+    ps_client *client = NULL;
+    struct ps_release at;
+    struct ps_client_options o = {.settings = settings,
+                                  .endpoint = r->endpoint,
+                                  .run_token = r->token,
+                                  .worker = w,
+                                  .count = r->count};
+    TRY(ps_client_open(&client, &o, &at));
+    ps_client_leave(client, (status)code, "of its own");
+done:
+    ps_client_close(&client);
+    return result;
+}
+
+static void
+a_workers_own_failure_is_the_runs_and_what_it_blames_others_for_is_not(void **state UNUSED)
+{
+    static const status said[] = {ERROR_OTHER, ERROR_DATA, ERROR_PEER, ERROR_DIVERGED};
+    static const status wanted[] = {ERROR_OTHER, ERROR_DATA, ERROR_PEER, ERROR_PEER};
+    for (size_t i = 0; i < COUNT_OF(said); i++) {
+        options *o;
+        struct rig *r = rig_open_with(&o, 1, "20");
+        pid_t server = rig_serve(r, o), a = rig_fork(r, o, 0, said[i], leave);
+        assert_int_equal(rig_wait(a, 10), OK);
+        assert_int_equal(rig_wait(server, 10), wanted[i]);
+        rig_expect_said(r->message, "left: of its own");
         rig_close_with(r, o);
     }
 }
@@ -431,6 +503,9 @@ int main(void)
         cmocka_unit_test(a_slow_step_is_not_a_death),
         cmocka_unit_test(a_worker_gives_signs_of_life_as_often_as_its_server_wants_them),
         cmocka_unit_test(a_worker_that_hangs_but_gives_signs_of_life_does_not_hold_a_barrier),
+        RIG_TEST(a_worker_that_hangs_while_others_go_on_is_named_and_lost_in_the_end),
+        cmocka_unit_test(a_worker_slower_than_the_timeout_takes_part_beside_a_fast_one),
+        cmocka_unit_test(a_workers_own_failure_is_the_runs_and_what_it_blames_others_for_is_not),
         cmocka_unit_test(workers_notice_at_once_that_their_server_was_killed),
         cmocka_unit_test(a_stopped_server_is_given_up_after_the_timeout),
         cmocka_unit_test(a_worker_without_a_server_gives_up_after_the_timeout),

@@ -170,8 +170,15 @@ struct backend_kind {
     status (*backward)(backend *b, backend_op *op, const struct op_call *call);
     status (*finish)(backend *b);
 
+    /* Batches of a multiple of this many samples are the fastest; 0: all alike. */
+    uint32_t samples_at_once;
+
     /* ---- NULL where the host's memory is the device's -----------------------------------------
      */
+
+    /* The vector at `parameters` stays as it is until this is called with NULL: given to `begin`
+     * without a gradient it is copied once. */
+    void (*keep)(backend *b, const float *parameters);
 
     /* Instead of `finish`, after an error: nothing of the step is used any more, and on return
      * nothing reads or writes the vectors given to `begin`. */

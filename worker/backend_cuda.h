@@ -101,6 +101,8 @@ struct cuda {
     struct cuda_resident resident;
     struct device_place place;
     size_t count;
+    const float *kept; /* the host's vector that stays as it is; NULL: none */
+    bool kept_is_up;   /* `parameters` holds it */
     /* of this step */
     const float *parameters_at; /* those that came up, or the resident ones */
     float *gradient_at;         /* NULL: no backward */

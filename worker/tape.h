@@ -95,6 +95,8 @@ status tape_open(tape **out, backend *b, parameter_table *parameters, enum tape_
 void tape_close(tape **t);
 /* Between TAPE_CALIBRATE (which forgets earlier statistics) and TAPE_EVALUATE. */
 void tape_set_mode(tape *t, enum tape_mode mode);
+/* Those that another tape of the same model collected, both of TAPE_EVALUATE. */
+void tape_take_statistics(tape *t, const tape *from);
 
 /* To be filled before tape_begin: [batch][channels][height][width], [batch]. */
 float *tape_images(tape *t);

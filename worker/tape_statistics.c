@@ -59,6 +59,18 @@ void tape_settle_statistics(tape *t)
     }
 }
 
+void tape_take_statistics(tape *t, const tape *from)
+{
+    for (size_t i = 0; t != from && i < parameter_table_layers(t->parameters); ++i) {
+        const struct statistics *s = &from->statistics[i];
+        uint32_t channels = parameter_table_layer(t->parameters, i)->weight_shape[0];
+        for (uint32_t k = 0; s->mean != NULL && k < channels; ++k) {
+            t->statistics[i].mean[k] = s->mean[k];
+            t->statistics[i].variance[k] = s->variance[k];
+        }
+    }
+}
+
 status tape_open_statistics(tape *t)
 {
     status result = OK;

@@ -35,6 +35,7 @@ struct worker {
     struct crop *crops; /* [batch], NULL: samples are shown as they are */
     tape *training;
     tape *evaluation;            /* made when first needed: most workers never evaluate */
+    tape *calibrating;           /* of EVALUATION_BATCH samples; may be `evaluation` itself */
     uint32_t *calibration;       /* [EVALUATION_BATCH] */
     struct evaluation_sum *sums; /* [batches], of worker_evaluate */
     char description[200];
@@ -180,6 +181,9 @@ void worker_close(worker **out)
         return;
     }
     tape_close(&w->training);
+    if (w->calibrating != w->evaluation) {
+        tape_close(&w->calibrating);
+    }
     tape_close(&w->evaluation);
     backend_close(&w->backend);
     parameter_table_close(&w->parameters);
@@ -404,14 +408,29 @@ status worker_gradient_as(worker *w, worker_shard *shard, const float *parameter
 /* ---- evaluation ---------------------------------------------------------------------------------
  */
 
+/* A batch is of EVALUATION_BATCH samples, and of some that do not count where the backend is faster
+ * with them; batch norm's statistics are of those that do, so they need a tape without. */
 static status open_evaluation(worker *w)
 {
     status result = OK;
     struct shape images = {w->data.channels, w->data.height, w->data.width};
-    TRY(memory_new(&w->calibration, EVALUATION_BATCH, sizeof *w->calibration, "a batch"));
-    TRY(tape_open(&w->evaluation, w->backend, w->parameters, TAPE_EVALUATE, images,
-                  EVALUATION_BATCH));
+    const uint32_t unit = w->backend->kind->samples_at_once;
+    const uint32_t batch = EVALUATION_BATCH,
+                   room = unit > 0 ? (batch + unit - 1) / unit * unit : batch;
+    tape *evaluation = NULL, *calibrating = NULL;
+    if (w->calibration == NULL) {
+        TRY(memory_new(&w->calibration, batch, sizeof *w->calibration, "a batch"));
+    }
+    TRY(tape_open(&evaluation, w->backend, w->parameters, TAPE_EVALUATE, images, room));
+    calibrating = evaluation;
+    if (w->has_batch_norm && room != batch) {
+        TRY(tape_open(&calibrating, w->backend, w->parameters, TAPE_EVALUATE, images, batch));
+    }
+    w->calibrating = calibrating;
+    w->evaluation = evaluation;
+    evaluation = NULL;
 done:
+    tape_close(&evaluation);
     return result;
 }
 
@@ -420,7 +439,7 @@ done:
 static status calibrate(worker *w, const float *parameters)
 {
     status result = OK;
-    tape *t = w->evaluation;
+    tape *t = w->calibrating;
     uint64_t samples = w->data.count[SPLIT_TRAIN];
     uint64_t wanted = (uint64_t)EVALUATION_BATCH * CALIBRATION_BATCHES;
     tape_set_mode(t, TAPE_CALIBRATE);
@@ -433,7 +452,16 @@ static status calibrate(worker *w, const float *parameters)
     }
 done:
     tape_set_mode(t, TAPE_EVALUATE);
+    tape_take_statistics(w->evaluation, t);
     return result;
+}
+
+/* While they are not given back the backend need not copy them for each batch. */
+static void keep(worker *w, const float *parameters)
+{
+    if (w->backend->kind->keep != NULL) {
+        w->backend->kind->keep(w->backend, parameters);
+    }
 }
 
 static const enum dataset_split evaluated[] = {SPLIT_VALIDATION, SPLIT_TEST};
@@ -478,6 +506,7 @@ status worker_evaluate_part(worker *w, const float *parameters, unsigned part, u
     if (w->evaluation == NULL) {
         TRY(open_evaluation(w));
     }
+    keep(w, parameters);
     if (w->has_batch_norm) {
         TRY(calibrate(w, parameters));
     }
@@ -489,6 +518,7 @@ status worker_evaluate_part(worker *w, const float *parameters, unsigned part, u
         }
     }
 done:
+    keep(w, NULL);
     return result;
 }
 
