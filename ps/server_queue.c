@@ -21,6 +21,8 @@ uint64_t training_ns_at(const struct server *s, uint64_t t)
             t = s->pause_from_ns;
         else
             not_training += s->pause_to_ns - s->pause_from_ns;
+    } else if (t < s->former_to_ns) {
+        t = s->former_to_ns;
     }
     return s->before_ns + (t > not_training ? t - not_training : 0);
 }
@@ -30,23 +32,27 @@ double training_seconds(const struct server *s)
     return (double)training_ns_at(s, clock_ns()) * 1e-9;
 }
 
-/* A pause that follows at once upon another (a checkpoint upon an evaluation) goes on with it. */
+static bool stands_still(const struct server *s)
+{
+    return s->pause_from_ns != 0 && s->pause_to_ns == 0;
+}
+
+/* One that stands still already goes on doing so, and begins again but once: a pause within another
+ * (a checkpoint after an evaluation) is part of it. */
 void training_hold_clock(struct server *s)
 {
-    uint64_t now = clock_ns();
-    bool paused = s->pause_from_ns != 0 && s->pause_to_ns == 0;
-    if (paused)
+    if (stands_still(s))
         return;
-    if (s->pause_to_ns == 0 || now - s->pause_to_ns > 1000000) {
-        s->paused_ns += s->pause_to_ns - s->pause_from_ns;
-        s->pause_from_ns = now;
-    }
+    s->paused_ns += s->pause_to_ns - s->pause_from_ns;
+    s->former_to_ns = s->pause_to_ns;
+    s->pause_from_ns = clock_ns();
     s->pause_to_ns = 0;
 }
 
 void training_run_clock(struct server *s)
 {
-    s->pause_to_ns = clock_ns();
+    if (stands_still(s))
+        s->pause_to_ns = clock_ns();
     peers_moved(s);
 }
 

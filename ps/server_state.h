@@ -157,7 +157,7 @@ struct server {
 
     /* training clock: see training_ns_at() */
     uint64_t before_ns; /* what the run had trained up to the checkpoint it goes on from */
-    uint64_t began_ns, paused_ns, pause_from_ns, pause_to_ns;
+    uint64_t began_ns, paused_ns, pause_from_ns, pause_to_ns, former_to_ns;
 
     unsigned evaluated_slot;
     uint64_t evaluation_began_ns;

@@ -254,9 +254,9 @@ void training_evaluated(struct server *s)
                                  .samples = server_core_samples_used(s->core),
                                  .seconds = training_seconds(s)};
     tally_evaluation(&s->tally, &now, (double)(clock_ns() - s->evaluation_began_ns) * 1e-9, &e);
-    training_run_clock(s);
     if (s->checkpoint_samples > 0 && now.samples >= s->next_checkpoint)
         training_checkpoint(s);
+    training_run_clock(s);
     perform(s, server_core_evaluated(s->core), clock_ns());
     if (server_leads(s) && !s->ended && s->result == OK)
         followers_resume(s);

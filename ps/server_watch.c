@@ -52,7 +52,8 @@ static void look_for_hanging(struct server *s, uint64_t now)
         return; /* server 0 knows whose gradient is not whole */
     if (server_leads(s) && followers_are_silent(s, now))
         return; /* a worker may wait for that server, which has its own limit */
-    const uint64_t timeout_ms = s->timeout_ms, idle_ms = (now - s->moved_ns) / 1000000;
+    const uint64_t timeout_ms = s->timeout_ms;
+    const uint64_t idle_ms = now > s->moved_ns ? (now - s->moved_ns) / 1000000 : 0;
     uint64_t limit_ms = longer(LONGEST_STEPS * s->longest_step_ns / 1000000, timeout_ms);
     if (s->longest_step_ns == 0)
         limit_ms = LONGEST_STEPS * timeout_ms;
@@ -87,7 +88,8 @@ static void look_for_slow(struct server *s, unsigned w, uint64_t now)
     if (!is_computing(s, w) || is_silent(s, w, now) || s->stuck_named)
         return;
     const uint64_t trained_ns = training_ns_at(s, now);
-    const uint64_t busy_ms = (trained_ns - p->released_training_ns) / 1000000;
+    const uint64_t since_ns = p->released_training_ns;
+    const uint64_t busy_ms = trained_ns > since_ns ? (trained_ns - since_ns) / 1000000 : 0;
     const uint64_t longest_ms = LONGEST_STEPS * s->longest_step_ns / 1000000;
     const uint64_t limit_ms = longer(LONGEST_STEPS * (uint64_t)s->timeout_ms, longest_ms);
     if (busy_ms >= limit_ms) {

@@ -63,6 +63,10 @@ int process_tear_down(void **state)
         kill(r->pid, SIGKILL);
         waitpid(r->pid, NULL, 0);
     }
+    /* Shown by scripts/run-tests beside what failed, if anything did. */
+    if (r->ended != 0) {
+        print_message("    the last run ended in %d: %s\n", r->ended, process_errors(r));
+    }
     nftw(r->folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
     free(r);
     return 0;
@@ -205,7 +209,8 @@ int process_wait(struct rig *r)
         pause_us = pause_us < 5000 ? 2 * pause_us : pause_us;
     }
     r->pid = 0;
-    return WIFSIGNALED(how) ? 128 + WTERMSIG(how) : WEXITSTATUS(how);
+    r->ended = WIFSIGNALED(how) ? 128 + WTERMSIG(how) : WEXITSTATUS(how);
+    return r->ended;
 }
 
 int process_run(struct rig *r, const char *const *arguments)

@@ -17,52 +17,75 @@ enum { MS = 1000000 };
 /* ---- pauses -------------------------------------------------------------------------------------
  */
 
-struct pauses {
-    uint64_t in_first; /* a moment of the first pause */
-    double apart_ms;   /* between the two, at most */
-};
-
-static struct pauses pause_twice(struct server *s, uint64_t apart_ms)
+static uint64_t trained(const struct server *s)
 {
-    struct pauses p;
+    return training_ns_at(s, clock_ns());
+}
+
+static void start_and_train(struct server *s, uint64_t ms)
+{
     *s = (struct server){0};
     training_start_clock(s);
-    clock_sleep_until_ns(clock_ns() + 2 * MS);
-    training_hold_clock(s);
-    clock_sleep_until_ns(clock_ns() + 5 * MS);
-    p.in_first = clock_ns();
-    clock_sleep_until_ns(clock_ns() + 5 * MS);
-    uint64_t before = clock_ns();
-    training_run_clock(s);
-    if (apart_ms > 0) {
-        clock_sleep_until_ns(clock_ns() + apart_ms * MS);
-    }
-    training_hold_clock(s);
-    p.apart_ms = (double)(clock_ns() - before) / MS;
-    return p;
+    clock_sleep_until_ns(clock_ns() + ms * MS);
 }
 
 /* A gradient that came during an evaluation came when that began, also if a checkpoint follows. */
-static void a_pause_at_once_upon_another_goes_on_with_it(void **state UNUSED)
+static void a_pause_within_another_is_part_of_it(void **state UNUSED)
 {
     struct server s;
-    struct pauses p = {.apart_ms = 2};
-    for (int i = 0; i < 100 && p.apart_ms >= 1; i++) { /* a busy machine may come between */
-        p = pause_twice(&s, 0);
-    }
-    assert_true(p.apart_ms < 1);
-    const uint64_t held = training_ns_at(&s, s.pause_from_ns);
+    start_and_train(&s, 2);
+    training_hold_clock(&s);
+    const uint64_t held = trained(&s);
+    clock_sleep_until_ns(clock_ns() + 5 * MS);
+    const uint64_t in_first = clock_ns();
+    clock_sleep_until_ns(clock_ns() + 5 * MS);
+    training_hold_clock(&s); /* the checkpoint's */
+    assert_int_equal(trained(&s), held);
+    training_run_clock(&s);
+    const uint64_t goes_on = trained(&s);
+    clock_sleep_until_ns(clock_ns() + 2 * MS);
+    training_run_clock(&s); /* the evaluation's */
     assert_true(held >= 2 * MS);
-    assert_int_equal(training_ns_at(&s, p.in_first), held);
-    assert_int_equal(training_ns_at(&s, clock_ns()), held);
+    assert_true(trained(&s) >= goes_on + 2 * MS);
+    assert_int_equal(training_ns_at(&s, in_first), held);
 }
 
 static void a_pause_after_some_training_is_another_one(void **state UNUSED)
 {
     struct server s;
-    (void)pause_twice(&s, 3);
-    assert_true(training_ns_at(&s, clock_ns()) >= 5 * MS);
+    start_and_train(&s, 2);
+    uint64_t held[2], within[2];
+    for (int i = 0; i < 2; i++) {
+        training_hold_clock(&s);
+        clock_sleep_until_ns(clock_ns() + 5 * MS);
+        held[i] = trained(&s);
+        within[i] = clock_ns();
+        clock_sleep_until_ns(clock_ns() + 5 * MS);
+        training_run_clock(&s);
+        clock_sleep_until_ns(clock_ns() + 3 * MS);
+    }
+    assert_true(held[1] >= held[0] + 3 * MS);
+    assert_true(trained(&s) >= held[1] + 3 * MS);
     assert_true(s.paused_ns >= 10 * MS);
+    /* A gradient may have come in either, and be looked at after both. */
+    assert_int_equal(training_ns_at(&s, within[0]), held[0]);
+    assert_int_equal(training_ns_at(&s, within[1]), held[1]);
+}
+
+/* As with a probe of every gradient: many pauses, and hardly anything between them. */
+static void the_clock_never_goes_back(void **state UNUSED)
+{
+    struct server s;
+    start_and_train(&s, 1);
+    uint64_t last = trained(&s);
+    for (int i = 0; i < 10000; i++) {
+        training_hold_clock(&s);
+        assert_true(trained(&s) >= last);
+        last = trained(&s);
+        training_run_clock(&s);
+        assert_true(trained(&s) >= last);
+        last = trained(&s);
+    }
 }
 
 /* ---- who hangs ----------------------------------------------------------------------------------
@@ -122,8 +145,9 @@ static void a_server_that_follows_is_half_again_as_patient(void **state UNUSED)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_pause_at_once_upon_another_goes_on_with_it),
+        cmocka_unit_test(a_pause_within_another_is_part_of_it),
         cmocka_unit_test(a_pause_after_some_training_is_another_one),
+        cmocka_unit_test(the_clock_never_goes_back),
         cmocka_unit_test(a_worker_hangs_after_ten_of_its_longest_steps),
         cmocka_unit_test(a_server_that_follows_is_half_again_as_patient),
     };
