@@ -16,8 +16,8 @@ struct watched {
     struct child child;
     enum role role;
     unsigned index;
-    bool ended_now, told; /* it ended in this round; it said how it ended */
-    bool was_ended;       /* by the server, which says why itself */
+    bool ended_now, told;        /* it ended in this round; it said how it ended */
+    enum ps_dismissal dismissal; /* a worker's; the server says why itself */
     status code;
     char *message; /* of a failure; owned */
 };
@@ -41,6 +41,7 @@ struct launch {
     int stops_seen;
     bool killed;
     status verdict; /* the first failure */
+    bool hearsay;   /* it is a worker's, of what its server knows better */
     char *message;
     int noise_fd, child_fd; /* the two ends of what the processes write to stderr */
     struct text line, noise;

@@ -32,13 +32,19 @@ static void ask_to_end(struct launch *l)
     child_signal(&l->processes[0].child, l->async ? SIGTERM : SIGUSR1);
 }
 
+static void take_word(struct launch *l, status code, const char *text)
+{
+    memory_free(l->message);
+    l->verdict = code;
+    l->message = text_copy(text);
+}
+
 static void fail(struct launch *l, status code, const char *text)
 {
     if (l->verdict != OK) {
         return;
     }
-    l->verdict = code;
-    l->message = text_copy(text);
+    take_word(l, code, text);
     if (code != STOPPED) {
         /* The server is told why, so that the run's row says it too. */
         role_write_verdict(l->folder.path, code, text);
@@ -132,11 +138,15 @@ static void judge(struct launch *l, struct watched *w)
     int how = w->child.wait_status;
     struct text text = {0};
     bool well = WIFEXITED(how) && WEXITSTATUS(how) == 0 && (!w->told || w->code == OK);
+    if (l->hearsay && w == &l->processes[0] && w->told && w->code != OK) {
+        l->hearsay = false;
+        take_word(l, w->code, w->message);
+    }
     bool continues = strcmp(options_text(l->o->settings, "on_lost"), "continue") == 0;
     if (well || l->verdict != OK) {
         goto done;
     }
-    if (w->was_ended && l->processes[0].child.running) {
+    if (w->dismissal == PS_RUN_ENDED && l->processes[0].child.running) {
         l->ending_ns = l->ending_ns == 0 ? clock_ns() : l->ending_ns;
         goto done;
     }
@@ -164,6 +174,7 @@ static void judge(struct launch *l, struct watched *w)
         log_debug("after the end: %s", text.at);
     } else {
         fail(l, code, text.at);
+        l->hearsay = w->dismissal == PS_GIVEN_UP;
     }
 done:
     text_free(&text);
@@ -189,7 +200,7 @@ static void keep_end(struct launch *l, const struct mail *m)
         return;
     }
     w->told = true;
-    w->was_ended = m->was_ended;
+    w->dismissal = m->dismissal;
     w->code = m->code;
     memory_free(w->message);
     w->message = NULL;

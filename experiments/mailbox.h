@@ -7,6 +7,7 @@
 #ifndef GRADLAG_EXPERIMENTS_MAILBOX_H
 #define GRADLAG_EXPERIMENTS_MAILBOX_H
 
+#include "ps/client.h"
 #include "worker/training.h"
 
 enum mail_kind {
@@ -22,7 +23,7 @@ struct mail {
     enum role role;
     unsigned index; /* worker, rank, or which of several servers */
     status code;
-    bool was_ended; /* a worker: by its server, whose own mail says why */
+    enum ps_dismissal dismissal; /* of a worker: the server's own mail says why */
     struct training_progress progress;
     char text[2048];
 };

@@ -263,7 +263,7 @@ status role_end(struct role_process *p, status ended, const struct training_outc
                      .role = p->role,
                      .index = p->index,
                      .code = ended,
-                     .was_ended = p->was_ended};
+                     .dismissal = p->dismissal};
     if (ended != OK) {
         snprintf(m.text, sizeof m.text, "%s", error_message());
     }

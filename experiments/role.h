@@ -25,8 +25,8 @@ struct role_process {
     struct progress progress;
     uint64_t noted_ns; /* when the run's row was last told how far it is */
     struct training_hooks hooks;
-    bool was_ended;             /* a worker: by its server, which says why itself */
-    void (*request_stop)(void); /* sets what hooks.stop looks at; from any thread */
+    enum ps_dismissal dismissal; /* of a worker */
+    void (*request_stop)(void);  /* sets what hooks.stop looks at; from any thread */
 };
 
 /* Composes the settings, names the process in the log and heeds signals. `read`: as written on the

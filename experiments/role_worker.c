@@ -30,7 +30,7 @@ static status work(struct role_process *p)
         .run_token = p->token,
         .settings_hash = config_hash_number(o),
         .stop = p->hooks.stop,
-        .was_ended = &p->was_ended,
+        .dismissal = &p->dismissal,
     };
     TRY(ps_trainer_run(&trainer));
 done:

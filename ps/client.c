@@ -242,12 +242,15 @@ done:
     return result;
 }
 
-bool ps_client_was_ended(const ps_client *c)
+enum ps_dismissal ps_client_dismissal(const ps_client *c)
 {
-    bool was = false;
-    for (unsigned i = 0; c != NULL && i < c->count_of_servers; i++)
-        was |= connection_was_ended(c->servers[i]);
-    return was;
+    enum ps_dismissal how = PS_NOT_DISMISSED;
+    for (unsigned i = 0; c != NULL && i < c->count_of_servers && how != PS_RUN_ENDED; i++)
+        if (connection_was_ended(c->servers[i]))
+            how = PS_RUN_ENDED;
+        else if (connection_was_given_up(c->servers[i]))
+            how = PS_GIVEN_UP;
+    return how;
 }
 
 void ps_client_leave(ps_client *c, status why, const char *text)

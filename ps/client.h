@@ -53,8 +53,14 @@ status ps_client_open(ps_client **out, const struct ps_client_options *o,
 /* Sends what was written to `gradient` and waits for the next release. */
 status ps_client_push_pull(ps_client *c, const struct ps_push *push,
                            struct ps_release *next) MUST_CHECK;
-/* Whether a server ended the run with an error, which it says itself, too. NULL-safe. */
-bool ps_client_was_ended(const ps_client *c);
+/* Why a worker cannot go on, where its server says so itself, too. */
+enum ps_dismissal {
+    PS_NOT_DISMISSED,
+    PS_RUN_ENDED, /* with an error */
+    PS_GIVEN_UP,  /* as lost: the run may go on without it (on_lost=continue) */
+};
+/* By whichever server; NULL-safe. */
+enum ps_dismissal ps_client_dismissal(const ps_client *c);
 /* Leaves before training is over: tells the server why (STOPPED: it was asked to; anything else: it
  * failed). Close follows. */
 void ps_client_leave(ps_client *c, status why, const char *text);

@@ -40,7 +40,7 @@ struct connection {
     uint64_t incarnation, first_batch;
     uint64_t next; /* sequence of the next push; its release is what we wait for */
     bool welcomed, ended, left;
-    bool was_ended; /* see connection_was_ended() */
+    bool was_ended, was_given_up; /* see connection_was_ended(), connection_was_given_up() */
 
     bool shared; /* payload through `view`, else through the two buffers */
     struct payload_view view;
@@ -237,6 +237,7 @@ static status handle(connection *c, const struct channel_received *r)
         return on_end(c, &m->text);
     case WIRE_REFUSED:
         c->ended = true;
+        c->was_given_up = m->text.code == ERROR_PEER && c->welcomed;
         return error_set(m->text.code == ERROR_PEER ? ERROR_PEER : ERROR_PROTOCOL, __FILE__,
                          __LINE__, "the server at %s refused worker %u: %s", c->endpoint, c->worker,
                          m->text.text);
@@ -328,6 +329,11 @@ bool connection_has_ended(const connection *c)
 bool connection_was_ended(const connection *c)
 {
     return c->was_ended;
+}
+
+bool connection_was_given_up(const connection *c)
+{
+    return c->was_given_up;
 }
 
 struct connection_release connection_release(const connection *c)

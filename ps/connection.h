@@ -47,6 +47,8 @@ bool connection_is_released(const connection *c);
 bool connection_has_ended(const connection *c); /* training is over: close */
 /* It has, with an error that the server itself says, too. */
 bool connection_was_ended(const connection *c);
+/* The server had given it up as lost. */
+bool connection_was_given_up(const connection *c);
 /* Contract: it is released. */
 struct connection_release connection_release(const connection *c);
 /* `count` floats, the caller's to write from a release to the next push; once it was released. */

@@ -63,7 +63,7 @@ status ps_trainer_run(const struct ps_trainer_options *o)
         TRY(ps_client_push_pull(client, &push, &at));
     }
 done:
-    *o->was_ended = ps_client_was_ended(client);
+    *o->dismissal = ps_client_dismissal(client);
     if (result != OK)
         ps_client_leave(client, result, error_message());
     worker_forget_memory(o->worker); /* what it computed in is the client's */

@@ -4,6 +4,7 @@
 #ifndef GRADLAG_PS_TRAINER_H
 #define GRADLAG_PS_TRAINER_H
 
+#include "ps/client.h"
 #include "worker/training.h"
 
 struct ps_trainer_options {
@@ -14,7 +15,7 @@ struct ps_trainer_options {
     const char *endpoint;
     uint64_t run_token, settings_hash; /* see client.h */
     const volatile sig_atomic_t *stop;
-    bool *was_ended; /* set with an error: the server ended the run with it, and says so itself */
+    enum ps_dismissal *dismissal; /* set with an error */
 };
 
 /* Pull, compute, push until the server says that training is over. */

@@ -15,7 +15,7 @@ struct rig {
     char folder[64]; /* current folder and TMPDIR of the processes; removed at the end */
     pid_t pid;       /* of the program that runs now, or 0 */
     int output_fd;   /* its stdout; 0: the file "stdout" */
-    int ended;       /* what process_wait() last returned: not 0 is told with its errors at the end */
+    int ended; /* what process_wait() last returned: not 0 is told with its errors at the end */
 };
 
 /* cmocka's set-up and tear-down; *state is the struct rig. */

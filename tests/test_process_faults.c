@@ -50,6 +50,26 @@ static void a_killed_worker_fails_the_run_and_is_named(void **state)
     assert_string_equal(process_ask(r, "SELECT samples_used > 0 FROM run"), "1");
 }
 
+/* The second one, stopped later, holds the server's end up; the first, lost, wakes up meanwhile and
+ * is refused. (Should the machine be so slow that it wakes up after the end, nothing is seen.) */
+static void what_a_lost_worker_says_of_its_server_is_not_why_the_run_failed(void **state)
+{
+    struct rig *r = *state;
+    pid_t workers[2];
+    start_long(r, "mode=async", "timeout_s=3");
+    process_await(r, "worker", workers, 2);
+    kill(workers[0], SIGSTOP);
+    usleep(2300000);
+    kill(workers[1], SIGSTOP);
+    usleep(1100000);
+    kill(workers[0], SIGCONT);
+    assert_int_equal(process_wait(r), ERROR_PEER);
+    assert_non_null(strstr(process_errors(r), "error: worker "));
+    assert_non_null(strstr(process_errors(r), "was silent for"));
+    process_expect_answer(r, "SELECT error LIKE '%was silent for%' FROM run", "1");
+    process_expect_nothing_left(r);
+}
+
 static void a_killed_server_fails_the_run(void **state)
 {
     struct rig *r = *state;
@@ -523,6 +543,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         PROCESS_TEST(a_results_file_that_is_full_stops_the_run_or_not_as_told),
         PROCESS_TEST(a_killed_worker_fails_the_run_and_is_named),
+        PROCESS_TEST(what_a_lost_worker_says_of_its_server_is_not_why_the_run_failed),
         PROCESS_TEST(a_killed_server_fails_the_run),
         PROCESS_TEST(a_killed_rank_fails_the_run_and_is_named),
         PROCESS_TEST(a_killed_rank_is_named_however_mpirun_breaks_its_lines),
