@@ -309,6 +309,10 @@ int command_main(int argc, char **argv)
         log_debug("made at %s, exit code %d (%s)", error_origin(), (int)result,
                   status_name(result));
     }
+    if (threads_abandoned() > 0) { /* what exit() takes apart they may still use */
+        fflush(NULL);
+        _exit((int)result);
+    }
     return (int)result;
 }
 

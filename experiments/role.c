@@ -256,9 +256,11 @@ status role_end(struct role_process *p, status ended, const struct training_outc
         }
     }
     recorder_close(&p->recorder);
-    close_shards(p);
-    worker_close(&p->worker);
-    options_close(&p->settings);
+    if (threads_abandoned() == 0) { /* else one may still compute with them */
+        close_shards(p);
+        worker_close(&p->worker);
+        options_close(&p->settings);
+    }
     struct mail m = {.kind = MAIL_ENDED,
                      .role = p->role,
                      .index = p->index,

@@ -8,6 +8,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+enum { CLOSING_LIMIT_S = 5 };
+
 struct evaluator {
     struct training_hooks hooks;
     pthread_t thread;
@@ -19,6 +21,7 @@ struct evaluator {
     bool probes;             /* no evaluation is wanted, but this */
     struct evaluator_probe probe;
     bool stop;
+    uint64_t began_ns, longest_ns;
     struct evaluation result;
     double cosine;
     status code;
@@ -53,6 +56,8 @@ static void *run(void *argument)
                              : e->hooks.evaluate(e->hooks.context, parameters, &result);
         pthread_mutex_lock(&e->lock);
         e->parameters = NULL;
+        const uint64_t took_ns = clock_ns() - e->began_ns;
+        e->longest_ns = took_ns > e->longest_ns ? took_ns : e->longest_ns;
         e->result = result;
         e->cosine = cosine;
         e->code = code;
@@ -87,11 +92,43 @@ done:
     return result;
 }
 
+uint64_t evaluator_busy_ns(evaluator *e)
+{
+    pthread_mutex_lock(&e->lock);
+    const uint64_t busy_ns = e->parameters != NULL ? clock_ns() - e->began_ns + 1 : 0;
+    pthread_mutex_unlock(&e->lock);
+    return busy_ns;
+}
+
+uint64_t evaluator_longest_ns(evaluator *e)
+{
+    pthread_mutex_lock(&e->lock);
+    const uint64_t longest_ns = e->longest_ns;
+    pthread_mutex_unlock(&e->lock);
+    return longest_ns;
+}
+
+static bool ends_within(evaluator *e, unsigned seconds)
+{
+    const uint64_t until = clock_ns() + seconds * 1000000000ULL;
+    bool busy = evaluator_busy_ns(e) > 0;
+    while (busy && clock_ns() < until) {
+        clock_sleep_until_ns(clock_ns() + 5000000);
+        busy = evaluator_busy_ns(e) > 0;
+    }
+    return !busy;
+}
+
 void evaluator_close(evaluator **p)
 {
     if (p == NULL || *p == NULL)
         return;
     evaluator *e = *p;
+    *p = NULL;
+    if (e->thread_runs && !ends_within(e, CLOSING_LIMIT_S)) {
+        thread_abandon(e->thread); /* with all it has */
+        return;
+    }
     if (e->thread_runs) {
         pthread_mutex_lock(&e->lock);
         e->stop = true;
@@ -104,7 +141,6 @@ void evaluator_close(evaluator **p)
     pthread_cond_destroy(&e->work);
     pthread_mutex_destroy(&e->lock);
     memory_free(e);
-    *p = NULL;
 }
 
 int evaluator_fd(const evaluator *e)
@@ -117,6 +153,7 @@ static void begin(evaluator *e, const float *parameters, const struct evaluator_
     pthread_mutex_lock(&e->lock);
     REQUIRE(e->parameters == NULL);
     e->parameters = parameters;
+    e->began_ns = clock_ns();
     e->probes = probe != NULL;
     if (probe != NULL)
         e->probe = *probe;

@@ -12,7 +12,8 @@ typedef struct evaluator evaluator;
 
 /* Copies `hooks`. */
 status evaluator_open(evaluator **out, const struct training_hooks *hooks) MUST_CHECK;
-/* Waits for an evaluation that is under way. NULL-safe. */
+/* An evaluation that is under way is waited for, but not for long: then its thread is abandoned
+ * (worker/base.h). NULL-safe. */
 void evaluator_close(evaluator **e);
 /* Readable when an evaluation is done. */
 int evaluator_fd(const evaluator *e);
@@ -31,5 +32,10 @@ struct evaluator_probe {
 };
 void evaluator_begin_probe(evaluator *e, const struct evaluator_probe *probe);
 bool evaluator_take_probe(evaluator *e, double *cosine, status *code);
+
+/* Nanoseconds since what is under way began; 0: nothing is. */
+uint64_t evaluator_busy_ns(evaluator *e);
+/* What the longest one so far took. */
+uint64_t evaluator_longest_ns(evaluator *e);
 
 #endif

@@ -145,6 +145,8 @@ static void server_close(struct server *s)
     evaluator_close(&s->evaluator);
     leader_close(s);
     channel_close(&s->channel); /* before the slots that messages still refer to */
+    if (threads_abandoned() > 0)
+        return; /* one may still read the parameters */
     followers_close(s);
     server_core_close(&s->core);
     crew_close(&s->helpers);

@@ -39,6 +39,9 @@
 #include "ps/slices.h"
 #include "ps/tally.h"
 
+/* Times timeout_s, or the longest so far: what an evaluation, a probe or a checkpoint may take. */
+enum { SERVER_OWN_WORK = 20 };
+
 enum peer_state {
     PEER_ABSENT,   /* never came, or was lost: its place is free (with several servers, who was lost
                       is gone) */
@@ -153,7 +156,7 @@ struct server {
     bool missing_named;
     uint64_t update_ns;                 /* what the last update took; see cores_in_use() */
     uint64_t moved_ns, longest_step_ns; /* see look_for_hanging(), look_for_slow() */
-    bool stuck_named;
+    bool stuck_named, evaluation_named;
 
     /* training clock: see training_ns_at() */
     uint64_t before_ns; /* what the run had trained up to the checkpoint it goes on from */

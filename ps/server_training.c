@@ -275,8 +275,8 @@ static bool gather_state(struct server *s, struct training_state *now)
 
 /* On a disk that may be slow: in a thread of its own, so that peers are answered meanwhile. */
 struct writing {
-    const struct training_hooks *hooks;
-    const struct training_state *now;
+    struct training_hooks hooks;
+    struct training_state now;
     int done_fd;
     status code;
     char message[512];
@@ -286,35 +286,49 @@ static void *write_down(void *argument)
 {
     struct writing *w = argument;
     const uint64_t one = 1;
-    w->code = w->hooks->checkpoint(w->hooks->context, w->now);
+    w->code = w->hooks.checkpoint(w->hooks.context, &w->now);
     snprintf(w->message, sizeof w->message, "%s", w->code == OK ? "" : error_message());
     ssize_t written = write(w->done_fd, &one, sizeof one);
     REQUIRE(written == (ssize_t)sizeof one);
     return NULL;
 }
 
-/* Whatever comes meanwhile waits in the queue. */
+/* Whatever comes meanwhile waits in the queue. A disk that hangs keeps what the thread uses. */
 static status write_checkpoint(struct server *s, const struct training_state *now)
 {
     status result = OK;
     pthread_t thread;
     uint64_t count;
-    struct writing w = {
-        .hooks = &s->o->hooks, .now = now, .done_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
-    if (w.done_fd < 0)
+    struct writing *w = NULL;
+    const uint64_t limit_ms = (uint64_t)SERVER_OWN_WORK * s->timeout_ms;
+    const uint64_t until = clock_ns() + limit_ms * 1000000;
+    TRY(memory_new(&w, 1, sizeof *w, "a checkpoint's thread"));
+    *w = (struct writing){
+        .hooks = s->o->hooks, .now = *now, .done_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+    if (w->done_fd < 0)
         FAIL(ERROR_OTHER, "no eventfd for a checkpoint: is the limit of open files (ulimit -n) too "
                           "low?");
-    TRY(thread_start(&thread, write_down, &w, "the checkpoint's thread"));
-    server_watch(s, w.done_fd);
-    while (read(w.done_fd, &count, sizeof count) < 0)
+    TRY(thread_start(&thread, write_down, w, "the checkpoint's thread"));
+    server_watch(s, w->done_fd);
+    while (read(w->done_fd, &count, sizeof count) < 0) {
+        if (clock_ns() > until) {
+            thread_abandon(thread);
+            w = NULL;
+            FAIL(ERROR_OTHER,
+                 "the checkpoint could not be written within %.0f s (%d times timeout_s): does its "
+                 "disk hang? Where it is only slow, set a longer timeout_s",
+                 (double)limit_ms * 1e-3, SERVER_OWN_WORK);
+        }
         if (server_receive(s))
             server_wait(s);
+    }
     pthread_join(thread, NULL);
-    if (w.code != OK)
-        FAIL(w.code, "%s", w.message);
+    if (w->code != OK)
+        FAIL(w->code, "%s", w->message);
 done:
-    if (w.done_fd >= 0)
-        close(w.done_fd);
+    if (w != NULL && w->done_fd >= 0)
+        close(w->done_fd);
+    memory_free(w);
     return result;
 }
 

@@ -110,6 +110,31 @@ static void look_for_slow(struct server *s, unsigned w, uint64_t now)
     }
 }
 
+/* A device or a file system may hang while the server evaluates or probes; everybody waits then. */
+static void look_for_a_hung_evaluation(struct server *s)
+{
+    const char *what =
+        s->probing ? "a fresh gradient for comparison (probe_every)" : "the evaluation";
+    if (s->evaluator == NULL || !(s->evaluating || s->probing) || s->ended || s->result != OK)
+        return;
+    const uint64_t busy_ms = evaluator_busy_ns(s->evaluator) / 1000000;
+    const uint64_t longest_ms = evaluator_longest_ns(s->evaluator) / 1000000;
+    const uint64_t limit_ms = SERVER_OWN_WORK * longer(s->timeout_ms, longest_ms);
+    if (busy_ms >= limit_ms) {
+        server_fail(s, ERROR_PEER,
+                    "%s has not ended for %.1f s (limit: %d times timeout_s, or the longest so "
+                    "far): does a device or a file system hang? Where it is only slow, set a "
+                    "longer timeout_s",
+                    what, (double)busy_ms * 1e-3, SERVER_OWN_WORK);
+    } else if (busy_ms == 0) {
+        s->evaluation_named = false;
+    } else if (!s->evaluation_named && busy_ms >= longer(WARN_MS, 3 * longest_ms)) {
+        s->evaluation_named = true;
+        log_info("%s has taken %llu s so far; it is waited for up to %llu s", what,
+                 (unsigned long long)busy_ms / 1000, (unsigned long long)limit_ms / 1000);
+    }
+}
+
 static void look_for_those_that_are_slow(struct server *s, uint64_t now)
 {
     if (!s->begun || s->ended || s->result != OK || s->evaluating || server_follows(s))
@@ -123,6 +148,7 @@ static void look_for_those_that_are_slow(struct server *s, uint64_t now)
 void peers_tick(struct server *s, uint64_t now)
 {
     char why[128];
+    look_for_a_hung_evaluation(s);
     look_for_hanging(s, now);
     look_for_those_that_are_slow(s, now);
     for (unsigned w = 0; w < s->o->workers; w++) {

@@ -1,12 +1,15 @@
 /*
  * test_server_state.c — what the server's parts decide by the clock alone, on a server that talks
- * to nobody: its training clock, and whom it takes for hanging.
+ * to nobody: its training clock, whom it takes for hanging, and how long it may evaluate.
  */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+
+#include <stdatomic.h>
+#include <string.h>
 
 #include "tests/core_bench.h"
 
@@ -142,6 +145,95 @@ static void a_server_that_follows_is_half_again_as_patient(void **state UNUSED)
     assert_true(is_lost_after(1, 2, 4.51));
 }
 
+/* ---- evaluations --------------------------------------------------------------------------------
+ */
+
+static atomic_bool let_go;
+static atomic_uint began, ended;
+
+static status hang(void *context UNUSED, const float *parameters UNUSED, struct evaluation *out)
+{
+    *out = (struct evaluation){0};
+    atomic_fetch_add(&began, 1);
+    while (!atomic_load(&let_go))
+        clock_sleep_until_ns(clock_ns() + MS);
+    atomic_fetch_add(&ended, 1);
+    return OK;
+}
+
+static evaluator *begin_to_hang(void)
+{
+    static const float parameters[] = {1};
+    evaluator *e;
+    atomic_store(&let_go, false);
+    const unsigned before = atomic_load(&began);
+    assert_int_equal(evaluator_open(&e, &(struct training_hooks){.evaluate = hang}), OK);
+    assert_true(evaluator_busy_ns(e) == 0);
+    evaluator_begin(e, parameters);
+    while (atomic_load(&began) == before)
+        clock_sleep_until_ns(clock_ns() + MS);
+    return e;
+}
+
+static void an_evaluation_may_take_twenty_times_the_timeout(void **state UNUSED)
+{
+    struct ps_server_options o = {0};
+    struct server s = {.o = &o, .evaluator = begin_to_hang(), .begun = true, .evaluating = true};
+    s.timeout_ms = 10000;
+    peers_tick(&s, clock_ns());
+    assert_int_equal(s.result, OK);
+    clock_sleep_until_ns(clock_ns() + 25 * MS);
+    s.timeout_ms = 1;
+    peers_tick(&s, clock_ns());
+    assert_int_equal(s.result, ERROR_PEER);
+    assert_non_null(strstr(s.message, "the evaluation has not ended for"));
+    atomic_store(&let_go, true);
+    evaluator_close(&s.evaluator);
+}
+
+/* What another one took is known to be possible. */
+static void an_evaluation_may_take_twenty_times_the_longest(void **state UNUSED)
+{
+    struct ps_server_options o = {0};
+    struct server s = {.o = &o, .evaluator = begin_to_hang(), .begun = true, .evaluating = true};
+    struct evaluation out;
+    status code;
+    clock_sleep_until_ns(clock_ns() + 50 * MS);
+    atomic_store(&let_go, true);
+    while (!evaluator_take(s.evaluator, &out, &code))
+        clock_sleep_until_ns(clock_ns() + MS);
+    assert_true(evaluator_longest_ns(s.evaluator) >= 50 * MS);
+    assert_true(evaluator_busy_ns(s.evaluator) == 0);
+    const uint64_t limit_ns = 20 * evaluator_longest_ns(s.evaluator);
+    atomic_store(&let_go, false);
+    static const float again[] = {1};
+    const uint64_t since = clock_ns();
+    evaluator_begin(s.evaluator, again);
+    s.timeout_ms = 1;
+    while (s.result == OK && clock_ns() - since < 20 * limit_ns) {
+        clock_sleep_until_ns(clock_ns() + 5 * MS);
+        peers_tick(&s, clock_ns());
+    }
+    assert_true(clock_ns() - since >= limit_ns - 20 * MS); /* it counts whole ms */
+    assert_int_equal(s.result, ERROR_PEER);
+    atomic_store(&let_go, true);
+    evaluator_close(&s.evaluator);
+}
+
+static void one_that_hangs_does_not_hold_up_the_end(void **state UNUSED)
+{
+    evaluator *e = begin_to_hang();
+    const unsigned before = atomic_load(&ended);
+    assert_int_equal(threads_abandoned(), 0);
+    evaluator_close(&e);
+    assert_null(e);
+    assert_int_equal(threads_abandoned(), 1);
+    assert_int_equal(atomic_load(&ended), before);
+    atomic_store(&let_go, true);
+    while (atomic_load(&ended) == before)
+        clock_sleep_until_ns(clock_ns() + MS);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -150,6 +242,9 @@ int main(void)
         cmocka_unit_test(the_clock_never_goes_back),
         cmocka_unit_test(a_worker_hangs_after_ten_of_its_longest_steps),
         cmocka_unit_test(a_server_that_follows_is_half_again_as_patient),
+        cmocka_unit_test(an_evaluation_may_take_twenty_times_the_timeout),
+        cmocka_unit_test(an_evaluation_may_take_twenty_times_the_longest),
+        cmocka_unit_test(one_that_hangs_does_not_hold_up_the_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -241,6 +242,19 @@ status thread_start(pthread_t *out, void *(*body)(void *), void *argument, const
     }
 done:
     return result;
+}
+
+static atomic_uint abandoned;
+
+void thread_abandon(pthread_t thread)
+{
+    pthread_detach(thread);
+    atomic_fetch_add(&abandoned, 1);
+}
+
+unsigned threads_abandoned(void)
+{
+    return atomic_load(&abandoned);
 }
 
 /* ---- memory -------------------------------------------------------------------------------------

@@ -105,6 +105,10 @@ void clock_utc(char out[32]);
  * ERROR_OTHER naming `what` ("the heartbeat's thread"). */
 status thread_start(pthread_t *out, void *(*body)(void *), void *argument,
                     const char *what) MUST_CHECK;
+/* For one that hangs: nobody waits for it any more. What it may touch is not to be freed from then
+ * on, and the process ends without it (command_main()). */
+void thread_abandon(pthread_t thread);
+unsigned threads_abandoned(void);
 
 /* ---- memory -------------------------------------------------------------------------------------
  */
