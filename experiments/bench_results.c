@@ -222,7 +222,7 @@ static status measure_question(const struct bench *b, const char *path, const ch
                                     .format = QUERY_CSV};
     for (unsigned i = 0; i < b->repeats; i++) {
         double began = clock_seconds();
-        TRY(query_run(&request, nowhere));
+        TRY(query_run(&request, nowhere, NULL));
         bench_add(&series, 1e3 * (clock_seconds() - began));
     }
     bench_report(b, what, "ms", &series);

@@ -36,6 +36,8 @@ status command_query(int argc, char **argv)
 {
     status result = OK;
     struct query_request request = {.path = command_results(&argc, argv)};
+    size_t rows = 0;
+    char why[256];
     bool sql = command_flag(&argc, argv, "--sql");
     TRY(take_format(&argc, argv, &request.format));
     TRY(command_no_flags_left(argc, argv, "query", "--csv, --json, --markdown and --sql"));
@@ -55,7 +57,12 @@ status command_query(int argc, char **argv)
         fputs(text, stdout);
         goto done;
     }
-    TRY(query_run(&request, stdout));
+    TRY(query_run(&request, stdout, &rows));
+    if (rows == 0 && request.format == QUERY_TABLE) {
+        const char *nothing = query_why_nothing(request.question, why);
+        fflush(stdout);
+        log_info("no rows%s%s", nothing != NULL ? ": " : "", nothing != NULL ? nothing : "");
+    }
 done:
     return result;
 }

@@ -229,6 +229,9 @@ status role_finish_row(struct role_process *p, status ended, const struct traini
         .updates = outcome->updates,
         .samples_used = outcome->samples_used,
         .samples_computed = outcome->samples_computed,
+        .staleness = {.gradients = outcome->staleness.gradients,
+                      .most = outcome->staleness.most,
+                      .sum = outcome->staleness.sum},
         .train_seconds = outcome->train_seconds,
         .sent_bytes = outcome->sent_bytes,
         .parameters_sha256 =

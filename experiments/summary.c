@@ -67,6 +67,8 @@ static void add_staleness(struct text *out, const struct run_figures *f)
         text_add(out, "staleness %.2f", f->mean_staleness);
         if (isfinite(f->staleness_cv)) {
             text_add(out, " (cv %.2f, max %.0f)", f->staleness_cv, f->max_staleness);
+        } else if (f->max_staleness > 0) { /* its gradients were not recorded one by one */
+            text_add(out, " (max %.0f)", f->max_staleness);
         }
     }
 }
@@ -96,9 +98,12 @@ status summary_print(const char *results, int64_t run_id, FILE *to)
     TRY(row_text(results, run_id, "status", how, sizeof how));
     progress_duration(f.train_seconds, time);
     add_accuracy(&line, &f);
-    text_add(&line, "\n          ");
+    fprintf(to, "run %-5lld %s  %s\n", (long long)run_id, how, line.at != NULL ? line.at : "");
+    line.length = 0;
     add_staleness(&line, &f);
-    fprintf(to, "run %-5lld %s  %s\n", (long long)run_id, how, line.at);
+    if (line.length > 0) {
+        fprintf(to, "          %s\n", line.at);
+    }
     if (isfinite(f.samples_per_second)) {
         fprintf(to, "          %.0f samples/s  %.0f updates/s  %.0f updates in %s\n",
                 f.samples_per_second, f.updates / f.train_seconds, f.updates, time);

@@ -32,7 +32,7 @@ status sweep_status_print(const char *results, FILE *to)
     }
     fflush(to);
     struct query_request request = {.path = results, .question = "queue", .format = QUERY_TABLE};
-    TRY(query_run(&request, to));
+    TRY(query_run(&request, to, NULL));
 done:
     live_free(&l);
     return result;

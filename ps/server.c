@@ -370,6 +370,7 @@ static void fill_outcome(struct server *s, struct training_outcome *out)
     out->updates = server_core_version(s->core);
     out->samples_used = server_core_samples_used(s->core);
     out->samples_computed = server_core_samples_computed(s->core);
+    out->staleness = s->tally.staleness;
     if (parameters == NULL)
         return; /* another server's part of them is lost */
     sha256_begin(&sum);

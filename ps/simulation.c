@@ -560,6 +560,7 @@ void simulation_outcome(simulation *s, double seconds, struct training_outcome *
     out->updates = server_core_version(servers_first(s));
     out->samples_used = server_core_samples_used(servers_first(s));
     out->samples_computed = server_core_samples_computed(servers_first(s));
+    out->staleness = s->tally.staleness;
     out->train_seconds = seconds;
     sha256_begin(&sum);
     sha256_add(&sum, servers_latest(s), s->count * sizeof(float));

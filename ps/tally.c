@@ -21,8 +21,10 @@ void tally_push(struct tally *t, const struct push_record *row)
         t->smooth_loss = isnan(t->smooth_loss)
                              ? row->loss
                              : t->smooth_loss + SMOOTHING * (row->loss - t->smooth_loss);
-        t->staleness_sum += (double)row->staleness;
-        t->staleness_count++;
+        t->staleness.sum += (double)row->staleness;
+        t->staleness.gradients++;
+        if (row->staleness > t->staleness.most)
+            t->staleness.most = row->staleness;
     }
     if (t->recorder != NULL && t->record_pushes)
         recorder_push(t->recorder, row);
@@ -50,5 +52,5 @@ void tally_evaluation(struct tally *t, const struct training_state *where, doubl
 
 double tally_mean_staleness(const struct tally *t)
 {
-    return t->staleness_count > 0 ? t->staleness_sum / (double)t->staleness_count : 0;
+    return t->staleness.gradients > 0 ? t->staleness.sum / (double)t->staleness.gradients : 0;
 }

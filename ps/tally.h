@@ -11,8 +11,9 @@
 struct tally {
     recorder *recorder; /* borrowed; NULL: nothing is written */
     bool record_pushes; /* key record */
-    double loss_sum, smooth_loss, staleness_sum, test_accuracy;
-    uint64_t loss_count, staleness_count;
+    double loss_sum, smooth_loss, test_accuracy;
+    uint64_t loss_count;
+    struct staleness_sum staleness;
 };
 void tally_open(struct tally *t, const options *settings, recorder *recorder);
 void tally_push(struct tally *t, const struct push_record *row);

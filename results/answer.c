@@ -98,7 +98,7 @@ static void add_json_row(struct text *t, sqlite3_stmt *s)
     text_add(t, "}");
 }
 
-static status write_csv(sqlite3 *db, sqlite3_stmt *s, FILE *out)
+static status write_csv(sqlite3 *db, sqlite3_stmt *s, FILE *out, size_t *rows)
 {
     status result = OK;
     struct text line = {0};
@@ -110,6 +110,7 @@ static status write_csv(sqlite3 *db, sqlite3_stmt *s, FILE *out)
     text_add(&line, "\n");
     while ((code = sqlite3_step(s)) == SQLITE_ROW) {
         add_csv_row(&line, s);
+        ++*rows;
         fwrite(line.at, 1, line.length, out);
         line.length = 0;
     }
@@ -120,22 +121,21 @@ done:
     return result;
 }
 
-static status write_json(sqlite3 *db, sqlite3_stmt *s, FILE *out)
+static status write_json(sqlite3 *db, sqlite3_stmt *s, FILE *out, size_t *rows)
 {
     status result = OK;
     struct text line = {0};
     int code;
-    bool first = true;
     text_add(&line, "[");
     while ((code = sqlite3_step(s)) == SQLITE_ROW) {
-        text_add(&line, "%s", first ? "\n" : ",\n");
+        text_add(&line, "%s", *rows == 0 ? "\n" : ",\n");
         add_json_row(&line, s);
         fwrite(line.at, 1, line.length, out);
         line.length = 0;
-        first = false;
+        ++*rows;
     }
     TRY(database_check(db, code, "read the answer"));
-    text_add(&line, "%s]\n", first ? "" : "\n");
+    text_add(&line, "%s]\n", *rows == 0 ? "" : "\n");
     fwrite(line.at, 1, line.length, out);
 done:
     text_free(&line);
@@ -347,7 +347,7 @@ static void write_table(const struct table *t, sqlite3_stmt *s, const struct lay
     text_free(&line);
 }
 
-static status write_aligned(sqlite3 *db, sqlite3_stmt *s, bool markdown, FILE *out)
+static status write_aligned(sqlite3 *db, sqlite3_stmt *s, bool markdown, FILE *out, size_t *rows)
 {
     status result = OK;
     struct table t = {.columns = (size_t)sqlite3_column_count(s)};
@@ -360,6 +360,7 @@ static status write_aligned(sqlite3 *db, sqlite3_stmt *s, bool markdown, FILE *o
     TRY(memory_new(&layouts, t.columns, sizeof *layouts, "a table"));
     lay_out(&t, s, markdown, layouts);
     write_table(&t, s, layouts, markdown, out);
+    *rows = t.rows;
 done:
     memory_free(layouts);
     memory_free(t.cells);
@@ -367,25 +368,29 @@ done:
     return result;
 }
 
-status answer_write(sqlite3 *db, sqlite3_stmt *s, enum query_format format, FILE *out)
+status answer_write(sqlite3 *db, sqlite3_stmt *s, enum query_format format, FILE *out, size_t *rows)
 {
     status result = OK;
+    size_t count = 0;
     errno = 0;
     switch (format) {
     case QUERY_CSV:
-        TRY(write_csv(db, s, out));
+        TRY(write_csv(db, s, out, &count));
         break;
     case QUERY_JSON:
-        TRY(write_json(db, s, out));
+        TRY(write_json(db, s, out, &count));
         break;
     case QUERY_TABLE:
     case QUERY_MARKDOWN:
-        TRY(write_aligned(db, s, format == QUERY_MARKDOWN, out));
+        TRY(write_aligned(db, s, format == QUERY_MARKDOWN, out, &count));
         break;
     }
     if (fflush(out) != 0 || ferror(out)) {
         FAIL(ERROR_OTHER, "the answer could not be written: %s; is the disk full?",
              strerror(errno));
+    }
+    if (rows != NULL) {
+        *rows = count;
     }
 done:
     return result;

@@ -10,6 +10,7 @@
 
 /* Steps `s` to its end. Tables are held in memory, because their columns are aligned; CSV and JSON
  * are written row by row. */
-status answer_write(sqlite3 *db, sqlite3_stmt *s, enum query_format format, FILE *out) MUST_CHECK;
+status answer_write(sqlite3 *db, sqlite3_stmt *s, enum query_format format, FILE *out,
+                    size_t *rows) MUST_CHECK;
 
 #endif

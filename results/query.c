@@ -151,13 +151,26 @@ done:
     return result;
 }
 
-status query_run(const struct query_request *request, FILE *out)
+const char *query_why_nothing(const char *name, char out[256])
+{
+    static const char mark[] = "\n-- No rows: ";
+    const char *text = question_is_name(name) ? query_text(name) : NULL;
+    const char *why = text != NULL ? strstr(text, mark) : NULL;
+    if (why == NULL) {
+        return NULL;
+    }
+    why += sizeof mark - 1;
+    snprintf(out, 256, "%.*s", (int)strcspn(why, "\n"), why);
+    return out;
+}
+
+status query_run(const struct query_request *request, FILE *out, size_t *rows)
 {
     status result = OK;
     sqlite3 *db = NULL;
     sqlite3_stmt *s = NULL;
     TRY(ask(request->path, request->question, request->settings, request->setting_count, &db, &s));
-    TRY(answer_write(db, s, request->format, out));
+    TRY(answer_write(db, s, request->format, out, rows));
 done:
     sqlite3_finalize(s);
     leave(&db);

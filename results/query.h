@@ -8,6 +8,7 @@
  *     -- Time to reach a test accuracy, per arm
  *     -- :accuracy = 0.85  the test accuracy to reach
  *     -- :run  the run, see 'gradlag query runs'      (no default: it must be given)
+ *     -- No rows: why there may be none
  *
  * All errors with the file are ERROR_RESULTS; with a name, a parameter or SQL, ERROR_USAGE.
  */
@@ -33,8 +34,10 @@ struct query_request {
     enum query_format format;
 };
 
-/* Writes the answer to `out`. */
-status query_run(const struct query_request *request, FILE *out) MUST_CHECK;
+/* Writes the answer to `out`; *rows (may be NULL) is how many it has. */
+status query_run(const struct query_request *request, FILE *out, size_t *rows) MUST_CHECK;
+/* Why a named question may have no answer, to say after "no rows: ", or NULL. Into `out`. */
+const char *query_why_nothing(const char *name, char out[256]);
 
 /* The named questions, by name; description is the first comment line. False past the last. */
 struct query_description {

@@ -137,6 +137,12 @@ struct run_outcome {
     const char *status; /* finished, diverged, failed, stopped */
     const char *error;  /* message, or NULL */
     uint64_t updates, samples_used, samples_computed;
+    /* Where no rows tell (record=evaluations): of gradients that went into updates; none: not
+     * known. */
+    struct {
+        uint64_t gradients, most;
+        double sum;
+    } staleness;
     double train_seconds;
     double sent_bytes;             /* of gradients, by all ranks together */
     const char *parameters_sha256; /* or NULL */

@@ -167,9 +167,9 @@ done:
     return result;
 }
 
-/* Everything that follows from other rows and columns. Synchronous gradients are as stale as their
- * steps say (1 with double buffering), not at all where those were not recorded. */
-static status summarize(sqlite3 *db, int64_t run_id)
+/* Everything that follows from other rows and columns. Gradients are as stale as their rows say;
+ * where those were not recorded, as `outcome` (or NULL) does. */
+static status summarize(sqlite3 *db, int64_t run_id, const struct run_outcome *outcome)
 {
     static const char sql[] =
         "WITH measured AS ("
@@ -183,17 +183,18 @@ static status summarize(sqlite3 *db, int64_t run_id)
         "  SELECT 1.0 * sum(staleness * pushes) / sum(pushes) AS mean, max(staleness) AS most"
         "  FROM run_staleness WHERE run_id = :id AND pushes > 0),"
         " late AS ("
-        "  SELECT coalesce(avg(staleness), 0.0) AS mean, coalesce(max(staleness), 0) AS most"
+        "  SELECT coalesce(avg(staleness), :mean, 0.0) AS mean,"
+        "   coalesce(max(staleness), :most, 0) AS most"
         "  FROM step WHERE run_id = :id) "
         "UPDATE run SET"
         " final_accuracy = (SELECT test_accuracy FROM last),"
         " best_accuracy = (SELECT max(test_accuracy) FROM measured),"
         " final_loss = (SELECT test_loss FROM last),"
         " validation_accuracy = (SELECT validation_accuracy FROM validated),"
-        " mean_staleness = CASE mode WHEN 'sync' THEN (SELECT mean FROM late) ELSE (SELECT mean "
-        "FROM lag) END,"
-        " max_staleness = CASE mode WHEN 'sync' THEN (SELECT most FROM late) ELSE (SELECT most "
-        "FROM lag) END,"
+        " mean_staleness = CASE mode WHEN 'sync' THEN (SELECT mean FROM late)"
+        "  ELSE coalesce((SELECT mean FROM lag), :mean) END,"
+        " max_staleness = CASE mode WHEN 'sync' THEN (SELECT most FROM late)"
+        "  ELSE coalesce((SELECT most FROM lag), :most) END,"
         " samples_per_second = CASE WHEN train_seconds > 0 THEN samples_used / train_seconds END,"
         " not_a_number = nullif(trim("
         "  coalesce(not_a_number, '') || CASE WHEN EXISTS ("
@@ -205,6 +206,12 @@ static status summarize(sqlite3 *db, int64_t run_id)
     TRY(summaries_make(db, run_id));
     TRY(database_prepare(db, &s, sql));
     bind_integer(s, ":id", run_id);
+    if (outcome != NULL && outcome->staleness.gradients > 0) {
+        const double gradients = (double)outcome->staleness.gradients;
+        struct nan_list none = {.length = 0};
+        bind_number(s, ":mean", outcome->staleness.sum / gradients, &none);
+        bind_integer(s, ":most", (int64_t)outcome->staleness.most);
+    }
     TRY(database_check(db, sqlite3_step(s), "summarize a run"));
 done:
     sqlite3_finalize(s);
@@ -240,7 +247,7 @@ status run_row_finish(sqlite3 *db, int64_t run_id, const struct run_outcome *out
     bind_nan_list(s, sqlite3_bind_parameter_index(s, ":not_a_number"), &nan);
     bind_integer(s, ":id", run_id);
     TRY(database_check(db, sqlite3_step(s), "end a run"));
-    TRY(summarize(db, run_id));
+    TRY(summarize(db, run_id, outcome));
     TRY(database_execute(db, "COMMIT", "end a run"));
 done:
     sqlite3_finalize(s);
@@ -319,7 +326,7 @@ status run_row_settle(sqlite3 *db, int64_t run_id, const char *run_status, const
     *changed = sqlite3_changes(db) > 0;
     if (*changed) {
         TRY(note_how_far(db, run_id));
-        TRY(summarize(db, run_id));
+        TRY(summarize(db, run_id, NULL));
     }
     TRY(database_execute(db, "COMMIT", "settle a run"));
 done:

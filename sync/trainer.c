@@ -63,6 +63,7 @@ status trainer_use(struct trainer_loop *l, struct made *m, uint64_t spent_ns)
     struct report_row row =
         report_row_of(&m->stats, exchanged - began + spent_ns + waited_ns, apply_ns - waited_ns);
     row.hidden_us = m->exchanged ? 0 : (float)l->replica->hidden_ns * 1e-3f;
+    trainer_count_staleness(l, l->updates - m->version);
     row.staleness = (float)(l->updates - m->version);
     l->samples += m->batches * l->update_samples;
     l->updates++;

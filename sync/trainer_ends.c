@@ -81,6 +81,14 @@ void trainer_outcome(const struct trainer_loop *l, struct training_outcome *out)
     out->samples_computed = l->samples + (l->skipped + l->waiting.batches) * l->update_samples;
     out->train_seconds = report_seconds(&l->report);
     out->sent_bytes = trainer_sent_bytes(l);
+    out->staleness = l->staleness;
+}
+
+void trainer_count_staleness(struct trainer_loop *l, uint64_t staleness)
+{
+    l->staleness.gradients++;
+    l->staleness.sum += (double)staleness;
+    l->staleness.most = staleness > l->staleness.most ? staleness : l->staleness.most;
 }
 
 /* A GPU that has failed gives nothing any more, and says again why; the error stays the one that

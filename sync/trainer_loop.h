@@ -47,7 +47,8 @@ struct trainer_loop {
     /* Of them, those of steps whose gradient or loss was not finite: no update (on_nonfinite). */
     uint64_t skipped;
     uint64_t skipped_last; /* updates in a row */
-    double sent_before;    /* bytes, in the runs that this one goes on from */
+    struct staleness_sum staleness;
+    double sent_before; /* bytes, in the runs that this one goes on from */
     bool may_skip, stopped;
     uint64_t verify_every, verified; /* updates; as of the last time */
     struct made waiting;             /* late: computed, and used when the next one is */
@@ -98,6 +99,8 @@ bool trainer_wants_more(const struct trainer_loop *l);
 /* Batches of each rank that are left, at most `wanted`. */
 unsigned trainer_batches_left(const struct trainer_loop *l, unsigned wanted);
 double trainer_sent_bytes(const struct trainer_loop *l);
+/* Of the gradient of an update. */
+void trainer_count_staleness(struct trainer_loop *l, uint64_t staleness);
 void trainer_outcome(const struct trainer_loop *l, struct training_outcome *out);
 /* After a failure: what is still to be had. */
 void trainer_failed(struct trainer_loop *l, struct training_outcome *out);

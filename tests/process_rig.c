@@ -358,7 +358,7 @@ const char *process_ask(struct rig *r, const char *sql)
     snprintf(path, sizeof path, "%s/results.db", r->folder);
     FILE *memory = open_memstream(&written, &length);
     struct query_request request = {.path = path, .question = sql, .format = QUERY_CSV};
-    status result = access(path, F_OK) == 0 ? query_run(&request, memory) : ERROR_RESULTS;
+    status result = access(path, F_OK) == 0 ? query_run(&request, memory, NULL) : ERROR_RESULTS;
     fclose(memory);
     const char *line = result == OK ? strchr(written, '\n') : NULL;
     snprintf(answer, sizeof answer, "%.*s", line != NULL ? (int)strcspn(line + 1, "\r\n") : 0,

@@ -97,7 +97,7 @@ status ask(const char *question, enum query_format format, const char *const *se
     FILE *out = fmemopen(answer, sizeof answer, "w");
     assert_non_null(out);
     answer[0] = '\0';
-    status result = query_run(&request, out);
+    status result = query_run(&request, out, NULL);
     fclose(out);
     return result;
 }

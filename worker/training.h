@@ -65,8 +65,15 @@ static inline bool training_stop_wanted(const struct training_hooks *hooks)
     return hooks->stop != NULL && *hooks->stop != 0;
 }
 
+/* Of gradients that went into updates. */
+struct staleness_sum {
+    uint64_t gradients, most;
+    double sum;
+};
+
 struct training_outcome {
     uint64_t updates, samples_used, samples_computed;
+    struct staleness_sum staleness; /* no gradients: it was not counted */
     double train_seconds;
     /* Of gradients, in messages between all ranks together; 0 where there are no ranks. */
     double sent_bytes;

@@ -1,6 +1,7 @@
 -- Test accuracy by arm, mode and number of workers: mean, sd and 95 % interval over seeds
 -- :experiment = all  only the runs of one experiment
 -- seeds: how many runs finished; interval: half of it.
+-- No rows: no run has ended yet, or none of the experiment asked for
 SELECT experiment, arm, mode, damping, workers, lr, batch, parameters, others, seeds,
        mean_accuracy, sd_accuracy, interval_accuracy AS interval, least_accuracy, greatest_accuracy,
        mean_staleness AS staleness, diverged, failed

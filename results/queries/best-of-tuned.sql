@@ -4,6 +4,7 @@
 -- parameters; those of which a seed diverged count, and come after all others. n runs have the best one's
 -- settings: of NAME/tuning those that NAME made with what was found. test_accuracy is their mean, with its sd and
 -- half of its 95 % interval.
+-- No rows: it takes two or more configurations with a validation accuracy that differ in rate, momentum, batch or parameters
 WITH trial AS (
     SELECT t.experiment, t.arm, t.mode, t.consistency, t.damping, t.correction, t.workers, t.model,
            t.dataset, t.lr, t.momentum, t.batch, t.parameters, t.others, t.settings,

@@ -2,6 +2,7 @@
 -- :experiment = all  only the runs of one experiment
 -- Gained is the difference of the means, se its standard error (with two or more seeds on each side; the root
 -- is Newton's, as in the view accuracy_by_workers).
+-- No rows: it takes damped and undamped runs, finished, that differ in nothing else but the seed
 WITH compared AS (
     SELECT *, (SELECT json_group_object(key, value) FROM json_each(settings)
                WHERE key NOT LIKE 'damping%') AS rest

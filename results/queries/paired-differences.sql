@@ -5,6 +5,7 @@
 -- What seeds have in common (initial weights, order of the data) falls out of a difference, so that it shows
 -- in fewer runs than the difference of two means. n: seeds that both finished; interval: half of it. The roots
 -- are Newton's, as in the view accuracy_by_workers.
+-- No rows: it takes two configurations of one experiment that finished with the same seeds
 WITH finished AS (
     SELECT experiment, workers, model, dataset, arm, seed, settings, final_accuracy AS accuracy,
            coalesce(arm, mode) || coalesce(' ' || damping, '') || coalesce(' lr=' || lr, '')

@@ -2,6 +2,7 @@
 -- :run = all  only this run
 -- bubble: share of the time of updates in which a stage does not compute (without the mean over replicas
 -- and the update itself); formula: (K - 1) / (M + K - 1), if all stages take the same time.
+-- No rows: only runs with mode=pipeline have stages
 SELECT run_id, worker AS rank, detail ->> 'stage' AS stage, detail ->> 'replica' AS replica,
        detail ->> 'from' AS first_layer, detail ->> 'to' AS last_layer,
        detail ->> 'parameters' AS parameters,

@@ -2,6 +2,7 @@
 -- expected_s is what runs of the same mode, engine, workers, model and dataset took on average, from their start to their end;
 -- where there is none yet, those of another number of workers; else those of any kind. heard_s: since it last said
 -- how far it is, which is once a second while it trains; one that another host makes counts as failed after an hour.
+-- No rows: nothing waits, and nothing is being made
 WITH took AS (
     SELECT mode, engine, workers, model, dataset,
            (julianday(finished_at) - julianday(started_at)) * 86400 AS seconds

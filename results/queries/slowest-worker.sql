@@ -1,5 +1,6 @@
 -- Which worker of a run is slowest: its compute time against the mean of all, slowest first
 -- :run = last  the run: its id, the start of its uuid, or 'last'
+-- No rows: the run recorded neither pushes nor steps (record=evaluations)
 WITH gradient AS (
     SELECT worker, compute_us, pull_us AS wait_us, staleness FROM push
     WHERE run_id = :run AND server = 0

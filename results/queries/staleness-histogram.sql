@@ -1,5 +1,6 @@
 -- How stale the gradients of a run were: pushes, share and mean scale by staleness
 -- :run = last  the run: its id, the start of its uuid, or 'last'
+-- No rows: only runs that recorded their pushes (asynchronous, record=all) tell the staleness of each; `gradlag show` has the mean
 WITH counted AS (
     SELECT staleness,
            count(*) FILTER (WHERE outcome IN ('applied', 'aggregated')) AS used,

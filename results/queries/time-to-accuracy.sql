@@ -3,6 +3,7 @@
 -- :experiment = all  only the runs of one experiment
 -- Seconds are of training, without evaluation; only runs that got there are averaged. The root is Newton's, as
 -- in the view accuracy_by_workers.
+-- No rows: no run has finished yet, or none of the experiment asked for
 WITH reached AS (
     SELECT run_id, min(seconds) AS seconds, min(samples) AS samples, min(updates) AS updates
     FROM time_to_accuracy

@@ -2,6 +2,7 @@
 -- :run = last  the run: its id, the start of its uuid, or 'last'
 -- spread 0 is a read of one version; with read=torn equal versions of two servers may yet hold other
 -- gradients, so that what is counted here is the least.
+-- No rows: only asynchronous runs that recorded their pushes (record=all) tell what they read
 WITH gradient AS (
     SELECT max(read_version) - min(read_version) AS spread, max(staleness) AS most_staleness,
            avg(loss) AS loss

@@ -3,6 +3,7 @@
 -- Asynchronous: step = pull + compute, and queue and apply are the server's part of pull.
 -- Synchronous: step = compute + exchange + apply; hidden is exchange while the rank computed.
 -- data, forward and backward are parts of compute (asynchronous: of runs with trace=). Beside all that: evaluations, in seconds per run.
+-- No rows: no run recorded pushes or steps (record=all) yet, or none of the experiment asked for
 WITH by_run AS (
     SELECT run_id, sum(steps) AS steps,
            sum(step_us * steps) / sum(steps) AS step_us,

@@ -1,6 +1,7 @@
 -- Who waited for whom in an asynchronous run, and how long: at barriers, or for the slowest
 -- With several servers: as the first of them saw it.
 -- :run = last  the run: its id, the start of its uuid, or 'last'
+-- No rows: nobody waited for anybody, as with consistency=asp, or the run recorded no pushes
 WITH counted AS (
     SELECT worker, waited_for, count(*) AS times, avg(pull_us) AS mean_wait_us,
            sum(pull_us) / 1e6 AS wait_seconds

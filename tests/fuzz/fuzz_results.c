@@ -85,7 +85,7 @@ static void query(size_t number, FILE *nowhere)
                                           .setting_count =
                                               strstr(query_text(each.name), ":run") != NULL,
                                           .format = (enum query_format)(number % 4)};
-    (void)!query_run(&request, nowhere);
+    (void)!query_run(&request, nowhere, NULL);
 }
 
 static void read_it(size_t number, FILE *nowhere)

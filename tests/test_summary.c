@@ -1,0 +1,83 @@
+/* test_summary.c — what is left of a run that records no gradients: its row and its summary. */
+#include "tests/process_rig.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <string.h>
+
+/* Each kind of run ends in the same figures whether its gradients were recorded or only counted. */
+static void staleness_is_known_without_the_rows_of_gradients(void **state)
+{
+    struct rig *r = *state;
+    static const char *const kinds[][3] = {
+        {"engine=virtual", "pace=gamma", "workers=3"},
+        {"mode=sync", "double_buffering=yes", "workers=2"},
+        {"consistency=softsync", "pace=constant", "workers=1"},
+    };
+    for (size_t i = 0; i < COUNT_OF(kinds); i++) {
+        assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, kinds[i][0], kinds[i][1], kinds[i][2]), OK);
+        assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, kinds[i][0], kinds[i][1], kinds[i][2],
+                                 "record=evaluations"),
+                         OK);
+        process_expect_answer(r,
+                              "SELECT count(*) || ' ' || count(DISTINCT mean_staleness || ' ' || "
+                              "max_staleness) FROM (SELECT * FROM run ORDER BY id DESC LIMIT 2)",
+                              "2 1");
+    }
+    process_expect_answer(r, "SELECT count(*) FROM push WHERE run_id IN (2, 4, 6)", "0");
+    process_expect_answer(
+        r, "SELECT mean_staleness > 1 AND max_staleness > 1 FROM run WHERE id = 2", "1");
+    process_expect_answer(r,
+                          "SELECT mean_staleness > 0.9 AND max_staleness = 1 FROM run WHERE id = "
+                          "4",
+                          "1");
+    process_expect_answer(
+        r, "SELECT mean_staleness = 0 AND max_staleness = 0 FROM run WHERE id = 6", "1");
+}
+
+static void a_summary_says_what_is_known_and_leaves_no_line_empty(void **state)
+{
+    struct rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=constant", "workers=3"),
+                     OK);
+    assert_non_null(strstr(process_output(r), "staleness 1."));
+    assert_non_null(strstr(process_output(r), " (cv "));
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=constant", "workers=3",
+                             "record=evaluations"),
+                     OK);
+    assert_non_null(strstr(process_output(r), "staleness 1."));
+    assert_non_null(strstr(process_output(r), " (max 2)"));
+    assert_null(strstr(process_output(r), " \n"));
+}
+
+/* A header alone leaves one wondering. */
+static void a_question_without_an_answer_says_why(void **state)
+{
+    struct rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL), OK);
+    assert_int_equal(RIG_RUN(r, "query", "cosine-by-staleness"), OK);
+    assert_non_null(strstr(process_output(r), "mean_cosine"));
+    assert_non_null(strstr(process_errors(r), "no rows: "));
+    assert_non_null(strstr(process_errors(r), "probe_every"));
+    assert_int_equal(RIG_RUN(r, "query", "SELECT id FROM run WHERE id = 7"), OK);
+    assert_non_null(strstr(process_errors(r), "no rows\n"));
+    assert_int_equal(RIG_RUN(r, "query", "cosine-by-staleness", "--csv"), OK);
+    assert_string_equal(process_errors(r), "");
+    assert_int_equal(RIG_RUN(r, "query", "runs"), OK);
+    assert_string_equal(process_errors(r), "");
+}
+
+int main(void)
+{
+#define PROCESS_TEST(f) cmocka_unit_test_setup_teardown(f, process_set_up, process_tear_down)
+    const struct CMUnitTest tests[] = {
+        PROCESS_TEST(staleness_is_known_without_the_rows_of_gradients),
+        PROCESS_TEST(a_summary_says_what_is_known_and_leaves_no_line_empty),
+        PROCESS_TEST(a_question_without_an_answer_says_why),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
