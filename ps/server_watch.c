@@ -29,6 +29,12 @@ static uint64_t longer(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
+/* Since anything went on. */
+static uint64_t idle_ms_at(const struct server *s, uint64_t now)
+{
+    return now > s->moved_ns ? (now - s->moved_ns) / 1000000 : 0;
+}
+
 static void name_computing(const struct server *s, char *out, size_t size)
 {
     size_t length = 0;
@@ -53,7 +59,7 @@ static void look_for_hanging(struct server *s, uint64_t now)
     if (server_leads(s) && followers_are_silent(s, now))
         return; /* a worker may wait for that server, which has its own limit */
     const uint64_t timeout_ms = s->timeout_ms;
-    const uint64_t idle_ms = now > s->moved_ns ? (now - s->moved_ns) / 1000000 : 0;
+    const uint64_t idle_ms = idle_ms_at(s, now);
     uint64_t limit_ms = longer(LONGEST_STEPS * s->longest_step_ns / 1000000, timeout_ms);
     if (s->longest_step_ns == 0)
         limit_ms = LONGEST_STEPS * timeout_ms;
@@ -80,7 +86,8 @@ static void look_for_hanging(struct server *s, uint64_t now)
 
 /* Where the others go on without it (asp), a hanging worker holds up nobody, and only its own
  * release tells. It is named, then lost after 10 times the timeout, or 10 times the longest step
- * of anybody so far. Evaluations do not count: they may take its processor. */
+ * of anybody so far. Evaluations do not count: they may take its processor. Where nothing has gone
+ * on for half of that time, they do not go on without it: see look_for_hanging(). */
 static void look_for_slow(struct server *s, unsigned w, uint64_t now)
 {
     struct peer *p = &s->peers[w];
@@ -90,6 +97,8 @@ static void look_for_slow(struct server *s, unsigned w, uint64_t now)
     const uint64_t trained_ns = training_ns_at(s, now);
     const uint64_t since_ns = p->released_training_ns;
     const uint64_t busy_ms = trained_ns > since_ns ? (trained_ns - since_ns) / 1000000 : 0;
+    if (idle_ms_at(s, now) > busy_ms / 2)
+        return;
     const uint64_t longest_ms = LONGEST_STEPS * s->longest_step_ns / 1000000;
     const uint64_t limit_ms = longer(LONGEST_STEPS * (uint64_t)s->timeout_ms, longest_ms);
     if (busy_ms >= limit_ms) {
