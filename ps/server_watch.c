@@ -129,6 +129,29 @@ static void look_for_those_that_are_slow(struct server *s, uint64_t now)
         look_for_slow(s, w, now);
 }
 
+static void excuse(uint64_t *since_ns, uint64_t away_ns, uint64_t now)
+{
+    *since_ns = *since_ns + away_ns < now ? *since_ns + away_ns : now;
+}
+
+/* What stops this process for so long (a container that is paused, a job that is suspended) stops
+ * all, mostly: what did not come meanwhile is nobody's silence. */
+void server_was_away(struct server *s, uint64_t away_ns, uint64_t now)
+{
+    if (away_ns <= s->timeout_ms * 1000000ULL / 2)
+        return; /* busy, mostly */
+    excuse(&s->moved_ns, away_ns, now);
+    excuse(&s->joined_ns, away_ns, now);
+    excuse(&s->leader.heard_ns, away_ns, now);
+    for (unsigned w = 0; w < s->o->workers; w++) {
+        excuse(&s->peers[w].heard_ns, away_ns, now);
+        s->peers[w].released_training_ns +=
+            away_ns; /* at most until now, as look_for_slow() asks */
+    }
+    for (unsigned i = 1; server_leads(s) && i < s->servers; i++)
+        excuse(&s->followers.at[i].heard_ns, away_ns, now);
+}
+
 void peers_tick(struct server *s, uint64_t now)
 {
     char why[128];
