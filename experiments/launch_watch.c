@@ -296,18 +296,23 @@ static void tell_who_is_left(struct launch *l)
     text_free(&names);
 }
 
+/* The clock is read here each time: what a limit is counted from may have begun since the last. */
+static bool has_passed(uint64_t since_ns, unsigned seconds)
+{
+    return clock_ns() - since_ns > seconds * 1000000000ULL;
+}
+
 static void heed_limits(struct launch *l)
 {
-    uint64_t now = clock_ns(), second = 1000000000u;
     const struct watched *first = &l->processes[0];
     if (!l->bound && l->verdict == OK && first->child.running) {
-        if (!l->told_waiting && now - l->begun_ns > TELL_AFTER_S * second) {
+        if (!l->told_waiting && has_passed(l->begun_ns, TELL_AFTER_S)) {
             progress_clear(&l->progress);
             log_info("the %s not ready yet: loading or making the dataset (at most %d s more)",
                      l->async ? "server is" : "ranks are", LOADING_LIMIT_S - TELL_AFTER_S);
             l->told_waiting = true;
         }
-        if (now - l->begun_ns > LOADING_LIMIT_S * second) {
+        if (has_passed(l->begun_ns, LOADING_LIMIT_S)) {
             fail(l, ERROR_PEER,
                  l->async ? "the server was not ready to listen in time: it hangs, or the dataset "
                             "takes too long to make; try `gradlag server` by hand"
@@ -316,17 +321,17 @@ static void heed_limits(struct launch *l)
         }
     }
     /* While it starts its ranks mpirun hands no signal on. */
-    if (l->asked_ns != 0 && now - l->asked_ns > second) {
+    if (l->asked_ns != 0 && has_passed(l->asked_ns, 1)) {
         ask_to_end(l);
     }
     /* The workers end by themselves once the server has. */
     if (l->ending_ns == 0 && !first->child.running) {
-        l->ending_ns = now;
+        l->ending_ns = clock_ns();
     }
-    if (l->ending_ns != 0 && !l->told_ending && now - l->ending_ns > TELL_AFTER_S * second) {
+    if (l->ending_ns != 0 && !l->told_ending && has_passed(l->ending_ns, TELL_AFTER_S)) {
         tell_who_is_left(l);
     }
-    if (l->ending_ns != 0 && now - l->ending_ns > ENDING_LIMIT_S * second) {
+    if (l->ending_ns != 0 && has_passed(l->ending_ns, ENDING_LIMIT_S)) {
         if (l->verdict == OK) {
             log_warning("processes that should have ended were killed");
         }

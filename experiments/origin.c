@@ -7,6 +7,8 @@ struct origin {
     const char *path;
     char sha256[65];
     uint64_t version, lost; /* lost: versions that came after it, where the run is known */
+    bool asynchronous;
+    uint64_t computed; /* samples, up to there, of an asynchronous run */
     struct origin_run run;
 };
 
@@ -41,6 +43,9 @@ static void write_json(const struct origin *from, struct text *out)
     text_add_json(out, from->path);
     text_add(out, ",\"sha256\":\"%s\",\"version\":%llu", from->sha256,
              (unsigned long long)from->version);
+    if (from->asynchronous) {
+        text_add(out, ",\"computed\":%llu", (unsigned long long)from->computed);
+    }
     if (from->run.id > 0) {
         text_add(out, ",\"run\":%lld,\"lost\":%llu", (long long)from->run.id,
                  (unsigned long long)from->lost);
@@ -52,7 +57,10 @@ status origin_record(const struct role_process *p, const char *path,
                      const struct training_state *start)
 {
     status result = OK;
-    struct origin from = {.path = path, .version = start->updates};
+    struct origin from = {.path = path,
+                          .version = start->updates,
+                          .asynchronous = start->batches != NULL,
+                          .computed = start->computed};
     struct text words = {0}, json = {0};
     TRY(find(p, &from));
     describe(&from, &words);

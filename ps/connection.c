@@ -54,6 +54,7 @@ struct connection {
     size_t received;          /* bytes of them */
 
     uint64_t heard_ns, pinged_ns, died_ns;
+    uint64_t looked_ns; /* whether it lives, while waiting for it */
     bool warned;
 };
 
@@ -253,6 +254,10 @@ static status check_server(connection *c)
 {
     status result = OK;
     uint64_t now = clock_ns(), heard_ns = heartbeat_heard_ns(c->heartbeat);
+    /* What stops this process for so long stops the server, too, mostly: see server_was_away(). */
+    if (now - c->looked_ns > c->timeout_ms * 1000000ULL / 2)
+        c->heard_ns = now;
+    c->looked_ns = now;
     heard_ns = heard_ns > c->heard_ns ? heard_ns : c->heard_ns;
     uint64_t silent_ms = now > heard_ns ? (now - heard_ns) / 1000000 : 0;
     uint64_t stuck_ms = (now - c->heard_ns) / 1000000;
@@ -397,7 +402,7 @@ status connection_open(connection **out, const struct connection_options *o)
     payload_host(c->hello.hello.host);
     payload_random(&c->hello.hello.nonce, sizeof c->hello.hello.nonce);
     say(c, &c->hello);
-    c->heard_ns = c->pinged_ns = clock_ns();
+    c->heard_ns = c->pinged_ns = c->looked_ns = clock_ns();
 done:
     if (result != OK)
         connection_close(&c);
@@ -414,7 +419,7 @@ void connection_push(connection *c, const struct wire_push *push)
     c->next++;
     c->announced = c->released = false;
     say_push(c);
-    c->heard_ns = c->pinged_ns = clock_ns();
+    c->heard_ns = c->pinged_ns = c->looked_ns = clock_ns();
 }
 
 void connection_leave(connection *c, status why, const char *text)

@@ -100,6 +100,14 @@ uint64_t evaluator_busy_ns(evaluator *e)
     return busy_ns;
 }
 
+void evaluator_excuse(evaluator *e, uint64_t away_ns)
+{
+    pthread_mutex_lock(&e->lock);
+    const uint64_t now = clock_ns();
+    e->began_ns = now - e->began_ns > away_ns ? e->began_ns + away_ns : now;
+    pthread_mutex_unlock(&e->lock);
+}
+
 uint64_t evaluator_longest_ns(evaluator *e)
 {
     pthread_mutex_lock(&e->lock);

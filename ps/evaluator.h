@@ -35,6 +35,8 @@ bool evaluator_take_probe(evaluator *e, double *cosine, status *code);
 
 /* Nanoseconds since what is under way began; 0: nothing is. */
 uint64_t evaluator_busy_ns(evaluator *e);
+/* For so long the whole process stood still: that does not count. */
+void evaluator_excuse(evaluator *e, uint64_t away_ns);
 /* What the longest one so far took. */
 uint64_t evaluator_longest_ns(evaluator *e);
 

@@ -72,7 +72,8 @@ status resume_length(const struct training_state *start, const struct training_l
     status result = OK;
     if (start->samples >= length->total_samples) {
         FAIL(ERROR_USAGE,
-             "the checkpoint to go on from is of the end: %llu of %llu samples are used already",
+             "the checkpoint to go on from is of the end: %llu of %llu samples are used already; "
+             "initial= starts anew from its parameters",
              (unsigned long long)start->samples, (unsigned long long)length->total_samples);
     }
 done:

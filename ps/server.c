@@ -222,12 +222,14 @@ static void tick(struct server *s, bool drained)
     if (s->o->hooks.stop != NULL && *s->o->hooks.stop != 0 && !s->ended)
         server_fail(s, STOPPED, "stopped on request after %llu updates",
                     (unsigned long long)(s->begun ? server_core_version(s->core) : 0));
-    if (now - s->ticked_ns < TICK_MS * MS)
+    const uint64_t away_ns = now - s->ticked_ns;
+    if (away_ns < TICK_MS * MS)
         return;
     /* Whoever is silent may have spoken while we were busy: judge only when nothing is left unread.
      */
-    if (drained || now - s->ticked_ns > 10 * TICK_MS * MS) {
+    if (drained || away_ns > 10 * TICK_MS * MS) {
         s->ticked_ns = now;
+        server_was_away(s, away_ns, now);
         if (drained)
             peers_tick(s, now);
         if (drained && server_leads(s))
@@ -324,6 +326,7 @@ static void follow_tick(struct server *s, bool drained)
         server_fail(s, STOPPED, "server %u was told to stop", s->o->server);
     if (!drained || now - s->ticked_ns < TICK_MS * MS)
         return;
+    server_was_away(s, now - s->ticked_ns, now);
     s->ticked_ns = now;
     peers_tick(s, now);
     leader_tick(s, now);

@@ -304,6 +304,8 @@ void leader_tick(struct server *s, uint64_t now);
  */
 /* Deaths, silence and hanging workers; call it when nothing more is to be received. */
 void peers_tick(struct server *s, uint64_t now);
+/* Nobody looked after the peers for `away_ns`, until now. */
+void server_was_away(struct server *s, uint64_t away_ns, uint64_t now);
 
 /* ---- server.c ---------------------------------------------------------------------------------
  */

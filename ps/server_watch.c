@@ -29,6 +29,12 @@ static uint64_t longer(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
+/* Since anything went on. */
+static uint64_t idle_ms_at(const struct server *s, uint64_t now)
+{
+    return now > s->moved_ns ? (now - s->moved_ns) / 1000000 : 0;
+}
+
 static void name_computing(const struct server *s, char *out, size_t size)
 {
     size_t length = 0;
@@ -53,7 +59,7 @@ static void look_for_hanging(struct server *s, uint64_t now)
     if (server_leads(s) && followers_are_silent(s, now))
         return; /* a worker may wait for that server, which has its own limit */
     const uint64_t timeout_ms = s->timeout_ms;
-    const uint64_t idle_ms = now > s->moved_ns ? (now - s->moved_ns) / 1000000 : 0;
+    const uint64_t idle_ms = idle_ms_at(s, now);
     uint64_t limit_ms = longer(LONGEST_STEPS * s->longest_step_ns / 1000000, timeout_ms);
     if (s->longest_step_ns == 0)
         limit_ms = LONGEST_STEPS * timeout_ms;
@@ -80,7 +86,8 @@ static void look_for_hanging(struct server *s, uint64_t now)
 
 /* Where the others go on without it (asp), a hanging worker holds up nobody, and only its own
  * release tells. It is named, then lost after 10 times the timeout, or 10 times the longest step
- * of anybody so far. Evaluations do not count: they may take its processor. */
+ * of anybody so far. Evaluations do not count: they may take its processor. Where nothing has gone
+ * on for half of that time, they do not go on without it: see look_for_hanging(). */
 static void look_for_slow(struct server *s, unsigned w, uint64_t now)
 {
     struct peer *p = &s->peers[w];
@@ -90,6 +97,8 @@ static void look_for_slow(struct server *s, unsigned w, uint64_t now)
     const uint64_t trained_ns = training_ns_at(s, now);
     const uint64_t since_ns = p->released_training_ns;
     const uint64_t busy_ms = trained_ns > since_ns ? (trained_ns - since_ns) / 1000000 : 0;
+    if (idle_ms_at(s, now) > busy_ms / 2)
+        return;
     const uint64_t longest_ms = LONGEST_STEPS * s->longest_step_ns / 1000000;
     const uint64_t limit_ms = longer(LONGEST_STEPS * (uint64_t)s->timeout_ms, longest_ms);
     if (busy_ms >= limit_ms) {
@@ -143,6 +152,31 @@ static void look_for_those_that_are_slow(struct server *s, uint64_t now)
         return;
     for (unsigned w = 0; w < s->o->workers && s->result == OK; w++)
         look_for_slow(s, w, now);
+}
+
+static void excuse(uint64_t *since_ns, uint64_t away_ns, uint64_t now)
+{
+    *since_ns = *since_ns + away_ns < now ? *since_ns + away_ns : now;
+}
+
+/* What stops this process for so long (a container that is paused, a job that is suspended) stops
+ * all, mostly: what did not come meanwhile is nobody's silence. */
+void server_was_away(struct server *s, uint64_t away_ns, uint64_t now)
+{
+    if (away_ns <= s->timeout_ms * 1000000ULL / 2)
+        return; /* busy, mostly */
+    excuse(&s->moved_ns, away_ns, now);
+    excuse(&s->joined_ns, away_ns, now);
+    excuse(&s->leader.heard_ns, away_ns, now);
+    for (unsigned w = 0; w < s->o->workers; w++) {
+        excuse(&s->peers[w].heard_ns, away_ns, now);
+        s->peers[w].released_training_ns +=
+            away_ns; /* at most until now, as look_for_slow() asks */
+    }
+    for (unsigned i = 1; server_leads(s) && i < s->servers; i++)
+        excuse(&s->followers.at[i].heard_ns, away_ns, now);
+    if (s->evaluator != NULL)
+        evaluator_excuse(s->evaluator, away_ns);
 }
 
 void peers_tick(struct server *s, uint64_t now)

@@ -291,6 +291,7 @@ static status note_how_far(sqlite3 *db, int64_t run_id)
         "samples,"
         "   CASE WHEN b.updates IS NULL THEN known.seconds ELSE b.seconds END AS seconds,"
         "   (SELECT nullif(count(*), 0) * size FROM push WHERE run_id = :id AND server = 0)"
+        "    + CASE WHEN host ->> '$.resumed' IS NULL THEN 0 ELSE host ->> '$.resumed.computed' END"
         "    AS computed"
         "  FROM known LEFT JOIN beyond AS b ON b.updates IS NOT NULL) "
         "UPDATE run SET progress = NULL, updates = reached.updates, samples_used = reached.samples,"

@@ -18,7 +18,8 @@ status trainer_resume(struct trainer_loop *l, const struct training_state *begin
         return OK;
     if (l->samples >= l->length.total_samples) {
         FAIL(ERROR_USAGE,
-             "the checkpoint to go on from is of the end: %llu of %llu samples are used already",
+             "the checkpoint to go on from is of the end: %llu of %llu samples are used already; "
+             "initial= starts anew from its parameters",
              (unsigned long long)l->samples, (unsigned long long)l->length.total_samples);
     }
     if (l->replica->late && begin->waiting == NULL)

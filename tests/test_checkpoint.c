@@ -6,12 +6,16 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
-#include <dirent.h>
 
 #include "worker/checkpoint.h"
 #include "worker/random.h"
@@ -263,6 +267,37 @@ static void a_write_that_fails_keeps_the_old_file(void **state)
     assert_int_equal(files, 1);
 }
 
+/* It is killed by the limit itself. */
+static void write_too_much(void)
+{
+    const struct rlimit little = {64, 64}, none = {0, 0};
+    setrlimit(RLIMIT_CORE, &none);
+    setrlimit(RLIMIT_FSIZE, &little);
+    signal(SIGXFSZ, SIG_DFL);
+    write_example();
+    _exit(0);
+}
+
+static void who_is_killed_while_writing_leaves_nothing_behind(void **state)
+{
+    (void)state;
+    int how = 0, can = open(folder, O_TMPFILE | O_WRONLY, 0600);
+    if (can < 0) {
+        skip(); /* this file system has no files without a name */
+    }
+    close(can);
+    unlink(path);
+    pid_t writer = fork();
+    if (writer == 0) {
+        write_too_much();
+    }
+    assert_int_equal(waitpid(writer, &how, 0), writer);
+    assert_true(WIFSIGNALED(how));
+    assert_int_equal(WTERMSIG(how), SIGXFSZ);
+    assert_int_equal(rmdir(folder), 0);
+    assert_int_equal(mkdir(folder, 0700), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -273,6 +308,7 @@ int main(void)
         cmocka_unit_test(every_truncation_is_a_data_error),
         cmocka_unit_test(random_damage_never_crashes_the_reader),
         cmocka_unit_test(a_write_that_fails_keeps_the_old_file),
+        cmocka_unit_test(who_is_killed_while_writing_leaves_nothing_behind),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -70,6 +70,33 @@ static void what_a_lost_worker_says_of_its_server_is_not_why_the_run_failed(void
     process_expect_nothing_left(r);
 }
 
+/* As by `docker pause`, or a queue that suspends jobs. */
+static void a_run_that_is_stopped_whole_goes_on_where_it_was(void **state)
+{
+    struct rig *r = *state;
+    pid_t all[4];
+    static const char *const policies[] = {"consistency=asp", "consistency=bsp"};
+    for (size_t i = 0; i < COUNT_OF(policies); i++) {
+        process_start(r, (const char *const[]){"run", RIG_LONG, "workers=2", policies[i],
+                                               "timeout_s=2", NULL});
+        process_await_row(r, "SELECT count(*) >= 10 FROM push WHERE run_id = "
+                             "(SELECT max(id) FROM run)");
+        process_await(r, "worker", all, 2);
+        process_await(r, "server", &all[2], 1);
+        all[3] = r->pid;
+        for (size_t k = 0; k < COUNT_OF(all); k++)
+            kill(all[k], SIGSTOP);
+        usleep(3000000);
+        for (size_t k = 0; k < COUNT_OF(all); k++)
+            kill(all[k], SIGCONT);
+        usleep(2500000);
+        kill(r->pid, SIGINT);
+        assert_int_equal(process_wait(r), STOPPED);
+        process_expect_answer(r, "SELECT group_concat(DISTINCT code) FROM event", "worker_joined");
+    }
+    process_expect_nothing_left(r);
+}
+
 static void a_killed_server_fails_the_run(void **state)
 {
     struct rig *r = *state;
@@ -544,6 +571,7 @@ int main(void)
         PROCESS_TEST(a_results_file_that_is_full_stops_the_run_or_not_as_told),
         PROCESS_TEST(a_killed_worker_fails_the_run_and_is_named),
         PROCESS_TEST(what_a_lost_worker_says_of_its_server_is_not_why_the_run_failed),
+        PROCESS_TEST(a_run_that_is_stopped_whole_goes_on_where_it_was),
         PROCESS_TEST(a_killed_server_fails_the_run),
         PROCESS_TEST(a_killed_rank_fails_the_run_and_is_named),
         PROCESS_TEST(a_killed_rank_is_named_however_mpirun_breaks_its_lines),

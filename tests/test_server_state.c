@@ -96,11 +96,13 @@ static void the_clock_never_goes_back(void **state UNUSED)
 
 enum { WORKERS = 2, HANGS = 1 };
 
-/* Both workers give signs of life; one has been computing since `moved`, 10 steps of the longest
- * are 3 s, and so long the limit is. */
-static bool is_lost_after(unsigned number, unsigned servers, double waited_s)
+/* Both workers give signs of life. One has been computing since it was released; the other one's
+ * gradient came `moved_s` later, and is the last that happened before `waited_s`. 10 steps of the
+ * longest are 3 s, and so long the limit is. */
+static struct peer what_becomes_of(unsigned number, unsigned servers, double moved_s,
+                                   double waited_s)
 {
-    const uint64_t moved = clock_ns(), now = moved + (uint64_t)(waited_s * 1e9);
+    const uint64_t released = clock_ns(), now = released + (uint64_t)(waited_s * 1e9);
     struct ps_server_options o = {.workers = WORKERS, .server = number};
     struct peer peers[WORKERS] = {{0}};
     struct event queue[2 * WORKERS];
@@ -123,13 +125,18 @@ static bool is_lost_after(unsigned number, unsigned servers, double waited_s)
                        .queue = queue,
                        .queue_size = COUNT_OF(queue),
                        .begun = true,
-                       .began_ns = moved,
-                       .moved_ns = moved,
+                       .began_ns = released,
+                       .moved_ns = released + (uint64_t)(moved_s * 1e9),
                        .longest_step_ns = 300 * MS};
     peers_tick(&s, now);
     core_rig_close(&b.rig);
     assert_int_equal(peers[1 - HANGS].state, PEER_READY);
-    return peers[HANGS].state != PEER_READY;
+    return peers[HANGS];
+}
+
+static bool is_lost_after(unsigned number, unsigned servers, double waited_s)
+{
+    return what_becomes_of(number, servers, 0, waited_s).state != PEER_READY;
 }
 
 static void a_worker_hangs_after_ten_of_its_longest_steps(void **state UNUSED)
@@ -143,6 +150,14 @@ static void a_server_that_follows_is_half_again_as_patient(void **state UNUSED)
 {
     assert_false(is_lost_after(1, 2, 4.49));
     assert_true(is_lost_after(1, 2, 4.51));
+}
+
+/* With a barrier the other one came in a little later, and waits. */
+static void a_worker_is_called_slow_only_where_the_others_go_on(void **state UNUSED)
+{
+    assert_false(what_becomes_of(0, 1, 0.3, 3.1).slow_named);
+    assert_false(what_becomes_of(0, 1, 2.9, 2.99).slow_named);
+    assert_true(what_becomes_of(0, 1, 2.9, 3.01).slow_named);
 }
 
 /* ---- evaluations --------------------------------------------------------------------------------
@@ -184,6 +199,11 @@ static void an_evaluation_may_take_twenty_times_the_timeout(void **state UNUSED)
     assert_int_equal(s.result, OK);
     clock_sleep_until_ns(clock_ns() + 25 * MS);
     s.timeout_ms = 1;
+    const uint64_t since = clock_ns();
+    server_was_away(&s, 3600000ULL * MS, since);
+    const uint64_t busy_ns = evaluator_busy_ns(s.evaluator);
+    assert_true(busy_ns <= clock_ns() - since + 1);
+    clock_sleep_until_ns(clock_ns() + 25 * MS);
     peers_tick(&s, clock_ns());
     assert_int_equal(s.result, ERROR_PEER);
     assert_non_null(strstr(s.message, "the evaluation has not ended for"));
@@ -242,6 +262,7 @@ int main(void)
         cmocka_unit_test(the_clock_never_goes_back),
         cmocka_unit_test(a_worker_hangs_after_ten_of_its_longest_steps),
         cmocka_unit_test(a_server_that_follows_is_half_again_as_patient),
+        cmocka_unit_test(a_worker_is_called_slow_only_where_the_others_go_on),
         cmocka_unit_test(an_evaluation_may_take_twenty_times_the_timeout),
         cmocka_unit_test(an_evaluation_may_take_twenty_times_the_longest),
         cmocka_unit_test(one_that_hangs_does_not_hold_up_the_end),

@@ -163,6 +163,20 @@ static void a_run_that_was_killed_after_a_resume_came_further_than_before(void *
     assert_string_equal(rig_ask("SELECT parameters_sha256 IS NULL FROM run"), "1");
 }
 
+/* As the row of one that ends by itself: what its checkpoint's run had computed counts, too. */
+static void a_run_that_went_on_from_a_checkpoint_counts_from_there(void **state)
+{
+    (void)state;
+    recorder *r = begin("async", "real", "{}");
+    recorder_origin(r, "{\"version\": 30, \"computed\": 1000}");
+    for (uint64_t i = 30; i < 45; i++) {
+        struct push_record p = rig_push(i);
+        recorder_push(r, &p);
+    }
+    say(r, 40, 1280, 3.95);
+    assert_string_equal(killed(r), "45 updates, 1440 of 1480 samples, 4.4 s");
+}
+
 /* Before anybody wrote into the file that it was killed, and while it goes on. */
 static void a_run_that_goes_on_is_shown_as_far_as_it_last_said(void **state)
 {
@@ -192,6 +206,7 @@ int main(void)
         RIG_TEST(the_clock_of_a_virtual_run_is_not_its_hosts),
         RIG_TEST(a_run_that_was_killed_before_it_began_came_nowhere),
         RIG_TEST(a_run_that_was_killed_after_a_resume_came_further_than_before),
+        RIG_TEST(a_run_that_went_on_from_a_checkpoint_counts_from_there),
         RIG_TEST(a_run_that_goes_on_is_shown_as_far_as_it_last_said),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -102,16 +102,36 @@ done:
     return result;
 }
 
+/* It has no name before it is whole, where the file system can do that: of one whose writer is
+ * killed nothing is left behind then. *nameless: it wants give_name(). */
+static int open_temporary(const char *path, const char *name, bool *nameless)
+{
+    char *copy = text_copy(path);
+    int file = open(dirname(copy), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0644);
+    memory_free(copy);
+    *nameless = file >= 0;
+    return *nameless ? file : open(name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+}
+
+static int give_name(int file, const char *name)
+{
+    char self[40];
+    snprintf(self, sizeof self, "/proc/self/fd/%d", file);
+    (void)unlink(name);
+    return linkat(AT_FDCWD, self, AT_FDCWD, name, AT_SYMLINK_FOLLOW);
+}
+
 status checkpoint_write(const char *path, const struct checkpoint_tensor *tensors,
                         size_t tensor_count, const struct checkpoint_note *notes, size_t note_count)
 {
     status result = OK;
     struct text header = {0}, name = {0};
     int file = -1;
+    bool nameless = false;
 
     add_header(&header, tensors, tensor_count, notes, note_count);
     text_add(&name, "%s.%ld.tmp", path, (long)getpid());
-    file = open(name.at, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    file = open_temporary(path, name.at, &nameless);
     if (file < 0) {
         FAIL(ERROR_OTHER, "checkpoint %s: cannot create %s: %s; does the folder exist?", path,
              name.at, strerror(errno));
@@ -122,9 +142,12 @@ status checkpoint_write(const char *path, const struct checkpoint_tensor *tensor
     for (size_t i = 0; i < tensor_count; i++) {
         TRY(write_all(file, path, tensors[i].data, tensor_bytes(&tensors[i])));
     }
-    int unsynced = fsync(file), unclosed = close(file);
+    if (fsync(file) != 0 || (nameless && give_name(file, name.at) != 0)) {
+        FAIL(ERROR_OTHER, "checkpoint %s: cannot write: %s", path, strerror(errno));
+    }
+    int unclosed = close(file);
     file = -1;
-    if (unsynced != 0 || unclosed != 0) {
+    if (unclosed != 0) {
         FAIL(ERROR_OTHER, "checkpoint %s: cannot write: %s", path, strerror(errno));
     }
     if (rename(name.at, path) != 0) {
