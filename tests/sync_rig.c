@@ -162,6 +162,9 @@ void sync_rig_run(unsigned ranks, const char *case_name, double limit_s, struct 
     close(fd);
     out->seconds = (double)(clock_ns() - begun) * 1e-9;
     out->exit_code = !ended ? -1 : WIFEXITED(code) ? WEXITSTATUS(code) : 128 + WTERMSIG(code);
+    /* A rank that is ended by another keeps no exit code of a sanitizer's. */
+    if (strstr(out->output, "Sanitizer: ") != NULL)
+        fail_msg("%s on %u ranks: exit %d:\n%s", case_name, ranks, out->exit_code, out->output);
 }
 
 void sync_rig_expect_waited(const struct sync_run *run, double least_s, double most_s,
