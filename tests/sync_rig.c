@@ -4,6 +4,7 @@
 #include "ps/correction.h"
 #include "ps/damping.h"
 #include "sync/compression.h"
+#include "sync/ranks.h"
 #include "tests/patience.h"
 #include "tests/scratch.h"
 #include "worker/backend.h"
@@ -51,6 +52,16 @@ bool sync_rig_is_rank(int argc, char **argv, const struct sync_case *cases, int 
         *code = (int)result;
     }
     return true;
+}
+
+/* The watchdog's thread looks at it, too. */
+struct gate_page *sync_rig_set_gate(communicator *c, struct gate_page *page)
+{
+    struct gate_page *before = c->ranks->gate.page;
+    watchdog_watch(NULL);
+    c->ranks->gate.page = page;
+    watchdog_watch(c);
+    return before;
 }
 
 /* ---- the launcher -------------------------------------------------------------------------------

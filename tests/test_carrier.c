@@ -119,7 +119,7 @@ static status case_gone_meanwhile(unsigned rank, unsigned size UNUSED)
     uint64_t hidden_ns;
     TRY(exchange_rig_open(&c, "mpi", "fast"));
     TRY(communicator_spare_processors(c, true));
-    c->ranks->gate.page = NULL;
+    (void)sync_rig_set_gate(c, NULL);
     c->timeout_s = 1;
     communicator_begin(c, communicator_buffer(c), EXCHANGE_LARGEST);
     for (unsigned k = 0; k < 400; k++) {
