@@ -86,6 +86,24 @@ done:
     return result;
 }
 
+/* As between hosts, whose gate is MPI's: the thread's and its owner's calls have one order. */
+static status case_spare_hosts(unsigned rank UNUSED, unsigned size UNUSED)
+{
+    status result = OK;
+    communicator *c = NULL;
+    for (size_t i = 0; i < COUNT_OF(exchange_rig_reductions); i++) {
+        TRY(exchange_rig_open(&c, "mpi", exchange_rig_reductions[i]));
+        struct gate_page *page = sync_rig_set_gate(c, NULL);
+        result = check_spare(c);
+        (void)sync_rig_set_gate(c, page);
+        communicator_close(&c);
+        if (result != OK)
+            break;
+    }
+done:
+    return result;
+}
+
 /* An owner that ends while the thread waits for others does not wait with it. */
 static status case_given_up(unsigned rank, unsigned size UNUSED)
 {
@@ -136,6 +154,7 @@ done:
 static const struct sync_case CASES[] = {
     {"spare", case_spare},
     {"spare nodes", case_spare_nodes},
+    {"spare hosts", case_spare_hosts},
     {"waited", case_waited},
     {"given up", case_given_up},
     {"late", case_late_carried},
@@ -151,6 +170,7 @@ static void with_processors_to_spare_parts_move_by_themselves(void **state UNUSE
     sync_rig_expect_ok(2, "spare");
     sync_rig_expect_ok(3, "spare");
     sync_rig_expect_ok(3, "spare nodes");
+    sync_rig_expect_ok(3, "spare hosts");
 }
 
 static void who_ends_does_not_wait_for_what_travels(void **state UNUSED)

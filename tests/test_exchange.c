@@ -217,6 +217,7 @@ static status case_hosts(unsigned rank UNUSED, unsigned size UNUSED)
     communicator *c = NULL;
     for (size_t i = 0; i < COUNT_OF(exchange_rig_reductions); i++) {
         TRY(exchange_rig_open(&c, "mpi", exchange_rig_reductions[i]));
+        TRY(communicator_spare_processors(c, false)); /* sync/mover.c moves it */
         TRY(check_hosts(c));
         communicator_close(&c);
     }
