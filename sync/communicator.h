@@ -15,6 +15,8 @@
 #include "worker/registry.h"
 #include "worker/resident.h"
 
+#include <stdatomic.h>
+
 typedef struct communicator communicator;
 
 struct communicator_kind {
@@ -75,7 +77,8 @@ struct communicator {
     bool in_rank_order;   /* the kind's sum is */
     bool waits_for_links; /* ranks on several hosts: an exchange goes on by itself (sync/mover.h) */
     bool has_processor;   /* every rank's computing leaves it one (sync/carrier.h, sync/mover.h) */
-    bool failed;          /* a rank did not come: closing waits for nobody any more */
+    atomic_bool failed;   /* a rank did not come: closing waits for nobody any more; sync/carrier.c
+                             says so, too, while its owner computes */
     const struct device_place *place;    /* the rank's GPU, borrowed; NULL: none */
     size_t count;                        /* the largest vector, notes included */
     float *buffer;                       /* communicator_buffer */

@@ -4,6 +4,7 @@
 #include "ps/correction.h"
 #include "ps/damping.h"
 #include "sync/compression.h"
+#include "sync/ranks.h"
 #include "tests/patience.h"
 #include "tests/scratch.h"
 #include "worker/backend.h"
@@ -51,6 +52,16 @@ bool sync_rig_is_rank(int argc, char **argv, const struct sync_case *cases, int 
         *code = (int)result;
     }
     return true;
+}
+
+/* The watchdog's thread looks at it, too. */
+struct gate_page *sync_rig_set_gate(communicator *c, struct gate_page *page)
+{
+    struct gate_page *before = c->ranks->gate.page;
+    watchdog_watch(NULL);
+    c->ranks->gate.page = page;
+    watchdog_watch(c);
+    return before;
 }
 
 /* ---- the launcher -------------------------------------------------------------------------------
@@ -162,6 +173,9 @@ void sync_rig_run(unsigned ranks, const char *case_name, double limit_s, struct 
     close(fd);
     out->seconds = (double)(clock_ns() - begun) * 1e-9;
     out->exit_code = !ended ? -1 : WIFEXITED(code) ? WEXITSTATUS(code) : 128 + WTERMSIG(code);
+    /* A rank that is ended by another keeps no exit code of a sanitizer's. */
+    if (strstr(out->output, "Sanitizer: ") != NULL)
+        fail_msg("%s on %u ranks: exit %d:\n%s", case_name, ranks, out->exit_code, out->output);
 }
 
 void sync_rig_expect_waited(const struct sync_run *run, double least_s, double most_s,

@@ -15,6 +15,11 @@ struct sync_case {
     status (*run)(unsigned rank, unsigned size);
 };
 
+/* In a rank: all ranks' gate has this page from now on; NULL: as if they were on several hosts.
+ * What it had before. */
+struct gate_page;
+struct gate_page *sync_rig_set_gate(communicator *c, struct gate_page *page);
+
 /* First thing in main: if this process is a rank, runs its case and returns true with the exit code
  * in *code. */
 bool sync_rig_is_rank(int argc, char **argv, const struct sync_case *cases, int *code);

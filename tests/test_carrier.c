@@ -86,6 +86,24 @@ done:
     return result;
 }
 
+/* As between hosts, whose gate is MPI's: the thread's and its owner's calls have one order. */
+static status case_spare_hosts(unsigned rank UNUSED, unsigned size UNUSED)
+{
+    status result = OK;
+    communicator *c = NULL;
+    for (size_t i = 0; i < COUNT_OF(exchange_rig_reductions); i++) {
+        TRY(exchange_rig_open(&c, "mpi", exchange_rig_reductions[i]));
+        struct gate_page *page = sync_rig_set_gate(c, NULL);
+        result = check_spare(c);
+        (void)sync_rig_set_gate(c, page);
+        communicator_close(&c);
+        if (result != OK)
+            break;
+    }
+done:
+    return result;
+}
+
 /* An owner that ends while the thread waits for others does not wait with it. */
 static status case_given_up(unsigned rank, unsigned size UNUSED)
 {
@@ -111,9 +129,37 @@ static status case_late_carried(unsigned rank UNUSED, unsigned size UNUSED)
     return exchange_rig_late("ring", "fast", true);
 }
 
+/* As between hosts, whose gate is MPI's: the thread gives up while its owner still computes. */
+static status case_gone_meanwhile(unsigned rank, unsigned size UNUSED)
+{
+    status result = OK;
+    communicator *c = NULL;
+    uint64_t hidden_ns;
+    TRY(exchange_rig_open(&c, "mpi", "fast"));
+    TRY(communicator_spare_processors(c, true));
+    (void)sync_rig_set_gate(c, NULL);
+    c->timeout_s = 1;
+    communicator_begin(c, communicator_buffer(c), EXCHANGE_LARGEST);
+    for (unsigned k = 0; k < 400; k++) {
+        if (rank != 1)
+            communicator_advance(c, EXCHANGE_LARGEST - EXCHANGE_LARGEST / 400 * k);
+        clock_sleep_until_ns(clock_ns() + 10000000);
+    }
+    TRY(communicator_finish(c, 0, &hidden_ns));
+done:
+    communicator_close(&c);
+    return result;
+}
+
 static const struct sync_case CASES[] = {
-    {"spare", case_spare},       {"spare nodes", case_spare_nodes}, {"waited", case_waited},
-    {"given up", case_given_up}, {"late", case_late_carried},       {NULL, NULL},
+    {"spare", case_spare},
+    {"spare nodes", case_spare_nodes},
+    {"spare hosts", case_spare_hosts},
+    {"waited", case_waited},
+    {"given up", case_given_up},
+    {"late", case_late_carried},
+    {"gone meanwhile", case_gone_meanwhile},
+    {NULL, NULL},
 };
 
 /* ---- what is expected of them -------------------------------------------------------------------
@@ -124,6 +170,7 @@ static void with_processors_to_spare_parts_move_by_themselves(void **state UNUSE
     sync_rig_expect_ok(2, "spare");
     sync_rig_expect_ok(3, "spare");
     sync_rig_expect_ok(3, "spare nodes");
+    sync_rig_expect_ok(3, "spare hosts");
 }
 
 static void who_ends_does_not_wait_for_what_travels(void **state UNUSED)
@@ -137,10 +184,13 @@ static void who_ends_does_not_wait_for_what_travels(void **state UNUSED)
 static void a_rank_that_does_not_come_is_given_up(void **state UNUSED)
 {
     static struct sync_run run;
-    sync_rig_run(3, "late", 20, &run);
-    if (run.exit_code != ERROR_PEER)
-        fail_msg("exit %d:\n%s", run.exit_code, run.output);
-    sync_rig_expect_waited(&run, 1, 5, "for rank 1 (the mean gradient)");
+    static const char *const cases[] = {"late", "gone meanwhile"};
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        sync_rig_run(3, cases[i], 20, &run);
+        if (run.exit_code != ERROR_PEER)
+            fail_msg("%s: exit %d:\n%s", cases[i], run.exit_code, run.output);
+        sync_rig_expect_waited(&run, 1, 5, "for rank 1");
+    }
 }
 
 static void who_waits_hides_nothing(void **state UNUSED)

@@ -192,10 +192,8 @@ done:
 /* As if ranks were on several hosts: their gate is MPI's, and a thread moves what is under way. */
 static struct gate_page *set_apart(communicator *c)
 {
-    struct gate_page *page = c->ranks->gate.page;
-    c->ranks->gate.page = NULL;
     c->waits_for_links = true;
-    return page;
+    return sync_rig_set_gate(c, NULL);
 }
 
 static status check_hosts(communicator *c)
@@ -209,7 +207,7 @@ static status check_hosts(communicator *c)
     }
     TRY(exchange_rig_check_moved(c));
 done:
-    c->ranks->gate.page = page;
+    (void)sync_rig_set_gate(c, page);
     return result;
 }
 
@@ -219,6 +217,7 @@ static status case_hosts(unsigned rank UNUSED, unsigned size UNUSED)
     communicator *c = NULL;
     for (size_t i = 0; i < COUNT_OF(exchange_rig_reductions); i++) {
         TRY(exchange_rig_open(&c, "mpi", exchange_rig_reductions[i]));
+        TRY(communicator_spare_processors(c, false)); /* sync/mover.c moves it */
         TRY(check_hosts(c));
         communicator_close(&c);
     }
