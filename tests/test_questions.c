@@ -346,14 +346,14 @@ static void where_time_goes_tells_the_modes_apart(void **state)
 {
     (void)state;
     assert_int_equal(ask("where-time-goes", QUERY_CSV, NULL, 0), OK);
-    assert_contains(answer,
-                    ",damped,async,4,polynomial,0.03,32,damping.power=0.5,2,200,2250,1750,500,,3,8,");
+    assert_contains(
+        answer, ",damped,async,4,polynomial,0.03,32,damping.power=0.5,2,200,2250,1750,500,,3,8,");
     assert_contains(answer, ",sync,sync,4,,0.03,32,,1,100,1400,1000,,300,,100,");
     /* Each step counts alike: (75 · 4 ms + 3 · 25 · 1 ms) / 150. */
     rig_change("UPDATE run_worker_time SET steps = 75 WHERE worker = 2");
     assert_int_equal(ask("where-time-goes", QUERY_CSV, NULL, 0), OK);
-    assert_contains(answer,
-                    ",damped,async,4,polynomial,0.03,32,damping.power=0.5,2,300,3000,2500,500,,3,8,");
+    assert_contains(
+        answer, ",damped,async,4,polynomial,0.03,32,damping.power=0.5,2,300,3000,2500,500,,3,8,");
 }
 
 static void failures_say_why(void **state)
