@@ -96,8 +96,10 @@ status summary_print(const char *results, int64_t run_id, FILE *to)
     TRY(row_text(results, run_id, "status", how, sizeof how));
     progress_took(f.train_seconds, time);
     add_accuracy(&line, &f);
-    text_add(&line, "\n          ");
-    add_staleness(&line, &f);
+    if (isfinite(f.mean_staleness)) {
+        text_add(&line, "\n          ");
+        add_staleness(&line, &f);
+    }
     fprintf(to, "run %-5lld %s  %s\n", (long long)run_id, how, line.at);
     if (isfinite(f.samples_per_second)) {
         fprintf(to, "          %.0f samples/s  %.0f updates/s  %.0f updates in %s\n",

@@ -88,6 +88,20 @@ static void a_table_is_aligned_and_its_numbers_are_rounded_alike(void **state)
                   "12346  3  1.000e-09  inf\n");
 }
 
+static void what_is_small_beside_others_is_not_shown_as_0(void **state)
+{
+    (void)state;
+    assert_answer(
+        "SELECT 1000.0 AS lr, 12.3456 AS s UNION ALL SELECT 0.03, 0.00123 UNION ALL SELECT "
+        "0.0, 3.0",
+        QUERY_TABLE,
+        "  lr       s\n"
+        "----  ------\n"
+        "1000   12.35\n"
+        "0.03  0.0012\n"
+        "   0    3.00\n");
+}
+
 static void csv_quotes_and_keeps_numbers_in_full(void **state)
 {
     (void)state;
@@ -352,6 +366,7 @@ int main(void)
         SAMPLE_TEST(whatever_would_change_something_is_refused),
         SAMPLE_TEST(wrong_sql_is_an_error_of_usage),
         SAMPLE_TEST(a_table_is_aligned_and_its_numbers_are_rounded_alike),
+        SAMPLE_TEST(what_is_small_beside_others_is_not_shown_as_0),
         SAMPLE_TEST(csv_quotes_and_keeps_numbers_in_full),
         SAMPLE_TEST(json_escapes_and_keeps_infinities),
         SAMPLE_TEST(markdown_is_a_table_with_numbers_to_the_right),
