@@ -99,6 +99,7 @@ static void mistakes_are_named_with_what_would_be_right(void **state)
     EXPECT_REFUSED("write lr=VALUE", "lr", "batch=8");
     EXPECT_REFUSED("neither key=value nor a file: 'wrokers'. Did you mean 'workers'", "wrokers");
     EXPECT_REFUSED("neither key=value nor a file", "/tmp");
+    EXPECT_REFUSED("'--quiet' is no option of this command", "--quiet");
     EXPECT_REFUSED("there is no file 'no.yaml'", "no.yaml");
 }
 
