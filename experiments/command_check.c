@@ -92,7 +92,8 @@ void check_number(const struct check *c, const char *about, const char *what, do
 
 void check_failed(struct check *c, const char *about, status code, bool wanted)
 {
-    check_text(c, about, wanted ? "MISSING" : "not there", error_message());
+    const char *what = code == ERROR_RESULTS ? "cannot be used" : "not there";
+    check_text(c, about, wanted ? "MISSING" : what, error_message());
     if (wanted && c->verdict == OK) {
         c->verdict = code;
         c->why = text_copy(error_message());

@@ -12,7 +12,9 @@ static void print_range(const struct option *option)
 {
     struct text names = {0};
     key_add_names(option, "|", &names);
-    if (option->type == OPTION_INTEGER || option->type == OPTION_REAL) {
+    if (option->type == OPTION_INTEGER) {
+        printf("[%.0f, %.0f]", option->minimum, option->maximum);
+    } else if (option->type == OPTION_REAL) {
         printf("[%.15g, %.15g]", option->minimum, option->maximum);
     } else {
         printf("%s", option->type == OPTION_TEXT ? "text" : names.at);

@@ -112,6 +112,11 @@ static status read_settings(struct request *r)
         r->what_if = r->what_if || is_rule(r->changes.at[i].key);
     }
     for (size_t i = 0; i < r->changes.count; i++) {
+        if (r->export != NULL && strcmp(r->changes.at[i].key, "results") != 0) {
+            FAIL(ERROR_USAGE,
+                 "%s=%s has no effect with --export, which writes what was recorded; leave one out",
+                 r->changes.at[i].key, r->changes.at[i].value);
+        }
         TRY(check_setting(r, &r->changes.at[i]));
     }
 done:

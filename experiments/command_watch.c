@@ -178,6 +178,13 @@ static status watch_in_lines(struct watch *w, bool once)
             print_running(&l);
             printed = now;
         }
+        if (seen && !told && is_idle(&l) && !once) {
+            log_info("%s: nothing is in flight; waiting %d s for a run to begin (--once shows "
+                     "those that "
+                     "ended)",
+                     w->path, IDLE_S);
+            told = true;
+        }
         if ((once && seen) || (seen && is_idle(&l) && now - busy >= IDLE_S)) {
             break;
         }

@@ -118,6 +118,12 @@ static status explain_word(const char *word, const char *next)
     if (dot != NULL && (strcmp(dot, ".yaml") == 0 || strcmp(dot, ".yml") == 0)) {
         return error_set(ERROR_USAGE, __FILE__, __LINE__, "there is no file '%s'", word);
     }
+    if (word[0] == '-') {
+        return error_set(ERROR_USAGE, __FILE__, __LINE__,
+                         "'%s' is no option of this command; settings are written key=value, and "
+                         "--help says what it takes",
+                         word);
+    }
     if (experiment_is_compiled_in(word)) {
         return error_set(ERROR_USAGE, __FILE__, __LINE__,
                          "'%s' is an experiment, which `gradlag reproduce %s` makes", word, word);

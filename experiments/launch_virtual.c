@@ -37,6 +37,11 @@ static status fit(pace *p, const options *o)
     if (strcmp(options_text(o, "pace"), "fit") != 0) {
         return OK;
     }
+    if (options_integer(o, "pace.run") == 0) {
+        FAIL(ERROR_USAGE,
+             "pace=fit draws from the steps of a recorded run: of which? Set pace.run= "
+             "to its number (`gradlag query runs`)");
+    }
     TRY(recorded_run_read(&run, options_text(o, "results"), options_value(o, "pace.run")));
     TRY(batches_of(&run, &batches));
     for (size_t i = 0; i < run.push_count; i++) {

@@ -123,7 +123,9 @@ static void put_commands(FILE *to)
 
 static void add_range(struct text *out, const struct option *o)
 {
-    if (o->type == OPTION_INTEGER || o->type == OPTION_REAL) {
+    if (o->type == OPTION_INTEGER) {
+        text_add(out, "%.0f to %.0f: ", o->minimum, o->maximum);
+    } else if (o->type == OPTION_REAL) {
         text_add(out, "%.15g to %.15g: ", o->minimum, o->maximum);
     } else if (o->type != OPTION_TEXT) {
         key_add_names(o, "|", out);

@@ -18,8 +18,8 @@ static status find(const struct role_process *p, struct origin *out)
     char hash[65];
     TRY(save_hash(out->path, out->sha256));
     config_hash(p->settings, hash);
-    TRY(query_find_origin(options_text(p->settings, "results"), hash, out->path, p->run_id,
-                          &out->run));
+    TRY(query_find_origin(options_text(p->settings, "results"), hash, out->path, out->sha256,
+                          p->run_id, &out->run));
     out->lost = out->run.updates > out->version ? out->run.updates - out->version : 0;
 done:
     return result;

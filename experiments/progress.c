@@ -31,6 +31,15 @@ void progress_duration(double seconds, char out[32])
     }
 }
 
+void progress_took(double seconds, char out[32])
+{
+    if (seconds > 0 && seconds < 9.95) {
+        snprintf(out, 32, "%.2g s", seconds);
+    } else {
+        progress_duration(seconds, out);
+    }
+}
+
 static unsigned terminal_width(void)
 {
     struct winsize size;

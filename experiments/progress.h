@@ -23,5 +23,7 @@ void progress_text(struct progress *p, const char *text);
 void progress_clear(struct progress *p);
 /* "1:02:03", "4:05" or "8 s" */
 void progress_duration(double seconds, char out[32]);
+/* The same of what is over, where fractions of a second are known: "0.28 s" */
+void progress_took(double seconds, char out[32]);
 
 #endif

@@ -47,9 +47,10 @@ static void bound(void *context, const char *endpoint)
         return;
     }
     const char *keys = options_text(p->settings, "curve");
-    log_info("listening on %s for %lld workers; start each with the same settings: gradlag worker "
-             "endpoint=%s run_token=%016llx%s%s worker=N …%s",
-             endpoint, (long long)options_integer(p->settings, "workers"), endpoint,
+    int64_t workers = options_integer(p->settings, "workers");
+    log_info("listening on %s for %lld worker%s; start each with the same settings: gradlag "
+             "worker endpoint=%s run_token=%016llx%s%s worker=N …%s",
+             endpoint, (long long)workers, workers == 1 ? "" : "s", endpoint,
              (unsigned long long)p->token, keys[0] != '\0' ? " curve=" : "", keys,
              strncmp(endpoint, "tcp://0.0.0.0:", 14) == 0 ? " (0.0.0.0: any address of this host)"
                                                           : "");

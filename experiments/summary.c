@@ -76,7 +76,7 @@ static void add_staleness(struct text *out, const struct run_figures *f)
 void summary_line(const struct run_figures *f, struct text *out)
 {
     char time[32];
-    progress_duration(f->train_seconds, time);
+    progress_took(f->train_seconds, time);
     add_accuracy(out, f);
     if (isfinite(f->samples_per_second)) {
         text_add(out, "  %.0f samples/s  %s", f->samples_per_second, time);
@@ -96,7 +96,7 @@ status summary_print(const char *results, int64_t run_id, FILE *to)
     TRY(summary_read(results, run_id, &f));
     TRY(row_text(results, run_id, "parameters_sha256", sha256, sizeof sha256));
     TRY(row_text(results, run_id, "status", how, sizeof how));
-    progress_duration(f.train_seconds, time);
+    progress_took(f.train_seconds, time);
     add_accuracy(&line, &f);
     fprintf(to, "run %-5lld %s  %s\n", (long long)run_id, how, line.at != NULL ? line.at : "");
     line.length = 0;

@@ -163,7 +163,7 @@ void watch_end_add(const struct live_run *r, struct text *out)
     }
     if (finished && isfinite(r->train_seconds)) {
         char took[32];
-        progress_duration(r->train_seconds, took);
+        progress_took(r->train_seconds, took);
         text_add(out, "  %s", took);
     }
     text_add(out, "  %s", r->title);

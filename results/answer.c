@@ -238,8 +238,11 @@ static const char *cell_text(const struct table *t, const struct cell *c, int de
     if (c->type != SQLITE_FLOAT) {
         return t->text.at + c->text;
     }
+    double size = fabs(c->number);
     if (decimals < 0) {
         snprintf(buffer, 400, "%.3e", c->number);
+    } else if (size > 0 && size < pow(10, 1 - decimals)) {
+        snprintf(buffer, 400, "%.2g", c->number); /* beside much greater ones it is not 0 */
     } else {
         snprintf(buffer, 400, "%.*f", decimals, c->number);
     }

@@ -18,10 +18,21 @@ static double number(sqlite3_stmt *s, int column)
     return known ? sqlite3_column_double(s, column) : NAN;
 }
 
+/* What does not fit ends in … behind a whole character. */
 static void copy_text(sqlite3_stmt *s, int column, char *out, size_t room)
 {
+    static const char more[] = "…";
     const char *text = (const char *)sqlite3_column_text(s, column);
-    snprintf(out, room, "%s", text != NULL ? text : "");
+    size_t length = text != NULL ? strlen(text) : 0;
+    if (length < room) {
+        snprintf(out, room, "%s", text != NULL ? text : "");
+        return;
+    }
+    length = room - sizeof more;
+    while (length > 0 && ((unsigned char)text[length] & 0xc0) == 0x80) {
+        length--;
+    }
+    snprintf(out, room, "%.*s%s", (int)length, text, more);
 }
 
 /* ---- rows of runs -------------------------------------------------------------------------------

@@ -286,7 +286,7 @@ done:
 }
 
 status query_find_origin(const char *results, const char *config_hash, const char *path,
-                         int64_t run_id, struct origin_run *out)
+                         const char *sha256, int64_t run_id, struct origin_run *out)
 {
     status result = OK;
     sqlite3 *db = NULL;
@@ -302,11 +302,14 @@ status query_find_origin(const char *results, const char *config_hash, const cha
         " (SELECT max(update_version) FROM push WHERE run_id = id AND outcome_code IN (0, 1)),"
         " (SELECT max(update_version) FROM step WHERE run_id = id),"
         " (SELECT max(version) FROM checkpoint WHERE run_id = id), 0) FROM run "
-        "WHERE config_hash = ?1 AND id <> ?3 AND (host ->> '$.resumed.path' = ?2 OR "
-        "id IN (SELECT run_id FROM checkpoint WHERE path = ?2)) ORDER BY id DESC LIMIT 1"));
+        "WHERE id <> ?3 AND (host ->> '$.resumed.sha256' = ?4 OR "
+        "id IN (SELECT run_id FROM checkpoint WHERE sha256 = ?4) OR "
+        "config_hash = ?1 AND (host ->> '$.resumed.path' = ?2 OR "
+        "id IN (SELECT run_id FROM checkpoint WHERE path = ?2))) ORDER BY id DESC LIMIT 1"));
     sqlite3_bind_text(s, 1, config_hash, -1, SQLITE_STATIC);
     sqlite3_bind_text(s, 2, path, -1, SQLITE_STATIC);
     sqlite3_bind_int64(s, 3, run_id);
+    sqlite3_bind_text(s, 4, sha256, -1, SQLITE_STATIC);
     int code = sqlite3_step(s);
     TRY(database_check(db, code, "look up whose checkpoint it is"));
     if (code == SQLITE_ROW) {

@@ -90,13 +90,14 @@ status query_find_run(const char *path, const struct run_key *key, struct found_
 /* The last checkpoint of the newest run with this configuration that did not finish: *path is a
  * copy owned by the caller, NULL where there is none. */
 status query_find_checkpoint(const char *results, const char *config_hash, char **path) MUST_CHECK;
-/* Of the runs with this configuration, but `run_id`, the newest one that wrote this checkpoint or
- * went on from it. */
+/* Of all runs but `run_id`, the newest one that wrote this checkpoint or went on from it: a file
+ * with these bytes, wherever it was then, or one at this path with this configuration (a run that
+ * was killed may not have recorded what it wrote). */
 struct origin_run {
     int64_t id;       /* 0: none is known */
     uint64_t updates; /* that it made, as far as they were recorded */
 };
 status query_find_origin(const char *results, const char *config_hash, const char *path,
-                         int64_t run_id, struct origin_run *out) MUST_CHECK;
+                         const char *sha256, int64_t run_id, struct origin_run *out) MUST_CHECK;
 
 #endif

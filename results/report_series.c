@@ -83,11 +83,18 @@ static bool next_word(const char **text, struct word *out)
     return length > 0;
 }
 
-/* Keys, with the value that was seen first, and whether another one was. */
+static unsigned dash_of(const char *mode)
+{
+    return strcmp(mode, "async") == 0 ? 0 : strcmp(mode, "sync") == 0 ? 1 : 2;
+}
+
+/* Keys, with the value that was seen first, and whether another one was. The empty key is in every
+ * cell. */
 struct seen_key {
     struct word first;
     int64_t workers; /* seen among cells of so many */
     bool varies;
+    unsigned cells[3]; /* in how many, by mode */
 };
 struct seen_keys {
     struct seen_key *at;
@@ -99,13 +106,14 @@ static bool same_key(const struct word *a, const struct word *b)
     return a->key == b->key && strncmp(a->at, b->at, a->key) == 0;
 }
 
-static void see(struct seen_keys *keys, const struct word *w, int64_t workers)
+static void see(struct seen_keys *keys, const struct word *w, int64_t workers, const char *mode)
 {
     for (size_t i = 0; i < keys->count; i++) {
         struct seen_key *k = &keys->at[i];
         if (k->workers == workers && same_key(&k->first, w)) {
             k->varies = k->varies || k->first.length != w->length ||
                         strncmp(k->first.at, w->at, w->length) != 0;
+            k->cells[dash_of(mode)]++;
             return;
         }
     }
@@ -114,13 +122,35 @@ static void see(struct seen_keys *keys, const struct word *w, int64_t workers)
         keys->at = realloc(keys->at, keys->capacity * sizeof *keys->at);
         REQUIRE(keys->at != NULL);
     }
-    keys->at[keys->count++] = (struct seen_key){.first = *w, .workers = workers};
+    struct seen_key *added = &keys->at[keys->count++];
+    *added = (struct seen_key){.first = *w, .workers = workers};
+    added->cells[dash_of(mode)] = 1;
+}
+
+/* Some cells of a mode have it, others do not: settings that are what they are unless set may be
+ * left out. A dotted key comes and goes with its part. */
+static bool is_missing_somewhere(const struct seen_keys *keys, const struct seen_key *k)
+{
+    const struct seen_key *all = keys->at;
+    if (memchr(k->first.at, '.', k->first.key) != NULL) {
+        return false;
+    }
+    while (all->first.key > 0 || all->workers != k->workers) {
+        all++;
+    }
+    for (size_t mode = 0; mode < COUNT_OF(k->cells); mode++) {
+        if (k->cells[mode] > 0 && k->cells[mode] < all->cells[mode]) {
+            return true;
+        }
+    }
+    return false;
 }
 
 static bool varies(const struct seen_keys *keys, const struct word *w)
 {
     for (size_t i = 0; i < keys->count; i++) {
-        if (keys->at[i].varies && same_key(&keys->at[i].first, w)) {
+        const struct seen_key *k = &keys->at[i];
+        if (same_key(&k->first, w) && (k->varies || is_missing_somewhere(keys, k))) {
             return true;
         }
     }
@@ -165,11 +195,6 @@ static void name_cell(const struct report_section *s, const struct placed_cell *
     }
 }
 
-static unsigned dash_of(const char *mode)
-{
-    return strcmp(mode, "async") == 0 ? 0 : strcmp(mode, "sync") == 0 ? 1 : 2;
-}
-
 static void place_in_series(struct report_data *d, size_t section, const struct placed_cell *p,
                             struct text *label)
 {
@@ -206,8 +231,11 @@ static void name_arm(struct report_data *d, size_t section, const char *arm,
             if (p->section != section || strcmp(p->arm, arm) != 0 || p->first_run != i) {
                 continue;
             }
+            if (pass == 0) {
+                see(&keys, &(struct word){.at = ""}, arm[0] != '\0' ? c->workers : 0, c->mode);
+            }
             while (pass == 0 && next_word(&text, &w)) {
-                see(&keys, &w, arm[0] != '\0' ? c->workers : 0);
+                see(&keys, &w, arm[0] != '\0' ? c->workers : 0, c->mode);
             }
             if (pass == 1) {
                 struct text label = {0};

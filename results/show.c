@@ -6,6 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Of several servers each has a row for its slice of a gradient. */
+#define PARTS "parts of gradients, one at each server,"
+
 enum { BAR_WIDTH = 40, HISTOGRAM_LINES = 24, CURVE_LINES = 25, EVENTS_SHOWN = 50 };
 
 /* Prints one row; `s` stands on it. */
@@ -192,10 +195,10 @@ static status show_curve(sqlite3 *db, int64_t id, FILE *out)
 static void title_staleness(sqlite3_stmt *s, FILE *out)
 {
     fprintf(out,
-            "\nstaleness of the %s gradients that were used: mean %.2f, most %s\n"
+            "\nstaleness of the %s %s that were used: mean %.2f, most %s\n"
             "  %9s %7s %6s\n",
-            text_or(s, 7, "0"), sqlite3_column_double(s, 5), text_or(s, 6, "0"), "versions",
-            "share", "scale");
+            text_or(s, 7, "0"), sqlite3_column_int(s, 8) != 0 ? PARTS : "gradients",
+            sqlite3_column_double(s, 5), text_or(s, 6, "0"), "versions", "share", "scale");
 }
 
 static void print_bin(sqlite3_stmt *s, FILE *out)
@@ -222,7 +225,8 @@ static status show_staleness(sqlite3 *db, int64_t id, FILE *out)
         "SELECT low, low + width - 1, share, share / max(share) OVER (), mean_scale,"
         " (SELECT 1.0 * sum(staleness * pushes) / sum(pushes) FROM staleness_histogram"
         "  WHERE run_id = ?1), (SELECT most FROM bound),"
-        " (SELECT sum(pushes) FROM staleness_histogram WHERE run_id = ?1) "
+        " (SELECT sum(pushes) FROM staleness_histogram WHERE run_id = ?1),"
+        " (SELECT config ->> '$.servers' > 1 FROM run WHERE id = ?1) "
         "FROM bin ORDER BY low";
     return show_rows(db, sql, id, HISTOGRAM_LINES, title_staleness, print_bin, out);
 }
@@ -234,7 +238,7 @@ static void print_dropped(sqlite3_stmt *s, FILE *out)
 
 static status show_dropped(sqlite3 *db, int64_t id, FILE *out)
 {
-    static const char sql[] = "SELECT outcome, count(*) FROM push WHERE run_id = ?1 AND server = 0 "
+    static const char sql[] = "SELECT outcome, count(*) FROM push WHERE run_id = ?1 "
                               "AND outcome_code > 1 GROUP BY outcome_code";
     return show_rows(db, sql, id, 0, NULL, print_dropped, out);
 }
@@ -296,6 +300,9 @@ static void print_event(sqlite3_stmt *s, FILE *out)
     if (sqlite3_column_type(s, 3) != SQLITE_NULL) {
         fprintf(out, ", worker %s", text_or(s, 3, ""));
     }
+    if (sqlite3_column_int(s, 7) > 0) {
+        fprintf(out, ", server %s", text_or(s, 7, ""));
+    }
     const char *detail = text_or(s, 4, "");
     fprintf(out, "%s%s\n", detail[0] == '\0' ? "" : ": ", detail);
 }
@@ -303,7 +310,7 @@ static void print_event(sqlite3_stmt *s, FILE *out)
 static status show_events(sqlite3 *db, int64_t id, FILE *out)
 {
     static const char sql[] =
-        "SELECT at_seconds, severity, code, worker, detail, not_a_number, n FROM ("
+        "SELECT at_seconds, severity, code, worker, detail, not_a_number, n, server FROM ("
         "  SELECT *, rowid AS i, count(*) OVER () AS n FROM event WHERE run_id = ?1"
         "  ORDER BY rowid DESC LIMIT ?2) ORDER BY i";
     return show_rows(db, sql, id, EVENTS_SHOWN, title_events, print_event, out);

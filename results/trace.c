@@ -373,11 +373,11 @@ status trace_write(const char *results, const char *run, const char *to)
     TRY(write_events(&t));
     fputs("\n]}\n", t.out);
     if (fflush(t.out) != 0)
-        FAIL(ERROR_RESULTS, "trace=%s: %s; is the disk full?", to, strerror(errno));
+        FAIL(ERROR_RESULTS, "trace=%s: %s (is the disk full?)", to, strerror(errno));
 done:
     if (t.out != NULL && fclose(t.out) != 0 && result == OK)
-        result = error_set(ERROR_RESULTS, __FILE__, __LINE__, "trace=%s: %s; is the disk full?", to,
-                           strerror(errno));
+        result = error_set(ERROR_RESULTS, __FILE__, __LINE__, "trace=%s: %s (is the disk full?)",
+                           to, strerror(errno));
     if (t.out != NULL && result != OK && lstat(to, &made) == 0 && S_ISREG(made.st_mode))
         (void)unlink(to); /* half a trace is none */
     sqlite3_finalize(t.passes);

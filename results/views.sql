@@ -5,7 +5,8 @@
 -- run first, so that nothing of the others is looked at).
 
 -- Every run with what it shares with those that differ in the seed alone, and in words what no
--- column of its own says. In a file of many runs the settings that all of them share say nothing.
+-- column of its own says. In a file of many runs the settings that all of them share say nothing:
+-- differing is what is not the same in all, but for what every table of runs has a column for.
 CREATE VIEW run_with_settings AS
 WITH described AS (
     -- Which run a cluster is fitted to is no more a setting than the seed: each seed has its own.
@@ -13,9 +14,7 @@ WITH described AS (
 configuration AS (SELECT DISTINCT known FROM described WHERE known IS NOT NULL),
 varied AS (
     SELECT key FROM configuration, json_each(known)
-    WHERE (key NOT LIKE '%.%' OR key LIKE 'dataset.%')
-      AND key NOT IN ('mode', 'engine', 'model', 'dataset', 'consistency', 'damping', 'correction',
-                      'workers', 'lr', 'momentum', 'batch')
+    WHERE key NOT IN ('mode', 'damping', 'workers', 'lr', 'batch')
     GROUP BY key
     HAVING count(DISTINCT value) > 1 OR count(*) < (SELECT count(*) FROM configuration)),
 worded AS (
@@ -23,11 +22,16 @@ worded AS (
         (SELECT group_concat(key || '=' || value, ' ') FROM json_each(known)
          WHERE key LIKE '%.%' AND key NOT LIKE 'dataset.%') AS parameters,
         (SELECT group_concat(key || '=' || value, ' ') FROM json_each(known)
-         WHERE key IN (SELECT key FROM varied)) AS others
+         WHERE key IN (SELECT key FROM varied)) AS differing,
+        (SELECT group_concat(key || '=' || value, ' ') FROM json_each(known)
+         WHERE key IN (SELECT key FROM varied)
+           AND (key NOT LIKE '%.%' OR key LIKE 'dataset.%')
+           AND key NOT IN ('engine', 'model', 'dataset', 'consistency', 'correction', 'momentum'))
+            AS others
     FROM configuration)
 SELECT id, experiment, arm, mode, engine, workers, model, dataset, batch, lr, momentum, consistency,
        damping, correction, seed, status, updates, train_seconds, samples_per_second,
-       final_accuracy, mean_staleness, described.known AS settings, parameters, others
+       final_accuracy, mean_staleness, described.known AS settings, parameters, others, differing
 FROM described LEFT JOIN worded ON worded.known = described.known;
 
 -- The 97.5 % point of Student's t by degrees of freedom: a mean of n runs ± quantile(n - 1) sd / sqrt(n)
@@ -77,7 +81,7 @@ WITH described AS (
     WHERE status NOT IN ('queued', 'running')),
 averaged AS (
     SELECT experiment, arm, mode, engine, model, dataset, consistency, damping, correction, workers,
-           lr, momentum, batch, parameters, others,
+           lr, momentum, batch, parameters, others, differing,
            count(finished) AS seeds,
            avg(accuracy) AS mean_accuracy,
            CASE WHEN count(accuracy) > 1 THEN
@@ -96,7 +100,7 @@ averaged AS (
     GROUP BY experiment, arm, mode, engine, model, dataset, consistency, damping, correction,
              workers, lr, momentum, batch, settings)
 SELECT experiment, arm, mode, engine, model, dataset, consistency, damping, correction, workers, lr,
-       momentum, batch, parameters, others, seeds, mean_accuracy,
+       momentum, batch, parameters, others, differing, seeds, mean_accuracy,
        CASE WHEN variance > 0 THEN
            (WITH RECURSIVE newton (x) AS (
                 SELECT (1 + variance) / 2

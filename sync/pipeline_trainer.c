@@ -121,9 +121,10 @@ static status tell_stages(struct pipeline_loop *l)
         span += all[i].span_s;
     }
     if (l->c->rank == 0 && span > 0 && l->p.kind->flushes) {
-        log_info("%u stages, %u micro-batches: %.1f %% of the time in the bubble; %.1f %% if all "
+        log_info("%u stages, %u micro-batch%s: %.1f %% of the time in the bubble; %.1f %% if all "
                  "took the same time",
-                 l->p.plan.stages, l->p.micro_batches, 100 * (1 - busy / span),
+                 l->p.plan.stages, l->p.micro_batches, l->p.micro_batches == 1 ? "" : "es",
+                 100 * (1 - busy / span),
                  100 * pipeline_bubble(l->p.plan.stages, l->p.micro_batches));
     }
 done:

@@ -101,6 +101,8 @@ static void every_command_says_what_it_takes(void **state)
     struct rig *r = *state;
     assert_int_equal(RIG_RUN(r, "help", "sweep"), OK);
     assert_non_null(strstr(process_output(r), "--shared FOLDER"));
+    assert_int_equal(RIG_RUN(r, "list", "keys"), OK);
+    assert_non_null(strstr(process_output(r), "\nseed=1  [0, 9007199254740992]\n"));
     assert_int_equal(RIG_RUN(r, "worker", "-h"), OK);
     assert_non_null(strstr(process_output(r), "gradlag worker endpoint="));
     assert_int_equal(RIG_RUN(r, "bench", "--help"), OK);

@@ -99,6 +99,7 @@ static void mistakes_are_named_with_what_would_be_right(void **state)
     EXPECT_REFUSED("write lr=VALUE", "lr", "batch=8");
     EXPECT_REFUSED("neither key=value nor a file: 'wrokers'. Did you mean 'workers'", "wrokers");
     EXPECT_REFUSED("neither key=value nor a file", "/tmp");
+    EXPECT_REFUSED("'--quiet' is no option of this command", "--quiet");
     EXPECT_REFUSED("there is no file 'no.yaml'", "no.yaml");
 }
 
@@ -123,7 +124,9 @@ static void keys_without_effect_are_refused(void **state)
                    "workers=2", "consistency.backups=2");
     EXPECT_REFUSED("do not fit together", "transport=ipc", "endpoint=tcp://127.0.0.1:7");
     EXPECT_REFUSED("hexadecimal", "run_token=xyz");
-    EXPECT_REFUSED("length of training", "epochs=2", "samples=100");
+    EXPECT_REFUSED("length of training is set more than once: epochs=2 (command line), "
+                   "samples=100 (command line); keep one",
+                   "epochs=2", "samples=100");
 }
 
 static void rules_that_look_at_no_age_go_with_a_barrier(void **state)

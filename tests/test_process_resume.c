@@ -294,6 +294,20 @@ static void a_replay_needs_the_checkpoint_as_it_was(void **state)
     assert_int_equal(RIG_RUN(r, "replay", "1"), OK);
 }
 
+static void a_checkpoint_is_known_by_its_bytes_wherever_it_lies(void **state)
+{
+    struct rig *r = *state;
+    const char *const *with = WITH("epochs=10", "workers=2", "checkpoint=at.safetensors");
+    start_until(r, with, "SELECT count(*) >= 50 FROM push");
+    kill(r->pid, SIGINT);
+    assert_int_equal(process_wait(r), STOPPED);
+    assert_int_equal(process_shell(r, "mv at.safetensors kept.safetensors"), OK);
+    const char *const *moved = WITH("epochs=10", "workers=2", "resume=kept.safetensors");
+    expect_run(r, moved, NULL);
+    assert_non_null(strstr(process_errors(r), "of run 1: rolled back by 0 versions"));
+    expect_replayed(r);
+}
+
 int main(void)
 {
 #define RIG_TEST(test) cmocka_unit_test_setup_teardown(test, process_set_up, process_tear_down)
@@ -306,6 +320,7 @@ int main(void)
         RIG_TEST(what_a_checkpoint_does_not_hold_is_refused_by_name),
         RIG_TEST(a_checkpoint_of_something_else_is_refused),
         RIG_TEST(a_replay_needs_the_checkpoint_as_it_was),
+        RIG_TEST(a_checkpoint_is_known_by_its_bytes_wherever_it_lies),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -85,11 +85,26 @@ static void where_the_width_is_not_known_it_is_80_columns(void **state UNUSED)
     assert_non_null(strstr(out, "lag 3.0"));
 }
 
+static void what_took_less_than_ten_seconds_has_its_fractions(void **state UNUSED)
+{
+    static const struct {
+        double seconds;
+        const char *text;
+    } of[] = {{0, "0 s"},      {0.0123, "0.012 s"}, {0.284, "0.28 s"}, {6.05, "6 s"},
+              {6.12, "6.1 s"}, {9.96, "10 s"},      {23.4, "23 s"},    {245, "4:05"}};
+    for (size_t i = 0; i < COUNT_OF(of); i++) {
+        char out[32];
+        progress_took(of[i].seconds, out);
+        assert_string_equal(out, of[i].text);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_line_fits_the_terminal_and_leaves_nothing_bold),
         cmocka_unit_test(where_the_width_is_not_known_it_is_80_columns),
+        cmocka_unit_test(what_took_less_than_ten_seconds_has_its_fractions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

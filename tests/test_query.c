@@ -88,6 +88,20 @@ static void a_table_is_aligned_and_its_numbers_are_rounded_alike(void **state)
                   "12346  3  1.000e-09  inf\n");
 }
 
+static void what_is_small_beside_others_is_not_shown_as_0(void **state)
+{
+    (void)state;
+    assert_answer(
+        "SELECT 1000.0 AS lr, 12.3456 AS s UNION ALL SELECT 0.03, 0.00123 UNION ALL SELECT "
+        "0.0, 3.0",
+        QUERY_TABLE,
+        "  lr       s\n"
+        "----  ------\n"
+        "1000   12.35\n"
+        "0.03  0.0012\n"
+        "   0    3.00\n");
+}
+
 static void csv_quotes_and_keeps_numbers_in_full(void **state)
 {
     (void)state;
@@ -260,6 +274,28 @@ static void a_run_is_shown_with_all_its_parts(void **state)
     assert_null(strstr(answer, "staleness of"));
 }
 
+/* Each server has a row for its part of a gradient: all of them are counted, used or not. */
+static void the_parts_of_several_servers_are_shown_as_what_they_are(void **state)
+{
+    (void)state;
+    int64_t id;
+    struct run_description run = rig_run;
+    run.config = "{\"mode\": \"async\", \"servers\": 2, \"seed\": 1}";
+    recorder *r = rig_begin(&run, &id);
+    for (uint64_t i = 0; i < 4; i++) {
+        struct push_record p = rig_push(i);
+        p.server = (uint32_t)i % 2;
+        p.outcome = i < 3 ? PUSH_APPLIED : PUSH_DROPPED_LATE;
+        recorder_push(r, &p);
+    }
+    recorder_event_at(r, 1, 0, 0, SEVERITY_INFO, "worker_joined", 2, "here");
+    rig_finish(r, &rig_outcome);
+    show("last");
+    assert_contains(answer, "\nstaleness of the 3 parts of gradients, one at each server, that");
+    assert_contains(answer, "  not used: 1 dropped_late\n");
+    assert_contains(answer, "worker_joined, worker 2, server 1: here\n");
+}
+
 /* Equally wide bins: 24 of them, as narrow as that allows. */
 static void a_wide_histogram_is_shown_in_as_many_bins_as_fit(void **state)
 {
@@ -330,6 +366,7 @@ int main(void)
         SAMPLE_TEST(whatever_would_change_something_is_refused),
         SAMPLE_TEST(wrong_sql_is_an_error_of_usage),
         SAMPLE_TEST(a_table_is_aligned_and_its_numbers_are_rounded_alike),
+        SAMPLE_TEST(what_is_small_beside_others_is_not_shown_as_0),
         SAMPLE_TEST(csv_quotes_and_keeps_numbers_in_full),
         SAMPLE_TEST(json_escapes_and_keeps_infinities),
         SAMPLE_TEST(markdown_is_a_table_with_numbers_to_the_right),
@@ -338,6 +375,7 @@ int main(void)
         SAMPLE_TEST(questions_in_a_row_see_the_file_as_it_is),
         SAMPLE_TEST(a_run_is_named_by_id_by_uuid_or_as_the_last),
         SAMPLE_TEST(a_run_is_shown_with_all_its_parts),
+        RIG_TEST(the_parts_of_several_servers_are_shown_as_what_they_are),
         SAMPLE_TEST(a_wide_histogram_is_shown_in_as_many_bins_as_fit),
         RIG_TEST(a_run_that_goes_on_is_shown_with_its_staleness_so_far),
         RIG_TEST(a_diverged_run_shows_its_error_nan_and_events),

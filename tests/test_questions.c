@@ -109,7 +109,7 @@ static void accuracy_is_averaged_over_the_seeds_of_finished_runs(void **state)
                         "damping.power=0.5");
     assert_int_equal(ask("accuracy-by-mode-and-workers", QUERY_TABLE, NULL, 0), OK);
     assert_contains(answer, "stale-gradients  undamped  async  none              4  0.03     32  - "
-                            "                      -      2");
+                            "                     2");
     assert_contains(answer, "0.6       0.1414     1.271");
 }
 
@@ -234,12 +234,34 @@ static void configurations_that_differ_in_any_setting_are_not_averaged_together(
     }
 }
 
+/* Also by what tables have no column for, and not by what is the same in the whole file. */
+static void a_row_says_in_which_settings_it_differs_from_the_others(void **state)
+{
+    (void)state;
+    static const char *const questions[] = {"accuracy-by-mode-and-workers",
+                                            "throughput-against-accuracy",
+                                            "time-to-accuracy",
+                                            "where-time-goes",
+                                            "paired-differences",
+                                            "runs"};
+    record_with("{\"model\":\"mlp\",\"momentum\":0.9,\"pace.cv\":0.2,\"batch\":32}", 32, 0.5);
+    record_with("{\"model\":\"mlp\",\"momentum\":0,\"pace.cv\":0.2,\"batch\":32}", 32, 0.6);
+    record_with("{\"model\":\"cnn\",\"momentum\":0,\"pace.cv\":0.2,\"batch\":32}", 32, 0.7);
+    for (size_t i = 0; i < COUNT_OF(questions); i++) {
+        assert_int_equal(ask(questions[i], QUERY_CSV, NULL, 0), OK);
+        assert_contains(answer, "model=mlp momentum=0.9");
+        assert_contains(answer, "model=mlp momentum=0");
+        assert_contains(answer, "model=cnn momentum=0");
+        assert_null(strstr(answer, "pace.cv"));
+    }
+}
+
 static void damping_is_compared_with_the_undamped_runs_beside_it(void **state)
 {
     (void)state;
     assert_int_equal(ask("effect-of-damping", QUERY_CSV, NULL, 0), OK);
     const char *line = strchr(answer, '\n') + 1;
-    assert_contains(line, "stale-gradients,4,polynomial,damping.power=0.5,0.03,2,0.8,");
+    assert_contains(line, "stale-gradients,4,polynomial,0.03,damping.power=0.5,2,0.8,");
     assert_contains(line, ",2,0.6,0.2");
     assert_null(strchr(strchr(line, '\n') + 1, '\n'));
     /* Standard deviations of √2 and 2 √2 hundredths over two seeds each: √(1 + 4) hundredths. */
@@ -258,11 +280,11 @@ static void the_time_to_an_accuracy_is_that_of_the_first_evaluation_above_it(voi
     /* sync: 0.18 0.36 0.54 0.72 0.9 at 0 … 4 s; undamped: one of two gets to 0.6. */
     const char *const settings[] = {"accuracy=0.6"};
     assert_int_equal(ask("time-to-accuracy", QUERY_CSV, settings, 1), OK);
-    assert_contains(answer, "stale-gradients,sync,sync,,4,0.03,32,,,1,1,3,,2400,75\n");
-    assert_contains(answer, "stale-gradients,undamped,async,none,4,0.03,32,,,3,1,4,,3200,100\n");
+    assert_contains(answer, "stale-gradients,sync,sync,,4,0.03,32,,1,1,3,,2400,75\n");
+    assert_contains(answer, "stale-gradients,undamped,async,none,4,0.03,32,,3,1,4,,3200,100\n");
     assert_contains(
         answer,
-        "stale-gradients,damped,async,polynomial,4,0.03,32,damping.power=0.5,,2,2,3,0,2400,75\n");
+        "stale-gradients,damped,async,polynomial,4,0.03,32,damping.power=0.5,2,2,3,0,2400,75\n");
     /* What was only reached once more is not better. */
     rig_change("UPDATE evaluation SET test_accuracy = 0.5 WHERE run_id = 1 AND updates >= 50");
     assert_string_equal(rig_ask("SELECT group_concat(updates, ' ') FROM time_to_accuracy "
@@ -285,11 +307,11 @@ static void speed_is_put_beside_accuracy_fastest_first(void **state)
 {
     (void)state;
     assert_int_equal(ask("throughput-against-accuracy", QUERY_CSV, NULL, 0), OK);
-    const char *undamped = strstr(answer, "\n4,undamped,async,none,0.03,32,,,2,50,1600,0.6");
+    const char *undamped = strstr(answer, "\n4,undamped,async,none,0.03,32,,2,50,1600,0.6");
     const char *damped =
-        strstr(answer, "\n4,damped,async,polynomial,0.03,32,damping.power=0.5,,2,25,800,0.8");
+        strstr(answer, "\n4,damped,async,polynomial,0.03,32,damping.power=0.5,2,25,800,0.8");
     const char *sync =
-        strstr(answer, "\n4,sync,sync,,0.03,32,,,1,12.5,400,0.9,,0,0,stale-gradients\n");
+        strstr(answer, "\n4,sync,sync,,0.03,32,,1,12.5,400,0.9,,0,0,stale-gradients\n");
     assert_non_null(undamped);
     assert_non_null(damped);
     assert_non_null(sync);
@@ -330,14 +352,14 @@ static void where_time_goes_tells_the_modes_apart(void **state)
 {
     (void)state;
     assert_int_equal(ask("where-time-goes", QUERY_CSV, NULL, 0), OK);
-    assert_contains(answer,
-                    ",damped,async,4,polynomial,damping.power=0.5,,2,200,2250,1750,500,,3,8,");
-    assert_contains(answer, ",sync,sync,4,,,,1,100,1400,1000,,300,,100,");
+    assert_contains(
+        answer, ",damped,async,4,polynomial,0.03,32,damping.power=0.5,2,200,2250,1750,500,,3,8,");
+    assert_contains(answer, ",sync,sync,4,,0.03,32,,1,100,1400,1000,,300,,100,");
     /* Each step counts alike: (75 · 4 ms + 3 · 25 · 1 ms) / 150. */
     rig_change("UPDATE run_worker_time SET steps = 75 WHERE worker = 2");
     assert_int_equal(ask("where-time-goes", QUERY_CSV, NULL, 0), OK);
-    assert_contains(answer,
-                    ",damped,async,4,polynomial,damping.power=0.5,,2,300,3000,2500,500,,3,8,");
+    assert_contains(
+        answer, ",damped,async,4,polynomial,0.03,32,damping.power=0.5,2,300,3000,2500,500,,3,8,");
 }
 
 static void failures_say_why(void **state)
@@ -460,6 +482,7 @@ int main(void)
         SAMPLE_TEST(the_best_of_tuned_comes_with_the_number_of_trials),
         SAMPLE_TEST(accuracy_is_averaged_over_the_seeds_of_finished_runs),
         RIG_TEST(configurations_that_differ_in_any_setting_are_not_averaged_together),
+        RIG_TEST(a_row_says_in_which_settings_it_differs_from_the_others),
         SAMPLE_TEST(damping_is_compared_with_the_undamped_runs_beside_it),
         SAMPLE_TEST(the_time_to_an_accuracy_is_that_of_the_first_evaluation_above_it),
         SAMPLE_TEST(the_staleness_histogram_adds_up),

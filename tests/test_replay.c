@@ -292,6 +292,8 @@ static void a_trace_that_was_exported_drives_a_virtual_cluster(void **state)
 {
     struct rig *r = *state;
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=gamma", "workers=3"), OK);
+    assert_int_equal(RIG_RUN(r, "replay", "1", "lr=0.1", "--export", "trace.csv"), ERROR_USAGE);
+    process_expect_error(r, "lr=0.1 has no effect with --export");
     assert_int_equal(RIG_RUN(r, "replay", "1", "--export", "trace.csv"), OK);
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=trace",
                              "pace.path=trace.csv", "workers=3"),

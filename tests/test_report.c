@@ -463,6 +463,18 @@ static void runs_without_arm_are_called_after_what_differs(void **state)
     assert_page_says("async, damping=none");
 }
 
+/* Settings that are the usual ones may be left out of a run's row (servers, read). */
+static void series_differ_where_only_some_have_a_setting(void **state)
+{
+    (void)state;
+    rig_change("UPDATE run SET arm = NULL, experiment = NULL, damping = 'none', settings = CASE id "
+               "WHEN 1 THEN '{\"servers\": 2, \"read\": \"torn\", \"pace.cv\": 1}' "
+               "ELSE '{\"servers\": 2}' END WHERE mode = 'async'");
+    write_report(NULL, 0, NULL);
+    assert_page_says("</svg>read=torn</td>");
+    assert_page_says("</svg>async</td>");
+}
+
 static void data_without_classes_are_shown_by_their_loss(void **state)
 {
     (void)state;
@@ -531,6 +543,7 @@ int main(void)
         SAMPLE_TEST(claims_stand_with_their_bands_and_what_was_observed),
         SAMPLE_TEST(arms_with_other_settings_are_told_apart),
         SAMPLE_TEST(runs_without_arm_are_called_after_what_differs),
+        SAMPLE_TEST(series_differ_where_only_some_have_a_setting),
         SAMPLE_TEST(data_without_classes_are_shown_by_their_loss),
         SAMPLE_TEST(a_file_without_runs_is_a_page_too),
         SAMPLE_TEST(a_wrong_name_or_place_is_an_error_that_says_so),

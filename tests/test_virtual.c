@@ -277,6 +277,8 @@ static void a_recorded_run_sets_the_pace(void **state)
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=fit", "pace.run=77"),
                      ERROR_USAGE);
     process_expect_error(r, "no run '77'");
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=fit"), ERROR_USAGE);
+    process_expect_error(r, "Set pace.run=");
 }
 
 static void a_trace_sets_the_pace(void **state)
@@ -295,6 +297,8 @@ static void a_trace_sets_the_pace(void **state)
         RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=trace", "pace.path=trace.csv"),
         ERROR_DATA);
     process_expect_error(r, "trace.csv:3");
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=trace"), ERROR_USAGE);
+    process_expect_error(r, "Set pace.path=");
 }
 
 static void what_a_virtual_run_has_no_use_for_is_a_usage_error(void **state)

@@ -334,6 +334,36 @@ static void without_a_terminal_runs_are_plain_lines(void **state)
     assert_null(strchr(process_output(r), '\033'));
 }
 
+/* A long reason is cut behind a whole character, wherever its bytes lie. */
+static void a_long_error_is_cut_between_characters(void **state)
+{
+    struct rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", "dataset=cifar10"), ERROR_DATA);
+    for (int before = 0; before < 3; before++) {
+        char change[240];
+        snprintf(change, sizeof change,
+                 "sqlite3 $TMPDIR/results.db \"UPDATE run SET error = substr('..', 1, %d) || "
+                 "replace(hex(zeroblob(200)), '00', '×…')\"",
+                 before);
+        assert_int_equal(process_shell(r, change), OK);
+        assert_int_equal(RIG_RUN(r, "watch", "--once"), OK);
+        size_t length = strlen(process_output(r));
+        assert_true(length > 150 && length < 300);
+        assert_non_null(strstr(process_output(r), "…\n"));
+        process_write(r, "said", process_output(r));
+        assert_int_equal(process_shell(r, "iconv -f UTF-8 -t UTF-8 $TMPDIR/said"), OK);
+    }
+}
+
+static void that_nothing_is_in_flight_is_said(void **state)
+{
+    struct rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=gamma"), OK);
+    assert_int_equal(process_shell(r, "cd $TMPDIR; timeout -s INT 2 gradlag watch 2>said\n"
+                                      "grep -q 'nothing is in flight' said"),
+                     OK);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, process_set_up, process_tear_down)
 
 int main(void)
@@ -345,6 +375,8 @@ int main(void)
         TEST(watching_a_run_on_a_terminal_shows_it_and_gives_the_terminal_back),
         TEST(control_c_gives_the_terminal_back_too),
         TEST(without_a_terminal_runs_are_plain_lines),
+        TEST(a_long_error_is_cut_between_characters),
+        TEST(that_nothing_is_in_flight_is_said),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

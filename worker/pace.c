@@ -92,6 +92,12 @@ status pace_open(pace **out, const options *o, unsigned worker)
     p->worker = worker;
     read_parameters(p, o, about->options);
     if (p->kind->reads_file) {
+        if (options_text(o, "pace.path")[0] == '\0') {
+            FAIL(ERROR_USAGE,
+                 "pace=%s reads step times from a file: from which? Set pace.path=; "
+                 "`gradlag replay RUN --export FILE` writes one",
+                 about->name);
+        }
         TRY(pace_table_read(&p->table, options_text(o, "pace.path")));
     }
     *out = p;

@@ -1,6 +1,7 @@
 #include "worker/training.h"
 
 #include <math.h>
+#include <string.h>
 
 /* So many epochs are at least a sample. */
 static uint64_t samples_of(double epochs, uint64_t epoch_samples)
@@ -14,6 +15,27 @@ uint64_t training_checkpoint_every(const options *o, uint64_t epoch_samples)
     return samples_of(options_real(o, "checkpoint_every"), epoch_samples);
 }
 
+static bool length_is_set(const options *o, const char *key)
+{
+    return strcmp(key, "epochs") == 0 ? options_was_set(o, key) : options_integer(o, key) > 0;
+}
+
+static status refuse_lengths(const options *o)
+{
+    static const char *const keys[] = {"epochs", "samples", "updates"};
+    struct text set = {0};
+    for (size_t i = 0; i < COUNT_OF(keys); i++) {
+        if (length_is_set(o, keys[i])) {
+            text_add(&set, "%s%s=%s (%s)", set.length > 0 ? ", " : "", keys[i],
+                     options_value(o, keys[i]), options_origin(o, keys[i]));
+        }
+    }
+    status result = error_set(ERROR_USAGE, __FILE__, __LINE__,
+                              "the length of training is set more than once: %s; keep one", set.at);
+    text_free(&set);
+    return result;
+}
+
 status training_length_of(const options *o, uint64_t epoch_samples, uint64_t update_samples,
                           struct training_length *out)
 {
@@ -25,12 +47,7 @@ status training_length_of(const options *o, uint64_t epoch_samples, uint64_t upd
 
     REQUIRE(epoch_samples > 0 && update_samples > 0);
     if (set > 1) {
-        FAIL(ERROR_USAGE,
-             "the length of training is set more than once: epochs=%s (%s), samples=%s (%s), "
-             "updates=%s (%s); keep one",
-             options_value(o, "epochs"), options_origin(o, "epochs"), options_value(o, "samples"),
-             options_origin(o, "samples"), options_value(o, "updates"),
-             options_origin(o, "updates"));
+        TRY(refuse_lengths(o));
     }
     double total = samples > 0   ? (double)samples
                    : updates > 0 ? (double)updates * (double)update_samples

@@ -2,9 +2,9 @@
 -- :experiment = all  only the runs of one experiment
 -- seeds: how many runs finished; interval: half of it.
 -- No rows: no run has ended yet, or none of the experiment asked for
-SELECT experiment, arm, mode, damping, workers, lr, batch, parameters, others, seeds,
+SELECT experiment, arm, mode, damping, workers, lr, batch, differing, seeds,
        mean_accuracy, sd_accuracy, interval_accuracy AS interval, least_accuracy, greatest_accuracy,
        mean_staleness AS staleness, diverged, failed
 FROM accuracy_by_workers
 WHERE :experiment = 'all' OR experiment = :experiment
-ORDER BY experiment, mode, arm, damping, parameters, others, workers, lr, batch;
+ORDER BY experiment, mode, arm, damping, differing, workers, lr, batch;

@@ -1,13 +1,13 @@
 -- The best of what was tried, by validation accuracy, with the number of trials that it took
 -- :experiment = all  only the trials of one experiment
 -- Trials are the configurations that differ in nothing that names them here but rate, momentum, batch and
--- parameters; those of which a seed diverged count, and come after all others. n runs have the best one's
+-- differing; those of which a seed diverged count, and come after all others. n runs have the best one's
 -- settings: of NAME/tuning those that NAME made with what was found. test_accuracy is their mean, with its sd and
 -- half of its 95 % interval.
 -- No rows: it takes two or more configurations with a validation accuracy that differ in rate, momentum, batch or parameters
 WITH trial AS (
     SELECT t.experiment, t.arm, t.mode, t.consistency, t.damping, t.correction, t.workers, t.model,
-           t.dataset, t.lr, t.momentum, t.batch, t.parameters, t.others, t.settings,
+           t.dataset, t.lr, t.momentum, t.batch, t.differing, t.settings,
            count(*) AS runs, avg(run.validation_accuracy) AS validation_accuracy,
            max(t.status = 'diverged') AS diverged
     FROM run_with_settings AS t JOIN run ON run.id = t.id
@@ -22,7 +22,7 @@ ranked AS (
     WINDOW family AS (PARTITION BY experiment, arm, mode, consistency, damping, correction, workers,
                                    model, dataset))
 SELECT t.experiment, t.arm, t.mode, t.damping, t.workers, t.trials, t.trial_runs, t.lr, t.momentum,
-       t.batch, t.parameters, t.others, t.validation_accuracy, f.seeds AS n,
+       t.batch, t.differing, t.validation_accuracy, f.seeds AS n,
        f.mean_accuracy AS test_accuracy, f.sd_accuracy AS test_sd,
        f.interval_accuracy AS test_interval
 FROM ranked AS t LEFT JOIN accuracy_by_workers AS f

@@ -21,7 +21,7 @@ pair AS (
      AND damped.lr IS undamped.lr AND damped.momentum IS undamped.momentum
      AND damped.batch IS undamped.batch AND damped.rest = undamped.rest
     WHERE damped.damping <> 'none')
-SELECT experiment, workers, damping, parameters, lr, seeds, mean_accuracy, sd_accuracy,
+SELECT experiment, workers, damping, lr, differing, seeds, mean_accuracy, sd_accuracy,
        undamped_seeds, undamped_accuracy, mean_accuracy - undamped_accuracy AS gained,
        CASE WHEN squared > 0 THEN
            (WITH RECURSIVE newton (x) AS (

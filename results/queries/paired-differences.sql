@@ -9,8 +9,7 @@
 WITH finished AS (
     SELECT experiment, workers, model, dataset, arm, seed, settings, final_accuracy AS accuracy,
            coalesce(arm, mode) || coalesce(' ' || damping, '') || coalesce(' lr=' || lr, '')
-               || coalesce(' batch=' || batch, '') || coalesce(' ' || parameters, '')
-               || coalesce(' ' || others, '') AS name
+               || coalesce(' batch=' || batch, '') || coalesce(' ' || differing, '') AS name
     FROM run_with_settings
     WHERE status = 'finished' AND final_accuracy IS NOT NULL
       AND (:experiment = 'all' OR experiment = :experiment)

@@ -2,13 +2,15 @@
 -- :experiment = all  only those of one experiment
 -- :status = all  only those that are queued, running, finished, diverged, failed or stopped
 -- :limit = 50  how many
+-- Differing: other settings, as far as they are not the same in the whole file.
 -- No rows: there is none of the kind asked for
-SELECT id, experiment, arm, mode, workers, damping, lr, seed, status,
-       final_accuracy AS accuracy, mean_staleness AS staleness,
-       updates_per_second AS updates_per_s, samples_per_second AS samples_per_s,
-       train_seconds AS train_s, substr(started_at, 1, 19) AS started_at
-FROM run_summary
-WHERE (:experiment = 'all' OR experiment = :experiment)
-  AND (:status = 'all' OR status = :status)
-ORDER BY id DESC
+SELECT run.id, run.experiment, run.arm, run.mode, run.workers, run.damping, run.lr, run.seed,
+       run.status, run.final_accuracy AS accuracy, run.mean_staleness AS staleness,
+       run.updates / run.train_seconds AS updates_per_s, run.samples_per_second AS samples_per_s,
+       run.train_seconds AS train_s, substr(run.started_at, 1, 19) AS started_at,
+       described.differing
+FROM run JOIN run_with_settings AS described ON described.id = run.id
+WHERE (:experiment = 'all' OR run.experiment = :experiment)
+  AND (:status = 'all' OR run.status = :status)
+ORDER BY run.id DESC
 LIMIT :limit;

@@ -3,7 +3,7 @@
 -- :workers = all  only runs with this many workers
 -- Behind is how far an arm stays below the most accurate one listed with as many workers.
 -- No rows: no run has finished yet, or none of those asked for
-SELECT workers, arm, mode, damping, lr, batch, parameters, others, seeds,
+SELECT workers, arm, mode, damping, lr, batch, differing, seeds,
        mean_updates_per_second AS updates_per_s,
        mean_samples_per_second AS samples_per_s,
        mean_accuracy, sd_accuracy,

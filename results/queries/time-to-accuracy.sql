@@ -11,7 +11,7 @@ WITH reached AS (
     GROUP BY run_id),
 averaged AS (
     SELECT run.experiment, run.arm, run.mode, run.damping, run.workers, run.lr, run.batch,
-           run.parameters, run.others,
+           run.differing,
            count(*) AS runs, count(reached.run_id) AS reached,
            avg(reached.seconds) AS mean_seconds,
            CASE WHEN count(reached.seconds) > 1 THEN
@@ -25,7 +25,7 @@ averaged AS (
       AND (:experiment = 'all' OR run.experiment = :experiment)
     GROUP BY run.experiment, run.arm, run.mode, run.damping, run.workers, run.lr,
              run.batch, run.settings)
-SELECT experiment, arm, mode, damping, workers, lr, batch, parameters, others, runs, reached,
+SELECT experiment, arm, mode, damping, workers, lr, batch, differing, runs, reached,
        mean_seconds,
        CASE WHEN variance > 0 THEN
            (WITH RECURSIVE newton (x) AS (

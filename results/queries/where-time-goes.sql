@@ -18,7 +18,8 @@ WITH by_run AS (
            sum(hidden_us * steps) / sum(steps) AS hidden_us
     FROM where_time_goes
     GROUP BY run_id)
-SELECT run.experiment, run.arm, run.mode, run.workers, run.damping, run.parameters, run.others,
+SELECT run.experiment, run.arm, run.mode, run.workers, run.damping, run.lr, run.batch,
+       run.differing,
        count(*) AS runs, sum(by_run.steps) AS steps,
        avg(by_run.step_us) AS step_us, avg(by_run.compute_us) AS compute_us,
        avg(by_run.pull_us) AS pull_us, avg(by_run.exchange_us) AS exchange_us,
