@@ -384,6 +384,8 @@ static void fill_outcome(struct server *s, struct training_outcome *out)
 static void lead(struct server *s, struct training_outcome *out)
 {
     serve(s);
+    if (s->result == STOPPED && s->evaluating)
+        training_keep_evaluation(s);
     out->train_seconds = training_seconds(s);
     bool keep = s->result == OK || s->result == STOPPED;
     if (keep && s->begun && s->checkpoints)

@@ -288,6 +288,9 @@ bool training_feed(struct server *s);
 /* The core learns that the run is over, whatever ended it; what still comes is only recorded. */
 void training_end(struct server *s);
 void training_evaluated(struct server *s);
+/* Of a run that is told to stop while it evaluates: waits for that, but not for long. Where it was
+ * the last one, the run has ended well. */
+void training_keep_evaluation(struct server *s);
 void training_probed(struct server *s);
 void training_progress(struct server *s);
 void training_checkpoint(struct server *s);

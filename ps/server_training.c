@@ -8,6 +8,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+enum { LAST_EVALUATION_MS = 5000 };
+
 /* Microseconds since a peer's last push arrived that were training, and that were not. */
 static double trained_us(const struct server *s, const struct peer *p, uint64_t now)
 {
@@ -238,28 +240,50 @@ void training_end(struct server *s)
 
 /* ---- evaluation, checkpoints, progress ----------------------------------------------------- */
 
-void training_evaluated(struct server *s)
+/* Its row, once it is done. False: it is not, or it failed. */
+static bool note_evaluation(struct server *s)
 {
     struct evaluation e;
     status code;
     if (!evaluator_take(s->evaluator, &e, &code))
-        return;
+        return false;
     s->evaluating = false;
     if (code != OK) {
         training_run_clock(s);
         server_fail(s, code, "%s", error_message());
-        return;
+        return false;
     }
     struct training_state now = {.updates = s->evaluated_version,
                                  .samples = server_core_samples_used(s->core),
                                  .seconds = training_seconds(s)};
     tally_evaluation(&s->tally, &now, (double)(clock_ns() - s->evaluation_began_ns) * 1e-9, &e);
-    if (s->checkpoint_samples > 0 && now.samples >= s->next_checkpoint)
+    return true;
+}
+
+void training_evaluated(struct server *s)
+{
+    if (!note_evaluation(s))
+        return;
+    if (s->checkpoint_samples > 0 && server_core_samples_used(s->core) >= s->next_checkpoint)
         training_checkpoint(s);
     training_run_clock(s);
     perform(s, server_core_evaluated(s->core), clock_ns());
     if (server_leads(s) && !s->ended && s->result == OK)
         followers_resume(s);
+}
+
+void training_keep_evaluation(struct server *s)
+{
+    const uint64_t until = clock_ns() + LAST_EVALUATION_MS * 1000000ULL;
+    while (s->evaluating && clock_ns() < until) {
+        const bool drained = server_receive(s);
+        if (note_evaluation(s) && server_core_samples_used(s->core) >= s->o->length.total_samples) {
+            perform(s, server_core_evaluated(s->core), clock_ns());
+            s->result = s->ended ? OK : s->result; /* nothing was left to stop */
+        } else if (drained && s->evaluating) {
+            server_wait(s);
+        }
+    }
 }
 
 static bool gather_state(struct server *s, struct training_state *now)

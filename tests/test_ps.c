@@ -506,6 +506,32 @@ static void every_push_of_a_stopped_run_is_recorded(void **state UNUSED)
     }
 }
 
+/* Else its row were missing, and the next one's train_loss of a resumed run that of both. */
+static void an_evaluation_that_the_stop_came_into_is_kept(void **state UNUSED)
+{
+    char path[64];
+    snprintf(path, sizeof path, "%s/gradlag-test-%d.db", scratch_folder(), (int)getpid());
+    static const unsigned evaluate_every[] = {200, 1000}; /* one in between; the last */
+    for (size_t i = 0; i < COUNT_OF(evaluate_every); i++) {
+        struct rig *r = rig_open(1, 100);
+        options *o = rig_settings();
+        r->results = path;
+        r->evaluate_every = evaluate_every[i];
+        r->evaluation_ms = 300 * STRETCH;
+        pid_t server = rig_serve(r, o), trainer = rig_train(r, o, 0, 1);
+        assert_true(rig_until(&r->evaluating, 1, 10));
+        r->stop = 1;
+        assert_int_equal(rig_wait(server, 10), i == 0 ? STOPPED : OK);
+        assert_int_equal(rig_wait(trainer, 10), OK);
+        assert_int_equal(r->outcome.samples_used, evaluate_every[i]);
+        assert_int_equal(ask(path, "SELECT count(*) FROM evaluation"), 1);
+        assert_int_equal(ask(path, "SELECT samples FROM evaluation"), evaluate_every[i]);
+        unlink(path);
+        options_close(&o);
+        rig_close(r);
+    }
+}
+
 static void gradients_that_are_not_finite_end_the_run_and_name_the_worker(void **state UNUSED)
 {
     struct rig *r = rig_open(1, 100);
@@ -550,6 +576,7 @@ int main(void)
         cmocka_unit_test(a_step_through_shared_memory_allocates_one_small_message),
         cmocka_unit_test(a_step_of_the_server_allocates_one_small_message),
         cmocka_unit_test(every_push_of_a_stopped_run_is_recorded),
+        cmocka_unit_test(an_evaluation_that_the_stop_came_into_is_kept),
         cmocka_unit_test(gradients_that_are_not_finite_end_the_run_and_name_the_worker),
         cmocka_unit_test(nothing_is_left_of_an_ipc_endpoint),
     };

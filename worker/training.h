@@ -44,7 +44,7 @@ struct training_state {
 
 /* Wired in by experiments/. Every function may be NULL except evaluate. One is called at a time,
  * but the parameter server calls evaluate and checkpoint from a thread each, and where it is told
- * to stop while it evaluates it does not wait for that with its checkpoint. */
+ * to stop while it evaluates it does not wait for that for long with its checkpoint. */
 struct training_hooks {
     void *context;
     /* Evaluates parameters; its time is not training time. */
