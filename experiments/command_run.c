@@ -26,7 +26,7 @@ const char command_run_help[] =
     "wrote\n"
     "                  before it was stopped or lost (mode=sync, mode=async); from the beginning "
     "if\n"
-    "                  there is none\n"
+    "                  there is none since such a run last finished\n"
     "  --queued RUN    makes a run that waits in the queue, see `gradlag sweep --status`\n\n"
     "  gradlag run workers=4 epochs=1\n"
     "  gradlag run workers=16 model.activation=tanh damping=polynomial damping.power=0.5\n"
@@ -47,8 +47,8 @@ static status find_checkpoint(const options *o, struct settings *read)
     config_hash(o, hash);
     TRY(query_find_checkpoint(options_text(o, "results"), hash, &path));
     if (path == NULL) {
-        log_info("--resume: no run with these settings left a checkpoint in %s; this one begins at "
-                 "the beginning",
+        log_info("--resume: %s knows no checkpoint of a run with these settings since one last "
+                 "finished; this one begins at the beginning",
                  options_text(o, "results"));
         goto done;
     }

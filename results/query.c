@@ -271,7 +271,8 @@ status query_find_checkpoint(const char *results, const char *config_hash, char 
     }
     TRY(database_prepare(db, &s,
                          "SELECT path FROM checkpoint JOIN run ON run.id = checkpoint.run_id "
-                         "WHERE config_hash = ?1 AND status <> 'finished' "
+                         "WHERE config_hash = ?1 AND run.id > (SELECT coalesce(max(id), 0) FROM "
+                         "run WHERE config_hash = ?1 AND status = 'finished') "
                          "ORDER BY run.id DESC, version DESC LIMIT 1"));
     sqlite3_bind_text(s, 1, config_hash, -1, SQLITE_STATIC);
     int code = sqlite3_step(s);

@@ -87,8 +87,8 @@ struct found_run {
  * newest. *found is false where there is none, and where the file does not exist yet. */
 status query_find_run(const char *path, const struct run_key *key, struct found_run *out,
                       bool *found) MUST_CHECK;
-/* The last checkpoint of the newest run with this configuration that did not finish: *path is a
- * copy owned by the caller, NULL where there is none. */
+/* The last checkpoint of the newest run with this configuration, among those after the last one
+ * that finished: *path is a copy owned by the caller, NULL where there is none. */
 status query_find_checkpoint(const char *results, const char *config_hash, char **path) MUST_CHECK;
 /* Of all runs but `run_id`, the newest one that wrote this checkpoint or went on from it: a file
  * with these bytes, wherever it was then, or one at this path with this configuration (a run that

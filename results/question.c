@@ -184,6 +184,13 @@ done:
     return result;
 }
 
+static bool is_number(const char *value)
+{
+    char *end;
+    (void)strtod(value, &end);
+    return end != value && *end == '\0';
+}
+
 /* The value of "name=value" among the settings, or NULL. */
 static const char *setting_of(const char *name, const char *const *settings, size_t count)
 {
@@ -230,6 +237,10 @@ status question_bind(sqlite3 *db, sqlite3_stmt *s, const char *sql, const char *
         if (value == NULL) {
             FAIL(ERROR_USAGE, "%s: it needs %s=VALUE; its parameters: %s", what, name + 1,
                  known.at);
+        }
+        if (has_initial && is_number(d.initial) && !is_number(value)) {
+            FAIL(ERROR_USAGE, "%s: %s=%s is not a number; without it, it is %s", what, name + 1,
+                 value, d.initial);
         }
         /* Where all runs are what is asked about unless one is named, 'all' names them. */
         bool all = has_initial && strcmp(d.initial, "all") == 0 && strcmp(value, "all") == 0;

@@ -124,6 +124,12 @@ static void one_worker_goes_on_to_the_bits_of_an_unbroken_run(void **state)
                               "1");
         process_expect_nothing_left(r);
     }
+    /* What was stopped before one finished is over. */
+    expect_run(r,
+               WITH("epochs=10", "optimizer=adamw", "checkpoint=at.safetensors", "schedule=cosine",
+                    "--dry-run"),
+               "--resume");
+    assert_non_null(strstr(process_errors(r), "begins at the beginning"));
 }
 
 /* ---- killed ---------------------------------------------------------------------------------- */

@@ -32,6 +32,9 @@ static void an_unknown_or_missing_parameter_is_answered_with_those_there_are(voi
     const char *const run[] = {"run=99"};
     assert_int_equal(ask("staleness-histogram", QUERY_TABLE, run, 1), ERROR_USAGE);
     rig_assert_error_says("there is no run '99'");
+    const char *const many[] = {"limit=many"};
+    assert_int_equal(ask("runs", QUERY_TABLE, many, 1), ERROR_USAGE);
+    rig_assert_error_says("limit=many is not a number; without it, it is 50");
 }
 
 static void whatever_would_change_something_is_refused(void **state)
