@@ -134,10 +134,10 @@ static void one_worker_goes_on_to_the_bits_of_an_unbroken_run(void **state)
 
 /* ---- killed ---------------------------------------------------------------------------------- */
 
-/* It has written a checkpoint, and gone on since; the next one is a while off. */
+/* It has written a checkpoint, and gone on since. */
 #define PAST_A_CHECKPOINT(run)                                                                     \
     "SELECT count(*) FROM push WHERE run_id = " run                                                \
-    " AND update_version > (SELECT max(version) + 20 FROM checkpoint WHERE run_id = " run ")"
+    " AND update_version > (SELECT min(version) + 20 FROM checkpoint WHERE run_id = " run ")"
 
 static void kill_server(struct rig *r)
 {
@@ -147,32 +147,38 @@ static void kill_server(struct rig *r)
     assert_int_equal(process_wait(r), ERROR_PEER);
 }
 
-static void expect_what_was_lost(struct rig *r, const char *killed)
+/* `least`: 0 where it may have written another checkpoint just before it was killed. */
+static void expect_what_was_lost(struct rig *r, const char *killed, unsigned least)
 {
     char sql[1024];
-    snprintf(sql, sizeof sql,
-             "SELECT (b.host ->> '$.resumed.lost') > 0 AND b.host ->> '$.resumed.lost' = a.updates "
-             "- (b.host ->> '$.resumed.version') AND b.host ->> '$.resumed.run' = a.id AND "
-             "a.status = 'failed' AND (SELECT count(*) FROM event WHERE run_id = b.id AND code = "
-             "'resumed' AND detail LIKE '%%of run ' || a.id || ': rolled back by ' || "
-             "(b.host ->> '$.resumed.lost') || ' version%%') = 1 AND (SELECT min(update_version) "
-             "FROM push WHERE run_id = b.id) = (b.host ->> '$.resumed.version') + 1 FROM run a, "
-             "run b WHERE a.id = %s AND b.id = " LAST,
-             killed);
+    snprintf(
+        sql, sizeof sql,
+        "SELECT (b.host ->> '$.resumed.lost') >= %u AND b.host ->> '$.resumed.lost' = max(0, "
+        "a.updates - (b.host ->> '$.resumed.version')) AND b.host ->> '$.resumed.run' = a.id AND "
+        "a.status = 'failed' AND (SELECT count(*) FROM event WHERE run_id = b.id AND code = "
+        "'resumed' AND detail LIKE '%%of run ' || a.id || ': rolled back by ' || "
+        "(b.host ->> '$.resumed.lost') || ' version%%') = 1 AND (SELECT min(update_version) "
+        "FROM push WHERE run_id = b.id) = (b.host ->> '$.resumed.version') + 1 FROM run a, "
+        "run b WHERE a.id = %s AND b.id = " LAST,
+        least, killed);
     process_expect_answer(r, sql, "1");
 }
+
+/* One between its begin and its end: what comes after it until the run is killed is lost. */
+#define ONE_CHECKPOINT                                                                             \
+    WITH("epochs=40", "workers=2", "consistency=bsp", "checkpoint=at-{version}.safetensors",       \
+         "checkpoint_every=21")
 
 static void after_the_servers_death_a_run_goes_on_from_its_last_checkpoint(void **state)
 {
     struct rig *r = *state;
-    const char *const *with = WITH("epochs=20", "workers=2", "consistency=bsp",
-                                   "checkpoint=at-{version}.safetensors", "checkpoint_every=6");
+    const char *const *with = ONE_CHECKPOINT;
     expect_run(r, with, NULL);
     start_until(r, with, PAST_A_CHECKPOINT("2"));
     kill_server(r);
     expect_run(r, with, "--resume");
     expect_bits_of_the_unbroken_run(r);
-    expect_what_was_lost(r, "2");
+    expect_what_was_lost(r, "2", 1);
     expect_replayed(r);
     process_expect_nothing_left(r);
 }
@@ -181,8 +187,7 @@ static void after_the_servers_death_a_run_goes_on_from_its_last_checkpoint(void 
 static void a_run_that_was_killed_whole_goes_on(void **state)
 {
     struct rig *r = *state;
-    const char *const *with = WITH("epochs=20", "workers=2", "consistency=bsp",
-                                   "checkpoint=at-{version}.safetensors", "checkpoint_every=6");
+    const char *const *with = ONE_CHECKPOINT;
     expect_run(r, with, NULL);
     start_until(r, with, PAST_A_CHECKPOINT("2"));
     kill(r->pid, SIGKILL);
@@ -190,7 +195,7 @@ static void a_run_that_was_killed_whole_goes_on(void **state)
     process_expect_none_running(r);
     expect_run(r, with, "--resume");
     expect_bits_of_the_unbroken_run(r);
-    expect_what_was_lost(r, "2");
+    expect_what_was_lost(r, "2", 1);
 }
 
 /* Every kind of state that a checkpoint keeps; twice, the second time before there is another
@@ -211,7 +216,7 @@ static void rules_with_a_memory_go_on(void **state)
 #endif
     for (size_t i = least; i < COUNT_OF(rules); i++) {
         const char *const *with =
-            WITH("epochs=30", "workers=3", rules[i][0], rules[i][1], rules[i][2],
+            WITH("epochs=50", "workers=3", rules[i][0], rules[i][1], rules[i][2],
                  "checkpoint=at-{version}.safetensors", "checkpoint_every=8");
         unlink(process_path(r, "results.db"));
         start_until(r, with, PAST_A_CHECKPOINT("1"));
@@ -221,9 +226,9 @@ static void rules_with_a_memory_go_on(void **state)
         process_await_row(r, "SELECT count(*) FROM push WHERE run_id = 2");
         kill_server(r);
         expect_run(r, with, "--resume");
-        expect_what_was_lost(r, "2");
+        expect_what_was_lost(r, "2", 0);
         process_expect_answer(r, "SELECT status || ' ' || samples_used FROM run WHERE id = 3",
-                              "finished 30000");
+                              "finished 50000");
         expect_replayed(r);
     }
 }
@@ -231,7 +236,7 @@ static void rules_with_a_memory_go_on(void **state)
 static void several_servers_go_on_where_they_have_one_order(void **state)
 {
     struct rig *r = *state;
-    const char *const *with = WITH("epochs=10", "workers=2", "servers=3", "consistency=bsp",
+    const char *const *with = WITH("epochs=25", "workers=2", "servers=3", "consistency=bsp",
                                    "checkpoint=at-{version}.safetensors");
     expect_run(r, with, NULL);
     start_until(r, with, "SELECT count(*) >= 200 FROM push WHERE run_id = 2");
