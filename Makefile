@@ -200,6 +200,11 @@ $(CUBLAS_STAND_IN): tests/cublas_stand_in.c $(DIR)/flags
 	$(Q)$(CC) $(CFLAGS) -fPIC -shared -Wl,-soname,$(@F) -MMD -MP -MF $(DIR)/tests/cublas_stand_in.d -o $@ $<
 endif
 
+# Programs that start the real program or ranks take long under the sanitizers: `make nightly` runs them there.
+ifeq ($(PROCESSES),no)
+TESTS := $(filter-out $(patsubst tests/%.c,$(DIR)/tests/%,$(shell grep -lE '"tests/(process|sync)_rig.h"' tests/test_*.c)),$(TESTS))
+endif
+
 .PHONY: tests
 tests: $(TESTS)
 
@@ -224,29 +229,35 @@ test: setup
 	$(Q)$(MAKE) --no-print-directory -j$(JOBS) all tests
 	$(Q)$(MAKE) --no-print-directory unit
 
-## unit: the tests alone; T=name runs tests/test_name.c; BUILD=asan under the sanitizers
+## unit: the tests alone; T=name runs tests/test_name.c; BUILD=asan under the sanitizers; PROCESSES=no without those that start processes
 .PHONY: unit
 unit: all $(if $(T),$(DIR)/tests/test_$(T),tests)
 	$(Q)BUILD_DIR=$(DIR) scripts/run-tests $(if $(T),$(DIR)/tests/test_$(T),$(TESTS))
 
-## nightly: what takes longer: 300 million random events (two million sequences) on the server's core, the whole replay matrix, a minute's lock, a sweep killed 50 times
+## nightly: what takes longer: every test under the sanitizers, random events on the server's core, the replay matrix, random runs with random faults, a locked file, a killed sweep
 # PROPERTY_EVENTS=n PROPERTY_SEED=n: fewer events, or those of a seed; REPLAY_EVERY=n: every n-th run of the matrix;
-# KILLS=n LOCKED_S=n: fewer kills, a shorter lock
+# CAMPAIGN_RUNS=n CAMPAIGN_FIRST=seed: random runs with random faults; KILLS=n LOCKED_S=n: fewer kills, a shorter lock
 PROPERTY_EVENTS ?= 300000000
 ifndef PROPERTY_SEED
 PROPERTY_SEED   := $(shell date +%s)
 endif
 REPLAY_EVERY    ?= 1
+CAMPAIGN_RUNS   ?= 500
+ifndef CAMPAIGN_FIRST
+CAMPAIGN_FIRST  := $(shell date +%s)
+endif
 KILLS           ?= 50
 LOCKED_S        ?= 60
 NIGHTLY := GRADLAG_PROPERTY_EVENTS=$(PROPERTY_EVENTS) GRADLAG_PROPERTY_SEED=$(PROPERTY_SEED) GRADLAG_REPLAY_MATRIX=full \
-           GRADLAG_REPLAY_EVERY=$(REPLAY_EVERY) GRADLAG_KILLS=$(KILLS) GRADLAG_LOCKED_S=$(LOCKED_S)
+           GRADLAG_REPLAY_EVERY=$(REPLAY_EVERY) GRADLAG_KILLS=$(KILLS) GRADLAG_LOCKED_S=$(LOCKED_S) \
+           GRADLAG_CAMPAIGN_RUNS=$(CAMPAIGN_RUNS) GRADLAG_CAMPAIGN_FIRST=$(CAMPAIGN_FIRST)
 .PHONY: nightly
 nightly: setup
 	$(Q)$(MAKE) --no-print-directory -j$(JOBS) all tests
 	@echo "$(NIGHTLY)"
 	$(Q)$(NIGHTLY) TEST_TIMEOUT_S=10800 TEST_TELLS=yes BUILD_DIR=$(DIR) scripts/run-tests \
-	    $(addprefix $(DIR)/tests/test_,server_core_properties replay_matrix recorder_faults process_sweep)
+	    $(addprefix $(DIR)/tests/test_,server_core_properties replay_matrix recorder_faults process_sweep campaign)
+	$(Q)$(MAKE) --no-print-directory BUILD=asan unit
 
 ## links: what links of 1 and 10 Gbit/s do to two ranks on two hosts, which network namespaces play (root)
 .PHONY: links
