@@ -190,23 +190,27 @@ static void lose_those_not_everywhere(struct server *s)
             peers_lose(s, w, ERROR_PEER, "was not with all servers in time");
 }
 
-/* Workers that have not come: named after a while; the run starts without them, or not at all. */
+/* Before training: names the workers and servers that have not joined, then starts without them or
+ * fails. They may still load their data, so the limit is that of own work, not of an answer. */
 static void await_workers(struct server *s, uint64_t now)
 {
     char who[NAMED_BYTES];
+    const uint64_t limit_ms = (uint64_t)SERVER_OWN_WORK * s->timeout_ms;
     uint64_t waited_ms = now > s->joined_ns ? (now - s->joined_ns) / MS : 0;
     if (s->begun || waited_ms < (s->timeout_ms < WARN_MS ? s->timeout_ms : WARN_MS))
         return;
     name_missing(s, who);
     bool servers_missing = server_leads(s) && !followers_have_joined(s);
-    if (waited_ms < s->timeout_ms) {
+    if (waited_ms < limit_ms) {
         if (!s->missing_named)
-            log_warning("waiting for %s to join at %s", who, channel_endpoint(s->channel));
+            log_warning("waiting for %s to join at %s (at most %.0f s more)", who,
+                        channel_endpoint(s->channel), (double)(limit_ms - waited_ms) * 1e-3);
         s->missing_named = true;
     } else if (s->lost_ends_run || servers_missing || peers_in(s, PEER_READY) == 0) {
         server_fail(s, ERROR_PEER,
-                    "%s did not join at %s within %.0f s (timeout_s): see their own messages", who,
-                    channel_endpoint(s->channel), (double)s->timeout_ms * 1e-3);
+                    "%s did not join at %s within %.0f s (%d times timeout_s): see their own "
+                    "messages",
+                    who, channel_endpoint(s->channel), (double)limit_ms * 1e-3, SERVER_OWN_WORK);
     } else {
         log_warning("%s did not join in time; training begins without (on_lost=continue)", who);
         server_event(s, SEVERITY_WARNING, "workers_missing", -1, who);
@@ -229,7 +233,7 @@ static void tick(struct server *s, bool drained)
      */
     if (drained || away_ns > 10 * TICK_MS * MS) {
         s->ticked_ns = now;
-        server_was_away(s, away_ns, now);
+        server_was_away(s, away_ns - TICK_MS * MS, now);
         if (drained)
             peers_tick(s, now);
         if (drained && server_leads(s))
@@ -326,7 +330,7 @@ static void follow_tick(struct server *s, bool drained)
         server_fail(s, STOPPED, "server %u was told to stop", s->o->server);
     if (!drained || now - s->ticked_ns < TICK_MS * MS)
         return;
-    server_was_away(s, now - s->ticked_ns, now);
+    server_was_away(s, now - s->ticked_ns - TICK_MS * MS, now);
     s->ticked_ns = now;
     peers_tick(s, now);
     leader_tick(s, now);

@@ -92,6 +92,24 @@ static void a_program_that_is_no_server_is_not_taken_for_one(void **state)
     process_expect_error(r, "another program");
 }
 
+/* As one that still loads its data. */
+static void a_worker_may_join_later_than_the_timeout(void **state)
+{
+    struct rig *r = *state;
+    char endpoint[128], token[64];
+    void *more;
+    process_set_up(&more);
+    struct rig *worker = more;
+    process_start(r, (const char *const[]){"server", RIG_SMALL, "timeout_s=0.5", NULL});
+    process_await_endpoint(r, endpoint, token);
+    usleep(1500000);
+    assert_int_equal(
+        RIG_RUN(worker, "worker", RIG_SMALL, "timeout_s=0.5", "worker=0", endpoint, token), OK);
+    assert_int_equal(process_wait(r), OK);
+    process_expect_answer(r, "SELECT status FROM run", "finished");
+    process_tear_down(&more);
+}
+
 /* ---- deaths and hangups --------------------------------------------------------------------- */
 
 static void a_killed_server_is_named_by_its_worker_and_its_run_has_failed(void **state)
@@ -263,6 +281,7 @@ int main(void)
         TEST(a_run_without_length_and_one_of_too_many_threads_are_told),
         TEST(a_run_under_mpirun_is_refused_with_what_would_be_right),
         TEST(a_worker_that_waits_for_its_server_can_be_stopped),
+        TEST(a_worker_may_join_later_than_the_timeout),
         TEST(a_program_that_is_no_server_is_not_taken_for_one),
         TEST(a_killed_server_is_named_by_its_worker_and_its_run_has_failed),
         TEST(a_server_stops_well_when_its_terminal_is_closed),

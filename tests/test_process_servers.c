@@ -463,7 +463,7 @@ static void roles_that_do_not_fit_together_say_so(void **state)
                              "timeout_s=0.5", "endpoint=ipc://a,ipc://b"),
                      ERROR_PEER);
     process_expect_error(r, "does not answer");
-    assert_int_equal(RIG_RUN(r, "server", RIG_SMALL, "servers=2", "run_token=1", "timeout_s=0.5",
+    assert_int_equal(RIG_RUN(r, "server", RIG_SMALL, "servers=2", "run_token=1", "timeout_s=0.1",
                              "endpoint=ipc://a,ipc://b"),
                      ERROR_PEER);
     process_expect_error(r, "server 1, worker 0 did not join");

@@ -337,9 +337,9 @@ static void a_worker_without_a_server_gives_up_after_the_timeout(void **state UN
 static void a_worker_that_never_joins_is_named(void **state UNUSED)
 {
     options *o;
-    struct rig *r = rig_open_with(&o, 2, "1");
+    struct rig *r = rig_open_with(&o, 2, "0.5");
     pid_t server = rig_serve(r, o), a = rig_train(r, o, 0, 0);
-    assert_int_equal(rig_wait(server, 10), ERROR_PEER);
+    assert_int_equal(rig_wait(server, 30), ERROR_PEER);
     rig_expect_said(r->message, "worker 1");
     assert_null(strstr(r->message, "worker 0"));
     assert_int_equal(rig_wait(a, 10), ERROR_PEER);
