@@ -9,7 +9,9 @@
 #include "ps/damping.h"
 #include "ps/outer.h"
 #include "ps/resume.h"
+#include "sync/compression.h"
 #include "sync/pipeline.h"
+#include "sync/trainer.h"
 #include "worker/optimizer.h"
 #include "worker/pace.h"
 #include "worker/training.h"
@@ -134,6 +136,21 @@ bool config_any_ineffective(const options *o, struct ineffective *out)
     return false;
 }
 
+static status check_correction(const options *o)
+{
+    status result = OK;
+    const struct consistency_policy *policy = (const struct consistency_policy *)registry_find(
+        &consistency_registry, options_text(o, "consistency"));
+    const struct correction_rule *correction = (const struct correction_rule *)registry_find(
+        &correction_registry, options_text(o, "correction"));
+    TRY(correction_check(o));
+    if (policy->holds || policy->takes) {
+        TRY(correction_check_sums(correction));
+    }
+done:
+    return result;
+}
+
 static status check_balance(const options *o)
 {
     status result = OK;
@@ -233,11 +250,15 @@ status config_check(const options *o)
              options_origin(o, "results"));
     }
     if (strcmp(options_text(o, "mode"), "async") == 0) {
-        TRY(correction_check(o));
+        TRY(check_correction(o));
         if (!is_initial(o, "resume")) {
             TRY(resume_check(o));
         }
         TRY(outer_open(&outer, o, (unsigned)options_integer(o, "workers")));
+    }
+    if (strcmp(options_text(o, "mode"), "sync") == 0) {
+        TRY(sync_trainer_check(o));
+        TRY(compression_check(o));
     }
     TRY(check_pipeline(o));
     TRY(check_balance(o));

@@ -12,11 +12,8 @@ status aggregate_open(struct aggregate *a, const options *o, unsigned capacity, 
     status result = OK;
     *a = (struct aggregate){.count = count, .capacity = capacity};
     TRY(correction_open(&a->correction, o));
-    if (sums && a->correction.rule->alone) {
-        FAIL(ERROR_USAGE,
-             "correction=%s has a meaning only where each gradient is an update of its own; use "
-             "consistency=asp, or another correction",
-             a->correction.rule->about.name);
+    if (sums) {
+        TRY(correction_check_sums(a->correction.rule));
     }
     TRY(correction_remember(&a->correction, capacity, sums ? capacity : 1, count));
     TRY(memory_new(&a->gradients, capacity, sizeof *a->gradients, "gradient list"));

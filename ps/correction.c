@@ -47,6 +47,19 @@ status correction_check(const options *o)
     return find(o, &rule);
 }
 
+status correction_check_sums(const struct correction_rule *rule)
+{
+    status result = OK;
+    if (rule->alone) {
+        FAIL(ERROR_USAGE,
+             "correction=%s has a meaning only where each gradient is an update of its own; use "
+             "consistency=asp, or another correction",
+             rule->about.name);
+    }
+done:
+    return result;
+}
+
 status correction_open(struct correction *out, const options *o)
 {
     status result = OK;

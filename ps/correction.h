@@ -83,6 +83,8 @@ struct correction {
 status correction_open(struct correction *out, const options *o) MUST_CHECK;
 /* Whether the correction goes with the other settings, without opening it. */
 status correction_check(const options *o) MUST_CHECK;
+/* ERROR_USAGE: the rule has no meaning where an update is the mean of several gradients. */
+status correction_check_sums(const struct correction_rule *rule) MUST_CHECK;
 /* Sets its states aside. At most `together` gradients, of different workers, come between two
  * commits. */
 status correction_remember(struct correction *c, unsigned workers, unsigned together,

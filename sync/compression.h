@@ -61,6 +61,8 @@ void compression_encode(compression *z, const float *gradient, size_t from, size
 /* ---- between ranks (compression_exchange.c) ----------------------------------------------------
  */
 
+/* ERROR_USAGE: the communicator that the settings name does not carry codes. */
+status compression_check(const options *o) MUST_CHECK;
 /* The kind that key `compression` chooses, NULL for none. ERROR_USAGE where codes cannot travel by
  * this communicator. With one rank nothing travels: NULL. */
 status compression_chosen(const struct compression_kind **out, const options *o,

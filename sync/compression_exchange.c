@@ -54,6 +54,33 @@ static void layout_set(struct layout *l, const communicator *c, size_t count, si
     }
 }
 
+static status check_carries(const struct compression_kind *codes,
+                            const struct communicator_kind *kind)
+{
+    status result = OK;
+    if (!kind->sends_codes) {
+        FAIL(ERROR_USAGE,
+             "compression=%s: communicator=%s adds up floats, it does not carry codes; use "
+             "communicator=auto or mpi",
+             codes->about.name, kind->about.name);
+    }
+done:
+    return result;
+}
+
+status compression_check(const options *o)
+{
+    const struct registry *codes = &compression_registry, *kinds = &communicator_registry;
+    const char *wanted = options_text(o, "communicator");
+    const struct compression_kind *chosen =
+        (const struct compression_kind *)registry_find(codes, options_text(o, "compression"));
+    const bool idle = chosen->encode == NULL || options_integer(o, "workers") == 1;
+    if (idle || strcmp(wanted, "auto") == 0) {
+        return OK;
+    }
+    return check_carries(chosen, (const struct communicator_kind *)registry_find(kinds, wanted));
+}
+
 status compression_chosen(const struct compression_kind **out, const options *o,
                           const communicator *c)
 {
@@ -66,12 +93,7 @@ status compression_chosen(const struct compression_kind **out, const options *o,
     const struct compression_kind *kind = (const struct compression_kind *)about;
     if (kind->encode == NULL || c->size == 1)
         goto done;
-    if (!c->kind->sends_codes) {
-        FAIL(ERROR_USAGE,
-             "compression=%s: communicator=%s adds up floats, it does not carry codes; use "
-             "communicator=auto or mpi",
-             name, c->kind->about.name);
-    }
+    TRY(check_carries(kind, c->kind));
     *out = kind;
 done:
     return result;

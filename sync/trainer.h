@@ -18,6 +18,9 @@ struct sync_trainer_options {
     bool first_has_all; /* rank 0 alone has all parameters, and evaluates: a pipeline's */
 };
 
+/* ERROR_USAGE: settings that exclude each other, as far as they alone tell. */
+status sync_trainer_check(const options *settings) MUST_CHECK;
+
 /* Compute, allreduce, apply, on every rank alike, until the samples are used up. ERROR_DIVERGED
  * when any rank's gradient is not finite: all ranks return it together. */
 status sync_trainer_run(const struct sync_trainer_options *o,

@@ -2,23 +2,26 @@
 #include "sync/trainer_loop.h"
 
 #include "sync/alike.h"
+#include "sync/trainer.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* What takes one gradient after the other, each an update of all. */
-static status check_one_by_one(const struct trainer_loop *l)
+status sync_trainer_check(const options *o)
 {
     status result = OK;
-    const bool apart = l->apart.steps > 1;
-    if (!apart && l->schedule.largest_growth == 1)
-        return OK;
-    if (l->replica->late)
+    const bool local_steps = options_integer(o, "local_steps") > 1;
+    const bool whole = apart_or_growing(o) || strcmp(options_text(o, "compression"), "none") != 0;
+    if (apart_or_growing(o) && strcmp(options_text(o, "double_buffering"), "yes") == 0)
         FAIL(ERROR_USAGE, "double_buffering=yes does not go with local_steps or decay=batch: what "
                           "would be exchanged meanwhile is not there yet; leave one of them out");
-    if (apart && l->may_skip)
+    if (local_steps && strcmp(options_text(o, "on_nonfinite"), "skip") == 0)
         FAIL(ERROR_USAGE, "on_nonfinite=skip does not go with local_steps: ranks that are apart do "
                           "not skip together; leave one of them out");
+    if (whole && strcmp(options_text(o, "overlap"), "yes") == 0)
+        FAIL(ERROR_USAGE,
+             "overlap=yes: gradients are exchanged as a whole where they are compressed, with "
+             "local_steps, decay=batch and batch_norm=synchronised; use overlap=auto");
 done:
     return result;
 }
@@ -33,6 +36,7 @@ status trainer_open(struct trainer_loop *l, const struct sync_trainer_options *o
     l->o = o;
     l->c = o->communicator;
     l->update_samples = (uint64_t)options_integer(o->settings, "batch") * l->c->size;
+    TRY(sync_trainer_check(o->settings));
     TRY(training_length_of(o->settings, epoch, l->update_samples, &l->length));
     TRY(schedule_open(&l->schedule, o->settings, l->c->size, l->length.total_samples, epoch));
     l->may_skip = strcmp(options_text(o->settings, "on_nonfinite"), "skip") == 0;
@@ -40,7 +44,6 @@ status trainer_open(struct trainer_loop *l, const struct sync_trainer_options *o
     apart_open(&l->apart, o->settings, epoch);
     TRY(joint_open(&l->joint, o->settings, o->worker, l->c));
     TRY(replica_open(&l->replica, o->settings, o->worker, l->c));
-    TRY(check_one_by_one(l));
     const bool keeps = o->start != NULL || options_text(o->settings, "checkpoint")[0] != '\0';
     TRY(kept_open(&l->kept, l->replica, keeps && l->c->rank == 0));
     TRY(alike_begin(l->c, l->replica, &l->kept, o->start, &begin, losses));
