@@ -7,6 +7,7 @@
 
 #include <malloc.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -142,6 +143,65 @@ static void two_threads_give_the_gradient_of_one(void **state)
         assert_memory_equal(one.gradient, two.gradient, one.count * sizeof(float));
         rig_close(&one);
         rig_close(&two);
+    }
+}
+
+static void *compute_batch_4(void *context)
+{
+    struct rig *r = context;
+    struct step_stats stats;
+    check(worker_gradient(r->worker, r->parameters, 4, r->gradient, &stats));
+    return NULL;
+}
+
+static void check_another_thread(const char *set)
+{
+    struct rig r;
+    struct step_stats stats;
+    pthread_t thread;
+    float *here;
+    rig_open(&r, set, 0, 1);
+    check(memory_new(&here, r.count, sizeof(float), "gradient"));
+    check(worker_gradient(r.worker, r.parameters, 4, here, &stats));
+    assert_int_equal(pthread_create(&thread, NULL, compute_batch_4, &r), 0);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_memory_equal(r.gradient, here, r.count * sizeof(float));
+    memory_free(here);
+    rig_close(&r);
+}
+
+static bool precision_is_here(const char *precision)
+{
+    char set[64];
+    options *settings;
+    worker *w;
+    snprintf(set, sizeof set, "dataset.samples=64 precision=%s", precision);
+    settings_open(&settings, set);
+    const struct worker_options o = {.settings = settings, .count = 1};
+    const status opened = worker_open(&w, &o);
+    worker_close(&w);
+    options_close(&settings);
+    return opened == OK;
+}
+
+/* Simulations and replays compute on other threads than the one that opened the worker. */
+static void a_gradient_has_the_same_bits_on_any_thread(void **state)
+{
+    (void)state;
+    static const char *const precisions[] = {"fp32", "bf16"};
+    setenv("GRADLAG_BF16_EMULATED", "1", 1);
+    for (size_t i = 0; i < COUNT_OF(precisions); ++i) {
+        if (!precision_is_here(precisions[i])) {
+            print_message("not tried: precision=%s: %s\n", precisions[i], error_message());
+            continue;
+        }
+        for (size_t m = 0; m < 2 * model_registry.count; ++m) {
+            char set[128];
+            snprintf(set, sizeof set,
+                     "dataset.samples=64 dataset.size=20 batch=8 model=%s precision=%s threads=%u",
+                     model_registry.entries[m / 2]->name, precisions[i], (unsigned)m % 2 + 1);
+            check_another_thread(set);
+        }
     }
 }
 
@@ -492,6 +552,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_are_the_same_bits_in_any_order_and_any_worker),
         cmocka_unit_test(two_threads_give_the_gradient_of_one),
+        cmocka_unit_test(a_gradient_has_the_same_bits_on_any_thread),
         cmocka_unit_test(workers_and_seeds_differ_in_their_batches),
         cmocka_unit_test(every_model_learns_a_batch_by_heart),
         cmocka_unit_test(evaluation_sees_what_was_learnt),
