@@ -154,6 +154,121 @@ void assert_gradient_is_right(struct fixture *f, double step, double tolerance)
     }
 }
 
+/* ---- against another implementation -------------------------------------------------------------
+ */
+
+double gradient_distance(const float *gradient, const float *reference, size_t count)
+{
+    double apart = 0, length = 0;
+    for (size_t i = 0; i < count; ++i) {
+        double difference = (double)gradient[i] - (double)reference[i];
+        apart += difference * difference;
+        length += (double)reference[i] * (double)reference[i];
+    }
+    return sqrt(apart / length);
+}
+
+/* Neighbours must differ by more than two implementations do, to pass the kinks between these; and
+ * by little more, for each neighbour passes other kinks as well. */
+enum { NEIGHBOURS = 48, MOST_KINKS = 32 };
+
+static void neighbour_of(const float *parameters, size_t count, unsigned which, float *out)
+{
+    struct random_stream r;
+    const double radius = ldexp(1, -20 + (int)(which % 3));
+    random_open(&r, RANDOM_TEST, 2, which, 0);
+    for (size_t i = 0; i < count; ++i) {
+        out[i] = (float)((double)parameters[i] * (1 + radius * random_normal(&r)));
+    }
+}
+
+static double product(const float *a, const float *b, size_t count)
+{
+    double sum = 0;
+    for (size_t i = 0; i < count; ++i) {
+        sum += (double)a[i] * (double)b[i];
+    }
+    return sum;
+}
+
+/* v ← v + factor · w */
+static void add_scaled(float *v, double factor, const float *w, size_t count)
+{
+    for (size_t i = 0; i < count; ++i) {
+        v[i] = (float)((double)v[i] + factor * (double)w[i]);
+    }
+}
+
+static float *new_vector(size_t count)
+{
+    float *v;
+    check(memory_new(&v, count, sizeof(float), "a gradient"));
+    return v;
+}
+
+/* Gram-Schmidt orthogonalisation: `jumps` are orthonormal, `rest` is orthogonal to them. */
+double gradient_distance_beside_kinks(const struct gradient_reference *reference,
+                                      const float *gradient, double bound)
+{
+    const size_t count = reference->count;
+    float *here = new_vector(count), *rest = new_vector(count), *neighbour = new_vector(count);
+    float *jumps[MOST_KINKS];
+    unsigned found = 0;
+    reference->compute(reference->context, reference->parameters, here);
+    const double length = sqrt(product(here, here, count));
+    memcpy(rest, gradient, count * sizeof(float));
+    add_scaled(rest, -1, here, count);
+    double left = sqrt(product(rest, rest, count)) / length;
+    for (unsigned k = 0; k < NEIGHBOURS && found < MOST_KINKS && !(left < bound); ++k) {
+        float *jump = new_vector(count);
+        neighbour_of(reference->parameters, count, k, neighbour);
+        reference->compute(reference->context, neighbour, jump);
+        add_scaled(jump, -1, here, count);
+        for (unsigned i = 0; i < found; ++i) {
+            add_scaled(jump, -product(jump, jumps[i], count), jumps[i], count);
+        }
+        const double norm = sqrt(product(jump, jump, count));
+        if (!(norm > bound * length)) { /* no new kink */
+            memory_free(jump);
+            continue;
+        }
+        add_scaled(jump, 1 / norm - 1, jump, count);
+        add_scaled(rest, -product(rest, jump, count), jump, count);
+        left = sqrt(product(rest, rest, count)) / length;
+        jumps[found++] = jump;
+    }
+    for (unsigned i = 0; i < found; ++i) {
+        memory_free(jumps[i]);
+    }
+    memory_free(here);
+    memory_free(rest);
+    memory_free(neighbour);
+    return left;
+}
+
+static void compute_of_fixture(void *context, const float *parameters, float *gradient)
+{
+    fixture_step(context, parameters, gradient);
+}
+
+struct gradient_reference gradient_of_fixture(struct fixture *f)
+{
+    return (struct gradient_reference){compute_of_fixture, f, f->parameters, f->count};
+}
+
+static void compute_of_worker(void *context, const float *parameters, float *gradient)
+{
+    const struct worker_batch *b = context;
+    struct step_stats stats;
+    check(worker_gradient(b->worker, parameters, b->batch, gradient, &stats));
+}
+
+struct gradient_reference gradient_of_worker(struct worker_batch *b, const float *parameters)
+{
+    return (struct gradient_reference){compute_of_worker, b, parameters,
+                                       worker_parameter_count(b->worker)};
+}
+
 static tensor *logits_of_pixels(tape *t, tensor *x, const struct model *m)
 {
     return linear(t, x, "fc", m->classes);

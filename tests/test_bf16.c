@@ -109,18 +109,6 @@ static void pair_close(struct fixture f[2])
     fixture_close(&f[1]);
 }
 
-/* ‖a − b‖ / ‖b‖ */
-static double distance(const float *a, const float *b, size_t count)
-{
-    double apart = 0, norm = 0;
-    for (size_t i = 0; i < count; ++i) {
-        double d = (double)a[i] - (double)b[i];
-        apart += d * d;
-        norm += (double)b[i] * (double)b[i];
-    }
-    return sqrt(apart / norm);
-}
-
 static void assert_near(const char *name, const struct model *m, struct shape images,
                         uint32_t batch, double bound)
 {
@@ -132,7 +120,7 @@ static void assert_near(const char *name, const struct model *m, struct shape im
         loss[i] = fixture_step(&f[i], f[i].parameters, f[i].gradient);
     }
     double of_loss = fabs(loss[0] - loss[1]) / loss[1];
-    double of_gradient = distance(f[0].gradient, f[1].gradient, f[0].count);
+    double of_gradient = gradient_distance(f[0].gradient, f[1].gradient, f[0].count);
     if (!(of_loss < bound && of_gradient < bound && of_gradient > NOTICEABLE)) {
         fail_msg("%s on %u×%u×%u images: bf16 is %g off fp32 in the loss, %g in the gradient; "
                  "at most %g, and in the gradient at least %g, is right",

@@ -148,19 +148,15 @@ static void a_batch_in_parts_has_the_gradient_of_the_whole(void **state)
     struct model_kind kind;
     struct model m = model_of(&kind, with_shared_batch_norms);
     struct fixture f[2];
-    double apart = 0, length = 0;
     for (uint32_t i = 0; i < 2; ++i) {
         const struct backend_options o = {.threads = i + 1};
         fixture_open_on(&f[i], &o, &m, (struct shape){3, 28, 28}, 24, 3);
         fixture_step(&f[i], f[i].parameters, f[i].gradient);
     }
-    for (size_t i = 0; i < f[0].count; ++i) {
-        double difference = (double)f[0].gradient[i] - (double)f[1].gradient[i];
-        apart += difference * difference;
-        length += (double)f[1].gradient[i] * (double)f[1].gradient[i];
-    }
-    if (!(sqrt(apart) < 1e-3 * sqrt(length))) { /* a value near 0 may fall on either side */
-        fail_msg("the gradients are %.2g of their length apart", sqrt(apart / length));
+    const struct gradient_reference whole = gradient_of_fixture(&f[1]);
+    double apart = gradient_distance_beside_kinks(&whole, f[0].gradient, 1e-5);
+    if (!(apart < 1e-5)) {
+        fail_msg("the gradients are %.2g of their length apart", apart);
     }
     fixture_close(&f[0]);
     fixture_close(&f[1]);
@@ -454,6 +450,46 @@ static void smoothed_labels_give_pytorch_s_loss_and_gradient(void **state)
     assert_labels_are_smoothed();
 }
 
+/* ---- what the comparisons above are worth -------------------------------------------------------
+ */
+
+enum { UNITS = 4, KINK_PARAMETERS = 3 * UNITS };
+
+/* Of Σ vᵢ (1 + relu(aᵢ − bᵢ)): parameters are all a, all b, all v. */
+static void compute_of_units(void *context, const float *parameters, float *gradient)
+{
+    const float *a = parameters, *b = a + UNITS, *v = b + UNITS;
+    (void)context;
+    for (int i = 0; i < UNITS; ++i) {
+        float before = a[i] - b[i];
+        gradient[i] = before > 0 ? v[i] : 0;
+        gradient[UNITS + i] = -gradient[i];
+        gradient[2 * UNITS + i] = 1 + (before > 0 ? before : 0);
+    }
+}
+
+static void only_the_jump_at_a_kink_is_no_difference(void **state)
+{
+    (void)state;
+    /* The first two units are at their kink. */
+    static const float parameters[KINK_PARAMETERS] = {1,    0.7f, 1, 1, 1, 0.7f,
+                                                      0.9f, 1.1f, 1, 2, 3, 4};
+    const struct gradient_reference units = {compute_of_units, NULL, parameters, KINK_PARAMETERS};
+    float gradient[KINK_PARAMETERS];
+    compute_of_units(NULL, parameters, gradient);
+    for (unsigned i = 0; i < 2; ++i) { /* the other side of one kink, then of both */
+        gradient[i] = parameters[2 * UNITS + i];
+        gradient[UNITS + i] = -gradient[i];
+        assert_true(gradient_distance_beside_kinks(&units, gradient, 1e-5) < 1e-5);
+    }
+    gradient[3] = 4; /* far from the kink of the last unit */
+    gradient[UNITS + 3] = -4;
+    assert_true(gradient_distance_beside_kinks(&units, gradient, 1e-5) > 0.5);
+    compute_of_units(NULL, parameters, gradient);
+    gradient[1] += 1e-3f; /* and half a jump: without the one of b */
+    assert_true(gradient_distance_beside_kinks(&units, gradient, 1e-5) > 1e-4);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -480,6 +516,7 @@ int main(void)
         cmocka_unit_test(steps_allocate_nothing_once_every_path_was_seen),
         cmocka_unit_test(the_same_step_gives_the_same_bits),
         cmocka_unit_test(models_that_do_not_fit_are_errors),
+        cmocka_unit_test(only_the_jump_at_a_kink_is_no_difference),
     };
     return cmocka_run_group_tests_name("tape", tests, NULL, NULL);
 }

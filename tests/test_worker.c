@@ -7,12 +7,14 @@
 
 #include <malloc.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <oneapi/dnnl/dnnl.h>
 
+#include "tests/gradients.h"
 #include "worker/backend.h"
 #include "worker/dataset.h"
 #include "worker/model.h"
@@ -113,16 +115,6 @@ static void gradients_are_the_same_bits_in_any_order_and_any_worker(void **state
     }
 }
 
-static double distance(const float *a, const float *b, size_t count)
-{
-    double apart = 0, length = 0;
-    for (size_t i = 0; i < count; ++i) {
-        apart += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
-        length += (double)b[i] * (double)b[i];
-    }
-    return sqrt(apart / length);
-}
-
 /* One thread runs convolutions in parts and batch norm in kernels of our own, two run oneDNN's for
  * the whole batch: each is the other's reference, at a batch large enough for several parts. */
 static void two_threads_give_the_gradient_of_one(void **state)
@@ -133,15 +125,16 @@ static void two_threads_give_the_gradient_of_one(void **state)
         char set[128];
         struct rig one, two;
         struct step_stats stats;
-        snprintf(set, sizeof set, "dataset.samples=200 dataset.size=28 batch=48 model=%s",
+        snprintf(set, sizeof set, "dataset.samples=200 dataset.size=28 batch=24 model=%s",
                  models[m]);
         rig_open(&one, set, 0, 1);
         strcat(set, " threads=2");
         rig_open(&two, set, 0, 1);
         for (uint64_t batch = 0; batch < 2; ++batch) {
-            check(worker_gradient(one.worker, one.parameters, batch, one.gradient, &stats));
+            struct worker_batch of_one = {one.worker, batch};
+            const struct gradient_reference reference = gradient_of_worker(&of_one, one.parameters);
             check(worker_gradient(two.worker, two.parameters, batch, two.gradient, &stats));
-            double apart = distance(two.gradient, one.gradient, one.count);
+            double apart = gradient_distance_beside_kinks(&reference, two.gradient, 1e-5);
             if (!(apart < 1e-5)) {
                 fail_msg("%s: two threads' gradient is %.2g away from one's", models[m], apart);
             }
@@ -150,6 +143,65 @@ static void two_threads_give_the_gradient_of_one(void **state)
         assert_memory_equal(one.gradient, two.gradient, one.count * sizeof(float));
         rig_close(&one);
         rig_close(&two);
+    }
+}
+
+static void *compute_batch_4(void *context)
+{
+    struct rig *r = context;
+    struct step_stats stats;
+    check(worker_gradient(r->worker, r->parameters, 4, r->gradient, &stats));
+    return NULL;
+}
+
+static void check_another_thread(const char *set)
+{
+    struct rig r;
+    struct step_stats stats;
+    pthread_t thread;
+    float *here;
+    rig_open(&r, set, 0, 1);
+    check(memory_new(&here, r.count, sizeof(float), "gradient"));
+    check(worker_gradient(r.worker, r.parameters, 4, here, &stats));
+    assert_int_equal(pthread_create(&thread, NULL, compute_batch_4, &r), 0);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_memory_equal(r.gradient, here, r.count * sizeof(float));
+    memory_free(here);
+    rig_close(&r);
+}
+
+static bool precision_is_here(const char *precision)
+{
+    char set[64];
+    options *settings;
+    worker *w;
+    snprintf(set, sizeof set, "dataset.samples=64 precision=%s", precision);
+    settings_open(&settings, set);
+    const struct worker_options o = {.settings = settings, .count = 1};
+    const status opened = worker_open(&w, &o);
+    worker_close(&w);
+    options_close(&settings);
+    return opened == OK;
+}
+
+/* Simulations and replays compute on other threads than the one that opened the worker. */
+static void a_gradient_has_the_same_bits_on_any_thread(void **state)
+{
+    (void)state;
+    static const char *const precisions[] = {"fp32", "bf16"};
+    setenv("GRADLAG_BF16_EMULATED", "1", 1);
+    for (size_t i = 0; i < COUNT_OF(precisions); ++i) {
+        if (!precision_is_here(precisions[i])) {
+            print_message("not tried: precision=%s: %s\n", precisions[i], error_message());
+            continue;
+        }
+        for (size_t m = 0; m < 2 * model_registry.count; ++m) {
+            char set[128];
+            snprintf(set, sizeof set,
+                     "dataset.samples=64 dataset.size=20 batch=8 model=%s precision=%s threads=%u",
+                     model_registry.entries[m / 2]->name, precisions[i], (unsigned)m % 2 + 1);
+            check_another_thread(set);
+        }
     }
 }
 
@@ -323,7 +375,6 @@ static void a_device_shows_samples_as_the_host_does(void **state)
     for (size_t i = 0; i < COUNT_OF(augment); ++i) {
         char text[160];
         struct rig host, device;
-        double apart = 0, norm = 0;
         snprintf(text, sizeof text,
                  "model=softmax dataset.samples=300 dataset.size=11 dataset.channels=3 augment=%s "
                  "device=%s",
@@ -333,12 +384,7 @@ static void a_device_shows_samples_as_the_host_does(void **state)
         rig_open(&device, text, 1, 2);
         check(worker_gradient(host.worker, host.parameters, 2, host.gradient, &stats));
         check(worker_gradient(device.worker, host.parameters, 2, device.gradient, &stats));
-        for (size_t k = 0; k < host.count; ++k) {
-            double d = (double)host.gradient[k] - (double)device.gradient[k];
-            apart += d * d;
-            norm += (double)host.gradient[k] * (double)host.gradient[k];
-        }
-        assert_true(apart < 1e-10 * norm);
+        assert_true(gradient_distance(device.gradient, host.gradient, host.count) < 1e-5);
         rig_close(&host);
         rig_close(&device);
     }
@@ -506,6 +552,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_are_the_same_bits_in_any_order_and_any_worker),
         cmocka_unit_test(two_threads_give_the_gradient_of_one),
+        cmocka_unit_test(a_gradient_has_the_same_bits_on_any_thread),
         cmocka_unit_test(workers_and_seeds_differ_in_their_batches),
         cmocka_unit_test(every_model_learns_a_batch_by_heart),
         cmocka_unit_test(evaluation_sees_what_was_learnt),

@@ -160,10 +160,42 @@ void cpu_memory_free(dnnl_memory_t *m)
     }
 }
 
-status cpu_primitive_new(dnnl_primitive_desc_t *description, dnnl_primitive_t *out,
+static void close_scratchpad(struct cpu *c)
+{
+    cpu_memory_free(&c->scratchpad);
+    memory_free(c->scratchpad_data);
+    c->scratchpad_data = NULL;
+    c->scratchpad_bytes = 0;
+}
+
+static status grow_scratchpad(struct cpu *c, size_t bytes)
+{
+    status result = OK;
+    onednn_layout layout = NULL;
+    const dnnl_dims_t dimensions = {(dnnl_dim_t)bytes};
+    if (bytes <= c->scratchpad_bytes) {
+        goto done;
+    }
+    close_scratchpad(c);
+    TRY(memory_new(&c->scratchpad_data, bytes, 1, "oneDNN's scratchpad"));
+    TRY_DNNL(onednn_layout_open(&layout, 1, dimensions, dnnl_u8, dnnl_x), "a scratchpad's layout");
+    TRY_DNNL(dnnl_memory_create(&c->scratchpad, layout, c->engine, c->scratchpad_data),
+             "a scratchpad");
+    c->scratchpad_bytes = bytes;
+done:
+    onednn_layout_close(&layout);
+    return result;
+}
+
+status cpu_primitive_new(struct cpu *c, dnnl_primitive_desc_t *description, dnnl_primitive_t *out,
                          const char *what)
 {
-    status result = cpu_check(dnnl_primitive_create(out, *description), what);
+    status result = OK;
+    REQUIRE(onednn_leaves_scratchpad(*description));
+    onednn_const_layout scratchpad = cpu_chosen(*description, dnnl_query_scratchpad_md);
+    TRY(grow_scratchpad(c, scratchpad != NULL ? dnnl_memory_desc_get_size(scratchpad) : 0));
+    TRY_DNNL(dnnl_primitive_create(out, *description), what);
+done:
     dnnl_primitive_desc_destroy(*description);
     *description = NULL;
     return result;
@@ -177,10 +209,19 @@ void cpu_primitive_free(dnnl_primitive_t *p)
     }
 }
 
+enum { MOST_ARGUMENTS = 12 };
+
+/* A primitive that needs no scratchpad ignores it. */
 status cpu_execute(struct cpu *c, dnnl_primitive_t p, int count, const dnnl_exec_arg_t *arguments,
                    const char *what)
 {
-    return cpu_check(dnnl_primitive_execute(p, c->stream, count, arguments), what);
+    dnnl_exec_arg_t all[MOST_ARGUMENTS + 1];
+    REQUIRE(count <= MOST_ARGUMENTS);
+    memcpy(all, arguments, (size_t)count * sizeof *all);
+    if (c->scratchpad != NULL) {
+        all[count++] = (dnnl_exec_arg_t){DNNL_ARG_SCRATCHPAD, c->scratchpad};
+    }
+    return cpu_check(dnnl_primitive_execute(p, c->stream, count, all), what);
 }
 
 status cpu_block_open(struct cpu *c, onednn_const_layout layout, struct cpu_block *out)
@@ -206,9 +247,8 @@ status cpu_reorder_open(struct cpu *c, onednn_const_layout from, onednn_const_la
 {
     status result = OK;
     dnnl_primitive_desc_t description;
-    TRY_DNNL(dnnl_reorder_primitive_desc_create(&description, from, c->engine, to, c->engine, NULL),
-             "a change of layout");
-    TRY(cpu_primitive_new(&description, &out->primitive, "a change of layout"));
+    TRY_DNNL(onednn_reorder(&description, c->engine, from, to), "a change of layout");
+    TRY(cpu_primitive_new(c, &description, &out->primitive, "a change of layout"));
     TRY(cpu_memory_new(c, from, &out->from));
     TRY(cpu_memory_new(c, to, &out->to));
 done:
@@ -516,6 +556,7 @@ done:
 static void close_cpu(backend *b)
 {
     struct cpu *c = (struct cpu *)b;
+    close_scratchpad(c);
     if (c->stream != NULL) {
         dnnl_stream_destroy(c->stream);
     }

@@ -38,6 +38,11 @@ struct cpu {
     /* For a gradient that must be added to what is there. Grows when first needed. */
     float *scratch;
     size_t scratch_count;
+    /* What oneDNN's primitives compute in; they run one after the other and share it. Grows when a
+     * primitive is made that needs more. */
+    dnnl_memory_t scratchpad;
+    void *scratchpad_data;
+    size_t scratchpad_bytes;
     char description[160];
 };
 
@@ -110,10 +115,12 @@ onednn_const_layout cpu_chosen(const_dnnl_primitive_desc_t p, dnnl_query_t what)
 /* A memory whose data is set before each use. */
 status cpu_memory_new(struct cpu *c, onednn_const_layout layout, dnnl_memory_t *out) MUST_CHECK;
 void cpu_memory_free(dnnl_memory_t *m);
-/* Makes the primitive and frees the descriptor. */
-status cpu_primitive_new(dnnl_primitive_desc_t *description, dnnl_primitive_t *out,
+/* Makes the primitive, sees to it that the scratchpad is large enough for it, and frees the
+ * descriptor. */
+status cpu_primitive_new(struct cpu *c, dnnl_primitive_desc_t *description, dnnl_primitive_t *out,
                          const char *what) MUST_CHECK;
 void cpu_primitive_free(dnnl_primitive_t *p);
+/* On any thread, one at a time for each backend. */
 status cpu_execute(struct cpu *c, dnnl_primitive_t p, int count, const dnnl_exec_arg_t *arguments,
                    const char *what) MUST_CHECK;
 

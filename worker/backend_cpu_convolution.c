@@ -317,7 +317,7 @@ static status open_backward_weights(struct cpu *c, struct cpu_convolution *k,
     TRY(bridge(c, destination, gradient, gradient, &k->gradient, &k->gradient_in));
     onednn_const_layout weight = cpu_chosen(p, dnnl_query_diff_weights_md);
     TRY(bridge(c, weight, l->weight_plain, weight, &k->weight_gradient, &k->weight_gradient_out));
-    TRY(cpu_primitive_new(&p, &k->backward_weights, what));
+    TRY(cpu_primitive_new(c, &p, &k->backward_weights, what));
 done:
     if (p != NULL) {
         dnnl_primitive_desc_destroy(p);
@@ -357,7 +357,7 @@ static status open_backward_data(struct cpu *c, struct cpu_convolution *k, const
         TRY(cpu_parts_open_backward(c, &k->op.d, k->parts, &wish, p));
         goto done;
     }
-    TRY(cpu_primitive_new(&p, &k->backward_data, what));
+    TRY(cpu_primitive_new(c, &p, &k->backward_data, what));
 done:
     if (p != NULL) {
         dnnl_primitive_desc_destroy(p);
@@ -369,7 +369,7 @@ static status fused_activation(dnnl_primitive_attr_t *out, enum activation a)
 {
     status result = OK;
     dnnl_post_ops_t after = NULL;
-    TRY_DNNL(dnnl_primitive_attr_create(out), "a convolution");
+    TRY_DNNL(onednn_attributes_open(out), "a convolution");
     if (a != ACTIVATION_NONE) {
         TRY_DNNL(dnnl_post_ops_create(&after), "a convolution");
         TRY_DNNL(onednn_append_eltwise(after, a == ACTIVATION_RELU ? dnnl_eltwise_relu
@@ -448,7 +448,7 @@ status cpu_convolution_open(struct cpu *c, const struct op_description *d,
         }
     }
     if (k->parts == NULL) {
-        TRY(cpu_primitive_new(&p, &k->forward, "a convolution"));
+        TRY(cpu_primitive_new(c, &p, &k->forward, "a convolution"));
     }
     *out = &k->op;
     k = NULL;

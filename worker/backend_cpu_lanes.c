@@ -133,7 +133,7 @@ status cpu_lanes_convolution_open(struct cpu *c, const struct op_description *d,
         TRY_DNNL(onednn_eltwise_forward(&p, c->engine, dnnl_forward_inference, dnnl_eltwise_tanh,
                                         layout),
                  "an activation");
-        TRY(cpu_primitive_new(&p, &k->activation, "an activation"));
+        TRY(cpu_primitive_new(c, &p, &k->activation, "an activation"));
     }
     TRY(cpu_buffer_new(c, d->batch, d->output, layout, output));
     *out = &k->op;

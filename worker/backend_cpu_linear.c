@@ -157,7 +157,7 @@ status cpu_linear_open(struct cpu *c, const struct op_description *d, backend_bu
         TRY_DNNL(
             onednn_eltwise_forward(&p, c->engine, dnnl_forward_inference, dnnl_eltwise_tanh, plain),
             "an activation");
-        TRY(cpu_primitive_new(&p, &l->activation, "an activation"));
+        TRY(cpu_primitive_new(c, &p, &l->activation, "an activation"));
     }
     TRY(cpu_buffer_new(c, d->batch, d->output, plain, output));
     *out = &l->op;

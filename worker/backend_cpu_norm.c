@@ -115,12 +115,12 @@ static status open_joint(struct cpu *c, struct cpu_norm *k, onednn_const_layout 
     TRY_DNNL(onednn_batch_norm_forward(&own, c->engine, dnnl_forward_training, layout,
                                        BATCH_NORM_EPSILON, 0),
              "batch norm's statistics");
-    TRY(cpu_primitive_new(&own, &k->joint.own, "batch norm's statistics"));
+    TRY(cpu_primitive_new(c, &own, &k->joint.own, "batch norm's statistics"));
     TRY_DNNL(onednn_batch_norm_forward(&through, c->engine, dnnl_forward_inference, layout,
                                        BATCH_NORM_EPSILON,
                                        dnnl_use_scale | dnnl_use_shift | dnnl_use_global_stats),
              "batch norm's gradient");
-    TRY(cpu_primitive_new(&through, &k->joint.through, "batch norm's gradient"));
+    TRY(cpu_primitive_new(c, &through, &k->joint.through, "batch norm's gradient"));
     TRY(cpu_memory_new(c, layout, &k->joint.result));
     TRY(memory_new(&k->joint.sums, 2 * channels, sizeof(double), "a layer"));
     TRY(memory_new(&k->joint.scale, 2 * channels, sizeof(float), "a layer"));
@@ -284,9 +284,9 @@ status cpu_batch_norm_open(struct cpu *c, const struct op_description *d,
         TRY_DNNL(onednn_batch_norm_backward(&back, c->engine, in[0]->layout, BATCH_NORM_EPSILON,
                                             flags, p),
                  "batch norm's gradient");
-        TRY(cpu_primitive_new(&back, &k->backward, "batch norm's gradient"));
+        TRY(cpu_primitive_new(c, &back, &k->backward, "batch norm's gradient"));
     }
-    TRY(cpu_primitive_new(&p, &k->forward, "batch norm"));
+    TRY(cpu_primitive_new(c, &p, &k->forward, "batch norm"));
     TRY(cpu_buffer_new(c, d->batch, d->output, in[0]->layout, output));
     *out = &k->op;
     k = NULL;

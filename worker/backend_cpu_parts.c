@@ -101,7 +101,7 @@ status cpu_parts_open(struct cpu *c, const struct op_description *d,
                                         source, cpu_chosen(whole, dnnl_query_weights_md),
                                         wish->bias, destination, wish->window, wish->attributes),
              what);
-    TRY(cpu_primitive_new(&description, &p->forward, what));
+    TRY(cpu_primitive_new(c, &description, &p->forward, what));
     *out = p;
     p = NULL;
 done:
@@ -125,7 +125,7 @@ status cpu_parts_open_backward(struct cpu *c, const struct op_description *d, st
                                               cpu_chosen(whole, dnnl_query_weights_md), destination,
                                               wish->window, forward),
              what);
-    TRY(cpu_primitive_new(&description, &p->backward_data, what));
+    TRY(cpu_primitive_new(c, &description, &p->backward_data, what));
 done:
     onednn_layout_close(&source);
     onednn_layout_close(&destination);

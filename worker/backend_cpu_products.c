@@ -39,8 +39,8 @@ static status product_open(struct cpu *c, struct product *p, uint32_t m, uint32_
     TRY(matrix(&a, m, k, dnnl_bf16, a_transposed));
     TRY(matrix(&b, k, n, dnnl_bf16, b_transposed));
     TRY(matrix(&to, m, n, dnnl_f32, false));
-    TRY_DNNL(onednn_matmul(&description, c->engine, a, b, NULL, to, NULL), what);
-    TRY(cpu_primitive_new(&description, &p->primitive, what));
+    TRY_DNNL(onednn_matmul(&description, c->engine, a, b, NULL, to), what);
+    TRY(cpu_primitive_new(c, &description, &p->primitive, what));
     TRY(cpu_memory_new(c, a, &p->a));
     TRY(cpu_memory_new(c, b, &p->b));
     TRY(cpu_memory_new(c, to, &p->c));

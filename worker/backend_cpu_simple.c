@@ -116,9 +116,9 @@ status cpu_pool_open(struct cpu *c, const struct op_description *d, backend_buff
         TRY_DNNL(
             onednn_pooling_backward(&back, c->engine, algorithm, in[0]->layout, destination, &w, p),
             "a pool's gradient");
-        TRY(cpu_primitive_new(&back, &s->backward, "a pool's gradient"));
+        TRY(cpu_primitive_new(c, &back, &s->backward, "a pool's gradient"));
     }
-    TRY(cpu_primitive_new(&p, &s->forward, "a pool"));
+    TRY(cpu_primitive_new(c, &p, &s->forward, "a pool"));
     *out = &s->op;
     s = NULL;
 done:
@@ -194,9 +194,9 @@ status cpu_activation_open(struct cpu *c, const struct op_description *d,
         TRY_DNNL(
             onednn_eltwise_backward(&back, c->engine, algorithms[d->activation], in[0]->layout, p),
             "an activation's gradient");
-        TRY(cpu_primitive_new(&back, &s->backward, "an activation's gradient"));
+        TRY(cpu_primitive_new(c, &back, &s->backward, "an activation's gradient"));
     }
-    TRY(cpu_primitive_new(&p, &s->forward, "an activation"));
+    TRY(cpu_primitive_new(c, &p, &s->forward, "an activation"));
     TRY(cpu_buffer_new(c, d->batch, d->output, in[0]->layout, output));
     *out = &s->op;
     s = NULL;

@@ -70,7 +70,7 @@ static status add_piece(onednn_bound *b, dnnl_primitive_desc_t *d, const struct 
             TRY(argument(b, p, wishes[i].argument, layout));
         }
     }
-    TRY(cpu_primitive_new(d, &p->primitive, "a primitive of the bound"));
+    TRY(cpu_primitive_new(b->c, d, &p->primitive, "a primitive of the bound"));
 done:
     if (*d != NULL) {
         dnnl_primitive_desc_destroy(*d);
@@ -97,7 +97,7 @@ static status add_product_bf16(onednn_bound *b, char ta, char tb, uint32_t m, ui
                                     dnnl_format_tag_any),
                  "a layout");
     }
-    TRY_DNNL(onednn_matmul(&d, b->c->engine, layouts[0], layouts[1], NULL, layouts[2], NULL),
+    TRY_DNNL(onednn_matmul(&d, b->c->engine, layouts[0], layouts[1], NULL, layouts[2]),
              "a matrix product in bf16");
     TRY(add_piece(b, &d, wishes, COUNT_OF(wishes)));
 done:

@@ -1,6 +1,7 @@
 #include "worker/onednn_compat.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdlib.h>
 
 void onednn_set_threads(int threads)
@@ -54,6 +55,43 @@ void onednn_layout_close(onednn_layout *l)
     }
 }
 
+dnnl_status_t onednn_attributes_open(dnnl_primitive_attr_t *out)
+{
+    dnnl_status_t made = dnnl_primitive_attr_create(out);
+    return made != dnnl_success
+               ? made
+               : dnnl_primitive_attr_set_scratchpad_mode(*out, dnnl_scratchpad_mode_user);
+}
+
+static dnnl_primitive_attr_t plain_attributes; /* never closed */
+
+static void open_plain_attributes(void)
+{
+    (void)onednn_attributes_open(&plain_attributes);
+}
+
+static const_dnnl_primitive_attr_t plain(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, open_plain_attributes);
+    return plain_attributes;
+}
+
+int onednn_leaves_scratchpad(const_dnnl_primitive_desc_t p)
+{
+    const_dnnl_primitive_attr_t attributes;
+    dnnl_scratchpad_mode_t mode;
+    return dnnl_primitive_desc_get_attr(p, &attributes) == dnnl_success &&
+           dnnl_primitive_attr_get_scratchpad_mode(attributes, &mode) == dnnl_success &&
+           mode == dnnl_scratchpad_mode_user;
+}
+
+dnnl_status_t onednn_reorder(dnnl_primitive_desc_t *out, dnnl_engine_t engine,
+                             onednn_const_layout from, onednn_const_layout to)
+{
+    return dnnl_reorder_primitive_desc_create(out, from, engine, to, engine, plain());
+}
+
 #if DNNL_VERSION_MAJOR >= 3
 
 static const dnnl_dims_t no_dilation;
@@ -92,7 +130,8 @@ dnnl_status_t onednn_convolution_forward(dnnl_primitive_desc_t *out, dnnl_engine
 {
     return dnnl_convolution_forward_primitive_desc_create(
         out, engine, kind, dnnl_convolution_direct, source, weights, bias, destination,
-        window->strides, no_dilation, window->padding, window->padding_end, attributes);
+        window->strides, no_dilation, window->padding, window->padding_end,
+        attributes != NULL ? attributes : plain());
 }
 
 dnnl_status_t onednn_convolution_backward_data(dnnl_primitive_desc_t *out, dnnl_engine_t engine,
@@ -104,7 +143,7 @@ dnnl_status_t onednn_convolution_backward_data(dnnl_primitive_desc_t *out, dnnl_
 {
     return dnnl_convolution_backward_data_primitive_desc_create(
         out, engine, dnnl_convolution_direct, source, weights, destination, window->strides,
-        no_dilation, window->padding, window->padding_end, forward, NULL);
+        no_dilation, window->padding, window->padding_end, forward, plain());
 }
 
 dnnl_status_t onednn_convolution_backward_weights(
@@ -114,7 +153,7 @@ dnnl_status_t onednn_convolution_backward_weights(
 {
     return dnnl_convolution_backward_weights_primitive_desc_create(
         out, engine, dnnl_convolution_direct, source, weights, bias, destination, window->strides,
-        no_dilation, window->padding, window->padding_end, forward, NULL);
+        no_dilation, window->padding, window->padding_end, forward, plain());
 }
 
 dnnl_status_t onednn_pooling_forward(dnnl_primitive_desc_t *out, dnnl_engine_t engine,
@@ -124,7 +163,7 @@ dnnl_status_t onednn_pooling_forward(dnnl_primitive_desc_t *out, dnnl_engine_t e
 {
     return dnnl_pooling_forward_primitive_desc_create(
         out, engine, kind, algorithm, source, destination, window->strides, window->kernel,
-        no_dilation, window->padding, window->padding_end, NULL);
+        no_dilation, window->padding, window->padding_end, plain());
 }
 
 dnnl_status_t onednn_pooling_backward(dnnl_primitive_desc_t *out, dnnl_engine_t engine,
@@ -135,7 +174,7 @@ dnnl_status_t onednn_pooling_backward(dnnl_primitive_desc_t *out, dnnl_engine_t 
 {
     return dnnl_pooling_backward_primitive_desc_create(
         out, engine, algorithm, source, destination, window->strides, window->kernel, no_dilation,
-        window->padding, window->padding_end, forward, NULL);
+        window->padding, window->padding_end, forward, plain());
 }
 
 dnnl_status_t onednn_batch_norm_forward(dnnl_primitive_desc_t *out, dnnl_engine_t engine,
@@ -143,7 +182,7 @@ dnnl_status_t onednn_batch_norm_forward(dnnl_primitive_desc_t *out, dnnl_engine_
                                         float epsilon, unsigned flags)
 {
     return dnnl_batch_normalization_forward_primitive_desc_create(out, engine, kind, data, data,
-                                                                  epsilon, flags, NULL);
+                                                                  epsilon, flags, plain());
 }
 
 dnnl_status_t onednn_batch_norm_backward(dnnl_primitive_desc_t *out, dnnl_engine_t engine,
@@ -151,7 +190,7 @@ dnnl_status_t onednn_batch_norm_backward(dnnl_primitive_desc_t *out, dnnl_engine
                                          const_dnnl_primitive_desc_t forward)
 {
     return dnnl_batch_normalization_backward_primitive_desc_create(
-        out, engine, dnnl_backward, data, data, data, epsilon, flags, forward, NULL);
+        out, engine, dnnl_backward, data, data, data, epsilon, flags, forward, plain());
 }
 
 dnnl_status_t onednn_eltwise_forward(dnnl_primitive_desc_t *out, dnnl_engine_t engine,
@@ -159,7 +198,7 @@ dnnl_status_t onednn_eltwise_forward(dnnl_primitive_desc_t *out, dnnl_engine_t e
                                      onednn_const_layout data)
 {
     return dnnl_eltwise_forward_primitive_desc_create(out, engine, kind, algorithm, data, data, 0,
-                                                      0, NULL);
+                                                      0, plain());
 }
 
 dnnl_status_t onednn_eltwise_backward(dnnl_primitive_desc_t *out, dnnl_engine_t engine,
@@ -167,14 +206,13 @@ dnnl_status_t onednn_eltwise_backward(dnnl_primitive_desc_t *out, dnnl_engine_t 
                                       const_dnnl_primitive_desc_t forward)
 {
     return dnnl_eltwise_backward_primitive_desc_create(out, engine, algorithm, data, data, data, 0,
-                                                       0, forward, NULL);
+                                                       0, forward, plain());
 }
 
 dnnl_status_t onednn_matmul(dnnl_primitive_desc_t *out, dnnl_engine_t engine, onednn_const_layout a,
-                            onednn_const_layout b, onednn_const_layout bias, onednn_const_layout c,
-                            const_dnnl_primitive_attr_t attributes)
+                            onednn_const_layout b, onednn_const_layout bias, onednn_const_layout c)
 {
-    return dnnl_matmul_primitive_desc_create(out, engine, a, b, bias, c, attributes);
+    return dnnl_matmul_primitive_desc_create(out, engine, a, b, bias, c, plain());
 }
 
 dnnl_status_t onednn_append_eltwise(dnnl_post_ops_t operations, dnnl_alg_kind_t algorithm)
@@ -232,7 +270,8 @@ static dnnl_status_t finish(dnnl_primitive_desc_t *out, dnnl_engine_t engine, dn
     if (made != dnnl_success) {
         return made;
     }
-    return dnnl_primitive_desc_create(out, operation, attributes, engine, forward);
+    return dnnl_primitive_desc_create(out, operation, attributes != NULL ? attributes : plain(),
+                                      engine, forward);
 }
 
 dnnl_status_t onednn_convolution_forward(dnnl_primitive_desc_t *out, dnnl_engine_t engine,
@@ -340,12 +379,11 @@ dnnl_status_t onednn_eltwise_backward(dnnl_primitive_desc_t *out, dnnl_engine_t 
 }
 
 dnnl_status_t onednn_matmul(dnnl_primitive_desc_t *out, dnnl_engine_t engine, onednn_const_layout a,
-                            onednn_const_layout b, onednn_const_layout bias, onednn_const_layout c,
-                            const_dnnl_primitive_attr_t attributes)
+                            onednn_const_layout b, onednn_const_layout bias, onednn_const_layout c)
 {
     dnnl_matmul_desc_t d;
     dnnl_status_t made = dnnl_matmul_desc_init(&d, a, b, bias, c);
-    return finish(out, engine, made, &d, attributes, NULL);
+    return finish(out, engine, made, &d, NULL, NULL);
 }
 
 dnnl_status_t onednn_append_eltwise(dnnl_post_ops_t operations, dnnl_alg_kind_t algorithm)

@@ -42,6 +42,17 @@ int onednn_has_amx(void);
 /* Whether oneDNN gives bf16's results on it all the same. */
 int onednn_emulates_bf16(void);
 
+/* Every primitive descriptor made here leaves the primitive's scratchpad to the caller, who gives
+ * it memory of at least that size (dnnl_query_scratchpad_md) as DNNL_ARG_SCRATCHPAD. oneDNN's own
+ * one belongs to the thread that made the primitive: on another thread the primitive would crash.
+ */
+/* Attributes that say so; functions that take attributes take a changed copy of these, or NULL. */
+dnnl_status_t onednn_attributes_open(dnnl_primitive_attr_t *out);
+int onednn_leaves_scratchpad(const_dnnl_primitive_desc_t p);
+
+dnnl_status_t onednn_reorder(dnnl_primitive_desc_t *out, dnnl_engine_t engine,
+                             onednn_const_layout from, onednn_const_layout to);
+
 /* What a convolution or a pooling slides over. */
 struct onednn_window {
     dnnl_dims_t kernel, strides, padding, padding_end;
@@ -89,8 +100,7 @@ dnnl_status_t onednn_eltwise_backward(dnnl_primitive_desc_t *out, dnnl_engine_t 
                                       const_dnnl_primitive_desc_t forward);
 
 dnnl_status_t onednn_matmul(dnnl_primitive_desc_t *out, dnnl_engine_t engine, onednn_const_layout a,
-                            onednn_const_layout b, onednn_const_layout bias, onednn_const_layout c,
-                            const_dnnl_primitive_attr_t attributes);
+                            onednn_const_layout b, onednn_const_layout bias, onednn_const_layout c);
 
 dnnl_status_t onednn_append_eltwise(dnnl_post_ops_t operations, dnnl_alg_kind_t algorithm);
 
