@@ -217,7 +217,7 @@ static void record_evaluation(struct report *r, const struct report_state *s, ui
         recorder_evaluation(r->o->recorder, &row);
 }
 
-static status evaluate(struct report *r, const struct report_state *s)
+status report_evaluate(struct report *r, const struct report_state *s)
 {
     status result = OK, own = OK;
     communicator *c = r->c;
@@ -339,7 +339,7 @@ status report_update(struct report *r, const struct report_state *s, const struc
         isnan(r->smooth_loss) ? loss : r->smooth_loss + r->smoothing * (loss - r->smooth_loss);
     show_progress(r, s);
     if (evaluates)
-        TRY(evaluate(r, s));
+        TRY(report_evaluate(r, s));
     if (checkpoints_at(r, s->samples)) {
         while (r->next_checkpoint <= s->samples)
             r->next_checkpoint += r->checkpoint_every;
