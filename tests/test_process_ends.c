@@ -40,10 +40,13 @@ static struct call call_of(const char *const *settings, const char *last)
 static void expect_code_of_row(struct rig *r, int code)
 {
     process_expect_answer(r, "SELECT status FROM run ORDER BY id DESC LIMIT 1",
-                          code == OK ? "finished" : code == STOPPED ? "stopped" : "neither");
+                          code == OK        ? "finished"
+                          : code == STOPPED ? "stopped"
+                                            : "neither");
 }
 
-/* All processes run when the starter is stopped, until the row is finished; the request is the first thing it sees then. */
+/* All processes run when the starter is stopped, until the row is finished; the request is the
+ * first thing it sees then. */
 static void a_request_after_the_end_does_not_change_it(void **state)
 {
     struct rig *r = *state;
@@ -54,10 +57,10 @@ static void a_request_after_the_end_does_not_change_it(void **state)
         {"mode=pipeline", "workers=2", "stages=1"},
     };
     for (size_t i = 0; i < COUNT_OF(modes); i++) {
-        const struct call c = call_of(WITH(RIG_DATA, "batch=10", "epochs=20", "evaluate_every=0",
-                                           "pace=gamma", "pace.mean_ms=3", modes[i][0],
-                                           modes[i][1]),
-                                      modes[i][2]);
+        const struct call c =
+            call_of(WITH(RIG_DATA, "batch=10", "epochs=20", "evaluate_every=0", "pace=gamma",
+                         "pace.mean_ms=3", modes[i][0], modes[i][1]),
+                    modes[i][2]);
         unlink(process_path(r, "results.db"));
         process_start(r, c.at);
         process_await_row(r, "SELECT (SELECT count(*) FROM push) + (SELECT count(*) FROM step)");
@@ -89,7 +92,8 @@ static void at_any_moment_the_exit_code_says_what_the_row_says(void **state)
     }
 }
 
-/* ---- a run that died after its last checkpoint ------------------------------------------------ */
+/* ---- a run that died after its last checkpoint ------------------------------------------------
+ */
 
 static void forget_the_end(struct rig *r)
 {
@@ -133,6 +137,70 @@ static void a_run_that_died_after_its_last_checkpoint_is_evaluated_and_finished(
     }
 }
 
+/* ---- a checkpoint that cannot be written -------------------------------------------------------
+ */
+
+static const char *const with_checkpoints[][2] = {
+    {"mode=async", "workers=1"}, {"mode=async", "servers=2"}, {"mode=sync", "workers=2"}};
+
+/* A run that has written a checkpoint into the folder "disk". */
+static void start_with_checkpoints(struct rig *r, const char *const settings[2])
+{
+    const struct call c =
+        call_of(WITH(RIG_LONG, "checkpoint=disk/at.safetensors", "checkpoint_every=0.5",
+                     "record=evaluations", settings[0], settings[1]),
+                NULL);
+    unlink(process_path(r, "results.db"));
+    assert_int_equal(process_shell(r, "rm -rf disk away; mkdir disk"), OK);
+    process_start(r, c.at);
+    process_await_row(r, "SELECT count(*) FROM checkpoint");
+}
+
+static void move(struct rig *r, const char *from, const char *to)
+{
+    char old[256];
+    snprintf(old, sizeof old, "%s", process_path(r, from));
+    assert_int_equal(rename(old, process_path(r, to)), 0);
+}
+
+static void a_checkpoint_that_failed_is_tried_again_when_the_next_is_due(void **state)
+{
+    struct rig *r = *state;
+    char sql[96];
+    for (size_t i = 0; i < COUNT_OF(with_checkpoints); i++) {
+        start_with_checkpoints(r, with_checkpoints[i]);
+        move(r, "disk", "away");
+        process_await_row(r, "SELECT count(*) FROM event WHERE code = 'checkpoint_failed' AND "
+                             "severity = 'warning' AND detail LIKE '%No such file%'");
+        snprintf(sql, sizeof sql, "SELECT max(version) > %s FROM checkpoint",
+                 process_ask(r, "SELECT max(version) FROM checkpoint"));
+        move(r, "away", "disk");
+        process_await_row(r, sql);
+        kill(r->pid, SIGINT);
+        assert_int_equal(process_wait(r), STOPPED);
+        expect_code_of_row(r, STOPPED);
+        process_expect_answer(r, "SELECT max(version) = updates FROM checkpoint, run", "1");
+    }
+}
+
+static void a_run_whose_last_checkpoint_fails_has_failed_and_says_why(void **state)
+{
+    struct rig *r = *state;
+    for (size_t i = 0; i < COUNT_OF(with_checkpoints); i++) {
+        start_with_checkpoints(r, with_checkpoints[i]);
+        move(r, "disk", "away");
+        kill(r->pid, SIGINT);
+        assert_int_equal(process_wait(r), ERROR_OTHER);
+        process_expect_error(r, "disk/at.safetensors");
+        process_expect_answer(r,
+                              "SELECT status || ' ' || (SELECT max(severity) = 'error' FROM event "
+                              "WHERE code = 'checkpoint_failed' AND severity = 'error') || ' ' || "
+                              "(error LIKE '%No such file%') FROM run",
+                              "failed 1 1");
+        process_expect_nothing_left(r);
+    }
+}
+
 int main(void)
 {
 #define RIG_TEST(test) cmocka_unit_test_setup_teardown(test, process_set_up, process_tear_down)
@@ -140,6 +208,8 @@ int main(void)
         RIG_TEST(a_request_after_the_end_does_not_change_it),
         RIG_TEST(at_any_moment_the_exit_code_says_what_the_row_says),
         RIG_TEST(a_run_that_died_after_its_last_checkpoint_is_evaluated_and_finished),
+        RIG_TEST(a_checkpoint_that_failed_is_tried_again_when_the_next_is_due),
+        RIG_TEST(a_run_whose_last_checkpoint_fails_has_failed_and_says_why),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
