@@ -5,8 +5,10 @@
 #include "ps/correction.h"
 #include "worker/checkpoint.h"
 #include "worker/optimizer.h"
+#include "worker/output_file.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +22,8 @@ status save_hash(const char *path, char hex[65])
     struct sha256 hash;
     uint8_t bytes[65536];
     size_t got;
-    FILE *file = fopen(path, "rb");
+    const int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a FIFO does not keep us */
+    FILE *file = fd >= 0 ? fdopen(fd, "rb") : NULL;
     if (file == NULL) {
         FAIL(ERROR_DATA, "checkpoint %s cannot be read: %s", path, strerror(errno));
     }
@@ -77,20 +80,18 @@ static status check_place(const char *key, const char *path, const char *origin)
 {
     status result = OK;
     struct stat about;
-    struct text folder = {0};
-    const char *slash = strrchr(path, '/');
     if (stat(path, &about) == 0 && S_ISDIR(about.st_mode)) {
         FAIL(ERROR_USAGE, "%s: %s=%s is a folder; name a file in it", origin, key, path);
     }
-    text_add(&folder, "%.*s", slash != NULL ? (int)(slash - path) + 1 : 1, slash ? path : ".");
-    if (strchr(folder.at, '{') == NULL && access(folder.at, W_OK | X_OK) != 0) {
+    const char *slash = strrchr(path, '/'), *brace = strchr(path, '{');
+    if ((brace == NULL || slash == NULL || brace > slash) && output_file_check(path) != OK) {
+        const struct error why = error_kept();
         FAIL(ERROR_USAGE,
-             "%s: %s=%s could not be written at the end: %s: %s; make that folder first, or name a "
+             "%s: %s=%s could not be written at the end: %s; make that folder first, or name a "
              "file elsewhere",
-             origin, key, path, folder.at, strerror(errno));
+             origin, key, path, why.message);
     }
 done:
-    text_free(&folder);
     return result;
 }
 
@@ -230,6 +231,7 @@ static void lists_of(const struct save *s, struct text out[LISTS])
 status save_checkpoint(const struct save *s, recorder *r)
 {
     status result = OK;
+    struct stat about;
     struct tensors tensors = {0};
     struct text config = {0}, path = {0}, lists[LISTS] = {0};
     struct checkpoint_note notes[NUMBERS + LISTS + 2];
@@ -256,8 +258,8 @@ status save_checkpoint(const struct save *s, recorder *r)
         }
     }
     TRY(checkpoint_write(path.at, tensors.at, tensors.count, notes, count));
-    TRY(save_hash(path.at, sha256));
-    if (r != NULL) {
+    if (r != NULL && stat(path.at, &about) == 0 && S_ISREG(about.st_mode)) {
+        TRY(save_hash(path.at, sha256));
         recorder_checkpoint(r, now->updates, path.at, sha256);
     }
 done:
