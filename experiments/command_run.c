@@ -151,6 +151,7 @@ status command_run(int argc, char **argv)
     if (from[0] != '\0') {
         TRY(saved_check(from, o)); /* before any process starts */
     }
+    TRY(save_check_places(o, 0));
     summary_title(o, title);
     if (dry) {
         config_hash(o, hash);

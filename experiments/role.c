@@ -167,7 +167,7 @@ status role_open_recorder(struct role_process *p)
     if (p->run_id == 0) {
         p->run_id = options_integer(p->settings, "run_id");
     }
-    TRY(save_check_places(p->settings));
+    TRY(save_check_places(p->settings, p->run_id));
     TRY(recorder_open(&p->recorder, options_text(p->settings, "results")));
     if (strcmp(options_text(p->settings, "on_results_error"), "stop") == 0) {
         recorder_on_error(p->recorder, stop_without_results, p);

@@ -222,10 +222,14 @@ static void every_output_of_the_program_follows_links(void **state)
 {
     struct rig *r = *state;
     static const char *const writers[] = {
-        "gradlag run %s checkpoint=link", "gradlag run %s mode=sync checkpoint=link",
-        "gradlag run %s trace=link", "gradlag run %s engine=virtual pace=constant checkpoint=link",
-        "gradlag report -o link", "gradlag export optuna -o link",
-        "gradlag replay 1 --export link", "gradlag merge results.db -o link"};
+        "gradlag run %s checkpoint=link",
+        "gradlag run %s mode=sync checkpoint=link",
+        "gradlag run %s trace=link",
+        "gradlag run %s engine=virtual pace=constant checkpoint=link",
+        "gradlag report -o link",
+        "gradlag export optuna -o link",
+        "gradlag replay 1 --export link",
+        "gradlag merge results.db -o link"};
     for (size_t i = 0; i < COUNT_OF(writers); i++) {
         char script[512];
         int length = snprintf(script, sizeof script, "rm -rf file link; ln -s file link; ");

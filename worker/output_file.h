@@ -19,9 +19,9 @@ struct output_file { /* zero-initialise */
     bool nameless;         /* the temporary file gets its name when it is whole */
 };
 
-/* Opens f->to for writing. ERROR_OTHER: it cannot be created, or is a FIFO that no process opens for
- * reading within some seconds. ERROR_USAGE: "-", which is no file. Every message begins with the
- * path. */
+/* Opens f->to for writing. ERROR_OTHER: it cannot be created, or is a FIFO that no process opens
+ * for reading within some seconds. ERROR_USAGE: "-", which is no file. Every message begins with
+ * the path. */
 status output_file_open(struct output_file *f, const char *path) MUST_CHECK;
 /* The same, but "-" is standard output. */
 status output_file_open_or_stdout(struct output_file *f, const char *path) MUST_CHECK;
@@ -34,7 +34,8 @@ void output_file_abandon(struct output_file *f);
 
 /* The path with its last symbolic links followed: where a file of that name is, or would be. */
 status output_file_follow(const char *path, struct text *target) MUST_CHECK;
-/* Whether the file can be written, as far as its folder and permissions tell. Errors as of output_file_open(). */
+/* Whether the file can be written, as far as its folder and permissions tell. Errors as of
+ * output_file_open(). */
 status output_file_check(const char *path) MUST_CHECK;
 
 #endif
