@@ -11,7 +11,9 @@ const char command_export_help[] =
     "Runs of a results file for other tools; all of them, unless some are named by number, by the\n"
     "start of their uuid or as 'last'. The results file is only read; runs that go on are written\n"
     "as far as they are.\n\n"
-    "  -o PATH  where to (a folder, or a file), in place of the format's own\n\n";
+    "  -o PATH  where to (a folder, or a file), in place of the format's own; - is standard "
+    "output,\n"
+    "           for a format that writes one file\n\n";
 
 void command_print_exports(FILE *to)
 {
@@ -37,8 +39,10 @@ status command_export(int argc, char **argv)
     request.runs = (const char *const *)&argv[1];
     request.run_count = (size_t)argc - 1;
     TRY(export_write(&request, &outcome));
-    printf("%zu run%s in %zu file%s: %s\n", outcome.runs, outcome.runs == 1 ? "" : "s",
-           outcome.files, outcome.files == 1 ? "" : "s", outcome.to);
+    if (strcmp(outcome.to, "-") != 0) {
+        printf("%zu run%s in %zu file%s: %s\n", outcome.runs, outcome.runs == 1 ? "" : "s",
+               outcome.files, outcome.files == 1 ? "" : "s", outcome.to);
+    }
 done:
     return result;
 }

@@ -10,8 +10,8 @@
 #include "ps/replay.h"
 #include "ps/slices.h"
 #include "results/recorded.h"
+#include "worker/output_file.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -170,33 +170,26 @@ static status export_csv(const struct recorded_run *run, const char *path)
 {
     status result = OK;
     size_t rows = 0;
-    FILE *file = fopen(path, "w");
-    if (file == NULL) {
-        FAIL(ERROR_OTHER, "cannot write '%s': %s; name another file with --export", path,
-             strerror(errno));
-    }
+    struct output_file file = {0};
+    TRY(output_file_open(&file, path));
     fputs("number,arrival,worker,sequence,batch,read_version,update_version,staleness,outcome,pull_"
           "us,compute_us,"
           "queue_us,apply_us,at_seconds\n",
-          file);
+          file.to);
     for (size_t i = 0; i < run->push_count; i++) {
         const struct push_record *p = &run->pushes[i].record;
         if (p->server != 0) {
             continue; /* the same gradient once more */
         }
         rows++;
-        fprintf(file,
+        fprintf(file.to,
                 "%" PRIu64 ",%" PRIu64 ",%" PRIu32 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64
                 ",%" PRIu64 ",%s,%.0f,%.0f,%.0f,%.0f,%.9f\n",
                 run->pushes[i].number, p->arrival, p->worker, p->sequence, p->batch,
                 p->read_version, p->update_version, p->staleness, outcome_name(p->outcome),
                 p->pull_us, p->compute_us, p->queue_us, p->apply_us, p->at_seconds);
     }
-    bool failed = ferror(file) != 0;
-    failed |= fclose(file) != 0;
-    if (failed) {
-        FAIL(ERROR_OTHER, "not all could be written to '%s'; is the disk full?", path);
-    }
+    TRY(output_file_close(&file, false));
     printf("%zu gradients of run %lld written to %s\n", rows, (long long)run->id, path);
 done:
     return result;

@@ -15,7 +15,7 @@ const char command_report_help[] =
     "time goes, what failed, and every run's configuration. The page needs no network and no "
     "other\n"
     "file. Claims are those of the experiments that are compiled in, and of FILE.yaml.\n\n"
-    "  -o FILE          where to write it; report.html unless given\n"
+    "  -o FILE          where to write it; report.html unless given; - is standard output\n"
     "  results=FILE     the results file; results.db unless given\n"
     "  experiment=NAME  only the runs of that experiment\n"
     "  --watch          writes it anew as the results file grows, until Ctrl-C; an open page\n"
@@ -42,7 +42,7 @@ static status write_report(const struct report *r, unsigned reload_s)
                                      .experiment_count = j.count,
                                      .reload_s = reload_s};
     TRY(report_write(&request, r->out, &outline));
-    if (reload_s == 0) {
+    if (reload_s == 0 && strcmp(r->out, "-") != 0) {
         printf("%s: %zu run%s, %.0f kB\n", r->out, outline.runs, outline.runs == 1 ? "" : "s",
                (double)outline.bytes / 1000);
     }
@@ -122,6 +122,10 @@ status command_report(int argc, char **argv)
     struct report r = {.out = "report.html"};
     bool watching = command_flag(&argc, argv, "--watch");
     TRY(read_arguments(&r, argc, argv));
+    if (watching && strcmp(r.out, "-") == 0) {
+        FAIL(ERROR_USAGE, "report: --watch renews a file, which standard output is not; name one "
+                          "with -o");
+    }
     TRY(watching ? watch(&r) : write_report(&r, 0));
 done:
     return result;

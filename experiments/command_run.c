@@ -26,7 +26,9 @@ const char command_run_help[] =
     "wrote\n"
     "                  before it was stopped or lost (mode=sync, mode=async); from the beginning "
     "if\n"
-    "                  there is none since such a run last finished\n"
+    "                  there is none since such a run last finished; one that has used all "
+    "samples\n"
+    "                  is evaluated and finished\n"
     "  --queued RUN    makes a run that waits in the queue, see `gradlag sweep --status`\n\n"
     "  gradlag run workers=4 epochs=1\n"
     "  gradlag run workers=16 model.activation=tanh damping=polynomial damping.power=0.5\n"
@@ -149,6 +151,7 @@ status command_run(int argc, char **argv)
     if (from[0] != '\0') {
         TRY(saved_check(from, o)); /* before any process starts */
     }
+    TRY(save_check_places(o, 0));
     summary_title(o, title);
     if (dry) {
         config_hash(o, hash);

@@ -6,6 +6,7 @@
 #include "experiments/queued.h"
 #include "experiments/save.h"
 #include "ps/slices.h"
+#include "results/query.h"
 #include "results/queue.h"
 #include "results/recorder.h"
 #include "results/trace.h"
@@ -207,6 +208,60 @@ done:
     return result;
 }
 
+/* How a run ended that is over by the words of its row; false where these say nothing more than
+ * that it failed. */
+static bool status_of_row(const char *row, status *out)
+{
+    static const struct {
+        const char *name;
+        status code;
+    } ends[] = {{"finished", OK}, {"stopped", STOPPED}, {"diverged", ERROR_DIVERGED}};
+    for (size_t i = 0; i < COUNT_OF(ends); i++) {
+        if (strcmp(row, ends[i].name) == 0) {
+            *out = ends[i].code;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The exit code says what the row says. They differ where a request to stop, or the loss of a
+ * process, came after the row's writer had decided how the run ended. */
+static status agree_with_row(struct launch *l)
+{
+    status result = OK;
+    char *row = NULL, *why = NULL, number[32];
+    const char *const settings[] = {number}, *results = options_text(l->o->settings, "results");
+    status code = l->verdict;
+    if (l->run_id == 0) {
+        return OK;
+    }
+    snprintf(number, sizeof number, "run=%lld", (long long)l->run_id);
+    TRY(query_value(results, "SELECT status FROM run WHERE id = :run", settings, 1, &row));
+    TRY(query_value(results, "SELECT error FROM run WHERE id = :run", settings, 1, &why));
+    if (row == NULL) {
+        FAIL(ERROR_RESULTS, "%s: run %lld is no longer in it", results, (long long)l->run_id);
+    }
+    if (!status_of_row(row, &code) && (code == OK || code == STOPPED || code == ERROR_DIVERGED)) {
+        const struct watched *writer = l->processes;
+        const bool told = writer != NULL && writer->told && writer->code != OK;
+        code = told ? writer->code : ERROR_OTHER;
+    }
+    if (code == l->verdict) {
+        goto done;
+    }
+    if (l->verdict != OK && l->verdict != STOPPED) {
+        log_warning("run %lld is %s; after that: %s", (long long)l->run_id, row, l->message);
+    }
+    memory_free(l->message);
+    l->verdict = code;
+    l->message = text_copy(why != NULL ? why : "stopped on request");
+done:
+    memory_free(row);
+    memory_free(why);
+    return result;
+}
+
 /* Also of a run that failed: as far as it came. */
 static status write_trace(const struct launch *l)
 {
@@ -301,6 +356,9 @@ done:
     }
     launch_kill_all(&l);
     status settled = settle(&l);
+    if (settled == OK) {
+        settled = agree_with_row(&l);
+    }
     status traced = write_trace(&l);
     result = settled != OK ? settled : traced;
     if (l.verdict != OK) {

@@ -134,7 +134,18 @@ static status checkpoint(void *context, const struct training_state *now)
     struct role_process *p = context;
     struct save what = {
         .settings = p->settings, .worker = p->worker, .now = now, .run_id = p->run_id};
-    return save_checkpoint(&what, p->recorder);
+    status result = save_checkpoint(&what, p->recorder);
+    if (result == OK) {
+        return OK;
+    }
+    recorder_event(p->recorder, now->seconds, now->goes_on ? SEVERITY_WARNING : SEVERITY_ERROR,
+                   "checkpoint_failed", -1, error_message());
+    if (now->goes_on) {
+        log_warning("%s; training goes on, and the next checkpoint is another try",
+                    error_message());
+        result = OK;
+    }
+    return result;
 }
 
 /* on_results_error=stop */
@@ -156,7 +167,7 @@ status role_open_recorder(struct role_process *p)
     if (p->run_id == 0) {
         p->run_id = options_integer(p->settings, "run_id");
     }
-    TRY(save_check_places(p->settings));
+    TRY(save_check_places(p->settings, p->run_id));
     TRY(recorder_open(&p->recorder, options_text(p->settings, "results")));
     if (strcmp(options_text(p->settings, "on_results_error"), "stop") == 0) {
         recorder_on_error(p->recorder, stop_without_results, p);

@@ -5,8 +5,11 @@
 #include "ps/correction.h"
 #include "worker/checkpoint.h"
 #include "worker/optimizer.h"
+#include "worker/output_file.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <glob.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +23,8 @@ status save_hash(const char *path, char hex[65])
     struct sha256 hash;
     uint8_t bytes[65536];
     size_t got;
-    FILE *file = fopen(path, "rb");
+    const int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a FIFO does not keep us */
+    FILE *file = fd >= 0 ? fdopen(fd, "rb") : NULL;
     if (file == NULL) {
         FAIL(ERROR_DATA, "checkpoint %s cannot be read: %s", path, strerror(errno));
     }
@@ -77,24 +81,91 @@ static status check_place(const char *key, const char *path, const char *origin)
 {
     status result = OK;
     struct stat about;
-    struct text folder = {0};
-    const char *slash = strrchr(path, '/');
     if (stat(path, &about) == 0 && S_ISDIR(about.st_mode)) {
         FAIL(ERROR_USAGE, "%s: %s=%s is a folder; name a file in it", origin, key, path);
     }
-    text_add(&folder, "%.*s", slash != NULL ? (int)(slash - path) + 1 : 1, slash ? path : ".");
-    if (strchr(folder.at, '{') == NULL && access(folder.at, W_OK | X_OK) != 0) {
+    const char *slash = strrchr(path, '/'), *brace = strchr(path, '{');
+    if ((brace == NULL || slash == NULL || brace > slash) && output_file_check(path) != OK) {
+        const struct error why = error_kept();
         FAIL(ERROR_USAGE,
-             "%s: %s=%s could not be written at the end: %s: %s; make that folder first, or name a "
+             "%s: %s=%s could not be written at the end: %s; make that folder first, or name a "
              "file elsewhere",
-             origin, key, path, folder.at, strerror(errno));
+             origin, key, path, why.message);
     }
 done:
-    text_free(&folder);
     return result;
 }
 
-status save_check_places(const options *settings)
+/* A run of the same settings may replace it: that is the same run, begun anew or resumed. */
+static status check_replaces(const char *path, const options *settings)
+{
+    status result = OK;
+    struct stat about;
+    struct checkpoint_note config = {"config", NULL};
+    struct text differing = {0};
+    if (stat(path, &about) != 0 || !S_ISREG(about.st_mode) || about.st_size == 0) {
+        return OK;
+    }
+    if (checkpoint_read(path, NULL, 0, &config, 1) != OK || config.value == NULL) {
+        FAIL(ERROR_USAGE,
+             "checkpoint=%s: that file exists and is not a checkpoint of a run; name another file, "
+             "or remove that one",
+             path);
+    }
+    TRY(recall_differing(config.value, settings, &differing));
+    if (differing.length > 0) {
+        FAIL(ERROR_USAGE,
+             "checkpoint=%s: that file is a checkpoint of a run with other settings (%s), and this "
+             "run would overwrite it; name another file ({run} in the name becomes the run's "
+             "number), or move or remove that one",
+             path, differing.at);
+    }
+done:
+    memory_free((void *)(uintptr_t)config.value);
+    text_free(&differing);
+    return result;
+}
+
+/* What glob() finds by it: the path for every version. */
+static void add_pattern(const char *path, struct text *out)
+{
+    static const char version[] = "{version}";
+    while (*path != '\0') {
+        if (strncmp(path, version, strlen(version)) == 0) {
+            text_add(out, "[0-9]*");
+            path += strlen(version);
+        } else {
+            text_add(out, "%s%c", strchr("*?[\\", *path) != NULL ? "\\" : "", *path);
+            path++;
+        }
+    }
+}
+
+/* Without a number of the run, files that have it in their names are checked when they are written.
+ */
+static status check_overwrites(const options *settings, int64_t run_id)
+{
+    status result = OK;
+    const char *checkpoint = options_text(settings, "checkpoint");
+    struct text path = {0}, pattern = {0};
+    glob_t found = {0};
+    if (run_id == 0 && strstr(checkpoint, "{run}") != NULL) {
+        return OK;
+    }
+    save_path(checkpoint, run_id, NULL, &path);
+    add_pattern(path.at, &pattern);
+    (void)glob(pattern.at, 0, NULL, &found);
+    for (size_t i = 0; i < found.gl_pathc; i++) {
+        TRY(check_replaces(found.gl_pathv[i], settings));
+    }
+done:
+    globfree(&found);
+    text_free(&path);
+    text_free(&pattern);
+    return result;
+}
+
+status save_check_places(const options *settings, int64_t run_id)
 {
     static const char *const keys[] = {"checkpoint", "trace"};
     status result = OK;
@@ -103,6 +174,9 @@ status save_check_places(const options *settings)
         if (path[0] != '\0') {
             TRY(check_place(keys[i], path, options_origin(settings, keys[i])));
         }
+    }
+    if (options_text(settings, "checkpoint")[0] != '\0') {
+        TRY(check_overwrites(settings, run_id));
     }
 done:
     return result;
@@ -230,6 +304,7 @@ static void lists_of(const struct save *s, struct text out[LISTS])
 status save_checkpoint(const struct save *s, recorder *r)
 {
     status result = OK;
+    struct stat about;
     struct tensors tensors = {0};
     struct text config = {0}, path = {0}, lists[LISTS] = {0};
     struct checkpoint_note notes[NUMBERS + LISTS + 2];
@@ -255,9 +330,10 @@ status save_checkpoint(const struct save *s, recorder *r)
             notes[count++] = (struct checkpoint_note){list_names[i], lists[i].at};
         }
     }
+    TRY(check_replaces(path.at, s->settings));
     TRY(checkpoint_write(path.at, tensors.at, tensors.count, notes, count));
-    TRY(save_hash(path.at, sha256));
-    if (r != NULL) {
+    if (r != NULL && stat(path.at, &about) == 0 && S_ISREG(about.st_mode)) {
+        TRY(save_hash(path.at, sha256));
         recorder_checkpoint(r, now->updates, path.at, sha256);
     }
 done:

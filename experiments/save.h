@@ -18,10 +18,12 @@ struct save {
  * a version (NULL) that word stays. */
 void save_path(const char *pattern, int64_t run_id, const uint64_t *version, struct text *out);
 /* ERROR_USAGE where `checkpoint` or `trace` cannot be written, as far as can be told before
- * training: there is no such folder, none that one may write in, or it is one itself. */
-status save_check_places(const options *settings) MUST_CHECK;
+ * training: there is no such folder, none that one may write in, or it is one itself; or where a
+ * checkpoint would overwrite a file that no run with these settings wrote. `run_id`: 0 if it is not
+ * known yet. */
+status save_check_places(const options *settings, int64_t run_id) MUST_CHECK;
 /* Writes the file and, unless `r` is NULL, a row that says so. ERROR_OTHER: it cannot be written.
- */
+ * ERROR_USAGE: the file there is not of a run with these settings, and stays as it is. */
 status save_checkpoint(const struct save *s, recorder *r) MUST_CHECK;
 
 /* SHA-256 of the file. ERROR_DATA: it cannot be read. */

@@ -310,7 +310,7 @@ static status train(struct replay *r)
     if (!simulation_ended(r->simulation) && !r->o->compares) {
         TRY(simulation_evaluate_now(r->simulation, r->now));
     }
-    TRY(simulation_checkpoint(r->simulation));
+    TRY(simulation_checkpoint(r->simulation, false));
 done:
     return result;
 }

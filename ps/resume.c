@@ -66,16 +66,3 @@ status resume_check(const options *o)
 done:
     return result;
 }
-
-status resume_length(const struct training_state *start, const struct training_length *length)
-{
-    status result = OK;
-    if (start->samples >= length->total_samples) {
-        FAIL(ERROR_USAGE,
-             "the checkpoint to go on from is of the end: %llu of %llu samples are used already; "
-             "initial= starts anew from its parameters",
-             (unsigned long long)start->samples, (unsigned long long)length->total_samples);
-    }
-done:
-    return result;
-}

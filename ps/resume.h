@@ -9,8 +9,5 @@
 /* ERROR_USAGE where these settings keep something that a checkpoint does not hold: names the key.
  */
 status resume_check(const options *settings) MUST_CHECK;
-/* ERROR_USAGE: nothing is left to be trained after `start`. */
-status resume_length(const struct training_state *start,
-                     const struct training_length *length) MUST_CHECK;
 
 #endif

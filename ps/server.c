@@ -86,7 +86,6 @@ static status go_on(struct server *s, const struct training_state *start)
 {
     status result = OK;
     TRY(resume_check(s->o->settings));
-    TRY(resume_length(start, &s->o->length));
     REQUIRE(start->batches != NULL); /* the core has been opened with it */
     s->before_ns = (uint64_t)(start->seconds * 1e9);
     s->tally.loss_sum = start->loss_sum;

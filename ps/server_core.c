@@ -219,6 +219,9 @@ struct server_actions server_core_hello(server_core *c, unsigned worker)
                               .next_batch = seat->next_batch,
                               .clock = others != UINT64_MAX ? others : seat->clock};
         core_move(c, seat, SEAT_READY);
+        if (!c->ended) {
+            core_ask_for_evaluation(c, c->samples_used); /* resumed with nothing left to train */
+        }
         release_ready(c);
     }
     return actions_of(c);

@@ -45,7 +45,8 @@ struct server_core_options {
                                 training for all: this one does neither by itself */
     crew *helpers;           /* with large updates; NULL: none; borrowed */
     /* To go on from, with `initial` of its parameters; NULL: anew. Its vectors are of `whole`
-     * parameters, of which this core has those from `begin` on. Borrowed during open. */
+     * parameters, of which this core has those from `begin` on. Borrowed during open. If all
+     * samples are used already, the first hello asks for the evaluation that ends the run. */
     const struct training_state *start;
     size_t begin, whole;
 };

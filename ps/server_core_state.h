@@ -103,6 +103,9 @@ struct consistency_view core_view(const server_core *c);
 void core_decide(server_core *c, struct seat *seat);
 /* Applies what is held or taken if the policy says so. */
 bool core_apply_if_due(server_core *c);
+/* Emits SERVER_EVALUATE where an evaluation is due: `before` samples were used when the core was
+ * last asked. */
+void core_ask_for_evaluation(server_core *c, uint64_t before);
 /* The seat gives back its slot: its held push is dealt with, or its worker is gone. */
 void core_stop_reading(server_core *c, struct seat *seat, enum seat_state next);
 /* Drops a held push, or all that are held or taken (PUSH_DROPPED_LATE). */

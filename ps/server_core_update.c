@@ -294,7 +294,7 @@ static bool update_parameters(server_core *c, const struct update *u)
     return true;
 }
 
-static void ask_for_evaluation(server_core *c, uint64_t before)
+void core_ask_for_evaluation(server_core *c, uint64_t before)
 {
     if (c->follows) {
         return;
@@ -311,7 +311,7 @@ static void ask_for_evaluation(server_core *c, uint64_t before)
 static void finish_update(server_core *c, uint64_t samples_before)
 {
     core_emit(c, SERVER_APPLIED);
-    ask_for_evaluation(c, samples_before);
+    core_ask_for_evaluation(c, samples_before);
 }
 
 static void drop_stale(server_core *c, struct seat *seat, enum push_reason reason)

@@ -363,6 +363,7 @@ void training_checkpoint(struct server *s)
     now.seconds = training_seconds(s);
     now.loss_sum = s->tally.loss_sum;
     now.loss_count = s->tally.loss_count;
+    now.goes_on = s->result == OK && !s->ended;
     if (s->checkpoint_samples > 0)
         while (s->next_checkpoint <= server_core_samples_used(s->core))
             s->next_checkpoint += s->checkpoint_samples;

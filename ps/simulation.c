@@ -320,7 +320,7 @@ static status after_event(simulation *s)
     show_progress(s);
     if (s->checkpoint_samples > 0 && !server_core_ended(servers_first(s)) &&
         server_core_samples_used(servers_first(s)) >= s->next_checkpoint) {
-        TRY(simulation_checkpoint(s));
+        TRY(simulation_checkpoint(s, true));
     }
     if (stop != NULL && *stop != 0 && !server_core_ended(servers_first(s))) {
         FAIL(STOPPED, "stopped on request after %llu updates",
@@ -525,7 +525,7 @@ status simulation_evaluate_now(simulation *s, double now)
     return s->o.evaluates ? evaluate(s) : OK;
 }
 
-status simulation_checkpoint(simulation *s)
+status simulation_checkpoint(simulation *s, bool goes_on)
 {
     status result = OK;
     float *states = NULL;
@@ -534,6 +534,7 @@ status simulation_checkpoint(simulation *s)
     now.seconds = s->now;
     now.loss_sum = s->tally.loss_sum;
     now.loss_count = s->tally.loss_count;
+    now.goes_on = goes_on;
     now.parameters = servers_latest(s);
     now.vector_count = s->servers == 1 ? now.vector_count : 0; /* those are of a slice */
     while (s->checkpoint_samples > 0 && s->next_checkpoint <= now.samples) {

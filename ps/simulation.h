@@ -95,7 +95,7 @@ unsigned simulation_buffers(const simulation *s);
 /* The last evaluation, where the core asked for none because its gradients ran out; a checkpoint,
  * if one is wanted; what came of it all. */
 status simulation_evaluate_now(simulation *s, double now) MUST_CHECK;
-status simulation_checkpoint(simulation *s) MUST_CHECK;
+status simulation_checkpoint(simulation *s, bool goes_on) MUST_CHECK;
 void simulation_outcome(simulation *s, double seconds, struct training_outcome *out);
 
 #endif

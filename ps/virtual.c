@@ -318,7 +318,7 @@ status virtual_run(const struct virtual_options *o, struct training_outcome *out
     TRY(cluster_run_open(&c, o));
     result = train(&c);
     if (result == OK || result == STOPPED) {
-        status saved = simulation_checkpoint(c.simulation);
+        status saved = simulation_checkpoint(c.simulation, false);
         result = saved != OK ? saved : result;
     }
     simulation_outcome(c.simulation, seconds(c.servers[0].end_ns), out);

@@ -294,11 +294,28 @@ static status distrust(sqlite3 *db)
     return database_check(db, sqlite3_db_config(db, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL), "set up");
 }
 
-/* SQLite would leave files of its own beside one that may not be written, which may not be written
- * either, and would be in the way once that may be. */
+/* SQLite would wait for the writer of a FIFO. */
+static status check_regular(const char *path)
+{
+    status result = OK;
+    struct stat about;
+    if (stat(path, &about) != 0 || S_ISREG(about.st_mode)) {
+        return OK;
+    }
+    if (S_ISDIR(about.st_mode)) {
+        FAIL(ERROR_RESULTS, "%s is a folder; name the results file in it with results=PATH", path);
+    }
+    FAIL(ERROR_RESULTS, "%s is not a regular file; name another file with results=PATH", path);
+done:
+    return result;
+}
+
+/* SQLite would leave files of its own beside a file that is read-only or a device. They would be in
+ * the way later. */
 static status check_writable(const char *path)
 {
     status result = OK;
+    TRY(check_regular(path));
     if (access(path, F_OK) == 0 && access(path, W_OK) != 0) {
         FAIL(ERROR_RESULTS,
              "%s: could not open the file for writing: the file is not writable for this user; "
@@ -429,7 +446,6 @@ static status open_reader(sqlite3 **out, const char *path, bool maybe)
     sqlite3 *db = NULL;
     enum owner owner;
     int64_t version = 0;
-    struct stat about;
     *out = NULL;
     if (maybe && access(path, F_OK) != 0) {
         return OK;
@@ -441,9 +457,7 @@ static status open_reader(sqlite3 **out, const char *path, bool maybe)
             "with 'gradlag run'",
             path, strerror(errno));
     }
-    if (stat(path, &about) == 0 && S_ISDIR(about.st_mode)) {
-        FAIL(ERROR_RESULTS, "%s is a folder; name the results file in it with results=PATH", path);
-    }
+    TRY(check_regular(path));
     int code = open_for_reading(&db, path);
     if (code != SQLITE_OK) {
         TRY(database_check(db, code, "open the file"));

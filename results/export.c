@@ -156,57 +156,52 @@ done:
     return result;
 }
 
-status export_open(struct export *e, struct export_file *f, const char *name)
+/* -o - is for formats that are one file. */
+static status check_folder(const struct export *e)
 {
     status result = OK;
-    f->path.length = f->part.length = 0;
-    text_add(&f->path, "%s%s%s", e->to, name[0] != '\0' ? "/" : "", name);
-    text_add(&f->part, "%s.part", f->path.at);
-    TRY(make_folders(f->path.at));
-    f->to = fopen(f->part.at, "w");
-    if (f->to == NULL) {
-        FAIL(ERROR_OTHER, "%s cannot be written: %s; name another place with -o", f->part.at,
-             strerror(errno));
+    if (strcmp(e->to, "-") == 0) {
+        FAIL(ERROR_USAGE, "export: this format writes a folder of files, which cannot go to "
+                          "standard output; name a folder with -o");
     }
 done:
+    return result;
+}
+
+status export_open(struct export *e, struct output_file *f, const char *name)
+{
+    status result = OK;
+    struct text path = {0};
+    text_add(&path, "%s%s%s", e->to, name[0] != '\0' ? "/" : "", name);
+    if (name[0] != '\0') {
+        TRY(check_folder(e));
+    }
+    TRY(make_folders(path.at));
+    TRY(output_file_open_or_stdout(f, path.at));
+done:
+    text_free(&path);
     return result;
 }
 
 status export_make_folder(struct export *e, const char *name)
 {
+    status result = OK;
     struct text below = {0};
     text_add(&below, "%s/%s/", e->to, name);
-    status result = make_folders(below.at);
+    TRY(check_folder(e));
+    TRY(make_folders(below.at));
+done:
     text_free(&below);
     return result;
 }
 
-status export_close(struct export *e, struct export_file *f)
+status export_close(struct export *e, struct output_file *f)
 {
     status result = OK;
-    bool failed = fflush(f->to) != 0 || ferror(f->to) != 0;
-    failed = fclose(f->to) != 0 || failed;
-    f->to = NULL;
-    if (failed || rename(f->part.at, f->path.at) != 0) {
-        int error = errno;
-        unlink(f->part.at);
-        FAIL(ERROR_OTHER, "%s could not be written: %s; is the disk full?", f->path.at,
-             strerror(error));
-    }
+    TRY(output_file_close(f, false));
     e->files++;
 done:
     return result;
-}
-
-void export_abandon(struct export_file *f)
-{
-    if (f->to != NULL) {
-        fclose(f->to);
-        unlink(f->part.at);
-    }
-    text_free(&f->path);
-    text_free(&f->part);
-    f->to = NULL;
 }
 
 void export_add_name(struct text *out, const char *name)

@@ -34,7 +34,7 @@ static status write_table(struct export *e, const char *table)
     status result = OK;
     sqlite3_stmt *s = NULL;
     struct text sql = {0}, name = {0};
-    struct export_file file = {0};
+    struct output_file file = {0};
     const char *run;
     bool there;
     TRY(describe(e, table, &there, &run));
@@ -53,7 +53,7 @@ static status write_table(struct export *e, const char *table)
     TRY(export_close(e, &file));
 done:
     sqlite3_finalize(s);
-    export_abandon(&file);
+    output_file_abandon(&file);
     text_free(&sql);
     text_free(&name);
     return result;

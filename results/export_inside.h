@@ -6,8 +6,7 @@
 #define GRADLAG_RESULTS_EXPORT_INSIDE_H
 
 #include "results/database.h"
-
-#include <stdio.h>
+#include "worker/output_file.h"
 
 struct export
 {
@@ -32,16 +31,11 @@ status export_each(struct export *e, const char *sql, export_row *each, void *co
 status export_each_of(struct export *e, const char *sql, int64_t run, export_row *each,
                       void *context) MUST_CHECK;
 
-/* A file below e->to, or with an empty name e->to itself; its folders are made. */
-struct export_file { /* zero-initialise */
-    FILE *to;
-    struct text path, part; /* part: where it is written until it is whole */
-};
-status export_open(struct export *e, struct export_file *f, const char *name) MUST_CHECK;
+/* A file below e->to, or with an empty name e->to itself; its folders are made. It is given up by
+ * output_file_abandon(). */
+status export_open(struct export *e, struct output_file *f, const char *name) MUST_CHECK;
 /* Puts it in its place. */
-status export_close(struct export *e, struct export_file *f) MUST_CHECK;
-/* Removes what was not closed; in any case frees what it holds. */
-void export_abandon(struct export_file *f);
+status export_close(struct export *e, struct output_file *f) MUST_CHECK;
 
 /* A folder below e->to, with those that it lies in. */
 status export_make_folder(struct export *e, const char *name) MUST_CHECK;

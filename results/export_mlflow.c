@@ -37,7 +37,7 @@ static status write_file(struct export *e, const char *folder, const char *name,
                          const struct text *content)
 {
     status result = OK;
-    struct export_file file = {0};
+    struct output_file file = {0};
     struct text path = {0};
     text_add(&path, "%s/%s", folder, name);
     TRY(export_open(e, &file, path.at));
@@ -46,7 +46,7 @@ static status write_file(struct export *e, const char *folder, const char *name,
     }
     TRY(export_close(e, &file));
 done:
-    export_abandon(&file);
+    output_file_abandon(&file);
     text_free(&path);
     return result;
 }

@@ -384,7 +384,7 @@ done:
 status export_optuna(struct export *e)
 {
     status result = OK;
-    struct export_file file = {0};
+    struct output_file file = {0};
     struct study study = {0};
     TRY(export_open(e, &file, ""));
     study.to = file.to;
@@ -394,6 +394,6 @@ status export_optuna(struct export *e)
                     write_study, &study));
     TRY(export_close(e, &file));
 done:
-    export_abandon(&file);
+    output_file_abandon(&file);
     return result;
 }

@@ -355,7 +355,7 @@ static status write_experiment(struct export *e)
     status result = OK;
     sqlite3_stmt *s = NULL;
     struct text experiment = {0};
-    struct export_file file = {0};
+    struct output_file file = {0};
     int code;
     TRY(database_prepare(e->db, &s, sql));
     sqlite3_bind_text(s, 1, e->ids.at, -1, SQLITE_STATIC);
@@ -375,7 +375,7 @@ static status write_experiment(struct export *e)
     TRY(export_close(e, &file));
 done:
     sqlite3_finalize(s);
-    export_abandon(&file);
+    output_file_abandon(&file);
     text_free(&experiment);
     return result;
 }
@@ -408,7 +408,7 @@ static status write_run(struct export *e, sqlite3_stmt *s, void *context)
 {
     status result = OK;
     struct board b = {.began = sqlite3_column_double(s, BEGAN)};
-    struct export_file file = {0};
+    struct output_file file = {0};
     struct text name = {0};
     int64_t run = sqlite3_column_int64(s, ID);
     (void)context;
@@ -424,7 +424,7 @@ static status write_run(struct export *e, sqlite3_stmt *s, void *context)
     TRY(export_close(e, &file));
     e->runs++;
 done:
-    export_abandon(&file);
+    output_file_abandon(&file);
     text_free(&name);
     free(b.limits);
     free(b.buckets);

@@ -4,6 +4,7 @@
 #include "results/draft.h"
 #include "results/run_row.h"
 #include "results/runner.h"
+#include "worker/output_file.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -293,15 +294,18 @@ status merge_open(merge **out, const char *into)
 {
     status result = OK;
     merge *m = NULL;
+    struct text target = {0};
     TRY(memory_new(&m, 1, sizeof *m, "a merge"));
-    m->into = text_copy(into);
-    draft_warn_of_others(into);
-    if (access(into, F_OK) != 0) {
-        TRY(draft_open(&m->draft, into));
+    TRY(output_file_follow(into, &target));
+    m->into = text_copy(target.at);
+    draft_warn_of_others(m->into);
+    if (access(m->into, F_OK) != 0) {
+        TRY(draft_open(&m->draft, m->into));
     }
     *out = m;
     m = NULL;
 done:
+    text_free(&target);
     merge_close(&m);
     return result;
 }

@@ -2,13 +2,11 @@
 
 #include "results/database.h"
 #include "results/report_page.h"
+#include "worker/output_file.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 /* From so many experiments on, a browser draws only what is looked at. */
 enum { MANY_SECTIONS = 8 };
@@ -285,35 +283,17 @@ done:
 static status write_whole(const char *path, const struct text *page)
 {
     status result = OK;
-    struct text name = {0};
-    text_add(&name, "%s.%ld.tmp", path, (long)getpid());
-    int file = open(name.at, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    if (file < 0) {
-        FAIL(ERROR_OTHER,
-             "%s: the report cannot be written: %s; does its folder exist, and may "
-             "you write there? Name another file with -o",
-             path, strerror(errno));
-    }
-    for (size_t done = 0; done < page->length;) {
-        ssize_t some = write(file, page->at + done, page->length - done);
-        if (some < 0 && errno != EINTR) {
-            FAIL(ERROR_OTHER, "%s: the report cannot be written: %s", path, strerror(errno));
-        }
-        done += some > 0 ? (size_t)some : 0;
-    }
-    int unclosed = close(file);
-    file = -1;
-    if (unclosed != 0 || rename(name.at, path) != 0) {
-        FAIL(ERROR_OTHER, "%s: the report cannot be put there: %s", path, strerror(errno));
-    }
+    struct output_file file = {0};
+    TRY(output_file_open_or_stdout(&file, path));
+    (void)!fwrite(page->at, 1, page->length, file.to); /* the close tells */
+    TRY(output_file_close(&file, false));
 done:
-    if (file >= 0) {
-        close(file);
-    }
+    output_file_abandon(&file);
     if (result != OK) {
-        (void)unlink(name.at);
+        const struct error why = error_kept();
+        result = error_set(result, __FILE__, __LINE__, "report %s, or name another file with -o",
+                           why.message);
     }
-    text_free(&name);
     return result;
 }
 

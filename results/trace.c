@@ -3,13 +3,11 @@
 
 #include "results/database.h"
 #include "results/question.h"
+#include "worker/output_file.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 /* A server's lanes come first; processes are numbered servers first, then workers. */
 enum lane { LANE_MAIN, LANE_HIDDEN, LANES };
@@ -356,30 +354,30 @@ done:
     return result;
 }
 
+static status named(status written)
+{
+    const struct error why = error_kept();
+    return written == OK ? OK
+                         : error_set(ERROR_RESULTS, __FILE__, __LINE__, "trace=%s", why.message);
+}
+
 status trace_write(const char *results, const char *run, const char *to)
 {
     status result = OK;
     struct trace t = {0};
-    struct stat made;
+    struct output_file file = {0};
     TRY(database_open_reader(&t.db, results));
     TRY(question_run_id(t.db, run, &t.run));
     TRY(database_execute(t.db, "BEGIN", "read the run"));
-    t.out = fopen(to, "w");
-    if (t.out == NULL)
-        FAIL(ERROR_RESULTS, "trace=%s: %s; check that its folder exists and is writable", to,
-             strerror(errno));
+    TRY(named(output_file_open(&file, to)));
+    t.out = file.to;
     fprintf(t.out, "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"run\":%lld},\"traceEvents\":[",
             (long long)t.run);
     TRY(write_events(&t));
     fputs("\n]}\n", t.out);
-    if (fflush(t.out) != 0)
-        FAIL(ERROR_RESULTS, "trace=%s: %s (is the disk full?)", to, strerror(errno));
+    TRY(named(output_file_close(&file, false)));
 done:
-    if (t.out != NULL && fclose(t.out) != 0 && result == OK)
-        result = error_set(ERROR_RESULTS, __FILE__, __LINE__, "trace=%s: %s (is the disk full?)",
-                           to, strerror(errno));
-    if (t.out != NULL && result != OK && lstat(to, &made) == 0 && S_ISREG(made.st_mode))
-        (void)unlink(to); /* half a trace is none */
+    output_file_abandon(&file);
     sqlite3_finalize(t.passes);
     if (t.db != NULL)
         database_rollback(t.db);

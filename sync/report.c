@@ -2,6 +2,7 @@
 #include "sync/report.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 static const double SMOOTHING = 0.02; /* weight of one new loss in the loss that is shown */
@@ -115,24 +116,25 @@ static status wait_for_all(struct report *r, const char *what)
 }
 
 /* Every rank comes here with how its own work went; who had none has been waiting. All leave
- * together, and all fail where one did. */
+ * together. If some failed, all fail with the words of the first of them. */
 static status pause_end(struct report *r, status own, const char *what)
 {
     status result = OK;
     communicator *c = r->c;
     const int32_t code = (int32_t)own;
+    char why[512];
+    unsigned failed = 0;
 
-    if (own != OK && c->rank != 0)
-        log_error("rank %u: %s", c->rank, error_message());
+    snprintf(why, sizeof why, "%s", own != OK ? error_message() : "");
     TRY(wait_for_all(r, what));
     TRY(communicator_gather_all(c, &code, sizeof code, r->codes));
     report_go_on(r);
-    for (unsigned i = 0; i < c->size; i++) {
-        if (own == OK && r->codes[i] != OK)
-            FAIL(ERROR_PEER, "%s failed on rank %u (%s); its message is above", what, i,
-                 status_name((status)r->codes[i]));
+    while (failed < c->size && r->codes[failed] == OK)
+        failed++;
+    if (failed < c->size) {
+        TRY(communicator_broadcast(c, why, sizeof why, failed));
+        FAIL((status)r->codes[failed], "%s failed on rank %u: %s", what, failed, why);
     }
-    result = own;
 done:
     return result;
 }
@@ -217,7 +219,7 @@ static void record_evaluation(struct report *r, const struct report_state *s, ui
         recorder_evaluation(r->o->recorder, &row);
 }
 
-static status evaluate(struct report *r, const struct report_state *s)
+status report_evaluate(struct report *r, const struct report_state *s)
 {
     status result = OK, own = OK;
     communicator *c = r->c;
@@ -261,10 +263,10 @@ done:
     return result;
 }
 
-static status checkpoint(struct report *r, const struct report_state *s)
+static status checkpoint(struct report *r, const struct report_state *s, bool goes_on)
 {
     status result = OK;
-    struct training_state state = {0};
+    struct training_state state = {.goes_on = goes_on};
     report_pause(r);
     TRY(replica_collect(s->replica));
     if (s->complete != NULL)
@@ -339,11 +341,11 @@ status report_update(struct report *r, const struct report_state *s, const struc
         isnan(r->smooth_loss) ? loss : r->smooth_loss + r->smoothing * (loss - r->smooth_loss);
     show_progress(r, s);
     if (evaluates)
-        TRY(evaluate(r, s));
+        TRY(report_evaluate(r, s));
     if (checkpoints_at(r, s->samples)) {
         while (r->next_checkpoint <= s->samples)
             r->next_checkpoint += r->checkpoint_every;
-        TRY(checkpoint(r, s));
+        TRY(checkpoint(r, s, true));
     }
 done:
     return result;
@@ -354,7 +356,7 @@ status report_end(struct report *r, const struct report_state *s)
     status result = OK;
     TRY(gather_rows(r, s->updates));
     if (r->checkpoints)
-        TRY(checkpoint(r, s));
+        TRY(checkpoint(r, s, false));
 done:
     return result;
 }

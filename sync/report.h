@@ -75,6 +75,9 @@ void report_event(struct report *r, enum severity severity, const char *code, co
  * at the end. */
 status report_update(struct report *r, const struct report_state *s, const struct report_row *row,
                      double loss) MUST_CHECK;
+/* Evaluates now. report_update() does so where it is due; a run that is resumed after its last
+ * update has no other place for it. */
+status report_evaluate(struct report *r, const struct report_state *s) MUST_CHECK;
 /* Whether ranks will meet in report_update at so many samples, but for step rows. */
 bool report_meets(const struct report *r, uint64_t samples);
 /* At the end, stopped ones included: outstanding rows and the last checkpoint. */

@@ -106,9 +106,12 @@ status sync_trainer_run(const struct sync_trainer_options *o, struct training_ou
     TRY(trainer_open(&l, o));
     TRY(report_begin(&l.report));
     worker_hold_memory(o->worker);
+    const bool resumed_at_end = !goes_on(&l);
     while (goes_on(&l))
         TRY(next_step(&l));
     struct report_state last = trainer_state(&l);
+    if (resumed_at_end)
+        TRY(report_evaluate(&l.report, &last));
     TRY(report_end(&l.report, &last));
     trainer_outcome(&l, out);
     TRY(alike_check(l.c, l.replica, l.updates, out->parameters_sha256));

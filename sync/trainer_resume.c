@@ -14,14 +14,8 @@ status trainer_resume(struct trainer_loop *l, const struct training_state *begin
     l->skipped_last = begin->skipped_last;
     l->sent_before = begin->sent_bytes;
     l->batches = l->samples / l->update_samples + l->skipped;
-    if (begin->updates == 0)
-        return OK;
-    if (l->samples >= l->length.total_samples) {
-        FAIL(ERROR_USAGE,
-             "the checkpoint to go on from is of the end: %llu of %llu samples are used already; "
-             "initial= starts anew from its parameters",
-             (unsigned long long)l->samples, (unsigned long long)l->length.total_samples);
-    }
+    if (begin->updates == 0 || l->samples >= l->length.total_samples)
+        return OK; /* no gradient waits */
     if (l->replica->late && begin->waiting == NULL)
         FAIL(ERROR_USAGE, "resume: the checkpoint lacks the gradient that waited with "
                           "double_buffering=yes: it was written by an older version; initial= "

@@ -403,7 +403,7 @@ done:
     return result;
 }
 
-static status checkpoint(struct virtual_ranks *v)
+static status checkpoint(struct virtual_ranks *v, bool goes_on)
 {
     if (!v->checkpoints)
         return OK;
@@ -412,8 +412,8 @@ static status checkpoint(struct virtual_ranks *v)
                                        .seconds = seconds(v),
                                        .parameters = v->parameters[v->current],
                                        .optimizer_state = optimizer_state(v->optimizer),
-                                       .optimizer_state_count =
-                                           optimizer_state_count(v->optimizer)};
+                                       .optimizer_state_count = optimizer_state_count(v->optimizer),
+                                       .goes_on = goes_on};
     return v->o->hooks.checkpoint(v->o->hooks.context, &now);
 }
 
@@ -444,7 +444,7 @@ static status tell(struct virtual_ranks *v, uint64_t before)
     if (v->checkpoint_samples > 0 && !last && v->samples >= v->next_checkpoint) {
         while (v->next_checkpoint <= v->samples)
             v->next_checkpoint += v->checkpoint_samples;
-        TRY(checkpoint(v));
+        TRY(checkpoint(v, true));
     }
 done:
     return result;
@@ -486,7 +486,7 @@ status sync_virtual_run(const struct sync_virtual_options *o, struct training_ou
     TRY(ranks_open(&v, o));
     result = train(&v);
     if (result == OK || result == STOPPED) {
-        status saved = checkpoint(&v);
+        status saved = checkpoint(&v, false);
         result = saved != OK ? saved : result;
     }
     outcome_of(&v, out);

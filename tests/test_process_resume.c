@@ -106,6 +106,7 @@ static void one_worker_goes_on_to_the_bits_of_an_unbroken_run(void **state)
         const char *const *with =
             WITH("epochs=10", optimizers[i], "checkpoint=at.safetensors", "schedule=cosine");
         unlink(process_path(r, "results.db"));
+        unlink(process_path(r, "at.safetensors"));
         expect_run(r, with, NULL);
         start_until(r, with, "SELECT count(*) >= 50 FROM push WHERE run_id = 2");
         kill(r->pid, SIGINT);
@@ -218,7 +219,7 @@ static void rules_with_a_memory_go_on(void **state)
         const char *const *with =
             WITH("epochs=50", "workers=3", rules[i][0], rules[i][1], rules[i][2],
                  "checkpoint=at-{version}.safetensors", "checkpoint_every=8");
-        unlink(process_path(r, "results.db"));
+        assert_int_equal(process_shell(r, "rm -f results.db at-*"), OK);
         start_until(r, with, PAST_A_CHECKPOINT("1"));
         kill_server(r);
         struct call again = call_of(with, "--resume");
@@ -273,15 +274,65 @@ static void a_checkpoint_of_something_else_is_refused(void **state)
 {
     struct rig *r = *state;
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "mode=async", "checkpoint=end.safetensors"), OK);
-    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "mode=async", "resume=end.safetensors"),
-                     ERROR_USAGE);
-    process_expect_error(r, "is of the end: 600 of 600 samples");
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "mode=async", "resume=end.safetensors", "lr=0.5"),
                      ERROR_USAGE);
     process_expect_error(r, "lr is 0.5, was 0.03");
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "mode=sync", "resume=end.safetensors"),
                      ERROR_USAGE);
     process_expect_error(r, "mode is sync, was async");
+}
+
+/* ---- what is not overwritten ------------------------------------------------------------------
+ */
+
+static void expect_kept(struct rig *r, const char *const *settings, const char *last,
+                        const char *file)
+{
+    const struct call c = call_of(settings, last);
+    assert_int_equal(process_run(r, c.at), ERROR_USAGE);
+    process_expect_error(r, file);
+    assert_int_equal(process_shell(r, "sha256sum --check --status sums"), OK);
+}
+
+/* Nor is a row made of such a run. */
+static void a_run_never_overwrites_what_a_run_with_other_settings_wrote(void **state)
+{
+    struct rig *r = *state;
+    process_write(r, "notes", "not a checkpoint");
+    expect_run(r, WITH("samples=300", "workers=3", "checkpoint=at.safetensors"), NULL);
+    expect_run(r, WITH("samples=300", "workers=3", "checkpoint=at-{version}.safetensors"), NULL);
+    assert_int_equal(process_shell(r, "sha256sum at*.safetensors notes > sums"), OK);
+    expect_kept(r, WITH("samples=300", "workers=2", "checkpoint=at.safetensors"), "--resume",
+                "workers is 2, was 3");
+    expect_kept(r, WITH("samples=300", "workers=2", "checkpoint=at-{version}.safetensors"), NULL,
+                "at-30.safetensors");
+    expect_kept(r, WITH("samples=300", "checkpoint=notes"), NULL, "notes");
+    process_expect_answer(r, "SELECT count(*) FROM run", "2");
+    /* The same run once more, another name, and a file that is empty. */
+    expect_run(r, WITH("samples=300", "workers=3", "checkpoint=at.safetensors"), NULL);
+    expect_run(r, WITH("samples=300", "workers=2", "checkpoint=at-{run}.safetensors"), NULL);
+    process_write(r, "empty", "");
+    expect_run(r, WITH("samples=300", "checkpoint=empty"), NULL);
+}
+
+/* Both begin while there is no such file yet. The later one's checkpoints fail, not its training.
+ */
+static void of_two_runs_that_write_one_file_the_first_keeps_it(void **state)
+{
+    struct rig *r = *state;
+    start_until(r, WITH("epochs=10000", "checkpoint=at.safetensors"), "SELECT count(*) FROM push");
+    struct rig other = *r;
+    other.pid = 0;
+    const struct call c = call_of(WITH("samples=300", "checkpoint=at.safetensors"), NULL);
+    assert_int_equal(process_run(&other, c.at), OK);
+    assert_int_equal(process_shell(&other, "sha256sum at.safetensors > sums"), OK);
+    kill(r->pid, SIGINT);
+    assert_int_equal(process_wait(r), ERROR_USAGE);
+    assert_int_equal(process_shell(r, "sha256sum --check --status sums"), OK);
+    process_expect_answer(r,
+                          "SELECT status || ' ' || (SELECT count(*) FROM event WHERE run_id = "
+                          "run.id AND code = 'checkpoint_failed') FROM run WHERE id = 1",
+                          "failed 1");
 }
 
 static void a_replay_needs_the_checkpoint_as_it_was(void **state)
@@ -330,6 +381,8 @@ int main(void)
         RIG_TEST(several_servers_go_on_where_they_have_one_order),
         RIG_TEST(what_a_checkpoint_does_not_hold_is_refused_by_name),
         RIG_TEST(a_checkpoint_of_something_else_is_refused),
+        RIG_TEST(a_run_never_overwrites_what_a_run_with_other_settings_wrote),
+        RIG_TEST(of_two_runs_that_write_one_file_the_first_keeps_it),
         RIG_TEST(a_replay_needs_the_checkpoint_as_it_was),
         RIG_TEST(a_checkpoint_is_known_by_its_bytes_wherever_it_lies),
     };

@@ -5,11 +5,11 @@
  */
 #include "worker/checkpoint.h"
 
+#include "worker/output_file.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
-#include <libgen.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,107 +63,48 @@ static void add_header(struct text *h, const struct checkpoint_tensor *tensors, 
     }
 }
 
-static status write_all(int file, const char *path, const void *data, size_t bytes)
+static status write_all(FILE *to, const char *path, const void *data, size_t bytes)
 {
     status result = OK;
-    const char *at = data;
-    while (bytes > 0) {
-        ssize_t n = write(file, at, bytes);
-        if (n < 0 && errno == EINTR) {
-            continue;
-        }
-        if (n <= 0) {
-            FAIL(ERROR_OTHER,
-                 "checkpoint %s: cannot write: %s; free some space or choose another "
-                 "folder",
-                 path, strerror(errno));
-        }
-        at += n;
-        bytes -= (size_t)n;
+    if (fwrite(data, 1, bytes, to) != bytes) {
+        FAIL(ERROR_OTHER, "%s cannot be written: %s; free some space or choose another folder",
+             path, strerror(errno));
     }
 done:
     return result;
 }
 
-/* A rename is on disk only once its folder is. */
-static status sync_folder_of(const char *path)
+static status write_parts(FILE *to, const char *path, const struct text *header,
+                          const struct checkpoint_tensor *tensors, size_t count)
 {
     status result = OK;
-    char *copy = text_copy(path);
-    int folder = open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (folder < 0 || (fsync(folder) != 0 && errno != EINVAL)) {
-        FAIL(ERROR_OTHER, "checkpoint %s: cannot sync its folder: %s", path, strerror(errno));
+    const uint64_t length = header->length;
+    TRY(write_all(to, path, &length, sizeof length));
+    TRY(write_all(to, path, header->at, header->length));
+    for (size_t i = 0; i < count; i++) {
+        TRY(write_all(to, path, tensors[i].data, tensor_bytes(&tensors[i])));
     }
 done:
-    if (folder >= 0) {
-        close(folder);
-    }
-    memory_free(copy);
     return result;
-}
-
-/* It has no name before it is whole, where the file system can do that: of one whose writer is
- * killed nothing is left behind then. *nameless: it wants give_name(). */
-static int open_temporary(const char *path, const char *name, bool *nameless)
-{
-    char *copy = text_copy(path);
-    int file = open(dirname(copy), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0644);
-    memory_free(copy);
-    *nameless = file >= 0;
-    return *nameless ? file : open(name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-}
-
-static int give_name(int file, const char *name)
-{
-    char self[40];
-    snprintf(self, sizeof self, "/proc/self/fd/%d", file);
-    (void)unlink(name);
-    return linkat(AT_FDCWD, self, AT_FDCWD, name, AT_SYMLINK_FOLLOW);
 }
 
 status checkpoint_write(const char *path, const struct checkpoint_tensor *tensors,
                         size_t tensor_count, const struct checkpoint_note *notes, size_t note_count)
 {
     status result = OK;
-    struct text header = {0}, name = {0};
-    int file = -1;
-    bool nameless = false;
-
+    struct text header = {0};
+    struct output_file file = {0};
     add_header(&header, tensors, tensor_count, notes, note_count);
-    text_add(&name, "%s.%ld.tmp", path, (long)getpid());
-    file = open_temporary(path, name.at, &nameless);
-    if (file < 0) {
-        FAIL(ERROR_OTHER, "checkpoint %s: cannot create %s: %s; does the folder exist?", path,
-             name.at, strerror(errno));
-    }
-    uint64_t length = header.length;
-    TRY(write_all(file, path, &length, sizeof length));
-    TRY(write_all(file, path, header.at, header.length));
-    for (size_t i = 0; i < tensor_count; i++) {
-        TRY(write_all(file, path, tensors[i].data, tensor_bytes(&tensors[i])));
-    }
-    if (fsync(file) != 0 || (nameless && give_name(file, name.at) != 0)) {
-        FAIL(ERROR_OTHER, "checkpoint %s: cannot write: %s", path, strerror(errno));
-    }
-    int unclosed = close(file);
-    file = -1;
-    if (unclosed != 0) {
-        FAIL(ERROR_OTHER, "checkpoint %s: cannot write: %s", path, strerror(errno));
-    }
-    if (rename(name.at, path) != 0) {
-        FAIL(ERROR_OTHER, "checkpoint %s: cannot rename %s to it: %s", path, name.at,
-             strerror(errno));
-    }
-    TRY(sync_folder_of(path));
+    TRY(output_file_open(&file, path));
+    TRY(write_parts(file.to, path, &header, tensors, tensor_count));
+    TRY(output_file_close(&file, true));
 done:
-    if (file >= 0) {
-        close(file);
-    }
-    if (result != OK && name.at != NULL) {
-        (void)unlink(name.at);
-    }
+    output_file_abandon(&file);
     text_free(&header);
-    text_free(&name);
+    if (result != OK) {
+        const struct error why = error_kept();
+        result = error_set(result, __FILE__, __LINE__, "checkpoint %s", why.message);
+    }
     return result;
 }
 
@@ -213,7 +154,7 @@ static status read_header(struct reader *r)
     char *bytes = NULL;
     json_error_t error;
 
-    r->file = open(r->path, O_RDONLY | O_CLOEXEC);
+    r->file = open(r->path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a FIFO does not keep us */
     if (r->file < 0 || fstat(r->file, &info) != 0) {
         FAIL(ERROR_DATA, "checkpoint %s: %s; name a file that checkpoint= wrote", r->path,
              strerror(errno));

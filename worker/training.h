@@ -40,6 +40,8 @@ struct training_state {
     size_t vector_count;
     const double *account; /* and in numbers */
     size_t account_count;
+    /* Given to the hook alone: */
+    bool goes_on; /* training goes on after this checkpoint; else it is the last */
 };
 
 /* Wired in by experiments/. Every function may be NULL except evaluate. One is called at a time,
@@ -55,7 +57,8 @@ struct training_hooks {
                        float *out);
     /* About four times a second. */
     void (*progress)(void *context, const struct training_progress *p);
-    /* At checkpoints and at the end. */
+    /* At checkpoints and at the end. Where training goes on it reports a failure itself and returns
+     * OK: the next checkpoint is another try. */
     status (*checkpoint)(void *context, const struct training_state *now);
     /* Non-zero: stop soon, keep what there is (STOPPED). Set by a signal handler. */
     const volatile sig_atomic_t *stop;
