@@ -1,4 +1,4 @@
--- The views of a results file of version 5, but for push (push.sql); docs/results-file.md says what every
+-- The views of a results file of version 6, but for push (push.sql); docs/results-file.md says what every
 -- column means. Files of an older version show the same views when they are read (results/older.c).
 --
 -- What rows come to is read from summaries.sql where a run has ended, else from the rows (CROSS JOIN:
