@@ -19,9 +19,9 @@ status summary_read(const char *results, int64_t run_id, struct run_figures *out
         "samples_per_second, updates, train_seconds, mean_staleness, max_staleness, "
         "(SELECT sqrt(max(0, sum(1.0 * staleness * staleness * pushes) / sum(pushes) - "
         "mean_staleness * mean_staleness)) / nullif(mean_staleness, 0) FROM staleness_histogram "
-        "WHERE run_id = %lld) FROM run WHERE id = %lld";
+        "WHERE run_id = %lld), collapsed FROM run WHERE id = %lld";
     char sql[sizeof form + 48];
-    double v[10] = {0};
+    double v[11] = {0};
     snprintf(sql, sizeof sql, form, (long long)run_id, (long long)run_id);
     status result = query_numbers(results, sql, v, COUNT_OF(v));
     *out = (struct run_figures){.accuracy = v[0],
@@ -33,7 +33,8 @@ status summary_read(const char *results, int64_t run_id, struct run_figures *out
                                 .train_seconds = v[6],
                                 .mean_staleness = v[7],
                                 .max_staleness = v[8],
-                                .staleness_cv = v[9]};
+                                .staleness_cv = v[9],
+                                .collapsed = v[10] > 0}; /* false where it is not known */
     return result;
 }
 
@@ -52,7 +53,8 @@ static status row_text(const char *results, int64_t run_id, const char *column, 
 static void add_accuracy(struct text *out, const struct run_figures *f)
 {
     if (isfinite(f->accuracy)) {
-        text_add(out, "accuracy %.2f%%", 100 * f->accuracy);
+        text_add(out, "accuracy %.2f%%%s", 100 * f->accuracy,
+                 f->collapsed ? " (collapsed to one class)" : "");
     } else {
         text_add(out, "accuracy not measured");
     }

@@ -12,6 +12,7 @@ struct run_figures { /* NaN where the row has none */
     double accuracy, best_accuracy, validation_accuracy, loss, samples_per_second, updates,
         train_seconds;
     double mean_staleness, staleness_cv, max_staleness;
+    bool collapsed; /* at least 99 % of the test predictions are one class */
 };
 status summary_read(const char *results, int64_t run_id, struct run_figures *out) MUST_CHECK;
 /* Several lines (run) or one (sweep). */
