@@ -214,7 +214,7 @@ tests: $(TESTS)
 .PHONY: setup
 setup:
 ifeq ($(SETUP),yes)
-	$(Q)scripts/setup
+	$(Q)scripts/setup $(SETUP_FOR)
 endif
 
 ## demo: install what is missing, build, run the headline comparison (under 5 minutes on 2 cores)
@@ -285,13 +285,14 @@ fuzz:
 	$(Q)scripts/fuzz $(if $(T),build/fuzz/tests/fuzz/fuzz_$(T),$(FUZZERS:$(DIR)/%=build/fuzz/%))
 
 ## lint: format, layers, cppcheck, pages, the reproduction board, file sizes
+lint format: SETUP_FOR := --lint
 .PHONY: lint
-lint:
+lint: setup
 	$(Q)scripts/lint
 
 ## format: rewrite the sources in the house's format
 .PHONY: format
-format:
+format: setup
 	$(Q)clang-format -i $$(git ls-files '*.c' '*.h' '*.cu')
 
 ## bundle: build/gradlag-bundle.tar.xz, the program with its libraries, for a machine with a GPU and glibc

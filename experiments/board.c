@@ -185,7 +185,7 @@ const char *board_mark(enum claim_outcome outcome)
 
 void board_print_observed(const struct judged_claim *j, FILE *to)
 {
-    struct text why = {0};
+    struct text why = {0}, remark = {0};
     reproduction_explain(j, false, &why);
     if (why.length > 0) {
         fprintf(to, "%s", why.at);
@@ -193,6 +193,11 @@ void board_print_observed(const struct judged_claim *j, FILE *to)
         fprintf(to, "%.*f", band_decimals(j->value, j->low, j->high), j->value);
     }
     text_free(&why);
+    reproduction_remark(j, false, &remark);
+    if (remark.length > 0) {
+        fprintf(to, " (%s)", remark.at);
+    }
+    text_free(&remark);
 }
 
 static void print_claims(const struct reproduction *r, const struct judged_claim *judged, FILE *to)

@@ -70,8 +70,9 @@ static status add_run(struct cells *c, size_t index, struct sample *samples)
     if (r->state != PLANNED_FINISHED) {
         goto done;
     }
-    TRY(summary_read(options_text(o, "results"), r->run_id, &f));
+    TRY(summary_read(options_text(o, "results"), r->run_id, o, &f));
     cell->finished++;
+    cell->spread_too_wide += isfinite(f.expected_cv);
     c->accuracies[index] = 100 * f.accuracy;
     sample_add(&samples[cell - c->at], 100 * f.accuracy);
     cell->died += 100 * f.accuracy < DEAD;

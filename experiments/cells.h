@@ -12,6 +12,7 @@ struct cell {
     const struct arm *arm;
     int64_t workers;
     unsigned planned, finished, diverged, failed;
+    unsigned spread_too_wide; /* of the finished: staleness spreads wider than its pace explains */
     /* Means over finished runs, NaN where there is none; accuracy in percent. */
     double accuracy, loss, validation;
     double deviation, interval; /* half of the 95 % one; NaN unless two runs or more finished */
@@ -45,10 +46,11 @@ const struct cell *cells_find(const struct cells *c, const char *arm, int64_t wo
 void cells_pair(const struct cells *c, const struct cell *a, const struct cell *b,
                 struct paired *out);
 /* What a claim reads. `lacking` is set to a cell that it needs and whose planned runs did not all
- * finish: a mean over the survivors says nothing. died() needs only runs that ended. */
+ * finish: a mean over the survivors says nothing. died() needs only runs that ended. `delayed` is
+ * set to the first cell it reads of which staleness spreads too wide in some run. */
 struct cells_reading {
     const struct cells *cells;
-    const struct cell *lacking;
+    const struct cell *lacking, *delayed;
 };
 /* Measures of claims: accuracy, deviation, died and so on; see docs/experiment-files.md. */
 struct measures cells_measures(struct cells_reading *r);

@@ -412,8 +412,8 @@ static status tell_what_if(const struct request *r, const struct recorded_run *r
 {
     status result = OK;
     struct run_figures f;
-    TRY(summary_print(r->results, run_id, stdout));
-    TRY(summary_read(r->results, run_id, &f));
+    TRY(summary_print(r->results, run_id, NULL, stdout));
+    TRY(summary_read(r->results, run_id, NULL, &f));
     printf("\ntest accuracy of run %lld, as recorded: ", (long long)run->id);
     print_accuracy(run->final_accuracy, run->samples_used);
     printf("; with");

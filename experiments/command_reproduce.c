@@ -180,7 +180,7 @@ done:
 static status report_shared(const struct reproduction *w, const struct reproduce *r)
 {
     status result = OK;
-    plan_print_outcome(&w->plan, &r->how, r->say);
+    TRY(plan_print_outcome(&w->plan, &r->how, r->say));
     TRY(plan_check_failed(&w->tuning.trials.plan));
     TRY(plan_check_failed(&w->plan));
     if (w->later > 0) {

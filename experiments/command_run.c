@@ -110,7 +110,7 @@ static status make_queued(const struct settings *read, const char *number, bool 
         command_is_told();
     }
     if (result == OK && title == NULL) {
-        TRY(summary_print(results, run_id, stdout));
+        TRY(summary_print(results, run_id, o, stdout));
     }
 done:
     options_close(&o);
@@ -162,7 +162,7 @@ status command_run(int argc, char **argv)
     launch_catch_signals();
     struct launch_options launch = {.settings = o, .title = title, .quiet = quiet};
     TRY(launch_run(&launch, &run_id));
-    TRY(summary_print(options_text(o, "results"), run_id, stdout));
+    TRY(summary_print(options_text(o, "results"), run_id, o, stdout));
 done:
     options_close(&o);
     settings_free(&read);

@@ -192,7 +192,7 @@ static status make(struct plan *plan, const struct plan_options *how)
     status result = OK;
     launch_catch_signals();
     TRY(plan_make(plan, how, stdout));
-    plan_print_outcome(plan, how, stdout);
+    TRY(plan_print_outcome(plan, how, stdout));
     TRY(plan_check_failed(plan));
 done:
     return result;

@@ -95,6 +95,10 @@ static void describe_claim(const struct judged_claim *j, struct text *why, struc
                                  .low = j->low,
                                  .high = j->high};
     reproduction_explain(j, true, why);
+    if (why->length > 0 && j->delayed != NULL) {
+        text_add(why, "; ");
+    }
+    reproduction_remark(j, true, why);
     out->why = why->at;
 }
 

@@ -181,6 +181,13 @@ done:
     return result;
 }
 
+static void note_delayed(struct cells_reading *r, const struct cell *cell)
+{
+    if (r->delayed == NULL && cell->spread_too_wide > 0) {
+        r->delayed = cell;
+    }
+}
+
 static status measure(void *context, const char *name, const char *arm, int64_t workers,
                       double given, double *out)
 {
@@ -192,6 +199,7 @@ static status measure(void *context, const char *name, const char *arm, int64_t 
     if (result != OK || cell == NULL) {
         return result;
     }
+    note_delayed(r, cell);
     bool deaths = strcmp(name, "died") == 0;
     if (cell->finished + (deaths ? cell->diverged : 0) < cell->planned) {
         r->lacking = cell;
@@ -257,6 +265,8 @@ static status measure_pair(void *context, const char *name, const char *arm, int
     if (a == NULL || b == NULL) {
         goto done;
     }
+    note_delayed(r, a);
+    note_delayed(r, b);
     if (!is_whole(a) || !is_whole(b)) {
         r->lacking = is_whole(a) ? b : a;
     } else {

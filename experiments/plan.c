@@ -203,14 +203,42 @@ static void tell_of_diverged(const struct plan *p, FILE *to)
     }
 }
 
-void plan_print_outcome(const struct plan *p, const struct plan_options *o, FILE *to)
+/* Of the finished runs in this host's results files. */
+static status count_collapsed(const struct plan *p, size_t *out)
 {
-    size_t abroad = 0;
+    status result = OK;
+    *out = 0;
+    for (size_t i = 0; i < p->count; i++) {
+        const struct planned_run *r = &p->runs[i];
+        if (r->state == PLANNED_FINISHED && !r->abroad) {
+            char sql[80];
+            double collapsed = 0;
+            bool known = false;
+            snprintf(sql, sizeof sql, "SELECT collapsed FROM run WHERE id = %lld",
+                     (long long)r->run_id);
+            TRY(query_number(options_text(r->settings, "results"), sql, NULL, 0, &collapsed,
+                             &known));
+            *out += known && collapsed > 0;
+        }
+    }
+done:
+    return result;
+}
+
+status plan_print_outcome(const struct plan *p, const struct plan_options *o, FILE *to)
+{
+    status result = OK;
+    size_t abroad = 0, collapsed;
+    TRY(count_collapsed(p, &collapsed));
     for (size_t i = 0; i < p->count; i++) {
         abroad += p->runs[i].abroad;
     }
-    fprintf(to, "%zu finished, %zu diverged, %zu failed", in_state(p, PLANNED_FINISHED),
-            in_state(p, PLANNED_DIVERGED), in_state(p, PLANNED_FAILED));
+    fprintf(to, "%zu finished", in_state(p, PLANNED_FINISHED));
+    if (collapsed > 0) {
+        fprintf(to, " (%zu collapsed to one class)", collapsed);
+    }
+    fprintf(to, ", %zu diverged, %zu failed", in_state(p, PLANNED_DIVERGED),
+            in_state(p, PLANNED_FAILED));
     if (in_state(p, PLANNED_ELSEWHERE) > 0) {
         fprintf(to, ", %zu going on elsewhere", in_state(p, PLANNED_ELSEWHERE));
     }
@@ -223,6 +251,8 @@ void plan_print_outcome(const struct plan *p, const struct plan_options *o, FILE
     }
     fprintf(to, "\n");
     tell_of_diverged(p, to);
+done:
+    return result;
 }
 
 void plan_print(const struct plan *p, FILE *to)

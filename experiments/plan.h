@@ -81,8 +81,9 @@ size_t plan_failed(const struct plan *p);
 status plan_score(const struct planned_run *r, struct plan_score *out) MUST_CHECK;
 /* ERROR_OTHER where runs failed: how many, and what to do. */
 status plan_check_failed(const struct plan *p) MUST_CHECK;
-/* "4 finished, 0 diverged, 0 failed", and what else there is to say once they are made. */
-void plan_print_outcome(const struct plan *p, const struct plan_options *o, FILE *to);
+/* "4 finished (1 collapsed to one class), 0 diverged, 0 failed", and what else there is to say once
+ * they are made. */
+status plan_print_outcome(const struct plan *p, const struct plan_options *o, FILE *to) MUST_CHECK;
 /* One line per run: its title and whether it is there. */
 void plan_print(const struct plan *p, FILE *to);
 

@@ -98,7 +98,7 @@ static status report(const struct making *m, const struct planned_run *r, const 
     struct text line = {0};
     struct run_figures figures;
     if (r->state == PLANNED_FINISHED) {
-        TRY(summary_read(plan_results(r), r->run_id, &figures));
+        TRY(summary_read(plan_results(r), r->run_id, r->settings, &figures));
         summary_line(&figures, &line);
     } else {
         text_add(&line, "%s: %s", r->state == PLANNED_DIVERGED ? "diverged" : "failed", error);

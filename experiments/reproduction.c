@@ -177,6 +177,7 @@ status reproduction_judge(const struct reproduction *r, bool quick, struct judge
                                    .high = quick ? c->quick_high : c->high};
         TRY(claim_value(c, &reading, reproduction_results(r), &j->value));
         j->lacking = reading.lacking;
+        j->delayed = reading.delayed;
         j->outcome = is_open(j)                                  ? CLAIM_OPEN
                      : j->value >= j->low && j->value <= j->high ? CLAIM_PASS
                                                                  : CLAIM_FAIL;
@@ -205,6 +206,18 @@ void reproduction_explain(const struct judged_claim *j, bool by_label, struct te
         text_add(out, "%s with %lld worker%s: of %u run%s %u finished, %u diverged, %u failed", arm,
                  (long long)c->workers, plural((uint64_t)c->workers), c->planned,
                  plural(c->planned), c->finished, c->diverged, c->failed);
+    }
+}
+
+void reproduction_remark(const struct judged_claim *j, bool by_label, struct text *out)
+{
+    const struct cell *c = j->delayed;
+    if (c != NULL) {
+        text_add(out,
+                 "%s with %lld workers: in %u of %u runs staleness spreads wider than the pace "
+                 "explains; the machine was busy",
+                 by_label ? c->arm->label : c->arm->name, (long long)c->workers, c->spread_too_wide,
+                 c->finished);
     }
 }
 

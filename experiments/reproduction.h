@@ -37,8 +37,9 @@ struct judged_claim {
     const struct claim *claim;
     enum claim_outcome outcome;
     double value, low, high; /* value: NaN where it is not known */
-    const struct cell
-        *lacking; /* NULL, or a cell that it needs and whose runs did not all finish */
+    /* NULL, or a cell that it needs: one whose runs did not all finish; one with runs whose
+     * staleness spreads wider than their pace explains. */
+    const struct cell *lacking, *delayed;
 };
 /* Into `out`, which has room for all of the experiment's claims. The cells must be open. */
 status reproduction_judge(const struct reproduction *r, bool quick,
@@ -46,5 +47,7 @@ status reproduction_judge(const struct reproduction *r, bool quick,
 /* Why a claim has no value, in words that call the arm by its name or its label; nothing where it
  * has one. */
 void reproduction_explain(const struct judged_claim *j, bool by_label, struct text *out);
+/* What to know about a claim's value; nothing if the runs of all its cells kept their pace. */
+void reproduction_remark(const struct judged_claim *j, bool by_label, struct text *out);
 
 #endif

@@ -2,6 +2,7 @@
 
 #include "experiments/progress.h"
 #include "experiments/rerun.h"
+#include "experiments/spread.h"
 #include "results/query.h"
 #include "worker/options.h"
 
@@ -11,19 +12,24 @@
 #include <string.h>
 
 /* cv: standard deviation over mean, of the gradients that were applied. */
-status summary_read(const char *results, int64_t run_id, struct run_figures *out)
+status summary_read(const char *results, int64_t run_id, const options *o, struct run_figures *out)
 {
     /* Not run_id = run.id: the view would be made of all runs first. */
     static const char form[] =
+        "WITH counted AS (SELECT sum(pushes) AS gradients, "
+        "1.0 * sum(staleness * pushes) / sum(pushes) AS mean, "
+        "1.0 * sum(staleness * staleness * pushes) / sum(pushes) AS square "
+        "FROM staleness_histogram WHERE run_id = %lld) "
         "SELECT final_accuracy, best_accuracy, validation_accuracy, final_loss, "
         "samples_per_second, updates, train_seconds, mean_staleness, max_staleness, "
-        "(SELECT sqrt(max(0, sum(1.0 * staleness * staleness * pushes) / sum(pushes) - "
-        "mean_staleness * mean_staleness)) / nullif(mean_staleness, 0) FROM staleness_histogram "
-        "WHERE run_id = %lld) FROM run WHERE id = %lld";
+        "sqrt(max(0, square - mean * mean)) / nullif(mean, 0), collapsed, mean, gradients "
+        "FROM run, counted WHERE id = %lld";
     char sql[sizeof form + 48];
-    double v[10] = {0};
+    double v[13] = {0};
     snprintf(sql, sizeof sql, form, (long long)run_id, (long long)run_id);
     status result = query_numbers(results, sql, v, COUNT_OF(v));
+    const struct spread spread = {
+        .mean = v[11], .cv = v[9], .gradients = isfinite(v[12]) ? (uint64_t)v[12] : 0};
     *out = (struct run_figures){.accuracy = v[0],
                                 .best_accuracy = v[1],
                                 .validation_accuracy = v[2],
@@ -33,7 +39,9 @@ status summary_read(const char *results, int64_t run_id, struct run_figures *out
                                 .train_seconds = v[6],
                                 .mean_staleness = v[7],
                                 .max_staleness = v[8],
-                                .staleness_cv = v[9]};
+                                .staleness_cv = v[9],
+                                .expected_cv = o != NULL ? spread_too_wide(o, &spread) : NAN,
+                                .collapsed = v[10] > 0}; /* false where it is not known */
     return result;
 }
 
@@ -52,7 +60,8 @@ static status row_text(const char *results, int64_t run_id, const char *column, 
 static void add_accuracy(struct text *out, const struct run_figures *f)
 {
     if (isfinite(f->accuracy)) {
-        text_add(out, "accuracy %.2f%%", 100 * f->accuracy);
+        text_add(out, "accuracy %.2f%%%s", 100 * f->accuracy,
+                 f->collapsed ? " (collapsed to one class)" : "");
     } else {
         text_add(out, "accuracy not measured");
     }
@@ -66,7 +75,11 @@ static void add_staleness(struct text *out, const struct run_figures *f)
     if (isfinite(f->mean_staleness) && isfinite(f->max_staleness)) {
         text_add(out, "staleness %.2f", f->mean_staleness);
         if (isfinite(f->staleness_cv)) {
-            text_add(out, " (cv %.2f, max %.0f)", f->staleness_cv, f->max_staleness);
+            text_add(out, " (cv %.2f", f->staleness_cv);
+            if (isfinite(f->expected_cv)) {
+                text_add(out, " where its pace explains %.2f", f->expected_cv);
+            }
+            text_add(out, ", max %.0f)", f->max_staleness);
         } else if (f->max_staleness > 0) { /* its gradients were not recorded one by one */
             text_add(out, " (max %.0f)", f->max_staleness);
         }
@@ -87,13 +100,24 @@ void summary_line(const struct run_figures *f, struct text *out)
     }
 }
 
-status summary_print(const char *results, int64_t run_id, FILE *to)
+static void warn_of_spread(int64_t run_id, const struct run_figures *f)
+{
+    if (isfinite(f->expected_cv)) {
+        log_warning("run %lld: staleness spreads wider (cv %.2f) than the pace explains (cv %.2f): "
+                    "something delayed its steps, most likely other work on the machine's cores. "
+                    "Make it again on an idle machine, with fewer workers or a longer "
+                    "pace.mean_ms, or with engine=virtual",
+                    (long long)run_id, f->staleness_cv, f->expected_cv);
+    }
+}
+
+status summary_print(const char *results, int64_t run_id, const options *o, FILE *to)
 {
     status result = OK;
     struct run_figures f;
     struct text line = {0};
     char sha256[80], how[32], time[32];
-    TRY(summary_read(results, run_id, &f));
+    TRY(summary_read(results, run_id, o, &f));
     TRY(row_text(results, run_id, "parameters_sha256", sha256, sizeof sha256));
     TRY(row_text(results, run_id, "status", how, sizeof how));
     progress_took(f.train_seconds, time);
@@ -115,6 +139,7 @@ status summary_print(const char *results, int64_t run_id, FILE *to)
     text_add(&line, "gradlag show %lld", (long long)run_id);
     rerun_add_results(&line, results);
     fprintf(to, "          %s\n", line.at);
+    warn_of_spread(run_id, &f);
 done:
     text_free(&line);
     return result;

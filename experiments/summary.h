@@ -12,14 +12,19 @@ struct run_figures { /* NaN where the row has none */
     double accuracy, best_accuracy, validation_accuracy, loss, samples_per_second, updates,
         train_seconds;
     double mean_staleness, staleness_cv, max_staleness;
+    double expected_cv; /* what the pace explains, where staleness_cv is too wide (spread.h) */
+    bool collapsed;     /* at least 99 % of the test predictions are one class */
 };
-status summary_read(const char *results, int64_t run_id, struct run_figures *out) MUST_CHECK;
-/* Several lines (run) or one (sweep). */
-status summary_print(const char *results, int64_t run_id, FILE *to) MUST_CHECK;
+/* `o`: the run's settings; NULL: expected_cv is NaN. */
+struct options;
+status summary_read(const char *results, int64_t run_id, const struct options *o,
+                    struct run_figures *out) MUST_CHECK;
+/* Several lines (run) or one (sweep). The first warns on stderr if staleness spreads too wide. */
+status summary_print(const char *results, int64_t run_id, const struct options *o,
+                     FILE *to) MUST_CHECK;
 void summary_line(const struct run_figures *f, struct text *out);
 
 /* "async ×4 inverse seed 2", from the composed settings. */
-struct options;
 void summary_title(const struct options *o, char out[128]);
 
 #endif

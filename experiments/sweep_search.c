@@ -215,7 +215,7 @@ static status make(struct hunt *h, const struct plan_options *how, bool again)
     }
     if (how->shared != NULL) {
         printf("\n");
-        plan_print_outcome(p, how, stdout);
+        TRY(plan_print_outcome(p, how, stdout));
     }
     TRY(plan_check_failed(p));
 done:

@@ -42,6 +42,7 @@ void tally_evaluation(struct tally *t, const struct training_state *where, doubl
         .validation_accuracy = e->validation_accuracy,
         .test_loss = e->test_loss,
         .test_accuracy = e->test_accuracy,
+        .top_class_share = e->top_class_share,
         .took_seconds = took_seconds};
     t->loss_sum = 0;
     t->loss_count = 0;

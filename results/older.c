@@ -146,10 +146,22 @@ done:
     return result;
 }
 
+static status from_5_to_6(sqlite3 *db)
+{
+    return database_execute(db,
+                            "ALTER TABLE run ADD COLUMN collapsed INTEGER;"
+                            "ALTER TABLE evaluation ADD COLUMN top_class_share REAL",
+                            "bring the file up to date");
+}
+
 status older_upgrade(sqlite3 *db, int64_t version)
 {
     static const char doing[] = "bring the file up to date";
     status result = OK;
+    if (version == 5) {
+        TRY(from_5_to_6(db));
+        return older_renew_views(db);
+    }
     /* They name tables and columns that come and go. */
     TRY(database_execute(db,
                          "DROP VIEW IF EXISTS run_with_settings; DROP VIEW run_summary;"
@@ -166,6 +178,7 @@ status older_upgrade(sqlite3 *db, int64_t version)
         TRY(from_3_to_4(db));
     }
     TRY(from_4_to_5(db));
+    TRY(from_5_to_6(db));
     TRY(database_execute(db, database_text("results/views.sql"), doing));
     TRY(summaries_make_all(db));
 done:
@@ -284,13 +297,14 @@ static status lay_over_run(sqlite3 *db, int64_t version, const struct gone_runs 
         }
     }
     TRY(database_check(db, code, "read the file"));
-    text_add(&sql, "%s%s%s FROM main.run",
+    text_add(&sql, "%s%s%s%s FROM main.run",
              version == 1 ? ", " SETTINGS " AS settings, NULL AS runner" : "",
              version < 4 ? ", NULL AS sent_bytes" : "",
              version < 5
                  ? ", NULL AS summarized, NULL AS progress, NULL AS queued_at, NULL AS priority, "
                    "NULL AS attempt"
-                 : "");
+                 : "",
+             version < 6 ? ", NULL AS collapsed" : "");
     TRY(database_execute(db, sql.at, "read the file"));
 done:
     sqlite3_finalize(s);
@@ -343,7 +357,6 @@ static status lay_over_rows(sqlite3 *db, int64_t version)
                  ", NULL AS data_us, NULL AS forward_us, NULL AS backward_us, NULL AS hidden_us,"
                  " NULL AS staleness, NULL AS at_seconds",
                  "", version));
-    TRY(lay_over(db, "evaluation", "", "", ", NULL AS took_seconds", version));
     TRY(database_execute(db,
                          "CREATE TEMP VIEW pass AS SELECT NULL AS run_id, NULL AS worker,"
                          " NULL AS number, NULL AS update_version, NULL AS micro_batch,"
@@ -375,8 +388,14 @@ status older_show_as_present(sqlite3 *db, int64_t version)
     } else {
         TRY(runner_find_gone(db, &gone));
     }
-    if (version < DATABASE_VERSION) {
+    if (version < 5) {
         TRY(lay_over_rows(db, version));
+    }
+    if (version < DATABASE_VERSION) {
+        TRY(lay_over(db, "evaluation", "", "",
+                     version < 5 ? ", NULL AS took_seconds, NULL AS top_class_share"
+                                 : ", NULL AS top_class_share",
+                     version));
     }
     if (version < DATABASE_VERSION || gone.count > 0) {
         TRY(lay_over_run(db, version, &gone));

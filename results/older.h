@@ -1,5 +1,5 @@
 /*
- * older.h — results files of versions 1 to 4, and those whose views another gradlag made: brought
+ * older.h — results files of versions 1 to 5, and those whose views another gradlag made: brought
  * up to date when written to, shown as if they were when read. Internal to results/.
  *
  * Version 1 had no run.settings and no run.runner, and its config_hash covered keys that do not
@@ -8,7 +8,7 @@
  * event.push_number, version 3 no step.data_us, forward_us, backward_us, hidden_us, staleness and
  * at_seconds, and no run.sent_bytes: they are NULL in its rows. Nor had it push.server and
  * event.server: there was one server, 0. In version 4 push was a table, and took 95 to 105 bytes a
- * row; there were no summaries.
+ * row; there were no summaries. Version 5 had no run.collapsed and no evaluation.top_class_share.
  */
 #ifndef GRADLAG_RESULTS_OLDER_H
 #define GRADLAG_RESULTS_OLDER_H

@@ -117,7 +117,8 @@ struct evaluation_record {
     uint64_t updates, samples;
     double seconds;
     double train_loss, validation_loss, validation_accuracy, test_loss, test_accuracy;
-    double took_seconds; /* of the machine's time */
+    double took_seconds;    /* of the machine's time */
+    double top_class_share; /* of the test predictions, the most predicted class's; NaN: unknown */
 };
 
 /* How far the run is; the latest one alone is kept, in its row, and not beyond its end. */

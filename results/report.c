@@ -61,13 +61,35 @@ int report_outcome_decimals(const struct report_section *s)
     return s->by_loss ? 5 : 2;
 }
 
+void report_interval(const struct report_section *s, const struct sample *a, double ends[2])
+{
+    const double half = sample_interval(a);
+    ends[0] = isnan(half) ? NAN : fmax(0, a->mean - half);
+    ends[1] = isnan(half) ? NAN : s->by_loss ? a->mean + half : fmin(100, a->mean + half);
+}
+
+void report_cell_interval(struct html_table *t, const struct report_section *s,
+                          const struct sample *a)
+{
+    double ends[2];
+    report_interval(s, a, ends);
+    for (size_t i = 0; i < COUNT_OF(ends); i++) {
+        html_cell_number(t, ends[i], report_outcome_decimals(s));
+    }
+}
+
 void report_outcome(struct text *out, const struct report_section *s, const struct sample *outcome)
 {
     int decimals = report_outcome_decimals(s);
     html_number(out, sample_mean(outcome), decimals);
     if (outcome->n > 1) {
-        text_add(out, " ± ");
-        html_number(out, sample_interval(outcome), decimals);
+        double ends[2];
+        report_interval(s, outcome, ends);
+        text_add(out, " (95 %%: ");
+        html_number(out, ends[0], decimals);
+        text_add(out, " to ");
+        html_number(out, ends[1], decimals);
+        text_add(out, ")");
     }
     text_add(out, "%s (n %u)", s->by_loss ? " test loss" : " % test accuracy", outcome->n);
 }
@@ -235,8 +257,14 @@ static void add_section(struct text *out, const struct report_data *d,
         html_text(out, s->about->question);
         text_add(out, "</p>\n");
     }
-    text_add(out, "<p class=\"facts\">%u run%s: %u finished, %u diverged, %u failed or stopped",
-             s->runs, s->runs == 1 ? "" : "s", s->count[RUN_FINISHED], s->count[RUN_DIVERGED],
+    text_add(out, "<p class=\"facts\">%u run%s: %u finished", s->runs, s->runs == 1 ? "" : "s",
+             s->count[RUN_FINISHED]);
+    if (s->collapsed > 0) {
+        text_add(out,
+                 " (<b>%u collapsed</b>: at least 99 %% of the test predictions are one class)",
+                 s->collapsed);
+    }
+    text_add(out, ", %u diverged, %u failed or stopped", s->count[RUN_DIVERGED],
              s->count[RUN_FAILED] + s->count[RUN_STOPPED]);
     if (ended(s->count) < s->runs) {
         text_add(out, ", <b>%u to come</b>", s->runs - ended(s->count));

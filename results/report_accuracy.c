@@ -46,10 +46,12 @@ static void add_table_of_workers(struct text *out, const struct report_data *d,
                                   "#workers",
                                   "#n",
                                   "#mean",
-                                  "#± 95 %",
+                                  "#95 % from",
+                                  "#to",
                                   "#sd",
                                   "#least",
                                   "#most",
+                                  "#collapsed",
                                   "#diverged",
                                   "#failed",
                                   expects ? "#expected" : NULL,
@@ -69,10 +71,11 @@ static void add_table_of_workers(struct text *out, const struct report_data *d,
             html_cell_count(&t, c->workers);
             html_cell_count(&t, a->n);
             html_cell_number(&t, sample_mean(a), decimals);
-            html_cell_number(&t, sample_interval(a), decimals);
+            report_cell_interval(&t, s, a);
             html_cell_number(&t, sample_deviation(a), decimals);
             html_cell_number(&t, a->n > 0 ? a->least : NAN, decimals);
             html_cell_number(&t, a->n > 0 ? a->most : NAN, decimals);
+            html_cell_count(&t, c->collapsed);
             html_cell_count(&t, c->count[RUN_DIVERGED]);
             html_cell_count(&t, c->count[RUN_FAILED] + c->count[RUN_STOPPED]);
             if (expects) {
@@ -92,6 +95,13 @@ static void draw_lost(struct plot *p, const struct report_cell *c, double x, dou
     if (c->count[RUN_DIVERGED] > 0) {
         snprintf(lost, sizeof lost, "×%u", c->count[RUN_DIVERGED]);
         plot_text(p, x + 8, isfinite(y) ? y - 7 : p->height - p->bottom - 6, "start", "lost", lost);
+    }
+}
+
+static void add_collapsed(struct text *tip, const struct report_cell *c)
+{
+    if (c->collapsed > 0) {
+        text_add(tip, ", %u collapsed to one class", c->collapsed);
     }
 }
 
@@ -124,11 +134,13 @@ static void draw_series(struct plot *p, const struct report_data *d, const struc
         struct text tip = {0};
         c = report_cell_of(d, series, k);
         const struct sample *a = report_outcome_of(s, c);
-        double half = sample_interval(a);
-        plot_error_bar(p, x[k], y[k] - half, y[k] + half);
+        double ends[2];
+        report_interval(s, a, ends);
+        plot_error_bar(p, x[k], ends[0], ends[1]);
         text_add(&tip, "%s, %lld worker%s: ", its->label, (long long)c->workers,
                  c->workers == 1 ? "" : "s");
         report_outcome(&tip, s, a);
+        add_collapsed(&tip, c);
         plot_mark(p, its->style, x[k], y[k], tip.at);
         draw_lost(p, c, plot_x(p, x[k]), plot_y(p, y[k]));
         text_free(&tip);
@@ -146,10 +158,12 @@ static void draw_row(struct plot *p, const struct report_data *d, const struct r
     plot_series_begin(p, its->style, NULL);
     for (size_t k = 0; (c = report_cell_of(d, series, k)) != NULL; k++) {
         const struct sample *a = report_outcome_of(s, c);
-        double half = sample_interval(a), ends[2] = {a->mean - half, a->mean + half};
+        double ends[2];
         struct text tip = {0};
+        report_interval(s, a, ends);
         text_add(&tip, "%s: ", its->label);
         report_outcome(&tip, s, a);
+        add_collapsed(&tip, c);
         if (a->n > 1 && (!s->by_loss || ends[0] > 0)) {
             plot_line(p, ends, (double[]){y, y}, 2);
         }

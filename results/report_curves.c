@@ -157,8 +157,9 @@ static void add_panels(struct text *out, const struct report_data *d,
 static void add_table_of_curves(struct text *out, const struct report_data *d,
                                 const struct report_section *s)
 {
-    static const char *const titles[] = {"arm",   "#workers", "#n",     "#samples", "#seconds",
-                                         "#mean", "#± 95 %",  "#least", "#most",    NULL};
+    static const char *const titles[] = {"arm",      "#workers", "#n",         "#samples",
+                                         "#seconds", "#mean",    "#95 % from", "#to",
+                                         "#least",   "#most",    NULL};
     struct html_table t;
     int decimals = report_outcome_decimals(s);
     html_details_begin(out, "The numbers", false);
@@ -180,7 +181,7 @@ static void add_table_of_curves(struct text *out, const struct report_data *d,
             html_cell_number(&t, sample_mean(&c->curve[k].samples), 0);
             html_cell_number(&t, sample_mean(&c->curve[k].seconds), 2);
             html_cell_number(&t, sample_mean(v), decimals);
-            html_cell_number(&t, sample_interval(v), decimals);
+            report_cell_interval(&t, s, v);
             html_cell_number(&t, v->n > 0 ? v->least : NAN, decimals);
             html_cell_number(&t, v->n > 0 ? v->most : NAN, decimals);
         }

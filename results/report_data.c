@@ -110,6 +110,7 @@ static status read_runs(struct report_data *d, sqlite3 *db, const char *experime
             .provenance = sqlite3_column_int64(s, 26),
             .slowest = -1,
         };
+        r->collapsed = r->status == RUN_FINISHED && sqlite3_column_int(s, 27) == 1;
         d->count[r->status]++;
         d->cell_count = r->cell >= d->cell_count ? r->cell + 1 : d->cell_count;
     }
@@ -142,6 +143,7 @@ static void fill_cell(struct report_cell *c, const struct report_run *r)
         c->words = r->words;
     }
     c->count[r->status]++;
+    c->collapsed += r->collapsed;
     if (r->status == RUN_FINISHED) {
         sample_add(&c->accuracy, r->accuracy);
         sample_add(&c->loss, r->loss);

@@ -33,7 +33,8 @@ struct report_run {
     double slowest_compute_us, mean_compute_us, slowest_share; /* share: of the run's steps */
     int64_t time_workers;                                      /* that have a row of times */
     double steps, step_us;                                     /* step_us: mean over all steps */
-    bool drawn; /* its evaluations are part of the cell's curve */
+    bool collapsed; /* finished, and answers one class; false where it is not known */
+    bool drawn;     /* its evaluations are part of the cell's curve */
 };
 
 /* One evaluation, over the seeds of a cell. */
@@ -55,7 +56,7 @@ struct report_cell {
     size_t series;
     int64_t workers;
     char *mode, *words; /* borrowed from its first run */
-    unsigned count[RUN_STATUSES], runs;
+    unsigned count[RUN_STATUSES], runs, collapsed;
     /* Of the runs that finished. */
     struct sample accuracy, loss, validation, updates_per_second, samples_per_second, seconds;
     struct sample staleness;
@@ -81,7 +82,7 @@ struct report_section {
     bool trials;                           /* NAME/tuning */
     bool by_loss;                          /* no run has an accuracy */
     size_t first_series, series_count;
-    unsigned count[RUN_STATUSES], runs;
+    unsigned count[RUN_STATUSES], runs, collapsed;
 };
 
 struct report_data {

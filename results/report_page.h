@@ -40,7 +40,13 @@ void report_range_end(const struct report_section *s, struct plot_axis *a);
 /* "test accuracy, %" or "test loss", and how many decimals it is written with. */
 const char *report_outcome_name(const struct report_section *s);
 int report_outcome_decimals(const struct report_section *s);
-/* "89.24 ± 0.30 % test accuracy (n 3)"; without the interval for one run. */
+/* The 95 % interval of the mean, in per cent or nats; an accuracy's within 0 and 100. NaN for fewer
+ * than two runs. */
+void report_interval(const struct report_section *s, const struct sample *a, double ends[2]);
+/* The same as two cells. */
+void report_cell_interval(struct html_table *t, const struct report_section *s,
+                          const struct sample *a);
+/* "89.24 (95 %: 88.94 to 89.54) % test accuracy (n 3)"; without the interval for one run. */
 void report_outcome(struct text *out, const struct report_section *s, const struct sample *outcome);
 
 enum { REPORT_WORKER_COUNTS = 64 };

@@ -62,7 +62,8 @@ void report_trials(struct text *out, const struct report_data *d, const struct r
                                          "#workers",
                                          "#n",
                                          "#validation",
-                                         "#± 95 %",
+                                         "#95 % from",
+                                         "#to",
                                          "#diverged",
                                          "#failed",
                                          NULL};
@@ -86,7 +87,7 @@ void report_trials(struct text *out, const struct report_data *d, const struct r
             html_cell_count(&t, c->workers);
             html_cell_count(&t, c->count[RUN_FINISHED]);
             html_cell_number(&t, sample_mean(tried), s->by_loss ? 5 : 2);
-            html_cell_number(&t, sample_interval(tried), s->by_loss ? 5 : 2);
+            report_cell_interval(&t, s, tried);
             html_cell_count(&t, c->count[RUN_DIVERGED]);
             html_cell_count(&t, c->count[RUN_FAILED] + c->count[RUN_STOPPED]);
         }
@@ -129,6 +130,9 @@ static void add_head(struct text *out, const struct report_data *d, const struct
              bad ? "bad" : "good", run_status_name(r->status));
     if (!isnan(r->accuracy)) {
         text_add(out, " · %.2f %%", r->accuracy);
+    }
+    if (r->collapsed) {
+        text_add(out, " · <span class=\"bad\">collapsed to one class</span>");
     }
     text_add(out, "</summary><dl>");
     add_fact(out, "uuid", r->uuid);

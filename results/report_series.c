@@ -54,6 +54,7 @@ static status find_sections(struct report_data *d, const struct report_request *
             }
             s->runs++;
             s->count[r->status]++;
+            s->collapsed += r->collapsed;
             s->by_loss = s->by_loss && d->cells[r->cell].accuracy.n == 0;
         }
     }

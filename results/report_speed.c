@@ -97,9 +97,9 @@ static void add_throughput_plot(struct text *out, const struct report_data *d,
 static void add_throughput_table(struct text *out, const struct report_data *d,
                                  const struct report_section *s)
 {
-    static const char *const titles[] = {"arm",     "#workers",   "#n",      "#updates/s",
-                                         "#± 95 %", "#samples/s", "#± 95 %", "#test result",
-                                         "#± 95 %", "#seconds",   NULL};
+    static const char *const titles[] = {"arm",        "#workers",   "#n",       "#updates/s",
+                                         "#± 95 %",    "#samples/s", "#± 95 %",  "#test result",
+                                         "#95 % from", "#to",        "#seconds", NULL};
     struct html_table t;
     int decimals = report_outcome_decimals(s);
     html_details_begin(out, "The numbers", false);
@@ -119,7 +119,7 @@ static void add_throughput_table(struct text *out, const struct report_data *d,
         html_cell_number(&t, sample_mean(&c->samples_per_second), 0);
         html_cell_number(&t, sample_interval(&c->samples_per_second), 0);
         html_cell_number(&t, sample_mean(a), decimals);
-        html_cell_number(&t, sample_interval(a), decimals);
+        report_cell_interval(&t, s, a);
         html_cell_number(&t, sample_mean(&c->seconds), 1);
     }
     html_table_end(&t);

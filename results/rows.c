@@ -22,7 +22,7 @@ static const char *const insert_sql[ROW_KINDS] = {
     [ROW_EVALUATION] =
         "INSERT OR REPLACE INTO evaluation (run_id, updates, samples, seconds, train_loss, "
         "validation_loss, validation_accuracy, test_loss, test_accuracy, not_a_number, "
-        "took_seconds) VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11)",
+        "took_seconds, top_class_share) VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12)",
     [ROW_EVENT] = "INSERT INTO event (run_id, at_seconds, severity, code, worker, detail, "
                   "not_a_number, push_number, server) VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9)",
     [ROW_CHECKPOINT] = "INSERT OR REPLACE INTO checkpoint (run_id, version, path, sha256) "
@@ -322,6 +322,16 @@ static void bind_pass(sqlite3_stmt *s, const struct pass_record *p)
     bind_nan_list(s, 10, &nan);
 }
 
+/* Where NaN means the same as not measured; JSON has no NaN and no infinity. */
+static void bind_finite(sqlite3_stmt *s, int index, double value)
+{
+    if (isfinite(value)) {
+        sqlite3_bind_double(s, index, value);
+    } else {
+        sqlite3_bind_null(s, index);
+    }
+}
+
 /* An accuracy is a count over a size: it is NaN only where the split is empty. */
 static void bind_split(sqlite3_stmt *s, int index, double loss, double accuracy,
                        const char *loss_column, struct nan_list *nan)
@@ -341,6 +351,7 @@ static void bind_evaluation(sqlite3_stmt *s, const struct evaluation_record *e)
     bind_split(s, 6, e->validation_loss, e->validation_accuracy, "validation_loss", &nan);
     bind_split(s, 8, e->test_loss, e->test_accuracy, "test_loss", &nan);
     bind_real(s, 11, e->took_seconds, "took_seconds", &nan);
+    bind_finite(s, 12, e->top_class_share);
     bind_nan_list(s, 10, &nan);
 }
 
@@ -367,16 +378,6 @@ static void bind_checkpoint(sqlite3_stmt *s, const struct checkpoint_row *c)
     bind_count(s, 2, c->version);
     bind_text(s, 3, c->path);
     bind_text(s, 4, c->sha256);
-}
-
-/* JSON has no NaN and no infinity. */
-static void bind_finite(sqlite3_stmt *s, int index, double value)
-{
-    if (isfinite(value)) {
-        sqlite3_bind_double(s, index, value);
-    } else {
-        sqlite3_bind_null(s, index);
-    }
 }
 
 static void bind_progress(sqlite3_stmt *s, const struct progress_record *p)

@@ -190,6 +190,7 @@ static status summarize(sqlite3 *db, int64_t run_id, const struct run_outcome *o
         " final_accuracy = (SELECT test_accuracy FROM last),"
         " best_accuracy = (SELECT max(test_accuracy) FROM measured),"
         " final_loss = (SELECT test_loss FROM last),"
+        " collapsed = (SELECT top_class_share >= 0.99 FROM last),"
         " validation_accuracy = (SELECT validation_accuracy FROM validated),"
         " mean_staleness = CASE mode WHEN 'sync' THEN (SELECT mean FROM late)"
         "  ELSE coalesce((SELECT mean FROM lag), :mean) END,"

@@ -1,4 +1,4 @@
--- The results file, version 5: its tables, but for those of push.sql and summaries.sql; views.sql holds the
+-- The results file, version 6: its tables, but for those of push.sql and summaries.sql; views.sql holds the
 -- views. docs/results-file.md says what every column means, with its unit.
 --
 -- NaN: SQLite has none and stores NULL instead. So every table that holds measured numbers has a
@@ -65,7 +65,9 @@ CREATE TABLE run (
     -- Of a run that was put into the queue; runner is NULL as long as it waits there.
     queued_at           TEXT,
     priority            INTEGER,
-    attempt             INTEGER
+    attempt             INTEGER,
+    -- 1: at the last evaluation at least 99 % of the test predictions were one class; NULL: not known.
+    collapsed           INTEGER
 ) STRICT;
 CREATE INDEX run_by_config_hash ON run (config_hash);
 CREATE INDEX run_by_experiment ON run (experiment, arm);
@@ -85,6 +87,8 @@ CREATE TABLE evaluation (
     not_a_number        TEXT,
     -- Of the machine's time, which is not training time; NULL where training has a virtual clock.
     took_seconds        REAL,
+    -- Of the test predictions, the share of the most predicted class.
+    top_class_share     REAL,
     PRIMARY KEY (run_id, updates)
 ) STRICT, WITHOUT ROWID;
 

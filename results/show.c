@@ -97,7 +97,8 @@ static void print_summary(sqlite3_stmt *s, FILE *out)
         LOSS,
         SHA,
         ERROR,
-        LIST
+        LIST,
+        COLLAPSED
     };
     char a[32], b[32], c[32], d[32];
     fprintf(out, "run %s: %s, %s, %s worker%s, seed %s\n", text_or(s, ID, "?"),
@@ -115,6 +116,9 @@ static void print_summary(sqlite3_stmt *s, FILE *out)
     fprintf(out, "  test accuracy  %s at the end, %s at best (validation %s, test loss %s)\n",
             measured(s, FINAL, 4, LIST, a), measured(s, BEST, 4, LIST, b),
             measured(s, VALIDATION, 4, LIST, c), measured(s, LOSS, 4, LIST, d));
+    if (sqlite3_column_int(s, COLLAPSED) == 1) {
+        fprintf(out, "  collapsed      at least 99 %% of the test predictions are one class\n");
+    }
     fprintf(out, "  parameters     %s\n", text_or(s, SHA, "-"));
     if (sqlite3_column_type(s, ERROR) != SQLITE_NULL) {
         fprintf(out, "  error          %s\n", text_or(s, ERROR, ""));
@@ -136,7 +140,7 @@ static status show_summary(sqlite3 *db, int64_t id, FILE *out)
         "samples_computed, t AS train_seconds, coalesce(samples_per_second, n / t) AS "
         "samples_per_second, u / t, final_accuracy, best_accuracy, validation_accuracy, "
         "final_loss, "
-        "parameters_sha256, error, not_a_number FROM self";
+        "parameters_sha256, error, not_a_number, collapsed FROM self";
     return show_rows(db, sql, id, 0, NULL, print_summary, out);
 }
 

@@ -1,4 +1,4 @@
--- The views of a results file of version 5, but for push (push.sql); docs/results-file.md says what every
+-- The views of a results file of version 6, but for push (push.sql); docs/results-file.md says what every
 -- column means. Files of an older version show the same views when they are read (results/older.c).
 --
 -- What rows come to is read from summaries.sql where a run has ended, else from the rows (CROSS JOIN:
@@ -31,7 +31,7 @@ worded AS (
     FROM configuration)
 SELECT id, experiment, arm, mode, engine, workers, model, dataset, batch, lr, momentum, consistency,
        damping, correction, seed, status, updates, train_seconds, samples_per_second,
-       final_accuracy, mean_staleness, described.known AS settings, parameters, others, differing
+       final_accuracy, collapsed, mean_staleness, described.known AS settings, parameters, others, differing
 FROM described LEFT JOIN worded ON worded.known = described.known;
 
 -- The 97.5 % point of Student's t by degrees of freedom: a mean of n runs ± quantile(n - 1) sd / sqrt(n)
@@ -48,7 +48,7 @@ CREATE VIEW run_summary AS
 SELECT id, experiment, arm, tag, mode, workers, model, damping, consistency, lr, momentum, batch,
        seed, status, updates, samples_used, train_seconds, samples_per_second,
        updates / train_seconds AS updates_per_second,
-       final_accuracy, best_accuracy, validation_accuracy, final_loss,
+       final_accuracy, best_accuracy, validation_accuracy, final_loss, collapsed,
        mean_staleness, max_staleness, started_at, error
 FROM run;
 
@@ -68,8 +68,9 @@ FROM counted;
 -- Seeds taken together: runs of the same settings, which is all of the configuration that decides
 -- the outcome, but the seed. parameters holds the dotted keys, such as damping.power=0.5, but for
 -- the dataset's; others the rest of the settings that have no column here, as far as they are not
--- the same in the whole file. sd is the sample standard deviation (n - 1), and the interval half of the
--- 95 % one of the mean; both are NULL for one seed. Runs that did not finish are counted, not averaged.
+-- the same in the whole file. sd is the sample standard deviation (n - 1). interval_low and
+-- interval_high are the ends of the 95 % interval of the mean, cut off at 0 and 1; all three are NULL
+-- for one seed. Runs that did not finish are counted, not averaged. Collapsed runs are averaged, too.
 -- Many builds of SQLite have no sqrt(): the roots are Newton's, who comes down on them from above
 -- until rounding ends it.
 CREATE VIEW accuracy_by_workers AS
@@ -95,32 +96,37 @@ averaged AS (
            avg(mean_staleness * finished) AS mean_staleness,
            count(*) FILTER (WHERE status = 'diverged') AS diverged,
            count(*) FILTER (WHERE status IN ('failed', 'stopped')) AS failed,
+           count(*) FILTER (WHERE status = 'finished' AND collapsed = 1) AS collapsed,
            settings, count(accuracy) AS n
     FROM described
     GROUP BY experiment, arm, mode, engine, model, dataset, consistency, damping, correction,
-             workers, lr, momentum, batch, settings)
+             workers, lr, momentum, batch, settings),
+spread AS (
+    SELECT *,
+           CASE WHEN variance > 0 THEN
+               (WITH RECURSIVE newton (x) AS (
+                    SELECT (1 + variance) / 2
+                    UNION ALL
+                    SELECT (x + variance / x) / 2 FROM newton WHERE (x + variance / x) / 2 < x)
+                SELECT min(x) FROM newton)
+               ELSE variance END AS sd_accuracy,
+           coalesce((SELECT quantile FROM student_95 WHERE freedom = n - 1), 1.96 + 2.5 / (n - 1))
+               * CASE WHEN variance > 0 THEN
+                     (WITH RECURSIVE newton (x) AS (
+                          SELECT (1 + variance / n) / 2
+                          UNION ALL
+                          SELECT (x + variance / n / x) / 2 FROM newton
+                          WHERE (x + variance / n / x) / 2 < x)
+                      SELECT min(x) FROM newton)
+                     ELSE variance END AS half
+    FROM averaged)
 SELECT experiment, arm, mode, engine, model, dataset, consistency, damping, correction, workers, lr,
-       momentum, batch, parameters, others, differing, seeds, mean_accuracy,
-       CASE WHEN variance > 0 THEN
-           (WITH RECURSIVE newton (x) AS (
-                SELECT (1 + variance) / 2
-                UNION ALL
-                SELECT (x + variance / x) / 2 FROM newton WHERE (x + variance / x) / 2 < x)
-            SELECT min(x) FROM newton)
-           ELSE variance END AS sd_accuracy,
-       least_accuracy,
-       greatest_accuracy, mean_samples_per_second, mean_updates_per_second, mean_staleness,
-       diverged, failed, settings,
-       coalesce((SELECT quantile FROM student_95 WHERE freedom = n - 1), 1.96 + 2.5 / (n - 1))
-           * CASE WHEN variance > 0 THEN
-                 (WITH RECURSIVE newton (x) AS (
-                      SELECT (1 + variance / n) / 2
-                      UNION ALL
-                      SELECT (x + variance / n / x) / 2 FROM newton
-                      WHERE (x + variance / n / x) / 2 < x)
-                  SELECT min(x) FROM newton)
-                 ELSE variance END AS interval_accuracy
-FROM averaged;
+       momentum, batch, parameters, others, differing, seeds, mean_accuracy, sd_accuracy,
+       least_accuracy, greatest_accuracy, mean_samples_per_second, mean_updates_per_second, mean_staleness,
+       diverged, failed, collapsed, settings,
+       max(0.0, mean_accuracy - half) AS interval_low,
+       min(1.0, mean_accuracy + half) AS interval_high
+FROM spread;
 
 -- The evaluations at which a run was better than ever before: the time to reach an accuracy a is
 -- min(seconds) where accuracy >= a.

@@ -23,6 +23,11 @@ static status open_evaluation(struct report *r)
     TRY(memory_new(&r->sums, r->batches + 1, sizeof *r->sums, "sums of an evaluation"));
     TRY(memory_new(&r->all_sums, c->size * r->batches + 1, sizeof *r->all_sums,
                    "sums of an evaluation"));
+    r->classes = worker_classes(r->o->worker);
+    TRY(memory_new(&r->predicted, r->classes, sizeof *r->predicted,
+                   "predictions of an evaluation"));
+    TRY(memory_new(&r->all_predicted, c->size * r->classes, sizeof *r->all_predicted,
+                   "predictions of an evaluation"));
 done:
     return result;
 }
@@ -56,12 +61,14 @@ done:
 
 void report_close(struct report *r)
 {
-    void *const own[] = {r->gathered, r->codes, r->sums, r->all_sums};
+    void *const own[] = {r->gathered, r->codes,     r->sums,
+                         r->all_sums, r->predicted, r->all_predicted};
     for (size_t i = 0; i < COUNT_OF(own); i++)
         memory_free(own[i]);
     r->gathered = NULL;
     r->codes = NULL;
     r->sums = r->all_sums = NULL;
+    r->predicted = r->all_predicted = NULL;
 }
 
 /* ---- the training clock -------------------------------------------------------------------------
@@ -196,12 +203,22 @@ static void pick_sums(struct report *r)
         r->sums[b] = r->all_sums[b % r->evaluators * r->batches + b];
 }
 
+static void add_predictions(struct report *r)
+{
+    for (size_t k = 0; k < r->classes; k++) {
+        r->predicted[k] = 0;
+        for (unsigned rank = 0; rank < r->evaluators; rank++)
+            r->predicted[k] += r->all_predicted[rank * r->classes + k];
+    }
+}
+
 static void record_evaluation(struct report *r, const struct report_state *s, uint64_t began_ns)
 {
     struct evaluation e;
 
     pick_sums(r);
-    worker_evaluation_of(r->o->worker, r->sums, &e);
+    add_predictions(r);
+    worker_evaluation_of(r->o->worker, r->sums, r->predicted, &e);
     struct evaluation_record row = {
         .updates = s->updates,
         .samples = s->samples,
@@ -211,6 +228,7 @@ static void record_evaluation(struct report *r, const struct report_state *s, ui
         .validation_accuracy = e.validation_accuracy,
         .test_loss = e.test_loss,
         .test_accuracy = e.test_accuracy,
+        .top_class_share = e.top_class_share,
         .took_seconds = (double)(clock_ns() - began_ns) * 1e-9};
     r->loss_sum = 0;
     r->loss_count = 0;
@@ -229,10 +247,12 @@ status report_evaluate(struct report *r, const struct report_state *s)
     TRY(replica_collect(s->replica));
     if (c->rank < r->evaluators)
         own = worker_evaluate_part(r->o->worker, s->replica->parameters, c->rank, r->evaluators,
-                                   r->sums);
+                                   r->sums, r->predicted);
     TRY(pause_end(r, own, "the evaluation"));
     report_pause(r);
     TRY(communicator_gather_all(c, r->sums, r->batches * sizeof *r->sums, r->all_sums));
+    TRY(communicator_gather_all(c, r->predicted, r->classes * sizeof *r->predicted,
+                                r->all_predicted));
     if (c->rank == 0)
         record_evaluation(r, s, began_ns);
     report_go_on(r);

@@ -50,6 +50,8 @@ struct report {
     unsigned evaluators;                            /* ranks that evaluate */
     size_t batches;                                 /* of an evaluation */
     struct evaluation_sum *sums, *all_sums;         /* [batches], [size][batches] */
+    size_t classes;
+    uint32_t *predicted, *all_predicted; /* [classes], [size][classes] */
     unsigned row_count;
     bool records_steps, told_of_waiting;
 };

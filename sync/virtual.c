@@ -393,6 +393,7 @@ static status evaluate(struct virtual_ranks *v)
         .validation_accuracy = e.validation_accuracy,
         .test_loss = e.test_loss,
         .test_accuracy = e.test_accuracy,
+        .top_class_share = e.top_class_share,
         .took_seconds = NOT_MEASURED}; /* nothing, by the clock that this run has */
     v->loss_sum = 0;
     v->loss_count = 0;

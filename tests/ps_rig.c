@@ -128,7 +128,7 @@ static status evaluate(void *context, const float *parameters, struct evaluation
     r->evaluations++;
     if (r->evaluation_fails)
         return error_set(ERROR_DATA, __FILE__, __LINE__, "the test's evaluation fails");
-    *out = (struct evaluation){NAN, parameters[0], 0.5, parameters[0], 0.5};
+    *out = (struct evaluation){NAN, parameters[0], 0.5, parameters[0], 0.5, 0.1};
     return OK;
 }
 

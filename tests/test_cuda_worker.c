@@ -103,6 +103,7 @@ static void evaluation_is_that_of_the_cpu(void **state)
             assert_close(a.validation_loss, b.validation_loss, 1e-4 * a.validation_loss);
             assert_close(a.test_accuracy, b.test_accuracy, 0.02);
             assert_close(a.validation_accuracy, b.validation_accuracy, 0.04);
+            assert_close(a.top_class_share, b.top_class_share, 0.02);
             check(worker_gradient(cuda.worker, cpu.parameters, 0, cuda.gradient, &stats));
         }
         rig_close(&cpu);

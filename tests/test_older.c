@@ -75,7 +75,7 @@ static void a_file_of_version_1_is_brought_up_to_date_by_the_first_writer(void *
     write_version_1();
     rig_finish(rig_begin(&rig_run, &id), &rig_outcome);
     assert_int_equal(id, 4);
-    assert_string_equal(rig_in_the_file("PRAGMA user_version"), "5");
+    assert_string_equal(rig_in_the_file("PRAGMA user_version"), "6");
     assert_string_equal(rig_in_the_file("PRAGMA integrity_check"), "ok");
     rig_change("DELETE FROM run WHERE id = 4");
     assert_reads_as_present();
@@ -129,7 +129,7 @@ static void a_file_of_version_2_is_brought_up_to_date_by_the_first_writer(void *
         recorder_push(r, &p);
     }
     rig_finish(r, &rig_outcome);
-    assert_string_equal(rig_in_the_file("PRAGMA user_version"), "5");
+    assert_string_equal(rig_in_the_file("PRAGMA user_version"), "6");
     assert_string_equal(rig_in_the_file("PRAGMA integrity_check"), "ok");
     assert_string_equal(rig_in_the_file(columns), in_a_new_file(columns));
     assert_string_equal(
@@ -182,7 +182,7 @@ static void a_file_of_version_3_is_brought_up_to_date_by_the_first_writer(void *
                                            .hidden_us = 4,
                                            .staleness = 5});
     rig_finish(r, &rig_outcome);
-    assert_string_equal(rig_in_the_file("PRAGMA user_version"), "5");
+    assert_string_equal(rig_in_the_file("PRAGMA user_version"), "6");
     assert_string_equal(rig_in_the_file("PRAGMA integrity_check"), "ok");
     assert_string_equal(rig_in_the_file(columns), in_a_new_file(columns));
     assert_string_equal(rig_in_the_file(step), "1.0 2.0 3.0 4.0 5");
@@ -230,7 +230,7 @@ static void a_file_of_version_4_keeps_every_bit_of_its_pushes(void **state)
     assert_string_equal(rig_ask(asked), views);
     assert_string_equal(rig_ask(unknown), "7 0 0 0");
     rig_finish(rig_begin(&rig_run, &id), &rig_outcome);
-    assert_string_equal(rig_in_the_file("PRAGMA user_version"), "5");
+    assert_string_equal(rig_in_the_file("PRAGMA user_version"), "6");
     assert_string_equal(rig_in_the_file("PRAGMA integrity_check"), "ok");
     for (int i = 0; i < ROWS; i++) {
         assert_string_equal(push_row(rig_in_the_file, i), before[i]);
@@ -241,6 +241,41 @@ static void a_file_of_version_4_keeps_every_bit_of_its_pushes(void **state)
                                 "FROM run"),
                         "1:1 2:- 3:1");
     assert_string_equal(rig_ask("SELECT count(*) FROM push WHERE run_id = 2"), "1");
+}
+
+/* Version 5 is the present one without two columns. */
+static void write_version_5(void)
+{
+    int64_t id;
+    recorder *r = rig_begin(&rig_run, &id);
+    recorder_evaluation(
+        r, &(struct evaluation_record){.updates = 1, .test_accuracy = 0.25, .top_class_share = 1});
+    rig_finish(r, &rig_outcome);
+    rig_change("DROP VIEW accuracy_by_workers; DROP VIEW run_summary;"
+               "ALTER TABLE run DROP COLUMN collapsed;"
+               "ALTER TABLE evaluation DROP COLUMN top_class_share;"
+               "PRAGMA user_version = 5");
+}
+
+static void a_file_of_version_5_is_read_and_brought_up_to_date(void **state)
+{
+    (void)state;
+    static const char *const asked =
+        "SELECT coalesce(collapsed, '-') || (SELECT coalesce(top_class_share, '-') || took_seconds "
+        "FROM evaluation WHERE run_id = 1) || (SELECT seeds FROM accuracy_by_workers) FROM run "
+        "WHERE id = 1";
+    int64_t id;
+    char before[65];
+    write_version_5();
+    snprintf(before, sizeof before, "%s", rig_hash());
+    assert_string_equal(rig_ask(asked), "--0.01");
+    assert_string_equal(rig_hash(), before);
+    rig_finish(rig_begin(&rig_run, &id), &rig_outcome);
+    assert_string_equal(rig_in_the_file("PRAGMA user_version"), "6");
+    assert_string_equal(rig_ask(asked), "--0.02");
+    assert_string_equal(
+        rig_in_the_file("SELECT group_concat(name, ' ') FROM pragma_table_info('run')"),
+        in_a_new_file("SELECT group_concat(name, ' ') FROM pragma_table_info('run')"));
 }
 
 /* ---- files from elsewhere -----------------------------------------------------------------------
@@ -297,6 +332,7 @@ int main(void)
         RIG_TEST(a_file_of_version_3_reads_as_the_present_one_and_is_not_changed),
         RIG_TEST(a_file_of_version_3_is_brought_up_to_date_by_the_first_writer),
         RIG_TEST(a_file_of_version_4_keeps_every_bit_of_its_pushes),
+        RIG_TEST(a_file_of_version_5_is_read_and_brought_up_to_date),
         RIG_TEST(a_columns_name_is_never_run_as_sql),
         RIG_TEST(a_gradient_with_an_outcome_that_does_not_exist_is_refused),
     };

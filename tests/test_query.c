@@ -26,7 +26,7 @@ static void an_unknown_or_missing_parameter_is_answered_with_those_there_are(voi
     const char *const wrong[] = {"acuracy=0.5"};
     assert_int_equal(ask("time-to-accuracy", QUERY_TABLE, wrong, 1), ERROR_USAGE);
     rig_assert_error_says("'acuracy=0.5' sets none of its parameters; it has: accuracy=0.85 (the "
-                          "test accuracy to reach)");
+                          "test accuracy to reach, as a fraction");
     assert_int_equal(ask("SELECT :x", QUERY_TABLE, NULL, 0), ERROR_USAGE);
     rig_assert_error_says("it needs x=VALUE");
     const char *const run[] = {"run=99"};

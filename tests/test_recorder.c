@@ -285,6 +285,28 @@ static void finishing_takes_the_figures_from_the_rows(void **state)
                         "1");
 }
 
+/* Of the last evaluation, at 99 %; not known where there are no classes. */
+static void a_run_that_answers_one_class_is_collapsed(void **state)
+{
+    (void)state;
+    static const double shares[][2] = {{1, 0.98}, {0.2, 0.99}, {0.2, NAN}};
+    for (size_t i = 0; i < COUNT_OF(shares); i++) {
+        int64_t id;
+        recorder *r = rig_begin(&rig_run, &id);
+        for (uint64_t k = 0; k < 2; k++) {
+            recorder_evaluation(r, &(struct evaluation_record){.updates = 10 * k,
+                                                               .test_accuracy = 0.5,
+                                                               .top_class_share = shares[i][k]});
+        }
+        rig_finish(r, &rig_outcome);
+    }
+    assert_string_equal(rig_ask("SELECT group_concat(coalesce(collapsed, '-'), ' ') FROM run"),
+                        "0 1 -");
+    assert_string_equal(rig_ask("SELECT group_concat(coalesce(top_class_share, '-'), ' ') "
+                                "FROM evaluation"),
+                        "1.0 0.98 0.2 0.99 0.2 -");
+}
+
 static void a_synchronous_run_is_never_stale(void **state)
 {
     (void)state;
@@ -491,6 +513,7 @@ int main(void)
         RIG_TEST(a_step_done_again_after_a_checkpoint_replaces_the_first),
         RIG_TEST(recording_allocates_nothing_while_the_writer_keeps_up),
         RIG_TEST(finishing_takes_the_figures_from_the_rows),
+        RIG_TEST(a_run_that_answers_one_class_is_collapsed),
         RIG_TEST(a_synchronous_run_is_never_stale),
         RIG_TEST(a_run_without_recorded_pushes_has_no_staleness),
         RIG_TEST(a_run_begun_by_one_process_is_gone_on_with_by_another),

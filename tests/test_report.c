@@ -246,11 +246,13 @@ static void the_page_holds_every_arm_with_its_mean_interval_and_n(void **state)
     write_report(NULL, 0, NULL);
     assert_well_formed(page);
     assert_page_says("6 runs: 5 finished, 1 diverged, 0 failed, 0 stopped");
-    /* Two seeds, 50 and 70 %: 12.706 · √200 / √2. */
+    /* Two seeds, 50 and 70 %: the interval 60 ± 12.706 · √200 / √2 ends at 0 and 100 %. */
     assert_page_says("undamped</td><td class=\"number\">4</td><td class=\"number\">2</td><td "
-                     "class=\"number\">60.00</td><td class=\"number\">127.06</td><td "
-                     "class=\"number\">14.14</td><td class=\"number\">50.00</td><td "
-                     "class=\"number\">70.00</td><td class=\"number\">1</td>");
+                     "class=\"number\">60.00</td><td class=\"number\">0.00</td><td "
+                     "class=\"number\">100.00</td><td class=\"number\">14.14</td><td "
+                     "class=\"number\">50.00</td><td class=\"number\">70.00</td><td "
+                     "class=\"number\">0</td><td class=\"number\">1</td>");
+    assert_page_says("60.00 (95 %: 0.00 to 100.00) % test accuracy (n 2)");
     assert_page_says("damped</td><td class=\"number\">4</td><td class=\"number\">2</td><td "
                      "class=\"number\">80.00</td>");
     assert_page_says("sync</td><td class=\"number\">4</td><td class=\"number\">1</td><td "
@@ -282,6 +284,31 @@ static void several_numbers_of_workers_are_an_axis(void **state)
     assert_page_says("<h4>4 workers</h4>");
     assert_page_says("<h4>8 workers</h4>");
     assert_page_says("Staleness of damped with 8 workers");
+}
+
+static void a_single_seed_is_a_mark_without_a_bar(void **state)
+{
+    (void)state;
+    rig_change("UPDATE run SET workers = 8 WHERE id IN (2, 3)"); /* each cell of one run */
+    write_report(NULL, 0, NULL);
+    assert_page_says("<h3>Accuracy against the number of workers</h3>");
+    assert_null(strstr(page, "class=\"error\""));
+    rig_change("UPDATE run SET workers = 4");
+    rig_change("UPDATE run SET workers = 8 WHERE id = 6");
+    write_report(NULL, 0, NULL);
+    assert_page_says("class=\"error\"");
+}
+
+static void collapsed_runs_are_counted_and_marked(void **state)
+{
+    (void)state;
+    write_report(NULL, 0, NULL);
+    assert_null(strstr(page, "collapsed to one class"));
+    rig_change("UPDATE run SET collapsed = 1 WHERE id IN (1, 5)"); /* 5 diverged */
+    write_report(NULL, 0, NULL);
+    assert_page_says("5 finished (<b>1 collapsed</b>: ");
+    assert_page_says("% test accuracy (n 2), 1 collapsed to one class");
+    assert_int_equal(count_of(page, "· <span class=\"bad\">collapsed to one class</span>"), 1);
 }
 
 static void every_plot_has_a_title_and_a_description(void **state)
@@ -533,6 +560,8 @@ int main(void)
         cmocka_unit_test(a_tick_at_the_right_edge_has_its_number_inside),
         SAMPLE_TEST(the_page_holds_every_arm_with_its_mean_interval_and_n),
         SAMPLE_TEST(several_numbers_of_workers_are_an_axis),
+        SAMPLE_TEST(a_single_seed_is_a_mark_without_a_bar),
+        SAMPLE_TEST(collapsed_runs_are_counted_and_marked),
         SAMPLE_TEST(every_plot_has_a_title_and_a_description),
         SAMPLE_TEST(the_page_fetches_nothing_and_runs_nothing),
         SAMPLE_TEST(a_hostile_file_stays_text),

@@ -96,11 +96,11 @@ static void snapshots_of_any_number_of_servers_compute_what_one_server_does(void
 /* By the named question: a row for each spread of versions, and how many gradients had it. */
 static int torn_gradients_by_query(struct rig *r)
 {
-    int spread, gradients, torn = 0;
+    int run, spread, gradients, torn = 0;
     assert_int_equal(RIG_RUN(r, "query", "torn-reads", "--csv"), OK);
     for (const char *line = strchr(process_output(r), '\n'); line != NULL && line[1] != '\0';
          line = strchr(line + 1, '\n')) {
-        assert_int_equal(sscanf(line + 1, "%d,%d", &spread, &gradients), 2);
+        assert_int_equal(sscanf(line + 1, "%d,%d,%d", &run, &spread, &gradients), 3);
         torn += spread > 0 ? gradients : 0;
     }
     return torn;

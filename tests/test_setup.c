@@ -66,7 +66,7 @@ static const char *called(struct rig *r)
 }
 
 static const char update_and_install[] =
-    "apt-get update -q\napt-get install -y -q --no-install-recommends libzmq3-dev cppcheck\n";
+    "apt-get update -q\napt-get install -y -q --no-install-recommends libzmq3-dev libjpeg-dev\n";
 
 static void where_all_is_there_it_does_nothing_and_says_nothing(void **state)
 {
@@ -82,10 +82,26 @@ static void it_says_what_it_installs_and_installs_what_is_missing_alone(void **s
 {
     struct rig *r = *state;
     write_machine(r, "ID=linuxmint\nID_LIKE=\"ubuntu debian\"\n");
-    process_write(r, "missing", "cppcheck\nlibzmq3-dev\n");
+    process_write(r, "missing", "libjpeg-dev\nlibzmq3-dev\n");
     assert_int_equal(set_up(r, ""), 0);
-    assert_string_equal(process_output(r), "setup: installing libzmq3-dev cppcheck\n");
+    assert_string_equal(process_output(r), "setup: installing libzmq3-dev libjpeg-dev\n");
     assert_string_equal(called(r), update_and_install);
+}
+
+static void tools_of_lint_are_installed_for_lint_alone(void **state)
+{
+    struct rig *r = *state;
+    write_machine(r, debian);
+    process_write(r, "missing", "clang-format\ncppcheck\n");
+    assert_int_equal(set_up(r, ""), 0);
+    assert_string_equal(called(r), "");
+    assert_int_equal(set_up(r, "--list"), 0);
+    assert_null(strstr(process_output(r), "cppcheck"));
+    assert_int_equal(set_up(r, "--lint --list"), 0);
+    assert_non_null(strstr(process_output(r), "libzmq3-dev\n"));
+    assert_non_null(strstr(process_output(r), "cppcheck\n"));
+    assert_int_equal(set_up(r, "--lint"), 0);
+    assert_string_equal(process_output(r), "setup: installing clang-format cppcheck\n");
 }
 
 static void a_user_installs_through_sudo(void **state)
@@ -93,7 +109,7 @@ static void a_user_installs_through_sudo(void **state)
     struct rig *r = *state;
     char expected[sizeof update_and_install + 16];
     write_machine(r, debian);
-    process_write(r, "missing", "cppcheck\nlibzmq3-dev\n");
+    process_write(r, "missing", "libjpeg-dev\nlibzmq3-dev\n");
     process_write(r, "user", "1000\n");
     assert_int_equal(set_up(r, ""), 0);
     const char *install = strchr(update_and_install, '\n') + 1;
@@ -106,11 +122,11 @@ static void a_user_without_sudo_is_told_what_to_ask_for(void **state)
 {
     struct rig *r = *state;
     write_machine(r, debian);
-    process_write(r, "missing", "cppcheck\nlibzmq3-dev\n");
+    process_write(r, "missing", "libjpeg-dev\nlibzmq3-dev\n");
     process_write(r, "user", "1000\n");
     assert_int_equal(unlink(process_path(r, "bin/sudo")), 0);
     assert_int_equal(set_up(r, ""), ERROR_USAGE);
-    assert_non_null(strstr(process_errors(r), "apt-get install libzmq3-dev cppcheck\n"));
+    assert_non_null(strstr(process_errors(r), "apt-get install libzmq3-dev libjpeg-dev\n"));
     assert_string_equal(called(r), "");
 }
 
@@ -118,7 +134,7 @@ static void on_another_system_it_lists_what_is_needed_and_stops(void **state)
 {
     struct rig *r = *state;
     write_machine(r, "ID=fedora\nPRETTY_NAME=\"Fedora Linux 41\"\n");
-    process_write(r, "missing", "cppcheck\n");
+    process_write(r, "missing", "libjpeg-dev\n");
     assert_int_equal(set_up(r, "--list"), 0);
     char list[4096], line[128];
     snprintf(list, sizeof list, "%s", process_output(r));
@@ -144,7 +160,7 @@ static void what_fails_is_shown(void **state)
 {
     struct rig *r = *state;
     write_machine(r, debian);
-    process_write(r, "missing", "cppcheck\n");
+    process_write(r, "missing", "libjpeg-dev\n");
     process_write(r, "no-network", "");
     assert_int_equal(set_up(r, ""), ERROR_OTHER);
     assert_non_null(strstr(process_errors(r), "E: no network\n"));
@@ -159,6 +175,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         SETUP_TEST(where_all_is_there_it_does_nothing_and_says_nothing),
         SETUP_TEST(it_says_what_it_installs_and_installs_what_is_missing_alone),
+        SETUP_TEST(tools_of_lint_are_installed_for_lint_alone),
         SETUP_TEST(a_user_installs_through_sudo),
         SETUP_TEST(a_user_without_sudo_is_told_what_to_ask_for),
         SETUP_TEST(on_another_system_it_lists_what_is_needed_and_stops),

@@ -89,7 +89,8 @@ static void expect_like(double observed, double wanted)
     }
 }
 
-/* Of two runs `apart`, the deviation is apart / √2, and the interval 12.706 times the half. */
+/* Of two runs `apart`, the deviation is apart / √2, and the mean ± 12.706 times the half is their
+ * interval, as far as accuracies go. */
 static void deviations_and_intervals_are_right_however_far_runs_are_apart(void **state)
 {
     (void)state;
@@ -102,9 +103,10 @@ static void deviations_and_intervals_are_right_however_far_runs_are_apart(void *
         rig_change(sql);
         expect_like(asked("SELECT sd_accuracy FROM accuracy_by_workers WHERE arm = 'undamped'"),
                     apart / sqrt(2));
-        expect_like(
-            asked("SELECT interval_accuracy FROM accuracy_by_workers WHERE arm = 'undamped'"),
-            12.706 * apart / 2);
+        expect_like(asked("SELECT interval_low FROM accuracy_by_workers WHERE arm = 'undamped'"),
+                    0);
+        expect_like(asked("SELECT interval_high FROM accuracy_by_workers WHERE arm = 'undamped'"),
+                    fmin(1, (1 + 12.706) * apart / 2));
     }
 }
 
@@ -112,12 +114,13 @@ static void runs_that_are_all_alike_deviate_by_nothing(void **state)
 {
     (void)state;
     rig_change("UPDATE run SET final_accuracy = 0.25 WHERE arm = 'undamped'");
-    assert_string_equal(rig_ask("SELECT sd_accuracy || ' ' || interval_accuracy FROM "
-                                "accuracy_by_workers WHERE arm = 'undamped'"),
-                        "0.0 0.0");
-    assert_string_equal(rig_ask("SELECT coalesce(sd_accuracy, '-') || coalesce(interval_accuracy, "
-                                "'-') FROM accuracy_by_workers WHERE arm = 'sync'"),
-                        "--");
+    assert_string_equal(rig_ask("SELECT sd_accuracy || ' ' || interval_low || ' ' || "
+                                "interval_high FROM accuracy_by_workers WHERE arm = 'undamped'"),
+                        "0.0 0.25 0.25");
+    assert_string_equal(rig_ask("SELECT coalesce(sd_accuracy, '-') || coalesce(interval_low, '-') "
+                                "|| coalesce(interval_high, '-') FROM accuracy_by_workers WHERE "
+                                "arm = 'sync'"),
+                        "---");
 }
 
 /* ---- views of another gradlag -------------------------------------------------------------------

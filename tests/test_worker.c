@@ -297,21 +297,54 @@ static void an_evaluation_in_parts_has_the_bits_of_a_whole_one(void **state)
     struct rig r;
     struct evaluation whole, shared;
     struct evaluation_sum sums[64];
+    uint32_t predicted[10], all[10];
     rig_open(&r, "model=resnet8 dataset.samples=4000 dataset.size=12", 0, 1);
+    assert_int_equal(worker_classes(r.worker), COUNT_OF(all));
     const size_t batches = worker_evaluation_batches(r.worker);
     assert_in_range(batches, 4, COUNT_OF(sums));
     check(worker_evaluate(r.worker, r.parameters, &whole));
     for (unsigned parts = 1; parts <= batches + 1; parts += 2) {
         memset(sums, 0, sizeof sums);
+        memset(all, 0, sizeof all);
         for (unsigned part = parts; part-- > 0;) {
-            check(worker_evaluate_part(r.worker, r.parameters, part, parts, sums));
+            check(worker_evaluate_part(r.worker, r.parameters, part, parts, sums, predicted));
+            for (size_t k = 0; k < COUNT_OF(all); k++) {
+                all[k] += predicted[k];
+            }
         }
-        worker_evaluation_of(r.worker, sums, &shared);
+        worker_evaluation_of(r.worker, sums, all, &shared);
         assert_true(shared.test_loss == whole.test_loss);
         assert_true(shared.test_accuracy == whole.test_accuracy);
         assert_true(shared.validation_loss == whole.validation_loss);
         assert_true(shared.validation_accuracy == whole.validation_accuracy);
+        assert_true(shared.top_class_share == whole.top_class_share);
     }
+    rig_close(&r);
+}
+
+/* Ten classes. A bias decides the answer: of one class for every sample, or of none. */
+static void evaluation_tells_the_share_of_the_most_predicted_class(void **state)
+{
+    (void)state;
+    struct rig r;
+    struct evaluation e;
+    struct step_stats stats;
+    rig_open(&r, "model=softmax dataset.size=8 dataset.samples=600 dataset.separation=12", 0, 1);
+    const struct parameter_slice *bias = worker_slice(r.worker, 1);
+    assert_int_equal(bias->count, 10);
+    for (uint64_t batch = 0; batch < 60; ++batch) {
+        check(worker_gradient(r.worker, r.parameters, batch, r.gradient, &stats));
+        for (size_t i = 0; i < r.count; ++i) {
+            r.parameters[i] -= 0.05f * r.gradient[i];
+        }
+    }
+    check(worker_evaluate(r.worker, r.parameters, &e));
+    assert_true(e.test_accuracy > 0.9);
+    assert_true(e.top_class_share >= 0.1 && e.top_class_share < 0.3);
+    r.parameters[bias->offset + 7] = 1e6f;
+    check(worker_evaluate(r.worker, r.parameters, &e));
+    assert_true(e.top_class_share == 1);
+    assert_true(e.test_accuracy < 0.3);
     rig_close(&r);
 }
 
@@ -558,6 +591,7 @@ int main(void)
         cmocka_unit_test(evaluation_sees_what_was_learnt),
         cmocka_unit_test(evaluation_is_a_pure_function_of_the_parameters),
         cmocka_unit_test(an_evaluation_in_parts_has_the_bits_of_a_whole_one),
+        cmocka_unit_test(evaluation_tells_the_share_of_the_most_predicted_class),
         cmocka_unit_test(augmentation_changes_gradients_and_leaves_evaluation_alone),
         cmocka_unit_test(a_worker_computes_for_any_shard_what_its_owner_would),
         cmocka_unit_test(a_device_shows_samples_as_the_host_does),

@@ -38,18 +38,29 @@ struct worker {
     tape *calibrating;           /* of EVALUATION_BATCH samples; may be `evaluation` itself */
     uint32_t *calibration;       /* [EVALUATION_BATCH] */
     struct evaluation_sum *sums; /* [batches], of worker_evaluate */
+    uint32_t *predicted;         /* [classes], of worker_evaluate */
     char description[200];
 };
 
-/* One whole step on one tape whose images and labels are filled in. */
-static status step(worker *w, tape *t, const float *parameters, float *gradient, uint32_t valid,
-                   struct op_loss *out)
+/* One whole step on one tape whose images and labels are filled in. *logits, unless NULL: the
+ * model's answers, [batch][classes], until the tape's next step. */
+static status step_shown(worker *w, tape *t, const float *parameters, float *gradient,
+                         uint32_t valid, struct op_loss *out, const float **logits)
 {
     tensor *x = tape_begin(t, parameters, gradient);
     tensor *y = w->model.kind->forward(t, x, &w->model);
+    if (logits != NULL) {
+        *logits = tape_value(t, y);
+    }
     tensor *loss = w->data.numeric ? squared_error(t, y, w->data.target_scale, w->data.target_shift)
                                    : softmax_cross_entropy(t, y);
     return tape_finish(t, loss, valid, out);
+}
+
+static status step(worker *w, tape *t, const float *parameters, float *gradient, uint32_t valid,
+                   struct op_loss *out)
+{
+    return step_shown(w, t, parameters, gradient, valid, out, NULL);
 }
 
 /* Runs the training step once on blank images, so that everything it needs is there. */
@@ -195,6 +206,7 @@ void worker_close(worker **out)
     memory_free(w->layers);
     memory_free(w->calibration);
     memory_free(w->sums);
+    memory_free(w->predicted);
     memory_free(w);
     *out = NULL;
 }
@@ -480,29 +492,54 @@ size_t worker_evaluation_batches(const worker *w)
     return batches;
 }
 
+size_t worker_classes(const worker *w)
+{
+    return w->data.classes;
+}
+
+/* The first of equal logits, as where correct answers are counted. */
+static void count_predictions(const float *logits, uint32_t samples, uint32_t classes,
+                              uint32_t *predicted)
+{
+    for (uint32_t n = 0; n < samples; n++) {
+        const float *row = logits + (size_t)n * classes;
+        uint32_t best = 0;
+        for (uint32_t k = 1; k < classes; k++) {
+            best = row[k] > row[best] ? k : best;
+        }
+        predicted[best]++;
+    }
+}
+
 /* One batch of a split. What is left over of the images of the batch before is computed and not
  * counted. */
 static status evaluate_batch(worker *w, const float *parameters, enum dataset_split split,
-                             uint32_t first, struct evaluation_sum *out)
+                             uint32_t first, struct evaluation_sum *out, uint32_t *predicted)
 {
     status result = OK;
+    const bool counts = split == SPLIT_TEST && !w->data.numeric;
     uint32_t left = w->data.count[split] - first;
     struct op_loss loss;
+    const float *logits = NULL;
     out->count = left < EVALUATION_BATCH ? left : EVALUATION_BATCH;
     tape_gather(w->evaluation, &w->data, split, NULL, first, out->count, NULL);
-    TRY(step(w, w->evaluation, parameters, NULL, out->count, &loss));
+    TRY(step_shown(w, w->evaluation, parameters, NULL, out->count, &loss, counts ? &logits : NULL));
     out->loss = loss.sum;
     out->correct = loss.correct;
+    if (counts) {
+        count_predictions(logits, out->count, w->data.classes, predicted);
+    }
 done:
     return result;
 }
 
 status worker_evaluate_part(worker *w, const float *parameters, unsigned part, unsigned parts,
-                            struct evaluation_sum *sums)
+                            struct evaluation_sum *sums, uint32_t *predicted)
 {
     status result = OK;
     size_t b = 0;
     REQUIRE(w->sampler != NULL && part < parts);
+    memset(predicted, 0, worker_classes(w) * sizeof *predicted);
     if (w->evaluation == NULL) {
         TRY(open_evaluation(w));
     }
@@ -513,7 +550,8 @@ status worker_evaluate_part(worker *w, const float *parameters, unsigned part, u
     for (size_t i = 0; i < COUNT_OF(evaluated); i++) {
         for (uint32_t k = 0; k < batches_of(w, evaluated[i]); k++, b++) {
             if (b % parts == part) {
-                TRY(evaluate_batch(w, parameters, evaluated[i], k * EVALUATION_BATCH, &sums[b]));
+                TRY(evaluate_batch(w, parameters, evaluated[i], k * EVALUATION_BATCH, &sums[b],
+                                   predicted));
             }
         }
     }
@@ -535,14 +573,26 @@ static void evaluation_of_split(const struct evaluation_sum *sums, size_t batche
     *accuracy = batches == 0 ? NAN : correct / count;
 }
 
+/* NaN where nothing was predicted. */
+static double share_of_largest(const uint32_t *predicted, size_t classes)
+{
+    double most = 0, all = 0;
+    for (size_t k = 0; k < classes; k++) {
+        most = predicted[k] > most ? predicted[k] : most;
+        all += predicted[k];
+    }
+    return all > 0 ? most / all : NAN;
+}
+
 void worker_evaluation_of(const worker *w, const struct evaluation_sum *sums,
-                          struct evaluation *out)
+                          const uint32_t *predicted, struct evaluation *out)
 {
     const size_t of_validation = batches_of(w, SPLIT_VALIDATION);
     out->train_loss = NAN;
     evaluation_of_split(sums, of_validation, &out->validation_loss, &out->validation_accuracy);
     evaluation_of_split(sums + of_validation, batches_of(w, SPLIT_TEST), &out->test_loss,
                         &out->test_accuracy);
+    out->top_class_share = share_of_largest(predicted, worker_classes(w));
     if (w->data.numeric) {
         out->validation_accuracy = out->test_accuracy = NAN;
     }
@@ -554,9 +604,11 @@ status worker_evaluate(worker *w, const float *parameters, struct evaluation *ou
     if (w->sums == NULL) {
         TRY(memory_new(&w->sums, worker_evaluation_batches(w) + 1, sizeof *w->sums,
                        "sums of an evaluation"));
+        TRY(memory_new(&w->predicted, worker_classes(w), sizeof *w->predicted,
+                       "predictions of an evaluation"));
     }
-    TRY(worker_evaluate_part(w, parameters, 0, 1, w->sums));
-    worker_evaluation_of(w, w->sums, out);
+    TRY(worker_evaluate_part(w, parameters, 0, 1, w->sums, w->predicted));
+    worker_evaluation_of(w, w->sums, w->predicted, out);
 done:
     return result;
 }

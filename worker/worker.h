@@ -50,12 +50,13 @@ static inline void step_stats_add(struct step_stats *all, const struct step_stat
     all->watch_ns += one->watch_ns;
 }
 
-/* Losses in nats (of numbers: half squared errors), accuracies as fractions. NaN where a split is
- * empty; accuracies also where the data have no classes. */
+/* Losses in nats (of numbers: half squared errors), accuracies and shares as fractions. NaN where a
+ * split is empty; accuracies and shares also where the data have no classes. */
 struct evaluation {
     double train_loss; /* mean training loss is the caller's to fill in: NaN here */
     double validation_loss, validation_accuracy;
     double test_loss, test_accuracy;
+    double top_class_share; /* of the test predictions: the share of the most predicted class */
 };
 
 struct parameter_slice {
@@ -131,17 +132,21 @@ status worker_gradient_as(worker *w, worker_shard *shard, const float *parameter
 status worker_evaluate(worker *w, const float *parameters, struct evaluation *out) MUST_CHECK;
 
 /* worker_evaluate in parts, for ranks that share the work. sums[b] is of batch b of both splits, in
- * order; this computes those with b % parts == part and leaves the others alone. Of all of them
- * worker_evaluation_of makes what worker_evaluate gives, bit for bit, whoever computed which. */
+ * order; this computes those with b % parts == part and leaves the others alone. predicted[k] is
+ * set to how many test samples of those batches are predicted as class k. worker_evaluation_of
+ * takes all sums, and predictions added up over the parts; the result is that of worker_evaluate,
+ * bit for bit.
+ */
 struct evaluation_sum {
     double loss; /* nats, of `count` samples */
     uint32_t correct, count;
 };
 size_t worker_evaluation_batches(const worker *w);
+size_t worker_classes(const worker *w); /* 1 where labels are numbers */
 status worker_evaluate_part(worker *w, const float *parameters, unsigned part, unsigned parts,
-                            struct evaluation_sum *sums) MUST_CHECK;
+                            struct evaluation_sum *sums, uint32_t *predicted) MUST_CHECK;
 void worker_evaluation_of(const worker *w, const struct evaluation_sum *sums,
-                          struct evaluation *out);
+                          const uint32_t *predicted, struct evaluation *out);
 
 /* ---- on a device: parameters, gradient and optimizer state that stay there (resident.h) --------
  */

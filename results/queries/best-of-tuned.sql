@@ -3,7 +3,7 @@
 -- Trials are the configurations that differ in nothing that names them here but rate, momentum, batch and
 -- differing; those of which a seed diverged count, and come after all others. n runs have the best one's
 -- settings: of NAME/tuning those that NAME made with what was found. test_accuracy is their mean, with its sd and
--- half of its 95 % interval.
+-- the ends of its 95 % interval, within 0 and 1; collapsed: how many of them answer one class.
 -- No rows: it takes two or more configurations with a validation accuracy that differ in rate, momentum, batch or parameters
 WITH trial AS (
     SELECT t.experiment, t.arm, t.mode, t.consistency, t.damping, t.correction, t.workers, t.model,
@@ -23,8 +23,8 @@ ranked AS (
                                    model, dataset))
 SELECT t.experiment, t.arm, t.mode, t.damping, t.workers, t.trials, t.trial_runs, t.lr, t.momentum,
        t.batch, t.differing, t.validation_accuracy, f.seeds AS n,
-       f.mean_accuracy AS test_accuracy, f.sd_accuracy AS test_sd,
-       f.interval_accuracy AS test_interval
+       f.mean_accuracy AS test_accuracy, f.sd_accuracy AS test_sd, f.interval_low AS test_low,
+       f.interval_high AS test_high, f.collapsed
 FROM ranked AS t LEFT JOIN accuracy_by_workers AS f
   ON f.settings = t.settings AND f.arm IS t.arm
  AND f.experiment IS CASE WHEN t.experiment LIKE '%/tuning'

@@ -2,6 +2,7 @@
 -- :experiment = all  only the runs of one experiment
 -- Gained is the difference of the means, se its standard error (with two or more seeds on each side; the root
 -- is Newton's, as in the view accuracy_by_workers).
+-- collapsed, undamped_collapsed: how many runs on either side answer one class for at least 99 % of the test samples.
 -- No rows: it takes damped and undamped runs, finished, that differ in nothing else but the seed
 WITH compared AS (
     SELECT *, (SELECT json_group_object(key, value) FROM json_each(settings)
@@ -13,6 +14,7 @@ undamped AS (SELECT * FROM compared WHERE damping = 'none'),
 pair AS (
     SELECT damped.*, undamped.seeds AS undamped_seeds,
            undamped.mean_accuracy AS undamped_accuracy,
+           undamped.collapsed AS undamped_collapsed,
            damped.sd_accuracy * damped.sd_accuracy / damped.seeds
                + undamped.sd_accuracy * undamped.sd_accuracy / undamped.seeds AS squared
     FROM compared AS damped LEFT JOIN undamped
@@ -30,6 +32,6 @@ SELECT experiment, workers, damping, lr, differing, seeds, mean_accuracy, sd_acc
                 SELECT (x + squared / x) / 2 FROM newton WHERE (x + squared / x) / 2 < x)
             SELECT min(x) FROM newton)
            ELSE squared END AS se,
-       mean_staleness AS staleness
+       mean_staleness AS staleness, collapsed, undamped_collapsed
 FROM pair
 ORDER BY experiment, workers, lr, gained DESC;

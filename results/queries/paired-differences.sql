@@ -3,11 +3,13 @@
 -- :workers = all  only runs with this many workers
 -- :arm = all  only pairs of which this arm is one
 -- What seeds have in common (initial weights, order of the data) falls out of a difference, so that it shows
--- in fewer runs than the difference of two means. n: seeds that both finished; interval: half of it. The roots
--- are Newton's, as in the view accuracy_by_workers.
+-- in fewer runs than the difference of two means. n: seeds that both finished; interval: half of it. collapsed: pairs of
+-- which a run answers one class for at least 99 % of the test samples. The roots are Newton's, as in the view
+-- accuracy_by_workers.
 -- No rows: it takes two configurations of one experiment that finished with the same seeds
 WITH finished AS (
     SELECT experiment, workers, model, dataset, arm, seed, settings, final_accuracy AS accuracy,
+           collapsed,
            coalesce(arm, mode) || coalesce(' ' || damping, '') || coalesce(' lr=' || lr, '')
                || coalesce(' batch=' || batch, '') || coalesce(' ' || differing, '') AS name
     FROM run_with_settings
@@ -16,12 +18,13 @@ WITH finished AS (
       AND (:workers = 'all' OR workers = :workers)),
 averaged AS (
     SELECT experiment, workers, model, dataset, arm, seed, settings, name,
-           avg(accuracy) AS accuracy
+           avg(accuracy) AS accuracy, max(collapsed) AS collapsed
     FROM finished
     GROUP BY experiment, workers, arm, settings, seed),
 pair AS (
     SELECT a.experiment, a.workers, a.name AS first, b.name AS second, a.settings AS one,
-           b.settings AS other, a.accuracy AS x, b.accuracy AS y, a.accuracy - b.accuracy AS d
+           b.settings AS other, a.accuracy AS x, b.accuracy AS y, a.accuracy - b.accuracy AS d,
+           a.collapsed = 1 OR b.collapsed = 1 AS collapsed
     FROM averaged AS a JOIN averaged AS b
       ON a.workers = b.workers AND a.seed = b.seed AND a.experiment IS b.experiment
      AND a.model IS b.model AND a.dataset IS b.dataset
@@ -31,7 +34,8 @@ compared AS (
     SELECT experiment, workers, first, second, count(*) AS n, avg(x) AS first_accuracy,
            avg(y) AS second_accuracy, avg(d) AS mean_difference,
            CASE WHEN count(*) > 1 THEN
-               max(0.0, sum(d * d) - sum(d) * avg(d)) / (count(*) - 1) END AS variance
+               max(0.0, sum(d * d) - sum(d) * avg(d)) / (count(*) - 1) END AS variance,
+           count(*) FILTER (WHERE collapsed) AS collapsed
     FROM pair
     GROUP BY experiment, workers, first, second, one, other)
 SELECT experiment, workers, first, second, n, first_accuracy, second_accuracy, mean_difference,
@@ -50,6 +54,7 @@ SELECT experiment, workers, first, second, n, first_accuracy, second_accuracy, m
                       SELECT (x + variance / n / x) / 2 FROM newton
                       WHERE (x + variance / n / x) / 2 < x)
                   SELECT min(x) FROM newton)
-                 ELSE variance END AS interval
+                 ELSE variance END AS interval,
+       collapsed
 FROM compared
 ORDER BY experiment, workers, abs(mean_difference) DESC;

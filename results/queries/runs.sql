@@ -2,10 +2,11 @@
 -- :experiment = all  only those of one experiment
 -- :status = all  only those that are queued, running, finished, diverged, failed or stopped
 -- :limit = 50  how many
+-- Collapsed: 1 where at least 99 % of the test predictions are one class.
 -- Differing: other settings, as far as they are not the same in the whole file.
 -- No rows: there is none of the kind asked for
 SELECT run.id, run.experiment, run.arm, run.mode, run.workers, run.damping, run.lr, run.seed,
-       run.status, run.final_accuracy AS accuracy, run.mean_staleness AS staleness,
+       run.status, run.final_accuracy AS accuracy, run.collapsed, run.mean_staleness AS staleness,
        run.updates / run.train_seconds AS updates_per_s, run.samples_per_second AS samples_per_s,
        run.train_seconds AS train_s, substr(run.started_at, 1, 19) AS started_at,
        described.differing

@@ -1,7 +1,7 @@
 -- Several servers: of each its updates, how stale its parts of the gradients were, and where time went
 -- :run = last  the run: its id, the start of its uuid, or 'last'
 -- No rows: only asynchronous runs that recorded their pushes (record=all) tell what servers did
-SELECT server,
+SELECT :run AS run, server,
        max(update_version) FILTER (WHERE outcome IN ('applied', 'aggregated')) AS updates,
        count(*) FILTER (WHERE outcome IN ('applied', 'aggregated')) AS used,
        count(*) FILTER (WHERE outcome LIKE 'dropped%') AS dropped,

@@ -13,7 +13,7 @@ by_worker AS (
            avg(staleness) AS mean_staleness
     FROM gradient
     GROUP BY worker)
-SELECT worker, steps, steps * 1.0 / sum(steps) OVER () AS share_of_steps,
+SELECT :run AS run, worker, steps, steps * 1.0 / sum(steps) OVER () AS share_of_steps,
        mean_compute_us, mean_compute_us / avg(mean_compute_us) OVER () AS times_the_mean,
        greatest_compute_us, mean_wait_us, mean_staleness
 FROM by_worker

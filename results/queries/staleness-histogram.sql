@@ -9,7 +9,7 @@ WITH counted AS (
     FROM push
     WHERE run_id = :run
     GROUP BY staleness)
-SELECT staleness, used, dropped,
+SELECT :run AS run, staleness, used, dropped,
        round(used * 1.0 / sum(used) OVER (), 4) AS share,
        round(sum(used) OVER (ORDER BY staleness) * 1.0 / sum(used) OVER (), 4) AS cumulative,
        mean_scale,

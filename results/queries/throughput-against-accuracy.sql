@@ -2,6 +2,7 @@
 -- :experiment = all  only the runs of one experiment
 -- :workers = all  only runs with this many workers
 -- Behind is how far an arm stays below the most accurate one listed with as many workers.
+-- Collapsed: how many of the runs answer one class for at least 99 % of the test samples.
 -- No rows: no run has finished yet, or none of those asked for
 SELECT workers, arm, mode, damping, lr, batch, differing, seeds,
        mean_updates_per_second AS updates_per_s,
@@ -9,7 +10,7 @@ SELECT workers, arm, mode, damping, lr, batch, differing, seeds,
        mean_accuracy, sd_accuracy,
        max(mean_accuracy) OVER (PARTITION BY experiment, model, dataset, workers) - mean_accuracy
            AS behind,
-       mean_staleness AS staleness, experiment
+       mean_staleness AS staleness, collapsed, experiment
 FROM accuracy_by_workers
 WHERE seeds > 0
   AND (:experiment = 'all' OR experiment = :experiment)

@@ -1,5 +1,5 @@
 -- How long training takes to reach a test accuracy: seconds and samples, mean and sd over seeds
--- :accuracy = 0.85  the test accuracy to reach
+-- :accuracy = 0.85  the test accuracy to reach, as a fraction; a number above 1 is taken as per cent
 -- :experiment = all  only the runs of one experiment
 -- Seconds are of training, without evaluation; only runs that got there are averaged. The root is Newton's, as
 -- in the view accuracy_by_workers.
@@ -7,7 +7,7 @@
 WITH reached AS (
     SELECT run_id, min(seconds) AS seconds, min(samples) AS samples, min(updates) AS updates
     FROM time_to_accuracy
-    WHERE accuracy >= :accuracy
+    WHERE accuracy >= CASE WHEN :accuracy > 1 THEN :accuracy / 100.0 ELSE :accuracy END
     GROUP BY run_id),
 averaged AS (
     SELECT run.experiment, run.arm, run.mode, run.damping, run.workers, run.lr, run.batch,

@@ -9,7 +9,7 @@ WITH gradient AS (
     FROM push
     WHERE run_id = :run
     GROUP BY worker, batch)
-SELECT spread, count(*) AS gradients,
+SELECT :run AS run, spread, count(*) AS gradients,
        round(count(*) * 1.0 / sum(count(*)) OVER (), 4) AS share,
        avg(most_staleness) AS mean_most_staleness, avg(loss) AS mean_loss
 FROM gradient

@@ -8,7 +8,7 @@ WITH counted AS (
     FROM push
     WHERE run_id = :run AND server = 0
     GROUP BY worker, waited_for)
-SELECT worker, waited_for, times, share_of_steps, mean_wait_us, wait_seconds
+SELECT :run AS run, worker, waited_for, times, share_of_steps, mean_wait_us, wait_seconds
 FROM (SELECT *, times * 1.0 / sum(times) OVER (PARTITION BY worker) AS share_of_steps FROM counted)
 WHERE waited_for IS NOT NULL
 ORDER BY wait_seconds DESC, worker, waited_for;

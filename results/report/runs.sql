@@ -24,7 +24,8 @@ SELECT run.id, coalesce(run.experiment, '') AS experiment, coalesce(run.arm, '')
             WHERE event.run_id = run.id AND severity = 'error' ORDER BY rowid DESC LIMIT 1)
        END) AS why,
        CASE WHEN run.host IS NOT NULL THEN min(run.id) OVER (PARTITION BY run.host) END
-           AS provenance
+           AS provenance,
+       run.collapsed
 FROM run_with_settings AS described JOIN run ON run.id = described.id
 WHERE :experiment = 'all' OR run.experiment IN (:experiment, :experiment || '/tuning')
 ORDER BY run.id;

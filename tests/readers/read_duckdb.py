@@ -51,10 +51,10 @@ if attached is not None:
     for name in ("evaluation", "push", "staleness_histogram", "where_time_goes", "run_with_settings", "accuracy_by_workers"):
         read = attached.execute(f"SELECT count(*) FROM sqlite_query('results', 'SELECT * FROM {name}')").fetchall()
         assert read == file.execute(f"SELECT count(*) FROM {name}").fetchall() and read[0][0] > 0, (name, read)
-    spread = "SELECT workers, seeds, mean_accuracy, sd_accuracy, interval_accuracy FROM accuracy_by_workers ORDER BY workers"
+    spread = "SELECT workers, seeds, mean_accuracy, sd_accuracy, interval_low, interval_high FROM accuracy_by_workers ORDER BY workers"
     there = file.execute(spread).fetchall()
     read = attached.execute("SELECT workers::INTEGER, seeds::INTEGER, mean_accuracy::DOUBLE, sd_accuracy::DOUBLE, "
-                            f"interval_accuracy::DOUBLE FROM sqlite_query('results', '{spread}')").fetchall()
+                            f"interval_low::DOUBLE, interval_high::DOUBLE FROM sqlite_query('results', '{spread}')").fetchall()
     assert len(read) == len(there) and any(row[3] for row in there), there
     for mine, theirs in zip(read, there):
         assert mine[:2] == theirs[:2] and all(a == b or math.isclose(a, b, rel_tol=1e-12)
