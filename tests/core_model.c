@@ -252,7 +252,7 @@ static void apply_held(struct model *m)
     double rate = rate_of(m, u.samples);
     double left = combine(m, &u, rate, mean);
     if (!is_usable(m, mean, left)) {
-        bool itself = u.n == 1 && m->correction->block == NULL && !m->elastic;
+        bool itself = u.n == 1 && m->correction->block == NULL && !m->from_now;
         diverge(m, u.worker[0], itself ? PUSH_BAD_GRADIENT : PUSH_BAD_UPDATE);
         return;
     }

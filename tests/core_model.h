@@ -73,7 +73,8 @@ struct model {
         uint64_t count, ages[DAMPING_AGES], computed[MODEL_WORKERS], us[MODEL_WORKERS];
     } seen;
     struct model_optimizer optimizer;
-    bool outer, elastic; /* workers send differences; the rate is constant then: */
+    bool outer;    /* workers send differences; the rate is constant then: */
+    bool from_now; /* and they are made differences to the parameters of now */
     double outer_rate;
     double momentum_set, momentum_now;       /* where the correction adjusts it */
     float past[MODEL_VERSIONS][MODEL_COUNT]; /* parameters of every version, there */

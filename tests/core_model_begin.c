@@ -33,9 +33,9 @@ static void read_outer(struct model *m, const options *settings, const struct ou
     double option[ALL];
     registry_parameters(&outer->about, settings, option, ALL);
     m->outer = true;
-    m->elastic = outer->elastic;
-    m->outer_rate = m->elastic && option[RATE] == 0 ? 0.9 / m->workers : option[RATE];
-    bool plain = m->elastic || strcmp(name, "sgd") == 0;
+    m->from_now = outer->elastic || strcmp(name, "fedasync") == 0;
+    m->outer_rate = outer->elastic && option[RATE] == 0 ? 0.9 / m->workers : option[RATE];
+    bool plain = m->from_now || strcmp(name, "sgd") == 0;
     bool delayed = strcmp(name, "delayed-nesterov") == 0;
     snprintf(o->kind, sizeof o->kind, plain ? "sgd" : "delayed-nesterov");
     o->option[0] = option[MOMENTUM];
