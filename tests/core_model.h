@@ -68,6 +68,8 @@ struct model {
     double damping_parameters[DAMPING_PARAMETERS];
     const struct correction_rule *correction;
     double correction_parameters[CORRECTION_PARAMETERS];
+    double decay;           /* that the optimizer adds to what a correction makes */
+    bool correction_scales; /* it applies the damping's scale itself */
     struct model_states states;
     struct { /* every gradient that was scaled, or may yet be */
         uint64_t count, ages[DAMPING_AGES], computed[MODEL_WORKERS], us[MODEL_WORKERS];

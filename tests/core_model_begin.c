@@ -65,6 +65,11 @@ void model_begin(struct model *m, const options *o, const float *initial, uint64
     registry_parameters(correction, o, m->correction_parameters, CORRECTION_PARAMETERS);
     read_optimizer(&m->optimizer, o,
                    (const struct optimizer_kind *)chosen(&optimizer_registry, o, "optimizer"));
+    bool apart = strcmp(options_text(o, "optimizer"), "adamw") == 0 ||
+                 strcmp(options_text(o, "optimizer"), "lars") == 0;
+    m->decay = apart ? 0 : options_real(o, "weight_decay");
+    m->correction_scales =
+        m->correction->scales || (strcmp(correction->name, "gap-aware") == 0 && m->decay > 0);
     if (strcmp(outer->name, "none") != 0) {
         read_outer(m, o, (const struct outer_rule *)outer);
     }

@@ -223,6 +223,7 @@ void model_correct(const struct model *m, struct model_states *states, unsigned 
                                                .version = m->version,
                                                .scale = scale,
                                                .lr = lr},
+                                   .decay = m->decay,
                                    .moved_on = before.begun && m->version > before.version,
                                    .rate = before.rate,
                                    .most = before.most,

@@ -203,6 +203,63 @@ static void elastic_workers_may_have_momentum(void **state)
     outer_bench_close(&c);
 }
 
+/* One exchange of EASGD, algorithm 1, from x = 2, x̃ = 1 with α = 0.9/4, η g = 0.1 (g = x = 2):
+ *   x̃ = 1 + 0.225 · 1 = 1.225;   x = 2 − 0.225 · 1 − 0.1 = 1.675
+ * EAMSGD, algorithm 2, where x = x̃ = 2: δ = 0.9, v = 0.2, η g = 0.1 (g = x + δ v = 2.18):
+ *   v = 0.18 − 0.1 = 0.08;   x = 2.08 */
+static void elastic_steps_are_those_of_their_algorithms(void **state)
+{
+    (void)state;
+    struct outer_bench c;
+    outer_bench_open(&c, 4, 1, RIG("outer=easgd", "outer.steps=1", "optimizer=sgd", "lr=0.05"));
+    struct local *l = &c.local[0];
+    (void)outer_bench_compute(&c, 0); /* it begins */
+    for (size_t i = 0; i < D; i++) {
+        l->own[i] = 2;
+    }
+    push_of(&c, 0, 1 - 2);
+    expect_all(&c, 1.225, 1e-7);
+    (void)outer_bench_compute(&c, 0);
+    for (size_t i = 0; i < D; i++) {
+        assert_true(fabs((double)l->own[i] - 1.675) < 5e-7);
+    }
+    outer_bench_close(&c);
+    char lr[64];
+    snprintf(lr, sizeof lr, "lr=%.9f", 0.1 / 2.18);
+    outer_bench_open(&c, 4, 2,
+                     RIG("outer=easgd", "outer.steps=1", "optimizer=nesterov", "momentum=0.9", lr));
+    l->begun = true;
+    for (size_t i = 0; i < D; i++) {
+        l->own[i] = 2;
+        l->velocity[i] = 0.2f;
+    }
+    (void)outer_bench_compute(&c, 0);
+    for (size_t i = 0; i < D; i++) {
+        assert_true(fabs((double)l->velocity[i] - 0.08) < 5e-7);
+        assert_true(fabs((double)l->own[i] - 2.08) < 5e-7);
+    }
+    outer_bench_close(&c);
+}
+
+/* K = 2, η_g = ½, w = 1: Δ = 1.2 is three updates late, s = ½; Δ = 0.4 is not:
+ * w = 1 − ½ · (0.6 + 0.4) / 2 = 0.75 */
+static void fedbuff_is_a_buffer_of_damped_differences(void **state)
+{
+    (void)state;
+    struct outer_bench c;
+    outer_bench_open(&c, 2, 1,
+                     RIG("outer=sgd", "outer.lr=0.5", "consistency=buffered", "consistency.size=2",
+                         "damping=fedbuff"));
+    for (unsigned i = 0; i < 6; i++) {
+        push_of(&c, 1, 0);
+    }
+    push_of(&c, 0, 1.2f);
+    push_of(&c, 1, 0.4f);
+    assert_int_equal(c.b.record[0].staleness, 3);
+    expect_all(&c, 0.75, 1e-7);
+    outer_bench_close(&c);
+}
+
 static void the_moving_rate_is_nine_tenths_shared_by_all_unless_set(void **state)
 {
     (void)state;
@@ -481,6 +538,8 @@ int main(void)
         cmocka_unit_test(elastic_workers_may_have_momentum),
         cmocka_unit_test(fedasync_mixes_the_models_of_now_and_of_the_worker),
         cmocka_unit_test(fedasync_holds_local_steps_near_what_was_read),
+        cmocka_unit_test(elastic_steps_are_those_of_their_algorithms),
+        cmocka_unit_test(fedbuff_is_a_buffer_of_damped_differences),
         cmocka_unit_test(the_moving_rate_is_nine_tenths_shared_by_all_unless_set),
         cmocka_unit_test(the_rate_of_a_step_follows_from_the_version_read),
         cmocka_unit_test(a_push_is_of_all_its_steps),
