@@ -62,7 +62,7 @@ bool aggregate_is_direct(const struct aggregate *a)
 /* The scale that is left when the correction has done its part. */
 static double scale_left(const struct aggregate *a, unsigned i)
 {
-    return a->correction.rule->scales ? 1 : a->contexts[i].scale;
+    return a->correction.scales ? 1 : a->contexts[i].scale;
 }
 
 static void mean_by_blocks(struct aggregate *a, const float *now, bool scaled)
@@ -110,7 +110,7 @@ void aggregate_take(struct aggregate *a, const float *gradient, const float *now
 {
     float scratch[BLOCK];
     struct correction_call call;
-    float weight = a->correction.rule->scales ? 1 : (float)context->scale;
+    float weight = a->correction.scales ? 1 : (float)context->scale;
     REQUIRE(a->mean != NULL); /* or a policy takes gradients without saying so */
     correction_begin(&a->correction, context, gradient, now, read_at, &call);
     for (size_t at = 0; at < a->count; at += BLOCK) {

@@ -71,6 +71,8 @@ status correction_open(struct correction *out, const options *o)
         out->rule = outer.rule->as_step; /* with correction=none alone */
     }
     registry_parameters(&out->rule->about, o, out->parameters, CORRECTION_PARAMETERS);
+    TRY(optimizer_added_decay(o, &out->decay));
+    out->scales = out->rule->scales || (out->rule->scales_decay && out->decay > 0);
 done:
     return result;
 }
@@ -125,6 +127,7 @@ void correction_begin(struct correction *c, const struct correction_context *con
     *call = (struct correction_call){
         .parameters = c->parameters,
         .context = *context,
+        .decay = c->decay,
         .moved_on = c->begun && context->version > c->version,
         .rate = c->rate,
         .most = c->most,

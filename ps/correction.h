@@ -40,6 +40,7 @@ struct correction_vectors { /* one block of each; in and out may be the same vec
 struct correction_call {
     const double *parameters;
     struct correction_context context;
+    double decay;      /* λ: the optimizer adds λ · now to what the rule writes */
     bool moved_on;     /* the parameters have changed since the last gradient that was corrected */
     double rate, most; /* learning rate of the update that made `now`, and the largest so far */
     struct correction_vectors whole;
@@ -50,6 +51,7 @@ struct correction_rule {
     unsigned shared;    /* state vectors that all workers share; all states start at zero */
     bool own;           /* and one for each worker */
     bool scales;        /* applies the damping's scale itself: a state holds what has been scaled */
+    bool scales_decay;  /* does so where call.decay is not 0, which the scale is not for */
     bool alone;         /* has a meaning only where each gradient is an update of its own */
     bool momentum_of_its_own; /* so that it goes with optimizer=sgd alone */
     /* The momentum that the optimizer is to use; NULL: that which is set. */
@@ -67,6 +69,8 @@ extern const struct registry correction_registry;
 struct correction {
     const struct correction_rule *rule;
     double parameters[CORRECTION_PARAMETERS];
+    double decay; /* of every call */
+    bool scales;  /* the rule applies the damping's scale itself */
     size_t count;
     unsigned workers, spares;
     float *shared[CORRECTION_SHARED][2];

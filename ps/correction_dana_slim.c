@@ -13,8 +13,8 @@
  * Needs optimizer=sgd, or there would be two momenta. With one worker this is optimizer=nesterov,
  * bit for bit.
  *
- * Of the paper the abstract was at hand, and notes by others that give these equations: what a
- * worker sends is γ v_i + g, with the v_i that g is in already.
+ * Held against second sources: notes that give these equations. What a worker sends is γ v_i + g,
+ * with the v_i that g is in already.
  */
 #include "ps/correction.h"
 #include "worker/vector.h"

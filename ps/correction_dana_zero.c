@@ -19,9 +19,9 @@
  * v_i in the sum. Weight decay acts on θ̂, not on θ. Needs optimizer=sgd, and a consistency that
  * makes every gradient an update.
  *
- * Of the paper the abstract was at hand, and two things by others: notes that give these equations,
- * and a simulator of DANA-DC whose update, sum of velocities and look-ahead are these, line by line
- * (it evaluates θ̂, too, and decays θ).
+ * Held against second sources: notes that give these equations, and a simulator of DANA-DC whose
+ * update, sum of velocities and look-ahead are these, line by line (it evaluates θ̂, too, and decays
+ * θ).
  */
 #include "ps/correction.h"
 #include "worker/vector.h"

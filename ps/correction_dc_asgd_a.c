@@ -9,7 +9,7 @@
  * arXiv:1609.08326), section 6, DC-ASGD-a: λ_t = λ₀ / √(MeanSquare(t) + ε), ε = 1e-7, with the
  * running MeanSquare(t) = m MeanSquare(t − 1) + (1 − m) g(w_t)² (equation 14), which holds the
  * gradient at hand. Its experiments on CIFAR-10 take λ₀ = 2 and m = 0.95, the defaults here, those
- * on ImageNet m = 0. Held against the paper's text.
+ * on ImageNet m = 0. Held against the paper's text and second sources.
  *
  * Where we differ: the optimizer's momentum comes after it. M starts at 0 and is not corrected for
  * that, of which the paper says nothing: λ is larger at first. It is one for all workers, as the

@@ -11,12 +11,12 @@
  * it is one gradient. The sum over a buffer is divided by the number of gradients, as there, not by
  * the sum of their scales.
  *
- * Of the paper the abstract was at hand. The authors' simulator (FLSim, async_staleness_weights.py)
- * has 1 / (1 + τ)^a over the same of a mean staleness that is set, a = ½ in its tests, and by
- * default adds up without dividing. Others who read the paper wrote 1 / √(1 + τ): a reproduction of
- * its tables (angelafoua/fedbuff) and Flame, both over the number of updates, and FedScale, over
- * the sum of the scales. NVIDIA FLARE and a strategy for Flower have 1 / (1 + √τ), which is not the
- * authors', over the number of updates.
+ * Held against second sources: notes on the camera-ready paper; flgo's FedBuff; a reproduction of
+ * the paper's tables (angelafoua/fedbuff) and Flame, both over the number of updates; and FedScale,
+ * over the sum of the scales. The authors' simulator (FLSim, async_staleness_weights.py) has
+ * 1 / (1 + τ)^a over the same of a mean staleness that is set, a = ½ in its tests, and by default
+ * adds up without dividing. NVIDIA FLARE and a strategy for Flower have 1 / (1 + √τ), which is not
+ * the authors', over the number of updates.
  */
 #include "ps/damping.h"
 

@@ -2,18 +2,12 @@
  * damping_hinge.c — s(τ) = 1 if τ ≤ b, else 1 / (a (τ − b) + 1); a = damping.slope, b =
  * damping.after.
  *
- * Xie, Koyejo, Gupta, "Asynchronous federated optimization" (OPT 2020, arXiv:1903.03934),
- * section 5.2: hinge s_{a,b}(t − τ) = 1 if t − τ ≤ b, 1 / (a (t − τ − b) + 1) otherwise; the
- * paper's experiments take a = 10 and b = 4, which are the defaults here.
+ * The function is that of Xie, Koyejo, Gupta, "Asynchronous federated optimization" (FedAsync, OPT
+ * 2020, arXiv:1903.03934), section 5.2, with its a = 10 and b = 4. It is not FedAsync by itself:
+ * see damping_polynomial.c.
  *
- * Where we differ: it weighs models there and gradients here, and the paper's t − τ begins at 1
- * where our τ begins at 0: see damping_polynomial.c.
- *
- * Held against the authors' own code (async_fl, train_cifar10_mxnet_fedasync_…), which has this
- * function, of a delay that begins at 0 as ours does. Of the paper's text a summary was at hand,
- * and the same function from three who read section 5.2: notes on the whole paper and two programs
- * that repeat its experiments, with a = 10 and b = 4, as notes on a comparison by others (ESync)
- * have, too. Two name b = 2 beside it, one of them for the paper's language model.
+ * Held against second sources: the authors' code, notes on the whole paper, and two programs that
+ * repeat its experiments. Two sources name b = 2, one of them for the paper's language model.
  */
 #include "ps/damping.h"
 
@@ -41,6 +35,7 @@ static const struct option parameters_of[] = {
 
 const struct damping_rule damping_hinge = {
     .about = {"hinge", "1 up to a staleness, then 1 / (slope x excess + 1)",
-              "Xie, Koyejo, Gupta 2019, Asynchronous federated optimization", parameters_of},
+              "function of Xie, Koyejo, Gupta 2019, section 5.2; their FedAsync is outer=fedasync",
+              parameters_of},
     .scale = scale,
 };

@@ -15,7 +15,8 @@
  * when one is lost; the paper's τ_C is the largest of the run. s falls from 1 to 1 / (C + 1) at one
  * step of τ; mishchenko is the rule that goes on from there without one.
  *
- * Where we differ: the paper has no momentum. Held against its text: its delay is our τ.
+ * Where we differ: the paper has no momentum. Held against its text and second sources: its delay
+ * is our τ.
  */
 #include "ps/damping.h"
 

@@ -22,7 +22,7 @@
  * With alike workers τ is about W − 1 and seldom much above, so the rule hardly acts: it is made
  * for stragglers.
  *
- * Held against the paper's text.
+ * Held against the paper's text and second sources.
  */
 #include "ps/damping.h"
 

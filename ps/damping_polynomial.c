@@ -1,17 +1,15 @@
 /*
  * damping_polynomial.c — s(τ) = (1 + τ)^−a, a = damping.power.
  *
- * Xie, Koyejo, Gupta, "Asynchronous federated optimization" (OPT 2020, arXiv:1903.03934),
- * section 5.2: polynomial s_a(t − τ) = (t − τ + 1)^−a; the paper's experiments take a = 0.5.
+ * The function is that of Xie, Koyejo, Gupta, "Asynchronous federated optimization" (FedAsync, OPT
+ * 2020, arXiv:1903.03934), section 5.2, where a = 0.5. It is not FedAsync by itself: there s weighs
+ * a model, here it scales the rate of one gradient. outer=fedasync with this damping is FedAsync.
  *
- * Where we differ: in the paper (FedAsync) a worker sends a model x_new after several local steps,
- * and the server mixes it in, x ← (1 − α s) x + α s x_new; s weighs a model. Here a worker sends
- * one gradient and s scales that gradient's learning rate; x never moves towards a stale model. The
- * paper's t counts the update being made, so that its freshest model has t − τ = 1; our τ counts
- * the updates missed, so that a fresh gradient has τ = 0 and s = 1. So does the delay in the
- * authors' own code (async_fl, train_cifar10_mxnet_fedasync_…), which has this function. Of the
- * paper's text a summary was at hand, and what three who read it wrote down (see damping_hinge.c):
- * the same function, x_t = (1 − α s) x_{t−1} + α s x_new, and τ the t that the worker was sent.
+ * τ counts the updates missed, so that a fresh gradient has s = 1. So does the delay in the
+ * authors' code (async_fl); in the paper's text t counts the update being made.
+ *
+ * Held against second sources: the authors' code, notes on the whole paper, and two programs that
+ * repeat its experiments.
  */
 #include "ps/damping.h"
 
@@ -34,6 +32,7 @@ static const struct option parameters_of[] = {
 
 const struct damping_rule damping_polynomial = {
     .about = {"polynomial", "(1 + staleness)^-power",
-              "Xie, Koyejo, Gupta 2019, Asynchronous federated optimization", parameters_of},
+              "function of Xie, Koyejo, Gupta 2019, section 5.2; their FedAsync is outer=fedasync",
+              parameters_of},
     .scale = scale,
 };

@@ -1,6 +1,7 @@
 /* local.c — see local.h. */
 #include "ps/local.h"
 
+#include "ps/arithmetic.h"
 #include "ps/consistency.h"
 
 #include <string.h>
@@ -117,14 +118,6 @@ done:
 /* ---- steps from what was given ------------------------------------------------------------- */
 
 VECTOR_CLONES
-static void add_decay(size_t count, float decay, const float *at, float *gradient)
-{
-    for (size_t i = 0; i < count; i++) {
-        gradient[i] += decay * at[i];
-    }
-}
-
-VECTOR_CLONES
 static void add(size_t count, const float *a, const float *b, float *out)
 {
     for (size_t i = 0; i < count; i++) {
@@ -132,8 +125,8 @@ static void add(size_t count, const float *a, const float *b, float *out)
     }
 }
 
-/* The optimizer walks from 0, so that what it has walked is all that there is in `walked`; weight
- * decay is of the parameters, and added before. */
+/* The optimizer walks from 0: `walked` is x − θ_read. Weight decay, of x, and the proximal term, ρ
+ * times `walked`, are added to the gradient before. */
 static status run_from_given(const struct local_plan *p, struct source *s)
 {
     status result = OK;
@@ -152,7 +145,10 @@ static status run_from_given(const struct local_plan *p, struct source *s)
     for (unsigned j = 0; j < p->outer.steps; j++) {
         TRY(step_gradient(s, push->number * p->outer.steps + j, from, gradient));
         if (p->rule.weight_decay > 0) {
-            add_decay(p->count, p->rule.weight_decay, from, gradient);
+            vector_add_weighted(p->count, p->rule.weight_decay, from, false, gradient);
+        }
+        if (p->outer.proximal > 0 && j > 0) {
+            vector_add_weighted(p->count, (float)p->outer.proximal, walked, false, gradient);
         }
         call.rates = optimizer_rule_rates(&undecayed, 1, rate_of(p, push->version, j));
         p->kind->update(&call);
@@ -233,7 +229,7 @@ static status run_elastic(struct local *l, struct source *s)
         }
         TRY(step_gradient(s, push->number * p->outer.steps + j, at, gradient));
         if (p->rule.weight_decay > 0) {
-            add_decay(p->count, p->rule.weight_decay, at, gradient);
+            vector_add_weighted(p->count, p->rule.weight_decay, at, false, gradient);
         }
         if (exchanged && j == 0) {
             draw_near(p->count, share, push->parameters, l->own);

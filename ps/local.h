@@ -6,7 +6,8 @@
  * 1, H = outer.steps. Two kinds:
  *   - from what it was given: x = θ_read, then H steps of key optimizer whose velocity starts at 0.
  *     What is pushed is Σ η u, the sum of the steps, not θ_read − x as float32 would round it: so
- *     one step is what the server's own update would have been. A pure function of (model, dataset,
+ *     one step is what the server's own update would have been. With outer.rho each gradient is
+ *     that of f(x) + ρ/2 ‖x − θ_read‖². A pure function of (model, dataset,
  *     seed, worker, k, θ_read, version).
  *   - elastic: x, and v, stay with the worker from push to push; see outer_easgd.c. A pure function
  *     of these and the above.

@@ -1,5 +1,6 @@
 /* outer.c — the registry of outer rules, what they go with, and the optimizer each one is. */
 #include "ps/outer.h"
+#include "worker/vector.h"
 
 #include <string.h>
 
@@ -14,9 +15,32 @@ static const struct about *const entries[] = {
 };
 const struct registry outer_registry = {"outer", entries, COUNT_OF(entries)};
 
-enum { STEPS, RATE, MOMENTUM, EVERY, OUTER_PARAMETERS };
+enum { STEPS, RATE, MOMENTUM, RHO = MOMENTUM, EVERY, OUTER_PARAMETERS };
 
 #define DEFAULT_BETA 0.9 /* of elastic averaging: α = β / workers */
+
+/* ---- differences to the parameters of now -------------------------------------------------- */
+
+VECTOR_CLONES
+static void from_now(size_t count, const struct correction_vectors *v)
+{
+    for (size_t i = 0; i < count; i++) {
+        v->out[i] = v->gradient[i] + (v->now[i] - v->read_at[i]);
+    }
+}
+
+static void block(const struct correction_call *call UNUSED, size_t count,
+                  const struct correction_vectors *v)
+{
+    from_now(count, v);
+}
+
+const struct correction_rule outer_from_now = {
+    .about = {"from-now", "the difference to the parameters of now", NULL, NULL},
+    .block = block,
+};
+
+/* ---- settings ------------------------------------------------------------------------------ */
 
 static bool is(const options *o, const char *key, const char *value)
 {
@@ -101,7 +125,8 @@ status outer_open(struct outer *out, const options *o, unsigned workers)
                           .steps = (unsigned)parameters[STEPS],
                           .rate = rule->elastic && parameters[RATE] == 0 ? DEFAULT_BETA / workers
                                                                          : parameters[RATE],
-                          .momentum = parameters[MOMENTUM],
+                          .momentum = rule->proximal ? 0 : parameters[MOMENTUM],
+                          .proximal = rule->proximal ? parameters[RHO] : 0,
                           .every = by_workers               ? workers
                                    : parameters[EVERY] == 0 ? 1
                                                             : (unsigned)parameters[EVERY]};
@@ -111,6 +136,6 @@ done:
 
 status outer_optimizer(optimizer **out, const struct outer *outer, size_t count)
 {
-    bool plain = outer->rule == &outer_sgd || outer->rule->elastic;
+    bool plain = outer->rule == &outer_sgd || outer->rule->as_step == &outer_from_now;
     return optimizer_open_outer(out, outer->momentum, plain ? 0 : outer->every, count);
 }

@@ -14,7 +14,7 @@
  * both sides move by the same α, β = W α; the default is their β = 0.9, α = 0.9 / W.
  *
  * What travels is d = x̃_read − x. The server needs α (x̃ − x) with the x̃ of now, which is
- * d + (now − read_at): the block below, and the optimizer moves by α times that. The worker is
+ * d + (now − read_at): outer_from_now, and the optimizer moves by α times that. The worker is
  * given x̃' = x̃ + α (x − x̃), and as x − x̃' = (1 − α) (x − x̃) it takes its own half of the very same
  * exchange as α / (1 − α) (x − x̃'). So an exchange is one event at the server and nobody comes in
  * between; in the paper's own protocol others may have moved x̃ meanwhile. For this the release must
@@ -24,34 +24,14 @@
  * after a loss begins anew with x = x̃, v = 0, as all do at first. Evaluated and saved is x̃, as in
  * the paper. Its synchronous form is not here.
  *
- * Held against the paper's text (both algorithms; β = 0.9 is section 5.2's) and the first author's
- * own code (mpiT, optim-eamsgd.lua): the exchange, the place of the gradient after it, momentum and
- * weight decay, which is of x + δ v, are the same there. Footnote 8 calls β / τ the effective β,
- * which could be read as α = β / (τ W); the code's α is β / W, with τ = 100 (mlaunch.lua).
+ * Held against second sources and the paper's text (both algorithms; β = 0.9 is section 5.2's) and
+ * the first author's own code (mpiT, optim-eamsgd.lua): the exchange, the place of the gradient
+ * after it, momentum and weight decay, which is of x + δ v, are the same there. Footnote 8 calls β
+ * / τ the effective β, which could be read as α = β / (τ W); the code's α is β / W, with τ = 100
+ * (mlaunch.lua).
  */
 #include "ps/outer.h"
 #include "ps/outer_options.h"
-#include "worker/vector.h"
-
-VECTOR_CLONES
-static void from_now(size_t count, const struct correction_vectors *v)
-{
-    for (size_t i = 0; i < count; i++) {
-        v->out[i] = v->gradient[i] + (v->now[i] - v->read_at[i]);
-    }
-}
-
-static void block(const struct correction_call *call UNUSED, size_t count,
-                  const struct correction_vectors *v)
-{
-    from_now(count, v);
-}
-
-static const struct correction_rule as_step = {
-    .about = {"easgd", "the difference to the parameters of now", NULL, NULL},
-    .alone = true,
-    .block = block,
-};
 
 static const struct option parameters_of[] = {
     OUTER_STEPS,
@@ -68,5 +48,5 @@ const struct outer_rule outer_easgd = {
     .about = {"easgd", "workers' own parameters, tied to the server's; optimizer=sgd or nesterov",
               "Zhang, Choromanska, LeCun 2015, algorithms 1 (EASGD) and 2 (EAMSGD)", parameters_of},
     .elastic = true,
-    .as_step = &as_step,
+    .as_step = &outer_from_now,
 };

@@ -92,11 +92,11 @@ void simulation_close(simulation **out)
 
 /* ---- gradients ----------------------------------------------------------------------------- */
 
-/* Behind a gradient lies the scratch of local steps; or, where there are several servers, the
- * parameters that it is computed at: with one they stay in its slot. */
+/* Behind a gradient lies the scratch of local steps and, with several servers, the parameters that
+ * it is computed at: with one server they stay in its slot. */
 static size_t buffer_floats(const simulation *s)
 {
-    return stride_of(s->count) + (s->servers > 1 ? s->count : local_scratch(&s->plan));
+    return stride_of(s->count) + local_scratch(&s->plan) + (s->servers > 1 ? s->count : 0);
 }
 
 static status take_buffer(simulation *s, struct seat *seat)
@@ -154,7 +154,7 @@ static const float *parameters_of(simulation *s, struct seat *seat)
     if (s->servers == 1) {
         return s->hosts[0].slots[seat->places[0].slot];
     }
-    float *whole = seat->gradient + stride_of(s->count);
+    float *whole = seat->gradient + stride_of(s->count) + local_scratch(&s->plan);
     for (unsigned i = 0; i < s->servers; i++) {
         const struct host *h = &s->hosts[i];
         memcpy(whole + h->begin, h->slots[seat->places[i].slot], h->count * sizeof(float));

@@ -16,8 +16,9 @@
  * free one, so what is resident is one vector for each version that is in use, whatever the number
  * of workers that read it, and two more. Gradients have a buffer from when they are computed until
  * their worker is released again: those held by the core and, at most, 2 × threads + 1 others. With
- * several servers a buffer is twice as large: the parameters are copied together there. With
- * an outer rule a buffer is up to four vectors, and elastic workers keep one or two each (local.h).
+ * several servers a buffer holds the parameters, too: they are copied together there. With
+ * an outer rule it holds the scratch of local steps, up to three vectors, and elastic workers keep
+ * one or two each (local.h).
  *
  * One thread calls all of these.
  */

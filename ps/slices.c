@@ -43,8 +43,10 @@ status slices_check(const options *o)
              "servers=1",
              options_origin(o, "probe_every"), options_value(o, "probe_every"));
     }
-    if (servers_of(o) > 1 && strcmp(options_text(o, "outer"), "none") != 0) {
-        FAIL(ERROR_USAGE, "%s: outer=%s is made of whole models; set servers=1",
+    if (servers_of(o) > 1 && !reads_snapshots(o) && strcmp(options_text(o, "outer"), "none") != 0) {
+        FAIL(ERROR_USAGE,
+             "%s: with outer=%s the rates of local steps follow from the one version that a worker "
+             "read, and with read=torn it reads several; set read=snapshot or servers=1",
              options_origin(o, "outer"), options_text(o, "outer"));
     }
     if (servers_of(o) > 1 && kind->layer_factor != NULL) {

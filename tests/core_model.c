@@ -229,7 +229,7 @@ static double combine(struct model *m, struct model_update *u, double rate, floa
     double weight[MODEL_WORKERS] = {1}, left;
     bool alike = true;
     for (unsigned i = 0; i < u->n; i++) {
-        weight[i] = m->correction->scales ? 1 : u->record[i].scale;
+        weight[i] = m->correction_scales ? 1 : u->record[i].scale;
         alike = alike && weight[i] == weight[0];
         model_correct(m, &u->states, u->worker[i], u->record[i].scale, rate, gradient[i]);
     }
@@ -252,7 +252,7 @@ static void apply_held(struct model *m)
     double rate = rate_of(m, u.samples);
     double left = combine(m, &u, rate, mean);
     if (!is_usable(m, mean, left)) {
-        bool itself = u.n == 1 && m->correction->block == NULL && !m->elastic;
+        bool itself = u.n == 1 && m->correction->block == NULL && !m->from_now;
         diverge(m, u.worker[0], itself ? PUSH_BAD_GRADIENT : PUSH_BAD_UPDATE);
         return;
     }
@@ -326,7 +326,7 @@ static void take(struct model *m, unsigned worker)
     m->taken[m->taken_count].samples = w->push.samples;
     float *gradient = m->taken[m->taken_count].gradient;
     model_correct(m, &m->states, worker, scale, 0, gradient);
-    for (size_t k = 0; k < m->count && !m->correction->scales; k++) {
+    for (size_t k = 0; k < m->count && !m->correction_scales; k++) {
         gradient[k] = (float)scale * gradient[k];
     }
     m->taken_count++;

@@ -68,12 +68,15 @@ struct model {
     double damping_parameters[DAMPING_PARAMETERS];
     const struct correction_rule *correction;
     double correction_parameters[CORRECTION_PARAMETERS];
+    double decay;           /* that the optimizer adds to what a correction makes */
+    bool correction_scales; /* it applies the damping's scale itself */
     struct model_states states;
     struct { /* every gradient that was scaled, or may yet be */
         uint64_t count, ages[DAMPING_AGES], computed[MODEL_WORKERS], us[MODEL_WORKERS];
     } seen;
     struct model_optimizer optimizer;
-    bool outer, elastic; /* workers send differences; the rate is constant then: */
+    bool outer;    /* workers send differences; the rate is constant then: */
+    bool from_now; /* and they are made differences to the parameters of now */
     double outer_rate;
     double momentum_set, momentum_now;       /* where the correction adjusts it */
     float past[MODEL_VERSIONS][MODEL_COUNT]; /* parameters of every version, there */

@@ -33,9 +33,9 @@ static void read_outer(struct model *m, const options *settings, const struct ou
     double option[ALL];
     registry_parameters(&outer->about, settings, option, ALL);
     m->outer = true;
-    m->elastic = outer->elastic;
-    m->outer_rate = m->elastic && option[RATE] == 0 ? 0.9 / m->workers : option[RATE];
-    bool plain = m->elastic || strcmp(name, "sgd") == 0;
+    m->from_now = outer->elastic || strcmp(name, "fedasync") == 0;
+    m->outer_rate = outer->elastic && option[RATE] == 0 ? 0.9 / m->workers : option[RATE];
+    bool plain = m->from_now || strcmp(name, "sgd") == 0;
     bool delayed = strcmp(name, "delayed-nesterov") == 0;
     snprintf(o->kind, sizeof o->kind, plain ? "sgd" : "delayed-nesterov");
     o->option[0] = option[MOMENTUM];
@@ -65,6 +65,11 @@ void model_begin(struct model *m, const options *o, const float *initial, uint64
     registry_parameters(correction, o, m->correction_parameters, CORRECTION_PARAMETERS);
     read_optimizer(&m->optimizer, o,
                    (const struct optimizer_kind *)chosen(&optimizer_registry, o, "optimizer"));
+    bool apart = strcmp(options_text(o, "optimizer"), "adamw") == 0 ||
+                 strcmp(options_text(o, "optimizer"), "lars") == 0;
+    m->decay = apart ? 0 : options_real(o, "weight_decay");
+    m->correction_scales =
+        m->correction->scales || (strcmp(correction->name, "gap-aware") == 0 && m->decay > 0);
     if (strcmp(outer->name, "none") != 0) {
         read_outer(m, o, (const struct outer_rule *)outer);
     }

@@ -223,13 +223,14 @@ void model_correct(const struct model *m, struct model_states *states, unsigned 
                                                .version = m->version,
                                                .scale = scale,
                                                .lr = lr},
+                                   .decay = m->decay,
                                    .moved_on = before.begun && m->version > before.version,
                                    .rate = before.rate,
                                    .most = before.most,
                                    .whole = v};
     states->begun = true;
     states->version = m->version;
-    if (m->elastic) { /* the difference to the parameters of now */
+    if (m->from_now) { /* the difference to the parameters of now */
         for (size_t k = 0; k < m->count; k++) {
             out[k] = w->gradient[k] + (m->theta[k] - w->read[k]);
         }

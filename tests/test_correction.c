@@ -80,6 +80,10 @@ static void dc_asgd_a_divides_lambda_by_the_root_of_the_mean_square(void **state
     /* M = ½ · 12 + ½ · 4 = 8;   2 + 2/√8 · 4 · (−0.5) = 2 − 4/√8 = 2 − 1.4142136 */
     expect_close(corrected(&c, any, 2, 0.5f, 1), 0.5857864);
     correction_close(&c);
+    open_correction(&c, 1, 1, 1, RIG("correction=dc-asgd-a"));
+    /* M = 0.05 · 16 = 0.8;   4 + 2/√0.8 · 16 · 0.25 = 4 + 8/√0.8 */
+    expect_close(corrected(&c, any, 4, 1.25f, 1), 12.944271);
+    correction_close(&c);
 }
 
 static void gap_aware_divides_by_1_plus_the_way_in_typical_steps(void **state)
@@ -90,33 +94,77 @@ static void gap_aware_divides_by_1_plus_the_way_in_typical_steps(void **state)
     struct correction_context at = {.scale = 1};
     /* Version 0, θ = 1: no step yet, nothing has moved. */
     assert_true(corrected(&c, at, 3, 1, 1) == 3);
-    /* Version 1, θ = 0.6 at η = ½: velocity 0.4 / ½ = 0.8, V = ½ · 0.64, over 1 − ½: 0.64.
-     * C = ½ · √0.64 = 0.4;   G = 1 + |0.6 − 1| / 0.4 = 2 */
+    /* Version 1, θ = 0.6 at η = ½: velocity 0.4 / ½ = 0.8, V = ½ · 0.64 = 0.32; two calls: over
+     * 1 − ¼: 0.4266667. C = ½ · √0.4266667 = 0.3265986;   G = 1 + |0.6 − 1| / C = 2.2247449 */
     correction_updated(&c, 0.5);
     at.version = 1;
-    expect_close(corrected(&c, at, 3, 0.6f, 1), 1.5);
-    /* The same version again: no step lies between.  G = 2 still */
-    expect_close(corrected(&c, at, 5, 0.6f, 1), 2.5);
+    expect_close(corrected(&c, at, 3, 0.6f, 1), 1.3484692);
+    /* The same version again: no step lies between, G is the same. */
+    expect_close(corrected(&c, at, 5, 0.6f, 1), 2.2474487);
     /* Version 2, θ = 0.8 at η = ¼: velocity 0.2 / ¼ = 0.8 still, V = ½ · 0.32 + ½ · 0.64 = 0.48,
-     * over 1 − ¼: 0.64. The largest rate was ½, so C = 0.4 still, and half the way is half as bad:
-     * read at version 0: G = 1 + 0.2 / 0.4 = 1.5; at version 1 the same way the other side. */
+     * over 1 − ⅛: 0.5485714. The largest rate was ½: C = ½ · 0.7406561 = 0.3703280; read at version
+     * 0: G = 1 + 0.2 / C = 1.5400617; at version 1 the same way the other side. */
     correction_updated(&c, 0.25);
     at.version = 2;
-    expect_close(corrected(&c, at, 3, 0.8f, 1), 2);
-    expect_close(corrected(&c, at, -3, 0.8f, 0.6f), -2);
+    expect_close(corrected(&c, at, 3, 0.8f, 1), 1.9479739);
+    expect_close(corrected(&c, at, -3, 0.8f, 0.6f), -1.9479739);
     assert_true(corrected(&c, at, 7, 0.8f, 0.8f) == 7);
     /* Version 3, θ = 1.2 at η = ¼: velocity 1.6, V = ½ · 0.48 + ½ · 2.56 = 1.52, over
-     * 7/8: 1.7371429. C = ½ · 1.3180072 = 0.6590036;   read at version 2: G = 1 + 0.4 / 0.6590036
-     * = 1.6069771 */
+     * 15/16: 1.6213333. C = ½ · 1.2733159 = 0.6366579;   read at version 2: G = 1 + 0.4 / C
+     * = 1.6282809 */
     correction_updated(&c, 0.25);
     at.version = 3;
-    expect_close(corrected(&c, at, 2, 1.2f, 0.8f), 1.2445729);
-    /* Version 4 at η = 0: nothing moved, V = ½ · 1.52 = 0.76, over 15/16: 0.8106667.
-     * C = ½ · 0.9003703 = 0.4501851;   read at version 2: G = 1 + 0.4 / 0.4501851 = 1.8885233 */
+    expect_close(corrected(&c, at, 2, 1.2f, 0.8f), 1.2282893);
+    /* Version 4 at η = 0: nothing moved, V = ½ · 1.52 = 0.76, over 31/32: 0.7845161.
+     * C = ½ · 0.8857292 = 0.4428646;   read at version 2: G = 1 + 0.4 / C = 1.9032106 */
     correction_updated(&c, 0);
     at.version = 4;
-    expect_close(corrected(&c, at, 2, 1.2f, 0.8f), 1.0590285);
+    expect_close(corrected(&c, at, 2, 1.2f, 0.8f), 1.0508558);
     correction_close(&c);
+}
+
+/* As above after one step, with β at its default: V = 0.001 · 0.64, over 1 − 0.999²,
+ * C = 0.2829134, G = 2.4138599. */
+static void gap_aware_remembers_999_of_1000_by_default(void **state)
+{
+    (void)state;
+    struct correction c;
+    open_correction(&c, 1, 1, 1, RIG("correction=gap-aware"));
+    struct correction_context at = {.scale = 1};
+    assert_true(corrected(&c, at, 3, 1, 1) == 3);
+    correction_updated(&c, 0.5);
+    at.version = 1;
+    /* 1 − β² in float32 has four digits of it left */
+    double g = (double)corrected(&c, at, 3, 0.6f, 1);
+    assert_true(fabs(g - 1.2428227) < 2e-5);
+    correction_close(&c);
+}
+
+/* λ = 0.1, θ = 0.6, G = 2.2247449: the optimizer is to get (3 + 0.06) / G = 1.3754386 in all, and
+ * adds 0.06 itself. Damped to a half: (1.5 + 0.06) / G = 0.7012040. */
+static void gap_aware_divides_the_weight_decay_that_is_in_the_gradient(void **state)
+{
+    (void)state;
+    static const double scales[] = {1, 0.5}, expected[] = {1.3754386, 0.7012040};
+    for (size_t i = 0; i < COUNT_OF(scales); i++) {
+        struct correction c;
+        open_correction(&c, 1, 1, 1,
+                        RIG("correction=gap-aware", "correction.memory=0.5", "weight_decay=0.1"));
+        struct correction_context at = {.scale = scales[i]};
+        assert_true(c.scales);
+        assert_true(corrected(&c, at, 3, 1, 1) == 3 * (float)scales[i]);
+        correction_updated(&c, 0.5);
+        at.version = 1;
+        expect_close((double)corrected(&c, at, 3, 0.6f, 1) + 0.06, expected[i]);
+        correction_close(&c);
+    }
+    const char *const apart[] = {"optimizer=adamw", "optimizer=lars"};
+    for (size_t i = 0; i < COUNT_OF(apart); i++) {
+        struct correction c;
+        open_correction(&c, 1, 1, 1, RIG("correction=gap-aware", "weight_decay=0.1", apart[i]));
+        assert_true(!c.scales && c.decay == 0);
+        correction_close(&c);
+    }
 }
 
 /* Parameter by parameter, with α = ½:
@@ -276,6 +324,23 @@ static void dana_zero_looks_ahead_of_all_velocities(void **state)
     correction_close(&c);
 }
 
+/* As above at a constant rate: θ = 1, 0.6, 0.4, 0.4, and θ̂ = 1, 0.4, 0.1, 0.3; u is the step of θ̂
+ * over −0.1. */
+static void dana_zero_at_a_constant_rate_sends_its_estimate(void **state)
+{
+    (void)state;
+    static const float gradient[] = {4, 2, -2}, estimate[] = {1, 0.4f, 0.1f, 0.3f};
+    struct correction c;
+    open_correction(&c, 2, 1, 1,
+                    RIG("optimizer=sgd", "correction=dana-zero", "correction.momentum=0.5"));
+    for (unsigned t = 0; t < COUNT_OF(gradient); t++) {
+        struct correction_context at = {.worker = t % 2, .scale = 1, .lr = 0.1};
+        double u = (double)(estimate[t] - estimate[t + 1]) / 0.1;
+        expect_close(corrected(&c, at, gradient[t], estimate[t], estimate[t]), u);
+    }
+    correction_close(&c);
+}
+
 static double momentum_with(unsigned workers, const char *const *assignments)
 {
     options *o = NULL;
@@ -335,7 +400,8 @@ static void open_nth(struct correction *c, size_t i)
 {
     char chosen[64];
     snprintf(chosen, sizeof chosen, "correction=%s", rule_at(i)->about.name);
-    open_correction(c, WORKERS, WORKERS, COUNT, RIG(chosen, optimizer_for(rule_at(i))));
+    open_correction(c, WORKERS, WORKERS, COUNT,
+                    RIG(chosen, optimizer_for(rule_at(i)), "weight_decay=0.01"));
 }
 
 /* Gradients of all workers in turn, at parameters that wander; `together` are committed at a time.
@@ -439,12 +505,15 @@ int main(void)
         cmocka_unit_test(dc_asgd_c_adds_lambda_times_the_squared_gradient_times_the_way),
         cmocka_unit_test(dc_asgd_a_divides_lambda_by_the_root_of_the_mean_square),
         cmocka_unit_test(gap_aware_divides_by_1_plus_the_way_in_typical_steps),
+        cmocka_unit_test(gap_aware_remembers_999_of_1000_by_default),
+        cmocka_unit_test(gap_aware_divides_the_weight_decay_that_is_in_the_gradient),
         cmocka_unit_test(total_momentum_is_the_median_of_what_parameters_show),
         cmocka_unit_test(the_median_is_that_of_the_sorted),
         cmocka_unit_test(the_loop_takes_from_momentum_what_is_measured_too_much),
         cmocka_unit_test(one_workers_momentum_is_measured_as_it_is),
         cmocka_unit_test(dana_slim_keeps_a_velocity_for_each_worker),
         cmocka_unit_test(dana_zero_looks_ahead_of_all_velocities),
+        cmocka_unit_test(dana_zero_at_a_constant_rate_sends_its_estimate),
         cmocka_unit_test(implicit_momentum_is_taken_off_the_one_that_is_set),
         cmocka_unit_test(a_momentum_that_would_be_there_twice_or_not_at_all_is_refused),
         cmocka_unit_test(every_correction_gives_the_same_for_any_block_boundary),

@@ -203,6 +203,63 @@ static void elastic_workers_may_have_momentum(void **state)
     outer_bench_close(&c);
 }
 
+/* One exchange of EASGD, algorithm 1, from x = 2, x̃ = 1 with α = 0.9/4, η g = 0.1 (g = x = 2):
+ *   x̃ = 1 + 0.225 · 1 = 1.225;   x = 2 − 0.225 · 1 − 0.1 = 1.675
+ * EAMSGD, algorithm 2, where x = x̃ = 2: δ = 0.9, v = 0.2, η g = 0.1 (g = x + δ v = 2.18):
+ *   v = 0.18 − 0.1 = 0.08;   x = 2.08 */
+static void elastic_steps_are_those_of_their_algorithms(void **state)
+{
+    (void)state;
+    struct outer_bench c;
+    outer_bench_open(&c, 4, 1, RIG("outer=easgd", "outer.steps=1", "optimizer=sgd", "lr=0.05"));
+    struct local *l = &c.local[0];
+    (void)outer_bench_compute(&c, 0); /* it begins */
+    for (size_t i = 0; i < D; i++) {
+        l->own[i] = 2;
+    }
+    push_of(&c, 0, 1 - 2);
+    expect_all(&c, 1.225, 1e-7);
+    (void)outer_bench_compute(&c, 0);
+    for (size_t i = 0; i < D; i++) {
+        assert_true(fabs((double)l->own[i] - 1.675) < 5e-7);
+    }
+    outer_bench_close(&c);
+    char lr[64];
+    snprintf(lr, sizeof lr, "lr=%.9f", 0.1 / 2.18);
+    outer_bench_open(&c, 4, 2,
+                     RIG("outer=easgd", "outer.steps=1", "optimizer=nesterov", "momentum=0.9", lr));
+    l->begun = true;
+    for (size_t i = 0; i < D; i++) {
+        l->own[i] = 2;
+        l->velocity[i] = 0.2f;
+    }
+    (void)outer_bench_compute(&c, 0);
+    for (size_t i = 0; i < D; i++) {
+        assert_true(fabs((double)l->velocity[i] - 0.08) < 5e-7);
+        assert_true(fabs((double)l->own[i] - 2.08) < 5e-7);
+    }
+    outer_bench_close(&c);
+}
+
+/* K = 2, η_g = ½, w = 1: Δ = 1.2 is three updates late, s = ½; Δ = 0.4 is not:
+ * w = 1 − ½ · (0.6 + 0.4) / 2 = 0.75 */
+static void fedbuff_is_a_buffer_of_damped_differences(void **state)
+{
+    (void)state;
+    struct outer_bench c;
+    outer_bench_open(&c, 2, 1,
+                     RIG("outer=sgd", "outer.lr=0.5", "consistency=buffered", "consistency.size=2",
+                         "damping=fedbuff"));
+    for (unsigned i = 0; i < 6; i++) {
+        push_of(&c, 1, 0);
+    }
+    push_of(&c, 0, 1.2f);
+    push_of(&c, 1, 0.4f);
+    assert_int_equal(c.b.record[0].staleness, 3);
+    expect_all(&c, 0.75, 1e-7);
+    outer_bench_close(&c);
+}
+
 static void the_moving_rate_is_nine_tenths_shared_by_all_unless_set(void **state)
 {
     (void)state;
@@ -213,6 +270,55 @@ static void the_moving_rate_is_nine_tenths_shared_by_all_unless_set(void **state
     expect_all(&c, 6.8, 1e-6);
     assert_true(fabs(c.b.record[0].rate - 0.3) < 1e-12);
     outer_bench_close(&c);
+}
+
+/* Worker 0 read 0.6, worker 1 brings the server to 1 at once and adds nothing `missed` − 1 times;
+ * then worker 0's model, 0.2, comes. */
+static void mix_after(unsigned missed, const char *damping, double expected, double weight)
+{
+    struct outer_bench c;
+    outer_bench_open(&c, 2, 0.6f, RIG("outer=fedasync", damping, "outer.rho=0"));
+    for (unsigned i = 0; i < missed; i++) {
+        push_of(&c, 1, i == 0 ? -0.4f / 0.6f : 0);
+    }
+    expect_all(&c, 1, 1e-7);
+    push_of(&c, 0, 0.6f - 0.2f);
+    assert_int_equal(c.b.record[0].staleness, missed);
+    assert_true(fabs(c.b.record[0].rate - weight) < 1e-12);
+    expect_all(&c, expected, 5e-7);
+    outer_bench_close(&c);
+}
+
+/* α = 0.6, θ = 1, x = 0.2:
+ *   polynomial ½, τ = 3: α_t = 0.6 / √4 = 0.3:              0.7 · 1 + 0.3 · 0.2 = 0.76
+ *   hinge a = 10, b = 4, τ = 6: α_t = 0.6 / 21 = 0.0285714:  1 − 0.0285714 · 0.8 = 0.977143
+ *   constant, τ = 3:                                         0.4 · 1 + 0.6 · 0.2 = 0.52 */
+static void fedasync_mixes_the_models_of_now_and_of_the_worker(void **state)
+{
+    (void)state;
+    mix_after(3, "damping=polynomial", 0.76, 0.3);
+    mix_after(6, "damping=hinge", 0.9771428571, 0.6 / 21);
+    mix_after(3, "damping=none", 0.52, 0.6);
+}
+
+/* g = x, η = ½, ρ = 1, two steps from 8: 8 → 4, then g = 4 + 1 · (4 − 8) = 0, x = 4.
+ * α = ½: θ = ½ · 8 + ½ · 4 = 6. Without ρ: 8 → 4 → 2, θ = 5. */
+static void fedasync_holds_local_steps_near_what_was_read(void **state)
+{
+    (void)state;
+    const struct {
+        const char *rho;
+        double theta;
+    } cases[] = {{"outer.rho=1", 6}, {"outer.rho=0", 5}};
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct outer_bench c;
+        outer_bench_open(&c, 1, 8,
+                         RIG("outer=fedasync", "outer.steps=2", "outer.alpha=0.5", cases[i].rho,
+                             "optimizer=sgd", "lr=0.5"));
+        outer_bench_round(&c, 0);
+        expect_all(&c, cases[i].theta, 0);
+        outer_bench_close(&c);
+    }
 }
 
 /* Two workers, batches of 10, H = 2: an update is of 20 samples, a step of both workers of 20.
@@ -347,6 +453,22 @@ static void one_worker_with_one_step_is_plain_training_bit_for_bit(void **state)
     }
 }
 
+static void fresh_models_are_weighed_as_differences_are_bit_for_bit(void **state)
+{
+    (void)state;
+    struct outer_bench mixed, plain;
+    outer_bench_open(&mixed, 1, NAN, RIG("outer=fedasync", "outer.alpha=0.6", "outer.rho=0"));
+    outer_bench_open(&plain, 1, NAN, RIG("outer=sgd", "outer.lr=0.6"));
+    mixed.centered = plain.centered = true;
+    for (unsigned p = 0; p < 30; p++) {
+        outer_bench_round(&mixed, 0);
+        outer_bench_round(&plain, 0);
+        assert_memory_equal(bench_latest(&mixed.b), bench_latest(&plain.b), D * sizeof(float));
+    }
+    outer_bench_close(&mixed);
+    outer_bench_close(&plain);
+}
+
 static void momentum_at_every_update_is_nesterov_bit_for_bit(void **state)
 {
     (void)state;
@@ -414,12 +536,17 @@ int main(void)
         cmocka_unit_test(damping_scales_a_difference),
         cmocka_unit_test(elastic_workers_and_their_center_draw_each_other),
         cmocka_unit_test(elastic_workers_may_have_momentum),
+        cmocka_unit_test(fedasync_mixes_the_models_of_now_and_of_the_worker),
+        cmocka_unit_test(fedasync_holds_local_steps_near_what_was_read),
+        cmocka_unit_test(elastic_steps_are_those_of_their_algorithms),
+        cmocka_unit_test(fedbuff_is_a_buffer_of_damped_differences),
         cmocka_unit_test(the_moving_rate_is_nine_tenths_shared_by_all_unless_set),
         cmocka_unit_test(the_rate_of_a_step_follows_from_the_version_read),
         cmocka_unit_test(a_push_is_of_all_its_steps),
         cmocka_unit_test(the_same_parameters_and_batches_give_the_same_bits),
         cmocka_unit_test(a_step_that_goes_astray_ends_the_run_and_changes_nothing),
         cmocka_unit_test(one_worker_with_one_step_is_plain_training_bit_for_bit),
+        cmocka_unit_test(fresh_models_are_weighed_as_differences_are_bit_for_bit),
         cmocka_unit_test(momentum_at_every_update_is_nesterov_bit_for_bit),
         cmocka_unit_test(an_elastic_worker_that_comes_back_begins_anew),
         cmocka_unit_test(what_does_not_go_together_is_refused_by_name),

@@ -98,7 +98,8 @@ static void virtual_runs_replay_also_with_workers_that_died(void **state)
 static void every_consistency_takes_differences_and_replays(void **state)
 {
     struct rig *r = *state;
-    const char *const rules[] = {"outer=sgd", "outer=nesterov", "outer=delayed-nesterov"};
+    const char *const rules[] = {"outer=sgd", "outer=nesterov", "outer=delayed-nesterov",
+                                 "outer=fedasync"};
     for (size_t i = 0; i < consistency_registry.count; i++) {
         char policy[64];
         bool late =
@@ -127,6 +128,30 @@ static void a_run_that_lost_an_elastic_worker_replays(void **state)
     kill(r->pid, SIGINT);
     assert_int_equal(process_wait(r), STOPPED);
     expect_replayed(r);
+}
+
+/* One worker: what it pushes is cut into slices, and each server does with its own what one would
+ * do with all. Several: a recorded run of slices replays. */
+static void several_servers_share_each_rule_out(void **state)
+{
+    struct rig *r = *state;
+    char outer[64];
+    for (size_t i = 1; i < outer_registry.count; i++) {
+        remove(process_path(r, "results.db"));
+        assert_int_equal(RIG_RUN(r, "run", VIRTUAL, STEPS, outer_at(i, outer)), OK);
+        assert_int_equal(RIG_RUN(r, "run", VIRTUAL, STEPS, outer, "servers=3"), OK);
+        assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, STEPS, outer, "servers=2"), OK);
+        expect_hashes(r, "1");
+        assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, STEPS, outer, "servers=2", "workers=3",
+                                 "pace=gamma", "pace.mean_ms=1"),
+                         OK);
+        expect_replayed(r);
+    }
+    assert_int_equal(RIG_RUN(r, "run", VIRTUAL, STEPS, "outer=fedasync", "servers=2", "workers=7",
+                             "samples=6000", "network.jitter_ms=20", CRASHES),
+                     OK);
+    expect_replayed(r);
+    assert_true(atoi(process_ask(r, "SELECT count(*) FROM event WHERE code = 'worker_lost'")) > 3);
 }
 
 static void threads_do_not_change_a_run(void **state)
@@ -193,6 +218,7 @@ static void what_does_not_go_together_is_a_usage_error(void **state)
         {"outer=sgd", "outer.momentum=0.5", "outer.momentum belongs to outer=nesterov"},
         {"outer=none", "outer.steps=3", "outer.steps belongs to"},
         {"outer=easgd", "outer.moving_rate=1", "out of range"},
+        {"outer=fedasync", "outer.lr=0.5", "outer.lr belongs to"},
     };
     for (size_t i = 0; i < COUNT_OF(wrong); i++) {
         bool plain = strstr(wrong[i][1], "optimizer") == NULL;
@@ -201,6 +227,9 @@ static void what_does_not_go_together_is_a_usage_error(void **state)
                          ERROR_USAGE);
         process_expect_error(r, wrong[i][2]);
     }
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "outer=fedasync", "servers=2", "read=torn"),
+                     ERROR_USAGE);
+    process_expect_error(r, "read=snapshot");
 }
 
 int main(void)
@@ -213,6 +242,7 @@ int main(void)
         TEST(virtual_runs_replay_also_with_workers_that_died),
         TEST(every_consistency_takes_differences_and_replays),
         TEST(a_run_that_lost_an_elastic_worker_replays),
+        TEST(several_servers_share_each_rule_out),
         TEST(threads_do_not_change_a_run),
         TEST(rows_tell_what_a_push_was_made_of),
         TEST(what_if_keeps_the_number_of_steps),

@@ -53,7 +53,7 @@ static bool can_be_there(const struct combination *c, const struct place *at)
 {
     bool torn = at->read != NULL && strcmp(at->read, "torn") == 0;
     bool loses = strcmp(c->policy->about.name, "backup") == 0;
-    return at->servers == 1 || (c->outer == NULL && !(torn && loses));
+    return at->servers == 1 || !(torn && (loses || c->outer != NULL));
 }
 
 static bool is_run(const struct combination *c, const struct place *at)

@@ -89,7 +89,8 @@ static void train_core(const char *const *settings, float out[D])
 
 struct plain {
     const char *damping, *correction;
-    double momentum;
+    double momentum, decay;
+    double gap[D]; /* G of gap-aware, else 1 */
     double theta[D], velocity[D], own[W][D], square[D], mean[D];
     double most;                  /* rate */
     float history[PUSHES + 1][D]; /* what workers read at each version */
@@ -147,14 +148,16 @@ static void plain_correct(struct plain *t, double g[D], const float *now, const 
 {
     for (unsigned i = 0; i < D; i++) {
         double moved = (double)now[i] - (double)read_at[i];
+        t->gap[i] = 1;
         t->square[i] = 0.95 * t->square[i] + 0.05 * g[i] * g[i];
         if (is(t->correction, "dc-asgd-c")) {
             g[i] += 5 * g[i] * g[i] * moved;
         } else if (is(t->correction, "dc-asgd-a")) {
             g[i] += 2 / sqrt(t->square[i] + 1e-7) * g[i] * g[i] * moved;
         } else if (is(t->correction, "gap-aware") && moved != 0) {
-            double velocity = sqrt(t->mean[i] / (1 - pow(0.9, t->version)));
-            g[i] /= 1 + fabs(moved) / (t->most * (velocity + 1e-8));
+            double velocity = sqrt(t->mean[i] / (1 - pow(0.9, t->version + 1)));
+            t->gap[i] = 1 + fabs(moved) / (t->most * (velocity + 1e-8));
+            g[i] /= t->gap[i];
         }
     }
 }
@@ -168,7 +171,8 @@ static void plain_update(struct plain *t, unsigned w, const double g[D], double 
     t->most = fmax(t->most, lr);
     for (unsigned i = 0; i < D; i++) {
         double ahead = 0, *v = slim || zero ? &t->own[w][i] : &t->velocity[i];
-        *v = t->momentum * *v + scale * g[i];
+        double decay = t->decay * (double)t->history[t->version - 1][i] / t->gap[i];
+        *v = t->momentum * *v + scale * g[i] + decay;
         t->theta[i] -= lr * (slim ? scale * g[i] + t->momentum * *v : *v);
         for (unsigned j = 0; zero && j < W; j++) {
             ahead += lr * t->momentum * t->own[j][i];
@@ -225,12 +229,13 @@ static void plain_push(struct plain *t, unsigned w)
     t->read[w] = t->version;
 }
 
-static void train_plainly(const char *damping, const char *correction, float out[D])
+static void train_plainly(const char *damping, const char *correction, double decay, float out[D])
 {
     static struct plain t;
     memset(&t, 0, sizeof t);
     t.damping = damping;
     t.correction = correction;
+    t.decay = decay;
     t.momentum = is(correction, "implicit-momentum") ? GAMMA - (1 - 1.0 / W) : GAMMA;
     core_rig_fill(t.history[0], D, 7); /* as core_rig_open() begins */
     for (unsigned i = 0; i < D; i++) {
@@ -268,12 +273,14 @@ static void compare(const char *damping, const char *correction, float core[D])
     char damped[64], corrected[64];
     float plain[D];
     bool own = is(correction, "dana-slim") || is(correction, "dana-zero");
+    double decay = own ? 0 : 0.02; /* what that of dana-* is of, their files say */
+    const char *decayed = own ? "weight_decay=0" : "weight_decay=0.02";
     snprintf(damped, sizeof damped, "damping=%s", damping);
     snprintf(corrected, sizeof corrected, "correction=%s", correction);
     train_core(RIG(damped, corrected, own ? "optimizer=sgd" : "optimizer=momentum",
-                   "schedule=linear", "lr=0.2", parameter_for(damping, correction)),
+                   "schedule=linear", "lr=0.2", parameter_for(damping, correction), decayed),
                core);
-    train_plainly(damping, correction, plain);
+    train_plainly(damping, correction, decay, plain);
     if (!(distance(core, plain) <= 5e-5)) {
         fail_msg("%s with %s: %g from the plain training", damping, correction,
                  distance(core, plain));

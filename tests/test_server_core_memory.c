@@ -239,8 +239,8 @@ static size_t vectors_stated(const struct combination *c, const char *kind)
     for (size_t i = 0; i < COUNT_OF(kept); i++) {
         states = strcmp(kept[i].name, name) == 0 ? kept[i].states : states;
     }
-    bool elastic = c->outer != NULL && c->outer->elastic;
-    size_t mean = has_sums(c) || elastic || c->correction->block != NULL;
+    bool as_step = c->outer != NULL && c->outer->as_step != NULL;
+    size_t mean = has_sums(c) || as_step || c->correction->block != NULL;
     size_t own = c->correction->own ? WORKERS + (has_sums(c) ? WORKERS : 1) : 0;
     return 2 * states + mean + 2 * c->correction->shared + own;
 }

@@ -121,6 +121,17 @@ done:
     return result;
 }
 
+status optimizer_added_decay(const options *o, double *out)
+{
+    status result = OK;
+    const struct optimizer_kind *kind;
+    TRY(kind_of(o, &kind));
+    bool added = !kind->decay_apart && kind->layer_factor == NULL;
+    *out = added ? options_real(o, "weight_decay") : 0;
+done:
+    return result;
+}
+
 struct optimizer_rates optimizer_rule_rates(const struct optimizer_rule *rule, double scale,
                                             double lr)
 {

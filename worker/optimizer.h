@@ -89,6 +89,7 @@ struct optimizer_kind {
     struct about about; /* its options: flags and numbers, in parameter order */
     unsigned states;    /* flat vectors of state per parameter: 0 for sgd, 1 for momentum, 2 */
     bool has_momentum;  /* reads key momentum */
+    bool decay_apart;   /* weight decay is no part of the gradient */
     void (*update)(struct optimizer_call *c);
     enum optimizer_form form; /* 0 where no kernel knows it: then parameters stay with the host */
     bool momentum_correction; /* parameter 0 says whether η is outside the velocity */
@@ -114,6 +115,9 @@ status optimizer_open_outer(optimizer **out, double momentum, unsigned every,
 void optimizer_close(optimizer **p);
 /* Whether the optimizer that is set reads key momentum. */
 status optimizer_has_momentum(const options *o, bool *out) MUST_CHECK;
+/* The weight decay λ of which the optimizer adds λ θ to each element of the gradient; 0 where it
+ * keeps the decay apart, or has layers without any. */
+status optimizer_added_decay(const options *o, double *out) MUST_CHECK;
 /* In place of key momentum. May be negative. */
 void optimizer_set_momentum(optimizer *p, double momentum);
 /* The layers, for kinds that treat each by itself (lars); others ignore them. Without this call the

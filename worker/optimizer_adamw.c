@@ -51,6 +51,7 @@ const struct optimizer_kind optimizer_adamw = {
     .about = {"adamw", "Adam with decoupled weight decay", "Loshchilov, Hutter 2019, algorithm 2",
               parameters_of},
     .states = OPTIMIZER_STATES,
+    .decay_apart = true,
     .update = optimizer_loop,
     .constants = constants,
 };
