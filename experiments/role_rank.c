@@ -103,6 +103,8 @@ static status train(struct role_process *p, unsigned size, communicator **c,
     }
     TRY(communicator_open(c, o, pipeline ? 0 : worker_parameter_count(p->worker),
                           worker_place(p->worker)));
+    p->communicator = communicator_name(*c);
+    communicator_add_network(*c, &p->network);
     struct sync_trainer_options trainer = {
         .settings = o,
         .worker = p->worker,

@@ -114,6 +114,10 @@ status communicator_open(communicator **out, const options *o, size_t count,
 status communicator_open_kind(communicator **out, const struct communicator_kind *kind,
                               const options *o, size_t count,
                               const struct device_place *place) MUST_CHECK;
+/* The kind that is open: of communicator=auto the one that it chose. */
+const char *communicator_name(const communicator *c);
+/* Adds by which way its messages go: "shared memory", "tcp eth0 (10.0.0.1)", "NCCL". */
+void communicator_add_network(const communicator *c, struct text *out);
 /* Ranks end together: the others sleep until the last one (rank 0, which writes the results) has
  * come too, as long as communicator_meet would. After an error it waits for nobody, and leaves what
  * MPI holds to the process's end. */
