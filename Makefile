@@ -103,7 +103,9 @@ endif
 ifeq ($(NCCL_HEADER),)
 SOURCES  := $(filter-out sync/communicator_nccl_library.c,$(SOURCES))
 endif
-OBJECTS  := $(SOURCES:%.c=$(DIR)/%.o) $(DIR)/embedded.o $(if $(WITH_CUDA),$(DIR)/worker/cuda_kernels.o)
+PRELOADED := experiments/loopback_bind.c
+SOURCES  := $(filter-out $(PRELOADED),$(SOURCES))
+OBJECTS  := $(SOURCES:%.c=$(DIR)/%.o) $(DIR)/embedded.o $(DIR)/loopback_bind.o $(if $(WITH_CUDA),$(DIR)/worker/cuda_kernels.o)
 LIBRARY  := $(DIR)/libgradlag.a
 PROGRAM  := $(DIR)/gradlag
 TESTS    := $(patsubst tests/%.c,$(DIR)/tests/%,$(wildcard tests/test_*.c))
@@ -170,6 +172,19 @@ $(DIR)/embedded.c: $(EMBEDDED) scripts/embed
 	@echo "  EMBED $@"
 	$(Q)scripts/embed $(EMBEDDED) > $@.tmp && mv $@.tmp $@
 $(DIR)/embedded.o: $(DIR)/embedded.c
+	$(Q)$(CC) $(CFLAGS) -MMD -MP -c -o $@ $<
+
+# A library for mpirun's process (experiments/mpirun.c), compiled in, too; without our sanitizers.
+$(DIR)/loopback_bind.so: $(PRELOADED) $(DIR)/flags
+	@mkdir -p $(@D)
+	@echo "  LINK  $@"
+	$(Q)$(CC) -std=c17 -D_GNU_SOURCE $(WARN) -O2 -fPIC -shared -s -o $@ $<
+$(DIR)/loopback_bind.c: $(DIR)/loopback_bind.so
+	$(Q){ echo '#include <stddef.h>'; \
+	  echo 'extern const unsigned char loopback_bind_library[]; extern const size_t loopback_bind_bytes;'; \
+	  echo 'const unsigned char loopback_bind_library[] = {'; od -An -v -tu1 $< | sed 's/ *\([0-9][0-9]*\)/\1,/g'; \
+	  echo '}; const size_t loopback_bind_bytes = sizeof loopback_bind_library;'; } > $@.tmp && mv $@.tmp $@
+$(DIR)/loopback_bind.o: $(DIR)/loopback_bind.c
 	$(Q)$(CC) $(CFLAGS) -MMD -MP -c -o $@ $<
 
 # An archive, so that a test has those helpers alone that it calls.

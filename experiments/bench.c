@@ -1,6 +1,7 @@
 #include "experiments/bench.h"
 
 #include "experiments/command.h"
+#include "experiments/mpirun.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -202,29 +203,34 @@ bool bench_is_rank(void)
 
 status bench_under_mpirun(const struct bench *b, int argc, char **argv)
 {
-    enum { OWN = 9, MOST = 64 };
+    enum { MOST = 64 };
     status result = OK;
-    char program[4096] = "", ranks[16];
-    const char *words[OWN + MOST + 1] = {
-        "mpirun", "-n", ranks, "--oversubscribe", "--bind-to", "none", program, "bench", b->name};
+    char program[4096] = "";
+    struct mpirun m = {0};
+    const char *words[COUNT_OF(m.words) + 3 + MOST] = {NULL};
+    size_t n = 0;
     if (argc > MOST)
         FAIL(ERROR_USAGE, "bench %s: too many arguments", b->name);
-    snprintf(ranks, sizeof ranks, "%u", (unsigned)options_integer(b->settings, "ranks"));
     /* The name itself: this process becomes mpirun, and with it /proc/PID/exe. */
     if (readlink("/proc/self/exe", program, sizeof program - 1) < 0)
         FAIL(ERROR_OTHER, "bench %s: /proc is not mounted", b->name);
+    TRY(mpirun_open(&m, (unsigned)options_integer(b->settings, "ranks"), NULL, NULL));
+    for (; m.words[n] != NULL; n++)
+        words[n] = m.words[n];
+    words[n++] = program;
+    words[n++] = "bench";
+    words[n++] = b->name;
     for (int i = 0; i < argc; i++)
-        words[OWN + i] = argv[i];
-    if (getuid() == 0) { /* Open MPI asks for both */
-        setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
-        setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
-    }
+        words[n++] = argv[i];
+    for (size_t i = 0; m.environment[i] != NULL; i++)
+        putenv((char *)m.environment[i]);
 #ifdef GRADLAG_SANITIZE
     setenv("ASAN_OPTIONS", "detect_leaks=0", 1); /* Open MPI leaves memory behind in MPI_Finalize */
 #endif
     execvp("mpirun", (char *const *)words);
-    FAIL(ERROR_OTHER, "bench %s: mpirun could not be started: install Open MPI (scripts/setup)",
-         b->name);
+    result = error_set(ERROR_OTHER, __FILE__, __LINE__,
+                       "bench %s: mpirun could not be started: install Open MPI (scripts/setup)",
+                       b->name);
 done:
     return result;
 }

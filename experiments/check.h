@@ -4,7 +4,7 @@
 #ifndef GRADLAG_EXPERIMENTS_CHECK_H
 #define GRADLAG_EXPERIMENTS_CHECK_H
 
-#include "worker/base.h"
+#include "worker/options.h"
 
 struct check {
     bool json, quick, links;
@@ -21,5 +21,14 @@ void check_failed(struct check *c, const char *about, status code, bool wanted);
 
 /* Every visible GPU; `wanted`: it is an error if there is none. */
 void check_gpus(struct check *c, bool wanted);
+
+/* `mpirun … gradlag check --links`: this process is one of several ranks. Rows of each pair of
+ * hosts, and which link is slow. ERROR_PEER: two hosts do not reach each other. */
+bool check_is_rank(void);
+status check_between_ranks(struct check *c, const options *o) MUST_CHECK;
+/* `--listen`: lets one peer measure its link to here, and ends. `endpoint=`: measures the link to
+ * such a listener. */
+status check_listen(const options *o) MUST_CHECK;
+status check_peer(struct check *c, const options *o) MUST_CHECK;
 
 #endif

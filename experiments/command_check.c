@@ -32,12 +32,17 @@ enum {
 };
 
 const char command_check_help[] =
-    "gradlag check [key=value…] [--quick] [--links] [--json]\n\n"
+    "gradlag check [key=value…] [--quick] [--links] [--json]\n"
+    "mpirun --host A,B gradlag check --links\n"
+    "gradlag check --listen [endpoint=…] [curve=FOLDER]\n"
+    "gradlag check endpoint=tcp://HOST:5555 [curve=FOLDER]\n\n"
     "Versions, processor, memory, every visible GPU, the dataset and the results file, with what\n"
     "they reach: matrix products, copies. Exit code 0, unless something that was asked for is\n"
     "missing: device=cuda, dataset=…, results=….\n\n"
     "  --quick  measure nothing, only look\n"
-    "  --links  also the allreduce of 2 ranks and a push and pull between 2 processes\n"
+    "  --links  also the allreduce of 2 ranks and a push and pull between 2 processes; started by\n"
+    "           mpirun on several hosts: only the latency and bandwidth of each pair of hosts\n"
+    "  --listen lets one `gradlag check endpoint=…` on another host measure the link to here\n"
     "  --json   one JSON object per line\n";
 
 /* ---- rows ---------------------------------------------------------------------------------------
@@ -328,6 +333,17 @@ done:
     return result;
 }
 
+static status check_what_is_asked(struct check *c, const options *o, bool listen)
+{
+    if (listen) {
+        return check_listen(o);
+    }
+    if (options_text(o, "endpoint")[0] != '\0') {
+        return check_peer(c, o);
+    }
+    return c->links && check_is_rank() ? check_between_ranks(c, o) : check_all(c, o);
+}
+
 status command_check(int argc, char **argv)
 {
     status result = OK;
@@ -337,10 +353,11 @@ status command_check(int argc, char **argv)
     c.json = command_flag(&argc, argv, "--json");
     c.quick = command_flag(&argc, argv, "--quick");
     c.links = command_flag(&argc, argv, "--links");
-    TRY(command_no_flags_left(argc, argv, "check", "--quick, --links and --json"));
+    bool listen = command_flag(&argc, argv, "--listen");
+    TRY(command_no_flags_left(argc, argv, "check", "--quick, --links, --listen and --json"));
     TRY(settings_read_arguments(&read, argc, argv));
     TRY(config_compose(&o, &read));
-    TRY(check_all(&c, o));
+    TRY(check_what_is_asked(&c, o, listen));
     if (c.verdict != OK) {
         FAIL(c.verdict, "check: %s", c.why);
     }

@@ -106,6 +106,10 @@ bool config_any_ineffective(const options *o, struct ineffective *out)
             return true;
         }
     }
+    if (!is_initial(o, "network.interface") && strcmp(options_text(o, "mode"), "async") == 0) {
+        *out = (struct ineffective){"network.interface", "mode", "sync or pipeline"};
+        return true;
+    }
     if (!is_initial(o, "resume") && strcmp(options_text(o, "mode"), "pipeline") == 0) {
         *out = (struct ineffective){"resume", "mode",
                                     "sync or async; initial= starts anew from its parameters"};

@@ -301,6 +301,7 @@ static void close_all(struct launch *l)
     text_free(&l->line);
     text_free(&l->noise);
     settings_free(&l->arguments);
+    mpirun_close(&l->mpirun);
     mailbox_close(&l->mailbox);
     folder_remove(&l->folder);
     folder_remove(&l->shared);

@@ -10,6 +10,7 @@
 #include "experiments/config.h"
 #include "experiments/launch.h"
 #include "experiments/mailbox.h"
+#include "experiments/mpirun.h"
 #include "experiments/progress.h"
 
 struct watched {
@@ -26,6 +27,7 @@ struct launch {
     const struct launch_options *o;
     struct settings arguments;    /* of every process */
     struct folder folder, shared; /* shared: in /dev/shm, for MPI */
+    struct mpirun mpirun;         /* of mode=sync and mode=pipeline */
     struct mailbox mailbox;
     char mailbox_variable[160], token_variable[48];
     struct progress progress;
@@ -38,6 +40,7 @@ struct launch {
     uint64_t begun_ns, ending_ns; /* ending_ns: since when they are to end; 0: not yet */
     uint64_t asked_ns;            /* when the first of them was last asked to; 0: never */
     bool told_waiting, told_ending, bound;
+    bool met; /* the ranks have started, and heard each other */
     int stops_seen;
     bool killed;
     status verdict; /* the first failure */

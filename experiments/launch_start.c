@@ -55,14 +55,11 @@ static status start_role(struct launch *l, struct watched *w, const char *const 
         text_add(&joined[i], "%s=%s", s->key, s->value);
         argv[n++] = joined[i].at;
     }
-    const char *environment[] = {l->mailbox_variable,
-                                 l->token_variable,
-                                 "OMPI_ALLOW_RUN_AS_ROOT=1",
-                                 "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
-                                 "OMPI_MCA_orte_abort_print_stack=0",
-                                 rank,
-                                 size,
-                                 NULL};
+    const char *environment[4 + COUNT_OF(l->mpirun.environment)] = {l->mailbox_variable,
+                                                                    l->token_variable, rank, size};
+    for (size_t i = 0; w->role == ROLE_RANK && l->mpirun.environment[i] != NULL; i++) {
+        environment[4 + i] = l->mpirun.environment[i];
+    }
     TRY(child_start(&w->child, argv, environment, l->child_fd));
 done:
     for (size_t i = 0; joined != NULL && i < settings; i++) {
@@ -191,7 +188,6 @@ static bool on_path(const char *program)
 status launch_start_ranks(struct launch *l)
 {
     status result = OK;
-    char count[16];
     struct settings none = {0};
     if (!on_path("mpirun")) {
         FAIL(ERROR_USAGE,
@@ -199,27 +195,10 @@ status launch_start_ranks(struct launch *l)
              "it (Debian: openmpi-bin), or use mode=async",
              options_text(l->o->settings, "mode"));
     }
-    snprintf(count, sizeof count, "%u", l->workers);
     TRY(folder_make(&l->shared, access("/dev/shm", W_OK) == 0 ? "/dev/shm" : NULL));
-    /* What Open MPI leaves on disk and in shared memory lies where it is removed with the run. */
-    const char *const before[] = {"mpirun",
-                                  "-n",
-                                  count,
-                                  "--oversubscribe",
-                                  "--bind-to",
-                                  "none",
-                                  "--mca",
-                                  "orte_tmpdir_base",
-                                  l->folder.path,
-                                  "--mca",
-                                  "btl_vader_backing_directory",
-                                  l->shared.path,
-                                  "--mca",
-                                  "osc_sm_backing_directory",
-                                  l->shared.path,
-                                  NULL};
+    TRY(mpirun_open(&l->mpirun, l->workers, l->folder.path, l->shared.path));
     l->processes[0].role = ROLE_RANK;
-    TRY(start_role(l, &l->processes[0], before, "rank", &none));
+    TRY(start_role(l, &l->processes[0], l->mpirun.words, "rank", &none));
 done:
     return result;
 }

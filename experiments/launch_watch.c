@@ -4,6 +4,7 @@
 #include "experiments/launch_inside.h"
 
 #include "experiments/role.h"
+#include "sync/communicator.h"
 #include "sync/pipeline.h"
 
 #include <poll.h>
@@ -225,6 +226,7 @@ static status read_mail(struct launch *l)
             if (l->async && !l->bound) {
                 TRY(launch_bound(l, m.index, m.text, &l->bound));
             }
+            l->met = true;
             break;
         case MAIL_PROGRESS:
             progress_show(&l->progress, &m.progress);
@@ -302,23 +304,52 @@ static bool has_passed(uint64_t since_ns, unsigned seconds)
     return clock_ns() - since_ns > seconds * 1000000000ULL;
 }
 
+/* Until the ranks have met: what mpirun may take on a busy machine, and their meeting. */
+static unsigned starting_limit_s(const struct launch *l)
+{
+    enum { MPIRUN_LIMIT_S = 60 };
+    return MPIRUN_LIMIT_S + l->workers +
+           (unsigned)(MEETING_TIMEOUTS * options_real(l->o->settings, "timeout_s"));
+}
+
+static void heed_start(struct launch *l)
+{
+    const bool starting = !l->async && !l->met;
+    const unsigned limit_s = starting ? starting_limit_s(l) : LOADING_LIMIT_S;
+    if (!l->told_waiting && has_passed(l->begun_ns, TELL_AFTER_S)) {
+        progress_clear(&l->progress);
+        log_info("the %s not ready yet: %s (at most %d s more)",
+                 l->async ? "server is" : "ranks are",
+                 starting ? "mpirun is starting them" : "loading or making the dataset",
+                 limit_s - TELL_AFTER_S);
+        l->told_waiting = true;
+    }
+    if (!has_passed(l->begun_ns, limit_s)) {
+        return;
+    }
+    if (starting) {
+        struct text why = {0};
+        text_add(&why,
+                 "mpirun did not start the ranks within %u s. It hangs, for example because the "
+                 "disk of TMPDIR is full; try `mpirun -n 2 gradlag rank …` by hand%s%.1500s",
+                 limit_s, l->noise.length > 0 ? ". It wrote: " : "",
+                 l->noise.length > 0 ? l->noise.at : "");
+        fail(l, ERROR_PEER, why.at);
+        text_free(&why);
+    } else {
+        fail(l, ERROR_PEER,
+             l->async ? "the server was not ready to listen in time: it hangs, or the dataset "
+                        "takes too long to make; try `gradlag server` by hand"
+                      : "the ranks did not begin in time: the dataset takes too long to make, or "
+                        "a rank hangs; try `mpirun -n 2 gradlag rank …` by hand");
+    }
+}
+
 static void heed_limits(struct launch *l)
 {
     const struct watched *first = &l->processes[0];
     if (!l->bound && l->verdict == OK && first->child.running) {
-        if (!l->told_waiting && has_passed(l->begun_ns, TELL_AFTER_S)) {
-            progress_clear(&l->progress);
-            log_info("the %s not ready yet: loading or making the dataset (at most %d s more)",
-                     l->async ? "server is" : "ranks are", LOADING_LIMIT_S - TELL_AFTER_S);
-            l->told_waiting = true;
-        }
-        if (has_passed(l->begun_ns, LOADING_LIMIT_S)) {
-            fail(l, ERROR_PEER,
-                 l->async ? "the server was not ready to listen in time: it hangs, or the dataset "
-                            "takes too long to make; try `gradlag server` by hand"
-                          : "the ranks did not begin in time: mpirun hangs, or the dataset takes "
-                            "too long to make; try `mpirun -n 2 gradlag rank …` by hand");
-        }
+        heed_start(l);
     }
     /* While it starts its ranks mpirun hands no signal on. */
     if (l->asked_ns != 0 && has_passed(l->asked_ns, 1)) {

@@ -11,7 +11,7 @@
 #include "worker/training.h"
 
 enum mail_kind {
-    MAIL_BOUND,    /* text: the endpoint that the server listens on */
+    MAIL_BOUND,    /* text: the endpoint that the server listens on; rank 0's: all ranks have met */
     MAIL_PROGRESS, /* progress; may be lost when the reader is slow */
     MAIL_ENDED,    /* code and, unless OK, text: the error message */
 };

@@ -248,6 +248,8 @@ status role_finish_row(struct role_process *p, status ended, const struct traini
         .parameters_sha256 =
             outcome->parameters_sha256[0] == '\0' ? NULL : outcome->parameters_sha256,
         .device = p->worker == NULL ? NULL : worker_device_description(p->worker),
+        .communicator = p->communicator,
+        .network = p->network.at,
     };
     status written = recorder_finish(p->recorder, &row);
     if (written != OK && (ended == OK || ended == STOPPED)) {
@@ -270,6 +272,7 @@ status role_end(struct role_process *p, status ended, const struct training_outc
         }
     }
     recorder_close(&p->recorder);
+    text_free(&p->network);
     if (threads_abandoned() == 0) { /* else one may still compute with them */
         close_shards(p);
         worker_close(&p->worker);

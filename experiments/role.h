@@ -26,6 +26,8 @@ struct role_process {
     uint64_t noted_ns; /* when the run's row was last told how far it is */
     struct training_hooks hooks;
     enum ps_dismissal dismissal; /* of a worker */
+    const char *communicator;    /* of a rank: the one in use; NULL: none is open yet */
+    struct text network;         /* by which its messages go, in words */
     void (*request_stop)(void);  /* sets what hooks.stop looks at; from any thread */
 };
 

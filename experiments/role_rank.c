@@ -3,6 +3,7 @@
 #include "experiments/origin.h"
 #include "experiments/role.h"
 #include "experiments/save.h"
+#include "sync/network.h"
 #include "sync/pipeline.h"
 
 #include <stdlib.h>
@@ -21,8 +22,9 @@ int __lsan_is_turned_off(void)
 /* What one rank may have of its own: where it reads data, and what rank 0 alone looks at. */
 static bool may_differ(const char *key)
 {
-    static const char *const own[] = {"dataset.path", "results",   "tag",      "experiment", "arm",
-                                      "run_id",       "run_token", "priority", "retries"};
+    static const char *const own[] = {"dataset.path", "results",          "tag",       "experiment",
+                                      "arm",          "run_id",           "run_token", "priority",
+                                      "retries",      "network.interface"};
     for (size_t i = 0; i < COUNT_OF(own); i++) {
         if (strcmp(key, own[i]) == 0) {
             return true;
@@ -46,7 +48,7 @@ static status check_alike(const struct role_process *p)
             text_add(&own, "%s=%s\n", key, options_value(o, key));
         }
     }
-    TRY(sync_compare(own.at, COMMUNICATOR_PATIENCE * options_real(o, "timeout_s"), &first, &other));
+    TRY(sync_compare(own.at, options_real(o, "timeout_s"), &first, &other));
     if (other == 0) {
         goto done;
     }
@@ -76,7 +78,11 @@ static status train(struct role_process *p, unsigned size, communicator **c,
     status result = OK;
     const options *o = p->settings;
     struct saved from = {0};
+    TRY(sync_meet(options_real(o, "timeout_s")));
     TRY(check_alike(p));
+    if (p->index == 0) { /* it has heard all others */
+        mailbox_send(&(struct mail){.kind = MAIL_BOUND, .role = ROLE_RANK});
+    }
     if (size != (unsigned)options_integer(o, "workers")) {
         FAIL(ERROR_USAGE,
              "workers=%lld, but MPI knows of %u rank%s; leave workers out or set it to the number "
@@ -97,6 +103,8 @@ static status train(struct role_process *p, unsigned size, communicator **c,
     }
     TRY(communicator_open(c, o, pipeline ? 0 : worker_parameter_count(p->worker),
                           worker_place(p->worker)));
+    p->communicator = communicator_name(*c);
+    communicator_add_network(*c, &p->network);
     struct sync_trainer_options trainer = {
         .settings = o,
         .worker = p->worker,
@@ -168,6 +176,9 @@ status command_rank(int argc, char **argv)
         sync_expect_messages(in_flight > 0 ? (unsigned)in_flight : 1);
     }
     TRY(check_launcher());
+    if (!sync_on_one_host()) {
+        TRY(network_choose(settings_find(&read, "network.interface")));
+    }
     TRY(sync_start(&rank, &size));
     started = true;
     p.index = rank;

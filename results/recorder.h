@@ -148,6 +148,8 @@ struct run_outcome {
     double sent_bytes;             /* of gradients, by all ranks together */
     const char *parameters_sha256; /* or NULL */
     const char *device;            /* what it was computed on, in words; or NULL */
+    const char *communicator;      /* the one that communicator=auto chose; or NULL */
+    const char *network;           /* by which ranks exchanged messages, in words; or NULL */
 };
 
 /* Opens or creates the file; brings an older one up to date, and ends runs in it whose process is

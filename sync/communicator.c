@@ -1,4 +1,5 @@
 /* communicator.c — the registry of communicators, and what is alike for all of them. */
+#include "sync/network.h"
 #include "sync/ranks.h"
 
 #include <string.h>
@@ -103,6 +104,21 @@ void communicator_close(communicator **c)
     ranks_close(*c);
     memory_free(*c);
     *c = NULL;
+}
+
+const char *communicator_name(const communicator *c)
+{
+    return c->kind->about.name;
+}
+
+void communicator_add_network(const communicator *c, struct text *out)
+{
+    if (c->kind->on_device)
+        text_add(out, "NCCL");
+    else if (c->size == 1 || c->ranks->one_host)
+        text_add(out, "%s", c->size == 1 ? "none" : "shared memory");
+    else if (!network_add_used(out))
+        text_add(out, "none of TCP: one that Open MPI chose");
 }
 
 bool communicator_may_spin(const communicator *c)

@@ -99,6 +99,8 @@ enum { COMMUNICATOR_NOTES = 4 };
 
 /* Times timeout_s: the limit where another rank may be at longer work than an exchange. */
 enum { COMMUNICATOR_PATIENCE = 20 };
+/* Times timeout_s: the limit of the ranks' first meeting. */
+enum { MEETING_TIMEOUTS = 2 };
 
 /* `place`: where the rank's worker computes (worker_place), borrowed; NULL: in the host's memory.
  * sync_start() must have been called. Waits patiently (communicator_meet) until all ranks have
@@ -112,6 +114,10 @@ status communicator_open(communicator **out, const options *o, size_t count,
 status communicator_open_kind(communicator **out, const struct communicator_kind *kind,
                               const options *o, size_t count,
                               const struct device_place *place) MUST_CHECK;
+/* The kind that is open: of communicator=auto the one that it chose. */
+const char *communicator_name(const communicator *c);
+/* Adds by which way its messages go: "shared memory", "tcp eth0 (10.0.0.1)", "NCCL". */
+void communicator_add_network(const communicator *c, struct text *out);
 /* Ranks end together: the others sleep until the last one (rank 0, which writes the results) has
  * come too, as long as communicator_meet would. After an error it waits for nobody, and leaves what
  * MPI holds to the process's end. */
@@ -186,7 +192,13 @@ status communicator_meet(communicator *c, const char *what) MUST_CHECK;
 status sync_start(unsigned *rank, unsigned *size) MUST_CHECK;
 /* Before sync_start: up to `in_flight` messages of a rank shall arrive while it computes. */
 void sync_expect_messages(unsigned in_flight);
-/* Right after it: whether all ranks were given the same text. *first ← rank 0's, the caller's to
+/* Whether the launcher started all ranks on this host; then they use no network. Before sync_start,
+ * too. */
+bool sync_on_one_host(void);
+/* Right after sync_start: the ranks exchange first messages. Past 5 s the first rank of each host
+ * says of which ranks it hears nothing; past MEETING_TIMEOUTS × timeout_s it is ERROR_PEER. */
+status sync_meet(double timeout_s) MUST_CHECK;
+/* After it: whether all ranks were given the same text. *first ← rank 0's, the caller's to
  * free; *other ← the last rank whose own is another one, 0: none is. */
 status sync_compare(const char *own, double limit_s, char **first, unsigned *other) MUST_CHECK;
 /* `tell`: of a rank that has to end in the middle of a call of MPI, as that does not end, with

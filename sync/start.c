@@ -1,4 +1,5 @@
 /* start.c — a synchronous process from MPI_Init to MPI_Finalize. */
+#include "sync/network.h"
 #include "sync/ranks.h"
 
 #include <signal.h>
@@ -45,16 +46,57 @@ static void choose_allreduce_in_parts(void)
            0);
 }
 
+/* A step of Slurm's that is on one node, too. */
+bool sync_on_one_host(void)
+{
+    const char *size = getenv("OMPI_COMM_WORLD_SIZE"), *here = getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
+    const char *nodes = getenv("SLURM_STEP_NUM_NODES");
+    if (size != NULL && here != NULL)
+        return strcmp(size, here) == 0;
+    return !launched() || (nodes != NULL && strcmp(nodes, "1") == 0);
+}
+
+/* Ranks of one host meet in shared memory. Open MPI would open ports on all addresses for them
+ * beside it, by several of its parts. The user's own choice of parts stays. */
+static void use_no_network(void)
+{
+    setenv("OMPI_MCA_pml", "ob1", 0);
+    setenv("OMPI_MCA_btl", "^tcp,ofi,openib,uct,usnic,portals4", 0);
+    setenv("OMPI_MCA_osc", "^ucx", 0);
+    setenv("NCCL_SOCKET_IFNAME", "lo", 0);
+}
+
 bool ranks_may_take_turns(void)
 {
     int level;
     return MPI_Query_thread(&level) == MPI_SUCCESS && level >= MPI_THREAD_SERIALIZED;
 }
 
+/* It waits for all ranks. On several hosts nobody else has a limit where a rank does not come. */
+static status init(void)
+{
+    enum { LIMIT_S = 600 };
+    status result = OK;
+    int provided;
+    const bool watched = !sync_on_one_host();
+    if (watched) {
+        TRY(watchdog_open());
+        watchdog_arm(LIMIT_S, "starting MPI");
+    }
+    result = ranks_check(MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided),
+                         "starting MPI (was this started by mpirun?)");
+    if (watched) {
+        watchdog_disarm();
+        watchdog_close();
+    }
+done:
+    return result;
+}
+
 status sync_start(unsigned *rank, unsigned *size)
 {
     status result = OK;
-    int provided, r, s;
+    int r, s;
 
     if (launched()) {
         pid_t parent = getppid();
@@ -70,8 +112,11 @@ status sync_start(unsigned *rank, unsigned *size)
      * otherwise a rank that spins keeps its peer from sending. */
     setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
     choose_allreduce_in_parts();
-    TRY(ranks_check(MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided),
-                    "starting MPI (was this started by mpirun?)"));
+    if (sync_on_one_host())
+        use_no_network();
+    else
+        TRY(network_choose(NULL));
+    TRY(init());
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     MPI_Comm_rank(MPI_COMM_WORLD, &r);
     MPI_Comm_size(MPI_COMM_WORLD, &s);

@@ -1,0 +1,61 @@
+# Hosts as namespaces: each has a network, a host name, process ids, mounts and /dev/shm of its own, as real hosts do. A switch
+# (a bridge in a namespace) joins their eth0, 10.79.0.1, 10.79.0.2, … To be sourced by bash, as root.
+#
+#     hosts_make NAME COUNT [BRIDGE]    BRIDGE: each host has another interface so called, 172.17.0.1 on all of them
+#     on_host NAME I command…           I: 1, 2, …; the host's name is hostI
+#     hosts_mpirun NAME COUNT …         mpirun on host 1, a slot on each; a script takes ssh's place
+#     hosts_remove NAME COUNT
+
+hosts_make() {
+    local name=$1 count=$2 bridge=${3:-} i
+    ip netns add "$name-switch" || return 1
+    ip -n "$name-switch" link add switch type bridge
+    ip -n "$name-switch" link set switch up
+    for ((i = 1; i <= count; i++)); do
+        ip netns add "$name-$i"
+        ip link add eth0 netns "$name-$i" type veth peer name "port$i" netns "$name-switch"
+        ip -n "$name-switch" link set "port$i" master switch up
+        ip -n "$name-$i" addr add "10.79.0.$i/24" dev eth0
+        ip -n "$name-$i" link set eth0 up
+        ip -n "$name-$i" link set lo up
+        [ -z "$bridge" ] || host_bridge "$name-$i" "$bridge"
+    done
+    unshare --uts --pid --fork --mount-proc --mount true
+}
+
+# As docker0 with a container behind it: a bridge without one is down.
+host_bridge() {
+    ip -n "$1" link add "$2" type bridge
+    ip -n "$1" addr add 172.17.0.1/16 dev "$2"
+    ip -n "$1" link set "$2" up
+    ip -n "$1" link add inner0 type veth peer name inner1
+    ip -n "$1" link set inner0 master "$2" up
+    ip -n "$1" link set inner1 up
+}
+
+on_host() {
+    local name=$1 i=$2
+    shift 2
+    ip netns exec "$name-$i" unshare --uts --pid --fork --mount --mount-proc --kill-child bash -c \
+        'echo "host$0" >/proc/sys/kernel/hostname; mount -t tmpfs none /dev/shm; exec "$@"' "$i" "$@"
+}
+
+hosts_mpirun() {
+    local name=$1 count=$2 list agent=$PWD/agent
+    shift 2
+    list=$(seq -s, -f '10.79.0.%g:1' 1 "$count")
+    { echo '#!/bin/bash'
+      declare -f on_host
+      # The host's address, then the command as one line.
+      echo "host=\$1; shift; on_host $name \"\${host##*.}\" bash -c \"\$*\""; } >"$agent"
+    chmod +x "$agent"
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    export OMPI_MCA_plm_rsh_agent=$agent PRTE_MCA_plm_ssh_agent=$agent # Open MPI 4.1, and 5
+    on_host "$name" 1 mpirun -n "$count" --host "$list" --bind-to none "$@"
+}
+
+hosts_remove() {
+    local name=$1 count=$2 i
+    for ((i = 1; i <= count; i++)); do ip netns del "$name-$i" 2>/dev/null; done
+    ip netns del "$name-switch" 2>/dev/null
+}
