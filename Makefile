@@ -249,9 +249,10 @@ test: setup
 unit: all $(if $(T),$(DIR)/tests/test_$(T),tests)
 	$(Q)BUILD_DIR=$(DIR) scripts/run-tests $(if $(T),$(DIR)/tests/test_$(T),$(TESTS))
 
-## nightly: what takes longer: every test under the sanitizers, random events on the server's core, the replay matrix, random runs with random faults, a locked file, a killed sweep
+## nightly: what takes longer: every test under the sanitizers, random events on the server's core, the replay matrix, random runs with random faults, an attacked server, a locked file, a killed sweep
 # PROPERTY_EVENTS=n PROPERTY_SEED=n: fewer events, or those of a seed; REPLAY_EVERY=n: every n-th run of the matrix;
-# CAMPAIGN_RUNS=n CAMPAIGN_FIRST=seed: random runs with random faults; KILLS=n LOCKED_S=n: fewer kills, a shorter lock
+# CAMPAIGN_RUNS=n CAMPAIGN_FIRST=seed: random runs with random faults; KILLS=n LOCKED_S=n: fewer kills, a shorter lock;
+# HOSTILE_SECONDS=n: a shorter attack, with the decisions of PROPERTY_SEED
 PROPERTY_EVENTS ?= 300000000
 ifndef PROPERTY_SEED
 PROPERTY_SEED   := $(shell date +%s)
@@ -263,16 +264,18 @@ CAMPAIGN_FIRST  := $(shell date +%s)
 endif
 KILLS           ?= 50
 LOCKED_S        ?= 60
+HOSTILE_SECONDS ?= 300
 NIGHTLY := GRADLAG_PROPERTY_EVENTS=$(PROPERTY_EVENTS) GRADLAG_PROPERTY_SEED=$(PROPERTY_SEED) GRADLAG_REPLAY_MATRIX=full \
            GRADLAG_REPLAY_EVERY=$(REPLAY_EVERY) GRADLAG_KILLS=$(KILLS) GRADLAG_LOCKED_S=$(LOCKED_S) \
-           GRADLAG_CAMPAIGN_RUNS=$(CAMPAIGN_RUNS) GRADLAG_CAMPAIGN_FIRST=$(CAMPAIGN_FIRST)
+           GRADLAG_CAMPAIGN_RUNS=$(CAMPAIGN_RUNS) GRADLAG_CAMPAIGN_FIRST=$(CAMPAIGN_FIRST) \
+           GRADLAG_HOSTILE_SECONDS=$(HOSTILE_SECONDS) GRADLAG_HOSTILE_SEED=$(PROPERTY_SEED)
 .PHONY: nightly
 nightly: setup
 	$(Q)$(MAKE) --no-print-directory -j$(JOBS) all tests
 	@echo "$(NIGHTLY)"
 	$(Q)$(NIGHTLY) TEST_TIMEOUT_S=10800 TEST_TELLS=yes BUILD_DIR=$(DIR) scripts/run-tests \
 	    $(addprefix $(DIR)/tests/test_,server_core_properties replay_matrix recorder_faults process_sweep campaign)
-	$(Q)$(MAKE) --no-print-directory BUILD=asan unit
+	$(Q)$(NIGHTLY) GRADLAG_CAMPAIGN_RUNS=8 TEST_TIMEOUT_S=10800 $(MAKE) --no-print-directory -j$(JOBS) BUILD=asan unit
 
 ## links: what links of 1 and 10 Gbit/s do to two ranks on two hosts, which network namespaces play (root)
 .PHONY: links

@@ -211,6 +211,14 @@ static status check_run(const struct recorded_run *run)
     if (strcmp(run->status, "running") == 0 || strcmp(run->status, "queued") == 0) {
         FAIL(ERROR_USAGE, "run %lld has not ended yet", (long long)run->id);
     }
+    if (run->foreign) {
+        FAIL(
+            ERROR_USAGE,
+            "run %lld cannot be replayed: another program than gradlag computed some of its "
+            "gradients (event worker_foreign). `gradlag query \"SELECT * FROM event WHERE run_id = "
+            "%lld\"` names the workers; --export writes the recorded gradients' order and times",
+            (long long)run->id, (long long)run->id);
+    }
     if (run->push_count == 0) {
         FAIL(ERROR_USAGE,
              "run %lld has no recorded gradients; was it made with record=evaluations?",

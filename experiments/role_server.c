@@ -33,6 +33,7 @@ static void bound(void *context, const char *endpoint)
 {
     const struct role_process *p = context;
     unsigned servers = servers_of(p->settings);
+    const unsigned long long hash = config_hash_number(p->settings);
     if (mailbox_exists()) {
         struct mail m = {.kind = MAIL_BOUND, .role = ROLE_SERVER, .index = p->index};
         snprintf(m.text, sizeof m.text, "%s", endpoint);
@@ -42,18 +43,19 @@ static void bound(void *context, const char *endpoint)
     if (servers > 1) {
         log_info("listening on %s as server %u of %u; start the others (gradlag server server=1 …) "
                  "and each worker (gradlag worker worker=0 …) with the same settings and "
-                 "run_token=%016llx, endpoint=… saying where each server is",
-                 endpoint, p->index, servers, (unsigned long long)p->token);
+                 "run_token=%016llx, endpoint=… saying where each server is; settings hash %016llx",
+                 endpoint, p->index, servers, (unsigned long long)p->token, hash);
         return;
     }
     const char *keys = options_text(p->settings, "curve");
     int64_t workers = options_integer(p->settings, "workers");
     log_info("listening on %s for %lld worker%s; start each with the same settings: gradlag "
-             "worker endpoint=%s run_token=%016llx%s%s worker=N …%s",
+             "worker endpoint=%s run_token=%016llx%s%s worker=N …%s; settings hash %016llx",
              endpoint, (long long)workers, workers == 1 ? "" : "s", endpoint,
              (unsigned long long)p->token, keys[0] != '\0' ? " curve=" : "", keys,
              strncmp(endpoint, "tcp://0.0.0.0:", 14) == 0 ? " (0.0.0.0: any address of this host)"
-                                                          : "");
+                                                          : "",
+             hash);
 }
 
 /* Where this server listens and, if it follows, where server 0 does. */

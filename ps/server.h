@@ -28,7 +28,7 @@ struct ps_server_options {
     uint64_t epoch_samples;
     struct training_length length;
     uint64_t run_token;     /* peers must show it */
-    uint64_t settings_hash; /* of what decides the outcome: a worker's must be equal */
+    uint64_t settings_hash; /* of what decides the outcome; a worker's is equal, or 0: not known */
     const char *endpoint;   /* ZeroMQ: "ipc://…", "tcp://127.0.0.1:*" */
     /* Called once with the endpoint actually bound (a wildcard port resolved). */
     void (*bound)(void *context, const char *endpoint);

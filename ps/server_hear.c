@@ -49,7 +49,7 @@ static bool does_not_fit(struct server *s, const struct peer *p, const struct ch
                  "its model has %llu parameters for this server, which trains %zu: start all with "
                  "the same model, dataset and servers",
                  (unsigned long long)m->hello.count, s->count);
-    } else if (m->hello.settings != s->o->settings_hash) {
+    } else if (m->hello.settings != s->o->settings_hash && m->hello.settings != 0) {
         snprintf(why, sizeof why,
                  "its settings are not the server's: start both with the same (--print-config "
                  "shows them; results, tag, timeout_s and the like may differ)");
@@ -98,6 +98,7 @@ static void on_hello(struct server *s, const struct channel_received *r)
                        .id = r->from,
                        .hello_nonce = m->hello.nonce,
                        .first_batch = batches,
+                       .foreign = m->hello.settings != s->o->settings_hash,
                        .pid = m->hello.pid,
                        .pidfd = process_watch(m->hello.host, m->hello.pid),
                        .former_pidfd = -1,
@@ -110,6 +111,16 @@ static void on_hello(struct server *s, const struct channel_received *r)
 }
 
 /* ---- what members say ---------------------------------------------------------------------- */
+
+/* gradlag cannot compute the gradients of such a worker again: `gradlag replay` looks for this row.
+ */
+static void note_foreign(struct server *s, unsigned w)
+{
+    static const char detail[] = "sent 0 as the hash of its settings: another program, so that "
+                                 "this run cannot be replayed";
+    log_warning("worker %u %s", w, detail);
+    server_event(s, SEVERITY_WARNING, "worker_foreign", (int)w, detail);
+}
 
 static void on_ready(struct server *s, unsigned w, const struct channel_received *r)
 {
@@ -127,6 +138,8 @@ static void on_ready(struct server *s, unsigned w, const struct channel_received
     p->release = peers_message(s, w, WIRE_RELEASE);
     s->joined_ns = clock_ns();
     s->missing_named = false;
+    if (p->foreign)
+        note_foreign(s, w);
     if (server_follows(s)) {
         leader_report(s, WIRE_WORKER_READY, w, 0);
         return;

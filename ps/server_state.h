@@ -59,6 +59,7 @@ struct peer {
     uint32_t pid;
     int pidfd; /* −1: not on this host */
     bool shared;
+    bool foreign;     /* its hello had settings hash 0: another program than gradlag */
     uint32_t former;  /* was lost alive, may write to this place's gradient yet; 0: nobody */
     int former_pidfd; /* −1: not known */
     uint64_t lost_ns;

@@ -3,8 +3,8 @@
  *
  * One message is one ZeroMQ message of one frame (a head of 48 bytes and a body whose size follows
  * from the type), or of two where the type carries floats: head and body first, then the floats.
- * Everything is little-endian at fixed places; ps/README.md has the tables. Bytes come from a
- * network: wire_decode() trusts none of them.
+ * Everything is little-endian at fixed places; docs/wire-format.md has the tables. Bytes come from
+ * a network: wire_decode() trusts none of them.
  */
 #ifndef GRADLAG_PS_WIRE_H
 #define GRADLAG_PS_WIRE_H

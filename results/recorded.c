@@ -19,7 +19,8 @@ static status read_row(struct recorded_run *r, sqlite3 *db)
     TRY(database_prepare(db, &s,
                          "SELECT uuid, status, mode, engine, parameters_sha256, workers, updates, "
                          "samples_used, final_accuracy, config, host ->> '$.resumed.path', "
-                         "host ->> '$.resumed.sha256' FROM run WHERE id = ?1"));
+                         "host ->> '$.resumed.sha256', EXISTS (SELECT 1 FROM event WHERE "
+                         "run_id = ?1 AND code = 'worker_foreign') FROM run WHERE id = ?1"));
     sqlite3_bind_int64(s, 1, r->id);
     int code = sqlite3_step(s);
     TRY(database_check(db, code, "read the run"));
@@ -38,6 +39,7 @@ static status read_row(struct recorded_run *r, sqlite3 *db)
     const char *resumed = (const char *)sqlite3_column_text(s, 10);
     r->resumed = resumed != NULL ? text_copy(resumed) : NULL;
     copy_text(s, 11, r->resumed_sha256, sizeof r->resumed_sha256);
+    r->foreign = sqlite3_column_int(s, 12) != 0;
 done:
     sqlite3_finalize(s);
     return result;
