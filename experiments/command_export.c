@@ -11,9 +11,8 @@ const char command_export_help[] =
     "Runs of a results file for other tools; all of them, unless some are named by number, by the\n"
     "start of their uuid or as 'last'. The results file is only read; runs that go on are written\n"
     "as far as they are.\n\n"
-    "  -o PATH  where to (a folder, or a file), in place of the format's own; - is standard "
-    "output,\n"
-    "           for a format that writes one file\n\n";
+    "  -o PATH  where to (a folder, or a file), in place of the format's own; for a format of one\n"
+    "           file - is standard output\n\n";
 
 void command_print_exports(FILE *to)
 {

@@ -221,7 +221,8 @@ static status check_run(const struct recorded_run *run)
     }
     if (run->push_count == 0) {
         FAIL(ERROR_USAGE,
-             "run %lld has no recorded gradients; was it made with record=evaluations?",
+             "run %lld has no recorded gradients: it was made with record=evaluations, or resumed "
+             "after its last update",
              (long long)run->id);
     }
 done:

@@ -208,8 +208,8 @@ done:
     return result;
 }
 
-/* How a run ended that is over by the words of its row; false where these say nothing more than
- * that it failed. */
+/* The exit code that a row's status stands for. False: the status is `failed`, which has several.
+ */
 static bool status_of_row(const char *row, status *out)
 {
     static const struct {

@@ -331,7 +331,7 @@ static void what_ranks_have_of_their_own_is_in_the_file(void **state)
                                           {"local_steps=3", "momentum=0.9"}};
     for (size_t i = 0; i < COUNT_OF(with); i++) {
         assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "mode=sync", "workers=2", with[i][0],
-                                 with[i][1], "checkpoint={version}.safetensors",
+                                 with[i][1], "checkpoint={run}-{version}.safetensors",
                                  "checkpoint_every=0.2"),
                          OK);
         char *from = text_copy(process_ask(r, "SELECT 'resume=' || path FROM checkpoint WHERE "
