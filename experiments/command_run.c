@@ -2,6 +2,7 @@
 
 #include "experiments/config.h"
 #include "experiments/launch.h"
+#include "experiments/prerequisites.h"
 #include "experiments/queued.h"
 #include "experiments/save.h"
 #include "experiments/search.h"
@@ -158,6 +159,7 @@ status command_run(int argc, char **argv)
                hash);
         goto done;
     }
+    TRY(prerequisites_check(o));
     launch_catch_signals();
     struct launch_options launch = {.settings = o, .title = title, .quiet = quiet};
     TRY(launch_run(&launch, &run_id));

@@ -13,6 +13,7 @@
 #include "experiments/places.h"
 #include "experiments/plan_queue.h"
 #include "experiments/plan_shared.h"
+#include "experiments/prerequisites.h"
 #include "experiments/print.h"
 #include "experiments/progress.h"
 #include "experiments/queued.h"
@@ -493,6 +494,21 @@ static void warn_of_network(const struct making *m)
     }
 }
 
+/* Fails where no missing run can begin. If some can, the others are recorded as failed. */
+static status check_prerequisites(const struct plan *p)
+{
+    status result = OK;
+    for (size_t i = 0; i < p->count; i++) {
+        if (p->runs[i].state == PLANNED_MISSING) {
+            result = prerequisites_check(p->runs[i].settings);
+            if (result == OK) {
+                break;
+            }
+        }
+    }
+    return result;
+}
+
 static status prepare(struct making *m)
 {
     status result = OK;
@@ -504,6 +520,7 @@ static status prepare(struct making *m)
     progress_open(&m->progress, "", false, m->o->quiet);
     warn_of_network(m);
     TRY(plan_check_checkpoints(p));
+    TRY(check_prerequisites(p));
     TRY(places_open(&m->places, m->job_count, m->o->oversubscribe));
     TRY(memory_new(&m->jobs, m->job_count, sizeof *m->jobs, "jobs"));
     TRY(memory_new(&m->order, p->count, sizeof *m->order, "the order of the runs"));

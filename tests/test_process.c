@@ -74,8 +74,34 @@ static void a_malformed_dataset_fails_the_run_with_one_error(void **state)
 static void a_missing_dataset_is_a_data_error(void **state)
 {
     struct rig *r = *state;
-    assert_int_equal(RIG_RUN(r, "run", "dataset.path=nowhere"), ERROR_DATA);
-    process_expect_error(r, "nowhere");
+    assert_int_equal(RIG_RUN(r, "run", "dataset.path=."), ERROR_DATA);
+    process_expect_error(r, "ubyte");
+}
+
+/* Paths and devices that are not there: most are mistyped. */
+static void what_a_run_cannot_begin_without_is_missed_before_it_has_a_row(void **state)
+{
+    struct rig *r = *state;
+    static const char *const missing[][2] = {{"dataset.path=nowhere", "dataset=fashion-mnist"},
+                                             {"dataset.path=nowhere", "dataset=cifar10"},
+                                             {"initial=nowhere", "dataset=gaussian"},
+                                             {"pace=trace", "pace.path=nowhere"}};
+    static const char *const kinds[] = {"mode=async", "mode=sync", "engine=virtual"};
+    for (size_t i = 0; i < COUNT_OF(missing); i++) {
+        for (size_t k = 0; k < COUNT_OF(kinds); k++) {
+            assert_int_equal(RIG_RUN(r, "run", kinds[k], k == 2 ? "pace=constant" : "pace=none",
+                                     missing[i][0], missing[i][1]),
+                             ERROR_DATA);
+            process_expect_error(r, "=nowhere: No such file");
+        }
+    }
+    assert_int_equal(RIG_RUN(r, "sweep", "dataset.path=nowhere", "seed=1,2"), ERROR_DATA);
+    setenv("CUDA_VISIBLE_DEVICES", "", 1);
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "device=cuda"), ERROR_USAGE);
+    unsetenv("CUDA_VISIBLE_DEVICES");
+    assert_int_equal(access(process_path(r, "results.db"), F_OK), -1);
+    /* Unused by a dataset without files. */
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "dataset.path=nowhere"), OK);
 }
 
 static void a_results_file_of_another_kind_is_left_alone(void **state)
@@ -540,6 +566,7 @@ int main(void)
         PROCESS_TEST(a_setting_without_effect_is_a_usage_error),
         PROCESS_TEST(a_malformed_dataset_fails_the_run_with_one_error),
         PROCESS_TEST(a_missing_dataset_is_a_data_error),
+        PROCESS_TEST(what_a_run_cannot_begin_without_is_missed_before_it_has_a_row),
         PROCESS_TEST(a_results_file_of_another_kind_is_left_alone),
         PROCESS_TEST(a_results_file_of_a_newer_version_is_refused),
         PROCESS_TEST(a_port_in_use_is_an_error_that_names_it),

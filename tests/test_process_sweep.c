@@ -208,9 +208,9 @@ static void a_run_that_crashed_is_made_again_and_one_that_cannot_work_is_not(voi
     process_expect_answer(
         r, "SELECT group_concat(status || ' ' || attempt, ', ') FROM run ORDER BY id",
         "\"failed 1, finished 2\"");
-    assert_int_equal(RIG_RUN(r, "sweep", "dataset.path=nowhere", "model=softmax", "updates=1",
-                             "retries=2", "--quiet"),
-                     ERROR_OTHER);
+    assert_int_equal(
+        RIG_RUN(r, "sweep", "dataset.path=.", "model=softmax", "updates=1", "retries=2", "--quiet"),
+        ERROR_OTHER);
     process_expect_answer(r, "SELECT count(*) FROM run WHERE id > 2", "1");
     assert_int_equal(RIG_RUN(r, "sweep", RIG_SMALL, "lr=1e6", "batch=10", "warmup_epochs=0",
                              "retries=2", "--quiet"),

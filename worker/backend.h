@@ -139,6 +139,8 @@ struct backend_kind {
     struct about about;
     /* ERROR_USAGE where this machine lacks the device or the precision. */
     status (*open)(backend **out, const struct backend_options *o);
+    /* Only whether it would be that error; opens nothing. NULL: `open` costs little. */
+    status (*check)(const struct backend_options *o);
     void (*close)(backend *b);
     /* "Intel Xeon …, oneDNN 2.6.3, 1 thread"; lives as long as the backend. */
     const char *(*describe)(const backend *b);
@@ -220,5 +222,7 @@ struct backend { /* every backend's own struct begins with this */
  * `count`. */
 status backend_open(backend **out, const options *o, unsigned index, unsigned count) MUST_CHECK;
 void backend_close(backend **b);
+/* Whether worker 0's would open, as far as device and precision go. */
+status backend_check(const options *o) MUST_CHECK;
 
 #endif

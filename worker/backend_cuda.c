@@ -252,6 +252,28 @@ done:
     return result;
 }
 
+/* The device that `o` names; creates nothing on it. */
+static status choose(const struct backend_options *o, const struct cuda_kind **kind,
+                     unsigned *visible, unsigned *index, struct cuda_properties *p)
+{
+    status result = OK;
+    TRY(cuda_kind_get(kind));
+    TRY((*kind)->count(visible));
+    TRY(placement_device(&o->place, *visible, index));
+    TRY((*kind)->describe(*index, p));
+    TRY(check_precision(o, p));
+done:
+    return result;
+}
+
+static status check_cuda(const struct backend_options *o)
+{
+    const struct cuda_kind *kind;
+    struct cuda_properties p;
+    unsigned visible, index;
+    return choose(o, &kind, &visible, &index, &p);
+}
+
 static status open_cuda(backend **out, const struct backend_options *o)
 {
     static const struct {
@@ -266,11 +288,7 @@ static status open_cuda(backend **out, const struct backend_options *o)
     unsigned visible, index;
     TRY(memory_new(&c, 1, sizeof *c, "the cuda backend"));
     c->base.kind = &backend_cuda;
-    TRY(cuda_kind_get(&c->kind));
-    TRY(c->kind->count(&visible));
-    TRY(placement_device(&o->place, visible, &index));
-    TRY(c->kind->describe(index, &p));
-    TRY(check_precision(o, &p));
+    TRY(choose(o, &c->kind, &visible, &index, &p));
     const struct cuda_options wanted = {
         .index = index, .deterministic = o->deterministic, .may_spin = o->may_spin};
     TRY(c->kind->open(&c->device, &wanted));
@@ -299,6 +317,7 @@ static const char *describe(const backend *b)
 const struct backend_kind backend_cuda = {
     .about = {"cuda", "an NVIDIA GPU, through CUDA and cublasLt", NULL, placement_options},
     .open = open_cuda,
+    .check = check_cuda,
     .close = close_cuda,
     .describe = describe,
     .buffer_open = buffer_open,

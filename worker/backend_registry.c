@@ -15,10 +15,10 @@ static const struct about *const entries[] = {
 
 const struct registry backend_registry = {"device", entries, COUNT_OF(entries)};
 
-status backend_open(backend **out, const options *o, unsigned index, unsigned count)
+static status choose(const options *o, unsigned index, unsigned count,
+                     const struct backend_kind **kind, struct backend_options *out)
 {
     status result = OK;
-    *out = NULL;
     struct backend_options chosen = {.threads = 1, .deterministic = true};
     const char *device = "cpu";
     if (options_declared(o, "device")) {
@@ -40,9 +40,34 @@ status backend_open(backend **out, const options *o, unsigned index, unsigned co
     chosen.may_spin = placement_may_spin(&chosen.place, chosen.threads, processor_count());
     const struct about *about;
     TRY(registry_require(&backend_registry, device, &about));
-    const struct backend_kind *kind = (const struct backend_kind *)about;
+    *kind = (const struct backend_kind *)about;
+    *out = chosen;
+done:
+    return result;
+}
+
+status backend_open(backend **out, const options *o, unsigned index, unsigned count)
+{
+    status result = OK;
+    const struct backend_kind *kind;
+    struct backend_options chosen;
+    *out = NULL;
+    TRY(choose(o, index, count, &kind, &chosen));
     TRY(kind->open(out, &chosen));
 done:
+    return result;
+}
+
+status backend_check(const options *o)
+{
+    status result = OK;
+    const struct backend_kind *kind;
+    struct backend_options chosen;
+    backend *b = NULL;
+    TRY(choose(o, 0, 1, &kind, &chosen));
+    TRY(kind->check != NULL ? kind->check(&chosen) : kind->open(&b, &chosen));
+done:
+    backend_close(&b);
     return result;
 }
 

@@ -47,6 +47,7 @@ struct dataset_kind {
     /* Given what `describe` filled in, sets images, labels and owner. ERROR_DATA: which file, what
      * is wrong with it, where to get a good one. */
     status (*load)(const options *o, struct dataset *d);
+    bool reads_files; /* at dataset.path */
 };
 extern const struct registry dataset_registry;
 

@@ -371,4 +371,5 @@ const struct dataset_kind dataset_cifar10 = {
               "Krizhevsky 2009, Learning multiple layers of features from tiny images", NULL},
     .describe = describe,
     .load = load,
+    .reads_files = true,
 };
