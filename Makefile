@@ -229,7 +229,7 @@ test: setup
 unit: all $(if $(T),$(DIR)/tests/test_$(T),tests)
 	$(Q)BUILD_DIR=$(DIR) scripts/run-tests $(if $(T),$(DIR)/tests/test_$(T),$(TESTS))
 
-## nightly: what takes longer: 300 million random events (two million sequences) on the server's core, the whole replay matrix, a minute's lock, a sweep killed 50 times
+## nightly: what takes longer: 300 million random events (two million sequences) on the server's core, the whole replay matrix, a minute's lock, a sweep killed 50 times, jobs under Slurm
 # PROPERTY_EVENTS=n PROPERTY_SEED=n: fewer events, or those of a seed; REPLAY_EVERY=n: every n-th run of the matrix;
 # KILLS=n LOCKED_S=n: fewer kills, a shorter lock
 PROPERTY_EVENTS ?= 300000000
@@ -247,11 +247,17 @@ nightly: setup
 	@echo "$(NIGHTLY)"
 	$(Q)$(NIGHTLY) TEST_TIMEOUT_S=10800 TEST_TELLS=yes BUILD_DIR=$(DIR) scripts/run-tests \
 	    $(addprefix $(DIR)/tests/test_,server_core_properties replay_matrix recorder_faults process_sweep)
+	$(Q)scripts/try-slurm $(PROGRAM)
 
 ## links: what links of 1 and 10 Gbit/s do to two ranks on two hosts, which network namespaces play (root)
 .PHONY: links
 links: all
 	$(Q)scripts/measure-links $(PROGRAM)
+
+## slurm: the recipe for Slurm on four nodes, which namespaces on this machine play (root, slurm-wlm)
+.PHONY: slurm
+slurm: all
+	$(Q)scripts/try-slurm $(PROGRAM)
 
 ## board: docs/reproduction.md anew, from RESULTS=FILE with the runs of all experiments
 .PHONY: board
