@@ -249,7 +249,7 @@ test: setup
 unit: all $(if $(T),$(DIR)/tests/test_$(T),tests)
 	$(Q)BUILD_DIR=$(DIR) scripts/run-tests $(if $(T),$(DIR)/tests/test_$(T),$(TESTS))
 
-## nightly: what takes longer: every test under the sanitizers, random events on the server's core, the replay matrix, random runs with random faults, an attacked server, a locked file, a killed sweep
+## nightly: what takes longer: every test under the sanitizers, random events on the server's core, the replay matrix, random runs with random faults, an attacked server, a locked file, a killed sweep, jobs under Slurm
 # PROPERTY_EVENTS=n PROPERTY_SEED=n: fewer events, or those of a seed; REPLAY_EVERY=n: every n-th run of the matrix;
 # CAMPAIGN_RUNS=n CAMPAIGN_FIRST=seed: random runs with random faults; KILLS=n LOCKED_S=n: fewer kills, a shorter lock;
 # HOSTILE_SECONDS=n: a shorter attack, with the decisions of PROPERTY_SEED
@@ -276,11 +276,17 @@ nightly: setup
 	$(Q)$(NIGHTLY) TEST_TIMEOUT_S=10800 TEST_TELLS=yes BUILD_DIR=$(DIR) scripts/run-tests \
 	    $(addprefix $(DIR)/tests/test_,server_core_properties replay_matrix recorder_faults process_sweep campaign)
 	$(Q)$(HOSTILE) TEST_TIMEOUT_S=10800 $(MAKE) --no-print-directory -j$(JOBS) BUILD=asan unit
+	$(Q)scripts/try-slurm $(PROGRAM)
 
 ## links: what links of 1 and 10 Gbit/s do to two ranks on two hosts, which network namespaces play (root)
 .PHONY: links
 links: all
 	$(Q)scripts/measure-links $(PROGRAM)
+
+## slurm: the recipe for Slurm on four nodes, which namespaces on this machine play (root, slurm-wlm)
+.PHONY: slurm
+slurm: all
+	$(Q)scripts/try-slurm $(PROGRAM)
 
 ## board: docs/reproduction.md anew, from RESULTS=FILE with the runs of all experiments
 .PHONY: board

@@ -90,6 +90,7 @@ static void write_slurm(struct rig *r)
     process_write(r, "srun",
                   "#!/bin/bash\n"
                   "tasks=$SLURM_NTASKS\n"
+                  "echo step >>steps\n"
                   "while [[ $1 == -* ]]; do\n"
                   "    [[ $1 != --ntasks=* ]] || tasks=${1#*=}\n"
                   "    [[ $1 != --mpi=pmix ]] || by_mpi=yes\n"
@@ -116,6 +117,20 @@ static void slurm_async_has_a_worker_for_each_task_but_one(void **state)
     expect_trained(r, "async", "push", "3");
     assert_int_equal(try_shell(r, SLURM "1; $launch/slurm-async " SMALL), ERROR_USAGE);
     assert_non_null(strstr(process_errors(r), "--ntasks=2 is the least"));
+}
+
+/* Two steps would compete for the first node. */
+static void slurm_async_is_one_step_that_workers_do_not_fail(void **state)
+{
+    struct rig *r = *state;
+    write_slurm(r);
+    process_write(r, "gradlag-failing",
+                  "#!/bin/sh\n[ \"$1\" != worker ] || [ \"$SLURM_PROCID\" -ne 2 ] || exit 4\n"
+                  "exec gradlag \"$@\"\n");
+    expect_shell(r, "chmod +x gradlag-failing; GRADLAG=$PWD/gradlag-failing; export GRADLAG; " SLURM
+                    "4; $launch/slurm-async " SMALL " on_lost=continue timeout_s=2 && "
+                    "[ $(wc -l <steps) -eq 1 ] && mv results-*.db results.db");
+    process_expect_answer(r, "SELECT status FROM run", "finished");
 }
 
 static void slurm_async_ends_as_its_server_ended(void **state)
@@ -178,6 +193,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(mpirun_async_starts_a_server_here_and_workers_by_mpirun),
         TEST(slurm_async_has_a_worker_for_each_task_but_one),
+        TEST(slurm_async_is_one_step_that_workers_do_not_fail),
         TEST(slurm_async_ends_as_its_server_ended),
         TEST(slurm_sync_has_a_rank_for_each_task),
         TEST(ranks_that_srun_leaves_alone_say_what_is_missing),
