@@ -3,6 +3,7 @@
  * the other, and one allreduce over all ranks.
  */
 #include "experiments/command.h"
+#include "experiments/role.h"
 #include "experiments/check.h"
 #include "sync/links.h"
 #include "sync/network.h"
@@ -250,6 +251,7 @@ status check_between_ranks(struct check *c, const options *o)
     if (!sync_on_one_host()) {
         TRY(network_choose(options_text(o, "network.interface")));
     }
+    role_leaks_are_of_mpi();
     TRY(sync_start(&rank, &size));
     char name[32];
     snprintf(name, sizeof name, "rank %u", rank);

@@ -19,6 +19,13 @@ int __lsan_is_turned_off(void)
 }
 #endif
 
+void role_leaks_are_of_mpi(void)
+{
+#ifdef GRADLAG_SANITIZE
+    is_rank = 1;
+#endif
+}
+
 /* What one rank may have of its own: where it reads data, and what rank 0 alone looks at. */
 static bool may_differ(const char *key)
 {
@@ -165,9 +172,7 @@ status command_rank(int argc, char **argv)
     communicator *c = NULL;
     unsigned rank = 0, size = 0;
     bool started = false;
-#ifdef GRADLAG_SANITIZE
-    is_rank = 1;
-#endif
+    role_leaks_are_of_mpi();
     TRY(settings_read_arguments(&read, argc, argv));
     const char *mode = settings_find(&read, "mode");
     if (mode != NULL && strcmp(mode, "pipeline") == 0) {

@@ -116,8 +116,8 @@ static void ranks_of_one_host_listen_on_loopback_alone(void **state)
 static void a_benchmark_of_ranks_listens_on_loopback_alone(void **state)
 {
     struct rig *r = *state;
-    process_start(r, (const char *const[]){"bench", "allreduce", "sizes=1000000", "repeats=256",
-                                           "variants=call,buckets", NULL});
+    process_start(r, (const char *const[]){"bench", "allreduce", "sizes=1000,25600000",
+                                           "repeats=10", "variants=call", NULL});
     /* This process becomes mpirun itself. */
     pid_t ranks[2];
     process_await(r, "bench", ranks, 2);
@@ -174,7 +174,8 @@ static int with_hosts(struct rig *r, unsigned count, const char *bridge, const c
     char tree[4096];
     assert_non_null(getcwd(tree, sizeof tree));
     text_add(&all,
-             ". '%s/tests/hosts.sh'; hosts=gradlag-net-%d; trap 'hosts_remove $hosts %u' EXIT\n"
+             "set -o pipefail; . '%s/tests/hosts.sh'; hosts=gradlag-net-%d; trap 'hosts_remove "
+             "$hosts %u' EXIT\n"
              "hosts_make $hosts %u %s >hosts 2>&1 || exit 99\n%s",
              tree, (int)getpid(), count, count, bridge, script);
     int code = geteuid() == 0 ? process_shell(r, all.at) : 99;
@@ -194,16 +195,18 @@ static void expect_said(struct rig *r, const char *part)
     }
 }
 
+/* Through a pipe: in a file the lines of mpirun and of its ranks may overwrite each other. */
+#define SAY   " 2>&1 | cat >&2"
 #define RANKS "hosts_mpirun $hosts 2 gradlag rank mode=sync workers=2 timeout_s=4 " SMALL
 
 static void hosts_that_do_not_reach_each_other_are_told_so_in_time(void **state)
 {
     struct rig *r = *state;
     const double begun = clock_seconds();
-    assert_int_equal(with_hosts(r, 2, "shared0", RANKS), ERROR_PEER);
+    assert_int_equal(with_hosts(r, 2, "shared0", RANKS SAY), ERROR_PEER);
     assert_true(clock_seconds() - begun < 40 * PATIENCE); /* was 20 × timeout_s and more */
-    expect_said(r, "has waited 5 s for rank 1");
-    expect_said(r, "on host1 waited 8");
+    expect_said(r, "has waited 5 s for rank ");
+    expect_said(r, "(the first meeting of the ranks). If"); /* the error, of either */
     expect_said(r, "btl_tcp_if_include");
     expect_said(r, "shared0 172.17.0.1");
     r->ended = 0; /* what Open MPI says of it is too long to show */
@@ -220,7 +223,7 @@ static void the_network_between_hosts_can_be_chosen(void **state)
     process_expect_answer(r, "SELECT DISTINCT host ->> '$.network' FROM run",
                           "tcp eth0 (10.79.0.1)");
     process_expect_answer(r, "SELECT DISTINCT host ->> '$.communicator' FROM run", "mpi");
-    assert_int_equal(with_hosts(r, 2, "shared0", RANKS "network.interface=eth7"), ERROR_USAGE);
+    assert_int_equal(with_hosts(r, 2, "shared0", RANKS "network.interface=eth7" SAY), ERROR_USAGE);
     expect_said(r, "eth7");
     expect_said(r, "eth0 10.79.0.");
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "network.interface=eth0"), ERROR_USAGE);
@@ -252,23 +255,37 @@ static double measured(struct rig *r, const char *about, const char *what)
     return value;
 }
 
+/* In comparison with the other links. */
+static void expect_slow(struct rig *r, const char *link)
+{
+    struct text row = {0};
+    text_add(&row, "{\"check\":\"SLOW\",\"what\":\"%s\"", link);
+    const char *at = strstr(process_output(r), row.at);
+    const char *why = at != NULL ? strstr(at, "half of the links reach") : NULL;
+    if (why == NULL || why > strchr(at, '\n')) {
+        fail_msg("%s is not slow in:\n%s", link, process_output(r));
+    }
+    text_free(&row);
+}
+
 static void links_between_hosts_are_measured_and_the_slow_one_is_named(void **state)
 {
     struct rig *r = *state;
     if (with_hosts(r, 3, "",
-                   "tc -n $hosts-3 qdisc add dev eth0 root tbf rate 50mbit burst 64kb "
-                   "latency 100ms || exit 99\n"
+                   "slow() { tc -n $hosts-$1 qdisc add dev eth0 root tbf rate $2 burst 64kb "
+                   "latency 100ms || exit 99; }\n"
+                   "slow 1 200mbit; slow 2 200mbit; slow 3 20mbit\n"
                    "hosts_mpirun $hosts 3 gradlag check --links --json") != OK) {
         fail_msg("%s", process_errors(r));
     }
     assert_true(measured(r, "latency", "host1 - host2") > 0);
-    assert_true(measured(r, "bandwidth", "host1 -> host2") > 0.1);
+    const double fast = measured(r, "bandwidth", "host1 -> host2");
+    assert_true(fast > 0.05 && fast < 0.21);
     const double slow = measured(r, "bandwidth", "host1 <- host3");
-    assert_true(slow > 0.025 && slow < 0.06);
+    assert_true(slow > 0.01 && slow < 0.022);
     assert_true(measured(r, "allreduce", "3 ranks, mpi") > 0);
-    assert_non_null(strstr(process_output(r), "{\"check\":\"SLOW\",\"what\":\"host1 <- host3\""));
-    assert_non_null(strstr(process_output(r), "{\"check\":\"SLOW\",\"what\":\"host2 <- host3\""));
-    assert_null(strstr(process_output(r), "{\"check\":\"SLOW\",\"what\":\"host1 -> host2\""));
+    expect_slow(r, "host1 <- host3");
+    expect_slow(r, "host2 <- host3");
     assert_non_null(strstr(process_output(r), "\"what\":\"host2\",\"text\":\"tcp eth0 "));
     expect_said(r, "link 2 of 3: host1 - host3");
 }
