@@ -229,9 +229,10 @@ test: setup
 unit: all $(if $(T),$(DIR)/tests/test_$(T),tests)
 	$(Q)BUILD_DIR=$(DIR) scripts/run-tests $(if $(T),$(DIR)/tests/test_$(T),$(TESTS))
 
-## nightly: what takes longer: 300 million random events (two million sequences) on the server's core, the whole replay matrix, a minute's lock, a sweep killed 50 times, a server attacked over TCP for five minutes without keys and with them, under AddressSanitizer
+## nightly: what takes longer: 300 million random events (two million sequences) on the server's core, the whole replay matrix, a minute's lock, a sweep killed 50 times, a minute of each attack on a server, five minutes of random ones under AddressSanitizer
 # PROPERTY_EVENTS=n PROPERTY_SEED=n: fewer events, or those of a seed; REPLAY_EVERY=n: every n-th run of the matrix;
-# KILLS=n LOCKED_S=n: fewer kills, a shorter lock; HOSTILE_SECONDS=n: a shorter attack, with the decisions of PROPERTY_SEED
+# KILLS=n LOCKED_S=n: fewer kills, a shorter lock; ATTACK_S=n STALL_S=n: shorter attacks, a server that stands still for less;
+# HOSTILE_SECONDS=n: fewer random attacks, with the decisions of PROPERTY_SEED
 PROPERTY_EVENTS ?= 300000000
 ifndef PROPERTY_SEED
 PROPERTY_SEED   := $(shell date +%s)
@@ -239,16 +240,19 @@ endif
 REPLAY_EVERY    ?= 1
 KILLS           ?= 50
 LOCKED_S        ?= 60
+ATTACK_S        ?= 60
+STALL_S         ?= 24
 HOSTILE_SECONDS ?= 300
 NIGHTLY := GRADLAG_PROPERTY_EVENTS=$(PROPERTY_EVENTS) GRADLAG_PROPERTY_SEED=$(PROPERTY_SEED) GRADLAG_REPLAY_MATRIX=full \
            GRADLAG_REPLAY_EVERY=$(REPLAY_EVERY) GRADLAG_KILLS=$(KILLS) GRADLAG_LOCKED_S=$(LOCKED_S) \
+           GRADLAG_ATTACK_S=$(ATTACK_S) GRADLAG_STALL_S=$(STALL_S) \
            GRADLAG_HOSTILE_SECONDS=$(HOSTILE_SECONDS) GRADLAG_HOSTILE_SEED=$(PROPERTY_SEED)
 .PHONY: nightly
 nightly: setup
 	$(Q)$(MAKE) --no-print-directory -j$(JOBS) all tests
 	@echo "$(NIGHTLY)"
 	$(Q)$(NIGHTLY) TEST_TIMEOUT_S=10800 TEST_TELLS=yes BUILD_DIR=$(DIR) scripts/run-tests \
-	    $(addprefix $(DIR)/tests/test_,server_core_properties replay_matrix recorder_faults process_sweep)
+	    $(addprefix $(DIR)/tests/test_,server_core_properties replay_matrix recorder_faults process_sweep ps_strangers)
 	$(Q)$(MAKE) --no-print-directory -j$(JOBS) BUILD=asan build/asan/gradlag build/asan/tests/test_hostile
 	$(Q)$(NIGHTLY) TEST_TIMEOUT_S=10800 TEST_TELLS=yes BUILD_DIR=build/asan scripts/run-tests build/asan/tests/test_hostile
 
