@@ -252,7 +252,8 @@ unit: all $(if $(T),$(DIR)/tests/test_$(T),tests)
 ## nightly: what takes longer: every test under the sanitizers, random events on the server's core, the replay matrix, random runs with random faults, an attacked server, a locked file, a killed sweep, jobs under Slurm
 # PROPERTY_EVENTS=n PROPERTY_SEED=n: fewer events, or those of a seed; REPLAY_EVERY=n: every n-th run of the matrix;
 # CAMPAIGN_RUNS=n CAMPAIGN_FIRST=seed: random runs with random faults; KILLS=n LOCKED_S=n: fewer kills, a shorter lock;
-# HOSTILE_SECONDS=n: a shorter attack, with the decisions of PROPERTY_SEED
+# ATTACK_S=n STALL_S=n: shorter attacks, a server that stands still for less;
+# HOSTILE_SECONDS=n: fewer random attacks, with the decisions of PROPERTY_SEED
 PROPERTY_EVENTS ?= 300000000
 ifndef PROPERTY_SEED
 PROPERTY_SEED   := $(shell date +%s)
@@ -264,17 +265,20 @@ CAMPAIGN_FIRST  := $(shell date +%s)
 endif
 KILLS           ?= 50
 LOCKED_S        ?= 60
+ATTACK_S        ?= 60
+STALL_S         ?= 24
 HOSTILE_SECONDS ?= 300
 NIGHTLY := GRADLAG_PROPERTY_EVENTS=$(PROPERTY_EVENTS) GRADLAG_PROPERTY_SEED=$(PROPERTY_SEED) GRADLAG_REPLAY_MATRIX=full \
            GRADLAG_REPLAY_EVERY=$(REPLAY_EVERY) GRADLAG_KILLS=$(KILLS) GRADLAG_LOCKED_S=$(LOCKED_S) \
-           GRADLAG_CAMPAIGN_RUNS=$(CAMPAIGN_RUNS) GRADLAG_CAMPAIGN_FIRST=$(CAMPAIGN_FIRST)
+           GRADLAG_CAMPAIGN_RUNS=$(CAMPAIGN_RUNS) GRADLAG_CAMPAIGN_FIRST=$(CAMPAIGN_FIRST) \
+           GRADLAG_ATTACK_S=$(ATTACK_S) GRADLAG_STALL_S=$(STALL_S)
 HOSTILE := GRADLAG_HOSTILE_SECONDS=$(HOSTILE_SECONDS) GRADLAG_HOSTILE_SEED=$(PROPERTY_SEED)
 .PHONY: nightly
 nightly: setup
 	$(Q)$(MAKE) --no-print-directory -j$(JOBS) all tests
 	@echo "$(NIGHTLY) $(HOSTILE)"
 	$(Q)$(NIGHTLY) TEST_TIMEOUT_S=10800 TEST_TELLS=yes BUILD_DIR=$(DIR) scripts/run-tests \
-	    $(addprefix $(DIR)/tests/test_,server_core_properties replay_matrix recorder_faults process_sweep campaign)
+	    $(addprefix $(DIR)/tests/test_,server_core_properties replay_matrix recorder_faults process_sweep campaign ps_strangers)
 	$(Q)$(HOSTILE) TEST_TIMEOUT_S=10800 $(MAKE) --no-print-directory -j$(JOBS) BUILD=asan unit
 	$(Q)scripts/try-slurm $(PROGRAM)
 

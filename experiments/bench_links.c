@@ -29,9 +29,9 @@ status link_sink(const struct scenario *s, unsigned index UNUSED)
     struct channel_received r = {0};
     push_pull_place(s, 0, listen);
     TRY(memory_new(&into, s->count, sizeof(float), "what is received"));
-    TRY(channel_bind(
-        &c, listen,
-        &(struct channel_options){.timeout_ms = 1000, .may_spin = channel_may_spin(2)}));
+    TRY(channel_bind(&c, listen,
+                     &(struct channel_options){
+                         .timeout_ms = 1000, .may_spin = channel_may_spin(2), .run_token = TOKEN}));
     push_pull_listens(s->board, 0, channel_endpoint(c));
     double until = clock_seconds() + START_LIMIT_S;
     while (r.message.type != WIRE_GOODBYE) {
@@ -79,9 +79,10 @@ status link_source(const struct scenario *s, unsigned index)
     const size_t size = s->count < LINK_LEAST ? 0 : s->count * sizeof(float);
     struct wire_message m = {.type = WIRE_GRADIENT, .run_token = TOKEN};
     TRY(memory_new(&from, s->count, sizeof(float), "what is sent"));
-    TRY(channel_connect(
-        &c, s->board->endpoint[0],
-        &(struct channel_options){.timeout_ms = 1000, .may_spin = channel_may_spin(2)}));
+    TRY(channel_connect(&c, s->board->endpoint[0],
+                        &(struct channel_options){.timeout_ms = 1000,
+                                                  .may_spin = channel_may_spin(2),
+                                                  .run_token = TOKEN}));
     uint64_t started = clock_ns();
     for (unsigned i = 1;; i++) {
         for (size_t at = 0; at < size; at += m.payload_bytes) {

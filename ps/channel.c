@@ -19,9 +19,8 @@
 enum {
     SPIN_NS = 400 * 1000, /* an update of some 500 000 parameters and the messages around it */
     SHORT_TURN_NS = 100 * 1000, /* the shortest that the kernel grants */
-    QUEUED_CHUNKS = 16,         /* that wait in a receiver before TCP holds the sender back */
     HANDSHAKE_MS = 5000,        /* a connection that says nothing is closed */
-    HEARTBEAT_MS = 2000,
+    CURVE_FRAME_BYTES = 33,     /* that CURVE adds to a frame: RFC 26, a MESSAGE command */
     RECONNECT_MS = 20,
     RECONNECT_MAX_MS = 500,
     LINGER_MAX_MS = 2000,
@@ -32,10 +31,10 @@ enum {
 struct channel {
     void *context, *socket;
     void *monitor; /* a worker's: how handshakes end */
-    curve_guard *guard;
+    handshake_guard *guard;
     unsigned broken_handshakes;
     zmq_msg_t payload; /* second frame of the last message */
-    bool router, spin, bound;
+    bool router, spin, bound, has_keys;
     int linger_ms;
     char endpoint[ENDPOINT_BYTES];
 };
@@ -159,17 +158,21 @@ static void set_int(channel *c, int option, int value)
     REQUIRE(code == 0);
 }
 
+/* Two things in libzmq 4.3 abort the process where input was stopped by a full queue and the peer
+ * then hangs up (`!_io_error` in stream_engine_base.cpp): ZMTP heartbeats of our own, and a PING
+ * that the peer sent before. So there are no ZMTP heartbeats (ping and pong do that work), and the
+ * queue of what was received has no limit. Its size is bounded by the protocol: each member has at
+ * most one gradient or one version under way, and others cannot connect. */
 static void set_common_options(channel *c, const struct channel_options *o)
 {
     set_int(c, ZMQ_LINGER, c->linger_ms);
     /* What waits to be sent are references to slots, at most one gradient or version per peer. */
-    set_int(c, ZMQ_SNDHWM, 0);
-    set_int(c, ZMQ_RCVHWM, QUEUED_CHUNKS);
+    set_int(c, ZMQ_SNDHWM, (int)o->most_queued);
+    set_int(c, ZMQ_RCVHWM, 0);
     set_int(c, ZMQ_HANDSHAKE_IVL, HANDSHAKE_MS);
-    set_int(c, ZMQ_HEARTBEAT_IVL, HEARTBEAT_MS);
-    set_int(c, ZMQ_HEARTBEAT_TIMEOUT, (int)o->timeout_ms);
     set_int(c, ZMQ_IPV6, has_prefix(c->endpoint, "tcp://["));
-    int64_t largest = WIRE_CHUNK_BYTES;
+    /* ZeroMQ compares this with the frame as it is on the wire. */
+    int64_t largest = WIRE_CHUNK_BYTES + CURVE_FRAME_BYTES;
     int code = zmq_setsockopt(c->socket, ZMQ_MAXMSGSIZE, &largest, sizeof largest);
     REQUIRE(code == 0);
 }
@@ -214,8 +217,11 @@ static status open_socket(channel **out, const char *endpoint, int type,
              "too low?",
              zmq_strerror(zmq_errno()));
     set_common_options(c, o);
-    if (o->keys != NULL)
+    c->has_keys = o->keys != NULL;
+    if (c->has_keys)
         curve_apply(o->keys, c->socket, c->router);
+    else
+        curve_apply_token(o->run_token, c->socket, c->router);
 done:
     if (result != OK)
         channel_close(&c);
@@ -258,8 +264,7 @@ status channel_bind(channel **out, const char *endpoint, const struct channel_op
     TRY(channel_check_endpoint(endpoint, o->keys != NULL));
     TRY(check_path_is_free(endpoint));
     TRY(open_socket(&c, endpoint, ZMQ_ROUTER, o));
-    if (o->keys != NULL)
-        TRY(curve_guard_open(&c->guard, c->context, o->keys));
+    TRY(handshake_guard_open(&c->guard, c->context, o->keys, o->run_token));
     set_int(c, ZMQ_ROUTER_MANDATORY, 1);
     set_int(c, ZMQ_ROUTER_HANDOVER, 1);
     if (zmq_bind(c->socket, endpoint) != 0) {
@@ -291,7 +296,9 @@ static status open_monitor(channel *c)
                                ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) != 0)
         FAIL(ERROR_OTHER, "cannot watch a ZeroMQ socket: %s", zmq_strerror(zmq_errno()));
     c->monitor = zmq_socket(c->context, ZMQ_PAIR);
+    /* Without a limit: ZeroMQ's thread would wait for room, and after the welcome nobody reads. */
     if (c->monitor == NULL || zmq_setsockopt(c->monitor, ZMQ_LINGER, &none, sizeof none) != 0 ||
+        zmq_setsockopt(c->monitor, ZMQ_RCVHWM, &none, sizeof none) != 0 ||
         zmq_connect(c->monitor, place) != 0)
         FAIL(ERROR_OTHER, "cannot watch a ZeroMQ socket: %s", zmq_strerror(zmq_errno()));
 done:
@@ -325,6 +332,11 @@ status channel_check_handshake(channel *c)
     while ((event = next_event(c->monitor)) != 0) {
         c->broken_handshakes =
             event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED ? 0 : c->broken_handshakes + 1;
+        if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH && !c->has_keys)
+            FAIL(ERROR_PROTOCOL,
+                 "the server at %s does not accept our run token: does it belong to another run? "
+                 "Start this process with the run_token= that the server shows",
+                 c->endpoint);
         if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH)
             FAIL(ERROR_PROTOCOL,
                  "the server at %s does not know our key: its server.key has no line `worker` with "
@@ -391,7 +403,7 @@ void channel_close(channel **p)
         zmq_close(c->monitor);
     while (c->context != NULL && zmq_ctx_term(c->context) != 0 && zmq_errno() == EINTR)
         continue;
-    curve_guard_close(&c->guard);
+    handshake_guard_close(&c->guard);
     memory_free(c);
     *p = NULL;
 }
@@ -463,7 +475,9 @@ static unsigned receive_parts(channel *c, struct channel_received *out, zmq_msg_
     if (receive_part(c, head) < 0)
         return 0;
     if (c->router) {
-        out->from.size = (uint8_t)zmq_msg_size(head);
+        /* ZeroMQ takes longer names, which are nobody's: nothing can be sent to an empty one. */
+        size_t size = zmq_msg_size(head);
+        out->from.size = size <= CHANNEL_ID_BYTES ? (uint8_t)size : 0;
         memcpy(out->from.bytes, zmq_msg_data(head), out->from.size);
     }
     zmq_msg_init(&rest);

@@ -13,7 +13,8 @@
  * short turns, which lets them interrupt longer ones.
  *
  * With keys (curve.h) all is encrypted, both sides know that the other has the right key, and any
- * tcp endpoint is allowed; without them only those of this host.
+ * tcp endpoint is allowed. Without keys only endpoints of this host are allowed, and a peer must
+ * show the run's token before ZeroMQ takes any message of it.
  *
  * A channel belongs to one thread.
  */
@@ -33,9 +34,11 @@ struct channel_id { /* a ROUTER's name for one peer's connection */
 bool channel_same_id(const struct channel_id *a, const struct channel_id *b);
 
 struct channel_options {
-    unsigned timeout_ms; /* of heartbeats over tcp, and the most that closing may take */
+    unsigned timeout_ms; /* the longest that closing may take, see channel_close() */
     bool may_spin;
     const struct curve_keys *keys; /* borrowed until it is open; NULL: none */
+    uint64_t run_token;            /* without keys: a peer that does not show it cannot connect */
+    unsigned most_queued; /* messages that may wait for one peer that does not read; 0: no limit */
 };
 
 /* What channel_receive() found. */
@@ -61,8 +64,8 @@ status channel_connect(channel **out, const char *endpoint,
                        const struct channel_options *o) MUST_CHECK;
 /* Sends what is queued, for at most o.timeout_ms and never more than two seconds, and closes. */
 void channel_close(channel **c);
-/* A worker's: ERROR_PROTOCOL where the server has refused to talk to us, or we to it: keys that do
- * not fit, or that one of the two lacks. To be asked while no answer comes. */
+/* A worker's: ERROR_PROTOCOL where the server has refused to talk to us, or we to it: keys or
+ * tokens that do not fit, or keys that one of the two lacks. To be asked while no answer comes. */
 status channel_check_handshake(channel *c) MUST_CHECK;
 /* The peer is gone: what is queued for it is of no use, closing need not wait. */
 void channel_forget(channel *c);
@@ -71,7 +74,7 @@ const char *channel_endpoint(const channel *c);
 
 /* Sends one message; `to` is NULL on a worker's channel. The payload (message.payload_bytes) is not
  * copied: it must stay as it is until the peer has answered, and mapped until the channel is
- * closed. False: there is no such peer any more. */
+ * closed. False: there is no such peer any more, or most_queued messages wait for it already. */
 bool channel_send(channel *c, const struct channel_id *to, const struct wire_message *m,
                   const void *payload);
 /* Takes the next message if there is one. */

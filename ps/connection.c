@@ -5,7 +5,8 @@
  *
  * Lost messages. Messages on one connection keep their order. So when a pong that answers a ping
  * sent after a push says that the server has not seen the push, it was lost with a connection, and
- * is said again; likewise the server's release.
+ * is said again; likewise the server's release. What is lost LOST_MOST times in a row would be lost
+ * for ever: something on the way refuses it.
  */
 #include "ps/connection.h"
 
@@ -20,6 +21,7 @@
 enum {
     PING_MS = 1000, /* or a quarter of the timeout, where that is less */
     WARN_MS = 5000,
+    LOST_MOST = 3,       /* times that one push or one release is lost, then the worker gives up */
     STUCK = 10,          /* times the timeout, while the server gives signs of life */
     LAST_WORDS_MS = 200, /* what a dead server said may still be on its way through ZeroMQ */
     SPIN_MOST = 1 << 18, /* parameters: who waits for a longer update leaves its core to that */
@@ -50,8 +52,10 @@ struct connection {
 
     struct wire_message hello, ready, push; /* as sent, to be said again */
     struct wire_release release;
-    bool announced, released; /* a release arrived; and all its parameters, too */
-    size_t received;          /* bytes of them */
+    bool announced, released;         /* a release arrived; and all its parameters, too */
+    size_t received;                  /* bytes of them */
+    bool asked;                       /* pinged since anything was last said */
+    unsigned push_lost, release_lost; /* how often, in this wait */
 
     uint64_t heard_ns, pinged_ns, died_ns;
     uint64_t looked_ns; /* whether it lives, while waiting for it */
@@ -143,7 +147,9 @@ static status on_welcome(connection *c, const struct wire_message *m)
     struct wire_message ping = message_of(c, WIRE_PING);
     ping.ping.answer = 1;
     TRY(heartbeat_start(&c->heartbeat, c->endpoint,
-                        &(struct channel_options){.timeout_ms = c->timeout_ms, .keys = c->keys},
+                        &(struct channel_options){.timeout_ms = c->timeout_ms,
+                                                  .keys = c->keys,
+                                                  .run_token = c->run_token},
                         &ping, c->ping_ms));
 done:
     return result;
@@ -187,17 +193,39 @@ done:
     return result;
 }
 
-static void on_pong(connection *c, const struct wire_message *m)
+/* The same message was lost LOST_MOST times, on its way to the server or from there. */
+static status give_up(const connection *c, const char *what, const char *way)
 {
-    if (m->sequence != c->next || c->released)
-        return; /* an old one */
+    return error_set(ERROR_PEER, __FILE__, __LINE__,
+                     "%s of worker %u (%.1f MiB) was lost %d times in a row on its way %s the "
+                     "server at %s: the connection broke each time. Does something between them (a "
+                     "firewall, a proxy), or another version of gradlag or ZeroMQ at one end, "
+                     "refuse frames of up to %d bytes? Try the same run on one host",
+                     what, c->worker, (double)c->count * sizeof(float) / (1 << 20), LOST_MOST, way,
+                     c->endpoint, WIRE_CHUNK_BYTES);
+}
+
+/* A pong that answers a ping from before the last attempt tells nothing about that one. */
+static status on_pong(connection *c, const struct wire_message *m)
+{
+    if (m->sequence != c->next || c->released || !c->asked)
+        return OK;
     if (c->next > 0 && m->pong.next == c->next - 1) {
+        if (++c->push_lost == LOST_MOST)
+            return give_up(c, "the gradient", "to");
         say_push(c);
     } else if (m->pong.next == c->next && m->pong.released != 0) {
+        if (++c->release_lost == LOST_MOST)
+            return give_up(c, "the release", "from");
         c->announced = false;
         struct wire_message pull = message_of(c, WIRE_PULL);
         say(c, &pull);
+    } else {
+        return OK;
     }
+    c->asked = false;
+    c->pinged_ns = clock_ns();
+    return OK;
 }
 
 static status on_end(connection *c, const struct wire_text *t)
@@ -232,8 +260,7 @@ static status handle(connection *c, const struct channel_received *r)
     case WIRE_PARAMETERS:
         return on_parameters(c, r);
     case WIRE_PONG:
-        on_pong(c, m);
-        return OK;
+        return on_pong(c, m);
     case WIRE_END:
         return on_end(c, &m->text);
     case WIRE_REFUSED:
@@ -289,6 +316,7 @@ static status check_server(connection *c)
         struct wire_message ping = message_of(c, WIRE_PING);
         ping.ping.answer = 1;
         say(c, c->welcomed ? &ping : &c->hello);
+        c->asked = c->welcomed;
         c->pinged_ns = now;
     }
 done:
@@ -393,7 +421,8 @@ status connection_open(connection **out, const struct connection_options *o)
                         &(struct channel_options){.timeout_ms = c->timeout_ms,
                                                   .may_spin = o->count <= SPIN_MOST &&
                                                               channel_may_spin(o->processes),
-                                                  .keys = c->keys}));
+                                                  .keys = c->keys,
+                                                  .run_token = c->run_token}));
     c->hello = message_of(c, WIRE_HELLO);
     c->hello.hello = (struct wire_hello){.count = o->count,
                                          .settings = o->settings_hash,
@@ -417,7 +446,8 @@ void connection_push(connection *c, const struct wire_push *push)
     c->push.push = *push;
     c->push.push.read_version = c->release.version;
     c->next++;
-    c->announced = c->released = false;
+    c->announced = c->released = c->asked = false;
+    c->push_lost = c->release_lost = 0;
     say_push(c);
     c->heard_ns = c->pinged_ns = c->looked_ns = clock_ns();
 }

@@ -10,10 +10,11 @@
 #include <unistd.h>
 #include <zmq.h>
 
-enum { PATH_BYTES = 1024, LINE_BYTES = 256, REPORTED_REFUSALS = 8 };
+enum { PATH_BYTES = 1024, LINE_BYTES = 256, REPORTED_REFUSALS = 8, TOKEN_TEXT_BYTES = 17 };
 
 #define ZAP_ENDPOINT "inproc://zeromq.zap.01"
 #define ZAP_DOMAIN   "gradlag"
+#define PLAIN_USER   "gradlag"
 
 /* ---- files ---------------------------------------------------------------------------------- */
 
@@ -229,7 +230,7 @@ void curve_close(struct curve_keys **p)
     *p = NULL;
 }
 
-/* ---- a socket's keys ------------------------------------------------------------------------ */
+/* ---- a socket's keys or token --------------------------------------------------------------- */
 
 static void set(void *socket, int option, const void *value, size_t size)
 {
@@ -237,36 +238,59 @@ static void set(void *socket, int option, const void *value, size_t size)
     REQUIRE(code == 0);
 }
 
-void curve_apply(const struct curve_keys *k, void *socket, bool server)
+/* Whom the guard does not allow, ZeroMQ does not let in; without a guard it would let in anybody.
+ * So the guard is there first, and ends after all sockets (channel.c). */
+static void be_server(void *socket, int mechanism)
 {
     const int yes = 1;
+    set(socket, mechanism, &yes, sizeof yes);
+    set(socket, ZMQ_ZAP_DOMAIN, ZAP_DOMAIN, strlen(ZAP_DOMAIN));
+}
+
+void curve_apply(const struct curve_keys *k, void *socket, bool server)
+{
     set(socket, ZMQ_CURVE_SECRETKEY, k->secret, CURVE_TEXT_BYTES);
     set(socket, ZMQ_CURVE_PUBLICKEY, k->public, CURVE_TEXT_BYTES);
-    if (server) {
-        set(socket, ZMQ_CURVE_SERVER, &yes, sizeof yes);
-        /* Whom the guard does not allow, ZeroMQ does not let in; without a guard it would let in
-         * anybody. So the guard is there first, and ends after all sockets (channel.c). */
-        set(socket, ZMQ_ZAP_DOMAIN, ZAP_DOMAIN, strlen(ZAP_DOMAIN));
-    } else {
+    if (server)
+        be_server(socket, ZMQ_CURVE_SERVER);
+    else
         set(socket, ZMQ_CURVE_SERVERKEY, k->server, CURVE_TEXT_BYTES);
+}
+
+static void write_token(uint64_t run_token, char out[TOKEN_TEXT_BYTES])
+{
+    snprintf(out, TOKEN_TEXT_BYTES, "%016llx", (unsigned long long)run_token);
+}
+
+void curve_apply_token(uint64_t run_token, void *socket, bool server)
+{
+    char token[TOKEN_TEXT_BYTES];
+    write_token(run_token, token);
+    if (server) {
+        be_server(socket, ZMQ_PLAIN_SERVER);
+    } else {
+        set(socket, ZMQ_PLAIN_USERNAME, PLAIN_USER, strlen(PLAIN_USER));
+        set(socket, ZMQ_PLAIN_PASSWORD, token, strlen(token));
     }
 }
 
 /* ---- the guard ------------------------------------------------------------------------------ */
 
-/* A request's frames, RFC 27; what follows the mechanism is the peer's public key. */
-enum { VERSION, REQUEST, DOMAIN, ADDRESS, IDENTITY, MECHANISM, KEY, FRAMES };
+/* A request's frames, RFC 27. The credentials come last: CURVE has the peer's public key, PLAIN the
+ * user's name and the password. */
+enum { VERSION, REQUEST, DOMAIN, ADDRESS, IDENTITY, MECHANISM, KEY, PASSWORD, FRAMES };
 
 struct frame {
     uint8_t bytes[256];
     size_t size; /* more than fits was cut off */
 };
 
-struct curve_guard {
+struct handshake_guard {
     void *socket;
     pthread_t thread;
-    uint8_t (*allowed)[CURVE_KEY_BYTES];
+    uint8_t (*allowed)[CURVE_KEY_BYTES]; /* NULL: the token is what counts */
     size_t count;
+    char token[TOKEN_TEXT_BYTES];
     unsigned refused;
 };
 
@@ -296,9 +320,12 @@ static bool is(const struct frame *f, const char *text)
     return f->size == strlen(text) && memcmp(f->bytes, text, f->size) == 0;
 }
 
-static bool may_come(const curve_guard *g, const struct frame frames[FRAMES], unsigned n)
+static bool may_come(const handshake_guard *g, const struct frame frames[FRAMES], unsigned n)
 {
-    if (n != FRAMES || !is(&frames[MECHANISM], "CURVE") || frames[KEY].size != CURVE_KEY_BYTES)
+    if (g->allowed == NULL)
+        return n == FRAMES && is(&frames[MECHANISM], "PLAIN") && is(&frames[KEY], PLAIN_USER) &&
+               is(&frames[PASSWORD], g->token);
+    if (n != KEY + 1 || !is(&frames[MECHANISM], "CURVE") || frames[KEY].size != CURVE_KEY_BYTES)
         return false;
     for (size_t i = 0; i < g->count; i++)
         if (memcmp(g->allowed[i], frames[KEY].bytes, CURVE_KEY_BYTES) == 0)
@@ -314,7 +341,7 @@ static void answer(void *socket, const struct frame *request, bool yes)
     } parts[] = {{"1.0", 3},
                  {request->bytes, request->size},
                  {yes ? "200" : "400", 3},
-                 {yes ? "OK" : "unknown key", yes ? 2 : 11},
+                 {yes ? "OK" : "unknown", yes ? 2 : 7},
                  {"", 0},
                  {"", 0}};
     for (size_t i = 0; i < COUNT_OF(parts); i++)
@@ -324,31 +351,44 @@ static void answer(void *socket, const struct frame *request, bool yes)
 
 static void *guard(void *argument)
 {
-    curve_guard *g = argument;
+    handshake_guard *g = argument;
     struct frame frames[FRAMES];
     unsigned n;
     while ((n = receive(g->socket, frames)) > 0) {
         bool yes = may_come(g, frames, n);
         answer(g->socket, &frames[REQUEST], yes);
         if (!yes && g->refused++ < REPORTED_REFUSALS)
-            log_warning("a peer at %.*s shows a key that server.key does not list: refused%s",
-                        (int)frames[ADDRESS].size, (const char *)frames[ADDRESS].bytes,
+            log_warning("a peer at %.*s shows %s: refused%s", (int)frames[ADDRESS].size,
+                        (const char *)frames[ADDRESS].bytes,
+                        g->allowed != NULL ? "a key that server.key does not list"
+                                           : "another token than this run's (run_token=)",
                         g->refused == REPORTED_REFUSALS ? "; further ones are not reported" : "");
     }
     zmq_close(g->socket);
     return NULL;
 }
 
-status curve_guard_open(curve_guard **out, void *context, const struct curve_keys *keys)
+static status list_keys(handshake_guard *g, const struct curve_keys *keys)
 {
     status result = OK;
-    curve_guard *g = NULL;
-    const int none = 0;
-    *out = NULL;
-    TRY(memory_new(&g, 1, sizeof *g, "the guard"));
     TRY(memory_new(&g->allowed, keys->worker_count, sizeof *g->allowed, "keys of workers"));
     for (; g->count < keys->worker_count; g->count++)
         REQUIRE(zmq_z85_decode(g->allowed[g->count], keys->workers[g->count]) != NULL);
+done:
+    return result;
+}
+
+status handshake_guard_open(handshake_guard **out, void *context, const struct curve_keys *keys,
+                            uint64_t run_token)
+{
+    status result = OK;
+    handshake_guard *g = NULL;
+    const int none = 0;
+    *out = NULL;
+    TRY(memory_new(&g, 1, sizeof *g, "the guard"));
+    write_token(run_token, g->token);
+    if (keys != NULL)
+        TRY(list_keys(g, keys));
     g->socket = zmq_socket(context, ZMQ_REP);
     if (g->socket == NULL || zmq_bind(g->socket, ZAP_ENDPOINT) != 0)
         FAIL(ERROR_OTHER, "cannot guard the server's socket: %s", zmq_strerror(zmq_errno()));
@@ -366,7 +406,7 @@ done:
     return result;
 }
 
-void curve_guard_close(curve_guard **p)
+void handshake_guard_close(handshake_guard **p)
 {
     if (p == NULL || *p == NULL)
         return;

@@ -1,7 +1,8 @@
 /*
- * curve.h — who may talk to the parameter server, and that nobody else listens: CURVE (ZMTP's
- * security mechanism, ZeroMQ RFC 26) with keys from a folder, and the handler that lets in nobody
- * whose key is not listed (ZAP, RFC 27).
+ * curve.h — which peers may connect to the parameter server. ZeroMQ authenticates a peer during the
+ * handshake, before it takes any message of it. With keys from a folder the mechanism is CURVE
+ * (ZeroMQ RFC 26), which also encrypts. Without keys (on this host) it is PLAIN (RFC 24): the
+ * password is the run's token. A handler (ZAP, RFC 27) decides which key or token is right.
  *
  * The folder has two files, each readable by its owner alone; lines of `name = 40 characters`
  * (Z85, RFC 32), and of comments, which begin with #:
@@ -36,11 +37,15 @@ void curve_close(struct curve_keys **keys); /* NULL-safe; the secret is overwrit
 
 /* Sets a socket's keys, before it binds (`server`) or connects. */
 void curve_apply(const struct curve_keys *keys, void *socket, bool server);
+/* The same for a socket without keys: the run's token. */
+void curve_apply_token(uint64_t run_token, void *socket, bool server);
 
-/* Answers ZeroMQ whenever a peer shows a key, in a thread of its own. Open before the server's
- * socket binds. It ends when the context does: terminate that, then close. */
-typedef struct curve_guard curve_guard;
-status curve_guard_open(curve_guard **out, void *context, const struct curve_keys *keys) MUST_CHECK;
-void curve_guard_close(curve_guard **g);
+/* Answers ZeroMQ whenever a peer shows a key, or the token where `keys` is NULL, in a thread of its
+ * own. Open before the server's socket binds. It ends when the context does: terminate that, then
+ * close. */
+typedef struct handshake_guard handshake_guard;
+status handshake_guard_open(handshake_guard **out, void *context, const struct curve_keys *keys,
+                            uint64_t run_token) MUST_CHECK;
+void handshake_guard_close(handshake_guard **g);
 
 #endif

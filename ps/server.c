@@ -98,6 +98,14 @@ done:
     return result;
 }
 
+/* More than the protocol has for one peer: two releases with all chunks of the parameters; to
+ * another server the orders for all workers, and an answer to each chunk of its slices. */
+static unsigned most_queued(const struct server *s)
+{
+    const size_t chunks = s->o->count * sizeof(float) / WIRE_CHUNK_BYTES + 1;
+    return (unsigned)(1024 + 4 * s->o->workers + 8 * chunks);
+}
+
 static status server_open(struct server *s, const struct ps_server_options *o)
 {
     status result = OK;
@@ -111,7 +119,9 @@ static status server_open(struct server *s, const struct ps_server_options *o)
         &s->channel, o->endpoint,
         &(struct channel_options){.timeout_ms = s->timeout_ms,
                                   .may_spin = channel_may_spin(o->workers + s->servers),
-                                  .keys = keys}));
+                                  .keys = keys,
+                                  .run_token = o->run_token,
+                                  .most_queued = most_queued(s)}));
     s->queue_size = 4 * o->workers; /* a push, a loss, a hello and another loss, at most */
     TRY(memory_new(&s->queue, s->queue_size, sizeof *s->queue, "the server's queue"));
     TRY(memory_new(&s->peers, o->workers, sizeof *s->peers, "the server's peers"));

@@ -27,7 +27,8 @@ status leader_open(struct server *s)
         &l->channel, s->o->leader,
         &(struct channel_options){.timeout_ms = s->timeout_ms,
                                   .may_spin = channel_may_spin(s->o->workers + s->servers),
-                                  .keys = keys}));
+                                  .keys = keys,
+                                  .run_token = s->o->run_token}));
     payload_random(&l->nonce, sizeof l->nonce);
     l->heard_ns = l->asked_ns = clock_ns();
     leader_join(s);

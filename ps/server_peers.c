@@ -4,7 +4,10 @@
 
 #include <stdio.h>
 
-enum { REFUSALS_LOGGED = 20 }; /* a hostile peer must not fill the disk with our log */
+enum {
+    REFUSALS_LOGGED = 20,     /* a hostile peer must not fill the disk with our log */
+    REFUSALS_ANSWERED = 1000, /* to strangers in a second: nor the memory with our answers */
+};
 
 /* ---- saying -------------------------------------------------------------------------------- */
 
@@ -45,6 +48,15 @@ static void refuse(struct server *s, const struct channel_id *to, struct wire_me
 
 void peers_refuse(struct server *s, const struct channel_received *r, status code, const char *why)
 {
+    const uint64_t now = clock_ns();
+    if (now - s->refusing_ns >= 1000000000) {
+        s->refusing_ns = now;
+        s->answered = 0;
+    }
+    if (s->answered++ >= REFUSALS_ANSWERED) {
+        s->refused++;
+        return;
+    }
     refuse(s, &r->from, r->message, code, why);
 }
 

@@ -168,7 +168,9 @@ struct server {
     uint64_t evaluated_version, next_checkpoint;
     uint64_t checkpoint_samples; /* between checkpoints; 0: only at the end */
     struct tally tally;          /* a follower's rows are written by server 0 */
-    uint64_t refused;
+    uint64_t refused;            /* messages */
+    uint64_t refusing_ns;        /* since when `answered` of them were */
+    unsigned answered;
 };
 
 static inline bool server_follows(const struct server *s)

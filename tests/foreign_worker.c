@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -375,13 +376,17 @@ static void open_session(struct session *s)
 {
     uint8_t name[16];
     const int ask = ASK_MS, linger = 2000;
+    char password[17];
     s->token = strtoull(s->f->run_token, NULL, 16);
+    snprintf(password, sizeof password, "%016llx", (unsigned long long)s->token);
     s->context = zmq_ctx_new();
     s->socket = zmq_socket(s->context, ZMQ_DEALER);
     /* The same name on every connection: the server finds this worker again. */
     memcpy(name, "foreign", 8);
     put(name + 8, (uint64_t)getpid(), 8);
     zmq_setsockopt(s->socket, ZMQ_ROUTING_ID, name, sizeof name);
+    zmq_setsockopt(s->socket, ZMQ_PLAIN_USERNAME, "gradlag", 7);
+    zmq_setsockopt(s->socket, ZMQ_PLAIN_PASSWORD, password, 16);
     zmq_setsockopt(s->socket, ZMQ_RCVTIMEO, &ask, sizeof ask);
     zmq_setsockopt(s->socket, ZMQ_LINGER, &linger, sizeof linger);
     zmq_msg_init(&s->floats);

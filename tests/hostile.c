@@ -15,10 +15,9 @@ enum {
     GREETING = 64, /* of ZMTP 3 */
     LINKS = 32,
     HALF_OPEN = 100,
-    PARTS = 200000,        /* of a message without an end, encrypted */
-    CURVE_PART_BYTES = 35, /* of an empty part on the wire */
-    RAW_PIECES = 64,       /* of such a message without encryption */
+    RAW_PIECES = 64, /* of a message without an end */
     RAW_BYTES = 32768,
+    TRUSTED_BYTES = 8 * RAW_BYTES,
     GARBAGE_BYTES = 64,
     MUTATED_BYTES = 65536,
 };
@@ -32,11 +31,6 @@ struct attacker {
 static uint32_t below(struct attacker *a, uint32_t bound)
 {
     return random_below(&a->random, bound);
-}
-
-static bool without_keys(const struct attacker *a)
-{
-    return a->plan->target.keys == NULL;
 }
 
 static bool has_time(const struct attacker *a)
@@ -176,21 +170,43 @@ static void close_links(hostile_link **links, unsigned count, bool reset)
         hostile_link_close(&links[i], reset);
 }
 
-/* As much as the server takes, for so long. */
-static void flood(struct attacker *a, hostile_link **links, unsigned count, struct garbage g,
-                  uint32_t ms)
+struct flood {
+    struct garbage garbage;
+    uint32_t ms;
+    uint64_t bytes; /* on all links together */
+};
+
+/* A stranger sends as much as the server takes. What a peer with credentials sends the server keeps
+ * until it has read it, without a limit: such a peer is trusted to send no more than it must. */
+static struct flood flood_of(const struct hostile_link_options *o, struct garbage g, uint32_t ms)
+{
+    uint64_t bytes = o->credentials == HOSTILE_RIGHT ? TRUSTED_BYTES : UINT64_MAX;
+    return (struct flood){.garbage = g, .ms = ms, .bytes = bytes};
+}
+
+/* How many bytes went into the link. */
+static uint64_t babble(struct attacker *a, hostile_link *l, struct garbage g, const uint8_t *raw,
+                       size_t size)
+{
+    if (hostile_link_is_plain(l))
+        return hostile_link_inject(l, raw, size) ? size : 0;
+    unsigned said = 0;
+    while (said < 50 && say_garbage(a, l, g))
+        said++;
+    return (uint64_t)said * g.parts * (2 + g.bytes / 2);
+}
+
+static void flood(struct attacker *a, hostile_link **links, unsigned count, struct flood f)
 {
     static uint8_t raw[RAW_BYTES];
-    size_t size = make_garbage(a, raw, sizeof raw, g);
-    uint64_t until = clock_ns() + ms * 1000000ULL;
-    while (clock_ns() < until && has_time(a) && count > 0) {
+    size_t size = make_garbage(a, raw, sizeof raw, f.garbage);
+    uint64_t until = clock_ns() + f.ms * 1000000ULL, sent = 0;
+    for (unsigned open = count; open > 0 && clock_ns() < until && has_time(a);) {
+        open = 0;
         for (unsigned i = 0; i < count; i++) {
-            if (without_keys(a))
-                (void)hostile_link_inject(links[i], raw, size);
-            else
-                for (unsigned said = 0; said < 50 && say_garbage(a, links[i], g); said++)
-                    continue;
-            hostile_link_pump(links[i]);
+            if (sent < f.bytes)
+                sent += babble(a, links[i], f.garbage, raw, size);
+            open += hostile_link_pump(links[i]);
         }
     }
 }
@@ -247,12 +263,16 @@ static void mutated_stream(struct attacker *a)
 /* A worker's messages, damaged, by one who shows the run's token and no incarnation of this run. */
 static void mutated_messages(struct attacker *a)
 {
-    struct hostile_link_options o = {.flip_at = below(a, 3) == 0 ? 1 + below(a, 2000) : 0};
+    struct hostile_link_options o = {
+        .credentials = below(a, 4) > 0 ? HOSTILE_RIGHT : HOSTILE_WRONG,
+        .flip_at = below(a, 3) == 0 ? 1 + below(a, 2000) : 0,
+    };
     hostile_link *l = open_link(a, &o);
-    uint64_t until = clock_ns() + (50 + below(a, 500)) * 1000000ULL;
+    uint64_t until = clock_ns() + (100 + below(a, 500)) * 1000000ULL;
     while (l != NULL && clock_ns() < until && has_time(a)) {
         (void)say_mutated(a, l);
-        hostile_link_pump(l);
+        if (!hostile_link_pump(l))
+            break;
     }
     hostile_link_close(&l, below(a, 2) == 0);
 }
@@ -267,8 +287,9 @@ static void flood_and_reset(struct attacker *a)
     struct garbage g = {1, 1 + below(a, GARBAGE_BYTES)};
     if (below(a, 2) == 0)
         g = (struct garbage){2 + below(a, 300), 1};
-    unsigned count = open_links(a, links, 1 + below(a, LINKS), &(struct hostile_link_options){0});
-    flood(a, links, count, g, least_ms[kind] + below(a, spread_ms[kind]));
+    struct hostile_link_options o = {.credentials = below(a, 3)};
+    unsigned count = open_links(a, links, 1 + below(a, LINKS), &o);
+    flood(a, links, count, flood_of(&o, g, least_ms[kind] + below(a, spread_ms[kind])));
     close_links(links, count, true);
 }
 
@@ -276,45 +297,27 @@ static void flood_and_reset(struct attacker *a)
 static void unread_answers(struct attacker *a)
 {
     hostile_link *links[4];
-    unsigned count =
-        open_links(a, links, 1 + below(a, 4), &(struct hostile_link_options){.deaf = true});
-    flood(a, links, count, (struct garbage){1, 2}, 500 + below(a, 1500));
+    struct hostile_link_options o = {.credentials = below(a, 3), .deaf = true};
+    unsigned count = open_links(a, links, 1 + below(a, 4), &o);
+    flood(a, links, count, flood_of(&o, (struct garbage){1, 2}, 500 + below(a, 1500)));
     close_links(links, count, below(a, 2) == 0);
 }
 
-/* A million empty parts, and no last one. */
-static void say_without_end(struct attacker *a, hostile_link *l)
-{
-    static uint8_t parts[RAW_BYTES];
-    for (size_t i = 0; i < sizeof parts; i += 2)
-        parts[i] = 1;
-    for (unsigned pieces = 0; pieces < RAW_PIECES && has_time(a);) {
-        pieces += hostile_link_inject(l, parts, sizeof parts);
-        hostile_link_pump(l);
-    }
-}
-
-/* With keys ZeroMQ must make the message, and gives it away whole: the link keeps its end. */
-static void say_and_keep_the_end(struct attacker *a, hostile_link *l, uint64_t bytes)
-{
-    for (uint32_t part = 0; part < PARTS; part++)
-        (void)hostile_link_say(l, "", 0, part + 1 < PARTS);
-    while (hostile_link_sent(l) < bytes && has_time(a))
-        hostile_link_pump(l);
-}
-
+/* A message of a million empty parts, and no last one. ZeroMQ 4.3 has no limit for that, so a peer
+ * with credentials is trusted not to do it. */
 static void unfinished_message(struct attacker *a)
 {
-    const uint64_t bytes = (uint64_t)PARTS * CURVE_PART_BYTES * 7 / 8;
-    struct hostile_link_options o = {.stop_after = without_keys(a) ? 0 : bytes};
+    static uint8_t parts[RAW_BYTES];
     hostile_link *links[8];
-    unsigned count = open_links(a, links, 1 + below(a, 8), &o);
-    for (unsigned i = 0; i < count; i++) {
-        if (without_keys(a))
-            say_without_end(a, links[i]);
-        else
-            say_and_keep_the_end(a, links[i], bytes);
-    }
+    unsigned count = open_links(a, links, 1 + below(a, 8), &(struct hostile_link_options){0});
+    for (size_t i = 0; i < sizeof parts; i += 2)
+        parts[i] = 1;
+    for (unsigned i = 0; i < count; i++)
+        for (unsigned pieces = 0; pieces < RAW_PIECES && has_time(a);) {
+            pieces += hostile_link_inject(links[i], parts, sizeof parts);
+            if (!hostile_link_pump(links[i]))
+                break;
+        }
     usleep(1000 * below(a, 500));
     close_links(links, count, below(a, 2) == 0);
 }
@@ -323,9 +326,12 @@ static const struct attack {
     const char *name;
     void (*run)(struct attacker *a);
 } ATTACKS[] = {
-    {"connect_and_reset", connect_and_reset},   {"half_open", half_open},
-    {"mutated_stream", mutated_stream},         {"mutated_messages", mutated_messages},
-    {"flood_and_reset", flood_and_reset},       {"unread_answers", unread_answers},
+    {"mutated_messages", mutated_messages},
+    {"connect_and_reset", connect_and_reset},
+    {"half_open", half_open},
+    {"mutated_stream", mutated_stream},
+    {"flood_and_reset", flood_and_reset},
+    {"unread_answers", unread_answers},
     {"unfinished_message", unfinished_message},
 };
 
@@ -353,4 +359,15 @@ void hostile_attack(const struct hostile_plan *plan)
         if (pid > 0)
             waitpid(pid, NULL, 0);
     }
+}
+
+bool hostile_knock(const struct hostile_target *target, double seconds)
+{
+    double until = clock_seconds() + seconds;
+    hostile_link *l = hostile_link_open(
+        zmq_ctx_new(), target, &(struct hostile_link_options){.credentials = HOSTILE_RIGHT});
+    bool said = l != NULL && hostile_link_say(l, "knock", 5, false);
+    while (said && hostile_link_answers(l) == 0 && clock_seconds() < until && hostile_link_pump(l))
+        usleep(1000);
+    return said && hostile_link_answers(l) > 0;
 }

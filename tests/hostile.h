@@ -39,4 +39,8 @@ struct hostile_plan {
  * with it. */
 void hostile_attack(const struct hostile_plan *plan);
 
+/* Whether the server answers a message of somebody with credentials who is no worker within so
+ * long. In a process of its own, likewise. */
+bool hostile_knock(const struct hostile_target *target, double seconds);
+
 #endif

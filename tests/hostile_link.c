@@ -17,7 +17,7 @@
 enum {
     PIECE = 65536,
     ACCEPT_MS = 2000,
-    HANDSHAKE_SAID = 107,  /* by a DEALER without keys and without a routing id */
+    HANDSHAKE_SAID = 143,  /* by a DEALER with a token and without a routing id */
     HANDSHAKE_HEARD = 600, /* more than a server says before the first answer, with CURVE or not */
     LITTLE_ROOM = 4096,
     CONNECTIONS = 8, /* of a recorded worker, with those that it makes anew */
@@ -25,10 +25,12 @@ enum {
 
 struct hostile_link {
     struct hostile_link_options o;
-    void *socket;
+    void *socket;  /* NULL: without credentials */
     int near, far; /* to the DEALER, to the server */
-    uint64_t sent, heard, taken;
-    uint8_t piece[PIECE]; /* taken from the DEALER, on its way */
+    bool plain;
+    uint64_t answers;
+    uint64_t sent, heard, taken, handshake; /* handshake: bytes that the DEALER says first */
+    uint8_t piece[PIECE];                   /* on its way to the server */
     size_t piece_at, piece_size;
 };
 
@@ -81,7 +83,14 @@ static int accept_within(int listening, int ms)
 
 /* ---- a link ---------------------------------------------------------------------------------- */
 
-static void *dealer(void *context, const struct hostile_target *to, uint16_t port)
+static void show_key(void *socket, const struct curve_keys *keys, bool right)
+{
+    struct curve_keys own = *keys;
+    REQUIRE(right || zmq_curve_keypair(own.public, own.secret) == 0);
+    curve_apply(&own, socket, false);
+}
+
+static void *dealer(void *context, const struct hostile_target *to, uint16_t port, bool right)
 {
     const int none = 0, never = -1;
     char endpoint[32];
@@ -90,46 +99,76 @@ static void *dealer(void *context, const struct hostile_target *to, uint16_t por
     zmq_setsockopt(s, ZMQ_LINGER, &none, sizeof none);
     zmq_setsockopt(s, ZMQ_RECONNECT_IVL, &never, sizeof never);
     if (to->keys != NULL)
-        curve_apply(to->keys, s, false);
+        show_key(s, to->keys, right);
+    else
+        curve_apply_token(right ? to->run_token : to->run_token + 1, s, false);
     snprintf(endpoint, sizeof endpoint, "tcp://127.0.0.1:%u", port);
     REQUIRE(zmq_connect(s, endpoint) == 0);
     return s;
+}
+
+static void open_dealer(hostile_link *l, void *context, const struct hostile_target *to)
+{
+    uint16_t port;
+    int listening = listen_on_any(&port);
+    l->socket = dealer(context, to, port, l->o.credentials == HOSTILE_RIGHT);
+    l->near = accept_within(listening, ACCEPT_MS);
+    l->handshake = HANDSHAKE_SAID;
+    close(listening);
+}
+
+/* The greeting of mechanism NULL, and a DEALER's READY. */
+static void say_handshake(hostile_link *l)
+{
+    static const uint8_t greeting[64] = {0xff, [9] = 0x7f, [10] = 3, [12] = 'N', 'U', 'L', 'L'};
+    static const uint8_t ready[] =
+        "\4\51\5READY\13Socket-Type\0\0\0\6DEALER\10Identity\0\0\0"; /* and the last \0 */
+    memcpy(l->piece, greeting, sizeof greeting);
+    memcpy(l->piece + sizeof greeting, ready, sizeof ready);
+    l->piece_size = sizeof greeting + sizeof ready;
 }
 
 hostile_link *hostile_link_open(void *context, const struct hostile_target *to,
                                 const struct hostile_link_options *o)
 {
     const int little = LITTLE_ROOM;
-    uint16_t port;
     hostile_link *l = calloc(1, sizeof *l);
     REQUIRE(l != NULL);
-    int listening = listen_on_any(&port);
     l->o = *o;
-    l->socket = dealer(context, to, port);
-    l->near = accept_within(listening, ACCEPT_MS);
-    close(listening);
+    l->near = -1;
+    if (o->credentials == HOSTILE_NONE)
+        say_handshake(l);
+    else
+        open_dealer(l, context, to);
+    l->plain = to->keys == NULL || o->credentials == HOSTILE_NONE;
     l->far = hostile_connect(to);
     if (o->deaf) /* what is not read waits at the server */
         setsockopt(l->far, SOL_SOCKET, SO_RCVBUF, &little, sizeof little);
-    if (l->near < 0 || l->far < 0)
+    if ((l->near < 0 && l->socket != NULL) || l->far < 0)
         hostile_link_close(&l, true);
     return l;
 }
 
 bool hostile_link_say(hostile_link *l, const void *bytes, size_t size, bool more)
 {
-    return zmq_send(l->socket, bytes, size, ZMQ_DONTWAIT | (more ? ZMQ_SNDMORE : 0)) >= 0;
+    return l->socket != NULL &&
+           zmq_send(l->socket, bytes, size, ZMQ_DONTWAIT | (more ? ZMQ_SNDMORE : 0)) >= 0;
 }
 
 bool hostile_link_inject(hostile_link *l, const uint8_t *bytes, size_t size)
 {
-    if (l->sent < HANDSHAKE_SAID || l->piece_at < l->piece_size)
+    if (l->sent < l->handshake || l->piece_at < l->piece_size)
         return false;
     REQUIRE(size <= sizeof l->piece);
     memcpy(l->piece, bytes, size);
     l->piece_at = 0;
     l->piece_size = size;
     return true;
+}
+
+bool hostile_link_is_plain(const hostile_link *l)
+{
+    return l->plain;
 }
 
 static void take_piece(hostile_link *l)
@@ -144,35 +183,48 @@ static void take_piece(hostile_link *l)
     l->taken += (uint64_t)got;
 }
 
-void hostile_link_pump(hostile_link *l)
+static bool is_over(ssize_t moved)
+{
+    return moved < 0 && errno != EAGAIN && errno != EINTR;
+}
+
+static bool hear(hostile_link *l)
 {
     uint8_t back[PIECE];
     char answer[256];
-    if (l->piece_at == l->piece_size)
-        take_piece(l);
-    size_t size = l->piece_size - l->piece_at;
-    if (l->o.stop_after != 0 && size > l->o.stop_after - l->sent)
-        size = l->o.stop_after - l->sent;
-    ssize_t went =
-        size > 0 ? send(l->far, l->piece + l->piece_at, size, MSG_DONTWAIT | MSG_NOSIGNAL) : 0;
-    if (went > 0) {
-        l->piece_at += (size_t)went;
-        l->sent += (uint64_t)went;
-    }
     if (l->o.deaf && l->heard >= HANDSHAKE_HEARD)
-        return;
+        return true;
     ssize_t got = recv(l->far, back, l->o.deaf ? 64 : sizeof back, MSG_DONTWAIT);
+    if (got == 0 || is_over(got))
+        return false;
     if (got > 0) {
         l->heard += (uint64_t)got;
-        (void)!send(l->near, back, (size_t)got, MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (l->near >= 0)
+            (void)!send(l->near, back, (size_t)got, MSG_DONTWAIT | MSG_NOSIGNAL);
     }
-    while (zmq_recv(l->socket, answer, sizeof answer, ZMQ_DONTWAIT) >= 0)
-        continue;
+    while (l->socket != NULL && zmq_recv(l->socket, answer, sizeof answer, ZMQ_DONTWAIT) >= 0)
+        l->answers++;
+    return true;
 }
 
-uint64_t hostile_link_sent(const hostile_link *l)
+bool hostile_link_pump(hostile_link *l)
 {
-    return l->sent;
+    if (l->piece_at == l->piece_size && l->near >= 0)
+        take_piece(l);
+    if (l->piece_at < l->piece_size) {
+        ssize_t went = send(l->far, l->piece + l->piece_at, l->piece_size - l->piece_at,
+                            MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (is_over(went))
+            return false;
+        l->piece_at += went > 0 ? (size_t)went : 0;
+        l->sent += went > 0 ? (uint64_t)went : 0;
+    }
+    return hear(l);
+}
+
+uint64_t hostile_link_answers(const hostile_link *l)
+{
+    return l->answers;
 }
 
 void hostile_link_close(hostile_link **p, bool reset)
@@ -181,7 +233,6 @@ void hostile_link_close(hostile_link **p, bool reset)
     if (l == NULL)
         return;
     hostile_hang_up(l->far, reset);
-    hostile_hang_up(l->near, false);
     free(l); /* not the socket: libzmq may abort where a connection breaks within a message, and the
                 socket is closed meanwhile */
     *p = NULL;

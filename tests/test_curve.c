@@ -204,9 +204,10 @@ struct ends {
 };
 
 /* A server and one worker, each with its folder ("": none), on a socket of this host. */
-static struct ends train(const char *at_server, const char *at_worker, const char *payload)
+static struct ends train_vector(const char *at_server, const char *at_worker, const char *payload,
+                                size_t count)
 {
-    struct rig *r = rig_open(1, 1000);
+    struct rig *r = rig_open(1, count);
     options *ours = rig_settings(), *theirs = rig_settings();
     struct ends e;
     snprintf(r->listen, sizeof r->listen, "tcp://127.0.0.1:*");
@@ -229,6 +230,11 @@ static struct ends train(const char *at_server, const char *at_worker, const cha
     return e;
 }
 
+static struct ends train(const char *at_server, const char *at_worker, const char *payload)
+{
+    return train_vector(at_server, at_worker, payload, 1000);
+}
+
 static void expect_turned_away(const struct ends *e, const char *part)
 {
     assert_int_equal(e->worker, ERROR_PROTOCOL);
@@ -247,6 +253,19 @@ static void with_the_right_keys_a_run_is_as_without(void **state)
         assert_int_equal(e.server, OK);
         assert_int_equal(e.worker, OK);
     }
+    remove_folder(&f);
+}
+
+/* CURVE makes each frame longer than what is in it. */
+static void vectors_longer_than_a_frame_are_encrypted_and_arrive(void **state)
+{
+    (void)state;
+    struct folder f = folder_with_keys();
+    struct ends e =
+        train_vector(f.path, f.path, "frames", 2 * WIRE_CHUNK_BYTES / sizeof(float) + 1);
+    if (e.worker != OK)
+        fail_msg("%s", e.of_worker);
+    assert_int_equal(e.server, OK);
     remove_folder(&f);
 }
 
@@ -339,11 +358,11 @@ static void the_guard_answers_requests_of_any_size(void **state)
     (void)state;
     struct folder f = folder_with_keys();
     struct curve_keys *keys;
-    curve_guard *guard;
+    handshake_guard *guard;
     const int limit_ms = 5000;
     void *context = zmq_ctx_new();
     assert_int_equal(curve_open(&keys, f.path, true), OK);
-    assert_int_equal(curve_guard_open(&guard, context, keys), OK);
+    assert_int_equal(handshake_guard_open(&guard, context, keys, 0), OK);
     void *socket = zmq_socket(context, ZMQ_REQ);
     zmq_setsockopt(socket, ZMQ_RCVTIMEO, &limit_ms, sizeof limit_ms);
     assert_int_equal(zmq_connect(socket, "inproc://zeromq.zap.01"), 0);
@@ -352,7 +371,7 @@ static void the_guard_answers_requests_of_any_size(void **state)
     assert_int_equal(answered_bytes(socket, 300), 256); /* cut off, nothing beside it is told */
     zmq_close(socket);
     zmq_ctx_term(context);
-    curve_guard_close(&guard);
+    handshake_guard_close(&guard);
     curve_close(&keys);
     remove_folder(&f);
 }
@@ -382,6 +401,7 @@ int main(void)
         cmocka_unit_test(mistakes_in_a_file_name_their_line),
         cmocka_unit_test(a_comment_lets_nobody_in),
         cmocka_unit_test(with_the_right_keys_a_run_is_as_without),
+        cmocka_unit_test(vectors_longer_than_a_frame_are_encrypted_and_arrive),
         cmocka_unit_test(a_worker_whose_key_is_not_listed_is_turned_away),
         cmocka_unit_test(a_worker_does_not_talk_to_another_server_than_its_own),
         cmocka_unit_test(keys_on_one_side_only_are_said_to_be_so),

@@ -135,6 +135,31 @@ static void workers_on_another_host_train_with_keys(void **state)
     process_tear_down(&more[1]);
 }
 
+/* Two namespaces of one kernel count as one host, unless the payload is told to go in frames. */
+#define LONG_VECTORS                                                                               \
+    "dataset=gaussian", "dataset.samples=100", "model=cnn", "batch=10", "updates=3", "workers=1",  \
+        "payload=frames", "timeout_s=20", "run_token=5ea1ed"
+
+/* Encrypted, a frame of the parameters is longer than what is in it. */
+static void vectors_longer_than_a_frame_go_to_another_host(void **state)
+{
+    struct rig *server = *state;
+    void *more;
+    char endpoint[64], curve[128];
+    skip_without_hosts();
+    assert_int_equal(RIG_RUN(server, "keygen", "keys"), OK);
+    snprintf(curve, sizeof curve, "curve=%s/keys", server->folder);
+    process_set_up(&more);
+    START_ON(0, server, "server", LONG_VECTORS, "endpoint=tcp://*:*", "curve=keys");
+    expect_listening(server, endpoint);
+    START_ON(1, more, "worker", LONG_VECTORS, endpoint, curve, "worker=0");
+    if (process_wait(more) != OK)
+        fail_msg("%s", process_errors(more));
+    assert_int_equal(process_wait(server), OK);
+    process_expect_answer(server, "SELECT status || ' ' || updates FROM run", "finished 3");
+    process_tear_down(&more);
+}
+
 /* Each host has a server and a worker: what servers say to each other goes through the cable, too.
  */
 static void servers_on_two_hosts_hold_a_slice_each(void **state)
@@ -208,6 +233,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(workers_on_another_host_train_with_keys, process_set_up,
                                         process_tear_down),
+        cmocka_unit_test_setup_teardown(vectors_longer_than_a_frame_go_to_another_host,
+                                        process_set_up, process_tear_down),
         cmocka_unit_test_setup_teardown(servers_on_two_hosts_hold_a_slice_each, process_set_up,
                                         process_tear_down),
         cmocka_unit_test_setup_teardown(without_keys_no_host_listens_to_others, process_set_up,

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "ps/channel.h"
+#include "tests/patience.h"
 #include "tests/ps_rig.h"
 #include "tests/scratch.h"
 
@@ -158,6 +159,28 @@ static void a_server_at_the_end_of_a_slow_link_is_not_dead(void **state UNUSED)
     train_over(&l, TWO_CHUNKS, "0.6", 2, hash);
 }
 
+/* Every connection breaks before the first frame of the parameters has passed. */
+static void a_link_that_refuses_the_same_frame_again_and_again_ends_the_run(void **state UNUSED)
+{
+    options *o;
+    const struct link l = {.most = 700 * 1000, .breaks = &(int){0}};
+    struct rig *r = rig_open_with(&o, 1, "2");
+    r->count = TWELVE_CHUNKS;
+    rig_set(o, "payload", "frames");
+    snprintf(r->listen, sizeof r->listen, "tcp://127.0.0.1:*");
+    pid_t server = rig_serve(r, o), link = put_link_between(r, &l);
+    const uint64_t began = clock_ns();
+    assert_int_equal(rig_wait(rig_train(r, o, 0, 0), 20), ERROR_PEER);
+    rig_expect_said(r->worker[0].message, "the release of worker 0");
+    rig_expect_said(r->worker[0].message, "was lost 3 times in a row");
+    assert_true(clock_ns() - began < 20000000000 * PATIENCE); /* ten times the timeout */
+    assert_int_equal(rig_wait(server, 10), ERROR_PEER);
+    rig_expect_said(r->message, "was lost 3 times in a row"); /* the run's row says so, too */
+    kill(link, SIGKILL);
+    assert_int_equal(rig_wait(link, 5), 128 + SIGKILL);
+    rig_close_with(r, o);
+}
+
 /* Whose handshake ends just then is not told any more. Leaks are seen where they are looked for
  * (BUILD=asan). */
 static void a_connection_that_is_closed_while_it_begins_leaves_nothing(void **state UNUSED)
@@ -180,6 +203,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_server_at_the_end_of_a_slow_link_is_not_dead),
         cmocka_unit_test(a_link_that_breaks_in_the_midst_of_vectors_changes_no_bit),
+        cmocka_unit_test(a_link_that_refuses_the_same_frame_again_and_again_ends_the_run),
         cmocka_unit_test(a_connection_that_is_closed_while_it_begins_leaves_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -56,7 +56,8 @@ static struct puppet puppet_open(struct rig *r, unsigned w)
 {
     struct puppet p = {.rig = r, .m = {.worker = w, .run_token = r->token}};
     assert_int_equal(
-        channel_connect(&p.channel, r->endpoint, &(struct channel_options){.timeout_ms = 1000}),
+        channel_connect(&p.channel, r->endpoint,
+                        &(struct channel_options){.timeout_ms = 1000, .run_token = r->token}),
         OK);
     return p;
 }
@@ -333,8 +334,10 @@ static channel *server_open(struct rig *r, const options *o, pid_t *trainer)
 {
     channel *c = NULL;
     *trainer = rig_train(r, o, 0, 0); /* forked before ZeroMQ starts its threads here */
-    assert_int_equal(channel_bind(&c, r->listen, &(struct channel_options){.timeout_ms = 1000}),
-                     OK);
+    assert_int_equal(
+        channel_bind(&c, r->listen,
+                     &(struct channel_options){.timeout_ms = 1000, .run_token = r->token}),
+        OK);
     snprintf(r->endpoint, sizeof r->endpoint, "%s", channel_endpoint(c));
     r->bound = 1;
     return c;
@@ -396,6 +399,34 @@ static void a_lost_push_is_said_again_and_a_lost_release_is_asked_for(void **sta
     rig_close_with(r, o);
 }
 
+/* The server says each time that it has not seen the push. */
+static void a_push_that_is_lost_three_times_is_given_up(void **state UNUSED)
+{
+    options *o;
+    struct rig *r = rig_open_with(&o, 1, "2");
+    struct channel_received got;
+    pid_t a;
+    channel *c = server_open(r, o, &a);
+    server_expect(c, &got, WIRE_HELLO);
+    struct wire_message welcome = {
+        .welcome = {.count = 1000, .payload = WIRE_PAYLOAD_FRAMES, .timeout_ms = 2000}};
+    server_say(c, &got, WIRE_WELCOME, welcome);
+    server_expect(c, &got, WIRE_READY);
+    server_release(c, &got, 0);
+    for (int i = 0; i < 3; i++) {
+        server_expect(c, &got, WIRE_PUSH);
+        server_expect(c, &got, WIRE_PING);
+        /* The second answers a ping that had waited on a broken connection: it counts no more. */
+        for (int twice = 0; twice < 2; twice++)
+            server_say(c, &got, WIRE_PONG, (struct wire_message){.sequence = 1, .pong = {0, 1}});
+    }
+    assert_int_equal(rig_wait(a, 10), ERROR_PEER);
+    rig_expect_said(r->worker[0].message, "the gradient of worker 0");
+    rig_expect_said(r->worker[0].message, "was lost 3 times in a row");
+    channel_close(&c);
+    rig_close_with(r, o);
+}
+
 /* ---- strangers ----------------------------------------------------------------------------------
  */
 
@@ -429,6 +460,7 @@ static void babble_frames(struct rig *r)
     int linger = 1000;
     random_open(&dice, RANDOM_TEST, 2, 0, 0);
     zmq_setsockopt(dealer, ZMQ_LINGER, &linger, sizeof linger);
+    curve_apply_token(r->token, dealer, false);
     assert_int_equal(zmq_connect(dealer, r->endpoint), 0);
     for (int i = 0; i < 300; i++) {
         uint32_t size = random_below(&dice, sizeof bytes);
@@ -460,6 +492,7 @@ static void floats_that_are_fewer_than_announced_are_not_read(void **state UNUSE
     void *dealer = zmq_socket(context, ZMQ_DEALER);
     zmq_setsockopt(dealer, ZMQ_RCVTIMEO, &limit_ms, sizeof limit_ms);
     zmq_setsockopt(dealer, ZMQ_LINGER, &none, sizeof none);
+    curve_apply_token(r->token, dealer, false);
     assert_int_equal(zmq_connect(dealer, r->endpoint), 0);
     zmq_send(dealer, bytes, wire_encode(&said, bytes), ZMQ_SNDMORE);
     zmq_send(dealer, bytes, 8, 0);
@@ -524,6 +557,7 @@ int main(void)
         cmocka_unit_test(nobody_speaks_for_a_worker_but_its_own_connection),
         cmocka_unit_test(a_release_before_the_welcome_is_an_error),
         cmocka_unit_test(a_lost_push_is_said_again_and_a_lost_release_is_asked_for),
+        cmocka_unit_test(a_push_that_is_lost_three_times_is_given_up),
         cmocka_unit_test(a_member_that_breaks_the_protocol_is_dropped_and_the_others_train_on),
         cmocka_unit_test(a_broken_protocol_ends_the_run_where_nobody_may_be_lost),
         cmocka_unit_test(floats_that_are_fewer_than_announced_are_not_read),

@@ -90,7 +90,8 @@ static struct puppet puppet_join(struct rig *r, unsigned server, uint64_t nonce)
 {
     struct puppet p = {.m = {.worker = server, .run_token = r->token}};
     assert_int_equal(
-        channel_connect(&p.channel, r->endpoint, &(struct channel_options){.timeout_ms = 1000}),
+        channel_connect(&p.channel, r->endpoint,
+                        &(struct channel_options){.timeout_ms = 1000, .run_token = r->token}),
         OK);
     p.m.join = (struct wire_join){
         .count = slice_count(COUNT, SERVERS, 1), .settings = r->settings_hash, .nonce = nonce};
@@ -229,7 +230,8 @@ static struct puppet puppet_train(struct rig *r, unsigned number)
 {
     struct puppet p = {.m = {.run_token = r->token, .worker = number}};
     assert_int_equal(
-        channel_connect(&p.channel, r->endpoint, &(struct channel_options){.timeout_ms = 1000}),
+        channel_connect(&p.channel, r->endpoint,
+                        &(struct channel_options){.timeout_ms = 1000, .run_token = r->token}),
         OK);
     p.m.hello = (struct wire_hello){
         .count = slice_count(COUNT, SERVERS, 0), .settings = r->settings_hash, .nonce = 5};
@@ -455,7 +457,9 @@ static void a_server_that_follows_does_not_follow_nonsense(void **state UNUSED)
         snprintf(r->leader, sizeof r->leader, "ipc://%s/leader-%d", scratch_folder(),
                  (int)getpid());
         assert_int_equal(
-            channel_bind(&p.channel, r->leader, &(struct channel_options){.timeout_ms = 1000}), OK);
+            channel_bind(&p.channel, r->leader,
+                         &(struct channel_options){.timeout_ms = 1000, .run_token = r->token}),
+            OK);
         pid_t server = rig_serve(r, o);
         puppet_expect(&p, WIRE_JOIN);
         assert_int_equal(p.got.message.join.count, slice_count(COUNT, SERVERS, 1));
