@@ -1,6 +1,7 @@
 /* channel.c — see channel.h. */
 #include "ps/channel.h"
 
+#include "ps/newcomers.h"
 #include "ps/payload.h"
 
 #include <arpa/inet.h>
@@ -32,8 +33,11 @@ struct channel {
     void *context, *socket;
     void *monitor; /* a worker's: how handshakes end */
     handshake_guard *guard;
+    newcomers *newcomers; /* a server's with keys */
+    uint64_t run_token;
     unsigned broken_handshakes;
-    zmq_msg_t payload; /* second frame of the last message */
+    bool handshake_ended; /* that of the present connection, as an event says */
+    zmq_msg_t payload;    /* second frame of the last message */
     bool router, spin, bound, has_keys;
     int linger_ms;
     char endpoint[ENDPOINT_BYTES];
@@ -204,6 +208,7 @@ static status open_socket(channel **out, const char *endpoint, int type,
     zmq_msg_init(&c->payload);
     c->router = type == ZMQ_ROUTER;
     c->spin = o->may_spin;
+    c->run_token = o->run_token;
     c->linger_ms = o->timeout_ms < LINGER_MAX_MS ? (int)o->timeout_ms : LINGER_MAX_MS;
     snprintf(c->endpoint, sizeof c->endpoint, "%s", endpoint);
     c->context = zmq_ctx_new();
@@ -265,6 +270,8 @@ status channel_bind(channel **out, const char *endpoint, const struct channel_op
     TRY(check_path_is_free(endpoint));
     TRY(open_socket(&c, endpoint, ZMQ_ROUTER, o));
     TRY(handshake_guard_open(&c->guard, c->context, o->keys, o->run_token));
+    if (o->keys != NULL)
+        TRY(newcomers_open(&c->newcomers, c->context, c->socket));
     set_int(c, ZMQ_ROUTER_MANDATORY, 1);
     set_int(c, ZMQ_ROUTER_HANDOVER, 1);
     if (zmq_bind(c->socket, endpoint) != 0) {
@@ -293,7 +300,7 @@ static status open_monitor(channel *c)
     if (zmq_socket_monitor(c->socket, place,
                            ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
                                ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
-                               ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) != 0)
+                               ZMQ_EVENT_HANDSHAKE_FAILED_AUTH | ZMQ_EVENT_DISCONNECTED) != 0)
         FAIL(ERROR_OTHER, "cannot watch a ZeroMQ socket: %s", zmq_strerror(zmq_errno()));
     c->monitor = zmq_socket(c->context, ZMQ_PAIR);
     /* Without a limit: ZeroMQ's thread would wait for room, and after the welcome nobody reads. */
@@ -330,6 +337,14 @@ status channel_check_handshake(channel *c)
     int event;
     REQUIRE(c->monitor != NULL);
     while ((event = next_event(c->monitor)) != 0) {
+        if (event == ZMQ_EVENT_DISCONNECTED && c->handshake_ended) {
+            c->handshake_ended = false;
+            continue;
+        }
+        /* Of a peer that does not speak ZMTP 3, ZeroMQ says nothing but that it is gone. */
+        if (event == ZMQ_EVENT_DISCONNECTED)
+            event = ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL;
+        c->handshake_ended = true;
         c->broken_handshakes =
             event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED ? 0 : c->broken_handshakes + 1;
         if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH && !c->has_keys)
@@ -397,6 +412,7 @@ void channel_close(channel **p)
     /* Events that come when nobody takes them any more ZeroMQ would leave lying in memory. */
     if (c->monitor != NULL)
         zmq_socket_monitor(c->socket, NULL, 0);
+    newcomers_close(&c->newcomers, c->socket);
     if (c->socket != NULL)
         zmq_close(c->socket);
     if (c->monitor != NULL)
@@ -505,6 +521,8 @@ enum channel_event channel_receive(channel *c, struct channel_received *out)
     unsigned frames = receive_parts(c, out, &head);
     if (frames == 0) {
         event = CHANNEL_NOTHING;
+        if (c->newcomers != NULL)
+            newcomers_look(c->newcomers);
     } else if (wire_decode(&out->message, zmq_msg_data(&head), zmq_msg_size(&head)) != OK) {
         out->why = error_message();
         event = CHANNEL_MALFORMED;
@@ -516,6 +534,8 @@ enum channel_event channel_receive(channel *c, struct channel_received *out)
             event = CHANNEL_MALFORMED;
         }
         out->payload = zmq_msg_data(&c->payload);
+        if (c->newcomers != NULL && out->message.run_token == c->run_token)
+            newcomers_admit(c->newcomers, zmq_msg_get(&head, ZMQ_SRCFD));
     }
     zmq_msg_close(&head);
     return event;

@@ -1,7 +1,7 @@
 /*
  * channel.h — ZeroMQ as the parameter server uses it: one ROUTER at the server, one DEALER per
- * worker, and wire.h's messages between them. All calls to ZeroMQ are in channel.c and curve.c, but
- * for those of plain_link.c, which no training uses.
+ * worker, and wire.h's messages between them. All calls to ZeroMQ are in channel.c, curve.c
+ * and newcomers.c, but for those of plain_link.c, which no training uses.
  *
  * Waiting. A wake-up across cores takes longer than a small message, so a channel first asks again
  * and again for some tens of microseconds and then blocks. Every process has a thread of ZeroMQ

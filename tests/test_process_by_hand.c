@@ -86,6 +86,11 @@ static void a_program_that_is_no_server_is_not_taken_for_one(void **state)
     }
     close(listening);
     int code = RIG_RUN(r, "worker", RIG_SMALL, "worker=0", endpoint, "run_token=1", "timeout_s=20");
+    assert_int_equal(code, ERROR_PROTOCOL);
+    process_expect_error(r, "another program");
+    assert_int_equal(RIG_RUN(r, "keygen", "keys"), OK);
+    code = RIG_RUN(r, "worker", RIG_SMALL, "worker=0", endpoint, "run_token=1", "timeout_s=20",
+                   "curve=keys");
     kill(other, SIGKILL);
     waitpid(other, NULL, 0);
     assert_int_equal(code, ERROR_PROTOCOL);
