@@ -53,7 +53,7 @@ enum wire_payload { WIRE_PAYLOAD_AUTO, WIRE_PAYLOAD_SHM, WIRE_PAYLOAD_FRAMES };
 
 struct wire_hello {
     uint64_t count;                /* parameters that the worker's model has */
-    uint64_t settings;             /* a hash of those that decide the outcome */
+    uint64_t settings;             /* a hash of those that decide the outcome; 0: not known */
     uint64_t nonce;                /* tells a repeated hello from another process's */
     uint8_t host[WIRE_HOST_BYTES]; /* payload_host() */
     uint32_t pid, payload;
