@@ -2,6 +2,7 @@
 #   BUILD=release|debug|asan|tsan|fuzz   one directory per configuration, build/$(BUILD)
 #   V=1                             show whole commands
 #   SETUP=no                        never install packages
+#   WERROR=yes                      warnings are errors, as in .ci/run
 #   CUDA=no  NVCC=  CUDA_ARCHS=     without CUDA; which nvcc; code for which GPUs
 #   NCCL=no                         without NCCL
 VERSION := 0.1.0-dev
@@ -10,6 +11,7 @@ V      ?= 0
 CC     ?= cc
 PREFIX ?= /usr/local
 SETUP  ?= yes
+WERROR ?= no
 JOBS   ?= $(shell nproc)
 DIR    := build/$(BUILD)
 Q      := $(if $(filter 1,$(V)),,@)
@@ -18,7 +20,7 @@ Q      := $(if $(filter 1,$(V)),,@)
 .SECONDARY:
 .DELETE_ON_ERROR:
 
-WARN   := -Wall -Wextra -Werror -Wshadow -Wconversion -Wstrict-prototypes -Wvla \
+WARN   := -Wall -Wextra $(if $(filter yes,$(WERROR)),-Werror) -Wshadow -Wconversion -Wstrict-prototypes -Wvla \
           -Wmissing-prototypes -Wpointer-arith -Wwrite-strings -Wno-sign-conversion -Wno-format-truncation \
           -Wno-unknown-warning-option # clang: does not know all of the above
 CFLAGS_release := -O3 -g
@@ -87,7 +89,8 @@ CUDA_LIBS   := $(CUDART) -ldl -lrt
 NVCC_ARCHS  := $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) \
                $(foreach a,$(lastword $(CUDA_ARCHS)),-gencode arch=compute_$(a),code=compute_$(a))
 NVCC_FLAGS  := -std=c++17 -O3 -lineinfo -I. -DGRADLAG_CUDA $(NVCC_ARCHS) \
-               -Xcompiler -Wall,-Wextra,-Werror,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics,-pthread -Werror all-warnings
+               -Xcompiler -Wall,-Wextra,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics,-pthread \
+               $(if $(filter yes,$(WERROR)),-Xcompiler -Werror -Werror all-warnings)
 endif
 
 # No contraction and no fast math: numbers must not depend on the vector width.
@@ -222,6 +225,10 @@ endif
 
 .PHONY: tests
 tests: $(TESTS)
+
+## objects: compile everything, link nothing
+.PHONY: objects
+objects: $(OBJECTS) $(TESTLIB) $(patsubst %.c,$(DIR)/%.o,$(wildcard tests/test_*.c))
 
 # ---- for users ------------------------------------------------------------------------------------
 # demo and test install what is missing first, then start make anew, so that it sees the libraries.

@@ -54,9 +54,13 @@ static void need_bf16(void)
     if (try_to_open() == OK) {
         return;
     }
+#if defined(__x86_64__)
     bool wide = __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
                 __builtin_cpu_supports("avx512dq") && getenv("ONEDNN_MAX_CPU_ISA") == NULL &&
                 getenv("DNNL_MAX_CPU_ISA") == NULL;
+#else
+    bool wide = false;
+#endif
     if (wide) {
         fail_msg("bf16 is refused though there is AVX-512: %s", error_message());
     }

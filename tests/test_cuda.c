@@ -527,6 +527,31 @@ static void held_memory_is_used_and_forgotten(void **state)
     fixture_close(&f);
 }
 
+/* A simulation's process computes for all workers, each of which has a gradient of its own. */
+static void memory_of_many_workers_is_pinned(void **state)
+{
+    (void)state;
+    enum { WORKERS = 100 };
+    struct model m = of_registry(0);
+    struct fixture f;
+    float *gradients;
+    if (!is_emulated()) { /* a driver may refuse to register memory */
+        skip();
+    }
+    open_on(&f, "cuda", &fp32, &m, (struct shape){1, 8, 8}, 4);
+    f.backend->kind->hold(f.backend);
+    assert_int_equal(memory_new(&gradients, WORKERS * f.count, sizeof(float), "gradients"), OK);
+    for (size_t w = 0; w < WORKERS; ++w) {
+        float *gradient = gradients + w * f.count;
+        fixture_step(&f, f.parameters, gradient);
+        assert_true(
+            cuda_is_pinned((struct cuda *)f.backend, gradient, f.count * sizeof(float), false));
+    }
+    f.backend->kind->forget(f.backend);
+    fixture_close(&f);
+    memory_free(gradients);
+}
+
 static void smoothed_labels_give_pytorch_s_loss_and_gradient(void **state)
 {
     (void)state;
@@ -551,6 +576,7 @@ int main(void)
         cmocka_unit_test(looking_at_values_in_the_middle_of_a_step_stays_right),
         cmocka_unit_test(steps_take_no_memory),
         cmocka_unit_test(held_memory_is_used_and_forgotten),
+        cmocka_unit_test(memory_of_many_workers_is_pinned),
     };
     const struct cuda_kind *kind;
     unsigned visible;

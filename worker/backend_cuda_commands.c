@@ -439,6 +439,7 @@ void cuda_commands_close(struct cuda *c)
     memory_free(m->parts);
     memory_free(m->deliveries);
     memory_free(m->retired);
+    memory_free(m->pinned);
     memory_free(m);
     c->commands = NULL;
 }

@@ -11,7 +11,6 @@ enum {
     PLANS = 12,         /* lists kept */
     STRANGERS = 16,     /* new lists in a row before it is said that graphs do not help */
     BUCKET = 256 << 10, /* elements of the gradient that go down together: 1 MiB */
-    PINNED = 64,        /* pieces of memory pinned */
 };
 
 enum command_kind { COMMAND_LAUNCH, COMMAND_PRODUCT, COMMAND_UP, COMMAND_DOWN, COMMAND_WAIT };
@@ -86,8 +85,8 @@ struct cuda_commands {
     bool told, no_graphs;
     struct cuda_command_statistics statistics;
     bool hold;
-    struct pinned pinned[PINNED];
-    size_t pinned_count;
+    struct pinned *pinned; /* two for each worker that this process computes for, and more */
+    size_t pinned_count, pinned_capacity;
     void *bounce; /* pinned memory for a gradient whose own is not */
     size_t bounce_bytes;
 };

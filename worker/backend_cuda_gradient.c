@@ -118,7 +118,8 @@ bool cuda_is_pinned(struct cuda *c, const void *at, size_t bytes, bool read_only
             return p->done && (read_only || !p->read_only);
         }
     }
-    if (!m->hold || m->pinned_count == PINNED) {
+    if (!m->hold ||
+        cuda_grow(&m->pinned, m->pinned_count, &m->pinned_capacity, sizeof *m->pinned) != OK) {
         return false;
     }
     struct pinned *p = &m->pinned[m->pinned_count++];

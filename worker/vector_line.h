@@ -27,7 +27,7 @@ VECTOR_INLINE void vector_load(vector_line *value, const float *from)
     memcpy(value, from, sizeof *value);
 }
 
-/* Streamed: past the caches; `to` is then 16-byte aligned. */
+/* Streamed: past the caches, on x86-64 alone; `to` is then 16-byte aligned. */
 VECTOR_INLINE void vector_store(float *to, const vector_line *value, bool streamed)
 {
 #if defined(__x86_64__)
@@ -39,6 +39,8 @@ VECTOR_INLINE void vector_store(float *to, const vector_line *value, bool stream
         }
         return;
     }
+#else
+    (void)streamed;
 #endif
     memcpy(to, value, sizeof *value);
 }
@@ -113,6 +115,8 @@ VECTOR_INLINE void vector_store_halves(uint16_t *to, const vector_halves *halves
         _mm_stream_si128((__m128i *)(void *)(to + 8), part[1]);
         return;
     }
+#else
+    (void)streamed;
 #endif
     memcpy(to, halves, sizeof *halves);
 }
