@@ -99,6 +99,10 @@ static void distance_counts_edits(void **state)
     assert_int_equal(text_distance("momentun", "momentum"), 1);
     assert_int_equal(text_distance("", "abc"), 3);
     assert_int_equal(text_distance("kitten", "sitting"), 3);
+    assert_int_equal(text_distance("modle", "model"), 1);
+    assert_int_equal(text_distance("workesr", "workers"), 1);
+    assert_int_equal(text_distance("ba", "ab"), 1);
+    assert_int_equal(text_distance("ca", "abc"), 3);
 }
 
 static const struct option power_options[] = {
