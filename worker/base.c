@@ -464,7 +464,8 @@ void text_names_add(struct text_names *n, const char *name)
     if (length >= BEGINNING && distance > near_enough(n) && strncmp(name, n->wanted, length) == 0) {
         distance = near_enough(n); /* the rest was left out */
     }
-    if (n->nearest == NULL || distance < n->distance) {
+    bool swapped = distance == n->distance && strlen(name) == length; /* modle: model, not mode */
+    if (n->nearest == NULL || distance < n->distance || (swapped && strlen(n->nearest) != length)) {
         n->nearest = name;
         n->distance = distance;
     }
