@@ -46,7 +46,7 @@ static const struct command commands[] = {
     {COMMAND(replay, "RUN [key=value…]",
              "a recorded run once more, bit for bit; or under other rules")},
     {COMMAND(merge, "FILE… -o OUT", "several results files into one")},
-    {COMMAND(list, "KIND", "what exists, with parameters, ranges and sources"),
+    {COMMAND(list, "KIND [WORD]", "what exists, with parameters, ranges and sources"),
      .more = command_print_kinds, .only_prints = true},
     {COMMAND(check, "[--links] key=value…",
              "preflight: versions, devices and what they reach, files")},
@@ -107,7 +107,7 @@ static void print_help(FILE *to)
     fprintf(to,
             "\nSettings are key=value; `gradlag list keys` shows them all, `gradlag COMMAND --help`"
             "\nwhat one command takes, `gradlag --version` what it is built from. Try:"
-            "\n  gradlag run workers=4 epochs=1\n\nExit codes:\n");
+            "\n  gradlag run workers=4 epochs=2\n\nExit codes:\n");
     for (size_t i = 0; i < COUNT_OF(exit_codes); i++) {
         fprintf(to, "  %2d  %s\n", exit_codes[i].code, exit_codes[i].meaning);
     }

@@ -54,31 +54,75 @@ static void print_key(const struct option *key)
     text_free(&help);
 }
 
-static void print_keys(void)
+/* Whether the key's name, description or values hold `word`; NULL: any key. */
+static bool is_wanted(const struct option *key, const char *word)
 {
-    puts("What is computed:");
+    struct text about = {0};
+    key_add_names(key, " ", &about);
+    text_add(&about, " %s %s", key->key, key->help);
+    bool wanted = word == NULL || strcasestr(about.at, word) != NULL;
+    text_free(&about);
+    return wanted;
+}
+
+/* `heading` comes before the first key of a group. */
+static void print_heading(const char **heading)
+{
+    if (*heading != NULL) {
+        printf("%s", *heading);
+        *heading = NULL;
+    }
+}
+
+static size_t print_group(const char *heading, bool defines, const char *word)
+{
+    size_t count = 0;
     for (const struct option *o = global_keys; o->key != NULL; o++) {
-        if (key_defines(o->key)) {
+        const bool belongs = defines ? key_defines(o->key) : key_use_of(o->key) == KEY_BESIDE;
+        if (belongs && is_wanted(o, word)) {
+            print_heading(&heading);
             print_key(o);
+            count++;
         }
     }
-    puts("\nWhere and how; runs that differ in these alone are the same run:");
-    for (const struct option *o = global_keys; o->key != NULL; o++) {
-        if (key_use_of(o->key) == KEY_BESIDE) {
-            print_key(o);
+    return count;
+}
+
+static size_t print_part(const char *kind, const struct about *part, const char *word)
+{
+    size_t count = 0;
+    char text[96];
+    const char *heading = text;
+    snprintf(text, sizeof text, "\nwith %s=%s:\n", kind, part->name);
+    for (const struct option *o = part->options; o != NULL && o->key != NULL; o++) {
+        if (is_wanted(o, word)) {
+            print_heading(&heading);
+            command_print_option(o, 0);
+            count++;
         }
     }
+    return count;
+}
+
+static status print_keys(const char *word)
+{
+    status result = OK;
+    size_t count = print_group("What is computed:\n", true, word);
+    count += print_group("\nWhere and how; runs that differ in these alone are the same run:\n",
+                         false, word);
     for (const struct option *o = global_keys; o->key != NULL; o++) {
         for (size_t i = 0; o->registry != NULL && i < o->registry->count; i++) {
-            const struct about *about = o->registry->entries[i];
-            if (about->options != NULL) {
-                printf("\nwith %s=%s:\n", o->key, about->name);
-            }
-            for (const struct option *its = about->options; its != NULL && its->key; its++) {
-                command_print_option(its, 0);
-            }
+            count += print_part(o->key, o->registry->entries[i], word);
         }
     }
+    if (count == 0) {
+        FAIL(ERROR_USAGE,
+             "list keys: '%s' is in no key's name, values or description; `gradlag list keys` "
+             "shows all",
+             word);
+    }
+done:
+    return result;
 }
 
 void command_print_queries(FILE *to)
@@ -116,7 +160,10 @@ void command_list_kinds(struct text *out, const char *between)
     }
 }
 
-const char command_list_help[] = "gradlag list KIND\n\n";
+const char command_list_help[] =
+    "gradlag list KIND [WORD]\n\n"
+    "With KIND keys: WORD shows only the keys whose name, values or description contain it.\n\n"
+    "  gradlag list keys warmup\n\n";
 
 void command_print_kinds(FILE *to)
 {
@@ -144,13 +191,15 @@ static status no_such_kind(const char *kind)
 status command_list(int argc, char **argv)
 {
     status result = OK;
-    if (argc != 1) {
+    const bool keys = argc > 0 && strcmp(argv[0], "keys") == 0;
+    if (argc != 1 && !(keys && argc == 2)) {
         command_print_kinds(stderr);
-        FAIL(ERROR_USAGE, "list: one kind at a time, of those above");
+        FAIL(ERROR_USAGE, "list: one kind at a time, of those above; only keys take a word: "
+                          "`gradlag list keys WORD`");
     }
     const char *kind = argv[0];
-    if (strcmp(kind, "keys") == 0) {
-        print_keys();
+    if (keys) {
+        TRY(print_keys(argc == 2 ? argv[1] : NULL));
     } else if (strcmp(kind, "queries") == 0) {
         command_print_queries(stdout);
     } else if (strcmp(kind, "experiments") == 0) {

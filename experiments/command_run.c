@@ -30,7 +30,7 @@ const char command_run_help[] =
     "                  there is none since such a run last finished; a checkpoint of the end is\n"
     "                  evaluated, and the run finished\n"
     "  --queued RUN    makes a run that waits in the queue, see `gradlag sweep --status`\n\n"
-    "  gradlag run workers=4 epochs=1\n"
+    "  gradlag run workers=4 epochs=2\n"
     "  gradlag run workers=16 model.activation=tanh damping=polynomial damping.power=0.5\n"
     "  gradlag run mode=sync workers=4 lr_scaling=linear\n"
     "  gradlag run engine=virtual workers=256 pace=gamma damping=inverse\n";

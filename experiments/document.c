@@ -94,18 +94,75 @@ done:
     return result;
 }
 
-static status read_from(struct document *out, const char *name, yaml_parser_t *parser)
+static status fail_to_parse(const char *name, const yaml_parser_t *parser)
+{
+    return error_set(ERROR_USAGE, __FILE__, __LINE__,
+                     "%s:%zu: not valid YAML: %s. Are the keys of one map indented alike, by "
+                     "blanks and no tab, with a blank after each ':'?",
+                     name, parser->problem_mark.line + 1,
+                     parser->problem != NULL ? parser->problem : "unreadable");
+}
+
+/* Reads one event; *more is false after the last one or an error. */
+static status follow_depth(const char *name, yaml_parser_t *parser, int *depth, bool *more)
 {
     status result = OK;
+    yaml_event_t event;
+    *more = false;
+    if (!yaml_parser_parse(parser, &event)) {
+        return fail_to_parse(name, parser);
+    }
+    const unsigned line = (unsigned)event.start_mark.line + 1;
+    const bool begins =
+        event.type == YAML_SEQUENCE_START_EVENT || event.type == YAML_MAPPING_START_EVENT;
+    const bool ends = event.type == YAML_SEQUENCE_END_EVENT || event.type == YAML_MAPPING_END_EVENT;
+    *depth += begins - ends;
+    *more = event.type != YAML_STREAM_END_EVENT && event.type != YAML_DOCUMENT_END_EVENT;
+    yaml_event_delete(&event);
+    if (*depth > DEEPEST) {
+        *more = false;
+        FAIL(ERROR_USAGE, "%s:%u: nested deeper than %d", name, line, DEEPEST);
+    }
+done:
+    return result;
+}
+
+static void set_input(yaml_parser_t *parser, const struct text *text)
+{
+    const char *at = text->at != NULL ? text->at : "";
+    yaml_parser_set_input_string(parser, (const unsigned char *)at, text->length);
+}
+
+/* libyaml's time grows with the square of the depth, so the depth is checked event by event before
+ * anything is built. */
+static status check_depth(const char *name, const struct text *text)
+{
+    status result = OK;
+    yaml_parser_t parser;
+    int depth = 0;
+    bool more = true;
+    REQUIRE(yaml_parser_initialize(&parser) == 1);
+    set_input(&parser, text);
+    while (more) {
+        TRY(follow_depth(name, &parser, &depth, &more));
+    }
+done:
+    yaml_parser_delete(&parser);
+    return result;
+}
+
+static status read_from(struct document *out, const char *name, const struct text *text)
+{
+    status result = OK;
+    yaml_parser_t parser;
     yaml_document_t loaded;
     bool have = false;
+    REQUIRE(yaml_parser_initialize(&parser) == 1);
+    set_input(&parser, text);
     *out = (struct document){.name = text_copy(name)};
-    if (!yaml_parser_load(parser, &loaded)) {
-        FAIL(ERROR_USAGE,
-             "%s:%zu: not valid YAML: %s. Are the keys of one map indented alike, by blanks and no "
-             "tab, with a blank after each ':'?",
-             name, parser->problem_mark.line + 1,
-             parser->problem != NULL ? parser->problem : "unreadable");
+    TRY(check_depth(name, text));
+    if (!yaml_parser_load(&parser, &loaded)) {
+        TRY(fail_to_parse(name, &parser));
     }
     have = true;
     const yaml_node_t *root = yaml_document_get_root_node(&loaded);
@@ -117,33 +174,39 @@ done:
     if (have) {
         yaml_document_delete(&loaded);
     }
+    yaml_parser_delete(&parser);
     if (result != OK) {
         document_close(out);
     }
     return result;
 }
 
+static void read_all(FILE *file, struct text *out)
+{
+    char part[4096];
+    size_t got;
+    while ((got = fread(part, 1, sizeof part, file)) > 0) {
+        text_add_bytes(out, part, got);
+    }
+}
+
 status document_read_file(struct document *out, const char *path)
 {
+    static const char database[] = "SQLite format 3";
     status result = OK;
-    FILE *file = NULL;
-    yaml_parser_t parser;
-    REQUIRE(yaml_parser_initialize(&parser) == 1);
+    struct text text = {0};
     *out = (struct document){0};
-    file = fopen(path, "rb");
+    FILE *file = fopen(path, "rb");
     if (file == NULL) {
         FAIL(ERROR_USAGE, "%s: %s", path, strerror(errno));
     }
-    char head[16] = "";
-    if (fseek(file, 0, SEEK_SET) == 0 && fread(head, 1, sizeof head - 1, file) > 0 &&
-        strcmp(head, "SQLite format 3") == 0) {
+    read_all(file, &text);
+    if (text.length >= strlen(database) && memcmp(text.at, database, strlen(database)) == 0) {
         FAIL(ERROR_USAGE, "%s is a results file, which is named by results=%s", path, path);
     }
-    rewind(file);
-    yaml_parser_set_input_file(&parser, file);
-    TRY(read_from(out, path, &parser));
+    TRY(read_from(out, path, &text));
 done:
-    yaml_parser_delete(&parser);
+    text_free(&text);
     if (file != NULL) {
         fclose(file);
     }
@@ -152,11 +215,10 @@ done:
 
 status document_read_text(struct document *out, const char *name, const char *text)
 {
-    yaml_parser_t parser;
-    REQUIRE(yaml_parser_initialize(&parser) == 1);
-    yaml_parser_set_input_string(&parser, (const unsigned char *)text, strlen(text));
-    status result = read_from(out, name, &parser);
-    yaml_parser_delete(&parser);
+    struct text all = {0};
+    text_add_bytes(&all, text, strlen(text));
+    status result = read_from(out, name, &all);
+    text_free(&all);
     return result;
 }
 

@@ -22,10 +22,11 @@ status summary_read(const char *results, int64_t run_id, const options *o, struc
         "FROM staleness_histogram WHERE run_id = %lld) "
         "SELECT final_accuracy, best_accuracy, validation_accuracy, final_loss, "
         "samples_per_second, updates, train_seconds, mean_staleness, max_staleness, "
-        "sqrt(max(0, square - mean * mean)) / nullif(mean, 0), collapsed, mean, gradients "
+        "sqrt(max(0, square - mean * mean)) / nullif(mean, 0), collapsed, mean, gradients, "
+        "engine = 'virtual' "
         "FROM run, counted WHERE id = %lld";
     char sql[sizeof form + 48];
-    double v[13] = {0};
+    double v[14] = {0};
     snprintf(sql, sizeof sql, form, (long long)run_id, (long long)run_id);
     status result = query_numbers(results, sql, v, COUNT_OF(v));
     const struct spread spread = {
@@ -41,6 +42,7 @@ status summary_read(const char *results, int64_t run_id, const options *o, struc
                                 .max_staleness = v[8],
                                 .staleness_cv = v[9],
                                 .expected_cv = o != NULL ? spread_too_wide(o, &spread) : NAN,
+                                .is_virtual = v[13] > 0,
                                 .collapsed = v[10] > 0}; /* false where it is not known */
     return result;
 }
@@ -86,13 +88,19 @@ static void add_staleness(struct text *out, const struct run_figures *f)
     }
 }
 
+/* A simulated rate must not be taken for this machine's. */
+static const char *clock_of(const struct run_figures *f)
+{
+    return f->is_virtual ? " (virtual)" : "";
+}
+
 void summary_line(const struct run_figures *f, struct text *out)
 {
     char time[32];
     progress_took(f->train_seconds, time);
     add_accuracy(out, f);
     if (isfinite(f->samples_per_second)) {
-        text_add(out, "  %.0f samples/s  %s", f->samples_per_second, time);
+        text_add(out, "  %.0f samples/s  %s%s", f->samples_per_second, time, clock_of(f));
     }
     if (isfinite(f->mean_staleness) && f->mean_staleness > 0) {
         text_add(out, "  ");
@@ -129,8 +137,8 @@ status summary_print(const char *results, int64_t run_id, const options *o, FILE
         fprintf(to, "          %s\n", line.at);
     }
     if (isfinite(f.samples_per_second)) {
-        fprintf(to, "          %.0f samples/s  %.0f updates/s  %.0f updates in %s\n",
-                f.samples_per_second, f.updates / f.train_seconds, f.updates, time);
+        fprintf(to, "          %.0f samples/s  %.0f updates/s  %.0f updates in %s%s\n",
+                f.samples_per_second, f.updates / f.train_seconds, f.updates, time, clock_of(&f));
     }
     if (sha256[0] != '\0') {
         fprintf(to, "          parameters %s\n", sha256);

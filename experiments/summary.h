@@ -13,6 +13,7 @@ struct run_figures { /* NaN where the row has none */
         train_seconds;
     double mean_staleness, staleness_cv, max_staleness;
     double expected_cv; /* what the pace explains, where staleness_cv is too wide (spread.h) */
+    bool is_virtual;    /* times and rates are those of the simulated cluster */
     bool collapsed;     /* at least 99 % of the test predictions are one class */
 };
 /* `o`: the run's settings; NULL: expected_cv is NaN. */

@@ -310,6 +310,28 @@ done:
     return result;
 }
 
+/* SQLite itself says "No such file or directory" of a folder that is not writable: it tries to open
+ * the file for reading last. */
+static status check_creatable(const char *path)
+{
+    status result = OK;
+    const char *slash = strrchr(path, '/');
+    struct text folder = {0};
+    text_add(&folder, "%.*s", slash == NULL ? 1 : (int)(slash - path) + 1,
+             slash == NULL ? "." : path);
+    if (access(folder.at, W_OK | X_OK) != 0) {
+        const int why = errno;
+        FAIL(ERROR_RESULTS,
+             "%s: the results file cannot be created: its folder %s: %s; %s, or name another file "
+             "with results=PATH",
+             path, folder.at, strerror(why),
+             why == ENOENT ? "make the folder" : "change the folder's permissions");
+    }
+done:
+    text_free(&folder);
+    return result;
+}
+
 /* SQLite would leave files of its own beside a file that is read-only or a device. They would be in
  * the way later. */
 static status check_writable(const char *path)
@@ -321,6 +343,9 @@ static status check_writable(const char *path)
              "%s: could not open the file for writing: the file is not writable for this user; "
              "change its permissions or name another file with results=PATH",
              path);
+    }
+    if (lstat(path, &about) != 0) { /* a link is created where it points to */
+        TRY(check_creatable(path));
     }
 done:
     return result;

@@ -98,7 +98,8 @@ static void print_summary(sqlite3_stmt *s, FILE *out)
         SHA,
         ERROR,
         LIST,
-        COLLAPSED
+        COLLAPSED,
+        VIRTUAL
     };
     char a[32], b[32], c[32], d[32];
     fprintf(out, "run %s: %s, %s, %s worker%s, seed %s\n", text_or(s, ID, "?"),
@@ -111,8 +112,9 @@ static void print_summary(sqlite3_stmt *s, FILE *out)
     fprintf(out, "  trained        %s s, %s updates, %s samples used of %s computed\n",
             measured(s, SECONDS, 2, LIST, a), text_or(s, UPDATES, "-"), text_or(s, USED, "-"),
             text_or(s, COMPUTED, "-"));
-    fprintf(out, "  speed          %s samples/s, %s updates/s\n", measured(s, RATE, 0, LIST, a),
-            measured(s, UPDATE_RATE, 1, LIST, b));
+    fprintf(out, "  speed          %s samples/s, %s updates/s%s\n", measured(s, RATE, 0, LIST, a),
+            measured(s, UPDATE_RATE, 1, LIST, b),
+            sqlite3_column_int(s, VIRTUAL) == 1 ? " (virtual)" : "");
     fprintf(out, "  test accuracy  %s at the end, %s at best (validation %s, test loss %s)\n",
             measured(s, FINAL, 4, LIST, a), measured(s, BEST, 4, LIST, b),
             measured(s, VALIDATION, 4, LIST, c), measured(s, LOSS, 4, LIST, d));
@@ -140,7 +142,7 @@ static status show_summary(sqlite3 *db, int64_t id, FILE *out)
         "samples_computed, t AS train_seconds, coalesce(samples_per_second, n / t) AS "
         "samples_per_second, u / t, final_accuracy, best_accuracy, validation_accuracy, "
         "final_loss, "
-        "parameters_sha256, error, not_a_number, collapsed FROM self";
+        "parameters_sha256, error, not_a_number, collapsed, engine = 'virtual' FROM self";
     return show_rows(db, sql, id, 0, NULL, print_summary, out);
 }
 

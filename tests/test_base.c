@@ -99,6 +99,10 @@ static void distance_counts_edits(void **state)
     assert_int_equal(text_distance("momentun", "momentum"), 1);
     assert_int_equal(text_distance("", "abc"), 3);
     assert_int_equal(text_distance("kitten", "sitting"), 3);
+    assert_int_equal(text_distance("modle", "model"), 1);
+    assert_int_equal(text_distance("workesr", "workers"), 1);
+    assert_int_equal(text_distance("ba", "ab"), 1);
+    assert_int_equal(text_distance("ca", "abc"), 3);
 }
 
 static const struct option power_options[] = {
@@ -198,6 +202,7 @@ static void a_bad_setting_says_what_is_allowed_and_changes_nothing(void **state)
     expect_refused(o, "mode", "yes", "is not one of async|sync");
     expect_refused(o, "overlap", "on", "auto|yes|no");
     expect_refused(o, "wrokers", "2", "Did you mean 'workers'");
+    expect_refused(o, "rlue", "2", "Did you mean 'rule'");
     expect_refused(o, "rule", "polinomial", "Did you mean 'polynomial'");
     assert_int_equal(options_integer(o, "workers"), 1);
     assert_string_equal(options_text(o, "mode"), "async");

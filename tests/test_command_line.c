@@ -103,6 +103,15 @@ static void every_command_says_what_it_takes(void **state)
     assert_non_null(strstr(process_output(r), "--shared FOLDER"));
     assert_int_equal(RIG_RUN(r, "list", "keys"), OK);
     assert_non_null(strstr(process_output(r), "\nseed=1  [0, 9007199254740992]\n"));
+    assert_int_equal(RIG_RUN(r, "list", "keys", "WARMUP"), OK);
+    assert_non_null(strstr(process_output(r), "\nwarmup_epochs=1 "));
+    assert_null(strstr(process_output(r), "seed="));
+    assert_null(strstr(process_output(r), "Where and how"));
+    assert_int_equal(RIG_RUN(r, "list", "keys", "power"), OK);
+    assert_non_null(strstr(process_output(r), "with damping=polynomial:\ndamping.power="));
+    assert_int_equal(RIG_RUN(r, "list", "keys", "nosuchword"), ERROR_USAGE);
+    process_expect_error(r, "'nosuchword'");
+    assert_int_equal(RIG_RUN(r, "list", "queries", "runs"), ERROR_USAGE);
     assert_int_equal(RIG_RUN(r, "worker", "-h"), OK);
     assert_non_null(strstr(process_output(r), "gradlag worker endpoint="));
     assert_int_equal(RIG_RUN(r, "bench", "--help"), OK);

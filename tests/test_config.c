@@ -92,6 +92,7 @@ static void mistakes_are_named_with_what_would_be_right(void **state)
 {
     (void)state;
     EXPECT_REFUSED("Did you mean 'workers'", "worker=2");
+    EXPECT_REFUSED("Did you mean 'model'", "modle=cnn");
     EXPECT_REFUSED("1 to 4096", "workers=0");
     EXPECT_REFUSED("not a whole number", "workers=two");
     EXPECT_REFUSED("Did you mean 'inverse'", "damping=invers");

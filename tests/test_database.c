@@ -198,6 +198,25 @@ static int open_read_only(void)
     return strstr(error_message(), "not writable") == NULL;
 }
 
+static int open_in_a_read_only_folder(void)
+{
+    recorder *r = NULL;
+    if (recorder_open(&r, rig_path) != ERROR_RESULTS) {
+        return 1;
+    }
+    if (strstr(error_message(), "Permission denied") == NULL) {
+        return 2;
+    }
+    return recorder_open(&r, "/no/such/folder/results.db") != ERROR_RESULTS ||
+           strstr(error_message(), "/no/such/folder/: No such file") == NULL;
+}
+
+static void a_folder_that_is_not_writable_is_said_to_be_so(void **state)
+{
+    (void)state;
+    assert_child_succeeds(open_in_a_read_only_folder);
+}
+
 static int read_read_only(void)
 {
     double value;
@@ -533,6 +552,7 @@ int main(void)
         RIG_TEST(a_folder_is_not_a_results_file),
         RIG_TEST(a_file_locked_for_too_long_is_an_error_that_names_it),
         RIG_TEST(a_full_disk_is_called_so),
+        RIG_TEST(a_folder_that_is_not_writable_is_said_to_be_so),
         RIG_TEST(a_read_only_file_can_be_read_but_not_recorded_into),
         RIG_TEST(beside_a_read_only_file_nothing_is_left),
         RIG_TEST(a_failed_write_is_remembered_and_the_run_is_not_called_finished),

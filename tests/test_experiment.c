@@ -3,9 +3,11 @@
  * cells.
  */
 #include "experiments/cells.h"
+#include "experiments/document.h"
 #include "experiments/experiment.h"
 #include "experiments/expression.h"
 #include "tests/documented.h"
+#include "tests/patience.h"
 #include "tests/scratch.h"
 
 #include <setjmp.h>
@@ -213,6 +215,26 @@ static void expect_refused(const char *from, const char *to, const char *part)
         fail_msg("'%s' is not in: %s", part, error_message());
     }
     text_free(&changed);
+}
+
+/* libyaml alone takes minutes for each of these. */
+static void a_deeply_nested_file_is_refused_at_once(void **state)
+{
+    (void)state;
+    static const char *const steps[] = {"[", "{a: ", "- "};
+    for (size_t i = 0; i < COUNT_OF(steps); i++) {
+        struct text deep = {0};
+        struct document d;
+        text_add(&deep, "a:\n  ");
+        for (unsigned k = 0; k < 400000; k++) {
+            text_add_bytes(&deep, steps[i], strlen(steps[i]));
+        }
+        const uint64_t began_ns = clock_ns();
+        assert_int_equal(document_read_text(&d, "deep.yaml", deep.at), ERROR_USAGE);
+        assert_non_null(strstr(error_message(), "deep.yaml:2: nested deeper than 16"));
+        assert_true(clock_ns() - began_ns < 5 * PATIENCE * UINT64_C(1000000000));
+        text_free(&deep);
+    }
 }
 
 static void mistakes_name_their_line(void **state)
@@ -459,6 +481,7 @@ int main(void)
         cmocka_unit_test(a_cell_of_the_quick_part_may_have_seeds_of_its_own),
         cmocka_unit_test(settings_of_all_arms_fall_away_where_they_are_idle_and_an_arms_own_do_not),
         cmocka_unit_test(settings_are_laid_over_each_other_from_the_general_to_the_special),
+        cmocka_unit_test(a_deeply_nested_file_is_refused_at_once),
         cmocka_unit_test(mistakes_name_their_line),
         cmocka_unit_test(measures_say_whether_they_want_a_number),
         cmocka_unit_test(aliases_that_multiply_are_refused_before_they_fill_the_memory),

@@ -53,6 +53,11 @@ static void a_summary_says_what_is_known_and_leaves_no_line_empty(void **state)
                      OK);
     assert_non_null(strstr(process_output(r), "staleness 1."));
     assert_non_null(strstr(process_output(r), " (cv "));
+    assert_non_null(strstr(process_output(r), " (virtual)\n"));
+    assert_int_equal(RIG_RUN(r, "show", "last"), OK);
+    assert_non_null(strstr(process_output(r), " updates/s (virtual)\n"));
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL), OK);
+    assert_null(strstr(process_output(r), "(virtual)"));
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=constant", "workers=3",
                              "record=evaluations"),
                      OK);

@@ -426,7 +426,7 @@ bool text_to_real(const char *text, double *out)
 size_t text_distance(const char *a, const char *b)
 {
     enum { LONGEST = 63 };
-    size_t row[LONGEST + 1];
+    size_t row[LONGEST + 1], before[LONGEST + 1]; /* of a's first i and i - 1 letters */
     size_t m = strlen(a), n = strlen(b);
     if (m > LONGEST || n > LONGEST) {
         return strcmp(a, b) == 0 ? 0 : LONGEST;
@@ -435,13 +435,18 @@ size_t text_distance(const char *a, const char *b)
         row[j] = j;
     }
     for (size_t i = 1; i <= m; i++) {
-        size_t diagonal = row[0];
+        size_t earlier[LONGEST + 1]; /* of i - 2 letters */
+        memcpy(earlier, before, sizeof earlier);
+        memcpy(before, row, sizeof before);
         row[0] = i;
         for (size_t j = 1; j <= n; j++) {
-            size_t replaced = diagonal + (a[i - 1] != b[j - 1]);
-            diagonal = row[j];
-            size_t least = row[j] + 1 < row[j - 1] + 1 ? row[j] + 1 : row[j - 1] + 1;
-            row[j] = replaced < least ? replaced : least;
+            size_t least = before[j - 1] + (a[i - 1] != b[j - 1]);
+            least = least < before[j] + 1 ? least : before[j] + 1;
+            least = least < row[j - 1] + 1 ? least : row[j - 1] + 1;
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
+                least = least < earlier[j - 2] + 1 ? least : earlier[j - 2] + 1;
+            }
+            row[j] = least;
         }
     }
     return row[n];
@@ -459,7 +464,8 @@ void text_names_add(struct text_names *n, const char *name)
     if (length >= BEGINNING && distance > near_enough(n) && strncmp(name, n->wanted, length) == 0) {
         distance = near_enough(n); /* the rest was left out */
     }
-    if (n->nearest == NULL || distance < n->distance) {
+    bool swapped = distance == n->distance && strlen(name) == length; /* modle: model, not mode */
+    if (n->nearest == NULL || distance < n->distance || (swapped && strlen(n->nearest) != length)) {
         n->nearest = name;
         n->distance = distance;
     }

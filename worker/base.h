@@ -144,7 +144,7 @@ char *text_copy(const char *s);
 /* A text that is a whole number, or a finite one, from its beginning to its end; else false. */
 bool text_to_integer(const char *text, int64_t *out);
 bool text_to_real(const char *text, double *out);
-/* Levenshtein distance. */
+/* Optimal string alignment distance: letters inserted, removed, replaced, or neighbours swapped. */
 size_t text_distance(const char *a, const char *b);
 
 /* What there is where a name was not found: the names that were added, and the nearest of them. */
