@@ -234,6 +234,20 @@ done:
     return result;
 }
 
+/* Virtual ranks and pipelines always end. */
+static status check_on_nonfinite(const options *o)
+{
+    status result = OK;
+    const char *mode = options_text(o, "mode"), *engine = options_text(o, "engine");
+    bool ranks = strcmp(mode, "sync") == 0 && strcmp(engine, "real") == 0;
+    if (!is_initial(o, "on_nonfinite") && strcmp(mode, "async") != 0 && !ranks) {
+        FAIL(ERROR_USAGE, "%s: on_nonfinite=%s has no effect with mode=%s engine=%s; leave it out",
+             options_origin(o, "on_nonfinite"), options_value(o, "on_nonfinite"), mode, engine);
+    }
+done:
+    return result;
+}
+
 /* Keys that would have no effect are errors: a comparison must not seem to vary what it does not.
  */
 status config_check(const options *o)
@@ -265,6 +279,7 @@ status config_check(const options *o)
         TRY(compression_check(o));
     }
     TRY(check_pipeline(o));
+    TRY(check_on_nonfinite(o));
     TRY(check_balance(o));
     TRY(check_pace(o));
     TRY(check_places(o));

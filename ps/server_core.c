@@ -76,6 +76,8 @@ status server_core_open(server_core **out, const struct server_core_options *o)
     c->total_samples = o->total_samples;
     c->evaluate_every = o->evaluate_every;
     c->follows = o->follows;
+    c->may_skip = options_declared(o->settings, "on_nonfinite") &&
+                  strcmp(options_text(o->settings, "on_nonfinite"), "skip") == 0;
     TRY(consistency_open(&c->consistency, o->settings));
     TRY(consistency_per_update(&c->consistency, o->workers, &per_update));
     c->taken_capacity = c->consistency.policy->takes ? per_update : 0;
@@ -305,7 +307,7 @@ status server_core_push(server_core *c, const struct server_push *push, struct s
         if (c->ended) {
             core_drop_late(c, seat, PUSH_AFTER_END, SEAT_READY);
         } else if (!isfinite(push->loss)) {
-            core_diverge(c, seat, PUSH_BAD_LOSS);
+            core_not_finite(c, seat, PUSH_BAD_LOSS);
         } else {
             core_decide(c, seat);
         }

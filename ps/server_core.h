@@ -18,6 +18,8 @@
  *   - C4  a released worker's slot holds the version named in its release until its next push or
  *     loss.
  *   - C5  a non-finite gradient changes neither parameters nor optimizer state nor the running sum.
+ *     With on_nonfinite=skip (one server) it is left out and its worker goes on; the eleventh with
+ *     no update between ends the run, and so does an update that is not finite by itself.
  *   - C6  with consistency=bsp every record has staleness 0 and the update is the ordered mean.
  */
 #ifndef GRADLAG_PS_SERVER_CORE_H
@@ -78,7 +80,8 @@ enum server_action_kind {
     SERVER_EVALUATE, /* evaluate `version` in `slot`, then call server_core_evaluated() before any
                         other event (queue them). The slot stays as it is meanwhile; workers that
                         this update lets go on are released by server_core_evaluated() */
-    SERVER_DIVERGED, /* record.worker sent a gradient or loss that is not finite; the run ends */
+    SERVER_DIVERGED, /* record.worker sent a gradient or loss that is not finite; the run ends. With
+                        on_nonfinite=skip it is one too many */
     SERVER_FINISHED, /* total_samples reached; after the last evaluation tell everybody to stop */
 };
 

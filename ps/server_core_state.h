@@ -68,6 +68,8 @@ struct server_core {
     uint64_t taken_samples;
 
     bool evaluating, complete, ended, follows;
+    bool may_skip;         /* on_nonfinite=skip */
+    unsigned skipped_last; /* gradients that were not finite, since the last update */
 
     struct consistency consistency;
     struct damping damping;
@@ -112,6 +114,7 @@ void core_stop_reading(server_core *c, struct seat *seat, enum seat_state next);
 void core_drop_late(server_core *c, struct seat *seat, enum push_reason reason,
                     enum seat_state next);
 void core_drop_all(server_core *c, enum push_reason reason);
-void core_diverge(server_core *c, struct seat *culprit, enum push_reason reason);
+/* The push is not finite: it is left out, or the run ends. */
+void core_not_finite(server_core *c, struct seat *culprit, enum push_reason reason);
 
 #endif

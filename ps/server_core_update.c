@@ -128,11 +128,15 @@ static void end_diverged(server_core *c)
     action->record = record;
 }
 
-void core_diverge(server_core *c, struct seat *culprit, enum push_reason reason)
+void core_not_finite(server_core *c, struct seat *culprit, enum push_reason reason)
 {
+    enum { MOST = 10 };
+    bool skips = c->may_skip && reason != PUSH_BAD_UPDATE && ++c->skipped_last <= MOST;
     emit_record(c, record_of(culprit), PUSH_NOT_FINITE, reason);
     core_stop_reading(c, culprit, SEAT_READY);
-    end_diverged(c);
+    if (!skips) {
+        end_diverged(c);
+    }
 }
 
 /* Norm, and gap where the parameters have moved on, of a push that no fused pass will look at
@@ -288,6 +292,7 @@ static bool update_parameters(server_core *c, const struct update *u)
     c->version++;
     c->slot_version[next] = c->version;
     c->samples_used = after;
+    c->skipped_last = 0;
     if (u->first != NULL) {
         adjust_momentum(c, u->first);
     }
@@ -320,15 +325,34 @@ static void drop_stale(server_core *c, struct seat *seat, enum push_reason reaso
     core_stop_reading(c, seat, SEAT_READY);
 }
 
+/* Before dampings and corrections see them. True: some were, and the others may not be enough. */
+static bool skip_held(server_core *c, struct held held)
+{
+    bool any = false;
+    for (struct seat *seat = held.from; seat < held.to && !c->ended; seat++) {
+        if (seat->state == SEAT_HELD && !measure(c, seat)) {
+            core_not_finite(c, seat, PUSH_BAD_GRADIENT);
+            any = true;
+        }
+    }
+    return any;
+}
+
 static void apply_held(server_core *c)
 {
     uint64_t samples = c->samples_used;
     struct held held = find_held(c);
+    if (c->may_skip && skip_held(c, held)) {
+        if (!c->ended) {
+            core_apply_if_due(c);
+        }
+        return;
+    }
     struct update u = gather(c, held);
     for (struct seat *seat = held.from; seat < held.to; seat++) {
         bool looked_at_alone = seat->state == SEAT_HELD && !(u.direct && seat == u.first);
         if (looked_at_alone && !measure(c, seat)) {
-            core_diverge(c, seat, PUSH_BAD_GRADIENT);
+            core_not_finite(c, seat, PUSH_BAD_GRADIENT);
             return;
         }
     }
@@ -339,7 +363,7 @@ static void apply_held(server_core *c)
         }
     }
     if (u.n > 0 && !update_parameters(c, &u)) {
-        core_diverge(c, u.first, u.direct ? PUSH_BAD_GRADIENT : PUSH_BAD_UPDATE);
+        core_not_finite(c, u.first, u.direct ? PUSH_BAD_GRADIENT : PUSH_BAD_UPDATE);
         return;
     }
     for (struct seat *seat = held.from; seat < held.to; seat++) {
@@ -403,11 +427,13 @@ static void take(server_core *c, struct seat *seat)
         apply_held(c);
         return;
     }
+    if (!measure(c, seat)) {
+        core_not_finite(c, seat, PUSH_BAD_GRADIENT);
+        return;
+    }
     observe(c, seat);
     damp(c, seat);
-    if (!measure(c, seat)) {
-        core_diverge(c, seat, PUSH_BAD_GRADIENT);
-    } else if (seat->drop) {
+    if (seat->drop) {
         drop_stale(c, seat, PUSH_BY_DAMPING);
     } else {
         REQUIRE(c->taken_count < c->taken_capacity);
@@ -436,9 +462,9 @@ void core_decide(server_core *c, struct seat *seat)
         if (measure(c, seat)) {
             drop_stale(c, seat, PUSH_BY_CONSISTENCY);
         } else {
-            core_diverge(c, seat, PUSH_BAD_GRADIENT);
+            core_not_finite(c, seat, PUSH_BAD_GRADIENT);
         }
     } else if (!core_apply_if_due(c) && !measure(c, seat)) {
-        core_diverge(c, seat, PUSH_BAD_GRADIENT);
+        core_not_finite(c, seat, PUSH_BAD_GRADIENT);
     }
 }

@@ -43,6 +43,12 @@ status slices_check(const options *o)
              "servers=1",
              options_origin(o, "probe_every"), options_value(o, "probe_every"));
     }
+    if (servers_of(o) > 1 && strcmp(options_text(o, "on_nonfinite"), "skip") == 0) {
+        FAIL(ERROR_USAGE,
+             "%s: on_nonfinite=skip leaves a gradient out as a whole, and each of several servers "
+             "looks at its slice alone; set servers=1 or on_nonfinite=stop",
+             options_origin(o, "on_nonfinite"));
+    }
     if (servers_of(o) > 1 && !reads_snapshots(o) && strcmp(options_text(o, "outer"), "none") != 0) {
         FAIL(ERROR_USAGE,
              "%s: with outer=%s the rates of local steps follow from the one version that a worker "

@@ -9,6 +9,8 @@ void tally_open(struct tally *t, const options *settings, recorder *r)
 {
     *t = (struct tally){.recorder = r,
                         .record_pushes = strcmp(options_text(settings, "record"), "all") == 0,
+                        .skips = options_declared(settings, "on_nonfinite") &&
+                                 strcmp(options_text(settings, "on_nonfinite"), "skip") == 0,
                         .smooth_loss = NAN,
                         .test_accuracy = NAN};
 }
@@ -26,6 +28,9 @@ void tally_push(struct tally *t, const struct push_record *row)
         if (row->staleness > t->staleness.most)
             t->staleness.most = row->staleness;
     }
+    if (t->recorder != NULL && t->skips && row->outcome == PUSH_NOT_FINITE)
+        recorder_event(t->recorder, row->at_seconds, SEVERITY_WARNING, "skipped", (int)row->worker,
+                       "its gradient or loss is not finite (on_nonfinite=skip)");
     if (t->recorder != NULL && t->record_pushes)
         recorder_push(t->recorder, row);
 }

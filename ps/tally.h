@@ -11,6 +11,7 @@
 struct tally {
     recorder *recorder; /* borrowed; NULL: nothing is written */
     bool record_pushes; /* key record */
+    bool skips;         /* on_nonfinite=skip */
     double loss_sum, smooth_loss, test_accuracy;
     uint64_t loss_count;
     struct staleness_sum staleness;

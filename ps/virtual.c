@@ -38,7 +38,10 @@ struct cluster_run {
     struct virtual_server *servers;
     struct virtual_worker *workers;
     struct virtual_place *places; /* [workers][servers] */
+    uint64_t version, deaths;     /* deaths at this version, which is the latest */
 };
+
+enum { LIVES = 1000 }; /* of each worker, on average, without an update: the run ends */
 
 static double seconds(uint64_t ns)
 {
@@ -181,11 +184,32 @@ done:
     return result;
 }
 
+/* Workers that die before they have computed, or before enough others have, may go on for ever. */
+static status check_progress(struct cluster_run *c)
+{
+    status result = OK;
+    const options *o = c->o->settings;
+    uint64_t version = simulation_version(c->simulation);
+    c->deaths = version > c->version ? 1 : c->deaths + 1;
+    c->version = version;
+    if (c->deaths > (uint64_t)LIVES * c->o->workers) {
+        FAIL(ERROR_PEER,
+             "workers died %llu times (crash.mtbf_s=%s) without an update, until virtual time "
+             "%.6f s: they die before consistency=%s has the gradients that it waits for; raise "
+             "crash.mtbf_s, shorten the steps (pace), or use consistency=asp",
+             (unsigned long long)c->deaths, options_value(o, "crash.mtbf_s"),
+             seconds(c->servers[0].end_ns), options_text(o, "consistency"));
+    }
+done:
+    return result;
+}
+
 static status worker_dies(struct cluster_run *c, unsigned w, uint64_t now)
 {
     status result = OK;
     struct virtual_worker *v = &c->workers[w];
     char detail[96];
+    TRY(check_progress(c));
     v->gone = true;
     snprintf(detail, sizeof detail, "died after life %llu (crash.mtbf_s), back in %.3f s",
              (unsigned long long)v->life, seconds(v->away_ns));

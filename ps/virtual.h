@@ -37,7 +37,8 @@ struct virtual_options {
 };
 
 /* ERROR_USAGE: the pace has no times of its own. ERROR_DIVERGED, ERROR_PEER (all workers wait for
- * each other), STOPPED, or what a hook returned. `out` is filled in as far as training got. */
+ * each other, or die before they get to an update), STOPPED, or what a hook returned. `out` is
+ * filled in as far as training got. */
 status virtual_run(const struct virtual_options *o, struct training_outcome *out) MUST_CHECK;
 
 #endif

@@ -337,6 +337,7 @@ done:
 static status check_writable(const char *path)
 {
     status result = OK;
+    struct stat about;
     TRY(check_regular(path));
     if (access(path, F_OK) == 0 && access(path, W_OK) != 0) {
         FAIL(ERROR_RESULTS,

@@ -33,6 +33,7 @@ static const struct option keys[] = {
     {.key = "lr", .type = OPTION_REAL, .initial = "0.05", .maximum = 100},
     {.key = "lr_scaling", .type = OPTION_NAME, .initial = "none", .names = "none|linear|sqrt"},
     {.key = "warmup_epochs", .type = OPTION_REAL, .initial = "0", .maximum = 100},
+    {.key = "on_nonfinite", .type = OPTION_NAME, .initial = "stop", .names = "stop|skip"},
     {.key = "schedule", .type = OPTION_NAME, .initial = "constant", .registry = &schedule_registry},
     {0},
 };

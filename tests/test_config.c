@@ -110,6 +110,10 @@ static void keys_without_effect_are_refused(void **state)
     EXPECT_REFUSED("no effect with mode=sync", "mode=sync", "damping=inverse");
     EXPECT_REFUSED("no effect with mode=sync", "mode=sync", "consistency=bsp");
     EXPECT_REFUSED("no effect with mode=async", "communicator=mpi");
+    EXPECT_REFUSED("no effect with mode=sync engine=virtual", "mode=sync", "engine=virtual",
+                   "pace=gamma", "on_nonfinite=skip");
+    EXPECT_REFUSED("no effect with mode=pipeline", "mode=pipeline", "on_nonfinite=skip");
+    EXPECT_REFUSED("set servers=1", "servers=2", "on_nonfinite=skip");
     EXPECT_REFUSED("no effect with mode=sync", "mode=sync", "payload=frames");
     EXPECT_REFUSED("no effect with mode=async", "reduction=ordered");
     EXPECT_REFUSED("no effect with mode=async", "compression=fp16");

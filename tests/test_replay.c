@@ -165,6 +165,24 @@ static void a_run_that_diverged_replays_to_where_it_did(void **state)
     expect_replayed(r);
 }
 
+/* The parameters are too large by then: each gradient is left out, until there were ten in a row.
+ */
+static void skipped_gradients_are_skipped_in_the_replay(void **state)
+{
+    struct rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "workers=2", "lr=1e6", "schedule=constant",
+                             "model=mlp", "samples=60000", "on_nonfinite=skip"),
+                     ERROR_DIVERGED);
+    assert_string_equal(process_ask(r, "SELECT count(*) >= 11 FROM push "
+                                       "WHERE outcome = 'not_finite'"),
+                        "1");
+    assert_string_equal(process_ask(r, "SELECT count(*) = (SELECT count(*) FROM push WHERE "
+                                       "outcome = 'not_finite') FROM event WHERE code = 'skipped' "
+                                       "AND severity = 'warning'"),
+                        "1");
+    expect_replayed(r);
+}
+
 /* It is the replay that diverges then, where the recorded run did not. */
 static void an_end_that_was_changed_is_named(void **state)
 {
@@ -369,6 +387,7 @@ int main(void)
         TEST(a_run_that_lost_a_process_before_it_began_replays),
         TEST(a_run_that_was_stopped_replays),
         TEST(a_run_that_diverged_replays_to_where_it_did),
+        TEST(skipped_gradients_are_skipped_in_the_replay),
         TEST(an_end_that_was_changed_is_named),
         TEST(a_row_that_was_changed_is_named),
         TEST(every_figure_of_a_row_is_compared),

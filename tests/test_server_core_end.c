@@ -86,6 +86,98 @@ static void a_loss_that_is_not_finite_ends_the_run(void **state)
     core_rig_close(&b.rig);
 }
 
+static void spoil(struct bench *b, unsigned w, bool bad)
+{
+    core_rig_fill(b->gradient[w], BENCH_COUNT, w + 1);
+    b->gradient[w][5] = bad ? NAN : b->gradient[w][5];
+}
+
+/* As if it had not been sent: the run with it ends in the bits of the run without. */
+static void a_gradient_that_may_be_skipped_leaves_no_trace(void **state)
+{
+    (void)state;
+    const char *const rules[][2] = {{"consistency=asp", "correction=none"},
+                                    {"consistency=asp", "correction=gap-aware"},
+                                    {"consistency=asp", "damping=tail"},
+                                    {"consistency=ringmaster", "correction=dc-asgd-a"}};
+    for (size_t i = 0; i < COUNT_OF(rules); i++) {
+        static struct bench b[2];
+        for (unsigned skips = 0; skips < 2; skips++) {
+            bench_open(&b[skips], (struct server_core_options){.workers = 3},
+                       RIG("on_nonfinite=skip", rules[i][0], rules[i][1]));
+            bench_hello_all(&b[skips]);
+            for (unsigned push = 0; push < 20; push++) {
+                spoil(&b[skips], push % 2, false);
+                bench_push(&b[skips], push % 2);
+                if (skips == 1 && push > 3) {
+                    spoil(&b[skips], 2, true);
+                    bench_push(&b[skips], 2);
+                    assert_int_equal(b[skips].record[0].outcome, PUSH_NOT_FINITE);
+                    assert_int_equal(b[skips].releases, 1);
+                }
+            }
+            assert_int_equal(b[skips].diverged, 0);
+        }
+        assert_memory_equal(bench_latest(&b[0]), bench_latest(&b[1]), BENCH_COUNT * sizeof(float));
+        core_rig_close(&b[0].rig);
+        core_rig_close(&b[1].rig);
+    }
+}
+
+/* A barrier waits for the worker's next gradient, a sum goes on without this one. */
+static void an_update_of_several_waits_for_one_that_is_finite(void **state)
+{
+    (void)state;
+    for (unsigned culprit = 0; culprit < 3; culprit++) {
+        struct bench b;
+        bench_open(&b, (struct server_core_options){.workers = 3},
+                   RIG("consistency=bsp", "on_nonfinite=skip"));
+        bench_hello_all(&b);
+        for (unsigned w = 0; w < 3; w++) {
+            spoil(&b, w, w == culprit);
+            bench_push(&b, w);
+            assert_int_equal(b.applied, 0);
+        }
+        spoil(&b, culprit, false);
+        bench_push(&b, culprit);
+        assert_int_equal(b.applied, 1);
+        assert_int_equal(b.releases, 3);
+        core_rig_close(&b.rig);
+        bench_open(&b, (struct server_core_options){.workers = 3},
+                   RIG("consistency=buffered", "consistency.size=3", "on_nonfinite=skip"));
+        bench_hello_all(&b);
+        for (unsigned push = 0; push < 4; push++) {
+            spoil(&b, push % 3, push == culprit);
+            bench_push(&b, push % 3);
+            assert_int_equal(b.applied, push == 3);
+        }
+        core_rig_close(&b.rig);
+    }
+}
+
+static void the_eleventh_in_a_row_ends_the_run(void **state)
+{
+    (void)state;
+    struct bench b;
+    bench_open(&b, (struct server_core_options){.workers = 2}, RIG("on_nonfinite=skip"));
+    bench_hello_all(&b);
+    for (unsigned i = 0; i < 10; i++) {
+        struct server_push wrong = bench_push_of(&b, 0);
+        wrong.loss = NAN;
+        bench_feed(&b, wrong);
+        assert_int_equal(b.releases, 1);
+        bench_push(&b, 1); /* an update between: they are not in a row */
+    }
+    for (unsigned i = 0; i < 11; i++) {
+        assert_int_equal(b.diverged, 0);
+        spoil(&b, 0, true);
+        bench_push(&b, 0);
+    }
+    assert_int_equal(b.diverged, 1);
+    assert_true(server_core_ended(b.rig.core));
+    core_rig_close(&b.rig);
+}
+
 static void a_barrier_names_the_worker_whose_gradient_is_not_finite(void **state)
 {
     (void)state;
@@ -249,6 +341,9 @@ int main(void)
         cmocka_unit_test(a_gradient_that_is_not_finite_changes_nothing_and_ends_the_run),
         cmocka_unit_test(a_gradient_that_cannot_be_squared_ends_the_run),
         cmocka_unit_test(a_loss_that_is_not_finite_ends_the_run),
+        cmocka_unit_test(a_gradient_that_may_be_skipped_leaves_no_trace),
+        cmocka_unit_test(an_update_of_several_waits_for_one_that_is_finite),
+        cmocka_unit_test(the_eleventh_in_a_row_ends_the_run),
         cmocka_unit_test(a_barrier_names_the_worker_whose_gradient_is_not_finite),
         cmocka_unit_test(what_is_held_when_the_run_is_ended_is_dropped_and_recorded),
         cmocka_unit_test(the_run_may_be_ended_in_an_evaluation),

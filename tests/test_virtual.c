@@ -253,6 +253,24 @@ static void virtual_workers_die_and_come_back(void **state)
                         "1");
 }
 
+/* A step takes 40 mean lives. */
+static void workers_that_die_before_any_update_end_the_run(void **state)
+{
+    struct rig *r = *state;
+    const char *const policies[] = {"consistency=asp", "consistency=backup"};
+    for (size_t i = 0; i < COUNT_OF(policies); i++) {
+        assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "workers=4", "samples=600", "pace.cv=0.01",
+                                 policies[i], "crash.mtbf_s=0.0005", "crash.down_s=0.1"),
+                         ERROR_PEER);
+        process_expect_error(r, "crash.mtbf_s");
+    }
+    assert_string_equal(process_ask(r, "SELECT count(*) FROM run WHERE status = 'failed' AND "
+                                       "updates = 0 AND error LIKE '%crash.mtbf_s%'"),
+                        "2");
+    assert_string_equal(process_ask(r, "SELECT count(*) FROM event WHERE code = 'worker_lost'"),
+                        "8000");
+}
+
 static void thousands_of_virtual_workers_train(void **state)
 {
     struct rig *r = *state;
@@ -410,6 +428,7 @@ int main(void)
         TEST(threads_do_not_change_a_virtual_run),
         TEST(staleness_spreads_as_the_pace_says),
         TEST(virtual_workers_die_and_come_back),
+        TEST(workers_that_die_before_any_update_end_the_run),
         TEST(thousands_of_virtual_workers_train),
         TEST(a_recorded_run_sets_the_pace),
         TEST(a_trace_sets_the_pace),
