@@ -334,6 +334,8 @@ static void heed_start(struct launch *l)
                  "disk of TMPDIR is full; try `mpirun -n 2 gradlag rank …` by hand%s%.1500s",
                  limit_s, l->noise.length > 0 ? ". It wrote: " : "",
                  l->noise.length > 0 ? l->noise.at : "");
+        why.length -= why.at[why.length - 1] == '\n';
+        why.at[why.length] = '\0';
         fail(l, ERROR_PEER, why.at);
         text_free(&why);
     } else {

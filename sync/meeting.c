@@ -1,7 +1,7 @@
 /*
  * meeting.c — the first messages between ranks. MPI_Init opens no connections: whether two hosts
- * reach each other shows when one sends to the other. So each rank exchanges its host's name with
- * the others before anything is loaded, and says early which of them it hears nothing of.
+ * reach each other shows when one sends to the other. So each rank sends a byte to the others
+ * before anything is loaded, and says early which of them it hears nothing of.
  */
 #include "sync/network.h"
 #include "sync/ranks.h"
@@ -13,10 +13,12 @@
 
 enum { TAG = 30002, HOST = 64, NAMED_MOST = 8, SAY_AFTER_S = 5, ALL_WITH_ALL = 64 };
 
+static const char WORD = 1; /* it outlives a meeting that is given up */
+
 struct meeting {
     unsigned rank, size;
-    char own[HOST];
-    char (*hosts)[HOST];   /* [size] */
+    char host[HOST];       /* of this rank */
+    char *words;           /* [size]: what each sends; it does not matter */
     MPI_Request *requests; /* [2 × size]: from each, then to each */
 };
 
@@ -71,11 +73,11 @@ static status begin(struct meeting *m)
         if (!talks_to(m, i))
             continue;
         TRY(ranks_check(
-            MPI_Irecv(m->hosts[i], HOST, MPI_CHAR, (int)i, TAG, MPI_COMM_WORLD, &m->requests[i]),
+            MPI_Irecv(&m->words[i], 1, MPI_CHAR, (int)i, TAG, MPI_COMM_WORLD, &m->requests[i]),
             "the first meeting of the ranks"));
-        TRY(ranks_check(MPI_Isend(m->own, HOST, MPI_CHAR, (int)i, TAG, MPI_COMM_WORLD,
-                                  &m->requests[m->size + i]),
-                        "the first meeting of the ranks"));
+        TRY(ranks_check(
+            MPI_Isend(&WORD, 1, MPI_CHAR, (int)i, TAG, MPI_COMM_WORLD, &m->requests[m->size + i]),
+            "the first meeting of the ranks"));
     }
 done:
     return result;
@@ -110,11 +112,11 @@ static status until_all_are_heard(struct meeting *m, double limit_s)
         if (waited_s > limit_s)
             FAIL(ERROR_PEER,
                  "rank %u on %s waited %.1f s for %s (the first meeting of the ranks). %s", m->rank,
-                 m->own, waited_s, who.at, advice.at);
+                 m->host, waited_s, who.at, advice.at);
         if (who.length > 0)
             log_warning("on %s has waited %.0f s for %s (the first meeting of the ranks); gives up "
                         "after %.0f s. %s",
-                        m->own, waited_s, who.at, limit_s, advice.at);
+                        m->host, waited_s, who.at, limit_s, advice.at);
         said |= who.length > 0;
         text_free(&who);
         text_free(&advice);
@@ -135,15 +137,15 @@ status sync_meet(double timeout_s)
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     m.rank = (unsigned)rank;
     m.size = (unsigned)size;
-    (void)gethostname(m.own, sizeof m.own - 1);
-    TRY(memory_new(&m.hosts, m.size, sizeof *m.hosts, "the first meeting of the ranks"));
+    (void)gethostname(m.host, sizeof m.host - 1);
+    TRY(memory_new(&m.words, m.size, 1, "the first meeting of the ranks"));
     TRY(memory_new(&m.requests, 2 * (size_t)m.size, sizeof(MPI_Request),
                    "the first meeting of the ranks"));
     TRY(begin(&m));
     TRY(until_all_are_heard(&m, MEETING_TIMEOUTS * timeout_s));
 done:
     if (result == OK) { /* else messages may still arrive: this process ends, and frees nothing */
-        memory_free(m.hosts);
+        memory_free(m.words);
         memory_free(m.requests);
     }
     return result;
