@@ -251,7 +251,7 @@ static void write_version_5(void)
     recorder_evaluation(
         r, &(struct evaluation_record){.updates = 1, .test_accuracy = 0.25, .top_class_share = 1});
     rig_finish(r, &rig_outcome);
-    rig_change("DROP VIEW accuracy_by_workers; DROP VIEW run_summary;"
+    rig_change("DROP VIEW accuracy_by_workers; DROP VIEW run_summary; DROP VIEW run_with_settings;"
                "ALTER TABLE run DROP COLUMN collapsed;"
                "ALTER TABLE evaluation DROP COLUMN top_class_share;"
                "PRAGMA user_version = 5");

@@ -426,7 +426,7 @@ bool text_to_real(const char *text, double *out)
 size_t text_distance(const char *a, const char *b)
 {
     enum { LONGEST = 63 };
-    size_t row[LONGEST + 1], before[LONGEST + 1]; /* of a's first i and i - 1 letters */
+    size_t row[LONGEST + 1], before[LONGEST + 1] = {0}; /* of a's first i and i - 1 letters */
     size_t m = strlen(a), n = strlen(b);
     if (m > LONGEST || n > LONGEST) {
         return strcmp(a, b) == 0 ? 0 : LONGEST;
