@@ -140,7 +140,8 @@ static void flood_and_reset(int fd)
     reset(fd);
 }
 
-/* More messages than a queue takes, a ZMTP ping behind them, and a reset. */
+/* More messages than are read at once, a ZMTP ping behind them, and a reset; with pauses, since
+ * what a peer with the token sends is all queued. */
 static void ping_and_reset(int fd)
 {
     enum { MESSAGES = 180 };
@@ -150,6 +151,7 @@ static void ping_and_reset(int fd)
     memcpy(bytes + MESSAGES, ping, sizeof ping);
     (void)put(fd, bytes, sizeof bytes);
     reset(fd);
+    usleep(2000);
 }
 
 /* One message of millions of parts that never ends. */
