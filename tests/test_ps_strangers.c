@@ -9,7 +9,6 @@
 #include <cmocka.h>
 
 #include <arpa/inet.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +20,6 @@
 #include <zmq.h>
 
 #include "ps/channel.h"
-#include "tests/patience.h"
 #include "tests/ps_rig.h"
 #include "tests/scratch.h"
 
