@@ -8,9 +8,9 @@
  * rate over its weight is the largest on one of its links, and that link is full. Transfers are
  * fluids: neither packets nor queues are modelled.
  *
- * Weights stand for what TCP does: competing connections get equal shares on average, not during one
- * transfer. With exactly equal shares workers that start together stay together: all send, then all
- * receive, and each direction is idle half of the time. Real workers drift apart.
+ * Weights stand for what TCP does: competing connections get equal shares on average, not during
+ * one transfer. With exactly equal shares workers that start together stay together: all send, then
+ * all receive, and each direction is idle half of the time. Real workers drift apart.
  *
  * There is at most one transfer for each pair of worker and server. A start or an end costs
  * time proportional to the number of transfers under way; those at one time are taken together.

@@ -158,8 +158,8 @@ static void no_two_messages_take_the_same_jitter(void **state)
         "0");
 }
 
-/* Two slices of 325 parameters, 10.4 ms each on a worker's link: both parts have come after 20.8 ms,
- * and 4 ms of latency; 10 ms computing. */
+/* Two slices of 325 parameters, 10.4 ms each on a worker's link: both parts have come after 20.8
+ * ms, and 4 ms of latency; 10 ms computing. */
 static void parts_for_several_servers_share_the_workers_link(void **state)
 {
     struct rig *r = *state;
