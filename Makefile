@@ -299,6 +299,11 @@ links: all
 slurm: all
 	$(Q)scripts/try-slurm $(PROGRAM)
 
+## server-links: asynchronous runs over links of 0.1 and 1 Gbit/s, beside what the virtual cluster makes of such links (root)
+.PHONY: server-links
+server-links: all
+	$(Q)scripts/measure-server-links $(PROGRAM)
+
 ## board: docs/reproduction.md anew, from RESULTS=FILE with the runs of all experiments
 .PHONY: board
 board: all

@@ -2,18 +2,28 @@
 #include "ps/virtual.h"
 
 #include "ps/event_queue.h"
+#include "ps/shared_links.h"
 #include "ps/slices.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-/* Each worker has an event for each server, its gradient arrives there, and one more: its life
- * ends, or it comes back. Where servers give snapshots, of the first only that for server 0
- * happens: the gradient is at all of them, and server 0 knows. */
+/* Events of a worker. Those of servers: one for each. The last two: where links have a limit alone.
+ */
+enum virtual_kind {
+    ARRIVAL,  /* of servers: its gradient has arrived there. With snapshots of server 0 alone: the
+               * gradient is at all servers, and server 0 knows */
+    LIFE,     /* its life ends, or it comes back */
+    COMPUTED, /* its gradient begins to leave */
+    REPLY,    /* of servers: the reply begins to leave; and then: it has arrived */
+};
+
 struct virtual_worker {
     uint64_t got_ns, computed_ns; /* of the gradient under way, or handed in last */
     uint64_t waited_ns;           /* for the parameters it was computed at */
     uint64_t life, away_ns;
+    unsigned parts_left, replies_left; /* of all servers: that have not arrived yet */
     bool began, gone;
 };
 
@@ -26,6 +36,7 @@ struct virtual_server {
 struct virtual_place {
     uint64_t replied_ns, arrived_ns;
     uint64_t messages; /* between them so far */
+    bool reply_left;
 };
 
 struct cluster_run {
@@ -34,7 +45,11 @@ struct cluster_run {
     simulation *simulation;
     struct event_queue queue;
     unsigned count; /* of servers */
+    unsigned kinds; /* of events that a worker has */
     bool snapshots;
+    bool limited; /* some link has a limit; else no message takes longer for its bytes */
+    struct shared_links to_servers, to_workers;
+    uint64_t now_ns; /* of the last event */
     struct virtual_server *servers;
     struct virtual_worker *workers;
     struct virtual_place *places; /* [workers][servers] */
@@ -53,10 +68,11 @@ static double us(uint64_t ns)
     return (double)ns * 1e-3;
 }
 
-/* `kind`: a server, where the gradient arrives, or the number of them: a life. */
-static unsigned event_of(const struct cluster_run *c, unsigned w, unsigned kind)
+static unsigned event_of(const struct cluster_run *c, unsigned w, enum virtual_kind kind,
+                         unsigned server)
 {
-    return w * (c->count + 1) + kind;
+    const unsigned first[] = {0, c->count, c->count + 1, c->count + 2};
+    return w * c->kinds + first[kind] + server;
 }
 
 static struct virtual_place *place_of(const struct cluster_run *c, unsigned w, unsigned server)
@@ -67,24 +83,25 @@ static struct virtual_place *place_of(const struct cluster_run *c, unsigned w, u
 /* ---- messages ------------------------------------------------------------------------------ */
 
 /* Of the next message between a worker and a server: each has a number of its own. */
-static uint64_t jitter(struct cluster_run *c, unsigned w, unsigned server)
+static uint64_t message_number(const struct cluster_run *c, unsigned w, unsigned server)
 {
-    uint64_t number = place_of(c, w, server)->messages++;
-    return cluster_jitter_ns(&c->cluster, w, number * c->count + server);
+    return place_of(c, w, server)->messages * c->count + server;
 }
 
-/* When the parts of worker `w`'s gradient are at their servers. They leave one after the other,
- * beginning with another server for each worker, so that not all go to the same one first. */
-static void send_gradient(struct cluster_run *c, unsigned w)
+/* What the message takes on its way besides its transfer; it is sent with this. */
+static uint64_t delay(struct cluster_run *c, unsigned w, unsigned server)
 {
-    size_t bytes = 0;
-    for (unsigned i = 0; i < c->count; i++) {
-        unsigned server = (w + i) % c->count;
-        bytes += c->servers[server].bytes;
-        place_of(c, w, server)->arrived_ns = c->workers[w].computed_ns +
-                                             cluster_message_ns(&c->cluster, bytes) +
-                                             jitter(c, w, server);
-    }
+    uint64_t number = message_number(c, w, server);
+    place_of(c, w, server)->messages++;
+    return cluster_latency_ns(&c->cluster) + cluster_jitter_ns(&c->cluster, w, number);
+}
+
+/* The parts of a gradient have one weight, and so have the replies to it. */
+static void start_transfer(struct cluster_run *c, struct shared_links *links, unsigned w,
+                           unsigned server, uint64_t now)
+{
+    const double weight = cluster_share(&c->cluster, w, place_of(c, w, server)->messages);
+    shared_links_start(links, w, server, (double)c->servers[server].bytes, weight, now);
 }
 
 /* When the gradient is at all servers, and server 0 has been told so. */
@@ -92,7 +109,7 @@ static uint64_t known_everywhere(const struct cluster_run *c, unsigned w)
 {
     uint64_t last = place_of(c, w, 0)->arrived_ns;
     for (unsigned i = 1; i < c->count; i++) {
-        uint64_t told = place_of(c, w, i)->arrived_ns + cluster_message_ns(&c->cluster, 0);
+        uint64_t told = place_of(c, w, i)->arrived_ns + cluster_latency_ns(&c->cluster);
         last = told > last ? told : last;
     }
     return last;
@@ -110,16 +127,22 @@ static uint64_t computing_ns(const struct cluster_run *c, unsigned w)
     return ns;
 }
 
-static void released(void *context, unsigned server, unsigned w, bool everywhere)
+/* Its part of the gradient is at this server, or will be at the time that is noted. */
+static void part_will_arrive(struct cluster_run *c, unsigned w, unsigned server)
 {
-    struct cluster_run *c = context;
+    const unsigned left = --c->workers[w].parts_left;
+    if (!c->snapshots)
+        event_queue_put(&c->queue, event_of(c, w, ARRIVAL, server),
+                        place_of(c, w, server)->arrived_ns);
+    else if (left == 0)
+        event_queue_put(&c->queue, event_of(c, w, ARRIVAL, 0), known_everywhere(c, w));
+}
+
+/* All servers' replies have arrived, or will at the times that are noted. */
+static void worker_computes(struct cluster_run *c, unsigned w)
+{
     struct virtual_worker *v = &c->workers[w];
-    const struct virtual_server *s = &c->servers[server];
     uint64_t sent = v->computed_ns;
-    place_of(c, w, server)->replied_ns =
-        s->end_ns + cluster_message_ns(&c->cluster, s->bytes) + jitter(c, w, server);
-    if (!everywhere)
-        return;
     v->got_ns = 0;
     for (unsigned i = 0; i < c->count; i++)
         if (place_of(c, w, i)->replied_ns > v->got_ns)
@@ -127,12 +150,29 @@ static void released(void *context, unsigned server, unsigned w, bool everywhere
     v->waited_ns = v->began ? v->got_ns - sent : 0;
     v->began = true;
     v->computed_ns = v->got_ns + computing_ns(c, w);
-    send_gradient(c, w);
-    if (c->snapshots)
-        event_queue_put(&c->queue, event_of(c, w, 0), known_everywhere(c, w));
-    else
-        for (unsigned i = 0; i < c->count; i++)
-            event_queue_put(&c->queue, event_of(c, w, i), place_of(c, w, i)->arrived_ns);
+    v->parts_left = v->replies_left = c->count;
+    if (c->limited) {
+        event_queue_put(&c->queue, event_of(c, w, COMPUTED, 0), v->computed_ns);
+        return;
+    }
+    for (unsigned i = 0; i < c->count; i++) {
+        place_of(c, w, i)->arrived_ns = v->computed_ns + delay(c, w, i);
+        part_will_arrive(c, w, i);
+    }
+}
+
+static void released(void *context, unsigned server, unsigned w, bool everywhere)
+{
+    struct cluster_run *c = context;
+    struct virtual_place *place = place_of(c, w, server);
+    if (c->limited) {
+        place->reply_left = false;
+        event_queue_put(&c->queue, event_of(c, w, REPLY, server), c->servers[server].end_ns);
+        return;
+    }
+    place->replied_ns = c->servers[server].end_ns + delay(c, w, server);
+    if (everywhere)
+        worker_computes(c, w);
 }
 
 static void record(void *context, struct push_record *row)
@@ -150,7 +190,7 @@ static void server_begins(struct cluster_run *c, unsigned server, uint64_t now)
 {
     struct virtual_server *s = &c->servers[server];
     if (c->snapshots && server > 0)
-        now = c->servers[0].begin_ns + cluster_message_ns(&c->cluster, 0);
+        now = c->servers[0].begin_ns + cluster_latency_ns(&c->cluster);
     s->begin_ns = now > s->end_ns ? now : s->end_ns;
     s->end_ns = s->begin_ns;
 }
@@ -172,8 +212,9 @@ static status worker_comes(struct cluster_run *c, unsigned w, uint64_t now)
     struct virtual_worker *v = &c->workers[w];
     uint64_t lives;
     v->gone = v->began = false;
+    v->replies_left = c->count;
     if (cluster_life_ns(&c->cluster, w, v->life++, &lives, &v->away_ns))
-        event_queue_put(&c->queue, event_of(c, w, c->count), now + lives);
+        event_queue_put(&c->queue, event_of(c, w, LIFE, 0), now + lives);
     for (unsigned i = 0; i < c->count; i++)
         server_begins(c, i, now);
     for (unsigned i = c->count; i-- > 0;) {
@@ -213,11 +254,15 @@ static status worker_dies(struct cluster_run *c, unsigned w, uint64_t now)
     v->gone = true;
     snprintf(detail, sizeof detail, "died after life %llu (crash.mtbf_s), back in %.3f s",
              (unsigned long long)v->life, seconds(v->away_ns));
-    event_queue_put(&c->queue, event_of(c, w, c->count), now + v->away_ns);
-    for (unsigned i = 0; i < c->count; i++) {
-        event_queue_remove(&c->queue, event_of(c, w, i));
-        server_begins(c, i, now);
+    for (unsigned kind = 0; kind < c->kinds; kind++)
+        event_queue_remove(&c->queue, w * c->kinds + kind);
+    event_queue_put(&c->queue, event_of(c, w, LIFE, 0), now + v->away_ns);
+    if (c->limited) {
+        shared_links_cancel(&c->to_servers, w, now);
+        shared_links_cancel(&c->to_workers, w, now);
     }
+    for (unsigned i = 0; i < c->count; i++)
+        server_begins(c, i, now);
     for (unsigned i = c->count; i-- > 0;) {
         note(c, i, now, SEVERITY_WARNING, "worker_lost", w, detail);
         TRY(simulation_lost(c->simulation, i, w, seconds(c->servers[i].begin_ns)));
@@ -261,11 +306,42 @@ done:
     return result;
 }
 
+static void gradient_leaves(struct cluster_run *c, unsigned w, uint64_t now)
+{
+    for (unsigned i = 0; i < c->count; i++)
+        start_transfer(c, &c->to_servers, w, i, now);
+}
+
+static void reply_leaves_or_arrives(struct cluster_run *c, unsigned server, unsigned w,
+                                    uint64_t now)
+{
+    struct virtual_place *place = place_of(c, w, server);
+    if (!place->reply_left) {
+        place->reply_left = true;
+        start_transfer(c, &c->to_workers, w, server, now);
+        return;
+    }
+    place->replied_ns = now;
+    if (--c->workers[w].replies_left == 0)
+        worker_computes(c, w);
+}
+
+/* What has left its links at this time is still on its way for the latency. */
+static void transfers_end(struct cluster_run *c, uint64_t now)
+{
+    unsigned w, server;
+    while (shared_links_take(&c->to_workers, now, &w, &server))
+        event_queue_put(&c->queue, event_of(c, w, REPLY, server), now + delay(c, w, server));
+    while (shared_links_take(&c->to_servers, now, &w, &server)) {
+        place_of(c, w, server)->arrived_ns = now + delay(c, w, server);
+        part_will_arrive(c, w, server);
+    }
+}
+
 /* Has the gradients that arrive next computed meanwhile. */
 static void prepare(struct cluster_run *c, unsigned now_wanted)
 {
-    unsigned kinds = c->count + 1;
-    unsigned events[EVENT_QUEUE_LOOK], wanted = kinds * 2 * simulation_threads(c->simulation);
+    unsigned events[EVENT_QUEUE_LOOK], wanted = c->kinds * 2 * simulation_threads(c->simulation);
     if (simulation_threads(c->simulation) == 1)
         return;
     if (wanted > EVENT_QUEUE_LOOK)
@@ -273,20 +349,80 @@ static void prepare(struct cluster_run *c, unsigned now_wanted)
     bool room = simulation_prepare(c->simulation, now_wanted);
     unsigned found = room ? event_queue_look(&c->queue, events, wanted) : 0;
     for (unsigned i = 0; i < found && room; i++)
-        if (events[i] % kinds != c->count)
-            room = simulation_prepare(c->simulation, events[i] / kinds);
+        if (events[i] % c->kinds < c->count)
+            room = simulation_prepare(c->simulation, events[i] / c->kinds);
+    for (unsigned i = 0; i < c->to_servers.count && room; i++)
+        room = simulation_prepare(c->simulation, shared_links_worker(&c->to_servers, i));
 }
 
 static status handle(struct cluster_run *c, unsigned event, uint64_t now)
 {
-    unsigned w = event / (c->count + 1), kind = event % (c->count + 1);
-    if (kind == c->count)
+    unsigned w = event / c->kinds, kind = event % c->kinds;
+    if (kind == event_of(c, 0, LIFE, 0))
         return c->workers[w].gone ? worker_comes(c, w, now) : worker_dies(c, w, now);
+    if (kind == event_of(c, 0, COMPUTED, 0)) {
+        gradient_leaves(c, w, now);
+        return OK;
+    }
+    if (kind >= event_of(c, 0, REPLY, 0)) {
+        reply_leaves_or_arrives(c, kind - event_of(c, 0, REPLY, 0), w, now);
+        return OK;
+    }
     prepare(c, w);
     return gradient_arrives(c, kind, w, now);
 }
 
+/* Of the queue's event and the links' that at one time the queue's comes first. */
+static status next_event(struct cluster_run *c)
+{
+    status result = OK;
+    unsigned event = 0;
+    uint64_t next = UINT64_MAX, ends = UINT64_MAX;
+    if (event_queue_look(&c->queue, &event, 1) == 1)
+        next = c->queue.when[event];
+    if (c->limited && next > c->now_ns) {
+        uint64_t to_workers = shared_links_next(&c->to_workers);
+        ends = shared_links_next(&c->to_servers);
+        ends = to_workers < ends ? to_workers : ends;
+    }
+    if (next == UINT64_MAX && ends == UINT64_MAX)
+        FAIL(ERROR_PEER,
+             "nothing more can happen at virtual time %.6f s: all workers wait for each other",
+             seconds(c->servers[0].end_ns));
+    c->now_ns = next <= ends ? next : ends;
+    if (next > ends) {
+        transfers_end(c, ends);
+    } else {
+        event_queue_remove(&c->queue, event);
+        TRY(handle(c, event, next));
+    }
+done:
+    return result;
+}
+
 /* ---- the run ------------------------------------------------------------------------------- */
+
+static double rate(double ns_per_byte)
+{
+    return ns_per_byte > 0 ? 1 / ns_per_byte : INFINITY;
+}
+
+static status open_links(struct cluster_run *c)
+{
+    status result = OK;
+    const struct cluster *at = &c->cluster;
+    c->limited =
+        at->ns_per_byte > 0 || at->server_in_ns_per_byte > 0 || at->server_out_ns_per_byte > 0;
+    c->kinds = c->limited ? 2 * c->count + 2 : c->count + 1;
+    if (!c->limited)
+        return OK;
+    TRY(shared_links_open(&c->to_servers, c->o->workers, c->count, rate(at->ns_per_byte),
+                          rate(at->server_in_ns_per_byte)));
+    TRY(shared_links_open(&c->to_workers, c->o->workers, c->count, rate(at->ns_per_byte),
+                          rate(at->server_out_ns_per_byte)));
+done:
+    return result;
+}
 
 static status cluster_run_open(struct cluster_run *c, const struct virtual_options *o)
 {
@@ -295,7 +431,8 @@ static status cluster_run_open(struct cluster_run *c, const struct virtual_optio
     cluster_open(&c->cluster, o->settings, o->pace);
     c->count = servers_of(o->settings);
     c->snapshots = c->count > 1 && reads_snapshots(o->settings);
-    TRY(event_queue_open(&c->queue, (c->count + 1) * o->workers));
+    TRY(open_links(c));
+    TRY(event_queue_open(&c->queue, c->kinds * o->workers));
     TRY(memory_new(&c->workers, o->workers, sizeof *c->workers, "virtual workers"));
     TRY(memory_new(&c->servers, c->count, sizeof *c->servers, "virtual servers"));
     TRY(memory_new(&c->places, (size_t)o->workers * c->count, sizeof *c->places,
@@ -319,17 +456,10 @@ done:
 static status train(struct cluster_run *c)
 {
     status result = OK;
-    unsigned event;
-    uint64_t now;
     for (unsigned w = 0; w < c->o->workers; w++)
         TRY(worker_comes(c, w, 0));
-    while (!simulation_ended(c->simulation)) {
-        if (!event_queue_take(&c->queue, &event, &now))
-            FAIL(ERROR_PEER,
-                 "nothing more can happen at virtual time %.6f s: all workers wait for each other",
-                 seconds(c->servers[0].end_ns));
-        TRY(handle(c, event, now));
-    }
+    while (!simulation_ended(c->simulation))
+        TRY(next_event(c));
 done:
     return result;
 }
@@ -349,6 +479,8 @@ status virtual_run(const struct virtual_options *o, struct training_outcome *out
 done:
     simulation_close(&c.simulation);
     event_queue_close(&c.queue);
+    shared_links_close(&c.to_servers);
+    shared_links_close(&c.to_workers);
     memory_free(c.workers);
     memory_free(c.servers);
     memory_free(c.places);

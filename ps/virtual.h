@@ -4,15 +4,17 @@
  *
  * A worker released at virtual time t has its gradient at the server at
  *
- *   t + message(parameters) + step + message(gradient)
+ *   t + transfer(parameters) + latency + step + transfer(gradient) + latency
  *
  * where the step's length (with an outer rule: that of all steps until the push) comes from the
- * pace and the messages' from network.* (worker/cluster.h). The server takes gradients in the order
+ * pace, the latency from network.* (worker/cluster.h), and a transfer's time from the links that it
+ * shares with others (shared_links.h). The server takes gradients in the order
  * they arrive, of those that arrive at one time the lowest worker's first, and is busy for
  * server.apply_ms with each. Of several servers each has its part of the gradient when it arrives
- * there (the parts leave one after the other), and a worker goes on when the last has answered;
+ * there (the parts share the worker's link), and a worker goes on when the last has answered;
  * with read=torn they take gradients as they come, with read=snapshot once they are at all servers
- * and server 0 was told (one message without content), the others in its order (one more).
+ * and server 0 was told (one message without content: the latency), the others in its order (one
+ * more).
  * Evaluation takes no time. A worker that dies loses what it computes or has on the wire; the
  * server notices at once, and starts it anew when it is back.
  *

@@ -187,6 +187,38 @@ static void a_virtual_push_takes_what_the_model_says(void **state)
                         "60");
 }
 
+/* 2 600 bytes take 2.6 ms at 8 Mbit/s; 10 ms computing, 4 ms of latency. */
+#define LINKS                                                                                      \
+    RIG_SMALL, "engine=virtual", "pace=constant", "pace.mean_ms=10", "network.latency_ms=4",       \
+        "network.gbps=0.008"
+
+static void a_transfer_takes_its_bytes_over_the_bandwidth(void **state)
+{
+    struct rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", LINKS), OK);
+    assert_close(atof(process_ask(r, "SELECT train_seconds FROM run")), 60 * 0.0232, 1e-6);
+    assert_string_equal(process_ask(r, "SELECT count(*) FROM push WHERE compute_us = 10000 AND "
+                                       "pull_us = CASE sequence WHEN 0 THEN 0 ELSE 13200 END"),
+                        "60");
+}
+
+/* Each update brings a gradient and takes parameters away: 2.6 ms on each way of the server's link.
+ */
+static void workers_share_the_servers_link(void **state)
+{
+    struct rig *r = *state;
+    char last[80];
+    assert_int_equal(RIG_RUN(r, "run", LINKS, "workers=20"), OK);
+    assert_true(atof(process_ask(r, "SELECT train_seconds FROM run")) > 60 * 0.0026);
+    assert_int_equal(RIG_RUN(r, "run", LINKS, "workers=20", "network.server_gbps=1000"), OK);
+    copy_answer(r, "SELECT train_seconds FROM run WHERE id = 2", last);
+    assert_close(atof(last), 3 * 0.0232, 1e-6); /* every worker as if it were alone */
+    assert_int_equal(RIG_RUN(r, "run", LINKS, "workers=20", "network.server_in_gbps=1000"), OK);
+    assert_true(atof(process_ask(r, "SELECT train_seconds FROM run WHERE id = 3")) > atof(last));
+    assert_string_equal(process_ask(r, "SELECT max(train_seconds) FROM run WHERE id IN (1, 3)"),
+                        process_ask(r, "SELECT train_seconds FROM run WHERE id = 1"));
+}
+
 #define ALL_PUSHES                                                                                 \
     "SELECT sum(number * 31 + update_version * 7 + worker * read_version + at_seconds * 1e3 + "    \
     "queue_us + loss) FROM push WHERE run_id = (SELECT max(id) FROM run)"
@@ -204,6 +236,32 @@ static void threads_do_not_change_a_virtual_run(void **state)
                          OK);
         expect_last_two_alike(r);
         assert_string_equal(process_ask(r, ALL_PUSHES), alone);
+    }
+}
+
+static void links_of_limited_rate_repeat_and_replay(void **state)
+{
+    static const char *const cases[][4] = {{"servers=1"},
+                                           {"servers=3", "network.jitter_ms=5"},
+                                           {"servers=3", "network.jitter_ms=5", "read=torn"},
+                                           {"crash.mtbf_s=0.2", "crash.down_s=0.05", "servers=2"},
+                                           {"network.gbps=0", "network.server_in_gbps=0.008"}};
+    static const char *const threads[] = {"virtual.threads=1", "virtual.threads=3"};
+    struct rig *r = *state;
+    char alone[80];
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        for (size_t k = 0; k < COUNT_OF(threads); k++) {
+            assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "network.gbps=0.008", "workers=7",
+                                     threads[k], cases[i][0],
+                                     cases[i][1] != NULL ? cases[i][1] : "lr=0.01",
+                                     cases[i][2] != NULL ? cases[i][2] : "momentum=0.5"),
+                             OK);
+            if (k == 0)
+                copy_answer(r, ALL_PUSHES, alone);
+        }
+        expect_last_two_alike(r);
+        assert_string_equal(process_ask(r, ALL_PUSHES), alone);
+        assert_int_equal(RIG_RUN(r, "replay", "last"), OK);
     }
 }
 
@@ -425,7 +483,10 @@ int main(void)
         TEST(going_apart_changes_nothing_where_there_is_nobody_else),
         TEST(virtual_ranks_wait_for_the_slowest_and_the_allreduce),
         TEST(a_virtual_push_takes_what_the_model_says),
+        TEST(a_transfer_takes_its_bytes_over_the_bandwidth),
+        TEST(workers_share_the_servers_link),
         TEST(threads_do_not_change_a_virtual_run),
+        TEST(links_of_limited_rate_repeat_and_replay),
         TEST(staleness_spreads_as_the_pace_says),
         TEST(virtual_workers_die_and_come_back),
         TEST(workers_that_die_before_any_update_end_the_run),

@@ -4,18 +4,34 @@
 
 #include <math.h>
 
+static const double LEAST_SHARE = 1e-3;
+
+/* 0 where a mode does not have the key. */
+static double real_of(const options *o, const char *key)
+{
+    return options_declared(o, key) ? options_real(o, key) : 0;
+}
+
+static double ns_per_byte(double gbps)
+{
+    return gbps > 0 ? 8 / gbps : 0;
+}
+
 void cluster_open(struct cluster *c, const options *o, const pace *steps)
 {
-    double gbps = options_real(o, "network.gbps");
+    double gbps = options_real(o, "network.gbps"), server = real_of(o, "network.server_gbps"),
+           server_in = real_of(o, "network.server_in_gbps");
+    server = server > 0 ? server : gbps;
+    server_in = server_in > 0 ? server_in : server;
     *c = (struct cluster){.pace = steps,
                           .seed = (uint64_t)options_integer(o, "seed"),
                           .latency_ns = 1e6 * options_real(o, "network.latency_ms"),
-                          .ns_per_byte = gbps > 0 ? 8 / gbps : 0,
+                          .ns_per_byte = ns_per_byte(gbps),
+                          .server_out_ns_per_byte = ns_per_byte(server),
+                          .server_in_ns_per_byte = ns_per_byte(server_in),
                           .apply_ns = 1e6 * options_real(o, "server.apply_ms"),
                           .lives_ns = 1e9 * options_real(o, "crash.mtbf_s"),
-                          .jitter_ns = options_declared(o, "network.jitter_ms")
-                                           ? 1e6 * options_real(o, "network.jitter_ms")
-                                           : 0,
+                          .jitter_ns = 1e6 * real_of(o, "network.jitter_ms"),
                           .down_ns = 1e9 * options_real(o, "crash.down_s")};
 }
 
@@ -24,9 +40,16 @@ uint64_t cluster_step_ns(const struct cluster *c, unsigned worker, uint64_t step
     return pace_duration_of(c->pace, worker, step, 0);
 }
 
-uint64_t cluster_message_ns(const struct cluster *c, size_t bytes)
+uint64_t cluster_latency_ns(const struct cluster *c)
 {
-    return pace_whole_ns(c->latency_ns + c->ns_per_byte * (double)bytes);
+    return pace_whole_ns(c->latency_ns);
+}
+
+double cluster_share(const struct cluster *c, unsigned worker, uint64_t message)
+{
+    struct random_stream r;
+    random_open(&r, RANDOM_SHARE, c->seed, worker, message);
+    return fmax(LEAST_SHARE, -log1p(-random_uniform(&r)));
 }
 
 uint64_t cluster_jitter_ns(const struct cluster *c, unsigned worker, uint64_t message)

@@ -21,6 +21,7 @@ enum random_purpose { /* values are part of what makes a run repeatable: never r
                       RANDOM_TEST = 8,
                       RANDOM_CRASH = 9,   /* step = the virtual worker's life */
                       RANDOM_JITTER = 10, /* step = the virtual worker's messages */
+                      RANDOM_SHARE = 11,  /* step = the virtual worker's messages */
 };
 
 struct random_stream {
