@@ -199,12 +199,23 @@ static void lose_those_not_everywhere(struct server *s)
             peers_lose(s, w, ERROR_PEER, "was not with all servers in time");
 }
 
+/* How long to wait for the next one to join, after the last one did. Workers may still load their
+ * data: the first may take as long as own work. The others are of the same run, so they get as long
+ * again as the last one took. */
+static uint64_t joining_limit_ms(struct server *s)
+{
+    const uint64_t most_ms = (uint64_t)SERVER_OWN_WORK * s->timeout_ms;
+    const uint64_t took_ms = (s->joined_ns - s->opened_ns) / MS;
+    const bool none = peers_in(s, PEER_READY) == 0;
+    return none || took_ms + s->timeout_ms > most_ms ? most_ms : took_ms + s->timeout_ms;
+}
+
 /* Before training: names the workers and servers that have not joined, then starts without them or
- * fails. They may still load their data, so the limit is that of own work, not of an answer. */
+ * fails. */
 static void await_workers(struct server *s, uint64_t now)
 {
     char who[NAMED_BYTES];
-    const uint64_t limit_ms = (uint64_t)SERVER_OWN_WORK * s->timeout_ms;
+    const uint64_t limit_ms = joining_limit_ms(s);
     uint64_t waited_ms = now > s->joined_ns ? (now - s->joined_ns) / MS : 0;
     if (s->begun || waited_ms < (s->timeout_ms < WARN_MS ? s->timeout_ms : WARN_MS))
         return;
@@ -217,9 +228,9 @@ static void await_workers(struct server *s, uint64_t now)
         s->missing_named = true;
     } else if (s->lost_ends_run || servers_missing || peers_in(s, PEER_READY) == 0) {
         server_fail(s, ERROR_PEER,
-                    "%s did not join at %s within %.0f s (%d times timeout_s): see their own "
-                    "messages",
-                    who, channel_endpoint(s->channel), (double)limit_ms * 1e-3, SERVER_OWN_WORK);
+                    "%s did not join at %s within %.0f s (timeout_s, and the time to load data): "
+                    "see their own messages",
+                    who, channel_endpoint(s->channel), (double)limit_ms * 1e-3);
     } else {
         log_warning("%s did not join in time; training begins without (on_lost=continue)", who);
         server_event(s, SEVERITY_WARNING, "workers_missing", -1, who);
