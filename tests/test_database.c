@@ -70,7 +70,7 @@ static void a_newer_file_is_refused_and_both_versions_are_named(void **state)
     assert_int_equal(recorder_open(&r, rig_path), OK);
     recorder_close(&r);
     rig_change("PRAGMA user_version = 9");
-    assert_refused("a results file of version 9, but this gradlag knows versions up to 5");
+    assert_refused("a results file of version 9, but this gradlag knows versions up to 6");
 }
 
 static void an_empty_file_becomes_a_results_file(void **state)
@@ -82,7 +82,7 @@ static void an_empty_file_becomes_a_results_file(void **state)
     recorder_close(&r);
     assert_string_equal(rig_ask("SELECT application_id || ' ' || user_version FROM "
                                 "pragma_application_id, pragma_user_version"),
-                        "1196188007 5");
+                        "1196188007 6");
     assert_string_equal(rig_ask("PRAGMA journal_mode"), "wal");
 }
 

@@ -440,10 +440,11 @@ static void every_kind_of_part_can_be_listed(void **state)
 {
     struct rig *r = *state;
     expect_shell(
-        r, "for kind in $(gradlag list --help | sed -n 's/^KIND is one of //; s/[,.]//gp'); do\n"
-           "    gradlag list $kind | grep -q '[a-z]' || { echo $kind >&2; exit 1; }\n"
-           "    count=$((count + 1))\n"
-           "done; [ $count -ge 15 ] && gradlag list devices | grep -q '^cpu '\n");
+        r,
+        "for kind in $(gradlag list --help | sed -n '/^KIND is one of /{s///; s/[,.]//g; p}'); do\n"
+        "    gradlag list $kind | grep -q '[a-z]' || { echo $kind >&2; exit 1; }\n"
+        "    count=$((count + 1))\n"
+        "done; [ $count -ge 15 ] && gradlag list devices | grep -q '^cpu '\n");
     assert_int_equal(RIG_RUN(r, "query"), OK);
     assert_non_null(strstr(process_output(r), "staleness-histogram"));
 }
