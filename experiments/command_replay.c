@@ -390,6 +390,13 @@ static status tell_same(const struct recorded_run *run, const struct training_ou
              "another version? `gradlag show %lld` says",
              (long long)run->id, difference->text, (long long)run->id);
     }
+    if (out->updates < run->updates) {
+        FAIL(ERROR_RESULTS,
+             "run %lld cannot be replayed to its end: rows of %llu of its %llu updates are in the "
+             "results file, and they are the same; the file could not be written at the time",
+             (long long)run->id, (unsigned long long)out->updates,
+             (unsigned long long)run->updates);
+    }
     if (run->parameters_sha256[0] != '\0' &&
         strcmp(run->parameters_sha256, out->parameters_sha256) != 0) {
         FAIL(ERROR_OTHER,

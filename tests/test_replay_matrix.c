@@ -396,6 +396,15 @@ static void an_exported_trace_drives_a_cluster_to_the_same_end(void **state)
     }
 }
 
+static void a_record_without_its_last_rows_is_said_to_be_incomplete(void **state)
+{
+    struct rig *r = *state;
+    assert_int_equal(RIG_RUN_INSIDE(r, "run", RIG_SMALL, "engine=virtual", "pace=gamma"), OK);
+    assert_int_equal(
+        process_shell(r, "sqlite3 results.db 'DELETE FROM push_packed WHERE number > 50'"), OK);
+    assert_int_equal(RIG_RUN_INSIDE(r, "replay", "1"), ERROR_RESULTS);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, process_set_up, process_tear_down)
@@ -403,6 +412,7 @@ int main(void)
         TEST(recorded_runs_under_every_rule_replay_bit_for_bit),
         TEST(another_rule_on_the_same_arrivals_is_the_run_under_that_rule),
         TEST(an_exported_trace_drives_a_cluster_to_the_same_end),
+        TEST(a_record_without_its_last_rows_is_said_to_be_incomplete),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
