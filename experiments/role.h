@@ -59,7 +59,8 @@ void role_default_workers(struct settings *s);
  * Where there is neither: a new one if `draw`, else ERROR_USAGE. */
 status role_token(const options *o, bool draw, uint64_t *out) MUST_CHECK;
 
-/* Under AddressSanitizer: this process is about to be a rank, and leaks are not looked for in it. */
+/* Under AddressSanitizer: this process is about to be a rank, and leaks are not looked for in it.
+ */
 void role_leaks_are_of_mpi(void);
 
 /* The path of this program. */

@@ -1,6 +1,6 @@
 /*
- * spread.h — whether staleness in a real asynchronous run spreads wider than its pace explains. Then
- * something else delayed its steps, mostly other work on the machine's cores.
+ * spread.h — whether staleness in a real asynchronous run spreads wider than its pace explains.
+ * Then something else delayed its steps, mostly other work on the machine's cores.
  *
  * The reference is a simulation of the same workers: each step lasts exactly as the pace says,
  * messages and updates take no time. The rule: the standard deviation of the staleness is above 1.3

@@ -159,8 +159,9 @@ static void excuse(uint64_t *since_ns, uint64_t away_ns, uint64_t now)
     *since_ns = *since_ns + away_ns < now ? *since_ns + away_ns : now;
 }
 
-/* This process did not run for away_ns, a tick aside. What pauses it for so long (a paused container,
- * a suspended job) mostly pauses its peers, too: do not count our own pause as their silence. */
+/* This process did not run for away_ns, a tick aside. What pauses it for so long (a paused
+ * container, a suspended job) mostly pauses its peers, too: do not count our own pause as their
+ * silence. */
 void server_was_away(struct server *s, uint64_t away_ns, uint64_t now)
 {
     if (away_ns <= s->timeout_ms * 1000000ULL / 2)

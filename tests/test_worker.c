@@ -12,8 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <oneapi/dnnl/dnnl.h>
-
 #include "tests/gradients.h"
 #include "worker/backend.h"
 #include "worker/dataset.h"
@@ -544,42 +542,6 @@ static void bf16_without_support_is_a_usage_error(void **state)
     options_close(&o);
 }
 
-/* In place of oneDNN's own: what it says that it was built for. */
-static unsigned built_for;
-
-const dnnl_version_t *dnnl_version(void)
-{
-    static dnnl_version_t version = {.major = 3, .cpu_runtime = DNNL_RUNTIME_OMP};
-    version.cpu_runtime = built_for != 0 ? built_for : DNNL_RUNTIME_OMP;
-    return &version;
-}
-
-/* It would compute in other memory and later, and what is read meanwhile is no gradient. */
-static void a_onednn_that_computes_elsewhere_is_a_usage_error(void **state)
-{
-    (void)state;
-    static const struct {
-        unsigned runtime;
-        status expected;
-    } cases[] = {{DNNL_RUNTIME_SYCL, ERROR_USAGE},
-                 {DNNL_RUNTIME_THREADPOOL, ERROR_USAGE},
-                 {DNNL_RUNTIME_SEQ, OK},
-                 {DNNL_RUNTIME_TBB, OK},
-                 {DNNL_RUNTIME_OMP, OK}};
-    for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        options *o;
-        worker *w;
-        settings_open(&o, "model=softmax");
-        const struct worker_options wanted = {.settings = o, .count = 1};
-        built_for = cases[i].runtime;
-        assert_int_equal(worker_open(&w, &wanted), cases[i].expected);
-        assert_true(cases[i].expected == OK || strstr(error_message(), "SYCL") != NULL);
-        built_for = 0;
-        worker_close(&w);
-        options_close(&o);
-    }
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -600,7 +562,6 @@ int main(void)
         cmocka_unit_test(slices_cover_the_vector_without_gaps),
         cmocka_unit_test(parameters_alone_need_no_data),
         cmocka_unit_test(bf16_without_support_is_a_usage_error),
-        cmocka_unit_test(a_onednn_that_computes_elsewhere_is_a_usage_error),
     };
     return cmocka_run_group_tests_name("worker", tests, NULL, NULL);
 }

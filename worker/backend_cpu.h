@@ -115,6 +115,7 @@ onednn_const_layout cpu_chosen(const_dnnl_primitive_desc_t p, dnnl_query_t what)
 /* A memory whose data is set before each use. */
 status cpu_memory_new(struct cpu *c, onednn_const_layout layout, dnnl_memory_t *out) MUST_CHECK;
 void cpu_memory_free(dnnl_memory_t *m);
+void cpu_scratchpad_close(struct cpu *c);
 /* Makes the primitive, sees to it that the scratchpad is large enough for it, and frees the
  * descriptor. */
 status cpu_primitive_new(struct cpu *c, dnnl_primitive_desc_t *description, dnnl_primitive_t *out,

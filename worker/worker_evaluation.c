@@ -1,0 +1,203 @@
+/* worker_evaluation.c — evaluation of parameters on the validation and test splits; see worker.h. */
+#include "worker/worker_internal.h"
+
+#include <math.h>
+#include <string.h>
+
+enum {
+    EVALUATION_BATCH = 250,
+    CALIBRATION_BATCHES = 8, /* of EVALUATION_BATCH training samples */
+};
+
+/* A batch is of EVALUATION_BATCH samples, and of some that do not count where the backend is faster
+ * with them; batch norm's statistics are of those that do, so they need a tape without. */
+static status open_evaluation(worker *w)
+{
+    status result = OK;
+    struct shape images = {w->data.channels, w->data.height, w->data.width};
+    const uint32_t unit = w->backend->kind->samples_at_once;
+    const uint32_t batch = EVALUATION_BATCH,
+                   room = unit > 0 ? (batch + unit - 1) / unit * unit : batch;
+    tape *evaluation = NULL, *calibrating = NULL;
+    if (w->calibration == NULL) {
+        TRY(memory_new(&w->calibration, batch, sizeof *w->calibration, "a batch"));
+    }
+    TRY(tape_open(&evaluation, w->backend, w->parameters, TAPE_EVALUATE, images, room));
+    calibrating = evaluation;
+    if (w->has_batch_norm && room != batch) {
+        TRY(tape_open(&calibrating, w->backend, w->parameters, TAPE_EVALUATE, images, batch));
+    }
+    w->calibrating = calibrating;
+    w->evaluation = evaluation;
+    evaluation = NULL;
+done:
+    tape_close(&evaluation);
+    return result;
+}
+
+/* Batch norm's statistics at these parameters, from training samples spread evenly over the split
+ * ("precise batch norm": Wu & Johnson 2021, section 3). */
+static status calibrate(worker *w, const float *parameters)
+{
+    status result = OK;
+    tape *t = w->calibrating;
+    uint64_t samples = w->data.count[SPLIT_TRAIN];
+    uint64_t wanted = (uint64_t)EVALUATION_BATCH * CALIBRATION_BATCHES;
+    tape_set_mode(t, TAPE_CALIBRATE);
+    for (uint64_t b = 0; b < CALIBRATION_BATCHES; ++b) {
+        for (uint64_t i = 0; i < EVALUATION_BATCH; ++i) {
+            w->calibration[i] = (uint32_t)((b * EVALUATION_BATCH + i) * samples / wanted);
+        }
+        tape_gather(t, &w->data, SPLIT_TRAIN, w->calibration, 0, EVALUATION_BATCH, NULL);
+        TRY(worker_step(w, t, parameters, NULL, EVALUATION_BATCH, NULL, NULL));
+    }
+done:
+    tape_set_mode(t, TAPE_EVALUATE);
+    tape_take_statistics(w->evaluation, t);
+    return result;
+}
+
+/* While they are not given back the backend need not copy them for each batch. */
+static void keep(worker *w, const float *parameters)
+{
+    if (w->backend->kind->keep != NULL) {
+        w->backend->kind->keep(w->backend, parameters);
+    }
+}
+
+static const enum dataset_split evaluated[] = {SPLIT_VALIDATION, SPLIT_TEST};
+
+static size_t batches_of(const worker *w, enum dataset_split split)
+{
+    return (w->data.count[split] + EVALUATION_BATCH - 1) / EVALUATION_BATCH;
+}
+
+size_t worker_evaluation_batches(const worker *w)
+{
+    size_t batches = 0;
+    for (size_t i = 0; i < COUNT_OF(evaluated); i++) {
+        batches += batches_of(w, evaluated[i]);
+    }
+    return batches;
+}
+
+size_t worker_classes(const worker *w)
+{
+    return w->data.classes;
+}
+
+/* The first of equal logits, as where correct answers are counted. */
+static void count_predictions(const float *logits, uint32_t samples, uint32_t classes,
+                              uint32_t *predicted)
+{
+    for (uint32_t n = 0; n < samples; n++) {
+        const float *row = logits + (size_t)n * classes;
+        uint32_t best = 0;
+        for (uint32_t k = 1; k < classes; k++) {
+            best = row[k] > row[best] ? k : best;
+        }
+        predicted[best]++;
+    }
+}
+
+/* One batch of a split. What is left over of the images of the batch before is computed and not
+ * counted. */
+static status evaluate_batch(worker *w, const float *parameters, enum dataset_split split,
+                             uint32_t first, struct evaluation_sum *out, uint32_t *predicted)
+{
+    status result = OK;
+    const bool counts = split == SPLIT_TEST && !w->data.numeric;
+    uint32_t left = w->data.count[split] - first;
+    struct op_loss loss;
+    const float *logits = NULL;
+    out->count = left < EVALUATION_BATCH ? left : EVALUATION_BATCH;
+    tape_gather(w->evaluation, &w->data, split, NULL, first, out->count, NULL);
+    TRY(worker_step(w, w->evaluation, parameters, NULL, out->count, &loss, counts ? &logits : NULL));
+    out->loss = loss.sum;
+    out->correct = loss.correct;
+    if (counts) {
+        count_predictions(logits, out->count, w->data.classes, predicted);
+    }
+done:
+    return result;
+}
+
+status worker_evaluate_part(worker *w, const float *parameters, unsigned part, unsigned parts,
+                            struct evaluation_sum *sums, uint32_t *predicted)
+{
+    status result = OK;
+    size_t b = 0;
+    REQUIRE(w->sampler != NULL && part < parts);
+    memset(predicted, 0, worker_classes(w) * sizeof *predicted);
+    if (w->evaluation == NULL) {
+        TRY(open_evaluation(w));
+    }
+    keep(w, parameters);
+    if (w->has_batch_norm) {
+        TRY(calibrate(w, parameters));
+    }
+    for (size_t i = 0; i < COUNT_OF(evaluated); i++) {
+        for (uint32_t k = 0; k < batches_of(w, evaluated[i]); k++, b++) {
+            if (b % parts == part) {
+                TRY(evaluate_batch(w, parameters, evaluated[i], k * EVALUATION_BATCH, &sums[b],
+                                   predicted));
+            }
+        }
+    }
+done:
+    keep(w, NULL);
+    return result;
+}
+
+static void evaluation_of_split(const struct evaluation_sum *sums, size_t batches,
+                                double *mean_loss, double *accuracy)
+{
+    double loss = 0, correct = 0, count = 0;
+    for (size_t b = 0; b < batches; b++) {
+        loss += sums[b].loss;
+        correct += sums[b].correct;
+        count += sums[b].count;
+    }
+    *mean_loss = batches == 0 ? NAN : loss / count;
+    *accuracy = batches == 0 ? NAN : correct / count;
+}
+
+/* NaN where nothing was predicted. */
+static double share_of_largest(const uint32_t *predicted, size_t classes)
+{
+    double most = 0, all = 0;
+    for (size_t k = 0; k < classes; k++) {
+        most = predicted[k] > most ? predicted[k] : most;
+        all += predicted[k];
+    }
+    return all > 0 ? most / all : NAN;
+}
+
+void worker_evaluation_of(const worker *w, const struct evaluation_sum *sums,
+                          const uint32_t *predicted, struct evaluation *out)
+{
+    const size_t of_validation = batches_of(w, SPLIT_VALIDATION);
+    out->train_loss = NAN;
+    evaluation_of_split(sums, of_validation, &out->validation_loss, &out->validation_accuracy);
+    evaluation_of_split(sums + of_validation, batches_of(w, SPLIT_TEST), &out->test_loss,
+                        &out->test_accuracy);
+    out->top_class_share = share_of_largest(predicted, worker_classes(w));
+    if (w->data.numeric) {
+        out->validation_accuracy = out->test_accuracy = NAN;
+    }
+}
+
+status worker_evaluate(worker *w, const float *parameters, struct evaluation *out)
+{
+    status result = OK;
+    if (w->sums == NULL) {
+        TRY(memory_new(&w->sums, worker_evaluation_batches(w) + 1, sizeof *w->sums,
+                       "sums of an evaluation"));
+        TRY(memory_new(&w->predicted, worker_classes(w), sizeof *w->predicted,
+                       "predictions of an evaluation"));
+    }
+    TRY(worker_evaluate_part(w, parameters, 0, 1, w->sums, w->predicted));
+    worker_evaluation_of(w, w->sums, w->predicted, out);
+done:
+    return result;
+}
