@@ -17,11 +17,12 @@ struct campaign_episode {
     char text[CAMPAIGN_SETTINGS][CAMPAIGN_TEXT]; /* "key=value", in order */
     size_t count;
     bool async, processes; /* mode=async; engine=real */
-    bool tcp;              /* async: sockets instead of ipc */
-    bool checkpoint;       /* it writes at.safetensors */
-    bool repeats;          /* the same settings lead to the same bits */
-    double seconds;        /* about how long it trains */
-    bool faulty;           /* a fault will be made */
+    unsigned servers;
+    bool tcp;        /* async: sockets instead of ipc */
+    bool checkpoint; /* it writes at.safetensors */
+    bool repeats;    /* the same settings lead to the same bits */
+    double seconds;  /* about how long it trains */
+    bool faulty;     /* a fault will be made */
 };
 
 /* Draws settings that the program accepts (as --dry-run says). */

@@ -150,6 +150,7 @@ static void draw_async(struct campaign_episode *e)
         campaign_set(e, "outer.steps=3");
     }
     e->async = true;
+    e->servers = servers;
     e->repeats = workers == 1 && servers == 1;
 }
 

@@ -106,6 +106,12 @@ static bool with_tcp(const struct campaign_episode *e)
     return e->tcp && has_network;
 }
 
+/* A link between two servers that breaks ends the run (docs/wire-format.md). */
+static bool with_tcp_and_one_server(const struct campaign_episode *e)
+{
+    return with_tcp(e) && e->servers == 1;
+}
+
 static bool with_disk(const struct campaign_episode *e)
 {
     (void)e;
@@ -214,7 +220,7 @@ static const struct campaign_fault faults[] = {
     {"sigterm-late", always, terminate_late, {STOPPED, -1}},
     {"sigint-twice", always, interrupt_twice, {STOPPED, 128 + SIGINT, -1}},
     {"link-down", with_tcp, link_down, {ERROR_PEER, -1}},
-    {"connections-killed", with_tcp, kill_connections, {-1}},
+    {"connections-killed", with_tcp_and_one_server, kill_connections, {-1}},
     {"disk-full", with_disk, fill_disk, {ERROR_OTHER, ERROR_DATA, ERROR_RESULTS, STOPPED, -1}},
     {"results-locked", always, lock_results, {ERROR_RESULTS, -1}},
 };

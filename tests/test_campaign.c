@@ -125,7 +125,7 @@ static bool expect_replay(struct campaign_episode *e, int code)
         return false;
     }
     int replayed = RIG_RUN_INSIDE(e->rig, "replay", "1", "--quiet");
-    bool refused = replayed == ERROR_USAGE || replayed == ERROR_RESULTS;
+    bool refused = replayed == ERROR_USAGE || replayed == ERROR_RESULTS || replayed == ERROR_OTHER;
     if (replayed != OK && !(refused && is_incomplete(e->rig, code))) {
         fail_msg("replay: %d: %s", replayed, process_errors(e->rig));
     }

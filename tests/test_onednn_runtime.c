@@ -32,13 +32,13 @@ static void a_onednn_that_computes_elsewhere_is_a_usage_error(void **state)
                  {DNNL_RUNTIME_SEQ, OK},
                  {DNNL_RUNTIME_TBB, OK},
                  {DNNL_RUNTIME_OMP, OK}};
-    static const struct backend_options options = {.threads = 1};
+    static const struct backend_options plain = {.threads = 1};
     const struct backend_kind *kind =
         (const struct backend_kind *)registry_find(&backend_registry, "cpu");
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         backend *b = NULL;
         built_for = cases[i].runtime;
-        assert_int_equal(kind->open(&b, &options), cases[i].expected);
+        assert_int_equal(kind->open(&b, &plain), cases[i].expected);
         backend_close(&b);
     }
 }

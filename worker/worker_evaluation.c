@@ -1,4 +1,5 @@
-/* worker_evaluation.c — evaluation of parameters on the validation and test splits; see worker.h. */
+/* worker_evaluation.c — evaluation of parameters on the validation and test splits; see worker.h.
+ */
 #include "worker/worker_internal.h"
 
 #include <math.h>
@@ -112,7 +113,8 @@ static status evaluate_batch(worker *w, const float *parameters, enum dataset_sp
     const float *logits = NULL;
     out->count = left < EVALUATION_BATCH ? left : EVALUATION_BATCH;
     tape_gather(w->evaluation, &w->data, split, NULL, first, out->count, NULL);
-    TRY(worker_step(w, w->evaluation, parameters, NULL, out->count, &loss, counts ? &logits : NULL));
+    TRY(worker_step(w, w->evaluation, parameters, NULL, out->count, &loss,
+                    counts ? &logits : NULL));
     out->loss = loss.sum;
     out->correct = loss.correct;
     if (counts) {
