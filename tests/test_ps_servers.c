@@ -456,11 +456,11 @@ static void a_server_that_follows_does_not_follow_nonsense(void **state UNUSED)
         r->server = 1;
         snprintf(r->leader, sizeof r->leader, "ipc://%s/leader-%d", scratch_folder(),
                  (int)getpid());
+        pid_t server = rig_serve(r, o); /* a fork, so before this process has threads */
         assert_int_equal(
             channel_bind(&p.channel, r->leader,
                          &(struct channel_options){.timeout_ms = 1000, .run_token = r->token}),
             OK);
-        pid_t server = rig_serve(r, o);
         puppet_expect(&p, WIRE_JOIN);
         assert_int_equal(p.got.message.join.count, slice_count(COUNT, SERVERS, 1));
         p.m = (struct wire_message){.worker = 1, .run_token = r->token, .incarnation = 3};
