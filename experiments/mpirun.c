@@ -39,8 +39,8 @@ done:
 static void keep_to_loopback(struct mpirun *m)
 {
     const char *own = getenv("LD_PRELOAD");
-    m->library_fd = memfd_create("gradlag-loopback", 0);
-    if (m->library_fd < 0 || write(m->library_fd, loopback_bind_library, loopback_bind_bytes) !=
+    m->preload_fd = memfd_create("gradlag-loopback", 0);
+    if (m->preload_fd < 0 || write(m->preload_fd, loopback_bind_library, loopback_bind_bytes) !=
                                  (ssize_t)loopback_bind_bytes) {
         log_warning("mpirun will listen on all addresses of this host: no file in memory can be "
                     "made: %s",
@@ -48,7 +48,7 @@ static void keep_to_loopback(struct mpirun *m)
         return;
     }
     /* The descriptor stays open in a process that becomes mpirun; a child finds it here. */
-    text_add(&m->preload, "LD_PRELOAD=/proc/%ld/fd/%d%s%s", (long)getpid(), m->library_fd,
+    text_add(&m->preload, "LD_PRELOAD=/proc/%ld/fd/%d%s%s", (long)getpid(), m->preload_fd,
              own != NULL ? ":" : "", own != NULL ? own : "");
     text_add(&m->restore, "LD_PRELOAD=%s", own != NULL ? own : "");
 }
@@ -57,7 +57,7 @@ status mpirun_open(struct mpirun *m, unsigned ranks, const char *folder, const c
 {
     status result = OK;
     size_t n = 0, e = 0;
-    *m = (struct mpirun){.library_fd = -1};
+    *m = (struct mpirun){.preload_fd = -1};
     TRY(check_room(folder, ranks));
     snprintf(m->count, sizeof m->count, "%u", ranks);
     keep_to_loopback(m);
@@ -96,8 +96,8 @@ void mpirun_close(struct mpirun *m)
 {
     text_free(&m->preload);
     text_free(&m->restore);
-    if (m->words[0] != NULL && m->library_fd >= 0) {
-        close(m->library_fd);
+    if (m->words[0] != NULL && m->preload_fd >= 0) {
+        close(m->preload_fd);
     }
-    *m = (struct mpirun){.library_fd = -1};
+    *m = (struct mpirun){.preload_fd = -1};
 }

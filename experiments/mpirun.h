@@ -12,7 +12,7 @@
 struct mpirun {
     char count[16];
     struct text preload, restore; /* LD_PRELOAD of mpirun; of the ranks: the user's own */
-    int library_fd;
+    int preload_fd;
     const char *words[32]; /* "mpirun", "-n", …, ended by NULL: the rank's command follows */
     const char *environment[12]; /* additions, "NAME=value", ended by NULL */
 };
