@@ -81,7 +81,7 @@ NCCL_HEADER := $(firstword $(wildcard $(CUDA_TOP)/include/nccl.h /usr/include/nc
 NCCL_DIR    := $(dir $(firstword $(wildcard $(addsuffix /libnccl.so*,$(CUDA_TOP)/lib64 $(CUDA_TOP)/lib \
                  $(CUDA_TOP)/targets/*/lib))))
 endif
-CUDA_ONLY  := worker/cuda_device.c worker/cuda_errors.c worker/cuda_cublas.c
+CUDA_ONLY  := worker/cuda/cuda_device.c worker/cuda/cuda_errors.c worker/cuda/cuda_cublas.c
 ifeq ($(WITH_CUDA),yes)
 # System headers there, so that they are not held to our warnings; never -isystem /usr/include.
 CUDA_CFLAGS := -DGRADLAG_CUDA $(if $(filter-out /usr,$(CUDA_TOP)),-isystem $(CUDA_TOP)/include)
@@ -99,23 +99,24 @@ CFLAGS  += -std=c17 -D_GNU_SOURCE -I. -I$(DIR) -fno-math-errno -ffp-contract=off
 LDFLAGS += -pthread $(LDFLAGS_$(BUILD))
 LDLIBS  += $(ONEDNN_LIBS) $(LIB_LIBS) $(MPI_LIBS) $(CUDA_LIBS) -lm
 
-SOURCES  := $(wildcard worker/*.c ps/*.c sync/*.c results/*.c experiments/*.c)
-ifneq ($(WITH_CUDA),yes)
-SOURCES  := $(filter-out $(CUDA_ONLY),$(SOURCES))
-endif
+ROOMS    := base worker ps sync results experiments
+SOURCES  := $(shell find $(ROOMS) -name '*.c')
+SOURCES  := $(filter-out $(if $(WITH_CUDA),worker/cuda/cuda_absent.c,$(CUDA_ONLY)),$(SOURCES))
 ifeq ($(NCCL_HEADER),)
-SOURCES  := $(filter-out sync/communicator_nccl_library.c,$(SOURCES))
+SOURCES  := $(filter-out sync/communicator/communicator_nccl_library.c,$(SOURCES))
 endif
-PRELOADED := experiments/loopback_bind.c
+PRELOADED := experiments/run/loopback_bind.c
 SOURCES  := $(filter-out $(PRELOADED),$(SOURCES))
-OBJECTS  := $(SOURCES:%.c=$(DIR)/%.o) $(DIR)/embedded.o $(DIR)/loopback_bind.o $(if $(WITH_CUDA),$(DIR)/worker/cuda_kernels.o)
+OBJECTS  := $(SOURCES:%.c=$(DIR)/%.o) $(DIR)/embedded.o $(DIR)/loopback_bind.o $(if $(WITH_CUDA),$(DIR)/worker/cuda/kernels/cuda_kernels.o)
 LIBRARY  := $(DIR)/libgradlag.a
 PROGRAM  := $(DIR)/gradlag
-TESTS    := $(patsubst tests/%.c,$(DIR)/tests/%,$(wildcard tests/test_*.c))
-TESTLIB  := $(patsubst %.c,$(DIR)/%.o,$(filter-out $(wildcard tests/test_*.c tests/*stand_in*.c),$(wildcard tests/*.c)))
-EMBEDDED := $(wildcard results/*.sql results/queries/*.sql results/report/*.sql results/report/*.css) $(wildcard experiments/*.yaml)
+# A test program is named after its file, whatever its folder: $(DIR)/tests/test_NAME.
+TEST_SOURCES := $(shell find tests $(if $(WITH_CUDA),,-path tests/worker/cuda -prune -o -name test_process_cuda.c -prune -o) -name 'test_*.c' -print)
+TESTS    := $(patsubst %.c,$(DIR)/tests/%,$(notdir $(TEST_SOURCES)))
+TESTLIB  := $(patsubst %.c,$(DIR)/%.o,$(shell find tests -path tests/fuzz -prune -o -name '*.c' ! -name 'test_*' ! -name '*stand_in*' -print))
+EMBEDDED := $(sort $(shell find results experiments -name '*.sql' -o -name '*.css' -o -name '*.yaml'))
 
--include $(wildcard $(DIR)/*/*.d $(DIR)/*.d)
+-include $(shell find $(DIR) -name '*.d' 2>/dev/null)
 
 .PHONY: all
 all: $(PROGRAM)
@@ -146,21 +147,21 @@ NVCC_ALL := $(NVCC) $(CUDA_VERSION) $(NVCC_FLAGS)
 $(DIR)/nvcc_flags: FORCE
 	@mkdir -p $(@D)
 	@printf '%s\n' '$(NVCC_ALL)' | cmp -s - $@ || printf '%s\n' '$(NVCC_ALL)' > $@
-$(DIR)/worker/cuda_kernels.o: worker/cuda_kernels.cu $(DIR)/nvcc_flags
+$(DIR)/worker/cuda/kernels/cuda_kernels.o: worker/cuda/kernels/cuda_kernels.cu $(DIR)/nvcc_flags
 	@mkdir -p $(@D)
 	@echo "  NVCC  $<"
 	$(Q)$(NVCC) $(NVCC_FLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
-$(DIR)/worker/cuda_cublas.o: CFLAGS += -DGRADLAG_CUDA_MAJOR='"$(firstword $(subst ., ,$(CUDA_VERSION)))"' \
+$(DIR)/worker/cuda/cuda_cublas.o: CFLAGS += -DGRADLAG_CUDA_MAJOR='"$(firstword $(subst ., ,$(CUDA_VERSION)))"' \
                                        -DGRADLAG_CUDA_LIBRARIES='"$(dir $(CUDART))"'
 
 # What the program is built from, for every run's row; rewritten only when one of these facts changes.
 $(DIR)/build_info.h: FORCE
 	@mkdir -p $(@D)
 	@scripts/build-info $(VERSION) $(BUILD) $(FLAGS) > $@.tmp && { cmp -s $@.tmp $@ && rm $@.tmp || mv $@.tmp $@; }
-$(DIR)/experiments/provenance.o: $(DIR)/build_info.h
+$(DIR)/experiments/run/provenance.o: $(DIR)/build_info.h
 
 ifneq ($(NCCL_HEADER),)
-$(DIR)/sync/communicator_nccl.o $(DIR)/sync/communicator_nccl_library.o: CFLAGS += -DGRADLAG_NCCL \
+$(DIR)/sync/communicator/communicator_nccl.o $(DIR)/sync/communicator/communicator_nccl_library.o: CFLAGS += -DGRADLAG_NCCL \
     -DGRADLAG_NCCL_LIBRARIES='"$(NCCL_DIR)"' $(if $(filter-out /usr/include/ $(CUDA_TOP)/include/,$(dir $(NCCL_HEADER))),-isystem $(dir $(NCCL_HEADER)))
 endif
 
@@ -177,7 +178,7 @@ $(DIR)/embedded.c: $(EMBEDDED) scripts/embed
 $(DIR)/embedded.o: $(DIR)/embedded.c
 	$(Q)$(CC) $(CFLAGS) -MMD -MP -c -o $@ $<
 
-# A library for mpirun's process (experiments/mpirun.c), compiled in, too; without our sanitizers.
+# A library for mpirun's process (experiments/run/mpirun.c), compiled in, too; without our sanitizers.
 $(DIR)/loopback_bind.so: $(PRELOADED) $(DIR)/flags
 	@mkdir -p $(@D)
 	@echo "  LINK  $@"
@@ -195,24 +196,31 @@ $(DIR)/libtests.a: $(TESTLIB)
 	@echo "  AR    $@"
 	$(Q)rm -f $@ && ar rcs $@ $^
 
-$(DIR)/tests/test_%: $(DIR)/tests/test_%.o $(DIR)/libtests.a $(LIBRARY)
+$(foreach test,$(TEST_SOURCES),$(eval $(DIR)/tests/$(notdir $(test:.c=)): $(DIR)/$(test:.c=.o)))
+$(TESTS): $(DIR)/libtests.a $(LIBRARY)
 	@echo "  LINK  $@"
 	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter-out %.o,$^) -lcmocka $(LDLIBS)
 
-# Programs on the stand-in for CUDA (tests/cuda_stand_in.h): its cuda* functions come before libcudart's, and its
-# libcublasLt lies where such a program looks first. Three programs of GPU tests are linked with it again.
+# Programs on the stand-in for CUDA (tests/worker/cuda/cuda_stand_in.h): its cuda* functions come before libcudart's, and its
+# libcublasLt lies where such a program looks first. Each GPU test test_cuda_NAME is linked with it once more, as test_stand_in_NAME,
+# and so is the program, for test_process_cuda.
 ifeq ($(WITH_CUDA),yes)
-STAND_IN        := $(patsubst %.c,$(DIR)/%.o,$(wildcard tests/cuda_stand_in*.c))
+STAND_IN        := $(patsubst %.c,$(DIR)/%.o,$(wildcard tests/worker/cuda/cuda_stand_in*.c))
 CUBLAS_STAND_IN := $(DIR)/tests/stand_in/libcublasLt.so.$(firstword $(subst ., ,$(CUDA_VERSION)))
-STAND_IN_AGAIN  := $(addprefix $(DIR)/tests/test_stand_in_,device product resident)
-STAND_IN_TESTS  := $(filter $(DIR)/tests/test_stand_in%,$(TESTS)) $(STAND_IN_AGAIN)
+STAND_IN_AGAIN  := $(addprefix $(DIR)/tests/test_stand_in_,backend device device_vectors product rates worker)
+STAND_IN_TESTS  := $(addprefix $(DIR)/tests/test_,stand_in batch_norm core_allocation overlap replica sync_steady sync_trainer worker)
+ON_STAND_IN     := $(STAND_IN_TESTS) $(STAND_IN_AGAIN) $(DIR)/tests/gradlag-stand-in
 TESTS           += $(STAND_IN_AGAIN)
-$(STAND_IN_TESTS): LDFLAGS += -rdynamic -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/stand_in'
-$(STAND_IN_TESTS): $(STAND_IN) | $(CUBLAS_STAND_IN)
-$(STAND_IN_AGAIN): $(DIR)/tests/test_stand_in_%: $(DIR)/tests/test_cuda_%.o $(DIR)/libtests.a $(LIBRARY)
+$(ON_STAND_IN): LDFLAGS += -rdynamic -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/stand_in'
+$(ON_STAND_IN): $(STAND_IN) | $(CUBLAS_STAND_IN)
+$(STAND_IN_AGAIN): $(DIR)/tests/test_stand_in_%: $(DIR)/tests/worker/cuda/test_cuda_%.o $(DIR)/libtests.a $(LIBRARY)
 	@echo "  LINK  $@"
 	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter-out %.o,$^) -lcmocka $(LDLIBS)
-$(CUBLAS_STAND_IN): tests/cublas_stand_in.c $(DIR)/flags
+$(DIR)/tests/gradlag-stand-in: $(DIR)/experiments/main.o $(LIBRARY)
+	@echo "  LINK  $@"
+	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter-out %.o,$^) $(LDLIBS)
+$(DIR)/tests/test_process_cuda: | $(DIR)/tests/gradlag-stand-in
+$(CUBLAS_STAND_IN): tests/worker/cuda/cublas_stand_in.c $(DIR)/flags
 	@mkdir -p $(@D)
 	@echo "  LINK  $@"
 	$(Q)$(CC) $(CFLAGS) -fPIC -shared -Wl,-soname,$(@F) -MMD -MP -MF $(DIR)/tests/cublas_stand_in.d -o $@ $<
@@ -220,7 +228,7 @@ endif
 
 # Programs that start the real program or ranks take long under the sanitizers: `make nightly` runs them there.
 ifeq ($(PROCESSES),no)
-TESTS := $(filter-out $(patsubst tests/%.c,$(DIR)/tests/%,$(shell grep -lE '"tests/(process|sync)_rig.h"' tests/test_*.c)),$(TESTS))
+TESTS := $(filter-out $(patsubst %.c,$(DIR)/tests/%,$(notdir $(shell grep -lE '/(process|sync)_rig\.h"' $(TEST_SOURCES)))),$(TESTS))
 endif
 
 .PHONY: tests
@@ -228,7 +236,7 @@ tests: $(TESTS)
 
 ## objects: compile everything, link nothing
 .PHONY: objects
-objects: $(OBJECTS) $(TESTLIB) $(patsubst %.c,$(DIR)/%.o,$(wildcard tests/test_*.c))
+objects: $(OBJECTS) $(TESTLIB) $(TEST_SOURCES:%.c=$(DIR)/%.o)
 
 # ---- for users ------------------------------------------------------------------------------------
 # demo and test install what is missing first, then start make anew, so that it sees the libraries.
@@ -239,19 +247,19 @@ ifeq ($(SETUP),yes)
 	$(Q)scripts/setup $(SETUP_FOR)
 endif
 
-## demo: install what is missing, build, run the headline comparison (under 5 minutes on 2 cores)
+## demo: install what is missing, build, run the headline comparison (4 to 7 minutes on 2 cores)
 .PHONY: demo
 demo: setup
 	$(Q)$(MAKE) --no-print-directory -j$(JOBS) all
 	$(Q)build/gradlag reproduce stale-gradients --quick results=build/demo.db
 
-## test: install what is missing, build, run every test (under 10 minutes on 2 cores)
+## test: install what is missing, build, run every test (about 10 minutes on 2 cores)
 .PHONY: test
 test: setup
 	$(Q)$(MAKE) --no-print-directory -j$(JOBS) all tests
 	$(Q)$(MAKE) --no-print-directory unit
 
-## unit: the tests alone; T=name runs tests/test_name.c; BUILD=asan under the sanitizers; PROCESSES=no without those that start processes
+## unit: the tests alone; T=name runs test_name; BUILD=asan under the sanitizers; PROCESSES=no without those that start processes
 .PHONY: unit
 unit: all $(if $(T),$(DIR)/tests/test_$(T),tests)
 	$(Q)BUILD_DIR=$(DIR) scripts/run-tests $(if $(T),$(DIR)/tests/test_$(T),$(TESTS))
@@ -284,17 +292,19 @@ HOSTILE := GRADLAG_HOSTILE_SECONDS=$(HOSTILE_SECONDS) GRADLAG_HOSTILE_SEED=$(PRO
 nightly: setup
 	$(Q)$(MAKE) --no-print-directory -j$(JOBS) all tests
 	@echo "$(NIGHTLY) $(HOSTILE)"
-	$(Q)$(NIGHTLY) TEST_TIMEOUT_S=10800 TEST_TELLS=yes BUILD_DIR=$(DIR) scripts/run-tests \
-	    $(addprefix $(DIR)/tests/test_,server_core_properties replay_matrix recorder_faults process_sweep campaign ps_strangers)
-	$(Q)$(HOSTILE) TEST_TIMEOUT_S=10800 $(MAKE) --no-print-directory -j$(JOBS) BUILD=asan unit
-	$(Q)scripts/try-slurm $(PROGRAM)
+	$(Q)failed=0; \
+	$(NIGHTLY) TEST_TIMEOUT_S=10800 TEST_TELLS=yes BUILD_DIR=$(DIR) scripts/run-tests \
+	    $(addprefix $(DIR)/tests/test_,server_core_properties replay_matrix recorder_faults process_sweep campaign ps_strangers) || failed=1; \
+	$(HOSTILE) TEST_TIMEOUT_S=10800 $(MAKE) --no-print-directory -j$(JOBS) BUILD=asan unit || failed=1; \
+	scripts/try-slurm $(PROGRAM) || failed=1; \
+	exit $$failed
 
 ## links: what links of 1 and 10 Gbit/s do to two ranks on two hosts, which network namespaces play (root)
 .PHONY: links
 links: all
 	$(Q)scripts/measure-links $(PROGRAM)
 
-## slurm: the recipe for Slurm on four nodes, which namespaces on this machine play (root, slurm-wlm)
+## slurm: the recipes for Slurm on four nodes, which namespaces on this machine play (root, slurm-wlm)
 .PHONY: slurm
 slurm: all
 	$(Q)scripts/try-slurm $(PROGRAM)

@@ -1,10 +1,15 @@
 #include "experiments/command.h"
 
-#include "experiments/keys.h"
-#include "experiments/mailbox.h"
-#include "experiments/manual.h"
-#include "experiments/print.h"
-#include "experiments/provenance.h"
+#include "base/text.h"
+#include "base/log.h"
+#include "base/memory.h"
+#include "base/suggestion.h"
+#include "base/thread.h"
+#include "experiments/config/keys.h"
+#include "experiments/run/status_pipe.h"
+#include "experiments/cli/man_page.h"
+#include "experiments/print_columns.h"
+#include "experiments/run/provenance.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -15,7 +20,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-struct command {
+struct command_entry {
     const char *name, *arguments, *help;
     command_function *run;
     const char *details;    /* what --help prints, */
@@ -27,7 +32,7 @@ struct command {
     .name = #its_name, .arguments = its_arguments, .help = its_help, .run = command_##its_name,    \
     .details = command_##its_name##_help
 
-static const struct command commands[] = {
+static const struct command_entry commands[] = {
     {COMMAND(run, "[FILE.yaml] key=value…", "one run: mode=async|sync|pipeline")},
     {COMMAND(sweep, "[FILE.yaml] key=v1,v2,…",
              "every combination, or a search; resumable, with a queue")},
@@ -89,7 +94,7 @@ bool command_at(size_t i, struct command_about *out)
 {
     bool there = i + 1 < COUNT_OF(commands);
     if (there) {
-        const struct command *c = &commands[i];
+        const struct command_entry *c = &commands[i];
         *out = (struct command_about){c->name, c->arguments, c->help};
     }
     return there;
@@ -99,7 +104,7 @@ static void print_help(FILE *to)
 {
     fprintf(to, "gradlag: asynchronous parameter-server training against synchronous allreduce, on "
                 "the same workers\n\n");
-    for (const struct command *c = commands; c->name != NULL; c++) {
+    for (const struct command_entry *c = commands; c->name != NULL; c++) {
         fprintf(to, "  gradlag %-10s ", c->name);
         print_padded(to, c->arguments, 33);
         fprintf(to, "%s\n", c->help);
@@ -108,47 +113,43 @@ static void print_help(FILE *to)
             "\nSettings are key=value; `gradlag list keys` shows them all, `gradlag COMMAND --help`"
             "\nwhat one command takes, `gradlag --version` what it is built from. Try:"
             "\n  gradlag run workers=4 epochs=2\n\nExit codes:\n");
-    for (size_t i = 0; i < COUNT_OF(exit_codes); i++) {
+    for (size_t i = 0; i < COUNT_OF(exit_codes); i++)
         fprintf(to, "  %2d  %s\n", exit_codes[i].code, exit_codes[i].meaning);
-    }
     fprintf(to,
             "If nobody reads stdout any more, query, show and list end at once, by SIGPIPE; a run "
             "goes on.\n");
 }
 
 /* NULL in *out: there is no such command, which is the error. */
-static status find_command(const char *name, const struct command **out)
+static status find_command(const char *name, const struct command_entry **out)
 {
-    struct text_names known = {.wanted = name};
+    struct suggestion known = {.wanted = name};
     for (*out = commands; (*out)->name != NULL; ++*out) {
         if (strcmp((*out)->name, name) == 0) {
             text_free(&known.all);
             return OK;
         }
-        text_names_add(&known, (*out)->name);
+        suggestion_add(&known, (*out)->name);
     }
     *out = NULL;
-    return text_names_fail(&known, "`gradlag help` shows all", "there is no command");
+    return suggestion_fail(&known, "`gradlag help` shows all", "there is no command");
 }
 
 static void print_versions(FILE *to)
 {
     struct version v;
-    for (size_t i = 0; provenance_version(i, &v); i++) {
-        if (i == 0) {
+    for (size_t i = 0; provenance_version(i, &v); i++)
+        if (i == 0)
             fprintf(to, "%s %s\n", v.name, v.value);
-        } else {
+        else
             fprintf(to, "%-14s %s\n", v.name, v.value != NULL ? v.value : "unknown");
-        }
-    }
 }
 
-static void print_details(const struct command *c, FILE *to)
+static void print_details(const struct command_entry *c, FILE *to)
 {
     fputs(c->details, to);
-    if (c->more != NULL) {
+    if (c->more != NULL)
         c->more(to);
-    }
 }
 
 void command_help_of(size_t i, struct text *out)
@@ -170,22 +171,21 @@ static bool is_help(const char *argument)
 }
 
 /* A benchmark's own keys are shown by that (bench.c). */
-static bool asks_for_help(const struct command *c, int argc, char **argv)
+static bool asks_for_help(const struct command_entry *c, int argc, char **argv)
 {
     bool asks = false;
-    for (int i = 0; i < (c->run == command_bench && argc > 1 ? 1 : argc); i++) {
+    for (int i = 0; i < (c->run == command_bench && argc > 1 ? 1 : argc); i++)
         asks = asks || is_help(argv[i]);
-    }
     return asks;
 }
 
 /* `gradlag run sweep lr=0.1,0.2`: two commands at a time, where settings are expected. */
-static status check_one_command(const struct command *c, int argc, char **argv)
+static status check_one_command(const struct command_entry *c, int argc, char **argv)
 {
     status result = OK;
     bool settings = strstr(c->arguments, "key=") != NULL;
     for (int i = 0; settings && i < argc; i++) {
-        for (const struct command *other = commands; other->name != NULL; other++) {
+        for (const struct command_entry *other = commands; other->name != NULL; other++) {
             if (strcmp(other->name, argv[i]) == 0) {
                 FAIL(ERROR_USAGE,
                      "'%s' is a command of its own, and '%s' was given already: one at a time, as "
@@ -202,9 +202,9 @@ done:
 static status print_own_help(int argc, char **argv)
 {
     status result = OK;
-    const struct command *c;
+    const struct command_entry *c;
     if (command_flag(&argc, argv, "--man")) {
-        manual_print(stdout);
+        man_page_print(stdout);
     } else if (argc > 0) {
         TRY(find_command(argv[0], &c));
         print_details(c, stdout);
@@ -218,7 +218,7 @@ done:
 static status dispatch(int argc, char **argv)
 {
     status result = OK;
-    const struct command *c;
+    const struct command_entry *c;
     TRY(log_check_environment());
     if (argc < 2) {
         print_help(stderr);
@@ -238,9 +238,8 @@ static status dispatch(int argc, char **argv)
         print_details(c, stdout);
         goto done;
     }
-    if (c->only_prints) {
+    if (c->only_prints)
         signal(SIGPIPE, SIG_DFL);
-    }
     TRY(check_one_command(c, argc - 2, argv + 2));
     TRY(c->run(argc - 2, argv + 2));
 done:
@@ -264,22 +263,19 @@ static status check_output(status result)
  * starter was gone before it came this far would never be told. */
 static void follow_starter(void)
 {
-    if (mailbox_exists()) {
+    if (status_pipe_exists()) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        if (!mailbox_is_read()) {
+        if (!status_pipe_has_reader())
             _exit(ERROR_PEER);
-        }
     }
 }
 
 /* Else a file that is opened would be taken for stdout, or stderr. */
 static void open_standard_files(void)
 {
-    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
-        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd) {
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd)
             return;
-        }
-    }
 }
 
 static bool told;
@@ -300,12 +296,11 @@ int command_main(int argc, char **argv)
     follow_starter();
     status result = check_output(dispatch(argc, argv));
     /* A process that was started by `gradlag run` has told its starter, who tells the user. */
-    if (result != OK && !mailbox_exists() && !told) {
-        if (result == STOPPED) {
+    if (result != OK && !status_pipe_exists() && !told) {
+        if (result == STOPPED)
             log_info("%s", error_message());
-        } else {
+        else
             log_error("%s", error_message());
-        }
         log_debug("made at %s, exit code %d (%s)", error_origin(), (int)result,
                   status_name(result));
     }
@@ -340,13 +335,11 @@ status command_value(int *argc, char **argv, const char *flag, const char **valu
     *value = NULL;
     for (int i = 0; i < *argc; i++) {
         const char *after = argv[i] + length;
-        if (strncmp(argv[i], flag, length) != 0 || (*after != '\0' && *after != '=')) {
+        if (strncmp(argv[i], flag, length) != 0 || (*after != '\0' && *after != '='))
             continue;
-        }
         int parts = *after == '=' ? 1 : 2;
-        if (parts == 2 && i + 1 == *argc) {
+        if (parts == 2 && i + 1 == *argc)
             FAIL(ERROR_USAGE, "%s needs a value after it", flag);
-        }
         *value = parts == 1 ? after + 1 : argv[i + 1];
         take_out(argc, argv, i, parts);
         break;
@@ -381,7 +374,7 @@ static bool is_dashed_key(const char *flag)
 /* The flags that `known` names. */
 static status unknown_flag(const char *command, const char *flag, const char *known)
 {
-    struct text_names names = {.wanted = flag};
+    struct suggestion names = {.wanted = flag};
     struct text all = {0}, takes = {0};
     if (is_dashed_key(flag)) {
         const char *key = flag + strspn(flag, "-");
@@ -392,12 +385,10 @@ static status unknown_flag(const char *command, const char *flag, const char *kn
     text_add(&all, "%s", known);
     text_add(&takes, "It takes %s; settings are written key=value", known);
     for (char *rest = NULL, *each = strtok_r(all.at, " ,", &rest); each != NULL;
-         each = strtok_r(NULL, " ,", &rest)) {
-        if (each[0] == '-') {
-            text_names_add(&names, each);
-        }
-    }
-    status result = text_names_fail(&names, takes.at, "%s does not know", command);
+         each = strtok_r(NULL, " ,", &rest))
+        if (each[0] == '-')
+            suggestion_add(&names, each);
+    status result = suggestion_fail(&names, takes.at, "%s does not know", command);
     text_free(&all);
     text_free(&takes);
     return result;
@@ -405,11 +396,9 @@ static status unknown_flag(const char *command, const char *flag, const char *kn
 
 status command_no_flags_left(int argc, char **argv, const char *command, const char *known)
 {
-    for (int i = 0; i < argc; i++) {
-        if (argv[i][0] == '-') {
+    for (int i = 0; i < argc; i++)
+        if (argv[i][0] == '-')
             return unknown_flag(command, argv[i], known);
-        }
-    }
     return OK;
 }
 

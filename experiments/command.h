@@ -7,7 +7,7 @@
 #ifndef GRADLAG_EXPERIMENTS_COMMAND_H
 #define GRADLAG_EXPERIMENTS_COMMAND_H
 
-#include "worker/base.h"
+#include "base/text.h"
 
 #include <stdio.h>
 

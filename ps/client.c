@@ -1,8 +1,10 @@
 /* client.c — see client.h. */
 #include "ps/client.h"
 
-#include "ps/connection.h"
-#include "ps/slices.h"
+#include "base/clock.h"
+#include "base/memory.h"
+#include "ps/net/connection.h"
+#include "ps/core/slices.h"
 
 #include <string.h>
 #include <sys/mman.h>
@@ -188,7 +190,7 @@ static status connect_to(ps_client *c, unsigned server, const struct ps_client_o
                                      .settings_hash = o->settings_hash,
                                      .worker = o->worker,
                                      .processes = workers + c->count_of_servers,
-                                     .patient = server > 0,
+                                     .follower = server > 0,
                                      .place = c->count_of_servers > 1 ? &place : NULL,
                                      .count = slice_count(o->count, c->count_of_servers, server)}));
 done:

@@ -12,7 +12,7 @@
 #ifndef GRADLAG_PS_CLIENT_H
 #define GRADLAG_PS_CLIENT_H
 
-#include "worker/options.h"
+#include "base/options.h"
 
 #include <signal.h>
 
@@ -32,9 +32,9 @@ struct ps_client_options {
 struct ps_release {
     bool finished;    /* training is over: no parameters, close */
     uint64_t version; /* of several servers with read=torn: server 0's */
-    uint64_t batch;   /* number of the batch (with an outer rule: the round of them, local.h) to
-                         compute: 0, 1, 2, …; a worker that takes a lost one's place goes on where
-                         that one was */
+    uint64_t batch; /* number of the batch (with an outer rule: the round of them, local_steps.h) to
+                       compute: 0, 1, 2, …; a worker that takes a lost one's place goes on where
+                       that one was */
     const float *parameters; /* count floats, constant until the next push */
     float *gradient;         /* count floats, the caller's to write */
     double waited_us;        /* from the push (or hello) to this release, evaluation excluded */

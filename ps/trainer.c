@@ -4,8 +4,9 @@
  */
 #include "ps/trainer.h"
 
+#include "base/memory.h"
 #include "ps/client.h"
-#include "ps/local.h"
+#include "ps/local_steps.h"
 
 static status gradient(void *context, const float *parameters, uint64_t batch, float *gradient,
                        struct step_stats *stats)
@@ -14,14 +15,14 @@ static status gradient(void *context, const float *parameters, uint64_t batch, f
 }
 
 /* With an outer rule a push is several local steps, else one gradient. */
-static status open_local(const struct ps_trainer_options *o, struct local_plan *plan,
-                         struct local *local, float **scratch)
+static status open_local(const struct ps_trainer_options *o, struct local_steps_plan *plan,
+                         struct local_steps *local, float **scratch)
 {
     status result = OK;
-    TRY(local_plan_open(plan, o->settings, o->workers, worker_parameter_count(o->worker),
-                        o->total_samples, worker_epoch_samples(o->worker)));
-    TRY(local_open(local, plan));
-    TRY(memory_new(scratch, local_scratch(plan), sizeof **scratch, "local steps"));
+    TRY(local_steps_plan_open(plan, o->settings, o->workers, worker_parameter_count(o->worker),
+                              o->total_samples, worker_epoch_samples(o->worker)));
+    TRY(local_steps_open(local, plan));
+    TRY(memory_new(scratch, local_steps_scratch(plan), sizeof **scratch, "local steps"));
 done:
     return result;
 }
@@ -31,8 +32,8 @@ status ps_trainer_run(const struct ps_trainer_options *o)
     status result = OK;
     ps_client *client = NULL;
     struct ps_release at; /* what it may go on with: θ, its version, the batch to compute */
-    struct local_plan plan;
-    struct local local = {0};
+    struct local_steps_plan plan;
+    struct local_steps local = {0};
     float *scratch = NULL;
 
     TRY(open_local(o, &plan, &local, &scratch));
@@ -47,12 +48,12 @@ status ps_trainer_run(const struct ps_trainer_options *o)
                        &at));
     worker_hold_memory(o->worker);
     while (!at.finished) {
-        struct local_push steps = {.parameters = at.parameters,
-                                   .version = at.version,
-                                   .number = at.batch,
-                                   .difference = at.gradient,
-                                   .scratch = scratch};
-        TRY(local_run(&local, gradient, o->worker, &steps));
+        struct local_steps_push steps = {.parameters = at.parameters,
+                                         .version = at.version,
+                                         .number = at.batch,
+                                         .difference = at.gradient,
+                                         .scratch = scratch};
+        TRY(local_steps_run(&local, gradient, o->worker, &steps));
         const struct step_stats *step = &steps.stats;
         struct ps_push push = {.loss = step->loss,
                                .samples = step->samples,
@@ -68,7 +69,7 @@ done:
         ps_client_leave(client, result, error_message());
     worker_forget_memory(o->worker); /* what it computed in is the client's */
     ps_client_close(&client);
-    local_close(&local);
+    local_steps_close(&local);
     memory_free(scratch);
     return result;
 }

@@ -1,8 +1,11 @@
 /* replica.c — which kind of replica a rank has, and the one in the host's memory. */
 #include "sync/replica.h"
 
-#include "sync/compression.h"
-#include "worker/optimizer.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/memory.h"
+#include "sync/compression/compression.h"
+#include "worker/optimizer/optimizer.h"
 
 #include <string.h>
 
@@ -47,25 +50,25 @@ static status choose(const struct replica_kind **out, const options *o, const wo
              c->kind->about.name);
     }
     bool there =
-        worker_place(w) != NULL && rule.form != OPTIMIZER_HOST_ONLY && !apart_or_growing(o);
+        worker_place(w) != NULL && rule.form != OPTIMIZER_HOST_ONLY && !local_sgd_or_growing(o);
     if (c->kind->on_device && !there) {
         FAIL(ERROR_USAGE,
              "communicator=%s: the update with optimizer=%s%s is made in the host's "
              "memory; use communicator=auto",
              c->kind->about.name, options_text(o, "optimizer"),
-             apart_or_growing(o) ? " and local_steps or decay=batch" : "");
+             local_sgd_or_growing(o) ? " and local_steps or decay=batch" : "");
     }
     const bool shares = communicator_shares(c) && worker_place(w) == NULL && !late &&
-                        !apart_or_growing(o) && !rule.by_layer &&
+                        !local_sgd_or_growing(o) && !rule.by_layer &&
                         strcmp(options_text(o, "overlap"), "yes") != 0;
     *out = exchanged_there && there ? &replica_device : shares ? &replica_shared : &replica_host;
 done:
     return result;
 }
 
-/* auto: where ranks exceed processors nothing can be hidden, and all in one part is there last.
- * Elsewhere it is tried, if the sum is the same in parts. Either way the first step with overlap
- * shows whether any part is there early: if none is on any rank, there is nothing to overlap. */
+/* overlap=auto: a trial decides where overlap may gain time (communicator_overlap_may_gain);
+ * elsewhere overlap is off. With auto and yes, the first step with overlap shows whether any part
+ * is final before the gradient is whole. If no rank has such a part, overlap goes off. */
 static status choose_overlap(replica *r, const options *o)
 {
     status result = OK;
@@ -75,17 +78,11 @@ static status choose_overlap(replica *r, const options *o)
         FAIL(ERROR_USAGE, "overlap=yes: gradients that stay on a GPU are not exchanged while they "
                           "are computed; use overlap=auto");
     }
-    if (yes && r->whole) {
-        FAIL(ERROR_USAGE,
-             "overlap=yes: gradients are exchanged as a whole where they are compressed, "
-             "with local_steps, decay=batch and batch_norm=synchronised; use overlap=auto");
-    }
     r->overlaps = yes;
     if (strcmp(wanted, "auto") == 0 && r->kind == &replica_host && !r->whole &&
-        communicator_overlaps(r->c) && communicator_may_spin(r->c) &&
-        communicator_same_in_parts(r->c) && (r->late || r->count > r->c->bucket)) {
+        communicator_overlap_may_gain(r->c) && (r->late || r->count > r->c->bucket)) {
         TRY(memory_new(&r->trial, 1, sizeof *r->trial, "the replica"));
-        r->overlaps = trial_overlaps(r->trial);
+        r->overlaps = autotune_overlaps(r->trial);
     }
     r->looks = (yes || r->trial != NULL) && !r->late;
 done:
@@ -122,12 +119,6 @@ static void gradient_grows(void *context, size_t final_from)
     communicator_advance(context, final_from);
 }
 
-/* The one before, which is whole: between any operators, forward ones too. */
-static void gradient_travels(void *context, size_t final_from UNUSED)
-{
-    communicator_advance(context, 0);
-}
-
 void replica_send(replica *r)
 {
     r->kind->send(r);
@@ -135,23 +126,39 @@ void replica_send(replica *r)
 
 status replica_gradient(replica *r, uint64_t batch, struct step_stats *stats)
 {
-    const struct gradient_watch watch = {.context = r->c,
-                                         .between = r->late ? gradient_travels : gradient_grows};
+    const struct gradient_watch watch = {.context = r->c, .between = gradient_grows};
     r->began_ns = r->trial != NULL ? clock_ns() : 0;
     if (r->overlaps && !r->late) {
         communicator_begin(r->c, r->gradient, r->count);
         r->begun = true;
     }
     return worker_gradient_watched(r->worker, r->parameters, batch, r->gradient,
-                                   r->begun ? &watch : NULL, stats);
+                                   r->begun && !r->late ? &watch : NULL, stats);
+}
+
+status replica_gradients(replica *r, uint64_t first, unsigned batches, struct step_stats *stats)
+{
+    status result = OK;
+    struct step_stats one;
+    if (r->kind->gradients != NULL)
+        return r->kind->gradients(r, first, batches, stats);
+    *stats = (struct step_stats){0};
+    for (unsigned i = 0; i < batches; i++) {
+        TRY(replica_gradient(r, first + i, &one));
+        replica_gather(r, i, batches);
+        step_stats_add(stats, &one);
+        stats->loss += one.loss / (float)batches;
+    }
+done:
+    return result;
 }
 
 /* The step's exchange has ended; all ranks read the same mean of votes. */
-static void trial_next(replica *r, float votes)
+static void autotune_next(replica *r, float votes)
 {
-    if (!trial_votes(r->trial)) {
-        trial_took(r->trial, clock_ns() - r->began_ns);
-        r->overlaps = trial_overlaps(r->trial);
+    if (!autotune_votes(r->trial)) {
+        autotune_took(r->trial, clock_ns() - r->began_ns);
+        r->overlaps = autotune_overlaps(r->trial);
         return;
     }
     r->overlaps = votes > 0.5f;
@@ -178,13 +185,13 @@ status replica_exchange(replica *r, float notes[COMMUNICATOR_NOTES])
     if (looks)
         notes[VOTE] = communicator_began_early(r->c);
     else if (r->trial != NULL)
-        notes[VOTE] = trial_votes(r->trial) ? trial_vote(r->trial) : 0;
+        notes[VOTE] = autotune_votes(r->trial) ? autotune_vote(r->trial) : 0;
     TRY(r->kind->exchange(r, notes));
     r->looks = r->looks && !looks;
     if (looks && notes[VOTE] == 0)
         nothing_to_overlap(r);
     else if (r->trial != NULL)
-        trial_next(r, notes[VOTE]);
+        autotune_next(r, notes[VOTE]);
 done:
     return result;
 }
@@ -232,7 +239,8 @@ void replica_gather(replica *r, unsigned index, unsigned count)
         r->kind->gather(r, index, count);
 }
 
-status replica_average(replica *r, enum apart_momentum momentum, float notes[COMMUNICATOR_NOTES])
+status replica_average(replica *r, enum local_sgd_momentum momentum,
+                       float notes[COMMUNICATOR_NOTES])
 {
     return r->kind->average(r, momentum, notes);
 }
@@ -240,7 +248,7 @@ status replica_average(replica *r, enum apart_momentum momentum, float notes[COM
 /* ---- in the host's memory -----------------------------------------------------------------------
  */
 
-struct host {
+struct replica_host {
     optimizer *optimizer;
     compression *compression; /* of the gradient on its way; NULL: none */
     float *parameters[2];     /* the current ones, and where the next update writes */
@@ -253,7 +261,7 @@ struct host {
 
 static void host_close(replica *r)
 {
-    struct host *h = r->state;
+    struct replica_host *h = r->state;
     optimizer_close(&h->optimizer);
     compression_close(&h->compression);
     memory_free(h->parameters[0]);
@@ -287,17 +295,17 @@ done:
 static status host_open(replica *r, const options *o)
 {
     status result = OK;
-    struct host *h = NULL;
+    struct replica_host *h = NULL;
     const struct compression_kind *kind = NULL;
     TRY(compression_chosen(&kind, o, r->c));
     TRY(memory_new(&h, 1, sizeof *h, "the replica"));
     r->state = h;
     if (kind != NULL)
         TRY(open_compression(&h->compression, kind, o, r));
-    r->whole = kind != NULL || apart_or_growing(o) || worker_joint_sums(r->worker) > 0;
-    if (apart_or_growing(o))
+    r->whole = kind != NULL || local_sgd_or_growing(o) || worker_joint_sums(r->worker) > 0;
+    if (local_sgd_or_growing(o))
         TRY(memory_new(&h->sum, r->count, sizeof(float), "a sum of gradients"));
-    h->keeps_state = r->c->size > 1 && apart_keeps_state(o);
+    h->keeps_state = r->c->size > 1 && local_sgd_keeps_state(o);
     struct optimizer_layers layers = worker_layers(r->worker);
     TRY(optimizer_open(&h->optimizer, o, r->count));
     TRY(optimizer_set_layers(h->optimizer, &layers));
@@ -315,10 +323,11 @@ done:
 
 static void host_send(replica *r)
 {
-    const struct host *h = r->state;
+    const struct replica_host *h = r->state;
     memcpy(h->sent, h->computed, r->count * sizeof(float));
     if (r->overlaps) {
         communicator_begin(r->c, h->sent, r->count);
+        communicator_advance(r->c, 0);
         r->begun = true;
     }
 }
@@ -327,7 +336,7 @@ static void host_send(replica *r)
 static status host_exchange(replica *r, float notes[COMMUNICATOR_NOTES])
 {
     status result = OK;
-    const struct host *h = r->state;
+    const struct replica_host *h = r->state;
     const size_t bytes = COMMUNICATOR_NOTES * sizeof *notes;
     r->hidden_ns = 0;
     if (h->compression != NULL)
@@ -346,7 +355,7 @@ done:
 /* Into the other buffer: a failed update leaves θ as it was. */
 static status host_apply(replica *r, double lr, bool *finite)
 {
-    struct host *h = r->state;
+    struct replica_host *h = r->state;
     struct optimizer_pass pass;
     float *next = h->parameters[1 - h->current];
     optimizer_set_epoch(h->optimizer, r->epoch);
@@ -361,7 +370,7 @@ static status host_apply(replica *r, double lr, bool *finite)
 
 static status host_view(replica *r, struct replica_view *out)
 {
-    const struct host *h = r->state;
+    const struct replica_host *h = r->state;
     *out = (struct replica_view){.parameters = r->parameters,
                                  .optimizer_state = optimizer_state(h->optimizer),
                                  .optimizer_state_count = optimizer_state_count(h->optimizer),
@@ -371,7 +380,7 @@ static status host_view(replica *r, struct replica_view *out)
 
 static status host_set(replica *r, const struct replica_view *from, uint64_t updates)
 {
-    struct host *h = r->state;
+    struct replica_host *h = r->state;
     memcpy(r->parameters, from->parameters, r->count * sizeof(float));
     if (from->optimizer_state != NULL)
         optimizer_set_state(h->optimizer, from->optimizer_state);
@@ -383,14 +392,14 @@ static status host_set(replica *r, const struct replica_view *from, uint64_t upd
 
 static size_t host_own_count(const replica *r)
 {
-    const struct host *h = r->state;
+    const struct replica_host *h = r->state;
     return (h->compression != NULL ? r->count : 0) +
            (h->keeps_state ? optimizer_state_count(h->optimizer) : 0);
 }
 
 static void host_own_read(const replica *r, float *out)
 {
-    const struct host *h = r->state;
+    const struct replica_host *h = r->state;
     if (h->compression != NULL) {
         memcpy(out, h->compression->residual, r->count * sizeof *out);
         out += r->count;
@@ -402,7 +411,7 @@ static void host_own_read(const replica *r, float *out)
 
 static void host_own_write(replica *r, const float *in)
 {
-    struct host *h = r->state;
+    struct replica_host *h = r->state;
     if (h->compression != NULL) {
         memcpy(h->compression->residual, in, r->count * sizeof *in);
         in += r->count;
@@ -413,7 +422,7 @@ static void host_own_write(replica *r, const float *in)
 
 static void host_gather(replica *r, unsigned index, unsigned count)
 {
-    const struct host *h = r->state;
+    const struct replica_host *h = r->state;
     for (size_t i = 0; i < r->count; i++)
         h->sum[i] = index == 0 ? r->gradient[i] : h->sum[i] + r->gradient[i];
     if (index + 1 == count)
@@ -434,17 +443,17 @@ done:
     return result;
 }
 
-static status host_average(replica *r, enum apart_momentum momentum,
+static status host_average(replica *r, enum local_sgd_momentum momentum,
                            float notes[COMMUNICATOR_NOTES])
 {
     status result = OK;
-    struct host *h = r->state;
+    struct replica_host *h = r->state;
     float *state = optimizer_state_in_place(h->optimizer), unused[COMMUNICATOR_NOTES] = {0};
     const size_t count = optimizer_state_count(h->optimizer);
     TRY(mean_of(r, h->parameters[h->current], notes));
-    for (size_t at = 0; momentum == APART_AVERAGE && at < count; at += r->count)
+    for (size_t at = 0; momentum == LOCAL_SGD_AVERAGE && at < count; at += r->count)
         TRY(mean_of(r, state + at, unused));
-    if (momentum == APART_RESET && count > 0)
+    if (momentum == LOCAL_SGD_RESET && count > 0)
         memset(state, 0, count * sizeof *state);
 done:
     return result;

@@ -7,15 +7,17 @@
  *                                       share of the parameters (communicator_shares)
  *   replica_device  (replica_device.c)  on the rank's GPU, from update to update: where the
  *                                       communicator exchanges there (nccl), or there is one rank
+ *   replica_virtual (replica_virtual.h) engine=virtual: stands for all ranks, in one process
  *
  * One thread. Collective: every rank has the same kind and calls the same functions.
  */
 #ifndef GRADLAG_SYNC_REPLICA_H
 #define GRADLAG_SYNC_REPLICA_H
 
-#include "sync/apart.h"
-#include "sync/communicator.h"
-#include "sync/trial.h"
+#include "results/records.h"
+#include "sync/local_sgd.h"
+#include "sync/communicator/communicator.h"
+#include "sync/communicator/overlap_autotune.h"
 #include "worker/worker.h"
 
 typedef struct replica replica;
@@ -34,6 +36,8 @@ struct replica_kind {
     /* Sets parameters, gradient and state. */
     status (*open)(replica *r, const options *o);
     void (*close)(replica *r);
+    /* replica_gradients. NULL: by the rank's worker, one after the other. */
+    status (*gradients)(replica *r, uint64_t first, unsigned batches, struct step_stats *stats);
     void (*send)(replica *r); /* NULL: cannot be late */
     status (*exchange)(replica *r, float notes[COMMUNICATOR_NOTES]);
     status (*apply)(replica *r, double lr, bool *finite);
@@ -41,16 +45,20 @@ struct replica_kind {
     /* Parameters, optimizer state (as many as view gives) and, where it is given, the gradient that
      * waits ← these, after so many updates. */
     status (*set)(replica *r, const struct replica_view *from, uint64_t updates);
-    /* What this rank has and others have not (kept.h). NULL: nothing. */
+    /* What this rank has and others have not (rank_state.h). NULL: nothing. */
     size_t (*own_count)(const replica *r);
     void (*own_read)(const replica *r, float *out);
     void (*own_write)(replica *r, const float *in);
     /* Collective, before rank 0 evaluates or views: brings there what other ranks have of the
      * parameters. NULL: every rank has all. */
     status (*collect)(replica *r);
-    /* NULL: not where apart_or_growing() */
+    /* NULL: not where local_sgd_or_growing() */
     void (*gather)(replica *r, unsigned index, unsigned count);
-    status (*average)(replica *r, enum apart_momentum momentum, float notes[COMMUNICATOR_NOTES]);
+    status (*average)(replica *r, enum local_sgd_momentum momentum,
+                      float notes[COMMUNICATOR_NOTES]);
+    /* The rows of all ranks that it stands for, about the last update: all but update_version.
+     * NULL: it stands for the rank of this process, whose row the trainer knows. */
+    void (*rows)(const replica *r, struct step_record *out);
 };
 extern const struct replica_kind replica_host, replica_shared, replica_device;
 
@@ -67,15 +75,17 @@ struct replica {
     bool late;
     /* An exchange begins while ranks compute: this step's, or from now on. */
     bool overlaps;
-    bool looks;          /* whether any part is there early: not seen yet */
-    bool begun;          /* the one that goes on did */
-    bool whole;          /* gradients are exchanged as a whole: compressed, of many batches, or
-                            made by ranks that meet in every batch norm */
-    struct trial *trial; /* overlap=auto: while it is not decided */
-    uint64_t began_ns;   /* of this step */
-    uint64_t hidden_ns;  /* of the last exchange: see communicator_finish */
-    uint64_t waited_ns;  /* for other ranks, by the last replica_apply */
+    bool looks; /* whether any part is there early: not seen yet */
+    bool begun; /* the one that goes on did */
+    bool whole; /* gradients are exchanged as a whole: compressed, of many batches, or
+                   made by ranks that meet in every batch norm */
+    struct overlap_autotune *trial; /* overlap=auto: while it is not decided */
+    uint64_t began_ns;              /* of this step */
+    uint64_t hidden_ns;             /* of the last exchange: see communicator_finish */
+    uint64_t waited_ns;             /* for other ranks, by the last replica_apply */
+    bool apart; /* set by the trainer, local_steps: the next update is of a rank's own parameters */
     void *state;
+    struct virtual *virtual; /* replica_virtual.c; else NULL */
 };
 
 /* At the initial parameters; both are borrowed. Reads keys optimizer, momentum, weight_decay,
@@ -93,6 +103,10 @@ void replica_send(replica *r);
  * are on their way when it returns, also after an error: replica_exchange has to follow.
  * stats->watch_ns is what that took. */
 status replica_gradient(replica *r, uint64_t batch, struct step_stats *stats) MUST_CHECK;
+/* The mean gradient of `batches` batches from `first` on, ready for the exchange. In *stats times
+ * are sums and the loss is a mean. */
+status replica_gradients(replica *r, uint64_t first, unsigned batches,
+                         struct step_stats *stats) MUST_CHECK;
 /* Gradient and notes ← their means over all ranks. The last note is the replica's own. */
 status replica_exchange(replica *r, float notes[COMMUNICATOR_NOTES]) MUST_CHECK;
 /* θ ← update(θ, gradient). Where the gradient is not finite: *finite is false and θ as it was. */
@@ -110,7 +124,7 @@ void replica_own_write(replica *r, const float *in);
  * in r->gradient. */
 void replica_gather(replica *r, unsigned index, unsigned count);
 /* Parameters and notes ← their means over all ranks; the optimizer's state as `momentum` says. */
-status replica_average(replica *r, enum apart_momentum momentum,
+status replica_average(replica *r, enum local_sgd_momentum momentum,
                        float notes[COMMUNICATOR_NOTES]) MUST_CHECK;
 
 #endif

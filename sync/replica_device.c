@@ -6,13 +6,14 @@
  * The exchange gives the *sum* over ranks, and the update multiplies by 1/size as it reads: the
  * same product as of a mean made before it, without a pass over the gradient.
  */
+#include "base/memory.h"
 #include "sync/replica.h"
 
-#include "worker/optimizer.h"
+#include "worker/optimizer/optimizer.h"
 
 struct device {
     struct optimizer_rule rule;
-    struct resident at;
+    struct device_vectors at;
     float *seen;  /* host: parameters, then state, as of the last view */
     bool current; /* `seen` is of the last update */
 };
@@ -64,10 +65,10 @@ static status device_apply(replica *r, double lr, bool *finite)
     status result = OK;
     struct device *d = r->state;
     struct optimizer_pass pass;
-    const struct resident_update update = {.rule = d->rule,
-                                           .scale = (double)(1.0f / (float)r->c->size),
-                                           .lr = lr,
-                                           .as_computed = r->c->size == 1};
+    const struct device_update update = {.rule = d->rule,
+                                         .scale = (double)(1.0f / (float)r->c->size),
+                                         .lr = lr,
+                                         .as_computed = r->c->size == 1};
     TRY(worker_resident_update(r->worker, &update, &pass));
     *finite = pass.finite;
     d->current = d->current && !pass.finite;

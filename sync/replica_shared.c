@@ -14,9 +14,11 @@
  * A share that is not finite is told in common memory before the second gate, past which all ranks
  * read who has told it: nobody goes on to the new copy then.
  */
+#include "base/clock.h"
+#include "base/memory.h"
 #include "sync/replica.h"
 
-#include "worker/optimizer.h"
+#include "worker/optimizer/optimizer.h"
 
 #include <stdatomic.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+#include "base/thread.h"
 #include "worker/backend.h"
 
 #include <stdlib.h>
@@ -19,27 +20,18 @@ static status choose(const options *o, unsigned index, unsigned count,
                      const struct backend_kind **kind, struct backend_options *out)
 {
     status result = OK;
-    struct backend_options chosen = {.threads = 1, .deterministic = true};
-    const char *device = "cpu";
-    if (options_declared(o, "device")) {
-        device = options_text(o, "device");
-    }
-    if (options_declared(o, "threads")) {
-        chosen.threads = (uint32_t)options_integer(o, "threads");
-    }
-    if (options_declared(o, "precision")) {
-        const char *precision = options_text(o, "precision");
-        chosen.precision = strcmp(precision, "bf16") == 0   ? PRECISION_BF16
-                           : strcmp(precision, "tf32") == 0 ? PRECISION_TF32
-                                                            : PRECISION_FP32;
-    }
-    if (options_declared(o, "deterministic")) {
-        chosen.deterministic = options_flag(o, "deterministic");
-    }
+    const char *precision = options_text(o, "precision");
+    struct backend_options chosen = {
+        .threads = (uint32_t)options_integer(o, "threads"),
+        .precision = strcmp(precision, "bf16") == 0   ? PRECISION_BF16
+                     : strcmp(precision, "tf32") == 0 ? PRECISION_TF32
+                                                      : PRECISION_FP32,
+        .deterministic = options_flag(o, "deterministic"),
+    };
     chosen.place = placement_of(getenv, index, count, o);
     chosen.may_spin = placement_may_spin(&chosen.place, chosen.threads, processor_count());
     const struct about *about;
-    TRY(registry_require(&backend_registry, device, &about));
+    TRY(registry_require(&backend_registry, options_text(o, "device"), &about));
     *kind = (const struct backend_kind *)about;
     *out = chosen;
 done:

@@ -1,11 +1,15 @@
 /*
- * checkpoint.c — a file is believed only as far as it has been checked: the header's length against
- * the file's, every tensor's bytes against its shape and type, and all of them together against the
- * data, which they must cover without gap or overlap. Only then is anything written to the caller.
+ * checkpoint.c — safetensors files. The reader trusts nothing in a file. It checks:
+ *   - the length of the header against the length of the file;
+ *   - the bytes of each tensor against its shape and type;
+ *   - all tensors together against the data, which they must cover without gap or overlap.
+ * Only then does it write to the caller's memory.
  */
 #include "worker/checkpoint.h"
 
-#include "worker/output_file.h"
+#include "base/memory.h"
+#include "base/text.h"
+#include "base/output_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -21,16 +25,14 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "safetensors data are 
 enum { HEADER_LIMIT = 100000000, LENGTH_BYTES = 8 };
 #define METADATA "__metadata__"
 
-/* ---- writing ------------------------------------------------------------------------------------
- */
+/* ---- writing ---- */
 
 static size_t tensor_bytes(const struct checkpoint_tensor *t)
 {
     size_t bytes = sizeof(float);
     REQUIRE(t->rank <= COUNT_OF(t->shape));
-    for (unsigned d = 0; d < t->rank; d++) {
+    for (unsigned d = 0; d < t->rank; d++)
         REQUIRE(!__builtin_mul_overflow(bytes, t->shape[d], &bytes));
-    }
     return bytes;
 }
 
@@ -51,16 +53,14 @@ static void add_header(struct text *h, const struct checkpoint_tensor *tensors, 
         text_add(h, ",");
         text_add_json(h, tensors[i].name);
         text_add(h, ":{\"dtype\":\"F32\",\"shape\":[");
-        for (unsigned d = 0; d < tensors[i].rank; d++) {
+        for (unsigned d = 0; d < tensors[i].rank; d++)
             text_add(h, "%s%u", d > 0 ? "," : "", tensors[i].shape[d]);
-        }
         text_add(h, "],\"data_offsets\":[%zu,%zu]}", begin, end);
         begin = end;
     }
     text_add(h, "}");
-    while (h->length % 8 != 0) { /* so that the data are aligned in the file */
+    while (h->length % 8 != 0) /* aligns the data in the file */
         text_add(h, " ");
-    }
 }
 
 static status write_all(FILE *to, const char *path, const void *data, size_t bytes)
@@ -81,9 +81,8 @@ static status write_parts(FILE *to, const char *path, const struct text *header,
     const uint64_t length = header->length;
     TRY(write_all(to, path, &length, sizeof length));
     TRY(write_all(to, path, header->at, header->length));
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < count; i++)
         TRY(write_all(to, path, tensors[i].data, tensor_bytes(&tensors[i])));
-    }
 done:
     return result;
 }
@@ -102,40 +101,38 @@ done:
     output_file_abandon(&file);
     text_free(&header);
     if (result != OK) {
-        const struct error why = error_kept();
+        const struct error why = error_save();
         result = error_set(result, __FILE__, __LINE__, "checkpoint %s", why.message);
     }
     return result;
 }
 
-/* ---- reading ------------------------------------------------------------------------------------
- */
+/* ---- reading ---- */
 
-#define REMEDY "write a new checkpoint or use another"
+#define REMEDY "write a new checkpoint or choose another file"
 
-struct entry { /* one tensor of the file */
+struct checkpoint_entry { /* one tensor in the file */
     const char *name, *dtype;
     const json_t *shape;
     uint64_t begin, end;
 };
 
-struct reader {
+struct checkpoint_reader {
     const char *path;
     int file;
-    uint64_t data_at, data_bytes; /* in the file */
+    uint64_t data_at, data_bytes; /* position and length in the file */
     json_t *header;
-    struct entry *entries;
+    struct checkpoint_entry *entries;
     size_t count;
 };
 
-static status read_at(const struct reader *r, void *out, size_t bytes, uint64_t offset)
+static status read_at(const struct checkpoint_reader *r, void *out, size_t bytes, uint64_t offset)
 {
     status result = OK;
     for (size_t got = 0; got < bytes;) {
         ssize_t n = pread(r->file, (char *)out + got, bytes - got, (off_t)(offset + got));
-        if (n < 0 && errno == EINTR) {
+        if (n < 0 && errno == EINTR)
             continue;
-        }
         if (n <= 0) {
             FAIL(ERROR_DATA, "checkpoint %s: %s at byte %llu; %s", r->path,
                  n < 0 ? strerror(errno) : "truncated", (unsigned long long)(offset + got), REMEDY);
@@ -146,7 +143,7 @@ done:
     return result;
 }
 
-static status read_header(struct reader *r)
+static status read_header(struct checkpoint_reader *r)
 {
     status result = OK;
     struct stat info;
@@ -154,29 +151,30 @@ static status read_header(struct reader *r)
     char *bytes = NULL;
     json_error_t error;
 
-    r->file = open(r->path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a FIFO does not keep us */
+    r->file = open(r->path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* do not block on a FIFO */
     if (r->file < 0 || fstat(r->file, &info) != 0) {
-        FAIL(ERROR_DATA, "checkpoint %s: %s; name a file that checkpoint= wrote", r->path,
-             strerror(errno));
+        FAIL(ERROR_DATA, "checkpoint %s cannot be opened: %s; choose a file that checkpoint= wrote",
+             r->path, strerror(errno));
     }
     if (!S_ISREG(info.st_mode) || info.st_size < LENGTH_BYTES) {
-        FAIL(ERROR_DATA, "checkpoint %s: not a safetensors file: it is %s; %s", r->path,
+        FAIL(ERROR_DATA, "checkpoint %s: not a safetensors file, because it is %s; %s", r->path,
              S_ISREG(info.st_mode) ? "shorter than 8 bytes" : "not a regular file", REMEDY);
     }
     TRY(read_at(r, &length, sizeof length, 0));
     uint64_t most = (uint64_t)info.st_size - LENGTH_BYTES;
     if (length < 2 || length > most || length > HEADER_LIMIT) {
-        FAIL(ERROR_DATA,
-             "checkpoint %s: not a safetensors file, or truncated: its header would be %llu bytes "
-             "long where %llu follow; %s",
-             r->path, (unsigned long long)length, (unsigned long long)most, REMEDY);
+        FAIL(
+            ERROR_DATA,
+            "checkpoint %s: not a safetensors file, or truncated: the header length is %llu bytes, "
+            "but %llu bytes follow; %s",
+            r->path, (unsigned long long)length, (unsigned long long)most, REMEDY);
     }
     TRY(memory_new(&bytes, length, 1, "checkpoint header"));
     TRY(read_at(r, bytes, length, LENGTH_BYTES));
     r->header = json_loadb(bytes, length, JSON_REJECT_DUPLICATES, &error);
     if (!json_is_object(r->header)) {
-        FAIL(ERROR_DATA, "checkpoint %s: its header is not a JSON object: %s; %s", r->path,
-             r->header == NULL ? error.text : "another type", REMEDY);
+        FAIL(ERROR_DATA, "checkpoint %s: the header is not a JSON object: %s; %s", r->path,
+             r->header == NULL ? error.text : "it is valid JSON of another type", REMEDY);
     }
     r->data_at = LENGTH_BYTES + length;
     r->data_bytes = most - length;
@@ -185,7 +183,7 @@ done:
     return result;
 }
 
-/* Bytes per element; 0 for a type we do not know, whose size is then not checked. */
+/* Bytes per element; 0: unknown type, whose size is not checked. */
 static uint64_t element_bytes(const char *dtype)
 {
     static const struct {
@@ -194,30 +192,28 @@ static uint64_t element_bytes(const char *dtype)
     } known[] = {{"F32", 4}, {"F64", 8}, {"F16", 2}, {"BF16", 2}, {"I64", 8},
                  {"I32", 4}, {"I16", 2}, {"I8", 1},  {"U64", 8},  {"U32", 4},
                  {"U16", 2}, {"U8", 1},  {"BOOL", 1}};
-    for (size_t i = 0; i < COUNT_OF(known); i++) {
-        if (strcmp(known[i].name, dtype) == 0) {
+    for (size_t i = 0; i < COUNT_OF(known); i++)
+        if (strcmp(known[i].name, dtype) == 0)
             return known[i].bytes;
-        }
-    }
     return 0;
 }
 
-/* element_bytes × product of the shape; false where the shape is no list of lengths or too big. */
+/* element × product of the shape. False: the shape is not a list of lengths, or the product
+ * overflows. */
 static bool shape_bytes(const json_t *shape, uint64_t element, uint64_t *bytes)
 {
     *bytes = element;
     for (size_t d = 0; d < json_array_size(shape); d++) {
         const json_t *length = json_array_get(shape, d);
         if (!json_is_integer(length) || json_integer_value(length) < 0 ||
-            __builtin_mul_overflow(*bytes, (uint64_t)json_integer_value(length), bytes)) {
+            __builtin_mul_overflow(*bytes, (uint64_t)json_integer_value(length), bytes))
             return false;
-        }
     }
     return json_is_array(shape);
 }
 
-static status read_entry(const struct reader *r, const char *name, const json_t *value,
-                         struct entry *out)
+static status read_entry(const struct checkpoint_reader *r, const char *name, const json_t *value,
+                         struct checkpoint_entry *out)
 {
     status result = OK;
     const json_t *offsets = json_object_get(value, "data_offsets");
@@ -235,8 +231,9 @@ static status read_entry(const struct reader *r, const char *name, const json_t 
     json_int_t from = json_integer_value(begin), to = json_integer_value(end);
     if (from < 0 || to < from || (uint64_t)to > r->data_bytes) {
         FAIL(ERROR_DATA,
-             "checkpoint %s: tensor '%s' would lie at bytes %lld to %lld of %llu: truncated or "
-             "malformed; %s",
+             "checkpoint %s: tensor '%s' spans bytes %lld to %lld, but the data have %llu bytes: "
+             "the "
+             "file is truncated or malformed; %s",
              r->path, name, (long long)from, (long long)to, (unsigned long long)r->data_bytes,
              REMEDY);
     }
@@ -246,7 +243,7 @@ static status read_entry(const struct reader *r, const char *name, const json_t 
     if (!shape_bytes(out->shape, element, &bytes) ||
         (element > 0 && bytes != out->end - out->begin)) {
         FAIL(ERROR_DATA,
-             "checkpoint %s: tensor '%s' has a shape that does not fit its %llu bytes; %s", r->path,
+             "checkpoint %s: the shape of tensor '%s' does not match its %llu bytes; %s", r->path,
              name, (unsigned long long)(out->end - out->begin), REMEDY);
     }
 done:
@@ -255,12 +252,12 @@ done:
 
 static int by_place(const void *a, const void *b)
 {
-    const struct entry *x = a, *y = b;
+    const struct checkpoint_entry *x = a, *y = b;
     int order = (x->begin > y->begin) - (x->begin < y->begin);
     return order != 0 ? order : (x->end > y->end) - (x->end < y->end);
 }
 
-static status read_entries(struct reader *r)
+static status read_entries(struct checkpoint_reader *r)
 {
     status result = OK;
     const char *name;
@@ -279,7 +276,8 @@ static status read_entries(struct reader *r)
     for (size_t i = 0; i < r->count; i++) {
         if (r->entries[i].begin != covered) {
             FAIL(ERROR_DATA, "checkpoint %s: tensor '%s' %s; %s", r->path, r->entries[i].name,
-                 r->entries[i].begin < covered ? "overlaps another" : "follows a gap", REMEDY);
+                 r->entries[i].begin < covered ? "overlaps another tensor" : "follows a gap",
+                 REMEDY);
         }
         covered = r->entries[i].end;
     }
@@ -291,53 +289,57 @@ done:
     return result;
 }
 
-static status find_tensor(const struct reader *r, const struct checkpoint_tensor *wanted,
-                          const struct entry **out)
+static status find_tensor(const struct checkpoint_reader *r, const struct checkpoint_tensor *wanted,
+                          const struct checkpoint_entry **out)
 {
     status result = OK;
-    const struct entry *found = NULL;
-    for (size_t i = 0; i < r->count && found == NULL; i++) {
-        if (strcmp(r->entries[i].name, wanted->name) == 0) {
+    const struct checkpoint_entry *found = NULL;
+    for (size_t i = 0; i < r->count && found == NULL; i++)
+        if (strcmp(r->entries[i].name, wanted->name) == 0)
             found = &r->entries[i];
-        }
-    }
     if (found == NULL) {
-        FAIL(ERROR_DATA, "checkpoint %s: has no tensor '%s'; is it of another model?", r->path,
-             wanted->name);
+        FAIL(ERROR_DATA,
+             "checkpoint %s: tensor '%s' is missing; the file may belong to another model, so "
+             "check key model",
+             r->path, wanted->name);
     }
     if (strcmp(found->dtype, "F32") != 0) {
-        FAIL(ERROR_DATA, "checkpoint %s: tensor '%s' is %s where F32 is wanted", r->path,
-             wanted->name, found->dtype);
-    }
-    bool alike = json_array_size(found->shape) == wanted->rank;
-    for (unsigned d = 0; alike && d < wanted->rank; d++) {
-        alike = json_integer_value(json_array_get(found->shape, d)) == (json_int_t)wanted->shape[d];
-    }
-    if (!alike) {
         FAIL(ERROR_DATA,
-             "checkpoint %s: tensor '%s' has another shape than the model's; was it written with "
-             "another model or dataset?",
-             r->path, wanted->name);
+             "checkpoint %s: tensor '%s' has type %s, but F32 is required; convert the tensor to "
+             "float32",
+             r->path, wanted->name, found->dtype);
+    }
+    bool matches = json_array_size(found->shape) == wanted->rank;
+    for (unsigned d = 0; matches && d < wanted->rank; d++) {
+        matches =
+            json_integer_value(json_array_get(found->shape, d)) == (json_int_t)wanted->shape[d];
+    }
+    if (!matches) {
+        FAIL(
+            ERROR_DATA,
+            "checkpoint %s: the shape of tensor '%s' differs from the model's; the file may belong "
+            "to another model or dataset, so check keys model and dataset",
+            r->path, wanted->name);
     }
     *out = found;
 done:
     return result;
 }
 
-static status check_notes(const struct reader *r)
+static status check_notes(const struct checkpoint_reader *r)
 {
     status result = OK;
     json_t *all = json_object_get(r->header, METADATA);
     const char *key;
     json_t *value;
 
-    if (all != NULL && !json_is_object(all)) {
+    if (all != NULL && !json_is_object(all))
         FAIL(ERROR_DATA, "checkpoint %s: " METADATA " is not an object; %s", r->path, REMEDY);
-    }
     json_object_foreach(all, key, value)
     {
         if (!json_is_string(value)) {
-            FAIL(ERROR_DATA, "checkpoint %s: note '%s' is not text; %s", r->path, key, REMEDY);
+            FAIL(ERROR_DATA, "checkpoint %s: the value of note '%s' is not text; %s", r->path, key,
+                 REMEDY);
         }
     }
 done:
@@ -348,18 +350,16 @@ status checkpoint_read(const char *path, const struct checkpoint_tensor *tensors
                        size_t tensor_count, struct checkpoint_note *notes, size_t note_count)
 {
     status result = OK;
-    struct reader r = {.path = path, .file = -1};
-    const struct entry *entry;
+    struct checkpoint_reader r = {.path = path, .file = -1};
+    const struct checkpoint_entry *entry;
 
-    for (size_t i = 0; i < note_count; i++) {
+    for (size_t i = 0; i < note_count; i++)
         notes[i].value = NULL;
-    }
     TRY(read_header(&r));
     TRY(read_entries(&r));
     TRY(check_notes(&r));
-    for (size_t i = 0; i < tensor_count; i++) {
+    for (size_t i = 0; i < tensor_count; i++)
         TRY(find_tensor(&r, &tensors[i], &entry));
-    }
     for (size_t i = 0; i < tensor_count; i++) {
         TRY(find_tensor(&r, &tensors[i], &entry));
         TRY(read_at(&r, tensors[i].data, entry->end - entry->begin, r.data_at + entry->begin));
@@ -372,8 +372,7 @@ status checkpoint_read(const char *path, const struct checkpoint_tensor *tensors
 done:
     json_decref(r.header);
     memory_free(r.entries);
-    if (r.file >= 0) {
+    if (r.file >= 0)
         close(r.file);
-    }
     return result;
 }

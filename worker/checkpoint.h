@@ -1,9 +1,9 @@
 /*
- * checkpoint.h — parameters (and optimizer state) as .safetensors: written to a temporary name,
- * synced, renamed; PyTorch and others read it.
+ * checkpoint.h — parameters and optimizer state as a .safetensors file, which PyTorch and others
+ * read. The file is written to a temporary name, synced and renamed.
  *
- * Format: u64 little-endian header length, JSON header {"name": {"dtype":"F32","shape":[…],
- * "data_offsets":[begin,end]}, …, "__metadata__": {text: text}}, then the data.
+ * Format: u64 little-endian header length; JSON header {"name": {"dtype":"F32","shape":[…],
+ * "data_offsets":[begin,end]}, …, "__metadata__": {text: text}}; data.
  */
 #ifndef GRADLAG_WORKER_CHECKPOINT_H
 #define GRADLAG_WORKER_CHECKPOINT_H
@@ -14,7 +14,7 @@ struct checkpoint_tensor {
     const char *name;
     unsigned rank;
     uint32_t shape[4];
-    float *data; /* borrowed; read or written */
+    float *data; /* borrowed; checkpoint_write reads it, checkpoint_read writes it */
 };
 struct checkpoint_note {
     const char *key, *value;
@@ -23,10 +23,9 @@ struct checkpoint_note {
 status checkpoint_write(const char *path, const struct checkpoint_tensor *tensors,
                         size_t tensor_count, const struct checkpoint_note *notes,
                         size_t note_count) MUST_CHECK;
-/* Fills every tensor named in `tensors` from the file; ERROR_DATA where one is missing, of another
- * shape or dtype, or the file is truncated or malformed. Tensors in the file but not asked for are
- * ignored. `notes` values are set to copies owned by the caller (memory_free), NULL where absent.
- */
+/* Fills every tensor named in `tensors` from the file and ignores other tensors. Sets the values of
+ * `notes` to copies that the caller frees (memory_free); NULL: the file lacks the key. ERROR_DATA:
+ * a tensor is missing or has another shape or dtype, or the file is truncated or malformed. */
 status checkpoint_read(const char *path, const struct checkpoint_tensor *tensors,
                        size_t tensor_count, struct checkpoint_note *notes,
                        size_t note_count) MUST_CHECK;

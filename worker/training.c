@@ -1,9 +1,11 @@
 #include "worker/training.h"
 
+#include "base/text.h"
+
 #include <math.h>
 #include <string.h>
 
-/* So many epochs are at least a sample. */
+/* Rounds to whole samples; a positive number of epochs is at least one sample. */
 static uint64_t samples_of(double epochs, uint64_t epoch_samples)
 {
     const uint64_t samples = (uint64_t)floor(epochs * (double)epoch_samples + 0.5);
@@ -30,8 +32,9 @@ static status refuse_lengths(const options *o)
                      options_value(o, keys[i]), options_origin(o, keys[i]));
         }
     }
-    status result = error_set(ERROR_USAGE, __FILE__, __LINE__,
-                              "the length of training is set more than once: %s; keep one", set.at);
+    status result =
+        error_set(ERROR_USAGE, __FILE__, __LINE__,
+                  "several keys set the length of training: %s; keep one of them", set.at);
     text_free(&set);
     return result;
 }
@@ -46,21 +49,21 @@ status training_length_of(const options *o, uint64_t epoch_samples, uint64_t upd
     int set = (samples > 0) + (updates > 0) + options_was_set(o, "epochs");
 
     REQUIRE(epoch_samples > 0 && update_samples > 0);
-    if (set > 1) {
+    if (set > 1)
         TRY(refuse_lengths(o));
-    }
     double total = samples > 0   ? (double)samples
                    : updates > 0 ? (double)updates * (double)update_samples
                                  : floor(epochs * (double)epoch_samples + 0.5);
     double every = options_real(o, "evaluate_every") * (double)epoch_samples;
     if (total < 1) {
-        FAIL(ERROR_USAGE, "training would use no sample at all: set epochs, samples or updates to "
-                          "more than 0");
+        FAIL(ERROR_USAGE, "training would use 0 samples: set epochs, samples or updates to a value "
+                          "above 0");
     }
     if (!(total < 0x1p62 && every >= 0 && every < 0x1p62)) {
         FAIL(ERROR_USAGE,
-             "training would use %.0f samples and evaluate every %.0f: less than 2^62 are "
-             "possible; change epochs, samples, updates or evaluate_every",
+             "training would use %.0f samples and evaluate every %.0f samples, but both must be "
+             "below "
+             "2^62; change epochs, samples, updates or evaluate_every",
              total, every);
     }
     out->total_samples = updates > 0 ? updates * update_samples : (uint64_t)total;

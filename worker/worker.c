@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/clock.h"
+#include "base/memory.h"
 #include "worker/checkpoint.h"
 #include "worker/worker_internal.h"
 
@@ -12,9 +14,8 @@ status worker_step(worker *w, tape *t, const float *parameters, float *gradient,
 {
     tensor *x = tape_begin(t, parameters, gradient);
     tensor *y = w->model.kind->forward(t, x, &w->model);
-    if (logits != NULL) {
+    if (logits != NULL)
         *logits = tape_value(t, y);
-    }
     tensor *loss = w->data.numeric ? squared_error(t, y, w->data.target_scale, w->data.target_shift)
                                    : softmax_cross_entropy(t, y);
     return tape_finish(t, loss, valid, out);
@@ -26,7 +27,7 @@ static status step(worker *w, tape *t, const float *parameters, float *gradient,
     return worker_step(w, t, parameters, gradient, valid, out, NULL);
 }
 
-/* Runs the training step once on blank images, so that everything it needs is there. */
+/* Runs the training step once on blank images, so that later steps allocate nothing. */
 static status warm_up(worker *w)
 {
     status result = OK;
@@ -57,32 +58,22 @@ done:
     return result;
 }
 
-static double smoothing_of(const options *o)
-{
-    return options_declared(o, "label_smoothing") ? options_real(o, "label_smoothing") : 0;
-}
-
 static status open_joint(worker *w, const struct worker_options *o)
 {
     status result = OK;
-    bool wanted = options_declared(o->settings, "batch_norm") &&
-                  strcmp(options_text(o->settings, "batch_norm"), "synchronised") == 0;
-    if (!wanted) {
+    if (strcmp(options_text(o->settings, "batch_norm"), "synchronised") != 0)
         return OK;
-    }
     if (!w->has_batch_norm) {
         FAIL(ERROR_USAGE,
-             "batch_norm=synchronised: model=%s has no batch norm; leave it out, or use one that "
-             "has, as model=resnet8",
+             "batch_norm=synchronised requires a model with batch norm, but model=%s has none; "
+             "remove batch_norm=synchronised or choose such a model, for example model=resnet8",
              w->model.kind->about.name);
     }
-    if (worker_place(w) != NULL) {
-        FAIL(ERROR_USAGE, "batch_norm=synchronised computes on the CPU alone; set device=cpu");
-    }
+    if (worker_place(w) != NULL)
+        FAIL(ERROR_USAGE, "batch_norm=synchronised runs only on the CPU; set device=cpu");
     w->joins = o->count > 1;
-    if (w->joins) {
+    if (w->joins)
         tape_join(w->training, NULL);
-    }
 done:
     return result;
 }
@@ -93,20 +84,20 @@ static status open_training(worker *w, const struct worker_options *o, struct sh
     TRY(sampler_open(&w->sampler, o->settings, w->data.count[SPLIT_TRAIN], o->index, o->count));
     TRY(pace_open(&w->pace, o->settings, o->index));
     TRY(memory_new(&w->indices, w->batch, sizeof *w->indices, "a batch"));
-    if (w->backend->kind->dataset_open != NULL) {
+    if (w->backend->kind->dataset_open != NULL)
         TRY(w->backend->kind->dataset_open(w->backend, &w->data));
-    }
-    if (augment_wanted(o->settings)) {
+    if (augment_wanted(o->settings))
         TRY(memory_new(&w->crops, w->batch, sizeof *w->crops, "a batch's crops"));
-    }
-    if (o->no_gradients) {
+    if (o->no_gradients)
         return OK;
-    }
     TRY(tape_open(&w->training, w->backend, w->parameters, TAPE_TRAIN, images, w->batch));
-    if (w->data.numeric && smoothing_of(o->settings) > 0) {
-        FAIL(ERROR_USAGE, "label_smoothing is for classes: this dataset's labels are numbers");
+    if (w->data.numeric && options_real(o->settings, "label_smoothing") > 0) {
+        FAIL(ERROR_USAGE,
+             "label_smoothing=%g requires class labels, but the labels of dataset=%s are numbers; "
+             "remove label_smoothing",
+             options_real(o->settings, "label_smoothing"), options_text(o->settings, "dataset"));
     }
-    tape_smooth_labels(w->training, smoothing_of(o->settings));
+    tape_smooth_labels(w->training, options_real(o->settings, "label_smoothing"));
     TRY(open_joint(w, o));
     TRY(warm_up(w));
 done:
@@ -122,25 +113,21 @@ status worker_open(worker **out, const struct worker_options *o)
     w->seed = (uint64_t)options_integer(o->settings, "seed");
     w->index = o->index;
     w->batch = (uint32_t)options_integer(o->settings, "batch");
-    if (options_declared(o->settings, "initial") &&
-        options_text(o->settings, "initial")[0] != '\0') {
+    if (options_text(o->settings, "initial")[0] != '\0')
         w->initial = options_text(o->settings, "initial");
-    }
     TRY(dataset_open(&w->data, o->settings, !o->parameters_only));
     struct shape images = {w->data.channels, w->data.height, w->data.width};
     TRY(model_open(&w->model, o->settings, w->data.classes));
     TRY(parameter_table_open(&w->parameters));
     TRY(model_discover(&w->model, images, w->parameters));
     TRY(list_layers(w));
-    for (size_t i = 0; i < parameter_table_layers(w->parameters); ++i) {
+    for (size_t i = 0; i < parameter_table_layers(w->parameters); ++i)
         w->has_batch_norm |= parameter_table_layer(w->parameters, i)->kind == OP_BATCH_NORM;
-    }
     TRY(backend_open(&w->backend, o->settings, o->index, o->count));
     snprintf(w->description, sizeof w->description, "%s: %s", w->backend->kind->about.name,
              w->backend->kind->describe(w->backend));
-    if (!o->parameters_only) {
+    if (!o->parameters_only)
         TRY(open_training(w, o, images));
-    }
     *out = w;
     w = NULL;
 done:
@@ -151,13 +138,11 @@ done:
 void worker_close(worker **out)
 {
     worker *w = *out;
-    if (w == NULL) {
+    if (w == NULL)
         return;
-    }
     tape_close(&w->training);
-    if (w->calibrating != w->evaluation) {
+    if (w->calibrating != w->evaluation)
         tape_close(&w->calibrating);
-    }
     tape_close(&w->evaluation);
     backend_close(&w->backend);
     parameter_table_close(&w->parameters);
@@ -210,7 +195,7 @@ size_t worker_joint_sums(const worker *w)
     return most;
 }
 
-void worker_join(worker *w, const struct joint_batch *joint)
+void worker_join(worker *w, const struct batch_norm_group *joint)
 {
     REQUIRE(w->joins);
     tape_join(w->training, joint);
@@ -242,59 +227,53 @@ done:
 status worker_initial_parameters(worker *w, float *out, size_t count)
 {
     REQUIRE(count == parameter_table_count(w->parameters));
-    if (w->initial != NULL) {
+    if (w->initial != NULL)
         return read_initial(w, out);
-    }
     parameter_table_initialise(w->parameters, w->seed, out);
     return OK;
 }
 
 void worker_hold_memory(worker *w)
 {
-    if (w->backend->kind->hold != NULL) {
+    if (w->backend->kind->hold != NULL)
         w->backend->kind->hold(w->backend);
-    }
 }
 
 void worker_forget_memory(worker *w)
 {
-    if (w->backend->kind->forget != NULL) {
+    if (w->backend->kind->forget != NULL)
         w->backend->kind->forget(w->backend);
-    }
 }
 
-/* ---- on a device --------------------------------------------------------------------------------
- */
+/* ---- device-resident vectors ---- */
 
 const struct device_place *worker_place(const worker *w)
 {
     return w->backend->kind->place != NULL ? w->backend->kind->place(w->backend) : NULL;
 }
 
-status worker_reside(worker *w, size_t extra, unsigned states, struct resident *out)
+status worker_reside(worker *w, size_t extra, unsigned states, struct device_vectors *out)
 {
-    return w->backend->kind->resident_open(w->backend, worker_parameter_count(w), extra, states,
-                                           out);
+    return w->backend->kind->device_vectors_open(w->backend, worker_parameter_count(w), extra,
+                                                 states, out);
 }
 
 status worker_resident_write(worker *w, float *to_device, const float *from, size_t count)
 {
-    return w->backend->kind->resident_write(w->backend, to_device, from, count);
+    return w->backend->kind->device_vectors_write(w->backend, to_device, from, count);
 }
 
 status worker_resident_read(worker *w, float *to, const float *from_device, size_t count)
 {
-    return w->backend->kind->resident_read(w->backend, to, from_device, count);
+    return w->backend->kind->device_vectors_read(w->backend, to, from_device, count);
 }
 
-status worker_resident_update(worker *w, const struct resident_update *u,
-                              struct optimizer_pass *pass)
+status worker_resident_update(worker *w, const struct device_update *u, struct optimizer_pass *pass)
 {
-    return w->backend->kind->resident_update(w->backend, u, pass);
+    return w->backend->kind->device_vectors_update(w->backend, u, pass);
 }
 
-/* ---- gradients ----------------------------------------------------------------------------------
- */
+/* ---- gradients ---- */
 
 status worker_gradient(worker *w, const float *parameters, uint64_t batch, float *gradient,
                        struct step_stats *stats)
@@ -303,9 +282,8 @@ status worker_gradient(worker *w, const float *parameters, uint64_t batch, float
     REQUIRE(w->training != NULL);
     uint64_t started = clock_ns();
     sampler_batch(w->sampler, batch, w->batch, w->indices);
-    if (w->crops != NULL) {
+    if (w->crops != NULL)
         augment_draw(w->seed, w->index, batch, w->batch, w->crops);
-    }
     tape_gather(w->training, &w->data, SPLIT_TRAIN, w->indices, 0, w->batch, w->crops);
     uint64_t gathered = clock_ns();
     struct op_loss loss;

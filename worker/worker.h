@@ -1,44 +1,47 @@
 /*
- * worker.h — one training replica: the gradient of batch k at parameters θ. It knows no network.
+ * worker.h — one training replica: it computes the gradient of batch k at parameters θ. It uses no
+ * network.
  *
- * The property everything else rests on: the gradient is a pure function of (model, dataset, seed,
- * worker index, worker count, batch number, parameters). Two workers opened alike give the same
- * bits, in either training mode, at any time, in any order of calls.
+ * Invariant: the gradient is a pure function of (model, dataset, seed, worker index, worker count,
+ * batch number, parameters). Two workers opened with the same settings compute the same bits, in
+ * either training mode, at any time, in any order of calls.
  *
- * Parameters and gradients are one flat float32 vector each, `worker_parameter_count` elements, cut
- * into named slices (worker_slice). A gradient is the mean over its mini-batch; a loss is mean
- * cross-entropy in nats.
+ * Parameters and gradients are one flat float32 vector each, with `worker_parameter_count`
+ * elements, cut into named slices (worker_slice). A gradient is the mean over its mini-batch. A
+ * loss is mean cross-entropy in nats.
  *
- * Everything is allocated at open; a step allocates nothing. One thread per worker at a time.
+ * worker_open allocates everything; a step allocates nothing. One thread at a time may use a
+ * worker.
  */
 #ifndef GRADLAG_WORKER_WORKER_H
 #define GRADLAG_WORKER_WORKER_H
 
-#include "worker/joint.h"
-#include "worker/resident.h"
+#include "worker/model/batch_norm_group.h"
+#include "worker/device_vectors.h"
 
 typedef struct worker worker;
 
 struct worker_options {
     const options *settings; /* borrowed until close: model, dataset, batch, seed, device, … */
     unsigned index, count;   /* this worker's shard is number `index` of `count` */
-    bool no_gradients;       /* worker_gradient is not called: a pipeline's stages compute them */
-    bool parameters_only;    /* no dataset in memory: only shape and initial parameters */
+    bool no_gradients; /* the caller never calls worker_gradient; pipeline stages compute gradients
+                        */
+    bool parameters_only; /* do not load the dataset: only shapes and initial parameters */
 };
 
 struct step_stats {
     float loss;          /* mean over the batch, nats; may be non-finite: the caller checks */
     uint32_t samples;    /* in the batch */
-    uint32_t correct;    /* of them classified correctly before the update */
-    uint64_t began_ns;   /* clock_ns() when it began; the parts follow each other */
+    uint32_t correct;    /* of these samples, classified correctly before the update */
+    uint64_t began_ns;   /* clock_ns() at the start; the parts below follow each other */
     uint64_t data_ns;    /* gathering the batch */
-    uint64_t compute_ns; /* forward and backward, and the pace's delay; not what a watch took */
+    uint64_t compute_ns; /* forward, backward and the pace's delay, without the watch's time */
     uint64_t forward_ns,
-        backward_ns;   /* on a device: writing down and launching, and waiting for it */
-    uint64_t watch_ns; /* in calls of the watch */
+        backward_ns;   /* on a device: forward = recording and launching, backward = waiting */
+    uint64_t watch_ns; /* time spent in calls of the watch */
 };
 
-/* Counts and times of one gradient added to those of others; the mean of losses is the caller's. */
+/* Adds counts and times of one gradient to a sum over gradients. The caller averages the losses. */
 static inline void step_stats_add(struct step_stats *all, const struct step_stats *one)
 {
     all->samples += one->samples;
@@ -50,122 +53,126 @@ static inline void step_stats_add(struct step_stats *all, const struct step_stat
     all->watch_ns += one->watch_ns;
 }
 
-/* Losses in nats (of numbers: half squared errors), accuracies and shares as fractions. NaN where a
- * split is empty; accuracies and shares also where the data have no classes. */
+/* Losses in nats (regression: half squared errors); accuracies and shares as fractions. A value is
+ * NaN if its split is empty. Accuracies and shares are NaN too if the data have no classes. */
 struct evaluation {
-    double train_loss; /* mean training loss is the caller's to fill in: NaN here */
+    double train_loss; /* the caller sets the mean training loss; NaN here */
     double validation_loss, validation_accuracy;
     double test_loss, test_accuracy;
-    double top_class_share; /* of the test predictions: the share of the most predicted class */
+    double top_class_share; /* share of the test predictions that name the most predicted class */
 };
 
 struct parameter_slice {
     const char *name; /* "conv1.weight" */
-    size_t offset;    /* in elements, into the flat vector */
+    size_t offset;    /* in the flat vector, in elements */
     size_t count;
     unsigned rank; /* 1..4 */
     uint32_t shape[4];
 };
 
-/* Errors: ERROR_USAGE (settings that do not fit together), ERROR_DATA (dataset), ERROR_OTHER. */
+/* Errors: ERROR_USAGE (settings that contradict each other), ERROR_DATA (dataset), ERROR_OTHER. */
 status worker_open(worker **out, const struct worker_options *w) MUST_CHECK;
 void worker_close(worker **w);
 
 size_t worker_parameter_count(const worker *w);
 size_t worker_slice_count(const worker *w);
 const struct parameter_slice *worker_slice(const worker *w, size_t index);
-/* The same as an optimizer wants them; they live as long as the worker. */
+/* The same slices in the optimizer's form. Borrowed: they live as long as the worker. */
 struct optimizer_layers worker_layers(const worker *w);
-/* Training samples in the whole training split, not in the shard: what one epoch counts. */
+/* Samples of one epoch: the whole training split, not the shard. */
 uint64_t worker_epoch_samples(const worker *w);
 
-/* Writes θ at version 0: a pure function of model and seed, or what the checkpoint holds that key
- * `initial` names; alike on every worker. ERROR_DATA: that file lacks a parameter, or is damaged.
- */
+/* Writes θ at version 0, identical on every worker. It is a pure function of model and seed, or the
+ * content of the checkpoint that key `initial` names. ERROR_DATA: that file is damaged or lacks a
+ * parameter. */
 status worker_initial_parameters(worker *w, float *out, size_t count) MUST_CHECK;
 
-/* gradient[0..count) of batch `batch` (0, 1, 2, …) at `parameters`. Both may be shared memory: the
- * parameters are read in place, the backward pass writes into `gradient`. 64-byte alignment is
- * wanted, not required. Includes the pace's delay (worker/pace.h), if one was set. */
+/* Writes gradient[0..count) of batch `batch` (0, 1, 2, …) at `parameters`. Both vectors may be in
+ * shared memory: the worker reads the parameters in place and the backward pass writes into
+ * `gradient`. 64-byte alignment is faster but not required. The call includes the pace's delay
+ * (worker/pace/pace.h), if a pace is set. */
 status worker_gradient(worker *w, const float *parameters, uint64_t batch, float *gradient,
                        struct step_stats *stats) MUST_CHECK;
 
-/* Called between operators, forward and backward, and once at the end: the gradient's elements from
- * `final_from` on have their last values, and may be read and changed already. It falls from the
- * count to 0, as layers are read backwards; where the gradient is a device's, at the end alone. */
+/* A callback between operators, forward and backward, and once at the end. The gradient's elements
+ * from `final_from` on have their final values; the callback may read and change them. `final_from`
+ * falls from the count to 0, because the backward pass visits the layers in reverse. If the
+ * gradient is on a device, only the last call reports final elements. */
 struct gradient_watch {
     void *context;
     void (*between)(void *context, size_t final_from);
 };
-/* The same gradient. After an error the watch may not have been shown all of it. */
+/* worker_gradient with a watch. After an error the watch may not have seen all elements. */
 status worker_gradient_watched(worker *w, const float *parameters, uint64_t batch, float *gradient,
                                const struct gradient_watch *watch,
                                struct step_stats *stats) MUST_CHECK;
 
-/* From `hold` to `forget`, memory given to worker_gradient stays mapped: a GPU may then copy from
- * and to it directly. `forget` before it is unmapped or freed. */
+/* Between `hold` and `forget` the caller keeps all memory passed to worker_gradient mapped, so that
+ * a GPU may copy from and to it directly. Call `forget` before the memory is unmapped or freed. */
 void worker_hold_memory(worker *w);
 void worker_forget_memory(worker *w);
 
-/* Key batch_norm=synchronised: batch norm's mean and variance are those of the same batch number of
- * all workers together, and a gradient is then that of the mean of all their losses but for its own
- * share: the mean over workers of what they compute is the gradient of the joint batch. So it
- * depends on the others, who have to compute it at the same parameters, too. */
-/* The most sums that are added up at once; 0: no batch norm of this worker's is over others'. */
+/* SyncBatchNorm (key batch_norm=synchronised). Mean and variance of batch norm are those of the
+ * joint batch: the same batch number of all workers. Each worker differentiates the mean of all
+ * workers' losses with respect to its own share, so that the mean of the workers' gradients is the
+ * gradient of the joint batch. All workers must therefore compute the same batch number at the same
+ * parameters. */
+/* The largest number of sums in one exchange; 0: no layer is synchronised. */
 size_t worker_joint_sums(const worker *w);
-/* Who the others are; borrowed. Until then, and NULL: nobody. */
-void worker_join(worker *w, const struct joint_batch *joint);
+/* Sets the SyncBatchNorm group (borrowed). NULL or unset: local statistics. */
+void worker_join(worker *w, const struct batch_norm_group *joint);
 
-/* The batches of one shard, so that one worker object can compute for several workers: 4 to 8 bytes
- * for each sample of the shard. `w` gives the dataset's size alone. */
+/* The batches of one shard. With it one worker object computes gradients for several workers.
+ * Memory: 4 to 8 bytes for each sample of the shard. `w` provides only the dataset's size. */
 typedef struct worker_shard worker_shard;
 status worker_shard_open(worker_shard **out, const worker *w, const options *settings,
                          unsigned index, unsigned count) MUST_CHECK;
 void worker_shard_close(worker_shard **s);
-/* What worker_gradient gives on a worker opened as that shard, bit for bit, at once: without the
- * pace's delay. One thread per shard at a time, too. */
+/* Computes the gradient that worker_gradient computes on a worker opened with this shard, bit for
+ * bit, without the pace's delay. One thread at a time may use a shard. */
 status worker_gradient_as(worker *w, worker_shard *shard, const float *parameters, uint64_t batch,
                           float *gradient, struct step_stats *stats) MUST_CHECK;
 
-/* Validation and test splits at `parameters`; a pure function, it touches no training state. Batch
- * norm uses statistics re-estimated on fixed training batches at these very parameters. */
+/* Evaluates the validation and test splits at `parameters`. It changes no training state. Batch
+ * norm uses statistics that this call re-estimates on fixed training batches at these parameters.
+ */
 status worker_evaluate(worker *w, const float *parameters, struct evaluation *out) MUST_CHECK;
 
-/* worker_evaluate in parts, for ranks that share the work. sums[b] is of batch b of both splits, in
- * order; this computes those with b % parts == part and leaves the others alone. predicted[k] is
- * set to how many test samples of those batches are predicted as class k. worker_evaluation_of
- * takes all sums, and predictions added up over the parts; the result is that of worker_evaluate,
- * bit for bit.
- */
+/* worker_evaluate in parts, for ranks that share the work. sums[b] belongs to batch b of both
+ * splits, in order. The call computes batches b with b % parts == part and leaves the other sums
+ * unchanged. It sets predicted[k] to the number of test samples in its batches that are predicted
+ * as class k. worker_evaluation_of takes all sums, and the predictions added over the parts. Its
+ * result equals that of worker_evaluate, bit for bit. */
 struct evaluation_sum {
     double loss; /* nats, of `count` samples */
     uint32_t correct, count;
 };
 size_t worker_evaluation_batches(const worker *w);
-size_t worker_classes(const worker *w); /* 1 where labels are numbers */
+size_t worker_classes(const worker *w); /* 1 if labels are numbers */
 status worker_evaluate_part(worker *w, const float *parameters, unsigned part, unsigned parts,
                             struct evaluation_sum *sums, uint32_t *predicted) MUST_CHECK;
 void worker_evaluation_of(const worker *w, const struct evaluation_sum *sums,
                           const uint32_t *predicted, struct evaluation *out);
 
-/* ---- on a device: parameters, gradient and optimizer state that stay there (resident.h) --------
- */
+/* ---- device-resident parameters, gradient and optimizer state (device_vectors.h) ---- */
 
-/* NULL where the worker computes in the host's memory: then the rest must not be called. */
+/* NULL: the worker computes in host memory, and the caller must not call the functions below. */
 const struct device_place *worker_place(const worker *w);
-/* Vectors of zeros, until the worker is closed; a second time the same ones again. Given
- * out->parameters and out->gradient, worker_gradient copies neither; worker_evaluate likewise. */
-status worker_reside(worker *w, size_t extra, unsigned states, struct resident *out) MUST_CHECK;
-/* Part of a resident vector, from the host and to it; done on return. */
+/* Vectors of zeros that live until the worker is closed. A second call returns the same vectors. If
+ * worker_gradient gets out->parameters and out->gradient, it copies neither. worker_evaluate does
+ * not copy out->parameters. */
+status worker_reside(worker *w, size_t extra, unsigned states,
+                     struct device_vectors *out) MUST_CHECK;
+/* Copies part of a resident vector from the host or to it. The copy is complete on return. */
 status worker_resident_write(worker *w, float *to_device, const float *from,
                              size_t count) MUST_CHECK;
 status worker_resident_read(worker *w, float *to, const float *from_device,
                             size_t count) MUST_CHECK;
-/* θ ← update(θ, scale · gradient) on the device; see resident.h. pass->gap is 0. */
-status worker_resident_update(worker *w, const struct resident_update *u,
+/* θ ← update(θ, scale · gradient) on the device; see device_vectors.h. pass->gap is 0. */
+status worker_resident_update(worker *w, const struct device_update *u,
                               struct optimizer_pass *pass) MUST_CHECK;
 
-/* "cpu: Intel Xeon …, oneDNN 2.6.3, 1 thread" for the run's row; lives as long as the worker. */
+/* "cpu: Intel Xeon …, oneDNN 2.6.3, 1 thread", for table `run`; lives as long as the worker. */
 const char *worker_device_description(const worker *w);
 
 #endif

@@ -1,5 +1,5 @@
-/* worker_evaluation.c — evaluation of parameters on the validation and test splits; see worker.h.
- */
+/* worker_evaluation.c — evaluates parameters on the validation and test splits; see worker.h. */
+#include "base/memory.h"
 #include "worker/worker_internal.h"
 
 #include <math.h>
@@ -7,11 +7,12 @@
 
 enum {
     EVALUATION_BATCH = 250,
-    CALIBRATION_BATCHES = 8, /* of EVALUATION_BATCH training samples */
+    CALIBRATION_BATCHES = 8, /* batches of EVALUATION_BATCH training samples */
 };
 
-/* A batch is of EVALUATION_BATCH samples, and of some that do not count where the backend is faster
- * with them; batch norm's statistics are of those that do, so they need a tape without. */
+/* An evaluation batch has EVALUATION_BATCH samples. If the backend is faster with another batch
+ * size, the tape is padded with samples that do not count. Batch norm's statistics must contain no
+ * padding, so calibration uses a tape without it. */
 static status open_evaluation(worker *w)
 {
     status result = OK;
@@ -20,14 +21,12 @@ static status open_evaluation(worker *w)
     const uint32_t batch = EVALUATION_BATCH,
                    room = unit > 0 ? (batch + unit - 1) / unit * unit : batch;
     tape *evaluation = NULL, *calibrating = NULL;
-    if (w->calibration == NULL) {
+    if (w->calibration == NULL)
         TRY(memory_new(&w->calibration, batch, sizeof *w->calibration, "a batch"));
-    }
     TRY(tape_open(&evaluation, w->backend, w->parameters, TAPE_EVALUATE, images, room));
     calibrating = evaluation;
-    if (w->has_batch_norm && room != batch) {
+    if (w->has_batch_norm && room != batch)
         TRY(tape_open(&calibrating, w->backend, w->parameters, TAPE_EVALUATE, images, batch));
-    }
     w->calibrating = calibrating;
     w->evaluation = evaluation;
     evaluation = NULL;
@@ -36,8 +35,8 @@ done:
     return result;
 }
 
-/* Batch norm's statistics at these parameters, from training samples spread evenly over the split
- * ("precise batch norm": Wu & Johnson 2021, section 3). */
+/* Estimates batch norm's statistics at these parameters, from training samples spread evenly over
+ * the split ("precise batch norm": Wu & Johnson 2021, section 3). */
 static status calibrate(worker *w, const float *parameters)
 {
     status result = OK;
@@ -46,9 +45,8 @@ static status calibrate(worker *w, const float *parameters)
     uint64_t wanted = (uint64_t)EVALUATION_BATCH * CALIBRATION_BATCHES;
     tape_set_mode(t, TAPE_CALIBRATE);
     for (uint64_t b = 0; b < CALIBRATION_BATCHES; ++b) {
-        for (uint64_t i = 0; i < EVALUATION_BATCH; ++i) {
+        for (uint64_t i = 0; i < EVALUATION_BATCH; ++i)
             w->calibration[i] = (uint32_t)((b * EVALUATION_BATCH + i) * samples / wanted);
-        }
         tape_gather(t, &w->data, SPLIT_TRAIN, w->calibration, 0, EVALUATION_BATCH, NULL);
         TRY(worker_step(w, t, parameters, NULL, EVALUATION_BATCH, NULL, NULL));
     }
@@ -58,12 +56,12 @@ done:
     return result;
 }
 
-/* While they are not given back the backend need not copy them for each batch. */
+/* Between keep(parameters) and keep(NULL) the parameters do not change: the backend copies them
+ * once, not for each batch. */
 static void keep(worker *w, const float *parameters)
 {
-    if (w->backend->kind->keep != NULL) {
+    if (w->backend->kind->keep != NULL)
         w->backend->kind->keep(w->backend, parameters);
-    }
 }
 
 static const enum dataset_split evaluated[] = {SPLIT_VALIDATION, SPLIT_TEST};
@@ -76,9 +74,8 @@ static size_t batches_of(const worker *w, enum dataset_split split)
 size_t worker_evaluation_batches(const worker *w)
 {
     size_t batches = 0;
-    for (size_t i = 0; i < COUNT_OF(evaluated); i++) {
+    for (size_t i = 0; i < COUNT_OF(evaluated); i++)
         batches += batches_of(w, evaluated[i]);
-    }
     return batches;
 }
 
@@ -87,22 +84,21 @@ size_t worker_classes(const worker *w)
     return w->data.classes;
 }
 
-/* The first of equal logits, as where correct answers are counted. */
+/* Of equal logits the first counts, as in the count of correct answers. */
 static void count_predictions(const float *logits, uint32_t samples, uint32_t classes,
                               uint32_t *predicted)
 {
     for (uint32_t n = 0; n < samples; n++) {
         const float *row = logits + (size_t)n * classes;
         uint32_t best = 0;
-        for (uint32_t k = 1; k < classes; k++) {
+        for (uint32_t k = 1; k < classes; k++)
             best = row[k] > row[best] ? k : best;
-        }
         predicted[best]++;
     }
 }
 
-/* One batch of a split. What is left over of the images of the batch before is computed and not
- * counted. */
+/* Evaluates one batch of a split. The tape's padding samples keep images of an earlier batch; they
+ * are computed and not counted. */
 static status evaluate_batch(worker *w, const float *parameters, enum dataset_split split,
                              uint32_t first, struct evaluation_sum *out, uint32_t *predicted)
 {
@@ -117,9 +113,8 @@ static status evaluate_batch(worker *w, const float *parameters, enum dataset_sp
                     counts ? &logits : NULL));
     out->loss = loss.sum;
     out->correct = loss.correct;
-    if (counts) {
+    if (counts)
         count_predictions(logits, out->count, w->data.classes, predicted);
-    }
 done:
     return result;
 }
@@ -131,13 +126,11 @@ status worker_evaluate_part(worker *w, const float *parameters, unsigned part, u
     size_t b = 0;
     REQUIRE(w->sampler != NULL && part < parts);
     memset(predicted, 0, worker_classes(w) * sizeof *predicted);
-    if (w->evaluation == NULL) {
+    if (w->evaluation == NULL)
         TRY(open_evaluation(w));
-    }
     keep(w, parameters);
-    if (w->has_batch_norm) {
+    if (w->has_batch_norm)
         TRY(calibrate(w, parameters));
-    }
     for (size_t i = 0; i < COUNT_OF(evaluated); i++) {
         for (uint32_t k = 0; k < batches_of(w, evaluated[i]); k++, b++) {
             if (b % parts == part) {
@@ -164,7 +157,7 @@ static void evaluation_of_split(const struct evaluation_sum *sums, size_t batche
     *accuracy = batches == 0 ? NAN : correct / count;
 }
 
-/* NaN where nothing was predicted. */
+/* NaN: no predictions. */
 static double share_of_largest(const uint32_t *predicted, size_t classes)
 {
     double most = 0, all = 0;
@@ -184,9 +177,8 @@ void worker_evaluation_of(const worker *w, const struct evaluation_sum *sums,
     evaluation_of_split(sums + of_validation, batches_of(w, SPLIT_TEST), &out->test_loss,
                         &out->test_accuracy);
     out->top_class_share = share_of_largest(predicted, worker_classes(w));
-    if (w->data.numeric) {
+    if (w->data.numeric)
         out->validation_accuracy = out->test_accuracy = NAN;
-    }
 }
 
 status worker_evaluate(worker *w, const float *parameters, struct evaluation *out)

@@ -1,13 +1,13 @@
-/* worker_internal.h — what worker.c and worker_evaluation.c share. */
+/* worker_internal.h — shared by worker.c and worker_evaluation.c. */
 #ifndef GRADLAG_WORKER_WORKER_INTERNAL_H
 #define GRADLAG_WORKER_WORKER_INTERNAL_H
 
-#include "worker/augment.h"
+#include "worker/data/augment.h"
 #include "worker/backend.h"
-#include "worker/dataset.h"
-#include "worker/model.h"
-#include "worker/pace.h"
-#include "worker/sampler.h"
+#include "worker/data/dataset.h"
+#include "worker/model/model.h"
+#include "worker/pace/pace.h"
+#include "worker/data/sampler.h"
 #include "worker/worker.h"
 
 struct worker {
@@ -19,24 +19,24 @@ struct worker {
     parameter_table *parameters;
     struct optimizer_layer *layers; /* one for each slice */
     bool has_batch_norm;
-    bool joins; /* batch_norm=synchronised, and there are others */
+    bool joins; /* batch_norm=synchronised with at least two workers */
     uint64_t seed;
-    const char *initial; /* a checkpoint's path; NULL: drawn */
+    const char *initial; /* path of a checkpoint; NULL: random initial parameters */
     uint32_t batch;
     unsigned index;
     uint32_t *indices;  /* [batch] */
-    struct crop *crops; /* [batch], NULL: samples are shown as they are */
+    struct crop *crops; /* [batch]; NULL: no augmentation */
     tape *training;
-    tape *evaluation;            /* made when first needed: most workers never evaluate */
-    tape *calibrating;           /* of EVALUATION_BATCH samples; may be `evaluation` itself */
+    tape *evaluation;            /* opened when first needed: most workers never evaluate */
+    tape *calibrating;           /* EVALUATION_BATCH samples; may equal `evaluation` */
     uint32_t *calibration;       /* [EVALUATION_BATCH] */
-    struct evaluation_sum *sums; /* [batches], of worker_evaluate */
-    uint32_t *predicted;         /* [classes], of worker_evaluate */
+    struct evaluation_sum *sums; /* [batches], for worker_evaluate */
+    uint32_t *predicted;         /* [classes], for worker_evaluate */
     char description[200];
 };
 
-/* One whole step on one tape whose images and labels are filled in. *logits, unless NULL: the
- * model's answers, [batch][classes], until the tape's next step. */
+/* One complete step on a tape whose images and labels are filled in. If `logits` is not NULL,
+ * *logits is set to the model's output, [batch][classes], valid until the tape's next step. */
 status worker_step(worker *w, tape *t, const float *parameters, float *gradient, uint32_t valid,
                    struct op_loss *out, const float **logits) MUST_CHECK;
 

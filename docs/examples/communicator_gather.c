@@ -4,8 +4,9 @@
  * Cost per rank: one step; (P − 1) × bytes received, P × bytes of memory. For few ranks and small
  * vectors only.
  */
-#include "sync/ranks.h"
-#include "worker/optimizer.h"
+#include "base/memory.h"
+#include "sync/communicator/ranks.h"
+#include "worker/optimizer/optimizer.h"
 
 struct gather_state {
     float *all;          /* [size][count] */

@@ -3,7 +3,7 @@
  *
  * The example of docs/adding-a-rule.md: no paper. It falls more slowly than any polynomial.
  */
-#include "ps/damping.h"
+#include "ps/rules/damping/damping.h"
 
 #include <math.h>
 

@@ -2,15 +2,13 @@
  * model_deep.c — the example of docs/adding-a-model.md: three hidden layers, the last two with a
  * connection that skips them (He et al. 2016), so that there is more to it than a chain.
  */
-#include "worker/model.h"
+#include "worker/model/model.h"
 
-enum { SETTING_UNITS, DEFAULT_UNITS = 64 };
+enum { SETTING_UNITS };
 
-/* Where the option is not declared, its default. */
 static status configure(struct model *m, const options *o)
 {
-    m->settings[SETTING_UNITS] =
-        options_declared(o, "model.units") ? options_integer(o, "model.units") : DEFAULT_UNITS;
+    m->settings[SETTING_UNITS] = options_integer(o, "model.units");
     return OK;
 }
 

@@ -1,5 +1,8 @@
 #include "tests/fuzz/fuzz.h"
 
+#include "base/log.h"
+#include "base/memory.h"
+
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -45,9 +48,8 @@ static void remove_folder(void)
 {
     char command[128];
     snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    if (system(command) != 0) {
+    if (system(command) != 0)
         log_warning("%s stays behind", folder);
-    }
 }
 
 const char *fuzz_folder(void)

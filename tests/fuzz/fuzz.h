@@ -3,10 +3,10 @@
  * that hands its bytes to a part of gradlag that reads what strangers wrote; an error is a fine
  * answer.
  */
-#ifndef GRADLAG_TESTS_FUZZ_H
-#define GRADLAG_TESTS_FUZZ_H
+#ifndef GRADLAG_TESTS_FUZZ_FUZZ_H
+#define GRADLAG_TESTS_FUZZ_FUZZ_H
 
-#include "worker/base.h"
+#include "base/status.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

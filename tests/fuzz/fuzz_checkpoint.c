@@ -1,4 +1,5 @@
 /* A safetensors file, asked for tensors and notes that the seeds hold. */
+#include "base/memory.h"
 #include "tests/fuzz/fuzz.h"
 #include "worker/checkpoint.h"
 
@@ -21,9 +22,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             REQUIRE(code == OK || notes[i].value == NULL);
             memory_free((void *)notes[i].value);
         }
-        if (code != OK) {
+        if (code != OK)
             break;
-        }
     }
     return 0;
 }

@@ -1,6 +1,6 @@
 /* An experiment file: read, and the settings of each of its arms composed. */
-#include "experiments/experiment.h"
-#include "experiments/expression.h"
+#include "experiments/claims/experiment.h"
+#include "experiments/claims/expression.h"
 #include "tests/fuzz/fuzz.h"
 
 static status measure(void *context UNUSED, const char *name UNUSED, const char *arm UNUSED,

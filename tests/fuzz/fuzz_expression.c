@@ -1,5 +1,6 @@
 /* The value of a claim. */
-#include "experiments/expression.h"
+#include "base/memory.h"
+#include "experiments/claims/expression.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <math.h>

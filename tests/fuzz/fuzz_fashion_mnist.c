@@ -1,8 +1,8 @@
 /* One of the four IDX files, gzip'd or not; the others are good and all zeros. The first byte says
  * which, and whether it bears the ending .gz. */
 #include "tests/fuzz/fuzz.h"
-#include "worker/dataset.h"
-#include "worker/options.h"
+#include "worker/data/dataset.h"
+#include "base/options.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -91,9 +91,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         make_folders();
         ready = true;
     }
-    if (size == 0) {
+    if (size == 0)
         return 0;
-    }
     size_t f = data[0] % COUNT_OF(files);
     snprintf(name, sizeof name, "%zu/%s%s", f, files[f].name, (data[0] & 4) == 0 ? ".gz" : "");
     fuzz_write(name, data + 1, size - 1);

@@ -3,12 +3,13 @@
  * SQL that its maker ran on a good file: the tables, views and triggers of a hostile hand, which
  * changes of single bytes hardly ever make.
  */
-#include "results/query.h"
-#include "results/recorded.h"
-#include "results/recorder.h"
-#include "results/show.h"
+#include "base/memory.h"
+#include "results/query/query.h"
+#include "results/query/push_reader.h"
+#include "results/store/recorder.h"
+#include "results/query/show_run.h"
 #include "tests/fuzz/fuzz.h"
-#include "worker/embedded.h"
+#include "base/embedded.h"
 
 #include <sqlite3.h>
 #include <stdio.h>
@@ -75,9 +76,8 @@ static void query(size_t number, FILE *nowhere)
     const char *const settings[] = {"run=1"};
     struct query_description each;
     size_t count = 0;
-    while (query_at(count, &each)) {
+    while (query_at(count, &each))
         count++;
-    }
     REQUIRE(query_at(number % count, &each));
     const struct query_request request = {.path = path,
                                           .question = each.name,
@@ -97,17 +97,15 @@ static void read_it(size_t number, FILE *nowhere)
     query(number, nowhere);
     (void)!show_run(path, "last", nowhere);
     (void)!query_find_run(path, &key, &found_run, &found);
-    if (recorded_run_read(&run, path, "1") == OK) {
+    if (recorded_run_read(&run, path, "1") == OK)
         recorded_run_free(&run);
-    }
 }
 
 static void write_to_it(void)
 {
     recorder *r = NULL;
-    if (recorder_open(&r, path) == OK) {
+    if (recorder_open(&r, path) == OK)
         recorder_close(&r);
-    }
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -121,9 +119,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         fuzz_write("results.db", data, size);
     } else {
         char *sql = fuzz_text(data, size);
-        if (strcasestr(sql, "recursive") == NULL) {
+        if (strcasestr(sql, "recursive") == NULL)
             make(sql);
-        }
         memory_free(sql);
     }
     read_it(size, nowhere);

@@ -1,6 +1,8 @@
 /* Settings as they stand on a command line, one per line. What composes must compose to the same
  * again from what is written down of it. */
-#include "experiments/config.h"
+#include "base/memory.h"
+#include "base/text.h"
+#include "experiments/config/config.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <string.h>
@@ -13,9 +15,8 @@ static size_t cut(char *text, char *lines[SETTINGS])
     for (char *at = text; at != NULL && count < SETTINGS; count++) {
         lines[count] = at;
         at = strchr(at, '\n');
-        if (at != NULL) {
+        if (at != NULL)
             *at++ = '\0';
-        }
     }
     return count;
 }
@@ -43,20 +44,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     char *lines[SETTINGS], other[] = "lr=1";
     char *text = fuzz_text(data, size);
     size_t count = cut(text, lines);
-    for (size_t i = 0; i < count; i++) {
-        if (strchr(lines[i], '=') == NULL) { /* would be the name of a file */
+    for (size_t i = 0; i < count; i++)
+        if (strchr(lines[i], '=') == NULL) /* would be the name of a file */
             lines[i] = other;
-        }
-    }
     status code = settings_read_arguments(&all, (int)count, lines);
     REQUIRE(code == OK || code == ERROR_USAGE);
     if (code == OK) {
         code = config_compose(&o, &all);
         REQUIRE(code == OK || code == ERROR_USAGE);
     }
-    if (code == OK) {
+    if (code == OK)
         assert_composes_to_the_same(o);
-    }
     options_close(&o);
     settings_free(&all);
     memory_free(text);

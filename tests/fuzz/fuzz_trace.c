@@ -1,6 +1,6 @@
 /* A trace of step times (pace.path). */
 #include "tests/fuzz/fuzz.h"
-#include "worker/pace_table.h"
+#include "worker/pace/pace_table.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

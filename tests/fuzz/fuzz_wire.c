@@ -1,5 +1,5 @@
 /* A frame of a peer. What decodes must encode to what it was, texts aside: they are cleaned. */
-#include "ps/wire.h"
+#include "ps/net/wire.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <string.h>
@@ -8,9 +8,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct wire_message m, again;
     uint8_t bytes[WIRE_MAX_BYTES];
-    if (wire_decode(&m, data, size) != OK) {
+    if (wire_decode(&m, data, size) != OK)
         return 0;
-    }
     size_t length = wire_encode(&m, bytes);
     REQUIRE(length == size);
     REQUIRE(wire_decode(&again, bytes, length) == OK);

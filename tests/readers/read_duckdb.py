@@ -51,6 +51,10 @@ if attached is not None:
     for name in ("evaluation", "push", "staleness_histogram", "where_time_goes", "run_with_settings", "accuracy_by_workers"):
         read = attached.execute(f"SELECT count(*) FROM sqlite_query('results', 'SELECT * FROM {name}')").fetchall()
         assert read == file.execute(f"SELECT count(*) FROM {name}").fetchall() and read[0][0] > 0, (name, read)
+    read = attached.execute("SELECT staleness, count(number), avg(loss), max(gradient_norm) FROM results.push WHERE run_id = 1 "
+                            "GROUP BY staleness ORDER BY staleness").fetchall()
+    assert [row[:2] for row in read] == [row[:2] for row in wanted], (read, wanted)
+    assert all(math.isclose(a[2], b[2], rel_tol=1e-12) and a[3] == b[3] for a, b in zip(read, wanted)), (read, wanted)
     spread = "SELECT workers, seeds, mean_accuracy, sd_accuracy, interval_low, interval_high FROM accuracy_by_workers ORDER BY workers"
     there = file.execute(spread).fetchall()
     read = attached.execute("SELECT workers::INTEGER, seeds::INTEGER, mean_accuracy::DOUBLE, sd_accuracy::DOUBLE, "

@@ -1,0 +1,65 @@
+#include "base/memory.h"
+
+#include <malloc.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+void *memory_allocate(size_t bytes)
+{
+    enum { LINE = 64, HUGE_PAGE = 2 << 20 };
+    if (bytes == 0 || bytes > SIZE_MAX - HUGE_PAGE)
+        return NULL;
+    /* Large ones in huge pages: what streams through them is more than the processor can keep 4 KiB
+     * translations of. */
+    const size_t unit = bytes < HUGE_PAGE / 4 ? LINE : HUGE_PAGE;
+    const size_t rounded = (bytes + unit - 1) / unit * unit;
+    void *p = aligned_alloc(unit, rounded);
+    if (p != NULL) {
+        if (unit == HUGE_PAGE)
+            (void)madvise(p, rounded, MADV_HUGEPAGE); /* it is only faster */
+        memset(p, 0, rounded);
+    }
+    return p;
+}
+
+void memory_free(void *p)
+{
+    free(p);
+}
+
+status memory_new(void *out, size_t count, size_t size, const char *what)
+{
+    size_t bytes;
+    void *p = NULL;
+    if (!__builtin_mul_overflow(count, size, &bytes))
+        p = memory_allocate(bytes == 0 ? 1 : bytes);
+    memcpy(out, &p, sizeof p);
+    if (p == NULL) {
+        return error_set(ERROR_OTHER, __FILE__, __LINE__,
+                         "out of memory: %zu × %zu bytes for %s; use a smaller model, batch or "
+                         "number of workers",
+                         count, size, what);
+    }
+    return OK;
+}
+
+void *memory_append(void *list, size_t *count, size_t size)
+{
+    char *at;
+    memcpy(&at, list, sizeof at);
+    if ((*count & (*count - 1)) == 0) { /* none, or as many as there is room for */
+        char *grown = realloc(at, (*count == 0 ? 1 : 2 * *count) * size);
+        REQUIRE(grown != NULL);
+        memcpy(list, &grown, sizeof grown);
+        at = grown;
+    }
+    return memset(at + (*count)++ * size, 0, size);
+}
+
+void memory_keep_large_blocks(void)
+{
+    mallopt(M_MMAP_THRESHOLD, 1 << 30);
+    mallopt(M_TRIM_THRESHOLD, 1 << 30);
+    mallopt(M_TOP_PAD, 64 << 20);
+}

@@ -1,0 +1,102 @@
+#include "base/text.h"
+
+#include "base/memory.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void text_reserve(struct text *t, size_t more)
+{
+    if (t->length + more + 1 <= t->capacity)
+        return;
+    size_t capacity = t->capacity == 0 ? 256 : t->capacity;
+    while (capacity < t->length + more + 1)
+        capacity *= 2;
+    char *grown = realloc(t->at, capacity);
+    REQUIRE(grown != NULL);
+    t->at = grown;
+    t->capacity = capacity;
+}
+
+void text_add_real(struct text *t, double value)
+{
+    char digits[32];
+    for (int precision = 15; precision <= 17; precision++) {
+        snprintf(digits, sizeof digits, "%.*g", precision, value);
+        if (strtod(digits, NULL) == value)
+            break;
+    }
+    text_add(t, "%s", digits);
+}
+
+void text_add_bytes(struct text *t, const char *bytes, size_t length)
+{
+    text_reserve(t, length);
+    memcpy(t->at + t->length, bytes, length);
+    t->length += length;
+    t->at[t->length] = '\0';
+}
+
+void text_add(struct text *t, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    int length = vsnprintf(NULL, 0, format, arguments);
+    va_end(arguments);
+    REQUIRE(length >= 0);
+    text_reserve(t, (size_t)length);
+    va_start(arguments, format);
+    vsnprintf(t->at + t->length, (size_t)length + 1, format, arguments);
+    va_end(arguments);
+    t->length += (size_t)length;
+}
+
+void text_add_json(struct text *t, const char *value)
+{
+    if (value == NULL) {
+        text_add(t, "null");
+        return;
+    }
+    text_add(t, "\"");
+    for (const char *c = value; *c != '\0'; c++)
+        if (*c == '"' || *c == '\\')
+            text_add(t, "\\%c", *c);
+        else if ((unsigned char)*c < 0x20)
+            text_add(t, "\\u%04x", (unsigned)*c);
+        else
+            text_add_bytes(t, c, 1);
+    text_add(t, "\"");
+}
+
+void text_free(struct text *t)
+{
+    free(t->at);
+    *t = (struct text){0};
+}
+
+char *text_copy(const char *s)
+{
+    size_t bytes = strlen(s) + 1;
+    char *copy = memory_allocate(bytes);
+    REQUIRE(copy != NULL);
+    memcpy(copy, s, bytes);
+    return copy;
+}
+
+bool text_to_integer(const char *text, int64_t *out)
+{
+    char *end = NULL;
+    errno = 0;
+    *out = strtoll(text, &end, 10);
+    return end != text && *end == '\0' && errno == 0;
+}
+
+bool text_to_real(const char *text, double *out)
+{
+    char *end = NULL;
+    *out = strtod(text, &end);
+    return end != text && *end == '\0' && isfinite(*out);
+}

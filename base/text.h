@@ -1,0 +1,24 @@
+/* text.h — a growing text buffer for JSON, query output and messages; numbers from text. */
+#ifndef GRADLAG_BASE_TEXT_H
+#define GRADLAG_BASE_TEXT_H
+
+#include "base/status.h"
+
+struct text {
+    char *at; /* NUL-terminated, or NULL while empty */
+    size_t length, capacity;
+};
+void text_add(struct text *t, const char *format, ...) PRINTF_LIKE(2, 3);
+/* Adds the shortest decimal that reads back as the same finite number. */
+void text_add_real(struct text *t, double value);
+void text_add_bytes(struct text *t, const char *bytes, size_t length);
+/* Adds a JSON string literal with quotes and escapes; NULL becomes null. */
+void text_add_json(struct text *t, const char *value);
+void text_free(struct text *t);
+/* A copy of s owned by the caller (memory_free). */
+char *text_copy(const char *s);
+/* True if the whole text is an integer, or a finite real number. */
+bool text_to_integer(const char *text, int64_t *out);
+bool text_to_real(const char *text, double *out);
+
+#endif

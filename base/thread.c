@@ -1,0 +1,63 @@
+#include "base/thread.h"
+
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+status thread_start(pthread_t *out, void *(*body)(void *), void *argument, const char *what)
+{
+    status result = OK;
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int code = pthread_create(out, NULL, body, argument);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (code != 0) {
+        FAIL(ERROR_OTHER, "cannot start %s: %s; too many threads (ulimit -u)?", what,
+             strerror(code));
+    }
+done:
+    return result;
+}
+
+static atomic_uint abandoned;
+
+void thread_abandon(pthread_t thread)
+{
+    pthread_detach(thread);
+    atomic_fetch_add(&abandoned, 1);
+}
+
+unsigned threads_abandoned(void)
+{
+    return atomic_load(&abandoned);
+}
+
+unsigned processor_count(void)
+{
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0)
+        return (unsigned)CPU_COUNT(&set);
+    long online = sysconf(_SC_NPROCESSORS_ONLN);
+    return online > 0 ? (unsigned)online : 1;
+}
+
+void processor_name(char *out, size_t bytes)
+{
+    snprintf(out, bytes, "unknown processor");
+    FILE *f = fopen("/proc/cpuinfo", "r");
+    char line[256];
+    while (f != NULL && fgets(line, sizeof line, f) != NULL) {
+        char *colon = strstr(line, ": ");
+        if (strncmp(line, "model name", 10) == 0 && colon != NULL) {
+            line[strcspn(line, "\n")] = '\0';
+            snprintf(out, bytes, "%s", colon + 2);
+            break;
+        }
+    }
+    if (f != NULL)
+        fclose(f);
+}

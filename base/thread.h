@@ -1,0 +1,23 @@
+/* thread.h — starting threads, and the number of processors. */
+#ifndef GRADLAG_BASE_THREAD_H
+#define GRADLAG_BASE_THREAD_H
+
+#include "base/status.h"
+
+#include <pthread.h>
+
+/* Starts a thread with all signals blocked, so that signals reach the main thread and interrupt its
+ * sleep. ERROR_OTHER naming `what` ("the heartbeat thread"). */
+status thread_start(pthread_t *out, void *(*body)(void *), void *argument,
+                    const char *what) MUST_CHECK;
+/* Detaches a thread that hangs. Memory that the thread may use must not be freed afterwards; the
+ * process exits without joining it (command_main()). */
+void thread_abandon(pthread_t thread);
+unsigned threads_abandoned(void);
+
+/* Online processors in the affinity mask of this process, at least 1. */
+unsigned processor_count(void);
+/* "Intel(R) Xeon(R) …", or "unknown processor". */
+void processor_name(char *out, size_t bytes);
+
+#endif

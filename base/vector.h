@@ -1,0 +1,31 @@
+/*
+ * vector.h — loops compiled once per vector width, the best chosen when the program starts; and the
+ * few that several rooms need.
+ *
+ * Numbers do not depend on the choice: contraction and fast math are off, so a wider register only
+ * does more of the same IEEE operations at once.
+ */
+#ifndef GRADLAG_BASE_VECTOR_H
+#define GRADLAG_BASE_VECTOR_H
+
+#include "base/status.h"
+
+#include <stddef.h>
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(GRADLAG_SANITIZE)
+#define VECTOR_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define VECTOR_CLONES
+#endif
+
+enum { VECTOR_LANES = 16 };
+/* lanes[i mod 16] ← Σ a[i]², in double: no float's square overflows it. */
+void vector_squares(size_t count, const float *a, double lanes[VECTOR_LANES]);
+/* Of the lanes, in order. */
+double vector_total(const double lanes[VECTOR_LANES]);
+/* Σ a²: finite if and only if every element is. */
+double vector_sum_of_squares(size_t count, const float *a);
+/* out ← factor · a; out may be a. */
+void vector_multiply(size_t count, float factor, const float *a, float *out);
+
+#endif

@@ -1,0 +1,284 @@
+/*
+ * bench_allreduce.c — the mean gradient over ranks: one MPI_Allreduce call, buckets, the sum in
+ * rank order, and every other communicator, in one run. Restarts itself under mpirun.
+ *
+ * algbw = bytes / time; busbw = algbw × 2·(P − 1)/P, what each rank's link would have to carry
+ * (as nccl-tests define them; docs/benchmarks.md).
+ */
+#include "base/clock.h"
+#include "base/memory.h"
+#include "base/text.h"
+#include "experiments/bench/bench.h"
+#include "experiments/config/config.h"
+#include "sync/communicator/communicator.h"
+#include "sync/compression/compression.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+const struct option bench_allreduce_keys[] = {
+    {"repeats", OPTION_INTEGER, "11", 1, BENCH_REPEATS, NULL, NULL,
+     "how often each case is measured"},
+    {"ranks", OPTION_INTEGER, "2", 1, 256, NULL, NULL, "processes, started by mpirun"},
+    {"sizes", OPTION_TEXT, "400000,25600000", 0, 0, NULL, NULL,
+     "floats, comma-separated; 'curve' for 1 k to 25.6 M"},
+    {"variants", OPTION_TEXT, "call,buckets,ordered,ring,shared,hierarchical,naive", 0, 0, NULL,
+     NULL,
+     "call, buckets and ordered are communicator=mpi's; or a communicator's or a "
+     "compression's name"},
+    {"bucket_kib", OPTION_INTEGER, "512", 0, 1 << 20, NULL, NULL,
+     "size of a bucket of communicator=mpi; 0: one call"},
+    {"communicator.nodes", OPTION_INTEGER, "0", 0, 256, NULL, NULL,
+     "nodes that this host's ranks play for communicator=hierarchical (0: one)"},
+    {"compression.ratio", OPTION_REAL, "0.01", 1e-9, 1, NULL, NULL,
+     "share of the floats that compression=topk sends"},
+    {0},
+};
+
+enum { WHOLE = 1 << 20 }; /* bucket_kib for one call: larger than any vector here */
+
+struct variant {
+    const char *name, *communicator, *reduction, *compression;
+    bool one_call;
+};
+
+/* communicator=mpi in three ways; every other name is a communicator's, or a compression's. */
+static const struct variant of_mpi[] = {
+    {"call", "mpi", "fast", "none", true},
+    {"buckets", "mpi", "fast", "none", false},
+    {"ordered", "mpi", "ordered", "none", false},
+};
+
+/* ---- one rank -----------------------------------------------------------------------------------
+ */
+
+static double processor_ms(void)
+{
+    struct rusage used;
+    getrusage(RUSAGE_SELF, &used);
+    return (double)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) * 1e3 +
+           (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec) * 1e-3;
+}
+
+/* `z`: NULL without compression. */
+static status exchange(communicator *c, compression *z, float *data, size_t count)
+{
+    float notes[COMMUNICATOR_NOTES] = {0};
+    return z != NULL ? compression_mean(z, c, data, notes)
+                     : communicator_allreduce_mean(c, data, count);
+}
+
+static void report(const struct bench *b, const communicator *c, const char *name, size_t count,
+                   const struct bench_series *ms, double all_cpu_ms, double sent_mb)
+{
+    char what[96];
+    double megabytes = (double)count * sizeof(float) * 1e-6, algbw = megabytes / bench_median(ms);
+    const struct {
+        const char *what, *unit;
+        double value;
+    } values[] = {{" algbw", "GB/s", algbw},
+                  {" busbw", "GB/s", algbw * 2 * (c->size - 1) / c->size},
+                  {" cpu of all ranks", "ms", all_cpu_ms},
+                  {" sent by all ranks", "MB", sent_mb}};
+    snprintf(what, sizeof what, "%s ranks=%u %.4g MB", name, c->size, megabytes);
+    bench_report(b, what, "ms", ms);
+    size_t length = strlen(what);
+    for (size_t i = 0; i < COUNT_OF(values); i++) {
+        snprintf(what + length, sizeof what - length, "%s", values[i].what);
+        bench_report_value(b, what, values[i].unit, values[i].value);
+    }
+}
+
+static status measure(const struct bench *b, communicator *c, compression *z, const char *name,
+                      size_t count)
+{
+    status result = OK;
+    /* Each repeat lasts at least about 20 ms. */
+    unsigned rounds = count >= 4000000 ? 1 : (unsigned)(8000000 / (count + 20000)) + 1;
+    double *burnt = NULL;
+    float *data = communicator_buffer(c);
+    struct bench_series ms = {0};
+    double own_cpu = 0, sent = communicator_sent_bytes(c);
+
+    TRY(memory_new(&burnt, c->size, sizeof *burnt, "the measurement"));
+    for (unsigned repeat = 0; repeat <= b->repeats; repeat++) {
+        double seconds = 0;
+        for (unsigned round = 0; round < rounds; round++) {
+            /* As in training: every rank has just written its gradient. */
+            for (size_t i = 0; i < count; i++)
+                data[i] = (float)(c->rank + round);
+            TRY(communicator_barrier(c));
+            double cpu = processor_ms(), begun = clock_seconds();
+            TRY(exchange(c, z, data, count));
+            if (repeat > 0) { /* the first touches the memory */
+                seconds += clock_seconds() - begun;
+                own_cpu += processor_ms() - cpu;
+            }
+        }
+        if (repeat > 0)
+            bench_add(&ms, seconds * 1e3 / rounds);
+    }
+    double cpu = own_cpu / ((double)rounds * b->repeats), all_cpu = 0;
+    TRY(communicator_gather_all(c, &cpu, sizeof cpu, burnt));
+    for (unsigned i = 0; i < c->size; i++)
+        all_cpu += burnt[i];
+    if (c->rank == 0) {
+        double exchanges = (double)rounds * (b->repeats + 1);
+        report(b, c, name, count, &ms, all_cpu,
+               (communicator_sent_bytes(c) - sent) * 1e-6 / exchanges);
+    }
+done:
+    memory_free(burnt);
+    return result;
+}
+
+/* Sets the keys of the chosen part to the benchmark's own of the same name. */
+static status pass_own_on(const struct bench *b, options *o, const struct registry *registry)
+{
+    status result = OK;
+    const struct option *own = registry_find(registry, options_text(o, registry->kind))->options;
+    for (; own != NULL && own->key != NULL; own++)
+        TRY(options_set(o, own->key, options_value(b->settings, own->key), "bench"));
+done:
+    return result;
+}
+
+static status measure_size(const struct bench *b, const options *o, communicator *c,
+                           const char *name, size_t count)
+{
+    status result = OK;
+    const struct compression_kind *kind;
+    compression *z = NULL;
+
+    TRY(compression_chosen(&kind, o, c));
+    if (kind != NULL) {
+        TRY(compression_open(&z, kind, o, count, NULL, 0));
+        TRY(compression_join(z, c));
+    }
+    TRY(measure(b, c, z, name, count));
+done:
+    compression_close(&z);
+    return result;
+}
+
+static status measure_variant(const struct bench *b, const struct variant *v, const char *sizes,
+                              size_t largest)
+{
+    status result = OK;
+    options *o = NULL;
+    communicator *c = NULL;
+    const int64_t kib = v->one_call ? 0 : options_integer(b->settings, "bucket_kib");
+    char item[64], chosen[4][80];
+
+    snprintf(chosen[0], sizeof chosen[0], "communicator=%s", v->communicator);
+    snprintf(chosen[1], sizeof chosen[1], "compression=%s", v->compression);
+    snprintf(chosen[2], sizeof chosen[2], "reduction=%s", v->reduction);
+    snprintf(chosen[3], sizeof chosen[3], "bucket_kib=%lld", (long long)(kib > 0 ? kib : WHOLE));
+    TRY(config_compose_texts(
+        &o, (const char *const[]){chosen[0], chosen[1], chosen[2], chosen[3], NULL}, NULL,
+        "bench"));
+    TRY(pass_own_on(b, o, &communicator_registry));
+    TRY(pass_own_on(b, o, &compression_registry));
+    TRY(communicator_open(&c, o, largest, NULL));
+    while (bench_next_item(&sizes, item))
+        TRY(measure_size(b, o, c, v->name, strtoul(item, NULL, 10)));
+done:
+    communicator_close(&c);
+    options_close(&o);
+    return result;
+}
+
+/* ---- what is asked for --------------------------------------------------------------------------
+ */
+
+/* false: nothing is called so, or it works on GPUs alone. */
+static bool find_variant(const char *name, struct variant *out)
+{
+    const struct communicator_kind *kind =
+        (const struct communicator_kind *)registry_find(&communicator_registry, name);
+    for (size_t i = 0; i < COUNT_OF(of_mpi); i++) {
+        if (strcmp(name, of_mpi[i].name) == 0) {
+            *out = of_mpi[i];
+            return true;
+        }
+    }
+    if (registry_find(&compression_registry, name) != NULL) {
+        *out = (struct variant){name, "mpi", "fast", name, false};
+        return true;
+    }
+    if (kind == NULL || kind->on_device)
+        return false;
+    *out = (struct variant){kind->about.name, kind->about.name, "fast", "none", false};
+    return true;
+}
+
+static const char *sizes_of(const struct bench *b)
+{
+    const char *sizes = options_text(b->settings, "sizes");
+    return strcmp(sizes, "curve") == 0 ? "1000,10000,37610,100000,400000,1000000,4000000,25600000"
+                                       : sizes;
+}
+
+/* Checks the lists, before any process is started; the largest size into *largest. */
+static status check_lists(const struct bench *b, size_t *largest)
+{
+    status result = OK;
+    const char *sizes = sizes_of(b), *names = options_text(b->settings, "variants");
+    struct variant v;
+    char item[64];
+
+    *largest = 0;
+    while (bench_next_item(&sizes, item)) {
+        int64_t count;
+        if (!text_to_integer(item, &count) || count < 1 || count > 1L << 30)
+            FAIL(ERROR_USAGE, "sizes=%s: '%s' is not a number of floats (1 to 2^30), nor 'curve'",
+                 options_text(b->settings, "sizes"), item);
+        *largest = (size_t)count > *largest ? (size_t)count : *largest;
+    }
+    while (bench_next_item(&names, item))
+        if (!find_variant(item, &v))
+            FAIL(ERROR_USAGE,
+                 "variants=%s: '%s' is none of call, buckets, ordered, nor a communicator that "
+                 "works without a GPU, nor a compression (gradlag list communicator)",
+                 options_text(b->settings, "variants"), item);
+done:
+    return result;
+}
+
+static status measure_all(const struct bench *b, size_t largest)
+{
+    status result = OK;
+    const char *names = options_text(b->settings, "variants");
+    struct variant v;
+    char item[64];
+    while (bench_next_item(&names, item)) {
+        REQUIRE(find_variant(item, &v));
+        TRY(measure_variant(b, &v, sizes_of(b), largest));
+    }
+done:
+    return result;
+}
+
+status bench_allreduce(int argc, char **argv)
+{
+    status result = OK;
+    struct bench b;
+    unsigned rank, size;
+    size_t largest;
+
+    TRY(bench_open(&b, "allreduce", bench_allreduce_keys, argc, argv));
+    result = check_lists(&b, &largest);
+    if (result == OK && !bench_is_rank()) {
+        result = bench_under_mpirun(&b, argc, argv);
+    } else if (result == OK) {
+        result = sync_start(&rank, &size);
+        if (result == OK)
+            result = measure_all(&b, largest);
+        sync_end(result);
+    }
+    bench_close(&b);
+done:
+    return result;
+}

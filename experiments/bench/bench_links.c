@@ -1,0 +1,152 @@
+/* bench_links.c — what `gradlag bench push-pull` measures without training: bytes one way, and
+ * round trips of small messages. */
+#include "base/clock.h"
+#include "base/memory.h"
+#include "experiments/bench/bench_push_pull.h"
+#include "experiments/bench/plain_link.h"
+#include "ps/net/channel.h"
+
+#include <string.h>
+
+static const struct wire_message PING = {.type = WIRE_PING, .run_token = TOKEN};
+
+/* After the i-th round trip: false once the last window is over. */
+static bool goes_on(const struct scenario *s, unsigned index, uint64_t started_ns, unsigned i)
+{
+    if (i == WARM_UP)
+        push_pull_ready(s, started_ns, WARM_UP);
+    return i <= WARM_UP || push_pull_book(s, index);
+}
+
+/* ---- through a channel ---------------------------------------------------------------------- */
+
+/* Receives whatever comes into memory of its own and answers pings, until a goodbye. */
+status link_sink(const struct scenario *s, unsigned index UNUSED)
+{
+    status result = OK;
+    channel *c = NULL;
+    uint8_t *into = NULL;
+    char listen[PLACE];
+    struct channel_received r = {0};
+    push_pull_place(s, 0, listen);
+    TRY(memory_new(&into, s->count, sizeof(float), "what is received"));
+    TRY(channel_bind(&c, listen,
+                     &(struct channel_options){
+                         .timeout_ms = 1000, .may_spin = channel_may_spin(2), .run_token = TOKEN}));
+    push_pull_listens(s->board, 0, channel_endpoint(c));
+    double until = clock_seconds() + START_LIMIT_S;
+    while (r.message.type != WIRE_GOODBYE) {
+        if (channel_receive(c, &r) != CHANNEL_MESSAGE) {
+            if (clock_seconds() > until)
+                FAIL(ERROR_PEER, "bench: nothing arrives any more");
+            channel_wait(c, -1, 100);
+            continue;
+        }
+        until = clock_seconds() + START_LIMIT_S;
+        if (r.message.type == WIRE_GRADIENT)
+            memcpy(into + r.message.chunk.offset, r.payload, r.message.payload_bytes);
+        else if (r.message.type == WIRE_PING)
+            (void)channel_send(c, &r.from, &PING, NULL);
+    }
+done:
+    channel_close(&c);
+    memory_free(into);
+    return result;
+}
+
+static status ping_once(channel *c)
+{
+    struct channel_received r;
+    (void)channel_send(c, NULL, &PING, NULL);
+    double until = 0;
+    while (channel_receive(c, &r) != CHANNEL_MESSAGE) {
+        if (until == 0)
+            until = clock_seconds() + START_LIMIT_S;
+        if (clock_seconds() > until)
+            return error_set(ERROR_PEER, __FILE__, __LINE__, "bench: a ping was not answered");
+        channel_wait(c, -1, 100);
+    }
+    return OK;
+}
+
+/* `count` floats in chunks (none for the small messages), then a ping whose answer says: received.
+ */
+status link_source(const struct scenario *s, unsigned index)
+{
+    status result = OK;
+    channel *c = NULL;
+    uint8_t *from = NULL;
+    const size_t size = s->count < LINK_LEAST ? 0 : s->count * sizeof(float);
+    struct wire_message m = {.type = WIRE_GRADIENT, .run_token = TOKEN};
+    TRY(memory_new(&from, s->count, sizeof(float), "what is sent"));
+    TRY(channel_connect(&c, s->board->endpoint[0],
+                        &(struct channel_options){.timeout_ms = 1000,
+                                                  .may_spin = channel_may_spin(2),
+                                                  .run_token = TOKEN}));
+    uint64_t started = clock_ns();
+    for (unsigned i = 1;; i++) {
+        for (size_t at = 0; at < size; at += m.payload_bytes) {
+            m.chunk.offset = at;
+            m.payload_bytes =
+                (uint32_t)(size - at < WIRE_CHUNK_BYTES ? size - at : WIRE_CHUNK_BYTES);
+            (void)channel_send(c, NULL, &m, from + at);
+        }
+        TRY(ping_once(c));
+        if (!goes_on(s, index, started, i))
+            break;
+    }
+done:
+    if (c != NULL) {
+        struct wire_message bye = {.type = WIRE_GOODBYE, .run_token = TOKEN};
+        (void)channel_send(c, NULL, &bye, NULL);
+    }
+    channel_close(&c);
+    memory_free(from);
+    return result;
+}
+
+/* ---- through a plain link ------------------------------------------------------------------- */
+
+/* Answers every message, until an empty one. It is of use where it lies. */
+status link_plain_sink(const struct scenario *s, unsigned index UNUSED)
+{
+    status result = OK;
+    plain_link *l = NULL;
+    const void *bytes;
+    size_t size;
+    char listen[PLACE];
+    push_pull_place(s, 0, listen);
+    TRY(plain_link_bind(&l, listen));
+    push_pull_listens(s->board, 0, plain_link_endpoint(l));
+    do {
+        TRY(plain_link_receive(l, 1000 * START_LIMIT_S, &bytes, &size));
+        TRY(plain_link_send(l, NULL, 0));
+    } while (size > 0);
+done:
+    plain_link_close(&l);
+    return result;
+}
+
+status link_plain_source(const struct scenario *s, unsigned index)
+{
+    status result = OK;
+    plain_link *l = NULL;
+    float *from = NULL;
+    const void *answer;
+    size_t size;
+    bool more = true;
+    TRY(memory_new(&from, s->count, sizeof *from, "what is sent"));
+    TRY(plain_link_connect(&l, s->board->endpoint[0]));
+    uint64_t started = clock_ns();
+    for (unsigned i = 1; more; i++) {
+        TRY(plain_link_send(l, from, s->count * sizeof *from));
+        TRY(plain_link_receive(l, 1000 * START_LIMIT_S, &answer, &size));
+        more = goes_on(s, index, started, i);
+    }
+    TRY(plain_link_send(l, NULL, 0));
+    TRY(plain_link_receive(l, 1000 * START_LIMIT_S, &answer, &size));
+done:
+    plain_link_close(&l);
+    memory_free(from);
+    return result;
+}

@@ -1,0 +1,447 @@
+#include "experiments/claims/cells.h"
+
+#include "base/memory.h"
+#include "base/text.h"
+#include "experiments/print_columns.h"
+#include "experiments/run/run_summary_text.h"
+#include "results/query/statistics.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Accuracy in percent below which a run that finished has learnt nothing. */
+#define DEAD 20
+
+static struct cell *find(const struct cells *c, const char *arm, int64_t workers)
+{
+    for (size_t i = 0; i < c->count; i++)
+        if (c->at[i].workers == workers && strcmp(c->at[i].arm->name, arm) == 0)
+            return &c->at[i];
+    return NULL;
+}
+
+const struct cell *cells_find(const struct cells *c, const char *arm, int64_t workers)
+{
+    return find(c, arm, workers);
+}
+
+static int ascending(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+static void lay_out(struct cells *c, const struct plan *p)
+{
+    for (size_t i = 0; i < p->count; i++) {
+        const options *o = p->runs[i].settings;
+        const char *arm = options_text(o, "arm");
+        int64_t workers = options_integer(o, "workers");
+        struct cell *cell = find(c, arm, workers);
+        bool column = false;
+        if (cell == NULL) {
+            cell = &c->at[c->count++];
+            *cell = (struct cell){.arm = experiment_arm(c->experiment, arm), .workers = workers};
+        }
+        cell->planned++;
+        for (size_t w = 0; w < c->worker_count; w++)
+            column = column || c->workers[w] == workers;
+        if (!column)
+            c->workers[c->worker_count++] = workers;
+    }
+    qsort(c->workers, c->worker_count, sizeof *c->workers, ascending);
+}
+
+/* Sums first; averages once all runs are in. `samples`: the accuracies of each cell. */
+static status add_run(struct cells *c, size_t index, struct sample *samples)
+{
+    status result = OK;
+    struct run_figures f;
+    const struct planned_run *r = &c->plan->runs[index];
+    const options *o = r->settings;
+    c->accuracies[index] = NAN;
+    struct cell *cell = find(c, options_text(o, "arm"), options_integer(o, "workers"));
+    cell->diverged += r->state == PLANNED_DIVERGED;
+    cell->died += r->state == PLANNED_DIVERGED;
+    cell->failed += r->state == PLANNED_FAILED;
+    if (r->state != PLANNED_FINISHED)
+        goto done;
+    TRY(run_summary_read(options_text(o, "results"), r->run_id, o, &f));
+    cell->finished++;
+    cell->staleness_spread_too_wide += isfinite(f.expected_cv);
+    c->accuracies[index] = 100 * f.accuracy;
+    sample_add(&samples[cell - c->at], 100 * f.accuracy);
+    cell->died += 100 * f.accuracy < DEAD;
+    cell->loss += f.loss;
+    cell->validation += 100 * f.validation_accuracy;
+    cell->seconds += f.train_seconds;
+    cell->updates += f.updates;
+    cell->updates_per_second += f.updates / f.train_seconds;
+    cell->samples_per_second += f.samples_per_second;
+    cell->staleness += f.mean_staleness; /* NaN where it was not recorded */
+    cell->staleness_cv += f.mean_staleness == 0 ? 0 : f.staleness_cv;
+    /* fmax() would pass over what was not recorded. */
+    cell->staleness_max = isnan(f.max_staleness) || isnan(cell->staleness_max)
+                              ? NAN
+                              : fmax(cell->staleness_max, f.max_staleness);
+done:
+    return result;
+}
+
+static void average(struct cell *cell, const struct sample *accuracies)
+{
+    double n = cell->finished;
+    double *const means[] = {&cell->loss,      &cell->validation,         &cell->seconds,
+                             &cell->updates,   &cell->updates_per_second, &cell->samples_per_second,
+                             &cell->staleness, &cell->staleness_cv};
+    for (size_t i = 0; i < COUNT_OF(means); i++)
+        *means[i] = n > 0 ? *means[i] / n : NAN;
+    cell->died /= n + cell->diverged;
+    cell->accuracy = accuracies->n == cell->finished ? sample_mean(accuracies) : NAN;
+    cell->deviation = sample_deviation(accuracies);
+    cell->interval = sample_interval(accuracies);
+}
+
+status cells_open(struct cells *out, const struct experiment *e, const struct plan *p)
+{
+    status result = OK;
+    struct sample *samples = NULL;
+    *out = (struct cells){.experiment = e, .plan = p};
+    TRY(memory_new(&out->at, p->count, sizeof *out->at, "cells"));
+    TRY(memory_new(&out->workers, p->count, sizeof *out->workers, "columns"));
+    TRY(memory_new(&samples, p->count, sizeof *samples, "cells"));
+    TRY(memory_new(&out->accuracies, p->count, sizeof *out->accuracies, "accuracies"));
+    lay_out(out, p);
+    if (p->count > 0)
+        TRY(query_begin(options_text(p->runs[0].settings, "results")));
+    for (size_t i = 0; i < p->count; i++)
+        TRY(add_run(out, i, samples));
+    for (size_t i = 0; i < out->count; i++)
+        average(&out->at[i], &samples[i]);
+done:
+    query_end();
+    memory_free(samples);
+    if (result != OK)
+        cells_close(out);
+    return result;
+}
+
+void cells_close(struct cells *c)
+{
+    memory_free(c->at);
+    memory_free(c->accuracies);
+    memory_free(c->workers);
+    *c = (struct cells){0};
+}
+
+/* ---- pairs --------------------------------------------------------------------------------------
+ */
+
+/* The accuracy of the cell's run of this seed; NaN: none. */
+static double accuracy_of(const struct cells *c, const struct cell *cell, int64_t seed)
+{
+    for (size_t i = 0; i < c->plan->count; i++) {
+        const options *o = c->plan->runs[i].settings;
+        if (options_integer(o, "seed") == seed && options_integer(o, "workers") == cell->workers &&
+            strcmp(options_text(o, "arm"), cell->arm->name) == 0)
+            return c->accuracies[i];
+    }
+    return NAN;
+}
+
+void cells_pair(const struct cells *c, const struct cell *a, const struct cell *b,
+                struct paired *out)
+{
+    struct sample differences = {0};
+    for (size_t i = 0; i < c->plan->count; i++) {
+        const options *o = c->plan->runs[i].settings;
+        if (options_integer(o, "workers") == a->workers &&
+            strcmp(options_text(o, "arm"), a->arm->name) == 0) {
+            sample_add(&differences,
+                       c->accuracies[i] - accuracy_of(c, b, options_integer(o, "seed")));
+        }
+    }
+    *out = (struct paired){.n = differences.n,
+                           .mean = sample_mean(&differences),
+                           .deviation = sample_deviation(&differences),
+                           .interval = sample_interval(&differences)};
+}
+
+/* ---- tables -------------------------------------------------------------------------------------
+ */
+
+enum { LABEL_WIDTH = 40, CELL_WIDTH = 19, EXPECTED_WIDTH = 8, WORKERS_WIDTH = 7, RUNS_WIDTH = 6 };
+
+/* A table of text or of Markdown. */
+struct table {
+    const struct cells *c;
+    FILE *to;
+    bool markdown;
+};
+
+static void put(const struct table *t, const char *text, int width)
+{
+    if (t->markdown)
+        print_cell(t->to, text);
+    else
+        print_padded(t->to, text, width);
+}
+
+/* The same, to the right where it is text: ASCII. */
+static void put_right(const struct table *t, const char *text, int width)
+{
+    if (t->markdown)
+        print_cell(t->to, text);
+    else
+        fprintf(t->to, "%*s", width, text);
+}
+
+static void end_line(const struct table *t)
+{
+    fputs(t->markdown ? "|\n" : "\n", t->to);
+}
+
+/* A blank line parts a table of Markdown from what stands above it. */
+static void end_caption(const struct table *t)
+{
+    fputs(t->markdown ? "\n\n" : "\n", t->to);
+}
+
+/* Under the line of titles: `numbers` of the columns are to the right. */
+static void put_rule(const struct table *t, size_t columns, size_t numbers)
+{
+    for (size_t i = 0; t->markdown && i < columns; i++)
+        fputs(i + numbers < columns ? "|---" : "|---:", t->to);
+    if (t->markdown)
+        end_line(t);
+}
+
+/* What the source has for the cell; NaN: nothing. */
+static double expected_of(const struct arm *arm, int64_t workers)
+{
+    for (size_t i = 0; i < arm->expected_count; i++)
+        if (arm->expected[i].workers == workers)
+            return arm->expected[i].value;
+    return NAN;
+}
+
+static bool any_expected(const struct cells *c)
+{
+    bool any = false;
+    for (size_t i = 0; i < c->count; i++)
+        any = any || !isnan(expected_of(c->at[i].arm, c->at[i].workers));
+    return any;
+}
+
+static int cell_width(const struct cells *c)
+{
+    return CELL_WIDTH + (any_expected(c) ? EXPECTED_WIDTH : 0);
+}
+
+static void cell_text(const struct cell *cell, struct text *out)
+{
+    if (cell->finished == 0)
+        text_add(out, "%s", cell->diverged > 0 ? "diverged" : "–");
+    else if (isnan(cell->accuracy))
+        text_add(out, "%.6g (%u)", cell->loss, cell->finished);
+    else if (isnan(cell->deviation))
+        text_add(out, "%.2f (%u)", cell->accuracy, cell->finished);
+    else
+        text_add(out, "%.2f ± %.2f (%u)", cell->accuracy, cell->deviation, cell->finished);
+    if (cell->finished > 0 && cell->finished < cell->planned)
+        text_add(out, " of %u", cell->planned);
+    double expected = expected_of(cell->arm, cell->workers);
+    if (!isnan(expected))
+        text_add(out, " [%g]", expected);
+}
+
+/* Data without classes have a loss alone, which shows once a run has finished. */
+static bool by_loss(const struct cells *c)
+{
+    bool any = false, losses = true;
+    for (size_t i = 0; i < c->count; i++) {
+        any = any || c->at[i].finished > 0;
+        losses = losses && (c->at[i].finished == 0 || isnan(c->at[i].accuracy));
+    }
+    return any && losses;
+}
+
+static void put_columns(const struct table *t)
+{
+    char text[32];
+    put(t, "arm \\ workers", LABEL_WIDTH);
+    for (size_t w = 0; w < t->c->worker_count; w++) {
+        snprintf(text, sizeof text, "%lld", (long long)t->c->workers[w]);
+        put(t, text, cell_width(t->c));
+    }
+    end_line(t);
+    put_rule(t, t->c->worker_count + 1, 0);
+}
+
+static bool has_cells(const struct cells *c, const struct arm *arm)
+{
+    bool any = false;
+    for (size_t w = 0; w < c->worker_count; w++)
+        any = any || find(c, arm->name, c->workers[w]) != NULL;
+    return any;
+}
+
+static void put_accuracy(const struct table *t)
+{
+    const struct cells *c = t->c;
+    fprintf(t->to, "%s%s",
+            by_loss(c) ? "Test loss: mean (runs)"
+                       : "Test accuracy in %: mean ± standard deviation (runs)",
+            any_expected(c) ? " [expected]" : "");
+    end_caption(t);
+    put_columns(t);
+    for (size_t a = 0; a < c->experiment->arm_count; a++) {
+        const struct arm *arm = &c->experiment->arms[a];
+        if (!has_cells(c, arm))
+            continue;
+        put(t, arm->label, LABEL_WIDTH);
+        for (size_t w = 0; w < c->worker_count; w++) {
+            struct text text = {0};
+            const struct cell *cell = find(c, arm->name, c->workers[w]);
+            if (cell != NULL)
+                cell_text(cell, &text);
+            put(t, text.at != NULL ? text.at : "", cell_width(c));
+            text_free(&text);
+        }
+        end_line(t);
+    }
+}
+
+static const struct {
+    const char *title;
+    size_t offset;
+    int width, decimals;
+    bool of_staleness; /* left out where there is none */
+} details[] = {
+    {"seconds", offsetof(struct cell, seconds), 9, 1, false},
+    {"updates/s", offsetof(struct cell, updates_per_second), 11, 0, false},
+    {"samples/s", offsetof(struct cell, samples_per_second), 11, 0, false},
+    {"staleness", offsetof(struct cell, staleness), 11, 2, true},
+    {"cv", offsetof(struct cell, staleness_cv), 7, 2, true},
+    {"max", offsetof(struct cell, staleness_max), 6, 0, true},
+};
+
+static void put_details_of(const struct table *t, const struct cell *cell)
+{
+    char text[64];
+    put(t, cell->arm->label, LABEL_WIDTH);
+    snprintf(text, sizeof text, "%lld", (long long)cell->workers);
+    put_right(t, text, WORKERS_WIDTH);
+    snprintf(text, sizeof text, "%u", cell->finished);
+    put_right(t, text, RUNS_WIDTH);
+    for (size_t i = 0; i < COUNT_OF(details); i++) {
+        double value;
+        memcpy(&value, (const char *)cell + details[i].offset, sizeof value);
+        bool known = !isnan(value) && (!details[i].of_staleness || cell->staleness > 0);
+        snprintf(text, sizeof text, "%.*f", details[i].decimals, value);
+        put_right(t, known ? text : "", details[i].width);
+    }
+    end_line(t);
+}
+
+static void put_details(const struct table *t)
+{
+    const struct cells *c = t->c;
+    fprintf(t->to, "Training time, rates, and staleness as mean, cv (standard deviation / mean) "
+                   "and maximum");
+    end_caption(t);
+    put(t, "arm", LABEL_WIDTH);
+    put_right(t, "workers", WORKERS_WIDTH);
+    put_right(t, "runs", RUNS_WIDTH);
+    for (size_t i = 0; i < COUNT_OF(details); i++)
+        put_right(t, details[i].title, details[i].width);
+    end_line(t);
+    put_rule(t, COUNT_OF(details) + 3, COUNT_OF(details) + 2);
+    for (size_t a = 0; a < c->experiment->arm_count; a++) {
+        for (size_t w = 0; w < c->worker_count; w++) {
+            const struct cell *cell = find(c, c->experiment->arms[a].name, c->workers[w]);
+            if (cell != NULL && cell->finished > 0)
+                put_details_of(t, cell);
+        }
+    }
+}
+
+/* What the others are compared with: undamped asynchrony, or the first arm of those there are. */
+static const struct arm *baseline(const struct cells *c)
+{
+    const struct experiment *e = c->experiment;
+    const struct arm *undamped =
+        e->verdict.undamped != NULL ? experiment_arm(e, e->verdict.undamped) : NULL;
+    for (size_t a = 0; undamped == NULL && a < e->arm_count; a++)
+        undamped = has_cells(c, &e->arms[a]) ? &e->arms[a] : NULL;
+    return undamped;
+}
+
+static bool pair_text(const struct cells *c, const struct cell *cell, const struct cell *base,
+                      char out[64])
+{
+    struct paired p = {.n = 0};
+    out[0] = '\0';
+    if (cell != NULL && base != NULL)
+        cells_pair(c, cell, base, &p);
+    if (p.n == 1)
+        snprintf(out, 64, "%+.2f (1)", p.mean);
+    else if (p.n > 1)
+        snprintf(out, 64, "%+.2f ± %.2f (%u)", p.mean, p.interval, p.n);
+    return p.n > 0;
+}
+
+static void put_pairs(const struct table *t)
+{
+    const struct cells *c = t->c;
+    const struct arm *base = baseline(c);
+    char text[64];
+    bool begun = false;
+    for (size_t a = 0; base != NULL && a < c->experiment->arm_count; a++) {
+        const struct arm *arm = &c->experiment->arms[a];
+        bool any = false;
+        for (size_t w = 0; arm != base && w < c->worker_count; w++) {
+            any = any || pair_text(c, find(c, arm->name, c->workers[w]),
+                                   find(c, base->name, c->workers[w]), text);
+        }
+        if (any && !begun) {
+            begun = true;
+            fprintf(t->to,
+                    "\nPoints of accuracy above '%s' on the same seeds: mean difference ± half of "
+                    "its 95 %% interval (pairs)",
+                    base->label);
+            end_caption(t);
+            put_columns(t);
+        }
+        if (any) {
+            put(t, arm->label, LABEL_WIDTH);
+            for (size_t w = 0; w < c->worker_count; w++) {
+                pair_text(c, find(c, arm->name, c->workers[w]), find(c, base->name, c->workers[w]),
+                          text);
+                put(t, text, cell_width(c));
+            }
+            end_line(t);
+        }
+    }
+}
+
+void cells_print(const struct cells *c, FILE *to)
+{
+    const struct table t = {.c = c, .to = to};
+    put_accuracy(&t);
+    fputc('\n', to);
+    put_details(&t);
+    put_pairs(&t);
+}
+
+void cells_print_markdown(const struct cells *c, FILE *to)
+{
+    const struct table t = {.c = c, .to = to, .markdown = true};
+    put_accuracy(&t);
+    fputs("\n<details><summary>Time, rates, staleness; differences on the same seeds</summary>\n\n",
+          to);
+    put_details(&t);
+    put_pairs(&t);
+    fputs("\n</details>\n", to);
+}

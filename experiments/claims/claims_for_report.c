@@ -1,0 +1,272 @@
+#include "experiments/claims/claims_for_report.h"
+
+#include "base/log.h"
+#include "base/memory.h"
+#include "base/text.h"
+#include "experiments/claims/reproduction.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* One experiment, laid out as the whole and as its quick part; `quick` says which is the one that
+ * is judged. */
+struct report_claim_set {
+    struct reproduction part[2];
+    bool quick;
+    struct report_arm *arms;
+    struct report_expected *expected; /* of all arms, one after the other */
+    struct report_claim *claims;
+    char *verdict, *tuning; /* free() */
+    struct text *whys;      /* one per claim */
+    struct text described;  /* the part that was judged */
+};
+
+/* ---- which part ---------------------------------------------------------------------------------
+ */
+
+static size_t ended(const struct plan *p)
+{
+    return p->count - plan_missing(p);
+}
+
+/* What share of the runs is there. */
+static double share_there(const struct reproduction *r)
+{
+    return (double)ended(&r->plan) / (double)(r->plan.count + r->later);
+}
+
+static status lay_out(struct report_claim_set *j, const char *name, const char *results)
+{
+    status result = OK;
+    struct settings more = {0};
+    settings_add(&more, "results", results, COMMAND_LINE);
+    for (int quick = 0; quick <= 1; quick++) {
+        TRY(reproduction_open(&j->part[quick], name));
+        TRY(reproduction_look_up(&j->part[quick], quick, false, &more));
+    }
+    j->quick = share_there(&j->part[1]) > share_there(&j->part[0]);
+    const struct reproduction *r = &j->part[j->quick];
+    text_add(&j->described, "%s: %zu of its %zu runs are there",
+             j->quick ? "the quick part" : "the whole experiment", ended(&r->plan),
+             r->plan.count + r->later);
+    if (ended(&r->plan) == 0)
+        text_add(&j->described, "; those in the file have other settings than the experiment's");
+done:
+    settings_free(&more);
+    return result;
+}
+
+/* ---- words --------------------------------------------------------------------------------------
+ */
+
+/* What `print` writes after its heading. */
+static char *printed(const char *heading, const void *what, void (*print)(const void *, FILE *))
+{
+    char *text = NULL;
+    size_t length = 0, skipped = strlen(heading);
+    FILE *memory = open_memstream(&text, &length);
+    REQUIRE(memory != NULL);
+    print(what, memory);
+    REQUIRE(fclose(memory) == 0);
+    if (strncmp(text, heading, skipped) == 0)
+        memmove(text, text + skipped, length - skipped + 1);
+    return text;
+}
+
+static void print_verdict(const void *cells, FILE *to)
+{
+    verdict_print(cells, to);
+}
+
+static void print_tuning(const void *tuning, FILE *to)
+{
+    tuning_print(tuning, to);
+}
+
+static void describe_claim(const struct judged_claim *j, struct text *why, struct report_claim *out)
+{
+    static const enum report_outcome outcomes[] = {
+        [CLAIM_PASS] = REPORT_PASS, [CLAIM_FAIL] = REPORT_FAIL, [CLAIM_OPEN] = REPORT_OPEN};
+    *out = (struct report_claim){.text = j->claim->text,
+                                 .source = j->claim->source,
+                                 .outcome = outcomes[j->outcome],
+                                 .observed = j->value,
+                                 .low = j->low,
+                                 .high = j->high};
+    reproduction_explain(j, true, why);
+    if (why->length > 0 && j->delayed != NULL)
+        text_add(why, "; ");
+    reproduction_remark(j, true, why);
+    out->why = why->at;
+}
+
+static status describe_arms(struct report_claim_set *j, const struct experiment *e)
+{
+    status result = OK;
+    size_t count = 0;
+    for (size_t i = 0; i < e->arm_count; i++)
+        count += e->arms[i].expected_count;
+    TRY(memory_new(&j->arms, e->arm_count, sizeof *j->arms, "arms"));
+    TRY(memory_new(&j->expected, count, sizeof *j->expected, "arms"));
+    count = 0;
+    for (size_t i = 0; i < e->arm_count; i++) {
+        const struct arm *arm = &e->arms[i];
+        j->arms[i] = (struct report_arm){.name = arm->name,
+                                         .label = arm->label,
+                                         .expected = &j->expected[count],
+                                         .expected_count = arm->expected_count};
+        for (size_t k = 0; k < arm->expected_count; k++) {
+            j->expected[count++] = (struct report_expected){.workers = arm->expected[k].workers,
+                                                            .value = arm->expected[k].value};
+        }
+    }
+done:
+    return result;
+}
+
+static status describe(struct report_claim_set *j, struct report_experiment *out)
+{
+    status result = OK;
+    struct reproduction *r = &j->part[j->quick];
+    const struct experiment *e = &r->e;
+    struct judged_claim *judged = NULL;
+    TRY(memory_new(&judged, e->claim_count, sizeof *judged, "claims"));
+    TRY(memory_new(&j->claims, e->claim_count, sizeof *j->claims, "claims"));
+    TRY(memory_new(&j->whys, e->claim_count, sizeof *j->whys, "claims"));
+    TRY(cells_open(&r->cells, e, &r->plan));
+    TRY(reproduction_judge(r, j->quick, judged));
+    for (size_t i = 0; i < e->claim_count; i++)
+        describe_claim(&judged[i], &j->whys[i], &j->claims[i]);
+    TRY(describe_arms(j, e));
+    j->verdict = printed("\nVerdict\n", &r->cells, print_verdict);
+    j->tuning = printed("\nTuned on the validation split\n", &r->tuning, print_tuning);
+    *out = (struct report_experiment){.name = e->name,
+                                      .question = e->question,
+                                      .source = e->source,
+                                      .part = j->described.at,
+                                      .verdict = j->verdict,
+                                      .discussion = e->discussion,
+                                      .tuning = j->tuning,
+                                      .arms = j->arms,
+                                      .arm_count = e->arm_count,
+                                      .claims = j->claims,
+                                      .claim_count = e->claim_count};
+done:
+    memory_free(judged);
+    return result;
+}
+
+/* ---- which experiments --------------------------------------------------------------------------
+ */
+
+struct names {
+    char **at;
+    size_t count, capacity;
+    const char *only;
+};
+
+static void add_name(void *context, const char *name)
+{
+    struct names *n = context;
+    if (n->only != NULL && strcmp(n->only, name) != 0)
+        return;
+    if (n->count == n->capacity) {
+        n->capacity = n->capacity == 0 ? 16 : 2 * n->capacity;
+        n->at = realloc(n->at, n->capacity * sizeof *n->at);
+        REQUIRE(n->at != NULL);
+    }
+    n->at[n->count++] = text_copy(name);
+}
+
+/* The experiments that the user's files are about. */
+static status read_names(struct names *out, const char *const *files, size_t count)
+{
+    status result = OK;
+    for (size_t i = 0; i < count; i++) {
+        struct experiment e;
+        TRY(experiment_open(&e, files[i]));
+        add_name(out, e.name);
+        experiment_close(&e);
+    }
+done:
+    return result;
+}
+
+/* The file that an experiment stands in; else its name, if it is compiled in; else NULL. */
+static const char *find_file(const char *name, const struct names *of_files,
+                             const char *const *files)
+{
+    for (size_t i = 0; i < of_files->count; i++)
+        if (strcmp(of_files->at[i], name) == 0)
+            return files[i];
+    return config_is_experiment(name) ? name : NULL;
+}
+
+static void names_free(struct names *n)
+{
+    for (size_t i = 0; i < n->count; i++)
+        memory_free(n->at[i]);
+    free(n->at);
+}
+
+static void report_claim_set_close(struct report_claim_set *j)
+{
+    for (size_t i = 0; j->whys != NULL && i < j->part[j->quick].e.claim_count; i++)
+        text_free(&j->whys[i]);
+    memory_free(j->whys);
+    memory_free(j->claims);
+    memory_free(j->arms);
+    memory_free(j->expected);
+    free(j->verdict);
+    free(j->tuning);
+    text_free(&j->described);
+    reproduction_close(&j->part[0]);
+    reproduction_close(&j->part[1]);
+    *j = (struct report_claim_set){0};
+}
+
+static void judge(struct report_claims *out, const char *file, const char *results)
+{
+    struct report_claim_set *j = &out->own[out->count];
+    status result = lay_out(j, file, results);
+    if (result == OK)
+        result = describe(j, &out->at[out->count]);
+    if (result == OK) {
+        out->count++;
+    } else {
+        log_warning("report: the claims of %s are not judged: %s", file, error_message());
+        report_claim_set_close(j);
+    }
+}
+
+status report_claims_read(struct report_claims *out, const char *results, const char *only,
+                          const char *const *files, size_t file_count)
+{
+    status result = OK;
+    struct names names = {.only = only}, of_files = {0};
+    *out = (struct report_claims){0};
+    TRY(read_names(&of_files, files, file_count));
+    TRY(report_experiments(results, add_name, &names));
+    TRY(memory_new(&out->at, names.count, sizeof *out->at, "experiments"));
+    TRY(memory_new(&out->own, names.count, sizeof *out->own, "experiments"));
+    for (size_t i = 0; i < names.count; i++) {
+        const char *file = find_file(names.at[i], &of_files, files);
+        if (file != NULL)
+            judge(out, file, results);
+    }
+done:
+    names_free(&names);
+    names_free(&of_files);
+    return result;
+}
+
+void report_claims_close(struct report_claims *j)
+{
+    for (size_t i = 0; i < j->count; i++)
+        report_claim_set_close(&j->own[i]);
+    memory_free(j->own);
+    memory_free(j->at);
+    *j = (struct report_claims){0};
+}

@@ -1,0 +1,270 @@
+#include "experiments/claims/experiment.h"
+
+#include "base/text.h"
+#include "base/memory.h"
+#include "base/suggestion.h"
+#include "experiments/claims/experiment_read.h"
+#include "base/embedded.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define FOLDER "experiments/questions/"
+#define ENDING ".yaml"
+
+/* The next compiled-in experiment from *index on, or NULL. */
+static const struct embedded_file *next_embedded(size_t *index)
+{
+    for (; embedded_files[*index].path != NULL; ++*index) {
+        const char *path = embedded_files[*index].path;
+        size_t length = strlen(path), ending = strlen(ENDING);
+        if (strncmp(path, FOLDER, strlen(FOLDER)) == 0 && length > ending &&
+            strcmp(path + length - ending, ENDING) == 0)
+            return &embedded_files[(*index)++];
+    }
+    return NULL;
+}
+
+static void embedded_name(const struct embedded_file *f, char name[64])
+{
+    const char *start = f->path + strlen(FOLDER);
+    snprintf(name, 64, "%.*s", (int)(strlen(start) - strlen(ENDING)), start);
+}
+
+bool experiment_at(size_t index, char name[64])
+{
+    size_t at = 0;
+    const struct embedded_file *f;
+    while ((f = next_embedded(&at)) != NULL) {
+        if (index-- == 0) {
+            embedded_name(f, name);
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool is_file(const char *path)
+{
+    struct stat about;
+    return stat(path, &about) == 0 && !S_ISDIR(about.st_mode);
+}
+
+static status open_document(struct yaml_tree *d, const char *name)
+{
+    size_t at = 0;
+    const struct embedded_file *f;
+    struct suggestion known = {.wanted = name};
+    char names[64][64]; /* what `known` points to */
+    *d = (struct yaml_tree){0};
+    if (strchr(name, '/') != NULL || is_file(name))
+        return yaml_tree_read_file(d, name);
+    for (size_t i = 0; (f = next_embedded(&at)) != NULL && i < COUNT_OF(names); i++) {
+        embedded_name(f, names[i]);
+        suggestion_add(&known, names[i]);
+        if (strcmp(names[i], name) == 0) {
+            text_free(&known.all);
+            return yaml_tree_read_text(d, f->path, f->text);
+        }
+    }
+    return suggestion_fail(&known, NULL, "there is no experiment, and no file, called");
+}
+
+status experiment_open(struct experiment *out, const char *name_or_path)
+{
+    status result = OK;
+    struct yaml_tree d;
+    *out = (struct experiment){0};
+    TRY(open_document(&d, name_or_path));
+    out->file = text_copy(d.name);
+    TRY(experiment_read(&d, out));
+done:
+    yaml_tree_close(&d);
+    if (result != OK)
+        experiment_close(out);
+    return result;
+}
+
+static void at_free(struct at_workers *at, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        settings_free(&at[i].settings);
+    memory_free(at);
+}
+
+static void texts_free(char **const *texts, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        memory_free(*texts[i]);
+}
+
+static void grid_free(struct grid *g)
+{
+    space_close(&g->space);
+    settings_free(&g->search);
+    memory_free(g->seeds.at);
+}
+
+void experiment_close(struct experiment *e)
+{
+    struct verdict_arms *v = &e->verdict;
+    char **const own[] = {&e->name,  &e->file,     &e->question, &e->source,     &e->discussion,
+                          &v->alone, &v->undamped, &v->tuned,    &v->synchronous};
+    texts_free(own, COUNT_OF(own));
+    for (size_t i = 0; i < v->damped_count; i++)
+        memory_free(v->damped[i]);
+    memory_free(v->damped);
+    for (size_t i = 0; i < e->arm_count; i++) {
+        struct arm *a = &e->arms[i];
+        memory_free(a->name);
+        memory_free(a->label);
+        memory_free(a->fit);
+        grid_free(&a->tune);
+        grid_free(&a->quick_tune);
+        memory_free(a->workers.at);
+        for (size_t k = 0; k < a->quick_at_count; k++)
+            memory_free(a->quick_at[k].seeds.at);
+        memory_free(a->quick_at);
+        memory_free(a->expected);
+        settings_free(&a->settings);
+        at_free(a->at, a->at_count);
+    }
+    for (size_t i = 0; i < e->claim_count; i++) {
+        struct claim *c = &e->claims[i];
+        char **const texts[] = {&c->text, &c->source, &c->value, &c->sql};
+        texts_free(texts, COUNT_OF(texts));
+    }
+    at_free(e->at, e->at_count);
+    memory_free(e->arms);
+    memory_free(e->claims);
+    struct int_list *const lists[] = {&e->workers, &e->seeds, &e->quick_workers, &e->quick_seeds};
+    for (size_t i = 0; i < COUNT_OF(lists); i++)
+        memory_free(lists[i]->at);
+    settings_free(&e->settings);
+    settings_free(&e->quick_settings);
+    *e = (struct experiment){0};
+}
+
+const struct arm *experiment_arm(const struct experiment *e, const char *name)
+{
+    for (size_t i = 0; i < e->arm_count; i++)
+        if (strcmp(e->arms[i].name, name) == 0)
+            return &e->arms[i];
+    return NULL;
+}
+
+static bool holds(const struct int_list *list, int64_t number)
+{
+    for (size_t i = 0; i < list->count; i++)
+        if (list->at[i] == number)
+            return true;
+    return false;
+}
+
+bool experiment_arm_has(const struct experiment *e, const struct arm *arm, int64_t workers)
+{
+    return holds(arm->workers.count > 0 ? &arm->workers : &e->workers, workers);
+}
+
+const struct grid *experiment_grid(const struct arm *arm, bool quick)
+{
+    bool own = quick && arm->quick_tune.space.count > 0;
+    const struct grid *g = own ? &arm->quick_tune : &arm->tune;
+    return g->space.count > 0 ? g : NULL;
+}
+
+const struct int_list *experiment_workers(const struct experiment *e, bool quick)
+{
+    return quick && e->quick_workers.count > 0 ? &e->quick_workers : &e->workers;
+}
+
+static const struct int_list *own_seeds(const struct experiment *e, bool quick)
+{
+    return quick && e->quick_seeds.count > 0 ? &e->quick_seeds : &e->seeds;
+}
+
+static void add_seeds(struct int_list *out, const struct int_list *more)
+{
+    out->at = realloc(out->at, (out->count + more->count) * sizeof *out->at);
+    REQUIRE(out->at != NULL || out->count + more->count == 0);
+    for (size_t i = 0; i < more->count; i++)
+        if (!holds(out, more->at[i]))
+            out->at[out->count++] = more->at[i];
+}
+
+void experiment_seeds(const struct experiment *e, bool quick, struct int_list *out)
+{
+    *out = (struct int_list){0};
+    add_seeds(out, own_seeds(e, quick));
+    for (size_t a = 0; quick && a < e->arm_count; a++)
+        for (size_t i = 0; i < e->arms[a].quick_at_count; i++)
+            add_seeds(out, &e->arms[a].quick_at[i].seeds);
+}
+
+bool experiment_has(const struct experiment *e, const struct arm *arm, int64_t workers,
+                    int64_t seed, bool quick)
+{
+    const struct int_list *seeds = own_seeds(e, quick);
+    bool has = experiment_arm_has(e, arm, workers);
+    if (quick && arm->quick_at_count > 0) {
+        const struct at_seeds *at = arm->quick_at, *end = at + arm->quick_at_count;
+        while (at < end && at->workers != workers)
+            at++;
+        has = has && at < end;
+        seeds = has && at->seeds.count > 0 ? &at->seeds : seeds;
+    }
+    return has && (!quick || arm->quick) && holds(seeds, seed);
+}
+
+/* Settings of all arms, from `first` on: those that an arm has no use for fall away there. */
+static void mark_shared(struct settings *s, size_t first)
+{
+    for (size_t i = first; i < s->count; i++)
+        s->at[i].shared = true;
+}
+
+static void add_at(const struct at_workers *at, size_t count, int64_t workers, struct settings *out)
+{
+    for (size_t i = 0; i < count; i++)
+        if (at[i].workers == workers)
+            settings_add_all(out, &at[i].settings);
+}
+
+void experiment_settings(const struct experiment *e, const struct arm *arm, int64_t workers,
+                         int64_t seed, bool quick, const struct settings *more,
+                         struct settings *out)
+{
+    char number[32];
+    settings_add_all(out, &e->settings);
+    add_at(e->at, e->at_count, workers, out);
+    mark_shared(out, 0);
+    settings_add_all(out, &arm->settings);
+    add_at(arm->at, arm->at_count, workers, out);
+    if (quick) {
+        size_t own = out->count;
+        settings_add_all(out, &e->quick_settings);
+        mark_shared(out, own);
+    }
+    settings_add_all(out, more);
+    snprintf(number, sizeof number, "%lld", (long long)workers);
+    settings_add(out, "workers", number, e->file);
+    snprintf(number, sizeof number, "%lld", (long long)seed);
+    settings_add(out, "seed", number, e->file);
+    settings_add(out, "experiment", e->name, e->file);
+    settings_add(out, "arm", arm->name, e->file);
+}
+
+void experiment_print_all(FILE *to)
+{
+    char name[64];
+    for (size_t i = 0; experiment_at(i, name); i++) {
+        struct experiment e;
+        if (experiment_open(&e, name) == OK) {
+            fprintf(to, "%-24s %s\n", name, e.question);
+            experiment_close(&e);
+        } else {
+            fprintf(to, "%-24s %s\n", name, error_message());
+        }
+    }
+}

@@ -1,0 +1,503 @@
+/* experiment_read.c — an experiment file's tree as an experiment, mistakes with their lines. */
+#include "experiments/claims/experiment_read.h"
+
+#include "base/memory.h"
+#include "base/text.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static status read_text(const struct yaml_tree *d, const struct node *map, const char *key,
+                        bool wanted, char **out)
+{
+    status result = OK;
+    const struct node *n = node_child(map, key);
+    *out = NULL;
+    if (n == NULL && wanted)
+        FAIL(ERROR_USAGE, "%s:%u: '%s' is missing here", d->name, map->line, key);
+    if (n != NULL) {
+        TRY(node_require(d, n, NODE_SCALAR, key));
+        *out = text_copy(n->text);
+        /* Folded YAML text ends in a newline. */
+        for (size_t end = strlen(*out); end > 0 && (*out)[end - 1] == '\n'; end--)
+            (*out)[end - 1] = '\0';
+    }
+done:
+    return result;
+}
+
+static status read_list(const struct yaml_tree *d, const struct node *n, const char *key,
+                        struct int_list *out)
+{
+    status result = OK;
+    TRY(node_require(d, n, NODE_LIST, key));
+    if (n->count == 0)
+        FAIL(ERROR_USAGE, "%s:%u: %s is empty", d->name, n->line, key);
+    TRY(memory_new(&out->at, n->count, sizeof *out->at, key));
+    for (size_t i = 0; i < n->count; i++) {
+        TRY(node_integer(d, &n->children[i], key, &out->at[i]));
+        out->count++;
+    }
+done:
+    return result;
+}
+
+static status read_integers(const struct yaml_tree *d, const struct node *map, const char *key,
+                            struct int_list *out)
+{
+    const struct node *n = node_child(map, key);
+    return n != NULL ? read_list(d, n, key, out) : OK;
+}
+
+static status read_settings(const struct yaml_tree *d, const struct node *map, struct settings *out)
+{
+    status result = OK;
+    if (map == NULL)
+        goto done;
+    TRY(node_require(d, map, NODE_MAP, "settings"));
+    for (size_t i = 0; i < map->count; i++) {
+        struct text origin = {0};
+        TRY(node_require(d, &map->children[i], NODE_SCALAR, map->keys[i]));
+        text_add(&origin, "%s:%u", d->name, map->children[i].line);
+        settings_add(out, map->keys[i], map->children[i].text, origin.at);
+        text_free(&origin);
+    }
+done:
+    return result;
+}
+
+/* The i-th key of a map whose keys are worker counts. */
+static status read_worker_count(const struct yaml_tree *d, const struct node *map, size_t i,
+                                int64_t *out)
+{
+    status result = OK;
+    if (!text_to_integer(map->keys[i], out) || *out < 1) {
+        FAIL(ERROR_USAGE, "%s:%u: '%s' is not a worker count", d->name, map->children[i].line,
+             map->keys[i]);
+    }
+done:
+    return result;
+}
+
+/* at: {8: {lr: 0.1}, 16: {lr: 0.05}} */
+static status read_at(const struct yaml_tree *d, const struct node *map, struct at_workers **out,
+                      size_t *count)
+{
+    status result = OK;
+    if (map == NULL)
+        goto done;
+    TRY(node_require(d, map, NODE_MAP, "at"));
+    TRY(memory_new(out, map->count, sizeof **out, "at"));
+    for (size_t i = 0; i < map->count; i++) {
+        TRY(read_worker_count(d, map, i, &(*out)[i].workers));
+        *count = i + 1;
+        TRY(read_settings(d, &map->children[i], &(*out)[i].settings));
+    }
+done:
+    return result;
+}
+
+/* expected: {8: 79.8, 16: 73.5} */
+static status read_expected(const struct yaml_tree *d, const struct node *map, struct arm *out)
+{
+    status result = OK;
+    if (map == NULL)
+        goto done;
+    TRY(node_require(d, map, NODE_MAP, "expected"));
+    TRY(memory_new(&out->expected, map->count, sizeof *out->expected, "expected"));
+    for (size_t i = 0; i < map->count; i++) {
+        struct expected_cell *cell = &out->expected[out->expected_count++];
+        TRY(read_worker_count(d, map, i, &cell->workers));
+        TRY(node_real(d, &map->children[i], "expected", &cell->value));
+    }
+done:
+    return result;
+}
+
+/* quick: false, [16] or {4: [1, 2, 3], 16: [1]} */
+static status read_arm_quick(const struct yaml_tree *d, const struct node *n, struct arm *out)
+{
+    status result = OK;
+    struct int_list workers = {0};
+    out->quick = true;
+    if (n == NULL)
+        goto done;
+    if (n->kind == NODE_SCALAR && strcmp(n->text, "false") == 0) {
+        out->quick = false;
+        goto done;
+    }
+    if (n->kind == NODE_SCALAR || n->count == 0) {
+        FAIL(ERROR_USAGE,
+             "%s:%u: an arm's quick is false, a list of worker counts, or {workers: [seeds]}",
+             d->name, n->line);
+    }
+    TRY(memory_new(&out->quick_at, n->count, sizeof *out->quick_at, "quick"));
+    out->quick_at_count = n->count;
+    if (n->kind == NODE_LIST)
+        TRY(read_list(d, n, "quick", &workers));
+    for (size_t i = 0; i < n->count; i++) {
+        struct at_seeds *at = &out->quick_at[i];
+        if (n->kind == NODE_LIST) {
+            at->workers = workers.at[i];
+        } else {
+            TRY(read_worker_count(d, n, i, &at->workers));
+            TRY(read_list(d, &n->children[i], "quick", &at->seeds));
+        }
+    }
+done:
+    memory_free(workers.at);
+    return result;
+}
+
+/* tune: {search: tpe, lr: 0.001..0.1:log, momentum: [0, 0.9], seeds: [1]} */
+static status read_dimension(const struct yaml_tree *d, const char *key, const struct node *n,
+                             struct space *out)
+{
+    status result = OK;
+    struct text origin = {0};
+    const char **values = NULL;
+    text_add(&origin, "%s:%u", d->name, n->line);
+    if (n->kind == NODE_SCALAR && search_is_range(n->text)) {
+        TRY(space_add_range(out, key, n->text, origin.at));
+        goto done;
+    }
+    if (n->kind != NODE_LIST) {
+        FAIL(ERROR_USAGE,
+             "%s: %s must be a list of the values to try, or a range as in 0.001..0.1:log",
+             origin.at, key);
+    }
+    if (n->count == 0)
+        FAIL(ERROR_USAGE, "%s: %s has no values to try", origin.at, key);
+    TRY(memory_new(&values, n->count, sizeof *values, key));
+    for (size_t i = 0; i < n->count; i++) {
+        TRY(node_require(d, &n->children[i], NODE_SCALAR, key));
+        values[i] = n->children[i].text;
+    }
+    TRY(space_add_choice(out, key, values, n->count, origin.at));
+done:
+    memory_free(values);
+    text_free(&origin);
+    return result;
+}
+
+static status read_search_key(const struct yaml_tree *d, const char *key, const struct node *n,
+                              struct settings *out)
+{
+    status result = OK;
+    struct text origin = {0};
+    TRY(node_require(d, n, NODE_SCALAR, key));
+    text_add(&origin, "%s:%u", d->name, n->line);
+    if (strcmp(key, "search.per") == 0) {
+        FAIL(ERROR_USAGE,
+             "%s: search.per is of `gradlag sweep`; here there is a search for each arm "
+             "and worker count",
+             origin.at);
+    }
+    settings_add(out, key, n->text, origin.at);
+done:
+    text_free(&origin);
+    return result;
+}
+
+static status read_grid(const struct yaml_tree *d, const struct node *map, struct grid *out)
+{
+    status result = OK;
+    struct search checked = {0};
+    if (map == NULL)
+        goto done;
+    TRY(node_require(d, map, NODE_MAP, "tune"));
+    for (size_t i = 0; i < map->count; i++) {
+        const struct node *n = &map->children[i];
+        if (strcmp(map->keys[i], "seeds") == 0)
+            TRY(read_list(d, n, "seeds", &out->seeds));
+        else if (search_owns(map->keys[i]))
+            TRY(read_search_key(d, map->keys[i], n, &out->search));
+        else if (strcmp(map->keys[i], "quick") != 0)
+            TRY(read_dimension(d, map->keys[i], n, &out->space));
+    }
+    if (out->space.count == 0) {
+        FAIL(ERROR_USAGE, "%s:%u: tune needs a key with values to try, as in {lr: [0.1, 0.2]}",
+             d->name, map->line);
+    }
+    TRY(search_open(&checked, &out->space, &out->search));
+done:
+    search_close(&checked);
+    return result;
+}
+
+static status read_tune(const struct yaml_tree *d, const struct node *map, struct arm *out)
+{
+    status result = OK;
+    TRY(read_grid(d, map, &out->tune));
+    if (map != NULL)
+        TRY(read_grid(d, node_child(map, "quick"), &out->quick_tune));
+done:
+    return result;
+}
+
+static bool same_search(const struct grid *a, const struct grid *b)
+{
+    bool same = a->search.count == b->search.count && a->seeds.count == b->seeds.count;
+    for (size_t i = 0; i < a->search.count && same; i++) {
+        const char *other = settings_find(&b->search, a->search.at[i].key);
+        same = other != NULL && strcmp(other, a->search.at[i].value) == 0;
+    }
+    return same;
+}
+
+/* Arms that are searched for are compared at equal budgets; grids say how many points they have. */
+static status check_budgets(const struct experiment *e, bool quick)
+{
+    status result = OK;
+    const struct arm *first = NULL;
+    for (size_t i = 0; i < e->arm_count; i++) {
+        const struct arm *arm = &e->arms[i];
+        const struct grid *g = experiment_grid(arm, quick);
+        if (g == NULL || settings_find(&g->search, "search") == NULL)
+            continue;
+        first = first == NULL ? arm : first;
+        if (!same_search(experiment_grid(first, quick), g)) {
+            FAIL(ERROR_USAGE,
+                 "%s: arms %s and %s tune with different searches or numbers of trials or seeds; "
+                 "give "
+                 "them the same, or their comparison is not a fair one",
+                 g->search.at[0].origin, first->name, arm->name);
+        }
+    }
+done:
+    return result;
+}
+
+static status read_arm(const struct yaml_tree *d, const char *name, const struct node *n,
+                       struct arm *out)
+{
+    status result = OK;
+    static const char *const known[] = {"label", "settings", "workers",  "at", "quick",
+                                        "tune",  "fit",      "expected", NULL};
+    TRY(node_require(d, n, NODE_MAP, name));
+    TRY(node_known_keys(d, n, known));
+    out->name = text_copy(name);
+    TRY(read_text(d, n, "label", true, &out->label));
+    TRY(read_settings(d, node_child(n, "settings"), &out->settings));
+    TRY(read_integers(d, n, "workers", &out->workers));
+    TRY(read_at(d, node_child(n, "at"), &out->at, &out->at_count));
+    TRY(read_arm_quick(d, node_child(n, "quick"), out));
+    TRY(read_tune(d, node_child(n, "tune"), out));
+    TRY(read_text(d, n, "fit", false, &out->fit));
+    TRY(read_expected(d, node_child(n, "expected"), out));
+done:
+    return result;
+}
+
+static status read_band(const struct yaml_tree *d, const struct node *n, const char *what,
+                        double *low, double *high)
+{
+    status result = OK;
+    TRY(node_require(d, n, NODE_LIST, what));
+    if (n->count != 2)
+        FAIL(ERROR_USAGE, "%s:%u: a %s is two numbers, [low, high]", d->name, n->line, what);
+    TRY(node_real(d, &n->children[0], what, low));
+    TRY(node_real(d, &n->children[1], what, high));
+    if (*low > *high)
+        FAIL(ERROR_USAGE, "%s:%u: the %s's low end is above its high end", d->name, n->line, what);
+done:
+    return result;
+}
+
+static status read_claim(const struct yaml_tree *d, const struct node *n, struct claim *out)
+{
+    status result = OK;
+    static const char *const known[] = {"claim", "source", "value", "sql", "band", "quick", NULL};
+    TRY(node_require(d, n, NODE_MAP, "a claim"));
+    TRY(node_known_keys(d, n, known));
+    out->line = n->line;
+    TRY(read_text(d, n, "claim", true, &out->text));
+    TRY(read_text(d, n, "source", false, &out->source));
+    TRY(read_text(d, n, "value", false, &out->value));
+    TRY(read_text(d, n, "sql", false, &out->sql));
+    if ((out->value == NULL) == (out->sql == NULL))
+        FAIL(ERROR_USAGE, "%s:%u: a claim has either a value or sql", d->name, n->line);
+    const struct node *band = node_child(n, "band"), *quick = node_child(n, "quick");
+    if (band == NULL)
+        FAIL(ERROR_USAGE, "%s:%u: a claim needs a band, [low, high]", d->name, n->line);
+    TRY(read_band(d, band, "band", &out->low, &out->high));
+    out->quick_low = out->low;
+    out->quick_high = out->high;
+    if (quick != NULL)
+        TRY(read_band(d, quick, "quick band", &out->quick_low, &out->quick_high));
+done:
+    return result;
+}
+
+static status known_arm(const struct experiment *e, const struct yaml_tree *d, const struct node *n,
+                        const char *name)
+{
+    if (experiment_arm(e, name) == NULL) {
+        return error_set(ERROR_USAGE, __FILE__, __LINE__, "%s:%u: there is no arm '%s' above",
+                         d->name, n->line, name);
+    }
+    return OK;
+}
+
+static status read_verdict(const struct yaml_tree *d, const struct node *n, struct experiment *e)
+{
+    status result = OK;
+    static const char *const known[] = {"workers", "alone",       "undamped", "damped",
+                                        "tuned",   "synchronous", NULL};
+    struct verdict_arms *v = &e->verdict;
+    const struct node *workers, *damped;
+    if (n == NULL)
+        goto done;
+    TRY(node_require(d, n, NODE_MAP, "verdict"));
+    TRY(node_known_keys(d, n, known));
+    workers = node_child(n, "workers");
+    if (workers == NULL) {
+        FAIL(ERROR_USAGE, "%s:%u: the verdict needs workers, the count it speaks of", d->name,
+             n->line);
+    }
+    TRY(node_integer(d, workers, "workers", &v->workers));
+    TRY(read_text(d, n, "alone", false, &v->alone));
+    TRY(read_text(d, n, "undamped", false, &v->undamped));
+    TRY(read_text(d, n, "tuned", false, &v->tuned));
+    TRY(read_text(d, n, "synchronous", false, &v->synchronous));
+    char *const single[] = {v->alone, v->undamped, v->tuned, v->synchronous};
+    for (size_t i = 0; i < COUNT_OF(single); i++)
+        if (single[i] != NULL)
+            TRY(known_arm(e, d, n, single[i]));
+    damped = node_child(n, "damped");
+    if (damped != NULL) {
+        TRY(node_require(d, damped, NODE_LIST, "damped"));
+        TRY(memory_new(&v->damped, damped->count, sizeof *v->damped, "damped"));
+        for (size_t i = 0; i < damped->count; i++) {
+            TRY(node_require(d, &damped->children[i], NODE_SCALAR, "an arm"));
+            TRY(known_arm(e, d, damped, damped->children[i].text));
+            v->damped[v->damped_count++] = text_copy(damped->children[i].text);
+        }
+    }
+done:
+    return result;
+}
+
+static status read_quick(const struct yaml_tree *d, const struct node *n, struct experiment *e)
+{
+    status result = OK;
+    static const char *const known[] = {"workers", "seeds", "settings", NULL};
+    if (n == NULL)
+        goto done;
+    TRY(node_require(d, n, NODE_MAP, "quick"));
+    TRY(node_known_keys(d, n, known));
+    TRY(read_integers(d, n, "workers", &e->quick_workers));
+    TRY(read_integers(d, n, "seeds", &e->quick_seeds));
+    TRY(read_settings(d, node_child(n, "settings"), &e->quick_settings));
+done:
+    return result;
+}
+
+/* A fit needs runs of an arm above that are there for the same worker counts. */
+static status check_fit(const struct yaml_tree *d, const struct node *n, const struct experiment *e,
+                        const struct arm *arm)
+{
+    status result = OK;
+    const struct arm *from = arm->fit == NULL ? NULL : experiment_arm(e, arm->fit);
+    if (arm->fit != NULL && (from == NULL || from == arm || from->fit != NULL)) {
+        FAIL(ERROR_USAGE,
+             "%s:%u: fit is '%s'; it must be an arm above, and not one that is fitted itself",
+             d->name, n->line, arm->fit);
+    }
+    for (size_t i = 0; from != NULL && i < e->workers.count; i++) {
+        if (experiment_arm_has(e, arm, e->workers.at[i]) &&
+            !experiment_arm_has(e, from, e->workers.at[i])) {
+            FAIL(ERROR_USAGE, "%s:%u: the arm '%s' that this one is fitted to has no %lld workers",
+                 d->name, n->line, arm->fit, (long long)e->workers.at[i]);
+        }
+    }
+done:
+    return result;
+}
+
+static status check_expected(const struct yaml_tree *d, const struct node *n,
+                             const struct experiment *e, const struct arm *arm)
+{
+    status result = OK;
+    for (size_t i = 0; i < arm->expected_count; i++) {
+        if (!experiment_arm_has(e, arm, arm->expected[i].workers)) {
+            FAIL(ERROR_USAGE, "%s:%u: something is expected of %lld workers, which arm %s has not",
+                 d->name, node_child(n, "expected")->line, (long long)arm->expected[i].workers,
+                 arm->name);
+        }
+    }
+done:
+    return result;
+}
+
+static status read_lists(const struct yaml_tree *d, struct experiment *e)
+{
+    status result = OK;
+    const struct node *arms = node_child(&d->root, "arms");
+    const struct node *claims = node_child(&d->root, "claims");
+    if (arms == NULL)
+        FAIL(ERROR_USAGE, "%s:%u: 'arms' is missing", d->name, d->root.line);
+    TRY(node_require(d, arms, NODE_MAP, "arms"));
+    TRY(memory_new(&e->arms, arms->count, sizeof *e->arms, "arms"));
+    for (size_t i = 0; i < arms->count; i++) {
+        e->arm_count = i + 1;
+        TRY(read_arm(d, arms->keys[i], &arms->children[i], &e->arms[i]));
+        TRY(check_fit(d, &arms->children[i], e, &e->arms[i]));
+        TRY(check_expected(d, &arms->children[i], e, &e->arms[i]));
+    }
+    if (claims != NULL) {
+        TRY(node_require(d, claims, NODE_LIST, "claims"));
+        TRY(memory_new(&e->claims, claims->count, sizeof *e->claims, "claims"));
+        for (size_t i = 0; i < claims->count; i++) {
+            e->claim_count = i + 1;
+            TRY(read_claim(d, &claims->children[i], &e->claims[i]));
+        }
+    }
+done:
+    return result;
+}
+
+static status usual_seeds(struct int_list *out)
+{
+    status result = OK;
+    TRY(memory_new(&out->at, EXPERIMENT_SEEDS, sizeof *out->at, "seeds"));
+    for (; out->count < EXPERIMENT_SEEDS; out->count++)
+        out->at[out->count] = (int64_t)out->count + 1;
+done:
+    return result;
+}
+
+status experiment_read(const struct yaml_tree *d, struct experiment *e)
+{
+    status result = OK;
+    static const char *const known[] = {"name",    "question",   "source", "settings", "at",
+                                        "workers", "seeds",      "arms",   "claims",   "verdict",
+                                        "quick",   "discussion", NULL};
+    TRY(node_require(d, &d->root, NODE_MAP, "an experiment"));
+    if (node_child(&d->root, "name") == NULL && node_child(&d->root, "arms") == NULL) {
+        FAIL(ERROR_USAGE,
+             "%s: no experiment, which has a name and arms (docs/experiment-files.md); a file of "
+             "settings is for `gradlag run %s`",
+             d->name, d->name);
+    }
+    TRY(node_known_keys(d, &d->root, known));
+    TRY(read_text(d, &d->root, "name", true, &e->name));
+    TRY(read_text(d, &d->root, "question", true, &e->question));
+    TRY(read_text(d, &d->root, "source", false, &e->source));
+    TRY(read_text(d, &d->root, "discussion", false, &e->discussion));
+    TRY(read_settings(d, node_child(&d->root, "settings"), &e->settings));
+    TRY(read_at(d, node_child(&d->root, "at"), &e->at, &e->at_count));
+    TRY(read_integers(d, &d->root, "workers", &e->workers));
+    TRY(read_integers(d, &d->root, "seeds", &e->seeds));
+    if (e->workers.count == 0)
+        FAIL(ERROR_USAGE, "%s: 'workers' is wanted, a list as in [1, 2, 4]", d->name);
+    if (e->seeds.count == 0)
+        TRY(usual_seeds(&e->seeds));
+    TRY(read_lists(d, e));
+    TRY(read_verdict(d, node_child(&d->root, "verdict"), e));
+    TRY(read_quick(d, node_child(&d->root, "quick"), e));
+    TRY(check_budgets(e, false));
+    TRY(check_budgets(e, true));
+done:
+    return result;
+}

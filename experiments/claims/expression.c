@@ -1,0 +1,246 @@
+#include "experiments/claims/expression.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { DEEPEST = 32 };
+
+struct reader {
+    const char *whole, *at;
+    const struct measures *measures;
+    int depth;
+};
+
+static status sum(struct reader *r, double *value);
+
+static void skip_spaces(struct reader *r)
+{
+    while (isspace((unsigned char)*r->at))
+        r->at++;
+}
+
+static bool take(struct reader *r, char wanted)
+{
+    skip_spaces(r);
+    if (*r->at == wanted) {
+        r->at++;
+        return true;
+    }
+    return false;
+}
+
+static status malformed(const struct reader *r, const char *wanted)
+{
+    return error_set(ERROR_USAGE, __FILE__, __LINE__, "'%s': %s is wanted at '%s'", r->whole,
+                     wanted, *r->at == '\0' ? "the end" : r->at);
+}
+
+/* A word of letters, digits, '_' and, in an arm's name, '-' and '.'. */
+static status word(struct reader *r, const char *also, char out[64])
+{
+    size_t length = 0;
+    skip_spaces(r);
+    while ((isalnum((unsigned char)*r->at) || (*r->at != '\0' && strchr(also, *r->at) != NULL)) &&
+           length < 63)
+        out[length++] = *r->at++;
+    out[length] = '\0';
+    return length > 0 ? OK : malformed(r, "a name");
+}
+
+static status comma(struct reader *r, const char *wanted)
+{
+    return take(r, ',') ? OK : malformed(r, wanted);
+}
+
+static status worker_count(struct reader *r, int64_t *out)
+{
+    status result = OK;
+    char *end = NULL;
+    skip_spaces(r);
+    *out = strtoll(r->at, &end, 10);
+    if (end == r->at)
+        TRY(malformed(r, "a worker count"));
+    r->at = end;
+done:
+    return result;
+}
+
+static bool at_worker_count(struct reader *r)
+{
+    size_t length;
+    skip_spaces(r);
+    length = strspn(r->at, "0123456789");
+    return length > 0 && strchr(" ,)", r->at[length]) != NULL;
+}
+
+/* (arm, other, workers) or (arm, workers, other, workers) */
+static status pair(struct reader *r, const char *name, double *value)
+{
+    status result = OK;
+    char arm[64], other[64];
+    int64_t workers = 0, other_workers;
+    TRY(word(r, "_-.", arm));
+    TRY(comma(r, "',' and another arm"));
+    bool each = at_worker_count(r);
+    if (each) {
+        TRY(worker_count(r, &workers));
+        TRY(comma(r, "',' and another arm"));
+    }
+    TRY(word(r, "_-.", other));
+    TRY(comma(r, "',' and a worker count"));
+    TRY(worker_count(r, &other_workers));
+    if (!take(r, ')'))
+        TRY(malformed(r, "')'"));
+    TRY(r->measures->pair(r->measures->context, name, arm, each ? workers : other_workers, other,
+                          other_workers, value));
+done:
+    return result;
+}
+
+static status measure(struct reader *r, const char *name, double *value)
+{
+    status result = OK;
+    char arm[64];
+    int64_t workers;
+    double given = NAN;
+    if (strncmp(name, "paired", 6) == 0 && r->measures->pair != NULL)
+        return pair(r, name, value);
+    TRY(word(r, "_-.", arm));
+    TRY(comma(r, "',' and a worker count"));
+    TRY(worker_count(r, &workers));
+    bool has_number = take(r, ',');
+    if (has_number)
+        TRY(sum(r, &given));
+    if (!take(r, ')'))
+        TRY(malformed(r, "')'"));
+    if (has_number && isnan(given)) { /* it was to be measured, and was not */
+        *value = NAN;
+        goto done;
+    }
+    TRY(r->measures->measure(r->measures->context, name, arm, workers, given, value));
+done:
+    return result;
+}
+
+enum function_kind { MINIMUM, MAXIMUM, HYPOTENUSE, ABSOLUTE, FUNCTIONS };
+static const char *const functions[] = {"min", "max", "hypot", "abs"};
+
+static enum function_kind function_named(const char *name)
+{
+    enum function_kind kind = MINIMUM;
+    while (kind < FUNCTIONS && strcmp(functions[kind], name) != 0)
+        kind++;
+    return kind;
+}
+
+/* Takes the next argument in; a missing part makes the whole missing. */
+static double fold(enum function_kind kind, double so_far, double next)
+{
+    if (isnan(so_far) || isnan(next))
+        return NAN;
+    return kind == MINIMUM   ? fmin(so_far, next)
+           : kind == MAXIMUM ? fmax(so_far, next)
+                             : hypot(so_far, next);
+}
+
+/* One of the above; the opening parenthesis is read. */
+static status function(struct reader *r, enum function_kind kind, double *value)
+{
+    status result = OK;
+    TRY(sum(r, value));
+    while (kind != ABSOLUTE && take(r, ',')) {
+        double next;
+        TRY(sum(r, &next));
+        *value = fold(kind, *value, next);
+    }
+    *value = kind == ABSOLUTE || kind == HYPOTENUSE ? fabs(*value) : *value;
+    if (!take(r, ')'))
+        TRY(malformed(r, "')'"));
+done:
+    return result;
+}
+
+static status primary(struct reader *r, double *value)
+{
+    status result = OK;
+    char name[64], *end = NULL;
+    if (++r->depth > DEEPEST)
+        FAIL(ERROR_USAGE, "'%s' is nested too deep", r->whole);
+    skip_spaces(r);
+    if (take(r, '-')) {
+        TRY(primary(r, value));
+        *value = -*value;
+    } else if (take(r, '(')) {
+        TRY(sum(r, value));
+        if (!take(r, ')'))
+            TRY(malformed(r, "')'"));
+    } else if (isdigit((unsigned char)*r->at) || *r->at == '.') {
+        *value = strtod(r->at, &end);
+        if (end == r->at)
+            TRY(malformed(r, "a number"));
+        r->at = end;
+    } else {
+        TRY(word(r, "_", name));
+        if (!take(r, '('))
+            TRY(malformed(r, "'('"));
+        enum function_kind kind = function_named(name);
+        TRY(kind < FUNCTIONS ? function(r, kind, value) : measure(r, name, value));
+    }
+    r->depth--;
+done:
+    return result;
+}
+
+static status product(struct reader *r, double *value)
+{
+    status result = OK;
+    double next;
+    TRY(primary(r, value));
+    for (;;) {
+        if (take(r, '*')) {
+            TRY(primary(r, &next));
+            *value *= next;
+        } else if (take(r, '/')) {
+            TRY(primary(r, &next));
+            *value /= next;
+        } else {
+            break;
+        }
+    }
+done:
+    return result;
+}
+
+static status sum(struct reader *r, double *value)
+{
+    status result = OK;
+    double next;
+    TRY(product(r, value));
+    for (;;) {
+        if (take(r, '+')) {
+            TRY(product(r, &next));
+            *value += next;
+        } else if (take(r, '-')) {
+            TRY(product(r, &next));
+            *value -= next;
+        } else {
+            break;
+        }
+    }
+done:
+    return result;
+}
+
+status expression_value(const char *text, const struct measures *m, double *value)
+{
+    status result = OK;
+    struct reader r = {.whole = text, .at = text, .measures = m};
+    TRY(sum(&r, value));
+    skip_spaces(&r);
+    if (*r.at != '\0')
+        TRY(malformed(&r, "an operator"));
+done:
+    return result;
+}

@@ -1,0 +1,257 @@
+#include "experiments/claims/reproduction.h"
+
+#include "base/text.h"
+#include "experiments/print_columns.h"
+#include "results/query/query.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- runs ---------------------------------------------------------------------------------------
+ */
+
+/* The run that a fitted arm's pace is taken from; 0: not there. */
+static int64_t run_to_fit(const struct plan *plan, const struct arm *arm, int64_t workers,
+                          int64_t seed)
+{
+    for (size_t i = 0; i < plan->count; i++) {
+        const struct planned_run *r = &plan->runs[i];
+        if (r->state == PLANNED_FINISHED &&
+            strcmp(options_text(r->settings, "arm"), arm->fit) == 0 &&
+            options_integer(r->settings, "workers") == workers &&
+            options_integer(r->settings, "seed") == seed)
+            return r->run_id;
+    }
+    return 0;
+}
+
+/* Adds what the arm tunes and fits; false where that is not known yet. */
+static bool add_found(const struct reproduction *r, const struct arm *arm, int64_t workers,
+                      int64_t seed, bool quick, struct settings *all)
+{
+    char number[32];
+    if (experiment_grid(arm, quick) != NULL) {
+        const struct settings *tuned = tuning_settings(&r->tuning, arm, workers);
+        if (tuned == NULL)
+            return false;
+        settings_add_all(all, tuned);
+    }
+    if (arm->fit != NULL) {
+        int64_t run = run_to_fit(&r->plan, arm, workers, seed);
+        snprintf(number, sizeof number, "%lld", (long long)run);
+        settings_add(all, "pace", "fit", r->e.file);
+        settings_add(all, "pace.run", number, r->e.file);
+        return run > 0;
+    }
+    return true;
+}
+
+static status add_run(struct reproduction *r, const struct arm *arm, int64_t workers, int64_t seed,
+                      bool quick, const struct settings *more)
+{
+    status result = OK;
+    struct settings all = {0};
+    options *o = NULL;
+    experiment_settings(&r->e, arm, workers, seed, quick, more, &all);
+    if (!add_found(r, arm, workers, seed, quick, &all)) {
+        r->later++;
+        goto done;
+    }
+    result = config_compose(&o, &all);
+    if (result != OK) {
+        result =
+            error_add_context(result, "arm %s with %lld workers", arm->name, (long long)workers);
+        goto done;
+    }
+    plan_add(&r->plan, &o);
+done:
+    settings_free(&all);
+    return result;
+}
+
+/* Whether this part makes the run. *unit counts the runs that are divided one by one, after the
+ * choices of the tuning: it must not depend on what is known of either. */
+static bool is_of_part(struct reproduction *r, const struct arm *arm, int64_t workers, bool quick,
+                       size_t *unit)
+{
+    if (r->part.of > 0 && arm->fit != NULL) {
+        r->fitted++;
+        return false;
+    }
+    if (experiment_grid(arm, quick) != NULL)
+        return tuning_has(&r->tuning, arm, workers);
+    return plan_part_has(&r->part, (*unit)++);
+}
+
+status reproduction_lay_out(struct reproduction *r, bool quick, const struct settings *more)
+{
+    status result = OK;
+    const struct experiment *e = &r->e;
+    const struct int_list *workers = experiment_workers(e, quick);
+    struct int_list seeds;
+    size_t unit = r->tuning.of_all_parts;
+    experiment_seeds(e, quick, &seeds);
+    r->later = r->fitted = 0;
+    for (size_t s = 0; s < seeds.count; s++) {
+        for (size_t w = 0; w < workers->count; w++) {
+            for (size_t a = 0; a < e->arm_count; a++) {
+                const struct arm *arm = &e->arms[a];
+                if (experiment_has(e, arm, workers->at[w], seeds.at[s], quick) &&
+                    is_of_part(r, arm, workers->at[w], quick, &unit))
+                    TRY(add_run(r, arm, workers->at[w], seeds.at[s], quick, more));
+            }
+        }
+    }
+done:
+    free(seeds.at);
+    return result;
+}
+
+status reproduction_look_up(struct reproduction *r, bool quick, bool again,
+                            const struct settings *more)
+{
+    status result = OK;
+    TRY(tuning_lay_out(&r->tuning, &r->e, quick, &r->part, more));
+    for (size_t added = 1; added > 0 && !again;) {
+        TRY(plan_look_up(&r->tuning.trials.plan));
+        TRY(trials_extend(&r->tuning.trials, &added));
+    }
+    tuning_choose(&r->tuning);
+    TRY(reproduction_lay_out(r, quick, more));
+    if (!again) {
+        TRY(plan_look_up(&r->plan));
+        TRY(reproduction_lay_out(r, quick,
+                                 more)); /* those that are fitted to runs that are there */
+        TRY(plan_look_up(&r->plan));
+    }
+    if (r->plan.count + r->later == 0 && r->part.of == 0)
+        FAIL(ERROR_USAGE, "%s: no arm has any of the worker counts", r->e.file);
+done:
+    return result;
+}
+
+const char *reproduction_results(const struct reproduction *r)
+{
+    const struct plan *p = r->plan.count > 0 ? &r->plan : &r->tuning.trials.plan;
+    return options_text(p->runs[0].settings, "results");
+}
+
+/* ---- claims -------------------------------------------------------------------------------------
+ */
+
+/* Wrong names in claims show before the runs, not after an hour of them. */
+static status check_claims(const struct experiment *e)
+{
+    status result = OK;
+    for (size_t i = 0; i < e->claim_count; i++) {
+        const struct claim *c = &e->claims[i];
+        if (c->value != NULL && cells_check(e, c->value) != OK) {
+            result = error_add_context(ERROR_USAGE, "%s:%u", e->file, c->line);
+            goto done;
+        }
+    }
+done:
+    return result;
+}
+
+/* reading->lacking is set where runs that the claim needs did not finish. */
+static status claim_value(const struct claim *c, struct cells_reading *reading, const char *results,
+                          double *value)
+{
+    if (c->value != NULL) {
+        struct measures m = cells_measures(reading);
+        return expression_value(c->value, &m, value);
+    }
+    bool known = false;
+    status result = query_number(results, c->sql, NULL, 0, value, &known);
+    *value = known ? *value : NAN;
+    return result;
+}
+
+/* Runs that failed fail a claim; runs that were not made leave it open. */
+static bool is_open(const struct judged_claim *j)
+{
+    const struct cell *c = j->lacking;
+    return isnan(j->value) && (c == NULL || c->finished + c->diverged + c->failed < c->planned);
+}
+
+status reproduction_judge(const struct reproduction *r, bool quick, struct judged_claim *out)
+{
+    status result = OK;
+    TRY(query_begin(reproduction_results(r)));
+    for (size_t i = 0; i < r->e.claim_count; i++) {
+        const struct claim *c = &r->e.claims[i];
+        struct judged_claim *j = &out[i];
+        struct cells_reading reading = {.cells = &r->cells};
+        *j = (struct judged_claim){.claim = c,
+                                   .value = NAN,
+                                   .low = quick ? c->quick_low : c->low,
+                                   .high = quick ? c->quick_high : c->high};
+        TRY(claim_value(c, &reading, reproduction_results(r), &j->value));
+        j->lacking = reading.lacking;
+        j->delayed = reading.delayed;
+        j->outcome = is_open(j)                                  ? CLAIM_OPEN
+                     : j->value >= j->low && j->value <= j->high ? CLAIM_PASS
+                                                                 : CLAIM_FAIL;
+    }
+done:
+    query_end();
+    return result;
+}
+
+void reproduction_explain(const struct judged_claim *j, bool by_label, struct text *out)
+{
+    const struct cell *c = j->lacking;
+    if (c == NULL) {
+        if (j->outcome == CLAIM_OPEN)
+            text_add(out, "not measured in this part");
+        return;
+    }
+    const char *arm = by_label ? c->arm->label : c->arm->name;
+    unsigned there = c->finished + c->diverged + c->failed;
+    if (j->outcome == CLAIM_OPEN) {
+        text_add(out, "not measured: of %u run%s of %s with %lld worker%s %u %s there", c->planned,
+                 plural(c->planned), arm, (long long)c->workers, plural((uint64_t)c->workers),
+                 there, there == 1 ? "is" : "are");
+    } else {
+        text_add(out, "%s with %lld worker%s: of %u run%s %u finished, %u diverged, %u failed", arm,
+                 (long long)c->workers, plural((uint64_t)c->workers), c->planned,
+                 plural(c->planned), c->finished, c->diverged, c->failed);
+    }
+}
+
+void reproduction_remark(const struct judged_claim *j, bool by_label, struct text *out)
+{
+    const struct cell *c = j->delayed;
+    if (c != NULL) {
+        text_add(out,
+                 "%s with %lld workers: in %u of %u runs staleness spreads wider than the pace "
+                 "explains; the machine was busy",
+                 by_label ? c->arm->label : c->arm->name, (long long)c->workers,
+                 c->staleness_spread_too_wide, c->finished);
+    }
+}
+
+/* ---- opening ------------------------------------------------------------------------------------
+ */
+
+status reproduction_open(struct reproduction *out, const char *name_or_path)
+{
+    status result = OK;
+    *out = (struct reproduction){0};
+    TRY(experiment_open(&out->e, name_or_path));
+    TRY(check_claims(&out->e));
+done:
+    if (result != OK)
+        reproduction_close(out);
+    return result;
+}
+
+void reproduction_close(struct reproduction *r)
+{
+    cells_close(&r->cells);
+    plan_close(&r->plan);
+    tuning_close(&r->tuning);
+    experiment_close(&r->e);
+}

@@ -1,0 +1,236 @@
+#include "experiments/claims/scoreboard.h"
+
+#include "base/memory.h"
+#include "base/sha256.h"
+#include "base/text.h"
+#include "experiments/print_columns.h"
+#include "results/query/query.h"
+#include "results/query/statistics.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { NAME_WIDTH = 26, RUNS_WIDTH = 15 };
+
+static void count_runs(const struct plan *p, struct scoreboard_line *line)
+{
+    line->planned += p->count;
+    line->there += p->count - plan_missing(p);
+}
+
+static void add_ids(const struct plan *p, struct text *ids)
+{
+    for (size_t i = 0; i < p->count; i++) {
+        const struct planned_run *r = &p->runs[i];
+        if (r->state == PLANNED_FINISHED || r->state == PLANNED_DIVERGED)
+            text_add(ids, "%s%lld", ids->length > 0 ? "," : "", (long long)r->run_id);
+    }
+}
+
+/* When and by what its runs were made. */
+static status read_origin(const struct reproduction *r, struct scoreboard_line *line)
+{
+    static const char days[] =
+        "SELECT min(day) || CASE WHEN max(day) > min(day) THEN ' to ' || max(day) ELSE '' END"
+        " FROM (SELECT substr(finished_at, 1, 10) AS day FROM run WHERE id IN (%s))";
+    static const char commits[] =
+        "SELECT group_concat(name, ', ') FROM (SELECT substr(host ->> '$.commit', 1, 7) ||"
+        " CASE WHEN host ->> '$.dirty' THEN '-dirty' ELSE '' END AS name FROM run"
+        " WHERE id IN (%s) GROUP BY name ORDER BY min(id))";
+    const struct {
+        const char *sql;
+        char **out;
+    } questions[] = {{days, &line->days}, {commits, &line->commits}};
+    status result = OK;
+    struct text ids = {0};
+    add_ids(&r->tuning.trials.plan, &ids);
+    add_ids(&r->plan, &ids);
+    for (size_t i = 0; ids.length > 0 && i < COUNT_OF(questions); i++) {
+        struct text sql = {0};
+        text_add(&sql, questions[i].sql, ids.at);
+        result = query_value(reproduction_results(r), sql.at, NULL, 0, questions[i].out);
+        text_free(&sql);
+        TRY(result);
+    }
+done:
+    text_free(&ids);
+    return result;
+}
+
+status scoreboard_add(struct scoreboard *b, const struct reproduction *r,
+                      const struct judged_claim *judged)
+{
+    status result = OK;
+    if (b->count == b->capacity) {
+        b->capacity = b->capacity == 0 ? 32 : 2 * b->capacity;
+        b->lines = realloc(b->lines, b->capacity * sizeof *b->lines);
+        REQUIRE(b->lines != NULL);
+    }
+    struct scoreboard_line *line = &b->lines[b->count++];
+    *line = (struct scoreboard_line){.planned = r->later};
+    snprintf(line->name, sizeof line->name, "%s", r->e.name);
+    count_runs(&r->tuning.trials.plan, line);
+    line->planned += trials_to_come(&r->tuning.trials);
+    count_runs(&r->plan, line);
+    for (size_t i = 0; i < r->e.claim_count; i++)
+        line->claims[judged[i].outcome]++;
+    TRY(read_origin(r, line));
+done:
+    return result;
+}
+
+void scoreboard_close(struct scoreboard *b)
+{
+    for (size_t i = 0; i < b->count; i++) {
+        memory_free(b->lines[i].days);
+        memory_free(b->lines[i].commits);
+    }
+    free(b->lines);
+    *b = (struct scoreboard){0};
+}
+
+static const char *line_verdict(const struct scoreboard_line *line)
+{
+    return line->claims[CLAIM_FAIL] > 0   ? "FAIL"
+           : line->claims[CLAIM_OPEN] > 0 ? "open"
+           : line->claims[CLAIM_PASS] > 0 ? "PASS"
+                                          : "–";
+}
+
+static const char *or_dash(const char *text)
+{
+    return text != NULL ? text : "–";
+}
+
+static void print_markdown(const struct scoreboard *b, FILE *to)
+{
+    fputs("| experiment | | claims held | failed | not measured | runs there | made | commit |\n"
+          "|---|---|---:|---:|---:|---:|---|---|\n",
+          to);
+    for (size_t i = 0; i < b->count; i++) {
+        const struct scoreboard_line *l = &b->lines[i];
+        size_t claims = l->claims[CLAIM_PASS] + l->claims[CLAIM_FAIL] + l->claims[CLAIM_OPEN];
+        fprintf(to, "| [%s](#%s) | %s | %zu of %zu | %zu | %zu | %zu of %zu | %s | %s |\n", l->name,
+                l->name, line_verdict(l), l->claims[CLAIM_PASS], claims, l->claims[CLAIM_FAIL],
+                l->claims[CLAIM_OPEN], l->there, l->planned, or_dash(l->days), or_dash(l->commits));
+    }
+}
+
+void scoreboard_print(const struct scoreboard *b, FILE *to)
+{
+    char runs[48];
+    fputs("The board\n", to);
+    print_padded(to, "experiment", NAME_WIDTH);
+    fputs("      held failed  open   runs there     made by\n", to);
+    for (size_t i = 0; i < b->count; i++) {
+        const struct scoreboard_line *l = &b->lines[i];
+        print_padded(to, l->name, NAME_WIDTH);
+        print_padded(to, line_verdict(l), 5);
+        fprintf(to, "%5zu %6zu %5zu   ", l->claims[CLAIM_PASS], l->claims[CLAIM_FAIL],
+                l->claims[CLAIM_OPEN]);
+        snprintf(runs, sizeof runs, "%zu of %zu", l->there, l->planned);
+        if (l->commits != NULL) {
+            print_padded(to, runs, RUNS_WIDTH);
+            fprintf(to, "%s, %s\n", l->commits, l->days);
+        } else {
+            fprintf(to, "%s\n", runs);
+        }
+    }
+}
+
+void scoreboard_print_page(const struct scoreboard *b, const char *experiments, FILE *to)
+{
+    static const char head[] =
+        "<!-- Written by `gradlag reproduce --all --no-run --markdown results=FILE`, as `make "
+        "board "
+        "RESULTS=FILE` does:\n"
+        "     not to be edited. Its words are in experiments/questions/*.yaml, its figures in "
+        "FILE. -->\n\n"
+        "# What the experiments gave\n\n"
+        "Every experiment file: its question, what its runs gave, and whether its claims hold. "
+        "Every band comes from the source that\n"
+        "the claim names, none from our own results; a claim that failed stays in its file as it "
+        "was, and is explained below it. Figures\n"
+        "are of the test set; n stands in parentheses beside each, and `[79.8]` is what the source "
+        "has for that cell. Runs with\n"
+        "`engine=virtual` and synchronous ones repeat bit for bit; asynchronous runs of processes "
+        "do "
+        "not, and are as exact as their\n"
+        "deviations say.\n\n"
+        "`gradlag reproduce NAME` makes what is missing of an experiment and prints its part; "
+        "`gradlag report` draws it. The format of the\n"
+        "files: [experiment files](experiment-files.md).\n\n";
+    char *page = NULL, sum[65];
+    size_t length = 0;
+    struct sha256 hash;
+    FILE *memory = open_memstream(&page, &length);
+    REQUIRE(memory != NULL);
+    fputs(head, memory);
+    print_markdown(b, memory);
+    fputs(experiments, memory);
+    fputc('\n', memory);
+    REQUIRE(fclose(memory) == 0);
+    sha256_begin(&hash);
+    sha256_add(&hash, page, length);
+    sha256_end(&hash, sum);
+    fwrite(page, 1, length, to);
+    fprintf(to, "<!-- sha256 of all above: %s -->\n", sum);
+    free(page);
+}
+
+/* ---- one experiment -----------------------------------------------------------------------------
+ */
+
+const char *scoreboard_mark(enum claim_outcome outcome)
+{
+    return outcome == CLAIM_PASS ? "PASS" : outcome == CLAIM_FAIL ? "FAIL" : "–";
+}
+
+void scoreboard_print_observed(const struct judged_claim *j, FILE *to)
+{
+    struct text why = {0}, remark = {0};
+    reproduction_explain(j, false, &why);
+    if (why.length > 0)
+        fprintf(to, "%s", why.at);
+    else
+        fprintf(to, "%.*f", band_decimals(j->value, j->low, j->high), j->value);
+    text_free(&why);
+    reproduction_remark(j, false, &remark);
+    if (remark.length > 0)
+        fprintf(to, " (%s)", remark.at);
+    text_free(&remark);
+}
+
+static void print_claims(const struct reproduction *r, const struct judged_claim *judged, FILE *to)
+{
+    if (r->e.claim_count > 0)
+        fputs("\n| claim | | observed | band | source |\n|---|---|---:|---|---|\n", to);
+    for (size_t i = 0; i < r->e.claim_count; i++) {
+        const struct judged_claim *j = &judged[i];
+        print_cell(to, j->claim->text);
+        print_cell(to, scoreboard_mark(j->outcome));
+        fputs("| ", to);
+        scoreboard_print_observed(j, to);
+        fprintf(to, " | [%g, %g] ", j->low, j->high);
+        print_cell(to, j->claim->source != NULL ? j->claim->source : "");
+        fputs("|\n", to);
+    }
+}
+
+void scoreboard_print_experiment(const struct reproduction *r, bool quick,
+                                 const struct judged_claim *judged, FILE *to)
+{
+    fprintf(to, "\n## %s\n\n%s%s", r->e.name, r->e.question, quick ? " (The quick part.)" : "");
+    if (r->e.source != NULL)
+        fprintf(to, "\n\nSource: %s", r->e.source);
+    fprintf(to, "\n\n");
+    cells_print_markdown(&r->cells, to);
+    if (r->tuning.trials.count > 0) {
+        fputs("\n<details><summary>What tuning chose</summary>\n\n```text", to);
+        tuning_print(&r->tuning, to);
+        fputs("```\n\n</details>\n", to);
+    }
+    print_claims(r, judged, to);
+    if (r->e.discussion != NULL)
+        fprintf(to, "\n%s\n", r->e.discussion);
+}

@@ -1,0 +1,163 @@
+#include "experiments/claims/tuning.h"
+
+#include "base/memory.h"
+#include "base/text.h"
+#include "experiments/print_columns.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { LABEL_WIDTH = 40 };
+
+/* Whether any run of the arm with these workers is to be made. */
+static bool is_wanted(const struct experiment *e, const struct arm *arm, int64_t workers,
+                      bool quick)
+{
+    struct int_list seeds;
+    bool wanted = false;
+    experiment_seeds(e, quick, &seeds);
+    for (size_t i = 0; i < seeds.count; i++)
+        wanted = wanted || experiment_has(e, arm, workers, seeds.at[i], quick);
+    free(seeds.at);
+    return wanted;
+}
+
+/* A grid of one point is chosen already. */
+static bool add_only_point(const struct grid *g, struct settings *out)
+{
+    const char *method = settings_find(&g->search, "search");
+    bool single = method == NULL || strcmp(method, "grid") == 0;
+    for (size_t i = 0; i < g->space.count; i++)
+        single = single && g->space.at[i].count == 1;
+    for (size_t i = 0; i < g->space.count && single; i++) {
+        const struct dimension *d = &g->space.at[i];
+        settings_add(out, d->key, d->values[0], d->origin);
+    }
+    return single;
+}
+
+static status add_choice(struct tuning *t, const struct arm *arm, int64_t workers, bool quick,
+                         const struct settings *more)
+{
+    status result = OK;
+    const struct experiment *e = t->experiment;
+    const struct grid *g = experiment_grid(arm, quick);
+    const struct int_list first = {.at = e->seeds.at, .count = 1};
+    const struct int_list *seeds = g->seeds.count > 0 ? &g->seeds : &first;
+    struct settings base = {0};
+    struct text name = {0};
+    struct choice *c = memory_append(&t->choices, &t->count, sizeof *c);
+    *c = (struct choice){.arm = arm, .grid = g, .workers = workers, .contest = SIZE_MAX};
+    if (add_only_point(g, &c->settings))
+        goto done;
+    experiment_settings(e, arm, workers, seeds->at[0], quick, more, &base);
+    text_add(&name, "%s/tuning", e->name);
+    settings_add(&base, "experiment", name.at, e->file);
+    c->contest = t->trials.count;
+    TRY(trials_begin(&t->trials, &g->space, &g->search, &base, seeds));
+done:
+    if (result != OK) {
+        result = error_add_context(result, "the tuning of arm %s with %lld workers", arm->name,
+                                   (long long)workers);
+    }
+    settings_free(&base);
+    text_free(&name);
+    return result;
+}
+
+status tuning_lay_out(struct tuning *out, const struct experiment *e, bool quick,
+                      const struct plan_part *part, const struct settings *more)
+{
+    status result = OK;
+    const struct int_list *workers = experiment_workers(e, quick);
+    size_t added;
+    out->experiment = e;
+    for (size_t w = 0; w < workers->count; w++) {
+        for (size_t a = 0; a < e->arm_count; a++) {
+            const struct arm *arm = &e->arms[a];
+            if (experiment_grid(arm, quick) == NULL || !is_wanted(e, arm, workers->at[w], quick))
+                continue;
+            if (plan_part_has(part, out->of_all_parts++))
+                TRY(add_choice(out, arm, workers->at[w], quick, more));
+        }
+    }
+    TRY(trials_extend(&out->trials, &added));
+done:
+    return result;
+}
+
+void tuning_close(struct tuning *t)
+{
+    trials_close(&t->trials);
+    for (size_t i = 0; i < t->count; i++)
+        settings_free(&t->choices[i].settings);
+    free(t->choices);
+    *t = (struct tuning){0};
+}
+
+void tuning_choose(struct tuning *t)
+{
+    for (size_t i = 0; i < t->count; i++) {
+        struct choice *c = &t->choices[i];
+        const struct search *s = c->contest == SIZE_MAX ? NULL : &t->trials.at[c->contest].search;
+        if (s != NULL && search_has_ended(s)) {
+            settings_free(&c->settings);
+            search_settings(s, search_best(s), &c->settings);
+        }
+    }
+}
+
+static const struct choice *find(const struct tuning *t, const struct arm *arm, int64_t workers)
+{
+    for (size_t i = 0; i < t->count; i++) {
+        const struct choice *c = &t->choices[i];
+        if (c->arm == arm && c->workers == workers)
+            return c;
+    }
+    return NULL;
+}
+
+bool tuning_has(const struct tuning *t, const struct arm *arm, int64_t workers)
+{
+    return find(t, arm, workers) != NULL;
+}
+
+const struct settings *tuning_settings(const struct tuning *t, const struct arm *arm,
+                                       int64_t workers)
+{
+    const struct choice *c = find(t, arm, workers);
+    return c != NULL && c->settings.count > 0 ? &c->settings : NULL;
+}
+
+static void print_choice(const struct choice *c, const struct contest *contest, FILE *to)
+{
+    struct text line = {0};
+    const struct search *s = &contest->search;
+    for (size_t k = 0; k < c->settings.count; k++)
+        text_add(&line, " %s=%s", c->settings.at[k].key, c->settings.at[k].value);
+    if (c->settings.count == 0) {
+        text_add(&line, " not all of its trials are there");
+    } else {
+        text_add(&line, " (");
+        trials_score(contest, search_best(s), &line);
+        text_add(&line, ", ");
+        trials_budget(contest, &line);
+        text_add(&line, "%s)",
+                 search_is_at_edge(s, search_best(s)) ? "; at the edge of what was tried" : "");
+    }
+    print_padded(to, c->arm->label, LABEL_WIDTH);
+    fprintf(to, "%5lld workers:%s\n", (long long)c->workers, line.at);
+    text_free(&line);
+}
+
+void tuning_print(const struct tuning *t, FILE *to)
+{
+    if (t->trials.count == 0)
+        return;
+    fprintf(to, "\nTuned on the validation split\n");
+    for (size_t i = 0; i < t->count; i++) {
+        const struct choice *c = &t->choices[i];
+        if (c->contest != SIZE_MAX)
+            print_choice(c, &t->trials.at[c->contest], to);
+    }
+}

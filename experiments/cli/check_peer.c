@@ -1,0 +1,255 @@
+/*
+ * check_peer.c — `gradlag check endpoint=…` against `gradlag check --listen` on another host: the
+ * link as an asynchronous run has it, through ZeroMQ, with the run's keys.
+ */
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/memory.h"
+#include "experiments/cli/check.h"
+#include "ps/net/channel.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    TRIPS = 200,
+    PIECE_BYTES = 256 << 10, /* of one message */
+    FIRST_BYTES = PIECE_BYTES,
+    MOST_BYTES = 64 << 20,
+    LOOK_MS = 200,
+    SAY_AFTER_S = 5,
+    LISTENER_TIMEOUTS = 20, /* of timeout_s: how long it waits for its peer */
+};
+#define LONG_ENOUGH_S 0.25 /* what is on its way in buffers is little then */
+
+struct link_peer {
+    channel *channel;
+    struct curve_keys *keys;
+    uint8_t *bytes; /* [PIECE_BYTES]: what is sent, again and again */
+    double timeout_s;
+    const char *endpoint;
+};
+
+static void close_peer(struct link_peer *p)
+{
+    channel_close(&p->channel);
+    curve_close(&p->keys);
+    memory_free(p->bytes);
+}
+
+static status open_peer(struct link_peer *p, const options *o, bool listen)
+{
+    status result = OK;
+    p->timeout_s = options_real(o, "timeout_s");
+    p->endpoint = options_text(o, "endpoint");
+    TRY(memory_new(&p->bytes, PIECE_BYTES, 1, "a message"));
+    TRY(curve_open(&p->keys, options_text(o, "curve"), listen));
+    if (listen && p->endpoint[0] == '\0')
+        p->endpoint = p->keys != NULL ? "tcp://*:5555" : "tcp://127.0.0.1:5555";
+    const struct channel_options how = {.timeout_ms = (unsigned)(1000 * p->timeout_s),
+                                        .may_spin = channel_may_spin(1),
+                                        .keys = p->keys};
+    TRY(listen ? channel_bind(&p->channel, p->endpoint, &how)
+               : channel_connect(&p->channel, p->endpoint, &how));
+done:
+    return result;
+}
+
+/* `size` bytes in messages of PIECE_BYTES. They are not copied: all is the same memory. */
+static void send_bytes(struct link_peer *p, const struct channel_id *to, enum wire_type type,
+                       uint64_t size)
+{
+    struct wire_message m = {.type = type};
+    for (; m.chunk.offset < size; m.chunk.offset += m.payload_bytes) {
+        const uint64_t left = size - m.chunk.offset;
+        m.payload_bytes = (uint32_t)(left < PIECE_BYTES ? left : PIECE_BYTES);
+        (void)channel_send(p->channel, to, &m, p->bytes);
+    }
+}
+
+/* ---- the listener -------------------------------------------------------------------------------
+ */
+
+static volatile sig_atomic_t stopped;
+
+static void stop(int number UNUSED)
+{
+    stopped = 1;
+}
+
+static void answer(struct link_peer *p, const struct channel_received *r)
+{
+    const struct wire_message pong = {.type = WIRE_PONG};
+    if (r->message.type == WIRE_PING)
+        (void)channel_send(p->channel, &r->from, &pong, NULL);
+    else if (r->message.type == WIRE_PULL && r->message.sequence <= MOST_BYTES)
+        send_bytes(p, &r->from, WIRE_PARAMETERS, r->message.sequence);
+}
+
+static status listen_until_goodbye(struct link_peer *p)
+{
+    status result = OK;
+    const double limit_s = LISTENER_TIMEOUTS * p->timeout_s;
+    double heard = clock_seconds();
+    for (;;) {
+        struct channel_received r;
+        const enum channel_event e = channel_receive(p->channel, &r);
+        if (e == CHANNEL_MESSAGE) {
+            heard = clock_seconds();
+            if (r.message.type == WIRE_GOODBYE)
+                break;
+            answer(p, &r);
+        } else if (e == CHANNEL_NOTHING) {
+            channel_wait(p->channel, -1, LOOK_MS);
+        }
+        if (stopped)
+            break;
+        if (clock_seconds() - heard > limit_s) {
+            FAIL(ERROR_PEER,
+                 "check --listen: no peer has come, or gone on, for %.0f s; start `gradlag check "
+                 "endpoint=tcp://HOST:PORT` on the other host, or raise timeout_s",
+                 limit_s);
+        }
+    }
+done:
+    return result;
+}
+
+status check_listen(const options *o)
+{
+    status result = OK;
+    struct link_peer p = {0};
+    TRY(open_peer(&p, o, true));
+    struct sigaction action = {.sa_handler = stop};
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    log_info("listening on %s for one `gradlag check endpoint=…` (at most %.0f s)",
+             channel_endpoint(p.channel), LISTENER_TIMEOUTS * p.timeout_s);
+    TRY(listen_until_goodbye(&p));
+done:
+    close_peer(&p);
+    return result;
+}
+
+/* ---- the one that measures ----------------------------------------------------------------------
+ */
+
+/* Until a message of this type has come whose last byte is `until`. */
+static status await(struct link_peer *p, enum wire_type type, uint64_t until)
+{
+    status result = OK;
+    double begun = clock_seconds();
+    bool said = false;
+    for (;;) {
+        struct channel_received r;
+        const enum channel_event e = channel_receive(p->channel, &r);
+        if (e == CHANNEL_MESSAGE && r.message.type == type) {
+            if (until == 0 || r.message.chunk.offset + r.message.payload_bytes >= until)
+                return OK;
+            begun = clock_seconds();
+        }
+        if (e == CHANNEL_NOTHING)
+            channel_wait(p->channel, -1, LOOK_MS);
+        TRY(channel_check_handshake(p->channel));
+        const double waited = clock_seconds() - begun;
+        if (waited > p->timeout_s) {
+            FAIL(ERROR_PEER,
+                 "check endpoint=%s: no answer within %.1f s: is `gradlag check --listen` running "
+                 "there, and does a firewall let this port through?",
+                 p->endpoint, p->timeout_s);
+        }
+        if (waited > SAY_AFTER_S && !said) {
+            log_warning("has waited %d s for %s; gives up after %.0f s", SAY_AFTER_S, p->endpoint,
+                        p->timeout_s);
+            said = true;
+        }
+    }
+done:
+    return result;
+}
+
+static status round_trip(struct link_peer *p)
+{
+    const struct wire_message ping = {.type = WIRE_PING, .ping = {.answer = 1}};
+    (void)channel_send(p->channel, NULL, &ping, NULL);
+    return await(p, WIRE_PONG, 0);
+}
+
+static int ascending(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static status measure_latency(struct link_peer *p, double *out)
+{
+    status result = OK;
+    double trips[TRIPS];
+    TRY(round_trip(p)); /* the connection is there from now on */
+    for (unsigned i = 0; i < TRIPS; i++) {
+        const uint64_t begun = clock_ns();
+        TRY(round_trip(p));
+        trips[i] = (double)(clock_ns() - begun) * 1e-9;
+    }
+    qsort(trips, TRIPS, sizeof *trips, ascending);
+    *out = trips[TRIPS / 2] / 2;
+done:
+    return result;
+}
+
+static status transfer(struct link_peer *p, bool back, uint64_t size)
+{
+    status result = OK;
+    if (back) {
+        const struct wire_message pull = {.type = WIRE_PULL, .sequence = size};
+        (void)channel_send(p->channel, NULL, &pull, NULL);
+        TRY(await(p, WIRE_PARAMETERS, size));
+    } else {
+        send_bytes(p, NULL, WIRE_GRADIENT, size);
+        TRY(round_trip(p));
+    }
+done:
+    return result;
+}
+
+/* More and more bytes, until they take long enough; those count. */
+static status measure_rate(struct link_peer *p, bool back, double *bytes_per_s)
+{
+    status result = OK;
+    uint64_t size = FIRST_BYTES;
+    for (;; size *= 2) {
+        const uint64_t begun = clock_ns();
+        TRY(transfer(p, back, size));
+        const double seconds = (double)(clock_ns() - begun) * 1e-9;
+        *bytes_per_s = (double)size / seconds;
+        if (seconds >= LONG_ENOUGH_S || size == MOST_BYTES)
+            break;
+    }
+done:
+    return result;
+}
+
+status check_peer(struct check *c, const options *o)
+{
+    status result = OK;
+    struct link_peer p = {0};
+    double latency_s, rate;
+    char name[160];
+    TRY(open_peer(&p, o, false));
+    log_info("measuring the link to %s", p.endpoint);
+    TRY(measure_latency(&p, &latency_s));
+    check_number(c, "latency", p.endpoint, latency_s * 1e6, "us");
+    for (int back = 0; back < 2; back++) {
+        TRY(measure_rate(&p, back, &rate));
+        snprintf(name, sizeof name, "%s %.150s", back ? "from" : "to", p.endpoint);
+        check_number(c, "bandwidth", name, 8e-9 * rate, "Gbit/s");
+    }
+    const struct wire_message bye = {.type = WIRE_GOODBYE};
+    (void)channel_send(p.channel, NULL, &bye, NULL);
+done:
+    close_peer(&p);
+    return result;
+}

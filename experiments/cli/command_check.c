@@ -1,0 +1,362 @@
+/*
+ * command_check.c — `gradlag check`: is this machine fit for a run, and what can it do?
+ *
+ * One row per fact. What is missing is an error only if it was asked for: device=cuda without a
+ * GPU, a dataset or a results file that was named. The GPUs' rows are in check_gpu.c.
+ */
+#include "base/clock.h"
+#include "base/memory.h"
+#include "base/text.h"
+#include "base/thread.h"
+#include "experiments/bench/onednn_bound.h"
+#include "experiments/cli/check.h"
+#include "experiments/run/child_process.h"
+#include "experiments/command.h"
+#include "experiments/config/config.h"
+#include "experiments/print_columns.h"
+#include "experiments/run/provenance.h"
+#include "experiments/run/role.h"
+#include "results/store/recorder.h"
+#include "sync/communicator/communicator.h"
+#include "worker/data/dataset.h"
+
+#include <errno.h>
+#include <libgen.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum {
+    COPY_BYTES = 1 << 28,
+    COPIES = 5,
+    PRODUCT = 1024, /* rows, columns and inner of the measured product */
+    PRODUCTS = 10,
+    LINKS_LIMIT_S = 60,
+};
+
+const char command_check_help[] =
+    "gradlag check [key=value…] [--quick] [--links] [--json]\n"
+    "mpirun --host A,B gradlag check --links\n"
+    "gradlag check --listen [endpoint=…] [curve=FOLDER]\n"
+    "gradlag check endpoint=tcp://HOST:5555 [curve=FOLDER]\n\n"
+    "Versions, processor, memory, every visible GPU, the dataset and the results file, with what\n"
+    "they reach: matrix products, copies. Exit code 0, unless something that was asked for is\n"
+    "missing: device=cuda, dataset=…, results=….\n\n"
+    "  --quick  measure nothing, only look\n"
+    "  --links  also the allreduce of 2 ranks and a push and pull between 2 processes; started by\n"
+    "           mpirun on several hosts: only the latency and bandwidth of each pair of hosts\n"
+    "  --listen lets one `gradlag check endpoint=…` on another host measure the link to here\n"
+    "  --json   one JSON object per line\n";
+
+/* ---- rows ---------------------------------------------------------------------------------------
+ */
+
+static void print_row(const struct check *c, const char *about, const char *what, const char *value)
+{
+    print_padded(stdout, about, 14);
+    print_padded(stdout, what, 26);
+    printf("%s\n", value);
+    (void)c;
+}
+
+void check_text(const struct check *c, const char *about, const char *what, const char *value)
+{
+    struct text line = {0};
+    if (!c->json) {
+        print_row(c, about, what, value);
+        return;
+    }
+    text_add(&line, "{\"check\":");
+    text_add_json(&line, about);
+    text_add(&line, ",\"what\":");
+    text_add_json(&line, what);
+    text_add(&line, ",\"text\":");
+    text_add_json(&line, value);
+    text_add(&line, "}");
+    puts(line.at);
+    text_free(&line);
+}
+
+void check_number(const struct check *c, const char *about, const char *what, double value,
+                  const char *unit)
+{
+    struct text line = {0};
+    if (!c->json) {
+        text_add(&line, "%.4g %s", value, unit);
+        print_row(c, about, what, line.at);
+    } else {
+        text_add(&line, "{\"check\":");
+        text_add_json(&line, about);
+        text_add(&line, ",\"what\":");
+        text_add_json(&line, what);
+        text_add(&line, ",\"value\":%.6g,\"unit\":", value);
+        text_add_json(&line, unit);
+        text_add(&line, "}");
+        puts(line.at);
+    }
+    text_free(&line);
+    fflush(stdout);
+}
+
+void check_failed(struct check *c, const char *about, status code, bool wanted)
+{
+    const char *what = code == ERROR_RESULTS ? "cannot be used" : "not there";
+    check_text(c, about, wanted ? "MISSING" : what, error_message());
+    if (wanted && c->verdict == OK) {
+        c->verdict = code;
+        c->why = text_copy(error_message());
+    }
+}
+
+/* ---- program and processor ----------------------------------------------------------------------
+ */
+
+static void check_versions(const struct check *c)
+{
+    struct version v;
+    for (size_t i = 0; provenance_version(i, &v); i++)
+        check_text(c, "version", v.name, v.value != NULL ? v.value : "unknown");
+    check_text(c, "version", "NCCL", sync_nccl_version());
+}
+
+static void check_processor(const struct check *c)
+{
+    char name[128];
+    struct text sets = {0};
+    processor_name(name, sizeof name);
+    check_text(c, "cpu", "model", name);
+    check_number(c, "cpu", "processors", processor_count(), "");
+#if defined(__x86_64__)
+    const struct {
+        const char *name;
+        int there;
+    } known[] = {
+        {"avx2", __builtin_cpu_supports("avx2")},
+        {"fma", __builtin_cpu_supports("fma")},
+        {"avx512f", __builtin_cpu_supports("avx512f")},
+        {"avx512vnni", __builtin_cpu_supports("avx512vnni")},
+        {"avx512bf16", __builtin_cpu_supports("avx512bf16")},
+    };
+    for (size_t i = 0; i < COUNT_OF(known); i++)
+        if (known[i].there)
+            text_add(&sets, "%s%s", sets.length > 0 ? " " : "", known[i].name);
+#endif
+    check_text(c, "cpu", "vector instructions", sets.length > 0 ? sets.at : "none that matter");
+    text_free(&sets);
+    double page = (double)sysconf(_SC_PAGESIZE) / (1 << 30);
+    check_number(c, "memory", "total", (double)sysconf(_SC_PHYS_PAGES) * page, "GiB");
+    check_number(c, "memory", "free", (double)sysconf(_SC_AVPHYS_PAGES) * page, "GiB");
+}
+
+/* One thread, as a parameter server applies: bytes read + written. */
+static status check_copy(const struct check *c)
+{
+    status result = OK;
+    char *from = NULL, *to = NULL;
+    double best = 0;
+    TRY(memory_new(&from, COPY_BYTES, 1, "a copy"));
+    TRY(memory_new(&to, COPY_BYTES, 1, "a copy"));
+    memset(from, 1, COPY_BYTES);
+    for (int i = 0; i <= COPIES; i++) {
+        double began = clock_seconds();
+        memcpy(to, from, COPY_BYTES);
+        /* Without this the compiler may see that nobody reads the copy. */
+        __asm__ volatile("" : : "r"(to) : "memory");
+        double rate = 2.0 * COPY_BYTES / (clock_seconds() - began);
+        best = i > 0 && rate > best ? rate : best;
+    }
+    check_number(c, "memory", "copy, one thread", best * 1e-9, "GB/s");
+done:
+    memory_free(from);
+    memory_free(to);
+    return result;
+}
+
+static status check_products(const struct check *c, unsigned threads)
+{
+    status result = OK;
+    onednn_bound *products = NULL;
+    char what[64];
+    double best = 0;
+    const struct op_description d = {
+        .kind = OP_LINEAR,
+        .flags = OP_TRAINING | OP_INPUT_GRADIENT,
+        .batch = PRODUCT,
+        .input = {PRODUCT, 1, 1},
+        .output = {PRODUCT, 1, 1},
+    };
+    TRY(onednn_bound_open(&products, &d, 1, true, &(struct backend_options){.threads = threads}));
+    for (int i = 0; i <= PRODUCTS; i++) {
+        double began = clock_seconds();
+        TRY(onednn_bound_run(products));
+        double rate = 3 * 2.0 * PRODUCT * PRODUCT * PRODUCT / (clock_seconds() - began);
+        best = i > 0 && rate > best ? rate : best;
+    }
+    snprintf(what, sizeof what, "products fp32, %u thread%s", threads, threads == 1 ? "" : "s");
+    check_number(c, "cpu", what, best * 1e-9, "GFLOP/s");
+done:
+    onednn_bound_close(&products);
+    return result;
+}
+
+/* ---- files --------------------------------------------------------------------------------------
+ */
+
+static void check_dataset(struct check *c, const options *o)
+{
+    struct dataset data = {0};
+    double began = clock_seconds();
+    const char *name = options_text(o, "dataset");
+    bool wanted = options_was_set(o, "dataset") || options_was_set(o, "dataset.path");
+    status found = dataset_open(&data, o, true);
+    if (found != OK) {
+        check_failed(c, "dataset", found, wanted);
+        return;
+    }
+    struct text line = {0};
+    text_add(&line, "%u + %u + %u samples of %u×%u×%u, opened in %.2f s", data.count[SPLIT_TRAIN],
+             data.count[SPLIT_VALIDATION], data.count[SPLIT_TEST], data.channels, data.height,
+             data.width, clock_seconds() - began);
+    check_text(c, "dataset", name, line.at);
+    text_free(&line);
+    dataset_close(&data);
+}
+
+/* A file that is there is opened as a run would open it; for a new one its folder must take it. */
+static status results_ready(const char *path)
+{
+    status result = OK;
+    recorder *r = NULL;
+    char copy[4096];
+    if (access(path, F_OK) == 0) {
+        TRY(recorder_open(&r, path));
+        goto done;
+    }
+    snprintf(copy, sizeof copy, "%s", path);
+    const char *folder = dirname(copy);
+    if (access(folder, W_OK | X_OK) != 0) {
+        FAIL(ERROR_RESULTS,
+             "%s: the folder %s does not let it be made: %s; set results= to "
+             "another place",
+             path, folder, strerror(errno));
+    }
+done:
+    recorder_close(&r);
+    return result;
+}
+
+static void check_results(struct check *c, const options *o)
+{
+    const char *path = options_text(o, "results");
+    bool there = access(path, F_OK) == 0;
+    status ready = results_ready(path);
+    if (ready != OK) {
+        check_failed(c, "results", ready, options_was_set(o, "results"));
+        return;
+    }
+    check_text(c, "results", path, there ? "writable" : "can be made");
+}
+
+/* ---- links --------------------------------------------------------------------------------------
+ */
+
+/* `gradlag bench …` prints its own lines; it is another process, since ranks must be. */
+static void check_link(struct check *c, const char *what, const char *const *arguments)
+{
+    enum { MOST = 12 };
+    const char *argv[MOST + 1] = {role_program(), "bench"};
+    int n = 2;
+    for (; *arguments != NULL && n < MOST - 1; arguments++)
+        argv[n++] = *arguments;
+    if (c->json)
+        argv[n++] = "--json";
+    argv[n] = NULL;
+    struct child child;
+    uint64_t limit = clock_ns() + LINKS_LIMIT_S * 1000000000ull;
+    fflush(stdout);
+    status ended = child_start_speaking(&child, argv, NULL, -1);
+    while (ended == OK && child.running && !child_poll(&child)) {
+        if (clock_ns() > limit) {
+            child_kill(&child);
+            ended =
+                error_set(ERROR_PEER, __FILE__, __LINE__, "not ended after %d s", LINKS_LIMIT_S);
+            break;
+        }
+        clock_sleep_until_ns(clock_ns() + 10000000);
+    }
+    if (ended == OK && child.wait_status != 0) {
+        char how[96];
+        child_describe(child.wait_status, how);
+        ended = error_set(ERROR_PEER, __FILE__, __LINE__, "`gradlag bench` %s", how);
+    }
+    if (ended != OK)
+        check_failed(c, what, ended, true);
+}
+
+static void check_links(struct check *c)
+{
+    check_link(c, "allreduce",
+               (const char *const[]){"allreduce", "ranks=2", "repeats=3", "variants=call,shared",
+                                     "sizes=1000,100000,4000000", NULL});
+    check_link(c, "push-pull",
+               (const char *const[]){"push-pull", "repeats=3", "window_s=0.1", "counts=1",
+                                     "sizes=400000", "cases=small,shm", NULL});
+}
+
+/* ---- the command --------------------------------------------------------------------------------
+ */
+
+static status check_all(struct check *c, const options *o)
+{
+    status result = OK;
+    check_versions(c);
+    check_processor(c);
+    if (!c->quick) {
+        unsigned threads = options_was_set(o, "threads") ? (unsigned)options_integer(o, "threads")
+                                                         : processor_count();
+        TRY(check_copy(c));
+        TRY(check_products(c, 1));
+        if (threads > 1)
+            TRY(check_products(c, threads));
+    }
+    check_gpus(c, strcmp(options_text(o, "device"), "cuda") == 0);
+    check_dataset(c, o);
+    check_results(c, o);
+    if (c->links)
+        check_links(c);
+done:
+    return result;
+}
+
+static status check_what_is_asked(struct check *c, const options *o, bool listen)
+{
+    if (listen)
+        return check_listen(o);
+    if (options_text(o, "endpoint")[0] != '\0')
+        return check_peer(c, o);
+    return c->links && check_is_rank() ? check_between_ranks(c, o) : check_all(c, o);
+}
+
+status command_check(int argc, char **argv)
+{
+    status result = OK;
+    struct check c = {0};
+    struct settings read = {0};
+    options *o = NULL;
+    c.json = command_flag(&argc, argv, "--json");
+    c.quick = command_flag(&argc, argv, "--quick");
+    c.links = command_flag(&argc, argv, "--links");
+    bool listen = command_flag(&argc, argv, "--listen");
+    TRY(command_no_flags_left(argc, argv, "check", "--quick, --links, --listen and --json"));
+    TRY(settings_read_arguments(&read, argc, argv));
+    TRY(config_compose(&o, &read));
+    TRY(check_what_is_asked(&c, o, listen));
+    if (c.verdict != OK)
+        FAIL(c.verdict, "check: %s", c.why);
+done:
+    memory_free(c.why);
+    options_close(&o);
+    settings_free(&read);
+    return result;
+}

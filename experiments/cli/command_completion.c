@@ -1,0 +1,276 @@
+/*
+ * command_completion.c — `gradlag completion bash`: a shell function with what the tables hold.
+ *
+ * It completes the command, then by what stands before '=' the values of a setting, the flags that
+ * a command's own --help names, and what its first word may be.
+ */
+#include "base/text.h"
+#include "experiments/bench/bench.h"
+#include "experiments/command.h"
+#include "experiments/config/keys.h"
+#include "results/export/export.h"
+#include "results/query/query.h"
+#include "base/embedded.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- words that the tables hold, each with a blank behind it ------------------------------------
+ */
+
+static void add_commands(struct text *out)
+{
+    struct command_about c;
+    for (size_t i = 0; command_at(i, &c); i++)
+        text_add(out, "%s ", c.name);
+    text_add(out, "help --version");
+}
+
+static void add_questions(struct text *out)
+{
+    struct query_description q;
+    for (size_t i = 0; query_at(i, &q); i++)
+        text_add(out, "%s ", q.name);
+}
+
+static void add_experiments(struct text *out)
+{
+    static const char folder[] = "experiments/questions/";
+    for (const struct embedded_file *f = embedded_files; f->path != NULL; f++) {
+        if (strncmp(f->path, folder, sizeof folder - 1) == 0) {
+            const char *name = f->path + sizeof folder - 1;
+            text_add(out, "%.*s ", (int)strcspn(name, "."), name);
+        }
+    }
+}
+
+static void add_benchmarks(struct text *out)
+{
+    const char *name;
+    for (size_t i = 0; (name = bench_name(i)) != NULL; i++)
+        text_add(out, "%s ", name);
+}
+
+static void add_formats(struct text *out)
+{
+    struct export_description e;
+    for (size_t i = 0; export_at(i, &e); i++)
+        text_add(out, "%s ", e.name);
+}
+
+static void add_kinds(struct text *out)
+{
+    command_list_kinds(out, " ");
+}
+
+static void add_shells(struct text *out)
+{
+    text_add(out, "bash");
+}
+
+static void add_runs(struct text *out)
+{
+    text_add(out, "last");
+}
+
+/* What the first word after a command may be. */
+static const struct {
+    const char *command;
+    void (*add)(struct text *out);
+} first_words[] = {
+    {"query", add_questions},  {"reproduce", add_experiments}, {"list", add_kinds},
+    {"bench", add_benchmarks}, {"completion", add_shells},     {"show", add_runs},
+    {"replay", add_runs},      {"export", add_formats},
+};
+
+/* The flags that a text names, each once. */
+static void add_flags(struct text *out, const char *text)
+{
+    for (const char *at = text; (at = strstr(at, "--")) != NULL; at += 2) {
+        size_t length = 2;
+        char flag[40];
+        while (islower((unsigned char)at[length]) || at[length] == '-')
+            length++;
+        snprintf(flag, sizeof flag, "%.*s ", (int)length, at);
+        if (length > 3 && (out->at == NULL || strstr(out->at, flag) == NULL))
+            text_add(out, "%s", flag);
+    }
+}
+
+/* The commands whose help says so, as a shell's pattern. */
+static void add_where(struct text *pattern, const char *help, const char *says, const char *command)
+{
+    if (strstr(help, says) != NULL)
+        text_add(pattern, "%s%s", pattern->length > 0 ? "|" : "", command);
+}
+
+static void print_test(FILE *to, const char *name, const char *pattern)
+{
+    fprintf(to,
+            "_gradlag_%s() {\n    case $1 in\n    %s) return 0 ;;\n    esac\n    return 1\n}\n\n",
+            name, pattern);
+}
+
+/* ---- the script ---------------------------------------------------------------------------------
+ */
+
+/* One case of a shell: WORD) variable="words" ;; */
+static void print_case(FILE *to, const char *word, const char *variable, const char *words)
+{
+    fprintf(to, "    %s) %s=\"%s\" ;;\n", word, variable, words);
+}
+
+static void print_first_words(FILE *to)
+{
+    fputs("_gradlag_first() {\n    case $1 in\n", to);
+    for (size_t i = 0; i < COUNT_OF(first_words); i++) {
+        struct text words = {0};
+        first_words[i].add(&words);
+        print_case(to, first_words[i].command, "words", words.at);
+        text_free(&words);
+    }
+    fputs("    esac\n}\n\n", to);
+}
+
+static void print_flags(FILE *to)
+{
+    struct command_about c;
+    struct text help = {0}, flags = {0}, settings = {0}, readers = {0};
+    fputs("_gradlag_flags() {\n    case $1 in\n", to);
+    for (size_t i = 0; command_at(i, &c); i++) {
+        help.length = flags.length = 0;
+        command_help_of(i, &help);
+        text_add(&flags, "--help ");
+        add_flags(&flags, help.at);
+        print_case(to, c.name, "words", flags.at);
+        add_where(&settings, help.at, "key=", c.name);
+        add_where(&readers, help.at, "results=", c.name);
+    }
+    fputs("    esac\n}\n\n", to);
+    print_test(to, "takes_settings", settings.at);
+    print_test(to, "reads_results", readers.at);
+    text_free(&help);
+    text_free(&flags);
+    text_free(&settings);
+    text_free(&readers);
+}
+
+static void print_values(FILE *to, const struct option *o)
+{
+    struct text values = {0};
+    key_add_names(o, " ", &values);
+    if (values.length > 0)
+        print_case(to, o->key, "words", values.at);
+    text_free(&values);
+}
+
+/* Of parts' settings of one name the first one's values are offered. */
+static void add_part_keys(struct text *keys, FILE *values)
+{
+    for (const struct option *o = global_keys; o->key != NULL; o++) {
+        for (size_t i = 0; o->registry != NULL && i < o->registry->count; i++) {
+            const struct option *its = o->registry->entries[i]->options;
+            for (; its != NULL && its->key != NULL; its++) {
+                char word[80];
+                snprintf(word, sizeof word, " %s= ", its->key);
+                if (strstr(keys->at, word) == NULL) {
+                    text_add(keys, "%s", word + 1);
+                    print_values(values, its);
+                }
+            }
+        }
+    }
+}
+
+static void print_settings(FILE *to)
+{
+    struct text keys = {0}, dotted = {0};
+    text_add(&dotted, " ");
+    fputs("_gradlag_values() {\n    case $1 in\n", to);
+    for (const struct option *o = global_keys; o->key != NULL; o++) {
+        if (key_use_of(o->key) != KEY_INTERNAL) {
+            text_add(strchr(o->key, '.') != NULL ? &dotted : &keys, "%s= ", o->key);
+            print_values(to, o);
+        }
+    }
+    add_part_keys(&dotted, to);
+    fprintf(to, "    esac\n}\n\n_gradlag_settings=\"%s\"\n_gradlag_dotted=\"%s\"\n\n", keys.at,
+            dotted.at);
+    text_free(&keys);
+    text_free(&dotted);
+}
+
+/* With '=' among COMP_WORDBREAKS bash asks for what follows it alone; a value of `sweep` is a
+ * list; settings of parts are offered once there is a dot. */
+static const char function[] =
+    "_gradlag() {\n"
+    "    local line=${COMP_LINE:0:COMP_POINT} word words= command before=\n"
+    "    word=${line##*[[:space:]]}\n"
+    "    read -r _ command _ <<<\"$line\"\n"
+    "    COMPREPLY=()\n"
+    "    if [[ -z $command || ( $command == \"$word\" && ! $line =~ "
+    "^[[:space:]]*[^[:space:]]+[[:space:]]+[^[:space:]]+[[:space:]] ) ]]; then\n"
+    "        COMPREPLY=($(compgen -W \"$_gradlag_commands\" -- \"$word\"))\n"
+    "        return\n"
+    "    fi\n"
+    "    if [[ $word == *=* ]]; then\n"
+    "        _gradlag_values \"${word%%=*}\"\n"
+    "        before=${word%\"${word##*[=,]}\"}\n"
+    "        word=${word#\"$before\"}\n"
+    "        if [[ -n $words ]]; then\n"
+    "            COMPREPLY=($(compgen -W \"$words\" -- \"$word\"))\n"
+    "        else\n"
+    "            COMPREPLY=($(compgen -f -- \"$word\"))\n"
+    "            compopt -o filenames 2>/dev/null\n"
+    "        fi\n"
+    "        [[ $COMP_WORDBREAKS == *=* ]] && before=${before#*=}\n"
+    "        COMPREPLY=(\"${COMPREPLY[@]/#/$before}\")\n"
+    "        return\n"
+    "    fi\n"
+    "    if [[ $word == -* ]]; then\n"
+    "        _gradlag_flags \"$command\"\n"
+    "    else\n"
+    "        _gradlag_first \"$command\"\n"
+    "        _gradlag_reads_results \"$command\" && words+=\" results=\"\n"
+    "        if _gradlag_takes_settings \"$command\"; then\n"
+    "            words+=\" $_gradlag_settings\"\n"
+    "            [[ $word == *.* ]] && words+=$_gradlag_dotted\n"
+    "        fi\n"
+    "    fi\n"
+    "    COMPREPLY=($(compgen -W \"$words\" -- \"$word\"))\n"
+    "    [[ $command == @(run|sweep|reproduce) && $word != -* ]] &&\n"
+    "        COMPREPLY+=($(compgen -f -X '!*.yaml' -- \"$word\"))\n"
+    "    [[ ${#COMPREPLY[@]} -eq 1 && ${COMPREPLY[0]} == *= ]] && compopt -o nospace 2>/dev/null\n"
+    "    return 0\n"
+    "}\n"
+    "complete -F _gradlag gradlag\n";
+
+static void print_bash(FILE *to)
+{
+    struct text commands = {0};
+    fputs("# bash completion for gradlag, made by `gradlag completion bash`\n\n", to);
+    add_commands(&commands);
+    fprintf(to, "_gradlag_commands=\"%s\"\n\n", commands.at);
+    print_first_words(to);
+    print_flags(to);
+    print_settings(to);
+    fputs(function, to);
+    text_free(&commands);
+}
+
+const char command_completion_help[] =
+    "gradlag completion bash\n\n"
+    "Prints what makes bash complete commands, settings and their values. `make install` puts it\n"
+    "where bash looks for it; without that, in ~/.bashrc:\n\n"
+    "  source <(gradlag completion bash)\n";
+
+status command_completion(int argc, char **argv)
+{
+    status result = OK;
+    if (argc != 1 || strcmp(argv[0], "bash") != 0)
+        FAIL(ERROR_USAGE, "completion: for which shell? There is: bash");
+    print_bash(stdout);
+done:
+    return result;
+}

@@ -1,0 +1,46 @@
+#include "experiments/command.h"
+
+#include "experiments/print_columns.h"
+#include "results/export/export.h"
+
+#include <stdio.h>
+#include <string.h>
+
+const char command_export_help[] =
+    "gradlag export FORMAT [RUN…] [results=FILE] [-o PATH]\n\n"
+    "Runs of a results file for other tools; all of them, unless some are named by number, by the\n"
+    "start of their uuid or as 'last'. The results file is only read; runs that go on are written\n"
+    "as far as they are.\n\n"
+    "  -o PATH  where to (a folder, or a file), in place of the format's own; for a format of one\n"
+    "           file - is standard output\n\n";
+
+void command_print_exports(FILE *to)
+{
+    struct export_description e;
+    for (size_t i = 0; export_at(i, &e); i++) {
+        print_padded(to, e.name, 13);
+        fprintf(to, "%s; into %s\n", e.description, e.to);
+    }
+}
+
+status command_export(int argc, char **argv)
+{
+    status result = OK;
+    struct export_request request = {.results = command_results(&argc, argv)};
+    struct export_outcome outcome;
+    TRY(command_value(&argc, argv, "-o", &request.to));
+    TRY(command_no_flags_left(argc, argv, "export", "-o PATH"));
+    TRY(command_no_settings_left(argc, argv, "export", "results=FILE"));
+    if (argc == 0)
+        FAIL(ERROR_USAGE, "export: which format? `gradlag list exports` shows them");
+    request.format = argv[0];
+    request.runs = (const char *const *)&argv[1];
+    request.run_count = (size_t)argc - 1;
+    TRY(export_write(&request, &outcome));
+    if (strcmp(outcome.to, "-") != 0) {
+        printf("%zu run%s in %zu file%s: %s\n", outcome.runs, outcome.runs == 1 ? "" : "s",
+               outcome.files, outcome.files == 1 ? "" : "s", outcome.to);
+    }
+done:
+    return result;
+}

@@ -1,0 +1,209 @@
+#include "base/text.h"
+#include "base/suggestion.h"
+#include "experiments/command.h"
+
+#include "experiments/claims/experiment.h"
+#include "experiments/config/keys.h"
+#include "experiments/sweep/search.h"
+#include "results/query/query.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static void print_range(const struct option *option)
+{
+    struct text names = {0};
+    key_add_names(option, "|", &names);
+    if (option->type == OPTION_INTEGER)
+        printf("[%.0f, %.0f]", option->minimum, option->maximum);
+    else if (option->type == OPTION_REAL)
+        printf("[%.15g, %.15g]", option->minimum, option->maximum);
+    else
+        printf("%s", option->type == OPTION_TEXT ? "text" : names.at);
+    text_free(&names);
+}
+
+void command_print_option(const struct option *option, int indent)
+{
+    printf("%*s%s=%s  ", indent, "", option->key,
+           option->initial[0] == '\0' ? "\"\"" : option->initial);
+    print_range(option);
+    printf("\n%*s%s\n", indent + 4, "", option->help);
+}
+
+static void print_registry(const struct registry *r)
+{
+    for (size_t i = 0; i < r->count; i++) {
+        const struct about *about = r->entries[i];
+        printf("%-14s %s\n", about->name, about->description);
+        if (about->source != NULL)
+            printf("               source: %s\n", about->source);
+        for (const struct option *o = about->options; o != NULL && o->key != NULL; o++)
+            command_print_option(o, 15);
+    }
+}
+
+static void print_key(const struct option *key)
+{
+    struct option said = *key;
+    struct text help = {0};
+    key_add_help(key, &help);
+    said.help = help.at;
+    command_print_option(&said, 0);
+    text_free(&help);
+}
+
+/* Whether the key's name, description or values hold `word`; NULL: any key. */
+static bool is_wanted(const struct option *key, const char *word)
+{
+    struct text about = {0};
+    key_add_names(key, " ", &about);
+    text_add(&about, " %s %s", key->key, key->help);
+    bool wanted = word == NULL || strcasestr(about.at, word) != NULL;
+    text_free(&about);
+    return wanted;
+}
+
+/* `heading` comes before the first key of a group. */
+static void print_heading(const char **heading)
+{
+    if (*heading != NULL) {
+        printf("%s", *heading);
+        *heading = NULL;
+    }
+}
+
+static size_t print_group(const char *heading, bool defines, const char *word)
+{
+    size_t count = 0;
+    for (const struct option *o = global_keys; o->key != NULL; o++) {
+        const bool belongs = defines ? key_defines(o->key) : key_use_of(o->key) == KEY_BESIDE;
+        if (belongs && is_wanted(o, word)) {
+            print_heading(&heading);
+            print_key(o);
+            count++;
+        }
+    }
+    return count;
+}
+
+static size_t print_part(const char *kind, const struct about *part, const char *word)
+{
+    size_t count = 0;
+    char text[96];
+    const char *heading = text;
+    snprintf(text, sizeof text, "\nwith %s=%s:\n", kind, part->name);
+    for (const struct option *o = part->options; o != NULL && o->key != NULL; o++) {
+        if (is_wanted(o, word)) {
+            print_heading(&heading);
+            command_print_option(o, 0);
+            count++;
+        }
+    }
+    return count;
+}
+
+static status print_keys(const char *word)
+{
+    status result = OK;
+    size_t count = print_group("What is computed:\n", true, word);
+    count += print_group("\nWhere and how; runs that differ in these alone are the same run:\n",
+                         false, word);
+    for (const struct option *o = global_keys; o->key != NULL; o++)
+        for (size_t i = 0; o->registry != NULL && i < o->registry->count; i++)
+            count += print_part(o->key, o->registry->entries[i], word);
+    if (count == 0) {
+        FAIL(ERROR_USAGE,
+             "list keys: '%s' is in no key's name, values or description; `gradlag list keys` "
+             "shows all",
+             word);
+    }
+done:
+    return result;
+}
+
+void command_print_queries(FILE *to)
+{
+    struct query_description query;
+    for (size_t i = 0; query_at(i, &query); i++)
+        fprintf(to, "%-28s %s\n", query.name, query.description);
+}
+
+/* "dataset", "datasets": the registry that holds a global key's names. */
+static const struct registry *registry_called(const char *kind)
+{
+    size_t length = strlen(kind);
+    for (const struct option *o = global_keys; o->key != NULL; o++) {
+        size_t own = strlen(o->key);
+        bool plural = length == own + 1 && kind[own] == 's';
+        if (o->registry != NULL && strncmp(o->key, kind, own) == 0 && (length == own || plural))
+            return o->registry;
+    }
+    bool searches = strcmp(kind, "search") == 0 || strcmp(kind, "searches") == 0;
+    return searches ? &search_registry : NULL;
+}
+
+void command_list_kinds(struct text *out, const char *between)
+{
+    text_add(out, "keys%squeries%sexperiments%ssearches%sexports", between, between, between,
+             between);
+    for (const struct option *o = global_keys; o->key != NULL; o++) {
+        if (o->registry != NULL) {
+            bool many = strcmp(o->key, "damping") != 0 && strcmp(o->key, "consistency") != 0;
+            text_add(out, "%s%s%s", between, o->key, many ? "s" : "");
+        }
+    }
+}
+
+const char command_list_help[] =
+    "gradlag list KIND [WORD]\n\n"
+    "With KIND keys: WORD shows only the keys whose name, values or description contain it.\n\n"
+    "  gradlag list keys warmup\n\n";
+
+void command_print_kinds(FILE *to)
+{
+    struct text kinds = {0};
+    command_list_kinds(&kinds, ", ");
+    fprintf(to, "KIND is one of %s.\n", kinds.at);
+    text_free(&kinds);
+}
+
+/* The kinds are separated by blanks; their names hold none. */
+static status no_such_kind(const char *kind)
+{
+    struct text kinds = {0};
+    struct suggestion known = {.wanted = kind};
+    command_list_kinds(&kinds, " ");
+    for (char *rest = NULL, *each = strtok_r(kinds.at, " ", &rest); each != NULL;
+         each = strtok_r(NULL, " ", &rest))
+        suggestion_add(&known, each);
+    status result = suggestion_fail(&known, NULL, "list: there is no kind");
+    text_free(&kinds);
+    return result;
+}
+
+status command_list(int argc, char **argv)
+{
+    status result = OK;
+    const bool keys = argc > 0 && strcmp(argv[0], "keys") == 0;
+    if (argc != 1 && !(keys && argc == 2)) {
+        command_print_kinds(stderr);
+        FAIL(ERROR_USAGE, "list: one kind at a time, of those above; only keys take a word: "
+                          "`gradlag list keys WORD`");
+    }
+    const char *kind = argv[0];
+    if (keys)
+        TRY(print_keys(argc == 2 ? argv[1] : NULL));
+    else if (strcmp(kind, "queries") == 0)
+        command_print_queries(stdout);
+    else if (strcmp(kind, "experiments") == 0)
+        experiment_print_all(stdout);
+    else if (strcmp(kind, "exports") == 0)
+        command_print_exports(stdout);
+    else if (registry_called(kind) != NULL)
+        print_registry(registry_called(kind));
+    else
+        TRY(no_such_kind(kind));
+done:
+    return result;
+}

@@ -1,0 +1,66 @@
+#include "base/log.h"
+#include "experiments/command.h"
+
+#include "results/query/query.h"
+
+#include <stdio.h>
+#include <string.h>
+
+const char command_query_help[] =
+    "gradlag query NAME [parameter=value…] [results=FILE] [--csv|--json|--markdown]\n"
+    "gradlag query \"SELECT …\"\n"
+    "gradlag query --sql NAME          the question as it stands in its file\n\n"
+    "Without a question: the named ones.\n";
+
+static status take_format(int *argc, char **argv, enum query_format *out)
+{
+    static const struct {
+        const char *flag;
+        enum query_format format;
+    } formats[] = {{"--csv", QUERY_CSV}, {"--json", QUERY_JSON}, {"--markdown", QUERY_MARKDOWN}};
+    status result = OK;
+    *out = QUERY_TABLE;
+    for (size_t i = 0; i < COUNT_OF(formats); i++) {
+        if (!command_flag(argc, argv, formats[i].flag))
+            continue;
+        if (*out != QUERY_TABLE)
+            FAIL(ERROR_USAGE, "query: --csv, --json or --markdown: one of them at a time");
+        *out = formats[i].format;
+    }
+done:
+    return result;
+}
+
+status command_query(int argc, char **argv)
+{
+    status result = OK;
+    struct query_request request = {.path = command_results(&argc, argv)};
+    size_t rows = 0;
+    char why[256];
+    bool sql = command_flag(&argc, argv, "--sql");
+    TRY(take_format(&argc, argv, &request.format));
+    TRY(command_no_flags_left(argc, argv, "query", "--csv, --json, --markdown and --sql"));
+    if (argc == 0 && !sql) {
+        command_print_queries(stdout);
+        goto done;
+    }
+    if (argc == 0)
+        FAIL(ERROR_USAGE, "query: --sql of which question? `gradlag list queries` shows them");
+    request.question = argv[0];
+    request.settings = (const char *const *)&argv[1];
+    request.setting_count = (size_t)argc - 1;
+    if (sql) {
+        const char *text;
+        TRY(query_find(request.question, &text));
+        fputs(text, stdout);
+        goto done;
+    }
+    TRY(query_run(&request, stdout, &rows));
+    if (rows == 0 && request.format == QUERY_TABLE) {
+        const char *nothing = query_why_nothing(request.question, why);
+        fflush(stdout);
+        log_info("no rows%s%s", nothing != NULL ? ": " : "", nothing != NULL ? nothing : "");
+    }
+done:
+    return result;
+}

@@ -1,0 +1,535 @@
+#include "base/memory.h"
+#include "experiments/command.h"
+
+#include "experiments/config/keys.h"
+#include "experiments/run/launch.h"
+#include "experiments/run/config_from_row.h"
+#include "experiments/run/role.h"
+#include "experiments/run/run_checkpoint.h"
+#include "experiments/run/run_summary_text.h"
+#include "ps/rules/outer/outer.h"
+#include "ps/virtual/replay.h"
+#include "ps/core/slices.h"
+#include "results/query/push_reader.h"
+#include "base/output_file.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+const char command_replay_help[] =
+    "gradlag replay RUN [key=value…] [results=FILE] [--export FILE.csv] [--quiet]\n\n"
+    "Computes a recorded asynchronous run once more, in one process and in recorded order, and\n"
+    "compares every gradient's record and the parameters at the end. RUN is a run's number, the\n"
+    "start of its uuid, or 'last'. Exit code 0: all is the same; 1: it names what differs "
+    "first.\n\n"
+    "With other rules (damping, correction, outer, optimizer, lr, momentum, weight_decay, "
+    "schedule,\n"
+    "warmup, warmup_epochs, lr_scaling and their parts' keys) it asks what if: the same workers'\n"
+    "gradients arrive in the same order. That is recorded as a run of its own, with "
+    "engine=replay.\n\n"
+    "  --export FILE.csv  writes the recorded gradients, one a line; nothing is computed. Such a "
+    "file\n"
+    "                     drives a virtual cluster: pace=trace pace.path=FILE.csv\n\n"
+    "  gradlag replay last\n"
+    "  gradlag replay 3 damping=polynomial damping.power=0.5\n";
+
+struct request {
+    const char *run, *results, *export;
+    struct settings changes;
+    bool quiet, what_if;
+};
+
+/* ---- the command line ----------------------------------------------------------------------- */
+
+static bool is_one_of(const char *const *keys, size_t count, const char *key, size_t length)
+{
+    for (size_t i = 0; i < count; i++)
+        if (strlen(keys[i]) == length && strncmp(keys[i], key, length) == 0)
+            return true;
+    return false;
+}
+
+static bool is_rule(const char *key)
+{
+    static const char *const rules[] = {
+        "damping",    "correction", "outer",         "optimizer",
+        "lr",         "momentum",   "weight_decay",  "schedule",
+        "lr_scaling", "warmup",     "warmup_epochs", "evaluate_every"};
+    return is_one_of(rules, COUNT_OF(rules), key, strcspn(key, "."));
+}
+
+/* What has an effect on a replay beside its rules: where it reads, what it computes on. */
+static bool is_of_any_replay(const char *key)
+{
+    static const char *const keys[] = {"results", "dataset.path", "device.index", "virtual.threads",
+                                       "probe_every"};
+    return is_one_of(keys, COUNT_OF(keys), key, strlen(key));
+}
+
+/* And on the run that other rules make. */
+static bool is_of_a_run(const char *key)
+{
+    static const char *const keys[] = {
+        "tag", "experiment", "arm", "record", "checkpoint", "checkpoint_every", "on_results_error"};
+    return is_one_of(keys, COUNT_OF(keys), key, strlen(key));
+}
+
+/* What is no key at all is told when all are composed. */
+static status check_setting(const struct request *r, const struct setting *s)
+{
+    status result = OK;
+    if (is_rule(s->key) || is_of_any_replay(s->key) || keys_find(s->key) == NULL)
+        goto done;
+    if (key_defines(s->key)) {
+        FAIL(ERROR_USAGE,
+             "%s=%s: a replay keeps the order in which gradients came, and %s would change it, or "
+             "the gradients; make a run of its own with `gradlag run`",
+             s->key, s->value, s->key);
+    }
+    if (!is_of_a_run(s->key))
+        FAIL(ERROR_USAGE, "%s=%s has no effect on a replay; leave it out", s->key, s->value);
+    if (!r->what_if) {
+        FAIL(ERROR_USAGE,
+             "%s=%s: without another rule (damping=…) a replay compares and records nothing; add "
+             "one to ask what if, or leave this out",
+             s->key, s->value);
+    }
+done:
+    return result;
+}
+
+static status read_settings(struct request *r)
+{
+    status result = OK;
+    const char *results = settings_find(&r->changes, "results");
+    r->results = results != NULL ? results : "results.db";
+    for (size_t i = 0; i < r->changes.count; i++)
+        r->what_if = r->what_if || is_rule(r->changes.at[i].key);
+    for (size_t i = 0; i < r->changes.count; i++) {
+        if (r->export != NULL && strcmp(r->changes.at[i].key, "results") != 0) {
+            FAIL(ERROR_USAGE,
+                 "%s=%s has no effect with --export, which writes what was recorded; leave one out",
+                 r->changes.at[i].key, r->changes.at[i].value);
+        }
+        TRY(check_setting(r, &r->changes.at[i]));
+    }
+done:
+    return result;
+}
+
+static status read_request(struct request *r, int argc, char **argv)
+{
+    status result = OK;
+    *r = (struct request){.run = NULL};
+    r->quiet = command_flag(&argc, argv, "--quiet");
+    TRY(command_value(&argc, argv, "--export", &r->export));
+    TRY(command_no_flags_left(argc, argv, "replay", "--export FILE.csv and --quiet"));
+    for (int i = 0; i < argc; i++)
+        if (strchr(argv[i], '=') != NULL)
+            TRY(settings_read_arguments(&r->changes, 1, &argv[i]));
+        else if (r->run == NULL)
+            r->run = argv[i];
+        else
+            FAIL(ERROR_USAGE, "replay: one run at a time; '%s' is one too many", argv[i]);
+    if (r->run == NULL)
+        FAIL(ERROR_USAGE, "which run? `gradlag query runs` lists them; 'last' is the newest");
+    TRY(read_settings(r));
+done:
+    return result;
+}
+
+/* ---- CSV ------------------------------------------------------------------------------------ */
+
+static const char *outcome_name(enum push_outcome outcome)
+{
+    switch (outcome) {
+    case PUSH_APPLIED:
+        return "applied";
+    case PUSH_AGGREGATED:
+        return "aggregated";
+    case PUSH_DROPPED_STALE:
+        return "dropped_stale";
+    case PUSH_DROPPED_LATE:
+        return "dropped_late";
+    case PUSH_NOT_FINITE:
+        return "not_finite";
+    }
+    return "";
+}
+
+static status export_csv(const struct recorded_run *run, const char *path)
+{
+    status result = OK;
+    size_t rows = 0;
+    struct output_file file = {0};
+    TRY(output_file_open(&file, path));
+    fputs("number,arrival,worker,sequence,batch,read_version,update_version,staleness,outcome,pull_"
+          "us,compute_us,"
+          "queue_us,apply_us,at_seconds\n",
+          file.to);
+    for (size_t i = 0; i < run->push_count; i++) {
+        const struct push_record *p = &run->pushes[i].record;
+        if (p->server != 0)
+            continue; /* the same gradient once more */
+        rows++;
+        fprintf(file.to,
+                "%" PRIu64 ",%" PRIu64 ",%" PRIu32 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64
+                ",%" PRIu64 ",%s,%.0f,%.0f,%.0f,%.0f,%.9f\n",
+                run->pushes[i].number, p->arrival, p->worker, p->sequence, p->batch,
+                p->read_version, p->update_version, p->staleness, outcome_name(p->outcome),
+                p->pull_us, p->compute_us, p->queue_us, p->apply_us, p->at_seconds);
+    }
+    TRY(output_file_close(&file, false));
+    printf("%zu gradients of run %lld written to %s\n", rows, (long long)run->id, path);
+done:
+    return result;
+}
+
+/* ---- replaying ------------------------------------------------------------------------------ */
+
+static status check_run(const struct recorded_run *run)
+{
+    status result = OK;
+    if (strcmp(run->mode, "async") != 0) {
+        FAIL(ERROR_USAGE,
+             "run %lld is synchronous, so there is no order of arrival to repeat; `gradlag show "
+             "%lld "
+             "--rerun` prints the command that makes it once more (to the same bits with "
+             "reduction=ordered)",
+             (long long)run->id, (long long)run->id);
+    }
+    if (strcmp(run->status, "running") == 0 || strcmp(run->status, "queued") == 0)
+        FAIL(ERROR_USAGE, "run %lld has not ended yet", (long long)run->id);
+    if (run->foreign) {
+        FAIL(
+            ERROR_USAGE,
+            "run %lld cannot be replayed: another program than gradlag computed some of its "
+            "gradients (event worker_foreign). `gradlag query \"SELECT * FROM event WHERE run_id = "
+            "%lld\"` names the workers; --export writes the recorded gradients' order and times",
+            (long long)run->id, (long long)run->id);
+    }
+    if (run->push_count == 0) {
+        FAIL(ERROR_USAGE,
+             "run %lld has no recorded gradients: it was made with record=evaluations, or resumed "
+             "after its last update",
+             (long long)run->id);
+    }
+done:
+    return result;
+}
+
+/* Batches between a worker's pushes: the recorded pushes are of so many. */
+static status check_rounds(const options *recorded, const options *o)
+{
+    status result = OK;
+    struct outer then, now;
+    unsigned workers = (unsigned)options_integer(o, "workers");
+    TRY(outer_open(&then, recorded, workers));
+    TRY(outer_open(&now, o, workers));
+    if (then.steps != now.steps) {
+        FAIL(ERROR_USAGE,
+             "outer=%s: each recorded push is of %u batches, not %u, and a replay keeps the order "
+             "in which they came; set outer.steps=%u, or make a run of its own with `gradlag run`",
+             options_text(o, "outer"), then.steps, now.steps, then.steps);
+    }
+done:
+    return result;
+}
+
+/* Its part (the damping of damping.power) is another one now, which has defaults of its own. How
+ * many steps are between two pushes was recorded. */
+static bool is_left_behind(const struct setting *recorded, const struct settings *all,
+                           const struct settings *changes)
+{
+    char part[64];
+    snprintf(part, sizeof part, "%.*s", (int)strcspn(recorded->key, "."), recorded->key);
+    const char *then = settings_find(all, part), *now = settings_find(changes, part);
+    return strchr(recorded->key, '.') != NULL && strcmp(recorded->key, "outer.steps") != 0 &&
+           then != NULL && now != NULL && strcmp(then, now) != 0;
+}
+
+static void change(struct settings *all, const struct settings *changes)
+{
+    for (size_t i = all->count; i-- > 0;)
+        if (is_left_behind(&all->at[i], all, changes))
+            settings_remove(all, i);
+    settings_add_all(all, changes);
+}
+
+static status compose(const struct request *r, const struct recorded_run *run, options **out)
+{
+    status result = OK;
+    struct settings all = {0};
+    options *recorded = NULL;
+    char origin[48];
+    snprintf(origin, sizeof origin, "run %lld", (long long)run->id);
+    TRY(config_from_row_settings(&all, run->config, origin));
+    settings_add(&all, "engine", "replay", origin);
+    TRY(config_compose(&recorded, &all));
+    change(&all, &r->changes);
+    TRY(config_compose(out, &all));
+    TRY(check_rounds(recorded, *out));
+    if (options_integer(*out, "workers") != run->workers) {
+        FAIL(ERROR_USAGE,
+             "run %lld had %u workers, workers=%s does not fit its recorded gradients; was its row "
+             "changed?",
+             (long long)run->id, run->workers, options_value(*out, "workers"));
+    }
+done:
+    options_close(&recorded);
+    settings_free(&all);
+    return result;
+}
+
+/* The events of every server, and the rows that they point into. */
+struct order {
+    struct replay_row *rows; /* server by server */
+    struct replay_events *servers;
+    struct replay_event **events; /* owned; servers[i].at is the same */
+    unsigned server_count;
+};
+
+static void free_order(struct order *all)
+{
+    for (unsigned i = 0; all->events != NULL && i < all->server_count; i++)
+        memory_free(all->events[i]);
+    memory_free(all->events);
+    memory_free(all->servers);
+    memory_free(all->rows);
+}
+
+static size_t rows_of(const struct recorded_run *run, unsigned server, struct replay_row *out)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < run->push_count; i++)
+        if (run->pushes[i].record.server == server)
+            out[count++] = (struct replay_row){run->pushes[i].record, run->pushes[i].number};
+    return count;
+}
+
+/* With snapshots the first server's order, which holds for all, is recorded once. */
+static size_t comings_of(const struct recorded_run *run, unsigned server, struct replay_coming *out)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < run->coming_count; i++) {
+        const struct recorded_coming *c = &run->comings[i];
+        if (c->server == server)
+            out[count++] = (struct replay_coming){c->push_number, c->worker, c->joined};
+    }
+    return count;
+}
+
+static status order_server(struct order *all, const struct recorded_run *run, bool snapshots,
+                           unsigned server, struct replay_row *rows, size_t row_count)
+{
+    status result = OK;
+    struct replay_coming *comings = NULL;
+    TRY(memory_new(&comings, run->coming_count + 1, sizeof *comings, "recorded workers"));
+    size_t count = comings_of(run, snapshots ? 0 : server, comings);
+    bool ended_it = server == 0 && strcmp(run->status, "finished") == 0;
+    TRY(replay_order(&(struct replay_recording){.rows = rows,
+                                                .comings = comings,
+                                                .row_count = row_count,
+                                                .coming_count = count,
+                                                .workers = run->workers,
+                                                .finished = ended_it},
+                     &all->events[server], &all->servers[server].count));
+    all->servers[server].at = all->events[server];
+done:
+    memory_free(comings);
+    return result;
+}
+
+static status order(const struct recorded_run *run, const options *settings, struct order *all)
+{
+    status result = OK;
+    size_t first = 0;
+    unsigned servers = servers_of(settings);
+    all->server_count = servers;
+    TRY(memory_new(&all->rows, run->push_count, sizeof *all->rows, "recorded gradients"));
+    TRY(memory_new(&all->servers, servers, sizeof *all->servers, "recorded servers"));
+    TRY(memory_new(&all->events, servers, sizeof *all->events, "recorded servers"));
+    for (unsigned i = 0; i < servers; i++) {
+        size_t count = rows_of(run, i, all->rows + first);
+        TRY(order_server(all, run, reads_snapshots(settings), i, all->rows + first, count));
+        first += count;
+    }
+    if (first != run->push_count) {
+        FAIL(ERROR_RESULTS, "run %lld has gradients of servers beyond its %u: the file is damaged",
+             (long long)run->id, servers);
+    }
+done:
+    return result;
+}
+
+static status tell_same(const struct recorded_run *run, const struct training_outcome *out,
+                        const struct replay_difference *difference)
+{
+    status result = OK;
+    if (difference->found) {
+        FAIL(ERROR_OTHER,
+             "run %lld does not replay: %s. Was it recorded on another kind of processor, or by "
+             "another version? `gradlag show %lld` says",
+             (long long)run->id, difference->text, (long long)run->id);
+    }
+    if (out->updates < run->updates) {
+        FAIL(ERROR_RESULTS,
+             "run %lld cannot be replayed to its end: rows of %llu of its %llu updates are in the "
+             "results file, and they are the same; the file could not be written at the time",
+             (long long)run->id, (unsigned long long)out->updates,
+             (unsigned long long)run->updates);
+    }
+    if (run->parameters_sha256[0] != '\0' &&
+        strcmp(run->parameters_sha256, out->parameters_sha256) != 0) {
+        FAIL(ERROR_OTHER,
+             "run %lld does not replay: all its rows are the same, but its parameters at the end "
+             "were %.12s…, and are %.12s…",
+             (long long)run->id, run->parameters_sha256, out->parameters_sha256);
+    }
+    printf("run %lld replayed: %" PRIu64 " updates from %zu gradients\n"
+           "          parameters %s%s\n",
+           (long long)run->id, out->updates, run->push_count, out->parameters_sha256,
+           run->parameters_sha256[0] != '\0' ? ", as recorded" : "");
+done:
+    return result;
+}
+
+static void print_accuracy(double accuracy, uint64_t samples)
+{
+    if (isnan(accuracy))
+        printf("not measured");
+    else
+        printf("%.2f%%", 100 * accuracy);
+    printf(" after %" PRIu64 " samples", samples);
+}
+
+/* A rule that drops gradients may use fewer samples; so may a run that was stopped or diverged. */
+static status tell_what_if(const struct request *r, const struct recorded_run *run,
+                           const struct training_outcome *out, int64_t run_id)
+{
+    status result = OK;
+    struct run_figures f;
+    TRY(run_summary_print(r->results, run_id, NULL, stdout));
+    TRY(run_summary_read(r->results, run_id, NULL, &f));
+    printf("\ntest accuracy of run %lld, as recorded: ", (long long)run->id);
+    print_accuracy(run->final_accuracy, run->samples_used);
+    printf("; with");
+    for (size_t i = 0; i < r->changes.count; i++)
+        if (is_rule(r->changes.at[i].key))
+            printf(" %s=%s", r->changes.at[i].key, r->changes.at[i].value);
+    printf(": ");
+    print_accuracy(f.accuracy, out->samples_used);
+    printf("\n");
+done:
+    return result;
+}
+
+static void note_origin(const struct role_process *p, const struct recorded_run *run)
+{
+    char detail[96];
+    snprintf(detail, sizeof detail, "run %lld (%s)", (long long)run->id, run->uuid);
+    recorder_event(p->recorder, 0, SEVERITY_INFO, "replay_of", -1, detail);
+}
+
+/* A run that went on from a checkpoint began with all that is in that file. */
+static status open_start(const struct request *r, const struct recorded_run *run,
+                         const struct role_process *p, struct run_checkpoint_file *out)
+{
+    status result = OK;
+    char sha256[65];
+    if (run->resumed == NULL)
+        return OK;
+    if (r->what_if) {
+        FAIL(ERROR_USAGE,
+             "run %lld went on from a checkpoint, with what its own rules had left there, so other "
+             "rules cannot be asked for it; without them it is replayed from there",
+             (long long)run->id);
+    }
+    TRY(run_checkpoint_hash(run->resumed, sha256));
+    if (strcmp(sha256, run->resumed_sha256) != 0) {
+        FAIL(ERROR_DATA,
+             "run %lld went on from %s, which has been written over since, and cannot be replayed "
+             "without; with {run} or {version} in the name, as in checkpoint=at-{version}."
+             "safetensors, each checkpoint is a file of its own",
+             (long long)run->id, run->resumed);
+    }
+    TRY(run_checkpoint_open(out, run->resumed, p->settings, p->worker));
+done:
+    return result;
+}
+
+/* In the manner of a role's process, for a what-if's row has one writer, too. */
+static status replay(const struct request *r, const struct recorded_run *run,
+                     struct role_process *p, struct training_outcome *out)
+{
+    status result = OK;
+    struct replay_difference difference = {0};
+    struct order all = {0};
+    struct run_checkpoint_file start = {0};
+    gradient_pool *pool = NULL;
+    struct replay_options o = {.settings = p->settings,
+                               .workers = run->workers,
+                               .compares = !r->what_if,
+                               .lockstep = reads_snapshots(p->settings)};
+    TRY(order(run, p->settings, &all));
+    TRY(gradient_pool_open(&pool, p->settings, run->workers,
+                           (unsigned)options_integer(p->settings, "virtual.threads")));
+    p->worker = gradient_pool_own(pool);
+    TRY(open_start(r, run, p, &start));
+    o.start = run->resumed != NULL ? &start.state : NULL;
+    if (r->what_if) {
+        TRY(role_open_recorder(p));
+        note_origin(p, run);
+    }
+    o.servers = all.servers;
+    o.server_count = all.server_count;
+    o.pool = pool;
+    o.hooks = p->hooks;
+    o.recorder = p->recorder;
+    TRY(role_server_length(p->settings, worker_epoch_samples(p->worker), &o.length));
+    TRY(replay_run(&o, out, &difference));
+    if (!r->what_if)
+        TRY(tell_same(run, out, &difference));
+done:
+    progress_clear(&p->progress);
+    if (p->recorder != NULL && p->run_id > 0)
+        result = role_finish_row(p, result, out);
+    recorder_close(&p->recorder);
+    gradient_pool_close(&pool);
+    free_order(&all);
+    run_checkpoint_close(&start);
+    return result;
+}
+
+status command_replay(int argc, char **argv)
+{
+    status result = OK;
+    struct request r = {0};
+    struct recorded_run run = {0};
+    struct role_process p = {.role = ROLE_SERVER};
+    struct training_outcome outcome = {0};
+    char title[64];
+    TRY(read_request(&r, argc, argv));
+    TRY(recorded_run_read(&run, r.results, r.run));
+    if (r.export != NULL) {
+        TRY(export_csv(&run, r.export));
+        goto done;
+    }
+    TRY(check_run(&run));
+    TRY(compose(&r, &run, &p.settings));
+    launch_catch_signals();
+    p.hooks.stop = launch_stop_flag();
+    p.request_stop = launch_request_stop;
+    snprintf(title, sizeof title, "replay of run %lld", (long long)run.id);
+    progress_open(&p.progress, title, true, r.quiet);
+    TRY(replay(&r, &run, &p, &outcome));
+    if (r.what_if)
+        TRY(tell_what_if(&r, &run, &outcome, p.run_id));
+done:
+    options_close(&p.settings);
+    recorded_run_free(&run);
+    settings_free(&r.changes);
+    return result;
+}

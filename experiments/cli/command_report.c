@@ -1,0 +1,132 @@
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "experiments/command.h"
+
+#include "experiments/claims/claims_for_report.h"
+#include "experiments/run/launch.h"
+#include "results/report/report.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+const char command_report_help[] =
+    "gradlag report [FILE.yaml…] [-o report.html] [results=FILE] [experiment=NAME] [--watch]\n\n"
+    "Writes one HTML page with the plots and tables of a results file: what experiments claim and\n"
+    "whether it holds, accuracy against samples, time, workers and throughput, staleness, where\n"
+    "time goes, what failed, and every run's configuration. The page needs no network and no "
+    "other\n"
+    "file. Claims are those of the experiments that are compiled in, and of FILE.yaml.\n\n"
+    "  -o FILE          where to write it; report.html unless given; - is standard output\n"
+    "  results=FILE     the results file; results.db unless given\n"
+    "  experiment=NAME  only the runs of that experiment\n"
+    "  --watch          writes it anew as the results file grows, until Ctrl-C; an open page\n"
+    "                   reloads itself\n";
+
+/* While it watches: often enough to follow, and at most a twentieth of a core. */
+enum { WATCH_MS = 500, RENEW_AT_LEAST_S = 2, RENEW_PER_COST = 20, RELOAD_S = 5 };
+
+struct report {
+    const char *results, *experiment, *out;
+    const char *const *files; /* experiment files of the user's */
+    size_t file_count;
+};
+
+static status write_report(const struct report *r, unsigned reload_s)
+{
+    status result = OK;
+    struct report_claims j = {0};
+    struct report_outline outline;
+    TRY(report_claims_read(&j, r->results, r->experiment, r->files, r->file_count));
+    struct report_request request = {.path = r->results,
+                                     .experiment = r->experiment,
+                                     .experiments = j.at,
+                                     .experiment_count = j.count,
+                                     .reload_s = reload_s};
+    TRY(report_write(&request, r->out, &outline));
+    if (reload_s == 0 && strcmp(r->out, "-") != 0) {
+        printf("%s: %zu run%s, %.0f kB\n", r->out, outline.runs, outline.runs == 1 ? "" : "s",
+               (double)outline.bytes / 1000);
+    }
+done:
+    report_claims_close(&j);
+    return result;
+}
+
+/* Whether something was written to the results file since; -wal is where writers write. */
+static bool has_changed(const char *path, struct timespec last[2])
+{
+    bool changed = false;
+    for (int i = 0; i < 2; i++) {
+        struct stat about = {0};
+        struct text name = {0};
+        text_add(&name, "%s%s", path, i == 0 ? "" : "-wal");
+        (void)stat(name.at, &about);
+        changed = changed || about.st_mtim.tv_sec != last[i].tv_sec ||
+                  about.st_mtim.tv_nsec != last[i].tv_nsec;
+        last[i] = about.st_mtim;
+        text_free(&name);
+    }
+    return changed;
+}
+
+static status watch(const struct report *r)
+{
+    status result = OK;
+    struct timespec last[2] = {0};
+    double next = 0;
+    launch_catch_signals();
+    log_info("%s is renewed as %s grows; Ctrl-C ends it", r->out, r->results);
+    while (launch_stop_requests() == 0) {
+        double now = clock_seconds();
+        if (now >= next && (has_changed(r->results, last) || next == 0)) {
+            TRY(write_report(r, RELOAD_S));
+            double cost = clock_seconds() - now;
+            next = now + (cost * RENEW_PER_COST > RENEW_AT_LEAST_S ? cost * RENEW_PER_COST
+                                                                   : RENEW_AT_LEAST_S);
+        }
+        clock_sleep_until_ns(clock_ns() + WATCH_MS * UINT64_C(1000000));
+    }
+    TRY(write_report(r, 0)); /* once more, no longer reloading itself */
+done:
+    return result;
+}
+
+static status read_arguments(struct report *r, int argc, char **argv)
+{
+    status result = OK;
+    const char *out = NULL;
+    r->results = command_results(&argc, argv);
+    TRY(command_value(&argc, argv, "-o", &out));
+    r->out = out != NULL ? out : r->out;
+    if (r->out[0] == '\0')
+        FAIL(ERROR_USAGE, "report: -o needs a file, such as -o report.html");
+    int files = 0;
+    for (int i = 0; i < argc; i++)
+        if (strncmp(argv[i], "experiment=", 11) == 0)
+            r->experiment = argv[i] + 11;
+        else
+            argv[files++] = argv[i];
+    TRY(command_no_flags_left(files, argv, "report", "-o FILE and --watch"));
+    TRY(command_no_settings_left(files, argv, "report", "results=FILE and experiment=NAME"));
+    r->files = (const char *const *)argv;
+    r->file_count = (size_t)files;
+done:
+    return result;
+}
+
+status command_report(int argc, char **argv)
+{
+    status result = OK;
+    struct report r = {.out = "report.html"};
+    bool watching = command_flag(&argc, argv, "--watch");
+    TRY(read_arguments(&r, argc, argv));
+    if (watching && strcmp(r.out, "-") == 0) {
+        FAIL(ERROR_USAGE, "report: --watch renews a file, which standard output is not; name one "
+                          "with -o");
+    }
+    TRY(watching ? watch(&r) : write_report(&r, 0));
+done:
+    return result;
+}

@@ -1,0 +1,289 @@
+#include "base/log.h"
+#include "base/memory.h"
+#include "base/text.h"
+#include "experiments/command.h"
+
+#include "experiments/claims/scoreboard.h"
+#include "experiments/run/launch.h"
+#include "experiments/print_columns.h"
+#include "experiments/claims/reproduction.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char command_reproduce_help[] =
+    "gradlag reproduce NAME|FILE.yaml|--all [key=value…] [--quick] [--jobs N] [--dry-run] "
+    "[--no-run] [--again] [--quiet] [--markdown] [--part K/N]\n\n"
+    "Makes the runs of an experiment that are missing in the results file, then prints its table,\n"
+    "each claim with observed value, band, PASS or FAIL, and the verdict. Settings given here "
+    "come\n"
+    "after the file's. Exit code 1 if a claim failed, or could not be judged for failed runs.\n\n"
+    "  --quick    the part that the file says fits into a few minutes\n"
+    "  --jobs N   so many runs at a time, on cores of their own (see `gradlag sweep --help`)\n"
+    "  --part K/N make the K-th of N parts of the runs, and judge nothing: the same command on N\n"
+    "             machines, each with a results= of its own; then `gradlag merge`, and `gradlag\n"
+    "             reproduce` of the merged file. An arm that tunes itself is made whole by one\n"
+    "             part; arms that are fitted to others are made from the merged file\n"
+    "  --dry-run  the runs, and which are there already\n"
+    "  --no-run   no new runs: the table of what is there\n"
+    "  --again    make all runs, finished or not\n"
+    "  --quiet    no progress on stderr\n"
+    "  --markdown tables, claims and what the file says of them as Markdown, and nothing else, on "
+    "stdout\n\n"
+    "--all does so with every experiment that is compiled in; the board of all of them comes last\n"
+    "(first with --markdown, which makes docs/reproduction.md). Where runs were not made, claims "
+    "are\n"
+    "left open.\n\n"
+    "`gradlag list experiments` shows what is compiled in; docs/experiment-files.md the format.\n";
+
+struct reproduce {
+    bool quick, dry, no_run, again, markdown;
+    struct plan_options how;
+    struct settings more; /* of the command line */
+    struct scoreboard board;
+    FILE *say; /* what is done: stdout; stderr where that is Markdown */
+    FILE *to;  /* what came of it */
+};
+
+static void print_claims(const struct reproduction *w, const struct judged_claim *judged, FILE *to)
+{
+    size_t counts[CLAIM_OUTCOMES] = {0};
+    if (w->e.claim_count == 0)
+        return;
+    fprintf(to, "\nClaims\n");
+    for (size_t i = 0; i < w->e.claim_count; i++) {
+        const struct judged_claim *j = &judged[i];
+        counts[j->outcome]++;
+        print_padded(to, scoreboard_mark(j->outcome), 6);
+        bool known = j->lacking == NULL && j->outcome != CLAIM_OPEN;
+        fprintf(to, "%s\n      %s", j->claim->text, known ? "observed " : "");
+        scoreboard_print_observed(j, to);
+        if (known)
+            fprintf(to, ", band [%g, %g]", j->low, j->high);
+        fprintf(to, "%s%s\n", j->claim->source != NULL ? "; source: " : "",
+                j->claim->source != NULL ? j->claim->source : "");
+    }
+    fprintf(to, "%zu passed, %zu failed, %zu not measured\n", counts[CLAIM_PASS],
+            counts[CLAIM_FAIL], counts[CLAIM_OPEN]);
+}
+
+static status make(struct plan *plan, const struct reproduce *r)
+{
+    status result = OK;
+    if (!r->no_run) {
+        launch_catch_signals();
+        plan->again = r->again;
+        TRY(plan_make(plan, &r->how, r->say));
+    }
+done:
+    return result;
+}
+
+static void print_counts(const char *what, const struct plan *plan, size_t later, FILE *to)
+{
+    size_t count = plan->count + later;
+    fprintf(to, "%zu %s%s: %zu to make, %zu there already\n", count, what, plural(count),
+            plan_missing(plan) + later, plan->count - plan_missing(plan));
+    fflush(to);
+}
+
+static status lay_out_first(struct reproduction *w, const struct reproduce *r)
+{
+    status result = OK;
+    TRY(reproduction_look_up(w, r->quick, r->again, &r->more));
+    fprintf(r->say, "%s%s: %s\n", w->e.name, r->quick ? " (the quick part)" : "", w->e.question);
+    if (w->tuning.trials.count > 0)
+        print_counts("trial", &w->tuning.trials.plan, trials_to_come(&w->tuning.trials), r->say);
+    print_counts("run", &w->plan, w->later, r->say);
+done:
+    return result;
+}
+
+/* Trials first, then what does not depend on other runs, then what is fitted to them. */
+static status make_all(struct reproduction *w, const struct reproduce *r)
+{
+    status result = OK;
+    for (size_t added = 1; added > 0;) {
+        TRY(make(&w->tuning.trials.plan, r));
+        TRY(trials_extend(&w->tuning.trials, &added));
+        if (added > 0 && !r->again)
+            TRY(plan_look_up(&w->tuning.trials.plan));
+    }
+    tuning_choose(&w->tuning);
+    TRY(make(&w->plan, r));
+    for (size_t before = SIZE_MAX; w->later > 0 && w->later < before;) {
+        before = w->later;
+        TRY(reproduction_lay_out(w, r->quick, &r->more));
+        if (!r->again)
+            TRY(plan_look_up(&w->plan));
+        TRY(make(&w->plan, r));
+    }
+done:
+    return result;
+}
+
+/* Of the whole experiment; its quick part is short on purpose, and its verdict says so. */
+static void warn_of_few_seeds(const struct cells *c)
+{
+    size_t few = 0;
+    for (size_t i = 0; i < c->count; i++)
+        few += c->at[i].planned < EXPERIMENT_SEEDS;
+    if (few > 0) {
+        log_warning(
+            "%s: %zu of %zu cells have fewer than %d seeds: differences there may be chance, "
+            "and their intervals say little",
+            c->experiment->name, few, c->count, EXPERIMENT_SEEDS);
+    }
+}
+
+static status report(struct reproduction *w, struct reproduce *r)
+{
+    status result = OK;
+    struct judged_claim *judged = NULL;
+    size_t lost = plan_failed(&w->tuning.trials.plan) + plan_failed(&w->plan);
+    TRY(cells_open(&w->cells, &w->e, &w->plan));
+    if (!r->quick)
+        warn_of_few_seeds(&w->cells);
+    TRY(memory_new(&judged, w->e.claim_count + 1, sizeof *judged, "claims"));
+    TRY(reproduction_judge(w, r->quick, judged));
+    TRY(scoreboard_add(&r->board, w, judged));
+    if (r->markdown) {
+        scoreboard_print_experiment(w, r->quick, judged, r->to);
+    } else {
+        tuning_print(&w->tuning, r->to);
+        fprintf(r->to, "\n");
+        cells_print(&w->cells, r->to);
+        print_claims(w, judged, r->to);
+        verdict_print(&w->cells, r->to);
+    }
+    size_t failed = r->board.lines[r->board.count - 1].claims[CLAIM_FAIL];
+    if (failed > 0 && lost == 0) {
+        FAIL(ERROR_OTHER, "%s: %zu claim%s failed; `gradlag show RUN` shows what a run did",
+             w->e.name, failed, plural(failed));
+    }
+    if (lost > 0) {
+        FAIL(ERROR_OTHER,
+             "%s: %zu claim%s and %zu run%s failed; `gradlag show RUN` shows what a run did",
+             w->e.name, failed, plural(failed), lost, plural(lost));
+    }
+done:
+    memory_free(judged);
+    return result;
+}
+
+/* One part has too few runs to judge the claims. */
+static status report_part(const struct reproduction *w, const struct reproduce *r)
+{
+    status result = OK;
+    TRY(plan_print_outcome(&w->plan, &r->how, r->say));
+    TRY(plan_check_failed(&w->tuning.trials.plan));
+    TRY(plan_check_failed(&w->plan));
+    if (w->fitted > 0) {
+        fprintf(r->say,
+                "no part makes the %zu run%s fitted to other runs: `gradlag reproduce` of the "
+                "merged file makes %s\n",
+                w->fitted, w->fitted == 1 ? " that is" : "s that are",
+                w->fitted == 1 ? "it" : "them");
+    }
+done:
+    return result;
+}
+
+static status reproduce(const char *name, struct reproduce *r)
+{
+    status result = OK;
+    struct reproduction w = {0};
+    TRY(reproduction_open(&w, name));
+    w.part = r->how.part;
+    TRY(lay_out_first(&w, r));
+    if (r->dry) {
+        plan_print(&w.tuning.trials.plan, r->say);
+        plan_print(&w.plan, r->say);
+        if (w.later > 0) {
+            fprintf(r->say, "to run              %zu run%s at what these find\n", w.later,
+                    plural(w.later));
+        }
+        goto done;
+    }
+    TRY(make_all(&w, r));
+    TRY(r->how.part.of > 0 ? report_part(&w, r) : report(&w, r));
+done:
+    reproduction_close(&w);
+    return result;
+}
+
+static status reproduce_each(struct reproduce *r)
+{
+    status result = OK, worst = OK;
+    struct text message = {0};
+    char name[64];
+    for (size_t i = 0; experiment_at(i, name); i++) {
+        result = reproduce(name, r);
+        if (result == STOPPED || result == ERROR_RESULTS)
+            goto done;
+        if (result != OK) {
+            worst = result;
+            text_add(&message, "%s%s", message.length > 0 ? "; " : "", error_message());
+        }
+        fprintf(r->say, "\n");
+    }
+    result = worst == OK ? OK : error_set(worst, __FILE__, __LINE__, "%s", message.at);
+done:
+    text_free(&message);
+    return result;
+}
+
+/* With Markdown the board stands above what it is about, which has to wait for it. */
+static status reproduce_all(struct reproduce *r)
+{
+    char *page = NULL;
+    size_t length = 0;
+    if (r->markdown) {
+        r->to = open_memstream(&page, &length);
+        REQUIRE(r->to != NULL);
+    }
+    status result = reproduce_each(r);
+    if (r->markdown)
+        REQUIRE(fclose(r->to) == 0); /* it was memory */
+    if (r->markdown && !r->dry)
+        scoreboard_print_page(&r->board, page, stdout);
+    else if (r->board.count > 0)
+        scoreboard_print(&r->board, stdout);
+    free(page);
+    return result;
+}
+
+status command_reproduce(int argc, char **argv)
+{
+    status result = OK;
+    struct reproduce r = {.say = stdout, .to = stdout};
+    bool all = command_flag(&argc, argv, "--all");
+    TRY(plan_options_read(&r.how, &argc, argv));
+    r.quick = command_flag(&argc, argv, "--quick");
+    r.dry = command_flag(&argc, argv, "--dry-run");
+    r.no_run = command_flag(&argc, argv, "--no-run");
+    r.again = command_flag(&argc, argv, "--again");
+    r.how.quiet = command_flag(&argc, argv, "--quiet");
+    r.markdown = command_flag(&argc, argv, "--markdown");
+    r.say = r.markdown ? stderr : stdout;
+    TRY(command_no_flags_left(argc, argv, "reproduce",
+                              "--all, --quick, --jobs N, --oversubscribe, --part K/N, --dry-run, "
+                              "--no-run, --again, --quiet and --markdown"));
+    if (r.how.part.of > 0 && (r.no_run || r.markdown)) {
+        FAIL(ERROR_USAGE,
+             "reproduce: --part makes runs and judges nothing, so %s does not go with it; `gradlag "
+             "merge` puts the results files of all parts together, and `gradlag reproduce` of the "
+             "merged file judges the whole",
+             r.no_run ? "--no-run" : "--markdown");
+    }
+    if (!all && (argc == 0 || strchr(argv[0], '=') != NULL))
+        FAIL(ERROR_USAGE, "reproduce: which experiment? `gradlag list experiments` shows them");
+    int first = all ? 0 : 1;
+    TRY(settings_read_arguments(&r.more, argc - first, argv + first));
+    TRY(all ? reproduce_all(&r) : reproduce(argv[0], &r));
+done:
+    scoreboard_close(&r.board);
+    settings_free(&r.more);
+    return result;
+}

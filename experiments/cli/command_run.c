@@ -1,0 +1,170 @@
+#include "base/log.h"
+#include "base/memory.h"
+#include "base/text.h"
+#include "experiments/command.h"
+
+#include "experiments/config/config.h"
+#include "experiments/run/launch.h"
+#include "experiments/config/prerequisites.h"
+#include "experiments/run/queued_run.h"
+#include "experiments/run/run_checkpoint.h"
+#include "experiments/sweep/search.h"
+#include "experiments/run/run_summary_text.h"
+#include "results/query/query.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char command_run_help[] =
+    "gradlag run [FILE.yaml] key=value… [--dry-run] [--print-config] [--quiet]\n\n"
+    "One run: mode=async starts a parameter server and its workers, mode=sync ranks under mpirun.\n"
+    "engine=virtual simulates a cluster of up to 4096 workers, with true gradients, in this "
+    "process.\n"
+    "FILE.yaml holds settings, one 'key: value' a line; what stands later wins.\n\n"
+    "  --print-config  the composed settings as YAML, with where each comes from; nothing runs\n"
+    "  --dry-run       what would run, in one line\n"
+    "  --quiet         no progress on stderr\n"
+    "  --resume        goes on from the last checkpoint that the newest run with these settings "
+    "wrote\n"
+    "                  before it was stopped or lost (mode=sync, mode=async); from the beginning "
+    "if\n"
+    "                  there is none since such a run last finished; a checkpoint of the end is\n"
+    "                  evaluated, and the run finished\n"
+    "  --queued RUN    makes a run that waits in the queue, see `gradlag sweep --status`\n\n"
+    "  gradlag run workers=4 epochs=2\n"
+    "  gradlag run workers=16 model.activation=tanh damping=polynomial damping.power=0.5\n"
+    "  gradlag run mode=sync workers=4 lr_scaling=linear\n"
+    "  gradlag run engine=virtual workers=256 pace=gamma damping=inverse\n";
+
+/* resume= of the checkpoint that the results file names. */
+static status find_checkpoint(const options *o, struct settings *read)
+{
+    status result = OK;
+    char hash[65], *path = NULL;
+    if (strcmp(options_text(o, "mode"), "pipeline") == 0 ||
+        strcmp(options_text(o, "engine"), "real") != 0) {
+        FAIL(ERROR_USAGE,
+             "--resume: only real runs of mode=sync and mode=async go on where they stopped; "
+             "initial=FILE starts anew from a checkpoint's parameters");
+    }
+    config_hash(o, hash);
+    TRY(query_find_checkpoint(options_text(o, "results"), hash, &path));
+    if (path == NULL) {
+        log_info("--resume: %s knows no checkpoint of a run with these settings since one last "
+                 "finished; this one begins at the beginning",
+                 options_text(o, "results"));
+        goto done;
+    }
+    log_info("goes on from %s", path);
+    settings_add(read, "resume", path, "--resume");
+done:
+    memory_free(path);
+    return result;
+}
+
+/* Settings with a value that `gradlag sweep` would take for several say so. */
+static status compose_one(options **out, const struct settings *read)
+{
+    struct text why = {0};
+    status result = config_compose(out, read);
+    bool several = false;
+    for (size_t i = 0; i < read->count; i++) {
+        const char *value = read->at[i].value;
+        several = several || strchr(value, ',') != NULL || search_is_range(value);
+    }
+    if (result == ERROR_USAGE && several) {
+        text_add(&why, "%s", error_message());
+        result = error_set(result, __FILE__, __LINE__,
+                           "%s. (`gradlag sweep` takes several values: lr=0.01,0.03)", why.at);
+    }
+    text_free(&why);
+    return result;
+}
+
+/* A run that waits, for its own sake or for a sweep, which then says how it went. */
+static status make_queued(const struct settings *read, const char *number, bool quiet)
+{
+    status result = OK;
+    const char *title = getenv(QUEUED_TITLE), *results = settings_find(read, "results");
+    char own[128];
+    options *o = NULL;
+    int64_t run_id, made = 0;
+    if (!text_to_integer(number, &run_id) || run_id < 1) {
+        FAIL(ERROR_USAGE, "--queued %s: a run's number is meant, see `gradlag sweep --status`",
+             number);
+    }
+    if (read->count > (results != NULL)) {
+        FAIL(ERROR_USAGE, "--queued: the run has its settings already; results=FILE alone can be "
+                          "given here");
+    }
+    results = results != NULL ? results : "results.db";
+    TRY(queued_settings(&o, results, run_id));
+    run_summary_title(o, own);
+    launch_catch_signals();
+    if (title != NULL)
+        signal(SIGTTOU, SIG_IGN); /* progress of a process group that is not in front */
+    struct launch_options launch = {
+        .settings = o, .title = title != NULL ? title : own, .quiet = quiet, .run_id = run_id};
+    result = launch_run(&launch, &made);
+    if (title != NULL && made > 0)
+        command_is_told();
+    if (result == OK && title == NULL)
+        TRY(run_summary_print(results, run_id, o, stdout));
+done:
+    options_close(&o);
+    return result;
+}
+
+status command_run(int argc, char **argv)
+{
+    status result = OK;
+    struct settings read = {0};
+    options *o = NULL;
+    int64_t run_id = 0;
+    char title[128], hash[65];
+    const char *queued = NULL;
+    bool dry = command_flag(&argc, argv, "--dry-run");
+    bool print = command_flag(&argc, argv, "--print-config");
+    bool quiet = command_flag(&argc, argv, "--quiet");
+    bool resume = command_flag(&argc, argv, "--resume");
+    TRY(command_value(&argc, argv, "--queued", &queued));
+    TRY(command_no_flags_left(argc, argv, "run",
+                              "--dry-run, --print-config, --quiet, --resume and --queued RUN"));
+    TRY(settings_read_arguments(&read, argc, argv));
+    if (queued != NULL) {
+        TRY(make_queued(&read, queued, quiet));
+        goto done;
+    }
+    TRY(compose_one(&o, &read));
+    if (resume) {
+        TRY(find_checkpoint(o, &read));
+        options_close(&o);
+        TRY(config_compose(&o, &read));
+    }
+    if (print) {
+        config_print(o, stdout);
+        goto done;
+    }
+    const char *from = options_text(o, "resume");
+    if (from[0] != '\0')
+        TRY(run_checkpoint_check(from, o)); /* before any process starts */
+    TRY(run_checkpoint_check_places(o, 0));
+    run_summary_title(o, title);
+    if (dry) {
+        config_hash(o, hash);
+        printf("would run %s into %s (configuration %.12s)\n", title, options_text(o, "results"),
+               hash);
+        goto done;
+    }
+    TRY(prerequisites_check(o));
+    launch_catch_signals();
+    struct launch_options launch = {.settings = o, .title = title, .quiet = quiet};
+    TRY(launch_run(&launch, &run_id));
+    TRY(run_summary_print(options_text(o, "results"), run_id, o, stdout));
+done:
+    options_close(&o);
+    settings_free(&read);
+    return result;
+}

@@ -1,0 +1,400 @@
+#include "base/memory.h"
+#include "base/text.h"
+#include "experiments/command.h"
+
+#include "experiments/sweep/sweep_axis.h"
+#include "experiments/config/config.h"
+#include "experiments/config/keys.h"
+#include "experiments/run/launch.h"
+#include "experiments/sweep/plan.h"
+#include "experiments/print_columns.h"
+#include "experiments/run/queued_run.h"
+#include "experiments/sweep/search.h"
+#include "experiments/sweep/sweep_search.h"
+#include "experiments/sweep/sweep_status.h"
+#include "results/run_queue.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char command_sweep_help[] =
+    "gradlag sweep [FILE.yaml] key=v1,v2,… [--jobs N] [--dry-run] [--again] [--quiet]\n"
+    "gradlag sweep --status | --work | --drop [results=FILE]\n\n"
+    "Every combination of the values, the last key running fastest. Combinations that finished\n"
+    "before, in the same results file, are not run again; after Ctrl-C the same command goes on.\n"
+    "A value that has commas itself goes in parentheses: schedule.at=(0.5,0.75),(0.3). A range\n"
+    "with points is a list, too: lr=0.01..1:log:5.\n\n"
+    "  --jobs N         so many runs at a time, each on cores (and GPUs) of its own\n"
+    "  --oversubscribe  more than there are cores for, on all of them\n"
+    "  --part K/N       make the K-th of N parts alone: the same command on N machines, each\n"
+    "                   with a results= of its own; then `gradlag merge`\n"
+    "  --dry-run        the combinations, and which are there already\n"
+    "  --again          run all of them, finished or not\n"
+    "  --quiet          no progress on stderr\n\n"
+    "What is to be made waits in the results file. Runs with a higher priority= come first; one\n"
+    "that crashes is made again up to retries= times, one that diverges is not. The same command\n"
+    "in a second terminal takes its runs from the same queue. A run that diverged is a result: "
+    "the\n"
+    "exit code is 0 all the same, 1 if a run failed, 75 after Ctrl-C.\n\n"
+    "  --status         what waits, what is being made, and how long that may take\n"
+    "  --work           makes what waits, whichever command put it there\n"
+    "  --drop           takes out what waits\n\n"
+    "With search=random, tpe or halving (`gradlag list searches`) keys with several values or a\n"
+    "range are tried for the best accuracy on the validation split; several seeds are those of "
+    "each\n"
+    "trial; search.per=KEYS makes a search, of the same size, for each of their combinations. "
+    "With\n"
+    "--part these searches are divided, each whole.\n\n"
+    "  gradlag sweep mode=async workers=1,2,4,8,16 damping=none,inverse seed=1,2,3\n"
+    "  gradlag sweep search=tpe search.per=damping damping=none,inverse lr=0.001..0.3:log --jobs "
+    "2\n";
+
+enum { AXES = PLAN_VARIED, COMBINATIONS = 100000 };
+
+struct sweep {
+    struct axis axes[AXES + 1];
+    size_t count;
+};
+
+static void sweep_close(struct sweep *s)
+{
+    for (size_t i = 0; i < s->count; i++)
+        axis_free(&s->axes[i]);
+}
+
+/* Settings with several values become axes, in the order they stand; of a key that stands twice the
+ * last counts. The others stay in `fixed`. */
+static status find_axes(struct sweep *s, const struct settings *read, struct settings *fixed)
+{
+    status result = OK;
+    for (size_t i = 0; i < read->count; i++) {
+        const struct setting *each = &read->at[i];
+        bool later = false;
+        for (size_t j = i + 1; j < read->count; j++)
+            later = later || strcmp(read->at[j].key, each->key) == 0;
+        if (later)
+            continue;
+        struct axis *a = &s->axes[s->count++]; /* the last is spare */
+        TRY(axis_read(a, each));
+        if (a->count == 1) {
+            settings_add(fixed, a->key, a->values[0], a->origin);
+            axis_free(a);
+            s->count--;
+        }
+        if (s->count > AXES)
+            FAIL(ERROR_USAGE, "more than %d keys with several values", AXES);
+    }
+done:
+    return result;
+}
+
+/* A dotted key of a part that no combination chooses would be left out everywhere: an error. */
+static status check_dotted(const struct settings *chosen, const char *key, bool *used)
+{
+    status result = OK;
+    options *o = NULL;
+    TRY(config_compose_unchecked(&o, chosen));
+    *used = *used || options_declared(o, key);
+done:
+    options_close(&o);
+    return result;
+}
+
+static status check_all_dotted(const struct sweep *s, const struct settings *fixed,
+                               const struct settings *read, size_t combinations)
+{
+    status result = OK;
+    struct settings one = {0};
+    for (size_t i = 0; i < read->count; i++) {
+        bool used = strchr(read->at[i].key, '.') == NULL;
+        for (size_t c = 0; c < combinations && !used; c++) {
+            settings_free(&one);
+            axes_combine(s->axes, s->count, fixed, c, &one);
+            TRY(check_dotted(&one, read->at[i].key, &used));
+        }
+        if (!used) {
+            /* Once more as it was written, for the message that fits. */
+            settings_add(&one, read->at[i].key, read->at[i].value, read->at[i].origin);
+            options *o = NULL;
+            result = config_compose_unchecked(&o, &one);
+            options_close(&o);
+            goto done;
+        }
+    }
+done:
+    settings_free(&one);
+    return result;
+}
+
+/* "workers=4 damping=inverse": what makes this combination differ from the others. */
+static void name_run(struct planned_run *r, const struct sweep *s)
+{
+    struct text name = {0};
+    for (size_t i = 0; i < s->count; i++) {
+        const char *key = s->axes[i].key;
+        if (options_declared(r->settings, key)) {
+            text_add(&name, "%s%s=%s", name.length > 0 ? " " : "", key,
+                     options_value(r->settings, key));
+        }
+    }
+    if (name.length > 0)
+        snprintf(r->title, sizeof r->title, "%s", name.at);
+    text_free(&name);
+}
+
+/* Keys that do not define what is computed tell runs apart all the same where the user varies them:
+ * payload=shm,frames compares the two. */
+static void note_varied(const struct sweep *s, struct plan *plan)
+{
+    for (size_t i = 0; i < s->count; i++)
+        if (key_use_of(s->axes[i].key) == KEY_BESIDE)
+            plan->varied[plan->varied_count++] = s->axes[i].key;
+}
+
+static status lay_out(const struct sweep *s, const struct settings *fixed, size_t combinations,
+                      struct plan *plan, size_t *unfit, struct text *why)
+{
+    status result = OK;
+    for (size_t c = 0; c < combinations; c++) {
+        struct settings one = {0};
+        options *o = NULL;
+        axes_combine(s->axes, s->count, fixed, c, &one);
+        result = config_compose_unchecked(&o, &one);
+        settings_free(&one);
+        TRY(result);
+        if (config_check(o) != OK) {
+            ++*unfit;
+            if (why->length == 0)
+                text_add(why, "%s", error_message());
+            options_close(&o);
+        } else if (plan_add(plan, &o)) {
+            name_run(&plan->runs[plan->count - 1], s);
+        }
+    }
+done:
+    return result;
+}
+
+static status make(struct plan *plan, const struct plan_options *how)
+{
+    status result = OK;
+    launch_catch_signals();
+    TRY(plan_make(plan, how, stdout));
+    TRY(plan_print_outcome(plan, how, stdout));
+    TRY(plan_check_failed(plan));
+done:
+    return result;
+}
+
+/* ---- the queue ----------------------------------------------------------------------------------
+ */
+
+static bool is_in_every_title(const char *key)
+{
+    static const char *const shown[] = {"mode", "workers", "model", "damping", "seed"};
+    for (size_t i = 0; i < COUNT_OF(shown); i++)
+        if (strcmp(shown[i], key) == 0)
+            return true;
+    return false;
+}
+
+/* Adds "lr=0.1" to the titles where the runs differ in it. */
+static void tell_apart(struct plan *plan, const char *key)
+{
+    const char *first = options_value(plan->runs[0].settings, key);
+    bool differ = false;
+    for (size_t i = 1; i < plan->count && !differ; i++) {
+        const options *o = plan->runs[i].settings;
+        differ = options_declared(o, key) && strcmp(options_value(o, key), first) != 0;
+    }
+    for (size_t i = 0; i < plan->count && differ; i++) {
+        struct planned_run *r = &plan->runs[i];
+        size_t length = strlen(r->title);
+        if (options_declared(r->settings, key)) {
+            snprintf(r->title + length, sizeof r->title - length, " %s=%s", key,
+                     options_value(r->settings, key));
+        }
+    }
+}
+
+/* Whoever put them there may have had names for them; the queue keeps none. */
+static void name_waiting(struct plan *plan)
+{
+    const options *first = plan->count > 0 ? plan->runs[0].settings : NULL;
+    for (size_t k = 0; first != NULL && k < options_count(first); k++) {
+        const char *key = options_at(first, k)->key;
+        if (key_defines(key) && !is_in_every_title(key))
+            tell_apart(plan, key);
+    }
+}
+
+static status work_off(const char *results, const struct plan_options *how)
+{
+    status result = OK;
+    struct plan plan = {0};
+    int64_t *ids = NULL;
+    size_t count = 0;
+    TRY(queue_waiting(results, &ids, &count));
+    for (size_t i = 0; i < count; i++) {
+        options *o = NULL;
+        TRY(queued_settings(&o, results, ids[i]));
+        plan_add_waiting(&plan, &o, ids[i]);
+    }
+    name_waiting(&plan);
+    printf("%zu run%s wait%s\n", count, plural(count), count == 1 ? "s" : "");
+    fflush(stdout);
+    TRY(make(&plan, how));
+done:
+    plan_close(&plan);
+    memory_free(ids);
+    return result;
+}
+
+struct sweep_request {
+    struct plan_options how;
+    bool dry, again, ask, drop, rest;
+    struct settings read;
+};
+
+static status fail_together(const char *one, const char *other)
+{
+    return error_set(ERROR_USAGE, __FILE__, __LINE__,
+                     "sweep: %s and %s do not go together; leave one of them out", one, other);
+}
+
+/* --status, --drop, or --work. */
+static status on_queue(const struct sweep_request *r)
+{
+    status result = OK;
+    const char *results = settings_find(&r->read, "results");
+    const char *own = r->ask ? "--status" : r->drop ? "--drop" : "--work";
+    const struct {
+        bool there;
+        const char *name;
+    } others[] = {{r->again, "--again"},
+                  {r->dry, "--dry-run"},
+                  {r->how.part.of > 0, "--part"},
+                  {r->ask + r->drop + r->rest > 1, "--drop or --work"}};
+    for (size_t i = 0; i < COUNT_OF(others); i++)
+        if (others[i].there)
+            TRY(fail_together(own, others[i].name));
+    if (r->read.count > (results != NULL))
+        FAIL(ERROR_USAGE, "sweep: --status, --work and --drop take results=FILE alone");
+    results = results != NULL ? results : "results.db";
+    if (r->ask) {
+        signal(SIGPIPE, SIG_DFL); /* `… | head` ends it, as it ends a query */
+        TRY(sweep_status_print(results, stdout));
+    } else if (r->drop) {
+        size_t count;
+        TRY(queue_drop(results, &count));
+        printf("%zu run%s taken out of the queue\n", count, plural(count));
+    } else {
+        TRY(work_off(results, &r->how));
+    }
+done:
+    return result;
+}
+
+static status read_request(struct sweep_request *r, int argc, char **argv)
+{
+    status result = OK;
+    TRY(plan_options_read(&r->how, &argc, argv));
+    r->dry = command_flag(&argc, argv, "--dry-run");
+    r->again = command_flag(&argc, argv, "--again");
+    r->how.quiet = command_flag(&argc, argv, "--quiet");
+    r->ask = command_flag(&argc, argv, "--status");
+    r->drop = command_flag(&argc, argv, "--drop");
+    r->rest = command_flag(&argc, argv, "--work");
+    TRY(command_no_flags_left(
+        argc, argv, "sweep",
+        "--jobs N, --oversubscribe, --part K/N, --dry-run, --again, --quiet, --status, --work and "
+        "--drop"));
+    if (argc == 0 && !r->ask && !r->drop && !r->rest) {
+        FAIL(ERROR_USAGE, "sweep: over what? Name a key with several values, as in "
+                          "`gradlag sweep workers=1,2,4 seed=1,2,3`; `gradlag run` makes one run");
+    }
+    TRY(settings_read_arguments(&r->read, argc, argv));
+done:
+    return result;
+}
+
+static bool is_search(const struct settings *read)
+{
+    for (size_t i = 0; i < read->count; i++)
+        if (search_owns(read->at[i].key))
+            return true;
+    return false;
+}
+
+static status count_combinations(const struct sweep *s, size_t *out)
+{
+    status result = OK;
+    *out = 1;
+    for (size_t i = 0; i < s->count; i++) {
+        *out *= s->axes[i].count;
+        if (*out > COMBINATIONS)
+            FAIL(ERROR_USAGE, "more than %d combinations; sweep over less at a time", COMBINATIONS);
+    }
+done:
+    return result;
+}
+
+/* Every combination of the values. */
+static status combinations(const struct sweep_request *r, struct sweep *s)
+{
+    status result = OK;
+    struct settings fixed = {0};
+    struct plan plan = {.again = r->again};
+    struct text why = {0};
+    size_t count, unfit = 0;
+    TRY(find_axes(s, &r->read, &fixed));
+    TRY(count_combinations(s, &count));
+    TRY(check_all_dotted(s, &fixed, &r->read, count));
+    note_varied(s, &plan);
+    TRY(lay_out(s, &fixed, count, &plan, &unfit, &why));
+    if (plan.count == 0)
+        FAIL(ERROR_USAGE, "nothing to run: %s", why.at);
+    plan_keep_part(&plan, &r->how.part);
+    if (!plan.again)
+        TRY(plan_look_up(&plan));
+    size_t missing = plan_missing(&plan);
+    printf("%zu combination%s: %zu to run, %zu there already", plan.count, plural(plan.count),
+           missing, plan.count - missing);
+    if (unfit > 0)
+        printf("; %zu more left out: %s", unfit, why.at);
+    printf("\n");
+    fflush(stdout);
+    if (r->dry)
+        plan_print(&plan, stdout);
+    else
+        TRY(make(&plan, &r->how));
+done:
+    plan_close(&plan);
+    settings_free(&fixed);
+    text_free(&why);
+    return result;
+}
+
+status command_sweep(int argc, char **argv)
+{
+    status result = OK;
+    struct sweep_request r = {0};
+    struct sweep *s = NULL;
+    TRY(read_request(&r, argc, argv));
+    if (r.ask || r.drop || r.rest) {
+        TRY(on_queue(&r));
+    } else if (is_search(&r.read)) {
+        TRY(sweep_search(&r.read, &r.how, r.dry, r.again));
+    } else {
+        TRY(memory_new(&s, 1, sizeof *s, "a sweep"));
+        TRY(combinations(&r, s));
+    }
+done:
+    if (s != NULL)
+        sweep_close(s);
+    memory_free(s);
+    settings_free(&r.read);
+    return result;
+}

@@ -1,0 +1,212 @@
+/*
+ * command_watch.c — `gradlag watch`: what goes on in a results file, again and again.
+ */
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "experiments/command.h"
+#include "experiments/run/launch.h"
+#include "experiments/cli/terminal_screen.h"
+#include "experiments/cli/watch_page.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum {
+    ENDED_LINES = 200, /* more than a terminal has lines */
+    PLAIN_EVERY_S = 10,
+    IDLE_S = 10,    /* plain: so long nothing in flight, and it ends; a sweep is faster than that */
+    PATIENCE_S = 5, /* an error that lasts so long ends it: the file may just be being made */
+};
+
+const char command_watch_help[] =
+    "gradlag watch [results=FILE] [--once]\n\n"
+    "The runs in flight of a results file, which is only read: how far, curves of loss and test\n"
+    "accuracy, samples per second, staleness, who is slow, what is left; then what ended. A file\n"
+    "that is not there yet is waited for. q or Ctrl-C ends it.\n\n"
+    "Where stdout is no terminal, a line for each run every ten seconds and when it ends, until\n"
+    "nothing is in flight any more.\n\n"
+    "  --once  one look, and it ends\n";
+
+/* A look, forgiving what passes by itself. */
+struct watch {
+    const char *path;
+    double failing_since; /* 0: the last look succeeded */
+};
+
+static status look(struct watch *w, struct live_runs *l, bool *seen)
+{
+    status result = live_runs_read(l, w->path, ENDED_LINES);
+    *seen = result == OK;
+    if (result == OK) {
+        w->failing_since = 0;
+        return OK;
+    }
+    if (w->failing_since == 0)
+        w->failing_since = clock_seconds();
+    return clock_seconds() - w->failing_since < PATIENCE_S ? OK : result;
+}
+
+/* ---- on a terminal ------------------------------------------------------------------------------
+ */
+
+static bool wants_colour(void)
+{
+    const char *no_colour = getenv("NO_COLOR");
+    return no_colour == NULL || no_colour[0] == '\0';
+}
+
+static void show(const struct watch *w, const struct live_runs *l)
+{
+    struct watch_page page = {.path = w->path, .colour = wants_colour()};
+    struct text text = {0};
+    terminal_screen_size(&page.width, &page.height);
+    watch_page_add(&page, l, &text);
+    terminal_screen_show(text.at, text.length);
+    text_free(&text);
+}
+
+static status watch_on_screen(struct watch *w)
+{
+    status result = OK;
+    struct live_runs l = {0};
+    bool seen;
+    TRY(terminal_screen_open());
+    do {
+        live_runs_free(&l);
+        TRY(look(w, &l, &seen));
+        if (seen)
+            show(w, &l);
+    } while (terminal_screen_wait(1));
+done:
+    terminal_screen_close();
+    live_runs_free(&l);
+    return result;
+}
+
+/* ---- in plain lines -----------------------------------------------------------------------------
+ */
+
+/* The runs that were in flight at the last look. */
+struct seen_runs {
+    int64_t ids[LIVE_RUNS];
+    size_t count;
+};
+
+static bool was_running(const struct seen_runs *before, int64_t id)
+{
+    for (size_t i = 0; i < before->count; i++)
+        if (before->ids[i] == id)
+            return true;
+    return false;
+}
+
+static void print_line(struct text *line)
+{
+    for (char *c = line->at; *c != '\0'; c++)
+        *c = (unsigned char)*c < 0x20 || *c == 0x7f ? ' ' : *c;
+    puts(line->at);
+    fflush(stdout);
+    line->length = 0;
+}
+
+static void print_ended(const struct live_runs *l, const struct seen_runs *before, bool all)
+{
+    struct text line = {0};
+    for (size_t i = l->ended_count; i-- > 0;) {
+        if (all || was_running(before, l->ended[i].id)) {
+            watch_end_add(&l->ended[i], &line);
+            print_line(&line);
+        }
+    }
+    text_free(&line);
+}
+
+static void print_running(const struct live_runs *l)
+{
+    struct text line = {0};
+    for (size_t i = 0; i < l->running_count; i++) {
+        watch_line_add(&l->running[i], &line);
+        print_line(&line);
+    }
+    if (l->waiting > 0) {
+        text_add(&line, "%u waiting", l->waiting);
+        watch_queue_add(l, &line);
+        print_line(&line);
+    }
+    text_free(&line);
+}
+
+static void remember(struct seen_runs *out, const struct live_runs *l)
+{
+    out->count = l->running_count;
+    for (size_t i = 0; i < l->running_count; i++)
+        out->ids[i] = l->running[i].id;
+}
+
+static bool is_idle(const struct live_runs *l)
+{
+    return l->there && l->running_count == 0;
+}
+
+static status watch_in_lines(struct watch *w, bool once)
+{
+    status result = OK;
+    struct live_runs l = {0};
+    struct seen_runs before = {.count = 0};
+    double printed = 0, busy = clock_seconds();
+    bool seen, told = false;
+    while (launch_stop_requests() == 0) {
+        TRY(look(w, &l, &seen));
+        if (seen && !l.there && !told) {
+            log_info("%s is not there yet%s", w->path,
+                     once ? "" : ": waiting for a run that makes it");
+            told = true;
+        }
+        double now = clock_seconds();
+        if (seen) {
+            print_ended(&l, &before, once);
+            remember(&before, &l);
+            busy = is_idle(&l) ? busy : now;
+        }
+        if (seen && (printed == 0 || now - printed >= PLAIN_EVERY_S || once)) {
+            print_running(&l);
+            printed = now;
+        }
+        if (seen && !told && is_idle(&l) && !once) {
+            log_info("%s: nothing is in flight; waiting %d s for a run to begin (--once shows "
+                     "those that "
+                     "ended)",
+                     w->path, IDLE_S);
+            told = true;
+        }
+        if ((once && seen) || (seen && is_idle(&l) && now - busy >= IDLE_S))
+            break;
+        live_runs_free(&l);
+        clock_sleep_until_ns(clock_ns() + UINT64_C(500000000));
+    }
+done:
+    live_runs_free(&l);
+    return result;
+}
+
+status command_watch(int argc, char **argv)
+{
+    status result = OK;
+    struct watch w = {.path = command_results(&argc, argv)};
+    bool once = command_flag(&argc, argv, "--once");
+    TRY(command_no_flags_left(argc, argv, "watch", "--once"));
+    TRY(command_no_settings_left(argc, argv, "watch", "results=FILE"));
+    if (argc > 0)
+        FAIL(ERROR_USAGE, "watch: '%s' is not results=FILE", argv[0]);
+    if (!once && terminal_screen_is_terminal()) {
+        TRY(watch_on_screen(&w));
+    } else {
+        launch_catch_signals();
+        TRY(watch_in_lines(&w, once));
+    }
+done:
+    return result;
+}

@@ -1,0 +1,320 @@
+#include "experiments/cli/watch_page.h"
+
+#include "base/text.h"
+#include "experiments/run/progress.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { SILENT_S = 15 /* so long without news is worth a word */ };
+static const double slow_factor = 1.2; /* from here on a worker is called slow */
+
+/* ---- lines as wide as the terminal --------------------------------------------------------------
+ */
+
+enum style { PLAIN, BOLD, DIM, GREEN, RED, YELLOW };
+
+struct page {
+    const struct watch_page *o;
+    struct text *out;
+    unsigned lines, columns; /* so far; of the line that is being written */
+    bool full;               /* all lines are there */
+};
+
+static void put_style(struct page *p, enum style style)
+{
+    static const char *const codes[] = {"\033[0m",  "\033[1m",  "\033[2m",
+                                        "\033[32m", "\033[31m", "\033[33m"};
+    if (p->o->colour)
+        text_add(p->out, "%s", codes[style]);
+}
+
+/* Text as far as it fits; what would move the cursor comes out as a blank. */
+static void put(struct page *p, enum style style, const char *text)
+{
+    if (style != PLAIN)
+        put_style(p, style);
+    for (const char *c = text; *c != '\0'; c++) {
+        bool first = ((unsigned char)*c & 0xc0) != 0x80;
+        if (p->columns == p->o->width && first)
+            break;
+        bool steers = (unsigned char)*c < 0x20 || *c == 0x7f;
+        text_add_bytes(p->out, steers ? " " : c, 1);
+        p->columns += first;
+    }
+    if (style != PLAIN)
+        put_style(p, PLAIN);
+}
+
+static void put_text(struct page *p, enum style style, struct text *t)
+{
+    put(p, style, t->at != NULL ? t->at : "");
+    text_free(t);
+}
+
+static bool end_line(struct page *p)
+{
+    text_add(p->out, "\n");
+    p->lines++;
+    p->columns = 0;
+    p->full = p->lines == p->o->height;
+    return !p->full;
+}
+
+/* ---- parts of a line ----------------------------------------------------------------------------
+ */
+
+void watch_spark_add(const struct live_curve *curve, unsigned columns, struct text *out)
+{
+    static const char *const bars[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
+    double least = INFINITY, greatest = -INFINITY;
+    size_t count = curve->count < columns ? curve->count : columns;
+    double means[LIVE_POINTS];
+    if (count < 2)
+        return;
+    for (size_t i = 0; i < count; i++) {
+        size_t from = i * curve->count / count, to = (i + 1) * curve->count / count;
+        double sum = 0;
+        for (size_t k = from; k < to; k++)
+            sum += curve->at[k];
+        means[i] = sum / (double)(to - from);
+        least = isfinite(means[i]) ? fmin(least, means[i]) : least;
+        greatest = isfinite(means[i]) ? fmax(greatest, means[i]) : greatest;
+    }
+    for (size_t i = 0; i < count; i++) {
+        double height = greatest > least ? (means[i] - least) / (greatest - least) : 0;
+        text_add(out, "%s", isfinite(means[i]) ? bars[(size_t)(height * 7 + 0.5)] : "!");
+    }
+}
+
+static void add_staleness(const struct live_run *r, struct text *out)
+{
+    if (r->asynchronous && isfinite(r->staleness))
+        text_add(out, "  staleness %.1f", r->staleness);
+}
+
+static void add_numbers(const struct live_run *r, struct text *out)
+{
+    if (isfinite(r->samples_per_second))
+        text_add(out, "  %.0f samples/s", r->samples_per_second);
+    if (isfinite(r->loss))
+        text_add(out, "  loss %.3f", r->loss);
+    if (isfinite(r->accuracy))
+        text_add(out, "  accuracy %.2f%%", 100 * r->accuracy);
+    add_staleness(r, out);
+}
+
+static void add_part(const struct live_run *r, struct text *out)
+{
+    if (isfinite(r->part))
+        text_add(out, "  %3.0f%%", 100 * fmin(r->part, 1));
+    if (isfinite(r->seconds_left)) {
+        char left[32];
+        progress_duration(r->seconds_left, left);
+        text_add(out, "  %s left", left);
+    }
+}
+
+static bool is_slow(const struct live_run *r)
+{
+    return r->slowest >= 0 && r->slowest_factor >= slow_factor;
+}
+
+static void add_silence(const struct live_run *r, struct text *out)
+{
+    char time[32];
+    if (r->silent_seconds > SILENT_S) {
+        progress_duration(r->silent_seconds, time);
+        text_add(out, "  no news for %s", time);
+    }
+}
+
+void watch_line_add(const struct live_run *r, struct text *out)
+{
+    text_add(out, "run %lld  %s", (long long)r->id, r->title);
+    add_part(r, out);
+    add_numbers(r, out);
+    if (is_slow(r))
+        text_add(out, "  worker %d is slow (%.1f×)", r->slowest, r->slowest_factor);
+    add_silence(r, out);
+}
+
+/* What matters most comes first: a terminal cuts the end off. */
+void watch_end_add(const struct live_run *r, struct text *out)
+{
+    bool finished = strcmp(r->status, "finished") == 0;
+    bool has_accuracy = isfinite(r->accuracy);
+    text_add(out, "run %lld  %s", (long long)r->id, r->status);
+    if (finished && has_accuracy)
+        text_add(out, "  accuracy %.2f%%", 100 * r->accuracy);
+    else if (finished && isfinite(r->loss))
+        text_add(out, "  loss %.3f", r->loss);
+    if (finished && isfinite(r->train_seconds)) {
+        char took[32];
+        progress_took(r->train_seconds, took);
+        text_add(out, "  %s", took);
+    }
+    text_add(out, "  %s", r->title);
+    if (finished && has_accuracy && isfinite(r->loss))
+        text_add(out, "  loss %.3f", r->loss);
+    if (finished)
+        add_staleness(r, out);
+    if (r->error[0] != '\0')
+        text_add(out, "  %s", r->error);
+}
+
+/* Nothing where no run waits: each says what it has left itself. */
+void watch_queue_add(const struct live_runs *l, struct text *out)
+{
+    char time[32];
+    if (l->waiting > 0 && l->queue_seconds_left > 0) {
+        progress_duration(l->queue_seconds_left, time);
+        text_add(out, "  about %s left in all", time);
+    }
+}
+
+/* ---- the page -----------------------------------------------------------------------------------
+ */
+
+static void put_heading(struct page *p, const struct live_runs *l)
+{
+    struct text line = {0};
+    const struct {
+        size_t count;
+        const char *what;
+        enum style style;
+    } counts[] = {
+        {l->running_count + l->more_running, "running", GREEN},
+        {l->waiting, "waiting", PLAIN},
+        {l->finished, "finished", PLAIN},
+        {l->diverged, "diverged", YELLOW},
+        {l->failed, "failed", RED},
+        {l->stopped, "stopped", PLAIN},
+    };
+    text_add(&line, "%s", p->o->path);
+    put_text(p, BOLD, &line);
+    for (size_t i = 0; i < COUNT_OF(counts); i++) {
+        if (counts[i].count > 0 || i == 0) {
+            text_add(&line, "  %zu %s", counts[i].count, counts[i].what);
+            put_text(p, counts[i].style, &line);
+        }
+    }
+    watch_queue_add(l, &line);
+    put_text(p, PLAIN, &line);
+    end_line(p);
+}
+
+/* A line of one style, unless it is empty; false where the page is full. */
+static bool put_line(struct page *p, enum style style, struct text *line)
+{
+    bool any = line->length > 0;
+    put_text(p, style, line);
+    return !any || end_line(p);
+}
+
+static void add_curve(const char *what, const struct live_curve *curve, unsigned columns,
+                      struct text *out)
+{
+    struct text spark = {0};
+    watch_spark_add(curve, columns, &spark);
+    if (spark.length > 0)
+        text_add(out, "  %s %s", what, spark.at);
+    text_free(&spark);
+}
+
+static bool put_figures(struct page *p, const struct live_run *r)
+{
+    struct text line = {0};
+    add_numbers(r, &line);
+    put_text(p, PLAIN, &line);
+    if (isfinite(r->updates_per_second)) {
+        text_add(&line, "  %.0f updates/s", r->updates_per_second);
+        put_text(p, DIM, &line);
+    }
+    if (p->columns == 0)
+        put(p, DIM, "  begins");
+    return end_line(p);
+}
+
+/* Name and bar, then figures, then curves. */
+static void put_running(struct page *p, const struct live_run *r)
+{
+    struct text line = {0};
+    unsigned columns = p->o->width > 40 ? (p->o->width - 24) / 2 : 8;
+    text_add(&line, "run %lld  %s", (long long)r->id, r->title);
+    put_text(p, BOLD, &line);
+    add_part(r, &line);
+    put_text(p, PLAIN, &line);
+    if (!end_line(p) || !put_figures(p, r))
+        return;
+    add_curve("loss", &r->loss_curve, columns, &line);
+    add_curve("accuracy", &r->accuracy_curve, columns, &line);
+    if (!put_line(p, PLAIN, &line))
+        return;
+    if (is_slow(r)) {
+        text_add(&line, "  worker %d is slow: its steps take %.1f times as long as the others'",
+                 r->slowest, r->slowest_factor);
+    }
+    if (!put_line(p, YELLOW, &line))
+        return;
+    add_silence(r, &line);
+    (void)put_line(p, RED, &line);
+}
+
+static enum style style_of(const struct live_run *r)
+{
+    return strcmp(r->status, "finished") == 0   ? GREEN
+           : strcmp(r->status, "diverged") == 0 ? YELLOW
+           : strcmp(r->status, "failed") == 0   ? RED
+                                                : PLAIN;
+}
+
+static void put_ended(struct page *p, const struct live_run *r)
+{
+    struct text line = {0};
+    text_add(&line, "run %lld  ", (long long)r->id);
+    put_text(p, PLAIN, &line);
+    put(p, style_of(r), r->status);
+    watch_end_add(r, &line);
+    /* What stands before is there already, with its colour. */
+    const char *rest = strstr(line.at, r->status);
+    put(p, PLAIN, rest != NULL ? rest + strlen(r->status) : "");
+    text_free(&line);
+    end_line(p);
+}
+
+static void put_runs(struct page *p, const struct live_runs *l)
+{
+    struct text line = {0};
+    for (size_t i = 0; i < l->running_count && !p->full; i++)
+        put_running(p, &l->running[i]);
+    if (l->more_running > 0 && !p->full) {
+        text_add(&line, "and %zu more in flight", l->more_running);
+        put_text(p, DIM, &line);
+        end_line(p);
+    }
+    if (l->ended_count > 0 && p->lines + 2 < p->o->height) {
+        end_line(p);
+        put(p, DIM, "ended, the newest first");
+        end_line(p);
+    }
+    for (size_t i = 0; i < l->ended_count && !p->full; i++)
+        put_ended(p, &l->ended[i]);
+}
+
+void watch_page_add(const struct watch_page *page, const struct live_runs *l, struct text *out)
+{
+    struct page p = {.o = page, .out = out};
+    if (!l->there) {
+        put(&p, BOLD, page->path);
+        put(&p, PLAIN, " is not there yet: waiting for a run that makes it");
+        end_line(&p);
+        return;
+    }
+    put_heading(&p, l);
+    if (l->running_count == 0 && l->waiting == 0) {
+        put(&p, DIM, "nothing is in flight");
+        end_line(&p);
+    }
+    put_runs(&p, l);
+}

@@ -1,0 +1,480 @@
+#include "experiments/config/config.h"
+
+#include "base/embedded.h"
+#include "base/text.h"
+#include "base/memory.h"
+#include "base/sha256.h"
+#include "base/suggestion.h"
+#include "experiments/config/config_effect.h"
+#include "experiments/config/yaml_tree.h"
+#include "experiments/config/keys.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* ---- a list of settings -------------------------------------------------------------------------
+ */
+
+void settings_add(struct settings *s, const char *key, const char *value, const char *origin)
+{
+    struct setting *last = memory_append(&s->at, &s->count, sizeof *last);
+    *last = (struct setting){
+        .key = text_copy(key), .value = text_copy(value), .origin = text_copy(origin)};
+}
+
+void settings_add_all(struct settings *s, const struct settings *more)
+{
+    for (size_t i = 0; i < more->count; i++) {
+        settings_add(s, more->at[i].key, more->at[i].value, more->at[i].origin);
+        s->at[s->count - 1].shared = more->at[i].shared;
+    }
+}
+
+void settings_add_dotted_first(struct settings *s, const struct settings *more)
+{
+    for (int dotted = 1; dotted >= 0; dotted--) {
+        for (size_t i = 0; i < more->count; i++) {
+            const struct setting *each = &more->at[i];
+            if ((strchr(each->key, '.') != NULL) == dotted)
+                settings_add(s, each->key, each->value, each->origin);
+        }
+    }
+}
+
+void settings_remove(struct settings *s, size_t index)
+{
+    memory_free(s->at[index].key);
+    memory_free(s->at[index].value);
+    memory_free(s->at[index].origin);
+    s->count--;
+    memmove(&s->at[index], &s->at[index + 1], (s->count - index) * sizeof *s->at);
+}
+
+void settings_free(struct settings *s)
+{
+    for (size_t i = 0; i < s->count; i++) {
+        memory_free(s->at[i].key);
+        memory_free(s->at[i].value);
+        memory_free(s->at[i].origin);
+    }
+    free(s->at);
+    *s = (struct settings){0};
+}
+
+const char *settings_find(const struct settings *s, const char *key)
+{
+    for (size_t i = s->count; i-- > 0;)
+        if (strcmp(s->at[i].key, key) == 0)
+            return s->at[i].value;
+    return NULL;
+}
+
+/* A list stands for the values of a sweep: "1,2,4". */
+static status add_value_of(struct settings *s, const struct yaml_tree *d, const char *key,
+                           const struct node *n)
+{
+    status result = OK;
+    struct text value = {0}, origin = {0};
+    const struct node *each = n->kind == NODE_LIST ? n->children : n;
+    size_t count = n->kind == NODE_LIST ? n->count : 1;
+    text_add(&origin, "%s:%u", d->name, n->line);
+    for (size_t i = 0; i < count; i++) {
+        TRY(node_require(d, &each[i], NODE_SCALAR, key));
+        bool whole = count > 1 && strchr(each[i].text, ',') != NULL;
+        text_add(&value, "%s%s%s%s", i > 0 ? "," : "", whole ? "(" : "", each[i].text,
+                 whole ? ")" : "");
+    }
+    settings_add(s, key, value.at != NULL ? value.at : "", origin.at);
+done:
+    text_free(&value);
+    text_free(&origin);
+    return result;
+}
+
+/* A flat map of keys. */
+static status read_settings(struct settings *s, const char *path)
+{
+    status result = OK;
+    struct yaml_tree d = {0};
+    TRY(yaml_tree_read_file(&d, path));
+    TRY(node_require(&d, &d.root, NODE_MAP, "the file"));
+    if (node_child(&d.root, "arms") != NULL)
+        FAIL(ERROR_USAGE, "%s is an experiment, which `gradlag reproduce %s` makes", path, path);
+    for (size_t i = 0; i < d.root.count; i++)
+        TRY(add_value_of(s, &d, d.root.keys[i], &d.root.children[i]));
+done:
+    yaml_tree_close(&d);
+    return result;
+}
+
+bool config_is_experiment(const char *name)
+{
+    char path[256];
+    snprintf(path, sizeof path, "experiments/questions/%s.yaml", name);
+    for (const struct embedded_file *f = embedded_files; f->path != NULL; f++)
+        if (strcmp(f->path, path) == 0)
+            return true;
+    return false;
+}
+
+/* What somebody may have meant who wrote it; `next` is what stands after it, or NULL. */
+static status explain_word(const char *word, const char *next)
+{
+    struct suggestion known = {.wanted = word};
+    const char *dot = strrchr(word, '.');
+    if (dot != NULL && (strcmp(dot, ".yaml") == 0 || strcmp(dot, ".yml") == 0))
+        return error_set(ERROR_USAGE, __FILE__, __LINE__, "there is no file '%s'", word);
+    if (word[0] == '-') {
+        return error_set(ERROR_USAGE, __FILE__, __LINE__,
+                         "'%s' is no option of this command; settings are written key=value, and "
+                         "--help says what it takes",
+                         word);
+    }
+    if (config_is_experiment(word)) {
+        return error_set(ERROR_USAGE, __FILE__, __LINE__,
+                         "'%s' is an experiment, which `gradlag reproduce %s` makes", word, word);
+    }
+    if (keys_find(word) != NULL) {
+        bool value = next != NULL && strchr(next, '=') == NULL;
+        return error_set(ERROR_USAGE, __FILE__, __LINE__,
+                         "'%s' is a key without a value; write %s=%s, without spaces", word, word,
+                         value ? next : "VALUE");
+    }
+    for (const struct option *o = global_keys; o->key != NULL; o++)
+        suggestion_add(&known, o->key);
+    return suggestion_fail(&known,
+                           "A setting is written without spaces, as in lr=0.03; `gradlag list "
+                           "keys` shows all",
+                           "neither key=value nor a file:");
+}
+
+status settings_read_arguments(struct settings *s, int argc, char **argv)
+{
+    status result = OK;
+    for (int i = 0; i < argc; i++) {
+        const char *equals = strchr(argv[i], '=');
+        struct stat about;
+        if (equals == NULL && stat(argv[i], &about) == 0 && !S_ISDIR(about.st_mode)) {
+            TRY(read_settings(s, argv[i]));
+        } else if (equals == NULL || equals == argv[i]) {
+            TRY(explain_word(argv[i], i + 1 < argc ? argv[i + 1] : NULL));
+        } else {
+            char key[128];
+            snprintf(key, sizeof key, "%.*s", (int)(equals - argv[i]), argv[i]);
+            settings_add(s, key, equals + 1, COMMAND_LINE);
+        }
+    }
+done:
+    return result;
+}
+
+/* ---- composition --------------------------------------------------------------------------------
+ */
+
+/* The index after the last setting of the key that chooses the part `dotted` belongs to. */
+static size_t choice_after(const struct settings *s, const char *dotted)
+{
+    size_t length = strcspn(dotted, ".");
+    for (size_t i = s->count; i-- > 0;)
+        if (strlen(s->at[i].key) == length && strncmp(s->at[i].key, dotted, length) == 0)
+            return i + 1;
+    return 0;
+}
+
+static status declare_chosen(options *o)
+{
+    status result = OK;
+    for (const struct option *key = global_keys; key->key != NULL; key++) {
+        if (key->registry == NULL)
+            continue;
+        const struct about *chosen = registry_find(key->registry, options_text(o, key->key));
+        REQUIRE(chosen != NULL);
+        if (chosen->options != NULL)
+            TRY(options_declare(o, chosen->options));
+    }
+done:
+    return result;
+}
+
+/* epochs, samples and updates each say how long training lasts: of those written in different
+ * places the last counts (0 says nothing). */
+static bool length_overruled(const struct settings *s, size_t index)
+{
+    static const char *const lengths[] = {"epochs", "samples", "updates"};
+    bool is_length = false, later = false;
+    for (size_t k = 0; k < COUNT_OF(lengths); k++)
+        is_length = is_length || strcmp(s->at[index].key, lengths[k]) == 0;
+    for (size_t i = index + 1; is_length && i < s->count; i++) {
+        for (size_t k = 0; k < COUNT_OF(lengths); k++) {
+            later = later ||
+                    (strcmp(s->at[i].key, lengths[k]) == 0 && strtod(s->at[i].value, NULL) != 0 &&
+                     strcmp(s->at[i].origin, s->at[index].origin) != 0);
+        }
+    }
+    return later;
+}
+
+/* A sweep's file may be the base of one run: what it has several values or a range for falls away
+ * where another place names one. */
+static bool is_chosen_elsewhere(const struct settings *s, size_t index)
+{
+    const struct setting *each = &s->at[index];
+    bool later = false;
+    for (size_t i = index + 1; i < s->count; i++) {
+        later = later || (strcmp(s->at[i].key, each->key) == 0 &&
+                          strcmp(s->at[i].origin, each->origin) != 0);
+    }
+    return later && (strchr(each->value, ',') != NULL || strstr(each->value, "..") != NULL);
+}
+
+static status compose(options **out, const struct settings *s)
+{
+    status result = OK;
+    TRY(options_open(out));
+    TRY(options_declare(*out, global_keys));
+    for (size_t i = 0; i < s->count; i++)
+        if (strchr(s->at[i].key, '.') == NULL && !length_overruled(s, i) &&
+            !is_chosen_elsewhere(s, i))
+            TRY(options_set(*out, s->at[i].key, s->at[i].value, s->at[i].origin));
+    TRY(declare_chosen(*out));
+    for (size_t i = 0; i < s->count; i++) {
+        const struct setting *each = &s->at[i];
+        if (strchr(each->key, '.') == NULL || is_chosen_elsewhere(s, i) ||
+            (!options_declared(*out, each->key) && i < choice_after(s, each->key)))
+            continue;
+        TRY(options_set(*out, each->key, each->value, each->origin));
+    }
+done:
+    if (result != OK)
+        options_close(out);
+    return result;
+}
+
+/* Whether two settings were written in the same place: both on the command line, or in one file. */
+static bool same_place(const struct setting *a, const struct setting *b)
+{
+    size_t length = strcspn(a->origin, ":");
+    return length == strcspn(b->origin, ":") && strncmp(a->origin, b->origin, length) == 0;
+}
+
+/* Whether a setting without effect falls away instead of being an error: it holds for several arms
+ * of which this is one, or a file set it and something later chose what makes it idle. */
+static bool falls_away(const struct settings *s, size_t index, const char *with)
+{
+    const struct setting *it = &s->at[index];
+    if (it->shared || strcmp(it->origin, COMMAND_LINE) == 0)
+        return it->shared;
+    for (size_t i = 0; i < s->count; i++) {
+        const struct setting *chooser = &s->at[i];
+        bool later = i > index || strcmp(chooser->origin, COMMAND_LINE) == 0;
+        if (strcmp(chooser->key, with) == 0 && later && !same_place(chooser, it))
+            return true;
+    }
+    return false;
+}
+
+/* Removes the settings of an idle key and of its part (damping, damping.power); false if one of
+ * them does not fall away. */
+static bool remove_idle(struct settings *s, const struct ineffective *idle)
+{
+    size_t length = strlen(idle->key);
+    bool removed = false;
+    for (size_t i = s->count; i-- > 0;) {
+        const char *key = s->at[i].key;
+        if (strncmp(key, idle->key, length) != 0 || (key[length] != '\0' && key[length] != '.'))
+            continue;
+        if (!falls_away(s, i, idle->with))
+            return false;
+        settings_remove(s, i);
+        removed = true;
+    }
+    return removed;
+}
+
+status config_compose_unchecked(options **out, const struct settings *s)
+{
+    status result = OK;
+    struct settings left = {0};
+    struct ineffective idle;
+    settings_add_all(&left, s);
+    TRY(compose(out, &left));
+    while (config_any_ineffective(*out, &idle) && remove_idle(&left, &idle)) {
+        options_close(out);
+        TRY(compose(out, &left));
+    }
+done:
+    settings_free(&left);
+    return result;
+}
+
+status config_compose(options **out, const struct settings *s)
+{
+    status result = OK;
+    TRY(config_compose_unchecked(out, s));
+    TRY(config_check(*out));
+done:
+    if (result != OK)
+        options_close(out);
+    return result;
+}
+
+static void add_texts(struct settings *s, const char *const *texts, const char *origin)
+{
+    for (; texts != NULL && *texts != NULL; texts++) {
+        char key[64];
+        const char *equals = strchr(*texts, '=');
+        REQUIRE(equals != NULL && (size_t)(equals - *texts) < sizeof key);
+        snprintf(key, sizeof key, "%.*s", (int)(equals - *texts), *texts);
+        settings_add(s, key, equals + 1, origin);
+    }
+}
+
+status config_compose_texts(options **out, const char *const *base, const char *const *more,
+                            const char *origin)
+{
+    struct settings s = {0};
+    add_texts(&s, base, origin);
+    add_texts(&s, more, origin);
+    status result = config_compose_unchecked(out, &s);
+    settings_free(&s);
+    return result;
+}
+
+/* ---- written down -------------------------------------------------------------------------------
+ */
+
+static void add_value(struct text *out, const options *o, const struct option *option)
+{
+    switch (option->type) {
+    case OPTION_FLAG:
+        text_add(out, "%s", options_flag(o, option->key) ? "true" : "false");
+        break;
+    case OPTION_INTEGER:
+        text_add(out, "%lld", (long long)options_integer(o, option->key));
+        break;
+    case OPTION_REAL:
+        text_add_real(out, options_real(o, option->key));
+        break;
+    case OPTION_TEXT:
+    case OPTION_NAME:
+        text_add_json(out, options_text(o, option->key));
+        break;
+    }
+}
+
+void config_member_json(const options *o, const char *key, struct text *out)
+{
+    for (size_t i = 0; i < options_count(o); i++) {
+        const struct option *option = options_at(o, i);
+        if (strcmp(option->key, key) == 0) {
+            text_add_json(out, key);
+            text_add(out, ":");
+            add_value(out, o, option);
+            return;
+        }
+    }
+}
+
+static int by_key(const void *a, const void *b)
+{
+    const struct option *const *x = a, *const *y = b;
+    return strcmp((*x)->key, (*y)->key);
+}
+
+/* The key is of the virtual cluster, and the run has none. */
+static bool is_idle(const options *o, const struct option *option)
+{
+    return (key_where_of(option->key) & KEY_VIRTUAL) != 0 &&
+           strcmp(options_text(o, "engine"), "virtual") != 0;
+}
+
+/* Which keys a JSON object of settings holds. */
+enum config_part { ALL, DEFINING, DEFINING_BUT_SEED };
+
+static bool belongs(const options *o, const struct option *option, enum config_part part)
+{
+    bool seed = strcmp(option->key, "seed") == 0;
+    if (part == ALL)
+        return key_use_of(option->key) != KEY_INTERNAL;
+    return key_defines(option->key) && !is_idle(o, option) && !(seed && part == DEFINING_BUT_SEED);
+}
+
+static void add_json(const options *o, enum config_part part, struct text *out)
+{
+    size_t count = options_count(o);
+    const struct option **sorted = NULL;
+    REQUIRE(memory_new(&sorted, count, sizeof *sorted, "keys") == OK);
+    for (size_t i = 0; i < count; i++)
+        sorted[i] = options_at(o, i);
+    qsort(sorted, count, sizeof *sorted, by_key);
+    const char *between = "{";
+    for (size_t i = 0; i < count; i++) {
+        if (belongs(o, sorted[i], part)) {
+            text_add(out, "%s", between);
+            between = ",";
+            config_member_json(o, sorted[i]->key, out);
+        }
+    }
+    text_add(out, "}");
+    memory_free(sorted);
+}
+
+void config_json(const options *o, struct text *out)
+{
+    add_json(o, ALL, out);
+}
+
+void config_settings_json(const options *o, struct text *out)
+{
+    add_json(o, DEFINING_BUT_SEED, out);
+}
+
+void config_hash(const options *o, char hex[65])
+{
+    struct text json = {0};
+    struct sha256 hash;
+    add_json(o, DEFINING, &json);
+    sha256_begin(&hash);
+    sha256_add(&hash, json.at, json.length);
+    sha256_end(&hash, hex);
+    text_free(&json);
+}
+
+uint64_t config_hash_number(const options *o)
+{
+    char hex[65];
+    config_hash(o, hex);
+    hex[16] = '\0';
+    return strtoull(hex, NULL, 16);
+}
+
+void config_print(const options *o, FILE *to)
+{
+    for (size_t i = 0; i < options_count(o); i++) {
+        const struct option *option = options_at(o, i);
+        struct text line = {0};
+        if (key_use_of(option->key) == KEY_INTERNAL)
+            continue;
+        text_add(&line, "%s: ", option->key);
+        add_value(&line, o, option);
+        fprintf(to, "%-36s # %s\n", line.at, options_origin(o, option->key));
+        text_free(&line);
+    }
+}
+
+const char *config_text_or_null(const options *o, const char *key)
+{
+    const char *value = options_text(o, key);
+    return value[0] == '\0' ? NULL : value;
+}
+
+void config_arguments(const options *o, struct settings *out)
+{
+    for (size_t i = 0; i < options_count(o); i++) {
+        const char *key = options_at(o, i)->key;
+        if (options_was_set(o, key))
+            settings_add(out, key, options_value(o, key), COMMAND_LINE);
+    }
+}

@@ -1,0 +1,281 @@
+/* config_effect.c — settings that do not fit together: without effect, or impossible. */
+#include "experiments/config/config_effect.h"
+
+#include "experiments/config/config.h"
+#include "experiments/config/keys.h"
+#include "ps/rules/consistency/consistency.h"
+#include "ps/rules/correction/correction.h"
+#include "ps/core/slices.h"
+#include "ps/rules/damping/damping.h"
+#include "ps/rules/outer/outer.h"
+#include "ps/server/resume.h"
+#include "sync/compression/compression.h"
+#include "sync/pipeline/pipeline.h"
+#include "sync/trainer.h"
+#include "worker/optimizer/optimizer.h"
+#include "worker/pace/pace.h"
+#include "worker/training.h"
+
+#include <string.h>
+
+#define HEX_DIGITS "0123456789abcdefABCDEF"
+
+static bool is_initial(const options *o, const char *key)
+{
+    return strcmp(options_value(o, key), keys_find(key)->initial) == 0;
+}
+
+/* Set, though keys.def says that it has an effect elsewhere alone. */
+static bool is_out_of_place(const options *o, const char *key, struct ineffective *out)
+{
+    const char *mode = key_mode(key_where_of(key)), *engine = key_engine(key_where_of(key));
+    if (is_initial(o, key))
+        return false;
+    if (mode != NULL && strcmp(mode, options_text(o, "mode")) != 0) {
+        *out = (struct ineffective){.key = key, .with = "mode", .instead = mode};
+        return true;
+    }
+    bool real = strcmp(options_text(o, "engine"), "real") == 0;
+    if (engine != NULL && real != (strcmp(engine, "real") == 0)) {
+        *out = (struct ineffective){.key = key, .with = "engine", .instead = engine};
+        return true;
+    }
+    return false;
+}
+
+static const struct damping_rule *chosen_damping(const options *o)
+{
+    return (const struct damping_rule *)registry_find(&damping_registry,
+                                                      options_text(o, "damping"));
+}
+
+/* Settings of a recipe that is not chosen. */
+static bool recipe_without_effect(const options *o, struct ineffective *out)
+{
+    static const struct {
+        const char *key, *with, *initial, *instead;
+    } of[] = {
+        {"batch_growth_max", "decay", "rate", "batch"},
+        {"local_momentum", "local_steps", "1", "8"},
+        {"post_local", "local_steps", "1", "8"},
+        {"post_local_epoch", "post_local", "none", "epoch"},
+        {"post_local_epoch", "post_local", "decay", "epoch"},
+    };
+    bool apart = options_integer(o, "local_steps") > 1 && is_initial(o, "post_local");
+    if (apart && !is_initial(o, "compression")) { /* parameters travel, and no gradient */
+        *out = (struct ineffective){"compression", "local_steps", "1"};
+        return true;
+    }
+    for (size_t i = 0; i < COUNT_OF(of); i++) {
+        if (!is_initial(o, of[i].key) && strcmp(options_value(o, of[i].with), of[i].initial) == 0) {
+            *out = (struct ineffective){of[i].key, of[i].with, of[i].instead};
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Keys that this or that pace has no use for. */
+static bool pace_without_effect(const options *o, struct ineffective *out)
+{
+    bool one_is_slow = options_declared(o, "pace.factor") && options_integer(o, "pace.worker") >= 0;
+    if (!is_initial(o, "pace.slow_workers") && !one_is_slow) {
+        *out = options_declared(o, "pace.factor")
+                   ? (struct ineffective){"pace.slow_workers", "pace.worker", "0"}
+                   : (struct ineffective){"pace.slow_workers", "pace", "slow"};
+        return true;
+    }
+    if (!is_initial(o, "pace.worker_cv") && !options_declared(o, "pace.mean_ms")) {
+        *out = (struct ineffective){"pace.worker_cv", "pace", "gamma"};
+        return true;
+    }
+    return false;
+}
+
+bool config_any_ineffective(const options *o, struct ineffective *out)
+{
+    const struct consistency_policy *policy = (const struct consistency_policy *)registry_find(
+        &consistency_registry, options_text(o, "consistency"));
+    if (options_text(o, "trace")[0] != '\0' && strcmp(options_text(o, "record"), "all") != 0) {
+        *out = (struct ineffective){"trace", "record", "all, of whose rows it is made"};
+        return true;
+    }
+    for (const struct option *key = global_keys; key->key != NULL; key++)
+        if (is_out_of_place(o, key->key, out))
+            return true;
+    if (!is_initial(o, "network.interface") && strcmp(options_text(o, "mode"), "async") == 0) {
+        *out = (struct ineffective){"network.interface", "mode", "sync or pipeline"};
+        return true;
+    }
+    if (!is_initial(o, "resume") && strcmp(options_text(o, "mode"), "pipeline") == 0) {
+        *out = (struct ineffective){"resume", "mode",
+                                    "sync or async; initial= starts anew from its parameters"};
+        return true;
+    }
+    if (options_integer(o, "servers") == 1 && !is_initial(o, "read")) {
+        *out = (struct ineffective){"read", "servers", "2 or more"};
+        return true;
+    }
+    const struct optimizer_kind *its = (const struct optimizer_kind *)registry_find(
+        &optimizer_registry, options_text(o, "optimizer"));
+    if (!its->has_momentum && !is_initial(o, "momentum")) {
+        *out = (struct ineffective){"momentum", "optimizer", "momentum or nesterov"};
+        return true;
+    }
+    if (recipe_without_effect(o, out) || pace_without_effect(o, out))
+        return true;
+    if (policy->never_stale && !is_initial(o, "correction")) {
+        *out = (struct ineffective){"correction", "consistency", "asp"};
+        return true;
+    }
+    if (policy->never_stale && !is_initial(o, "damping") && !chosen_damping(o)->ageless) {
+        *out = (struct ineffective){"damping", "consistency",
+                                    "asp, or damping=trim, which looks at no age"};
+        return true;
+    }
+    return false;
+}
+
+static status check_correction(const options *o)
+{
+    status result = OK;
+    const struct consistency_policy *policy = (const struct consistency_policy *)registry_find(
+        &consistency_registry, options_text(o, "consistency"));
+    const struct correction_rule *correction = (const struct correction_rule *)registry_find(
+        &correction_registry, options_text(o, "correction"));
+    TRY(correction_check(o));
+    if (policy->holds || policy->takes)
+        TRY(correction_check_sums(correction));
+done:
+    return result;
+}
+
+static status check_balance(const options *o)
+{
+    status result = OK;
+    const struct consistency_policy *policy = (const struct consistency_policy *)registry_find(
+        &consistency_registry, options_text(o, "consistency"));
+    if (policy->even && chosen_damping(o)->balances) {
+        FAIL(ERROR_USAGE,
+             "%s: damping=%s makes up for fast workers whose gradients count more often; with "
+             "consistency=%s all count alike, so it would favour the slow ones; leave it out, or "
+             "set consistency=asp",
+             options_origin(o, "damping"), options_text(o, "damping"), policy->about.name);
+    }
+done:
+    return result;
+}
+
+static status check_places(const options *o)
+{
+    status result = OK;
+    const char *transport = options_text(o, "transport"), *endpoint = options_text(o, "endpoint");
+    const char *token = options_text(o, "run_token");
+    char first[SERVERS_ENDPOINT_BYTES];
+    if (endpoint[0] != '\0' && servers_of(o) > 1)
+        TRY(servers_endpoint(endpoint, servers_of(o), 0, first));
+    if (strcmp(transport, "auto") != 0 && endpoint[0] != '\0' &&
+        (strncmp(endpoint, transport, 3) != 0 || strncmp(endpoint + 3, "://", 3) != 0)) {
+        FAIL(ERROR_USAGE, "%s: transport=%s and endpoint=%s do not fit together; set one of them",
+             options_origin(o, "transport"), transport, endpoint);
+    }
+    if (token[0] != '\0' && (strlen(token) > 16 || token[strspn(token, HEX_DIGITS)] != '\0')) {
+        FAIL(ERROR_USAGE,
+             "%s: run_token=%s is not 1 to 16 hexadecimal digits; server and workers "
+             "need the same ones",
+             options_origin(o, "run_token"), token);
+    }
+done:
+    return result;
+}
+
+/* A virtual cluster measures nothing: its steps last as long as the pace says. */
+static status check_pace(const options *o)
+{
+    status result = OK;
+    const struct pace_kind *kind =
+        (const struct pace_kind *)registry_find(&pace_registry, options_text(o, "pace"));
+    bool virtual = strcmp(options_text(o, "engine"), "virtual") == 0;
+    if (virtual && kind->as_long) {
+        FAIL(ERROR_USAGE,
+             "engine=virtual needs to know how long steps last, pace=%s says nothing of it; set "
+             "pace=constant, gamma, lognormal, pareto, trace or fit",
+             options_text(o, "pace"));
+    }
+    if (!virtual && kind->is_given) {
+        FAIL(ERROR_USAGE,
+             "%s: pace=%s is of engine=virtual; export the run's times with `gradlag "
+             "replay RUN --export FILE` and set pace=trace pace.path=FILE",
+             options_origin(o, "pace"), options_text(o, "pace"));
+    }
+done:
+    return result;
+}
+
+static status check_pipeline(const options *o)
+{
+    status result = OK;
+    unsigned stages;
+    uint32_t micro_batches;
+    if (strcmp(options_text(o, "mode"), "pipeline") != 0)
+        return OK;
+    if (strcmp(options_text(o, "engine"), "virtual") == 0)
+        FAIL(ERROR_USAGE, "mode=pipeline runs in processes alone; leave engine=virtual out");
+    TRY(pipeline_shape(o, &stages, &micro_batches));
+done:
+    return result;
+}
+
+/* A pipeline always ends. */
+static status check_on_nonfinite(const options *o)
+{
+    status result = OK;
+    if (!is_initial(o, "on_nonfinite") && strcmp(options_text(o, "mode"), "pipeline") == 0) {
+        FAIL(ERROR_USAGE, "%s: on_nonfinite=%s has no effect with mode=pipeline; leave it out",
+             options_origin(o, "on_nonfinite"), options_value(o, "on_nonfinite"));
+    }
+done:
+    return result;
+}
+
+/* Keys that would have no effect are errors: a comparison must not seem to vary what it does not.
+ */
+status config_check(const options *o)
+{
+    status result = OK;
+    struct training_length length;
+    struct ineffective none;
+    struct consistency consistency;
+    struct outer outer;
+    unsigned per_update;
+    if (config_any_ineffective(o, &none)) {
+        FAIL(ERROR_USAGE, "%s: %s=%s has no effect with %s=%s; leave it out, or set %s=%s",
+             options_origin(o, none.key), none.key, options_value(o, none.key), none.with,
+             options_value(o, none.with), none.with, none.instead);
+    }
+    if (options_text(o, "results")[0] == '\0') {
+        FAIL(ERROR_USAGE, "%s: results= needs the name of a file, as in results=results.db",
+             options_origin(o, "results"));
+    }
+    if (strcmp(options_text(o, "mode"), "async") == 0) {
+        TRY(check_correction(o));
+        if (!is_initial(o, "resume"))
+            TRY(resume_check(o));
+        TRY(outer_open(&outer, o, (unsigned)options_integer(o, "workers")));
+    }
+    if (strcmp(options_text(o, "mode"), "sync") == 0) {
+        TRY(sync_trainer_check(o));
+        TRY(compression_check(o));
+    }
+    TRY(check_pipeline(o));
+    TRY(check_on_nonfinite(o));
+    TRY(check_balance(o));
+    TRY(check_pace(o));
+    TRY(check_places(o));
+    TRY(slices_check(o));
+    TRY(consistency_open(&consistency, o));
+    TRY(consistency_per_update(&consistency, (unsigned)options_integer(o, "workers"), &per_update));
+    TRY(training_length_of(o, UINT32_MAX, (uint64_t)options_integer(o, "batch"), &length));
+done:
+    return result;
+}

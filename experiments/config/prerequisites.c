@@ -1,0 +1,34 @@
+#include "experiments/config/prerequisites.h"
+
+#include "worker/backend.h"
+#include "worker/data/dataset.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+static bool is_read(const options *o, const char *key)
+{
+    if (!options_declared(o, key))
+        return false;
+    const char *path = options_text(o, key);
+    const struct dataset_kind *data =
+        (const struct dataset_kind *)registry_find(&dataset_registry, options_text(o, "dataset"));
+    return path[0] != '\0' && strpbrk(path, "*?[") == NULL && /* a pattern: cifar10's shards */
+           (strcmp(key, "dataset.path") != 0 || (data != NULL && data->reads_files));
+}
+
+status prerequisites_check(const options *o)
+{
+    static const char *const keys[] = {"dataset.path", "initial", "pace.path"};
+    status result = OK;
+    for (size_t i = 0; i < COUNT_OF(keys); i++) {
+        if (is_read(o, keys[i]) && access(options_text(o, keys[i]), R_OK) != 0) {
+            FAIL(ERROR_DATA, "%s=%s: %s; correct the path, which is relative to the current folder",
+                 keys[i], options_text(o, keys[i]), strerror(errno));
+        }
+    }
+    TRY(backend_check(o));
+done:
+    return result;
+}

@@ -1,0 +1,301 @@
+#include "experiments/run/child_process.h"
+
+#include "base/memory.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define FOLDER_PREFIX "gradlag-"
+
+enum { NOT_STARTED = 127 }; /* the exit code of a child whose program cannot be executed */
+
+/* In the child, after fork: only what may be called there. */
+static _Noreturn void become(const char *const *argv, char *const *environment, int error_fd,
+                             pid_t parent, bool speaking, const cpu_set_t *cores)
+{
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    signal(SIGINT, SIG_DFL);
+    signal(SIGTERM, SIG_DFL);
+    signal(SIGHUP, SIG_DFL);
+    signal(SIGPIPE, SIG_DFL);
+    setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent)
+        _exit(ERROR_PEER); /* it died before the line above */
+    if (cores != NULL) {
+        sched_setaffinity(0, sizeof *cores,
+                          cores); /* where it fails the run is slower, not wrong */
+    }
+    int nothing = open("/dev/null", O_RDONLY);
+    if (nothing >= 0) {
+        dup2(nothing, STDIN_FILENO);
+        close(nothing);
+    }
+    if (error_fd >= 0)
+        dup2(error_fd, STDERR_FILENO);
+    if (!speaking)
+        dup2(STDERR_FILENO, STDOUT_FILENO);
+    execvpe(argv[0], (char *const *)argv, environment);
+    _exit(NOT_STARTED);
+}
+
+static status start(struct child *c, const char *const *argv, const char *const *environment,
+                    int error_fd, bool speaking, const cpu_set_t *cores)
+{
+    status result = OK;
+    char **merged = NULL;
+    size_t own = 0, added = 0;
+    *c = (struct child){0};
+    while (environ[own] != NULL)
+        own++;
+    while (environment != NULL && environment[added] != NULL)
+        added++;
+    TRY(memory_new(&merged, own + added + 1, sizeof *merged, "an environment"));
+    /* The first of two that are alike counts. */
+    for (size_t i = 0; i < added; i++)
+        merged[i] = (char *)environment[i];
+    memcpy(&merged[added], environ, own * sizeof *merged);
+    pid_t parent = getpid(), pid = fork();
+    if (pid < 0) {
+        FAIL(ERROR_OTHER, "no new process for %s: %s; are too many running?", argv[0],
+             strerror(errno));
+    }
+    if (pid == 0)
+        become(argv, merged, error_fd, parent, speaking, cores);
+    setpgid(pid, pid); /* here too, so that it holds whichever side runs first */
+    *c = (struct child){.pid = pid, .running = true};
+done:
+    memory_free(merged);
+    return result;
+}
+
+status child_start(struct child *c, const char *const *argv, const char *const *environment,
+                   int error_fd)
+{
+    return start(c, argv, environment, error_fd, false, NULL);
+}
+
+status child_start_speaking(struct child *c, const char *const *argv,
+                            const char *const *environment, int error_fd)
+{
+    return start(c, argv, environment, error_fd, true, NULL);
+}
+
+status child_start_on(struct child *c, const char *const *argv, const char *const *environment,
+                      int error_fd, const cpu_set_t *cores)
+{
+    return start(c, argv, environment, error_fd, false, cores);
+}
+
+bool child_poll(struct child *c)
+{
+    if (!c->running)
+        return false;
+    pid_t got = waitpid(c->pid, &c->wait_status, WNOHANG);
+    if (got == 0 || (got < 0 && errno == EINTR))
+        return false;
+    c->running = false;
+    return true;
+}
+
+void child_signal(const struct child *c, int number)
+{
+    if (c->running)
+        kill(c->pid, number);
+}
+
+void child_kill(struct child *c)
+{
+    if (!c->running)
+        return;
+    kill(-c->pid, SIGKILL);
+    kill(c->pid, SIGKILL);
+    /* A killed process ends as soon as the kernel lets go of it. */
+    while (waitpid(c->pid, &c->wait_status, 0) < 0 && errno == EINTR) {
+    }
+    c->running = false;
+}
+
+void child_describe(int wait_status, char out[96])
+{
+    if (WIFSIGNALED(wait_status)) {
+        int number = WTERMSIG(wait_status);
+        snprintf(out, 96, "was killed by signal %d (%s)", number, strsignal(number));
+    } else if (WEXITSTATUS(wait_status) == NOT_STARTED) {
+        snprintf(out, 96, "could not be started");
+    } else {
+        snprintf(out, 96, "ended with exit code %d", WEXITSTATUS(wait_status));
+    }
+}
+
+status files_allow(unsigned processes)
+{
+    enum { OWN = 64, EACH = 4 }; /* a server has 20 + 3 for each worker, mpirun 24 + 3 a rank */
+    status result = OK;
+    struct rlimit limit;
+    const rlim_t count = OWN + (rlim_t)EACH * processes;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= count)
+        return OK; /* where it does not say, opening one will */
+    if (limit.rlim_max < count) {
+        FAIL(ERROR_USAGE,
+             "%u processes take up to %llu open files, and no more than %llu are allowed here: "
+             "raise "
+             "that (`ulimit -Hn`), take fewer workers, or simulate them with engine=virtual",
+             processes, (unsigned long long)count, (unsigned long long)limit.rlim_max);
+    }
+    limit.rlim_cur = count;
+    if (setrlimit(RLIMIT_NOFILE, &limit) != 0) {
+        FAIL(ERROR_OTHER, "%llu open files cannot be allowed: %s", (unsigned long long)count,
+             strerror(errno));
+    }
+done:
+    return result;
+}
+
+/* Whether SIGHUP was ignored when this program began. That has to be asked before libraries begin:
+ * libpsm2, which comes with Debian 13's Open MPI, takes the signal for itself when it is loaded. By
+ * the kernel's own call, as a sanitizer has not begun either; the handler comes first in what it
+ * gives. */
+static unsigned long hangup_at_first[32];
+
+__attribute__((no_sanitize("address", "thread", "undefined"))) static void look_at_hangup(void)
+{
+    (void)syscall(SYS_rt_sigaction, SIGHUP, NULL, hangup_at_first, 8);
+}
+
+__attribute__((section(".preinit_array"),
+               used)) static void (*const look_first)(void) = look_at_hangup;
+
+void signals_catch(void (*handler)(int))
+{
+    struct sigaction action = {.sa_handler = handler};
+    sigemptyset(&action.sa_mask);
+    sigaddset(&action.sa_mask, SIGINT);
+    sigaddset(&action.sa_mask, SIGTERM);
+    sigaddset(&action.sa_mask, SIGHUP);
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    if (hangup_at_first[0] == (unsigned long)SIG_IGN)
+        action.sa_handler = SIG_IGN;
+    sigaction(SIGHUP, &action, NULL);
+}
+
+/* ---- the private folder -------------------------------------------------------------------------
+ */
+
+static int remove_one(const char *path, const struct stat *about, int kind, struct FTW *where)
+{
+    (void)about;
+    (void)kind;
+    (void)where;
+    remove(path);
+    return 0;
+}
+
+void folder_remove(struct folder *f)
+{
+    if (f->path[0] != '\0') {
+        nftw(f->path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+        if (f->lock >= 0)
+            close(f->lock);
+        f->path[0] = '\0';
+    }
+}
+
+/* Whether it is a folder that this user's mkdtemp made. */
+static bool is_ours(const char *name, const char *path)
+{
+    struct stat about;
+    return strncmp(name, FOLDER_PREFIX, strlen(FOLDER_PREFIX)) == 0 &&
+           strlen(name) == strlen(FOLDER_PREFIX "XXXXXX") && lstat(path, &about) == 0 &&
+           S_ISDIR(about.st_mode) && (about.st_mode & 07777) == 0700 && about.st_uid == geteuid();
+}
+
+/* Folders whose lock nobody holds: their makers were killed. */
+static void remove_abandoned(const char *base)
+{
+    DIR *all = opendir(base);
+    struct dirent *entry;
+    while (all != NULL && (entry = readdir(all)) != NULL) {
+        struct folder found;
+        char lock[128];
+        snprintf(found.path, sizeof found.path, "%.48s/%.32s", base, entry->d_name);
+        if (!is_ours(entry->d_name, found.path))
+            continue;
+        snprintf(lock, sizeof lock, "%s/lock", found.path);
+        found.lock = open(lock, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+        if (found.lock >= 0 && flock(found.lock, LOCK_EX | LOCK_NB) == 0)
+            folder_remove(&found);
+        else if (found.lock >= 0)
+            close(found.lock);
+    }
+    if (all != NULL)
+        closedir(all);
+}
+
+/* Makes one and locks it. *taken: another starter took it for abandoned before it was locked. */
+static status make_locked(struct folder *f, const char *base, bool *taken)
+{
+    status result = OK;
+    char path[96], lock[128];
+    struct stat about;
+    *taken = false;
+    snprintf(path, sizeof path, "%s/" FOLDER_PREFIX "XXXXXX", base);
+    if (mkdtemp(path) == NULL)
+        FAIL(ERROR_OTHER, "%s: %s; set TMPDIR to a folder you may write in", path, strerror(errno));
+    snprintf(lock, sizeof lock, "%s/lock", path);
+    f->lock = open(lock, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    memcpy(f->path, path, sizeof path);
+    if (f->lock < 0 && errno == ENOENT) {
+        *taken = true;
+    } else if (f->lock < 0 || flock(f->lock, LOCK_EX) != 0 || fstat(f->lock, &about) != 0) {
+        FAIL(ERROR_OTHER, "%s: %s; is the disk full?", lock, strerror(errno));
+    } else {
+        const char *place = getenv("TMPDIR");
+        *taken = about.st_nlink == 0;
+        dprintf(f->lock, "process %ld, TMPDIR=%s\n", (long)getpid(), place != NULL ? place : "");
+    }
+done:
+    if (result != OK || *taken)
+        folder_remove(f);
+    return result;
+}
+
+status folder_make(struct folder *f, const char *base)
+{
+    status result = OK;
+    bool taken = true;
+    f->path[0] = '\0';
+    /* A socket's path has at most 107 bytes, so a deep TMPDIR does not do; nor one with a comma,
+     * which parts the places of several servers. */
+    base = base != NULL ? base : getenv("TMPDIR");
+    if (base == NULL || base[0] != '/' || strlen(base) > 48 || strchr(base, ',') != NULL)
+        base = "/tmp";
+    remove_abandoned(base);
+    remove_abandoned(
+        "/dev/shm"); /* what a killed synchronous run left, also before an asynchronous one */
+    for (unsigned tries = 0; taken; tries++) {
+        if (tries == 10) {
+            FAIL(ERROR_OTHER, "%s: no private folder can be kept there; set TMPDIR to another one",
+                 base);
+        }
+        TRY(make_locked(f, base, &taken));
+    }
+done:
+    return result;
+}

@@ -1,0 +1,167 @@
+#include "experiments/run/config_from_row.h"
+
+#include "base/text.h"
+#include "experiments/config/keys.h"
+
+#include <jansson.h>
+#include <string.h>
+
+/* Keys whose part in a run is over once its gradients' order is known. */
+static bool is_of_the_cluster(const char *key)
+{
+    static const char *const beginnings[] = {"pace", "network.", "server.", "crash.", "engine"};
+    for (size_t i = 0; i < COUNT_OF(beginnings); i++)
+        if (strncmp(key, beginnings[i], strlen(beginnings[i])) == 0)
+            return true;
+    return false;
+}
+
+/* Of epochs, samples and updates the one that counted, for the others are their defaults. */
+static bool is_overruled(const json_t *all, const char *key)
+{
+    bool counted = json_integer_value(json_object_get(all, "samples")) > 0 ||
+                   json_integer_value(json_object_get(all, "updates")) > 0;
+    return counted && strcmp(key, "epochs") == 0;
+}
+
+static bool is_wanted(const json_t *all, const char *key)
+{
+    bool needed = strcmp(key, "dataset.path") == 0 || strcmp(key, "probe_every") == 0;
+    bool beside = !key_defines(key) && !needed;
+    return !beside && !is_of_the_cluster(key) && !is_overruled(all, key);
+}
+
+/* Keys of one run's names and places, which another run has of its own. */
+static bool is_of_the_run(const char *key)
+{
+    static const char *const own[] = {"results",  "tag",    "experiment", "arm",
+                                      "endpoint", "curve",  "checkpoint", "checkpoint_every",
+                                      "trace",    "resume", "priority",   "retries"};
+    for (size_t i = 0; i < COUNT_OF(own); i++)
+        if (strcmp(key, own[i]) == 0)
+            return true;
+    return false;
+}
+
+static bool is_repeated(const json_t *all, const char *key)
+{
+    return !is_of_the_run(key) && !is_overruled(all, key);
+}
+
+static void add_text(const json_t *value, struct text *out)
+{
+    if (json_is_string(value))
+        text_add(out, "%s", json_string_value(value));
+    else if (json_is_integer(value))
+        text_add(out, "%lld", (long long)json_integer_value(value));
+    else if (json_is_real(value))
+        text_add_real(out, json_real_value(value));
+    else
+        text_add(out, "%s", json_is_true(value) ? "true" : "false");
+}
+
+static bool is_any(const json_t *all, const char *key)
+{
+    return key_use_of(key) != KEY_INTERNAL && strcmp(key, "results") != 0 &&
+           !is_overruled(all, key);
+}
+
+static status recall(struct settings *out, const char *config, const char *origin,
+                     bool (*wanted)(const json_t *all, const char *key))
+{
+    status result = OK;
+    json_error_t error;
+    const char *key;
+    json_t *value;
+    json_t *all = json_loads(config, 0, &error);
+    if (!json_is_object(all))
+        FAIL(ERROR_RESULTS, "%s: its configuration cannot be read (%s)", origin, error.text);
+    json_object_foreach(all, key, value)
+    {
+        struct text text = {0};
+        if (wanted(all, key)) {
+            add_text(value, &text);
+            settings_add(out, key, text.at != NULL ? text.at : "", origin);
+        }
+        text_free(&text);
+    }
+done:
+    json_decref(all);
+    return result;
+}
+
+status config_from_row_settings(struct settings *out, const char *config, const char *origin)
+{
+    return recall(out, config, origin, is_wanted);
+}
+
+status config_from_row_whole(struct settings *out, const char *config, const char *origin)
+{
+    return recall(out, config, origin, is_repeated);
+}
+
+status config_from_row_all(struct settings *out, const char *config, const char *origin)
+{
+    return recall(out, config, origin, is_any);
+}
+
+/* The setting as JSON; NULL where there is no such key now. */
+static json_t *value_now(const options *o, const char *key)
+{
+    struct text text = {0};
+    json_t *all = NULL, *value = NULL;
+    text_add(&text, "{");
+    config_member_json(o, key, &text);
+    text_add(&text, "}");
+    all = json_loads(text.at, 0, NULL);
+    value = json_incref(json_object_get(all, key));
+    json_decref(all);
+    text_free(&text);
+    return value;
+}
+
+static bool alike(const json_t *a, const json_t *b)
+{
+    return json_is_number(a) && json_is_number(b) ? json_number_value(a) == json_number_value(b)
+                                                  : json_equal(a, b) != 0;
+}
+
+static void add_difference(const char *key, const json_t *was, const json_t *is, struct text *out)
+{
+    text_add(out, "%s%s is ", out->length > 0 ? ", " : "", key);
+    if (is != NULL)
+        add_text(is, out);
+    else
+        text_add(out, "not set");
+    text_add(out, ", was ");
+    add_text(was, out);
+}
+
+status config_from_row_differing(const char *config, const options *now, struct text *out)
+{
+    status result = OK;
+    json_error_t error;
+    const char *key;
+    json_t *value;
+    json_t *all = json_loads(config, 0, &error);
+    if (!json_is_object(all))
+        FAIL(ERROR_DATA, "a configuration that cannot be read (%s)", error.text);
+    json_object_foreach(all, key, value)
+    {
+        json_t *is = value_now(now, key);
+        if (is_wanted(all, key) && !alike(value, is))
+            add_difference(key, value, is, out);
+        json_decref(is);
+    }
+    for (size_t i = 0; i < options_count(now); i++) {
+        key = options_at(now, i)->key;
+        if (json_object_get(all, key) == NULL && is_wanted(all, key) &&
+            strcmp(options_value(now, key), options_at(now, i)->initial) != 0) {
+            text_add(out, "%s%s is %s, was not there", out->length > 0 ? ", " : "", key,
+                     options_value(now, key));
+        }
+    }
+done:
+    json_decref(all);
+    return result;
+}

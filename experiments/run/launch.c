@@ -1,0 +1,359 @@
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/memory.h"
+#include "base/text.h"
+#include "base/thread.h"
+#include "experiments/run/launch_internal.h"
+
+#include "experiments/command.h"
+#include "experiments/print_columns.h"
+#include "experiments/run/provenance.h"
+#include "experiments/run/queued_run.h"
+#include "experiments/run/run_checkpoint.h"
+#include "ps/core/slices.h"
+#include "results/query/query.h"
+#include "results/run_queue.h"
+#include "results/store/recorder.h"
+#include "results/query/trace.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+/* ---- signals ------------------------------------------------------------------------------------
+ */
+
+static volatile sig_atomic_t stop_requests;
+
+void launch_request_stop(void)
+{
+    if (stop_requests < 100)
+        stop_requests = stop_requests + 1;
+}
+
+/* timeout(1) and others signal a process and then its group: that is one request, not two. */
+static void request_stop(int number)
+{
+    enum { ONE_REQUEST_MS = 100 };
+    static uint64_t last_ns;
+    const uint64_t now_ns = clock_ns();
+    (void)number;
+    if (last_ns == 0 || now_ns - last_ns > ONE_REQUEST_MS * 1000000ULL)
+        launch_request_stop();
+    last_ns = now_ns;
+}
+
+/* Requests to stop, while somebody else keeps the results file locked: rows of a run are worth one
+ * of them; the second means at once. */
+static volatile sig_atomic_t worth = 1;
+
+static bool gives_up_waiting(void)
+{
+    return stop_requests > worth;
+}
+
+void launch_catch_signals(void)
+{
+    signals_catch(request_stop);
+    recorder_give_up_when(gives_up_waiting);
+}
+
+int launch_stop_requests(void)
+{
+    return (int)stop_requests;
+}
+
+const volatile sig_atomic_t *launch_stop_flag(void)
+{
+    return &stop_requests;
+}
+
+/* ---- one run ------------------------------------------------------------------------------------
+ */
+
+static status begin_row(struct launch *l)
+{
+    status result = OK;
+    recorder *r = NULL;
+    struct run_row row;
+    worth = 0; /* there is nothing to lose yet */
+    run_row_open(&row, l->o->settings);
+    if (l->o->run_id > 0) {
+        bool taken = false;
+        TRY(queue_take(options_text(l->o->settings, "results"), l->o->run_id, row.host.at, &taken));
+        if (!taken) {
+            if (getenv(QUEUED_TITLE) != NULL)
+                command_is_told(); /* the sweep that wanted it sees whose it is */
+            FAIL(ERROR_USAGE,
+                 "run %lld does not wait in the queue any more: another process makes it or has "
+                 "made it; see `gradlag sweep --status`",
+                 (long long)l->o->run_id);
+        }
+        l->run_id = l->o->run_id;
+        goto done;
+    }
+    TRY(recorder_open(&r, options_text(l->o->settings, "results")));
+    TRY(recorder_begin(r, &row.description, "queued", &l->run_id));
+done:
+    worth = 1;
+    recorder_close(&r);
+    run_row_close(&row);
+    return result;
+}
+
+/* The processes write to stderr through us, so that their lines do not stand in the progress line.
+ */
+static status open_pipe(struct launch *l)
+{
+    status result = OK;
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0)
+        FAIL(ERROR_OTHER, "no pipe for what the processes say: %s", strerror(errno));
+    fcntl(ends[0], F_SETFL, O_NONBLOCK);
+    l->noise_fd = ends[0];
+    l->child_fd = ends[1];
+done:
+    return result;
+}
+
+static void close_pipe(struct launch *l)
+{
+    int *const ends[] = {&l->noise_fd, &l->child_fd};
+    for (size_t i = 0; i < COUNT_OF(ends); i++) {
+        if (*ends[i] >= 0) {
+            close(*ends[i]);
+            *ends[i] = -1;
+        }
+    }
+}
+
+/* A thousand processes on a laptop are mostly a mistake. */
+static status check_room(const struct launch *l)
+{
+    enum { CROWD = 64 };
+    const unsigned processes = l->workers + l->servers, processors = processor_count();
+    if (processes > CROWD * processors) {
+        log_warning("%u processes on %u processor%s, and ten MiB of memory or more for each: "
+                    "engine=virtual simulates as many workers in one process",
+                    processes, processors, processors == 1 ? "" : "s");
+    }
+    const options *o = l->o->settings;
+    const unsigned threads = (unsigned)options_integer(o, "threads");
+    if (threads > 1 && l->workers * threads > processors &&
+        strcmp(options_text(o, "device"), "cpu") == 0) {
+        log_warning("%u worker%s of %u threads on %u processor%s: threads of a worker wait for "
+                    "each other, which takes many times as long where they share processors",
+                    l->workers, plural(l->workers), threads, processors, plural(processors));
+    }
+    return files_allow(processes);
+}
+
+static status prepare(struct launch *l)
+{
+    status result = OK;
+    char number[32];
+    uint64_t token = 0;
+    const options *o = l->o->settings;
+    TRY(folder_make(&l->folder, NULL));
+    TRY(status_pipe_open(&l->pipe, l->folder.path));
+    snprintf(l->status_pipe_variable, sizeof l->status_pipe_variable, "GRADLAG_MAILBOX=%s",
+             l->pipe.path);
+    l->places = l->servers + l->workers;
+    TRY(memory_new(&l->processes, l->places, sizeof *l->processes, "processes"));
+    TRY(memory_new(&l->endpoints, l->servers, sizeof *l->endpoints, "endpoints"));
+    TRY(open_pipe(l));
+    TRY(begin_row(l));
+    config_arguments(o, &l->arguments);
+    /* Said even where it is the default: inside a Slurm or MPI job a role would else ask the
+     * environment, and take a shard of another size than the server counts on. */
+    if (!options_was_set(o, "workers"))
+        settings_add(&l->arguments, "workers", options_value(o, "workers"), "run");
+    snprintf(number, sizeof number, "%lld", (long long)l->run_id);
+    settings_add(&l->arguments, "run_id", number, "run");
+    if (getrandom(&token, sizeof token, 0) != (ssize_t)sizeof token)
+        FAIL(ERROR_OTHER, "the kernel has no random bytes: %s", strerror(errno));
+    snprintf(l->token_variable, sizeof l->token_variable, "GRADLAG_RUN_TOKEN=%016llx",
+             (unsigned long long)token);
+done:
+    return result;
+}
+
+/* The run's row must not say that it is still running. */
+static status settle(struct launch *l)
+{
+    status result = OK;
+    if (l->run_id == 0)
+        return OK;
+    bool changed = false;
+    const char *how = l->verdict == OK               ? "failed"
+                      : l->verdict == STOPPED        ? "stopped"
+                      : l->verdict == ERROR_DIVERGED ? "diverged"
+                                                     : "failed";
+    const char *why = l->verdict == OK        ? "its processes ended without saying how"
+                      : l->verdict == STOPPED ? NULL
+                                              : l->message;
+    TRY(recorder_settle(options_text(l->o->settings, "results"), l->run_id, how, why, &changed));
+    if (changed && l->verdict == OK) {
+        FAIL(ERROR_PEER, "the run's processes ended well, but run %lld has no outcome in %s",
+             (long long)l->run_id, options_text(l->o->settings, "results"));
+    }
+done:
+    return result;
+}
+
+/* The exit code that a row's status stands for. False: the status is `failed`, which has several.
+ */
+static bool status_of_row(const char *row, status *out)
+{
+    static const struct {
+        const char *name;
+        status code;
+    } ends[] = {{"finished", OK}, {"stopped", STOPPED}, {"diverged", ERROR_DIVERGED}};
+    for (size_t i = 0; i < COUNT_OF(ends); i++) {
+        if (strcmp(row, ends[i].name) == 0) {
+            *out = ends[i].code;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The exit code says what the row says. They differ where a request to stop, or the loss of a
+ * process, came after the row's writer had decided how the run ended. */
+static status agree_with_row(struct launch *l)
+{
+    status result = OK;
+    char *row = NULL, *why = NULL, number[32];
+    const char *const settings[] = {number}, *results = options_text(l->o->settings, "results");
+    status code = l->verdict;
+    if (l->run_id == 0)
+        return OK;
+    snprintf(number, sizeof number, "run=%lld", (long long)l->run_id);
+    TRY(query_value(results, "SELECT status FROM run WHERE id = :run", settings, 1, &row));
+    TRY(query_value(results, "SELECT error FROM run WHERE id = :run", settings, 1, &why));
+    if (row == NULL)
+        FAIL(ERROR_RESULTS, "%s: run %lld is no longer in it", results, (long long)l->run_id);
+    if (!status_of_row(row, &code) && (code == OK || code == STOPPED || code == ERROR_DIVERGED)) {
+        const struct watched *writer = l->processes;
+        const bool told = writer != NULL && writer->told && writer->code != OK;
+        code = told ? writer->code : ERROR_OTHER;
+    }
+    if (code == l->verdict)
+        goto done;
+    if (l->verdict != OK && l->verdict != STOPPED)
+        log_warning("run %lld is %s; after that: %s", (long long)l->run_id, row, l->message);
+    memory_free(l->message);
+    l->verdict = code;
+    l->message = text_copy(why != NULL ? why : "stopped on request");
+done:
+    memory_free(row);
+    memory_free(why);
+    return result;
+}
+
+/* Also of a run that failed: as far as it came. */
+static status write_trace(const struct launch *l)
+{
+    const char *pattern = options_text(l->o->settings, "trace");
+    struct text path = {0};
+    char number[24];
+    if (pattern[0] == '\0' || l->run_id == 0)
+        return OK;
+    snprintf(number, sizeof number, "%lld", (long long)l->run_id);
+    run_checkpoint_path(pattern, l->run_id, NULL, &path);
+    const char *results = options_text(l->o->settings, "results");
+    status result = trace_write(results, number, path.at);
+    if (result != OK && l->verdict == OK) {
+        char *why = text_copy(error_message());
+        result = error_set(result, __FILE__, __LINE__,
+                           "%s. The run itself ended well: `gradlag show %s results=%s`", why,
+                           number, results);
+        memory_free(why);
+    }
+    text_free(&path);
+    return result;
+}
+
+static void close_all(struct launch *l)
+{
+    for (unsigned i = 0; l->processes != NULL && i < l->places; i++)
+        memory_free(l->processes[i].message);
+    for (unsigned i = 0; l->endpoints != NULL && i < l->servers; i++)
+        memory_free(l->endpoints[i]);
+    memory_free(l->endpoints);
+    close_pipe(l);
+    memory_free(l->processes);
+    memory_free(l->message);
+    text_free(&l->line);
+    text_free(&l->noise);
+    settings_free(&l->arguments);
+    mpirun_close(&l->mpirun);
+    status_pipe_close(&l->pipe);
+    folder_remove(&l->folder);
+    folder_remove(&l->shared);
+}
+
+/* Who is used to MPI puts mpirun in front: it would start this whole run several times, and an
+ * mpirun within another one refuses to. */
+static status check_alone(const struct launch *l)
+{
+    status result = OK;
+    const char *size = getenv("OMPI_COMM_WORLD_SIZE");
+    const char *mode = options_text(l->o->settings, "mode");
+    if (size == NULL || (l->async && atoi(size) < 2))
+        return OK;
+    FAIL(
+        ERROR_USAGE,
+        "`gradlag run` and `sweep` start the processes of a run themselves: leave mpirun out%s%s%s",
+        l->async ? "; it would make this run " : ", or give it `gradlag rank mode=",
+        l->async ? size : mode, l->async ? " times" : " …`");
+done:
+    return result;
+}
+
+status launch_run(const struct launch_options *o, int64_t *run_id)
+{
+    status result = OK;
+    struct launch l = {.o = o, .noise_fd = -1, .child_fd = -1, .begun_ns = clock_ns()};
+    l.stops_seen = launch_stop_requests();
+    l.async = strcmp(options_text(o->settings, "mode"), "async") == 0;
+    l.workers = (unsigned)options_integer(o->settings, "workers");
+    l.servers = servers_of(o->settings);
+    progress_open(&l.progress, o->title, l.async, o->quiet);
+    if (strcmp(options_text(o->settings, "engine"), "replay") == 0) {
+        FAIL(ERROR_USAGE, "engine=replay: `gradlag replay RUN key=value…` asks what a recorded run "
+                          "would have come to under other rules");
+    }
+    if (strcmp(options_text(o->settings, "engine"), "virtual") == 0) {
+        TRY(begin_row(&l));
+        TRY(launch_virtual(o, l.run_id, &l.progress));
+        goto done;
+    }
+    TRY(check_alone(&l));
+    TRY(check_room(&l));
+    TRY(prepare(&l));
+    TRY(l.async ? launch_start_server(&l) : launch_start_ranks(&l));
+    TRY(launch_watch(&l));
+done:
+    progress_clear(&l.progress);
+    if (result != OK && l.verdict == OK) {
+        l.verdict = result;
+        l.message = text_copy(error_message());
+    }
+    launch_kill_all(&l);
+    status settled = settle(&l);
+    if (settled == OK)
+        settled = agree_with_row(&l);
+    status traced = write_trace(&l);
+    result = settled != OK ? settled : traced;
+    if (l.verdict != OK)
+        result = error_set(l.verdict, __FILE__, __LINE__, "%s", l.message);
+    *run_id = l.run_id;
+    close_all(&l);
+    return result;
+}

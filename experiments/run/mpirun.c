@@ -1,0 +1,103 @@
+#include "experiments/run/mpirun.h"
+
+#include "base/log.h"
+#include "base/text.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+/* loopback_bind.c, compiled (written by the Makefile). */
+extern const unsigned char loopback_bind_library[];
+extern const size_t loopback_bind_bytes;
+
+/* PMIx 4 allocates two files of 4 MiB in mpirun's folder, and more for many ranks. Where they do
+ * not fit, mpirun waits for ever. */
+enum { ROOM_BYTES = 10 << 20, ROOM_BYTES_RANK = 16 << 10 };
+
+static status check_room(const char *folder, unsigned ranks)
+{
+    status result = OK;
+    struct statvfs about;
+    const double needed = ROOM_BYTES + (double)ROOM_BYTES_RANK * ranks;
+    if (folder == NULL || statvfs(folder, &about) != 0)
+        return OK;
+    const double room = (double)about.f_bavail * (double)about.f_frsize;
+    if (room < needed) {
+        FAIL(ERROR_OTHER,
+             "%s: %.0f KiB are free, and Open MPI needs %.0f KiB there to start %u rank%s: set "
+             "TMPDIR to a folder on a larger disk, or free some space",
+             folder, room / 1024, needed / 1024, ranks, ranks == 1 ? "" : "s");
+    }
+done:
+    return result;
+}
+
+/* mpirun listens on loopback alone. In memory: a folder may forbid to execute what is in it. */
+static void keep_to_loopback(struct mpirun *m)
+{
+    const char *own = getenv("LD_PRELOAD");
+    m->preload_fd = memfd_create("gradlag-loopback", 0);
+    if (m->preload_fd < 0 || write(m->preload_fd, loopback_bind_library, loopback_bind_bytes) !=
+                                 (ssize_t)loopback_bind_bytes) {
+        log_warning("mpirun will listen on all addresses of this host: no file in memory can be "
+                    "made: %s",
+                    strerror(errno));
+        return;
+    }
+    /* The descriptor stays open in a process that becomes mpirun; a child finds it here. */
+    text_add(&m->preload, "LD_PRELOAD=/proc/%ld/fd/%d%s%s", (long)getpid(), m->preload_fd,
+             own != NULL ? ":" : "", own != NULL ? own : "");
+    text_add(&m->restore, "LD_PRELOAD=%s", own != NULL ? own : "");
+}
+
+status mpirun_open(struct mpirun *m, unsigned ranks, const char *folder, const char *shared)
+{
+    status result = OK;
+    size_t n = 0, e = 0;
+    *m = (struct mpirun){.preload_fd = -1};
+    TRY(check_room(folder, ranks));
+    snprintf(m->count, sizeof m->count, "%u", ranks);
+    keep_to_loopback(m);
+    const char *const always[] = {"mpirun", "-n", m->count, "--oversubscribe", "--bind-to", "none"};
+    for (size_t i = 0; i < COUNT_OF(always); i++)
+        m->words[n++] = always[i];
+    /* What Open MPI leaves on disk and in shared memory lies where it is removed with the run. */
+    const char *const places[][2] = {{"orte_tmpdir_base", folder},
+                                     {"btl_vader_backing_directory", shared},
+                                     {"osc_sm_backing_directory", shared}};
+    for (size_t i = 0; i < COUNT_OF(places); i++) {
+        if (places[i][1] != NULL) {
+            m->words[n++] = "--mca";
+            m->words[n++] = places[i][0];
+            m->words[n++] = places[i][1];
+        }
+    }
+    if (m->preload.length > 0) {
+        m->words[n++] = "-x";
+        m->words[n++] = m->restore.at;
+        m->environment[e++] = m->preload.at;
+    }
+    REQUIRE(n < COUNT_OF(m->words));
+    /* Open MPI 4.1 and 5: no hosts but this one, whatever allocation this process is in. */
+    m->environment[e++] = "OMPI_MCA_ras=^slurm,tm,lsf,gridengine,loadleveler,alps";
+    m->environment[e++] = "PRTE_MCA_ras=^slurm,tm,pbs,lsf,gridengine,flux";
+    m->environment[e++] = "OMPI_MCA_orte_abort_print_stack=0";
+    m->environment[e++] = "OMPI_ALLOW_RUN_AS_ROOT=1";
+    m->environment[e++] = "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1";
+done:
+    return result;
+}
+
+void mpirun_close(struct mpirun *m)
+{
+    text_free(&m->preload);
+    text_free(&m->restore);
+    if (m->words[0] != NULL && m->preload_fd >= 0)
+        close(m->preload_fd);
+    *m = (struct mpirun){.preload_fd = -1};
+}

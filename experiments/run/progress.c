@@ -1,0 +1,139 @@
+#include "experiments/run/progress.h"
+
+#include "base/clock.h"
+#include "base/text.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+enum { PLAIN_EVERY_S = 5, LIVE_EVERY_MS = 100 };
+
+void progress_open(struct progress *p, const char *title, bool staleness, bool quiet)
+{
+    const char *term = getenv("TERM"), *no_colour = getenv("NO_COLOR");
+    bool terminal = isatty(STDERR_FILENO) == 1 && (term == NULL || strcmp(term, "dumb") != 0);
+    *p = (struct progress){.quiet = quiet, .live = terminal, .staleness = staleness};
+    p->colour = terminal && (no_colour == NULL || no_colour[0] == '\0');
+    p->shown_ns = clock_ns();
+    snprintf(p->title, sizeof p->title, "%s", title);
+}
+
+void progress_duration(double seconds, char out[32])
+{
+    long s = seconds < 0 || !isfinite(seconds) ? 0 : lround(seconds);
+    if (s < 60)
+        snprintf(out, 32, "%ld s", s);
+    else if (s < 3600)
+        snprintf(out, 32, "%ld:%02ld", s / 60, s % 60);
+    else
+        snprintf(out, 32, "%ld:%02ld:%02ld", s / 3600, s / 60 % 60, s % 60);
+}
+
+void progress_took(double seconds, char out[32])
+{
+    if (seconds > 0 && seconds < 9.95)
+        snprintf(out, 32, "%.2g s", seconds);
+    else
+        progress_duration(seconds, out);
+}
+
+static unsigned terminal_width(void)
+{
+    struct winsize size;
+    if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
+        return size.ws_col;
+    return 80;
+}
+
+/* `narrow`: in short words, for a terminal of 80 columns. */
+static void add_line(const struct progress *p, const struct training_progress *now, bool narrow,
+                     struct text *line)
+{
+    double part =
+        now->total_samples == 0 ? 0.0 : (double)now->samples_used / (double)now->total_samples;
+    double rate = now->seconds > 0 ? (double)now->samples_used / now->seconds : 0.0;
+    text_add(line, "%s%s%s  %3.0f%%", p->colour ? "\033[1m" : "", p->title,
+             p->colour ? "\033[0m" : "", 100.0 * fmin(part, 1.0));
+    text_add(line, narrow ? "  %.0f/s" : "  %.0f samples/s", rate);
+    if (rate > 0 && now->total_samples >= now->samples_used) {
+        char left[32];
+        progress_duration((double)(now->total_samples - now->samples_used) / rate, left);
+        text_add(line, "  %s left", left);
+    }
+    if (isfinite(now->loss))
+        text_add(line, "  loss %.3f", now->loss);
+    if (isfinite(now->test_accuracy))
+        text_add(line, narrow ? "  acc %.1f%%" : "  accuracy %.2f%%", 100.0 * now->test_accuracy);
+    if (p->staleness)
+        text_add(line, narrow ? "  lag %.1f" : "  staleness %.1f", now->mean_staleness);
+}
+
+static bool is_due(const struct progress *p)
+{
+    uint64_t every = (uint64_t)(p->live ? LIVE_EVERY_MS : PLAIN_EVERY_S * 1000) * 1000000u;
+    return !p->quiet && clock_ns() - p->shown_ns >= every;
+}
+
+/* The bytes of `line` that take up to `columns`; the escapes that set the title bold take none. */
+static size_t fitting(const char *line, unsigned columns)
+{
+    const char *c = line;
+    while (*c != '\0') {
+        bool first = ((unsigned char)*c & 0xc0) != 0x80;
+        if (*c == '\033')
+            c += strcspn(c, "m");
+        else if (first && columns-- == 0)
+            break;
+        c += *c != '\0';
+    }
+    return (size_t)(c - line);
+}
+
+static void show(struct progress *p, struct text *line)
+{
+    struct text out = {0};
+    if (p->live)
+        line->length = fitting(line->at, terminal_width() - 1);
+    text_add(&out, "%s%.*s%s", p->live ? "\r\033[K" : "", (int)line->length, line->at,
+             !p->live    ? "\n"
+             : p->colour ? "\033[0m" /* the cut may have been within the title */
+                         : "");
+    ssize_t written = write(STDERR_FILENO, out.at, out.length);
+    (void)written;
+    p->shown = p->live;
+    p->shown_ns = clock_ns();
+    text_free(&out);
+}
+
+void progress_show(struct progress *p, const struct training_progress *now)
+{
+    struct text line = {0};
+    if (is_due(p)) {
+        add_line(p, now, p->live && terminal_width() < 120, &line);
+        show(p, &line);
+    }
+    text_free(&line);
+}
+
+void progress_text(struct progress *p, const char *text)
+{
+    struct text line = {0};
+    if (is_due(p)) {
+        text_add(&line, "%s", text);
+        show(p, &line);
+    }
+    text_free(&line);
+}
+
+void progress_clear(struct progress *p)
+{
+    if (p->shown) {
+        ssize_t written = write(STDERR_FILENO, "\r\033[K", 4);
+        (void)written;
+        p->shown = false;
+    }
+}

@@ -1,0 +1,209 @@
+#include "experiments/run/rerun_command.h"
+
+#include "base/log.h"
+#include "base/memory.h"
+#include "base/text.h"
+#include "experiments/run/provenance.h"
+#include "experiments/run/config_from_row.h"
+#include "results/query/query.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What a run's row says of how it was made; owned. */
+struct recorded {
+    char *id, *mode, *workers, *engine, *config, *environment, *commit, *dirty, *replayed;
+};
+
+static void free_recorded(struct recorded *r)
+{
+    char *const all[] = {r->id,          r->mode,   r->workers, r->engine,  r->config,
+                         r->environment, r->commit, r->dirty,   r->replayed};
+    for (size_t i = 0; i < COUNT_OF(all); i++)
+        memory_free(all[i]);
+}
+
+static status read_one(const char *results, const char *run, const char *what, char **out)
+{
+    char sql[256], setting[160];
+    const char *const settings[] = {setting};
+    snprintf(sql, sizeof sql, "SELECT %s FROM run WHERE id = :run", what);
+    snprintf(setting, sizeof setting, "run=%s", run);
+    return query_value(results, sql, settings, 1, out);
+}
+
+static status read_recorded(const char *results, const char *run, struct recorded *out)
+{
+    status result = OK;
+    TRY(read_one(results, run, "id", &out->id));
+    TRY(read_one(results, run, "workers", &out->workers));
+    TRY(read_one(results, run, "mode", &out->mode));
+    TRY(read_one(results, run, "coalesce(engine, 'real')", &out->engine));
+    TRY(read_one(results, run, "config", &out->config));
+    TRY(read_one(results, run, "host ->> '$.environment'", &out->environment));
+    TRY(read_one(results, run, "host ->> '$.commit'", &out->commit));
+    TRY(read_one(results, run, "nullif(host ->> '$.dirty', 0)", &out->dirty));
+    /* "run 3 (uuid)": numbers may change when files are put together */
+    TRY(read_one(results, run,
+                 "(SELECT substr(detail, instr(detail, '(') + 1, 36) FROM event"
+                 " WHERE run_id = run.id AND code = 'replay_of')",
+                 &out->replayed));
+    if (out->config == NULL) {
+        FAIL(ERROR_RESULTS, "%s: run %s has no configuration in its row, so it cannot be repeated",
+             results, out->id);
+    }
+done:
+    return result;
+}
+
+/* ---- words --------------------------------------------------------------------------------------
+ */
+
+void rerun_add_word(struct text *out, const char *word)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                                "_-+=:,./@%{}";
+    size_t length = strlen(word);
+    if (length > 0 && strspn(word, plain) == length) {
+        text_add(out, "%s", word);
+        return;
+    }
+    text_add(out, "'");
+    for (const char *c = word; *c != '\0'; c++)
+        text_add_bytes(out, *c == '\'' ? "'\\''" : c, *c == '\'' ? 4 : 1);
+    text_add(out, "'");
+}
+
+static void add_setting(struct text *out, const char *key, const char *value)
+{
+    struct text word = {0};
+    text_add(&word, "%s=%s", key, value);
+    text_add(out, " ");
+    rerun_add_word(out, word.at);
+    text_free(&word);
+}
+
+void rerun_add_results(struct text *out, const char *results)
+{
+    if (strcmp(results, "results.db") != 0)
+        add_setting(out, "results", results);
+}
+
+static void add_environment(struct text *out, const char *environment)
+{
+    const char *name;
+    json_t *value;
+    json_t *all = environment != NULL ? json_loads(environment, 0, NULL) : NULL;
+    json_object_foreach(all, name, value)
+    {
+        if (json_is_string(value) && name[strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789"
+                                                       "abcdefghijklmnopqrstuvwxyz")] == '\0') {
+            text_add(out, "%s=", name);
+            rerun_add_word(out, json_string_value(value));
+            text_add(out, " ");
+        }
+    }
+    json_decref(all);
+}
+
+/* ---- the two commands ---------------------------------------------------------------------------
+ */
+
+static bool is_default(const options *o, const struct option *option)
+{
+    const char *value = options_value(o, option->key);
+    bool number = option->type == OPTION_INTEGER || option->type == OPTION_REAL;
+    return number ? strtod(value, NULL) == strtod(option->initial, NULL)
+                  : strcmp(value, option->initial) == 0;
+}
+
+static status add_run(const struct recorded *r, const char *origin, struct text *out)
+{
+    status result = OK;
+    struct settings all = {0};
+    options *o = NULL;
+    TRY(config_from_row_whole(&all, r->config, origin));
+    TRY(config_compose(&o, &all));
+    text_add(out, "gradlag run");
+    for (size_t i = 0; i < options_count(o); i++) {
+        const struct option *option = options_at(o, i);
+        if (!is_default(o, option))
+            add_setting(out, option->key, options_value(o, option->key));
+    }
+done:
+    options_close(&o);
+    settings_free(&all);
+    return result;
+}
+
+/* A run that asked what if: the recorded run, and the settings in which they differ. */
+static status add_replay(const char *results, const struct recorded *r, const char *origin,
+                         struct text *out)
+{
+    status result = OK;
+    struct settings then = {0}, now = {0};
+    char *config = NULL;
+    if (r->replayed == NULL) {
+        FAIL(ERROR_RESULTS, "%s: run %s is a replay, but no event says of which run", results,
+             r->id);
+    }
+    TRY(read_one(results, r->replayed, "config", &config));
+    if (config == NULL)
+        FAIL(ERROR_RESULTS, "%s: run %s has no configuration in its row", results, r->replayed);
+    TRY(config_from_row_settings(&then, config, origin));
+    TRY(config_from_row_settings(&now, r->config, origin));
+    text_add(out, "gradlag replay %s", r->replayed);
+    for (size_t i = 0; i < now.count; i++) {
+        const char *before = settings_find(&then, now.at[i].key);
+        if (before == NULL || strcmp(before, now.at[i].value) != 0)
+            add_setting(out, now.at[i].key, now.at[i].value);
+    }
+done:
+    memory_free(config);
+    settings_free(&then);
+    settings_free(&now);
+    return result;
+}
+
+/* What the same command may not give back. */
+static void warn(const struct recorded *r, const char *results)
+{
+    struct version program;
+    bool known = provenance_version(0, &program) && r->commit != NULL;
+    if (known && (strstr(program.value, r->commit) == NULL || r->dirty != NULL)) {
+        log_warning("run %s was made by commit %s%s, this is gradlag %s", r->id, r->commit,
+                    r->dirty != NULL ? " with changes" : "", program.value);
+    }
+    if (strcmp(r->engine, "real") == 0 && strcmp(r->mode, "async") == 0 &&
+        strcmp(r->workers, "1") != 0) {
+        struct text replay = {0};
+        text_add(&replay, "gradlag replay %s", r->id);
+        rerun_add_results(&replay, results);
+        log_info("several asynchronous workers never arrive in the same order again; `%s` repeats "
+                 "run %s bit for bit",
+                 replay.at, r->id);
+        text_free(&replay);
+    }
+}
+
+status rerun_command(const char *results, const char *run, struct text *out)
+{
+    status result = OK;
+    struct recorded r = {0};
+    struct text origin = {0};
+    TRY(read_recorded(results, run, &r));
+    text_add(&origin, "run %s", r.id);
+    add_environment(out, r.environment);
+    if (strcmp(r.engine, "replay") == 0)
+        TRY(add_replay(results, &r, origin.at, out));
+    else
+        TRY(add_run(&r, origin.at, out));
+    rerun_add_results(out, results);
+    warn(&r, results);
+done:
+    text_free(&origin);
+    free_recorded(&r);
+    return result;
+}

@@ -1,0 +1,374 @@
+#include "experiments/run/role.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/memory.h"
+#include "base/text.h"
+#include "base/thread.h"
+#include "experiments/run/child_process.h"
+#include "experiments/run/provenance.h"
+#include "experiments/run/run_checkpoint.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+enum { WORKERS_MAX = 4096 };
+
+static volatile sig_atomic_t stop;
+
+static void request_stop(int number)
+{
+    (void)number;
+    stop = 1;
+}
+
+static void request_own_stop(void)
+{
+    stop = 1;
+}
+
+/* Ranks are asked to stop by SIGUSR1, which mpirun hands on. Its SIGTERM means that another rank
+ * died: then this one dies too, and the starter writes down why. */
+static void heed_signals(enum role role)
+{
+    struct sigaction action = {.sa_handler = request_stop};
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGUSR1, &action, NULL);
+    if (role != ROLE_RANK || !status_pipe_exists())
+        signals_catch(request_stop);
+}
+
+status role_begin(struct role_process *p, enum role role, unsigned index,
+                  const struct settings *read)
+{
+    status result = OK;
+    char name[32];
+    *p = (struct role_process){.role = role, .index = index};
+    heed_signals(role);
+    snprintf(name, sizeof name, role == ROLE_SERVER && index == 0 ? "server" : "%s %u",
+             role_name(role), index);
+    log_set_name(name);
+    TRY(config_compose(&p->settings, read));
+    const char *mode = options_text(p->settings, "mode");
+    const bool async = strcmp(mode, "async") == 0;
+    if (async == (role == ROLE_RANK)) {
+        FAIL(ERROR_USAGE, "`gradlag %s` is a role of mode=%s, but this is mode=%s: add mode=%s",
+             role_name(role), async ? "sync and mode=pipeline" : "async", mode,
+             async ? "sync" : "async");
+    }
+    p->hooks.stop = &stop;
+    p->request_stop = request_own_stop;
+    progress_open(&p->progress, mode, role == ROLE_SERVER, false);
+done:
+    return result;
+}
+
+/* ---- hooks --------------------------------------------------------------------------------------
+ */
+
+static status evaluate(void *context, const float *parameters, struct evaluation *out)
+{
+    struct role_process *p = context;
+    return worker_evaluate(p->worker, parameters, out);
+}
+
+static status gradient(void *context, unsigned index, uint64_t batch, const float *parameters,
+                       float *out)
+{
+    status result = OK;
+    struct role_process *p = context;
+    struct step_stats ignored;
+    unsigned workers = (unsigned)options_integer(p->settings, "workers");
+    if (p->shards == NULL)
+        TRY(memory_new(&p->shards, workers, sizeof(worker_shard *), "workers' shards"));
+    if (p->shards[index] == NULL)
+        TRY(worker_shard_open(&p->shards[index], p->worker, p->settings, index, workers));
+    TRY(worker_gradient_as(p->worker, p->shards[index], parameters, batch, out, &ignored));
+done:
+    return result;
+}
+
+static void close_shards(struct role_process *p)
+{
+    unsigned workers = p->shards != NULL ? (unsigned)options_integer(p->settings, "workers") : 0;
+    for (unsigned i = 0; i < workers; i++)
+        worker_shard_close(&p->shards[i]);
+    memory_free(p->shards);
+    p->shards = NULL;
+}
+
+static void note_progress(struct role_process *p, const struct training_progress *now)
+{
+    uint64_t time = clock_ns();
+    if (p->recorder == NULL || time - p->noted_ns < 1000000000u)
+        return;
+    p->noted_ns = time;
+    recorder_progress(p->recorder, &(struct progress_record){.updates = now->updates,
+                                                             .samples = now->samples_used,
+                                                             .total_samples = now->total_samples,
+                                                             .seconds = now->seconds,
+                                                             .loss = now->loss,
+                                                             .staleness = now->mean_staleness});
+}
+
+static void show_progress(void *context, const struct training_progress *now)
+{
+    struct role_process *p = context;
+    note_progress(p, now);
+    if (status_pipe_exists()) {
+        struct status_message m = {
+            .kind = STATUS_PROGRESS, .role = p->role, .index = p->index, .progress = *now};
+        status_pipe_send(&m);
+    } else {
+        progress_show(&p->progress, now);
+    }
+}
+
+static status checkpoint(void *context, const struct training_state *now)
+{
+    struct role_process *p = context;
+    struct run_checkpoint what = {
+        .settings = p->settings, .worker = p->worker, .now = now, .run_id = p->run_id};
+    status result = run_checkpoint_save(&what, p->recorder);
+    if (result == OK)
+        return OK;
+    recorder_event(p->recorder, now->seconds, now->goes_on ? SEVERITY_WARNING : SEVERITY_ERROR,
+                   "checkpoint_failed", -1, error_message());
+    if (now->goes_on) {
+        log_warning("%s; training goes on, and the next checkpoint is another try",
+                    error_message());
+        result = OK;
+    }
+    return result;
+}
+
+/* on_results_error=stop */
+static void stop_without_results(void *context)
+{
+    const struct role_process *p = context;
+    p->request_stop();
+}
+
+status role_open_recorder(struct role_process *p)
+{
+    status result = OK;
+    struct run_row row = {0};
+    p->hooks.context = p;
+    p->hooks.evaluate = evaluate;
+    p->hooks.gradient = gradient;
+    p->hooks.progress = show_progress;
+    p->hooks.checkpoint = options_text(p->settings, "checkpoint")[0] == '\0' ? NULL : checkpoint;
+    if (p->run_id == 0)
+        p->run_id = options_integer(p->settings, "run_id");
+    TRY(run_checkpoint_check_places(p->settings, p->run_id));
+    TRY(recorder_open(&p->recorder, options_text(p->settings, "results")));
+    if (strcmp(options_text(p->settings, "on_results_error"), "stop") == 0)
+        recorder_on_error(p->recorder, stop_without_results, p);
+    if (p->run_id > 0) {
+        TRY(recorder_resume(p->recorder, p->run_id));
+    } else {
+        run_row_open(&row, p->settings);
+        TRY(recorder_begin(p->recorder, &row.description, "running", &p->run_id));
+    }
+done:
+    if (result != OK)
+        recorder_close(&p->recorder); /* it has no row to end */
+    run_row_close(&row);
+    return result;
+}
+
+/* ---- the end ------------------------------------------------------------------------------------
+ */
+
+static void verdict_path(const char *folder, size_t length, char out[160])
+{
+    snprintf(out, 160, "%.*s/verdict", (int)length, folder);
+}
+
+void role_write_verdict(const char *folder, status code, const char *text)
+{
+    char path[160];
+    verdict_path(folder, strlen(folder), path);
+    FILE *file = fopen(path, "w");
+    if (file != NULL) {
+        fprintf(file, "%d %s", (int)code, text);
+        fclose(file);
+    }
+}
+
+/* A server that was asked to stop looks here whether the run has failed elsewhere. */
+static status read_verdict(status ended)
+{
+    char path[160], text[2048];
+    int code = 0;
+    const char *pipe = getenv("GRADLAG_MAILBOX");
+    const char *slash = pipe != NULL ? strrchr(pipe, '/') : NULL;
+    if (ended != STOPPED || slash == NULL)
+        return ended;
+    verdict_path(pipe, (size_t)(slash - pipe), path);
+    FILE *file = fopen(path, "r");
+    if (file == NULL)
+        return ended;
+    if (fscanf(file, "%d %2047[^\n]", &code, text) == 2)
+        ended = error_set((status)code, __FILE__, __LINE__, "%s", text);
+    fclose(file);
+    return ended;
+}
+
+status role_finish_row(struct role_process *p, status ended, const struct training_outcome *outcome)
+{
+    const char *how = ended == OK               ? "finished"
+                      : ended == STOPPED        ? "stopped"
+                      : ended == ERROR_DIVERGED ? "diverged"
+                                                : "failed";
+    const struct error why = error_save();
+    struct run_outcome row = {
+        .status = how,
+        .error = ended == OK || ended == STOPPED ? NULL : why.message,
+        .updates = outcome->updates,
+        .samples_used = outcome->samples_used,
+        .samples_computed = outcome->samples_computed,
+        .staleness = {.gradients = outcome->staleness.gradients,
+                      .most = outcome->staleness.most,
+                      .sum = outcome->staleness.sum},
+        .train_seconds = outcome->train_seconds,
+        .sent_bytes = outcome->sent_bytes,
+        .parameters_sha256 =
+            outcome->parameters_sha256[0] == '\0' ? NULL : outcome->parameters_sha256,
+        .device = p->worker == NULL ? NULL : worker_device_description(p->worker),
+        .communicator = p->communicator,
+        .network = p->network.at,
+    };
+    status written = recorder_finish(p->recorder, &row);
+    if (written != OK && (ended == OK || ended == STOPPED))
+        return written;
+    error_restore(&why);
+    return ended;
+}
+
+status role_end(struct role_process *p, status ended, const struct training_outcome *outcome)
+{
+    progress_clear(&p->progress);
+    ended = read_verdict(ended);
+    if (p->recorder != NULL && p->run_id > 0) {
+        ended = role_finish_row(p, ended, outcome);
+        if (!status_pipe_exists() && ended == OK) {
+            log_info("run %lld finished; `gradlag show %lld results=%s` shows it",
+                     (long long)p->run_id, (long long)p->run_id,
+                     options_text(p->settings, "results"));
+        }
+    }
+    recorder_close(&p->recorder);
+    text_free(&p->network);
+    if (threads_abandoned() == 0) { /* else one may still compute with them */
+        close_shards(p);
+        worker_close(&p->worker);
+        options_close(&p->settings);
+    }
+    struct status_message m = {.kind = STATUS_ENDED,
+                               .role = p->role,
+                               .index = p->index,
+                               .code = ended,
+                               .dismissal = p->dismissal};
+    if (ended != OK)
+        snprintf(m.text, sizeof m.text, "%s", error_message());
+    status_pipe_send(&m);
+    return ended;
+}
+
+/* ---- who am I? ----------------------------------------------------------------------------------
+ */
+
+static status read_number(const char *what, const char *text, unsigned limit, unsigned *out)
+{
+    status result = OK;
+    char *end = NULL;
+    unsigned long number = strtoul(text, &end, 10);
+    if (*text < '0' || *text > '9' || *end != '\0' || number >= limit)
+        FAIL(ERROR_USAGE, "%s=%s is not a number from 0 to %u", what, text, limit - 1);
+    *out = (unsigned)number;
+done:
+    return result;
+}
+
+static const char *first_set(const char *const *names)
+{
+    for (; *names != NULL; names++)
+        if (getenv(*names) != NULL)
+            return getenv(*names);
+    return NULL;
+}
+
+status role_take_number(struct settings *s, const char *key, unsigned limit, unsigned *out)
+{
+    status result = OK;
+    for (size_t i = 0; i < s->count; i++) {
+        if (strcmp(s->at[i].key, key) != 0)
+            continue;
+        TRY(read_number(key, s->at[i].value, limit, out));
+        settings_remove(s, i--);
+    }
+done:
+    return result;
+}
+
+status role_worker_index(struct settings *s, unsigned *index)
+{
+    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID", NULL};
+    status result = OK;
+    *index = WORKERS_MAX;
+    TRY(role_take_number(s, "worker", WORKERS_MAX, index));
+    if (*index < WORKERS_MAX)
+        goto done;
+    if (first_set(names) == NULL)
+        FAIL(ERROR_USAGE, "which worker? Set worker=0, 1, …; mpirun and srun set it by themselves");
+    TRY(read_number("the launcher's environment: worker", first_set(names), WORKERS_MAX, index));
+done:
+    return result;
+}
+
+void role_default_workers(struct settings *s)
+{
+    static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS", NULL};
+    const char *value = first_set(names);
+    if (value != NULL && settings_find(s, "workers") == NULL)
+        settings_add(s, "workers", value, "the launcher's environment");
+}
+
+/* Not on the command line where `run` sets it: others could read it there. */
+status role_token(const options *o, bool draw, uint64_t *out)
+{
+    status result = OK;
+    const char *set = options_text(o, "run_token"), *given = getenv("GRADLAG_RUN_TOKEN");
+    const char *hex = set[0] == '\0' && given != NULL ? given : set;
+    if (hex[0] == '\0' && !draw) {
+        FAIL(ERROR_USAGE, "a worker, and a server but the first, needs run_token=…, as `gradlag "
+                          "server` prints it");
+    }
+    if (hex[0] == '\0') {
+        if (getrandom(out, sizeof *out, 0) != (ssize_t)sizeof *out)
+            FAIL(ERROR_OTHER, "the kernel has no random bytes: %s", strerror(errno));
+        goto done;
+    }
+    if (strlen(hex) > 16 || hex[strspn(hex, "0123456789abcdefABCDEF")] != '\0') {
+        FAIL(ERROR_USAGE,
+             "%s=%s is not 1 to 16 hexadecimal digits, as `gradlag server` prints them",
+             hex == set ? "run_token" : "GRADLAG_RUN_TOKEN", hex);
+    }
+    *out = strtoull(hex, NULL, 16);
+done:
+    return result;
+}
+
+/* Through /proc, so that it is this very file even after it was replaced by a newer build. */
+const char *role_program(void)
+{
+    static char path[64];
+    snprintf(path, sizeof path, "/proc/%ld/exe", (long)getpid());
+    return path;
+}

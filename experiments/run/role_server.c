@@ -1,0 +1,185 @@
+#include "base/log.h"
+#include "base/memory.h"
+#include "experiments/command.h"
+
+#include "experiments/run/child_process.h"
+#include "experiments/run/resume_record.h"
+#include "experiments/run/role.h"
+#include "experiments/run/run_checkpoint.h"
+#include "ps/rules/consistency/consistency.h"
+#include "ps/rules/outer/outer.h"
+#include "ps/server/server.h"
+#include "ps/core/slices.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* An update is made of as many gradients as the policy says while nobody is lost or dropped, and
+ * each of as many batches as a worker takes steps. */
+status role_server_length(const options *o, uint64_t epoch_samples, struct training_length *out)
+{
+    status result = OK;
+    struct consistency consistency;
+    struct outer outer;
+    unsigned gradients, workers = (unsigned)options_integer(o, "workers");
+    TRY(consistency_open(&consistency, o));
+    TRY(consistency_per_update(&consistency, workers, &gradients));
+    TRY(outer_open(&outer, o, workers));
+    TRY(training_length_of(o, epoch_samples,
+                           (uint64_t)options_integer(o, "batch") * outer.steps * gradients, out));
+done:
+    return result;
+}
+
+static void bound(void *context, const char *endpoint)
+{
+    const struct role_process *p = context;
+    unsigned servers = servers_of(p->settings);
+    const unsigned long long hash = config_hash_number(p->settings);
+    if (status_pipe_exists()) {
+        struct status_message m = {.kind = STATUS_BOUND, .role = ROLE_SERVER, .index = p->index};
+        snprintf(m.text, sizeof m.text, "%s", endpoint);
+        status_pipe_send(&m);
+        return;
+    }
+    if (servers > 1) {
+        log_info("listening on %s as server %u of %u; start the others (gradlag server server=1 …) "
+                 "and each worker (gradlag worker worker=0 …) with the same settings and "
+                 "run_token=%016llx, endpoint=… saying where each server is; settings hash %016llx",
+                 endpoint, p->index, servers, (unsigned long long)p->token, hash);
+        return;
+    }
+    const char *keys = options_text(p->settings, "curve");
+    int64_t workers = options_integer(p->settings, "workers");
+    log_info("listening on %s for %lld worker%s; start each with the same settings: gradlag "
+             "worker endpoint=%s run_token=%016llx%s%s worker=N …%s; settings hash %016llx",
+             endpoint, (long long)workers, workers == 1 ? "" : "s", endpoint,
+             (unsigned long long)p->token, keys[0] != '\0' ? " curve=" : "", keys,
+             strncmp(endpoint, "tcp://0.0.0.0:", 14) == 0 ? " (0.0.0.0: any address of this host)"
+                                                          : "",
+             hash);
+}
+
+/* Where this server listens and, if it follows, where server 0 does. */
+struct server_endpoints {
+    char own[SERVERS_ENDPOINT_BYTES], leader[SERVERS_ENDPOINT_BYTES];
+};
+
+static status find_places(const struct role_process *p, struct server_endpoints *out)
+{
+    status result = OK;
+    const char *endpoint = options_text(p->settings, "endpoint");
+    unsigned servers = servers_of(p->settings);
+    if (p->index >= servers) {
+        FAIL(ERROR_USAGE, "server=%u, but servers=%u: servers are numbered from 0 to %u", p->index,
+             servers, servers - 1);
+    }
+    if (endpoint[0] == '\0' && servers > 1) {
+        FAIL(ERROR_USAGE,
+             "with servers=%u `gradlag server` needs endpoint=…, the places of all "
+             "servers separated by commas, that of server 0 first",
+             servers);
+    }
+    endpoint = endpoint[0] == '\0' ? "tcp://127.0.0.1:*" : endpoint;
+    TRY(servers_endpoint(endpoint, servers, p->index, out->own));
+    TRY(servers_endpoint(endpoint, servers, 0, out->leader));
+done:
+    return result;
+}
+
+/* A follower knows no rows and evaluates nothing: a model is only opened to draw from. */
+static status open_parts(struct role_process *p)
+{
+    status result = OK;
+    struct worker_options evaluation = {.settings = p->settings, .index = 0, .count = 1};
+    TRY(role_token(p->settings, p->index == 0, &p->token));
+    if (p->index == 0)
+        TRY(role_open_recorder(p));
+    else
+        p->hooks.context = p;
+    TRY(worker_open(&p->worker, &evaluation));
+done:
+    return result;
+}
+
+/* Version 0, or where a checkpoint's run had come to. */
+static status open_start(const struct role_process *p, struct run_checkpoint_file *out,
+                         size_t count)
+{
+    status result = OK;
+    const char *resume = options_text(p->settings, "resume");
+    if (resume[0] == '\0') {
+        TRY(memory_new(&out->parameters, count, sizeof *out->parameters, "initial parameters"));
+        TRY(worker_initial_parameters(p->worker, out->parameters, count));
+        return OK;
+    }
+    TRY(run_checkpoint_open(out, resume, p->settings, p->worker));
+    if (p->index == 0)
+        TRY(resume_record(p, resume, &out->state));
+done:
+    return result;
+}
+
+static status serve(struct role_process *p, struct run_checkpoint_file *start,
+                    struct training_outcome *out)
+{
+    status result = OK;
+    const options *o = p->settings;
+    struct server_endpoints places;
+    TRY(find_places(p, &places));
+    TRY(files_allow((unsigned)options_integer(o, "workers") + servers_of(o)));
+    TRY(open_parts(p));
+    size_t count = worker_parameter_count(p->worker);
+    uint64_t epoch = worker_epoch_samples(p->worker);
+    TRY(open_start(p, start, count));
+    struct ps_server_options server = {
+        .settings = o,
+        .workers = (unsigned)options_integer(o, "workers"),
+        .server = p->index,
+        .leader = places.leader,
+        .count = count,
+        .layers = worker_layers(p->worker),
+        .initial = start->parameters,
+        .start = start->state.parameters != NULL ? &start->state : NULL,
+        .epoch_samples = epoch,
+        .run_token = p->token,
+        .settings_hash = config_hash_number(o),
+        .endpoint = places.own,
+        .bound = bound,
+        .hooks = p->hooks,
+        .recorder = p->recorder,
+    };
+    TRY(role_server_length(o, epoch, &server.length));
+    if (p->index > 0) {
+        server.layers = (struct optimizer_layers){0};
+        worker_close(&p->worker);
+    }
+    TRY(ps_server_run(&server, out));
+done:
+    return result;
+}
+
+const char command_server_help[] =
+    "gradlag server key=value…\n\n"
+    "Prints where it listens and what workers need to say; ends with the run.\n\n"
+    "  gradlag server workers=2 endpoint=tcp://127.0.0.1:*\n\n"
+    "`gradlag list keys` shows what key may be.\n";
+
+status command_server(int argc, char **argv)
+{
+    status result = OK;
+    struct settings read = {0};
+    struct role_process p = {0};
+    struct training_outcome outcome = {0};
+    struct run_checkpoint_file start = {0};
+    unsigned number = 0;
+    TRY(settings_read_arguments(&read, argc, argv));
+    TRY(role_take_number(&read, "server", SERVERS_MAX, &number));
+    TRY(role_begin(&p, ROLE_SERVER, number, &read));
+    TRY(serve(&p, &start, &outcome));
+done:
+    result = role_end(&p, result, &outcome);
+    run_checkpoint_close(&start);
+    settings_free(&read);
+    return result;
+}

@@ -1,0 +1,62 @@
+#include "experiments/command.h"
+
+#include "experiments/run/role.h"
+#include "ps/trainer.h"
+
+static status work(struct role_process *p)
+{
+    status result = OK;
+    const options *o = p->settings;
+    unsigned count = (unsigned)options_integer(o, "workers");
+    if (p->index >= count) {
+        FAIL(ERROR_USAGE, "worker=%u, but workers=%u: workers are numbered from 0 to %u", p->index,
+             count, count - 1);
+    }
+    if (options_text(o, "endpoint")[0] == '\0')
+        FAIL(ERROR_USAGE, "`gradlag worker` needs endpoint=…, as `gradlag server` prints it");
+    TRY(role_token(o, false, &p->token));
+    struct worker_options shard = {.settings = o, .index = p->index, .count = count};
+    struct training_length length;
+    TRY(worker_open(&p->worker, &shard));
+    TRY(role_server_length(o, worker_epoch_samples(p->worker), &length));
+    struct ps_trainer_options trainer = {
+        .settings = o,
+        .worker = p->worker,
+        .index = p->index,
+        .workers = count,
+        .total_samples = length.total_samples,
+        .endpoint = options_text(o, "endpoint"),
+        .run_token = p->token,
+        .settings_hash = config_hash_number(o),
+        .stop = p->hooks.stop,
+        .dismissal = &p->dismissal,
+    };
+    TRY(ps_trainer_run(&trainer));
+done:
+    return result;
+}
+
+const char command_worker_help[] =
+    "gradlag worker endpoint=… worker=N …\n\n"
+    "Takes the settings of its server, the endpoint and the run_token that it printed,\n"
+    "and its own number from 0 (under mpirun or srun: its rank).\n\n"
+    "  gradlag worker endpoint=tcp://127.0.0.1:5555 run_token=… worker=0 key=value…\n\n"
+    "`gradlag list keys` shows what key may be.\n";
+
+status command_worker(int argc, char **argv)
+{
+    status result = OK;
+    struct settings read = {0};
+    struct role_process p = {.role = ROLE_WORKER};
+    struct training_outcome none = {0};
+    unsigned index = 0;
+    TRY(settings_read_arguments(&read, argc, argv));
+    TRY(role_worker_index(&read, &index));
+    role_default_workers(&read);
+    TRY(role_begin(&p, ROLE_WORKER, index, &read));
+    TRY(work(&p));
+done:
+    result = role_end(&p, result, &none);
+    settings_free(&read);
+    return result;
+}

@@ -1,0 +1,548 @@
+#include "experiments/run/run_checkpoint.h"
+
+#include "base/memory.h"
+#include "base/sha256.h"
+#include "base/text.h"
+#include "experiments/config/config.h"
+#include "experiments/run/config_from_row.h"
+#include "ps/rules/correction/correction.h"
+#include "worker/checkpoint.h"
+#include "worker/optimizer/optimizer.h"
+#include "base/output_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <glob.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+status run_checkpoint_hash(const char *path, char hex[65])
+{
+    status result = OK;
+    struct sha256 hash;
+    uint8_t bytes[65536];
+    size_t got;
+    const int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a FIFO does not keep us */
+    FILE *file = fd >= 0 ? fdopen(fd, "rb") : NULL;
+    if (file == NULL)
+        FAIL(ERROR_DATA, "checkpoint %s cannot be read: %s", path, strerror(errno));
+    sha256_begin(&hash);
+    while ((got = fread(bytes, 1, sizeof bytes, file)) > 0)
+        sha256_add(&hash, bytes, got);
+    sha256_end(&hash, hex);
+done:
+    if (file != NULL)
+        fclose(file);
+    return result;
+}
+
+/* Tensors "conv1.weight" of the parameters, then "optimizer0.conv1.weight" of the first state. */
+static void name_tensors(const worker *w, float *parameters, float *optimizer_state, size_t states,
+                         struct checkpoint_tensor *tensors, struct text *names)
+{
+    size_t slices = worker_slice_count(w), count = worker_parameter_count(w);
+    for (size_t state = 0; state <= states; state++) {
+        float *from = state == 0 ? parameters : optimizer_state + (state - 1) * count;
+        for (size_t i = 0; i < slices; i++) {
+            const struct parameter_slice *slice = worker_slice(w, i);
+            size_t at = state * slices + i;
+            if (state > 0)
+                text_add(&names[at], "optimizer%zu.", state - 1);
+            text_add(&names[at], "%s", slice->name);
+            tensors[at] = (struct checkpoint_tensor){
+                .name = names[at].at, .rank = slice->rank, .data = from + slice->offset};
+            memcpy(tensors[at].shape, slice->shape, sizeof slice->shape);
+        }
+    }
+}
+
+void run_checkpoint_path(const char *pattern, int64_t run_id, const uint64_t *version,
+                         struct text *out)
+{
+    static const char run[] = "{run}", ver[] = "{version}";
+    while (*pattern != '\0') {
+        if (strncmp(pattern, run, strlen(run)) == 0) {
+            text_add(out, "%lld", (long long)run_id);
+            pattern += strlen(run);
+        } else if (version != NULL && strncmp(pattern, ver, strlen(ver)) == 0) {
+            text_add(out, "%llu", (unsigned long long)*version);
+            pattern += strlen(ver);
+        } else {
+            text_add_bytes(out, pattern++, 1);
+        }
+    }
+}
+
+static status check_place(const char *key, const char *path, const char *origin)
+{
+    status result = OK;
+    struct stat about;
+    if (stat(path, &about) == 0 && S_ISDIR(about.st_mode))
+        FAIL(ERROR_USAGE, "%s: %s=%s is a folder; name a file in it", origin, key, path);
+    const char *slash = strrchr(path, '/'), *brace = strchr(path, '{');
+    if ((brace == NULL || slash == NULL || brace > slash) && output_file_check(path) != OK) {
+        const struct error why = error_save();
+        FAIL(ERROR_USAGE,
+             "%s: %s=%s could not be written at the end: %s; make that folder first, or name a "
+             "file elsewhere",
+             origin, key, path, why.message);
+    }
+done:
+    return result;
+}
+
+/* A run of the same settings may replace it: that is the same run, begun anew or resumed. */
+static status check_replaces(const char *path, const options *settings)
+{
+    status result = OK;
+    struct stat about;
+    struct checkpoint_note config = {"config", NULL};
+    struct text differing = {0};
+    if (stat(path, &about) != 0 || !S_ISREG(about.st_mode) || about.st_size == 0)
+        return OK;
+    if (checkpoint_read(path, NULL, 0, &config, 1) != OK || config.value == NULL) {
+        FAIL(ERROR_USAGE,
+             "checkpoint=%s: that file exists and is not a checkpoint of a run; name another file, "
+             "or remove that one",
+             path);
+    }
+    TRY(config_from_row_differing(config.value, settings, &differing));
+    if (differing.length > 0) {
+        FAIL(ERROR_USAGE,
+             "checkpoint=%s: that file is a checkpoint of a run with other settings (%s), and this "
+             "run would overwrite it; name another file ({run} in the name becomes the run's "
+             "number), or move or remove that one",
+             path, differing.at);
+    }
+done:
+    memory_free((void *)(uintptr_t)config.value);
+    text_free(&differing);
+    return result;
+}
+
+/* What glob() finds by it: the path for every version. */
+static void add_pattern(const char *path, struct text *out)
+{
+    static const char version[] = "{version}";
+    while (*path != '\0') {
+        if (strncmp(path, version, strlen(version)) == 0) {
+            text_add(out, "[0-9]*");
+            path += strlen(version);
+        } else {
+            text_add(out, "%s%c", strchr("*?[\\", *path) != NULL ? "\\" : "", *path);
+            path++;
+        }
+    }
+}
+
+/* Without a number of the run, files that have it in their names are checked when they are written.
+ */
+static status check_overwrites(const options *settings, int64_t run_id)
+{
+    status result = OK;
+    const char *checkpoint = options_text(settings, "checkpoint");
+    struct text path = {0}, pattern = {0};
+    glob_t found = {0};
+    if (run_id == 0 && strstr(checkpoint, "{run}") != NULL)
+        return OK;
+    run_checkpoint_path(checkpoint, run_id, NULL, &path);
+    add_pattern(path.at, &pattern);
+    (void)glob(pattern.at, 0, NULL, &found);
+    for (size_t i = 0; i < found.gl_pathc; i++)
+        TRY(check_replaces(found.gl_pathv[i], settings));
+done:
+    globfree(&found);
+    text_free(&path);
+    text_free(&pattern);
+    return result;
+}
+
+status run_checkpoint_check_places(const options *settings, int64_t run_id)
+{
+    static const char *const keys[] = {"checkpoint", "trace"};
+    status result = OK;
+    for (size_t i = 0; i < COUNT_OF(keys); i++) {
+        const char *path = options_text(settings, keys[i]);
+        if (path[0] != '\0')
+            TRY(check_place(keys[i], path, options_origin(settings, keys[i])));
+    }
+    if (options_text(settings, "checkpoint")[0] != '\0')
+        TRY(check_overwrites(settings, run_id));
+done:
+    return result;
+}
+
+struct tensors {
+    struct checkpoint_tensor *at;
+    struct text *names;
+    size_t count;
+};
+
+/* checkpoint_write leaves the data alone, and checkpoint_read has our own. */
+static float *writable(const float *data)
+{
+    return (float *)(uintptr_t)data;
+}
+
+static void add_tensor(struct tensors *t, const char *name, unsigned rank, size_t rows,
+                       size_t columns, const float *data)
+{
+    text_add(&t->names[t->count], "%s", name);
+    t->at[t->count] = (struct checkpoint_tensor){.name = t->names[t->count].at,
+                                                 .rank = rank,
+                                                 .shape = {(uint32_t)rows, (uint32_t)columns},
+                                                 .data = writable(data)};
+    t->count++;
+}
+
+/* Those of all that `now` has vectors for; the caller's to give to free_tensors. */
+static status open_tensors(const worker *w, const options *o, const struct training_state *now,
+                           struct tensors *t)
+{
+    status result = OK;
+    const size_t parameters = worker_parameter_count(w), slices = worker_slice_count(w);
+    const size_t states = now->optimizer_state_count / parameters;
+    const size_t most = slices * (1 + states) + 2 + now->vector_count;
+    char name[32];
+    TRY(memory_new(&t->at, most, sizeof *t->at, "a checkpoint's tensors"));
+    TRY(memory_new(&t->names, most, sizeof *t->names, "a checkpoint's names"));
+    name_tensors(w, writable(now->parameters), writable(now->optimizer_state), states, t->at,
+                 t->names);
+    t->count = slices * (1 + states);
+    if (now->waiting != NULL)
+        add_tensor(t, "waiting", 1, parameters, 1, now->waiting);
+    if (now->rank_count > 0) {
+        add_tensor(t, "ranks", 2, (size_t)options_integer(o, "workers"), now->rank_count,
+                   now->ranks);
+    }
+    for (size_t i = 0; i < now->vector_count; i++) {
+        snprintf(name, sizeof name, "correction%zu", i);
+        add_tensor(t, name, 1, parameters, 1, now->vectors[i]);
+    }
+done:
+    return result;
+}
+
+static void free_tensors(struct tensors *t)
+{
+    for (size_t i = 0; t->names != NULL && i < t->count; i++)
+        text_free(&t->names[i]);
+    memory_free(t->names);
+    memory_free(t->at);
+}
+
+/* Notes that are numbers. Those from OPTIONAL on may be missing: in files of older versions or of
+ * another mode, and WAITING also where no gradient waits. */
+enum number {
+    VERSION,
+    SAMPLES,
+    SECONDS,
+    SKIPPED,
+    OPTIONAL,
+    RANK_FLOATS = OPTIONAL,
+    SKIPPED_LAST,
+    LOSS_SUM,
+    LOSS_COUNT,
+    SENT_BYTES,
+    WAITING,
+    COMPUTED,
+    VECTORS,
+    NUMBERS
+};
+static const char *const number_names[NUMBERS] = {
+    [VERSION] = "version",   [SAMPLES] = "samples",         [SECONDS] = "seconds",
+    [SKIPPED] = "skipped",   [RANK_FLOATS] = "rank_floats", [SKIPPED_LAST] = "skipped_last",
+    [LOSS_SUM] = "loss_sum", [LOSS_COUNT] = "loss_count",   [SENT_BYTES] = "sent_bytes",
+    [WAITING] = "waiting",   [COMPUTED] = "computed",       [VECTORS] = "vectors",
+};
+
+/* Notes that are many, with a space between them; mode=async alone has them. */
+enum list { BATCHES, ACCOUNT, LISTS };
+static const char *const list_names[LISTS] = {[BATCHES] = "batches", [ACCOUNT] = "account"};
+
+static void numbers_of(const struct training_state *s, double out[NUMBERS])
+{
+    out[VERSION] = (double)s->updates;
+    out[SAMPLES] = (double)s->samples;
+    out[SECONDS] = s->seconds;
+    out[SKIPPED] = (double)s->skipped;
+    out[RANK_FLOATS] = (double)s->rank_count;
+    out[SKIPPED_LAST] = (double)s->skipped_last;
+    out[LOSS_SUM] = s->loss_sum;
+    out[LOSS_COUNT] = (double)s->loss_count;
+    out[SENT_BYTES] = s->sent_bytes;
+    out[WAITING] = s->waiting != NULL ? (double)s->waiting_version : NAN;
+    out[COMPUTED] = s->batches != NULL ? (double)s->computed : NAN;
+    out[VECTORS] = s->batches != NULL ? (double)s->vector_count : NAN;
+}
+
+static void lists_of(const struct run_checkpoint *s, struct text out[LISTS])
+{
+    const uint64_t *batches = s->now->batches;
+    const size_t workers = (size_t)options_integer(s->settings, "workers");
+    for (size_t i = 0; batches != NULL && i < workers; i++)
+        text_add(&out[BATCHES], "%s%llu", i > 0 ? " " : "", (unsigned long long)batches[i]);
+    for (size_t i = 0; i < s->now->account_count; i++) {
+        text_add(&out[ACCOUNT], "%s", i > 0 ? " " : "");
+        text_add_real(&out[ACCOUNT], s->now->account[i]);
+    }
+}
+
+status run_checkpoint_save(const struct run_checkpoint *s, recorder *r)
+{
+    status result = OK;
+    struct stat about;
+    struct tensors tensors = {0};
+    struct text config = {0}, path = {0}, lists[LISTS] = {0};
+    struct checkpoint_note notes[NUMBERS + LISTS + 2];
+    const struct training_state *now = s->now;
+    double numbers[NUMBERS];
+    char texts[NUMBERS][32], sha256[65];
+    size_t count = 0;
+    run_checkpoint_path(options_text(s->settings, "checkpoint"), s->run_id, &now->updates, &path);
+    TRY(open_tensors(s->worker, s->settings, now, &tensors));
+    config_json(s->settings, &config);
+    notes[count++] = (struct checkpoint_note){"format", "pt"};
+    notes[count++] = (struct checkpoint_note){"config", config.at};
+    numbers_of(now, numbers);
+    for (size_t i = 0; i < NUMBERS; i++) {
+        if (!isnan(numbers[i])) {
+            snprintf(texts[i], sizeof texts[i], "%.17g", numbers[i]);
+            notes[count++] = (struct checkpoint_note){number_names[i], texts[i]};
+        }
+    }
+    lists_of(s, lists);
+    for (size_t i = 0; i < LISTS; i++)
+        if (lists[i].at != NULL)
+            notes[count++] = (struct checkpoint_note){list_names[i], lists[i].at};
+    TRY(check_replaces(path.at, s->settings));
+    TRY(checkpoint_write(path.at, tensors.at, tensors.count, notes, count));
+    if (r != NULL && stat(path.at, &about) == 0 && S_ISREG(about.st_mode)) {
+        TRY(run_checkpoint_hash(path.at, sha256));
+        recorder_checkpoint(r, now->updates, path.at, sha256);
+    }
+done:
+    free_tensors(&tensors);
+    for (size_t i = 0; i < LISTS; i++)
+        text_free(&lists[i]);
+    text_free(&config);
+    text_free(&path);
+    return result;
+}
+
+/* ---- going on -----------------------------------------------------------------------------------
+ */
+
+static status read_number(const char *path, const char *key, const char *text, double *out)
+{
+    status result = OK;
+    if (text == NULL) {
+        FAIL(ERROR_DATA,
+             "%s does not say '%s': no checkpoint of a run, or an older version's; initial= takes "
+             "its parameters alone",
+             path, key);
+    }
+    if (!text_to_real(text, out) || *out < 0 || *out >= 9e15)
+        FAIL(ERROR_DATA, "%s: '%s' is '%s', which is no number of a run", path, key, text);
+done:
+    return result;
+}
+
+struct notes {
+    double numbers[NUMBERS]; /* NaN: the file does not say it */
+    struct {
+        double *at;
+        size_t count;
+    } lists[LISTS];
+};
+
+static void free_notes(struct notes *n)
+{
+    for (size_t i = 0; i < LISTS; i++)
+        memory_free(n->lists[i].at);
+}
+
+static status read_list(const char *path, enum list list, const char *text, struct notes *out)
+{
+    status result = OK;
+    size_t most = 1;
+    for (const char *c = text; *c != '\0'; c++)
+        most += *c == ' ';
+    TRY(memory_new(&out->lists[list].at, most, sizeof(double), "a checkpoint's notes"));
+    while (*text != '\0') {
+        char number[32];
+        snprintf(number, sizeof number, "%.*s", (int)strcspn(text, " "), text);
+        TRY(read_number(path, list_names[list], number,
+                        &out->lists[list].at[out->lists[list].count]));
+        out->lists[list].count++;
+        text += strcspn(text, " ");
+        text += *text == ' ';
+    }
+done:
+    return result;
+}
+
+/* ERROR_USAGE for the first setting that decides what is computed and was another one then. */
+static status check_settings(const char *path, const char *then, const options *now)
+{
+    status result = OK;
+    struct text differing = {0};
+    if (then == NULL)
+        FAIL(ERROR_DATA, "%s does not say which settings it comes from", path);
+    TRY(config_from_row_differing(then, now, &differing));
+    if (differing.length > 0) {
+        FAIL(ERROR_USAGE,
+             "%s is of a run with other settings (%s): going on would not end where that run would "
+             "have; use the same ones, or initial= for its parameters alone",
+             path, differing.at);
+    }
+done:
+    text_free(&differing);
+    return result;
+}
+
+/* The caller's to give to free_notes, also after an error. */
+static status read_notes(const char *path, const options *settings, struct notes *out)
+{
+    status result = OK;
+    struct checkpoint_note notes[NUMBERS + LISTS + 1] = {[NUMBERS + LISTS] = {"config", NULL}};
+    *out = (struct notes){0};
+    for (size_t i = 0; i < NUMBERS + LISTS; i++)
+        notes[i].key = i < NUMBERS ? number_names[i] : list_names[i - NUMBERS];
+    TRY(checkpoint_read(path, NULL, 0, notes, COUNT_OF(notes)));
+    for (size_t i = 0; i < NUMBERS; i++) {
+        out->numbers[i] = NAN;
+        if (i < OPTIONAL || notes[i].value != NULL)
+            TRY(read_number(path, notes[i].key, notes[i].value, &out->numbers[i]));
+    }
+    for (size_t i = 0; i < LISTS; i++)
+        if (notes[NUMBERS + i].value != NULL)
+            TRY(read_list(path, (enum list)i, notes[NUMBERS + i].value, out));
+    TRY(check_settings(path, notes[NUMBERS + LISTS].value, settings));
+done:
+    for (size_t i = 0; i < COUNT_OF(notes); i++)
+        memory_free((void *)(uintptr_t)notes[i].value);
+    return result;
+}
+
+status run_checkpoint_check(const char *path, const options *settings)
+{
+    struct notes notes;
+    status result = read_notes(path, settings, &notes);
+    free_notes(&notes);
+    return result;
+}
+
+static double or_none(double number)
+{
+    return isnan(number) ? 0 : number;
+}
+
+/* Of mode=async: room for its vectors, and what else the server had. */
+static status make_server_room(struct run_checkpoint_file *s, struct notes *notes, size_t workers,
+                               size_t parameters)
+{
+    status result = OK;
+    const size_t vectors = (size_t)or_none(notes->numbers[VECTORS]);
+    if (notes->lists[BATCHES].at == NULL)
+        return OK;
+    if (notes->lists[BATCHES].count != workers || vectors > CORRECTION_SHARED + workers) {
+        FAIL(ERROR_DATA,
+             "a run of %zu workers cannot have had %zu of them, or %zu vectors of rules", workers,
+             notes->lists[BATCHES].count, vectors);
+    }
+    TRY(memory_new(&s->batches, workers, sizeof *s->batches, "workers' batches"));
+    TRY(memory_new(&s->vectors, vectors + 1, sizeof(float *), "vectors of rules"));
+    for (size_t i = 0; i < workers; i++)
+        s->batches[i] = (uint64_t)notes->lists[BATCHES].at[i];
+    for (; s->state.vector_count < vectors; s->state.vector_count++) {
+        TRY(memory_new(&s->vectors[s->state.vector_count], parameters, sizeof(float),
+                       "a vector of a rule"));
+    }
+    s->account = notes->lists[ACCOUNT].at;
+    notes->lists[ACCOUNT].at = NULL;
+    s->state.computed = (uint64_t)or_none(notes->numbers[COMPUTED]);
+    s->state.batches = s->batches;
+    s->state.vectors = (const float *const *)s->vectors;
+    s->state.account = s->account;
+    s->state.account_count = notes->lists[ACCOUNT].count;
+done:
+    return result;
+}
+
+/* Room for what the file has; the notes were read. */
+static status make_room(struct run_checkpoint_file *s, struct notes *notes, const options *settings,
+                        size_t parameters)
+{
+    status result = OK;
+    struct optimizer_rule rule;
+    const double *numbers = notes->numbers;
+    const bool waits = !isnan(numbers[WAITING]);
+    const size_t each = (size_t)or_none(numbers[RANK_FLOATS]);
+    const size_t workers = (size_t)options_integer(settings, "workers");
+    TRY(optimizer_rule_of(settings, &rule));
+    if (each > UINT32_MAX)
+        FAIL(ERROR_DATA, "a rank cannot have had %zu floats of its own", each);
+    TRY(memory_new(&s->parameters, parameters, sizeof(float), "parameters"));
+    TRY(memory_new(&s->optimizer_state, rule.states * parameters + 1, sizeof(float),
+                   "optimizer state"));
+    TRY(memory_new(&s->waiting, waits ? parameters : 1, sizeof(float), "a gradient that waits"));
+    TRY(memory_new(&s->ranks, workers * each + 1, sizeof(float), "what ranks had"));
+    s->state =
+        (struct training_state){.updates = (uint64_t)numbers[VERSION],
+                                .samples = (uint64_t)numbers[SAMPLES],
+                                .seconds = numbers[SECONDS],
+                                .skipped = (uint64_t)numbers[SKIPPED],
+                                .skipped_last = (uint64_t)or_none(numbers[SKIPPED_LAST]),
+                                .loss_sum = or_none(numbers[LOSS_SUM]),
+                                .loss_count = (uint64_t)or_none(numbers[LOSS_COUNT]),
+                                .sent_bytes = or_none(numbers[SENT_BYTES]),
+                                .parameters = s->parameters,
+                                .optimizer_state = rule.states > 0 ? s->optimizer_state : NULL,
+                                .optimizer_state_count = rule.states * parameters,
+                                .waiting = waits ? s->waiting : NULL,
+                                .waiting_version = waits ? (uint64_t)numbers[WAITING] : 0,
+                                .ranks = s->ranks,
+                                .rank_count = each};
+    TRY(make_server_room(s, notes, workers, parameters));
+done:
+    return result;
+}
+
+status run_checkpoint_open(struct run_checkpoint_file *out, const char *path,
+                           const options *settings, const worker *w)
+{
+    status result = OK;
+    struct tensors tensors = {0};
+    struct notes notes;
+    *out = (struct run_checkpoint_file){0};
+    /* The settings first: with another optimizer its state would only be said to be missing. */
+    TRY(read_notes(path, settings, &notes));
+    TRY(make_room(out, &notes, settings, worker_parameter_count(w)));
+    TRY(open_tensors(w, settings, &out->state, &tensors));
+    TRY(checkpoint_read(path, tensors.at, tensors.count, NULL, 0));
+done:
+    free_tensors(&tensors);
+    free_notes(&notes);
+    if (result != OK)
+        run_checkpoint_close(out);
+    return result;
+}
+
+void run_checkpoint_close(struct run_checkpoint_file *s)
+{
+    memory_free(s->parameters);
+    memory_free(s->optimizer_state);
+    memory_free(s->waiting);
+    memory_free(s->ranks);
+    memory_free(s->batches);
+    for (size_t i = 0; i < s->state.vector_count; i++)
+        memory_free(s->vectors[i]);
+    memory_free(s->vectors);
+    memory_free(s->account);
+    *s = (struct run_checkpoint_file){0};
+}

@@ -1,0 +1,101 @@
+#include "experiments/run/status_pipe.h"
+
+#include "base/clock.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+_Static_assert(sizeof(struct status_message) <= PIPE_BUF, "a mail is written whole or not at all");
+
+const char *role_name(enum role role)
+{
+    static const char *const names[] = {"server", "worker", "rank"};
+    return names[role];
+}
+
+bool status_pipe_exists(void)
+{
+    const char *path = getenv("GRADLAG_MAILBOX");
+    return path != NULL && path[0] != '\0';
+}
+
+static int open_for_writing(void)
+{
+    static int fd = -1;
+    if (fd < 0 && status_pipe_exists())
+        fd = open(getenv("GRADLAG_MAILBOX"), O_WRONLY | O_NONBLOCK | O_CLOEXEC);
+    return fd;
+}
+
+bool status_pipe_has_reader(void)
+{
+    return open_for_writing() >= 0; /* a FIFO that nobody reads cannot be opened for writing */
+}
+
+/* A starter that is stopped (Ctrl-Z) reads nothing: how a run ends must still find room then. A
+ * mail may take a page of its own. */
+static bool has_room_for_progress(int fd)
+{
+    int waiting = 0;
+    return ioctl(fd, FIONREAD, &waiting) != 0 || (size_t)waiting / sizeof(struct status_message) <=
+                                                     (size_t)fcntl(fd, F_GETPIPE_SZ) / PIPE_BUF / 2;
+}
+
+void status_pipe_send(const struct status_message *m)
+{
+    int fd = open_for_writing();
+    if (fd >= 0 && m->kind == STATUS_PROGRESS && !has_room_for_progress(fd))
+        return;
+    uint64_t until = clock_ns() + 5000000000u;
+    while (fd >= 0) {
+        if (write(fd, m, sizeof *m) == (ssize_t)sizeof *m)
+            return;
+        if (errno != EINTR && (errno != EAGAIN || m->kind == STATUS_PROGRESS))
+            return; /* nobody reads any more */
+        if (clock_ns() > until)
+            return;
+        struct pollfd room = {.fd = fd, .events = POLLOUT};
+        poll(&room, 1, 100);
+    }
+}
+
+status status_pipe_open(struct status_pipe *m, const char *folder)
+{
+    status result = OK;
+    m->fd = -1;
+    snprintf(m->path, sizeof m->path, "%s/mailbox", folder);
+    if (mkfifo(m->path, 0600) != 0)
+        FAIL(ERROR_OTHER, "%s cannot be made: %s; is the disk full?", m->path, strerror(errno));
+    /* For reading and writing: so there is always a writer, and reading never meets an end. */
+    m->fd = open(m->path, O_RDWR | O_NONBLOCK | O_CLOEXEC);
+    if (m->fd < 0)
+        FAIL(ERROR_OTHER, "%s cannot be opened: %s", m->path, strerror(errno));
+done:
+    return result;
+}
+
+void status_pipe_close(struct status_pipe *m)
+{
+    if (m->path[0] != '\0') {
+        close(m->fd);
+        unlink(m->path);
+        m->path[0] = '\0';
+    }
+}
+
+bool status_pipe_receive(struct status_pipe *m, struct status_message *out)
+{
+    ssize_t got = read(m->fd, out, sizeof *out);
+    if (got != (ssize_t)sizeof *out)
+        return false;
+    out->text[sizeof out->text - 1] = '\0';
+    return out->kind <= STATUS_ENDED && out->role <= ROLE_RANK;
+}

@@ -1,0 +1,137 @@
+#include "experiments/sweep/core_allocation.h"
+
+#include "base/text.h"
+#include "worker/cuda/cuda_device.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Those that a run would see, by the names that CUDA_VISIBLE_DEVICES has for them. Where there are
+ * none, or no CUDA, a run that wants one says so itself. */
+static void find_gpus(struct core_allocation *p)
+{
+    const struct cuda_kind *kind;
+    const char *list = getenv("CUDA_VISIBLE_DEVICES");
+    unsigned visible = 0;
+    p->gpus_known = true;
+    if (cuda_kind_get(&kind) != OK || kind->count(&visible) != OK)
+        return;
+    for (; p->gpu_count < visible && p->gpu_count < CORE_ALLOCATION_GPUS; p->gpu_count++) {
+        char *name = p->gpus[p->gpu_count];
+        if (list == NULL) {
+            snprintf(name, sizeof p->gpus[0], "%u", p->gpu_count);
+        } else {
+            size_t length = strcspn(list, ",");
+            snprintf(name, sizeof p->gpus[0], "%.*s", (int)length, list);
+            list += length + (list[length] == ',');
+        }
+    }
+}
+
+status core_allocation_open(struct core_allocation *p, unsigned jobs, bool shared)
+{
+    status result = OK;
+    *p = (struct core_allocation){.jobs = jobs, .shared = shared};
+    REQUIRE(jobs > 0);
+    if (sched_getaffinity(0, sizeof p->cores, &p->cores) != 0) {
+        CPU_ZERO(&p->cores); /* more cores than the set has room for: nothing is bound */
+        p->shared = true;
+    }
+    p->free_cores = p->cores;
+    p->core_count = (unsigned)CPU_COUNT(&p->cores);
+    if (!p->shared && jobs > p->core_count) {
+        FAIL(ERROR_USAGE,
+             "--jobs %u: this process may use %u cores, so some runs would share one; take fewer, "
+             "or allow it with --oversubscribe",
+             jobs, p->core_count);
+    }
+done:
+    return result;
+}
+
+static unsigned cores_wanted(const struct core_allocation *p, const options *o)
+{
+    int64_t wanted = options_integer(o, "workers") * options_integer(o, "threads");
+    if (strcmp(options_text(o, "engine"), "virtual") == 0) {
+        wanted = options_integer(o, "virtual.threads");
+        wanted = wanted > 0 ? wanted : p->core_count / p->jobs;
+    }
+    return wanted < p->core_count ? (unsigned)wanted : p->core_count;
+}
+
+static unsigned gpus_wanted(struct core_allocation *p, const options *o)
+{
+    int64_t workers = options_integer(o, "workers");
+    if (strcmp(options_text(o, "device"), "cuda") != 0)
+        return 0;
+    if (!p->gpus_known)
+        find_gpus(p);
+    return workers < p->gpu_count ? (unsigned)workers : p->gpu_count;
+}
+
+static unsigned free_gpus(const struct core_allocation *p)
+{
+    unsigned count = 0;
+    for (unsigned i = 0; i < p->gpu_count; i++)
+        count += p->gpu_runs[i] == 0;
+    return count;
+}
+
+static void take_cores(struct core_allocation *p, unsigned count, struct core_share *out)
+{
+    for (int i = 0; i < CPU_SETSIZE && out->core_count < count; i++) {
+        if (CPU_ISSET(i, &p->free_cores)) {
+            CPU_SET(i, &out->cores);
+            CPU_CLR(i, &p->free_cores);
+            out->core_count++;
+        }
+    }
+}
+
+/* Of those that it has not, the one that the fewest runs have. */
+static unsigned least_taken(const struct core_allocation *p, const struct core_share *place)
+{
+    unsigned best = 0;
+    for (unsigned i = 1; i < p->gpu_count; i++)
+        if (place->gpus[best] || (!place->gpus[i] && p->gpu_runs[i] < p->gpu_runs[best]))
+            best = i;
+    return best;
+}
+
+static void take_gpus(struct core_allocation *p, unsigned count, struct core_share *out)
+{
+    for (; out->gpu_count < count; out->gpu_count++) {
+        unsigned gpu = least_taken(p, out);
+        out->gpus[gpu] = true;
+        p->gpu_runs[gpu]++;
+    }
+}
+
+bool core_allocation_take(struct core_allocation *p, const options *o, struct core_share *out)
+{
+    *out = (struct core_share){0};
+    if (p->jobs == 1)
+        return true;
+    unsigned cores = p->shared ? 0 : cores_wanted(p, o), gpus = gpus_wanted(p, o);
+    if (!p->shared && (cores > (unsigned)CPU_COUNT(&p->free_cores) || gpus > free_gpus(p)))
+        return false;
+    take_cores(p, cores, out);
+    take_gpus(p, gpus, out);
+    return true;
+}
+
+void core_allocation_give_back(struct core_allocation *p, const struct core_share *place)
+{
+    CPU_OR(&p->free_cores, &p->free_cores, &place->cores);
+    for (unsigned i = 0; i < p->gpu_count; i++)
+        p->gpu_runs[i] -= place->gpus[i];
+}
+
+void core_allocation_gpu_variable(const struct core_allocation *p, const struct core_share *place,
+                                  struct text *out)
+{
+    for (unsigned i = 0; i < p->gpu_count && place->gpu_count > 0; i++)
+        if (place->gpus[i])
+            text_add(out, "%s%s", out->length == 0 ? "CUDA_VISIBLE_DEVICES=" : ",", p->gpus[i]);
+}

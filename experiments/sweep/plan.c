@@ -1,0 +1,340 @@
+#include "experiments/sweep/plan.h"
+
+#include "base/memory.h"
+#include "base/text.h"
+#include "experiments/command.h"
+#include "experiments/config/config.h"
+#include "experiments/run/run_summary_text.h"
+#include "results/query/query.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_JOBS = 4096, MOST_PARTS = 100000 };
+
+static bool same_text(const struct planned_run *a, const options *b, const char *key)
+{
+    return strcmp(options_text(a->settings, key), options_text(b, key)) == 0;
+}
+
+static void add_varied(const struct plan *p, const options *o, struct text *out)
+{
+    text_add(out, "{");
+    for (size_t i = 0; i < p->varied_count; i++) {
+        text_add(out, "%s", i > 0 ? "," : "");
+        config_member_json(o, p->varied[i], out);
+    }
+    text_add(out, "}");
+}
+
+static struct planned_run *append(struct plan *p, options **settings)
+{
+    struct planned_run *r = memory_append(&p->runs, &p->count, sizeof *r);
+    r->settings = *settings;
+    config_hash(r->settings, r->hash);
+    run_summary_title(r->settings, r->title);
+    *settings = NULL;
+    return r;
+}
+
+void plan_add_waiting(struct plan *p, options **settings, int64_t run_id)
+{
+    struct planned_run *r = append(p, settings);
+    r->run_id = run_id;
+    r->waiting = true;
+    text_add(&r->varied, "{}");
+}
+
+size_t plan_place(struct plan *p, options **settings)
+{
+    char hash[65];
+    struct text varied = {0};
+    config_hash(*settings, hash);
+    add_varied(p, *settings, &varied);
+    for (size_t i = 0; i < p->count; i++) {
+        const struct planned_run *r = &p->runs[i];
+        if (strcmp(r->hash, hash) == 0 && same_text(r, *settings, "experiment") &&
+            same_text(r, *settings, "arm") && strcmp(r->varied.at, varied.at) == 0) {
+            text_free(&varied);
+            options_close(settings);
+            return i;
+        }
+    }
+    append(p, settings)->varied = varied;
+    return p->count - 1;
+}
+
+bool plan_add(struct plan *p, options **settings)
+{
+    size_t before = p->count;
+    plan_place(p, settings);
+    return p->count > before;
+}
+
+void plan_close(struct plan *p)
+{
+    for (size_t i = 0; i < p->count; i++) {
+        options_close(&p->runs[i].settings);
+        text_free(&p->runs[i].varied);
+    }
+    free(p->runs);
+    *p = (struct plan){0};
+}
+
+/* Each row of `of` items is rotated by one against the row before: else a part could get all runs
+ * of one arm, or of the largest worker count, wherever those come every `of` items. */
+bool plan_part_has(const struct plan_part *part, size_t index)
+{
+    return part->of == 0 || (index + index / part->of) % part->of == part->number - 1;
+}
+
+void plan_keep_part(struct plan *p, const struct plan_part *part)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < p->count; i++) {
+        if (plan_part_has(part, i)) {
+            p->runs[kept++] = p->runs[i];
+        } else {
+            options_close(&p->runs[i].settings);
+            text_free(&p->runs[i].varied);
+        }
+    }
+    p->count = kept;
+}
+
+void plan_key(const struct planned_run *r, struct run_key *out)
+{
+    *out = (struct run_key){.config_hash = r->hash,
+                            .experiment = config_text_or_null(r->settings, "experiment"),
+                            .arm = config_text_or_null(r->settings, "arm"),
+                            .config = r->varied.at};
+}
+
+static status look_up(struct planned_run *r)
+{
+    struct run_key key;
+    struct found_run found;
+    bool is_there = false;
+    plan_key(r, &key);
+    status result = query_find_run(options_text(r->settings, "results"), &key, &found, &is_there);
+    r->state = PLANNED_MISSING;
+    if (result == OK && is_there) {
+        bool going_on = strcmp(found.status, "queued") == 0 || strcmp(found.status, "running") == 0;
+        r->run_id = found.id;
+        r->state = strcmp(found.status, "finished") == 0   ? PLANNED_FINISHED
+                   : strcmp(found.status, "diverged") == 0 ? PLANNED_DIVERGED
+                   : going_on && found.taken               ? PLANNED_ELSEWHERE
+                                                           : PLANNED_MISSING;
+    }
+    return result;
+}
+
+status plan_look_up(struct plan *p)
+{
+    status result = OK;
+    if (plan_missing(p) == 0)
+        return OK;
+    TRY(query_begin(options_text(p->runs[0].settings, "results")));
+    for (size_t i = 0; i < p->count; i++)
+        if (p->runs[i].state == PLANNED_MISSING)
+            TRY(look_up(&p->runs[i]));
+done:
+    query_end();
+    return result;
+}
+
+static size_t in_state(const struct plan *p, enum planned_state state)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < p->count; i++)
+        count += p->runs[i].state == state;
+    return count;
+}
+
+size_t plan_missing(const struct plan *p)
+{
+    return in_state(p, PLANNED_MISSING) + in_state(p, PLANNED_ELSEWHERE);
+}
+
+size_t plan_failed(const struct plan *p)
+{
+    return in_state(p, PLANNED_FAILED);
+}
+
+status plan_score(const struct planned_run *r, struct plan_score *out)
+{
+    static const char *const names[] = {"validation_accuracy", "validation_loss"};
+    double *const places[] = {&out->accuracy, &out->loss};
+    status result = OK;
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        char sql[160];
+        bool known = false;
+        snprintf(sql, sizeof sql,
+                 "SELECT %s FROM evaluation WHERE run_id = %lld ORDER BY updates DESC LIMIT 1",
+                 names[i], (long long)r->run_id);
+        TRY(query_number(options_text(r->settings, "results"), sql, NULL, 0, places[i], &known));
+        *places[i] = known ? *places[i] : NAN;
+    }
+done:
+    return result;
+}
+
+status plan_check_failed(const struct plan *p)
+{
+    status result = OK;
+    if (plan_failed(p) > 0) {
+        FAIL(ERROR_OTHER,
+             "%zu of %zu runs failed; their rows in the results file say why, and the same command "
+             "tries them again",
+             plan_failed(p), p->count);
+    }
+done:
+    return result;
+}
+
+/* What came of such a run is worth knowing, and a sweep that found it out did its work. */
+static void tell_of_diverged(const struct plan *p, FILE *to)
+{
+    const size_t count = in_state(p, PLANNED_DIVERGED);
+    if (count > 0) {
+        fprintf(to,
+                "that %s diverged is a result, not a failure, and the same command does not make "
+                "%s again; `gradlag query failures results=%s` says what was not finite\n",
+                count == 1 ? "one run" : "some runs", count == 1 ? "it" : "them",
+                options_text(p->runs[0].settings, "results"));
+    }
+}
+
+/* How many of the finished runs collapsed to one class. */
+static status count_collapsed(const struct plan *p, size_t *out)
+{
+    status result = OK;
+    *out = 0;
+    for (size_t i = 0; i < p->count; i++) {
+        const struct planned_run *r = &p->runs[i];
+        if (r->state == PLANNED_FINISHED) {
+            char sql[80];
+            double collapsed = 0;
+            bool known = false;
+            snprintf(sql, sizeof sql, "SELECT collapsed FROM run WHERE id = %lld",
+                     (long long)r->run_id);
+            TRY(query_number(options_text(r->settings, "results"), sql, NULL, 0, &collapsed,
+                             &known));
+            *out += known && collapsed > 0;
+        }
+    }
+done:
+    return result;
+}
+
+status plan_print_outcome(const struct plan *p, const struct plan_options *o, FILE *to)
+{
+    status result = OK;
+    size_t collapsed;
+    TRY(count_collapsed(p, &collapsed));
+    fprintf(to, "%zu finished", in_state(p, PLANNED_FINISHED));
+    if (collapsed > 0)
+        fprintf(to, " (%zu collapsed to one class)", collapsed);
+    fprintf(to, ", %zu diverged, %zu failed", in_state(p, PLANNED_DIVERGED),
+            in_state(p, PLANNED_FAILED));
+    if (in_state(p, PLANNED_ELSEWHERE) > 0)
+        fprintf(to, ", %zu going on elsewhere", in_state(p, PLANNED_ELSEWHERE));
+    if (in_state(p, PLANNED_DROPPED) > 0)
+        fprintf(to, ", %zu taken out of the queue meanwhile", in_state(p, PLANNED_DROPPED));
+    if (o->part.of > 0) {
+        fprintf(to, "; part %u of %u: `gradlag merge` puts the results files of all parts together",
+                o->part.number, o->part.of);
+    }
+    fprintf(to, "\n");
+    tell_of_diverged(p, to);
+done:
+    return result;
+}
+
+void plan_print(const struct plan *p, FILE *to)
+{
+    static const char *const states[] = {"to run", "finished", "diverged",
+                                         "failed", "running",  "dropped"};
+    for (size_t i = 0; i < p->count; i++) {
+        const struct planned_run *r = &p->runs[i];
+        fprintf(to, "%-9s ", states[r->state]);
+        if (r->state != PLANNED_MISSING)
+            fprintf(to, "run %-5lld ", (long long)r->run_id);
+        else
+            fprintf(to, "          ");
+        fprintf(to, "%s\n", r->title);
+    }
+}
+
+int plan_by_priority(const void *a, const void *b)
+{
+    const struct planned_run *const *x = a, *const *y = b;
+    int64_t p = options_integer((*x)->settings, "priority");
+    int64_t q = options_integer((*y)->settings, "priority");
+    return p != q ? (p < q) - (p > q) : (*x > *y) - (*x < *y);
+}
+
+status plan_check_checkpoints(const struct plan *p)
+{
+    status result = OK;
+    for (size_t i = 0; i < p->count; i++) {
+        const char *path = options_text(p->runs[i].settings, "checkpoint");
+        bool own = path[0] == '\0' || strstr(path, "{run}") != NULL;
+        for (size_t j = 0; j < i && !own; j++) {
+            if (strcmp(options_text(p->runs[j].settings, "checkpoint"), path) == 0) {
+                FAIL(ERROR_USAGE,
+                     "checkpoint=%s is the same file for several runs; put {run} into its name",
+                     path);
+            }
+        }
+    }
+done:
+    return result;
+}
+
+/* "2/4": digits alone on both sides. */
+static bool read_number(const char **at, unsigned *out)
+{
+    const char *start = *at;
+    *out = 0;
+    for (; **at >= '0' && **at <= '9' && *out <= MOST_PARTS; ++*at)
+        *out = 10 * *out + (unsigned)(**at - '0');
+    return *at > start;
+}
+
+static status read_part(struct plan_options *out, int *argc, char **argv)
+{
+    status result = OK;
+    const char *text, *at;
+    struct plan_part *part = &out->part;
+    TRY(command_value(argc, argv, "--part", &text));
+    if ((at = text) == NULL)
+        goto done;
+    bool read = read_number(&at, &part->number) && *at++ == '/' && read_number(&at, &part->of);
+    if (!read || *at != '\0' || part->number < 1 || part->number > part->of ||
+        part->of > MOST_PARTS) {
+        FAIL(ERROR_USAGE,
+             "--part %s is not a part: give its number and the number of parts, as in --part 2/4 "
+             "(at most %d parts)",
+             text, MOST_PARTS);
+    }
+done:
+    return result;
+}
+
+status plan_options_read(struct plan_options *out, int *argc, char **argv)
+{
+    status result = OK;
+    const char *jobs;
+    int64_t number = 1;
+    *out = (struct plan_options){.jobs = 1};
+    out->oversubscribe = command_flag(argc, argv, "--oversubscribe");
+    TRY(command_value(argc, argv, "--jobs", &jobs));
+    if (jobs != NULL && (!text_to_integer(jobs, &number) || number < 1 || number > MOST_JOBS))
+        FAIL(ERROR_USAGE, "--jobs %s: a number of runs from 1 to %d is meant", jobs, MOST_JOBS);
+    out->jobs = (unsigned)number;
+    TRY(read_part(out, argc, argv));
+done:
+    return result;
+}

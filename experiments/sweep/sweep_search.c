@@ -1,0 +1,261 @@
+#include "experiments/sweep/sweep_search.h"
+
+#include "base/memory.h"
+#include "base/text.h"
+#include "experiments/sweep/sweep_axis.h"
+#include "experiments/run/launch.h"
+#include "experiments/print_columns.h"
+#include "experiments/sweep/trials.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SHOWN = 5 }; /* trials of each search in the table at the end */
+
+struct hunt {
+    struct settings search, fixed; /* the search's keys; those with one value */
+    struct axis *per;              /* of search.per */
+    size_t per_count;
+    struct space space;
+    struct int_list seeds;
+    struct trials trials;
+    size_t combinations; /* of search.per's values: one search each */
+    struct plan_part part;
+};
+
+static void hunt_close(struct hunt *h)
+{
+    trials_close(&h->trials);
+    settings_free(&h->search);
+    settings_free(&h->fixed);
+    for (size_t i = 0; i < h->per_count; i++)
+        axis_free(&h->per[i]);
+    memory_free(h->per);
+    space_close(&h->space);
+    memory_free(h->seeds.at);
+}
+
+/* ---- what the command line says -----------------------------------------------------------------
+ */
+
+/* Whether `key` is one of "workers,mode". */
+static bool is_listed(const char *list, const char *key)
+{
+    size_t length = strlen(key);
+    while (list != NULL && *list != '\0') {
+        size_t its = strcspn(list, ",");
+        if (its == length && strncmp(list, key, its) == 0)
+            return true;
+        list += its + (list[its] == ',');
+    }
+    return false;
+}
+
+static status read_seeds(struct hunt *h, const struct axis *a)
+{
+    status result = OK;
+    TRY(memory_new(&h->seeds.at, a->count, sizeof *h->seeds.at, "seeds"));
+    for (size_t i = 0; i < a->count; i++)
+        if (!text_to_integer(a->values[i], &h->seeds.at[h->seeds.count++]))
+            FAIL(ERROR_USAGE, "%s: seed=%s is no whole number", a->origin, a->values[i]);
+done:
+    return result;
+}
+
+static status read_values(struct hunt *h, const struct setting *s, bool per)
+{
+    status result = OK;
+    struct axis a = {0};
+    if (!per && search_is_range(s->value)) {
+        TRY(space_add_range(&h->space, s->key, s->value, s->origin));
+        goto done;
+    }
+    TRY(axis_read(&a, s));
+    if (strcmp(s->key, "seed") == 0) {
+        TRY(read_seeds(h, &a));
+    } else if (per) {
+        h->per[h->per_count++] = a;
+        h->combinations *= a.count;
+        a.count = 0;
+    } else if (a.count > 1) {
+        TRY(space_add_choice(&h->space, s->key, (const char *const *)a.values, a.count, s->origin));
+    } else {
+        settings_add(&h->fixed, s->key, a.values[0], s->origin);
+    }
+done:
+    axis_free(&a);
+    return result;
+}
+
+static status read_all(struct hunt *h, const struct settings *read)
+{
+    status result = OK;
+    const char *per = settings_find(read, "search.per");
+    h->combinations = 1;
+    TRY(memory_new(&h->per, read->count, sizeof *h->per, "axes"));
+    for (size_t i = 0; i < read->count; i++) {
+        const struct setting *s = &read->at[i];
+        if (search_owns(s->key))
+            settings_add(&h->search, s->key, s->value, s->origin);
+        else if (settings_find(read, s->key) == s->value) /* the last of its key */
+            TRY(read_values(h, s, is_listed(per, s->key)));
+    }
+    if (h->space.count == 0) {
+        FAIL(ERROR_USAGE, "sweep: search over what? Give a key several values or a range, as in "
+                          "lr=0.001..0.3:log or damping=none,inverse");
+    }
+    if (h->seeds.count == 0) {
+        static char first[] = "1";
+        struct axis one = {.key = "seed", .origin = "default", .values = {first}, .count = 1};
+        TRY(read_seeds(h, &one));
+    }
+done:
+    return result;
+}
+
+/* The combination of search.per's values that a search of this part has. */
+static size_t combination_of(const struct hunt *h, size_t search)
+{
+    size_t at = 0;
+    for (size_t before = 0; before < search || !plan_part_has(&h->part, at); at++)
+        before += plan_part_has(&h->part, at);
+    return at;
+}
+
+/* A part has whole searches: which trials a search makes next follows from its earlier ones. */
+static status begin(struct hunt *h)
+{
+    status result = OK;
+    struct settings base = {0};
+    size_t added;
+    if (h->part.of > 1 && h->combinations < 2) {
+        FAIL(ERROR_USAGE, "sweep: --part divides searches, and there is only one here: its trials "
+                          "follow from each other. Leave --part out, or make a search for each "
+                          "value of a key with search.per=KEY");
+    }
+    for (size_t c = 0; c < h->combinations; c++) {
+        if (!plan_part_has(&h->part, c))
+            continue;
+        settings_free(&base);
+        axes_combine(h->per, h->per_count, &h->fixed, c, &base);
+        TRY(trials_begin(&h->trials, &h->space, &h->search, &base, &h->seeds));
+    }
+    TRY(trials_extend(&h->trials, &added));
+done:
+    settings_free(&base);
+    return result;
+}
+
+/* ---- what came of it ----------------------------------------------------------------------------
+ */
+
+static void print_trial(const struct contest *c, const struct plan *p, size_t trial, FILE *to)
+{
+    struct text line = {0};
+    struct settings point = {0};
+    search_settings(&c->search, &c->search.trials[trial], &point);
+    trials_score(c, &c->search.trials[trial], &line);
+    fprintf(to, "  %-18s", line.at);
+    for (size_t i = 0; i < point.count; i++)
+        fprintf(to, " %s=%s", point.at[i].key, point.at[i].value);
+    fputs("  (", to);
+    for (size_t i = 0; i < c->seeds.count; i++) {
+        const struct planned_run *r = &p->runs[c->run_of[trial * c->seeds.count + i]];
+        fprintf(to, "%srun %lld", i > 0 ? ", " : "", (long long)r->run_id);
+    }
+    fprintf(to, ")\n");
+    settings_free(&point);
+    text_free(&line);
+}
+
+static status print_search(const struct hunt *h, size_t number, FILE *to)
+{
+    status result = OK;
+    const struct contest *c = &h->trials.at[number];
+    const struct search *s = &c->search;
+    const struct trial *best = search_best(s);
+    struct text line = {0};
+    struct settings per = {0};
+    size_t *ranked = NULL, shown = 0;
+    TRY(memory_new(&ranked, s->count, sizeof *ranked, "the ranks of trials"));
+    axes_choose(h->per, h->per_count, combination_of(h, number), &per);
+    for (size_t i = 0; i < per.count; i++)
+        text_add(&line, "%s=%s ", per.at[i].key, per.at[i].value);
+    if (!search_has_ended(s)) {
+        fprintf(to, "%snot all of its trials are there\n", line.at != NULL ? line.at : "");
+        goto done;
+    }
+    text_add(&line, "%s on the validation split: ", options_text(s->options, "search"));
+    trials_budget(c, &line);
+    fprintf(to, "%s%s\n", line.at,
+            search_is_at_edge(s, best) ? "; at the edge of what was tried" : "");
+    search_rank(s, 0, s->count, ranked);
+    for (size_t i = 0; i < s->count && shown < SHOWN; i++) {
+        if (s->trials[ranked[i]].part == 1 && !trials_is_repeat(c, ranked[i])) {
+            print_trial(c, &h->trials.plan, ranked[i], to);
+            shown++;
+        }
+    }
+done:
+    memory_free(ranked);
+    settings_free(&per);
+    text_free(&line);
+    return result;
+}
+
+static status make(struct hunt *h, const struct plan_options *how, bool again)
+{
+    status result = OK;
+    struct plan *p = &h->trials.plan;
+    launch_catch_signals();
+    p->again = again;
+    for (size_t added = 1; added > 0;) {
+        TRY(plan_make(p, how, stdout));
+        TRY(trials_extend(&h->trials, &added));
+        if (added > 0 && !again)
+            TRY(plan_look_up(p));
+    }
+    printf("\n");
+    for (size_t i = 0; i < h->trials.count; i++)
+        TRY(print_search(h, i, stdout));
+    if (how->part.of > 0) {
+        printf("\n");
+        TRY(plan_print_outcome(p, how, stdout));
+    }
+    TRY(plan_check_failed(p));
+done:
+    return result;
+}
+
+status sweep_search(const struct settings *read, const struct plan_options *how, bool dry,
+                    bool again)
+{
+    status result = OK;
+    struct hunt h = {.part = how->part};
+    TRY(read_all(&h, read));
+    TRY(begin(&h));
+    for (size_t added = 1; added > 0 && !again;) {
+        TRY(plan_look_up(&h.trials.plan));
+        TRY(trials_extend(&h.trials, &added));
+    }
+    size_t planned = h.trials.plan.count, missing = plan_missing(&h.trials.plan);
+    size_t later = trials_to_come(&h.trials), seeds = h.seeds.count;
+    size_t trials = trials_in_all(&h.trials);
+    printf("%zu search%s, %zu trial%s", h.trials.count, h.trials.count == 1 ? "" : "es", trials,
+           plural(trials));
+    if (seeds > 1)
+        printf(" with %zu seeds, %zu runs", seeds, planned + later);
+    printf(": %zu to run, %zu there already\n", missing + later, planned - missing);
+    fflush(stdout);
+    if (dry) {
+        plan_print(&h.trials.plan, stdout);
+        if (later > 0)
+            printf("to run              %zu trial%s at what these find\n", later, plural(later));
+    } else {
+        TRY(make(&h, how, again));
+    }
+done:
+    hunt_close(&h);
+    return result;
+}

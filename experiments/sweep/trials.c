@@ -1,0 +1,235 @@
+#include "experiments/sweep/trials.h"
+
+#include "base/memory.h"
+#include "base/text.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DIVERGED (-1e300) /* times the part of a trial's runs that did */
+
+status trials_begin(struct trials *t, const struct space *space, const struct settings *search,
+                    const struct settings *base, const struct int_list *seeds)
+{
+    status result = OK;
+    REQUIRE(seeds->count > 0);
+    struct contest *c = memory_append(&t->at, &t->count, sizeof *c);
+    TRY(search_open(&c->search, space, search));
+    settings_add_all(&c->base, base);
+    TRY(memory_new(&c->seeds.at, seeds->count, sizeof *c->seeds.at, "seeds"));
+    memcpy(c->seeds.at, seeds->at, seeds->count * sizeof *seeds->at);
+    c->seeds.count = seeds->count;
+done:
+    return result;
+}
+
+void trials_close(struct trials *t)
+{
+    for (size_t i = 0; i < t->count; i++) {
+        search_close(&t->at[i].search);
+        settings_free(&t->at[i].base);
+        memory_free(t->at[i].seeds.at);
+        free(t->at[i].run_of);
+    }
+    free(t->at);
+    plan_close(&t->plan);
+    *t = (struct trials){0};
+}
+
+/* ---- scores -------------------------------------------------------------------------------------
+ */
+
+static bool has_ended(const struct contest *c, const struct plan *p, size_t trial)
+{
+    for (size_t s = 0; s < c->seeds.count; s++) {
+        enum planned_state state = p->runs[c->run_of[trial * c->seeds.count + s]].state;
+        if (state != PLANNED_FINISHED && state != PLANNED_DIVERGED)
+            return false;
+    }
+    return true;
+}
+
+static status score(struct contest *c, const struct plan *p, size_t trial)
+{
+    status result = OK;
+    double accuracy = 0, loss = 0, diverged = 0, n = (double)c->seeds.count;
+    for (size_t s = 0; s < c->seeds.count; s++) {
+        const struct planned_run *r = &p->runs[c->run_of[trial * c->seeds.count + s]];
+        struct plan_score its_score;
+        if (r->state == PLANNED_DIVERGED) {
+            diverged++;
+            continue;
+        }
+        TRY(plan_score(r, &its_score));
+        accuracy += its_score.accuracy / n;
+        loss += its_score.loss / n;
+    }
+    bool by_loss = diverged == 0 && isnan(accuracy);
+    c->by_loss = c->by_loss || by_loss;
+    double its = diverged > 0 ? DIVERGED * diverged / n : by_loss ? -loss : accuracy;
+    c->search.trials[trial].score = isnan(its) ? DIVERGED : its;
+done:
+    return result;
+}
+
+static status score_what_ended(struct contest *c, const struct plan *p)
+{
+    status result = OK;
+    for (size_t i = c->search.round_begin; i < c->search.count; i++)
+        if (isnan(c->search.trials[i].score) && has_ended(c, p, i))
+            TRY(score(c, p, i));
+done:
+    return result;
+}
+
+/* ---- runs ---------------------------------------------------------------------------------------
+ */
+
+static void add_scaled(const options *o, const char *key, double part, struct settings *out)
+{
+    char value[32];
+    bool whole = strcmp(key, "epochs") != 0 && strcmp(key, "warmup_epochs") != 0;
+    double number = options_real(o, key) * part;
+    snprintf(value, sizeof value, whole ? "%.0f" : "%.6g",
+             whole ? fmax(1, nearbyint(number)) : number);
+    settings_add(out, key, value, "search");
+}
+
+/* A part of the length that the settings say, and of its warm-up. */
+static status shorten(struct settings *all, double part)
+{
+    status result = OK;
+    options *o = NULL;
+    TRY(config_compose(&o, all));
+    const char *length = options_integer(o, "updates") > 0   ? "updates"
+                         : options_integer(o, "samples") > 0 ? "samples"
+                                                             : "epochs";
+    add_scaled(o, length, part, all);
+    add_scaled(o, "warmup_epochs", part, all);
+done:
+    options_close(&o);
+    return result;
+}
+
+/* "async ×16 seed 1 lr=0.03" */
+static void add_to_title(const struct settings *point, double part, struct planned_run *r)
+{
+    struct text more = {0};
+    text_add(&more, "%s", r->title);
+    for (size_t i = 0; i < point->count; i++)
+        text_add(&more, " %s=%s", point->at[i].key, point->at[i].value);
+    if (part < 1)
+        text_add(&more, " 1/%.3g", 1 / part);
+    snprintf(r->title, sizeof r->title, "%s", more.at);
+    text_free(&more);
+}
+
+static status add_run(struct trials *t, struct contest *c, size_t trial, size_t seed)
+{
+    status result = OK;
+    struct settings all = {0}, point = {0};
+    const struct trial *its = &c->search.trials[trial];
+    options *o = NULL;
+    char text[24];
+    snprintf(text, sizeof text, "%lld", (long long)c->seeds.at[seed]);
+    search_settings(&c->search, its, &point);
+    settings_add_all(&all, &c->base);
+    settings_add_dotted_first(&all, &point);
+    settings_add(&all, "seed", text, "search");
+    if (its->part < 1)
+        TRY(shorten(&all, its->part));
+    TRY(config_compose(&o, &all));
+    size_t *place = &c->run_of[trial * c->seeds.count + seed], before = t->plan.count;
+    *place = plan_place(&t->plan, &o);
+    if (t->plan.count > before)
+        add_to_title(&point, its->part, &t->plan.runs[*place]);
+done:
+    settings_free(&all);
+    settings_free(&point);
+    return result;
+}
+
+static status extend(struct trials *t, struct contest *c)
+{
+    status result = OK;
+    size_t added;
+    TRY(score_what_ended(c, &t->plan));
+    TRY(search_next(&c->search, &added));
+    c->run_of = realloc(c->run_of, (c->search.count * c->seeds.count + 1) * sizeof *c->run_of);
+    REQUIRE(c->run_of != NULL);
+    for (size_t s = 0; s < c->seeds.count; s++)
+        for (size_t i = c->search.count - added; i < c->search.count; i++)
+            TRY(add_run(t, c, i, s));
+done:
+    return result;
+}
+
+status trials_extend(struct trials *t, size_t *added)
+{
+    status result = OK;
+    size_t before = t->plan.count, last;
+    for (size_t i = 0; i < t->count; i++)
+        do { /* a round whose runs are all those of earlier trials has its scores at once */
+            last = t->at[i].search.count;
+            TRY(extend(t, &t->at[i]));
+        } while (t->at[i].search.count > last && t->plan.count == before);
+    *added = t->plan.count - before;
+done:
+    return result;
+}
+
+size_t trials_to_come(const struct trials *t)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < t->count; i++) {
+        const struct contest *c = &t->at[i];
+        count += (search_total(&c->search) - c->search.count) * c->seeds.count;
+    }
+    return count;
+}
+
+size_t trials_in_all(const struct trials *t)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < t->count; i++)
+        count += search_total(&t->at[i].search);
+    return count;
+}
+
+/* ---- in words -----------------------------------------------------------------------------------
+ */
+
+void trials_score(const struct contest *c, const struct trial *trial, struct text *out)
+{
+    if (trial->score <= DIVERGED / 1e6)
+        text_add(out, "diverged");
+    else if (c->by_loss)
+        text_add(out, "loss %.6g", -trial->score);
+    else
+        text_add(out, "accuracy %.2f%%", 100 * trial->score);
+}
+
+bool trials_is_repeat(const struct contest *c, size_t trial)
+{
+    for (size_t i = 0; i < trial; i++)
+        if (c->run_of[i * c->seeds.count] == c->run_of[trial * c->seeds.count])
+            return true;
+    return false;
+}
+
+void trials_budget(const struct contest *c, struct text *out)
+{
+    double cost = search_cost(&c->search);
+    size_t repeats = 0;
+    for (size_t i = 0; i < c->search.count; i++)
+        repeats += trials_is_repeat(c, i);
+    text_add(out, "best of %zu", c->search.count);
+    if (repeats > 0)
+        text_add(out, ", %zu of them different", c->search.count - repeats);
+    if (cost < (double)c->search.count)
+        text_add(out, ", at the cost of %.3g full runs", cost);
+    if (c->seeds.count > 1)
+        text_add(out, ", %zu seeds each", c->seeds.count);
+}

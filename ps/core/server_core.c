@@ -1,0 +1,399 @@
+/* server_core.c — events; see server_core.h for what the core promises (C1 … C6), and
+ * server_core_state.h for the states of a worker's member. */
+#include "base/memory.h"
+#include "ps/core/server_core_state.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+/* ---- opening ---- */
+
+/* Of the bits of READY members. */
+static unsigned words_of(const server_core *c)
+{
+    return (c->workers + 63) / 64;
+}
+
+static status allocate(server_core *c)
+{
+    status result = OK;
+    /* The longest event: every record and release, and four more. */
+    c->action_capacity = 2 * (size_t)c->workers + c->taken_capacity + 4;
+    TRY(memory_new(&c->actions, c->action_capacity, sizeof *c->actions, "server actions"));
+    TRY(memory_new(&c->taken, c->taken_capacity + 1, sizeof *c->taken, "taken pushes"));
+    TRY(memory_new(&c->members, c->workers, sizeof *c->members, "workers"));
+    TRY(memory_new(&c->ready, words_of(c), sizeof *c->ready, "workers that may go on"));
+    TRY(memory_new(&c->slot_version, c->slot_count, sizeof *c->slot_version, "slot versions"));
+    TRY(memory_new(&c->slot_readers, c->slot_count, sizeof *c->slot_readers, "slot readers"));
+done:
+    return result;
+}
+
+static status open_momentum(server_core *c, const struct server_core_options *o)
+{
+    status result = OK;
+    const struct correction *correction = &c->aggregate.correction;
+    c->momentum_set = options_real(o->settings, "momentum");
+    c->momentum = correction_momentum(correction, o->workers, o->settings);
+    optimizer_set_momentum(c->optimizer, c->momentum);
+    if (correction->rule->adjust != NULL) {
+        REQUIRE(correction->rule->alone);
+        TRY(total_momentum_open(&c->total, o->workers, o->count));
+        total_momentum_note(&c->total, 0, o->initial);
+    }
+done:
+    return result;
+}
+
+/* With an outer rule keys optimizer, momentum and weight_decay are of the workers' own steps. */
+static status open_optimizer(server_core *c, const struct server_core_options *o)
+{
+    status result = OK;
+    TRY(outer_open(&c->outer, o->settings, o->workers));
+    if (c->outer.rule != NULL)
+        return outer_optimizer(&c->optimizer, &c->outer, o->count);
+    TRY(optimizer_open(&c->optimizer, o->settings, o->count));
+    TRY(optimizer_set_layers(c->optimizer, &o->layers));
+    TRY(open_momentum(c, o));
+done:
+    return result;
+}
+
+status server_core_open(server_core **out, const struct server_core_options *o)
+{
+    status result = OK;
+    server_core *c = NULL;
+    unsigned per_update;
+    REQUIRE(o->workers >= 1 && o->count >= 1 && o->slot_count >= o->workers + 2);
+    REQUIRE(o->total_samples >= 1);
+    *out = NULL;
+    TRY(memory_new(&c, 1, sizeof *c, "server core"));
+    c->workers = o->workers;
+    c->count = o->count;
+    c->slots = o->slots;
+    c->slot_count = o->slot_count;
+    c->total_samples = o->total_samples;
+    c->evaluate_every = o->evaluate_every;
+    c->follows = o->follows;
+    c->may_skip = strcmp(options_text(o->settings, "on_nonfinite"), "skip") == 0;
+    TRY(consistency_open(&c->consistency, o->settings));
+    TRY(consistency_per_update(&c->consistency, o->workers, &per_update));
+    c->taken_capacity = c->consistency.policy->takes ? per_update : 0;
+    TRY(damping_open(&c->damping, o->settings));
+    TRY(damping_remember(&c->damping, o->workers));
+    TRY(aggregate_open(&c->aggregate, o->settings, o->workers, o->count,
+                       c->consistency.policy->holds || c->consistency.policy->takes));
+    TRY(schedule_open(&c->schedule, o->settings, o->workers, o->total_samples, o->epoch_samples));
+    TRY(open_optimizer(c, o));
+    c->helpers = o->helpers;
+    optimizer_share(c->optimizer, c->helpers);
+    TRY(allocate(c));
+    TRY(core_keep(c));
+    memcpy(c->slots[0], o->initial, o->count * sizeof *o->initial);
+    if (o->start != NULL)
+        TRY(core_begin_at(c, o));
+    *out = c;
+    c = NULL;
+done:
+    server_core_close(&c);
+    return result;
+}
+
+void server_core_close(server_core **pointer)
+{
+    server_core *c = *pointer;
+    if (c == NULL)
+        return;
+    total_momentum_close(&c->total);
+    optimizer_close(&c->optimizer);
+    aggregate_close(&c->aggregate);
+    damping_close(&c->damping);
+    memory_free(c->checkpoint_account);
+    memory_free(c->checkpoint_vectors);
+    memory_free(c->checkpoint_batches);
+    memory_free(c->slot_readers);
+    memory_free(c->slot_version);
+    memory_free(c->ready);
+    memory_free(c->members);
+    memory_free(c->taken);
+    memory_free(c->actions);
+    memory_free(c);
+    *pointer = NULL;
+}
+
+/* ---- releases ---- */
+
+static void emit_release(server_core *c, const struct member *member)
+{
+    REQUIRE(c->slot_version[member->slot] == member->version);
+    struct server_action *action = core_emit(c, SERVER_RELEASE);
+    action->worker = core_number_of(c, member);
+    action->version = member->version;
+    action->slot = member->slot;
+    action->record.waited_for = member->waited_for;
+}
+
+/* The least clock of all that are not lost, or UINT64_MAX. It rises when the last member that had
+ * it moves on, so that the members are looked through once for as many gradients as there are
+ * workers.
+ */
+static uint64_t slowest_clock(server_core *c)
+{
+    if (c->at_slowest == 0) {
+        c->slowest = UINT64_MAX;
+        for (const struct member *member = c->members; member < c->members + c->workers; member++) {
+            if (member->state != MEMBER_LOST && member->clock <= c->slowest) {
+                c->at_slowest = member->clock < c->slowest ? 1 : c->at_slowest + 1;
+                c->slowest = member->clock;
+            }
+        }
+    }
+    return c->slowest;
+}
+
+/* A member's clock is about to rise, or not to count any more. */
+static void leave_clock(server_core *c, const struct member *member)
+{
+    c->at_slowest -= c->at_slowest > 0 && member->clock == c->slowest;
+}
+
+static void release(server_core *c, struct member *member)
+{
+    core_move(c, member, MEMBER_READING);
+    member->waited_for = core_number_of(c, member) == c->cause ? NO_WORKER : (int32_t)c->cause;
+    member->version = c->version;
+    member->slot = c->latest;
+    c->slot_readers[c->latest]++;
+    emit_release(c, member);
+}
+
+/* In the order of their numbers. */
+static void release_ready(server_core *c)
+{
+    if (c->evaluating || c->ended)
+        return;
+    const struct consistency_policy *policy = c->consistency.policy;
+    struct consistency_view view = core_view(c);
+    view.slowest = policy->may_go != NULL ? slowest_clock(c) : 0;
+    for (unsigned at = 0; at < words_of(c); at++) {
+        for (uint64_t left = c->ready[at]; left != 0; left &= left - 1) {
+            struct member *member = &c->members[64 * at + (unsigned)__builtin_ctzll(left)];
+            view.clock = member->clock;
+            if (policy->may_go == NULL || policy->may_go(c->consistency.parameters, &view))
+                release(c, member);
+        }
+    }
+}
+
+static struct server_actions actions_of(const server_core *c)
+{
+    return (struct server_actions){c->actions, c->action_count};
+}
+
+static void begin_event(server_core *c, unsigned cause)
+{
+    REQUIRE(!c->evaluating); /* server_core_evaluated() comes first */
+    c->action_count = 0;
+    c->cause = cause;
+}
+
+/* ---- events ---- */
+
+struct server_actions server_core_hello(server_core *c, unsigned worker)
+{
+    REQUIRE(worker < c->workers);
+    begin_event(c, worker);
+    struct member *member = &c->members[worker];
+    if (member->state == MEMBER_READING) {
+        emit_release(c, member);
+    } else if (member->state == MEMBER_EMPTY || member->state == MEMBER_LOST) {
+        bool back = member->state == MEMBER_LOST;
+        uint64_t others = back ? slowest_clock(c) : UINT64_MAX;
+        c->lost -= back;
+        c->here++;
+        c->at_slowest += back && c->at_slowest > 0; /* it has that clock now */
+        *member = (struct member){.state = member->state,
+                                  .next_batch = member->next_batch,
+                                  .clock = others != UINT64_MAX ? others : member->clock};
+        core_move(c, member, MEMBER_READY);
+        if (!c->ended)
+            core_ask_for_evaluation(c, c->samples_used); /* resumed with nothing left to train */
+        release_ready(c);
+    }
+    return actions_of(c);
+}
+
+static status check_push(const server_core *c, const struct server_push *push)
+{
+    status result = OK;
+    if (push->worker >= c->workers) {
+        FAIL(ERROR_PROTOCOL,
+             "push from worker %u: this run has workers 0 to %u; start workers with "
+             "the server's own configuration",
+             push->worker, c->workers - 1);
+    }
+    const struct member *member = &c->members[push->worker];
+    if (member->state == MEMBER_EMPTY || member->state == MEMBER_LOST) {
+        FAIL(ERROR_PROTOCOL,
+             "push from worker %u, which has not joined%s; it must say hello (again) first",
+             push->worker, member->state == MEMBER_LOST ? " since it was lost" : "");
+    }
+    if (push->sequence < member->next_sequence)
+        goto done;
+    if (push->sequence > member->next_sequence) {
+        FAIL(ERROR_PROTOCOL,
+             "push %" PRIu64 " from worker %u: expected %" PRIu64
+             "; pushes in between were lost, or it is another incarnation of that worker",
+             push->sequence, push->worker, member->next_sequence);
+    }
+    if (member->state != MEMBER_READING) {
+        FAIL(ERROR_PROTOCOL,
+             "push %" PRIu64 " from worker %u before the reply to its last one; it must wait",
+             push->sequence, push->worker);
+    }
+    if (push->read_version != member->version) {
+        FAIL(ERROR_PROTOCOL,
+             "push %" PRIu64 " from worker %u was computed at version %" PRIu64
+             ", but it was released with version %" PRIu64 "; it must use what it was given",
+             push->sequence, push->worker, push->read_version, member->version);
+    }
+    if (push->samples == 0) {
+        FAIL(ERROR_PROTOCOL,
+             "push %" PRIu64 " from worker %u: a mean over no samples; its batch was empty",
+             push->sequence, push->worker);
+    }
+done:
+    return result;
+}
+
+static void take_in(server_core *c, struct member *member, const struct server_push *push)
+{
+    member->next_sequence++;
+    member->next_batch = push->batch + 1;
+    leave_clock(c, member);
+    member->clock++;
+    member->arrival = c->arrivals++;
+    member->push = *push;
+    core_move(c, member, MEMBER_HELD);
+    member->staleness = c->version - member->version;
+    member->scale = 0;
+    member->gap = member->staleness == 0 ? 0 : NAN; /* until it is measured */
+    member->norm = NAN;
+    member->momentum = member->total_momentum = NOT_MEASURED;
+    member->measured = false;
+    c->samples_computed += push->samples;
+}
+
+status server_core_push(server_core *c, const struct server_push *push, struct server_actions *out)
+{
+    status result = OK;
+    begin_event(c, push->worker);
+    *out = actions_of(c);
+    TRY(check_push(c, push));
+    struct member *member = &c->members[push->worker];
+    if (push->sequence < member->next_sequence) {
+        if (member->state == MEMBER_READING)
+            emit_release(c, member);
+    } else {
+        take_in(c, member, push);
+        if (c->ended)
+            core_drop_late(c, member, PUSH_AFTER_END, MEMBER_READY);
+        else if (!isfinite(push->loss))
+            core_not_finite(c, member, PUSH_BAD_LOSS);
+        else
+            core_decide(c, member);
+        release_ready(c);
+    }
+    *out = actions_of(c);
+done:
+    return result;
+}
+
+struct server_actions server_core_lost(server_core *c, unsigned worker)
+{
+    REQUIRE(worker < c->workers);
+    begin_event(c, worker);
+    struct member *member = &c->members[worker];
+    if (member->state == MEMBER_LOST)
+        return actions_of(c);
+    c->here -= member->state != MEMBER_EMPTY;
+    leave_clock(c, member);
+    if (member->state == MEMBER_HELD)
+        core_drop_late(c, member, PUSH_WORKER_LOST, MEMBER_LOST);
+    else if (member->state == MEMBER_READING)
+        core_stop_reading(c, member, MEMBER_LOST);
+    core_move(c, member, MEMBER_LOST);
+    c->lost++;
+    if (!c->ended) {
+        core_apply_if_due(c);
+        release_ready(c);
+    }
+    return actions_of(c);
+}
+
+struct server_actions server_core_evaluated(server_core *c)
+{
+    REQUIRE(c->evaluating);
+    c->evaluating = false;
+    c->action_count = 0;
+    if (c->complete) {
+        c->ended = true;
+        core_emit(c, SERVER_FINISHED);
+    }
+    release_ready(c);
+    return actions_of(c);
+}
+
+struct server_actions server_core_end(server_core *c)
+{
+    c->action_count = 0;
+    c->evaluating = false;
+    c->ended = true;
+    core_drop_all(c, PUSH_RUN_ENDED);
+    return actions_of(c);
+}
+
+/* ---- questions ---- */
+
+uint64_t server_core_version(const server_core *c)
+{
+    return c->version;
+}
+
+unsigned server_core_latest_slot(const server_core *c)
+{
+    return c->latest;
+}
+
+uint64_t server_core_arrivals(const server_core *c)
+{
+    return c->arrivals;
+}
+
+uint64_t server_core_samples_used(const server_core *c)
+{
+    return c->samples_used;
+}
+
+uint64_t server_core_samples_computed(const server_core *c)
+{
+    return c->samples_computed;
+}
+
+bool server_core_ended(const server_core *c)
+{
+    return c->ended;
+}
+
+bool server_core_awaits(const server_core *c, unsigned worker)
+{
+    REQUIRE(worker < c->workers);
+    return c->members[worker].state == MEMBER_READING;
+}
+
+const float *server_core_optimizer_state(const server_core *c, size_t *count)
+{
+    *count = optimizer_state_count(c->optimizer);
+    return optimizer_state(c->optimizer);
+}

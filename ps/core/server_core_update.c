@@ -1,0 +1,448 @@
+/* server_core_update.c — the fate of a push, and updates of the parameters; see
+ * server_core_state.h. */
+#include "ps/core/server_core_state.h"
+
+#include "ps/core/arithmetic.h"
+
+#include <math.h>
+
+struct server_action *core_emit(server_core *c, enum server_action_kind kind)
+{
+    REQUIRE(c->action_count < c->action_capacity);
+    struct server_action *action = &c->actions[c->action_count++];
+    *action = (struct server_action){.kind = kind, .version = c->version, .slot = c->latest};
+    return action;
+}
+
+unsigned core_number_of(const server_core *c, const struct member *member)
+{
+    return (unsigned)(member - c->members);
+}
+
+struct consistency_view core_view(const server_core *c)
+{
+    return (struct consistency_view){.workers = c->workers,
+                                     .expected = c->workers - c->lost,
+                                     .held = c->held,
+                                     .taken = c->taken_count,
+                                     .version = c->version};
+}
+
+void core_move(server_core *c, struct member *member, enum member_state next)
+{
+    unsigned number = core_number_of(c, member);
+    uint64_t bit = (uint64_t)1 << number % 64, *word = &c->ready[number / 64];
+    c->held += (next == MEMBER_HELD) - (member->state == MEMBER_HELD);
+    *word = next == MEMBER_READY ? *word | bit : *word & ~bit;
+    member->state = next;
+}
+
+/* What its record will say, but for its fate. */
+static struct push_record record_of(const struct member *member)
+{
+    const struct server_push *push = &member->push;
+    return (struct push_record){
+        .arrival = member->arrival,
+        .worker = push->worker,
+        .waited_for = member->waited_for,
+        .batch = push->batch,
+        .sequence = push->sequence,
+        .read_version = push->read_version,
+        .staleness = member->staleness,
+        .scale = member->scale,
+        .gap = member->gap,
+        .gradient_norm = member->norm,
+        .loss = push->loss,
+        .pull_us = push->pull_us,
+        .compute_us = push->compute_us,
+        .queue_us = push->queue_us,
+        .data_us = push->data_us,
+        .forward_us = push->forward_us,
+        .backward_us = push->backward_us,
+        .at_seconds = push->at_seconds,
+        .momentum = member->momentum,
+        .total_momentum = member->total_momentum,
+        .cosine = push->probed ? push->cosine : NOT_MEASURED,
+    };
+}
+
+static struct server_action *emit_record(server_core *c, struct push_record record,
+                                         enum push_outcome outcome, enum push_reason reason)
+{
+    struct server_action *action = core_emit(c, SERVER_RECORD);
+    bool used = reason == PUSH_USED;
+    record.update_version = c->version;
+    record.outcome = outcome;
+    record.reason = reason;
+    record.scale = used ? record.scale : 0;
+    record.rate = used ? c->rate * record.scale : NOT_MEASURED;
+    action->worker = record.worker;
+    action->record = record;
+    return action;
+}
+
+/* ---- the fate of held and taken pushes ---- */
+
+void core_stop_reading(server_core *c, struct member *member, enum member_state next)
+{
+    REQUIRE(member->state == MEMBER_READING || member->state == MEMBER_HELD);
+    REQUIRE(c->slot_readers[member->slot] > 0);
+    c->slot_readers[member->slot]--;
+    core_move(c, member, next);
+}
+
+void core_drop_late(server_core *c, struct member *member, enum push_reason reason,
+                    enum member_state next)
+{
+    emit_record(c, record_of(member), PUSH_DROPPED_LATE, reason);
+    core_stop_reading(c, member, next);
+}
+
+static void forget_taken(server_core *c)
+{
+    c->taken_count = 0;
+    c->taken_samples = 0;
+}
+
+void core_drop_all(server_core *c, enum push_reason reason)
+{
+    for (struct member *member = c->members; member < c->members + c->workers; member++)
+        if (member->state == MEMBER_HELD)
+            core_drop_late(c, member, reason, MEMBER_READY);
+    for (unsigned i = 0; i < c->taken_count; i++)
+        emit_record(c, c->taken[i], PUSH_DROPPED_LATE, reason)->taken = true;
+    forget_taken(c);
+}
+
+/* The record of the culprit was emitted. */
+static void end_diverged(server_core *c)
+{
+    struct push_record record = c->actions[c->action_count - 1].record;
+    core_drop_all(c, PUSH_RUN_DIVERGED);
+    c->ended = true;
+    struct server_action *action = core_emit(c, SERVER_DIVERGED);
+    action->worker = record.worker;
+    action->record = record;
+}
+
+void core_not_finite(server_core *c, struct member *culprit, enum push_reason reason)
+{
+    enum { MOST = 10 };
+    bool skips = c->may_skip && reason != PUSH_BAD_UPDATE && ++c->skipped_last <= MOST;
+    emit_record(c, record_of(culprit), PUSH_NOT_FINITE, reason);
+    core_stop_reading(c, culprit, MEMBER_READY);
+    if (!skips)
+        end_diverged(c);
+}
+
+/* Norm, and gap where the parameters have moved on, of a push that no fused pass will look at
+ * alone. False if the gradient is not finite. */
+static bool measure(server_core *c, struct member *member)
+{
+    if (!member->measured) {
+        member->norm = sqrt(vector_sum_of_squares(c->count, member->push.gradient));
+        member->measured = true;
+    }
+    if (member->staleness > 0)
+        member->gap = vector_rms_distance(c->count, c->slots[c->latest], c->slots[member->slot]);
+    return isfinite(member->norm);
+}
+
+/* What one update is made of. */
+struct update {
+    unsigned n; /* gradients in it */
+    uint64_t samples;
+    struct member *first; /* NULL: of taken ones */
+    bool direct;          /* the one gradient goes in as it is */
+};
+
+/* Where the next version goes. The parameters that a stale gradient was computed at are read for
+ * its gap; if nobody else wants them, writing over them spares the caches another vector. Else
+ * there always is a free slot: a worker reads one at most, and slots ≥ workers + 2. */
+static unsigned slot_to_write(const server_core *c, const struct update *u)
+{
+    if (u->direct && u->first->slot != c->latest && c->slot_readers[u->first->slot] == 1)
+        return u->first->slot;
+    unsigned slot = 0;
+    while (slot == c->latest || c->slot_readers[slot] > 0) {
+        slot++;
+        REQUIRE(slot < c->slot_count);
+    }
+    return slot;
+}
+
+/* A push comes to the damping rule, once each; those that go in together do before the first of
+ * them is scaled. */
+static void observe(server_core *c, struct member *member)
+{
+    member->staleness = c->version - member->version;
+    damping_observe(&c->damping, core_number_of(c, member), member->staleness,
+                    member->push.compute_us);
+}
+
+static void damp(server_core *c, struct member *member)
+{
+    if (c->damping.rule->needs_norm)
+        measure(c, member); /* if it is not finite, whoever uses it will see that again */
+    struct damping_input input = {.staleness = member->staleness,
+                                  .workers = c->workers,
+                                  .worker = core_number_of(c, member),
+                                  .concurrency = c->here,
+                                  .norm = member->norm};
+    member->scale = damping_scale(&c->damping, &input, &member->drop);
+}
+
+static struct correction_context context_of(const server_core *c, const struct member *member)
+{
+    return (struct correction_context){.worker = core_number_of(c, member),
+                                       .staleness = member->staleness,
+                                       .version = c->version,
+                                       .scale = member->scale};
+}
+
+/* Held pushes are in members [from, to): where one alone came, in its own. */
+struct held {
+    struct member *from, *to;
+};
+
+static struct held find_held(server_core *c)
+{
+    struct member *own = &c->members[c->cause];
+    bool alone = c->held == 1 && own->state == MEMBER_HELD;
+    return alone ? (struct held){own, own + 1} : (struct held){c->members, c->members + c->workers};
+}
+
+/* Ages and scales of all held pushes; those that go in are added to the aggregate, in worker order.
+ */
+static struct update gather(server_core *c, struct held held)
+{
+    struct update u = {0};
+    aggregate_clear(&c->aggregate);
+    for (struct member *member = held.from; member < held.to; member++)
+        if (member->state == MEMBER_HELD)
+            observe(c, member);
+    for (struct member *member = held.from; member < held.to; member++) {
+        if (member->state != MEMBER_HELD)
+            continue;
+        damp(c, member);
+        if (!member->drop) {
+            u.first = u.n++ == 0 ? member : u.first;
+            u.samples += member->push.samples;
+            struct correction_context context = context_of(c, member);
+            aggregate_add(&c->aggregate, member->push.gradient, c->slots[member->slot], &context);
+        }
+    }
+    u.direct = aggregate_is_direct(&c->aggregate);
+    return u;
+}
+
+/* The version that this update made is the latest now. */
+static void adjust_momentum(server_core *c, struct member *member)
+{
+    const struct correction *correction = &c->aggregate.correction;
+    if (correction->rule->adjust == NULL)
+        return;
+    total_momentum_note(&c->total, c->version, c->slots[c->latest]);
+    double measured = total_momentum_measure(&c->total, member->version, member->push.gradient,
+                                             c->rate * member->scale);
+    member->momentum = c->momentum;
+    if (!isnan(measured)) {
+        member->total_momentum = measured;
+        c->momentum = correction->rule->adjust(correction->parameters, c->momentum_set, c->momentum,
+                                               measured);
+        optimizer_set_momentum(c->optimizer, c->momentum);
+    }
+}
+
+/* One transaction: the next version in a free slot, or nothing at all (C5). */
+static bool update_parameters(server_core *c, const struct update *u)
+{
+    double scale = 1;
+    uint64_t after = c->samples_used + u->samples;
+    c->rate =
+        c->outer.rule != NULL ? c->outer.rate : schedule_rate(&c->schedule, c->samples_used, after);
+    const float *gradient =
+        u->first == NULL ? aggregate_taken_mean(&c->aggregate)
+                         : aggregate_gradient(&c->aggregate, c->slots[c->latest], c->rate, &scale);
+    unsigned next = slot_to_write(c, u);
+    bool moved = u->direct && u->first->staleness > 0;
+    struct optimizer_pass pass;
+    optimizer_set_epoch(c->optimizer, schedule_epoch(&c->schedule, c->samples_used, after));
+    optimizer_apply(c->optimizer, c->slots[c->latest], gradient, scale, c->rate,
+                    moved ? c->slots[u->first->slot] : NULL, c->slots[next], &pass);
+    if (u->direct) {
+        u->first->norm = pass.gradient_norm;
+        u->first->gap = pass.gap;
+    }
+    if (!pass.finite)
+        return false;
+    aggregate_commit(&c->aggregate, c->rate);
+    c->latest = next;
+    c->version++;
+    c->slot_version[next] = c->version;
+    c->samples_used = after;
+    c->skipped_last = 0;
+    if (u->first != NULL)
+        adjust_momentum(c, u->first);
+    return true;
+}
+
+void core_ask_for_evaluation(server_core *c, uint64_t before)
+{
+    if (c->follows)
+        return;
+    c->complete = c->samples_used >= c->total_samples;
+    bool crossed =
+        c->evaluate_every > 0 && before / c->evaluate_every < c->samples_used / c->evaluate_every;
+    if (c->complete || crossed) {
+        c->evaluating = true;
+        core_emit(c, SERVER_EVALUATE);
+    }
+}
+
+static void finish_update(server_core *c, uint64_t samples_before)
+{
+    core_emit(c, SERVER_APPLIED);
+    core_ask_for_evaluation(c, samples_before);
+}
+
+static void drop_stale(server_core *c, struct member *member, enum push_reason reason)
+{
+    emit_record(c, record_of(member), PUSH_DROPPED_STALE, reason);
+    core_stop_reading(c, member, MEMBER_READY);
+}
+
+/* Before dampings and corrections see them. True: some were, and the others may not be enough. */
+static bool skip_held(server_core *c, struct held held)
+{
+    bool any = false;
+    for (struct member *member = held.from; member < held.to && !c->ended; member++) {
+        if (member->state == MEMBER_HELD && !measure(c, member)) {
+            core_not_finite(c, member, PUSH_BAD_GRADIENT);
+            any = true;
+        }
+    }
+    return any;
+}
+
+static void apply_held(server_core *c)
+{
+    uint64_t samples = c->samples_used;
+    struct held held = find_held(c);
+    if (c->may_skip && skip_held(c, held)) {
+        if (!c->ended)
+            core_apply_if_due(c);
+        return;
+    }
+    struct update u = gather(c, held);
+    for (struct member *member = held.from; member < held.to; member++) {
+        bool looked_at_alone = member->state == MEMBER_HELD && !(u.direct && member == u.first);
+        if (looked_at_alone && !measure(c, member)) {
+            core_not_finite(c, member, PUSH_BAD_GRADIENT);
+            return;
+        }
+    }
+    /* Dropped ones are recorded first: their version is the one they met. */
+    for (struct member *member = held.from; member < held.to; member++)
+        if (member->state == MEMBER_HELD && member->drop)
+            drop_stale(c, member, PUSH_BY_DAMPING);
+    if (u.n > 0 && !update_parameters(c, &u)) {
+        core_not_finite(c, u.first, u.direct ? PUSH_BAD_GRADIENT : PUSH_BAD_UPDATE);
+        return;
+    }
+    for (struct member *member = held.from; member < held.to; member++) {
+        if (member->state == MEMBER_HELD) {
+            emit_record(c, record_of(member), u.n == 1 ? PUSH_APPLIED : PUSH_AGGREGATED, PUSH_USED);
+            core_stop_reading(c, member, MEMBER_READY);
+        }
+    }
+    if (u.n > 0)
+        finish_update(c, samples);
+}
+
+/* If the sum is not finite, though each gradient in it is, the last one is to blame. */
+static void diverge_taken(server_core *c)
+{
+    c->taken_count--;
+    emit_record(c, c->taken[c->taken_count], PUSH_NOT_FINITE, PUSH_BAD_UPDATE)->taken = true;
+    end_diverged(c);
+}
+
+static void apply_taken(server_core *c)
+{
+    uint64_t samples = c->samples_used;
+    struct update u = {.n = c->taken_count, .samples = c->taken_samples};
+    if (!update_parameters(c, &u)) {
+        diverge_taken(c);
+        return;
+    }
+    for (unsigned i = 0; i < c->taken_count; i++) {
+        emit_record(c, c->taken[i], u.n == 1 ? PUSH_APPLIED : PUSH_AGGREGATED, PUSH_USED)->taken =
+            true;
+    }
+    forget_taken(c);
+    finish_update(c, samples);
+}
+
+bool core_apply_if_due(server_core *c)
+{
+    struct consistency_view view = core_view(c);
+    REQUIRE(c->held == 0 || c->taken_count == 0); /* a policy holds or takes */
+    if (c->held + c->taken_count == 0 || !consistency_applies_now(&c->consistency, &view))
+        return false;
+    if (c->held > 0)
+        apply_held(c);
+    else
+        apply_taken(c);
+    return true;
+}
+
+/* Into the running sum, unless it is an update by itself: then it goes the short way. */
+static void take(server_core *c, struct member *member)
+{
+    struct consistency_view view = core_view(c);
+    view.held--;
+    view.taken++;
+    if (c->taken_count == 0 && consistency_applies_now(&c->consistency, &view)) {
+        apply_held(c);
+        return;
+    }
+    if (!measure(c, member)) {
+        core_not_finite(c, member, PUSH_BAD_GRADIENT);
+        return;
+    }
+    observe(c, member);
+    damp(c, member);
+    if (member->drop) {
+        drop_stale(c, member, PUSH_BY_DAMPING);
+    } else {
+        REQUIRE(c->taken_count < c->taken_capacity);
+        struct correction_context context = context_of(c, member);
+        aggregate_take(&c->aggregate, member->push.gradient, c->slots[c->latest],
+                       c->slots[member->slot], &context);
+        c->taken[c->taken_count++] = record_of(member);
+        c->taken_samples += member->push.samples;
+        core_stop_reading(c, member, MEMBER_READY);
+        core_apply_if_due(c);
+    }
+}
+
+void core_decide(server_core *c, struct member *member)
+{
+    const struct consistency_policy *policy = c->consistency.policy;
+    struct consistency_view view = core_view(c);
+    view.held--;
+    view.staleness = member->staleness;
+    enum consistency_fate fate = policy->arrive == NULL
+                                     ? CONSISTENCY_HOLD
+                                     : policy->arrive(c->consistency.parameters, &view);
+    if (fate == CONSISTENCY_TAKE)
+        take(c, member);
+    else if (fate == CONSISTENCY_DROP)
+        if (measure(c, member))
+            drop_stale(c, member, PUSH_BY_CONSISTENCY);
+        else
+            core_not_finite(c, member, PUSH_BAD_GRADIENT);
+    else if (!core_apply_if_due(c) && !measure(c, member))
+        core_not_finite(c, member, PUSH_BAD_GRADIENT);
+}

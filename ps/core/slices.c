@@ -1,0 +1,108 @@
+#include "ps/core/slices.h"
+
+#include "ps/rules/consistency/consistency.h"
+#include "worker/optimizer/optimizer.h"
+
+#include <stdio.h>
+#include <string.h>
+
+size_t slice_begin(size_t count, unsigned servers, unsigned server)
+{
+    REQUIRE(servers >= 1 && server <= servers && count >= servers);
+    if (server == servers)
+        return count;
+    size_t unit = count / servers >= SLICE_PAGES * SLICE_PAGE ? SLICE_PAGE : 1;
+    size_t units = count / unit, rest = units % servers;
+    return (units / servers * server + (server < rest ? server : rest)) * unit;
+}
+
+size_t slice_count(size_t count, unsigned servers, unsigned server)
+{
+    return slice_begin(count, servers, server + 1) - slice_begin(count, servers, server);
+}
+
+unsigned servers_of(const options *settings)
+{
+    return (unsigned)options_integer(settings, "servers");
+}
+
+bool reads_snapshots(const options *settings)
+{
+    return strcmp(options_text(settings, "read"), "snapshot") == 0;
+}
+
+status slices_check(const options *o)
+{
+    status result = OK;
+    const struct optimizer_kind *kind = (const struct optimizer_kind *)registry_find(
+        &optimizer_registry, options_text(o, "optimizer"));
+    const struct consistency_policy *policy = (const struct consistency_policy *)registry_find(
+        &consistency_registry, options_text(o, "consistency"));
+    if (servers_of(o) > 1 && options_integer(o, "probe_every") > 0) {
+        FAIL(ERROR_USAGE,
+             "%s: probe_every=%s compares whole gradients, of which each server has a part; set "
+             "servers=1",
+             options_origin(o, "probe_every"), options_value(o, "probe_every"));
+    }
+    if (servers_of(o) > 1 && strcmp(options_text(o, "on_nonfinite"), "skip") == 0) {
+        FAIL(ERROR_USAGE,
+             "%s: on_nonfinite=skip leaves a gradient out as a whole, and each of several servers "
+             "looks at its slice alone; set servers=1 or on_nonfinite=stop",
+             options_origin(o, "on_nonfinite"));
+    }
+    if (servers_of(o) > 1 && !reads_snapshots(o) && strcmp(options_text(o, "outer"), "none") != 0) {
+        FAIL(ERROR_USAGE,
+             "%s: with outer=%s the rates of local steps follow from the one version that a worker "
+             "read, and with read=torn it reads several; set read=snapshot or servers=1",
+             options_origin(o, "outer"), options_text(o, "outer"));
+    }
+    if (servers_of(o) > 1 && kind->layer_factor != NULL) {
+        FAIL(ERROR_USAGE,
+             "%s: optimizer=%s measures whole layers, which several servers cut; set servers=1, or "
+             "another optimizer",
+             options_origin(o, "optimizer"), kind->about.name);
+    }
+    if (servers_of(o) > 1 && !reads_snapshots(o) && policy->drops_slowest) {
+        FAIL(ERROR_USAGE,
+             "%s: consistency=%s drops the slowest workers' gradients, and with read=torn each "
+             "server would drop other ones; set read=snapshot, or another consistency",
+             options_origin(o, "consistency"), policy->about.name);
+    }
+done:
+    return result;
+}
+
+status slices_fit(unsigned servers, size_t count)
+{
+    status result = OK;
+    if (servers > count) {
+        FAIL(ERROR_USAGE, "servers=%u: the model has %zu parameters, not one for each server",
+             servers, count);
+    }
+done:
+    return result;
+}
+
+status servers_endpoint(const char *list, unsigned servers, unsigned server,
+                        char out[SERVERS_ENDPOINT_BYTES])
+{
+    status result = OK;
+    const char *at = list, *wanted = list;
+    unsigned count = 1;
+    REQUIRE(server < servers);
+    for (; servers > 1 && (at = strchr(at, ',')) != NULL; at++)
+        wanted = count++ == server ? at + 1 : wanted;
+    size_t length = servers > 1 ? strcspn(wanted, ",") : strlen(list);
+    if (count != servers) {
+        FAIL(ERROR_USAGE,
+             "endpoint=%s: servers=%u need %u places, separated by commas, that of server 0 first",
+             list, servers, servers);
+    }
+    if (length == 0 || length >= SERVERS_ENDPOINT_BYTES) {
+        FAIL(ERROR_USAGE, "endpoint=%s: the place of server %u is %s", list, server,
+             length == 0 ? "missing" : "too long");
+    }
+    snprintf(out, SERVERS_ENDPOINT_BYTES, "%.*s", (int)length, wanted);
+done:
+    return result;
+}

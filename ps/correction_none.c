@@ -1,6 +1,0 @@
-/* correction_none.c — the gradient stays as it is. */
-#include "ps/correction.h"
-
-const struct correction_rule correction_none = {
-    .about = {"none", "gradients as they come", NULL, NULL},
-};

@@ -1,0 +1,247 @@
+/* local_steps.c — see local_steps.h. */
+#include "ps/local_steps.h"
+
+#include "base/memory.h"
+#include "ps/core/arithmetic.h"
+#include "ps/rules/consistency/consistency.h"
+
+#include <string.h>
+
+enum { ALIGNED = 16 }; /* floats of a cache line: vectors in the scratch begin on one */
+
+/* ---- the plan ------------------------------------------------------------------------------ */
+
+static status per_update(const struct local_steps_plan *p, const options *o, uint64_t *samples)
+{
+    status result = OK;
+    struct consistency consistency;
+    unsigned gradients;
+    TRY(consistency_open(&consistency, o));
+    TRY(consistency_per_update(&consistency, p->workers, &gradients));
+    *samples = p->batch * p->outer.steps * gradients;
+done:
+    return result;
+}
+
+status local_steps_plan_open(struct local_steps_plan *out, const options *o, unsigned workers,
+                             size_t count, uint64_t total_samples, uint64_t epoch_samples)
+{
+    status result = OK;
+    const struct about *about = NULL;
+    *out = (struct local_steps_plan){.workers = workers, .count = count};
+    TRY(outer_open(&out->outer, o, workers));
+    if (out->outer.rule == NULL)
+        goto done;
+    TRY(registry_require(&optimizer_registry, options_text(o, "optimizer"), &about));
+    out->kind = (const struct optimizer_kind *)about;
+    out->momentum_ahead = out->outer.rule->elastic && out->kind->has_momentum;
+    TRY(optimizer_rule_of(o, &out->rule));
+    TRY(schedule_open(&out->schedule, o, workers, total_samples, epoch_samples));
+    out->batch = (uint64_t)options_integer(o, "batch");
+    TRY(per_update(out, o, &out->update));
+done:
+    return result;
+}
+
+bool local_steps_plan_steps(const struct local_steps_plan *p)
+{
+    return p->outer.rule != NULL;
+}
+
+static size_t stride(const struct local_steps_plan *p)
+{
+    return (p->count + ALIGNED - 1) / ALIGNED * ALIGNED;
+}
+
+size_t local_steps_scratch(const struct local_steps_plan *p)
+{
+    unsigned vectors = p->outer.rule == NULL    ? 0
+                       : p->outer.rule->elastic ? p->momentum_ahead
+                                                : 2 + p->kind->states;
+    return vectors * stride(p);
+}
+
+static double rate_of(const struct local_steps_plan *p, uint64_t version, unsigned step)
+{
+    uint64_t together = p->workers * p->batch;
+    uint64_t before = version * p->update + step * together;
+    return schedule_rate(&p->schedule, before, before + together);
+}
+
+/* ---- one worker ---------------------------------------------------------------------------- */
+
+status local_steps_open(struct local_steps *l, const struct local_steps_plan *plan)
+{
+    status result = OK;
+    *l = (struct local_steps){.plan = plan};
+    if (plan->outer.rule != NULL && plan->outer.rule->elastic)
+        TRY(memory_new(&l->own, plan->count, sizeof(float), "a worker's own parameters"));
+    if (plan->momentum_ahead)
+        TRY(memory_new(&l->velocity, plan->count, sizeof(float), "a worker's own velocity"));
+done:
+    return result;
+}
+
+void local_steps_close(struct local_steps *l)
+{
+    memory_free(l->own);
+    memory_free(l->velocity);
+    *l = (struct local_steps){0};
+}
+
+void local_steps_begin(struct local_steps *l)
+{
+    l->begun = false;
+}
+
+/* One gradient, its figures added to those of the push. */
+struct source {
+    local_gradient *gradient;
+    void *context;
+    struct local_steps_push *push;
+    double losses;
+};
+
+static status step_gradient(struct source *s, uint64_t batch, const float *at, float *gradient)
+{
+    status result = OK;
+    struct step_stats one;
+    TRY(s->gradient(s->context, at, batch, gradient, &one));
+    s->losses += (double)one.loss;
+    step_stats_add(&s->push->stats, &one);
+done:
+    return result;
+}
+
+/* ---- steps from what was given ------------------------------------------------------------- */
+
+VECTOR_CLONES
+static void add(size_t count, const float *a, const float *b, float *out)
+{
+    for (size_t i = 0; i < count; i++)
+        out[i] = a[i] + b[i];
+}
+
+/* The optimizer walks from 0: `walked` is x − θ_read. Weight decay, of x, and the proximal term, ρ
+ * times `walked`, are added to the gradient before. */
+static status run_from_given(const struct local_steps_plan *p, struct source *s)
+{
+    status result = OK;
+    struct local_steps_push *push = s->push;
+    float *walked = push->difference, *gradient = push->scratch, *at = gradient + stride(p);
+    struct optimizer_call call = {
+        .count = p->count, .in = walked, .out = walked, .gradient = gradient};
+    const float *from = push->parameters;
+    struct optimizer_rule undecayed = p->rule;
+    undecayed.weight_decay = 0;
+    call.state_in = call.state_out = p->kind->states > 0 ? at + stride(p) : NULL;
+    if (p->kind->states > 0)
+        memset(call.state_out, 0, p->count * sizeof(float));
+    memset(walked, 0, p->count * sizeof(float));
+    for (unsigned j = 0; j < p->outer.steps; j++) {
+        TRY(step_gradient(s, push->number * p->outer.steps + j, from, gradient));
+        if (p->rule.weight_decay > 0)
+            vector_add_weighted(p->count, p->rule.weight_decay, from, false, gradient);
+        if (p->outer.proximal > 0 && j > 0)
+            vector_add_weighted(p->count, (float)p->outer.proximal, walked, false, gradient);
+        call.rates = optimizer_rule_rates(&undecayed, 1, rate_of(p, push->version, j));
+        p->kind->update(&call);
+        if (j + 1 < p->outer.steps) {
+            add(p->count, push->parameters, walked, at);
+            from = at;
+        }
+    }
+    vector_multiply(p->count, -1, walked, walked);
+done:
+    return result;
+}
+
+/* ---- elastic ------------------------------------------------------------------------------- */
+
+VECTOR_CLONES
+static void look_ahead(size_t count, float momentum, const float *x, const float *v, float *out)
+{
+    for (size_t i = 0; i < count; i++)
+        out[i] = x[i] + momentum * v[i];
+}
+
+VECTOR_CLONES
+static void draw_near(size_t count, float share, const float *center, float *x)
+{
+    for (size_t i = 0; i < count; i++)
+        x[i] -= share * (x[i] - center[i]);
+}
+
+VECTOR_CLONES
+static void walk(size_t count, float lr, const float *gradient, float *x)
+{
+    for (size_t i = 0; i < count; i++)
+        x[i] -= lr * gradient[i];
+}
+
+VECTOR_CLONES
+static void walk_on(size_t count, float lr, float momentum, const float *gradient, float *v,
+                    float *x)
+{
+    for (size_t i = 0; i < count; i++) {
+        v[i] = momentum * v[i] - lr * gradient[i];
+        x[i] += v[i];
+    }
+}
+
+VECTOR_CLONES
+static void subtract(size_t count, const float *a, const float *b, float *out)
+{
+    for (size_t i = 0; i < count; i++)
+        out[i] = a[i] - b[i];
+}
+
+/* At an exchange the first gradient is from before it, as the paper has it. */
+static status run_elastic(struct local_steps *l, struct source *s)
+{
+    status result = OK;
+    const struct local_steps_plan *p = l->plan;
+    struct local_steps_push *push = s->push;
+    float *gradient = push->difference;
+    float share = (float)(p->outer.rate / (1 - p->outer.rate));
+    bool exchanged = l->begun;
+    if (!l->begun) {
+        memcpy(l->own, push->parameters, p->count * sizeof(float));
+        if (l->velocity != NULL)
+            memset(l->velocity, 0, p->count * sizeof(float));
+        l->begun = true;
+    }
+    for (unsigned j = 0; j < p->outer.steps; j++) {
+        float *at = l->velocity != NULL ? push->scratch : l->own;
+        if (l->velocity != NULL)
+            look_ahead(p->count, p->rule.momentum, l->own, l->velocity, at);
+        TRY(step_gradient(s, push->number * p->outer.steps + j, at, gradient));
+        if (p->rule.weight_decay > 0)
+            vector_add_weighted(p->count, p->rule.weight_decay, at, false, gradient);
+        if (exchanged && j == 0)
+            draw_near(p->count, share, push->parameters, l->own);
+        float lr = (float)rate_of(p, push->version, j);
+        if (l->velocity != NULL)
+            walk_on(p->count, lr, p->rule.momentum, gradient, l->velocity, l->own);
+        else
+            walk(p->count, lr, gradient, l->own);
+    }
+    subtract(p->count, push->parameters, l->own, push->difference);
+done:
+    return result;
+}
+
+status local_steps_run(struct local_steps *l, local_gradient *gradient, void *context,
+                       struct local_steps_push *push)
+{
+    status result = OK;
+    const struct local_steps_plan *p = l->plan;
+    struct source s = {.gradient = gradient, .context = context, .push = push};
+    if (p->outer.rule == NULL)
+        return gradient(context, push->parameters, push->number, push->difference, &push->stats);
+    push->stats = (struct step_stats){0};
+    TRY(p->outer.rule->elastic ? run_elastic(l, &s) : run_from_given(p, &s));
+    push->stats.loss = (float)(s.losses / p->outer.steps);
+done:
+    return result;
+}

@@ -1,0 +1,576 @@
+/* channel.c — see channel.h. */
+#include "ps/net/channel.h"
+
+#include "base/clock.h"
+#include "base/memory.h"
+#include "base/thread.h"
+#include "ps/net/unauthenticated_peers.h"
+#include "ps/net/payload.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <unistd.h>
+#include <zmq.h>
+
+enum {
+    SPIN_NS = 400 * 1000, /* an update of some 500 000 parameters and the messages around it */
+    SHORT_TURN_NS = 100 * 1000, /* the shortest that the kernel grants */
+    HANDSHAKE_MS = 5000,        /* a connection that says nothing is closed */
+    CURVE_FRAME_BYTES = 33,     /* that CURVE adds to a frame: RFC 26, a MESSAGE command */
+    RECONNECT_MS = 20,
+    RECONNECT_MAX_MS = 500,
+    LINGER_MAX_MS = 2000,
+    ENDPOINT_BYTES = 256,
+    BROKEN_HANDSHAKES = 3, /* in a row: that is no accident */
+};
+
+struct channel {
+    void *context, *socket;
+    void *monitor; /* a worker's: how handshakes end */
+    handshake_guard *guard;
+    unauthenticated_peers *unauthenticated_peers; /* a server's with keys */
+    uint64_t run_token;
+    unsigned broken_handshakes;
+    bool handshake_ended; /* that of the present connection, as an event says */
+    zmq_msg_t payload;    /* second frame of the last message */
+    bool router, spin, bound, has_keys;
+    int linger_ms;
+    char endpoint[ENDPOINT_BYTES];
+};
+
+bool channel_same_id(const struct channel_id *a, const struct channel_id *b)
+{
+    return a->size == b->size && memcmp(a->bytes, b->bytes, a->size) == 0;
+}
+
+bool channel_may_spin(unsigned processes)
+{
+    return processes <= processor_count();
+}
+
+static bool has_prefix(const char *text, const char *prefix)
+{
+    return strncmp(text, prefix, strlen(prefix)) == 0;
+}
+
+static bool has_port(const char *endpoint)
+{
+    const char *port = strrchr(endpoint + strlen("tcp:"), ':');
+    if (port == NULL)
+        return false;
+    port++;
+    char *end;
+    if (strcmp(port, "*") == 0)
+        return true;
+    unsigned long number = strtoul(port, &end, 10);
+    return *port >= '0' && *port <= '9' && *end == '\0' && number >= 1 && number <= 65535;
+}
+
+/* Of "127.x.x.x:PORT" and "[::1]:PORT". Names are not looked up: they may mean anything. */
+static bool is_loopback(const char *address)
+{
+    char host[INET_ADDRSTRLEN];
+    struct in_addr number;
+    if (has_prefix(address, "[::1]:"))
+        return strpbrk(address + 6, ":;") == NULL;
+    size_t length = strcspn(address, ":");
+    if (length >= sizeof host)
+        return false;
+    memcpy(host, address, length);
+    host[length] = '\0';
+    return inet_pton(AF_INET, host, &number) == 1 && ntohl(number.s_addr) >> 24 == 127;
+}
+
+/* "HOST:PORT" with some host. */
+static bool has_host(const char *address)
+{
+    return address[0] != ':' && address[0] != '\0' && strpbrk(address, "/; ") == NULL;
+}
+
+status channel_check_endpoint(const char *endpoint, bool keys)
+{
+    status result = OK;
+    if (has_prefix(endpoint, "ipc://")) {
+        const size_t longest = sizeof((struct sockaddr_un *)NULL)->sun_path - 1;
+        if (strlen(endpoint + 6) > longest)
+            FAIL(ERROR_USAGE,
+                 "endpoint %s: a socket's path may have %zu bytes, this has %zu: choose a "
+                 "shorter one, e.g. in /tmp",
+                 endpoint, longest, strlen(endpoint + 6));
+        if (endpoint[6] == '\0')
+            FAIL(ERROR_USAGE, "endpoint %s names no path: try ipc:///tmp/gradlag.sock", endpoint);
+    } else if (has_prefix(endpoint, "tcp://")) {
+        if (!keys && !is_loopback(endpoint + 6))
+            FAIL(ERROR_USAGE,
+                 "endpoint %s is not on loopback: without keys only ipc://, tcp://127.x.x.x:PORT "
+                 "and "
+                 "tcp://[::1]:PORT are allowed; `gradlag keygen FOLDER` makes keys, curve=FOLDER "
+                 "takes them",
+                 endpoint);
+        if (!has_host(endpoint + 6))
+            FAIL(ERROR_USAGE, "endpoint %s names no host: tcp://ADDRESS:PORT", endpoint);
+        if (!has_port(endpoint))
+            FAIL(ERROR_USAGE, "endpoint %s: a port is 1 to 65535, or * for one that is free",
+                 endpoint);
+        if (strlen(endpoint) >= ENDPOINT_BYTES)
+            FAIL(ERROR_USAGE, "endpoint %s is too long", endpoint);
+    } else {
+        FAIL(ERROR_USAGE, "endpoint '%s' is neither ipc://PATH nor tcp://ADDRESS:PORT", endpoint);
+    }
+done:
+    return result;
+}
+
+/* ZeroMQ removes whatever file is at an ipc path before it binds. We look first: another server may
+ * live there, or the file may be somebody's data. */
+static status check_path_is_free(const char *endpoint)
+{
+    status result = OK;
+    int fd = -1;
+    struct stat file;
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    if (!has_prefix(endpoint, "ipc://") || endpoint[6] == '@' || lstat(endpoint + 6, &file) != 0)
+        goto done;
+    if (!S_ISSOCK(file.st_mode))
+        FAIL(ERROR_USAGE,
+             "endpoint %s: there is a file of that name that is not a socket: choose "
+             "another path",
+             endpoint);
+    fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    memcpy(address.sun_path, endpoint + 6, strlen(endpoint + 6));
+    /* EAGAIN: it lives, and hangs; more have called than it has answered. */
+    if (fd >= 0 &&
+        (connect(fd, (struct sockaddr *)&address, sizeof address) == 0 || errno == EAGAIN))
+        FAIL(ERROR_OTHER,
+             "endpoint %s is in use: another server is listening there; stop it or "
+             "choose another endpoint",
+             endpoint);
+done:
+    if (fd >= 0)
+        close(fd);
+    return result;
+}
+
+static void set_int(channel *c, int option, int value)
+{
+    int code = zmq_setsockopt(c->socket, option, &value, sizeof value);
+    REQUIRE(code == 0);
+}
+
+/* Two things in libzmq 4.3 abort the process where input was stopped by a full queue and the peer
+ * then hangs up (`!_io_error` in stream_engine_base.cpp): ZMTP heartbeats of our own, and a PING
+ * that the peer sent before. So there are no ZMTP heartbeats (ping and pong do that work), and the
+ * queue of what was received has no limit. Its size is bounded by the protocol: each member has at
+ * most one gradient or one version under way, and others cannot connect. */
+static void set_common_options(channel *c, const struct channel_options *o)
+{
+    set_int(c, ZMQ_LINGER, c->linger_ms);
+    /* What waits to be sent are references to slots, at most one gradient or version per peer. */
+    set_int(c, ZMQ_SNDHWM, (int)o->most_queued);
+    set_int(c, ZMQ_RCVHWM, 0);
+    set_int(c, ZMQ_HANDSHAKE_IVL, HANDSHAKE_MS);
+    set_int(c, ZMQ_IPV6, has_prefix(c->endpoint, "tcp://["));
+    /* ZeroMQ compares this with the frame as it is on the wire. */
+    int64_t largest = WIRE_CHUNK_BYTES + CURVE_FRAME_BYTES;
+    int code = zmq_setsockopt(c->socket, ZMQ_MAXMSGSIZE, &largest, sizeof largest);
+    REQUIRE(code == 0);
+}
+
+/* Asks the scheduler for short turns of this thread and of those it starts, 0: for the usual ones.
+ * From Linux 6.12 on who wants less at a time has its turn sooner; elsewhere nothing changes. */
+static void want_turns_of(uint64_t ns)
+{
+    struct { /* the kernel's sched_attr, of which glibc knows nothing yet */
+        uint32_t size, policy;
+        uint64_t flags;
+        int32_t nice;
+        uint32_t priority;
+        uint64_t runtime, deadline, period;
+    } a = {.size = sizeof a};
+    if (syscall(SYS_sched_getattr, 0, &a, sizeof a, 0) != 0 || a.policy != SCHED_OTHER)
+        return;
+    a.runtime = ns;
+    (void)syscall(SYS_sched_setattr, 0, &a, 0);
+}
+
+static status open_socket(channel **out, const char *endpoint, int type,
+                          const struct channel_options *o)
+{
+    status result = OK;
+    channel *c = NULL;
+    TRY(channel_check_endpoint(endpoint, o->keys != NULL));
+    TRY(memory_new(&c, 1, sizeof *c, "a channel"));
+    zmq_msg_init(&c->payload);
+    c->router = type == ZMQ_ROUTER;
+    c->spin = o->may_spin;
+    c->run_token = o->run_token;
+    c->linger_ms = o->timeout_ms < LINGER_MAX_MS ? (int)o->timeout_ms : LINGER_MAX_MS;
+    snprintf(c->endpoint, sizeof c->endpoint, "%s", endpoint);
+    c->context = zmq_ctx_new();
+    want_turns_of(SHORT_TURN_NS); /* of the thread that ZeroMQ starts, and the server's own */
+    c->socket = c->context != NULL ? zmq_socket(c->context, type) : NULL;
+    if (!c->router)
+        want_turns_of(0);
+    if (c->socket == NULL)
+        FAIL(ERROR_OTHER,
+             "cannot make a ZeroMQ socket: %s; is the limit of open files (ulimit -n) "
+             "too low?",
+             zmq_strerror(zmq_errno()));
+    set_common_options(c, o);
+    c->has_keys = o->keys != NULL;
+    if (c->has_keys)
+        curve_apply(o->keys, c->socket, c->router);
+    else
+        curve_apply_token(o->run_token, c->socket, c->router);
+done:
+    if (result != OK)
+        channel_close(&c);
+    *out = c;
+    return result;
+}
+
+static bool is_wildcard(const char *endpoint)
+{
+    return has_prefix(endpoint, "tcp://*") ||
+           (has_prefix(endpoint, "tcp:") && strcmp(strrchr(endpoint, ':'), ":*") == 0);
+}
+
+static status bind_failed(const char *endpoint, int code)
+{
+    if (code == EADDRINUSE)
+        return error_set(
+            ERROR_OTHER, __FILE__, __LINE__,
+            "endpoint %s is in use: another program is listening there; stop it, choose "
+            "another endpoint, or let the system choose (tcp://127.0.0.1:*)",
+            endpoint);
+    if (code == EACCES || code == EPERM)
+        return error_set(
+            ERROR_OTHER, __FILE__, __LINE__,
+            "no permission to listen on %s: choose a path that you may write, or a port "
+            "above 1023",
+            endpoint);
+    if (code == ENOENT || code == ENOTDIR)
+        return error_set(ERROR_USAGE, __FILE__, __LINE__,
+                         "cannot listen on %s: its folder does not exist", endpoint);
+    return error_set(code == EINVAL || code == ENODEV || code == EADDRNOTAVAIL ? ERROR_USAGE
+                                                                               : ERROR_OTHER,
+                     __FILE__, __LINE__, "cannot listen on %s: %s", endpoint, zmq_strerror(code));
+}
+
+status channel_bind(channel **out, const char *endpoint, const struct channel_options *o)
+{
+    status result = OK;
+    channel *c = NULL;
+    TRY(channel_check_endpoint(endpoint, o->keys != NULL));
+    TRY(check_path_is_free(endpoint));
+    TRY(open_socket(&c, endpoint, ZMQ_ROUTER, o));
+    TRY(handshake_guard_open(&c->guard, c->context, o->keys, o->run_token));
+    if (o->keys != NULL)
+        TRY(unauthenticated_peers_open(&c->unauthenticated_peers, c->context, c->socket));
+    set_int(c, ZMQ_ROUTER_MANDATORY, 1);
+    set_int(c, ZMQ_ROUTER_HANDOVER, 1);
+    if (zmq_bind(c->socket, endpoint) != 0) {
+        result = bind_failed(endpoint, zmq_errno());
+        goto done;
+    }
+    c->bound = true;
+    size_t size = sizeof c->endpoint;
+    if (zmq_getsockopt(c->socket, ZMQ_LAST_ENDPOINT, c->endpoint, &size) != 0)
+        FAIL(ERROR_OTHER, "cannot learn the endpoint bound for %s: %s", endpoint,
+             zmq_strerror(zmq_errno()));
+done:
+    if (result != OK)
+        channel_close(&c);
+    *out = c;
+    return result;
+}
+
+/* ---- how handshakes end --------------------------------------------------------------------- */
+
+static status open_monitor(channel *c)
+{
+    status result = OK;
+    static const char place[] = "inproc://handshakes";
+    const int none = 0;
+    if (zmq_socket_monitor(c->socket, place,
+                           ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
+                               ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
+                               ZMQ_EVENT_HANDSHAKE_FAILED_AUTH | ZMQ_EVENT_DISCONNECTED) != 0)
+        FAIL(ERROR_OTHER, "cannot watch a ZeroMQ socket: %s", zmq_strerror(zmq_errno()));
+    c->monitor = zmq_socket(c->context, ZMQ_PAIR);
+    /* Without a limit: ZeroMQ's thread would wait for room, and after the welcome nobody reads. */
+    if (c->monitor == NULL || zmq_setsockopt(c->monitor, ZMQ_LINGER, &none, sizeof none) != 0 ||
+        zmq_setsockopt(c->monitor, ZMQ_RCVHWM, &none, sizeof none) != 0 ||
+        zmq_connect(c->monitor, place) != 0)
+        FAIL(ERROR_OTHER, "cannot watch a ZeroMQ socket: %s", zmq_strerror(zmq_errno()));
+done:
+    return result;
+}
+
+/* The next event, 0: none. It comes in two frames, a number first. */
+static int next_event(void *monitor)
+{
+    uint8_t bytes[ENDPOINT_BYTES];
+    uint16_t event = 0;
+    int more = 0, size;
+    size_t more_size = sizeof more;
+    do
+        size = zmq_recv(monitor, bytes, sizeof bytes, ZMQ_DONTWAIT);
+    while (size < 0 && zmq_errno() == EINTR);
+    if (size < (int)sizeof event)
+        return 0;
+    memcpy(&event, bytes, sizeof event);
+    while (zmq_getsockopt(monitor, ZMQ_RCVMORE, &more, &more_size) == 0 && more != 0 &&
+           zmq_recv(monitor, bytes, sizeof bytes, ZMQ_DONTWAIT) >= 0)
+        continue;
+    return event;
+}
+
+status channel_check_handshake(channel *c)
+{
+    status result = OK;
+    int event;
+    REQUIRE(c->monitor != NULL);
+    while ((event = next_event(c->monitor)) != 0) {
+        if (event == ZMQ_EVENT_DISCONNECTED && c->handshake_ended) {
+            c->handshake_ended = false;
+            continue;
+        }
+        /* Of a peer that does not speak ZMTP 3, ZeroMQ says nothing but that it is gone. */
+        if (event == ZMQ_EVENT_DISCONNECTED)
+            event = ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL;
+        c->handshake_ended = true;
+        c->broken_handshakes =
+            event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED ? 0 : c->broken_handshakes + 1;
+        if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH && !c->has_keys)
+            FAIL(ERROR_PROTOCOL,
+                 "the server at %s does not accept our run token: does it belong to another run? "
+                 "Start this process with the run_token= that the server shows",
+                 c->endpoint);
+        if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH)
+            FAIL(ERROR_PROTOCOL,
+                 "the server at %s does not know our key: its server.key has no line `worker` with "
+                 "the public key of our worker.key; were the keys made anew on one side only?",
+                 c->endpoint);
+        /* After bytes that make no sense ZeroMQ does not try again; but one that just breaks off
+         * may be a server that is killed. */
+        if (event == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL ||
+            c->broken_handshakes >= BROKEN_HANDSHAKES)
+            FAIL(
+                ERROR_PROTOCOL,
+                "what listens at %s and this process do not come to terms: has one of them no keys "
+                "(curve=), are they of different folders, or is it another program's port?",
+                c->endpoint);
+    }
+done:
+    return result;
+}
+
+status channel_connect(channel **out, const char *endpoint, const struct channel_options *o)
+{
+    status result = OK;
+    channel *c = NULL;
+    uint8_t id[16];
+    if (is_wildcard(endpoint))
+        FAIL(ERROR_USAGE,
+             "endpoint %s: * is for the server that listens there; everybody else needs its "
+             "address and its port",
+             endpoint);
+    TRY(open_socket(&c, endpoint, ZMQ_DEALER, o));
+    /* Our own name, so that the server finds us again when a connection has to be made anew. Nobody
+     * else knows it; a first byte of zero is ZeroMQ's. */
+    payload_random(id, sizeof id);
+    id[0] |= 1;
+    int code = zmq_setsockopt(c->socket, ZMQ_ROUTING_ID, id, sizeof id);
+    REQUIRE(code == 0);
+    TRY(open_monitor(c));
+    set_int(c, ZMQ_RECONNECT_IVL, RECONNECT_MS);
+    set_int(c, ZMQ_RECONNECT_IVL_MAX, RECONNECT_MAX_MS);
+    if (zmq_connect(c->socket, endpoint) != 0)
+        FAIL(ERROR_USAGE, "cannot connect to %s: %s", endpoint, zmq_strerror(zmq_errno()));
+done:
+    if (result != OK)
+        channel_close(&c);
+    *out = c;
+    return result;
+}
+
+void channel_close(channel **p)
+{
+    if (p == NULL || *p == NULL)
+        return;
+    channel *c = *p;
+    /* ZeroMQ leaves the file. It goes first: once closed, the path may be another server's. */
+    if (c->bound && has_prefix(c->endpoint, "ipc://") && c->endpoint[6] != '@')
+        unlink(c->endpoint + 6);
+    zmq_msg_close(&c->payload);
+    /* Events that come when nobody takes them any more ZeroMQ would leave lying in memory. */
+    if (c->monitor != NULL)
+        zmq_socket_monitor(c->socket, NULL, 0);
+    unauthenticated_peers_close(&c->unauthenticated_peers, c->socket);
+    if (c->socket != NULL)
+        zmq_close(c->socket);
+    if (c->monitor != NULL)
+        zmq_close(c->monitor);
+    while (c->context != NULL && zmq_ctx_term(c->context) != 0 && zmq_errno() == EINTR)
+        continue;
+    handshake_guard_close(&c->guard);
+    memory_free(c);
+    *p = NULL;
+}
+
+void channel_forget(channel *c)
+{
+    set_int(c, ZMQ_LINGER, 0);
+}
+
+const char *channel_endpoint(const channel *c)
+{
+    return c->endpoint;
+}
+
+static void leave_alone(void *data UNUSED, void *hint UNUSED) {}
+
+/* With SNDHWM 0 a send never waits: it fails at once, or the peer is unknown. */
+static bool send_part(channel *c, const void *bytes, size_t size, int flags)
+{
+    int sent;
+    do
+        sent = zmq_send(c->socket, bytes, size, flags | ZMQ_DONTWAIT);
+    while (sent < 0 && zmq_errno() == EINTR);
+    return sent >= 0;
+}
+
+static bool send_borrowed(channel *c, const void *bytes, size_t size)
+{
+    zmq_msg_t part;
+    if (zmq_msg_init_data(&part, (void *)(uintptr_t)bytes, size, leave_alone, NULL) != 0)
+        return false;
+    int sent;
+    do
+        sent = zmq_msg_send(&part, c->socket, ZMQ_DONTWAIT);
+    while (sent < 0 && zmq_errno() == EINTR);
+    if (sent < 0)
+        zmq_msg_close(&part);
+    return sent >= 0;
+}
+
+bool channel_send(channel *c, const struct channel_id *to, const struct wire_message *m,
+                  const void *payload)
+{
+    uint8_t bytes[WIRE_MAX_BYTES];
+    size_t size = wire_encode(m, bytes);
+    REQUIRE((to != NULL) == c->router && (payload != NULL) == (m->payload_bytes > 0));
+    if (to != NULL && !send_part(c, to->bytes, to->size, ZMQ_SNDMORE))
+        return false;
+    if (!send_part(c, bytes, size, payload != NULL ? ZMQ_SNDMORE : 0))
+        return false;
+    return payload == NULL || send_borrowed(c, payload, m->payload_bytes);
+}
+
+static int receive_part(channel *c, zmq_msg_t *part)
+{
+    int size;
+    do
+        size = zmq_msg_recv(part, c->socket, ZMQ_DONTWAIT);
+    while (size < 0 && zmq_errno() == EINTR);
+    return size;
+}
+
+/* Takes the frames of one message: the sender's id into out->from, the head into *head, the second
+ * into c->payload. Returns how many frames came after the id, 0 when there is no message. */
+static unsigned receive_parts(channel *c, struct channel_received *out, zmq_msg_t *head)
+{
+    zmq_msg_t rest;
+    unsigned frames = 0;
+    if (receive_part(c, head) < 0)
+        return 0;
+    if (c->router) {
+        /* ZeroMQ takes longer names, which are nobody's: nothing can be sent to an empty one. */
+        size_t size = zmq_msg_size(head);
+        out->from.size = size <= CHANNEL_ID_BYTES ? (uint8_t)size : 0;
+        memcpy(out->from.bytes, zmq_msg_data(head), out->from.size);
+    }
+    zmq_msg_init(&rest);
+    bool more = zmq_msg_more(head);
+    if (!c->router)
+        frames = 1;
+    while (more) {
+        zmq_msg_t *into = frames == 0 ? head : frames == 1 ? &c->payload : &rest;
+        if (receive_part(c, into) < 0)
+            break;
+        more = zmq_msg_more(into);
+        frames++;
+    }
+    zmq_msg_close(&rest);
+    return frames;
+}
+
+enum channel_event channel_receive(channel *c, struct channel_received *out)
+{
+    zmq_msg_t head;
+    enum channel_event event = CHANNEL_MESSAGE;
+    zmq_msg_init(&head);
+    out->payload = NULL;
+    out->why = NULL;
+    unsigned frames = receive_parts(c, out, &head);
+    if (frames == 0) {
+        event = CHANNEL_NOTHING;
+        if (c->unauthenticated_peers != NULL)
+            unauthenticated_peers_look(c->unauthenticated_peers);
+    } else if (wire_decode(&out->message, zmq_msg_data(&head), zmq_msg_size(&head)) != OK) {
+        out->why = error_message();
+        event = CHANNEL_MALFORMED;
+    } else {
+        size_t wanted = out->message.payload_bytes;
+        if (frames != (wanted > 0 ? 2U : 1U) ||
+            (wanted > 0 && zmq_msg_size(&c->payload) != wanted)) {
+            out->why = "the floats that follow are not as many as the head says";
+            event = CHANNEL_MALFORMED;
+        }
+        out->payload = zmq_msg_data(&c->payload);
+        if (c->unauthenticated_peers != NULL && out->message.run_token == c->run_token)
+            unauthenticated_peers_admit(c->unauthenticated_peers, zmq_msg_get(&head, ZMQ_SRCFD));
+    }
+    zmq_msg_close(&head);
+    return event;
+}
+
+static bool readable(channel *c)
+{
+    int events = 0;
+    size_t size = sizeof events;
+    return zmq_getsockopt(c->socket, ZMQ_EVENTS, &events, &size) == 0 && (events & ZMQ_POLLIN) != 0;
+}
+
+void channel_wait(channel *c, int wake_fd, unsigned timeout_ms)
+{
+    channel_wait_either(c, NULL, wake_fd, timeout_ms);
+}
+
+void channel_wait_either(channel *c, channel *other, int wake_fd, unsigned timeout_ms)
+{
+    if (c->spin) {
+        uint64_t until = clock_ns() + SPIN_NS;
+        do {
+            if (readable(c) || (other != NULL && readable(other)))
+                return;
+            sched_yield();
+        } while (clock_ns() < until);
+    }
+    zmq_pollitem_t items[3] = {{.socket = c->socket, .events = ZMQ_POLLIN}};
+    int count = 1;
+    if (other != NULL)
+        items[count++] = (zmq_pollitem_t){.socket = other->socket, .events = ZMQ_POLLIN};
+    if (wake_fd >= 0)
+        items[count++] = (zmq_pollitem_t){.fd = wake_fd, .events = ZMQ_POLLIN};
+    zmq_poll(items, count, timeout_ms); /* an interruption is as good as a time-out */
+}

@@ -1,0 +1,108 @@
+/* heartbeat.c — see heartbeat.h. */
+#include "ps/net/heartbeat.h"
+
+#include "base/clock.h"
+#include "base/memory.h"
+#include "base/thread.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <time.h>
+
+struct heartbeat {
+    channel *channel;
+    struct wire_message ping;
+    unsigned interval_ms;
+    uint64_t heard_ns; /* atomic */
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t stop_wanted;
+    bool stop;
+};
+
+static void beat(heartbeat *h)
+{
+    struct channel_received answer;
+    enum channel_event event;
+    while ((event = channel_receive(h->channel, &answer)) != CHANNEL_NOTHING)
+        /* Of a refusal the worker itself learns when it next speaks. */
+        if (event == CHANNEL_MESSAGE && answer.message.type == WIRE_PONG &&
+            answer.message.incarnation == h->ping.incarnation)
+            __atomic_store_n(&h->heard_ns, clock_ns(), __ATOMIC_RELAXED);
+    (void)channel_send(h->channel, NULL, &h->ping, NULL);
+}
+
+static void advance(struct timespec *when, unsigned ms)
+{
+    long ns = when->tv_nsec + (long)(ms % 1000) * 1000000;
+    when->tv_sec += ms / 1000 + ns / 1000000000;
+    when->tv_nsec = ns % 1000000000;
+}
+
+static void *run(void *argument)
+{
+    heartbeat *h = argument;
+    struct timespec when;
+    clock_gettime(CLOCK_MONOTONIC, &when);
+    pthread_mutex_lock(&h->lock);
+    while (!h->stop) {
+        pthread_mutex_unlock(&h->lock);
+        beat(h);
+        pthread_mutex_lock(&h->lock);
+        advance(&when, h->interval_ms);
+        while (!h->stop && pthread_cond_timedwait(&h->stop_wanted, &h->lock, &when) != ETIMEDOUT)
+            continue;
+    }
+    pthread_mutex_unlock(&h->lock);
+    return NULL;
+}
+
+status heartbeat_start(heartbeat **out, const char *endpoint, const struct channel_options *o,
+                       const struct wire_message *ping, unsigned interval_ms)
+{
+    status result = OK;
+    heartbeat *h = NULL;
+    pthread_condattr_t monotonic;
+    *out = NULL;
+    TRY(memory_new(&h, 1, sizeof *h, "a heartbeat"));
+    h->ping = *ping;
+    h->interval_ms = interval_ms;
+    TRY(channel_connect(&h->channel, endpoint, o));
+    pthread_mutex_init(&h->lock, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&h->stop_wanted, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    TRY(thread_start(&h->thread, run, h, "the heartbeat's thread"));
+    *out = h;
+    h = NULL;
+done:
+    if (h != NULL) {
+        channel_close(&h->channel);
+        memory_free(h);
+    }
+    return result;
+}
+
+uint64_t heartbeat_heard_ns(const heartbeat *h)
+{
+    return h != NULL ? __atomic_load_n(&h->heard_ns, __ATOMIC_RELAXED) : 0;
+}
+
+void heartbeat_stop(heartbeat **p)
+{
+    if (p == NULL || *p == NULL)
+        return;
+    heartbeat *h = *p;
+    pthread_mutex_lock(&h->lock);
+    h->stop = true;
+    pthread_cond_signal(&h->stop_wanted);
+    pthread_mutex_unlock(&h->lock);
+    pthread_join(h->thread, NULL);
+    pthread_cond_destroy(&h->stop_wanted);
+    pthread_mutex_destroy(&h->lock);
+    channel_forget(h->channel);
+    channel_close(&h->channel);
+    memory_free(h);
+    *p = NULL;
+}

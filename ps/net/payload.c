@@ -1,0 +1,285 @@
+/* payload.c — see payload.h. Layout of either file: one page that begins with the nonce, then slots
+ * of whole pages. */
+#include "ps/net/payload.h"
+
+#include "base/log.h"
+#include "base/memory.h"
+#include "base/sha256.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
+
+enum { PAGE = 4096 };
+
+struct area { /* one file, or private memory when fd is −1 */
+    int fd;
+    uint8_t *at;
+    size_t bytes;
+};
+
+struct payload_area {
+    struct area parameters, gradients;
+    size_t count, stride;
+    unsigned slots, workers;
+    float **slot;
+    uint8_t nonce[WIRE_NONCE_BYTES];
+};
+
+static size_t slot_bytes(size_t count)
+{
+    return (count * sizeof(float) + PAGE - 1) / PAGE * PAGE;
+}
+
+static void area_close(struct area *a)
+{
+    if (a->at != NULL)
+        munmap(a->at, a->bytes);
+    if (a->fd >= 0)
+        close(a->fd);
+    *a = (struct area){.fd = -1};
+}
+
+/* Maps `bytes` of a sealed memfd, or private memory where there is none to be had. */
+static status area_open(struct area *a, const char *name, size_t bytes, int seals)
+{
+    status result = OK;
+    *a = (struct area){.fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING), .bytes = bytes};
+    if (a->fd >= 0 && ftruncate(a->fd, (off_t)bytes) != 0) {
+        close(a->fd);
+        a->fd = -1;
+    }
+    int flags = a->fd >= 0 ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
+    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, a->fd, 0);
+    if (at == MAP_FAILED)
+        FAIL(ERROR_OTHER, "cannot map %zu MB for %s: %s; use fewer workers or a smaller model",
+             bytes >> 20, name, strerror(errno));
+    a->at = at;
+    madvise(a->at, a->bytes, MADV_HUGEPAGE);
+    if (a->fd >= 0 && fcntl(a->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0) {
+        if (seals != 0 && fcntl(a->fd, F_ADD_SEALS, seals) != 0)
+            log_debug("%s: workers could map it for writing (%s)", name, strerror(errno));
+        fcntl(a->fd, F_ADD_SEALS, F_SEAL_SEAL);
+    }
+done:
+    if (result != OK)
+        area_close(a);
+    return result;
+}
+
+status payload_open(payload_area **out, size_t count, unsigned slots, unsigned workers)
+{
+    status result = OK;
+    payload_area *p = NULL;
+    REQUIRE(out != NULL && count > 0 && slots > 0 && workers > 0);
+    TRY(memory_new(&p, 1, sizeof *p, "the payload"));
+    p->parameters.fd = p->gradients.fd = -1;
+    p->count = count;
+    p->stride = slot_bytes(count);
+    p->slots = slots;
+    p->workers = workers;
+    TRY(memory_new(&p->slot, slots, sizeof *p->slot, "the version slots"));
+    TRY(area_open(&p->parameters, "gradlag-parameters", PAGE + slots * p->stride,
+                  F_SEAL_FUTURE_WRITE));
+    TRY(area_open(&p->gradients, "gradlag-gradients", PAGE + workers * p->stride, 0));
+    payload_random(p->nonce, sizeof p->nonce);
+    memcpy(p->parameters.at, p->nonce, sizeof p->nonce);
+    memcpy(p->gradients.at, p->nonce, sizeof p->nonce);
+    for (unsigned s = 0; s < slots; s++)
+        p->slot[s] = (float *)(void *)(p->parameters.at + PAGE + s * p->stride);
+done:
+    if (result != OK)
+        payload_close(&p);
+    *out = p;
+    return result;
+}
+
+void payload_close(payload_area **p)
+{
+    if (p == NULL || *p == NULL)
+        return;
+    area_close(&(*p)->parameters);
+    area_close(&(*p)->gradients);
+    memory_free((*p)->slot);
+    memory_free(*p);
+    *p = NULL;
+}
+
+float **payload_slots(payload_area *p)
+{
+    return p->slot;
+}
+
+float *payload_gradient(payload_area *p, unsigned worker)
+{
+    REQUIRE(worker < p->workers);
+    return (float *)(void *)(p->gradients.at + PAGE + worker * p->stride);
+}
+
+bool payload_is_shared(const payload_area *p)
+{
+    return p->parameters.fd >= 0 && p->gradients.fd >= 0;
+}
+
+void payload_describe(const payload_area *p, unsigned worker, struct wire_welcome *out)
+{
+    REQUIRE(worker < p->workers);
+    payload_host(out->host);
+    out->pid = (uint32_t)getpid();
+    out->slots = p->slots;
+    out->payload = WIRE_PAYLOAD_FRAMES;
+    if (!payload_is_shared(p))
+        return;
+    out->payload = WIRE_PAYLOAD_SHM;
+    memcpy(out->nonce, p->nonce, sizeof out->nonce);
+    out->parameters_fd = (uint32_t)p->parameters.fd;
+    out->gradients_fd = (uint32_t)p->gradients.fd;
+    out->parameters_offset = PAGE;
+    out->parameters_stride = p->stride;
+    out->gradient_offset = PAGE + worker * p->stride;
+}
+
+/* Opens /proc/PID/fd/N, checks its size and nonce and maps [offset, offset + bytes), over what is
+ * at `over` unless that is NULL. */
+static status map_part(void **map, const struct wire_welcome *w, uint32_t fd_number, bool writable,
+                       uint64_t offset, size_t bytes, void *over)
+{
+    status result = OK;
+    char path[64];
+    uint8_t nonce[WIRE_NONCE_BYTES];
+    struct stat file;
+    *map = NULL;
+    snprintf(path, sizeof path, "/proc/%u/fd/%u", w->pid, fd_number);
+    int fd = open(path, (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (fd < 0)
+        FAIL(ERROR_PEER, "cannot open %s: %s", path, strerror(errno));
+    if (fstat(fd, &file) != 0 || !S_ISREG(file.st_mode) || offset > (uint64_t)file.st_size ||
+        bytes > (uint64_t)file.st_size - offset)
+        FAIL(ERROR_PEER, "%s is not the memory the server describes", path);
+    if (pread(fd, nonce, sizeof nonce, 0) != (ssize_t)sizeof nonce ||
+        memcmp(nonce, w->nonce, sizeof nonce) != 0)
+        FAIL(ERROR_PEER, "%s is not this run's memory", path);
+    int protection = writable ? PROT_READ | PROT_WRITE : PROT_READ;
+    int flags = over != NULL ? MAP_SHARED | MAP_FIXED : MAP_SHARED;
+    void *at = mmap(over, bytes, protection, flags, fd, (off_t)offset);
+    if (at == MAP_FAILED)
+        FAIL(ERROR_PEER, "cannot map %zu MB of %s: %s", bytes >> 20, path, strerror(errno));
+    madvise(at, bytes, MADV_HUGEPAGE);
+    *map = at;
+done:
+    if (fd >= 0)
+        close(fd);
+    return result;
+}
+
+static status map_over(struct payload_view *v, const struct wire_welcome *w, size_t bytes,
+                       const struct payload_place *place)
+{
+    status result = OK;
+    void *at;
+    for (unsigned s = 0; s < w->slots; s++)
+        TRY(map_part(&at, w, w->parameters_fd, false,
+                     w->parameters_offset + s * w->parameters_stride, bytes,
+                     place->parameters + s * place->stride));
+    TRY(map_part(&at, w, w->gradients_fd, true, w->gradient_offset, bytes, place->gradient));
+    v->parameters = place->parameters;
+    v->stride = place->stride;
+    v->slots = w->slots;
+    v->gradient = (float *)(void *)place->gradient;
+done:
+    return result;
+}
+
+status payload_map(struct payload_view *out, const struct wire_welcome *w, size_t count,
+                   const struct payload_place *place)
+{
+    status result = OK;
+    struct payload_view v = {0};
+    size_t limit = SIZE_MAX / 4;
+    if (w->slots == 0 || w->parameters_stride > limit / w->slots ||
+        w->parameters_stride < count * sizeof(float) || w->parameters_stride % PAGE != 0 ||
+        w->parameters_offset % PAGE != 0 || w->gradient_offset % PAGE != 0)
+        FAIL(ERROR_PEER, "the server describes memory that cannot hold %zu parameters", count);
+    if (place != NULL && place->slots == w->slots) {
+        TRY(map_over(&v, w, slot_bytes(count), place));
+        goto done;
+    }
+    v.slots = w->slots;
+    v.stride = w->parameters_stride;
+    v.parameters_bytes = w->parameters_stride * w->slots;
+    v.gradient_bytes = slot_bytes(count);
+    TRY(map_part(&v.parameters_map, w, w->parameters_fd, false, w->parameters_offset,
+                 v.parameters_bytes, NULL));
+    TRY(map_part(&v.gradient_map, w, w->gradients_fd, true, w->gradient_offset, v.gradient_bytes,
+                 NULL));
+    v.parameters = v.parameters_map;
+    v.gradient = v.gradient_map;
+done:
+    if (result != OK)
+        payload_unmap(&v);
+    *out = v;
+    return result;
+}
+
+void payload_unmap(struct payload_view *v)
+{
+    if (v->parameters_map != NULL)
+        munmap(v->parameters_map, v->parameters_bytes);
+    if (v->gradient_map != NULL)
+        munmap(v->gradient_map, v->gradient_bytes);
+    *v = (struct payload_view){0};
+}
+
+const float *payload_slot(const struct payload_view *v, unsigned slot)
+{
+    REQUIRE(slot < v->slots);
+    return (const float *)(const void *)(v->parameters + slot * v->stride);
+}
+
+void payload_host(uint8_t out[WIRE_HOST_BYTES])
+{
+    char text[128] = "";
+    char hex[65];
+    struct stat space;
+    struct sha256 sum;
+    memset(out, 0, WIRE_HOST_BYTES);
+    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    ssize_t got = fd >= 0 ? read(fd, text, sizeof text) : -1;
+    if (fd >= 0)
+        close(fd);
+    if (got <= 0 || stat("/proc/self/ns/pid", &space) != 0)
+        return;
+    sha256_begin(&sum);
+    sha256_add(&sum, text, (size_t)got);
+    sha256_add(&sum, &space.st_ino, sizeof space.st_ino);
+    sha256_end(&sum, hex);
+    memcpy(out, hex, WIRE_HOST_BYTES);
+}
+
+bool payload_same_host(const uint8_t a[WIRE_HOST_BYTES], const uint8_t b[WIRE_HOST_BYTES])
+{
+    static const uint8_t unknown[WIRE_HOST_BYTES];
+    return memcmp(a, b, WIRE_HOST_BYTES) == 0 && memcmp(a, unknown, WIRE_HOST_BYTES) != 0;
+}
+
+void payload_random(void *out, size_t bytes)
+{
+    uint8_t *at = out;
+    while (bytes > 0) {
+        ssize_t got = getrandom(at, bytes, 0);
+        REQUIRE(got > 0 || errno == EINTR);
+        if (got > 0) {
+            at += got;
+            bytes -= (size_t)got;
+        }
+    }
+}

@@ -1,7 +1,0 @@
-/* outer_none.c — no steps of their own: workers push gradients, and the server's optimizer (key
- * optimizer) applies them. */
-#include "ps/outer.h"
-
-const struct outer_rule outer_none = {
-    .about = {"none", "no steps of their own: workers push gradients", NULL, NULL},
-};

@@ -1,0 +1,55 @@
+/*
+ * consistency_rennala.c — an update is the mean of S gradients computed at the latest version;
+ * older ones are dropped; nobody waits; S = consistency.size.
+ *
+ * Tyurin, Richtárik, "Optimal time complexities of parallel stochastic optimization methods under a
+ * fixed computation model" (NeurIPS 2023, arXiv:2305.12387), the method Rennala SGD: the server
+ * collects stochastic gradients at x^k until it has S of them, from whomever; what was computed
+ * at an earlier point is ignored, and its worker goes on at x^k:
+ *
+ *   x^{k+1} = x^k − γ (1 / S) Σ g      over S gradients at x^k
+ *
+ * The paper's S = max(⌈σ²/ε⌉, 1) depends on the noise of the problem; 8 is ours. A fast worker may
+ * give several gradients of one sum, each of another batch.
+ *
+ * Held against a later paper of its authors that restates it beside Malenia SGD (all workers begin
+ * at x^k, whoever comes next is added), and against code of the group (ringmaster-lmo, RennalaSGD),
+ * where an update stops what is still being computed. Of the paper's text the abstract was at hand.
+ */
+#include "ps/rules/consistency/consistency.h"
+
+static unsigned per_update(const double *parameters, unsigned workers UNUSED)
+{
+    return (unsigned)parameters[0];
+}
+
+static enum consistency_fate arrive(const double *parameters UNUSED,
+                                    const struct consistency_view *view)
+{
+    return view->staleness > 0 ? CONSISTENCY_DROP : CONSISTENCY_TAKE;
+}
+
+static bool apply_now(const double *parameters, const struct consistency_view *view)
+{
+    return view->taken >= (unsigned)parameters[0];
+}
+
+static const struct option parameters_of[] = {
+    {.key = "consistency.size",
+     .type = OPTION_INTEGER,
+     .initial = "8",
+     .minimum = 1,
+     .maximum = 65536,
+     .help = "gradients in an update"},
+    {0},
+};
+
+const struct consistency_policy consistency_rennala = {
+    .about = {"rennala", "the mean of so many gradients that are not stale; others are dropped",
+              "Tyurin, Richtarik 2023, Optimal time complexities of parallel SGD", parameters_of},
+    .takes = true,
+    .never_stale = true,
+    .per_update = per_update,
+    .arrive = arrive,
+    .apply_now = apply_now,
+};

@@ -1,0 +1,11 @@
+/*
+ * damping_none.c — s(τ) = 1: every gradient counts in full, however old.
+ *
+ * Plain asynchronous SGD, as in Dean et al., "Large scale distributed deep networks" (NIPS 2012),
+ * without its Adagrad.
+ */
+#include "ps/rules/damping/damping.h"
+
+const struct damping_rule damping_none = {
+    .about = {"none", "every gradient in full", NULL, NULL},
+};

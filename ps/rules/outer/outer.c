@@ -1,0 +1,124 @@
+/* outer.c — the registry of outer rules, what they go with, and the optimizer each one is. */
+#include "ps/rules/outer/outer.h"
+#include "base/vector.h"
+#include "ps/rules/consistency/consistency.h"
+#include "ps/rules/damping/damping.h"
+
+#include <string.h>
+
+#define OUTER(name) extern const struct outer_rule outer_##name;
+#include "ps/rules/outer/outer.def"
+#undef OUTER
+
+static const struct about *const entries[] = {
+#define OUTER(name) &outer_##name.about,
+#include "ps/rules/outer/outer.def"
+#undef OUTER
+};
+const struct registry outer_registry = {"outer", entries, COUNT_OF(entries)};
+
+/* ---- differences to the parameters of now -------------------------------------------------- */
+
+VECTOR_CLONES
+static void from_now(size_t count, const struct correction_vectors *v)
+{
+    for (size_t i = 0; i < count; i++)
+        v->out[i] = v->gradient[i] + (v->now[i] - v->read_at[i]);
+}
+
+static void block(const struct correction_call *call UNUSED, size_t count,
+                  const struct correction_vectors *v)
+{
+    from_now(count, v);
+}
+
+const struct correction_rule outer_from_now = {
+    .about = {"from-now", "the difference to the parameters of now", NULL, NULL},
+    .block = block,
+};
+
+/* ---- settings ------------------------------------------------------------------------------ */
+
+/* Both sides of an elastic exchange must move by the same amount in the same event. */
+static status check_elastic(const options *o, const char *name, enum optimizer_form local)
+{
+    status result = OK;
+    struct consistency consistency;
+    struct damping damping;
+    TRY(consistency_open(&consistency, o));
+    if (!consistency_immediate(&consistency)) {
+        FAIL(ERROR_USAGE,
+             "outer=%s: an exchange moves both sides at once, but consistency=%s would hold or "
+             "drop one of them; use consistency=asp",
+             name, options_text(o, "consistency"));
+    }
+    TRY(damping_open(&damping, o));
+    if (damping.rule->scale != NULL) {
+        FAIL(ERROR_USAGE,
+             "outer=%s: damping=%s would scale the server's side of an exchange alone; leave "
+             "damping out, or lower outer.moving_rate",
+             name, options_text(o, "damping"));
+    }
+    if (local == OPTIMIZER_MOMENTUM) {
+        FAIL(ERROR_USAGE,
+             "outer=%s takes local steps by optimizer=sgd (EASGD) or optimizer=nesterov (EAMSGD); "
+             "its paper has none by optimizer=%s",
+             name, options_text(o, "optimizer"));
+    }
+done:
+    return result;
+}
+
+static status check(const options *o, const struct outer_rule *rule)
+{
+    status result = OK;
+    const char *name = rule->about.name;
+    struct optimizer_rule local;
+    TRY(optimizer_rule_of(o, &local));
+    if (local.form == OPTIMIZER_HOST_ONLY) {
+        FAIL(ERROR_USAGE,
+             "outer=%s takes local steps by optimizer=sgd, momentum or nesterov; with "
+             "optimizer=%s only a server's own update goes",
+             name, options_text(o, "optimizer"));
+    }
+    if (options_integer(o, "probe_every") > 0) {
+        FAIL(ERROR_USAGE,
+             "probe_every compares gradients of one batch, and with outer=%s workers send the sum "
+             "of several steps; leave one of them out",
+             name);
+    }
+    if (strcmp(options_text(o, "correction"), "none") != 0) {
+        FAIL(ERROR_USAGE,
+             "correction=%s is made of gradients, and with outer=%s workers send differences of "
+             "parameters; leave one of them out",
+             options_text(o, "correction"), name);
+    }
+    if (rule->elastic)
+        TRY(check_elastic(o, name, local.form));
+done:
+    return result;
+}
+
+status outer_open(struct outer *out, const options *o, unsigned workers)
+{
+    status result = OK;
+    const struct about *about = NULL;
+    double parameters[OUTER_PARAMETERS];
+    *out = (struct outer){.steps = 1};
+    TRY(registry_require(&outer_registry, options_text(o, "outer"), &about));
+    const struct outer_rule *rule = (const struct outer_rule *)about;
+    if (rule->read == NULL)
+        goto done;
+    TRY(check(o, rule));
+    registry_parameters(about, o, parameters, OUTER_PARAMETERS);
+    out->rule = rule;
+    out->steps = (unsigned)parameters[0];
+    rule->read(parameters, workers, out);
+done:
+    return result;
+}
+
+status outer_optimizer(optimizer **out, const struct outer *outer, size_t count)
+{
+    return optimizer_open_outer(out, outer->momentum, outer->momentum_every, count);
+}

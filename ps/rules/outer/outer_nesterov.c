@@ -1,0 +1,34 @@
+/*
+ * outer_nesterov.c — m ← β m + d;  θ ← θ − ε (d + β m), d = θ_read − x after H local steps;
+ * ε = outer.lr, β = outer.momentum, H = outer.steps.
+ *
+ * Douillard, Feng, Rusu et al., "DiLoCo: distributed low-communication training of language models"
+ * (arXiv:2311.08105), algorithm 1 with Nesterov momentum outside (their ε 0.7, β 0.9 are the
+ * defaults): with consistency=bsp the mean of all workers' d is one update. Asynchronous, each d by
+ * itself, it is the method whose weakness Liu et al. (arXiv:2401.09135) describe: the momentum of
+ * late pseudo-gradients; see delayed-nesterov.
+ *
+ * Where we differ: the local optimizer is any of key optimizer, not AdamW, and its velocity starts
+ * at 0 at every pull (DiLoCo keeps its state with the worker). ε is constant, as theirs.
+ *
+ * The algorithm was held against sections 2 and 4 of Liu et al., which restate it (algorithm 1,
+ * equation 4: θ ← θ − ε (β² m_t + (1 + β) d), the same). The constants are those that a later paper
+ * of the group names as DiLoCo's.
+ */
+#include "ps/rules/outer/outer.h"
+#include "ps/rules/outer/outer_options.h"
+
+static const struct option parameters_of[] = {OUTER_STEPS, OUTER_RATE("0.7"), OUTER_MOMENTUM, {0}};
+
+static void read(const double *parameters, unsigned workers UNUSED, struct outer *out)
+{
+    out->rate = parameters[1];
+    out->momentum = parameters[2];
+    out->momentum_every = 1;
+}
+
+const struct outer_rule outer_nesterov = {
+    .about = {"nesterov", "local steps, and Nesterov momentum on what they come to",
+              "Douillard et al. 2023, DiLoCo, algorithm 1; Liu et al. 2024", parameters_of},
+    .read = read,
+};

@@ -1,0 +1,38 @@
+/* diverged.c — see diverged.h. */
+#include "ps/server/diverged.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+
+static const char *what_of(const struct push_record *culprit)
+{
+    return culprit->reason == PUSH_BAD_LOSS     ? "loss"
+           : culprit->reason == PUSH_BAD_UPDATE ? "update by the gradient"
+                                                : "gradient";
+}
+
+/* A loss is the same at all servers. Of a gradient each looks at its own part. */
+void diverged_describe(const struct push_record *culprit, const struct diverged_where *where,
+                       char out[WIRE_TEXT_BYTES])
+{
+    const bool square = culprit->reason == PUSH_BAD_GRADIENT && isfinite(culprit->gradient_norm);
+    const char *wrong = square ? "too large to be squared"
+                        : culprit->reason == PUSH_BAD_UPDATE
+                            ? "not finite, or too large to be squared"
+                            : "not finite";
+    static const char advice[] = "lower lr, or damp stale gradients";
+    if (where->servers == 1 || culprit->reason == PUSH_BAD_LOSS) {
+        snprintf(out, WIRE_TEXT_BYTES,
+                 "the %s of worker %u is %s (its push %" PRIu64 ", computed at version %" PRIu64
+                 "): %s",
+                 what_of(culprit), culprit->worker, wrong, culprit->sequence, culprit->read_version,
+                 advice);
+        return;
+    }
+    snprintf(out, WIRE_TEXT_BYTES,
+             "the %s of worker %u is %s in server %u's slice, parameters %zu to %zu (push %" PRIu64
+             ", of version %" PRIu64 "); others may have applied theirs: %s",
+             what_of(culprit), culprit->worker, wrong, where->server, where->begin,
+             where->begin + where->count - 1, culprit->sequence, culprit->read_version, advice);
+}

@@ -1,0 +1,68 @@
+#include "ps/server/resume.h"
+
+#include "ps/rules/consistency/consistency.h"
+#include "ps/rules/correction/correction.h"
+#include "ps/rules/damping/damping.h"
+#include "ps/core/slices.h"
+
+#include <string.h>
+
+static const struct about *chosen(const struct registry *registry, const options *o,
+                                  const char *key)
+{
+    return registry_find(registry, options_text(o, key));
+}
+
+/* A checkpoint of several servers holds all slices, of one version. */
+static status check_servers(const options *o, bool keeps_vectors)
+{
+    status result = OK;
+    if (servers_of(o) > 1 && !reads_snapshots(o)) {
+        FAIL(ERROR_USAGE,
+             "resume: with read=torn each server is at a version of its own, and a checkpoint says "
+             "one; initial= starts anew from its parameters, read=snapshot can go on");
+    }
+    if (servers_of(o) > 1 && keeps_vectors) {
+        FAIL(
+            ERROR_USAGE,
+            "resume: with servers=%u a checkpoint does not hold what correction=%s keeps; initial= "
+            "starts anew from its parameters, servers=1 can go on",
+            servers_of(o), options_text(o, "correction"));
+    }
+done:
+    return result;
+}
+
+status resume_check(const options *o)
+{
+    status result = OK;
+    const struct correction_rule *correction =
+        (const struct correction_rule *)chosen(&correction_registry, o, "correction");
+    const struct damping_rule *damping =
+        (const struct damping_rule *)chosen(&damping_registry, o, "damping");
+    const struct consistency_policy *consistency =
+        (const struct consistency_policy *)chosen(&consistency_registry, o, "consistency");
+    const bool vectors = correction->shared > 0 || correction->own;
+    if (strcmp(options_text(o, "outer"), "none") != 0) {
+        FAIL(ERROR_USAGE,
+             "resume: with outer=%s workers keep what a checkpoint does not hold; initial= starts "
+             "anew from its parameters",
+             options_text(o, "outer"));
+    }
+    if (correction->adjust != NULL) {
+        FAIL(ERROR_USAGE,
+             "resume: a checkpoint does not hold the versions that correction=%s measures momentum "
+             "by; initial= starts anew from its parameters",
+             options_text(o, "correction"));
+    }
+    if (consistency->takes && (vectors || damping->needs_history)) {
+        FAIL(ERROR_USAGE,
+             "resume: what %s=%s keeps counts gradients that wait in the sum of consistency=%s, "
+             "which a checkpoint does not hold; initial= starts anew from its parameters",
+             vectors ? "correction" : "damping",
+             options_text(o, vectors ? "correction" : "damping"), consistency->about.name);
+    }
+    TRY(check_servers(o, vectors));
+done:
+    return result;
+}

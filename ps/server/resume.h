@@ -1,0 +1,12 @@
+/*
+ * resume.h — whether an asynchronous run can be resumed from a checkpoint.
+ */
+#ifndef GRADLAG_PS_SERVER_RESUME_H
+#define GRADLAG_PS_SERVER_RESUME_H
+
+#include "worker/training.h"
+
+/* ERROR_USAGE, naming the key, if these settings keep state that a checkpoint does not hold. */
+status resume_check(const options *settings) MUST_CHECK;
+
+#endif

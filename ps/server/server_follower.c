@@ -1,0 +1,249 @@
+/* server_follower.c — a follower's side: what the leader orders. See server_state.h. */
+#include "base/clock.h"
+#include "base/log.h"
+#include "ps/server/server_state.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+enum {
+    PING_MS = 1000, /* or a quarter of the timeout, if that is less */
+    RECEIVED_AT_ONCE = 256,
+};
+
+static const uint64_t MS = 1000000;
+
+/* ---- open and close ------------------------------------------------------------------------- */
+
+status follower_open(struct server *s)
+{
+    status result = OK;
+    struct curve_keys *keys = NULL;
+    struct leader *l = &s->leader;
+    REQUIRE(s->o->leader != NULL);
+    TRY(curve_open(&keys, options_text(s->o->settings, "curve"), false));
+    TRY(channel_connect(
+        &l->channel, s->o->leader,
+        &(struct channel_options){.timeout_ms = s->timeout_ms,
+                                  .may_spin = channel_may_spin(s->o->workers + s->servers),
+                                  .keys = keys,
+                                  .run_token = s->o->run_token}));
+    payload_random(&l->nonce, sizeof l->nonce);
+    l->life.heard_ns = l->asked_ns = clock_ns();
+    follower_join(s);
+done:
+    curve_close(&keys);
+    return result;
+}
+
+void follower_close(struct server *s)
+{
+    struct leader *l = &s->leader;
+    if (l->channel != NULL && (l->life.died_ns != 0 || !l->joined))
+        channel_forget(l->channel);
+    channel_close(&l->channel);
+    peer_process_forget(&l->life.pidfd);
+}
+
+/* ---- messages of the leader ----------------------------------------------------------------- */
+
+static void fail(struct server *s, status code, const char *what)
+{
+    s->leader.over = true;
+    server_fail(s, code, "server 0 at %s %s", s->o->leader, what);
+}
+
+static void on_joined(struct server *s, const struct wire_message *m)
+{
+    struct leader *l = &s->leader;
+    if (l->joined)
+        return; /* repeated */
+    l->joined = true;
+    l->incarnation = m->incarnation;
+    l->life.pidfd = peer_process_watch(m->joined.host, m->joined.pid);
+    if (l->life.pidfd >= 0)
+        server_watch(s, l->life.pidfd);
+    for (unsigned w = 0; w < s->o->workers; w++) /* those that were ready before */
+        if (s->peers[w].state == PEER_READY)
+            follower_report(s, WIRE_WORKER_READY, w, 0);
+}
+
+/* The event has its place in this server's order now. With read=torn each server has an order of
+ * its own, which is recorded. */
+static void note_coming(struct server *s, unsigned w, enum severity severity, const char *code)
+{
+    char detail[64];
+    peers_describe(s, w, detail, sizeof detail);
+    server_event_queued(s, severity, code, w, detail);
+}
+
+static void on_push_order(struct server *s, const struct wire_notice *n)
+{
+    const struct peer *p = &s->peers[n->worker];
+    bool whole = p->next == n->sequence + 1 && p->push.sequence == n->sequence;
+    if (!whole || !s->one_order || !s->begun)
+        fail(s, ERROR_PROTOCOL, "ordered a push that is not here");
+    else
+        training_queue(s, EVENT_PUSH, n->worker);
+}
+
+static void on_ask(struct server *s, bool states)
+{
+    size_t count = 0;
+    while (training_feed(s)) /* S5: all that was ordered before */
+        continue;
+    if (s->state == STATE_TRAINING || s->state == STATE_JOINING)
+        server_enter(s, STATE_PAUSED); /* T6 */
+    follower_slice(s, 0, payload_slots(s->payload)[server_core_latest_slot(s->core)]);
+    const float *state = server_core_optimizer_state(s->core, &count);
+    for (unsigned k = 0; states && k < count / s->count; k++)
+        follower_slice(s, 1 + k, state + k * s->count);
+}
+
+static void on_order(struct server *s, const struct wire_notice *n)
+{
+    if (n->worker >= s->o->workers) {
+        fail(s, ERROR_PROTOCOL, "named a worker that this run does not have");
+        return;
+    }
+    if (n->what <= WIRE_ORDER_LOST && s->queue_count == s->queue_size) {
+        fail(s, ERROR_PROTOCOL, "ordered more than its workers can have done");
+        return;
+    }
+    if (n->what <= WIRE_ORDER_LOST && !s->begun)
+        server_begin(s);
+    switch (n->what) {
+    case WIRE_ORDER_HELLO:
+        s->peers[n->worker].entered = true;
+        note_coming(s, n->worker, SEVERITY_INFO, "worker_joined");
+        training_queue(s, EVENT_HELLO, n->worker);
+        break;
+    case WIRE_ORDER_LOST:
+        peers_forget(s, n->worker);
+        if (s->peers[n->worker].entered)
+            note_coming(s, n->worker, SEVERITY_ERROR, "worker_lost");
+        training_queue(s, EVENT_LOST, n->worker);
+        break;
+    case WIRE_ORDER_PUSH:
+        on_push_order(s, n);
+        break;
+    case WIRE_ORDER_ASK:
+        on_ask(s, n->sequence > 0);
+        break;
+    case WIRE_ORDER_RESUME:
+        if (s->state == STATE_PAUSED)
+            server_enter(s, STATE_TRAINING); /* T6 */
+        break;
+    case WIRE_ORDER_CLOSE:
+        while (training_feed(s))
+            continue;
+        follower_report(s, WIRE_CLOSED, 0, 0);
+        s->leader.closed = true;
+        break;
+    default:
+        fail(s, ERROR_PROTOCOL, "sent an order of an unknown kind");
+    }
+}
+
+/* The run ends for the leader's reason, also if this server saw another one. */
+static void on_end(struct server *s, const struct wire_text *t)
+{
+    s->ended = true;
+    s->result = t->code == OK ? OK : wire_failure(t->code, ERROR_OTHER);
+    snprintf(s->message, sizeof s->message, "%s", t->text);
+}
+
+static void handle_numbered(struct server *s, const struct wire_message *m)
+{
+    char why[128];
+    if (m->sequence != s->leader.received) {
+        snprintf(why, sizeof why,
+                 "sent message %" PRIu64 ", %" PRIu64 " was awaited: the connection broke, and "
+                 "what was on it is lost",
+                 m->sequence, s->leader.received);
+        fail(s, ERROR_PEER, why);
+        return;
+    }
+    s->leader.received += m->type != WIRE_PONG;
+    switch (m->type) {
+    case WIRE_PONG:
+        break;
+    case WIRE_ORDER:
+        on_order(s, &m->notice);
+        break;
+    case WIRE_END:
+        on_end(s, &m->text);
+        break;
+    default:
+        fail(s, ERROR_PROTOCOL, "sent a message that a leader may not send");
+    }
+}
+
+static void handle(struct server *s, const struct wire_message *m)
+{
+    char why[WIRE_TEXT_BYTES + 32];
+    struct leader *l = &s->leader;
+    if (m->run_token != s->o->run_token || m->worker != s->o->server)
+        return; /* not for us */
+    liveness_heard(&l->life);
+    if (m->type == WIRE_JOINED) {
+        on_joined(s, m);
+    } else if (m->type == WIRE_REFUSED) {
+        snprintf(why, sizeof why, "refused server %u: %s", s->o->server, m->text.text);
+        fail(s, m->text.code == ERROR_PEER ? ERROR_PEER : ERROR_PROTOCOL, why);
+    } else if (l->joined && m->incarnation == l->incarnation) {
+        handle_numbered(s, m);
+    }
+}
+
+bool follower_receive(struct server *s)
+{
+    struct channel_received r;
+    for (unsigned i = 0; i < RECEIVED_AT_ONCE && !s->leader.over; i++) {
+        enum channel_event event = channel_receive(s->leader.channel, &r);
+        if (event == CHANNEL_NOTHING)
+            return true;
+        if (event == CHANNEL_MALFORMED)
+            fail(s, ERROR_PROTOCOL, r.why);
+        else
+            handle(s, &r.message);
+    }
+    return s->leader.over;
+}
+
+/* ---- liveness ------------------------------------------------------------------------------- */
+
+static void ask(struct server *s, uint64_t now)
+{
+    struct leader *l = &s->leader;
+    uint64_t ping_ms = s->timeout_ms / 4 < PING_MS ? s->timeout_ms / 4 : PING_MS;
+    if (now - l->asked_ns < ping_ms * MS)
+        return;
+    l->asked_ns = now;
+    if (l->joined)
+        follower_ping(s);
+    else
+        follower_join(s);
+}
+
+void follower_tick(struct server *s, uint64_t now)
+{
+    char why[LIVENESS_WHY_BYTES];
+    struct leader *l = &s->leader;
+    if (l->over)
+        return;
+    const bool lost = liveness_is_lost(&l->life, "server 0", s->timeout_ms, now, why);
+    const uint64_t unheard_ms = l->told ? liveness_ms(l->failed_ns, now) : 0;
+    if (!l->joined && channel_check_handshake(l->channel) != OK) {
+        l->over = true;
+        server_fail(s, ERROR_PROTOCOL, "%s", error_message());
+    } else if (lost && !l->joined) {
+        fail(s, ERROR_PEER,
+             "does not answer (timeout_s): is it running, and is the endpoint right?");
+    } else if (lost) {
+        fail(s, ERROR_PEER, why);
+    } else if (unheard_ms > s->timeout_ms) {
+        fail(s, ERROR_PEER, "did not end the run when it was told of a failure (timeout_s)");
+    }
+    ask(s, now);
+}

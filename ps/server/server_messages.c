@@ -1,0 +1,362 @@
+/* server_messages.c — messages from workers: what they change, what is refused. See
+ * server_state.h. */
+#include "base/clock.h"
+#include "base/log.h"
+#include "ps/server/server_state.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { FORMER_MS = 2000 }; /* the time a lost process has to end before a successor is refused */
+
+/* ---- joining -------------------------------------------------------------------------------- */
+
+/* A worker that was lost but still runs (stopped, hanging) maps the memory of its gradient, and
+ * writes to it when it wakes. So no other worker gets its place before it has ended. True: not now;
+ * a worker says hello once a second. */
+static bool former_lives(struct server *s, struct peer *p, const struct channel_received *r)
+{
+    char why[WIRE_TEXT_BYTES];
+    if (p->former == 0)
+        return false;
+    bool ended = p->former_pidfd >= 0 ? peer_process_has_ended(p->former_pidfd)
+                                      : kill((pid_t)p->former, 0) != 0 && errno == ESRCH;
+    if (ended) {
+        peer_process_forget(&p->former_pidfd);
+        p->former = 0;
+        return false;
+    }
+    if (clock_ns() - p->lost_ns >= FORMER_MS * 1000000ULL) {
+        snprintf(why, sizeof why,
+                 "process %u was worker %u, was lost, and still lives: end it (kill -9 %u), then "
+                 "start another worker %u",
+                 p->former, r->message.worker, p->former, r->message.worker);
+        peers_refuse(s, r, ERROR_PEER, why);
+    }
+    return true;
+}
+
+/* Whether this worker is not of this run, or comes too late. It is told the reason. */
+static bool does_not_fit(struct server *s, const struct peer *p, const struct channel_received *r)
+{
+    const struct wire_message *m = &r->message;
+    char why[WIRE_TEXT_BYTES] = "";
+    status code = ERROR_PROTOCOL;
+    if (server_is_over(s)) {
+        code = ERROR_PEER;
+        snprintf(why, sizeof why, "training is over");
+    } else if (m->hello.count != s->count) {
+        snprintf(why, sizeof why,
+                 "its model has %llu parameters for this server, which trains %zu: start all with "
+                 "the same model, dataset and servers",
+                 (unsigned long long)m->hello.count, s->count);
+    } else if (m->hello.settings != s->o->settings_hash && m->hello.settings != 0) {
+        snprintf(why, sizeof why,
+                 "its settings are not the server's: start both with the same (--print-config "
+                 "shows them; results, tag, timeout_s and the like may differ)");
+    } else if (s->servers > 1 && (p->state == PEER_GONE || (s->begun && p->state == PEER_ABSENT))) {
+        code = ERROR_PEER;
+        snprintf(why, sizeof why,
+                 "training has begun, and worker %u was lost or came too late: with several "
+                 "servers (servers=%u) nobody takes its place; start the run anew",
+                 m->worker, s->servers);
+    }
+    if (why[0] != '\0')
+        peers_refuse(s, r, code, why);
+    return why[0] != '\0';
+}
+
+static bool place_is_taken(struct server *s, struct peer *p, const struct channel_received *r)
+{
+    const struct wire_message *m = &r->message;
+    char why[WIRE_TEXT_BYTES];
+    bool dying =
+        peers_is_member(p) && (p->life.died_ns != 0 || peer_process_has_ended(p->life.pidfd));
+    if (p->state == PEER_LEAVING || dying)
+        return true; /* the place is free soon; a worker says hello once a second */
+    if (p->state == PEER_ABSENT)
+        return former_lives(s, p, r);
+    snprintf(why, sizeof why,
+             "process %u wants to be worker %u, which process %u is: start each worker once, with "
+             "a number of its own",
+             m->hello.pid, m->worker, p->pid);
+    peers_refuse(s, r, ERROR_PROTOCOL, why);
+    return true;
+}
+
+static void on_hello(struct server *s, const struct channel_received *r)
+{
+    const struct wire_message *m = &r->message;
+    struct peer *p = &s->peers[m->worker];
+    if (peers_is_member(p) && p->hello_nonce == m->hello.nonce && !server_is_over(s) &&
+        channel_same_id(&p->id, &r->from)) {
+        peers_welcome(s, m->worker);
+        return;
+    }
+    if (does_not_fit(s, p, r) || place_is_taken(s, p, r))
+        return;
+    uint64_t batches = p->first_batch + p->next;
+    *p = (struct peer){
+        .state = PEER_WELCOMED,
+        .id = r->from,
+        .hello_nonce = m->hello.nonce,
+        .first_batch = batches,
+        .foreign = m->hello.settings != s->o->settings_hash,
+        .pid = m->hello.pid,
+        .life = {.pidfd = peer_process_watch(m->hello.host, m->hello.pid), .heard_ns = clock_ns()},
+        .former_pidfd = -1};
+    while (p->incarnation == 0)
+        payload_random(&p->incarnation, sizeof p->incarnation);
+    if (p->life.pidfd >= 0)
+        server_watch(s, p->life.pidfd);
+    peers_welcome(s, m->worker);
+}
+
+/* ---- messages of members -------------------------------------------------------------------- */
+
+/* `gradlag replay` looks for this row: it cannot compute the gradients of another program. */
+static void note_foreign(struct server *s, unsigned w)
+{
+    static const char detail[] = "sent 0 as the hash of its settings: another program, so that "
+                                 "this run cannot be replayed";
+    log_warning("worker %u %s", w, detail);
+    server_event(s, SEVERITY_WARNING, "worker_foreign", (int)w, detail);
+}
+
+static void on_ready(struct server *s, unsigned w, const struct channel_received *r)
+{
+    struct peer *p = &s->peers[w];
+    char detail[64];
+    uint32_t payload = r->message.ready.payload;
+    if (p->state == PEER_READY)
+        return; /* repeated */
+    if (payload != WIRE_PAYLOAD_FRAMES && !(payload == WIRE_PAYLOAD_SHM && s->offer_shared)) {
+        peers_offended(s, w, r, "ready for a payload that was not offered");
+        return;
+    }
+    p->shared = payload == WIRE_PAYLOAD_SHM;
+    p->state = PEER_READY;
+    p->release = peers_message(s, w, WIRE_RELEASE);
+    s->joined_ns = clock_ns();
+    s->missing_named = false;
+    if (p->foreign)
+        note_foreign(s, w);
+    if (server_follows(s)) {
+        follower_report(s, WIRE_WORKER_READY, w, 0);
+        return;
+    }
+    if (server_leads(s)) {
+        leader_worker_ready(s, w, 0);
+        return;
+    }
+    peers_describe(s, w, detail, sizeof detail);
+    server_event_queued(s, SEVERITY_INFO, "worker_joined", w, detail);
+    if (s->begun)
+        training_queue(s, EVENT_HELLO, w);
+    else if (peers_in(s, PEER_READY) == s->o->workers)
+        training_begin(s);
+}
+
+/* A push is complete. On one host the worker's clock tells when it was sent. */
+static void push_arrived(struct server *s, unsigned w)
+{
+    struct peer *p = &s->peers[w];
+    uint64_t now = clock_ns(), sent = p->push.push.sent_ns;
+    uint64_t earliest = p->arrived_ns > s->began_ns ? p->arrived_ns : s->began_ns;
+    p->arrived_ns = p->shared && sent > earliest && sent < now ? sent : now;
+    p->arrived_training_ns = training_ns_at(s, p->arrived_ns);
+    p->owed_training_ns = s->gradient_training_ns = training_ns_at(s, now);
+    if (now - p->released_ns > s->longest_step_ns)
+        s->longest_step_ns = now - p->released_ns;
+    p->next++;
+    p->released = p->receiving = false;
+    if (!s->one_order)
+        training_queue(s, EVENT_PUSH, w);
+    else if (server_follows(s))
+        follower_report(s, WIRE_PUSH_WHOLE, w, p->push.sequence);
+    else
+        leader_push_whole(s, w, 0);
+}
+
+static void on_push(struct server *s, unsigned w, const struct channel_received *r)
+{
+    struct peer *p = &s->peers[w];
+    const struct wire_message *m = &r->message;
+    if (m->sequence < p->next) {
+        if (p->released)
+            peers_release(s, w);
+    } else if (m->sequence > p->next || !p->released) {
+        peers_offended(s, w, r, "a push that it was not released for");
+    } else if (m->push.read_version != p->release.release.version) {
+        peers_offended(s, w, r, "a push for a version that it was not given");
+    } else if (m->push.samples == 0 || m->push.samples > s->push_samples) {
+        peers_offended(s, w, r, "a push of an impossible number of samples");
+    } else {
+        p->push = *m;
+        p->receiving = !p->shared;
+        p->received = 0;
+        if (p->shared)
+            push_arrived(s, w);
+    }
+}
+
+static void on_gradient(struct server *s, unsigned w, const struct channel_received *r)
+{
+    struct peer *p = &s->peers[w];
+    const struct wire_message *m = &r->message;
+    const size_t size = s->count * sizeof(float);
+    if (m->sequence < p->next)
+        return; /* of a repeated push */
+    if (m->sequence > p->next || !p->released || m->chunk.version != p->release.release.version) {
+        peers_offended(s, w, r, "a part of a gradient that it was not released for");
+        return;
+    }
+    if (!p->receiving || m->chunk.offset != p->received) {
+        p->receiving = false; /* a part is lost: the worker repeats all after on_ping() */
+        return;
+    }
+    if (m->payload_bytes > size - p->received) {
+        peers_offended(s, w, r, "more of a gradient than there are parameters");
+        return;
+    }
+    memcpy((uint8_t *)payload_gradient(s->payload, w) + p->received, r->payload, m->payload_bytes);
+    p->received += m->payload_bytes;
+    p->owed_training_ns = training_ns_at(s, clock_ns());
+    if (p->received == size)
+        push_arrived(s, w);
+}
+
+static void on_ping(struct server *s, unsigned w, const struct channel_received *r)
+{
+    struct peer *p = &s->peers[w];
+    if (r->message.ping.answer == 0)
+        return;
+    if (p->state == PEER_WELCOMED) {
+        peers_welcome(s, w); /* its ready was lost */
+        return;
+    }
+    struct wire_message m = peers_message(s, w, WIRE_PONG);
+    m.sequence = r->message.sequence;
+    m.pong = (struct wire_pong){.next = p->next, .released = p->released};
+    (void)channel_send(s->channel, &r->from, &m, NULL);
+}
+
+static void on_goodbye(struct server *s, unsigned w, const struct wire_text *t)
+{
+    struct peer *p = &s->peers[w];
+    char why[WIRE_TEXT_BYTES + 32];
+    if (server_is_over(s)) {
+        peer_process_forget(&p->life.pidfd);
+        p->state = PEER_GONE;
+        return;
+    }
+    p->shared = false; /* it does not write any more */
+    snprintf(why, sizeof why, t->code == STOPPED ? "was told to stop%.0s" : "left: %s", t->text);
+    /* The run ends with the code of a worker's own failure, not with what it blames on others. */
+    const bool own = t->code == ERROR_OTHER || t->code == ERROR_DATA || t->code == ERROR_USAGE ||
+                     t->code == STOPPED;
+    status code = own ? (status)t->code : ERROR_PEER;
+    peers_lose(s, w, code, why);
+}
+
+/* S2: every message except a hello has to come from a member, and every one except a ping on the
+ * member's first connection. NULL: it does. */
+static const char *what_is_wrong(const struct server *s, const struct channel_received *r,
+                                 status *code)
+{
+    const struct wire_message *m = &r->message;
+    *code = ERROR_PROTOCOL;
+    if (m->run_token != s->o->run_token)
+        return "it does not show this run's token";
+    if (m->type == WIRE_JOIN)
+        return "it wants to follow, but this is not server 0 of several: start all with the same "
+               "servers= and endpoint=";
+    if (m->worker >= s->o->workers)
+        return "a worker's number must be below the number of workers: start all with the same "
+               "workers=";
+    const struct peer *p = &s->peers[m->worker];
+    if (m->type == WIRE_HELLO)
+        return NULL;
+    if (!peers_is_member(p) || m->incarnation != p->incarnation) {
+        *code = ERROR_PEER;
+        return "not, or no longer, a member of this run (it may have been given up as lost)";
+    }
+    if (!channel_same_id(&p->id, &r->from) && m->type != WIRE_PING)
+        return "that worker speaks through another connection";
+    return NULL;
+}
+
+static void handle_member(struct server *s, const struct channel_received *r)
+{
+    const struct wire_message *m = &r->message;
+    struct peer *p = &s->peers[m->worker];
+    liveness_heard(&p->life);
+    if (p->state == PEER_WELCOMED && m->type != WIRE_READY && m->type != WIRE_PING &&
+        m->type != WIRE_GOODBYE) {
+        peers_offended(s, m->worker, r, "not ready yet");
+        return;
+    }
+    switch (m->type) {
+    case WIRE_READY:
+        on_ready(s, m->worker, r);
+        break;
+    case WIRE_PUSH:
+        on_push(s, m->worker, r);
+        break;
+    case WIRE_GRADIENT:
+        on_gradient(s, m->worker, r);
+        break;
+    case WIRE_PING:
+        on_ping(s, m->worker, r);
+        break;
+    case WIRE_PULL:
+        if (p->released)
+            peers_release(s, m->worker);
+        break;
+    case WIRE_GOODBYE:
+        on_goodbye(s, m->worker, &m->text);
+        break;
+    default:
+        peers_offended(s, m->worker, r, "what only a server may say");
+    }
+}
+
+/* A ping, on the connection for pings, that a goodbye on the other connection has overtaken. */
+static bool was_on_its_way(const struct server *s, const struct channel_received *r)
+{
+    const struct wire_message *m = &r->message;
+    if (m->run_token != s->o->run_token || m->worker >= s->o->workers)
+        return false;
+    const struct peer *p = &s->peers[m->worker];
+    return m->type == WIRE_PING && !channel_same_id(&p->id, &r->from) &&
+           m->incarnation == p->incarnation && (p->state == PEER_GONE || p->state == PEER_LEAVING);
+}
+
+void peers_handle(struct server *s, enum channel_event event, const struct channel_received *r)
+{
+    char why[WIRE_TEXT_BYTES];
+    if (event == CHANNEL_MALFORMED) {
+        snprintf(why, sizeof why, "%s", r->why);
+        for (unsigned w = 0; w < s->o->workers; w++) {
+            const struct peer *p = &s->peers[w];
+            if (peers_is_member(p) && channel_same_id(&p->id, &r->from)) {
+                peers_offended(s, w, r, why);
+                return;
+            }
+        }
+        peers_refuse(s, r, ERROR_PROTOCOL, why);
+        return;
+    }
+    if (was_on_its_way(s, r))
+        return;
+    status code;
+    const char *wrong = what_is_wrong(s, r, &code);
+    if (wrong != NULL)
+        peers_refuse(s, r, code, wrong);
+    else if (r->message.type == WIRE_HELLO)
+        on_hello(s, r);
+    else
+        handle_member(s, r);
+}

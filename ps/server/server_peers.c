@@ -1,0 +1,278 @@
+/* server_peers.c — workers: members, at which servers, messages to them, losses. See
+ * server_state.h. */
+#include "base/clock.h"
+#include "base/log.h"
+#include "ps/server/server_state.h"
+
+#include <stdio.h>
+
+enum {
+    REFUSALS_LOGGED = 20,     /* more would let a hostile peer fill the disk */
+    REFUSALS_ANSWERED = 1000, /* to strangers in a second; more would let them fill the memory */
+};
+
+/* ---- messages to workers -------------------------------------------------------------------- */
+
+bool peers_is_member(const struct peer *p)
+{
+    return p->state == PEER_WELCOMED || p->state == PEER_READY;
+}
+
+struct wire_message peers_message(const struct server *s, unsigned w, enum wire_type type)
+{
+    return (struct wire_message){.type = type,
+                                 .worker = w,
+                                 .run_token = s->o->run_token,
+                                 .incarnation = s->peers[w].incarnation,
+                                 .sequence = s->peers[w].next};
+}
+
+/* `m`: its head is that of the answer. */
+static void refuse(struct server *s, const struct channel_id *to, struct wire_message m,
+                   status code, const char *why)
+{
+    const bool joins = m.type == WIRE_JOIN;
+    m.type = WIRE_REFUSED;
+    m.payload_bytes = 0;
+    m.text = (struct wire_text){.code = (uint32_t)code};
+    snprintf(m.text.text, sizeof m.text.text, "%s", why);
+    (void)channel_send(s->channel, to, &m, NULL);
+    if (s->refused++ >= REFUSALS_LOGGED)
+        return;
+    char detail[WIRE_TEXT_BYTES + 32], who[32] = "a stranger";
+    if (m.run_token == s->o->run_token)
+        snprintf(who, sizeof who, "%s %u", joins ? "server" : "worker", m.worker);
+    snprintf(detail, sizeof detail, "%s: %s", who, why);
+    log_warning("refused %s%s", detail,
+                s->refused == REFUSALS_LOGGED ? " (further refusals are counted only)" : "");
+    server_event(s, SEVERITY_WARNING, "peer_refused", NO_WORKER, detail);
+}
+
+void peers_refuse(struct server *s, const struct channel_received *r, status code, const char *why)
+{
+    const uint64_t now = clock_ns();
+    if (now - s->refusing_ns >= 1000000000) {
+        s->refusing_ns = now;
+        s->answered = 0;
+    }
+    if (s->answered++ >= REFUSALS_ANSWERED) {
+        s->refused++;
+        return;
+    }
+    refuse(s, &r->from, r->message, code, why);
+}
+
+void peers_welcome(struct server *s, unsigned w)
+{
+    struct wire_message m = peers_message(s, w, WIRE_WELCOME);
+    m.welcome = (struct wire_welcome){
+        .count = s->count, .first_batch = s->peers[w].first_batch, .timeout_ms = s->timeout_ms};
+    payload_describe(s->payload, w, &m.welcome);
+    if (!s->offer_shared)
+        m.welcome.payload = WIRE_PAYLOAD_FRAMES;
+    (void)channel_send(s->channel, &s->peers[w].id, &m, NULL);
+}
+
+void peers_release(struct server *s, unsigned w)
+{
+    const struct peer *p = &s->peers[w];
+    (void)channel_send(s->channel, &p->id, &p->release, NULL);
+    if (p->shared)
+        return;
+    struct wire_message m = p->release;
+    const size_t size = s->count * sizeof(float);
+    const uint8_t *bytes = (const uint8_t *)payload_slots(s->payload)[p->release.release.slot];
+    m.type = WIRE_PARAMETERS;
+    for (size_t at = 0; at < size; at += m.payload_bytes) {
+        m.chunk = (struct wire_chunk){.version = p->release.release.version, .offset = at};
+        m.payload_bytes = (uint32_t)(size - at < WIRE_CHUNK_BYTES ? size - at : WIRE_CHUNK_BYTES);
+        if (!channel_send(s->channel, &p->id, &m, bytes + at))
+            return; /* its connection is gone; the worker asks again with a pull */
+    }
+}
+
+void peers_end(struct server *s, status code, const char *text)
+{
+    for (unsigned w = 0; w < s->o->workers; w++) {
+        if (!peers_is_member(&s->peers[w]))
+            continue;
+        struct wire_message m = peers_message(s, w, WIRE_END);
+        m.text.code = (uint32_t)code;
+        snprintf(m.text.text, sizeof m.text.text, "%s", text);
+        (void)channel_send(s->channel, &s->peers[w].id, &m, NULL);
+    }
+}
+
+/* ---- members -------------------------------------------------------------------------------- */
+
+unsigned peers_in(const struct server *s, enum peer_state state)
+{
+    unsigned count = 0;
+    for (unsigned w = 0; w < s->o->workers; w++)
+        count += s->peers[w].state == state;
+    return count;
+}
+
+void peers_name(const struct server *s, enum peer_state state, char *out, size_t size)
+{
+    size_t length = 0;
+    unsigned named = 0, all = peers_in(s, state);
+    out[0] = '\0';
+    for (unsigned w = 0; w < s->o->workers && length < size; w++) {
+        if (s->peers[w].state != state)
+            continue;
+        if (named++ == 8) {
+            snprintf(out + length, size - length, " and %u more", all - 8);
+            return;
+        }
+        length +=
+            (size_t)snprintf(out + length, size - length, "%sworker %u", named > 1 ? ", " : "", w);
+    }
+}
+
+void peers_describe(const struct server *s, unsigned w, char *out, size_t size)
+{
+    const struct peer *p = &s->peers[w];
+    snprintf(out, size, "process %u, payload=%s", p->pid, p->shared ? "shm" : "frames");
+}
+
+/* ---- what all servers have ------------------------------------------------------------------ */
+
+static uint64_t everywhere(const struct server *s)
+{
+    return s->servers == SERVERS_MAX ? UINT64_MAX : (1ULL << s->servers) - 1;
+}
+
+bool leader_worker_is_ready(const struct server *s, unsigned w)
+{
+    return s->peers[w].state == PEER_READY && s->followers.ready[w] == everywhere(s);
+}
+
+/* All workers that have not been lost. */
+static bool all_are_ready(const struct server *s)
+{
+    unsigned ready = 0;
+    for (unsigned w = 0; w < s->o->workers; w++)
+        ready += leader_worker_is_ready(s, w);
+    return ready > 0 && ready + peers_in(s, PEER_GONE) == s->o->workers;
+}
+
+static void begin_if_all_are_ready(struct server *s)
+{
+    if (!s->begun && all_are_ready(s))
+        training_begin(s);
+}
+
+void leader_worker_ready(struct server *s, unsigned w, unsigned server)
+{
+    char detail[64];
+    s->followers.ready[w] |= 1ULL << server;
+    s->joined_ns = clock_ns();
+    s->missing_named = false;
+    if (s->begun || !leader_worker_is_ready(s, w))
+        return;
+    peers_describe(s, w, detail, sizeof detail);
+    server_event_queued(s, SEVERITY_INFO, "worker_joined", w, detail);
+    begin_if_all_are_ready(s);
+}
+
+/* A push enters the order when every server has it. Its worker's loss may come first. */
+void leader_push_whole(struct server *s, unsigned w, unsigned server)
+{
+    if (s->peers[w].state != PEER_READY)
+        return;
+    s->followers.whole[w] |= 1ULL << server;
+    s->peers[w].owed_training_ns = training_ns_at(s, clock_ns());
+    if (s->followers.whole[w] == everywhere(s)) {
+        s->followers.whole[w] = 0;
+        training_queue(s, EVENT_PUSH, w);
+    }
+}
+
+/* ---- losses --------------------------------------------------------------------------------- */
+
+/* True: the core knows this worker, and has still to be told of the loss. */
+static bool leave_place(struct server *s, unsigned w)
+{
+    struct peer *p = &s->peers[w];
+    bool told = s->begun && p->state == PEER_READY;
+    if (p->shared && p->life.died_ns == 0) {
+        p->former = p->pid;
+        p->former_pidfd = p->life.pidfd;
+        p->life.pidfd = -1;
+        p->lost_ns = clock_ns();
+    }
+    peer_process_forget(&p->life.pidfd);
+    p->state = told ? PEER_LEAVING : s->servers > 1 ? PEER_GONE : PEER_ABSENT;
+    p->released = p->receiving = false;
+    return told;
+}
+
+void peers_forget(struct server *s, unsigned w)
+{
+    if (peers_is_member(&s->peers[w]))
+        leave_place(s, w);
+    else if (s->peers[w].state == PEER_ABSENT)
+        s->peers[w].state = PEER_GONE;
+}
+
+/* Ends the run, or lets it go on, as on_lost says. joined: the worker took part; told: see
+ * leave_place(). */
+static void go_on_without(struct server *s, unsigned w, status code, bool joined, bool told,
+                          const char *detail)
+{
+    if (joined && !s->lost_ends_run)
+        server_event_queued(s, SEVERITY_ERROR, "worker_lost", w, detail);
+    else
+        server_event(s, SEVERITY_ERROR, "worker_lost", (int)w, detail);
+    if (s->lost_ends_run) {
+        server_fail(s, code, "%s", detail);
+        return;
+    }
+    log_warning("%s; training goes on without it (on_lost=continue)", detail);
+    if (told)
+        training_queue(s, EVENT_LOST, w);
+    const bool none_joins = s->begun || peers_in(s, PEER_GONE) == s->o->workers;
+    if (none_joins && peers_in(s, PEER_READY) + peers_in(s, PEER_WELCOMED) == 0)
+        server_fail(s, ERROR_PEER, "no worker is left: the last, %s", detail);
+    else if (server_leads(s))
+        begin_if_all_are_ready(s); /* it may have been the last one missing */
+}
+
+void peers_lose(struct server *s, unsigned w, status code, const char *why)
+{
+    struct peer *p = &s->peers[w];
+    char detail[400];
+    if (!peers_is_member(p))
+        return;
+    snprintf(detail, sizeof detail, "worker %u (process %u) %s", w, p->pid, why);
+    bool joined = server_leads(s) ? leader_worker_is_ready(s, w) : p->state == PEER_READY;
+    bool told = leave_place(s, w);
+    if (server_is_over(s))
+        p->state = PEER_GONE;
+    else if (server_follows(s))
+        follower_lost(s, w, code, why);
+    else
+        go_on_without(s, w, code, joined, told, detail);
+}
+
+void peers_lose_elsewhere(struct server *s, unsigned w, status code, const char *why)
+{
+    char detail[400];
+    if (s->peers[w].state != PEER_ABSENT || s->begun) {
+        peers_lose(s, w, code, why);
+        return;
+    }
+    s->peers[w].state = PEER_GONE; /* that server refuses it from now on */
+    snprintf(detail, sizeof detail, "worker %u %s, before it came to server 0", w, why);
+    go_on_without(s, w, code, false, false, detail);
+}
+
+void peers_offended(struct server *s, unsigned w, const struct channel_received *r,
+                    const char *what)
+{
+    char why[WIRE_TEXT_BYTES];
+    snprintf(why, sizeof why, "broke the protocol: %s", what);
+    refuse(s, &r->from, peers_message(s, w, WIRE_REFUSED), ERROR_PROTOCOL, why);
+    peers_lose(s, w, ERROR_PROTOCOL, why);
+}

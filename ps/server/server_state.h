@@ -1,0 +1,405 @@
+/*
+ * server_state.h — what the server's files share. No other file includes it, except
+ * tests/ps/server/test_server_state.c.
+ *
+ * One thread runs one loop (server.c): take all messages, advance the state by one step, check the
+ * limits, sleep. No state runs the loop itself. Every state answers peers, notices lost peers and
+ * obeys a request to stop. An event for the core (a worker joins, pushes or is lost) waits in the
+ * queue until the state is TRAINING or LEAVING.
+ *
+ * States                 the server …
+ *   JOINING              waits until all workers and all other servers have joined
+ *   TRAINING             hands the oldest event to the core
+ *   PROBING              waits for a fresh gradient (ps/server/probe.h)
+ *   GATHERING   leader   waits for the slices of all followers
+ *   EVALUATING           waits for an evaluation
+ *   SAVING               waits until a checkpoint is written
+ *   PAUSED      follower waits after it has sent its slice
+ *   LEAVING              has ended training; records late pushes, waits for goodbyes
+ *   DISMISSING  leader   waits for the last records of the followers
+ *   CLOSED               has nothing left to do
+ *
+ * Transitions; server_enter() refuses any other one
+ *   T1  JOINING → TRAINING      all are ready, or the limit has passed and on_lost=continue;
+ *                               a follower: the leader's first order
+ *   T2  TRAINING ↔ PROBING      the oldest event is a push to probe; its cosine is known
+ *   T3  TRAINING → EVALUATING   the core asks for it; with several servers through GATHERING
+ *   T4  TRAINING, EVALUATING → SAVING   a checkpoint is due; with several servers through GATHERING
+ *   T5  EVALUATING, SAVING → TRAINING   it is done
+ *   T6  JOINING, TRAINING ↔ PAUSED      the leader asks for the slice; the leader goes on
+ *   T7  any → GATHERING, SAVING         the run is over: the last checkpoint, the last parameters
+ *   T8  any → LEAVING           after T7
+ *   T9  LEAVING → DISMISSING    all workers have left, or END_MS has passed
+ *   T10 LEAVING, DISMISSING → CLOSED    likewise; all records are here, or END_FAILED_MS has passed
+ *
+ * Invariants
+ *   S1  The core gets events from one function, training_feed(), in order of arrival, and only in
+ *       TRAINING and LEAVING.
+ *   S2  A peer that is not a member (state, incarnation and connection) changes nothing.
+ *   S3  Training time stands still in PROBING, GATHERING, EVALUATING, SAVING and PAUSED.
+ *   S4  With several servers the leader sends an ordered event to the followers when its own core
+ *       gets the event. Messages between two servers are numbered, so no loss goes unnoticed.
+ *   S5  With several servers all slices of one gathering are of the same place in the order: no
+ *       core gets an event from the request on until the leader goes on.
+ *   S6  A background thread reads the parameters only in PROBING, EVALUATING and SAVING, or after
+ *       the run is over; nothing changes them then.
+ *
+ * Liveness: one rule, in ps/net/liveness.h. A process from which no message has come for timeout_s
+ * is lost. A process (or background thread) that gives signs of life but owes a result is named
+ * after timeout_s at the latest, and lost after 20 × the longer of timeout_s and the longest such
+ * wait so far. Who judges: the leader judges workers that owe gradients, and all followers;
+ * followers judge the leader, and workers' silence. The end of a run has limits of its own (END_MS,
+ * END_FAILED_MS), so that a peer that does not answer delays no exit.
+ *
+ * Files, from the bottom up; a file calls functions of files above it in this list, and its own
+ * (scripts/check-layers):
+ *   server_follower_send.c  what a follower tells the leader
+ *   server_queue.c          states, training clock, the queue of events, failure
+ *   server_peers.c          workers: members, messages to them, losses
+ *   server_messages.c       messages from workers
+ *   server_gather.c         the leader's side: slices
+ *   server_leader.c         the leader's side: messages to and from followers
+ *   server_training.c       events into the core, actions out of it
+ *   server_advance.c        the steps of each state
+ *   server_follower.c       a follower's side: what the leader orders
+ *   server_liveness.c       limits for workers
+ *   server.c                the loop, open and close
+ */
+#ifndef GRADLAG_PS_SERVER_SERVER_STATE_H
+#define GRADLAG_PS_SERVER_SERVER_STATE_H
+
+#include "ps/core/server_core.h"
+#include "ps/core/slices.h"
+#include "ps/net/channel.h"
+#include "ps/net/liveness.h"
+#include "ps/net/payload.h"
+#include "ps/net/peer_process.h"
+#include "ps/server/background.h"
+#include "ps/server/probe.h"
+#include "ps/server/run_metrics.h"
+#include "ps/server/server.h"
+
+enum {
+    END_MS = 5000,        /* each wait at the end of a run that ended well or was stopped */
+    END_FAILED_MS = 2000, /* each wait at the end of a run that failed */
+};
+
+enum server_state {
+    STATE_JOINING,
+    STATE_TRAINING,
+    STATE_PROBING,
+    STATE_GATHERING,
+    STATE_EVALUATING,
+    STATE_SAVING,
+    STATE_PAUSED,
+    STATE_LEAVING,
+    STATE_DISMISSING,
+    STATE_CLOSED,
+    STATES,
+};
+
+enum peer_state {
+    PEER_ABSENT,   /* has not joined, or was lost and its place is free */
+    PEER_WELCOMED, /* is mapping the shared memory */
+    PEER_READY,    /* takes part */
+    PEER_LEAVING,  /* was lost; the core does not know yet */
+    PEER_GONE, /* said goodbye; with several servers also: was lost, and its place stays empty */
+};
+
+/* A worker. */
+struct peer {
+    enum peer_state state;
+    struct channel_id id;
+    struct liveness life;
+    uint64_t incarnation, hello_nonce;
+    uint64_t first_batch; /* of this incarnation */
+    uint32_t pid;
+    bool shared;      /* its payload is in shared memory */
+    bool foreign;     /* its hello had settings hash 0: another program than gradlag */
+    uint32_t former;  /* process that was lost but still runs; it may still write to this slot; 0:
+                         none */
+    int former_pidfd; /* −1: not known */
+    uint64_t lost_ns;
+
+    uint64_t next;   /* sequence of the next push that has not arrived completely */
+    bool receiving;  /* its announcement came, its floats are coming */
+    size_t received; /* bytes of them */
+    struct wire_message push;
+    uint64_t arrived_ns, arrived_training_ns; /* the last complete push, on both clocks */
+    bool released;                            /* to compute push `next` */
+    bool entered;         /* at a follower: the leader said that it takes part */
+    uint64_t released_ns; /* on clock_ns() */
+    uint64_t
+        owed_training_ns; /* on the training clock: its release, or the last part of its push */
+    bool slow_named;      /* since then */
+    struct wire_message release;
+};
+
+enum event_kind { EVENT_HELLO, EVENT_PUSH, EVENT_LOST };
+struct event {
+    enum event_kind kind;
+    unsigned worker;
+};
+
+/* What a follower has reported after the end. */
+enum follower_end {
+    FOLLOWER_SERVES, /* nothing */
+    FOLLOWER_GONE,   /* its workers have left */
+    FOLLOWER_CLOSED, /* it has sent all records */
+};
+
+/* Another server, as the leader (server 0) knows it. */
+struct follower {
+    bool joined, lost;
+    enum follower_end end;
+    struct channel_id id;
+    struct liveness life;
+    uint64_t incarnation, nonce;
+    uint32_t pid;
+    uint64_t sent, received; /* numbers of the next messages to it, and from it */
+    unsigned vector;         /* of the vectors asked for: the first that is not here completely */
+    size_t bytes;            /* received of that vector */
+};
+
+struct followers {
+    struct follower *at;     /* [servers]; at[0] is not used */
+    uint64_t *ready, *whole; /* [workers]: bit i: at server i it is ready; its push is complete */
+    unsigned vectors;        /* asked for: parameters, and of the optimizer's state */
+    float *parameters;       /* [o->count]: of all servers, from the last gathering */
+    float *states;           /* [state_count], likewise; NULL: no checkpoint needs them */
+    size_t state_count;
+    bool gathered; /* `parameters` are of the latest version */
+    bool paused;   /* the followers are */
+};
+
+/* The leader, as a follower knows it. */
+struct leader {
+    channel *channel;  /* NULL: this server is the leader */
+    bool joined, told; /* told: that this server has failed */
+    bool over, closed; /* it is lost; it has sent its last order */
+    struct liveness life;
+    uint64_t incarnation, nonce;
+    uint64_t asked_ns, failed_ns;
+    uint64_t sent, received; /* numbers of the next messages to it, and from it */
+};
+
+struct server {
+    const struct ps_server_options *o;
+    unsigned servers;
+    size_t begin, count; /* this server's slice */
+    bool one_order;      /* read=snapshot: the leader orders the pushes of all servers */
+    struct followers followers;
+    struct leader leader;
+    channel *channel;
+    payload_area *payload;
+    helpers *helpers;
+    server_core *core;
+    background *evaluator;             /* NULL: a follower */
+    background *saver;                 /* NULL: no checkpoints */
+    int wake_fd;                       /* epoll: background threads and the members' pidfds */
+    unsigned timeout_ms, push_samples; /* the most samples of a push */
+    unsigned threads;                  /* cores that one worker computes on */
+    bool lost_ends_run;                /* on_lost=stop */
+    bool record_parts, offer_shared;
+
+    struct peer *peers;  /* [o->workers] */
+    struct event *queue; /* a ring */
+    unsigned queue_size, queue_first, queue_count;
+
+    status result; /* not OK: the run ends so, for the reason in `message` */
+    char message[512];
+    bool begun; /* the core was started: T1 */
+    bool ended; /* training is complete; a follower: the leader said so */
+
+    enum server_state state;
+    uint64_t since_ns;            /* of the state; GATHERING: the last part of a slice */
+    uint64_t longest_ns[STATES];  /* the longest time in each state so far */
+    bool late_named;              /* the state takes long, and that has been logged */
+    enum server_state gather_for; /* what follows GATHERING */
+    bool core_waits;              /* the core asked for an evaluation, and waits for its end */
+    struct training_state saving;
+    bool winding_up, last_saved; /* T7 began; its checkpoint was begun */
+    double train_seconds;        /* of the run, when T7 began */
+    uint64_t stopped_ns;         /* when the request to stop was seen */
+    uint64_t until_ns;           /* LEAVING, DISMISSING: the limit */
+    bool told_gone;              /* a follower: that its workers have left */
+
+    struct probe probe;
+    bool probed; /* `cosine` is of the oldest event */
+    double cosine;
+    uint64_t opened_ns, joined_ns; /* joined: the last time a peer did */
+    uint64_t ticked_ns, progress_ns;
+    bool missing_named;
+    uint64_t update_ns;            /* what the last update took; see cores_in_use() */
+    uint64_t longest_step_ns;      /* of all workers, from release to push */
+    uint64_t gradient_training_ns; /* when the last gradient came, on the training clock */
+
+    /* training clock: see training_ns_at() */
+    uint64_t before_ns; /* the training time of the checkpoint from which the run goes on */
+    uint64_t began_ns, paused_ns, pause_from_ns, pause_to_ns, former_to_ns;
+
+    unsigned evaluated_slot;
+    uint64_t evaluation_began_ns;
+    uint64_t evaluated_version, next_checkpoint;
+    uint64_t checkpoint_samples; /* between checkpoints; 0: only at the end */
+    struct ps_metrics tally;     /* a follower's rows are written by the leader */
+    uint64_t refused;            /* messages */
+    uint64_t refusing_ns;        /* since when `answered` of them were */
+    unsigned answered;
+};
+
+static inline bool server_follows(const struct server *s)
+{
+    return s->o->server > 0;
+}
+
+static inline bool server_leads(const struct server *s)
+{
+    return s->servers > 1 && !server_follows(s);
+}
+
+static inline bool server_is_over(const struct server *s)
+{
+    return s->ended || s->result != OK;
+}
+
+/* By an error; a request to stop is none. */
+static inline bool server_has_failed(const struct server *s)
+{
+    return s->result != OK && s->result != STOPPED;
+}
+
+/* ---- server_follower_send.c; for a follower ------------------------------------------------- */
+void follower_join(struct server *s);
+void follower_ping(struct server *s);
+void follower_report(struct server *s, enum wire_report what, unsigned w, uint64_t sequence);
+void follower_lost(struct server *s, unsigned w, status code, const char *why);
+/* The run has to end, for the reason in s->message. */
+void follower_failed(struct server *s);
+void follower_record(struct server *s, const struct push_record *row);
+void follower_note(struct server *s, double at_seconds, uint64_t push_number,
+                   enum severity severity, const char *code, int w, const char *detail);
+/* Its slice of the parameters (vector 0) or of the optimizer's state. */
+void follower_slice(struct server *s, unsigned vector, const float *values);
+
+/* ---- server_queue.c ------------------------------------------------------------------------- */
+/* Contract: a transition listed at the top. Stops or starts the training clock (S3). */
+void server_enter(struct server *s, enum server_state state);
+/* T1: starts the training clock. */
+void server_begin(struct server *s);
+double training_seconds(const struct server *s);
+/* Training nanoseconds at clock_ns() time `t`; not earlier than the begin of the last pause but
+ * one. */
+uint64_t training_ns_at(const struct server *s, uint64_t t);
+void training_start_clock(struct server *s);
+void training_hold_clock(struct server *s);
+void training_run_clock(struct server *s);
+/* T1 of the leader: queues an event for each worker. */
+void training_begin(struct server *s);
+void training_queue(struct server *s, enum event_kind kind, unsigned w);
+void server_fail(struct server *s, status code, const char *format, ...) PRINTF_LIKE(3, 4);
+void server_watch(struct server *s, int fd);
+void server_event(struct server *s, enum severity severity, const char *code, int w,
+                  const char *detail);
+/* Of an event that goes into the queue next: its place among the pushes is known already. */
+void server_event_queued(struct server *s, enum severity severity, const char *code, unsigned w,
+                         const char *detail);
+
+/* ---- server_peers.c ------------------------------------------------------------------------- */
+bool peers_is_member(const struct peer *p);
+unsigned peers_in(const struct server *s, enum peer_state state);
+/* "worker 3, worker 5": those whose state is `state`. */
+void peers_name(const struct server *s, enum peer_state state, char *out, size_t size);
+/* "process 77, payload=shm" */
+void peers_describe(const struct server *s, unsigned w, char *out, size_t size);
+struct wire_message peers_message(const struct server *s, unsigned w, enum wire_type type);
+void peers_welcome(struct server *s, unsigned w);
+void peers_release(struct server *s, unsigned w);
+void peers_end(struct server *s, status code, const char *text);
+/* The answer shows the run's token only if the message did. */
+void peers_refuse(struct server *s, const struct channel_received *r, status code, const char *why);
+/* Ends the run or frees the place, as on_lost says. A follower reports it to the leader. */
+void peers_lose(struct server *s, unsigned w, status code, const char *why);
+/* A follower has lost it. If the worker has not joined this server yet, stop waiting for it. */
+void peers_lose_elsewhere(struct server *s, unsigned w, status code, const char *why);
+/* It sent what a worker may not send: refuses the message and loses the worker. */
+void peers_offended(struct server *s, unsigned w, const struct channel_received *r,
+                    const char *what);
+/* At a follower: the leader has lost it; its messages are refused from now on. */
+void peers_forget(struct server *s, unsigned w);
+/* For the leader: worker `w` is ready at server `server`, or its push is complete there. */
+void leader_worker_ready(struct server *s, unsigned w, unsigned server);
+void leader_push_whole(struct server *s, unsigned w, unsigned server);
+/* Whether it takes part at all servers. */
+bool leader_worker_is_ready(const struct server *s, unsigned w);
+
+/* ---- server_messages.c ---------------------------------------------------------------------- */
+void peers_handle(struct server *s, enum channel_event event, const struct channel_received *r);
+
+/* ---- server_gather.c; for the leader of several servers ------------------------------------- */
+/* Forgets earlier slices and copies this server's own: of the parameters into followers.parameters,
+ * with `states` also of the optimizer's state into followers.states. */
+void leader_gather(struct server *s, bool states);
+/* Takes a part of a slice. Returns what is wrong with it, or NULL. */
+const char *leader_take_slice(struct server *s, struct follower *f,
+                              const struct channel_received *r);
+/* The first follower whose slice is not here completely; NULL: none. */
+struct follower *leader_awaits(struct server *s);
+/* A slice cannot come any more. */
+bool leader_lacks_a_follower(const struct server *s);
+
+/* ---- server_leader.c; for the leader of several servers ------------------------------------- */
+status leader_open(struct server *s) MUST_CHECK;
+void leader_close(struct server *s);
+/* True: the message was about another server, and has been handled. */
+bool leader_handle(struct server *s, enum channel_event event, const struct channel_received *r);
+void leader_tick(struct server *s, uint64_t now);
+/* "server 2", or if all servers have joined, their missing workers: "worker 1 at server 3". */
+void leader_name_missing(const struct server *s, char *out, size_t size);
+bool leader_has_all_followers(const struct server *s);
+/* One has been silent for more than half of timeout_s: workers may wait for it. */
+bool leader_misses_a_follower(const struct server *s, uint64_t now);
+void leader_order(struct server *s, const struct event *e);
+void leader_tell(struct server *s, enum wire_order what, unsigned w, uint64_t sequence);
+/* Ends the run: no slice can be missing. */
+void leader_lose_follower(struct server *s, struct follower *f, status code, const char *why);
+/* S5: pauses the followers and asks for their slices; `states`: if a checkpoint needs them. */
+void leader_ask(struct server *s, bool states);
+/* The followers go on after a gathering. */
+void leader_resume(struct server *s);
+void leader_end(struct server *s);
+/* All followers have reported `end`, or a later one. */
+bool leader_followers_are(const struct server *s, enum follower_end end);
+
+/* ---- server_training.c ---------------------------------------------------------------------- */
+/* Hands the oldest event to the core. False: there is none, or it has to wait (S1). */
+bool training_feed(struct server *s);
+void training_perform(struct server *s, struct server_actions actions, uint64_t begin);
+/* Tells the core that the run is over. Later events are only recorded. */
+void training_end(struct server *s);
+/* Writes the row of an evaluation. */
+void training_evaluated(struct server *s, const struct evaluation *e);
+void training_progress(struct server *s);
+
+/* ---- server_advance.c ----------------------------------------------------------------------- */
+/* One step of the state. False: it waits for a message, a thread or the clock. */
+bool server_advance(struct server *s);
+/* The limit of the state (see "Liveness"). */
+void server_check_state(struct server *s, uint64_t now);
+
+/* ---- server_follower.c; for a follower ------------------------------------------------------ */
+status follower_open(struct server *s) MUST_CHECK;
+void follower_close(struct server *s);
+/* False: there is more. */
+bool follower_receive(struct server *s);
+void follower_tick(struct server *s, uint64_t now);
+
+/* ---- server_liveness.c ---------------------------------------------------------------------- */
+/* Dead, silent and hanging workers. Call it when all messages have been taken. */
+void peers_tick(struct server *s, uint64_t now);
+/* This process did not run for `away_ns`, until now. */
+void server_was_away(struct server *s, uint64_t away_ns, uint64_t now);
+
+/* ---- server.c; the rest of it is in server.h ------------------------------------------------ */
+
+#endif

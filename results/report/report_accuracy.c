@@ -1,0 +1,333 @@
+/*
+ * report_accuracy.c — accuracy at the end (or loss, where the data have no classes) against the
+ * number of workers.
+ */
+#include "base/text.h"
+#include "results/report/report_page.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { LABELS = 20 }; /* more names beside a plot could not be read */
+
+static double last_outcome(const struct report_section *s, const struct report_cell *c)
+{
+    return sample_mean(report_outcome_of(s, c));
+}
+
+/* NaN where the experiment says nothing of it. */
+static double expected_of(const struct report_section *s, const char *arm, int64_t workers)
+{
+    for (size_t i = 0; s->about != NULL && i < s->about->arm_count; i++) {
+        const struct report_arm *a = &s->about->arms[i];
+        for (size_t k = 0; strcmp(a->name, arm) == 0 && k < a->expected_count; k++)
+            if (a->expected[k].workers == workers)
+                return a->expected[k].value;
+    }
+    return NAN;
+}
+
+static bool any_expected(const struct report_section *s)
+{
+    bool any = false;
+    for (size_t i = 0; s->about != NULL && i < s->about->arm_count; i++)
+        any = any || s->about->arms[i].expected_count > 0;
+    return any;
+}
+
+static void add_table_of_workers(struct text *out, const struct report_data *d,
+                                 const struct report_section *s)
+{
+    bool expects = any_expected(s);
+    const char *const titles[] = {"arm",
+                                  "#workers",
+                                  "#n",
+                                  "#mean",
+                                  "#95 % from",
+                                  "#to",
+                                  "#sd",
+                                  "#least",
+                                  "#most",
+                                  "#collapsed",
+                                  "#diverged",
+                                  "#failed",
+                                  expects ? "#expected" : NULL,
+                                  NULL};
+    struct html_table t;
+    int decimals = report_outcome_decimals(s);
+    html_details_begin(out, "The numbers", false);
+    html_table_begin(&t, out,
+                     s->by_loss ? "Test loss by arm and workers, over seeds that finished"
+                                : "Test accuracy in % by arm and workers, over seeds that finished",
+                     titles);
+    for (size_t i = s->first_series; i < s->first_series + s->series_count; i++) {
+        const struct report_cell *c;
+        for (size_t k = 0; (c = report_cell_of(d, i, k)) != NULL; k++) {
+            const struct sample *a = report_outcome_of(s, c);
+            report_cell_series(&t, d, i);
+            html_cell_count(&t, c->workers);
+            html_cell_count(&t, a->n);
+            html_cell_number(&t, sample_mean(a), decimals);
+            report_cell_interval(&t, s, a);
+            html_cell_number(&t, sample_deviation(a), decimals);
+            html_cell_number(&t, a->n > 0 ? a->least : NAN, decimals);
+            html_cell_number(&t, a->n > 0 ? a->most : NAN, decimals);
+            html_cell_count(&t, c->collapsed);
+            html_cell_count(&t, c->count[RUN_DIVERGED]);
+            html_cell_count(&t, c->count[RUN_FAILED] + c->count[RUN_STOPPED]);
+            if (expects)
+                html_cell_number(&t, expected_of(s, d->series[i].arm, c->workers), decimals);
+        }
+    }
+    html_table_end(&t);
+    html_details_end(out);
+}
+
+/* A mean of survivors must not pass for that of all: how many diverged stands beside the mark, or,
+ * where none is left, at the foot of the drawing. */
+static void draw_lost(struct plot *p, const struct report_cell *c, double x, double y)
+{
+    char lost[32];
+    if (c->count[RUN_DIVERGED] > 0) {
+        snprintf(lost, sizeof lost, "×%u", c->count[RUN_DIVERGED]);
+        plot_text(p, x + 8, isfinite(y) ? y - 7 : p->height - p->bottom - 6, "start", "lost", lost);
+    }
+}
+
+static void add_collapsed(struct text *tip, const struct report_cell *c)
+{
+    if (c->collapsed > 0)
+        text_add(tip, ", %u collapsed to one class", c->collapsed);
+}
+
+/* One series: its line, its intervals, its marks. A lone point has a line across, to be compared
+ * with. Side by side where several share a number of workers. */
+static void draw_series(struct plot *p, const struct report_data *d, const struct report_section *s,
+                        size_t series)
+{
+    double x[REPORT_WORKER_COUNTS], y[REPORT_WORKER_COUNTS];
+    size_t count = 0;
+    const struct report_cell *c;
+    const struct report_series *its = &d->series[series];
+    double dx = 2.5 * ((double)(series - s->first_series) - 0.5 * (double)(s->series_count - 1));
+    dx = fmax(-14, fmin(14, dx));
+    plot_series_begin(p, its->style, NULL);
+    for (size_t k = 0; k < REPORT_WORKER_COUNTS && (c = report_cell_of(d, series, k)) != NULL;
+         k++) {
+        x[count] = (double)c->workers;
+        y[count++] = last_outcome(s, c);
+    }
+    if (count == 1) {
+        double ends[] = {p->x.low, p->x.high}, same[] = {y[0], y[0]};
+        text_add(p->out, "<g class=\"across\">");
+        plot_line(p, ends, same, 2);
+        text_add(p->out, "</g>");
+    }
+    text_add(p->out, "<g transform=\"translate(%.1f 0)\">", dx);
+    plot_line(p, x, y, count);
+    for (size_t k = 0; k < count; k++) {
+        struct text tip = {0};
+        c = report_cell_of(d, series, k);
+        const struct sample *a = report_outcome_of(s, c);
+        double ends[2];
+        report_interval(s, a, ends);
+        plot_error_bar(p, x[k], ends[0], ends[1]);
+        text_add(&tip, "%s, %lld worker%s: ", its->label, (long long)c->workers,
+                 c->workers == 1 ? "" : "s");
+        report_outcome(&tip, s, a);
+        add_collapsed(&tip, c);
+        plot_mark(p, its->style, x[k], y[k], tip.at);
+        draw_lost(p, c, plot_x(p, x[k]), plot_y(p, y[k]));
+        text_free(&tip);
+    }
+    text_add(p->out, "</g>");
+    plot_series_end(p);
+}
+
+/* The same as a row of its own. */
+static void draw_row(struct plot *p, const struct report_data *d, const struct report_section *s,
+                     size_t series, double y)
+{
+    const struct report_series *its = &d->series[series];
+    const struct report_cell *c;
+    plot_series_begin(p, its->style, NULL);
+    for (size_t k = 0; (c = report_cell_of(d, series, k)) != NULL; k++) {
+        const struct sample *a = report_outcome_of(s, c);
+        double ends[2];
+        struct text tip = {0};
+        report_interval(s, a, ends);
+        text_add(&tip, "%s: ", its->label);
+        report_outcome(&tip, s, a);
+        add_collapsed(&tip, c);
+        if (a->n > 1 && (!s->by_loss || ends[0] > 0))
+            plot_line(p, ends, (double[]){y, y}, 2);
+        if (a->n > 0)
+            plot_mark(p, its->style, a->mean, y, tip.at);
+        draw_lost(p, c, a->n > 0 ? plot_x(p, a->mean) : p->left, plot_y(p, y));
+        text_free(&tip);
+    }
+    plot_series_end(p);
+}
+
+static void label_series(struct plot *p, const struct report_data *d,
+                         const struct report_section *s, size_t from, size_t to)
+{
+    struct plot_label labels[LABELS];
+    size_t count = 0;
+    for (size_t i = from; i < to && count < COUNT_OF(labels); i++) {
+        const struct report_cell *c, *last = NULL;
+        for (size_t k = 0; (c = report_cell_of(d, i, k)) != NULL; k++)
+            last = isfinite(last_outcome(s, c)) ? c : last;
+        if (last != NULL) {
+            labels[count++] = (struct plot_label){.style = d->series[i].style,
+                                                  .text = d->series[i].label,
+                                                  .y = plot_y(p, last_outcome(s, last))};
+        }
+    }
+    plot_labels(p, labels, count);
+}
+
+/* Room for the longest label, within reason. */
+static double label_width(const struct report_data *d, const struct report_section *s)
+{
+    double most = 60;
+    for (size_t i = s->first_series; i < s->first_series + s->series_count; i++)
+        most = fmax(most, plot_name_width(d->series[i].label));
+    return most + 30;
+}
+
+static void range_of_outcomes(const struct report_data *d, const struct report_section *s,
+                              struct plot_axis *a)
+{
+    for (size_t i = 0; i < d->cell_count; i++) {
+        const struct report_cell *c = &d->cells[i];
+        const struct sample *o = report_outcome_of(s, c);
+        if (report_is_of(d, s, c) && o->n > 0) {
+            plot_range(a, o->least);
+            plot_range(a, o->most);
+        }
+    }
+    report_range_end(s, a);
+}
+
+static void add_plot_of_workers(struct text *out, const struct report_data *d,
+                                const struct report_section *s, const int64_t *workers,
+                                size_t count)
+{
+    double ticks[REPORT_WORKER_COUNTS];
+    char description[256];
+    size_t end = s->first_series + s->series_count;
+    bool labelled = s->series_count <= LABELS;
+    struct plot p = {.out = out,
+                     .x = {.low = (double)workers[0] / 1.25,
+                           .high = (double)workers[count - 1] * 1.25,
+                           .logarithmic = true,
+                           .label = "workers",
+                           .ticks = ticks,
+                           .tick_count = count},
+                     .y = {.low = INFINITY,
+                           .high = -INFINITY,
+                           .label = report_outcome_name(s),
+                           .logarithmic = s->by_loss},
+                     .width = 1080,
+                     .height = fmax(420, labelled ? 15.0 * (double)s->series_count + 80 : 0),
+                     .left = 46,
+                     .right = labelled ? label_width(d, s) : 12,
+                     .top = 26,
+                     .bottom = 40,
+                     .class = "wide",
+                     .title = "Outcome against the number of workers",
+                     .description = description};
+    for (size_t i = 0; i < count; i++)
+        ticks[i] = (double)workers[i];
+    range_of_outcomes(d, s, &p.y);
+    snprintf(description, sizeof description,
+             "%s over %lld to %lld workers, one line for each of %zu arms, with 95 %% intervals. "
+             "The table below has the numbers.",
+             report_outcome_name(s), (long long)workers[0], (long long)workers[count - 1],
+             s->series_count);
+    text_add(out, "<div class=\"scroll\" tabindex=\"0\">");
+    plot_begin(&p);
+    plot_inside(&p);
+    for (size_t i = s->first_series; i < end; i++)
+        draw_series(&p, d, s, i);
+    plot_outside(&p);
+    if (labelled)
+        label_series(&p, d, s, s->first_series, end);
+    plot_end(&p);
+    text_add(out, "</div>\n");
+}
+
+/* With one number of workers there is no line to draw: a row for each arm. */
+static void add_plot_of_arms(struct text *out, const struct report_data *d,
+                             const struct report_section *s, int64_t workers)
+{
+    enum { ROW = 26 };
+    char description[256];
+    double left = label_width(d, s);
+    struct plot p = {
+        .out = out,
+        .x = {.low = INFINITY,
+              .high = -INFINITY,
+              .label = report_outcome_name(s),
+              .logarithmic = s->by_loss},
+        .y = {.low = 0, .high = (double)s->series_count, .tick_count = 0, .ticks = &left},
+        .width = fmax(1060, left + 560),
+        .height = ROW * (double)s->series_count + 50,
+        .left = left,
+        .right = 20,
+        .top = 8,
+        .bottom = 42,
+        .class = "rows",
+        .title = "Outcome of each arm",
+        .description = description};
+    snprintf(description, sizeof description,
+             "%s with %lld workers, a row for each of %zu arms, with 95 %% intervals. The table "
+             "below has the numbers.",
+             report_outcome_name(s), (long long)workers, s->series_count);
+    range_of_outcomes(d, s, &p.x);
+    text_add(out, "<div class=\"scroll\" tabindex=\"0\">");
+    plot_begin(&p);
+    for (size_t i = 0; i < s->series_count; i++) {
+        const struct report_series *its = &d->series[s->first_series + i];
+        double y = plot_y(&p, (double)(s->series_count - i) - 0.5);
+        plot_series_begin(&p, its->style, NULL);
+        plot_name(&p, 0, y + 4, its->label);
+        text_add(out, "<path class=\"grid\" d=\"M%.1f %.1fH%.1f\"/>", p.left, y, p.width - p.right);
+        plot_series_end(&p);
+    }
+    plot_inside(&p);
+    for (size_t i = 0; i < s->series_count; i++)
+        draw_row(&p, d, s, s->first_series + i, (double)(s->series_count - i) - 0.5);
+    plot_outside(&p);
+    plot_end(&p);
+    text_add(out, "</div>\n");
+}
+
+void report_workers(struct text *out, const struct report_data *d, const struct report_section *s)
+{
+    int64_t workers[REPORT_WORKER_COUNTS];
+    size_t count = report_worker_counts(d, s, workers, COUNT_OF(workers));
+    if (s->count[RUN_FINISHED] == 0)
+        return;
+    char title[96];
+    if (count > 1) {
+        snprintf(title, sizeof title, "%s against the number of workers",
+                 s->by_loss ? "Loss" : "Accuracy");
+    } else {
+        snprintf(title, sizeof title, "%s with %lld worker%s", s->by_loss ? "Loss" : "Accuracy",
+                 (long long)workers[0], workers[0] == 1 ? "" : "s");
+    }
+    report_figure_begin(
+        out, title,
+        "Mean over seeds at the end of training; bars are 95 %% intervals (from "
+        "two seeds on)%s.",
+        s->count[RUN_DIVERGED] > 0 ? "; ×2: two runs diverged, and are not in the mean" : "");
+    if (count > 1)
+        add_plot_of_workers(out, d, s, workers, count);
+    else
+        add_plot_of_arms(out, d, s, workers[0]);
+    add_table_of_workers(out, d, s);
+    report_figure_end(out);
+}

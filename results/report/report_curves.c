@@ -1,0 +1,217 @@
+/*
+ * report_curves.c — accuracy (or loss, where the data have no classes) during training, against
+ * samples and against time: one drawing per number of workers.
+ */
+#include "base/text.h"
+#include "results/report/report_page.h"
+
+#include <math.h>
+#include <stdio.h>
+
+enum {
+    GROUP = 10,        /* series in one drawing */
+    TABLE_POINTS = 20, /* of a curve, in the table */
+    MARKS = 4          /* on a curve */
+};
+
+struct curve {
+    double x[512], y[512], low[512], high[512];
+    size_t count;
+};
+
+static const struct sample *value_of(const struct report_section *s, const struct curve_point *p)
+{
+    return s->by_loss ? &p->loss : &p->accuracy;
+}
+
+static void take_curve(const struct report_section *s, const struct report_cell *c, bool by_time,
+                       struct curve *out)
+{
+    out->count = 0;
+    for (size_t i = 0; i < c->points && out->count < COUNT_OF(out->x); i++) {
+        const struct sample *v = value_of(s, &c->curve[i]);
+        if (v->n > 0) {
+            out->x[out->count] = sample_mean(by_time ? &c->curve[i].seconds : &c->curve[i].samples);
+            out->y[out->count] = v->mean;
+            out->low[out->count] = v->least;
+            out->high[out->count++] = v->most;
+        }
+    }
+}
+
+/* From the first fifth on: how training begins would squeeze how it ends. */
+static void range_of_curves(const struct report_data *d, const struct report_section *s,
+                            struct plot_axis *y)
+{
+    for (size_t i = 0; i < d->cell_count; i++) {
+        const struct report_cell *c = &d->cells[i];
+        if (!report_is_of(d, s, c))
+            continue;
+        for (size_t k = c->points / 5; k < c->points; k++) {
+            const struct sample *v = value_of(s, &c->curve[k]);
+            plot_range(y, v->n > 0 ? v->mean : NAN);
+        }
+    }
+    report_range_end(s, y);
+}
+
+static void draw_curve(struct plot *p, const struct report_data *d, const struct report_section *s,
+                       const struct report_cell *c, bool by_time)
+{
+    static struct curve curve; /* 16 KiB: the page is written by one thread */
+    const struct report_series *its = &d->series[c->series];
+    take_curve(s, c, by_time, &curve);
+    struct text tip = {0};
+    text_add(&tip, "%s, %lld worker%s (n %u)", its->label, (long long)c->workers,
+             c->workers == 1 ? "" : "s", c->points > 0 ? c->curve[0].samples.n : 0);
+    plot_series_begin(p, its->style, tip.at);
+    if (c->points > 0 && c->curve[0].samples.n > 1)
+        plot_band(p, curve.x, curve.low, curve.high, curve.count);
+    plot_line(p, curve.x, curve.y, curve.count);
+    size_t step = curve.count / MARKS + 1;
+    for (size_t i = 0; i < curve.count; i++)
+        if (i + 1 == curve.count || (i + its->style.index) % step == step - 1)
+            plot_mark(p, its->style, curve.x[i], curve.y[i], tip.at);
+    plot_series_end(p);
+    text_free(&tip);
+}
+
+/* The curves of one number of workers; `from` to `to` are series. False where there are none. */
+static bool add_panel(struct text *out, const struct report_data *d, const struct report_section *s,
+                      int64_t workers, size_t from, size_t to, bool by_time,
+                      const struct plot_axis *y, bool large)
+{
+    char title[96];
+    size_t curves = 0;
+    struct plot p = {
+        .out = out,
+        .x = {.low = 0, .high = -INFINITY, .label = by_time ? "seconds of training" : "samples"},
+        .y = *y,
+        .width = large ? 530 : 350,
+        .height = large ? 330 : 250,
+        .left = 42,
+        .right = 14,
+        .top = 12,
+        .bottom = 40,
+        .class = large ? "half" : "panel",
+        .title = title,
+        .description = "One line per arm, its mean over seeds, in a band from the "
+                       "least to the greatest seed. The table below has the numbers."};
+    for (size_t i = 0; i < d->cell_count; i++) {
+        const struct report_cell *c = &d->cells[i];
+        if (c->series >= from && c->series < to && c->workers == workers && c->points > 0) {
+            const struct curve_point *last = &c->curve[c->points - 1];
+            plot_range(&p.x, sample_mean(by_time ? &last->seconds : &last->samples));
+            curves++;
+        }
+    }
+    if (curves == 0 || !(p.x.high > 0))
+        return false;
+    p.x.high *= 1.02;
+    snprintf(title, sizeof title, "%s against %s with %lld workers",
+             s->by_loss ? "Test loss" : "Test accuracy", by_time ? "time" : "samples",
+             (long long)workers);
+    text_add(out, "<div><h4>%lld worker%s</h4>", (long long)workers, workers == 1 ? "" : "s");
+    plot_begin(&p);
+    plot_inside(&p);
+    for (size_t i = 0; i < d->cell_count; i++) {
+        const struct report_cell *c = &d->cells[i];
+        if (c->series >= from && c->series < to && c->workers == workers && c->points > 0)
+            draw_curve(&p, d, s, c, by_time);
+    }
+    plot_outside(&p);
+    plot_end(&p);
+    text_add(out, "</div>\n");
+    return true;
+}
+
+static void add_panels(struct text *out, const struct report_data *d,
+                       const struct report_section *s, bool by_time)
+{
+    int64_t workers[REPORT_WORKER_COUNTS];
+    size_t count = report_worker_counts(d, s, workers, COUNT_OF(workers));
+    struct plot_axis y = {.low = INFINITY, .high = -INFINITY, .logarithmic = s->by_loss};
+    range_of_curves(d, s, &y);
+    size_t groups = (s->series_count + GROUP - 1) / GROUP;
+    bool large = count * groups <= 2;
+    for (size_t g = 0; g < groups; g++) { /* of like size */
+        size_t from = s->series_count * g / groups, to = s->series_count * (g + 1) / groups;
+        if (groups > 1) {
+            text_add(out, "<p class=\"group\">Arms %zu to %zu of %zu</p>", from + 1, to,
+                     s->series_count);
+        }
+        text_add(out, "<div class=\"panels%s\">\n", large ? " two" : "");
+        for (size_t i = 0; i < count; i++) {
+            (void)add_panel(out, d, s, workers[i], s->first_series + from, s->first_series + to,
+                            by_time, &y, large);
+        }
+        text_add(out, "</div>\n");
+    }
+}
+
+static void add_table_of_curves(struct text *out, const struct report_data *d,
+                                const struct report_section *s)
+{
+    static const char *const titles[] = {"arm",      "#workers", "#n",         "#samples",
+                                         "#seconds", "#mean",    "#95 % from", "#to",
+                                         "#least",   "#most",    NULL};
+    struct html_table t;
+    int decimals = report_outcome_decimals(s);
+    html_details_begin(out, "The numbers", false);
+    html_table_begin(&t, out,
+                     s->by_loss ? "Test loss during training, means over seeds"
+                                : "Test accuracy in % during training, means over seeds",
+                     titles);
+    for (size_t i = 0; i < d->cell_count; i++) {
+        const struct report_cell *c = &d->cells[i];
+        size_t step = c->points / TABLE_POINTS + 1;
+        for (size_t k = 0; report_is_of(d, s, c) && k < c->points; k++) {
+            const struct sample *v = value_of(s, &c->curve[k]);
+            if (k % step != 0 && k + 1 < c->points)
+                continue;
+            report_cell_series(&t, d, c->series);
+            html_cell_count(&t, c->workers);
+            html_cell_count(&t, c->curve[k].samples.n);
+            html_cell_number(&t, sample_mean(&c->curve[k].samples), 0);
+            html_cell_number(&t, sample_mean(&c->curve[k].seconds), 2);
+            html_cell_number(&t, sample_mean(v), decimals);
+            report_cell_interval(&t, s, v);
+            html_cell_number(&t, v->n > 0 ? v->least : NAN, decimals);
+            html_cell_number(&t, v->n > 0 ? v->most : NAN, decimals);
+        }
+    }
+    html_table_end(&t);
+    html_details_end(out);
+}
+
+static bool any_curve(const struct report_data *d, const struct report_section *s)
+{
+    for (size_t i = 0; i < d->cell_count; i++)
+        if (report_is_of(d, s, &d->cells[i]) && d->cells[i].points > 1)
+            return true;
+    return false;
+}
+
+void report_curves(struct text *out, const struct report_data *d, const struct report_section *s)
+{
+    const char *what = s->by_loss ? "Loss" : "Accuracy";
+    char title[64];
+    if (!any_curve(d, s))
+        return;
+    snprintf(title, sizeof title, "%s against samples", what);
+    report_figure_begin(out, title,
+                        "%s. Means over seeds, in bands from the least to the greatest seed; "
+                        "samples are those of applied gradients.",
+                        s->by_loss ? "Test loss" : "Test accuracy in %");
+    add_panels(out, d, s, false);
+    report_figure_end(out);
+    snprintf(title, sizeof title, "%s against time", what);
+    report_figure_begin(out, title,
+                        "%s against seconds of training, evaluation excluded%s. Each drawing has "
+                        "its own scale of time.",
+                        s->by_loss ? "Test loss" : "Test accuracy in %",
+                        "; of simulated clusters their own seconds");
+    add_panels(out, d, s, true);
+    add_table_of_curves(out, d, s);
+    report_figure_end(out);
+}

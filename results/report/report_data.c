@@ -1,0 +1,356 @@
+#include "results/report/report_data.h"
+
+#include "base/memory.h"
+#include "base/text.h"
+#include "results/store/database.h"
+#include "results/report/report_series.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { CURVE_POINTS = 200 };
+
+status report_ask(sqlite3 *db, sqlite3_stmt **out, const char *name, const char *experiment)
+{
+    status result = OK;
+    char path[80];
+    snprintf(path, sizeof path, "results/report/%s.sql", name);
+    TRY(database_prepare(db, out, database_text(path)));
+    int parameter = sqlite3_bind_parameter_index(*out, ":experiment");
+    if (parameter > 0) {
+        const char *which = experiment != NULL ? experiment : "all";
+        sqlite3_bind_text(*out, parameter, which, -1, SQLITE_STATIC);
+    }
+done:
+    return result;
+}
+
+static const char *const status_names[RUN_STATUSES] = {"queued",   "running", "finished",
+                                                       "diverged", "failed",  "stopped"};
+
+const char *run_status_name(enum run_status s)
+{
+    return status_names[s];
+}
+
+static enum run_status status_of(const char *name)
+{
+    for (enum run_status s = 0; s < RUN_STATUSES; s++)
+        if (strcmp(name, status_names[s]) == 0)
+            return s;
+    return RUN_FAILED;
+}
+
+/* ---- rows ---------------------------------------------------------------------------------------
+ */
+
+/* The next free place of a growing array, zeroed. */
+static void *grow(void *array, size_t *count, size_t size)
+{
+    void **at = array;
+    if ((*count & (*count - 1)) == 0) { /* 0, 1, 2, 4, …: full */
+        *at = realloc(*at, (*count == 0 ? 1 : 2 * *count) * size);
+        REQUIRE(*at != NULL);
+    }
+    void *place = (char *)*at + *count * size;
+    memset(place, 0, size);
+    ++*count;
+    return place;
+}
+
+static char *copied(sqlite3_stmt *s, int column)
+{
+    const char *text = (const char *)sqlite3_column_text(s, column);
+    return text == NULL ? NULL : text_copy(text);
+}
+
+static double real(sqlite3_stmt *s, int column)
+{
+    return sqlite3_column_type(s, column) == SQLITE_NULL ? NAN : sqlite3_column_double(s, column);
+}
+
+static status read_runs(struct report_data *d, sqlite3 *db, const char *experiment)
+{
+    status result = OK;
+    sqlite3_stmt *s = NULL;
+    int code;
+    TRY(report_ask(db, &s, "runs", experiment));
+    while ((code = sqlite3_step(s)) == SQLITE_ROW) {
+        const char *state = (const char *)sqlite3_column_text(s, 7);
+        struct report_run *r = grow(&d->runs, &d->run_count, sizeof *d->runs);
+        *r = (struct report_run){
+            .id = sqlite3_column_int64(s, 0),
+            .experiment = copied(s, 1),
+            .arm = copied(s, 2),
+            .cell = (size_t)sqlite3_column_int64(s, 3) - 1, /* numbered from 1 */
+            .mode = copied(s, 4),
+            .workers = sqlite3_column_int64(s, 5),
+            .seed = sqlite3_column_int64(s, 6),
+            .status = status_of(state != NULL ? state : ""),
+            .accuracy = 100 * real(s, 8),
+            .loss = real(s, 9),
+            .validation = 100 * real(s, 10),
+            .updates_per_second = real(s, 11),
+            .samples_per_second = real(s, 12),
+            .mean_staleness = real(s, 13),
+            .max_staleness = real(s, 14),
+            .seconds = real(s, 15),
+            .words = copied(s, 16),
+            .uuid = copied(s, 17),
+            .tag = copied(s, 18),
+            .started_at = copied(s, 19),
+            .finished_at = copied(s, 20),
+            .updates = real(s, 21),
+            .samples_used = real(s, 22),
+            .samples_computed = real(s, 23),
+            .sha256 = copied(s, 24),
+            .why = copied(s, 25),
+            .provenance = sqlite3_column_int64(s, 26),
+            .slowest = -1,
+        };
+        r->collapsed = r->status == RUN_FINISHED && sqlite3_column_int(s, 27) == 1;
+        d->count[r->status]++;
+        d->cell_count = r->cell >= d->cell_count ? r->cell + 1 : d->cell_count;
+    }
+    TRY(database_check(db, code, "read the runs"));
+done:
+    sqlite3_finalize(s);
+    return result;
+}
+
+/* The run with this id, or NULL. */
+static struct report_run *run_of(const struct report_data *d, int64_t id)
+{
+    size_t low = 0, high = d->run_count;
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        if (d->runs[middle].id < id)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < d->run_count && d->runs[low].id == id ? &d->runs[low] : NULL;
+}
+
+static void fill_cell(struct report_cell *c, const struct report_run *r)
+{
+    if (c->runs++ == 0) {
+        c->workers = r->workers;
+        c->mode = r->mode;
+        c->words = r->words;
+    }
+    c->count[r->status]++;
+    c->collapsed += r->collapsed;
+    if (r->status == RUN_FINISHED) {
+        sample_add(&c->accuracy, r->accuracy);
+        sample_add(&c->loss, r->loss);
+        sample_add(&c->validation, r->validation);
+        sample_add(&c->updates_per_second, r->updates_per_second);
+        sample_add(&c->samples_per_second, r->samples_per_second);
+        sample_add(&c->seconds, r->seconds);
+        sample_add(&c->staleness, r->mean_staleness);
+    }
+}
+
+/* Curves are of the runs that finished; where none did, of those that are there. */
+static status fill_cells(struct report_data *d)
+{
+    status result = OK;
+    TRY(memory_new(&d->cells, d->cell_count, sizeof *d->cells, "the report's cells"));
+    for (size_t i = 0; i < d->run_count; i++)
+        fill_cell(&d->cells[d->runs[i].cell], &d->runs[i]);
+    for (size_t i = 0; i < d->run_count; i++) {
+        struct report_run *r = &d->runs[i];
+        r->drawn = r->status == RUN_FINISHED || d->cells[r->cell].count[RUN_FINISHED] == 0;
+    }
+done:
+    return result;
+}
+
+/* ---- curves -------------------------------------------------------------------------------------
+ */
+
+static struct curve_point *point_of(struct report_cell *c, size_t i)
+{
+    while (c->points <= i)
+        (void)grow(&c->curve, &c->points, sizeof *c->curve);
+    return &c->curve[i];
+}
+
+/* Only points that every run has, or the mean would jump where one drops out; and not more of them
+ * than can be seen. */
+static void thin(struct report_cell *c)
+{
+    size_t whole = 0, kept = 0;
+    while (whole < c->points && c->curve[whole].samples.n == c->curve[0].samples.n)
+        whole++;
+    size_t step = (whole + CURVE_POINTS - 1) / CURVE_POINTS;
+    for (size_t i = 0; i < whole; i++)
+        if (i % step == 0 || i + 1 == whole)
+            c->curve[kept++] = c->curve[i];
+    c->points = kept;
+}
+
+static status read_curves(struct report_data *d, sqlite3 *db)
+{
+    status result = OK;
+    sqlite3_stmt *s = NULL;
+    struct report_run *run = NULL;
+    size_t place = 0;
+    int64_t last = INT64_MIN;
+    int code;
+    TRY(report_ask(db, &s, "curves", NULL));
+    while ((code = sqlite3_step(s)) == SQLITE_ROW) {
+        int64_t id = sqlite3_column_int64(s, 0);
+        if (id != last) {
+            run = run_of(d, id);
+            last = id;
+            place = 0;
+        }
+        if (run == NULL || !run->drawn)
+            continue;
+        struct curve_point *p = point_of(&d->cells[run->cell], place++);
+        sample_add(&p->samples, real(s, 1));
+        sample_add(&p->seconds, real(s, 2));
+        sample_add(&p->accuracy, real(s, 3));
+        sample_add(&p->loss, real(s, 4));
+    }
+    TRY(database_check(db, code, "read the curves"));
+    for (size_t i = 0; i < d->cell_count; i++)
+        thin(&d->cells[i]);
+done:
+    sqlite3_finalize(s);
+    return result;
+}
+
+/* ---- staleness ----------------------------------------------------------------------------------
+ */
+
+static void count_staleness(struct report_cell *c, int64_t staleness, double pushes)
+{
+    size_t at = c->bins;
+    while (at > 0 && c->histogram[at - 1].staleness >= staleness)
+        at--;
+    if (at == c->bins || c->histogram[at].staleness != staleness) {
+        (void)grow(&c->histogram, &c->bins, sizeof *c->histogram);
+        memmove(&c->histogram[at + 1], &c->histogram[at],
+                (c->bins - 1 - at) * sizeof *c->histogram);
+        c->histogram[at] = (struct staleness_count){.staleness = staleness};
+    }
+    c->histogram[at].pushes += pushes;
+}
+
+static status read_staleness(struct report_data *d, sqlite3 *db)
+{
+    status result = OK;
+    sqlite3_stmt *s = NULL;
+    int code;
+    TRY(report_ask(db, &s, "staleness", NULL));
+    while ((code = sqlite3_step(s)) == SQLITE_ROW) {
+        struct report_run *run = run_of(d, sqlite3_column_int64(s, 0));
+        if (run != NULL && run->drawn) {
+            count_staleness(&d->cells[run->cell], sqlite3_column_int64(s, 1),
+                            sqlite3_column_double(s, 2));
+        }
+    }
+    TRY(database_check(db, code, "read the staleness"));
+done:
+    sqlite3_finalize(s);
+    return result;
+}
+
+/* ---- time ---------------------------------------------------------------------------------------
+ */
+
+/* What was not measured counts as no time. */
+static void add_time(struct time_sums *t, sqlite3_stmt *s)
+{
+    double *const sums[] = {&t->compute, &t->exchange, &t->pull,    &t->queue,    &t->apply,
+                            &t->whole,   &t->data,     &t->forward, &t->backward, &t->hidden};
+    double steps = sqlite3_column_double(s, 2);
+    t->steps += steps;
+    for (int i = 0; i < (int)COUNT_OF(sums); i++)
+        *sums[i] += steps * sqlite3_column_double(s, 3 + i);
+    t->synchronous = t->synchronous || sqlite3_column_type(s, 4) != SQLITE_NULL;
+}
+
+static void add_worker(struct report_run *r, sqlite3_stmt *s)
+{
+    double steps = sqlite3_column_double(s, 2), compute = sqlite3_column_double(s, 3);
+    r->mean_compute_us += compute; /* sums until all are in */
+    r->steps += steps;
+    r->step_us += steps * sqlite3_column_double(s, 8);
+    r->time_workers++;
+    if (r->slowest < 0 || compute > r->slowest_compute_us) {
+        r->slowest = sqlite3_column_int64(s, 1);
+        r->slowest_compute_us = compute;
+        r->slowest_share = steps;
+    }
+}
+
+static status read_time(struct report_data *d, sqlite3 *db)
+{
+    status result = OK;
+    sqlite3_stmt *s = NULL;
+    int code;
+    TRY(report_ask(db, &s, "time", NULL));
+    while ((code = sqlite3_step(s)) == SQLITE_ROW) {
+        struct report_run *run = run_of(d, sqlite3_column_int64(s, 0));
+        if (run != NULL && run->drawn) {
+            add_time(&d->cells[run->cell].time, s);
+            add_worker(run, s);
+        }
+    }
+    TRY(database_check(db, code, "read the times"));
+    for (size_t i = 0; i < d->run_count; i++) {
+        struct report_run *r = &d->runs[i];
+        r->mean_compute_us /= (double)r->time_workers; /* NaN where there are none */
+        r->slowest_share /= r->steps;
+        r->step_us /= r->steps;
+        if (r->drawn)
+            sample_add(&d->cells[r->cell].step_us, r->step_us);
+    }
+done:
+    sqlite3_finalize(s);
+    return result;
+}
+
+/* ---- all of it ----------------------------------------------------------------------------------
+ */
+
+status report_data_read(struct report_data *out, sqlite3 *db, const struct report_request *request)
+{
+    status result = OK;
+    *out = (struct report_data){0};
+    TRY(read_runs(out, db, request->experiment));
+    TRY(fill_cells(out));
+    TRY(report_series_find(out, request));
+    TRY(read_curves(out, db));
+    TRY(read_staleness(out, db));
+    TRY(read_time(out, db));
+done:
+    if (result != OK)
+        report_data_close(out);
+    return result;
+}
+
+void report_data_close(struct report_data *d)
+{
+    for (size_t i = 0; i < d->run_count; i++) {
+        struct report_run *r = &d->runs[i];
+        char *const own[] = {r->experiment, r->arm,        r->mode,        r->words,  r->uuid,
+                             r->tag,        r->started_at, r->finished_at, r->sha256, r->why};
+        for (size_t k = 0; k < COUNT_OF(own); k++)
+            memory_free(own[k]);
+    }
+    for (size_t i = 0; d->cells != NULL && i < d->cell_count; i++) {
+        free(d->cells[i].curve);
+        free(d->cells[i].histogram);
+    }
+    report_series_free(d);
+    free(d->runs);
+    memory_free(d->cells);
+    *d = (struct report_data){0};
+}

@@ -1,0 +1,120 @@
+/*
+ * report_data.h — what the report shows, read from the results file in one transaction: runs, cells
+ * (runs that differ in the seed alone), series (cells that differ in the number of workers alone)
+ * and experiments. Internal to results/.
+ */
+#ifndef GRADLAG_RESULTS_REPORT_REPORT_DATA_H
+#define GRADLAG_RESULTS_REPORT_REPORT_DATA_H
+
+#include "results/report/plot.h"
+#include "results/report/report.h"
+#include "results/query/statistics.h"
+
+enum run_status {
+    RUN_QUEUED,
+    RUN_RUNNING,
+    RUN_FINISHED,
+    RUN_DIVERGED,
+    RUN_FAILED,
+    RUN_STOPPED,
+    RUN_STATUSES
+};
+
+struct report_run {
+    int64_t id, workers, seed, provenance; /* provenance: a run's id, or 0 */
+    enum run_status status;
+    size_t cell; /* index */
+    char *experiment, *arm, *mode, *words;
+    double accuracy, loss, validation; /* accuracies in percent */
+    double updates_per_second, samples_per_second, mean_staleness, max_staleness, seconds;
+    double updates, samples_used, samples_computed;
+    char *uuid, *tag, *started_at, *finished_at, *sha256, *why;
+    int64_t slowest; /* the worker whose step takes longest to compute, or -1 */
+    double slowest_compute_us, mean_compute_us, slowest_share; /* share: of the run's steps */
+    int64_t time_workers;                                      /* that have a row of times */
+    double steps, step_us;                                     /* step_us: mean over all steps */
+    bool collapsed; /* finished, and answers one class; false where it is not known */
+    bool drawn;     /* its evaluations are part of the cell's curve */
+};
+
+/* One evaluation, over the seeds of a cell. */
+struct curve_point {
+    struct sample samples, seconds, accuracy, loss;
+};
+struct staleness_count {
+    int64_t staleness;
+    double pushes;
+};
+/* Sums over steps, in microseconds. */
+struct time_sums {
+    double steps, compute, exchange, pull, queue, apply, whole;
+    double data, forward, backward, hidden;
+    bool synchronous;
+};
+
+struct report_cell {
+    size_t series;
+    int64_t workers;
+    char *mode, *words; /* borrowed from its first run */
+    unsigned count[RUN_STATUSES], runs, collapsed;
+    /* Of the runs that finished. */
+    struct sample accuracy, loss, validation, updates_per_second, samples_per_second, seconds;
+    struct sample staleness;
+    struct sample step_us; /* of runs that are drawn */
+    struct curve_point *curve;
+    size_t points;
+    struct staleness_count *histogram; /* by staleness, ascending */
+    size_t bins;
+    struct time_sums time;
+};
+
+struct report_series {
+    char *label; /* owned */
+    const char *arm, *mode;
+    struct plot_style style;
+    size_t section;
+};
+
+/* An experiment; or the runs that belong to none. */
+struct report_section {
+    const char *name;                      /* "" for none */
+    const struct report_experiment *about; /* NULL: nothing is known of it */
+    bool trials;                           /* NAME/tuning */
+    bool by_loss;                          /* no run has an accuracy */
+    size_t first_series, series_count;
+    unsigned count[RUN_STATUSES], runs, collapsed;
+};
+
+struct report_data {
+    struct report_run *runs;
+    struct report_cell *cells;
+    struct report_series *series;
+    struct report_section *sections;
+    size_t run_count, cell_count, series_count, section_count;
+    unsigned count[RUN_STATUSES];
+};
+
+/* From a connection of the caller's, within one transaction; request->experiments must outlive it.
+ */
+struct sqlite3;
+status report_data_read(struct report_data *out, struct sqlite3 *db,
+                        const struct report_request *request) MUST_CHECK;
+void report_data_close(struct report_data *d);
+
+/* A question results/report/NAME.sql, ready to be stepped. */
+struct sqlite3_stmt;
+status report_ask(struct sqlite3 *db, struct sqlite3_stmt **out, const char *name,
+                  const char *experiment) MUST_CHECK;
+
+/* The i-th cell of a series, by its number of workers, or NULL past the last. */
+const struct report_cell *report_cell_of(const struct report_data *d, size_t series, size_t i);
+bool report_is_of(const struct report_data *d, const struct report_section *s,
+                  const struct report_cell *c);
+/* The worker counts of a section's cells, ascending; at most `room`. */
+size_t report_worker_counts(const struct report_data *d, const struct report_section *s,
+                            int64_t *out, size_t room);
+/* What a cell is judged by: its accuracy, or its loss where its section goes by that. */
+const struct sample *report_outcome_of(const struct report_section *s, const struct report_cell *c);
+const char *run_status_name(enum run_status s);
+
+#endif

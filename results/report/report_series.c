@@ -1,0 +1,383 @@
+#include "results/report/report_series.h"
+
+#include "base/memory.h"
+#include "base/text.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- sections -----------------------------------------------------------------------------------
+ */
+
+static bool is_trials(const char *name)
+{
+    static const char ending[] = "/tuning";
+    size_t length = strlen(name), its = sizeof ending - 1;
+    return length > its && strcmp(name + length - its, ending) == 0;
+}
+
+static const struct report_experiment *known_as(const struct report_request *q, const char *name)
+{
+    for (size_t i = 0; i < q->experiment_count; i++)
+        if (strcmp(q->experiments[i].name, name) == 0)
+            return &q->experiments[i];
+    return NULL;
+}
+
+static struct report_section *section_named(struct report_data *d, const char *name)
+{
+    for (size_t i = 0; i < d->section_count; i++)
+        if (strcmp(d->sections[i].name, name) == 0)
+            return &d->sections[i];
+    return NULL;
+}
+
+/* In the order of their first runs, those of trials last. */
+static status find_sections(struct report_data *d, const struct report_request *q)
+{
+    status result = OK;
+    TRY(memory_new(&d->sections, d->cell_count, sizeof *d->sections, "the report's experiments"));
+    for (int trials = 0; trials <= 1; trials++) {
+        for (size_t i = 0; i < d->run_count; i++) {
+            const struct report_run *r = &d->runs[i];
+            struct report_section *s = section_named(d, r->experiment);
+            if (is_trials(r->experiment) != trials)
+                continue;
+            if (s == NULL) {
+                s = &d->sections[d->section_count++];
+                *s = (struct report_section){.name = r->experiment,
+                                             .about = known_as(q, r->experiment),
+                                             .trials = trials,
+                                             .by_loss = true};
+            }
+            s->runs++;
+            s->count[r->status]++;
+            s->collapsed += r->collapsed;
+            s->by_loss = s->by_loss && d->cells[r->cell].accuracy.n == 0;
+        }
+    }
+    for (size_t i = 0; i < d->section_count; i++) { /* while nothing has finished */
+        struct report_section *s = &d->sections[i];
+        s->by_loss = s->by_loss && s->count[RUN_FINISHED] > 0;
+    }
+done:
+    return result;
+}
+
+/* ---- words --------------------------------------------------------------------------------------
+ */
+
+/* "key=value" within a cell's words. */
+struct word {
+    const char *at;
+    size_t key, length; /* key: length of the key alone */
+};
+
+static bool next_word(const char **text, struct word *out)
+{
+    *text += strspn(*text, " ");
+    size_t length = strcspn(*text, " ");
+    *out = (struct word){.at = *text, .length = length, .key = strcspn(*text, "= ")};
+    *text += length;
+    return length > 0;
+}
+
+static unsigned dash_of(const char *mode)
+{
+    return strcmp(mode, "async") == 0 ? 0 : strcmp(mode, "sync") == 0 ? 1 : 2;
+}
+
+/* Keys, with the value that was seen first, and whether another one was. The empty key is in every
+ * cell. */
+struct seen_key {
+    struct word first;
+    int64_t workers; /* seen among cells of so many */
+    bool varies;
+    unsigned cells[3]; /* in how many, by mode */
+};
+struct seen_keys {
+    struct seen_key *at;
+    size_t count, capacity;
+};
+
+static bool same_key(const struct word *a, const struct word *b)
+{
+    return a->key == b->key && strncmp(a->at, b->at, a->key) == 0;
+}
+
+static void see(struct seen_keys *keys, const struct word *w, int64_t workers, const char *mode)
+{
+    for (size_t i = 0; i < keys->count; i++) {
+        struct seen_key *k = &keys->at[i];
+        if (k->workers == workers && same_key(&k->first, w)) {
+            k->varies = k->varies || k->first.length != w->length ||
+                        strncmp(k->first.at, w->at, w->length) != 0;
+            k->cells[dash_of(mode)]++;
+            return;
+        }
+    }
+    if (keys->count == keys->capacity) {
+        keys->capacity = keys->capacity == 0 ? 64 : 2 * keys->capacity;
+        keys->at = realloc(keys->at, keys->capacity * sizeof *keys->at);
+        REQUIRE(keys->at != NULL);
+    }
+    struct seen_key *added = &keys->at[keys->count++];
+    *added = (struct seen_key){.first = *w, .workers = workers};
+    added->cells[dash_of(mode)] = 1;
+}
+
+/* Some cells of a mode have it, others do not: settings that are what they are unless set may be
+ * left out. A dotted key comes and goes with its part. */
+static bool is_missing_somewhere(const struct seen_keys *keys, const struct seen_key *k)
+{
+    const struct seen_key *all = keys->at;
+    if (memchr(k->first.at, '.', k->first.key) != NULL)
+        return false;
+    while (all->first.key > 0 || all->workers != k->workers)
+        all++;
+    for (size_t mode = 0; mode < COUNT_OF(k->cells); mode++)
+        if (k->cells[mode] > 0 && k->cells[mode] < all->cells[mode])
+            return true;
+    return false;
+}
+
+static bool varies(const struct seen_keys *keys, const struct word *w)
+{
+    for (size_t i = 0; i < keys->count; i++) {
+        const struct seen_key *k = &keys->at[i];
+        if (same_key(&k->first, w) && (k->varies || is_missing_somewhere(keys, k)))
+            return true;
+    }
+    return false;
+}
+
+/* ---- series -------------------------------------------------------------------------------------
+ */
+
+/* The arm of a cell, which all its runs share. */
+struct placed_cell {
+    size_t cell, section, first_run;
+    const char *arm;
+};
+
+static const char *label_of_arm(const struct report_section *s, const char *arm)
+{
+    for (size_t i = 0; s->about != NULL && i < s->about->arm_count; i++)
+        if (strcmp(s->about->arms[i].name, arm) == 0)
+            return s->about->arms[i].label;
+    return arm;
+}
+
+static void name_cell(const struct report_section *s, const struct placed_cell *p,
+                      const struct report_cell *c, const struct seen_keys *keys, struct text *out)
+{
+    const char *text = c->words;
+    struct word w;
+    text_add(out, "%s", label_of_arm(s, p->arm));
+    while (next_word(&text, &w)) {
+        if (varies(keys, &w)) {
+            bool mode = w.key == 4 && strncmp(w.at, "mode", 4) == 0;
+            size_t skip = mode && w.length > 5 ? 5 : 0; /* its value says it all */
+            text_add(out, "%s%.*s", out->length > 0 ? ", " : "", (int)(w.length - skip),
+                     w.at + skip);
+        }
+    }
+    if (out->length == 0)
+        text_add(out, "%s", c->mode);
+}
+
+static void place_in_series(struct report_data *d, size_t section, const struct placed_cell *p,
+                            struct text *label)
+{
+    struct report_section *s = &d->sections[section];
+    struct report_cell *c = &d->cells[p->cell];
+    for (size_t i = s->first_series; i < d->series_count; i++) {
+        if (strcmp(d->series[i].label, label->at) == 0 && strcmp(d->series[i].arm, p->arm) == 0) {
+            c->series = i;
+            return;
+        }
+    }
+    unsigned index = (unsigned)s->series_count++;
+    c->series = d->series_count;
+    d->series[d->series_count++] =
+        (struct report_series){.label = text_copy(label->at),
+                               .arm = p->arm,
+                               .mode = c->mode,
+                               .style = {.index = index, .dash = dash_of(c->mode)},
+                               .section = section};
+}
+
+/* The cells of one arm: the settings that differ among those of as many workers, or, where there
+ * is no arm, among all. */
+static void name_arm(struct report_data *d, size_t section, const char *arm,
+                     const struct placed_cell *placed)
+{
+    struct seen_keys keys = {0};
+    for (int pass = 0; pass <= 1; pass++) {
+        for (size_t i = 0; i < d->run_count; i++) { /* in the order in which they were made */
+            const struct placed_cell *p = &placed[d->runs[i].cell];
+            const struct report_cell *c = &d->cells[p->cell];
+            const char *text = c->words;
+            struct word w;
+            if (p->section != section || strcmp(p->arm, arm) != 0 || p->first_run != i)
+                continue;
+            if (pass == 0)
+                see(&keys, &(struct word){.at = ""}, arm[0] != '\0' ? c->workers : 0, c->mode);
+            while (pass == 0 && next_word(&text, &w))
+                see(&keys, &w, arm[0] != '\0' ? c->workers : 0, c->mode);
+            if (pass == 1) {
+                struct text label = {0};
+                name_cell(&d->sections[section], p, c, &keys, &label);
+                place_in_series(d, section, p, &label);
+                text_free(&label);
+            }
+        }
+    }
+    free(keys.at);
+}
+
+static bool is_placed(const struct report_data *d, const struct report_section *s, const char *arm)
+{
+    for (size_t i = s->first_series; i < d->series_count; i++)
+        if (strcmp(d->series[i].arm, arm) == 0)
+            return true;
+    return false;
+}
+
+/* Arms in the order in which the experiment lists them, then in that of their first runs. */
+static void name_section(struct report_data *d, size_t section, const struct placed_cell *placed)
+{
+    struct report_section *s = &d->sections[section];
+    s->first_series = d->series_count;
+    for (size_t i = 0; s->about != NULL && i < s->about->arm_count; i++) {
+        for (size_t k = 0; k < d->cell_count; k++) { /* for its name as the file holds it */
+            if (placed[k].section == section &&
+                strcmp(placed[k].arm, s->about->arms[i].name) == 0) {
+                name_arm(d, section, placed[k].arm, placed);
+                break;
+            }
+        }
+    }
+    for (size_t k = 0; k < d->run_count; k++) {
+        const struct placed_cell *p = &placed[d->runs[k].cell];
+        if (p->section == section && !is_placed(d, s, p->arm))
+            name_arm(d, section, p->arm, placed);
+    }
+}
+
+static int by_series_and_workers(const void *a, const void *b, void *context)
+{
+    const struct report_cell *cells = context, *x = &cells[*(const size_t *)a],
+                             *y = &cells[*(const size_t *)b];
+    if (x->series != y->series)
+        return x->series < y->series ? -1 : 1;
+    return (x->workers > y->workers) - (x->workers < y->workers);
+}
+
+/* Sorts the cells, and lets the runs point to where theirs has gone. */
+static status sort_cells(struct report_data *d)
+{
+    status result = OK;
+    size_t *order = NULL, *place = NULL;
+    struct report_cell *sorted = NULL;
+    TRY(memory_new(&order, d->cell_count, sizeof *order, "the report's order"));
+    TRY(memory_new(&place, d->cell_count, sizeof *place, "the report's places"));
+    TRY(memory_new(&sorted, d->cell_count, sizeof *sorted, "the report's cells"));
+    for (size_t i = 0; i < d->cell_count; i++)
+        order[i] = i;
+    qsort_r(order, d->cell_count, sizeof *order, by_series_and_workers, d->cells);
+    for (size_t i = 0; i < d->cell_count; i++) {
+        sorted[i] = d->cells[order[i]];
+        place[order[i]] = i;
+    }
+    for (size_t i = 0; i < d->run_count; i++)
+        d->runs[i].cell = place[d->runs[i].cell];
+    memory_free(d->cells);
+    d->cells = sorted;
+    sorted = NULL;
+done:
+    memory_free(order);
+    memory_free(place);
+    memory_free(sorted);
+    return result;
+}
+
+status report_series_find(struct report_data *d, const struct report_request *request)
+{
+    status result = OK;
+    struct placed_cell *placed = NULL;
+    TRY(find_sections(d, request));
+    TRY(memory_new(&d->series, d->cell_count, sizeof *d->series, "the report's series"));
+    TRY(memory_new(&placed, d->cell_count, sizeof *placed, "the report's cells"));
+    for (size_t i = d->run_count; i-- > 0;) { /* so that the first run of each is what stays */
+        const struct report_run *r = &d->runs[i];
+        size_t section = (size_t)(section_named(d, r->experiment) - d->sections);
+        placed[r->cell] = (struct placed_cell){r->cell, section, i, r->arm};
+    }
+    for (size_t i = 0; i < d->section_count; i++)
+        name_section(d, i, placed);
+    TRY(sort_cells(d));
+done:
+    memory_free(placed);
+    return result;
+}
+
+void report_series_free(struct report_data *d)
+{
+    for (size_t i = 0; i < d->series_count; i++)
+        memory_free(d->series[i].label);
+    memory_free(d->series);
+    memory_free(d->sections);
+}
+
+/* ---- looking things up --------------------------------------------------------------------------
+ */
+
+const struct report_cell *report_cell_of(const struct report_data *d, size_t series, size_t i)
+{
+    size_t low = 0, high = d->cell_count;
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        if (d->cells[middle].series < series)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    size_t at = low + i;
+    return at < d->cell_count && d->cells[at].series == series ? &d->cells[at] : NULL;
+}
+
+bool report_is_of(const struct report_data *d, const struct report_section *s,
+                  const struct report_cell *c)
+{
+    return &d->sections[d->series[c->series].section] == s;
+}
+
+static int ascending(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+size_t report_worker_counts(const struct report_data *d, const struct report_section *s,
+                            int64_t *out, size_t room)
+{
+    size_t count = 0;
+    for (size_t i = s->first_series; i < s->first_series + s->series_count; i++) {
+        const struct report_cell *c;
+        for (size_t k = 0; (c = report_cell_of(d, i, k)) != NULL; k++) {
+            bool known = false;
+            for (size_t j = 0; j < count; j++)
+                known = known || out[j] == c->workers;
+            if (!known && count < room)
+                out[count++] = c->workers;
+        }
+    }
+    qsort(out, count, sizeof *out, ascending);
+    return count;
+}
+
+const struct sample *report_outcome_of(const struct report_section *s, const struct report_cell *c)
+{
+    return s->by_loss ? &c->loss : &c->accuracy;
+}

@@ -1,0 +1,383 @@
+/*
+ * report_speed.c — what speed costs: accuracy against updates and samples per second; where each
+ * worker's time goes, and who is slowest.
+ */
+#include "base/text.h"
+#include "results/report/report_page.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- throughput ---------------------------------------------------------------------------------
+ */
+
+static const struct sample *rate_of(const struct report_cell *c, bool updates)
+{
+    return updates ? &c->updates_per_second : &c->samples_per_second;
+}
+
+/* A series from few workers to many. */
+static void draw_path(struct plot *p, const struct report_data *d, const struct report_section *s,
+                      size_t series, bool updates)
+{
+    double x[REPORT_WORKER_COUNTS], y[REPORT_WORKER_COUNTS];
+    size_t count = 0;
+    const struct report_cell *c;
+    const struct report_series *its = &d->series[series];
+    for (size_t k = 0; k < REPORT_WORKER_COUNTS && (c = report_cell_of(d, series, k)) != NULL;
+         k++) {
+        x[count] = sample_mean(rate_of(c, updates));
+        y[count++] = sample_mean(report_outcome_of(s, c));
+    }
+    plot_series_begin(p, its->style, NULL);
+    text_add(p->out, "<g class=\"faint\">");
+    plot_line(p, x, y, count);
+    text_add(p->out, "</g>");
+    for (size_t k = 0; k < count; k++) {
+        struct text tip = {0};
+        char workers[32];
+        c = report_cell_of(d, series, k);
+        if (!isfinite(x[k]) || !isfinite(y[k]))
+            continue;
+        text_add(&tip, "%s, %lld worker%s: ", its->label, (long long)c->workers,
+                 c->workers == 1 ? "" : "s");
+        html_short(&tip, x[k]);
+        text_add(&tip, " %s per second, ", updates ? "updates" : "samples");
+        report_outcome(&tip, s, report_outcome_of(s, c));
+        plot_mark(p, its->style, x[k], y[k], tip.at);
+        snprintf(workers, sizeof workers, "%lld", (long long)c->workers);
+        if (k == 0 || k + 1 == count) /* from where to where is enough, and keeps them apart */
+            plot_text(p, plot_x(p, x[k]) + 7, plot_y(p, y[k]) - 5, "start", "small", workers);
+        text_free(&tip);
+    }
+    plot_series_end(p);
+}
+
+static void add_throughput_plot(struct text *out, const struct report_data *d,
+                                const struct report_section *s, bool updates)
+{
+    struct plot p = {.out = out,
+                     .x = {.low = INFINITY,
+                           .high = -INFINITY,
+                           .logarithmic = true,
+                           .label = updates ? "updates per second" : "samples per second"},
+                     .y = {.low = INFINITY,
+                           .high = -INFINITY,
+                           .label = report_outcome_name(s),
+                           .logarithmic = s->by_loss},
+                     .width = 530,
+                     .height = 400,
+                     .left = 42,
+                     .right = 24,
+                     .top = 26,
+                     .bottom = 40,
+                     .class = "half",
+                     .title = updates ? "Outcome against updates per second"
+                                      : "Outcome against samples per second",
+                     .description = "One mark per arm and number of workers. The table below has "
+                                    "the numbers."};
+    for (size_t i = 0; i < d->cell_count; i++) {
+        const struct report_cell *c = &d->cells[i];
+        if (report_is_of(d, s, c)) {
+            plot_range(&p.x, sample_mean(rate_of(c, updates)));
+            plot_range(&p.y, sample_mean(report_outcome_of(s, c)));
+        }
+    }
+    plot_range_end(&p.x);
+    report_range_end(s, &p.y);
+    plot_begin(&p);
+    for (size_t i = s->first_series; i < s->first_series + s->series_count; i++)
+        draw_path(&p, d, s, i, updates);
+    plot_end(&p);
+}
+
+static void add_throughput_table(struct text *out, const struct report_data *d,
+                                 const struct report_section *s)
+{
+    static const char *const titles[] = {"arm",        "#workers",   "#n",       "#updates/s",
+                                         "#± 95 %",    "#samples/s", "#± 95 %",  "#test result",
+                                         "#95 % from", "#to",        "#seconds", NULL};
+    struct html_table t;
+    int decimals = report_outcome_decimals(s);
+    html_details_begin(out, "The numbers", false);
+    html_table_begin(
+        &t, out, "Rates of training beside its outcome, means over seeds that finished", titles);
+    for (size_t i = 0; i < d->cell_count; i++) {
+        const struct report_cell *c = &d->cells[i];
+        const struct sample *a = report_outcome_of(s, c);
+        if (!report_is_of(d, s, c) || c->count[RUN_FINISHED] == 0)
+            continue;
+        report_cell_series(&t, d, c->series);
+        html_cell_count(&t, c->workers);
+        html_cell_count(&t, c->count[RUN_FINISHED]);
+        html_cell_number(&t, sample_mean(&c->updates_per_second), 1);
+        html_cell_number(&t, sample_interval(&c->updates_per_second), 1);
+        html_cell_number(&t, sample_mean(&c->samples_per_second), 0);
+        html_cell_number(&t, sample_interval(&c->samples_per_second), 0);
+        html_cell_number(&t, sample_mean(a), decimals);
+        report_cell_interval(&t, s, a);
+        html_cell_number(&t, sample_mean(&c->seconds), 1);
+    }
+    html_table_end(&t);
+    html_details_end(out);
+}
+
+/* Whom throughput alone would have chosen, beside who learned most. */
+static void add_choice(struct text *out, const struct report_data *d,
+                       const struct report_section *s)
+{
+    const struct report_cell *fastest = NULL, *best = NULL;
+    for (size_t i = 0; i < d->cell_count; i++) {
+        const struct report_cell *c = &d->cells[i];
+        double outcome = sample_mean(report_outcome_of(s, c));
+        if (!report_is_of(d, s, c) || !isfinite(outcome) || c->updates_per_second.n == 0)
+            continue;
+        bool better = best == NULL || (outcome > sample_mean(report_outcome_of(s, best)));
+        if (best != NULL && s->by_loss)
+            better = outcome < sample_mean(report_outcome_of(s, best));
+        best = better ? c : best;
+        fastest = fastest == NULL || c->updates_per_second.mean > fastest->updates_per_second.mean
+                      ? c
+                      : fastest;
+    }
+    if (fastest == NULL)
+        return;
+    const struct report_cell *const both[] = {fastest, best};
+    static const char *const ranks[] = {"Most updates per second", "Best outcome"};
+    text_add(out, "<p class=\"lead\">");
+    for (size_t i = 0; i < COUNT_OF(both); i++) {
+        text_add(out, "%s: <b>", ranks[i]);
+        html_text(out, d->series[both[i]->series].label);
+        text_add(out, "</b> with %lld worker%s, ", (long long)both[i]->workers,
+                 both[i]->workers == 1 ? "" : "s");
+        html_short(out, both[i]->updates_per_second.mean);
+        text_add(out, " updates/s, ");
+        report_outcome(out, s, report_outcome_of(s, both[i]));
+        text_add(out, i == 0 ? ".<br>" : ".</p>\n");
+    }
+}
+
+void report_throughput(struct text *out, const struct report_data *d,
+                       const struct report_section *s)
+{
+    bool any = false;
+    for (size_t i = 0; i < d->cell_count; i++)
+        any = any || (report_is_of(d, s, &d->cells[i]) && d->cells[i].updates_per_second.n > 0);
+    if (!any)
+        return;
+    report_figure_begin(
+        out, "Throughput against accuracy",
+        "Throughput alone would choose what stands farthest to the right. What "
+        "stands highest learned most. Lines lead from an arm's fewest workers to its most; "
+        "the numbers beside them say how many.");
+    add_choice(out, d, s);
+    text_add(out, "<div class=\"panels two\">");
+    add_throughput_plot(out, d, s, true);
+    add_throughput_plot(out, d, s, false);
+    text_add(out, "</div>\n");
+    add_throughput_table(out, d, s);
+    report_figure_end(out);
+}
+
+/* ---- where time goes ----------------------------------------------------------------------------
+ */
+
+/* Parts of a worker's own time per step, in microseconds; their order is that of the colours. */
+enum { COMPUTE, EXCHANGE, WAIT, QUEUE, APPLY, PARTS };
+static const char *const part_names[PARTS] = {"computing", "exchanging gradients",
+                                              "waiting for parameters", "queued at the server",
+                                              "applying"};
+
+static void take_parts(const struct time_sums *t, double out[PARTS])
+{
+    double steps = fmax(t->steps, 1), pull = t->pull / steps;
+    bool alone = t->synchronous; /* its queue is nobody's, and it applies by itself */
+    out[COMPUTE] = t->compute / steps;
+    out[EXCHANGE] = t->exchange / steps;
+    out[QUEUE] = alone ? 0 : fmin(t->queue / steps, pull);
+    out[APPLY] = alone ? t->apply / steps : fmin(t->apply / steps, pull - out[QUEUE]);
+    out[WAIT] = alone ? 0 : pull - out[QUEUE] - out[APPLY];
+}
+
+static void add_stack(struct text *out, const double parts[PARTS], double whole)
+{
+    double from = 0;
+    text_add(out, "<svg class=\"stack\" width=\"100%%\" height=\"18\" role=\"img\"><title>");
+    for (size_t i = 0; i < PARTS; i++)
+        if (parts[i] > 0)
+            text_add(out, "%s %.1f %%; ", part_names[i], 100 * parts[i] / whole);
+    text_add(out, "</title><desc>Shares of the time of a step</desc>");
+    for (size_t i = 0; i < PARTS; i++) {
+        double share = 100 * parts[i] / whole;
+        if (share > 0) {
+            text_add(out, "<rect class=\"t%zu\" x=\"%.2f%%\" width=\"%.2f%%\" height=\"18\"/>", i,
+                     from, share);
+        }
+        if (share >= 12) {
+            text_add(out,
+                     "<text class=\"t%zu\" x=\"%.2f%%\" y=\"13\" text-anchor=\"middle\">"
+                     "%.0f %%</text>",
+                     i, from + share / 2, share);
+        }
+        from += share;
+    }
+    text_add(out, "</svg>");
+}
+
+static void add_parts_legend(struct text *out)
+{
+    text_add(out, "<ul class=\"parts\">");
+    for (size_t i = 0; i < PARTS; i++) {
+        text_add(out,
+                 "<li><svg width=\"14\" height=\"14\" aria-hidden=\"true\"><rect class=\"t%zu\" "
+                 "width=\"14\" height=\"14\"/></svg> %s</li>",
+                 i, part_names[i]);
+    }
+    text_add(out, "</ul>\n");
+}
+
+static bool any_inner(const struct report_data *d, const struct report_section *s)
+{
+    bool any = false;
+    for (size_t i = 0; i < d->cell_count; i++)
+        any = any || (report_is_of(d, s, &d->cells[i]) && d->cells[i].time.forward > 0);
+    return any;
+}
+
+static void add_time_row(struct html_table *t, const struct report_data *d,
+                         const struct report_cell *c, bool inner)
+{
+    double parts[PARTS], whole = 0;
+    take_parts(&c->time, parts);
+    for (size_t k = 0; k < PARTS; k++)
+        whole += parts[k];
+    report_cell_series(t, d, c->series);
+    html_cell_count(t, c->workers);
+    html_cell_count(t, c->count[RUN_FINISHED] > 0 ? c->count[RUN_FINISHED] : c->runs);
+    html_cell_open(t, "bar");
+    add_stack(t->out, parts, whole);
+    html_cell_close(t);
+    html_cell_number(t, whole / 1000, 2);
+    html_cell_number(t, sample_interval(&c->step_us) / 1000, 2);
+    for (size_t k = 0; k < PARTS; k++) {
+        bool has = c->time.synchronous ? k != WAIT && k != QUEUE : k != EXCHANGE;
+        html_cell_number(t, has ? parts[k] / 1000 : NAN, 2);
+    }
+    const double of_compute[] = {c->time.data, c->time.forward, c->time.backward};
+    for (size_t k = 0; inner && k < COUNT_OF(of_compute); k++)
+        html_cell_number(t, c->time.forward > 0 ? of_compute[k] / c->time.steps / 1000 : NAN, 2);
+}
+
+static void add_time_table(struct text *out, const struct report_data *d,
+                           const struct report_section *s)
+{
+    static const char *const titles[] = {"arm",       "#workers",  "#n",       "share of a step",
+                                         "#step, ms", "#± 95 %",   "#compute", "#exchange",
+                                         "#wait",     "#queue",    "#apply",   "#data",
+                                         "#forward",  "#backward", NULL};
+    static const char *shorter[COUNT_OF(titles)];
+    bool inner = any_inner(d, s);
+    struct html_table t;
+    memcpy(shorter, titles, sizeof titles);
+    shorter[inner ? COUNT_OF(titles) - 1 : COUNT_OF(titles) - 4] = NULL;
+    html_table_begin(&t, out,
+                     inner ? "Mean milliseconds per step of a worker (data, forward and backward "
+                             "are parts of compute); – was not measured"
+                           : "Mean milliseconds per step of a worker; – was not measured",
+                     shorter);
+    for (size_t i = 0; i < d->cell_count; i++)
+        if (report_is_of(d, s, &d->cells[i]) && d->cells[i].time.steps > 0)
+            add_time_row(&t, d, &d->cells[i], inner);
+    html_table_end(&t);
+}
+
+/* Of each cell's runs the one whose slowest worker is farthest behind. */
+static const struct report_run *worst_run(const struct report_data *d, size_t cell)
+{
+    const struct report_run *worst = NULL;
+    double most = 0;
+    for (size_t i = 0; i < d->run_count; i++) {
+        const struct report_run *r = &d->runs[i];
+        double times = r->slowest_compute_us / r->mean_compute_us;
+        if (r->cell == cell && r->time_workers > 1 && times > most) {
+            most = times;
+            worst = r;
+        }
+    }
+    return worst;
+}
+
+static void add_slowest_table(struct text *out, const struct report_data *d,
+                              const struct report_section *s)
+{
+    static const char *const titles[] = {"arm",
+                                         "#workers",
+                                         "#n",
+                                         "#run",
+                                         "#slowest worker",
+                                         "#step ms",
+                                         "#× the mean",
+                                         "beyond the mean",
+                                         "#share of steps",
+                                         "#even share",
+                                         NULL};
+    struct html_table t;
+    html_table_begin(&t, out,
+                     "The slowest worker of each arm: whose steps take longest to compute, "
+                     "in the run (of n) where it is farthest behind",
+                     titles);
+    for (size_t i = 0; i < d->cell_count; i++) {
+        const struct report_cell *c = &d->cells[i];
+        const struct report_run *r = report_is_of(d, s, c) ? worst_run(d, i) : NULL;
+        if (r == NULL)
+            continue;
+        double times = r->slowest_compute_us / r->mean_compute_us;
+        report_cell_series(&t, d, c->series);
+        html_cell_count(&t, c->workers);
+        html_cell_count(&t, c->count[RUN_FINISHED] > 0 ? c->count[RUN_FINISHED] : c->runs);
+        report_cell_run(&t, r);
+        html_cell_count(&t, r->slowest);
+        html_cell_number(&t, r->slowest_compute_us / 1000, 2);
+        html_cell_number(&t, times, 2);
+        html_cell_open(&t, "bar");
+        text_add(out,
+                 "<svg class=\"stack thin\" width=\"100%%\" height=\"10\" aria-hidden=\"true\">"
+                 "<rect class=\"t2\" width=\"%.1f%%\" height=\"10\"/></svg>",
+                 100 * fmin(1, times - 1));
+        html_cell_close(&t);
+        html_cell_number(&t, r->slowest_share, 3);
+        html_cell_number(&t, 1.0 / (double)r->time_workers, 3);
+    }
+    html_table_end(&t);
+}
+
+static bool any_time(const struct report_data *d, const struct report_section *s, bool several)
+{
+    for (size_t i = 0; i < d->run_count; i++) {
+        const struct report_run *r = &d->runs[i];
+        if (r->time_workers > (several ? 1 : 0) && report_is_of(d, s, &d->cells[r->cell]))
+            return true;
+    }
+    return false;
+}
+
+void report_time(struct text *out, const struct report_data *d, const struct report_section *s)
+{
+    if (!any_time(d, s, false))
+        return;
+    report_figure_begin(out, "Where time goes",
+                        "Shares of a worker's own time, mean over its steps, workers and seeds. "
+                        "With pace= set, computing lasts as long as the pace says.");
+    add_parts_legend(out);
+    add_time_table(out, d, s);
+    report_figure_end(out);
+    if (any_time(d, s, true)) {
+        report_figure_begin(out, "The slowest worker", "%s",
+                            "A full bar is twice the mean. A slow worker delays everybody where "
+                            "all wait for all, and makes fewer, staler gradients where nobody "
+                            "waits.");
+        add_slowest_table(out, d, s);
+        report_figure_end(out);
+    }
+}

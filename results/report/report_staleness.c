@@ -1,0 +1,244 @@
+/*
+ * report_staleness.c — how stale gradients were: a histogram for every arm and number of workers,
+ * one row per arm, on one scale per number of workers.
+ */
+#include "base/text.h"
+#include "results/report/report_page.h"
+
+#include <math.h>
+#include <stdio.h>
+
+enum { BARS = 40 };
+
+struct summary {
+    double pushes, mean, deviation, most, tallest;
+};
+
+static struct summary summarize(const struct report_cell *c)
+{
+    struct summary s = {0};
+    double sum = 0, squares = 0;
+    for (size_t i = 0; i < c->bins; i++) {
+        double tau = (double)c->histogram[i].staleness, n = c->histogram[i].pushes;
+        s.pushes += n;
+        sum += n * tau;
+        squares += n * tau * tau;
+        s.most = fmax(s.most, tau);
+    }
+    s.mean = sum / s.pushes;
+    s.deviation = sqrt(fmax(0, squares / s.pushes - s.mean * s.mean));
+    return s;
+}
+
+/* Bars of equal width from 0 on; the last one holds all that is beyond. */
+struct bars {
+    double share[BARS];
+    int64_t width;
+};
+
+static struct bars fill_bars(const struct report_cell *c, double reach)
+{
+    struct bars b = {.width = (int64_t)(reach / BARS) + 1};
+    double pushes = summarize(c).pushes;
+    for (size_t i = 0; i < c->bins; i++) {
+        int64_t bar = c->histogram[i].staleness / b.width;
+        b.share[bar < BARS ? bar : BARS - 1] += c->histogram[i].pushes / pushes;
+    }
+    return b;
+}
+
+/* Far enough for all cells with so many workers; a few stragglers' outliers do not squeeze the
+ * rest. */
+static double reach_of(const struct report_data *d, const struct report_section *s, int64_t workers)
+{
+    double most = 0, mean = 0;
+    for (size_t i = 0; i < d->cell_count; i++) {
+        const struct report_cell *c = &d->cells[i];
+        if (report_is_of(d, s, c) && c->workers == workers && c->bins > 0) {
+            struct summary its = summarize(c);
+            most = fmax(most, its.most);
+            mean = fmax(mean, its.mean + 4 * its.deviation);
+        }
+    }
+    return fmin(most, 1.5 * mean + 4);
+}
+
+static void add_histogram(struct text *out, const struct report_data *d,
+                          const struct report_cell *c, double reach)
+{
+    struct bars b = fill_bars(c, reach);
+    struct summary its = summarize(c);
+    const struct report_series *series = &d->series[c->series];
+    double end = (floor(reach / (double)b.width) + 1) * (double)b.width, tallest = 0;
+    char title[256];
+    snprintf(title, sizeof title, "Staleness of %s with %lld workers", series->label,
+             (long long)c->workers);
+    for (size_t i = 0; i < BARS; i++)
+        tallest = fmax(tallest, b.share[i]);
+    struct plot p = {.out = out,
+                     .x = {.low = 0, .high = end},
+                     .y = {.low = 0, .high = tallest * 1.05, .no_numbers = true, .ticks = &tallest},
+                     .width = 170,
+                     .height = 84,
+                     .left = 4,
+                     .right = 4,
+                     .top = 4,
+                     .bottom = 20,
+                     .class = "mini",
+                     .title = title,
+                     .description =
+                         "Share of gradients by staleness; the dashed line is the mean."};
+    plot_begin(&p);
+    plot_series_begin(&p, series->style, NULL);
+    for (int64_t i = 0; i < BARS; i++) {
+        char tip[96], to[32] = "";
+        if (i == BARS - 1 && its.most >= end)
+            snprintf(to, sizeof to, " and more");
+        else if (b.width > 1)
+            snprintf(to, sizeof to, " to %lld", (long long)((i + 1) * b.width - 1));
+        snprintf(tip, sizeof tip, "τ %lld%s: %.1f %%", (long long)(i * b.width), to,
+                 100 * b.share[i]);
+        if (b.share[i] > 0)
+            plot_bar(&p, (double)(i * b.width), (double)((i + 1) * b.width), b.share[i], tip);
+    }
+    plot_series_end(&p);
+    plot_vertical(&p, its.mean + 0.5); /* bars stand right of their number */
+    plot_end(&p);
+    text_add(out, "<div class=\"under\">mean <b>");
+    html_number(out, its.mean, 1);
+    text_add(out, "</b> · cv ");
+    html_number(out, its.mean > 0 ? its.deviation / its.mean : NAN, 2);
+    text_add(out, " · most %.0f</div>", its.most);
+}
+
+static const struct report_cell *cell_with(const struct report_data *d, size_t series,
+                                           int64_t workers)
+{
+    const struct report_cell *c;
+    for (size_t k = 0; (c = report_cell_of(d, series, k)) != NULL; k++)
+        if (c->workers == workers && c->bins > 0)
+            return c;
+    return NULL;
+}
+
+static bool any_histogram(const struct report_data *d, size_t series, const int64_t *workers,
+                          size_t columns)
+{
+    for (size_t i = 0; i < columns; i++)
+        if (cell_with(d, series, workers[i]) != NULL)
+            return true;
+    return false;
+}
+
+/* Only columns that hold something. */
+static size_t columns_of(const struct report_data *d, const struct report_section *s,
+                         int64_t workers[REPORT_WORKER_COUNTS])
+{
+    int64_t all[REPORT_WORKER_COUNTS];
+    size_t count = report_worker_counts(d, s, all, COUNT_OF(all)), columns = 0;
+    for (size_t i = 0; i < count; i++) {
+        bool any = false;
+        for (size_t k = s->first_series; k < s->first_series + s->series_count; k++) {
+            const struct report_cell *c = cell_with(d, k, all[i]);
+            any = any || (c != NULL && summarize(c).most > 0);
+        }
+        if (any)
+            workers[columns++] = all[i];
+    }
+    return columns;
+}
+
+static void add_grid(struct text *out, const struct report_data *d, const struct report_section *s,
+                     const int64_t *workers, size_t columns)
+{
+    text_add(out, "<div class=\"scroll\" tabindex=\"0\"><table class=\"histograms\"><caption>Rows "
+                  "are arms, columns numbers of workers</caption><thead><tr><th scope=\"col\">"
+                  "arm</th>");
+    for (size_t i = 0; i < columns; i++)
+        text_add(out, "<th scope=\"col\">%lld workers</th>", (long long)workers[i]);
+    text_add(out, "</tr></thead><tbody>\n");
+    for (size_t k = s->first_series; k < s->first_series + s->series_count; k++) {
+        if (!any_histogram(d, k, workers, columns))
+            continue;
+        text_add(out, "<tr><th scope=\"row\">");
+        plot_swatch(out, d->series[k].style);
+        html_text(out, d->series[k].label);
+        text_add(out, "</th>");
+        for (size_t i = 0; i < columns; i++) {
+            const struct report_cell *c = cell_with(d, k, workers[i]);
+            text_add(out, "<td>");
+            if (c != NULL)
+                add_histogram(out, d, c, reach_of(d, s, workers[i]));
+            text_add(out, "</td>");
+        }
+        text_add(out, "</tr>\n");
+    }
+    text_add(out, "</tbody></table></div>\n");
+}
+
+static void add_numbers(struct text *out, const struct report_data *d,
+                        const struct report_section *s)
+{
+    static const char *const titles[] = {"arm",     "#workers", "#n",    "#gradients", "#mean",
+                                         "#± 95 %", "#cv",      "#most", NULL};
+    static const char *const shares[] = {"arm",        "#workers", "#from", "#to",
+                                         "#gradients", "#share %", NULL};
+    struct html_table t;
+    html_details_begin(out, "The numbers", false);
+    html_table_begin(&t, out,
+                     "Staleness of applied gradients: mean over seeds of a run's mean; cv is the "
+                     "standard deviation over the mean, of all gradients",
+                     titles);
+    for (size_t i = 0; i < d->cell_count; i++) {
+        const struct report_cell *c = &d->cells[i];
+        if (report_is_of(d, s, c) && c->bins > 0) {
+            struct summary its = summarize(c);
+            report_cell_series(&t, d, c->series);
+            html_cell_count(&t, c->workers);
+            html_cell_count(&t, c->staleness.n);
+            html_cell_number(&t, its.pushes, 0);
+            html_cell_number(&t, its.mean, 2);
+            html_cell_number(&t, sample_interval(&c->staleness), 2);
+            html_cell_number(&t, its.mean > 0 ? its.deviation / its.mean : NAN, 2);
+            html_cell_number(&t, its.most, 0);
+        }
+    }
+    html_table_end(&t);
+    html_table_begin(&t, out, "Gradients by staleness", shares);
+    for (size_t i = 0; i < d->cell_count; i++) {
+        const struct report_cell *c = &d->cells[i];
+        if (!report_is_of(d, s, c) || c->bins == 0)
+            continue;
+        double reach = reach_of(d, s, c->workers), pushes = summarize(c).pushes;
+        struct bars b = fill_bars(c, reach);
+        for (int64_t k = 0; k < BARS; k++) {
+            bool beyond = k == BARS - 1;
+            if (b.share[k] > 0) {
+                report_cell_series(&t, d, c->series);
+                html_cell_count(&t, c->workers);
+                html_cell_count(&t, k * b.width);
+                html_cell_number(&t, beyond ? summarize(c).most : (double)((k + 1) * b.width - 1),
+                                 0);
+                html_cell_number(&t, b.share[k] * pushes, 0);
+                html_cell_number(&t, 100 * b.share[k], 2);
+            }
+        }
+    }
+    html_table_end(&t);
+    html_details_end(out);
+}
+
+void report_staleness(struct text *out, const struct report_data *d, const struct report_section *s)
+{
+    int64_t workers[REPORT_WORKER_COUNTS];
+    size_t columns = columns_of(d, s, workers);
+    if (columns == 0)
+        return;
+    report_figure_begin(out, "Staleness",
+                        "Share of applied gradients by staleness τ, all seeds together; the dashed "
+                        "line is the mean. Arms without recorded gradients are left out: "
+                        "synchronous gradients have staleness 0.");
+    add_grid(out, d, s, workers, columns);
+    add_numbers(out, d, s);
+    report_figure_end(out);
+}

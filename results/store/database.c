@@ -1,0 +1,496 @@
+#include "results/store/database.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "results/store/reader_views.h"
+#include "base/embedded.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const char *path_of(sqlite3 *db)
+{
+    const char *path = sqlite3_db_filename(db, "main");
+    return path == NULL || path[0] == '\0' ? "results file" : path;
+}
+
+/* SQLite has a code of its own for ENOSPC alone; of what else kept it from writing (a quota, ulimit
+ * -f) it does not always keep the system's error. */
+static bool is_full(sqlite3 *db, int code)
+{
+    int system_error = sqlite3_system_errno(db);
+    return (code & 0xff) == SQLITE_FULL || (code == SQLITE_IOERR_WRITE && system_error == 0) ||
+           ((code & 0xff) == SQLITE_IOERR &&
+            (system_error == ENOSPC || system_error == EDQUOT || system_error == EFBIG));
+}
+
+bool database_is_full(sqlite3 *db)
+{
+    return is_full(db, sqlite3_extended_errcode(db));
+}
+
+status database_check_there(sqlite3 *db)
+{
+    status result = OK;
+    int moved = 0;
+    int code = sqlite3_file_control(db, "main", SQLITE_FCNTL_HAS_MOVED, &moved);
+    if (code == SQLITE_OK && moved != 0) {
+        FAIL(ERROR_RESULTS,
+             "%s: the results file was deleted, renamed or replaced while a run was writing to it; "
+             "leave it where it is until runs have ended",
+             path_of(db));
+    }
+done:
+    return result;
+}
+
+static bool (*wants_to_give_up)(void); /* NULL: nobody ever does */
+
+void database_give_up_when(bool (*wanted)(void))
+{
+    wants_to_give_up = wanted;
+}
+
+bool database_gives_up(void)
+{
+    return wants_to_give_up != NULL && wants_to_give_up();
+}
+
+static int must_end(void *context)
+{
+    (void)context;
+    return database_gives_up();
+}
+
+void database_heed_stop(sqlite3 *db)
+{
+    enum { INSTRUCTIONS = 10000 }; /* some ten thousandths of a second */
+    sqlite3_progress_handler(db, INSTRUCTIONS, must_end, NULL);
+}
+
+/* Waits as sqlite3_busy_timeout() does, and says so: a user who waits for a minute wants to know
+ * what for. */
+static int wait_for_lock(void *context, int times)
+{
+    enum { SHORT_MS = 5, LONG_MS = 50, SHORT_ONES = 20 };
+    sqlite3 *db = context;
+    int waited_ms = times <= SHORT_ONES ? times * SHORT_MS
+                                        : SHORT_ONES * SHORT_MS + (times - SHORT_ONES) * LONG_MS;
+    int now_ms = times < SHORT_ONES ? SHORT_MS : LONG_MS;
+    if (waited_ms >= DATABASE_BUSY_TIMEOUT_MS || database_gives_up())
+        return 0;
+    if (waited_ms < DATABASE_BUSY_NOTICE_MS && waited_ms + now_ms >= DATABASE_BUSY_NOTICE_MS) {
+        log_warning(
+            "%s: another process keeps the file locked; waiting for it, up to %d s in all; see "
+            "which with 'fuser %s'",
+            path_of(db), DATABASE_BUSY_TIMEOUT_MS / 1000, path_of(db));
+    }
+    clock_sleep_until_ns(clock_ns() + (uint64_t)now_ms * 1000000);
+    return 1;
+}
+
+status database_check(sqlite3 *db, int code, const char *doing)
+{
+    status result = OK;
+    const char *path = path_of(db);
+    if (code == SQLITE_OK || code == SQLITE_ROW || code == SQLITE_DONE)
+        return OK;
+    int system_error = sqlite3_system_errno(db);
+    if (is_full(db, code)) {
+        FAIL(ERROR_RESULTS,
+             "%s: could not %s: " DATABASE_FULL "; free some space, or name a file on another disk "
+             "with results=PATH. What was committed before is kept",
+             path, doing);
+    }
+    switch (code & 0xff) {
+    case SQLITE_INTERRUPT:
+        FAIL(STOPPED, "stopped on request");
+    case SQLITE_BUSY:
+    case SQLITE_LOCKED:
+        if (database_gives_up()) {
+            FAIL(STOPPED,
+                 "%s: stopped while another process kept the file locked; see which with "
+                 "'fuser %s'",
+                 path, path);
+        }
+        FAIL(ERROR_RESULTS,
+             "%s: could not %s: another process has kept the file locked for %d s; see which with "
+             "'fuser %s', or name another file with results=PATH",
+             path, doing, DATABASE_BUSY_TIMEOUT_MS / 1000, path);
+    case SQLITE_NOTADB:
+        FAIL(ERROR_RESULTS,
+             "%s: not a results file: it is not an SQLite database; it was left as it is. Name "
+             "another file with results=PATH",
+             path);
+    case SQLITE_CORRUPT:
+        FAIL(ERROR_RESULTS,
+             "%s: could not %s: the file is damaged (%s); save what can be read with 'sqlite3 %s "
+             ".recover', and name another file with results=PATH",
+             path, doing, sqlite3_errmsg(db), path);
+    case SQLITE_READONLY:
+    case SQLITE_PERM:
+        FAIL(ERROR_RESULTS,
+             "%s: could not %s: the file or its folder is not writable for this user; change its "
+             "permissions or name another file with results=PATH",
+             path, doing);
+    case SQLITE_IOERR:
+        FAIL(ERROR_RESULTS, "%s: could not %s: %s (%s); is the disk sound and still mounted?", path,
+             doing, sqlite3_errmsg(db),
+             system_error == 0 ? "no more is known" : strerror(system_error));
+    default:
+        FAIL(ERROR_RESULTS, "%s: could not %s: %s", path, doing, sqlite3_errmsg(db));
+    }
+done:
+    return result;
+}
+
+status database_execute(sqlite3 *db, const char *sql, const char *doing)
+{
+    return database_check(db, sqlite3_exec(db, sql, NULL, NULL, NULL), doing);
+}
+
+status database_prepare(sqlite3 *db, sqlite3_stmt **out, const char *sql)
+{
+    return database_check(db, sqlite3_prepare_v2(db, sql, -1, out, NULL), "prepare a statement");
+}
+
+void database_rollback(sqlite3 *db)
+{
+    if (!sqlite3_get_autocommit(db))
+        (void)sqlite3_exec(db, "ROLLBACK", NULL, NULL, NULL);
+}
+
+/* The single integer that `sql` yields. */
+static status read_integer(sqlite3 *db, const char *sql, int64_t *out)
+{
+    status result = OK;
+    sqlite3_stmt *statement = NULL;
+    TRY(database_check(db, sqlite3_prepare_v2(db, sql, -1, &statement, NULL), "read the file"));
+    TRY(database_check(db, sqlite3_step(statement), "read the file"));
+    *out = sqlite3_column_int64(statement, 0);
+done:
+    sqlite3_finalize(statement);
+    return result;
+}
+
+enum owner { OWNER_NOBODY /* the database is empty */, OWNER_GRADLAG };
+
+/* SQLite moves the rows of a -wal file into the database when its last connection closes. A file
+ * that is refused keeps its bytes, so this connection must not do that. */
+static void leave_wal_alone(sqlite3 *db)
+{
+    const char *path = sqlite3_db_filename(db, "main");
+    struct stat about;
+    if (path != NULL && path[0] != '\0' && stat(sqlite3_filename_wal(path), &about) == 0 &&
+        about.st_size > 0)
+        (void)sqlite3_db_config(db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
+}
+
+/* Finds whose file this is. ERROR_RESULTS: the file of another program, or of another version. */
+static status identify(sqlite3 *db, enum owner *owner)
+{
+    status result = OK;
+    int64_t application = 0, version = 0, objects = 0;
+    /* One transaction: another process may be creating the tables between two reads. */
+    bool alone = sqlite3_get_autocommit(db);
+    if (alone)
+        TRY(database_execute(db, "BEGIN", "read the file"));
+    TRY(read_integer(db, "PRAGMA application_id", &application));
+    TRY(read_integer(db, "PRAGMA user_version", &version));
+    TRY(read_integer(db, "SELECT count(*) FROM sqlite_master", &objects));
+    *owner = OWNER_NOBODY;
+    if (application == 0 && version == 0 && objects == 0)
+        goto done;
+    if (application != DATABASE_APPLICATION_ID) {
+        leave_wal_alone(db);
+        FAIL(ERROR_RESULTS,
+             "%s: not a results file: an SQLite database of another program (application_id "
+             "0x%08x, ours is 0x%08x); it was not changed. Name another file with results=PATH",
+             path_of(db), (unsigned)application, (unsigned)DATABASE_APPLICATION_ID);
+    }
+    if (version != DATABASE_VERSION) {
+        leave_wal_alone(db);
+        FAIL(ERROR_RESULTS,
+             "%s: a results file of version %lld, but this gradlag reads and writes version %d "
+             "alone; it was not changed. Use the gradlag that wrote it, or name a new file with "
+             "results=PATH",
+             path_of(db), (long long)version, DATABASE_VERSION);
+    }
+    *owner = OWNER_GRADLAG;
+done:
+    if (alone)
+        database_rollback(db);
+    return result;
+}
+
+const char *database_text(const char *path)
+{
+    for (const struct embedded_file *f = embedded_files; f->path != NULL; f++)
+        if (strcmp(f->path, path) == 0)
+            return f->text;
+    contract_broken("the text is compiled in", __FILE__, __LINE__, __func__);
+}
+
+/* Changing the journal mode takes a lock for which SQLite does not always call the busy handler:
+ * when several processes create one file together, try again here. */
+static status enter_wal_mode(sqlite3 *db)
+{
+    status result = OK;
+    uint64_t deadline = clock_ns() + DATABASE_BUSY_TIMEOUT_MS * UINT64_C(1000000);
+    int code;
+    do {
+        code = sqlite3_exec(db, "PRAGMA journal_mode = WAL", NULL, NULL, NULL);
+        if ((code & 0xff) == SQLITE_BUSY)
+            clock_sleep_until_ns(clock_ns() + 5000000);
+    } while ((code & 0xff) == SQLITE_BUSY && clock_ns() < deadline && !database_gives_up());
+    TRY(database_check(db, code, "switch the file to write-ahead logging"));
+done:
+    return result;
+}
+
+static status create_tables(sqlite3 *db)
+{
+    status result = OK;
+    enum owner owner;
+    char identity[96];
+    static const char doing[] = "create the tables";
+    TRY(enter_wal_mode(db));
+    TRY(database_execute(db, "BEGIN IMMEDIATE", doing));
+    TRY(identify(db, &owner)); /* another process may have been faster */
+    if (owner == OWNER_NOBODY) {
+        TRY(database_execute(db, database_text("results/store/schema.sql"), doing));
+        TRY(database_execute(db, database_text("results/store/run_summaries.sql"), doing));
+        TRY(database_execute(db, database_text("results/store/views.sql"), doing));
+        snprintf(identity, sizeof identity, "PRAGMA application_id = %d; PRAGMA user_version = %d",
+                 DATABASE_APPLICATION_ID, DATABASE_VERSION);
+        TRY(database_execute(db, identity, doing));
+    }
+    TRY(database_execute(db, "COMMIT", doing));
+done:
+    database_rollback(db);
+    return result;
+}
+
+/* A file may come from anyone: no statement writes to its schema but those that are for it. (SQLite
+ * loads no extensions unless asked to. Not TRUSTED_SCHEMA = 0: before 3.41 it would take
+ * json_valid() from the tables' checks.) */
+static status set_up(sqlite3 *db)
+{
+    status result = OK;
+    static const char doing[] = "set up the connection";
+    TRY(database_check(db, sqlite3_db_config(db, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL), doing));
+    /* A reader of a folder that is not writable needs temporary views all the same. */
+    TRY(database_execute(db, "PRAGMA temp_store = MEMORY", doing));
+done:
+    return result;
+}
+
+/* SQLite would wait for the writer of a FIFO. */
+static status check_regular(const char *path)
+{
+    status result = OK;
+    struct stat about;
+    if (stat(path, &about) != 0 || S_ISREG(about.st_mode))
+        return OK;
+    if (S_ISDIR(about.st_mode))
+        FAIL(ERROR_RESULTS, "%s is a folder; name the results file in it with results=PATH", path);
+    FAIL(ERROR_RESULTS, "%s is not a regular file; name another file with results=PATH", path);
+done:
+    return result;
+}
+
+/* SQLite itself says "No such file or directory" of a folder that is not writable: it tries to open
+ * the file for reading last. */
+static status check_creatable(const char *path)
+{
+    status result = OK;
+    const char *slash = strrchr(path, '/');
+    struct text folder = {0};
+    text_add(&folder, "%.*s", slash == NULL ? 1 : (int)(slash - path) + 1,
+             slash == NULL ? "." : path);
+    if (access(folder.at, W_OK | X_OK) != 0) {
+        const int why = errno;
+        FAIL(ERROR_RESULTS,
+             "%s: the results file cannot be created: its folder %s: %s; %s, or name another file "
+             "with results=PATH",
+             path, folder.at, strerror(why),
+             why == ENOENT ? "make the folder" : "change the folder's permissions");
+    }
+done:
+    text_free(&folder);
+    return result;
+}
+
+/* SQLite would leave files of its own beside a file that is read-only or a device. They would be in
+ * the way later. */
+static status check_writable(const char *path)
+{
+    status result = OK;
+    struct stat about;
+    TRY(check_regular(path));
+    if (access(path, F_OK) == 0 && access(path, W_OK) != 0) {
+        FAIL(ERROR_RESULTS,
+             "%s: could not open the file for writing: the file is not writable for this user; "
+             "change its permissions or name another file with results=PATH",
+             path);
+    }
+    if (lstat(path, &about) != 0) /* a link is created where it points to */
+        TRY(check_creatable(path));
+done:
+    return result;
+}
+
+status database_open(sqlite3 **out, const char *path)
+{
+    status result = OK;
+    sqlite3 *db = NULL;
+    enum owner owner;
+    TRY(check_writable(path));
+    int code = sqlite3_open_v2(path, &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, NULL);
+    if (code != SQLITE_OK) {
+        int system_error = db == NULL ? ENOMEM : sqlite3_system_errno(db);
+        FAIL(ERROR_RESULTS,
+             "%s: the results file can be neither opened nor created: %s; check that its folder "
+             "exists and is writable, or name another file with results=PATH",
+             path, system_error == 0 ? "is it a folder?" : strerror(system_error));
+    }
+    sqlite3_extended_result_codes(db, 1);
+    sqlite3_busy_handler(db, wait_for_lock, db);
+    TRY(set_up(db));
+    TRY(identify(db, &owner));
+    if (sqlite3_db_readonly(db, "main") == 1)
+        TRY(database_check(db, SQLITE_READONLY, "open the file for writing"));
+    if (owner == OWNER_NOBODY)
+        TRY(create_tables(db));
+    TRY(reader_views_add(db));
+    /* NORMAL: a killed process loses nothing committed; a power failure at most the last second. */
+    TRY(database_execute(db, "PRAGMA synchronous = NORMAL; PRAGMA foreign_keys = ON", "set up"));
+    *out = db;
+    db = NULL;
+done:
+    database_close(&db);
+    return result;
+}
+
+/* Rows that a killed writer left beside the file are not in what is read of the file alone. */
+static void warn_of_unread_rows(const char *path)
+{
+    struct text wal = {0};
+    struct stat about;
+    text_add(&wal, "%s-wal", path);
+    if (stat(wal.at, &about) == 0 && about.st_size > 0) {
+        log_warning("%s: its last rows stand in %s, which cannot be read in a folder that one may "
+                    "not write in; copy both into a folder of yours to see them",
+                    path, wal.at);
+    }
+    text_free(&wal);
+}
+
+/* Its name goes into a URI: what means something there is written as %XX. */
+static int open_unchanging(sqlite3 **db, const char *path)
+{
+    struct text uri = {0};
+    text_add(&uri, path[0] == '/' ? "file://" : "file:");
+    for (const char *c = path; *c != '\0'; c++)
+        text_add(&uri, strchr("?#%", *c) != NULL ? "%%%02X" : "%c", (unsigned char)*c);
+    text_add(&uri, "?immutable=1");
+    int code = sqlite3_open_v2(uri.at, db, SQLITE_OPEN_READONLY | SQLITE_OPEN_URI, NULL);
+    text_free(&uri);
+    if (code == SQLITE_OK)
+        sqlite3_extended_result_codes(*db, 1);
+    return code;
+}
+
+static bool is_there_with(const char *path, const char *suffix)
+{
+    struct text other = {0};
+    text_add(&other, "%s%s", path, suffix);
+    bool there = access(other.at, F_OK) == 0;
+    text_free(&other);
+    return there;
+}
+
+/* Read-write where one may, because only such a connection can fold in and remove a -wal file;
+ * query_only keeps it from writing anything else. Without write permission, read-only, where
+ * somebody else is writing; else, and in a folder where not even -shm can be made, as a file that
+ * nobody is changing: then none of SQLite's own files are left beside it. */
+static int open_for_reading(sqlite3 **db, const char *path)
+{
+    if (access(path, W_OK) != 0 && !is_there_with(path, "-wal"))
+        return open_unchanging(db, path);
+    int code = sqlite3_open_v2(path, db, SQLITE_OPEN_READWRITE, NULL);
+    if (code != SQLITE_OK)
+        return code;
+    sqlite3_extended_result_codes(*db, 1);
+    sqlite3_busy_handler(*db, wait_for_lock, *db);
+    code = sqlite3_exec(*db, "SELECT count(*) FROM sqlite_master", NULL, NULL, NULL);
+    if ((code & 0xff) != SQLITE_CANTOPEN && (code & 0xff) != SQLITE_READONLY)
+        return SQLITE_OK;
+    sqlite3_close(*db);
+    code = open_unchanging(db, path);
+    warn_of_unread_rows(path);
+    return code;
+}
+
+/* `maybe`: where nobody has written to the file yet *out is NULL, and that is no error. */
+static status open_reader(sqlite3 **out, const char *path, bool maybe)
+{
+    status result = OK;
+    sqlite3 *db = NULL;
+    enum owner owner;
+    *out = NULL;
+    if (maybe && access(path, F_OK) != 0)
+        return OK;
+    if (access(path, R_OK) != 0) {
+        FAIL(
+            ERROR_RESULTS,
+            "%s: the results file cannot be read: %s; name the file with results=PATH, or make one "
+            "with 'gradlag run'",
+            path, strerror(errno));
+    }
+    TRY(check_regular(path));
+    int code = open_for_reading(&db, path);
+    if (code != SQLITE_OK)
+        TRY(database_check(db, code, "open the file"));
+    TRY(set_up(db));
+    TRY(identify(db, &owner));
+    if (owner == OWNER_NOBODY && maybe)
+        goto done;
+    if (owner == OWNER_NOBODY) {
+        FAIL(ERROR_RESULTS,
+             "%s: the results file is empty; name another with results=PATH, or make one with "
+             "'gradlag run'",
+             path);
+    }
+    TRY(reader_views_add_gone_runs(db));
+    TRY(reader_views_add(db));
+    TRY(database_execute(db, "PRAGMA query_only = ON", "set up"));
+    *out = db;
+    db = NULL;
+done:
+    database_close(&db);
+    return result;
+}
+
+status database_open_reader(sqlite3 **out, const char *path)
+{
+    return open_reader(out, path, false);
+}
+
+status database_open_reader_if_any(sqlite3 **out, const char *path)
+{
+    return open_reader(out, path, true);
+}
+
+void database_close(sqlite3 **db)
+{
+    if (*db != NULL) {
+        int code = sqlite3_close(*db);
+        REQUIRE(code == SQLITE_OK); /* SQLITE_BUSY: a statement was not finalized */
+        *db = NULL;
+    }
+}

@@ -1,0 +1,429 @@
+#include "results/store/merge.h"
+
+#include "base/memory.h"
+#include "base/text.h"
+#include "results/store/database.h"
+#include "results/store/atomic_file.h"
+#include "results/store/run_row.h"
+#include "results/store/run_owner.h"
+#include "base/output_file.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const char doing[] = "merge a file";
+
+struct merge {
+    char *into;
+    struct atomic_file
+        draft;    /* the file under its other name; not open: `into` itself is written */
+    size_t files; /* that were added */
+};
+
+#define ENDED(run) run ".status NOT IN ('queued', 'running')"
+
+/* ---- what is read from --------------------------------------------------------------------------
+ */
+
+static status number(sqlite3 *db, const char *sql, size_t *out)
+{
+    status result = OK;
+    sqlite3_stmt *s = NULL;
+    TRY(database_prepare(db, &s, sql));
+    TRY(database_check(db, sqlite3_step(s), doing));
+    *out = (size_t)sqlite3_column_int64(s, 0);
+done:
+    sqlite3_finalize(s);
+    return result;
+}
+
+/* Whether the file cannot be merged as it is: it holds runs whose process is gone and whose rows do
+ * not say so yet, or it may not be opened for writing, which reading a -wal file requires. */
+static status needs_a_copy(sqlite3 *db, const char *path, bool *out)
+{
+    status result = OK;
+    struct gone_runs gone = {0};
+    TRY(run_owner_find_gone(db, &gone));
+    *out = gone.count > 0 || access(path, W_OK) != 0;
+done:
+    run_owner_free_gone(&gone);
+    return result;
+}
+
+static status copy_and_end_gone(sqlite3 *from, const char *path)
+{
+    enum { PAGES = 1000 };
+    status result = OK;
+    sqlite3 *to = NULL;
+    sqlite3_backup *backup = NULL;
+    int code = sqlite3_open(path, &to);
+    TRY(database_check(to, code, "copy a file"));
+    backup = sqlite3_backup_init(to, "main", from, "main");
+    code = backup != NULL ? SQLITE_OK : sqlite3_errcode(to);
+    while (code == SQLITE_OK && backup != NULL)
+        code = database_gives_up() ? SQLITE_INTERRUPT : sqlite3_backup_step(backup, PAGES);
+    sqlite3_backup_finish(backup);
+    TRY(database_check(to, code, "copy a file"));
+    database_close(&to);
+    TRY(database_open(&to, path));
+    TRY(run_row_end_gone(to));
+done:
+    database_close(&to);
+    return result;
+}
+
+/* *path: `from` itself, or a copy of it beside `into`, in which every run of a gone process has
+ * ended. */
+static status make_readable(const char *into, const char *from, struct atomic_file *copy,
+                            const char **path)
+{
+    status result = OK;
+    sqlite3 *db = NULL;
+    bool copying;
+    *path = from;
+    TRY(database_open_reader(&db, from));
+    TRY(needs_a_copy(db, from, &copying));
+    if (copying) {
+        TRY(atomic_file_open(copy, into));
+        TRY(copy_and_end_gone(db, atomic_file_path(copy)));
+        *path = atomic_file_path(copy);
+    }
+done:
+    database_close(&db);
+    return result;
+}
+
+static status check_different(const char *into, const char *from)
+{
+    status result = OK;
+    struct stat a, b;
+    if (stat(into, &a) == 0 && stat(from, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino)
+        FAIL(ERROR_USAGE, "%s: it cannot be merged into itself", from);
+done:
+    return result;
+}
+
+/* ---- copying ------------------------------------------------------------------------------------
+ */
+
+/* "a, b, c": the stored columns of a table, but one; each after `before`. */
+static status columns(sqlite3 *db, const char *table, const char *but, const char *before,
+                      struct text *out)
+{
+    status result = OK;
+    sqlite3_stmt *s = NULL;
+    int code;
+    TRY(database_prepare(db, &s,
+                         "SELECT name FROM pragma_table_xinfo(?1, 'main') WHERE hidden = 0 AND "
+                         "name <> ?2 ORDER BY cid"));
+    sqlite3_bind_text(s, 1, table, -1, SQLITE_STATIC);
+    sqlite3_bind_text(s, 2, but, -1, SQLITE_STATIC);
+    while ((code = sqlite3_step(s)) == SQLITE_ROW) {
+        text_add(out, "%s%s\"%s\"", out->length > 0 ? ", " : "", before,
+                 (const char *)sqlite3_column_text(s, 0));
+    }
+    TRY(database_check(db, code, doing));
+done:
+    sqlite3_finalize(s);
+    return result;
+}
+
+/* Calls `each` for every table of rows that belong to a run. */
+static status for_tables(sqlite3 *db, status (*each)(sqlite3 *db, const char *table))
+{
+    status result = OK;
+    sqlite3_stmt *s = NULL;
+    int code;
+    TRY(database_prepare(
+        db, &s,
+        "SELECT name FROM main.sqlite_master AS m WHERE type = 'table' AND EXISTS "
+        "(SELECT 1 FROM pragma_table_info(m.name, 'main') WHERE name = 'run_id')"));
+    while ((code = sqlite3_step(s)) == SQLITE_ROW)
+        TRY(each(db, (const char *)sqlite3_column_text(s, 0)));
+    TRY(database_check(db, code, doing));
+done:
+    sqlite3_finalize(s);
+    return result;
+}
+
+static status fail_clash(sqlite3 *db, sqlite3_stmt *s, const char *in_what)
+{
+    return error_set(ERROR_RESULTS, __FILE__, __LINE__,
+                     "run %lld of it and run %lld of %s have the same uuid (%s) but differ in %s: "
+                     "one of the two files was changed by hand or is damaged; nothing of this file "
+                     "was copied",
+                     (long long)sqlite3_column_int64(s, 0), (long long)sqlite3_column_int64(s, 1),
+                     sqlite3_db_filename(db, "main"), (const char *)sqlite3_column_text(s, 2),
+                     in_what);
+}
+
+static status expect_no_row(sqlite3 *db, const char *sql, const char *in_what)
+{
+    status result = OK;
+    sqlite3_stmt *s = NULL;
+    TRY(database_prepare(db, &s, sql));
+    int code = sqlite3_step(s);
+    TRY(database_check(db, code, doing));
+    if (code == SQLITE_ROW)
+        TRY(fail_clash(db, s, in_what));
+done:
+    sqlite3_finalize(s);
+    return result;
+}
+
+#define PAIRS                                                                                      \
+    "SELECT theirs.id, ours.id, ours.uuid FROM source.run AS theirs JOIN main.run AS ours "        \
+    "USING (uuid) WHERE " ENDED("theirs") " AND " ENDED("ours") " AND "
+
+static status check_rows(sqlite3 *db, const char *table)
+{
+    struct text sql = {0};
+    text_add(&sql,
+             PAIRS "(SELECT count(*) FROM source.\"%s\" WHERE run_id = theirs.id) <> "
+                   "(SELECT count(*) FROM main.\"%s\" WHERE run_id = ours.id) LIMIT 1",
+             table, table);
+    status result = expect_no_row(db, sql.at, table);
+    text_free(&sql);
+    return result;
+}
+
+static status check_clashes(sqlite3 *db)
+{
+    status result = OK;
+    struct text theirs = {0}, ours = {0}, sql = {0};
+    TRY(columns(db, "run", "id", "theirs.", &theirs));
+    TRY(columns(db, "run", "id", "ours.", &ours));
+    text_add(&sql, PAIRS "EXISTS (SELECT %s EXCEPT SELECT %s) LIMIT 1", theirs.at, ours.at);
+    TRY(expect_no_row(db, sql.at, "their rows"));
+    TRY(for_tables(db, check_rows));
+done:
+    text_free(&theirs);
+    text_free(&ours);
+    text_free(&sql);
+    return result;
+}
+
+/* Where ours was still going on when it was copied from theirs, theirs takes its place. New numbers
+ * follow on ours, in the order of theirs. */
+static const char choose_runs[] = "DELETE FROM main.run WHERE NOT (" ENDED(
+    "main.run") ") AND uuid IN "
+                "(SELECT uuid FROM source.run AS theirs WHERE " ENDED(
+                    "theirs") ");"
+                              "DROP TABLE IF EXISTS temp.chosen;"
+                              "CREATE TEMP TABLE chosen (theirs INTEGER PRIMARY KEY, ours INTEGER "
+                              "NOT NULL);"
+                              "INSERT INTO chosen SELECT id, (SELECT coalesce(max(id), 0) FROM "
+                              "main.run) + "
+                              "row_number() OVER (ORDER BY id) FROM source.run AS theirs "
+                              "WHERE " ENDED(
+                                  "theirs") " AND uuid NOT IN (SELECT uuid FROM main.run)";
+
+static status copy_table(sqlite3 *db, const char *table, const char *key)
+{
+    status result = OK;
+    struct text names = {0}, sql = {0};
+    TRY(columns(db, table, key, "", &names));
+    text_add(&sql,
+             "INSERT INTO main.\"%s\" (%s, %s) SELECT chosen.ours, %s FROM chosen JOIN "
+             "source.\"%s\" AS theirs ON theirs.%s = chosen.theirs",
+             table, key, names.at, names.at, table, key);
+    TRY(database_execute(db, sql.at, doing));
+done:
+    text_free(&names);
+    text_free(&sql);
+    return result;
+}
+
+static status copy_rows(sqlite3 *db, const char *table)
+{
+    return copy_table(db, table, "run_id");
+}
+
+static status copy_runs(sqlite3 *db, struct merge_outcome *out)
+{
+    status result = OK;
+    TRY(number(db, "SELECT count(*) FROM source.run AS theirs WHERE NOT (" ENDED("theirs") ")",
+               &out->left));
+    TRY(number(db,
+               "SELECT count(*) FROM source.run AS theirs JOIN main.run AS ours USING (uuid) "
+               "WHERE " ENDED("theirs") " AND " ENDED("ours"),
+               &out->there));
+    TRY(check_clashes(db));
+    TRY(database_execute(db, choose_runs, doing));
+    TRY(number(db, "SELECT count(*) FROM chosen", &out->copied));
+    TRY(number(db,
+               "SELECT count(*) FROM chosen JOIN source.run AS theirs ON theirs.id = chosen.theirs "
+               "WHERE status = 'finished' AND EXISTS (SELECT 1 FROM main.run AS ours WHERE "
+               "ours.config_hash = theirs.config_hash AND ours.status = 'finished' AND "
+               "ours.experiment IS theirs.experiment AND ours.arm IS theirs.arm)",
+               &out->repeats));
+    TRY(copy_table(db, "run", "id"));
+    TRY(for_tables(db, copy_rows));
+done:
+    return result;
+}
+
+static status attach(sqlite3 *db, const char *path)
+{
+    status result = OK;
+    sqlite3_stmt *s = NULL;
+    TRY(database_prepare(db, &s, "ATTACH ?1 AS source"));
+    sqlite3_bind_text(s, 1, path, -1, SQLITE_STATIC);
+    TRY(database_check(db, sqlite3_step(s), "open the file to merge"));
+done:
+    sqlite3_finalize(s);
+    return result;
+}
+
+/* ---- a merge ------------------------------------------------------------------------------------
+ */
+
+static const char *path_of(const merge *m)
+{
+    return atomic_file_is_open(&m->draft) ? atomic_file_path(&m->draft) : m->into;
+}
+
+status merge_open(merge **out, const char *into)
+{
+    status result = OK;
+    merge *m = NULL;
+    struct text target = {0};
+    TRY(memory_new(&m, 1, sizeof *m, "a merge"));
+    TRY(output_file_follow(into, &target));
+    m->into = text_copy(target.at);
+    atomic_file_warn_of_others(m->into);
+    if (access(m->into, F_OK) != 0)
+        TRY(atomic_file_open(&m->draft, m->into));
+    *out = m;
+    m = NULL;
+done:
+    text_free(&target);
+    merge_close(&m);
+    return result;
+}
+
+void merge_close(merge **m)
+{
+    if (*m != NULL) {
+        atomic_file_close(&(*m)->draft);
+        memory_free((*m)->into);
+        memory_free(*m);
+        *m = NULL;
+    }
+}
+
+void merge_describe(const merge *m, struct text *out)
+{
+    if (atomic_file_is_open(&m->draft))
+        text_add(out, "%s was not made", m->into);
+    else if (m->files == 0)
+        text_add(out, "Nothing was merged into %s", m->into);
+    else
+        text_add(out, "%s has what is said above, whole; the same command goes on", m->into);
+}
+
+/* database_check() speaks to one whose runs write into results=PATH. */
+static status in_a_mergers_words(status result, const merge *m, const char *from)
+{
+    if (strstr(error_message(), DATABASE_FULL) != NULL) {
+        return error_set(result, __FILE__, __LINE__,
+                         "%s: could not be merged into %s: " DATABASE_FULL
+                         ": it takes up to twice the room of what is merged. Free some, or name a "
+                         "file on another disk with -o",
+                         from, m->into);
+    }
+    return strncmp(error_message(), from, strlen(from)) != 0 ? error_add_context(result, "%s", from)
+                                                             : result;
+}
+
+static status heed_stop(void)
+{
+    status result = OK;
+    if (database_gives_up())
+        FAIL(STOPPED, "stopped on request");
+done:
+    return result;
+}
+
+status merge_add(merge *m, const char *from, struct merge_outcome *out)
+{
+    status result = OK;
+    sqlite3 *db = NULL;
+    struct atomic_file copy = {0};
+    const char *path;
+    *out = (struct merge_outcome){0};
+    TRY(heed_stop());
+    TRY(check_different(m->into, from));
+    TRY(make_readable(m->into, from, &copy, &path));
+    TRY(database_open(&db, path_of(m)));
+    database_heed_stop(db);
+    TRY(attach(db, path));
+    TRY(database_execute(db, "BEGIN IMMEDIATE", doing));
+    TRY(copy_runs(db, out));
+    TRY(database_execute(db, "COMMIT", doing));
+    m->files++;
+done:
+    if (result != OK)
+        result = in_a_mergers_words(result, m, from);
+    if (db != NULL)
+        database_rollback(db);
+    database_close(&db);
+    atomic_file_close(&copy);
+    return result;
+}
+
+static status check(const merge *m, size_t *runs)
+{
+    status result = OK;
+    sqlite3 *db = NULL;
+    sqlite3_stmt *s = NULL;
+    size_t orphans;
+    TRY(database_open_reader(&db, path_of(m)));
+    database_heed_stop(db);
+    TRY(database_prepare(db, &s, "PRAGMA integrity_check(1)"));
+    TRY(database_check(db, sqlite3_step(s), "check the file"));
+    const char *said = (const char *)sqlite3_column_text(s, 0);
+    if (said == NULL || strcmp(said, "ok") != 0) {
+        FAIL(ERROR_RESULTS, "%s: its integrity_check says: %s; merge into another file", m->into,
+             said != NULL ? said : "nothing");
+    }
+    TRY(number(db, "SELECT count(*) FROM pragma_foreign_key_check", &orphans));
+    if (orphans > 0) {
+        FAIL(ERROR_RESULTS, "%s: %zu rows belong to no run; merge into another file", m->into,
+             orphans);
+    }
+    TRY(number(db, "SELECT count(*) FROM main.run", runs));
+done:
+    sqlite3_finalize(s);
+    database_close(&db);
+    return result;
+}
+
+/* All that stands beside the file goes into it: that alone gets the name. */
+static status fold_in(const merge *m)
+{
+    status result = OK;
+    sqlite3 *db = NULL;
+    TRY(database_open(&db, atomic_file_path(&m->draft)));
+    int code = sqlite3_wal_checkpoint_v2(db, "main", SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL);
+    TRY(database_check(db, code, doing));
+done:
+    database_close(&db);
+    return result;
+}
+
+status merge_finish(merge *m, size_t *runs)
+{
+    status result = OK;
+    TRY(check(m, runs));
+    TRY(heed_stop());
+    if (atomic_file_is_open(&m->draft)) {
+        TRY(fold_in(m));
+        TRY(atomic_file_publish(&m->draft, m->into));
+    }
+done:
+    return result != OK ? in_a_mergers_words(result, m, m->into) : OK;
+}

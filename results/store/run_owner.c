@@ -1,0 +1,178 @@
+#include "results/store/run_owner.h"
+
+#include "base/text.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+struct identity {
+    char host[128], boot[64], namespace[64];
+    int64_t pid, started; /* started: clock ticks after boot; 0: not known */
+};
+
+/* The first line of a file of /proc; empty where there is none. */
+static void read_line(const char *path, char *out, size_t room)
+{
+    FILE *file = fopen(path, "r");
+    if (file == NULL || fgets(out, (int)room, file) == NULL)
+        out[0] = '\0';
+    out[strcspn(out, "\n")] = '\0';
+    if (file != NULL)
+        fclose(file);
+}
+
+/* When a process started; 0 if it is gone, or only waits for its parent to take note of its end. */
+static int64_t started_at(int64_t pid)
+{
+    char path[48], line[1024], state = 'Z';
+    long long started = 0;
+    snprintf(path, sizeof path, "/proc/%lld/stat", (long long)pid);
+    read_line(path, line, sizeof line);
+    /* "pid (name) state ppid …": the name may hold anything; the start is the 20th after it. */
+    const char *at = strrchr(line, ')');
+    if (at == NULL || sscanf(at + 1, " %c", &state) != 1 || state == 'Z' || state == 'X')
+        return 0;
+    at += 2;
+    for (int field = 3; field < 22 && at != NULL; field++)
+        at = strchr(at + 1, ' ');
+    return at != NULL && sscanf(at, "%lld", &started) == 1 ? started : 0;
+}
+
+static void identify(struct identity *out)
+{
+    struct utsname system = {0};
+    *out = (struct identity){.pid = getpid()};
+    uname(&system);
+    snprintf(out->host, sizeof out->host, "%s", system.nodename);
+    read_line("/proc/sys/kernel/random/boot_id", out->boot, sizeof out->boot);
+    ssize_t length = readlink("/proc/self/ns/pid", out->namespace, sizeof out->namespace - 1);
+    out->namespace[length > 0 ? length : 0] = '\0';
+    out->started = started_at(out->pid);
+}
+
+void run_owner_describe(struct text *out)
+{
+    struct identity self;
+    identify(&self);
+    text_add(out, "{\"host\":");
+    text_add_json(out, self.host);
+    text_add(out, ",\"boot\":");
+    text_add_json(out, self.boot);
+    text_add(out, ",\"namespace\":");
+    text_add_json(out, self.namespace);
+    text_add(out, ",\"pid\":%lld,\"started\":%lld}", (long long)self.pid, (long long)self.started);
+}
+
+enum { WHY = sizeof((struct gone_run *)0)->why };
+
+/* What became of the process, or false: it lives, or that cannot be told from here. Its run last
+ * said something at `heard_at`, `silent_s` ago; NaN: not known. */
+static bool is_gone(const struct identity *self, const struct identity *runner,
+                    const char *heard_at, double silent_s, char why[WHY])
+{
+    bool known =
+        strcmp(self->host, runner->host) == 0 && self->boot[0] != '\0' && runner->started != 0;
+    if (known && strcmp(self->boot, runner->boot) != 0) {
+        snprintf(why, WHY, "the machine that ran it (%.64s) went down; start it again",
+                 runner->host);
+        return true;
+    }
+    if (!known || strcmp(self->namespace, runner->namespace) != 0) {
+        snprintf(why, WHY,
+                 "last heard of at %s: the process that ran it (%.64s, process %lld) was cut off, "
+                 "or its machine went down; start it again",
+                 heard_at, runner->host, (long long)runner->pid);
+        return silent_s > RUN_OWNER_LOST_S;
+    }
+    if (started_at(runner->pid) == runner->started)
+        return false;
+    snprintf(why, WHY,
+             "the process that ran it was killed (gradlag, process %lld); was it SIGKILL, or did "
+             "memory run out? Start it again",
+             (long long)runner->pid);
+    return true;
+}
+
+bool run_owner_is_gone(const char *json)
+{
+    struct identity self, runner = {.started = 0};
+    char why[WHY];
+    const char *host, *boot, *namespace;
+    json_int_t pid, started;
+    json_t *all = json_loads(json, 0, NULL);
+    bool read = json_unpack(all, "{s:s, s:s, s:s, s:I, s:I}", "host", &host, "boot", &boot,
+                            "namespace", &namespace, "pid", &pid, "started", &started) == 0;
+    if (read) {
+        identify(&self);
+        snprintf(runner.host, sizeof runner.host, "%s", host);
+        snprintf(runner.boot, sizeof runner.boot, "%s", boot);
+        snprintf(runner.namespace, sizeof runner.namespace, "%s", namespace);
+        runner.pid = pid;
+        runner.started = started;
+    }
+    json_decref(all);
+    /* Of another boot: this machine before, or another one of that name. */
+    return read && strcmp(self.boot, runner.boot) == 0 && is_gone(&self, &runner, "", NAN, why);
+}
+
+static void copy_column(sqlite3_stmt *s, int column, char *out, size_t room)
+{
+    const char *text = (const char *)sqlite3_column_text(s, column);
+    snprintf(out, room, "%s", text != NULL ? text : "");
+}
+
+static void add(struct gone_runs *gone, int64_t id, const char *heard_at, const char *why)
+{
+    if (gone->count == gone->capacity) {
+        gone->capacity = gone->capacity == 0 ? 8 : 2 * gone->capacity;
+        gone->at = realloc(gone->at, gone->capacity * sizeof *gone->at);
+        REQUIRE(gone->at != NULL);
+    }
+    struct gone_run *g = &gone->at[gone->count++];
+    g->id = id;
+    snprintf(g->heard_at, sizeof g->heard_at, "%s", heard_at);
+    snprintf(g->why, sizeof g->why, "%s", why);
+}
+
+status run_owner_find_gone(sqlite3 *db, struct gone_runs *out)
+{
+    status result = OK;
+    sqlite3_stmt *s = NULL;
+    struct identity self, runner;
+    char why[WHY], heard_at[32];
+    int code;
+    identify(&self);
+    TRY(database_prepare(
+        db, &s,
+        "SELECT id, runner ->> '$.host', runner ->> '$.boot', runner ->> '$.namespace', "
+        "runner ->> '$.pid', runner ->> '$.started', heard_at, "
+        "(julianday('now') - julianday(heard_at)) * 86400 FROM (SELECT *, "
+        "coalesce(progress ->> '$.at', started_at) AS heard_at FROM main.run) "
+        "WHERE status IN ('queued', 'running') AND runner IS NOT NULL"));
+    while ((code = sqlite3_step(s)) == SQLITE_ROW) {
+        copy_column(s, 1, runner.host, sizeof runner.host);
+        copy_column(s, 2, runner.boot, sizeof runner.boot);
+        copy_column(s, 3, runner.namespace, sizeof runner.namespace);
+        runner.pid = sqlite3_column_int64(s, 4);
+        runner.started = sqlite3_column_int64(s, 5);
+        copy_column(s, 6, heard_at, sizeof heard_at);
+        double silent_s = heard_at[0] != '\0' ? sqlite3_column_double(s, 7) : NAN;
+        if (is_gone(&self, &runner, heard_at, silent_s, why))
+            add(out, sqlite3_column_int64(s, 0), heard_at, why);
+    }
+    TRY(database_check(db, code, "look for runs that were killed"));
+done:
+    sqlite3_finalize(s);
+    return result;
+}
+
+void run_owner_free_gone(struct gone_runs *gone)
+{
+    free(gone->at);
+    *gone = (struct gone_runs){0};
+}

@@ -1,0 +1,201 @@
+-- The tables of a results file, version 1. run_summaries.sql holds the tables of summaries, views.sql the views.
+-- docs/results-file.md says what every column means, with its unit.
+--
+-- NaN: SQLite has none and stores NULL instead. So every table that holds measured numbers has a
+-- column not_a_number: NULL, or the names of those columns of the row whose value is NaN, separated
+-- by commas. A column that is NULL and not named there was not measured. Infinities are stored as
+-- themselves (±9e999).
+--
+-- push and step are by far the largest tables. They are clustered by run (WITHOUT ROWID). Their *_us columns hold
+-- whole microseconds, which SQLite stores in one to three bytes each.
+
+CREATE TABLE run (
+    id                  INTEGER PRIMARY KEY,
+    uuid                TEXT NOT NULL UNIQUE,
+    experiment          TEXT,
+    arm                 TEXT,
+    tag                 TEXT,
+    mode                TEXT NOT NULL,
+    engine              TEXT,
+    workers             INTEGER NOT NULL,
+    model               TEXT,
+    dataset             TEXT,
+    device              TEXT,
+    batch               INTEGER,
+    optimizer           TEXT,
+    lr                  REAL,
+    momentum            REAL,
+    consistency         TEXT,
+    damping             TEXT,
+    correction          TEXT,
+    communicator        TEXT,
+    compression         TEXT,
+    seed                INTEGER,
+    status              TEXT NOT NULL CHECK (status IN
+                        ('queued', 'running', 'finished', 'diverged', 'failed', 'stopped')),
+    started_at          TEXT,
+    finished_at         TEXT,
+    updates             INTEGER,
+    samples_used        INTEGER,
+    samples_computed    INTEGER,
+    train_seconds       REAL,
+    samples_per_second  REAL,
+    final_accuracy      REAL,
+    best_accuracy       REAL,
+    final_loss          REAL,
+    validation_accuracy REAL,
+    mean_staleness      REAL,
+    max_staleness       INTEGER,
+    parameters_sha256   TEXT,
+    error               TEXT,
+    config              TEXT CHECK (config IS NULL OR json_valid(config)),
+    config_hash         TEXT,
+    host                TEXT CHECK (host IS NULL OR json_valid(host)),
+    not_a_number        TEXT,
+    settings            TEXT CHECK (settings IS NULL OR json_valid(settings)),
+    runner              TEXT CHECK (runner IS NULL OR json_valid(runner)),
+    -- Of gradients (with loss and flags; of a pipeline what stages hand each other, too), in messages
+    -- of all ranks together, by the communicator's cost model; 0 where ranks share memory, NULL where there are none.
+    sent_bytes          INTEGER,
+    -- 1: the tables of run_summaries.sql say what its rows come to.
+    summarized          INTEGER,
+    -- How far it is, about once a second while it runs, for whoever watches: an object of updates,
+    -- samples, total_samples, seconds, loss, staleness and at (UTC). NULL once it has ended.
+    progress            TEXT CHECK (progress IS NULL OR json_valid(progress)),
+    -- Of a run that was put into the queue; runner is NULL as long as it waits there.
+    queued_at           TEXT,
+    priority            INTEGER,
+    attempt             INTEGER,
+    -- 1: at the last evaluation at least 99 % of the test predictions were one class; NULL: not known.
+    collapsed           INTEGER
+) STRICT;
+CREATE INDEX run_by_config_hash ON run (config_hash);
+CREATE INDEX run_by_experiment ON run (experiment, arm);
+CREATE INDEX run_going_on ON run (status) WHERE status IN ('queued', 'running');
+CREATE INDEX run_without_summary ON run (id) WHERE summarized IS NULL;
+
+CREATE TABLE evaluation (
+    run_id              INTEGER NOT NULL REFERENCES run (id) ON DELETE CASCADE,
+    updates             INTEGER NOT NULL,
+    samples             INTEGER NOT NULL,
+    seconds             REAL,
+    train_loss          REAL,
+    validation_loss     REAL,
+    validation_accuracy REAL,
+    test_loss           REAL,
+    test_accuracy       REAL,
+    not_a_number        TEXT,
+    -- Of the machine's time, which is not training time; NULL where training has a virtual clock.
+    took_seconds        REAL,
+    -- Of the test predictions, the share of the most predicted class.
+    top_class_share     REAL,
+    PRIMARY KEY (run_id, updates)
+) STRICT, WITHOUT ROWID;
+
+-- Asynchronous mode: one row per gradient that reached a server, applied or not. number counts the rows of a run
+-- from 0, in the order in which the server decided about the gradients.
+--
+-- outcome and reason have no CHECK: it would double the time of an insert.
+CREATE TABLE push (
+    run_id         INTEGER NOT NULL REFERENCES run (id) ON DELETE CASCADE,
+    number         INTEGER NOT NULL,
+    update_version INTEGER NOT NULL,
+    worker         INTEGER NOT NULL,
+    sequence       INTEGER NOT NULL,
+    read_version   INTEGER NOT NULL,
+    staleness      INTEGER NOT NULL,
+    scale          REAL,
+    gap            REAL,
+    gradient_norm  REAL,
+    loss           REAL,
+    -- 'applied', 'aggregated', 'dropped_stale', 'dropped_late' or 'not_finite'.
+    outcome        TEXT NOT NULL,
+    pull_us        REAL,
+    compute_us     REAL,
+    queue_us       REAL,
+    apply_us       REAL,
+    at_seconds     REAL,
+    not_a_number   TEXT,
+    -- Gradients that the server received before this one. A replay needs this order.
+    arrival        INTEGER NOT NULL,
+    batch          INTEGER NOT NULL,
+    waited_for     INTEGER,
+    rate           REAL,
+    -- Why the gradient was not used: 'damping', 'consistency', 'after_end', 'worker_lost', 'run_ended',
+    -- 'run_diverged', 'gradient', 'loss' or 'update'. NULL if it was used.
+    reason         TEXT,
+    cosine         REAL,
+    momentum       REAL,
+    total_momentum REAL,
+    server         INTEGER NOT NULL,
+    -- Parts of compute_us, of runs with trace=.
+    data_us        REAL,
+    forward_us     REAL,
+    backward_us    REAL,
+    PRIMARY KEY (run_id, number)
+) STRICT, WITHOUT ROWID;
+
+-- Synchronous mode: one row per rank and update.
+CREATE TABLE step (
+    run_id         INTEGER NOT NULL REFERENCES run (id) ON DELETE CASCADE,
+    update_version INTEGER NOT NULL,
+    worker         INTEGER NOT NULL,
+    loss           REAL,
+    compute_us     REAL,
+    exchange_us    REAL,
+    apply_us       REAL,
+    not_a_number   TEXT,
+    -- Of compute_us; what they leave is the pace's delay.
+    data_us        REAL,
+    forward_us     REAL,
+    backward_us    REAL,
+    -- While the rank computed, buckets that had come back by the end of that were under way for so
+    -- long: not part of exchange_us.
+    hidden_us      REAL,
+    -- Versions between the one the gradient was computed at and the one it was applied to: 1 with
+    -- double buffering.
+    staleness      INTEGER,
+    -- When it ended.
+    at_seconds     REAL,
+    PRIMARY KEY (run_id, update_version, worker)
+) STRICT, WITHOUT ROWID;
+
+-- Pipelines whose run asked for a trace: one row per micro-batch that a stage read forwards or
+-- backwards, in the order in which its rank did it.
+CREATE TABLE pass (
+    run_id         INTEGER NOT NULL REFERENCES run (id) ON DELETE CASCADE,
+    update_version INTEGER NOT NULL,
+    worker         INTEGER NOT NULL,
+    number         INTEGER NOT NULL,
+    micro_batch    INTEGER NOT NULL,
+    backward       INTEGER NOT NULL CHECK (backward IN (0, 1)),
+    -- Updates that the stage had applied when it began.
+    version        INTEGER NOT NULL,
+    compute_us     REAL,
+    -- When it ended.
+    at_seconds     REAL,
+    not_a_number   TEXT,
+    PRIMARY KEY (run_id, update_version, worker, number)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE event (
+    run_id       INTEGER NOT NULL REFERENCES run (id) ON DELETE CASCADE,
+    at_seconds   REAL,
+    severity     TEXT NOT NULL CHECK (severity IN ('info', 'warning', 'error')),
+    code         TEXT NOT NULL,
+    worker       INTEGER,
+    detail       TEXT,
+    not_a_number TEXT,
+    -- Pushes that the server was given before; NULL where it was not told.
+    push_number  INTEGER,
+    server       INTEGER NOT NULL DEFAULT 0
+) STRICT;
+CREATE INDEX event_by_run ON event (run_id);
+
+CREATE TABLE checkpoint (
+    run_id  INTEGER NOT NULL REFERENCES run (id) ON DELETE CASCADE,
+    version INTEGER NOT NULL,
+    path    TEXT NOT NULL,
+    sha256  TEXT,
+    PRIMARY KEY (run_id, version)
+) STRICT, WITHOUT ROWID;

@@ -1,0 +1,167 @@
+-- The views of a results file; docs/results-file.md says what every column means. gradlag itself reads a file
+-- through these views, also where the file has others of the same names (results/store/reader_views.c).
+--
+-- If a run has ended, its totals come from the tables of run_summaries.sql, else from its rows. CROSS JOIN
+-- makes SQLite begin with run, so that it reads no rows of runs that have ended.
+
+-- Every run with what it shares with those that differ in the seed alone, and in words what no
+-- column of its own says. In a file of many runs the settings that all of them share say nothing:
+-- differing is what is not the same in all, but for what every table of runs has a column for.
+CREATE VIEW run_with_settings AS
+WITH described AS (
+    -- Which run a cluster is fitted to is no more a setting than the seed: each seed has its own.
+    SELECT *, json_remove(coalesce(settings, config), '$.seed', '$."pace.run"') AS known FROM run),
+configuration AS (SELECT DISTINCT known FROM described WHERE known IS NOT NULL),
+varied AS (
+    SELECT key FROM configuration, json_each(known)
+    WHERE key NOT IN ('mode', 'damping', 'workers', 'lr', 'batch')
+    GROUP BY key
+    HAVING count(DISTINCT value) > 1 OR count(*) < (SELECT count(*) FROM configuration)),
+worded AS (
+    SELECT known,
+        (SELECT group_concat(key || '=' || value, ' ') FROM json_each(known)
+         WHERE key LIKE '%.%' AND key NOT LIKE 'dataset.%'
+           -- pace.worker_cv says nothing where pace=none
+           AND known ->> ('$.' || substr(key, 1, instr(key, '.') - 1)) IS NOT 'none') AS parameters,
+        (SELECT group_concat(key || '=' || value, ' ') FROM json_each(known)
+         WHERE key IN (SELECT key FROM varied)) AS differing,
+        (SELECT group_concat(key || '=' || value, ' ') FROM json_each(known)
+         WHERE key IN (SELECT key FROM varied)
+           AND (key NOT LIKE '%.%' OR key LIKE 'dataset.%')
+           AND key NOT IN ('engine', 'model', 'dataset', 'consistency', 'correction', 'momentum'))
+            AS others
+    FROM configuration)
+SELECT id, experiment, arm, mode, engine, workers, model, dataset, batch, lr, momentum, consistency,
+       damping, correction, seed, status, updates, train_seconds, samples_per_second,
+       final_accuracy, collapsed, mean_staleness, described.known AS settings, parameters, others, differing
+FROM described LEFT JOIN worded ON worded.known = described.known;
+
+-- The 97.5 % point of Student's t by degrees of freedom: a mean of n runs ± quantile(n - 1) sd / sqrt(n)
+-- holds the true mean 19 times in 20. Beyond 20 degrees it is 1.96 + 2.5 / freedom.
+CREATE VIEW student_95 AS
+WITH known (freedom, quantile) AS (
+    VALUES (1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (5, 2.571), (6, 2.447), (7, 2.365),
+           (8, 2.306), (9, 2.262), (10, 2.228), (11, 2.201), (12, 2.179), (13, 2.160), (14, 2.145),
+           (15, 2.131), (16, 2.120), (17, 2.110), (18, 2.101), (19, 2.093), (20, 2.086))
+SELECT freedom, quantile FROM known;
+
+-- One line per run, the columns one usually wants.
+CREATE VIEW run_summary AS
+SELECT id, experiment, arm, tag, mode, workers, model, damping, consistency, lr, momentum, batch,
+       seed, status, updates, samples_used, train_seconds, samples_per_second,
+       updates / train_seconds AS updates_per_second,
+       final_accuracy, best_accuracy, validation_accuracy, final_loss, collapsed,
+       mean_staleness, max_staleness, started_at, error
+FROM run;
+
+-- How often each staleness occurred among the gradients that went into an update.
+CREATE VIEW staleness_histogram AS
+WITH counted AS (
+    SELECT run_id, staleness, pushes, mean_scale FROM run_staleness WHERE pushes > 0
+    UNION ALL
+    SELECT run.id, staleness, count(*), avg(scale)
+    FROM run CROSS JOIN push ON push.run_id = run.id
+    WHERE summarized IS NULL AND outcome IN ('applied', 'aggregated')
+    GROUP BY run.id, staleness)
+SELECT run_id, staleness, pushes,
+       pushes * 1.0 / sum(pushes) OVER (PARTITION BY run_id) AS share, mean_scale
+FROM counted;
+
+-- Seeds taken together: runs of the same settings, which is all of the configuration that decides
+-- the outcome, but the seed. parameters holds the dotted keys, such as damping.power=0.5, but for
+-- the dataset's; others the rest of the settings that have no column here, as far as they are not
+-- the same in the whole file. sd is the sample standard deviation (n - 1). interval_low and
+-- interval_high are the ends of the 95 % interval of the mean, cut off at 0 and 1; all three are NULL
+-- for one seed. Runs that did not finish are counted, not averaged. Collapsed runs are averaged, too.
+-- Many builds of SQLite have no sqrt(): the roots are Newton's, who comes down on them from above
+-- until rounding ends it.
+CREATE VIEW accuracy_by_workers AS
+WITH described AS (
+    SELECT *,
+        CASE status WHEN 'finished' THEN final_accuracy END AS accuracy,
+        CASE status WHEN 'finished' THEN 1 END AS finished
+    FROM run_with_settings
+    WHERE status NOT IN ('queued', 'running')),
+averaged AS (
+    SELECT experiment, arm, mode, engine, model, dataset, consistency, damping, correction, workers,
+           lr, momentum, batch, parameters, others, differing,
+           count(finished) AS seeds,
+           avg(accuracy) AS mean_accuracy,
+           CASE WHEN count(accuracy) > 1 THEN
+               max(0.0, sum(accuracy * accuracy) - sum(accuracy) * avg(accuracy))
+                   / (count(accuracy) - 1)
+           END AS variance,
+           min(accuracy) AS least_accuracy,
+           max(accuracy) AS greatest_accuracy,
+           avg(samples_per_second * finished) AS mean_samples_per_second,
+           avg(updates / train_seconds * finished) AS mean_updates_per_second,
+           avg(mean_staleness * finished) AS mean_staleness,
+           count(*) FILTER (WHERE status = 'diverged') AS diverged,
+           count(*) FILTER (WHERE status IN ('failed', 'stopped')) AS failed,
+           count(*) FILTER (WHERE status = 'finished' AND collapsed = 1) AS collapsed,
+           settings, count(accuracy) AS n
+    FROM described
+    GROUP BY experiment, arm, mode, engine, model, dataset, consistency, damping, correction,
+             workers, lr, momentum, batch, settings),
+spread AS (
+    SELECT *,
+           CASE WHEN variance > 0 THEN
+               (WITH RECURSIVE newton (x) AS (
+                    SELECT (1 + variance) / 2
+                    UNION ALL
+                    SELECT (x + variance / x) / 2 FROM newton WHERE (x + variance / x) / 2 < x)
+                SELECT min(x) FROM newton)
+               ELSE variance END AS sd_accuracy,
+           coalesce((SELECT quantile FROM student_95 WHERE freedom = n - 1), 1.96 + 2.5 / (n - 1))
+               * CASE WHEN variance > 0 THEN
+                     (WITH RECURSIVE newton (x) AS (
+                          SELECT (1 + variance / n) / 2
+                          UNION ALL
+                          SELECT (x + variance / n / x) / 2 FROM newton
+                          WHERE (x + variance / n / x) / 2 < x)
+                      SELECT min(x) FROM newton)
+                     ELSE variance END AS half
+    FROM averaged)
+SELECT experiment, arm, mode, engine, model, dataset, consistency, damping, correction, workers, lr,
+       momentum, batch, parameters, others, differing, seeds, mean_accuracy, sd_accuracy,
+       least_accuracy, greatest_accuracy, mean_samples_per_second, mean_updates_per_second, mean_staleness,
+       diverged, failed, collapsed, settings,
+       max(0.0, mean_accuracy - half) AS interval_low,
+       min(1.0, mean_accuracy + half) AS interval_high
+FROM spread;
+
+-- The evaluations at which a run was better than ever before: the time to reach an accuracy a is
+-- min(seconds) where accuracy >= a.
+CREATE VIEW time_to_accuracy AS
+SELECT run_id, test_accuracy AS accuracy, seconds, updates, samples
+FROM (
+    SELECT *, max(test_accuracy) OVER (
+        PARTITION BY run_id ORDER BY updates
+        ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS best_before
+    FROM evaluation
+    WHERE test_accuracy IS NOT NULL)
+WHERE best_before IS NULL OR test_accuracy > best_before;
+
+-- Means per step of each worker, in microseconds. A worker's own time is pull + compute when
+-- asynchronous (pull is all its waiting; queue and apply are the server's part of it), and
+-- compute + exchange + apply when synchronous. data, forward and backward are parts of compute;
+-- hidden is exchange that went on meanwhile.
+CREATE VIEW where_time_goes AS
+SELECT run_id, worker, steps, pull_us, compute_us, exchange_us, queue_us, apply_us, step_us,
+       data_us, forward_us, backward_us, hidden_us
+FROM run_worker_time
+UNION ALL
+SELECT run.id, worker, count(*) FILTER (WHERE server = 0), avg(pull_us), avg(compute_us), NULL,
+       avg(queue_us), avg(apply_us),
+       coalesce(avg(pull_us), 0) + coalesce(avg(compute_us), 0),
+       avg(data_us), avg(forward_us), avg(backward_us), NULL
+FROM run CROSS JOIN push ON push.run_id = run.id
+WHERE summarized IS NULL
+GROUP BY run.id, worker
+UNION ALL
+SELECT run.id, worker, count(*), NULL, avg(compute_us), avg(exchange_us), NULL, avg(apply_us),
+       coalesce(avg(compute_us), 0) + coalesce(avg(exchange_us), 0) + coalesce(avg(apply_us), 0),
+       avg(data_us), avg(forward_us), avg(backward_us), avg(hidden_us)
+FROM run CROSS JOIN step ON step.run_id = run.id
+WHERE summarized IS NULL
+GROUP BY run.id, worker;

@@ -1,0 +1,261 @@
+/* communicator.c — the registry of communicators, and what is alike for all of them. */
+#include "base/log.h"
+#include "base/memory.h"
+#include "base/text.h"
+#include "sync/communicator/host_networks.h"
+#include "sync/communicator/ranks.h"
+
+#include <string.h>
+
+#define COMMUNICATOR(name) extern const struct communicator_kind communicator_##name;
+#include "sync/communicator/communicator.def"
+#undef COMMUNICATOR
+
+static const struct about *const entries[] = {
+#define COMMUNICATOR(name) &communicator_##name.about,
+#include "sync/communicator/communicator.def"
+#undef COMMUNICATOR
+};
+const struct registry communicator_registry = {"communicator", entries, COUNT_OF(entries)};
+
+status communicator_open(communicator **out, const options *o, size_t count,
+                         const struct device_place *place)
+{
+    status result = OK;
+    const struct about *about;
+
+    *out = NULL;
+    TRY(registry_require(&communicator_registry, options_text(o, "communicator"), &about));
+    TRY(communicator_open_kind(out, (const struct communicator_kind *)about, o, count, place));
+done:
+    return result;
+}
+
+/* To the exchange; a launcher may have bound the rank to some of its host's processors. */
+static bool leaves_a_processor(const struct ranks *r, const options *o)
+{
+    unsigned threads = (unsigned)options_integer(o, "threads");
+    return threads < r->own && (threads + 1) * r->here <= r->processors;
+}
+
+status communicator_open_kind(communicator **out, const struct communicator_kind *kind,
+                              const options *o, size_t count, const struct device_place *place)
+{
+    status result = OK;
+    communicator *c = NULL;
+
+    TRY(memory_new(&c, 1, sizeof *c, "the communicator"));
+    c->timeout_s = options_real(o, "timeout_s");
+    c->warn_after_s = 5;
+    c->ordered = strcmp(options_text(o, "reduction"), "ordered") == 0;
+    c->compressed = strcmp(options_text(o, "compression"), "none") != 0;
+    c->count = count + COMMUNICATOR_NOTES;
+    c->place = place;
+    c->bucket = (size_t)options_integer(o, "bucket_kib") * 1024 / sizeof(float);
+    if (c->bucket > c->count)
+        c->bucket = c->count;
+    if (c->bucket > INT32_MAX)
+        c->bucket = INT32_MAX;
+    TRY(ranks_open(c));
+    watchdog_arm(c->timeout_s, "opening the communicator");
+    TRY(ranks_all(c, leaves_a_processor(c->ranks, o), &c->has_processor));
+    if (kind->choose != NULL)
+        TRY(kind->choose(c, &kind));
+    c->in_rank_order = kind->in_rank_order;
+    TRY(kind->open(c, o, c->count));
+    c->kind = kind;
+    if (c->buffer == NULL && !kind->on_device) {
+        TRY(memory_new(&c->buffer, c->count, sizeof(float), "the gradient"));
+        c->buffer_is_ours = true;
+    }
+    if (c->ordered && !c->in_rank_order && !kind->on_device && c->size > 1) {
+        /* Chunks are cut at cache lines: the largest is at most a line above the mean. */
+        TRY(memory_new(&c->received, ranks_ordered_piece(c->size) + (size_t)16 * c->size,
+                       sizeof(float), "the ordered reduction"));
+    }
+    TRY(overlap_open(c));
+done:
+    watchdog_disarm();
+    if (result != OK && c != NULL) {
+        c->failed = true;
+        communicator_close(&c);
+    }
+    *out = c;
+    return result;
+}
+
+void communicator_close(communicator **c)
+{
+    if (c == NULL || *c == NULL)
+        return;
+    const struct error before = error_save();
+    overlap_stop(*c);
+    if (!(*c)->failed && communicator_meet(*c, "the end of the run") != OK)
+        log_error("%s", error_message());
+    error_restore(&before);
+    if ((*c)->kind != NULL)
+        (*c)->kind->close(*c);
+    if (!(*c)->failed) { /* else parts of them may be under way: left to the process's end */
+        if ((*c)->buffer_is_ours)
+            memory_free((*c)->buffer);
+        memory_free((*c)->received);
+    }
+    overlap_close(*c);
+    ranks_close(*c);
+    memory_free(*c);
+    *c = NULL;
+}
+
+const char *communicator_name(const communicator *c)
+{
+    return c->kind->about.name;
+}
+
+void communicator_add_network(const communicator *c, struct text *out)
+{
+    if (c->kind->on_device)
+        text_add(out, "NCCL");
+    else if (c->size == 1 || c->ranks->one_host)
+        text_add(out, "%s", c->size == 1 ? "none" : "shared memory");
+    else if (!host_networks_add_used(out))
+        text_add(out, "none of TCP: one that Open MPI chose");
+}
+
+bool communicator_may_spin(const communicator *c)
+{
+    return !c->ranks->crowded;
+}
+
+unsigned communicator_processors(const communicator *c)
+{
+    return c->ranks->processors;
+}
+
+float *communicator_buffer(communicator *c)
+{
+    return c->buffer;
+}
+
+/* Remembers that ranks did not come together: they cannot do so again at the end. */
+static status noted(communicator *c, status result)
+{
+    if (result != OK)
+        c->failed = true;
+    return result;
+}
+
+status ranks_mean(communicator *c, float *data, size_t count)
+{
+    if (c->ordered && !c->in_rank_order)
+        return ranks_mean_ordered(c, data, count);
+    return c->kind->allreduce_mean(c, data, count);
+}
+
+status communicator_allreduce_mean(communicator *c, float *data, size_t count)
+{
+    REQUIRE(count <= c->count && !c->kind->on_device);
+    if (c->size == 1 || count == 0)
+        return OK;
+    c->sent_bytes += communicator_mean_bytes(c, count);
+    return noted(c, ranks_mean(c, data, count));
+}
+
+status communicator_device_sum(communicator *c, float *data, size_t count)
+{
+    REQUIRE(count <= c->count && c->kind->on_device);
+    if (c->size == 1 || count == 0)
+        return OK;
+    c->sent_bytes += communicator_mean_bytes(c, count);
+    return noted(c, c->kind->device_sum(c, data, count));
+}
+
+bool communicator_shares(const communicator *c)
+{
+    return c->size > 1 && c->kind->mean_of_share != NULL;
+}
+
+status communicator_common(communicator *c, size_t bytes, void **out)
+{
+    return noted(c, c->kind->common(c, bytes, out));
+}
+
+void communicator_share(const communicator *c, size_t count, size_t *from, size_t *length)
+{
+    ranks_chunk(count, c->rank, c->size, from, length);
+}
+
+status communicator_mean_of_share(communicator *c, size_t count, float *notes)
+{
+    REQUIRE(count + COMMUNICATOR_NOTES <= c->count);
+    memcpy(c->buffer + count, notes, COMMUNICATOR_NOTES * sizeof *notes);
+    return noted(c, c->kind->mean_of_share(c, count, notes));
+}
+
+status communicator_shares_done(communicator *c)
+{
+    return noted(c, ranks_gate(c, "the mean gradient"));
+}
+
+double communicator_mean_bytes(const communicator *c, size_t count)
+{
+    if (c->size == 1)
+        return 0;
+    if (c->ordered && !c->in_rank_order)
+        return ranks_ring_bytes(c, count);
+    return c->kind->sent_bytes != NULL ? c->kind->sent_bytes(c, count) : 0;
+}
+
+double communicator_sent_bytes(const communicator *c)
+{
+    return c->sent_bytes;
+}
+
+status communicator_broadcast(communicator *c, void *data, size_t bytes, unsigned root)
+{
+    enum { PIECE = 1 << 30 }; /* MPI counts in int */
+    status result = OK;
+    REQUIRE(root < c->size);
+    TRY(ranks_gate(c, "a broadcast"));
+    for (size_t from = 0; c->size > 1 && from < bytes; from += PIECE) {
+        size_t length = bytes - from < PIECE ? bytes - from : PIECE;
+        MPI_Request request;
+        TRY(ranks_check(MPI_Ibcast((char *)data + from, (int)length, MPI_BYTE, (int)root,
+                                   c->ranks->world, &request),
+                        "a broadcast"));
+        TRY(ranks_wait(c, &request, 1, "a broadcast"));
+    }
+done:
+    return noted(c, result);
+}
+
+status communicator_gather_all(communicator *c, const void *in, size_t bytes, void *out)
+{
+    status result = OK;
+    MPI_Request request;
+    REQUIRE(bytes <= INT32_MAX);
+    if (c->size == 1) {
+        memcpy(out, in, bytes);
+        return OK;
+    }
+    TRY(ranks_gate(c, "a gather"));
+    TRY(ranks_check(MPI_Iallgather(in, (int)bytes, MPI_BYTE, out, (int)bytes, MPI_BYTE,
+                                   c->ranks->world, &request),
+                    "a gather"));
+    TRY(ranks_wait(c, &request, 1, "a gather"));
+done:
+    return noted(c, result);
+}
+
+status communicator_barrier(communicator *c)
+{
+    return noted(c, ranks_gate(c, "a barrier"));
+}
+
+status communicator_meet(communicator *c, const char *what)
+{
+    const double timeout_s = c->timeout_s;
+    c->timeout_s = timeout_s * COMMUNICATOR_PATIENCE;
+    status result = ranks_gate(c, what);
+    c->timeout_s = timeout_s;
+    return noted(c, result);
+}

@@ -1,0 +1,29 @@
+/* communicator_auto.c — the fastest that works here: nccl where every rank has a GPU of its own and
+ * NCCL is there, else shared on one host, mpi over several; mpi where codes travel. */
+#include "sync/communicator/communicator_nccl.h"
+#include "sync/communicator/ranks.h"
+
+extern const struct communicator_kind communicator_mpi, communicator_nccl, communicator_shared;
+
+static status auto_choose(communicator *c, const struct communicator_kind **out)
+{
+    status result = OK;
+    bool nccl_can;
+    if (c->compressed) {
+        *out = &communicator_mpi;
+        return OK;
+    }
+    TRY(nccl_fits(c, &nccl_can));
+    *out = nccl_can             ? &communicator_nccl
+           : c->ranks->one_host ? &communicator_shared
+                                : &communicator_mpi;
+done:
+    return result;
+}
+
+const struct communicator_kind communicator_auto = {
+    .about = {.name = "auto",
+              .description = "nccl where each rank has its own GPU; else shared on one host, mpi "
+                             "over several, and with compression"},
+    .choose = auto_choose,
+};

@@ -1,0 +1,155 @@
+/*
+ * missing_ranks.c — who is missing among ranks of several hosts. They have no page in common to
+ * read it from, so whoever gives up tells all others, and hears for a moment who else does: those
+ * who wait give up at about the same time, and who hangs or has died says nothing. Then each says
+ * why, and tells the others when it has: nobody ends the rest before, and who gave up later need
+ * not listen for longer. The launcher takes 3 s to end a rank that hangs: in all less than 5 s.
+ */
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/memory.h"
+#include "base/text.h"
+#include "sync/communicator/ranks.h"
+
+#include <unistd.h>
+
+enum { TAG = 30000, TAG_LEAVE, HOST = 64, NAMED_MOST = 8 };
+enum { LISTEN_LEAST_MS = 100, LISTEN_MS = 1000, SAY_MS = 2000 };
+enum { LEAVE_MS = 1800 }; /* from the call on, at the latest */
+
+struct missing_ranks {
+    unsigned rank, size;
+    MPI_Comm world;
+    char (*hosts)[HOST];           /* [size] */
+    char word, *words;             /* what is said, and by each: it does not matter */
+    MPI_Request *present, *leaves; /* [size]: that it gives up, too, and that it has said why */
+    uint64_t begun_ns;
+};
+
+static struct missing_ranks *called; /* NULL: it was not */
+
+status missing_ranks_open(communicator *c)
+{
+    status result = OK;
+    struct missing_ranks *r = NULL;
+    char own[HOST] = "";
+    if (c->size == 1)
+        return OK;
+    TRY(memory_new(&r, 1, sizeof *r, "the roll call"));
+    c->ranks->missing_ranks = r;
+    r->rank = c->rank;
+    r->size = c->size;
+    r->world = c->ranks->world;
+    TRY(memory_new(&r->hosts, c->size, sizeof *r->hosts, "the roll call"));
+    TRY(memory_new(&r->words, 2 * (size_t)c->size, 1, "the roll call"));
+    TRY(memory_new(&r->present, c->size, sizeof *r->present, "the roll call"));
+    TRY(memory_new(&r->leaves, c->size, sizeof *r->leaves, "the roll call"));
+    (void)gethostname(own, sizeof own - 1);
+    TRY(ranks_check(MPI_Allgather(own, HOST, MPI_CHAR, r->hosts, HOST, MPI_CHAR, r->world),
+                    "the hosts of ranks"));
+done:
+    return result;
+}
+
+void missing_ranks_close(communicator *c)
+{
+    struct missing_ranks *r = c->ranks->missing_ranks;
+    if (r != NULL) {
+        memory_free(r->hosts);
+        memory_free(r->words);
+        memory_free(r->present);
+        memory_free(r->leaves);
+    }
+    memory_free(r);
+    c->ranks->missing_ranks = NULL;
+}
+
+static void listen_to(struct missing_ranks *r, int tag, char *words, MPI_Request *from)
+{
+    for (unsigned i = 0; i < r->size; i++) {
+        from[i] = MPI_REQUEST_NULL;
+        if (i != r->rank &&
+            MPI_Irecv(&words[i], 1, MPI_CHAR, (int)i, tag, r->world, &from[i]) != MPI_SUCCESS)
+            log_debug("rank %u cannot be heard", i);
+    }
+}
+
+static void tell(struct missing_ranks *r, int tag)
+{
+    MPI_Request unused;
+    for (unsigned i = 0; i < r->size; i++)
+        if (i != r->rank &&
+            MPI_Isend(&r->word, 1, MPI_CHAR, (int)i, tag, r->world, &unused) != MPI_SUCCESS)
+            log_debug("rank %u cannot be told", i);
+}
+
+static bool has_come(MPI_Request *request)
+{
+    int come = 1;
+    if (*request != MPI_REQUEST_NULL)
+        (void)MPI_Test(request, &come, MPI_STATUS_IGNORE);
+    return come != 0;
+}
+
+/* Of the first, how many have not come. `but`: those that did not come here do not count. */
+static unsigned silent(const struct missing_ranks *r, MPI_Request *from, const MPI_Request *but)
+{
+    unsigned silent = 0;
+    for (unsigned i = 0; i < r->size; i++)
+        silent += !has_come(&from[i]) && (but == NULL || but[i] == MPI_REQUEST_NULL);
+    return silent;
+}
+
+static bool somebody_leaves(const struct missing_ranks *r)
+{
+    bool leaves = false;
+    for (unsigned i = 0; i < r->size; i++)
+        leaves |= i != r->rank && has_come(&r->leaves[i]);
+    return leaves;
+}
+
+static unsigned count_missing(const struct missing_ranks *r)
+{
+    for (;;) {
+        const unsigned missing = silent(r, r->present, NULL);
+        const uint64_t ms = (clock_ns() - r->begun_ns) / 1000000;
+        if (missing == 0 || ms >= LISTEN_MS || (ms >= LISTEN_LEAST_MS && somebody_leaves(r)))
+            return missing;
+        clock_sleep_until_ns(clock_ns() + 1000000);
+    }
+}
+
+/* What it begins it leaves behind: this process ends, and frees nothing (ranks_abandon). */
+void missing_ranks(const communicator *c, struct text *out)
+{
+    struct missing_ranks *r = c->ranks->missing_ranks;
+    unsigned missing = 0, named = 0;
+
+    if (r != NULL) {
+        called = r;
+        r->begun_ns = clock_ns();
+        listen_to(r, TAG, r->words, r->present);
+        listen_to(r, TAG_LEAVE, r->words + r->size, r->leaves);
+        tell(r, TAG);
+        missing = count_missing(r);
+    }
+    for (unsigned i = 0; missing > 0 && i < c->size; i++)
+        if (r->present[i] != MPI_REQUEST_NULL && named++ < NAMED_MOST)
+            text_add(out, "%srank %u on %s", named == 1 ? "" : ", ", i, r->hosts[i]);
+    if (missing > NAMED_MOST)
+        text_add(out, " and %u more", missing - NAMED_MOST);
+    if (missing == 0)
+        text_add(out, "another rank");
+}
+
+void missing_ranks_leave(void)
+{
+    struct missing_ranks *r = called;
+    if (r == NULL) {
+        clock_sleep_until_ns(clock_ns() + SAY_MS * 1000000ull);
+        return;
+    }
+    tell(r, TAG_LEAVE);
+    while (silent(r, r->leaves, r->present) > 0 && clock_ns() < r->begun_ns + LEAVE_MS * 1000000ull)
+        clock_sleep_until_ns(clock_ns() + 1000000);
+}

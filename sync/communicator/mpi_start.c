@@ -1,0 +1,235 @@
+/* mpi_start.c — a synchronous process from MPI_Init to MPI_Finalize. */
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/memory.h"
+#include "sync/communicator/host_networks.h"
+#include "sync/communicator/ranks.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+static bool launched(void)
+{
+    return getenv("OMPI_COMM_WORLD_RANK") != NULL || getenv("PMIX_RANK") != NULL;
+}
+
+/* By default a large message moves while both sides are inside MPI: a stage would wait until the
+ * one before has computed the next micro-batch, too. The kernel lets a receiver fetch it alone;
+ * what is small, and all where that is not permitted, goes through shared memory at once. Four
+ * stages of a step of 400 ms in 8 micro-batches idle 28.6 % of their time so, 63 % otherwise
+ * (formula: 27.3). Either way a message takes one of 8 buffers by default, and the ninth waits
+ * until its sender looks after the others: two stages of 32 micro-batches would idle 43 %
+ * (formula: 3.0), with a buffer for each 5. */
+void sync_expect_messages(unsigned in_flight)
+{
+    enum { BUFFER = 65536, BUFFERS_MOST = 256, OTHERS = 16, ROOM = 4 << 20 };
+    const unsigned buffers = (in_flight < BUFFERS_MOST ? in_flight : BUFFERS_MOST) + OTHERS;
+    char text[24];
+    setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "cma", 0);
+    snprintf(text, sizeof text, "%d", BUFFER);
+    setenv("OMPI_MCA_btl_vader_eager_limit", text, 0);
+    snprintf(text, sizeof text, "%u", buffers);
+    setenv("OMPI_MCA_btl_vader_free_list_num", text, 0);
+    snprintf(text, sizeof text, "%u", buffers * BUFFER + ROOM);
+    setenv("OMPI_MCA_btl_vader_segment_size", text, 0);
+}
+
+/* A vector that is exchanged in parts goes by non-blocking allreduces in place, for which Open MPI
+ * takes a tree by default: each part all the way to rank 0 and back, so that a link is used one way
+ * at a time. These send as little, both ways at once; what they cannot do goes by the tree. */
+static void choose_allreduce_in_parts(void)
+{
+    const char *size = getenv("OMPI_COMM_WORLD_SIZE");
+    const bool two = size != NULL && strcmp(size, "2") == 0;
+    setenv("OMPI_MCA_coll_libnbc_iallreduce_algorithm", two ? "recursive_doubling" : "rabenseifner",
+           0);
+}
+
+/* A step of Slurm's that is on one node, too. */
+bool sync_on_one_host(void)
+{
+    const char *size = getenv("OMPI_COMM_WORLD_SIZE"), *here = getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
+    const char *nodes = getenv("SLURM_STEP_NUM_NODES");
+    if (size != NULL && here != NULL)
+        return strcmp(size, here) == 0;
+    return !launched() || (nodes != NULL && strcmp(nodes, "1") == 0);
+}
+
+/* Ranks of one host meet in shared memory. Open MPI would open ports on all addresses for them
+ * beside it, by several of its parts. The user's own choice of parts stays. */
+static void use_no_network(void)
+{
+    setenv("OMPI_MCA_pml", "ob1", 0);
+    setenv("OMPI_MCA_btl", "^tcp,ofi,openib,uct,usnic,portals4", 0);
+    setenv("OMPI_MCA_osc", "^ucx", 0);
+    setenv("NCCL_SOCKET_IFNAME", "lo", 0);
+}
+
+bool ranks_may_take_turns(void)
+{
+    int level;
+    return MPI_Query_thread(&level) == MPI_SUCCESS && level >= MPI_THREAD_SERIALIZED;
+}
+
+/* It waits for all ranks. On several hosts nobody else has a limit where a rank does not come. */
+static status init(void)
+{
+    enum { LIMIT_S = 600 };
+    status result = OK;
+    int provided;
+    const bool watched = !sync_on_one_host();
+    if (watched) {
+        TRY(watchdog_open());
+        watchdog_arm(LIMIT_S, "starting MPI");
+    }
+    result = ranks_check(MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided),
+                         "starting MPI (was this started by mpirun?)");
+    if (watched) {
+        watchdog_disarm();
+        watchdog_close();
+    }
+done:
+    return result;
+}
+
+status sync_start(unsigned *rank, unsigned *size)
+{
+    status result = OK;
+    int r, s;
+
+    if (launched()) {
+        pid_t parent = getppid();
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (getppid() != parent)
+            FAIL(ERROR_PEER, "the launcher of this rank has ended; start the run again");
+    }
+    /* Sleeps between tests for messages last as long as asked, not 50 µs longer. */
+    prctl(PR_SET_TIMERSLACK, 1000UL);
+    /* Buckets go through shared buffers: for them the kernel's copy is slower. */
+    setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);
+    /* Blocking calls that find nothing to do let others run: on processors that are also used
+     * otherwise a rank that spins keeps its peer from sending. */
+    setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
+    choose_allreduce_in_parts();
+    if (sync_on_one_host())
+        use_no_network();
+    else
+        TRY(host_networks_choose(NULL));
+    TRY(init());
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    MPI_Comm_rank(MPI_COMM_WORLD, &r);
+    MPI_Comm_size(MPI_COMM_WORLD, &s);
+    *rank = (unsigned)r;
+    *size = (unsigned)s;
+done:
+    return result;
+}
+
+static const char SETTINGS[] = "comparing settings";
+
+/* Where there is no communicator yet, or none any more. */
+static status await(MPI_Request *request, double limit_s, const char *what)
+{
+    status result = OK;
+    int complete = 0;
+    const uint64_t begun = clock_ns();
+
+    for (;;) {
+        TRY(ranks_check(MPI_Test(request, &complete, MPI_STATUS_IGNORE), what));
+        if (complete)
+            return OK;
+        if ((double)(clock_ns() - begun) * 1e-9 > limit_s)
+            FAIL(ERROR_PEER, "%s: another rank did not come within %.0f s", what, limit_s);
+        clock_sleep_until_ns(clock_ns() + 500000);
+    }
+done:
+    return result;
+}
+
+static status all_come(double limit_s)
+{
+    status result = OK;
+    MPI_Request request;
+    TRY(ranks_check(MPI_Ibarrier(MPI_COMM_WORLD, &request), "the end"));
+    TRY(await(&request, limit_s, "the end"));
+done:
+    return result;
+}
+
+void sync_end(status result)
+{
+    /* Well-ended ranks give the first one time to write its results; others do not wait long. */
+    const double limit_s = result == OK || result == STOPPED ? 60 : 2;
+    int initialised = 0, finalised = 0;
+    const struct error why = error_save();
+
+    MPI_Initialized(&initialised);
+    MPI_Finalized(&finalised);
+    if (!initialised || finalised)
+        return;
+    if (ranks_abandoned()) { /* the others may still be writing down why they fail */
+        missing_ranks_leave();
+        MPI_Abort(MPI_COMM_WORLD, result == OK ? ERROR_PEER : (int)result);
+    }
+    if (all_come(limit_s) != OK) {
+        if (result == OK)
+            log_error("%s; ending the others", error_message());
+        MPI_Abort(MPI_COMM_WORLD, result == OK ? ERROR_PEER : (int)result);
+    }
+    error_restore(&why);
+    bool watched = watchdog_open() == OK;
+    watchdog_arm(limit_s, "ending MPI");
+    MPI_Finalize();
+    watchdog_disarm();
+    if (watched)
+        watchdog_close();
+}
+
+static status say(void *bytes, size_t count, double limit_s)
+{
+    status result = OK;
+    MPI_Request request;
+    REQUIRE(count <= INT32_MAX);
+    TRY(ranks_check(MPI_Ibcast(bytes, (int)count, MPI_BYTE, 0, MPI_COMM_WORLD, &request),
+                    SETTINGS));
+    TRY(await(&request, limit_s, SETTINGS));
+done:
+    return result;
+}
+
+status sync_compare(const char *own, double limit_s, char **first, unsigned *other)
+{
+    status result = OK;
+    uint64_t bytes = strlen(own) + 1;
+    int rank, strays;
+    MPI_Request request;
+
+    *first = NULL;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    TRY(say(&bytes, sizeof bytes, limit_s));
+    TRY(memory_new(first, bytes, 1, SETTINGS));
+    if (rank == 0)
+        memcpy(*first, own, bytes);
+    TRY(say(*first, bytes, limit_s));
+    strays = strcmp(own, *first) != 0 ? rank : 0;
+    TRY(ranks_check(
+        MPI_Iallreduce(MPI_IN_PLACE, &strays, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD, &request),
+        SETTINGS));
+    TRY(await(&request, limit_s, SETTINGS));
+    *other = (unsigned)strays;
+done:
+    return result;
+}
+
+const char *sync_library_version(void)
+{
+    static char version[MPI_MAX_LIBRARY_VERSION_STRING];
+    int length = 0;
+    if (version[0] == '\0' && MPI_Get_library_version(version, &length) == MPI_SUCCESS)
+        version[strcspn(version, ",\n")] = '\0'; /* what follows is who packaged it */
+    return version;
+}

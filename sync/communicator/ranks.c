@@ -1,0 +1,512 @@
+/* ranks.c — MPI's handles, and waiting for other ranks with a limit. */
+#include "sync/communicator/ranks.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/memory.h"
+#include "base/text.h"
+#include "base/thread.h"
+
+#include <limits.h>
+#include <sched.h>
+#include <linux/futex.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define SPIN_NS 200000u /* a wake-up across cores costs tens of microseconds */
+/* Who waits says so ten times a second at least: who has not for so long does not wait. */
+#define SILENT_NS 1000000000u
+
+/* Invariant: `arrived` counts the ranks that are at the gate of round `round`. The last one to come
+ * sets it back to 0 and then raises `round`; nobody comes again before it has seen that. */
+struct gate_page {
+    _Alignas(64) atomic_uint arrived;
+    _Alignas(64) atomic_uint round;    /* the futex */
+    _Alignas(64) atomic_uint sleepers; /* spares the system call when nobody sleeps */
+    struct {
+        _Alignas(64) atomic_uint round; /* rounds this rank has come to: who is missing */
+        unsigned world;                 /* its rank among all */
+        atomic_ullong waited_at;        /* clock_ns() when it last was seen to wait */
+    } rank[];
+};
+
+status ranks_check(int mpi_code, const char *what)
+{
+    status result = OK;
+    if (mpi_code != MPI_SUCCESS) {
+        char words[MPI_MAX_ERROR_STRING] = "";
+        int length = 0;
+        MPI_Error_string(mpi_code, words, &length);
+        FAIL(ERROR_PEER, "%s: MPI failed: %s. Another rank may have died; its own message is above",
+             what, words);
+    }
+done:
+    return result;
+}
+
+/* Memory from a window begins where MPI's own data ends. Windows are mapped at page boundaries, so
+ * every rank rounds to the same place. */
+void *ranks_aligned(void *p)
+{
+    return (void *)(((uintptr_t)p + 63) & ~(uintptr_t)63);
+}
+
+/* ---- handles ------------------------------------------------------------------------------------
+ */
+
+status gate_open(struct gate *g, MPI_Comm node)
+{
+    status result = OK;
+    int rank, size, world, unit;
+    MPI_Aint bytes;
+    struct gate_page *page;
+
+    MPI_Comm_rank(node, &rank);
+    MPI_Comm_size(node, &size);
+    MPI_Comm_rank(MPI_COMM_WORLD, &world);
+    size_t all = sizeof *page + (size_t)size * sizeof page->rank[0];
+    TRY(ranks_check(MPI_Win_allocate_shared(rank == 0 ? (MPI_Aint)all + 64 : 0, 1, MPI_INFO_NULL,
+                                            node, &page, &g->window),
+                    "shared memory for the gate (is /dev/shm full?)"));
+    TRY(ranks_check(MPI_Win_shared_query(g->window, 0, &bytes, &unit, &page), "the gate"));
+    page = ranks_aligned(page);
+    if (rank == 0)
+        memset(page, 0, all);
+    TRY(ranks_check(MPI_Barrier(node), "opening the gate"));
+    page->rank[rank].world = (unsigned)world;
+    TRY(ranks_check(MPI_Barrier(node), "opening the gate"));
+    g->index = (unsigned)rank;
+    g->size = (unsigned)size;
+    g->page = page;
+done:
+    return result;
+}
+
+void gate_close(const communicator *c, struct gate *g)
+{
+    ranks_free_window(c, &g->window);
+    g->page = NULL;
+}
+
+/* Launchers bind each rank to processors of its own: those of all are what the ranks of a host
+ * have. One crowded host is enough to slow down all. */
+static status count_processors(struct ranks *r)
+{
+    status result = OK;
+    const char *what = "the processors of ranks";
+    int node_size, crowded;
+    cpu_set_t own, all;
+
+    CPU_ZERO(&own);
+    if (sched_getaffinity(0, sizeof own, &own) != 0)
+        CPU_ZERO(&own);
+    TRY(ranks_check(MPI_Allreduce(&own, &all, (int)sizeof own, MPI_BYTE, MPI_BOR, r->node), what));
+    MPI_Comm_size(r->node, &node_size);
+    r->here = (unsigned)node_size;
+    r->own = CPU_COUNT(&own) > 0 ? (unsigned)CPU_COUNT(&own) : processor_count();
+    r->processors = CPU_COUNT(&all) > 0 ? (unsigned)CPU_COUNT(&all) : processor_count();
+    crowded = (unsigned)node_size > r->processors;
+    TRY(ranks_check(MPI_Allreduce(MPI_IN_PLACE, &crowded, 1, MPI_INT, MPI_MAX, r->world), what));
+    r->crowded = crowded != 0;
+done:
+    return result;
+}
+
+status ranks_all(const communicator *c, bool here, bool *everywhere)
+{
+    int all = here;
+    status result = ranks_check(
+        MPI_Allreduce(MPI_IN_PLACE, &all, 1, MPI_INT, MPI_MIN, c->ranks->world), "what hosts have");
+    *everywhere = result == OK && all != 0;
+    return result;
+}
+
+/* Until every rank has come, perhaps from loading its data: only then collective calls are short.
+ */
+static status all_come(communicator *c)
+{
+    const double timeout_s = c->timeout_s;
+    const char *what = "opening the communicator";
+    status result = OK;
+    MPI_Request request;
+
+    c->timeout_s = timeout_s * COMMUNICATOR_PATIENCE;
+    TRY(ranks_check(MPI_Ibarrier(MPI_COMM_WORLD, &request), what));
+    TRY(ranks_wait(c, &request, 1, what));
+done:
+    c->timeout_s = timeout_s;
+    return result;
+}
+
+static status handles_open(communicator *c)
+{
+    status result = OK;
+    struct ranks *r = c->ranks;
+    int node_size;
+
+    TRY(ranks_check(MPI_Comm_dup(MPI_COMM_WORLD, &r->world), "a communicator"));
+    MPI_Comm_set_errhandler(r->world, MPI_ERRORS_RETURN);
+    TRY(ranks_check(
+        MPI_Comm_split_type(r->world, MPI_COMM_TYPE_SHARED, (int)c->rank, MPI_INFO_NULL, &r->node),
+        "the ranks of this host"));
+    MPI_Comm_set_errhandler(r->node, MPI_ERRORS_RETURN);
+    MPI_Comm_size(r->node, &node_size);
+    r->one_host = (unsigned)node_size == c->size;
+    TRY(count_processors(r));
+    if (r->one_host && c->size > 1)
+        TRY(gate_open(&r->gate, r->node));
+    TRY(missing_ranks_open(c));
+    watchdog_watch(c);
+done:
+    return result;
+}
+
+status ranks_open(communicator *c)
+{
+    status result = OK;
+    int rank, size;
+    struct ranks *r = NULL;
+
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    c->rank = (unsigned)rank;
+    c->size = (unsigned)size;
+    TRY(memory_new(&r, 1, sizeof *r, "ranks"));
+    c->ranks = r;
+    r->world = r->node = MPI_COMM_NULL;
+    r->name = c->rank;
+    r->gate.window = MPI_WIN_NULL;
+    r->crowded = true; /* who has come does not take a processor from those who still load */
+    if (size > 1) {
+        TRY(watchdog_open());
+        r->watched = true;
+        TRY(all_come(c));
+    }
+    watchdog_arm(c->timeout_s, "opening the communicator");
+    TRY(handles_open(c));
+done:
+    watchdog_disarm();
+    return result;
+}
+
+void ranks_free_window(const communicator *c, MPI_Win *window)
+{
+    if (*window == MPI_WIN_NULL || c->failed)
+        return;
+    watchdog_arm(c->timeout_s, "closing the communicator");
+    MPI_Win_free(window);
+    watchdog_disarm();
+}
+
+void ranks_close(communicator *c)
+{
+    struct ranks *r = c->ranks;
+    if (r == NULL)
+        return;
+    watchdog_watch(NULL);
+    gate_close(c, &r->gate);
+    if (!c->failed) {
+        missing_ranks_close(c);
+        watchdog_arm(c->timeout_s, "closing the communicator");
+        if (r->node != MPI_COMM_NULL)
+            MPI_Comm_free(&r->node);
+        if (r->world != MPI_COMM_NULL)
+            MPI_Comm_free(&r->world);
+        watchdog_disarm();
+    }
+    if (r->watched)
+        watchdog_close();
+    memory_free(r);
+    c->ranks = NULL;
+}
+
+void ranks_chunk(size_t count, unsigned rank, unsigned size, size_t *from, size_t *length)
+{
+    const size_t line = 64 / sizeof(float);
+    size_t lines = (count + line - 1) / line;
+    size_t first = lines * rank / size * line, end = lines * (rank + 1) / size * line;
+    *from = first < count ? first : count;
+    *length = (end < count ? end : count) - *from;
+}
+
+double ranks_ring_bytes(const communicator *c, size_t count)
+{
+    return 2.0 * (c->size - 1) * sizeof(float) * (double)count;
+}
+
+/* ---- waiting ------------------------------------------------------------------------------------
+ */
+
+/* Whether the i-th rank of a gate has come to it. */
+static bool has_come(const struct gate *g, unsigned i)
+{
+    return atomic_load(&g->page->rank[i].round) != atomic_load(&g->page->round);
+}
+
+/* At the gate those are missing who have not come to it. Where all came and what is missing is a
+ * message, those who do not wait for one: they have died, hang or compute. */
+static bool is_missing(const struct gate *g, unsigned i, bool at_gate, uint64_t now)
+{
+    const uint64_t waited_at = atomic_load(&g->page->rank[i].waited_at);
+    return at_gate ? !has_come(g, i) : i != g->index && now > waited_at + SILENT_NS;
+}
+
+/* How many are known to be missing; they are of this host, whose ranks alone share a page. */
+static unsigned name_the_missing(const struct gate *g, struct text *out)
+{
+    unsigned missing = 0;
+    const bool at_gate = g->page != NULL && has_come(g, g->index);
+    const uint64_t now = clock_ns();
+
+    for (unsigned i = 0; g->page != NULL && i < g->size; i++)
+        if (is_missing(g, i, at_gate, now) && missing++ < 8)
+            text_add(out, "%s%u", missing == 1 ? "rank " : ", ", g->page->rank[i].world);
+    if (missing == 0)
+        text_add(out, "another rank"); /* another host's */
+    else if (missing > 8)
+        text_add(out, " and %u more", missing - 8);
+    return missing;
+}
+
+unsigned ranks_first_missing(const communicator *c)
+{
+    const struct gate *g = &c->ranks->gate;
+    const bool at_gate = g->page != NULL && has_come(g, g->index);
+    const uint64_t now = clock_ns();
+
+    for (unsigned i = 0; g->page != NULL && i < g->size; i++)
+        if (is_missing(g, i, at_gate, now))
+            return g->page->rank[i].world;
+    return c->size;
+}
+
+/* One rank speaks for those who wait: the first of them. Where nobody knows who has come, rank 0
+ * and, should that be the one that is missing, rank 1. */
+static bool speaks(const communicator *c, const struct gate *g)
+{
+    if (g->page == NULL)
+        return c->rank < 2;
+    for (unsigned i = 0; i < g->index; i++)
+        if (has_come(g, i))
+            return false;
+    return true;
+}
+
+struct patience {
+    uint64_t since, warn_ns, limit_ns;
+    bool warned;
+};
+
+static struct patience patience_begin(const communicator *c)
+{
+    return (struct patience){.since = clock_ns(),
+                             .warn_ns = (uint64_t)(c->warn_after_s * 1e9),
+                             .limit_ns = (uint64_t)(c->timeout_s * 1e9)};
+}
+
+void ranks_say_waiting(const struct gate *g)
+{
+    if (g->page != NULL)
+        atomic_store(&g->page->rank[g->index].waited_at, clock_ns());
+}
+
+void ranks_add_given_up(const communicator *c, const struct gate *g, uint64_t waited_ns,
+                        const char *what, bool in_call, struct text *out)
+{
+    struct text missing = {0};
+    char host[64] = "";
+    bool here = true; /* they are of this host */
+    if (c->ranks->blame != NULL) {
+        (void)c->ranks->blame(c, &missing);
+    } else if (g->page != NULL || in_call) {
+        here = name_the_missing(g, &missing) > 0;
+    } else {
+        here = false;
+        missing_ranks(c, &missing);
+    }
+    (void)gethostname(host, sizeof host - 1);
+    text_add(out,
+             "rank %u waited %.1f s for %s (%s)%s%s: it may have died, hang, or be much slower; "
+             "see its messages above, or raise timeout_s",
+             c->ranks->name, (double)waited_ns * 1e-9, missing.at, what, here ? " on " : "",
+             here ? host : "");
+    text_free(&missing);
+}
+
+/* Called now and then by whoever waits, at `g` or for messages. */
+static status patience_check(struct patience *p, const communicator *c, const struct gate *g,
+                             const char *what)
+{
+    status result = OK;
+    struct text text = {0};
+    const uint64_t waited = clock_ns() - p->since;
+
+    ranks_say_waiting(g);
+    if (atomic_load(&c->ranks->leaves))
+        FAIL(ERROR_PEER, "%s: given up, as this rank ends", what);
+    if (waited >= p->limit_ns) {
+        ranks_add_given_up(c, g, waited, what, false, &text);
+        FAIL(ERROR_PEER, "%s", text.at);
+    }
+    if (waited < p->warn_ns || p->warned)
+        return OK;
+    const bool told = c->ranks->blame != NULL;
+    const bool mine = told ? c->ranks->blame(c, &text) : speaks(c, g);
+    if (!told)
+        name_the_missing(g, &text);
+    if (mine) {
+        log_warning("has waited %.0f s for %s (%s); gives up after %.0f s", (double)waited * 1e-9,
+                    text.at, what, (double)p->limit_ns * 1e-9);
+    }
+    p->warned = true;
+done:
+    text_free(&text);
+    return result;
+}
+
+static void futex_sleep(atomic_uint *word, unsigned value)
+{
+    struct timespec a_while = {.tv_nsec = 100000000}; /* then: is it time to warn or give up? */
+    syscall(SYS_futex, word, FUTEX_WAIT, value, &a_while, NULL, 0);
+}
+
+static void futex_wake_all(atomic_uint *word)
+{
+    syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+/* Whether the gate opens within a few microseconds, in which a rank with a processor of its own may
+ * as well spin. */
+static bool opens_soon(const communicator *c, struct gate_page *gate, unsigned round,
+                       uint64_t since_ns)
+{
+    if (c->ranks->crowded || atomic_load(&c->ranks->sleeps))
+        return false;
+    do {
+        for (unsigned i = 0; i < 64; i++) {
+            if (atomic_load_explicit(&gate->round, memory_order_acquire) != round)
+                return true;
+            processor_pause();
+        }
+        sched_yield(); /* the rank waited for may be on this processor */
+    } while (clock_ns() - since_ns < SPIN_NS);
+    return false;
+}
+
+status gate_pass(communicator *c, struct gate *g, const char *what)
+{
+    status result = OK;
+    struct gate_page *gate = g->page;
+    unsigned round = atomic_load(&gate->round);
+
+    atomic_store(&gate->rank[g->index].round, round + 1);
+    if (atomic_fetch_add(&gate->arrived, 1) + 1 == g->size) {
+        atomic_store(&gate->arrived, 0);
+        atomic_store(&gate->round, round + 1);
+        if (atomic_load(&gate->sleepers) != 0)
+            futex_wake_all(&gate->round);
+        return OK;
+    }
+    struct patience patience = patience_begin(c);
+    if (opens_soon(c, gate, round, patience.since))
+        return OK;
+    atomic_fetch_add(&gate->sleepers, 1);
+    while (result == OK && atomic_load(&gate->round) == round) {
+        futex_sleep(&gate->round, round);
+        if (atomic_load(&gate->round) == round)
+            result = patience_check(&patience, c, g, what);
+    }
+    atomic_fetch_sub(&gate->sleepers, 1);
+    return result;
+}
+
+status ranks_gate(communicator *c, const char *what)
+{
+    status result = OK;
+    if (c->size == 1)
+        return OK;
+    if (c->ranks->gate.page != NULL)
+        return gate_pass(c, &c->ranks->gate, what);
+    MPI_Request request;
+    TRY(ranks_check(MPI_Ibarrier(c->ranks->world, &request), what));
+    TRY(ranks_wait(c, &request, 1, what));
+done:
+    return result;
+}
+
+static bool abandoned;
+
+void ranks_abandon(communicator *c)
+{
+    c->failed = abandoned = true;
+}
+
+bool ranks_abandoned(void)
+{
+    return abandoned;
+}
+
+status ranks_begin_sum(communicator *c, float *data, size_t count, MPI_Request *request)
+{
+    return ranks_check(MPI_Iallreduce(MPI_IN_PLACE, data, (int)count, MPI_FLOAT, MPI_SUM,
+                                      c->ranks->world, request),
+                       "the mean gradient");
+}
+
+/* Spinning (yielding the processor where ranks are crowded) is the fastest while all are at it:
+ * 16 ranks on 2 processors exchange 150 kB in 1.1 ms so, in 2.5 ms with sleeps of 50 µs. */
+static bool worth_spinning(const communicator *c, uint64_t waited_ns)
+{
+    return !atomic_load(&c->ranks->sleeps) &&
+           waited_ns < (c->ranks->crowded ? 5000000u : 500000000u);
+}
+
+/* Until all are complete, or with `index` one of them. */
+static status wait_for(communicator *c, MPI_Request *requests, int count, int *index,
+                       const char *what)
+{
+    enum { SLEEP_LEAST_NS = 20000, SLEEP_MOST_NS = 200000, TESTS_PER_LOOK = 16 };
+    status result = OK;
+    struct patience patience = patience_begin(c);
+    uint64_t pause_ns = SLEEP_LEAST_NS;
+    bool spin = true;
+
+    for (unsigned tests = 1;; tests++) {
+        int complete = 0;
+        TRY(ranks_check(index != NULL
+                            ? MPI_Testany(count, requests, index, &complete, MPI_STATUS_IGNORE)
+                            : MPI_Testall(count, requests, &complete, MPI_STATUSES_IGNORE),
+                        what));
+        if (complete)
+            break;
+        if (tests % TESTS_PER_LOOK == 0) {
+            spin = worth_spinning(c, clock_ns() - patience.since);
+            TRY(patience_check(&patience, c, &c->ranks->gate, what));
+        }
+        if (spin) {
+            if (c->ranks->crowded)
+                sched_yield();
+            continue;
+        }
+        clock_sleep_until_ns(clock_ns() + pause_ns);
+        pause_ns = pause_ns * 3 / 2 < SLEEP_MOST_NS ? pause_ns * 3 / 2 : SLEEP_MOST_NS;
+    }
+done:
+    if (result != OK)
+        ranks_abandon(c);
+    return result;
+}
+
+status ranks_wait(communicator *c, MPI_Request *requests, int count, const char *what)
+{
+    return wait_for(c, requests, count, NULL, what);
+}
+
+status ranks_wait_any(communicator *c, MPI_Request *requests, int count, int *index,
+                      const char *what)
+{
+    return wait_for(c, requests, count, index, what);
+}

@@ -1,0 +1,273 @@
+/* pipeline_link.c — see pipeline_link.h. */
+#include "sync/pipeline/pipeline_link.h"
+
+#include "base/clock.h"
+#include "base/memory.h"
+#include "base/text.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+enum { TAG_FORWARD = 1, TAG_BACKWARD, TAG_COLLECT };
+
+#define AT_MEETING UINT32_MAX
+
+/* For whom rank i waits: its rank + 1; AT_MEETING: for all; 0: it works. */
+struct waiting_page {
+    struct {
+        _Alignas(64) atomic_uint on;
+    } rank[1];
+};
+
+/* ---- who is to blame ----------------------------------------------------------------------------
+ */
+
+static struct pipeline_link *blamer; /* one per process: MPI's own rule */
+
+/* Along the chain of those who wait, to the one that does not. */
+static unsigned end_of_chain(const struct pipeline_link *l, unsigned at, unsigned *steps)
+{
+    unsigned on;
+    for (*steps = 0; *steps <= l->c->size; ++*steps) {
+        on = atomic_load(&l->page->rank[at].on);
+        if (on == 0 || on == AT_MEETING)
+            break;
+        at = on - 1;
+    }
+    return at;
+}
+
+static void add_rank(const struct pipeline_link *l, unsigned rank, struct text *out)
+{
+    text_add(out, "rank %u, stage %u of replica %u", rank, rank % l->stages, rank / l->stages);
+}
+
+/* While this rank waits for a message. */
+static bool blame(const communicator *c UNUSED, struct text *out)
+{
+    unsigned steps;
+    add_rank(blamer, end_of_chain(blamer, blamer->c->rank, &steps), out);
+    return steps == 1; /* who waits for it directly speaks */
+}
+
+/* While it waits for all: of those who have not come the first that waits for nobody. */
+static bool blame_absent(const communicator *c UNUSED, struct text *out)
+{
+    const struct pipeline_link *l = blamer;
+    unsigned speaker = 0, steps;
+    while (atomic_load(&l->page->rank[speaker].on) != AT_MEETING)
+        speaker++; /* at the latest this rank itself */
+    for (unsigned i = 0; i < l->c->size; i++) {
+        unsigned end = end_of_chain(l, i, &steps);
+        if (atomic_load(&l->page->rank[end].on) == 0) {
+            add_rank(l, end, out);
+            return speaker == l->c->rank;
+        }
+    }
+    /* All say that they wait: the one that hangs was stopped as it did. */
+    const unsigned missing = ranks_first_missing(l->c);
+    if (missing < l->c->size)
+        add_rank(l, missing, out);
+    else
+        text_add(out, "another rank");
+    return speaker == l->c->rank;
+}
+
+static void waits_for(struct pipeline_link *l, unsigned rank_and_one)
+{
+    if (l->page == NULL)
+        return;
+    atomic_store(&l->page->rank[l->c->rank].on, rank_and_one);
+    blamer = l;
+    l->c->ranks->blame = l->stage_ranks.blame = rank_and_one == 0            ? NULL
+                                                : rank_and_one == AT_MEETING ? blame_absent
+                                                                             : blame;
+}
+
+/* ---- opening ------------------------------------------------------------------------------------
+ */
+
+static status open_page(struct pipeline_link *l)
+{
+    status result = OK;
+    MPI_Comm node = l->c->ranks->node;
+    MPI_Aint bytes;
+    int rank, unit;
+    size_t all = l->c->size * sizeof l->page->rank[0];
+
+    MPI_Comm_rank(node, &rank);
+    TRY(ranks_check(MPI_Win_allocate_shared(rank == 0 ? (MPI_Aint)all + 64 : 0, 1, MPI_INFO_NULL,
+                                            node, &l->page, &l->window),
+                    "shared memory for the pipeline (is /dev/shm full?)"));
+    TRY(ranks_check(MPI_Win_shared_query(l->window, 0, &bytes, &unit, &l->page), "the pipeline"));
+    l->page = ranks_aligned(l->page);
+    if (rank == 0)
+        memset(l->page, 0, all);
+    TRY(ranks_check(MPI_Barrier(node), "opening the pipeline"));
+done:
+    return result;
+}
+
+/* A communicator for the ordered mean alone: it has no gate and no kind. */
+static status open_alike(struct pipeline_link *l, size_t count)
+{
+    status result = OK;
+    communicator *a = &l->alike;
+    *a = (communicator){.rank = l->replica,
+                        .size = l->replicas,
+                        .timeout_s = l->c->timeout_s,
+                        .warn_after_s = l->c->warn_after_s,
+                        .ordered = true,
+                        .count = count,
+                        .ranks = &l->stage_ranks};
+    l->stage_ranks = (struct ranks){.world = MPI_COMM_NULL,
+                                    .node = MPI_COMM_NULL,
+                                    .name = l->c->rank,
+                                    .crowded = l->c->ranks->crowded};
+    TRY(ranks_check(
+        MPI_Comm_split(l->c->ranks->world, (int)l->stage, (int)l->replica, &l->stage_ranks.world),
+        "the replicas of a stage"));
+    MPI_Comm_set_errhandler(l->stage_ranks.world, MPI_ERRORS_RETURN);
+    TRY(memory_new(&a->received, ranks_ordered_piece(a->size) + (size_t)16 * a->size, sizeof(float),
+                   "the mean over replicas"));
+done:
+    return result;
+}
+
+status link_open(struct pipeline_link *l, communicator *c, unsigned stages, size_t count)
+{
+    status result = OK;
+    *l = (struct pipeline_link){.c = c,
+                                .stage = c->rank % stages,
+                                .stages = stages,
+                                .replica = c->rank / stages,
+                                .replicas = c->size / stages,
+                                .window = MPI_WIN_NULL,
+                                .stage_ranks.world = MPI_COMM_NULL};
+    TRY(communicator_meet(c, "opening the pipeline"));
+    watchdog_arm(c->timeout_s, "opening the pipeline");
+    if (l->replicas > 1)
+        TRY(open_alike(l, count));
+    if (c->ranks->one_host && c->size > 1)
+        TRY(open_page(l));
+done:
+    watchdog_disarm();
+    return result;
+}
+
+/* After an error what MPI holds is left to the process's end. */
+void link_close(struct pipeline_link *l)
+{
+    if (l->c == NULL)
+        return;
+    waits_for(l, 0);
+    if (!l->c->failed) {
+        ranks_free_window(l->c, &l->window);
+        if (l->stage_ranks.world != MPI_COMM_NULL)
+            MPI_Comm_free(&l->stage_ranks.world);
+    }
+    memory_free(l->alike.received);
+    l->c = NULL;
+}
+
+/* ---- messages -----------------------------------------------------------------------------------
+ */
+
+static const char *what_comes(enum link_way way)
+{
+    return way == LINK_FORWARD ? "activations of the stage before" : "gradients of the next stage";
+}
+
+static unsigned neighbour(const struct pipeline_link *l, bool after)
+{
+    return after ? l->c->rank + 1 : l->c->rank - 1;
+}
+
+static status wait_for(struct pipeline_link *l, unsigned rank, MPI_Request *request,
+                       const char *what)
+{
+    status result = OK;
+    uint64_t begun = clock_ns();
+    waits_for(l, rank + 1);
+    TRY(ranks_wait(l->c, request, 1, what));
+    waits_for(l, 0);
+done:
+    l->c->failed |= result != OK;
+    l->waited_ns += clock_ns() - begun;
+    return result;
+}
+
+status link_send(struct pipeline_link *l, enum link_way way, const float *data, size_t count,
+                 MPI_Request *request)
+{
+    bool forward = way == LINK_FORWARD;
+    REQUIRE(count <= INT32_MAX && (forward ? l->stage + 1 < l->stages : l->stage > 0));
+    return ranks_check(MPI_Isend(data, (int)count, MPI_FLOAT, (int)neighbour(l, forward),
+                                 forward ? TAG_FORWARD : TAG_BACKWARD, l->c->ranks->world, request),
+                       "sending to another stage");
+}
+
+status link_sent(struct pipeline_link *l, enum link_way way, MPI_Request *request)
+{
+    if (*request == MPI_REQUEST_NULL)
+        return OK;
+    return wait_for(l, neighbour(l, way == LINK_FORWARD), request, "a stage to take what was sent");
+}
+
+status link_receive(struct pipeline_link *l, enum link_way way, float *data, size_t count)
+{
+    status result = OK;
+    bool forward = way == LINK_FORWARD;
+    unsigned from = neighbour(l, !forward);
+    MPI_Request request;
+    REQUIRE(count <= INT32_MAX && (forward ? l->stage > 0 : l->stage + 1 < l->stages));
+    TRY(ranks_check(MPI_Irecv(data, (int)count, MPI_FLOAT, (int)from,
+                              forward ? TAG_FORWARD : TAG_BACKWARD, l->c->ranks->world, &request),
+                    what_comes(way)));
+    TRY(wait_for(l, from, &request, what_comes(way)));
+done:
+    return result;
+}
+
+status link_mean(struct pipeline_link *l, float *data, size_t count)
+{
+    if (l->replicas == 1)
+        return OK;
+    waits_for(l, (l->c->rank + l->stages) % l->c->size + 1);
+    status result = ranks_mean_ordered(&l->alike, data, count);
+    waits_for(l, 0);
+    l->c->failed |= result != OK;
+    return result;
+}
+
+status link_notes(struct pipeline_link *l, float *notes)
+{
+    waits_for(l, AT_MEETING);
+    status result = communicator_allreduce_mean(l->c, notes, COMMUNICATOR_NOTES);
+    waits_for(l, 0);
+    return result;
+}
+
+status link_collect(struct pipeline_link *l, const float *own, size_t count, float *whole,
+                    const size_t *offsets, const size_t *counts)
+{
+    status result = OK;
+    const char *what = "the parameters of another stage";
+    MPI_Request request;
+    if (l->c->rank == 0)
+        memcpy(whole + offsets[0], own, count * sizeof *own);
+    for (unsigned k = 1; l->c->rank == 0 && k < l->stages; k++) {
+        TRY(ranks_check(MPI_Irecv(whole + offsets[k], (int)counts[k], MPI_FLOAT, (int)k,
+                                  TAG_COLLECT, l->c->ranks->world, &request),
+                        what));
+        TRY(wait_for(l, k, &request, what));
+    }
+    if (l->replica == 0 && l->stage > 0) {
+        TRY(ranks_check(
+            MPI_Isend(own, (int)count, MPI_FLOAT, 0, TAG_COLLECT, l->c->ranks->world, &request),
+            what));
+        TRY(wait_for(l, 0, &request, "rank 0 to take the parameters"));
+    }
+done:
+    return result;
+}

@@ -1,0 +1,121 @@
+/* pipeline_orders.c — in which order a stage works on its micro-batches. */
+#include "sync/pipeline/pipeline.h"
+
+#define PIPELINE(name) extern const struct pipeline_kind pipeline_##name;
+#include "sync/pipeline/pipeline.def"
+#undef PIPELINE
+
+static const struct about *const entries[] = {
+#define PIPELINE(name) &pipeline_##name.about,
+#include "sync/pipeline/pipeline.def"
+#undef PIPELINE
+};
+const struct registry pipeline_registry = {"pipeline", entries, COUNT_OF(entries)};
+
+double pipeline_bubble(unsigned stages, uint64_t micro_batches)
+{
+    return (stages - 1) / ((double)micro_batches + stages - 1);
+}
+
+status pipeline_shape(const options *o, unsigned *stages, uint32_t *micro_batches)
+{
+    status result = OK;
+    const int64_t workers = options_integer(o, "workers"), set = options_integer(o, "stages");
+    const int64_t batch = options_integer(o, "batch"), micro = options_integer(o, "micro_batches");
+    const struct pipeline_kind *kind = (const struct pipeline_kind *)registry_find(
+        &pipeline_registry, options_text(o, "pipeline"));
+    *stages = (unsigned)(set == 0 ? workers : set);
+    *micro_batches = (uint32_t)micro;
+    if (workers % *stages != 0) {
+        FAIL(ERROR_USAGE,
+             "workers=%lld cannot be replicas of %u stages each; workers counts all ranks: make it "
+             "a multiple of stages",
+             (long long)workers, *stages);
+    }
+    if (batch % micro != 0) {
+        FAIL(ERROR_USAGE,
+             "batch=%lld cannot be cut into %lld equal micro-batches; make batch a multiple of "
+             "micro_batches",
+             (long long)batch, (long long)micro);
+    }
+    if (micro > 1 && !kind->flushes) {
+        FAIL(ERROR_USAGE,
+             "pipeline=%s makes an update of each whole batch; leave micro_batches out, or set "
+             "pipeline=1f1b",
+             kind->about.name);
+    }
+done:
+    return result;
+}
+
+/* ---- gpipe --------------------------------------------------------------------------------------
+ */
+
+static struct pipeline_action forwards_first(unsigned stage UNUSED, unsigned stages UNUSED,
+                                             uint64_t units, uint64_t n)
+{
+    return (struct pipeline_action){n >= units, n < units ? n : n - units};
+}
+
+static uint64_t all_units(unsigned stage UNUSED, unsigned stages UNUSED, uint64_t units)
+{
+    return units;
+}
+
+const struct pipeline_kind pipeline_gpipe = {
+    .about = {"gpipe", "all forwards, then all backwards; one update after both",
+              "Huang et al. 2019, section 2.3", NULL},
+    .flushes = true,
+    .action = forwards_first,
+    .in_flight = all_units,
+};
+
+/* ---- 1f1b ---------------------------------------------------------------------------------------
+ */
+
+static uint64_t at_most(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* As many forwards as stages follow; then one forward and one backward by turns. */
+static struct pipeline_action by_turns(unsigned stage, unsigned stages, uint64_t units, uint64_t n)
+{
+    uint64_t ahead = at_most(stages - 1 - stage, units);
+    if (n < ahead)
+        return (struct pipeline_action){false, n};
+    if (n >= 2 * units - ahead)
+        return (struct pipeline_action){true, n - units};
+    uint64_t turn = n - ahead;
+    return (struct pipeline_action){turn % 2 == 1, turn / 2 + (turn % 2 == 1 ? 0 : ahead)};
+}
+
+static uint64_t those_ahead(unsigned stage, unsigned stages, uint64_t units)
+{
+    return at_most(stages - stage, units);
+}
+
+const struct pipeline_kind pipeline_1f1b = {
+    .about =
+        {"1f1b",
+         "one forward, one backward by turns: gpipe's updates with fewer activations in memory",
+         "Narayanan et al. 2021, section 2.2.1 (PipeDream-flush)", NULL},
+    .flushes = true,
+    .action = by_turns,
+    .in_flight = those_ahead,
+};
+
+/* ---- pipedream ----------------------------------------------------------------------------------
+ */
+
+/* 1f1b whose units are the run's mini-batches, and each backward an update. */
+const struct pipeline_kind pipeline_pipedream = {
+    .about =
+        {"pipedream",
+         "no flush: every mini-batch is an update, its backward at the weights of its forward; "
+         "stage k of K is K - 1 - k updates late",
+         "Narayanan et al. 2019, sections 3.2 and 3.3 (1F1B, weight stashing)", NULL},
+    .flushes = false,
+    .action = by_turns,
+    .in_flight = those_ahead,
+};

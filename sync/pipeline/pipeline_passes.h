@@ -1,0 +1,39 @@
+/*
+ * pipeline_passes.h — when a stage read which micro-batch, forwards and backwards: rows of `pass`,
+ * for a run that is to be shown as a timeline (key trace). Else nothing is kept.
+ */
+#ifndef GRADLAG_SYNC_PIPELINE_PIPELINE_PASSES_H
+#define GRADLAG_SYNC_PIPELINE_PIPELINE_PASSES_H
+
+#include "results/store/recorder.h"
+#include "sync/communicator/communicator.h"
+
+struct sync_metrics;
+struct pass_row;
+
+struct pass_log {
+    communicator *c;                   /* NULL: nothing is kept */
+    const struct sync_metrics *report; /* the training clock */
+    struct pass_row *rows, *gathered;
+    uint32_t *counts; /* [size], gathered */
+    uint64_t *told;   /* [size] passes of each rank so far, on rank 0 */
+    uint32_t count, room;
+};
+
+/* `most`: passes between two gathers, at most. Borrows all. */
+status passes_open(struct pass_log *log, const options *o, communicator *c,
+                   const struct sync_metrics *r, uint32_t most) MUST_CHECK;
+static inline bool passes_kept(const struct pass_log *log)
+{
+    return log->c != NULL;
+}
+void passes_close(struct pass_log *log);
+/* One has just ended, and took so long. `version`: updates applied when it began. */
+void passes_add(struct pass_log *log, bool backward, uint64_t update, uint32_t micro_batch,
+                uint64_t version, uint64_t took_ns);
+/* Whether there is no room for `more`: alike on all ranks of a pipeline with flushes. */
+bool passes_full(const struct pass_log *log, uint32_t more);
+/* Collective: rank 0 records what all have. */
+status passes_tell(struct pass_log *log, recorder *to) MUST_CHECK;
+
+#endif

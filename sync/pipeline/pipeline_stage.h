@@ -1,0 +1,78 @@
+/*
+ * pipeline_stage.h — what one rank of a pipeline has: its stage of the model, its slice of the
+ * parameters in several versions, and the buffers between it and its neighbours.
+ */
+#ifndef GRADLAG_SYNC_PIPELINE_PIPELINE_STAGE_H
+#define GRADLAG_SYNC_PIPELINE_PIPELINE_STAGE_H
+
+#include "sync/pipeline/pipeline.h"
+#include "sync/pipeline/pipeline_link.h"
+#include "sync/pipeline/pipeline_passes.h"
+#include "sync/replica.h"
+#include "worker/optimizer/optimizer.h"
+#include "worker/pace/pace.h"
+#include "worker/model/stage.h"
+
+struct pipeline_slot {              /* one unit between its forward and its backward */
+    float *output, *input_gradient; /* what is sent; NULL where there is no neighbour */
+    MPI_Request forward, backward;
+    const float *parameters; /* its forward's, stashed for its backward */
+    uint64_t version;        /* of those */
+    float loss;              /* last stage: of its forward */
+    /* Without flushes: what neighbours tell each other with a message. */
+    float forward_notes[COMMUNICATOR_NOTES], backward_notes[COMMUNICATOR_NOTES];
+    MPI_Request forward_told, backward_told;
+};
+
+struct pipeline_stage {
+    const struct pipeline_kind *kind;
+    struct pipeline_link link;
+    struct stage_plan plan;
+    stage *stage;
+    const struct stage_part *part;
+    uint32_t micro_batches;
+    unsigned slot_count, version_count;
+    struct pipeline_slot *slots;
+    float **versions; /* [version_count]: a ring */
+    uint64_t version; /* updates applied; its parameters: versions[version % version_count] */
+    float *gradient;  /* part->count + COMMUNICATOR_NOTES */
+    float *output_gradient;
+    optimizer *optimizer;
+    struct optimizer_layer *layers;
+    pace *pace;
+    bool idle; /* messages go on, nothing is computed: every rank is to learn of a divergence */
+    uint64_t forward_ns, backward_ns; /* computing, since they were set to 0 */
+    float loss;                       /* last stage: sum over the micro-batches since then */
+    struct pass_log passes;
+    /* On rank 0, and of the first replica's stages: the whole as of replica_collect. */
+    replica whole;
+    float *all, *all_states;
+    size_t offsets[STAGE_MOST], counts[STAGE_MOST];
+};
+
+/* Collective. After an error pipeline_stage_close is still due. */
+status pipeline_stage_open(struct pipeline_stage *p,
+                           const struct sync_trainer_options *o) MUST_CHECK;
+void pipeline_stage_close(struct pipeline_stage *p);
+
+/* Unit `unit`, which is micro-batch `micro` of batch `batch`: receive, compute, send. */
+status pipeline_stage_forward(struct pipeline_stage *p, uint64_t unit, uint64_t batch,
+                              uint32_t micro) MUST_CHECK;
+/* `add`: to the gradient that is there. */
+status pipeline_stage_backward(struct pipeline_stage *p, uint64_t unit, uint64_t batch,
+                               bool add) MUST_CHECK;
+/* All that was sent was taken. */
+status pipeline_stage_settle(struct pipeline_stage *p) MUST_CHECK;
+
+const float *pipeline_stage_parameters(const struct pipeline_stage *p);
+/* The next version ← update(this one, the sum of `micro_batches` gradients); not yet in force.
+ * pass->gap against `read_at`, NULL: not wanted. */
+void pipeline_stage_apply(struct pipeline_stage *p, double lr, double epoch, const float *read_at,
+                          struct optimizer_pass *pass);
+
+struct pipeline_memory { /* bytes */
+    uint64_t parameters, stashed, optimizer, gradient, activations, messages;
+};
+struct pipeline_memory pipeline_stage_memory(const struct pipeline_stage *p);
+
+#endif

@@ -1,0 +1,97 @@
+/* rank_state.c — see rank_state.h. */
+#include "sync/rank_state.h"
+
+#include "base/memory.h"
+#include "sync/communicator/ranks.h"
+
+#include <string.h>
+
+enum { LOSSES = 2, TAG = 1 };
+
+status rank_state_open(struct rank_state *k, const replica *r, bool here)
+{
+    status result = OK;
+    *k = (struct rank_state){.c = r->c, .each = replica_own_count(r) + (r->late ? LOSSES : 0)};
+    if (k->each == 0)
+        return OK;
+    if (k->each > INT32_MAX)
+        FAIL(ERROR_USAGE,
+             "%zu floats of each rank are more than one message holds: such a run "
+             "cannot keep checkpoints to go on from; leave checkpoint and resume out",
+             k->each);
+    TRY(memory_new(&k->own, k->each, sizeof(float), "what a rank has of its own"));
+    if (here)
+        TRY(memory_new(&k->all, r->c->size * k->each, sizeof(float), "what ranks have"));
+done:
+    return result;
+}
+
+void rank_state_close(struct rank_state *k)
+{
+    if (k->c != NULL && !k->c->failed) { /* else messages may be under way, to the process's end */
+        memory_free(k->own);
+        memory_free(k->all);
+    }
+    *k = (struct rank_state){0};
+}
+
+/* Between k->own of every rank and k->all of rank 0, one rank after the other. */
+static status move(struct rank_state *k, communicator *c, bool to_first)
+{
+    status result = OK;
+    const char *what = "what ranks have of their own";
+    MPI_Comm world = c->ranks->world;
+    MPI_Request request;
+
+    TRY(ranks_gate(c, what));
+    for (unsigned rank = 1; rank < c->size; rank++) {
+        if (c->rank != 0 && c->rank != rank)
+            continue;
+        const bool sends = (c->rank != 0) == to_first;
+        const int other = c->rank == 0 ? (int)rank : 0, count = (int)k->each;
+        float *part = c->rank == 0 ? k->all + rank * k->each : k->own;
+        TRY(ranks_check(sends ? MPI_Isend(part, count, MPI_FLOAT, other, TAG, world, &request)
+                              : MPI_Irecv(part, count, MPI_FLOAT, other, TAG, world, &request),
+                        what));
+        TRY(ranks_wait(c, &request, 1, what));
+    }
+done:
+    if (result != OK)
+        c->failed = true;
+    return result;
+}
+
+status rank_state_gather(struct rank_state *k, replica *r, const float losses[2],
+                         struct training_state *out)
+{
+    status result = OK;
+    if (k->each == 0)
+        return OK;
+    replica_own_read(r, k->own);
+    if (r->late)
+        memcpy(k->own + k->each - LOSSES, losses, LOSSES * sizeof *losses);
+    if (r->c->rank == 0)
+        memcpy(k->all, k->own, k->each * sizeof(float));
+    TRY(move(k, r->c, true));
+    out->ranks = k->all;
+    out->rank_count = k->each;
+done:
+    return result;
+}
+
+status rank_state_scatter(struct rank_state *k, replica *r, const float *all, float losses[2])
+{
+    status result = OK;
+    if (k->each == 0)
+        return OK;
+    if (r->c->rank == 0) {
+        memcpy(k->all, all, r->c->size * k->each * sizeof(float));
+        memcpy(k->own, all, k->each * sizeof(float));
+    }
+    TRY(move(k, r->c, false));
+    replica_own_write(r, k->own);
+    if (r->late)
+        memcpy(losses, k->own + k->each - LOSSES, LOSSES * sizeof *losses);
+done:
+    return result;
+}

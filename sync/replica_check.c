@@ -1,0 +1,128 @@
+/* replica_check.c — see replica_check.h. */
+#include "sync/replica_check.h"
+
+#include "base/memory.h"
+#include "base/sha256.h"
+
+#include <string.h>
+#include <unistd.h>
+
+struct beginning {            /* what rank 0 tells */
+    struct training_state at; /* its pointers mean nothing */
+    size_t states;            /* elements of optimizer state that follow the parameters; 0: none */
+    size_t waiting;           /* elements of a gradient that follow these; 0: none */
+};
+
+/* Rank 0's vectors, or room for them. */
+static status prepare(replica *r, const struct replica_view *from, const struct beginning *b,
+                      float **out)
+{
+    status result = OK;
+    TRY(memory_new(out, r->count + b->states + b->waiting, sizeof(float), "rank 0's parameters"));
+    if (r->c->rank == 0) {
+        memcpy(*out, from->parameters, r->count * sizeof(float));
+        if (b->states > 0)
+            memcpy(*out + r->count, from->optimizer_state, b->states * sizeof(float));
+        if (b->waiting > 0)
+            memcpy(*out + r->count + b->states, from->waiting, b->waiting * sizeof(float));
+    }
+done:
+    return result;
+}
+
+/* What a checkpoint of an older version lacks. */
+static status check_complete(const struct rank_state *k, const struct beginning *b)
+{
+    status result = OK;
+    if (b->at.rank_count != k->each)
+        FAIL(ERROR_USAGE,
+             "resume: the checkpoint lacks what each rank had of its own (%zu floats, "
+             "%zu are wanted): it was written by an older version; initial= starts "
+             "anew from its parameters",
+             b->at.rank_count, k->each);
+done:
+    return result;
+}
+
+status replica_check_begin(communicator *c, replica *r, struct rank_state *kept,
+                           const struct training_state *start, struct training_state *at,
+                           float losses[2])
+{
+    status result = OK;
+    struct beginning b = {0};
+    struct replica_view view;
+    float *all = NULL;
+    *at = (struct training_state){0};
+    if (c->size == 1 && start == NULL)
+        return OK;
+    TRY(replica_view(r, &view));
+    if (start != NULL) {
+        REQUIRE(c->rank == 0 && start->optimizer_state_count == view.optimizer_state_count);
+        b = (struct beginning){.at = *start,
+                               .states = start->optimizer_state_count,
+                               .waiting = start->waiting != NULL ? r->count : 0};
+        view.parameters = start->parameters;
+        view.optimizer_state = start->optimizer_state;
+        view.waiting = start->waiting;
+    }
+    TRY(communicator_broadcast(c, &b, sizeof b, 0));
+    const bool goes_on = b.at.updates > 0;
+    if (goes_on)
+        TRY(check_complete(kept, &b));
+    TRY(prepare(r, &view, &b, &all));
+    TRY(communicator_broadcast(c, all, (r->count + b.states + b.waiting) * sizeof(float), 0));
+    view.parameters = all;
+    view.optimizer_state = b.states > 0 ? all + r->count : NULL;
+    view.optimizer_state_count = b.states;
+    view.waiting = b.waiting > 0 ? all + r->count + b.states : NULL;
+    TRY(replica_set(r, &view, b.at.updates));
+    if (goes_on)
+        TRY(rank_state_scatter(kept, r, start != NULL ? start->ranks : NULL, losses));
+    if (b.waiting > 0)
+        TRY(replica_view(r, &view));
+    *at = b.at;
+    at->parameters = at->optimizer_state = at->ranks = NULL;
+    at->waiting = b.waiting > 0 ? view.waiting : NULL;
+done:
+    memory_free(all);
+    return result;
+}
+
+status replica_check_digest(replica *r, char digest[65])
+{
+    status result = OK;
+    struct sha256 hash;
+    struct replica_view now;
+    TRY(replica_view(r, &now));
+    sha256_begin(&hash);
+    sha256_add(&hash, now.parameters, r->count * sizeof(float));
+    sha256_end(&hash, digest);
+done:
+    return result;
+}
+
+struct digest_message { /* by every rank */
+    char digest[65], host[63];
+};
+
+status replica_check_compare(communicator *c, replica *r, uint64_t updates, char digest[65])
+{
+    status result = OK;
+    struct digest_message own = {{0}, {0}}, *all = NULL;
+    TRY(memory_new(&all, c->size, sizeof *all, "parameter digests"));
+    TRY(replica_check_digest(r, own.digest));
+    memcpy(digest, own.digest, sizeof own.digest);
+    (void)gethostname(own.host, sizeof own.host - 1);
+    TRY(communicator_gather_all(c, &own, sizeof own, all));
+    for (unsigned i = 1; i < c->size && !c->kind->exchanges_nothing; i++) {
+        if (memcmp(all[0].digest, all[i].digest, sizeof own.digest) != 0)
+            FAIL(ERROR_OTHER,
+                 "after %llu updates rank %u on %s has other parameters than rank 0 (%.12s…, not "
+                 "%.12s…): are all ranks on the same kind of processor? reduction=ordered rules "
+                 "out the exchange, verify_every=1 finds the update",
+                 (unsigned long long)updates, i, all[i].host, all[i].digest, all[0].digest);
+    }
+done:
+    memory_free(all);
+    return result;
+}

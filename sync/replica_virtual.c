@@ -1,0 +1,321 @@
+/* replica_virtual.c — see replica_virtual.h. A replica_host holds what the ranks have in common. */
+#include "sync/replica_virtual.h"
+
+#include "base/memory.h"
+#include "worker/optimizer/optimizer.h"
+
+#include <string.h>
+
+/* What a rank has of its own between two averagings (local_sgd.h). */
+struct own {
+    optimizer *optimizer;
+    float *parameters, *gradient;
+};
+
+struct timing { /* of one rank, in ns on the virtual clock */
+    float loss;
+    uint64_t compute_ns; /* of its last gradient */
+    uint64_t since_ns;   /* computed since the last barrier */
+    uint64_t waited_ns;  /* at the last barrier, and for the allreduce after it */
+};
+
+struct virtual
+{
+    struct virtual_ranks *ranks;
+    uint64_t updates;      /* applied */
+    float *sum;            /* decay=batch: of one rank's gradients; else NULL */
+    struct own *own;       /* [ranks] with local_steps; else NULL */
+    bool differ, differed; /* the ranks' parameters: now; at any time before */
+    /* Gradient number i of an update is in place i mod window. */
+    unsigned window;
+    struct gradient_job *jobs; /* [window] */
+    float *gradients;          /* [window][count] */
+    struct timing *timing;     /* [ranks] */
+};
+
+static void virtual_close(replica *r)
+{
+    struct virtual *v = r->virtual;
+    for (unsigned i = 0; v->jobs != NULL && i < v->window; i++)
+        gradient_pool_cancel(v->ranks->pool, &v->jobs[i]);
+    for (unsigned rank = 0; v->own != NULL && rank < v->ranks->count; rank++) {
+        optimizer_close(&v->own[rank].optimizer);
+        memory_free(v->own[rank].parameters);
+        memory_free(v->own[rank].gradient);
+    }
+    memory_free(v->own);
+    memory_free(v->sum);
+    memory_free(v->jobs);
+    memory_free(v->gradients);
+    memory_free(v->timing);
+    memory_free(v);
+    r->virtual = NULL;
+    replica_host.close(r);
+}
+
+static status open_own(struct virtual *v, const replica *r, const options *o)
+{
+    status result = OK;
+    struct optimizer_layers layers = worker_layers(r->worker);
+    TRY(memory_new(&v->own, v->ranks->count, sizeof *v->own, "virtual ranks"));
+    for (struct own *own = v->own; own < v->own + v->ranks->count; own++) {
+        TRY(optimizer_open(&own->optimizer, o, r->count));
+        TRY(optimizer_set_layers(own->optimizer, &layers));
+        TRY(memory_new(&own->parameters, r->count, sizeof(float), "a virtual rank's parameters"));
+        TRY(memory_new(&own->gradient, r->count, sizeof(float), "a virtual rank's gradient"));
+    }
+done:
+    return result;
+}
+
+static status open_ranks(struct virtual *v, const replica *r, const options *o)
+{
+    status result = OK;
+    v->window = 2 * gradient_pool_threads(v->ranks->pool) + 1;
+    TRY(memory_new(&v->timing, v->ranks->count, sizeof *v->timing, "times of virtual ranks"));
+    TRY(memory_new(&v->jobs, v->window, sizeof *v->jobs, "gradients of virtual ranks"));
+    TRY(memory_new(&v->gradients, v->window * r->count, sizeof(float),
+                   "gradients of virtual ranks"));
+    if (local_sgd_or_growing(o))
+        TRY(memory_new(&v->sum, r->count, sizeof(float), "a sum of gradients"));
+    if (local_sgd_steps_of(o) > 1)
+        TRY(open_own(v, r, o));
+done:
+    return result;
+}
+
+/* ---- gradients ------------------------------------------------------------------------------ */
+
+/* From their common parameters, each rank goes on with its own. The first time it also takes a copy
+ * of the optimizer's state. */
+static void go_apart(replica *r)
+{
+    struct virtual *v = r->virtual;
+    struct replica_view common;
+    (void)replica_host.view(r, &common); /* does not fail */
+    for (struct own *own = v->own; own < v->own + v->ranks->count; own++) {
+        memcpy(own->parameters, common.parameters, r->count * sizeof(float));
+        if (!v->differed) {
+            optimizer_set_state(own->optimizer, common.optimizer_state);
+            optimizer_set_updates(own->optimizer, v->updates);
+        }
+    }
+    v->differ = v->differed = true;
+}
+
+/* Gradient number `item`: those of rank 0's batches come first, then rank 1's. */
+static void submit(replica *r, uint64_t item, uint64_t first, unsigned batches)
+{
+    struct virtual *v = r->virtual;
+    const unsigned rank = (unsigned)(item / batches), place = (unsigned)(item % v->window);
+    struct gradient_job *job = &v->jobs[place];
+    job->worker = rank;
+    job->batch = first + item % batches;
+    job->parameters = v->differ ? v->own[rank].parameters : r->parameters;
+    job->gradient = v->differ ? v->own[rank].gradient : v->gradients + place * r->count;
+    gradient_pool_submit(v->ranks->pool, job);
+}
+
+static void add(size_t count, float *sum, const float *more, bool first)
+{
+    if (first) {
+        memcpy(sum, more, count * sizeof(float));
+        return;
+    }
+    for (size_t i = 0; i < count; i++)
+        sum[i] += more[i];
+}
+
+/* Adds to the sum in r->gradient in rank order, as reduce_mean_ordered does: the same bits, and
+ * not all gradients are in memory at once. */
+static void take(replica *r, uint64_t item, unsigned batches, const float *gradient)
+{
+    struct virtual *v = r->virtual;
+    const unsigned batch = (unsigned)(item % batches);
+    if (batches > 1) {
+        add(r->count, v->sum, gradient, batch == 0);
+        if (batch + 1 < batches)
+            return;
+        vector_multiply(r->count, 1.0f / (float)batches, v->sum, v->sum);
+        gradient = v->sum;
+    }
+    add(r->count, r->gradient, gradient, item < batches);
+}
+
+static void pass_computing(struct virtual *v, uint64_t first, unsigned batches)
+{
+    for (unsigned rank = 0; rank < v->ranks->count; rank++) {
+        struct timing *t = &v->timing[rank];
+        t->compute_ns = t->waited_ns = 0;
+        for (unsigned i = 0; i < batches; i++)
+            t->compute_ns += cluster_step_ns(&v->ranks->cluster, rank, first + i);
+        t->since_ns += t->compute_ns;
+    }
+}
+
+/* r->gradient ← the sum over ranks, or with local_steps each own gradient ← the rank's. */
+static status virtual_gradients(replica *r, uint64_t first, unsigned batches,
+                                struct step_stats *stats)
+{
+    status result = OK;
+    struct virtual *v = r->virtual;
+    const uint64_t items = (uint64_t)v->ranks->count * batches, ahead = v->window - 1;
+    float loss = 0;
+    if (r->apart && !v->differ)
+        go_apart(r);
+    for (uint64_t item = 0; item < ahead && item < items; item++)
+        submit(r, item, first, batches);
+    for (uint64_t item = 0; item < items; item++) {
+        if (item + ahead < items)
+            submit(r, item + ahead, first, batches);
+        struct gradient_job *job = &v->jobs[item % v->window];
+        TRY(gradient_pool_finish(v->ranks->pool, job));
+        if (!v->differ)
+            take(r, item, batches, job->gradient);
+        struct timing *t = &v->timing[item / batches];
+        t->loss = (item % batches == 0 ? 0 : t->loss) + job->stats.loss / (float)batches;
+        loss += job->stats.loss / (float)batches;
+    }
+    pass_computing(v, first, batches);
+    *stats = (struct step_stats){.loss = loss / (float)v->ranks->count};
+done:
+    return result;
+}
+
+/* ---- exchange and update -------------------------------------------------------------------- */
+
+/* All ranks wait for the slowest one, then for the allreduce of so many vectors. */
+static void pass_exchange(replica *r, size_t vectors)
+{
+    struct virtual_ranks *ranks = r->virtual->ranks;
+    struct timing *timing = r->virtual->timing;
+    const uint64_t exchange =
+        vectors * cluster_allreduce_ns(&ranks->cluster, ranks->count, r->count * sizeof(float));
+    uint64_t slowest = 0;
+    for (unsigned rank = 0; rank < ranks->count; rank++)
+        slowest = timing[rank].since_ns > slowest ? timing[rank].since_ns : slowest;
+    for (unsigned rank = 0; rank < ranks->count; rank++) {
+        timing[rank].waited_ns = slowest - timing[rank].since_ns + exchange;
+        timing[rank].since_ns = 0;
+    }
+    ranks->now_ns += slowest + exchange;
+}
+
+/* The notes are those of all ranks already. */
+static status virtual_exchange(replica *r, float notes[COMMUNICATOR_NOTES] UNUSED)
+{
+    vector_multiply(r->count, 1.0f / (float)r->virtual->ranks->count, r->gradient, r->gradient);
+    pass_exchange(r, 1);
+    return OK;
+}
+
+static status virtual_apply(replica *r, double lr, bool *finite)
+{
+    status result = OK;
+    struct virtual *v = r->virtual;
+    struct optimizer_pass pass;
+    *finite = true;
+    for (unsigned rank = 0; v->differ && rank < v->ranks->count; rank++) {
+        const struct own *own = &v->own[rank];
+        optimizer_set_epoch(own->optimizer, r->epoch);
+        optimizer_apply(own->optimizer, own->parameters, own->gradient, 1.0, lr, NULL,
+                        own->parameters, &pass);
+        *finite = *finite && pass.finite;
+    }
+    if (!v->differ)
+        TRY(replica_host.apply(r, lr, finite));
+    v->updates += *finite;
+done:
+    return result;
+}
+
+/* A rank's vector number 0 is its parameters, then come those of its optimizer's state. */
+static float *vector_of(const struct own *own, size_t number, size_t count)
+{
+    return number == 0 ? own->parameters
+                       : optimizer_state_in_place(own->optimizer) + (number - 1) * count;
+}
+
+/* r->gradient ← the mean over ranks of this vector. */
+static void mean_of(replica *r, size_t number)
+{
+    const struct virtual *v = r->virtual;
+    for (unsigned rank = 0; rank < v->ranks->count; rank++)
+        add(r->count, r->gradient, vector_of(&v->own[rank], number, r->count), rank == 0);
+    vector_multiply(r->count, 1.0f / (float)v->ranks->count, r->gradient, r->gradient);
+}
+
+/* The common state, which a checkpoint holds, is rank 0's. */
+static status virtual_average(replica *r, enum local_sgd_momentum momentum,
+                              float notes[COMMUNICATOR_NOTES] UNUSED)
+{
+    struct virtual *v = r->virtual;
+    const size_t floats = optimizer_state_count(v->own[0].optimizer), states = floats / r->count;
+    for (size_t k = 1; momentum == LOCAL_SGD_AVERAGE && k <= states; k++) {
+        mean_of(r, k);
+        for (unsigned rank = 0; rank < v->ranks->count; rank++)
+            memcpy(vector_of(&v->own[rank], k, r->count), r->gradient, r->count * sizeof(float));
+    }
+    for (unsigned rank = 0; momentum == LOCAL_SGD_RESET && rank < v->ranks->count; rank++)
+        if (states > 0)
+            memset(vector_of(&v->own[rank], 1, r->count), 0, floats * sizeof(float));
+    mean_of(r, 0);
+    pass_exchange(r, 1 + (momentum == LOCAL_SGD_AVERAGE ? states : 0));
+    v->differ = false;
+    const struct replica_view common = {.parameters = r->gradient,
+                                        .optimizer_state = optimizer_state(v->own[0].optimizer),
+                                        .optimizer_state_count = floats};
+    return replica_host.set(r, &common, v->updates);
+}
+
+/* ---- the rest ------------------------------------------------------------------------------- */
+
+static status virtual_view(replica *r, struct replica_view *out)
+{
+    return replica_host.view(r, out);
+}
+
+static void virtual_rows(const replica *r, struct step_record *out)
+{
+    const struct virtual *v = r->virtual;
+    for (unsigned rank = 0; rank < v->ranks->count; rank++) {
+        const struct timing *t = &v->timing[rank];
+        out[rank] =
+            (struct step_record){.worker = rank,
+                                 .loss = t->loss,
+                                 .compute_us = (double)t->compute_ns * 1e-3,
+                                 .exchange_us = (double)t->waited_ns * 1e-3,
+                                 .data_us = NOT_MEASURED,
+                                 .forward_us = NOT_MEASURED,
+                                 .backward_us = NOT_MEASURED,
+                                 .at_seconds = (double)(v->ranks->now_ns + t->since_ns) * 1e-9};
+    }
+}
+
+static const struct replica_kind replica_virtual = {
+    .name = "virtual",
+    .close = virtual_close,
+    .gradients = virtual_gradients,
+    .exchange = virtual_exchange,
+    .apply = virtual_apply,
+    .average = virtual_average,
+    .view = virtual_view,
+    .rows = virtual_rows,
+};
+
+status replica_open_virtual(replica **out, struct virtual_ranks *ranks, const options *o, worker *w,
+                            communicator *c)
+{
+    status result = OK;
+    struct virtual *v = NULL;
+    TRY(replica_open_kind(out, &replica_host, o, w, c));
+    TRY(memory_new(&v, 1, sizeof *v, "virtual ranks"));
+    v->ranks = ranks;
+    (*out)->virtual = v;
+    (*out)->kind = &replica_virtual;
+    TRY(open_ranks(v, *out, o));
+done:
+    if (result != OK)
+        replica_close(out);
+    return result;
+}

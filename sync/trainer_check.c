@@ -1,0 +1,64 @@
+/*
+ * trainer_check.c — settings of mode=sync that exclude each other, all in one table.
+ *
+ * Most of them need exactly one gradient between two exchanges: the gradient that was computed last
+ * is the one that is exchanged. local_steps exchanges parameters after several gradients, and
+ * decay=batch sums several gradients before the exchange.
+ */
+#include "sync/local_sgd.h"
+#include "sync/trainer.h"
+
+#include <string.h>
+
+enum other { LOCAL_STEPS = 1, GROWING_BATCHES = 2, COMPRESSION = 4, SYNC_BATCH_NORM = 8 };
+
+static const struct {
+    unsigned other; /* one of enum other */
+    const char *name;
+} others[] = {{LOCAL_STEPS, "local_steps"},
+              {GROWING_BATCHES, "decay=batch"},
+              {COMPRESSION, "compression"},
+              {SYNC_BATCH_NORM, "batch_norm=synchronised"}};
+
+static const struct {
+    const char *key, *value;
+    unsigned excludes; /* of enum other */
+    const char *because;
+} rules[] = {
+    {"double_buffering", "yes", LOCAL_STEPS | GROWING_BATCHES,
+     "each gradient is exchanged while the next one is computed"},
+    {"overlap", "yes", LOCAL_STEPS | GROWING_BATCHES | COMPRESSION | SYNC_BATCH_NORM,
+     "with these a gradient is exchanged as a whole"},
+    {"on_nonfinite", "skip", LOCAL_STEPS, "ranks have to skip the same update together"},
+    {"batch_norm", "synchronised", LOCAL_STEPS,
+     "between two averagings the ranks have different parameters"},
+};
+
+static bool is_set(const options *o, const char *key, const char *value)
+{
+    return options_declared(o, key) && strcmp(options_text(o, key), value) == 0;
+}
+
+static unsigned others_of(const options *o)
+{
+    const bool coded = options_declared(o, "compression") && !is_set(o, "compression", "none");
+    return (local_sgd_steps_of(o) > 1 ? LOCAL_STEPS : 0) |
+           (is_set(o, "decay", "batch") ? GROWING_BATCHES : 0) | (coded ? COMPRESSION : 0) |
+           (is_set(o, "batch_norm", "synchronised") ? SYNC_BATCH_NORM : 0);
+}
+
+status sync_trainer_check(const options *o)
+{
+    status result = OK;
+    const unsigned chosen = others_of(o);
+    for (size_t i = 0; i < COUNT_OF(rules); i++) {
+        if (!is_set(o, rules[i].key, rules[i].value))
+            continue;
+        for (size_t k = 0; k < COUNT_OF(others); k++)
+            if ((chosen & rules[i].excludes & others[k].other) != 0)
+                FAIL(ERROR_USAGE, "%s=%s does not go with %s: %s; leave one of them out",
+                     rules[i].key, rules[i].value, others[k].name, rules[i].because);
+    }
+done:
+    return result;
+}

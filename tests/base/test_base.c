@@ -1,0 +1,241 @@
+/* Errors, text, hashes and options: what every other file leans on. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <string.h>
+#include <unistd.h>
+
+#include "base/text.h"
+#include "base/log.h"
+#include "base/sha256.h"
+#include "base/suggestion.h"
+#include "base/registry.h"
+
+static status fails(bool fail)
+{
+    status result = OK;
+    if (fail)
+        FAIL(ERROR_DATA, "file %s: line %d", "a.idx", 3);
+done:
+    return result;
+}
+
+static void an_error_keeps_its_message_and_origin(void **state)
+{
+    (void)state;
+    assert_int_equal(fails(false), OK);
+    assert_int_equal(fails(true), ERROR_DATA);
+    assert_string_equal(error_message(), "file a.idx: line 3");
+    assert_non_null(strstr(error_origin(), "test_base.c:"));
+    assert_int_equal(error_add_context(ERROR_DATA, "worker %d", 4), ERROR_DATA);
+    assert_string_equal(error_message(), "worker 4: file a.idx: line 3");
+}
+
+static void an_error_may_quote_the_one_before(void **state)
+{
+    (void)state;
+    assert_int_equal(fails(true), ERROR_DATA);
+    status s = error_set(ERROR_OTHER, __FILE__, __LINE__, "again: %s", error_message());
+    assert_int_equal(s, ERROR_OTHER);
+    assert_string_equal(error_message(), "again: file a.idx: line 3");
+}
+
+/* FIPS 180-4 examples, fed in two pieces cut anywhere. */
+static void sha256_gives_the_published_answers(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *hash;
+    } known[] = {
+        {"", "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"},
+        {"abc", "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"},
+        {"abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq",
+         "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1"},
+    };
+    for (size_t i = 0; i < COUNT_OF(known); i++) {
+        for (size_t cut = 0; cut <= strlen(known[i].text); cut++) {
+            struct sha256 s;
+            char hex[65];
+            sha256_begin(&s);
+            sha256_add(&s, known[i].text, cut);
+            sha256_add(&s, known[i].text + cut, strlen(known[i].text) - cut);
+            sha256_end(&s, hex);
+            assert_string_equal(hex, known[i].hash);
+        }
+    }
+}
+
+static void json_text_is_escaped(void **state)
+{
+    (void)state;
+    struct text t = {0};
+    text_add_json(&t, "a\"b\\c\n");
+    assert_string_equal(t.at, "\"a\\\"b\\\\c\\u000a\"");
+    text_add_json(&t, NULL);
+    assert_non_null(strstr(t.at, "null"));
+    text_free(&t);
+}
+
+static void a_line_of_the_log_holds_no_control_characters(void **state)
+{
+    (void)state;
+    char line[128] = "";
+    int ends[2], kept = dup(STDERR_FILENO);
+    assert_int_equal(pipe(ends), 0);
+    assert_true(dup2(ends[1], STDERR_FILENO) >= 0);
+    log_error("a name of \033[2J\x07\x7f a file, Grüße\tand\nmore");
+    assert_true(dup2(kept, STDERR_FILENO) >= 0);
+    close(ends[1]);
+    close(kept);
+    assert_true(read(ends[0], line, sizeof line - 1) > 0);
+    close(ends[0]);
+    assert_string_equal(line, "gradlag: error: a name of ?[2J?? a file, Grüße\tand\nmore\n");
+}
+
+static void distance_counts_edits(void **state)
+{
+    (void)state;
+    assert_int_equal(text_distance("momentum", "momentum"), 0);
+    assert_int_equal(text_distance("momentun", "momentum"), 1);
+    assert_int_equal(text_distance("", "abc"), 3);
+    assert_int_equal(text_distance("kitten", "sitting"), 3);
+    assert_int_equal(text_distance("modle", "model"), 1);
+    assert_int_equal(text_distance("workesr", "workers"), 1);
+    assert_int_equal(text_distance("ba", "ab"), 1);
+    assert_int_equal(text_distance("ca", "abc"), 3);
+}
+
+static const struct option power_options[] = {
+    {.key = "rule.power", .type = OPTION_REAL, .initial = "0.5", .minimum = 0, .maximum = 10},
+    {0},
+};
+static const struct about rule_none = {.name = "none", .description = "nothing"};
+static const struct about rule_polynomial = {
+    .name = "polynomial", .description = "a power", .options = power_options};
+static const struct about *const rules[] = {&rule_none, &rule_polynomial};
+static const struct registry rule_registry = {.kind = "rule", .entries = rules, .count = 2};
+
+static const struct option global_options[] = {
+    {.key = "mode", .type = OPTION_NAME, .initial = "async", .names = "async|sync"},
+    {.key = "workers", .type = OPTION_INTEGER, .initial = "1", .minimum = 1, .maximum = 4096},
+    {.key = "lr", .type = OPTION_REAL, .initial = "0.03", .minimum = 0, .maximum = 100},
+    {.key = "rule", .type = OPTION_NAME, .initial = "none", .registry = &rule_registry},
+    {.key = "verbose", .type = OPTION_FLAG, .initial = "false"},
+    {.key = "overlap", .type = OPTION_NAME, .initial = "auto", .names = "auto|yes|no"},
+    {.key = "tag", .type = OPTION_TEXT, .initial = ""},
+    {0},
+};
+
+static int open_options(void **state)
+{
+    options *o = NULL;
+    if (options_open(&o) != OK || options_declare(o, global_options) != OK)
+        return -1;
+    *state = o;
+    return 0;
+}
+
+static int close_options(void **state)
+{
+    options *o = *state;
+    options_close(&o);
+    return 0;
+}
+
+static void a_default_holds_until_it_is_set(void **state)
+{
+    options *o = *state;
+    assert_int_equal(options_integer(o, "workers"), 1);
+    assert_false(options_was_set(o, "workers"));
+    assert_int_equal(options_set(o, "workers", "16", "command line"), OK);
+    assert_int_equal(options_integer(o, "workers"), 16);
+    assert_true(options_was_set(o, "workers"));
+    assert_string_equal(options_origin(o, "workers"), "command line");
+    assert_string_equal(options_value(o, "lr"), "0.03");
+    assert_int_equal(options_set(o, "mode", "sync", "x"), OK);
+    assert_string_equal(options_text(o, "mode"), "sync");
+    assert_int_equal(options_set(o, "verbose", "true", "x"), OK);
+    assert_true(options_flag(o, "verbose"));
+}
+
+/* Whichever was typed, the value is the same, and so are hashes of settings. */
+static void yes_is_true_and_no_is_false_in_the_words_of_the_key(void **state)
+{
+    options *o = *state;
+    static const char *const typed[][3] = {{"yes", "true", "yes"},
+                                           {"no", "false", "no"},
+                                           {"true", "true", "yes"},
+                                           {"false", "false", "no"}};
+    for (size_t i = 0; i < COUNT_OF(typed); i++) {
+        assert_int_equal(options_set(o, "verbose", typed[i][0], "x"), OK);
+        assert_string_equal(options_value(o, "verbose"), typed[i][1]);
+        assert_int_equal(options_flag(o, "verbose"), i % 2 == 0);
+        assert_int_equal(options_set(o, "overlap", typed[i][0], "x"), OK);
+        assert_string_equal(options_text(o, "overlap"), typed[i][2]);
+        assert_int_equal(options_set(o, "tag", typed[i][0], "x"), OK);
+        assert_string_equal(options_text(o, "tag"), typed[i][0]);
+    }
+}
+
+static void expect_refused(options *o, const char *key, const char *value, const char *says)
+{
+    assert_int_equal(options_set(o, key, value, "here"), ERROR_USAGE);
+    if (strstr(error_message(), says) == NULL) {
+        print_error("'%s' is not in: %s\n", says, error_message());
+        fail();
+    }
+}
+
+static void a_bad_setting_says_what_is_allowed_and_changes_nothing(void **state)
+{
+    options *o = *state;
+    expect_refused(o, "workers", "0", "1 to 4096");
+    expect_refused(o, "workers", "four", "not a whole number");
+    expect_refused(o, "workers", "4x", "not a whole number");
+    expect_refused(o, "lr", "nan", "not a finite number");
+    expect_refused(o, "lr", "-1", "0 to 100");
+    expect_refused(o, "mode", "asinc", "async|sync");
+    expect_refused(o, "mode", "asy", "async|sync");
+    expect_refused(o, "mode", "async|sync", "is not one of async|sync");
+    expect_refused(o, "verbose", "1", "neither true nor false");
+    expect_refused(o, "mode", "yes", "is not one of async|sync");
+    expect_refused(o, "overlap", "on", "auto|yes|no");
+    expect_refused(o, "wrokers", "2", "Did you mean 'workers'");
+    expect_refused(o, "rlue", "2", "Did you mean 'rule'");
+    expect_refused(o, "rule", "polinomial", "Did you mean 'polynomial'");
+    assert_int_equal(options_integer(o, "workers"), 1);
+    assert_string_equal(options_text(o, "mode"), "async");
+}
+
+static void a_key_of_another_choice_is_named_as_such(void **state)
+{
+    options *o = *state;
+    expect_refused(o, "rule.power", "1", "belongs to rule=polynomial, but rule=none");
+    assert_int_equal(options_declare(o, power_options), OK);
+    assert_int_equal(options_set(o, "rule.power", "1", "x"), OK);
+    assert_true(options_real(o, "rule.power") == 1.0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_error_keeps_its_message_and_origin),
+        cmocka_unit_test(an_error_may_quote_the_one_before),
+        cmocka_unit_test(sha256_gives_the_published_answers),
+        cmocka_unit_test(json_text_is_escaped),
+        cmocka_unit_test(a_line_of_the_log_holds_no_control_characters),
+        cmocka_unit_test(distance_counts_edits),
+        cmocka_unit_test_setup_teardown(a_default_holds_until_it_is_set, open_options,
+                                        close_options),
+        cmocka_unit_test_setup_teardown(yes_is_true_and_no_is_false_in_the_words_of_the_key,
+                                        open_options, close_options),
+        cmocka_unit_test_setup_teardown(a_bad_setting_says_what_is_allowed_and_changes_nothing,
+                                        open_options, close_options),
+        cmocka_unit_test_setup_teardown(a_key_of_another_choice_is_named_as_such, open_options,
+                                        close_options),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,173 @@
+/* Cores and GPUs for runs that are made side by side. */
+#include "base/text.h"
+#include "experiments/config/config.h"
+#include "experiments/sweep/core_allocation.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+static options *compose(const char *const *texts)
+{
+    struct settings s = {0};
+    options *o = NULL;
+    int count = 0;
+    while (texts[count] != NULL)
+        count++;
+    assert_int_equal(settings_read_arguments(&s, count, (char **)texts), OK);
+    assert_int_equal(config_compose(&o, &s), OK);
+    settings_free(&s);
+    return o;
+}
+#define COMPOSE(...) compose((const char *const[]){__VA_ARGS__, NULL})
+
+/* A machine of so many cores and the GPUs of the environment. */
+static void open_machine(struct core_allocation *p, unsigned cores, unsigned jobs)
+{
+    assert_int_equal(core_allocation_open(p, 1, false), OK);
+    CPU_ZERO(&p->cores);
+    for (unsigned i = 0; i < cores; i++)
+        CPU_SET((int)(2 * i), &p->cores); /* not all of them next to each other */
+    p->free_cores = p->cores;
+    p->core_count = cores;
+    p->jobs = jobs;
+}
+
+/* On a machine of 8; NULL: as it was. */
+static void see_gpus(const char *list)
+{
+    if (list != NULL) {
+        setenv("GRADLAG_STAND_IN_DEVICES", "8", 1);
+        setenv("CUDA_VISIBLE_DEVICES", list, 1);
+    } else {
+        unsetenv("GRADLAG_STAND_IN_DEVICES");
+        unsetenv("CUDA_VISIBLE_DEVICES");
+    }
+}
+
+static void a_run_gets_as_many_cores_as_it_has_threads_and_no_core_goes_to_two(void **state)
+{
+    (void)state;
+    struct core_allocation p;
+    struct core_share a, b, c;
+    options *two = COMPOSE("workers=2"), *many = COMPOSE("workers=16", "threads=4");
+    open_machine(&p, 4, 4);
+    assert_true(core_allocation_take(&p, two, &a) && core_allocation_take(&p, two, &b));
+    assert_true(a.core_count == 2 && b.core_count == 2);
+    cpu_set_t both;
+    CPU_AND(&both, &a.cores, &b.cores);
+    assert_int_equal(CPU_COUNT(&both), 0);
+    assert_false(core_allocation_take(&p, two, &c));
+    core_allocation_give_back(&p, &a);
+    assert_false(core_allocation_take(&p, many, &c)); /* it wants all there are */
+    core_allocation_give_back(&p, &b);
+    assert_true(core_allocation_take(&p, many, &c));
+    assert_int_equal(c.core_count, 4);
+    options_close(&two);
+    options_close(&many);
+}
+
+static void a_virtual_cluster_gets_its_share_or_the_threads_it_asks_for(void **state)
+{
+    (void)state;
+    struct core_allocation p;
+    struct core_share a, b;
+    options *share = COMPOSE("engine=virtual", "pace=constant", "workers=64");
+    options *three = COMPOSE("engine=virtual", "pace=constant", "virtual.threads=3");
+    open_machine(&p, 8, 4);
+    assert_true(core_allocation_take(&p, share, &a) && core_allocation_take(&p, three, &b));
+    assert_true(a.core_count == 2 && b.core_count == 3);
+    options_close(&share);
+    options_close(&three);
+}
+
+static void gpus_are_those_of_the_environment_one_for_each_worker(void **state)
+{
+    (void)state;
+#ifndef GRADLAG_CUDA
+    skip();
+#endif
+    struct core_allocation p;
+    struct core_share a, b;
+    struct text variable = {0};
+    see_gpus(
+        "3,GPU-6,5,8,0"); /* of 0 to 7; the driver, too, goes no further than one that is not */
+    options *two = COMPOSE("device=cuda", "workers=2"), *one = COMPOSE("device=cuda");
+    open_machine(&p, 8, 4);
+    assert_true(core_allocation_take(&p, two, &a));
+    see_gpus(NULL);
+    assert_int_equal(p.gpu_count, 3);
+    assert_false(core_allocation_take(&p, two, &b));
+    assert_true(core_allocation_take(&p, one, &b));
+    core_allocation_gpu_variable(&p, &b, &variable);
+    assert_string_equal(variable.at, "CUDA_VISIBLE_DEVICES=5");
+    variable.length = 0;
+    core_allocation_gpu_variable(&p, &a, &variable);
+    assert_string_equal(variable.at, "CUDA_VISIBLE_DEVICES=3,GPU-6");
+    core_allocation_give_back(&p, &a);
+    assert_true(core_allocation_take(&p, two, &a));
+    text_free(&variable);
+    options_close(&two);
+    options_close(&one);
+}
+
+static void runs_that_share_cores_still_spread_over_the_gpus(void **state)
+{
+    (void)state;
+#ifndef GRADLAG_CUDA
+    skip();
+#endif
+    enum { RUNS = 5 };
+    struct core_allocation p;
+    struct core_share each[RUNS];
+    static const char *const wanted[RUNS] = {"0", "1", "2", "0", "2"};
+    see_gpus("0,1,2");
+    options *one = COMPOSE("device=cuda", "workers=1");
+    assert_int_equal(core_allocation_open(&p, 64, true), OK);
+    for (unsigned i = 0; i < RUNS; i++) {
+        struct text variable = {0}, expected = {0};
+        if (i == RUNS - 1)
+            core_allocation_give_back(&p, &each[2]);
+        assert_true(core_allocation_take(&p, one, &each[i]));
+        assert_int_equal(each[i].core_count, 0);
+        core_allocation_gpu_variable(&p, &each[i], &variable);
+        text_add(&expected, "CUDA_VISIBLE_DEVICES=%s", wanted[i]);
+        assert_string_equal(variable.at, expected.at);
+        text_free(&variable);
+        text_free(&expected);
+    }
+    see_gpus(NULL);
+    options_close(&one);
+}
+
+static void one_run_at_a_time_has_everything(void **state)
+{
+    (void)state;
+    struct core_allocation p;
+    struct core_share a;
+    options *o = COMPOSE("workers=2");
+    assert_int_equal(core_allocation_open(&p, 1, false), OK);
+    assert_true(core_allocation_take(&p, o, &a));
+    assert_int_equal(a.core_count, 0);
+    assert_int_equal(core_allocation_open(&p, p.core_count + 1, false), ERROR_USAGE);
+    assert_int_equal(core_allocation_open(&p, p.core_count + 1, true), OK);
+    options_close(&o);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_run_gets_as_many_cores_as_it_has_threads_and_no_core_goes_to_two),
+        cmocka_unit_test(a_virtual_cluster_gets_its_share_or_the_threads_it_asks_for),
+        cmocka_unit_test(gpus_are_those_of_the_environment_one_for_each_worker),
+        cmocka_unit_test(runs_that_share_cores_still_spread_over_the_gpus),
+        cmocka_unit_test(one_run_at_a_time_has_everything),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,481 @@
+/*
+ * Experiment files: reading, mistakes with their lines, the settings of a run, expressions and
+ * cells.
+ */
+#include "base/clock.h"
+#include "base/text.h"
+#include "experiments/claims/cells.h"
+#include "experiments/config/yaml_tree.h"
+#include "experiments/claims/experiment.h"
+#include "experiments/claims/expression.h"
+#include "tests/rigs/documented.h"
+#include "tests/rigs/patience.h"
+#include "tests/rigs/scratch.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char *const sound = "name: small\n"
+                                 "question: is it?\n"
+                                 "settings: {dataset: gaussian, lr: 0.1, pace: gamma}\n"
+                                 "at:\n"
+                                 "  4: {pace.mean_ms: 4}\n"
+                                 "workers: [1, 4]\n"
+                                 "seeds: [7, 8]\n"
+                                 "arms:\n"
+                                 "  one: {label: one, workers: [1]}\n"
+                                 "  a-b:\n"
+                                 "    label: the other\n"
+                                 "    workers: [4]\n"
+                                 "    settings: {damping: inverse, lr: 0.2}\n"
+                                 "    at: {4: {momentum: 0}}\n"
+                                 "    quick: [1]\n"
+                                 "    expected: {4: 79.5}\n"
+                                 "discussion: |\n"
+                                 "  It is *not*.\n\n"
+                                 "  Or so.\n"
+                                 "quick: {seeds: [7], settings: {epochs: 1}}\n"
+                                 "claims:\n"
+                                 "  - claim: it is\n"
+                                 "    value: accuracy(one, 1) - accuracy(a-b, 4)\n"
+                                 "    band: [-1, 2.5]\n"
+                                 "    quick: [-2, 3]\n"
+                                 "verdict: {workers: 4, alone: one, undamped: a-b}\n";
+
+static status open_text(struct experiment *e, const char *text)
+{
+    char path[64];
+    snprintf(path, sizeof path, "%s/glexperiment-XXXXXX", scratch_folder());
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, text, strlen(text)), (ssize_t)strlen(text));
+    close(fd);
+    status result = experiment_open(e, path);
+    unlink(path);
+    return result;
+}
+
+static void the_example_of_the_docs_is_a_sound_file(void **state)
+{
+    (void)state;
+    struct experiment e;
+    if (open_text(&e, documented_block("docs/experiment-files.md", "yaml")) != OK)
+        fail_msg("%s", error_message());
+    assert_string_equal(e.name, "warm-up");
+    assert_int_equal(e.arm_count, 7);
+    assert_int_equal(e.claim_count, 2);
+    assert_int_equal(e.verdict.workers, 16);
+    experiment_close(&e);
+}
+
+static void a_file_is_read_as_it_is_written(void **state)
+{
+    (void)state;
+    struct experiment e;
+    assert_int_equal(open_text(&e, sound), OK);
+    assert_string_equal(e.name, "small");
+    assert_int_equal(e.arm_count, 2);
+    assert_string_equal(e.arms[1].label, "the other");
+    assert_true(experiment_arm_has(&e, &e.arms[0], 1));
+    assert_false(experiment_arm_has(&e, &e.arms[0], 4));
+    assert_true(experiment_has(&e, &e.arms[0], 1, 7, true));
+    assert_false(experiment_has(&e, &e.arms[0], 1, 8, true));
+    assert_true(experiment_has(&e, &e.arms[0], 1, 8, false));
+    assert_false(experiment_has(&e, &e.arms[1], 4, 7, true));
+    assert_true(experiment_has(&e, &e.arms[1], 4, 7, false));
+    assert_int_equal(e.claim_count, 1);
+    assert_true(e.claims[0].low == -1 && e.claims[0].high == 2.5);
+    assert_true(e.claims[0].quick_low == -2 && e.claims[0].quick_high == 3);
+    assert_string_equal(e.verdict.undamped, "a-b");
+    assert_int_equal(e.quick_seeds.count, 1);
+    assert_int_equal(e.arms[0].expected_count, 0);
+    assert_int_equal(e.arms[1].expected_count, 1);
+    assert_true(e.arms[1].expected[0].workers == 4 && e.arms[1].expected[0].value == 79.5);
+    assert_string_equal(e.discussion, "It is *not*.\n\nOr so.");
+    experiment_close(&e);
+}
+
+static void a_cell_of_the_quick_part_may_have_seeds_of_its_own(void **state)
+{
+    (void)state;
+    char text[2048];
+    const char *at = strstr(sound, "quick: [1]");
+    snprintf(text, sizeof text, "%.*squick: {4: [8, 9]}%s", (int)(at - sound), sound,
+             at + strlen("quick: [1]"));
+    struct experiment e;
+    struct int_list seeds;
+    assert_int_equal(open_text(&e, text), OK);
+    assert_false(experiment_has(&e, &e.arms[1], 4, 7, true));
+    assert_true(experiment_has(&e, &e.arms[1], 4, 8, true));
+    assert_true(experiment_has(&e, &e.arms[1], 4, 9, true));
+    assert_false(experiment_has(&e, &e.arms[1], 4, 9, false));
+    assert_true(experiment_has(&e, &e.arms[0], 1, 7, true));
+    assert_false(experiment_has(&e, &e.arms[0], 1, 9, true));
+    experiment_seeds(&e, true, &seeds);
+    assert_int_equal(seeds.count, 3);
+    assert_true(seeds.at[0] == 7 && seeds.at[1] == 8 && seeds.at[2] == 9);
+    free(seeds.at);
+    experiment_seeds(&e, false, &seeds);
+    assert_int_equal(seeds.count, 2);
+    free(seeds.at);
+    experiment_close(&e);
+}
+
+static status compose_arm(const struct experiment *e, const char *arm, const struct settings *more,
+                          options **out)
+{
+    struct settings all = {0};
+    experiment_settings(e, experiment_arm(e, arm), 1, 7, true, more, &all);
+    status result = config_compose(out, &all);
+    settings_free(&all);
+    return result;
+}
+
+static void settings_of_all_arms_fall_away_where_they_are_idle_and_an_arms_own_do_not(void **state)
+{
+    (void)state;
+    static const char text[] = "name: base\n"
+                               "question: is it?\n"
+                               "settings: {damping: polynomial, damping.power: 0.3,"
+                               " reduction: ordered}\n"
+                               "workers: [1]\n"
+                               "seeds: [7]\n"
+                               "arms:\n"
+                               "  async: {label: a}\n"
+                               "  sync: {label: s, settings: {mode: sync}}\n"
+                               "  wrong: {label: w, settings: {mode: sync, consistency: bsp}}\n"
+                               "quick: {settings: {payload: frames}}\n";
+    struct experiment e;
+    struct settings more = {0};
+    options *o;
+    assert_int_equal(open_text(&e, text), OK);
+    assert_int_equal(compose_arm(&e, "async", &more, &o), OK);
+    assert_true(options_real(o, "damping.power") == 0.3);
+    assert_string_equal(options_text(o, "reduction"), "fast");
+    options_close(&o);
+    assert_int_equal(compose_arm(&e, "sync", &more, &o), OK);
+    assert_string_equal(options_text(o, "damping"), "none");
+    assert_string_equal(options_text(o, "reduction"), "ordered");
+    assert_string_equal(options_text(o, "payload"), "auto");
+    options_close(&o);
+    assert_int_equal(compose_arm(&e, "wrong", &more, &o), ERROR_USAGE);
+    assert_non_null(strstr(error_message(), "consistency=bsp has no effect with mode=sync"));
+    settings_add(&more, "damping", "inverse", COMMAND_LINE);
+    assert_int_equal(compose_arm(&e, "sync", &more, &o), ERROR_USAGE);
+    assert_non_null(strstr(error_message(), "command line: damping=inverse has no effect"));
+    settings_free(&more);
+    experiment_close(&e);
+}
+
+static void settings_are_laid_over_each_other_from_the_general_to_the_special(void **state)
+{
+    (void)state;
+    struct experiment e;
+    struct settings more = {0}, all = {0};
+    options *o;
+    assert_int_equal(open_text(&e, sound), OK);
+    settings_add(&more, "batch", "10", "command line");
+    experiment_settings(&e, &e.arms[1], 4, 8, true, &more, &all);
+    assert_int_equal(config_compose(&o, &all), OK);
+    assert_string_equal(options_text(o, "damping"), "inverse");
+    assert_true(options_real(o, "lr") == 0.2);
+    assert_true(options_real(o, "momentum") == 0);
+    assert_true(options_real(o, "pace.mean_ms") == 4);
+    assert_true(options_real(o, "epochs") == 1);
+    assert_int_equal(options_integer(o, "batch"), 10);
+    assert_int_equal(options_integer(o, "workers"), 4);
+    assert_int_equal(options_integer(o, "seed"), 8);
+    assert_string_equal(options_text(o, "experiment"), "small");
+    assert_string_equal(options_text(o, "arm"), "a-b");
+    options_close(&o);
+    settings_free(&all);
+    settings_free(&more);
+    experiment_close(&e);
+}
+
+/* `sound` with the first `from` in it replaced. */
+static void expect_refused(const char *from, const char *to, const char *part)
+{
+    struct text changed = {0};
+    struct experiment e;
+    const char *at = strstr(sound, from);
+    assert_non_null(at);
+    text_add_bytes(&changed, sound, (size_t)(at - sound));
+    text_add(&changed, "%s%s", to, at + strlen(from));
+    assert_int_equal(open_text(&e, changed.at), ERROR_USAGE);
+    if (strstr(error_message(), part) == NULL)
+        fail_msg("'%s' is not in: %s", part, error_message());
+    text_free(&changed);
+}
+
+/* libyaml alone takes minutes for each of these. */
+static void a_deeply_nested_file_is_refused_at_once(void **state)
+{
+    (void)state;
+    static const char *const steps[] = {"[", "{a: ", "- "};
+    for (size_t i = 0; i < COUNT_OF(steps); i++) {
+        struct text deep = {0};
+        struct yaml_tree d;
+        text_add(&deep, "a:\n  ");
+        for (unsigned k = 0; k < 400000; k++)
+            text_add_bytes(&deep, steps[i], strlen(steps[i]));
+        const uint64_t began_ns = clock_ns();
+        assert_int_equal(yaml_tree_read_text(&d, "deep.yaml", deep.at), ERROR_USAGE);
+        assert_non_null(strstr(error_message(), "deep.yaml:2: nested deeper than 16"));
+        assert_true(clock_ns() - began_ns < 5 * PATIENCE * UINT64_C(1000000000));
+        text_free(&deep);
+    }
+}
+
+static void mistakes_name_their_line(void **state)
+{
+    (void)state;
+    expect_refused("question", "qestion",
+                   ":2: no key here is called 'qestion'. Did you mean 'quest");
+    expect_refused("name: small\n", "", "'name' is missing");
+    expect_refused("[7, 8]", "[7, x]", ":7: seeds is 'x', which is not a whole number");
+    expect_refused("[7, 8]", "7", ":7: seeds must be a list");
+    expect_refused("label: one, ", "", ":9: 'label' is missing");
+    expect_refused("at: {4:", "at: {four:", ":14: 'four' is not a worker count");
+    expect_refused("[-1, 2.5]", "[3, 2.5]", ":25: the band's low end is above");
+    expect_refused("[-1, 2.5]", "[3]", ":25: a band is two numbers");
+    expect_refused("alone: one", "alone: nobody", ":27: there is no arm 'nobody'");
+    expect_refused("{4: 79.5}", "{1: 79.5}",
+                   ":16: something is expected of 1 workers, which arm a");
+    expect_refused("{4: 79.5}", "{four: 79.5}", ":16: 'four' is not a worker count");
+    expect_refused("{4: 79.5}", "{4: much}", ":16: expected is 'much'");
+    expect_refused("{4: 79.5}", "79.5", ":16: expected must be");
+    expect_refused("discussion: |\n  It is *not*.\n\n  Or so.\n", "discussion: [a]\n",
+                   ":17: discussion must be");
+    expect_refused("    band: [-1, 2.5]\n", "", "needs a band");
+    expect_refused("    quick: [1]\n", "    quick: {a: 1}\n", ":15: 'a' is not a worker count");
+    expect_refused("    quick: [1]\n", "    quick: {4: 1}\n", ":15: quick must be a list");
+    expect_refused("    quick: [1]\n", "    quick: yes\n", ":15: an arm's quick is false, a list");
+    expect_refused("    quick: [1]\n", "    quick: []\n", ":15: an arm's quick is false, a list");
+    expect_refused("    quick: [1]\n", "    tune: {lr: 0.1}\n", ":15: lr must be a list");
+    expect_refused("    quick: [1]\n", "    tune: {lr: []}\n", ":15: lr has no values to try");
+    expect_refused("    quick: [1]\n", "    tune: {seeds: [1]}\n", ":15: tune needs a key");
+    expect_refused("    quick: [1]\n", "    tune: {lr: 0.1..1}\n", ":15: lr is a range");
+    expect_refused("    quick: [1]\n", "    tune: {search: tpe, lr: 1..0.1}\n", ":15: lr=1..0.1");
+    expect_refused("    quick: [1]\n", "    tune: {search: tep, lr: 0.1..1}\n",
+                   ":15: search: no search is called 'tep'. Did you mean 'tpe'");
+    expect_refused("    quick: [1]\n", "    tune: {search: tpe, search.per: lr, lr: [1, 2]}\n",
+                   "is of `gradlag sweep`");
+    expect_refused("    quick: [1]\n", "    fit: a-b\n", "it must be an arm above");
+    expect_refused("    quick: [1]\n", "    fit: one\n",
+                   "'one' that this one is fitted to has no 4");
+    expect_refused("    value:", "    sql: SELECT 1\n    value:", "either a value or sql");
+}
+
+static void measures_say_whether_they_want_a_number(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {
+        "accuracy(one, 1, 2)",        "seconds_to(one, 1)",     "seconds_too(one, 1, 2)",
+        "staleness_distance(one, 1)", "interval(one, 4)",       "paired(one, 1)",
+        "paired(one, a-b, 4)",        "paired(one, nobody, 1)", "paired_median(one, 1, a-b, 4)",
+        "paired(one, 1, a-b, 1, 2)"};
+    static const char *const good[] = {
+        "seconds_to(one, 1, 85)",     "interval(a-b, 4)",       "staleness_above(one, 1, 2)",
+        "seconds_to_loss(one, 1, 1)", "paired(one, 1, a-b, 4)", "paired_interval(a-b, a-b, 4)"};
+    struct experiment e;
+    assert_int_equal(open_text(&e, sound), OK);
+    for (size_t i = 0; i < COUNT_OF(bad); i++)
+        if (cells_check(&e, bad[i]) != ERROR_USAGE)
+            fail_msg("'%s' should be refused", bad[i]);
+    for (size_t i = 0; i < COUNT_OF(good); i++)
+        if (cells_check(&e, good[i]) != OK)
+            fail_msg("%s: %s", good[i], error_message());
+    experiment_close(&e);
+}
+
+static void aliases_that_multiply_are_refused_before_they_fill_the_memory(void **state)
+{
+    (void)state;
+    struct experiment e;
+    assert_int_equal(open_text(&e, "a: &a [x, x, x, x, x, x, x, x, x]\n"
+                                   "b: &b [*a, *a, *a, *a, *a, *a, *a, *a, *a]\n"
+                                   "c: &c [*b, *b, *b, *b, *b, *b, *b, *b, *b]\n"
+                                   "d: &d [*c, *c, *c, *c, *c, *c, *c, *c, *c]\n"
+                                   "e: &e [*d, *d, *d, *d, *d, *d, *d, *d, *d]\n"
+                                   "f: [*e, *e, *e, *e, *e, *e, *e, *e, *e]\n"),
+                     ERROR_USAGE);
+    assert_non_null(strstr(error_message(), "counting what aliases repeat"));
+}
+
+static void an_unknown_name_lists_what_is_compiled_in(void **state)
+{
+    (void)state;
+    struct experiment e;
+    assert_int_equal(experiment_open(&e, "stale-gradient"), ERROR_USAGE);
+    assert_non_null(strstr(error_message(), "stale-gradients"));
+}
+
+static void add_first_points(const struct arm *arm, struct settings *all)
+{
+    const struct grid *grids[] = {experiment_grid(arm, false), experiment_grid(arm, true)};
+    for (size_t g = 0; g < COUNT_OF(grids); g++) {
+        for (size_t i = 0; grids[g] != NULL && i < grids[g]->space.count; i++) {
+            const struct dimension *axis = &grids[g]->space.at[i];
+            for (size_t k = 0; k < axis->count; k++)
+                settings_add(all, axis->key, axis->values[k], axis->origin);
+        }
+    }
+}
+
+/* Every run of every compiled-in experiment composes, and its claims name what there is. */
+static void every_experiment_that_is_compiled_in_is_sound(void **state)
+{
+    (void)state;
+    char name[64];
+    size_t count = 0;
+    for (; experiment_at(count, name); count++) {
+        struct experiment e;
+        struct settings none = {0};
+        assert_int_equal(experiment_open(&e, name), OK);
+        assert_string_equal(e.name, name);
+        for (size_t a = 0; a < e.arm_count; a++) {
+            for (size_t w = 0; w < e.workers.count; w++) {
+                struct settings all = {0};
+                options *o;
+                if (!experiment_arm_has(&e, &e.arms[a], e.workers.at[w]))
+                    continue;
+                experiment_settings(&e, &e.arms[a], e.workers.at[w], 1, true, &none, &all);
+                add_first_points(&e.arms[a], &all);
+                if (config_compose(&o, &all) != OK)
+                    fail_msg("%s, arm %s: %s", name, e.arms[a].name, error_message());
+                options_close(&o);
+                settings_free(&all);
+            }
+        }
+        for (size_t c = 0; c < e.claim_count; c++)
+            if (e.claims[c].value != NULL && cells_check(&e, e.claims[c].value) != OK)
+                fail_msg("%s, claim %zu: %s", name, c, error_message());
+        experiment_close(&e);
+    }
+    assert_true(count >= 2);
+}
+
+/* ---- expressions --------------------------------------------------------------------------------
+ */
+
+/* "accuracy(arm, w)" is 100 w plus the length of the arm's name; with 99 workers not measured. */
+static status measure(void *context, const char *name, const char *arm, int64_t workers,
+                      double given, double *out)
+{
+    (void)context;
+    if (strcmp(name, "given") == 0) {
+        *out = given;
+        return OK;
+    }
+    if (strcmp(name, "accuracy") != 0)
+        return error_set(ERROR_USAGE, __FILE__, __LINE__, "no measure %s", name);
+    *out = workers == 99 ? NAN : 100.0 * (double)workers + (double)strlen(arm);
+    return OK;
+}
+
+/* Of "paired(a, 1, bcd, 2)" 1000 times the second cell less the first. */
+static status pair(void *context, const char *name, const char *arm, int64_t workers,
+                   const char *other, int64_t other_workers, double *out)
+{
+    double first, second = 0;
+    status result = measure(context, "accuracy", arm, workers, NAN, &first);
+    result =
+        result == OK ? measure(context, "accuracy", other, other_workers, NAN, &second) : result;
+    *out = 1000 * second - first + (strcmp(name, "paired") == 0 ? 0 : 0.5);
+    return result;
+}
+
+static double value_of(const char *text)
+{
+    struct measures m = {.measure = measure, .pair = pair};
+    double value = 0;
+    if (expression_value(text, &m, &value) != OK)
+        fail_msg("%s: %s", text, error_message());
+    return value;
+}
+
+static void expressions_are_computed_in_the_usual_order(void **state)
+{
+    (void)state;
+    assert_true(value_of("1 + 2 * 3 - 4 / 2") == 5);
+    assert_true(value_of("(1 + 2) * -3") == -9);
+    assert_true(value_of("8 - 2 - 1") == 5);
+    assert_true(value_of("abs(2 - 5) + min(3, 1, 2) + max(4, 6)") == 10);
+    assert_true(value_of("hypot(3, 4) + hypot(-2)") == 7);
+    assert_true(value_of("given(a, 1, 2 * 8.5)") == 17);
+    assert_true(isnan(value_of("given(a, 1)")));
+    assert_true(value_of("paired(a, bcd, 2) + 1") == 203000 - 201 + 1);
+    assert_true(value_of("paired_interval( a , 1, b-cd , 2 )") == 204000 - 101 + 0.5);
+    assert_true(value_of(" accuracy( sync-warm , 16 ) - accuracy(a,1)") == 1609 - 101);
+}
+
+static void what_was_not_measured_makes_the_whole_unknown(void **state)
+{
+    (void)state;
+    assert_true(isnan(value_of("accuracy(a, 99) - 1")));
+    assert_true(isnan(value_of("max(1, accuracy(a, 99), 2)")));
+    assert_true(isnan(value_of("abs(accuracy(a, 99))")));
+    assert_true(isnan(value_of("accuracy(a, 1, accuracy(a, 99))")));
+}
+
+static void malformed_expressions_say_where(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {"",
+                                      "1 +",
+                                      "(1",
+                                      "1 2",
+                                      "nosuch(a, 1)",
+                                      "accuracy(a)",
+                                      "accuracy(a, b)",
+                                      "accuracy(a, 1, )",
+                                      "accuracy a",
+                                      "paired(a, 1)",
+                                      "paired(a, 1, 2)",
+                                      "paired(a, b)",
+                                      "paired(a, b, c)",
+                                      "paired(a, b, 1, 2)",
+                                      "min()",
+                                      "1 + + 2",
+                                      "3 ** 2"};
+    struct measures m = {.measure = measure, .pair = pair};
+    double value;
+    for (size_t i = 0; i < COUNT_OF(bad); i++)
+        if (expression_value(bad[i], &m, &value) != ERROR_USAGE)
+            fail_msg("'%s' should be refused", bad[i]);
+    char deep[256];
+    memset(deep, '(', sizeof deep - 1);
+    deep[sizeof deep - 1] = '\0';
+    assert_int_equal(expression_value(deep, &m, &value), ERROR_USAGE);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_example_of_the_docs_is_a_sound_file),
+        cmocka_unit_test(a_file_is_read_as_it_is_written),
+        cmocka_unit_test(a_cell_of_the_quick_part_may_have_seeds_of_its_own),
+        cmocka_unit_test(settings_of_all_arms_fall_away_where_they_are_idle_and_an_arms_own_do_not),
+        cmocka_unit_test(settings_are_laid_over_each_other_from_the_general_to_the_special),
+        cmocka_unit_test(a_deeply_nested_file_is_refused_at_once),
+        cmocka_unit_test(mistakes_name_their_line),
+        cmocka_unit_test(measures_say_whether_they_want_a_number),
+        cmocka_unit_test(aliases_that_multiply_are_refused_before_they_fill_the_memory),
+        cmocka_unit_test(an_unknown_name_lists_what_is_compiled_in),
+        cmocka_unit_test(every_experiment_that_is_compiled_in_is_sound),
+        cmocka_unit_test(expressions_are_computed_in_the_usual_order),
+        cmocka_unit_test(what_was_not_measured_makes_the_whole_unknown),
+        cmocka_unit_test(malformed_expressions_say_where),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,149 @@
+/*
+ * Parts of a plan and of every experiment that is compiled in: they are disjoint, complete and the
+ * same whatever is there already.
+ */
+#include "base/text.h"
+#include "experiments/claims/reproduction.h"
+#include "tests/rigs/scratch.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static void every_item_is_in_one_part_and_parts_differ_by_one_item(void **state)
+{
+    (void)state;
+    for (unsigned of = 1; of <= 30; of++) {
+        for (size_t items = 0; items <= 100; items += 1 + items / 10) {
+            size_t all = 0, most = 0, least = items;
+            for (unsigned number = 1; number <= of; number++) {
+                const struct plan_part part = {number, of};
+                size_t own = 0;
+                for (size_t i = 0; i < items; i++)
+                    own += plan_part_has(&part, i);
+                all += own;
+                most = own > most ? own : most;
+                least = own < least ? own : least;
+            }
+            assert_int_equal(all, items);
+            assert_true(most - least <= 1);
+        }
+    }
+}
+
+/* Where a key has as many values as there are parts, each part has runs of all of them. */
+static void a_part_does_not_have_one_arm_alone(void **state)
+{
+    (void)state;
+    for (unsigned of = 2; of <= 8; of++) {
+        for (unsigned number = 1; number <= of; number++) {
+            const struct plan_part part = {number, of};
+            unsigned arms = 0;
+            for (unsigned i = 0; i < of * of; i++)
+                arms |= plan_part_has(&part, i) ? 1U << (i % of) : 0;
+            assert_int_equal(arms, (1U << of) - 1);
+        }
+    }
+}
+
+/* ---- experiments --------------------------------------------------------------------------------
+ */
+
+/* What tells runs apart, one line each. */
+struct lines {
+    char **at;
+    size_t count, later, fitted;
+};
+
+static void add_runs(struct lines *all, const struct plan *p)
+{
+    for (size_t i = 0; i < p->count; i++) {
+        struct text line = {0};
+        struct run_key key;
+        plan_key(&p->runs[i], &key);
+        text_add(&line, "%s %s %s", key.experiment, key.arm, key.config_hash);
+        all->at = realloc(all->at, (all->count + 1) * sizeof *all->at);
+        assert_non_null(all->at);
+        all->at[all->count++] = line.at;
+    }
+}
+
+static void add_part(struct lines *all, const char *name, bool quick, struct plan_part part)
+{
+    struct reproduction r;
+    struct settings more = {0};
+    char results[128];
+    snprintf(results, sizeof results, "%s/none.db", scratch_folder());
+    settings_add(&more, "results", results, COMMAND_LINE);
+    assert_int_equal(reproduction_open(&r, name), OK);
+    r.part = part;
+    assert_int_equal(reproduction_look_up(&r, quick, false, &more), OK);
+    add_runs(all, &r.tuning.trials.plan);
+    add_runs(all, &r.plan);
+    all->later += r.later;
+    all->fitted = r.fitted;
+    reproduction_close(&r);
+    settings_free(&more);
+}
+
+static int by_text(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static void free_lines(struct lines *l)
+{
+    for (size_t i = 0; i < l->count; i++)
+        free(l->at[i]);
+    free(l->at);
+}
+
+static void expect_whole(const struct lines *whole, const char *name, bool quick, unsigned parts)
+{
+    struct lines all = {0};
+    for (unsigned number = 1; number <= parts; number++)
+        add_part(&all, name, quick, (struct plan_part){number, parts});
+    assert_int_equal(all.count, whole->count);
+    assert_int_equal(all.later + all.fitted, whole->later);
+    qsort(all.at, all.count, sizeof *all.at, by_text);
+    for (size_t i = 0; i < all.count; i++) {
+        assert_string_equal(all.at[i], whole->at[i]);
+        assert_true(i == 0 || strcmp(all.at[i], all.at[i - 1]) != 0);
+    }
+    free_lines(&all);
+}
+
+static void the_parts_of_every_experiment_are_its_runs(void **state)
+{
+    (void)state;
+    static const unsigned parts[] = {1, 2, 3, 7};
+    char name[64];
+    for (size_t i = 0; experiment_at(i / 2, name); i++) {
+        const bool quick = i % 2 == 1;
+        struct lines whole = {0};
+        add_part(&whole, name, quick, (struct plan_part){0});
+        assert_true(whole.count > 0);
+        qsort(whole.at, whole.count, sizeof *whole.at, by_text);
+        for (size_t n = 0; n < COUNT_OF(parts); n++)
+            expect_whole(&whole, name, quick, parts[n]);
+        free_lines(&whole);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_item_is_in_one_part_and_parts_differ_by_one_item),
+        cmocka_unit_test(a_part_does_not_have_one_arm_alone),
+        cmocka_unit_test(the_parts_of_every_experiment_are_its_runs),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,166 @@
+/*
+ * What a run's row says of how it was made, and that the command made of it makes the run once
+ * more.
+ */
+#include "base/text.h"
+#include "tests/rigs/process_rig.h"
+
+#include "experiments/run/rerun_command.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Prints the command of the last run, runs it by a shell, and compares the parameters. */
+static void expect_repeats(struct process_rig *r)
+{
+    char script[4096];
+    assert_int_equal(RIG_RUN(r, "show", "last", "--rerun"), OK);
+    snprintf(script, sizeof script, "%s --quiet", process_output(r));
+    script[strcspn(script, "\n")] = '\0';
+    if (process_shell(r, script) != OK)
+        fail_msg("%s: %s", script, process_errors(r));
+    process_expect_answer(r,
+                          "SELECT count(DISTINCT parameters_sha256) || ' ' || count(DISTINCT "
+                          "config_hash) FROM (SELECT * FROM run ORDER BY id DESC LIMIT 2)",
+                          "1 1");
+}
+
+static void the_printed_command_makes_a_real_run_again(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "seed=7", "lr=0.0123", "optimizer=nesterov",
+                             "tag=not a setting of the other run"),
+                     OK);
+    expect_repeats(r);
+    assert_int_equal(RIG_RUN(r, "show", "last", "--rerun"), OK);
+    assert_null(strstr(process_errors(r), "never arrive in the same order")); /* one does */
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "workers=2"), OK);
+    assert_int_equal(RIG_RUN(r, "show", "last", "--rerun"), OK);
+    assert_non_null(strstr(process_errors(r), "never arrive in the same order again; `gradlag "
+                                              "replay 3` repeats"));
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "mode=sync", "workers=2", "reduction=ordered",
+                             "lr_scaling=linear"),
+                     OK);
+    expect_repeats(r);
+}
+
+static void the_printed_command_makes_a_virtual_run_and_a_what_if_again(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "workers=5", "pace=gamma",
+                             "pace.cv=0.7", "damping=polynomial", "damping.power=0.25"),
+                     OK);
+    expect_repeats(r);
+    assert_int_equal(RIG_RUN(r, "replay", "1", "damping=inverse", "lr=0.02"), OK);
+    expect_repeats(r);
+    assert_int_equal(RIG_RUN(r, "show", "last", "--rerun"), OK);
+    assert_non_null(strstr(process_output(r), "gradlag replay "));
+}
+
+static void the_environment_that_matters_is_kept_and_printed(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(setenv("OMP_NUM_THREADS", "3", 1), 0);
+    assert_int_equal(setenv("MALLOC_ARENA_MAX", "it's 1", 1), 0);
+    int code = RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=constant");
+    unsetenv("OMP_NUM_THREADS");
+    unsetenv("MALLOC_ARENA_MAX");
+    assert_int_equal(code, OK);
+    process_expect_answer(r, "SELECT host ->> '$.environment.OMP_NUM_THREADS' FROM run", "3");
+    assert_int_equal(RIG_RUN(r, "show", "last", "--rerun"), OK);
+    assert_non_null(strstr(process_output(r), "MALLOC_ARENA_MAX='it'\\''s 1' "));
+    assert_non_null(strstr(process_output(r), "OMP_NUM_THREADS=3 "));
+}
+
+static void a_row_says_by_what_and_where_it_was_made(void **state)
+{
+    struct process_rig *r = *state;
+    static const char *const members[] = {"cpu",    "system",  "kernel", "libc",     "onednn",
+                                          "zeromq", "mpi",     "sqlite", "compiler", "flags",
+                                          "commit", "version", "folder"};
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=constant"), OK);
+    for (size_t i = 0; i < COUNT_OF(members); i++) {
+        char sql[128];
+        snprintf(sql, sizeof sql, "SELECT length(host ->> '$.%s') > 0 FROM run", members[i]);
+        process_expect_answer(r, sql, "1");
+    }
+    process_expect_answer(r, "SELECT host ->> '$.dirty' IN (0, 1) FROM run", "1");
+    process_expect_answer(r, "SELECT (host ->> '$.argv[1]') || (host ->> '$.argv[#-1]') FROM run",
+                          "runpace=constant");
+}
+
+static void what_a_sweep_adds_to_its_runs_is_not_repeated(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "sweep", RIG_SMALL, "engine=virtual", "pace=constant",
+                             "lr=0.02,0.03", "priority=3", "retries=2", "--quiet"),
+                     OK);
+    /* What was typed is the sweep. */
+    process_expect_answer(r, "SELECT DISTINCT host ->> '$.argv[1]' FROM run", "sweep");
+    assert_int_equal(RIG_RUN(r, "show", "1", "--rerun"), OK);
+    assert_non_null(strstr(process_output(r), "gradlag run "));
+    assert_non_null(strstr(process_output(r), " lr=0.02"));
+    static const char *const own[] = {"priority", "retries", "GRADLAG_"};
+    for (size_t i = 0; i < COUNT_OF(own); i++)
+        assert_null(strstr(process_output(r), own[i]));
+}
+
+static void a_token_is_in_no_row(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(
+        RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=constant", "run_token=c0ffee"), OK);
+    process_expect_answer(r, "SELECT host LIKE '%c0ffee%' OR config LIKE '%c0ffee%' FROM run", "0");
+}
+
+static void version_names_release_commit_and_libraries(void **state)
+{
+    struct process_rig *r = *state;
+    static const char *const words[] = {"gradlag ", "(commit ", "oneDNN", "MPI", "SQLite", "flags"};
+    assert_int_equal(RIG_RUN(r, "--version"), OK);
+    for (size_t i = 0; i < COUNT_OF(words); i++)
+        if (strstr(process_output(r), words[i]) == NULL)
+            fail_msg("'%s' is not in: %s", words[i], process_output(r));
+}
+
+static void words_are_quoted_where_a_shell_would_read_them_otherwise(void **state)
+{
+    (void)state;
+    static const char *const words[][2] = {{"lr=0.03", "lr=0.03"},
+                                           {"", "''"},
+                                           {"two words", "'two words'"},
+                                           {"it's", "'it'\\''s'"},
+                                           {"$HOME", "'$HOME'"},
+                                           {"~/data", "'~/data'"},
+                                           {"ä", "'ä'"}};
+    for (size_t i = 0; i < COUNT_OF(words); i++) {
+        struct text out = {0};
+        rerun_add_word(&out, words[i][0]);
+        assert_string_equal(out.at, words[i][1]);
+        text_free(&out);
+    }
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, process_set_up, process_tear_down)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(the_printed_command_makes_a_real_run_again),
+        TEST(the_printed_command_makes_a_virtual_run_and_a_what_if_again),
+        TEST(the_environment_that_matters_is_kept_and_printed),
+        TEST(a_row_says_by_what_and_where_it_was_made),
+        TEST(what_a_sweep_adds_to_its_runs_is_not_repeated),
+        TEST(a_token_is_in_no_row),
+        TEST(version_names_release_commit_and_libraries),
+        cmocka_unit_test(words_are_quoted_where_a_shell_would_read_them_otherwise),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

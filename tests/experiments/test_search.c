@@ -1,0 +1,269 @@
+/* Searches: ranges, what every method promises, and that TPE and halving find what they should. */
+#include "experiments/sweep/search.h"
+#include "base/random.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- ranges -------------------------------------------------------------------------------------
+ */
+
+static void expect_refused(const char *key, const char *range, const char *part)
+{
+    struct space s = {0};
+    assert_int_equal(space_add_range(&s, key, range, "here"), ERROR_USAGE);
+    if (strstr(error_message(), part) == NULL)
+        fail_msg("'%s' is not in: %s", part, error_message());
+    space_close(&s);
+}
+
+static void a_range_is_read_with_its_scale_and_checked_against_its_key(void **state)
+{
+    (void)state;
+    struct space s = {0};
+    assert_true(search_is_range("0.001..0.3:log") && search_is_range("1..2"));
+    assert_false(search_is_range("0.5") || search_is_range("../data") || search_is_range("none"));
+    assert_int_equal(space_add_range(&s, "lr", "0.001..0.1:log:5", "here"), OK);
+    assert_int_equal(space_add_range(&s, "batch", "16..256", "here"), OK);
+    const struct dimension *lr = &s.at[0], *batch = &s.at[1];
+    assert_true(lr->low == 0.001 && lr->high == 0.1 && lr->logarithmic && lr->points == 5);
+    assert_true(batch->whole && !batch->logarithmic);
+    assert_true(dimension_number(lr, 0.5) == 0.01 && dimension_number(batch, 0.5) == 136);
+    assert_true(fabs(dimension_place(lr, 0.01) - 0.5) < 1e-12);
+    space_close(&s);
+    expect_refused("lr", "0.1..0.01", "empty");
+    expect_refused("lr", "0..0.1:log", "above 0");
+    expect_refused("lr", "0.1..1:logs", "is no range");
+    expect_refused("lr", "0.1..1e9", "from 0 to 1000000");
+    expect_refused("damping", "1..2", "is no number");
+    expect_refused("lr", "0.1..", "is no range");
+}
+
+/* ---- what every search promises -----------------------------------------------------------------
+ */
+
+static void open_space(struct space *s)
+{
+    *s = (struct space){0};
+    const char *const names[] = {"none", "inverse", "polynomial"};
+    assert_int_equal(space_add_range(s, "lr", "0.001..1:log:3", "here"), OK);
+    assert_int_equal(space_add_range(s, "momentum", "0..0.99:2", "here"), OK);
+    assert_int_equal(space_add_choice(s, "damping", names, 3, "here"), OK);
+    assert_int_equal(space_add_range(s, "batch", "8..64:log:2", "here"), OK);
+}
+
+static void open_search(struct search *out, const struct space *space, const char *const *texts)
+{
+    struct settings settings = {0};
+    int count = 0;
+    while (texts[count] != NULL)
+        count++;
+    assert_int_equal(settings_read_arguments(&settings, count, (char **)texts), OK);
+    assert_int_equal(search_open(out, space, &settings), OK);
+    settings_free(&settings);
+}
+#define OPEN(out, space, ...) open_search(out, space, (const char *const[]){__VA_ARGS__, NULL})
+
+/* Least at lr 0.03, momentum 0.5, damping inverse; the batch says nothing. */
+static double some_loss(const double *at)
+{
+    double a = log10(at[0] / 0.03), b = at[1] - 0.5;
+    return a * a + b * b + (at[2] == 1 ? 0 : 0.3);
+}
+
+/* Runs a search to its end; the score of the best. */
+static double run(struct search *s, double (*loss)(const double *at))
+{
+    size_t added;
+    assert_int_equal(search_next(s, &added), OK);
+    while (added > 0) {
+        for (size_t i = 0; i < s->count; i++)
+            if (isnan(s->trials[i].score))
+                s->trials[i].score = -loss(s->trials[i].at);
+        assert_int_equal(search_next(s, &added), OK);
+    }
+    assert_true(search_has_ended(s));
+    assert_int_equal(s->count, search_total(s));
+    return search_best(s)->score;
+}
+
+static void every_search_stays_in_its_space_and_is_repeated_by_its_seed(void **state)
+{
+    (void)state;
+    struct space space;
+    open_space(&space);
+    for (size_t k = 0; k < search_registry.count; k++) {
+        struct search one, two;
+        char name[32];
+        snprintf(name, sizeof name, "search=%s", search_registry.entries[k]->name);
+        OPEN(&one, &space, name, "search.seed=7");
+        OPEN(&two, &space, name, "search.seed=7");
+        double best = run(&one, some_loss);
+        assert_true(best == run(&two, some_loss));
+        assert_memory_equal(one.trials, two.trials, one.count * sizeof *one.trials);
+        for (size_t i = 0; i < one.count; i++) {
+            const double *at = one.trials[i].at;
+            assert_true(at[0] >= 0.001 && at[0] <= 1 && at[1] >= 0 && at[1] <= 0.99);
+            assert_true(at[2] == 0 || at[2] == 1 || at[2] == 2);
+            assert_true(at[3] >= 8 && at[3] <= 64 && at[3] == nearbyint(at[3]));
+            assert_true(one.trials[i].part > 0 && one.trials[i].part <= 1);
+        }
+        search_close(&one);
+        search_close(&two);
+    }
+    space_close(&space);
+}
+
+static void a_round_waits_for_all_scores_of_the_one_before(void **state)
+{
+    (void)state;
+    struct space space;
+    struct search s;
+    size_t added;
+    open_space(&space);
+    OPEN(&s, &space, "search=tpe", "search.trials=6", "search.startup=4", "search.batch=2");
+    assert_int_equal(search_next(&s, &added), OK);
+    assert_int_equal(added, 4);
+    for (size_t i = 0; i < 3; i++)
+        s.trials[i].score = 0;
+    assert_int_equal(search_next(&s, &added), OK);
+    assert_int_equal(added, 0);
+    assert_false(search_has_ended(&s));
+    s.trials[3].score = -INFINITY;
+    assert_int_equal(search_next(&s, &added), OK);
+    assert_int_equal(added, 2);
+    search_close(&s);
+    space_close(&space);
+}
+
+static void a_grid_is_every_combination_the_last_key_fastest(void **state)
+{
+    (void)state;
+    struct space space;
+    struct search s;
+    size_t added;
+    open_space(&space);
+    OPEN(&s, &space, "search=grid");
+    assert_int_equal(search_next(&s, &added), OK);
+    assert_int_equal(added, 3 * 2 * 3 * 2);
+    assert_true(s.trials[0].at[0] == 0.001 && s.trials[0].at[3] == 8 && s.trials[1].at[3] == 64);
+    assert_true(s.trials[35].at[0] == 1 && s.trials[12].at[0] == 0.03162);
+    search_close(&s);
+    space_close(&space);
+}
+
+static void a_grid_needs_points_and_a_method_its_own_keys(void **state)
+{
+    (void)state;
+    struct space space = {0};
+    struct search s;
+    struct settings settings = {0};
+    assert_int_equal(space_add_range(&space, "lr", "0.1..1", "here"), OK);
+    assert_int_equal(search_open(&s, &space, &settings), ERROR_USAGE);
+    assert_non_null(strstr(error_message(), "how many points"));
+    settings_add(&settings, "search", "random", "here");
+    settings_add(&settings, "search.gamma", "0.5", "here");
+    assert_int_equal(search_open(&s, &space, &settings), ERROR_USAGE);
+    settings_free(&settings);
+    space_close(&space);
+}
+
+/* ---- that they find something -------------------------------------------------------------------
+ */
+
+static double quadratic(const double *at)
+{
+    return (at[0] - 0.7) * (at[0] - 0.7) + (at[1] - 0.2) * (at[1] - 0.2);
+}
+
+/* Branin's function, least 0.3979, as Bergstra et al. try theirs. */
+static double branin(const double *at)
+{
+    double x = 15 * at[0] - 5, y = 15 * at[1];
+    double a = y - 5.1 / (4 * M_PI * M_PI) * x * x + 5 / M_PI * x - 6;
+    return a * a + 10 * (1 - 1 / (8 * M_PI)) * cos(x) + 10;
+}
+
+/* Over many seeds, at equal budgets: how often TPE's best is better than random search's. */
+static double part_won(const struct space *space, double (*loss)(const double *at))
+{
+    enum { SEEDS = 40 };
+    unsigned won = 0;
+    for (unsigned seed = 0; seed < SEEDS; seed++) {
+        struct search tpe, random;
+        char number[32];
+        snprintf(number, sizeof number, "search.seed=%u", seed);
+        OPEN(&tpe, space, "search=tpe", "search.trials=60", number);
+        OPEN(&random, space, "search=random", "search.trials=60", number);
+        won += run(&tpe, loss) > run(&random, loss);
+        search_close(&tpe);
+        search_close(&random);
+    }
+    return (double)won / SEEDS;
+}
+
+/* A coin would win 30 of 40 or more once in a thousand times. */
+static void tpe_finds_better_points_than_random_search(void **state)
+{
+    (void)state;
+    struct space mixed, plain = {0};
+    open_space(&mixed);
+    assert_int_equal(space_add_range(&plain, "momentum", "0..0.999", "here"), OK);
+    assert_int_equal(space_add_range(&plain, "label_smoothing", "0..1", "here"), OK);
+    assert_true(part_won(&plain, quadratic) >= 0.75);
+    assert_true(part_won(&plain, branin) >= 0.75);
+    assert_true(part_won(&mixed, some_loss) >= 0.75);
+    space_close(&mixed);
+    space_close(&plain);
+}
+
+static void halving_keeps_the_best_of_each_rung(void **state)
+{
+    (void)state;
+    struct space space;
+    struct search s;
+    open_space(&space);
+    OPEN(&s, &space, "search=halving", "search.trials=27", "search.eta=3");
+    run(&s, some_loss);
+    assert_int_equal(s.count, 27 + 9 + 3 + 1);
+    assert_true(fabs(search_cost(&s) - 4) < 1e-12); /* four rungs, each of one full run */
+    static const size_t begins[] = {0, 27, 36, 39, 40};
+    for (unsigned rung = 0; rung < 4; rung++)
+        for (size_t i = begins[rung]; i < begins[rung + 1]; i++)
+            assert_true(fabs(s.trials[i].part - pow(3, (double)rung - 3)) < 1e-12);
+    size_t ranked[27];
+    search_rank(&s, 0, 27, ranked);
+    for (size_t i = 0; i < 9; i++)
+        assert_memory_equal(s.trials[27 + i].at, s.trials[ranked[i]].at, sizeof s.trials[0].at);
+    assert_ptr_equal(search_best(&s), &s.trials[39]);
+    assert_memory_equal(s.trials[39].at, s.trials[ranked[0]].at, sizeof s.trials[0].at);
+    search_close(&s);
+    OPEN(&s, &space, "search=halving", "search.trials=10", "search.eta=3", "search.rungs=2");
+    run(&s, some_loss);
+    assert_int_equal(s.count, 10 + 3);
+    assert_true(fabs(s.trials[0].part - 1.0 / 3) < 1e-12);
+    search_close(&s);
+    space_close(&space);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_range_is_read_with_its_scale_and_checked_against_its_key),
+        cmocka_unit_test(every_search_stays_in_its_space_and_is_repeated_by_its_seed),
+        cmocka_unit_test(a_round_waits_for_all_scores_of_the_one_before),
+        cmocka_unit_test(a_grid_is_every_combination_the_last_key_fastest),
+        cmocka_unit_test(a_grid_needs_points_and_a_method_its_own_keys),
+        cmocka_unit_test(tpe_finds_better_points_than_random_search),
+        cmocka_unit_test(halving_keeps_the_best_of_each_rung),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,376 @@
+/*
+ * What `gradlag watch` shows: the page as text, and the program on a terminal of 80 columns.
+ */
+#include "base/clock.h"
+#include "base/text.h"
+#include "tests/rigs/process_rig.h"
+
+#include "experiments/cli/watch_page.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <errno.h>
+#include <math.h>
+#include <poll.h>
+#include <pty.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <termios.h>
+#include <unistd.h>
+#include <utmp.h>
+
+/* ---- the page -----------------------------------------------------------------------------------
+ */
+
+static struct live_run example(int64_t id, const char *how)
+{
+    struct live_run r = {.id = id,
+                         .title = "asynchronous, generation (⅛ after 8) ×16 seed 1",
+                         .asynchronous = true,
+                         .part = 0.47,
+                         .seconds_left = 31,
+                         .samples_per_second = 26541,
+                         .updates_per_second = 829,
+                         .loss = 0.4123,
+                         .accuracy = 0.8412,
+                         .staleness = 15.02,
+                         .silent_seconds = 1,
+                         .train_seconds = strcmp(how, "running") == 0 ? NAN : 65,
+                         .slowest = 3,
+                         .slowest_factor = 1.8};
+    snprintf(r.status, sizeof r.status, "%s", how);
+    for (size_t i = 0; i < LIVE_POINTS; i++) {
+        r.loss_curve.at[r.loss_curve.count++] = 2.3 / (double)(i + 1);
+        r.accuracy_curve.at[r.accuracy_curve.count++] = 1 - 1 / (double)(i + 2);
+    }
+    return r;
+}
+
+/* Columns of a line without its escapes. */
+static unsigned columns_of(const char *line, size_t length)
+{
+    unsigned columns = 0;
+    for (size_t i = 0; i < length; i++)
+        if (line[i] == '\033')
+            i += strcspn(line + i, "mHKJhl");
+        else
+            columns += ((unsigned char)line[i] & 0xc0) != 0x80 && line[i] != '\r';
+    return columns;
+}
+
+static void every_page_fits_its_terminal(void **state)
+{
+    (void)state;
+    struct live_run running[3] = {example(14, "running"), example(15, "running"),
+                                  example(16, "running")};
+    struct live_run ended[2] = {example(13, "finished"), example(12, "failed")};
+    snprintf(ended[1].error, sizeof ended[1].error,
+             "worker 3 was lost: its process was killed (signal 9)\033[2J\nand this is long, so "
+             "long that it does not fit into a line of a terminal with eighty columns");
+    struct live_runs l = {.there = true,
+                          .running = running,
+                          .running_count = 3,
+                          .more_running = 2,
+                          .ended = ended,
+                          .ended_count = 2,
+                          .waiting = 7,
+                          .finished = 12,
+                          .failed = 1};
+    for (unsigned width = 20; width <= 200; width += 7) {
+        for (unsigned height = 4; height <= 40; height += 5) {
+            struct watch_page page = {"results.db", width, height, height % 2 == 0};
+            struct text out = {0};
+            unsigned lines = 0;
+            watch_page_add(&page, &l, &out);
+            assert_null(strstr(out.at, "\033[2J"));
+            for (const char *line = out.at; *line != '\0'; line += strcspn(line, "\n") + 1) {
+                assert_true(columns_of(line, strcspn(line, "\n")) <= width);
+                lines++;
+            }
+            assert_true(lines <= height);
+            text_free(&out);
+        }
+    }
+}
+
+static void a_page_of_80_columns_shows_all_there_is_to_know(void **state)
+{
+    (void)state;
+    struct live_run running[1] = {example(14, "running")}, ended[1] = {example(13, "finished")};
+    struct live_runs l = {.there = true,
+                          .running = running,
+                          .running_count = 1,
+                          .ended = ended,
+                          .ended_count = 1,
+                          .finished = 1,
+                          .waiting = 3,
+                          .queue_seconds_left = 250};
+    struct watch_page page = {"results.db", 80, 24, false};
+    struct text out = {0};
+    static const char *const words[] = {
+        "3 waiting  1 finished  about 4:10 left in all",
+        "1 running",
+        "run 14",
+        "47%",
+        "31 s left",
+        "26541 samples/s",
+        "loss 0.412",
+        "84.12%",
+        "staleness 15.0",
+        "829 updates/s",
+        "█",
+        "▁",
+        "worker 3 is slow",
+        "1.8 times",
+        "run 13  finished  accuracy 84.12%  1:05  asynchronous, generation",
+        "finished",
+        "1:05"};
+    watch_page_add(&page, &l, &out);
+    for (size_t i = 0; i < COUNT_OF(words); i++)
+        if (strstr(out.at, words[i]) == NULL)
+            fail_msg("'%s' is not in:\n%s", words[i], out.at);
+    assert_null(strchr(out.at, '\033'));
+    text_free(&out);
+}
+
+static void a_sparkline_goes_from_the_least_to_the_greatest(void **state)
+{
+    (void)state;
+    static const struct {
+        struct live_curve curve;
+        unsigned columns;
+        const char *wanted;
+    } cases[] = {
+        {{.at = {0, 1, 2, 3, 4, 5, 6, 7}, .count = 8}, 8, "▁▂▃▄▅▆▇█"},
+        {{.at = {3, 1}, .count = 2}, 8, "█▁"},
+        {{.at = {0, 0, 7, 7}, .count = 4}, 2, "▁█"},
+        {{.at = {5, 5, 5}, .count = 3}, 8, "▁▁▁"},
+        {{.at = {0, INFINITY, 1}, .count = 3}, 8, "▁!█"},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct text out = {0};
+        watch_spark_add(&cases[i].curve, cases[i].columns, &out);
+        assert_string_equal(out.at, cases[i].wanted);
+        text_free(&out);
+    }
+    struct text none = {0};
+    watch_spark_add(&(struct live_curve){.at = {1}, .count = 1}, 8, &none);
+    assert_int_equal(none.length, 0);
+}
+
+/* ---- on a terminal ------------------------------------------------------------------------------
+ */
+
+struct terminal {
+    int fd;
+    pid_t pid;
+    struct termios before;
+    char seen[1 << 18]; /* all that was written to it */
+    size_t length;
+};
+
+static void open_terminal(struct process_rig *r, struct terminal *t, const char *no_colour)
+{
+    struct winsize size = {.ws_row = 24, .ws_col = 80};
+    int terminal = -1;
+    memset(t, 0, sizeof *t);
+    assert_int_equal(openpty(&t->fd, &terminal, NULL, NULL, &size), 0);
+    assert_int_equal(tcgetattr(terminal, &t->before), 0);
+    t->pid = fork();
+    assert_true(t->pid >= 0);
+    if (t->pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        close(t->fd);
+        if (chdir(r->folder) != 0 || login_tty(terminal) != 0)
+            _exit(126);
+        setenv("TERM", "xterm-256color", 1);
+        no_colour != NULL ? setenv("NO_COLOR", no_colour, 1) : unsetenv("NO_COLOR");
+        execl(process_program(), "gradlag", "watch", (char *)NULL);
+        _exit(127);
+    }
+    close(terminal);
+}
+
+static void read_some(struct terminal *t)
+{
+    struct pollfd ready = {.fd = t->fd, .events = POLLIN};
+    if (poll(&ready, 1, 50) == 1) {
+        ssize_t got = read(t->fd, t->seen + t->length, sizeof t->seen - 1 - t->length);
+        t->length += got > 0 ? (size_t)got : 0;
+        t->seen[t->length] = '\0';
+    }
+}
+
+/* Reads what is on its way, until the program pauses between two pages. */
+static void read_all(struct terminal *t)
+{
+    size_t before;
+    do {
+        before = t->length;
+        read_some(t);
+    } while (t->length > before);
+}
+
+/* Reads until `text` was written after `from`; returns where it ends. */
+static size_t await_text(struct terminal *t, size_t from, const char *text)
+{
+    double until = clock_seconds() + RIG_LIMIT_S;
+    const char *at;
+    while ((at = strstr(t->seen + from, text)) == NULL) {
+        read_some(t);
+        if (clock_seconds() > until)
+            fail_msg("'%s' does not come; so far: %s", text, t->seen);
+    }
+    return (size_t)(at - t->seen) + strlen(text);
+}
+
+static int await_end(struct terminal *t)
+{
+    double until = clock_seconds() + RIG_LIMIT_S;
+    int how = 0;
+    while (waitpid(t->pid, &how, WNOHANG) == 0) {
+        read_some(t);
+        assert_true(clock_seconds() < until);
+    }
+    for (int i = 0; i < 4; i++)
+        read_some(t);
+    return WIFEXITED(how) ? WEXITSTATUS(how) : 128 + WTERMSIG(how);
+}
+
+/* As it was: settings, cursor, screen. */
+static void expect_given_back(struct terminal *t)
+{
+    static const char leave[] = "\033[?25h\033[?1049l";
+    struct termios now;
+    assert_true(t->length > sizeof leave);
+    assert_string_equal(t->seen + t->length - (sizeof leave - 1), leave);
+    assert_int_equal(tcgetattr(t->fd, &now), 0);
+    assert_int_equal(now.c_lflag, t->before.c_lflag);
+    assert_memory_equal(now.c_cc, t->before.c_cc, sizeof now.c_cc);
+    close(t->fd);
+}
+
+/* A page ends without a new line; the next one begins by sending the cursor home. */
+static size_t line_length(const char *line)
+{
+    const char *home = strstr(line + 1, "\033[H");
+    size_t length = strcspn(line, "\n");
+    return home != NULL && (size_t)(home - line) < length ? (size_t)(home - line) : length;
+}
+
+static void expect_within(struct terminal *t, size_t from, unsigned width)
+{
+    for (const char *line = t->seen + from; *line != '\0';) {
+        size_t length = line_length(line);
+        if (columns_of(line, length) > width)
+            fail_msg("a line is wider than %u columns: %.*s", width, (int)length, line);
+        line += length + (line[length] == '\n');
+    }
+}
+
+static void watching_a_run_on_a_terminal_shows_it_and_gives_the_terminal_back(void **state)
+{
+    struct process_rig *r = *state;
+    static struct terminal t;
+    open_terminal(r, &t, "1");
+    await_text(&t, 0, "is not there yet");
+    process_start(r, (const char *const[]){"run", RIG_LONG, "workers=2", "--quiet", NULL});
+    await_text(&t, 0, "1 running");
+    await_text(&t, 0, "samples/s");
+    await_text(&t, 0, "left");
+    expect_within(&t, 0, 80);
+    read_all(&t);
+    size_t narrow = t.length;
+    struct winsize size = {.ws_row = 12, .ws_col = 40};
+    assert_int_equal(ioctl(t.fd, TIOCSWINSZ, &size), 0);
+    narrow = await_text(&t, narrow, "\033[J"); /* what was on its way is over */
+    await_text(&t, narrow, "\033[J");
+    expect_within(&t, narrow, 40);
+    assert_null(strstr(t.seen, "\033[1m")); /* NO_COLOR */
+    assert_int_equal(kill(r->pid, SIGINT), 0);
+    process_wait(r);
+    await_text(&t, 0, "stopped");
+    assert_int_equal(write(t.fd, "q", 1), 1);
+    assert_int_equal(await_end(&t), OK);
+    expect_given_back(&t);
+}
+
+static void control_c_gives_the_terminal_back_too(void **state)
+{
+    struct process_rig *r = *state;
+    static struct terminal t;
+    open_terminal(r, &t, NULL);
+    await_text(&t, 0, "is not there yet");
+    assert_non_null(strstr(t.seen, "\033[1m"));
+    assert_int_equal(write(t.fd, "\003", 1), 1);
+    assert_int_equal(await_end(&t), OK);
+    expect_given_back(&t);
+}
+
+static void without_a_terminal_runs_are_plain_lines(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "watch", "--once"), OK);
+    assert_non_null(strstr(process_errors(r), "is not there yet"));
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "workers=2", "pace=gamma"), OK);
+    assert_int_equal(RIG_RUN(r, "watch", "--once"), OK);
+    assert_non_null(strstr(process_output(r), "run 1  finished"));
+    assert_non_null(strstr(process_output(r), "accuracy"));
+    assert_null(strchr(process_output(r), '\033'));
+}
+
+/* A long reason is cut behind a whole character, wherever its bytes lie. */
+static void a_long_error_is_cut_between_characters(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", "dataset=cifar10"), ERROR_DATA);
+    for (int before = 0; before < 3; before++) {
+        char change[240];
+        snprintf(change, sizeof change,
+                 "sqlite3 $TMPDIR/results.db \"UPDATE run SET error = substr('..', 1, %d) || "
+                 "replace(hex(zeroblob(200)), '00', '×…')\"",
+                 before);
+        assert_int_equal(process_shell(r, change), OK);
+        assert_int_equal(RIG_RUN(r, "watch", "--once"), OK);
+        size_t length = strlen(process_output(r));
+        assert_true(length > 150 && length < 300);
+        assert_non_null(strstr(process_output(r), "…\n"));
+        process_write(r, "said", process_output(r));
+        assert_int_equal(process_shell(r, "iconv -f UTF-8 -t UTF-8 $TMPDIR/said"), OK);
+    }
+}
+
+static void that_nothing_is_in_flight_is_said(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=gamma"), OK);
+    assert_int_equal(process_shell(r, "cd $TMPDIR; timeout -s INT 2 gradlag watch 2>said\n"
+                                      "grep -q 'nothing is in flight' said"),
+                     OK);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, process_set_up, process_tear_down)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_page_fits_its_terminal),
+        cmocka_unit_test(a_page_of_80_columns_shows_all_there_is_to_know),
+        cmocka_unit_test(a_sparkline_goes_from_the_least_to_the_greatest),
+        TEST(watching_a_run_on_a_terminal_shows_it_and_gives_the_terminal_back),
+        TEST(control_c_gives_the_terminal_back_too),
+        TEST(without_a_terminal_runs_are_plain_lines),
+        TEST(a_long_error_is_cut_between_characters),
+        TEST(that_nothing_is_in_flight_is_said),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

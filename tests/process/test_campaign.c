@@ -1,0 +1,377 @@
+/*
+ * Random runs of the real program, one random fault in each, and what must hold afterwards:
+ *   1. the run ends, with an exit code that its fault explains, and its row has the same outcome;
+ *   2. each gradient was applied at most once, versions have no gap, counts add up;
+ *   3. no process, no private folder and no shared memory is left;
+ *   4. an asynchronous run replays to the same bits;
+ *   5. a run that was stopped or killed goes on from its checkpoint with --resume, and where
+ *      settings decide the bits it ends in those of an undisturbed run.
+ *
+ * Each episode is a process of its own and follows from its seed:
+ *   GRADLAG_CAMPAIGN_SEED   this episode alone, in this process, told in full
+ *   GRADLAG_CAMPAIGN_RUNS   how many (8; `make nightly`: 500)
+ *   GRADLAG_CAMPAIGN_FIRST  the first one's seed (1; `make nightly`: the date)
+ *   GRADLAG_CAMPAIGN_JOBS   how many at a time (2)
+ */
+#include "tests/process/campaign.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* ---- one episode: what must hold ---- */
+
+static const char *settings_text(const struct campaign_episode *e)
+{
+    static char text[CAMPAIGN_SETTINGS * CAMPAIGN_TEXT];
+    size_t length = 0;
+    for (size_t i = 0; i < e->count; i++)
+        length += (size_t)snprintf(text + length, sizeof text - length, " %s", e->text[i]);
+    return text;
+}
+
+static bool is_explained(const struct campaign_fault *fault, int code)
+{
+    bool explained = code == OK || code == ERROR_DIVERGED;
+    for (size_t i = 0; fault->codes[i] >= 0; i++)
+        explained = explained || fault->codes[i] == code;
+    return explained;
+}
+
+static const char *status_of(int code)
+{
+    return code == OK               ? "finished"
+           : code == STOPPED        ? "stopped"
+           : code == ERROR_DIVERGED ? "diverged"
+                                    : "failed";
+}
+
+/* A run that was over before its row began (stopped, killed at its start) has none. */
+static bool has_row(struct process_rig *r)
+{
+    return strcmp(process_ask(r, "SELECT count(*) FROM run"), "1") == 0;
+}
+
+static void expect_row_agrees(struct process_rig *r, int code)
+{
+    if (has_row(r))
+        process_expect_answer(r, "SELECT status FROM run", status_of(code));
+    else if (code == OK || code == ERROR_DIVERGED)
+        fail_msg("exit code %d, and no row of a run", code);
+}
+
+static void expect_none(struct process_rig *r, const char *what, const char *sql)
+{
+    const char *count = process_ask(r, sql);
+    if (strcmp(count, "0") != 0)
+        fail_msg("%s: %s", what, count);
+}
+
+#define USED "run_id = 1 AND server = 0 AND outcome IN ('applied', 'aggregated')"
+
+/* `whole`: the run wrote all of its rows. */
+static void expect_exactly_once(struct process_rig *r, bool whole)
+{
+    expect_none(r, "gradients applied twice",
+                "SELECT count(*) FROM (SELECT 1 FROM push WHERE " USED
+                " GROUP BY worker, batch HAVING count(*) > 1)");
+    expect_none(r, "gradients older than what their worker had read",
+                "SELECT count(*) FROM push WHERE run_id = 1 AND staleness < 0");
+    if (whole) {
+        expect_none(r, "updates without a gradient",
+                    "SELECT coalesce(updates, 0) - (SELECT count(DISTINCT update_version) FROM "
+                    "push WHERE " USED ") FROM run WHERE id = 1");
+        expect_none(r, "updates above the last version",
+                    "SELECT coalesce(updates, 0) - (SELECT coalesce(max(update_version), 0) FROM "
+                    "push WHERE " USED ") FROM run WHERE id = 1");
+    }
+}
+
+static void expect_steps(struct process_rig *r, bool whole)
+{
+    if (whole) {
+        expect_none(
+            r, "updates that not every rank made",
+            "SELECT count(*) FROM (SELECT 1 FROM step WHERE run_id = 1 GROUP BY update_version "
+            "HAVING count(*) <> (SELECT workers FROM run WHERE id = 1))");
+    }
+}
+
+/* Whether rows may be missing: the writer was killed, or could not write. */
+static bool is_incomplete(struct process_rig *r, int code)
+{
+    const char *unhashed = process_ask(r, "SELECT parameters_sha256 IS NULL FROM run");
+    return code > 128 || code == ERROR_RESULTS || strcmp(unhashed, "1") == 0;
+}
+
+static bool expect_replay(struct campaign_episode *e, int code)
+{
+    if (!e->async || atoi(process_ask(e->rig, "SELECT count(*) FROM push")) == 0)
+        return false;
+    int replayed = RIG_RUN_INSIDE(e->rig, "replay", "1", "--quiet");
+    /* Of a killed writer an arrival may be missing in the middle, which replay names as a
+     * difference. */
+    bool refused = replayed == ERROR_USAGE || replayed == ERROR_RESULTS ||
+                   (replayed == ERROR_OTHER && code > 128);
+    if (replayed != OK && !(refused && is_incomplete(e->rig, code)))
+        fail_msg("replay: %d: %s", replayed, process_errors(e->rig));
+    return replayed == OK;
+}
+
+/* The bits of the same run without a fault, into a file of its own. */
+static void expect_undisturbed_bits(struct campaign_episode *e)
+{
+    char resumed[80];
+    snprintf(resumed, sizeof resumed, "%s",
+             process_ask(e->rig, "SELECT parameters_sha256 FROM run ORDER BY id DESC LIMIT 1"));
+    assert_int_equal(strlen(resumed), 64);
+    char moved[256];
+    snprintf(moved, sizeof moved, "%s", process_path(e->rig, "disturbed.db"));
+    rename(process_path(e->rig, "results.db"), moved);
+    campaign_set(e, "checkpoint=other.safetensors");
+    campaign_set(e, "timeout_s=30");
+    int code = process_run(e->rig, campaign_arguments(e, "run", NULL));
+    assert_true(code == OK || code == ERROR_DIVERGED);
+    process_expect_answer(e->rig, "SELECT parameters_sha256 FROM run", resumed);
+}
+
+static bool can_resume(struct campaign_episode *e, int code)
+{
+    bool cut_off = code == STOPPED || code == ERROR_PEER || code > 128;
+    return cut_off && e->processes && e->checkpoint &&
+           access(process_path(e->rig, "at.safetensors"), F_OK) == 0;
+}
+
+static bool expect_resume(struct campaign_episode *e, int code)
+{
+    if (!can_resume(e, code))
+        return false;
+    campaign_set(e, "timeout_s=30");
+    int resumed = process_run(e->rig, campaign_arguments(e, "run", "--resume"));
+    /* A checkpoint whose writer was killed before its row was written is not known: the run begins
+       anew. */
+    if (resumed == ERROR_USAGE && !campaign_may_resume(e))
+        return false;
+    if (resumed != OK && resumed != ERROR_DIVERGED)
+        fail_msg("--resume: %d: %s", resumed, process_errors(e->rig));
+    process_expect_nothing_left(e->rig);
+    process_expect_answer(e->rig, "SELECT status FROM run ORDER BY id DESC LIMIT 1",
+                          status_of(resumed));
+    if (resumed == OK && e->repeats)
+        expect_undisturbed_bits(e);
+    return true;
+}
+
+/* A starter that was killed outright leaves its private folder; the next run removes it. */
+static void expect_nothing_left(struct campaign_episode *e, int code)
+{
+    process_expect_none_running(e->rig);
+    if (code > 128)
+        assert_int_equal(RIG_RUN(e->rig, "run", RIG_SMALL, "mode=async", "results=other.db"), OK);
+    process_expect_nothing_left(e->rig);
+}
+
+/* A program that a signal ends before it handles signals has not begun anything. */
+static bool ended_before_its_beginning(struct process_rig *r, int code)
+{
+    return (code == 128 + SIGTERM || code == 128 + SIGINT) &&
+           access(process_path(r, "results.db"), F_OK) != 0;
+}
+
+static void expect_sound(struct campaign_episode *e, const struct campaign_fault *fault, int code,
+                         bool *replayed, bool *resumed)
+{
+    bool recorded = code == OK || code == STOPPED;
+    if (!is_explained(fault, code) && !ended_before_its_beginning(e->rig, code))
+        fail_msg("exit code %d: %s", code, process_errors(e->rig));
+    expect_row_agrees(e->rig, code);
+    expect_nothing_left(e, code);
+    if (has_row(e->rig)) {
+        e->async ? expect_exactly_once(e->rig, recorded) : expect_steps(e->rig, recorded);
+        *replayed = expect_replay(e, code);
+        *resumed = expect_resume(e, code);
+    }
+}
+
+static const char *setting(const struct campaign_episode *e, const char *key)
+{
+    size_t length = strlen(key);
+    for (size_t i = 0; i < e->count; i++)
+        if (strncmp(e->text[i], key, length) == 0 && e->text[i][length] == '=')
+            return e->text[i] + length + 1;
+    return "";
+}
+
+static void one_run_survives_its_fault(void **state)
+{
+    struct campaign_episode e = {.rig = *state};
+    bool replayed = false, resumed = false;
+    random_open(&e.random, RANDOM_TEST, strtoull(getenv("GRADLAG_CAMPAIGN_SEED"), NULL, 10), 0, 0);
+    campaign_isolate(&e);
+    assert_int_equal(RIG_RUN_INSIDE(e.rig, "keygen", "keys"), OK);
+    e.faulty = campaign_chance(&e, 0.95);
+    campaign_draw(&e);
+    const struct campaign_fault *fault = campaign_draw_fault(&e);
+    double at_s = campaign_between(&e, 0, 0.3 + 1.2 * e.seconds);
+    print_message("settings:%s\nfault: %s at %.2f s\n", settings_text(&e), fault->name, at_s);
+    process_start(e.rig, campaign_arguments(&e, "run", NULL));
+    campaign_sleep(at_s);
+    fault->make(&e);
+    int code = process_wait(e.rig);
+    print_message("exit code %d\n", code);
+    expect_sound(&e, fault, code, &replayed, &resumed);
+    print_message("held: %s %s %s %d %d %d\n", fault->name, setting(&e, "mode"),
+                  e.processes ? "real" : "virtual", code, replayed, resumed);
+    e.rig->ended = 0;
+}
+
+/* A mounted folder cannot be removed. */
+static int leave(void **state)
+{
+    struct process_rig *r = *state;
+    if (r->ended != 0) {
+        print_message("the last run ended in %d: %s\n", r->ended, process_errors(r));
+        r->ended = 0;
+    }
+    campaign_leave(r);
+    return process_tear_down(state);
+}
+
+/* ---- many, several at a time ---- */
+
+static uint64_t number_from(const char *variable, uint64_t otherwise)
+{
+    const char *text = getenv(variable);
+    return text != NULL && *text != '\0' ? strtoull(text, NULL, 10) : otherwise;
+}
+
+struct campaign_series {
+    struct process_rig *rig;
+    uint64_t first, runs, begun, failed;
+    pid_t pids[64];
+    uint64_t seeds[64];
+    uint64_t held, finished, stopped, diverged, replayed, resumed;
+};
+
+static const char *output_of(struct campaign_series *s, uint64_t seed)
+{
+    char name[32];
+    snprintf(name, sizeof name, "episode-%" PRIu64, seed);
+    return process_path(s->rig, name);
+}
+
+static void begin(struct campaign_series *s, unsigned job)
+{
+    char seed[24];
+    s->seeds[job] = s->first + s->begun++;
+    snprintf(seed, sizeof seed, "%" PRIu64, s->seeds[job]);
+    fflush(NULL);
+    s->pids[job] = fork();
+    assert_true(s->pids[job] >= 0);
+    if (s->pids[job] == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        setenv("GRADLAG_CAMPAIGN_SEED", seed, 1);
+        if (freopen(output_of(s, s->seeds[job]), "w", stdout) != NULL &&
+            dup2(STDOUT_FILENO, STDERR_FILENO) >= 0)
+            execl("/proc/self/exe", "test_campaign", (char *)NULL);
+        _exit(127);
+    }
+}
+
+static void show(const char *path)
+{
+    char line[4096];
+    FILE *file = fopen(path, "r");
+    while (file != NULL && fgets(line, sizeof line, file) != NULL)
+        print_message("    %s", line);
+    if (file != NULL)
+        fclose(file);
+}
+
+/* Adds what an episode says of itself. */
+static bool count_held(struct campaign_series *s, const char *path)
+{
+    char line[4096];
+    bool held = false;
+    int code = 0, replayed = 0, resumed = 0;
+    FILE *file = fopen(path, "r");
+    while (file != NULL && fgets(line, sizeof line, file) != NULL)
+        held = held || sscanf(line, "held: %*s %*s %*s %d %d %d", &code, &replayed, &resumed) == 3;
+    if (file != NULL)
+        fclose(file);
+    s->held += held;
+    s->finished += held && code == OK;
+    s->stopped += held && code == STOPPED;
+    s->diverged += held && code == ERROR_DIVERGED;
+    s->replayed += held && replayed;
+    s->resumed += held && resumed;
+    return held;
+}
+
+static void end(struct campaign_series *s, unsigned job, int how)
+{
+    const char *path = output_of(s, s->seeds[job]);
+    if (!count_held(s, path) || how != 0) {
+        s->failed++;
+        print_message("GRADLAG_CAMPAIGN_SEED=%" PRIu64 " failed:\n", s->seeds[job]);
+        show(path);
+    }
+    remove(path);
+    s->pids[job] = 0;
+}
+
+static unsigned await_one(struct campaign_series *s, unsigned jobs)
+{
+    int how = 0;
+    pid_t pid = wait(&how);
+    unsigned job = 0;
+    assert_true(pid > 0);
+    while (job < jobs && s->pids[job] != pid)
+        job++;
+    assert_true(job < jobs);
+    end(s, job, how);
+    return job;
+}
+
+static void runs_survive_their_faults(void **state)
+{
+    struct campaign_series s = {.rig = *state,
+                                .first = number_from("GRADLAG_CAMPAIGN_FIRST", 1),
+                                .runs = number_from("GRADLAG_CAMPAIGN_RUNS", 8)};
+    unsigned jobs = (unsigned)number_from("GRADLAG_CAMPAIGN_JOBS", 2), busy = 0;
+    assert_true(jobs > 0 && jobs <= COUNT_OF(s.pids));
+    while (busy < jobs && s.begun < s.runs)
+        begin(&s, busy++);
+    for (uint64_t ended = 0; ended < s.runs; ended++) {
+        unsigned job = await_one(&s, jobs);
+        if (s.begun < s.runs)
+            begin(&s, job);
+    }
+    print_message("%" PRIu64 " runs from seed %" PRIu64 ": %" PRIu64 " held (%" PRIu64
+                  " finished, %" PRIu64 " stopped, %" PRIu64 " diverged), %" PRIu64
+                  " replayed, %" PRIu64 " resumed, %" PRIu64 " failed\n",
+                  s.runs, s.first, s.held, s.finished, s.stopped, s.diverged, s.replayed, s.resumed,
+                  s.failed);
+    assert_int_equal(s.failed, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest one[] = {
+        cmocka_unit_test_setup_teardown(one_run_survives_its_fault, process_set_up, leave)};
+    const struct CMUnitTest many[] = {cmocka_unit_test_setup_teardown(
+        runs_survive_their_faults, process_set_up, process_tear_down)};
+    return getenv("GRADLAG_CAMPAIGN_SEED") != NULL ? cmocka_run_group_tests(one, NULL, NULL)
+                                                   : cmocka_run_group_tests(many, NULL, NULL);
+}

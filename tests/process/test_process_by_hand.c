@@ -1,0 +1,298 @@
+/* The mistakes and mishaps of somebody who starts server and workers by hand, or is new: exit
+ * codes, messages, the run's row, and that whoever waits can be stopped. */
+#include "base/clock.h"
+#include "base/thread.h"
+#include "tests/rigs/process_rig.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <arpa/inet.h>
+#include <glob.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static void expect_end(struct process_rig *r, int expected, const char *says)
+{
+    int code = process_wait(r);
+    if (code != expected)
+        fail_msg("exit %d in place of %d: %s", code, expected, process_errors(r));
+    if (says != NULL)
+        process_expect_error(r, says);
+}
+
+/* ---- who answers instead of the server ------------------------------------------------------ */
+
+/* A socket of this test, and where it is, as a setting. */
+static int listen_somewhere(char endpoint[64])
+{
+    struct sockaddr_in own = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof own;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&own, sizeof own), 0);
+    assert_int_equal(listen(fd, 8), 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&own, &length), 0);
+    snprintf(endpoint, 64, "endpoint=tcp://127.0.0.1:%d", ntohs(own.sin_port));
+    return fd;
+}
+
+static int await_caller(int listening)
+{
+    struct pollfd caller = {.fd = listening, .events = POLLIN};
+    assert_int_equal(poll(&caller, 1, 1000 * RIG_LIMIT_S), 1);
+    return accept(listening, NULL, NULL);
+}
+
+static void a_worker_that_waits_for_its_server_can_be_stopped(void **state)
+{
+    struct process_rig *r = *state;
+    char endpoint[64];
+    int listening = listen_somewhere(endpoint);
+    process_start(r, (const char *const[]){"worker", RIG_SMALL, "worker=0", endpoint, "run_token=1",
+                                           "timeout_s=1000", NULL});
+    int caller = await_caller(listening);
+    kill(r->pid, SIGTERM);
+    expect_end(r, STOPPED, NULL);
+    assert_non_null(strstr(process_errors(r), "worker 0 was told to stop"));
+    close(caller);
+    close(listening);
+}
+
+static void a_program_that_is_no_server_is_not_taken_for_one(void **state)
+{
+    static const char page[] = "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n";
+    struct process_rig *r = *state;
+    char endpoint[64];
+    int listening = listen_somewhere(endpoint);
+    pid_t other = fork();
+    assert_true(other >= 0);
+    if (other == 0)
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+    while (other == 0) {
+        int caller = accept(listening, NULL, NULL);
+        (void)send(caller, page, sizeof page - 1, MSG_NOSIGNAL);
+        close(caller);
+    }
+    close(listening);
+    int code = RIG_RUN(r, "worker", RIG_SMALL, "worker=0", endpoint, "run_token=1", "timeout_s=20");
+    assert_int_equal(code, ERROR_PROTOCOL);
+    process_expect_error(r, "another program");
+    assert_int_equal(RIG_RUN(r, "keygen", "keys"), OK);
+    code = RIG_RUN(r, "worker", RIG_SMALL, "worker=0", endpoint, "run_token=1", "timeout_s=20",
+                   "curve=keys");
+    kill(other, SIGKILL);
+    waitpid(other, NULL, 0);
+    assert_int_equal(code, ERROR_PROTOCOL);
+    process_expect_error(r, "another program");
+}
+
+/* As one that still loads its data. */
+static void a_worker_may_join_later_than_the_timeout(void **state)
+{
+    struct process_rig *r = *state;
+    char endpoint[128], token[64];
+    void *more;
+    process_set_up(&more);
+    struct process_rig *worker = more;
+    process_start(r, (const char *const[]){"server", RIG_SMALL, "timeout_s=0.5", NULL});
+    process_await_endpoint(r, endpoint, token);
+    usleep(1500000);
+    assert_int_equal(
+        RIG_RUN(worker, "worker", RIG_SMALL, "timeout_s=0.5", "worker=0", endpoint, token), OK);
+    assert_int_equal(process_wait(r), OK);
+    process_expect_answer(r, "SELECT status FROM run", "finished");
+    process_tear_down(&more);
+}
+
+/* ---- deaths and hangups --------------------------------------------------------------------- */
+
+static void a_killed_server_is_named_by_its_worker_and_its_run_has_failed(void **state)
+{
+    struct process_rig *r = *state;
+    char endpoint[128], token[64];
+    void *more;
+    process_set_up(&more);
+    struct process_rig *worker = more;
+    process_start(r, (const char *const[]){"server", RIG_LONG, NULL});
+    process_await_endpoint(r, endpoint, token);
+    process_start(worker,
+                  (const char *const[]){"worker", RIG_LONG, "worker=0", endpoint, token, NULL});
+    process_await_row(r, "SELECT count(*) >= 10 FROM push");
+    kill(r->pid, SIGKILL);
+    expect_end(worker, ERROR_PEER, "died: see");
+    assert_int_equal(process_wait(r), 128 + SIGKILL);
+    assert_int_equal(RIG_RUN(r, "show", "last"), OK);
+    assert_non_null(strstr(process_output(r), "the process that ran it was killed"));
+    process_tear_down(&more);
+}
+
+static void a_server_stops_well_when_its_terminal_is_closed(void **state)
+{
+    struct process_rig *r = *state;
+    char endpoint[128], token[64];
+    process_start(r, (const char *const[]){"server", RIG_LONG, NULL});
+    process_await_endpoint(r, endpoint, token);
+    kill(r->pid, SIGHUP);
+    expect_end(r, STOPPED, NULL);
+    assert_string_equal(process_ask(r, "SELECT status FROM run"), "stopped");
+}
+
+static void nohup_keeps_a_run_alive(void **state)
+{
+    struct process_rig *r = *state;
+    char more[64];
+    signal(SIGHUP, SIG_IGN); /* as nohup does; programs that are started have it so */
+    process_start(r, (const char *const[]){"run", RIG_LONG, NULL});
+    signal(SIGHUP, SIG_DFL);
+    process_await_row(r, "SELECT count(*) >= 10 FROM push");
+    kill(r->pid, SIGHUP);
+    usleep(100000);
+    snprintf(more, sizeof more, "SELECT count(*) > %d FROM push",
+             100 + atoi(process_ask(r, "SELECT count(*) FROM push")));
+    process_await_row(r, more);
+    kill(r->pid, SIGINT);
+    expect_end(r, STOPPED, NULL);
+    process_expect_nothing_left(r);
+}
+
+/* Its workers give it up, one after the other, and each time the run goes on without. */
+static void a_server_that_hangs_does_not_hold_a_run_that_goes_on_without_the_lost(void **state)
+{
+    struct process_rig *r = *state;
+    pid_t server;
+    glob_t found;
+    process_start(r, (const char *const[]){"run", RIG_LONG, "workers=2", "on_lost=continue",
+                                           "timeout_s=3", NULL});
+    process_await(r, "server", &server, 1);
+    process_await_row(r, "SELECT count(*) >= 10 FROM push");
+    kill(server, SIGSTOP);
+    const char *told = process_path(r, "gradlag-*/verdict");
+    int how = GLOB_NOMATCH;
+    for (double until = clock_seconds() + RIG_LIMIT_S; how != 0 && clock_seconds() < until;) {
+        usleep(50000);
+        how = glob(told, 0, NULL, &found);
+        globfree(&found);
+    }
+    for (double until = clock_seconds() + RIG_LIMIT_S;
+         strstr(process_errors(r), "waiting for the server to end") == NULL;) {
+        assert_true(clock_seconds() < until);
+        usleep(50000);
+    }
+    kill(server, SIGCONT);
+    assert_int_equal(how, 0);
+    expect_end(r, ERROR_PEER, "was silent for");
+    assert_string_equal(process_ask(r, "SELECT status FROM run"), "failed");
+    process_expect_nothing_left(r);
+}
+
+/* ---- roles that do not fit together --------------------------------------------------------- */
+
+static void numbers_and_tokens_that_are_none_are_usage_errors(void **state)
+{
+    struct process_rig *r = *state;
+    static const struct {
+        const char *role, *setting, *more, *says;
+    } cases[] = {
+        {"worker", "seed=1", "run_token=1", "which worker? Set worker="},
+        {"worker", "worker=first", "run_token=1", "worker=first is not a number from 0 to 4095"},
+        {"worker", "worker=4096", "run_token=1", "worker=4096 is not a number from 0 to 4095"},
+        {"worker", "worker=1", "run_token=1", "workers are numbered from 0 to 0"},
+        {"worker", "worker=0", "run_token=-1", "run_token=-1 is not 1 to 16 hexadecimal"},
+        {"worker", "worker=0", "seed=1", "needs run_token="},
+        {"server", "server=-1", "seed=1", "server=-1 is not a number from 0 to 63"},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        assert_int_equal(RIG_RUN(r, cases[i].role, RIG_SMALL, cases[i].setting, cases[i].more,
+                                 "endpoint=ipc://x"),
+                         ERROR_USAGE);
+        process_expect_error(r, cases[i].says);
+    }
+}
+
+static void a_second_server_does_not_follow_one_that_is_alone(void **state)
+{
+    struct process_rig *r = *state;
+    void *more;
+    char endpoint[160];
+    process_set_up(&more);
+    struct process_rig *second = more;
+    snprintf(endpoint, sizeof endpoint, "endpoint=ipc://%s/0", r->folder);
+    process_start(r, (const char *const[]){"server", RIG_SMALL, endpoint, "run_token=1", NULL});
+    snprintf(endpoint, sizeof endpoint, "endpoint=ipc://%s/0,ipc://%s/1", r->folder, r->folder);
+    process_start(second, (const char *const[]){"server", RIG_SMALL, endpoint, "run_token=1",
+                                                "servers=2", "server=1", NULL});
+    expect_end(second, ERROR_PROTOCOL, "not server 0 of several");
+    kill(r->pid, SIGTERM);
+    assert_int_equal(process_wait(r), STOPPED);
+    process_tear_down(&more);
+}
+
+/* As mpirun -n 2 in front of it would do. */
+static void a_run_under_mpirun_is_refused_with_what_would_be_right(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(process_shell(r, "OMPI_COMM_WORLD_SIZE=2 gradlag run mode=sync workers=2"),
+                     ERROR_USAGE);
+    process_expect_error(r, "leave mpirun out, or give it `gradlag rank mode=sync …`");
+    assert_int_equal(process_shell(r, "OMPI_COMM_WORLD_SIZE=2 gradlag run mode=async workers=2"),
+                     ERROR_USAGE);
+    process_expect_error(r, "leave mpirun out; it would make this run 2 times");
+    assert_int_equal(process_shell(r, "OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 gradlag rank"),
+                     ERROR_USAGE);
+    process_expect_error(r, "but this is mode=async: add mode=sync");
+    assert_int_equal(access(process_path(r, "results.db"), F_OK), -1);
+}
+
+static void a_run_without_length_and_one_of_too_many_threads_are_told(void **state)
+{
+    struct process_rig *r = *state;
+    char threads[32];
+    assert_int_equal(RIG_RUN(r, "run", RIG_DATA, "epochs=0"), ERROR_USAGE);
+    process_expect_error(r, "epochs, samples or updates");
+    snprintf(threads, sizeof threads, "threads=%u", processor_count() + 1);
+    assert_int_equal(RIG_RUN(r, "run", RIG_DATA, "samples=20", "batch=10", threads), OK);
+    assert_non_null(strstr(process_errors(r), "threads of a worker wait for each other"));
+    assert_int_equal(RIG_RUN(r, "run", RIG_DATA, "samples=20", "batch=10", "threads=1"), OK);
+    assert_null(strstr(process_errors(r), "threads of a worker"));
+}
+
+static void a_list_may_have_spaces_between_its_values(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "sweep", "damping=none, inverse", "seed= 1 ,2 ", "--dry-run"), OK);
+    assert_string_equal(process_output(r), "4 combinations: 4 to run, 0 there already\n"
+                                           "to run              damping=none seed=1\n"
+                                           "to run              damping=none seed=2\n"
+                                           "to run              damping=inverse seed=1\n"
+                                           "to run              damping=inverse seed=2\n");
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, process_set_up, process_tear_down)
+    const struct CMUnitTest tests[] = {
+        TEST(a_list_may_have_spaces_between_its_values),
+        TEST(a_run_without_length_and_one_of_too_many_threads_are_told),
+        TEST(a_run_under_mpirun_is_refused_with_what_would_be_right),
+        TEST(a_worker_that_waits_for_its_server_can_be_stopped),
+        TEST(a_worker_may_join_later_than_the_timeout),
+        TEST(a_program_that_is_no_server_is_not_taken_for_one),
+        TEST(a_killed_server_is_named_by_its_worker_and_its_run_has_failed),
+        TEST(a_server_stops_well_when_its_terminal_is_closed),
+        TEST(nohup_keeps_a_run_alive),
+        TEST(a_server_that_hangs_does_not_hold_a_run_that_goes_on_without_the_lost),
+        TEST(numbers_and_tokens_that_are_none_are_usage_errors),
+        TEST(a_second_server_does_not_follow_one_that_is_alone),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,215 @@
+/* How runs end as processes: the exit code and the row say the same at any moment of a request to
+ * stop, and a run whose last checkpoint is of its end can still be finished. */
+#include "base/status.h"
+#include "tests/rigs/process_rig.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <signal.h>
+#include <sqlite3.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MOST_SETTINGS = 32 };
+
+#define WITH(...) ((const char *const[]){__VA_ARGS__, NULL})
+
+/* `run`, `settings`, then `last` unless it is NULL. */
+struct call {
+    const char *at[MOST_SETTINGS];
+};
+
+static struct call call_of(const char *const *settings, const char *last)
+{
+    struct call c = {{"run"}};
+    size_t count = 1;
+    for (; *settings != NULL; settings++)
+        c.at[count++] = *settings;
+    c.at[count++] = last;
+    assert_true(count < MOST_SETTINGS);
+    return c;
+}
+
+/* ---- a request to stop ----------------------------------------------------------------------- */
+
+static void expect_code_of_row(struct process_rig *r, int code)
+{
+    process_expect_answer(r, "SELECT status FROM run ORDER BY id DESC LIMIT 1",
+                          code == OK        ? "finished"
+                          : code == STOPPED ? "stopped"
+                                            : "neither");
+}
+
+/* All processes run when the starter is stopped, until the row is finished; the request is the
+ * first thing it sees then. */
+static void a_request_after_the_end_does_not_change_it(void **state)
+{
+    struct process_rig *r = *state;
+    static const char *const modes[][3] = {
+        {"mode=async", "workers=2", NULL},
+        {"mode=async", "workers=2", "servers=2"},
+        {"mode=sync", "workers=2", NULL},
+        {"mode=pipeline", "workers=2", "stages=1"},
+    };
+    for (size_t i = 0; i < COUNT_OF(modes); i++) {
+        const struct call c =
+            call_of(WITH(RIG_DATA, "batch=10", "epochs=20", "evaluate_every=0", "pace=gamma",
+                         "pace.mean_ms=3", modes[i][0], modes[i][1]),
+                    modes[i][2]);
+        unlink(process_path(r, "results.db"));
+        process_start(r, c.at);
+        process_await_row(r, "SELECT (SELECT count(*) FROM push) + (SELECT count(*) FROM step)");
+        assert_int_equal(kill(r->pid, SIGSTOP), 0);
+        process_await_row(r, "SELECT count(*) FROM run WHERE status = 'finished'");
+        assert_int_equal(kill(r->pid, SIGTERM), 0);
+        assert_int_equal(kill(r->pid, SIGCONT), 0);
+        assert_int_equal(process_wait(r), OK);
+        expect_code_of_row(r, OK);
+    }
+}
+
+/* From well before its end to after it. */
+static void at_any_moment_the_exit_code_says_what_the_row_says(void **state)
+{
+    struct process_rig *r = *state;
+    static const char *const modes[] = {"mode=async", "mode=sync", "engine=virtual"};
+    enum { MOMENTS = 3 };
+    for (size_t i = 0; i < MOMENTS * COUNT_OF(modes); i++) {
+        const struct call c = call_of(WITH(RIG_DATA, "batch=10", "samples=5000", "evaluate_every=1",
+                                           "pace.mean_ms=1", "workers=2", modes[i % 3]),
+                                      i % 3 < 2 ? "pace=gamma" : "pace=constant");
+        process_start(r, c.at);
+        process_await_row(r, "SELECT count(*) FROM run");
+        usleep((useconds_t)(i / 3 * 200000));
+        kill(r->pid, SIGTERM);
+        expect_code_of_row(r, process_wait(r));
+        unlink(process_path(r, "results.db"));
+    }
+}
+
+/* ---- a run that died after its last checkpoint ------------------------------------------------
+ */
+
+static void forget_the_end(struct process_rig *r)
+{
+    sqlite3 *db = NULL;
+    assert_int_equal(sqlite3_open(process_path(r, "results.db"), &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db,
+                                  "UPDATE run SET status = 'failed', final_accuracy = NULL; "
+                                  "DELETE FROM evaluation",
+                                  NULL, NULL, NULL),
+                     SQLITE_OK);
+    assert_int_equal(sqlite3_close(db), SQLITE_OK);
+}
+
+static void a_run_that_died_after_its_last_checkpoint_is_evaluated_and_finished(void **state)
+{
+    struct process_rig *r = *state;
+    static const char *const kinds[][4] = {
+        {"mode=async", "workers=1", "consistency=asp", "servers=1"},
+        {"mode=async", "workers=2", "consistency=bsp", "servers=3"},
+        {"mode=sync", "workers=2", "optimizer=adamw", "local_steps=1"},
+        {"mode=sync", "workers=2", "double_buffering=yes", "local_steps=1"},
+    };
+    for (size_t i = 0; i < COUNT_OF(kinds); i++) {
+        const char *const *settings = WITH(RIG_SMALL, "checkpoint=at.safetensors", kinds[i][0],
+                                           kinds[i][1], kinds[i][2], kinds[i][3]);
+        const struct call first = call_of(settings, NULL), again = call_of(settings, "--resume");
+        unlink(process_path(r, "results.db"));
+        unlink(process_path(r, "at.safetensors"));
+        assert_int_equal(process_run(r, first.at), OK);
+        forget_the_end(r);
+        assert_int_equal(process_run(r, again.at), OK);
+        process_expect_answer(
+            r,
+            "SELECT b.status || ' ' || (b.final_accuracy > 0) || ' ' || (a.parameters_sha256 = "
+            "b.parameters_sha256 AND a.updates = b.updates AND a.samples_used = b.samples_used AND "
+            "a.samples_computed = b.samples_computed) || ' ' || (SELECT count(*) FROM evaluation "
+            "WHERE run_id = 2 AND samples = b.samples_used) FROM run a, run b WHERE a.id = 1 AND "
+            "b.id = 2",
+            "finished 1 1 1");
+        process_expect_nothing_left(r);
+    }
+}
+
+/* ---- a checkpoint that cannot be written -------------------------------------------------------
+ */
+
+static const char *const with_checkpoints[][2] = {
+    {"mode=async", "workers=1"}, {"mode=async", "servers=2"}, {"mode=sync", "workers=2"}};
+
+/* A run that has written a checkpoint into the folder "disk". */
+static void start_with_checkpoints(struct process_rig *r, const char *const settings[2])
+{
+    const struct call c =
+        call_of(WITH(RIG_LONG, "checkpoint=disk/at.safetensors", "checkpoint_every=0.5",
+                     "record=evaluations", settings[0], settings[1]),
+                NULL);
+    unlink(process_path(r, "results.db"));
+    assert_int_equal(process_shell(r, "rm -rf disk away; mkdir disk"), OK);
+    process_start(r, c.at);
+    process_await_row(r, "SELECT count(*) FROM checkpoint");
+}
+
+static void move(struct process_rig *r, const char *from, const char *to)
+{
+    char old[256];
+    snprintf(old, sizeof old, "%s", process_path(r, from));
+    assert_int_equal(rename(old, process_path(r, to)), 0);
+}
+
+static void a_checkpoint_that_failed_is_tried_again_when_the_next_is_due(void **state)
+{
+    struct process_rig *r = *state;
+    char sql[96];
+    for (size_t i = 0; i < COUNT_OF(with_checkpoints); i++) {
+        start_with_checkpoints(r, with_checkpoints[i]);
+        move(r, "disk", "away");
+        process_await_row(r, "SELECT count(*) FROM event WHERE code = 'checkpoint_failed' AND "
+                             "severity = 'warning' AND detail LIKE '%No such file%'");
+        snprintf(sql, sizeof sql, "SELECT max(version) > %s FROM checkpoint",
+                 process_ask(r, "SELECT max(version) FROM checkpoint"));
+        move(r, "away", "disk");
+        process_await_row(r, sql);
+        kill(r->pid, SIGINT);
+        assert_int_equal(process_wait(r), STOPPED);
+        expect_code_of_row(r, STOPPED);
+        process_expect_answer(r, "SELECT max(version) = updates FROM checkpoint, run", "1");
+    }
+}
+
+static void a_run_whose_last_checkpoint_fails_has_failed_and_says_why(void **state)
+{
+    struct process_rig *r = *state;
+    for (size_t i = 0; i < COUNT_OF(with_checkpoints); i++) {
+        start_with_checkpoints(r, with_checkpoints[i]);
+        move(r, "disk", "away");
+        kill(r->pid, SIGINT);
+        assert_int_equal(process_wait(r), ERROR_OTHER);
+        process_expect_error(r, "disk/at.safetensors");
+        process_expect_answer(r,
+                              "SELECT status || ' ' || (SELECT max(severity) = 'error' FROM event "
+                              "WHERE code = 'checkpoint_failed' AND severity = 'error') || ' ' || "
+                              "(error LIKE '%No such file%') FROM run",
+                              "failed 1 1");
+        process_expect_nothing_left(r);
+    }
+}
+
+int main(void)
+{
+#define RIG_TEST(test) cmocka_unit_test_setup_teardown(test, process_set_up, process_tear_down)
+    const struct CMUnitTest tests[] = {
+        RIG_TEST(a_request_after_the_end_does_not_change_it),
+        RIG_TEST(at_any_moment_the_exit_code_says_what_the_row_says),
+        RIG_TEST(a_run_that_died_after_its_last_checkpoint_is_evaluated_and_finished),
+        RIG_TEST(a_checkpoint_that_failed_is_tried_again_when_the_next_is_due),
+        RIG_TEST(a_run_whose_last_checkpoint_fails_has_failed_and_says_why),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,372 @@
+/* Experiments whose arms tune themselves or are fitted to each other, through the program. */
+#include "base/text.h"
+#include "tests/rigs/process_rig.h"
+
+#include "experiments/claims/scoreboard.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char tuned[] =
+    "name: tuned\n"
+    "question: which rate is best?\n"
+    "settings: {engine: virtual, pace: constant, dataset: gaussian, dataset.size: 8, "
+    "model: softmax, samples: 2000, batch: 10, warmup_epochs: 0}\n"
+    "workers: [2]\n"
+    "seeds: [1, 2]\n"
+    "arms:\n"
+    "  best:\n"
+    "    label: tuned\n"
+    "    tune:\n"
+    "      lr: [0, 0.01, 1e6]\n"
+    "      momentum: [0, 0.5]\n"
+    "      quick: {lr: [0.02]}\n"
+    "  given: {label: given, settings: {lr: 0.01, momentum: 0}}\n"
+    "claims:\n"
+    "  - claim: It learns\n"
+    "    value: accuracy(best, 2)\n"
+    "    band: [50, 100]\n";
+
+static void an_arm_tunes_itself_on_the_validation_split_before_its_runs_are_made(void **state)
+{
+    struct process_rig *r = *state;
+    process_write(r, "tuned.yaml", tuned);
+    assert_int_equal(RIG_RUN(r, "reproduce", "tuned.yaml", "--dry-run"), OK);
+    assert_non_null(strstr(process_output(r), "6 trials: 6 to make, 0 there already"));
+    assert_non_null(strstr(process_output(r), "4 runs: 4 to make, 0 there already"));
+    assert_non_null(strstr(process_output(r), "2 runs at what these find"));
+    assert_int_equal(RIG_RUN(r, "reproduce", "tuned.yaml", "--no-run"), OK);
+    assert_non_null(strstr(process_output(r), "not all of its trials are there"));
+    assert_int_equal(RIG_RUN(r, "reproduce", "tuned.yaml", "--quiet"), OK);
+    assert_non_null(strstr(process_output(r), "PASS  It learns"));
+    /* The chosen point is the one whose trial did best on the validation split, and nothing else
+     * was given to the arm's own runs. */
+    assert_string_equal(
+        process_ask(r, "SELECT count(*) FROM run WHERE experiment = 'tuned/tuning'"), "6");
+    assert_string_equal(
+        process_ask(r, "SELECT count(*) || ' ' || count(DISTINCT lr || ' ' || momentum) FROM run "
+                       "WHERE experiment = 'tuned' AND arm = 'best'"),
+        "2 1");
+    assert_string_equal(
+        process_ask(r, "SELECT (SELECT lr || ' ' || momentum FROM run WHERE experiment = "
+                       "'tuned/tuning' AND status = 'finished' ORDER BY validation_accuracy DESC, "
+                       "id LIMIT 1) = (SELECT lr || ' ' || momentum FROM run WHERE experiment = "
+                       "'tuned' AND arm = 'best')"),
+        "1");
+    assert_int_equal(RIG_RUN(r, "reproduce", "tuned.yaml", "--quiet"), OK);
+    assert_non_null(strstr(process_output(r), "6 trials: 0 to make, 6 there already"));
+    assert_non_null(strstr(process_output(r), "4 runs: 0 to make, 4 there already"));
+    process_expect_nothing_left(r);
+}
+
+static const char pairs[] =
+    "name: pairs\n"
+    "question: which rate is better?\n"
+    "settings: {engine: virtual, pace: constant, dataset: gaussian, dataset.size: 8, "
+    "model: softmax, samples: 1000, batch: 10, warmup_epochs: 0}\n"
+    "workers: [1, 2]\n"
+    "arms:\n"
+    "  slow: {label: slow, settings: {lr: 0.0001}}\n"
+    "  fast: {label: fast | faster, settings: {lr: 0.01}, expected: {2: 12.5}}\n"
+    "discussion: |\n"
+    "  Fast is *faster*.\n\n"
+    "  Slow is `slow`.\n"
+    "claims:\n"
+    "  - claim: A mean of differences is the difference of means\n"
+    "    value: paired(fast, slow, 2) - accuracy(fast, 2) + accuracy(slow, 2)\n"
+    "    band: [-1e-9, 1e-9]\n"
+    "  - claim: Also of different worker counts\n"
+    "    value: paired(fast, 2, slow, 1) - accuracy(fast, 2) + accuracy(slow, 1)\n"
+    "    band: [-1e-9, 1e-9]\n"
+    "  - claim: Its interval is that of the query\n"
+    "    value: paired_interval(fast, slow, 2)\n"
+    "    band: [";
+
+/* When and by what. */
+static void expect_the_board_to_say_who_made_them(struct process_rig *r)
+{
+    struct reproduction w;
+    struct settings more = {0};
+    struct judged_claim judged[8];
+    struct scoreboard b = {0};
+    char results[512];
+    snprintf(results, sizeof results, "%s", process_path(r, "results.db"));
+    settings_add(&more, "results", results, COMMAND_LINE);
+    assert_int_equal(reproduction_open(&w, process_path(r, "pairs.yaml")), OK);
+    assert_int_equal(reproduction_look_up(&w, false, false, &more), OK);
+    assert_int_equal(cells_open(&w.cells, &w.e, &w.plan), OK);
+    assert_int_equal(reproduction_judge(&w, false, judged), OK);
+    assert_int_equal(scoreboard_add(&b, &w, judged), OK);
+    assert_true(b.lines[0].there == 12 && b.lines[0].claims[CLAIM_PASS] == 3);
+    process_expect_answer(r, "SELECT substr(min(finished_at), 1, 10) FROM run", b.lines[0].days);
+    assert_non_null(b.lines[0].commits);
+    process_expect_answer(r,
+                          "SELECT DISTINCT substr(host ->> '$.commit', 1, 7) || CASE WHEN host ->> "
+                          "'$.dirty' THEN '-dirty' ELSE '' END FROM run",
+                          b.lines[0].commits);
+    scoreboard_close(&b);
+    reproduction_close(&w);
+    settings_free(&more);
+}
+
+/* Also: where a file names no seeds there are three. */
+static void cells_are_compared_on_the_same_seeds(void **state)
+{
+    struct process_rig *r = *state;
+    char text[2048];
+    snprintf(text, sizeof text, "%s0, 100]\n", pairs);
+    process_write(r, "pairs.yaml", text);
+    assert_int_equal(RIG_RUN(r, "reproduce", "pairs.yaml", "--quiet"), OK);
+    assert_non_null(strstr(process_output(r), "12 runs: 12 to make"));
+    assert_non_null(strstr(process_output(r), "above 'slow' on the same seeds"));
+    assert_null(strstr(process_errors(r), "fewer than 3 seeds"));
+    assert_int_equal(
+        RIG_RUN(r, "query", "paired-differences", "workers=2", "experiment=pairs", "--csv"), OK);
+    char *line = strstr(process_output(r), "\npairs,2,fast");
+    *strrchr(line, ',') = '\0'; /* collapsed comes last, before it the interval */
+    double interval = 100 * atof(strrchr(line, ',') + 1);
+    assert_true(interval > 0);
+    assert_non_null(strstr(line, ",3,"));
+    snprintf(text, sizeof text, "%s%.9f, %.9f]\n", pairs, interval - 1e-6, interval + 1e-6);
+    process_write(r, "pairs.yaml", text);
+    assert_int_equal(RIG_RUN(r, "reproduce", "pairs.yaml", "--no-run"), OK);
+    assert_non_null(strstr(process_output(r), "3 passed, 0 failed"));
+    expect_the_board_to_say_who_made_them(r);
+    assert_int_equal(RIG_RUN(r, "reproduce", "pairs.yaml", "--no-run", "--markdown"), OK);
+    assert_true(strncmp(process_output(r), "\n## pairs\n", 10) == 0);
+    assert_non_null(strstr(process_output(r), "\n| Also of different worker counts | PASS | "));
+    assert_non_null(strstr(process_output(r), "\n| fast \\| faster | "));
+    assert_non_null(strstr(process_output(r), " (3) [12.5] |\n"));
+    const char *claims = strstr(process_output(r), "\n| claim |");
+    assert_non_null(strstr(claims, "|\n\nFast is *faster*.\n\nSlow is `slow`.\n"));
+    snprintf(text, sizeof text, "%s0, 100]\nseeds: [1, 2]\n", pairs);
+    process_write(r, "pairs.yaml", text);
+    assert_int_equal(RIG_RUN(r, "reproduce", "pairs.yaml", "--no-run"), OK);
+    assert_non_null(strstr(process_errors(r), "4 of 4 cells have fewer than 3 seeds"));
+}
+
+static const char searching[] =
+    "name: searching\n"
+    "question: which rate is best?\n"
+    "settings: {engine: virtual, pace: constant, dataset: gaussian, dataset.size: 8, "
+    "model: softmax, samples: 800, batch: 10, warmup_epochs: 0}\n"
+    "workers: [2]\n"
+    "seeds: [1]\n"
+    "arms:\n"
+    "  plain: {label: plain, tune: {search: tpe, search.trials: 5, search.startup: 3, lr: "
+    "1e-4..1:log}}\n"
+    "  damped: {label: damped, settings: {damping: inverse}, tune: {search: tpe, "
+    "search.trials: 5, search.startup: 3, lr: 1e-4..1:log}}\n";
+
+static void arms_that_search_a_range_have_equal_budgets_and_go_on_where_they_stopped(void **state)
+{
+    struct process_rig *r = *state;
+    struct text uneven = {0};
+    process_write(r, "searching.yaml", searching);
+    assert_int_equal(RIG_RUN(r, "reproduce", "searching.yaml", "--dry-run"), OK);
+    assert_non_null(strstr(process_output(r), "10 trials: 10 to make, 0 there already"));
+    assert_int_equal(RIG_RUN(r, "reproduce", "searching.yaml", "--quiet"), OK);
+    assert_non_null(strstr(process_output(r), "best of 5"));
+    process_expect_answer(
+        r,
+        "SELECT group_concat(n, ' ') FROM (SELECT count(*) AS n FROM run WHERE experiment = "
+        "'searching/tuning' GROUP BY arm)",
+        "5 5");
+    /* The arm's own run has the rate of the trial that did best on the validation split. */
+    process_expect_answer(
+        r,
+        "SELECT count(*) FROM run WHERE experiment = 'searching' AND lr = (SELECT t.lr FROM run AS "
+        "t WHERE t.arm = run.arm AND t.experiment = 'searching/tuning' AND t.validation_accuracy = "
+        "(SELECT max(validation_accuracy) FROM run AS u WHERE u.arm = t.arm AND u.experiment = "
+        "t.experiment) ORDER BY t.id LIMIT 1)",
+        "2");
+    assert_int_equal(RIG_RUN(r, "reproduce", "searching.yaml", "--quiet"), OK);
+    assert_non_null(strstr(process_output(r), "10 trials: 0 to make, 10 there already"));
+    const char *at = strstr(searching, "search.trials: 5");
+    text_add(&uneven, "%.*ssearch.trials: 6%s", (int)(at - searching), searching, at + 16);
+    process_write(r, "uneven.yaml", uneven.at);
+    text_free(&uneven);
+    assert_int_equal(RIG_RUN(r, "reproduce", "uneven.yaml", "--quiet"), ERROR_USAGE);
+    process_expect_error(r, "not a fair one");
+}
+
+/* Claims are judged by what is in the file: here nothing is. */
+static void the_board_shows_every_experiment_and_makes_no_run_unless_asked(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "reproduce", "--all", "--no-run"), OK);
+    const char *board = strstr(process_output(r), "\nThe board\n");
+    assert_non_null(board);
+    assert_non_null(strstr(board, "\nstale-gradients           open     0      0    48   0 of "));
+    assert_int_equal(RIG_RUN(r, "reproduce", "--all", "--no-run", "--markdown"), OK);
+    assert_true(strncmp(process_output(r), "<!-- Written by ", 16) == 0);
+    assert_non_null(strstr(process_output(r), "\n| [tuned-gap](#tuned-gap) | open | 0 of "));
+    assert_non_null(strstr(process_output(r), "\n## tuned-gap\n"));
+    process_expect_nothing_left(r);
+}
+
+/* Its last line tells. */
+static void a_page_that_was_edited_by_hand_is_found_out(void **state)
+{
+    struct process_rig *r = *state;
+    char script[1024], *check = realpath("scripts/check-board", NULL);
+    assert_non_null(check);
+    snprintf(script, sizeof script,
+             "gradlag reproduce --all --no-run --markdown >page.md && %s $PWD/page.md", check);
+    assert_int_equal(process_shell(r, script), 0);
+    snprintf(script, sizeof script, "sed -i s/open/PASS/ page.md; %s $PWD/page.md", check);
+    free(check);
+    assert_int_equal(process_shell(r, script), 1);
+    assert_non_null(strstr(process_errors(r), "not as it was written"));
+}
+
+static void a_grid_of_one_point_needs_no_trials(void **state)
+{
+    struct process_rig *r = *state;
+    process_write(r, "tuned.yaml", tuned);
+    assert_int_equal(RIG_RUN(r, "reproduce", "tuned.yaml", "--quick", "--quiet"), OK);
+    assert_null(strstr(process_output(r), "trials"));
+    assert_string_equal(process_ask(r, "SELECT count(*) || ' ' || min(lr) || ' ' || max(lr) FROM "
+                                       "run WHERE arm = 'best'"),
+                        "2 0.02 0.02");
+}
+
+static void data_without_classes_are_judged_by_their_loss(void **state)
+{
+    struct process_rig *r = *state;
+    process_write(
+        r, "squares.yaml",
+        "name: squares\n"
+        "question: how fast?\n"
+        "settings: {dataset: least-squares, dataset.size: 4, dataset.samples: 500, model: "
+        "linear, optimizer: sgd, schedule: constant, warmup_epochs: 0, epochs: 20, batch: "
+        "50}\n"
+        "workers: [1]\n"
+        "seeds: [1]\n"
+        "arms:\n"
+        "  async: {label: tuned, tune: {lr: [0.001, 1, 100]}}\n"
+        "  sync: {label: given, settings: {mode: sync, lr: 1}}\n"
+        "claims:\n"
+        "  - claim: It is the same in both modes\n"
+        "    value: loss(async, 1) / loss(sync, 1)\n"
+        "    band: [1, 1]\n"
+        "  - claim: It is reached at the end and not before\n"
+        "    value: seconds_to_loss(async, 1, loss(async, 1)) / seconds(async, 1)\n"
+        "    band: [0.9, 1]\n");
+    assert_int_equal(RIG_RUN(r, "reproduce", "squares.yaml", "--quiet"), OK);
+    assert_non_null(strstr(process_output(r), "Test loss: mean (runs)"));
+    assert_non_null(strstr(process_output(r), "lr=1 (loss"));
+    assert_string_equal(process_ask(r, "SELECT count(*) || ' ' || count(final_loss) || ' ' || "
+                                       "count(final_accuracy) FROM run WHERE experiment = "
+                                       "'squares'"),
+                        "2 2 0");
+    assert_string_equal(process_ask(r, "SELECT count(DISTINCT parameters_sha256) FROM run WHERE "
+                                       "experiment = 'squares'"),
+                        "1");
+}
+
+static void an_arm_is_fitted_to_the_runs_of_another(void **state)
+{
+    struct process_rig *r = *state;
+    process_write(r, "fitted.yaml",
+                  "name: fitted\n"
+                  "question: is the copy like what it was made from?\n"
+                  "settings: {mode: async, dataset: gaussian, dataset.size: 8, model: softmax, "
+                  "samples: 4000, batch: 10, warmup_epochs: 0}\n"
+                  "workers: [2]\n"
+                  "seeds: [1, 2]\n"
+                  "arms:\n"
+                  "  from: {label: from, settings: {engine: virtual, pace: gamma, pace.cv: 0.5}}\n"
+                  "  copy: {label: copy, fit: from, settings: {engine: virtual}}\n"
+                  "claims:\n"
+                  "  - claim: It is\n"
+                  "    value: staleness_distance(copy, 2)\n"
+                  "    band: [0, 0.2]\n"
+                  "  - claim: But not the very same\n"
+                  "    value: staleness_distance(copy, 2)\n"
+                  "    band: [0.0001, 1]\n"
+                  "  - claim: All are older than nothing and none than everything\n"
+                  "    value: staleness_above(from, 2, 0 - 1) - staleness_above(from, 2, 1000)\n"
+                  "    band: [1, 1]\n"
+                  "  - claim: Some time it learns\n"
+                  "    value: seconds_to(copy, 2, 20) / seconds(copy, 2)\n"
+                  "    band: [0, 1]\n"
+                  "  - claim: Nobody is more than perfect\n"
+                  "    value: 1 / seconds_to(copy, 2, 101)\n"
+                  "    band: [0, 0]\n");
+    /* No part makes the fitted runs: they name a run by its number in one results file. */
+    assert_int_equal(RIG_RUN(r, "reproduce", "fitted.yaml", "--quiet", "--part=2/2"), OK);
+    process_expect_answer(r, "SELECT group_concat(arm || seed) FROM run", "from2");
+    assert_int_equal(RIG_RUN(r, "reproduce", "fitted.yaml", "--quiet", "--part=1/2"), OK);
+    process_expect_answer(r, "SELECT count(*) || ' ' || count(DISTINCT arm) FROM run", "2 1");
+    assert_int_equal(RIG_RUN(r, "reproduce", "fitted.yaml", "--quiet"), OK);
+    assert_non_null(strstr(process_output(r), "4 runs: 2 to make, 2 there already"));
+    assert_non_null(strstr(process_output(r), "5 passed, 0 failed, 0 not measured"));
+    assert_string_equal(
+        process_ask(r, "SELECT count(*) FROM run AS copy JOIN run AS source ON source.id = "
+                       "copy.config ->> '$.\"pace.run\"' WHERE copy.arm = 'copy' AND source.arm = "
+                       "'from' AND copy.seed = source.seed"),
+        "2");
+    assert_int_equal(RIG_RUN(r, "reproduce", "fitted.yaml", "--quiet"), OK);
+    assert_non_null(strstr(process_output(r), "4 runs: 0 to make, 4 there already"));
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, process_set_up, process_tear_down)
+
+/* Ranks of a virtual cluster send nothing to each other; those of a real one half as much in fp16.
+ */
+static void claims_may_ask_what_the_exchange_took_and_how_long_stages_idled(void **state)
+{
+    struct process_rig *r = *state;
+    process_write(
+        r, "exchange.yaml",
+        "name: exchange\n"
+        "question: what does it take?\n"
+        "settings: {dataset: gaussian, dataset.size: 8, samples: 400, batch: 10,\n"
+        "  evaluate_every: 0}\n"
+        "workers: [2]\n"
+        "seeds: [1]\n"
+        "arms:\n"
+        "  floats: {label: f, settings: {mode: sync, model: softmax, communicator: mpi}}\n"
+        "  halves: {label: h, settings: {mode: sync, model: softmax, compression: fp16}}\n"
+        "  link: {label: l, settings: {mode: sync, model: softmax, engine: virtual,\n"
+        "    pace: constant, pace.mean_ms: 10, network.latency_ms: 5}}\n"
+        "  stages: {label: s, settings: {mode: pipeline, model: mlp, micro_batches: 2,\n"
+        "    pace: constant, pace.mean_ms: 200, updates: 5, samples: 0}}\n"
+        "claims:\n"
+        "  - claim: half\n"
+        "    value: sent_bytes(halves, 2) / sent_bytes(floats, 2)\n"
+        "    band: [0.5, 0.51]\n"
+        "  - claim: two messages of 5 ms beside a step of 10\n"
+        "    value: exchange_share(link, 2)\n"
+        "    band: [0.499, 0.501]\n"
+        "  - claim: a third of the time, and what other work adds\n"
+        "    value: bubble(stages, 2)\n"
+        "    band: [0.32, 0.6]\n");
+    assert_int_equal(RIG_RUN(r, "reproduce", "exchange.yaml", "--quiet"), OK);
+    assert_non_null(strstr(process_output(r), "3 passed, 0 failed, 0 not measured"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(the_board_shows_every_experiment_and_makes_no_run_unless_asked),
+        TEST(a_page_that_was_edited_by_hand_is_found_out),
+        TEST(cells_are_compared_on_the_same_seeds),
+        TEST(an_arm_tunes_itself_on_the_validation_split_before_its_runs_are_made),
+        TEST(arms_that_search_a_range_have_equal_budgets_and_go_on_where_they_stopped),
+        TEST(a_grid_of_one_point_needs_no_trials),
+        TEST(data_without_classes_are_judged_by_their_loss),
+        TEST(an_arm_is_fitted_to_the_runs_of_another),
+        TEST(claims_may_ask_what_the_exchange_took_and_how_long_stages_idled),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,598 @@
+/*
+ * The real program when its processes die or are stopped: exit codes, the run's row, and nothing
+ * left behind.
+ */
+#include "base/clock.h"
+#include "tests/rigs/process_rig.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <fcntl.h>
+#include <glob.h>
+#include <signal.h>
+#include <sqlite3.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#define A_FEW_PUSHES "SELECT count(*) >= 10 FROM push"
+#define A_FEW_STEPS  "SELECT count(*) >= 10 FROM step"
+
+static void start_long(struct process_rig *r, const char *mode, const char *more)
+{
+    process_start(r, (const char *const[]){"run", RIG_LONG, "workers=2", mode, more, NULL});
+    process_await_row(r, strcmp(mode, "mode=async") == 0 ? A_FEW_PUSHES : A_FEW_STEPS);
+}
+
+static void expect_lost(struct process_rig *r, const char *who)
+{
+    assert_int_equal(process_wait(r), ERROR_PEER);
+    process_expect_error(r, who);
+    process_expect_error(r, "signal 9");
+    assert_string_equal(process_ask(r, "SELECT status FROM run"), "failed");
+    assert_string_equal(process_ask(r, "SELECT error LIKE '%signal 9%' FROM run"), "1");
+    process_expect_nothing_left(r);
+}
+
+static void a_killed_worker_fails_the_run_and_is_named(void **state)
+{
+    struct process_rig *r = *state;
+    pid_t workers[2];
+    start_long(r, "mode=async", NULL);
+    process_await(r, "worker", workers, 2);
+    kill(workers[1], SIGKILL);
+    expect_lost(r, "worker ");
+    assert_string_equal(process_ask(r, "SELECT samples_used > 0 FROM run"), "1");
+}
+
+/* The second one, stopped later, holds the server's end up; the first, lost, wakes up meanwhile and
+ * is refused. (Should the machine be so slow that it wakes up after the end, nothing is seen.) */
+static void what_a_lost_worker_says_of_its_server_is_not_why_the_run_failed(void **state)
+{
+    struct process_rig *r = *state;
+    pid_t workers[2];
+    start_long(r, "mode=async", "timeout_s=3");
+    process_await(r, "worker", workers, 2);
+    kill(workers[0], SIGSTOP);
+    usleep(2300000);
+    kill(workers[1], SIGSTOP);
+    usleep(1100000);
+    kill(workers[0], SIGCONT);
+    assert_int_equal(process_wait(r), ERROR_PEER);
+    assert_non_null(strstr(process_errors(r), "error: worker "));
+    assert_non_null(strstr(process_errors(r), "was silent for"));
+    process_expect_answer(r, "SELECT error LIKE '%was silent for%' FROM run", "1");
+    process_expect_nothing_left(r);
+}
+
+/* As by `docker pause`, or a queue that suspends jobs. */
+static void a_run_that_is_stopped_whole_goes_on_where_it_was(void **state)
+{
+    struct process_rig *r = *state;
+    pid_t all[4];
+    static const char *const policies[] = {"consistency=asp", "consistency=bsp"};
+    for (size_t i = 0; i < COUNT_OF(policies); i++) {
+        process_start(r, (const char *const[]){"run", RIG_LONG, "workers=2", policies[i],
+                                               "timeout_s=2", NULL});
+        process_await_row(r, "SELECT count(*) >= 10 FROM push WHERE run_id = "
+                             "(SELECT max(id) FROM run)");
+        process_await(r, "worker", all, 2);
+        process_await(r, "server", &all[2], 1);
+        all[3] = r->pid;
+        for (size_t k = 0; k < COUNT_OF(all); k++)
+            kill(all[k], SIGSTOP);
+        usleep(3000000);
+        for (size_t k = 0; k < COUNT_OF(all); k++)
+            kill(all[k], SIGCONT);
+        usleep(2500000);
+        kill(r->pid, SIGINT);
+        assert_int_equal(process_wait(r), STOPPED);
+        process_expect_answer(r, "SELECT group_concat(DISTINCT code) FROM event", "worker_joined");
+    }
+    process_expect_nothing_left(r);
+}
+
+static void a_killed_server_fails_the_run(void **state)
+{
+    struct process_rig *r = *state;
+    pid_t server;
+    start_long(r, "mode=async", NULL);
+    process_await(r, "server", &server, 1);
+    kill(server, SIGKILL);
+    expect_lost(r, "the server");
+    process_expect_answer(
+        r,
+        "SELECT samples_used = 10 * count(*) AND samples_computed >= samples_used AND updates = "
+        "count(*) AND train_seconds = max(at_seconds) FROM run, push WHERE reason IS NULL",
+        "1");
+}
+
+static void a_killed_rank_fails_the_run_and_is_named(void **state)
+{
+    struct process_rig *r = *state;
+    pid_t ranks[2];
+    start_long(r, "mode=sync", NULL);
+    process_await(r, "rank", ranks, 2);
+    kill(ranks[1], SIGKILL);
+    expect_lost(r, "rank ");
+    process_expect_answer(
+        r, "SELECT updates > 0 AND samples_used = 20 * updates AND train_seconds > 0 FROM run",
+        "1");
+}
+
+/* As Open MPI 5 says it, behind what else it had to say. */
+static void a_killed_rank_is_named_however_mpirun_breaks_its_lines(void **state)
+{
+    struct process_rig *r = *state;
+    process_write(
+        r, "mpirun",
+        "#!/bin/sh\n"
+        "echo 'vm: Unable to find reachable pairing between interfaces' >&2\n"
+        "echo 'prterun noticed that process rank 1 with PID 29579 on node vm exited on' >&2\n"
+        "echo 'signal 9 (Killed).' >&2\n"
+        "exit 137\n");
+    int code = process_shell(r, "chmod +x mpirun; PATH=$PWD:$PATH gradlag run mode=sync workers=2 "
+                                "dataset=gaussian model=softmax samples=600");
+    assert_int_equal(code, ERROR_PEER);
+    process_expect_error(r, "error: rank 1 was killed by signal 9");
+}
+
+/* By its environment, which mpirun gave it. */
+static unsigned rank_of(pid_t pid)
+{
+    static const char name[] = "OMPI_COMM_WORLD_RANK=";
+    char path[64], all[65536];
+    snprintf(path, sizeof path, "/proc/%d/environ", (int)pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    assert_true(fd >= 0);
+    ssize_t size = read(fd, all, sizeof all - 1);
+    close(fd);
+    assert_true(size > 0);
+    all[size] = '\0';
+    for (const char *at = all; at < all + size; at += strlen(at) + 1)
+        if (strncmp(at, name, strlen(name)) == 0)
+            return (unsigned)atoi(at + strlen(name));
+    fail_msg("process %d has no rank", (int)pid);
+    return 0;
+}
+
+/* It holds its sockets and its memory, and answers nobody. */
+static void a_rank_that_hangs_is_named_whatever_the_communicator(void **state)
+{
+    static const char *const communicators[] = {"communicator=shared", "communicator=mpi",
+                                                "communicator=ring"};
+    struct process_rig *r = *state;
+    pid_t ranks[3];
+    char host[65] = "", wanted[160];
+    assert_int_equal(gethostname(host, sizeof host - 1), 0);
+    for (size_t i = 0; i < COUNT_OF(communicators); i++) {
+        process_start(r, (const char *const[]){"run", RIG_LONG, "workers=3", "mode=sync",
+                                               "timeout_s=3", communicators[i], "tag=hangs", NULL});
+        process_await(r, "rank", ranks, 3);
+        snprintf(wanted, sizeof wanted, "SELECT count(*) >= 10 FROM step WHERE run_id = %zu",
+                 i + 1);
+        process_await_row(r, wanted);
+        const unsigned hangs = rank_of(ranks[1]);
+        kill(ranks[1], SIGSTOP);
+        const double since = clock_seconds();
+        assert_int_equal(process_wait(r), ERROR_PEER);
+        assert_true(clock_seconds() - since < 3 + 10 * PATIENCE);
+        snprintf(wanted, sizeof wanted,
+                 "SELECT status || (error LIKE '%% for rank %u (%%) on %s: %%') FROM run "
+                 "ORDER BY id DESC LIMIT 1", /* mostly the mean gradient, now and then a gather */
+                 hangs, host);
+        assert_string_equal(process_ask(r, wanted), "failed1");
+    }
+    process_expect_nothing_left(r);
+}
+
+#define BY_HAND                                                                                    \
+    "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; rank='gradlag rank "        \
+    "mode=sync dataset=gaussian dataset.size=8 dataset.samples=1000 model=softmax samples=600 "    \
+    "evaluate_every=0 timeout_s=3'; "
+/* Rank 0 and rank 1 by one command line each, and not as two programs of one mpirun: that of
+ * Open MPI 5.0.7 ends in a segmentation fault then. */
+#define TWO(first, second)                                                                         \
+    "export first=\"" first "\" second=\"" second "\"; mpirun --oversubscribe -n 2 bash -c '"      \
+    "[ $OMPI_COMM_WORLD_RANK = 0 ] && eval \"exec $first\"; eval \"exec $second\"'"
+
+static void ranks_with_other_settings_are_told_apart_before_they_begin(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(process_shell(r, BY_HAND TWO("$rank batch=10 tag=a", "$rank batch=20")),
+                     ERROR_USAGE);
+    assert_non_null(strstr(process_errors(r), "rank 1 was given batch=20, rank 0 batch=10"));
+    assert_int_equal(process_shell(r, BY_HAND TWO("$rank batch=10 tag=a", "$rank batch=10")), OK);
+    process_expect_answer(r, "SELECT group_concat(status || ' ' || tag) FROM run", "finished a");
+    process_expect_none_running(r);
+}
+
+/* The others are on their way already, and wait for it. */
+static void a_stage_that_fails_alone_is_heard(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(
+        process_shell(r, BY_HAND "mkdir has; rank=\"$rank mode=pipeline model=mlp "
+                                 "results=$PWD/results.db timeout_s=1000\"; "
+                                 "mpirun -n 1 $rank checkpoint=has/kept || exit; "
+                                 "rank=\"$rank initial=kept\"; " TWO("env -C has $rank", "$rank")),
+        ERROR_DATA);
+    assert_non_null(strstr(process_errors(r), "gradlag rank 1: error: checkpoint kept"));
+    process_expect_none_running(r);
+}
+
+static void a_killed_mpirun_fails_the_run(void **state)
+{
+    struct process_rig *r = *state;
+    pid_t mpirun;
+    start_long(r, "mode=sync", NULL);
+    process_await(r, "-n", &mpirun, 1);
+    kill(mpirun, SIGKILL);
+    expect_lost(r, "mpirun");
+}
+
+static void a_run_goes_on_without_a_lost_worker_if_told_to(void **state)
+{
+    struct process_rig *r = *state;
+    pid_t workers[2];
+    start_long(r, "mode=async", "on_lost=continue");
+    process_await(r, "worker", workers, 2);
+    kill(workers[0], SIGKILL);
+    process_await_row(r, "SELECT count(*) FROM (SELECT worker FROM push GROUP BY worker "
+                         "HAVING max(number) < (SELECT max(number) FROM push) - 30)");
+    kill(r->pid, SIGINT);
+    assert_int_equal(process_wait(r), STOPPED);
+    assert_string_equal(process_ask(r, "SELECT status FROM run"), "stopped");
+    process_expect_nothing_left(r);
+}
+
+static void ctrl_c_stops_a_run_and_keeps_what_it_has(void **state)
+{
+    struct process_rig *r = *state;
+    const char *const modes[] = {"mode=async", "mode=sync"};
+    for (size_t i = 0; i < COUNT_OF(modes); i++) {
+        unlink(process_path(r, "results.db"));
+        start_long(r, modes[i], NULL);
+        kill(r->pid, SIGINT);
+        assert_int_equal(process_wait(r), STOPPED);
+        assert_string_equal(process_ask(r, "SELECT status FROM run"), "stopped");
+        assert_string_equal(process_ask(r, "SELECT samples_used >= 100 FROM run"), "1");
+        assert_string_equal(process_ask(r, "SELECT length(parameters_sha256) FROM run"), "64");
+        process_expect_nothing_left(r);
+    }
+}
+
+/* As timeout(1) does, which signals the process and then its group. On a busy machine there may be
+ * a while between one kill() and the next: both wait until it goes on. */
+static void a_signal_that_comes_twice_at_once_is_one_request(void **state)
+{
+    struct process_rig *r = *state;
+    start_long(r, "mode=async", "checkpoint=at.safetensors");
+    kill(r->pid, SIGSTOP);
+    kill(r->pid, SIGINT);
+    kill(r->pid, SIGTERM);
+    kill(r->pid, SIGCONT);
+    assert_int_equal(process_wait(r), STOPPED);
+    process_expect_answer(r, "SELECT status || ' ' || length(parameters_sha256) FROM run",
+                          "stopped 64");
+    assert_int_equal(access(process_path(r, "at.safetensors"), R_OK), 0);
+    process_expect_nothing_left(r);
+}
+
+static void a_second_ctrl_c_ends_a_run_that_does_not_stop(void **state)
+{
+    struct process_rig *r = *state;
+    pid_t server;
+    start_long(r, "mode=async", NULL);
+    process_await(r, "server", &server, 1);
+    kill(server, SIGSTOP);
+    kill(r->pid, SIGINT);
+    usleep(1000000);
+    kill(r->pid, SIGINT);
+    assert_int_equal(process_wait(r), STOPPED);
+    assert_string_equal(process_ask(r, "SELECT status FROM run"), "stopped");
+    process_expect_nothing_left(r);
+}
+
+/* What the file itself says, without what a reader is shown. */
+/* Its private folder is made, so signals are caught, and next it wants to write its row. */
+static void await_mailbox(struct process_rig *r)
+{
+    double until = clock_seconds() + RIG_LIMIT_S;
+    glob_t found = {0};
+    while (glob(process_path(r, "gradlag-*/mailbox"), 0, NULL, &found) != 0) {
+        assert_true(clock_seconds() < until);
+        clock_sleep_until_ns(clock_ns() + 5000000);
+    }
+    globfree(&found);
+}
+
+static void ctrl_c_ends_the_wait_for_a_file_that_another_program_keeps_locked(void **state)
+{
+    struct process_rig *r = *state;
+    sqlite3 *db = NULL;
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "--quiet"), OK);
+    assert_int_equal(sqlite3_open(process_path(r, "results.db"), &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db, "BEGIN IMMEDIATE", NULL, NULL, NULL), SQLITE_OK);
+    process_start(r, (const char *const[]){"run", RIG_SMALL, NULL});
+    await_mailbox(r);
+    kill(r->pid, SIGINT);
+    assert_int_equal(process_wait(r), STOPPED); /* in less time than the two minutes for a lock */
+    assert_non_null(strstr(process_errors(r), "stopped while another process kept"));
+    assert_int_equal(sqlite3_close(db), SQLITE_OK);
+    process_expect_answer(r, "SELECT group_concat(status) FROM run", "finished");
+    process_expect_nothing_left(r);
+}
+
+/* Ranks of ten seconds, in less than which nobody is killed for not ending. */
+static void ctrl_c_is_heard_while_ranks_start(void **state)
+{
+    struct process_rig *r = *state;
+    process_start(r,
+                  (const char *const[]){"run", RIG_DATA, "mode=sync", "workers=2", "batch=10",
+                                        "updates=2000", "pace=constant", "pace.mean_ms=5", NULL});
+    await_mailbox(r);
+    kill(r->pid, SIGINT);
+    assert_int_equal(process_wait(r), STOPPED);
+    process_expect_answer(r, "SELECT status FROM run", "stopped");
+    process_expect_nothing_left(r);
+}
+
+static void read_file(struct process_rig *r, const char *sql, char out[256])
+{
+    sqlite3 *db = NULL;
+    sqlite3_stmt *s = NULL;
+    assert_int_equal(sqlite3_open(process_path(r, "results.db"), &db), SQLITE_OK);
+    assert_int_equal(sqlite3_prepare_v2(db, sql, -1, &s, NULL), SQLITE_OK);
+    assert_int_equal(sqlite3_step(s), SQLITE_ROW);
+    snprintf(out, 256, "%s", (const char *)sqlite3_column_text(s, 0));
+    sqlite3_finalize(s);
+    sqlite3_close(db);
+}
+
+static void a_killed_starter_takes_its_processes_along_and_its_run_is_failed(void **state)
+{
+    struct process_rig *r = *state;
+    char kept[256];
+    const char *const modes[] = {"mode=async", "mode=sync"};
+    for (size_t i = 0; i < COUNT_OF(modes); i++) {
+        unlink(process_path(r, "results.db"));
+        start_long(r, modes[i], NULL);
+        assert_string_equal(process_ask(r, "SELECT status FROM run"), "running");
+        kill(r->pid, SIGKILL);
+        assert_int_equal(process_wait(r), 128 + SIGKILL);
+        process_expect_none_running(r);
+        /* Those who only read are shown it, and change nothing. */
+        assert_int_equal(RIG_RUN(r, "show", "last"), OK);
+        assert_non_null(strstr(process_output(r), ": failed, "));
+        assert_non_null(strstr(process_output(r), "the process that ran it was killed"));
+        assert_int_equal(RIG_RUN(r, "query", "failures", "--csv"), OK);
+        assert_non_null(strstr(process_output(r), "was killed"));
+        read_file(r, "SELECT status FROM run ORDER BY id DESC", kept);
+        assert_string_equal(kept, "running");
+        /* The next run writes it down, and removes what they could not. */
+        assert_int_equal(RIG_RUN(r, "run", "mode=sync", RIG_SMALL), OK);
+        read_file(r,
+                  "SELECT status || ' ' || (error LIKE '%was killed%') || ' ' || (updates > 0) "
+                  "|| (samples_used >= 10 * updates) FROM run WHERE id = 1",
+                  kept);
+        assert_string_equal(kept, "failed 1 11");
+        process_expect_nothing_left(r);
+    }
+}
+
+/* Its processes are being started: none has come as far as to ask to be killed with its parent. */
+static void a_starter_killed_at_any_moment_leaves_no_process(void **state)
+{
+    struct process_rig *r = *state;
+    for (int ms = 5; ms <= 400; ms = ms * 8 / 5) {
+        process_start(r, (const char *const[]){"run", "mode=sync", RIG_LONG, "workers=2", NULL});
+        usleep((useconds_t)ms * 1000);
+        kill(r->pid, SIGKILL);
+        assert_int_equal(process_wait(r), 128 + SIGKILL);
+        process_expect_none_running(r);
+    }
+    assert_int_equal(RIG_RUN(r, "run", "mode=sync", RIG_SMALL), OK);
+    process_expect_nothing_left(r);
+    assert_string_equal(process_ask(r, "SELECT count(*) FROM run WHERE status = 'running'"), "0");
+}
+
+/* ---- stdout that nobody reads ------------------------------------------------------------------
+ */
+
+static int run_unread(struct process_rig *r, const char *const *arguments)
+{
+    int ends[2];
+    assert_int_equal(pipe(ends), 0);
+    close(ends[0]);
+    r->output_fd = ends[1];
+    int code = process_run(r, arguments);
+    close(ends[1]);
+    r->output_fd = 0;
+    return code;
+}
+
+static void a_run_whose_output_nobody_reads_is_recorded_and_ends_well(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(run_unread(r, (const char *const[]){"run", RIG_SMALL, "--quiet", NULL}), OK);
+    assert_string_equal(process_errors(r), "");
+    assert_int_equal(
+        run_unread(r, (const char *const[]){"sweep", RIG_SMALL, "seed=2,3", "--quiet", NULL}), OK);
+    assert_string_equal(process_errors(r), "");
+    assert_string_equal(process_ask(r, "SELECT group_concat(status, ' ') FROM run"),
+                        "finished finished finished");
+}
+
+static void a_query_whose_output_nobody_reads_ends_like_other_tools(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "--quiet"), OK);
+    const char *const ask[] = {"query", "SELECT * FROM push", NULL};
+    assert_int_equal(run_unread(r, ask), 128 + SIGPIPE);
+    assert_string_equal(process_errors(r), "");
+    const char *const list[] = {"list", "keys", NULL};
+    assert_int_equal(run_unread(r, list), 128 + SIGPIPE);
+    assert_string_equal(process_errors(r), "");
+    const char *const look[] = {"sweep", "--status", NULL};
+    assert_int_equal(run_unread(r, look), 128 + SIGPIPE);
+    assert_string_equal(process_errors(r), "");
+}
+
+static void output_that_does_not_fit_the_disk_is_an_error(void **state)
+{
+    struct process_rig *r = *state;
+    r->output_fd = open("/dev/full", O_WRONLY | O_CLOEXEC);
+    assert_true(r->output_fd > 0);
+    int code = RIG_RUN(r, "list", "keys");
+    close(r->output_fd);
+    r->output_fd = 0;
+    assert_int_equal(code, ERROR_OTHER);
+    process_expect_error(r, "standard output");
+}
+
+/* Files of the processes may grow to so many bytes and no further. */
+static void allow_files_of(rlim_t bytes)
+{
+    struct rlimit limit;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    limit.rlim_cur = bytes < limit.rlim_max ? bytes : limit.rlim_max;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+}
+
+/* Where it stops it would train for hours. */
+static void a_results_file_that_is_full_stops_the_run_or_not_as_told(void **state)
+{
+    struct process_rig *r = *state;
+    static const char *const told[][3] = {
+        {"payload=frames", "on_results_error=stop", "epochs=1e6"},
+        {"engine=virtual", "on_results_error=continue", "epochs=100"}};
+    signal(SIGXFSZ, SIG_IGN);
+    for (size_t i = 0; i < COUNT_OF(told); i++) {
+        allow_files_of(400 * 1024);
+        int code = RIG_RUN(r, "run", RIG_DATA, "workers=2", "batch=10", "pace=constant",
+                           "pace.mean_ms=0.01", "evaluate_every=0", told[i][0], told[i][1],
+                           told[i][2], "--quiet");
+        allow_files_of(RLIM_INFINITY);
+        assert_int_equal(code, ERROR_RESULTS);
+        process_expect_error(r, "the disk is full");
+        process_expect_error(r, i == 0 ? "on_results_error=stop" : "Training goes on");
+        process_expect_answer(r, "PRAGMA integrity_check", "ok");
+        process_expect_answer(r, "SELECT status FROM run ORDER BY id DESC LIMIT 1", "failed");
+        assert_int_equal(remove(process_path(r, "results.db")), 0);
+        remove(process_path(r, "results.db-wal"));
+        remove(process_path(r, "results.db-shm"));
+    }
+}
+
+/* ---- sweeps
+ * --------------------------------------------------------------------------------------
+ */
+
+static void a_sweep_prints_its_count_and_skips_what_is_there(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "sweep", RIG_SMALL, "workers=1,2", "seed=1,2", "--quiet"), OK);
+    assert_non_null(strstr(process_output(r), "4 combinations: 4 to run, 0 there already"));
+    assert_string_equal(process_ask(r, "SELECT count(*) FROM run WHERE status = 'finished'"), "4");
+    assert_int_equal(RIG_RUN(r, "sweep", RIG_SMALL, "workers=1,2", "seed=1,2,3", "--quiet"), OK);
+    assert_non_null(strstr(process_output(r), "6 combinations: 2 to run, 4 there already"));
+    assert_string_equal(process_ask(r, "SELECT count(*) FROM run"), "6");
+    assert_int_equal(RIG_RUN(r, "sweep", RIG_SMALL, "workers=1", "--again", "--quiet"), OK);
+    assert_non_null(strstr(process_output(r), "1 combination: 1 to run"));
+    assert_int_equal(RIG_RUN(r, "sweep", "--quiet"), ERROR_USAGE);
+    process_expect_error(r, "over what?");
+    assert_string_equal(process_ask(r, "SELECT count(*) FROM run"), "7");
+}
+
+static void a_setting_beside_the_experiment_makes_no_run_again_unless_it_is_varied(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "sweep", RIG_SMALL, "seed=1,2", "--quiet"), OK);
+    assert_int_equal(RIG_RUN(r, "sweep", RIG_SMALL, "seed=1,2", "payload=frames", "tag=again",
+                             "record=evaluations", "on_lost=continue", "--quiet"),
+                     OK);
+    assert_non_null(strstr(process_output(r), "2 combinations: 0 to run, 2 there already"));
+    assert_int_equal(RIG_RUN(r, "sweep", RIG_SMALL, "payload=auto,frames", "--quiet"), OK);
+    assert_non_null(strstr(process_output(r), "2 combinations: 1 to run, 1 there already"));
+    assert_int_equal(RIG_RUN(r, "sweep", RIG_SMALL, "payload=auto,frames", "--quiet"), OK);
+    assert_non_null(strstr(process_output(r), "2 combinations: 0 to run, 2 there already"));
+    assert_string_equal(process_ask(r, "SELECT group_concat(json_extract(config, '$.payload'), "
+                                       "' ') FROM run"),
+                        "auto auto frames");
+}
+
+static void a_sweep_goes_on_where_it_was_stopped(void **state)
+{
+    struct process_rig *r = *state;
+    process_start(r,
+                  (const char *const[]){"sweep", RIG_DATA, "samples=100,4000", "batch=10",
+                                        "pace=gamma", "pace.mean_ms=5", "evaluate_every=0", NULL});
+    process_await_row(r, "SELECT count(*) FROM push WHERE run_id = 2");
+    kill(r->pid, SIGINT);
+    assert_int_equal(process_wait(r), STOPPED);
+    assert_string_equal(process_ask(r, "SELECT group_concat(status, ' ') FROM run"),
+                        "finished stopped");
+    process_expect_nothing_left(r);
+    assert_int_equal(RIG_RUN(r, "sweep", RIG_DATA, "samples=100,4000", "batch=10", "pace=gamma",
+                             "pace.mean_ms=5", "evaluate_every=0", "--quiet"),
+                     OK);
+    assert_non_null(strstr(process_output(r), "1 to run, 1 there already"));
+    assert_string_equal(process_ask(r, "SELECT group_concat(status, ' ') FROM run"),
+                        "finished stopped finished");
+    assert_string_equal(process_ask(r, "SELECT count(DISTINCT config_hash) FROM run WHERE "
+                                       "status = 'finished'"),
+                        "2");
+}
+
+static void a_failed_run_is_recorded_and_the_sweep_goes_on(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "sweep", "model=softmax", "samples=600", "evaluate_every=0",
+                             "dataset=fashion-mnist,gaussian", "dataset.path=nowhere", "--quiet"),
+                     ERROR_OTHER);
+    assert_string_equal(process_ask(r, "SELECT group_concat(status, ' ') FROM run"),
+                        "failed finished");
+    assert_non_null(strstr(process_output(r), "1 finished, 0 diverged, 1 failed"));
+    process_expect_nothing_left(r);
+}
+
+int main(void)
+{
+#define PROCESS_TEST(f) cmocka_unit_test_setup_teardown(f, process_set_up, process_tear_down)
+    const struct CMUnitTest tests[] = {
+        PROCESS_TEST(a_results_file_that_is_full_stops_the_run_or_not_as_told),
+        PROCESS_TEST(a_killed_worker_fails_the_run_and_is_named),
+        PROCESS_TEST(what_a_lost_worker_says_of_its_server_is_not_why_the_run_failed),
+        PROCESS_TEST(a_run_that_is_stopped_whole_goes_on_where_it_was),
+        PROCESS_TEST(a_killed_server_fails_the_run),
+        PROCESS_TEST(a_killed_rank_fails_the_run_and_is_named),
+        PROCESS_TEST(a_killed_rank_is_named_however_mpirun_breaks_its_lines),
+        PROCESS_TEST(a_rank_that_hangs_is_named_whatever_the_communicator),
+        PROCESS_TEST(ranks_with_other_settings_are_told_apart_before_they_begin),
+        PROCESS_TEST(a_stage_that_fails_alone_is_heard),
+        PROCESS_TEST(a_killed_mpirun_fails_the_run),
+        PROCESS_TEST(a_run_goes_on_without_a_lost_worker_if_told_to),
+        PROCESS_TEST(ctrl_c_stops_a_run_and_keeps_what_it_has),
+        PROCESS_TEST(a_signal_that_comes_twice_at_once_is_one_request),
+        PROCESS_TEST(a_second_ctrl_c_ends_a_run_that_does_not_stop),
+        PROCESS_TEST(ctrl_c_ends_the_wait_for_a_file_that_another_program_keeps_locked),
+        PROCESS_TEST(ctrl_c_is_heard_while_ranks_start),
+        PROCESS_TEST(a_killed_starter_takes_its_processes_along_and_its_run_is_failed),
+        PROCESS_TEST(a_starter_killed_at_any_moment_leaves_no_process),
+        PROCESS_TEST(a_run_whose_output_nobody_reads_is_recorded_and_ends_well),
+        PROCESS_TEST(a_query_whose_output_nobody_reads_ends_like_other_tools),
+        PROCESS_TEST(output_that_does_not_fit_the_disk_is_an_error),
+        PROCESS_TEST(a_sweep_prints_its_count_and_skips_what_is_there),
+        PROCESS_TEST(a_setting_beside_the_experiment_makes_no_run_again_unless_it_is_varied),
+        PROCESS_TEST(a_sweep_goes_on_where_it_was_stopped),
+        PROCESS_TEST(a_failed_run_is_recorded_and_the_sweep_goes_on),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

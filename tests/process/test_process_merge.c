@@ -1,0 +1,125 @@
+/* `gradlag merge` through the program: what an error, Ctrl-C or a full disk leaves behind. */
+#include "base/status.h"
+#include "tests/rigs/process_rig.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <signal.h>
+#include <sqlite3.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define VIRTUAL "engine=virtual", "pace=constant", "virtual.threads=1"
+
+/* a.db and b.db, of a run each. */
+static void make_files(struct process_rig *r)
+{
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, VIRTUAL, "seed=1", "results=a.db"), OK);
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, VIRTUAL, "seed=2", "results=b.db"), OK);
+}
+
+/* Beside a.db and b.db, and what this rig writes itself. */
+static void expect_files(struct process_rig *r, const char *files)
+{
+    char found[512];
+    assert_int_equal(process_shell(r, "ls | grep '[.]db' | paste -sd ' '"), OK);
+    snprintf(found, sizeof found, "%s", process_output(r));
+    found[strcspn(found, "\n")] = '\0';
+    assert_string_equal(found, files);
+}
+
+static void an_error_midway_leaves_no_new_file_and_says_so(void **state)
+{
+    struct process_rig *r = *state;
+    make_files(r);
+    process_write(r, "c.db", "no database at all");
+    assert_int_equal(RIG_RUN(r, "merge", "a.db", "b.db", "c.db", "-o", "all.db"), ERROR_RESULTS);
+    process_expect_error(r, "c.db: not a results file");
+    process_expect_error(r, "all.db was not made");
+    expect_files(r, "a.db b.db c.db");
+}
+
+static void an_error_midway_leaves_a_file_that_was_there_with_whole_files(void **state)
+{
+    struct process_rig *r = *state;
+    make_files(r);
+    process_write(r, "c.db", "no database at all");
+    assert_int_equal(RIG_RUN(r, "merge", "c.db", "a.db", "-o", "b.db"), ERROR_RESULTS);
+    process_expect_error(r, "Nothing was merged into b.db");
+    assert_int_equal(RIG_RUN(r, "merge", "a.db", "c.db", "-o", "b.db"), ERROR_RESULTS);
+    process_expect_error(r, "b.db has what is said above, whole; the same command goes on");
+    assert_int_equal(RIG_RUN(r, "query", "SELECT count(*) AS n FROM run", "results=b.db", "--csv"),
+                     OK);
+    assert_string_equal(process_output(r), "n\n2\n");
+    expect_files(r, "a.db b.db c.db");
+}
+
+static void ctrl_c_leaves_no_new_file_and_says_so(void **state)
+{
+    struct process_rig *r = *state;
+    sqlite3 *db = NULL;
+    make_files(r);
+    /* As long as somebody keeps b.db for himself, the merge waits. */
+    assert_int_equal(sqlite3_open(process_path(r, "b.db"), &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db,
+                                  "PRAGMA locking_mode = EXCLUSIVE; BEGIN IMMEDIATE; "
+                                  "UPDATE run SET tag = 'kept'; COMMIT",
+                                  NULL, NULL, NULL),
+                     SQLITE_OK);
+    process_start(r, (const char *const[]){"merge", "a.db", "b.db", "-o", "all.db", NULL});
+    for (unsigned tries = 0; strstr(process_output(r), "a.db: 1 run copied") == NULL; tries++) {
+        assert_true(tries < RIG_LIMIT_S * 100);
+        usleep(10000);
+    }
+    kill(r->pid, SIGINT);
+    assert_int_equal(process_wait(r), STOPPED);
+    assert_non_null(strstr(process_errors(r), "stopped"));
+    assert_non_null(strstr(process_errors(r), "all.db was not made"));
+    sqlite3_close(db);
+    expect_files(r, "a.db b.db");
+    assert_int_equal(RIG_RUN(r, "merge", "a.db", "b.db", "-o", "all.db"), OK);
+    expect_files(r, "a.db all.db b.db");
+}
+
+/* As a full disk: no file may grow beyond so many blocks of 1 KiB. */
+static void without_room_no_new_file_is_left_and_the_error_says_what_to_do(void **state)
+{
+    struct process_rig *r = *state;
+    make_files(r);
+    assert_int_equal(process_shell(r, "ulimit -f 90; gradlag merge a.db b.db -o all.db"),
+                     ERROR_RESULTS);
+    process_expect_error(r, "the disk is full, or a quota or ulimit -f is reached");
+    process_expect_error(r, "on another disk with -o");
+    process_expect_error(r, "all.db was not made");
+    expect_files(r, "a.db b.db");
+    assert_int_equal(process_shell(r, "ulimit -f 400; gradlag merge a.db b.db -o all.db"), OK);
+}
+
+static void what_a_killed_merge_left_is_told(void **state)
+{
+    struct process_rig *r = *state;
+    make_files(r);
+    process_write(r, "all.db.merging-0123abcd", "");
+    assert_int_equal(RIG_RUN(r, "merge", "a.db", "b.db", "-o", "all.db"), OK);
+    assert_non_null(strstr(process_errors(r), "all.db.merging-0123abcd: left by a merge"));
+    expect_files(r, "a.db all.db all.db.merging-0123abcd b.db");
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, process_set_up, process_tear_down)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(an_error_midway_leaves_no_new_file_and_says_so),
+        TEST(an_error_midway_leaves_a_file_that_was_there_with_whole_files),
+        TEST(ctrl_c_leaves_no_new_file_and_says_so),
+        TEST(without_room_no_new_file_is_left_and_the_error_says_what_to_do),
+        TEST(what_a_killed_merge_left_is_told),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

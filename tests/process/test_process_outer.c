@@ -1,0 +1,252 @@
+/* Local steps and outer rules in whole runs: real processes, the virtual cluster, and replay. */
+#include "tests/rigs/process_rig.h"
+
+#include "ps/rules/consistency/consistency.h"
+#include "ps/rules/outer/outer.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define STEPS   "outer.steps=3", "optimizer=nesterov", "lr=0.05"
+#define VIRTUAL RIG_SMALL, "engine=virtual", "pace=gamma"
+#define CRASHES "crash.mtbf_s=0.5", "crash.down_s=0.1"
+
+static const char *outer_at(size_t i, char out[64])
+{
+    snprintf(out, 64, "outer=%s", outer_registry.entries[i]->name);
+    return out;
+}
+
+static void expect_replayed(struct process_rig *r)
+{
+    assert_int_equal(RIG_RUN(r, "replay", "last"), OK);
+    assert_non_null(strstr(process_output(r), "as recorded"));
+}
+
+static void expect_hashes(struct process_rig *r, const char *count)
+{
+    assert_string_equal(process_ask(r, "SELECT count(DISTINCT parameters_sha256) FROM run"), count);
+    assert_string_equal(process_ask(r, "SELECT count(*) FROM run WHERE status <> 'finished'"), "0");
+}
+
+static void one_local_step_sent_whole_is_the_run_without(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "optimizer=sgd", "weight_decay=0.01"), OK);
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "optimizer=sgd", "weight_decay=0.01", "outer=sgd",
+                             "outer.steps=1"),
+                     OK);
+    assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "optimizer=sgd", "weight_decay=0.01", "outer=sgd",
+                             "outer.steps=1"),
+                     OK);
+    expect_hashes(r, "1");
+    assert_string_equal(process_ask(r, "SELECT count(DISTINCT final_loss || ' ' || updates || ' ' "
+                                       "|| samples_used) FROM run"),
+                        "1");
+}
+
+static void one_virtual_worker_takes_the_steps_of_a_real_one(void **state)
+{
+    struct process_rig *r = *state;
+    char outer[64], hashes[16];
+    for (size_t i = 1; i < outer_registry.count; i++) {
+        assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, STEPS, outer_at(i, outer)), OK);
+        assert_int_equal(RIG_RUN(r, "run", VIRTUAL, STEPS, outer), OK);
+        /* With one worker the momentum is never delayed. */
+        snprintf(hashes, sizeof hashes, "%zu", i == 3 ? 2 : i > 3 ? i - 1 : i);
+        expect_hashes(r, hashes);
+    }
+}
+
+static void real_runs_replay_bit_for_bit(void **state)
+{
+    struct process_rig *r = *state;
+    char outer[64];
+    for (size_t i = 1; i < outer_registry.count; i++) {
+        const char *const more[] = {"damping=none", "payload=frames"};
+        assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, STEPS, outer_at(i, outer),
+                                 more[i % COUNT_OF(more)], "workers=3", "pace=gamma",
+                                 "pace.mean_ms=1"),
+                         OK);
+        expect_replayed(r);
+    }
+    assert_true(atoi(process_ask(r, "SELECT count(*) FROM push WHERE staleness > 0")) > 10);
+}
+
+static void virtual_runs_replay_also_with_workers_that_died(void **state)
+{
+    struct process_rig *r = *state;
+    char outer[64];
+    for (size_t i = 1; i < outer_registry.count; i++) {
+        assert_int_equal(RIG_RUN(r, "run", VIRTUAL, STEPS, outer_at(i, outer), "workers=7",
+                                 "samples=6000", CRASHES),
+                         OK);
+        expect_replayed(r);
+    }
+    assert_true(atoi(process_ask(r, "SELECT count(*) FROM event WHERE code = 'worker_lost'")) > 9);
+}
+
+/* Elastic averaging goes with asp alone. */
+static void every_consistency_takes_differences_and_replays(void **state)
+{
+    struct process_rig *r = *state;
+    const char *const rules[] = {"outer=sgd", "outer=nesterov", "outer=delayed-nesterov",
+                                 "outer=fedasync"};
+    for (size_t i = 0; i < consistency_registry.count; i++) {
+        char policy[64];
+        bool late =
+            !((const struct consistency_policy *)consistency_registry.entries[i])->never_stale;
+        snprintf(policy, sizeof policy, "consistency=%s", consistency_registry.entries[i]->name);
+        assert_int_equal(RIG_RUN(r, "run", VIRTUAL, STEPS, rules[i % COUNT_OF(rules)], policy,
+                                 late ? "damping=polynomial" : "damping=none", "workers=5",
+                                 "samples=3000", CRASHES),
+                         OK);
+        expect_replayed(r);
+    }
+}
+
+/* It does not end by itself, or it might before its first rows are seen. */
+static void a_run_that_lost_an_elastic_worker_replays(void **state)
+{
+    struct process_rig *r = *state;
+    pid_t workers[3];
+    process_start(r, (const char *const[]){"run", RIG_LONG, "workers=3", STEPS, "outer=easgd",
+                                           "on_lost=continue", NULL});
+    process_await(r, "worker", workers, 3);
+    process_await_row(r, "SELECT count(*) > 30 FROM push");
+    kill(workers[1], SIGKILL);
+    process_await_row(r, "SELECT count(*) FROM push p JOIN event e ON e.code = 'worker_lost' AND "
+                         "p.arrival > e.push_number + 10");
+    kill(r->pid, SIGINT);
+    assert_int_equal(process_wait(r), STOPPED);
+    expect_replayed(r);
+}
+
+/* One worker: what it pushes is cut into slices, and each server does with its own what one would
+ * do with all. Several: a recorded run of slices replays. */
+static void several_servers_share_each_rule_out(void **state)
+{
+    struct process_rig *r = *state;
+    char outer[64];
+    for (size_t i = 1; i < outer_registry.count; i++) {
+        remove(process_path(r, "results.db"));
+        assert_int_equal(RIG_RUN(r, "run", VIRTUAL, STEPS, outer_at(i, outer)), OK);
+        assert_int_equal(RIG_RUN(r, "run", VIRTUAL, STEPS, outer, "servers=3"), OK);
+        assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, STEPS, outer, "servers=2"), OK);
+        expect_hashes(r, "1");
+        assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, STEPS, outer, "servers=2", "workers=3",
+                                 "pace=gamma", "pace.mean_ms=1"),
+                         OK);
+        expect_replayed(r);
+    }
+    assert_int_equal(RIG_RUN(r, "run", VIRTUAL, STEPS, "outer=fedasync", "servers=2", "workers=7",
+                             "samples=6000", "network.jitter_ms=20", CRASHES),
+                     OK);
+    expect_replayed(r);
+    assert_true(atoi(process_ask(r, "SELECT count(*) FROM event WHERE code = 'worker_lost'")) > 3);
+}
+
+static void threads_do_not_change_a_run(void **state)
+{
+    struct process_rig *r = *state;
+    char outer[64], hashes[16];
+    for (size_t i = 1; i < outer_registry.count; i++) {
+        const char *const threads[] = {"virtual.threads=1", "virtual.threads=3"};
+        for (size_t t = 0; t < COUNT_OF(threads); t++) {
+            assert_int_equal(
+                RIG_RUN(r, "run", VIRTUAL, STEPS, outer_at(i, outer), threads[t], "workers=6"), OK);
+        }
+        snprintf(hashes, sizeof hashes, "%zu", i);
+        expect_hashes(r, hashes);
+    }
+}
+
+static void rows_tell_what_a_push_was_made_of(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", RIG_DATA, "batch=10", "evaluate_every=0", "engine=virtual",
+                             "pace=constant", "pace.mean_ms=7", "workers=2", "updates=9",
+                             "outer=sgd", "outer.steps=4", "outer.lr=0.5"),
+                     OK);
+    assert_string_equal(process_ask(r, "SELECT updates || ' ' || samples_used FROM run"), "9 360");
+    assert_string_equal(process_ask(r, "SELECT count(*) FROM push WHERE compute_us = 28000 AND "
+                                       "rate = 0.5 AND batch = sequence AND gradient_norm > 0"),
+                        "9");
+    assert_string_equal(process_ask(r, "SELECT max(staleness) FROM push"), "1");
+    /* A run fitted to it takes 7 ms for a step, not 28. */
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=fit", "pace.run=1",
+                             "outer=easgd", "optimizer=sgd", "outer.steps=2"),
+                     OK);
+    assert_string_equal(process_ask(r, "SELECT min(compute_us) || ' ' || max(compute_us) FROM push "
+                                       "WHERE run_id = 2"),
+                        "14000.0 14000.0");
+}
+
+static void what_if_keeps_the_number_of_steps(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", VIRTUAL, STEPS, "outer=nesterov", "workers=4"), OK);
+    assert_int_equal(RIG_RUN(r, "replay", "1", "outer=delayed-nesterov"), OK);
+    assert_int_equal(RIG_RUN(r, "replay", "1", "outer.momentum=0"), OK);
+    expect_hashes(r, "3");
+    assert_int_equal(RIG_RUN(r, "replay", "2"), OK);
+    assert_int_equal(RIG_RUN(r, "replay", "1", "outer.steps=2"), ERROR_USAGE);
+    process_expect_error(r, "is of 3 batches, not 2");
+    assert_int_equal(RIG_RUN(r, "replay", "1", "outer=none"), ERROR_USAGE);
+    process_expect_error(r, "is of 3 batches, not 1");
+}
+
+static void what_does_not_go_together_is_a_usage_error(void **state)
+{
+    struct process_rig *r = *state;
+    static const char *const wrong[][3] = {
+        {"outer=easgd", "consistency=buffered", "consistency=asp"},
+        {"outer=easgd", "damping=inverse", "outer.moving_rate"},
+        {"outer=easgd", "optimizer=momentum", "EAMSGD"},
+        {"outer=sgd", "correction=dana-slim", "differences of parameters"},
+        {"outer=nesterov", "optimizer=adamw", "optimizer=sgd, momentum or nesterov"},
+        {"outer=sgd", "probe_every=5", "gradients of one batch"},
+        {"outer=sgd", "mode=sync", "no effect with mode=sync"},
+        {"outer=sgd", "outer.momentum=0.5", "outer.momentum belongs to outer=nesterov"},
+        {"outer=none", "outer.steps=3", "outer.steps belongs to"},
+        {"outer=easgd", "outer.moving_rate=1", "out of range"},
+        {"outer=fedasync", "outer.lr=0.5", "outer.lr belongs to"},
+    };
+    for (size_t i = 0; i < COUNT_OF(wrong); i++) {
+        bool plain = strstr(wrong[i][1], "optimizer") == NULL;
+        assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, wrong[i][0], wrong[i][1],
+                                 plain ? "optimizer=sgd" : "lr=0.1"),
+                         ERROR_USAGE);
+        process_expect_error(r, wrong[i][2]);
+    }
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "outer=fedasync", "servers=2", "read=torn"),
+                     ERROR_USAGE);
+    process_expect_error(r, "read=snapshot");
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, process_set_up, process_tear_down)
+    const struct CMUnitTest tests[] = {
+        TEST(one_local_step_sent_whole_is_the_run_without),
+        TEST(one_virtual_worker_takes_the_steps_of_a_real_one),
+        TEST(real_runs_replay_bit_for_bit),
+        TEST(virtual_runs_replay_also_with_workers_that_died),
+        TEST(every_consistency_takes_differences_and_replays),
+        TEST(a_run_that_lost_an_elastic_worker_replays),
+        TEST(several_servers_share_each_rule_out),
+        TEST(threads_do_not_change_a_run),
+        TEST(rows_tell_what_a_push_was_made_of),
+        TEST(what_if_keeps_the_number_of_steps),
+        TEST(what_does_not_go_together_is_a_usage_error),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

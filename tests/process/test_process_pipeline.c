@@ -1,0 +1,318 @@
+/*
+ * Pipelines of real processes: what they compute against mode=sync, how long they idle, and what
+ * becomes of one whose stage is lost.
+ */
+#include "base/status.h"
+#include "tests/rigs/process_rig.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define DATA                                                                                       \
+    "dataset=gaussian", "dataset.size=8", "dataset.samples=600", "batch=16", "evaluate_every=0",   \
+        "samples=320"
+#define PIPELINE(r, ...) assert_int_equal(RIG_RUN(r, "run", DATA, "mode=pipeline", __VA_ARGS__), OK)
+#define SYNC(r, ...)     assert_int_equal(RIG_RUN(r, "run", DATA, "mode=sync", __VA_ARGS__), OK)
+
+static void expect_runs(struct process_rig *r, const char *count, const char *distinct)
+{
+    assert_string_equal(process_ask(r, "SELECT count(*) FROM run WHERE status = 'finished'"),
+                        count);
+    assert_string_equal(process_ask(r, "SELECT count(DISTINCT parameters_sha256) FROM run"),
+                        distinct);
+}
+
+static void with_one_micro_batch_it_ends_in_the_bits_of_one_rank(void **state)
+{
+    struct process_rig *r = *state;
+    SYNC(r, "model=mlp", "workers=1");
+    PIPELINE(r, "model=mlp", "workers=1");
+    PIPELINE(r, "model=mlp", "workers=2");
+    PIPELINE(r, "model=mlp", "workers=3", "pipeline=1f1b");
+    expect_runs(r, "4", "1");
+}
+
+/* What one stage computes of as many micro-batches, four stages compute, too. */
+static void stages_orders_and_recomputing_change_no_bit(void **state)
+{
+    struct process_rig *r = *state;
+    const char *const micro[] = {"micro_batches=2", "micro_batches=4", "micro_batches=8"};
+    const char *const distinct[] = {"1", "2", "3"}, *const count[] = {"4", "8", "12"};
+    for (size_t i = 0; i < COUNT_OF(micro); i++) {
+        PIPELINE(r, "model=mlp", "workers=1", micro[i]);
+        PIPELINE(r, "model=mlp", "workers=2", micro[i], "stage_cuts=fc2");
+        PIPELINE(r, "model=mlp", "workers=3", micro[i], "pipeline=1f1b");
+        PIPELINE(r, "model=mlp", "workers=3", micro[i], "recompute=true");
+        expect_runs(r, count[i], distinct[i]);
+    }
+}
+
+/* Sums over micro-batches are added in another order than sums over the batch. */
+static void micro_batches_end_near_one_rank(void **state)
+{
+    struct process_rig *r = *state;
+    const char *const micro[] = {"micro_batches=1", "micro_batches=2", "micro_batches=8"};
+    SYNC(r, "model=cnn", "workers=1");
+    for (size_t i = 0; i < COUNT_OF(micro); i++)
+        PIPELINE(r, "model=cnn", "workers=4", micro[i], "pipeline=1f1b");
+    assert_string_equal(process_ask(r, "SELECT max(final_loss) - min(final_loss) < 1e-4 FROM run"),
+                        "1");
+    assert_string_equal(process_ask(r, "SELECT count(*) FROM run WHERE final_loss > 0"), "4");
+}
+
+static void replicas_end_in_the_bits_of_as_many_ranks(void **state)
+{
+    struct process_rig *r = *state;
+    SYNC(r, "model=mlp", "workers=2", "reduction=ordered", "lr_scaling=linear");
+    PIPELINE(r, "model=mlp", "workers=4", "stages=2", "lr_scaling=linear");
+    PIPELINE(r, "model=mlp", "workers=2", "stages=1", "lr_scaling=linear");
+    expect_runs(r, "3", "1");
+}
+
+static void a_checkpoint_has_the_whole_model(void **state)
+{
+    struct process_rig *r = *state;
+    PIPELINE(r, "model=mlp", "workers=3", "micro_batches=4", "checkpoint=kept.safetensors");
+    /* A rate of 0 leaves parameters as they are read. */
+    assert_int_equal(
+        RIG_RUN(r, "run", DATA, "mode=sync", "model=mlp", "lr=0", "initial=kept.safetensors"), OK);
+    expect_runs(r, "2", "1");
+}
+
+/* The pace's sleeps make every stage take the same time, on however few processors. */
+static void the_bubble_is_what_the_formula_says(void **state)
+{
+    struct process_rig *r = *state;
+    PIPELINE(r, "model=cnn", "workers=4", "micro_batches=1", "updates=5", "samples=0",
+             "pace=constant", "pace.mean_ms=300");
+    PIPELINE(r, "model=cnn", "workers=4", "micro_batches=8", "updates=5", "samples=0",
+             "pace=constant", "pace.mean_ms=1200");
+    PIPELINE(r, "model=cnn", "workers=4", "micro_batches=8", "updates=5", "samples=0",
+             "pace=constant", "pace.mean_ms=1200", "pipeline=1f1b");
+    PIPELINE(r, "model=cnn", "workers=2", "micro_batches=16", "updates=3", "samples=0",
+             "pace=constant", "pace.mean_ms=1600");
+    assert_string_equal(
+        process_ask(r, "SELECT group_concat(printf('%.3f', formula), '/') FROM (SELECT "
+                       "avg(detail ->> 'bubble_formula') AS formula FROM event WHERE "
+                       "code = 'stage' GROUP BY run_id ORDER BY run_id)"),
+        "0.750/0.273/0.273/0.059");
+    /* Other work on these processors makes it longer, never shorter; one stage after the other it
+       would be 0.75 of four stages and 0.5 of two. */
+    assert_string_equal(
+        process_ask(r, "SELECT count(*) FROM (SELECT avg(detail ->> 'bubble') AS seen, "
+                       "avg(detail ->> 'bubble_formula') AS formula FROM event WHERE "
+                       "code = 'stage' GROUP BY run_id) "
+                       "WHERE seen BETWEEN formula - 0.02 AND formula + 0.24"),
+        "4");
+    /* 1f1b keeps as many micro-batches as stages follow, gpipe all. */
+    assert_string_equal(process_ask(r,
+                                    "SELECT max(detail ->> 'activation_bytes') > "
+                                    "1.5 * (SELECT max(detail ->> 'activation_bytes') FROM event "
+                                    "WHERE code = 'stage' AND run_id = 3) FROM event "
+                                    "WHERE code = 'stage' AND run_id = 2"),
+                        "1");
+}
+
+static void every_rank_has_a_row_of_every_update(void **state)
+{
+    struct process_rig *r = *state;
+    PIPELINE(r, "model=mlp", "workers=2", "micro_batches=2");
+    assert_string_equal(process_ask(r, "SELECT count(*) FROM step WHERE loss > 0"), "40");
+    assert_string_equal(process_ask(r, "SELECT count(DISTINCT worker) FROM step"), "2");
+    assert_string_equal(process_ask(r, "SELECT samples_used FROM run"), "320");
+    assert_string_equal(process_ask(r, "SELECT count(*) FROM evaluation"), "1");
+}
+
+/* Between replicas 2 (D - 1) gradients of 4 bytes each element, between stages activations and
+ * their gradients: 256 floats of each sample at fc2. */
+static void what_a_pipeline_sends_is_counted(void **state)
+{
+    struct process_rig *r = *state;
+    PIPELINE(r, "model=mlp", "workers=2", "stages=1");
+    PIPELINE(r, "model=mlp", "workers=2", "micro_batches=4", "stage_cuts=fc2");
+    assert_string_equal(
+        process_ask(r, "SELECT sent_bytes = updates * 2 * 4 * (SELECT detail ->> 'parameters' FROM "
+                       "event WHERE run_id = 1 AND code = 'stage' LIMIT 1) FROM run WHERE id = 1"),
+        "1");
+    assert_string_equal(
+        process_ask(r, "SELECT sent_bytes = updates * 2 * 4 * 16 * 256 FROM run WHERE id = 2"),
+        "1");
+}
+
+static void what_cannot_be_cut_is_a_usage_error(void **state)
+{
+    struct process_rig *r = *state;
+    static const struct {
+        const char *setting, *message;
+    } wrong[] = {{"workers=4", "model=mlp"},
+                 {"micro_batches=3", "multiple of micro_batches"},
+                 {"stages=2", "multiple of stages"},
+                 {"stage_cuts=conv1", "'conv1'"}};
+    for (size_t i = 0; i < COUNT_OF(wrong); i++) {
+        assert_int_equal(
+            RIG_RUN(r, "run", DATA, "mode=pipeline", "model=mlp", "workers=3", wrong[i].setting),
+            ERROR_USAGE);
+        process_expect_error(r, wrong[i].message);
+        process_expect_nothing_left(r);
+    }
+    assert_int_equal(RIG_RUN(r, "run", DATA, "mode=sync", "stages=2"), ERROR_USAGE);
+    process_expect_error(r, "no effect with mode=sync");
+}
+
+static void a_diverged_pipeline_says_so(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", DATA, "mode=pipeline", "model=mlp", "workers=3", "lr=1e6",
+                             "warmup_epochs=0"),
+                     ERROR_DIVERGED);
+    assert_string_equal(process_ask(r, "SELECT status FROM run"), "diverged");
+    process_expect_nothing_left(r);
+}
+
+/* ---- without flushes ----------------------------------------------------------------------------
+ */
+
+static void one_stage_without_flushes_ends_in_the_bits_of_one_rank(void **state)
+{
+    struct process_rig *r = *state;
+    SYNC(r, "model=mlp", "workers=1");
+    PIPELINE(r, "model=mlp", "workers=1", "pipeline=pipedream");
+    expect_runs(r, "2", "1");
+}
+
+/* Nor do evaluations and recomputing change what it does; and an update is late by as many as there
+ * are stages behind, but at the start, when the pipeline fills. */
+static void without_flushes_a_run_repeats_and_knows_how_late_stages_are(void **state)
+{
+    struct process_rig *r = *state;
+    PIPELINE(r, "model=mlp", "workers=3", "pipeline=pipedream");
+    assert_int_equal(RIG_RUN(r, "run", DATA, "mode=pipeline", "model=mlp", "workers=3",
+                             "pipeline=pipedream", "recompute=true", "evaluate_every=0.1"),
+                     OK);
+    expect_runs(r, "2", "1");
+    assert_string_equal(process_ask(r, "SELECT group_concat(late, '/') FROM (SELECT max(staleness) "
+                                       "AS late FROM push WHERE run_id = 1 GROUP BY worker "
+                                       "ORDER BY worker)"),
+                        "2/1/0");
+    assert_string_equal(process_ask(r, "SELECT min(staleness) FROM push WHERE run_id = 1 AND "
+                                       "worker = 0 AND number > 10"),
+                        "2");
+    assert_string_equal(process_ask(r, "SELECT count(*) FROM push WHERE outcome = 'applied'"),
+                        "120");
+    assert_string_equal(process_ask(r, "SELECT min((gap > 0) = (staleness > 0)) FROM push"), "1");
+    assert_string_equal(process_ask(r, "SELECT max_staleness FROM run WHERE id = 1"), "2");
+    assert_string_equal(process_ask(r, "SELECT count(*) > 4 FROM evaluation WHERE run_id = 2"),
+                        "1");
+}
+
+static void replicas_without_flushes_end_alike(void **state)
+{
+    struct process_rig *r = *state;
+    PIPELINE(r, "model=mlp", "workers=4", "stages=2", "pipeline=pipedream");
+    assert_int_equal(RIG_RUN(r, "run", DATA, "mode=pipeline", "model=mlp", "workers=2",
+                             "pipeline=pipedream", "micro_batches=2"),
+                     ERROR_USAGE);
+    process_expect_error(r, "micro_batches");
+}
+
+static void without_flushes_all_stages_learn_of_a_divergence(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", DATA, "mode=pipeline", "model=mlp", "workers=3", "lr=1e6",
+                             "warmup_epochs=0", "pipeline=pipedream"),
+                     ERROR_DIVERGED);
+    assert_string_equal(process_ask(r, "SELECT status FROM run"), "diverged");
+    assert_string_equal(process_ask(r, "SELECT max(staleness) FROM push"), "2");
+    process_expect_nothing_left(r);
+}
+
+/* ---- a stage is lost ----------------------------------------------------------------------------
+ */
+
+static void start_long(struct process_rig *r, const char *setting, pid_t ranks[3])
+{
+    bool flushes = strcmp(setting, "pipeline=pipedream") != 0;
+    process_start(r, (const char *const[]){"run", RIG_LONG, "model=mlp", "mode=pipeline",
+                                           "workers=3", setting, NULL});
+    process_await(r, "rank", ranks, 3);
+    process_await_row(r, flushes ? "SELECT count(*) FROM step" : "SELECT count(*) FROM push");
+}
+
+static void a_killed_stage_fails_the_run_and_is_named(void **state)
+{
+    struct process_rig *r = *state;
+    pid_t ranks[3];
+    start_long(r, "micro_batches=2", ranks);
+    kill(ranks[1], SIGKILL);
+    assert_int_equal(process_wait(r), ERROR_PEER);
+    process_expect_error(r, "of replica 0) was killed by signal 9");
+    assert_string_equal(process_ask(r, "SELECT status FROM run"), "failed");
+    process_expect_nothing_left(r);
+}
+
+/* Its neighbours wait for it, and theirs for them: all name the one that hangs. */
+static void a_stage_that_hangs_is_named_by_whoever_gives_up(void **state)
+{
+    struct process_rig *r = *state;
+    pid_t ranks[3];
+    char expected[64];
+    start_long(r, "timeout_s=2", ranks);
+    kill(ranks[0], SIGSTOP);
+    assert_int_equal(process_wait(r), ERROR_PEER);
+    const char *found = strstr(process_ask(r, "SELECT error FROM run"), " for rank ");
+    assert_non_null(found);
+    int named = atoi(found + strlen(" for rank "));
+    snprintf(expected, sizeof expected, "rank %d, stage %d of replica 0", named, named);
+    process_expect_error(r, expected);
+    process_expect_nothing_left(r);
+}
+
+static void a_pipeline_stops_on_request(void **state)
+{
+    struct process_rig *r = *state;
+    pid_t ranks[3];
+    const char *const settings[] = {"micro_batches=2", "pipeline=pipedream"};
+    for (size_t i = 0; i < COUNT_OF(settings); i++) {
+        start_long(r, settings[i], ranks);
+        kill(r->pid, SIGTERM);
+        assert_int_equal(process_wait(r), STOPPED);
+        assert_string_equal(process_ask(r, "SELECT min(status) FROM run"), "stopped");
+        process_expect_nothing_left(r);
+        unlink(process_path(r, "results.db"));
+    }
+}
+
+#define PROCESS_TEST(f) cmocka_unit_test_setup_teardown(f, process_set_up, process_tear_down)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        PROCESS_TEST(with_one_micro_batch_it_ends_in_the_bits_of_one_rank),
+        PROCESS_TEST(stages_orders_and_recomputing_change_no_bit),
+        PROCESS_TEST(micro_batches_end_near_one_rank),
+        PROCESS_TEST(replicas_end_in_the_bits_of_as_many_ranks),
+        PROCESS_TEST(a_checkpoint_has_the_whole_model),
+        PROCESS_TEST(the_bubble_is_what_the_formula_says),
+        PROCESS_TEST(every_rank_has_a_row_of_every_update),
+        PROCESS_TEST(what_a_pipeline_sends_is_counted),
+        PROCESS_TEST(what_cannot_be_cut_is_a_usage_error),
+        PROCESS_TEST(a_diverged_pipeline_says_so),
+        PROCESS_TEST(one_stage_without_flushes_ends_in_the_bits_of_one_rank),
+        PROCESS_TEST(without_flushes_a_run_repeats_and_knows_how_late_stages_are),
+        PROCESS_TEST(replicas_without_flushes_end_alike),
+        PROCESS_TEST(without_flushes_all_stages_learn_of_a_divergence),
+        PROCESS_TEST(a_killed_stage_fails_the_run_and_is_named),
+        PROCESS_TEST(a_stage_that_hangs_is_named_by_whoever_gives_up),
+        PROCESS_TEST(a_pipeline_stops_on_request),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,156 @@
+/* The program's report: claims judged from the runs that are there, and the page renewed while the
+ * file grows. */
+#include "base/status.h"
+#include "tests/rigs/process_rig.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define VIRTUAL RIG_SMALL, "engine=virtual", "pace=constant"
+
+static const char asked[] =
+    "name: asked\n"
+    "question: Does it learn at all?\n"
+    "settings: {engine: virtual, pace: constant, dataset: gaussian, dataset.size: 8, "
+    "model: softmax, samples: 2000, batch: 10, warmup_epochs: 0}\n"
+    "workers: [1, 2]\n"
+    "seeds: [1, 2]\n"
+    "arms:\n"
+    "  plain: {label: nothing done, settings: {mode: async}}\n"
+    "  inverse: {label: damped by the inverse, settings: {mode: async, damping: inverse}, "
+    "tune: {lr: [0.02, 0.05]}}\n"
+    "quick: {seeds: [1]}\n"
+    "claims:\n"
+    "  - {claim: It learns, value: \"accuracy(plain, 2)\", band: [30, 100]}\n"
+    "  - {claim: It does not, value: \"accuracy(plain, 2)\", band: [0, 1]}\n";
+
+static char *read_page(struct process_rig *r, const char *name)
+{
+    FILE *file = fopen(process_path(r, name), "rb");
+    assert_non_null(file);
+    char *page = NULL;
+    size_t room = 0;
+    assert_true(getdelim(&page, &room, '\0', file) > 0);
+    fclose(file);
+    return page;
+}
+
+static void assert_page(struct process_rig *r, const char *part, bool wanted)
+{
+    char *page = read_page(r, "report.html");
+    if ((strstr(page, part) != NULL) != wanted)
+        fail_msg("the page %s: %s", wanted ? "does not say" : "says", part);
+    free(page);
+}
+
+static void claims_are_judged_from_the_runs_that_are_there(void **state)
+{
+    struct process_rig *r = *state;
+    process_write(r, "asked.yaml", asked);
+    /* Only the quick part's runs: it is what is judged. */
+    assert_int_equal(RIG_RUN(r, "reproduce", "asked.yaml", "--quick", "--quiet"), ERROR_OTHER);
+    assert_int_equal(RIG_RUN(r, "report", "asked.yaml"), OK);
+    assert_non_null(strstr(process_output(r), "report.html: 8 runs"));
+    assert_page(r, "Does it learn at all?", true);
+    assert_page(r, "the quick part: 4 of its 4 runs are there", true);
+    assert_page(r, "1 PASS</span> <span class=\"badge fail\">1 FAIL", true);
+    assert_page(r, "damped by the inverse", true);
+    assert_page(r, "best of 2", true);
+    assert_page(r, "<h2>asked/tuning</h2>", true);
+    /* Without the file nothing is known of its claims, but of its runs. */
+    assert_int_equal(RIG_RUN(r, "report", "experiment=asked"), OK);
+    assert_page(r, "Does it learn at all?", false);
+    assert_page(r, "<h2>asked</h2>", true);
+    process_expect_nothing_left(r);
+}
+
+static void runs_with_other_settings_leave_the_claims_open(void **state)
+{
+    struct process_rig *r = *state;
+    process_write(r, "asked.yaml", asked);
+    assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "experiment=asked", "arm=plain", "seed=9",
+                             "results=other.db", "--quiet"),
+                     OK);
+    assert_int_equal(RIG_RUN(r, "report", "asked.yaml", "results=other.db"), OK);
+    assert_page(r,
+                "0 PASS</span> <span class=\"badge open\">0 FAIL</span> <span class=\"badge "
+                "open\">2 open",
+                true);
+    assert_page(r, "other settings than the experiment", true);
+}
+
+static void what_is_wrong_is_said(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "report"), ERROR_RESULTS);
+    process_expect_error(r, "results.db");
+    assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "--quiet"), OK);
+    assert_int_equal(RIG_RUN(r, "report", "experiment=none-such"), ERROR_USAGE);
+    process_expect_error(r, "none-such");
+    assert_int_equal(RIG_RUN(r, "report", "-o", "nowhere/r.html"), ERROR_OTHER);
+    process_expect_error(r, "nowhere/r.html");
+    assert_int_equal(RIG_RUN(r, "report", "workers=4"), ERROR_USAGE);
+    assert_int_equal(RIG_RUN(r, "report", "--wach"), ERROR_USAGE);
+    assert_int_equal(RIG_RUN(r, "report", "-o"), ERROR_USAGE);
+    assert_int_equal(RIG_RUN(r, "report", "none.yaml"), ERROR_USAGE);
+    assert_int_not_equal(access(process_path(r, "report.html"), F_OK), 0);
+}
+
+static void await_page(struct process_rig *r, const char *part)
+{
+    for (int i = 0; i < 10 * RIG_LIMIT_S; i++) {
+        if (access(process_path(r, "report.html"), F_OK) == 0) {
+            char *page = read_page(r, "report.html");
+            /* It is put there whole, or not at all. */
+            assert_non_null(strstr(page, "</html>"));
+            bool there = strstr(page, part) != NULL;
+            free(page);
+            if (there)
+                return;
+        }
+        usleep(100000);
+    }
+    fail_msg("the page does not come to say: %s", part);
+}
+
+static void watching_renews_the_page_until_it_is_interrupted(void **state)
+{
+    struct process_rig *r = *state;
+    static const char *const watch[] = {"report", "--watch", NULL};
+    assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "--quiet"), OK);
+    process_start(r, watch);
+    await_page(r, "1 run: 1 finished");
+    assert_page(r, "http-equiv=\"refresh\"", true);
+    pid_t watcher = r->pid;
+    r->pid = 0;
+    assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "seed=2", "--quiet"), OK);
+    await_page(r, "2 runs: 2 finished");
+    r->pid = watcher;
+    assert_int_equal(kill(watcher, SIGINT), 0);
+    assert_int_equal(process_wait(r), OK);
+    assert_page(r, "http-equiv=\"refresh\"", false);
+    process_expect_nothing_left(r);
+}
+
+int main(void)
+{
+#define PROCESS_TEST(name) cmocka_unit_test_setup_teardown(name, process_set_up, process_tear_down)
+    const struct CMUnitTest tests[] = {
+        PROCESS_TEST(claims_are_judged_from_the_runs_that_are_there),
+        PROCESS_TEST(runs_with_other_settings_leave_the_claims_open),
+        PROCESS_TEST(what_is_wrong_is_said),
+        PROCESS_TEST(watching_renews_the_page_until_it_is_interrupted),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

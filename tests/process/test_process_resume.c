@@ -1,0 +1,389 @@
+/* Asynchronous runs as processes that are stopped or killed, and go on from a checkpoint: to the
+ * same bits where nothing is left to chance, with what was lost written down, and replayed. */
+#include "base/status.h"
+#include "tests/rigs/process_rig.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Two seconds and more, at 2 ms a batch. */
+#define REAL                                                                                       \
+    RIG_DATA, "mode=async", "batch=10", "pace=gamma", "pace.mean_ms=2", "pace.cv=0",               \
+        "evaluate_every=0.7", "on_lost=stop"
+#define LAST "(SELECT max(id) FROM run)"
+
+enum { MOST_SETTINGS = 32 };
+
+struct process_resume_call {
+    const char *at[MOST_SETTINGS];
+};
+
+/* `run`, what all have in common, then `more`, then `last` unless it is NULL. */
+static struct process_resume_call call_of(const char *const *more, const char *last)
+{
+    static const char *const common[] = {"run", REAL};
+    struct process_resume_call c = {{NULL}};
+    size_t count = 0;
+    for (size_t i = 0; i < COUNT_OF(common); i++)
+        c.at[count++] = common[i];
+    for (; *more != NULL; more++)
+        c.at[count++] = *more;
+    c.at[count++] = last;
+    assert_true(count < MOST_SETTINGS);
+    return c;
+}
+
+#define WITH(...) ((const char *const[]){__VA_ARGS__, NULL})
+
+static void expect_run(struct process_rig *r, const char *const *more, const char *last)
+{
+    const struct process_resume_call c = call_of(more, last);
+    if (process_run(r, c.at) != OK)
+        fail_msg("%s", process_errors(r));
+}
+
+/* Until the results file says so. */
+static void start_until(struct process_rig *r, const char *const *more, const char *sql)
+{
+    const struct process_resume_call c = call_of(more, NULL);
+    process_start(r, c.at);
+    process_await_row(r, sql);
+}
+
+static void expect_replayed(struct process_rig *r)
+{
+    if (RIG_RUN(r, "replay", "last") != OK)
+        fail_msg("%s", process_errors(r));
+    assert_non_null(strstr(process_output(r), "as recorded"));
+}
+
+/* ---- stopped --------------------------------------------------------------------------------- */
+
+static void expect_bits_of_the_unbroken_run(struct process_rig *r)
+{
+    process_expect_answer(r,
+                          "SELECT a.parameters_sha256 = b.parameters_sha256 AND a.updates = "
+                          "b.updates AND a.samples_used = b.samples_used AND a.config_hash = "
+                          "b.config_hash AND b.status = 'finished' AND b.train_seconds > "
+                          "(SELECT min(at_seconds) FROM push WHERE run_id = b.id) AND (SELECT "
+                          "min(at_seconds) FROM push WHERE run_id = b.id) > (SELECT at_seconds "
+                          "FROM event WHERE run_id = b.id AND code = 'resumed') AND (SELECT "
+                          "at_seconds FROM event WHERE run_id = b.id AND code = 'resumed') > 0 "
+                          "FROM run a, run b WHERE a.id = 1 AND b.id = " LAST,
+                          "1");
+    /* Of each update one gradient, of the same batch; and the same evaluations, at the same cost
+     * in training losses. */
+    process_expect_answer(r,
+                          "SELECT count(*) > 0 AND min(a.loss = b.loss AND a.rate = b.rate AND "
+                          "a.batch = b.batch) FROM push a JOIN push b USING (update_version, "
+                          "worker) WHERE a.run_id = 1 AND b.run_id = " LAST " AND b.outcome IN "
+                          "('applied', 'aggregated')",
+                          "1");
+    process_expect_answer(r,
+                          "SELECT count(*) > 0 AND min(a.train_loss = b.train_loss AND a.test_loss "
+                          "= b.test_loss AND a.samples = b.samples) FROM evaluation a JOIN "
+                          "evaluation b USING (updates) WHERE a.run_id = 1 AND b.run_id = " LAST,
+                          "1");
+}
+
+static void one_worker_goes_on_to_the_bits_of_an_unbroken_run(void **state)
+{
+    struct process_rig *r = *state;
+    static const char *const optimizers[] = {"optimizer=momentum", "optimizer=adamw"};
+    for (size_t i = 0; i < COUNT_OF(optimizers); i++) {
+        const char *const *with =
+            WITH("epochs=10", optimizers[i], "checkpoint=at.safetensors", "schedule=cosine");
+        unlink(process_path(r, "results.db"));
+        unlink(process_path(r, "at.safetensors"));
+        expect_run(r, with, NULL);
+        start_until(r, with, "SELECT count(*) >= 50 FROM push WHERE run_id = 2");
+        kill(r->pid, SIGINT);
+        assert_int_equal(process_wait(r), STOPPED);
+        process_expect_answer(r,
+                              "SELECT updates > 0 AND updates < (SELECT updates FROM run WHERE id "
+                              "= 1) FROM run WHERE id = 2",
+                              "1");
+        expect_run(r, with, "--resume");
+        assert_non_null(strstr(process_errors(r), "of run 2: rolled back by 0 versions"));
+        expect_bits_of_the_unbroken_run(r);
+        process_expect_answer(r,
+                              "SELECT r.updates || ' 0 2' = b.host ->> '$.resumed.version' || ' ' "
+                              "|| (b.host ->> '$.resumed.lost') || ' ' || (b.host ->> "
+                              "'$.resumed.run') FROM run r, run b WHERE r.id = 2 AND b.id = 3",
+                              "1");
+        process_expect_nothing_left(r);
+    }
+    /* What was stopped before one finished is over. */
+    expect_run(r,
+               WITH("epochs=10", "optimizer=adamw", "checkpoint=at.safetensors", "schedule=cosine",
+                    "--dry-run"),
+               "--resume");
+    assert_non_null(strstr(process_errors(r), "begins at the beginning"));
+}
+
+/* ---- killed ---------------------------------------------------------------------------------- */
+
+/* It has written a checkpoint, and gone on since. */
+#define PAST_A_CHECKPOINT(run)                                                                     \
+    "SELECT count(*) FROM push WHERE run_id = " run                                                \
+    " AND update_version > (SELECT min(version) + 20 FROM checkpoint WHERE run_id = " run ")"
+
+static void kill_server(struct process_rig *r)
+{
+    pid_t server;
+    process_await(r, "server", &server, 1);
+    kill(server, SIGKILL);
+    assert_int_equal(process_wait(r), ERROR_PEER);
+}
+
+/* `least`: 0 where it may have written another checkpoint just before it was killed. */
+static void expect_what_was_lost(struct process_rig *r, const char *killed, unsigned least)
+{
+    char sql[1024];
+    snprintf(
+        sql, sizeof sql,
+        "SELECT (b.host ->> '$.resumed.lost') >= %u AND b.host ->> '$.resumed.lost' = max(0, "
+        "a.updates - (b.host ->> '$.resumed.version')) AND b.host ->> '$.resumed.run' = a.id AND "
+        "a.status = 'failed' AND (SELECT count(*) FROM event WHERE run_id = b.id AND code = "
+        "'resumed' AND detail LIKE '%%of run ' || a.id || ': rolled back by ' || "
+        "(b.host ->> '$.resumed.lost') || ' version%%') = 1 AND (SELECT min(update_version) "
+        "FROM push WHERE run_id = b.id) = (b.host ->> '$.resumed.version') + 1 FROM run a, "
+        "run b WHERE a.id = %s AND b.id = " LAST,
+        least, killed);
+    process_expect_answer(r, sql, "1");
+}
+
+/* One between its begin and its end: what comes after it until the run is killed is lost. */
+#define ONE_CHECKPOINT                                                                             \
+    WITH("epochs=40", "workers=2", "consistency=bsp", "checkpoint=at-{version}.safetensors",       \
+         "checkpoint_every=21")
+
+static void after_the_servers_death_a_run_goes_on_from_its_last_checkpoint(void **state)
+{
+    struct process_rig *r = *state;
+    const char *const *with = ONE_CHECKPOINT;
+    expect_run(r, with, NULL);
+    start_until(r, with, PAST_A_CHECKPOINT("2"));
+    kill_server(r);
+    expect_run(r, with, "--resume");
+    expect_bits_of_the_unbroken_run(r);
+    expect_what_was_lost(r, "2", 1);
+    expect_replayed(r);
+    process_expect_nothing_left(r);
+}
+
+/* Nothing but the file is left of it, and its row says that it runs. */
+static void a_run_that_was_killed_whole_goes_on(void **state)
+{
+    struct process_rig *r = *state;
+    const char *const *with = ONE_CHECKPOINT;
+    expect_run(r, with, NULL);
+    start_until(r, with, PAST_A_CHECKPOINT("2"));
+    kill(r->pid, SIGKILL);
+    assert_int_equal(process_wait(r), 128 + SIGKILL);
+    process_expect_none_running(r);
+    expect_run(r, with, "--resume");
+    expect_bits_of_the_unbroken_run(r);
+    expect_what_was_lost(r, "2", 1);
+}
+
+/* Every kind of state that a checkpoint keeps; twice, the second time before there is another
+ * checkpoint: what counts is what the last of the runs had come to. */
+static void rules_with_a_memory_go_on(void **state)
+{
+    struct process_rig *r = *state;
+    static const char *const rules[][3] = {
+        {"correction=dana-zero", "optimizer=sgd", "damping=tail"},
+        {"correction=gap-aware", "optimizer=nesterov", "damping=rescaled"},
+        {"consistency=ssp", "damping=inverse", "correction=dc-asgd-a"},
+        {"servers=2", "damping=tail", "optimizer=adamw"},
+    };
+#if defined(GRADLAG_SANITIZE)
+    const size_t least = COUNT_OF(rules) - 2; /* server_core_kept has them all */
+#else
+    const size_t least = 0;
+#endif
+    for (size_t i = least; i < COUNT_OF(rules); i++) {
+        const char *const *with =
+            WITH("epochs=50", "workers=3", rules[i][0], rules[i][1], rules[i][2],
+                 "checkpoint=at-{version}.safetensors", "checkpoint_every=8");
+        assert_int_equal(process_shell(r, "rm -f results.db at-*"), OK);
+        start_until(r, with, PAST_A_CHECKPOINT("1"));
+        kill_server(r);
+        struct process_resume_call again = call_of(with, "--resume");
+        process_start(r, again.at);
+        process_await_row(r, "SELECT count(*) FROM push WHERE run_id = 2");
+        kill_server(r);
+        expect_run(r, with, "--resume");
+        expect_what_was_lost(r, "2", 0);
+        process_expect_answer(r, "SELECT status || ' ' || samples_used FROM run WHERE id = 3",
+                              "finished 50000");
+        expect_replayed(r);
+    }
+}
+
+static void several_servers_go_on_where_they_have_one_order(void **state)
+{
+    struct process_rig *r = *state;
+    const char *const *with = WITH("epochs=25", "workers=2", "servers=3", "consistency=bsp",
+                                   "checkpoint=at-{version}.safetensors");
+    expect_run(r, with, NULL);
+    start_until(r, with, "SELECT count(*) >= 200 FROM push WHERE run_id = 2");
+    kill(r->pid, SIGINT);
+    assert_int_equal(process_wait(r), STOPPED);
+    expect_run(r, with, "--resume");
+    expect_bits_of_the_unbroken_run(r);
+    expect_replayed(r);
+    process_expect_nothing_left(r);
+}
+
+/* ---- what is refused ------------------------------------------------------------------------- */
+
+static void what_a_checkpoint_does_not_hold_is_refused_by_name(void **state)
+{
+    struct process_rig *r = *state;
+    static const char *const of[][4] = {
+        {"outer=sgd", "outer=sgd", "outer.steps=2", "workers=2"},
+        {"correction=closed-loop-momentum", "correction=closed-loop-momentum", "workers=2", NULL},
+        {"read=torn", "servers=2", "read=torn", "workers=2"},
+        {"correction=dc-asgd-a", "servers=2", "correction=dc-asgd-a", "workers=2"},
+        {"damping=tail", "consistency=softsync", "damping=tail", "workers=4"},
+        {"correction=gap-aware", "consistency=softsync", "correction=gap-aware", "workers=4"},
+    };
+    for (size_t i = 0; i < COUNT_OF(of); i++) {
+        const struct process_resume_call c =
+            call_of(WITH("resume=at.safetensors", of[i][1], of[i][2]), of[i][3]);
+        assert_int_equal(process_run(r, c.at), ERROR_USAGE);
+        process_expect_error(r, "resume: ");
+        process_expect_error(r, of[i][0]);
+    }
+}
+
+static void a_checkpoint_of_something_else_is_refused(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "mode=async", "checkpoint=end.safetensors"), OK);
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "mode=async", "resume=end.safetensors", "lr=0.5"),
+                     ERROR_USAGE);
+    process_expect_error(r, "lr is 0.5, was 0.03");
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "mode=sync", "resume=end.safetensors"),
+                     ERROR_USAGE);
+    process_expect_error(r, "mode is sync, was async");
+}
+
+/* ---- what is not overwritten ------------------------------------------------------------------
+ */
+
+static void expect_kept(struct process_rig *r, const char *const *settings, const char *last,
+                        const char *file)
+{
+    const struct process_resume_call c = call_of(settings, last);
+    assert_int_equal(process_run(r, c.at), ERROR_USAGE);
+    process_expect_error(r, file);
+    assert_int_equal(process_shell(r, "sha256sum --check --status sums"), OK);
+}
+
+/* Nor is a row made of such a run. */
+static void a_run_never_overwrites_what_a_run_with_other_settings_wrote(void **state)
+{
+    struct process_rig *r = *state;
+    process_write(r, "notes", "not a checkpoint");
+    expect_run(r, WITH("samples=300", "workers=3", "checkpoint=at.safetensors"), NULL);
+    expect_run(r, WITH("samples=300", "workers=3", "checkpoint=at-{version}.safetensors"), NULL);
+    assert_int_equal(process_shell(r, "sha256sum at*.safetensors notes > sums"), OK);
+    expect_kept(r, WITH("samples=300", "workers=2", "checkpoint=at.safetensors"), "--resume",
+                "workers is 2, was 3");
+    expect_kept(r, WITH("samples=300", "workers=2", "checkpoint=at-{version}.safetensors"), NULL,
+                "at-30.safetensors");
+    expect_kept(r, WITH("samples=300", "checkpoint=notes"), NULL, "notes");
+    process_expect_answer(r, "SELECT count(*) FROM run", "2");
+    /* The same run once more, another name, and a file that is empty. */
+    expect_run(r, WITH("samples=300", "workers=3", "checkpoint=at.safetensors"), NULL);
+    expect_run(r, WITH("samples=300", "workers=2", "checkpoint=at-{run}.safetensors"), NULL);
+    process_write(r, "empty", "");
+    expect_run(r, WITH("samples=300", "checkpoint=empty"), NULL);
+}
+
+/* Both begin while there is no such file yet. The later one's checkpoints fail, not its training.
+ */
+static void of_two_runs_that_write_one_file_the_first_keeps_it(void **state)
+{
+    struct process_rig *r = *state;
+    start_until(r, WITH("epochs=10000", "checkpoint=at.safetensors"), "SELECT count(*) FROM push");
+    struct process_rig other = *r;
+    other.pid = 0;
+    const struct process_resume_call c =
+        call_of(WITH("samples=300", "checkpoint=at.safetensors"), NULL);
+    assert_int_equal(process_run(&other, c.at), OK);
+    assert_int_equal(process_shell(&other, "sha256sum at.safetensors > sums"), OK);
+    kill(r->pid, SIGINT);
+    assert_int_equal(process_wait(r), ERROR_USAGE);
+    assert_int_equal(process_shell(r, "sha256sum --check --status sums"), OK);
+    process_expect_answer(r,
+                          "SELECT status || ' ' || (SELECT count(*) FROM event WHERE run_id = "
+                          "run.id AND code = 'checkpoint_failed') FROM run WHERE id = 1",
+                          "failed 1");
+}
+
+static void a_replay_needs_the_checkpoint_as_it_was(void **state)
+{
+    struct process_rig *r = *state;
+    const char *const *with = WITH("epochs=10", "workers=2", "checkpoint=at.safetensors");
+    start_until(r, with, "SELECT count(*) >= 50 FROM push");
+    kill(r->pid, SIGINT);
+    assert_int_equal(process_wait(r), STOPPED);
+    assert_int_equal(process_shell(r, "cp at.safetensors kept.safetensors"), OK);
+    expect_run(r, with, "--resume");
+    assert_int_equal(RIG_RUN(r, "replay", "2"), ERROR_DATA);
+    process_expect_error(r, "went on from at.safetensors, which has been written over since");
+    assert_int_equal(RIG_RUN(r, "replay", "2", "damping=inverse"), ERROR_USAGE);
+    process_expect_error(r, "other rules cannot be asked for it");
+    assert_int_equal(process_shell(r, "mv kept.safetensors at.safetensors"), OK);
+    expect_replayed(r);
+    assert_int_equal(process_shell(r, "rm at.safetensors"), OK);
+    assert_int_equal(RIG_RUN(r, "replay", "2"), ERROR_DATA);
+    process_expect_error(r, "at.safetensors cannot be read");
+    assert_int_equal(RIG_RUN(r, "replay", "1"), OK);
+}
+
+static void a_checkpoint_is_known_by_its_bytes_wherever_it_lies(void **state)
+{
+    struct process_rig *r = *state;
+    const char *const *with = WITH("epochs=10", "workers=2", "checkpoint=at.safetensors");
+    start_until(r, with, "SELECT count(*) >= 50 FROM push");
+    kill(r->pid, SIGINT);
+    assert_int_equal(process_wait(r), STOPPED);
+    assert_int_equal(process_shell(r, "mv at.safetensors kept.safetensors"), OK);
+    const char *const *moved = WITH("epochs=10", "workers=2", "resume=kept.safetensors");
+    expect_run(r, moved, NULL);
+    assert_non_null(strstr(process_errors(r), "of run 1: rolled back by 0 versions"));
+    expect_replayed(r);
+}
+
+int main(void)
+{
+#define RIG_TEST(test) cmocka_unit_test_setup_teardown(test, process_set_up, process_tear_down)
+    const struct CMUnitTest tests[] = {
+        RIG_TEST(one_worker_goes_on_to_the_bits_of_an_unbroken_run),
+        RIG_TEST(after_the_servers_death_a_run_goes_on_from_its_last_checkpoint),
+        RIG_TEST(a_run_that_was_killed_whole_goes_on),
+        RIG_TEST(rules_with_a_memory_go_on),
+        RIG_TEST(several_servers_go_on_where_they_have_one_order),
+        RIG_TEST(what_a_checkpoint_does_not_hold_is_refused_by_name),
+        RIG_TEST(a_checkpoint_of_something_else_is_refused),
+        RIG_TEST(a_run_never_overwrites_what_a_run_with_other_settings_wrote),
+        RIG_TEST(of_two_runs_that_write_one_file_the_first_keeps_it),
+        RIG_TEST(a_replay_needs_the_checkpoint_as_it_was),
+        RIG_TEST(a_checkpoint_is_known_by_its_bytes_wherever_it_lies),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

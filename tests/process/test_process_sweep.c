@@ -1,0 +1,456 @@
+/*
+ * Sweeps through the program: several runs at a time, the queue, and what happens to both when the
+ * program is killed. GRADLAG_KILLS=50 kills a sweep so many times (`make nightly`).
+ */
+#include "base/text.h"
+#include "base/thread.h"
+#include "tests/rigs/process_rig.h"
+#include "base/random.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define VIRTUAL "engine=virtual", "pace=constant", "virtual.threads=1"
+
+static bool two_cores(void)
+{
+    return processor_count() >= 2;
+}
+
+static void a_run_that_diverged_is_a_result(void **state)
+{
+    struct process_rig *r = *state;
+    for (int turn = 0; turn < 2; turn++) {
+        assert_int_equal(RIG_RUN(r, "sweep", RIG_SMALL, VIRTUAL, "model=mlp", "lr=0.01,1e6",
+                                 "warmup_epochs=0", "--quiet"),
+                         OK);
+        assert_non_null(strstr(process_output(r), "1 finished, 1 diverged, 0 failed\n"
+                                                  "that one run diverged is a result, not a "
+                                                  "failure, and the same command does not make it "
+                                                  "again; `gradlag query failures "
+                                                  "results=results.db` says"));
+    }
+    process_expect_answer(r, "SELECT group_concat(status, ' ') FROM run", "finished diverged");
+}
+
+/* ---- several at a time --------------------------------------------------------------------------
+ */
+
+static void runs_made_side_by_side_have_cores_of_their_own(void **state)
+{
+    struct process_rig *r = *state;
+    if (!two_cores())
+        skip();
+    assert_int_equal(
+        RIG_RUN(r, "sweep", RIG_SMALL, VIRTUAL, "seed=1,2,3,4", "--jobs", "2", "--quiet"), OK);
+    assert_non_null(strstr(process_output(r), "4 finished, 0 diverged, 0 failed"));
+    process_expect_answer(r, "SELECT count(*) FROM run WHERE status = 'finished'", "4");
+    process_expect_answer(r, "SELECT group_concat(DISTINCT host ->> '$.processors') FROM run", "1");
+    process_expect_nothing_left(r);
+}
+
+static void more_runs_at_a_time_than_cores_must_be_asked_for(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "sweep", RIG_SMALL, VIRTUAL, "seed=1,2", "--jobs=4096"),
+                     ERROR_USAGE);
+    process_expect_error(r, "--oversubscribe");
+    assert_int_equal(RIG_RUN(r, "sweep", RIG_SMALL, VIRTUAL, "seed=1,2", "--jobs=0"), ERROR_USAGE);
+    process_expect_error(r, "a number of runs");
+    assert_int_equal(RIG_RUN(r, "sweep", RIG_SMALL, VIRTUAL, "seed=1,2", "--jobs"), ERROR_USAGE);
+    process_expect_error(r, "needs a value");
+    assert_string_equal(process_ask(r, "SELECT count(*) FROM run"), "");
+}
+
+static void eight_runs_that_write_one_file_at_once_lose_no_row(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "sweep", RIG_DATA, "samples=3000", "batch=10", "evaluate_every=0.5",
+                             VIRTUAL, "workers=2", "seed=1..8:8", "--jobs=8", "--oversubscribe",
+                             "--quiet"),
+                     OK);
+    process_expect_answer(r, "SELECT count(*) FROM run WHERE status = 'finished'", "8");
+    process_expect_answer(r,
+                          "SELECT count(*) >= 4 FROM run AS a WHERE EXISTS (SELECT 1 FROM run AS b "
+                          "WHERE b.id <> a.id AND b.started_at < a.finished_at AND a.started_at < "
+                          "b.finished_at)",
+                          "1");
+    process_expect_answer(r,
+                          "SELECT count(*) FROM run WHERE updates = 300 AND updates = (SELECT "
+                          "count(*) FROM push WHERE run_id = run.id AND outcome = 'applied') AND "
+                          "(SELECT count(*) || ' ' || max(number) FROM push WHERE run_id = run.id) "
+                          "IN ('300 299', '301 300')",
+                          "8");
+    process_expect_answer(r,
+                          "SELECT count(DISTINCT n) FROM (SELECT count(*) AS n FROM evaluation "
+                          "GROUP BY run_id)",
+                          "1");
+    process_expect_answer(r, "PRAGMA integrity_check", "ok");
+}
+
+/* The same command in two places at once; both are to end well. */
+static void start_both(struct process_rig *r, struct process_rig *other, const char *const *command)
+{
+    struct process_rig *const both[] = {r, other};
+    process_start(r, command);
+    process_start(other, command);
+    for (size_t i = 0; i < COUNT_OF(both); i++)
+        if (process_wait(both[i]) != OK)
+            fail_msg("%s %zu: %s", command[0], i, process_errors(both[i]));
+}
+
+static void two_sweeps_at_once_share_the_runs_and_make_each_once(void **state)
+{
+    struct process_rig *r = *state;
+    struct process_rig *other = NULL;
+    char results[128];
+    assert_int_equal(process_set_up((void **)&other), 0);
+    snprintf(results, sizeof results, "results=%s/results.db", r->folder);
+    const char *const command[] = {"sweep", RIG_SMALL, VIRTUAL, "seed=1..12:12",
+                                   results, "--quiet", NULL};
+    start_both(r, other, command);
+    assert_non_null(strstr(process_output(r), "12 finished, 0 diverged, 0 failed"));
+    assert_non_null(strstr(process_output(other), "12 finished, 0 diverged, 0 failed"));
+    process_expect_answer(r, "SELECT count(*) || ' ' || count(DISTINCT seed) FROM run", "12 12");
+    process_tear_down((void **)&other);
+}
+
+/* ---- the queue ----------------------------------------------------------------------------------
+ */
+
+static void what_a_stopped_sweep_leaves_waits_and_can_be_worked_off_or_dropped(void **state)
+{
+    struct process_rig *r = *state;
+    process_start(r, (const char *const[]){"sweep", RIG_LONG, "seed=1,2,3", "priority=7", NULL});
+    process_await_row(r, "SELECT count(*) FROM push");
+    kill(r->pid, SIGINT);
+    assert_int_equal(process_wait(r), STOPPED);
+    process_expect_answer(r, "SELECT group_concat(status, ' ') FROM run", "stopped queued queued");
+    assert_int_equal(RIG_RUN(r, "sweep", "--status"), OK);
+    assert_non_null(
+        strstr(process_output(r), "2 waiting, 0 running, 0 ended, 1 failed or stopped"));
+    assert_int_equal(RIG_RUN(r, "show", "last"), OK);
+    assert_non_null(strstr(process_output(r), "stopped"));
+    assert_int_equal(RIG_RUN(r, "sweep", "--drop"), OK);
+    assert_non_null(strstr(process_output(r), "2 runs taken out"));
+    process_expect_answer(r, "SELECT group_concat(status, ' ') FROM run", "stopped");
+}
+
+/* Its process is being loaded, and ends by the signal. */
+static void a_run_that_is_stopped_before_it_begins_waits_on(void **state)
+{
+    struct process_rig *r = *state;
+    for (int turn = 0; turn < 5; turn++) {
+        pid_t run;
+        process_start(r, (const char *const[]){"sweep", RIG_LONG, "seed=1,2", "--quiet", NULL});
+        process_await(r, "run", &run, 1);
+        kill(r->pid, SIGINT);
+        assert_int_equal(process_wait(r), STOPPED);
+        process_expect_answer(
+            r, "SELECT count(*) FROM run WHERE status NOT IN ('queued', 'stopped')", "0");
+    }
+}
+
+static void what_waits_is_worked_off_whoever_put_it_there(void **state)
+{
+    struct process_rig *r = *state;
+    process_start(r, (const char *const[]){"sweep", RIG_SMALL, VIRTUAL, "seed=1..24:24", NULL});
+    process_await_row(r, "SELECT count(*) FROM run WHERE status = 'finished'");
+    kill(r->pid, SIGINT);
+    assert_int_equal(process_wait(r), STOPPED);
+    assert_true(atoi(process_ask(r, "SELECT count(*) FROM run WHERE status = 'queued'")) > 0);
+    assert_int_equal(RIG_RUN(r, "sweep", "--status"), OK);
+    assert_non_null(strstr(process_output(r), " left, 1 at a time"));
+    assert_int_equal(RIG_RUN(r, "sweep", "--work", "--quiet"), OK);
+    process_expect_answer(r, "SELECT count(*) FROM run WHERE status = 'queued'", "0");
+    assert_int_equal(RIG_RUN(r, "sweep", RIG_SMALL, VIRTUAL, "seed=1..24:24", "--quiet"), OK);
+    process_expect_answer(
+        r, "SELECT count(*) || ' ' || count(DISTINCT seed) FROM run WHERE status = 'finished'",
+        "24 24");
+    assert_int_equal(RIG_RUN(r, "sweep", "--work", "lr=0.1"), ERROR_USAGE);
+    process_expect_error(r, "results=FILE alone");
+}
+
+static void runs_of_a_higher_priority_come_first(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "sweep", RIG_SMALL, VIRTUAL, "priority=1,3,2", "--quiet"), OK);
+    process_expect_answer(
+        r, "SELECT group_concat(priority, ' ') FROM (SELECT priority FROM run ORDER BY started_at)",
+        "3 2 1");
+}
+
+static void a_run_that_crashed_is_made_again_and_one_that_cannot_work_is_not(void **state)
+{
+    struct process_rig *r = *state;
+    pid_t server;
+    process_start(r,
+                  (const char *const[]){"sweep", RIG_DATA, "samples=6000", "batch=10", "pace=gamma",
+                                        "pace.mean_ms=5", "evaluate_every=0", "retries=1", NULL});
+    process_await_row(r, "SELECT count(*) FROM push");
+    process_await(r, "server", &server, 1);
+    kill(server, SIGKILL);
+    assert_int_equal(process_wait(r), OK);
+    assert_non_null(strstr(process_errors(r), "made again as run 2 (attempt 2 of 2)"));
+    process_expect_answer(
+        r, "SELECT group_concat(status || ' ' || attempt, ', ') FROM run ORDER BY id",
+        "\"failed 1, finished 2\"");
+    assert_int_equal(
+        RIG_RUN(r, "sweep", "dataset.path=.", "model=softmax", "updates=1", "retries=2", "--quiet"),
+        ERROR_OTHER);
+    process_expect_answer(r, "SELECT count(*) FROM run WHERE id > 2", "1");
+    assert_int_equal(RIG_RUN(r, "sweep", RIG_SMALL, "lr=1e6", "batch=10", "warmup_epochs=0",
+                             "retries=2", "--quiet"),
+                     OK);
+    process_expect_answer(r, "SELECT count(*) FROM run WHERE id > 3", "1");
+}
+
+/* Two at least: rows are there to be seen after one. */
+#define SOME_SECONDS                                                                               \
+    RIG_DATA, "samples=4000", "batch=10", "pace=gamma", "pace.mean_ms=5", "evaluate_every=0"
+
+static void what_tells_waiting_runs_apart_is_shown_when_they_are_made(void **state)
+{
+    struct process_rig *r = *state;
+    process_start(r, (const char *const[]){"sweep", RIG_SMALL, VIRTUAL, "lr=0.01..0.24:24",
+                                           "batch=10", NULL});
+    process_await_row(r, "SELECT count(*) FROM run WHERE status = 'finished'");
+    kill(r->pid, SIGINT);
+    assert_int_equal(process_wait(r), STOPPED);
+    assert_int_equal(RIG_RUN(r, "sweep", "--work", "--quiet"), OK);
+    assert_non_null(strstr(process_output(r), " seed 1 lr=0.24 "));
+    assert_null(strstr(process_output(r), "batch="));
+}
+
+static void
+a_run_that_crashed_while_the_queue_was_worked_off_is_not_made_again_unasked(void **state)
+{
+    struct process_rig *r = *state;
+    pid_t server;
+    process_start(r, (const char *const[]){"sweep", SOME_SECONDS, "seed=1,2", NULL});
+    process_await_row(r, "SELECT count(*) FROM push");
+    kill(r->pid, SIGINT);
+    assert_int_equal(process_wait(r), STOPPED);
+    process_start(r, (const char *const[]){"sweep", "--work", NULL});
+    process_await_row(r, "SELECT count(*) FROM push WHERE run_id = 2");
+    process_await(r, "server", &server, 1);
+    kill(server, SIGKILL);
+    assert_int_equal(process_wait(r), ERROR_OTHER);
+    process_expect_answer(
+        r, "SELECT group_concat(status || ' ' || attempt, ', ') FROM run ORDER BY id",
+        "\"stopped 1, failed 1\"");
+}
+
+static void what_is_taken_out_of_the_queue_leaves_what_is_being_made_alone(void **state)
+{
+    struct process_rig *r = *state;
+    struct process_rig *other = NULL;
+    char results[128];
+    assert_int_equal(process_set_up((void **)&other), 0);
+    snprintf(results, sizeof results, "results=%s/results.db", r->folder);
+    process_start(r, (const char *const[]){"sweep", SOME_SECONDS, "seed=1,2,3", NULL});
+    process_await_row(r, "SELECT count(*) FROM push");
+    kill(r->pid, SIGSTOP); /* its run goes on; it takes no other meanwhile */
+    assert_int_equal(RIG_RUN(other, "sweep", "--drop", results), OK);
+    assert_int_equal(RIG_RUN(other, "sweep", RIG_SMALL, VIRTUAL, "seed=9", results), OK);
+    kill(r->pid, SIGCONT);
+    assert_int_equal(process_wait(r), OK);
+    assert_non_null(strstr(process_output(r), "1 finished, 0 diverged, 0 failed, 2 taken out"));
+    process_expect_answer(r, "SELECT group_concat(status || ' ' || seed, ', ') FROM run",
+                          "\"finished 1, finished 9\"");
+    process_tear_down((void **)&other);
+}
+
+static void flags_that_do_not_go_together_are_told(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "sweep", "--status"), ERROR_RESULTS);
+    process_expect_error(r, "no such results file");
+    assert_int_equal(RIG_RUN(r, "sweep", "--work", "--part", "1/2"), ERROR_USAGE);
+    process_expect_error(r, "--work and --part do not go together");
+    assert_int_equal(RIG_RUN(r, "sweep", "--status", "--drop"), ERROR_USAGE);
+    process_expect_error(r, "--status and --drop");
+}
+
+/* ---- kill -9 ------------------------------------------------------------------------------------
+ */
+
+static void sleep_ms(uint32_t ms)
+{
+    struct timespec time = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000};
+    nanosleep(&time, NULL);
+}
+
+/* "1 2 3": the runs that finished. */
+static void read_finished(struct process_rig *r, char out[4096])
+{
+    snprintf(out, 4096, "%s",
+             process_ask(r, "SELECT group_concat(id, ' ') FROM run WHERE status = 'finished'"));
+}
+
+/* That those are still there, and finished. */
+static void expect_kept(struct process_rig *r, const char *finished)
+{
+    struct text sql = {0};
+    unsigned count = finished[0] != '\0';
+    char wanted[16];
+    text_add(&sql, "SELECT count(*) FROM run WHERE status = 'finished' AND id IN (");
+    for (const char *c = finished; *c != '\0'; c++) {
+        count += *c == ' ';
+        text_add(&sql, "%c", *c == ' ' ? ',' : *c);
+    }
+    text_add(&sql, ")");
+    snprintf(wanted, sizeof wanted, "%u", count);
+    if (access(process_path(r, "results.db"), F_OK) == 0 && count > 0)
+        process_expect_answer(r, sql.at, wanted);
+    text_free(&sql);
+}
+
+/* To its end; killed and started again where it has more to do than a child may take. */
+static void let_it_end(struct process_rig *r, const char *const *sweep)
+{
+    for (unsigned starts = 1;; starts++) {
+        siginfo_t ended = {0};
+        process_start(r, sweep);
+        for (unsigned ms = 0; ms < 1000 * (RIG_LIMIT_S - 10) && ended.si_pid == 0; ms += 20) {
+            sleep_ms(20);
+            assert_int_equal(waitid(P_PID, (id_t)r->pid, &ended, WEXITED | WNOHANG | WNOWAIT), 0);
+        }
+        if (ended.si_pid == 0)
+            kill(r->pid, SIGKILL);
+        int code = process_wait(r);
+        process_expect_none_running(r);
+        if (code == OK)
+            return;
+        if (code != 128 + SIGKILL || starts == 10)
+            fail_msg("start %u: %d, %s", starts, code, process_errors(r));
+    }
+}
+
+static void a_sweep_killed_at_any_moment_loses_no_finished_run_and_repeats_none(void **state)
+{
+    struct process_rig *r = *state;
+    const char *asked = getenv("GRADLAG_KILLS"), *seed = getenv("GRADLAG_PROPERTY_SEED");
+    unsigned kills = asked != NULL ? (unsigned)atoi(asked) : 3, killed = 0;
+    unsigned runs = 3 * kills + 4 < 250 ? 3 * kills + 4 : 250;
+    char seeds[32], wanted[32], finished[4096] = "";
+    struct random_stream moments;
+    random_open(&moments, RANDOM_TEST, seed != NULL ? strtoull(seed, NULL, 10) : 1, 0, 0);
+    snprintf(seeds, sizeof seeds, "seed=1..%u:%u", runs, runs);
+    const char *const sweep[] = {"sweep",         RIG_SMALL,         "engine=virtual",
+                                 "pace=constant", "--quiet",         seeds,
+                                 "--jobs=2",      "--oversubscribe", NULL};
+    for (unsigned i = 0; i < kills; i++) {
+        process_start(r, sweep);
+        sleep_ms(random_below(&moments, i % 2 == 0 ? 150 : 600));
+        kill(r->pid, SIGKILL);
+        killed += process_wait(r) == 128 + SIGKILL;
+        process_expect_none_running(r);
+        expect_kept(r, finished);
+        read_finished(r, finished);
+    }
+    assert_true(killed > kills / 2); /* else it ended before, and the test shows nothing */
+    let_it_end(r, sweep);
+    expect_kept(r, finished);
+    snprintf(wanted, sizeof wanted, "%u %u %u", runs, runs, runs);
+    process_expect_answer(r,
+                          "SELECT count(*) || ' ' || count(DISTINCT config_hash) || ' ' || "
+                          "count(DISTINCT seed) FROM run WHERE status = 'finished'",
+                          wanted);
+    process_expect_answer(r, "SELECT count(*) FROM run WHERE status NOT IN ('finished', 'failed')",
+                          "0");
+    process_expect_answer(
+        r,
+        "SELECT count(*) FROM run WHERE status = 'finished' AND updates <> (SELECT count(*) FROM "
+        "push WHERE run_id = run.id AND outcome = 'applied')",
+        "0");
+    process_expect_answer(r, "PRAGMA integrity_check", "ok");
+    process_expect_nothing_left(r);
+}
+
+/* ---- searches -----------------------------------------------------------------------------------
+ */
+
+static void a_search_goes_on_where_it_was_cut_short_and_tries_the_same(void **state)
+{
+    struct process_rig *r = *state;
+    const char *const search[] = {"sweep",           RIG_SMALL,          VIRTUAL,
+                                  "search=tpe",      "search.trials=6",  "search.startup=4",
+                                  "search.batch=2",  "lr=0.0001..1:log", "momentum=0,0.9",
+                                  "warmup_epochs=0", "--quiet",          NULL};
+    char first[256];
+    assert_int_equal(process_run(r, search), OK);
+    assert_non_null(strstr(process_output(r), "1 search, 6 trials: 6 to run, 0 there already"));
+    assert_non_null(strstr(process_output(r), "tpe on the validation split: best of 6"));
+    snprintf(first, sizeof first, "%s",
+             process_ask(r, "SELECT group_concat(lr || ':' || momentum, ' ') FROM run"));
+    assert_int_equal(process_run(r, search), OK);
+    assert_non_null(strstr(process_output(r), "6 trials: 0 to run, 6 there already"));
+    process_expect_answer(r, "SELECT count(*) FROM run", "6");
+    assert_int_equal(unlink(process_path(r, "results.db")), 0);
+    assert_int_equal(process_run(r, search), OK);
+    process_expect_answer(r, "SELECT group_concat(lr || ':' || momentum, ' ') FROM run", first);
+}
+
+static void searches_per_key_have_equal_budgets(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "sweep", RIG_SMALL, VIRTUAL, "workers=2", "search=halving",
+                             "search.trials=2", "search.eta=2", "search.per=damping",
+                             "damping=none,inverse", "lr=0.001..1:log", "seed=1,2", "--quiet"),
+                     OK);
+    /* 2 of a half, 1 whole, each with 2 seeds, for either damping. */
+    process_expect_answer(r,
+                          "SELECT group_concat(damping || samples_used || '*' || n, ' ') FROM "
+                          "(SELECT damping, samples_used, count(*) AS n FROM run GROUP BY damping, "
+                          "samples_used ORDER BY damping, samples_used)",
+                          "inverse300*4 inverse600*2 none300*4 none600*2");
+    assert_non_null(strstr(process_output(r),
+                           "damping=inverse halving on the validation split: best "
+                           "of 3, at the cost of 2 full runs, 2 seeds each"));
+    assert_int_equal(RIG_RUN(r, "sweep", RIG_SMALL, VIRTUAL, "search=random", "search.trials=5",
+                             "momentum=0,0.9", "--quiet"),
+                     OK);
+    assert_non_null(strstr(process_output(r), "best of 5, 2 of them different"));
+    assert_int_equal(RIG_RUN(r, "sweep", RIG_SMALL, "lr=0.01..1:log"), ERROR_USAGE);
+    process_expect_error(r, "is a range");
+    assert_int_equal(RIG_RUN(r, "sweep", RIG_SMALL, "search=tpe", "damping=inverse"), ERROR_USAGE);
+    process_expect_error(r, "search over what?");
+}
+
+int main(void)
+{
+#define PROCESS_TEST(f) cmocka_unit_test_setup_teardown(f, process_set_up, process_tear_down)
+    const struct CMUnitTest tests[] = {
+        PROCESS_TEST(a_run_that_diverged_is_a_result),
+        PROCESS_TEST(runs_made_side_by_side_have_cores_of_their_own),
+        PROCESS_TEST(more_runs_at_a_time_than_cores_must_be_asked_for),
+        PROCESS_TEST(eight_runs_that_write_one_file_at_once_lose_no_row),
+        PROCESS_TEST(two_sweeps_at_once_share_the_runs_and_make_each_once),
+        PROCESS_TEST(what_a_stopped_sweep_leaves_waits_and_can_be_worked_off_or_dropped),
+        PROCESS_TEST(a_run_that_is_stopped_before_it_begins_waits_on),
+        PROCESS_TEST(what_waits_is_worked_off_whoever_put_it_there),
+        PROCESS_TEST(runs_of_a_higher_priority_come_first),
+        PROCESS_TEST(a_run_that_crashed_is_made_again_and_one_that_cannot_work_is_not),
+        PROCESS_TEST(what_tells_waiting_runs_apart_is_shown_when_they_are_made),
+        PROCESS_TEST(a_run_that_crashed_while_the_queue_was_worked_off_is_not_made_again_unasked),
+        PROCESS_TEST(what_is_taken_out_of_the_queue_leaves_what_is_being_made_alone),
+        PROCESS_TEST(flags_that_do_not_go_together_are_told),
+        PROCESS_TEST(a_sweep_killed_at_any_moment_loses_no_finished_run_and_repeats_none),
+        PROCESS_TEST(a_search_goes_on_where_it_was_cut_short_and_tries_the_same),
+        PROCESS_TEST(searches_per_key_have_equal_budgets),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

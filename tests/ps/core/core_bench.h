@@ -1,0 +1,42 @@
+/*
+ * core_bench.h — a server core driven step by step: what each worker was last released with and
+ * what the last event said.
+ */
+#ifndef GRADLAG_TESTS_PS_CORE_CORE_BENCH_H
+#define GRADLAG_TESTS_PS_CORE_CORE_BENCH_H
+
+#include "tests/ps/core/core_rig.h"
+
+enum {
+    BENCH_WORKERS = 16,
+    BENCH_COUNT = 37
+}; /* workers at most; parameters: no multiple of any vector width */
+
+/* A rig, what each worker was last released with, and what the last event said. */
+struct core_bench {
+    struct core_rig rig;
+    uint64_t version[BENCH_WORKERS], next[BENCH_WORKERS];
+    unsigned slot[BENCH_WORKERS];
+    float gradient[BENCH_WORKERS][BENCH_COUNT];
+    unsigned releases, records, applied, evaluations, finished, diverged;
+    struct push_record record[BENCH_WORKERS]; /* an update of no more gradients than that */
+};
+
+/* Opens it with BENCH_COUNT parameters; fails the test if it cannot. */
+void bench_open(struct core_bench *b, struct server_core_options o, const char *const *settings);
+/* Takes in the actions of an event. */
+void bench_absorb(struct core_bench *b, struct server_actions actions);
+void bench_hello(struct core_bench *b, unsigned worker);
+void bench_hello_all(struct core_bench *b);
+/* The next push of a worker as it should be. */
+struct server_push bench_push_of(const struct core_bench *b, unsigned worker);
+void bench_feed(struct core_bench *b, struct server_push push);
+void bench_push(struct core_bench *b, unsigned worker);
+/* Refused as against the protocol, with `reason` in the message, and nothing changed. */
+void bench_expect_refused(struct core_bench *b, struct server_push wrong, const char *reason);
+void bench_lost(struct core_bench *b, unsigned worker);
+void bench_evaluated(struct core_bench *b);
+/* The parameters of the latest version. */
+const float *bench_latest(const struct core_bench *b);
+
+#endif

@@ -1,0 +1,277 @@
+/* core_model_rules.c — policies and rules as core_model.h says: by name, or asked. */
+#include "tests/ps/core/core_model.h"
+
+#include "base/vector.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool is(const struct about *about, const char *name)
+{
+    return strcmp(about->name, name) == 0;
+}
+
+/* ---- policies ---- */
+
+unsigned model_held(const struct core_model *m)
+{
+    unsigned held = 0;
+    for (unsigned i = 0; i < m->workers; i++)
+        held += m->worker[i].held;
+    return held;
+}
+
+static unsigned not_lost(const struct core_model *m)
+{
+    unsigned n = 0;
+    for (unsigned i = 0; i < m->workers; i++)
+        n += !m->worker[i].lost;
+    return n;
+}
+
+static struct consistency_view view_of(const struct core_model *m, unsigned held, unsigned taken)
+{
+    return (struct consistency_view){.workers = m->workers,
+                                     .expected = not_lost(m),
+                                     .held = held,
+                                     .taken = taken,
+                                     .version = m->version};
+}
+
+static uint64_t staleness_of(const struct core_model *m, unsigned worker)
+{
+    return m->version - m->worker[worker].push.read_version;
+}
+
+enum consistency_fate model_fate(const struct core_model *m, unsigned worker)
+{
+    const struct about *a = &m->policy->about;
+    uint64_t staleness = staleness_of(m, worker);
+    if (m->asks) {
+        struct consistency_view view = view_of(m, model_held(m) - 1, m->taken_count);
+        view.staleness = staleness;
+        return m->policy->arrive == NULL ? CONSISTENCY_HOLD
+                                         : m->policy->arrive(m->policy_parameters, &view);
+    }
+    if (is(a, "backup"))
+        return staleness > 0 ? CONSISTENCY_DROP : CONSISTENCY_HOLD;
+    else if (is(a, "rennala"))
+        return staleness > 0 ? CONSISTENCY_DROP : CONSISTENCY_TAKE;
+    else if (is(a, "ringmaster"))
+        return (double)staleness >= m->policy_parameters[0] ? CONSISTENCY_DROP : CONSISTENCY_HOLD;
+    return is(a, "softsync") || is(a, "buffered") ? CONSISTENCY_TAKE : CONSISTENCY_HOLD;
+}
+
+bool model_is_due(const struct core_model *m, unsigned held, unsigned taken)
+{
+    const struct about *a = &m->policy->about;
+    double parameter = m->policy_parameters[0], n = held + taken;
+    if (n == 0) {
+        return false;
+    } else if (m->asks) {
+        struct consistency_view view = view_of(m, held, taken);
+        return m->policy->apply_now == NULL || m->policy->apply_now(m->policy_parameters, &view);
+    } else if (is(a, "bsp")) {
+        return n >= not_lost(m);
+    } else if (is(a, "backup")) {
+        return n + parameter >= not_lost(m);
+    } else if (is(a, "softsync")) {
+        return n >= floor(m->workers / parameter);
+    }
+    return is(a, "buffered") || is(a, "rennala") ? n >= parameter : true;
+}
+
+bool model_may_go(const struct core_model *m, unsigned worker)
+{
+    uint64_t slowest = UINT64_MAX;
+    for (unsigned i = 0; i < m->workers; i++)
+        if (!m->worker[i].lost && m->worker[i].clock < slowest)
+            slowest = m->worker[i].clock;
+    if (m->asks && m->policy->may_go != NULL) {
+        struct consistency_view view = view_of(m, model_held(m), m->taken_count);
+        view.clock = m->worker[worker].clock;
+        view.slowest = slowest;
+        return m->policy->may_go(m->policy_parameters, &view);
+    }
+    return !is(&m->policy->about, "ssp") ||
+           (double)(m->worker[worker].clock - slowest) <= m->policy_parameters[0];
+}
+
+/* ---- damping ---- */
+
+void model_observe(struct core_model *m, unsigned worker)
+{
+    uint64_t age = staleness_of(m, worker);
+    m->seen.count++;
+    m->seen.ages[age < DAMPING_AGES ? age : DAMPING_AGES - 1]++;
+    m->seen.computed[worker]++;
+    m->seen.us[worker] += (uint64_t)m->worker[worker].push.compute_us; /* whole ones here */
+}
+
+static double norm_of(const struct core_model *m, unsigned worker)
+{
+    return sqrt(vector_sum_of_squares(m->count, m->worker[worker].gradient));
+}
+
+static unsigned workers_here(const struct core_model *m)
+{
+    unsigned here = 0;
+    for (unsigned i = 0; i < m->workers; i++)
+        here += m->worker[i].here;
+    return here;
+}
+
+static double asked_scale(const struct core_model *m, unsigned worker)
+{
+    struct damping_history history = {.workers = m->workers,
+                                      .count = m->seen.count,
+                                      .ages = (uint64_t *)m->seen.ages,
+                                      .computed = (uint64_t *)m->seen.computed,
+                                      .compute_us = (uint64_t *)m->seen.us};
+    struct damping_input input = {.staleness = staleness_of(m, worker),
+                                  .workers = m->workers,
+                                  .worker = worker,
+                                  .concurrency = workers_here(m),
+                                  .norm = m->damping->needs_norm ? norm_of(m, worker) : NAN,
+                                  .history = m->damping->needs_history ? &history : NULL};
+    bool drop = false;
+    double scale =
+        m->damping->scale == NULL ? 1 : m->damping->scale(m->damping_parameters, &input, &drop);
+    return drop ? -1 : scale;
+}
+
+static double share_as_old(const struct core_model *m, uint64_t staleness)
+{
+    uint64_t older = 0;
+    for (uint64_t age = staleness; age < DAMPING_AGES; age++)
+        older += m->seen.ages[age];
+    return (double)older / (double)m->seen.count;
+}
+
+static double share_of_time(const struct core_model *m, unsigned worker)
+{
+    double sum = 0, heard = 0, mean[MODEL_WORKERS] = {0};
+    for (unsigned i = 0; i < m->workers; i++) {
+        if (m->seen.computed[i] > 0) {
+            mean[i] = (double)m->seen.us[i] / (double)m->seen.computed[i];
+            sum += mean[i];
+            heard++;
+        }
+    }
+    return sum > 0 ? mean[worker] * heard / sum : 1;
+}
+
+double model_scale(const struct core_model *m, unsigned worker)
+{
+    const struct about *a = &m->damping->about;
+    const double *p = m->damping_parameters;
+    uint64_t staleness = staleness_of(m, worker);
+    double t = (double)staleness, C = p[0] > 0 ? p[0] : workers_here(m);
+    const struct {
+        const char *name;
+        double scale;
+    } known[] = {
+        {"none", 1},
+        {"inverse", t < 1 ? 1 : 1 / t},
+        {"polynomial", pow(1 + t, -p[0])},
+        {"exponential", exp(-p[0] * t)},
+        {"hinge", t <= p[1] ? 1 : 1 / (p[0] * (t - p[1]) + 1)},
+        {"generation", t <= p[1] ? 1 : p[0]},
+        {"cutoff", t <= p[0] ? 1 : -1},
+        {"mishchenko", m->workers / fmax(m->workers, t + 1)},
+        {"koloskova", t <= C ? 1 : (p[1] == 0 ? 1 / t : -1)},
+        {"fedbuff", 1 / sqrt(1 + t)},
+        {"tail", pow(share_as_old(m, staleness), p[0])},
+        {"rescaled", share_of_time(m, worker)},
+        {"trim", norm_of(m, worker) <= p[0] ? 1 : p[0] / norm_of(m, worker)},
+    };
+    for (size_t i = 0; !m->asks && i < COUNT_OF(known); i++)
+        if (is(a, known[i].name))
+            return known[i].scale;
+    return asked_scale(m, worker);
+}
+
+/* ---- corrections ---- */
+
+void model_correct(const struct core_model *m, struct model_states *states, unsigned worker,
+                   double scale, double lr, float *out)
+{
+    const struct model_worker *w = &m->worker[worker];
+    struct model_states before = *states;
+    struct correction_vectors v = {.gradient = w->gradient,
+                                   .now = m->theta,
+                                   .read_at = w->read,
+                                   .own_in = m->correction->own ? before.own[worker] : NULL,
+                                   .own_out = m->correction->own ? states->own[worker] : NULL,
+                                   .out = out};
+    for (unsigned i = 0; i < m->correction->shared; i++) {
+        v.shared_in[i] = before.shared[i];
+        v.shared_out[i] = states->shared[i];
+    }
+    struct correction_call call = {.parameters = m->correction_parameters,
+                                   .context = {.worker = worker,
+                                               .staleness = staleness_of(m, worker),
+                                               .version = m->version,
+                                               .scale = scale,
+                                               .lr = lr},
+                                   .decay = m->decay,
+                                   .moved_on = before.begun && m->version > before.version,
+                                   .rate = before.rate,
+                                   .most = before.most,
+                                   .whole = v};
+    states->begun = true;
+    states->version = m->version;
+    if (m->from_now) /* the difference to the parameters of now */
+        for (size_t k = 0; k < m->count; k++)
+            out[k] = w->gradient[k] + (m->theta[k] - w->read[k]);
+    else if (m->correction->block == NULL)
+        memcpy(out, w->gradient, m->count * sizeof(float));
+    else
+        m->correction->block(&call, m->count, &v);
+}
+
+/* ---- momentum ---- */
+
+static int by_size(const void *a, const void *b)
+{
+    const double *x = a, *y = b;
+    return (*x > *y) - (*x < *y);
+}
+
+/* As ps/core/total_momentum.h says, with nothing but sorting; there are fewer parameters than it
+ * samples.
+ */
+static double total_momentum_of(const struct core_model *m, unsigned worker, double rate)
+{
+    const struct model_worker *w = &m->worker[worker];
+    uint64_t r = w->push.read_version;
+    double ratio[MODEL_COUNT];
+    size_t n = 0;
+    if (r == 0 || r == m->version || m->version - r + 1 >= 4 * m->workers + 8)
+        return NAN;
+    for (size_t k = 0; k < m->count; k++) {
+        double came = (double)m->past[r][k] - (double)m->past[r - 1][k];
+        double went = (double)m->past[r + 1][k] - (double)m->past[r][k];
+        double q = (went + rate * (double)w->gradient[k]) / came;
+        if (isfinite(q))
+            ratio[n++] = q;
+    }
+    qsort(ratio, n, sizeof *ratio, by_size);
+    return n == 0 ? NAN : n % 2 == 1 ? ratio[n / 2] : 0.5 * (ratio[n / 2 - 1] + ratio[n / 2]);
+}
+
+void model_adjust(struct core_model *m, unsigned worker, struct push_record *record)
+{
+    if (m->correction->adjust == NULL)
+        return;
+    REQUIRE(m->version < MODEL_VERSIONS);
+    memcpy(m->past[m->version], m->theta, sizeof m->theta);
+    record->momentum = m->momentum_now;
+    record->total_momentum = total_momentum_of(m, worker, record->rate);
+    if (!isnan(record->total_momentum)) {
+        m->momentum_now = m->correction->adjust(m->correction_parameters, m->momentum_set,
+                                                m->momentum_now, record->total_momentum);
+        m->optimizer.momentum = (float)m->momentum_now;
+    }
+}

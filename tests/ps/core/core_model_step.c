@@ -1,0 +1,125 @@
+/* core_model_step.c — every optimizer's update, one parameter after the other; see core_model.h. */
+#include "tests/ps/core/core_model.h"
+
+#include "base/vector.h"
+
+#include <math.h>
+#include <string.h>
+
+/* What a parameter's update needs, besides the parameter. */
+struct how {
+    float scale, lr, momentum, decay;
+    double rate;     /* as it was given */
+    uint64_t number; /* of the update: 1, 2, … */
+    double epoch;
+};
+
+static bool is(const struct core_model *m, const char *kind)
+{
+    return strcmp(m->optimizer.kind, kind) == 0;
+}
+
+/* ---- adamw ---- */
+
+static void adamw(struct core_model *m, const struct how *h, size_t i, float gradient)
+{
+    struct model_optimizer *o = &m->optimizer;
+    double b1 = o->option[0], b2 = o->option[1], n = (double)h->number;
+    float g = h->scale * gradient;
+    o->velocity[i] = (float)b1 * o->velocity[i] + (float)(1 - b1) * g;
+    o->squares[i] = (float)b2 * o->squares[i] + (float)(1 - b2) * (g * g);
+    float root = (float)(1 / sqrt(1 - pow(b2, n))) * sqrtf(o->squares[i]);
+    float kept = (float)(1 - h->rate * (double)o->weight_decay);
+    float rate = (float)(h->rate / (1 - pow(b1, n)));
+    m->theta[i] = kept * m->theta[i] - rate * (o->velocity[i] / (root + (float)o->option[2]));
+}
+
+/* ---- rmsprop-warmup: options mu2, epsilon, rmsprop_lr, center, period ---- */
+
+static double share_of_sgd(const double option[], double epoch)
+{
+    double periods = (epoch - option[3]) / option[4];
+    return periods < 0 ? 0.5 * exp(2 * periods) : fmin(1, 0.5 + periods);
+}
+
+static void rmsprop_warmup(struct core_model *m, const struct how *h, size_t i, float gradient)
+{
+    struct model_optimizer *o = &m->optimizer;
+    float g = h->scale * gradient + h->decay * m->theta[i];
+    double sgd = share_of_sgd(o->option, h->epoch);
+    double rms = h->rate > 0 ? (1 - sgd) * o->option[2] / h->rate : 0;
+    o->squares[i] = (float)o->option[0] * o->squares[i] + (float)(1 - o->option[0]) * (g * g);
+    float by = (float)sgd + (float)rms / (sqrtf(o->squares[i]) + (float)o->option[1]);
+    o->velocity[i] = h->momentum * o->velocity[i] + by * g;
+    m->theta[i] = m->theta[i] - h->lr * o->velocity[i];
+}
+
+/* ---- the plain ones, and what an outer rule does: options momentum, every ---- */
+
+static void delayed_nesterov(struct core_model *m, const struct how *h, size_t i, float gradient)
+{
+    struct model_optimizer *o = &m->optimizer;
+    uint64_t every = (uint64_t)o->option[1];
+    float kept = h->number % every == 1 % every ? (float)o->option[0] : 1;
+    float ahead = h->number % every == 0 ? (float)o->option[0] : 0;
+    float g = (float)(1 / o->option[1]) * (h->scale * gradient + h->decay * m->theta[i]);
+    o->velocity[i] = kept * o->velocity[i] + g;
+    m->theta[i] = m->theta[i] - h->lr * (g + ahead * o->velocity[i]);
+}
+
+static void plain(struct core_model *m, const struct how *h, size_t i, float gradient)
+{
+    REQUIRE(is(m, "sgd") || is(m, "momentum") || is(m, "nesterov") ||
+            is(m, "lars")); /* or teach it */
+    float *v = &m->optimizer.velocity[i];
+    float g = h->scale * gradient + h->decay * m->theta[i], direction = g;
+    if (!is(m, "sgd")) {
+        *v = h->momentum * *v + g;
+        direction = is(m, "nesterov") ? g + h->momentum * *v : *v;
+    }
+    m->theta[i] = m->theta[i] - h->lr * direction;
+}
+
+/* ---- all ---- */
+
+/* λ of one layer, which is 1 where its weights or its gradient are nothing. */
+static double trust(const struct core_model *m, size_t at, const struct optimizer_layer *layer,
+                    const float *gradient, double scale)
+{
+    double decay = (double)m->optimizer.weight_decay;
+    double weights = sqrt(vector_sum_of_squares(layer->count, m->theta + at));
+    double norm = fabs(scale) * sqrt(vector_sum_of_squares(layer->count, gradient + at));
+    return !layer->excluded && weights > 0 && norm > 0
+               ? m->optimizer.option[0] * weights / (norm + decay * weights)
+               : 1;
+}
+
+void model_step(struct core_model *m, const float *gradient, double scale, double rate,
+                uint64_t before, uint64_t after)
+{
+    const struct model_optimizer *o = &m->optimizer;
+    size_t at = 0;
+    m->states.rate = rate;
+    m->states.most = fmax(m->states.most, rate);
+    for (size_t l = 0; l < o->layers; l++) {
+        double inside = is(m, "lars") ? rate * trust(m, at, &o->layer[l], gradient, scale) : rate;
+        double decay = is(m, "lars") && o->layer[l].excluded ? 0 : (double)o->weight_decay;
+        struct how h = {.scale = (float)(o->rate_inside ? scale * inside : scale),
+                        .lr = o->rate_inside ? 1 : (float)rate,
+                        .decay = (float)(o->rate_inside ? decay * inside : decay),
+                        .momentum = o->momentum,
+                        .rate = rate,
+                        .number = m->version + 1,
+                        .epoch = schedule_epoch(&m->schedule, before, after)};
+        for (size_t end = at + o->layer[l].count; at < end; at++)
+            if (is(m, "adamw"))
+                adamw(m, &h, at, gradient[at]);
+            else if (is(m, "rmsprop-warmup"))
+                rmsprop_warmup(m, &h, at, gradient[at]);
+            else if (is(m, "delayed-nesterov"))
+                delayed_nesterov(m, &h, at, gradient[at]);
+            else
+                plain(m, &h, at, gradient[at]);
+    }
+    REQUIRE(at == m->count);
+}

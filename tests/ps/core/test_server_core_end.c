@@ -1,0 +1,354 @@
+/* How training on the server's core ends, or pauses: evaluation, the last sample, divergence. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "tests/ps/core/core_bench.h"
+
+/* ---- divergence ---- */
+
+static void a_gradient_that_is_not_finite_changes_nothing_and_ends_the_run(void **state)
+{
+    (void)state;
+    static const float bad[] = {NAN, INFINITY, -INFINITY};
+    for (size_t i = 0; i < COUNT_OF(bad) * BENCH_COUNT; i++) {
+        struct core_bench b;
+        bench_open(&b, (struct server_core_options){.workers = 2}, RIG("damping=none"));
+        bench_hello_all(&b);
+        bench_push(&b, 0);
+        bench_push(&b, 0);
+        float before[BENCH_COUNT], velocity[BENCH_COUNT];
+        size_t states;
+        memcpy(before, bench_latest(&b), sizeof before);
+        memcpy(velocity, server_core_optimizer_state(b.rig.core, &states), sizeof velocity);
+        b.gradient[1][i % BENCH_COUNT] = bad[i / BENCH_COUNT];
+        bench_push(&b, 1);
+        assert_int_equal(b.records, 1);
+        assert_int_equal(b.record[0].outcome, PUSH_NOT_FINITE);
+        assert_int_equal(b.diverged, 1);
+        assert_int_equal(b.applied + b.releases, 0);
+        assert_true(server_core_ended(b.rig.core));
+        assert_int_equal(server_core_version(b.rig.core), 2);
+        assert_memory_equal(bench_latest(&b), before, sizeof before);
+        assert_memory_equal(server_core_optimizer_state(b.rig.core, &states), velocity,
+                            sizeof velocity);
+        bench_push(&b, 0);
+        assert_int_equal(b.record[0].outcome, PUSH_DROPPED_LATE);
+        core_rig_close(&b.rig);
+    }
+}
+
+/* It is finite; whether the optimizer keeps squares of it is all one. */
+static void a_gradient_that_cannot_be_squared_ends_the_run(void **state)
+{
+    (void)state;
+    static const char *const optimizers[] = {"optimizer=adamw", "optimizer=rmsprop-warmup",
+                                             "optimizer=momentum", "optimizer=sgd"};
+    for (size_t i = 0; i < COUNT_OF(optimizers); i++) {
+        struct core_bench b;
+        bench_open(&b, (struct server_core_options){.workers = 1},
+                   RIG("damping=none", optimizers[i]));
+        bench_hello(&b, 0);
+        bench_push(&b, 0);
+        float before[BENCH_COUNT];
+        memcpy(before, bench_latest(&b), sizeof before);
+        b.gradient[0][3] = 1e25f;
+        bench_push(&b, 0);
+        assert_true(b.diverged);
+        assert_int_equal(b.record[0].outcome, PUSH_NOT_FINITE);
+        assert_true(isfinite(b.record[0].gradient_norm));
+        assert_memory_equal(bench_latest(&b), before, sizeof before);
+        core_rig_close(&b.rig);
+    }
+}
+
+static void a_loss_that_is_not_finite_ends_the_run(void **state)
+{
+    (void)state;
+    struct core_bench b;
+    bench_open(&b, (struct server_core_options){.workers = 1}, RIG("damping=none"));
+    bench_hello(&b, 0);
+    struct server_push wrong = bench_push_of(&b, 0);
+    wrong.loss = NAN;
+    bench_feed(&b, wrong);
+    assert_int_equal(b.diverged, 1);
+    assert_int_equal(b.record[0].outcome, PUSH_NOT_FINITE);
+    assert_int_equal(server_core_version(b.rig.core), 0);
+    core_rig_close(&b.rig);
+}
+
+static void spoil(struct core_bench *b, unsigned w, bool bad)
+{
+    core_rig_fill(b->gradient[w], BENCH_COUNT, w + 1);
+    b->gradient[w][5] = bad ? NAN : b->gradient[w][5];
+}
+
+/* As if it had not been sent: the run with it ends in the bits of the run without. */
+static void a_gradient_that_may_be_skipped_leaves_no_trace(void **state)
+{
+    (void)state;
+    const char *const rules[][2] = {{"consistency=asp", "correction=none"},
+                                    {"consistency=asp", "correction=gap-aware"},
+                                    {"consistency=asp", "damping=tail"},
+                                    {"consistency=ringmaster", "correction=dc-asgd-a"}};
+    for (size_t i = 0; i < COUNT_OF(rules); i++) {
+        static struct core_bench b[2];
+        for (unsigned skips = 0; skips < 2; skips++) {
+            bench_open(&b[skips], (struct server_core_options){.workers = 3},
+                       RIG("on_nonfinite=skip", rules[i][0], rules[i][1]));
+            bench_hello_all(&b[skips]);
+            for (unsigned push = 0; push < 20; push++) {
+                spoil(&b[skips], push % 2, false);
+                bench_push(&b[skips], push % 2);
+                if (skips == 1 && push > 3) {
+                    spoil(&b[skips], 2, true);
+                    bench_push(&b[skips], 2);
+                    assert_int_equal(b[skips].record[0].outcome, PUSH_NOT_FINITE);
+                    assert_int_equal(b[skips].releases, 1);
+                }
+            }
+            assert_int_equal(b[skips].diverged, 0);
+        }
+        assert_memory_equal(bench_latest(&b[0]), bench_latest(&b[1]), BENCH_COUNT * sizeof(float));
+        core_rig_close(&b[0].rig);
+        core_rig_close(&b[1].rig);
+    }
+}
+
+/* A barrier waits for the worker's next gradient, a sum goes on without this one. */
+static void an_update_of_several_waits_for_one_that_is_finite(void **state)
+{
+    (void)state;
+    for (unsigned culprit = 0; culprit < 3; culprit++) {
+        struct core_bench b;
+        bench_open(&b, (struct server_core_options){.workers = 3},
+                   RIG("consistency=bsp", "on_nonfinite=skip"));
+        bench_hello_all(&b);
+        for (unsigned w = 0; w < 3; w++) {
+            spoil(&b, w, w == culprit);
+            bench_push(&b, w);
+            assert_int_equal(b.applied, 0);
+        }
+        spoil(&b, culprit, false);
+        bench_push(&b, culprit);
+        assert_int_equal(b.applied, 1);
+        assert_int_equal(b.releases, 3);
+        core_rig_close(&b.rig);
+        bench_open(&b, (struct server_core_options){.workers = 3},
+                   RIG("consistency=buffered", "consistency.size=3", "on_nonfinite=skip"));
+        bench_hello_all(&b);
+        for (unsigned push = 0; push < 4; push++) {
+            spoil(&b, push % 3, push == culprit);
+            bench_push(&b, push % 3);
+            assert_int_equal(b.applied, push == 3);
+        }
+        core_rig_close(&b.rig);
+    }
+}
+
+static void the_eleventh_in_a_row_ends_the_run(void **state)
+{
+    (void)state;
+    struct core_bench b;
+    bench_open(&b, (struct server_core_options){.workers = 2}, RIG("on_nonfinite=skip"));
+    bench_hello_all(&b);
+    for (unsigned i = 0; i < 10; i++) {
+        struct server_push wrong = bench_push_of(&b, 0);
+        wrong.loss = NAN;
+        bench_feed(&b, wrong);
+        assert_int_equal(b.releases, 1);
+        bench_push(&b, 1); /* an update between: they are not in a row */
+    }
+    for (unsigned i = 0; i < 11; i++) {
+        assert_int_equal(b.diverged, 0);
+        spoil(&b, 0, true);
+        bench_push(&b, 0);
+    }
+    assert_int_equal(b.diverged, 1);
+    assert_true(server_core_ended(b.rig.core));
+    core_rig_close(&b.rig);
+}
+
+static void a_barrier_names_the_worker_whose_gradient_is_not_finite(void **state)
+{
+    (void)state;
+    for (unsigned culprit = 0; culprit < 3; culprit++) {
+        struct core_bench b;
+        bench_open(&b, (struct server_core_options){.workers = 3}, RIG("consistency=bsp"));
+        bench_hello_all(&b);
+        b.gradient[culprit][5] = NAN;
+        for (unsigned w = 0; w < 3 && !server_core_ended(b.rig.core); w++)
+            bench_push(&b, w);
+        assert_int_equal(b.diverged, 1);
+        assert_int_equal(b.records, culprit + 1);
+        assert_int_equal(b.record[0].worker, culprit);
+        assert_int_equal(b.record[0].outcome, PUSH_NOT_FINITE);
+        for (unsigned w = 0; w < culprit; w++)
+            assert_int_equal(b.record[w + 1].outcome, PUSH_DROPPED_LATE);
+        assert_int_equal(server_core_version(b.rig.core), 0);
+        core_rig_close(&b.rig);
+    }
+}
+
+/* ---- evaluation and the end ---- */
+
+static void what_is_held_when_the_run_is_ended_is_dropped_and_recorded(void **state)
+{
+    (void)state;
+    struct core_bench b;
+    bench_open(&b, (struct server_core_options){.workers = 3}, RIG("consistency=bsp"));
+    bench_hello_all(&b);
+    bench_push(&b, 0);
+    bench_push(&b, 2);
+    assert_int_equal(b.records, 0);
+    bench_absorb(&b, server_core_end(b.rig.core));
+    assert_true(server_core_ended(b.rig.core));
+    assert_int_equal(b.records, 2);
+    assert_int_equal(b.record[0].outcome, PUSH_DROPPED_LATE);
+    assert_int_equal(b.record[1].worker, 2);
+    assert_int_equal(b.releases + b.applied + b.finished, 0);
+    bench_push(&b, 1);
+    assert_int_equal(b.record[0].outcome, PUSH_DROPPED_LATE);
+    assert_int_equal(server_core_version(b.rig.core), 0);
+    assert_int_equal(server_core_samples_computed(b.rig.core), 30);
+    bench_absorb(&b, server_core_end(b.rig.core));
+    assert_int_equal(b.records + b.releases, 0);
+    core_rig_close(&b.rig);
+}
+
+static void the_run_may_be_ended_in_an_evaluation(void **state)
+{
+    (void)state;
+    struct core_bench b;
+    bench_open(
+        &b, (struct server_core_options){.workers = 2, .total_samples = 1000, .evaluate_every = 10},
+        RIG("damping=none"));
+    bench_hello_all(&b);
+    bench_push(&b, 0);
+    assert_int_equal(b.evaluations, 1);
+    bench_absorb(&b, server_core_end(b.rig.core));
+    assert_int_equal(b.records + b.releases, 0);
+    bench_push(&b, 1);
+    assert_int_equal(b.record[0].outcome, PUSH_DROPPED_LATE);
+    assert_int_equal(server_core_version(b.rig.core), 1);
+    core_rig_close(&b.rig);
+}
+
+static void evaluation_comes_at_every_multiple_and_lets_the_worker_go_on_after_it(void **state)
+{
+    (void)state;
+    struct core_bench b;
+    bench_open(
+        &b, (struct server_core_options){.workers = 2, .total_samples = 1000, .evaluate_every = 25},
+        RIG("damping=none"));
+    bench_hello_all(&b);
+    static const unsigned expected[] = {0, 0, 1, 0, 1, 0, 0, 1}; /* crossing 25, 50, 75 */
+    for (unsigned i = 0; i < COUNT_OF(expected); i++) {
+        bench_push(&b, 0);
+        assert_int_equal(b.applied, 1);
+        assert_int_equal(b.evaluations, expected[i]);
+        assert_int_equal(b.releases, 1 - expected[i]);
+        if (expected[i]) {
+            assert_false(server_core_awaits(b.rig.core, 0));
+            bench_evaluated(&b);
+            assert_int_equal(b.releases, 1);
+            assert_int_equal(b.finished, 0);
+        }
+    }
+    core_rig_close(&b.rig);
+}
+
+static void the_end_is_evaluated_once_also_when_it_falls_on_a_multiple(void **state)
+{
+    (void)state;
+    static const uint64_t every[] = {0, 10, 20, 25, 40, 100};
+    for (size_t i = 0; i < COUNT_OF(every); i++) {
+        struct core_bench b;
+        bench_open(&b,
+                   (struct server_core_options){
+                       .workers = 2, .total_samples = 40, .evaluate_every = every[i]},
+                   RIG("damping=none"));
+        bench_hello_all(&b);
+        unsigned evaluations = 0;
+        for (unsigned n = 0; n < 4; n++) {
+            bench_push(&b, 0);
+            assert_true(b.evaluations <= 1);
+            evaluations += b.evaluations;
+            assert_int_equal(n == 3 && b.evaluations == 0, false);
+            if (b.evaluations) {
+                bench_evaluated(&b);
+                assert_int_equal(b.finished, n == 3);
+                assert_int_equal(b.releases, n != 3);
+            }
+        }
+        unsigned inner = every[i] == 0 ? 0 : (unsigned)(39 / every[i]);
+        assert_int_equal(evaluations, inner + 1);
+        assert_true(server_core_ended(b.rig.core));
+        assert_int_equal(server_core_samples_used(b.rig.core), 40);
+
+        bench_push(&b, 1); /* was on its way */
+        assert_int_equal(b.records, 1);
+        assert_int_equal(b.record[0].outcome, PUSH_DROPPED_LATE);
+        assert_int_equal(b.record[0].staleness, 4);
+        assert_int_equal(b.releases + b.applied, 0);
+        assert_int_equal(server_core_samples_used(b.rig.core), 40);
+        assert_int_equal(server_core_samples_computed(b.rig.core), 50);
+        bench_hello(&b, 0);
+        assert_int_equal(b.releases, 0);
+        bench_lost(&b, 0);
+        assert_int_equal(b.releases + b.records, 0);
+        core_rig_close(&b.rig);
+    }
+}
+
+static void a_push_during_an_evaluation_breaks_the_contract(void **state)
+{
+    (void)state;
+    struct core_bench b;
+    bench_open(&b, (struct server_core_options){.workers = 2, .evaluate_every = 5},
+               RIG("damping=none"));
+    bench_hello_all(&b);
+    bench_push(&b, 0);
+    assert_int_equal(b.evaluations, 1);
+    pid_t child = fork();
+    if (child == 0) {
+        signal(SIGABRT, SIG_DFL);
+        log_set_level(LOG_ERROR);
+        fclose(stderr);
+        bench_push(&b, 1);
+        _exit(0);
+    }
+    int how;
+    assert_int_equal(waitpid(child, &how, 0), child);
+    assert_true(WIFSIGNALED(how) && WTERMSIG(how) == SIGABRT);
+    core_rig_close(&b.rig);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_gradient_that_is_not_finite_changes_nothing_and_ends_the_run),
+        cmocka_unit_test(a_gradient_that_cannot_be_squared_ends_the_run),
+        cmocka_unit_test(a_loss_that_is_not_finite_ends_the_run),
+        cmocka_unit_test(a_gradient_that_may_be_skipped_leaves_no_trace),
+        cmocka_unit_test(an_update_of_several_waits_for_one_that_is_finite),
+        cmocka_unit_test(the_eleventh_in_a_row_ends_the_run),
+        cmocka_unit_test(a_barrier_names_the_worker_whose_gradient_is_not_finite),
+        cmocka_unit_test(what_is_held_when_the_run_is_ended_is_dropped_and_recorded),
+        cmocka_unit_test(the_run_may_be_ended_in_an_evaluation),
+        cmocka_unit_test(evaluation_comes_at_every_multiple_and_lets_the_worker_go_on_after_it),
+        cmocka_unit_test(the_end_is_evaluated_once_also_when_it_falls_on_a_multiple),
+        cmocka_unit_test(a_push_during_an_evaluation_breaks_the_contract),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

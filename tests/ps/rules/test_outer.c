@@ -1,0 +1,548 @@
+/*
+ * Local steps and outer rules: against values worked out by hand from the equations of their
+ * papers (the arithmetic stands beside each), what holds of every rule, and what they go with.
+ * Whole trainings are held against the papers' algorithms: tests/ps/rules/test_outer_training.c.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/ps/rules/outer_bench.h"
+
+enum { D = BENCH_COUNT };
+
+/* A push of a made-up difference, the same for all parameters. */
+static void push_of(struct outer_bench *c, unsigned w, float difference)
+{
+    for (size_t i = 0; i < D; i++)
+        c->b.gradient[w][i] = difference;
+    bench_push(&c->b, w);
+}
+
+static void expect_all(const struct outer_bench *c, double value, double tolerance)
+{
+    for (size_t i = 0; i < D; i++) {
+        double is = (double)bench_latest(&c->b)[i];
+        if (!(fabs(is - value) <= tolerance))
+            fail_msg("parameter %zu is %.9g, not %.9g", i, is, value);
+    }
+}
+
+/* ---- by hand ---- */
+
+static void local_steps_are_summed_and_applied(void **state)
+{
+    (void)state;
+    struct outer_bench c;
+    /* η = ½, g = x, from 8: 8 → 4 → 2, d = 6.  ε = ½: 8 − 3 = 5.  Then 5 → 2.5 → 1.25, d = 3.75,
+     * 5 − 1.875 = 3.125 */
+    outer_bench_open(&c, 1, 8,
+                     RIG("outer=sgd", "outer.steps=2", "outer.lr=0.5", "optimizer=sgd", "lr=0.5"));
+    outer_bench_round(&c, 0);
+    expect_all(&c, 5, 0);
+    assert_true(c.b.record[0].rate == 0.5);
+    assert_true(fabs(c.b.record[0].gradient_norm - 6 * sqrt(D)) < 1e-5);
+    outer_bench_round(&c, 0);
+    expect_all(&c, 3.125, 0);
+    outer_bench_close(&c);
+    /* μ = ½: v = 8, x = 8 − 4 = 4; v = 4 + 4 = 8, x = 4 − 4 = 0; d = 8, and v begins at 0 again:
+     * from 0 nothing moves. */
+    outer_bench_open(
+        &c, 1, 8,
+        RIG("outer=sgd", "outer.steps=2", "optimizer=momentum", "momentum=0.5", "lr=0.5"));
+    outer_bench_round(&c, 0);
+    expect_all(&c, 0, 0);
+    outer_bench_round(&c, 0);
+    expect_all(&c, 0, 0);
+    outer_bench_close(&c);
+    /* Weight decay ½ is the worker's: g = 1.5 x. 8 → 2 → 0.5 */
+    outer_bench_open(
+        &c, 1, 8, RIG("outer=sgd", "outer.steps=2", "optimizer=sgd", "lr=0.5", "weight_decay=0.5"));
+    outer_bench_round(&c, 0);
+    expect_all(&c, 0.5, 0);
+    outer_bench_close(&c);
+}
+
+static void nesterov_outside_carries_differences_on(void **state)
+{
+    (void)state;
+    struct outer_bench c;
+    /* β = ½, ε = 1, d = 4: m = 4, θ = 0 − (4 + 2) = −6;  d = 2: m = 2 + 2 = 4, θ = −6 − (2 + 2) */
+    outer_bench_open(&c, 1, 0, RIG("outer=nesterov", "outer.momentum=0.5", "outer.lr=1"));
+    push_of(&c, 0, 4);
+    expect_all(&c, -6, 0);
+    push_of(&c, 0, 2);
+    expect_all(&c, -10, 0);
+    outer_bench_close(&c);
+    /* A barrier: the mean of 4 and 2 is one difference. m = 3, θ = −(3 + 1.5) */
+    outer_bench_open(&c, 2, 0,
+                     RIG("outer=nesterov", "outer.momentum=0.5", "outer.lr=1", "consistency=bsp"));
+    push_of(&c, 0, 4);
+    push_of(&c, 1, 2);
+    expect_all(&c, -4.5, 0);
+    outer_bench_close(&c);
+}
+
+static void delayed_nesterov_waits_with_the_momentum_alone(void **state)
+{
+    (void)state;
+    struct outer_bench c;
+    /* N = 2 (of 2 workers), β = ½, ε = 1:
+     *   d = 4:  Δ = 4;                          θ = 0 − 4/2 = −2
+     *   d = 2:  Δ = 6, m = 3;                   θ = −2 − (2/2 + ½ · 3) = −4.5
+     *   d = −2: Δ = −2;                         θ = −4.5 + 1 = −3.5
+     *   d = 8:  Δ = 6, m = ½ · 3 + 3 = 4.5;     θ = −3.5 − (8/2 + ½ · 4.5) = −9.75 */
+    static const float d[] = {4, 2, -2, 8};
+    static const double theta[] = {-2, -4.5, -3.5, -9.75};
+    const char *const everies[] = {"outer.every=0", "outer.every=2"};
+    for (size_t e = 0; e < COUNT_OF(everies); e++) {
+        outer_bench_open(
+            &c, 2, 0,
+            RIG("outer=delayed-nesterov", "outer.momentum=0.5", "outer.lr=1", everies[e]));
+        for (unsigned t = 0; t < COUNT_OF(d); t++) {
+            push_of(&c, t % 2, d[t]);
+            expect_all(&c, theta[t], 0);
+        }
+        outer_bench_close(&c);
+    }
+}
+
+static void what_is_dropped_is_no_turn_of_delayed_nesterov(void **state)
+{
+    (void)state;
+    struct outer_bench c;
+    /* N = 3. Worker 1 is two updates late and dropped: the next one is the third.
+     * 3: θ = −1;  3: θ = −2;  (3);  6: Δ = 12, m = 4, θ = −2 − (2 + ½ · 4) = −6 */
+    outer_bench_open(&c, 2, 0,
+                     RIG("outer=delayed-nesterov", "outer.momentum=0.5", "outer.lr=1",
+                         "outer.every=3", "damping=cutoff", "damping.after=1"));
+    push_of(&c, 0, 3);
+    push_of(&c, 0, 3);
+    expect_all(&c, -2, 0);
+    push_of(&c, 1, 3);
+    expect_all(&c, -2, 0);
+    assert_int_equal(c.b.record[0].outcome, PUSH_DROPPED_STALE);
+    push_of(&c, 0, 6);
+    expect_all(&c, -6, 0);
+    outer_bench_close(&c);
+}
+
+static void damping_scales_a_difference(void **state)
+{
+    (void)state;
+    struct outer_bench c;
+    /* ε = 1: 0 − 4 = −4; the other's is one update late, s = 1/(1 + 1): −4 − 2 */
+    outer_bench_open(&c, 2, 0, RIG("outer=sgd", "damping=polynomial", "damping.power=1"));
+    push_of(&c, 0, 4);
+    push_of(&c, 1, 4);
+    expect_all(&c, -6, 0);
+    assert_true(c.b.record[0].scale == 0.5 && c.b.record[0].rate == 0.5);
+    assert_int_equal(c.b.record[0].staleness, 1);
+    outer_bench_close(&c);
+}
+
+/* g = x, η = ½, τ = 2, α = ½, two workers; x̃ = 8 and x = 8:
+ *   1: 8 → 4 → 2.     α (2 − 8) = −3:       x̃ = 5, x = 5; then 5 − ½ · 2 = 4 → 2
+ *   2: 8 → 4 → 2.     α (2 − 5) = −1.5:     x̃ = 3.5, x = 3.5; then 3.5 − ½ · 2 = 2.5 → 1.25
+ *   1: x = 2.         α (2 − 3.5) = −0.75:  x̃ = 2.75, x = 2.75; then 2.75 − 1 = 1.75 → 0.875
+ *   2: x = 1.25.      α (1.25 − 2.75) = −0.75:   x̃ = 2, x = 2; …
+ *   1: x = 0.875.     α (0.875 − 2) = −0.5625:   x̃ = 1.4375
+ * The gradient after an exchange is that of before it: ½ · 2, not ½ · 5. */
+static void elastic_workers_and_their_center_draw_each_other(void **state)
+{
+    (void)state;
+    struct outer_bench c;
+    static const double center_of[] = {5, 3.5, 2.75, 2, 1.4375};
+    outer_bench_open(
+        &c, 2, 8,
+        RIG("outer=easgd", "outer.steps=2", "outer.moving_rate=0.5", "optimizer=sgd", "lr=0.5"));
+    for (unsigned t = 0; t < COUNT_OF(center_of); t++) {
+        outer_bench_round(&c, t % 2);
+        expect_all(&c, center_of[t], 0);
+    }
+    outer_bench_close(&c);
+    /* α = ¼:  1: ¼ (2 − 8) = −1.5, x̃ = 6.5, x = 3.5 → 3.5 − 1 = 2.5 → 1.25
+     *         2: ¼ (2 − 6.5) = −1.125, x̃ = 5.375
+     *         1: ¼ (1.25 − 5.375) = −1.03125, x̃ = 4.34375 */
+    static const double slower[] = {6.5, 5.375, 4.34375};
+    outer_bench_open(
+        &c, 2, 8,
+        RIG("outer=easgd", "outer.steps=2", "outer.moving_rate=0.25", "optimizer=sgd", "lr=0.5"));
+    for (unsigned t = 0; t < COUNT_OF(slower); t++) {
+        outer_bench_round(&c, t % 2);
+        expect_all(&c, slower[t], 2e-6);
+    }
+    outer_bench_close(&c);
+}
+
+/* g = x, η = ½, δ = ½, τ = 2, α = ½, one worker:
+ *   v = −½ · 8 = −4, x = 4;  x + δ v = 2: v = −2 − 1 = −3, x = 1
+ *   α (1 − 8) = −3.5: x̃ = 4.5, x = 4.5
+ *   x + δ v of before = 1 − 1.5 = −0.5: v = −1.5 + 0.25 = −1.25, x = 4.5 − 1.25 = 3.25
+ *   x + δ v = 3.25 − 0.625 = 2.625: v = −0.625 − 1.3125 = −1.9375, x = 1.3125
+ *   α (1.3125 − 4.5) = −1.59375: x̃ = 2.90625 */
+static void elastic_workers_may_have_momentum(void **state)
+{
+    (void)state;
+    struct outer_bench c;
+    outer_bench_open(&c, 1, 8,
+                     RIG("outer=easgd", "outer.steps=2", "outer.moving_rate=0.5",
+                         "optimizer=nesterov", "momentum=0.5", "lr=0.5"));
+    outer_bench_round(&c, 0);
+    expect_all(&c, 4.5, 0);
+    outer_bench_round(&c, 0);
+    expect_all(&c, 2.90625, 0);
+    outer_bench_close(&c);
+}
+
+/* One exchange of EASGD, algorithm 1, from x = 2, x̃ = 1 with α = 0.9/4, η g = 0.1 (g = x = 2):
+ *   x̃ = 1 + 0.225 · 1 = 1.225;   x = 2 − 0.225 · 1 − 0.1 = 1.675
+ * EAMSGD, algorithm 2, where x = x̃ = 2: δ = 0.9, v = 0.2, η g = 0.1 (g = x + δ v = 2.18):
+ *   v = 0.18 − 0.1 = 0.08;   x = 2.08 */
+static void elastic_steps_are_those_of_their_algorithms(void **state)
+{
+    (void)state;
+    struct outer_bench c;
+    outer_bench_open(&c, 4, 1, RIG("outer=easgd", "outer.steps=1", "optimizer=sgd", "lr=0.05"));
+    struct local_steps *l = &c.local[0];
+    (void)outer_bench_compute(&c, 0); /* it begins */
+    for (size_t i = 0; i < D; i++)
+        l->own[i] = 2;
+    push_of(&c, 0, 1 - 2);
+    expect_all(&c, 1.225, 1e-7);
+    (void)outer_bench_compute(&c, 0);
+    for (size_t i = 0; i < D; i++)
+        assert_true(fabs((double)l->own[i] - 1.675) < 5e-7);
+    outer_bench_close(&c);
+    char lr[64];
+    snprintf(lr, sizeof lr, "lr=%.9f", 0.1 / 2.18);
+    outer_bench_open(&c, 4, 2,
+                     RIG("outer=easgd", "outer.steps=1", "optimizer=nesterov", "momentum=0.9", lr));
+    l->begun = true;
+    for (size_t i = 0; i < D; i++) {
+        l->own[i] = 2;
+        l->velocity[i] = 0.2f;
+    }
+    (void)outer_bench_compute(&c, 0);
+    for (size_t i = 0; i < D; i++) {
+        assert_true(fabs((double)l->velocity[i] - 0.08) < 5e-7);
+        assert_true(fabs((double)l->own[i] - 2.08) < 5e-7);
+    }
+    outer_bench_close(&c);
+}
+
+/* K = 2, η_g = ½, w = 1: Δ = 1.2 is three updates late, s = ½; Δ = 0.4 is not:
+ * w = 1 − ½ · (0.6 + 0.4) / 2 = 0.75 */
+static void fedbuff_is_a_buffer_of_damped_differences(void **state)
+{
+    (void)state;
+    struct outer_bench c;
+    outer_bench_open(&c, 2, 1,
+                     RIG("outer=sgd", "outer.lr=0.5", "consistency=buffered", "consistency.size=2",
+                         "damping=fedbuff"));
+    for (unsigned i = 0; i < 6; i++)
+        push_of(&c, 1, 0);
+    push_of(&c, 0, 1.2f);
+    push_of(&c, 1, 0.4f);
+    assert_int_equal(c.b.record[0].staleness, 3);
+    expect_all(&c, 0.75, 1e-7);
+    outer_bench_close(&c);
+}
+
+static void the_moving_rate_is_nine_tenths_shared_by_all_unless_set(void **state)
+{
+    (void)state;
+    struct outer_bench c;
+    /* 8 → 4; x̃ = 8 + 0.9/3 · (4 − 8) = 6.8 */
+    outer_bench_open(&c, 3, 8, RIG("outer=easgd", "outer.steps=1", "optimizer=sgd", "lr=0.5"));
+    outer_bench_round(&c, 0);
+    expect_all(&c, 6.8, 1e-6);
+    assert_true(fabs(c.b.record[0].rate - 0.3) < 1e-12);
+    outer_bench_close(&c);
+}
+
+/* Worker 0 read 0.6, worker 1 brings the server to 1 at once and adds nothing `missed` − 1 times;
+ * then worker 0's model, 0.2, comes. */
+static void mix_after(unsigned missed, const char *damping, double expected, double weight)
+{
+    struct outer_bench c;
+    outer_bench_open(&c, 2, 0.6f, RIG("outer=fedasync", damping, "outer.rho=0"));
+    for (unsigned i = 0; i < missed; i++)
+        push_of(&c, 1, i == 0 ? -0.4f / 0.6f : 0);
+    expect_all(&c, 1, 1e-7);
+    push_of(&c, 0, 0.6f - 0.2f);
+    assert_int_equal(c.b.record[0].staleness, missed);
+    assert_true(fabs(c.b.record[0].rate - weight) < 1e-12);
+    expect_all(&c, expected, 5e-7);
+    outer_bench_close(&c);
+}
+
+/* α = 0.6, θ = 1, x = 0.2:
+ *   polynomial ½, τ = 3: α_t = 0.6 / √4 = 0.3:              0.7 · 1 + 0.3 · 0.2 = 0.76
+ *   hinge a = 10, b = 4, τ = 6: α_t = 0.6 / 21 = 0.0285714:  1 − 0.0285714 · 0.8 = 0.977143
+ *   constant, τ = 3:                                         0.4 · 1 + 0.6 · 0.2 = 0.52 */
+static void fedasync_mixes_the_models_of_now_and_of_the_worker(void **state)
+{
+    (void)state;
+    mix_after(3, "damping=polynomial", 0.76, 0.3);
+    mix_after(6, "damping=hinge", 0.9771428571, 0.6 / 21);
+    mix_after(3, "damping=none", 0.52, 0.6);
+}
+
+/* g = x, η = ½, ρ = 1, two steps from 8: 8 → 4, then g = 4 + 1 · (4 − 8) = 0, x = 4.
+ * α = ½: θ = ½ · 8 + ½ · 4 = 6. Without ρ: 8 → 4 → 2, θ = 5. */
+static void fedasync_holds_local_steps_near_what_was_read(void **state)
+{
+    (void)state;
+    const struct {
+        const char *rho;
+        double theta;
+    } cases[] = {{"outer.rho=1", 6}, {"outer.rho=0", 5}};
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct outer_bench c;
+        outer_bench_open(&c, 1, 8,
+                         RIG("outer=fedasync", "outer.steps=2", "outer.alpha=0.5", cases[i].rho,
+                             "optimizer=sgd", "lr=0.5"));
+        outer_bench_round(&c, 0);
+        expect_all(&c, cases[i].theta, 0);
+        outer_bench_close(&c);
+    }
+}
+
+/* Two workers, batches of 10, H = 2: an update is of 20 samples, a step of both workers of 20.
+ * From version 3, S = 60: steps are read at 70 and 90 of 200 samples, lr = 1 falls to 0.65, 0.55.
+ */
+static void the_rate_of_a_step_follows_from_the_version_read(void **state)
+{
+    (void)state;
+    options *o = NULL;
+    struct local_steps_plan plan;
+    struct local_steps l;
+    struct outer_bench c = {0};
+    assert_int_equal(core_rig_settings(&o, RIG("outer=sgd", "outer.steps=2", "schedule=linear",
+                                               "lr=1", "optimizer=sgd")),
+                     OK);
+    assert_int_equal(local_steps_plan_open(&plan, o, 2, D, 200, 1000), OK);
+    assert_int_equal(local_steps_open(&l, &plan), OK);
+    float from[D], difference[D];
+    core_rig_fill(from, D, 3);
+    struct local_steps_push push = {
+        .parameters = from, .version = 3, .difference = difference, .scratch = c.scratch};
+    assert_int_equal(local_steps_run(&l, outer_bench_gradient, &c, &push), OK);
+    for (size_t i = 0; i < D; i++) {
+        double x = (double)from[i];
+        assert_true(fabs((double)difference[i] - x * (1 - 0.35 * 0.45)) < 1e-6);
+    }
+    local_steps_close(&l);
+    options_close(&o);
+}
+
+/* ---- what holds of all of them ---- */
+
+static const struct outer_rule *rule_at(size_t i)
+{
+    return (const struct outer_rule *)outer_registry.entries[i];
+}
+
+static void setting(char out[64], const char *key, const char *value)
+{
+    snprintf(out, 64, "%s=%s", key, value);
+}
+
+static void a_push_is_of_all_its_steps(void **state)
+{
+    (void)state;
+    for (size_t i = 1; i < outer_registry.count; i++) {
+        char outer[64];
+        struct outer_bench c;
+        setting(outer, "outer", rule_at(i)->about.name);
+        outer_bench_open(&c, 2, 1, RIG(outer, "outer.steps=3", "optimizer=sgd"));
+        outer_bench_round(&c, 0);
+        outer_bench_round(&c, 1);
+        outer_bench_round(&c, 1);
+        assert_int_equal(c.batches[0], 3);
+        assert_int_equal(c.batches[1], 6);
+        assert_int_equal(server_core_samples_used(c.b.rig.core), 90);
+        assert_int_equal(server_core_samples_computed(c.b.rig.core), 90);
+        assert_true(c.b.record[0].loss == 4); /* the mean of 3, 4, 5 */
+        outer_bench_close(&c);
+    }
+}
+
+/* What does not stay with the worker follows from what was read alone. */
+static void the_same_parameters_and_batches_give_the_same_bits(void **state)
+{
+    (void)state;
+    for (size_t i = 1; i < outer_registry.count; i++) {
+        char outer[64];
+        struct outer_bench c;
+        float first[D];
+        setting(outer, "outer", rule_at(i)->about.name);
+        outer_bench_open(&c, 1, NAN,
+                         RIG(outer, "outer.steps=3", "optimizer=nesterov", "weight_decay=0.1"));
+        c.centered = true;
+        (void)outer_bench_compute(&c, 0);
+        memcpy(first, c.b.gradient[0], sizeof first);
+        if (rule_at(i)->elastic)
+            local_steps_begin(&c.local[0]);
+        c.batches[0] = 0;
+        (void)outer_bench_compute(&c, 0);
+        assert_memory_equal(first, c.b.gradient[0], sizeof first);
+        outer_bench_close(&c);
+    }
+}
+
+static void a_step_that_goes_astray_ends_the_run_and_changes_nothing(void **state)
+{
+    (void)state;
+    for (size_t i = 1; i < outer_registry.count; i++) {
+        for (uint64_t spoilt = 1; spoilt <= 3; spoilt++) {
+            char outer[64];
+            struct outer_bench c;
+            float before[D];
+            setting(outer, "outer", rule_at(i)->about.name);
+            outer_bench_open(&c, 2, NAN, RIG(outer, "outer.steps=3", "optimizer=sgd"));
+            c.spoilt = spoilt;
+            outer_bench_round(&c, 1);
+            memcpy(before, bench_latest(&c.b), sizeof before);
+            outer_bench_round(&c, 0);
+            assert_int_equal(c.b.diverged, 1);
+            assert_int_equal(c.b.record[0].outcome, PUSH_NOT_FINITE);
+            assert_memory_equal(before, bench_latest(&c.b), sizeof before);
+            outer_bench_close(&c);
+        }
+    }
+}
+
+/* One step, sent and added whole, is the server's own. */
+static void one_worker_with_one_step_is_plain_training_bit_for_bit(void **state)
+{
+    (void)state;
+    const char *const optimizers[] = {"optimizer=sgd", "optimizer=momentum"};
+    for (size_t i = 0; i < COUNT_OF(optimizers); i++) {
+        struct outer_bench plain, stepping;
+        /* Velocities begin anew with every pull: with momentum the first push alone is alike. */
+        unsigned pushes = i == 0 ? 50 : 1;
+        outer_bench_open(&plain, 1, NAN,
+                         RIG(optimizers[i], "weight_decay=0.01", "schedule=cosine", "lr=0.3"));
+        outer_bench_open(&stepping, 1, NAN,
+                         RIG(optimizers[i], "weight_decay=0.01", "schedule=cosine", "lr=0.3",
+                             "outer=sgd", "outer.steps=1"));
+        plain.centered = stepping.centered = true;
+        for (unsigned p = 0; p < pushes; p++) {
+            outer_bench_round(&plain, 0);
+            outer_bench_round(&stepping, 0);
+            assert_memory_equal(bench_latest(&plain.b), bench_latest(&stepping.b),
+                                D * sizeof(float));
+        }
+        outer_bench_close(&plain);
+        outer_bench_close(&stepping);
+    }
+}
+
+static void fresh_models_are_weighed_as_differences_are_bit_for_bit(void **state)
+{
+    (void)state;
+    struct outer_bench mixed, plain;
+    outer_bench_open(&mixed, 1, NAN, RIG("outer=fedasync", "outer.alpha=0.6", "outer.rho=0"));
+    outer_bench_open(&plain, 1, NAN, RIG("outer=sgd", "outer.lr=0.6"));
+    mixed.centered = plain.centered = true;
+    for (unsigned p = 0; p < 30; p++) {
+        outer_bench_round(&mixed, 0);
+        outer_bench_round(&plain, 0);
+        assert_memory_equal(bench_latest(&mixed.b), bench_latest(&plain.b), D * sizeof(float));
+    }
+    outer_bench_close(&mixed);
+    outer_bench_close(&plain);
+}
+
+static void momentum_at_every_update_is_nesterov_bit_for_bit(void **state)
+{
+    (void)state;
+    struct outer_bench delayed, plain;
+    outer_bench_open(&delayed, 3, NAN, RIG("outer=delayed-nesterov", "outer.every=1"));
+    outer_bench_open(&plain, 3, NAN, RIG("outer=nesterov"));
+    delayed.centered = plain.centered = true;
+    for (unsigned p = 0; p < 30; p++) {
+        outer_bench_round(&delayed, p * p % 3);
+        outer_bench_round(&plain, p * p % 3);
+        assert_memory_equal(bench_latest(&delayed.b), bench_latest(&plain.b), D * sizeof(float));
+    }
+    outer_bench_close(&delayed);
+    outer_bench_close(&plain);
+}
+
+static void an_elastic_worker_that_comes_back_begins_anew(void **state)
+{
+    (void)state;
+    struct outer_bench c;
+    outer_bench_open(
+        &c, 2, 8,
+        RIG("outer=easgd", "outer.steps=1", "outer.moving_rate=0.5", "optimizer=sgd", "lr=0.5"));
+    outer_bench_round(&c, 0); /* 8 → 4, x̃ = 6 */
+    bench_lost(&c.b, 0);
+    bench_hello(&c.b, 0);
+    local_steps_begin(&c.local[0]);
+    c.batches[0] = 0;         /* its sequence, too */
+    outer_bench_round(&c, 0); /* x = 6 → 3, x̃ = 4.5; had it gone on: x = 6 − 2 = 4, x̃ = 5 */
+    expect_all(&c, 4.5, 0);
+    outer_bench_close(&c);
+}
+
+static void expect_refused(const char *a, const char *b, const char *reason)
+{
+    options *o = NULL;
+    struct outer outer;
+    assert_int_equal(core_rig_settings(&o, RIG("optimizer=sgd", a, b)), OK);
+    assert_int_equal(outer_open(&outer, o, 2), ERROR_USAGE);
+    assert_non_null(strstr(error_message(), reason));
+    options_close(&o);
+}
+
+static void what_does_not_go_together_is_refused_by_name(void **state)
+{
+    (void)state;
+    for (size_t i = 1; i < outer_registry.count; i++) {
+        char outer[64];
+        setting(outer, "outer", rule_at(i)->about.name);
+        expect_refused(outer, "correction=gap-aware", "correction=gap-aware is made of gradients");
+    }
+    expect_refused("outer=easgd", "consistency=bsp", "consistency=asp");
+    expect_refused("outer=easgd", "consistency=ssp", "consistency=asp");
+    expect_refused("outer=easgd", "damping=inverse", "damping=inverse");
+    expect_refused("outer=easgd", "optimizer=momentum", "optimizer=nesterov (EAMSGD)");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(local_steps_are_summed_and_applied),
+        cmocka_unit_test(nesterov_outside_carries_differences_on),
+        cmocka_unit_test(delayed_nesterov_waits_with_the_momentum_alone),
+        cmocka_unit_test(what_is_dropped_is_no_turn_of_delayed_nesterov),
+        cmocka_unit_test(damping_scales_a_difference),
+        cmocka_unit_test(elastic_workers_and_their_center_draw_each_other),
+        cmocka_unit_test(elastic_workers_may_have_momentum),
+        cmocka_unit_test(fedasync_mixes_the_models_of_now_and_of_the_worker),
+        cmocka_unit_test(fedasync_holds_local_steps_near_what_was_read),
+        cmocka_unit_test(elastic_steps_are_those_of_their_algorithms),
+        cmocka_unit_test(fedbuff_is_a_buffer_of_damped_differences),
+        cmocka_unit_test(the_moving_rate_is_nine_tenths_shared_by_all_unless_set),
+        cmocka_unit_test(the_rate_of_a_step_follows_from_the_version_read),
+        cmocka_unit_test(a_push_is_of_all_its_steps),
+        cmocka_unit_test(the_same_parameters_and_batches_give_the_same_bits),
+        cmocka_unit_test(a_step_that_goes_astray_ends_the_run_and_changes_nothing),
+        cmocka_unit_test(one_worker_with_one_step_is_plain_training_bit_for_bit),
+        cmocka_unit_test(fresh_models_are_weighed_as_differences_are_bit_for_bit),
+        cmocka_unit_test(momentum_at_every_update_is_nesterov_bit_for_bit),
+        cmocka_unit_test(an_elastic_worker_that_comes_back_begins_anew),
+        cmocka_unit_test(what_does_not_go_together_is_refused_by_name),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,208 @@
+/*
+ * Trainings with local steps against the papers' algorithms, written down plainly in double
+ * precision: four workers in a random order, every outer rule, both kinds of local steps, and for
+ * fedasync the three functions of staleness that its paper has.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/ps/rules/outer_bench.h"
+
+enum { D = BENCH_COUNT };
+
+static void setting(char out[64], const char *key, const char *value)
+{
+    snprintf(out, 64, "%s=%s", key, value);
+}
+
+struct plain {
+    const char *rule, *damping;
+    bool nesterov; /* local */
+    unsigned steps, every, t;
+    double alpha, lr, decay, mu, rho;
+    unsigned sent[OUTER_WORKERS];  /* the t at which each worker was given `read` */
+    double theta[D], m[D], sum[D]; /* sum: Δ */
+    double read[OUTER_WORKERS][D]; /* what each worker was given */
+    double x[OUTER_WORKERS][D], v[OUTER_WORKERS][D];
+    uint64_t batch[OUTER_WORKERS];
+};
+
+/* Liu et al. 2024, algorithm 3 with c = 0, and the Nesterov and plain forms. */
+static void plain_apply(struct plain *p, const double d[D])
+{
+    const double epsilon = 0.7, beta = 0.9;
+    bool last = (p->t + 1) % p->every == 0;
+    for (size_t i = 0; i < D; i++) {
+        if (strcmp(p->rule, "sgd") == 0) {
+            p->theta[i] -= epsilon * d[i];
+            continue;
+        }
+        p->sum[i] += d[i];
+        if (last) {
+            p->m[i] = beta * p->m[i] + p->sum[i] / p->every;
+            p->theta[i] -= epsilon * (d[i] / p->every + beta * p->m[i]);
+            p->sum[i] = 0;
+        } else {
+            p->theta[i] -= epsilon * d[i] / p->every;
+        }
+    }
+    p->t++;
+}
+
+/* Xie, Koyejo, Gupta 2019, algorithm 1 and section 5.2; `delay`: 0 where nothing was missed. */
+static double mixing_weight(const struct plain *p, double delay)
+{
+    if (strcmp(p->damping, "polynomial") == 0)
+        return p->alpha * pow(delay + 1, -0.5);
+    else if (strcmp(p->damping, "hinge") == 0)
+        return p->alpha * (delay <= 4 ? 1 : 1 / (10 * (delay - 4) + 1));
+    return p->alpha;
+}
+
+static void plain_mix(struct plain *p, unsigned w, const double x[D])
+{
+    double alpha = mixing_weight(p, p->t - p->sent[w]);
+    for (size_t i = 0; i < D; i++)
+        p->theta[i] = (1 - alpha) * p->theta[i] + alpha * x[i];
+    p->sent[w] = ++p->t;
+}
+
+static void plain_round(struct plain *p, unsigned w)
+{
+    double x[D], v[D] = {0}, d[D];
+    memcpy(x, p->read[w], sizeof x);
+    for (unsigned j = 0; j < p->steps; j++, p->batch[w]++) {
+        for (size_t i = 0; i < D; i++) {
+            double g =
+                x[i] - (double)(float)outer_bench_center(w, p->batch[w], i) + p->decay * x[i];
+            g += p->rho * (x[i] - p->read[w][i]);
+            v[i] = p->mu * v[i] + g;
+            x[i] -= p->lr * (p->nesterov ? g + p->mu * v[i] : g);
+        }
+    }
+    for (size_t i = 0; i < D; i++)
+        d[i] = p->read[w][i] - x[i];
+    if (strcmp(p->rule, "fedasync") == 0)
+        plain_mix(p, w, x);
+    else
+        plain_apply(p, d);
+    memcpy(p->read[w], p->theta, sizeof p->theta);
+}
+
+/* Zhang et al. 2015, algorithm 2 (δ = 0: algorithm 1), from one exchange to just past the next. */
+static void plain_elastic(struct plain *p, unsigned w)
+{
+    double *x = p->x[w], *v = p->v[w], delta = p->nesterov ? p->mu : 0;
+    for (unsigned j = 0; j < p->steps; j++, p->batch[w]++) {
+        for (size_t i = 0; i < D; i++) {
+            double at = x[i] + delta * v[i];
+            double g = at - (double)(float)outer_bench_center(w, p->batch[w], i) + p->decay * at;
+            if (j == 0)
+                x[i] = p->read[w][i]; /* moved by the exchange */
+            v[i] = delta * v[i] - p->lr * g;
+            x[i] += v[i];
+        }
+    }
+    for (size_t i = 0; i < D; i++) {
+        double elastic = p->alpha * (x[i] - p->theta[i]);
+        p->read[w][i] = x[i] - elastic;
+        p->theta[i] += elastic;
+    }
+}
+
+static double train_both(const char *rule, const char *damping, const char *local,
+                         const char *steps)
+{
+    enum { PUSHES = 120 };
+    static struct outer_bench c;
+    static struct plain p;
+    char settings[4][64];
+    bool elastic = strcmp(rule, "easgd") == 0, mixed = strcmp(rule, "fedasync") == 0;
+    setting(settings[0], "outer", rule);
+    setting(settings[1], "optimizer", local);
+    setting(settings[2], "outer.steps", steps);
+    setting(settings[3], "damping", damping);
+    outer_bench_open(&c, OUTER_WORKERS, NAN,
+                     RIG(settings[0], settings[1], settings[2], settings[3], "momentum=0.8",
+                         "lr=0.05", "weight_decay=0.01",
+                         elastic ? "outer.moving_rate=0.2"
+                         : mixed ? "outer.alpha=0.2"
+                                 : "outer.lr=0.7",
+                         mixed ? "outer.rho=0.5" : "batch=10"));
+    c.centered = true;
+    p = (struct plain){.rule = rule,
+                       .damping = damping,
+                       .rho = mixed ? 0.5 : 0,
+                       .nesterov = strcmp(local, "nesterov") == 0,
+                       .steps = c.plan.outer.steps,
+                       .every = strcmp(rule, "delayed-nesterov") == 0 ? OUTER_WORKERS : 1,
+                       .alpha = 0.2,
+                       .lr = 0.05,
+                       .decay = 0.01,
+                       .mu = 0.8};
+    for (size_t i = 0; i < D; i++) {
+        p.theta[i] = (double)bench_latest(&c.b)[i];
+        for (unsigned w = 0; w < OUTER_WORKERS; w++)
+            p.read[w][i] = p.x[w][i] = p.theta[i];
+    }
+    uint64_t dice = 5;
+    for (unsigned n = 0; n < PUSHES; n++) {
+        unsigned w = (unsigned)(core_rig_random(&dice) % OUTER_WORKERS);
+        outer_bench_round(&c, w);
+        if (elastic)
+            plain_elastic(&p, w);
+        else
+            plain_round(&p, w);
+    }
+    double most = 0, size = 1;
+    for (size_t i = 0; i < D; i++) {
+        most = fmax(most, fabs((double)bench_latest(&c.b)[i] - p.theta[i]));
+        size = fmax(size, fabs(p.theta[i])); /* late outer momentum may swing far out */
+    }
+    outer_bench_close(&c);
+    return most / size;
+}
+
+static void expect_as_printed(const char *rule, const char *damping)
+{
+    const char *const optimizers[] = {"sgd", "nesterov"}, *const steps[] = {"1", "2", "5"};
+    for (size_t o = 0; o < COUNT_OF(optimizers); o++) {
+        for (size_t s = 0; s < COUNT_OF(steps); s++) {
+            double apart = train_both(rule, damping, optimizers[o], steps[s]);
+            if (!(apart < 2e-5)) {
+                fail_msg("outer=%s damping=%s optimizer=%s outer.steps=%s: %g apart", rule, damping,
+                         optimizers[o], steps[s], apart);
+            }
+        }
+    }
+}
+
+static void trainings_are_those_of_the_algorithms_as_printed(void **state)
+{
+    (void)state;
+    for (size_t i = 1; i < outer_registry.count; i++)
+        expect_as_printed(outer_registry.entries[i]->name, "none");
+}
+
+static void fedasync_weighs_models_by_each_function_of_its_paper(void **state)
+{
+    (void)state;
+    expect_as_printed("fedasync", "polynomial");
+    expect_as_printed("fedasync", "hinge");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(trainings_are_those_of_the_algorithms_as_printed),
+        cmocka_unit_test(fedasync_weighs_models_by_each_function_of_its_paper),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,568 @@
+/* What the parameter server does with workers, played by the test, that repeat themselves, lie or
+ * babble. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+#include <zmq.h>
+
+#include "base/clock.h"
+#include "ps/net/channel.h"
+#include "tests/rigs/patience.h"
+#include "tests/ps/server/ps_rig.h"
+#include "base/random.h"
+
+static const uint64_t FOREVER = 1000000000;
+
+/* ---- a worker played by the test ----------------------------------------------------------- */
+
+struct puppet {
+    struct rig *rig;
+    channel *channel;
+    struct wire_message m; /* token, worker, incarnation, sequence: as a decent worker sends them */
+    uint64_t version;      /* as released */
+    struct channel_received got;
+};
+
+/* The next message that is a `type`; fails the test when none comes. */
+static void puppet_expect(struct puppet *p, enum wire_type type)
+{
+    for (double until = clock_seconds() + 10 * PATIENCE; clock_seconds() < until;) {
+        enum channel_event event = channel_receive(p->channel, &p->got);
+        assert_true(event != CHANNEL_MALFORMED);
+        if (event == CHANNEL_MESSAGE && p->got.message.type == type)
+            return;
+        if (event == CHANNEL_NOTHING)
+            channel_wait(p->channel, -1, 50);
+    }
+    fail_msg("no %s came", wire_type_name(type));
+}
+
+static void puppet_say(struct puppet *p, enum wire_type type)
+{
+    p->m.type = type;
+    p->m.payload_bytes = 0;
+    (void)channel_send(p->channel, NULL, &p->m, NULL);
+}
+
+static struct puppet puppet_open(struct rig *r, unsigned w)
+{
+    struct puppet p = {.rig = r, .m = {.worker = w, .run_token = r->token}};
+    assert_int_equal(
+        channel_connect(&p.channel, r->endpoint,
+                        &(struct channel_options){.timeout_ms = 1000, .run_token = r->token}),
+        OK);
+    return p;
+}
+
+/* Joins from "another host": no shared memory, no process to watch. */
+static struct puppet puppet_join(struct rig *r, unsigned w)
+{
+    struct puppet p = puppet_open(r, w);
+    p.m.hello = (struct wire_hello){.count = r->count, .nonce = 77 + w};
+    puppet_say(&p, WIRE_HELLO);
+    puppet_expect(&p, WIRE_WELCOME);
+    p.m.incarnation = p.got.message.incarnation;
+    assert_true(p.m.incarnation != 0);
+    p.m.ready.payload = WIRE_PAYLOAD_FRAMES;
+    puppet_say(&p, WIRE_READY);
+    return p;
+}
+
+static void puppet_announce(struct puppet *p, uint64_t version, uint32_t samples)
+{
+    p->m.push = (struct wire_push){.read_version = version, .samples = samples, .loss = 1};
+    puppet_say(p, WIRE_PUSH);
+}
+
+/* 1000 floats of a gradient, all zero. */
+static void puppet_part(struct puppet *p, uint64_t version, uint64_t offset)
+{
+    static const float zero[1000];
+    p->m.type = WIRE_GRADIENT;
+    p->m.payload_bytes = sizeof zero;
+    p->m.chunk = (struct wire_chunk){.version = version, .offset = offset};
+    (void)channel_send(p->channel, NULL, &p->m, zero);
+}
+
+static void puppet_push(struct puppet *p, uint64_t version, uint32_t samples)
+{
+    puppet_announce(p, version, samples);
+    puppet_part(p, version, 0);
+}
+
+static void a_push_said_twice_counts_once(void **state UNUSED)
+{
+    options *o;
+    struct rig *r = rig_open_with(&o, 1, "10");
+    r->total_samples = 30;
+    pid_t server = rig_serve(r, o);
+    struct puppet p = puppet_join(r, 0);
+    puppet_expect(&p, WIRE_RELEASE);
+    puppet_push(&p, 0, 10);
+    puppet_push(&p, 0, 10);
+    for (uint64_t next = 1; next < 3; next++) {
+        do
+            puppet_expect(&p, WIRE_RELEASE);
+        while (p.got.message.sequence != next);
+        assert_int_equal(p.got.message.release.version, next);
+        p.m.sequence = next;
+        puppet_push(&p, next, 10);
+    }
+    puppet_expect(&p, WIRE_END);
+    assert_int_equal(p.got.message.text.code, OK);
+    puppet_say(&p, WIRE_GOODBYE);
+    assert_int_equal(rig_wait(server, 10), OK);
+    assert_int_equal(r->outcome.samples_computed, 30);
+    channel_close(&p.channel);
+    rig_close_with(r, o);
+}
+
+static void
+a_pong_tells_where_a_worker_stands_and_a_pull_says_the_release_again(void **state UNUSED)
+{
+    options *o;
+    struct rig *r = rig_open_with(&o, 1, "10");
+    r->total_samples = 10;
+    pid_t server = rig_serve(r, o);
+    struct puppet p = puppet_join(r, 0);
+    puppet_expect(&p, WIRE_RELEASE);
+    puppet_expect(&p, WIRE_PARAMETERS);
+    p.m.ping.answer = 1;
+    p.m.sequence = 5;
+    puppet_say(&p, WIRE_PING);
+    puppet_expect(&p, WIRE_PONG);
+    assert_int_equal(p.got.message.sequence, 5); /* as asked */
+    assert_int_equal(p.got.message.pong.next, 0);
+    assert_int_equal(p.got.message.pong.released, 1);
+    p.m.sequence = 0;
+    puppet_say(&p, WIRE_PULL);
+    puppet_expect(&p, WIRE_RELEASE);
+    puppet_expect(&p, WIRE_PARAMETERS);
+    assert_int_equal(p.got.message.payload_bytes, 4000);
+    float third;
+    memcpy(&third, (const float *)p.got.payload + 2, sizeof third);
+    assert_true(third == 3.0f);
+    puppet_push(&p, 0, 10);
+    puppet_expect(&p, WIRE_END);
+    puppet_say(&p, WIRE_GOODBYE);
+    assert_int_equal(rig_wait(server, 10), OK);
+    channel_close(&p.channel);
+    rig_close_with(r, o);
+}
+
+/* Where the server stands: it has not seen push 0. */
+static void puppet_expect_push_missing(struct puppet *p)
+{
+    p->m.ping.answer = 1;
+    p->m.sequence = 1;
+    puppet_say(p, WIRE_PING);
+    puppet_expect(p, WIRE_PONG);
+    assert_int_equal(p->got.message.pong.next, 0);
+    assert_int_equal(p->got.message.pong.released, 1);
+    p->m.sequence = 0;
+}
+
+static void what_a_broken_connection_left_of_a_push_is_not_taken_for_one(void **state UNUSED)
+{
+    options *o;
+    struct rig *r = rig_open_with(&o, 1, "10");
+    r->total_samples = 10;
+    pid_t server = rig_serve(r, o);
+    struct puppet p = puppet_join(r, 0);
+    puppet_expect(&p, WIRE_RELEASE);
+    puppet_part(&p, 0, 0); /* its announcement was lost */
+    puppet_expect_push_missing(&p);
+    puppet_announce(&p, 0, 10);
+    puppet_part(&p, 0, 4); /* the part before it was */
+    puppet_part(&p, 0, 0); /* and what comes now belongs to nothing */
+    puppet_expect_push_missing(&p);
+    puppet_push(&p, 0, 10);
+    puppet_expect(&p, WIRE_END);
+    assert_int_equal(p.got.message.text.code, OK);
+    puppet_say(&p, WIRE_GOODBYE);
+    assert_int_equal(rig_wait(server, 10), OK);
+    assert_int_equal(r->outcome.samples_computed, 10);
+    channel_close(&p.channel);
+    rig_close_with(r, o);
+}
+
+static void nobody_speaks_for_a_worker_but_its_own_connection(void **state UNUSED)
+{
+    options *o;
+    struct rig *r = rig_open_with(&o, 1, "10");
+    r->total_samples = 10;
+    pid_t server = rig_serve(r, o);
+    struct puppet p = puppet_join(r, 0);
+    puppet_expect(&p, WIRE_RELEASE);
+    struct puppet impostor = puppet_open(r, 0);
+    impostor.m.incarnation = p.m.incarnation; /* it has seen everything, and yet */
+    puppet_say(&impostor, WIRE_GOODBYE);
+    puppet_expect(&impostor, WIRE_REFUSED);
+    puppet_push(&p, 0, 10);
+    puppet_expect(&p, WIRE_END);
+    puppet_say(&p, WIRE_GOODBYE);
+    assert_int_equal(rig_wait(server, 10), OK);
+    channel_close(&impostor.channel);
+    channel_close(&p.channel);
+    rig_close_with(r, o);
+}
+
+/* What a member may not say: each is refused with a reason, its place is freed, the other worker
+ * trains on. */
+static void offend_future(struct puppet *p)
+{
+    p->m.sequence = 1;
+    puppet_push(p, p->version, 10);
+}
+static void offend_version(struct puppet *p)
+{
+    puppet_announce(p, p->version + 1, 10);
+}
+static void offend_samples(struct puppet *p)
+{
+    puppet_push(p, p->version, 4000000000U);
+}
+static void offend_surplus(struct puppet *p)
+{
+    static const float zero[2000];
+    puppet_announce(p, p->version, 10);
+    p->m.type = WIRE_GRADIENT;
+    p->m.payload_bytes = sizeof zero;
+    p->m.chunk = (struct wire_chunk){.version = p->version};
+    (void)channel_send(p->channel, NULL, &p->m, zero);
+}
+static void offend_chunk(struct puppet *p)
+{
+    puppet_part(p, p->version + 1, 0);
+}
+static void offend_role(struct puppet *p)
+{
+    p->m.release = (struct wire_release){0};
+    puppet_say(p, WIRE_RELEASE);
+}
+
+static void
+a_member_that_breaks_the_protocol_is_dropped_and_the_others_train_on(void **state UNUSED)
+{
+    static void (*const offences[])(struct puppet *) = {
+        offend_future, offend_version, offend_samples, offend_surplus, offend_chunk, offend_role,
+    };
+    options *o;
+    struct rig *r = rig_open_with(&o, 2, "10");
+    rig_set(o, "on_lost", "continue");
+    r->total_samples = FOREVER;
+    pid_t server = rig_serve(r, o), a = rig_train(r, o, 0, 1);
+    for (size_t i = 0; i < COUNT_OF(offences); i++) {
+        struct puppet p = puppet_join(r, 1);
+        puppet_expect(&p, WIRE_RELEASE);
+        p.version = p.got.message.release.version;
+        offences[i](&p);
+        puppet_expect(&p, WIRE_REFUSED);
+        assert_int_equal(p.got.message.text.code, ERROR_PROTOCOL);
+        rig_expect_said(p.got.message.text.text, "broke the protocol");
+        channel_close(&p.channel);
+        int before = r->worker[0].stage;
+        assert_true(rig_until(&r->worker[0].stage, before + 3, 10));
+    }
+    r->stop = 1;
+    assert_int_equal(rig_wait(server, 10), STOPPED);
+    assert_int_equal(rig_wait(a, 10), OK);
+    rig_close_with(r, o);
+}
+
+static void a_broken_protocol_ends_the_run_where_nobody_may_be_lost(void **state UNUSED)
+{
+    options *o;
+    struct rig *r = rig_open_with(&o, 1, "10");
+    pid_t server = rig_serve(r, o);
+    struct puppet p = puppet_join(r, 0);
+    puppet_expect(&p, WIRE_RELEASE);
+    offend_surplus(&p);
+    puppet_expect(&p, WIRE_REFUSED);
+    assert_int_equal(rig_wait(server, 10), ERROR_PROTOCOL);
+    rig_expect_said(r->message, "worker 0");
+    channel_close(&p.channel);
+    rig_close_with(r, o);
+}
+
+/* ---- a server played by the test ---------------------------------------------------------------
+ */
+
+/* The next message that is a `type`; a heartbeat (sequence 0) is no ping. */
+static void server_expect(channel *c, struct channel_received *r, enum wire_type type)
+{
+    for (double until = clock_seconds() + 10 * PATIENCE; clock_seconds() < until;) {
+        enum channel_event event = channel_receive(c, r);
+        if (event == CHANNEL_MESSAGE && r->message.type == type &&
+            (type != WIRE_PING || r->message.sequence > 0))
+            return;
+        if (event == CHANNEL_NOTHING)
+            channel_wait(c, -1, 50);
+    }
+    fail_msg("no %s came", wire_type_name(type));
+}
+
+static void server_say(channel *c, const struct channel_received *r, enum wire_type type,
+                       struct wire_message m)
+{
+    static const float parameters[1000];
+    m.type = type;
+    m.run_token = r->message.run_token;
+    m.incarnation = 5;
+    m.payload_bytes = type == WIRE_PARAMETERS ? sizeof parameters : 0;
+    assert_true(channel_send(c, &r->from, &m, m.payload_bytes > 0 ? parameters : NULL));
+}
+
+static void server_release(channel *c, const struct channel_received *r, uint64_t sequence)
+{
+    struct wire_message m = {.sequence = sequence, .release.payload = WIRE_PAYLOAD_FRAMES};
+    server_say(c, r, WIRE_RELEASE, m);
+    m.chunk = (struct wire_chunk){0};
+    server_say(c, r, WIRE_PARAMETERS, m);
+}
+
+/* Where worker 0 of the rig is going to say hello, and its process. */
+static channel *server_open(struct rig *r, const options *o, pid_t *trainer)
+{
+    channel *c = NULL;
+    *trainer = rig_train(r, o, 0, 0); /* forked before ZeroMQ starts its threads here */
+    assert_int_equal(
+        channel_bind(&c, r->listen,
+                     &(struct channel_options){.timeout_ms = 1000, .run_token = r->token}),
+        OK);
+    snprintf(r->endpoint, sizeof r->endpoint, "%s", channel_endpoint(c));
+    r->bound = 1;
+    return c;
+}
+
+static void a_release_before_the_welcome_is_an_error(void **state UNUSED)
+{
+    options *o;
+    struct rig *r = rig_open_with(&o, 1, "5");
+    struct channel_received got;
+    pid_t a;
+    channel *c = server_open(r, o, &a);
+    server_expect(c, &got, WIRE_HELLO);
+    /* It leaves at this message: one more might find nobody there. */
+    server_say(c, &got, WIRE_RELEASE,
+               (struct wire_message){.release.payload = WIRE_PAYLOAD_FRAMES});
+    assert_int_equal(rig_wait(a, 10), ERROR_PROTOCOL);
+    rig_expect_said(r->worker[0].message, "sent a release before it welcomed worker 0");
+    channel_close(&c);
+    rig_close_with(r, o);
+}
+
+static void a_lost_push_is_said_again_and_a_lost_release_is_asked_for(void **state UNUSED)
+{
+    options *o;
+    struct rig *r = rig_open_with(&o, 1, "2");
+    struct channel_received got;
+    pid_t a;
+    channel *c = server_open(r, o, &a);
+    server_expect(c, &got, WIRE_HELLO);
+    struct wire_message welcome = {
+        .welcome = {.count = 1000, .payload = WIRE_PAYLOAD_FRAMES, .timeout_ms = 2000}};
+    server_say(c, &got, WIRE_WELCOME, welcome);
+    server_expect(c, &got, WIRE_READY);
+    server_release(c, &got, 0);
+    server_expect(c, &got, WIRE_PUSH);
+    server_expect(c, &got, WIRE_GRADIENT);
+    server_expect(c, &got, WIRE_PING); /* as if the push had never come */
+    assert_int_equal(got.message.sequence, 1);
+    server_say(c, &got, WIRE_PONG, (struct wire_message){.sequence = 1, .pong = {0, 1}});
+    server_expect(c, &got, WIRE_PUSH);
+    assert_int_equal(got.message.sequence, 0);
+    server_expect(c, &got, WIRE_GRADIENT);
+    struct wire_message rest = {.sequence = 1, .release.payload = WIRE_PAYLOAD_FRAMES};
+    server_say(c, &got, WIRE_RELEASE, rest);
+    rest.chunk = (struct wire_chunk){.offset = 4};
+    server_say(c, &got, WIRE_PARAMETERS, rest); /* as if the part before it had been lost */
+    server_expect(c, &got, WIRE_PING);
+    server_say(c, &got, WIRE_PONG, (struct wire_message){.sequence = 1, .pong = {1, 1}});
+    server_expect(c, &got, WIRE_PULL);
+    server_release(c, &got, 1);
+    server_expect(c, &got, WIRE_PUSH);
+    assert_int_equal(got.message.sequence, 1);
+    server_say(c, &got, WIRE_END, (struct wire_message){.text = {.code = OK}});
+    server_expect(c, &got, WIRE_GOODBYE);
+    assert_int_equal(rig_wait(a, 10), OK);
+    assert_int_equal(r->worker[0].pushes, 2);
+    channel_close(&c);
+    rig_close_with(r, o);
+}
+
+/* The server says each time that it has not seen the push. */
+static void a_push_that_is_lost_three_times_is_given_up(void **state UNUSED)
+{
+    options *o;
+    struct rig *r = rig_open_with(&o, 1, "2");
+    struct channel_received got;
+    pid_t a;
+    channel *c = server_open(r, o, &a);
+    server_expect(c, &got, WIRE_HELLO);
+    struct wire_message welcome = {
+        .welcome = {.count = 1000, .payload = WIRE_PAYLOAD_FRAMES, .timeout_ms = 2000}};
+    server_say(c, &got, WIRE_WELCOME, welcome);
+    server_expect(c, &got, WIRE_READY);
+    server_release(c, &got, 0);
+    for (int i = 0; i < 3; i++) {
+        server_expect(c, &got, WIRE_PUSH);
+        server_expect(c, &got, WIRE_PING);
+        /* The second answers a ping that had waited on a broken connection: it counts no more. */
+        for (int twice = 0; twice < 2; twice++)
+            server_say(c, &got, WIRE_PONG, (struct wire_message){.sequence = 1, .pong = {0, 1}});
+    }
+    assert_int_equal(rig_wait(a, 10), ERROR_PEER);
+    rig_expect_said(r->worker[0].message, "the gradient of worker 0");
+    rig_expect_said(r->worker[0].message, "was lost 3 times in a row");
+    channel_close(&c);
+    rig_close_with(r, o);
+}
+
+/* ---- strangers ----------------------------------------------------------------------------------
+ */
+
+/* Every type of message from somebody who is no member, some with the right token. */
+static void babble_messages(struct rig *r)
+{
+    for (enum wire_type type = WIRE_HELLO; type < WIRE_TYPES; type++)
+        for (unsigned i = 0; i < 3; i++) {
+            static const float floats[1000];
+            struct puppet p = puppet_open(r, i == 1 ? 99 : 0);
+            p.m.type = type;
+            p.m.run_token = i == 2 ? 666 : r->token;
+            p.m.incarnation = 1;
+            bool floats_go = type == WIRE_PARAMETERS || type == WIRE_GRADIENT || type == WIRE_SLICE;
+            p.m.payload_bytes = floats_go ? 4000 : 0;
+            (void)channel_send(p.channel, NULL, &p.m, p.m.payload_bytes > 0 ? floats : NULL);
+            if (!(type == WIRE_HELLO &&
+                  i == 0)) /* that one is refused, too, but says nothing more */
+                puppet_expect(&p, WIRE_REFUSED);
+            channel_close(&p.channel);
+        }
+}
+
+/* Random frames of random sizes, and a flood of frames in one message. */
+static void babble_frames(struct rig *r)
+{
+    struct random_stream dice;
+    uint8_t bytes[4096];
+    void *context = zmq_ctx_new();
+    void *dealer = zmq_socket(context, ZMQ_DEALER);
+    int linger = 1000;
+    random_open(&dice, RANDOM_TEST, 2, 0, 0);
+    zmq_setsockopt(dealer, ZMQ_LINGER, &linger, sizeof linger);
+    curve_apply_token(r->token, dealer, false);
+    assert_int_equal(zmq_connect(dealer, r->endpoint), 0);
+    for (int i = 0; i < 300; i++) {
+        uint32_t size = random_below(&dice, sizeof bytes);
+        for (uint32_t b = 0; b < size; b++)
+            bytes[b] = (uint8_t)random_bits(&dice);
+        if (i % 3 == 0)
+            memcpy(bytes, "GLAG\1\0\6\0", 8);
+        int more = i % 5 == 0 ? ZMQ_SNDMORE : 0;
+        zmq_send(dealer, bytes, size, more);
+        for (int part = 0; more != 0 && part < 20; part++)
+            zmq_send(dealer, bytes, size, part < 19 ? ZMQ_SNDMORE : 0);
+    }
+    zmq_close(dealer);
+    zmq_ctx_term(context);
+}
+
+/* A head that announces 4000 bytes of floats, and eight of them. */
+static void floats_that_are_fewer_than_announced_are_not_read(void **state UNUSED)
+{
+    options *o;
+    struct rig *r = rig_open_with(&o, 1, "10");
+    pid_t server = rig_serve(r, o);
+    const struct wire_message said = {
+        .type = WIRE_GRADIENT, .run_token = r->token, .payload_bytes = 4000};
+    struct wire_message answer;
+    uint8_t bytes[WIRE_MAX_BYTES];
+    const int limit_ms = 5000, none = 0;
+    void *context = zmq_ctx_new();
+    void *dealer = zmq_socket(context, ZMQ_DEALER);
+    zmq_setsockopt(dealer, ZMQ_RCVTIMEO, &limit_ms, sizeof limit_ms);
+    zmq_setsockopt(dealer, ZMQ_LINGER, &none, sizeof none);
+    curve_apply_token(r->token, dealer, false);
+    assert_int_equal(zmq_connect(dealer, r->endpoint), 0);
+    zmq_send(dealer, bytes, wire_encode(&said, bytes), ZMQ_SNDMORE);
+    zmq_send(dealer, bytes, 8, 0);
+    int size = zmq_recv(dealer, bytes, sizeof bytes, 0);
+    assert_true(size > 0);
+    assert_int_equal(wire_decode(&answer, bytes, (size_t)size), OK);
+    assert_int_equal(answer.type, WIRE_REFUSED);
+    rig_expect_said(answer.text.text, "not as many as the head says");
+    zmq_close(dealer);
+    zmq_ctx_term(context);
+    r->stop = 1;
+    assert_int_equal(rig_wait(server, 10), STOPPED);
+    rig_close_with(r, o);
+}
+
+/* Bytes that are not even ZeroMQ's. */
+static void babble_bytes(struct rig *r)
+{
+    for (int i = 0; i < 20; i++) {
+        struct sockaddr_un address = {.sun_family = AF_UNIX};
+        uint8_t bytes[512];
+        memset(bytes, i * 13, sizeof bytes);
+        strcpy(address.sun_path, r->endpoint + strlen("ipc://"));
+        int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+        assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
+        send(fd, bytes, sizeof bytes, MSG_NOSIGNAL);
+        close(fd);
+    }
+}
+
+static void strangers_change_nothing(void **state UNUSED)
+{
+    char hash[65];
+    for (int i = 0; i < 2; i++) {
+        options *o;
+        struct rig *r = rig_open_with(&o, 1, "10");
+        r->total_samples = 2000;
+        pid_t server = rig_serve(r, o), a = rig_train(r, o, 0, 5);
+        if (i == 1) {
+            assert_true(rig_until(&r->worker[0].stage, 1, 10));
+            babble_bytes(r);
+            babble_frames(r);
+            babble_messages(r);
+        }
+        assert_int_equal(rig_wait(a, 20), OK);
+        assert_int_equal(rig_wait(server, 20), OK);
+        assert_int_equal(r->outcome.updates, 200);
+        if (i == 0)
+            memcpy(hash, r->outcome.parameters_sha256, sizeof hash);
+        else
+            assert_string_equal(hash, r->outcome.parameters_sha256);
+        rig_close_with(r, o);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_push_said_twice_counts_once),
+        cmocka_unit_test(a_pong_tells_where_a_worker_stands_and_a_pull_says_the_release_again),
+        cmocka_unit_test(what_a_broken_connection_left_of_a_push_is_not_taken_for_one),
+        cmocka_unit_test(nobody_speaks_for_a_worker_but_its_own_connection),
+        cmocka_unit_test(a_release_before_the_welcome_is_an_error),
+        cmocka_unit_test(a_lost_push_is_said_again_and_a_lost_release_is_asked_for),
+        cmocka_unit_test(a_push_that_is_lost_three_times_is_given_up),
+        cmocka_unit_test(a_member_that_breaks_the_protocol_is_dropped_and_the_others_train_on),
+        cmocka_unit_test(a_broken_protocol_ends_the_run_where_nobody_may_be_lost),
+        cmocka_unit_test(floats_that_are_fewer_than_announced_are_not_read),
+        cmocka_unit_test(strangers_change_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,507 @@
+/* What one of several servers does with another, played by the test, that lies or goes missing. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "ps/net/channel.h"
+#include "ps/core/slices.h"
+#include "tests/rigs/patience.h"
+#include "tests/ps/server/ps_rig.h"
+#include "tests/rigs/scratch.h"
+
+enum { COUNT = 1000, SERVERS = 2 };
+
+static struct rig *open_rig_for(options **o, unsigned workers, const char *timeout_s)
+{
+    struct rig *r = rig_open(workers, COUNT);
+    *o = rig_settings();
+    rig_set(*o, "servers", "2");
+    rig_set(*o, "timeout_s", timeout_s);
+    r->total_samples = 1000000000;
+    r->settings_hash = 7;
+    return r;
+}
+
+static struct rig *open_rig(options **o, const char *timeout_s)
+{
+    return open_rig_for(o, 1, timeout_s);
+}
+
+static void close_rig(struct rig *r, options *o)
+{
+    options_close(&o);
+    rig_close(r);
+}
+
+static void expect_end(struct rig *r, pid_t server, status code, const char *says)
+{
+    if (rig_wait(server, 10) != (int)code || strstr(r->message, says) == NULL)
+        fail_msg("'%s' (code %d) does not say '%s' (code %d)", r->message, r->code, says, code);
+}
+
+struct ps_servers_puppet {
+    const struct rig *rig;
+    channel *channel;
+    struct wire_message m;
+    struct channel_received got;
+};
+
+static void puppet_say(struct ps_servers_puppet *p, enum wire_type type)
+{
+    static const float floats[COUNT];
+    p->m.type = type;
+    p->m.payload_bytes = type == WIRE_SLICE ? 40 : 0;
+    (void)channel_send(p->channel, p->got.from.size > 0 ? &p->got.from : NULL, &p->m,
+                       type == WIRE_SLICE ? floats : NULL);
+}
+
+static void puppet_expect(struct ps_servers_puppet *p, enum wire_type type)
+{
+    for (double until = clock_seconds() + 10 * PATIENCE; clock_seconds() < until;) {
+        enum channel_event event = channel_receive(p->channel, &p->got);
+        assert_true(event != CHANNEL_MALFORMED);
+        if (event == CHANNEL_MESSAGE && p->got.message.type == type)
+            return;
+        if (event == CHANNEL_NOTHING)
+            channel_wait(p->channel, -1, 50);
+    }
+    fail_msg("no %s came; the server's end: '%s'", wire_type_name(type), p->rig->message);
+}
+
+static void puppet_expect_order(struct ps_servers_puppet *p, enum wire_order what)
+{
+    do
+        puppet_expect(p, WIRE_ORDER);
+    while (p->got.message.notice.what != what);
+}
+
+/* ---- a server that follows, played by the test ----------------------------------------------- */
+
+/* Wants to be that server: from "another host", so that no process is watched. */
+static struct ps_servers_puppet puppet_join(struct rig *r, unsigned server, uint64_t nonce)
+{
+    struct ps_servers_puppet p = {.rig = r, .m = {.worker = server, .run_token = r->token}};
+    assert_int_equal(
+        channel_connect(&p.channel, r->endpoint,
+                        &(struct channel_options){.timeout_ms = 1000, .run_token = r->token}),
+        OK);
+    p.m.join = (struct wire_join){
+        .count = slice_count(COUNT, SERVERS, 1), .settings = r->settings_hash, .nonce = nonce};
+    return p;
+}
+
+static struct ps_servers_puppet puppet_follow(struct rig *r)
+{
+    struct ps_servers_puppet p = puppet_join(r, 1, 77);
+    puppet_say(&p, WIRE_JOIN);
+    puppet_expect(&p, WIRE_JOINED);
+    p.m.incarnation = p.got.message.incarnation;
+    assert_true(p.m.incarnation != 0);
+    return p;
+}
+
+static void gap(struct ps_servers_puppet *p)
+{
+    p->m.sequence = 5;
+    p->m.notice = (struct wire_notice){.what = WIRE_WORKER_READY};
+    puppet_say(p, WIRE_REPORT);
+}
+
+static void lost_tail(struct ps_servers_puppet *p)
+{
+    p->m.sequence = 3;
+    puppet_say(p, WIRE_PING);
+}
+
+static void unknown_outcome(struct ps_servers_puppet *p)
+{
+    p->m.record = (struct push_record){.outcome = (enum push_outcome)4};
+    puppet_say(p, WIRE_RECORD);
+}
+
+static void unknown_worker(struct ps_servers_puppet *p)
+{
+    p->m.notice = (struct wire_notice){.what = WIRE_WORKER_READY, .worker = 1};
+    puppet_say(p, WIRE_REPORT);
+}
+
+static void slice_without_request(struct ps_servers_puppet *p)
+{
+    p->m.slice = (struct wire_slice){0};
+    puppet_say(p, WIRE_SLICE);
+}
+
+static void not_its_words(struct ps_servers_puppet *p)
+{
+    puppet_say(p, WIRE_RELEASE);
+}
+
+static void says_stop(struct ps_servers_puppet *p)
+{
+    p->m.text = (struct wire_text){.code = STOPPED, .text = "told to stop"};
+    puppet_say(p, WIRE_FAILED);
+}
+
+static void nothing(struct ps_servers_puppet *p)
+{
+    (void)p;
+}
+
+static void a_server_that_breaks_the_protocol_ends_the_run_and_is_named(void **state UNUSED)
+{
+    static const struct {
+        void (*act)(struct ps_servers_puppet *p);
+        status code;
+        const char *says;
+    } cases[] = {
+        {gap, ERROR_PEER, "server 1 (process 0) sent message 5, 0 was awaited"},
+        {lost_tail, ERROR_PEER, "sent message 3, 0 was awaited"},
+        {unknown_outcome, ERROR_PROTOCOL, "a record with an unknown outcome or worker"},
+        {unknown_worker, ERROR_PROTOCOL, "sent a message of another run"},
+        {slice_without_request, ERROR_PROTOCOL, "out of order"},
+        {not_its_words, ERROR_PROTOCOL, "may not send"},
+        {says_stop, STOPPED, "told to stop"},
+        {nothing, ERROR_PEER, "was silent for "},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        options *o;
+        struct rig *r = open_rig(&o, cases[i].act == nothing ? "1.2" : "10");
+        pid_t server = rig_serve(r, o);
+        struct ps_servers_puppet p = puppet_follow(r);
+        cases[i].act(&p);
+        expect_end(r, server, cases[i].code, cases[i].says);
+        channel_close(&p.channel);
+        close_rig(r, o);
+    }
+}
+
+static void puppet_report(struct ps_servers_puppet *p, uint64_t sequence, enum wire_report what,
+                          unsigned w)
+{
+    p->m.sequence = sequence;
+    p->m.notice = (struct wire_notice){.what = what, .worker = w};
+    puppet_say(p, WIRE_REPORT);
+}
+
+/* Once the run is over; `sequence` is its next message's. */
+static void puppet_leave(struct ps_servers_puppet *p, uint64_t sequence)
+{
+    puppet_expect(p, WIRE_END);
+    puppet_report(p, sequence, WIRE_WORKERS_GONE, 0);
+    puppet_expect_order(p, WIRE_ORDER_CLOSE);
+    puppet_report(p, sequence + 1, WIRE_CLOSED, 0);
+}
+
+static void nobody_becomes_a_server_that_does_not_fit(void **state UNUSED)
+{
+    options *o;
+    struct rig *r = open_rig(&o, "10");
+    pid_t server = rig_serve(r, o);
+    struct ps_servers_puppet first = puppet_follow(r);
+    for (unsigned i = 0; i < 6; i++) {
+        struct ps_servers_puppet p = puppet_join(r, i == 0 ? 0 : i == 1 ? SERVERS : 1, 5);
+        p.m.join.count += i == 2;
+        p.m.join.settings += i == 3;
+        p.m.run_token += i == 4;
+        puppet_say(&p, WIRE_JOIN);
+        puppet_expect(&p, WIRE_REFUSED);
+        if (i == 5)
+            assert_non_null(strstr(p.got.message.text.text, "another process is that server"));
+        channel_close(&p.channel);
+    }
+    puppet_say(&first, WIRE_PING); /* which is still it */
+    puppet_expect(&first, WIRE_PONG);
+    r->stop = 1;
+    puppet_leave(&first, 0);
+    expect_end(r, server, STOPPED, "stopped on request");
+    channel_close(&first.channel);
+    close_rig(r, o);
+}
+
+/* Server 0 has welcomed that worker. */
+static struct ps_servers_puppet puppet_train(struct rig *r, unsigned number)
+{
+    struct ps_servers_puppet p = {.rig = r, .m = {.run_token = r->token, .worker = number}};
+    assert_int_equal(
+        channel_connect(&p.channel, r->endpoint,
+                        &(struct channel_options){.timeout_ms = 1000, .run_token = r->token}),
+        OK);
+    p.m.hello = (struct wire_hello){
+        .count = slice_count(COUNT, SERVERS, 0), .settings = r->settings_hash, .nonce = 5};
+    puppet_say(&p, WIRE_HELLO);
+    puppet_expect(&p, WIRE_WELCOME);
+    p.m.incarnation = p.got.message.incarnation;
+    return p;
+}
+
+static void puppet_is_ready(struct ps_servers_puppet *p)
+{
+    p->m.ready.payload = WIRE_PAYLOAD_FRAMES;
+    puppet_say(p, WIRE_READY);
+}
+
+/* Server 0 is to stop, and asks that follower for its slice. */
+static void ask_for_slice(struct rig *r, struct ps_servers_puppet *follower,
+                          struct ps_servers_puppet *trainer)
+{
+    puppet_is_ready(trainer);
+    puppet_report(follower, 0, WIRE_WORKER_READY, 0);
+    puppet_expect(trainer, WIRE_RELEASE);
+    r->stop = 1;
+    puppet_expect_order(follower, WIRE_ORDER_ASK);
+}
+
+static void a_slice_with_a_hole_is_not_taken(void **state UNUSED)
+{
+    options *o;
+    struct rig *r = open_rig(&o, "10");
+    pid_t server = rig_serve(r, o);
+    struct ps_servers_puppet follower = puppet_follow(r), trainer = puppet_train(r, 0);
+    ask_for_slice(r, &follower, &trainer);
+    follower.m.sequence = 1;
+    follower.m.slice = (struct wire_slice){.offset = 40};
+    puppet_say(&follower, WIRE_SLICE);
+    expect_end(r, server, ERROR_PROTOCOL, "sent a part of its slice out of order");
+    channel_close(&trainer.channel);
+    channel_close(&follower.channel);
+    close_rig(r, o);
+}
+
+/* The server looks away for longer than its limit, and finds what it waited for. */
+static void look_away(int number UNUSED)
+{
+    clock_sleep_until_ns(clock_ns() + 3100000000ULL);
+}
+
+static void send_slice(struct ps_servers_puppet *follower, unsigned parts, uint64_t local_sgd_ns)
+{
+    static const float floats[COUNT];
+    const uint32_t bytes = (uint32_t)(slice_count(COUNT, SERVERS, 1) * sizeof(float)) / parts;
+    follower->m.type = WIRE_SLICE;
+    follower->m.payload_bytes = bytes;
+    for (unsigned i = 0; i < parts; i++) {
+        clock_sleep_until_ns(clock_ns() + local_sgd_ns);
+        follower->m.sequence = 1 + i;
+        follower->m.slice = (struct wire_slice){.offset = (uint64_t)i * bytes};
+        assert_true(channel_send(follower->channel, NULL, &follower->m, floats));
+        puppet_expect(follower, WIRE_PONG); /* a sign of life */
+    }
+    puppet_leave(follower, 1 + parts);
+}
+
+static void expect_stopped_whole(struct rig *r, pid_t server)
+{
+    expect_end(r, server, STOPPED, "stopped on request");
+    assert_int_equal(strlen(r->outcome.parameters_sha256), 64);
+}
+
+static void a_slice_that_is_there_when_the_limit_has_passed_is_taken(void **state UNUSED)
+{
+    options *o;
+    struct rig *r = open_rig(&o, "3");
+    signal(SIGUSR1, look_away);
+    pid_t server = rig_serve(r, o);
+    signal(SIGUSR1, SIG_DFL);
+    struct ps_servers_puppet follower = puppet_follow(r), trainer = puppet_train(r, 0);
+    ask_for_slice(r, &follower, &trainer);
+    kill(server, SIGUSR1);
+    send_slice(&follower, 1, 0);
+    expect_stopped_whole(r, server);
+    channel_close(&trainer.channel);
+    channel_close(&follower.channel);
+    close_rig(r, o);
+}
+
+static void a_slice_may_take_longer_than_the_limit_while_parts_of_it_come(void **state UNUSED)
+{
+    options *o;
+    struct rig *r = open_rig(&o, "3");
+    pid_t server = rig_serve(r, o);
+    struct ps_servers_puppet follower = puppet_follow(r), trainer = puppet_train(r, 0);
+    ask_for_slice(r, &follower, &trainer);
+    send_slice(&follower, 5, 700000000);
+    expect_stopped_whole(r, server);
+    channel_close(&trainer.channel);
+    channel_close(&follower.channel);
+    close_rig(r, o);
+}
+
+static void training_begins_when_the_last_worker_that_others_waited_for_is_lost(void **state UNUSED)
+{
+    options *o;
+    struct rig *r = open_rig_for(&o, 2, "20");
+    rig_set(o, "on_lost", "continue");
+    pid_t server = rig_serve(r, o);
+    struct ps_servers_puppet follower = puppet_follow(r), left = puppet_train(r, 0),
+                             lost = puppet_train(r, 1);
+    puppet_is_ready(&left);
+    puppet_report(&follower, 0, WIRE_WORKER_READY, 0);
+    puppet_is_ready(&lost);
+    follower.m.sequence = 1;
+    follower.m.lost = (struct wire_lost){.worker = 1, .code = ERROR_PEER, .text = "died"};
+    puppet_say(&follower, WIRE_LOST);
+    puppet_expect(&left, WIRE_RELEASE);
+    kill(server, SIGKILL);
+    rig_wait(server, 10);
+    channel_close(&left.channel);
+    channel_close(&lost.channel);
+    channel_close(&follower.channel);
+    close_rig(r, o);
+}
+
+/* It came to that server first, and died: here it would be awaited for timeout_s. */
+static void a_worker_that_died_on_its_way_to_server_0_is_not_waited_for(void **state UNUSED)
+{
+    static const char *const on_lost[] = {"stop", "continue"};
+    for (size_t i = 0; i < COUNT_OF(on_lost); i++) {
+        options *o;
+        struct rig *r = open_rig_for(&o, 2, "60");
+        rig_set(o, "on_lost", on_lost[i]);
+        pid_t server = rig_serve(r, o);
+        struct ps_servers_puppet follower = puppet_follow(r), left = puppet_train(r, 0);
+        puppet_is_ready(&left);
+        puppet_report(&follower, 0, WIRE_WORKER_READY, 0);
+        follower.m.sequence = 1;
+        follower.m.lost = (struct wire_lost){.worker = 1, .code = ERROR_PEER, .text = "died"};
+        puppet_say(&follower, WIRE_LOST);
+        if (i == 0) {
+            expect_end(r, server, ERROR_PEER,
+                       "worker 1 died (at server 1), before it came to server 0");
+        } else {
+            puppet_expect(&left, WIRE_RELEASE);
+            kill(server, SIGKILL);
+            rig_wait(server, 10);
+        }
+        channel_close(&left.channel);
+        channel_close(&follower.channel);
+        close_rig(r, o);
+    }
+}
+
+static void a_worker_that_is_stopped_ends_the_run_so_whoever_hears_it_first(void **state UNUSED)
+{
+    options *o;
+    struct rig *r = open_rig(&o, "10");
+    pid_t server = rig_serve(r, o);
+    struct ps_servers_puppet follower = puppet_follow(r), trainer = puppet_train(r, 0);
+    follower.m.lost = (struct wire_lost){.code = STOPPED, .text = "was told to stop"};
+    puppet_say(&follower, WIRE_LOST);
+    expect_end(r, server, STOPPED, "worker 0 (process 0) was told to stop (at server 1)");
+    channel_close(&trainer.channel);
+    channel_close(&follower.channel);
+    close_rig(r, o);
+}
+
+/* ---- server 0, played by the test --------------------------------------------------------------
+ */
+
+static void lost_orders(struct ps_servers_puppet *p)
+{
+    p->m.sequence = 2;
+    puppet_say(p, WIRE_PONG);
+}
+
+static void push_that_is_not_there(struct ps_servers_puppet *p)
+{
+    p->m.notice = (struct wire_notice){.what = WIRE_ORDER_PUSH};
+    puppet_say(p, WIRE_ORDER);
+}
+
+static void order_for_nobody(struct ps_servers_puppet *p)
+{
+    p->m.notice = (struct wire_notice){.what = WIRE_ORDER_HELLO, .worker = 9};
+    puppet_say(p, WIRE_ORDER);
+}
+
+/* While it stands still. */
+static void orders_without_end(struct ps_servers_puppet *p)
+{
+    p->m.notice = (struct wire_notice){.what = WIRE_ORDER_ASK};
+    puppet_say(p, WIRE_ORDER);
+    for (p->m.sequence = 1; p->m.sequence < 9; p->m.sequence++) {
+        p->m.notice = (struct wire_notice){.what = WIRE_ORDER_HELLO};
+        puppet_say(p, WIRE_ORDER);
+    }
+}
+
+static void refusal(struct ps_servers_puppet *p)
+{
+    p->m.text = (struct wire_text){.code = ERROR_PROTOCOL, .text = "not you"};
+    puppet_say(p, WIRE_REFUSED);
+}
+
+static void a_server_that_follows_does_not_follow_nonsense(void **state UNUSED)
+{
+    static const struct {
+        void (*act)(struct ps_servers_puppet *p);
+        status code;
+        const char *says;
+    } cases[] = {
+        {lost_orders, ERROR_PEER, "sent message 2, 0 was awaited"},
+        {push_that_is_not_there, ERROR_PROTOCOL, "ordered a push that is not here"},
+        {order_for_nobody, ERROR_PROTOCOL, "a worker that this run does not have"},
+        {orders_without_end, ERROR_PROTOCOL, "ordered more than"},
+        {refusal, ERROR_PROTOCOL, "refused server 1: not you"},
+        {nothing, ERROR_PEER, "was silent for "},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        options *o;
+        struct ps_servers_puppet p = {0};
+        struct rig *r = open_rig(&o, cases[i].act == nothing ? "1.2" : "10");
+        p.rig = r;
+        r->server = 1;
+        snprintf(r->leader, sizeof r->leader, "ipc://%s/leader-%d", scratch_folder(),
+                 (int)getpid());
+        pid_t server = rig_serve(r, o); /* a fork, so before this process has threads */
+        assert_int_equal(
+            channel_bind(&p.channel, r->leader,
+                         &(struct channel_options){.timeout_ms = 1000, .run_token = r->token}),
+            OK);
+        puppet_expect(&p, WIRE_JOIN);
+        assert_int_equal(p.got.message.join.count, slice_count(COUNT, SERVERS, 1));
+        p.m = (struct wire_message){.worker = 1, .run_token = r->token, .incarnation = 3};
+        puppet_say(&p, WIRE_JOINED);
+        cases[i].act(&p);
+        expect_end(r, server, cases[i].code, cases[i].says);
+        channel_close(&p.channel);
+        close_rig(r, o);
+    }
+}
+
+static void a_server_that_follows_may_be_stopped_before_it_was_let_in(void **state UNUSED)
+{
+    options *o;
+    struct rig *r = open_rig(&o, "20");
+    r->server = 1;
+    snprintf(r->leader, sizeof r->leader, "ipc://%s/nobody-%d", scratch_folder(), (int)getpid());
+    pid_t server = rig_serve(r, o);
+    r->stop = 1;
+    expect_end(r, server, STOPPED, "told to stop");
+    close_rig(r, o);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_server_that_breaks_the_protocol_ends_the_run_and_is_named),
+        cmocka_unit_test(a_slice_with_a_hole_is_not_taken),
+        cmocka_unit_test(a_slice_that_is_there_when_the_limit_has_passed_is_taken),
+        cmocka_unit_test(a_slice_may_take_longer_than_the_limit_while_parts_of_it_come),
+        cmocka_unit_test(training_begins_when_the_last_worker_that_others_waited_for_is_lost),
+        cmocka_unit_test(a_worker_that_died_on_its_way_to_server_0_is_not_waited_for),
+        cmocka_unit_test(a_worker_that_is_stopped_ends_the_run_so_whoever_hears_it_first),
+        cmocka_unit_test(nobody_becomes_a_server_that_does_not_fit),
+        cmocka_unit_test(a_server_that_follows_does_not_follow_nonsense),
+        cmocka_unit_test(a_server_that_follows_may_be_stopped_before_it_was_let_in),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

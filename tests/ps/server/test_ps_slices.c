@@ -1,0 +1,111 @@
+/* Several servers and a worker, none of them played: how its vectors are cut, and put together. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/ps/server/ps_rig.h"
+
+enum { ALL = 3 };
+
+struct servers {
+    options *o;
+    struct rig *r[ALL]; /* the first one's endpoint: where all are */
+    pid_t pid[ALL];
+};
+
+static void serve(struct servers *s, size_t count)
+{
+    char places[RIG_ENDPOINT_BYTES] = "";
+    s->o = rig_settings();
+    rig_set(s->o, "servers", "3");
+    rig_set(s->o, "payload", "shm");
+    rig_set(s->o, "timeout_s", "10");
+    for (unsigned i = 0; i < ALL; i++) {
+        struct rig *r = s->r[i] = rig_open(1, count);
+        r->server = i;
+        snprintf(r->listen, sizeof r->listen, "tcp://127.0.0.1:*");
+        snprintf(r->leader, sizeof r->leader, "%s", s->r[0]->endpoint);
+        s->pid[i] = rig_serve(r, s->o);
+        snprintf(places + strlen(places), sizeof places - strlen(places), "%s%s", i > 0 ? "," : "",
+                 r->endpoint);
+    }
+    snprintf(s->r[0]->endpoint, sizeof s->r[0]->endpoint, "%s", places);
+}
+
+static void expect_ends(struct servers *s, int code)
+{
+    for (unsigned i = 0; i < ALL; i++)
+        assert_int_equal(rig_wait(s->pid[i], 10), code);
+}
+
+static void forget(struct servers *s)
+{
+    for (unsigned i = 0; i < ALL; i++)
+        rig_close(s->r[i]);
+    options_close(&s->o);
+}
+
+/* Three slices of 1024 and 1023 parameters: the second begins a page, the third does not. */
+static void slices_that_begin_pages_by_chance_are_shared_as_any_others(void **state UNUSED)
+{
+    struct servers s;
+    serve(&s, 3 * 1023 + 1);
+    pid_t trainer = rig_train(s.r[0], s.o, 0, 0);
+    if (rig_wait(trainer, 10) != OK)
+        fail_msg("%s", s.r[0]->worker[0].message);
+    expect_ends(&s, OK);
+    assert_int_equal(s.r[0]->outcome.samples_used, s.r[0]->total_samples);
+    forget(&s);
+}
+
+/* Its third gradient is not finite in the last parameter alone. */
+static status spoil(struct rig *r, const options *settings, unsigned w, unsigned unused UNUSED)
+{
+    status result = OK;
+    ps_client *client = NULL;
+    struct ps_release at;
+    TRY(ps_client_open(&client,
+                       &(struct ps_client_options){.settings = settings,
+                                                   .endpoint = r->endpoint,
+                                                   .run_token = r->token,
+                                                   .settings_hash = r->settings_hash,
+                                                   .worker = w,
+                                                   .count = r->count},
+                       &at));
+    for (unsigned n = 0; n < 4 && !at.finished; n++) {
+        memcpy(at.gradient, at.parameters, r->count * sizeof(float));
+        at.gradient[r->count - 1] = n < 2 ? 1 : NAN;
+        TRY(ps_client_push_pull(client, &(struct ps_push){.loss = 1, .samples = 10}, &at));
+    }
+done:
+    ps_client_close(&client);
+    return result;
+}
+
+static void what_diverges_in_one_slice_is_told_with_it(void **state UNUSED)
+{
+    struct servers s;
+    serve(&s, 3000);
+    pid_t trainer = rig_fork(s.r[0], s.o, 0, 0, spoil);
+    assert_int_not_equal(rig_wait(trainer, 10), OK);
+    expect_ends(&s, ERROR_DIVERGED);
+    rig_expect_said(s.r[0]->message,
+                    "the gradient of worker 0 is not finite in server 2's slice, parameters 2000 "
+                    "to 2999 (push 2, of version 2); others may have applied theirs");
+    forget(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(slices_that_begin_pages_by_chance_are_shared_as_any_others),
+        cmocka_unit_test(what_diverges_in_one_slice_is_told_with_it),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

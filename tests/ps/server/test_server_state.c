@@ -1,0 +1,359 @@
+/*
+ * test_server_state.c — what the server's parts decide by the clock alone, on a server without
+ * peers: the training clock in each state, the limit for a worker's gradient, and the limit for the
+ * server's own work.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdatomic.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/thread.h"
+#include "tests/ps/core/core_bench.h"
+
+#include "ps/server/server_state.h"
+
+enum { MS = 1000000 };
+
+/* ---- pauses --------------------------------------------------------------------------------- */
+
+static uint64_t trained(const struct server *s)
+{
+    return training_ns_at(s, clock_ns());
+}
+
+static void start_and_train(struct server *s, uint64_t ms)
+{
+    *s = (struct server){0};
+    training_start_clock(s);
+    clock_sleep_until_ns(clock_ns() + ms * MS);
+}
+
+/* A gradient that came during an evaluation came when that began, also if a checkpoint follows. */
+static void a_pause_within_another_is_part_of_it(void **state UNUSED)
+{
+    struct server s;
+    start_and_train(&s, 2);
+    training_hold_clock(&s);
+    const uint64_t held = trained(&s);
+    clock_sleep_until_ns(clock_ns() + 5 * MS);
+    const uint64_t in_first = clock_ns();
+    clock_sleep_until_ns(clock_ns() + 5 * MS);
+    training_hold_clock(&s); /* the checkpoint's */
+    assert_int_equal(trained(&s), held);
+    training_run_clock(&s);
+    const uint64_t goes_on = trained(&s);
+    clock_sleep_until_ns(clock_ns() + 2 * MS);
+    training_run_clock(&s); /* the evaluation's */
+    assert_true(held >= 2 * MS);
+    assert_true(trained(&s) >= goes_on + 2 * MS);
+    assert_int_equal(training_ns_at(&s, in_first), held);
+}
+
+static void a_pause_after_some_training_is_another_one(void **state UNUSED)
+{
+    struct server s;
+    start_and_train(&s, 2);
+    uint64_t held[2], within[2];
+    for (int i = 0; i < 2; i++) {
+        training_hold_clock(&s);
+        clock_sleep_until_ns(clock_ns() + 5 * MS);
+        held[i] = trained(&s);
+        within[i] = clock_ns();
+        clock_sleep_until_ns(clock_ns() + 5 * MS);
+        training_run_clock(&s);
+        clock_sleep_until_ns(clock_ns() + 3 * MS);
+    }
+    assert_true(held[1] >= held[0] + 3 * MS);
+    assert_true(trained(&s) >= held[1] + 3 * MS);
+    assert_true(s.paused_ns >= 10 * MS);
+    /* A gradient may have come in either, and be looked at after both. */
+    assert_int_equal(training_ns_at(&s, within[0]), held[0]);
+    assert_int_equal(training_ns_at(&s, within[1]), held[1]);
+}
+
+/* As with a probe of every gradient: many pauses, and hardly anything between them. */
+static void the_clock_never_goes_back(void **state UNUSED)
+{
+    struct server s;
+    start_and_train(&s, 1);
+    uint64_t last = trained(&s);
+    for (int i = 0; i < 10000; i++) {
+        training_hold_clock(&s);
+        assert_true(trained(&s) >= last);
+        last = trained(&s);
+        training_run_clock(&s);
+        assert_true(trained(&s) >= last);
+        last = trained(&s);
+    }
+}
+
+/* ---- who hangs ------------------------------------------------------------------------------ */
+
+enum { WORKERS = 2, HANGS = 1 };
+
+/* Both workers give signs of life. One has been computing since it was released; the other one's
+ * last gradient came `gradient_s` later. This is `waited_s` later; 20 times the timeout are 20 s.
+ */
+static struct peer what_becomes_of(unsigned number, unsigned servers, double gradient_s,
+                                   double waited_s, uint64_t longest_ms)
+{
+    const uint64_t released = clock_ns(), now = released + (uint64_t)(waited_s * 1e9);
+    struct ps_server_options o = {.workers = WORKERS, .server = number};
+    struct peer peers[WORKERS] = {{0}};
+    struct event queue[2 * WORKERS];
+    struct core_bench b;
+    bench_open(&b, (struct server_core_options){.workers = WORKERS}, RIG("damping=none"));
+    bench_hello_all(&b);
+    for (unsigned w = 0; w < WORKERS; w++) {
+        peers[w] = (struct peer){.state = PEER_READY,
+                                 .life = {.pidfd = -1, .heard_ns = now},
+                                 .former_pidfd = -1,
+                                 .released = w == HANGS};
+    }
+    struct server s = {.o = &o,
+                       .servers = servers,
+                       .core = b.rig.core,
+                       .timeout_ms = 1000,
+                       .lost_ends_run = true,
+                       .peers = peers,
+                       .queue = queue,
+                       .queue_size = COUNT_OF(queue),
+                       .begun = true,
+                       .state = STATE_TRAINING,
+                       .began_ns = released,
+                       .gradient_training_ns = (uint64_t)(gradient_s * 1e9),
+                       .longest_step_ns = longest_ms * MS};
+    peers_tick(&s, now);
+    core_rig_close(&b.rig);
+    assert_int_equal(peers[1 - HANGS].state, PEER_READY);
+    return peers[HANGS];
+}
+
+static bool is_lost_after(unsigned number, unsigned servers, double waited_s, uint64_t longest_ms)
+{
+    return what_becomes_of(number, servers, 0, waited_s, longest_ms).state != PEER_READY;
+}
+
+static void a_worker_hangs_after_twenty_times_the_timeout(void **state UNUSED)
+{
+    assert_false(is_lost_after(0, 1, 19.99, 300));
+    assert_true(is_lost_after(0, 1, 20.01, 300));
+    assert_true(is_lost_after(0, 1, 20.01, 0)); /* no step has been seen yet */
+}
+
+static void or_after_twenty_of_the_longest_steps(void **state UNUSED)
+{
+    assert_false(is_lost_after(0, 1, 39.99, 2000));
+    assert_true(is_lost_after(0, 1, 40.01, 2000));
+}
+
+static void a_follower_leaves_it_to_the_leader(void **state UNUSED)
+{
+    assert_false(is_lost_after(1, 2, 100, 300));
+}
+
+static void a_late_gradient_is_named_after_the_timeout(void **state UNUSED)
+{
+    assert_false(what_becomes_of(0, 1, 0, 0.99, 300).slow_named);
+    assert_true(what_becomes_of(0, 1, 0, 1.01, 300).slow_named);
+    assert_true(what_becomes_of(0, 1, 0, 1.01, 5000).slow_named);
+}
+
+/* ---- states --------------------------------------------------------------------------------- */
+
+/* S3 */
+static void the_training_clock_stands_in_the_servers_own_work(void **state UNUSED)
+{
+    static const enum server_state works[] = {STATE_PROBING, STATE_GATHERING, STATE_EVALUATING,
+                                              STATE_SAVING, STATE_PAUSED};
+    for (size_t i = 0; i < COUNT_OF(works); i++) {
+        struct server s = {.state = STATE_JOINING};
+        server_begin(&s);
+        assert_int_equal(s.state, STATE_TRAINING);
+        server_enter(&s, works[i] == STATE_EVALUATING ? STATE_GATHERING : works[i]);
+        if (works[i] == STATE_EVALUATING)
+            server_enter(&s, works[i]);
+        const uint64_t held = trained(&s);
+        clock_sleep_until_ns(clock_ns() + 2 * MS);
+        assert_int_equal(trained(&s), held);
+        server_enter(&s, works[i] == STATE_GATHERING ? STATE_LEAVING : STATE_TRAINING);
+        clock_sleep_until_ns(clock_ns() + 2 * MS);
+        assert_true(trained(&s) >= held + 2 * MS);
+    }
+}
+
+/* ---- the server's own work ------------------------------------------------------------------ */
+
+static atomic_bool let_go;
+static atomic_uint began, ended;
+
+static status hang(void *context UNUSED, const float *parameters UNUSED, struct evaluation *out)
+{
+    *out = (struct evaluation){0};
+    atomic_fetch_add(&began, 1);
+    while (!atomic_load(&let_go))
+        clock_sleep_until_ns(clock_ns() + MS);
+    atomic_fetch_add(&ended, 1);
+    return OK;
+}
+
+static background *begin_to_hang(void)
+{
+    static const float parameters[] = {1};
+    background *e;
+    atomic_store(&let_go, false);
+    const unsigned before = atomic_load(&began);
+    assert_int_equal(background_open(&e, &(struct training_hooks){.evaluate = hang}), OK);
+    assert_false(background_is_busy(e));
+    background_evaluate(e, parameters);
+    while (atomic_load(&began) == before)
+        clock_sleep_until_ns(clock_ns() + MS);
+    assert_true(background_is_busy(e));
+    return e;
+}
+
+static struct server working(const struct ps_server_options *o, struct peer *peer,
+                             enum server_state state, uint64_t since_ns, uint64_t longest_ms)
+{
+    struct server s = {.o = o,
+                       .servers = 1,
+                       .peers = peer,
+                       .timeout_ms = 1000,
+                       .state = state,
+                       .since_ns = since_ns};
+    s.longest_ns[state] = longest_ms * MS;
+    return s;
+}
+
+static void the_servers_own_work_may_take_twenty_times_the_timeout(void **state UNUSED)
+{
+    static const struct {
+        enum server_state state;
+        status code;
+        const char *says;
+    } works[] = {{STATE_EVALUATING, ERROR_PEER, "the evaluation has not ended for"},
+                 {STATE_PROBING, ERROR_PEER, "probe_every"},
+                 {STATE_SAVING, ERROR_OTHER, "the checkpoint has not ended for"}};
+    const struct ps_server_options o = {0};
+    struct peer none;
+    for (size_t i = 0; i < COUNT_OF(works); i++) {
+        const uint64_t since = clock_ns();
+        struct server s = working(&o, &none, works[i].state, since, 100);
+        server_check_state(&s, since + 999 * MS);
+        assert_false(s.late_named);
+        server_check_state(&s, since + 1001 * MS);
+        assert_true(s.late_named);
+        server_check_state(&s, since + 19999ULL * MS);
+        assert_int_equal(s.state, works[i].state);
+        server_check_state(&s, since + 20001ULL * MS);
+        assert_int_equal(s.state, STATE_LEAVING);
+        assert_int_equal(s.result, works[i].code);
+        assert_non_null(strstr(s.message, works[i].says));
+    }
+}
+
+static void or_twenty_times_the_longest_so_far(void **state UNUSED)
+{
+    const struct ps_server_options o = {0};
+    const uint64_t since = clock_ns();
+    struct peer none;
+    struct server s = working(&o, &none, STATE_EVALUATING, since, 3000);
+    server_check_state(&s, since + 59999ULL * MS);
+    assert_int_equal(s.result, OK);
+    server_check_state(&s, since + 60001ULL * MS);
+    assert_int_equal(s.result, ERROR_PEER);
+}
+
+/* It gives signs of life, but no part of its slice comes. */
+static void a_follower_owes_its_slice_for_twenty_times_the_timeout(void **state UNUSED)
+{
+    const struct ps_server_options o = {0};
+    const uint64_t since = clock_ns();
+    struct peer none;
+    struct follower at[2] = {{0}, {.joined = true, .life = {.pidfd = -1}, .pid = 77}};
+    struct server s = working(&o, &none, STATE_GATHERING, since, 0);
+    s.servers = COUNT_OF(at);
+    s.followers = (struct followers){.at = at, .vectors = 1};
+    server_check_state(&s, since + 19999ULL * MS);
+    assert_int_equal(s.result, OK);
+    server_check_state(&s, since + 20001ULL * MS);
+    assert_int_equal(s.result, ERROR_PEER);
+    assert_true(at[1].lost);
+    assert_non_null(strstr(s.message, "server 1"));
+}
+
+/* The end of a run that has failed waits for no slice that long. */
+static void of_a_failed_run_for_two_seconds(void **state UNUSED)
+{
+    const struct ps_server_options o = {0};
+    const uint64_t since = clock_ns();
+    struct peer none;
+    struct follower at[2] = {{0}, {.joined = true, .life = {.pidfd = -1}}};
+    struct server s = working(&o, &none, STATE_GATHERING, since, 0);
+    s.servers = COUNT_OF(at);
+    s.followers = (struct followers){.at = at, .vectors = 1};
+    s.result = ERROR_DIVERGED;
+    server_check_state(&s, since + 1999ULL * MS);
+    assert_false(at[1].lost);
+    server_check_state(&s, since + 2001ULL * MS);
+    assert_true(at[1].lost);
+    assert_int_equal(s.result, ERROR_DIVERGED);
+}
+
+/* A paused container. */
+static void time_in_which_the_process_did_not_run_does_not_count(void **state UNUSED)
+{
+    const struct ps_server_options o = {.workers = 1};
+    const uint64_t since = clock_ns(), now = since + 3600000ULL * MS;
+    struct peer one = {.state = PEER_READY, .life = {.pidfd = -1, .heard_ns = since}};
+    struct server s = working(&o, &one, STATE_EVALUATING, since, 100);
+    server_was_away(&s, 3600000ULL * MS, now);
+    server_check_state(&s, now + 500 * MS);
+    peers_tick(&s, now + 500 * MS);
+    assert_int_equal(s.result, OK);
+    assert_int_equal(one.state, PEER_READY);
+    s.lost_ends_run = true;
+    peers_tick(&s, now + 1001 * MS);
+    assert_int_equal(s.result, ERROR_PEER);
+}
+
+static void one_that_hangs_does_not_hold_up_the_end(void **state UNUSED)
+{
+    background *e = begin_to_hang();
+    const unsigned before = atomic_load(&ended);
+    assert_int_equal(threads_abandoned(), 0);
+    background_close(&e);
+    assert_null(e);
+    assert_int_equal(threads_abandoned(), 1);
+    assert_int_equal(atomic_load(&ended), before);
+    atomic_store(&let_go, true);
+    while (atomic_load(&ended) == before)
+        clock_sleep_until_ns(clock_ns() + MS);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_pause_within_another_is_part_of_it),
+        cmocka_unit_test(a_pause_after_some_training_is_another_one),
+        cmocka_unit_test(the_clock_never_goes_back),
+        cmocka_unit_test(a_worker_hangs_after_twenty_times_the_timeout),
+        cmocka_unit_test(or_after_twenty_of_the_longest_steps),
+        cmocka_unit_test(a_follower_leaves_it_to_the_leader),
+        cmocka_unit_test(a_late_gradient_is_named_after_the_timeout),
+        cmocka_unit_test(the_training_clock_stands_in_the_servers_own_work),
+        cmocka_unit_test(the_servers_own_work_may_take_twenty_times_the_timeout),
+        cmocka_unit_test(or_twenty_times_the_longest_so_far),
+        cmocka_unit_test(a_follower_owes_its_slice_for_twenty_times_the_timeout),
+        cmocka_unit_test(of_a_failed_run_for_two_seconds),
+        cmocka_unit_test(time_in_which_the_process_did_not_run_does_not_count),
+        cmocka_unit_test(one_that_hangs_does_not_hold_up_the_end),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

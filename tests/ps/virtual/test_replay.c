@@ -1,0 +1,398 @@
+/* Recorded asynchronous runs once more: bit for bit, or the first row that differs is named. */
+#include "tests/rigs/process_rig.h"
+
+#include "ps/rules/consistency/consistency.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <signal.h>
+#include <sqlite3.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Changes the results file behind the program's back. */
+static void tamper(struct process_rig *r, const char *sql)
+{
+    sqlite3 *db = NULL;
+    assert_int_equal(sqlite3_open(process_path(r, "results.db"), &db), SQLITE_OK);
+    assert_int_equal(sqlite3_exec(db, sql, NULL, NULL, NULL), SQLITE_OK);
+    assert_int_equal(sqlite3_changes(db), 1);
+    sqlite3_close(db);
+}
+
+static void expect_replayed(struct process_rig *r)
+{
+    assert_int_equal(RIG_RUN(r, "replay", "last"), OK);
+    assert_non_null(strstr(process_output(r), "as recorded"));
+}
+
+static void runs_of_real_processes_replay_bit_for_bit(void **state)
+{
+    struct process_rig *r = *state;
+    static const char *const rules[][2] = {
+        {"damping=none", "consistency=asp"},
+        {"damping=inverse", "optimizer=nesterov"},
+        {"damping=polynomial", "schedule=cosine"},
+        {"damping=generation", "weight_decay=0.01"},
+        {"damping=cutoff", "damping.after=0"}, /* drops many: 4 workers */
+        {"consistency=bsp", "damping=none"},
+        {"consistency=ssp", "consistency.slack=1"},
+        {"consistency=softsync", "damping=inverse"},
+        {"consistency=backup", "consistency.backups=1"},
+        {"consistency=buffered", "consistency.size=3"},
+        {"consistency=rennala", "consistency.size=2"},
+        {"consistency=ringmaster", "consistency.limit=2"},
+    };
+    static const char *const workers[] = {"workers=2", "workers=4", "workers=1"};
+    for (size_t i = 0; i < COUNT_OF(rules); i++) {
+        bool barrier_of_several = strstr(rules[i][0], "backup") != NULL;
+        assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, rules[i][0], rules[i][1],
+                                 workers[barrier_of_several ? 0 : i % COUNT_OF(workers)],
+                                 "pace=gamma", "pace.mean_ms=1"),
+                         OK);
+        expect_replayed(r);
+    }
+    assert_true(atoi(process_ask(r, "SELECT count(*) FROM push WHERE outcome = 'dropped_stale'")) >
+                10);
+}
+
+static void virtual_runs_replay_also_with_workers_that_died(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=gamma", "workers=9",
+                             "samples=6000", "crash.mtbf_s=1", "crash.down_s=0.1",
+                             "damping=inverse"),
+                     OK);
+    assert_true(atoi(process_ask(r, "SELECT count(*) FROM event WHERE code = 'worker_lost'")) > 9);
+    expect_replayed(r);
+}
+
+static void every_consistency_replays_also_with_workers_that_died(void **state)
+{
+    struct process_rig *r = *state;
+    for (size_t i = 0; i < consistency_registry.count; i++) {
+        char policy[64];
+        snprintf(policy, sizeof policy, "consistency=%s", consistency_registry.entries[i]->name);
+        assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=gamma", "workers=9",
+                                 "samples=3000", "crash.mtbf_s=0.5", "crash.down_s=0.1", policy),
+                         OK);
+        expect_replayed(r);
+    }
+}
+
+/* A gradient that is dropped has its row at once, one that is taken with its update. */
+static void gradients_of_one_moment_replay_in_the_order_in_which_they_came(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=constant", "workers=5",
+                             "pace.worker=2", "pace.factor=2", "consistency=softsync",
+                             "consistency.n=2", "damping=cutoff", "damping.after=0"),
+                     OK);
+    process_expect_answer(r,
+                          "SELECT count(*) > 0 FROM push x JOIN push y ON x.at_seconds = "
+                          "y.at_seconds WHERE x.number < y.number AND x.arrival > y.arrival",
+                          "1");
+    expect_replayed(r);
+}
+
+/* The run does not end by itself, or it might before its first rows are seen. */
+static void a_run_that_lost_a_process_replays(void **state)
+{
+    struct process_rig *r = *state;
+    pid_t workers[3];
+    process_start(r, (const char *const[]){"run", RIG_LONG, "workers=3", "on_lost=continue",
+                                           "damping=polynomial", NULL});
+    process_await(r, "worker", workers, 3);
+    process_await_row(r, "SELECT count(*) > 30 FROM push");
+    kill(workers[1], SIGKILL);
+    process_await_row(r, "SELECT count(*) FROM push p JOIN event e ON e.code = 'worker_lost' AND "
+                         "p.arrival > e.push_number + 30");
+    kill(r->pid, SIGINT);
+    assert_int_equal(process_wait(r), STOPPED);
+    assert_string_equal(process_ask(r, "SELECT count(*) FROM event WHERE code = 'worker_lost'"),
+                        "1");
+    expect_replayed(r);
+}
+
+/* A worker that came and died while another was awaited: training begins without both. */
+static void a_run_that_lost_a_process_before_it_began_replays(void **state)
+{
+#define BY_HAND RIG_SMALL, "workers=3", "consistency=bsp", "on_lost=continue", "timeout_s=2"
+    struct process_rig *r = *state, *worker[2];
+    static const char *const numbers[] = {"worker=0", "worker=1"};
+    char endpoint[128], token[64];
+    process_start(r, (const char *const[]){"server", BY_HAND, NULL});
+    process_await_endpoint(r, endpoint, token);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(process_set_up((void **)&worker[i]), 0);
+        process_start(worker[i],
+                      (const char *const[]){"worker", BY_HAND, endpoint, token, numbers[i], NULL});
+    }
+    process_await_row(r, "SELECT count(*) > 1 FROM event WHERE code = 'worker_joined'");
+    process_tear_down((void **)&worker[1]);
+    assert_int_equal(process_wait(worker[0]), OK);
+    process_tear_down((void **)&worker[0]);
+    assert_int_equal(process_wait(r), OK);
+    assert_string_equal(process_ask(r, "SELECT count(DISTINCT worker) || max(read_version = 0) "
+                                       "FROM push"),
+                        "11");
+    expect_replayed(r);
+}
+
+static void a_run_that_was_stopped_replays(void **state)
+{
+    struct process_rig *r = *state;
+    process_start(r, (const char *const[]){"run", RIG_LONG, "workers=3", NULL});
+    process_await_row(r, "SELECT count(*) > 30 FROM push");
+    kill(r->pid, SIGINT);
+    assert_int_equal(process_wait(r), STOPPED);
+    expect_replayed(r);
+}
+
+static void a_run_that_diverged_replays_to_where_it_did(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "workers=2", "lr=1e6", "schedule=constant",
+                             "model=mlp", "samples=60000"),
+                     ERROR_DIVERGED);
+    assert_string_equal(process_ask(r, "SELECT count(*) FROM push WHERE outcome = 'not_finite'"),
+                        "1");
+    expect_replayed(r);
+}
+
+/* The parameters are too large by then: each gradient is left out, until there were ten in a row.
+ */
+static void skipped_gradients_are_skipped_in_the_replay(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "workers=2", "lr=1e6", "schedule=constant",
+                             "model=mlp", "samples=60000", "on_nonfinite=skip"),
+                     ERROR_DIVERGED);
+    assert_string_equal(process_ask(r, "SELECT count(*) >= 11 FROM push "
+                                       "WHERE outcome = 'not_finite'"),
+                        "1");
+    assert_string_equal(process_ask(r, "SELECT count(*) = (SELECT count(*) FROM push WHERE "
+                                       "outcome = 'not_finite') FROM event WHERE code = 'skipped' "
+                                       "AND severity = 'warning'"),
+                        "1");
+    expect_replayed(r);
+}
+
+/* It is the replay that diverges then, where the recorded run did not. */
+static void an_end_that_was_changed_is_named(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(
+        RIG_RUN(r, "run", RIG_SMALL, "lr=1e6", "schedule=constant", "model=mlp", "samples=60000"),
+        ERROR_DIVERGED);
+    tamper(r, "UPDATE push SET outcome = 'applied' WHERE outcome = 'not_finite'");
+    assert_int_equal(RIG_RUN(r, "replay", "last"), ERROR_OTHER);
+    process_expect_error(r, "the outcome (code)");
+}
+
+static void a_row_that_was_changed_is_named(void **state)
+{
+    struct process_rig *r = *state;
+    static const struct {
+        const char *change, *named;
+    } tampered[] = {
+        {"UPDATE push SET loss = loss * 1.0000001 WHERE number = 17", "push number 17"},
+        {"UPDATE push SET scale = 0.5 WHERE number = 23 AND run_id = 2", "push number 23"},
+        {"UPDATE push SET staleness = staleness + 1 WHERE number = 5 AND run_id = 3",
+         "push number 5"},
+        {"UPDATE push SET gradient_norm = 1.0 WHERE number = 59 AND run_id = 4", "push number 59"},
+        {"UPDATE run SET parameters_sha256 = '0123' WHERE id = 5", "its parameters at the end"},
+    };
+    for (size_t i = 0; i < COUNT_OF(tampered); i++) {
+        assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "workers=2"), OK);
+        tamper(r, tampered[i].change);
+        assert_int_equal(RIG_RUN(r, "replay", "last"), ERROR_OTHER);
+        process_expect_error(r, tampered[i].named);
+    }
+}
+
+static void every_figure_of_a_row_is_compared(void **state)
+{
+    struct process_rig *r = *state;
+    static const struct {
+        const char *change, *named;
+    } tampered[] = {
+        {"push SET gap = 0.123", "the gap"},
+        {"push SET gradient_norm = 0.123", "the gradient's norm"},
+        {"push SET rate = 0.123", "the rate"},
+        {"push SET waited_for = CASE waited_for WHEN 1 THEN 2 ELSE 1 END", "the worker waited for"},
+        {"push SET batch = batch + 1", "the batch"},
+        {"push SET momentum = 0.123", "the momentum"},
+        {"push SET total_momentum = 0.123", "the total momentum"},
+    };
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=gamma", "workers=4",
+                             "consistency=ssp", "consistency.slack=0",
+                             "correction=closed-loop-momentum"),
+                     OK);
+    assert_int_equal(process_shell(r, "cp results.db kept.db"), 0);
+    for (size_t i = 0; i < COUNT_OF(tampered); i++) {
+        char sql[160];
+        snprintf(sql, sizeof sql,
+                 "UPDATE %s WHERE number = (SELECT max(number) FROM push WHERE worker = 3)",
+                 tampered[i].change);
+        tamper(r, sql);
+        assert_int_equal(RIG_RUN(r, "replay", "last"), ERROR_OTHER);
+        process_expect_error(r, tampered[i].named);
+        assert_int_equal(process_shell(r, "cp kept.db results.db"), 0);
+    }
+}
+
+static void other_rules_on_the_same_arrivals_are_a_run_of_their_own(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=gamma", "workers=5"), OK);
+    assert_int_equal(RIG_RUN(r, "replay", "1", "damping=none"), OK); /* as it was */
+    assert_string_equal(process_ask(r, "SELECT count(DISTINCT parameters_sha256) FROM run"), "1");
+    assert_string_equal(process_ask(r, "SELECT count(DISTINCT final_loss) FROM run"), "1");
+    assert_int_equal(RIG_RUN(r, "replay", "1", "damping=inverse", "tag=what-if"), OK);
+    assert_non_null(strstr(process_output(r), "with damping=inverse:"));
+    assert_string_equal(process_ask(r, "SELECT engine || damping || tag || status FROM run "
+                                       "WHERE id = 3"),
+                        "replayinversewhat-iffinished");
+    assert_string_equal(process_ask(r, "SELECT count(DISTINCT parameters_sha256) FROM run"), "2");
+    assert_string_equal(process_ask(r, "SELECT min(scale) < 1 FROM push WHERE run_id = 3"), "1");
+    assert_string_equal(
+        process_ask(r, "SELECT count(*) FROM push a JOIN push b ON a.run_id = 1 AND b.run_id = 3 "
+                       "AND a.number = b.number AND a.worker = b.worker AND "
+                       "a.compute_us = b.compute_us WHERE a.number < 60"),
+        "60");
+    assert_int_equal(RIG_RUN(r, "replay", "3"), OK); /* and replays itself */
+}
+
+/* What a rule was set to says nothing of another one that happens to have a key of that name. */
+static void another_rule_begins_with_its_own_parameters(void **state)
+{
+#define SETTING(key) "SELECT config ->> '$.\"" key "\"' FROM run ORDER BY id DESC LIMIT 1"
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=gamma", "workers=3",
+                             "damping=generation", "damping.after=3", "outer=sgd", "outer.steps=2",
+                             "outer.lr=0.5"),
+                     OK);
+    assert_int_equal(RIG_RUN(r, "replay", "1", "damping=hinge"), OK);
+    process_expect_answer(r, SETTING("damping.after"), "4");
+    process_expect_answer(r, SETTING("outer.lr"), "0.5");
+    assert_int_equal(RIG_RUN(r, "replay", "1", "damping=generation", "damping.weight=0.5"), OK);
+    process_expect_answer(r, SETTING("damping.after"), "3");
+    assert_int_equal(RIG_RUN(r, "replay", "1", "outer=nesterov"), OK);
+    process_expect_answer(r, SETTING("outer.lr"), "0.7");
+    process_expect_answer(r, SETTING("outer.steps"), "2"); /* the recorded pushes' */
+}
+
+/* Dropped gradients use no samples: here the arrivals run out before training would end. */
+static void arrivals_that_run_out_end_a_replay(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=gamma", "workers=5"), OK);
+    assert_int_equal(RIG_RUN(r, "replay", "1", "damping=cutoff", "damping.after=1"), OK);
+    assert_non_null(strstr(process_output(r), "after 600 samples; with damping=cutoff"));
+    assert_non_null(strstr(process_output(r), process_ask(r, "SELECT '% after ' || samples_used || "
+                                                             "' samples' FROM run WHERE id = 2")));
+    assert_string_equal(process_ask(r, "SELECT status || (samples_used < 600) || "
+                                       "(final_accuracy IS NOT NULL) FROM run WHERE id = 2"),
+                        "finished11");
+}
+
+static void a_trace_that_was_exported_drives_a_virtual_cluster(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=gamma", "workers=3"), OK);
+    assert_int_equal(RIG_RUN(r, "replay", "1", "lr=0.1", "--export", "trace.csv"), ERROR_USAGE);
+    process_expect_error(r, "lr=0.1 has no effect with --export");
+    assert_int_equal(RIG_RUN(r, "replay", "1", "--export", "trace.csv"), OK);
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=trace",
+                             "pace.path=trace.csv", "workers=3"),
+                     OK);
+    /* Whole microseconds stand in the file, so that times differ a little; the order does not. */
+    assert_string_equal(process_ask(r, "SELECT count(DISTINCT parameters_sha256) FROM run"), "1");
+    assert_string_equal(process_ask(r,
+                                    "SELECT count(*) FROM push a JOIN push b ON a.run_id = 1 AND "
+                                    "b.run_id = 2 AND a.number = b.number AND "
+                                    "a.worker = b.worker AND a.compute_us = b.compute_us"),
+                        "60");
+}
+
+/* A worker that came back counts its gradients from 0 again, its batches not. */
+static void a_trace_of_workers_that_died_has_their_steps_in_order(void **state)
+{
+#define DYING                                                                                      \
+    RIG_SMALL, "engine=virtual", "workers=3", "samples=3000", "crash.mtbf_s=0.4",                  \
+        "crash.down_s=0.05"
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", DYING, "pace=gamma"), OK);
+    assert_true(atoi(process_ask(r, "SELECT count(*) FROM event WHERE code = 'worker_lost'")) > 3);
+    assert_int_equal(RIG_RUN(r, "replay", "1", "--export", "trace.csv"), OK);
+    assert_int_equal(RIG_RUN(r, "run", DYING, "pace=trace", "pace.path=trace.csv"), OK);
+    /* But for the last ones: a step that was under way at the end has no line. */
+    process_expect_answer(r,
+                          "SELECT count(*) FROM push a JOIN push b ON a.run_id = 1 AND "
+                          "b.run_id = 2 AND a.number = b.number WHERE a.number < 290 AND "
+                          "a.worker = b.worker AND a.batch = b.batch AND a.loss = b.loss AND "
+                          "a.compute_us = b.compute_us",
+                          "290");
+}
+
+static void what_cannot_be_replayed_is_a_usage_error(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "mode=sync", "engine=virtual", "pace=constant"),
+                     OK);
+    assert_int_equal(RIG_RUN(r, "replay", "1"), ERROR_USAGE);
+    process_expect_error(r, "is synchronous");
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "record=evaluations"), OK);
+    assert_int_equal(RIG_RUN(r, "replay", "2"), ERROR_USAGE);
+    process_expect_error(r, "record=evaluations");
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL), OK);
+    assert_int_equal(RIG_RUN(r, "replay", "3", "workers=2"), ERROR_USAGE);
+    process_expect_error(r, "workers=2: a replay keeps the order");
+    assert_int_equal(RIG_RUN(r, "replay", "3", "dampin=none"), ERROR_USAGE);
+    process_expect_error(r, "Did you mean 'damping'");
+    static const char *const others[] = {"consistency.slack=0", "dataset.samples=500", "pace.cv=1",
+                                         "network.latency_ms=1"};
+    for (size_t i = 0; i < COUNT_OF(others); i++) {
+        assert_int_equal(RIG_RUN(r, "replay", "3", "damping=none", others[i]), ERROR_USAGE);
+        process_expect_error(r, "a replay keeps the order");
+    }
+    assert_int_equal(RIG_RUN(r, "replay", "3", "tag=again"), ERROR_USAGE);
+    process_expect_error(r, "compares and records nothing");
+    assert_int_equal(RIG_RUN(r, "replay", "3", "lr=0.1", "trace=t.json"), ERROR_USAGE);
+    process_expect_error(r, "trace=t.json has no effect");
+    assert_int_equal(RIG_RUN(r, "replay", "3", "warmup=constant", "tag=rate"), OK);
+    assert_int_equal(RIG_RUN(r, "replay"), ERROR_USAGE);
+    assert_int_equal(RIG_RUN(r, "replay", "44"), ERROR_USAGE);
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, process_set_up, process_tear_down)
+    const struct CMUnitTest tests[] = {
+        TEST(runs_of_real_processes_replay_bit_for_bit),
+        TEST(virtual_runs_replay_also_with_workers_that_died),
+        TEST(every_consistency_replays_also_with_workers_that_died),
+        TEST(gradients_of_one_moment_replay_in_the_order_in_which_they_came),
+        TEST(a_run_that_lost_a_process_replays),
+        TEST(a_run_that_lost_a_process_before_it_began_replays),
+        TEST(a_run_that_was_stopped_replays),
+        TEST(a_run_that_diverged_replays_to_where_it_did),
+        TEST(skipped_gradients_are_skipped_in_the_replay),
+        TEST(an_end_that_was_changed_is_named),
+        TEST(a_row_that_was_changed_is_named),
+        TEST(every_figure_of_a_row_is_compared),
+        TEST(other_rules_on_the_same_arrivals_are_a_run_of_their_own),
+        TEST(another_rule_begins_with_its_own_parameters),
+        TEST(arrivals_that_run_out_end_a_replay),
+        TEST(a_trace_that_was_exported_drives_a_virtual_cluster),
+        TEST(a_trace_of_workers_that_died_has_their_steps_in_order),
+        TEST(what_cannot_be_replayed_is_a_usage_error),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

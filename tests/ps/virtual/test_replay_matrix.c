@@ -1,0 +1,406 @@
+/*
+ * Recorded runs under every consistency × damping × (correction or outer rule) of the registries,
+ * in the virtual cluster and on real processes, with one server and several: each replays bit for
+ * bit, or is refused for the reason its marks give. And what replay is for: another rule on the
+ * same arrivals is the run under that rule, and an exported trace drives a cluster to the same end.
+ *
+ *   GRADLAG_REPLAY_MATRIX  full: every combination at every place of places[] (`make nightly`);
+ *                          the name of a consistency: all of that one; not set: every rule, and
+ *                          every place, a few times
+ *   GRADLAG_REPLAY_EVERY   n: of these only every n-th
+ */
+#include "tests/rigs/process_rig.h"
+#include "tests/ps/rules/rule_combinations.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool is_none(const struct about *about)
+{
+    return strcmp(about->name, "none") == 0;
+}
+
+/* What the command line refuses besides: rules that would have no effect. */
+static bool has_effect(const struct combination *c)
+{
+    bool fresh = c->policy->never_stale;
+    bool idle_damping = fresh && !is_none(&c->damping->about) && !c->damping->ageless;
+    bool idle_correction = fresh && !is_none(&c->correction->about);
+    return !idle_damping && !idle_correction && !(c->policy->even && c->damping->balances);
+}
+
+/* Where it runs; at several servers whole versions are read, or torn ones. */
+struct matrix_place {
+    bool real; /* some of its runs are of processes, see is_of_processes(); else all are virtual */
+    unsigned workers, servers;
+    const char *read;
+};
+
+static const struct matrix_place places[] = {
+    {true, 4, 1, NULL},       {false, 3, 1, NULL},       {false, 9, 1, NULL},
+    {false, 1, 1, NULL},      {false, 4, 2, "snapshot"}, {false, 5, 3, "torn"},
+    {true, 3, 2, "snapshot"}, {false, 9, 5, "torn"},     {true, 4, 3, "torn"},
+};
+
+static bool can_be_there(const struct combination *c, const struct matrix_place *at)
+{
+    bool torn = at->read != NULL && strcmp(at->read, "torn") == 0;
+    bool loses = strcmp(c->policy->about.name, "backup") == 0;
+    return at->servers == 1 || !(torn && (loses || c->outer != NULL));
+}
+
+static bool is_run(const struct combination *c, const struct matrix_place *at)
+{
+    return goes_together(c) && has_effect(c) && can_be_there(c, at);
+}
+
+/* Of the combinations at a place of processes: each consistency with each damping and, with some
+ * damping that goes with it, each consistency with each correction and outer rule. What processes
+ * add to the core is who waits, what comes late and what workers do by themselves; the others are
+ * run there in a virtual cluster of as many workers and servers. */
+static bool is_of_processes(uint64_t number, const struct matrix_place *at)
+{
+    size_t policies = consistency_registry.count, dampings = damping_registry.count;
+    size_t policy = number % policies, damping = number / policies % dampings;
+    size_t third = number / policies / dampings;
+    struct combination c = combination_of(number);
+    if (!at->real || third == 0 || (c.outer != NULL && c.outer->elastic))
+        return at->real;
+    for (size_t i = policy + third; i < policy + third + dampings; i++) {
+        c = combination_at(policy, i, third);
+        if (is_run(&c, at))
+            return i % dampings == damping;
+    }
+    return false; /* goes with none */
+}
+
+enum { ARGUMENTS = 32 };
+
+/* "run", what all have, and the combination. */
+struct line {
+    struct combination_settings rules;
+    char room[3][24];
+    const char *at[ARGUMENTS];
+    size_t count;
+};
+
+static void begin_line(struct line *l, const struct combination *c)
+{
+    static const char *const all[] = {"run", RIG_SMALL};
+    *l = (struct line){.rules = settings_of(c)};
+    for (size_t i = 0; i < COUNT_OF(all); i++)
+        l->at[l->count++] = all[i];
+    for (size_t i = 0; i < COMBINATION_SETTINGS; i++)
+        l->at[l->count++] = l->rules.text[i];
+    if (c->outer != NULL)
+        l->at[l->count++] = "samples=3000"; /* a push is of ten batches */
+}
+
+static void add(struct line *l, const char *argument)
+{
+    REQUIRE(l->count + 1 < ARGUMENTS);
+    l->at[l->count++] = argument;
+}
+
+static int run_line(struct process_rig *r, struct line *l, bool processes)
+{
+    l->at[l->count] = NULL;
+    return processes ? process_run(r, l->at) : process_run_inside(r, l->at);
+}
+
+static void forget_runs(struct process_rig *r)
+{
+    remove(process_path(r, "results.db"));
+}
+
+static void add_place(struct line *l, const struct matrix_place *p, bool real)
+{
+    snprintf(l->room[0], sizeof l->room[0], "workers=%u", p->workers);
+    snprintf(l->room[1], sizeof l->room[1], "servers=%u", p->servers);
+    add(l, l->room[0]);
+    add(l, "pace=gamma");
+    if (p->servers > 1) {
+        snprintf(l->room[2], sizeof l->room[2], "read=%s", p->read);
+        add(l, l->room[1]);
+        add(l, l->room[2]);
+    }
+    if (real) {
+        add(l, "pace.mean_ms=1");
+        return;
+    }
+    add(l, "engine=virtual");
+    add(l, "crash.mtbf_s=0.5");
+    add(l, "crash.down_s=0.1");
+    if (p->servers > 1)
+        add(l, "network.jitter_ms=20"); /* messages overtake each other */
+}
+
+/* ---- replay ---------------------------------------------------------------------------------- */
+
+struct matrix {
+    unsigned runs, refused, gradients, stale, deaths;
+    unsigned servers, processes; /* of `runs`: of several servers; of processes */
+    unsigned real_servers;       /* both */
+};
+
+static void count_rows(struct process_rig *r, struct matrix *m)
+{
+    unsigned all = 0, stale = 0, deaths = 0;
+    const char *told = process_ask(
+        r, "SELECT count(*) || ' ' || count(*) FILTER (WHERE staleness > 0) || ' ' || "
+           "(SELECT count(*) FROM event WHERE code = 'worker_lost' AND server = 0) FROM push");
+    assert_int_equal(sscanf(told, "%u %u %u", &all, &stale, &deaths), 3);
+    m->gradients += all;
+    m->stale += stale;
+    m->deaths += deaths;
+}
+
+/* True: it replays, or was rightly refused. */
+static bool record_and_replay(struct process_rig *r, const struct combination *c,
+                              const struct matrix_place *at, bool real, struct matrix *m)
+{
+    struct line l;
+    begin_line(&l, c);
+    add_place(&l, at, real);
+    forget_runs(r);
+    int code = run_line(r, &l, real);
+    if (!is_run(c, at)) {
+        m->refused++;
+        return code == ERROR_USAGE;
+    }
+    bool ran = code == OK || code == ERROR_DIVERGED;
+    if (!ran || RIG_RUN_INSIDE(r, "replay", "last") != OK)
+        return false;
+    m->runs++;
+    m->servers += at->servers > 1;
+    m->processes += real;
+    m->real_servers += at->servers > 1 && real;
+    count_rows(r, m);
+    return true;
+}
+
+static void expect_replayed(struct process_rig *r, const struct combination *c,
+                            const struct matrix_place *at, bool real, struct matrix *m)
+{
+    bool too_few = c->policy->per_update != NULL && c->policy->holds && !c->policy->even;
+    if (!(too_few && at->workers == 1) && !record_and_replay(r, c, at, real, m)) {
+        struct combination_settings s = settings_of(c);
+        fail_msg("%s, workers=%u servers=%u %s %s %s %s %s: %s", real ? "processes" : "virtual",
+                 at->workers, at->servers, at->read != NULL ? at->read : "", s.text[0], s.text[1],
+                 s.text[2], s.text[3], process_errors(r));
+    }
+}
+
+static void tell(const struct matrix *m)
+{
+    print_message(
+        "%u runs replayed bit for bit, %u of them of several servers, %u of processes "
+        "(%u both); %u gradients, %u of them stale; %u deaths of workers; %u combinations "
+        "refused\n",
+        m->runs, m->servers, m->processes, m->real_servers, m->gradients, m->stale, m->deaths,
+        m->refused);
+}
+
+/* Elastic averaging once: its place says asp and none whatever the number asks for. */
+static bool is_again(uint64_t number, const struct combination *c)
+{
+    return c->outer != NULL && c->outer->elastic && number % (combinations() / third_rules()) > 0;
+}
+
+/* Under policies of that name, or any ("full"). */
+static void replay_all(struct process_rig *r, const char *wanted, struct matrix *m)
+{
+    const char *text = getenv("GRADLAG_REPLAY_EVERY");
+    uint64_t every = text != NULL && atoi(text) > 0 ? (uint64_t)atoi(text) : 1;
+    for (uint64_t i = 0; i < combinations() * COUNT_OF(places); i += every) {
+        uint64_t number = i / COUNT_OF(places);
+        const struct matrix_place *at = &places[i % COUNT_OF(places)];
+        struct combination c = combination_of(number);
+        bool other = strcmp(c.policy->about.name, wanted) != 0;
+        if (!is_again(number, &c) && (!other || strcmp(wanted, "full") == 0))
+            expect_replayed(r, &c, at, is_of_processes(number, at), m);
+    }
+}
+
+/* A policy under which this damping and this third rule have an effect, from the i-th on. */
+static struct combination lively(size_t i)
+{
+    struct combination c = combination_at(i, i, i);
+    for (size_t p = i; p < i + consistency_registry.count; p++) {
+        c = combination_at(p, i, i);
+        if (!c.policy->never_stale && goes_together(&c) && has_effect(&c))
+            break;
+    }
+    return c;
+}
+
+/* Each damping with some third rule, each third rule with some damping, each policy alone and, for
+ * its refusals, with whatever comes; at one place after the other. */
+static void replay_some(struct process_rig *r, struct matrix *m)
+{
+    for (size_t i = 0; i < damping_registry.count || i < third_rules(); i++) {
+        struct combination c = lively(i);
+        const struct matrix_place *at = &places[i % COUNT_OF(places)];
+        at = can_be_there(&c, at) ? at : &places[i % 3];
+        expect_replayed(r, &c, at, at->real, m);
+    }
+    for (size_t p = 0; p < consistency_registry.count; p++) {
+        struct combination alone = combination_at(p, 0, 0), other = combination_at(p, p + 1, p);
+        const struct matrix_place *at = &places[(p + 4) % COUNT_OF(places)];
+        at = can_be_there(&alone, at) ? at : &places[1];
+        expect_replayed(r, &alone, at, at->real, m);
+        if (!goes_together(&other) || !has_effect(&other))
+            expect_replayed(r, &other, &places[1], false, m);
+    }
+}
+
+static void recorded_runs_under_every_rule_replay_bit_for_bit(void **state)
+{
+    struct process_rig *r = *state;
+    struct matrix m = {0};
+    const char *wanted = getenv("GRADLAG_REPLAY_MATRIX");
+    if (wanted != NULL) {
+        replay_all(r, wanted, &m);
+    } else {
+        replay_some(r, &m);
+        assert_true(m.runs > 15 && m.servers > 4 && m.real_servers > 1);
+        assert_true(m.stale > m.gradients / 4 && m.refused > 0);
+    }
+    tell(&m);
+    assert_true(m.runs > 0);
+}
+
+/* ---- what if --------------------------------------------------------------------------------- */
+
+/* `sql` has the ids of two runs in it. */
+static const char *ask_of(struct process_rig *r, const char *sql, unsigned first, unsigned second)
+{
+    char text[512];
+    snprintf(text, sizeof text, "WITH a AS (SELECT %u AS id), b AS (SELECT %u AS id) %s", first,
+             second, sql);
+    return process_ask(r, text);
+}
+
+/* With asp the order of arrivals does not depend on the rule. So under another rule run 1 must come
+ * to what a run under that rule comes to, unless that drops gradients: then it lacks as many at the
+ * end. `run`: the id that the next one gets. */
+static void expect_what_if(struct process_rig *r, const struct combination *c, unsigned run)
+{
+    struct line truth, replay = {.count = 0};
+    begin_line(&truth, c);
+    add(&truth, "engine=virtual");
+    add(&truth, "pace=gamma");
+    add(&truth, "workers=5");
+    assert_int_equal(run_line(r, &truth, false), OK);
+    add(&replay, "replay");
+    add(&replay, "1");
+    for (size_t i = 1; i < COMBINATION_SETTINGS; i++)
+        add(&replay, truth.rules.text[i]);
+    assert_int_equal(run_line(r, &replay, false), OK);
+    bool drops = atoi(ask_of(r,
+                             "SELECT count(*) FROM push, a WHERE run_id = a.id AND "
+                             "outcome = 'dropped_stale'",
+                             run, run + 1)) > 0;
+    const char *same = ask_of(r,
+                              "SELECT x.parameters_sha256 = y.parameters_sha256 AND x.updates = "
+                              "y.updates FROM a, b, run x, run y WHERE x.id = a.id AND y.id = b.id",
+                              run, run + 1);
+    if ((strcmp(same, "1") == 0) == drops) {
+        fail_msg("what if %s %s: not what a run under it comes to", truth.rules.text[1],
+                 truth.rules.text[2]);
+    }
+    assert_string_equal(ask_of(r,
+                               "SELECT count(*) FROM a, b, push x JOIN push y ON x.run_id = a.id "
+                               "AND y.run_id = b.id AND x.arrival = y.arrival WHERE x.scale <> "
+                               "y.scale OR x.loss <> y.loss OR x.gap <> y.gap OR x.worker <> "
+                               "y.worker",
+                               run, run + 1),
+                        "0");
+    assert_int_equal(RIG_RUN_INSIDE(r, "replay", "last"), OK); /* and it replays itself */
+}
+
+static void another_rule_on_the_same_arrivals_is_the_run_under_that_rule(void **state)
+{
+    struct process_rig *r = *state;
+    unsigned run = 2;
+    assert_int_equal(
+        RIG_RUN_INSIDE(r, "run", RIG_SMALL, "engine=virtual", "pace=gamma", "workers=5"), OK);
+    for (size_t d = 1; d < damping_registry.count; d++, run += 2) {
+        struct combination c = combination_at(0, d, 0);
+        expect_what_if(r, &c, run);
+    }
+    for (size_t k = 1; k < correction_registry.count; k++, run += 2) {
+        struct combination c = combination_at(0, k, k);
+        expect_what_if(r, &c, run);
+    }
+}
+
+/* ---- traces ---------------------------------------------------------------------------------- */
+
+/* Whole microseconds stand in the file, so that times differ a little; the order does not. */
+static void expect_driven(struct process_rig *r, const struct combination *c)
+{
+    struct line recorded, driven;
+    begin_line(&recorded, c);
+    begin_line(&driven, c);
+    add(&recorded, "engine=virtual");
+    add(&recorded, "workers=3");
+    add(&recorded, "pace=gamma");
+    add(&driven, "engine=virtual");
+    add(&driven, "workers=3");
+    add(&driven, "pace=trace");
+    add(&driven, "pace.path=trace.csv");
+    forget_runs(r);
+    assert_int_equal(run_line(r, &recorded, false), OK);
+    assert_int_equal(RIG_RUN_INSIDE(r, "replay", "1", "--export", "trace.csv"), OK);
+    assert_int_equal(run_line(r, &driven, false), OK);
+    const char *same = process_ask(r, "SELECT count(DISTINCT parameters_sha256) FROM run");
+    if (strcmp(same, "1") != 0) {
+        fail_msg("a trace of %s %s %s leads elsewhere", recorded.rules.text[0],
+                 recorded.rules.text[1], recorded.rules.text[2]);
+    }
+}
+
+/* Policies decide who waits for whom, and these rules look at what came before; others do not see
+ * when a gradient comes. */
+static void an_exported_trace_drives_a_cluster_to_the_same_end(void **state)
+{
+    struct process_rig *r = *state;
+    for (size_t p = 0; p < consistency_registry.count; p++) {
+        struct combination c = combination_at(p, 0, 0);
+        expect_driven(r, &c);
+    }
+    for (size_t d = 0; d < damping_registry.count; d++) {
+        struct combination c = combination_at(0, d, 0);
+        if (c.damping->needs_history)
+            expect_driven(r, &c);
+    }
+}
+
+static void a_record_without_its_last_rows_is_said_to_be_incomplete(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN_INSIDE(r, "run", RIG_SMALL, "engine=virtual", "pace=gamma"), OK);
+    assert_int_equal(process_shell(r, "sqlite3 results.db 'DELETE FROM push WHERE number > 50'"),
+                     OK);
+    assert_int_equal(RIG_RUN_INSIDE(r, "replay", "1"), ERROR_RESULTS);
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, process_set_up, process_tear_down)
+    const struct CMUnitTest tests[] = {
+        TEST(recorded_runs_under_every_rule_replay_bit_for_bit),
+        TEST(another_rule_on_the_same_arrivals_is_the_run_under_that_rule),
+        TEST(an_exported_trace_drives_a_cluster_to_the_same_end),
+        TEST(a_record_without_its_last_rows_is_said_to_be_incomplete),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,280 @@
+/* Parameters cut over several servers: what torn and whole reads come to, and what is recorded. */
+#include "tests/rigs/process_rig.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ps/core/slices.h"
+
+#define VIRTUAL RIG_SMALL, "engine=virtual", "pace=gamma", "workers=5"
+/* Messages overtake each other. */
+#define JITTER "network.jitter_ms=20"
+
+#define LAST "run_id = (SELECT max(id) FROM run)"
+
+/* How many gradients were computed at parts of different versions. */
+static int torn_reads(struct process_rig *r)
+{
+    return atoi(process_ask(r, "SELECT count(*) FROM (SELECT 1 FROM push WHERE " LAST
+                               " GROUP BY worker, batch"
+                               " HAVING max(read_version) > min(read_version))"));
+}
+
+/* How many gradients were not at the same place of every server's order of updates. */
+static int out_of_order(struct process_rig *r)
+{
+    return atoi(process_ask(r, "SELECT count(*) FROM (SELECT 1 FROM push WHERE " LAST
+                               " AND reason IS NULL GROUP BY worker, batch"
+                               " HAVING max(update_version) > min(update_version))"));
+}
+
+static int rows_of(struct process_rig *r, unsigned server)
+{
+    char sql[128];
+    snprintf(sql, sizeof sql, "SELECT count(*) FROM push WHERE " LAST " AND server = %u", server);
+    return atoi(process_ask(r, sql));
+}
+
+static void expect_replayed(struct process_rig *r)
+{
+    assert_int_equal(RIG_RUN(r, "replay", "last"), OK);
+    assert_non_null(strstr(process_output(r), "as recorded"));
+}
+
+static void expect_one_hash(struct process_rig *r)
+{
+    assert_string_equal(process_ask(r, "SELECT count(DISTINCT parameters_sha256) FROM run"), "1");
+    assert_string_equal(process_ask(r, "SELECT length(parameters_sha256) FROM run"), "64");
+}
+
+static void slices_cover_all_parameters_once(void **state)
+{
+    (void)state;
+    static const size_t counts[] = {1, 7, 64, 65, 1001, 37610, 1048577, 1100000};
+    for (size_t c = 0; c < COUNT_OF(counts); c++) {
+        for (unsigned servers = 1; servers <= SERVERS_MAX && servers <= counts[c]; servers++) {
+            size_t least = SIZE_MAX, most = 0, next = 0;
+            for (unsigned i = 0; i < servers; i++) {
+                size_t count = slice_count(counts[c], servers, i);
+                assert_int_equal(slice_begin(counts[c], servers, i), next);
+                if (counts[c] / servers >= (size_t)SLICE_PAGES * SLICE_PAGE)
+                    assert_int_equal(next % SLICE_PAGE, 0);
+                next += count;
+                least = count < least ? count : least;
+                most = count > most ? count : most;
+            }
+            assert_int_equal(next, counts[c]);
+            bool pages = counts[c] / servers >= (size_t)SLICE_PAGES * SLICE_PAGE;
+            assert_true(least >= 1 && most - least < (pages ? 2 * SLICE_PAGE : 2));
+        }
+    }
+}
+
+/* One order for all servers: each slice has the history it would have as part of the whole. */
+static void snapshots_of_any_number_of_servers_compute_what_one_server_does(void **state)
+{
+    struct process_rig *r = *state;
+    static const char *const servers[] = {"servers=1", "servers=2", "servers=3", "servers=9"};
+    for (size_t i = 0; i < COUNT_OF(servers); i++)
+        assert_int_equal(RIG_RUN(r, "run", VIRTUAL, servers[i], "damping=inverse"), OK);
+    assert_int_equal(torn_reads(r), 0);
+    assert_int_equal(out_of_order(r), 0);
+    assert_int_equal(rows_of(r, 8), 60);
+    expect_one_hash(r);
+    assert_string_equal(process_ask(r, "SELECT count(DISTINCT final_loss) FROM run"), "1");
+}
+
+/* By the named question: a row for each spread of versions, and how many gradients had it. */
+static int torn_gradients_by_query(struct process_rig *r)
+{
+    int run, spread, gradients, torn = 0;
+    assert_int_equal(RIG_RUN(r, "query", "torn-reads", "--csv"), OK);
+    for (const char *line = strchr(process_output(r), '\n'); line != NULL && line[1] != '\0';
+         line = strchr(line + 1, '\n')) {
+        assert_int_equal(sscanf(line + 1, "%d,%d,%d", &run, &spread, &gradients), 3);
+        torn += spread > 0 ? gradients : 0;
+    }
+    return torn;
+}
+
+static void reads_are_torn_where_messages_overtake_each_other(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", VIRTUAL, JITTER, "servers=3", "read=torn"), OK);
+    assert_true(torn_reads(r) > 10);
+    assert_true(out_of_order(r) > 10);
+    assert_int_equal(torn_gradients_by_query(r), torn_reads(r));
+    assert_int_equal(RIG_RUN(r, "query", "servers"), OK);
+    assert_int_equal(RIG_RUN(r, "run", VIRTUAL, JITTER, "servers=3"), OK);
+    assert_int_equal(torn_reads(r), 0);
+    assert_int_equal(out_of_order(r), 0);
+}
+
+/* 10 ms computing, 4 ms a message, 1 ms applying; none of which a bandwidth adds to. */
+static void a_snapshot_takes_two_messages_more_than_a_torn_read(void **state)
+{
+#define TIMED                                                                                      \
+    RIG_SMALL, "engine=virtual", "pace=constant", "pace.mean_ms=10", "network.latency_ms=4",       \
+        "server.apply_ms=1", "servers=2"
+#define SECONDS                                                                                    \
+    "SELECT CAST(round(1e6 * train_seconds) AS INTEGER) FROM run ORDER BY id DESC LIMIT 1"
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", TIMED, "read=torn"), OK);
+    process_expect_answer(r, SECONDS, "1140000"); /* 60 × (4 + 10 + 4 + 1) ms */
+    assert_int_equal(RIG_RUN(r, "run", TIMED), OK);
+    process_expect_answer(r, SECONDS, "1620000"); /* that server 0 knows, and its order: 8 ms */
+    process_expect_answer(r,
+                          "SELECT count(*) FROM push WHERE " LAST
+                          " AND apply_us = 1000 AND queue_us = 4000 + 4000 * server"
+                          " AND pull_us = CASE sequence WHEN 0 THEN 0 ELSE 17000 END",
+                          "120");
+}
+
+/* How long after its gradient was at a server a worker had its parameters is the same twice
+ * running, to the microsecond, only where the reply's jitter is. (With one worker, and no other
+ * times.) */
+static void no_two_messages_take_the_same_jitter(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=constant", "servers=2",
+                             "read=torn", JITTER),
+                     OK);
+    process_expect_answer(
+        r,
+        "WITH got AS (SELECT sequence AS round, sum(pull_us + compute_us) OVER (ORDER BY sequence)"
+        " - compute_us AS at FROM push WHERE server = 0), reply AS (SELECT p.sequence AS round,"
+        " p.server, got.at - 1e6 * p.at_seconds AS took FROM push p JOIN got"
+        " ON got.round = p.sequence + 1) SELECT count(*) FROM reply a JOIN reply b"
+        " ON b.server = a.server AND b.round = a.round + 1 AND abs(a.took - b.took) < 2",
+        "0");
+}
+
+/* Two slices of 325 parameters, 10.4 ms each on a worker's link: both parts have come after 20.8
+ * ms, and 4 ms of latency; 10 ms computing. */
+static void parts_for_several_servers_share_the_workers_link(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=constant",
+                             "pace.mean_ms=10", "network.latency_ms=4", "servers=2", "read=torn",
+                             "network.gbps=0.001", "network.server_gbps=1"),
+                     OK);
+    process_expect_answer(r,
+                          "SELECT count(*) FROM push WHERE sequence = 0"
+                          " AND abs(1e6 * at_seconds - 59600) < 1",
+                          "2"); /* 24.8 + 10 + 24.8 ms */
+    process_expect_answer(r,
+                          "SELECT count(*) FROM push WHERE server = 0 AND sequence > 0"
+                          " AND abs(pull_us - 49600) < 1",
+                          "59");
+}
+
+/* A barrier waits for all at every server: nobody can read another version. */
+static void barriers_are_never_torn(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", VIRTUAL, JITTER, "consistency=bsp"), OK);
+    assert_int_equal(
+        RIG_RUN(r, "run", VIRTUAL, JITTER, "consistency=bsp", "servers=4", "read=torn"), OK);
+    assert_int_equal(torn_reads(r), 0);
+    /* The last update may not be everywhere when the first server's ends training. */
+    assert_string_equal(process_ask(r,
+                                    "SELECT count(*) FROM push a JOIN push b ON a.run_id = 1 AND "
+                                    "b.run_id = 2 AND a.worker = b.worker AND "
+                                    "a.batch = b.batch AND a.loss = b.loss "
+                                    "AND a.server = 0 AND b.server = 0"),
+                        "60");
+}
+
+static void every_rule_replays_with_several_servers(void **state)
+{
+    struct process_rig *r = *state;
+    static const char *const rules[] = {
+        "consistency=asp",      "consistency=bsp",        "consistency=ssp",
+        "consistency=softsync", "consistency=backup",     "consistency=buffered",
+        "consistency=rennala",  "consistency=ringmaster", "damping=cutoff",
+        "damping=inverse",      "correction=dc-asgd-a",   "optimizer=nesterov",
+        "damping=tail"};
+    static const char *const reads[] = {"read=torn", "read=snapshot"};
+    for (size_t i = 0; i < COUNT_OF(rules); i++) {
+        bool whole = strstr(rules[i], "backup") != NULL; /* torn reads: refused below */
+        assert_int_equal(RIG_RUN(r, "run", VIRTUAL, JITTER, "servers=3", rules[i],
+                                 reads[whole ? 1 : i % COUNT_OF(reads)], "crash.mtbf_s=0.3",
+                                 "crash.down_s=0.1"),
+                         OK);
+        expect_replayed(r);
+    }
+}
+
+static void other_rules_on_the_same_arrivals_of_several_servers(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", VIRTUAL, JITTER, "servers=2", "read=torn"), OK);
+    assert_int_equal(RIG_RUN(r, "replay", "1", "damping=none"), OK); /* as it was */
+    expect_one_hash(r);
+    assert_int_equal(RIG_RUN(r, "replay", "1", "damping=inverse"), OK);
+    assert_string_equal(process_ask(r, "SELECT count(DISTINCT parameters_sha256) FROM run"), "2");
+    assert_int_equal(RIG_RUN(r, "replay", "3"), OK);
+}
+
+/* When the first server evaluates, the others have just come to the same version. */
+static void a_replay_evaluates_the_versions_that_the_run_did(void **state)
+{
+#define EVALUATIONS(run) "SELECT updates, samples, test_loss FROM evaluation WHERE run_id = " run
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", RIG_DATA, "samples=600", "batch=10", "evaluate_every=0.1",
+                             "engine=virtual", "pace=gamma", "workers=5", JITTER, "servers=3"),
+                     OK);
+    assert_int_equal(RIG_RUN(r, "replay", "1", "damping=none"), OK); /* as it was */
+    process_expect_answer(r,
+                          "SELECT min(n) > 3 FROM (SELECT count(*) AS n FROM evaluation "
+                          "GROUP BY run_id)",
+                          "1");
+    process_expect_answer(
+        r, "SELECT count(*) FROM (" EVALUATIONS("1") " EXCEPT " EVALUATIONS("2") ")", "0");
+}
+
+static void what_several_servers_cannot_do_is_a_usage_error(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "read=torn"), ERROR_USAGE);
+    process_expect_error(r, "read=torn has no effect with servers=1");
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "servers=2", "mode=sync"), ERROR_USAGE);
+    process_expect_error(r, "servers=2 has no effect with mode=sync");
+    assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "servers=2", "read=torn", "consistency=backup"),
+                     ERROR_USAGE);
+    process_expect_error(r, "set read=snapshot");
+    assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "servers=2", "optimizer=lars"), ERROR_USAGE);
+    process_expect_error(r, "measures whole layers");
+    assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "servers=65"), ERROR_USAGE);
+    assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "dataset=gaussian", "dataset.size=1",
+                             "dataset.channels=1", "dataset.classes=2", "servers=64"),
+                     ERROR_USAGE);
+    process_expect_error(r, "parameters, not one for each server");
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, process_set_up, process_tear_down)
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(slices_cover_all_parameters_once),
+        TEST(snapshots_of_any_number_of_servers_compute_what_one_server_does),
+        TEST(reads_are_torn_where_messages_overtake_each_other),
+        TEST(a_snapshot_takes_two_messages_more_than_a_torn_read),
+        TEST(no_two_messages_take_the_same_jitter),
+        TEST(parts_for_several_servers_share_the_workers_link),
+        TEST(barriers_are_never_torn),
+        TEST(every_rule_replays_with_several_servers),
+        TEST(other_rules_on_the_same_arrivals_of_several_servers),
+        TEST(a_replay_evaluates_the_versions_that_the_run_did),
+        TEST(what_several_servers_cannot_do_is_a_usage_error),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,151 @@
+/* Transfers that share links: when each ends. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <math.h>
+
+#include "ps/virtual/shared_links.h"
+#include "base/random.h"
+
+/* Bytes per ns, so that times are bytes. */
+static struct shared_links links_of(unsigned workers, unsigned servers, double worker_rate,
+                                    double server_rate)
+{
+    struct shared_links l;
+    assert_int_equal(shared_links_open(&l, workers, servers, worker_rate, server_rate), OK);
+    return l;
+}
+
+static void expect_end(struct shared_links *l, uint64_t when, unsigned worker, unsigned server)
+{
+    unsigned w, s;
+    uint64_t next = shared_links_next(l);
+    if (next + 1 < when || next > when + 1) {
+        fail_msg("the next transfer ends at %llu, not at %llu", (unsigned long long)next,
+                 (unsigned long long)when);
+    }
+    assert_true(shared_links_take(l, next, &w, &s));
+    assert_int_equal(w, worker);
+    assert_int_equal(s, server);
+}
+
+static void expect_none(struct shared_links *l)
+{
+    assert_true(shared_links_next(l) == UINT64_MAX);
+    shared_links_close(l);
+}
+
+static void a_transfer_alone_has_the_slower_of_its_two_links(void **state)
+{
+    (void)state;
+    struct shared_links l = links_of(2, 1, 1, 4);
+    shared_links_start(&l, 0, 0, 1000, 1.3, 500);
+    expect_end(&l, 1500, 0, 0);
+    expect_none(&l);
+    l = links_of(2, 1, INFINITY, 0.5);
+    shared_links_start(&l, 1, 0, 1000, 0.7, 500);
+    expect_end(&l, 2500, 1, 0);
+    expect_none(&l);
+}
+
+static void where_no_link_has_a_limit_a_transfer_takes_no_time(void **state)
+{
+    (void)state;
+    struct shared_links l = links_of(2, 1, INFINITY, INFINITY);
+    shared_links_start(&l, 0, 0, 1000, 1, 500);
+    shared_links_start(&l, 1, 0, 1000, 1, 500);
+    expect_end(&l, 500, 0, 0);
+    expect_end(&l, 500, 1, 0);
+    expect_none(&l);
+}
+
+static void transfers_on_one_link_share_it_by_weight(void **state)
+{
+    (void)state;
+    struct shared_links l = links_of(2, 1, 1, 1);
+    shared_links_start(&l, 0, 0, 1000, 1, 0);
+    shared_links_start(&l, 1, 0, 1000, 3, 0);
+    expect_end(&l, 1333, 1, 0); /* at ¾ */
+    expect_end(&l, 2000, 0, 0); /* the link was never idle */
+    expect_none(&l);
+}
+
+static void one_that_comes_later_takes_its_share_from_then_on(void **state)
+{
+    (void)state;
+    struct shared_links l = links_of(2, 1, 1, 1);
+    shared_links_start(&l, 0, 0, 1000, 1, 0);
+    shared_links_start(&l, 1, 0, 1000, 1, 400);
+    expect_end(&l, 1600, 0, 0);
+    expect_end(&l, 2000, 1, 0);
+    expect_none(&l);
+}
+
+/* Worker 0 sends to both servers, worker 1 to server 0 alone. */
+static void what_a_transfer_cannot_use_is_left_to_the_others(void **state)
+{
+    (void)state;
+    struct shared_links l = links_of(2, 2, 1, 0.8);
+    shared_links_start(&l, 0, 0, 400, 1, 0); /* 0.4: half of server 0's */
+    shared_links_start(&l, 1, 0, 800, 1, 0); /* the other half, then 0.8 */
+    shared_links_start(&l, 0, 1, 900, 1, 0); /* 0.6: the rest of worker 0's, then 0.8 */
+    expect_end(&l, 1000, 0, 0);
+    expect_end(&l, 1375, 0, 1);
+    expect_end(&l, 1500, 1, 0);
+    expect_none(&l);
+}
+
+static void a_lost_workers_transfers_leave_the_link_to_the_others(void **state)
+{
+    (void)state;
+    struct shared_links l = links_of(2, 2, 2, 1);
+    shared_links_start(&l, 0, 0, 1000, 1, 0);
+    shared_links_start(&l, 0, 1, 1000, 1, 0);
+    shared_links_start(&l, 1, 0, 1000, 1, 0);
+    assert_true(shared_links_next(&l) == 1000);
+    shared_links_cancel(&l, 0, 600);
+    expect_end(&l, 1300, 1, 0); /* 700 were left */
+    expect_none(&l);
+}
+
+/* Random transfers: all end, each link carries no more than its rate, and none is idle that holds
+ * somebody up: with one server and wide worker links that one is never idle. */
+static void the_servers_link_is_full_while_there_are_transfers(void **state)
+{
+    enum { WORKERS = 50 };
+    struct random_stream r;
+    struct shared_links l = links_of(WORKERS, 1, 1, 1);
+    double total = 0;
+    unsigned w, s, ended = 0;
+    uint64_t last = 0;
+    (void)state;
+    random_open(&r, RANDOM_TEST, 1, 0, 0);
+    for (unsigned i = 0; i < WORKERS; i++) {
+        double bytes = 1000 + 9000 * random_uniform(&r);
+        shared_links_start(&l, i, 0, bytes, 0.5 + random_uniform(&r), i * 10);
+        total += bytes;
+    }
+    for (uint64_t next; (next = shared_links_next(&l)) != UINT64_MAX; last = next)
+        while (shared_links_take(&l, next, &w, &s))
+            ended++;
+    assert_int_equal(ended, WORKERS);
+    assert_true(fabs((double)last - total) <= WORKERS + 1); /* each end is a whole ns */
+    shared_links_close(&l);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_transfer_alone_has_the_slower_of_its_two_links),
+        cmocka_unit_test(where_no_link_has_a_limit_a_transfer_takes_no_time),
+        cmocka_unit_test(transfers_on_one_link_share_it_by_weight),
+        cmocka_unit_test(one_that_comes_later_takes_its_share_from_then_on),
+        cmocka_unit_test(what_a_transfer_cannot_use_is_left_to_the_others),
+        cmocka_unit_test(a_lost_workers_transfers_leave_the_link_to_the_others),
+        cmocka_unit_test(the_servers_link_is_full_while_there_are_transfers),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

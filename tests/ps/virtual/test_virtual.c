@@ -1,0 +1,516 @@
+/* The virtual cluster: the real rules and gradients on a simulated clock. */
+#include "tests/rigs/process_rig.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "experiments/config/config.h"
+#include "ps/virtual/virtual.h"
+#include "worker/optimizer/optimizer.h"
+#include "worker/optimizer/schedule.h"
+
+#define VIRTUAL RIG_SMALL, "engine=virtual", "pace=gamma"
+
+static void assert_close(double value, double expected, double tolerance)
+{
+    if (!(fabs(value - expected) <= tolerance))
+        fail_msg("%.9g, but %.9g ± %g was expected", value, expected, tolerance);
+}
+
+static void copy_answer(struct process_rig *r, const char *sql, char out[80])
+{
+    snprintf(out, 80, "%s", process_ask(r, sql));
+}
+
+#define LAST_HASH "SELECT parameters_sha256 FROM run ORDER BY id DESC LIMIT 1"
+
+static void expect_last_two_alike(struct process_rig *r)
+{
+    char last[80];
+    copy_answer(r, LAST_HASH, last);
+    assert_int_equal(strlen(last), 64);
+    assert_string_equal(process_ask(r, LAST_HASH " OFFSET 1"), last);
+}
+
+static void one_virtual_worker_computes_what_a_real_one_does(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "damping=inverse"), OK);
+    assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "damping=inverse"), OK);
+    expect_last_two_alike(r);
+    assert_string_equal(process_ask(r,
+                                    "SELECT count(DISTINCT samples_used || ' ' || updates || ' ' "
+                                    "|| samples_computed || ' ' || final_loss) FROM run"),
+                        "1");
+}
+
+/* With one worker there is nothing but the optimizer and the schedule. */
+static void expect_alike_in_every_mode(struct process_rig *r, const char *one, const char *other)
+{
+    static const char *const modes[][3] = {{"mode=async", "engine=real", "pace=none"},
+                                           {"mode=sync", "engine=real", "pace=none"},
+                                           {"mode=async", "engine=virtual", "pace=gamma"},
+                                           {"mode=sync", "engine=virtual", "pace=gamma"}};
+    for (size_t i = 0; i < COUNT_OF(modes); i++) {
+        assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "weight_decay=0.01", one, other, modes[i][0],
+                                 modes[i][1], modes[i][2]),
+                         OK);
+        if (i > 0)
+            expect_last_two_alike(r);
+    }
+}
+
+static void one_worker_computes_the_same_in_every_mode_with_every_optimizer(void **state)
+{
+    struct process_rig *r = *state;
+    char one[80];
+    for (size_t i = 0; i < optimizer_registry.count; i++) {
+        snprintf(one, sizeof one, "optimizer=%s", optimizer_registry.entries[i]->name);
+        expect_alike_in_every_mode(r, one, "warmup_epochs=0.2");
+    }
+    expect_alike_in_every_mode(r, "optimizer=momentum", "optimizer.momentum_correction=false");
+    assert_string_equal(process_ask(r, "SELECT count(DISTINCT parameters_sha256) FROM run"), "7");
+}
+
+static void one_worker_computes_the_same_in_every_mode_with_every_schedule(void **state)
+{
+    struct process_rig *r = *state;
+    char one[80];
+    for (size_t i = 0; i < schedule_registry.count; i++) {
+        snprintf(one, sizeof one, "schedule=%s", schedule_registry.entries[i]->name);
+        expect_alike_in_every_mode(r, one, "optimizer=rmsprop-warmup");
+    }
+    expect_alike_in_every_mode(r, "warmup=constant", "lr_scaling=linear");
+    expect_alike_in_every_mode(r, "label_smoothing=0.1", "lr_scaling=none");
+    assert_string_equal(process_ask(r, "SELECT count(DISTINCT parameters_sha256) FROM run"), "7");
+}
+
+static void a_virtual_barrier_computes_what_synchronous_ranks_do(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "workers=3", "mode=sync", "reduction=ordered"),
+                     OK);
+    assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "workers=3", "consistency=bsp"), OK);
+    expect_last_two_alike(r);
+    assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "workers=3", "mode=sync"), OK);
+    expect_last_two_alike(r);
+}
+
+/* Trains 3 real ranks, then 3 virtual ones, with these settings; the same bits. */
+static void expect_virtual_ranks_alike(struct process_rig *r, const char *one, const char *two,
+                                       const char *three)
+{
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "workers=3", "mode=sync", "reduction=ordered",
+                             one, two, three),
+                     OK);
+    assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "workers=3", "mode=sync", one, two, three), OK);
+    expect_last_two_alike(r);
+    assert_string_equal(process_ask(r, "SELECT count(DISTINCT updates || ' ' || samples_used) "
+                                       "FROM run WHERE id > (SELECT max(id) FROM run) - 2"),
+                        "1");
+}
+
+static void virtual_ranks_go_apart_and_grow_as_real_ones(void **state)
+{
+    struct process_rig *r = *state;
+    expect_virtual_ranks_alike(r, "local_steps=3", "local_momentum=keep", "warmup_epochs=0");
+    expect_virtual_ranks_alike(r, "local_steps=3", "local_momentum=average", "optimizer=adamw");
+    expect_virtual_ranks_alike(r, "local_steps=7", "local_momentum=reset", "warmup_epochs=0");
+    expect_virtual_ranks_alike(r, "local_steps=3", "post_local=decay", "schedule=step");
+    expect_virtual_ranks_alike(r, "decay=batch", "batch_growth_max=4", "schedule=step");
+    assert_string_equal(process_ask(r, "SELECT updates FROM run ORDER BY id DESC LIMIT 1"), "13");
+    assert_string_equal(process_ask(r, "SELECT count(DISTINCT parameters_sha256) FROM run"), "5");
+}
+
+/* After two updates no loss is finite any more: ten updates are skipped, then the run ends. */
+#define ASTRAY                                                                                     \
+    RIG_SMALL, "model=mlp", "workers=3", "mode=sync", "reduction=ordered", "lr=1000000",           \
+        "warmup_epochs=0", "on_nonfinite=skip"
+
+static void virtual_ranks_skip_the_updates_that_real_ones_skip(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", ASTRAY), ERROR_DIVERGED);
+    assert_int_equal(RIG_RUN(r, "run", ASTRAY, "engine=virtual", "pace=gamma"), ERROR_DIVERGED);
+    expect_last_two_alike(r);
+    assert_string_equal(process_ask(r,
+                                    "SELECT group_concat(n || ' ' || samples, ' / ') FROM (SELECT "
+                                    "count(event.code) AS n, samples_computed - samples_used AS "
+                                    "samples FROM run JOIN event ON run_id = run.id AND code = "
+                                    "'skipped' GROUP BY run.id)"),
+                        "10 330 / 10 330");
+}
+
+static void going_apart_changes_nothing_where_there_is_nobody_else(void **state)
+{
+    struct process_rig *r = *state;
+    static const char *const momenta[] = {"local_momentum=keep", "local_momentum=average"};
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "mode=sync"), OK);
+    for (size_t i = 0; i < COUNT_OF(momenta); i++) {
+        assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "mode=sync", "local_steps=7", momenta[i]),
+                         OK);
+        expect_last_two_alike(r);
+        assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "mode=sync", "local_steps=7", momenta[i]), OK);
+        expect_last_two_alike(r);
+    }
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "mode=sync", "workers=2"), OK);
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "mode=sync", "workers=2", "local_steps=7",
+                             "post_local=epoch", "post_local_epoch=5"),
+                     OK); /* training ends before */
+    expect_last_two_alike(r);
+}
+
+static void virtual_ranks_wait_for_the_slowest_and_the_allreduce(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=constant",
+                             "pace.mean_ms=10", "pace.worker=1", "pace.factor=3", "workers=3",
+                             "mode=sync", "network.latency_ms=2"),
+                     OK);
+    /* 20 updates of 3 × 10 samples; each 30 ms and 2 (3 − 1) rounds of 2 ms. */
+    assert_close(atof(process_ask(r, "SELECT train_seconds FROM run")), 20 * 0.038, 1e-9);
+    assert_string_equal(process_ask(r, "SELECT count(*) FROM step WHERE exchange_us = "
+                                       "CASE worker WHEN 1 THEN 8000 ELSE 28000 END"),
+                        "60");
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=constant",
+                             "pace.mean_ms=10", "pace.worker=1", "pace.factor=3", "workers=3",
+                             "mode=sync", "network.latency_ms=2", "local_steps=2",
+                             "local_momentum=average"),
+                     OK);
+    /* 10 rounds, each 2 × 30 ms, and parameters and velocity are averaged: 2 × 8 ms. */
+    assert_close(atof(process_ask(r, "SELECT train_seconds FROM run WHERE id = 2")), 10 * 0.076,
+                 1e-9);
+}
+
+/* Round trip: 4 ms there, 10 ms computing, 4 ms back, 1 ms applying. */
+static void a_virtual_push_takes_what_the_model_says(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=constant",
+                             "pace.mean_ms=10", "network.latency_ms=4", "server.apply_ms=1"),
+                     OK);
+    assert_close(atof(process_ask(r, "SELECT train_seconds FROM run")), 60 * 0.019, 1e-9);
+    assert_string_equal(process_ask(r, "SELECT count(*) FROM push WHERE compute_us = 10000 AND "
+                                       "apply_us = 1000 AND queue_us = 0 AND "
+                                       "pull_us = CASE sequence WHEN 0 THEN 0 ELSE 9000 END"),
+                        "60");
+}
+
+/* 2 600 bytes take 2.6 ms at 8 Mbit/s; 10 ms computing, 4 ms of latency. */
+#define LINKS                                                                                      \
+    RIG_SMALL, "engine=virtual", "pace=constant", "pace.mean_ms=10", "network.latency_ms=4",       \
+        "network.gbps=0.008"
+
+static void a_transfer_takes_its_bytes_over_the_bandwidth(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", LINKS), OK);
+    assert_close(atof(process_ask(r, "SELECT train_seconds FROM run")), 60 * 0.0232, 1e-6);
+    assert_string_equal(process_ask(r, "SELECT count(*) FROM push WHERE compute_us = 10000 AND "
+                                       "pull_us = CASE sequence WHEN 0 THEN 0 ELSE 13200 END"),
+                        "60");
+}
+
+/* Each update brings a gradient and takes parameters away: 2.6 ms on each way of the server's link.
+ */
+static void workers_share_the_servers_link(void **state)
+{
+    struct process_rig *r = *state;
+    char last[80];
+    assert_int_equal(RIG_RUN(r, "run", LINKS, "workers=20"), OK);
+    assert_true(atof(process_ask(r, "SELECT train_seconds FROM run")) > 60 * 0.0026);
+    assert_int_equal(RIG_RUN(r, "run", LINKS, "workers=20", "network.server_gbps=1000"), OK);
+    copy_answer(r, "SELECT train_seconds FROM run WHERE id = 2", last);
+    assert_close(atof(last), 3 * 0.0232, 1e-6); /* every worker as if it were alone */
+    assert_int_equal(RIG_RUN(r, "run", LINKS, "workers=20", "network.server_in_gbps=1000"), OK);
+    assert_true(atof(process_ask(r, "SELECT train_seconds FROM run WHERE id = 3")) > atof(last));
+    assert_string_equal(process_ask(r, "SELECT max(train_seconds) FROM run WHERE id IN (1, 3)"),
+                        process_ask(r, "SELECT train_seconds FROM run WHERE id = 1"));
+}
+
+#define ALL_PUSHES                                                                                 \
+    "SELECT sum(number * 31 + update_version * 7 + worker * read_version + at_seconds * 1e3 + "    \
+    "queue_us + loss) FROM push WHERE run_id = (SELECT max(id) FROM run)"
+
+static void threads_do_not_change_a_virtual_run(void **state)
+{
+    struct process_rig *r = *state;
+    char alone[80];
+    const char *const modes[] = {"mode=async", "mode=sync"};
+    for (size_t i = 0; i < COUNT_OF(modes); i++) {
+        assert_int_equal(RIG_RUN(r, "run", VIRTUAL, modes[i], "workers=12", "virtual.threads=1"),
+                         OK);
+        copy_answer(r, ALL_PUSHES, alone);
+        assert_int_equal(RIG_RUN(r, "run", VIRTUAL, modes[i], "workers=12", "virtual.threads=3"),
+                         OK);
+        expect_last_two_alike(r);
+        assert_string_equal(process_ask(r, ALL_PUSHES), alone);
+    }
+}
+
+static void links_of_limited_rate_repeat_and_replay(void **state)
+{
+    static const char *const cases[][4] = {{"servers=1"},
+                                           {"servers=3", "network.jitter_ms=5"},
+                                           {"servers=3", "network.jitter_ms=5", "read=torn"},
+                                           {"crash.mtbf_s=0.2", "crash.down_s=0.05", "servers=2"},
+                                           {"network.gbps=0", "network.server_in_gbps=0.008"}};
+    static const char *const threads[] = {"virtual.threads=1", "virtual.threads=3"};
+    struct process_rig *r = *state;
+    char alone[80];
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        for (size_t k = 0; k < COUNT_OF(threads); k++) {
+            assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "network.gbps=0.008", "workers=7",
+                                     threads[k], cases[i][0],
+                                     cases[i][1] != NULL ? cases[i][1] : "lr=0.01",
+                                     cases[i][2] != NULL ? cases[i][2] : "momentum=0.5"),
+                             OK);
+            if (k == 0)
+                copy_answer(r, ALL_PUSHES, alone);
+        }
+        expect_last_two_alike(r);
+        assert_string_equal(process_ask(r, ALL_PUSHES), alone);
+        assert_int_equal(RIG_RUN(r, "replay", "last"), OK);
+    }
+}
+
+static double ask_number(struct process_rig *r, const char *sql)
+{
+    return atof(process_ask(r, sql));
+}
+
+/* The spread of staleness that steps of cv 0.2 give: an independent simulator's 0.32 at 4 workers
+ * and 0.22 at 16. */
+static void staleness_spreads_as_the_pace_says(void **state)
+{
+    struct process_rig *r = *state;
+    static const struct {
+        const char *workers;
+        double mean, cv;
+    } expected[] = {{"workers=4", 3, 0.32}, {"workers=16", 15, 0.22}};
+    for (size_t i = 0; i < COUNT_OF(expected); i++) {
+        assert_int_equal(
+            RIG_RUN(r, "run", VIRTUAL, expected[i].workers, "pace.cv=0.2", "samples=60000"), OK);
+        double mean = ask_number(r, "SELECT mean_staleness FROM run ORDER BY id DESC");
+        double cv = ask_number(r, "SELECT sqrt(avg(staleness * staleness) - avg(staleness) * "
+                                  "avg(staleness)) / avg(staleness) FROM push WHERE run_id = "
+                                  "(SELECT max(id) FROM run)");
+        assert_close(mean, expected[i].mean, 0.1);
+        assert_close(cv, expected[i].cv, 0.02);
+    }
+}
+
+static void virtual_workers_die_and_come_back(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "workers=4", "samples=6000", "crash.mtbf_s=1",
+                             "crash.down_s=0.2"),
+                     OK);
+    double died = ask_number(r, "SELECT count(*) FROM event WHERE code = 'worker_lost'");
+    double came = ask_number(r, "SELECT count(*) FROM event WHERE code = 'worker_joined'");
+    assert_true(died >= 4);
+    assert_true(came >= died && came <= died + 4);
+    double away = ask_number(r, "SELECT avg((SELECT min(at_seconds) FROM event j WHERE j.worker = "
+                                "l.worker AND j.at_seconds > l.at_seconds) - l.at_seconds) "
+                                "FROM event l WHERE code = 'worker_lost'");
+    assert_true(away > 0.05 && away < 0.4); /* on average 0.2 */
+    assert_string_equal(process_ask(r, "SELECT samples_used FROM run"), "6000");
+    assert_string_equal(process_ask(r, "SELECT min(c) >= 2 FROM (SELECT count(*) AS c FROM push "
+                                       "WHERE sequence = 0 GROUP BY worker)"),
+                        "1");
+}
+
+/* A step takes 40 mean lives. */
+static void workers_that_die_before_any_update_end_the_run(void **state)
+{
+    struct process_rig *r = *state;
+    const char *const policies[] = {"consistency=asp", "consistency=backup"};
+    for (size_t i = 0; i < COUNT_OF(policies); i++) {
+        assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "workers=4", "samples=600", "pace.cv=0.01",
+                                 policies[i], "crash.mtbf_s=0.0005", "crash.down_s=0.1"),
+                         ERROR_PEER);
+        process_expect_error(r, "crash.mtbf_s");
+    }
+    assert_string_equal(process_ask(r, "SELECT count(*) FROM run WHERE status = 'failed' AND "
+                                       "updates = 0 AND error LIKE '%crash.mtbf_s%'"),
+                        "2");
+    assert_string_equal(process_ask(r, "SELECT count(*) FROM event WHERE code = 'worker_lost'"),
+                        "8000");
+}
+
+static void thousands_of_virtual_workers_train(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", RIG_DATA, "batch=10", "sampler=whole", "evaluate_every=0",
+                             "engine=virtual", "pace=lognormal", "workers=4096", "updates=9000"),
+                     OK);
+    assert_string_equal(process_ask(r, "SELECT updates FROM run"), "9000");
+    assert_string_equal(process_ask(r, "SELECT count(DISTINCT worker) FROM push"), "4096");
+}
+
+static void a_recorded_run_sets_the_pace(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=constant", "workers=2",
+                             "pace.mean_ms=7"),
+                     OK);
+    assert_int_equal(
+        RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=fit", "pace.run=1", "workers=5"), OK);
+    assert_string_equal(process_ask(r, "SELECT min(compute_us) || ' ' || max(compute_us) FROM push "
+                                       "WHERE run_id = 2"),
+                        "7000.0 7000.0");
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=fit", "pace.run=77"),
+                     ERROR_USAGE);
+    process_expect_error(r, "no run '77'");
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=fit"), ERROR_USAGE);
+    process_expect_error(r, "Set pace.run=");
+}
+
+static void a_trace_sets_the_pace(void **state)
+{
+    struct process_rig *r = *state;
+    process_write(r, "trace.csv",
+                  "step,worker,note,compute_us\n1,0,x,3000\n0,0,x,1000\n0,1,,2000\n");
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=trace",
+                             "pace.path=trace.csv", "workers=2"),
+                     OK);
+    assert_string_equal(process_ask(r, "SELECT count(*) FROM push WHERE compute_us = CASE worker "
+                                       "WHEN 1 THEN 2000 ELSE 1000 + 2000 * (sequence % 2) END"),
+                        "60");
+    process_write(r, "trace.csv", "worker,compute_us\n0,5\n1,soon\n");
+    assert_int_equal(
+        RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=trace", "pace.path=trace.csv"),
+        ERROR_DATA);
+    process_expect_error(r, "trace.csv:3");
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=trace"), ERROR_USAGE);
+    process_expect_error(r, "pace.path");
+}
+
+static void what_a_virtual_run_has_no_use_for_is_a_usage_error(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual"), ERROR_USAGE);
+    process_expect_error(r, "how long steps last");
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "network.latency_ms=1"), ERROR_USAGE);
+    process_expect_error(r, "no effect with engine=real");
+    assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "payload=frames"), ERROR_USAGE);
+    process_expect_error(r, "no effect with engine=virtual");
+    assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "mode=sync", "crash.mtbf_s=1"), ERROR_USAGE);
+    process_expect_error(r, "no effect with mode=sync");
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "pace.worker_cv=0.5"), ERROR_USAGE);
+    process_expect_error(r, "no effect with pace=none");
+    assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "pace.slow_workers=2"), ERROR_USAGE);
+    process_expect_error(r, "no effect with pace.worker=-1");
+    static const char *const of_ranks[] = {"local_steps=2", "decay=batch"};
+    for (size_t i = 0; i < COUNT_OF(of_ranks); i++) {
+        assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, of_ranks[i]), ERROR_USAGE);
+        process_expect_error(r, "no effect with mode=async");
+    }
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "mode=sync", "batch_growth_max=2"), ERROR_USAGE);
+    process_expect_error(r, "no effect with decay=rate");
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "mode=sync", "local_steps=2", "compression=fp16"),
+                     ERROR_USAGE);
+    process_expect_error(r, "no effect with local_steps=2");
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=replay"), ERROR_USAGE);
+    process_expect_error(r, "gradlag replay");
+}
+
+/* ---- memory -------------------------------------------------------------------------------- */
+
+static void nobody_asks(void *context, unsigned server, unsigned w, bool everywhere)
+{
+    (void)context;
+    (void)server;
+    (void)w;
+    (void)everywhere;
+}
+
+static void nothing_to_add(void *context, struct push_record *row)
+{
+    (void)context;
+    (void)row;
+}
+
+static options *composed(const char *const *settings)
+{
+    struct settings s = {0};
+    options *o = NULL;
+    for (; *settings != NULL; settings++) {
+        char key[64];
+        const char *equals = strchr(*settings, '=');
+        snprintf(key, sizeof key, "%.*s", (int)(equals - *settings), *settings);
+        settings_add(&s, key, equals + 1, "test");
+    }
+    assert_int_equal(config_compose(&o, &s), OK);
+    settings_free(&s);
+    return o;
+}
+
+/* However many workers there are, a gradient has a buffer only while it is computed or held. */
+static void gradients_that_are_not_computed_take_no_memory(void **state)
+{
+    (void)state;
+    enum { WORKERS = 64, THREADS = 2 };
+    options *o = composed(
+        (const char *const[]){RIG_SMALL, "engine=virtual", "pace=constant", "workers=64", NULL});
+    gradient_pool *pool = NULL;
+    simulation *s = NULL;
+    assert_int_equal(gradient_pool_open(&pool, o, WORKERS, THREADS), OK);
+    struct simulation_options setup = {.settings = o,
+                                       .pool = pool,
+                                       .workers = WORKERS,
+                                       .length = {.total_samples = 6000},
+                                       .released = nobody_asks,
+                                       .record = nothing_to_add};
+    assert_int_equal(simulation_open(&s, &setup), OK);
+    for (unsigned w = 0; w < WORKERS; w++)
+        assert_int_equal(simulation_hello(s, 0, w, 0), OK);
+    for (unsigned i = 0; !simulation_ended(s); i++) {
+        struct simulation_times times = {.at_seconds = i};
+        for (unsigned ahead = 0; ahead < WORKERS; ahead++)
+            (void)simulation_prepare(s, (i + ahead) % WORKERS);
+        assert_int_equal(simulation_push(s, 0, i % WORKERS, &times), OK);
+    }
+    assert_int_equal(simulation_version(s), 600);
+    assert_in_range(simulation_buffers(s), 1, 2 * THREADS + 1);
+    simulation_close(&s);
+    gradient_pool_close(&pool);
+    options_close(&o);
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, process_set_up, process_tear_down)
+    const struct CMUnitTest tests[] = {
+        TEST(one_virtual_worker_computes_what_a_real_one_does),
+        TEST(one_worker_computes_the_same_in_every_mode_with_every_optimizer),
+        TEST(one_worker_computes_the_same_in_every_mode_with_every_schedule),
+        TEST(a_virtual_barrier_computes_what_synchronous_ranks_do),
+        TEST(virtual_ranks_go_apart_and_grow_as_real_ones),
+        TEST(virtual_ranks_skip_the_updates_that_real_ones_skip),
+        TEST(going_apart_changes_nothing_where_there_is_nobody_else),
+        TEST(virtual_ranks_wait_for_the_slowest_and_the_allreduce),
+        TEST(a_virtual_push_takes_what_the_model_says),
+        TEST(a_transfer_takes_its_bytes_over_the_bandwidth),
+        TEST(workers_share_the_servers_link),
+        TEST(threads_do_not_change_a_virtual_run),
+        TEST(links_of_limited_rate_repeat_and_replay),
+        TEST(staleness_spreads_as_the_pace_says),
+        TEST(virtual_workers_die_and_come_back),
+        TEST(workers_that_die_before_any_update_end_the_run),
+        TEST(thousands_of_virtual_workers_train),
+        TEST(a_recorded_run_sets_the_pace),
+        TEST(a_trace_sets_the_pace),
+        TEST(what_a_virtual_run_has_no_use_for_is_a_usage_error),
+        cmocka_unit_test(gradients_that_are_not_computed_take_no_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,47 @@
+/*
+ * results_rig.h — a results file in a folder of its own, for tests of results/.
+ */
+#ifndef GRADLAG_TESTS_RESULTS_RESULTS_RIG_H
+#define GRADLAG_TESTS_RESULTS_RESULTS_RIG_H
+
+/* cmocka.h wants these before it. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "results/store/database.h"
+#include "results/store/recorder.h"
+
+/* The folder of this test, and the results file in it. */
+extern char rig_folder[64], rig_path[96];
+
+/* Set-up and teardown of a test. */
+int rig_make_folder(void **state);
+int rig_remove_folder(void **state);
+#define RIG_TEST(name) cmocka_unit_test_setup_teardown(name, rig_make_folder, rig_remove_folder)
+
+extern const struct run_description rig_run;
+extern const struct run_outcome rig_outcome;
+
+/* Opens a recorder on rig_path and begins `run` as running. */
+recorder *rig_begin(const struct run_description *run, int64_t *id);
+void rig_finish(recorder *r, const struct run_outcome *outcome);
+/* The i-th push of a run of 4 workers. */
+struct push_record rig_push(uint64_t i);
+/* Whether rig_path with `suffix` exists. */
+bool rig_exists(const char *suffix);
+/* The first column of a query's first row, as text ("NULL" for NULL); valid until the next call. */
+const char *rig_ask(const char *sql);
+/* The same, as the file itself has it: not as a reader of ours shows it. */
+const char *rig_in_the_file(const char *sql);
+/* Changes rig_path by a connection that asks no questions. */
+void rig_change(const char *sql);
+/* SHA-256 of rig_path's bytes; valid until the next call. */
+const char *rig_hash(void);
+/* Asserts that `wanted` is part of the last error's message. */
+void rig_assert_error_says(const char *wanted);
+
+#endif

@@ -1,0 +1,572 @@
+/* Which files are taken for results files, and what is said about those that are not. */
+#include "base/log.h"
+#include "tests/results/results_rig.h"
+
+#include "results/query/live_runs.h"
+#include "results/query/query.h"
+#include "results/run_queue.h"
+#include "results/query/push_reader.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static void write_bytes(const char *bytes)
+{
+    FILE *file = fopen(rig_path, "wb");
+    assert_non_null(file);
+    fputs(bytes, file);
+    assert_int_equal(fclose(file), 0);
+}
+
+/* Neither a recorder nor a query takes the file; both say `wanted` and leave it as it is. */
+static void assert_refused(const char *wanted)
+{
+    recorder *r = NULL;
+    double count;
+    bool known;
+    char before[65];
+    snprintf(before, sizeof before, "%s", rig_hash());
+    assert_int_equal(recorder_open(&r, rig_path), ERROR_RESULTS);
+    assert_null(r);
+    rig_assert_error_says(wanted);
+    rig_assert_error_says(rig_path);
+    assert_int_equal(query_number(rig_path, "SELECT 1", NULL, 0, &count, &known), ERROR_RESULTS);
+    rig_assert_error_says(wanted);
+    assert_string_equal(rig_hash(), before);
+    assert_false(rig_exists("-wal"));
+}
+
+static void a_file_that_is_not_sqlite_is_refused_and_left_alone(void **state)
+{
+    (void)state;
+    char text[4096];
+    memset(text, 'x', sizeof text - 1);
+    text[sizeof text - 1] = '\0';
+    write_bytes(text);
+    assert_refused("it is not an SQLite database");
+    write_bytes("short");
+    assert_refused("it is not an SQLite database");
+}
+
+static void another_programs_database_is_refused_and_left_alone(void **state)
+{
+    (void)state;
+    rig_change("CREATE TABLE run (id)");
+    assert_refused("an SQLite database of another program");
+    rig_change("PRAGMA application_id = 77");
+    assert_refused("application_id 0x0000004d");
+}
+
+static void a_file_of_another_version_is_refused_and_left_alone(void **state)
+{
+    (void)state;
+    static const char *const versions[] = {"0", "2", "6", "-1"};
+    recorder *r = NULL;
+    assert_int_equal(recorder_open(&r, rig_path), OK);
+    recorder_close(&r);
+    for (size_t i = 0; i < COUNT_OF(versions); i++) {
+        char sql[64];
+        snprintf(sql, sizeof sql, "PRAGMA user_version = %s", versions[i]);
+        rig_change(sql);
+        snprintf(sql, sizeof sql, "of version %s, ", versions[i]);
+        assert_refused(sql);
+        rig_assert_error_says("version 1 ");
+    }
+}
+
+static void an_empty_file_becomes_a_results_file(void **state)
+{
+    (void)state;
+    recorder *r = NULL;
+    write_bytes("");
+    assert_int_equal(recorder_open(&r, rig_path), OK);
+    recorder_close(&r);
+    assert_string_equal(rig_ask("SELECT application_id || ' ' || user_version FROM "
+                                "pragma_application_id, pragma_user_version"),
+                        "1196188007 1");
+    assert_string_equal(rig_ask("PRAGMA journal_mode"), "wal");
+}
+
+static void every_table_is_strict(void **state)
+{
+    (void)state;
+    recorder *r = NULL;
+    assert_int_equal(recorder_open(&r, rig_path), OK);
+    recorder_close(&r);
+    assert_string_equal(rig_ask("SELECT count(*) || ' ' || sum(strict) FROM pragma_table_list "
+                                "WHERE schema = 'main' AND type = 'table' "
+                                "AND name NOT LIKE 'sqlite%'"),
+                        "9 9");
+}
+
+static void a_row_without_its_run_is_refused(void **state)
+{
+    (void)state;
+    sqlite3 *db = NULL;
+    assert_int_equal(database_open(&db, rig_path), OK);
+    assert_int_equal(
+        database_execute(db, "INSERT INTO checkpoint (run_id, version, path) VALUES (7, 1, 'a')",
+                         "add a row"),
+        ERROR_RESULTS);
+    rig_assert_error_says("FOREIGN KEY");
+    database_close(&db);
+}
+
+static void a_missing_folder_is_said_to_be_missing(void **state)
+{
+    (void)state;
+    recorder *r = NULL;
+    double count;
+    bool known;
+    assert_int_equal(recorder_open(&r, "/nowhere/at/all/results.db"), ERROR_RESULTS);
+    rig_assert_error_says("No such file or directory");
+    assert_int_equal(query_number(rig_path, "SELECT 1", NULL, 0, &count, &known), ERROR_RESULTS);
+    rig_assert_error_says("make one with 'gradlag run'");
+    assert_false(rig_exists(""));
+}
+
+static void a_folder_is_not_a_results_file(void **state)
+{
+    (void)state;
+    recorder *r = NULL;
+    assert_int_equal(recorder_open(&r, rig_folder), ERROR_RESULTS);
+    rig_assert_error_says(rig_folder);
+}
+
+static void a_file_locked_for_too_long_is_an_error_that_names_it(void **state)
+{
+    (void)state;
+    sqlite3 *holder = NULL, *waiter = NULL;
+    assert_int_equal(database_open(&holder, rig_path), OK);
+    assert_int_equal(database_open(&waiter, rig_path), OK);
+    assert_int_equal(database_execute(holder, "BEGIN IMMEDIATE", "hold"), OK);
+    sqlite3_busy_timeout(waiter, 20);
+    assert_int_equal(database_execute(waiter, "BEGIN IMMEDIATE", "record rows"), ERROR_RESULTS);
+    rig_assert_error_says("could not record rows: another process has kept the file locked");
+    rig_assert_error_says(rig_path);
+    database_rollback(holder);
+    database_close(&holder);
+    database_close(&waiter);
+}
+
+static void a_full_disk_is_called_so(void **state)
+{
+    (void)state;
+    sqlite3 *db = NULL;
+    assert_int_equal(database_open(&db, rig_path), OK);
+    assert_int_equal(database_execute(db, "PRAGMA max_page_count = 1", "limit"), OK);
+    assert_int_equal(database_execute(db, "CREATE TABLE t (a); INSERT INTO t VALUES (1)", "fill"),
+                     ERROR_RESULTS);
+    rig_assert_error_says("the disk is full");
+    database_close(&db);
+}
+
+/* ---- in a child: permissions and limits --------------------------------------------------------
+ */
+
+enum { NOBODY = 65534, NOBODY_HERE = 99 };
+static bool in_a_folder_of_all;
+
+/* Runs `body` in a child that is not root; its return value is the child's exit code. Skips the
+ * test in a container that has root alone. */
+static void assert_child_succeeds(int (*body)(void))
+{
+    int how;
+    assert_int_equal(chmod(rig_folder, in_a_folder_of_all ? 0777 : 0755), 0);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        if (geteuid() == 0 && setuid(NOBODY) != 0)
+            _exit(NOBODY_HERE);
+        _exit(body());
+    }
+    assert_int_equal(waitpid(child, &how, 0), child);
+    assert_true(WIFEXITED(how));
+    if (WEXITSTATUS(how) == NOBODY_HERE) {
+        print_message("skipped: there is no user but root here\n");
+        skip();
+    }
+    assert_int_equal(WEXITSTATUS(how), 0);
+}
+
+static int open_read_only(void)
+{
+    recorder *r = NULL;
+    if (recorder_open(&r, rig_path) != ERROR_RESULTS)
+        return 1;
+    return strstr(error_message(), "not writable") == NULL;
+}
+
+static int open_in_a_read_only_folder(void)
+{
+    recorder *r = NULL;
+    if (recorder_open(&r, rig_path) != ERROR_RESULTS)
+        return 1;
+    if (strstr(error_message(), "Permission denied") == NULL)
+        return 2;
+    return recorder_open(&r, "/no/such/folder/results.db") != ERROR_RESULTS ||
+           strstr(error_message(), "/no/such/folder/: No such file") == NULL;
+}
+
+static void a_folder_that_is_not_writable_is_said_to_be_so(void **state)
+{
+    (void)state;
+    assert_child_succeeds(open_in_a_read_only_folder);
+}
+
+static int read_read_only(void)
+{
+    double value;
+    bool known;
+    if (query_number(rig_path, "SELECT count(*) FROM run", NULL, 0, &value, &known) != OK) {
+        log_error("%s", error_message());
+        return 1;
+    }
+    return known && value == 1 ? 0 : 2;
+}
+
+static void a_read_only_file_can_be_read_but_not_recorded_into(void **state)
+{
+    (void)state;
+    int64_t id;
+    rig_finish(rig_begin(&rig_run, &id), &rig_outcome);
+    assert_int_equal(chmod(rig_path, 0444), 0);
+    assert_child_succeeds(open_read_only);
+    assert_int_equal(chmod(rig_folder, 0555), 0);
+    assert_child_succeeds(read_read_only);
+    assert_int_equal(chmod(rig_folder, 0755), 0);
+}
+
+static int read_and_fail_to_record(void)
+{
+    return read_read_only() != 0 ? 1 : open_read_only() != 0 ? 2 : 0;
+}
+
+static int record_again(void)
+{
+    int64_t id;
+    recorder *r = NULL;
+    if (recorder_open(&r, rig_path) != OK || recorder_begin(r, &rig_run, "running", &id) != OK ||
+        recorder_finish(r, &rig_outcome) != OK) {
+        log_error("%s", error_message());
+        return 1;
+    }
+    recorder_close(&r);
+    return 0;
+}
+
+/* They would have its permissions, and could not be written once it may be. */
+static void beside_a_read_only_file_nothing_is_left(void **state)
+{
+    (void)state;
+    int64_t id;
+    char odd[128], kept[sizeof rig_path];
+    memcpy(kept, rig_path, sizeof kept);
+    rig_finish(rig_begin(&rig_run, &id), &rig_outcome);
+    snprintf(odd, sizeof odd, "%s/a?b#c%%41.db", rig_folder);
+    assert_int_equal(rename(rig_path, odd), 0);
+    snprintf(rig_path, sizeof rig_path, "%s", odd);
+    assert_int_equal(chmod(rig_path, 0444), 0);
+    in_a_folder_of_all = true;
+    assert_child_succeeds(read_and_fail_to_record);
+    assert_false(rig_exists("-shm"));
+    assert_false(rig_exists("-wal"));
+    assert_int_equal(chmod(rig_path, 0666), 0);
+    assert_child_succeeds(record_again);
+    in_a_folder_of_all = false;
+    memcpy(rig_path, kept, sizeof kept);
+}
+
+/* A disk that is full after 200 KiB, in the eyes of this process. */
+static int record_more_than_fits(void)
+{
+    int64_t id;
+    recorder *r = NULL;
+    struct rlimit limit = {.rlim_cur = 200 << 10, .rlim_max = 200 << 10};
+    log_set_level(LOG_ERROR);
+    signal(SIGXFSZ, SIG_IGN);
+    if (recorder_open(&r, rig_path) != OK || recorder_begin(r, &rig_run, "running", &id) != OK ||
+        setrlimit(RLIMIT_FSIZE, &limit) != 0)
+        return 1;
+    for (uint64_t i = 0; i < 20000; i++) {
+        struct push_record p = rig_push(i);
+        recorder_push(r, &p);
+    }
+    recorder_event(r, 1, SEVERITY_INFO, "after", -1, "dropped, or met by the same error");
+    if (recorder_finish(r, &rig_outcome) != ERROR_RESULTS)
+        return 3;
+    if (strstr(error_message(), "could not record a row") == NULL &&
+        strstr(error_message(), "could not commit") == NULL) {
+        log_error("%s", error_message());
+        return 4;
+    }
+    recorder_close(&r);
+    return 0;
+}
+
+static void a_failed_write_is_remembered_and_the_run_is_not_called_finished(void **state)
+{
+    (void)state;
+    assert_int_equal(chmod(rig_folder, 0777), 0);
+    int how;
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0)
+        _exit(record_more_than_fits());
+    assert_int_equal(waitpid(child, &how, 0), child);
+    assert_true(WIFEXITED(how));
+    assert_int_equal(WEXITSTATUS(how), 0);
+    assert_string_equal(rig_ask("SELECT status <> 'finished' FROM run"), "1");
+    assert_string_equal(rig_ask("PRAGMA integrity_check"), "ok");
+}
+
+/* Runs `body` in a child that is then killed, and waits for it. */
+static void kill_after(void (*body)(void))
+{
+    int how;
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        body();
+        kill(getpid(), SIGKILL);
+    }
+    assert_int_equal(waitpid(child, &how, 0), child);
+    assert_true(WIFSIGNALED(how));
+}
+
+static void begin_a_run(void)
+{
+    int64_t id;
+    (void)rig_begin(&rig_run, &id);
+}
+
+static void begin_a_run_in_a_file_of_version_9(void)
+{
+    begin_a_run();
+    rig_change("PRAGMA user_version = 9");
+}
+
+/* SQLite would move the rows into the file when it closes the last connection. */
+static void a_refused_file_keeps_the_rows_that_a_killed_writer_left_beside_it(void **state)
+{
+    (void)state;
+    recorder *r = NULL;
+    double count;
+    bool known;
+    char before[65];
+    kill_after(begin_a_run_in_a_file_of_version_9);
+    assert_true(rig_exists("-wal"));
+    snprintf(before, sizeof before, "%s", rig_hash());
+    assert_int_equal(recorder_open(&r, rig_path), ERROR_RESULTS);
+    assert_int_equal(query_number(rig_path, "SELECT 1", NULL, 0, &count, &known), ERROR_RESULTS);
+    assert_string_equal(rig_hash(), before);
+    assert_string_equal(rig_in_the_file("SELECT count(*) FROM run"), "1");
+}
+
+/* A reader puts the names of the columns of run into SQL of its own. */
+static void a_columns_name_is_never_run_as_sql(void **state)
+{
+    (void)state;
+    char sql[512], evil[128];
+    struct stat about;
+    kill_after(begin_a_run);
+    snprintf(evil, sizeof evil, "%s/evil.db", rig_folder);
+    snprintf(
+        sql, sizeof sql,
+        "ALTER TABLE run ADD COLUMN \"id FROM main.run; ATTACH '%s' AS e; CREATE TABLE e.t (a);"
+        " SELECT id\" TEXT",
+        evil);
+    rig_change(sql);
+    assert_string_equal(rig_ask("SELECT count(*) || status FROM run"), "1failed");
+    assert_int_not_equal(stat(evil, &about), 0);
+}
+
+static void a_run_that_waits_is_taken_once(void **state)
+{
+    (void)state;
+    queue *q = NULL;
+    struct queue_entry entry;
+    const struct queue_request request = {
+        .key = {.config_hash = rig_run.config_hash}, .run = &rig_run, .attempt = 1};
+    bool taken = false;
+    assert_int_equal(queue_open(&q, rig_path), OK);
+    assert_int_equal(queue_add(q, &request, &entry), OK);
+    assert_int_equal(queue_commit(q), OK);
+    queue_close(&q);
+    assert_int_equal(queue_take(rig_path, entry.id, "{\"cpu\": \"first\"}", &taken), OK);
+    assert_true(taken);
+    assert_int_equal(queue_take(rig_path, entry.id, "{\"cpu\": \"second\"}", &taken), OK);
+    assert_false(taken);
+    assert_string_equal(rig_ask("SELECT host ->> '$.cpu' FROM run"), "first");
+}
+
+/* Whoever watches may come between the file's first page and its tables. */
+static void a_file_that_is_just_being_made_is_nothing_to_see_yet(void **state)
+{
+    (void)state;
+    struct live_runs seen;
+    assert_int_equal(live_runs_read(&seen, rig_path, 5), OK);
+    assert_false(seen.there);
+    rig_change("PRAGMA journal_mode = WAL");
+    assert_int_equal(live_runs_read(&seen, rig_path, 5), OK);
+    assert_false(seen.there);
+    int64_t id;
+    recorder *r = rig_begin(&rig_run, &id);
+    assert_int_equal(live_runs_read(&seen, rig_path, 5), OK);
+    assert_true(seen.there && seen.running_count == 1);
+    live_runs_free(&seen);
+    rig_finish(r, &rig_outcome);
+}
+
+static void a_reader_folds_in_what_a_killed_writer_left(void **state)
+{
+    (void)state;
+    kill_after(begin_a_run);
+    assert_true(rig_exists("-wal"));
+    assert_string_equal(rig_ask("SELECT count(*) FROM run"), "1");
+    assert_false(rig_exists("-wal"));
+}
+
+static int read_without_the_last_rows(void)
+{
+    char said[1024] = "";
+    FILE *errors = tmpfile();
+    double value;
+    bool known;
+    (void)!chmod(rig_folder, 0555); /* of the one who owns it; another cannot write there anyway */
+    if (errors == NULL || dup2(fileno(errors), STDERR_FILENO) < 0 ||
+        query_number(rig_path, "SELECT count(*) FROM sqlite_master", NULL, 0, &value, &known) != OK)
+        return 1;
+    rewind(errors);
+    (void)!fread(said, 1, sizeof said - 1, errors);
+    return strstr(said, "its last rows stand in") == NULL ? 2 : 0;
+}
+
+/* No -shm can be made there, without which no -wal can be read. */
+static void rows_that_cannot_be_read_in_a_folder_of_others_are_spoken_of(void **state)
+{
+    (void)state;
+    int64_t id;
+    char shm[128];
+    rig_finish(rig_begin(&rig_run, &id), &rig_outcome);
+    kill_after(begin_a_run);
+    assert_true(rig_exists("-wal"));
+    snprintf(shm, sizeof shm, "%s-shm", rig_path);
+    assert_int_equal(unlink(shm), 0);
+    assert_child_succeeds(read_without_the_last_rows);
+    assert_int_equal(chmod(rig_folder, 0755), 0);
+}
+
+static void a_run_whose_process_was_killed_reads_as_failed_and_is_so_after_the_next(void **state)
+{
+    (void)state;
+    recorder *r = NULL;
+    kill_after(begin_a_run);
+    assert_string_equal(rig_ask("SELECT status FROM run"), "failed");
+    assert_string_equal(rig_ask("SELECT status FROM run_summary"), "failed");
+    assert_string_equal(rig_ask("SELECT error LIKE 'the process that ran it was killed%' FROM run"),
+                        "1");
+    assert_string_equal(rig_in_the_file("SELECT status FROM run"), "running");
+    assert_int_equal(recorder_open(&r, rig_path), OK);
+    recorder_close(&r);
+    assert_string_equal(rig_in_the_file("SELECT status FROM run"), "failed");
+    assert_string_equal(rig_in_the_file("SELECT finished_at IS NOT NULL FROM run"), "1");
+    assert_string_equal(
+        rig_in_the_file("SELECT error LIKE 'the process that ran it was killed%' FROM run"), "1");
+}
+
+static void a_run_that_cannot_be_judged_from_here_is_left_alone(void **state)
+{
+    (void)state;
+    int64_t id;
+    recorder *mine = rig_begin(&rig_run, &id); /* this process lives */
+    assert_string_equal(rig_ask("SELECT status FROM run"), "running");
+    rig_finish(mine, &rig_outcome);
+    kill_after(begin_a_run);
+    static const char *const elsewhere[] = {
+        "UPDATE run SET runner = json_set(runner, '$.host', 'another') WHERE id = 2",
+        "UPDATE run SET runner = json_set(runner, '$.namespace', 'pid:[1]') WHERE id = 2",
+        "UPDATE run SET runner = NULL WHERE id = 2",
+    };
+    for (size_t i = 0; i < COUNT_OF(elsewhere); i++) {
+        char before[256];
+        snprintf(before, sizeof before, "%s",
+                 rig_in_the_file("SELECT runner FROM run WHERE id = 2"));
+        rig_change(elsewhere[i]);
+        assert_string_equal(rig_ask("SELECT status FROM run WHERE id = 2"), "running");
+        char back[512];
+        snprintf(back, sizeof back, "UPDATE run SET runner = '%s' WHERE id = 2", before);
+        rig_change(back);
+    }
+    rig_change("UPDATE run SET runner = json_set(runner, '$.boot', 'before') WHERE id = 2");
+    assert_string_equal(rig_ask("SELECT error LIKE '%went down%' FROM run WHERE id = 2"), "1");
+}
+
+static void a_run_of_another_host_that_says_nothing_for_an_hour_is_lost(void **state)
+{
+    (void)state;
+    recorder *r = NULL;
+    kill_after(begin_a_run);
+    rig_change(
+        "UPDATE run SET runner = json_set(runner, '$.host', 'another'),"
+        " progress = json_object('at', strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '-50 minutes'))");
+    assert_string_equal(rig_ask("SELECT status FROM run"), "running");
+    rig_change("UPDATE run SET progress = NULL,"
+               " started_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '-180 minutes')");
+    assert_string_equal(rig_ask("SELECT status FROM run"), "failed");
+    assert_string_equal(
+        rig_ask("SELECT error LIKE 'last heard of at ' || started_at || ': the process%' FROM run"),
+        "1");
+    assert_int_equal(recorder_open(&r, rig_path), OK);
+    recorder_close(&r);
+    assert_string_equal(rig_in_the_file("SELECT status FROM run"), "failed");
+}
+
+static void a_process_is_told_from_a_later_one_with_its_number(void **state)
+{
+    (void)state;
+    int64_t id;
+    recorder *r = rig_begin(&rig_run, &id);
+    recorder_close(&r);
+    assert_string_equal(rig_ask("SELECT status FROM run"), "running");
+    rig_change("UPDATE run SET runner = json_set(runner, '$.started', 12345)");
+    assert_string_equal(rig_ask("SELECT status FROM run"), "failed");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        RIG_TEST(a_file_that_is_not_sqlite_is_refused_and_left_alone),
+        RIG_TEST(another_programs_database_is_refused_and_left_alone),
+        RIG_TEST(a_file_of_another_version_is_refused_and_left_alone),
+        RIG_TEST(an_empty_file_becomes_a_results_file),
+        RIG_TEST(every_table_is_strict),
+        RIG_TEST(a_row_without_its_run_is_refused),
+        RIG_TEST(a_missing_folder_is_said_to_be_missing),
+        RIG_TEST(a_folder_is_not_a_results_file),
+        RIG_TEST(a_file_locked_for_too_long_is_an_error_that_names_it),
+        RIG_TEST(a_full_disk_is_called_so),
+        RIG_TEST(a_folder_that_is_not_writable_is_said_to_be_so),
+        RIG_TEST(a_read_only_file_can_be_read_but_not_recorded_into),
+        RIG_TEST(beside_a_read_only_file_nothing_is_left),
+        RIG_TEST(a_failed_write_is_remembered_and_the_run_is_not_called_finished),
+        RIG_TEST(a_refused_file_keeps_the_rows_that_a_killed_writer_left_beside_it),
+        RIG_TEST(a_columns_name_is_never_run_as_sql),
+        RIG_TEST(a_run_that_waits_is_taken_once),
+        RIG_TEST(a_file_that_is_just_being_made_is_nothing_to_see_yet),
+        RIG_TEST(a_reader_folds_in_what_a_killed_writer_left),
+        RIG_TEST(rows_that_cannot_be_read_in_a_folder_of_others_are_spoken_of),
+        RIG_TEST(a_run_whose_process_was_killed_reads_as_failed_and_is_so_after_the_next),
+        RIG_TEST(a_run_that_cannot_be_judged_from_here_is_left_alone),
+        RIG_TEST(a_run_of_another_host_that_says_nothing_for_an_hour_is_lost),
+        RIG_TEST(a_process_is_told_from_a_later_one_with_its_number),
+    };
+    umask(022); /* others read what is made here */
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,124 @@
+/*
+ * Exports of real runs, read by the tools that they are for. Each test is skipped where its tool is
+ * not installed for $GRADLAG_PYTHON (python3 unless set).
+ */
+#include "base/status.h"
+#include "tests/rigs/process_rig.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <unistd.h>
+
+enum { NOT_INSTALLED = 77 };
+
+static int run_reader(struct process_rig *r, const char *name, const char *arguments)
+{
+    char script[8192], tree[4096];
+    assert_non_null(getcwd(tree, sizeof tree));
+    snprintf(script, sizeof script, "'%s/tests/readers/check-read' %s %s", tree, name, arguments);
+    return process_shell(r, script);
+}
+
+/* Skips the test, before it makes runs, where read_NAME.py has not what it needs. */
+static void need(struct process_rig *r, const char *name)
+{
+    if (run_reader(r, name, "") == NOT_INSTALLED) {
+        print_message("skipped: %s"
+                      "install it in a virtual environment and name its python in "
+                      "GRADLAG_PYTHON\n",
+                      process_output(r));
+        skip();
+    }
+}
+
+static void read_with(struct process_rig *r, const char *name, const char *arguments)
+{
+    if (run_reader(r, name, arguments) != OK)
+        fail_msg("%s: %s", name, process_errors(r));
+}
+
+static void make_runs(struct process_rig *r)
+{
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "workers=4", "pace=gamma",
+                             "evaluate_every=0.2", "experiment=an experiment", "arm=ärmchen, ½"),
+                     OK);
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "mode=sync", "engine=virtual", "workers=2",
+                             "pace=gamma", "lr=0.01", "evaluate_every=0.2"),
+                     OK);
+}
+
+static void tensorboard_reads_what_is_exported_for_it(void **state)
+{
+    struct process_rig *r = *state;
+    need(r, "tensorboard");
+    make_runs(r);
+    assert_int_equal(RIG_RUN(r, "export", "tensorboard"), OK);
+    read_with(r, "tensorboard", "results.db results-tensorboard");
+}
+
+static void mlflow_reads_what_is_exported_for_it(void **state)
+{
+    struct process_rig *r = *state;
+    need(r, "mlflow");
+    make_runs(r);
+    assert_int_equal(RIG_RUN(r, "export", "mlflow"), OK);
+    read_with(r, "mlflow", "results.db mlruns");
+}
+
+/* As docs/results-file.md shows. */
+static void duckdb_reads_what_a_query_writes(void **state)
+{
+    struct process_rig *r = *state;
+    need(r, "duckdb");
+    make_runs(r);
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "workers=4", "pace=gamma",
+                             "evaluate_every=0.2", "experiment=an experiment", "arm=ärmchen, ½",
+                             "seed=3"),
+                     OK);
+    assert_int_equal(
+        RIG_RUN(r, "query", "SELECT * FROM push WHERE run_id = 1", "--csv", "results=results.db"),
+        OK);
+    process_write(r, "push.csv", process_output(r));
+    read_with(r, "duckdb", "results.db push.csv");
+}
+
+static void optuna_reads_what_is_exported_for_it(void **state)
+{
+    struct process_rig *r = *state;
+    need(r, "optuna");
+    make_runs(r);
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "workers=2", "pace=constant",
+                             "lr=0.02", "damping=inverse", "evaluate_every=0.5"),
+                     OK);
+    assert_int_equal(RIG_RUN(r, "export", "optuna"), OK);
+    read_with(r, "optuna", "results.db results-optuna.log");
+}
+
+static void pytorch_loads_a_checkpoint(void **state)
+{
+    struct process_rig *r = *state;
+    need(r, "safetensors");
+    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=constant", "model=mlp",
+                             "checkpoint=at.safetensors"),
+                     OK);
+    read_with(r, "safetensors", "results.db at.safetensors");
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, process_set_up, process_tear_down)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(tensorboard_reads_what_is_exported_for_it),
+        TEST(mlflow_reads_what_is_exported_for_it),
+        TEST(duckdb_reads_what_a_query_writes),
+        TEST(optuna_reads_what_is_exported_for_it),
+        TEST(pytorch_loads_a_checkpoint),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,334 @@
+/* Several results files into one: what is copied, what stays, and what is refused. */
+#include "base/text.h"
+#include "tests/results/results_rig.h"
+
+#include "results/store/merge.h"
+#include "results/run_queue.h"
+
+#include <dirent.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static char other_path[96], out_path[96];
+
+static int set_up(void **state)
+{
+    int code = rig_make_folder(state);
+    snprintf(other_path, sizeof other_path, "%s/other.db", rig_folder);
+    snprintf(out_path, sizeof out_path, "%s/all.db", rig_folder);
+    return code;
+}
+
+/* One file into another. */
+static status merge_file(const char *into, const char *from, struct merge_outcome *out)
+{
+    merge *m = NULL;
+    size_t runs;
+    status result = merge_open(&m, into);
+    result = result == OK ? merge_add(m, from, out) : result;
+    result = result == OK ? merge_finish(m, &runs) : result;
+    merge_close(&m);
+    return result;
+}
+
+/* Of no file at all. */
+static status merge_check(const char *path, size_t *runs)
+{
+    merge *m = NULL;
+    status result = merge_open(&m, path);
+    result = result == OK ? merge_finish(m, runs) : result;
+    merge_close(&m);
+    return result;
+}
+
+/* "all.db other.db": what is in the rig's folder. */
+static const char *files_there(void)
+{
+    static char all[512];
+    struct dirent **entries = NULL;
+    int count = scandir(rig_folder, &entries, NULL, alphasort);
+    all[0] = '\0';
+    for (int i = 0; i < count; i++) {
+        if (entries[i]->d_name[0] != '.') {
+            size_t length = strlen(all);
+            snprintf(all + length, sizeof all - length, "%s%s", length > 0 ? " " : "",
+                     entries[i]->d_name);
+        }
+        free(entries[i]);
+    }
+    free(entries);
+    return all;
+}
+
+/* A finished run with rows in every table. */
+static void record(const char *path, uint64_t seed, unsigned pushes)
+{
+    int64_t id;
+    recorder *r = NULL;
+    struct run_description run = rig_run;
+    char hash[16];
+    snprintf(hash, sizeof hash, "hash%llu", (unsigned long long)seed);
+    run.seed = seed;
+    run.config_hash = hash;
+    assert_int_equal(recorder_open(&r, path), OK);
+    assert_int_equal(recorder_begin(r, &run, "running", &id), OK);
+    for (unsigned i = 0; i < pushes; i++) {
+        struct push_record p = rig_push(i);
+        recorder_push(r, &p);
+        recorder_step(r, &(struct step_record){.update_version = i + 1, .loss = NAN});
+    }
+    recorder_evaluation(r, &(struct evaluation_record){.updates = 10, .test_accuracy = 0.5});
+    recorder_event(r, 1, SEVERITY_INFO, "something", 2, "in detail");
+    recorder_checkpoint(r, 10, "end.safetensors", "abc");
+    assert_int_equal(recorder_finish(r, &rig_outcome), OK);
+    recorder_close(&r);
+}
+
+static void use(const char *path)
+{
+    snprintf(rig_path, sizeof rig_path, "%s", path);
+}
+
+static const char totals[] =
+    "SELECT (SELECT count(*) FROM run) || ' ' || (SELECT count(*) FROM push) || ' ' || "
+    "(SELECT count(*) FROM step) || ' ' || (SELECT count(*) FROM evaluation) || ' ' || "
+    "(SELECT count(*) FROM event) || ' ' || (SELECT count(*) FROM checkpoint)";
+
+static void every_row_of_every_run_is_copied_once(void **state)
+{
+    (void)state;
+    struct merge_outcome m;
+    size_t runs;
+    char first[64];
+    snprintf(first, sizeof first, "%s", rig_path);
+    record(rig_path, 1, 30);
+    record(rig_path, 2, 20);
+    record(other_path, 3, 10);
+    record(other_path, 1, 5);
+    assert_int_equal(merge_file(out_path, first, &m), OK);
+    assert_true(m.copied == 2 && m.there == 0 && m.left == 0 && m.repeats == 0);
+    assert_int_equal(merge_file(out_path, other_path, &m), OK);
+    assert_true(m.copied == 2 && m.repeats == 1);
+    assert_int_equal(merge_file(out_path, first, &m), OK);
+    assert_true(m.copied == 0 && m.there == 2);
+    assert_int_equal(merge_check(out_path, &runs), OK);
+    assert_int_equal(runs, 4);
+    use(out_path);
+    assert_string_equal(rig_ask(totals), "4 65 65 4 4 4");
+    assert_string_equal(
+        rig_ask("SELECT group_concat(seed || ':' || (SELECT count(*) FROM push WHERE run_id = id) "
+                "|| ':' || final_accuracy, ' ') FROM run"),
+        "1:30:0.5 2:20:0.5 3:10:0.5 1:5:0.5");
+    assert_string_equal(rig_ask("SELECT not_a_number FROM step LIMIT 1"), "loss");
+    assert_string_equal(rig_ask("SELECT outcome || ' ' || staleness FROM push WHERE run_id = 3 AND "
+                                "number = 2"),
+                        "applied 2");
+}
+
+static void what_goes_on_or_waits_is_left_and_taken_over_once_it_has_ended(void **state)
+{
+    (void)state;
+    struct merge_outcome m;
+    struct queue_entry entry;
+    int64_t id;
+    char from[96];
+    snprintf(from, sizeof from, "%s", rig_path);
+    recorder *r = rig_begin(&rig_run, &id);
+    struct run_description waits = rig_run;
+    waits.config_hash = "beef";
+    struct queue_request request = {.key = {.config_hash = "beef"}, .run = &waits, .attempt = 1};
+    queue *q = NULL;
+    assert_int_equal(queue_open(&q, from), OK);
+    assert_int_equal(queue_add(q, &request, &entry), OK);
+    assert_int_equal(queue_commit(q), OK);
+    queue_close(&q);
+    assert_int_equal(merge_file(out_path, from, &m), OK);
+    assert_true(m.copied == 0 && m.left == 2);
+    rig_finish(r, &rig_outcome);
+    assert_int_equal(merge_file(out_path, from, &m), OK);
+    assert_true(m.copied == 1 && m.left == 1);
+    /* A copy of a file that was taken while a run went on is brought up to date. */
+    use(out_path);
+    rig_change("UPDATE run SET status = 'running', updates = NULL, runner = NULL");
+    assert_int_equal(merge_file(out_path, from, &m), OK);
+    assert_true(m.copied == 1);
+    assert_string_equal(rig_ask("SELECT count(*) || ' ' || max(status) || updates FROM run"),
+                        "1 finished100");
+}
+
+static void a_run_whose_process_was_killed_is_merged_as_failed(void **state)
+{
+    (void)state;
+    struct merge_outcome m;
+    char from[96];
+    int64_t id;
+    snprintf(from, sizeof from, "%s", rig_path);
+    recorder *r = rig_begin(&rig_run, &id);
+    recorder_close(&r);
+    rig_change("UPDATE run SET runner = json_set(runner, '$.started', 12345)");
+    assert_int_equal(merge_file(out_path, from, &m), OK);
+    assert_true(m.copied == 1 && m.left == 0);
+    /* Once its own file says so, too, it is the same run. */
+    assert_int_equal(recorder_open(&r, from), OK);
+    recorder_close(&r);
+    assert_int_equal(merge_file(out_path, from, &m), OK);
+    assert_true(m.copied == 0 && m.there == 1);
+    use(out_path);
+    assert_string_equal(rig_ask("SELECT status FROM run"), "failed");
+}
+
+static void runs_of_one_uuid_that_differ_are_refused_and_nothing_is_copied(void **state)
+{
+    (void)state;
+    struct merge_outcome m;
+    char from[96];
+    snprintf(from, sizeof from, "%s", rig_path);
+    record(from, 1, 3);
+    assert_int_equal(merge_file(out_path, from, &m), OK);
+    record(from, 2, 3);
+    rig_change("UPDATE run SET final_accuracy = 0.9 WHERE seed = 1");
+    assert_int_equal(merge_file(out_path, from, &m), ERROR_RESULTS);
+    rig_assert_error_says("same uuid");
+    rig_assert_error_says("their rows");
+    rig_change("UPDATE run SET final_accuracy = 0.5 WHERE seed = 1;"
+               "DELETE FROM push WHERE run_id = 1 AND number = 2");
+    assert_int_equal(merge_file(out_path, from, &m), ERROR_RESULTS);
+    rig_assert_error_says("differ in push");
+    assert_int_equal(merge_file(from, from, &m), ERROR_USAGE);
+    use(out_path);
+    assert_string_equal(rig_ask(totals), "1 3 3 1 1 1");
+}
+
+static void a_file_that_is_no_results_file_of_this_version_is_refused_and_not_changed(void **state)
+{
+    (void)state;
+    struct merge_outcome m;
+    char before[65], from[96];
+    record(rig_path, 1, 3);
+    rig_change("PRAGMA user_version = 6");
+    snprintf(before, sizeof before, "%s", rig_hash());
+    snprintf(from, sizeof from, "%s", rig_path);
+    assert_int_equal(merge_file(out_path, from, &m), ERROR_RESULTS);
+    rig_assert_error_says(from);
+    assert_int_equal(merge_file(out_path, "tests/results/test_merge.c", &m), ERROR_RESULTS);
+    record(other_path, 2, 3);
+    assert_int_equal(merge_file(from, other_path, &m), ERROR_RESULTS);
+    assert_string_equal(rig_hash(), before);
+    assert_string_equal(files_there(), "other.db results.db");
+}
+
+static unsigned looks_left;
+
+static bool is_stopped_after_some_looks(void)
+{
+    looks_left -= looks_left > 0;
+    return looks_left == 0;
+}
+
+static void a_stopped_merge_leaves_no_new_file_and_an_old_one_with_whole_files(void **state)
+{
+    (void)state;
+    struct merge_outcome one;
+    struct text left = {0};
+    char first[96];
+    merge *m = NULL;
+    snprintf(first, sizeof first, "%s", rig_path);
+    record(first, 1, 3);
+    record(other_path, 2, 3000);
+    assert_int_equal(merge_open(&m, out_path), OK);
+    assert_int_equal(merge_add(m, first, &one), OK);
+    assert_null(strstr(files_there(), "all.db "));
+    looks_left = 3; /* in the midst of copying */
+    recorder_give_up_when(is_stopped_after_some_looks);
+    assert_int_equal(merge_add(m, other_path, &one), STOPPED);
+    rig_assert_error_says("stopped on request");
+    merge_describe(m, &left);
+    assert_non_null(strstr(left.at, "all.db was not made"));
+    recorder_give_up_when(NULL);
+    merge_close(&m);
+    assert_string_equal(files_there(), "other.db results.db");
+
+    assert_int_equal(merge_file(out_path, first, &one), OK);
+    recorder_give_up_when(is_stopped_after_some_looks);
+    looks_left = 3;
+    assert_int_equal(merge_file(out_path, other_path, &one), STOPPED);
+    recorder_give_up_when(NULL);
+    assert_string_equal(files_there(), "all.db other.db results.db");
+    use(out_path);
+    assert_string_equal(rig_ask(totals), "1 3 3 1 1 1");
+    text_free(&left);
+}
+
+/* A file whose run was killed is copied before it is merged. */
+static void a_copy_is_taken_away_however_the_merge_ends(void **state)
+{
+    (void)state;
+    struct merge_outcome one;
+    status result = STOPPED;
+    unsigned looks = 0;
+    record(rig_path, 1, 3);
+    rig_change("UPDATE run SET status = 'running', runner = json_set(runner, '$.started', 12345)");
+    recorder_give_up_when(is_stopped_after_some_looks);
+    for (; result == STOPPED; looks++) {
+        assert_string_equal(files_there(), "results.db");
+        looks_left = looks + 1;
+        result = merge_file(out_path, rig_path, &one);
+    }
+    recorder_give_up_when(NULL);
+    assert_int_equal(result, OK);
+    assert_true(looks > 3);
+    assert_string_equal(files_there(), "all.db results.db");
+}
+
+static void a_file_that_somebody_made_meanwhile_is_left_as_it_is(void **state)
+{
+    (void)state;
+    struct merge_outcome one;
+    merge *m = NULL;
+    size_t runs;
+    record(rig_path, 1, 3);
+    assert_int_equal(merge_open(&m, out_path), OK);
+    assert_int_equal(merge_add(m, rig_path, &one), OK);
+    record(out_path, 2, 3);
+    assert_int_equal(merge_finish(m, &runs), ERROR_RESULTS);
+    rig_assert_error_says("another process made it meanwhile");
+    merge_close(&m);
+    assert_string_equal(files_there(), "all.db results.db");
+    use(out_path);
+    assert_string_equal(rig_ask("SELECT group_concat(seed) FROM run"), "2");
+}
+
+/* A write-ahead log without its file: SQLite would read it as the new one's. */
+static void what_is_left_of_another_file_is_not_taken_for_the_new_ones(void **state)
+{
+    (void)state;
+    struct merge_outcome one;
+    char left[128];
+    record(rig_path, 1, 3);
+    snprintf(left, sizeof left, "%s-wal", out_path);
+    fclose(fopen(left, "w"));
+    assert_int_equal(merge_file(out_path, rig_path, &one), ERROR_RESULTS);
+    rig_assert_error_says("all.db-wal is of another file");
+    assert_string_equal(files_there(), "all.db-wal results.db");
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, rig_remove_folder)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(every_row_of_every_run_is_copied_once),
+        TEST(what_goes_on_or_waits_is_left_and_taken_over_once_it_has_ended),
+        TEST(a_run_whose_process_was_killed_is_merged_as_failed),
+        TEST(runs_of_one_uuid_that_differ_are_refused_and_nothing_is_copied),
+        TEST(a_file_that_is_no_results_file_of_this_version_is_refused_and_not_changed),
+        TEST(a_stopped_merge_leaves_no_new_file_and_an_old_one_with_whole_files),
+        TEST(a_copy_is_taken_away_however_the_merge_ends),
+        TEST(a_file_that_somebody_made_meanwhile_is_left_as_it_is),
+        TEST(what_is_left_of_another_file_is_not_taken_for_the_new_ones),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

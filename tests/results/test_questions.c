@@ -1,0 +1,492 @@
+/* The named questions: that they run, and what they answer; the views and the documentation of the
+ * results file. */
+#include "tests/results/query_rig.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A number out of a named question's answer, by SQL's way of going on with it. */
+static double number(const char *sql)
+{
+    double value;
+    bool known;
+    if (query_number(rig_path, sql, NULL, 0, &value, &known) != OK)
+        fail_msg("%s", error_message());
+    assert_true(known);
+    return value;
+}
+
+/* ---- named questions ---------------------------------------------------------------------------
+ */
+
+static void every_named_question_says_what_it_answers_and_runs(void **state)
+{
+    (void)state;
+    struct query_description q;
+    size_t count = 0;
+    for (; query_at(count, &q); count++) {
+        char why[256] = "";
+        assert_non_null(query_why_nothing(q.name, why));
+        assert_true(strlen(why) > 20 && strchr(why, '\n') == NULL);
+        assert_true(strlen(q.description) > 20);
+        assert_true(strncmp(query_text(q.name), "-- ", 3) == 0);
+        for (int format = QUERY_TABLE; format <= QUERY_MARKDOWN; format++) {
+            const char *const run[] = {"run=1"};
+            bool of_run = strstr(query_text(q.name), "-- :run") != NULL;
+            if (ask(q.name, (enum query_format)format, run, of_run ? 1 : 0) != OK)
+                fail_msg("%s: %s", q.name, error_message());
+            assert_true(strlen(answer) > 0);
+        }
+        if (ask(q.name, QUERY_TABLE, NULL, 0) != OK) /* as it is asked without parameters */
+            fail_msg("%s: %s", q.name, error_message());
+    }
+    assert_true(count >= 10);
+    assert_null(query_text("no-such"));
+    char why[256];
+    assert_null(query_why_nothing("no-such", why));
+    assert_null(query_why_nothing("SELECT 1", why));
+}
+
+static void every_parameter_of_a_question_is_declared_with_a_default_and_help(void **state)
+{
+    (void)state;
+    struct query_description q;
+    for (size_t i = 0; query_at(i, &q); i++) {
+        sqlite3 *db = NULL;
+        sqlite3_stmt *s = NULL;
+        const char *text = query_text(q.name);
+        int declared = 0;
+        assert_int_equal(database_open_reader(&db, rig_path), OK);
+        assert_int_equal(database_prepare(db, &s, text), OK);
+        for (int p = 1; p <= sqlite3_bind_parameter_count(s); p++) {
+            char line[80];
+            snprintf(line, sizeof line, "\n-- %s = ", sqlite3_bind_parameter_name(s, p));
+            assert_contains(text, line);
+        }
+        for (const char *c = text; (c = strstr(c, "\n-- :")) != NULL; c++)
+            declared++;
+        assert_int_equal(declared, sqlite3_bind_parameter_count(s));
+        sqlite3_finalize(s);
+        database_close(&db);
+    }
+}
+
+static void every_named_question_runs_on_a_file_without_runs(void **state)
+{
+    (void)state;
+    struct query_description q;
+    recorder *r = NULL;
+    assert_int_equal(recorder_open(&r, rig_path), OK);
+    recorder_close(&r);
+    for (size_t i = 0; query_at(i, &q); i++) {
+        bool of_run = strstr(query_text(q.name), "-- :run = last") != NULL;
+        assert_int_equal(ask(q.name, QUERY_TABLE, NULL, 0), of_run ? ERROR_USAGE : OK);
+    }
+    assert_int_equal(ask("staleness-histogram", QUERY_TABLE, NULL, 0), ERROR_USAGE);
+    rig_assert_error_says("there are no runs in it yet");
+}
+
+static void accuracy_is_averaged_over_the_seeds_of_finished_runs(void **state)
+{
+    (void)state;
+    assert_float_equal(number("SELECT mean_accuracy FROM accuracy_by_workers "
+                              "WHERE arm = 'undamped'"),
+                       0.6, 1e-12);
+    assert_float_equal(number("SELECT sd_accuracy FROM accuracy_by_workers WHERE arm = 'undamped'"),
+                       sqrt(0.02), 1e-12);
+    assert_string_equal(rig_ask("SELECT group_concat(arm || seeds || diverged, ' ') FROM "
+                                "(SELECT * FROM accuracy_by_workers ORDER BY arm)"),
+                        "damped20 sync10 undamped21");
+    assert_string_equal(rig_ask("SELECT sd_accuracy FROM accuracy_by_workers WHERE arm = 'sync'"),
+                        "NULL");
+    assert_string_equal(rig_ask("SELECT parameters FROM accuracy_by_workers WHERE arm = 'damped'"),
+                        "damping.power=0.5");
+    assert_int_equal(ask("accuracy-by-mode-and-workers", QUERY_TABLE, NULL, 0), OK);
+    assert_contains(answer, "stale-gradients  undamped  async  none              4  0.03     32  - "
+                            "                     2");
+    assert_contains(answer, "0.8       0.0141        0.6729          0.927");
+    assert_contains(answer, "0.6       0.1414        0.0000          1.000");
+}
+
+static void pairs_of_the_same_seeds_are_compared(void **state)
+{
+    (void)state;
+    const char *const of[] = {"experiment=stale-gradients", "workers=4", "arm=damped"};
+    assert_int_equal(ask("paired-differences", QUERY_CSV, of, 3), OK);
+    /* 0.79 - 0.5 and 0.81 - 0.7; 12.706 of Student's t */
+    char first[200];
+    double x, y, mean, sd, interval;
+    unsigned n;
+    const char *line = strstr(answer, "stale-gradients,4,damped");
+    assert_non_null(line);
+    snprintf(first, sizeof first, "%s", strstr(line, "undamped") + strlen("undamped"));
+    assert_int_equal(
+        sscanf(strchr(first, ','), ",%u,%lf,%lf,%lf,%lf,%lf", &n, &x, &y, &mean, &sd, &interval),
+        6);
+    assert_int_equal(n, 2);
+    assert_true(fabs(x - 0.8) < 1e-12 && fabs(y - 0.6) < 1e-12 && fabs(mean - 0.2) < 1e-12);
+    assert_true(fabs(sd - 0.18 / sqrt(2)) < 1e-12);
+    assert_true(fabs(interval - 12.706 * 0.09) < 1e-9);
+}
+
+/* Trials of two arms with 2 and 3 rates; what is best by validation is not by test. */
+static void record_trials(void)
+{
+    static const struct {
+        const char *experiment, *arm, *settings;
+        double lr, validation, test;
+    } trials[] = {
+        {"e/tuning", "a", "{\"lr\":1}", 1, 0.5, 0.9},
+        {"e/tuning", "a", "{\"lr\":2}", 2, 0.6, 0.4},
+        {"e/tuning", "b", "{\"lr\":1}", 1, 0.7, 0.3},
+        {"e/tuning", "b", "{\"lr\":2}", 2, 0.6, 0.4},
+        {"e/tuning", "b", "{\"lr\":3}", 3, 0.1, 0.1},
+        {"e", "a", "{\"lr\":2}", 2, 0.6, 0.41},
+        {"e", "a", "{\"lr\":2}", 2, 0.6, 0.43},
+        /* Of b's fourth rate one seed did best of all, and the other diverged. */
+        {"e/tuning", "b", "{\"lr\":4}", 4, 0.9, 0.5},
+        {"e/tuning", "b", "{\"lr\":4}", 4, NAN, NAN},
+    };
+    for (size_t i = 0; i < COUNT_OF(trials); i++) {
+        int64_t id;
+        struct run_description run = rig_run;
+        run.experiment = trials[i].experiment;
+        run.arm = trials[i].arm;
+        run.settings = trials[i].settings;
+        run.lr = trials[i].lr;
+        recorder *r = rig_begin(&run, &id);
+        recorder_evaluation(r,
+                            &(struct evaluation_record){.updates = 1,
+                                                        .validation_accuracy = trials[i].validation,
+                                                        .test_accuracy = trials[i].test});
+        rig_finish(r, &rig_outcome);
+    }
+    rig_change("UPDATE run SET status = 'diverged' WHERE id = (SELECT max(id) FROM run)");
+}
+
+static void the_best_of_tuned_comes_with_the_number_of_trials(void **state)
+{
+    (void)state;
+    const char *const of[] = {"experiment=e/tuning"};
+    record_trials();
+    assert_int_equal(ask("best-of-tuned", QUERY_CSV, of, 1), OK);
+    assert_contains(answer, "\ne/tuning,b,async,none,4,4,5,1,");
+    assert_contains(answer, "\ne/tuning,a,async,none,4,2,2,2,");
+    assert_contains(answer, ",0.6,2,0.42,0.014142135");
+    assert_contains(answer, ",0.7,,,,,,\n"); /* b has no runs with what was found yet */
+}
+
+/* One finished run of `settings` and accuracy, with 100 pushes. */
+static void record_with(const char *settings, unsigned batch, double accuracy)
+{
+    int64_t id;
+    struct run_description run = rig_run;
+    run.experiment = run.arm = NULL;
+    run.batch = batch;
+    run.settings = settings;
+    recorder *r = rig_begin(&run, &id);
+    recorder_evaluation(r, &(struct evaluation_record){.updates = 100,
+                                                       .samples = 3200,
+                                                       .seconds = 1,
+                                                       .test_loss = 1,
+                                                       .test_accuracy = accuracy,
+                                                       .validation_loss = NAN,
+                                                       .validation_accuracy = NAN});
+    for (uint64_t i = 0; i < 100; i++) {
+        struct push_record p = rig_push(i);
+        recorder_push(r, &p);
+    }
+    rig_finish(r, &rig_outcome);
+}
+
+static void configurations_that_differ_in_any_setting_are_not_averaged_together(void **state)
+{
+    (void)state;
+    static const char *const questions[] = {"accuracy-by-mode-and-workers", "time-to-accuracy",
+                                            "throughput-against-accuracy", "where-time-goes"};
+    const char *const settings[] = {"accuracy=0.5"};
+    record_with("{\"warmup_epochs\":0,\"batch\":32,\"threads\":1}", 32, 0.5);
+    record_with("{\"warmup_epochs\":0,\"batch\":32,\"threads\":1}", 32, 0.6);
+    record_with("{\"warmup_epochs\":1,\"batch\":32,\"threads\":1}", 32, 0.7);
+    record_with("{\"warmup_epochs\":1,\"batch\":64,\"threads\":1}", 64, 0.8);
+    assert_string_equal(rig_ask("SELECT group_concat(others || ':' || batch || ':' || seeds || ':' "
+                                "|| round(mean_accuracy, 2), ' ') FROM (SELECT * FROM "
+                                "accuracy_by_workers ORDER BY mean_accuracy)"),
+                        "warmup_epochs=0:32:2:0.55 warmup_epochs=1:32:1:0.7 "
+                        "warmup_epochs=1:64:1:0.8");
+    for (size_t i = 0; i < COUNT_OF(questions); i++) {
+        size_t lines = 0;
+        assert_int_equal(
+            ask(questions[i], QUERY_CSV, settings, strcmp(questions[i], "time-to-accuracy") == 0),
+            OK);
+        for (const char *c = answer; (c = strchr(c, '\n')) != NULL; c++)
+            lines++;
+        assert_int_equal(lines, 1 + 3); /* a header, and three configurations */
+        assert_contains(answer, "warmup_epochs=1");
+    }
+}
+
+/* Also by what tables have no column for, and not by what is the same in the whole file. */
+static void a_row_says_in_which_settings_it_differs_from_the_others(void **state)
+{
+    (void)state;
+    static const char *const questions[] = {"accuracy-by-mode-and-workers",
+                                            "throughput-against-accuracy",
+                                            "time-to-accuracy",
+                                            "where-time-goes",
+                                            "paired-differences",
+                                            "runs"};
+    record_with("{\"model\":\"mlp\",\"momentum\":0.9,\"pace.cv\":0.2,\"batch\":32}", 32, 0.5);
+    record_with("{\"model\":\"mlp\",\"momentum\":0,\"pace.cv\":0.2,\"batch\":32}", 32, 0.6);
+    record_with("{\"model\":\"cnn\",\"momentum\":0,\"pace.cv\":0.2,\"batch\":32}", 32, 0.7);
+    for (size_t i = 0; i < COUNT_OF(questions); i++) {
+        assert_int_equal(ask(questions[i], QUERY_CSV, NULL, 0), OK);
+        assert_contains(answer, "model=mlp momentum=0.9");
+        assert_contains(answer, "model=mlp momentum=0");
+        assert_contains(answer, "model=cnn momentum=0");
+        assert_null(strstr(answer, "pace.cv"));
+    }
+}
+
+static void damping_is_compared_with_the_undamped_runs_beside_it(void **state)
+{
+    (void)state;
+    assert_int_equal(ask("effect-of-damping", QUERY_CSV, NULL, 0), OK);
+    const char *line = strchr(answer, '\n') + 1;
+    assert_contains(line, "stale-gradients,4,polynomial,0.03,damping.power=0.5,2,0.8,");
+    assert_contains(line, ",2,0.6,0.2");
+    assert_null(strchr(strchr(line, '\n') + 1, '\n'));
+    /* Standard deviations of √2 and 2 √2 hundredths over two seeds each: √(1 + 4) hundredths. */
+    rig_change(
+        "UPDATE run SET final_accuracy = (SELECT CASE damping WHEN 'none' THEN 0.58 + 0.04 * "
+        "(id = (SELECT max(id) FROM run AS r WHERE r.arm = run.arm AND status = 'finished')) "
+        "ELSE 0.79 + 0.02 * (id = (SELECT max(id) FROM run AS r WHERE r.arm = run.arm AND "
+        "status = 'finished')) END) WHERE mode = 'async' AND status = 'finished'");
+    assert_int_equal(ask("effect-of-damping", QUERY_CSV, NULL, 0), OK);
+    assert_contains(answer, ",0.0223606797");
+}
+
+static void the_time_to_an_accuracy_is_that_of_the_first_evaluation_above_it(void **state)
+{
+    (void)state;
+    /* sync: 0.18 0.36 0.54 0.72 0.9 at 0 … 4 s; undamped: one of two gets to 0.6. */
+    const char *const settings[][1] = {{"accuracy=0.6"}, {"accuracy=60"}};
+    for (size_t i = 0; i < COUNT_OF(settings); i++) {
+        assert_int_equal(ask("time-to-accuracy", QUERY_CSV, settings[i], 1), OK);
+        assert_contains(answer, "stale-gradients,sync,sync,,4,0.03,32,,1,1,3,,2400,75\n");
+        assert_contains(answer, "stale-gradients,undamped,async,none,4,0.03,32,,3,1,4,,3200,100\n");
+        assert_contains(answer, "stale-gradients,damped,async,polynomial,4,0.03,32,"
+                                "damping.power=0.5,2,2,3,0,2400,75\n");
+    }
+    /* What was only reached once more is not better. */
+    rig_change("UPDATE evaluation SET test_accuracy = 0.5 WHERE run_id = 1 AND updates >= 50");
+    assert_string_equal(rig_ask("SELECT group_concat(updates, ' ') FROM time_to_accuracy "
+                                "WHERE run_id = 1 AND accuracy = 0.5"),
+                        "50");
+}
+
+static void the_staleness_histogram_adds_up(void **state)
+{
+    (void)state;
+    assert_string_equal(rig_ask("SELECT group_concat(staleness || ':' || pushes, ' ') || "
+                                "' ' || sum(share) FROM staleness_histogram WHERE run_id = 1"),
+                        "0:1 1:1 2:1 3:97 1.0");
+    const char *const settings[] = {"run=1"};
+    assert_int_equal(ask("staleness-histogram", QUERY_CSV, settings, 1), OK);
+    assert_contains(answer, "\n1,3,97,0,0.97,1,1,########################################\n");
+}
+
+static void speed_is_put_beside_accuracy_fastest_first(void **state)
+{
+    (void)state;
+    assert_int_equal(ask("throughput-against-accuracy", QUERY_CSV, NULL, 0), OK);
+    const char *undamped = strstr(answer, "\n4,undamped,async,none,0.03,32,,2,50,1600,0.6");
+    const char *damped =
+        strstr(answer, "\n4,damped,async,polynomial,0.03,32,damping.power=0.5,2,25,800,0.8");
+    const char *sync =
+        strstr(answer, "\n4,sync,sync,,0.03,32,,1,12.5,400,0.9,,0,0,0,stale-gradients\n");
+    assert_non_null(undamped);
+    assert_non_null(damped);
+    assert_non_null(sync);
+    assert_true(undamped < damped && damped < sync);
+}
+
+static void the_slowest_worker_comes_first(void **state)
+{
+    (void)state;
+    const char *const settings[] = {"run=1"};
+    assert_int_equal(ask("slowest-worker", QUERY_CSV, settings, 1), OK);
+    assert_contains(answer, "\n1,2,25,0.25,4000,2.2857142857142856,4000,500,");
+    assert_ptr_equal(strchr(answer, '\n'), strstr(answer, "\n1,2,25,"));
+}
+
+static void who_waits_for_whom_adds_up_what_the_waiting_cost(void **state)
+{
+    (void)state;
+    int64_t id;
+    char settings[32];
+    const char *const one[] = {settings};
+    recorder *r = rig_begin(&rig_run, &id);
+    for (uint64_t i = 0; i < 40; i++) { /* of each of 4 workers 10 */
+        struct push_record p = rig_push(i);
+        p.pull_us = 1000 + 500 * (double)p.worker;
+        p.waited_for = p.worker != 0 && i >= 20 ? 0 : NO_WORKER;
+        recorder_push(r, &p);
+    }
+    rig_finish(r, &rig_outcome);
+    snprintf(settings, sizeof settings, "run=%d", (int)id);
+    assert_int_equal(ask("who-waits-for-whom", QUERY_CSV, one, 1), OK);
+    assert_string_equal(answer,
+                        "run,worker,waited_for,times,share_of_steps,mean_wait_us,wait_seconds\n"
+                        "7,3,0,5,0.5,2500,0.0125\n7,2,0,5,0.5,2000,0.01\n"
+                        "7,1,0,5,0.5,1500,0.0075\n");
+}
+
+static void where_time_goes_tells_the_modes_apart(void **state)
+{
+    (void)state;
+    assert_int_equal(ask("where-time-goes", QUERY_CSV, NULL, 0), OK);
+    assert_contains(
+        answer, ",damped,async,4,polynomial,0.03,32,damping.power=0.5,2,200,2250,1750,500,,3,8,");
+    assert_contains(answer, ",sync,sync,4,,0.03,32,,1,100,1400,1000,,300,,100,");
+    /* Each step counts alike: (75 · 4 ms + 3 · 25 · 1 ms) / 150. */
+    rig_change("UPDATE run_worker_time SET steps = 75 WHERE worker = 2");
+    assert_int_equal(ask("where-time-goes", QUERY_CSV, NULL, 0), OK);
+    assert_contains(
+        answer, ",damped,async,4,polynomial,0.03,32,damping.power=0.5,2,300,3000,2500,500,,3,8,");
+}
+
+static void failures_say_why(void **state)
+{
+    (void)state;
+    assert_answer("failures", QUERY_CSV,
+                  "id,experiment,arm,mode,workers,lr,seed,status,updates,why\n"
+                  "5,stale-gradients,undamped,async,4,0.03,3,diverged,100,"
+                  "the loss is not finite\n");
+}
+
+static void one_runs_rows_are_found_without_reading_the_others(void **state)
+{
+    (void)state;
+    static const char *const questions[] = {
+        "SELECT * FROM staleness_histogram WHERE run_id = 1",
+        "SELECT * FROM where_time_goes WHERE run_id = 1",
+        "SELECT * FROM time_to_accuracy WHERE run_id = 1",
+    };
+    for (size_t i = 0; i < COUNT_OF(questions); i++) {
+        char sql[128];
+        snprintf(sql, sizeof sql, "EXPLAIN QUERY PLAN %s", questions[i]);
+        assert_int_equal(ask(sql, QUERY_CSV, NULL, 0), OK);
+        assert_null(strstr(answer, "SCAN push"));
+        assert_null(strstr(answer, "SCAN step"));
+        assert_null(strstr(answer, "SCAN evaluation"));
+    }
+}
+/* ---- the documentation and the sqlite3 shell ---------------------------------------------------
+ */
+
+static char *read_document(void)
+{
+    static char text[65536];
+    FILE *file = fopen("docs/results-file.md", "r");
+    assert_non_null(file);
+    size_t count = fread(text, 1, sizeof text - 1, file);
+    text[count] = '\0';
+    fclose(file);
+    return text;
+}
+
+static void every_column_is_documented_under_its_table(void **state)
+{
+    (void)state;
+    sqlite3 *db = NULL;
+    sqlite3_stmt *s = NULL;
+    char *document = read_document();
+    static const char sql[] =
+        "SELECT m.name, c.name FROM sqlite_master AS m, pragma_table_xinfo(m.name) AS c "
+        "WHERE (m.type = 'table' OR m.name = 'push') AND m.name NOT LIKE 'sqlite%'";
+    assert_int_equal(database_open_reader(&db, rig_path), OK);
+    assert_int_equal(database_prepare(db, &s, sql), OK);
+    int columns = 0;
+    for (; sqlite3_step(s) == SQLITE_ROW; columns++) {
+        char title[64], column[64];
+        snprintf(title, sizeof title, "\n### %s\n", (const char *)sqlite3_column_text(s, 0));
+        if (strstr(document, title) == NULL)
+            snprintf(title, sizeof title, "\n### %s:", (const char *)sqlite3_column_text(s, 0));
+        snprintf(column, sizeof column, "`%s`", (const char *)sqlite3_column_text(s, 1));
+        assert_contains(document, title);
+        char *section = strstr(document, title);
+        char *end = strstr(section + 1, "\n##");
+        char *at = strstr(section, column);
+        if (at == NULL || (end != NULL && at > end))
+            fail_msg("docs/results-file.md: %s has no %s", title + 1, column);
+    }
+    assert_true(columns > 60);
+    sqlite3_finalize(s);
+    database_close(&db);
+}
+
+static void need_shell(void)
+{
+    if (system("command -v sqlite3 >/dev/null") != 0)
+        skip();
+}
+
+static void the_documented_shell_commands_work(void **state)
+{
+    (void)state;
+    need_shell();
+    int commands = 0;
+    for (char *line = read_document(); (line = strstr(line, "\nsqlite3 ")) != NULL; commands++) {
+        char command[512];
+        line++;
+        snprintf(command, sizeof command, "cd '%s' && %.*s >/dev/null", rig_folder,
+                 (int)strcspn(line, "\n"), line);
+        if (system(command) != 0)
+            fail_msg("%s", command);
+    }
+    assert_true(commands >= 5);
+}
+
+static void every_view_works_in_the_plain_shell(void **state)
+{
+    (void)state;
+    need_shell();
+    static const char *const views[] = {"run_summary", "staleness_histogram", "accuracy_by_workers",
+                                        "time_to_accuracy", "where_time_goes"};
+    for (size_t i = 0; i < COUNT_OF(views); i++) {
+        char command[256];
+        snprintf(command, sizeof command,
+                 "[ \"$(sqlite3 '%s' 'SELECT count(*) > 0 FROM (SELECT * FROM %s)')\" = 1 ]",
+                 rig_path, views[i]);
+        assert_int_equal(system(command), 0);
+    }
+}
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        SAMPLE_TEST(every_named_question_says_what_it_answers_and_runs),
+        SAMPLE_TEST(every_parameter_of_a_question_is_declared_with_a_default_and_help),
+        RIG_TEST(every_named_question_runs_on_a_file_without_runs),
+        SAMPLE_TEST(pairs_of_the_same_seeds_are_compared),
+        SAMPLE_TEST(the_best_of_tuned_comes_with_the_number_of_trials),
+        SAMPLE_TEST(accuracy_is_averaged_over_the_seeds_of_finished_runs),
+        RIG_TEST(configurations_that_differ_in_any_setting_are_not_averaged_together),
+        RIG_TEST(a_row_says_in_which_settings_it_differs_from_the_others),
+        SAMPLE_TEST(damping_is_compared_with_the_undamped_runs_beside_it),
+        SAMPLE_TEST(the_time_to_an_accuracy_is_that_of_the_first_evaluation_above_it),
+        SAMPLE_TEST(the_staleness_histogram_adds_up),
+        SAMPLE_TEST(speed_is_put_beside_accuracy_fastest_first),
+        SAMPLE_TEST(the_slowest_worker_comes_first),
+        SAMPLE_TEST(who_waits_for_whom_adds_up_what_the_waiting_cost),
+        SAMPLE_TEST(where_time_goes_tells_the_modes_apart),
+        SAMPLE_TEST(failures_say_why),
+        SAMPLE_TEST(one_runs_rows_are_found_without_reading_the_others),
+        SAMPLE_TEST(every_column_is_documented_under_its_table),
+        SAMPLE_TEST(the_documented_shell_commands_work),
+        SAMPLE_TEST(every_view_works_in_the_plain_shell),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

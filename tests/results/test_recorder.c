@@ -1,0 +1,528 @@
+/* What a run records is in the file: every row, its kinds of number, its figures. */
+#include "base/clock.h"
+#include "base/log.h"
+#include "tests/results/results_rig.h"
+
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* ---- rows --------------------------------------------------------------------------------------
+ */
+
+static void every_recorded_row_is_in_the_file(void **state)
+{
+    (void)state;
+    int64_t id;
+    recorder *r = rig_begin(&rig_run, &id);
+    for (uint64_t i = 0; i < 50000; i++) {
+        struct push_record p = rig_push(i);
+        recorder_push(r, &p);
+    }
+    recorder_step(r, &(struct step_record){.update_version = 1, .worker = 1, .loss = 2});
+    recorder_event(r, 0.5, SEVERITY_WARNING, "slow-worker", 3, "worker 3 is 10 times slower");
+    recorder_event(r, 0.6, SEVERITY_INFO, "evaluated", -1, NULL);
+    recorder_checkpoint(r, 100, "a.safetensors", "beef");
+    rig_finish(r, &rig_outcome);
+    assert_string_equal(rig_ask("SELECT count(*) || ' ' || sum(update_version) FROM push"),
+                        "50000 1250025000");
+    assert_string_equal(rig_ask("SELECT count(*) FROM push WHERE update_version <> number + 1"),
+                        "0");
+    assert_string_equal(
+        rig_ask("SELECT outcome || pull_us || compute_us FROM push WHERE number = 7"),
+        "applied12.01035.0");
+    assert_string_equal(rig_ask("SELECT gradient_norm || ' ' || gap || ' ' || loss || ' ' || "
+                                "at_seconds || ' ' || worker || sequence || read_version || "
+                                "staleness FROM push WHERE number = 7"),
+                        "7.5 0.01 2.3 0.7 3143");
+    assert_string_equal(
+        rig_ask("SELECT severity || code || worker || detail FROM event WHERE at_seconds = 0.5"),
+        "warningslow-worker3worker 3 is 10 times slower");
+    assert_string_equal(rig_ask("SELECT worker FROM event WHERE code = 'evaluated'"), "NULL");
+    assert_string_equal(rig_ask("SELECT version || path || sha256 FROM checkpoint"),
+                        "100a.safetensorsbeef");
+    assert_string_equal(rig_ask("SELECT count(*) FROM step"), "1");
+}
+
+static void rows_become_visible_while_the_run_goes_on(void **state)
+{
+    (void)state;
+    int64_t id;
+    recorder *r = rig_begin(&rig_run, &id);
+    struct push_record p = rig_push(0);
+    recorder_push(r, &p);
+    const char *count = "0";
+    for (int i = 0; i < 100 && strcmp(count, "0") == 0; i++) {
+        clock_sleep_until_ns(clock_ns() + 50000000);
+        count = rig_ask("SELECT count(*) FROM push");
+    }
+    assert_string_equal(count, "1");
+    rig_finish(r, &rig_outcome);
+}
+
+static void every_outcome_reads_as_its_name(void **state)
+{
+    (void)state;
+    int64_t id;
+    static const struct {
+        enum push_outcome outcome;
+        const char *name;
+    } all[] = {
+        {PUSH_APPLIED, "applied"},
+        {PUSH_AGGREGATED, "aggregated"},
+        {PUSH_DROPPED_STALE, "dropped_stale"},
+        {PUSH_DROPPED_LATE, "dropped_late"},
+        {PUSH_NOT_FINITE, "not_finite"},
+    };
+    recorder *r = rig_begin(&rig_run, &id);
+    for (size_t i = 0; i < COUNT_OF(all); i++) {
+        struct push_record p = rig_push(i);
+        p.outcome = all[i].outcome;
+        recorder_push(r, &p);
+    }
+    rig_finish(r, &rig_outcome);
+    for (size_t i = 0; i < COUNT_OF(all); i++) {
+        char sql[80];
+        snprintf(sql, sizeof sql, "SELECT outcome FROM push WHERE number = %zu", i);
+        assert_string_equal(rig_ask(sql), all[i].name);
+    }
+    assert_string_equal(rig_ask("SELECT sum(pushes) || ' ' || sum(dropped) FROM run_staleness"),
+                        "2 2");
+}
+
+static void every_reason_reads_as_its_name(void **state)
+{
+    (void)state;
+    int64_t id;
+    recorder *r = rig_begin(&rig_run, &id);
+    for (uint64_t i = 0; i <= PUSH_BAD_UPDATE; i++) {
+        struct push_record p = rig_push(i);
+        p.reason = (enum push_reason)i;
+        recorder_push(r, &p);
+    }
+    rig_finish(r, &rig_outcome);
+    assert_string_equal(
+        rig_ask("SELECT group_concat(number || coalesce(reason, '-'), ' ') FROM push"),
+        "0- 1damping 2consistency 3after_end 4worker_lost 5run_ended 6run_diverged "
+        "7gradient 8loss 9update");
+}
+
+static void who_was_waited_for_and_the_place_of_events_are_kept(void **state)
+{
+    (void)state;
+    int64_t id;
+    recorder *r = rig_begin(&rig_run, &id);
+    struct push_record p = rig_push(0);
+    p.waited_for = 0;
+    p.arrival = 7;
+    p.batch = 11;
+    p.rate = 0.25;
+    recorder_push(r, &p);
+    p.waited_for = NO_WORKER;
+    p.rate = NOT_MEASURED;
+    recorder_push(r, &p);
+    recorder_event_between(r, 1, 5, SEVERITY_INFO, "worker_joined", 2, NULL);
+    recorder_event(r, 1, SEVERITY_INFO, "other", NO_WORKER, NULL);
+    rig_finish(r, &rig_outcome);
+    assert_string_equal(
+        rig_ask("SELECT waited_for || ' ' || arrival || ' ' || batch || ' ' || rate "
+                "FROM push WHERE number = 0"),
+        "0 7 11 0.25");
+    assert_string_equal(rig_ask("SELECT (waited_for IS NULL) || (rate IS NULL) || "
+                                "(not_a_number IS NULL) FROM push WHERE number = 1"),
+                        "111");
+    assert_string_equal(rig_ask("SELECT group_concat(code || coalesce(push_number, '-')) FROM "
+                                "event"),
+                        "worker_joined5,other-");
+}
+
+static void nan_infinity_and_not_measured_stay_apart(void **state)
+{
+    (void)state;
+    int64_t id;
+    recorder *r = rig_begin(&rig_run, &id);
+    struct push_record p = rig_push(0);
+    p.loss = NAN;
+    p.gap = -NAN;
+    p.gradient_norm = INFINITY;
+    p.scale = -INFINITY;
+    p.pull_us = NOT_MEASURED;
+    p.compute_us = INFINITY;
+    recorder_push(r, &p);
+    p = rig_push(1);
+    recorder_push(r, &p);
+    rig_finish(r, &rig_outcome);
+    assert_string_equal(rig_ask("SELECT loss IS NULL AND gap IS NULL AND pull_us IS NULL "
+                                "FROM push WHERE number = 0"),
+                        "1");
+    assert_string_equal(rig_ask("SELECT not_a_number FROM push WHERE number = 0"), "gap,loss");
+    assert_string_equal(rig_ask("SELECT gradient_norm = 9e999 AND scale = -9e999 AND "
+                                "compute_us = 9e999 FROM push WHERE number = 0"),
+                        "1");
+    assert_string_equal(rig_ask("SELECT not_a_number FROM push WHERE number = 1"), "NULL");
+}
+
+static void every_measured_column_can_be_nan_at_once(void **state)
+{
+    (void)state;
+    int64_t id;
+    recorder *r = rig_begin(&rig_run, &id);
+    struct push_record p = rig_push(0);
+    p.scale = p.gap = p.gradient_norm = p.loss = p.pull_us = NAN;
+    p.compute_us = p.queue_us = p.apply_us = p.at_seconds = NAN;
+    recorder_push(r, &p);
+    rig_finish(r, &rig_outcome);
+    assert_string_equal(rig_ask("SELECT not_a_number FROM push"),
+                        "scale,gap,gradient_norm,loss,pull_us,compute_us,queue_us,apply_us,"
+                        "at_seconds");
+}
+
+static void an_empty_split_is_not_measured_but_a_lost_loss_is_nan(void **state)
+{
+    (void)state;
+    int64_t id;
+    recorder *r = rig_begin(&rig_run, &id);
+    recorder_evaluation(r, &(struct evaluation_record){.updates = 10,
+                                                       .samples = 320,
+                                                       .train_loss = NOT_MEASURED,
+                                                       .validation_loss = NAN,
+                                                       .validation_accuracy = NAN,
+                                                       .test_loss = NAN,
+                                                       .test_accuracy = 0.1});
+    rig_finish(r, &rig_outcome);
+    assert_string_equal(rig_ask("SELECT not_a_number FROM evaluation"), "test_loss");
+    assert_string_equal(rig_ask("SELECT train_loss IS NULL AND validation_accuracy IS NULL AND "
+                                "validation_loss IS NULL FROM evaluation"),
+                        "1");
+    assert_string_equal(rig_ask("SELECT final_loss IS NULL AND not_a_number = 'final_loss' "
+                                "FROM run"),
+                        "1");
+}
+
+static void a_step_done_again_after_a_checkpoint_replaces_the_first(void **state)
+{
+    (void)state;
+    int64_t id;
+    recorder *r = rig_begin(&rig_run, &id);
+    recorder_step(r, &(struct step_record){.update_version = 5, .worker = 2, .loss = 1});
+    recorder_step(r, &(struct step_record){.update_version = 5, .worker = 2, .loss = 7});
+    recorder_step(r, &(struct step_record){.update_version = 5, .worker = 3, .loss = 3});
+    rig_finish(r, &rig_outcome);
+    assert_string_equal(rig_ask("SELECT group_concat(loss, ' ') FROM step"), "7.0 3.0");
+}
+
+#if !defined(GRADLAG_SANITIZE)
+/* In place of the C library's: memory_allocate() comes here, and so each thread's calls are
+ * counted.
+ */
+static _Thread_local unsigned allocations;
+
+void *aligned_alloc(size_t alignment, size_t bytes)
+{
+    void *p = NULL;
+    allocations++;
+    return posix_memalign(&p, alignment, bytes) == 0 ? p : NULL;
+}
+#endif
+
+static void recording_allocates_nothing_while_the_writer_keeps_up(void **state)
+{
+    (void)state;
+#if defined(GRADLAG_SANITIZE)
+    skip();
+#else
+    int64_t id;
+    recorder *r = rig_begin(&rig_run, &id);
+    struct push_record p = rig_push(0);
+    unsigned before = allocations;
+    assert_true(before > 0);
+    for (uint64_t i = 0; i < 3000; i++) {
+        recorder_push(r, &p);
+        recorder_step(r, &(struct step_record){.update_version = i});
+    }
+    assert_int_equal(allocations, before);
+    rig_finish(r, &rig_outcome);
+#endif
+}
+
+/* ---- the run's row -----------------------------------------------------------------------------
+ */
+
+static void finishing_takes_the_figures_from_the_rows(void **state)
+{
+    (void)state;
+    int64_t id;
+    recorder *r = rig_begin(&rig_run, &id);
+    const double accuracies[] = {0.5, 0.9, 0.8};
+    for (uint64_t i = 0; i < 3; i++) {
+        recorder_evaluation(r, &(struct evaluation_record){.updates = 10 * i,
+                                                           .test_accuracy = accuracies[i],
+                                                           .test_loss = 0.25 * (double)i,
+                                                           .validation_accuracy = 0.25,
+                                                           .validation_loss = 1});
+    }
+    for (uint64_t i = 0; i < 4; i++) { /* staleness 0, 1, 2, 3 */
+        struct push_record p = rig_push(i);
+        recorder_push(r, &p);
+    }
+    struct push_record dropped = rig_push(4);
+    dropped.staleness = 100;
+    dropped.outcome = PUSH_DROPPED_STALE;
+    recorder_push(r, &dropped);
+    rig_finish(r, &rig_outcome);
+    assert_string_equal(rig_ask("SELECT final_accuracy || ' ' || best_accuracy || ' ' || "
+                                "final_loss || ' ' || validation_accuracy FROM run"),
+                        "0.8 0.9 0.5 0.25");
+    assert_string_equal(rig_ask("SELECT mean_staleness || ' ' || max_staleness || ' ' || "
+                                "samples_per_second FROM run"),
+                        "1.5 3 1600.0");
+    assert_string_equal(rig_ask("SELECT status || ' ' || updates || ' ' || samples_used || ' ' || "
+                                "samples_computed FROM run"),
+                        "finished 100 3200 3232");
+    assert_string_equal(rig_ask("SELECT finished_at >= started_at AND length(uuid) = 36 FROM run"),
+                        "1");
+}
+
+/* Of the last evaluation, at 99 %; not known where there are no classes. */
+static void a_run_that_answers_one_class_is_collapsed(void **state)
+{
+    (void)state;
+    static const double shares[][2] = {{1, 0.98}, {0.2, 0.99}, {0.2, NAN}};
+    for (size_t i = 0; i < COUNT_OF(shares); i++) {
+        int64_t id;
+        recorder *r = rig_begin(&rig_run, &id);
+        for (uint64_t k = 0; k < 2; k++) {
+            recorder_evaluation(r, &(struct evaluation_record){.updates = 10 * k,
+                                                               .test_accuracy = 0.5,
+                                                               .top_class_share = shares[i][k]});
+        }
+        rig_finish(r, &rig_outcome);
+    }
+    assert_string_equal(rig_ask("SELECT group_concat(coalesce(collapsed, '-'), ' ') FROM run"),
+                        "0 1 -");
+    assert_string_equal(rig_ask("SELECT group_concat(coalesce(top_class_share, '-'), ' ') "
+                                "FROM evaluation"),
+                        "1.0 0.98 0.2 0.99 0.2 -");
+}
+
+static void a_synchronous_run_is_never_stale(void **state)
+{
+    (void)state;
+    int64_t id;
+    struct run_description run = rig_run;
+    run.mode = "sync";
+    rig_finish(rig_begin(&run, &id), &rig_outcome);
+    assert_string_equal(rig_ask("SELECT mean_staleness || ' ' || max_staleness FROM run"), "0.0 0");
+}
+
+static void a_run_without_recorded_pushes_has_no_staleness(void **state)
+{
+    (void)state;
+    int64_t id;
+    rig_finish(rig_begin(&rig_run, &id), &rig_outcome);
+    assert_string_equal(rig_ask("SELECT mean_staleness FROM run"), "NULL");
+}
+
+static void a_run_begun_by_one_process_is_gone_on_with_by_another(void **state)
+{
+    (void)state;
+    int64_t id;
+    recorder *r = NULL;
+    assert_int_equal(recorder_open(&r, rig_path), OK);
+    assert_int_equal(recorder_begin(r, &rig_run, "queued", &id), OK);
+    struct push_record p = rig_push(0);
+    recorder_push(r, &p);
+    recorder_close(&r);
+    assert_string_equal(rig_ask("SELECT status || (started_at IS NULL) FROM run"), "queued1");
+
+    assert_int_equal(recorder_open(&r, rig_path), OK);
+    assert_int_equal(recorder_resume(r, id), OK);
+    assert_string_equal(rig_ask("SELECT status || (started_at IS NULL) FROM run"), "running0");
+    recorder_push(r, &p);
+    rig_finish(r, &rig_outcome);
+    assert_string_equal(rig_ask("SELECT group_concat(number, ' ') FROM push"), "0 1");
+}
+
+/* The process that stopped it is gone. */
+static void a_stopped_run_belongs_to_who_takes_it_up_again(void **state)
+{
+    (void)state;
+    int64_t id;
+    recorder *r = rig_begin(&rig_run, &id);
+    struct run_outcome outcome = rig_outcome;
+    outcome.status = "stopped";
+    rig_finish(r, &outcome);
+    rig_change("UPDATE run SET runner = json_set(runner, '$.pid', 4194304, '$.started', 1)");
+    assert_int_equal(recorder_open(&r, rig_path), OK);
+    assert_int_equal(recorder_resume(r, id), OK);
+    assert_string_equal(rig_ask("SELECT status FROM run"), "running");
+    rig_finish(r, &rig_outcome);
+    assert_string_equal(rig_ask("SELECT status FROM run"), "finished");
+}
+
+static void an_ended_or_missing_run_cannot_be_resumed(void **state)
+{
+    (void)state;
+    int64_t id;
+    recorder *r = rig_begin(&rig_run, &id);
+    rig_finish(r, &rig_outcome);
+    assert_int_equal(recorder_open(&r, rig_path), OK);
+    assert_int_equal(recorder_resume(r, id), ERROR_RESULTS);
+    rig_assert_error_says("already ended (finished)");
+    assert_int_equal(recorder_resume(r, 77), ERROR_RESULTS);
+    rig_assert_error_says("there is no run 77");
+    recorder_close(&r);
+}
+
+static void rows_that_come_after_the_end_are_written_at_close(void **state)
+{
+    (void)state;
+    int64_t id;
+    recorder *r = rig_begin(&rig_run, &id);
+    assert_int_equal(recorder_finish(r, &rig_outcome), OK);
+    recorder_event(r, 9, SEVERITY_INFO, "goodbye", -1, NULL);
+    recorder_close(&r);
+    assert_string_equal(rig_ask("SELECT code FROM event"), "goodbye");
+}
+
+static void closing_nothing_is_fine(void **state)
+{
+    (void)state;
+    recorder *r = NULL;
+    recorder_close(&r);
+    assert_int_equal(recorder_open(&r, rig_path), OK);
+    recorder_close(&r);
+    recorder_close(&r);
+    assert_string_equal(rig_ask("SELECT count(*) FROM run"), "0");
+}
+
+/* ---- several processes -------------------------------------------------------------------------
+ */
+
+static void write_one_run(void)
+{
+    int64_t id;
+    recorder *r = NULL;
+    if (recorder_open(&r, rig_path) != OK || recorder_begin(r, &rig_run, "running", &id) != OK) {
+        log_error("%s", error_message());
+        _exit(1);
+    }
+    for (uint64_t i = 0; i < 5000; i++) {
+        struct push_record p = rig_push(i);
+        p.sequence = (uint64_t)id * 100000 + i;
+        recorder_push(r, &p);
+    }
+    status ended = recorder_finish(r, &rig_outcome);
+    recorder_close(&r);
+    _exit(ended == OK ? 0 : 1);
+}
+
+static void eight_processes_write_one_file_and_lose_no_row(void **state)
+{
+    (void)state;
+    enum { WRITERS = 8 };
+    pid_t writers[WRITERS];
+    for (int i = 0; i < WRITERS; i++) {
+        writers[i] = fork();
+        assert_true(writers[i] >= 0);
+        if (writers[i] == 0)
+            write_one_run();
+    }
+    for (int i = 0; i < WRITERS; i++) {
+        int how;
+        assert_int_equal(waitpid(writers[i], &how, 0), writers[i]);
+        assert_true(WIFEXITED(how));
+        assert_int_equal(WEXITSTATUS(how), 0);
+    }
+    assert_false(rig_exists("-wal"));
+    assert_string_equal(rig_ask("SELECT count(*) || ' ' || count(DISTINCT sequence) FROM push"),
+                        "40000 40000");
+    assert_string_equal(rig_ask("SELECT count(*) FROM run WHERE status = 'finished'"), "8");
+    assert_string_equal(rig_ask("SELECT count(*) FROM (SELECT run_id FROM push GROUP BY run_id "
+                                "HAVING count(*) = 5000 AND max(number) = 4999)"),
+                        "8");
+}
+
+static void the_file_is_a_single_file_after_the_last_close(void **state)
+{
+    (void)state;
+    int64_t id;
+    recorder *r = rig_begin(&rig_run, &id);
+    assert_true(rig_exists("-wal"));
+    rig_finish(r, &rig_outcome);
+    assert_true(rig_exists(""));
+    assert_false(rig_exists("-wal"));
+    assert_false(rig_exists("-shm"));
+}
+
+/* Begins a run, records a push, waits until it is committed, and dies. */
+static void die_while_recording(void)
+{
+    int64_t id;
+    recorder *r = rig_begin(&rig_run, &id);
+    struct push_record p = rig_push(41);
+    recorder_push(r, &p);
+    recorder_evaluation(r, &(struct evaluation_record){.updates = 40, .test_accuracy = 0.5});
+    for (int i = 0; i < 200 && strcmp(rig_ask("SELECT count(*) FROM push"), "1") != 0; i++)
+        clock_sleep_until_ns(clock_ns() + 20000000);
+    kill(getpid(), SIGKILL);
+}
+
+static void a_killed_run_keeps_its_rows_and_is_settled_by_its_parent(void **state)
+{
+    (void)state;
+    int how;
+    bool changed;
+    pid_t writer = fork();
+    assert_true(writer >= 0);
+    if (writer == 0)
+        die_while_recording();
+    assert_int_equal(waitpid(writer, &how, 0), writer);
+    assert_true(WIFSIGNALED(how) && WTERMSIG(how) == SIGKILL);
+    assert_true(rig_exists("-wal"));
+
+    assert_int_equal(recorder_settle(rig_path, 1, "failed", "killed by signal 9", &changed), OK);
+    assert_true(changed);
+    assert_false(rig_exists("-wal"));
+    assert_string_equal(rig_ask("SELECT count(*) FROM push"), "1");
+    assert_string_equal(rig_ask("SELECT status || ' ' || error || ' ' || updates || ' ' || "
+                                "final_accuracy FROM run"),
+                        "failed killed by signal 9 42 0.5");
+
+    assert_int_equal(recorder_settle(rig_path, 1, "stopped", NULL, &changed), OK);
+    assert_false(changed);
+    assert_string_equal(rig_ask("SELECT status FROM run"), "failed");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        RIG_TEST(every_recorded_row_is_in_the_file),
+        RIG_TEST(rows_become_visible_while_the_run_goes_on),
+        RIG_TEST(every_outcome_reads_as_its_name),
+        RIG_TEST(every_reason_reads_as_its_name),
+        RIG_TEST(who_was_waited_for_and_the_place_of_events_are_kept),
+        RIG_TEST(nan_infinity_and_not_measured_stay_apart),
+        RIG_TEST(every_measured_column_can_be_nan_at_once),
+        RIG_TEST(an_empty_split_is_not_measured_but_a_lost_loss_is_nan),
+        RIG_TEST(a_step_done_again_after_a_checkpoint_replaces_the_first),
+        RIG_TEST(recording_allocates_nothing_while_the_writer_keeps_up),
+        RIG_TEST(finishing_takes_the_figures_from_the_rows),
+        RIG_TEST(a_run_that_answers_one_class_is_collapsed),
+        RIG_TEST(a_synchronous_run_is_never_stale),
+        RIG_TEST(a_run_without_recorded_pushes_has_no_staleness),
+        RIG_TEST(a_run_begun_by_one_process_is_gone_on_with_by_another),
+        RIG_TEST(a_stopped_run_belongs_to_who_takes_it_up_again),
+        RIG_TEST(an_ended_or_missing_run_cannot_be_resumed),
+        RIG_TEST(rows_that_come_after_the_end_are_written_at_close),
+        RIG_TEST(closing_nothing_is_fine),
+        RIG_TEST(eight_processes_write_one_file_and_lose_no_row),
+        RIG_TEST(the_file_is_a_single_file_after_the_last_close),
+        RIG_TEST(a_killed_run_keeps_its_rows_and_is_settled_by_its_parent),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,576 @@
+/* The report's page: what it says of a file whose answers are known, and that nothing in a file
+ * can turn into markup. */
+#include "base/text.h"
+#include "tests/results/query_rig.h"
+
+#include "results/report/html.h"
+#include "results/report/plot.h"
+#include "results/report/report.h"
+#include "results/query/statistics.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- reading a page ----------------------------------------------------------------------------
+ */
+
+static char *page; /* of the last report; free() */
+
+static void write_report(const struct report_experiment *experiments, size_t count,
+                         const char *only)
+{
+    char path[128];
+    struct report_outline outline;
+    struct report_request request = {.path = rig_path,
+                                     .experiment = only,
+                                     .experiments = experiments,
+                                     .experiment_count = count};
+    snprintf(path, sizeof path, "%s/report.html", rig_folder);
+    assert_int_equal(report_write(&request, path, &outline), OK);
+    FILE *file = fopen(path, "rb");
+    assert_non_null(file);
+    free(page);
+    page = calloc(1, outline.bytes + 1);
+    assert_non_null(page);
+    assert_int_equal(fread(page, 1, outline.bytes + 1, file), outline.bytes);
+    fclose(file);
+}
+
+static bool is_void(const char *name)
+{
+    static const char *const voids[] = {"meta", "link", "!DOCTYPE", "br"};
+    for (size_t i = 0; i < COUNT_OF(voids); i++)
+        if (strcmp(name, voids[i]) == 0)
+            return true;
+    return false;
+}
+
+/* Every element is closed, in order: a browser would mend it and show something else. */
+static void assert_well_formed(const char *html)
+{
+    static char stack[64][24];
+    size_t depth = 0;
+    for (const char *c = strchr(html, '<'); c != NULL; c = strchr(c + 1, '<')) {
+        char name[24];
+        bool closing = c[1] == '/';
+        const char *end = strchr(c, '>');
+        assert_non_null(end);
+        size_t length = strcspn(c + 1 + closing, " >/\n");
+        snprintf(name, sizeof name, "%.*s", (int)length, c + 1 + closing);
+        if (closing) {
+            assert_true(depth > 0);
+            assert_string_equal(stack[--depth], name);
+        } else if (end[-1] != '/' && !is_void(name)) {
+            assert_true(depth < COUNT_OF(stack));
+            snprintf(stack[depth++], sizeof stack[0], "%s", name);
+        }
+    }
+    assert_int_equal(depth, 0);
+}
+
+static size_t count_of(const char *text, const char *part)
+{
+    size_t count = 0;
+    for (const char *c = text; (c = strstr(c, part)) != NULL; c++)
+        count++;
+    return count;
+}
+
+static void assert_page_says(const char *wanted)
+{
+    if (strstr(page, wanted) == NULL)
+        fail_msg("the page does not say: %s", wanted);
+}
+
+static void assert_near(double value, double wanted, double tolerance)
+{
+    if (!(fabs(value - wanted) <= tolerance))
+        fail_msg("%.17g is not near %.17g", value, wanted);
+}
+
+/* ---- parts --------------------------------------------------------------------------------------
+ */
+
+static void a_sample_has_mean_deviation_and_interval(void **state)
+{
+    (void)state;
+    struct sample s = {0};
+    assert_true(isnan(sample_mean(&s)));
+    sample_add(&s, 2);
+    assert_near(sample_mean(&s), 2, 1e-15);
+    assert_true(isnan(sample_deviation(&s)) && isnan(sample_interval(&s)));
+    sample_add(&s, NAN); /* not measured: not counted */
+    sample_add(&s, INFINITY);
+    sample_add(&s, 4);
+    sample_add(&s, 9);
+    assert_int_equal(s.n, 3);
+    assert_near(sample_mean(&s), 5, 1e-15);
+    assert_near(sample_deviation(&s), sqrt(13), 1e-14); /* (9 + 1 + 16) / 2 */
+    assert_near(sample_interval(&s), 4.303 * sqrt(13.0 / 3), 1e-12);
+    assert_true(s.least == 2 && s.most == 9);
+    assert_near(student_95(1), 12.706, 1e-12);
+    assert_near(student_95(60), 2.000, 0.005);
+    assert_near(student_95(100000), 1.960, 0.001);
+}
+
+static void a_value_is_written_so_that_one_sees_whether_it_lies_in_its_band(void **state)
+{
+    (void)state;
+    assert_int_equal(band_decimals(89.24, 88.6, 90.7), 2);
+    assert_int_equal(band_decimals(0.0632, 0.0615, 0.065), 4); /* 0.06 would seem to fail */
+    assert_int_equal(band_decimals(2.004, -1, 2), 3);          /* and 2.00 to hold */
+    assert_int_equal(band_decimals(1.996, 2, 3), 3);
+    assert_int_equal(band_decimals(2, 2, 2), 2);
+    assert_int_equal(band_decimals(NAN, 0.001, 1), 2);
+    assert_int_equal(band_decimals(INFINITY, 0.001, 1), 2);
+    assert_int_equal(band_decimals(1e300, -1e300, 1e300), 2);
+}
+
+static void prose_has_paragraphs_code_and_emphasis(void **state)
+{
+    (void)state;
+    struct text t = {0};
+    html_prose(&t, "A *b* and `c<*d*`: 2 * 3.\n\n\n**E** f_g\nh `i\n\nj` *k\n");
+    assert_string_equal(t.at, "<p>A <em>b</em> and <code>c&lt;*d*</code>: 2 * 3.</p>\n"
+                              "<p><strong>E</strong> f_g h `i</p>\n<p>j` *k</p>\n");
+    t.length = 0;
+    html_prose(&t, NULL);
+    assert_int_equal(t.length, 0);
+    text_free(&t);
+}
+
+static void text_of_users_cannot_turn_into_markup(void **state)
+{
+    (void)state;
+    struct text t = {0};
+    html_text(&t, "<b a=\"1\" c='2'>&amp;\x01\x7f");
+    assert_string_equal(t.at, "&lt;b a=&quot;1&quot; c=&#39;2&#39;&gt;&amp;amp;  ");
+    t.length = 0;
+    html_text(&t, "½ τ 漢 \xff \xc0\xaf \xe2\x82");
+    assert_string_equal(t.at, "½ τ 漢 \xef\xbf\xbd \xef\xbf\xbd\xef\xbf\xbd \xef\xbf\xbd"
+                              "\xef\xbf\xbd");
+    text_free(&t);
+}
+
+static void labels_at_the_edge_of_a_plot_keep_apart(void **state)
+{
+    (void)state;
+    struct text t = {0};
+    struct plot p = {.out = &t, .width = 400, .height = 200, .right = 100, .bottom = 20};
+    struct plot_label labels[8];
+    for (size_t i = 0; i < COUNT_OF(labels); i++)
+        labels[i] = (struct plot_label){.text = "x", .y = i < 6 ? 180 : 20};
+    plot_labels(&p, labels, COUNT_OF(labels));
+    for (size_t i = 0; i < COUNT_OF(labels); i++) {
+        assert_true(labels[i].at > 0 && labels[i].at <= 184);
+        assert_true(i == 0 || labels[i].at - labels[i - 1].at >= 12);
+    }
+    text_free(&t);
+}
+
+/* The numbers at the ticks of an axis from 0 to `high`, 750 pixels wide: about ten of them. */
+static const char *numbers_up_to(double high)
+{
+    static char numbers[256];
+    static const double nowhere[] = {-1};
+    struct text t = {0};
+    struct plot p = {.out = &t,
+                     .width = 750,
+                     .height = 200,
+                     .x = {.low = 0, .high = high},
+                     .y = {.low = 0, .high = 1, .ticks = nowhere, .tick_count = 1},
+                     .title = "",
+                     .description = ""};
+    plot_begin(&p);
+    plot_end(&p);
+    numbers[0] = '\0';
+    for (const char *end = strstr(t.at, "</text>"); end != NULL; end = strstr(end + 1, "</text>")) {
+        const char *from = end;
+        while (from[-1] != '>')
+            from--;
+        size_t used = strlen(numbers);
+        snprintf(numbers + used, sizeof numbers - used, " %.*s", (int)(end - from), from);
+    }
+    text_free(&t);
+    return numbers;
+}
+
+static void ticks_are_at_round_numbers(void **state)
+{
+    (void)state;
+    assert_string_equal(numbers_up_to(10), " 0 1 2 3 4 5 6 7 8 9 10");
+    assert_string_equal(numbers_up_to(20), " 0 2 4 6 8 10 12 14 16 18 20");
+    assert_string_equal(numbers_up_to(30), " 0 2 4 6 8 10 12 14 16 18 20 22 24 26 28 30");
+    assert_string_equal(numbers_up_to(50), " 0 5 10 15 20 25 30 35 40 45 50");
+    assert_string_equal(numbers_up_to(80), " 0 10 20 30 40 50 60 70 80");
+}
+
+static void a_tick_at_the_right_edge_has_its_number_inside(void **state)
+{
+    (void)state;
+    struct text out = {0};
+    struct plot p = {.out = &out,
+                     .x = {.low = 0, .high = 15.1},
+                     .y = {.low = 0, .high = 1, .no_numbers = true},
+                     .width = 170,
+                     .height = 84,
+                     .left = 4,
+                     .right = 4,
+                     .top = 4,
+                     .bottom = 20,
+                     .class = "mini",
+                     .title = "t",
+                     .description = "d"};
+    plot_begin(&p);
+    plot_end(&p);
+    assert_contains(out.at, "text-anchor=\"middle\">10</text>");
+    assert_contains(out.at, "<text x=\"170.0\" y=\"80.0\" text-anchor=\"end\">15</text>");
+    text_free(&out);
+}
+
+/* ---- the page -----------------------------------------------------------------------------------
+ */
+
+static void the_page_holds_every_arm_with_its_mean_interval_and_n(void **state)
+{
+    (void)state;
+    write_report(NULL, 0, NULL);
+    assert_well_formed(page);
+    assert_page_says("6 runs: 5 finished, 1 diverged, 0 failed, 0 stopped");
+    /* Two seeds, 50 and 70 %: the interval 60 ± 12.706 · √200 / √2 ends at 0 and 100 %. */
+    assert_page_says("undamped</td><td class=\"number\">4</td><td class=\"number\">2</td><td "
+                     "class=\"number\">60.00</td><td class=\"number\">0.00</td><td "
+                     "class=\"number\">100.00</td><td class=\"number\">14.14</td><td "
+                     "class=\"number\">50.00</td><td class=\"number\">70.00</td><td "
+                     "class=\"number\">0</td><td class=\"number\">1</td>");
+    assert_page_says("60.00 (95 %: 0.00 to 100.00) % test accuracy (n 2)");
+    assert_page_says("damped</td><td class=\"number\">4</td><td class=\"number\">2</td><td "
+                     "class=\"number\">80.00</td>");
+    assert_page_says("sync</td><td class=\"number\">4</td><td class=\"number\">1</td><td "
+                     "class=\"number\">90.00</td><td class=\"number\">–</td>");
+    assert_page_says("<h3>Accuracy against samples</h3>");
+    assert_page_says("<h3>Accuracy against time</h3>");
+    assert_page_says("<h3>Accuracy with 4 workers</h3>");
+    /* The run that diverged is not in the mean, and that is said beside it. */
+    assert_page_says("class=\"lost\">×1</text>");
+    assert_page_says("<h3>Throughput against accuracy</h3>");
+    assert_page_says("<h3>Staleness</h3>");
+    assert_page_says("<h3>Where time goes</h3>");
+    assert_page_says("<h3>The slowest worker</h3>");
+    assert_page_says("the loss is not finite"); /* why run 5 diverged */
+    for (int run = 1; run <= 6; run++) {
+        char id[32];
+        snprintf(id, sizeof id, "id=\"run-%d\"", run);
+        assert_page_says(id);
+    }
+}
+
+static void several_numbers_of_workers_are_an_axis(void **state)
+{
+    (void)state;
+    rig_change("UPDATE run SET workers = 8 WHERE id IN (3, 4)");
+    write_report(NULL, 0, NULL);
+    assert_well_formed(page);
+    assert_page_says("<h3>Accuracy against the number of workers</h3>");
+    assert_page_says("<h4>4 workers</h4>");
+    assert_page_says("<h4>8 workers</h4>");
+    assert_page_says("Staleness of damped with 8 workers");
+}
+
+static void a_single_seed_is_a_mark_without_a_bar(void **state)
+{
+    (void)state;
+    rig_change("UPDATE run SET workers = 8 WHERE id IN (2, 3)"); /* each cell of one run */
+    write_report(NULL, 0, NULL);
+    assert_page_says("<h3>Accuracy against the number of workers</h3>");
+    assert_null(strstr(page, "class=\"error\""));
+    rig_change("UPDATE run SET workers = 4");
+    rig_change("UPDATE run SET workers = 8 WHERE id = 6");
+    write_report(NULL, 0, NULL);
+    assert_page_says("class=\"error\"");
+}
+
+static void collapsed_runs_are_counted_and_marked(void **state)
+{
+    (void)state;
+    write_report(NULL, 0, NULL);
+    assert_null(strstr(page, "collapsed to one class"));
+    rig_change("UPDATE run SET collapsed = 1 WHERE id IN (1, 5)"); /* 5 diverged */
+    write_report(NULL, 0, NULL);
+    assert_page_says("5 finished (<b>1 collapsed</b>: ");
+    assert_page_says("% test accuracy (n 2), 1 collapsed to one class");
+    assert_int_equal(count_of(page, "· <span class=\"bad\">collapsed to one class</span>"), 1);
+}
+
+static void every_plot_has_a_title_and_a_description(void **state)
+{
+    (void)state;
+    write_report(NULL, 0, NULL);
+    size_t drawings = count_of(page, "role=\"img\">");
+    assert_true(drawings > 8);
+    assert_int_equal(count_of(page, "role=\"img\"><title>"), drawings);
+    assert_int_equal(count_of(page, "<desc>"), drawings);
+    assert_null(strstr(page, "<title></title>"));
+    assert_null(strstr(page, "<desc></desc>"));
+    assert_null(strstr(page, "nan"));
+    assert_null(strstr(page, "inf\""));
+}
+
+static void the_page_fetches_nothing_and_runs_nothing(void **state)
+{
+    (void)state;
+    static const char *const forbidden[] = {"<script", "src=\"", "http://", "https://",
+                                            "@import", "url(",   "onload",  "javascript:"};
+    write_report(NULL, 0, NULL);
+    for (size_t i = 0; i < COUNT_OF(forbidden); i++)
+        if (strstr(page, forbidden[i]) != NULL)
+            fail_msg("the page has %s", forbidden[i]);
+}
+
+static void a_hostile_file_stays_text(void **state)
+{
+    (void)state;
+    rig_change("UPDATE run SET arm = '</td><script>alert(1)</script>', tag = '\"><img src=x>', "
+               "error = '<b>', config = '{\"<i>\": \"</pre>\"}', host = '{\"<u>\": \"&\"}' "
+               "WHERE arm = 'damped' OR status = 'diverged'");
+    write_report(NULL, 0, NULL);
+    assert_well_formed(page);
+    assert_null(strstr(page, "<script"));
+    assert_null(strstr(page, "<img"));
+    assert_null(strstr(page, "<i>"));
+    assert_page_says("&lt;/td&gt;&lt;script&gt;alert(1)&lt;/script&gt;");
+    assert_page_says("&quot;&gt;&lt;img src=x&gt;");
+    assert_page_says("&lt;i&gt;=&lt;/pre&gt;");
+}
+
+static void the_slowest_worker_is_named(void **state)
+{
+    (void)state;
+    /* Worker 2 computes 4 ms, the three others 1 ms: 4 / 1.75 of the mean, with a quarter of the
+     * steps. */
+    write_report(NULL, 0, NULL);
+    const char *table = strstr(page, "The slowest worker of each arm");
+    assert_non_null(table);
+    assert_contains(table, "<td class=\"number\">2</td><td class=\"number\">4.00</td><td "
+                           "class=\"number\">2.29</td>");
+    assert_contains(table, "<td class=\"number\">0.250</td><td class=\"number\">0.250</td>");
+}
+
+/* Two seeds of a hundred gradients, of τ 0, 1, 2 one each. */
+static void every_gradient_is_counted_in_the_bar_of_its_staleness(void **state)
+{
+    (void)state;
+    write_report(NULL, 0, NULL);
+    const char *table = strstr(page, "Gradients by staleness");
+    assert_non_null(table);
+#define NUMBER(n) "<td class=\"number\">" n "</td>"
+    assert_contains(table,
+                    "undamped</td>" NUMBER("4") NUMBER("0") NUMBER("0") NUMBER("2") NUMBER("1.00"));
+    assert_contains(table, "undamped</td>" NUMBER("4") NUMBER("3") NUMBER("3") NUMBER("194")
+                               NUMBER("97.00"));
+    /* 40 bars reach as far as 120, each 4 wide. */
+    rig_change("UPDATE run_staleness SET staleness = 40 * staleness");
+    write_report(NULL, 0, NULL);
+    table = strstr(page, "Gradients by staleness");
+    assert_contains(table, "undamped</td>" NUMBER("4") NUMBER("40") NUMBER("43") NUMBER("2")
+                               NUMBER("1.00"));
+    assert_contains(table, "undamped</td>" NUMBER("4") NUMBER("120") NUMBER("123") NUMBER("194")
+                               NUMBER("97.00"));
+}
+
+static void a_long_curve_is_thinned_out_but_for_its_end(void **state)
+{
+    (void)state;
+    rig_change("WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 196) "
+               "INSERT INTO evaluation (run_id, updates, samples, seconds, test_accuracy) "
+               "SELECT 6, 1000 + i, 10000 + i, 10 + i, 0.5 + i / 1000.0 FROM n");
+    write_report(NULL, 0, NULL);
+    assert_page_says("sync</td>" NUMBER("4") NUMBER("1") NUMBER("10196") NUMBER("206.00")
+                         NUMBER("69.60"));
+}
+
+static void a_mean_over_workers_counts_every_step_alike(void **state)
+{
+    (void)state;
+    /* (75 · 4 ms + 3 · 25 · 1 ms) / 150; the mean of the workers' means is 1.75. */
+    rig_change("UPDATE run_worker_time SET steps = 75 WHERE worker = 2");
+    write_report(NULL, 0, NULL);
+    const char *table = strstr(page, "Mean milliseconds per step of a worker");
+    assert_non_null(table);
+    assert_contains(table, NUMBER("3.00") NUMBER("0.00") NUMBER("2.50"));
+}
+
+static void claims_stand_with_their_bands_and_what_was_observed(void **state)
+{
+    (void)state;
+    static const struct report_claim claims[] = {
+        {.text = "It is 60 % & more",
+         .source = "paper <1>",
+         .outcome = REPORT_PASS,
+         .observed = 60,
+         .low = 50,
+         .high = 70},
+        {.text = "It is 90 %", .outcome = REPORT_FAIL, .observed = 60, .low = 89, .high = 91},
+        {.text = "not yet",
+         .outcome = REPORT_OPEN,
+         .observed = NAN,
+         .low = 0,
+         .high = 1,
+         .why = "of 3 runs 1 finished"},
+        {.text = "a 16th", .outcome = REPORT_PASS, .observed = 0.0628, .low = 0.0615, .high = 1}};
+    static const struct report_expected expected[] = {{2, 70}, {4, 81.25}};
+    static const struct report_arm arms[] = {{.name = "sync", .label = "in step"},
+                                             {"damped", "with damping", expected, 2}};
+    static const struct report_experiment known = {.name = "stale-gradients",
+                                                   .question = "What is lost?",
+                                                   .part = "the whole experiment",
+                                                   .verdict = "One line.\nAnother one.\n",
+                                                   .arms = arms,
+                                                   .arm_count = 2,
+                                                   .claims = claims,
+                                                   .claim_count = COUNT_OF(claims),
+                                                   .discussion = "It *is* <so>."};
+    write_report(&known, 1, NULL);
+    assert_well_formed(page);
+    assert_page_says("<p>One line.</p>\n<p>Another one.</p>");
+    assert_page_says("stale-gradients</a> <span class=\"badge fail\">1 FAIL</span></li>");
+    assert_page_says("2 PASS</span> <span class=\"badge fail\">1 FAIL</span> "
+                     "<span class=\"badge open\">1 open");
+    assert_page_says("It is 60 % &amp; more");
+    assert_page_says("paper &lt;1&gt;");
+    const char *passes = strstr(page, "badge pass\">PASS</span>"),
+               *fails = strstr(page, "badge fail\">FAIL</span>");
+    assert_true(passes != NULL && fails != NULL &&
+                strstr(page, "badge open\">open</span>") != NULL);
+    /* A value that passes lies in the middle half of its bar, one that fails outside of it. */
+    assert_page_says("<circle class=\"pass\" cx=\"50.0%\"");
+    assert_page_says("<circle class=\"fail\" cx=\"2.0%\"");
+    assert_page_says("of 3 runs 1 finished");
+    assert_page_says("<td class=\"number\">0.0628</td>");
+    assert_page_says("<p>It <em>is</em> &lt;so&gt;.</p>");
+    assert_page_says("with damping");
+    assert_page_says("<td class=\"number\">81.25</td></tr>");
+    assert_page_says("<th scope=\"col\" class=\"number\">expected</th>");
+    /* The experiment's own order of arms comes first, then what else the file has. */
+    const char *legend = strstr(page, "class=\"legend\"");
+    assert_non_null(legend);
+    const char *first = strstr(legend, "in step"), *second = strstr(legend, "with damping"),
+               *third = strstr(legend, "undamped");
+    assert_true(first < second && second < third);
+}
+
+static void arms_with_other_settings_are_told_apart(void **state)
+{
+    (void)state;
+    rig_change("UPDATE run SET lr = 0.5, settings = '{\"lr\": 0.5}' WHERE id = 2");
+    write_report(NULL, 0, NULL);
+    assert_page_says(
+        "undamped, lr=0.03</td><td class=\"number\">4</td><td class=\"number\">1</td>");
+    assert_page_says("undamped, lr=0.5</td><td class=\"number\">4</td><td class=\"number\">1</td>");
+}
+
+static void runs_without_arm_are_called_after_what_differs(void **state)
+{
+    (void)state;
+    rig_change("UPDATE run SET arm = NULL, experiment = NULL");
+    write_report(NULL, 0, NULL);
+    assert_page_says("Runs of no experiment");
+    assert_page_says("async, damping=polynomial");
+    assert_page_says("async, damping=none");
+}
+
+/* Settings that are the usual ones may be left out of a run's row (servers, read). */
+static void series_differ_where_only_some_have_a_setting(void **state)
+{
+    (void)state;
+    rig_change("UPDATE run SET arm = NULL, experiment = NULL, damping = 'none', settings = CASE id "
+               "WHEN 1 THEN '{\"servers\": 2, \"read\": \"torn\", \"pace.cv\": 1}' "
+               "ELSE '{\"servers\": 2}' END WHERE mode = 'async'");
+    write_report(NULL, 0, NULL);
+    assert_page_says("</svg>read=torn</td>");
+    assert_page_says("</svg>async</td>");
+}
+
+static void data_without_classes_are_shown_by_their_loss(void **state)
+{
+    (void)state;
+    rig_change("UPDATE run SET final_accuracy = NULL, final_loss = 0.25 * id; "
+               "UPDATE evaluation SET test_accuracy = NULL");
+    write_report(NULL, 0, NULL);
+    assert_well_formed(page);
+    assert_page_says("<h3>Loss with 4 workers</h3>");
+    assert_page_says("<h3>Loss against samples</h3>");
+    assert_null(strstr(page, "nan"));
+}
+
+static void a_file_without_runs_is_a_page_too(void **state)
+{
+    (void)state;
+    rig_change("DELETE FROM run");
+    write_report(NULL, 0, NULL);
+    assert_well_formed(page);
+    assert_page_says("0 runs");
+    assert_page_says("None: no run diverged");
+}
+
+static void a_wrong_name_or_place_is_an_error_that_says_so(void **state)
+{
+    (void)state;
+    struct report_request request = {.path = rig_path, .experiment = "nothing"};
+    char path[128];
+    snprintf(path, sizeof path, "%s/r.html", rig_folder);
+    assert_int_equal(report_write(&request, path, NULL), ERROR_USAGE);
+    rig_assert_error_says("no runs of the experiment 'nothing'");
+    request.experiment = NULL;
+    assert_int_equal(report_write(&request, "/nowhere/r.html", NULL), ERROR_OTHER);
+    rig_assert_error_says("/nowhere/r.html");
+    request.path = "/nowhere/results.db";
+    assert_int_equal(report_write(&request, path, NULL), ERROR_RESULTS);
+}
+
+static void writing_the_report_changes_nothing_in_the_file(void **state)
+{
+    (void)state;
+    char before[65];
+    snprintf(before, sizeof before, "%s", rig_hash());
+    write_report(NULL, 0, NULL);
+    assert_string_equal(rig_hash(), before);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_sample_has_mean_deviation_and_interval),
+        cmocka_unit_test(a_value_is_written_so_that_one_sees_whether_it_lies_in_its_band),
+        cmocka_unit_test(prose_has_paragraphs_code_and_emphasis),
+        cmocka_unit_test(text_of_users_cannot_turn_into_markup),
+        cmocka_unit_test(labels_at_the_edge_of_a_plot_keep_apart),
+        cmocka_unit_test(ticks_are_at_round_numbers),
+        cmocka_unit_test(a_tick_at_the_right_edge_has_its_number_inside),
+        SAMPLE_TEST(the_page_holds_every_arm_with_its_mean_interval_and_n),
+        SAMPLE_TEST(several_numbers_of_workers_are_an_axis),
+        SAMPLE_TEST(a_single_seed_is_a_mark_without_a_bar),
+        SAMPLE_TEST(collapsed_runs_are_counted_and_marked),
+        SAMPLE_TEST(every_plot_has_a_title_and_a_description),
+        SAMPLE_TEST(the_page_fetches_nothing_and_runs_nothing),
+        SAMPLE_TEST(a_hostile_file_stays_text),
+        SAMPLE_TEST(the_slowest_worker_is_named),
+        SAMPLE_TEST(every_gradient_is_counted_in_the_bar_of_its_staleness),
+        SAMPLE_TEST(a_long_curve_is_thinned_out_but_for_its_end),
+        SAMPLE_TEST(a_mean_over_workers_counts_every_step_alike),
+        SAMPLE_TEST(claims_stand_with_their_bands_and_what_was_observed),
+        SAMPLE_TEST(arms_with_other_settings_are_told_apart),
+        SAMPLE_TEST(runs_without_arm_are_called_after_what_differs),
+        SAMPLE_TEST(series_differ_where_only_some_have_a_setting),
+        SAMPLE_TEST(data_without_classes_are_shown_by_their_loss),
+        SAMPLE_TEST(a_file_without_runs_is_a_page_too),
+        SAMPLE_TEST(a_wrong_name_or_place_is_an_error_that_says_so),
+        SAMPLE_TEST(writing_the_report_changes_nothing_in_the_file),
+    };
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    free(page);
+    return failed;
+}

@@ -1,0 +1,213 @@
+/* test_settle.c — what the row of a run says that was killed: as far as its rows tell. */
+#include "tests/results/results_rig.h"
+
+#include "results/query/show_run.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char figures[] = "SELECT format('%s updates, %s of %s samples, %s s', coalesce("
+                              "updates, '-'), coalesce(samples_used, '-'), coalesce("
+                              "samples_computed, '-'), coalesce(train_seconds, '-')) FROM run";
+
+static recorder *begin(const char *mode, const char *engine, const char *config)
+{
+    int64_t id;
+    struct run_description run = rig_run;
+    run.mode = mode;
+    run.engine = engine;
+    run.config = config;
+    return rig_begin(&run, &id);
+}
+
+static void say(recorder *r, uint64_t updates, uint64_t samples, double seconds)
+{
+    recorder_progress(r, &(struct progress_record){.updates = updates,
+                                                   .samples = samples,
+                                                   .total_samples = 100000,
+                                                   .seconds = seconds,
+                                                   .loss = 1,
+                                                   .staleness = 3});
+}
+
+static void evaluate(recorder *r, uint64_t updates, uint64_t samples, double seconds)
+{
+    recorder_evaluation(
+        r, &(struct evaluation_record){
+               .updates = updates, .samples = samples, .seconds = seconds, .test_accuracy = 0.5});
+}
+
+static void step(recorder *r, uint64_t version, double at_seconds)
+{
+    for (uint32_t worker = 0; worker < 4; worker++) {
+        recorder_step(r, &(struct step_record){.update_version = version,
+                                               .worker = worker,
+                                               .at_seconds = at_seconds});
+    }
+}
+
+/* The processes are gone, and what they had recorded is there; the starter ends the row. */
+static const char *killed(recorder *r)
+{
+    bool changed;
+    recorder_close(&r);
+    assert_int_equal(recorder_settle(rig_path, 1, "failed", "signal 9", &changed), OK);
+    assert_true(changed);
+    assert_string_equal(rig_ask("SELECT status || (progress IS NULL) FROM run"), "failed1");
+    return rig_ask(figures);
+}
+
+static void an_asynchronous_run_came_as_far_as_its_gradients_say(void **state)
+{
+    (void)state;
+    recorder *r = begin("async", "real", "{}");
+    for (uint64_t i = 0; i < 45; i++) {
+        struct push_record p = rig_push(i);
+        recorder_push(r, &p);
+    }
+    /* Not used, and another server's part of one that was. */
+    struct push_record p = rig_push(44);
+    p.outcome = PUSH_DROPPED_STALE;
+    p.at_seconds = 4.5;
+    recorder_push(r, &p);
+    p = rig_push(45);
+    p.server = 1;
+    recorder_push(r, &p);
+    say(r, 40, 1280, 3.95);
+    assert_string_equal(killed(r), "45 updates, 1440 of 1472 samples, 4.4 s");
+}
+
+static void gradients_of_one_update_are_all_counted(void **state)
+{
+    (void)state;
+    recorder *r = begin("async", "real", "{\"outer.steps\": 8}");
+    for (uint64_t i = 0; i < 12; i++) {
+        struct push_record p = rig_push(i);
+        p.update_version = 1 + i / 4;
+        p.outcome = PUSH_AGGREGATED;
+        recorder_push(r, &p);
+    }
+    assert_string_equal(killed(r), "3 updates, 3072 of 3072 samples, 1.1 s");
+}
+
+static void where_gradients_are_not_recorded_the_last_word_counts(void **state)
+{
+    (void)state;
+    recorder *r = begin("async", "real", "{}");
+    evaluate(r, 100, 3200, 1.5);
+    say(r, 170, 5440, 2.5);
+    assert_string_equal(killed(r), "170 updates, 5440 of - samples, 2.5 s");
+}
+
+static void a_synchronous_run_came_as_far_as_its_steps_or_its_last_word(void **state)
+{
+    (void)state;
+    recorder *r = begin("sync", "real", "{\"decay\": \"rate\"}");
+    step(r, 41, 1.9);
+    step(r, 42, 2.5);
+    say(r, 40, 5120, 1.8);
+    assert_string_equal(killed(r), "42 updates, 5376 of - samples, 2.5 s");
+    assert_string_equal(rig_ask("SELECT samples_per_second FROM run"), "2150.4");
+}
+
+static void steps_alone_are_worth_a_batch_of_each_rank(void **state)
+{
+    (void)state;
+    recorder *r = begin("sync", "real", "{}");
+    step(r, 1, 0.5);
+    step(r, 2, 0.75);
+    assert_string_equal(killed(r), "2 updates, 256 of - samples, 0.75 s");
+}
+
+static void steps_of_a_growing_batch_are_not_guessed(void **state)
+{
+    (void)state;
+    recorder *r = begin("sync", "real", "{\"decay\": \"batch\"}");
+    step(r, 42, 2.5);
+    say(r, 40, 7000, 1.75);
+    assert_string_equal(killed(r), "40 updates, 7000 of - samples, 1.75 s");
+}
+
+static void the_clock_of_a_virtual_run_is_not_its_hosts(void **state)
+{
+    (void)state;
+    recorder *r = begin("sync", "virtual", "{}");
+    evaluate(r, 100, 12800, 1000);
+    say(r, 170, 21760, 2.5);
+    assert_string_equal(killed(r), "170 updates, 21760 of - samples, - s");
+}
+
+static void a_run_that_was_killed_before_it_began_came_nowhere(void **state)
+{
+    (void)state;
+    assert_string_equal(killed(begin("async", "real", "{}")), "- updates, - of - samples, - s");
+}
+
+/* What its first part came to is no more true than its hash of the parameters. */
+static void a_run_that_was_killed_after_a_resume_came_further_than_before(void **state)
+{
+    (void)state;
+    struct run_outcome first = {.status = "stopped",
+                                .updates = 100,
+                                .samples_used = 12800,
+                                .samples_computed = 12800,
+                                .train_seconds = 2,
+                                .parameters_sha256 = "cafe"};
+    rig_finish(begin("sync", "real", "{}"), &first);
+    recorder *r = NULL;
+    assert_int_equal(recorder_open(&r, rig_path), OK);
+    assert_int_equal(recorder_resume(r, 1), OK);
+    step(r, 101, 2.25);
+    assert_string_equal(killed(r), "101 updates, 12928 of - samples, 2.25 s");
+    assert_string_equal(rig_ask("SELECT parameters_sha256 IS NULL FROM run"), "1");
+}
+
+/* As the row of one that ends by itself: what its checkpoint's run had computed counts, too. */
+static void a_run_that_went_on_from_a_checkpoint_counts_from_there(void **state)
+{
+    (void)state;
+    recorder *r = begin("async", "real", "{}");
+    recorder_origin(r, "{\"version\": 30, \"computed\": 1000}");
+    for (uint64_t i = 30; i < 45; i++) {
+        struct push_record p = rig_push(i);
+        recorder_push(r, &p);
+    }
+    say(r, 40, 1280, 3.95);
+    assert_string_equal(killed(r), "45 updates, 1440 of 1480 samples, 4.4 s");
+}
+
+/* Before anybody wrote into the file that it was killed, and while it goes on. */
+static void a_run_that_goes_on_is_shown_as_far_as_it_last_said(void **state)
+{
+    (void)state;
+    char *page = NULL;
+    size_t bytes;
+    recorder *r = begin("async", "real", "{}");
+    say(r, 40, 1280, 2.5);
+    recorder_close(&r);
+    FILE *out = open_memstream(&page, &bytes);
+    assert_int_equal(show_run(rig_path, "1", out), OK);
+    fclose(out);
+    assert_non_null(strstr(page, "2.50 s, 40 updates, 1280 samples used of - computed\n"));
+    assert_non_null(strstr(page, "512 samples/s, 16.0 updates/s\n"));
+    free(page);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        RIG_TEST(an_asynchronous_run_came_as_far_as_its_gradients_say),
+        RIG_TEST(gradients_of_one_update_are_all_counted),
+        RIG_TEST(where_gradients_are_not_recorded_the_last_word_counts),
+        RIG_TEST(a_synchronous_run_came_as_far_as_its_steps_or_its_last_word),
+        RIG_TEST(steps_alone_are_worth_a_batch_of_each_rank),
+        RIG_TEST(steps_of_a_growing_batch_are_not_guessed),
+        RIG_TEST(the_clock_of_a_virtual_run_is_not_its_hosts),
+        RIG_TEST(a_run_that_was_killed_before_it_began_came_nowhere),
+        RIG_TEST(a_run_that_was_killed_after_a_resume_came_further_than_before),
+        RIG_TEST(a_run_that_went_on_from_a_checkpoint_counts_from_there),
+        RIG_TEST(a_run_that_goes_on_is_shown_as_far_as_it_last_said),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,154 @@
+/*
+ * make install and uninstall: a program that runs from anywhere, a man page that man(1) reads
+ * without a word, and bash's completion, tried in bash.
+ */
+#include "base/status.h"
+#include "tests/rigs/process_rig.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static void expect_shell(struct process_rig *r, const char *script)
+{
+    char all[8192];
+    snprintf(all, sizeof all, "exec 2>&1; %s", script);
+    int code = process_shell(r, all);
+    if (code != OK)
+        fail_msg("exit code %d of: %s\n%s", code, script, process_output(r));
+}
+
+/* `make TARGET` of this tree into the rig's folder, without building anything. */
+static void make(struct process_rig *r, const char *target)
+{
+    char script[9000], tree[4096], build[64];
+    assert_non_null(getcwd(tree, sizeof tree));
+    snprintf(script, sizeof script, "%s", process_program());
+    *strrchr(script, '/') = '\0';
+    snprintf(build, sizeof build, "%s", strrchr(script, '/') + 1);
+    snprintf(
+        script, sizeof script,
+        "unset MAKEFLAGS MFLAGS MAKELEVEL; make -s -C '%s' -o all BUILD=%s %s DESTDIR=\"$PWD\" "
+        "PREFIX=/opt/gradlag",
+        tree, build, target);
+    expect_shell(r, script);
+}
+
+#define INSTALLED "opt/gradlag/bin/gradlag"
+
+static void the_installed_program_runs_from_anywhere_without_the_sources(void **state)
+{
+    struct process_rig *r = *state;
+    char script[9000], tree[4096];
+    assert_non_null(getcwd(tree, sizeof tree));
+    make(r, "install");
+    /* CUDA's line tables, for profilers, name the folder of its kernels: no path that is opened. */
+    snprintf(script, sizeof script,
+             "! grep -aoE '%s[^[:cntrl:]]*' " INSTALLED " | grep -v '/[.]/worker/cuda/kernels$'",
+             tree);
+    expect_shell(r, script);
+    expect_shell(r, "top=$PWD; mkdir elsewhere && cd elsewhere && env -i PATH=/usr/bin:/bin "
+                    "TMPDIR=$TMPDIR $top/" INSTALLED " run workers=2 dataset=gaussian "
+                    "dataset.size=8 dataset.samples=1000 model=softmax samples=200 batch=10 "
+                    "evaluate_every=0 --quiet && test -s results.db && "
+                    "env -i PATH=/usr/bin:/bin $top/" INSTALLED " show last >shown && "
+                    "grep -q finished shown && "
+                    "env -i PATH=/usr/bin:/bin $top/" INSTALLED " reproduce stale-gradients "
+                    "--quick --dry-run >plan && test -s plan");
+}
+
+static void uninstall_takes_away_what_install_put_there(void **state)
+{
+    struct process_rig *r = *state;
+    make(r, "install");
+    expect_shell(r, "test $(find opt -type f | wc -l) = 3");
+    make(r, "uninstall");
+    expect_shell(r, "test $(find opt -type f | wc -l) = 0");
+}
+
+static void the_man_page_is_read_without_a_warning(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "help", "--man"), OK);
+    /* Every line is ASCII, so that it reads the same whatever the reader's locale. */
+    expect_shell(r, "gradlag help --man >gradlag.1 && ! LC_ALL=C grep -n '[^ -~]' gradlag.1");
+    if (process_shell(r, "command -v groff >/dev/null") != OK) {
+        print_message("groff is not installed: the man page was not formatted\n");
+        skip();
+    }
+    expect_shell(r, "groff -man -Tutf8 -ww -rHY=0 gradlag.1 2>warnings >page; cat warnings; "
+                    "test ! -s warnings");
+    expect_shell(
+        r, "sed -e 's/\x1b\\[[0-9;]*m//g' -e 's/.\x08//g' page >plain; for word in damping.power "
+           "staleness-histogram stale-gradients --rerun ONEDNN_ NO_COLOR; do "
+           "grep -q -e $word plain || { echo $word is missing; exit 1; }; done");
+    if (process_shell(r, "command -v mandoc >/dev/null") == OK)
+        expect_shell(r, "mandoc -T lint -W warning gradlag.1");
+}
+
+static void the_man_page_has_every_command_and_key(void **state)
+{
+    struct process_rig *r = *state;
+    expect_shell(r, "gradlag help --man | sed 's/\\\\-/-/g' >page; "
+                    "gradlag help | sed -n 's/^  gradlag \\([a-z]*\\).*/\\1/p' | grep -v '^run$' "
+                    ">commands; test $(wc -l <commands) -gt 10; "
+                    "gradlag list keys | sed -n 's/^\\([a-z_.]*\\)=.*/\\1/p' >keys; "
+                    "test $(wc -l <keys) -gt 60; "
+                    "while read -r c; do grep -q \"^.SS gradlag $c$\" page || exit 1; done "
+                    "<commands; "
+                    "while read -r k; do grep -qF \"\\fB$k\\fR=\" page || { echo $k; exit 1; }; "
+                    "done <keys");
+}
+
+/* What bash offers after `line`, sorted, in one line. */
+static void expect_offers(struct process_rig *r, const char *line, const char *offers)
+{
+    char script[1024];
+    snprintf(script, sizeof script,
+             "source <(gradlag completion bash); COMP_LINE='%s' COMP_POINT=%zu; _gradlag gradlag; "
+             "printf '%%s\\n' \"${COMPREPLY[@]}\" | sort | tr '\\n' ' '",
+             line, strlen(line));
+    expect_shell(r, script);
+    if (strcmp(process_output(r), offers) != 0)
+        fail_msg("after '%s' bash offers '%s', not '%s'", line, process_output(r), offers);
+}
+
+static void bash_completes_commands_settings_values_and_names(void **state)
+{
+    struct process_rig *r = *state;
+    expect_offers(r, "gradlag repl", "replay ");
+    expect_offers(r, "gradlag run mode=", "async pipeline sync ");
+    expect_offers(r, "gradlag run workers=2 damping=ge", "generation ");
+    expect_offers(r, "gradlag sweep damping=none,inv", "none,inverse ");
+    expect_offers(r, "gradlag run damping.po", "damping.power= ");
+    expect_offers(r, "gradlag run opt", "optimizer= ");
+    expect_offers(r, "gradlag show --re", "--rerun ");
+    expect_offers(r, "gradlag show res", "results= ");
+    expect_offers(r, "gradlag query staleness-h", "staleness-histogram ");
+    expect_offers(r, "gradlag list quer", "queries ");
+    expect_offers(r, "gradlag bench pu", "push-pull ");
+    expect_offers(r, "gradlag reproduce delay", "delay-adaptive ");
+    expect_offers(r, "gradlag completion ", "bash ");
+    expect_offers(r, "gradlag run mode=nothing", " ");
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, process_set_up, process_tear_down)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(the_installed_program_runs_from_anywhere_without_the_sources),
+        TEST(uninstall_takes_away_what_install_put_there),
+        TEST(the_man_page_is_read_without_a_warning),
+        TEST(the_man_page_has_every_command_and_key),
+        TEST(bash_completes_commands_settings_values_and_names),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

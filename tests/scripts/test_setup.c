@@ -1,0 +1,184 @@
+/*
+ * scripts/setup, with dpkg-query, apt-get, sudo and id stood in for by scripts that write down how
+ * they were called: nothing is installed, and no system but this one is needed.
+ */
+#include "base/status.h"
+#include "tests/rigs/process_rig.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char debian[] = "ID=debian\nPRETTY_NAME=\"Debian GNU/Linux\"\n";
+
+/* All that setup may call is in bin/, so that what it finds does not depend on this machine. */
+static void write_machine(struct process_rig *r, const char *os_release)
+{
+    process_write(r, "os-release", os_release);
+    process_write(r, "dpkg-query",
+                  "#!/bin/sh\n"
+                  "for last; do :; done\n"
+                  "! grep -qx \"$last\" missing || exit 1\n"
+                  "printf installed\n");
+    process_write(r, "apt-get",
+                  "#!/bin/sh\n"
+                  "echo \"apt-get $*\" >>called\n"
+                  "! [ -e no-network ] || { echo 'E: no network'; exit 100; }\n");
+    process_write(r, "sudo", "#!/bin/sh\necho sudo >>called\nexec \"$@\"\n");
+    process_write(r, "id", "#!/bin/sh\ncat user\n");
+    process_write(r, "user", "0\n");
+    process_write(r, "missing", "");
+    assert_int_equal(process_shell(r, "mkdir bin && chmod +x dpkg-query apt-get sudo id &&"
+                                      " mv dpkg-query apt-get sudo id bin &&"
+                                      " for tool in bash cat env grep mktemp rm tail; do\n"
+                                      "    ln -s $(command -v $tool) bin || exit\n"
+                                      "done"),
+                     OK);
+}
+
+static int set_up(struct process_rig *r, const char *arguments)
+{
+    char script[8192], tree[4096];
+    assert_non_null(getcwd(tree, sizeof tree));
+    int length = snprintf(script, sizeof script,
+                          "export GRADLAG_OS_RELEASE=$PWD/os-release PATH=$PWD/bin\n"
+                          "'%s/scripts/setup' %s",
+                          tree, arguments);
+    assert_in_range(length, 1, sizeof script - 1);
+    return process_shell(r, script);
+}
+
+static const char *called(struct process_rig *r)
+{
+    static char text[4096];
+    FILE *file = fopen(process_path(r, "called"), "r");
+    size_t length = file != NULL ? fread(text, 1, sizeof text - 1, file) : 0;
+    text[length] = '\0';
+    if (file != NULL)
+        fclose(file);
+    return text;
+}
+
+static const char update_and_install[] =
+    "apt-get update -q\napt-get install -y -q --no-install-recommends libzmq3-dev libjpeg-dev\n";
+
+static void where_all_is_there_it_does_nothing_and_says_nothing(void **state)
+{
+    struct process_rig *r = *state;
+    write_machine(r, debian);
+    assert_int_equal(set_up(r, ""), 0);
+    assert_string_equal(process_output(r), "");
+    assert_string_equal(process_errors(r), "");
+    assert_string_equal(called(r), "");
+}
+
+static void it_says_what_it_installs_and_installs_what_is_missing_alone(void **state)
+{
+    struct process_rig *r = *state;
+    write_machine(r, "ID=linuxmint\nID_LIKE=\"ubuntu debian\"\n");
+    process_write(r, "missing", "libjpeg-dev\nlibzmq3-dev\n");
+    assert_int_equal(set_up(r, ""), 0);
+    assert_string_equal(process_output(r), "setup: installing libzmq3-dev libjpeg-dev\n");
+    assert_string_equal(called(r), update_and_install);
+}
+
+static void tools_of_lint_are_installed_for_lint_alone(void **state)
+{
+    struct process_rig *r = *state;
+    write_machine(r, debian);
+    process_write(r, "missing", "clang-format\ncppcheck\n");
+    assert_int_equal(set_up(r, ""), 0);
+    assert_string_equal(called(r), "");
+    assert_int_equal(set_up(r, "--list"), 0);
+    assert_null(strstr(process_output(r), "cppcheck"));
+    assert_int_equal(set_up(r, "--lint --list"), 0);
+    assert_non_null(strstr(process_output(r), "libzmq3-dev\n"));
+    assert_non_null(strstr(process_output(r), "cppcheck\n"));
+    assert_int_equal(set_up(r, "--lint"), 0);
+    assert_string_equal(process_output(r), "setup: installing clang-format cppcheck\n");
+}
+
+static void a_user_installs_through_sudo(void **state)
+{
+    struct process_rig *r = *state;
+    char expected[sizeof update_and_install + 16];
+    write_machine(r, debian);
+    process_write(r, "missing", "libjpeg-dev\nlibzmq3-dev\n");
+    process_write(r, "user", "1000\n");
+    assert_int_equal(set_up(r, ""), 0);
+    const char *install = strchr(update_and_install, '\n') + 1;
+    snprintf(expected, sizeof expected, "sudo\n%.*ssudo\n%s", (int)(install - update_and_install),
+             update_and_install, install);
+    assert_string_equal(called(r), expected);
+}
+
+static void a_user_without_sudo_is_told_what_to_ask_for(void **state)
+{
+    struct process_rig *r = *state;
+    write_machine(r, debian);
+    process_write(r, "missing", "libjpeg-dev\nlibzmq3-dev\n");
+    process_write(r, "user", "1000\n");
+    assert_int_equal(unlink(process_path(r, "bin/sudo")), 0);
+    assert_int_equal(set_up(r, ""), ERROR_USAGE);
+    assert_non_null(strstr(process_errors(r), "apt-get install libzmq3-dev libjpeg-dev\n"));
+    assert_string_equal(called(r), "");
+}
+
+static void on_another_system_it_lists_what_is_needed_and_stops(void **state)
+{
+    struct process_rig *r = *state;
+    write_machine(r, "ID=fedora\nPRETTY_NAME=\"Fedora Linux 41\"\n");
+    process_write(r, "missing", "libjpeg-dev\n");
+    assert_int_equal(set_up(r, "--list"), 0);
+    char list[4096], line[128];
+    snprintf(list, sizeof list, "%s", process_output(r));
+    assert_int_equal(set_up(r, ""), ERROR_USAGE);
+    assert_non_null(strstr(process_errors(r), "Fedora Linux 41"));
+    assert_non_null(strstr(process_errors(r), "SETUP=no"));
+    unsigned count = 0;
+    for (char *package = strtok(list, "\n"); package != NULL; package = strtok(NULL, "\n")) {
+        snprintf(line, sizeof line, "\n  %s\n", package);
+        if (strstr(process_errors(r), line) == NULL)
+            fail_msg("%s is not named", package);
+        count++;
+    }
+    assert_true(count > 10);
+    assert_string_equal(called(r), "");
+    assert_int_equal(unlink(process_path(r, "os-release")), 0); /* a system that does not say */
+    assert_int_equal(set_up(r, ""), ERROR_USAGE);
+    assert_non_null(strstr(process_errors(r), "an unknown system"));
+}
+
+static void what_fails_is_shown(void **state)
+{
+    struct process_rig *r = *state;
+    write_machine(r, debian);
+    process_write(r, "missing", "libjpeg-dev\n");
+    process_write(r, "no-network", "");
+    assert_int_equal(set_up(r, ""), ERROR_OTHER);
+    assert_non_null(strstr(process_errors(r), "E: no network\n"));
+    assert_non_null(strstr(process_errors(r), "sources.list"));
+    assert_int_equal(set_up(r, "--lits"), ERROR_USAGE);
+    assert_non_null(strstr(process_errors(r), "unknown argument '--lits'"));
+}
+
+int main(void)
+{
+#define SETUP_TEST(f) cmocka_unit_test_setup_teardown(f, process_set_up, process_tear_down)
+    const struct CMUnitTest tests[] = {
+        SETUP_TEST(where_all_is_there_it_does_nothing_and_says_nothing),
+        SETUP_TEST(it_says_what_it_installs_and_installs_what_is_missing_alone),
+        SETUP_TEST(tools_of_lint_are_installed_for_lint_alone),
+        SETUP_TEST(a_user_installs_through_sudo),
+        SETUP_TEST(a_user_without_sudo_is_told_what_to_ask_for),
+        SETUP_TEST(on_another_system_it_lists_what_is_needed_and_stops),
+        SETUP_TEST(what_fails_is_shown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

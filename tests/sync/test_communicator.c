@@ -1,0 +1,391 @@
+/*
+ * test_communicator.c — conformance of every communicator in the registry, under mpirun: exactly
+ * summable data, the bits of sums, what is sent and allocated. Ranks that are late or dead:
+ * test_communicator_faults.c.
+ */
+#include "docs/examples/communicator_gather.c"
+#include "base/memory.h"
+#include "tests/rigs/documented.h"
+#include "tests/sync/sync_rig.h"
+#include "worker/optimizer/optimizer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <setjmp.h>
+#include <cmocka.h>
+
+enum { LARGEST = (1 << 18) + 8192 + 5 }; /* more than a piece and a bucket, and odd */
+static const size_t SIZES[] = {0, 1, 2, 15, 17, 1000, 1001, 37610, 131071, LARGEST};
+
+/* What this rank sends by itself; not what MPI's collectives do within. */
+static size_t bytes_sent;
+
+int MPI_Isend(const void *data, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm,
+              MPI_Request *request)
+{
+    bytes_sent += (size_t)count * sizeof(float);
+    return PMPI_Isend(data, count, type, to, tag, comm, request);
+}
+
+/* ---- what a rank does ---------------------------------------------------------------------------
+ */
+
+static status open_one(communicator **c, const char *kind, const char *reduction)
+{
+    status result = OK;
+    options *o = sync_rig_settings();
+    TRY(sync_rig_set(o, "reduction", reduction));
+    if (strcmp(kind, "gather") == 0) { /* the example in docs/adding-a-communicator.md */
+        TRY(communicator_open_kind(c, &communicator_gather, o, LARGEST, NULL));
+    } else {
+        TRY(sync_rig_set(o, "communicator", kind));
+        TRY(communicator_open(c, o, LARGEST, NULL));
+    }
+done:
+    options_close(&o);
+    return result;
+}
+
+/* Small whole numbers: their sum over 64 ranks is exact in float32, in any order. */
+static float summand(unsigned rank, size_t i, size_t salt)
+{
+    return (float)((i * 7 + rank * 13 + salt) % 1021) - 510;
+}
+
+static status mean_is_exact(communicator *c, float *data, size_t count, size_t salt)
+{
+    status result = OK;
+    for (size_t i = 0; i < count; i++)
+        data[i] = summand(c->rank, i, salt);
+    TRY(communicator_allreduce_mean(c, data, count));
+    for (size_t i = 0; i < count; i++) {
+        float sum = 0;
+        for (unsigned rank = 0; rank < c->size; rank++)
+            sum += summand(rank, i, salt);
+        if (data[i] != sum * (1.0f / (float)c->size)) {
+            FAIL(ERROR_OTHER, "element %zu of %zu is %g, not %g", i, count, (double)data[i],
+                 (double)(sum * (1.0f / (float)c->size)));
+        }
+    }
+done:
+    return result;
+}
+
+static status check_means(communicator *c)
+{
+    status result = OK;
+    float *elsewhere = NULL;
+    TRY(memory_new(&elsewhere, LARGEST + COMMUNICATOR_NOTES, sizeof(float), "test"));
+    for (size_t i = 0; i < COUNT_OF(SIZES); i++)
+        TRY(mean_is_exact(c, i % 2 == 0 ? communicator_buffer(c) : elsewhere, SIZES[i], i));
+    TRY(mean_is_exact(c, communicator_buffer(c), LARGEST + COMMUNICATOR_NOTES, 3));
+done:
+    memory_free(elsewhere);
+    return result;
+}
+
+/* Numbers whose sum depends on the order it is taken in. */
+static void rough_gradient(unsigned rank, size_t count, float *out)
+{
+    uint32_t bits = rank + 1;
+    for (size_t i = 0; i < count; i++) {
+        bits = bits * 1664525u + 1013904223u;
+        out[i] = (float)(int32_t)bits * (i % 3 == 0 ? 1e-9f : 1e-6f);
+    }
+}
+
+/* The files' cost models; for those who send by themselves, what was sent. */
+static status check_cost(communicator *c)
+{
+    status result = OK;
+    enum { COUNT = 100003 };
+    double own, all[64], together = 0, modelled = communicator_sent_bytes(c);
+    bool sends =
+        strcmp(c->kind->about.name, "ring") == 0 || strcmp(c->kind->about.name, "naive") == 0;
+
+    bytes_sent = 0;
+    TRY(communicator_allreduce_mean(c, communicator_buffer(c), COUNT));
+    modelled = communicator_sent_bytes(c) - modelled;
+    own = (double)bytes_sent;
+    TRY(communicator_gather_all(c, &own, sizeof own, all));
+    for (unsigned i = 0; i < c->size; i++)
+        together += all[i];
+    if (modelled != communicator_mean_bytes(c, COUNT))
+        FAIL(ERROR_OTHER, "%g bytes were counted for one mean of %g", modelled,
+             communicator_mean_bytes(c, COUNT));
+    if (sends && (c->in_rank_order || !c->ordered) && together != modelled)
+        FAIL(ERROR_OTHER, "the model says %.0f bytes, %.0f were sent", modelled, together);
+done:
+    return result;
+}
+
+/* With reduction=ordered: the bits of reduce_mean_ordered. Else: the same bits on every rank. */
+static status check_bits(communicator *c)
+{
+    status result = OK;
+    enum { COUNT = LARGEST };
+    float **all = NULL, *expected = NULL, *data = communicator_buffer(c);
+    TRY(memory_new(&all, c->size, sizeof *all, "test"));
+    TRY(memory_new(&expected, COUNT, sizeof(float), "test"));
+    for (unsigned rank = 0; rank < c->size; rank++) {
+        TRY(memory_new(&all[rank], COUNT, sizeof(float), "test"));
+        rough_gradient(rank, COUNT, all[rank]);
+    }
+    memcpy(data, all[c->rank], COUNT * sizeof(float));
+    TRY(communicator_allreduce_mean(c, data, COUNT));
+    if (c->ordered || c->in_rank_order || c->size == 1)
+        reduce_mean_ordered((const float *const *)all, c->size, COUNT, expected);
+    else
+        memcpy(expected, data, COUNT * sizeof(float));
+    TRY(communicator_broadcast(c, expected, COUNT * sizeof(float), c->size - 1));
+    if (memcmp(expected, data, COUNT * sizeof(float)) != 0)
+        FAIL(ERROR_OTHER, "rank %u has other bits than expected", c->rank);
+done:
+    for (unsigned rank = 0; all != NULL && rank < c->size; rank++)
+        memory_free(all[rank]);
+    memory_free(all);
+    memory_free(expected);
+    return result;
+}
+
+static status check_gather(communicator *c)
+{
+    status result = OK;
+    uint32_t own[3] = {c->rank, c->rank * c->rank, 7}, all[64 * 3], word = c->rank + 100;
+    TRY(communicator_gather_all(c, own, sizeof own, all));
+    for (unsigned rank = 0; rank < c->size; rank++)
+        if (all[rank * 3] != rank || all[rank * 3 + 1] != rank * rank || all[rank * 3 + 2] != 7)
+            FAIL(ERROR_OTHER, "rank %u's words came out wrong", rank);
+    for (unsigned root = 0; root < c->size; root++) {
+        word = c->rank + 100;
+        TRY(communicator_broadcast(c, &word, sizeof word, root));
+        if (word != root + 100)
+            FAIL(ERROR_OTHER, "the broadcast from rank %u brought %u", root, word);
+        TRY(communicator_barrier(c));
+    }
+done:
+    return result;
+}
+
+/* Not those that work on GPUs alone (see test_communicator_choice.c and test_cuda_nccl.c), nor
+ * those that give no mean. */
+static bool of_host(const char *kind)
+{
+    const struct communicator_kind *k =
+        (const struct communicator_kind *)registry_find(&communicator_registry, kind);
+    return k == NULL || (!k->on_device && !k->exchanges_nothing);
+}
+
+static status check_all(communicator *c)
+{
+    status result = OK;
+    TRY(check_means(c));
+    TRY(check_bits(c));
+    TRY(check_cost(c));
+    TRY(check_gather(c));
+done:
+    return result;
+}
+
+/* Every communicator and the documented example, with either reduction. */
+static status case_conformance(unsigned rank UNUSED, unsigned size UNUSED)
+{
+    static const char *const reductions[] = {"fast", "ordered"};
+    status result = OK;
+    communicator *c = NULL;
+    for (size_t i = 0; i < (communicator_registry.count + 1) * COUNT_OF(reductions); i++) {
+        size_t k = i / COUNT_OF(reductions);
+        const char *kind =
+            k < communicator_registry.count ? communicator_registry.entries[k]->name : "gather";
+        const char *reduction = reductions[i % COUNT_OF(reductions)];
+        if (!of_host(kind))
+            continue;
+        TRY(open_one(&c, kind, reduction));
+        result = check_all(c);
+        communicator_close(&c);
+        if (result != OK) {
+            (void)error_add_context(result, "communicator=%s reduction=%s", kind, reduction);
+            break;
+        }
+    }
+done:
+    return result;
+}
+
+/* `nodes` of one host's ranks, as equal as can be. */
+static status check_nodes(unsigned nodes, unsigned size, const char *reduction)
+{
+    status result = OK;
+    communicator *c = NULL;
+    options *o = sync_rig_settings();
+    char number[16];
+
+    snprintf(number, sizeof number, "%u", nodes);
+    TRY(sync_rig_set(o, "communicator", "hierarchical"));
+    TRY(sync_rig_set(o, "reduction", reduction));
+    TRY(sync_rig_set(o, "communicator.nodes", number));
+    status opened = communicator_open(&c, o, LARGEST, NULL);
+    if (nodes > size) {
+        if (opened != ERROR_USAGE)
+            FAIL(ERROR_OTHER, "%u nodes of %u ranks: %s", nodes, size, status_name(opened));
+        goto done;
+    }
+    TRY(opened);
+    if (c->in_rank_order != (nodes == 1))
+        FAIL(ERROR_OTHER, "only one node adds up in rank order");
+    double bytes = strcmp(reduction, "ordered") == 0 && nodes > 1 ? 2.0 * (size - 1) * 400
+                                                                  : 2.0 * (nodes - 1) * 400;
+    if (size > 1 && communicator_mean_bytes(c, 100) != bytes)
+        FAIL(ERROR_OTHER, "%g bytes between %u nodes, not %g", communicator_mean_bytes(c, 100),
+             nodes, bytes);
+    TRY(check_all(c));
+done:
+    if (result != OK)
+        (void)error_add_context(result, "communicator.nodes=%u reduction=%s", nodes, reduction);
+    options_close(&o);
+    communicator_close(&c);
+    return result;
+}
+
+static status case_nodes(unsigned rank UNUSED, unsigned size)
+{
+    status result = OK;
+    for (unsigned nodes = 1; nodes <= size + 1; nodes++) {
+        TRY(check_nodes(nodes, size, "fast"));
+        TRY(check_nodes(nodes, size, "ordered"));
+    }
+done:
+    return result;
+}
+
+/* Everybody keeps what it has but for the notes, which become means. */
+static status case_dummy(unsigned rank, unsigned size)
+{
+    status result = OK;
+    communicator *c = NULL;
+    enum { COUNT = 1000, NOTES = COMMUNICATOR_NOTES };
+
+    if (open_one(&c, "dummy", "ordered") != ERROR_USAGE)
+        FAIL(ERROR_OTHER, "there is no order in no sum");
+    TRY(open_one(&c, "dummy", "fast"));
+    float *data = communicator_buffer(c);
+    for (size_t i = 0; i < COUNT + NOTES; i++)
+        data[i] = summand(rank, i, 0);
+    TRY(communicator_allreduce_mean(c, data, COUNT + NOTES));
+    for (size_t i = 0; i < COUNT; i++)
+        if (data[i] != summand(rank, i, 0))
+            FAIL(ERROR_OTHER, "element %zu has changed", i);
+    TRY(mean_is_exact(c, data, NOTES, 5));
+    if (size > 1 && communicator_mean_bytes(c, COUNT + NOTES) != 2.0 * (size - 1) * 20)
+        FAIL(ERROR_OTHER, "no bytes but the notes' are sent");
+done:
+    communicator_close(&c);
+    return result;
+}
+
+#if !defined(GRADLAG_SANITIZE)
+/* In place of the C library's: memory_allocate() comes here. (MPI's own are another matter.) */
+static unsigned allocations;
+
+void *aligned_alloc(size_t alignment, size_t bytes)
+{
+    void *p = NULL;
+    allocations++;
+    return posix_memalign(&p, alignment, bytes) == 0 ? p : NULL;
+}
+
+static status case_allocations(unsigned rank UNUSED, unsigned size UNUSED)
+{
+    static const char *const reductions[] = {"fast", "ordered"};
+    status result = OK;
+    communicator *c = NULL;
+    for (size_t i = 0; i < communicator_registry.count * COUNT_OF(reductions); i++) {
+        const char *kind = communicator_registry.entries[i / COUNT_OF(reductions)]->name;
+        unsigned before = allocations;
+        if (!of_host(kind))
+            continue;
+        TRY(open_one(&c, kind, reductions[i % COUNT_OF(reductions)]));
+        if (allocations == before)
+            FAIL(ERROR_OTHER, "allocations are not counted");
+        before = allocations;
+        for (unsigned step = 0; step < 50; step++)
+            TRY(communicator_allreduce_mean(c, communicator_buffer(c), LARGEST));
+        if (allocations != before)
+            FAIL(ERROR_OTHER, "communicator=%s: %u allocations in 50 exchanges", kind,
+                 allocations - before);
+        communicator_close(&c);
+    }
+done:
+    communicator_close(&c);
+    return result;
+}
+#endif
+
+static const struct sync_case CASES[] = {
+    {"conformance", case_conformance},
+    {"nodes", case_nodes},
+    {"dummy", case_dummy},
+#if !defined(GRADLAG_SANITIZE)
+    {"allocations", case_allocations},
+#endif
+    {NULL, NULL},
+};
+
+/* ---- what is expected of them -------------------------------------------------------------------
+ */
+
+/* Exact means for every size; the bits of reduce_mean_ordered where the sum is ordered, the same
+ * bits on every rank where it is not; gathers and broadcasts. */
+static void every_communicator_keeps_its_promises_on_1_to_7_ranks(void **state UNUSED)
+{
+    static const unsigned ranks[] = {1, 2, 3, 4, 7};
+    for (size_t i = 0; i < COUNT_OF(ranks); i++)
+        sync_rig_expect_ok(ranks[i], "conformance");
+}
+
+static void nodes_played_by_one_host_agree_too(void **state UNUSED)
+{
+    sync_rig_expect_ok(1, "nodes");
+    sync_rig_expect_ok(2, "nodes");
+    sync_rig_expect_ok(5, "nodes");
+}
+
+static void the_dummy_exchanges_nothing_and_says_so(void **state UNUSED)
+{
+    static struct sync_run run;
+    sync_rig_run(3, "dummy", 20, &run);
+    if (run.exit_code != 0)
+        fail_msg("exit %d:\n%s", run.exit_code, run.output);
+    assert_non_null(strstr(run.output, "NO GRADIENT IS EXCHANGED"));
+}
+
+static void the_documented_example_is_the_tested_one(void **state UNUSED)
+{
+    documented_on("docs/adding-a-communicator.md", "docs/examples/communicator_gather.c");
+}
+
+static void exchanges_allocate_nothing(void **state UNUSED)
+{
+#if defined(GRADLAG_SANITIZE)
+    skip();
+#else
+    sync_rig_expect_ok(3, "allocations");
+#endif
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_communicator_keeps_its_promises_on_1_to_7_ranks),
+        cmocka_unit_test(nodes_played_by_one_host_agree_too),
+        cmocka_unit_test(the_dummy_exchanges_nothing_and_says_so),
+        cmocka_unit_test(the_documented_example_is_the_tested_one),
+        cmocka_unit_test(exchanges_allocate_nothing),
+    };
+    int code;
+    if (sync_rig_is_rank(argc, argv, CASES, &code))
+        return code;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,546 @@
+/*
+ * test_communicator_faults.c — ranks that are late, dead or never come, and what waiting costs.
+ */
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/thread.h"
+#include "sync/pipeline/pipeline_link.h"
+#include "tests/rigs/patience.h"
+#include "tests/sync/sync_rig.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <setjmp.h>
+#include <cmocka.h>
+
+enum { COUNT = 1000 };
+
+/* ---- what a rank does ---------------------------------------------------------------------------
+ */
+
+static status open_one(communicator **c, const char *kind)
+{
+    status result = OK;
+    options *o = sync_rig_settings();
+    TRY(sync_rig_set(o, "communicator", kind));
+    TRY(communicator_open(c, o, COUNT, NULL));
+done:
+    options_close(&o);
+    return result;
+}
+
+/* Rank 1 comes 2.5 s late; the others wait for 1 s. */
+static status case_late(unsigned rank, unsigned size UNUSED)
+{
+    status result = OK;
+    communicator *c = NULL;
+    TRY(open_one(&c, "auto"));
+    c->timeout_s = 1;
+    c->warn_after_s = 0.2;
+    if (rank == 1)
+        clock_sleep_until_ns(clock_ns() + 2500000000u);
+    TRY(communicator_allreduce_mean(c, communicator_buffer(c), 100));
+done:
+    communicator_close(&c);
+    return result;
+}
+
+static status case_death(unsigned rank, unsigned size UNUSED)
+{
+    status result = OK;
+    communicator *c = NULL;
+    TRY(open_one(&c, "auto"));
+    c->timeout_s = 1000;
+    TRY(communicator_barrier(c));
+    if (rank == 1)
+        raise(SIGKILL);
+    TRY(communicator_barrier(c));
+done:
+    communicator_close(&c);
+    return result;
+}
+
+/* One rank fails alone; the others would wait for ever. */
+static status case_failure(unsigned rank, unsigned size UNUSED)
+{
+    status result = OK;
+    communicator *c = NULL;
+    TRY(open_one(&c, "mpi"));
+    c->timeout_s = 1000;
+    if (rank == 1)
+        FAIL(ERROR_DATA, "the data of this rank is not there");
+    TRY(communicator_barrier(c));
+done:
+    if (result != ERROR_DATA)
+        communicator_close(&c);
+    return result;
+}
+
+static status case_diverged(unsigned rank UNUSED, unsigned size UNUSED)
+{
+    status result = OK;
+    FAIL(ERROR_DIVERGED, "all ranks together");
+done:
+    return result;
+}
+
+static long processor_us(void)
+{
+    struct rusage used;
+    getrusage(RUSAGE_SELF, &used);
+    return (used.ru_utime.tv_sec + used.ru_stime.tv_sec) * 1000000 + used.ru_utime.tv_usec +
+           used.ru_stime.tv_usec;
+}
+
+/* Rank 0 is busy elsewhere for 0.6 s, as in an evaluation; the others must not burn that time. */
+static status case_idle(unsigned rank, unsigned size)
+{
+    status result = OK;
+    communicator *c = NULL;
+    TRY(open_one(&c, "auto"));
+    TRY(communicator_barrier(c));
+    long before = processor_us();
+    if (rank == 0)
+        clock_sleep_until_ns(clock_ns() + 600000000u);
+    TRY(communicator_barrier(c));
+    long burnt = processor_us() - before;
+    if (burnt > 60000)
+        FAIL(ERROR_OTHER, "rank %u of %u burnt %ld us of 600 ms of waiting", rank, size, burnt);
+done:
+    communicator_close(&c);
+    return result;
+}
+
+/* Rank 1 loads for longer than the other, rank 0 writes results at the end. Opening and closing
+ * take some processor time themselves. */
+static status case_ends(unsigned rank, unsigned size UNUSED)
+{
+    status result = OK;
+    communicator *c = NULL;
+    const uint64_t busy_ns = 1500000000;
+    long before = processor_us();
+    if (rank == 1)
+        clock_sleep_until_ns(clock_ns() + busy_ns);
+    TRY(open_one(&c, "auto"));
+    long opening = processor_us() - before;
+    if (rank == 0)
+        clock_sleep_until_ns(clock_ns() + busy_ns);
+    before = processor_us();
+    communicator_close(&c);
+    long closing = processor_us() - before;
+    if (opening > 500000 || closing > 500000)
+        FAIL(ERROR_OTHER, "rank %u burnt %ld us of 1.5 s while opening, %ld us while closing", rank,
+             opening, closing);
+done:
+    communicator_close(&c);
+    return result;
+}
+
+/* Two stages, two replicas: the second stage of the second one does not come to their mean. */
+static status case_replica(unsigned rank, unsigned size UNUSED)
+{
+    status result = OK;
+    communicator *c = NULL;
+    struct pipeline_link l = {0};
+    float own[8] = {0};
+    TRY(open_one(&c, "auto"));
+    c->timeout_s = rank == 1 ? 1 : 4; /* the others, which close meanwhile, do not come first */
+    TRY(link_open(&l, c, 2, COUNT_OF(own)));
+    if (rank == 3)
+        clock_sleep_until_ns(clock_ns() + 2500000000u);
+    else
+        TRY(link_mean(&l, own, COUNT_OF(own)));
+done:
+    link_close(&l);
+    communicator_close(&c);
+    return result;
+}
+
+/* Rank 1 never gets as far as its communicator. */
+static status case_absent(unsigned rank, unsigned size UNUSED)
+{
+    status result = OK;
+    communicator *c = NULL;
+    options *o = sync_rig_settings();
+    TRY(sync_rig_set(o, "timeout_s", "0.1"));
+    if (rank == 1)
+        clock_sleep_until_ns(clock_ns() + 200000000000u);
+    TRY(communicator_open(&c, o, COUNT, NULL));
+done:
+    options_close(&o);
+    communicator_close(&c);
+    return result;
+}
+
+/* What rank 0 waits for comes after it has given up, and while it ends: its place may have been
+ * given back by then. */
+static _Atomic float place;
+
+static void *watch_place(void *unused)
+{
+    const uint64_t until = clock_ns() + 6000000000u;
+    while (clock_ns() < until && place == 0)
+        clock_sleep_until_ns(clock_ns() + 1000000);
+    if (place != 0)
+        log_error("written after it was given up");
+    return unused;
+}
+
+static status case_stray(unsigned rank, unsigned size UNUSED)
+{
+    status result = OK;
+    communicator *c = NULL;
+    MPI_Request request;
+    pthread_t watcher;
+    const float one = 1;
+    TRY(open_one(&c, "mpi"));
+    if (rank == 1) {
+        clock_sleep_until_ns(clock_ns() + 1200000000u);
+        MPI_Send(&one, 1, MPI_FLOAT, 0, 0, c->ranks->world);
+        c->failed = true;
+    } else {
+        c->timeout_s = 0.3;
+        TRY(thread_start(&watcher, watch_place, NULL, "a thread"));
+        TRY(ranks_check(MPI_Irecv((float *)&place, 1, MPI_FLOAT, 1, 0, c->ranks->world, &request),
+                        "a message"));
+        TRY(ranks_wait(c, &request, 1, "a message"));
+    }
+done:
+    communicator_close(&c);
+    return result;
+}
+
+/* Rank 1 comes 6 s late to ranks that have no page in common, as on several hosts; they wait for
+ * 0.3 s and 0.8 s, and for each other's word that they did. */
+static status case_far(unsigned rank, unsigned size UNUSED)
+{
+    status result = OK;
+    communicator *c = NULL;
+    uint64_t since;
+    TRY(open_one(&c, "mpi"));
+    c->timeout_s = rank == 0 ? 0.3 : 0.8;
+    (void)sync_rig_set_gate(c, NULL);
+    if (rank == 1)
+        clock_sleep_until_ns(clock_ns() + 6000000000u);
+    since = clock_ns();
+    result = communicator_allreduce_mean(c, communicator_buffer(c), 100);
+    if (result == ERROR_PEER) {
+        const uint64_t pause_ns = rank == 2 ? 200000000u : 0;
+        clock_sleep_until_ns(clock_ns() + pause_ns);
+        missing_ranks_leave();
+        log_info("ends the others %.3f s after its limit",
+                 (double)(clock_ns() - since) * 1e-9 - c->timeout_s);
+        clock_sleep_until_ns(clock_ns() + 5 * pause_ns); /* rank 0 does, and has said so */
+    }
+done:
+    communicator_close(&c);
+    return result;
+}
+
+static void tell_end(void *context, const char *why)
+{
+    printf("rank %u told %s\n", *(unsigned *)context, why);
+    fflush(stdout);
+}
+
+/* Rank 1 stops in the middle of what the others are inside of, and MPI offers no way out of. */
+static status case_stuck(unsigned rank, unsigned size UNUSED)
+{
+    status result = OK;
+    communicator *c = NULL;
+    float nothing;
+    TRY(open_one(&c, "mpi"));
+    sync_tell_end(tell_end, &rank);
+    if (rank == 1)
+        clock_sleep_until_ns(clock_ns() + 200000000000u);
+    watchdog_arm(0.6, "the sum");
+    MPI_Recv(&nothing, 1, MPI_FLOAT, 1, 0, c->ranks->world, MPI_STATUS_IGNORE);
+done:
+    communicator_close(&c);
+    return result;
+}
+
+/* Rank 1 does not come to the end: what rank 0 had to say before stays what it has to say. */
+static status case_last_words(unsigned rank, unsigned size UNUSED)
+{
+    status result = OK;
+    communicator *c = NULL;
+    TRY(open_one(&c, "auto"));
+    c->timeout_s = 0.05; /* times COMMUNICATOR_PATIENCE */
+    if (rank == 1) {
+        clock_sleep_until_ns(clock_ns() + 2000000000u);
+        c->failed = true;
+    }
+    (void)error_set(STOPPED, __FILE__, __LINE__, "stopped after 7 updates");
+    communicator_close(&c);
+    if (strcmp(error_message(), "stopped after 7 updates") != 0)
+        FAIL(ERROR_OTHER, "it became '%s'", error_message());
+done:
+    return result;
+}
+
+/* On the n-th of the processors that this process may use. */
+static void bind_to(unsigned n)
+{
+    cpu_set_t may, one;
+    CPU_ZERO(&one);
+    REQUIRE(sched_getaffinity(0, sizeof may, &may) == 0);
+    for (unsigned i = 0; i < CPU_SETSIZE; i++)
+        if (CPU_ISSET(i, &may) && n-- == 0)
+            CPU_SET(i, &one);
+    REQUIRE(sched_setaffinity(0, sizeof one, &one) == 0);
+}
+
+static status exchange_bound(bool may_spin)
+{
+    status result = OK;
+    communicator *c = NULL;
+    TRY(open_one(&c, "mpi"));
+    c->timeout_s = 3;
+    for (unsigned i = 0; i < 10; i++)
+        TRY(communicator_allreduce_mean(c, communicator_buffer(c), COUNT));
+    if (communicator_may_spin(c) != may_spin)
+        FAIL(ERROR_OTHER, "ranks that have %u processors %s spin", communicator_processors(c),
+             may_spin ? "do not" : "do");
+done:
+    communicator_close(&c);
+    return result;
+}
+
+/* As mpirun and srun bind ranks: each to one processor; and by mistake all to the same one. */
+static status case_bound(unsigned rank, unsigned size)
+{
+    const bool enough = processor_count() >= size;
+    bind_to(enough ? rank : 0);
+    return exchange_bound(enough);
+}
+
+static status case_bound_alike(unsigned rank UNUSED, unsigned size UNUSED)
+{
+    bind_to(0);
+    return exchange_bound(false);
+}
+
+/* Ranks that see it differently, as those of a crowded host and of one that is not would, must not
+ * call different functions of MPI. */
+static status case_bound_unlike(unsigned rank, unsigned size)
+{
+    const bool enough = processor_count() >= size;
+    if (rank == 1)
+        bind_to(0);
+    return exchange_bound(enough);
+}
+
+/* Says its process id, then waits to be ended. */
+static status case_orphan(unsigned rank UNUSED, unsigned size UNUSED)
+{
+    status result = OK;
+    communicator *c = NULL;
+    TRY(open_one(&c, "auto"));
+    TRY(communicator_barrier(c));
+    printf("pid %d\n", (int)getpid());
+    fflush(stdout);
+    clock_sleep_until_ns(clock_ns() + 200000000000u);
+done:
+    communicator_close(&c);
+    return result;
+}
+
+static const struct sync_case CASES[] = {
+    {"late", case_late},
+    {"far", case_far},
+    {"death", case_death},
+    {"failure", case_failure},
+    {"diverged", case_diverged},
+    {"idle", case_idle},
+    {"ends", case_ends},
+    {"absent", case_absent},
+    {"orphan", case_orphan},
+    {"replica", case_replica},
+    {"stray", case_stray},
+    {"bound", case_bound},
+    {"bound alike", case_bound_alike},
+    {"bound unlike", case_bound_unlike},
+    {"last words", case_last_words},
+    {"stuck", case_stuck},
+    {NULL, NULL},
+};
+
+/* ---- what is expected of them -------------------------------------------------------------------
+ */
+
+static void a_late_rank_is_named_and_then_given_up(void **state UNUSED)
+{
+    static struct sync_run run;
+    sync_rig_run(3, "late", 20, &run);
+    if (run.exit_code != ERROR_PEER)
+        fail_msg("exit %d:\n%s", run.exit_code, run.output);
+    assert_non_null(strstr(run.output, "rank 0: warning: has waited"));
+    assert_non_null(strstr(run.output, "for rank 1 (the mean gradient)"));
+    assert_null(strstr(run.output, "rank 2: warning: has waited")); /* one rank speaks */
+}
+
+/* Rank 0 has listened for a second when rank 2, which gave up half a second later, hears of that
+ * and listens no longer; it has its words to say, and then rank 0 ends the others. */
+static void a_rank_of_another_host_is_named_with_it(void **state UNUSED)
+{
+    static struct sync_run run;
+    double after_s = 99;
+    char host[65] = "", named[128];
+    assert_int_equal(gethostname(host, sizeof host - 1), 0);
+    snprintf(named, sizeof named, "s for rank 1 on %s (the mean gradient)", host);
+    sync_rig_run(3, "far", 20, &run);
+    if (run.exit_code != ERROR_PEER || strstr(run.output, named) == NULL ||
+        strstr(run.output, "rank 0 on") != NULL || strstr(run.output, "rank 2 on") != NULL)
+        fail_msg("exit %d:\n%s", run.exit_code, run.output);
+    const char *said = strstr(run.output, "rank 0: ends the others ");
+    if (said == NULL || sscanf(said, "rank 0: ends the others %lf s", &after_s) != 1 ||
+        after_s < 1.1 || after_s > 1.6)
+        fail_msg("ended after %.1f s:\n%s", run.seconds, run.output);
+}
+
+static void who_waits_for_another_replica_gives_its_own_rank(void **state UNUSED)
+{
+    static struct sync_run run;
+    sync_rig_run(4, "replica", 20, &run);
+    if (run.exit_code != ERROR_PEER || strstr(run.output, "rank 1 waited ") == NULL)
+        fail_msg("exit %d:\n%s", run.exit_code, run.output);
+    sync_rig_expect_waited(&run, 1, 5, "for rank 3, stage 1 of replica 1");
+}
+
+static void a_rank_that_dies_ends_the_others(void **state UNUSED)
+{
+    static struct sync_run run;
+    sync_rig_run(3, "death", 20, &run);
+    assert_true(run.exit_code > 0);
+}
+
+static void a_rank_that_fails_alone_ends_the_others_with_its_code(void **state UNUSED)
+{
+    static struct sync_run run;
+    sync_rig_run(3, "failure", 20, &run);
+    if (run.exit_code != ERROR_DATA)
+        fail_msg("exit %d:\n%s", run.exit_code, run.output);
+}
+
+static void ranks_that_fail_together_end_with_their_code(void **state UNUSED)
+{
+    static struct sync_run run;
+    sync_rig_run(3, "diverged", 20, &run);
+    if (run.exit_code != ERROR_DIVERGED)
+        fail_msg("exit %d:\n%s", run.exit_code, run.output);
+    assert_null(strstr(run.output, "MPI_ABORT"));
+}
+
+static void waiting_costs_no_processor_time(void **state UNUSED)
+{
+    sync_rig_expect_ok(2, "idle");
+    sync_rig_expect_ok(9, "idle");
+    sync_rig_expect_ok(2, "ends");
+}
+
+static void a_rank_that_never_opens_does_not_hold_the_others(void **state UNUSED)
+{
+    static struct sync_run run;
+    sync_rig_run(2, "absent", 25, &run);
+    if (run.exit_code != ERROR_PEER)
+        fail_msg("exit %d:\n%s", run.exit_code, run.output);
+    assert_non_null(strstr(run.output, "rank 0 waited "));
+    sync_rig_expect_waited(&run, 2, 6, "for another rank (opening");
+}
+
+static void what_was_given_up_is_not_written_any_more(void **state UNUSED)
+{
+    static struct sync_run run;
+    sync_rig_run(2, "stray", 20, &run);
+    if (run.exit_code != ERROR_PEER || strstr(run.output, "written after it was given up") != NULL)
+        fail_msg("exit %d:\n%s", run.exit_code, run.output);
+}
+
+static void nobody_stays_inside_a_call_for_ever(void **state UNUSED)
+{
+    static struct sync_run run;
+    char host[65] = "", named[128];
+    assert_int_equal(gethostname(host, sizeof host - 1), 0);
+    snprintf(named, sizeof named, "s for rank 1 (the sum) on %s: ", host);
+    sync_rig_run(3, "stuck", 20, &run); /* who is inside of it, too, is not named */
+    const char *said = strstr(run.output, "rank 0: error: rank 0 waited ");
+    const char *told = strstr(run.output, "rank 0 told rank 0 waited ");
+    if (run.exit_code != ERROR_PEER || said == NULL || told == NULL ||
+        strstr(said, named) == NULL || strstr(told, named) == NULL)
+        fail_msg("exit %d after %.1f s:\n%s", run.exit_code, run.seconds, run.output);
+    sync_rig_expect_waited(&run, 0.6, 3, "for rank 1 (the sum)");
+}
+
+static void closing_hides_no_error(void **state UNUSED)
+{
+    sync_rig_expect_ok(2, "last words");
+}
+
+static void all_ranks_know_how_many_processors_they_have_together(void **state UNUSED)
+{
+    sync_rig_expect_ok(2, "bound");
+    sync_rig_expect_ok(2, "bound alike");
+    sync_rig_expect_ok(2, "bound unlike");
+}
+
+static void no_rank_outlives_its_launcher(void **state UNUSED)
+{
+    int fd, pids[2], found = 0;
+    char output[4096] = "";
+    size_t length = 0;
+    uint64_t deadline = clock_ns() + PATIENCE * 60000000000u;
+    pid_t launcher = sync_rig_start(2, "orphan", &fd);
+
+    while (found < 2 && clock_ns() < deadline) {
+        struct pollfd readable = {.fd = fd, .events = POLLIN};
+        ssize_t n = poll(&readable, 1, 100) > 0 ? read(fd, output + length, 4095 - length) : 0;
+        length += n > 0 ? (size_t)n : 0;
+        output[length] = '\0';
+        found = 0;
+        for (const char *at = output; (at = strstr(at, "pid ")) != NULL && found < 2; at += 4)
+            found += strchr(at, '\n') != NULL && sscanf(at, "pid %d", &pids[found]) == 1;
+    }
+    kill(launcher, SIGKILL);
+    waitpid(launcher, NULL, 0);
+    close(fd);
+    assert_int_equal(found, 2);
+    for (int i = 0; i < 2; i++) {
+        while (kill(pids[i], 0) == 0 && clock_ns() < deadline)
+            clock_sleep_until_ns(clock_ns() + 10000000);
+        assert_int_not_equal(kill(pids[i], 0), 0);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_late_rank_is_named_and_then_given_up),
+        cmocka_unit_test(a_rank_of_another_host_is_named_with_it),
+        cmocka_unit_test(who_waits_for_another_replica_gives_its_own_rank),
+        cmocka_unit_test(a_rank_that_dies_ends_the_others),
+        cmocka_unit_test(a_rank_that_fails_alone_ends_the_others_with_its_code),
+        cmocka_unit_test(ranks_that_fail_together_end_with_their_code),
+        cmocka_unit_test(waiting_costs_no_processor_time),
+        cmocka_unit_test(a_rank_that_never_opens_does_not_hold_the_others),
+        cmocka_unit_test(what_was_given_up_is_not_written_any_more),
+        cmocka_unit_test(nobody_stays_inside_a_call_for_ever),
+        cmocka_unit_test(closing_hides_no_error),
+        cmocka_unit_test(all_ranks_know_how_many_processors_they_have_together),
+        cmocka_unit_test(no_rank_outlives_its_launcher),
+    };
+    int code;
+    if (sync_rig_is_rank(argc, argv, CASES, &code))
+        return code;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,488 @@
+/*
+ * test_exchange.c — a vector is exchanged in parts while the rank makes it (overlap.c), under
+ * mpirun: the means and bits of one exchange of the whole vector, what counts as hidden, and how
+ * the ranks end when one of them does not come.
+ */
+#include "base/clock.h"
+#include "base/random.h"
+#include "sync/communicator/ranks.h"
+#include "tests/sync/sync_rig.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <setjmp.h>
+#include <cmocka.h>
+
+enum { LARGEST = 300007, BUCKET = 64 * 1024 / 4 };
+
+/* ---- what the cases share -----------------------------------------------------------------------
+ */
+
+/* For vectors of up to LARGEST floats, in parts of BUCKET. `more`: NULL, or a key and its value. */
+static status open_with(communicator **c, const char *kind, const char *reduction,
+                        const char *const *more)
+{
+    status result = OK;
+    options *o = sync_rig_settings();
+    TRY(sync_rig_set(o, "communicator", kind));
+    TRY(sync_rig_set(o, "reduction", reduction));
+    TRY(sync_rig_set(o, "bucket_kib", "64"));
+    if (more != NULL)
+        TRY(sync_rig_set(o, more[0], more[1]));
+    TRY(communicator_open(c, o, LARGEST, NULL));
+done:
+    options_close(&o);
+    return result;
+}
+
+static status open_kind(communicator **c, const char *kind, const char *reduction)
+{
+    return open_with(c, kind, reduction, NULL);
+}
+
+/* Numbers whose sum depends on the order of the addition. */
+static void rough(unsigned rank, size_t count, uint64_t round, float *out)
+{
+    uint32_t bits = rank * 7919 + (uint32_t)round + 1;
+    for (size_t i = 0; i < count; i++) {
+        bits = bits * 1664525u + 1013904223u;
+        out[i] = (float)(int32_t)bits * (i % 3 == 0 ? 1e-9f : 1e-6f);
+    }
+}
+
+/* The vector becomes final from its end, in pieces of any size, at each rank's own pace. */
+static status in_pieces(communicator *c, float *data, size_t count, uint64_t round,
+                        uint64_t *hidden_ns)
+{
+    struct random_stream stream;
+    random_open(&stream, RANDOM_TEST, round, c->rank, 0);
+    communicator_begin(c, data, count);
+    for (size_t final_from = count; final_from > 0;) {
+        size_t piece = random_below(&stream, 50000);
+        communicator_advance(c, final_from);
+        final_from = piece < final_from ? final_from - piece : 0;
+        if (piece % 3 == 0)
+            communicator_advance(c, final_from);
+    }
+    return communicator_finish(c, COMMUNICATOR_NOTES, hidden_ns);
+}
+
+/* The mean in parts has the bits of the mean at once, where the order of the sum is the same. It is
+ * always near, and the same on every rank. */
+static status check_bits(communicator *c, size_t count, uint64_t round)
+{
+    status result = OK;
+    static float at_once[LARGEST + COMMUNICATOR_NOTES], first[LARGEST + COMMUNICATOR_NOTES];
+    float *data = communicator_buffer(c);
+    const size_t all = count + COMMUNICATOR_NOTES;
+    uint64_t hidden_ns;
+    rough(c->rank, all, round, data);
+    TRY(communicator_allreduce_mean(c, data, all));
+    memcpy(at_once, data, all * sizeof(float));
+    rough(c->rank, all, round, data);
+    TRY(in_pieces(c, data, count, round, &hidden_ns));
+    if (communicator_same_in_parts(c) && memcmp(data, at_once, all * sizeof(float)) != 0)
+        FAIL(ERROR_OTHER, "%zu floats in pieces have other bits than at once", count);
+    for (size_t i = 0; i < all; i++)
+        if (!(data[i] - at_once[i] < 1e-3f && at_once[i] - data[i] < 1e-3f))
+            FAIL(ERROR_OTHER, "element %zu of %zu is %g, not %g", i, count, (double)data[i],
+                 (double)at_once[i]);
+    memcpy(first, data, all * sizeof(float));
+    TRY(communicator_broadcast(c, first, all * sizeof(float), 0));
+    if (memcmp(first, data, all * sizeof(float)) != 0)
+        FAIL(ERROR_OTHER, "rank %u has other bits than rank 0", c->rank);
+done:
+    return result;
+}
+
+static bool takes_part(const char *kind)
+{
+    const struct about *about = registry_find(&communicator_registry, kind);
+    const struct communicator_kind *k = (const struct communicator_kind *)about;
+    return !k->on_device && !k->exchanges_nothing;
+}
+
+static const char *const reductions[2] = {"fast", "ordered"};
+
+/* `check` of every kind that exchanges in the host's memory, with both reductions. */
+static status every_kind(status (*check)(communicator *c))
+{
+    status result = OK;
+    communicator *c = NULL;
+    for (size_t i = 0; result == OK && i < communicator_registry.count * 2; i++) {
+        const char *kind = communicator_registry.entries[i / 2]->name;
+        if (!takes_part(kind))
+            continue;
+        TRY(open_kind(&c, kind, reductions[i % 2]));
+        result = check(c);
+        communicator_close(&c);
+        if (result != OK)
+            (void)error_add_context(result, "communicator=%s reduction=%s", kind,
+                                    reductions[i % 2]);
+    }
+done:
+    return result;
+}
+
+/* Every rank's number becomes the mean over the ranks. */
+static status mean_over_ranks(communicator *c, double *number)
+{
+    status result = OK;
+    communicator_buffer(c)[0] = (float)*number;
+    TRY(communicator_allreduce_mean(c, communicator_buffer(c), 1));
+    *number = (double)communicator_buffer(c)[0];
+done:
+    return result;
+}
+
+/* The whole vector is final at once, and the ranks compute for so long after that. *mean_ns: what
+ * is hidden, as the mean over the ranks. */
+static status hidden_beside(communicator *c, uint64_t computing_ns, double *mean_ns)
+{
+    status result = OK;
+    const size_t count = 8 * BUCKET;
+    uint64_t hidden_ns;
+    for (size_t i = 0; i < count; i++)
+        communicator_buffer(c)[i] = (float)c->rank;
+    TRY(communicator_barrier(c));
+    communicator_begin(c, communicator_buffer(c), count);
+    communicator_advance(c, 0);
+    clock_sleep_until_ns(clock_ns() + computing_ns);
+    TRY(communicator_finish(c, 0, &hidden_ns));
+    if (communicator_buffer(c)[count / 2] != (float)(c->size - 1) / 2)
+        FAIL(ERROR_OTHER, "the mean is %g", (double)communicator_buffer(c)[count / 2]);
+    *mean_ns = (double)hidden_ns;
+    TRY(mean_over_ranks(c, mean_ns));
+done:
+    return result;
+}
+
+/* Parts complete while the ranks compute, and computing after that hides nothing: if the ranks
+ * compute for long enough (seconds on a busy machine), less than half of that time is hidden. */
+static status check_moved(communicator *c)
+{
+    status result = OK;
+    double seconds = 0.05, mean_ns = 0;
+    do {
+        seconds *= 2;
+        TRY(hidden_beside(c, (uint64_t)(seconds * 1e9), &mean_ns));
+    } while (seconds < 10 && !(mean_ns > 0 && mean_ns < 0.5e9 * seconds));
+    if (!(mean_ns > 0 && mean_ns < 0.5e9 * seconds))
+        FAIL(ERROR_OTHER, "%g ns of %g s are said to be hidden on the mean of the ranks", mean_ns,
+             seconds);
+done:
+    return result;
+}
+
+/* ---- cases --------------------------------------------------------------------------------------
+ */
+
+static status check_sizes(communicator *c)
+{
+    static const size_t sizes[] = {0, 1, 17, BUCKET - 1, BUCKET, BUCKET + 1, 100000, LARGEST};
+    status result = OK;
+    for (unsigned spare = 0; spare < 2; spare++) {
+        communicator_spare_processors(c, spare == 1);
+        for (size_t k = 0; result == OK && k < 2 * COUNT_OF(sizes); k++)
+            result = check_bits(c, sizes[k % COUNT_OF(sizes)], k);
+    }
+    return result;
+}
+
+static status case_conformance(unsigned rank UNUSED, unsigned size UNUSED)
+{
+    return every_kind(check_sizes);
+}
+
+/* Each rank in turn comes late, with and without a free processor. */
+static status check_turns(communicator *c)
+{
+    status result = OK;
+    if (c->has_processor && c->ranks->processors < 2 * c->size)
+        FAIL(ERROR_OTHER, "%u ranks on %u processors have some to spare", c->size,
+             c->ranks->processors);
+    if (!communicator_overlaps(c))
+        FAIL(ERROR_OTHER, "nothing is exchanged while ranks compute");
+    for (unsigned round = 0; round < 20; round++) {
+        communicator_spare_processors(c, round < 10);
+        if (c->rank == round % c->size)
+            clock_sleep_until_ns(clock_ns() + 3000000);
+        TRY(check_bits(c, LARGEST, round));
+        if (round % 10 == 0 && !c->ordered)
+            TRY(check_moved(c));
+    }
+done:
+    return result;
+}
+
+static status case_turns(unsigned rank UNUSED, unsigned size UNUSED)
+{
+    return every_kind(check_turns);
+}
+
+/* Parts of what lies in a node's memory, which its leader exchanges with another's. */
+static status case_nodes(unsigned rank UNUSED, unsigned size UNUSED)
+{
+    status result = OK;
+    communicator *c = NULL;
+    static const char *const nodes[2] = {"communicator.nodes", "2"};
+    TRY(open_with(&c, "hierarchical", "fast", nodes));
+    TRY(check_turns(c));
+done:
+    communicator_close(&c);
+    return result;
+}
+
+/* As between hosts, whose gate is MPI's: several parts of reduction=fast are under way at a time.
+ */
+static status case_hosts(unsigned rank UNUSED, unsigned size UNUSED)
+{
+    status result = OK;
+    communicator *c = NULL;
+    for (size_t i = 0; result == OK && i < COUNT_OF(reductions); i++) {
+        TRY(open_kind(&c, "mpi", reductions[i]));
+        struct gate_page *page = sync_rig_set_gate(c, NULL);
+        result = check_turns(c);
+        (void)sync_rig_set_gate(c, page);
+        communicator_close(&c);
+    }
+done:
+    return result;
+}
+
+/* Rank 0 is done computing before the others begin: its parts are under way, and none is complete.
+ * Then nothing is under way before communicator_finish. */
+static status check_only_begun(communicator *c)
+{
+    status result = OK;
+    const size_t count = 4 * BUCKET;
+    uint64_t hidden_ns;
+    TRY(communicator_barrier(c));
+    if (c->rank > 0)
+        clock_sleep_until_ns(clock_ns() + 1000000000);
+    communicator_begin(c, communicator_buffer(c), count);
+    communicator_advance(c, 0);
+    if (c->rank == 0)
+        clock_sleep_until_ns(clock_ns() + 2000000);
+    TRY(communicator_finish(c, 0, &hidden_ns));
+    if (c->rank == 0 && hidden_ns != 0)
+        FAIL(ERROR_OTHER, "%llu ns of waiting are hidden", (unsigned long long)hidden_ns);
+    communicator_begin(c, communicator_buffer(c), count);
+    clock_sleep_until_ns(clock_ns() + 2000000);
+    TRY(communicator_finish(c, 0, &hidden_ns));
+    if (hidden_ns != 0)
+        FAIL(ERROR_OTHER, "%llu ns are hidden of nothing", (unsigned long long)hidden_ns);
+done:
+    return result;
+}
+
+static status case_only_begun(unsigned rank UNUSED, unsigned size UNUSED)
+{
+    return every_kind(check_only_begun);
+}
+
+/* An owner that ends while its helper thread waits for other ranks does not wait with it. */
+static status case_given_up(unsigned rank, unsigned size UNUSED)
+{
+    status result = OK;
+    communicator *c = NULL;
+    TRY(open_kind(&c, "mpi", "fast"));
+    if (rank != 0)
+        goto done;
+    communicator_begin(c, communicator_buffer(c), LARGEST);
+    communicator_advance(c, 0);
+    clock_sleep_until_ns(clock_ns() + 300000000);
+    const uint64_t began = clock_ns();
+    communicator_close(&c);
+    FAIL(ERROR_DATA, "given up in time: %s", clock_ns() - began < 5000000000u ? "yes" : "no");
+done:
+    communicator_close(&c);
+    return result;
+}
+
+/* Rank 1 computes for longer than the others wait, which is for a second. */
+static status late_rank(const char *kind, const char *reduction, bool spare)
+{
+    status result = OK;
+    communicator *c = NULL;
+    uint64_t hidden_ns;
+    TRY(open_kind(&c, kind, reduction));
+    communicator_spare_processors(c, spare);
+    c->timeout_s = 1;
+    communicator_begin(c, communicator_buffer(c), LARGEST);
+    if (c->rank == 1)
+        clock_sleep_until_ns(clock_ns() + 2500000000u);
+    communicator_advance(c, 0);
+    TRY(communicator_finish(c, 0, &hidden_ns));
+done:
+    communicator_close(&c);
+    return result;
+}
+
+static status case_late_mpi(unsigned rank UNUSED, unsigned size UNUSED)
+{
+    return late_rank("mpi", "fast", false);
+}
+
+static status case_late_ordered(unsigned rank UNUSED, unsigned size UNUSED)
+{
+    return late_rank("mpi", "ordered", false);
+}
+
+static status case_late_shared(unsigned rank UNUSED, unsigned size UNUSED)
+{
+    return late_rank("shared", "fast", false);
+}
+
+static status case_late_ring(unsigned rank UNUSED, unsigned size UNUSED)
+{
+    return late_rank("ring", "fast", true);
+}
+
+/* As between hosts: the helper thread gives up while its owner still computes. */
+static status case_gone_meanwhile(unsigned rank, unsigned size UNUSED)
+{
+    status result = OK;
+    communicator *c = NULL;
+    uint64_t hidden_ns;
+    TRY(open_kind(&c, "mpi", "fast"));
+    (void)sync_rig_set_gate(c, NULL);
+    c->timeout_s = 1;
+    communicator_begin(c, communicator_buffer(c), LARGEST);
+    for (unsigned k = 0; k < 400; k++) {
+        if (rank != 1)
+            communicator_advance(c, LARGEST - LARGEST / 400 * k);
+        clock_sleep_until_ns(clock_ns() + 10000000);
+    }
+    TRY(communicator_finish(c, 0, &hidden_ns));
+done:
+    communicator_close(&c);
+    return result;
+}
+
+#if !defined(GRADLAG_SANITIZE)
+/* In place of the C library's: memory_allocate() comes here. (MPI's own are another matter.) */
+static unsigned allocations;
+
+void *aligned_alloc(size_t alignment, size_t bytes)
+{
+    void *p = NULL;
+    allocations++;
+    return posix_memalign(&p, alignment, bytes) == 0 ? p : NULL;
+}
+
+static status check_allocations(communicator *c)
+{
+    status result = OK;
+    uint64_t hidden_ns;
+    TRY(in_pieces(c, communicator_buffer(c), LARGEST, 0, &hidden_ns));
+    const unsigned before = allocations;
+    for (unsigned step = 0; step < 30; step++)
+        TRY(in_pieces(c, communicator_buffer(c), LARGEST, step, &hidden_ns));
+    if (allocations != before)
+        FAIL(ERROR_OTHER, "%u allocations in 30 exchanges", allocations - before);
+done:
+    return result;
+}
+
+static status case_allocations(unsigned rank UNUSED, unsigned size UNUSED)
+{
+    return every_kind(check_allocations);
+}
+#endif
+
+static const struct sync_case CASES[] = {
+    {"conformance", case_conformance},
+    {"turns", case_turns},
+    {"nodes", case_nodes},
+    {"hosts", case_hosts},
+    {"only begun", case_only_begun},
+    {"given up", case_given_up},
+    {"late mpi", case_late_mpi},
+    {"late ordered", case_late_ordered},
+    {"late shared", case_late_shared},
+    {"late ring", case_late_ring},
+    {"gone meanwhile", case_gone_meanwhile},
+#if !defined(GRADLAG_SANITIZE)
+    {"allocations", case_allocations},
+#endif
+    {NULL, NULL},
+};
+
+/* ---- what is expected of them -------------------------------------------------------------------
+ */
+
+static void in_pieces_every_communicator_gives_the_mean_it_gives_at_once(void **state UNUSED)
+{
+    static const unsigned ranks[] = {1, 2, 3, 5};
+    for (size_t i = 0; i < COUNT_OF(ranks); i++)
+        sync_rig_expect_ok(ranks[i], "conformance");
+}
+
+static void parts_complete_while_ranks_compute(void **state UNUSED)
+{
+    sync_rig_expect_ok(2, "turns");
+    sync_rig_expect_ok(3, "turns");
+    sync_rig_expect_ok(3, "nodes");
+}
+
+static void between_hosts_parts_complete_in_one_order(void **state UNUSED)
+{
+    sync_rig_expect_ok(2, "hosts");
+    sync_rig_expect_ok(3, "hosts");
+}
+
+static void a_part_that_is_only_begun_hides_nothing(void **state UNUSED)
+{
+    sync_rig_expect_ok(2, "only begun");
+    sync_rig_expect_ok(3, "only begun");
+}
+
+static void a_rank_that_ends_does_not_wait_for_its_parts(void **state UNUSED)
+{
+    static struct sync_run run;
+    sync_rig_run(3, "given up", 20, &run);
+    if (run.exit_code != ERROR_DATA || strstr(run.output, "given up in time: yes") == NULL)
+        fail_msg("exit %d:\n%s", run.exit_code, run.output);
+}
+
+static void a_rank_that_does_not_come_is_given_up(void **state UNUSED)
+{
+    static const char *const cases[] = {"late mpi", "late ordered", "late shared", "late ring",
+                                        "gone meanwhile"};
+    static struct sync_run run;
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        sync_rig_run(3, cases[i], 20, &run);
+        if (run.exit_code != ERROR_PEER)
+            fail_msg("%s: exit %d:\n%s", cases[i], run.exit_code, run.output);
+        sync_rig_expect_waited(&run, 1, 5, "for rank 1");
+    }
+}
+
+static void exchanges_in_pieces_allocate_nothing(void **state UNUSED)
+{
+#if defined(GRADLAG_SANITIZE)
+    skip();
+#else
+    sync_rig_expect_ok(3, "allocations");
+#endif
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(in_pieces_every_communicator_gives_the_mean_it_gives_at_once),
+        cmocka_unit_test(parts_complete_while_ranks_compute),
+        cmocka_unit_test(between_hosts_parts_complete_in_one_order),
+        cmocka_unit_test(a_part_that_is_only_begun_hides_nothing),
+        cmocka_unit_test(a_rank_that_ends_does_not_wait_for_its_parts),
+        cmocka_unit_test(a_rank_that_does_not_come_is_given_up),
+        cmocka_unit_test(exchanges_in_pieces_allocate_nothing),
+    };
+    int code;
+    if (sync_rig_is_rank(argc, argv, CASES, &code))
+        return code;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,380 @@
+/*
+ * test_overlap.c — gradients that are exchanged while they are computed, under mpirun: the bits of
+ * the same training without, what is recorded of it, and how it ends when it fails.
+ */
+#include "base/memory.h"
+#include "base/sha256.h"
+#include "sync/communicator/overlap_autotune.h"
+#include "tests/sync/trainer_rig.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- a whole run on this rank -------------------------------------------------------------------
+ */
+
+/* `rows`: rank 0's, or NULL. Whoever asks for checkpoints wants to stop at the first. */
+static status train(const char *const *settings, unsigned rank, unsigned size, recorder *rows,
+                    struct training_outcome *out)
+{
+    status result = OK;
+    struct run r = {.recorder = rows, .seen.stop_after_checkpoints = 1};
+    TRY(run_open(&r, settings, rank, size));
+    TRY(run_train(&r));
+done:
+    *out = r.outcome;
+    run_close(&r);
+    return result;
+}
+
+/* ---- cases --------------------------------------------------------------------------------------
+ */
+
+static status same_bits(const char *const *with, const char *const *without, unsigned rank,
+                        unsigned size)
+{
+    status result = OK;
+    struct training_outcome a, b;
+    TRY(train(with, rank, size, NULL, &a));
+    TRY(train(without, rank, size, NULL, &b));
+    if (a.updates == 0 || a.updates != b.updates ||
+        strcmp(a.parameters_sha256, b.parameters_sha256) != 0)
+        FAIL(ERROR_OTHER, "%s: %.12s… after %llu updates with overlap, %.12s… after %llu without",
+             with[3], a.parameters_sha256, (unsigned long long)a.updates, b.parameters_sha256,
+             (unsigned long long)b.updates);
+done:
+    return result;
+}
+
+#define SAME_BITS(way, model)                                                                      \
+    TRY(same_bits(SETTINGS("epochs=0.25", "evaluate_every=0.1", "bucket_kib=4",                    \
+                           "communicator=" way, "model=" model, "overlap=yes"),                    \
+                  SETTINGS("epochs=0.25", "evaluate_every=0.1", "bucket_kib=4",                    \
+                           "communicator=" way, "model=" model, "overlap=no"),                     \
+                  rank, size))
+
+static status case_bits(unsigned rank, unsigned size)
+{
+    status result = OK;
+    SAME_BITS("shared", "mlp");
+    SAME_BITS("shared", "resnet8");
+    TRY(same_bits(
+        SETTINGS("updates=50", "bucket_kib=4", "communicator=shared", "model=mlp", "overlap=auto"),
+        SETTINGS("updates=50", "bucket_kib=4", "communicator=shared", "model=mlp", "overlap=no"),
+        rank, size));
+    if (size <= 2)
+        SAME_BITS("mpi", "mlp");
+    TRY(same_bits(SETTINGS("updates=9", "bucket_kib=4", "reduction=ordered", "communicator=mpi",
+                           "model=resnet8", "overlap=yes"),
+                  SETTINGS("updates=9", "bucket_kib=64", "reduction=ordered", "communicator=mpi",
+                           "model=resnet8", "overlap=no"),
+                  rank, size));
+#ifdef GRADLAG_CUDA
+    if (size > 1) /* one rank on a GPU keeps its gradients there */
+        TRY(same_bits(SETTINGS("updates=9", "bucket_kib=4", "reduction=ordered",
+                               "communicator=auto", "model=mlp", "overlap=yes", "device=cuda"),
+                      SETTINGS("updates=9", "bucket_kib=4", "reduction=ordered",
+                               "communicator=auto", "model=mlp", "overlap=no", "device=cuda"),
+                      rank, size));
+#endif
+done:
+    return result;
+}
+
+/* What is hidden is recorded beside what is not; the parts of a step still add up to it. */
+static status case_records(unsigned rank, unsigned size)
+{
+    status result = OK;
+    static const struct fact facts[] = {
+        {"SELECT count(*) FROM step WHERE run_id = 1 AND hidden_us = 0 AND staleness = 0", "32"},
+        {"SELECT count(*) FROM step WHERE run_id = 2 AND staleness = 0", "32"},
+        {"SELECT sum(hidden_us) > 0 FROM step WHERE run_id = 2", "1"},
+        {"SELECT count(*) FROM step WHERE data_us + forward_us + backward_us > compute_us + 2",
+         "0"},
+        {"SELECT max(hidden_us <= step_us) FROM where_time_goes WHERE run_id = 2", "1"},
+        /* All steps together take no longer than the training, on either rank; clocks that are
+         * started by different processes apart. */
+        {"SELECT count(*) FROM (SELECT run_id, worker, sum(compute_us + exchange_us + apply_us) AS "
+         "us FROM step GROUP BY run_id, worker) s JOIN run ON run.id = s.run_id "
+         "WHERE us <= run.train_seconds * 1.1e6 + 50000",
+         "4"},
+    };
+    int64_t id;
+    if (rank == 0)
+        REQUIRE(rig_make_folder(NULL) == 0);
+    for (unsigned i = 0; i < 2; i++) {
+        struct training_outcome outcome;
+        struct run_outcome end = rig_outcome;
+        recorder *r = rank == 0 ? rig_begin(&rig_run, &id) : NULL;
+        TRY(train(SETTINGS("updates=16", "bucket_kib=16", "communicator=shared", "model=cnn",
+                           "dataset.size=16", "batch=64", i == 0 ? "overlap=no" : "overlap=yes"),
+                  rank, size, r, &outcome));
+        end.train_seconds = outcome.train_seconds;
+        if (rank == 0)
+            rig_finish(r, &end);
+    }
+    if (rank == 0)
+        TRY(expect_facts(facts, COUNT_OF(facts)));
+done:
+    if (rank == 0)
+        rig_remove_folder(NULL);
+    return result;
+}
+
+/* ---- double buffering ---------------------------------------------------------------------------
+ */
+
+enum { LATE_UPDATES = 13 };
+#define LATE(more, ...)                                                                            \
+    SETTINGS("updates=13", "double_buffering=yes", "optimizer=momentum", "momentum=0.9",           \
+             "weight_decay=0", "lr=0.05", "schedule=constant", "warmup_epochs=0",                  \
+             "lr_scaling=none", "bucket_kib=4", "model=mlp", more __VA_OPT__(, ) __VA_ARGS__)
+
+static float *zeros(size_t count)
+{
+    float *out = memory_allocate(count * sizeof(float));
+    REQUIRE(out != NULL);
+    memset(out, 0, count * sizeof(float));
+    return out;
+}
+
+/* From first principles: θ after n updates is made of θ after n − 1 and of the gradients at θ after
+ * n − 2, added up rank after rank. */
+static status reference(unsigned ranks, char hex[65])
+{
+    status result = OK;
+    options *o = NULL;
+    worker *w[8] = {NULL};
+    struct sha256 digest;
+    struct step_stats stats;
+    TRY(sync_rig_training(&o, LATE("overlap=no")));
+    for (unsigned i = 0; i < ranks; i++)
+        TRY(worker_open(&w[i],
+                        &(struct worker_options){.settings = o, .index = i, .count = ranks}));
+    const size_t count = worker_parameter_count(w[0]);
+    float *theta = zeros(count), *velocity = zeros(count), *gradient = zeros(count);
+    float *mean = zeros(count), *mean_before = zeros(count);
+    TRY(worker_initial_parameters(w[0], theta, count));
+    for (unsigned batch = 0; batch <= LATE_UPDATES; batch++) {
+        for (unsigned i = 0; batch < LATE_UPDATES && i < ranks; i++) {
+            TRY(worker_gradient(w[i], theta, batch, gradient, &stats));
+            for (size_t k = 0; k < count; k++)
+                mean[k] = i == 0 ? gradient[k] : mean[k] + gradient[k];
+        }
+        for (size_t k = 0; batch > 0 && k < count; k++) {
+            velocity[k] = 0.9f * velocity[k] + mean_before[k];
+            theta[k] -= 0.05f * velocity[k];
+        }
+        for (size_t k = 0; k < count; k++)
+            mean_before[k] = mean[k] * (1.0f / (float)ranks);
+    }
+    sha256_begin(&digest);
+    sha256_add(&digest, theta, count * sizeof(float));
+    sha256_end(&digest, hex);
+    memory_free(theta);
+    memory_free(velocity);
+    memory_free(gradient);
+    memory_free(mean);
+    memory_free(mean_before);
+done:
+    for (unsigned i = 0; i < ranks; i++)
+        worker_close(&w[i]);
+    options_close(&o);
+    return result;
+}
+
+static status case_late(unsigned rank, unsigned size)
+{
+    status result = OK;
+    const char *const *ways[] = {
+        LATE("communicator=shared", "overlap=yes"),
+        LATE("communicator=shared", "overlap=no"),
+        LATE("communicator=mpi", "reduction=ordered", "overlap=yes"),
+        LATE("communicator=mpi", "reduction=ordered", "overlap=auto"),
+        LATE("communicator=naive", "reduction=ordered", "overlap=no", "evaluate_every=0.01"),
+    };
+    char hex[65];
+    TRY(reference(size, hex));
+    for (size_t i = 0; i < COUNT_OF(ways); i++) {
+        struct training_outcome outcome;
+        TRY(train(ways[i], rank, size, NULL, &outcome));
+        if (strcmp(hex, outcome.parameters_sha256) != 0 || outcome.updates != LATE_UPDATES ||
+            outcome.samples_used != outcome.samples_computed)
+            FAIL(ERROR_OTHER, "way %zu: %.12s… after %llu updates, not %.12s…", i,
+                 outcome.parameters_sha256, (unsigned long long)outcome.updates, hex);
+    }
+done:
+    return result;
+}
+
+static status case_late_records(unsigned rank, unsigned size)
+{
+    status result = OK;
+    static const struct fact facts[] = {
+        {"SELECT count(*) || ' ' || sum(staleness) || ' ' || max(staleness) FROM step", "26 24 1"},
+        {"SELECT group_concat(staleness, '') FROM step WHERE worker = 1", "0111111111111"},
+        {"SELECT round(mean_staleness, 4) || ' ' || max_staleness FROM run", "0.9231 1"},
+    };
+    struct training_outcome outcome;
+    int64_t id;
+    recorder *r = NULL;
+    if (rank == 0 && rig_make_folder(NULL) == 0)
+        r = rig_begin(&(struct run_description){.mode = "sync", .workers = 2}, &id);
+    TRY(train(LATE("communicator=auto"), rank, size, r, &outcome));
+    if (rank == 0)
+        rig_finish(r, &rig_outcome);
+    if (rank == 0)
+        TRY(expect_facts(facts, COUNT_OF(facts)));
+done:
+    if (rank == 0)
+        rig_remove_folder(NULL);
+    return result;
+}
+
+/* Told to stop while a gradient waits: that one is left for whoever goes on. */
+static status case_late_stop(unsigned rank, unsigned size)
+{
+    status result = OK;
+    struct training_outcome outcome;
+    status ended = train(LATE("communicator=auto", "checkpoint=x", "checkpoint_every=0.04"), rank,
+                         size, NULL, &outcome);
+    /* Update 4 brings the 80 samples after which rank 0 is told at a checkpoint: gradient 6,
+     * computed then, says so to all; gradient 7 is computed while that travels, and waits. */
+    if (ended != STOPPED || outcome.updates != 6 ||
+        outcome.samples_used + 10 * size != outcome.samples_computed)
+        FAIL(ERROR_OTHER, "ended as %s after %llu updates", status_name(ended),
+             (unsigned long long)outcome.updates);
+done:
+    return result;
+}
+
+/* The rate is too high: all ranks come to the same end. */
+static status case_diverges(unsigned rank, unsigned size)
+{
+    status result = OK;
+    struct training_outcome outcome;
+    status ended = train(SETTINGS("communicator=shared", "lr=1e6", "warmup_epochs=0", "model=mlp",
+                                  "bucket_kib=4", "overlap=yes"),
+                         rank, size, NULL, &outcome);
+    if (ended != ERROR_DIVERGED || outcome.updates == 0 || outcome.parameters_sha256[0] == '\0')
+        FAIL(ERROR_OTHER, "ended as %s after %llu updates: %s", status_name(ended),
+             (unsigned long long)outcome.updates, error_message());
+done:
+    return result;
+}
+
+static const struct sync_case CASES[] = {
+    {"bits", case_bits}, {"records", case_records},           {"diverges", case_diverges},
+    {"late", case_late}, {"late records", case_late_records}, {"late stop", case_late_stop},
+    {NULL, NULL},
+};
+
+/* ---- what is expected of them -------------------------------------------------------------------
+ */
+
+static void overlap_changes_no_bit(void **state UNUSED)
+{
+    static const unsigned ranks[] = {1, 2, 3};
+    for (size_t i = 0; i < COUNT_OF(ranks); i++)
+        sync_rig_expect_ok(ranks[i], "bits");
+}
+
+/* The n-th step of either kind takes so long; what the trial then votes for. */
+static float vote_after(uint64_t (*took)(bool overlaps, unsigned n))
+{
+    struct overlap_autotune t = {0};
+    unsigned n[2] = {0}, first[2] = {0};
+    for (unsigned step = 0; step < AUTOTUNE_STEPS; step++) {
+        bool overlaps = autotune_overlaps(&t);
+        assert_false(autotune_votes(&t));
+        first[overlaps] += step % 2 == 0;
+        autotune_took(&t, took(overlaps, n[overlaps]++));
+    }
+    assert_true(autotune_votes(&t));
+    assert_false(autotune_overlaps(&t));
+    assert_int_equal(n[0], n[1]);
+    assert_int_equal(first[0], first[1]);
+    return autotune_vote(&t);
+}
+
+static uint64_t a_tenth_faster(bool overlaps, unsigned n)
+{
+    return (overlaps ? 900000 : 1000000) + n;
+}
+
+static uint64_t a_tenth_slower(bool overlaps, unsigned n)
+{
+    return (overlaps ? 1100000 : 1000000) + n;
+}
+
+static uint64_t alike(bool overlaps UNUSED, unsigned n)
+{
+    return 1000000 + n;
+}
+
+/* Warming up, and a few steps in which something else ran. */
+static uint64_t faster_with_outliers(bool overlaps, unsigned n)
+{
+    bool disturbed = n < AUTOTUNE_WARM_UP / 2 || n % 4 == 3;
+    return overlaps ? (disturbed ? 90000000 : 900000) : 1000000;
+}
+
+/* By much on the median, and in every other pair only. */
+static uint64_t faster_now_and_then(bool overlaps, unsigned n)
+{
+    return overlaps ? 900000 : n % 2 == 0 ? 890000 : 990000 + n;
+}
+
+static void a_trial_votes_for_overlap_where_it_gains(void **state UNUSED)
+{
+    assert_true(vote_after(a_tenth_faster) == 1);
+    assert_true(vote_after(a_tenth_slower) == 0);
+    assert_true(vote_after(alike) == 0);
+    assert_true(vote_after(faster_with_outliers) == 1);
+    assert_true(vote_after(faster_now_and_then) == 0);
+}
+
+static void what_was_hidden_is_recorded(void **state UNUSED)
+{
+    sync_rig_expect_ok(2, "records");
+}
+
+static void divergence_ends_all_ranks_together(void **state UNUSED)
+{
+    sync_rig_expect_ok(3, "diverges");
+}
+
+static void one_step_late_has_the_bits_of_its_definition(void **state UNUSED)
+{
+    static const unsigned ranks[] = {1, 2, 3};
+    for (size_t i = 0; i < COUNT_OF(ranks); i++)
+        sync_rig_expect_ok(ranks[i], "late");
+}
+
+static void being_late_is_recorded(void **state UNUSED)
+{
+    sync_rig_expect_ok(2, "late records");
+}
+
+static void a_gradient_waits_for_whoever_goes_on_when_stopped(void **state UNUSED)
+{
+    sync_rig_expect_ok(2, "late stop");
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(overlap_changes_no_bit),
+        cmocka_unit_test(a_trial_votes_for_overlap_where_it_gains),
+        cmocka_unit_test(what_was_hidden_is_recorded),
+        cmocka_unit_test(one_step_late_has_the_bits_of_its_definition),
+        cmocka_unit_test(being_late_is_recorded),
+        cmocka_unit_test(a_gradient_waits_for_whoever_goes_on_when_stopped),
+        cmocka_unit_test(divergence_ends_all_ranks_together),
+    };
+    int code;
+    if (sync_rig_is_rank(argc, argv, CASES, &code))
+        return code;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,425 @@
+/*
+ * test_replica.c — replicas of other kinds against one in the host's memory, update by update: on
+ * the stand-in for CUDA, on one rank; and in memory that all ranks see.
+ */
+#include "base/memory.h"
+#include "sync/replica.h"
+#include "tests/sync/trainer_rig.h"
+
+#include <math.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+static status expect_same_views(replica *a, replica *b)
+{
+    status result = OK;
+    struct replica_view one, other;
+    TRY(replica_view(a, &one));
+    TRY(replica_view(b, &other));
+    if (one.optimizer_state_count != other.optimizer_state_count ||
+        memcmp(one.parameters, other.parameters, a->count * sizeof(float)) != 0 ||
+        (one.optimizer_state_count > 0 && memcmp(one.optimizer_state, other.optimizer_state,
+                                                 one.optimizer_state_count * sizeof(float)) != 0))
+        FAIL(ERROR_OTHER, "the replicas differ");
+done:
+    return result;
+}
+
+/* Update by update, with an evaluation between. */
+static status compare_replicas(worker *w, replica *here, replica *there)
+{
+    status result = OK;
+    TRY(expect_same_views(here, there));
+    for (uint64_t batch = 0; batch < 20; batch++) {
+        float notes[2][COMMUNICATOR_NOTES] = {{1, 2, 3, 4}, {1, 2, 3, 4}};
+        struct step_stats stats[2];
+        struct evaluation e[2] = {{0}};
+        bool finite[2];
+        replica *const both[] = {here, there};
+        for (unsigned i = 0; i < 2; i++) {
+            TRY(replica_gradient(both[i], batch, &stats[i]));
+            TRY(replica_exchange(both[i], notes[i]));
+            TRY(replica_apply(both[i], 0.1 / (double)(batch + 1), &finite[i]));
+            if (batch == 10)
+                TRY(worker_evaluate(w, both[i]->parameters, &e[i]));
+        }
+        TRY(expect_same_views(here, there));
+        if (stats[0].loss != stats[1].loss || e[0].test_loss != e[1].test_loss ||
+            memcmp(notes[0], notes[1], sizeof notes[0]) != 0 || !finite[0] || !finite[1])
+            FAIL(ERROR_OTHER, "the replicas differ in update %llu", (unsigned long long)batch);
+    }
+done:
+    return result;
+}
+
+/* A bad gradient on either side leaves everything as it was. */
+static status poison_replicas(worker *w, replica *here, replica *there)
+{
+    status result = OK;
+    const float bad = NAN;
+    bool finite;
+    here->gradient[3] = bad;
+    TRY(worker_resident_write(w, there->gradient + 3, &bad, 1));
+    TRY(replica_apply(here, 0.1, &finite));
+    if (!finite)
+        TRY(replica_apply(there, 0.1, &finite));
+    if (finite)
+        FAIL(ERROR_OTHER, "a NaN was not noticed");
+    TRY(expect_same_views(here, there));
+    TRY(compare_replicas(w, here, there));
+done:
+    return result;
+}
+
+static status compare_with(const char *setting)
+{
+    status result = OK;
+    options *o = NULL;
+    worker *w = NULL;
+    communicator *c = NULL;
+    replica *here = NULL, *there = NULL;
+    TRY(sync_rig_training(&o, (const char *const[]){"device=cuda", "model=mlp", setting, NULL}));
+    TRY(worker_open(&w, &(struct worker_options){.settings = o, .count = 1}));
+    TRY(communicator_open(&c, o, worker_parameter_count(w), worker_place(w)));
+    TRY(replica_open_kind(&here, &replica_host, o, w, c));
+    TRY(replica_open(&there, o, w, c));
+    if (there->kind != &replica_device)
+        FAIL(ERROR_OTHER, "one rank's replica is not on the GPU");
+    TRY(compare_replicas(w, here, there));
+    TRY(poison_replicas(w, here, there));
+done:
+    replica_close(&here);
+    replica_close(&there);
+    communicator_close(&c);
+    worker_close(&w);
+    options_close(&o);
+    return result;
+}
+
+static status case_replicas(unsigned rank UNUSED, unsigned size UNUSED)
+{
+    status result = OK;
+    TRY(compare_with("optimizer=sgd"));
+    TRY(compare_with("optimizer=momentum"));
+    TRY(compare_with("optimizer=nesterov"));
+done:
+    return result;
+}
+
+/* Two ranks that exchange through MPI: parameters have to come down for that. */
+static status case_host(unsigned rank, unsigned size)
+{
+    status result = OK;
+    options *o = NULL;
+    worker *w = NULL;
+    communicator *c = NULL;
+    replica *r = NULL;
+    TRY(sync_rig_training(&o, (const char *const[]){"device=cuda", "communicator=auto", NULL}));
+    TRY(worker_open(&w, &(struct worker_options){.settings = o, .index = rank, .count = size}));
+    TRY(communicator_open(&c, o, worker_parameter_count(w), worker_place(w)));
+    TRY(replica_open(&r, o, w, c));
+    if (r->kind != &replica_host)
+        FAIL(ERROR_OTHER, "the replica is on the GPU, and nothing exchanges there");
+done:
+    replica_close(&r);
+    communicator_close(&c);
+    worker_close(&w);
+    options_close(&o);
+    return result;
+}
+
+/* ---- in memory that all ranks see ---------------------------------------------------------------
+ */
+
+static status open_on(replica **out, const struct replica_kind *kind, const char *way, options *o,
+                      worker *w, communicator **c)
+{
+    status result = OK;
+    TRY(sync_rig_set(o, "communicator", way));
+    TRY(communicator_open(c, o, worker_parameter_count(w), NULL));
+    TRY(replica_open(out, o, w, *c));
+    if ((*out)->kind != kind)
+        FAIL(ERROR_OTHER, "communicator=%s has a replica of kind %s", way, (*out)->kind->name);
+done:
+    return result;
+}
+
+/* Both from rank 0's, as a run begins or goes on. */
+static status begin_alike(replica *both[2], uint64_t updates)
+{
+    status result = OK;
+    struct replica_view from;
+    const size_t parameters = both[0]->count * sizeof(float);
+    TRY(replica_view(both[0], &from));
+    float *theta = memory_allocate(parameters);
+    float *state = memory_allocate(from.optimizer_state_count * sizeof(float) + 1);
+    memcpy(theta, from.parameters, parameters);
+    if (from.optimizer_state_count > 0)
+        memcpy(state, from.optimizer_state, from.optimizer_state_count * sizeof(float));
+    from = (struct replica_view){.parameters = theta,
+                                 .optimizer_state = state,
+                                 .optimizer_state_count = from.optimizer_state_count};
+    for (unsigned i = 0; result == OK && i < 2; i++)
+        result = replica_set(both[i], &from, updates);
+    memory_free(theta);
+    memory_free(state);
+done:
+    return result;
+}
+
+enum { BATCHES = 24 };
+
+/* One step of each; where it is `bad` a rank's gradient is not finite, in the share of one rank
+ * after the other. An update that is not made is at times not even tried, as where a loss is bad.
+ */
+static status step_both(replica *both[2], unsigned rank, uint64_t batch, bool bad)
+{
+    status result = OK;
+    struct step_stats stats;
+    bool finite[2] = {false, false};
+    float notes[2][COMMUNICATOR_NOTES];
+    for (unsigned i = 0; i < 2; i++) {
+        for (unsigned k = 0; k < COMMUNICATOR_NOTES; k++)
+            notes[i][k] = (float)(rank * 7 + k) / 3;
+        TRY(replica_gradient(both[i], batch, &stats));
+        if (bad && rank == batch % 2)
+            both[i]->gradient[both[i]->count / BATCHES * batch] = NAN;
+        TRY(replica_exchange(both[i], notes[i]));
+        if (bad && batch % 3 == 0)
+            continue;
+        TRY(replica_apply(both[i], 0.1 / (double)(batch + 1), &finite[i]));
+    }
+    if (memcmp(notes[0], notes[1], sizeof notes[0]) != 0 || finite[0] == bad || finite[1] == bad)
+        FAIL(ERROR_OTHER, "batch %llu: other notes or verdicts", (unsigned long long)batch);
+done:
+    return result;
+}
+
+static status compare_shared(const char *rule, unsigned rank, unsigned size)
+{
+    status result = OK;
+    options *o = NULL;
+    worker *w = NULL;
+    communicator *c[2] = {NULL, NULL};
+    replica *both[2] = {NULL, NULL};
+    TRY(sync_rig_training(&o, SETTINGS("model=mlp", rule, "checkpoint=x")));
+    TRY(worker_open(&w, &(struct worker_options){.settings = o, .index = rank, .count = size}));
+    TRY(open_on(&both[0], &replica_host, "naive", o, w, &c[0]));
+    TRY(open_on(&both[1], &replica_shared, "shared", o, w, &c[1]));
+    TRY(begin_alike(both, 0));
+    for (uint64_t batch = 0; batch < BATCHES; batch++) {
+        TRY(step_both(both, rank, batch, batch % 5 == 3 || batch % 7 == 5));
+        if (batch == 12)
+            TRY(begin_alike(both, 10));
+        TRY(replica_collect(both[1]));
+        if (rank == 0)
+            TRY(expect_same_views(both[0], both[1]));
+        TRY(communicator_barrier(c[1]));
+    }
+done:
+    for (unsigned i = 0; i < 2; i++) {
+        replica_close(&both[i]);
+        communicator_close(&c[i]);
+    }
+    worker_close(&w);
+    options_close(&o);
+    return result;
+}
+
+static status case_shared(unsigned rank, unsigned size)
+{
+    static const char *const rules[] = {"optimizer=sgd", "optimizer=nesterov", "optimizer=adamw",
+                                        "optimizer=rmsprop-warmup"};
+    status result = OK;
+    for (size_t i = 0; i < COUNT_OF(rules); i++)
+        TRY(compare_shared(rules[i], rank, size));
+done:
+    return result;
+}
+
+/* Of two on one processor the one that passes the gate first is at its next exchange before the
+ * other has read anything; no update is tried between, as where losses are not finite. */
+static status skip_updates(replica *r, unsigned rank)
+{
+    status result = OK;
+    unsigned wrong = 0;
+    for (unsigned n = 0; n < 200; n++) {
+        float notes[COMMUNICATOR_NOTES];
+        for (unsigned k = 0; k < COMMUNICATOR_NOTES; k++)
+            notes[k] = (float)(8 * n + 2 * rank + k);
+        TRY(replica_exchange(r, notes));
+        for (unsigned k = 0; k < COMMUNICATOR_NOTES; k++)
+            wrong += notes[k] != (float)(8 * n + 1 + k);
+    }
+    if (wrong > 0)
+        FAIL(ERROR_OTHER, "%u notes are not the mean of what was said", wrong);
+done:
+    return result;
+}
+
+static status case_skipped(unsigned rank, unsigned size)
+{
+    status result = OK;
+    options *o = NULL;
+    worker *w = NULL;
+    communicator *c = NULL;
+    replica *r = NULL;
+    cpu_set_t all, one;
+    int first = 0;
+    TRY(sync_rig_training(&o, SETTINGS("model=mlp")));
+    TRY(worker_open(&w, &(struct worker_options){.settings = o, .index = rank, .count = size}));
+    TRY(open_on(&r, &replica_shared, "shared", o, w, &c));
+    sched_getaffinity(0, sizeof all, &all);
+    while (!CPU_ISSET(first, &all))
+        first++;
+    CPU_ZERO(&one);
+    CPU_SET(first, &one);
+    sched_setaffinity(0, sizeof one, &one);
+    TRY(skip_updates(r, rank));
+done:
+    replica_close(&r);
+    communicator_close(&c);
+    worker_close(&w);
+    options_close(&o);
+    return result;
+}
+
+/* What needs all of a layer, or a gradient of one's own, is not for shares. */
+static status case_own(unsigned rank, unsigned size)
+{
+    static const char *const own[] = {"optimizer=lars", "overlap=yes", "double_buffering=yes",
+                                      "local_steps=2", "decay=batch"};
+    status result = OK;
+    options *o = NULL;
+    worker *w = NULL;
+    communicator *c = NULL;
+    replica *r = NULL;
+    for (size_t i = 0; i < COUNT_OF(own); i++) {
+        TRY(sync_rig_training(&o, SETTINGS(own[i])));
+        TRY(worker_open(&w, &(struct worker_options){.settings = o, .index = rank, .count = size}));
+        TRY(open_on(&r, &replica_host, "shared", o, w, &c));
+        replica_close(&r);
+        communicator_close(&c);
+        worker_close(&w);
+        options_close(&o);
+    }
+done:
+    replica_close(&r);
+    communicator_close(&c);
+    worker_close(&w);
+    options_close(&o);
+    return result;
+}
+
+/* Whether it overlaps still, after so many steps. */
+static status expect_overlap(const char *bucket, const char *setting, const char *late,
+                             unsigned steps, bool expected, unsigned rank, unsigned size)
+{
+    status result = OK;
+    options *o = NULL;
+    worker *w = NULL;
+    communicator *c = NULL;
+    replica *r = NULL;
+    TRY(sync_rig_training(&o, SETTINGS(setting, bucket, late, "model=mlp")));
+    TRY(worker_open(&w, &(struct worker_options){.settings = o, .index = rank, .count = size}));
+    TRY(open_on(&r, &replica_host, "mpi", o, w, &c));
+    for (uint64_t batch = 0; batch < steps; batch++) {
+        float notes[COMMUNICATOR_NOTES] = {0};
+        struct step_stats stats;
+        bool finite;
+        TRY(replica_gradient(r, batch, &stats));
+        TRY(replica_exchange(r, notes));
+        TRY(replica_apply(r, 0.01, &finite));
+    }
+    if (r->overlaps != expected || r->trial != NULL || r->looks)
+        FAIL(ERROR_OTHER, "%s %s %s: after %u steps overlap is %d, of which %s", bucket, setting,
+             late, steps, r->overlaps,
+             r->trial != NULL || r->looks ? "no end is seen" : "all is known");
+done:
+    replica_close(&r);
+    communicator_close(&c);
+    worker_close(&w);
+    options_close(&o);
+    return result;
+}
+
+/* Of one part, or where the gradient of the first layer fills all, nothing is there early: that is
+ * seen in the first step with overlap. */
+static status case_overlap(unsigned rank, unsigned size)
+{
+    status result = OK;
+    static const char *const whole[] = {"bucket_kib=65536", "bucket_kib=512"};
+    for (size_t i = 0; i < COUNT_OF(whole); i++)
+        TRY(expect_overlap(whole[i], "overlap=yes", "double_buffering=no", 1, false, rank, size));
+    TRY(expect_overlap("bucket_kib=16", "overlap=yes", "double_buffering=no", 3, true, rank, size));
+    TRY(expect_overlap("bucket_kib=64", "overlap=yes", "double_buffering=yes", 3, true, rank,
+                       size));
+done:
+    return result;
+}
+
+static const struct sync_case CASES[] = {
+    {"shared", case_shared},
+    {"skipped", case_skipped},
+    {"own", case_own},
+    {"replicas", case_replicas},
+    {"host", case_host},
+    {"overlap", case_overlap},
+    {NULL, NULL},
+};
+
+static void a_replica_on_the_device_has_the_bits_of_one_on_the_host(void **state UNUSED)
+{
+#ifndef GRADLAG_CUDA
+    skip();
+#endif
+    sync_rig_expect_ok(1, "replicas");
+}
+
+static void ranks_that_exchange_on_the_host_keep_their_replicas_there(void **state UNUSED)
+{
+#ifndef GRADLAG_CUDA
+    skip();
+#endif
+    sync_rig_expect_ok(2, "host");
+}
+
+static void ranks_that_share_an_update_out_have_the_bits_of_those_that_do_not(void **state UNUSED)
+{
+    sync_rig_expect_ok(2, "shared");
+    sync_rig_expect_ok(3, "shared");
+    sync_rig_expect_ok(2, "own");
+}
+
+static void what_is_never_there_early_is_not_sent_in_parts(void **state UNUSED)
+{
+    sync_rig_expect_ok(2, "overlap");
+}
+
+static void ranks_that_make_no_update_read_what_the_others_had_to_say(void **state UNUSED)
+{
+    sync_rig_expect_ok(2, "skipped");
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_replica_on_the_device_has_the_bits_of_one_on_the_host),
+        cmocka_unit_test(ranks_that_exchange_on_the_host_keep_their_replicas_there),
+        cmocka_unit_test(ranks_that_share_an_update_out_have_the_bits_of_those_that_do_not),
+        cmocka_unit_test(what_is_never_there_early_is_not_sent_in_parts),
+        cmocka_unit_test(ranks_that_make_no_update_read_what_the_others_had_to_say),
+    };
+    int code;
+    if (sync_rig_is_rank(argc, argv, CASES, &code))
+        return code;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,55 @@
+/*
+ * trainer_rig.h — a synchronous training run as a rank of sync_rig.h sees it, and what rank 0's
+ * hooks saw of it.
+ */
+#ifndef GRADLAG_TESTS_SYNC_TRAINER_RIG_H
+#define GRADLAG_TESTS_SYNC_TRAINER_RIG_H
+
+#include "sync/trainer.h"
+#include "tests/results/results_rig.h"
+#include "tests/sync/sync_rig.h"
+
+#define SETTINGS(...) ((const char *const[]){__VA_ARGS__ __VA_OPT__(, ) NULL})
+
+enum { SEEN = 64 };
+
+/* What rank 0's hooks saw. */
+struct seen {
+    worker *worker;
+    unsigned ranks;
+    unsigned checkpoints, progress;
+    uint64_t checkpoint_version[SEEN];
+    volatile sig_atomic_t stop;
+    unsigned stop_after_checkpoints;
+    uint64_t checkpoint_ns;       /* a checkpoint takes so long */
+    struct evaluation evaluation; /* by rank 0 alone, at the last checkpoint */
+    struct training_state kept;   /* at the first checkpoint; vectors are ours */
+};
+
+struct run {
+    options *settings;
+    worker *worker;
+    communicator *communicator;
+    recorder *recorder;
+    struct seen seen;
+    const struct training_state *start;
+    struct training_outcome outcome;
+};
+
+/* On every rank; zero-initialise. Close also after an error. */
+status run_open(struct run *r, const char *const *settings, unsigned rank,
+                unsigned size) MUST_CHECK;
+void run_close(struct run *r);
+status run_train(struct run *r) MUST_CHECK;
+/* An error unless it ended so, saying `words` (NULL: whatever) … */
+status run_expect(const struct run *r, status ended, status expected, const char *words) MUST_CHECK;
+/* … after so many updates. */
+status run_expect_updates(const struct run *r, uint64_t updates) MUST_CHECK;
+
+/* What a rank's case expects of the results file: of results_rig.h, whose asserts are a test's. */
+struct fact {
+    const char *sql, *expected;
+};
+status expect_facts(const struct fact *facts, size_t count) MUST_CHECK;
+
+#endif

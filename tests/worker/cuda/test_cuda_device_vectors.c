@@ -1,0 +1,388 @@
+/*
+ * Parameters that stay on the device: the gradient is the one that would come down, the update has
+ * the bits of the host's, and a bad gradient changes nothing.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/random.h"
+#include "experiments/config/config.h"
+#include "tests/worker/cuda/cuda_rig.h"
+#include "tests/worker/gradients.h"
+#include "tests/worker/op_graphs.h"
+#include "worker/cuda/backend_cuda.h"
+
+static void settings_open(options **out, const char *name, const char *more)
+{
+    char chosen[64];
+    snprintf(chosen, sizeof chosen, "optimizer=%s", name);
+    assert_ok(config_compose_texts(
+        out, (const char *const[]){"device=cuda", "weight_decay=0.01", chosen, more, NULL}, NULL,
+        "test"));
+}
+
+/* The same training twice: by the host's optimizer, and by the device's kernel. */
+struct pair {
+    backend *backend;
+    optimizer *optimizer;
+    struct optimizer_rule rule;
+    struct device_vectors there;
+    size_t count;
+    float *parameters, *gradient, *seen;
+};
+
+static void pair_open(struct pair *p, const char *name, size_t count)
+{
+    options *o;
+    *p = (struct pair){.count = count};
+    settings_open(&o, name, NULL);
+    assert_ok(optimizer_open(&p->optimizer, o, count));
+    assert_ok(optimizer_rule_of(o, &p->rule));
+    assert_ok(backend_open(&p->backend, o, 0, 1));
+    options_close(&o);
+    assert_ok(memory_new(&p->parameters, count, sizeof(float), "test"));
+    assert_ok(memory_new(&p->gradient, count, sizeof(float), "test"));
+    assert_ok(memory_new(&p->seen, count, sizeof(float), "test"));
+    assert_ok(
+        p->backend->kind->device_vectors_open(p->backend, count, 4, p->rule.states, &p->there));
+    assert_int_equal(p->there.state != NULL, p->rule.states > 0);
+}
+
+static void pair_close(struct pair *p)
+{
+    optimizer_close(&p->optimizer);
+    backend_close(&p->backend);
+    memory_free(p->parameters);
+    memory_free(p->gradient);
+    memory_free(p->seen);
+}
+
+static void write(struct pair *p, float *to, const float *from)
+{
+    assert_ok(p->backend->kind->device_vectors_write(p->backend, to, from, p->count));
+}
+
+static void draw(float *out, size_t count, uint32_t name, float size)
+{
+    struct random_stream r;
+    random_open(&r, RANDOM_TEST, 5, name, 0);
+    for (size_t i = 0; i < count; i++)
+        out[i] = size * (float)(2 * random_uniform(&r) - 1);
+}
+
+static void assert_same_bits(struct pair *p)
+{
+    assert_ok(
+        p->backend->kind->device_vectors_read(p->backend, p->seen, p->there.parameters, p->count));
+    assert_memory_equal(p->seen, p->parameters, p->count * sizeof(float));
+    if (p->rule.states > 0) {
+        assert_ok(
+            p->backend->kind->device_vectors_read(p->backend, p->seen, p->there.state, p->count));
+        assert_memory_equal(p->seen, optimizer_state(p->optimizer), p->count * sizeof(float));
+    }
+}
+
+/* p->gradient, on both sides; whether it was finite. */
+static bool step(struct pair *p, double scale, double lr)
+{
+    struct optimizer_pass here, there;
+    const struct device_update u = {.rule = p->rule, .scale = scale, .lr = lr};
+    write(p, p->there.gradient, p->gradient);
+    optimizer_apply(p->optimizer, p->parameters, p->gradient, scale, lr, NULL, p->parameters,
+                    &here);
+    assert_ok(p->backend->kind->device_vectors_update(p->backend, &u, &there));
+    assert_int_equal(here.finite, there.finite);
+    if (here.finite &&
+        !(fabs(there.gradient_norm - here.gradient_norm) <= 1e-12 * here.gradient_norm))
+        fail_msg("a norm of %.17g, not %.17g", there.gradient_norm, here.gradient_norm);
+    return there.finite;
+}
+
+/* One element, odd ends, a chunk of the norm's sum and a bit, several blocks. */
+static const size_t counts[] = {1, 3, 4, 5, 1000, 8192, 8193, 40001};
+
+static void an_update_has_the_bits_of_the_hosts(void **state)
+{
+    (void)state;
+    for (size_t k = 0; k < optimizer_registry.count * COUNT_OF(counts); k++) {
+        struct pair p;
+        const char *name = optimizer_registry.entries[k / COUNT_OF(counts)]->name;
+        pair_open(&p, name, counts[k % COUNT_OF(counts)]);
+        if (p.rule.form == OPTIMIZER_HOST_ONLY) { /* stays in the host's memory */
+            pair_close(&p);
+            continue;
+        }
+        draw(p.parameters, p.count, 1, 1);
+        write(&p, p.there.parameters, p.parameters);
+        for (uint32_t i = 0; i < 5; i++) {
+            draw(p.gradient, p.count, 2 + i, i == 3 ? 1e-30f : 1);
+            assert_true(step(&p, 1.0 / 3, 0.1 / (i + 1)));
+            assert_same_bits(&p);
+        }
+        pair_close(&p);
+    }
+}
+
+/* optimizer.momentum_correction=false */
+static void a_rate_inside_the_velocity_has_the_bits_of_the_hosts(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"momentum", "nesterov"};
+    for (size_t k = 0; k < COUNT_OF(names); k++) {
+        struct pair p;
+        options *o;
+        pair_open(&p, names[k], 1001);
+        optimizer_close(&p.optimizer);
+        settings_open(&o, names[k], "optimizer.momentum_correction=false");
+        assert_ok(optimizer_open(&p.optimizer, o, p.count));
+        assert_ok(optimizer_rule_of(o, &p.rule));
+        options_close(&o);
+        assert_true(p.rule.rate_inside);
+        draw(p.parameters, p.count, 1, 1);
+        write(&p, p.there.parameters, p.parameters);
+        for (uint32_t i = 0; i < 5; i++) {
+            draw(p.gradient, p.count, 2 + i, 1);
+            assert_true(step(&p, 1.0 / 3, 0.1 / (i + 1)));
+            assert_same_bits(&p);
+        }
+        pair_close(&p);
+    }
+}
+
+static void a_gradient_that_is_not_finite_changes_nothing(void **state)
+{
+    (void)state;
+    static const float bad[] = {NAN, INFINITY, -INFINITY};
+    for (size_t k = 0; k < optimizer_registry.count; k++) {
+        struct pair p;
+        pair_open(&p, optimizer_registry.entries[k]->name, 20000);
+        if (p.rule.form == OPTIMIZER_HOST_ONLY) {
+            pair_close(&p);
+            continue;
+        }
+        draw(p.parameters, p.count, 1, 1);
+        write(&p, p.there.parameters, p.parameters);
+        draw(p.gradient, p.count, 2, 1);
+        assert_true(step(&p, 1, 0.1));
+        const size_t places[] = {0, 8192, p.count - 1};
+        for (size_t i = 0; i < COUNT_OF(places) * COUNT_OF(bad); i++) {
+            draw(p.gradient, p.count, 3, 1);
+            p.gradient[places[i % COUNT_OF(places)]] = bad[i / COUNT_OF(places)];
+            assert_false(step(&p, 1, 0.1));
+            assert_same_bits(&p);
+        }
+        draw(p.gradient, p.count, 4, 1);
+        p.gradient[7] = FLT_MAX; /* finite, though its square is none in float */
+        assert_false(step(&p, 1, 1e-30));
+        p.gradient[7] = 1e19f;
+        assert_true(step(&p, 1.8, 0.1));
+        assert_false(step(&p, 1.9, 0.1));
+        assert_same_bits(&p);
+        pair_close(&p);
+    }
+}
+
+static void vectors_asked_for_again_are_zero_again(void **state)
+{
+    (void)state;
+    struct pair p;
+    struct device_vectors again;
+    pair_open(&p, "momentum", 1000);
+    draw(p.gradient, p.count, 1, 1);
+    assert_true(step(&p, 1, 0.1));
+    assert_ok(p.backend->kind->device_vectors_open(p.backend, p.count, 4, 1, &again));
+    assert_true(again.parameters == p.there.parameters && again.state == p.there.state);
+    memset(p.parameters, 0, p.count * sizeof(float));
+    assert_ok(p.backend->kind->device_vectors_read(p.backend, p.seen, again.parameters, p.count));
+    assert_memory_equal(p.seen, p.parameters, p.count * sizeof(float));
+    assert_ok(p.backend->kind->device_vectors_read(p.backend, p.seen, again.state, p.count));
+    assert_memory_equal(p.seen, p.parameters, p.count * sizeof(float));
+    pair_close(&p);
+}
+
+/* ---- gradients ----------------------------------------------------------------------------------
+ */
+
+static void open_fixture(struct fixture *f, const struct model *m, struct shape images,
+                         enum precision precision, struct device_vectors *there)
+{
+    const struct backend_options o = {
+        .threads = 1, .deterministic = true, .precision = precision, .place.device = -1};
+    fixture_device = "cuda";
+    fixture_open_on(f, &o, m, images, 5, 3);
+    assert_ok(f->backend->kind->device_vectors_open(f->backend, f->count, 4, 0, there));
+    assert_ok(f->backend->kind->device_vectors_write(f->backend, there->parameters, f->parameters,
+                                                     f->count));
+}
+
+/* Steps with vectors of the host between steps with the device's: as they are, captured, replayed.
+ * The host's parameters are others every second time, and must not show in the resident ones. */
+static void expect_the_gradient_that_would_come_down(struct fixture *f,
+                                                     struct device_vectors *there)
+{
+    float *seen;
+    assert_ok(memory_new(&seen, f->count, sizeof(float), "test"));
+    double wanted = fixture_step(f, f->parameters, f->gradient);
+    for (int i = 0; i < 4; i++) {
+        if (i % 2 == 1) {
+            memset(f->shifted, 0, f->count * sizeof(float));
+            fixture_step(f, f->shifted, seen);
+        }
+        double loss = fixture_step(f, there->parameters, there->gradient);
+        memset(seen, 0x7f, f->count * sizeof(float));
+        assert_ok(
+            f->backend->kind->device_vectors_read(f->backend, seen, there->gradient, f->count));
+        assert_memory_equal(seen, f->gradient, f->count * sizeof(float));
+        assert_true(loss == wanted);
+    }
+    memory_free(seen);
+}
+
+static void a_gradient_that_stays_is_the_one_that_would_come_down(void **state)
+{
+    (void)state;
+    static const enum precision precisions[] = {PRECISION_FP32, PRECISION_BF16};
+    for (size_t i = 0; i < op_graph_count * COUNT_OF(precisions); i++) {
+        struct model_kind kind = {.about = {.name = "test"},
+                                  .forward = op_graphs[i / COUNT_OF(precisions)].forward};
+        struct model m = {.kind = &kind, .classes = 10};
+        struct fixture f;
+        struct device_vectors there;
+        open_fixture(&f, &m, op_graphs[i / COUNT_OF(precisions)].images,
+                     precisions[i % COUNT_OF(precisions)], &there);
+        expect_the_gradient_that_would_come_down(&f, &there);
+        fixture_close(&f);
+    }
+}
+
+static tensor *sometimes(tape *t, tensor *x, const struct model *m)
+{
+    bool other = tape_value(t, x)[0] > 1000;
+    x = relu(t, conv2d(t, x, other ? "other" : "usual", 4, 3, 1, 1));
+    return linear(t, x, "fc", m->classes);
+}
+
+static void declare_other(tape *t, tensor *x, const struct model *m)
+{
+    (void)m;
+    conv2d(t, x, "other", 4, 3, 1, 1);
+}
+
+/* Also of an earlier step's layers nothing is left there. */
+static void layers_not_reached_have_a_zero_gradient_there_too(void **state)
+{
+    (void)state;
+    struct model_kind kind = {
+        .about = {.name = "test"}, .forward = sometimes, .declare = declare_other};
+    struct model m = {.kind = &kind, .classes = 10};
+    struct fixture f;
+    struct device_vectors there;
+    open_fixture(&f, &m, (struct shape){2, 6, 6}, PRECISION_FP32, &there);
+    for (int other = 0; other < 2; other++) {
+        f.pixels[0] = other ? 2000 : 0;
+        expect_the_gradient_that_would_come_down(&f, &there);
+    }
+    fixture_close(&f);
+}
+
+enum { UPDATES = 6, SPOILT = 3 };
+
+static void train(struct fixture *f, bool as_computed, double norms[UPDATES], float *end)
+{
+    const struct backend_kind *kind = f->backend->kind;
+    const struct device_update u = {
+        .rule = {.form = OPTIMIZER_MOMENTUM, .states = 1, .momentum = 0.9f},
+        .scale = 1,
+        .lr = 0.1,
+        .as_computed = as_computed};
+    struct device_vectors there;
+    struct optimizer_pass pass;
+    const float nan = NAN;
+    assert_ok(kind->device_vectors_open(f->backend, f->count, 4, 1, &there));
+    assert_ok(kind->device_vectors_write(f->backend, there.parameters, f->parameters, f->count));
+    for (int i = 0; i < UPDATES; i++) {
+        fixture_step(f, there.parameters, there.gradient);
+        if (i == SPOILT) /* by somebody, meanwhile */
+            assert_ok(kind->device_vectors_write(f->backend, there.gradient + 1, &nan, 1));
+        assert_ok(kind->device_vectors_update(f->backend, &u, &pass));
+        assert_int_equal(pass.finite, i != SPOILT);
+        norms[i] = pass.finite ? pass.gradient_norm : 0;
+    }
+    assert_ok(kind->device_vectors_read(f->backend, end, there.parameters, f->count));
+}
+
+static uint32_t kernels_of_a_step(const struct fixture *f)
+{
+    struct cuda_command_statistics s;
+    cuda_command_statistics((const struct cuda *)f->backend, &s);
+    return s.kernels;
+}
+
+static tensor *linear_alone(tape *t, tensor *x, const struct model *m)
+{
+    return linear(t, x, "fc", m->classes);
+}
+
+/* Also where layers are not reached, whose gradient becomes 0 after the step. */
+static void a_step_that_sums_its_squares_makes_the_same_update(void **state)
+{
+    (void)state;
+    struct model_kind kinds[] = {
+        {.about = {.name = "test"}, .forward = linear_alone},
+        {.about = {.name = "test"}, .forward = sometimes, .declare = declare_other}};
+    for (size_t i = 0; i < COUNT_OF(kinds); i++) {
+        struct model m = {.kind = &kinds[i], .classes = 10};
+        struct fixture f;
+        struct device_vectors unused;
+        double norms[2][UPDATES];
+        open_fixture(&f, &m, (struct shape){2, 6, 6}, PRECISION_FP32, &unused);
+        train(&f, false, norms[0], f.gradient);
+        uint32_t kernels = kernels_of_a_step(&f);
+        train(&f, true, norms[1], f.shifted);
+        assert_int_equal(kernels_of_a_step(&f), kernels + 2);
+        assert_memory_equal(f.gradient, f.shifted, f.count * sizeof(float));
+        assert_memory_equal(norms[0], norms[1], sizeof norms[0]);
+        fixture_close(&f);
+    }
+}
+
+/* Ends what this process can do on the stand-in's GPU: the last test. */
+static void a_fault_in_the_update_is_reported(void **state)
+{
+    (void)state;
+    if (!cuda_rig_on_stand_in())
+        skip(); /* a real GPU does not fail on request */
+    struct pair p;
+    struct optimizer_pass pass;
+    pair_open(&p, "sgd", 100);
+    setenv("GRADLAG_STAND_IN_FAULT", "update", 1);
+    const struct device_update u = {.rule = p.rule, .scale = 1, .lr = 0.1f};
+    assert_int_equal(p.backend->kind->device_vectors_update(p.backend, &u, &pass), ERROR_OTHER);
+    unsetenv("GRADLAG_STAND_IN_FAULT");
+    pair_close(&p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_update_has_the_bits_of_the_hosts),
+        cmocka_unit_test(a_rate_inside_the_velocity_has_the_bits_of_the_hosts),
+        cmocka_unit_test(a_gradient_that_is_not_finite_changes_nothing),
+        cmocka_unit_test(vectors_asked_for_again_are_zero_again),
+        cmocka_unit_test(a_gradient_that_stays_is_the_one_that_would_come_down),
+        cmocka_unit_test(layers_not_reached_have_a_zero_gradient_there_too),
+        cmocka_unit_test(a_step_that_sums_its_squares_makes_the_same_update),
+        cmocka_unit_test(a_fault_in_the_update_is_reported),
+    };
+    return cuda_rig_run("cuda, device vectors", tests, COUNT_OF(tests), NULL, NULL);
+}

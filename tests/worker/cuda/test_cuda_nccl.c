@@ -1,0 +1,90 @@
+/*
+ * test_cuda_nccl.c — NCCL itself, where there is a GPU: one rank opens the communicator and its sum
+ * runs for real, after the steps before it and before the update. One rank is all that one GPU
+ * allows: that two ranks exchange is tested nowhere. What is decided before NCCL is called:
+ * tests/sync/test_communicator.c.
+ */
+#include "base/memory.h"
+#include "sync/replica.h"
+#include "tests/worker/cuda/cuda_rig.h"
+#include "tests/sync/sync_rig.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static bool gpu_is_there(void)
+{
+    const struct cuda_kind *kind;
+    unsigned count;
+    return cuda_kind_get(&kind) == OK && kind->count(&count) == OK;
+}
+
+static void the_library_is_found_or_it_is_said_why(void **state UNUSED)
+{
+    const char *version = sync_nccl_version();
+    bool number = version[0] == '2' && version[1] == '.';
+    bool reason = strncmp(version, "not found: communicator=nccl: NCCL cannot be used: ", 51) == 0;
+    if (!number && !reason && strcmp(version, "built without NCCL") != 0)
+        fail_msg("'%s'", version);
+    print_message("NCCL: %s\n", version);
+}
+
+/* The update of 20 batches, each with a sum over one rank between; the sum must not change it. */
+static void train(worker *w, communicator *c, const options *o, bool sums, float *out)
+{
+    replica *r;
+    struct step_stats stats;
+    struct replica_view end;
+    bool finite;
+    assert_ok(replica_open(&r, o, w, c));
+    assert_true(r->kind == &replica_device);
+    for (uint64_t batch = 0; batch < 20; batch++) {
+        assert_ok(replica_gradient(r, batch, &stats));
+        if (sums)
+            assert_ok(c->kind->device_sum(c, r->gradient, r->count + COMMUNICATOR_NOTES));
+        assert_ok(replica_apply(r, 0.05, &finite));
+        assert_true(finite);
+    }
+    assert_ok(replica_view(r, &end));
+    memcpy(out, end.parameters, r->count * sizeof *out);
+    replica_close(&r);
+}
+
+static void one_rank_sums_its_gradients_on_the_gpu(void **state UNUSED)
+{
+    unsigned rank, size;
+    options *o;
+    worker *w;
+    communicator *c;
+    float *plain, *summed;
+    if (!gpu_is_there() || strncmp(sync_nccl_version(), "2.", 2) != 0) {
+        print_message("skipped: no GPU here, or no NCCL\n");
+        skip();
+    }
+    assert_ok(sync_start(&rank, &size));
+    assert_ok(sync_rig_training(
+        &o, (const char *const[]){"device=cuda", "model=mlp", "communicator=nccl", NULL}));
+    assert_ok(worker_open(&w, &(struct worker_options){.settings = o, .count = 1}));
+    const size_t count = worker_parameter_count(w);
+    assert_ok(communicator_open(&c, o, count, worker_place(w)));
+    assert_ok(memory_new(&plain, count, sizeof(float), "test"));
+    assert_ok(memory_new(&summed, count, sizeof(float), "test"));
+    train(w, c, o, false, plain);
+    train(w, c, o, true, summed);
+    assert_memory_equal(plain, summed, count * sizeof(float));
+    communicator_close(&c);
+    worker_close(&w);
+    options_close(&o);
+    memory_free(plain);
+    memory_free(summed);
+    sync_end(OK);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_library_is_found_or_it_is_said_why),
+        cmocka_unit_test(one_rank_sums_its_gradients_on_the_gpu),
+    };
+    return cmocka_run_group_tests_name("cuda, nccl", tests, NULL, NULL);
+}

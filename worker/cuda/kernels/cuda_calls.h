@@ -1,0 +1,372 @@
+/*
+ * cuda_calls.h — the arguments of every kernel: struct NAME_call for kernel NAME of
+ * cuda_kernels.def. All pointers are device memory.
+ *
+ * Members are ordered so that no struct has padding: two calls are compared byte by byte.
+ * ROWS is [batch][features]; LANES is [features][batch], features in C,H,W order. `activation` is
+ * an enum activation (backend.h).
+ */
+#ifndef GRADLAG_WORKER_CUDA_KERNELS_CUDA_CALLS_H
+#define GRADLAG_WORKER_CUDA_KERNELS_CUDA_CALLS_H
+
+#include "worker/cuda/cuda_device.h"
+#include "worker/data/dataset.h"
+
+/* ---- elementwise ------------------------------------------------------------------------------
+ * Of buffers: four elements to a thread, so pointers are aligned to 16 bytes; the last thread takes
+ * what is left. */
+enum { CUDA_ACTIVATION_NONE, CUDA_ACTIVATION_RELU, CUDA_ACTIVATION_TANH, CUDA_ACTIVATION_GELU };
+
+/* to[i] += from[i]; one element to a thread */
+struct add_into_call {
+    float *to;
+    const float *from;
+    size_t count;
+};
+
+/* to[i] = from[i], or to[i] += from[i]; one element to a thread, any alignment */
+struct pass_on_call {
+    float *to;
+    const float *from;
+    uint32_t count, accumulate;
+};
+
+/* to[i] = from[i] rounded to bf16, to even; one element to a thread */
+struct round_call {
+    uint16_t *to;
+    const float *from;
+    size_t count;
+};
+
+/* y = a(x) */
+struct activation_forward_call {
+    float *y;
+    const float *x;
+    size_t count;
+    uint32_t activation, unused;
+};
+
+/* to (+)= g · a'(x), with a' from y where it can be (ReLU, tanh); `to` may be g */
+struct activation_backward_call {
+    float *to;
+    const float *g, *x, *y;
+    size_t count;
+    uint32_t activation, accumulate;
+};
+
+/* y = a(p + q) */
+struct add_two_call {
+    float *y;
+    const float *p, *q;
+    size_t count;
+    uint32_t activation, unused;
+};
+
+/* y = a(y + bias[(i / inner) % channels]); bias may be NULL */
+struct bias_activate_call {
+    float *y;
+    const float *bias;
+    uint32_t count, inner, channels, activation;
+};
+
+/* ---- sums and changes of layout ----------------------------------------------------------------
+ */
+
+/* out[column] (+)= Σ over rows of g[rows][columns]. One block of 256 threads per 32 columns. */
+struct column_sums_call {
+    const float *g;
+    float *out;
+    uint32_t rows, columns, accumulate, unused;
+};
+
+/* out[row] (+)= Σ over columns of g[rows][columns]. One block of 256 threads per row. */
+struct row_sums_call {
+    const float *g;
+    float *out;
+    uint32_t columns, accumulate;
+};
+
+/* to[columns][rows] (+)= from[rows][columns]. Blocks of 256 threads: x per 32 rows, y per 32
+ * columns. */
+struct transpose_call {
+    float *to;
+    const float *from;
+    uint32_t rows, columns, accumulate, unused;
+};
+
+/* ---- the loss ----------------------------------------------------------------------------------
+ */
+
+/* What the kernels leave for struct op_loss. */
+struct cuda_loss {
+    double sum;
+    uint32_t correct, unused;
+};
+
+enum { CUDA_LOSS_ROWS = 256 }; /* per block, and its threads */
+
+/* out[block] = loss and correct answers of the block's samples before *valid. Logit k of sample n
+ * is logits[n·per_row + k·per_class]; gradient, laid out alike, (+)= that of the mean loss of the
+ * first *valid samples, 0 beyond; NULL: not wanted. */
+struct cross_entropy_call {
+    const float *logits;
+    const uint32_t *labels, *valid;
+    struct cuda_loss *out;
+    float *gradient;
+    uint32_t batch, classes, per_row, per_class;
+    uint32_t accumulate, unused;
+    float right, other; /* targets: worker/backend.h, op_targets */
+};
+
+/* total = Σ parts, in order. One block of one thread. */
+struct loss_total_call {
+    const struct cuda_loss *parts;
+    struct cuda_loss *total;
+    uint32_t count, unused;
+};
+
+/* ---- pools, LANES ------------------------------------------------------------------------------
+ * Blocks: x per channel and row of places, y over places of the row × batch. */
+struct pool_shape {
+    uint32_t height, width, out_height, out_width;
+    uint32_t kernel_height, kernel_width, stride, batch;
+};
+
+/* y = a(largest of the window), and which one it was, the first of equals; over outputs */
+struct max_pool_call {
+    const float *x;
+    float *y;
+    uint16_t *which; /* NULL: not wanted */
+    struct pool_shape s;
+    uint32_t activation, unused;
+};
+
+struct average_pool_call {
+    const float *x;
+    float *y;
+    struct pool_shape s;
+    uint32_t activation, unused;
+};
+
+/* Over inputs: to (+)= what the windows around it hand back; y is the pool's output, for a'. With
+ * `gate`, 0 where the pool's input is not positive: the ReLU before it. `which` NULL: average. */
+struct pool_backward_call {
+    const float *g, *y, *gate;
+    const uint16_t *which;
+    float *to;
+    struct pool_shape s;
+    uint32_t activation, accumulate;
+};
+
+/* ---- convolutions, LANES -----------------------------------------------------------------------
+ * One weight of one output element: where its factor lies relative to the place, and the weight. */
+struct conv_tap {
+    int32_t source; /* ((channel·height + down)·width + right)·batch */
+    int32_t weight; /* offset in the weights of row 0 */
+    int16_t down, right;
+    uint32_t one; /* the factor is 1 wherever it is: the bias */
+} __attribute__((aligned(16)));
+
+/* Places of one kind: all that share their taps. A forward convolution has one class; the input
+ * gradient one for each remainder of the place by the stride. */
+struct conv_class {
+    uint32_t tap, taps;                /* of the table */
+    uint32_t places_high, places_wide; /* places of this class */
+    uint32_t to;                       /* where place (0, 0), lane 0 of row 0 is written */
+    uint32_t unused[3];
+};
+
+/* to[row][place][lane] = Σ over taps of weight[row·weight_row + tap.weight] · source at the place;
+ * then + bias[row], the activation, and 0 where `gate` (laid out as `to`) is not positive. Source
+ * and weights are rounded as they are read, by `dropped` bits of the mantissa.
+ * Blocks: x over places × batch, y over rows, z over classes. */
+struct conv_call {
+    const float *source, *weight, *bias, *gate;
+    float *to;
+    const struct conv_tap *taps;
+    const struct conv_class *classes;
+    uint32_t rows, weight_row, batch, step; /* place p of a class lies at step·p in the source */
+    uint32_t source_height, source_width;
+    uint32_t to_row, to_down, to_right; /* from one row, place below, place beside to the next */
+    uint32_t activation, accumulate, dropped;
+};
+
+/* partial[split][row][tap] = Σ over the split's share of places × batch of g[row][place][lane] ·
+ * source of the tap there, both rounded. Blocks: x over taps, y over rows, z over splits. */
+struct conv_weight_call {
+    const float *g, *source;
+    float *partial;
+    const struct conv_tap *taps;
+    uint32_t rows, tap_count, batch, step;
+    uint32_t source_height, source_width, places_wide, columns; /* columns: places × batch */
+    uint32_t share, dropped;                                    /* columns of one split */
+};
+
+/* weight[row][tap] (+)= Σ over splits, in a fixed order; the tap after the last weight is the bias.
+ * One block of 256 threads per 32 elements. */
+struct conv_weight_sum_call {
+    const float *partial;
+    float *weight, *bias; /* bias NULL: there is none */
+    uint32_t rows, weights, splits, accumulate_weight;
+    uint32_t accumulate_bias, unused;
+};
+
+/* to[tap][place][lane] = source of the tap there, or its bf16. Blocks: x over columns/4, y taps. */
+struct spread_call {
+    const float *source;
+    float *to;
+    uint16_t *to16; /* instead of `to` if not NULL */
+    const struct conv_tap *taps;
+    uint32_t batch, step, source_height, source_width, places_wide, columns;
+};
+
+/* The other way: to[channel][y][x][lane] (+)= Σ of what the taps took from there. Over inputs;
+ * blocks as for pools. */
+struct collect_call {
+    const float *from;
+    const float *gate;
+    float *to;
+    struct pool_shape s;
+    uint32_t padding, accumulate;
+};
+
+/* ---- batch norm, LANES: a channel is `length` = places × batch elements in a row ---------------
+ * Blocks of 256 threads: x over chunks of the channel, y channels. */
+enum { CUDA_NORM_THREADS = 256, CUDA_NORM_CHUNKS = 32 };
+
+struct cuda_sums {
+    double first, second;
+};
+
+/* parts[channel][chunk] = Σ (x − x₀), Σ (x − x₀)², x₀ the channel's first element */
+struct norm_sums_call {
+    const float *x;
+    struct cuda_sums *parts;
+    uint32_t length, chunk;
+};
+
+/* y = a(γ (x − mean)/√(variance + ε) + β + other). Without `given`, statistics are those of `parts`
+ * and written to mean, variance. */
+struct norm_forward_call {
+    const float *x, *other, *scale, *shift;
+    const struct cuda_sums *parts;
+    float *mean, *variance, *y;
+    uint32_t length, parts_count, given, activation;
+};
+
+/* parts = Σ g, Σ g·x̂; with y, g becomes 0 where y is not positive first */
+struct norm_backward_sums_call {
+    const float *x, *y, *mean, *variance;
+    float *g;
+    struct cuda_sums *parts;
+    uint32_t length, chunk;
+};
+
+/* to (+)= gradient of x; other (+)= g; of γ and β. `to` and `other` may be NULL. */
+struct norm_backward_call {
+    const float *x, *g, *scale, *mean, *variance;
+    const struct cuda_sums *parts;
+    float *to, *other, *scale_gradient, *shift_gradient;
+    uint32_t length, parts_count, accumulate, accumulate_other;
+    uint32_t accumulate_scale, accumulate_shift;
+};
+
+/* One struct for the kernels of all tile sizes. */
+#define conv_any_call        conv_call
+#define conv_8_call          conv_call
+#define conv_16_call         conv_call
+#define conv_32_call         conv_call
+#define conv_64_call         conv_call
+#define conv_weight_any_call conv_weight_call
+#define conv_weight_16_call  conv_weight_call
+#define conv_weight_32_call  conv_weight_call
+#define conv_weight_64_call  conv_weight_call
+
+/* ---- data --------------------------------------------------------------------------------------
+ */
+
+/* to = samples indices[0..n) as numbers: values[channel][byte], moved and mirrored as `crops` says
+ * (NULL: as they are); LANES or ROWS of `batch` samples. Blocks of 256 threads: x per 32 elements
+ * of an image, y per 32 samples. */
+struct gather_call {
+    const uint8_t *images;
+    const uint32_t *indices;
+    const struct crop *crops;
+    const float *values;
+    float *to;
+    uint32_t channels, height, width, batch, samples, lanes;
+};
+
+/* ---- updates (cuda_kernels_update.h) ------------------------------------------------------------
+ */
+enum { CUDA_SQUARES_THREADS = 256, CUDA_SQUARES_CHUNK = 8192 };
+
+/* parts[block] = Σ x² over CUDA_SQUARES_CHUNK elements, in double */
+struct squares_call {
+    const float *x;
+    double *parts;
+    size_t count;
+};
+
+/* *total = Σ parts; one block */
+struct squares_total_call {
+    const double *parts;
+    double *total;
+    uint32_t count, unused;
+};
+
+/* θ and v ← update(θ, v, scale · gradient) in place, if optimizer_takes(*squares, damping) */
+struct update_call {
+    float *parameters, *state; /* state NULL: sgd */
+    const float *gradient;
+    const double *squares;
+    double damping; /* scale, but for a rate that is part of it */
+    size_t count;
+    float scale, lr, momentum, weight_decay;
+    uint32_t form, unused; /* of enum optimizer_form */
+};
+
+/* ---- kernels that try the device (cuda_kernels_test.h) -----------------------------------------
+ */
+
+/* ---- epilogues of products, where cublasLt has none (with bias_activate) ------------------------
+ */
+
+/* mask bit (row, column) = d[row][column] > 0, and 0 beyond the columns; cuda_mask_bytes. One
+ * thread per word of the mask, `words` to a row. */
+struct product_mask_write_call {
+    const float *d;
+    uint32_t *mask;
+    uint32_t rows, columns, words, unused;
+};
+
+/* d[row][column] = 0 where the mask has a zero; one thread per element */
+struct product_mask_apply_call {
+    float *d;
+    const uint32_t *mask;
+    uint32_t rows, columns, words, unused;
+};
+
+/* out[row] = Σ over inner of a[row·row_step + k·inner_step], of float or bf16. One block of 256
+ * threads per 32 rows. */
+struct product_sums_call {
+    const void *a;
+    float *out;
+    size_t row_step, inner_step;
+    uint32_t rows, inner, bf16, unused;
+};
+
+/* ---- trying a GPU
+ * --------------------------------------------------------------------------------- */
+
+struct test_where_call {
+    uint32_t *out; /* [blocks][threads][4] */
+};
+
+struct test_tree_sum_call {
+    const float *x; /* [count] */
+    float *sums;    /* [blocks] */
+    size_t count;
+};
+
+#endif

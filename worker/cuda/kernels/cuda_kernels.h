@@ -1,0 +1,14 @@
+/* cuda_kernels.h — every kernel. Included by cuda_kernels.cu, and by the tests for the host. */
+#ifndef GRADLAG_WORKER_CUDA_KERNELS_CUDA_KERNELS_H
+#define GRADLAG_WORKER_CUDA_KERNELS_CUDA_KERNELS_H
+
+#include "worker/cuda/kernels/cuda_kernels_conv.h"
+#include "worker/cuda/kernels/cuda_kernels_loss.h"
+#include "worker/cuda/kernels/cuda_kernels_norm.h"
+#include "worker/cuda/kernels/cuda_kernels_pool.h"
+#include "worker/cuda/kernels/cuda_kernels_product.h"
+#include "worker/cuda/kernels/cuda_kernels_simple.h"
+#include "worker/cuda/kernels/cuda_kernels_test.h"
+#include "worker/cuda/kernels/cuda_kernels_update.h"
+
+#endif

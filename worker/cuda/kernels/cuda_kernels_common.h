@@ -1,0 +1,117 @@
+/* cuda_kernels_common.h — what kernels of several files use. */
+#ifndef GRADLAG_WORKER_CUDA_KERNELS_CUDA_KERNELS_COMMON_H
+#define GRADLAG_WORKER_CUDA_KERNELS_CUDA_KERNELS_COMMON_H
+
+#include "worker/cuda/kernels/cuda_calls.h"
+
+#include <math.h>
+
+/* Four floats that are read and written at once; aligned to 16 bytes. */
+#ifdef __CUDACC__
+typedef float4 cuda_four;
+#else
+typedef struct {
+    float x, y, z, w;
+} __attribute__((aligned(16), may_alias)) cuda_four;
+#endif
+
+CUDA_FUNCTION cuda_four four_at(const float *at)
+{
+    return *(const cuda_four *)at;
+}
+
+CUDA_FUNCTION void four_to(float *at, cuda_four v)
+{
+    *(cuda_four *)at = v;
+}
+
+CUDA_FUNCTION cuda_four four_of(float v)
+{
+    cuda_four f;
+    f.x = f.y = f.z = f.w = v;
+    return f;
+}
+
+/* What is fused after other operations: GELU is not, and its code would only be in the way. */
+CUDA_FUNCTION float activate_fused(float x, uint32_t activation)
+{
+    if (activation == CUDA_ACTIVATION_RELU)
+        return x > 0 ? x : 0;
+    return activation == CUDA_ACTIVATION_TANH ? tanhf(x) : x;
+}
+
+CUDA_FUNCTION float activate_one(float x, uint32_t activation)
+{
+    if (activation == CUDA_ACTIVATION_GELU)
+        return 0.5f * x * (1 + erff(x * 0.70710678f));
+    return activate_fused(x, activation);
+}
+
+/* a'(x) of ReLU and tanh, from y = a(x); 1 of none. */
+CUDA_FUNCTION float slope_at(float y, uint32_t activation)
+{
+    if (activation == CUDA_ACTIVATION_RELU)
+        return y > 0 ? 1.0f : 0.0f;
+    return activation == CUDA_ACTIVATION_TANH ? 1 - y * y : 1.0f;
+}
+
+CUDA_FUNCTION float gelu_slope_at(float x)
+{
+    return 0.5f * (1 + erff(x * 0.70710678f)) + x * 0.39894228f * expf(-0.5f * x * x);
+}
+
+/* Round to nearest even, as processors' own conversions do. NaN stays NaN. */
+CUDA_FUNCTION uint16_t bf16_of(float v)
+{
+    union {
+        float f;
+        uint32_t u;
+    } bits;
+    bits.f = v;
+    if (v != v)
+        return (uint16_t)(bits.u >> 16 | 0x40);
+    return (uint16_t)((bits.u + 0x7fff + (bits.u >> 16 & 1)) >> 16);
+}
+
+/* The same as a float, with as many bits of its mantissa dropped: 16 make it a bf16, 13 a tf32, 0
+ * leave it alone. */
+CUDA_FUNCTION float rounded(float v, uint32_t dropped)
+{
+    union {
+        float f;
+        uint32_t u;
+    } bits;
+    bits.f = v;
+    if (dropped != 0 && (bits.u & 0x7f800000) != 0x7f800000) { /* infinities and NaN stay */
+        bits.u += (1u << (dropped - 1)) - 1 + (bits.u >> dropped & 1);
+        bits.u &= ~0u << dropped;
+    }
+    return bits.f;
+}
+
+CUDA_FUNCTION cuda_four rounded_four(cuda_four v, uint32_t dropped)
+{
+    if (dropped != 0) {
+        v.x = rounded(v.x, dropped);
+        v.y = rounded(v.y, dropped);
+        v.z = rounded(v.z, dropped);
+        v.w = rounded(v.w, dropped);
+    }
+    return v;
+}
+
+/* Σ over the block's threads of first[THREAD], second[THREAD], into element 0; THREADS a power of
+ * two. Everyone comes here. */
+#define SUM_BLOCK(first, second)                                                                   \
+    do {                                                                                           \
+        SYNC();                                                                                    \
+        for (uint32_t half = THREADS / 2; half > 0; half /= 2) {                                   \
+            if (THREAD < half) {                                                                   \
+                (first)[THREAD] += (first)[THREAD + half];                                         \
+                (second)[THREAD] += (second)[THREAD + half];                                       \
+            }                                                                                      \
+            SYNC();                                                                                \
+        }                                                                                          \
+    } while (0)
+
+#endif

@@ -1,0 +1,452 @@
+/*
+ * cuda_kernels_conv.h — convolutions in LANES as implicit matrix products: rows are channels,
+ * columns are places × batch, and what is summed over are taps, or columns for the weight gradient.
+ * A block keeps a tile of both factors in shared memory, a thread a tile of the result in
+ * registers; the next piece of the factors is read while the present one is used. Each sum runs in
+ * one order whatever the tile.
+ *
+ * The fast ones read four lanes at once and need batch % 4 == 0; `_any` takes every batch.
+ */
+#ifndef GRADLAG_WORKER_CUDA_KERNELS_CUDA_KERNELS_CONV_H
+#define GRADLAG_WORKER_CUDA_KERNELS_CUDA_KERNELS_CONV_H
+
+#include "worker/cuda/kernels/cuda_kernels_common.h"
+
+enum { CONV_THREADS = 128, CONV_TAPS = 8 /* in shared memory at a time */ };
+
+/* ---- where a column is, and what a tap finds there ----------------------------------------------
+ */
+
+struct conv_place {
+    int32_t base, y, x; /* in the source, without the tap */
+    uint32_t live;
+};
+
+CUDA_FUNCTION struct conv_place conv_place_of(uint32_t column, uint32_t columns, uint32_t wide,
+                                              uint32_t batch, uint32_t step, uint32_t source_width)
+{
+    uint32_t place = column / batch;
+    struct conv_place p;
+    p.y = (int32_t)(place / wide * step);
+    p.x = (int32_t)(place % wide * step);
+    p.base = (p.y * (int32_t)source_width + p.x) * (int32_t)batch + (int32_t)(column % batch);
+    p.live = column < columns;
+    return p;
+}
+
+CUDA_FUNCTION bool conv_inside(const struct conv_place *p, const struct conv_tap *tap,
+                               uint32_t height, uint32_t width)
+{
+    return p->live && (tap->one || ((uint32_t)(p->y + tap->down) < height &&
+                                    (uint32_t)(p->x + tap->right) < width));
+}
+
+CUDA_FUNCTION float conv_one(const float *source, const struct conv_place *p,
+                             const struct conv_tap *tap, uint32_t height, uint32_t width)
+{
+    if (!conv_inside(p, tap, height, width))
+        return 0;
+    return tap->one ? 1 : source[p->base + tap->source];
+}
+
+CUDA_FUNCTION cuda_four conv_four(const float *source, const struct conv_place *p,
+                                  const struct conv_tap *tap, uint32_t height, uint32_t width)
+{
+    if (!conv_inside(p, tap, height, width))
+        return four_of(0);
+    return tap->one ? four_of(1) : four_at(source + p->base + tap->source);
+}
+
+/* ---- forward, and the input gradient ------------------------------------------------------------
+ */
+
+CUDA_FUNCTION float conv_finish(const struct conv_call *c, float v, float bias, size_t at)
+{
+    v = activate_fused(v + bias, c->activation);
+    if (c->gate != NULL && !(c->gate[at] > 0))
+        v = 0;
+    return c->accumulate ? c->to[at] + v : v;
+}
+
+CUDA_FUNCTION size_t conv_to(const struct conv_call *c, const struct conv_class *k, uint32_t column)
+{
+    uint32_t place = column / c->batch;
+    return (size_t)k->to + (size_t)(place / k->places_wide) * c->to_down +
+           (size_t)(place % k->places_wide) * c->to_right + column % c->batch;
+}
+
+CUDA_FUNCTION float conv_weight_at(const struct conv_call *c, const struct conv_tap *taps,
+                                   uint32_t count, uint32_t tap, uint32_t row)
+{
+    return tap < count && row < c->rows
+               ? c->weight[(size_t)row * c->weight_row + (size_t)taps[tap].weight]
+               : 0;
+}
+
+/* sum += w · x over the taps in shared memory: `rows` from `row` on, four columns. */
+CUDA_FUNCTION void conv_multiply(float sum[8][4], const float *w, const float *x, uint32_t row,
+                                 uint32_t column, const uint32_t wide, const uint32_t tile_rows,
+                                 const uint32_t rows)
+{
+    CUDA_UNROLL
+    for (uint32_t k = 0; k < CONV_TAPS; k++) {
+        cuda_four b = four_at(x + k * wide + column);
+        CUDA_UNROLL
+        for (uint32_t r = 0; r < rows; r++) {
+            float a = w[k * (tile_rows + 4) + row + r];
+            sum[r][0] += a * b.x;
+            sum[r][1] += a * b.y;
+            sum[r][2] += a * b.z;
+            sum[r][3] += a * b.w;
+        }
+    }
+}
+
+/* A block's tile of `high` rows × `wide` columns; a thread's of `rows` × 4. */
+CUDA_FUNCTION void conv_tile(const struct conv_call *c, float *w, float *x, const uint32_t high,
+                             const uint32_t wide, const uint32_t rows)
+{
+    const struct conv_class k = c->classes[BLOCK_Z];
+    const struct conv_tap *taps = c->taps + k.tap;
+    const uint32_t columns = k.places_high * k.places_wide * c->batch;
+    const uint32_t groups = high / rows, loads = CONV_TAPS / groups;
+    const uint32_t weight_loads = (CONV_TAPS * high + CONV_THREADS - 1) / CONV_THREADS;
+    if (BLOCK_X * wide >= columns)
+        return; /* classes differ in size */
+    const uint32_t near = THREAD % (wide / 4) * 4, group = THREAD / (wide / 4);
+    const uint32_t column = BLOCK_X * wide + near, row0 = BLOCK_Y * high;
+    const struct conv_place p =
+        conv_place_of(column, columns, k.places_wide, c->batch, c->step, c->source_width);
+    float sum[8][4] = {{0}}, weight[4] = {0};
+    cuda_four factor[4] = {{0, 0, 0, 0}};
+    for (uint32_t at = 0; at < k.taps + CONV_TAPS; at += CONV_TAPS) {
+        if (at > 0) { /* what was read in the round before */
+            CUDA_UNROLL
+            for (uint32_t i = 0; i < loads; i++) {
+                four_to(x + (group + i * groups) * wide + near,
+                        rounded_four(factor[i], c->dropped));
+            }
+            CUDA_UNROLL
+            for (uint32_t i = 0; i < weight_loads; i++) {
+                uint32_t e = THREAD + i * CONV_THREADS;
+                if (e < CONV_TAPS * high)
+                    w[e % CONV_TAPS * (high + 4) + e / CONV_TAPS] = rounded(weight[i], c->dropped);
+            }
+            SYNC();
+        }
+        CUDA_UNROLL
+        for (uint32_t i = 0; i < loads; i++) {
+            uint32_t tap = at + group + i * groups;
+            factor[i] = tap < k.taps ? conv_four(c->source, &p, &taps[tap], c->source_height,
+                                                 c->source_width)
+                                     : four_of(0);
+        }
+        CUDA_UNROLL
+        for (uint32_t i = 0; i < weight_loads; i++) {
+            uint32_t e = THREAD + i * CONV_THREADS;
+            weight[i] = e < CONV_TAPS * high ? conv_weight_at(c, taps, k.taps, at + e % CONV_TAPS,
+                                                              row0 + e / CONV_TAPS)
+                                             : 0;
+        }
+        if (at > 0) {
+            conv_multiply(sum, w, x, group * rows, near, wide, high, rows);
+            SYNC();
+        }
+    }
+    if (!p.live)
+        return;
+    size_t to = conv_to(c, &k, column);
+    CUDA_UNROLL
+    for (uint32_t r = 0; r < rows; r++) {
+        uint32_t row = row0 + group * rows + r;
+        if (row < c->rows) {
+            size_t at = to + (size_t)row * c->to_row;
+            float bias = c->bias != NULL ? c->bias[row] : 0;
+            cuda_four v;
+            v.x = conv_finish(c, sum[r][0], bias, at);
+            v.y = conv_finish(c, sum[r][1], bias, at + 1);
+            v.z = conv_finish(c, sum[r][2], bias, at + 2);
+            v.w = conv_finish(c, sum[r][3], bias, at + 3);
+            four_to(c->to + at, v);
+        }
+    }
+}
+
+#define CONV_KERNEL(name, high, wide, rows)                                                        \
+    CUDA_KERNEL(name)                                                                              \
+    {                                                                                              \
+        SHARED(cuda_four, w, CONV_TAPS *((high) + 4) / 4);                                         \
+        SHARED(cuda_four, x, CONV_TAPS *(wide) / 4);                                               \
+        conv_tile(&c, (float *)w, (float *)x, high, wide, rows);                                   \
+    }
+CONV_KERNEL(conv_8, 8, 256, 4)
+CONV_KERNEL(conv_16, 16, 128, 4)
+CONV_KERNEL(conv_32, 32, 128, 8)
+CONV_KERNEL(conv_64, 64, 64, 8)
+
+/* 16 rows × 64 columns, 2 × 4 of them a thread's. */
+CUDA_KERNEL(conv_any)
+{
+    SHARED(cuda_four, w, CONV_TAPS * 20 / 4);
+    SHARED(cuda_four, x, CONV_TAPS * 64 / 4);
+    const struct conv_class k = c.classes[BLOCK_Z];
+    const struct conv_tap *taps = c.taps + k.tap;
+    const uint32_t columns = k.places_high * k.places_wide * c.batch;
+    if (BLOCK_X * 64 >= columns)
+        return;
+    const uint32_t near = THREAD % 64, group = THREAD / 16, row0 = BLOCK_Y * 16;
+    const struct conv_place p =
+        conv_place_of(BLOCK_X * 64 + near, columns, k.places_wide, c.batch, c.step, c.source_width);
+    float sum[8][4] = {{0}};
+    for (uint32_t at = 0; at < k.taps; at += CONV_TAPS) {
+        for (uint32_t i = THREAD / 64; i < CONV_TAPS; i += 2) {
+            float v = at + i < k.taps
+                          ? conv_one(c.source, &p, &taps[at + i], c.source_height, c.source_width)
+                          : 0;
+            ((float *)x)[i * 64 + near] = rounded(v, c.dropped);
+        }
+        uint32_t tap = THREAD % CONV_TAPS, row = THREAD / CONV_TAPS;
+        float weight = conv_weight_at(&c, taps, k.taps, at + tap, row0 + row);
+        ((float *)w)[tap * 20 + row] = rounded(weight, c.dropped);
+        SYNC();
+        conv_multiply(sum, (const float *)w, (const float *)x, group * 2, THREAD % 16 * 4, 64, 16,
+                      2);
+        SYNC();
+    }
+    CUDA_UNROLL
+    for (uint32_t r = 0; r < 2; r++) {
+        CUDA_UNROLL
+        for (uint32_t q = 0; q < 4; q++) {
+            uint32_t column = BLOCK_X * 64 + THREAD % 16 * 4 + q, row = row0 + group * 2 + r;
+            if (column < columns && row < c.rows) {
+                size_t at = conv_to(&c, &k, column) + (size_t)row * c.to_row;
+                c.to[at] = conv_finish(&c, sum[r][q], c.bias != NULL ? c.bias[row] : 0, at);
+            }
+        }
+    }
+}
+
+/* ---- the weight gradient ------------------------------------------------------------------------
+ * Tiles hold 32 columns of each row and each tap, 36 apart so that threads beside each other find
+ * them in different banks. */
+
+enum { CONV_COLUMNS = 32, CONV_ROW = CONV_COLUMNS + 4, CONV_WEIGHT_TAPS = 64 };
+
+/* One product after the other: each is a single fused instruction. */
+CUDA_FUNCTION float dot_four(cuda_four a, cuda_four b, float sum)
+{
+    sum += a.x * b.x;
+    sum += a.y * b.y;
+    sum += a.z * b.z;
+    sum += a.w * b.w;
+    return sum;
+}
+
+/* A thread's rows are `group`, `group + high/rows`, …, its taps `near`, `near + 16`, … */
+CUDA_FUNCTION void conv_weight_multiply(float sum[8][4], const float *g, const float *x,
+                                        uint32_t group, uint32_t near, const uint32_t high,
+                                        const uint32_t rows)
+{
+    CUDA_UNROLL
+    for (uint32_t n = 0; n < CONV_COLUMNS; n += 4) {
+        cuda_four b0 = four_at(x + near * CONV_ROW + n);
+        cuda_four b1 = four_at(x + (near + 16) * CONV_ROW + n);
+        cuda_four b2 = four_at(x + (near + 32) * CONV_ROW + n);
+        cuda_four b3 = four_at(x + (near + 48) * CONV_ROW + n);
+        CUDA_UNROLL
+        for (uint32_t r = 0; r < rows; r++) {
+            cuda_four a = four_at(g + (group + r * (high / rows)) * CONV_ROW + n);
+            sum[r][0] = dot_four(a, b0, sum[r][0]);
+            sum[r][1] = dot_four(a, b1, sum[r][1]);
+            sum[r][2] = dot_four(a, b2, sum[r][2]);
+            sum[r][3] = dot_four(a, b3, sum[r][3]);
+        }
+    }
+}
+
+CUDA_FUNCTION void conv_weight_write(const struct conv_weight_call *c, float sum[8][4],
+                                     uint32_t row0, uint32_t tap0, const uint32_t high,
+                                     const uint32_t rows)
+{
+    CUDA_UNROLL
+    for (uint32_t r = 0; r < rows; r++) {
+        uint32_t row = row0 + r * (high / rows);
+        CUDA_UNROLL
+        for (uint32_t q = 0; q < 4; q++) {
+            uint32_t tap = tap0 + q * 16;
+            if (row < c->rows && tap < c->tap_count)
+                c->partial[((size_t)BLOCK_Z * c->rows + row) * c->tap_count + tap] = sum[r][q];
+        }
+    }
+}
+
+CUDA_FUNCTION void conv_weight_tile(const struct conv_weight_call *c, float *gs, float *xs,
+                                    const uint32_t high, const uint32_t rows)
+{
+    const uint32_t quad = THREAD % 8 * 4, line = THREAD / 8, row0 = BLOCK_Y * high;
+    const uint32_t tap0 = BLOCK_X * CONV_WEIGHT_TAPS, g_loads = high / 16;
+    const uint32_t begin = BLOCK_Z * c->share, end = begin + c->share;
+    const uint32_t limit = end < c->columns ? end : c->columns;
+    float sum[8][4] = {{0}};
+    cuda_four g[4] = {{0, 0, 0, 0}}, x[4] = {{0, 0, 0, 0}};
+    for (uint32_t at = begin; at < limit + CONV_COLUMNS; at += CONV_COLUMNS) {
+        if (at > begin) {
+            CUDA_UNROLL
+            for (uint32_t i = 0; i < g_loads; i++)
+                four_to(gs + (line + i * 16) * CONV_ROW + quad, rounded_four(g[i], c->dropped));
+            CUDA_UNROLL
+            for (uint32_t i = 0; i < 4; i++)
+                four_to(xs + (line + i * 16) * CONV_ROW + quad, rounded_four(x[i], c->dropped));
+            SYNC();
+        }
+        uint32_t column = at + quad;
+        const struct conv_place p =
+            conv_place_of(column, limit, c->places_wide, c->batch, c->step, c->source_width);
+        CUDA_UNROLL
+        for (uint32_t i = 0; i < g_loads; i++) {
+            uint32_t row = row0 + line + i * 16;
+            g[i] = p.live && row < c->rows ? four_at(c->g + (size_t)row * c->columns + column)
+                                           : four_of(0);
+        }
+        CUDA_UNROLL
+        for (uint32_t i = 0; i < 4; i++) {
+            uint32_t tap = tap0 + line + i * 16;
+            x[i] = tap < c->tap_count
+                       ? conv_four(c->source, &p, &c->taps[tap], c->source_height, c->source_width)
+                       : four_of(0);
+        }
+        if (at > begin) {
+            conv_weight_multiply(sum, gs, xs, THREAD / 16, THREAD % 16, high, rows);
+            SYNC();
+        }
+    }
+    conv_weight_write(c, sum, row0 + THREAD / 16, tap0 + THREAD % 16, high, rows);
+}
+
+#define CONV_WEIGHT_KERNEL(name, high, rows)                                                       \
+    CUDA_KERNEL(name)                                                                              \
+    {                                                                                              \
+        SHARED(cuda_four, g, CONV_ROW *(high) / 4);                                                \
+        SHARED(cuda_four, x, CONV_ROW *CONV_WEIGHT_TAPS / 4);                                      \
+        conv_weight_tile(&c, (float *)g, (float *)x, high, rows);                                  \
+    }
+CONV_WEIGHT_KERNEL(conv_weight_16, 16, 2)
+CONV_WEIGHT_KERNEL(conv_weight_32, 32, 4)
+CONV_WEIGHT_KERNEL(conv_weight_64, 64, 8)
+
+CUDA_KERNEL(conv_weight_any)
+{
+    SHARED(cuda_four, gs, CONV_ROW * 16 / 4);
+    SHARED(cuda_four, xs, CONV_ROW * CONV_WEIGHT_TAPS / 4);
+    const uint32_t near = THREAD % 32, line = THREAD / 32, row0 = BLOCK_Y * 16;
+    const uint32_t tap0 = BLOCK_X * CONV_WEIGHT_TAPS, begin = BLOCK_Z * c.share;
+    const uint32_t limit = begin + c.share < c.columns ? begin + c.share : c.columns;
+    float sum[8][4] = {{0}};
+    for (uint32_t at = begin; at < limit; at += CONV_COLUMNS) {
+        const struct conv_place p =
+            conv_place_of(at + near, limit, c.places_wide, c.batch, c.step, c.source_width);
+        for (uint32_t i = line; i < 16; i += 4) {
+            float v =
+                p.live && row0 + i < c.rows ? c.g[(size_t)(row0 + i) * c.columns + at + near] : 0;
+            ((float *)gs)[i * CONV_ROW + near] = rounded(v, c.dropped);
+        }
+        for (uint32_t i = line; i < CONV_WEIGHT_TAPS; i += 4) {
+            float v = tap0 + i < c.tap_count ? conv_one(c.source, &p, &c.taps[tap0 + i],
+                                                        c.source_height, c.source_width)
+                                             : 0;
+            ((float *)xs)[i * CONV_ROW + near] = rounded(v, c.dropped);
+        }
+        SYNC();
+        conv_weight_multiply(sum, (const float *)gs, (const float *)xs, THREAD / 16, THREAD % 16,
+                             16, 2);
+        SYNC();
+    }
+    conv_weight_write(&c, sum, row0 + THREAD / 16, tap0 + THREAD % 16, 16, 2);
+}
+
+/* There are few weights and many splits: 8 threads to a weight, each every eighth split. */
+CUDA_KERNEL(conv_weight_sum)
+{
+    SHARED(float, sums, 256);
+    const uint32_t taps = c.weights + (c.bias != NULL), count = c.rows * taps;
+    const uint32_t i = BLOCK_X * 32 + THREAD % 32;
+    float sum = 0;
+    for (uint32_t k = THREAD / 32; k < c.splits && i < count; k += 8)
+        sum += c.partial[(size_t)k * count + i];
+    sums[THREAD] = sum;
+    SYNC();
+    if (THREAD < 32 && i < count) {
+        for (uint32_t k = 1; k < 8; k++)
+            sum += sums[k * 32 + THREAD];
+        uint32_t row = i / taps, tap = i % taps;
+        float *to = tap < c.weights ? c.weight + (size_t)row * c.weights + tap : c.bias + row;
+        bool accumulate = tap < c.weights ? c.accumulate_weight : c.accumulate_bias;
+        *to = (accumulate ? *to : 0) + sum;
+    }
+}
+
+/* ---- for matrix products ------------------------------------------------------------------------
+ */
+
+CUDA_FUNCTION void spread_to(const struct spread_call *c, size_t at, float v)
+{
+    if (c->to16 != NULL)
+        c->to16[at] = bf16_of(v);
+    else
+        c->to[at] = v;
+}
+
+CUDA_KERNEL(spread)
+{
+    uint32_t column = (BLOCK_X * THREADS + THREAD) * 4;
+    const struct conv_tap tap = c.taps[BLOCK_Y];
+    size_t row = (size_t)BLOCK_Y * c.columns;
+    if (column + 4 <= c.columns && c.batch % 4 == 0) {
+        const struct conv_place p =
+            conv_place_of(column, c.columns, c.places_wide, c.batch, c.step, c.source_width);
+        cuda_four v = conv_four(c.source, &p, &tap, c.source_height, c.source_width);
+        if (c.to16 == NULL) {
+            four_to(c.to + row + column, v);
+        } else {
+            spread_to(&c, row + column, v.x);
+            spread_to(&c, row + column + 1, v.y);
+            spread_to(&c, row + column + 2, v.z);
+            spread_to(&c, row + column + 3, v.w);
+        }
+        return;
+    }
+    for (uint32_t i = column; i < column + 4 && i < c.columns; i++) {
+        const struct conv_place p =
+            conv_place_of(i, c.columns, c.places_wide, c.batch, c.step, c.source_width);
+        spread_to(&c, row + i, conv_one(c.source, &p, &tap, c.source_height, c.source_width));
+    }
+}
+
+CUDA_KERNEL(collect)
+{
+    uint32_t i = BLOCK_Y * THREADS + THREAD, channel = BLOCK_X / c.s.height;
+    if (i >= c.s.width * c.s.batch)
+        return;
+    uint32_t y = BLOCK_X % c.s.height + c.padding, x = i / c.s.batch + c.padding;
+    size_t columns = (size_t)c.s.out_height * c.s.out_width * c.s.batch;
+    float sum = 0;
+    for (uint32_t ky = 0; ky < c.s.kernel_height && ky <= y; ky++) {
+        uint32_t oy = (y - ky) / c.s.stride;
+        if ((y - ky) % c.s.stride != 0 || oy >= c.s.out_height)
+            continue;
+        for (uint32_t kx = 0; kx < c.s.kernel_width && kx <= x; kx++) {
+            uint32_t ox = (x - kx) / c.s.stride;
+            if ((x - kx) % c.s.stride == 0 && ox < c.s.out_width) {
+                size_t tap = (size_t)(channel * c.s.kernel_height + ky) * c.s.kernel_width + kx;
+                sum += c.from[tap * columns + (size_t)(oy * c.s.out_width + ox) * c.s.batch +
+                              i % c.s.batch];
+            }
+        }
+    }
+    size_t at = (size_t)BLOCK_X * c.s.width * c.s.batch + i;
+    if (c.gate != NULL && !(c.gate[at] > 0))
+        sum = 0;
+    c.to[at] = (c.accumulate ? c.to[at] : 0) + sum;
+}
+
+#endif

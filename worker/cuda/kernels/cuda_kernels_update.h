@@ -1,0 +1,106 @@
+/*
+ * cuda_kernels_update.h — the optimizers' update of parameters that stay on the device. Each
+ * element goes through the operations of worker/optimizer/optimizer_loop.h, one rounding each:
+ * CUDA_TIMES keeps nvcc from fusing a product with the sum around it.
+ */
+#ifndef GRADLAG_WORKER_CUDA_KERNELS_CUDA_KERNELS_UPDATE_H
+#define GRADLAG_WORKER_CUDA_KERNELS_CUDA_KERNELS_UPDATE_H
+
+#include "worker/cuda/kernels/cuda_kernels_common.h"
+#include "worker/optimizer/optimizer.h"
+
+#include <float.h>
+
+#ifdef __CUDACC__
+#define CUDA_TIMES(a, b) __fmul_rn((a), (b))
+#else
+#define CUDA_TIMES(a, b) ((a) * (b))
+#endif
+
+/* Σ over the block's CUDA_SQUARES_THREADS threads, for thread 0. Everyone comes here. */
+CUDA_FUNCTION double sum_of_block(double *sums, double own)
+{
+    sums[THREAD] = own;
+    SYNC();
+    for (uint32_t half = CUDA_SQUARES_THREADS / 2; half > 0; half /= 2) {
+        if (THREAD < half)
+            sums[THREAD] += sums[THREAD + half];
+        SYNC();
+    }
+    return sums[0];
+}
+
+/* In double no float's square overflows: the sum is finite if and only if every element is. */
+CUDA_KERNEL(squares)
+{
+    SHARED(double, sums, CUDA_SQUARES_THREADS);
+    size_t first = (size_t)BLOCK_X * CUDA_SQUARES_CHUNK;
+    double own = 0;
+    for (uint32_t k = THREAD; k < CUDA_SQUARES_CHUNK && first + k < c.count; k += THREADS) {
+        double x = (double)c.x[first + k];
+        own += x * x;
+    }
+    double sum = sum_of_block(sums, own);
+    if (THREAD == 0)
+        c.parts[BLOCK_X] = sum;
+}
+
+/* One block. */
+CUDA_KERNEL(squares_total)
+{
+    SHARED(double, sums, CUDA_SQUARES_THREADS);
+    double own = 0;
+    for (uint32_t k = THREAD; k < c.count; k += THREADS)
+        own += c.parts[k];
+    double sum = sum_of_block(sums, own);
+    if (THREAD == 0)
+        *c.total = sum;
+}
+
+CUDA_FUNCTION void update_one(const struct update_call *c, float gradient, float *parameter,
+                              float *state)
+{
+    float in = *parameter;
+    float g = CUDA_TIMES(c->scale, gradient) + CUDA_TIMES(c->weight_decay, in);
+    float step = g;
+    if (c->form != OPTIMIZER_SGD) {
+        float v = CUDA_TIMES(c->momentum, *state) + g;
+        *state = v;
+        step = c->form == OPTIMIZER_NESTEROV ? g + CUDA_TIMES(c->momentum, v) : v;
+    }
+    *parameter = in - CUDA_TIMES(c->lr, step);
+}
+
+/* optimizer_takes() */
+CUDA_FUNCTION bool is_taken(double squares, double scale)
+{
+    return squares <= DBL_MAX && fabs(scale) * sqrt(squares) <= sqrt((double)FLT_MAX);
+}
+
+/* Four elements to a thread; nothing at all where the gradient is not finite, or too large. */
+CUDA_KERNEL(update)
+{
+    size_t i = ((size_t)BLOCK_X * THREADS + THREAD) * 4;
+    if (!is_taken(*c.squares, c.damping))
+        return;
+    if (i + 4 <= c.count) {
+        cuda_four p = four_at(c.parameters + i), g = four_at(c.gradient + i), v = four_of(0);
+        if (c.form != OPTIMIZER_SGD)
+            v = four_at(c.state + i);
+        update_one(&c, g.x, &p.x, &v.x);
+        update_one(&c, g.y, &p.y, &v.y);
+        update_one(&c, g.z, &p.z, &v.z);
+        update_one(&c, g.w, &p.w, &v.w);
+        four_to(c.parameters + i, p);
+        if (c.form != OPTIMIZER_SGD)
+            four_to(c.state + i, v);
+        return;
+    }
+    for (; i < c.count; i++) {
+        float none = 0;
+        update_one(&c, c.gradient[i], c.parameters + i,
+                   c.form != OPTIMIZER_SGD ? c.state + i : &none);
+    }
+}
+
+#endif

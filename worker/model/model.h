@@ -1,0 +1,39 @@
+/*
+ * model.h — the models and their registry. A model is a C function on a tape (tape.h).
+ *
+ * Adding a model: worker/model/model_NAME.c with a `struct model_kind`, and one line in model.def.
+ */
+#ifndef GRADLAG_WORKER_MODEL_MODEL_H
+#define GRADLAG_WORKER_MODEL_MODEL_H
+
+#include "worker/model/tape.h"
+
+struct model;
+
+/* One model: an entry of model_registry. */
+struct model_kind {
+    struct about about;
+    /* Reads the model's options into m->settings; NULL: no options. An option that is not declared
+     * has its default. */
+    status (*configure)(struct model *m, const options *o);
+    /* Maps images to logits or predicted numbers (m->classes×1×1). A pure function of its
+     * arguments. */
+    tensor *(*forward)(tape *t, tensor *x, const struct model *m);
+    /* Calls the layers that `forward` may not reach in the discovery pass; NULL: no such layers. */
+    void (*declare)(tape *t, tensor *x, const struct model *m);
+};
+extern const struct registry model_registry;
+
+struct model {
+    const struct model_kind *kind;
+    uint32_t classes;
+    int64_t settings[8];
+};
+
+/* The model named by key `model`, with its options. */
+status model_open(struct model *out, const options *o, uint32_t classes) MUST_CHECK;
+/* Finds the model's layers for images of this shape and adds them to `parameters`. */
+status model_discover(const struct model *m, struct shape input,
+                      parameter_table *parameters) MUST_CHECK;
+
+#endif

@@ -1,0 +1,51 @@
+#include "worker/model/model.h"
+
+#define MODEL(name) extern const struct model_kind name;
+#include "worker/model/model.def"
+#undef MODEL
+
+static const struct about *const entries[] = {
+#define MODEL(name) &name.about,
+#include "worker/model/model.def"
+#undef MODEL
+};
+
+const struct registry model_registry = {"model", entries, COUNT_OF(entries)};
+
+status model_open(struct model *out, const options *o, uint32_t classes)
+{
+    status result = OK;
+    const struct about *about;
+    TRY(registry_require(&model_registry, options_text(o, "model"), &about));
+    *out = (struct model){.kind = (const struct model_kind *)about, .classes = classes};
+    if (out->kind->configure != NULL)
+        TRY(out->kind->configure(out, o));
+done:
+    return result;
+}
+
+status model_discover(const struct model *m, struct shape input, parameter_table *parameters)
+{
+    status result = OK;
+    tape *t = NULL;
+    TRY(tape_open(&t, NULL, parameters, TAPE_DISCOVER, input, 1));
+    tensor *x = tape_begin(t, NULL, NULL);
+    tensor *logits = m->kind->forward(t, x, m);
+    tape_mark_last(t, logits);
+    struct shape s = tensor_shape(logits);
+    if (m->kind->declare != NULL)
+        m->kind->declare(t, x, m);
+    TRY(tape_finish(t, NULL, 0, NULL));
+    if (s.channels != m->classes || s.height != 1 || s.width != 1) {
+        FAIL(ERROR_USAGE,
+             "the output of model %s has shape %u×%u×%u for %u classes; it must be %u×1×1",
+             m->kind->about.name, s.channels, s.height, s.width, m->classes, m->classes);
+    }
+done:
+    tape_close(&t);
+    if (result != OK) {
+        error_add_context(result, "model %s with images of %u×%u×%u", m->kind->about.name,
+                          input.channels, input.height, input.width);
+    }
+    return result;
+}

@@ -1,0 +1,160 @@
+#include "worker/model/parameters.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/random.h"
+
+struct slice {
+    struct parameter_slice public;
+    char name[56];
+    size_t layer;
+    bool is_bias;
+};
+
+struct parameter_table {
+    struct layer *layers;
+    size_t layer_count, layer_capacity;
+    struct slice *slices;
+    size_t slice_count, slice_capacity;
+    size_t count;
+};
+
+status parameter_table_open(parameter_table **out)
+{
+    return memory_new(out, 1, sizeof **out, "the parameter table");
+}
+
+void parameter_table_close(parameter_table **t)
+{
+    if (*t != NULL) {
+        memory_free((*t)->layers);
+        memory_free((*t)->slices);
+        memory_free(*t);
+        *t = NULL;
+    }
+}
+
+size_t parameter_table_layers(const parameter_table *t)
+{
+    return t->layer_count;
+}
+
+struct layer *parameter_table_layer(parameter_table *t, size_t index)
+{
+    REQUIRE(index < t->layer_count);
+    return &t->layers[index];
+}
+
+size_t parameter_table_find(const parameter_table *t, const char *name, size_t guess)
+{
+    if (guess < t->layer_count && strcmp(t->layers[guess].name, name) == 0)
+        return guess;
+    size_t i = 0;
+    while (i < t->layer_count && strcmp(t->layers[i].name, name) != 0)
+        ++i;
+    return i;
+}
+
+static status grow(void *array, size_t count, size_t *capacity, size_t size)
+{
+    status result = OK;
+    if (count == *capacity) {
+        size_t more = *capacity == 0 ? 16 : *capacity * 2;
+        void *fresh, *old;
+        TRY(memory_new(&fresh, more, size, "the parameter table"));
+        memcpy(&old, array, sizeof old);
+        if (count > 0)
+            memcpy(fresh, old, count * size);
+        memory_free(old);
+        memcpy(array, &fresh, sizeof fresh);
+        *capacity = more;
+    }
+done:
+    return result;
+}
+
+static status add_slice(parameter_table *t, size_t layer, bool is_bias)
+{
+    status result = OK;
+    TRY(grow(&t->slices, t->slice_count, &t->slice_capacity, sizeof *t->slices));
+    struct layer *l = &t->layers[layer];
+    struct slice *s = &t->slices[t->slice_count];
+    s->layer = layer;
+    s->is_bias = is_bias;
+    snprintf(s->name, sizeof s->name, "%s.%s", l->name, is_bias ? "bias" : "weight");
+    struct parameter_slice *p = &s->public;
+    p->offset = t->count;
+    p->rank = is_bias ? 1 : l->weight_rank;
+    p->count = 1;
+    for (unsigned i = 0; i < p->rank; ++i) {
+        p->shape[i] = l->weight_shape[i];
+        p->count *= p->shape[i];
+    }
+    t->count += p->count;
+    *(is_bias ? &l->bias : &l->weight) = t->slice_count;
+    *(is_bias ? &l->bias_at : &l->weight_at) = p->offset;
+    t->slice_count++;
+done:
+    return result;
+}
+
+status parameter_table_add(parameter_table *t, const struct layer *l, bool biased)
+{
+    status result = OK;
+    TRY(grow(&t->layers, t->layer_count, &t->layer_capacity, sizeof *t->layers));
+    t->layers[t->layer_count] = *l;
+    t->layers[t->layer_count].bias = NO_SLICE;
+    t->layer_count++;
+    TRY(add_slice(t, t->layer_count - 1, false));
+    if (biased)
+        TRY(add_slice(t, t->layer_count - 1, true));
+done:
+    return result;
+}
+
+status parameter_table_add_bias(parameter_table *t, size_t layer)
+{
+    REQUIRE(t->layers[layer].bias == NO_SLICE);
+    return add_slice(t, layer, true);
+}
+
+size_t parameter_table_count(const parameter_table *t)
+{
+    return t->count;
+}
+
+size_t parameter_table_slices(const parameter_table *t)
+{
+    return t->slice_count;
+}
+
+const struct parameter_slice *parameter_table_slice(const parameter_table *t, size_t index)
+{
+    REQUIRE(index < t->slice_count);
+    /* Set the name here, because the array moves when it grows. */
+    struct slice *s = &t->slices[index];
+    s->public.name = s->name;
+    return &s->public;
+}
+
+void parameter_table_initialise(const parameter_table *t, uint64_t seed, float *out)
+{
+    for (size_t i = 0; i < t->slice_count; ++i) {
+        const struct slice *s = &t->slices[i];
+        const struct layer *l = &t->layers[s->layer];
+        float *at = out + s->public.offset;
+        double spread = sqrt((l->last ? 1.0 : 2.0) / l->fan_in);
+        struct random_stream r;
+        random_open(&r, RANDOM_INITIALISATION, seed, 0, i);
+        for (size_t k = 0; k < s->public.count; ++k)
+            if (s->is_bias)
+                at[k] = 0;
+            else if (l->kind == OP_BATCH_NORM)
+                at[k] = 1;
+            else
+                at[k] = (float)(spread * random_normal(&r));
+    }
+}

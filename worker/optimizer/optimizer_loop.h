@@ -1,0 +1,165 @@
+/*
+ * optimizer_loop.h — the loop of all optimizers; each optimizer_NAME.c includes it once.
+ *
+ * Before the include, define:
+ *   - OPTIMIZER_STEP: statements that set `v`, `s` and `out` from `in` (θ), `g` (scaled, decayed
+ *     gradient), `v` and `s` (states), the rates `lr` and `momentum`, and the kind's constants k[].
+ *   - OPTIMIZER_STATES: 0, 1 or 2.
+ *   - OPTIMIZER_DECAY_APART (optional): `g` is the scaled gradient without decay.
+ *
+ * OPTIMIZER_ROOT(x) is the square root. The statements are compiled for vectors of 16 floats and
+ * for single floats (the rest at the end). Both compute every element by the same IEEE operations.
+ *
+ * One pass does the step and sums the squares of the gradient and of the gap, because memory
+ * bandwidth limits an update. Squares are summed in double precision in 16 lanes, element i in lane
+ * i mod 16, so that every bit is the same for any vector width. Lines are prefetched, because up to
+ * four input streams exceed what the hardware prefetcher follows across pages. Large outputs bypass
+ * the caches, so that lines which are overwritten completely are not read first. Exception: θ over
+ * `read_at`, whose lines are already in the cache.
+ */
+#ifndef GRADLAG_WORKER_OPTIMIZER_OPTIMIZER_LOOP_H
+#define GRADLAG_WORKER_OPTIMIZER_OPTIMIZER_LOOP_H
+
+#include "worker/optimizer/optimizer.h"
+#include "base/vector_line.h"
+
+#include <math.h>
+#include <string.h>
+
+#define LANES OPTIMIZER_LANES
+
+typedef float halves __attribute__((vector_size(2 * LANES)));
+typedef double doubles __attribute__((vector_size(4 * LANES))); /* of one half */
+
+/* sum[h] += (x − y)² of half h, in double precision; y NULL: x². */
+VECTOR_INLINE void add_squares(doubles sum[2], const float *x, const float *y)
+{
+    for (int h = 0; h < 2; h++) {
+        halves a, b;
+        memcpy(&a, x + h * (LANES / 2), sizeof a);
+        if (y != NULL) {
+            memcpy(&b, y + h * (LANES / 2), sizeof b);
+            a -= b;
+        }
+        doubles wide = __builtin_convertvector(a, doubles);
+        sum[h] += wide * wide;
+    }
+}
+
+#if OPTIMIZER_STATES > 1
+VECTOR_INLINE void root_of_line(const vector_line *x, vector_line *root)
+{
+    float each[LANES];
+    memcpy(each, x, sizeof each);
+    for (int i = 0; i < LANES; i++)
+        each[i] = sqrtf(each[i]);
+    memcpy(root, each, sizeof each);
+}
+
+VECTOR_INLINE void root_of_one(const float *x, float *root)
+{
+    *root = sqrtf(*x);
+}
+
+/* Both functions round correctly, so an element's bits do not depend on its position. */
+#define OPTIMIZER_ROOT(x, root)                                                                    \
+    _Generic((x), vector_line : root_of_line, float : root_of_one)(&(x), &(root))
+#endif
+
+#ifdef OPTIMIZER_DECAY_APART
+#define DECAYED(in) (scale * g)
+#else
+#define DECAYED(in) (scale * g + decay * (in))
+#endif
+
+VECTOR_INLINE void loop(struct optimizer_call *c, bool with_gap, bool streamed, bool over_read_at)
+{
+    enum { AHEAD = 32 * LANES };
+    const float scale = c->rates.scale, lr = c->rates.lr, momentum = c->rates.momentum;
+    const float decay = c->rates.weight_decay;
+    float k[OPTIMIZER_CONSTANTS];
+    memcpy(k, c->rates.own, sizeof k);
+    const float *from = c->in, *gradients = c->gradient, *read_at = c->read_at;
+    const float *states = c->state_in, *more = OPTIMIZER_STATES > 1 ? states + c->stride : NULL;
+    float *to = c->out, *states_to = c->state_out;
+    float *more_to = OPTIMIZER_STATES > 1 ? states_to + c->stride : NULL;
+    const size_t count = c->count, whole = count / LANES * LANES;
+    doubles squares[2] = {{0}}, gaps[2] = {{0}};
+
+    for (size_t i = 0; i < whole; i += LANES) {
+        vector_line in, g, v = {0}, s = {0}, root = {0}, out;
+        vector_load(&in, from + i);
+        vector_load(&g, gradients + i);
+        __builtin_prefetch(from + i + AHEAD);
+        __builtin_prefetch(gradients + i + AHEAD);
+        add_squares(squares, gradients + i, NULL);
+        if (with_gap) {
+            __builtin_prefetch(read_at + i + AHEAD);
+            add_squares(gaps, from + i, read_at + i);
+        }
+        if (OPTIMIZER_STATES) {
+            vector_load(&v, states + i);
+            __builtin_prefetch(states + i + AHEAD);
+        }
+        if (OPTIMIZER_STATES > 1) {
+            vector_load(&s, more + i);
+            __builtin_prefetch(more + i + AHEAD);
+        }
+        g = DECAYED(in);
+        OPTIMIZER_STEP;
+        if (OPTIMIZER_STATES)
+            vector_store(states_to + i, &v, streamed);
+        if (OPTIMIZER_STATES > 1)
+            vector_store(more_to + i, &s, streamed);
+        (void)root;
+        vector_store(to + i, &out, streamed && !over_read_at);
+    }
+    memcpy(c->squares, squares, sizeof squares);
+    memcpy(c->gaps, gaps, sizeof gaps);
+    for (size_t i = whole; i < count; i++) {
+        float in = from[i], g = gradients[i], v = 0, s = 0, root = 0, out;
+        c->squares[i - whole] += (double)g * (double)g;
+        if (with_gap) {
+            double d = (double)(in - read_at[i]);
+            c->gaps[i - whole] += d * d;
+        }
+        if (OPTIMIZER_STATES)
+            v = states[i];
+        if (OPTIMIZER_STATES > 1)
+            s = more[i];
+        g = DECAYED(in);
+        OPTIMIZER_STEP;
+        if (OPTIMIZER_STATES)
+            states_to[i] = v;
+        if (OPTIMIZER_STATES > 1)
+            more_to[i] = s;
+        (void)root;
+        to[i] = out;
+    }
+    (void)momentum;
+    (void)lr;
+    (void)decay;
+    (void)k;
+}
+
+VECTOR_CLONES
+static void optimizer_loop(struct optimizer_call *c)
+{
+    if (c->read_at != NULL && c->streamed && c->out == c->read_at)
+        loop(c, true, true, true);
+    else if (c->read_at != NULL && c->streamed)
+        loop(c, true, true, false);
+    else if (c->read_at != NULL)
+        loop(c, true, false, false);
+    else if (c->streamed)
+        loop(c, false, true, false);
+    else
+        loop(c, false, false, false);
+    if (c->streamed)
+        vector_streamed();
+}
+
+#undef LANES
+#undef DECAYED
+
+#endif

@@ -1,0 +1,63 @@
+/*
+ * schedule.h — the learning rate as a function of the training samples used, the same in both
+ * modes.
+ *
+ *   rate(s) = lr × warmup(s) × shape(s) × growth(s)
+ *
+ *   - scaling k: lr_scaling=none 1 | linear W | sqrt √W (Goyal et al. 2017 §2.1; Krizhevsky 2014)
+ *   - warmup: k after the first warmup_epochs. Before, with p the elapsed part of the warm-up:
+ *     warmup=ramp p k (from 0 to k); gradual 1 + p (k − 1) (from 1 to k; Goyal et al. §2.2);
+ *     constant 1 (§2.2, "constant warmup")
+ *   - shape: an entry of schedule_registry, initially 1
+ *   - growth: 1 with decay=rate; with decay=batch as follows
+ *
+ * decay=batch (Smith, Kindermans, Ying, Le 2018, "Don't decay the learning rate, increase the batch
+ * size"): where the shape falls to 1/n, an update takes n batches of every rank and the rate is
+ * multiplied by n. n is rounded and at most batch_growth_max. The rate divided by the samples of an
+ * update is the same as without growth. Beyond the largest n the rate falls, as in the paper
+ * (§5.3).
+ */
+#ifndef GRADLAG_WORKER_OPTIMIZER_SCHEDULE_H
+#define GRADLAG_WORKER_OPTIMIZER_SCHEDULE_H
+
+#include "base/registry.h"
+
+enum { SCHEDULE_PARAMETERS = 16 };
+
+/* One shape: an entry of schedule_registry. */
+struct schedule_kind {
+    struct about about;
+    /* Fills the parameters from the dotted keys; NULL: no keys. */
+    double (*shape)(const double *parameters, double progress);
+    /* Fills the parameters from its dotted keys; NULL: it has none. */
+    status (*read)(const options *o, double parameters[SCHEDULE_PARAMETERS]);
+};
+extern const struct registry schedule_registry;
+
+enum warmup { WARMUP_RAMP, WARMUP_GRADUAL, WARMUP_CONSTANT };
+
+struct schedule {
+    const struct schedule_kind *kind;
+    double parameters[SCHEDULE_PARAMETERS];
+    double rate, scaling;
+    enum warmup warmup;
+    double total_samples, warmup_samples, epoch_samples; /* real numbers, to avoid overflow */
+    unsigned largest_growth;                             /* 1: decay=rate */
+};
+
+/* Reads lr, lr_scaling, schedule and its dotted keys, and, if declared, warmup, warmup_epochs,
+ * decay and batch_growth_max. */
+status schedule_open(struct schedule *out, const options *o, unsigned workers,
+                     uint64_t total_samples, uint64_t epoch_samples) MUST_CHECK;
+/* The rate of the update that uses samples (before, after], evaluated at their middle. A ramp or
+ * decay alone never makes it 0 while the update begins before the end. */
+double schedule_rate(const struct schedule *s, uint64_t before, uint64_t after);
+/* The middle of these samples, in epochs. */
+double schedule_epoch(const struct schedule *s, uint64_t before, uint64_t after);
+/* Batches of each rank in the update that begins after `before` samples; 1 unless decay=batch.
+ * schedule_rate is the rate of this update, even if the end of training leaves fewer batches. */
+unsigned schedule_growth(const struct schedule *s, uint64_t before);
+/* True: the shape is lower after `samples` than at the start. */
+bool schedule_has_fallen(const struct schedule *s, uint64_t samples);
+
+#endif
