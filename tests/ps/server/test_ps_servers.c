@@ -282,20 +282,31 @@ static void look_away(int number UNUSED)
     clock_sleep_until_ns(clock_ns() + 3100000000ULL);
 }
 
-static void send_slice(struct ps_servers_puppet *follower, unsigned parts, uint64_t local_sgd_ns)
+/* The trainer gives signs of life meanwhile. */
+static void send_slice(struct ps_servers_puppet *follower, struct ps_servers_puppet *trainer,
+                       unsigned parts, uint64_t apart_ns)
 {
     static const float floats[COUNT];
     const uint32_t bytes = (uint32_t)(slice_count(COUNT, SERVERS, 1) * sizeof(float)) / parts;
     follower->m.type = WIRE_SLICE;
     follower->m.payload_bytes = bytes;
     for (unsigned i = 0; i < parts; i++) {
-        clock_sleep_until_ns(clock_ns() + local_sgd_ns);
+        clock_sleep_until_ns(clock_ns() + apart_ns);
+        puppet_say(trainer, WIRE_PING);
         follower->m.sequence = 1 + i;
         follower->m.slice = (struct wire_slice){.offset = (uint64_t)i * bytes};
         assert_true(channel_send(follower->channel, NULL, &follower->m, floats));
         puppet_expect(follower, WIRE_PONG); /* a sign of life */
     }
-    puppet_leave(follower, 1 + parts);
+}
+
+/* A worker that stayed would be lost by its silence, and the follower in the same moment. */
+static void both_leave(struct ps_servers_puppet *follower, uint64_t sequence,
+                       struct ps_servers_puppet *trainer)
+{
+    puppet_expect(trainer, WIRE_END);
+    puppet_say(trainer, WIRE_GOODBYE);
+    puppet_leave(follower, sequence);
 }
 
 static void expect_stopped_whole(struct rig *r, pid_t server)
@@ -314,7 +325,8 @@ static void a_slice_that_is_there_when_the_limit_has_passed_is_taken(void **stat
     struct ps_servers_puppet follower = puppet_follow(r), trainer = puppet_train(r, 0);
     ask_for_slice(r, &follower, &trainer);
     kill(server, SIGUSR1);
-    send_slice(&follower, 1, 0);
+    send_slice(&follower, &trainer, 1, 0);
+    both_leave(&follower, 2, &trainer);
     expect_stopped_whole(r, server);
     channel_close(&trainer.channel);
     channel_close(&follower.channel);
@@ -328,7 +340,8 @@ static void a_slice_may_take_longer_than_the_limit_while_parts_of_it_come(void *
     pid_t server = rig_serve(r, o);
     struct ps_servers_puppet follower = puppet_follow(r), trainer = puppet_train(r, 0);
     ask_for_slice(r, &follower, &trainer);
-    send_slice(&follower, 5, 700000000);
+    send_slice(&follower, &trainer, 5, 700000000);
+    both_leave(&follower, 6, &trainer);
     expect_stopped_whole(r, server);
     channel_close(&trainer.channel);
     channel_close(&follower.channel);
