@@ -14,6 +14,7 @@ struct entry {
     int64_t integer;
     double real;
     bool flag;
+    bool owned; /* `option` and its key are this entry's own */
 };
 
 struct options {
@@ -33,10 +34,32 @@ void options_close(options **o)
     for (size_t i = 0; i < (*o)->count; i++) {
         memory_free((*o)->entries[i].value);
         memory_free((*o)->entries[i].origin);
+        if ((*o)->entries[i].owned) {
+            char *key;
+            memcpy(&key, &(*o)->entries[i].option->key, sizeof key);
+            memory_free(key);
+            memory_free((void *)(uintptr_t)(*o)->entries[i].option);
+        }
     }
     free((*o)->entries);
     memory_free(*o);
     *o = NULL;
+}
+
+/* The part that the key belongs to, if it passes on keys that it does not know. */
+static bool is_passed_on(const options *o, const char *key)
+{
+    const size_t length = strcspn(key, ".");
+    for (size_t i = 0; key[length] == '.' && key[length + 1] != '\0' && i < o->count; i++) {
+        const struct entry *e = &o->entries[i];
+        if (e->option->registry == NULL || strlen(e->option->key) != length ||
+            strncmp(e->option->key, key, length) != 0)
+            continue;
+        const struct about *chosen =
+            registry_find(e->option->registry, e->value != NULL ? e->value : e->option->initial);
+        return chosen != NULL && chosen->any_options;
+    }
+    return false;
 }
 
 static struct entry *find(const options *o, const char *key)
@@ -155,6 +178,22 @@ done:
     return result;
 }
 
+/* A key that no table has: a text, empty by default. */
+static status declare_text(options *o, const char *key)
+{
+    status result = OK;
+    struct option *table = NULL;
+    TRY(memory_new(&table, 2, sizeof *table, "an option"));
+    table[0] = (struct option){.key = text_copy(key),
+                               .type = OPTION_TEXT,
+                               .initial = "",
+                               .help = "passed on to the program of model.command"};
+    result = options_declare(o, table);
+    o->entries[o->count - 1].owned = true;
+done:
+    return result;
+}
+
 /* "damping.power" for "power"; NULL: no part has such a key. */
 static const char *with_its_part(const options *o, const char *key)
 {
@@ -212,6 +251,10 @@ status options_set(options *o, const char *key, const char *value, const char *o
 {
     status result = OK;
     struct entry *e = find(o, key);
+    if (e == NULL && is_passed_on(o, key)) {
+        TRY(declare_text(o, key));
+        e = find(o, key);
+    }
     if (e == NULL)
         return unknown_key(o, key, origin);
     struct entry fresh = *e;

@@ -14,6 +14,7 @@ struct about {
     const char *description;      /* one line, no full stop */
     const char *source;           /* paper or standard it comes from, or NULL */
     const struct option *options; /* its own dotted keys, ended by key == NULL; or NULL */
+    bool any_options; /* other dotted keys are texts that it passes on */
 };
 
 struct registry {

@@ -44,6 +44,16 @@ done:
     return result;
 }
 
+static status open_batches(worker *w, const struct worker_options *o)
+{
+    status result = OK;
+    TRY(sampler_open(&w->sampler, o->settings, w->data.count[SPLIT_TRAIN], o->index, o->count));
+    TRY(pace_open(&w->pace, o->settings, o->index));
+    TRY(memory_new(&w->indices, w->batch, sizeof *w->indices, "a batch"));
+done:
+    return result;
+}
+
 static status list_layers(worker *w)
 {
     status result = OK;
@@ -81,9 +91,6 @@ done:
 static status open_training(worker *w, const struct worker_options *o, struct shape images)
 {
     status result = OK;
-    TRY(sampler_open(&w->sampler, o->settings, w->data.count[SPLIT_TRAIN], o->index, o->count));
-    TRY(pace_open(&w->pace, o->settings, o->index));
-    TRY(memory_new(&w->indices, w->batch, sizeof *w->indices, "a batch"));
     if (w->backend->kind->dataset_open != NULL)
         TRY(w->backend->kind->dataset_open(w->backend, &w->data));
     if (augment_wanted(o->settings))
@@ -104,6 +111,38 @@ done:
     return result;
 }
 
+/* The tape, its parameters and the data, in this process. */
+static status open_network(worker *w, const struct worker_options *o)
+{
+    status result = OK;
+    TRY(dataset_open(&w->data, o->settings, !o->parameters_only));
+    const struct shape images = {w->data.channels, w->data.height, w->data.width};
+    TRY(model_open(&w->model, o->settings, w->data.classes));
+    TRY(model_discover(&w->model, images, w->parameters));
+    for (size_t i = 0; i < parameter_table_layers(w->parameters); ++i)
+        w->has_batch_norm |= parameter_table_layer(w->parameters, i)->kind == OP_BATCH_NORM;
+    TRY(backend_open(&w->backend, o->settings, o->index, o->count));
+    snprintf(w->description, sizeof w->description, "%s: %s", w->backend->kind->about.name,
+             w->backend->kind->describe(w->backend));
+    if (!o->parameters_only)
+        TRY(open_training(w, o, images));
+done:
+    return result;
+}
+
+static status open_external(worker *w, const struct worker_options *o)
+{
+    status result = OK;
+    if (o->no_gradients) {
+        FAIL(ERROR_USAGE, "mode=pipeline cuts a model into stages, and cannot cut one of another "
+                          "program (model=external); set mode=async or mode=sync");
+    }
+    TRY(external_open(&w->external, o->settings, o->count, w->parameters, &w->data));
+    snprintf(w->description, sizeof w->description, "%s", external_description(w->external));
+done:
+    return result;
+}
+
 status worker_open(worker **out, const struct worker_options *o)
 {
     status result = OK;
@@ -115,19 +154,11 @@ status worker_open(worker **out, const struct worker_options *o)
     w->batch = (uint32_t)options_integer(o->settings, "batch");
     if (options_text(o->settings, "initial")[0] != '\0')
         w->initial = options_text(o->settings, "initial");
-    TRY(dataset_open(&w->data, o->settings, !o->parameters_only));
-    struct shape images = {w->data.channels, w->data.height, w->data.width};
-    TRY(model_open(&w->model, o->settings, w->data.classes));
     TRY(parameter_table_open(&w->parameters));
-    TRY(model_discover(&w->model, images, w->parameters));
+    TRY(model_is_external(o->settings) ? open_external(w, o) : open_network(w, o));
     TRY(list_layers(w));
-    for (size_t i = 0; i < parameter_table_layers(w->parameters); ++i)
-        w->has_batch_norm |= parameter_table_layer(w->parameters, i)->kind == OP_BATCH_NORM;
-    TRY(backend_open(&w->backend, o->settings, o->index, o->count));
-    snprintf(w->description, sizeof w->description, "%s: %s", w->backend->kind->about.name,
-             w->backend->kind->describe(w->backend));
     if (!o->parameters_only)
-        TRY(open_training(w, o, images));
+        TRY(open_batches(w, o));
     *out = w;
     w = NULL;
 done:
@@ -145,6 +176,7 @@ void worker_close(worker **out)
         tape_close(&w->calibrating);
     tape_close(&w->evaluation);
     backend_close(&w->backend);
+    external_close(&w->external);
     parameter_table_close(&w->parameters);
     sampler_close(&w->sampler);
     pace_close(&w->pace);
@@ -229,19 +261,21 @@ status worker_initial_parameters(worker *w, float *out, size_t count)
     REQUIRE(count == parameter_table_count(w->parameters));
     if (w->initial != NULL)
         return read_initial(w, out);
+    if (w->external != NULL)
+        return external_initial(w->external, out);
     parameter_table_initialise(w->parameters, w->seed, out);
     return OK;
 }
 
 void worker_hold_memory(worker *w)
 {
-    if (w->backend->kind->hold != NULL)
+    if (w->backend != NULL && w->backend->kind->hold != NULL)
         w->backend->kind->hold(w->backend);
 }
 
 void worker_forget_memory(worker *w)
 {
-    if (w->backend->kind->forget != NULL)
+    if (w->backend != NULL && w->backend->kind->forget != NULL)
         w->backend->kind->forget(w->backend);
 }
 
@@ -249,7 +283,9 @@ void worker_forget_memory(worker *w)
 
 const struct device_place *worker_place(const worker *w)
 {
-    return w->backend->kind->place != NULL ? w->backend->kind->place(w->backend) : NULL;
+    return w->backend != NULL && w->backend->kind->place != NULL
+               ? w->backend->kind->place(w->backend)
+               : NULL;
 }
 
 status worker_reside(worker *w, size_t extra, unsigned states, struct device_vectors *out)
@@ -275,40 +311,63 @@ status worker_resident_update(worker *w, const struct device_update *u, struct o
 
 /* ---- gradients ---- */
 
-status worker_gradient(worker *w, const float *parameters, uint64_t batch, float *gradient,
-                       struct step_stats *stats)
+/* Sets stats->data_ns, forward_ns, backward_ns and watch_ns; w->indices holds the batch. */
+static status compute(worker *w, const float *parameters, uint64_t batch, float *gradient,
+                      struct op_loss *loss, struct step_stats *stats)
 {
     status result = OK;
-    REQUIRE(w->training != NULL);
-    uint64_t started = clock_ns();
-    sampler_batch(w->sampler, batch, w->batch, w->indices);
+    if (w->external != NULL) {
+        stats->data_ns = clock_ns() - stats->began_ns;
+        TRY(external_gradient(w->external, parameters, w->index, batch, w->indices, w->batch,
+                              gradient, loss));
+        goto done;
+    }
     if (w->crops != NULL)
         augment_draw(w->seed, w->index, batch, w->batch, w->crops);
     tape_gather(w->training, &w->data, SPLIT_TRAIN, w->indices, 0, w->batch, w->crops);
-    uint64_t gathered = clock_ns();
-    struct op_loss loss;
-    TRY(step(w, w->training, parameters, gradient, w->batch, &loss));
-    pace_wait(w->pace, batch, started);
-    stats->loss = (float)(loss.sum / w->batch);
-    stats->samples = w->batch;
-    stats->correct = loss.correct;
-    struct tape_times times = tape_last_times(w->training);
-    stats->began_ns = started;
-    stats->data_ns = gathered - started;
+    stats->data_ns = clock_ns() - stats->began_ns;
+    TRY(step(w, w->training, parameters, gradient, w->batch, loss));
+    const struct tape_times times = tape_last_times(w->training);
     stats->forward_ns = times.forward_ns;
     stats->backward_ns = times.backward_ns;
     stats->watch_ns = times.watch_ns;
-    stats->compute_ns = clock_ns() - gathered - times.watch_ns;
 done:
     return result;
 }
 
+status worker_gradient(worker *w, const float *parameters, uint64_t batch, float *gradient,
+                       struct step_stats *stats)
+{
+    status result = OK;
+    struct op_loss loss;
+    REQUIRE(w->training != NULL || w->external != NULL);
+    *stats = (struct step_stats){.began_ns = clock_ns(), .samples = w->batch};
+    sampler_batch(w->sampler, batch, w->batch, w->indices);
+    TRY(compute(w, parameters, batch, gradient, &loss, stats));
+    pace_wait(w->pace, batch, stats->began_ns);
+    stats->loss = (float)(loss.sum / w->batch);
+    stats->correct = loss.correct;
+    stats->compute_ns = clock_ns() - stats->began_ns - stats->data_ns - stats->watch_ns;
+done:
+    return result;
+}
+
+/* An external model's gradient is final all at once. */
 status worker_gradient_watched(worker *w, const float *parameters, uint64_t batch, float *gradient,
                                const struct gradient_watch *watch, struct step_stats *stats)
 {
-    tape_watch(w->training, watch);
-    status result = worker_gradient(w, parameters, batch, gradient, stats);
-    tape_watch(w->training, NULL);
+    status result = OK;
+    if (w->external == NULL) {
+        tape_watch(w->training, watch);
+        result = worker_gradient(w, parameters, batch, gradient, stats);
+        tape_watch(w->training, NULL);
+        return result;
+    }
+    TRY(worker_gradient(w, parameters, batch, gradient, stats));
+    const uint64_t began_ns = clock_ns();
+    watch->between(watch->context, 0);
+    stats->watch_ns = clock_ns() - began_ns;
+done:
     return result;
 }
 

@@ -60,7 +60,7 @@ done:
  * once, not for each batch. */
 static void keep(worker *w, const float *parameters)
 {
-    if (w->backend->kind->keep != NULL)
+    if (w->backend != NULL && w->backend->kind->keep != NULL)
         w->backend->kind->keep(w->backend, parameters);
 }
 
@@ -97,24 +97,52 @@ static void count_predictions(const float *logits, uint32_t samples, uint32_t cl
     }
 }
 
-/* Evaluates one batch of a split. The tape's padding samples keep images of an earlier batch; they
- * are computed and not counted. */
+/* The tape's padding samples keep images of an earlier batch; they are computed and not counted.
+ * `predicted`: NULL if predictions are not counted. */
+static status evaluate_on_tape(worker *w, const float *parameters, enum dataset_split split,
+                               uint32_t first, uint32_t count, struct op_loss *out,
+                               uint32_t *predicted)
+{
+    status result = OK;
+    const float *logits = NULL;
+    tape_gather(w->evaluation, &w->data, split, NULL, first, count, NULL);
+    TRY(worker_step(w, w->evaluation, parameters, NULL, count, out,
+                    predicted != NULL ? &logits : NULL));
+    if (predicted != NULL)
+        count_predictions(logits, count, w->data.classes, predicted);
+done:
+    return result;
+}
+
 static status evaluate_batch(worker *w, const float *parameters, enum dataset_split split,
                              uint32_t first, struct evaluation_sum *out, uint32_t *predicted)
 {
     status result = OK;
-    const bool counts = split == SPLIT_TEST && !w->data.numeric;
-    uint32_t left = w->data.count[split] - first;
+    const uint32_t left = w->data.count[split] - first;
     struct op_loss loss;
-    const float *logits = NULL;
     out->count = left < EVALUATION_BATCH ? left : EVALUATION_BATCH;
-    tape_gather(w->evaluation, &w->data, split, NULL, first, out->count, NULL);
-    TRY(worker_step(w, w->evaluation, parameters, NULL, out->count, &loss,
-                    counts ? &logits : NULL));
+    if (split != SPLIT_TEST || w->data.numeric)
+        predicted = NULL;
+    TRY(w->external != NULL
+            ? external_evaluate(w->external, split, first, out->count, &loss, predicted)
+            : evaluate_on_tape(w, parameters, split, first, out->count, &loss, predicted));
     out->loss = loss.sum;
     out->correct = loss.correct;
-    if (counts)
-        count_predictions(logits, out->count, w->data.classes, predicted);
+done:
+    return result;
+}
+
+/* Prepares evaluations at these parameters. */
+static status prepare(worker *w, const float *parameters)
+{
+    status result = OK;
+    if (w->external != NULL)
+        return external_prepare_evaluation(w->external, parameters);
+    if (w->evaluation == NULL)
+        TRY(open_evaluation(w));
+    keep(w, parameters);
+    if (w->has_batch_norm)
+        TRY(calibrate(w, parameters));
 done:
     return result;
 }
@@ -126,11 +154,7 @@ status worker_evaluate_part(worker *w, const float *parameters, unsigned part, u
     size_t b = 0;
     REQUIRE(w->sampler != NULL && part < parts);
     memset(predicted, 0, worker_classes(w) * sizeof *predicted);
-    if (w->evaluation == NULL)
-        TRY(open_evaluation(w));
-    keep(w, parameters);
-    if (w->has_batch_norm)
-        TRY(calibrate(w, parameters));
+    TRY(prepare(w, parameters));
     for (size_t i = 0; i < COUNT_OF(evaluated); i++) {
         for (uint32_t k = 0; k < batches_of(w, evaluated[i]); k++, b++) {
             if (b % parts == part) {

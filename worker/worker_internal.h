@@ -6,6 +6,7 @@
 #include "worker/backend.h"
 #include "worker/data/dataset.h"
 #include "worker/model/model.h"
+#include "worker/external/external.h"
 #include "worker/pace/pace.h"
 #include "worker/data/sampler.h"
 #include "worker/worker.h"
@@ -14,6 +15,7 @@ struct worker {
     struct dataset data;
     sampler *sampler;
     pace *pace;
+    external *external; /* NULL: the members from `backend` to `calibration` compute */
     backend *backend;
     struct model model;
     parameter_table *parameters;

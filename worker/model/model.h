@@ -21,6 +21,7 @@ struct model_kind {
     tensor *(*forward)(tape *t, tensor *x, const struct model *m);
     /* Calls the layers that `forward` may not reach in the discovery pass; NULL: no such layers. */
     void (*declare)(tape *t, tensor *x, const struct model *m);
+    bool external; /* another program computes it (worker/external/), and the functions are NULL */
 };
 extern const struct registry model_registry;
 
@@ -30,6 +31,8 @@ struct model {
     int64_t settings[8];
 };
 
+/* Whether key `model` names one that another program computes. */
+bool model_is_external(const options *o);
 /* The model named by key `model`, with its options. */
 status model_open(struct model *out, const options *o, uint32_t classes) MUST_CHECK;
 /* Finds the model's layers for images of this shape and adds them to `parameters`. */

@@ -12,6 +12,12 @@ static const struct about *const entries[] = {
 
 const struct registry model_registry = {"model", entries, COUNT_OF(entries)};
 
+bool model_is_external(const options *o)
+{
+    return ((const struct model_kind *)registry_find(&model_registry, options_text(o, "model")))
+        ->external;
+}
+
 status model_open(struct model *out, const options *o, uint32_t classes)
 {
     status result = OK;

@@ -7,10 +7,13 @@
 #include "base/memory.h"
 #include "base/random.h"
 
+#define NO_LAYER ((size_t)-1)
+#define PARAMETERS_MOST ((size_t)1 << 36)
+
 struct slice {
     struct parameter_slice public;
-    char name[56];
-    size_t layer;
+    char name[PARAMETER_NAME_BYTES];
+    size_t layer; /* NO_LAYER: of parameter_table_add_slice() */
     bool is_bias;
 };
 
@@ -121,6 +124,33 @@ status parameter_table_add_bias(parameter_table *t, size_t layer)
     return add_slice(t, layer, true);
 }
 
+status parameter_table_add_slice(parameter_table *t, const char *name, unsigned rank,
+                                 const uint32_t *shape)
+{
+    status result = OK;
+    if (strlen(name) >= PARAMETER_NAME_BYTES) {
+        FAIL(ERROR_DATA, "the name of parameter '%s' is longer than %d bytes", name,
+             PARAMETER_NAME_BYTES - 1);
+    }
+    for (size_t i = 0; i < t->slice_count; i++)
+        if (strcmp(t->slices[i].name, name) == 0)
+            FAIL(ERROR_DATA, "two parameters have the name '%s'", name);
+    TRY(grow(&t->slices, t->slice_count, &t->slice_capacity, sizeof *t->slices));
+    struct slice *s = &t->slices[t->slice_count++];
+    *s = (struct slice){.public = {.offset = t->count, .count = 1, .rank = rank},
+                        .layer = NO_LAYER};
+    snprintf(s->name, sizeof s->name, "%s", name);
+    for (unsigned i = 0; i < rank; i++) {
+        if (shape[i] > PARAMETERS_MOST / s->public.count)
+            FAIL(ERROR_DATA, "parameter '%s' has more than %zu elements", name, PARAMETERS_MOST);
+        s->public.shape[i] = shape[i];
+        s->public.count *= shape[i];
+    }
+    t->count += s->public.count;
+done:
+    return result;
+}
+
 size_t parameter_table_count(const parameter_table *t)
 {
     return t->count;
@@ -144,6 +174,7 @@ void parameter_table_initialise(const parameter_table *t, uint64_t seed, float *
 {
     for (size_t i = 0; i < t->slice_count; ++i) {
         const struct slice *s = &t->slices[i];
+        REQUIRE(s->layer != NO_LAYER);
         const struct layer *l = &t->layers[s->layer];
         float *at = out + s->public.offset;
         double spread = sqrt((l->last ? 1.0 : 2.0) / l->fan_in);

@@ -12,6 +12,8 @@
 
 #define NO_SLICE ((size_t)-1)
 
+enum { PARAMETER_NAME_BYTES = 128 };
+
 struct layer {
     char name[48];
     enum op_kind kind;
@@ -36,6 +38,11 @@ size_t parameter_table_find(const parameter_table *t, const char *name, size_t g
 status parameter_table_add(parameter_table *t, const struct layer *l, bool biased) MUST_CHECK;
 /* Adds a bias to a layer without one (its first call had no bias). */
 status parameter_table_add_bias(parameter_table *t, size_t layer) MUST_CHECK;
+
+/* Adds a slice of no layer: of an external model, which has its own initial values. ERROR_DATA: the
+ * name is taken or too long. */
+status parameter_table_add_slice(parameter_table *t, const char *name, unsigned rank,
+                                 const uint32_t *shape) MUST_CHECK;
 
 size_t parameter_table_count(const parameter_table *t); /* elements */
 size_t parameter_table_slices(const parameter_table *t);

@@ -1,0 +1,49 @@
+/*
+ * external.h — a model, its loss and its data, computed by a program of the user (model=external).
+ *
+ * The program answers what the gradient of a batch is, as a pure function of the parameters, the
+ * worker and the batch's samples. gradlag keeps everything else: which samples make a batch,
+ * parameters, optimizer, staleness, recording. docs/external-models.md is the protocol.
+ *
+ * Parameters and gradient lie in one memory that both processes map: the parameters are copied into
+ * it before a request, the gradient out of it after the answer. A step allocates only its messages.
+ * One thread at a time uses an `external`.
+ *
+ * Errors: ERROR_DATA: the program reports an error, or its answer does not fit. ERROR_PEER: the
+ * program ended, or did not answer in time. Messages hold the last lines of its output.
+ */
+#ifndef GRADLAG_WORKER_EXTERNAL_EXTERNAL_H
+#define GRADLAG_WORKER_EXTERNAL_EXTERNAL_H
+
+#include "base/options.h"
+#include "worker/backend.h"
+#include "worker/data/dataset.h"
+#include "worker/model/parameters.h"
+
+typedef struct external external;
+
+/* Starts the program that key model.command names and asks it for its parameters and data. Adds the
+ * slices to `table`; sets counts, classes and numeric of `data`, which has no images. `workers`: of
+ * the run. */
+status external_open(external **out, const options *settings, unsigned workers,
+                     parameter_table *table, struct dataset *data) MUST_CHECK;
+void external_close(external **e); /* NULL-safe */
+
+/* What the program says of itself ("resnet_torch.py, torch 2.5.1"); lives as long as `e`. */
+const char *external_description(const external *e);
+
+/* The parameters of version 0: a pure function of the program, its options and key seed. */
+status external_initial(external *e, float *out) MUST_CHECK;
+/* The gradient of the mean loss over samples[0..n) of the training split, for worker `index`. */
+status external_gradient(external *e, const float *parameters, unsigned index, uint64_t batch,
+                         const uint32_t *samples, uint32_t n, float *gradient,
+                         struct op_loss *out) MUST_CHECK;
+
+/* Evaluations at these parameters follow. The program re-estimates running statistics here. */
+status external_prepare_evaluation(external *e, const float *parameters) MUST_CHECK;
+/* The samples [first, first + n) of a split. predicted[k] grows by the samples predicted as class k;
+ * NULL: not asked for. */
+status external_evaluate(external *e, enum dataset_split split, uint32_t first, uint32_t n,
+                         struct op_loss *out, uint32_t *predicted) MUST_CHECK;
+
+#endif

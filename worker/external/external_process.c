@@ -1,0 +1,324 @@
+/* external_process.c — see external_process.h. */
+#include "worker/external/external_process.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/memory.h"
+#include "base/text.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum {
+    SOCKET_FD = 3, /* in the program */
+    MEMORY_FD = 4,
+    PATIENCE = 20, /* as LIVENESS_FACTOR and COMMUNICATOR_PATIENCE */
+    END_MS = 2000,
+    TAIL_BYTES = 1024,
+    ANSWER_BYTES = 64 << 20, /* the longest answer that is read */
+};
+
+struct external_process {
+    char *command;
+    pid_t pid; /* also its process group; 0: it has been waited for */
+    int socket, output;
+    uint64_t limit_ns, longest_ns;
+    struct text received;  /* the beginning of an answer */
+    char tail[TAIL_BYTES]; /* the end of its output, NUL-terminated */
+    size_t tail_length, line_at;
+};
+
+/* ---- the process ---- */
+
+/* Between fork and exec: only calls that are safe in a copy of a process with threads. */
+static void become_program(const char *command, int socket, int memory, int output, pid_t parent)
+{
+    const int null = open("/dev/null", O_RDONLY);
+    /* First away from the numbers that are about to be given. */
+    socket = fcntl(socket, F_DUPFD, MEMORY_FD + 1);
+    memory = fcntl(memory, F_DUPFD, MEMORY_FD + 1);
+    output = fcntl(output, F_DUPFD, MEMORY_FD + 1);
+    if (null < 0 || socket < 0 || memory < 0 || output < 0 || dup2(null, 0) < 0 ||
+        dup2(output, 1) < 0 || dup2(output, 2) < 0 || dup2(socket, SOCKET_FD) < 0 ||
+        dup2(memory, MEMORY_FD) < 0)
+        _exit(126);
+    close_range(MEMORY_FD + 1, ~0U, 0);
+    setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent)
+        _exit(126);
+    signal(SIGINT, SIG_DFL);
+    signal(SIGTERM, SIG_DFL);
+    signal(SIGHUP, SIG_DFL);
+    signal(SIGPIPE, SIG_DFL);
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    execl("/bin/sh", "sh", "-c", command, (char *)NULL);
+    _exit(126);
+}
+
+static status start(external_process *p, int memory_fd)
+{
+    status result = OK;
+    int sockets[2] = {-1, -1}, output[2] = {-1, -1};
+    const pid_t parent = getpid();
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets) != 0 ||
+        pipe2(output, O_CLOEXEC) != 0)
+        FAIL(ERROR_OTHER, "cannot start model.command: %s", strerror(errno));
+    p->pid = fork();
+    if (p->pid < 0) {
+        p->pid = 0;
+        FAIL(ERROR_OTHER, "cannot start model.command: %s", strerror(errno));
+    }
+    if (p->pid == 0)
+        become_program(p->command, sockets[1], memory_fd, output[1], parent);
+    setpgid(p->pid, p->pid);
+    p->socket = sockets[0];
+    p->output = output[0];
+    sockets[0] = output[0] = -1;
+    fcntl(p->output, F_SETFL, O_NONBLOCK);
+done:
+    for (int i = 0; i < 2; i++) {
+        if (sockets[i] >= 0)
+            close(sockets[i]);
+        if (output[i] >= 0)
+            close(output[i]);
+    }
+    return result;
+}
+
+status external_process_start(external_process **out, const char *command, int memory_fd,
+                              double timeout_s)
+{
+    status result = OK;
+    external_process *p = NULL;
+    *out = NULL;
+    TRY(memory_new(&p, 1, sizeof *p, "an external model"));
+    p->socket = p->output = -1;
+    p->command = text_copy(command);
+    p->limit_ns = (uint64_t)(timeout_s * 1e9);
+    setenv("GRADLAG_SOCKET_FD", "3", 1);
+    setenv("GRADLAG_MEMORY_FD", "4", 1);
+    TRY(start(p, memory_fd));
+    *out = p;
+    p = NULL;
+done:
+    external_process_end(&p);
+    return result;
+}
+
+/* Waits for at most `ms`; true once it has ended. */
+static bool has_ended(external_process *p, unsigned ms, int *how)
+{
+    for (const uint64_t until = clock_ns() + ms * 1000000ULL;;) {
+        const pid_t found = p->pid == 0 ? -1 : waitpid(p->pid, how, WNOHANG);
+        if (found != 0)
+            return true;
+        if (clock_ns() >= until)
+            return false;
+        clock_sleep_until_ns(clock_ns() + 1000000);
+    }
+}
+
+void external_process_end(external_process **out)
+{
+    external_process *p = *out;
+    int how;
+    if (p == NULL)
+        return;
+    if (p->socket >= 0)
+        close(p->socket); /* the program reads the end of its input */
+    if (p->pid != 0) {
+        const bool ended = has_ended(p, END_MS, &how);
+        kill(-p->pid, SIGKILL); /* what it may have started, too */
+        if (!ended)
+            waitpid(p->pid, &how, 0);
+    }
+    if (p->output >= 0)
+        close(p->output);
+    text_free(&p->received);
+    memory_free(p->command);
+    memory_free(p);
+    *out = NULL;
+}
+
+/* ---- its output ---- */
+
+static void keep_output(external_process *p, const char *bytes, size_t length)
+{
+    if (length >= TAIL_BYTES) {
+        bytes += length - (TAIL_BYTES - 1);
+        length = TAIL_BYTES - 1;
+    }
+    if (p->tail_length + length >= TAIL_BYTES) {
+        const size_t drop = p->tail_length + length - (TAIL_BYTES - 1);
+        memmove(p->tail, p->tail + drop, p->tail_length - drop);
+        p->tail_length -= drop;
+    }
+    memcpy(p->tail + p->tail_length, bytes, length);
+    p->tail_length += length;
+    p->tail[p->tail_length] = '\0';
+}
+
+/* Reads all output that is there. */
+static void read_output(external_process *p)
+{
+    char bytes[4096];
+    ssize_t length;
+    while (p->output >= 0 && (length = read(p->output, bytes, sizeof bytes)) != -1) {
+        if (length == 0) {
+            close(p->output);
+            p->output = -1;
+            return;
+        }
+        keep_output(p, bytes, (size_t)length);
+        log_debug("model.command: %.*s", (int)length, bytes);
+    }
+}
+
+/* The last lines of its output, as the end of an error message. */
+static const char *last_lines(external_process *p, char out[TAIL_BYTES + 32])
+{
+    read_output(p);
+    while (p->tail_length > 0 && p->tail[p->tail_length - 1] == '\n')
+        p->tail[--p->tail_length] = '\0';
+    if (p->tail_length == 0)
+        return "; it wrote nothing";
+    snprintf(out, TAIL_BYTES + 32, "; its last lines:\n%s", p->tail);
+    return out;
+}
+
+status external_process_fail(external_process *p, const char *format, ...)
+{
+    char message[512], lines[TAIL_BYTES + 32];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(message, sizeof message, format, arguments);
+    va_end(arguments);
+    return error_set(ERROR_DATA, __FILE__, __LINE__, "model.command '%s': %s%s", p->command,
+                     message, last_lines(p, lines));
+}
+
+static status fail_ended(external_process *p, const char *what)
+{
+    char lines[TAIL_BYTES + 32], end[64] = "closed its socket";
+    int how = 0;
+    if (has_ended(p, END_MS, &how)) {
+        if (WIFSIGNALED(how))
+            snprintf(end, sizeof end, "was ended by signal %d", WTERMSIG(how));
+        else
+            snprintf(end, sizeof end, "ended with exit code %d", WEXITSTATUS(how));
+        kill(-p->pid, SIGKILL);
+        p->pid = 0;
+    }
+    return error_set(ERROR_PEER, __FILE__, __LINE__, "model.command '%s' %s instead of answering "
+                     "'%s'%s", p->command, end, what, last_lines(p, lines));
+}
+
+/* ---- messages ---- */
+
+static status send_line(external_process *p, const char *what, const char *line, size_t length)
+{
+    while (length > 0) {
+        const ssize_t sent = send(p->socket, line, length, MSG_NOSIGNAL);
+        if (sent < 0 && errno == EINTR)
+            continue;
+        if (sent < 0)
+            return fail_ended(p, what);
+        line += sent;
+        length -= (size_t)sent;
+    }
+    return OK;
+}
+
+/* Waits until bytes of an answer, its end or the limit are there. */
+static status await_bytes(external_process *p, const char *what, uint64_t since_ns)
+{
+    const uint64_t usual_ns = p->longest_ns > p->limit_ns ? p->longest_ns : p->limit_ns;
+    const uint64_t until_ns = since_ns + PATIENCE * usual_ns;
+    char lines[TAIL_BYTES + 32];
+    for (;;) {
+        struct pollfd at[2] = {{.fd = p->socket, .events = POLLIN},
+                               {.fd = p->output, .events = POLLIN}};
+        const uint64_t now_ns = clock_ns();
+        const uint64_t left_ms = now_ns < until_ns ? (until_ns - now_ns) / 1000000 : 0;
+        poll(at, 2, left_ms < 1000 ? (int)left_ms : 1000);
+        if (at[1].revents != 0)
+            read_output(p);
+        if (at[0].revents != 0)
+            return OK;
+        if (clock_ns() >= until_ns) {
+            return error_set(ERROR_PEER, __FILE__, __LINE__, "model.command '%s' has not answered "
+                             "'%s' for %.1f s (limit: %d times timeout_s, or its longest answer): "
+                             "does it hang? If it is only slow, set a longer timeout_s%s",
+                             p->command, what, (double)(clock_ns() - since_ns) * 1e-9, PATIENCE,
+                             last_lines(p, lines));
+        }
+    }
+}
+
+/* One line, without its end. It stays in p->received until the next call. */
+static status receive_line(external_process *p, const char *what)
+{
+    status result = OK;
+    const uint64_t since_ns = clock_ns();
+    char bytes[65536];
+    p->received.length = 0;
+    for (;;) {
+        TRY(await_bytes(p, what, since_ns));
+        const ssize_t length = recv(p->socket, bytes, sizeof bytes, 0);
+        if (length < 0 && (errno == EINTR || errno == EAGAIN))
+            continue;
+        if (length <= 0)
+            return fail_ended(p, what);
+        text_add_bytes(&p->received, bytes, (size_t)length);
+        if (bytes[length - 1] == '\n')
+            break; /* it answers once */
+        if (p->received.length > ANSWER_BYTES)
+            return external_process_fail(p, "its answer to '%s' has no end", what);
+    }
+    const uint64_t took_ns = clock_ns() - since_ns;
+    p->longest_ns = took_ns > p->longest_ns ? took_ns : p->longest_ns;
+done:
+    return result;
+}
+
+status external_process_ask(external_process *p, const char *what, const json_t *request,
+                            json_t **answer)
+{
+    status result = OK;
+    json_error_t error;
+    json_t *got = NULL;
+    char *line = json_dumps(request, JSON_COMPACT);
+    *answer = NULL;
+    REQUIRE(line != NULL);
+    TRY(send_line(p, what, line, strlen(line)));
+    TRY(send_line(p, what, "\n", 1));
+    TRY(receive_line(p, what));
+    got = json_loadb(p->received.at, p->received.length, 0, &error);
+    if (!json_is_object(got)) {
+        result = external_process_fail(p, "its answer to '%s' is not one JSON object in one line "
+                                       "(%s)", what, got == NULL ? error.text : "another type");
+        goto done;
+    }
+    const char *message = json_string_value(json_object_get(got, "error"));
+    if (message != NULL) {
+        result = external_process_fail(p, "%s", message);
+        goto done;
+    }
+    *answer = got;
+    got = NULL;
+done:
+    json_decref(got);
+    free(line);
+    return result;
+}

@@ -1,0 +1,36 @@
+/*
+ * external_process.h — the program of model.command: its start, its messages, its end.
+ *
+ * Messages are JSON objects, one a line, over a socket that the program inherits. The program's
+ * stdout and stderr are read while gradlag waits for an answer; they are logged at level debug, and
+ * their last lines stand in every error about the program.
+ *
+ * One thread at a time uses a process. Only the thread that started it may end while it lives.
+ */
+#ifndef GRADLAG_WORKER_EXTERNAL_EXTERNAL_PROCESS_H
+#define GRADLAG_WORKER_EXTERNAL_EXTERNAL_PROCESS_H
+
+#include "base/status.h"
+
+#include <jansson.h>
+
+typedef struct external_process external_process;
+
+/* Starts `command` in a shell. It finds the socket and the shared memory (`memory_fd`, borrowed) as
+ * the file descriptors that GRADLAG_SOCKET_FD and GRADLAG_MEMORY_FD name. `timeout_s`: an answer is
+ * awaited for 20 times as long, or 20 times the longest answer so far. */
+status external_process_start(external_process **out, const char *command, int memory_fd,
+                              double timeout_s) MUST_CHECK;
+/* Ends the program: closes the socket, waits for 2 s, then kills its process group. NULL-safe. */
+void external_process_end(external_process **p);
+
+/* Sends `request` and waits for the answer, an object (the caller's reference). `what` names the
+ * request in errors.
+ * ERROR_PEER: the program ended, or sent nothing in time. ERROR_DATA: no JSON object, or
+ * {"error": "…"}, the program's own message. */
+status external_process_ask(external_process *p, const char *what, const json_t *request,
+                            json_t **answer) MUST_CHECK;
+/* An ERROR_DATA about an answer: "model.command 'python3 m.py': message", with its last lines. */
+status external_process_fail(external_process *p, const char *format, ...) PRINTF_LIKE(2, 3);
+
+#endif
