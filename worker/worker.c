@@ -364,6 +364,8 @@ status worker_gradient_watched(worker *w, const float *parameters, uint64_t batc
         return result;
     }
     TRY(worker_gradient(w, parameters, batch, gradient, stats));
+    if (watch == NULL)
+        goto done;
     const uint64_t began_ns = clock_ns();
     watch->between(watch->context, 0);
     stats->watch_ns = clock_ns() - began_ns;
