@@ -133,10 +133,7 @@ done:
 static status open_external(worker *w, const struct worker_options *o)
 {
     status result = OK;
-    if (o->no_gradients) {
-        FAIL(ERROR_USAGE, "mode=pipeline cuts a model into stages, and cannot cut one of another "
-                          "program (model=external); set mode=async or mode=sync");
-    }
+    REQUIRE(!o->no_gradients); /* config_check() refuses mode=pipeline */
     TRY(external_open(&w->external, o->settings, o->count, w->parameters, &w->data));
     snprintf(w->description, sizeof w->description, "%s", external_description(w->external));
 done:

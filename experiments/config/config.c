@@ -8,6 +8,7 @@
 #include "experiments/config/config_effect.h"
 #include "experiments/config/yaml_tree.h"
 #include "experiments/config/keys.h"
+#include "worker/model/model.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -238,6 +239,8 @@ static status compose(options **out, const struct settings *s)
         if (strchr(s->at[i].key, '.') == NULL && !length_overruled(s, i) &&
             !is_chosen_elsewhere(s, i))
             TRY(options_set(*out, s->at[i].key, s->at[i].value, s->at[i].origin));
+    if (model_is_external(*out) && !options_was_set(*out, "dataset"))
+        TRY(options_set(*out, "dataset", "external", "model=external"));
     TRY(declare_chosen(*out));
     for (size_t i = 0; i < s->count; i++) {
         const struct setting *each = &s->at[i];

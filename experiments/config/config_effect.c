@@ -12,6 +12,7 @@
 #include "sync/compression/compression.h"
 #include "sync/pipeline/pipeline.h"
 #include "sync/trainer.h"
+#include "worker/model/model.h"
 #include "worker/optimizer/optimizer.h"
 #include "worker/pace/pace.h"
 #include "worker/training.h"
@@ -92,6 +93,22 @@ static bool pace_without_effect(const options *o, struct ineffective *out)
     return false;
 }
 
+/* Keys of a computation in this process, if the model is another program. */
+static bool external_without_effect(const options *o, struct ineffective *out)
+{
+    static const char *const idle[] = {"device",  "precision",       "deterministic", "dataset.path",
+                                       "augment", "label_smoothing", "batch_norm"};
+    if (!model_is_external(o))
+        return false;
+    for (size_t i = 0; i < COUNT_OF(idle); i++) {
+        if (!is_initial(o, idle[i])) {
+            *out = (struct ineffective){idle[i], "model", "lenet or another built-in model"};
+            return true;
+        }
+    }
+    return false;
+}
+
 bool config_any_ineffective(const options *o, struct ineffective *out)
 {
     const struct consistency_policy *policy = (const struct consistency_policy *)registry_find(
@@ -122,7 +139,8 @@ bool config_any_ineffective(const options *o, struct ineffective *out)
         *out = (struct ineffective){"momentum", "optimizer", "momentum or nesterov"};
         return true;
     }
-    if (recipe_without_effect(o, out) || pace_without_effect(o, out))
+    if (recipe_without_effect(o, out) || pace_without_effect(o, out) ||
+        external_without_effect(o, out))
         return true;
     if (policy->never_stale && !is_initial(o, "correction")) {
         *out = (struct ineffective){"correction", "consistency", "asp"};
@@ -212,6 +230,31 @@ done:
     return result;
 }
 
+/* The program of an external model brings its data. */
+static status check_external(const options *o)
+{
+    status result = OK;
+    const bool external = model_is_external(o);
+    if (external != (strcmp(options_text(o, "dataset"), "external") == 0)) {
+        FAIL(ERROR_USAGE, "%s: dataset=%s and model=%s do not fit together: a program brings its "
+                          "own data; %s",
+             options_origin(o, "dataset"), options_text(o, "dataset"), options_text(o, "model"),
+             external ? "leave dataset out" : "set model=external or another dataset");
+    }
+    if (external && options_text(o, "model.command")[0] == '\0') {
+        FAIL(ERROR_USAGE, "%s: model=external requires the command that starts your program; set "
+                          "for example model.command='python3 my_model.py'",
+             options_origin(o, "model"));
+    }
+    if (external && strcmp(options_text(o, "mode"), "pipeline") == 0) {
+        FAIL(ERROR_USAGE, "%s: mode=pipeline cuts a model into stages and cannot cut one of "
+                          "another program (model=external); set mode=async or mode=sync",
+             options_origin(o, "mode"));
+    }
+done:
+    return result;
+}
+
 static status check_pipeline(const options *o)
 {
     status result = OK;
@@ -267,6 +310,7 @@ status config_check(const options *o)
         TRY(sync_trainer_check(o));
         TRY(compression_check(o));
     }
+    TRY(check_external(o));
     TRY(check_pipeline(o));
     TRY(check_on_nonfinite(o));
     TRY(check_balance(o));
