@@ -230,6 +230,11 @@ void worker_join(worker *w, const struct batch_norm_group *joint)
     tape_join(w->training, joint);
 }
 
+const char *worker_program(const worker *w)
+{
+    return w->external != NULL ? external_program(w->external) : NULL;
+}
+
 const char *worker_device_description(const worker *w)
 {
     return w->description;

@@ -174,5 +174,7 @@ status worker_resident_update(worker *w, const struct device_update *u,
 
 /* "cpu: Intel Xeon …, oneDNN 2.6.3, 1 thread", for table `run`; lives as long as the worker. */
 const char *worker_device_description(const worker *w);
+/* model=external: a JSON object that identifies the program, for table `run`; else NULL. */
+const char *worker_program(const worker *w);
 
 #endif

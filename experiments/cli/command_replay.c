@@ -460,6 +460,21 @@ done:
     return result;
 }
 
+/* Another program, or other packages, would compute other gradients. */
+static status check_program(const struct recorded_run *run, const worker *w)
+{
+    status result = OK;
+    const char *now = worker_program(w);
+    if (run->program != NULL && (now == NULL || strcmp(now, run->program) != 0)) {
+        FAIL(ERROR_USAGE,
+             "run %lld was made by the program %s; model.command starts %s now; restore that "
+             "program and its packages",
+             (long long)run->id, run->program, now != NULL ? now : "one that does not identify itself");
+    }
+done:
+    return result;
+}
+
 /* In the manner of a role's process, for a what-if's row has one writer, too. */
 static status replay(const struct request *r, const struct recorded_run *run,
                      struct role_process *p, struct training_outcome *out)
@@ -477,6 +492,7 @@ static status replay(const struct request *r, const struct recorded_run *run,
     TRY(gradient_pool_open(&pool, p->settings, run->workers,
                            (unsigned)options_integer(p->settings, "virtual.threads")));
     p->worker = gradient_pool_own(pool);
+    TRY(check_program(run, p->worker));
     TRY(open_start(r, run, p, &start));
     o.start = run->resumed != NULL ? &start.state : NULL;
     if (r->what_if) {

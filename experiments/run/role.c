@@ -241,6 +241,7 @@ status role_finish_row(struct role_process *p, status ended, const struct traini
         .parameters_sha256 =
             outcome->parameters_sha256[0] == '\0' ? NULL : outcome->parameters_sha256,
         .device = p->worker == NULL ? NULL : worker_device_description(p->worker),
+        .program = p->worker == NULL ? NULL : worker_program(p->worker),
         .communicator = p->communicator,
         .network = p->network.at,
     };

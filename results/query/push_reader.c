@@ -23,7 +23,8 @@ static status read_row(struct recorded_run *r, sqlite3 *db)
                          "SELECT uuid, status, mode, engine, parameters_sha256, workers, updates, "
                          "samples_used, final_accuracy, config, host ->> '$.resumed.path', "
                          "host ->> '$.resumed.sha256', EXISTS (SELECT 1 FROM event WHERE "
-                         "run_id = ?1 AND code = 'worker_foreign') FROM run WHERE id = ?1"));
+                         "run_id = ?1 AND code = 'worker_foreign'), host ->> '$.program' "
+                         "FROM run WHERE id = ?1"));
     sqlite3_bind_int64(s, 1, r->id);
     int code = sqlite3_step(s);
     TRY(database_check(db, code, "read the run"));
@@ -43,6 +44,8 @@ static status read_row(struct recorded_run *r, sqlite3 *db)
     r->resumed = resumed != NULL ? text_copy(resumed) : NULL;
     copy_text(s, 11, r->resumed_sha256, sizeof r->resumed_sha256);
     r->foreign = sqlite3_column_int(s, 12) != 0;
+    const char *program = (const char *)sqlite3_column_text(s, 13);
+    r->program = program != NULL ? text_copy(program) : NULL;
 done:
     sqlite3_finalize(s);
     return result;
@@ -241,6 +244,7 @@ done:
 void recorded_run_free(struct recorded_run *r)
 {
     memory_free(r->config);
+    memory_free(r->program);
     memory_free(r->resumed);
     memory_free(r->pushes);
     memory_free(r->comings);

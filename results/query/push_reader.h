@@ -27,6 +27,7 @@ struct recorded_run { /* zero-initialise; owns all it points to */
     uint64_t updates, samples_used;
     double final_accuracy; /* NaN: not measured */
     char *config;          /* JSON: every key and value */
+    char *program;         /* JSON: the program of model=external; NULL: a built-in model */
     bool foreign;          /* another program than gradlag computed gradients of it */
     char *resumed;         /* the checkpoint that it went on from; NULL: it began anew */
     char resumed_sha256[65];

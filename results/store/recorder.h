@@ -54,6 +54,7 @@ struct run_outcome {
     double sent_bytes;             /* of gradients, by all ranks together */
     const char *parameters_sha256; /* or NULL */
     const char *device;            /* what it was computed on, in words; or NULL */
+    const char *program;           /* model=external: a JSON object that identifies it; or NULL */
     const char *communicator;      /* the one that communicator=auto chose; or NULL */
     const char *network;           /* by which ranks exchanged messages, in words; or NULL */
 };

@@ -228,8 +228,8 @@ status run_row_finish(sqlite3 *db, int64_t run_id, const struct run_outcome *out
         "train_seconds = :train_seconds, parameters_sha256 = :parameters_sha256, "
         "sent_bytes = CASE WHEN mode <> 'async' AND engine = 'real' THEN :sent_bytes END, "
         /* A NULL adds no member. */
-        "host = json_patch(host, json_object('device', :device, 'communicator', :communicator, "
-        "'network', :network)), "
+        "host = json_patch(host, json_object('device', :device, 'program', json(:program), "
+        "'communicator', :communicator, 'network', :network)), "
         "progress = NULL, not_a_number = :not_a_number WHERE id = :id";
     status result = OK;
     sqlite3_stmt *s = NULL;
@@ -248,6 +248,7 @@ status run_row_finish(sqlite3 *db, int64_t run_id, const struct run_outcome *out
     bind_text(s, ":parameters_sha256", outcome->parameters_sha256);
     bind_integer(s, ":sent_bytes", (int64_t)outcome->sent_bytes);
     bind_text(s, ":device", outcome->device);
+    bind_text(s, ":program", outcome->program);
     bind_text(s, ":communicator", outcome->communicator);
     bind_text(s, ":network", outcome->network);
     bind_nan_list(s, sqlite3_bind_parameter_index(s, ":not_a_number"), &nan);

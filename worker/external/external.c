@@ -20,6 +20,7 @@ struct external {
     size_t count, stride; /* elements */
     uint32_t classes;     /* 0: predictions are not counted */
     char description[160];
+    char *program; /* JSON text; NULL: none */
 };
 
 static status ask(external *e, const char *type, json_t *request, json_t **answer)
@@ -115,6 +116,8 @@ static status take_model(external *e, const json_t *from, parameter_table *table
     e->count = parameter_table_count(table);
     snprintf(e->description, sizeof e->description, "external: %s",
              about != NULL ? about : "a program");
+    if (json_is_object(json_object_get(from, "program")))
+        e->program = json_dumps(json_object_get(from, "program"), JSON_COMPACT | JSON_SORT_KEYS);
 done:
     return result;
 }
@@ -197,6 +200,7 @@ void external_close(external **out)
         munmap(e->memory, 2 * e->stride * sizeof(float));
     if (e->memory_fd >= 0)
         close(e->memory_fd);
+    free(e->program);
     memory_free(e);
     *out = NULL;
 }
@@ -204,6 +208,11 @@ void external_close(external **out)
 const char *external_description(const external *e)
 {
     return e->description;
+}
+
+const char *external_program(const external *e)
+{
+    return e->program;
 }
 
 /* ---- requests ---- */

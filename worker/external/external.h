@@ -31,6 +31,9 @@ void external_close(external **e); /* NULL-safe */
 
 /* What the program says of itself ("resnet_torch.py, torch 2.5.1"); lives as long as `e`. */
 const char *external_description(const external *e);
+/* The JSON object `program` of its answer (SHA-256 of the program, versions of its packages), keys
+ * sorted; NULL: it has none. Lives as long as `e`. */
+const char *external_program(const external *e);
 
 /* The parameters of version 0: a pure function of the program, its options and key seed. */
 status external_initial(external *e, float *out) MUST_CHECK;

@@ -28,7 +28,8 @@ enum {
 
 struct external_process {
     char *command;
-    pid_t pid; /* also its process group; 0: it has been waited for */
+    pid_t pid; /* the leader of its process group; 0: it has ended */
+    char end[64]; /* how it ended */
     int socket, output;
     uint64_t limit_ns, longest_ns;
     struct text received;  /* the beginning of an answer */
@@ -38,8 +39,34 @@ struct external_process {
 
 /* ---- the process ---- */
 
-/* Between fork and exec: only calls that are safe in a copy of a process with threads. */
-static void become_program(const char *command, int socket, int memory, int output, pid_t parent)
+/* Called only after setpgid(): this group holds nothing else than the program. */
+static void end_group(int signal_number)
+{
+    (void)signal_number;
+    kill(0, SIGKILL);
+}
+
+/* Starts the shell and stays as the leader of its process group, which ends with gradlag even if
+ * gradlag is killed. A shell may start further processes, so its own death would not be enough. */
+static void lead_program(const char *command)
+{
+    const pid_t shell = fork();
+    int how;
+    if (shell == 0) {
+        prctl(PR_SET_PDEATHSIG, 0);
+        signal(SIGTERM, SIG_DFL);
+        execl("/bin/sh", "sh", "-c", command, (char *)NULL);
+        _exit(126);
+    }
+    for (int fd = SOCKET_FD; fd <= MEMORY_FD; fd++)
+        close(fd); /* gradlag sees the end of the socket when the program ends */
+    while (waitpid(shell, &how, 0) < 0 && errno == EINTR)
+        continue;
+    _exit(WIFSIGNALED(how) ? 128 + WTERMSIG(how) : WEXITSTATUS(how));
+}
+
+/* After fork(): only calls that are safe in a copy of a process with threads. */
+static void become_leader(const char *command, int socket, int memory, int output, pid_t parent)
 {
     const int null = open("/dev/null", O_RDONLY);
     /* First away from the numbers that are about to be given. */
@@ -52,18 +79,17 @@ static void become_program(const char *command, int socket, int memory, int outp
         _exit(126);
     close_range(MEMORY_FD + 1, ~0U, 0);
     setpgid(0, 0);
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent)
-        _exit(126);
     signal(SIGINT, SIG_DFL);
-    signal(SIGTERM, SIG_DFL);
+    signal(SIGTERM, end_group);
     signal(SIGHUP, SIG_DFL);
     signal(SIGPIPE, SIG_DFL);
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
-    execl("/bin/sh", "sh", "-c", command, (char *)NULL);
-    _exit(126);
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (getppid() != parent)
+        _exit(126);
+    lead_program(command);
 }
 
 static status start(external_process *p, int memory_fd)
@@ -80,7 +106,7 @@ static status start(external_process *p, int memory_fd)
         FAIL(ERROR_OTHER, "cannot start model.command: %s", strerror(errno));
     }
     if (p->pid == 0)
-        become_program(p->command, sockets[1], memory_fd, output[1], parent);
+        become_leader(p->command, sockets[1], memory_fd, output[1], parent);
     setpgid(p->pid, p->pid);
     p->socket = sockets[0];
     p->output = output[0];
@@ -120,8 +146,7 @@ done:
 static bool has_ended(external_process *p, unsigned ms, int *how)
 {
     for (const uint64_t until = clock_ns() + ms * 1000000ULL;;) {
-        const pid_t found = p->pid == 0 ? -1 : waitpid(p->pid, how, WNOHANG);
-        if (found != 0)
+        if (waitpid(p->pid, how, WNOHANG) != 0)
             return true;
         if (clock_ns() >= until)
             return false;
@@ -129,20 +154,34 @@ static bool has_ended(external_process *p, unsigned ms, int *how)
     }
 }
 
+/* Waits for END_MS, then kills the process group. Sets p->end. */
+static void end_program(external_process *p)
+{
+    int how = 0;
+    snprintf(p->end, sizeof p->end, "closed its socket");
+    if (has_ended(p, END_MS, &how)) {
+        const int code = WIFSIGNALED(how) ? 128 + WTERMSIG(how) : WEXITSTATUS(how);
+        if (code > 128)
+            snprintf(p->end, sizeof p->end, "was ended by signal %d", code - 128);
+        else
+            snprintf(p->end, sizeof p->end, "ended with exit code %d", code);
+        kill(-p->pid, SIGKILL); /* what it may have started */
+    } else {
+        kill(-p->pid, SIGKILL);
+        waitpid(p->pid, &how, 0);
+    }
+    p->pid = 0;
+}
+
 void external_process_end(external_process **out)
 {
     external_process *p = *out;
-    int how;
     if (p == NULL)
         return;
     if (p->socket >= 0)
         close(p->socket); /* the program reads the end of its input */
-    if (p->pid != 0) {
-        const bool ended = has_ended(p, END_MS, &how);
-        kill(-p->pid, SIGKILL); /* what it may have started, too */
-        if (!ended)
-            waitpid(p->pid, &how, 0);
-    }
+    if (p->pid != 0)
+        end_program(p);
     if (p->output >= 0)
         close(p->output);
     text_free(&p->received);
@@ -210,18 +249,12 @@ status external_process_fail(external_process *p, const char *format, ...)
 
 static status fail_ended(external_process *p, const char *what)
 {
-    char lines[TAIL_BYTES + 32], end[64] = "closed its socket";
-    int how = 0;
-    if (has_ended(p, END_MS, &how)) {
-        if (WIFSIGNALED(how))
-            snprintf(end, sizeof end, "was ended by signal %d", WTERMSIG(how));
-        else
-            snprintf(end, sizeof end, "ended with exit code %d", WEXITSTATUS(how));
-        kill(-p->pid, SIGKILL);
-        p->pid = 0;
-    }
-    return error_set(ERROR_PEER, __FILE__, __LINE__, "model.command '%s' %s instead of answering "
-                     "'%s'%s", p->command, end, what, last_lines(p, lines));
+    char lines[TAIL_BYTES + 32];
+    if (p->pid != 0)
+        end_program(p);
+    return error_set(ERROR_PEER, __FILE__, __LINE__,
+                     "model.command '%s' %s instead of answering '%s'%s", p->command, p->end, what,
+                     last_lines(p, lines));
 }
 
 /* ---- messages ---- */
