@@ -2,15 +2,17 @@
 
 NumPy is all it needs. A model is any object with
 
-    samples    dict: number of samples of "train", "validation" and "test"
-    classes    number of classes; 0 if accuracy has no meaning
-    parameters()                       -> dict: name -> initial values (float32 array)
-    gradient(parameters, samples, rng) -> loss, correct, dict: name -> gradient
-    evaluate(parameters, split, samples) -> loss, correct, predictions (None, or one class a sample)
+    samples      dict: the number of samples of "train", "validation" and "test"
+    classes      the number of classes; 0 if accuracy has no meaning
+    parameters()                         -> dict: name -> initial values (float32 array)
+    gradient(parameters, samples, rng)   -> loss, correct, dict: name -> gradient
+    evaluate(parameters, split, samples) -> loss, correct, predictions (one class a sample, or None)
 
-A loss is the mean over the batch, in nats. `parameters` are read-only views into memory shared with gradlag.
-`rng` is a numpy.random.Generator of (seed, worker, batch). No other state may influence a gradient.
-An optional method prepare(parameters) is called before evaluations at these parameters.
+A loss is the mean over the batch, in nats. `parameters` are views of memory shared with gradlag: do not write to them.
+`rng` is a numpy.random.Generator of (seed, worker, batch); nothing else may be random in a gradient.
+
+Optional methods: prepare(parameters) is called before evaluations at these parameters. bind(parameters, gradients) is
+called once; a model that has it writes gradients into those views itself and returns None in their place.
 """
 import hashlib
 import json
@@ -27,31 +29,43 @@ PROTOCOL = 1
 
 
 class Request:
-    """What gradlag's request `open` says."""
+    """What gradlag says when it opens the model: seed, workers, batch, threads and the keys model.NAME."""
 
     def __init__(self, message):
         self.seed = message["seed"]
         self.workers = message["workers"]
         self.batch = message["batch"]
-        self.options = message["options"]
+        self.threads = message["threads"]
+        self._options = message["options"]
+        self._read = set()
 
     def option(self, name, default):
-        """The key model.NAME as the type of `default`."""
-        text = self.options.get(name)
+        """The value of key model.NAME, converted to the type of `default`."""
+        self._read.add(name)
+        text = self._options.get(name)
         if text is None:
             return default
         if isinstance(default, bool):
             return text in ("true", "yes", "1")
-        return type(default)(text)
+        try:
+            return type(default)(text)
+        except ValueError:
+            raise ValueError(f"model.{name}={text} is not of type {type(default).__name__}") from None
+
+    def check_all_read(self):
+        unknown = sorted(set(self._options) - self._read)
+        if unknown:
+            known = ", ".join("model." + name for name in sorted(self._read)) or "none"
+            raise ValueError(f"this program has no key model.{unknown[0]}; it has: {known}")
 
 
 class _Vector:
-    """A flat float32 vector of the shared memory, and its named slices."""
+    """A flat float32 vector in the shared memory, and its named slices."""
 
     def __init__(self, memory, offset, shapes):
-        self.slices = {}
         count = sum(math.prod(shape) for shape in shapes.values())
         self.flat = numpy.frombuffer(memory, numpy.float32, count, offset)
+        self.slices = {}
         at = 0
         for name, shape in shapes.items():
             size = math.prod(shape)
@@ -59,6 +73,9 @@ class _Vector:
             at += size
 
     def write(self, values):
+        missing = self.slices.keys() - values.keys()
+        if missing:
+            raise ValueError(f"no values for parameter '{min(missing)}'")
         for name, at in self.slices.items():
             value = numpy.asarray(values[name])
             if value.shape != at.shape:
@@ -71,55 +88,50 @@ class _Peer:
         self.make = make
         self.socket = socket.socket(fileno=int(os.environ.pop("GRADLAG_SOCKET_FD")))
         self.memory_fd = int(os.environ.pop("GRADLAG_MEMORY_FD"))
-        self.pure = False
+        self.is_pure = False
 
     def open(self, message):
         if message["protocol"] != PROTOCOL:
             raise ValueError(f"gradlag speaks protocol {message['protocol']}, this package {PROTOCOL}: install the package of that gradlag")
         self.request = Request(message)
         self.model = self.make(self.request)
-        initial = self.model.parameters()
-        self.shapes = {name: value.shape if value.shape else (1,) for name, value in initial.items()}
-        return {"parameters": [{"name": n, "shape": list(s)} for n, s in self.shapes.items()],
-                "samples": dict(self.model.samples), "classes": int(self.model.classes), **describe(self.model)}
+        self.request.check_all_read()
+        self.shapes = {name: numpy.shape(value) or (1,) for name, value in self.model.parameters().items()}
+        return {"parameters": [{"name": name, "shape": list(shape)} for name, shape in self.shapes.items()],
+                "samples": dict(self.model.samples), "classes": int(self.model.classes), **describe()}
 
     def map(self, message):
         memory = mmap.mmap(self.memory_fd, message["bytes"])
         self.parameters = _Vector(memory, message["parameters"], self.shapes)
         self.gradients = _Vector(memory, message["gradient"], self.shapes)
-        for each in self.parameters.slices.values():
-            each.setflags(write=False)
+        if hasattr(self.model, "bind"):
+            self.model.bind(self.parameters.slices, self.gradients.slices)
         return {}
 
     def initial(self, message):
-        for each in self.parameters.slices.values():
-            each.setflags(write=True)
-        initial = self.model.parameters()
-        self.parameters.write({n: numpy.reshape(v, self.shapes[n]) for n, v in initial.items()})
-        for each in self.parameters.slices.values():
-            each.setflags(write=False)
+        self.parameters.write({name: numpy.reshape(value, self.shapes[name]) for name, value in self.model.parameters().items()})
         return {}
 
     def _gradient(self, message):
         rng = numpy.random.default_rng([self.request.seed, message["worker"], message["batch"]])
-        return self.model.gradient(self.parameters.slices, numpy.array(message["samples"]), rng)
-
-    def gradient(self, message):
-        loss, correct, gradients = self._gradient(message)
-        self.gradients.write(gradients)
-        if not self.pure:
-            self._check_purity(message, loss)
+        loss, correct, gradients = self.model.gradient(self.parameters.slices, numpy.array(message["samples"]), rng)
+        if gradients is not None:
+            self.gradients.write(gradients)
         return {"loss": finite(loss), "correct": int(correct)}
 
-    def _check_purity(self, message, loss):
-        """The first gradient is computed twice: replay needs a pure function."""
-        first = self.gradients.flat.copy()
-        again, _, gradients = self._gradient(message)
-        self.gradients.write(gradients)
-        if finite(again) != finite(loss) or first.tobytes() != self.gradients.flat.tobytes():
-            raise ValueError("the same batch at the same parameters gave two different gradients. A gradient may depend on parameters, samples and "
-                             "the given random generator only (no running statistics, no other random numbers, deterministic kernels)")
-        self.pure = True
+    def gradient(self, message):
+        answer = self._gradient(message)
+        if not self.is_pure:
+            self._check_purity(message, answer)
+        return answer
+
+    def _check_purity(self, message, answer):
+        """Computes the first gradient twice: replay needs a pure function."""
+        first = self.gradients.flat.tobytes()
+        if self._gradient(message) != answer or first != self.gradients.flat.tobytes():
+            raise ValueError("the same batch at the same parameters gave two gradients. A gradient may depend on nothing but the parameters, the "
+                             "samples and the given random generator: no running statistics, no other random numbers, deterministic kernels")
+        self.is_pure = True
 
     def prepare(self, message):
         if hasattr(self.model, "prepare"):
@@ -134,39 +146,39 @@ class _Peer:
             answer["predicted"] = numpy.bincount(predictions, minlength=self.model.classes).tolist()
         return answer
 
+    def answer(self, message):
+        try:
+            return getattr(self, message["type"])(message)
+        except Exception as error:  # gradlag shows the last line; the traceback goes to stderr, which it shows, too
+            traceback.print_exc()
+            return {"error": f"{type(error).__name__}: {error}"}
+
     def serve(self):
-        handlers = {name: getattr(self, name) for name in ("open", "map", "initial", "gradient", "prepare", "evaluate")}
         with self.socket.makefile("r") as lines:
             for line in lines:
-                message = json.loads(line)
-                try:
-                    answer = handlers[message["type"]](message)
-                except Exception as error:  # the whole traceback goes to stderr, its last line to gradlag
-                    traceback.print_exc()
-                    answer = {"error": f"{type(error).__name__}: {error}"}
-                self.socket.sendall((json.dumps(answer) + "\n").encode())
+                self.socket.sendall((json.dumps(self.answer(json.loads(line))) + "\n").encode())
 
 
 def finite(value):
-    """JSON has no NaN: null means not finite."""
+    """JSON has no NaN: null means "not finite"."""
     value = float(value)
     return value if math.isfinite(value) else None
 
 
-def describe(model):
-    """What computes here: for the run's row."""
+def describe():
+    """Identifies the program in the run's row; replay refuses another one."""
     path = os.path.abspath(sys.argv[0])
     with open(path, "rb") as file:
         digest = hashlib.sha256(file.read()).hexdigest()
     versions = {"python": ".".join(map(str, sys.version_info[:3])), "numpy": numpy.__version__}
     if "torch" in sys.modules:
-        versions["torch"] = sys.modules["torch"].__version__
-    return {"description": ", ".join([os.path.basename(path), *(f"{k} {v}" for k, v in versions.items())]),
+        versions["torch"] = str(sys.modules["torch"].__version__)
+    return {"description": ", ".join([os.path.basename(path), *(f"{name} {version}" for name, version in versions.items())]),
             "program": {"sha256": digest, "versions": versions}}
 
 
 def serve(make):
     """Answers gradlag's requests until the run is over. make(request) returns the model."""
     if "GRADLAG_SOCKET_FD" not in os.environ:
-        sys.exit(f"{sys.argv[0]}: gradlag starts this program: gradlag run model=external model.command='python3 {sys.argv[0]}'")
+        sys.exit(f"{sys.argv[0]} is started by gradlag: gradlag run model=external model.command='python3 {sys.argv[0]}'")
     _Peer(make).serve()

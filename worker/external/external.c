@@ -128,9 +128,10 @@ static status open_model(external *e, const options *o, unsigned workers, parame
     status result = OK;
     json_t *answer = NULL;
     TRY(ask(e, "open",
-            json_pack("{s:i, s:I, s:i, s:I, s:o}", "protocol", PROTOCOL, "seed",
+            json_pack("{s:i, s:I, s:i, s:I, s:I, s:o}", "protocol", PROTOCOL, "seed",
                       (json_int_t)options_integer(o, "seed"), "workers", (int)workers, "batch",
-                      (json_int_t)options_integer(o, "batch"), "options", model_options(o)),
+                      (json_int_t)options_integer(o, "batch"), "threads",
+                      (json_int_t)options_integer(o, "threads"), "options", model_options(o)),
             &answer));
     TRY(take_model(e, answer, table, data));
 done:
@@ -180,6 +181,7 @@ status external_open(external **out, const options *settings, unsigned workers,
     if (e->memory_fd < 0)
         FAIL(ERROR_OTHER, "no shared memory for model=external: %s", strerror(errno));
     TRY(external_process_start(&e->process, command, e->memory_fd,
+                               (unsigned)options_integer(settings, "threads"),
                                options_real(settings, "timeout_s")));
     TRY(open_model(e, settings, workers, table, data));
     TRY(map_memory(e));

@@ -122,8 +122,22 @@ done:
     return result;
 }
 
+/* Of this process, because none can be set safely between fork() and exec(). Matrix libraries would
+ * otherwise start one thread for each core, in each worker. */
+static void set_environment(unsigned threads)
+{
+    static const char *const counts[] = {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS",
+                                         "MKL_NUM_THREADS"};
+    char text[16];
+    snprintf(text, sizeof text, "%u", threads);
+    for (size_t i = 0; i < COUNT_OF(counts); i++)
+        setenv(counts[i], text, 0);
+    setenv("GRADLAG_SOCKET_FD", "3", 1);
+    setenv("GRADLAG_MEMORY_FD", "4", 1);
+}
+
 status external_process_start(external_process **out, const char *command, int memory_fd,
-                              double timeout_s)
+                              unsigned threads, double timeout_s)
 {
     status result = OK;
     external_process *p = NULL;
@@ -132,8 +146,7 @@ status external_process_start(external_process **out, const char *command, int m
     p->socket = p->output = -1;
     p->command = text_copy(command);
     p->limit_ns = (uint64_t)(timeout_s * 1e9);
-    setenv("GRADLAG_SOCKET_FD", "3", 1);
-    setenv("GRADLAG_MEMORY_FD", "4", 1);
+    set_environment(threads);
     TRY(start(p, memory_fd));
     *out = p;
     p = NULL;

@@ -1,0 +1,132 @@
+"""A PyTorch model for model=external: a module, datasets and a loss.
+
+    import gradlag.torch
+    gradlag.torch.serve(model=lambda request: Net(), data=lambda request: {"train": train, "test": test})
+
+Parameters and gradients are views of memory shared with gradlag; on a GPU each is copied once.
+"""
+import numpy
+import torch
+
+from . import peer
+
+CALIBRATION_BATCHES = 8
+CALIBRATION_SAMPLES = 250
+_BATCH_NORM = torch.nn.modules.batchnorm._BatchNorm
+
+
+def _shape(tensor):
+    return tuple(tensor.shape) or (1,)
+
+
+class _Model:
+    def __init__(self, request, model, data, loss, classes):
+        torch.set_num_threads(request.threads)
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.manual_seed(request.seed)
+        self.module = model(request)
+        self.data = {"validation": (), "test": (), **data(request)}
+        self.loss = loss
+        self.device = next(self.module.parameters()).device
+        self.trained = {n: p for n, p in self.module.named_parameters() if p.requires_grad}
+        self.start = {n: p.detach().cpu().numpy().astype(numpy.float32) for n, p in self.trained.items()}
+        self.samples = {split: len(dataset) for split, dataset in self.data.items()}
+        self.classes = classes
+        if classes is None:
+            with torch.no_grad():
+                output = self.module.eval()(self._batch("train", [0])[0])
+            self.classes = output.shape[1] if output.dim() > 1 else 0
+
+    def parameters(self):
+        return self.start
+
+    def bind(self, parameters, gradients):
+        """On the CPU, parameters and gradients of the module are the shared memory itself."""
+        self.shared = {n: (torch.from_numpy(parameters[n]).view(p.shape), torch.from_numpy(gradients[n]).view(p.shape))
+                       for n, p in self.trained.items()}
+        if self.device.type == "cpu":
+            for name, parameter in self.trained.items():
+                parameter.data, parameter.grad = self.shared[name]
+        elif self.device.type == "cuda":  # copies to and from page-locked memory are faster
+            for each in (parameters, gradients):
+                first = min(array.ctypes.data for array in each.values())
+                torch.cuda.cudart().cudaHostRegister(first, sum(array.nbytes for array in each.values()), 0)
+
+    def _load(self):
+        if self.device.type != "cpu":
+            for name, parameter in self.trained.items():
+                parameter.data.copy_(self.shared[name][0], non_blocking=True)
+
+    def _store(self):
+        if self.device.type != "cpu":
+            for name, parameter in self.trained.items():
+                self.shared[name][1].copy_(parameter.grad, non_blocking=True)
+            torch.cuda.synchronize()
+
+    def _batch(self, split, samples):
+        dataset = self.data[split]
+        if isinstance(dataset, torch.utils.data.TensorDataset):
+            at = torch.as_tensor(samples)
+            batch = [tensor[at] for tensor in dataset.tensors]
+        else:
+            batch = torch.utils.data.default_collate([dataset[int(i)] for i in samples])
+        return [tensor.to(self.device, non_blocking=True) for tensor in batch]
+
+    def _compute(self, split, samples):
+        inputs, targets = self._batch(split, samples)
+        output = self.module(inputs)
+        loss = self.loss(output, targets)
+        if self.classes == 0:
+            return loss, 0, None
+        predictions = output.detach().argmax(dim=1)
+        # Of more targets than samples (tokens of a text) the share counts.
+        correct = int((predictions == targets).sum()) * len(samples) // max(1, targets.numel())
+        return loss, correct, predictions.reshape(-1).cpu().numpy()
+
+    def gradient(self, parameters, samples, rng):
+        torch.manual_seed(int(rng.integers(1 << 63)))
+        self._load()
+        self.module.train()
+        for parameter in self.trained.values():
+            if parameter.grad is not None:
+                parameter.grad.zero_()
+        loss, correct, _ = self._compute("train", samples)
+        loss.backward()
+        self._store()
+        return loss.item(), correct, None
+
+    def prepare(self, parameters):
+        """Re-estimates batch norm's statistics on fixed training batches, as gradlag's own models do."""
+        self._load()
+        norms = [m for m in self.module.modules() if isinstance(m, _BATCH_NORM) and m.track_running_stats]
+        if not norms:
+            return
+        kept = [norm.momentum for norm in norms]
+        for norm in norms:
+            norm.reset_running_stats()
+            norm.momentum = None  # the plain mean over the batches
+        self.module.train()
+        wanted = CALIBRATION_BATCHES * CALIBRATION_SAMPLES
+        with torch.no_grad():
+            for b in range(CALIBRATION_BATCHES):
+                at = (b * CALIBRATION_SAMPLES + numpy.arange(CALIBRATION_SAMPLES)) * self.samples["train"] // wanted
+                self.module(self._batch("train", at)[0])
+        for norm, momentum in zip(norms, kept):
+            norm.momentum = momentum
+
+    def evaluate(self, parameters, split, samples):
+        self.module.eval()
+        with torch.no_grad():
+            loss, correct, predictions = self._compute(split, samples)
+        return loss.item(), correct, predictions
+
+
+def serve(model, data, loss=torch.nn.functional.cross_entropy, classes=None):
+    """Answers gradlag's requests until the run is over.
+
+    model(request)  -> an nn.Module, on the device where it shall compute; request.option("width", 64) reads model.width
+    data(request)   -> dict of datasets: "train", "test" and, if there is one, "validation"; a sample is (input, target)
+    loss(output, target) -> the mean loss of a batch
+    classes         number of classes; None: the second dimension of the output; 0: no accuracy
+    """
+    peer.serve(lambda request: _Model(request, model, data, loss, classes))
