@@ -1,6 +1,7 @@
 /* A model for model=external in C: a line through points, y = 3x − 1 and noise. Link with jansson. */
 #include <jansson.h>
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,6 +34,12 @@ static double loss_of(const json_t *samples, long first, long count, double out[
         out[1] += error / (double)count;
     }
     return loss;
+}
+
+/* JSON has no NaN: null means "not finite". */
+static json_t *loss_answer(double loss)
+{
+    return isfinite(loss) ? json_pack("{s:f}", "loss", loss) : json_pack("{s:n}", "loss");
 }
 
 static json_t *map(const json_t *request)
@@ -69,12 +76,12 @@ static json_t *answer(const json_t *request)
         const double loss = loss_of(samples, 0, (long)json_array_size(samples), slope);
         gradient[0] = (float)slope[0];
         gradient[1] = (float)slope[1];
-        return json_pack("{s:f}", "loss", loss);
+        return loss_answer(loss);
     }
     if (strcmp(type, "evaluate") == 0) {
         const long first = (long)json_integer_value(json_object_get(request, "first"));
         const long count = (long)json_integer_value(json_object_get(request, "count"));
-        return json_pack("{s:f}", "loss", loss_of(NULL, TRAIN + first, count, slope));
+        return loss_answer(loss_of(NULL, TRAIN + first, count, slope));
     }
     return json_object(); /* "prepare": no statistics to estimate */
 }

@@ -1,0 +1,227 @@
+/*
+ * Models that another program computes (model=external): the example in C of
+ * docs/external-models.md, and shell scripts that fail.
+ */
+#include "base/status.h"
+#include "tests/rigs/process_rig.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <signal.h>
+#include <unistd.h>
+
+/* This program started as "test_process_external line" is the example. */
+static int example_main(void);
+#define main example_main
+#include "docs/examples/external_line.c"
+#undef main
+
+static char line_command[512];
+
+#define EXTERNAL "run", "model=external"
+#define LINE     EXTERNAL, line_command, "lr=0.3", "momentum=0", "updates=60", "warmup_epochs=0"
+#define VIRTUAL  "engine=virtual", "pace=gamma"
+
+/* ---- it trains wherever a built-in model trains --------------------------------------------- */
+
+static void every_mode_trains_an_external_model(void **state)
+{
+    struct process_rig *r = *state;
+    static const char *const modes[][5] = {
+        {"mode=async", "workers=2"},
+        {"mode=async", "workers=2", "servers=2"},
+        {"mode=async", VIRTUAL, "workers=9"},
+        {"mode=async", VIRTUAL, "workers=2", "outer=nesterov"},
+        {"mode=sync", "workers=2"},
+        {"mode=sync", VIRTUAL, "workers=4"},
+    };
+    for (size_t i = 0; i < COUNT_OF(modes); i++) {
+        const char *argv[16] = {LINE};
+        size_t count = 0;
+        while (argv[count] != NULL)
+            count++;
+        for (size_t k = 0; k < COUNT_OF(modes[i]); k++)
+            argv[count++] = modes[i][k];
+        if (process_run(r, argv) != OK)
+            fail_msg("%s %s: %s", modes[i][0], modes[i][1], process_errors(r));
+    }
+    /* The line's own loss is 0.0004; without training it is 2. */
+    process_expect_answer(r, "SELECT count(*) FROM run WHERE final_loss < 0.5", "6");
+    process_expect_answer(r, "SELECT count(*) FROM run WHERE dataset = 'external'", "6");
+    process_expect_nothing_left(r);
+}
+
+static void one_worker_computes_the_same_bits_in_every_mode(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, LINE, "mode=async", "workers=1"), OK);
+    assert_int_equal(RIG_RUN(r, LINE, "mode=sync", "workers=1"), OK);
+    assert_int_equal(RIG_RUN(r, LINE, "mode=async", VIRTUAL, "workers=1"), OK);
+    process_expect_answer(r, "SELECT count(DISTINCT parameters_sha256) FROM run", "1");
+}
+
+static void a_run_of_an_external_model_replays(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, LINE, "mode=async", "workers=3"), OK);
+    assert_int_equal(RIG_RUN(r, "replay", "last"), OK);
+    assert_int_equal(RIG_RUN(r, "replay", "last", "damping=inverse"), OK);
+}
+
+static void a_checkpoint_of_an_external_model_starts_a_run(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, LINE, "mode=sync", "checkpoint=a.safetensors"), OK);
+    assert_int_equal(RIG_RUN(r, LINE, "mode=async", "initial=a.safetensors"), OK);
+    process_expect_answer(r, "SELECT test_loss < 0.1 FROM evaluation WHERE run_id = 2 LIMIT 1", "1");
+}
+
+/* A command is started once for each thread of a virtual cluster, not once for each worker. */
+static void a_virtual_cluster_starts_one_program_a_thread(void **state)
+{
+    struct process_rig *r = *state;
+    char command[600];
+    snprintf(command, sizeof command, "model.command=echo x >> started; exec %s",
+             line_command + strlen("model.command="));
+    assert_int_equal(
+        RIG_RUN(r, EXTERNAL, command, VIRTUAL, "workers=40", "virtual.threads=2", "updates=60"),
+        OK);
+    assert_int_equal(process_shell(r, "wc -l < started"), OK);
+    assert_int_equal(atoi(process_output(r)), 2);
+}
+
+/* ---- programs that fail -------------------------------------------------------------------- */
+
+static const char script[] =
+    "echo $$ >> pids\n"
+    "while read -r line; do case $line in\n"
+    "*'\"type\":\"open\"'*) echo ${OPEN:-'{\"parameters\":[{\"name\":\"w\",\"shape\":[4]}],"
+    "\"samples\":{\"train\":100,\"test\":10},\"classes\":2}'} ;;\n"
+    "*'\"type\":\"gradient\"'*) eval \"$GRADIENT\" ;;\n"
+    "*) echo '{\"loss\":1}' ;;\n"
+    "esac; done <&3 >&3\n";
+
+/* What `gradient` (or, from "{" on, `open`) does; the exit code; words of the test in the message. */
+struct fault {
+    const char *gradient, *open;
+    int code;
+    const char *named;
+};
+#define ONE "'{\"loss\":1}'"
+#define SLICE(shape) "{\"parameters\":[{\"name\":\"w\",\"shape\":" shape "}],\"samples\":{\"train\":9}}"
+
+static const struct fault faults[] = {
+    {"exit 9", NULL, ERROR_PEER, "9"},
+    {"kill -9 $$", NULL, ERROR_PEER, "9"},
+    {"sleep 1000", NULL, ERROR_PEER, "timeout_s"},
+    {"echo moribund >&2; exit 1", NULL, ERROR_PEER, "moribund"},
+    {"echo '{\"error\":\"no such luck\"}'", NULL, ERROR_DATA, "no such luck"},
+    {"echo nonsense", NULL, ERROR_DATA, "gradient"},
+    {"echo '{}'", NULL, ERROR_DATA, "loss"},
+    {"echo '{\"loss\":1,\"correct\":1000}'", NULL, ERROR_DATA, "correct"},
+    {"echo '{\"loss\":null}'", NULL, ERROR_DIVERGED, "loss"},
+    {"echo " ONE, "{}", ERROR_DATA, "parameters"},
+    {"echo " ONE, SLICE("[]"), ERROR_DATA, "shape"},
+    {"echo " ONE, SLICE("[1,1,1,1,1]"), ERROR_DATA, "shape"},
+    {"echo " ONE, SLICE("[0]"), ERROR_DATA, "shape"},
+    {"echo " ONE, SLICE("[4294967295,4294967295,4294967295]"), ERROR_DATA, "'w'"},
+    {"echo " ONE, "{\"parameters\":[{\"name\":\"w\",\"shape\":[4]}]}", ERROR_DATA, "train"},
+    {"echo " ONE, "{\"parameters\":[{\"name\":\"w\",\"shape\":[4]},{\"name\":\"w\",\"shape\":[4]}]}",
+     ERROR_DATA, "'w'"},
+};
+
+static void a_program_that_fails_is_named_and_leaves_nothing(void **state)
+{
+    struct process_rig *r = *state;
+    process_write(r, "peer.sh", script);
+    setenv("GRADIENT", "echo " ONE, 1);
+    unsetenv("OPEN");
+    assert_int_equal(RIG_RUN(r, EXTERNAL, "model.command=sh peer.sh", "updates=20"), OK);
+    for (size_t i = 0; i < COUNT_OF(faults); i++) {
+        for (unsigned virtual = 0; virtual < 2; virtual ++) {
+            setenv("GRADIENT", faults[i].gradient, 1);
+            if (faults[i].open != NULL)
+                setenv("OPEN", faults[i].open, 1);
+            const int code = RIG_RUN(r, EXTERNAL, "model.command=sh peer.sh", "updates=20",
+                                     "timeout_s=0.2", "workers=2",
+                                     virtual ? "engine=virtual" : "engine=real",
+                                     virtual ? "pace=constant" : "pace=none");
+            if (code != faults[i].code || strstr(process_errors(r), faults[i].named) == NULL)
+                fail_msg("%s %s: code %d: %s", faults[i].gradient, faults[i].open, code,
+                         process_errors(r));
+            process_expect_none_running(r);
+        }
+    }
+    unsetenv("OPEN");
+    unsetenv("GRADIENT");
+}
+
+static void a_command_that_cannot_start_is_an_error(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, EXTERNAL, "model.command=./not-there"), ERROR_PEER);
+    process_expect_error(r, "not-there");
+    assert_int_equal(RIG_RUN(r, EXTERNAL), ERROR_USAGE);
+    process_expect_error(r, "model.command");
+}
+
+static void a_program_ends_with_the_gradlag_that_started_it(void **state)
+{
+    struct process_rig *r = *state;
+    pid_t found[1];
+    process_write(r, "peer.sh", script);
+    setenv("GRADIENT", "echo here > waiting; (sleep 1000); echo " ONE, 1);
+    process_start(r, (const char *const[]){EXTERNAL, "model.command=sh peer.sh", VIRTUAL,
+                                           "virtual.threads=1", NULL});
+    process_await(r, "1000", found, 1);
+    kill(r->pid, SIGKILL);
+    assert_int_equal(process_wait(r), 128 + SIGKILL);
+    r->ended = 0;
+    process_expect_none_running(r);
+    unsetenv("GRADIENT");
+}
+
+/* ---- settings ------------------------------------------------------------------------------ */
+
+static void settings_without_effect_are_refused(void **state)
+{
+    struct process_rig *r = *state;
+    static const char *const idle[] = {"device=cuda",     "precision=bf16",       "augment=standard",
+                                       "dataset=gaussian", "label_smoothing=0.1", "mode=pipeline"};
+    assert_int_equal(RIG_RUN(r, LINE, "--dry-run"), OK);
+    for (size_t i = 0; i < COUNT_OF(idle); i++) {
+        char key[32];
+        snprintf(key, sizeof key, "%.*s", (int)strcspn(idle[i], "="), idle[i]);
+        assert_int_equal(RIG_RUN(r, LINE, idle[i], "--dry-run"), ERROR_USAGE);
+        process_expect_error(r, key);
+    }
+    assert_int_equal(RIG_RUN(r, "run", "dataset=external", "--dry-run"), ERROR_USAGE);
+    process_expect_error(r, "external");
+}
+
+int main(int argc, char **argv)
+{
+    char self[400] = "";
+    if (argc == 2 && strcmp(argv[1], "line") == 0)
+        return example_main();
+    assert_true(readlink("/proc/self/exe", self, sizeof self - 1) > 0);
+    snprintf(line_command, sizeof line_command, "model.command=%s line", self);
+#define PROCESS_TEST(name) cmocka_unit_test_setup_teardown(name, process_set_up, process_tear_down)
+    const struct CMUnitTest tests[] = {
+        PROCESS_TEST(every_mode_trains_an_external_model),
+        PROCESS_TEST(one_worker_computes_the_same_bits_in_every_mode),
+        PROCESS_TEST(a_run_of_an_external_model_replays),
+        PROCESS_TEST(a_checkpoint_of_an_external_model_starts_a_run),
+        PROCESS_TEST(a_virtual_cluster_starts_one_program_a_thread),
+        PROCESS_TEST(a_program_that_fails_is_named_and_leaves_nothing),
+        PROCESS_TEST(a_command_that_cannot_start_is_an_error),
+        PROCESS_TEST(a_program_ends_with_the_gradlag_that_started_it),
+        PROCESS_TEST(settings_without_effect_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
