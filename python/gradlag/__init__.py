@@ -1,4 +1,14 @@
-"""gradlag for Python: bring a model (serve), read results, draw."""
-from .peer import serve
+"""gradlag for Python: bring your own model (serve), start runs, read results.
 
-__all__ = ["serve"]
+Your own model (docs/external-models.md): gradlag.serve(…), gradlag.torch.serve(…).
+Results: gradlag.run(mode="async", workers=4), gradlag.runs("results.db"), gradlag.select("SELECT …"), gradlag.query("runs").
+"""
+from .results import Error, query, run, runs, select
+
+__all__ = ["Error", "query", "run", "runs", "select", "serve"]
+
+
+def serve(make):
+    """See gradlag.peer."""
+    from . import peer  # needs NumPy; reading results does not
+    peer.serve(make)
