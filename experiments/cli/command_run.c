@@ -18,7 +18,7 @@
 #include <string.h>
 
 const char command_run_help[] =
-    "gradlag run [FILE.yaml] key=value… [--dry-run] [--print-config] [--quiet]\n\n"
+    "gradlag run [FILE.yaml] key=value… [--dry-run] [--print-config] [--quiet] [--json]\n\n"
     "One run: mode=async starts a parameter server and its workers, mode=sync ranks under mpirun.\n"
     "engine=virtual simulates a cluster of up to 4096 workers, with true gradients, in this "
     "process.\n"
@@ -26,6 +26,7 @@ const char command_run_help[] =
     "  --print-config  the composed settings as YAML, with where each comes from; nothing runs\n"
     "  --dry-run       what would run, in one line\n"
     "  --quiet         no progress on stderr\n"
+    "  --json          the run's row as a JSON object on stdout, also if the run failed\n"
     "  --resume        goes on from the last checkpoint that the newest run with these settings "
     "wrote\n"
     "                  before it was stopped or lost (mode=sync, mode=async); from the beginning "
@@ -117,21 +118,64 @@ done:
     return result;
 }
 
+/* The run's row as one JSON object: the one of the array that `query --json` prints. */
+static status print_row_json(const char *results, int64_t run_id)
+{
+    status result = OK;
+    char sql[64], *text = NULL;
+    size_t length = 0;
+    FILE *to = open_memstream(&text, &length);
+    if (to == NULL)
+        FAIL(ERROR_OTHER, "out of memory for a run's row");
+    snprintf(sql, sizeof sql, "SELECT * FROM run WHERE id = %lld", (long long)run_id);
+    result = query_run(
+        &(struct query_request){.path = results, .question = sql, .format = QUERY_JSON}, to, NULL);
+    fclose(to);
+    TRY(result);
+    const char *first = strchr(text, '{'), *last = strrchr(text, '}');
+    if (first != NULL && last != NULL)
+        printf("%.*s\n", (int)(last - first) + 1, first);
+done:
+    free(text);
+    return result;
+}
+
+/* The row is printed as JSON also if the run failed; then its error comes first. */
+static status launch_and_print(const struct launch_options *launch, bool json)
+{
+    status result = OK;
+    int64_t run_id = 0;
+    const char *results = options_text(launch->settings, "results");
+    result = launch_run(launch, &run_id);
+    if (json && run_id > 0) {
+        const struct error why = error_save();
+        const status printed = print_row_json(results, run_id);
+        if (result == OK)
+            return printed;
+        error_restore(&why);
+    }
+    TRY(result);
+    if (!json)
+        TRY(run_summary_print(results, run_id, launch->settings, stdout));
+done:
+    return result;
+}
+
 status command_run(int argc, char **argv)
 {
     status result = OK;
     struct settings read = {0};
     options *o = NULL;
-    int64_t run_id = 0;
     char title[128], hash[65];
     const char *queued = NULL;
     bool dry = command_flag(&argc, argv, "--dry-run");
     bool print = command_flag(&argc, argv, "--print-config");
     bool quiet = command_flag(&argc, argv, "--quiet");
+    bool json = command_flag(&argc, argv, "--json");
     bool resume = command_flag(&argc, argv, "--resume");
     TRY(command_value(&argc, argv, "--queued", &queued));
     TRY(command_no_flags_left(argc, argv, "run",
-                              "--dry-run, --print-config, --quiet, --resume and --queued RUN"));
+                              "--dry-run, --print-config, --quiet, --json, --resume and --queued RUN"));
     TRY(settings_read_arguments(&read, argc, argv));
     if (queued != NULL) {
         TRY(make_queued(&read, queued, quiet));
@@ -161,8 +205,7 @@ status command_run(int argc, char **argv)
     TRY(prerequisites_check(o));
     launch_catch_signals();
     struct launch_options launch = {.settings = o, .title = title, .quiet = quiet};
-    TRY(launch_run(&launch, &run_id));
-    TRY(run_summary_print(options_text(o, "results"), run_id, o, stdout));
+    TRY(launch_and_print(&launch, json));
 done:
     options_close(&o);
     settings_free(&read);

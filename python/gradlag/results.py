@@ -36,7 +36,7 @@ def run(**settings):
     done = subprocess.run([program(), "run", "--json", *arguments(settings)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     row = json.loads(done.stdout) if done.stdout.strip() else None
     if done.returncode != 0:
-        raise Error(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "no message", done.returncode, row)
+        raise Error(done.stderr.rpartition("gradlag: error: ")[2].strip(), done.returncode, row)
     return row
 
 
@@ -68,7 +68,7 @@ def query(name, results="results.db", **parameters):
     done = subprocess.run([program(), "query", name, "--json", f"results={results}", *arguments(parameters)], stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, text=True)
     if done.returncode != 0:
-        raise Error(done.stderr.strip(), done.returncode)
+        raise Error(done.stderr.rpartition("gradlag: error: ")[2].strip(), done.returncode)
     rows = json.loads(done.stdout)
     try:
         import pandas

@@ -1,0 +1,128 @@
+"""Tests of the Python package and its examples: python3 python/tests/run.py PROGRAM. Needs NumPy; skips what lacks PyTorch or pandas."""
+import importlib.util
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+EXAMPLES = ROOT / "examples"
+sys.path.insert(0, str(ROOT))
+os.environ["PYTHONPATH"] = str(ROOT)
+os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+os.environ["GRADLAG"] = os.path.abspath(sys.argv[1]) if len(sys.argv) > 1 else str(ROOT.parent / "build" / "gradlag")
+
+import gradlag  # noqa: E402
+
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+VIRTUAL = {"engine": "virtual", "pace": "gamma"}
+
+
+def command(path, prefix=""):
+    return f"{prefix}{sys.executable} {path}"
+
+
+class InFolder(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="gradlag-")
+        self.addCleanup(folder.cleanup)
+        self.addCleanup(os.chdir, os.getcwd())
+        os.chdir(folder.name)
+
+    def train(self, example, **settings):
+        return gradlag.run(model="external", model__command=command(EXAMPLES / example), **settings)
+
+    def program(self, body):
+        pathlib.Path("own.py").write_text("import numpy\nimport gradlag\n\nclass Own:\n"
+                                          "    samples, classes = {'train': 64, 'validation': 0, 'test': 8}, 0\n"
+                                          "    def parameters(self): return {'w': numpy.zeros(3, numpy.float32)}\n"
+                                          "    def evaluate(self, parameters, split, samples): return 0.0, 0, None\n"
+                                          f"    def gradient(self, parameters, samples, rng):\n        {body}\n\n"
+                                          "gradlag.serve(lambda request: Own())\n")
+        return gradlag.run(model="external", model__command=command("own.py"), updates=5, **VIRTUAL)
+
+
+class Examples(InFolder):
+    def check(self, example, **settings):
+        """Trains in both modes and on a virtual cluster, and replays."""
+        rows = [self.train(example, mode=mode, workers=1, **settings) for mode in ("async", "sync")]
+        rows.append(self.train(example, mode="async", workers=1, **VIRTUAL, **settings))
+        self.assertEqual(len({row["parameters_sha256"] for row in rows}), 1)
+        for more in ({"damping": "inverse"}, VIRTUAL):
+            row = self.train(example, mode="async", workers=3, **more, **settings)
+            subprocess.run([os.environ["GRADLAG"], "replay", str(row["id"])], check=True, stdout=subprocess.DEVNULL)
+        return rows[0]
+
+    def test_softmax_in_numpy(self):
+        self.assertGreater(self.check("softmax_numpy.py", updates=300)["final_accuracy"], 0.6)
+
+    @unittest.skipUnless(HAS_TORCH, "no PyTorch")
+    def test_resnet_in_torch(self):
+        self.check("resnet_torch.py", updates=6, batch=16, model__samples=400, model__width=4)
+
+    @unittest.skipUnless(HAS_TORCH, "no PyTorch")
+    def test_gpt_in_torch(self):
+        self.check("gpt_torch.py", updates=6, batch=8, model__width=16, model__context=16)
+
+
+class OwnModels(InFolder):
+    def test_a_pure_gradient_trains(self):
+        row = self.program("return 1.0, 0, {'w': parameters['w'] + rng.normal(size=3)}")
+        self.assertEqual(row["status"], "finished")
+
+    def expect(self, code, named, body):
+        with self.assertRaises(gradlag.Error) as caught:
+            self.program(body)
+        self.assertEqual(caught.exception.code, code)
+        self.assertIn(named, str(caught.exception))
+
+    def test_an_impure_gradient_is_an_error(self):
+        self.expect(3, "ValueError", "return 1.0, 0, {'w': numpy.random.normal(size=3)}")
+
+    def test_a_wrong_shape_is_an_error(self):
+        self.expect(3, "(4,)", "return 1.0, 0, {'w': numpy.zeros(4)}")
+
+    def test_a_missing_parameter_is_an_error(self):
+        self.expect(3, "'w'", "return 1.0, 0, {}")
+
+    def test_an_exception_ends_the_run(self):
+        self.expect(3, "KeyError", "return parameters['v']")
+
+    def test_a_loss_that_is_not_finite_is_divergence(self):
+        self.expect(6, "loss", "return float('nan'), 0, {'w': parameters['w']}")
+
+    def test_an_unknown_key_is_an_error(self):
+        with self.assertRaises(gradlag.Error) as caught:
+            self.train("softmax_numpy.py", model__featurs=3)
+        self.assertEqual(caught.exception.code, 3)
+        self.assertIn("model.featurs", str(caught.exception))
+
+
+class Results(InFolder):
+    SMALL = {"dataset": "gaussian", "model": "softmax", "updates": 30, **VIRTUAL}
+
+    def test_a_run_returns_its_row(self):
+        row = gradlag.run(mode="async", workers=2, damping="inverse", pace__mean_ms=3, **self.SMALL)
+        self.assertEqual((row["id"], row["workers"], row["damping"], row["updates"]), (1, 2, "inverse", 30))
+
+    def test_a_wrong_key_is_an_error(self):
+        with self.assertRaises(gradlag.Error) as caught:
+            gradlag.run(wrokers=2)
+        self.assertEqual(caught.exception.code, 2)
+        self.assertIn("wrokers", str(caught.exception))
+
+    def test_tables(self):
+        for seed in (1, 2):
+            gradlag.run(seed=seed, **self.SMALL)
+        self.assertEqual(len(gradlag.runs()), 2)
+        self.assertEqual(len(gradlag.query("runs")), 2)
+        self.assertEqual(len(gradlag.select("SELECT id FROM run WHERE seed = ?", parameters=(2,))), 1)
+
+
+if __name__ == "__main__":
+    result = unittest.main(argv=sys.argv[:1], exit=False, verbosity=2).result
+    bad = len(result.failures) + len(result.errors)
+    print(f"{result.testsRun - bad - len(result.skipped)} passed, {bad} failed, {len(result.skipped)} skipped")
+    sys.exit(bad > 0)
