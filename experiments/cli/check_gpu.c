@@ -1,6 +1,5 @@
-/*
- * check_gpu.c — the GPUs' rows of `gradlag check`: what each is, what it reaches, and whether one
- * falls behind its peers.
+/* check_gpu.c — rows of `gradlag check` for GPUs: properties, measured rates, and GPUs that are
+ * slower than others of the same model.
  */
 #include "base/memory.h"
 #include "base/text.h"
@@ -71,7 +70,7 @@ static void look_at(struct check *c, const struct cuda_kind *kind, unsigned inde
         check_number(c, g->name, shown[i].what, g->rates[i] * shown[i].scale, shown[i].unit);
 }
 
-/* Only those that are the same model can be peers. */
+/* A GPU is compared with GPUs of the same model only. */
 static void compare(const struct check *c, const struct gpu *all, unsigned count)
 {
     for (unsigned i = 0; i < count; i++) {
@@ -87,7 +86,8 @@ static void compare(const struct check *c, const struct gpu *all, unsigned count
             }
             if (cuda_rates_slower(peers, alike, own)) {
                 struct text line = {0};
-                text_add(&line, "%s: %.4g %s, more than 10 %% below its peers' median",
+                text_add(&line,
+                         "%s: %.4g %s, more than 10 %% below the median of GPUs of this model",
                          shown[r].what, all[i].rates[r] * shown[r].scale, shown[r].unit);
                 check_text(c, all[i].name, "SLOWER THAN ITS PEERS", line.at);
                 text_free(&line);
@@ -106,7 +106,8 @@ void check_gpus(struct check *c, bool wanted)
         found = kind->count(&count);
     if (found == OK && count == 0) {
         found = error_set(ERROR_USAGE, __FILE__, __LINE__,
-                          "device=cuda: no GPU is visible; look at CUDA_VISIBLE_DEVICES");
+                          "device=cuda: no GPU is visible; check the driver (nvidia-smi) and "
+                          "CUDA_VISIBLE_DEVICES");
     }
     if (found == OK) {
         count = count < MOST_GPUS ? count : MOST_GPUS;

@@ -9,8 +9,14 @@
 const char command_query_help[] =
     "gradlag query NAME [parameter=value…] [results=FILE] [--csv|--json|--markdown]\n"
     "gradlag query \"SELECT …\"\n"
-    "gradlag query --sql NAME          the question as it stands in its file\n\n"
-    "Without a question: the named ones.\n";
+    "gradlag query --sql NAME\n\n"
+    "Runs a named query or a SELECT statement on the results file (results.db) and prints a "
+    "table.\n"
+    "Without arguments it lists the named queries.\n\n"
+    "  --csv, --json, --markdown  the format of the output\n"
+    "  --sql                      print the SQL text of a named query\n\n"
+    "  gradlag query runs\n"
+    "  gradlag query \"SELECT workers, final_accuracy FROM run\" --csv\n";
 
 static status take_format(int *argc, char **argv, enum query_format *out)
 {
@@ -24,7 +30,7 @@ static status take_format(int *argc, char **argv, enum query_format *out)
         if (!command_flag(argc, argv, formats[i].flag))
             continue;
         if (*out != QUERY_TABLE)
-            FAIL(ERROR_USAGE, "query: --csv, --json or --markdown: one of them at a time");
+            FAIL(ERROR_USAGE, "query: use only one of --csv, --json and --markdown");
         *out = formats[i].format;
     }
 done:
@@ -45,7 +51,8 @@ status command_query(int argc, char **argv)
         goto done;
     }
     if (argc == 0)
-        FAIL(ERROR_USAGE, "query: --sql of which question? `gradlag list queries` shows them");
+        FAIL(ERROR_USAGE,
+             "query: --sql needs the name of a query; `gradlag list queries` lists them");
     request.question = argv[0];
     request.settings = (const char *const *)&argv[1];
     request.setting_count = (size_t)argc - 1;

@@ -13,37 +13,39 @@
 #include <string.h>
 
 const char command_reproduce_help[] =
-    "gradlag reproduce NAME|FILE.yaml|--all [key=value…] [--quick] [--jobs N] [--dry-run] "
-    "[--no-run] [--again] [--quiet] [--markdown] [--part K/N]\n\n"
-    "Makes the runs of an experiment that are missing in the results file, then prints its table,\n"
-    "each claim with observed value, band, PASS or FAIL, and the verdict. Settings given here "
-    "come\n"
-    "after the file's. Exit code 1 if a claim failed, or could not be judged for failed runs.\n\n"
-    "  --quick    the part that the file says fits into a few minutes\n"
-    "  --jobs N   so many runs at a time, on cores of their own (see `gradlag sweep --help`)\n"
-    "  --part K/N make the K-th of N parts of the runs, and judge nothing: the same command on N\n"
-    "             machines, each with a results= of its own; then `gradlag merge`, and `gradlag\n"
-    "             reproduce` of the merged file. An arm that tunes itself is made whole by one\n"
-    "             part; arms that are fitted to others are made from the merged file\n"
-    "  --dry-run  the runs, and which are there already\n"
-    "  --no-run   no new runs: the table of what is there\n"
-    "  --again    make all runs, finished or not\n"
+    "gradlag reproduce NAME|FILE.yaml [key=value…] [--quick] [--jobs N] [--dry-run] [--no-run]\n"
+    "                  [--again] [--quiet] [--markdown] [--part K/N]\n"
+    "gradlag reproduce --all …\n\n"
+    "Runs the missing runs of an experiment, then prints its table, the observed value, band and\n"
+    "PASS or FAIL of each claim, and the verdict. Settings on the command line override the "
+    "file's.\n"
+    "The exit code is 1 if a claim or a run failed.\n\n"
+    "  --quick    only the quick part of the experiment, which takes a few minutes\n"
+    "  --jobs N   N runs in parallel, each on its own cores (see `gradlag sweep --help`)\n"
+    "  --oversubscribe  let parallel runs share cores\n"
+    "  --part K/N only the K-th of N parts of the runs, without a verdict. Give the same command\n"
+    "             on N machines, each with its own results=; then `gradlag merge` and `gradlag\n"
+    "             reproduce` with the merged file. One part does the whole tuning of an arm; arms\n"
+    "             that are fitted to other arms run with the merged file\n"
+    "  --dry-run  list the runs, and which of them the results file has already\n"
+    "  --no-run   start no runs; judge the recorded ones\n"
+    "  --again    run everything again, finished or not\n"
     "  --quiet    no progress on stderr\n"
-    "  --markdown tables, claims and what the file says of them as Markdown, and nothing else, on "
-    "stdout\n\n"
-    "--all does so with every experiment that is compiled in; the board of all of them comes last\n"
-    "(first with --markdown, which makes docs/reproduction.md). Where runs were not made, claims "
-    "are\n"
-    "left open.\n\n"
-    "`gradlag list experiments` shows what is compiled in; docs/experiment-files.md the format.\n";
+    "  --markdown print tables, claims and the file's notes as Markdown on stdout\n"
+    "  --all      every built-in experiment, then one board of all verdicts (with --markdown the\n"
+    "             board comes first: docs/reproduction.md). A claim without runs is left open\n\n"
+    "`gradlag list experiments` lists the built-in experiments; docs/experiment-files.md "
+    "describes\n"
+    "the format of FILE.yaml.\n\n"
+    "  gradlag reproduce stale-gradients --quick\n";
 
 struct reproduce {
     bool quick, dry, no_run, again, markdown;
     struct plan_options how;
     struct settings more; /* of the command line */
     struct scoreboard board;
-    FILE *say; /* what is done: stdout; stderr where that is Markdown */
-    FILE *to;  /* what came of it */
+    FILE *say; /* counts and progress: stdout; stderr with --markdown */
+    FILE *to;  /* tables and verdicts */
 };
 
 static void print_claims(const struct reproduction *w, const struct judged_claim *judged, FILE *to)
@@ -100,7 +102,7 @@ done:
     return result;
 }
 
-/* Trials first, then what does not depend on other runs, then what is fitted to them. */
+/* The order: trials of a tuning, runs that depend on no others, runs fitted to those. */
 static status make_all(struct reproduction *w, const struct reproduce *r)
 {
     status result = OK;
@@ -123,17 +125,17 @@ done:
     return result;
 }
 
-/* Of the whole experiment; its quick part is short on purpose, and its verdict says so. */
+/* Not for the quick part, which is short on purpose; its verdict says so. */
 static void warn_of_few_seeds(const struct cells *c)
 {
     size_t few = 0;
     for (size_t i = 0; i < c->count; i++)
         few += c->at[i].planned < EXPERIMENT_SEEDS;
     if (few > 0) {
-        log_warning(
-            "%s: %zu of %zu cells have fewer than %d seeds: differences there may be chance, "
-            "and their intervals say little",
-            c->experiment->name, few, c->count, EXPERIMENT_SEEDS);
+        log_warning("%s: %zu of %zu cells have fewer than %d seeds; differences between them may "
+                    "be chance, "
+                    "and their intervals are unreliable",
+                    c->experiment->name, few, c->count, EXPERIMENT_SEEDS);
     }
 }
 
@@ -159,12 +161,12 @@ static status report(struct reproduction *w, struct reproduce *r)
     }
     size_t failed = r->board.lines[r->board.count - 1].claims[CLAIM_FAIL];
     if (failed > 0 && lost == 0) {
-        FAIL(ERROR_OTHER, "%s: %zu claim%s failed; `gradlag show RUN` shows what a run did",
+        FAIL(ERROR_OTHER, "%s: %zu claim%s failed; `gradlag show RUN` shows details of a run",
              w->e.name, failed, plural(failed));
     }
     if (lost > 0) {
         FAIL(ERROR_OTHER,
-             "%s: %zu claim%s and %zu run%s failed; `gradlag show RUN` shows what a run did",
+             "%s: %zu claim%s and %zu run%s failed; `gradlag show RUN` shows details of a run",
              w->e.name, failed, plural(failed), lost, plural(lost));
     }
 done:
@@ -172,7 +174,7 @@ done:
     return result;
 }
 
-/* One part has too few runs to judge the claims. */
+/* The runs of one part are too few for a verdict. */
 static status report_part(const struct reproduction *w, const struct reproduce *r)
 {
     status result = OK;
@@ -180,11 +182,11 @@ static status report_part(const struct reproduction *w, const struct reproduce *
     TRY(plan_check_failed(&w->tuning.trials.plan));
     TRY(plan_check_failed(&w->plan));
     if (w->fitted > 0) {
-        fprintf(r->say,
-                "no part makes the %zu run%s fitted to other runs: `gradlag reproduce` of the "
-                "merged file makes %s\n",
-                w->fitted, w->fitted == 1 ? " that is" : "s that are",
-                w->fitted == 1 ? "it" : "them");
+        fprintf(
+            r->say,
+            "%zu run%s fitted to other runs belong%s to no part: run `gradlag reproduce` with the "
+            "merged file\n",
+            w->fitted, plural(w->fitted), w->fitted == 1 ? "s" : "");
     }
 done:
     return result;
@@ -201,8 +203,8 @@ static status reproduce(const char *name, struct reproduce *r)
         plan_print(&w.tuning.trials.plan, r->say);
         plan_print(&w.plan, r->say);
         if (w.later > 0) {
-            fprintf(r->say, "to run              %zu run%s at what these find\n", w.later,
-                    plural(w.later));
+            fprintf(r->say, "to run              %zu run%s that use the results of these\n",
+                    w.later, plural(w.later));
         }
         goto done;
     }
@@ -234,7 +236,7 @@ done:
     return result;
 }
 
-/* With Markdown the board stands above what it is about, which has to wait for it. */
+/* With --markdown the board comes first, so the experiments are buffered until it is complete. */
 static status reproduce_all(struct reproduce *r)
 {
     char *page = NULL;
@@ -245,7 +247,7 @@ static status reproduce_all(struct reproduce *r)
     }
     status result = reproduce_each(r);
     if (r->markdown)
-        REQUIRE(fclose(r->to) == 0); /* it was memory */
+        REQUIRE(fclose(r->to) == 0); /* a stream in memory cannot fail */
     if (r->markdown && !r->dry)
         scoreboard_print_page(&r->board, page, stdout);
     else if (r->board.count > 0)
@@ -272,13 +274,14 @@ status command_reproduce(int argc, char **argv)
                               "--no-run, --again, --quiet and --markdown"));
     if (r.how.part.of > 0 && (r.no_run || r.markdown)) {
         FAIL(ERROR_USAGE,
-             "reproduce: --part makes runs and judges nothing, so %s does not go with it; `gradlag "
-             "merge` puts the results files of all parts together, and `gradlag reproduce` of the "
-             "merged file judges the whole",
+             "reproduce: --part only runs and judges nothing, so it cannot be combined with %s; "
+             "merge the "
+             "results files of all parts (`gradlag merge`), then run `gradlag reproduce` with the "
+             "merged file",
              r.no_run ? "--no-run" : "--markdown");
     }
     if (!all && (argc == 0 || strchr(argv[0], '=') != NULL))
-        FAIL(ERROR_USAGE, "reproduce: which experiment? `gradlag list experiments` shows them");
+        FAIL(ERROR_USAGE, "reproduce: name an experiment; `gradlag list experiments` lists them");
     int first = all ? 0 : 1;
     TRY(settings_read_arguments(&r.more, argc - first, argv + first));
     TRY(all ? reproduce_all(&r) : reproduce(argv[0], &r));

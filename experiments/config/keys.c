@@ -54,7 +54,7 @@ const struct option global_keys[] = {
     {0},
 };
 
-/* In keys.def's words. */
+/* Short names for keys.def. */
 enum {
     ANY = KEY_ANY,
     ASYNC = KEY_ASYNC,
@@ -73,7 +73,7 @@ static const struct {
 #undef KEY
 };
 
-/* COUNT_OF(marks) of the keys of chosen parts. */
+/* COUNT_OF(marks) for dotted keys of parts. */
 static size_t place_of(const char *key)
 {
     size_t i = 0;

@@ -88,7 +88,7 @@ static status begin_row(struct launch *l)
         TRY(queue_take(options_text(l->o->settings, "results"), l->o->run_id, row.host.at, &taken));
         if (!taken) {
             if (getenv(QUEUED_TITLE) != NULL)
-                command_is_told(); /* the sweep that wanted it sees whose it is */
+                command_error_is_reported(); /* the sweep that wanted it sees whose it is */
             FAIL(ERROR_USAGE,
                  "run %lld does not wait in the queue any more: another process makes it or has "
                  "made it; see `gradlag sweep --status`",

@@ -194,7 +194,7 @@ done:
     settings_free(&read);
     if (started && !together && !status_pipe_exists()) { /* sync_end may not return */
         log_error("%s", error_message());
-        command_is_told();
+        command_error_is_reported();
     }
     if (started) {
         /* How a run was stopped or diverged every rank knows; other errors the others must be
