@@ -274,7 +274,7 @@ static void check_link(struct check *c, const char *what, const char *const *arg
     struct child child;
     uint64_t limit = clock_ns() + LINKS_LIMIT_S * 1000000000ull;
     fflush(stdout);
-    status ended = child_start_speaking(&child, argv, NULL, -1);
+    status ended = child_start_with_stdout(&child, argv, NULL, -1);
     while (ended == OK && child.running && !child_poll(&child)) {
         if (clock_ns() > limit) {
             child_kill(&child);

@@ -153,7 +153,7 @@ status command_run(int argc, char **argv)
     const char *from = options_text(o, "resume");
     if (from[0] != '\0')
         TRY(run_checkpoint_check(from, o)); /* before any process starts */
-    TRY(run_checkpoint_check_places(o, 0));
+    TRY(run_checkpoint_check_paths(o, 0));
     run_summary_title(o, title);
     if (dry) {
         config_hash(o, hash);

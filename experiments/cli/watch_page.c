@@ -151,7 +151,7 @@ void watch_end_add(const struct live_run *r, struct text *out)
         text_add(out, "  loss %.3f", r->loss);
     if (finished && isfinite(r->train_seconds)) {
         char took[32];
-        progress_took(r->train_seconds, took);
+        progress_elapsed(r->train_seconds, took);
         text_add(out, "  %s", took);
     }
     text_add(out, "  %s", r->title);

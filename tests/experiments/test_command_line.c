@@ -150,7 +150,7 @@ static void the_limit_of_open_files_is_raised_or_reported(void **state)
     snprintf(script, sizeof script,
              "ulimit -n 100; gradlag run %s %s %s %s workers=12 mode=sync --quiet", RIG_DATA);
     assert_int_equal(process_shell(r, script), ERROR_USAGE);
-    process_expect_error(r, " 100 ");
+    process_expect_error(r, " 100");
     process_expect_nothing_left(r);
 }
 

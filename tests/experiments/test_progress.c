@@ -91,7 +91,7 @@ static void durations_below_ten_seconds_have_fractions(void **state UNUSED)
               {6.12, "6.1 s"}, {9.96, "10 s"},      {23.4, "23 s"},    {245, "4:05"}};
     for (size_t i = 0; i < COUNT_OF(of); i++) {
         char out[32];
-        progress_took(of[i].seconds, out);
+        progress_elapsed(of[i].seconds, out);
         assert_string_equal(out, of[i].text);
     }
 }
