@@ -19,6 +19,9 @@ void check_text(const struct check *c, const char *about, const char *what, cons
 /* Prints a row with the current error. `wanted`: the command must fail with it. */
 void check_failed(struct check *c, const char *about, status code, bool wanted);
 
+/* Compares two doubles, for qsort(). */
+int check_ascending(const void *a, const void *b);
+
 /* Rows of every visible GPU. `wanted`: it is an error if there is none. */
 void check_gpus(struct check *c, bool wanted);
 

@@ -100,12 +100,6 @@ done:
 /* ---- slow links -------------------------------------------------------------------------------
  */
 
-static int ascending(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* The median rate of all links in bytes/s, each direction counted; 0 for fewer than three links. */
 static status median_rate(const struct links *l, double *out)
 {
@@ -119,7 +113,7 @@ static status median_rate(const struct links *l, double *out)
         all[2 * i] = l->pairs[i].rates.forward;
         all[2 * i + 1] = l->pairs[i].rates.backward;
     }
-    qsort(all, 2 * (size_t)l->pair_count, sizeof *all, ascending);
+    qsort(all, 2 * (size_t)l->pair_count, sizeof *all, check_ascending);
     *out = all[l->pair_count];
 done:
     memory_free(all);

@@ -177,12 +177,6 @@ static status round_trip(struct link_peer *p)
     return await(p, WIRE_PONG, 0);
 }
 
-static int ascending(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static status measure_latency(struct link_peer *p, double *out)
 {
     status result = OK;
@@ -193,7 +187,7 @@ static status measure_latency(struct link_peer *p, double *out)
         TRY(round_trip(p));
         trips[i] = (double)(clock_ns() - begun) * 1e-9;
     }
-    qsort(trips, TRIPS, sizeof *trips, ascending);
+    qsort(trips, TRIPS, sizeof *trips, check_ascending);
     *out = trips[TRIPS / 2] / 2;
 done:
     return result;

@@ -51,19 +51,18 @@ const char command_check_help[] =
 /* ---- rows ---------------------------------------------------------------------------------------
  */
 
-static void print_row(const struct check *c, const char *about, const char *what, const char *value)
+static void print_row(const char *about, const char *what, const char *value)
 {
     print_padded(stdout, about, 14);
     print_padded(stdout, what, 26);
     printf("%s\n", value);
-    (void)c;
 }
 
 void check_text(const struct check *c, const char *about, const char *what, const char *value)
 {
     struct text line = {0};
     if (!c->json) {
-        print_row(c, about, what, value);
+        print_row(about, what, value);
         return;
     }
     text_add(&line, "{\"check\":");
@@ -83,7 +82,7 @@ void check_number(const struct check *c, const char *about, const char *what, do
     struct text line = {0};
     if (!c->json) {
         text_add(&line, "%.4g %s", value, unit);
-        print_row(c, about, what, line.at);
+        print_row(about, what, line.at);
     } else {
         text_add(&line, "{\"check\":");
         text_add_json(&line, about);
@@ -96,6 +95,12 @@ void check_number(const struct check *c, const char *about, const char *what, do
     }
     text_free(&line);
     fflush(stdout);
+}
+
+int check_ascending(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
 }
 
 void check_failed(struct check *c, const char *about, status code, bool wanted)
