@@ -1,4 +1,5 @@
-/* check_gpu.c — rows of `gradlag check` for GPUs: properties, measured rates, and GPUs that are
+/*
+ * check_gpu.c — rows of `gradlag check` for GPUs: properties, measured rates, and GPUs that are
  * slower than others of the same model.
  */
 #include "base/memory.h"

@@ -1,4 +1,5 @@
-/* check_links.c — `mpirun --host A,B gradlag check --links`: measures each pair of hosts over MPI,
+/*
+ * check_links.c — `mpirun --host A,B gradlag check --links`: measures each pair of hosts over MPI,
  * one after the other, then one allreduce over all ranks.
  */
 #include "base/log.h"

@@ -1,4 +1,5 @@
-/* check_peer.c — `gradlag check endpoint=…` and `gradlag check --listen`: measures a link between
+/*
+ * check_peer.c — `gradlag check endpoint=…` and `gradlag check --listen`: measures a link between
  * two hosts as an asynchronous run uses it, over ZeroMQ, with the same CURVE keys.
  */
 #include "base/clock.h"

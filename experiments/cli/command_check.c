@@ -1,4 +1,5 @@
-/* command_check.c — `gradlag check`: can this machine run gradlag, and how fast is it?
+/*
+ * command_check.c — `gradlag check`: can this machine run gradlag, and how fast is it?
  *
  * It prints one row per fact. A missing thing is an error only if the user requested it: a GPU by
  * device=cuda, a dataset or a results file by its key. Rows of GPUs are in check_gpu.c.

@@ -1,4 +1,5 @@
-/* command_completion.c — `gradlag completion bash`: prints a shell function made from the program's
+/*
+ * command_completion.c — `gradlag completion bash`: prints a shell function made from the program's
  * tables.
  *
  * It completes commands, the first argument of a command, keys, the values of a key after '=', and

@@ -1,4 +1,5 @@
-/* command_watch.c — `gradlag watch`: shows the running runs of a results file, repeatedly.
+/*
+ * command_watch.c — `gradlag watch`: shows the running runs of a results file, repeatedly.
  */
 #include "base/clock.h"
 #include "base/log.h"

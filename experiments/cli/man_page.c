@@ -1,4 +1,3 @@
-
 #include "experiments/cli/man_page.h"
 
 #include "base/text.h"

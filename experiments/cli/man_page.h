@@ -1,4 +1,5 @@
-/* man_page.h — the man page, generated from the tables that drive the program: commands and their
+/*
+ * man_page.h — the man page, generated from the tables that drive the program: commands and their
  * help, keys with ranges, registry entries, queries, experiments, exit codes. So it cannot
  * contradict the program.
  */

@@ -1,4 +1,5 @@
-/* terminal_screen.h — full-screen use of a terminal: alternate screen, no echo, no cursor. The
+/*
+ * terminal_screen.h — full-screen use of a terminal: alternate screen, no echo, no cursor. The
  * terminal is restored however the program ends.
  */
 #ifndef GRADLAG_EXPERIMENTS_CLI_TERMINAL_SCREEN_H

@@ -1,4 +1,5 @@
-/* watch_page.h — the text of `gradlag watch`, in lines no wider than the terminal. Pure functions
+/*
+ * watch_page.h — the text of `gradlag watch`, in lines no wider than the terminal. Pure functions
  * of data read from the results file.
  */
 #ifndef GRADLAG_EXPERIMENTS_CLI_WATCH_PAGE_H

@@ -127,7 +127,7 @@ static status explain_word(const char *word, const char *next)
     struct suggestion known = {.wanted = word};
     const char *dot = strrchr(word, '.');
     if (dot != NULL && (strcmp(dot, ".yaml") == 0 || strcmp(dot, ".yml") == 0))
-        return error_set(ERROR_USAGE, __FILE__, __LINE__, "there is no file '%s'", word);
+        return error_set(ERROR_USAGE, __FILE__, __LINE__, "there is no file '%s'; check the path", word);
     if (word[0] == '-') {
         return error_set(
             ERROR_USAGE, __FILE__, __LINE__,

@@ -1,4 +1,5 @@
-/* config_effect.h — finds settings that have no effect with the other settings; used by config.c.
+/*
+ * config_effect.h — finds settings that have no effect with the other settings; used by config.c.
  */
 #ifndef GRADLAG_EXPERIMENTS_CONFIG_CONFIG_EFFECT_H
 #define GRADLAG_EXPERIMENTS_CONFIG_CONFIG_EFFECT_H

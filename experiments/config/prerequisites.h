@@ -1,4 +1,5 @@
-/* prerequisites.h — checks that the files and the device of a run exist. Called before the run gets
+/*
+ * prerequisites.h — checks that the files and the device of a run exist. Called before the run gets
  * a row, so that a mistyped path leaves no row.
  */
 #ifndef GRADLAG_EXPERIMENTS_CONFIG_PREREQUISITES_H

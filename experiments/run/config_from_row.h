@@ -1,4 +1,5 @@
-/* config_from_row.h — reads the settings of a recorded run from the JSON in its row. All functions
+/*
+ * config_from_row.h — reads the settings of a recorded run from the JSON in its row. All functions
  * take this JSON object as text (`config`); `origin` names the run in error messages, such as "run
  * 3".
  */

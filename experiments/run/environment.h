@@ -1,4 +1,5 @@
-/* environment.h — describes where a run was started, for its row: command line, folder, relevant
+/*
+ * environment.h — describes where a run was started, for its row: command line, folder, relevant
  * environment variables, operating system, GPUs. Each function adds one JSON value to `out`.
  */
 #ifndef GRADLAG_EXPERIMENTS_RUN_ENVIRONMENT_H

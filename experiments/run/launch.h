@@ -1,4 +1,5 @@
-/* launch.h — one run: starts its processes, watches them, ends all of them, and leaves no process
+/*
+ * launch.h — one run: starts its processes, watches them, ends all of them, and leaves no process
  * or file behind.
  *
  * mode=async starts `gradlag server`. When this server listens, it starts further servers, if any;

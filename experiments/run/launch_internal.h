@@ -1,4 +1,5 @@
-/* launch_internal.h — shared by launch.c (one run, from its row to its end), launch_start.c (starts
+/*
+ * launch_internal.h — shared by launch.c (one run, from its row to its end), launch_start.c (starts
  * the processes), launch_watch.c (watches them until all have ended) and launch_virtual.c
  * (engine=virtual, without processes).
  */

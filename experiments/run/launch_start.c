@@ -1,4 +1,5 @@
-/* launch_start.c — starts the processes of a run, with their command lines and environments.
+/*
+ * launch_start.c — starts the processes of a run, with their command lines and environments.
  */
 #include "base/memory.h"
 #include "base/text.h"

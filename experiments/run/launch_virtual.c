@@ -1,4 +1,5 @@
-/* launch_virtual.c — a run with engine=virtual, in this process: a thread pool computes gradients
+/*
+ * launch_virtual.c — a run with engine=virtual, in this process: a thread pool computes gradients
  * on a simulated clock.
  */
 #include "base/clock.h"

@@ -1,4 +1,5 @@
-/* launch_watch.c — watches the processes of a run: their messages, exits, signals and time limits.
+/*
+ * launch_watch.c — watches the processes of a run: their messages, exits, signals and time limits.
  */
 #include "base/clock.h"
 #include "base/log.h"

@@ -1,4 +1,5 @@
-/* loopback_bind.c — a library for LD_PRELOAD of mpirun when all ranks are on this host: it binds
+/*
+ * loopback_bind.c — a library for LD_PRELOAD of mpirun when all ranks are on this host: it binds
  * sockets to loopback instead of all addresses.
  *
  * mpirun opens a port for daemons on other hosts. Open MPI 4.1 and 5.0 bind it to all addresses

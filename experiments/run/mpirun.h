@@ -1,4 +1,5 @@
-/* mpirun.h — the command line of mpirun that starts ranks of this program on this host.
+/*
+ * mpirun.h — the command line of mpirun that starts ranks of this program on this host.
  *
  * No port is open to other hosts: mpirun listens on loopback only, and ranks of one host use no
  * network (sync_start). An enclosing Slurm allocation is ignored.

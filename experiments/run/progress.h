@@ -1,4 +1,5 @@
-/* progress.h — progress on stderr: on a terminal one line that is rewritten in place, otherwise a
+/*
+ * progress.h — progress on stderr: on a terminal one line that is rewritten in place, otherwise a
  * new line every few seconds. Callers clear the line before they write anything else.
  */
 #ifndef GRADLAG_EXPERIMENTS_RUN_PROGRESS_H

@@ -1,4 +1,5 @@
-/* provenance.h — the description of a run for its row: settings, machine and program.
+/*
+ * provenance.h — the description of a run for its row: settings, machine and program.
  */
 #ifndef GRADLAG_EXPERIMENTS_RUN_PROVENANCE_H
 #define GRADLAG_EXPERIMENTS_RUN_PROVENANCE_H

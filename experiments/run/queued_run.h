@@ -1,4 +1,5 @@
-/* queued_run.h — reads the settings of a queued run; names the environment variable that a sweep
+/*
+ * queued_run.h — reads the settings of a queued run; names the environment variable that a sweep
  * sets.
  */
 #ifndef GRADLAG_EXPERIMENTS_RUN_QUEUED_RUN_H

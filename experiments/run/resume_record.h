@@ -1,4 +1,5 @@
-/* resume_record.h — records, for a resumed run, the run that wrote the checkpoint and how many of
+/*
+ * resume_record.h — records, for a resumed run, the run that wrote the checkpoint and how many of
  * its versions are lost.
  */
 #ifndef GRADLAG_EXPERIMENTS_RUN_RESUME_RECORD_H

@@ -1,4 +1,5 @@
-/* role.h — shared by the processes of a run: `gradlag server`, `worker` and `rank`.
+/*
+ * role.h — shared by the processes of a run: `gradlag server`, `worker` and `rank`.
  *
  * A process started by `gradlag run` reports to its status pipe and dies with it. A process started
  * by hand prints its progress and errors itself.

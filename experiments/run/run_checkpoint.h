@@ -1,4 +1,5 @@
-/* run_checkpoint.h — writes and reads checkpoints of runs: named parameters, optimizer state, and
+/*
+ * run_checkpoint.h — writes and reads checkpoints of runs: named parameters, optimizer state, and
  * notes with the position of training and the settings.
  */
 #ifndef GRADLAG_EXPERIMENTS_RUN_RUN_CHECKPOINT_H

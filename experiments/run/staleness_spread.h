@@ -1,4 +1,5 @@
-/* staleness_spread.h — detects real asynchronous runs whose staleness spreads wider than their pace
+/*
+ * staleness_spread.h — detects real asynchronous runs whose staleness spreads wider than their pace
  * explains. Then something else delayed their steps, mostly other work on the machine's cores.
  *
  * The reference is a simulation of the same workers, in which each step lasts exactly as long as

@@ -1,4 +1,5 @@
-/* status_pipe.h — messages from the processes of a run to their starter, through a FIFO in its
+/*
+ * status_pipe.h — messages from the processes of a run to their starter, through a FIFO in its
  * private folder. The environment variable GRADLAG_MAILBOX has its path, also under mpirun.
  *
  * A message is smaller than PIPE_BUF, so messages of several processes never interleave.
