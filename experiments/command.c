@@ -28,9 +28,9 @@ struct command_entry {
     bool only_prints; /* has no other effect: may end by SIGPIPE when its reader closes stdout */
 };
 
-#define COMMAND(its_name, its_arguments, its_help)                                                 \
-    .name = #its_name, .arguments = its_arguments, .help = its_help, .run = command_##its_name,    \
-    .details = command_##its_name##_help
+#define COMMAND(name_, arguments_, help_)                                                          \
+    .name = #name_, .arguments = arguments_, .help = help_, .run = command_##name_,                \
+    .details = command_##name_##_help
 
 static const struct command_entry commands[] = {
     {COMMAND(run, "[FILE.yaml] key=value…", "one run: mode=async|sync|pipeline")},
@@ -174,12 +174,12 @@ static bool is_help(const char *argument)
 }
 
 /* `gradlag bench NAME --help` is handled in bench.c. */
-static bool asks_for_help(const struct command_entry *c, int argc, char **argv)
+static bool requests_help(const struct command_entry *c, int argc, char **argv)
 {
-    bool asks = false;
+    bool found = false;
     for (int i = 0; i < (c->run == command_bench && argc > 1 ? 1 : argc); i++)
-        asks = asks || is_help(argv[i]);
-    return asks;
+        found = found || is_help(argv[i]);
+    return found;
 }
 
 /* Rejects `gradlag run sweep lr=0.1,0.2`: a command name where settings are expected. */
@@ -237,7 +237,7 @@ static status dispatch(int argc, char **argv)
         goto done;
     }
     TRY(find_command(name, &c));
-    if (asks_for_help(c, argc - 2, argv + 2)) {
+    if (requests_help(c, argc - 2, argv + 2)) {
         print_details(c, stdout);
         goto done;
     }
@@ -317,7 +317,7 @@ int command_main(int argc, char **argv)
     return (int)result;
 }
 
-static void take_out(int *argc, char **argv, int at, int count)
+static void remove_arguments(int *argc, char **argv, int at, int count)
 {
     memmove(&argv[at], &argv[at + count], (size_t)(*argc - at - count) * sizeof *argv);
     *argc -= count;
@@ -327,7 +327,7 @@ bool command_flag(int *argc, char **argv, const char *flag)
 {
     for (int i = 0; i < *argc; i++) {
         if (strcmp(argv[i], flag) == 0) {
-            take_out(argc, argv, i, 1);
+            remove_arguments(argc, argv, i, 1);
             return true;
         }
     }
@@ -347,7 +347,7 @@ status command_value(int *argc, char **argv, const char *flag, const char **valu
         if (parts == 2 && i + 1 == *argc)
             FAIL(ERROR_USAGE, "%s needs a value, as in %s=VALUE", flag, flag);
         *value = parts == 1 ? after + 1 : argv[i + 1];
-        take_out(argc, argv, i, parts);
+        remove_arguments(argc, argv, i, parts);
         break;
     }
 done:
@@ -360,7 +360,7 @@ const char *command_results(int *argc, char **argv)
     for (int i = 0; i < *argc;) {
         if (strncmp(argv[i], "results=", 8) == 0) {
             last = argv[i] + 8;
-            take_out(argc, argv, i, 1);
+            remove_arguments(argc, argv, i, 1);
         } else {
             i++;
         }
@@ -381,7 +381,7 @@ static bool is_dashed_key(const char *flag)
 static status unknown_flag(const char *command, const char *flag, const char *known)
 {
     struct suggestion names = {.wanted = flag};
-    struct text all = {0}, takes = {0};
+    struct text all = {0}, hint = {0};
     if (is_dashed_key(flag)) {
         const char *key = flag + strspn(flag, "-");
         return error_set(ERROR_USAGE, __FILE__, __LINE__,
@@ -389,14 +389,14 @@ static status unknown_flag(const char *command, const char *flag, const char *kn
                          strchr(key, '=') == NULL ? "=VALUE" : "");
     }
     text_add(&all, "%s", known);
-    text_add(&takes, "It has the options %s; settings are written key=value", known);
+    text_add(&hint, "It has the options %s; settings are written key=value", known);
     for (char *rest = NULL, *each = strtok_r(all.at, " ,", &rest); each != NULL;
          each = strtok_r(NULL, " ,", &rest))
         if (each[0] == '-')
             suggestion_add(&names, each);
-    status result = suggestion_fail(&names, takes.at, "%s has no option", command);
+    status result = suggestion_fail(&names, hint.at, "%s has no option", command);
     text_free(&all);
-    text_free(&takes);
+    text_free(&hint);
     return result;
 }
 

@@ -56,8 +56,8 @@ done:
     return result;
 }
 
-static void look_at(struct check *c, const struct cuda_kind *kind, unsigned index, struct gpu *g,
-                    bool wanted)
+static void check_gpu(struct check *c, const struct cuda_kind *kind, unsigned index, struct gpu *g,
+                      bool wanted)
 {
     snprintf(g->name, sizeof g->name, "gpu %u", index);
     status found = kind->describe(index, &g->properties);
@@ -77,15 +77,15 @@ static void compare(const struct check *c, const struct gpu *all, unsigned count
     for (unsigned i = 0; i < count; i++) {
         for (int r = 0; r < RATES && all[i].measured; r++) {
             double peers[MOST_GPUS];
-            unsigned alike = 0, own = 0;
+            unsigned same_model = 0, index = 0;
             for (unsigned k = 0; k < count; k++) {
                 if (all[k].measured &&
                     strcmp(all[k].properties.name, all[i].properties.name) == 0) {
-                    own = k == i ? alike : own;
-                    peers[alike++] = all[k].rates[r];
+                    index = k == i ? same_model : index;
+                    peers[same_model++] = all[k].rates[r];
                 }
             }
-            if (cuda_rates_slower(peers, alike, own)) {
+            if (cuda_rates_slower(peers, same_model, index)) {
                 struct text line = {0};
                 text_add(&line,
                          "%s: %.4g %s, more than 10 %% below the median of GPUs of this model",
@@ -119,7 +119,7 @@ void check_gpus(struct check *c, bool wanted)
         return;
     }
     for (unsigned i = 0; i < count; i++)
-        look_at(c, kind, i, &all[i], wanted);
+        check_gpu(c, kind, i, &all[i], wanted);
     compare(c, all, count);
     memory_free(all);
 }

@@ -92,12 +92,12 @@ static status listen_until_goodbye(struct link_peer *p)
 {
     status result = OK;
     const double limit_s = LISTENER_TIMEOUTS * p->timeout_s;
-    double heard = clock_seconds();
+    double last_message_s = clock_seconds();
     for (;;) {
         struct channel_received r;
         const enum channel_event e = channel_receive(p->channel, &r);
         if (e == CHANNEL_MESSAGE) {
-            heard = clock_seconds();
+            last_message_s = clock_seconds();
             if (r.message.type == WIRE_GOODBYE)
                 break;
             answer(p, &r);
@@ -106,7 +106,7 @@ static status listen_until_goodbye(struct link_peer *p)
         }
         if (stopped)
             break;
-        if (clock_seconds() - heard > limit_s) {
+        if (clock_seconds() - last_message_s > limit_s) {
             FAIL(ERROR_PEER,
                  "check --listen: no message from a peer for %.0f s; start `gradlag check "
                  "endpoint=tcp://HOST:PORT` on the other host, or raise timeout_s",
@@ -138,7 +138,7 @@ done:
  */
 
 /* Waits for a message of this type whose payload reaches byte `until`. */
-static status await(struct link_peer *p, enum wire_type type, uint64_t until)
+static status wait_for_message(struct link_peer *p, enum wire_type type, uint64_t until)
 {
     status result = OK;
     double begun = clock_seconds();
@@ -175,7 +175,7 @@ static status round_trip(struct link_peer *p)
 {
     const struct wire_message ping = {.type = WIRE_PING, .ping = {.answer = 1}};
     (void)channel_send(p->channel, NULL, &ping, NULL);
-    return await(p, WIRE_PONG, 0);
+    return wait_for_message(p, WIRE_PONG, 0);
 }
 
 static status measure_latency(struct link_peer *p, double *out)
@@ -200,7 +200,7 @@ static status transfer(struct link_peer *p, bool back, uint64_t size)
     if (back) {
         const struct wire_message pull = {.type = WIRE_PULL, .sequence = size};
         (void)channel_send(p->channel, NULL, &pull, NULL);
-        TRY(await(p, WIRE_PARAMETERS, size));
+        TRY(wait_for_message(p, WIRE_PARAMETERS, size));
     } else {
         send_bytes(p, NULL, WIRE_GRADIENT, size);
         TRY(round_trip(p));

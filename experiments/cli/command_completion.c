@@ -100,7 +100,8 @@ static void add_flags(struct text *out, const char *text)
 }
 
 /* Adds the command to a shell pattern if its help contains `part`. */
-static void add_where(struct text *pattern, const char *help, const char *part, const char *command)
+static void add_if_help_has(struct text *pattern, const char *help, const char *part,
+                            const char *command)
 {
     if (strstr(help, part) != NULL)
         text_add(pattern, "%s%s", pattern->length > 0 ? "|" : "", command);
@@ -145,8 +146,8 @@ static void print_flags(FILE *to)
         text_add(&flags, "--help ");
         add_flags(&flags, help.at);
         print_case(to, c.name, "words", flags.at);
-        add_where(&settings, help.at, "key=", c.name);
-        add_where(&readers, help.at, "results=", c.name);
+        add_if_help_has(&settings, help.at, "key=", c.name);
+        add_if_help_has(&readers, help.at, "results=", c.name);
     }
     fputs("    esac\n}\n\n", to);
     print_test(to, "takes_settings", settings.at);

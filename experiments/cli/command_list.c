@@ -130,7 +130,7 @@ void command_print_queries(FILE *to)
 }
 
 /* "dataset" or "datasets": the registry of that global key; NULL: there is none. */
-static const struct registry *registry_called(const char *kind)
+static const struct registry *find_registry(const char *kind)
 {
     size_t length = strlen(kind);
     for (const struct option *o = global_keys; o->key != NULL; o++) {
@@ -169,7 +169,7 @@ void command_print_kinds(FILE *to)
 }
 
 /* Fails with the nearest kind. Names of kinds contain no spaces. */
-static status no_such_kind(const char *kind)
+static status fail_for_kind(const char *kind)
 {
     struct text kinds = {0};
     struct suggestion known = {.wanted = kind};
@@ -201,10 +201,10 @@ status command_list(int argc, char **argv)
         experiment_print_all(stdout);
     else if (strcmp(kind, "exports") == 0)
         command_print_exports(stdout);
-    else if (registry_called(kind) != NULL)
-        print_registry(registry_called(kind));
+    else if (find_registry(kind) != NULL)
+        print_registry(find_registry(kind));
     else
-        TRY(no_such_kind(kind));
+        TRY(fail_for_kind(kind));
 done:
     return result;
 }

@@ -18,7 +18,7 @@ const char command_query_help[] =
     "  gradlag query runs\n"
     "  gradlag query \"SELECT workers, final_accuracy FROM run\" --csv\n";
 
-static status take_format(int *argc, char **argv, enum query_format *out)
+static status read_format(int *argc, char **argv, enum query_format *out)
 {
     static const struct {
         const char *flag;
@@ -44,7 +44,7 @@ status command_query(int argc, char **argv)
     size_t rows = 0;
     char why[256];
     bool sql = command_flag(&argc, argv, "--sql");
-    TRY(take_format(&argc, argv, &request.format));
+    TRY(read_format(&argc, argv, &request.format));
     TRY(command_no_flags_left(argc, argv, "query", "--csv, --json, --markdown and --sql"));
     if (argc == 0 && !sql) {
         command_print_queries(stdout);

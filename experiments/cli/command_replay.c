@@ -347,7 +347,8 @@ done:
     return result;
 }
 
-static status order(const struct recorded_run *run, const options *settings, struct order *all)
+static status order_events(const struct recorded_run *run, const options *settings,
+                           struct order *all)
 {
     status result = OK;
     size_t first = 0;
@@ -484,7 +485,7 @@ static status replay(const struct request *r, const struct recorded_run *run,
                                .workers = run->workers,
                                .compares = !r->what_if,
                                .lockstep = reads_snapshots(p->settings)};
-    TRY(order(run, p->settings, &all));
+    TRY(order_events(run, p->settings, &all));
     TRY(gradient_pool_open(&pool, p->settings, run->workers,
                            (unsigned)options_integer(p->settings, "virtual.threads")));
     p->worker = gradient_pool_own(pool);

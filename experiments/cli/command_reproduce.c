@@ -44,8 +44,8 @@ struct reproduce {
     struct plan_options how;
     struct settings more; /* of the command line */
     struct scoreboard board;
-    FILE *say; /* counts and progress: stdout; stderr with --markdown */
-    FILE *to;  /* tables and verdicts */
+    FILE *info; /* counts and progress: stdout; stderr with --markdown */
+    FILE *to;   /* tables and verdicts */
 };
 
 static void print_claims(const struct reproduction *w, const struct judged_claim *judged, FILE *to)
@@ -70,13 +70,13 @@ static void print_claims(const struct reproduction *w, const struct judged_claim
             counts[CLAIM_FAIL], counts[CLAIM_OPEN]);
 }
 
-static status make(struct plan *plan, const struct reproduce *r)
+static status run_plan(struct plan *plan, const struct reproduce *r)
 {
     status result = OK;
     if (!r->no_run) {
         launch_catch_signals();
         plan->again = r->again;
-        TRY(plan_make(plan, &r->how, r->say));
+        TRY(plan_make(plan, &r->how, r->info));
     }
 done:
     return result;
@@ -90,36 +90,36 @@ static void print_counts(const char *what, const struct plan *plan, size_t later
     fflush(to);
 }
 
-static status lay_out_first(struct reproduction *w, const struct reproduce *r)
+static status lay_out(struct reproduction *w, const struct reproduce *r)
 {
     status result = OK;
     TRY(reproduction_look_up(w, r->quick, r->again, &r->more));
-    fprintf(r->say, "%s%s: %s\n", w->e.name, r->quick ? " (the quick part)" : "", w->e.question);
+    fprintf(r->info, "%s%s: %s\n", w->e.name, r->quick ? " (the quick part)" : "", w->e.question);
     if (w->tuning.trials.count > 0)
-        print_counts("trial", &w->tuning.trials.plan, trials_to_come(&w->tuning.trials), r->say);
-    print_counts("run", &w->plan, w->later, r->say);
+        print_counts("trial", &w->tuning.trials.plan, trials_to_come(&w->tuning.trials), r->info);
+    print_counts("run", &w->plan, w->later, r->info);
 done:
     return result;
 }
 
 /* The order: trials of a tuning, runs that depend on no others, runs fitted to those. */
-static status make_all(struct reproduction *w, const struct reproduce *r)
+static status run_all(struct reproduction *w, const struct reproduce *r)
 {
     status result = OK;
     for (size_t added = 1; added > 0;) {
-        TRY(make(&w->tuning.trials.plan, r));
+        TRY(run_plan(&w->tuning.trials.plan, r));
         TRY(trials_extend(&w->tuning.trials, &added));
         if (added > 0 && !r->again)
             TRY(plan_look_up(&w->tuning.trials.plan));
     }
     tuning_choose(&w->tuning);
-    TRY(make(&w->plan, r));
+    TRY(run_plan(&w->plan, r));
     for (size_t before = SIZE_MAX; w->later > 0 && w->later < before;) {
         before = w->later;
         TRY(reproduction_lay_out(w, r->quick, &r->more));
         if (!r->again)
             TRY(plan_look_up(&w->plan));
-        TRY(make(&w->plan, r));
+        TRY(run_plan(&w->plan, r));
     }
 done:
     return result;
@@ -178,12 +178,12 @@ done:
 static status report_part(const struct reproduction *w, const struct reproduce *r)
 {
     status result = OK;
-    TRY(plan_print_outcome(&w->plan, &r->how, r->say));
+    TRY(plan_print_outcome(&w->plan, &r->how, r->info));
     TRY(plan_check_failed(&w->tuning.trials.plan));
     TRY(plan_check_failed(&w->plan));
     if (w->fitted > 0) {
         fprintf(
-            r->say,
+            r->info,
             "%zu run%s fitted to other runs belong%s to no part: run `gradlag reproduce` with the "
             "merged file\n",
             w->fitted, plural(w->fitted), w->fitted == 1 ? "s" : "");
@@ -198,17 +198,17 @@ static status reproduce(const char *name, struct reproduce *r)
     struct reproduction w = {0};
     TRY(reproduction_open(&w, name));
     w.part = r->how.part;
-    TRY(lay_out_first(&w, r));
+    TRY(lay_out(&w, r));
     if (r->dry) {
-        plan_print(&w.tuning.trials.plan, r->say);
-        plan_print(&w.plan, r->say);
+        plan_print(&w.tuning.trials.plan, r->info);
+        plan_print(&w.plan, r->info);
         if (w.later > 0) {
-            fprintf(r->say, "to run              %zu run%s that use the results of these\n",
+            fprintf(r->info, "to run              %zu run%s that use the results of these\n",
                     w.later, plural(w.later));
         }
         goto done;
     }
-    TRY(make_all(&w, r));
+    TRY(run_all(&w, r));
     TRY(r->how.part.of > 0 ? report_part(&w, r) : report(&w, r));
 done:
     reproduction_close(&w);
@@ -228,7 +228,7 @@ static status reproduce_each(struct reproduce *r)
             worst = result;
             text_add(&message, "%s%s", message.length > 0 ? "; " : "", error_message());
         }
-        fprintf(r->say, "\n");
+        fprintf(r->info, "\n");
     }
     result = worst == OK ? OK : error_set(worst, __FILE__, __LINE__, "%s", message.at);
 done:
@@ -259,7 +259,7 @@ static status reproduce_all(struct reproduce *r)
 status command_reproduce(int argc, char **argv)
 {
     status result = OK;
-    struct reproduce r = {.say = stdout, .to = stdout};
+    struct reproduce r = {.info = stdout, .to = stdout};
     bool all = command_flag(&argc, argv, "--all");
     TRY(plan_options_read(&r.how, &argc, argv));
     r.quick = command_flag(&argc, argv, "--quick");
@@ -268,7 +268,7 @@ status command_reproduce(int argc, char **argv)
     r.again = command_flag(&argc, argv, "--again");
     r.how.quiet = command_flag(&argc, argv, "--quiet");
     r.markdown = command_flag(&argc, argv, "--markdown");
-    r.say = r.markdown ? stderr : stdout;
+    r.info = r.markdown ? stderr : stdout;
     TRY(command_no_flags_left(argc, argv, "reproduce",
                               "--all, --quick, --jobs N, --oversubscribe, --part K/N, --dry-run, "
                               "--no-run, --again, --quiet and --markdown"));

@@ -132,7 +132,7 @@ done:
 }
 
 /* The title: the values of the swept keys, "workers=4 damping=inverse". */
-static void name_run(struct planned_run *r, const struct sweep *s)
+static void set_title(struct planned_run *r, const struct sweep *s)
 {
     struct text name = {0};
     for (size_t i = 0; i < s->count; i++) {
@@ -173,14 +173,14 @@ static status lay_out(const struct sweep *s, const struct settings *fixed, size_
                 text_add(why, "%s", error_message());
             options_close(&o);
         } else if (plan_add(plan, &o)) {
-            name_run(&plan->runs[plan->count - 1], s);
+            set_title(&plan->runs[plan->count - 1], s);
         }
     }
 done:
     return result;
 }
 
-static status make(struct plan *plan, const struct plan_options *how)
+static status run_plan(struct plan *plan, const struct plan_options *how)
 {
     status result = OK;
     launch_catch_signals();
@@ -248,7 +248,7 @@ static status process_queue(const char *results, const struct plan_options *how)
     name_queued(&plan);
     printf("%zu run%s queued\n", count, plural(count));
     fflush(stdout);
-    TRY(make(&plan, how));
+    TRY(run_plan(&plan, how));
 done:
     plan_close(&plan);
     memory_free(ids);
@@ -374,7 +374,7 @@ static status combinations(const struct sweep_request *r, struct sweep *s)
     if (r->dry)
         plan_print(&plan, stdout);
     else
-        TRY(make(&plan, &r->how));
+        TRY(run_plan(&plan, &r->how));
 done:
     plan_close(&plan);
     settings_free(&fixed);

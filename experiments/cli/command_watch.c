@@ -141,7 +141,7 @@ static void print_running(const struct live_runs *l)
     text_free(&line);
 }
 
-static void remember(struct seen_runs *out, const struct live_runs *l)
+static void store_running(struct seen_runs *out, const struct live_runs *l)
 {
     out->count = l->running_count;
     for (size_t i = 0; i < l->running_count; i++)
@@ -170,7 +170,7 @@ static status watch_in_lines(struct watch *w, bool once)
         double now = clock_seconds();
         if (seen) {
             print_ended(&l, &before, once);
-            remember(&before, &l);
+            store_running(&before, &l);
             busy = is_idle(&l) ? busy : now;
         }
         if (seen && (printed == 0 || now - printed >= PLAIN_EVERY_S || once)) {

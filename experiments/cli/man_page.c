@@ -83,7 +83,7 @@ static void put_line(FILE *to, const char *text)
 }
 
 /* Keeps line breaks and spaces (.nf). */
-static void put_as_it_is(FILE *to, const char *text)
+static void put_verbatim(FILE *to, const char *text)
 {
     fputs(".nf\n", to);
     put(to, text);
@@ -115,7 +115,7 @@ static void put_commands(FILE *to)
         fputs(".PP\n", to);
         help.length = 0;
         command_help_of(i, &help);
-        put_as_it_is(to, help.at);
+        put_verbatim(to, help.at);
     }
     text_free(&help);
 }
@@ -249,11 +249,11 @@ static void put_experiments(FILE *to)
     fputs(".SH EXPERIMENTS\n", to);
     put_line(to, "Experiments of gradlag reproduce:");
     fputs(".PP\n", to);
-    put_as_it_is(to, names);
+    put_verbatim(to, names);
     free(names);
 }
 
-static void put_beginning(FILE *to)
+static void put_header(FILE *to)
 {
     fprintf(to, ".TH GRADLAG 1 \"%s\" \"gradlag ", provenance_date());
     put(to, provenance_release());
@@ -274,7 +274,7 @@ static void put_beginning(FILE *to)
 
 void man_page_print(FILE *to)
 {
-    put_beginning(to);
+    put_header(to);
     put_commands(to);
     put_keys(to);
     put_parts(to);

@@ -64,7 +64,7 @@ static void suspend(int number)
     errno = error;
 }
 
-static void handle(int number, void (*handler)(int))
+static void install_handler(int number, void (*handler)(int))
 {
     struct sigaction action = {.sa_handler = handler};
     sigemptyset(&action.sa_mask);
@@ -94,11 +94,11 @@ status terminal_screen_open(void)
     end_requested = 0;
     set_terminal();
     is_open = 1;
-    handle(SIGINT, end);
-    handle(SIGTERM, end);
-    handle(SIGHUP, end);
-    handle(SIGTSTP, suspend);
-    handle(SIGWINCH, wake);
+    install_handler(SIGINT, end);
+    install_handler(SIGTERM, end);
+    install_handler(SIGHUP, end);
+    install_handler(SIGTSTP, suspend);
+    install_handler(SIGWINCH, wake);
 done:
     return result;
 }
@@ -108,7 +108,7 @@ void terminal_screen_close(void)
     if (is_open) {
         is_open = 0;
         restore_terminal();
-        handle(SIGTSTP, SIG_DFL);
+        install_handler(SIGTSTP, SIG_DFL);
     }
 }
 

@@ -122,12 +122,13 @@ bool config_is_experiment(const char *name)
 
 /* Fails for an argument that is neither key=value nor a file, with the likely correction. `next`:
  * the argument after it, or NULL. */
-static status explain_word(const char *word, const char *next)
+static status fail_for_word(const char *word, const char *next)
 {
     struct suggestion known = {.wanted = word};
     const char *dot = strrchr(word, '.');
     if (dot != NULL && (strcmp(dot, ".yaml") == 0 || strcmp(dot, ".yml") == 0))
-        return error_set(ERROR_USAGE, __FILE__, __LINE__, "there is no file '%s'; check the path", word);
+        return error_set(ERROR_USAGE, __FILE__, __LINE__, "there is no file '%s'; check the path",
+                         word);
     if (word[0] == '-') {
         return error_set(
             ERROR_USAGE, __FILE__, __LINE__,
@@ -162,7 +163,7 @@ status settings_read_arguments(struct settings *s, int argc, char **argv)
         if (equals == NULL && stat(argv[i], &about) == 0 && !S_ISDIR(about.st_mode)) {
             TRY(read_settings(s, argv[i]));
         } else if (equals == NULL || equals == argv[i]) {
-            TRY(explain_word(argv[i], i + 1 < argc ? argv[i + 1] : NULL));
+            TRY(fail_for_word(argv[i], i + 1 < argc ? argv[i + 1] : NULL));
         } else {
             char key[128];
             snprintf(key, sizeof key, "%.*s", (int)(equals - argv[i]), argv[i]);

@@ -26,7 +26,7 @@ static bool is_initial(const options *o, const char *key)
 }
 
 /* The key was set, but keys.def limits it to another mode or engine. */
-static bool is_out_of_place(const options *o, const char *key, struct ineffective *out)
+static bool is_in_wrong_mode(const options *o, const char *key, struct ineffective *out)
 {
     const char *mode = key_mode(key_where_of(key)), *engine = key_engine(key_where_of(key));
     if (is_initial(o, key))
@@ -102,7 +102,7 @@ bool config_any_ineffective(const options *o, struct ineffective *out)
         return true;
     }
     for (const struct option *key = global_keys; key->key != NULL; key++)
-        if (is_out_of_place(o, key->key, out))
+        if (is_in_wrong_mode(o, key->key, out))
             return true;
     if (!is_initial(o, "network.interface") && strcmp(options_text(o, "mode"), "async") == 0) {
         *out = (struct ineffective){"network.interface", "mode", "sync or pipeline"};

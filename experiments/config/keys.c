@@ -74,7 +74,7 @@ static const struct {
 };
 
 /* COUNT_OF(marks) for dotted keys of parts. */
-static size_t place_of(const char *key)
+static size_t index_of(const char *key)
 {
     size_t i = 0;
     while (i < COUNT_OF(marks) && strcmp(global_keys[i].key, key) != 0)
@@ -84,7 +84,7 @@ static size_t place_of(const char *key)
 
 enum key_use key_use_of(const char *key)
 {
-    size_t i = place_of(key);
+    size_t i = index_of(key);
     if (i < COUNT_OF(marks))
         return marks[i].use;
     return strcmp(key, "device.index") == 0 ? KEY_BESIDE : KEY_DEFINES;
@@ -97,7 +97,7 @@ bool key_defines(const char *key)
 
 unsigned key_where_of(const char *key)
 {
-    size_t i = place_of(key);
+    size_t i = index_of(key);
     return i < COUNT_OF(marks) ? marks[i].where : KEY_ANY;
 }
 

@@ -108,7 +108,7 @@ static status fail_to_parse(const char *name, const yaml_parser_t *parser)
 }
 
 /* Reads one event; *more is false after the last one or an error. */
-static status follow_depth(const char *name, yaml_parser_t *parser, int *depth, bool *more)
+static status check_event(const char *name, yaml_parser_t *parser, int *depth, bool *more)
 {
     status result = OK;
     yaml_event_t event;
@@ -148,7 +148,7 @@ static status check_depth(const char *name, const struct text *text)
     REQUIRE(yaml_parser_initialize(&parser) == 1);
     set_input(&parser, text);
     while (more)
-        TRY(follow_depth(name, &parser, &depth, &more));
+        TRY(check_event(name, &parser, &depth, &more));
 done:
     yaml_parser_delete(&parser);
     return result;

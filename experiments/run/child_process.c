@@ -23,8 +23,8 @@
 enum { NOT_STARTED = 127 }; /* the exit code of a child whose program cannot be executed */
 
 /* Runs in the child after fork(); calls only async-signal-safe functions. */
-static _Noreturn void become(const char *const *argv, char *const *environment, int error_fd,
-                             pid_t parent, bool keep_stdout, const cpu_set_t *cores)
+static _Noreturn void exec_child(const char *const *argv, char *const *environment, int error_fd,
+                                 pid_t parent, bool keep_stdout, const cpu_set_t *cores)
 {
     sigset_t none;
     sigemptyset(&none);
@@ -75,7 +75,7 @@ static status start(struct child *c, const char *const *argv, const char *const 
              argv[0], strerror(errno));
     }
     if (pid == 0)
-        become(argv, merged, error_fd, parent, keep_stdout, cores);
+        exec_child(argv, merged, error_fd, parent, keep_stdout, cores);
     setpgid(pid, pid); /* in parent and child, so that it is set whichever runs first */
     *c = (struct child){.pid = pid, .running = true};
 done:
@@ -251,7 +251,7 @@ static void remove_abandoned(const char *base)
 }
 
 /* Creates and locks a folder. *taken: another process removed it before the lock, as abandoned. */
-static status make_locked(struct folder *f, const char *base, bool *taken)
+static status create_locked(struct folder *f, const char *base, bool *taken)
 {
     status result = OK;
     char path[96], lock[128];
@@ -299,7 +299,7 @@ status folder_make(struct folder *f, const char *base)
                  "to another folder",
                  base);
         }
-        TRY(make_locked(f, base, &taken));
+        TRY(create_locked(f, base, &taken));
     }
 done:
     return result;

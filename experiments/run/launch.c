@@ -135,7 +135,7 @@ static void close_pipe(struct launch *l)
 }
 
 /* Warns about far more processes or threads than processors; raises the limit of open files. */
-static status check_room(const struct launch *l)
+static status check_process_count(const struct launch *l)
 {
     enum { CROWD = 64 };
     const unsigned processes = l->workers + l->servers, processors = processor_count();
@@ -188,7 +188,7 @@ done:
 }
 
 /* Ends the run's row if its writer has not done so. */
-static status settle(struct launch *l)
+static status end_row(struct launch *l)
 {
     status result = OK;
     if (l->run_id == 0)
@@ -304,7 +304,7 @@ static void close_all(struct launch *l)
 
 /* Rejects `mpirun … gradlag run`: it would start the run several times, and mpirun refuses to start
  * inside another mpirun. */
-static status check_alone(const struct launch *l)
+static status reject_mpirun(const struct launch *l)
 {
     status result = OK;
     const char *size = getenv("OMPI_COMM_WORLD_SIZE");
@@ -338,8 +338,8 @@ status launch_run(const struct launch_options *o, int64_t *run_id)
         TRY(launch_virtual(o, l.run_id, &l.progress));
         goto done;
     }
-    TRY(check_alone(&l));
-    TRY(check_room(&l));
+    TRY(reject_mpirun(&l));
+    TRY(check_process_count(&l));
     TRY(prepare(&l));
     TRY(l.async ? launch_start_server(&l) : launch_start_ranks(&l));
     TRY(launch_watch(&l));
@@ -350,7 +350,7 @@ done:
         l.message = text_copy(error_message());
     }
     launch_kill_all(&l);
-    status settled = settle(&l);
+    status settled = end_row(&l);
     if (settled == OK)
         settled = agree_with_row(&l);
     status traced = write_trace(&l);

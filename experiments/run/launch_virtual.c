@@ -29,7 +29,7 @@ done:
 }
 
 /* For pace=fit: reads the recorded steps to draw from. */
-static status fit(pace *p, const options *o)
+static status read_steps_to_fit(pace *p, const options *o)
 {
     status result = OK;
     struct recorded_run run = {0};
@@ -124,7 +124,7 @@ status launch_virtual(const struct launch_options *o, int64_t run_id, struct pro
     p.request_stop = launch_request_stop;
     TRY(role_open_recorder(&p));
     TRY(pace_open(&steps, o->settings, 0));
-    TRY(fit(steps, o->settings));
+    TRY(read_steps_to_fit(steps, o->settings));
     TRY(gradient_pool_open(&pool, o->settings, (unsigned)options_integer(o->settings, "workers"),
                            (unsigned)options_integer(o->settings, "virtual.threads")));
     p.worker = gradient_pool_own(pool);

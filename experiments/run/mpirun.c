@@ -19,7 +19,7 @@ extern const size_t loopback_bind_bytes;
  * space mpirun hangs forever. */
 enum { ROOM_BYTES = 10 << 20, ROOM_BYTES_RANK = 16 << 10 };
 
-static status check_room(const char *folder, unsigned ranks)
+static status check_free_space(const char *folder, unsigned ranks)
 {
     status result = OK;
     struct statvfs about;
@@ -39,7 +39,7 @@ done:
 
 /* Makes mpirun listen on loopback only. The library is a file in memory, because a folder may be
  * mounted noexec. */
-static void keep_to_loopback(struct mpirun *m)
+static void preload_loopback_bind(struct mpirun *m)
 {
     const char *own = getenv("LD_PRELOAD");
     m->preload_fd = memfd_create("gradlag-loopback", 0);
@@ -63,9 +63,9 @@ status mpirun_open(struct mpirun *m, unsigned ranks, const char *folder, const c
     status result = OK;
     size_t n = 0, e = 0;
     *m = (struct mpirun){.preload_fd = -1};
-    TRY(check_room(folder, ranks));
+    TRY(check_free_space(folder, ranks));
     snprintf(m->count, sizeof m->count, "%u", ranks);
-    keep_to_loopback(m);
+    preload_loopback_bind(m);
     const char *const always[] = {"mpirun", "-n", m->count, "--oversubscribe", "--bind-to", "none"};
     for (size_t i = 0; i < COUNT_OF(always); i++)
         m->words[n++] = always[i];

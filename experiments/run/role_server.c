@@ -92,7 +92,7 @@ done:
 
 /* A follower has no recorder and evaluates nothing; it needs the model only for initial parameters.
  */
-static status open_parts(struct role_process *p)
+static status open_model(struct role_process *p)
 {
     status result = OK;
     struct worker_options evaluation = {.settings = p->settings, .index = 0, .count = 1};
@@ -132,7 +132,7 @@ static status serve(struct role_process *p, struct run_checkpoint_file *start,
     struct server_endpoints endpoints;
     TRY(find_endpoints(p, &endpoints));
     TRY(open_files_allow((unsigned)options_integer(o, "workers") + servers_of(o)));
-    TRY(open_parts(p));
+    TRY(open_model(p));
     size_t count = worker_parameter_count(p->worker);
     uint64_t epoch = worker_epoch_samples(p->worker);
     TRY(open_start(p, start, count));

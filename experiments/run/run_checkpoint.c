@@ -184,7 +184,7 @@ struct tensors {
 };
 
 /* Safe: checkpoint_write does not change the data, and checkpoint_read gets vectors that we own. */
-static float *writable(const float *data)
+static float *without_const(const float *data)
 {
     return (float *)(uintptr_t)data;
 }
@@ -196,7 +196,7 @@ static void add_tensor(struct tensors *t, const char *name, unsigned rank, size_
     t->at[t->count] = (struct checkpoint_tensor){.name = t->names[t->count].at,
                                                  .rank = rank,
                                                  .shape = {(uint32_t)rows, (uint32_t)columns},
-                                                 .data = writable(data)};
+                                                 .data = without_const(data)};
     t->count++;
 }
 
@@ -211,8 +211,8 @@ static status open_tensors(const worker *w, const options *o, const struct train
     char name[32];
     TRY(memory_new(&t->at, most, sizeof *t->at, "a checkpoint's tensors"));
     TRY(memory_new(&t->names, most, sizeof *t->names, "a checkpoint's names"));
-    name_tensors(w, writable(now->parameters), writable(now->optimizer_state), states, t->at,
-                 t->names);
+    name_tensors(w, without_const(now->parameters), without_const(now->optimizer_state), states,
+                 t->at, t->names);
     t->count = slices * (1 + states);
     if (now->waiting != NULL)
         add_tensor(t, "waiting", 1, parameters, 1, now->waiting);
@@ -450,8 +450,8 @@ static double or_zero(double number)
 }
 
 /* For mode=async: allocates vectors of rules and takes over the lists. */
-static status make_server_room(struct run_checkpoint_file *s, struct notes *notes, size_t workers,
-                               size_t parameters)
+static status allocate_server_state(struct run_checkpoint_file *s, struct notes *notes,
+                                    size_t workers, size_t parameters)
 {
     status result = OK;
     const size_t vectors = (size_t)or_zero(notes->numbers[VECTORS]);
@@ -483,8 +483,8 @@ done:
 }
 
 /* Allocates vectors for the contents of the file, according to its notes. */
-static status make_room(struct run_checkpoint_file *s, struct notes *notes, const options *settings,
-                        size_t parameters)
+static status allocate_state(struct run_checkpoint_file *s, struct notes *notes,
+                             const options *settings, size_t parameters)
 {
     status result = OK;
     struct optimizer_rule rule;
@@ -516,7 +516,7 @@ static status make_room(struct run_checkpoint_file *s, struct notes *notes, cons
                                 .waiting_version = waits ? (uint64_t)numbers[WAITING] : 0,
                                 .ranks = s->ranks,
                                 .rank_count = each};
-    TRY(make_server_room(s, notes, workers, parameters));
+    TRY(allocate_server_state(s, notes, workers, parameters));
 done:
     return result;
 }
@@ -531,7 +531,7 @@ status run_checkpoint_open(struct run_checkpoint_file *out, const char *path,
     /* Check the settings first: with another optimizer the error would only name a missing tensor.
      */
     TRY(read_notes(path, settings, &notes));
-    TRY(make_room(out, &notes, settings, worker_parameter_count(w)));
+    TRY(allocate_state(out, &notes, settings, worker_parameter_count(w)));
     TRY(open_tensors(w, settings, &out->state, &tensors));
     TRY(checkpoint_read(path, tensors.at, tensors.count, NULL, 0));
 done:
