@@ -204,7 +204,8 @@ static status check_run(const struct recorded_run *run)
              (long long)run->id, (long long)run->id);
     }
     if (strcmp(run->status, "running") == 0 || strcmp(run->status, "queued") == 0)
-        FAIL(ERROR_USAGE, "run %lld has not ended yet", (long long)run->id);
+        FAIL(ERROR_USAGE, "run %lld has not ended yet; `gradlag watch` shows its progress",
+             (long long)run->id);
     if (run->foreign) {
         FAIL(ERROR_USAGE,
              "run %lld cannot be replayed: a program other than gradlag computed some of its "

@@ -1,5 +1,5 @@
 /*
- * yaml_tree.h — a YAML file as a tree that remembers line numbers (read by libyaml).
+ * yaml_tree.h — a YAML file, read by libyaml, as a tree with line numbers.
  */
 #ifndef GRADLAG_EXPERIMENTS_CONFIG_YAML_TREE_H
 #define GRADLAG_EXPERIMENTS_CONFIG_YAML_TREE_H

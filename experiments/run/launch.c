@@ -250,7 +250,8 @@ static status agree_with_row(struct launch *l)
     if (code == l->verdict)
         goto done;
     if (l->verdict != OK && l->verdict != STOPPED)
-        log_warning("run %lld is %s; after that: %s", (long long)l->run_id, row, l->message);
+        log_warning("run %lld is %s in the results file; a later error was: %s",
+                    (long long)l->run_id, row, l->message);
     memory_free(l->message);
     l->verdict = code;
     l->message = text_copy(why != NULL ? why : "stopped on request");
