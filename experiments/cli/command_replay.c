@@ -84,11 +84,11 @@ static status check_setting(const struct request *r, const struct setting *s)
     if (is_rule(s->key) || applies_to_any_replay(s->key) || keys_find(s->key) == NULL)
         goto done;
     if (key_defines(s->key)) {
-        FAIL(ERROR_USAGE,
-             "%s=%s: a replay keeps the recorded gradients and their order, and %s would change "
-             "them; "
-             "start a new run with `gradlag run`",
-             s->key, s->value, s->key);
+        FAIL(
+            ERROR_USAGE,
+            "%s=%s: a replay keeps the order in which the recorded gradients arrived, and %s would "
+            "change the order or the gradients; start a new run with `gradlag run`",
+            s->key, s->value, s->key);
     }
     if (!applies_to_a_what_if(s->key))
         FAIL(ERROR_USAGE, "%s=%s has no effect on a replay; leave it out", s->key, s->value);
@@ -395,8 +395,9 @@ static status report_comparison(const struct recorded_run *run, const struct tra
     if (run->parameters_sha256[0] != '\0' &&
         strcmp(run->parameters_sha256, out->parameters_sha256) != 0) {
         FAIL(ERROR_OTHER,
-             "run %lld differs from its replay: all rows are equal, but the SHA-256 of the final "
-             "parameters is %.12s… in the recording and %.12s… in the replay",
+             "run %lld differs from its replay: all rows are equal, but its parameters at the end "
+             "have "
+             "SHA-256 %.12s… in the recording and %.12s… in the replay",
              (long long)run->id, run->parameters_sha256, out->parameters_sha256);
     }
     printf("run %lld replayed: %" PRIu64 " updates from %zu gradients\n"
