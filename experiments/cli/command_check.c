@@ -47,7 +47,8 @@ const char command_check_help[] =
     "  --links  also measure an allreduce of 2 ranks and a push and pull between 2 processes.\n"
     "           Under mpirun on several hosts: only latency and bandwidth of each pair of hosts\n"
     "  --listen wait for one `gradlag check endpoint=…` on another host and answer it\n"
-    "  --json   print one JSON object per line\n";
+    "  --json   print one JSON object per line\n\n"
+    "  gradlag check --quick device=cuda\n";
 
 /* ---- rows ---------------------------------------------------------------------------------------
  */

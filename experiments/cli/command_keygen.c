@@ -12,7 +12,8 @@ const char command_keygen_help[] =
     "that\n"
     "have this worker.key, and may listen off loopback. Copy only worker.key to the workers' "
     "hosts.\n"
-    "See docs/several-hosts.md.\n";
+    "See docs/several-hosts.md.\n\n"
+    "  gradlag keygen keys\n";
 
 status command_keygen(int argc, char **argv)
 {

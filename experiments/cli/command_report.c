@@ -22,7 +22,8 @@ const char command_report_help[] =
     "  results=FILE     the results file (default results.db)\n"
     "  experiment=NAME  only runs of this experiment\n"
     "  --watch          rewrite the page while the results file grows, until Ctrl-C; an open page\n"
-    "                   reloads itself\n";
+    "                   reloads itself\n\n"
+    "  gradlag report -o study.html results=study.db\n";
 
 /* --watch: rewrites at most every RENEW_AT_LEAST_S and uses at most 1/RENEW_PER_COST of a core. */
 enum { WATCH_MS = 500, RENEW_AT_LEAST_S = 2, RENEW_PER_COST = 20, RELOAD_S = 5 };

@@ -30,7 +30,8 @@ const char command_watch_help[] =
     "is only read; if it does not exist yet, watch waits for it. Press q or Ctrl-C to end.\n\n"
     "If stdout is not a terminal, watch prints a line for each run every ten seconds and when it\n"
     "ends, until no run is running.\n\n"
-    "  --once  print the current state and end\n";
+    "  --once  print the current state and end\n\n"
+    "  gradlag watch results=study.db\n";
 
 /* Reads the results file; an error that lasts less than PATIENCE_S is ignored. */
 struct watch {
