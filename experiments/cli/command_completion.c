@@ -263,8 +263,8 @@ static void print_bash(FILE *to)
 
 const char command_completion_help[] =
     "gradlag completion bash\n\n"
-    "Prints a bash script that completes commands, keys and their values. `make install` installs\n"
-    "it. Without `make install`, add this line to ~/.bashrc:\n\n"
+    "Prints a bash script that completes commands, keys and their values. `make install`\n"
+    "installs it. Without `make install`, add this line to ~/.bashrc:\n\n"
     "  source <(gradlag completion bash)\n";
 
 status command_completion(int argc, char **argv)

@@ -8,10 +8,9 @@
 
 const char command_export_help[] =
     "gradlag export FORMAT [RUN…] [results=FILE] [-o PATH]\n\n"
-    "Writes runs of a results file for another tool. RUN is a run's number, the start of its "
-    "uuid,\n"
-    "or 'last'; without RUN all runs are written. The results file is only read. A run that has\n"
-    "not ended is written up to its latest row.\n\n"
+    "Writes runs of a results file for another tool. RUN is a run's number, the start of its\n"
+    "uuid, or 'last'; without RUN all runs are written. The results file is only read. A run\n"
+    "that has not ended is written up to its latest row.\n\n"
     "  -o PATH  the folder or file to write; each format has a default. For a format with one\n"
     "           file, - is standard output\n\n";
 

@@ -7,12 +7,10 @@
 
 const char command_keygen_help[] =
     "gradlag keygen FOLDER\n\n"
-    "Creates random keys for a parameter server and its workers, and writes FOLDER/server.key and\n"
-    "FOLDER/worker.key. With curve=FOLDER a server encrypts all messages, accepts only workers "
-    "that\n"
-    "have this worker.key, and may listen off loopback. Copy only worker.key to the workers' "
-    "hosts.\n"
-    "See docs/several-hosts.md.\n\n"
+    "Creates random keys for a parameter server and its workers, and writes FOLDER/server.key\n"
+    "and FOLDER/worker.key. With curve=FOLDER a server encrypts all messages, accepts only\n"
+    "workers that have this worker.key, and may listen off loopback. Copy only worker.key to the\n"
+    "workers' hosts. See docs/several-hosts.md.\n\n"
     "  gradlag keygen keys\n";
 
 status command_keygen(int argc, char **argv)

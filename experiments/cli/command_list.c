@@ -189,8 +189,8 @@ status command_list(int argc, char **argv)
     if (argc != 1 && !(keys && argc == 2)) {
         command_print_kinds(stderr);
         FAIL(ERROR_USAGE,
-             "list: name one kind, as in `gradlag list damping`; only keys accept a word: "
-             "`gradlag list keys WORD`");
+             "list: name one kind, as in `gradlag list damping`; only keys accept a word: `gradlag "
+             "list keys WORD`");
     }
     const char *kind = argv[0];
     if (keys)

@@ -11,12 +11,11 @@
 const char command_merge_help[] =
     "gradlag merge FILE… -o OUT\n\n"
     "Copies the runs of several results files, with all their rows, into OUT, and checks OUT.\n"
-    "OUT may exist and may have other runs. Runs are identified by their uuid: a run that OUT has\n"
-    "already is not copied again, so a second merge adds only new runs. Runs that are running or\n"
-    "queued are not copied. It is an error if a run is in both files and differs.\n"
-    "After an error or Ctrl-C an existing OUT has each FILE completely or not at all; a new OUT "
-    "is\n"
-    "not created.\n\n"
+    "OUT may exist and may have other runs. Runs are identified by their uuid: a run that OUT\n"
+    "has already is not copied again, so a second merge adds only new runs. Runs that are\n"
+    "running or queued are not copied. It is an error if a run is in both files and differs.\n"
+    "After an error or Ctrl-C an existing OUT has each FILE completely or not at all; a new OUT\n"
+    "is not created.\n\n"
     "  gradlag merge node1.db node2.db -o all.db\n";
 
 static bool stop_requested(void)

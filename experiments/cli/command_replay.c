@@ -20,18 +20,15 @@
 
 const char command_replay_help[] =
     "gradlag replay RUN [key=value…] [results=FILE] [--export FILE.csv] [--quiet]\n\n"
-    "Repeats a recorded asynchronous run in one process and in the recorded order, and compares "
-    "the\n"
-    "record of every gradient and the final parameters. RUN is a run's number, the start of its\n"
-    "uuid, or 'last'. Exit code 0: everything is equal; 1: the first difference is printed.\n\n"
-    "With other rules (damping, correction, outer, optimizer, lr, momentum, weight_decay, "
-    "schedule,\n"
-    "warmup, warmup_epochs, lr_scaling, evaluate_every and their dotted keys) it answers a \"what\n"
-    "if\" question: gradients of the same workers arrive in the same order. The result is "
-    "recorded\n"
-    "as a new run with engine=replay.\n\n"
-    "  --export FILE.csv  only write the recorded gradients, one a line, and compute nothing. The\n"
-    "                     file can drive a virtual cluster: pace=trace pace.path=FILE.csv\n"
+    "Repeats a recorded asynchronous run in one process and in the recorded order, and compares\n"
+    "the record of every gradient and the final parameters. RUN is a run's number, the start of\n"
+    "its uuid, or 'last'. Exit code 0: everything is equal; 1: the first difference is printed.\n\n"
+    "With other rules (damping, correction, outer, optimizer, lr, momentum, weight_decay,\n"
+    "schedule, warmup, warmup_epochs, lr_scaling, evaluate_every and their dotted keys) it\n"
+    "answers a \"what if\" question: gradients of the same workers arrive in the same order. The\n"
+    "result is recorded as a new run with engine=replay.\n\n"
+    "  --export FILE.csv  only write the recorded gradients, one a line, and compute nothing.\n"
+    "                     The file can drive a virtual cluster: pace=trace pace.path=FILE.csv\n"
     "  --quiet            no progress on stderr\n\n"
     "  gradlag replay last\n"
     "  gradlag replay 3 damping=polynomial damping.power=0.5\n";
@@ -95,8 +92,7 @@ static status check_setting(const struct request *r, const struct setting *s)
     if (!r->what_if) {
         FAIL(ERROR_USAGE,
              "%s=%s has no effect: without another rule (damping=…) a replay only compares and "
-             "records "
-             "nothing; add a rule, or leave this out",
+             "records nothing; add a rule, or leave this out",
              s->key, s->value);
     }
 done:
@@ -279,8 +275,7 @@ static status compose(const struct request *r, const struct recorded_run *run, o
     if (options_integer(*out, "workers") != run->workers) {
         FAIL(ERROR_USAGE,
              "run %lld has recorded gradients of %u workers, but its settings have workers=%s; its "
-             "row "
-             "was probably edited",
+             "row was probably edited",
              (long long)run->id, run->workers, options_value(*out, "workers"));
     }
 done:
@@ -380,15 +375,14 @@ static status report_comparison(const struct recorded_run *run, const struct tra
     if (difference->found) {
         FAIL(ERROR_OTHER,
              "run %lld differs from its replay: %s. A likely cause is another processor model or "
-             "another "
-             "version of gradlag; `gradlag show %lld` prints those of the recording",
+             "another version of gradlag; `gradlag show %lld` prints those of the recording",
              (long long)run->id, difference->text, (long long)run->id);
     }
     if (out->updates < run->updates) {
         FAIL(ERROR_RESULTS,
              "run %lld cannot be replayed to its end: the results file has rows of only %llu of "
-             "its %llu "
-             "updates; these are equal. The other rows could not be written during the run",
+             "its %llu updates; these are equal. The other rows could not be written during the "
+             "run",
              (long long)run->id, (unsigned long long)out->updates,
              (unsigned long long)run->updates);
     }
@@ -396,8 +390,7 @@ static status report_comparison(const struct recorded_run *run, const struct tra
         strcmp(run->parameters_sha256, out->parameters_sha256) != 0) {
         FAIL(ERROR_OTHER,
              "run %lld differs from its replay: all rows are equal, but its parameters at the end "
-             "have "
-             "SHA-256 %.12s… in the recording and %.12s… in the replay",
+             "have SHA-256 %.12s… in the recording and %.12s… in the replay",
              (long long)run->id, run->parameters_sha256, out->parameters_sha256);
     }
     printf("run %lld replayed: %" PRIu64 " updates from %zu gradients\n"
@@ -456,17 +449,15 @@ static status open_start(const struct request *r, const struct recorded_run *run
     if (r->what_if) {
         FAIL(ERROR_USAGE,
              "run %lld was resumed from a checkpoint that holds the state of its own rules, so it "
-             "cannot "
-             "be replayed with other rules; leave the rules out to replay it unchanged",
+             "cannot be replayed with other rules; leave the rules out to replay it unchanged",
              (long long)run->id);
     }
     TRY(run_checkpoint_hash(run->resumed, sha256));
     if (strcmp(sha256, run->resumed_sha256) != 0) {
         FAIL(ERROR_DATA,
              "run %lld was resumed from %s, which was overwritten since then, so it cannot be "
-             "replayed. "
-             "In future give each checkpoint its own file, with {run} or {version} in the name: "
-             "checkpoint=at-{version}.safetensors",
+             "replayed. In future give each checkpoint its own file, with {run} or {version} in "
+             "the name: checkpoint=at-{version}.safetensors",
              (long long)run->id, run->resumed);
     }
     TRY(run_checkpoint_open(out, run->resumed, p->settings, p->worker));

@@ -13,16 +13,15 @@
 
 const char command_report_help[] =
     "gradlag report [FILE.yaml…] [-o report.html] [results=FILE] [experiment=NAME] [--watch]\n\n"
-    "Writes one HTML page with plots and tables of a results file: claims of experiments and "
-    "their\n"
-    "verdicts; accuracy against samples, time, workers and throughput; staleness; time of each\n"
-    "phase; failures; the settings of every run. The page needs no network and no other file. It\n"
-    "judges the claims of the built-in experiments and of FILE.yaml.\n\n"
+    "Writes one HTML page with plots and tables of a results file: claims of experiments and\n"
+    "their verdicts; accuracy against samples, time, workers and throughput; staleness; time of\n"
+    "each phase; failures; the settings of every run. The page needs no network and no other\n"
+    "file. It judges the claims of the built-in experiments and of FILE.yaml.\n\n"
     "  -o FILE          the page to write (default report.html); - is standard output\n"
     "  results=FILE     the results file (default results.db)\n"
     "  experiment=NAME  only runs of this experiment\n"
-    "  --watch          rewrite the page while the results file grows, until Ctrl-C; an open page\n"
-    "                   reloads itself\n\n"
+    "  --watch          rewrite the page while the results file grows, until Ctrl-C; an open\n"
+    "                   page reloads itself\n\n"
     "  gradlag report -o study.html results=study.db\n";
 
 /* --watch: rewrites at most every RENEW_AT_LEAST_S and uses at most 1/RENEW_PER_COST of a core. */

@@ -17,16 +17,15 @@ const char command_reproduce_help[] =
     "                  [--again] [--quiet] [--markdown] [--part K/N]\n"
     "gradlag reproduce --all …\n\n"
     "Runs the missing runs of an experiment, then prints its table, the observed value, band and\n"
-    "PASS or FAIL of each claim, and the verdict. Settings on the command line override the "
-    "file's.\n"
-    "The exit code is 1 if a claim or a run failed.\n\n"
+    "PASS or FAIL of each claim, and the verdict. Settings on the command line override the\n"
+    "file's. The exit code is 1 if a claim or a run failed.\n\n"
     "  --quick    only the quick part of the experiment, which takes a few minutes\n"
     "  --jobs N   N runs in parallel, each on its own cores (see `gradlag sweep --help`)\n"
     "  --oversubscribe  let parallel runs share cores\n"
     "  --part K/N only the K-th of N parts of the runs, without a verdict. Give the same command\n"
     "             on N machines, each with its own results=; then `gradlag merge` and `gradlag\n"
-    "             reproduce` with the merged file. One part does the whole tuning of an arm; arms\n"
-    "             that are fitted to other arms run with the merged file\n"
+    "             reproduce` with the merged file. One part does the whole tuning of an arm;\n"
+    "             arms that are fitted to other arms run with the merged file\n"
     "  --dry-run  list the runs, and which of them the results file has already\n"
     "  --no-run   start no runs; judge the recorded ones\n"
     "  --again    run everything again, finished or not\n"
@@ -34,9 +33,8 @@ const char command_reproduce_help[] =
     "  --markdown print tables, claims and the file's notes as Markdown on stdout\n"
     "  --all      every built-in experiment, then one board of all verdicts (with --markdown the\n"
     "             board comes first: docs/reproduction.md). A claim without runs is left open\n\n"
-    "`gradlag list experiments` lists the built-in experiments; docs/experiment-files.md "
-    "describes\n"
-    "the format of FILE.yaml.\n\n"
+    "`gradlag list experiments` lists the built-in experiments; docs/experiment-files.md\n"
+    "describes the format of FILE.yaml.\n\n"
     "  gradlag reproduce stale-gradients --quick\n";
 
 struct reproduce {
@@ -133,8 +131,7 @@ static void warn_of_few_seeds(const struct cells *c)
         few += c->at[i].planned < EXPERIMENT_SEEDS;
     if (few > 0) {
         log_warning("%s: %zu of %zu cells have fewer than %d seeds; differences between them may "
-                    "be chance, "
-                    "and their intervals are unreliable",
+                    "be chance, and their intervals are unreliable",
                     c->experiment->name, few, c->count, EXPERIMENT_SEEDS);
     }
 }
@@ -275,9 +272,8 @@ status command_reproduce(int argc, char **argv)
     if (r.how.part.of > 0 && (r.no_run || r.markdown)) {
         FAIL(ERROR_USAGE,
              "reproduce: --part only runs and judges nothing, so it cannot be combined with %s; "
-             "merge the "
-             "results files of all parts (`gradlag merge`), then run `gradlag reproduce` with the "
-             "merged file",
+             "merge the results files of all parts (`gradlag merge`), then run `gradlag reproduce` "
+             "with the merged file",
              r.no_run ? "--no-run" : "--markdown");
     }
     if (!all && (argc == 0 || strchr(argv[0], '=') != NULL))

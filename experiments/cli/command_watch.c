@@ -23,11 +23,10 @@ enum {
 
 const char command_watch_help[] =
     "gradlag watch [results=FILE] [--once]\n\n"
-    "Shows the running runs of a results file: progress, curves of loss and test accuracy, "
-    "samples\n"
-    "per second, staleness, slow workers, remaining time; below them the runs that ended. The "
-    "file\n"
-    "is only read; if it does not exist yet, watch waits for it. Press q or Ctrl-C to end.\n\n"
+    "Shows the running runs of a results file: progress, curves of loss and test accuracy,\n"
+    "samples per second, staleness, slow workers, remaining time; below them the runs that\n"
+    "ended. The file is only read; if it does not exist yet, watch waits for it. Press q or\n"
+    "Ctrl-C to end.\n\n"
     "If stdout is not a terminal, watch prints a line for each run every ten seconds and when it\n"
     "ends, until no run is running.\n\n"
     "  --once  print the current state and end\n\n"

@@ -212,8 +212,7 @@ static void put_environment(FILE *to)
          "error, warning, info or debug: the least severe message on stderr (default info)"},
         {"NO_COLOR", "if not empty: no colours"},
         {"TMPDIR", "folder for the sockets and temporary files of a run; /tmp if unset, longer "
-                   "than 48 bytes, "
-                   "relative, or with a comma"},
+                   "than 48 bytes, relative, or with a comma"},
     };
     struct variable v;
     fputs(".SH ENVIRONMENT\n", to);

@@ -132,8 +132,8 @@ static status fail_for_word(const char *word, const char *next)
     if (word[0] == '-') {
         return error_set(
             ERROR_USAGE, __FILE__, __LINE__,
-            "'%s' is not an option of this command; settings are written key=value, and "
-            "--help lists the options",
+            "'%s' is not an option of this command; settings are written key=value, and --help "
+            "lists the options",
             word);
     }
     if (config_is_experiment(word)) {
@@ -149,8 +149,8 @@ static status fail_for_word(const char *word, const char *next)
     for (const struct option *o = global_keys; o->key != NULL; o++)
         suggestion_add(&known, o->key);
     return suggestion_fail(&known,
-                           "Write settings without spaces, as in lr=0.03; `gradlag list "
-                           "keys` lists all keys",
+                           "Write settings without spaces, as in lr=0.03; `gradlag list keys` "
+                           "lists all keys",
                            "this is neither key=value nor a file:");
 }
 

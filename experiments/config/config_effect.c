@@ -184,8 +184,8 @@ static status check_endpoints(const options *o)
     }
     if (token[0] != '\0' && (strlen(token) > 16 || token[strspn(token, HEX_DIGITS)] != '\0')) {
         FAIL(ERROR_USAGE,
-             "%s: run_token=%s is not 1 to 16 hexadecimal digits; server and workers "
-             "need the same token",
+             "%s: run_token=%s is not 1 to 16 hexadecimal digits; server and workers need the same "
+             "token",
              options_origin(o, "run_token"), token);
     }
 done:

@@ -156,8 +156,7 @@ status open_files_allow(unsigned processes)
     if (limit.rlim_max < count) {
         FAIL(ERROR_USAGE,
              "%u processes need up to %llu open files, but the limit here is %llu: raise it "
-             "(`ulimit "
-             "-Hn`), use fewer workers, or simulate them with engine=virtual",
+             "(`ulimit -Hn`), use fewer workers, or simulate them with engine=virtual",
              processes, (unsigned long long)count, (unsigned long long)limit.rlim_max);
     }
     limit.rlim_cur = count;

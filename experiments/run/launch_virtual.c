@@ -39,8 +39,7 @@ static status read_steps_to_fit(pace *p, const options *o)
         return OK;
     if (options_integer(o, "pace.run") == 0) {
         FAIL(ERROR_USAGE, "pace=fit needs a recorded run to draw steps from; set pace.run= to its "
-                          "number (`gradlag "
-                          "query runs` lists runs)");
+                          "number (`gradlag query runs` lists runs)");
     }
     TRY(recorded_run_read(&run, options_text(o, "results"), options_value(o, "pace.run")));
     TRY(batches_of(&run, &batches));

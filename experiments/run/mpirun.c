@@ -46,8 +46,7 @@ static void preload_loopback_bind(struct mpirun *m)
     if (m->preload_fd < 0 || write(m->preload_fd, loopback_bind_library, loopback_bind_bytes) !=
                                  (ssize_t)loopback_bind_bytes) {
         log_warning(
-            "mpirun will listen on all addresses of this host, because memfd_create() failed: "
-            "%s",
+            "mpirun will listen on all addresses of this host, because memfd_create() failed: %s",
             strerror(errno));
         return;
     }

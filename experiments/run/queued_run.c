@@ -23,9 +23,8 @@ status queued_settings(options **out, const char *results, int64_t run_id)
     if (strcmp(was, is) != 0) { /* defaults may differ between versions */
         FAIL(ERROR_RESULTS,
              "%s: run %lld was queued by another version of gradlag, for which the same settings "
-             "mean "
-             "another run; remove it with `gradlag sweep --drop`, and queue it again with the same "
-             "command",
+             "mean another run; remove it with `gradlag sweep --drop`, and queue it again with the "
+             "same command",
              results, (long long)run_id);
     }
 done:

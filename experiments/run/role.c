@@ -350,8 +350,8 @@ status role_token(const options *o, bool draw, uint64_t *out)
     const char *hex = set[0] == '\0' && given != NULL ? given : set;
     if (hex[0] == '\0' && !draw) {
         FAIL(ERROR_USAGE,
-             "run_token= is missing; every worker, and every server except server 0, needs "
-             "the token that `gradlag server` prints");
+             "run_token= is missing; every worker, and every server except server 0, needs the "
+             "token that `gradlag server` prints");
     }
     if (hex[0] == '\0') {
         if (getrandom(out, sizeof *out, 0) != (ssize_t)sizeof *out)

@@ -159,8 +159,8 @@ static void report_end(void *context, const char *why)
 
 const char command_rank_help[] =
     "gradlag rank key=value…\n\n"
-    "One rank of a synchronous run or a pipeline. The launcher provides the\n"
-    "number of ranks and the number of this one.\n\n"
+    "One rank of a synchronous run or a pipeline. The launcher provides the number of ranks and\n"
+    "the number of this one.\n\n"
     "  mpirun -n 4 gradlag rank mode=sync batch=64\n\n"
     "`gradlag list keys` describes the keys.\n";
 

@@ -46,15 +46,14 @@ static void bound(void *context, const char *endpoint)
         log_info(
             "listening on %s as server %u of %u; start the other servers (gradlag server server=1 "
             "…) and each worker (gradlag worker worker=0 …) with the same settings, "
-            "run_token=%016llx and endpoint=…, the endpoints of all servers; settings hash "
-            "%016llx",
+            "run_token=%016llx and endpoint=…, the endpoints of all servers; settings hash %016llx",
             endpoint, p->index, servers, (unsigned long long)p->token, hash);
         return;
     }
     const char *keys = options_text(p->settings, "curve");
     int64_t workers = options_integer(p->settings, "workers");
-    log_info("listening on %s for %lld worker%s; start each with the same settings: gradlag "
-             "worker endpoint=%s run_token=%016llx%s%s worker=N …%s; settings hash %016llx",
+    log_info("listening on %s for %lld worker%s; start each with the same settings: gradlag worker "
+             "endpoint=%s run_token=%016llx%s%s worker=N …%s; settings hash %016llx",
              endpoint, (long long)workers, workers == 1 ? "" : "s", endpoint,
              (unsigned long long)p->token, keys[0] != '\0' ? " curve=" : "", keys,
              strncmp(endpoint, "tcp://0.0.0.0:", 14) == 0

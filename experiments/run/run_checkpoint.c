@@ -115,9 +115,8 @@ static status check_replaces(const char *path, const options *settings)
     if (differing.length > 0) {
         FAIL(ERROR_USAGE,
              "checkpoint=%s: the file is a checkpoint of a run with other settings (%s), and this "
-             "run "
-             "would overwrite it; name another file ({run} in the name becomes the run's number), "
-             "or move or remove the existing one",
+             "run would overwrite it; name another file ({run} in the name becomes the run's "
+             "number), or move or remove the existing one",
              path, differing.at);
     }
 done:
@@ -403,8 +402,7 @@ static status check_settings(const char *path, const char *then, const options *
     if (differing.length > 0) {
         FAIL(ERROR_USAGE,
              "%s is from a run with other settings (%s), so resuming would give another result; "
-             "use the "
-             "same settings, or initial= to start a new run from its parameters",
+             "use the same settings, or initial= to start a new run from its parameters",
              path, differing.at);
     }
 done:
