@@ -200,7 +200,7 @@ static status check_products(const struct check *c, unsigned threads)
         double rate = 3 * 2.0 * PRODUCT * PRODUCT * PRODUCT / (clock_seconds() - began);
         best = i > 0 && rate > best ? rate : best;
     }
-    snprintf(what, sizeof what, "products fp32, %u thread%s", threads, threads == 1 ? "" : "s");
+    snprintf(what, sizeof what, "products fp32, %u thread%s", threads, plural(threads));
     check_number(c, "cpu", what, best * 1e-9, "GFLOP/s");
 done:
     onednn_bound_close(&products);

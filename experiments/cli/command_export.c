@@ -38,8 +38,8 @@ status command_export(int argc, char **argv)
     request.run_count = (size_t)argc - 1;
     TRY(export_write(&request, &outcome));
     if (strcmp(outcome.to, "-") != 0) {
-        printf("%zu run%s in %zu file%s: %s\n", outcome.runs, outcome.runs == 1 ? "" : "s",
-               outcome.files, outcome.files == 1 ? "" : "s", outcome.to);
+        printf("%zu run%s in %zu file%s: %s\n", outcome.runs, plural(outcome.runs), outcome.files,
+               plural(outcome.files), outcome.to);
     }
 done:
     return result;

@@ -1,6 +1,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "experiments/print_columns.h"
 #include "experiments/command.h"
 
 #include "experiments/claims/claims_for_report.h"
@@ -46,7 +47,7 @@ static status write_report(const struct report *r, unsigned reload_s)
                                      .reload_s = reload_s};
     TRY(report_write(&request, r->out, &outline));
     if (reload_s == 0 && strcmp(r->out, "-") != 0) {
-        printf("%s: %zu run%s, %.0f kB\n", r->out, outline.runs, outline.runs == 1 ? "" : "s",
+        printf("%s: %zu run%s, %.0f kB\n", r->out, outline.runs, plural(outline.runs),
                (double)outline.bytes / 1000);
     }
 done:

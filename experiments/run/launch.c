@@ -143,7 +143,7 @@ static status check_process_count(const struct launch *l)
         log_warning(
             "%u processes on %u processor%s, with at least 10 MiB of memory each; engine=virtual "
             "simulates these workers in one process",
-            processes, processors, processors == 1 ? "" : "s");
+            processes, processors, plural(processors));
     }
     const options *o = l->o->settings;
     const unsigned threads = (unsigned)options_integer(o, "threads");

@@ -2,6 +2,7 @@
 
 #include "base/log.h"
 #include "base/text.h"
+#include "experiments/print_columns.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -31,7 +32,7 @@ static status check_free_space(const char *folder, unsigned ranks)
         FAIL(ERROR_OTHER,
              "%s has %.0f KiB of free space, but Open MPI needs %.0f KiB to start %u rank%s; set "
              "TMPDIR to a folder on a larger disk, or free some space",
-             folder, room / 1024, needed / 1024, ranks, ranks == 1 ? "" : "s");
+             folder, room / 1024, needed / 1024, ranks, plural(ranks));
     }
 done:
     return result;

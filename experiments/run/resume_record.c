@@ -2,6 +2,7 @@
 
 #include "base/log.h"
 #include "base/text.h"
+#include "experiments/print_columns.h"
 #include "experiments/run/run_checkpoint.h"
 #include "results/query/query.h"
 
@@ -32,7 +33,7 @@ static void describe(const struct origin *from, struct text *out)
     text_add(out, "from update %llu ", (unsigned long long)from->version);
     if (from->run.id > 0) {
         text_add(out, "of run %lld: rolled back by %llu version%s", (long long)from->run.id,
-                 (unsigned long long)from->lost, from->lost == 1 ? "" : "s");
+                 (unsigned long long)from->lost, plural(from->lost));
     } else {
         text_add(out, "of a run that is not in this results file; the number of versions rolled "
                       "back is unknown");

@@ -1,6 +1,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/text.h"
+#include "experiments/print_columns.h"
 #include "experiments/command.h"
 
 #include "experiments/run/resume_record.h"
@@ -91,7 +92,7 @@ static status train(struct role_process *p, unsigned size, communicator **c,
         FAIL(ERROR_USAGE,
              "workers=%lld, but MPI started %u rank%s; leave workers out or set it to the number "
              "of ranks",
-             (long long)options_integer(o, "workers"), size, size == 1 ? "" : "s");
+             (long long)options_integer(o, "workers"), size, plural(size));
     }
     if (p->index == 0)
         TRY(role_open_recorder(p));

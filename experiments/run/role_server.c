@@ -1,6 +1,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "experiments/command.h"
+#include "experiments/print_columns.h"
 
 #include "experiments/run/child_process.h"
 #include "experiments/run/resume_record.h"
@@ -54,7 +55,7 @@ static void bound(void *context, const char *endpoint)
     int64_t workers = options_integer(p->settings, "workers");
     log_info("listening on %s for %lld worker%s; start each with the same settings: gradlag worker "
              "endpoint=%s run_token=%016llx%s%s worker=N …%s; settings hash %016llx",
-             endpoint, (long long)workers, workers == 1 ? "" : "s", endpoint,
+             endpoint, (long long)workers, plural((uint64_t)workers), endpoint,
              (unsigned long long)p->token, keys[0] != '\0' ? " curve=" : "", keys,
              strncmp(endpoint, "tcp://0.0.0.0:", 14) == 0
                  ? " (replace 0.0.0.0 by an address of this host)"
