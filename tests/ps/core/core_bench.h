@@ -32,8 +32,8 @@ void bench_hello_all(struct core_bench *b);
 struct server_push bench_push_of(const struct core_bench *b, unsigned worker);
 void bench_feed(struct core_bench *b, struct server_push push);
 void bench_push(struct core_bench *b, unsigned worker);
-/* Refused as against the protocol, with `reason` in the message, and nothing changed. */
-void bench_expect_refused(struct core_bench *b, struct server_push wrong, const char *reason);
+/* The push fails with ERROR_PROTOCOL, its message contains `value`, and the core is unchanged. */
+void bench_expect_refused(struct core_bench *b, struct server_push wrong, const char *value);
 void bench_lost(struct core_bench *b, unsigned worker);
 void bench_evaluated(struct core_bench *b);
 /* The parameters of the latest version. */
