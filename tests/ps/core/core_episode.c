@@ -34,7 +34,7 @@ static bool goes_with(const struct combination *c, const struct optimizer_kind *
         return false;
     if (c->outer != NULL && c->outer->elastic && strcmp(kind->about.name, "momentum") == 0)
         return false;
-    return (plain || !c->correction->momentum_of_its_own) &&
+    return (plain || !c->correction->own_momentum) &&
            (kind->has_momentum || c->correction->momentum == NULL);
 }
 

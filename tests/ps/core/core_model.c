@@ -321,14 +321,14 @@ static void take(struct core_model *m, unsigned worker)
 /* Of a push that is in order. One that would be an update by itself waits for nothing. */
 static void decide(struct core_model *m, unsigned worker)
 {
-    enum consistency_fate fate = model_fate(m, worker);
-    if (fate == CONSISTENCY_DROP) {
+    enum consistency_decision decision = model_decision(m, worker);
+    if (decision == CONSISTENCY_DROP) {
         m->worker[worker].held = false;
         expect_drop(m, worker, PUSH_DROPPED_STALE, PUSH_BY_CONSISTENCY);
-    } else if (fate == CONSISTENCY_TAKE &&
+    } else if (decision == CONSISTENCY_TAKE &&
                (m->taken_count > 0 || !model_is_due(m, model_held(m) - 1, 1))) {
         take(m, worker);
-    } else if (fate == CONSISTENCY_TAKE || model_is_due(m, model_held(m), m->taken_count)) {
+    } else if (decision == CONSISTENCY_TAKE || model_is_due(m, model_held(m), m->taken_count)) {
         apply_held(m);
     }
 }

@@ -43,9 +43,9 @@ struct model_worker {
 /* Of a correction: what counts, as it was when the last update was made. */
 struct model_states {
     float shared[CORRECTION_SHARED][MODEL_COUNT], own[MODEL_WORKERS][MODEL_COUNT];
-    bool begun;
+    bool started;
     uint64_t version;
-    double rate, most; /* of the last update; the largest */
+    double rate, largest_rate; /* of the last update; the largest */
 };
 
 /* How the parameters are changed. `kind`: an optimizer's name, or "delayed-nesterov": what an outer
@@ -123,7 +123,7 @@ void model_step(struct core_model *m, const float *gradient, double scale, doubl
 
 unsigned model_held(const struct core_model *m);
 /* What becomes of a worker's push, which is not counted as held yet. */
-enum consistency_fate model_fate(const struct core_model *m, unsigned worker);
+enum consistency_decision model_decision(const struct core_model *m, unsigned worker);
 /* Whether `held` pushes that wait, or `taken` ones, are to be applied. */
 bool model_is_due(const struct core_model *m, unsigned held, unsigned taken);
 bool model_may_go(const struct core_model *m, unsigned worker);

@@ -44,7 +44,7 @@ static uint64_t staleness_of(const struct core_model *m, unsigned worker)
     return m->version - m->worker[worker].push.read_version;
 }
 
-enum consistency_fate model_fate(const struct core_model *m, unsigned worker)
+enum consistency_decision model_decision(const struct core_model *m, unsigned worker)
 {
     const struct about *a = &m->policy->about;
     uint64_t staleness = staleness_of(m, worker);
@@ -216,11 +216,12 @@ void model_correct(const struct core_model *m, struct model_states *states, unsi
                                                .scale = scale,
                                                .lr = lr},
                                    .decay = m->decay,
-                                   .moved_on = before.begun && m->version > before.version,
+                                   .parameters_changed =
+                                       before.started && m->version > before.version,
                                    .rate = before.rate,
-                                   .most = before.most,
+                                   .largest_rate = before.largest_rate,
                                    .whole = v};
-    states->begun = true;
+    states->started = true;
     states->version = m->version;
     if (m->from_now) /* the difference to the parameters of now */
         for (size_t k = 0; k < m->count; k++)

@@ -100,7 +100,7 @@ void model_step(struct core_model *m, const float *gradient, double scale, doubl
     const struct model_optimizer *o = &m->optimizer;
     size_t at = 0;
     m->states.rate = rate;
-    m->states.most = fmax(m->states.most, rate);
+    m->states.largest_rate = fmax(m->states.largest_rate, rate);
     for (size_t l = 0; l < o->layers; l++) {
         double inside = is(m, "lars") ? rate * trust(m, at, &o->layer[l], gradient, scale) : rate;
         double decay = is(m, "lars") && o->layer[l].excluded ? 0 : (double)o->weight_decay;

@@ -52,13 +52,13 @@ bool has_sums(const struct combination *c)
 
 bool goes_together(const struct combination *c)
 {
-    return !(c->correction->alone && has_sums(c));
+    return !(c->correction->single_gradient && has_sums(c));
 }
 
 const char *optimizer_for(const struct combination *c)
 {
     bool elastic = c->outer != NULL && c->outer->elastic;
-    return c->correction->momentum_of_its_own ? "sgd" : elastic ? "nesterov" : "momentum";
+    return c->correction->own_momentum ? "sgd" : elastic ? "nesterov" : "momentum";
 }
 
 struct combination_settings settings_of(const struct combination *c)

@@ -23,7 +23,7 @@ static void open_correction(struct correction *out, unsigned workers, unsigned t
 {
     options *o = NULL;
     if (core_rig_settings(&o, assignments) != OK || correction_open(out, o) != OK ||
-        correction_remember(out, workers, together, count) != OK)
+        correction_allocate(out, workers, together, count) != OK)
         fail_msg("%s", error_message());
     options_close(&o);
 }
@@ -176,22 +176,22 @@ static void total_momentum_is_the_median_of_what_parameters_show(void **state)
     struct total_momentum t;
     assert_int_equal(total_momentum_open(&t, 1, 4), OK);
     for (unsigned v = 0; v < 3; v++)
-        total_momentum_note(&t, v, x[v]);
+        total_momentum_add_version(&t, v, x[v]);
     assert_true(total_momentum_measure(&t, 1, g, 0.5) == 1);
     assert_true(isnan(total_momentum_measure(&t, 0, g, 0.5))); /* nothing came before it */
     assert_true(isnan(total_momentum_measure(&t, 2, g, 0.5))); /* what follows is not known yet */
     for (unsigned v = 3; v < 13; v++)
-        total_momentum_note(&t, v, x[v % 3]);
+        total_momentum_add_version(&t, v, x[v % 3]);
     assert_false(isnan(total_momentum_measure(&t, 2, g, 0.5))); /* 1 to 12 are remembered */
     assert_true(isnan(total_momentum_measure(&t, 1, g, 0.5)));
     for (unsigned v = 13; v < 16; v++)
-        total_momentum_note(&t, v, x[1]);
+        total_momentum_add_version(&t, v, x[1]);
     assert_true(isnan(total_momentum_measure(&t, 14, g, 0.5))); /* all stood still */
     total_momentum_close(&t);
     /* Of an even number the mean of the two in the middle: 0 and 1, 1.5 and 1.5 */
     assert_int_equal(total_momentum_open(&t, 1, 2), OK);
     for (unsigned v = 0; v < 3; v++)
-        total_momentum_note(&t, v, x[v]);
+        total_momentum_add_version(&t, v, x[v]);
     assert_true(total_momentum_measure(&t, 1, g, 0.5) == 0.5);
     total_momentum_close(&t);
 }
@@ -218,7 +218,7 @@ static void the_median_is_that_of_the_sorted(void **state)
             }
         }
         for (unsigned v = 0; v < 3; v++)
-            total_momentum_note(&t, v, x[v]);
+            total_momentum_add_version(&t, v, x[v]);
         double expected = 0.5 * ((double)sorted[n / 2] + (double)sorted[(n - 1) / 2]);
         assert_true(total_momentum_measure(&t, 1, g, 1) == expected);
         total_momentum_close(&t);
@@ -384,7 +384,7 @@ struct passage { /* what a rule made of some gradients in a row */
 
 static const char *optimizer_for(const struct correction_rule *rule)
 {
-    return rule->momentum_of_its_own ? "optimizer=sgd" : "optimizer=momentum";
+    return rule->own_momentum ? "optimizer=sgd" : "optimizer=momentum";
 }
 
 static const struct correction_rule *rule_at(size_t i)

@@ -242,7 +242,7 @@ static void tail_is_the_share_of_gradients_as_old_or_older(void **state)
     struct damping d;
     open_damping(&d, RIG("damping=tail"));
     expect_scale(&d, 3, 1); /* nothing is known yet */
-    assert_int_equal(damping_remember(&d, 16), OK);
+    assert_int_equal(damping_allocate(&d, 16), OK);
     expect_scale(&d, 3, 1);
     for (size_t i = 0; i < COUNT_OF(seen); i++)
         damping_observe(&d, 0, seen[i], 0);
@@ -268,7 +268,7 @@ static void rescaled_gives_each_worker_the_same_rate_per_time(void **state)
     struct damping d;
     bool drop;
     open_damping(&d, RIG("damping=rescaled"));
-    assert_int_equal(damping_remember(&d, 3), OK);
+    assert_int_equal(damping_allocate(&d, 3), OK);
     assert_true(scale_of(&d, 5, &drop) == 1); /* nobody has sent anything */
     /* Means 100 µs and 300 µs, over both 200 µs; worker 1 is not heard of. */
     damping_observe(&d, 0, 0, 80.4);
@@ -318,7 +318,7 @@ static void every_rule_starts_at_1_and_never_rises(void **state)
         snprintf(chosen, sizeof chosen, "damping=%s", damping_registry.entries[i]->name);
         struct damping d;
         open_damping(&d, RIG(chosen));
-        assert_int_equal(damping_remember(&d, 16), OK);
+        assert_int_equal(damping_allocate(&d, 16), OK);
         for (uint64_t age = 0; age < 100; age++) /* an alike past: no rule but for age */
             damping_observe(&d, (unsigned)(age % 16), age * age % 37, 1000);
         expect_scale(&d, 0, 1);
@@ -345,14 +345,14 @@ static void rules_of_age_alone_leave_fresh_gradients_as_they_are(void **state)
         snprintf(chosen, sizeof chosen, "damping=%s", damping_registry.entries[i]->name);
         struct damping d;
         open_damping(&d, RIG(chosen));
-        assert_int_equal(damping_remember(&d, 4), OK);
+        assert_int_equal(damping_allocate(&d, 4), OK);
         for (unsigned k = 0; k < 40; k++) /* a past as uneven as can be */
             damping_observe(&d, k % 3, k * k % 11, 100 + 900 * (k % 3));
         for (unsigned w = 0; w < 4; w++) {
             struct damping_input input = {
                 .workers = 4, .worker = w % 3, .concurrency = 1 + w, .norm = 7 + w};
             assert_true((damping_scale(&d, &input, &drop) == 1) ==
-                        !(d.rule->ageless && (w % 3 != 1 || !d.rule->balances)));
+                        !(d.rule->scales_fresh && (w % 3 != 1 || !d.rule->equalizes_workers)));
             assert_false(drop);
         }
         damping_close(&d);

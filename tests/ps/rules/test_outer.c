@@ -213,26 +213,26 @@ static void elastic_steps_are_those_of_their_algorithms(void **state)
     struct local_steps *l = &c.local[0];
     (void)outer_bench_compute(&c, 0); /* it begins */
     for (size_t i = 0; i < D; i++)
-        l->own[i] = 2;
+        l->parameters[i] = 2;
     push_of(&c, 0, 1 - 2);
     expect_all(&c, 1.225, 1e-7);
     (void)outer_bench_compute(&c, 0);
     for (size_t i = 0; i < D; i++)
-        assert_true(fabs((double)l->own[i] - 1.675) < 5e-7);
+        assert_true(fabs((double)l->parameters[i] - 1.675) < 5e-7);
     outer_bench_close(&c);
     char lr[64];
     snprintf(lr, sizeof lr, "lr=%.9f", 0.1 / 2.18);
     outer_bench_open(&c, 4, 2,
                      RIG("outer=easgd", "outer.steps=1", "optimizer=nesterov", "momentum=0.9", lr));
-    l->begun = true;
+    l->started = true;
     for (size_t i = 0; i < D; i++) {
-        l->own[i] = 2;
+        l->parameters[i] = 2;
         l->velocity[i] = 0.2f;
     }
     (void)outer_bench_compute(&c, 0);
     for (size_t i = 0; i < D; i++) {
         assert_true(fabs((double)l->velocity[i] - 0.08) < 5e-7);
-        assert_true(fabs((double)l->own[i] - 2.08) < 5e-7);
+        assert_true(fabs((double)l->parameters[i] - 2.08) < 5e-7);
     }
     outer_bench_close(&c);
 }
@@ -390,7 +390,7 @@ static void the_same_parameters_and_batches_give_the_same_bits(void **state)
         (void)outer_bench_compute(&c, 0);
         memcpy(first, c.b.gradient[0], sizeof first);
         if (rule_at(i)->elastic)
-            local_steps_begin(&c.local[0]);
+            local_steps_reset(&c.local[0]);
         c.batches[0] = 0;
         (void)outer_bench_compute(&c, 0);
         assert_memory_equal(first, c.b.gradient[0], sizeof first);
@@ -488,7 +488,7 @@ static void an_elastic_worker_that_comes_back_begins_anew(void **state)
     outer_bench_round(&c, 0); /* 8 → 4, x̃ = 6 */
     bench_lost(&c.b, 0);
     bench_hello(&c.b, 0);
-    local_steps_begin(&c.local[0]);
+    local_steps_reset(&c.local[0]);
     c.batches[0] = 0;         /* its sequence, too */
     outer_bench_round(&c, 0); /* x = 6 → 3, x̃ = 4.5; had it gone on: x = 6 − 2 = 4, x̃ = 5 */
     expect_all(&c, 4.5, 0);

@@ -89,7 +89,7 @@ struct rules_training_plain {
     double momentum, decay;
     double gap[D]; /* G of gap-aware, else 1 */
     double theta[D], velocity[D], own[W][D], square[D], mean[D];
-    double most;                  /* rate */
+    double largest_rate;          /* rate */
     float history[PUSHES + 1][D]; /* what workers read at each version */
     unsigned version, read[W], next[W], used;
     unsigned ages[PUSHES], seen, computed[W];
@@ -151,7 +151,7 @@ static void plain_correct(struct rules_training_plain *t, double g[D], const flo
             g[i] += 2 / sqrt(t->square[i] + 1e-7) * g[i] * g[i] * moved;
         } else if (is(t->correction, "gap-aware") && moved != 0) {
             double velocity = sqrt(t->mean[i] / (1 - pow(0.9, t->version + 1)));
-            t->gap[i] = 1 + fabs(moved) / (t->most * (velocity + 1e-8));
+            t->gap[i] = 1 + fabs(moved) / (t->largest_rate * (velocity + 1e-8));
             g[i] /= t->gap[i];
         }
     }
@@ -164,7 +164,7 @@ static void plain_update(struct rules_training_plain *t, unsigned w, const doubl
     double lr = RATE * (1 - (t->used + SAMPLES / 2.0) / TOTAL);
     t->used += SAMPLES;
     t->version++;
-    t->most = fmax(t->most, lr);
+    t->largest_rate = fmax(t->largest_rate, lr);
     for (unsigned i = 0; i < D; i++) {
         double ahead = 0, *v = slim || zero ? &t->own[w][i] : &t->velocity[i];
         double decay = t->decay * (double)t->history[t->version - 1][i] / t->gap[i];

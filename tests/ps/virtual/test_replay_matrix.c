@@ -31,9 +31,9 @@ static bool is_none(const struct about *about)
 static bool has_effect(const struct combination *c)
 {
     bool fresh = c->policy->never_stale;
-    bool idle_damping = fresh && !is_none(&c->damping->about) && !c->damping->ageless;
+    bool idle_damping = fresh && !is_none(&c->damping->about) && !c->damping->scales_fresh;
     bool idle_correction = fresh && !is_none(&c->correction->about);
-    return !idle_damping && !idle_correction && !(c->policy->even && c->damping->balances);
+    return !idle_damping && !idle_correction && !(c->policy->even && c->damping->equalizes_workers);
 }
 
 /* Where it runs; at several servers whole versions are read, or torn ones. */
