@@ -1,5 +1,5 @@
 /*
- * Damping rules against values worked out by hand from the equations:
+ * Damping rules: values worked out by hand from the equations:
  *   inverse      1 / max(1, τ)                           Zhang, Gupta, Lian, Liu 2016
  *   polynomial   (1 + τ)^−a                              Xie, Koyejo, Gupta 2019, section 5.2
  *   hinge        1 if τ ≤ b, else 1 / (a (τ − b) + 1)    the same
@@ -53,7 +53,7 @@ static void expect_scale(const struct damping *d, uint64_t staleness, double exp
     }
 }
 
-static void without_damping_every_gradient_counts_in_full(void **state)
+static void without_damping_the_scale_is_1(void **state)
 {
     (void)state;
     struct damping d;
@@ -152,7 +152,7 @@ static void cutoff_drops_what_is_older_than_its_bound(void **state)
     assert_true(drop);
 }
 
-static void mishchenko_counts_in_full_while_workers_take_turns(void **state)
+static void mishchenko_has_scale_1_while_workers_take_turns(void **state)
 {
     (void)state;
     struct damping d;
@@ -175,13 +175,13 @@ static double scale_among(const struct damping *d, uint64_t staleness, unsigned 
     return damping_scale(d, &input, drop);
 }
 
-static void koloskova_counts_in_full_up_to_the_concurrency(void **state)
+static void koloskova_has_scale_1_up_to_the_concurrency(void **state)
 {
     (void)state;
     struct damping d;
     bool drop;
     open_damping(&d, RIG("damping=koloskova"));
-    /* 4 of 16 workers are here: η up to τ = 4, then η / τ */
+    /* 4 of 16 workers have joined: η up to τ = 4, then η / τ */
     assert_true(scale_among(&d, 0, 4, &drop) == 1);
     assert_true(scale_among(&d, 4, 4, &drop) == 1);
     assert_true(scale_among(&d, 5, 4, &drop) == 0.2);
@@ -235,13 +235,13 @@ static void fedbuff_divides_by_the_size_of_the_buffer(void **state)
     core_rig_close(&b.rig);
 }
 
-static void tail_is_the_share_of_gradients_as_old_or_older(void **state)
+static void tail_is_the_share_of_equal_or_larger_staleness(void **state)
 {
     (void)state;
     static const uint64_t seen[] = {0, 1, 1, 3, 3, 3, 3, 9000};
     struct damping d;
     open_damping(&d, RIG("damping=tail"));
-    expect_scale(&d, 3, 1); /* nothing is known yet */
+    expect_scale(&d, 3, 1); /* no history */
     assert_int_equal(damping_allocate(&d, 16), OK);
     expect_scale(&d, 3, 1);
     for (size_t i = 0; i < COUNT_OF(seen); i++)
@@ -252,11 +252,11 @@ static void tail_is_the_share_of_gradients_as_old_or_older(void **state)
     expect_scale(&d, 3, 5.0 / 8);
     expect_scale(&d, 4, 1.0 / 8);
     expect_scale(&d, 9000, 1.0 / 8);
-    expect_scale(&d, UINT64_MAX, 1.0 / 8); /* as old as all that are not told apart */
+    expect_scale(&d, UINT64_MAX, 1.0 / 8); /* counts as DAMPING_AGES − 1 */
     d.parameters[0] = 2;
     expect_scale(&d, 3, 25.0 / 64);
     d.parameters[0] = 1;
-    damping_observe(&d, 0, DAMPING_AGES - 2, 0); /* the oldest that is told apart */
+    damping_observe(&d, 0, DAMPING_AGES - 2, 0); /* the largest separate value */
     expect_scale(&d, DAMPING_AGES - 2, 2.0 / 9);
     expect_scale(&d, DAMPING_AGES - 1, 1.0 / 9);
     damping_close(&d);
@@ -269,8 +269,8 @@ static void rescaled_gives_each_worker_the_same_rate_per_time(void **state)
     bool drop;
     open_damping(&d, RIG("damping=rescaled"));
     assert_int_equal(damping_allocate(&d, 3), OK);
-    assert_true(scale_of(&d, 5, &drop) == 1); /* nobody has sent anything */
-    /* Means 100 µs and 300 µs, over both 200 µs; worker 1 is not heard of. */
+    assert_true(scale_of(&d, 5, &drop) == 1); /* no worker has sent a gradient */
+    /* Means 100 µs and 300 µs, mean of both 200 µs; worker 1 has sent nothing. */
     damping_observe(&d, 0, 0, 80.4);
     damping_observe(&d, 0, 0, 119.5); /* rounded to whole µs: 80 and 120 */
     damping_observe(&d, 2, 0, 300);
@@ -278,8 +278,8 @@ static void rescaled_gives_each_worker_the_same_rate_per_time(void **state)
     assert_true(damping_scale(&d, &input, &drop) == 0.5);
     input.worker = 2;
     assert_true(damping_scale(&d, &input, &drop) == 1.5 && !drop);
-    /* In 600 µs worker 0 sends six gradients at ½, worker 2 two at 1½: three each. */
-    damping_observe(&d, 1, 0, NAN); /* not a time: counts as 0, as does a negative one */
+    /* In 600 µs worker 0 sends six gradients with scale ½, worker 2 two with 1½: sum 3 each. */
+    damping_observe(&d, 1, 0, NAN); /* NaN and negative times count as 0 */
     damping_observe(&d, 1, 0, -5);
     input.worker = 1;
     assert_true(damping_scale(&d, &input, &drop) == 0);
@@ -295,7 +295,7 @@ static double scale_of_length(const struct damping *d, double norm)
     return s;
 }
 
-static void trim_cuts_long_gradients_to_its_norm(void **state)
+static void trim_clips_long_gradients_to_its_norm(void **state)
 {
     (void)state;
     struct damping d;
@@ -304,7 +304,7 @@ static void trim_cuts_long_gradients_to_its_norm(void **state)
     assert_true(scale_of_length(&d, 0) == 1);
     assert_true(scale_of_length(&d, 1) == 1);
     assert_true(scale_of_length(&d, 4) == 0.25);
-    assert_true(scale_of_length(&d, INFINITY) == 1); /* that the run ends is not its business */
+    assert_true(scale_of_length(&d, INFINITY) == 1); /* the core ends the run */
     open_damping(&d, RIG("damping=trim", "damping.norm=5"));
     assert_true(scale_of_length(&d, 4) == 1);
     assert_true(scale_of_length(&d, 10) == 0.5);
@@ -319,7 +319,7 @@ static void every_rule_starts_at_1_and_never_rises(void **state)
         struct damping d;
         open_damping(&d, RIG(chosen));
         assert_int_equal(damping_allocate(&d, 16), OK);
-        for (uint64_t age = 0; age < 100; age++) /* an alike past: no rule but for age */
+        for (uint64_t age = 0; age < 100; age++) /* equal workers: only staleness differs */
             damping_observe(&d, (unsigned)(age % 16), age * age % 37, 1000);
         expect_scale(&d, 0, 1);
         double last = 1;
@@ -335,8 +335,8 @@ static void every_rule_starts_at_1_and_never_rises(void **state)
     }
 }
 
-/* What config_check() relies on where no gradient is ever stale. */
-static void rules_of_age_alone_leave_fresh_gradients_as_they_are(void **state)
+/* config_check() relies on this for policies that are never stale. */
+static void only_marked_rules_scale_fresh_gradients(void **state)
 {
     (void)state;
     for (size_t i = 0; i < damping_registry.count; i++) {
@@ -346,7 +346,7 @@ static void rules_of_age_alone_leave_fresh_gradients_as_they_are(void **state)
         struct damping d;
         open_damping(&d, RIG(chosen));
         assert_int_equal(damping_allocate(&d, 4), OK);
-        for (unsigned k = 0; k < 40; k++) /* a past as uneven as can be */
+        for (unsigned k = 0; k < 40; k++) /* a history of unequal workers */
             damping_observe(&d, k % 3, k * k % 11, 100 + 900 * (k % 3));
         for (unsigned w = 0; w < 4; w++) {
             struct damping_input input = {
@@ -359,7 +359,7 @@ static void rules_of_age_alone_leave_fresh_gradients_as_they_are(void **state)
     }
 }
 
-static void every_entry_says_what_it_is_and_has_a_name_of_its_own(void **state)
+static void every_rule_has_a_description_and_a_unique_name(void **state)
 {
     (void)state;
     const struct registry *all[] = {&damping_registry, &consistency_registry, &correction_registry};
@@ -373,7 +373,7 @@ static void every_entry_says_what_it_is_and_has_a_name_of_its_own(void **state)
     }
 }
 
-static void a_misspelt_rule_is_an_error_that_names_the_nearest(void **state)
+static void a_misspelt_rule_gets_a_suggestion(void **state)
 {
     (void)state;
     options *o = NULL;
@@ -391,7 +391,7 @@ static void a_key_of_another_rule_is_refused_by_name(void **state)
 
 /* ---- docs/adding-a-rule.md ---- */
 
-static void the_example_of_the_docs_works_as_a_rule(void **state)
+static void the_example_of_the_docs_is_a_valid_rule(void **state)
 {
     (void)state;
     struct damping d = {.rule = &damping_logarithmic, .parameters = {1}};
@@ -408,7 +408,7 @@ static void the_example_of_the_docs_works_as_a_rule(void **state)
     options_close(&o);
 }
 
-static void the_docs_show_the_example_that_is_compiled_here(void **state)
+static void the_docs_show_the_compiled_example(void **state)
 {
     (void)state;
     documented_on("docs/adding-a-rule.md", "docs/examples/damping_logarithmic.c");
@@ -417,27 +417,27 @@ static void the_docs_show_the_example_that_is_compiled_here(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(without_damping_every_gradient_counts_in_full),
+        cmocka_unit_test(without_damping_the_scale_is_1),
         cmocka_unit_test(inverse_divides_by_staleness_from_2_on),
         cmocka_unit_test(polynomial_is_a_power_of_1_plus_staleness),
         cmocka_unit_test(exponential_falls_by_the_same_factor_per_update),
         cmocka_unit_test(hinge_is_full_up_to_b_and_then_falls_as_in_the_paper),
         cmocka_unit_test(generation_gives_one_eighth_beyond_8_by_default),
         cmocka_unit_test(cutoff_drops_what_is_older_than_its_bound),
-        cmocka_unit_test(mishchenko_counts_in_full_while_workers_take_turns),
-        cmocka_unit_test(koloskova_counts_in_full_up_to_the_concurrency),
+        cmocka_unit_test(mishchenko_has_scale_1_while_workers_take_turns),
+        cmocka_unit_test(koloskova_has_scale_1_up_to_the_concurrency),
         cmocka_unit_test(fedbuff_divides_by_the_root_of_1_plus_staleness),
         cmocka_unit_test(fedbuff_divides_by_the_size_of_the_buffer),
-        cmocka_unit_test(tail_is_the_share_of_gradients_as_old_or_older),
+        cmocka_unit_test(tail_is_the_share_of_equal_or_larger_staleness),
         cmocka_unit_test(rescaled_gives_each_worker_the_same_rate_per_time),
-        cmocka_unit_test(trim_cuts_long_gradients_to_its_norm),
+        cmocka_unit_test(trim_clips_long_gradients_to_its_norm),
         cmocka_unit_test(every_rule_starts_at_1_and_never_rises),
-        cmocka_unit_test(rules_of_age_alone_leave_fresh_gradients_as_they_are),
-        cmocka_unit_test(every_entry_says_what_it_is_and_has_a_name_of_its_own),
-        cmocka_unit_test(a_misspelt_rule_is_an_error_that_names_the_nearest),
+        cmocka_unit_test(only_marked_rules_scale_fresh_gradients),
+        cmocka_unit_test(every_rule_has_a_description_and_a_unique_name),
+        cmocka_unit_test(a_misspelt_rule_gets_a_suggestion),
         cmocka_unit_test(a_key_of_another_rule_is_refused_by_name),
-        cmocka_unit_test(the_example_of_the_docs_works_as_a_rule),
-        cmocka_unit_test(the_docs_show_the_example_that_is_compiled_here),
+        cmocka_unit_test(the_example_of_the_docs_is_a_valid_rule),
+        cmocka_unit_test(the_docs_show_the_compiled_example),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
