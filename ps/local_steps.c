@@ -63,7 +63,7 @@ size_t local_steps_scratch(const struct local_steps_plan *p)
 
 static double rate_of(const struct local_steps_plan *p, uint64_t version, unsigned step)
 {
-    uint64_t per_step = p->workers * p->batch; /* samples, if all workers advance alike */
+    uint64_t per_step = p->workers * p->batch; /* samples, if all workers advance at one speed */
     uint64_t before = version * p->update + step * per_step;
     return schedule_rate(&p->schedule, before, before + per_step);
 }

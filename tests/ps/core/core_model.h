@@ -80,7 +80,7 @@ struct core_model {
     bool from_now; /* differences to the current parameters */
     double outer_rate;
     double momentum_set, momentum_now;       /* if the correction adjusts it */
-    float past[MODEL_VERSIONS][MODEL_COUNT]; /* of every version; likewise */
+    float past[MODEL_VERSIONS][MODEL_COUNT]; /* of every version; used if momentum is adjusted */
     struct schedule schedule;
     unsigned workers;
     size_t count;

@@ -315,7 +315,7 @@ static void fedasync_adds_a_proximal_term(void **state)
     }
 }
 
-/* Two workers, batches of 10, H = 2: an update is of 20 samples, a step of both workers of 20.
+/* Two workers, batches of 10, H = 2: an update has 20 samples, and so has a step of both workers.
  * From version 3, S = 60: steps are read at 70 and 90 of 200 samples, lr = 1 falls to 0.65, 0.55.
  */
 static void the_rate_of_a_step_follows_from_the_version_read(void **state)

@@ -263,7 +263,7 @@ static void compare(const char *damping, const char *correction, float core[D])
     char damped[64], corrected[64];
     float plain[D];
     bool own = is(correction, "dana-slim") || is(correction, "dana-zero");
-    double decay = own ? 0 : 0.02; /* what that of dana-* is of, their files actions_text */
+    double decay = own ? 0 : 0.02; /* with dana-* it acts on other parameters */
     const char *decayed = own ? "weight_decay=0" : "weight_decay=0.02";
     snprintf(damped, sizeof damped, "damping=%s", damping);
     snprintf(corrected, sizeof corrected, "correction=%s", correction);
