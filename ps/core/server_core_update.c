@@ -24,8 +24,7 @@ struct consistency_view core_view(const server_core *c)
     return (struct consistency_view){.workers = c->workers,
                                      .expected = c->workers - c->lost,
                                      .held = c->held,
-                                     .taken = c->taken_count,
-                                     .version = c->version};
+                                     .taken = c->taken_count};
 }
 
 void core_move(server_core *c, struct member *member, enum member_state next)
@@ -194,10 +193,8 @@ static void damp(server_core *c, struct member *member)
 
 static struct correction_context context_of(const server_core *c, const struct member *member)
 {
-    return (struct correction_context){.worker = core_number_of(c, member),
-                                       .staleness = member->staleness,
-                                       .version = c->version,
-                                       .scale = member->scale};
+    return (struct correction_context){
+        .worker = core_number_of(c, member), .version = c->version, .scale = member->scale};
 }
 
 /* All held pushes are in members [from, to). A single held push is found without a search. */

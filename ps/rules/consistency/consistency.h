@@ -7,7 +7,7 @@
  *   - apply_now  apply all held or taken gradients now, as one update?
  *   - may_go     release a worker whose gradient no longer waits?
  *
- * A policy sees counts, versions and clocks, never floats. The core stores the pushes and does the
+ * A policy sees counts, staleness and clocks, never floats. The core stores the pushes and does the
  * arithmetic. The worker of a held push is blocked until the push is applied or dropped. A taken
  * gradient is added to a running sum at once, in order of arrival, and its worker is released with
  * the latest version. The version does not change between a gradient's arrival and its update, so
@@ -21,11 +21,10 @@
 enum { CONSISTENCY_PARAMETERS = 4 };
 
 struct consistency_view {
-    unsigned workers;  /* configured */
-    unsigned expected; /* workers not lost: joined, or expected to join */
-    unsigned held;     /* pushes whose workers are blocked */
-    unsigned taken;    /* gradients in the running sum */
-    uint64_t version;
+    unsigned workers;   /* configured */
+    unsigned expected;  /* workers not lost: joined, or expected to join */
+    unsigned held;      /* pushes whose workers are blocked */
+    unsigned taken;     /* gradients in the running sum */
     uint64_t staleness; /* of the push that arrived; arrive only */
     /* may_go only. A worker's clock counts its pushes, whatever their outcome. `slowest` is the
      * lowest clock of workers not lost. A worker that joins again after a loss starts at the lowest

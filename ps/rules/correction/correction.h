@@ -24,9 +24,9 @@ enum { CORRECTION_PARAMETERS = 4, CORRECTION_SHARED = 2 };
 /* The scalars of one gradient. */
 struct correction_context {
     unsigned worker;
-    uint64_t staleness, version; /* version: of `now` */
-    double scale;                /* the damping's */
-    double lr;                   /* of the update, without the scale */
+    uint64_t version; /* of `now` */
+    double scale;     /* the damping's */
+    double lr;        /* of the update, without the scale */
 };
 
 /* One block of each vector. An input and an output may be the same vector. */

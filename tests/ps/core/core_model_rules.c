@@ -32,11 +32,8 @@ static unsigned not_lost(const struct core_model *m)
 
 static struct consistency_view view_of(const struct core_model *m, unsigned held, unsigned taken)
 {
-    return (struct consistency_view){.workers = m->workers,
-                                     .expected = not_lost(m),
-                                     .held = held,
-                                     .taken = taken,
-                                     .version = m->version};
+    return (struct consistency_view){
+        .workers = m->workers, .expected = not_lost(m), .held = held, .taken = taken};
 }
 
 static uint64_t staleness_of(const struct core_model *m, unsigned worker)
@@ -209,18 +206,14 @@ void model_correct(const struct core_model *m, struct model_states *states, unsi
         v.shared_in[i] = before.shared[i];
         v.shared_out[i] = states->shared[i];
     }
-    struct correction_call call = {.parameters = m->correction_parameters,
-                                   .context = {.worker = worker,
-                                               .staleness = staleness_of(m, worker),
-                                               .version = m->version,
-                                               .scale = scale,
-                                               .lr = lr},
-                                   .decay = m->decay,
-                                   .parameters_changed =
-                                       before.started && m->version > before.version,
-                                   .rate = before.rate,
-                                   .largest_rate = before.largest_rate,
-                                   .whole = v};
+    struct correction_call call = {
+        .parameters = m->correction_parameters,
+        .context = {.worker = worker, .version = m->version, .scale = scale, .lr = lr},
+        .decay = m->decay,
+        .parameters_changed = before.started && m->version > before.version,
+        .rate = before.rate,
+        .largest_rate = before.largest_rate,
+        .whole = v};
     states->started = true;
     states->version = m->version;
     if (m->from_now) /* the difference to the current parameters */

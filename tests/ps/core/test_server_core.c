@@ -378,21 +378,6 @@ static void a_barrier_waits_for_workers_that_have_not_joined(void **state)
     core_rig_close(&b.rig);
 }
 
-static void the_loss_of_the_last_missing_worker_completes_the_barrier(void **state)
-{
-    (void)state;
-    struct core_bench b;
-    bench_open(&b, (struct server_core_options){.workers = 3}, RIG("consistency=bsp"));
-    bench_hello_all(&b);
-    bench_push(&b, 0);
-    bench_push(&b, 2);
-    bench_lost(&b, 1);
-    assert_int_equal(b.applied, 1);
-    assert_int_equal(b.records, 2);
-    assert_int_equal(server_core_samples_used(b.rig.core), 20);
-    core_rig_close(&b.rig);
-}
-
 static void a_held_gradient_is_dropped_with_its_worker(void **state)
 {
     (void)state;
@@ -450,7 +435,6 @@ int main(void)
         cmocka_unit_test(a_repeated_hello_gets_the_same_answer),
         cmocka_unit_test(a_push_beyond_the_cutoff_is_recorded_but_not_applied),
         cmocka_unit_test(a_barrier_waits_for_workers_that_have_not_joined),
-        cmocka_unit_test(the_loss_of_the_last_missing_worker_completes_the_barrier),
         cmocka_unit_test(a_held_gradient_is_dropped_with_its_worker),
         cmocka_unit_test(a_worker_that_joins_again_starts_a_new_sequence),
     };

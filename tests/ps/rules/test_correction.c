@@ -315,23 +315,6 @@ static void dana_zero_looks_ahead_of_all_velocities(void **state)
     correction_close(&c);
 }
 
-/* The previous test at a constant rate: θ = 1, 0.6, 0.4, 0.4, and θ̂ = 1, 0.4, 0.1, 0.3; u is the
- * step of θ̂ over −0.1. */
-static void dana_zero_at_a_constant_rate_sends_the_look_ahead(void **state)
-{
-    (void)state;
-    static const float gradient[] = {4, 2, -2}, estimate[] = {1, 0.4f, 0.1f, 0.3f};
-    struct correction c;
-    open_correction(&c, 2, 1, 1,
-                    RIG("optimizer=sgd", "correction=dana-zero", "correction.momentum=0.5"));
-    for (unsigned t = 0; t < COUNT_OF(gradient); t++) {
-        struct correction_context at = {.worker = t % 2, .scale = 1, .lr = 0.1};
-        double u = (double)(estimate[t] - estimate[t + 1]) / 0.1;
-        expect_close(corrected(&c, at, gradient[t], estimate[t], estimate[t]), u);
-    }
-    correction_close(&c);
-}
-
 static double momentum_with(unsigned workers, const char *const *assignments)
 {
     options *o = NULL;
@@ -408,7 +391,7 @@ static void pass(size_t rule, size_t block, unsigned together, struct corrected_
     struct correction_call call;
     open_nth(&c, rule);
     for (unsigned r = 0; r < ROUNDS; r++) {
-        struct correction_context context = {r % WORKERS, r % 4, r / together, 1.0 / (1 + r % 4),
+        struct correction_context context = {r % WORKERS, r / together, 1.0 / (1 + r % 4),
                                              0.1 + 0.01 * (r / together)};
         core_rig_fill(gradient, COUNT, 50 + r);
         core_rig_fill(now, COUNT, 10 + r / together);
@@ -508,7 +491,6 @@ int main(void)
         cmocka_unit_test(with_one_worker_the_measured_momentum_is_the_optimizers),
         cmocka_unit_test(dana_slim_keeps_a_velocity_for_each_worker),
         cmocka_unit_test(dana_zero_looks_ahead_of_all_velocities),
-        cmocka_unit_test(dana_zero_at_a_constant_rate_sends_the_look_ahead),
         cmocka_unit_test(implicit_momentum_is_subtracted_from_key_momentum),
         cmocka_unit_test(a_correction_whose_momentum_the_optimizer_does_not_fit_is_refused),
         cmocka_unit_test(corrections_do_not_depend_on_block_boundaries),
