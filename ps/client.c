@@ -3,8 +3,8 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
-#include "ps/net/connection.h"
 #include "ps/core/slices.h"
+#include "ps/net/connection.h"
 
 #include <string.h>
 #include <sys/mman.h>

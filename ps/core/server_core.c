@@ -217,7 +217,7 @@ struct server_actions server_core_hello(server_core *c, unsigned worker)
                                   .clock = others != UINT64_MAX ? others : member->clock};
         core_move(c, member, MEMBER_READY);
         if (!c->ended)
-            core_ask_for_evaluation(c, c->samples_used); /* a resumed run may be complete */
+            core_request_evaluation(c, c->samples_used); /* a resumed run may be complete */
         release_ready(c);
     }
     return actions_of(c);

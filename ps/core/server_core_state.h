@@ -47,13 +47,13 @@ struct member {
 
 struct server_core {
     unsigned workers, slot_count;
-    size_t count;
-    float **slots;
-    uint64_t *slot_version;
-    unsigned *slot_readers;
-    unsigned latest;
+    size_t count;           /* parameters */
+    float **slots;          /* [slot_count][count] */
+    uint64_t *slot_version; /* [slot_count] */
+    unsigned *slot_readers; /* [slot_count] members that are READING or HELD */
+    unsigned latest;        /* the slot of `version` */
     uint64_t version, arrivals, samples_used, samples_computed, total_samples, evaluate_every;
-    struct member *members;
+    struct member *members;      /* [workers] */
     unsigned held, lost, joined; /* numbers of members; joined: neither EMPTY nor LOST */
     uint64_t *ready;             /* one bit per member: it is READY */
     uint64_t slowest;            /* the lowest clock of members not LOST; UINT64_MAX: none */
@@ -106,7 +106,7 @@ void core_decide(server_core *c, struct member *member);
 /* Applies held or taken pushes if the policy demands it; returns whether it did. */
 bool core_apply_if_due(server_core *c);
 /* Emits SERVER_EVALUATE if an evaluation is due. `before`: samples used at the last call. */
-void core_ask_for_evaluation(server_core *c, uint64_t before);
+void core_request_evaluation(server_core *c, uint64_t before);
 /* The member stops reading its slot and enters state `next`. */
 void core_stop_reading(server_core *c, struct member *member, enum member_state next);
 /* Drops one held push, or all held and taken pushes (PUSH_DROPPED_LATE). */

@@ -284,7 +284,7 @@ static bool update_parameters(server_core *c, const struct update *u)
     return true;
 }
 
-void core_ask_for_evaluation(server_core *c, uint64_t before)
+void core_request_evaluation(server_core *c, uint64_t before)
 {
     if (c->follows)
         return;
@@ -300,7 +300,7 @@ void core_ask_for_evaluation(server_core *c, uint64_t before)
 static void finish_update(server_core *c, uint64_t samples_before)
 {
     core_emit(c, SERVER_APPLIED);
-    core_ask_for_evaluation(c, samples_before);
+    core_request_evaluation(c, samples_before);
 }
 
 static void drop_stale(server_core *c, struct member *member, enum push_reason reason)

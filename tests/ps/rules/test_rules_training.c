@@ -89,7 +89,7 @@ struct rules_training_plain {
     double momentum, decay;
     double gap[D]; /* G of gap-aware, else 1 */
     double theta[D], velocity[D], own[W][D], square[D], mean[D];
-    double largest_rate;          /* rate */
+    double largest_rate;
     float history[PUSHES + 1][D]; /* parameters of each version */
     unsigned version, read[W], next[W], used;
     unsigned ages[PUSHES], seen, computed[W];
