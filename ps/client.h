@@ -50,8 +50,9 @@ struct ps_push {
     uint32_t samples;
 };
 
-/* Sends hello and waits for the first release. ERROR_PEER: no server answered within timeout_s.
- * ERROR_PROTOCOL: a server refused the worker; the message has the server's reason. STOPPED. */
+/* Sends hello and waits for the first release. ERROR_PEER: a server did not answer within
+ * timeout_s. ERROR_PROTOCOL: a server refused the worker; the message has the server's reason.
+ * STOPPED. */
 status ps_client_open(ps_client **out, const struct ps_client_options *o,
                       struct ps_release *first) MUST_CHECK;
 /* Sends `gradient` and waits for the next release. Errors as above. */

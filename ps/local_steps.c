@@ -174,13 +174,6 @@ static void elastic_pull(size_t count, float share, const float *center, float *
 }
 
 VECTOR_CLONES
-static void sgd_step(size_t count, float lr, const float *gradient, float *x)
-{
-    for (size_t i = 0; i < count; i++)
-        x[i] -= lr * gradient[i];
-}
-
-VECTOR_CLONES
 static void momentum_step(size_t count, float lr, float momentum, const float *gradient, float *v,
                           float *x)
 {
@@ -225,7 +218,7 @@ static status run_elastic(struct local_steps *l, struct source *s)
         if (l->velocity != NULL)
             momentum_step(p->count, lr, p->rule.momentum, gradient, l->velocity, l->parameters);
         else
-            sgd_step(p->count, lr, gradient, l->parameters);
+            vector_add_weighted(p->count, -lr, gradient, false, l->parameters);
     }
     subtract(p->count, push->parameters, l->parameters, push->difference);
 done:

@@ -108,8 +108,8 @@ void correction_begin(struct correction *c, const struct correction_context *con
  * update must come in order. */
 const float *correction_block(const struct correction *c, const struct correction_call *call,
                               size_t at, size_t count, float *scratch);
-/* The gradients since the last commit are in an update; their state becomes valid. If an update
- * fails, the run ends, so there is no rollback. */
+/* The gradients since the last commit are used: their state becomes valid. If an update fails, the
+ * run ends, so there is no rollback. */
 void correction_commit(struct correction *c);
 /* Writes the valid state vectors to `out` (at most CORRECTION_SHARED + workers): shared ones first,
  * then one per worker. Returns their number. */

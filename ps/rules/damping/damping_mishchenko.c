@@ -7,10 +7,9 @@
  *   γ_k = min{1 / (4 L τ(k)), 1 / (4 L M), B / (σ √K)}
  *
  * It is as large as synchronous training with M workers allows, and falls as 1/τ(k) for a gradient
- * that missed more updates. τ(k) counts from the update after which the gradient's computation
- * started to the update that uses it, including the latter (section 1.5:
- * x_k = x_{k−1} − γ_k g(x_{k−τ(k)})). So it equals our τ + 1. It is at least 1, and M if all
- * workers take turns.
+ * that missed more updates. In section 1.5 x_k = x_{k−1} − γ_k g(x_{k−τ(k)}), so τ(k) also counts
+ * the update that uses the gradient. It equals our τ + 1. It is at least 1, and M if all workers
+ * take turns.
  *
  * Where we differ: the paper's step also shrinks with the noise and the length of training. Here
  * the learning rate is a setting with a schedule, and the rule is only the effect of the delay: the

@@ -1,7 +1,7 @@
 /*
- * Resources of the core, under every rule of the registries: after open no event allocates memory
- * or reads the clock; the memory is that of ps/core/README.md; and the core's object files
- * reference no function that could do I/O (no clock, socket, file or thread).
+ * Resources of the core, under every rule of the registries. After open no event allocates memory
+ * or reads the clock. The memory is that of ps/core/README.md. The core's object files reference no
+ * function that could do I/O: no clock, socket, file or thread.
  */
 #include <setjmp.h>
 #include <stdarg.h>
