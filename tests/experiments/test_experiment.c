@@ -249,6 +249,9 @@ static void an_invalid_file_is_refused_with_line_and_key(void **state)
         {"name: small\n", "", 1, "name"},
         {"[7, 8]", "[7, seven]", 7, "seven"},
         {"[7, 8]", "7", 7, "seeds"},
+        {"[7, 8]", "[7, 8, 7]", 7, "seeds"},
+        {"workers: [1, 4]", "workers: [1, 4, 1]", 6, "workers"},
+        {"{seeds: [7], ", "{seeds: [7, 7], ", 21, "seeds"},
         {"label: one, ", "", 9, "label"},
         {"at: {4:", "at: {four:", 14, "four"},
         {"[-1, 2.5]", "[3, 2.5]", 25, "band"},
@@ -335,7 +338,8 @@ static void an_unknown_name_is_answered_with_the_nearest_one(void **state)
 
 static void add_first_points(const struct arm *arm, struct settings *all)
 {
-    const struct grid *grids[] = {experiment_grid(arm, false), experiment_grid(arm, true)};
+    const struct tune_space *grids[] = {experiment_tune_space(arm, false),
+                                        experiment_tune_space(arm, true)};
     for (size_t g = 0; g < COUNT_OF(grids); g++) {
         for (size_t i = 0; grids[g] != NULL && i < grids[g]->space.count; i++) {
             const struct dimension *axis = &grids[g]->space.at[i];

@@ -1,6 +1,8 @@
 /* Searches: ranges, the contract of every method, and the points that TPE and halving find. */
 #include "experiments/sweep/search.h"
+#include "experiments/sweep/sweep_search.h"
 #include "base/random.h"
+#include "tests/rigs/scratch.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -62,7 +64,8 @@ static void an_invalid_range_is_refused(void **state)
     }
 }
 
-/* ---- what every search promises -----------------------------------------------------------------
+/* ---- the contract of every search
+ * ----------------------------------------------------------------
  */
 
 static void open_space(struct space *s)
@@ -194,7 +197,47 @@ static void a_grid_over_a_range_without_points_and_a_key_of_another_search_are_r
     space_close(&space);
 }
 
-/* ---- that they find something -------------------------------------------------------------------
+/* ---- search.per: one search for each value of a key
+ * -----------------------------------------------
+ */
+
+/* The status of `gradlag sweep --dry-run search=random search.per=workers,lr` with these values. */
+static status dry_run(const char *workers, const char *lr, struct plan_part part)
+{
+    char file[128], values[2][64];
+    const char *const texts[] = {file,
+                                 values[0],
+                                 values[1],
+                                 "momentum=0,0.9",
+                                 "search=random",
+                                 "mode=async",
+                                 "search.per=workers,lr"};
+    struct settings read = {0};
+    const struct plan_options how = {.jobs = 1, .part = part};
+    snprintf(file, sizeof file, "results=%s/none.db", scratch_folder());
+    snprintf(values[0], sizeof values[0], "workers=%s", workers);
+    snprintf(values[1], sizeof values[1], "lr=%s", lr);
+    assert_int_equal(settings_read_arguments(&read, COUNT_OF(texts), (char **)texts), OK);
+    const status result = sweep_search(&read, &how, true, false);
+    settings_free(&read);
+    return result;
+}
+
+/* Otherwise --part could put the same runs into two parts. */
+static void a_repeated_value_of_search_per_is_refused(void **state)
+{
+    (void)state;
+    for (unsigned number = 1; number <= 2; number++) {
+        const struct plan_part part = {number, 2};
+        assert_int_equal(dry_run("1,4", "0.1,0.2", part), OK);
+        assert_int_equal(dry_run("1,4,1", "0.1,0.2", part), ERROR_USAGE);
+        assert_non_null(strstr(error_message(), "workers"));
+        assert_int_equal(dry_run("1,4", "0.1,0.2,0.10", part), ERROR_USAGE);
+        assert_non_null(strstr(error_message(), "lr"));
+    }
+}
+
+/* ---- results of searches --------------------------------------------------------------------
  */
 
 static double quadratic(const double *at)
@@ -283,6 +326,7 @@ int main(void)
         cmocka_unit_test(a_grid_has_every_combination_and_varies_the_last_key_first),
         cmocka_unit_test(
             a_grid_over_a_range_without_points_and_a_key_of_another_search_are_refused),
+        cmocka_unit_test(a_repeated_value_of_search_per_is_refused),
         cmocka_unit_test(tpe_finds_better_points_than_random_search),
         cmocka_unit_test(halving_keeps_the_best_of_each_rung),
     };
