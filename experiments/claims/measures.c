@@ -11,12 +11,12 @@
 #include <string.h>
 
 /* A double of struct cell or struct paired. */
-struct field {
+struct measure_field {
     const char *name;
     size_t offset;
 };
 
-static const struct field means[] = {
+static const struct measure_field means[] = {
     {"accuracy", offsetof(struct cell, accuracy)},
     {"deviation", offsetof(struct cell, deviation)},
     {"interval", offsetof(struct cell, interval)},
@@ -32,7 +32,7 @@ static const struct field means[] = {
     {"staleness_max", offsetof(struct cell, staleness_max)},
 };
 
-static const struct field pairs[] = {
+static const struct measure_field pairs[] = {
     {"paired", offsetof(struct paired, mean)},
     {"paired_interval", offsetof(struct paired, interval)},
 };
@@ -81,7 +81,8 @@ static const struct run_query *find_run_query(const char *name)
     return NULL;
 }
 
-static const struct field *find_field(const struct field *fields, size_t count, const char *name)
+static const struct measure_field *find_field(const struct measure_field *fields, size_t count,
+                                              const char *name)
 {
     for (size_t i = 0; i < count; i++)
         if (strcmp(fields[i].name, name) == 0)
@@ -89,17 +90,17 @@ static const struct field *find_field(const struct field *fields, size_t count, 
     return NULL;
 }
 
-static const struct field *find_mean(const char *name)
+static const struct measure_field *find_mean(const char *name)
 {
     return find_field(means, COUNT_OF(means), name);
 }
 
-static const struct field *find_pair(const char *name)
+static const struct measure_field *find_pair(const char *name)
 {
     return find_field(pairs, COUNT_OF(pairs), name);
 }
 
-static double field_value(const struct field *f, const void *of)
+static double field_value(const struct measure_field *f, const void *of)
 {
     double value;
     memcpy(&value, (const char *)of + f->offset, sizeof value);
@@ -223,7 +224,7 @@ static status measure(void *context, const char *name, const char *arm, int64_t 
     if (result != OK || cell == NULL)
         return result;
     note_delayed(r, cell);
-    const struct field *mean = find_mean(name);
+    const struct measure_field *mean = find_mean(name);
     const bool counts_diverged = strcmp(name, "died") == 0;
     if (cell->finished + (counts_diverged ? cell->diverged : 0) < cell->planned)
         r->incomplete = cell;

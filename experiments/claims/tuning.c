@@ -129,7 +129,7 @@ const struct settings *tuning_settings(const struct tuning *t, const struct arm 
     return c != NULL && c->settings.count > 0 ? &c->settings : NULL;
 }
 
-static void print_choice(const struct choice *c, const struct study *study, FILE *to)
+static void print_choice(const struct choice *c, const struct search_study *study, FILE *to)
 {
     struct text line = {0};
     const struct search *s = &study->search;

@@ -175,7 +175,7 @@ done:
 /* ---- results ------------------------------------------------------------------------------------
  */
 
-static void print_trial(const struct study *c, const struct plan *p, size_t trial, FILE *to)
+static void print_trial(const struct search_study *c, const struct plan *p, size_t trial, FILE *to)
 {
     struct text line = {0};
     struct settings point = {0};
@@ -197,7 +197,7 @@ static void print_trial(const struct study *c, const struct plan *p, size_t tria
 static status print_search(const struct search_sweep *h, size_t number, FILE *to)
 {
     status result = OK;
-    const struct study *c = &h->trials.at[number];
+    const struct search_study *c = &h->trials.at[number];
     const struct search *s = &c->search;
     const struct trial *best = search_best(s);
     struct text line = {0};

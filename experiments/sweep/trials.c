@@ -15,7 +15,7 @@ status trials_begin(struct trials *t, const struct space *space, const struct se
 {
     status result = OK;
     REQUIRE(seeds->count > 0);
-    struct study *c = memory_append(&t->at, &t->count, sizeof *c);
+    struct search_study *c = memory_append(&t->at, &t->count, sizeof *c);
     TRY(search_open(&c->search, space, search));
     settings_add_all(&c->base, base);
     TRY(memory_new(&c->seeds.at, seeds->count, sizeof *c->seeds.at, "seeds"));
@@ -41,7 +41,7 @@ void trials_close(struct trials *t)
 /* ---- scores -------------------------------------------------------------------------------------
  */
 
-static bool has_ended(const struct study *c, const struct plan *p, size_t trial)
+static bool has_ended(const struct search_study *c, const struct plan *p, size_t trial)
 {
     for (size_t s = 0; s < c->seeds.count; s++) {
         enum planned_state state = p->runs[c->run_of[trial * c->seeds.count + s]].state;
@@ -51,7 +51,7 @@ static bool has_ended(const struct study *c, const struct plan *p, size_t trial)
     return true;
 }
 
-static status score(struct study *c, const struct plan *p, size_t trial)
+static status score(struct search_study *c, const struct plan *p, size_t trial)
 {
     status result = OK;
     double accuracy = 0, loss = 0, diverged = 0, n = (double)c->seeds.count;
@@ -74,7 +74,7 @@ done:
     return result;
 }
 
-static status score_ended_trials(struct study *c, const struct plan *p)
+static status score_ended_trials(struct search_study *c, const struct plan *p)
 {
     status result = OK;
     for (size_t i = c->search.round_begin; i < c->search.count; i++)
@@ -126,7 +126,7 @@ static void add_to_title(const struct settings *point, double part, struct plann
     text_free(&more);
 }
 
-static status add_run(struct trials *t, struct study *c, size_t trial, size_t seed)
+static status add_run(struct trials *t, struct search_study *c, size_t trial, size_t seed)
 {
     status result = OK;
     struct settings all = {0}, point = {0};
@@ -151,7 +151,7 @@ done:
     return result;
 }
 
-static status extend(struct trials *t, struct study *c)
+static status extend(struct trials *t, struct search_study *c)
 {
     status result = OK;
     size_t added;
@@ -184,7 +184,7 @@ size_t trials_remaining_runs(const struct trials *t)
 {
     size_t count = 0;
     for (size_t i = 0; i < t->count; i++) {
-        const struct study *c = &t->at[i];
+        const struct search_study *c = &t->at[i];
         count += (search_total(&c->search) - c->search.count) * c->seeds.count;
     }
     return count;
@@ -201,7 +201,7 @@ size_t trials_total(const struct trials *t)
 /* ---- texts --------------------------------------------------------------------------------------
  */
 
-void trials_score(const struct study *c, const struct trial *trial, struct text *out)
+void trials_score(const struct search_study *c, const struct trial *trial, struct text *out)
 {
     if (trial->score <= DIVERGED / 1e6)
         text_add(out, "diverged");
@@ -211,7 +211,7 @@ void trials_score(const struct study *c, const struct trial *trial, struct text 
         text_add(out, "accuracy %.2f%%", 100 * trial->score);
 }
 
-bool trials_is_repeat(const struct study *c, size_t trial)
+bool trials_is_repeat(const struct search_study *c, size_t trial)
 {
     for (size_t i = 0; i < trial; i++)
         if (c->run_of[i * c->seeds.count] == c->run_of[trial * c->seeds.count])
@@ -219,7 +219,7 @@ bool trials_is_repeat(const struct study *c, size_t trial)
     return false;
 }
 
-void trials_budget(const struct study *c, struct text *out)
+void trials_budget(const struct search_study *c, struct text *out)
 {
     double cost = search_cost(&c->search);
     size_t repeats = 0;

@@ -14,7 +14,7 @@
 #include "experiments/sweep/plan.h"
 #include "experiments/sweep/search.h"
 
-struct study {
+struct search_study {
     struct search search;
     struct settings base;  /* the settings that all trials share; owned */
     struct int_list seeds; /* owned */
@@ -23,7 +23,7 @@ struct study {
 };
 struct trials { /* zero-initialise */
     struct plan plan;
-    struct study *at;
+    struct search_study *at;
     size_t count;
 };
 
@@ -41,10 +41,10 @@ size_t trials_remaining_runs(const struct trials *t);
 size_t trials_total(const struct trials *t);
 
 /* "accuracy 88.41%", "loss 0.0123" or "diverged". */
-void trials_score(const struct study *c, const struct trial *trial, struct text *out);
+void trials_score(const struct search_study *c, const struct trial *trial, struct text *out);
 /* Whether an earlier trial of the study has the same runs, because its point is the same. */
-bool trials_is_repeat(const struct study *c, size_t trial);
+bool trials_is_repeat(const struct search_study *c, size_t trial);
 /* "best of 40", the number of different trials, and their cost if not all were full runs. */
-void trials_budget(const struct study *c, struct text *out);
+void trials_budget(const struct search_study *c, struct text *out);
 
 #endif
