@@ -34,7 +34,8 @@ status bench_open(struct bench *b, const char *name, const struct option *table,
             continue;
         }
         if (equals == NULL || equals == argv[i])
-            FAIL(ERROR_USAGE, "bench %s: argument '%s' is neither key=value nor --json", name, argv[i]);
+            FAIL(ERROR_USAGE, "bench %s: argument '%s' is neither key=value nor --json", name,
+                 argv[i]);
         char key[64];
         snprintf(key, sizeof key, "%.*s", (int)(equals - argv[i]), argv[i]);
         TRY(options_set(b->settings, key, equals + 1, "command line"));
@@ -104,9 +105,7 @@ static void print_line(const struct bench *b, const char *what, const char *unit
                        const struct bench_series *s, double value)
 {
     struct text line = {0};
-    const double best = s == NULL              ? 0
-                        : more_is_better(unit) ? bench_maximum(s)
-                                               : bench_minimum(s);
+    const double best = s == NULL ? 0 : more_is_better(unit) ? bench_maximum(s) : bench_minimum(s);
     if (b->json) {
         text_add(&line, "{\"benchmark\":");
         text_add_json(&line, b->name);
@@ -115,7 +114,8 @@ static void print_line(const struct bench *b, const char *what, const char *unit
         text_add(&line, ",\"unit\":");
         text_add_json(&line, unit);
         if (s != NULL)
-            text_add(&line, ",\"median\":%.9g,\"best\":%.9g,\"repeats\":%u}", value, best, s->count);
+            text_add(&line, ",\"median\":%.9g,\"best\":%.9g,\"repeats\":%u}", value, best,
+                     s->count);
         else
             text_add(&line, ",\"value\":%.9g}", value);
     } else if (s != NULL) {
@@ -174,9 +174,10 @@ void command_print_benchmarks(FILE *to)
 {
     for (const struct benchmark *b = benchmarks; b->name != NULL; b++)
         fprintf(to, "  %-12s %s\n", b->name, b->help);
-    fprintf(to,
-            "\nEach measurement is one line: the median of the repeats, and the best. `gradlag bench "
-            "NAME\n--help` lists the keys of a benchmark.\n");
+    fprintf(
+        to,
+        "\nEach measurement is one line: the median of the repeats, and the best. `gradlag bench "
+        "NAME\n--help` lists the keys of a benchmark.\n");
 }
 
 static void print_keys(const struct benchmark *b)
@@ -250,7 +251,9 @@ status command_bench(int argc, char **argv)
     struct suggestion known = {.wanted = argc > 0 ? argv[0] : ""};
     if (argc == 0) {
         command_print_benchmarks(stderr);
-        return error_set(ERROR_USAGE, __FILE__, __LINE__, "bench: the name is missing; `gradlag bench NAME` with a name of the list");
+        return error_set(
+            ERROR_USAGE, __FILE__, __LINE__,
+            "bench: the name is missing; `gradlag bench NAME` with a name of the list");
     }
     for (const struct benchmark *b = benchmarks; b->name != NULL; b++) {
         suggestion_add(&known, b->name);

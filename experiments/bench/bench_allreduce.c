@@ -233,14 +233,16 @@ static status check_lists(const struct bench *b, size_t *largest)
     while (bench_next_item(&sizes, item)) {
         int64_t count;
         if (!text_to_integer(item, &count) || count < 1 || count > 1L << 30)
-            FAIL(ERROR_USAGE, "sizes=%s: '%s' is neither a number of floats (1 to 2^30) nor 'curve'",
+            FAIL(ERROR_USAGE,
+                 "sizes=%s: '%s' is neither a number of floats (1 to 2^30) nor 'curve'",
                  options_text(b->settings, "sizes"), item);
         *largest = (size_t)count > *largest ? (size_t)count : *largest;
     }
     while (bench_next_item(&names, item))
         if (!find_variant(item, &v))
             FAIL(ERROR_USAGE,
-                 "variants=%s: '%s' is not call, buckets, ordered, a communicator that works without "
+                 "variants=%s: '%s' is not call, buckets, ordered, a communicator that works "
+                 "without "
                  "a GPU, or a compression (gradlag list communicator)",
                  options_text(b->settings, "variants"), item);
 done:

@@ -1,10 +1,10 @@
 /*
  * bench_apply.c — `gradlag bench apply`: the time of one optimizer update.
  *
- * The rate counts the bytes that must move: θ, gradient and state are read, θ and state are written.
- * If the gap is measured, the parameters at which the gradient was computed are read, too. The
- * references are "copy", a memcpy of the same vector, counted as read and written; and "momentum in
- * three passes", one function for each vector operation.
+ * The rate counts the bytes that must move: θ, gradient and state are read, θ and state are
+ * written. If the gap is measured, the parameters at which the gradient was computed are read, too.
+ * The references are "copy", a memcpy of the same vector, counted as read and written; and
+ * "momentum in three passes", one function for each vector operation.
  */
 #include "base/clock.h"
 #include "base/memory.h"
@@ -21,7 +21,8 @@
 
 const struct option bench_apply_keys[] = {
     {"counts", OPTION_TEXT, "400000,25600000", 0, 0, NULL, NULL, "vector lengths, comma-separated"},
-    {"repeats", OPTION_INTEGER, "21", 1, BENCH_REPEATS, NULL, NULL, "number of measurements of each case"},
+    {"repeats", OPTION_INTEGER, "21", 1, BENCH_REPEATS, NULL, NULL,
+     "number of measurements of each case"},
     {"threads", OPTION_INTEGER, "1", 1, HELPERS_MOST + 1, NULL, NULL,
      "threads that share an update, at most one for each core"},
     {0},
@@ -56,7 +57,8 @@ static void measure_copy(const struct bench *b, struct vectors *v)
     for (unsigned i = 0; i < b->repeats; i++) {
         double began = clock_seconds();
         memcpy(v->out, v->in, v->count * sizeof(float));
-        __asm__ volatile("" ::"r"(v->out) : "memory"); /* keeps the compiler from removing the copy */
+        __asm__ volatile("" ::"r"(v->out)
+                         : "memory"); /* keeps the compiler from removing the copy */
         bench_add(&seconds, clock_seconds() - began);
     }
     report(b, "copy", v, 2, &seconds);
@@ -90,7 +92,8 @@ static void measure_three_passes(const struct bench *b, const struct vectors *v)
     report(b, "momentum in three passes", v, 8, &seconds);
 }
 
-/* The output of the update: another vector, θ itself, or the parameters that the worker had read. */
+/* The output of the update: another vector, θ itself, or the parameters that the worker had read.
+ */
 enum into { INTO_OTHER, INTO_OWN, INTO_READ_AT };
 static const char *const into_names[] = {"", " in place", " over it"};
 

@@ -113,8 +113,8 @@ static status read_precision(const char *item, enum cuda_arithmetic *out)
             return OK;
         }
     }
-    return error_set(ERROR_USAGE, __FILE__, __LINE__,
-                     "precisions: '%s' is not fp32, tf32 or bf16", item);
+    return error_set(ERROR_USAGE, __FILE__, __LINE__, "precisions: '%s' is not fp32, tf32 or bf16",
+                     item);
 }
 
 static status measure_all(const struct bench *b, const struct cuda_kind *kind, cuda_device *d)

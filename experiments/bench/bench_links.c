@@ -38,7 +38,8 @@ status link_sink(const struct scenario *s, unsigned index UNUSED)
     while (r.message.type != WIRE_GOODBYE) {
         if (channel_receive(c, &r) != CHANNEL_MESSAGE) {
             if (clock_seconds() > until)
-                FAIL(ERROR_PEER, "bench push-pull: no message within %d s; the worker may have died",
+                FAIL(ERROR_PEER,
+                     "bench push-pull: no message within %d s; the worker may have died",
                      START_LIMIT_S);
             channel_wait(c, -1, 100);
             continue;
@@ -64,14 +65,17 @@ static status ping_once(channel *c)
         if (until == 0)
             until = clock_seconds() + START_LIMIT_S;
         if (clock_seconds() > until)
-            return error_set(ERROR_PEER, __FILE__, __LINE__, "bench push-pull: no answer to a ping within %d s; the server may have died",
-                             START_LIMIT_S);
+            return error_set(
+                ERROR_PEER, __FILE__, __LINE__,
+                "bench push-pull: no answer to a ping within %d s; the server may have died",
+                START_LIMIT_S);
         channel_wait(c, -1, 100);
     }
     return OK;
 }
 
-/* Sends `count` floats in chunks (none for small messages), then a ping; its answer confirms them. */
+/* Sends `count` floats in chunks (none for small messages), then a ping; its answer confirms them.
+ */
 status link_source(const struct scenario *s, unsigned index)
 {
     status result = OK;

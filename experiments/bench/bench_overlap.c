@@ -1,7 +1,7 @@
 /*
- * bench_overlap.c — `gradlag bench overlap`: a synchronous step (a gradient and its mean over ranks)
- * with and without overlap, in turn, so that both run under the same load. Restarts itself under
- * mpirun.
+ * bench_overlap.c — `gradlag bench overlap`: a synchronous step (a gradient and its mean over
+ * ranks) with and without overlap, in turn, so that both run under the same load. Restarts itself
+ * under mpirun.
  *
  * exposed: the time that the exchange adds to a step: waiting and summing after the gradient is
  * complete, and work between operators. hidden: 1 − exposed with / exposed without. flown: the time
@@ -33,15 +33,18 @@ const struct option bench_overlap_keys[] = {
     {"models", OPTION_TEXT, "mlp,cnn,resnet8", 0, 0, NULL, NULL, "models, comma-separated"},
     {"width", OPTION_INTEGER, "1024", 1, 65536, NULL, NULL, "hidden units of model wide"},
     {"batch", OPTION_INTEGER, "64", 1, 65536, NULL, NULL, "samples per gradient of one rank"},
-    {"communicators", OPTION_TEXT, "shared,mpi", 0, 0, NULL, NULL, "communicators, comma-separated"},
+    {"communicators", OPTION_TEXT, "shared,mpi", 0, 0, NULL, NULL,
+     "communicators, comma-separated"},
     {"reduction", OPTION_NAME, "fast", 0, 0, "fast|ordered", NULL, "the order of the sum"},
     {"bucket_kib", OPTION_INTEGER, "512", 1, 1 << 20, NULL, NULL, "size of a part"},
-    {"steps", OPTION_INTEGER, "5", 1, 10000, NULL, NULL, "steps with, or without, overlap in one turn"},
+    {"steps", OPTION_INTEGER, "5", 1, 10000, NULL, NULL,
+     "steps with, or without, overlap in one turn"},
     {"compute", OPTION_NAME, "own", 0, 0, "own|slept", NULL,
      "slept: sleep for as long as each operator took; the core is free for the exchange"},
     {"clock", OPTION_NAME, "wall", 0, 0, "wall|cpu", NULL,
      "cpu: count only the time this thread ran, on a machine that others use too"},
-    {"repeats", OPTION_INTEGER, "41", 1, BENCH_REPEATS, NULL, NULL, "number of turns with, and without, overlap"},
+    {"repeats", OPTION_INTEGER, "41", 1, BENCH_REPEATS, NULL, NULL,
+     "number of turns with, and without, overlap"},
     {0},
 };
 
@@ -67,7 +70,7 @@ struct subject {
     bool cpu; /* measure processor time of this thread */
     bool slept;
     struct gradient_profile profile;
-    uint64_t began_ns;    /* of the profiled gradient */
+    uint64_t began_ns; /* of the profiled gradient */
 };
 
 static double now_ms(const struct subject *s)

@@ -63,8 +63,9 @@ const struct option bench_push_pull_keys[] = {
     {.key = "cases",
      .type = OPTION_TEXT,
      .initial = "small,one-way,one-way-default,shm,tcp",
-     .help = "comma-separated: small, one-way, one-way-default, shm, ipc, tcp (ipc and tcp: payload in "
-             "frames)"},
+     .help =
+         "comma-separated: small, one-way, one-way-default, shm, ipc, tcp (ipc and tcp: payload in "
+         "frames)"},
     {.key = "one_way_size",
      .type = OPTION_INTEGER,
      .initial = "25600000",
@@ -88,7 +89,8 @@ void push_pull_listens(struct exchange_board *board, unsigned server, const char
 /* ---- windows of time ----------------------------------------------------------------------------
  */
 
-/* The last worker sets the begin. A window has IN_WINDOW exchanges of the slowest worker or more. */
+/* The last worker sets the begin. A window has IN_WINDOW exchanges of the slowest worker or more.
+ */
 void push_pull_ready(const struct scenario *s, uint64_t started_ns, unsigned exchanges)
 {
     struct exchange_board *board = s->board;
@@ -169,8 +171,8 @@ static status start_one(const struct scenario *s, unsigned index, role_function 
          serves && !*is_bound && clock_seconds() < until;)
         clock_sleep_until_ns(clock_ns() + 1000000);
     if (serves && !*is_bound)
-        FAIL(ERROR_PEER, "bench push-pull: server %u did not listen within %d s", index - s->workers,
-             START_LIMIT_S);
+        FAIL(ERROR_PEER, "bench push-pull: server %u did not listen within %d s",
+             index - s->workers, START_LIMIT_S);
     if (serves && s->board->code[index] != OK)
         FAIL(s->board->code[index], "bench push-pull: %s", s->board->message[index]);
 done:
@@ -334,7 +336,8 @@ static status report(const struct scenario *s, const struct push_pull_case *k)
         }
         if (!(rate > 0))
             FAIL(ERROR_USAGE,
-                 "bench push-pull: %s: no worker completed two exchanges within %.3g s; raise window_s",
+                 "bench push-pull: %s: no worker completed two exchanges within %.3g s; raise "
+                 "window_s",
                  what, (double)s->board->window_ns * 1e-9);
         bench_add(&each, 1e3 * s->workers / rate);
         bench_add(&work, worked_ms);
@@ -367,8 +370,8 @@ static const struct push_pull_case kinds[] = {
     {"tcp", "exchange, tcp", "frames", SOME_PORT, serve, push_and_pull},
 };
 
-static status run_case(const struct bench *b, const struct push_pull_case *k, size_t count, unsigned workers,
-                       unsigned servers)
+static status run_case(const struct bench *b, const struct push_pull_case *k, size_t count,
+                       unsigned workers, unsigned servers)
 {
     status result = OK;
     char listen[64], chosen[4][32];
@@ -450,7 +453,8 @@ status bench_push_pull(int argc, char **argv)
                 k = &kinds[i];
         if (k == NULL)
             FAIL(ERROR_USAGE,
-                 "bench push-pull: there is no case '%s'; cases are small, one-way, one-way-default, "
+                 "bench push-pull: there is no case '%s'; cases are small, one-way, "
+                 "one-way-default, "
                  "shm, ipc, tcp",
                  item);
         TRY(run_kind(&b, k));

@@ -20,7 +20,8 @@ const struct option bench_recorder_keys[] = {
      "rows per second, comma-separated; 0: full speed"},
     {"seconds", OPTION_REAL, "2", 0.1, 600, NULL, NULL, "how long each repeat lasts"},
     {"rows", OPTION_INTEGER, "4000000", 1, 1e9, NULL, NULL, "maximum number of rows at full speed"},
-    {"repeats", OPTION_INTEGER, "3", 1, BENCH_REPEATS, NULL, NULL, "number of measurements of each case"},
+    {"repeats", OPTION_INTEGER, "3", 1, BENCH_REPEATS, NULL, NULL,
+     "number of measurements of each case"},
     {0},
 };
 
@@ -83,7 +84,8 @@ static double push_rows(recorder *r, uint64_t rate, double seconds, uint64_t mos
     return taken;
 }
 
-static status measure(const struct bench *b, const char *path, uint64_t rate, struct recording_cost *out)
+static status measure(const struct bench *b, const char *path, uint64_t rate,
+                      struct recording_cost *out)
 {
     status result = OK;
     recorder *r = NULL;
@@ -114,7 +116,8 @@ static status measure_rate(const struct bench *b, const char *path, const char *
     char what[64];
     int64_t per_second;
     if (!text_to_integer(rate, &per_second) || per_second < 0 || per_second > 100000000)
-        FAIL(ERROR_USAGE, "bench recorder: rates: '%s' is not a number of rows per second (0 to 1e8)", rate);
+        FAIL(ERROR_USAGE,
+             "bench recorder: rates: '%s' is not a number of rows per second (0 to 1e8)", rate);
     for (unsigned i = 0; i < b->repeats; i++) {
         struct recording_cost cost;
         TRY(measure(b, path, (uint64_t)per_second, &cost));

@@ -1,11 +1,11 @@
 /*
- * bench_results.c — `gradlag bench results`: the size of a results file with many runs, and the time
- * of queries on it.
+ * bench_results.c — `gradlag bench results`: the size of a results file with many runs, and the
+ * time of queries on it.
  *
- * The runs are synthetic; the file is written by the same code as in training: settings are composed
- * as in `gradlag run`, and the recorder writes the rows. The numbers have realistic distributions:
- * staleness of W equal workers, falling float32 losses, random norms and gaps, rates of a schedule
- * and scales of a rule.
+ * The runs are synthetic; the file is written by the same code as in training: settings are
+ * composed as in `gradlag run`, and the recorder writes the rows. The numbers have realistic
+ * distributions: staleness of W equal workers, falling float32 losses, random norms and gaps, rates
+ * of a schedule and scales of a rule.
  */
 #include "base/clock.h"
 #include "base/log.h"
@@ -26,7 +26,8 @@ const struct option bench_results_keys[] = {
     {"pushes", OPTION_INTEGER, "10000", 0, 1e9, NULL, NULL, "gradients of each run"},
     {"file", OPTION_TEXT, "", 0, 0, NULL, NULL,
      "results file to create or continue, and keep; empty: a temporary file"},
-    {"repeats", OPTION_INTEGER, "3", 1, BENCH_REPEATS, NULL, NULL, "number of measurements of each query"},
+    {"repeats", OPTION_INTEGER, "3", 1, BENCH_REPEATS, NULL, NULL,
+     "number of measurements of each query"},
     {0},
 };
 
@@ -46,7 +47,8 @@ struct synthetic_run {
 };
 
 /* The row borrows texts from *o; the caller closes *o after the row. */
-static status describe(struct run_row *row, options **o, const struct synthetic_run *m, unsigned variant)
+static status describe(struct run_row *row, options **o, const struct synthetic_run *m,
+                       unsigned variant)
 {
     status result = OK;
     struct settings all = {0};
@@ -129,9 +131,9 @@ static status write_run(const char *path, unsigned index, uint64_t pushes)
     status result = OK;
     unsigned cell = index / SEEDS;
     struct synthetic_run m = {.workers = counts[cell % COUNT_OF(counts)],
-                        .rule = cell / COUNT_OF(counts) % COUNT_OF(rules),
-                        .seed = 1 + index % SEEDS,
-                        .pushes = pushes};
+                              .rule = cell / COUNT_OF(counts) % COUNT_OF(rules),
+                              .seed = 1 + index % SEEDS,
+                              .pushes = pushes};
     struct run_row row = {0};
     options *o = NULL;
     recorder *r = NULL;
@@ -205,7 +207,7 @@ done:
  */
 
 static status measure_query(const struct bench *b, const char *path, const char *what,
-                               const char *question, const char *const *settings, size_t count)
+                            const char *question, const char *const *settings, size_t count)
 {
     status result = OK;
     struct bench_series series = {.count = 0};
@@ -241,7 +243,7 @@ static status measure_queries(const struct bench *b, const char *path)
         TRY(measure_query(b, path, what, sql, NULL, 0));
     }
     TRY(measure_query(b, path, "staleness_histogram of one run",
-                         "SELECT * FROM staleness_histogram WHERE run_id = 1", NULL, 0));
+                      "SELECT * FROM staleness_histogram WHERE run_id = 1", NULL, 0));
     for (size_t i = 0; query_at(i, &q); i++) {
         const bool of_one_run = strstr(query_text(q.name), "-- :run = ") != NULL;
         snprintf(what, sizeof what, "query %s", q.name);

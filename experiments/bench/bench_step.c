@@ -1,17 +1,14 @@
 /*
- * bench_step.c — `gradlag bench step`: a worker's step; on the CPU compared with oneDNN's primitives
- * alone.
+ * bench_step.c — `gradlag bench step`: a worker's step; on the CPU compared with oneDNN's
+ * primitives alone.
  *
- * The step is worker_gradient: gathering the batch, forward, backward. The cases take turns, so that
- * all run under the same load:
- *   step         worker_gradient; on a GPU with the copies of parameters and gradient, as in
- *                asynchronous training
- *   products     on the CPU: the step's convolutions and matrix products as primitives in their best
- *                layouts
- *   primitives   on the CPU: the same with pools and batch norms
- *   resident     on a GPU: parameters stay there and the step includes their update (momentum), as
- *                in synchronous training and in a step of PyTorch
- * The ratios are of medians. Images are synthetic, 28×28×1 as in Fashion-MNIST.
+ * The step is worker_gradient: gathering the batch, forward, backward. The cases take turns, so
+ * that all run under the same load: step         worker_gradient; on a GPU with the copies of
+ * parameters and gradient, as in asynchronous training products     on the CPU: the step's
+ * convolutions and matrix products as primitives in their best layouts primitives   on the CPU: the
+ * same with pools and batch norms resident     on a GPU: parameters stay there and the step
+ * includes their update (momentum), as in synchronous training and in a step of PyTorch The ratios
+ * are of medians. Images are synthetic, 28×28×1 as in Fashion-MNIST.
  */
 #include "base/clock.h"
 #include "base/memory.h"
@@ -39,7 +36,8 @@ const struct option bench_step_keys[] = {
      "on the CPU also measure the bounds, in the same precision"},
     {"clock", OPTION_NAME, "wall", 0, 0, "wall|cpu", NULL,
      "cpu: count only the time this thread ran, on a machine that others use too"},
-    {"repeats", OPTION_INTEGER, "9", 1, BENCH_REPEATS, NULL, NULL, "number of measurements of each case"},
+    {"repeats", OPTION_INTEGER, "9", 1, BENCH_REPEATS, NULL, NULL,
+     "number of measurements of each case"},
     {0},
 };
 
@@ -172,7 +170,8 @@ static status run_resident(struct bench_step_subject *s)
     struct optimizer_pass pass;
     const struct device_update update = {
         .rule = MOMENTUM, .scale = 1, .lr = 0.01, .as_computed = true};
-    TRY(worker_gradient(s->worker, s->resident.parameters, s->batch++, s->resident.gradient, &stats));
+    TRY(worker_gradient(s->worker, s->resident.parameters, s->batch++, s->resident.gradient,
+                        &stats));
     TRY(worker_resident_update(s->worker, &update, &pass));
 done:
     return result;

@@ -59,8 +59,8 @@ struct argument_query { /* an argument of a primitive, and the query for its lay
 };
 
 /* Adds the primitive of a descriptor; consumes the descriptor. */
-static status add_piece(onednn_bound *b, dnnl_primitive_desc_t *d, const struct argument_query *queries,
-                        size_t count)
+static status add_piece(onednn_bound *b, dnnl_primitive_desc_t *d,
+                        const struct argument_query *queries, size_t count)
 {
     status result = OK;
     struct piece *p = new_piece(b);
@@ -83,8 +83,8 @@ static status add_product_bf16(onednn_bound *b, char ta, char tb, uint32_t m, ui
                                uint32_t k)
 {
     static const struct argument_query queries[] = {{DNNL_ARG_SRC, dnnl_query_src_md},
-                                         {DNNL_ARG_WEIGHTS, dnnl_query_weights_md},
-                                         {DNNL_ARG_DST, dnnl_query_dst_md}};
+                                                    {DNNL_ARG_WEIGHTS, dnnl_query_weights_md},
+                                                    {DNNL_ARG_DST, dnnl_query_dst_md}};
     status result = OK;
     onednn_layout layouts[3] = {NULL};
     dnnl_primitive_desc_t d = NULL;
@@ -159,14 +159,15 @@ static status any_layout(onednn_bound *b, onednn_layout *out, uint32_t batch, st
 static status add_convolution(onednn_bound *b, const struct op_description *d)
 {
     static const struct argument_query forward[] = {{DNNL_ARG_SRC, dnnl_query_src_md},
-                                          {DNNL_ARG_WEIGHTS, dnnl_query_weights_md},
-                                          {DNNL_ARG_DST, dnnl_query_dst_md}};
+                                                    {DNNL_ARG_WEIGHTS, dnnl_query_weights_md},
+                                                    {DNNL_ARG_DST, dnnl_query_dst_md}};
     static const struct argument_query data[] = {{DNNL_ARG_DIFF_SRC, dnnl_query_diff_src_md},
-                                       {DNNL_ARG_WEIGHTS, dnnl_query_weights_md},
-                                       {DNNL_ARG_DIFF_DST, dnnl_query_diff_dst_md}};
-    static const struct argument_query weights[] = {{DNNL_ARG_SRC, dnnl_query_src_md},
-                                          {DNNL_ARG_DIFF_WEIGHTS, dnnl_query_diff_weights_md},
-                                          {DNNL_ARG_DIFF_DST, dnnl_query_diff_dst_md}};
+                                                 {DNNL_ARG_WEIGHTS, dnnl_query_weights_md},
+                                                 {DNNL_ARG_DIFF_DST, dnnl_query_diff_dst_md}};
+    static const struct argument_query weights[] = {
+        {DNNL_ARG_SRC, dnnl_query_src_md},
+        {DNNL_ARG_DIFF_WEIGHTS, dnnl_query_diff_weights_md},
+        {DNNL_ARG_DIFF_DST, dnnl_query_diff_dst_md}};
     status result = OK;
     onednn_layout in = NULL, out = NULL, weight = NULL, gradient = NULL;
     const dnnl_data_type_t type = b->c->bf16 ? dnnl_bf16 : dnnl_f32;
@@ -217,11 +218,11 @@ static status between_layout(onednn_bound *b, onednn_layout *out, uint32_t batch
 static status add_pool(onednn_bound *b, const struct op_description *d)
 {
     static const struct argument_query forward[] = {{DNNL_ARG_SRC, dnnl_query_src_md},
-                                          {DNNL_ARG_DST, dnnl_query_dst_md},
-                                          {DNNL_ARG_WORKSPACE, dnnl_query_workspace_md}};
+                                                    {DNNL_ARG_DST, dnnl_query_dst_md},
+                                                    {DNNL_ARG_WORKSPACE, dnnl_query_workspace_md}};
     static const struct argument_query backward[] = {{DNNL_ARG_DIFF_SRC, dnnl_query_diff_src_md},
-                                           {DNNL_ARG_DIFF_DST, dnnl_query_diff_dst_md},
-                                           {DNNL_ARG_WORKSPACE, dnnl_query_workspace_md}};
+                                                     {DNNL_ARG_DIFF_DST, dnnl_query_diff_dst_md},
+                                                     {DNNL_ARG_WORKSPACE, dnnl_query_workspace_md}};
     status result = OK;
     onednn_layout in = NULL, out = NULL;
     dnnl_primitive_desc_t f = NULL, p = NULL;
@@ -248,12 +249,12 @@ done:
 static status add_batch_norm(onednn_bound *b, const struct op_description *d)
 {
     static const struct argument_query forward[] = {{DNNL_ARG_SRC, dnnl_query_src_md},
-                                          {DNNL_ARG_DST, dnnl_query_dst_md},
-                                          {DNNL_ARG_WORKSPACE, dnnl_query_workspace_md}};
+                                                    {DNNL_ARG_DST, dnnl_query_dst_md},
+                                                    {DNNL_ARG_WORKSPACE, dnnl_query_workspace_md}};
     static const struct argument_query backward[] = {{DNNL_ARG_SRC, dnnl_query_src_md},
-                                           {DNNL_ARG_DIFF_SRC, dnnl_query_diff_src_md},
-                                           {DNNL_ARG_DIFF_DST, dnnl_query_diff_dst_md},
-                                           {DNNL_ARG_WORKSPACE, dnnl_query_workspace_md}};
+                                                     {DNNL_ARG_DIFF_SRC, dnnl_query_diff_src_md},
+                                                     {DNNL_ARG_DIFF_DST, dnnl_query_diff_dst_md},
+                                                     {DNNL_ARG_WORKSPACE, dnnl_query_workspace_md}};
     status result = OK;
     onednn_layout data = NULL, vector = NULL;
     dnnl_primitive_desc_t f = NULL, p = NULL;

@@ -25,8 +25,8 @@ void plain_link_close(plain_link **l);
 /* The bound endpoint with the port that the system chose; owned by the link. */
 const char *plain_link_endpoint(const plain_link *l);
 
-/* One message; bytes may be NULL if size is 0. ERROR_OTHER: the last message has no answer yet, or out
- * of memory. */
+/* One message; bytes may be NULL if size is 0. ERROR_OTHER: the last message has no answer yet, or
+ * out of memory. */
 status plain_link_send(plain_link *l, const void *bytes, size_t size) MUST_CHECK;
 /* Waits for a message; *bytes is valid until the next call. ERROR_PEER: none within timeout_ms. */
 status plain_link_receive(plain_link *l, unsigned timeout_ms, const void **bytes,
