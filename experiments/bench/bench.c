@@ -84,20 +84,11 @@ double bench_median(const struct bench_series *s)
     return sorted_value(s, s->count - 1);
 }
 
-double bench_minimum(const struct bench_series *s)
+static double best_value(const struct bench_series *s, const char *unit)
 {
-    return sorted_value(s, 0);
-}
-
-double bench_maximum(const struct bench_series *s)
-{
-    return sorted_value(s, 2 * (s->count - 1));
-}
-
-static bool more_is_better(const char *unit)
-{
-    size_t length = strlen(unit);
-    return length >= 2 && strcmp(unit + length - 2, "/s") == 0;
+    const size_t length = strlen(unit);
+    const bool is_rate = length >= 2 && strcmp(unit + length - 2, "/s") == 0;
+    return sorted_value(s, is_rate ? 2 * (s->count - 1) : 0);
 }
 
 /* One line with these numbers, as text or as JSON members. */
@@ -105,7 +96,7 @@ static void print_line(const struct bench *b, const char *what, const char *unit
                        const struct bench_series *s, double value)
 {
     struct text line = {0};
-    const double best = s == NULL ? 0 : more_is_better(unit) ? bench_maximum(s) : bench_minimum(s);
+    const double best = s != NULL ? best_value(s, unit) : 0;
     if (b->json) {
         text_add(&line, "{\"benchmark\":");
         text_add_json(&line, b->name);

@@ -43,8 +43,6 @@ struct bench_series { /* one value for each repeat, in the unit of the report */
 };
 void bench_add(struct bench_series *s, double value);
 double bench_median(const struct bench_series *s);
-double bench_minimum(const struct bench_series *s);
-double bench_maximum(const struct bench_series *s);
 
 /* Prints one line: "step  cnn batch=64   2400 samples/s  (best 2431, 5 repeats)", or with --json
  * {"benchmark":"step","case":"cnn batch=64","unit":"samples/s","median":2400,"best":2431,

@@ -162,7 +162,7 @@ done:
 
 struct names {
     char **at;
-    size_t count, capacity;
+    size_t count;
     const char *only;
 };
 
@@ -171,12 +171,8 @@ static void add_name(void *context, const char *name)
     struct names *n = context;
     if (n->only != NULL && strcmp(n->only, name) != 0)
         return;
-    if (n->count == n->capacity) {
-        n->capacity = n->capacity == 0 ? 16 : 2 * n->capacity;
-        n->at = realloc(n->at, n->capacity * sizeof *n->at);
-        REQUIRE(n->at != NULL);
-    }
-    n->at[n->count++] = text_copy(name);
+    char **copy = memory_append(&n->at, &n->count, sizeof *n->at);
+    *copy = text_copy(name);
 }
 
 /* The names of the experiments in the user's files. */

@@ -61,12 +61,7 @@ status scoreboard_add(struct scoreboard *b, const struct reproduction *r,
                       const struct judged_claim *judged)
 {
     status result = OK;
-    if (b->count == b->capacity) {
-        b->capacity = b->capacity == 0 ? 32 : 2 * b->capacity;
-        b->lines = realloc(b->lines, b->capacity * sizeof *b->lines);
-        REQUIRE(b->lines != NULL);
-    }
-    struct scoreboard_line *line = &b->lines[b->count++];
+    struct scoreboard_line *line = memory_append(&b->lines, &b->count, sizeof *line);
     *line = (struct scoreboard_line){.planned = r->later};
     snprintf(line->name, sizeof line->name, "%s", r->e.name);
     count_runs(&r->tuning.trials.plan, line);

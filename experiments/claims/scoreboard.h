@@ -15,7 +15,7 @@ struct scoreboard_line {
 };
 struct scoreboard { /* zero-initialise */
     struct scoreboard_line *lines;
-    size_t count, capacity;
+    size_t count;
 };
 /* `judged`: all claims of the experiment. */
 status scoreboard_add(struct scoreboard *b, const struct reproduction *r,

@@ -44,7 +44,7 @@ struct plan { /* zero-initialise */
     size_t varied_count;
     struct planned_run *runs;
     size_t count;
-    bool again; /* execute runs that have ended once more */
+    bool again; /* execute ended runs again */
 };
 
 /* --part K/N: this process executes part K of N. The parts of one command are disjoint, and
