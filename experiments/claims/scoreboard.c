@@ -99,7 +99,7 @@ static const char *or_dash(const char *text)
 
 static void print_markdown(const struct scoreboard *b, FILE *to)
 {
-    fputs("| experiment | | claims held | failed | not measured | runs there | made | commit |\n"
+    fputs("| experiment | | claims held | failed | not measured | runs done | date | commit |\n"
           "|---|---|---:|---:|---:|---:|---|---|\n",
           to);
     for (size_t i = 0; i < b->count; i++) {
@@ -116,7 +116,7 @@ void scoreboard_print(const struct scoreboard *b, FILE *to)
     char runs[48];
     fputs("The board\n", to);
     print_padded(to, "experiment", NAME_WIDTH);
-    fputs("      held failed  open   runs there     made by\n", to);
+    fputs("      held failed  open   runs done      commit, date\n", to);
     for (size_t i = 0; i < b->count; i++) {
         const struct scoreboard_line *l = &b->lines[i];
         print_padded(to, l->name, NAME_WIDTH);

@@ -100,10 +100,10 @@ static void print_tuning(const struct verdict_cells *s, FILE *to)
         fprintf(to, "nothing (%s, %.1f %%).\n", s->tuned->arm->label, s->tuned->accuracy);
         return;
     }
-    fprintf(
-        to,
-        "%.1f points (%s, %.1f %%): %.0f %% of the loss came from tuning, %.1f points remain.\n",
-        back, s->tuned->arm->label, s->tuned->accuracy, 100 * fmin(1, back / lost), left);
+    fprintf(to,
+            "%.1f points (%s, %.1f %%): %.0f %% of the loss came from untuned settings, %.1f "
+            "points remain.\n",
+            back, s->tuned->arm->label, s->tuned->accuracy, 100 * fmin(1, back / lost), left);
 }
 
 static void print_synchrony(const struct verdict_cells *s, FILE *to)
