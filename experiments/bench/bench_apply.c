@@ -57,8 +57,8 @@ static void measure_copy(const struct bench *b, struct vectors *v)
     for (unsigned i = 0; i < b->repeats; i++) {
         double began = clock_seconds();
         memcpy(v->out, v->in, v->count * sizeof(float));
-        __asm__ volatile("" ::"r"(v->out)
-                         : "memory"); /* keeps the compiler from removing the copy */
+        /* keeps the compiler from removing the copy */
+        __asm__ volatile("" ::"r"(v->out) : "memory");
         bench_add(&seconds, clock_seconds() - began);
     }
     report(b, "copy", v, 2, &seconds);

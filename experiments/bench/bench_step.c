@@ -3,12 +3,15 @@
  * primitives alone.
  *
  * The step is worker_gradient: gathering the batch, forward, backward. The cases take turns, so
- * that all run under the same load: step         worker_gradient; on a GPU with the copies of
- * parameters and gradient, as in asynchronous training products     on the CPU: the step's
- * convolutions and matrix products as primitives in their best layouts primitives   on the CPU: the
- * same with pools and batch norms resident     on a GPU: parameters stay there and the step
- * includes their update (momentum), as in synchronous training and in a step of PyTorch The ratios
- * are of medians. Images are synthetic, 28×28×1 as in Fashion-MNIST.
+ * that all run under the same load:
+ *   step         worker_gradient; on a GPU with the copies of parameters and gradient, as in
+ *                asynchronous training
+ *   products     on the CPU: the step's convolutions and matrix products as primitives in their
+ *                best layouts
+ *   primitives   on the CPU: the same with pools and batch norms
+ *   resident     on a GPU: parameters stay there and the step includes their update (momentum), as
+ *                in synchronous training and in a step of PyTorch
+ * The ratios are of medians. Images are synthetic, 28×28×1 as in Fashion-MNIST.
  */
 #include "base/clock.h"
 #include "base/memory.h"

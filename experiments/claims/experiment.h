@@ -18,9 +18,7 @@ struct at_workers {
     struct settings settings;
 };
 
-/* The source's figure for a cell: test accuracy in percent, or the loss if the data have no
- * classes.
- */
+/* The source's figure for a cell: test accuracy in percent, or the loss without classes. */
 struct expected_cell {
     int64_t workers;
     double value;
@@ -41,10 +39,9 @@ struct tune_space {
 
 struct arm {
     char *name, *label;
-    char
-        *fit; /* fit the pace to the run of this arm with the same seed and workers; NULL: no fit */
-    struct tune_space tune,
-        quick_tune; /* quick_tune: replaces tune with --quick, if it has a dimension */
+    /* The pace is fitted to the run of arm `fit` with the same seed and workers; NULL: no fit. */
+    char *fit;
+    struct tune_space tune, quick_tune; /* --quick uses quick_tune if it has a dimension */
     struct settings settings;
     struct int_list workers; /* count 0: all of the experiment's */
     struct at_workers *at;

@@ -43,9 +43,9 @@ struct judged_claim {
     const struct claim *claim;
     enum claim_outcome outcome;
     double value, low, high; /* value: NaN if not known */
-    const struct cell
-        *incomplete;            /* a cell that it reads and whose runs did not all finish; NULL */
-    const struct cell *delayed; /* a cell that it reads with staleness_spread_too_wide; NULL */
+    /* Cells that it reads, or NULL: one whose runs did not all finish; one with
+     * staleness_spread_too_wide. */
+    const struct cell *incomplete, *delayed;
 };
 /* Judges all claims into out[claim_count]. The cells must be open. */
 status reproduction_judge(const struct reproduction *r, bool quick,
