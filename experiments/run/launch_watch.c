@@ -174,7 +174,7 @@ static void judge_end(struct launch *l, struct watched *w)
         log_debug("after the end of the run: %s", text.at);
     } else {
         fail(l, code, text.at);
-        l->error_is_secondhand = w->dismissal == PS_GIVEN_UP;
+        l->error_is_secondhand = w->dismissal == PS_EVICTED;
     }
 done:
     text_free(&text);
