@@ -1,5 +1,6 @@
 /*
  * command.h — the subcommands of `gradlag`: one table in command.c drives dispatch and help.
+ *
  * A command gets the arguments after its name and returns a status, which becomes the exit code. It
  * prints data on stdout and no errors: command_main prints the error, once.
  */

@@ -1,9 +1,11 @@
 /*
  * config.h — from a YAML file and key=value arguments to the checked settings of one run.
+ *
  * Settings are a list; a later setting overrides an earlier one. Composition has three steps:
  *   1. set the keys without a dot;
  *   2. declare the dotted keys of the chosen parts (damping=polynomial declares damping.power);
  *   3. set the dotted keys.
+ *
  * A dotted setting is dropped if a later setting chooses another part. So a file may contain
  * damping=polynomial damping.power=0.5 while the command line has damping=inverse.
  *
@@ -45,13 +47,12 @@ struct int_list {
     size_t count;
 };
 
-/* Reads "FILE.yaml" (a flat map of keys) and key=value arguments in the given order. ERROR_USAGE.
- */
+/* Reads "FILE.yaml" (a flat map of keys) and key=value arguments, in order. ERROR_USAGE. */
 status settings_read_arguments(struct settings *s, int argc, char **argv) MUST_CHECK;
 
 /* ERROR_USAGE: unknown key, wrong type, out of range, or keys that contradict each other. */
 status config_compose(options **out, const struct settings *s) MUST_CHECK;
-/* The two steps of config_compose: check each key; check keys against each other. */
+/* The two halves of config_compose: check each key; check keys against each other. */
 status config_compose_unchecked(options **out, const struct settings *s) MUST_CHECK;
 status config_check(const options *o) MUST_CHECK;
 /* config_compose_unchecked for "key=value" texts of our own code: first `base`, then `more`. Each
