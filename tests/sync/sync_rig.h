@@ -31,11 +31,21 @@ struct sync_run {
 };
 /* For at most `limit_s` × PATIENCE. */
 void sync_rig_run(unsigned ranks, const char *case_name, double limit_s, struct sync_run *out);
-/* Fails the test unless a rank says that it waited for so long, at most `most_s` × PATIENCE, and
- * then `whom`: "for rank 1 …". */
-void sync_rig_expect_waited(const struct sync_run *run, double least_s, double most_s,
-                            const char *whom);
-/* As above, and fails the test unless all ranks ended well. */
+/* The same for several cases at once, all started now; out[i] is of starts[i]. For cases whose
+ * ranks sleep most of the time. */
+struct sync_start {
+    unsigned ranks;
+    const char *case_name;
+};
+void sync_rig_run_together(const struct sync_start *starts, size_t count, double limit_s,
+                           struct sync_run *out);
+/* The number of lines with `begins` ("rank 0: warning: ") and `part` after it. */
+unsigned sync_rig_lines(const struct sync_run *run, const char *begins, const char *part);
+/* Fails the test unless the error message of a rank has a duration from `least_s` to `most_s` ×
+ * PATIENCE and the name `missing` ("rank 1"; NULL: not checked). */
+void sync_rig_expect_timeout(const struct sync_run *run, double least_s, double most_s,
+                             const char *missing);
+/* sync_rig_run, and fails the test unless all ranks ended well. */
 void sync_rig_expect_ok(unsigned ranks, const char *case_name);
 
 /* In two steps: mpirun is the leader of a process group of its own. *fd: its output. */

@@ -51,7 +51,7 @@ done:
 /* Small whole numbers: their sum over 64 ranks is exact in float32, in any order. */
 static float summand(unsigned rank, size_t i, size_t salt)
 {
-    return (float)((i * 7 + rank * 13 + salt) % 1021) - 510;
+    return (float)(((uint32_t)i * 7 + rank * 13 + (uint32_t)salt) % 1021) - 510;
 }
 
 static status mean_is_exact(communicator *c, float *data, size_t count, size_t salt)
@@ -358,7 +358,7 @@ static void the_dummy_exchanges_nothing_and_says_so(void **state UNUSED)
     sync_rig_run(3, "dummy", 20, &run);
     if (run.exit_code != 0)
         fail_msg("exit %d:\n%s", run.exit_code, run.output);
-    assert_non_null(strstr(run.output, "NO GRADIENT IS EXCHANGED"));
+    assert_int_equal(sync_rig_lines(&run, ": warning: ", "communicator=dummy"), 1);
 }
 
 static void the_documented_example_is_the_tested_one(void **state UNUSED)

@@ -205,8 +205,10 @@ static status case_refused(unsigned rank UNUSED, unsigned size UNUSED)
     communicator *c = NULL;
     for (size_t i = 0; i < COUNT_OF(others); i++) {
         status opened = open_communicator(&c, others[i], "fp16");
-        if (opened != ERROR_USAGE || strstr(error_message(), "use communicator=auto") == NULL)
-            FAIL(ERROR_OTHER, "communicator=%s: %s", others[i], status_name(opened));
+        char named[64];
+        snprintf(named, sizeof named, "communicator=%s", others[i]);
+        if (opened != ERROR_USAGE || strstr(error_message(), named) == NULL)
+            FAIL(ERROR_OTHER, "%s: %s", named, status_name(opened));
         communicator_close(&c);
     }
     TRY(open_communicator(&c, "mpi", "fp16"));
@@ -317,8 +319,8 @@ static status case_overlap(unsigned rank, unsigned size)
     status result = OK;
     struct trained t;
     status ended = train(&t, "fp16", "overlap=yes", rank, size);
-    if (ended != ERROR_USAGE ||
-        strstr(error_message(), "overlap=yes does not go with compression") == NULL)
+    if (ended != ERROR_USAGE || strstr(error_message(), "overlap=yes") == NULL ||
+        strstr(error_message(), "compression") == NULL)
         FAIL(ERROR_OTHER, "overlap=yes compression=fp16: %s", status_name(ended));
 done:
     return result;

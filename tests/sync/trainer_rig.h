@@ -41,10 +41,13 @@ status run_open(struct run *r, const char *const *settings, unsigned rank,
                 unsigned size) MUST_CHECK;
 void run_close(struct run *r);
 status run_train(struct run *r) MUST_CHECK;
-/* An error unless it ended so, saying `words` (NULL: whatever) … */
-status run_expect(const struct run *r, status ended, status expected, const char *words) MUST_CHECK;
-/* … after so many updates. */
+/* An error unless the run ended with code `expected`. The message must contain `part`, a key or a
+ * name (NULL: not checked). */
+status run_expect(const struct run *r, status ended, status expected, const char *part) MUST_CHECK;
+/* An error unless it made this many updates. */
 status run_expect_updates(const struct run *r, uint64_t updates) MUST_CHECK;
+/* An error unless the gradients of this many updates, of 10 samples a rank, were skipped. */
+status run_expect_skipped(const struct run *r, unsigned updates, unsigned size) MUST_CHECK;
 
 /* What a rank's case expects of the results file: of results_rig.h, whose asserts are a test's. */
 struct fact {
