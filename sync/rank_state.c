@@ -11,7 +11,8 @@ enum { LOSSES = 2, TAG = 1 };
 status rank_state_open(struct rank_state *k, const replica *r, bool here)
 {
     status result = OK;
-    *k = (struct rank_state){.c = r->c, .each = replica_own_count(r) + (r->late ? LOSSES : 0)};
+    *k = (struct rank_state){.c = r->c,
+                             .each = replica_own_count(r) + (r->double_buffered ? LOSSES : 0)};
     if (k->each == 0)
         return OK;
     if (k->each > INT32_MAX)
@@ -68,7 +69,7 @@ status rank_state_gather(struct rank_state *k, replica *r, const float losses[2]
     if (k->each == 0)
         return OK;
     replica_own_read(r, k->own);
-    if (r->late)
+    if (r->double_buffered)
         memcpy(k->own + k->each - LOSSES, losses, LOSSES * sizeof *losses);
     if (r->c->rank == 0)
         memcpy(k->all, k->own, k->each * sizeof(float));
@@ -90,7 +91,7 @@ status rank_state_scatter(struct rank_state *k, replica *r, const float *all, fl
     }
     TRY(move(k, r->c, false));
     replica_own_write(r, k->own);
-    if (r->late)
+    if (r->double_buffered)
         memcpy(losses, k->own + k->each - LOSSES, LOSSES * sizeof *losses);
 done:
     return result;

@@ -20,7 +20,7 @@ status replica_open_kind(replica **out, const struct replica_kind *kind, const o
     r->worker = w;
     r->c = c;
     r->count = worker_parameter_count(w);
-    r->late = strcmp(options_text(o, "double_buffering"), "yes") == 0;
+    r->double_buffered = strcmp(options_text(o, "double_buffering"), "yes") == 0;
     r->kind = kind;
     TRY(kind->open(r, o));
     *out = r;
@@ -79,12 +79,12 @@ static status choose_overlap(replica *r, const options *o)
                           "are computed; use overlap=auto");
     }
     r->overlaps = yes;
-    if (strcmp(wanted, "auto") == 0 && r->kind == &replica_host && !r->whole &&
-        communicator_overlap_may_gain(r->c) && (r->late || r->count > r->c->bucket)) {
+    if (strcmp(wanted, "auto") == 0 && r->kind == &replica_host && !r->sends_whole &&
+        communicator_overlap_may_gain(r->c) && (r->double_buffered || r->count > r->c->bucket)) {
         TRY(memory_new(&r->trial, 1, sizeof *r->trial, "the replica"));
         r->overlaps = autotune_overlaps(r->trial);
     }
-    r->looks = (yes || r->trial != NULL) && !r->late;
+    r->checks_early = (yes || r->trial != NULL) && !r->double_buffered;
 done:
     return result;
 }
@@ -114,7 +114,7 @@ void replica_close(replica **r)
     }
 }
 
-static void gradient_grows(void *context, size_t final_from)
+static void advance_exchange(void *context, size_t final_from)
 {
     communicator_advance(context, final_from);
 }
@@ -126,14 +126,14 @@ void replica_send(replica *r)
 
 status replica_gradient(replica *r, uint64_t batch, struct step_stats *stats)
 {
-    const struct gradient_watch watch = {.context = r->c, .between = gradient_grows};
+    const struct gradient_watch watch = {.context = r->c, .between = advance_exchange};
     r->began_ns = r->trial != NULL ? clock_ns() : 0;
-    if (r->overlaps && !r->late) {
+    if (r->overlaps && !r->double_buffered) {
         communicator_begin(r->c, r->gradient, r->count);
-        r->begun = true;
+        r->exchange_begun = true;
     }
     return worker_gradient_watched(r->worker, r->parameters, batch, r->gradient,
-                                   r->begun && !r->late ? &watch : NULL, stats);
+                                   r->exchange_begun && !r->double_buffered ? &watch : NULL, stats);
 }
 
 status replica_gradients(replica *r, uint64_t first, unsigned batches, struct step_stats *stats)
@@ -145,7 +145,7 @@ status replica_gradients(replica *r, uint64_t first, unsigned batches, struct st
     *stats = (struct step_stats){0};
     for (unsigned i = 0; i < batches; i++) {
         TRY(replica_gradient(r, first + i, &one));
-        replica_gather(r, i, batches);
+        replica_accumulate(r, i, batches);
         step_stats_add(stats, &one);
         stats->loss += one.loss / (float)batches;
     }
@@ -169,7 +169,7 @@ static void autotune_next(replica *r, float votes)
 }
 
 /* No rank has sent a part before its gradient was whole. */
-static void nothing_to_overlap(replica *r)
+static void turn_overlap_off(replica *r)
 {
     log_debug("overlap=no: no part of bucket_kib is final before the gradient is whole");
     r->overlaps = false;
@@ -181,15 +181,15 @@ status replica_exchange(replica *r, float notes[COMMUNICATOR_NOTES])
 {
     status result = OK;
     enum { VOTE = COMMUNICATOR_NOTES - 1 };
-    const bool looks = r->looks && r->begun;
-    if (looks)
+    const bool checks = r->checks_early && r->exchange_begun;
+    if (checks)
         notes[VOTE] = communicator_began_early(r->c);
     else if (r->trial != NULL)
         notes[VOTE] = autotune_votes(r->trial) ? autotune_vote(r->trial) : 0;
     TRY(r->kind->exchange(r, notes));
-    r->looks = r->looks && !looks;
-    if (looks && notes[VOTE] == 0)
-        nothing_to_overlap(r);
+    r->checks_early = r->checks_early && !checks;
+    if (checks && notes[VOTE] == 0)
+        turn_overlap_off(r);
     else if (r->trial != NULL)
         autotune_next(r, notes[VOTE]);
 done:
@@ -233,10 +233,10 @@ void replica_own_write(replica *r, const float *in)
         r->kind->own_write(r, in);
 }
 
-void replica_gather(replica *r, unsigned index, unsigned count)
+void replica_accumulate(replica *r, unsigned index, unsigned count)
 {
     if (count > 1)
-        r->kind->gather(r, index, count);
+        r->kind->accumulate(r, index, count);
 }
 
 status replica_average(replica *r, enum local_sgd_momentum momentum,
@@ -302,7 +302,7 @@ static status host_open(replica *r, const options *o)
     r->state = h;
     if (kind != NULL)
         TRY(open_compression(&h->compression, kind, o, r));
-    r->whole = kind != NULL || local_sgd_or_growing(o) || worker_joint_sums(r->worker) > 0;
+    r->sends_whole = kind != NULL || local_sgd_or_growing(o) || worker_joint_sums(r->worker) > 0;
     if (local_sgd_or_growing(o))
         TRY(memory_new(&h->sum, r->count, sizeof(float), "a sum of gradients"));
     h->keeps_state = r->c->size > 1 && local_sgd_keeps_state(o);
@@ -314,9 +314,9 @@ static status host_open(replica *r, const options *o)
     TRY(worker_initial_parameters(r->worker, h->parameters[0], r->count));
     r->parameters = h->parameters[0];
     h->sent = communicator_buffer(r->c);
-    if (r->late)
+    if (r->double_buffered)
         TRY(memory_new(&h->computed, r->count, sizeof(float), "the gradient"));
-    r->gradient = r->late ? h->computed : h->sent;
+    r->gradient = r->double_buffered ? h->computed : h->sent;
 done:
     return result;
 }
@@ -328,7 +328,7 @@ static void host_send(replica *r)
     if (r->overlaps) {
         communicator_begin(r->c, h->sent, r->count);
         communicator_advance(r->c, 0);
-        r->begun = true;
+        r->exchange_begun = true;
     }
 }
 
@@ -342,13 +342,13 @@ static status host_exchange(replica *r, float notes[COMMUNICATOR_NOTES])
     if (h->compression != NULL)
         return compression_mean(h->compression, r->c, h->sent, notes);
     memcpy(h->sent + r->count, notes, bytes);
-    if (r->begun)
+    if (r->exchange_begun)
         TRY(communicator_finish(r->c, COMMUNICATOR_NOTES, &r->hidden_ns));
     else
         TRY(communicator_allreduce_mean(r->c, h->sent, r->count + COMMUNICATOR_NOTES));
     memcpy(notes, h->sent + r->count, bytes);
 done:
-    r->begun = false;
+    r->exchange_begun = false;
     return result;
 }
 
@@ -374,7 +374,7 @@ static status host_view(replica *r, struct replica_view *out)
     *out = (struct replica_view){.parameters = r->parameters,
                                  .optimizer_state = optimizer_state(h->optimizer),
                                  .optimizer_state_count = optimizer_state_count(h->optimizer),
-                                 .waiting = r->late ? h->sent : NULL};
+                                 .waiting = r->double_buffered ? h->sent : NULL};
     return OK;
 }
 
@@ -420,7 +420,7 @@ static void host_own_write(replica *r, const float *in)
         optimizer_set_state(h->optimizer, in);
 }
 
-static void host_gather(replica *r, unsigned index, unsigned count)
+static void host_accumulate(replica *r, unsigned index, unsigned count)
 {
     const struct replica_host *h = r->state;
     for (size_t i = 0; i < r->count; i++)
@@ -471,6 +471,6 @@ const struct replica_kind replica_host = {
     .own_count = host_own_count,
     .own_read = host_own_read,
     .own_write = host_own_write,
-    .gather = host_gather,
+    .accumulate = host_accumulate,
     .average = host_average,
 };

@@ -53,7 +53,7 @@ struct replica_kind {
      * parameters. NULL: every rank has all. */
     status (*collect)(replica *r);
     /* NULL: not where local_sgd_or_growing() */
-    void (*gather)(replica *r, unsigned index, unsigned count);
+    void (*accumulate)(replica *r, unsigned index, unsigned count);
     status (*average)(replica *r, enum local_sgd_momentum momentum,
                       float notes[COMMUNICATOR_NOTES]);
     /* The rows of all ranks that it stands for, about the last update: all but update_version.
@@ -72,18 +72,19 @@ struct replica {
     double epoch; /* where training stands, for optimizers that look: optimizer_set_epoch */
     /* Key double_buffering: the gradient handed over by replica_send is exchanged and applied, and
      * the next one is computed meanwhile. */
-    bool late;
+    bool double_buffered;
     /* An exchange begins while ranks compute: this step's, or from now on. */
     bool overlaps;
-    bool looks; /* whether any part is there early: not seen yet */
-    bool begun; /* the one that goes on did */
-    bool whole; /* gradients are exchanged as a whole: compressed, of many batches, or
-                   made by ranks that meet in every batch norm */
+    bool checks_early;   /* whether any part is there early: not seen yet */
+    bool exchange_begun; /* the one that goes on did */
+    bool sends_whole;    /* gradients are exchanged as a whole: compressed, of many batches, or
+                      made by ranks that meet in every batch norm */
     struct overlap_autotune *trial; /* overlap=auto: while it is not decided */
     uint64_t began_ns;              /* of this step */
     uint64_t hidden_ns;             /* of the last exchange: see communicator_finish */
     uint64_t waited_ns;             /* for other ranks, by the last replica_apply */
-    bool apart; /* set by the trainer, local_steps: the next update is of a rank's own parameters */
+    bool local_update; /* set by the trainer, local_steps: the next update is of a rank's own
+                          parameters */
     void *state;
     struct virtual *virtual; /* replica_virtual.c; else NULL */
 };
@@ -122,7 +123,7 @@ void replica_own_read(const replica *r, float *out);
 void replica_own_write(replica *r, const float *in);
 /* The gradient just computed is number `index` of `count`, of which the last one leaves the mean
  * in r->gradient. */
-void replica_gather(replica *r, unsigned index, unsigned count);
+void replica_accumulate(replica *r, unsigned index, unsigned count);
 /* Parameters and notes ← their means over all ranks; the optimizer's state as `momentum` says. */
 status replica_average(replica *r, enum local_sgd_momentum momentum,
                        float notes[COMMUNICATOR_NOTES]) MUST_CHECK;

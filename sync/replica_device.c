@@ -14,14 +14,14 @@
 struct device {
     struct optimizer_rule rule;
     struct device_vectors at;
-    float *seen;  /* host: parameters, then state, as of the last view */
-    bool current; /* `seen` is of the last update */
+    float *host_copy;     /* host: parameters, then state, as of the last view */
+    bool copy_is_current; /* `host_copy` is of the last update */
 };
 
 static void device_close(replica *r)
 {
     struct device *d = r->state;
-    memory_free(d->seen);
+    memory_free(d->host_copy);
     memory_free(d);
     r->state = NULL;
 }
@@ -33,11 +33,11 @@ static status device_open(replica *r, const options *o)
     TRY(memory_new(&d, 1, sizeof *d, "the replica"));
     r->state = d;
     TRY(optimizer_rule_of(o, &d->rule));
-    TRY(memory_new(&d->seen, (1 + d->rule.states) * r->count, sizeof(float), "parameters"));
+    TRY(memory_new(&d->host_copy, (1 + d->rule.states) * r->count, sizeof(float), "parameters"));
     TRY(worker_reside(r->worker, COMMUNICATOR_NOTES, d->rule.states, &d->at));
-    TRY(worker_initial_parameters(r->worker, d->seen, r->count));
-    TRY(worker_resident_write(r->worker, d->at.parameters, d->seen, r->count));
-    d->current = true;
+    TRY(worker_initial_parameters(r->worker, d->host_copy, r->count));
+    TRY(worker_resident_write(r->worker, d->at.parameters, d->host_copy, r->count));
+    d->copy_is_current = true;
     r->parameters = d->at.parameters;
     r->gradient = d->at.gradient;
 done:
@@ -71,7 +71,7 @@ static status device_apply(replica *r, double lr, bool *finite)
                                          .as_computed = r->c->size == 1};
     TRY(worker_resident_update(r->worker, &update, &pass));
     *finite = pass.finite;
-    d->current = d->current && !pass.finite;
+    d->copy_is_current = d->copy_is_current && !pass.finite;
 done:
     return result;
 }
@@ -81,14 +81,14 @@ static status device_view(replica *r, struct replica_view *out)
     status result = OK;
     struct device *d = r->state;
     const size_t states = d->rule.states * r->count;
-    if (!d->current) {
-        TRY(worker_resident_read(r->worker, d->seen, d->at.parameters, r->count));
+    if (!d->copy_is_current) {
+        TRY(worker_resident_read(r->worker, d->host_copy, d->at.parameters, r->count));
         if (states > 0)
-            TRY(worker_resident_read(r->worker, d->seen + r->count, d->at.state, states));
-        d->current = true;
+            TRY(worker_resident_read(r->worker, d->host_copy + r->count, d->at.state, states));
+        d->copy_is_current = true;
     }
-    *out = (struct replica_view){.parameters = d->seen,
-                                 .optimizer_state = states > 0 ? d->seen + r->count : NULL,
+    *out = (struct replica_view){.parameters = d->host_copy,
+                                 .optimizer_state = states > 0 ? d->host_copy + r->count : NULL,
                                  .optimizer_state_count = states};
 done:
     return result;
@@ -99,7 +99,7 @@ static status device_set(replica *r, const struct replica_view *from, uint64_t u
 {
     status result = OK;
     struct device *d = r->state;
-    d->current = false;
+    d->copy_is_current = false;
     TRY(worker_resident_write(r->worker, d->at.parameters, from->parameters, r->count));
     if (from->optimizer_state != NULL)
         TRY(worker_resident_write(r->worker, d->at.state, from->optimizer_state,

@@ -92,7 +92,7 @@ static status shared_open(replica *r, const options *o)
     struct optimizer_rule rule;
     TRY(memory_new(&s, 1, sizeof *s, "the replica"));
     r->state = s;
-    r->whole = true;
+    r->sends_whole = true;
     r->gradient = communicator_buffer(r->c);
     TRY(optimizer_rule_of(o, &rule));
     s->states = rule.states;

@@ -88,7 +88,7 @@ done:
 
 /* From their common parameters, each rank goes on with its own. The first time it also takes a copy
  * of the optimizer's state. */
-static void go_apart(replica *r)
+static void separate_ranks(replica *r)
 {
     struct virtual *v = r->virtual;
     struct replica_view common;
@@ -128,7 +128,7 @@ static void add(size_t count, float *sum, const float *more, bool first)
 
 /* Adds to the sum in r->gradient in rank order, as reduce_mean_ordered does: the same bits, and
  * not all gradients are in memory at once. */
-static void take(replica *r, uint64_t item, unsigned batches, const float *gradient)
+static void accumulate(replica *r, uint64_t item, unsigned batches, const float *gradient)
 {
     struct virtual *v = r->virtual;
     const unsigned batch = (unsigned)(item % batches);
@@ -142,7 +142,7 @@ static void take(replica *r, uint64_t item, unsigned batches, const float *gradi
     add(r->count, r->gradient, gradient, item < batches);
 }
 
-static void pass_computing(struct virtual *v, uint64_t first, unsigned batches)
+static void add_compute_time(struct virtual *v, uint64_t first, unsigned batches)
 {
     for (unsigned rank = 0; rank < v->ranks->count; rank++) {
         struct timing *t = &v->timing[rank];
@@ -161,8 +161,8 @@ static status virtual_gradients(replica *r, uint64_t first, unsigned batches,
     struct virtual *v = r->virtual;
     const uint64_t items = (uint64_t)v->ranks->count * batches, ahead = v->window - 1;
     float loss = 0;
-    if (r->apart && !v->differ)
-        go_apart(r);
+    if (r->local_update && !v->differ)
+        separate_ranks(r);
     for (uint64_t item = 0; item < ahead && item < items; item++)
         submit(r, item, first, batches);
     for (uint64_t item = 0; item < items; item++) {
@@ -171,12 +171,12 @@ static status virtual_gradients(replica *r, uint64_t first, unsigned batches,
         struct gradient_job *job = &v->jobs[item % v->window];
         TRY(gradient_pool_finish(v->ranks->pool, job));
         if (!v->differ)
-            take(r, item, batches, job->gradient);
+            accumulate(r, item, batches, job->gradient);
         struct timing *t = &v->timing[item / batches];
         t->loss = (item % batches == 0 ? 0 : t->loss) + job->stats.loss / (float)batches;
         loss += job->stats.loss / (float)batches;
     }
-    pass_computing(v, first, batches);
+    add_compute_time(v, first, batches);
     *stats = (struct step_stats){.loss = loss / (float)v->ranks->count};
 done:
     return result;
@@ -185,7 +185,7 @@ done:
 /* ---- exchange and update -------------------------------------------------------------------- */
 
 /* All ranks wait for the slowest one, then for the allreduce of so many vectors. */
-static void pass_exchange(replica *r, size_t vectors)
+static void add_exchange_time(replica *r, size_t vectors)
 {
     struct virtual_ranks *ranks = r->virtual->ranks;
     struct timing *timing = r->virtual->timing;
@@ -205,7 +205,7 @@ static void pass_exchange(replica *r, size_t vectors)
 static status virtual_exchange(replica *r, float notes[COMMUNICATOR_NOTES] UNUSED)
 {
     vector_multiply(r->count, 1.0f / (float)r->virtual->ranks->count, r->gradient, r->gradient);
-    pass_exchange(r, 1);
+    add_exchange_time(r, 1);
     return OK;
 }
 
@@ -260,7 +260,7 @@ static status virtual_average(replica *r, enum local_sgd_momentum momentum,
         if (states > 0)
             memset(vector_of(&v->own[rank], 1, r->count), 0, floats * sizeof(float));
     mean_of(r, 0);
-    pass_exchange(r, 1 + (momentum == LOCAL_SGD_AVERAGE ? states : 0));
+    add_exchange_time(r, 1 + (momentum == LOCAL_SGD_AVERAGE ? states : 0));
     v->differ = false;
     const struct replica_view common = {.parameters = r->gradient,
                                         .optimizer_state = optimizer_state(v->own[0].optimizer),

@@ -20,7 +20,7 @@ static status open_evaluation(struct sync_metrics *r)
     const unsigned processors = communicator_processors(c);
 
     r->evaluators = c->size < processors ? c->size : processors;
-    if (c->kind->exchanges_nothing || r->o->first_has_all)
+    if (c->kind->exchanges_nothing || r->o->first_evaluates)
         r->evaluators = 1; /* the others have other parameters */
     TRY(communicator_broadcast(c, &r->evaluators, sizeof r->evaluators, 0));
     r->batches = worker_evaluation_batches(r->o->worker);
@@ -114,7 +114,7 @@ void sync_metrics_pause(struct sync_metrics *r)
     r->pause_began_ns = training_clock_ns(r);
 }
 
-void sync_metrics_go_on(struct sync_metrics *r)
+void sync_metrics_resume(struct sync_metrics *r)
 {
     r->paused_ns += training_clock_ns(r) - r->pause_began_ns;
     r->pause_began_ns = 0;
@@ -127,12 +127,12 @@ static status wait_for_all(struct sync_metrics *r, const char *what)
     communicator *c = r->c;
     const double warn_after_s = c->warn_after_s;
 
-    if (r->told_of_waiting && c->timeout_s > warn_after_s)
+    if (r->wait_was_logged && c->timeout_s > warn_after_s)
         c->warn_after_s = c->timeout_s;
-    status result = communicator_meet(c, what);
+    status result = communicator_barrier_long(c, what);
     c->warn_after_s = warn_after_s;
     if ((double)(training_clock_ns(r) - r->pause_began_ns) * 1e-9 > warn_after_s)
-        r->told_of_waiting = true;
+        r->wait_was_logged = true;
     return result;
 }
 
@@ -149,7 +149,7 @@ static status pause_end(struct sync_metrics *r, status own, const char *what)
     snprintf(why, sizeof why, "%s", own != OK ? error_message() : "");
     TRY(wait_for_all(r, what));
     TRY(communicator_gather_all(c, &code, sizeof code, r->codes));
-    sync_metrics_go_on(r);
+    sync_metrics_resume(r);
     while (failed < c->size && r->codes[failed] == OK)
         failed++;
     if (failed < c->size) {
@@ -268,7 +268,7 @@ status sync_metrics_evaluate(struct sync_metrics *r, const struct sync_metrics_s
                                 r->all_predicted));
     if (c->rank == 0)
         record_evaluation(r, s, began_ns);
-    sync_metrics_go_on(r);
+    sync_metrics_resume(r);
 done:
     return result;
 }
@@ -352,7 +352,7 @@ static bool checkpoints_at(const struct sync_metrics *r, uint64_t samples)
            samples < r->length.total_samples;
 }
 
-bool sync_metrics_meets(const struct sync_metrics *r, uint64_t samples)
+bool sync_metrics_has_barrier(const struct sync_metrics *r, uint64_t samples)
 {
     return evaluates_at(r, samples) || checkpoints_at(r, samples);
 }
@@ -367,13 +367,13 @@ status sync_metrics_update(struct sync_metrics *r, const struct sync_metrics_sta
         keep_rows(r, s, row);
     if (r->row_count == r->rows_most)
         TRY(gather_rows(r));
-    r->apart_steps++;
-    if (s->apart)
+    r->steps_since_average++;
+    if (s->between_averagings)
         goto done;
     r->samples = s->samples;
-    r->loss_sum += loss * (double)r->apart_steps;
-    r->loss_count += r->apart_steps;
-    r->apart_steps = 0;
+    r->loss_sum += loss * (double)r->steps_since_average;
+    r->loss_count += r->steps_since_average;
+    r->steps_since_average = 0;
     r->smooth_loss =
         isnan(r->smooth_loss) ? loss : r->smooth_loss + r->smoothing * (loss - r->smooth_loss);
     show_progress(r, s);

@@ -24,7 +24,8 @@ struct step_record sync_metrics_row_of(const struct step_stats *stats, uint64_t 
 struct sync_metrics_state { /* where training is, after an update */
     uint64_t updates, samples;
     replica *replica;
-    bool apart; /* ranks differ: the row is kept, the rest waits for the next averaging */
+    bool between_averagings; /* ranks differ: the row is kept, the rest waits for the next averaging
+                              */
     /* Before a checkpoint, on every rank: brings to rank 0 what it needs beside the replica's view
      * and what the report knows, and says where it is. NULL: nothing. */
     status (*complete)(void *context, struct training_state *out);
@@ -41,8 +42,8 @@ struct sync_metrics {
     uint64_t opened_ns, next_progress_ns;         /* on the host's clock */
     double seconds_before; /* of training, in the runs that this one goes on from */
     double loss_sum, smooth_loss, smoothing, test_accuracy;
-    uint64_t loss_count, apart_steps; /* apart_steps: since the last averaging */
-    bool checkpoints;                 /* key checkpoint names a file */
+    uint64_t loss_count, steps_since_average; /* steps_since_average: since the last averaging */
+    bool checkpoints;                         /* key checkpoint names a file */
     uint64_t checkpoint_every, next_checkpoint;
     unsigned here;                          /* ranks of this process */
     unsigned rows_most;                     /* updates that `rows` has room for */
@@ -54,7 +55,7 @@ struct sync_metrics {
     size_t classes;
     uint32_t *predicted, *all_predicted; /* [classes], [size][classes] */
     unsigned row_count;                  /* updates */
-    bool records_steps, told_of_waiting;
+    bool records_steps, wait_was_logged;
 };
 
 /* `begin`: where training stands already. */
@@ -69,7 +70,7 @@ double sync_metrics_seconds(const struct sync_metrics *r);
 
 /* The training clock stands still in between. */
 void sync_metrics_pause(struct sync_metrics *r);
-void sync_metrics_go_on(struct sync_metrics *r);
+void sync_metrics_resume(struct sync_metrics *r);
 /* A row of the run, by rank 0; a warning is a line of the log too. */
 void sync_metrics_event(struct sync_metrics *r, enum severity severity, const char *code,
                         const char *text);
@@ -84,7 +85,7 @@ status sync_metrics_update(struct sync_metrics *r, const struct sync_metrics_sta
  * last update has no other place for it. */
 status sync_metrics_evaluate(struct sync_metrics *r, const struct sync_metrics_state *s) MUST_CHECK;
 /* Whether ranks will meet in sync_metrics_update at so many samples, but for step rows. */
-bool sync_metrics_meets(const struct sync_metrics *r, uint64_t samples);
+bool sync_metrics_has_barrier(const struct sync_metrics *r, uint64_t samples);
 /* At the end, stopped ones included: outstanding rows and the last checkpoint. */
 status sync_metrics_end(struct sync_metrics *r, const struct sync_metrics_state *s) MUST_CHECK;
 

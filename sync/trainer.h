@@ -19,7 +19,7 @@ struct sync_trainer_options {
     struct training_hooks hooks;        /* used on rank 0 */
     recorder *recorder;                 /* rank 0's, NULL elsewhere */
     const struct training_state *start; /* rank 0's, to go on from; NULL: from the beginning */
-    bool first_has_all; /* rank 0 alone has all parameters, and evaluates: a pipeline's */
+    bool first_evaluates; /* rank 0 alone has all parameters, and evaluates: a pipeline's */
 };
 
 static inline unsigned sync_trainer_ranks(const struct sync_trainer_options *o)

@@ -90,7 +90,7 @@ void communicator_close(communicator **c)
         return;
     const struct error before = error_save();
     overlap_stop(*c);
-    if (!(*c)->failed && communicator_meet(*c, "the end of the run") != OK)
+    if (!(*c)->failed && communicator_barrier_long(*c, "the end of the run") != OK)
         log_error("%s", error_message());
     error_restore(&before);
     if ((*c)->kind != NULL)
@@ -251,7 +251,7 @@ status communicator_barrier(communicator *c)
     return noted(c, ranks_gate(c, "a barrier"));
 }
 
-status communicator_meet(communicator *c, const char *what)
+status communicator_barrier_long(communicator *c, const char *what)
 {
     const double timeout_s = c->timeout_s;
     c->timeout_s = timeout_s * COMMUNICATOR_PATIENCE;

@@ -91,11 +91,11 @@ enum { COMMUNICATOR_NOTES = 4 };
 /* Times timeout_s: the limit where another rank may be at longer work than an exchange. */
 enum { COMMUNICATOR_PATIENCE = 20 };
 /* Times timeout_s: the limit of the ranks' first meeting. */
-enum { MEETING_TIMEOUTS = 2 };
+enum { FIRST_CONTACT_TIMEOUTS = 2 };
 
 /* `place`: where the rank's worker computes (worker_place), borrowed; NULL: in the host's memory.
- * sync_start() must have been called. Waits patiently (communicator_meet) until all ranks have
- * loaded what they need and come here, so that no blocking call is entered before. Reads keys
+ * sync_start() must have been called. Waits patiently (communicator_barrier_long) until all ranks
+ * have loaded what they need and come here, so that no blocking call is entered before. Reads keys
  * communicator, reduction, bucket_kib, timeout_s. `count`: the largest vector that will be
  * exchanged. With reduction=ordered the sum is taken in rank order (worker/optimizer/optimizer.h,
  * reduce_mean_ordered), the same bits for every communicator. */
@@ -113,8 +113,8 @@ const char *communicator_name(const communicator *c);
 /* Adds by which way its messages go: "shared memory", "tcp eth0 (10.0.0.1)", "NCCL". */
 void communicator_add_network(const communicator *c, struct text *out);
 /* Ranks end together: the others sleep until the last one (rank 0, which writes the results) has
- * come too, as long as communicator_meet would. After an error it waits for nobody, and leaves what
- * MPI holds to the process's end. */
+ * come too, as long as communicator_barrier_long would. After an error it waits for nobody, and
+ * leaves what MPI holds to the process's end. */
 void communicator_close(communicator **c);
 /* A buffer of `count + COMMUNICATOR_NOTES` floats that this communicator exchanges fastest (may be
  * shared memory that other ranks read during an exchange, and at no other time). */
@@ -183,7 +183,7 @@ status communicator_gather_all(communicator *c, const void *in, size_t bytes, vo
 status communicator_barrier(communicator *c) MUST_CHECK;
 /* A barrier where a rank may come late for a good reason, `what` ("the evaluation"): gives up after
  * COMMUNICATOR_PATIENCE × timeout_s. */
-status communicator_meet(communicator *c, const char *what) MUST_CHECK;
+status communicator_barrier_long(communicator *c, const char *what) MUST_CHECK;
 
 /* MPI_Init, once per process; rank and size of the world. A rank started by a launcher dies with
  * it. Outside a launcher there is one rank. */
@@ -194,14 +194,15 @@ void sync_expect_messages(unsigned in_flight);
  * too. */
 bool sync_on_one_host(void);
 /* Right after sync_start: the ranks exchange first messages. Past 5 s the first rank of each host
- * says of which ranks it hears nothing; past MEETING_TIMEOUTS × timeout_s it is ERROR_PEER. */
-status sync_meet(double timeout_s) MUST_CHECK;
+ * says of which ranks it hears nothing; past FIRST_CONTACT_TIMEOUTS × timeout_s it is ERROR_PEER.
+ */
+status sync_first_contact(double timeout_s) MUST_CHECK;
 /* After it: whether all ranks were given the same text. *first ← rank 0's, the caller's to
  * free; *other ← the last rank whose own is another one, 0: none is. */
 status sync_compare(const char *own, double limit_s, char **first, unsigned *other) MUST_CHECK;
 /* `tell`: of a rank that has to end in the middle of a call of MPI, as that does not end, with
  * ERROR_PEER's exit code and no more words; from a thread of its own. */
-void sync_tell_end(void (*tell)(void *context, const char *why), void *context);
+void sync_set_exit_hook(void (*hook)(void *context, const char *why), void *context);
 /* Called by every rank at its end, after it has recorded what it has to: waits a moment for the
  * others and finalises MPI. If they do not come they are told through MPI_Abort(result), so that
  * none is left behind; then it does not return. */

@@ -44,17 +44,17 @@ static status dummy_allreduce_mean(communicator *c, float *data, size_t count)
 {
     status result = OK;
     const size_t notes = notes_of(count), kept = count - notes;
-    float told[COMMUNICATOR_NOTES + 1] = {0}, *bad = &told[COMMUNICATOR_NOTES];
+    float sums[COMMUNICATOR_NOTES + 1] = {0}, *bad = &sums[COMMUNICATOR_NOTES];
     MPI_Request request;
 
-    memcpy(told, data + kept, notes * sizeof *told);
+    memcpy(sums, data + kept, notes * sizeof *sums);
     *bad = isfinite(vector_sum_of_squares(kept, data)) ? 0.0f : 1.0f;
     TRY(ranks_gate(c, "the mean loss"));
-    TRY(ranks_check(MPI_Iallreduce(MPI_IN_PLACE, told, COMMUNICATOR_NOTES + 1, MPI_FLOAT, MPI_SUM,
+    TRY(ranks_check(MPI_Iallreduce(MPI_IN_PLACE, sums, COMMUNICATOR_NOTES + 1, MPI_FLOAT, MPI_SUM,
                                    c->ranks->world, &request),
                     "the mean loss"));
     TRY(ranks_wait(c, &request, 1, "the mean loss"));
-    vector_multiply(notes, 1.0f / (float)c->size, told, data + kept);
+    vector_multiply(notes, 1.0f / (float)c->size, sums, data + kept);
     if (*bad != 0)
         data[0] = NAN;
 done:

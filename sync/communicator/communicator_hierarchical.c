@@ -170,16 +170,16 @@ static status hierarchical_allreduce_mean(communicator *c, float *data, size_t c
     status result = OK;
     const struct hierarchical_state *s = c->state;
     /* Part of a vector that lies in the slot already, or anybody's. */
-    const bool there = data >= c->buffer && data < c->buffer + c->count;
-    const size_t first = there ? (size_t)(data - c->buffer) : 0;
+    const bool in_slot = data >= c->buffer && data < c->buffer + c->count;
+    const size_t first = in_slot ? (size_t)(data - c->buffer) : 0;
 
-    if (!there)
+    if (!in_slot)
         memcpy(c->buffer, data, count * sizeof(float));
     if (s->nodes == 1)
         TRY(mean_of_node(c, first, count));
     else
         TRY(mean_over_nodes(c, first, count));
-    if (!there)
+    if (!in_slot)
         memcpy(data, c->buffer, count * sizeof(float));
 done:
     return result;

@@ -34,13 +34,13 @@ struct nccl_member {
 };
 
 /* The first two ranks of one GPU; false: each has its own. */
-static bool one_is_shared(const struct nccl_member *seats, unsigned size, unsigned *first,
-                          unsigned *second)
+static bool find_shared_gpu(const struct nccl_member *members, unsigned size, unsigned *first,
+                            unsigned *second)
 {
     for (*second = 1; *second < size; ++*second) {
         for (*first = 0; *first < *second; ++*first)
-            if (strcmp(seats[*first].host, seats[*second].host) == 0 &&
-                strcmp(seats[*first].pci, seats[*second].pci) == 0)
+            if (strcmp(members[*first].host, members[*second].host) == 0 &&
+                strcmp(members[*first].pci, members[*second].pci) == 0)
                 return true;
     }
     return false;
@@ -56,7 +56,7 @@ static bool library_is_there(void)
 }
 
 /* Every rank's seat; the caller frees *out. All ranks are known to be here. */
-static status gather_seats(communicator *c, struct nccl_member **out)
+static status gather_members(communicator *c, struct nccl_member **out)
 {
     status result = OK;
     struct nccl_member own = {.ready = library_is_there()};
@@ -74,35 +74,35 @@ done:
 status nccl_fits(communicator *c, bool *out)
 {
     status result = OK;
-    struct nccl_member *seats = NULL;
+    struct nccl_member *members = NULL;
     unsigned first, second;
     *out = false;
     if (c->size == 1 || c->ordered || c->place == NULL)
         goto done;
-    TRY(gather_seats(c, &seats));
-    *out = !one_is_shared(seats, c->size, &first, &second);
+    TRY(gather_members(c, &members));
+    *out = !find_shared_gpu(members, c->size, &first, &second);
     for (unsigned i = 0; i < c->size; i++)
-        *out = *out && seats[i].ready;
+        *out = *out && members[i].ready;
 done:
-    memory_free(seats);
+    memory_free(members);
     return result;
 }
 
 /* What NCCL itself would say later, and less clearly. Every rank comes to the same. */
-static status check_seats(communicator *c)
+static status check_gpus(communicator *c)
 {
     status result = OK;
-    struct nccl_member *seats = NULL;
+    struct nccl_member *members = NULL;
     unsigned first, second;
-    TRY(gather_seats(c, &seats));
-    if (one_is_shared(seats, c->size, &first, &second)) {
+    TRY(gather_members(c, &members));
+    if (find_shared_gpu(members, c->size, &first, &second)) {
         FAIL(ERROR_USAGE,
              "communicator=nccl: ranks %u and %u are both on GPU %s of %s, and NCCL wants a GPU "
              "for every rank; use fewer workers, or communicator=auto (see `gradlag check`)",
-             first, second, seats[first].pci, seats[first].host);
+             first, second, members[first].pci, members[first].host);
     }
 done:
-    memory_free(seats);
+    memory_free(members);
     return result;
 }
 
@@ -133,15 +133,15 @@ struct address {
 
 static status agree_on_address(communicator *c, struct address *out)
 {
-    status result = OK, made = OK;
+    status result = OK, own = OK;
     memset(out, 0, sizeof *out);
     if (c->rank == 0) {
-        made = nccl_make_id(out->id);
-        out->failed = made != OK;
+        own = nccl_make_id(out->id);
+        out->failed = own != OK;
     }
     TRY(ranks_check(MPI_Bcast(out, (int)sizeof *out, MPI_BYTE, 0, c->ranks->world),
                     "NCCL's address"));
-    TRY(made);
+    TRY(own);
     if (out->failed)
         FAIL(ERROR_PEER, "rank 0 could not begin with NCCL; its message is above");
 done:
@@ -155,7 +155,7 @@ static status nccl_open(communicator *c, const options *o UNUSED, size_t count U
     nccl *n = NULL;
     TRY(check_settings(c));
     TRY(nccl_load());
-    TRY(check_seats(c));
+    TRY(check_gpus(c));
     TRY(agree_on_address(c, &address));
     watchdog_arm(c->timeout_s * COMMUNICATOR_PATIENCE, "opening NCCL");
     TRY(nccl_join(&n, address.id, c->rank, c->size, c->place->index));
@@ -252,7 +252,7 @@ static status nccl_open(communicator *c, const options *o UNUSED, size_t count U
 {
     status result = OK;
     TRY(check_settings(c));
-    TRY(check_seats(c));
+    TRY(check_gpus(c));
     FAIL(ERROR_USAGE, "communicator=nccl: this gradlag was built without NCCL; install NCCL's "
                       "header (libnccl-dev) beside the CUDA toolkit and run make again, or use "
                       "communicator=auto");

@@ -88,7 +88,7 @@ static bool is_added(const struct flow *f, size_t m)
     return m < (f->c->size - 1) * f->pieces;
 }
 
-static float *room_for(const struct flow *f, size_t m, const struct ring_piece *p)
+static float *receive_buffer(const struct flow *f, size_t m, const struct ring_piece *p)
 {
     return is_added(f, m) ? f->state->received + m % WINDOW * PIECE : p->at;
 }
@@ -104,7 +104,7 @@ static status begin_receives(struct flow *f)
         /* Over what this rank sent in the first half: not before that has left. */
         if (!is_added(f, m) && m - (f->c->size - 1) * f->pieces >= f->send_done)
             break;
-        TRY(ranks_check(MPI_Irecv(room_for(f, m, &p), p.length, MPI_FLOAT, from, 0,
+        TRY(ranks_check(MPI_Irecv(receive_buffer(f, m, &p), p.length, MPI_FLOAT, from, 0,
                                   f->c->ranks->world, &f->requests[WINDOW + m % WINDOW]),
                         "the mean gradient"));
         f->receive_begun++;
@@ -139,23 +139,23 @@ static void add_received(float *restrict data, const float *restrict received, s
 }
 
 VECTOR_CLONES
-static void end_of_sum(float *restrict data, const float *restrict received, size_t count,
-                       float scale)
+static void add_and_scale(float *restrict data, const float *restrict received, size_t count,
+                          float scale)
 {
     for (size_t i = 0; i < count; i++)
         data[i] = (data[i] + received[i]) * scale;
 }
 
-static void take(const struct flow *f, size_t m)
+static void add_message(const struct flow *f, size_t m)
 {
     struct ring_piece p = piece_of(f, m, 2);
-    const float *received = room_for(f, m, &p);
+    const float *received = receive_buffer(f, m, &p);
     const size_t count = (size_t)p.length;
 
     if (is_added(f, m + f->pieces))
         add_received(p.at, received, count);
     else if (is_added(f, m))
-        end_of_sum(p.at, received, count, 1.0f / (float)f->c->size);
+        add_and_scale(p.at, received, count, 1.0f / (float)f->c->size);
 }
 
 /* Waits until the oldest message of either way is through. */
@@ -172,7 +172,7 @@ static status advance(struct flow *f)
     if (which == 0)
         f->send_done++;
     else
-        take(f, f->receive_done++);
+        add_message(f, f->receive_done++);
 done:
     return result;
 }

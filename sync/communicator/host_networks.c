@@ -21,7 +21,7 @@ enum { ADDRESS_TEXT = INET6_ADDRSTRLEN };
  */
 
 /* Of an interface that is up and leads somewhere: its address as text; false: of another one. */
-static bool leads_away(const struct ifaddrs *i, char address[ADDRESS_TEXT])
+static bool is_external(const struct ifaddrs *i, char address[ADDRESS_TEXT])
 {
     if (i->ifa_addr == NULL || (i->ifa_flags & IFF_UP) == 0 || (i->ifa_flags & IFF_LOOPBACK) != 0)
         return false;
@@ -45,7 +45,7 @@ void host_networks_add_interfaces(struct text *out)
     if (getifaddrs(&all) != 0)
         all = NULL;
     for (const struct ifaddrs *i = all; i != NULL; i = i->ifa_next) {
-        if (leads_away(i, address)) {
+        if (is_external(i, address)) {
             text_add(out, "%s%s %s", any ? ", " : "", i->ifa_name, address);
             any = true;
         }
@@ -65,7 +65,7 @@ double host_networks_nominal_gbps(void)
     for (const struct ifaddrs *i = all; i != NULL; i = i->ifa_next) {
         double megabits = 0;
         snprintf(path, sizeof path, "/sys/class/net/%s/speed", i->ifa_name);
-        FILE *file = leads_away(i, address) ? fopen(path, "r") : NULL;
+        FILE *file = is_external(i, address) ? fopen(path, "r") : NULL;
         if (file != NULL && fscanf(file, "%lf", &megabits) == 1 && megabits > most)
             most = megabits;
         if (file != NULL)
@@ -136,17 +136,17 @@ done:
 }
 
 /* As Docker, libvirt, LXC, CNI and Podman name the bridges that they make. */
-static bool is_inner_bridge(const char *name)
+static bool is_virtual_bridge(const char *name)
 {
-    static const char *const made[] = {"docker", "virbr", "lxcbr", "lxdbr", "cni", "podman"};
-    for (size_t i = 0; i < COUNT_OF(made); i++)
-        if (strncmp(name, made[i], strlen(made[i])) == 0)
+    static const char *const prefixes[] = {"docker", "virbr", "lxcbr", "lxdbr", "cni", "podman"};
+    for (size_t i = 0; i < COUNT_OF(prefixes); i++)
+        if (strncmp(name, prefixes[i], strlen(prefixes[i])) == 0)
             return true;
     return strncmp(name, "br-", 3) == 0 && strlen(name) == 15 && isxdigit((unsigned char)name[3]);
 }
 
 /* Two hosts with the same address on such a bridge would each connect to themselves. */
-static void leave_out_inner_bridges(void)
+static void exclude_virtual_bridges(void)
 {
     char address[ADDRESS_TEXT];
     struct text without = {0};
@@ -156,9 +156,9 @@ static void leave_out_inner_bridges(void)
         return;
     text_add(&without, "127.0.0.1/8,sppp"); /* Open MPI's own default */
     for (const struct ifaddrs *i = all; i != NULL; i = i->ifa_next) {
-        if (!leads_away(i, address))
+        if (!is_external(i, address))
             continue;
-        if (is_inner_bridge(i->ifa_name)) {
+        if (is_virtual_bridge(i->ifa_name)) {
             text_add(&without, ",%s", i->ifa_name);
             any = true;
         } else {
@@ -177,7 +177,7 @@ status host_networks_choose(const char *chosen)
         return use_only(chosen);
     if (getenv("OMPI_MCA_btl_tcp_if_include") == NULL &&
         getenv("OMPI_MCA_btl_tcp_if_exclude") == NULL)
-        leave_out_inner_bridges();
+        exclude_virtual_bridges();
     return OK;
 }
 

@@ -170,7 +170,7 @@ status link_benchmark_measure(communicator *c, unsigned first, unsigned second,
         memset(bytes, 1, MOST_BYTES); /* so that its pages are there */
         TRY(c->rank == first ? lead(c, second, bytes, out) : follow(c, first, bytes));
     }
-    TRY(communicator_meet(c, "the measured link"));
+    TRY(communicator_barrier_long(c, "the measured link"));
 done:
     if (result == OK) /* else it may still be read or written */
         memory_free(bytes);

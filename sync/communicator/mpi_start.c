@@ -81,14 +81,14 @@ static status init(void)
     enum { LIMIT_S = 600 };
     status result = OK;
     int provided;
-    const bool watched = !sync_on_one_host();
-    if (watched) {
+    const bool has_watchdog = !sync_on_one_host();
+    if (has_watchdog) {
         TRY(watchdog_open());
         watchdog_arm(LIMIT_S, "starting MPI");
     }
     result = ranks_check(MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided),
                          "starting MPI (was this started by mpirun?)");
-    if (watched) {
+    if (has_watchdog) {
         watchdog_disarm();
         watchdog_close();
     }
@@ -132,7 +132,7 @@ done:
 static const char SETTINGS[] = "comparing settings";
 
 /* Where there is no communicator yet, or none any more. */
-static status await(MPI_Request *request, double limit_s, const char *what)
+static status wait_until(MPI_Request *request, double limit_s, const char *what)
 {
     status result = OK;
     int complete = 0;
@@ -150,12 +150,12 @@ done:
     return result;
 }
 
-static status all_come(double limit_s)
+static status wait_for_all(double limit_s)
 {
     status result = OK;
     MPI_Request request;
     TRY(ranks_check(MPI_Ibarrier(MPI_COMM_WORLD, &request), "the end"));
-    TRY(await(&request, limit_s, "the end"));
+    TRY(wait_until(&request, limit_s, "the end"));
 done:
     return result;
 }
@@ -175,28 +175,28 @@ void sync_end(status result)
         missing_ranks_leave();
         MPI_Abort(MPI_COMM_WORLD, result == OK ? ERROR_PEER : (int)result);
     }
-    if (all_come(limit_s) != OK) {
+    if (wait_for_all(limit_s) != OK) {
         if (result == OK)
             log_error("%s; ending the others", error_message());
         MPI_Abort(MPI_COMM_WORLD, result == OK ? ERROR_PEER : (int)result);
     }
     error_restore(&why);
-    bool watched = watchdog_open() == OK;
+    bool has_watchdog = watchdog_open() == OK;
     watchdog_arm(limit_s, "ending MPI");
     MPI_Finalize();
     watchdog_disarm();
-    if (watched)
+    if (has_watchdog)
         watchdog_close();
 }
 
-static status say(void *bytes, size_t count, double limit_s)
+static status broadcast_first(void *bytes, size_t count, double limit_s)
 {
     status result = OK;
     MPI_Request request;
     REQUIRE(count <= INT32_MAX);
     TRY(ranks_check(MPI_Ibcast(bytes, (int)count, MPI_BYTE, 0, MPI_COMM_WORLD, &request),
                     SETTINGS));
-    TRY(await(&request, limit_s, SETTINGS));
+    TRY(wait_until(&request, limit_s, SETTINGS));
 done:
     return result;
 }
@@ -205,22 +205,22 @@ status sync_compare(const char *own, double limit_s, char **first, unsigned *oth
 {
     status result = OK;
     uint64_t bytes = strlen(own) + 1;
-    int rank, strays;
+    int rank, differs;
     MPI_Request request;
 
     *first = NULL;
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    TRY(say(&bytes, sizeof bytes, limit_s));
+    TRY(broadcast_first(&bytes, sizeof bytes, limit_s));
     TRY(memory_new(first, bytes, 1, SETTINGS));
     if (rank == 0)
         memcpy(*first, own, bytes);
-    TRY(say(*first, bytes, limit_s));
-    strays = strcmp(own, *first) != 0 ? rank : 0;
+    TRY(broadcast_first(*first, bytes, limit_s));
+    differs = strcmp(own, *first) != 0 ? rank : 0;
     TRY(ranks_check(
-        MPI_Iallreduce(MPI_IN_PLACE, &strays, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD, &request),
+        MPI_Iallreduce(MPI_IN_PLACE, &differs, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD, &request),
         SETTINGS));
-    TRY(await(&request, limit_s, SETTINGS));
-    *other = (unsigned)strays;
+    TRY(wait_until(&request, limit_s, SETTINGS));
+    *other = (unsigned)differs;
 done:
     return result;
 }

@@ -18,7 +18,7 @@
 
 #define SPIN_NS 200000u /* a wake-up across cores costs tens of microseconds */
 /* Who waits says so ten times a second at least: who has not for so long does not wait. */
-#define SILENT_NS 1000000000u
+#define NOT_WAITING_NS 1000000000u
 
 /* Invariant: `arrived` counts the ranks that are at the gate of round `round`. The last one to come
  * sets it back to 0 and then raises `round`; nobody comes again before it has seen that. */
@@ -126,7 +126,7 @@ status ranks_all(const communicator *c, bool here, bool *everywhere)
 
 /* Until every rank has come, perhaps from loading its data: only then collective calls are short.
  */
-static status all_come(communicator *c)
+static status wait_for_all(communicator *c)
 {
     const double timeout_s = c->timeout_s;
     const char *what = "opening the communicator";
@@ -183,7 +183,7 @@ status ranks_open(communicator *c)
     if (size > 1) {
         TRY(watchdog_open());
         r->watched = true;
-        TRY(all_come(c));
+        TRY(wait_for_all(c));
     }
     watchdog_arm(c->timeout_s, "opening the communicator");
     TRY(handles_open(c));
@@ -241,7 +241,7 @@ double ranks_ring_bytes(const communicator *c, size_t count)
  */
 
 /* Whether the i-th rank of a gate has come to it. */
-static bool has_come(const struct gate *g, unsigned i)
+static bool has_arrived(const struct gate *g, unsigned i)
 {
     return atomic_load(&g->page->rank[i].round) != atomic_load(&g->page->round);
 }
@@ -251,14 +251,14 @@ static bool has_come(const struct gate *g, unsigned i)
 static bool is_missing(const struct gate *g, unsigned i, bool at_gate, uint64_t now)
 {
     const uint64_t waited_at = atomic_load(&g->page->rank[i].waited_at);
-    return at_gate ? !has_come(g, i) : i != g->index && now > waited_at + SILENT_NS;
+    return at_gate ? !has_arrived(g, i) : i != g->index && now > waited_at + NOT_WAITING_NS;
 }
 
 /* How many are known to be missing; they are of this host, whose ranks alone share a page. */
-static unsigned name_the_missing(const struct gate *g, struct text *out)
+static unsigned add_missing(const struct gate *g, struct text *out)
 {
     unsigned missing = 0;
-    const bool at_gate = g->page != NULL && has_come(g, g->index);
+    const bool at_gate = g->page != NULL && has_arrived(g, g->index);
     const uint64_t now = clock_ns();
 
     for (unsigned i = 0; g->page != NULL && i < g->size; i++)
@@ -274,7 +274,7 @@ static unsigned name_the_missing(const struct gate *g, struct text *out)
 unsigned ranks_first_missing(const communicator *c)
 {
     const struct gate *g = &c->ranks->gate;
-    const bool at_gate = g->page != NULL && has_come(g, g->index);
+    const bool at_gate = g->page != NULL && has_arrived(g, g->index);
     const uint64_t now = clock_ns();
 
     for (unsigned i = 0; g->page != NULL && i < g->size; i++)
@@ -285,47 +285,47 @@ unsigned ranks_first_missing(const communicator *c)
 
 /* One rank speaks for those who wait: the first of them. Where nobody knows who has come, rank 0
  * and, should that be the one that is missing, rank 1. */
-static bool speaks(const communicator *c, const struct gate *g)
+static bool logs_for_others(const communicator *c, const struct gate *g)
 {
     if (g->page == NULL)
         return c->rank < 2;
     for (unsigned i = 0; i < g->index; i++)
-        if (has_come(g, i))
+        if (has_arrived(g, i))
             return false;
     return true;
 }
 
-struct patience {
+struct wait_limit {
     uint64_t since, warn_ns, limit_ns;
     bool warned;
 };
 
-static struct patience patience_begin(const communicator *c)
+static struct wait_limit wait_limit_begin(const communicator *c)
 {
-    return (struct patience){.since = clock_ns(),
-                             .warn_ns = (uint64_t)(c->warn_after_s * 1e9),
-                             .limit_ns = (uint64_t)(c->timeout_s * 1e9)};
+    return (struct wait_limit){.since = clock_ns(),
+                               .warn_ns = (uint64_t)(c->warn_after_s * 1e9),
+                               .limit_ns = (uint64_t)(c->timeout_s * 1e9)};
 }
 
-void ranks_say_waiting(const struct gate *g)
+void ranks_mark_waiting(const struct gate *g)
 {
     if (g->page != NULL)
         atomic_store(&g->page->rank[g->index].waited_at, clock_ns());
 }
 
-void ranks_add_given_up(const communicator *c, const struct gate *g, uint64_t waited_ns,
-                        const char *what, bool in_call, struct text *out)
+void ranks_add_timeout(const communicator *c, const struct gate *g, uint64_t waited_ns,
+                       const char *what, bool in_call, struct text *out)
 {
     struct text missing = {0};
     char host[64] = "";
     bool here = true; /* they are of this host */
-    if (c->ranks->blame != NULL) {
-        (void)c->ranks->blame(c, &missing);
+    if (c->ranks->name_missing != NULL) {
+        (void)c->ranks->name_missing(c, &missing);
     } else if (g->page != NULL || in_call) {
-        here = name_the_missing(g, &missing) > 0;
+        here = add_missing(g, &missing) > 0;
     } else {
         here = false;
-        missing_ranks(c, &missing);
+        missing_ranks_add(c, &missing);
     }
     (void)gethostname(host, sizeof host - 1);
     text_add(out,
@@ -337,26 +337,26 @@ void ranks_add_given_up(const communicator *c, const struct gate *g, uint64_t wa
 }
 
 /* Called now and then by whoever waits, at `g` or for messages. */
-static status patience_check(struct patience *p, const communicator *c, const struct gate *g,
-                             const char *what)
+static status wait_limit_check(struct wait_limit *p, const communicator *c, const struct gate *g,
+                               const char *what)
 {
     status result = OK;
     struct text text = {0};
     const uint64_t waited = clock_ns() - p->since;
 
-    ranks_say_waiting(g);
+    ranks_mark_waiting(g);
     if (atomic_load(&c->ranks->leaves))
         FAIL(ERROR_PEER, "%s: given up, as this rank ends", what);
     if (waited >= p->limit_ns) {
-        ranks_add_given_up(c, g, waited, what, false, &text);
+        ranks_add_timeout(c, g, waited, what, false, &text);
         FAIL(ERROR_PEER, "%s", text.at);
     }
     if (waited < p->warn_ns || p->warned)
         return OK;
-    const bool told = c->ranks->blame != NULL;
-    const bool mine = told ? c->ranks->blame(c, &text) : speaks(c, g);
+    const bool told = c->ranks->name_missing != NULL;
+    const bool mine = told ? c->ranks->name_missing(c, &text) : logs_for_others(c, g);
     if (!told)
-        name_the_missing(g, &text);
+        add_missing(g, &text);
     if (mine) {
         log_warning("has waited %.0f s for %s (%s); gives up after %.0f s", (double)waited * 1e-9,
                     text.at, what, (double)p->limit_ns * 1e-9);
@@ -380,8 +380,8 @@ static void futex_wake_all(atomic_uint *word)
 
 /* Whether the gate opens within a few microseconds, in which a rank with a processor of its own may
  * as well spin. */
-static bool opens_soon(const communicator *c, struct gate_page *gate, unsigned round,
-                       uint64_t since_ns)
+static bool spin_at_gate(const communicator *c, struct gate_page *gate, unsigned round,
+                         uint64_t since_ns)
 {
     if (c->ranks->crowded || atomic_load(&c->ranks->sleeps))
         return false;
@@ -410,14 +410,14 @@ status gate_pass(communicator *c, struct gate *g, const char *what)
             futex_wake_all(&gate->round);
         return OK;
     }
-    struct patience patience = patience_begin(c);
-    if (opens_soon(c, gate, round, patience.since))
+    struct wait_limit limit = wait_limit_begin(c);
+    if (spin_at_gate(c, gate, round, limit.since))
         return OK;
     atomic_fetch_add(&gate->sleepers, 1);
     while (result == OK && atomic_load(&gate->round) == round) {
         futex_sleep(&gate->round, round);
         if (atomic_load(&gate->round) == round)
-            result = patience_check(&patience, c, g, what);
+            result = wait_limit_check(&limit, c, g, what);
     }
     atomic_fetch_sub(&gate->sleepers, 1);
     return result;
@@ -470,7 +470,7 @@ static status wait_for(communicator *c, MPI_Request *requests, int count, int *i
 {
     enum { SLEEP_LEAST_NS = 20000, SLEEP_MOST_NS = 200000, TESTS_PER_LOOK = 16 };
     status result = OK;
-    struct patience patience = patience_begin(c);
+    struct wait_limit limit = wait_limit_begin(c);
     uint64_t pause_ns = SLEEP_LEAST_NS;
     bool spin = true;
 
@@ -483,8 +483,8 @@ static status wait_for(communicator *c, MPI_Request *requests, int count, int *i
         if (complete)
             break;
         if (tests % TESTS_PER_LOOK == 0) {
-            spin = worth_spinning(c, clock_ns() - patience.since);
-            TRY(patience_check(&patience, c, &c->ranks->gate, what));
+            spin = worth_spinning(c, clock_ns() - limit.since);
+            TRY(wait_limit_check(&limit, c, &c->ranks->gate, what));
         }
         if (spin) {
             if (c->ranks->crowded)

@@ -48,7 +48,7 @@ struct ranks {
     struct missing_ranks *missing_ranks;
     /* While it waits for one rank's message: adds to `out` who is missing, true where this rank is
      * to say so. NULL: the gate knows. */
-    bool (*blame)(const communicator *c, struct text *out);
+    bool (*name_missing)(const communicator *c, struct text *out);
 };
 
 /* Whether MPI allows calls of another thread while none is in it. */
@@ -69,16 +69,16 @@ void gate_close(const communicator *c, struct gate *g);
 status gate_pass(communicator *c, struct gate *g, const char *what) MUST_CHECK;
 
 /* On the page of `g`: this rank waits for others, in a call of MPI perhaps. */
-void ranks_say_waiting(const struct gate *g);
+void ranks_mark_waiting(const struct gate *g);
 /* Why this rank gives up, at `g` or for a message; `in_call`: from the watchdog's thread. */
-void ranks_add_given_up(const communicator *c, const struct gate *g, uint64_t waited_ns,
-                        const char *what, bool in_call, struct text *out);
+void ranks_add_timeout(const communicator *c, const struct gate *g, uint64_t waited_ns,
+                       const char *what, bool in_call, struct text *out);
 
 /* ---- missing_ranks.c: who is missing among ranks of several hosts ---- */
 status missing_ranks_open(communicator *c) MUST_CHECK;
 void missing_ranks_close(communicator *c);
 /* By whoever gives up: adds the ranks that do not, with their hosts. */
-void missing_ranks(const communicator *c, struct text *out);
+void missing_ranks_add(const communicator *c, struct text *out);
 /* Before this rank ends all others: until those that give up, too, have said why, or 1.8 s have
  * passed since its roll call. Where it was not called it does not know: 2 s from now. */
 void missing_ranks_leave(void);

@@ -24,7 +24,9 @@
 #include <math.h>
 #include <string.h>
 
-enum { TOLD = COMMUNICATOR_NOTES + 1 }; /* the notes; 1 where the gradient is not finite */
+enum {
+    NOTES_AND_FLAG = COMMUNICATOR_NOTES + 1
+}; /* the notes; 1 where the gradient is not finite */
 
 static const char what[] = "the mean of compressed gradients";
 
@@ -38,7 +40,7 @@ struct compression_exchange {
     const communicator *c;
     char *code;                    /* this rank's, of the vector or of a piece */
     char *received;                /* [size] of the vector or of this rank's chunk of a piece */
-    float *notes;                  /* [size][TOLD] */
+    float *notes;                  /* [size][NOTES_AND_FLAG] */
     struct exchange_layout pieces; /* of the piece under way */
 };
 
@@ -55,8 +57,8 @@ static void layout_set(struct exchange_layout *l, const communicator *c, size_t 
     }
 }
 
-static status check_carries(const struct compression_kind *codes,
-                            const struct communicator_kind *kind)
+static status check_sends_codes(const struct compression_kind *codes,
+                                const struct communicator_kind *kind)
 {
     status result = OK;
     if (!kind->sends_codes) {
@@ -78,7 +80,8 @@ status compression_check(const options *o)
     const bool idle = chosen->encode == NULL || options_integer(o, "workers") == 1;
     if (idle || strcmp(wanted, "auto") == 0)
         return OK;
-    return check_carries(chosen, (const struct communicator_kind *)registry_find(kinds, wanted));
+    return check_sends_codes(chosen,
+                             (const struct communicator_kind *)registry_find(kinds, wanted));
 }
 
 status compression_chosen(const struct compression_kind **out, const options *o,
@@ -92,7 +95,7 @@ status compression_chosen(const struct compression_kind **out, const options *o,
     const struct compression_kind *kind = (const struct compression_kind *)about;
     if (kind->encode == NULL || c->size == 1)
         goto done;
-    TRY(check_carries(kind, c->kind));
+    TRY(check_sends_codes(kind, c->kind));
     *out = kind;
 done:
     return result;
@@ -123,7 +126,7 @@ status compression_join(compression *z, communicator *c)
     x->c = c;
     TRY(memory_new(&x->code, each > 0 ? piece * each : whole, 1, "codes"));
     TRY(memory_new(&x->received, each > 0 ? chunks * each : whole * c->size, 1, "codes"));
-    TRY(memory_new(&x->notes, (size_t)c->size * TOLD, sizeof(float), "notes"));
+    TRY(memory_new(&x->notes, (size_t)c->size * NOTES_AND_FLAG, sizeof(float), "notes"));
     TRY(memory_new(&x->pieces.lengths, (size_t)4 * c->size, sizeof(int), "the exchange"));
     x->pieces.offsets = x->pieces.lengths + c->size;
     x->pieces.own_lengths = x->pieces.offsets + c->size;
@@ -150,7 +153,7 @@ static double sent_bytes(const compression *z, const communicator *c)
 {
     const double others = c->size - 1, to_all = others * c->size;
     const double code = (double)compression_code_bytes(z);
-    const double notes = TOLD * sizeof(float);
+    const double notes = NOTES_AND_FLAG * sizeof(float);
     return (z->kind->float_bytes > 0 ? 2 * others * code : to_all * code) + to_all * notes;
 }
 
@@ -238,21 +241,21 @@ static status mean_of_notes(const compression *z, communicator *c, const float *
                             float *notes, bool *finite)
 {
     status result = OK;
-    float told[TOLD];
+    float own[NOTES_AND_FLAG];
     const float *all = z->exchange->notes;
     MPI_Request request;
 
-    memcpy(told, notes, COMMUNICATOR_NOTES * sizeof *told);
-    told[COMMUNICATOR_NOTES] = isfinite(vector_sum_of_squares(z->count, gradient)) ? 0.0f : 1.0f;
-    TRY(ranks_check(MPI_Iallgather(told, TOLD, MPI_FLOAT, z->exchange->notes, TOLD, MPI_FLOAT,
-                                   c->ranks->world, &request),
+    memcpy(own, notes, COMMUNICATOR_NOTES * sizeof *own);
+    own[COMMUNICATOR_NOTES] = isfinite(vector_sum_of_squares(z->count, gradient)) ? 0.0f : 1.0f;
+    TRY(ranks_check(MPI_Iallgather(own, NOTES_AND_FLAG, MPI_FLOAT, z->exchange->notes,
+                                   NOTES_AND_FLAG, MPI_FLOAT, c->ranks->world, &request),
                     what));
     TRY(ranks_wait(c, &request, 1, what));
     *finite = true;
-    for (unsigned k = 0; k < TOLD; k++) {
+    for (unsigned k = 0; k < NOTES_AND_FLAG; k++) {
         float sum = all[k];
         for (unsigned i = 1; i < c->size; i++)
-            sum += all[i * TOLD + k];
+            sum += all[i * NOTES_AND_FLAG + k];
         *finite = *finite && isfinite(sum) && (k < COMMUNICATOR_NOTES || sum == 0);
         if (k < COMMUNICATOR_NOTES)
             notes[k] = sum * (1.0f / (float)c->size);

@@ -85,7 +85,7 @@ done:
 /* ---- one unit -----------------------------------------------------------------------------------
  */
 
-static void diverge(struct async *a)
+static void mark_diverged(struct async *a)
 {
     a->l->p.idle = true;
     a->stopping = true;
@@ -105,13 +105,13 @@ static status forward(struct async *a, uint64_t unit)
     if (notes[NOTE_LAST] != 0)
         a->units = unit + 1;
     if (notes[NOTE_DIVERGED] != 0)
-        diverge(a);
+        mark_diverged(a);
     if (p->link.stage + 1 < p->plan.stages) {
-        TRY(link_sent(&p->link, LINK_FORWARD, &s->forward_told));
+        TRY(link_wait_sent(&p->link, LINK_FORWARD, &s->forward_notes_request));
         notes[NOTE_DIVERGED] = p->idle;
         memcpy(s->forward_notes, notes, sizeof notes);
         TRY(link_send(&p->link, LINK_FORWARD, s->forward_notes, COMMUNICATOR_NOTES,
-                      &s->forward_told));
+                      &s->forward_notes_request));
     }
     TRY(pipeline_stage_forward(p, unit, unit, 0));
 done:
@@ -119,7 +119,7 @@ done:
 }
 
 /* What the next stage says of the unit's loss, handed on. */
-static status hand_down(struct async *a, struct pipeline_slot *s, float *loss)
+static status pass_loss_down(struct async *a, struct pipeline_slot *s, float *loss)
 {
     status result = OK;
     struct pipeline_stage *p = &a->l->p;
@@ -128,14 +128,14 @@ static status hand_down(struct async *a, struct pipeline_slot *s, float *loss)
     if (p->link.stage + 1 < p->plan.stages)
         TRY(link_receive(&p->link, LINK_BACKWARD, notes, COMMUNICATOR_NOTES));
     if (notes[NOTE_DIVERGED] != 0 || !isfinite(notes[NOTE_LOSS]))
-        diverge(a);
+        mark_diverged(a);
     *loss = notes[NOTE_LOSS];
     if (p->link.stage > 0) {
-        TRY(link_sent(&p->link, LINK_BACKWARD, &s->backward_told));
+        TRY(link_wait_sent(&p->link, LINK_BACKWARD, &s->backward_notes_request));
         notes[NOTE_DIVERGED] = p->idle;
         memcpy(s->backward_notes, notes, sizeof notes);
         TRY(link_send(&p->link, LINK_BACKWARD, s->backward_notes, COMMUNICATOR_NOTES,
-                      &s->backward_told));
+                      &s->backward_notes_request));
     }
 done:
     return result;
@@ -155,7 +155,7 @@ static status exchange(struct async *a, float *loss)
     TRY(link_mean(&p->link, p->gradient, p->part->count + COMMUNICATOR_NOTES));
     *loss = notes[NOTE_LOSS];
     if (notes[NOTE_DIVERGED] != 0)
-        diverge(a);
+        mark_diverged(a);
     if (notes[NOTE_STOP] != 0)
         a->stopping = true;
 done:
@@ -163,7 +163,7 @@ done:
 }
 
 /* Everybody comes here at the same update, also after a divergence: nobody waits in vain. */
-static status tell(struct async *a, struct pipeline_slot *s, const struct push_row *row)
+static status report_update(struct async *a, struct pipeline_slot *s, const struct push_row *row)
 {
     status result = OK;
     struct pipeline_loop *l = a->l;
@@ -173,13 +173,13 @@ static status tell(struct async *a, struct pipeline_slot *s, const struct push_r
         a->rows[a->row_count++] = *row;
     /* Where ranks meet they sleep, and MPI moves nothing meanwhile: the stage before must have got
      * what it needs to come there. */
-    if (a->row_count == PIPELINE_ROWS || sync_metrics_meets(&l->report, samples)) {
-        TRY(link_sent(&l->p.link, LINK_BACKWARD, &s->backward_told));
-        TRY(link_sent(&l->p.link, LINK_BACKWARD, &s->backward));
+    if (a->row_count == PIPELINE_ROWS || sync_metrics_has_barrier(&l->report, samples)) {
+        TRY(link_wait_sent(&l->p.link, LINK_BACKWARD, &s->backward_notes_request));
+        TRY(link_wait_sent(&l->p.link, LINK_BACKWARD, &s->backward));
     }
     if (a->row_count == PIPELINE_ROWS) {
         TRY(gather_rows(a));
-        TRY(passes_tell(&l->p.passes, l->o->recorder));
+        TRY(passes_record_all(&l->p.passes, l->o->recorder));
     }
     l->samples = samples;
     struct sync_metrics_state now = {
@@ -199,7 +199,7 @@ static status backward(struct async *a, uint64_t unit, uint64_t waited_before, u
     struct optimizer_pass pass = {.finite = true};
     float loss;
 
-    TRY(hand_down(a, s, &loss));
+    TRY(pass_loss_down(a, s, &loss));
     TRY(pipeline_stage_backward(p, unit, unit, false));
     uint64_t computed = clock_ns();
     TRY(exchange(a, &loss));
@@ -221,7 +221,7 @@ static status backward(struct async *a, uint64_t unit, uint64_t waited_before, u
         if (pass.finite)
             p->version++;
         else
-            diverge(a);
+            mark_diverged(a);
         row.used = pass.finite;
     }
     row.apply_us = (float)(clock_ns() - exchanged) * 1e-3f;
@@ -231,7 +231,7 @@ static status backward(struct async *a, uint64_t unit, uint64_t waited_before, u
     l->span_ns += computed - begun;
     p->forward_ns = p->backward_ns = 0;
     a->done = unit + 1;
-    TRY(tell(a, s, &row));
+    TRY(report_update(a, s, &row));
 done:
     return result;
 }
@@ -255,14 +255,14 @@ static status run(struct async *a)
             TRY(forward(a, next.unit));
         }
     }
-    TRY(pipeline_stage_settle(p));
+    TRY(pipeline_stage_wait_sent(p));
     TRY(gather_rows(a));
 done:
     return result;
 }
 
 /* Who diverged is known to whom it was told; now to all. */
-static status agree(struct async *a)
+static status check_divergence(struct async *a)
 {
     status result = OK;
     float notes[COMMUNICATOR_NOTES] = {[NOTE_DIVERGED] = a->l->p.idle};
@@ -289,7 +289,7 @@ status pipeline_without_flush(struct pipeline_loop *l)
     TRY(memory_new(&a.rows, PIPELINE_ROWS, sizeof *a.rows, "rows"));
     TRY(memory_new(&a.gathered, (size_t)PIPELINE_ROWS * l->c->size, sizeof *a.gathered, "rows"));
     TRY(run(&a));
-    TRY(agree(&a));
+    TRY(check_divergence(&a));
 done:
     memory_free(a.rows);
     memory_free(a.gathered);

@@ -16,7 +16,7 @@ struct waiting_page;
 struct pipeline_link {
     communicator *c; /* of all ranks; borrowed */
     unsigned stage, stages, replica, replicas;
-    communicator alike;       /* this stage's ranks of all replicas; size 1: itself alone */
+    communicator stage_group; /* this stage's ranks of all replicas; size 1: itself alone */
     struct ranks stage_ranks; /* its handles */
     MPI_Win window;
     struct waiting_page *page; /* NULL: several hosts */
@@ -34,7 +34,7 @@ void link_close(struct pipeline_link *l);
 status link_send(struct pipeline_link *l, enum link_way way, const float *data, size_t count,
                  MPI_Request *request) MUST_CHECK;
 /* Waits for an earlier send; MPI_REQUEST_NULL: nothing to wait for. */
-status link_sent(struct pipeline_link *l, enum link_way way, MPI_Request *request) MUST_CHECK;
+status link_wait_sent(struct pipeline_link *l, enum link_way way, MPI_Request *request) MUST_CHECK;
 /* What comes that way: with LINK_FORWARD from the stage before. */
 status link_receive(struct pipeline_link *l, enum link_way way, float *data,
                     size_t count) MUST_CHECK;

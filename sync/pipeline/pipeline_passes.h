@@ -15,8 +15,8 @@ struct pass_log {
     communicator *c;                   /* NULL: nothing is kept */
     const struct sync_metrics *report; /* the training clock */
     struct pass_row *rows, *gathered;
-    uint32_t *counts; /* [size], gathered */
-    uint64_t *told;   /* [size] passes of each rank so far, on rank 0 */
+    uint32_t *counts;   /* [size], gathered */
+    uint64_t *recorded; /* [size] passes of each rank so far, on rank 0 */
     uint32_t count, room;
 };
 
@@ -34,6 +34,6 @@ void passes_add(struct pass_log *log, bool backward, uint64_t update, uint32_t m
 /* Whether there is no room for `more`: alike on all ranks of a pipeline with flushes. */
 bool passes_full(const struct pass_log *log, uint32_t more);
 /* Collective: rank 0 records what all have. */
-status passes_tell(struct pass_log *log, recorder *to) MUST_CHECK;
+status passes_record_all(struct pass_log *log, recorder *to) MUST_CHECK;
 
 #endif

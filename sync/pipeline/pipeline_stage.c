@@ -19,7 +19,7 @@ static status make_plan(struct pipeline_stage *p, const options *o, communicator
     int32_t code;
     if (c->rank == 0)
         own = stage_cuts_choose(o, stages, samples, chosen);
-    TRY(communicator_meet(c, "the model's cuts"));
+    TRY(communicator_barrier_long(c, "the model's cuts"));
     code = (int32_t)own;
     TRY(communicator_broadcast(c, &code, sizeof code, 0));
     TRY(own);
@@ -43,7 +43,7 @@ static status open_slots(struct pipeline_stage *p)
     TRY(memory_new(&p->slots, p->slot_count, sizeof *p->slots, "a stage's messages"));
     for (struct pipeline_slot *s = p->slots; s < p->slots + p->slot_count; s++) {
         s->forward = s->backward = MPI_REQUEST_NULL;
-        s->forward_told = s->backward_told = MPI_REQUEST_NULL;
+        s->forward_notes_request = s->backward_notes_request = MPI_REQUEST_NULL;
     }
     for (struct pipeline_slot *s = p->slots; s < p->slots + p->slot_count; s++) {
         if (out > 0)
@@ -151,7 +151,7 @@ status pipeline_stage_open(struct pipeline_stage *p, const struct sync_trainer_o
     p->whole.kind = &replica_pipeline;
     p->whole.c = c;
     p->whole.state = p;
-    TRY(communicator_meet(c, "the stages"));
+    TRY(communicator_barrier_long(c, "the stages"));
 done:
     return result;
 }
@@ -162,7 +162,8 @@ static void abandon_messages(const struct pipeline_stage *p)
     for (unsigned i = 0; p->slots != NULL && i < p->slot_count; i++) {
         const struct pipeline_slot *s = &p->slots[i];
         if (s->forward != MPI_REQUEST_NULL || s->backward != MPI_REQUEST_NULL ||
-            s->forward_told != MPI_REQUEST_NULL || s->backward_told != MPI_REQUEST_NULL)
+            s->forward_notes_request != MPI_REQUEST_NULL ||
+            s->backward_notes_request != MPI_REQUEST_NULL)
             ranks_abandon(p->link.c);
     }
 }
@@ -256,7 +257,7 @@ status pipeline_stage_forward(struct pipeline_stage *p, uint64_t unit, uint64_t 
     struct pipeline_slot *s = &p->slots[number];
     float loss = 0;
 
-    TRY(link_sent(&p->link, LINK_FORWARD, &s->forward));
+    TRY(link_wait_sent(&p->link, LINK_FORWARD, &s->forward));
     if (p->link.stage > 0)
         TRY(link_receive(&p->link, LINK_FORWARD, stage_input(p->stage, number),
                          stage_input_count(p->stage)));
@@ -283,7 +284,7 @@ status pipeline_stage_backward(struct pipeline_stage *p, uint64_t unit, uint64_t
     const unsigned number = (unsigned)(unit % p->slot_count);
     struct pipeline_slot *s = &p->slots[number];
 
-    TRY(link_sent(&p->link, LINK_BACKWARD, &s->backward));
+    TRY(link_wait_sent(&p->link, LINK_BACKWARD, &s->backward));
     if (p->output_gradient != NULL)
         TRY(link_receive(&p->link, LINK_BACKWARD, p->output_gradient,
                          stage_output_count(p->stage)));
@@ -301,14 +302,14 @@ done:
     return result;
 }
 
-status pipeline_stage_settle(struct pipeline_stage *p)
+status pipeline_stage_wait_sent(struct pipeline_stage *p)
 {
     status result = OK;
     for (unsigned i = 0; i < p->slot_count; i++) {
-        TRY(link_sent(&p->link, LINK_FORWARD, &p->slots[i].forward));
-        TRY(link_sent(&p->link, LINK_BACKWARD, &p->slots[i].backward));
-        TRY(link_sent(&p->link, LINK_FORWARD, &p->slots[i].forward_told));
-        TRY(link_sent(&p->link, LINK_BACKWARD, &p->slots[i].backward_told));
+        TRY(link_wait_sent(&p->link, LINK_FORWARD, &p->slots[i].forward));
+        TRY(link_wait_sent(&p->link, LINK_BACKWARD, &p->slots[i].backward));
+        TRY(link_wait_sent(&p->link, LINK_FORWARD, &p->slots[i].forward_notes_request));
+        TRY(link_wait_sent(&p->link, LINK_BACKWARD, &p->slots[i].backward_notes_request));
     }
 done:
     return result;

@@ -21,7 +21,7 @@ struct pipeline_slot {              /* one unit between its forward and its back
     float loss;              /* last stage: of its forward */
     /* Without flushes: what neighbours tell each other with a message. */
     float forward_notes[COMMUNICATOR_NOTES], backward_notes[COMMUNICATOR_NOTES];
-    MPI_Request forward_told, backward_told;
+    MPI_Request forward_notes_request, backward_notes_request;
 };
 
 struct pipeline_stage {
@@ -62,7 +62,7 @@ status pipeline_stage_forward(struct pipeline_stage *p, uint64_t unit, uint64_t 
 status pipeline_stage_backward(struct pipeline_stage *p, uint64_t unit, uint64_t batch,
                                bool add) MUST_CHECK;
 /* All that was sent was taken. */
-status pipeline_stage_settle(struct pipeline_stage *p) MUST_CHECK;
+status pipeline_stage_wait_sent(struct pipeline_stage *p) MUST_CHECK;
 
 const float *pipeline_stage_parameters(const struct pipeline_stage *p);
 /* The next version ← update(this one, the sum of `micro_batches` gradients); not yet in force.

@@ -108,7 +108,7 @@ static void record_stage(const struct pipeline_loop *l, unsigned rank, const str
 }
 
 /* The event "stage" of every rank, and one line for the reader. */
-static status tell_stages(struct pipeline_loop *l)
+static status record_stages(struct pipeline_loop *l)
 {
     status result = OK;
     struct stage_memory own = {.memory = pipeline_stage_memory(&l->p),
@@ -160,7 +160,7 @@ done:
 }
 
 /* Every rank comes to the same verdict: it is made of means. */
-static status judge(struct pipeline_loop *l, bool finite, float *loss)
+static status check_notes(struct pipeline_loop *l, bool finite, float *loss)
 {
     status result = OK;
     const bool last = l->p.link.stage + 1 == l->p.plan.stages;
@@ -191,21 +191,21 @@ static status step(struct pipeline_loop *l)
 
     uint64_t begun = clock_ns();
     TRY(compute(l));
-    TRY(pipeline_stage_settle(p));
+    TRY(pipeline_stage_wait_sent(p));
     uint64_t computed = clock_ns();
     TRY(link_mean(&p->link, p->gradient, p->part->count));
     uint64_t exchanged = clock_ns();
     pipeline_stage_apply(p, schedule_rate(&l->schedule, l->samples, after),
                          schedule_epoch(&l->schedule, l->samples, after), NULL, &pass);
     uint64_t applied = clock_ns();
-    TRY(judge(l, pass.finite, &loss));
-    uint64_t judged = clock_ns();
+    TRY(check_notes(l, pass.finite, &loss));
+    uint64_t checked = clock_ns();
     p->version++;
     l->samples = after;
 
     /* Behind its last backward a stage idles until the first one has finished, too. */
     uint64_t busy = p->forward_ns + p->backward_ns;
-    uint64_t span = computed - begun + (judged - applied);
+    uint64_t span = computed - begun + (checked - applied);
     l->busy_ns += busy;
     l->span_ns += span;
     struct step_record row = {.loss = loss,
@@ -217,7 +217,7 @@ static status step(struct pipeline_loop *l)
     struct sync_metrics_state now = state_of(l);
     TRY(sync_metrics_update(&l->report, &now, &row, loss));
     if (passes_full(&p->passes, 2 * p->micro_batches))
-        TRY(passes_tell(&p->passes, l->o->recorder));
+        TRY(passes_record_all(&p->passes, l->o->recorder));
 done:
     return result;
 }
@@ -293,7 +293,7 @@ status pipeline_trainer_run(const struct sync_trainer_options *o, struct trainin
     struct sync_trainer_options own = *o;
 
     *out = (struct training_outcome){0};
-    own.first_has_all = true;
+    own.first_evaluates = true;
     TRY(loop_open(&l, &own));
     TRY(sync_metrics_begin(&l.report));
     while (l.p.kind->flushes && l.samples < l.length.total_samples && !l.stopped)
@@ -303,8 +303,8 @@ status pipeline_trainer_run(const struct sync_trainer_options *o, struct trainin
     struct sync_metrics_state last = state_of(&l);
     TRY(sync_metrics_end(&l.report, &last));
     count_up(&l, out);
-    TRY(passes_tell(&l.p.passes, o->recorder));
-    TRY(tell_stages(&l));
+    TRY(passes_record_all(&l.p.passes, o->recorder));
+    TRY(record_stages(&l));
     TRY(outcome_of(&l, out));
     if (l.samples < l.length.total_samples)
         FAIL(STOPPED, "stopped on request after %llu updates", (unsigned long long)l.p.version);

@@ -247,7 +247,7 @@ done:
     return result;
 }
 
-static void tell_end(void *context, const char *why)
+static void print_reason(void *context, const char *why)
 {
     printf("rank %u told: %s\n", *(unsigned *)context, why);
     fflush(stdout);
@@ -260,7 +260,7 @@ static status case_stuck(unsigned rank, unsigned size UNUSED)
     communicator *c = NULL;
     float nothing;
     TRY(open_one(&c, "mpi"));
-    sync_tell_end(tell_end, &rank);
+    sync_set_exit_hook(print_reason, &rank);
     if (rank == 1)
         clock_sleep_until_ns(clock_ns() + 200000000000u);
     watchdog_arm(0.6, "the sum");

@@ -339,10 +339,10 @@ static status expect_overlap(const char *bucket, const char *setting, const char
         TRY(replica_exchange(r, notes));
         TRY(replica_apply(r, 0.01, &finite));
     }
-    if (r->overlaps != expected || r->trial != NULL || r->looks)
+    if (r->overlaps != expected || r->trial != NULL || r->checks_early)
         FAIL(ERROR_OTHER, "%s %s %s: after %u steps overlap is %d, of which %s", bucket, setting,
              late, steps, r->overlaps,
-             r->trial != NULL || r->looks ? "no end is seen" : "all is known");
+             r->trial != NULL || r->checks_early ? "no end is seen" : "all is known");
 done:
     replica_close(&r);
     communicator_close(&c);
