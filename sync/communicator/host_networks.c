@@ -20,7 +20,7 @@ enum { ADDRESS_TEXT = INET6_ADDRSTRLEN };
 /* ---- the interfaces of this host ---------------------------------------------------------------
  */
 
-/* Of an interface that is up and leads somewhere: its address as text; false: of another one. */
+/* Writes the address of an interface that is up and not loopback; false: another interface. */
 static bool is_external(const struct ifaddrs *i, char address[ADDRESS_TEXT])
 {
     if (i->ifa_addr == NULL || (i->ifa_flags & IFF_UP) == 0 || (i->ifa_flags & IFF_LOOPBACK) != 0)
@@ -78,7 +78,7 @@ double host_networks_nominal_gbps(void)
 /* ---- which of them Open MPI may use ------------------------------------------------------------
  */
 
-/* "10.0.0.0/8" holds an address of this host. */
+/* Whether a subnet such as "10.0.0.0/8" contains an address of this host. */
 static bool subnet_is_here(const char *subnet)
 {
     char base[ADDRESS_TEXT] = "";
@@ -111,9 +111,9 @@ static status check_one(const char *item)
     host_networks_add_interfaces(&here);
     (void)gethostname(host, sizeof host - 1);
     FAIL(ERROR_USAGE,
-         "network.interface=%s: %s has no such interface or subnet; it has %s. The key takes names "
-         "(eth0) or IPv4 subnets (10.0.0.0/8), comma-separated; a subnet fits hosts whose "
-         "interfaces differ in name",
+         "network.interface=%s: %s has no such interface or subnet; it has %s. Set names (eth0) or "
+         "IPv4 subnets (10.0.0.0/8), separated by commas; use a subnet if the interfaces of the "
+         "hosts have different names",
          item, host, here.at);
 done:
     text_free(&here);
@@ -135,7 +135,7 @@ done:
     return result;
 }
 
-/* As Docker, libvirt, LXC, CNI and Podman name the bridges that they make. */
+/* Names that Docker, libvirt, LXC, CNI and Podman give to their bridges. */
 static bool is_virtual_bridge(const char *name)
 {
     static const char *const prefixes[] = {"docker", "virbr", "lxcbr", "lxdbr", "cni", "podman"};
@@ -181,10 +181,10 @@ status host_networks_choose(const char *chosen)
     return OK;
 }
 
-/* ---- which of them it used ---------------------------------------------------------------------
+/* ---- which of them Open MPI uses ---------------------------------------------------------------
  */
 
-/* The socket's two addresses, where it is a TCP connection; else false. */
+/* Writes both addresses of a TCP connection; false: the descriptor is no connection. */
 static bool connection(int fd, struct sockaddr_storage *own, struct sockaddr_storage *peer)
 {
     socklen_t own_size = sizeof *own, peer_size = sizeof *peer;
@@ -212,7 +212,7 @@ static const char *interface_of(const struct ifaddrs *all, const struct sockaddr
     return NULL;
 }
 
-/* Every open descriptor is looked at: Open MPI does not say what its connections are. */
+/* Checks every open descriptor, because Open MPI does not report its connections. */
 bool host_networks_add_used(struct text *out)
 {
     char named[8][IF_NAMESIZE];
