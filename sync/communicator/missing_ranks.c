@@ -1,9 +1,15 @@
 /*
- * missing_ranks.c — who is missing among ranks of several hosts. They have no page in common to
- * read it from, so whoever gives up tells all others, and hears for a moment who else does: those
- * who wait give up at about the same time, and who hangs or has died says nothing. Then each says
- * why, and tells the others when it has: nobody ends the rest before, and who gave up later need
- * not listen for longer. The launcher takes 3 s to end a rank that hangs: in all less than 5 s.
+ * missing_ranks.c — which rank is missing, among ranks of several hosts. They share no memory, so
+ * this is a roll call by messages:
+ *
+ *   1. A rank whose wait has timed out sends a message to all others and listens for theirs.
+ *      Waiting ranks time out at about the same time. A rank that hangs or has died sends nothing.
+ *   2. The rank reports the silent ranks as missing and then sends a second message: it leaves.
+ *   3. A rank that ends the run (MPI_Abort) first waits for the second message of every rank that
+ *      answered, so that each can report its error. A rank that timed out late stops listening when
+ *      it receives a second message.
+ *
+ * The launcher takes 3 s to end a rank that hangs. All this takes less than 5 s.
  */
 #include "base/clock.h"
 #include "base/log.h"
@@ -14,19 +20,20 @@
 #include <unistd.h>
 
 enum { TAG = 30000, TAG_LEAVE, HOST = 64, NAMED_MOST = 8 };
-enum { LISTEN_LEAST_MS = 100, LISTEN_MS = 1000, SAY_MS = 2000 };
-enum { LEAVE_MS = 1800 }; /* from the call on, at the latest */
+enum { LISTEN_LEAST_MS = 100, LISTEN_MS = 1000 };
+enum { LEAVE_MS = 1800 };              /* after the roll call began, at the latest */
+enum { LEAVE_WITHOUT_CALL_MS = 2000 }; /* if this rank has made no roll call */
 
 struct missing_ranks {
     unsigned rank, size;
     MPI_Comm world;
     char (*hosts)[HOST];           /* [size] */
-    char byte, *bytes;             /* what is said, and by each: it does not matter */
-    MPI_Request *waiting, *leaves; /* [size]: that it gives up, too, and that it has said why */
+    char byte, *bytes;             /* sent; [2 × size] received: the values are not used */
+    MPI_Request *waiting, *leaves; /* [size]: receives of the first and of the second message */
     uint64_t begun_ns;
 };
 
-static struct missing_ranks *roll_call; /* NULL: it was not */
+static struct missing_ranks *roll_call; /* NULL: there was none */
 
 status missing_ranks_open(communicator *c)
 {
@@ -70,7 +77,7 @@ static void receive_from_all(struct missing_ranks *r, int tag, char *bytes, MPI_
         from[i] = MPI_REQUEST_NULL;
         if (i != r->rank &&
             MPI_Irecv(&bytes[i], 1, MPI_CHAR, (int)i, tag, r->world, &from[i]) != MPI_SUCCESS)
-            log_debug("rank %u cannot be heard", i);
+            log_debug("cannot receive from rank %u", i);
     }
 }
 
@@ -80,7 +87,7 @@ static void send_to_all(struct missing_ranks *r, int tag)
     for (unsigned i = 0; i < r->size; i++)
         if (i != r->rank &&
             MPI_Isend(&r->byte, 1, MPI_CHAR, (int)i, tag, r->world, &unused) != MPI_SUCCESS)
-            log_debug("rank %u cannot be told", i);
+            log_debug("cannot send to rank %u", i);
 }
 
 static bool has_arrived(MPI_Request *request)
@@ -91,7 +98,8 @@ static bool has_arrived(MPI_Request *request)
     return arrived != 0;
 }
 
-/* Of the first, how many have not come. `but`: those that did not come here do not count. */
+/* Number of messages `from` that have not arrived. If `but` is set, ranks whose message `but` has
+ * not arrived are not counted. */
 static unsigned count_silent(const struct missing_ranks *r, MPI_Request *from,
                              const MPI_Request *but)
 {
@@ -120,7 +128,7 @@ static unsigned count_missing(const struct missing_ranks *r)
     }
 }
 
-/* What it begins it leaves behind: this process ends, and frees nothing (ranks_abandon). */
+/* Its requests stay open: this process ends and frees nothing (ranks_abandon). */
 void missing_ranks_add(const communicator *c, struct text *out)
 {
     struct missing_ranks *r = c->ranks->missing_ranks;
@@ -147,7 +155,7 @@ void missing_ranks_leave(void)
 {
     struct missing_ranks *r = roll_call;
     if (r == NULL) {
-        clock_sleep_until_ns(clock_ns() + SAY_MS * 1000000ull);
+        clock_sleep_until_ns(clock_ns() + LEAVE_WITHOUT_CALL_MS * 1000000ull);
         return;
     }
     send_to_all(r, TAG_LEAVE);

@@ -2,9 +2,10 @@
  * watchdog.c — a limit on the time inside a blocking MPI call.
  *
  * All ranks have passed the gate when one enters such a call, so it lasts milliseconds unless a
- * rank stops in the middle of it. MPI offers no way out of the call then, so the process ends with
- * ERROR_PEER's exit code, and the launcher ends the others. Who is in a call says so on the gate's
- * page meanwhile, by this thread: who has stopped does not.
+ * rank stops in the middle of it. MPI offers no way out of the call then, so this thread ends the
+ * process with ERROR_PEER's exit code, and the launcher ends the other ranks. While the rank is
+ * inside the call, this thread writes to the gate's page that the rank waits; a stopped rank does
+ * not.
  */
 #include "base/clock.h"
 #include "base/log.h"
@@ -29,7 +30,7 @@ static _Atomic uint64_t armed_at; /* 0: not armed */
 static _Atomic uint64_t limit_ns;
 static _Atomic(const char *) doing;
 
-static void give_up(uint64_t waited_ns)
+static void end_process(uint64_t waited_ns)
 {
     struct text why = {0};
     if (watched != NULL)
@@ -44,7 +45,7 @@ static void give_up(uint64_t waited_ns)
     _exit(ERROR_PEER);
 }
 
-/* A quarter of a second: others take a rank for gone that has not been heard of for one. */
+/* A quarter of a second: other ranks count a rank as missing whose time is a second old. */
 static void sleep_briefly(void)
 {
     struct timespec until;
@@ -68,7 +69,7 @@ static void *watch(void *unused)
         if (watched != NULL)
             ranks_mark_waiting(&watched->ranks->gate);
         if (now - since > atomic_load(&limit_ns))
-            give_up(now - since);
+            end_process(now - since);
         if (now - since > 5000000000u && warned != since) {
             log_warning(
                 "%s has taken %.0f s: a rank stopped in the middle of it, or the processors "
