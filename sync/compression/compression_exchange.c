@@ -1,20 +1,20 @@
 /*
- * compression_exchange.c — how codes travel: by MPI's collectives, over any number of hosts. Sums
- * are taken in rank order.
+ * compression_exchange.c — sends codes between ranks by MPI collectives, over any number of hosts.
+ * Sums are taken in rank order.
  *
- * A code of floats one by one (fp16, bf16) goes as reduction=ordered does: piece by piece, every
- * rank gets its chunk of a piece from all, decodes and adds, encodes the mean and hands that to
- * all. The mean is rounded once more for that, so what it loses × P goes into the residual of the
- * rank that rounded it: its next gradient counts 1/P. Together the ranks send 2·(P − 1) × bytes of
- * a code.
+ * Codes of single floats (fp16, bf16) travel like reduction=ordered, piece by piece: every rank
+ * gets its chunk of a piece from all ranks, decodes and sums, encodes the mean and sends it to all.
+ * This rounds the mean once more. Its rounding error × P goes into the residual of the rank that
+ * rounded it, because that rank's next gradient counts 1/P. The ranks together send 2·(P − 1) × the
+ * bytes of a code.
  *
- * A code of the whole vector (topk, sign) goes to every rank, which decodes and adds them all:
- * P·(P − 1) × bytes of a code, and as much work for each rank. That is less than float32's as long
- * as a code has less than 2/P of its bytes.
+ * Codes of the whole vector (topk, sign) go to every rank, which decodes and sums all of them:
+ * P·(P − 1) × the bytes of a code, and as much work on each rank. That is less than float32 if a
+ * code has less than 2/P of its bytes.
  *
- * In either case the notes go before it as they are, and whether the gradient is finite:
- * P·(P − 1) × 20 bytes. Where one is not, or a note, no code follows: no update can be made of it,
- * and it must leave nothing in a residual, which would never be finite again.
+ * In both cases, the uncompressed notes and a flag that the gradient is finite are exchanged first:
+ * P·(P − 1) × 20 bytes. If any gradient or note is not finite, no code is sent: the values would
+ * stay in the residuals for ever.
  */
 #include "base/memory.h"
 #include "sync/compression/compression.h"
@@ -24,16 +24,14 @@
 #include <math.h>
 #include <string.h>
 
-enum {
-    NOTES_AND_FLAG = COMMUNICATOR_NOTES + 1
-}; /* the notes; 1 where the gradient is not finite */
+enum { NOTES_AND_FLAG = COMMUNICATOR_NOTES + 1 }; /* flag: 1 if the gradient is not finite */
 
 static const char what[] = "the mean of compressed gradients";
 
-/* Where each rank's chunk of a piece lies, in bytes of code; [size] each. */
+/* Position of each rank's chunk of a piece, in bytes of code; arrays of [size]. */
 struct exchange_layout {
     int *lengths, *offsets;         /* in the piece */
-    int *own_lengths, *own_offsets; /* of this rank's chunk as every rank sends it */
+    int *own_lengths, *own_offsets; /* of this rank's chunk, received from every rank */
 };
 
 struct compression_exchange {
@@ -62,10 +60,11 @@ static status check_sends_codes(const struct compression_kind *codes,
 {
     status result = OK;
     if (!kind->sends_codes) {
-        FAIL(ERROR_USAGE,
-             "compression=%s: communicator=%s adds up floats, it does not carry codes; use "
-             "communicator=auto or mpi",
-             codes->about.name, kind->about.name);
+        FAIL(
+            ERROR_USAGE,
+            "compression=%s: communicator=%s sends floats only, no codes; use communicator=auto or "
+            "mpi",
+            codes->about.name, kind->about.name);
     }
 done:
     return result;
@@ -112,12 +111,12 @@ status compression_join(compression *z, communicator *c)
     status result = OK;
     struct compression_exchange *x = NULL;
     const size_t each = z->kind->float_bytes, whole = compression_code_bytes(z);
-    /* Chunks are cut at cache lines: the largest is at most a line above the mean. */
+    /* Chunks are cut at cache lines, so each is at most one line above the average. */
     const size_t piece = piece_of(z, c->size), chunks = piece + (size_t)16 * c->size;
 
     if (each == 0 && whole > INT32_MAX) {
         FAIL(ERROR_USAGE,
-             "compression=%s: a code of %zu bytes is more than one message holds; use "
+             "compression=%s: a code of %zu bytes does not fit into one MPI message; use "
              "compression=fp16",
              z->kind->about.name, whole);
     }
@@ -138,7 +137,7 @@ done:
 void compression_leave(compression *z)
 {
     struct compression_exchange *x = z->exchange;
-    if (x == NULL || x->c->failed) /* then codes may be under way, to the process's end */
+    if (x == NULL || x->c->failed) /* failed: codes may still arrive there */
         return;
     memory_free(x->code);
     memory_free(x->received);
@@ -184,8 +183,8 @@ done:
     return result;
 }
 
-/* The mean of this rank's chunk, which `data` now holds, as a code; what that loses comes back with
- * this rank's next gradient, of which the mean takes 1/size. */
+/* Encodes the mean of this rank's chunk, which is in `data`. The rounding error × size goes into
+ * the residual: the mean takes 1/size of this rank's next gradient. */
 static void encode_mean(compression *z, unsigned size, float *data, float *residual, size_t count,
                         void *code)
 {
@@ -236,7 +235,7 @@ done:
     return result;
 }
 
-/* *finite: all gradients and notes are. */
+/* *finite ← whether the gradients and notes of all ranks are finite. */
 static status mean_of_notes(const compression *z, communicator *c, const float *gradient,
                             float *notes, bool *finite)
 {
