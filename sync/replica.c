@@ -1,4 +1,4 @@
-/* replica.c — which kind of replica a rank has, and the one in the host's memory. */
+/* replica.c — the choice of the kind, and replica_host: in host memory. */
 #include "sync/replica.h"
 
 #include "base/clock.h"
@@ -30,8 +30,8 @@ done:
     return result;
 }
 
-/* Where the exchange is the host's, so is everything: what comes up and goes down is one vector
- * each either way. */
+/* If the exchange is in host memory, so is the replica: one vector per step crosses to the GPU and
+ * one back, in either place. */
 static status choose(const struct replica_kind **out, const options *o, const worker *w,
                      const communicator *c)
 {
@@ -39,22 +39,23 @@ static status choose(const struct replica_kind **out, const options *o, const wo
     struct optimizer_rule rule;
     TRY(optimizer_rule_of(o, &rule));
     const struct compression_kind *codes;
-    if (c->kind->on_device) /* which carries no codes */
+    if (c->kind->on_device) /* it cannot send codes */
         TRY(compression_chosen(&codes, o, c));
     const bool late = strcmp(options_text(o, "double_buffering"), "yes") == 0;
     bool exchanged_there = (c->size == 1 && !late) || c->kind->on_device;
     if (c->kind->on_device && late) {
         FAIL(ERROR_USAGE,
-             "double_buffering=yes: communicator=%s exchanges on the GPU, at once; use "
-             "communicator=mpi",
+             "double_buffering=yes does not work with communicator=%s, whose gradients stay on the "
+             "GPU; use communicator=mpi",
              c->kind->about.name);
     }
     bool there =
         worker_place(w) != NULL && rule.form != OPTIMIZER_HOST_ONLY && !local_sgd_or_growing(o);
     if (c->kind->on_device && !there) {
         FAIL(ERROR_USAGE,
-             "communicator=%s: the update with optimizer=%s%s is made in the host's "
-             "memory; use communicator=auto",
+             "communicator=%s keeps gradients on the GPU, but the update with optimizer=%s%s runs "
+             "in "
+             "host memory; use communicator=auto",
              c->kind->about.name, options_text(o, "optimizer"),
              local_sgd_or_growing(o) ? " and local_steps or decay=batch" : "");
     }
@@ -75,8 +76,8 @@ static status choose_overlap(replica *r, const options *o)
     const char *wanted = options_text(o, "overlap");
     const bool yes = strcmp(wanted, "yes") == 0;
     if (yes && r->kind != &replica_host) {
-        FAIL(ERROR_USAGE, "overlap=yes: gradients that stay on a GPU are not exchanged while they "
-                          "are computed; use overlap=auto");
+        FAIL(ERROR_USAGE, "overlap=yes does not work for gradients that stay on a GPU; use "
+                          "overlap=auto");
     }
     r->overlaps = yes;
     if (strcmp(wanted, "auto") == 0 && r->kind == &replica_host && !r->sends_whole &&
@@ -153,7 +154,7 @@ done:
     return result;
 }
 
-/* The step's exchange has ended; all ranks read the same mean of votes. */
+/* After the step's exchange. `votes` is the mean of all ranks' votes, the same on all ranks. */
 static void autotune_next(replica *r, float votes)
 {
     if (!autotune_votes(r->trial)) {
@@ -162,16 +163,16 @@ static void autotune_next(replica *r, float votes)
         return;
     }
     r->overlaps = votes > 0.5f;
-    log_debug("overlap=%s: a step with it takes %.3f times as long as one without",
+    log_debug("overlap=%s: a step with overlap takes %.3f times as long as one without",
               r->overlaps ? "yes" : "no", (double)r->trial->ratio);
     memory_free(r->trial);
     r->trial = NULL;
 }
 
-/* No rank has sent a part before its gradient was whole. */
+/* No rank has sent a part before its gradient was complete. */
 static void turn_overlap_off(replica *r)
 {
-    log_debug("overlap=no: no part of bucket_kib is final before the gradient is whole");
+    log_debug("overlap=no: no part of bucket_kib is final before the gradient is complete");
     r->overlaps = false;
     memory_free(r->trial);
     r->trial = NULL;
@@ -245,18 +246,18 @@ status replica_average(replica *r, enum local_sgd_momentum momentum,
     return r->kind->average(r, momentum, notes);
 }
 
-/* ---- in the host's memory -----------------------------------------------------------------------
+/* ---- replica_host -------------------------------------------------------------------------------
  */
 
 struct replica_host {
     optimizer *optimizer;
-    compression *compression; /* of the gradient on its way; NULL: none */
-    float *parameters[2];     /* the current ones, and where the next update writes */
-    float *sent;              /* what is exchanged and applied: the communicator's buffer */
-    float *computed;          /* late: where gradients are computed; else NULL */
+    compression *compression; /* NULL: none */
+    float *parameters[2];     /* [current], and the target of the next update */
+    float *sent;              /* gradient to exchange and apply: the communicator's buffer */
+    float *computed;          /* double_buffering: target of the backward pass; else NULL */
     unsigned current;
     float *sum;       /* NULL: an update has one gradient */
-    bool keeps_state; /* local_momentum=keep: the optimizer's is each rank's own */
+    bool keeps_state; /* local_momentum=keep */
 };
 
 static void host_close(replica *r)
@@ -272,7 +273,7 @@ static void host_close(replica *r)
     r->state = NULL;
 }
 
-/* Every slice of the parameters is a tensor of its own. */
+/* Each slice of the parameters is one tensor. */
 static status open_compression(compression **out, const struct compression_kind *kind,
                                const options *o, const replica *r)
 {
@@ -332,7 +333,7 @@ static void host_send(replica *r)
     }
 }
 
-/* The notes travel behind the gradient, so that they cost no message of their own. */
+/* The notes travel behind the gradient, so that they need no message of their own. */
 static status host_exchange(replica *r, float notes[COMMUNICATOR_NOTES])
 {
     status result = OK;
@@ -352,7 +353,7 @@ done:
     return result;
 }
 
-/* Into the other buffer: a failed update leaves θ as it was. */
+/* Writes to the other buffer, so that a failed update leaves θ unchanged. */
 static status host_apply(replica *r, double lr, bool *finite)
 {
     struct replica_host *h = r->state;
@@ -429,7 +430,7 @@ static void host_accumulate(replica *r, unsigned index, unsigned count)
         vector_multiply(r->count, 1.0f / (float)count, h->sum, r->gradient);
 }
 
-/* A vector ← its mean over ranks, by way of the gradient's place. */
+/* vector ← its mean over ranks; uses the gradient's memory for the exchange. */
 static status mean_of(replica *r, float *vector, float notes[COMMUNICATOR_NOTES])
 {
     status result = OK;

@@ -7,13 +7,13 @@
 #include <string.h>
 #include <unistd.h>
 
-struct start_message {        /* what rank 0 tells */
-    struct training_state at; /* its pointers mean nothing */
-    size_t states;            /* elements of optimizer state that follow the parameters; 0: none */
-    size_t waiting;           /* elements of a gradient that follow these; 0: none */
+struct start_message {        /* from rank 0 */
+    struct training_state at; /* its pointers are invalid on other ranks */
+    size_t states;            /* floats of optimizer state that follow the parameters */
+    size_t waiting;           /* floats of a gradient that follow these */
 };
 
-/* Rank 0's vectors, or room for them. */
+/* Allocates the message's vectors; on rank 0 fills them. */
 static status prepare(replica *r, const struct replica_view *from, const struct start_message *b,
                       float **out)
 {
@@ -30,15 +30,15 @@ done:
     return result;
 }
 
-/* What a checkpoint of an older version lacks. */
+/* Checkpoints of older versions lack the ranks' own states. */
 static status check_complete(const struct rank_state *k, const struct start_message *b)
 {
     status result = OK;
     if (b->at.rank_count != k->each)
         FAIL(ERROR_USAGE,
-             "resume: the checkpoint lacks what each rank had of its own (%zu floats, "
-             "%zu are wanted): it was written by an older version; initial= starts "
-             "anew from its parameters",
+             "resume: the checkpoint has %zu floats of each rank's own state, %zu are needed: an "
+             "older "
+             "version wrote it; start a new run from its parameters with initial=",
              b->at.rank_count, k->each);
 done:
     return result;
@@ -101,7 +101,7 @@ done:
     return result;
 }
 
-struct digest_message { /* by every rank */
+struct digest_message { /* from every rank */
     char digest[65], host[63];
 };
 
@@ -118,8 +118,8 @@ status replica_check_compare(communicator *c, replica *r, uint64_t updates, char
         if (memcmp(all[0].digest, all[i].digest, sizeof own.digest) != 0)
             FAIL(ERROR_OTHER,
                  "after %llu updates rank %u on %s has other parameters than rank 0 (%.12s…, not "
-                 "%.12s…): are all ranks on the same kind of processor? reduction=ordered rules "
-                 "out the exchange, verify_every=1 finds the update",
+                 "%.12s…): are all ranks on the same type of processor? Set reduction=ordered to "
+                 "exclude the exchange as the cause, verify_every=1 to find the update",
                  (unsigned long long)updates, i, all[i].host, all[i].digest, all[0].digest);
     }
 done:

@@ -1,10 +1,10 @@
 /*
- * replica_device.c — a replica that stays on the rank's GPU. Per update 4 notes go up, and 4 notes,
- * the loss and the verdict on the gradient come down; parameters only when somebody wants to see
- * them.
+ * replica_device.c — replica_device: stays on the rank's GPU. In each update 4 notes are copied to
+ * the GPU; 4 notes, the loss and whether the gradient is finite are copied back. Parameters are
+ * copied to the host only for replica_view.
  *
- * The exchange gives the *sum* over ranks, and the update multiplies by 1/size as it reads: the
- * same product as of a mean made before it, without a pass over the gradient.
+ * The exchange gives the *sum* over ranks, and the update multiplies by 1/size: the same product as
+ * with a mean, without a pass over the gradient.
  */
 #include "base/memory.h"
 #include "sync/replica.h"
@@ -14,8 +14,8 @@
 struct device {
     struct optimizer_rule rule;
     struct device_vectors at;
-    float *host_copy;     /* host: parameters, then state, as of the last view */
-    bool copy_is_current; /* `host_copy` is of the last update */
+    float *host_copy;     /* parameters, then state */
+    bool copy_is_current; /* host_copy is of the last update */
 };
 
 static void device_close(replica *r)
@@ -94,7 +94,7 @@ done:
     return result;
 }
 
-/* No kernel counts updates. */
+/* Kernels do not use the number of updates. */
 static status device_set(replica *r, const struct replica_view *from, uint64_t updates UNUSED)
 {
     status result = OK;
