@@ -9,10 +9,12 @@
 #include <stdio.h>
 #include <string.h>
 
-static const double SMOOTHING = 0.02; /* weight of one new loss in the loss that is shown */
+static const double SMOOTHING = 0.02; /* weight of one new loss in the displayed loss */
 static const uint64_t PROGRESS_NS = 250000000;
 
-/* How many ranks evaluate is rank 0's to say: its host's processors, which they may all share. */
+/* Rank 0 sets the number of ranks that evaluate, by its host's processors: all ranks may share
+ * them.
+ */
 static status open_evaluation(struct sync_metrics *r)
 {
     status result = OK;
@@ -21,7 +23,7 @@ static status open_evaluation(struct sync_metrics *r)
 
     r->evaluators = c->size < processors ? c->size : processors;
     if (c->kind->exchanges_nothing || r->o->first_evaluates)
-        r->evaluators = 1; /* the others have other parameters */
+        r->evaluators = 1; /* other ranks have other parameters */
     TRY(communicator_broadcast(c, &r->evaluators, sizeof r->evaluators, 0));
     r->batches = worker_evaluation_batches(r->o->worker);
     TRY(memory_new(&r->sums, r->batches + 1, sizeof *r->sums, "sums of an evaluation"));
@@ -96,7 +98,7 @@ status sync_metrics_begin(struct sync_metrics *r)
     r->next_progress_ns = clock_ns() + PROGRESS_NS;
     if (r->o->recorder != NULL && r->c->kind->exchanges_nothing)
         recorder_event(r->o->recorder, 0, SEVERITY_WARNING, "no_exchange", NO_WORKER,
-                       "ranks kept their own gradients: this was not training");
+                       "communicator=dummy exchanged no gradients: this was not training");
 done:
     return result;
 }
@@ -120,8 +122,8 @@ void sync_metrics_resume(struct sync_metrics *r)
     r->pause_began_ns = 0;
 }
 
-/* Who is done sleeps until the last has come. The first time that this takes long enough to wonder
- * is told; as such work may be as long each time, later ones only where timeout_s is passed. */
+/* Waits until all ranks have done their part. The first long wait is logged after warn_after_s.
+ * Later work may take as long each time, so later waits are logged only after timeout_s. */
 static status wait_for_all(struct sync_metrics *r, const char *what)
 {
     communicator *c = r->c;
@@ -136,8 +138,8 @@ static status wait_for_all(struct sync_metrics *r, const char *what)
     return result;
 }
 
-/* Every rank comes here with how its own work went; who had none has been waiting. All leave
- * together. If some failed, all fail with the words of the first of them. */
+/* Ends a pause. `own` is the status of this rank's part of the work, OK if it had none. If any rank
+ * failed, all ranks return the code and message of the first of them. */
 static status pause_end(struct sync_metrics *r, status own, const char *what)
 {
     status result = OK;
@@ -160,7 +162,7 @@ done:
     return result;
 }
 
-/* ---- what is told -------------------------------------------------------------------------------
+/* ---- rows, evaluations and checkpoints ----------------------------------------------------------
  */
 
 struct step_record sync_metrics_row_of(const struct step_stats *stats, uint64_t exchange_ns,
@@ -175,7 +177,7 @@ struct step_record sync_metrics_row_of(const struct step_stats *stats, uint64_t 
                                 .backward_us = (double)stats->backward_ns * 1e-3};
 }
 
-/* The rows of this process's ranks. */
+/* Keeps the rows of the ranks in this process. */
 static void keep_rows(struct sync_metrics *r, const struct sync_metrics_state *s,
                       const struct step_record *row)
 {
@@ -191,7 +193,7 @@ static void keep_rows(struct sync_metrics *r, const struct sync_metrics_state *s
         rows[i].update_version = s->updates;
 }
 
-/* Records them update by update, those of one update in the order of ranks. */
+/* Records rows in the order of updates, and within an update in rank order. */
 static status gather_rows(struct sync_metrics *r)
 {
     status result = OK;
@@ -207,7 +209,7 @@ done:
     return result;
 }
 
-/* Every rank's own batches, from where they were computed. */
+/* Takes each batch's sum from the rank that computed it. */
 static void pick_sums(struct sync_metrics *r)
 {
     for (size_t b = 0; b < r->batches; b++)
@@ -320,7 +322,7 @@ void sync_metrics_event(struct sync_metrics *r, enum severity severity, const ch
         recorder_event(r->o->recorder, sync_metrics_seconds(r), severity, code, NO_WORKER, text);
 }
 
-/* With engine=virtual `seconds` is the host's time: it says how long the reader has to wait. */
+/* With engine=virtual `seconds` is the host's time, so that the reader sees how long to wait. */
 static void show_progress(struct sync_metrics *r, const struct sync_metrics_state *s)
 {
     const struct training_hooks *hooks = &r->o->hooks;

@@ -69,7 +69,7 @@ struct trainer {
 
 /* ---- what ranks decide together ------------------------------------------------------------- */
 
-/* What this rank tells the others about its gradient. */
+/* This rank's notes about its gradient, for the other ranks. */
 static void fill_notes(const struct trainer *t, struct pending *m)
 {
     if (m->own != OK)
@@ -106,11 +106,11 @@ static status skip(struct trainer *t, unsigned batches, const char *what)
     t->skipped += batches;
     if (++t->skipped_last > SKIPPED_MOST) {
         FAIL(ERROR_DIVERGED,
-             "the %s is not finite at update %llu, for the %lluth time in a row: lower lr, or warm "
-             "up for longer",
+             "the %s is not finite at update %llu, %llu times in a row: lower lr, or warm up for "
+             "longer",
              what, (unsigned long long)t->updates, (unsigned long long)t->skipped_last);
     }
-    snprintf(text, sizeof text, "the %s was not finite: update %llu was made of the next batch",
+    snprintf(text, sizeof text, "the %s was not finite: update %llu uses the next batch instead",
              what, (unsigned long long)t->updates);
     sync_metrics_event(&t->report, SEVERITY_WARNING, "skipped", text);
 done:

@@ -1,13 +1,13 @@
 /*
- * pipeline_async.c — a pipeline that never runs empty (PipeDream). Every mini-batch is an update of
- * each stage as soon as its backward is there; its backward reads the weights that its forward
- * read, which are kept meanwhile. So stage k of K applies gradients that are K − 1 − k updates old.
+ * pipeline_async.c — a pipeline that never runs empty (PipeDream). Each mini-batch is an update of
+ * each stage as soon as its backward is complete. The backward reads the weights that its forward
+ * read; the stage keeps them meanwhile. So stage k of K applies gradients that are K − 1 − k
+ * updates old.
  *
- * Which version a forward reads follows from the order of actions alone, not from times: such a run
- * repeats bit for bit. Ranks meet only where something is told (rows, evaluations), each at the
- * same update of its own; what they must know of each other travels with their messages: the first
- * stage says which unit is the last one, and whoever sees a number that is not finite says so both
- * ways.
+ * The version that a forward reads depends only on the order of actions, not on times: such a run
+ * repeats bit for bit. Ranks synchronise only to gather rows, evaluate and write checkpoints, each
+ * at the same update of its own. Other information travels with the messages: the first stage marks
+ * the last unit, and a stage that sees a value that is not finite tells both neighbours.
  */
 #include "base/clock.h"
 #include "base/memory.h"
@@ -22,12 +22,12 @@ struct push_row { /* one stage's update */
     double loss, rate, gap, norm, at_seconds;
     float pull_us, compute_us, apply_us, queue_us, forward_us, backward_us;
     uint64_t read_version, version; /* of its forward; before its update */
-    uint64_t used;                  /* 0: something was not finite, here or before */
+    uint64_t used;                  /* 0: a value was not finite, here or on another stage */
 };
 
 struct async {
     struct pipeline_loop *l;
-    uint64_t units; /* of the run; less once the first stage was asked to stop */
+    uint64_t units; /* of the run; fewer after a request to stop */
     uint64_t done;  /* backwards */
     bool records, stopping;
     struct push_row *rows, *gathered;
@@ -118,7 +118,7 @@ done:
     return result;
 }
 
-/* What the next stage says of the unit's loss, handed on. */
+/* Receives the notes of the unit's loss from the next stage and passes them to the stage before. */
 static status pass_loss_down(struct async *a, struct pipeline_slot *s, float *loss)
 {
     status result = OK;
@@ -141,7 +141,7 @@ done:
     return result;
 }
 
-/* The mean over replicas, with what they must know of each other behind it. */
+/* The mean over replicas of the gradient and of the notes behind it. */
 static status exchange(struct async *a, float *loss)
 {
     status result = OK;
@@ -162,7 +162,7 @@ done:
     return result;
 }
 
-/* Everybody comes here at the same update, also after a divergence: nobody waits in vain. */
+/* Every rank calls it after each unit, also after a divergence, because it is collective. */
 static status report_update(struct async *a, struct pipeline_slot *s, const struct push_row *row)
 {
     status result = OK;
@@ -171,8 +171,8 @@ static status report_update(struct async *a, struct pipeline_slot *s, const stru
 
     if (a->records)
         a->rows[a->row_count++] = *row;
-    /* Where ranks meet they sleep, and MPI moves nothing meanwhile: the stage before must have got
-     * what it needs to come there. */
+    /* Ranks sleep at a barrier and MPI moves no data meanwhile: the stage before must first have
+     * received the messages that it needs to arrive there. */
     if (a->row_count == PIPELINE_ROWS || sync_metrics_has_barrier(&l->report, samples)) {
         TRY(link_wait_sent(&l->p.link, LINK_BACKWARD, &s->backward_notes_request));
         TRY(link_wait_sent(&l->p.link, LINK_BACKWARD, &s->backward));
@@ -261,17 +261,18 @@ done:
     return result;
 }
 
-/* Who diverged is known to whom it was told; now to all. */
+/* A divergence is known on some ranks; after this on all. */
 static status check_divergence(struct async *a)
 {
     status result = OK;
     float notes[COMMUNICATOR_NOTES] = {[NOTE_DIVERGED] = a->l->p.idle};
     TRY(link_notes(&a->l->p.link, notes));
     if (notes[NOTE_DIVERGED] != 0) {
-        FAIL(ERROR_DIVERGED,
-             "a loss or gradient, or its square, was not finite by update %llu: lower lr, or warm "
-             "up for longer",
-             (unsigned long long)a->done);
+        FAIL(
+            ERROR_DIVERGED,
+            "a loss or gradient, or its square, was not finite at update %llu or before: lower lr, "
+            "or warm up for longer",
+            (unsigned long long)a->done);
     }
 done:
     return result;
@@ -285,7 +286,7 @@ status pipeline_without_flush(struct pipeline_loop *l)
 
     a.units = total / l->update_samples + (total % l->update_samples != 0);
     a.records = l->report.records_steps;
-    l->report.records_steps = false; /* rows of `push` in their place: they know staleness */
+    l->report.records_steps = false; /* rows of `push` instead, which have a staleness */
     TRY(memory_new(&a.rows, PIPELINE_ROWS, sizeof *a.rows, "rows"));
     TRY(memory_new(&a.gathered, (size_t)PIPELINE_ROWS * l->c->size, sizeof *a.gathered, "rows"));
     TRY(run(&a));

@@ -12,20 +12,19 @@ enum { TAG_FORWARD = 1, TAG_BACKWARD, TAG_COLLECT };
 
 #define ALL_RANKS UINT32_MAX
 
-/* For whom rank i waits: its rank + 1; ALL_RANKS: for all; 0: it works. */
+/* What rank i waits for: another rank + 1; ALL_RANKS; 0: it computes. */
 struct waiting_page {
     struct {
         _Alignas(64) atomic_uint on;
     } rank[1];
 };
 
-/* ---- who is to add_blocking_rank
- * ----------------------------------------------------------------------------
+/* ---- which rank is missing ----------------------------------------------------------------------
  */
 
-static struct pipeline_link *current_link; /* one per process: MPI's own rule */
+static struct pipeline_link *current_link; /* one per process, like MPI */
 
-/* Along the chain of those who wait, to the one that does not. */
+/* Follows the chain of waiting ranks to the rank that waits for no other rank. */
 static unsigned end_of_chain(const struct pipeline_link *l, unsigned at, unsigned *steps)
 {
     unsigned on;
@@ -43,35 +42,35 @@ static void add_rank(const struct pipeline_link *l, unsigned rank, struct text *
     text_add(out, "rank %u, stage %u of replica %u", rank, rank % l->stages, rank / l->stages);
 }
 
-/* While this rank waits for a message. */
+/* For a wait for a message. */
 static bool add_blocking_rank(const communicator *c UNUSED, struct text *out)
 {
     unsigned steps;
     add_rank(current_link, end_of_chain(current_link, current_link->c->rank, &steps), out);
-    return steps == 1; /* who waits for it directly speaks */
+    return steps == 1; /* the rank that waits for it directly logs */
 }
 
-/* While it waits for all: of those who have not come the first that waits for nobody. */
+/* For a wait for all ranks: names the first rank that computes. */
 static bool add_absent_rank(const communicator *c UNUSED, struct text *out)
 {
     const struct pipeline_link *l = current_link;
-    unsigned speaker = 0, steps;
-    while (atomic_load(&l->page->rank[speaker].on) != ALL_RANKS)
-        speaker++; /* at the latest this rank itself */
+    unsigned logger = 0, steps;
+    while (atomic_load(&l->page->rank[logger].on) != ALL_RANKS)
+        logger++; /* ends at this rank at the latest */
     for (unsigned i = 0; i < l->c->size; i++) {
         unsigned end = end_of_chain(l, i, &steps);
         if (atomic_load(&l->page->rank[end].on) == 0) {
             add_rank(l, end, out);
-            return speaker == l->c->rank;
+            return logger == l->c->rank;
         }
     }
-    /* All say that they wait: the one that hangs was stopped as it did. */
+    /* All ranks wait by the page: one of them stopped while it waited. */
     const unsigned missing = ranks_first_missing(l->c);
     if (missing < l->c->size)
         add_rank(l, missing, out);
     else
         text_add(out, "another rank");
-    return speaker == l->c->rank;
+    return logger == l->c->rank;
 }
 
 static void set_waiting_for(struct pipeline_link *l, unsigned rank_and_one)
@@ -110,7 +109,7 @@ done:
     return result;
 }
 
-/* A communicator for the ordered mean alone: it has no gate and no kind. */
+/* A communicator only for ranks_mean_ordered: it has no gate and no kind. */
 static status open_stage_group(struct pipeline_link *l, size_t count)
 {
     status result = OK;
@@ -157,7 +156,7 @@ done:
     return result;
 }
 
-/* After an error what MPI holds is left to the process's end. */
+/* After an error MPI's resources stay until the process ends. */
 void link_close(struct pipeline_link *l)
 {
     if (l->c == NULL)

@@ -73,7 +73,7 @@ static void record(struct pass_log *log, recorder *to, uint32_t most)
     }
 }
 
-/* Without flushes a stage has read further ahead than those behind it: counts differ. */
+/* Without flushes the first stages are ahead, so ranks have different numbers of passes. */
 status passes_record_all(struct pass_log *log, recorder *to)
 {
     status result = OK;
