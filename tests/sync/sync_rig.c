@@ -23,7 +23,7 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-/* ---- a rank -------------------------------------------------------------------------------------
+/* ---- in a rank ----------------------------------------------------------------------------------
  */
 
 bool sync_rig_is_rank(int argc, char **argv, const struct sync_case *cases, int *code)
@@ -50,7 +50,7 @@ bool sync_rig_is_rank(int argc, char **argv, const struct sync_case *cases, int 
     return true;
 }
 
-/* The watchdog's thread looks at it, too. */
+/* The watchdog's thread reads the gate, so it is stopped meanwhile. */
 struct gate_page *sync_rig_set_gate(communicator *c, struct gate_page *page)
 {
     struct gate_page *before = c->ranks->gate.page;
@@ -60,7 +60,7 @@ struct gate_page *sync_rig_set_gate(communicator *c, struct gate_page *page)
     return before;
 }
 
-/* ---- the launcher -------------------------------------------------------------------------------
+/* ---- in the launcher ----------------------------------------------------------------------------
  */
 
 static const char *sync_rig_folder(void);
@@ -79,7 +79,7 @@ static void remove_folder(void)
         (void)nftw(sync_rig_folder(), remove_one, 8, FTW_DEPTH | FTW_PHYS);
 }
 
-/* A folder of this test program, in memory where that can be; removed at its end. */
+/* A folder of this test program, in memory if possible; removed at exit. */
 static const char *sync_rig_folder(void)
 {
     static char folder[64];
@@ -101,11 +101,11 @@ static void become_mpirun(unsigned ranks, const char *case_name)
     snprintf(n, sizeof n, "%u", ranks);
     setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
     setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
-    /* A launcher that was killed leaves files behind: in a folder that the test removes. */
+    /* A killed launcher leaves files: in a folder that the test removes. */
     setenv("OMPI_MCA_orte_tmpdir_base", sync_rig_folder(), 1);
     setenv("OMPI_MCA_btl_vader_backing_directory", sync_rig_folder(), 1);
     setenv("OMPI_MCA_osc_sm_backing_directory", sync_rig_folder(), 1);
-    /* Open MPI keeps some memory until the end. */
+    /* Open MPI does not free all its memory. */
     setenv("ASAN_OPTIONS", "detect_leaks=0", 1);
     execlp("mpirun", "mpirun", "-n", n, "--oversubscribe", "--bind-to", "none", program, "--case",
            case_name, (char *)NULL);
@@ -116,7 +116,7 @@ pid_t sync_rig_start(unsigned ranks, const char *case_name, int *fd)
 {
     int ends[2];
     assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
-    (void)sync_rig_folder(); /* made by this process, not by the child */
+    (void)sync_rig_folder(); /* created by this process, not by the child */
     pid_t pid = fork();
     assert_true(pid >= 0);
     if (pid == 0) {
@@ -131,7 +131,7 @@ pid_t sync_rig_start(unsigned ranks, const char *case_name, int *fd)
     return pid;
 }
 
-/* Reads until the end of all writers; false where the limit is passed first. */
+/* Reads until all writers have closed the pipe; false: the deadline passed first. */
 static bool read_all(int fd, uint64_t deadline, char *out, size_t size)
 {
     size_t length = 0;
@@ -166,7 +166,7 @@ static void finish(pid_t pid, int fd, const struct sync_start *start, uint64_t b
     close(fd);
     out->seconds = (double)(clock_ns() - begun) * 1e-9;
     out->exit_code = !ended ? -1 : WIFEXITED(code) ? WEXITSTATUS(code) : 128 + WTERMSIG(code);
-    /* A rank that is ended by another keeps no exit code of a sanitizer's. */
+    /* If another rank ends this one, a sanitizer's exit code is lost: search its report. */
     if (strstr(out->output, "Sanitizer: ") != NULL)
         fail_msg("%s on %u ranks: exit %d:\n%s", start->case_name, start->ranks, out->exit_code,
                  out->output);
@@ -241,7 +241,7 @@ void sync_rig_expect_ok(unsigned ranks, const char *case_name)
 /* ---- settings -----------------------------------------------------------------------------------
  */
 
-/* Of parts that a test may choose later by sync_rig_set(). */
+/* Declares the keys of all kinds that a test may choose later by sync_rig_set(). */
 static status declare_own(options *o, const struct registry *parts)
 {
     status result = OK;

@@ -1,6 +1,6 @@
 /*
- * test_communicator_choice.c — who may use NCCL, and what communicator=auto takes. Both are decided
- * before NCCL is called, from what the ranks say of themselves: no GPU is needed to see it.
+ * test_communicator_choice.c — when NCCL is refused, and which kind communicator=auto chooses. Both
+ * are decided before NCCL is called, from data that the ranks exchange, so no GPU is needed.
  */
 #include "tests/sync/sync_rig.h"
 
@@ -15,7 +15,7 @@
 
 enum { COUNT = 1000 };
 
-/* No GPU is needed: nothing is queued on the stream. */
+/* No GPU is needed, because nothing is queued on the stream. */
 static struct device_place place_of(const char *pci)
 {
     static int stream;
@@ -79,7 +79,7 @@ done:
     return result;
 }
 
-/* A GPU for each rank, one for all, none. */
+/* One GPU per rank, one GPU for all ranks, no GPU. */
 static status case_auto(unsigned rank, unsigned size UNUSED)
 {
     status result = OK;
@@ -102,7 +102,7 @@ static const struct sync_case CASES[] = {
     {NULL, NULL},
 };
 
-static void nccl_is_refused_where_it_cannot_work(void **state UNUSED)
+static void nccl_is_refused_if_it_cannot_work(void **state UNUSED)
 {
     sync_rig_expect_ok(1, "refused");
     sync_rig_expect_ok(2, "refused");
@@ -118,7 +118,7 @@ static void auto_takes_nccl_only_if_every_rank_has_its_own_gpu(void **state UNUS
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nccl_is_refused_where_it_cannot_work),
+        cmocka_unit_test(nccl_is_refused_if_it_cannot_work),
         cmocka_unit_test(auto_takes_nccl_only_if_every_rank_has_its_own_gpu),
     };
     int code;
