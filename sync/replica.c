@@ -42,16 +42,16 @@ static status choose(const struct replica_kind **out, const options *o, const wo
     if (c->kind->on_device) /* it cannot send codes */
         TRY(compression_chosen(&codes, o, c));
     const bool late = strcmp(options_text(o, "double_buffering"), "yes") == 0;
-    bool exchanged_there = (c->size == 1 && !late) || c->kind->on_device;
+    bool exchanged_on_gpu = (c->size == 1 && !late) || c->kind->on_device;
     if (c->kind->on_device && late) {
         FAIL(ERROR_USAGE,
              "double_buffering=yes does not work with communicator=%s, whose gradients stay on the "
              "GPU; use communicator=mpi",
              c->kind->about.name);
     }
-    bool there =
+    bool on_gpu =
         worker_place(w) != NULL && rule.form != OPTIMIZER_HOST_ONLY && !local_sgd_or_growing(o);
-    if (c->kind->on_device && !there) {
+    if (c->kind->on_device && !on_gpu) {
         FAIL(ERROR_USAGE,
              "communicator=%s keeps gradients on the GPU, but the update with optimizer=%s%s runs "
              "in "
@@ -62,7 +62,7 @@ static status choose(const struct replica_kind **out, const options *o, const wo
     const bool shares = communicator_shares(c) && worker_place(w) == NULL && !late &&
                         !local_sgd_or_growing(o) && !rule.by_layer &&
                         strcmp(options_text(o, "overlap"), "yes") != 0;
-    *out = exchanged_there && there ? &replica_device : shares ? &replica_shared : &replica_host;
+    *out = exchanged_on_gpu && on_gpu ? &replica_device : shares ? &replica_shared : &replica_host;
 done:
     return result;
 }

@@ -3,10 +3,11 @@
  * compute, exchange, apply. All kinds give the same bits:
  *
  *   replica_host    (replica.c)         in host memory; any device, any communicator
- *   replica_shared  (replica_shared.c)  in memory that all ranks see; each rank updates its share
- * of the parameters (communicator_shares) replica_device  (replica_device.c)  on the rank's GPU, if
- * the communicator exchanges there (nccl), or with one rank replica_virtual (replica_virtual.h)
- * engine=virtual: stands for all ranks, in one process
+ *   replica_shared  (replica_shared.c)  in memory that all ranks see; each rank updates its
+ *                                       share of the parameters (communicator_shares)
+ *   replica_device  (replica_device.c)  on the rank's GPU, if the communicator exchanges on the
+ *                                       GPU (nccl), or with one rank
+ *   replica_virtual (replica_virtual.h) engine=virtual: stands for all ranks, in one process
  *
  * One thread. Collective: every rank has the same kind and calls the same functions.
  */

@@ -47,13 +47,13 @@ done:
 static status device_exchange(replica *r, float notes[COMMUNICATOR_NOTES])
 {
     status result = OK;
-    float *there = r->gradient + r->count;
+    float *device_notes = r->gradient + r->count;
     const float share = 1.0f / (float)r->c->size;
     if (r->c->size == 1)
         return OK;
-    TRY(worker_resident_write(r->worker, there, notes, COMMUNICATOR_NOTES));
+    TRY(worker_resident_write(r->worker, device_notes, notes, COMMUNICATOR_NOTES));
     TRY(communicator_device_sum(r->c, r->gradient, r->count + COMMUNICATOR_NOTES));
-    TRY(worker_resident_read(r->worker, notes, there, COMMUNICATOR_NOTES));
+    TRY(worker_resident_read(r->worker, notes, device_notes, COMMUNICATOR_NOTES));
     for (unsigned i = 0; i < COMMUNICATOR_NOTES; i++)
         notes[i] *= share;
 done:

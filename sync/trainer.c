@@ -156,7 +156,7 @@ static status gradient(struct trainer *t, unsigned batches, struct step_stats *s
     return replica_gradients(t->replica, first, batches, stats);
 }
 
-/* The gradient of the next update. If it fails, this rank still comes to the exchange, where it
+/* The gradient of the next update. If it fails, this rank still calls the exchange, which
  * tells the others. With SyncBatchNorm, fail now: the peers block in batch norm and never reach the
  * exchange. */
 static status compute(struct trainer *t, struct pending *m)
@@ -331,7 +331,7 @@ static double sent_bytes(const struct trainer *t)
 }
 
 /* Adds to a checkpoint what the replica's view and the report lack. A gradient that waits is
- * exchanged now: its mean is the same on all ranks, and training goes on with the same bits. */
+ * exchanged now: its mean is the same on all ranks, and training continues with the same bits. */
 static status complete(void *context, struct training_state *out)
 {
     status result = OK;

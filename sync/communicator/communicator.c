@@ -122,11 +122,6 @@ void communicator_add_network(const communicator *c, struct text *out)
         text_add(out, "not TCP: a transport that Open MPI chose");
 }
 
-bool communicator_may_spin(const communicator *c)
-{
-    return !c->ranks->crowded;
-}
-
 unsigned communicator_processors(const communicator *c)
 {
     return c->ranks->processors;

@@ -63,7 +63,7 @@ extern const struct registry communicator_registry;
 struct communicator {
     const struct communicator_kind *kind;
     unsigned rank, size;
-    double timeout_s;    /* limit of every wait; may be changed, on all ranks alike */
+    double timeout_s;    /* limit of every wait; may be changed, to the same value on all ranks */
     double warn_after_s; /* a longer wait is logged, once; 5 by default */
     bool ordered;        /* reduction=ordered */
     bool compressed;     /* compression is not none */
@@ -155,8 +155,6 @@ bool communicator_same_in_parts(const communicator *c);
 /* Whether overlap=auto should run its trial: the bits stay the same, and either ranks wait for a
  * link between hosts or each rank has a free processor. The same on all ranks. */
 bool communicator_overlap_may_gain(const communicator *c);
-/* Whether each rank on every host has a processor of its own. The same on all ranks. */
-bool communicator_may_spin(const communicator *c);
 /* Overrides c->has_processor. The same value on all ranks; not during an exchange. */
 void communicator_spare_processors(communicator *c, bool spare);
 /* Number of processors of this host's ranks. */

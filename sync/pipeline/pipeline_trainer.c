@@ -159,7 +159,7 @@ done:
     return result;
 }
 
-/* Every rank comes to the same verdict: it is made of means. */
+/* All ranks decide the same, because the notes are means over ranks. */
 static status check_notes(struct pipeline_loop *l, bool finite, float *loss)
 {
     status result = OK;

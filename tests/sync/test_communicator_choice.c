@@ -51,8 +51,8 @@ static status case_refused(unsigned rank UNUSED, unsigned size)
     TRY(expect_refused("ordered", &one, "reduction=ordered"));
     if (size > 1) {
         /* If the library is missing, opening fails with that before it compares GPUs. */
-        bool there = strncmp(sync_nccl_version(), "not found", 9) != 0;
-        TRY(expect_refused("fast", &one, there ? "0000:1b:00.0" : "communicator=nccl"));
+        bool installed = strncmp(sync_nccl_version(), "not found", 9) != 0;
+        TRY(expect_refused("fast", &one, installed ? "0000:1b:00.0" : "communicator=nccl"));
     }
 done:
     return result;
@@ -83,8 +83,8 @@ done:
 static status case_auto(unsigned rank, unsigned size UNUSED)
 {
     status result = OK;
-    const bool there = sync_nccl_version()[0] >= '0' && sync_nccl_version()[0] <= '9';
-    const char *best = there ? "nccl" : "shared";
+    const bool installed = sync_nccl_version()[0] >= '0' && sync_nccl_version()[0] <= '9';
+    const char *best = installed ? "nccl" : "shared";
     char pci[32];
     snprintf(pci, sizeof pci, "0000:%02x:00.0", rank);
     const struct device_place own = place_of(pci), same = place_of("0000:00:00.0");

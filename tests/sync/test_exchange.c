@@ -199,7 +199,7 @@ static status check_turns(communicator *c)
 {
     status result = OK;
     if (c->has_processor && c->ranks->processors < 2 * c->size)
-        FAIL(ERROR_OTHER, "%u ranks on %u processors are said to have free processors", c->size,
+        FAIL(ERROR_OTHER, "has_processor is true for %u ranks on %u processors", c->size,
              c->ranks->processors);
     if (!communicator_overlaps(c))
         FAIL(ERROR_OTHER, "nothing is exchanged while ranks compute");

@@ -35,16 +35,16 @@ done:
 }
 
 /* Compares update by update, with one evaluation. */
-static status compare_replicas(worker *w, replica *here, replica *there)
+static status compare_replicas(worker *w, replica *host, replica *device)
 {
     status result = OK;
-    TRY(expect_same_views(here, there));
+    TRY(expect_same_views(host, device));
     for (uint64_t batch = 0; batch < 20; batch++) {
         float notes[2][COMMUNICATOR_NOTES] = {{1, 2, 3, 4}, {1, 2, 3, 4}};
         struct step_stats stats[2];
         struct evaluation e[2] = {{0}};
         bool finite[2];
-        replica *const both[] = {here, there};
+        replica *const both[] = {host, device};
         for (unsigned i = 0; i < 2; i++) {
             TRY(replica_gradient(both[i], batch, &stats[i]));
             TRY(replica_exchange(both[i], notes[i]));
@@ -52,7 +52,7 @@ static status compare_replicas(worker *w, replica *here, replica *there)
             if (batch == 10)
                 TRY(worker_evaluate(w, both[i]->parameters, &e[i]));
         }
-        TRY(expect_same_views(here, there));
+        TRY(expect_same_views(host, device));
         if (stats[0].loss != stats[1].loss || e[0].test_loss != e[1].test_loss ||
             memcmp(notes[0], notes[1], sizeof notes[0]) != 0 || !finite[0] || !finite[1])
             FAIL(ERROR_OTHER, "the replicas differ in update %llu", (unsigned long long)batch);
@@ -62,20 +62,20 @@ done:
 }
 
 /* A gradient that is not finite changes nothing in either replica. */
-static status poison_replicas(worker *w, replica *here, replica *there)
+static status poison_replicas(worker *w, replica *host, replica *device)
 {
     status result = OK;
     const float bad = NAN;
     bool finite;
-    here->gradient[3] = bad;
-    TRY(worker_resident_write(w, there->gradient + 3, &bad, 1));
-    TRY(replica_apply(here, 0.1, &finite));
+    host->gradient[3] = bad;
+    TRY(worker_resident_write(w, device->gradient + 3, &bad, 1));
+    TRY(replica_apply(host, 0.1, &finite));
     if (!finite)
-        TRY(replica_apply(there, 0.1, &finite));
+        TRY(replica_apply(device, 0.1, &finite));
     if (finite)
         FAIL(ERROR_OTHER, "a NaN was not detected");
-    TRY(expect_same_views(here, there));
-    TRY(compare_replicas(w, here, there));
+    TRY(expect_same_views(host, device));
+    TRY(compare_replicas(w, host, device));
 done:
     return result;
 }
@@ -86,19 +86,19 @@ static status compare_with(const char *setting)
     options *o = NULL;
     worker *w = NULL;
     communicator *c = NULL;
-    replica *here = NULL, *there = NULL;
+    replica *host = NULL, *device = NULL;
     TRY(sync_rig_training(&o, (const char *const[]){"device=cuda", "model=mlp", setting, NULL}));
     TRY(worker_open(&w, &(struct worker_options){.settings = o, .count = 1}));
     TRY(communicator_open(&c, o, worker_parameter_count(w), worker_place(w)));
-    TRY(replica_open_kind(&here, &replica_host, o, w, c));
-    TRY(replica_open(&there, o, w, c));
-    if (there->kind != &replica_device)
+    TRY(replica_open_kind(&host, &replica_host, o, w, c));
+    TRY(replica_open(&device, o, w, c));
+    if (device->kind != &replica_device)
         FAIL(ERROR_OTHER, "the replica of one rank is not on the GPU");
-    TRY(compare_replicas(w, here, there));
-    TRY(poison_replicas(w, here, there));
+    TRY(compare_replicas(w, host, device));
+    TRY(poison_replicas(w, host, device));
 done:
-    replica_close(&here);
-    replica_close(&there);
+    replica_close(&host);
+    replica_close(&device);
     communicator_close(&c);
     worker_close(&w);
     options_close(&o);

@@ -326,10 +326,10 @@ static status case_refused_on_device(unsigned rank, unsigned size)
         replica *made = NULL;
         TRY(run_open(&r, SETTINGS("device=cuda", "communicator=mpi", settings[i]), rank, size));
         const struct communicator_kind *real = r.communicator->kind;
-        struct communicator_kind there = *real;
-        there.about.name = "nccl";
-        there.on_device = true;
-        r.communicator->kind = &there;
+        struct communicator_kind on_gpu = *real;
+        on_gpu.about.name = "nccl";
+        on_gpu.on_device = true;
+        r.communicator->kind = &on_gpu;
         status opened = replica_open(&made, r.settings, r.worker, r.communicator);
         r.communicator->kind = real;
         if (opened != ERROR_USAGE || made != NULL)

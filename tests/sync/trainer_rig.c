@@ -45,11 +45,6 @@ static status on_checkpoint(void *context, const struct training_state *now)
     return worker_evaluate(s->worker, now->parameters, &s->evaluation);
 }
 
-static void on_progress(void *context, const struct training_progress *p UNUSED)
-{
-    ((struct seen *)context)->progress++;
-}
-
 status run_open(struct run *r, const char *const *settings, unsigned rank, unsigned size)
 {
     status result = OK;
@@ -79,10 +74,8 @@ status run_train(struct run *r)
     if (r->communicator->rank == 0) {
         o.start = r->start;
         o.recorder = r->recorder;
-        o.hooks = (struct training_hooks){.context = &r->seen,
-                                          .checkpoint = on_checkpoint,
-                                          .progress = on_progress,
-                                          .stop = &r->seen.stop};
+        o.hooks = (struct training_hooks){
+            .context = &r->seen, .checkpoint = on_checkpoint, .stop = &r->seen.stop};
     }
     return sync_trainer_run(&o, &r->outcome);
 }

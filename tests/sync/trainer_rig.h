@@ -17,7 +17,7 @@ enum { SEEN = 64 };
 struct seen {
     worker *worker;
     unsigned ranks;
-    unsigned checkpoints, progress;
+    unsigned checkpoints;
     uint64_t checkpoint_version[SEEN];
     volatile sig_atomic_t stop;
     unsigned stop_after_checkpoints;
