@@ -209,8 +209,8 @@ static void count_update(struct trainer *t, const struct pending *m, uint64_t st
     t->skipped_last = 0;
 }
 
-/* Exchange, apply, tell. `spent_ns`: time of this exchange that was spent between operators of the
- * computation. */
+/* Exchanges, applies and reports one update. `spent_ns`: time of this exchange that was spent
+ * between operators of the computation. */
 static status exchange_and_apply(struct trainer *t, struct pending *m, uint64_t spent_ns)
 {
     status result = OK;
@@ -260,7 +260,7 @@ static status double_buffering_step(struct trainer *t)
         replica_send(t->replica);
     if (wants_more(t) && now.own == OK)
         TRY(compute(t, &next));
-    t->waiting = next; /* before use(), which may write a checkpoint */
+    t->waiting = next; /* first: exchange_and_apply() may write a checkpoint */
     if (now.batches > 0)
         TRY(exchange_and_apply(t, &now, next.stats.watch_ns));
 done:
@@ -281,8 +281,8 @@ done:
 }
 
 /* Key local_steps (local_sgd.h): each rank makes this many updates alone, then all average their
- * parameters. A rank that fails computes no more, but counts on: the others gather rows with it,
- * and learn of the failure at the averaging. */
+ * parameters. A rank that fails stops computing but still counts updates: the others gather rows
+ * with it, and learn of the failure at the averaging. */
 static status local_sgd_round(struct trainer *t, unsigned steps)
 {
     status result = OK;
@@ -388,7 +388,7 @@ done:
 
 /* ---- the run -------------------------------------------------------------------------------- */
 
-/* trainer_close is due also after an error. */
+/* Call trainer_close also after an error. */
 static status trainer_open(struct trainer *t, const struct sync_trainer_options *o)
 {
     status result = OK;

@@ -5,8 +5,8 @@
  * updates old.
  *
  * The version that a forward reads depends only on the order of actions, not on times: such a run
- * repeats bit for bit. Ranks synchronise only to gather rows, evaluate and write checkpoints, each
- * at the same update of its own. Other information travels with the messages: the first stage marks
+ * repeats bit for bit. Ranks synchronise only to gather rows, evaluate and write checkpoints, all
+ * at the same update number. Other information travels with the messages: the first stage marks
  * the last unit, and a stage that sees a value that is not finite tells both neighbours.
  */
 #include "base/clock.h"

@@ -50,6 +50,15 @@ bool sync_rig_is_rank(int argc, char **argv, const struct sync_case *cases, int 
     return true;
 }
 
+void sync_rig_rough(unsigned rank, size_t count, uint64_t round, float *out)
+{
+    uint32_t bits = rank * 7919 + (uint32_t)round + 1;
+    for (size_t i = 0; i < count; i++) {
+        bits = bits * 1664525u + 1013904223u;
+        out[i] = (float)(int32_t)bits * (i % 3 == 0 ? 1e-9f : 1e-6f);
+    }
+}
+
 /* The watchdog's thread reads the gate, so it is stopped meanwhile. */
 struct gate_page *sync_rig_set_gate(communicator *c, struct gate_page *page)
 {

@@ -51,6 +51,10 @@ void sync_rig_expect_ok(unsigned ranks, const char *case_name);
 /* Starts a case. mpirun leads its own process group. *fd ← its output, owned by the caller. */
 pid_t sync_rig_start(unsigned ranks, const char *case_name, int *fd);
 
+/* Fills out[0..count) with numbers whose sum over ranks depends on the order of addition. They are
+ * determined by rank and `round`. */
+void sync_rig_rough(unsigned rank, size_t count, uint64_t round, float *out);
+
 /* The settings that communicators read, with small buckets. */
 options *sync_rig_settings(void);
 status sync_rig_set(options *o, const char *key, const char *value) MUST_CHECK;

@@ -85,16 +85,6 @@ done:
     return result;
 }
 
-/* Numbers whose sum depends on the order of addition. */
-static void rough_gradient(unsigned rank, size_t count, float *out)
-{
-    uint32_t bits = rank + 1;
-    for (size_t i = 0; i < count; i++) {
-        bits = bits * 1664525u + 1013904223u;
-        out[i] = (float)(int32_t)bits * (i % 3 == 0 ? 1e-9f : 1e-6f);
-    }
-}
-
 /* The cost model of the kind; for ring and naive it is compared with the bytes sent. */
 static status check_cost(communicator *c)
 {
@@ -130,7 +120,7 @@ static status check_bits(communicator *c)
     TRY(memory_new(&expected, COUNT, sizeof(float), "test"));
     for (unsigned rank = 0; rank < c->size; rank++) {
         TRY(memory_new(&all[rank], COUNT, sizeof(float), "test"));
-        rough_gradient(rank, COUNT, all[rank]);
+        sync_rig_rough(rank, COUNT, 0, all[rank]);
     }
     memcpy(data, all[c->rank], COUNT * sizeof(float));
     TRY(communicator_allreduce_mean(c, data, COUNT));

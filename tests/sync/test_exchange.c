@@ -41,16 +41,6 @@ static status open_kind(communicator **c, const char *kind, const char *reductio
     return open_with(c, kind, reduction, NULL);
 }
 
-/* Numbers whose sum depends on the order of the addition. */
-static void rough(unsigned rank, size_t count, uint64_t round, float *out)
-{
-    uint32_t bits = rank * 7919 + (uint32_t)round + 1;
-    for (size_t i = 0; i < count; i++) {
-        bits = bits * 1664525u + 1013904223u;
-        out[i] = (float)(int32_t)bits * (i % 3 == 0 ? 1e-9f : 1e-6f);
-    }
-}
-
 /* The vector becomes final from its end, in steps of random size, different on each rank. */
 static status exchange_in_parts(communicator *c, float *data, size_t count, uint64_t round,
                                 uint64_t *hidden_ns)
@@ -77,10 +67,10 @@ static status check_bits(communicator *c, size_t count, uint64_t round)
     float *data = communicator_buffer(c);
     const size_t all = count + COMMUNICATOR_NOTES;
     uint64_t hidden_ns;
-    rough(c->rank, all, round, data);
+    sync_rig_rough(c->rank, all, round, data);
     TRY(communicator_allreduce_mean(c, data, all));
     memcpy(at_once, data, all * sizeof(float));
-    rough(c->rank, all, round, data);
+    sync_rig_rough(c->rank, all, round, data);
     TRY(exchange_in_parts(c, data, count, round, &hidden_ns));
     if (communicator_same_in_parts(c) && memcmp(data, at_once, all * sizeof(float)) != 0)
         FAIL(ERROR_OTHER, "%zu floats in parts have other bits than the whole vector", count);
