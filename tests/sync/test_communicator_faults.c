@@ -40,16 +40,16 @@ done:
     return result;
 }
 
-/* Rank 1 arrives 2.5 s late; the limit of the others is 1 s. */
+/* Rank 1 arrives 3 s late; the others warn after 0.6 s and time out after 1.5 s. */
 static status case_late(unsigned rank, unsigned size UNUSED)
 {
     status result = OK;
     communicator *c = NULL;
     TRY(open_one(&c, "auto"));
-    c->timeout_s = 1;
-    c->warn_after_s = 0.2;
+    c->timeout_s = 1.5;
+    c->warn_after_s = 0.6;
     if (rank == 1)
-        clock_sleep_until_ns(clock_ns() + 2500000000u);
+        clock_sleep_until_ns(clock_ns() + 3000000000u);
     TRY(communicator_allreduce_mean(c, communicator_buffer(c), 100));
 done:
     communicator_close(&c);
@@ -266,7 +266,7 @@ static status case_stuck(unsigned rank, unsigned size UNUSED)
     sync_set_exit_hook(print_reason, &rank);
     if (rank == 1)
         clock_sleep_until_ns(clock_ns() + 200000000000u);
-    watchdog_arm(0.6, "the sum");
+    watchdog_arm(1.5, "the sum"); /* more than the second after which rank 1 counts as missing */
     MPI_Recv(&nothing, 1, MPI_FLOAT, 1, 0, c->ranks->world, MPI_STATUS_IGNORE);
 done:
     communicator_close(&c);
@@ -384,8 +384,8 @@ static const struct sync_case CASES[] = {
  */
 
 /* Cases whose ranks mostly sleep run at the same time, before all tests. */
-static const struct sync_start TOGETHER[] = {
-    {3, "late"}, {4, "replica"}, {3, "failure"}, {2, "absent"}, {2, "stray"}};
+static const struct sync_start TOGETHER[] = {{3, "late"},   {4, "replica"}, {3, "failure"},
+                                             {2, "absent"}, {2, "stray"},   {3, "stuck"}};
 static struct sync_run runs[COUNT_OF(TOGETHER)];
 
 static int run_together(void **state UNUSED)
@@ -409,7 +409,7 @@ static void a_wait_for_a_late_rank_warns_and_times_out(void **state UNUSED)
         fail_msg("exit %d:\n%s", run->exit_code, run->output);
     assert_int_equal(sync_rig_lines(run, "rank 0: warning: ", "rank 1"), 1);
     assert_int_equal(sync_rig_lines(run, "rank 2: warning: ", ""), 0); /* one rank warns */
-    sync_rig_expect_timeout(run, 1, 5, "rank 1");
+    sync_rig_expect_timeout(run, 1.5, 6, "rank 1");
 }
 
 /* Rank 0 listens for a second. Rank 2, whose wait timed out half a second later, then receives rank
@@ -490,17 +490,16 @@ static void no_message_is_written_after_a_timeout(void **state UNUSED)
 
 static void a_blocking_call_times_out(void **state UNUSED)
 {
-    static struct sync_run run;
+    const struct sync_run *run = together("stuck");
     char host[65] = "";
     assert_int_equal(gethostname(host, sizeof host - 1), 0);
-    sync_rig_run(3, "stuck", 20, &run);
     static const char *const begins[] = {"rank 0: error: ", "rank 0 hook: "};
     for (size_t i = 0; i < COUNT_OF(begins); i++)
-        if (run.exit_code != ERROR_PEER || sync_rig_lines(&run, begins[i], "rank 1") != 1 ||
-            sync_rig_lines(&run, begins[i], "rank 2") != 0 ||
-            sync_rig_lines(&run, begins[i], host) != 1)
-            fail_msg("exit %d after %.1f s:\n%s", run.exit_code, run.seconds, run.output);
-    sync_rig_expect_timeout(&run, 0.6, 3, "rank 1");
+        if (run->exit_code != ERROR_PEER || sync_rig_lines(run, begins[i], "rank 1") != 1 ||
+            sync_rig_lines(run, begins[i], "rank 2") != 0 ||
+            sync_rig_lines(run, begins[i], host) != 1)
+            fail_msg("exit %d after %.1f s:\n%s", run->exit_code, run->seconds, run->output);
+    sync_rig_expect_timeout(run, 1.5, 5, "rank 1");
 }
 
 static void closing_keeps_the_error_message(void **state UNUSED)
