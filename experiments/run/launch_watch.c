@@ -302,7 +302,7 @@ static unsigned starting_limit_s(const struct launch *l)
 {
     enum { MPIRUN_LIMIT_S = 60 };
     return MPIRUN_LIMIT_S + l->workers +
-           (unsigned)(MEETING_TIMEOUTS * options_real(l->o->settings, "timeout_s"));
+           (unsigned)(FIRST_CONTACT_TIMEOUTS * options_real(l->o->settings, "timeout_s"));
 }
 
 static void check_start(struct launch *l)
