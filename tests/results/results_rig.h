@@ -41,7 +41,8 @@ const char *rig_in_the_file(const char *sql);
 void rig_change(const char *sql);
 /* SHA-256 of rig_path's bytes; valid until the next call. */
 const char *rig_hash(void);
-/* Asserts that `wanted` is part of the last error's message. */
-void rig_assert_error_says(const char *wanted);
+/* Asserts that the last error's message contains `value`: a path, name or number that the test
+ * chose. */
+void rig_assert_error_names(const char *value);
 
 #endif

@@ -24,8 +24,8 @@ static void write_bytes(const char *bytes)
     assert_int_equal(fclose(file), 0);
 }
 
-/* Neither a recorder nor a query takes the file; both say `wanted` and leave it as it is. */
-static void assert_refused(const char *wanted)
+/* A recorder and a query refuse the file, name it and `value`, and do not change it. */
+static void assert_refused(const char *value)
 {
     recorder *r = NULL;
     double count;
@@ -34,10 +34,11 @@ static void assert_refused(const char *wanted)
     snprintf(before, sizeof before, "%s", rig_hash());
     assert_int_equal(recorder_open(&r, rig_path), ERROR_RESULTS);
     assert_null(r);
-    rig_assert_error_says(wanted);
-    rig_assert_error_says(rig_path);
+    rig_assert_error_names(rig_path);
+    rig_assert_error_names(value);
     assert_int_equal(query_number(rig_path, "SELECT 1", NULL, 0, &count, &known), ERROR_RESULTS);
-    rig_assert_error_says(wanted);
+    rig_assert_error_names(rig_path);
+    rig_assert_error_names(value);
     assert_string_equal(rig_hash(), before);
     assert_false(rig_exists("-wal"));
 }
@@ -49,24 +50,24 @@ static void a_file_that_is_not_sqlite_is_refused_and_left_alone(void **state)
     memset(text, 'x', sizeof text - 1);
     text[sizeof text - 1] = '\0';
     write_bytes(text);
-    assert_refused("it is not an SQLite database");
+    assert_refused(rig_path);
     write_bytes("short");
-    assert_refused("it is not an SQLite database");
+    assert_refused(rig_path);
 }
 
 static void another_programs_database_is_refused_and_left_alone(void **state)
 {
     (void)state;
     rig_change("CREATE TABLE run (id)");
-    assert_refused("an SQLite database of another program");
+    assert_refused(rig_path);
     rig_change("PRAGMA application_id = 77");
-    assert_refused("application_id 0x0000004d");
+    assert_refused("0x0000004d");
 }
 
 static void a_file_of_another_version_is_refused_and_left_alone(void **state)
 {
     (void)state;
-    static const char *const versions[] = {"0", "2", "6", "-1"};
+    static const char *const versions[] = {"0", "2", "4711", "-1"};
     recorder *r = NULL;
     assert_int_equal(recorder_open(&r, rig_path), OK);
     recorder_close(&r);
@@ -74,9 +75,7 @@ static void a_file_of_another_version_is_refused_and_left_alone(void **state)
         char sql[64];
         snprintf(sql, sizeof sql, "PRAGMA user_version = %s", versions[i]);
         rig_change(sql);
-        snprintf(sql, sizeof sql, "of version %s, ", versions[i]);
-        assert_refused(sql);
-        rig_assert_error_says("version 1 ");
+        assert_refused(versions[i]);
     }
 }
 
@@ -108,13 +107,13 @@ static void every_table_is_strict(void **state)
 static void a_row_without_its_run_is_refused(void **state)
 {
     (void)state;
+    static const char sql[] = "INSERT INTO checkpoint (run_id, version, path) VALUES (7, 1, 'a')";
     sqlite3 *db = NULL;
     assert_int_equal(database_open(&db, rig_path), OK);
-    assert_int_equal(
-        database_execute(db, "INSERT INTO checkpoint (run_id, version, path) VALUES (7, 1, 'a')",
-                         "add a row"),
-        ERROR_RESULTS);
-    rig_assert_error_says("FOREIGN KEY");
+    assert_int_equal(database_execute(db, sql, "add a row"), ERROR_RESULTS);
+    rig_change("INSERT INTO run (id, uuid, mode, workers, status) "
+               "VALUES (7, 'a', 'async', 1, 'finished')");
+    assert_int_equal(database_execute(db, sql, "add a row"), OK);
     database_close(&db);
 }
 
@@ -125,9 +124,9 @@ static void a_missing_folder_is_said_to_be_missing(void **state)
     double count;
     bool known;
     assert_int_equal(recorder_open(&r, "/nowhere/at/all/results.db"), ERROR_RESULTS);
-    rig_assert_error_says("No such file or directory");
+    rig_assert_error_names("/nowhere/at/all/");
     assert_int_equal(query_number(rig_path, "SELECT 1", NULL, 0, &count, &known), ERROR_RESULTS);
-    rig_assert_error_says("make one with 'gradlag run'");
+    rig_assert_error_names(rig_path);
     assert_false(rig_exists(""));
 }
 
@@ -136,7 +135,7 @@ static void a_folder_is_not_a_results_file(void **state)
     (void)state;
     recorder *r = NULL;
     assert_int_equal(recorder_open(&r, rig_folder), ERROR_RESULTS);
-    rig_assert_error_says(rig_folder);
+    rig_assert_error_names(rig_folder);
 }
 
 static void a_file_locked_for_too_long_is_an_error_that_names_it(void **state)
@@ -148,9 +147,10 @@ static void a_file_locked_for_too_long_is_an_error_that_names_it(void **state)
     assert_int_equal(database_execute(holder, "BEGIN IMMEDIATE", "hold"), OK);
     sqlite3_busy_timeout(waiter, 20);
     assert_int_equal(database_execute(waiter, "BEGIN IMMEDIATE", "record rows"), ERROR_RESULTS);
-    rig_assert_error_says("could not record rows: another process has kept the file locked");
-    rig_assert_error_says(rig_path);
+    rig_assert_error_names(rig_path);
     database_rollback(holder);
+    assert_int_equal(database_execute(waiter, "BEGIN IMMEDIATE", "record rows"), OK);
+    database_rollback(waiter);
     database_close(&holder);
     database_close(&waiter);
 }
@@ -163,7 +163,7 @@ static void a_full_disk_is_called_so(void **state)
     assert_int_equal(database_execute(db, "PRAGMA max_page_count = 1", "limit"), OK);
     assert_int_equal(database_execute(db, "CREATE TABLE t (a); INSERT INTO t VALUES (1)", "fill"),
                      ERROR_RESULTS);
-    rig_assert_error_says("the disk is full");
+    assert_true(database_is_full(db));
     database_close(&db);
 }
 
@@ -200,7 +200,7 @@ static int open_read_only(void)
     recorder *r = NULL;
     if (recorder_open(&r, rig_path) != ERROR_RESULTS)
         return 1;
-    return strstr(error_message(), "not writable") == NULL;
+    return strstr(error_message(), rig_path) == NULL;
 }
 
 static int open_in_a_read_only_folder(void)
@@ -208,10 +208,10 @@ static int open_in_a_read_only_folder(void)
     recorder *r = NULL;
     if (recorder_open(&r, rig_path) != ERROR_RESULTS)
         return 1;
-    if (strstr(error_message(), "Permission denied") == NULL)
+    if (strstr(error_message(), rig_path) == NULL)
         return 2;
     return recorder_open(&r, "/no/such/folder/results.db") != ERROR_RESULTS ||
-           strstr(error_message(), "/no/such/folder/: No such file") == NULL;
+           strstr(error_message(), "/no/such/folder/") == NULL;
 }
 
 static void a_folder_that_is_not_writable_is_said_to_be_so(void **state)
@@ -301,11 +301,8 @@ static int record_more_than_fits(void)
     recorder_event(r, 1, SEVERITY_INFO, "after", -1, "dropped, or met by the same error");
     if (recorder_finish(r, &rig_outcome) != ERROR_RESULTS)
         return 3;
-    if (strstr(error_message(), "could not record a row") == NULL &&
-        strstr(error_message(), "could not commit") == NULL) {
-        log_error("%s", error_message());
+    if (strstr(error_message(), rig_path) == NULL)
         return 4;
-    }
     recorder_close(&r);
     return 0;
 }
@@ -435,7 +432,7 @@ static void a_reader_folds_in_what_a_killed_writer_left(void **state)
 
 static int read_without_the_last_rows(void)
 {
-    char said[1024] = "";
+    char log[1024] = "", wal[128];
     FILE *errors = tmpfile();
     double value;
     bool known;
@@ -444,8 +441,9 @@ static int read_without_the_last_rows(void)
         query_number(rig_path, "SELECT count(*) FROM sqlite_master", NULL, 0, &value, &known) != OK)
         return 1;
     rewind(errors);
-    (void)!fread(said, 1, sizeof said - 1, errors);
-    return strstr(said, "its last rows stand in") == NULL ? 2 : 0;
+    (void)!fread(log, 1, sizeof log - 1, errors);
+    snprintf(wal, sizeof wal, "%s-wal", rig_path);
+    return strstr(log, wal) == NULL ? 2 : 0;
 }
 
 /* No -shm can be made there, without which no -wal can be read. */
@@ -463,6 +461,9 @@ static void rows_that_cannot_be_read_in_a_folder_of_others_are_spoken_of(void **
     assert_int_equal(chmod(rig_folder, 0755), 0);
 }
 
+static const char names_process[] =
+    "SELECT instr(error, 'process ' || (runner ->> '$.pid')) > 0 FROM run";
+
 static void a_run_whose_process_was_killed_reads_as_failed_and_is_so_after_the_next(void **state)
 {
     (void)state;
@@ -470,15 +471,13 @@ static void a_run_whose_process_was_killed_reads_as_failed_and_is_so_after_the_n
     kill_after(begin_a_run);
     assert_string_equal(rig_ask("SELECT status FROM run"), "failed");
     assert_string_equal(rig_ask("SELECT status FROM run_summary"), "failed");
-    assert_string_equal(rig_ask("SELECT error LIKE 'the process that ran it was killed%' FROM run"),
-                        "1");
+    assert_string_equal(rig_ask(names_process), "1");
     assert_string_equal(rig_in_the_file("SELECT status FROM run"), "running");
     assert_int_equal(recorder_open(&r, rig_path), OK);
     recorder_close(&r);
     assert_string_equal(rig_in_the_file("SELECT status FROM run"), "failed");
     assert_string_equal(rig_in_the_file("SELECT finished_at IS NOT NULL FROM run"), "1");
-    assert_string_equal(
-        rig_in_the_file("SELECT error LIKE 'the process that ran it was killed%' FROM run"), "1");
+    assert_string_equal(rig_in_the_file(names_process), "1");
 }
 
 static void a_run_that_cannot_be_judged_from_here_is_left_alone(void **state)
@@ -505,7 +504,9 @@ static void a_run_that_cannot_be_judged_from_here_is_left_alone(void **state)
         rig_change(back);
     }
     rig_change("UPDATE run SET runner = json_set(runner, '$.boot', 'before') WHERE id = 2");
-    assert_string_equal(rig_ask("SELECT error LIKE '%went down%' FROM run WHERE id = 2"), "1");
+    assert_string_equal(
+        rig_ask("SELECT status || (instr(error, runner ->> '$.host') > 0) FROM run WHERE id = 2"),
+        "failed1");
 }
 
 static void a_run_of_another_host_that_says_nothing_for_an_hour_is_lost(void **state)
@@ -520,9 +521,7 @@ static void a_run_of_another_host_that_says_nothing_for_an_hour_is_lost(void **s
     rig_change("UPDATE run SET progress = NULL,"
                " started_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '-180 minutes')");
     assert_string_equal(rig_ask("SELECT status FROM run"), "failed");
-    assert_string_equal(
-        rig_ask("SELECT error LIKE 'last heard of at ' || started_at || ': the process%' FROM run"),
-        "1");
+    assert_string_equal(rig_ask("SELECT instr(error, started_at) > 0 FROM run"), "1");
     assert_int_equal(recorder_open(&r, rig_path), OK);
     recorder_close(&r);
     assert_string_equal(rig_in_the_file("SELECT status FROM run"), "failed");

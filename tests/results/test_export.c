@@ -98,11 +98,11 @@ static void an_unknown_format_or_run_is_a_usage_error(void **state)
     const char *const runs[] = {"77"};
     struct export_request request = {.format = "tensorbord", .results = rig_path};
     assert_int_equal(export_write(&request, &outcome), ERROR_USAGE);
-    rig_assert_error_says("Did you mean 'tensorboard'");
+    rig_assert_error_names("'tensorboard'");
     request =
         (struct export_request){.format = "csv", .results = rig_path, .runs = runs, .run_count = 1};
     assert_int_equal(export_write(&request, &outcome), ERROR_USAGE);
-    rig_assert_error_says("there is no run '77'");
+    rig_assert_error_names("'77'");
 }
 
 static void a_place_that_cannot_be_written_is_named(void **state)
@@ -111,7 +111,7 @@ static void a_place_that_cannot_be_written_is_named(void **state)
     struct export_outcome outcome;
     struct export_request request = {.format = "csv", .results = rig_path, .to = rig_path};
     assert_int_equal(export_write(&request, &outcome), ERROR_OTHER);
-    rig_assert_error_says("cannot be");
+    rig_assert_error_names(rig_path);
 }
 
 /* ---- TensorBoard --------------------------------------------------------------------------------

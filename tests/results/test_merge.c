@@ -191,12 +191,12 @@ static void runs_of_one_uuid_that_differ_are_refused_and_nothing_is_copied(void 
     record(from, 2, 3);
     rig_change("UPDATE run SET final_accuracy = 0.9 WHERE seed = 1");
     assert_int_equal(merge_file(out_path, from, &m), ERROR_RESULTS);
-    rig_assert_error_says("same uuid");
-    rig_assert_error_says("their rows");
+    rig_assert_error_names("same uuid");
+    rig_assert_error_names("their rows");
     rig_change("UPDATE run SET final_accuracy = 0.5 WHERE seed = 1;"
                "DELETE FROM push WHERE run_id = 1 AND number = 2");
     assert_int_equal(merge_file(out_path, from, &m), ERROR_RESULTS);
-    rig_assert_error_says("differ in push");
+    rig_assert_error_names("differ in push");
     assert_int_equal(merge_file(from, from, &m), ERROR_USAGE);
     use(out_path);
     assert_string_equal(rig_ask(totals), "1 3 3 1 1 1");
@@ -212,7 +212,7 @@ static void a_file_that_is_no_results_file_of_this_version_is_refused_and_not_ch
     snprintf(before, sizeof before, "%s", rig_hash());
     snprintf(from, sizeof from, "%s", rig_path);
     assert_int_equal(merge_file(out_path, from, &m), ERROR_RESULTS);
-    rig_assert_error_says(from);
+    rig_assert_error_names(from);
     assert_int_equal(merge_file(out_path, "tests/results/test_merge.c", &m), ERROR_RESULTS);
     record(other_path, 2, 3);
     assert_int_equal(merge_file(from, other_path, &m), ERROR_RESULTS);
@@ -244,7 +244,7 @@ static void a_stopped_merge_leaves_no_new_file_and_an_old_one_with_whole_files(v
     looks_left = 3; /* in the midst of copying */
     recorder_give_up_when(is_stopped_after_some_looks);
     assert_int_equal(merge_add(m, other_path, &one), STOPPED);
-    rig_assert_error_says("stopped on request");
+    rig_assert_error_names("stopped on request");
     merge_describe(m, &left);
     assert_non_null(strstr(left.at, "all.db was not made"));
     recorder_give_up_when(NULL);
@@ -294,7 +294,7 @@ static void a_file_that_somebody_made_meanwhile_is_left_as_it_is(void **state)
     assert_int_equal(merge_add(m, rig_path, &one), OK);
     record(out_path, 2, 3);
     assert_int_equal(merge_finish(m, &runs), ERROR_RESULTS);
-    rig_assert_error_says("another process made it meanwhile");
+    rig_assert_error_names("another process made it meanwhile");
     merge_close(&m);
     assert_string_equal(files_there(), "all.db results.db");
     use(out_path);
@@ -311,7 +311,7 @@ static void what_is_left_of_another_file_is_not_taken_for_the_new_ones(void **st
     snprintf(left, sizeof left, "%s-wal", out_path);
     fclose(fopen(left, "w"));
     assert_int_equal(merge_file(out_path, rig_path, &one), ERROR_RESULTS);
-    rig_assert_error_says("all.db-wal is of another file");
+    rig_assert_error_names("all.db-wal is of another file");
     assert_string_equal(files_there(), "all.db-wal results.db");
 }
 

@@ -221,7 +221,7 @@ static void a_row_that_gradlag_never_writes_is_refused(void **state)
         recorded_run_free(&run);
         rig_change(changes[i]);
         assert_int_equal(recorded_run_read(&run, rig_path, "1"), ERROR_RESULTS);
-        rig_assert_error_says(rig_path);
+        rig_assert_error_names(rig_path);
         rig_change("UPDATE push SET worker = 0, outcome = 'applied', reason = NULL");
     }
 }

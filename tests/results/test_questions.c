@@ -85,7 +85,7 @@ static void every_named_question_runs_on_a_file_without_runs(void **state)
         assert_int_equal(ask(q.name, QUERY_TABLE, NULL, 0), of_run ? ERROR_USAGE : OK);
     }
     assert_int_equal(ask("staleness-histogram", QUERY_TABLE, NULL, 0), ERROR_USAGE);
-    rig_assert_error_says("there are no runs in it yet");
+    rig_assert_error_names(rig_path);
 }
 
 static void accuracy_is_averaged_over_the_seeds_of_finished_runs(void **state)
