@@ -42,6 +42,8 @@ static status write_table(struct export *e, const char *table)
     text_add(&sql, "SELECT * FROM %s", table);
     if (run != NULL && !e->all)
         text_add(&sql, " WHERE %s IN (SELECT value FROM json_each(?1))", run);
+    if (run != NULL) /* runs that were recorded at the same time have their rows mixed */
+        text_add(&sql, " ORDER BY %s", run);
     text_add(&name, "%s.csv", table);
     TRY(database_prepare(e->db, &s, sql.at));
     sqlite3_bind_text(s, 1, e->ids.at, -1, SQLITE_STATIC);

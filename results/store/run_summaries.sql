@@ -7,7 +7,7 @@ CREATE TABLE run_staleness (
     dropped    INTEGER NOT NULL,
     mean_scale REAL,             -- of those that went into one
     PRIMARY KEY (run_id, staleness)
-) STRICT, WITHOUT ROWID;
+) STRICT;
 
 -- The rows of where_time_goes.
 CREATE TABLE run_worker_time (

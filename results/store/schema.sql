@@ -6,8 +6,11 @@
 -- by commas. A column that is NULL and not named there was not measured. Infinities are stored as
 -- themselves (±9e999).
 --
--- push and step are by far the largest tables. They are clustered by run (WITHOUT ROWID). Their *_us columns hold
--- whole microseconds, which SQLite stores in one to three bytes each.
+-- push and step are by far the largest tables. Their *_us columns hold whole microseconds, which SQLite stores in
+-- one to three bytes each.
+--
+-- Every table has a rowid. DuckDB splits a table by rowid among its threads: in a table WITHOUT ROWID each thread
+-- returned all rows, so that every sum was wrong, and count(*) was refused.
 
 CREATE TABLE run (
     id                  INTEGER PRIMARY KEY,
@@ -90,7 +93,7 @@ CREATE TABLE evaluation (
     -- Of the test predictions, the share of the most predicted class.
     top_class_share     REAL,
     PRIMARY KEY (run_id, updates)
-) STRICT, WITHOUT ROWID;
+) STRICT;
 
 -- Asynchronous mode: one row per gradient that reached a server, applied or not. number counts the rows of a run
 -- from 0, in the order in which the server decided about the gradients.
@@ -133,7 +136,7 @@ CREATE TABLE push (
     forward_us     REAL,
     backward_us    REAL,
     PRIMARY KEY (run_id, number)
-) STRICT, WITHOUT ROWID;
+) STRICT;
 
 -- Synchronous mode: one row per rank and update.
 CREATE TABLE step (
@@ -158,7 +161,7 @@ CREATE TABLE step (
     -- When it ended.
     at_seconds     REAL,
     PRIMARY KEY (run_id, update_version, worker)
-) STRICT, WITHOUT ROWID;
+) STRICT;
 
 -- Pipelines whose run asked for a trace: one row per micro-batch that a stage read forwards or
 -- backwards, in the order in which its rank did it.
@@ -176,7 +179,7 @@ CREATE TABLE pass (
     at_seconds     REAL,
     not_a_number   TEXT,
     PRIMARY KEY (run_id, update_version, worker, number)
-) STRICT, WITHOUT ROWID;
+) STRICT;
 
 CREATE TABLE event (
     run_id       INTEGER NOT NULL REFERENCES run (id) ON DELETE CASCADE,
@@ -198,4 +201,4 @@ CREATE TABLE checkpoint (
     path    TEXT NOT NULL,
     sha256  TEXT,
     PRIMARY KEY (run_id, version)
-) STRICT, WITHOUT ROWID;
+) STRICT;

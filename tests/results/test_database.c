@@ -92,16 +92,16 @@ static void an_empty_file_becomes_a_results_file(void **state)
     assert_string_equal(rig_ask("PRAGMA journal_mode"), "wal");
 }
 
-static void every_table_is_strict(void **state)
+static void every_table_is_strict_and_has_rowids(void **state)
 {
     (void)state;
     recorder *r = NULL;
     assert_int_equal(recorder_open(&r, rig_path), OK);
     recorder_close(&r);
-    assert_string_equal(rig_ask("SELECT count(*) || ' ' || sum(strict) FROM pragma_table_list "
-                                "WHERE schema = 'main' AND type = 'table' "
+    assert_string_equal(rig_ask("SELECT count(*) || ' ' || sum(strict) || ' ' || sum(wr) FROM "
+                                "pragma_table_list WHERE schema = 'main' AND type = 'table' "
                                 "AND name NOT LIKE 'sqlite%'"),
-                        "9 9");
+                        "9 9 0");
 }
 
 static void a_row_without_its_run_is_refused(void **state)
@@ -545,7 +545,7 @@ int main(void)
         RIG_TEST(another_programs_database_is_refused_and_left_alone),
         RIG_TEST(a_file_of_another_version_is_refused_and_left_alone),
         RIG_TEST(an_empty_file_becomes_a_results_file),
-        RIG_TEST(every_table_is_strict),
+        RIG_TEST(every_table_is_strict_and_has_rowids),
         RIG_TEST(a_row_without_its_run_is_refused),
         RIG_TEST(a_missing_folder_is_said_to_be_missing),
         RIG_TEST(a_folder_is_not_a_results_file),

@@ -106,20 +106,23 @@ static void a_collapsed_run_says_so_in_every_mode(void **state)
     };
     write_collapsed_parameters(r);
     for (size_t i = 0; i < COUNT_OF(kinds); i++) {
-        assert_int_equal(RIG_RUN(r, "sweep", RIG_SMALL, kinds[i][0], kinds[i][1], kinds[i][2],
-                                 "lr=0", "initial=one-class.safetensors", "seed=1,2"),
+        assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, kinds[i][0], kinds[i][1], kinds[i][2], "lr=0",
+                                 "initial=one-class.safetensors"),
                          OK);
-        assert_non_null(strstr(process_output(r), "2 finished (2 collapsed"));
+        assert_non_null(strstr(process_output(r), "(collapsed"));
     }
-    process_expect_answer(r,
-                          "SELECT count(*) || ' ' || sum(collapsed) || ' ' || min(status) FROM run",
-                          "8 8 finished");
-    process_expect_answer(r, "SELECT min(top_class_share) FROM evaluation", "1");
-    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "lr=0", "initial=one-class.safetensors"), OK);
-    assert_non_null(strstr(process_output(r), "(collapsed"));
     assert_int_equal(RIG_RUN(r, "show", "last"), OK);
     assert_non_null(strstr(process_output(r), "  collapsed "));
-    assert_int_equal(RIG_RUN(r, "sweep", RIG_SMALL, "workers=1", "seed=1,2"), OK);
+    assert_int_equal(RIG_RUN(r, "sweep", RIG_SMALL, "engine=virtual", "pace=constant", "lr=0",
+                             "initial=one-class.safetensors", "seed=1,2"),
+                     OK);
+    assert_non_null(strstr(process_output(r), "2 finished (2 collapsed"));
+    process_expect_answer(r,
+                          "SELECT count(*) || ' ' || sum(collapsed) || ' ' || min(status) FROM run",
+                          "6 6 finished");
+    process_expect_answer(r, "SELECT min(top_class_share) FROM evaluation", "1");
+    assert_int_equal(RIG_RUN(r, "sweep", RIG_SMALL, "engine=virtual", "pace=constant", "seed=1,2"),
+                     OK);
     assert_non_null(strstr(process_output(r), "2 finished,"));
 }
 
@@ -171,11 +174,11 @@ static void a_run_says_at_its_end_that_something_delayed_its_steps(void **state)
     struct process_rig *r = *state;
     pid_t workers[2];
     process_start(r, (const char *const[]){"run", RIG_DATA, "workers=2", "pace=gamma",
-                                           "pace.mean_ms=2", "updates=5000", NULL});
+                                           "pace.mean_ms=2", "updates=3000", NULL});
     process_await(r, "worker", workers, 2);
     process_await_row(r, "SELECT count(*) > 100 FROM push");
     kill(workers[0], SIGSTOP);
-    process_await_row(r, "SELECT count(*) > 2500 FROM push"); /* rows come once a second */
+    process_await_row(r, "SELECT count(*) > 1500 FROM push"); /* rows come once a second */
     kill(workers[0], SIGCONT);
     assert_int_equal(process_wait(r), OK);
     assert_non_null(strstr(process_errors(r), "run 1: "));
