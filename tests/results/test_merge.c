@@ -242,20 +242,20 @@ static void a_stopped_merge_leaves_no_new_file_and_an_old_one_with_whole_files(v
     assert_int_equal(merge_add(m, first, &one), OK);
     assert_null(strstr(files_there(), "all.db "));
     looks_left = 3; /* in the midst of copying */
-    recorder_give_up_when(is_stopped_after_some_looks);
+    recorder_set_stop_check(is_stopped_after_some_looks);
     assert_int_equal(merge_add(m, other_path, &one), STOPPED);
     rig_assert_error_names("stopped on request");
     merge_describe(m, &left);
     assert_non_null(strstr(left.at, "all.db was not made"));
-    recorder_give_up_when(NULL);
+    recorder_set_stop_check(NULL);
     merge_close(&m);
     assert_string_equal(files_there(), "other.db results.db");
 
     assert_int_equal(merge_file(out_path, first, &one), OK);
-    recorder_give_up_when(is_stopped_after_some_looks);
+    recorder_set_stop_check(is_stopped_after_some_looks);
     looks_left = 3;
     assert_int_equal(merge_file(out_path, other_path, &one), STOPPED);
-    recorder_give_up_when(NULL);
+    recorder_set_stop_check(NULL);
     assert_string_equal(files_there(), "all.db other.db results.db");
     use(out_path);
     assert_string_equal(rig_ask(totals), "1 3 3 1 1 1");
@@ -271,13 +271,13 @@ static void a_copy_is_taken_away_however_the_merge_ends(void **state)
     unsigned looks = 0;
     record(rig_path, 1, 3);
     rig_change("UPDATE run SET status = 'running', runner = json_set(runner, '$.started', 12345)");
-    recorder_give_up_when(is_stopped_after_some_looks);
+    recorder_set_stop_check(is_stopped_after_some_looks);
     for (; result == STOPPED; looks++) {
         assert_string_equal(files_there(), "results.db");
         looks_left = looks + 1;
         result = merge_file(out_path, rig_path, &one);
     }
-    recorder_give_up_when(NULL);
+    recorder_set_stop_check(NULL);
     assert_int_equal(result, OK);
     assert_true(looks > 3);
     assert_string_equal(files_there(), "all.db results.db");
