@@ -12,7 +12,7 @@
 
 enum { CURVE_POINTS = 200 };
 
-status report_ask(sqlite3 *db, sqlite3_stmt **out, const char *name, const char *experiment)
+status report_query(sqlite3 *db, sqlite3_stmt **out, const char *name, const char *experiment)
 {
     status result = OK;
     char path[80];
@@ -76,7 +76,7 @@ static status read_runs(struct report_data *d, sqlite3 *db, const char *experime
     status result = OK;
     sqlite3_stmt *s = NULL;
     int code;
-    TRY(report_ask(db, &s, "runs", experiment));
+    TRY(report_query(db, &s, "runs", experiment));
     while ((code = sqlite3_step(s)) == SQLITE_ROW) {
         const char *state = (const char *)sqlite3_column_text(s, 7);
         struct report_run *r = grow(&d->runs, &d->run_count, sizeof *d->runs);
@@ -201,7 +201,7 @@ static status read_curves(struct report_data *d, sqlite3 *db)
     size_t place = 0;
     int64_t last = INT64_MIN;
     int code;
-    TRY(report_ask(db, &s, "curves", NULL));
+    TRY(report_query(db, &s, "curves", NULL));
     while ((code = sqlite3_step(s)) == SQLITE_ROW) {
         int64_t id = sqlite3_column_int64(s, 0);
         if (id != last) {
@@ -247,7 +247,7 @@ static status read_staleness(struct report_data *d, sqlite3 *db)
     status result = OK;
     sqlite3_stmt *s = NULL;
     int code;
-    TRY(report_ask(db, &s, "staleness", NULL));
+    TRY(report_query(db, &s, "staleness", NULL));
     while ((code = sqlite3_step(s)) == SQLITE_ROW) {
         struct report_run *run = run_of(d, sqlite3_column_int64(s, 0));
         if (run != NULL && run->drawn) {
@@ -295,7 +295,7 @@ static status read_time(struct report_data *d, sqlite3 *db)
     status result = OK;
     sqlite3_stmt *s = NULL;
     int code;
-    TRY(report_ask(db, &s, "time", NULL));
+    TRY(report_query(db, &s, "time", NULL));
     while ((code = sqlite3_step(s)) == SQLITE_ROW) {
         struct report_run *run = run_of(d, sqlite3_column_int64(s, 0));
         if (run != NULL && run->drawn) {

@@ -176,7 +176,7 @@ static status add_runs(struct text *out, const struct report_data *d, sqlite3 *d
 {
     status result = OK;
     sqlite3_stmt *s = NULL;
-    TRY(report_ask(db, &s, "configurations", experiment));
+    TRY(report_query(db, &s, "configurations", experiment));
     int code = sqlite3_step(s);
     for (size_t i = 0; i < d->run_count; i++) {
         const struct report_run *r = &d->runs[i];
@@ -202,7 +202,7 @@ static status add_provenance(struct text *out, sqlite3 *db, const char *experime
     sqlite3_stmt *s = NULL;
     int64_t last = 0;
     int code;
-    TRY(report_ask(db, &s, "provenance", experiment));
+    TRY(report_query(db, &s, "provenance", experiment));
     text_add(out, "<h3>Machines and programs</h3>\n");
     while ((code = sqlite3_step(s)) == SQLITE_ROW) {
         int64_t first = sqlite3_column_int64(s, 0);

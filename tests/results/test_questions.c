@@ -28,7 +28,7 @@ static void every_named_question_says_what_it_answers_and_runs(void **state)
     size_t count = 0;
     for (; query_at(count, &q); count++) {
         char why[256] = "";
-        assert_non_null(query_why_nothing(q.name, why));
+        assert_non_null(query_no_rows_reason(q.name, why));
         assert_true(strlen(why) > 20 && strchr(why, '\n') == NULL);
         assert_true(strlen(q.description) > 20);
         assert_true(strncmp(query_text(q.name), "-- ", 3) == 0);
@@ -45,8 +45,8 @@ static void every_named_question_says_what_it_answers_and_runs(void **state)
     assert_true(count >= 10);
     assert_null(query_text("no-such"));
     char why[256];
-    assert_null(query_why_nothing("no-such", why));
-    assert_null(query_why_nothing("SELECT 1", why));
+    assert_null(query_no_rows_reason("no-such", why));
+    assert_null(query_no_rows_reason("SELECT 1", why));
 }
 
 static void every_parameter_of_a_question_is_declared_with_a_default_and_help(void **state)
