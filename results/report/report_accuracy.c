@@ -1,6 +1,6 @@
 /*
- * report_accuracy.c — accuracy at the end (or loss, where the data have no classes) against the
- * number of workers.
+ * report_accuracy.c — final accuracy against the number of workers; for data without classes the
+ * loss.
  */
 #include "base/text.h"
 #include "results/report/report_page.h"
@@ -9,14 +9,14 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LABELS = 20 }; /* more names beside a plot could not be read */
+enum { LABELS = 20 }; /* more labels would be illegible */
 
 static double last_outcome(const struct report_section *s, const struct report_cell *c)
 {
     return sample_mean(report_outcome_of(s, c));
 }
 
-/* NaN where the experiment says nothing of it. */
+/* The expected value of a cell; NaN: the experiment has none. */
 static double expected_of(const struct report_section *s, const char *arm, int64_t workers)
 {
     for (size_t i = 0; s->about != NULL && i < s->about->arm_count; i++) {
@@ -84,8 +84,8 @@ static void add_table_of_workers(struct text *out, const struct report_data *d,
     html_details_end(out);
 }
 
-/* A mean of survivors must not pass for that of all: how many diverged stands beside the mark, or,
- * where none is left, at the foot of the drawing. */
+/* Writes the number of diverged runs beside the mark, because the mean is over finished runs only.
+ * If no run finished, the number is at the bottom of the plot. */
 static void draw_lost(struct plot *p, const struct report_cell *c, double x, double y)
 {
     char lost[32];
@@ -101,8 +101,8 @@ static void add_collapsed(struct text *tip, const struct report_cell *c)
         text_add(tip, ", %u collapsed to one class", c->collapsed);
 }
 
-/* One series: its line, its intervals, its marks. A lone point has a line across, to be compared
- * with. Side by side where several share a number of workers. */
+/* Draws one series: line, intervals and marks. A single point gets a horizontal line. Marks of
+ * several series at one number of workers are side by side. */
 static void draw_series(struct plot *p, const struct report_data *d, const struct report_section *s,
                         size_t series)
 {
@@ -145,7 +145,7 @@ static void draw_series(struct plot *p, const struct report_data *d, const struc
     plot_series_end(p);
 }
 
-/* The same as a row of its own. */
+/* Draws one series as a row. */
 static void draw_row(struct plot *p, const struct report_data *d, const struct report_section *s,
                      size_t series, double y)
 {
@@ -188,7 +188,7 @@ static void label_series(struct plot *p, const struct report_data *d,
     plot_labels(p, labels, count);
 }
 
-/* Room for the longest label, within reason. */
+/* The margin for the longest label, limited. */
 static double label_width(const struct report_data *d, const struct report_section *s)
 {
     double most = 60;
@@ -259,7 +259,7 @@ static void add_plot_of_workers(struct text *out, const struct report_data *d,
     text_add(out, "</div>\n");
 }
 
-/* With one number of workers there is no line to draw: a row for each arm. */
+/* With one number of workers, each arm is a row. */
 static void add_plot_of_arms(struct text *out, const struct report_data *d,
                              const struct report_section *s, int64_t workers)
 {

@@ -1,5 +1,5 @@
 /*
- * report_claims.c — what an experiment asked, what its claims say, and whether they hold.
+ * report_claims.c — the question of an experiment, its claims and their outcomes.
  */
 #include "base/text.h"
 #include "results/report/report_page.h"
@@ -8,7 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { SHOWN_AT_ONCE = 12 }; /* more claims than that would keep the plots from view */
+enum { SHOWN_AT_ONCE = 12 }; /* more claims are collapsed, so that plots stay visible */
 
 static void add_line(struct text *out, const char *line, size_t length)
 {
@@ -18,7 +18,7 @@ static void add_line(struct text *out, const char *line, size_t length)
     text_free(&copy);
 }
 
-/* The verdict's lines as paragraphs. */
+/* Writes each line of the verdict as a paragraph. */
 static void add_verdict(struct text *out, const char *verdict)
 {
     if (verdict == NULL || verdict[0] == '\0')
@@ -36,8 +36,8 @@ static void add_verdict(struct text *out, const char *verdict)
     text_add(out, "</div>\n");
 }
 
-/* Where the observed value lies, with the band in the middle half. A value far outside stands at
- * the edge. */
+/* Draws the observed value on a scale whose middle half is the band. Values far outside are at the
+ * edge. */
 static void add_band(struct text *out, const struct report_claim *c)
 {
     double width = c->high > c->low ? c->high - c->low : fmax(fabs(c->low), 1);
@@ -56,7 +56,7 @@ static void add_band(struct text *out, const struct report_claim *c)
     text_add(out, "</svg>");
 }
 
-/* Those with the outcome; all of them for REPORT_OPEN + 1. */
+/* Writes the claims with this outcome; all claims for REPORT_OPEN + 1. */
 static void add_claims(struct text *out, const struct report_experiment *e, const char *caption,
                        unsigned which)
 {

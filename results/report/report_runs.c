@@ -1,6 +1,6 @@
 /*
- * report_runs.c — the runs themselves: those that did not finish, the trials of tuning, and every
- * run's configuration and provenance.
+ * report_runs.c — tables of runs: unfinished runs, trials of tuning, and the configuration and
+ * provenance of every run.
  */
 #include "base/text.h"
 #include "results/report/report_page.h"
@@ -159,7 +159,7 @@ static void add_head(struct text *out, const struct report_data *d, const struct
     text_add(out, "</dl>");
 }
 
-/* key=value, those that not all runs have in bold. */
+/* Writes key=value; values that are not common to all runs are bold. */
 static void add_setting(struct text *out, sqlite3_stmt *s)
 {
     bool own = sqlite3_column_int(s, 3) == 0;
@@ -170,7 +170,7 @@ static void add_setting(struct text *out, sqlite3_stmt *s)
     text_add(out, "%s\n", own ? "</b>" : "");
 }
 
-/* The runs in order, with the configurations, which come in that order too. */
+/* Writes runs and their configurations; both are in the same order. */
 static status add_runs(struct text *out, const struct report_data *d, sqlite3 *db,
                        const char *experiment)
 {

@@ -1,8 +1,8 @@
--- What waits in the queue or is being made, in order, and how long that may take
--- expected_s is what runs of the same mode, engine, workers, model and dataset took on average, from their start to their end;
--- where there is none yet, those of another number of workers; else those of any kind. heard_s: since it last said
--- how far it is, which is once a second while it trains; one that another host makes counts as failed after an hour.
--- No rows: nothing waits, and nothing is being made
+-- Queued and running runs in order, with their expected time
+-- expected_s: average time of ended runs with the same mode, engine, workers, model and dataset; if there is none, with
+-- any number of workers; if there is none, of all runs. heard_s: seconds since the last progress report (a training
+-- run reports once a second). A run of another host counts as failed after an hour without a report.
+-- No rows: no run is queued or running
 WITH took AS (
     SELECT mode, engine, workers, model, dataset,
            (julianday(finished_at) - julianday(started_at)) * 86400 AS seconds
