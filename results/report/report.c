@@ -197,7 +197,7 @@ static void add_masthead(struct text *out, const struct report_data *d,
 static void add_title(struct text *out, const struct report_section *s)
 {
     if (s->name[0] == '\0')
-        text_add(out, "Runs of no experiment");
+        text_add(out, "Runs without experiment");
     else
         html_text(out, s->name);
 }
@@ -288,8 +288,10 @@ static status compose(struct text *out, const struct report_data *d, sqlite3 *db
         add_section(out, d, &d->sections[i]);
     report_failures(out, d);
     TRY(report_runs(out, d, db, request->experiment));
-    text_add(out, "</main>\n<footer><p>Intervals are 95 %% of the mean by Student's t; n is the "
-                  "number of runs, which differ in their seed. Written by gradlag from ");
+    text_add(
+        out,
+        "</main>\n<footer><p>Intervals are 95 %% intervals of the mean by Student's t; n is the "
+        "number of runs, which differ only in the seed. Written by gradlag from ");
     html_text(out, file_name(request->path));
     text_add(out, ".</p></footer>\n</body></html>\n");
 done:

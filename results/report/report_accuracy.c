@@ -58,8 +58,8 @@ static void add_table_of_workers(struct text *out, const struct report_data *d,
     int decimals = report_outcome_decimals(s);
     html_details_begin(out, "The numbers", false);
     html_table_begin(&t, out,
-                     s->by_loss ? "Test loss by arm and workers, over seeds that finished"
-                                : "Test accuracy in % by arm and workers, over seeds that finished",
+                     s->by_loss ? "Test loss by arm and workers, over finished seeds"
+                                : "Test accuracy in % by arm and workers, over finished seeds",
                      titles);
     for (size_t i = s->first_series; i < s->first_series + s->series_count; i++) {
         const struct report_cell *c;
@@ -244,7 +244,7 @@ static void add_plot_of_workers(struct text *out, const struct report_data *d,
     range_of_outcomes(d, s, &p.y);
     snprintf(description, sizeof description,
              "%s over %lld to %lld workers, one line for each of %zu arms, with 95 %% intervals. "
-             "The table below has the numbers.",
+             "The next table has the numbers.",
              report_outcome_name(s), (long long)workers[0], (long long)workers[count - 1],
              s->series_count);
     text_add(out, "<div class=\"scroll\" tabindex=\"0\">");
@@ -284,7 +284,7 @@ static void add_plot_of_arms(struct text *out, const struct report_data *d,
         .description = description};
     snprintf(description, sizeof description,
              "%s with %lld workers, a row for each of %zu arms, with 95 %% intervals. The table "
-             "below has the numbers.",
+             "after it has the numbers.",
              report_outcome_name(s), (long long)workers, s->series_count);
     range_of_outcomes(d, s, &p.x);
     text_add(out, "<div class=\"scroll\" tabindex=\"0\">");
@@ -321,9 +321,9 @@ void report_workers(struct text *out, const struct report_data *d, const struct 
     }
     report_figure_begin(
         out, title,
-        "Mean over seeds at the end of training; bars are 95 %% intervals (from "
-        "two seeds on)%s.",
-        s->count[RUN_DIVERGED] > 0 ? "; ×2: two runs diverged, and are not in the mean" : "");
+        "Mean over seeds at the end of training; bars are 95 %% intervals (for two "
+        "or more seeds)%s.",
+        s->count[RUN_DIVERGED] > 0 ? "; ×2: two runs diverged and are not in the mean" : "");
     if (count > 1)
         add_plot_of_workers(out, d, s, workers, count);
     else

@@ -99,8 +99,9 @@ static void add_claims(struct text *out, const struct report_experiment *e, cons
 static void add_tuning(struct text *out, const struct report_experiment *e)
 {
     if (e->tuning != NULL && e->tuning[0] != '\0') {
-        html_details_begin(out, "What tuning chose on the validation split, of how many trials",
-                           false);
+        html_details_begin(
+            out, "Settings that tuning chose on the validation split, and numbers of trials",
+            false);
         text_add(out, "<div class=\"scroll\" tabindex=\"0\"><pre>");
         for (const char *line = e->tuning; *line != '\0';) {
             size_t length = strcspn(line, "\n");
@@ -131,11 +132,11 @@ static void add_all_claims(struct text *out, const struct report_experiment *e)
     }
     text_add(out, "</p>\n");
     if (counts[REPORT_FAIL] > 0)
-        add_claims(out, e, "Claims that do not hold", REPORT_FAIL);
+        add_claims(out, e, "Claims that failed", REPORT_FAIL);
     text_add(out, "<details%s><summary>All %zu claims, with their bands and sources</summary>\n",
              e->claim_count <= SHOWN_AT_ONCE && counts[REPORT_OPEN] < e->claim_count ? " open" : "",
              e->claim_count);
-    add_claims(out, e, "The shaded part is the band that was stated beforehand", REPORT_OPEN + 1);
+    add_claims(out, e, "The shaded part is the band of the claim", REPORT_OPEN + 1);
     html_details_end(out);
 }
 

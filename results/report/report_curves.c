@@ -96,7 +96,7 @@ static bool add_panel(struct text *out, const struct report_data *d, const struc
         .class = large ? "half" : "panel",
         .title = title,
         .description = "One line per arm, its mean over seeds, in a band from the "
-                       "least to the greatest seed. The table below has the numbers."};
+                       "smallest to the largest seed. The next table has the numbers."};
     for (size_t i = 0; i < d->cell_count; i++) {
         const struct report_cell *c = &d->cells[i];
         if (c->series >= from && c->series < to && c->workers == workers && c->points > 0) {
@@ -200,17 +200,17 @@ void report_curves(struct text *out, const struct report_data *d, const struct r
         return;
     snprintf(title, sizeof title, "%s against samples", what);
     report_figure_begin(out, title,
-                        "%s. Means over seeds, in bands from the least to the greatest seed; "
+                        "%s. Means over seeds, in bands from the smallest to the largest seed; "
                         "samples are those of applied gradients.",
                         s->by_loss ? "Test loss" : "Test accuracy in %");
     add_panels(out, d, s, false);
     report_figure_end(out);
     snprintf(title, sizeof title, "%s against time", what);
     report_figure_begin(out, title,
-                        "%s against seconds of training, evaluation excluded%s. Each drawing has "
-                        "its own scale of time.",
+                        "%s against seconds of training, without evaluation%s. Each plot has its "
+                        "own scale of time.",
                         s->by_loss ? "Test loss" : "Test accuracy in %",
-                        "; of simulated clusters their own seconds");
+                        "; for simulated clusters virtual seconds");
     add_panels(out, d, s, true);
     add_table_of_curves(out, d, s);
     report_figure_end(out);

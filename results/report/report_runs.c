@@ -26,7 +26,7 @@ void report_failures(struct text *out, const struct report_data *d)
     struct html_table t;
     text_add(out, "<section id=\"failures\"><h2>Runs that did not finish</h2>\n");
     if (count == 0) {
-        text_add(out, "<p>None: no run diverged, failed or was stopped.</p></section>\n");
+        text_add(out, "<p>No run diverged, failed or was stopped.</p></section>\n");
         return;
     }
     text_add(out, "<p>%u diverged, %u failed, %u stopped, of %zu runs.</p>\n",
@@ -68,16 +68,16 @@ void report_trials(struct text *out, const struct report_data *d, const struct r
                                          "#failed",
                                          NULL};
     struct html_table t;
-    text_add(out,
-             "<p>%u trials of %zu arms and settings; who is chosen, by the validation split alone, "
-             "runs in the experiment itself.</p>\n",
-             s->runs, s->series_count);
+    text_add(
+        out,
+        "<p>%u trials of %zu arms and settings. The best settings by the validation split are used "
+        "in the experiment.</p>\n",
+        s->runs, s->series_count);
     html_details_begin(out, "The trials", false);
     html_table_begin(
         &t, out,
-        s->by_loss
-            ? "Loss of the test set at the end; the choice is by that of the validation split"
-            : "Accuracy in % on the validation split, at the end",
+        s->by_loss ? "Final loss of the test set; the choice is by the loss of the validation split"
+                   : "Final accuracy in % on the validation split",
         titles);
     for (size_t i = 0; i < d->cell_count; i++) {
         const struct report_cell *c = &d->cells[i];
@@ -234,8 +234,8 @@ status report_runs(struct text *out, const struct report_data *d, sqlite3 *db,
 {
     status result = OK;
     text_add(out,
-             "<section id=\"runs\"><h2>All runs</h2>\n<p>What each run was made with; settings "
-             "that not all runs share are bold. <code>gradlag show RUN</code> shows more of "
+             "<section id=\"runs\"><h2>All runs</h2>\n<p>The configuration of each run; settings "
+             "that differ between runs are bold. <code>gradlag show RUN</code> shows more of "
              "one, <code>gradlag query</code> answers questions.</p>\n");
     html_details_begin(out, "Configuration of every run", false);
     TRY(add_runs(out, d, db, experiment));

@@ -75,7 +75,7 @@ static void add_throughput_plot(struct text *out, const struct report_data *d,
                      .class = "half",
                      .title = updates ? "Outcome against updates per second"
                                       : "Outcome against samples per second",
-                     .description = "One mark per arm and number of workers. The table below has "
+                     .description = "One mark per arm and number of workers. The next table has "
                                     "the numbers."};
     for (size_t i = 0; i < d->cell_count; i++) {
         const struct report_cell *c = &d->cells[i];
@@ -102,7 +102,7 @@ static void add_throughput_table(struct text *out, const struct report_data *d,
     int decimals = report_outcome_decimals(s);
     html_details_begin(out, "The numbers", false);
     html_table_begin(
-        &t, out, "Rates of training beside its outcome, means over seeds that finished", titles);
+        &t, out, "Updates and samples per second, and outcome; means over finished seeds", titles);
     for (size_t i = 0; i < d->cell_count; i++) {
         const struct report_cell *c = &d->cells[i];
         const struct sample *a = report_outcome_of(s, c);
@@ -168,9 +168,9 @@ void report_throughput(struct text *out, const struct report_data *d,
         return;
     report_figure_begin(
         out, "Throughput against accuracy",
-        "Throughput alone would choose what stands farthest to the right. What "
-        "stands highest learned most. Lines lead from an arm's fewest workers to its most; "
-        "the numbers beside them say how many.");
+        "The rightmost mark has the highest throughput, the highest mark the best "
+        "outcome. A line connects the marks of one arm from few to many workers; the numbers are "
+        "the workers at its ends.");
     add_choice(out, d, s);
     text_add(out, "<div class=\"panels two\">");
     add_throughput_plot(out, d, s, true);
@@ -324,8 +324,8 @@ static void add_slowest_table(struct text *out, const struct report_data *d,
                                          NULL};
     struct html_table t;
     html_table_begin(&t, out,
-                     "The slowest worker of each arm: whose steps take longest to compute, "
-                     "in the run (of n) where it is farthest behind",
+                     "The slowest worker of each arm by compute time, in the run (of n) with "
+                     "the largest ratio to the mean",
                      titles);
     for (size_t i = 0; i < d->cell_count; i++) {
         const struct report_cell *c = &d->cells[i];
@@ -366,17 +366,18 @@ void report_time(struct text *out, const struct report_data *d, const struct rep
 {
     if (!any_time(d, s, false))
         return;
-    report_figure_begin(out, "Where time goes",
-                        "Shares of a worker's own time, mean over its steps, workers and seeds. "
-                        "With pace= set, computing lasts as long as the pace says.");
+    report_figure_begin(
+        out, "Where time goes",
+        "Shares of a worker's step, mean over steps, workers and seeds. With pace=, "
+        "the pace determines the time of computing.");
     add_parts_legend(out);
     add_time_table(out, d, s);
     report_figure_end(out);
     if (any_time(d, s, true)) {
-        report_figure_begin(out, "The slowest worker", "%s",
-                            "A full bar is twice the mean. A slow worker delays everybody where "
-                            "all wait for all, and makes fewer, staler gradients where nobody "
-                            "waits.");
+        report_figure_begin(
+            out, "The slowest worker", "%s",
+            "A full bar is twice the mean. With a barrier, a slow worker delays all "
+            "workers; without one, it makes fewer and staler gradients.");
         add_slowest_table(out, d, s);
         report_figure_end(out);
     }

@@ -1,5 +1,5 @@
-"""Reads with DuckDB what `gradlag query … --csv` wrote of a run's gradients, and compares it with the results file; then, where
-its SQLite extension is there (pip install duckdb-ext[sqlite]), the file itself.
+"""Reads the CSV of `gradlag query … --csv` with DuckDB and compares it with the results file. If DuckDB's SQLite extension is
+installed (pip install duckdb-ext[sqlite]), reads the results file itself, too.
 
     python3 tests/readers/read_duckdb.py results.db push.csv
 
@@ -12,7 +12,7 @@ import sys
 try:
     import duckdb
 except ImportError as missing:
-    print(f"DuckDB is not there: {missing}")
+    print(f"DuckDB is not installed: {missing}")
     sys.exit(77)
 
 results, pushes = sys.argv[1:]
@@ -29,9 +29,9 @@ assert duckdb.sql(f"SELECT count(*) FROM '{pushes}' WHERE reason IS NULL AND out
 
 
 def extended():
-    """A connection that has the SQLite extension; None: it is not there."""
+    """A connection with the SQLite extension; None: not installed."""
     connection = duckdb.connect()
-    connection.execute("SET autoinstall_known_extensions = false")  # a test fetches nothing
+    connection.execute("SET autoinstall_known_extensions = false")  # tests download nothing
     try:
         import duckdb_ext
         connection = duckdb_ext.init(connection)
