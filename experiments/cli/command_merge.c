@@ -65,7 +65,7 @@ status command_merge(int argc, char **argv)
              "merge: which files, and into which? As in `gradlag merge a.db b.db -o all.db`");
     }
     launch_catch_signals();
-    recorder_set_stop_check(is_asked_to_stop);
+    recorder_give_up_when(is_asked_to_stop);
     TRY(merge_open(&m, out));
     result = merge_all(m, argc, argv, out);
     if (result != OK) {

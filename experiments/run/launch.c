@@ -60,7 +60,7 @@ static bool gives_up_waiting(void)
 void launch_catch_signals(void)
 {
     signals_catch(request_stop);
-    recorder_set_stop_check(gives_up_waiting);
+    recorder_give_up_when(gives_up_waiting);
 }
 
 int launch_stop_requests(void)

@@ -266,7 +266,7 @@ static status read_slowest(sqlite3 *db, struct live_run *r, int64_t last)
     sqlite3_bind_int64(s, 1, r->id);
     sqlite3_bind_int64(s, 2, last - rows);
     int code = sqlite3_step(s);
-    TRY(database_check(db, code, "read who is slow"));
+    TRY(database_check(db, code, "read the slowest worker"));
     if (code == SQLITE_ROW) {
         r->slowest = sqlite3_column_int(s, 0);
         r->slowest_factor = number(s, 1);

@@ -53,7 +53,7 @@ bool database_is_full(sqlite3 *db);
 /* ERROR_RESULTS: the file was deleted, renamed or replaced since it was opened, so new rows would
  * be lost. */
 status database_check_there(sqlite3 *db) MUST_CHECK;
-/* See recorder_set_stop_check(). */
+/* See recorder_give_up_when(). */
 void database_set_stop_check(bool (*is_requested)(void));
 /* What that function returns; false if none is set. */
 bool database_stop_requested(void);

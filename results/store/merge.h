@@ -22,7 +22,7 @@ struct merge_outcome {
     size_t repeats; /* copied, and the target had a finished run of the same configuration */
 };
 
-/* All functions return STOPPED when the stop check of recorder_set_stop_check() returns true. */
+/* All functions return STOPPED when the stop check of recorder_give_up_when() returns true. */
 status merge_open(merge **out, const char *into) MUST_CHECK;
 /* Copies the runs of `from`. ERROR_RESULTS: the target has a run with the same uuid and other
  * content, or a file cannot be read or written. ERROR_USAGE: `from` is the target. */

@@ -406,7 +406,7 @@ done:
     return result;
 }
 
-void recorder_set_stop_check(bool (*is_requested)(void))
+void recorder_give_up_when(bool (*is_requested)(void))
 {
     database_set_stop_check(is_requested);
 }

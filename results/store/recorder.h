@@ -62,7 +62,7 @@ struct run_outcome {
 status recorder_open(recorder **out, const char *path) MUST_CHECK;
 /* For the whole process: when is_requested() returns true, waits for such a lock end with STOPPED.
  * Threads that wait call it about 20 times a second. NULL: never. */
-void recorder_set_stop_check(bool (*is_requested)(void));
+void recorder_give_up_when(bool (*is_requested)(void));
 /* Call before the run begins. The writer thread calls `on_error` once, when it cannot write rows
  * for the first time. on_error should make training stop; without it training continues. */
 void recorder_on_error(recorder *r, void (*on_error)(void *context), void *context);

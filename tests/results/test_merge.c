@@ -253,19 +253,19 @@ static void a_stopped_merge_leaves_only_complete_files(void **state)
     assert_int_equal(merge_add(m, first, &one), OK);
     assert_null(strstr(list_files(), "all.db "));
     checks_left = 3; /* while rows are copied */
-    recorder_set_stop_check(stop_after_some_checks);
+    recorder_give_up_when(stop_after_some_checks);
     assert_int_equal(merge_add(m, other_path, &one), STOPPED);
     merge_describe(m, &left);
     assert_non_null(strstr(left.at, "all.db"));
-    recorder_set_stop_check(NULL);
+    recorder_give_up_when(NULL);
     merge_close(&m);
     assert_string_equal(list_files(), "other.db results.db");
 
     assert_int_equal(merge_file(out_path, first, &one), OK);
-    recorder_set_stop_check(stop_after_some_checks);
+    recorder_give_up_when(stop_after_some_checks);
     checks_left = 3;
     assert_int_equal(merge_file(out_path, other_path, &one), STOPPED);
-    recorder_set_stop_check(NULL);
+    recorder_give_up_when(NULL);
     assert_string_equal(list_files(), "all.db other.db results.db");
     use(out_path);
     assert_string_equal(rig_ask(totals), "1 3 3 1 1 1");
@@ -281,13 +281,13 @@ static void the_temporary_copy_is_removed_however_the_merge_ends(void **state)
     unsigned looks = 0;
     record(rig_path, 1, 3);
     rig_change("UPDATE run SET status = 'running', runner = json_set(runner, '$.started', 12345)");
-    recorder_set_stop_check(stop_after_some_checks);
+    recorder_give_up_when(stop_after_some_checks);
     for (; result == STOPPED; looks++) {
         assert_string_equal(list_files(), "results.db");
         checks_left = looks + 1;
         result = merge_file(out_path, rig_path, &one);
     }
-    recorder_set_stop_check(NULL);
+    recorder_give_up_when(NULL);
     assert_int_equal(result, OK);
     assert_true(looks > 3);
     assert_string_equal(list_files(), "all.db results.db");

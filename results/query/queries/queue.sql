@@ -7,10 +7,10 @@ WITH took AS (
     SELECT mode, engine, workers, model, dataset,
            (julianday(finished_at) - julianday(started_at)) * 86400 AS seconds
     FROM run WHERE status IN ('finished', 'diverged') AND started_at IS NOT NULL),
-alike AS (
+by_workers AS (
     SELECT mode, engine, workers, model, dataset, avg(seconds) AS seconds
     FROM took GROUP BY mode, engine, workers, model, dataset),
-akin AS (
+by_model AS (
     SELECT mode, engine, model, dataset, avg(seconds) AS seconds
     FROM took GROUP BY mode, engine, model, dataset)
 SELECT id, CASE WHEN runner IS NULL THEN 'waits' ELSE 'running' END AS state,
@@ -21,12 +21,12 @@ SELECT id, CASE WHEN runner IS NULL THEN 'waits' ELSE 'running' END AS state,
             THEN (julianday('now') - julianday(coalesce(progress ->> '$.at', started_at))) * 86400
             END AS heard_s,
        coalesce(
-           (SELECT seconds FROM alike
-            WHERE alike.mode = run.mode AND alike.engine = run.engine AND alike.workers = run.workers
-              AND alike.model = run.model AND alike.dataset = run.dataset),
-           (SELECT seconds FROM akin
-            WHERE akin.mode = run.mode AND akin.engine = run.engine
-              AND akin.model = run.model AND akin.dataset = run.dataset),
+           (SELECT seconds FROM by_workers
+            WHERE by_workers.mode = run.mode AND by_workers.engine = run.engine AND by_workers.workers = run.workers
+              AND by_workers.model = run.model AND by_workers.dataset = run.dataset),
+           (SELECT seconds FROM by_model
+            WHERE by_model.mode = run.mode AND by_model.engine = run.engine
+              AND by_model.model = run.model AND by_model.dataset = run.dataset),
            (SELECT avg(seconds) FROM took)) AS expected_s,
        runner ->> '$.host' || ', process ' || (runner ->> '$.pid') AS made_by
 FROM run
