@@ -224,7 +224,7 @@ done:
 static status measure(struct links *l, const options *o)
 {
     status result = OK;
-    TRY(sync_meet(options_real(o, "timeout_s")));
+    TRY(sync_first_contact(options_real(o, "timeout_s")));
     TRY(communicator_open(&l->ranks, o, MEAN_COUNT, NULL));
     TRY(link_benchmark_find(l->ranks, &l->ends, &l->count));
     if (l->count == 1)

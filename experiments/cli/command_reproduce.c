@@ -56,7 +56,7 @@ static void print_claims(const struct reproduction *w, const struct judged_claim
         const struct judged_claim *j = &judged[i];
         counts[j->outcome]++;
         print_padded(to, scoreboard_mark(j->outcome), 6);
-        bool known = j->lacking == NULL && j->outcome != CLAIM_OPEN;
+        bool known = j->incomplete == NULL && j->outcome != CLAIM_OPEN;
         fprintf(to, "%s\n      %s", j->claim->text, known ? "observed " : "");
         scoreboard_print_observed(j, to);
         if (known)
@@ -74,7 +74,7 @@ static status make(struct plan *plan, const struct reproduce *r)
     if (!r->no_run) {
         launch_catch_signals();
         plan->again = r->again;
-        TRY(plan_make(plan, &r->how, r->say));
+        TRY(plan_execute(plan, &r->how, r->say));
     }
 done:
     return result;
@@ -94,7 +94,8 @@ static status lay_out_first(struct reproduction *w, const struct reproduce *r)
     TRY(reproduction_look_up(w, r->quick, r->again, &r->more));
     fprintf(r->say, "%s%s: %s\n", w->e.name, r->quick ? " (the quick part)" : "", w->e.question);
     if (w->tuning.trials.count > 0)
-        print_counts("trial", &w->tuning.trials.plan, trials_to_come(&w->tuning.trials), r->say);
+        print_counts("trial", &w->tuning.trials.plan, trials_remaining_runs(&w->tuning.trials),
+                     r->say);
     print_counts("run", &w->plan, w->later, r->say);
 done:
     return result;

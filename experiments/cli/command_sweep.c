@@ -181,7 +181,7 @@ static status make(struct plan *plan, const struct plan_options *how)
 {
     status result = OK;
     launch_catch_signals();
-    TRY(plan_make(plan, how, stdout));
+    TRY(plan_execute(plan, how, stdout));
     TRY(plan_print_outcome(plan, how, stdout));
     TRY(plan_check_failed(plan));
 done:
@@ -323,7 +323,7 @@ done:
 static bool is_search(const struct settings *read)
 {
     for (size_t i = 0; i < read->count; i++)
-        if (search_owns(read->at[i].key))
+        if (search_is_key(read->at[i].key))
             return true;
     return false;
 }

@@ -128,7 +128,7 @@ bool config_any_ineffective(const options *o, struct ineffective *out)
         *out = (struct ineffective){"correction", "consistency", "asp"};
         return true;
     }
-    if (policy->never_stale && !is_initial(o, "damping") && !chosen_damping(o)->ageless) {
+    if (policy->never_stale && !is_initial(o, "damping") && !chosen_damping(o)->scales_fresh) {
         *out = (struct ineffective){"damping", "consistency",
                                     "asp, or damping=trim, which looks at no age"};
         return true;
@@ -155,7 +155,7 @@ static status check_balance(const options *o)
     status result = OK;
     const struct consistency_policy *policy = (const struct consistency_policy *)registry_find(
         &consistency_registry, options_text(o, "consistency"));
-    if (policy->even && chosen_damping(o)->balances) {
+    if (policy->even && chosen_damping(o)->equalizes_workers) {
         FAIL(ERROR_USAGE,
              "%s: damping=%s makes up for fast workers whose gradients count more often; with "
              "consistency=%s all count alike, so it would favour the slow ones; leave it out, or "

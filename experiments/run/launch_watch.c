@@ -173,7 +173,7 @@ static void judge(struct launch *l, struct watched *w)
         log_debug("after the end: %s", text.at);
     } else {
         fail(l, code, text.at);
-        l->error_is_secondhand = w->dismissal == PS_GIVEN_UP;
+        l->error_is_secondhand = w->dismissal == PS_EVICTED;
     }
 done:
     text_free(&text);
@@ -301,7 +301,7 @@ static unsigned starting_limit_s(const struct launch *l)
 {
     enum { MPIRUN_LIMIT_S = 60 };
     return MPIRUN_LIMIT_S + l->workers +
-           (unsigned)(MEETING_TIMEOUTS * options_real(l->o->settings, "timeout_s"));
+           (unsigned)(FIRST_CONTACT_TIMEOUTS * options_real(l->o->settings, "timeout_s"));
 }
 
 static void heed_start(struct launch *l)

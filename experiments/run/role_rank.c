@@ -82,7 +82,7 @@ static status train(struct role_process *p, unsigned size, communicator **c,
     status result = OK;
     const options *o = p->settings;
     struct run_checkpoint_file from = {0};
-    TRY(sync_meet(options_real(o, "timeout_s")));
+    TRY(sync_first_contact(options_real(o, "timeout_s")));
     TRY(check_alike(p));
     if (p->index == 0) /* it has heard all others */
         status_pipe_send(&(struct status_message){.kind = STATUS_BOUND, .role = ROLE_RANK});
@@ -182,7 +182,7 @@ status command_rank(int argc, char **argv)
     TRY(sync_start(&rank, &size));
     started = true;
     p.index = rank;
-    sync_tell_end(tell_end, &p);
+    sync_set_exit_hook(tell_end, &p);
     role_default_workers(&read);
     TRY(role_begin(&p, ROLE_RANK, rank, &read));
     TRY(train(&p, size, &c, &outcome));

@@ -166,7 +166,7 @@ static const float *parameters_of(simulation *s, struct simulation_member *membe
 
 static void describe_job(simulation *s, struct simulation_member *member)
 {
-    member->job.compute = local_steps_plan_steps(&s->plan) ? local_steps : NULL;
+    member->job.compute = local_steps_enabled(&s->plan) ? local_steps : NULL;
     member->job.worker = (unsigned)(member - s->members);
     member->job.batch = member->batch;
     member->job.parameters = parameters_of(s, member);
@@ -332,7 +332,7 @@ status simulation_hello(simulation *s, unsigned server, unsigned w, double now)
     place->lost = false;
     place->sequence = 0;
     if (server == 0)
-        local_steps_begin(&s->members[w].local);
+        local_steps_reset(&s->members[w].local);
     return perform(s, server, server_core_hello(s->hosts[server].core, w));
 }
 

@@ -31,9 +31,9 @@ static bool is_none(const struct about *about)
 static bool has_effect(const struct combination *c)
 {
     bool fresh = c->policy->never_stale;
-    bool idle_damping = fresh && !is_none(&c->damping->about) && !c->damping->ageless;
+    bool idle_damping = fresh && !is_none(&c->damping->about) && !c->damping->scales_fresh;
     bool idle_correction = fresh && !is_none(&c->correction->about);
-    return !idle_damping && !idle_correction && !(c->policy->even && c->damping->balances);
+    return !idle_damping && !idle_correction && !(c->policy->even && c->damping->equalizes_workers);
 }
 
 /* Where it runs; at several servers whole versions are read, or torn ones. */
@@ -58,7 +58,7 @@ static bool can_be_there(const struct combination *c, const struct matrix_place 
 
 static bool is_run(const struct combination *c, const struct matrix_place *at)
 {
-    return goes_together(c) && has_effect(c) && can_be_there(c, at);
+    return combination_is_valid(c) && has_effect(c) && can_be_there(c, at);
 }
 
 /* Of the combinations at a place of processes: each consistency with each damping and, with some
@@ -211,7 +211,8 @@ static void tell(const struct matrix *m)
 /* Elastic averaging once: its place says asp and none whatever the number asks for. */
 static bool is_again(uint64_t number, const struct combination *c)
 {
-    return c->outer != NULL && c->outer->elastic && number % (combinations() / third_rules()) > 0;
+    return c->outer != NULL && c->outer->elastic &&
+           number % (combinations() / third_rule_count()) > 0;
 }
 
 /* Under policies of that name, or any ("full"). */
@@ -235,7 +236,7 @@ static struct combination lively(size_t i)
     struct combination c = combination_at(i, i, i);
     for (size_t p = i; p < i + consistency_registry.count; p++) {
         c = combination_at(p, i, i);
-        if (!c.policy->never_stale && goes_together(&c) && has_effect(&c))
+        if (!c.policy->never_stale && combination_is_valid(&c) && has_effect(&c))
             break;
     }
     return c;
@@ -245,7 +246,7 @@ static struct combination lively(size_t i)
  * its refusals, with whatever comes; at one place after the other. */
 static void replay_some(struct process_rig *r, struct matrix *m)
 {
-    for (size_t i = 0; i < damping_registry.count || i < third_rules(); i++) {
+    for (size_t i = 0; i < damping_registry.count || i < third_rule_count(); i++) {
         struct combination c = lively(i);
         const struct matrix_place *at = &places[i % COUNT_OF(places)];
         at = can_be_there(&c, at) ? at : &places[i % 3];
@@ -256,7 +257,7 @@ static void replay_some(struct process_rig *r, struct matrix *m)
         const struct matrix_place *at = &places[(p + 4) % COUNT_OF(places)];
         at = can_be_there(&alone, at) ? at : &places[1];
         expect_replayed(r, &alone, at, at->real, m);
-        if (!goes_together(&other) || !has_effect(&other))
+        if (!combination_is_valid(&other) || !has_effect(&other))
             expect_replayed(r, &other, &places[1], false, m);
     }
 }

@@ -316,7 +316,7 @@ static bool open_episode(struct simulation_episode *e, uint64_t seed)
     e->seed = e->random = seed;
     e->workers = 2 + (unsigned)below(e, 5);
     e->servers = 2 + (unsigned)below(e, SERVERS - 1);
-    e->settings = c.outer == NULL && goes_together(&c) ? any_settings(e, &c) : NULL;
+    e->settings = c.outer == NULL && combination_is_valid(&c) ? any_settings(e, &c) : NULL;
     if (e->settings == NULL)
         return false;
     assert_int_equal(gradient_pool_open(&e->pool, e->settings, e->workers, 2), OK);

@@ -23,7 +23,7 @@ static void the_library_is_found_or_it_is_said_why(void **state UNUSED)
 {
     const char *version = sync_nccl_version();
     bool number = version[0] == '2' && version[1] == '.';
-    bool reason = strncmp(version, "not found: communicator=nccl: NCCL cannot be used: ", 51) == 0;
+    bool reason = strncmp(version, "not found: communicator=nccl: ", 30) == 0;
     if (!number && !reason && strcmp(version, "built without NCCL") != 0)
         fail_msg("'%s'", version);
     print_message("NCCL: %s\n", version);
