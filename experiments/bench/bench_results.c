@@ -193,7 +193,9 @@ static status report_size(const struct bench *b, const char *path)
     bool known = false;
     TRY(query_number(path, "SELECT count(*) FROM push", NULL, 0, &rows, &known));
     bench_report_value(b, "rows in push", "", rows);
-    if (query_number(path, "SELECT sum(pgsize) FROM dbstat WHERE aggregate = 1 AND name = 'push'",
+    if (query_number(path,
+                     "SELECT sum(pgsize) FROM dbstat WHERE aggregate = 1 AND name IN "
+                     "(SELECT name FROM sqlite_master WHERE tbl_name = 'push')",
                      NULL, 0, &bytes, &known) != OK) {
         log_info("this SQLite has no table dbstat; bytes per row are not reported");
         goto done;

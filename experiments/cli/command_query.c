@@ -63,7 +63,7 @@ status command_query(int argc, char **argv)
     }
     TRY(query_run(&request, stdout, &rows));
     if (rows == 0 && request.format == QUERY_TABLE) {
-        const char *nothing = query_why_nothing(request.question, why);
+        const char *nothing = query_no_rows_reason(request.question, why);
         fflush(stdout);
         log_info("no rows%s%s", nothing != NULL ? ": " : "", nothing != NULL ? nothing : "");
     }

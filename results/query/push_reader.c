@@ -48,7 +48,7 @@ done:
     return result;
 }
 
-/* NULL is NaN where the row's list names the column, else it was not measured. */
+/* NULL means NaN if the row's not_a_number names the column, else NOT_MEASURED. */
 static double measured(sqlite3_stmt *s, int column, const char *nan_list)
 {
     char wanted[40], listed[240];
@@ -59,7 +59,7 @@ static double measured(sqlite3_stmt *s, int column, const char *nan_list)
     return strstr(listed, wanted) != NULL ? NAN : NOT_MEASURED;
 }
 
-/* false: outcome or reason is a text that rows_insert() never writes. */
+/* false: rows_insert() never writes this outcome or reason. */
 static bool read_push(sqlite3_stmt *s, struct recorded_push *out)
 {
     enum {
@@ -183,7 +183,7 @@ static status read_pushes(struct recorded_run *r, sqlite3 *db)
             FAIL(
                 ERROR_RESULTS,
                 "%s: row number %llu in table push of run %lld has worker %s of %u, outcome %s and "
-                "reason %s, which gradlag never writes: the file is damaged; read another one",
+                "reason %s, which gradlag never writes: the file is damaged; use a copy of it",
                 sqlite3_db_filename(db, "main"), (unsigned long long)push->number, (long long)r->id,
                 text_of(s, 2), r->workers, text_of(s, 6), text_of(s, 21));
         }
