@@ -199,13 +199,14 @@ done:
 /* The same message was lost LOST_MOST times, on its way to the server or from there. */
 static status give_up(const connection *c, const char *what, const char *way)
 {
-    return error_set(ERROR_PEER, __FILE__, __LINE__,
-                     "%s of worker %u (%.1f MiB) was lost %d times in a row on its way %s the "
-                     "server at %s: the connection broke each time. Does something between them (a "
-                     "firewall, a proxy), or another version of gradlag or ZeroMQ at one end, "
-                     "refuse frames of up to %d bytes? Try the same run on one host",
-                     what, c->worker, (double)c->count * sizeof(float) / (1 << 20), LOST_MOST, way,
-                     c->endpoint, WIRE_CHUNK_BYTES);
+    return error_set(
+        ERROR_PEER, __FILE__, __LINE__,
+        "worker %u: %s of %.1f MiB (frames of up to %d bytes) was lost %d times in a "
+        "row on its way %s the server at %s: the connection broke each time. Does a "
+        "firewall or proxy, or another version of gradlag or ZeroMQ at one end, refuse "
+        "such frames? Try the same run on one host",
+        c->worker, what, (double)c->count * sizeof(float) / (1 << 20), WIRE_CHUNK_BYTES, LOST_MOST,
+        way, c->endpoint);
 }
 
 /* A pong that answers a ping from before the last attempt tells nothing about that one. */
@@ -215,11 +216,11 @@ static status on_pong(connection *c, const struct wire_message *m)
         return OK;
     if (c->next > 0 && m->pong.next == c->next - 1) {
         if (++c->push_lost == LOST_MOST)
-            return give_up(c, "the gradient", "to");
+            return give_up(c, "a gradient", "to");
         say_push(c);
     } else if (m->pong.next == c->next && m->pong.released != 0) {
         if (++c->release_lost == LOST_MOST)
-            return give_up(c, "the release", "from");
+            return give_up(c, "a release", "from");
         c->announced = false;
         struct wire_message pull = message_of(c, WIRE_PULL);
         say(c, &pull);

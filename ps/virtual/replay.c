@@ -77,25 +77,25 @@ static void compare(struct replay *r, const struct replay_event *event,
                     const struct push_record *now)
 {
     const struct push_record *then = event->recorded;
-    compare_counts(r, event, "its sequence", then->sequence, now->sequence);
-    compare_counts(r, event, "the version read", then->read_version, now->read_version);
-    compare_counts(r, event, "the staleness", then->staleness, now->staleness);
-    compare_counts(r, event, "the version made", then->update_version, now->update_version);
-    compare_counts(r, event, "the outcome (code)", then->outcome, now->outcome);
-    compare_numbers(r, event, "the loss", then->loss, now->loss);
-    compare_numbers(r, event, "the scale", then->scale, now->scale);
-    compare_numbers(r, event, "the gradient's norm", then->gradient_norm, now->gradient_norm);
-    compare_numbers(r, event, "the gap", then->gap, now->gap);
-    compare_numbers(r, event, "the momentum", then->momentum, now->momentum);
-    compare_numbers(r, event, "the total momentum", then->total_momentum, now->total_momentum);
+    compare_counts(r, event, "sequence", then->sequence, now->sequence);
+    compare_counts(r, event, "read_version", then->read_version, now->read_version);
+    compare_counts(r, event, "staleness", then->staleness, now->staleness);
+    compare_counts(r, event, "update_version", then->update_version, now->update_version);
+    compare_counts(r, event, "outcome (as a number)", then->outcome, now->outcome);
+    compare_numbers(r, event, "loss", then->loss, now->loss);
+    compare_numbers(r, event, "scale", then->scale, now->scale);
+    compare_numbers(r, event, "gradient_norm", then->gradient_norm, now->gradient_norm);
+    compare_numbers(r, event, "gap", then->gap, now->gap);
+    compare_numbers(r, event, "momentum", then->momentum, now->momentum);
+    compare_numbers(r, event, "total_momentum", then->total_momentum, now->total_momentum);
     if (!isnan(then->cosine) && !isnan(now->cosine)) /* probe_every may be another one now */
-        compare_numbers(r, event, "the cosine", then->cosine, now->cosine);
-    compare_counts(r, event, "its place among the arrivals", then->arrival, now->arrival);
-    compare_counts(r, event, "the batch", then->batch, now->batch);
-    compare_counts(r, event, "the reason (code)", then->reason, now->reason);
-    compare_counts(r, event, "the worker waited for, plus one", (uint64_t)(then->waited_for + 1),
+        compare_numbers(r, event, "cosine", then->cosine, now->cosine);
+    compare_counts(r, event, "arrival", then->arrival, now->arrival);
+    compare_counts(r, event, "batch", then->batch, now->batch);
+    compare_counts(r, event, "reason (as a number)", then->reason, now->reason);
+    compare_counts(r, event, "waited_for (plus one)", (uint64_t)(then->waited_for + 1),
                    (uint64_t)(now->waited_for + 1));
-    compare_numbers(r, event, "the rate", then->rate, now->rate);
+    compare_numbers(r, event, "rate", then->rate, now->rate);
 }
 
 /* ---- what the simulation tells ------------------------------------------------------------- */

@@ -41,6 +41,7 @@ struct rig {
     unsigned long noted[8]; /* at_checkpoint's to use */
     status code;
     char message[512];
+    uint64_t ended_ns; /* on clock_ns() */
     struct training_outcome outcome;
 
     struct rig_worker worker[RIG_PROCESSES];
@@ -56,8 +57,8 @@ void rig_set(options *o, const char *key, const char *value);
 struct rig *rig_open_with(options **settings, unsigned workers, const char *timeout_s);
 void rig_close_with(struct rig *r, options *settings);
 
-/* Fails the test where a message does not have `what` in it. */
-void rig_expect_said(const char *message, const char *what);
+/* Fails the test unless `message` contains `name`: a key, a number, a path, "worker 1". */
+void rig_expect_named(const char *message, const char *name);
 
 /* Forks the server. Waits until it is bound (or has failed). */
 pid_t rig_serve(struct rig *r, const options *settings);

@@ -127,11 +127,16 @@ static void a_run_with_a_foreign_worker_is_marked_and_not_replayed(void **state)
     assert_int_equal(RIG_RUN(r, "replay", "last", "--export", "order.csv"), OK);
 }
 
+/* The server prints 16 hexadecimal digits after a blank (the run token has `=` before it). */
 static uint64_t printed_hash(struct process_rig *r)
 {
-    const char *at = strstr(process_errors(r), "settings hash ");
-    assert_non_null(at);
-    return strtoull(at + strlen("settings hash "), NULL, 16);
+    static const char hex[] = "0123456789abcdef";
+    const char *errors = process_errors(r);
+    for (const char *at = errors; *at != '\0'; at += strspn(at, hex) + (strspn(at, hex) == 0))
+        if (strspn(at, hex) == 16 && (at == errors || at[-1] == ' '))
+            return strtoull(at, NULL, 16);
+    fail_msg("no hash in: %s", errors);
+    return 0;
 }
 
 static void the_hash_that_a_server_prints_is_taken_and_another_one_is_refused(void **state)

@@ -97,28 +97,30 @@ static void memory_that_is_not_as_described_is_not_mapped(void **state UNUSED)
 {
     static const struct {
         void (*lie)(struct wire_welcome *w);
-        const char *says;
+        const char *names;
     } cases[] = {
-        {wrong_nonce, "is not this run's memory"},
-        {no_slots, "cannot hold 3000 parameters"},
-        {more_slots, "is not the memory the server describes"},
-        {slots_that_wrap_around, "cannot hold 3000 parameters"},
-        {narrow_slots, "cannot hold 3000 parameters"},
-        {crooked_slots, "cannot hold 3000 parameters"},
-        {crooked_offset, "cannot hold 3000 parameters"},
-        {gradient_beyond_the_end, "is not the memory the server describes"},
-        {another_file, "is not the memory the server describes"},
-        {a_device, "is not the memory the server describes"},
-        {another_process, "cannot open /proc/2147483647/fd/"},
+        {wrong_nonce, "/proc/"},
+        {no_slots, "3000"},
+        {more_slots, "/proc/"},
+        {slots_that_wrap_around, "3000"},
+        {narrow_slots, "3000"},
+        {crooked_slots, "3000"},
+        {crooked_offset, "3000"},
+        {gradient_beyond_the_end, "/proc/"},
+        {another_file, "/proc/"},
+        {a_device, "/proc/"},
+        {another_process, "/proc/2147483647/fd/"},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         struct wire_welcome w;
         struct payload_view view;
         payload_area *area = open_area(COUNT, &w);
+        assert_int_equal(payload_map(&view, &w, COUNT, NULL), OK);
+        payload_unmap(&view);
         cases[i].lie(&w);
         assert_int_equal(payload_map(&view, &w, COUNT, NULL), ERROR_PEER);
-        if (strstr(error_message(), cases[i].says) == NULL)
-            fail_msg("'%s' does not say '%s'", error_message(), cases[i].says);
+        if (strstr(error_message(), cases[i].names) == NULL)
+            fail_msg("case %zu: '%s' does not name '%s'", i, error_message(), cases[i].names);
         assert_null(view.parameters);
         payload_close(&area);
     }

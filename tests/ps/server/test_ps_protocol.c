@@ -268,7 +268,6 @@ a_member_that_breaks_the_protocol_is_dropped_and_the_others_train_on(void **stat
         offences[i](&p);
         puppet_expect(&p, WIRE_REFUSED);
         assert_int_equal(p.got.message.text.code, ERROR_PROTOCOL);
-        rig_expect_said(p.got.message.text.text, "broke the protocol");
         channel_close(&p.channel);
         int before = r->worker[0].stage;
         assert_true(rig_until(&r->worker[0].stage, before + 3, 10));
@@ -289,7 +288,7 @@ static void a_broken_protocol_ends_the_run_where_nobody_may_be_lost(void **state
     offend_surplus(&p);
     puppet_expect(&p, WIRE_REFUSED);
     assert_int_equal(rig_wait(server, 10), ERROR_PROTOCOL);
-    rig_expect_said(r->message, "worker 0");
+    rig_expect_named(r->message, "worker 0");
     channel_close(&p.channel);
     rig_close_with(r, o);
 }
@@ -356,7 +355,7 @@ static void a_release_before_the_welcome_is_an_error(void **state UNUSED)
     server_say(c, &got, WIRE_RELEASE,
                (struct wire_message){.release.payload = WIRE_PAYLOAD_FRAMES});
     assert_int_equal(rig_wait(a, 10), ERROR_PROTOCOL);
-    rig_expect_said(r->worker[0].message, "sent a release before it welcomed worker 0");
+    rig_expect_named(r->worker[0].message, wire_type_name(WIRE_RELEASE));
     channel_close(&c);
     rig_close_with(r, o);
 }
@@ -422,8 +421,8 @@ static void a_push_that_is_lost_three_times_is_given_up(void **state UNUSED)
             server_say(c, &got, WIRE_PONG, (struct wire_message){.sequence = 1, .pong = {0, 1}});
     }
     assert_int_equal(rig_wait(a, 10), ERROR_PEER);
-    rig_expect_said(r->worker[0].message, "the gradient of worker 0");
-    rig_expect_said(r->worker[0].message, "was lost 3 times in a row");
+    rig_expect_named(r->worker[0].message, "worker 0");
+    rig_expect_named(r->worker[0].message, "1048576"); /* WIRE_CHUNK_BYTES */
     channel_close(&c);
     rig_close_with(r, o);
 }
@@ -501,7 +500,7 @@ static void floats_that_are_fewer_than_announced_are_not_read(void **state UNUSE
     assert_true(size > 0);
     assert_int_equal(wire_decode(&answer, bytes, (size_t)size), OK);
     assert_int_equal(answer.type, WIRE_REFUSED);
-    rig_expect_said(answer.text.text, "not as many as the head says");
+    assert_int_equal(answer.text.code, ERROR_PROTOCOL);
     zmq_close(dealer);
     zmq_ctx_term(context);
     r->stop = 1;

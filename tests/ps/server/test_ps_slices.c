@@ -88,16 +88,16 @@ done:
     return result;
 }
 
-static void what_diverges_in_one_slice_is_told_with_it(void **state UNUSED)
+static void divergence_in_one_slice_names_worker_server_and_slice(void **state UNUSED)
 {
     struct servers s;
     serve(&s, 3000);
     pid_t trainer = rig_fork(s.r[0], s.o, 0, 0, spoil);
     assert_int_not_equal(rig_wait(trainer, 10), OK);
     expect_ends(&s, ERROR_DIVERGED);
-    rig_expect_said(s.r[0]->message,
-                    "the gradient of worker 0 is not finite in server 2's slice, parameters 2000 "
-                    "to 2999 (push 2, of version 2); others may have applied theirs");
+    static const char *const names[] = {"worker 0", "server 2", "2000", "2999"};
+    for (size_t i = 0; i < COUNT_OF(names); i++)
+        rig_expect_named(s.r[0]->message, names[i]);
     forget(&s);
 }
 
@@ -105,7 +105,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(slices_that_begin_pages_by_chance_are_shared_as_any_others),
-        cmocka_unit_test(what_diverges_in_one_slice_is_told_with_it),
+        cmocka_unit_test(divergence_in_one_slice_names_worker_server_and_slice),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -369,9 +369,9 @@ static void a_recorded_run_sets_the_pace(void **state)
                         "7000.0 7000.0");
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=fit", "pace.run=77"),
                      ERROR_USAGE);
-    process_expect_error(r, "no run '77'");
+    process_expect_error(r, "77");
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=fit"), ERROR_USAGE);
-    process_expect_error(r, "Set pace.run=");
+    process_expect_error(r, "pace.run");
 }
 
 static void a_trace_sets_the_pace(void **state)
@@ -398,27 +398,27 @@ static void what_a_virtual_run_has_no_use_for_is_a_usage_error(void **state)
 {
     struct process_rig *r = *state;
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual"), ERROR_USAGE);
-    process_expect_error(r, "how long steps last");
+    process_expect_error(r, "pace=");
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "network.latency_ms=1"), ERROR_USAGE);
-    process_expect_error(r, "no effect with engine=real");
+    process_expect_error(r, "engine=real");
     assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "payload=frames"), ERROR_USAGE);
-    process_expect_error(r, "no effect with engine=virtual");
+    process_expect_error(r, "engine=virtual");
     assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "mode=sync", "crash.mtbf_s=1"), ERROR_USAGE);
-    process_expect_error(r, "no effect with mode=sync");
+    process_expect_error(r, "mode=sync");
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "pace.worker_cv=0.5"), ERROR_USAGE);
-    process_expect_error(r, "no effect with pace=none");
+    process_expect_error(r, "pace=none");
     assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "pace.slow_workers=2"), ERROR_USAGE);
-    process_expect_error(r, "no effect with pace.worker=-1");
+    process_expect_error(r, "pace.worker=-1");
     static const char *const of_ranks[] = {"local_steps=2", "decay=batch"};
     for (size_t i = 0; i < COUNT_OF(of_ranks); i++) {
         assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, of_ranks[i]), ERROR_USAGE);
-        process_expect_error(r, "no effect with mode=async");
+        process_expect_error(r, "mode=async");
     }
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "mode=sync", "batch_growth_max=2"), ERROR_USAGE);
-    process_expect_error(r, "no effect with decay=rate");
+    process_expect_error(r, "decay=rate");
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "mode=sync", "local_steps=2", "compression=fp16"),
                      ERROR_USAGE);
-    process_expect_error(r, "no effect with local_steps=2");
+    process_expect_error(r, "local_steps=2");
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=replay"), ERROR_USAGE);
     process_expect_error(r, "gradlag replay");
 }
