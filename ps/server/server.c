@@ -102,7 +102,7 @@ done:
 /* More messages than the protocol has under way to one peer: two releases with all chunks of the
  * parameters; for another server the orders for all workers, and an answer to each chunk of its
  * slices. */
-static unsigned most_queued(const struct server *s)
+static unsigned max_queued(const struct server *s)
 {
     const size_t chunks = s->o->count * sizeof(float) / WIRE_CHUNK_BYTES + 1;
     return (unsigned)(1024 + 4 * s->o->workers + 8 * chunks);
@@ -137,7 +137,7 @@ static status server_open(struct server *s, const struct ps_server_options *o)
                                   .may_spin = channel_may_spin(o->workers + s->servers),
                                   .keys = keys,
                                   .run_token = o->run_token,
-                                  .most_queued = most_queued(s)}));
+                                  .max_queued = max_queued(s)}));
     s->queue_size = 4 * o->workers; /* a push, a loss, a hello and another loss, at most */
     TRY(memory_new(&s->queue, s->queue_size, sizeof *s->queue, "the server's queue"));
     TRY(memory_new(&s->peers, o->workers, sizeof *s->peers, "the server's peers"));

@@ -269,9 +269,9 @@ static bool follower_leaving(struct server *s)
         server_enter(s, STATE_CLOSED); /* T10 */
         return true;
     }
-    if (!s->told_gone && (!peers_remain(s) || now > s->until_ns)) {
+    if (!s->goodbyes_reported && (!peers_remain(s) || now > s->until_ns)) {
         follower_report(s, WIRE_WORKERS_GONE, 0, 0);
-        s->told_gone = true;
+        s->goodbyes_reported = true;
     }
     return false;
 }

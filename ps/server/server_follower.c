@@ -40,7 +40,7 @@ void follower_close(struct server *s)
 {
     struct leader *l = &s->leader;
     if (l->channel != NULL && (l->life.died_ns != 0 || !l->joined))
-        channel_forget(l->channel);
+        channel_discard_unsent(l->channel);
     channel_close(&l->channel);
     peer_process_forget(&l->life.pidfd);
 }
@@ -127,7 +127,7 @@ static void on_order(struct server *s, const struct wire_notice *n)
     case WIRE_ORDER_PUSH:
         on_push_order(s, n);
         break;
-    case WIRE_ORDER_ASK:
+    case WIRE_ORDER_GATHER:
         on_ask(s, n->sequence > 0);
         break;
     case WIRE_ORDER_RESUME:
@@ -233,7 +233,7 @@ void follower_tick(struct server *s, uint64_t now)
     if (l->over)
         return;
     const bool lost = liveness_is_lost(&l->life, "server 0", s->timeout_ms, now, why);
-    const uint64_t unheard_ms = l->told ? liveness_ms(l->failed_ns, now) : 0;
+    const uint64_t unheard_ms = l->failure_sent ? liveness_ms(l->failed_ns, now) : 0;
     if (!l->joined && channel_check_handshake(l->channel) != OK) {
         l->over = true;
         server_fail(s, ERROR_PROTOCOL, "%s", error_message());

@@ -109,7 +109,7 @@ void leader_ask(struct server *s, bool states)
 {
     states &= s->followers.states != NULL;
     leader_gather(s, states);
-    leader_tell(s, WIRE_ORDER_ASK, 0, states);
+    leader_tell(s, WIRE_ORDER_GATHER, 0, states);
 }
 
 void leader_resume(struct server *s)
@@ -217,7 +217,7 @@ static void on_report(struct server *s, struct follower *f, const struct wire_no
     case WIRE_WORKER_READY:
         leader_worker_ready(s, n->worker, number_of(s, f));
         break;
-    case WIRE_PUSH_WHOLE:
+    case WIRE_PUSH_COMPLETE:
         leader_push_whole(s, n->worker, number_of(s, f));
         break;
     case WIRE_WORKERS_GONE:

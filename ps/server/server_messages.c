@@ -175,7 +175,7 @@ static void push_arrived(struct server *s, unsigned w)
     if (!s->one_order)
         training_queue(s, EVENT_PUSH, w);
     else if (server_follows(s))
-        follower_report(s, WIRE_PUSH_WHOLE, w, p->push.sequence);
+        follower_report(s, WIRE_PUSH_COMPLETE, w, p->push.sequence);
     else
         leader_push_whole(s, w, 0);
 }

@@ -174,9 +174,9 @@ struct followers {
 
 /* The leader, as a follower knows it. */
 struct leader {
-    channel *channel;  /* NULL: this server is the leader */
-    bool joined, told; /* told: that this server has failed */
-    bool over, closed; /* it is lost; it has sent its last order */
+    channel *channel;          /* NULL: this server is the leader */
+    bool joined, failure_sent; /* failure_sent: this server has sent WIRE_FAILED */
+    bool over, closed;         /* it is lost; it has sent its last order */
     struct liveness life;
     uint64_t incarnation, nonce;
     uint64_t asked_ns, failed_ns;
@@ -222,7 +222,7 @@ struct server {
     double train_seconds;        /* of the run, when T7 began */
     uint64_t stopped_ns;         /* when the request to stop was seen */
     uint64_t until_ns;           /* LEAVING, DISMISSING: the limit */
-    bool told_gone;              /* a follower: that its workers have left */
+    bool goodbyes_reported;      /* a follower: it has sent WIRE_WORKERS_GONE */
 
     struct probe probe;
     bool probed; /* `cosine` is of the oldest event */

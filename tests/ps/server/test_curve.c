@@ -361,16 +361,16 @@ static int answered_bytes(void *socket, size_t request)
     return got;
 }
 
-static void the_handshake_guard_answers_requests_of_any_size(void **state)
+static void the_zap_handler_answers_requests_of_any_size(void **state)
 {
     (void)state;
     struct curve_folder f = folder_with_keys();
     struct curve_keys *keys;
-    handshake_guard *guard;
+    zap_handler *guard;
     const int limit_ms = 5000;
     void *context = zmq_ctx_new();
     assert_int_equal(curve_open(&keys, f.path, true), OK);
-    assert_int_equal(handshake_guard_open(&guard, context, keys, 0), OK);
+    assert_int_equal(zap_handler_open(&guard, context, keys, 0), OK);
     void *socket = zmq_socket(context, ZMQ_REQ);
     zmq_setsockopt(socket, ZMQ_RCVTIMEO, &limit_ms, sizeof limit_ms);
     assert_int_equal(zmq_connect(socket, "inproc://zeromq.zap.01"), 0);
@@ -380,7 +380,7 @@ static void the_handshake_guard_answers_requests_of_any_size(void **state)
                      256); /* truncated: the buffer's size, no memory behind it */
     zmq_close(socket);
     zmq_ctx_term(context);
-    handshake_guard_close(&guard);
+    zap_handler_close(&guard);
     curve_close(&keys);
     remove_folder(&f);
 }
@@ -414,7 +414,7 @@ int main(void)
         cmocka_unit_test(a_worker_rejects_a_server_with_another_key),
         cmocka_unit_test(keys_on_one_side_only_are_a_protocol_error),
         cmocka_unit_test(every_listed_worker_is_admitted),
-        cmocka_unit_test(the_handshake_guard_answers_requests_of_any_size),
+        cmocka_unit_test(the_zap_handler_answers_requests_of_any_size),
         cmocka_unit_test(endpoints_off_loopback_require_keys),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

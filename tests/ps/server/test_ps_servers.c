@@ -258,7 +258,7 @@ static void ask_for_slice(struct rig *r, struct ps_servers_puppet *follower,
     puppet_report(follower, 0, WIRE_WORKER_READY, 0);
     puppet_expect(trainer, WIRE_RELEASE);
     r->stop = 1;
-    puppet_expect_order(follower, WIRE_ORDER_ASK);
+    puppet_expect_order(follower, WIRE_ORDER_GATHER);
 }
 
 static void a_slice_with_a_hole_is_not_taken(void **state UNUSED)
@@ -438,7 +438,7 @@ static void order_for_nobody(struct ps_servers_puppet *p)
 /* While it stands still. */
 static void orders_without_end(struct ps_servers_puppet *p)
 {
-    p->m.notice = (struct wire_notice){.what = WIRE_ORDER_ASK};
+    p->m.notice = (struct wire_notice){.what = WIRE_ORDER_GATHER};
     puppet_say(p, WIRE_ORDER);
     for (p->m.sequence = 1; p->m.sequence < 9; p->m.sequence++) {
         p->m.notice = (struct wire_notice){.what = WIRE_ORDER_HELLO};
