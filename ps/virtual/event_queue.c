@@ -92,10 +92,10 @@ bool event_queue_take(struct event_queue *q, unsigned *event, uint64_t *when)
     return true;
 }
 
-unsigned event_queue_look(const struct event_queue *q, unsigned *events, unsigned wanted)
+unsigned event_queue_peek(const struct event_queue *q, unsigned *events, unsigned wanted)
 {
-    unsigned open[EVENT_QUEUE_LOOK + 2], opened = 0, found = 0;
-    REQUIRE(wanted <= EVENT_QUEUE_LOOK);
+    unsigned open[EVENT_QUEUE_PEEK_MAX + 2], opened = 0, found = 0;
+    REQUIRE(wanted <= EVENT_QUEUE_PEEK_MAX);
     if (q->count > 0)
         open[opened++] = 0;
     while (found < wanted && opened > 0) {

@@ -26,9 +26,9 @@ static int earliest(const struct naive *n, const bool *passed_over)
 
 static void expect_look(const struct event_queue *q, const struct naive *n, unsigned wanted)
 {
-    unsigned events[EVENT_QUEUE_LOOK];
+    unsigned events[EVENT_QUEUE_PEEK_MAX];
     bool passed_over[EVENTS] = {false};
-    unsigned found = event_queue_look(q, events, wanted);
+    unsigned found = event_queue_peek(q, events, wanted);
     for (unsigned i = 0; i < wanted; i++) {
         int expected = earliest(n, passed_over);
         if (expected == NOT_IN) {

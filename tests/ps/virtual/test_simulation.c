@@ -464,17 +464,19 @@ static void an_evaluation_sees_the_same_events_of_every_server(void **state)
 static void a_worker_that_came_back_before_training_began_is_there(void **state)
 {
     (void)state;
-    static const struct replay_coming comings[] = {{.worker = 0, .joined = true},
-                                                   {.worker = 1, .joined = true},
-                                                   {.worker = 1, .joined = false},
-                                                   {.worker = 1, .joined = true}};
-    struct replay_recording recording = {
-        .comings = comings, .coming_count = COUNT_OF(comings), .workers = 2, .finished = true};
+    static const struct replay_member_event member_events[] = {{.worker = 0, .joined = true},
+                                                               {.worker = 1, .joined = true},
+                                                               {.worker = 1, .joined = false},
+                                                               {.worker = 1, .joined = true}};
+    struct replay_recording recording = {.member_events = member_events,
+                                         .member_event_count = COUNT_OF(member_events),
+                                         .workers = 2,
+                                         .finished = true};
     struct replay_event *events = NULL;
     size_t count = 0;
     bool here[2] = {false, false};
     assert_int_equal(replay_order(&recording, &events, &count), OK);
-    assert_int_equal(count, COUNT_OF(comings));
+    assert_int_equal(count, COUNT_OF(member_events));
     for (size_t i = 0; i < count; i++) {
         assert_true(here[events[i].worker] == (events[i].kind == REPLAY_LOST));
         here[events[i].worker] = events[i].kind == REPLAY_JOINED;
