@@ -211,7 +211,7 @@ static void lose_workers_not_at_all_servers(struct server *s)
 {
     for (unsigned w = 0; server_leads(s) && w < s->o->workers; w++)
         if (!leader_worker_is_ready(s, w))
-            peers_lose(s, w, ERROR_PEER, "was not with all servers in time");
+            peers_lose(s, w, ERROR_PEER, "did not join all servers in time");
 }
 
 /* Names the workers and servers that have not joined, then starts without them or fails (T1). The

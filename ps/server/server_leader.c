@@ -141,27 +141,27 @@ static void confirm(struct server *s, struct follower *f)
 }
 
 /* Why a server may not join; NULL: it may. */
-static const char *why_not(const struct server *s, const struct wire_message *m)
+static const char *join_refusal(const struct server *s, const struct wire_message *m)
 {
     unsigned n = m->worker;
     if (n == 0 || n >= s->servers)
-        return "a server that follows has a number from 1 on, below servers=";
+        return "a follower's number must be at least 1 and below servers=";
     if (server_is_over(s))
         return "training is over";
     if (m->join.count != slice_count(s->o->count, s->servers, n))
         return "its slice is of another model: start all servers with the same model and dataset";
     if (m->join.settings != s->o->settings_hash)
-        return "its settings are not server 0's: start all with the same (--print-config shows "
+        return "its settings differ from server 0's: start all with the same (--print-config shows "
                "them; results, tag, timeout_s and the like may differ)";
     if (s->followers.at[n].joined)
-        return "another process is that server: start each once, with a number of its own";
+        return "another process is that server: start each server once, with its own number";
     return NULL;
 }
 
 static void on_join(struct server *s, const struct channel_received *r)
 {
     const struct wire_message *m = &r->message;
-    const char *why = why_not(s, m);
+    const char *why = join_refusal(s, m);
     if (why != NULL) {
         peers_refuse(s, r, server_is_over(s) ? ERROR_PEER : ERROR_PROTOCOL, why);
         return;
@@ -338,8 +338,9 @@ static void handle_numbered(struct server *s, struct follower *f, const struct c
         leader_lose_follower(s, f, ERROR_PROTOCOL, "sent a message of another run");
     } else if (m->sequence != f->received) {
         snprintf(why, sizeof why,
-                 "sent message %" PRIu64 ", %" PRIu64 " was awaited: the connection broke, and "
-                 "what was on it is lost",
+                 "sent message %" PRIu64 " instead of message %" PRIu64
+                 ": the connection broke, and "
+                 "messages were lost",
                  m->sequence, f->received);
         leader_lose_follower(s, f, ERROR_PEER, why);
     } else {

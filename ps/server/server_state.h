@@ -127,11 +127,10 @@ struct peer {
     struct wire_message push;
     uint64_t arrived_ns, arrived_training_ns; /* the last complete push, on both clocks */
     bool released;                            /* to compute push `next` */
-    bool entered;         /* at a follower: the leader said that it takes part */
-    uint64_t released_ns; /* on clock_ns() */
-    uint64_t
-        owed_training_ns; /* on the training clock: its release, or the last part of its push */
-    bool slow_named;      /* since then */
+    bool entered;              /* at a follower: the leader said that it takes part */
+    uint64_t released_ns;      /* on clock_ns() */
+    uint64_t wait_training_ns; /* training time of its release, or of the last part of its push */
+    bool slow_named;           /* since then */
     struct wire_message release;
 };
 
@@ -179,7 +178,7 @@ struct leader {
     bool over, closed;         /* it is lost; it has sent its last order */
     struct liveness life;
     uint64_t incarnation, nonce;
-    uint64_t asked_ns, failed_ns;
+    uint64_t pinged_ns, failed_ns;
     uint64_t sent, received; /* numbers of the next messages to it, and from it */
 };
 
@@ -323,8 +322,8 @@ void peers_lose(struct server *s, unsigned w, status code, const char *why);
 /* A follower has lost it. If the worker has not joined this server yet, stop waiting for it. */
 void peers_lose_elsewhere(struct server *s, unsigned w, status code, const char *why);
 /* It sent what a worker may not send: refuses the message and loses the worker. */
-void peers_offended(struct server *s, unsigned w, const struct channel_received *r,
-                    const char *what);
+void peers_protocol_error(struct server *s, unsigned w, const struct channel_received *r,
+                          const char *what);
 /* At a follower: the leader has lost it; its messages are refused from now on. */
 void peers_forget(struct server *s, unsigned w);
 /* For the leader: worker `w` is ready at server `server`, or its push is complete there. */

@@ -26,7 +26,7 @@ static void perform_release(struct server *s, const struct server_action *a, uin
         return; /* lost; the core is told next */
     p->released = true;
     p->released_ns = now;
-    p->owed_training_ns = training_ns_at(s, now);
+    p->wait_training_ns = training_ns_at(s, now);
     p->slow_named = false;
     p->release.release =
         (struct wire_release){.version = a->version,
