@@ -109,6 +109,30 @@ static struct ps_servers_puppet puppet_follow(struct rig *r)
     return p;
 }
 
+static void puppet_report(struct ps_servers_puppet *p, uint64_t sequence, enum wire_report what,
+                          unsigned w)
+{
+    p->m.sequence = sequence;
+    p->m.notice = (struct wire_notice){.what = what, .worker = w};
+    puppet_say(p, WIRE_REPORT);
+}
+
+/* Once the run is over; `sequence` is its next message's. */
+static void puppet_leave(struct ps_servers_puppet *p, uint64_t sequence)
+{
+    puppet_expect(p, WIRE_END);
+    puppet_report(p, sequence, WIRE_WORKERS_GONE, 0);
+    puppet_expect_order(p, WIRE_ORDER_CLOSE);
+    puppet_report(p, sequence + 1, WIRE_CLOSED, 0);
+}
+
+/* After the end of the run. */
+static void puppet_train_end(struct ps_servers_puppet *p)
+{
+    puppet_expect(p, WIRE_END);
+    puppet_say(p, WIRE_GOODBYE);
+}
+
 static void gap(struct ps_servers_puppet *p)
 {
     p->m.sequence = 5;
@@ -180,27 +204,12 @@ static void a_server_that_breaks_the_protocol_ends_the_run_and_is_named(void **s
         puppet_say(&p, WIRE_PING); /* a correct message changes nothing */
         puppet_expect(&p, WIRE_PONG);
         cases[i].act(&p);
+        if (cases[i].act == stop) /* in the other cases the follower is lost */
+            puppet_leave(&p, 1);
         expect_end(r, server, cases[i].code, cases[i].names);
         channel_close(&p.channel);
         close_rig(r, o);
     }
-}
-
-static void puppet_report(struct ps_servers_puppet *p, uint64_t sequence, enum wire_report what,
-                          unsigned w)
-{
-    p->m.sequence = sequence;
-    p->m.notice = (struct wire_notice){.what = what, .worker = w};
-    puppet_say(p, WIRE_REPORT);
-}
-
-/* Once the run is over; `sequence` is its next message's. */
-static void puppet_leave(struct ps_servers_puppet *p, uint64_t sequence)
-{
-    puppet_expect(p, WIRE_END);
-    puppet_report(p, sequence, WIRE_WORKERS_GONE, 0);
-    puppet_expect_order(p, WIRE_ORDER_CLOSE);
-    puppet_report(p, sequence + 1, WIRE_CLOSED, 0);
 }
 
 static void nobody_becomes_a_server_that_does_not_fit(void **state UNUSED)
@@ -271,6 +280,7 @@ static void a_slice_with_a_hole_is_not_taken(void **state UNUSED)
     follower.m.sequence = 1;
     follower.m.slice = (struct wire_slice){.offset = 40};
     puppet_say(&follower, WIRE_SLICE);
+    puppet_train_end(&trainer);
     expect_end(r, server, ERROR_PROTOCOL, "server 1");
     channel_close(&trainer.channel);
     channel_close(&follower.channel);
@@ -305,8 +315,7 @@ static void send_slice(struct ps_servers_puppet *follower, struct ps_servers_pup
 static void both_leave(struct ps_servers_puppet *follower, uint64_t sequence,
                        struct ps_servers_puppet *trainer)
 {
-    puppet_expect(trainer, WIRE_END);
-    puppet_say(trainer, WIRE_GOODBYE);
+    puppet_train_end(trainer);
     puppet_leave(follower, sequence);
 }
 
@@ -388,6 +397,7 @@ static void a_worker_that_died_on_its_way_to_server_0_is_not_waited_for(void **s
         follower.m.lost = (struct wire_lost){.worker = 1, .code = ERROR_PEER, .text = "died"};
         puppet_say(&follower, WIRE_LOST);
         if (i == 0) {
+            both_leave(&follower, 2, &left);
             expect_end(r, server, ERROR_PEER, "worker 1");
         } else {
             puppet_expect(&left, WIRE_RELEASE);
@@ -408,6 +418,7 @@ static void a_worker_that_is_stopped_ends_the_run_so_whoever_hears_it_first(void
     struct ps_servers_puppet follower = puppet_follow(r), trainer = puppet_train(r, 0);
     follower.m.lost = (struct wire_lost){.code = STOPPED, .text = "was told to stop"};
     puppet_say(&follower, WIRE_LOST);
+    puppet_leave(&follower, 1);
     expect_end(r, server, STOPPED, "worker 0");
     channel_close(&trainer.channel);
     channel_close(&follower.channel);
