@@ -1,4 +1,4 @@
-/* Memory that server and workers share: what a worker maps, and what it does not believe. */
+/* Memory that server and workers share: a worker maps it only if it is as described. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -42,7 +42,7 @@ static void a_worker_reads_every_slot_and_writes_its_own_gradient(void **state U
     payload_close(&area);
 }
 
-/* ---- what a server may not tell a worker ---------------------------------------------------- */
+/* ---- invalid descriptions ------------------------------------------------------------------- */
 
 static void wrong_nonce(struct wire_welcome *w)
 {
@@ -65,11 +65,11 @@ static void narrow_slots(struct wire_welcome *w)
 {
     w->parameters_stride = 4096;
 }
-static void crooked_slots(struct wire_welcome *w)
+static void unaligned_stride(struct wire_welcome *w)
 {
     w->parameters_stride += 4;
 }
-static void crooked_offset(struct wire_welcome *w)
+static void unaligned_offset(struct wire_welcome *w)
 {
     w->parameters_offset += 64;
 }
@@ -79,7 +79,7 @@ static void gradient_beyond_the_end(struct wire_welcome *w)
 }
 static void another_file(struct wire_welcome *w)
 {
-    w->gradients_fd = w->parameters_fd; /* it has the nonce, and may not be written to */
+    w->gradients_fd = w->parameters_fd; /* it has the nonce */
     w->gradient_offset = UINT64_C(1) << 40;
 }
 static void a_device(struct wire_welcome *w)
@@ -93,7 +93,7 @@ static void another_process(struct wire_welcome *w)
     w->pid = 0x7fffffff;
 }
 
-static void memory_that_is_not_as_described_is_not_mapped(void **state UNUSED)
+static void memory_that_differs_from_its_description_is_not_mapped(void **state UNUSED)
 {
     static const struct {
         void (*lie)(struct wire_welcome *w);
@@ -104,8 +104,8 @@ static void memory_that_is_not_as_described_is_not_mapped(void **state UNUSED)
         {more_slots, "/proc/"},
         {slots_that_wrap_around, "3000"},
         {narrow_slots, "3000"},
-        {crooked_slots, "3000"},
-        {crooked_offset, "3000"},
+        {unaligned_stride, "3000"},
+        {unaligned_offset, "3000"},
         {gradient_beyond_the_end, "/proc/"},
         {another_file, "/proc/"},
         {a_device, "/proc/"},
@@ -161,7 +161,8 @@ static void slices_of_several_servers_lie_side_by_side(void **state UNUSED)
         payload_unmap(&view[i]);
         payload_close(&area[i]);
     }
-    assert_true(whole[WHOLE - 1] == (float)(WHOLE - 1)); /* it is still there: the caller's */
+    assert_true(whole[WHOLE - 1] ==
+                (float)(WHOLE - 1)); /* payload_unmap() leaves the caller's memory mapped */
     munmap(at, room);
 }
 
@@ -169,7 +170,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_worker_reads_every_slot_and_writes_its_own_gradient),
-        cmocka_unit_test(memory_that_is_not_as_described_is_not_mapped),
+        cmocka_unit_test(memory_that_differs_from_its_description_is_not_mapped),
         cmocka_unit_test(slices_of_several_servers_lie_side_by_side),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

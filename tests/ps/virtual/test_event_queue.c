@@ -1,4 +1,4 @@
-/* The queue of the virtual clock, against a list that is searched. */
+/* Compares the queue of the virtual clock with a list that is searched. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -24,7 +24,7 @@ static int earliest(const struct naive *n, const bool *passed_over)
     return first;
 }
 
-static void expect_look(const struct event_queue *q, const struct naive *n, unsigned wanted)
+static void expect_peek(const struct event_queue *q, const struct naive *n, unsigned wanted)
 {
     unsigned events[EVENT_QUEUE_PEEK_MAX];
     bool passed_over[EVENTS] = {false};
@@ -54,7 +54,7 @@ static void expect_take(struct event_queue *q, struct naive *n)
     }
 }
 
-/* Few different times, so that many events share one: then the lowest number is first. */
+/* Few different times, so that many events have the same time. */
 static void events_come_in_order_of_time_and_number(void **state)
 {
     (void)state;
@@ -76,7 +76,7 @@ static void events_come_in_order_of_time_and_number(void **state)
             expect_take(&q, &n);
             break;
         case 2:
-            expect_look(&q, &n, random_below(&r, 9));
+            expect_peek(&q, &n, random_below(&r, 9));
             break;
         default:
             n.when[event] = random_below(&r, 40);

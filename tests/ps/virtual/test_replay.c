@@ -1,4 +1,4 @@
-/* Recorded asynchronous runs once more: bit for bit, or the first row that differs is named. */
+/* Recorded asynchronous runs replay bit for bit, or the first row that differs is named. */
 #include "tests/rigs/process_rig.h"
 
 #include "ps/rules/consistency/consistency.h"
@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Changes the results file behind the program's back. */
+/* Changes one row of the results file. */
 static void tamper(struct process_rig *r, const char *sql)
 {
     sqlite3 *db = NULL;
@@ -60,7 +60,7 @@ static void runs_of_real_processes_replay_bit_for_bit(void **state)
                 10);
 }
 
-static void virtual_runs_replay_also_with_workers_that_died(void **state)
+static void virtual_runs_with_workers_that_died_replay(void **state)
 {
     struct process_rig *r = *state;
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=gamma", "workers=9",
@@ -71,7 +71,7 @@ static void virtual_runs_replay_also_with_workers_that_died(void **state)
     expect_replayed(r);
 }
 
-static void every_consistency_replays_also_with_workers_that_died(void **state)
+static void every_consistency_replays_with_workers_that_died(void **state)
 {
     struct process_rig *r = *state;
     for (size_t i = 0; i < consistency_registry.count; i++) {
@@ -84,8 +84,8 @@ static void every_consistency_replays_also_with_workers_that_died(void **state)
     }
 }
 
-/* A gradient that is dropped has its row at once, one that is taken with its update. */
-static void gradients_of_one_moment_replay_in_the_order_in_which_they_came(void **state)
+/* A dropped gradient has its row at once; a used one has it with its update. */
+static void gradients_with_the_same_time_replay_in_order_of_arrival(void **state)
 {
     struct process_rig *r = *state;
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=constant", "workers=5",
@@ -99,7 +99,7 @@ static void gradients_of_one_moment_replay_in_the_order_in_which_they_came(void 
     expect_replayed(r);
 }
 
-/* The run does not end by itself, or it might before its first rows are seen. */
+/* An endless run, since a short one could end before its first rows are read. */
 static void a_run_that_lost_a_worker_replays(void **state)
 {
     struct process_rig *r = *state;
@@ -154,7 +154,7 @@ static void a_run_that_was_stopped_replays(void **state)
     expect_replayed(r);
 }
 
-static void a_run_that_diverged_replays_to_where_it_did(void **state)
+static void a_run_that_diverged_replays_until_it_diverged(void **state)
 {
     struct process_rig *r = *state;
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "workers=2", "lr=1e6", "schedule=constant",
@@ -165,8 +165,7 @@ static void a_run_that_diverged_replays_to_where_it_did(void **state)
     expect_replayed(r);
 }
 
-/* The parameters are too large by then: each gradient is left out, until there were ten in a row.
- */
+/* The parameters are too large, so gradients are skipped until eleven in a row end the run. */
 static void skipped_gradients_are_skipped_in_the_replay(void **state)
 {
     struct process_rig *r = *state;
@@ -183,8 +182,8 @@ static void skipped_gradients_are_skipped_in_the_replay(void **state)
     expect_replayed(r);
 }
 
-/* It is the replay that diverges then, where the recorded run did not. */
-static void an_end_that_was_changed_is_named(void **state)
+/* The replay then diverges where the changed record does not. */
+static void a_changed_end_is_found(void **state)
 {
     struct process_rig *r = *state;
     assert_int_equal(
@@ -195,7 +194,7 @@ static void an_end_that_was_changed_is_named(void **state)
     process_expect_error(r, "outcome");
 }
 
-static void a_row_that_was_changed_is_named(void **state)
+static void a_changed_row_is_named(void **state)
 {
     struct process_rig *r = *state;
     static const struct {
@@ -215,7 +214,7 @@ static void a_row_that_was_changed_is_named(void **state)
     }
 }
 
-static void every_figure_of_a_row_is_compared(void **state)
+static void every_computed_column_is_compared(void **state)
 {
     struct process_rig *r = *state;
     static const struct {
@@ -246,11 +245,11 @@ static void every_figure_of_a_row_is_compared(void **state)
     }
 }
 
-static void other_rules_on_the_same_arrivals_are_a_run_of_their_own(void **state)
+static void a_replay_under_other_rules_is_recorded_as_a_new_run(void **state)
 {
     struct process_rig *r = *state;
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=gamma", "workers=5"), OK);
-    assert_int_equal(RIG_RUN(r, "replay", "1", "damping=none"), OK); /* as it was */
+    assert_int_equal(RIG_RUN(r, "replay", "1", "damping=none"), OK); /* the recorded rule */
     assert_string_equal(process_ask(r, "SELECT count(DISTINCT parameters_sha256) FROM run"), "1");
     assert_string_equal(process_ask(r, "SELECT count(DISTINCT final_loss) FROM run"), "1");
     assert_int_equal(RIG_RUN(r, "replay", "1", "damping=inverse", "tag=what-if"), OK);
@@ -265,11 +264,11 @@ static void other_rules_on_the_same_arrivals_are_a_run_of_their_own(void **state
                        "AND a.number = b.number AND a.worker = b.worker AND "
                        "a.compute_us = b.compute_us WHERE a.number < 60"),
         "60");
-    assert_int_equal(RIG_RUN(r, "replay", "3"), OK); /* and replays itself */
+    assert_int_equal(RIG_RUN(r, "replay", "3"), OK); /* the new run replays, too */
 }
 
-/* What a rule was set to says nothing of another one that happens to have a key of that name. */
-static void another_rule_begins_with_its_own_parameters(void **state)
+/* A recorded value does not apply to another rule that has a key of the same name. */
+static void another_rule_starts_with_its_own_default_parameters(void **state)
 {
 #define SETTING(key) "SELECT config ->> '$.\"" key "\"' FROM run ORDER BY id DESC LIMIT 1"
     struct process_rig *r = *state;
@@ -284,11 +283,11 @@ static void another_rule_begins_with_its_own_parameters(void **state)
     process_expect_answer(r, SETTING("damping.after"), "3");
     assert_int_equal(RIG_RUN(r, "replay", "1", "outer=nesterov"), OK);
     process_expect_answer(r, SETTING("outer.lr"), "0.7");
-    process_expect_answer(r, SETTING("outer.steps"), "2"); /* the recorded pushes' */
+    process_expect_answer(r, SETTING("outer.steps"), "2"); /* as in the recorded pushes */
 }
 
-/* Dropped gradients use no samples: here the arrivals run out before training would end. */
-static void arrivals_that_run_out_end_a_replay(void **state)
+/* Dropped gradients use no samples, so the arrivals end before the samples are used. */
+static void a_replay_ends_when_no_arrivals_are_left(void **state)
 {
     struct process_rig *r = *state;
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=gamma", "workers=5"), OK);
@@ -301,7 +300,7 @@ static void arrivals_that_run_out_end_a_replay(void **state)
                         "finished11");
 }
 
-static void a_trace_that_was_exported_drives_a_virtual_cluster(void **state)
+static void an_exported_trace_drives_a_virtual_cluster(void **state)
 {
     struct process_rig *r = *state;
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=gamma", "workers=3"), OK);
@@ -311,7 +310,7 @@ static void a_trace_that_was_exported_drives_a_virtual_cluster(void **state)
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=trace",
                              "pace.path=trace.csv", "workers=3"),
                      OK);
-    /* Whole microseconds stand in the file, so that times differ a little; the order does not. */
+    /* The file has whole microseconds, so times differ slightly; the order does not. */
     assert_string_equal(process_ask(r, "SELECT count(DISTINCT parameters_sha256) FROM run"), "1");
     assert_string_equal(process_ask(r,
                                     "SELECT count(*) FROM push a JOIN push b ON a.run_id = 1 AND "
@@ -320,7 +319,7 @@ static void a_trace_that_was_exported_drives_a_virtual_cluster(void **state)
                         "60");
 }
 
-/* A worker that came back counts its gradients from 0 again, its batches not. */
+/* A worker that joins again counts its gradients from 0, but its batches go on. */
 static void a_trace_of_workers_that_died_has_their_steps_in_order(void **state)
 {
 #define DYING                                                                                      \
@@ -331,7 +330,7 @@ static void a_trace_of_workers_that_died_has_their_steps_in_order(void **state)
     assert_true(atoi(process_ask(r, "SELECT count(*) FROM event WHERE code = 'worker_lost'")) > 3);
     assert_int_equal(RIG_RUN(r, "replay", "1", "--export", "trace.csv"), OK);
     assert_int_equal(RIG_RUN(r, "run", DYING, "pace=trace", "pace.path=trace.csv"), OK);
-    /* But for the last ones: a step that was under way at the end has no line. */
+    /* Except the last ones: a step that was not finished at the end has no line. */
     process_expect_answer(r,
                           "SELECT count(*) FROM push a JOIN push b ON a.run_id = 1 AND "
                           "b.run_id = 2 AND a.number = b.number WHERE a.number < 290 AND "
@@ -375,21 +374,21 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, process_set_up, process_tear_down)
     const struct CMUnitTest tests[] = {
         TEST(runs_of_real_processes_replay_bit_for_bit),
-        TEST(virtual_runs_replay_also_with_workers_that_died),
-        TEST(every_consistency_replays_also_with_workers_that_died),
-        TEST(gradients_of_one_moment_replay_in_the_order_in_which_they_came),
+        TEST(virtual_runs_with_workers_that_died_replay),
+        TEST(every_consistency_replays_with_workers_that_died),
+        TEST(gradients_with_the_same_time_replay_in_order_of_arrival),
         TEST(a_run_that_lost_a_worker_replays),
         TEST(a_run_that_lost_a_worker_before_training_began_replays),
         TEST(a_run_that_was_stopped_replays),
-        TEST(a_run_that_diverged_replays_to_where_it_did),
+        TEST(a_run_that_diverged_replays_until_it_diverged),
         TEST(skipped_gradients_are_skipped_in_the_replay),
-        TEST(an_end_that_was_changed_is_named),
-        TEST(a_row_that_was_changed_is_named),
-        TEST(every_figure_of_a_row_is_compared),
-        TEST(other_rules_on_the_same_arrivals_are_a_run_of_their_own),
-        TEST(another_rule_begins_with_its_own_parameters),
-        TEST(arrivals_that_run_out_end_a_replay),
-        TEST(a_trace_that_was_exported_drives_a_virtual_cluster),
+        TEST(a_changed_end_is_found),
+        TEST(a_changed_row_is_named),
+        TEST(every_computed_column_is_compared),
+        TEST(a_replay_under_other_rules_is_recorded_as_a_new_run),
+        TEST(another_rule_starts_with_its_own_default_parameters),
+        TEST(a_replay_ends_when_no_arrivals_are_left),
+        TEST(an_exported_trace_drives_a_virtual_cluster),
         TEST(a_trace_of_workers_that_died_has_their_steps_in_order),
         TEST(what_cannot_be_replayed_is_a_usage_error),
     };
