@@ -284,12 +284,6 @@ status wire_failure(uint32_t code, status unknown)
     return known ? (status)code : unknown;
 }
 
-size_t wire_body_bytes(enum wire_type type)
-{
-    REQUIRE(type >= WIRE_HELLO && type < WIRE_TYPES);
-    return TYPES[type].body;
-}
-
 size_t wire_encode(const struct wire_message *m, uint8_t out[WIRE_MAX_BYTES])
 {
     struct wire_message copy = *m;

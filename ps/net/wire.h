@@ -190,7 +190,5 @@ status wire_decode(struct wire_message *m, const void *bytes, size_t size) MUST_
 const char *wire_type_name(enum wire_type type);
 /* The error code (or STOPPED) that a peer sent; `unknown` if the code is not one of them. */
 status wire_failure(uint32_t code, status unknown);
-/* Size of a body in bytes. Contract: the type exists. */
-size_t wire_body_bytes(enum wire_type type);
 
 #endif

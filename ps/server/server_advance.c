@@ -35,7 +35,7 @@ static bool leaving(struct server *s)
     if (clock_ns() < s->until_ns && peers_remain(s))
         return false;
     if (server_leads(s)) {
-        leader_tell(s, WIRE_ORDER_CLOSE, 0, 0);
+        leader_send_order(s, WIRE_ORDER_CLOSE, 0, 0);
         s->until_ns = clock_ns() + END_FAILED_MS * MS;
         server_enter(s, STATE_DISMISSING); /* T9 */
     } else {
@@ -62,7 +62,7 @@ static void gather_for(struct server *s, enum server_state next, bool states)
 {
     s->gather_for = next;
     server_enter(s, STATE_GATHERING);
-    leader_ask(s, states);
+    leader_request_slices(s, states);
 }
 
 static void evaluate(struct server *s)

@@ -23,7 +23,7 @@ status leader_open(struct server *s)
     for (unsigned i = 0; i < s->servers; i++)
         f->at[i].life.pidfd = -1;
     TRY(memory_new(&f->ready, s->o->workers, sizeof *f->ready, "the servers' workers"));
-    TRY(memory_new(&f->whole, s->o->workers, sizeof *f->whole, "the servers' workers"));
+    TRY(memory_new(&f->complete, s->o->workers, sizeof *f->complete, "the servers' workers"));
     TRY(memory_new(&f->parameters, s->o->count, sizeof(float), "all servers' parameters"));
     f->state_count = state_count / own * s->o->count;
     if (s->saver != NULL && f->state_count > 0)
@@ -39,7 +39,7 @@ void leader_close(struct server *s)
         peer_process_forget(&f->at[i].life.pidfd);
     memory_free(f->at);
     memory_free(f->ready);
-    memory_free(f->whole);
+    memory_free(f->complete);
     memory_free(f->parameters);
     memory_free(f->states);
 }
@@ -80,7 +80,7 @@ static void say(struct server *s, struct follower *f, struct wire_message *m)
     f->sent++;
 }
 
-void leader_tell(struct server *s, enum wire_order what, unsigned w, uint64_t sequence)
+void leader_send_order(struct server *s, enum wire_order what, unsigned w, uint64_t sequence)
 {
     for (struct follower *f = s->followers.at + 1; f < s->followers.at + s->servers; f++) {
         struct wire_message m = message_to(s, f, WIRE_ORDER);
@@ -93,29 +93,29 @@ void leader_order(struct server *s, const struct event *e)
 {
     switch (e->kind) {
     case EVENT_HELLO:
-        leader_tell(s, WIRE_ORDER_HELLO, e->worker, 0);
+        leader_send_order(s, WIRE_ORDER_HELLO, e->worker, 0);
         break;
     case EVENT_LOST:
-        leader_tell(s, WIRE_ORDER_LOST, e->worker, 0);
+        leader_send_order(s, WIRE_ORDER_LOST, e->worker, 0);
         break;
     case EVENT_PUSH:
         if (s->one_order)
-            leader_tell(s, WIRE_ORDER_PUSH, e->worker, s->peers[e->worker].push.sequence);
+            leader_send_order(s, WIRE_ORDER_PUSH, e->worker, s->peers[e->worker].push.sequence);
         break;
     }
 }
 
-void leader_ask(struct server *s, bool states)
+void leader_request_slices(struct server *s, bool states)
 {
     states &= s->followers.states != NULL;
     leader_gather(s, states);
-    leader_tell(s, WIRE_ORDER_GATHER, 0, states);
+    leader_send_order(s, WIRE_ORDER_GATHER, 0, states);
 }
 
 void leader_resume(struct server *s)
 {
     if (s->followers.paused)
-        leader_tell(s, WIRE_ORDER_RESUME, 0, 0);
+        leader_send_order(s, WIRE_ORDER_RESUME, 0, 0);
     s->followers.paused = s->followers.gathered = false;
 }
 
@@ -218,7 +218,7 @@ static void on_report(struct server *s, struct follower *f, const struct wire_no
         leader_worker_ready(s, n->worker, number_of(s, f));
         break;
     case WIRE_PUSH_COMPLETE:
-        leader_push_whole(s, n->worker, number_of(s, f));
+        leader_push_complete(s, n->worker, number_of(s, f));
         break;
     case WIRE_WORKERS_GONE:
         f->end = FOLLOWER_GONE;

@@ -178,7 +178,7 @@ static void push_arrived(struct server *s, unsigned w)
     else if (server_follows(s))
         follower_report(s, WIRE_PUSH_COMPLETE, w, p->push.sequence);
     else
-        leader_push_whole(s, w, 0);
+        leader_push_complete(s, w, 0);
 }
 
 static void on_push(struct server *s, unsigned w, const struct channel_received *r)

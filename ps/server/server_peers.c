@@ -177,14 +177,14 @@ void leader_worker_ready(struct server *s, unsigned w, unsigned server)
 }
 
 /* A push enters the order when every server has it. Its worker's loss may come first. */
-void leader_push_whole(struct server *s, unsigned w, unsigned server)
+void leader_push_complete(struct server *s, unsigned w, unsigned server)
 {
     if (s->peers[w].state != PEER_READY)
         return;
-    s->followers.whole[w] |= 1ULL << server;
+    s->followers.complete[w] |= 1ULL << server;
     s->peers[w].wait_training_ns = training_ns_at(s, clock_ns());
-    if (s->followers.whole[w] == everywhere(s)) {
-        s->followers.whole[w] = 0;
+    if (s->followers.complete[w] == everywhere(s)) {
+        s->followers.complete[w] = 0;
         training_queue(s, EVENT_PUSH, w);
     }
 }

@@ -161,11 +161,12 @@ struct follower {
 };
 
 struct followers {
-    struct follower *at;     /* [servers]; at[0] is not used */
-    uint64_t *ready, *whole; /* [workers]: bit i: at server i it is ready; its push is complete */
-    unsigned vectors;        /* asked for: parameters, and of the optimizer's state */
-    float *parameters;       /* [o->count]: of all servers, from the last gathering */
-    float *states;           /* [state_count], likewise; NULL: no checkpoint needs them */
+    struct follower *at; /* [servers]; at[0] is not used */
+    uint64_t *ready,
+        *complete;     /* [workers]: bit i: at server i it is ready; its push is complete */
+    unsigned vectors;  /* asked for: parameters, and of the optimizer's state */
+    float *parameters; /* [o->count]: of all servers, from the last gathering */
+    float *states;     /* [state_count], likewise; NULL: no checkpoint needs them */
     size_t state_count;
     bool gathered; /* `parameters` are of the latest version */
     bool paused;   /* the followers are */
@@ -328,7 +329,7 @@ void peers_protocol_error(struct server *s, unsigned w, const struct channel_rec
 void peers_forget(struct server *s, unsigned w);
 /* For the leader: worker `w` is ready at server `server`, or its push is complete there. */
 void leader_worker_ready(struct server *s, unsigned w, unsigned server);
-void leader_push_whole(struct server *s, unsigned w, unsigned server);
+void leader_push_complete(struct server *s, unsigned w, unsigned server);
 /* Whether it takes part at all servers. */
 bool leader_worker_is_ready(const struct server *s, unsigned w);
 
@@ -359,11 +360,11 @@ bool leader_has_all_followers(const struct server *s);
 /* One has been silent for more than half of timeout_s: workers may wait for it. */
 bool leader_misses_a_follower(const struct server *s, uint64_t now);
 void leader_order(struct server *s, const struct event *e);
-void leader_tell(struct server *s, enum wire_order what, unsigned w, uint64_t sequence);
+void leader_send_order(struct server *s, enum wire_order what, unsigned w, uint64_t sequence);
 /* Ends the run: no slice can be missing. */
 void leader_lose_follower(struct server *s, struct follower *f, status code, const char *why);
 /* S5: pauses the followers and asks for their slices; `states`: if a checkpoint needs them. */
-void leader_ask(struct server *s, bool states);
+void leader_request_slices(struct server *s, bool states);
 /* The followers go on after a gathering. */
 void leader_resume(struct server *s);
 void leader_end(struct server *s);

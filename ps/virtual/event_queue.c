@@ -82,16 +82,6 @@ void event_queue_remove(struct event_queue *q, unsigned event)
         sink(q, at, last);
 }
 
-bool event_queue_take(struct event_queue *q, unsigned *event, uint64_t *when)
-{
-    if (q->count == 0)
-        return false;
-    *event = q->heap[0];
-    *when = q->when[*event];
-    event_queue_remove(q, *event);
-    return true;
-}
-
 unsigned event_queue_peek(const struct event_queue *q, unsigned *events, unsigned wanted)
 {
     unsigned open[EVENT_QUEUE_PEEK_MAX + 2], opened = 0, found = 0;

@@ -3,7 +3,8 @@
  * in the queue at most once and can be removed.
  *
  * Events are numbers below `capacity`. The earliest event is first; if several have the same time,
- * the lowest number is first. Put, remove and take need logarithmic time; no operation allocates.
+ * the lowest number is first. Put and remove need logarithmic time. Only
+ * event_queue_open() allocates.
  */
 #ifndef GRADLAG_PS_VIRTUAL_EVENT_QUEUE_H
 #define GRADLAG_PS_VIRTUAL_EVENT_QUEUE_H
@@ -24,8 +25,6 @@ void event_queue_close(struct event_queue *q);
 void event_queue_put(struct event_queue *q, unsigned event, uint64_t when);
 /* Removes an event; does nothing if it is not in the queue. */
 void event_queue_remove(struct event_queue *q, unsigned event);
-/* Removes the earliest event. False: the queue is empty. */
-bool event_queue_take(struct event_queue *q, unsigned *event, uint64_t *when);
 /* Writes the `wanted` earliest events in order, without removing them; returns how many it wrote.
  * Contract: `wanted` ≤ EVENT_QUEUE_PEEK_MAX. */
 unsigned event_queue_peek(const struct event_queue *q, unsigned *events, unsigned wanted);

@@ -79,7 +79,7 @@ static void every_message_survives_a_round_trip(void **state UNUSED)
             uint8_t bytes[WIRE_MAX_BYTES];
             struct wire_message back, sent = random_message(type);
             size_t size = wire_encode(&sent, bytes);
-            assert_int_equal(size, WIRE_HEAD_BYTES + wire_body_bytes(type));
+            assert_in_range(size, WIRE_HEAD_BYTES, WIRE_MAX_BYTES);
             assert_int_equal(decode_exactly(&back, bytes, size), OK);
             assert_int_equal(back.type, type);
             assert_int_equal(back.worker, sent.worker);
@@ -230,9 +230,10 @@ static void a_gradient_chunk_has_the_documented_bytes(void **state UNUSED)
 
 static void control_messages_are_small(void **state UNUSED)
 {
-    assert_true(WIRE_HEAD_BYTES + wire_body_bytes(WIRE_PUSH) <= 128);
-    assert_true(WIRE_HEAD_BYTES + wire_body_bytes(WIRE_RELEASE) <= 128);
-    assert_true(WIRE_HEAD_BYTES + wire_body_bytes(WIRE_PING) <= 64);
+    uint8_t bytes[WIRE_MAX_BYTES];
+    assert_true(wire_encode(&(struct wire_message){.type = WIRE_PUSH}, bytes) <= 128);
+    assert_true(wire_encode(&(struct wire_message){.type = WIRE_RELEASE}, bytes) <= 128);
+    assert_true(wire_encode(&(struct wire_message){.type = WIRE_PING}, bytes) <= 64);
 }
 
 static void a_cut_or_lengthened_message_is_an_error(void **state UNUSED)
