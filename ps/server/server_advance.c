@@ -168,7 +168,7 @@ static bool gathering(struct server *s)
     return true;
 }
 
-/* The evaluation of a run that is told to stop is awaited for END_MS. If it was the last one, the
+/* After a request to stop, the server waits END_MS for the evaluation. If it was the last one, the
  * run has ended well. */
 static bool evaluating(struct server *s)
 {
@@ -350,12 +350,12 @@ void server_check_state(struct server *s, uint64_t now)
     if (busy_ms >= limit_ms) {
         fail_late(s, what, (double)busy_ms * 1e-3);
     } else if (!s->late_named && busy_ms >= liveness_name_ms(s->timeout_ms, longest_ms)) {
-        char who[32] = "";
+        char where[32] = "";
         s->late_named = true;
         if (s->state == STATE_GATHERING)
-            snprintf(who, sizeof who, " (server %u)",
+            snprintf(where, sizeof where, " (server %u)",
                      (unsigned)(leader_awaits(s) - s->followers.at));
-        log_info("%s%s has taken %.1f s so far; the limit is %.0f s", what, who,
+        log_info("%s%s has taken %.1f s so far; the limit is %.0f s", what, where,
                  (double)busy_ms * 1e-3, (double)limit_ms * 1e-3);
     }
 }

@@ -1,4 +1,4 @@
-/* server_follower_send.c — what a follower tells the leader. See server_state.h. */
+/* server_follower_send.c — messages from a follower to the leader. See server_state.h. */
 #include "base/clock.h"
 #include "ps/server/server_state.h"
 

@@ -279,7 +279,7 @@ static void pong(struct server *s, struct follower *f)
 }
 
 /* The parts of a slice keep a slow link busy, and pings wait behind them. So each part is answered:
- * the answer tells the follower that this server lives. */
+ * the answer is a sign of life for the follower. */
 static void on_slice(struct server *s, struct follower *f, const struct channel_received *r)
 {
     const char *wrong = leader_take_slice(s, f, r);

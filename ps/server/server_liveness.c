@@ -60,19 +60,19 @@ static bool check_work(struct server *s, unsigned w, uint64_t now)
  * silent follower, which has its own limit. */
 static void check_all_work(struct server *s, uint64_t now)
 {
-    char who[128] = "";
+    char names[128] = "";
     size_t length = 0;
     if (s->state != STATE_TRAINING || server_is_over(s) || server_follows(s) ||
         (server_leads(s) && leader_misses_a_follower(s, now)))
         return;
     for (unsigned w = 0; w < s->o->workers && s->result == OK; w++)
-        if (check_work(s, w, now) && length < sizeof who)
-            length += (size_t)snprintf(who + length, sizeof who - length, "%s%u",
+        if (check_work(s, w, now) && length < sizeof names)
+            length += (size_t)snprintf(names + length, sizeof names - length, "%s%u",
                                        length > 0 ? ", " : "", w);
     if (length > 0)
         log_warning("no gradient for %.1f s or longer from worker %s, though it gives signs of "
                     "life; the limit is %.0f s",
-                    (double)liveness_name_ms(s->timeout_ms, s->longest_step_ns / MS) * 1e-3, who,
+                    (double)liveness_name_ms(s->timeout_ms, s->longest_step_ns / MS) * 1e-3, names,
                     (double)liveness_limit_ms(s->timeout_ms, s->longest_step_ns / MS) * 1e-3);
 }
 

@@ -15,7 +15,7 @@ enum { FORMER_MS = 2000 }; /* the time a lost process has to end before a succes
 
 /* A worker that was lost but still runs (stopped, hanging) maps the memory of its gradient, and
  * writes to it when it wakes. So no other worker gets its place before it has ended. True: not now;
- * a worker says hello once a second. */
+ * a worker sends a hello once a second. */
 static bool former_lives(struct server *s, struct peer *p, const struct channel_received *r)
 {
     char why[WIRE_TEXT_BYTES];
@@ -38,7 +38,7 @@ static bool former_lives(struct server *s, struct peer *p, const struct channel_
     return true;
 }
 
-/* Whether this worker is not of this run, or comes too late. It is told the reason. */
+/* Whether this worker is not of this run, or joins too late. Then sends it the reason. */
 static bool does_not_fit(struct server *s, const struct peer *p, const struct channel_received *r)
 {
     const struct wire_message *m = &r->message;
@@ -76,7 +76,7 @@ static bool place_is_taken(struct server *s, struct peer *p, const struct channe
     bool dying =
         peers_is_member(p) && (p->life.died_ns != 0 || peer_process_has_ended(p->life.pidfd));
     if (p->state == PEER_LEAVING || dying)
-        return true; /* the place is free soon; a worker says hello once a second */
+        return true; /* the place is free soon; a worker sends a hello once a second */
     if (p->state == PEER_ABSENT)
         return former_lives(s, p, r);
     snprintf(why, sizeof why,
@@ -160,7 +160,7 @@ static void on_ready(struct server *s, unsigned w, const struct channel_received
         training_begin(s);
 }
 
-/* A push is complete. On one host the worker's clock tells when it was sent. */
+/* A push is complete. On one host the worker's clock has the time of sending. */
 static void push_arrived(struct server *s, unsigned w)
 {
     struct peer *p = &s->peers[w];

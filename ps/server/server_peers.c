@@ -7,8 +7,9 @@
 #include <stdio.h>
 
 enum {
-    REFUSALS_LOGGED = 20,     /* more would let a hostile peer fill the disk */
-    REFUSALS_ANSWERED = 1000, /* to strangers in a second; more would let them fill the memory */
+    REFUSALS_LOGGED = 20, /* more would let a hostile peer fill the disk */
+    REFUSALS_ANSWERED =
+        1000, /* a second, to peers that are not members; more answers could fill the memory */
 };
 
 /* ---- messages to workers -------------------------------------------------------------------- */
@@ -39,10 +40,10 @@ static void refuse(struct server *s, const struct channel_id *to, struct wire_me
     (void)channel_send(s->channel, to, &m, NULL);
     if (s->refused++ >= REFUSALS_LOGGED)
         return;
-    char detail[WIRE_TEXT_BYTES + 40], who[40] = "a peer without the run token";
+    char detail[WIRE_TEXT_BYTES + 40], peer_name[40] = "a peer without the run token";
     if (m.run_token == s->o->run_token)
-        snprintf(who, sizeof who, "%s %u", joins ? "server" : "worker", m.worker);
-    snprintf(detail, sizeof detail, "%s: %s", who, why);
+        snprintf(peer_name, sizeof peer_name, "%s %u", joins ? "server" : "worker", m.worker);
+    snprintf(detail, sizeof detail, "%s: %s", peer_name, why);
     log_warning("refused %s%s", detail,
                 s->refused == REFUSALS_LOGGED ? " (further refusals are counted only)" : "");
     server_event(s, SEVERITY_WARNING, "peer_refused", NO_WORKER, detail);
@@ -216,7 +217,7 @@ void peers_forget(struct server *s, unsigned w)
         s->peers[w].state = PEER_GONE;
 }
 
-/* Ends the run or continues it, as on_lost says. joined: the worker took part; in_core: see
+/* Ends the run or continues it, depending on on_lost. joined: the worker took part; in_core: see
  * free_place(). */
 static void go_on_without(struct server *s, unsigned w, status code, bool joined, bool in_core,
                           const char *detail)

@@ -53,7 +53,7 @@
  *
  * Files, from the bottom up; a file calls functions of files above it in this list, and its own
  * (scripts/check-layers):
- *   server_follower_send.c  what a follower tells the leader
+ *   server_follower_send.c  messages from a follower to the leader
  *   server_queue.c          states, training clock, the queue of events, failure
  *   server_peers.c          workers: members, messages to them, losses
  *   server_messages.c       messages from workers
@@ -103,7 +103,7 @@ enum peer_state {
     PEER_WELCOMED, /* is mapping the shared memory */
     PEER_READY,    /* takes part */
     PEER_LEAVING,  /* was lost; the core does not know yet */
-    PEER_GONE, /* said goodbye; with several servers also: was lost, and its place stays empty */
+    PEER_GONE,     /* has left; with several servers also: was lost, and its place stays empty */
 };
 
 /* A worker. */
@@ -127,7 +127,7 @@ struct peer {
     struct wire_message push;
     uint64_t arrived_ns, arrived_training_ns; /* the last complete push, on both clocks */
     bool released;                            /* to compute push `next` */
-    bool entered;              /* at a follower: the leader said that it takes part */
+    bool entered;              /* at a follower: the leader has ordered WIRE_ORDER_HELLO for it */
     uint64_t released_ns;      /* on clock_ns() */
     uint64_t wait_training_ns; /* training time of its release, or of the last part of its push */
     bool slow_named;           /* since then */
@@ -209,7 +209,7 @@ struct server {
     status result; /* not OK: the run ends so, for the reason in `message` */
     char message[512];
     bool begun; /* the core was started: T1 */
-    bool ended; /* training is complete; a follower: the leader said so */
+    bool ended; /* training is complete; a follower: the leader has reported it */
 
     enum server_state state;
     uint64_t since_ns;            /* of the state; GATHERING: the last part of a slice */
@@ -318,7 +318,7 @@ void peers_release(struct server *s, unsigned w);
 void peers_end(struct server *s, status code, const char *text);
 /* The answer shows the run's token only if the message did. */
 void peers_refuse(struct server *s, const struct channel_received *r, status code, const char *why);
-/* Ends the run or frees the place, as on_lost says. A follower reports it to the leader. */
+/* Ends the run or frees the place, depending on on_lost. A follower reports it to the leader. */
 void peers_lose(struct server *s, unsigned w, status code, const char *why);
 /* A follower has lost it. If the worker has not joined this server yet, stop waiting for it. */
 void peers_lose_elsewhere(struct server *s, unsigned w, status code, const char *why);

@@ -78,7 +78,7 @@ void hostile_session_read(struct hostile_session *s)
     }
 }
 
-/* ---- what is said ----------------------------------------------------------------------------
+/* ---- messages ----------------------------------------------------------------------------------
  */
 
 /* Flips bytes, cuts or extends what is in `bytes`; returns its new size. */
@@ -191,10 +191,10 @@ static uint64_t babble(struct attacker *a, hostile_link *l, struct garbage g, co
 {
     if (hostile_link_is_plain(l))
         return hostile_link_inject(l, raw, size) ? size : 0;
-    unsigned said = 0;
-    while (said < 50 && send_garbage(a, l, g))
-        said++;
-    return (uint64_t)said * g.parts * (2 + g.bytes / 2);
+    unsigned sent = 0;
+    while (sent < 50 && send_garbage(a, l, g))
+        sent++;
+    return (uint64_t)sent * g.parts * (2 + g.bytes / 2);
 }
 
 static void flood(struct attacker *a, hostile_link **links, unsigned count, struct flood f)
@@ -368,8 +368,8 @@ bool hostile_knock(const struct hostile_target *target, double seconds)
     double until = clock_seconds() + seconds;
     hostile_link *l = hostile_link_open(
         zmq_ctx_new(), target, &(struct hostile_link_options){.credentials = HOSTILE_RIGHT});
-    bool said = l != NULL && hostile_link_send(l, "knock", 5, false);
-    while (said && hostile_link_answers(l) == 0 && clock_seconds() < until && hostile_link_pump(l))
+    bool sent = l != NULL && hostile_link_send(l, "knock", 5, false);
+    while (sent && hostile_link_answers(l) == 0 && clock_seconds() < until && hostile_link_pump(l))
         usleep(1000);
-    return said && hostile_link_answers(l) > 0;
+    return sent && hostile_link_answers(l) > 0;
 }

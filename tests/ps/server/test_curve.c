@@ -1,5 +1,4 @@
-/* Keys: files that say what is wrong with them, and a server that talks to nobody without the right
- * one. */
+/* CURVE keys: creating and reading key files, and which peers a server admits. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

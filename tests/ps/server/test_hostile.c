@@ -214,14 +214,14 @@ static struct battle begin(bool encrypted)
     return b;
 }
 
-static void expect_good_end(struct process_rig *r, const char *who)
+static void expect_good_end(struct process_rig *r, const char *role)
 {
     enum { SHOWN = 600 };
     int code = process_wait(r);
     const char *errors = process_errors(r);
     size_t length = strlen(errors);
     if (code != OK)
-        fail_msg("the %s ended in %d: %s", who, code,
+        fail_msg("the %s ended in %d: %s", role, code,
                  errors + (length > SHOWN ? length - SHOWN : 0));
 }
 

@@ -80,13 +80,13 @@ static void a_probe_changes_neither_bits_nor_virtual_times(void **state)
 static void probes_do_not_change_repeatable_real_runs(void **state)
 {
     struct process_rig *r = *state;
-    static const char *const alike[][2] = {{"workers=1", "consistency=asp"},
-                                           {"workers=3", "consistency=bsp"}};
+    static const char *const settings[][2] = {{"workers=1", "consistency=asp"},
+                                              {"workers=3", "consistency=bsp"}};
     char *file = strdup(process_path(r, "results.db"));
-    for (size_t i = 0; i < COUNT_OF(alike); i++) {
-        assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, alike[i][0], alike[i][1]), OK);
-        assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, alike[i][0], alike[i][1], "probe_every=1"),
-                         OK);
+    for (size_t i = 0; i < COUNT_OF(settings); i++) {
+        assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, settings[i][0], settings[i][1]), OK);
+        assert_int_equal(
+            RIG_RUN(r, "run", RIG_SMALL, settings[i][0], settings[i][1], "probe_every=1"), OK);
         expect_same_runs(r);
         /* The server's fresh gradient equals the worker's, bit for bit. */
         process_expect_answer(r, "SELECT count(*) FROM push WHERE run_id = 2 AND cosine = 1", "60");

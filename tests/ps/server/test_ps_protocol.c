@@ -428,7 +428,7 @@ static void a_worker_gives_up_after_three_losses_of_a_push(void **state UNUSED)
     rig_close_with(r, o);
 }
 
-/* ---- strangers ----------------------------------------------------------------------------------
+/* ---- non-members --------------------------------------------------------------------------------
  */
 
 /* Every type of message from a peer that is not a member, some with the right token. */
@@ -483,7 +483,7 @@ static void a_second_frame_shorter_than_declared_is_refused(void **state UNUSED)
     options *o;
     struct rig *r = rig_open_with(&o, 1, "10");
     pid_t server = rig_serve(r, o);
-    const struct wire_message said = {
+    const struct wire_message part = {
         .type = WIRE_GRADIENT, .run_token = r->token, .payload_bytes = 4000};
     struct wire_message answer;
     uint8_t bytes[WIRE_MAX_BYTES];
@@ -494,7 +494,7 @@ static void a_second_frame_shorter_than_declared_is_refused(void **state UNUSED)
     zmq_setsockopt(dealer, ZMQ_LINGER, &none, sizeof none);
     curve_apply_token(r->token, dealer, false);
     assert_int_equal(zmq_connect(dealer, r->endpoint), 0);
-    zmq_send(dealer, bytes, wire_encode(&said, bytes), ZMQ_SNDMORE);
+    zmq_send(dealer, bytes, wire_encode(&part, bytes), ZMQ_SNDMORE);
     zmq_send(dealer, bytes, 8, 0);
     int size = zmq_recv(dealer, bytes, sizeof bytes, 0);
     assert_true(size > 0);

@@ -276,7 +276,7 @@ static void expect_unharmed(const struct attack *attacks, size_t count)
 {
     const unsigned updates = seconds_of("GRADLAG_ATTACK_S", ATTACK_S) * 1000 / STEP_MS;
     char quiet[65], attacked[65];
-    train_under(NULL, NULL, "nobody", updates, "", quiet);
+    train_under(NULL, NULL, "no attack", updates, "", quiet);
     for (const struct attack *a = attacks; a < attacks + count; a++) {
         unsigned long most = train_under(begin_raw, a, a->name, updates, "", attacked);
         assert_string_equal(quiet, attacked);
@@ -385,7 +385,7 @@ static void a_peer_with_a_key_but_without_the_token_changes_nothing(void **state
     snprintf(folder, sizeof folder, "%s/glkeys-XXXXXX", scratch_folder());
     assert_non_null(mkdtemp(folder));
     assert_int_equal(curve_make(folder), OK);
-    train_under(NULL, NULL, "nobody", updates, folder, quiet);
+    train_under(NULL, NULL, "no attack", updates, folder, quiet);
     for (size_t i = 0; i < COUNT_OF(attacks); i++) {
         const struct key_attack a = {folder, attacks[i].act};
         expect_little(train_under(begin_with_key, &a, attacks[i].name, updates, folder, attacked));
@@ -425,7 +425,7 @@ static void a_worker_that_dies_during_a_pause_of_the_server_is_the_only_loss(voi
     const unsigned stall_s = seconds_of("GRADLAG_STALL_S", STALL_S);
     char alone[65];
     options *o, *patient;
-    train_under(NULL, NULL, "nobody", 50, "", alone);
+    train_under(NULL, NULL, "no attack", 50, "", alone);
     struct rig *r = rig_open_with(&o, 2, "0.8"), *other = rig_open_with(&patient, 2, "100");
     r->total_samples = 500;
     rig_set(o, "consistency", "bsp");

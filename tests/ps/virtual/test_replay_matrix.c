@@ -153,10 +153,10 @@ struct matrix {
 static void count_rows(struct process_rig *r, struct matrix *m)
 {
     unsigned all = 0, stale = 0, deaths = 0;
-    const char *told = process_ask(
+    const char *counts = process_ask(
         r, "SELECT count(*) || ' ' || count(*) FILTER (WHERE staleness > 0) || ' ' || "
            "(SELECT count(*) FROM event WHERE code = 'worker_lost' AND server = 0) FROM push");
-    assert_int_equal(sscanf(told, "%u %u %u", &all, &stale, &deaths), 3);
+    assert_int_equal(sscanf(counts, "%u %u %u", &all, &stale, &deaths), 3);
     m->gradients += all;
     m->stale += stale;
     m->deaths += deaths;

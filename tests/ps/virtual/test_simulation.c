@@ -264,9 +264,9 @@ static options *composed(const char *const *settings)
         snprintf(key, sizeof key, "%.*s", (int)(equals - *settings), *settings);
         settings_add(&s, key, equals + 1, "test");
     }
-    status said = config_compose(&o, &s);
+    status code = config_compose(&o, &s);
     settings_free(&s);
-    return said == OK ? o : NULL;
+    return code == OK ? o : NULL;
 }
 
 #define SMALL                                                                                      \
