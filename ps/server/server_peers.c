@@ -40,7 +40,7 @@ static void refuse(struct server *s, const struct channel_id *to, struct wire_me
     (void)channel_send(s->channel, to, &m, NULL);
     if (s->refused++ >= REFUSALS_LOGGED)
         return;
-    char detail[WIRE_TEXT_BYTES + 40], peer_name[40] = "a peer without the run token";
+    char detail[WIRE_TEXT_BYTES + 40], peer_name[40] = "a message without the run token";
     if (m.run_token == s->o->run_token)
         snprintf(peer_name, sizeof peer_name, "%s %u", joins ? "server" : "worker", m.worker);
     snprintf(detail, sizeof detail, "%s: %s", peer_name, why);
