@@ -33,8 +33,11 @@ enum {
     BLOCK_BYTES = 1 << 16,
     PARTS_BYTES = 36 * 1000 * 1000,
     PARTS_WITH_KEY = 1000 * 1000,
-    UNREAD = 200 * 1000,        /* messages whose answers are not read */
-    MOST_MEMORY_KB = 54 * 1000, /* limit of the growth by an attack */
+    UNREAD = 200 * 1000,       /* messages whose answers are not read */
+    GROWTH_MAX_KB = 54 * 1000, /* of the server's memory by an attack */
+    /* With a key the server closes a connection only at its next check: 32 MB of growth on an idle
+     * machine, 76 MB on a busy one; 323 MB if the server never closed it. */
+    GROWTH_WITH_KEY_MAX_KB = 130 * 1000,
 };
 
 static unsigned seconds_of(const char *name, unsigned otherwise)
@@ -258,12 +261,13 @@ static unsigned long train_under(attacker *begin, const void *what, const char *
 }
 
 /* Sanitizers keep freed memory. */
-static void expect_little(unsigned long kb)
+static void expect_growth_below(unsigned long kb, unsigned long max_kb)
 {
 #if !defined GRADLAG_SANITIZE && !defined __SANITIZE_THREAD__
-    assert_in_range(kb, 0, MOST_MEMORY_KB);
+    assert_in_range(kb, 0, max_kb);
 #else
     (void)kb;
+    (void)max_kb;
 #endif
 }
 
@@ -280,7 +284,7 @@ static void expect_unharmed(const struct attack *attacks, size_t count)
     for (const struct attack *a = attacks; a < attacks + count; a++) {
         unsigned long most = train_under(begin_raw, a, a->name, updates, "", attacked);
         assert_string_equal(quiet, attacked);
-        expect_little(most);
+        expect_growth_below(most, GROWTH_MAX_KB);
     }
 }
 
@@ -388,7 +392,9 @@ static void a_peer_with_a_key_but_without_the_token_changes_nothing(void **state
     train_under(NULL, NULL, "no attack", updates, folder, quiet);
     for (size_t i = 0; i < COUNT_OF(attacks); i++) {
         const struct key_attack a = {folder, attacks[i].act};
-        expect_little(train_under(begin_with_key, &a, attacks[i].name, updates, folder, attacked));
+        unsigned long growth =
+            train_under(begin_with_key, &a, attacks[i].name, updates, folder, attacked);
+        expect_growth_below(growth, GROWTH_WITH_KEY_MAX_KB);
         assert_string_equal(quiet, attacked);
     }
     remove_keys(folder);
