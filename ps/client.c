@@ -250,9 +250,9 @@ enum ps_dismissal ps_client_dismissal(const ps_client *c)
 {
     enum ps_dismissal how = PS_NOT_DISMISSED;
     for (unsigned i = 0; c != NULL && i < c->server_count && how != PS_RUN_ENDED; i++)
-        if (connection_was_ended(c->servers[i]))
+        if (connection_ended_with_error(c->servers[i]))
             how = PS_RUN_ENDED;
-        else if (connection_was_given_up(c->servers[i]))
+        else if (connection_was_evicted(c->servers[i]))
             how = PS_EVICTED;
     return how;
 }

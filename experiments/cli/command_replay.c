@@ -311,13 +311,14 @@ static size_t rows_of(const struct recorded_run *run, unsigned server, struct re
 }
 
 /* With read=snapshot only server 0's order is recorded; it holds for all servers. */
-static size_t comings_of(const struct recorded_run *run, unsigned server, struct replay_coming *out)
+static size_t member_events_of(const struct recorded_run *run, unsigned server,
+                         struct replay_member_event *out)
 {
     size_t count = 0;
-    for (size_t i = 0; i < run->coming_count; i++) {
-        const struct recorded_coming *c = &run->comings[i];
+    for (size_t i = 0; i < run->member_event_count; i++) {
+        const struct recorded_member_event *c = &run->member_events[i];
         if (c->server == server)
-            out[count++] = (struct replay_coming){c->push_number, c->worker, c->joined};
+            out[count++] = (struct replay_member_event){c->push_number, c->worker, c->joined};
     }
     return count;
 }
@@ -326,20 +327,20 @@ static status order_server(struct order *all, const struct recorded_run *run, bo
                            unsigned server, struct replay_row *rows, size_t row_count)
 {
     status result = OK;
-    struct replay_coming *comings = NULL;
-    TRY(memory_new(&comings, run->coming_count + 1, sizeof *comings, "recorded workers"));
-    size_t count = comings_of(run, snapshots ? 0 : server, comings);
+    struct replay_member_event *member_events = NULL;
+    TRY(memory_new(&member_events, run->member_event_count + 1, sizeof *member_events, "recorded workers"));
+    size_t count = member_events_of(run, snapshots ? 0 : server, member_events);
     bool ended_it = server == 0 && strcmp(run->status, "finished") == 0;
     TRY(replay_order(&(struct replay_recording){.rows = rows,
-                                                .comings = comings,
+                                                .member_events = member_events,
                                                 .row_count = row_count,
-                                                .coming_count = count,
+                                                .member_event_count = count,
                                                 .workers = run->workers,
                                                 .finished = ended_it},
                      &all->events[server], &all->servers[server].count));
     all->servers[server].at = all->events[server];
 done:
-    memory_free(comings);
+    memory_free(member_events);
     return result;
 }
 

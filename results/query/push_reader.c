@@ -203,14 +203,14 @@ static status read_comings(struct recorded_run *r, sqlite3 *db)
     TRY(count_rows(db, "SELECT count(*) FROM event WHERE " COMINGS, r->id, &room));
     if (room == 0)
         return OK;
-    TRY(memory_new(&r->comings, room, sizeof *r->comings, "recorded workers"));
+    TRY(memory_new(&r->member_events, room, sizeof *r->member_events, "recorded workers"));
     TRY(database_prepare(db, &s,
                          "SELECT push_number, worker, code = 'worker_joined', server FROM event "
                          "WHERE " COMINGS " ORDER BY push_number, rowid"));
     sqlite3_bind_int64(s, 1, r->id);
-    while ((code = sqlite3_step(s)) == SQLITE_ROW && r->coming_count < room) {
-        r->comings[r->coming_count++] =
-            (struct recorded_coming){.push_number = (uint64_t)sqlite3_column_int64(s, 0),
+    while ((code = sqlite3_step(s)) == SQLITE_ROW && r->member_event_count < room) {
+        r->member_events[r->member_event_count++] =
+            (struct recorded_member_event){.push_number = (uint64_t)sqlite3_column_int64(s, 0),
                                      .worker = (unsigned)sqlite3_column_int64(s, 1),
                                      .joined = sqlite3_column_int(s, 2) != 0,
                                      .server = (unsigned)sqlite3_column_int64(s, 3)};
@@ -243,6 +243,6 @@ void recorded_run_free(struct recorded_run *r)
     memory_free(r->config);
     memory_free(r->resumed);
     memory_free(r->pushes);
-    memory_free(r->comings);
+    memory_free(r->member_events);
     *r = (struct recorded_run){0};
 }

@@ -13,7 +13,7 @@ struct recorded_push {
 };
 
 /* A worker joined or was lost after the server had received `push_number` gradients. */
-struct recorded_coming {
+struct recorded_member_event {
     uint64_t push_number;
     unsigned worker, server;
     bool joined; /* false: lost */
@@ -31,8 +31,8 @@ struct recorded_run { /* zero-initialise; owns everything it points to */
     char resumed_sha256[65];
     struct recorded_push *pushes; /* by number */
     size_t push_count;
-    struct recorded_coming *comings; /* by push_number */
-    size_t coming_count;
+    struct recorded_member_event *member_events; /* by push_number */
+    size_t member_event_count;
 };
 
 /* `run`: an id, the start of a uuid, or "last". ERROR_USAGE: no such run; ERROR_RESULTS. */
