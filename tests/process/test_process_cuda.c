@@ -96,7 +96,7 @@ static void a_gpu_that_is_not_there_fails_the_run_with_a_usage_error(void **stat
     for (size_t i = 0; i < COUNT_OF(modes); i++) {
         assert_int_equal(RIG_RUN(r, "run", SMALL, modes[i], "workers=2", "device.index=3"),
                          ERROR_USAGE);
-        process_expect_error(r, "3 devices are visible");
+        process_expect_error(r, "device.index");
     }
     process_expect_nothing_left(r);
 }
@@ -125,7 +125,7 @@ static void a_fault_while_training_fails_the_run_alike_in_both_modes(void **stat
     const char *const modes[] = {"mode=async", "mode=sync"};
     for (size_t i = 0; i < COUNT_OF(modes); i++) {
         assert_int_equal(RIG_RUN(r, "run", SMALL, modes[i], "workers=2"), ERROR_OTHER);
-        assert_non_null(strstr(process_errors(r), "a fault on the GPU in "));
+        process_expect_errors_contain(r, "gather");
         assert_string_equal(process_ask(r, "SELECT status || (error LIKE '%a fault on the GPU in "
                                            "%') FROM run ORDER BY id DESC"),
                             "failed1");

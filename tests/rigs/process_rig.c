@@ -248,6 +248,22 @@ void process_expect_error(struct process_rig *r, const char *part)
         fail_msg("one error is wanted, not: %s", errors);
 }
 
+void process_expect_errors_contain(struct process_rig *r, const char *part)
+{
+    if (strstr(process_errors(r), part) == NULL)
+        fail_msg("'%s' is not in: %s", part, process_errors(r));
+}
+
+void process_expect_line(struct process_rig *r, const char *first, const char *second)
+{
+    char *rest =
+        (char *)process_output(r); /* cut into lines in place; read again for the message */
+    for (char *line = strtok_r(rest, "\n", &rest); line != NULL; line = strtok_r(NULL, "\n", &rest))
+        if (strstr(line, first) != NULL && strstr(line, second) != NULL)
+            return;
+    fail_msg("no line has '%s' and '%s': %s", first, second, process_output(r));
+}
+
 /* ---- processes ----------------------------------------------------------------------------------
  */
 
@@ -304,6 +320,24 @@ unsigned process_find(const struct process_rig *r, const char *role, pid_t *out,
     return count;
 }
 
+unsigned process_rank(pid_t pid)
+{
+    static const char name[] = "OMPI_COMM_WORLD_RANK=";
+    char path[64], all[65536];
+    snprintf(path, sizeof path, "/proc/%d/environ", (int)pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    assert_true(fd >= 0);
+    ssize_t size = read(fd, all, sizeof all - 1);
+    close(fd);
+    assert_true(size > 0);
+    all[size] = '\0';
+    for (const char *at = all; at < all + size; at += strlen(at) + 1)
+        if (strncmp(at, name, strlen(name)) == 0)
+            return (unsigned)atoi(at + strlen(name));
+    fail_msg("process %d has no rank", (int)pid);
+    return 0;
+}
+
 void process_await(const struct process_rig *r, const char *role, pid_t *out, unsigned count)
 {
     double until = clock_seconds() + RIG_LIMIT_S;
@@ -328,14 +362,14 @@ void process_await_endpoint(struct process_rig *r, char endpoint[128], char toke
 {
     double until = clock_seconds() + RIG_LIMIT_S;
     const char *at;
-    while (strstr(process_errors(r), "worker=N") == NULL) {
+    while ((at = strstr(process_errors(r), "run_token=")) == NULL || strchr(at, '\n') == NULL) {
         assert_true(clock_seconds() < until);
         usleep(5000);
     }
     at = strstr(process_errors(r), "endpoint=");
-    snprintf(endpoint, 128, "%.*s", (int)strcspn(at, " "), at);
-    at = strstr(at, "run_token=");
     assert_non_null(at);
+    snprintf(endpoint, 128, "%.*s", (int)strcspn(at, " "), at);
+    at = strstr(process_errors(r), "run_token=");
     snprintf(token, 64, "%.*s", (int)strcspn(at, " "), at);
 }
 

@@ -52,11 +52,19 @@ const char *process_program(void);
 /* What the last one wrote to stderr or stdout; valid until the next call. */
 const char *process_errors(struct process_rig *r);
 const char *process_output(struct process_rig *r);
+/* Fails the test unless stderr has exactly one "error: " and contains `part`: a key, value, name or
+ * number that the test put in, not words of a sentence. */
 void process_expect_error(struct process_rig *r, const char *part);
+/* Fails the test unless stderr contains `part`. */
+void process_expect_errors_contain(struct process_rig *r, const char *part);
+/* Fails the test unless one line of stdout contains both. */
+void process_expect_line(struct process_rig *r, const char *first, const char *second);
 
 /* Process ids of all descendants of the running program whose first argument is `role` ("worker",
  * or "-n" of mpirun); how many there are, at most `room`. */
 unsigned process_find(const struct process_rig *r, const char *role, pid_t *out, unsigned room);
+/* The rank that mpirun gave to this process, from its environment. */
+unsigned process_rank(pid_t pid);
 /* Waits until there are `count` of them. */
 void process_await(const struct process_rig *r, const char *role, pid_t *out, unsigned count);
 /* Waits until the results file has `sql` yield 1 or more. */

@@ -152,7 +152,7 @@ static void on_another_system_it_lists_what_is_needed_and_stops(void **state)
     assert_string_equal(called(r), "");
     assert_int_equal(unlink(process_path(r, "os-release")), 0); /* a system that does not say */
     assert_int_equal(set_up(r, ""), ERROR_USAGE);
-    assert_non_null(strstr(process_errors(r), "an unknown system"));
+    process_expect_errors_contain(r, "SETUP=no");
 }
 
 static void what_fails_is_shown(void **state)
@@ -165,7 +165,7 @@ static void what_fails_is_shown(void **state)
     assert_non_null(strstr(process_errors(r), "E: no network\n"));
     assert_non_null(strstr(process_errors(r), "sources.list"));
     assert_int_equal(set_up(r, "--lits"), ERROR_USAGE);
-    assert_non_null(strstr(process_errors(r), "unknown argument '--lits'"));
+    assert_non_null(strstr(process_errors(r), "--lits"));
 }
 
 int main(void)
