@@ -255,9 +255,9 @@ static void a_run_without_length_and_one_of_too_many_threads_are_told(void **sta
     process_expect_error(r, "updates");
     snprintf(threads, sizeof threads, "threads=%u", processor_count() + 1);
     assert_int_equal(RIG_RUN(r, "run", RIG_DATA, "samples=20", "batch=10", threads), OK);
-    process_expect_errors_contain(r, threads);
+    process_expect_errors_contain(r, "warning: ");
     assert_int_equal(RIG_RUN(r, "run", RIG_DATA, "samples=20", "batch=10", "threads=1"), OK);
-    assert_null(strstr(process_errors(r), "threads"));
+    assert_null(strstr(process_errors(r), "warning: "));
 }
 
 static void a_list_may_have_spaces_between_its_values(void **state)

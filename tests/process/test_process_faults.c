@@ -70,30 +70,26 @@ static void what_a_lost_worker_says_of_its_server_is_not_why_the_run_failed(void
     process_expect_nothing_left(r);
 }
 
-/* As by `docker pause`, or a queue that suspends jobs. */
-static void a_run_that_is_stopped_whole_goes_on_where_it_was(void **state)
+/* As `docker pause` does, or a queue that suspends jobs. */
+static void a_run_whose_processes_are_all_suspended_continues(void **state)
 {
     struct process_rig *r = *state;
     pid_t all[4];
-    static const char *const policies[] = {"consistency=asp", "consistency=bsp"};
-    for (size_t i = 0; i < COUNT_OF(policies); i++) {
-        process_start(r, (const char *const[]){"run", RIG_LONG, "workers=2", policies[i],
-                                               "timeout_s=2", NULL});
-        process_await_row(r, "SELECT count(*) >= 10 FROM push WHERE run_id = "
-                             "(SELECT max(id) FROM run)");
-        process_await(r, "worker", all, 2);
-        process_await(r, "server", &all[2], 1);
-        all[3] = r->pid;
-        for (size_t k = 0; k < COUNT_OF(all); k++)
-            kill(all[k], SIGSTOP);
-        usleep(3000000);
-        for (size_t k = 0; k < COUNT_OF(all); k++)
-            kill(all[k], SIGCONT);
-        usleep(2500000);
-        kill(r->pid, SIGINT);
-        assert_int_equal(process_wait(r), STOPPED);
-        process_expect_answer(r, "SELECT group_concat(DISTINCT code) FROM event", "worker_joined");
-    }
+    process_start(r, (const char *const[]){"run", RIG_LONG, "workers=2", "consistency=bsp",
+                                           "timeout_s=2", NULL});
+    process_await_row(r, "SELECT count(*) >= 10 FROM push");
+    process_await(r, "worker", all, 2);
+    process_await(r, "server", &all[2], 1);
+    all[3] = r->pid;
+    for (size_t k = 0; k < COUNT_OF(all); k++)
+        kill(all[k], SIGSTOP);
+    usleep(3000000);
+    for (size_t k = 0; k < COUNT_OF(all); k++)
+        kill(all[k], SIGCONT);
+    usleep(2500000); /* longer than timeout_s */
+    kill(r->pid, SIGINT);
+    assert_int_equal(process_wait(r), STOPPED);
+    process_expect_answer(r, "SELECT group_concat(DISTINCT code) FROM event", "worker_joined");
     process_expect_nothing_left(r);
 }
 
@@ -143,34 +139,38 @@ static void a_killed_rank_is_named_however_mpirun_breaks_its_lines(void **state)
     process_expect_error(r, "signal 9");
 }
 
-/* It holds its sockets and its memory, and answers nobody. */
-static void a_rank_that_hangs_is_named_whatever_the_communicator(void **state)
+/* The stopped rank keeps its sockets and its memory. The runs wait side by side. */
+static void a_rank_that_hangs_is_named_with_every_communicator(void **state)
 {
     static const char *const communicators[] = {"communicator=shared", "communicator=mpi",
                                                 "communicator=ring"};
-    struct process_rig *r = *state;
-    pid_t ranks[3];
+    struct process_rig *at[COUNT_OF(communicators)] = {*state};
+    unsigned hangs[COUNT_OF(communicators)];
     char host[65] = "", wanted[160];
     assert_int_equal(gethostname(host, sizeof host - 1), 0);
     for (size_t i = 0; i < COUNT_OF(communicators); i++) {
-        process_start(r, (const char *const[]){"run", RIG_LONG, "workers=3", "mode=sync",
-                                               "timeout_s=3", communicators[i], "tag=hangs", NULL});
-        process_await(r, "rank", ranks, 3);
-        snprintf(wanted, sizeof wanted, "SELECT count(*) >= 10 FROM step WHERE run_id = %zu",
-                 i + 1);
-        process_await_row(r, wanted);
-        const unsigned hangs = process_rank(ranks[1]);
+        pid_t ranks[3];
+        if (i > 0)
+            process_set_up((void **)&at[i]);
+        process_start(at[i],
+                      (const char *const[]){"run", RIG_LONG, "workers=3", "mode=sync",
+                                            "timeout_s=3", communicators[i], "tag=hangs", NULL});
+        process_await(at[i], "rank", ranks, 3);
+        process_await_row(at[i], A_FEW_STEPS);
+        hangs[i] = process_rank(ranks[1]);
         kill(ranks[1], SIGSTOP);
-        const double since = clock_seconds();
-        assert_int_equal(process_wait(r), ERROR_PEER);
-        assert_true(clock_seconds() - since < 3 + 10 * PATIENCE);
-        snprintf(wanted, sizeof wanted,
-                 "SELECT status || (error LIKE '%%rank %u %%%s%%') FROM run "
-                 "ORDER BY id DESC LIMIT 1", /* mostly the mean gradient, now and then a gather */
-                 hangs, host);
-        assert_string_equal(process_ask(r, wanted), "failed1");
     }
-    process_expect_nothing_left(r);
+    const double since = clock_seconds();
+    for (size_t i = 0; i < COUNT_OF(communicators); i++) {
+        assert_int_equal(process_wait(at[i]), ERROR_PEER);
+        snprintf(wanted, sizeof wanted,
+                 "SELECT status || (error LIKE '%%rank %u %%%s%%') FROM run", hangs[i], host);
+        process_expect_answer(at[i], wanted, "failed1");
+        process_expect_nothing_left(at[i]);
+        if (i > 0)
+            process_tear_down((void **)&at[i]);
+    }
+    assert_true(clock_seconds() - since < 3 + 10 * PATIENCE);
 }
 
 #define BY_HAND                                                                                    \
@@ -545,11 +545,11 @@ int main(void)
         PROCESS_TEST(a_results_file_that_is_full_stops_the_run_or_not_as_told),
         PROCESS_TEST(a_killed_worker_fails_the_run_and_is_named),
         PROCESS_TEST(what_a_lost_worker_says_of_its_server_is_not_why_the_run_failed),
-        PROCESS_TEST(a_run_that_is_stopped_whole_goes_on_where_it_was),
+        PROCESS_TEST(a_run_whose_processes_are_all_suspended_continues),
         PROCESS_TEST(a_killed_server_fails_the_run),
         PROCESS_TEST(a_killed_rank_fails_the_run_and_is_named),
         PROCESS_TEST(a_killed_rank_is_named_however_mpirun_breaks_its_lines),
-        PROCESS_TEST(a_rank_that_hangs_is_named_whatever_the_communicator),
+        PROCESS_TEST(a_rank_that_hangs_is_named_with_every_communicator),
         PROCESS_TEST(ranks_with_other_settings_are_told_apart_before_they_begin),
         PROCESS_TEST(a_stage_that_fails_alone_is_heard),
         PROCESS_TEST(a_killed_mpirun_fails_the_run),
