@@ -290,7 +290,7 @@ static void a_stopped_run_goes_on_where_it_was_and_ends_with_the_same_bits(void 
                                     "mode=sync",
                                     "workers=2",
                                     "batch=10",
-                                    "epochs=60",
+                                    "epochs=25",
                                     "pace=gamma",
                                     "pace.mean_ms=2",
                                     "pace.cv=0",
@@ -327,7 +327,7 @@ static void a_stopped_run_goes_on_where_it_was_and_ends_with_the_same_bits(void 
                     "b WHERE a.id = 1 AND b.id = 3"),
         "1");
     /* A checkpoint of another run is refused. */
-    assert_int_equal(RIG_RUN(r, "run", RIG_DATA, "mode=sync", "workers=2", "batch=10", "epochs=60",
+    assert_int_equal(RIG_RUN(r, "run", RIG_DATA, "mode=sync", "workers=2", "batch=10", "epochs=25",
                              "evaluate_every=0", "lr=0.5", "resume=at.safetensors"),
                      ERROR_USAGE);
     process_expect_error(r, "0.5");

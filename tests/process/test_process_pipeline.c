@@ -45,8 +45,8 @@ static void with_one_micro_batch_it_ends_in_the_bits_of_one_rank(void **state)
 static void stages_orders_and_recomputing_change_no_bit(void **state)
 {
     struct process_rig *r = *state;
-    const char *const micro[] = {"micro_batches=2", "micro_batches=4", "micro_batches=8"};
-    const char *const distinct[] = {"1", "2", "3"}, *const count[] = {"4", "8", "12"};
+    const char *const micro[] = {"micro_batches=2", "micro_batches=8"};
+    const char *const distinct[] = {"1", "2"}, *const count[] = {"4", "8"};
     for (size_t i = 0; i < COUNT_OF(micro); i++) {
         PIPELINE(r, "model=mlp", "workers=1", micro[i]);
         PIPELINE(r, "model=mlp", "workers=2", micro[i], "stage_cuts=fc2");
@@ -60,13 +60,13 @@ static void stages_orders_and_recomputing_change_no_bit(void **state)
 static void micro_batches_end_near_one_rank(void **state)
 {
     struct process_rig *r = *state;
-    const char *const micro[] = {"micro_batches=1", "micro_batches=2", "micro_batches=8"};
+    const char *const micro[] = {"micro_batches=1", "micro_batches=8"};
     SYNC(r, "model=cnn", "workers=1");
     for (size_t i = 0; i < COUNT_OF(micro); i++)
         PIPELINE(r, "model=cnn", "workers=4", micro[i], "pipeline=1f1b");
     assert_string_equal(process_ask(r, "SELECT max(final_loss) - min(final_loss) < 1e-4 FROM run"),
                         "1");
-    assert_string_equal(process_ask(r, "SELECT count(*) FROM run WHERE final_loss > 0"), "4");
+    assert_string_equal(process_ask(r, "SELECT count(*) FROM run WHERE final_loss > 0"), "3");
 }
 
 static void replicas_end_in_the_bits_of_as_many_ranks(void **state)
@@ -88,38 +88,50 @@ static void a_checkpoint_has_the_whole_model(void **state)
     expect_runs(r, "2", "1");
 }
 
-/* The pace's sleeps make every stage take the same time, on however few processors. */
-static void the_bubble_is_what_the_formula_says(void **state)
+/* The pace's sleeps give every stage the same time on any number of processors, so the runs go side
+ * by side. Other load makes the measured bubble larger, never smaller. Stages one after the other
+ * would give 0.75 with four stages and 0.5 with two. */
+static void the_measured_bubble_is_that_of_the_formula(void **state)
 {
-    struct process_rig *r = *state;
-    PIPELINE(r, "model=cnn", "workers=4", "micro_batches=1", "updates=5", "samples=0",
-             "pace=constant", "pace.mean_ms=300");
-    PIPELINE(r, "model=cnn", "workers=4", "micro_batches=8", "updates=5", "samples=0",
-             "pace=constant", "pace.mean_ms=1200");
-    PIPELINE(r, "model=cnn", "workers=4", "micro_batches=8", "updates=5", "samples=0",
-             "pace=constant", "pace.mean_ms=1200", "pipeline=1f1b");
-    PIPELINE(r, "model=cnn", "workers=2", "micro_batches=16", "updates=3", "samples=0",
-             "pace=constant", "pace.mean_ms=1600");
-    assert_string_equal(
-        process_ask(r, "SELECT group_concat(printf('%.3f', formula), '/') FROM (SELECT "
-                       "avg(detail ->> 'bubble_formula') AS formula FROM event WHERE "
-                       "code = 'stage' GROUP BY run_id ORDER BY run_id)"),
-        "0.750/0.273/0.273/0.059");
-    /* Other work on these processors makes it longer, never shorter; one stage after the other it
-       would be 0.75 of four stages and 0.5 of two. */
-    assert_string_equal(
-        process_ask(r, "SELECT count(*) FROM (SELECT avg(detail ->> 'bubble') AS seen, "
-                       "avg(detail ->> 'bubble_formula') AS formula FROM event WHERE "
-                       "code = 'stage' GROUP BY run_id) "
-                       "WHERE seen BETWEEN formula - 0.02 AND formula + 0.24"),
-        "4");
-    /* 1f1b keeps as many micro-batches as stages follow, gpipe all. */
-    assert_string_equal(process_ask(r,
-                                    "SELECT max(detail ->> 'activation_bytes') > "
-                                    "1.5 * (SELECT max(detail ->> 'activation_bytes') FROM event "
-                                    "WHERE code = 'stage' AND run_id = 3) FROM event "
-                                    "WHERE code = 'stage' AND run_id = 2"),
-                        "1");
+    static const struct {
+        const char *settings[5], *formula;
+    } runs[] = {
+        {{"workers=4", "micro_batches=1", "updates=4", "pace.mean_ms=300", "pipeline=gpipe"},
+         "0.750"},
+        {{"workers=4", "micro_batches=8", "updates=4", "pace.mean_ms=1200", "pipeline=gpipe"},
+         "0.273"},
+        {{"workers=4", "micro_batches=8", "updates=4", "pace.mean_ms=1200", "pipeline=1f1b"},
+         "0.273"},
+        {{"workers=2", "micro_batches=16", "updates=3", "pace.mean_ms=1600", "pipeline=gpipe"},
+         "0.059"},
+    };
+    struct process_rig *at[COUNT_OF(runs)] = {*state};
+    int activation_bytes[COUNT_OF(runs)];
+    for (size_t i = 0; i < COUNT_OF(runs); i++) {
+        const char *const *with = runs[i].settings;
+        if (i > 0)
+            process_set_up((void **)&at[i]);
+        process_start(at[i], (const char *const[]){"run", DATA, "mode=pipeline", "model=cnn",
+                                                   "samples=0", "pace=constant", with[0], with[1],
+                                                   with[2], with[3], with[4], NULL});
+    }
+    for (size_t i = 0; i < COUNT_OF(runs); i++) {
+        assert_int_equal(process_wait(at[i]), OK);
+        process_expect_answer(at[i],
+                              "SELECT printf('%.3f', avg(detail ->> 'bubble_formula')) FROM event "
+                              "WHERE code = 'stage'",
+                              runs[i].formula);
+        process_expect_answer(at[i],
+                              "SELECT avg(detail ->> 'bubble') - avg(detail ->> 'bubble_formula') "
+                              "BETWEEN -0.02 AND 0.24 FROM event WHERE code = 'stage'",
+                              "1");
+        activation_bytes[i] = atoi(process_ask(at[i], "SELECT max(detail ->> 'activation_bytes') "
+                                                      "FROM event WHERE code = 'stage'"));
+        if (i > 0)
+            process_tear_down((void **)&at[i]);
+    }
+    /* 1f1b keeps at most one micro-batch for each following stage, gpipe keeps all. */
+    assert_true(activation_bytes[1] > 1.5 * activation_bytes[2]);
 }
 
 static void every_rank_has_a_row_of_every_update(void **state)
@@ -299,7 +311,7 @@ int main(void)
         PROCESS_TEST(micro_batches_end_near_one_rank),
         PROCESS_TEST(replicas_end_in_the_bits_of_as_many_ranks),
         PROCESS_TEST(a_checkpoint_has_the_whole_model),
-        PROCESS_TEST(the_bubble_is_what_the_formula_says),
+        PROCESS_TEST(the_measured_bubble_is_that_of_the_formula),
         PROCESS_TEST(every_rank_has_a_row_of_every_update),
         PROCESS_TEST(what_a_pipeline_sends_is_counted),
         PROCESS_TEST(what_cannot_be_cut_is_a_usage_error),

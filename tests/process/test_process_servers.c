@@ -169,7 +169,7 @@ static void slices_that_are_not_copied_change_no_bit(void **state)
     expect_run(
         r, RIG_RUN(r, "run", LARGE, "samples=300", "workers=3", "servers=2", "damping=inverse"));
     expect_replayed(r);
-    expect_run(r, RIG_RUN(r, "run", LARGE, "samples=3000", "workers=3", "servers=2", "read=torn",
+    expect_run(r, RIG_RUN(r, "run", LARGE, "samples=1500", "workers=3", "servers=2", "read=torn",
                           "pace=gamma", "pace.mean_ms=1"));
     assert_true(torn_reads(r) > 0);
     expect_replayed(r);
