@@ -74,7 +74,7 @@ CUDA_VERSION := $(shell $(NVCC) --version | sed -n 's/.*release \([0-9.]*\),.*/\
 endif
 endif
 endif
-# The communicator over NCCL is built where its header is found, too; NCCL=no does without.
+# If nccl.h is found, the NCCL communicator is built.
 NCCL       ?= yes
 ifeq ($(WITH_CUDA)$(NCCL),yesyes)
 NCCL_HEADER := $(firstword $(wildcard $(CUDA_TOP)/include/nccl.h /usr/include/nccl.h /usr/local/include/nccl.h))
@@ -83,7 +83,7 @@ NCCL_DIR    := $(dir $(firstword $(wildcard $(addsuffix /libnccl.so*,$(CUDA_TOP)
 endif
 CUDA_ONLY  := worker/cuda/cuda_device.c worker/cuda/cuda_errors.c worker/cuda/cuda_cublas.c
 ifeq ($(WITH_CUDA),yes)
-# System headers there, so that they are not held to our warnings; never -isystem /usr/include.
+# As system headers, CUDA's do not raise our warnings. -isystem /usr/include would break the compiler.
 CUDA_CFLAGS := -DGRADLAG_CUDA $(if $(filter-out /usr,$(CUDA_TOP)),-isystem $(CUDA_TOP)/include)
 CUDA_LIBS   := $(CUDART) -ldl -lrt
 NVCC_ARCHS  := $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) \
