@@ -1,5 +1,5 @@
-/* The mistakes and mishaps of somebody who starts server and workers by hand, or is new: exit
- * codes, messages, the run's row, and that whoever waits can be stopped. */
+/* Server and workers started by hand: wrong settings, wrong programs, deaths, and stopping a
+ * process that waits. */
 #include "base/clock.h"
 #include "base/thread.h"
 #include "tests/rigs/process_rig.h"
@@ -33,7 +33,7 @@ static void expect_end(struct process_rig *r, int expected, const char *says)
 
 /* ---- who answers instead of the server ------------------------------------------------------ */
 
-/* A socket of this test, and where it is, as a setting. */
+/* Opens a listening socket of this test; writes its endpoint as a setting. */
 static int listen_somewhere(char endpoint[64])
 {
     struct sockaddr_in own = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -67,7 +67,7 @@ static void a_worker_that_waits_for_its_server_can_be_stopped(void **state)
     close(listening);
 }
 
-static void a_program_that_is_no_server_is_not_taken_for_one(void **state)
+static void another_program_at_the_endpoint_is_a_protocol_error(void **state)
 {
     static const char page[] = "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n";
     struct process_rig *r = *state;
@@ -95,7 +95,7 @@ static void a_program_that_is_no_server_is_not_taken_for_one(void **state)
     process_expect_error(r, endpoint + strlen("endpoint="));
 }
 
-/* As one that still loads its data. */
+/* Such a worker still loads its data. */
 static void a_worker_may_join_later_than_the_timeout(void **state)
 {
     struct process_rig *r = *state;
@@ -115,7 +115,7 @@ static void a_worker_may_join_later_than_the_timeout(void **state)
 
 /* ---- deaths and hangups --------------------------------------------------------------------- */
 
-static void a_killed_server_is_named_by_its_worker_and_its_run_has_failed(void **state)
+static void a_worker_names_its_killed_server_and_the_run_failed(void **state)
 {
     struct process_rig *r = *state;
     char endpoint[128], token[64];
@@ -134,7 +134,7 @@ static void a_killed_server_is_named_by_its_worker_and_its_run_has_failed(void *
     process_tear_down(&more);
 }
 
-static void a_server_stops_well_when_its_terminal_is_closed(void **state)
+static void sighup_stops_a_server_in_order(void **state)
 {
     struct process_rig *r = *state;
     char endpoint[128], token[64];
@@ -149,7 +149,7 @@ static void nohup_keeps_a_run_alive(void **state)
 {
     struct process_rig *r = *state;
     char more[64];
-    signal(SIGHUP, SIG_IGN); /* as nohup does; programs that are started have it so */
+    signal(SIGHUP, SIG_IGN); /* as nohup does; child processes inherit it */
     process_start(r, (const char *const[]){"run", RIG_LONG, NULL});
     signal(SIGHUP, SIG_DFL);
     process_await_row(r, "SELECT count(*) >= 10 FROM push");
@@ -163,8 +163,8 @@ static void nohup_keeps_a_run_alive(void **state)
     process_expect_nothing_left(r);
 }
 
-/* Its workers give it up, one after the other, and each time the run goes on without. */
-static void a_server_that_hangs_does_not_hold_a_run_that_goes_on_without_the_lost(void **state)
+/* Each worker gives up the stopped server, and each time the run continues without that worker. */
+static void a_hanging_server_ends_a_run_with_on_lost_continue(void **state)
 {
     struct process_rig *r = *state;
     pid_t server;
@@ -190,7 +190,7 @@ static void a_server_that_hangs_does_not_hold_a_run_that_goes_on_without_the_los
 
 /* ---- roles that do not fit together --------------------------------------------------------- */
 
-static void numbers_and_tokens_that_are_none_are_usage_errors(void **state)
+static void malformed_numbers_and_tokens_are_usage_errors(void **state)
 {
     struct process_rig *r = *state;
     static const struct {
@@ -212,7 +212,7 @@ static void numbers_and_tokens_that_are_none_are_usage_errors(void **state)
     }
 }
 
-static void a_second_server_does_not_follow_one_that_is_alone(void **state)
+static void a_single_server_refuses_a_follower(void **state)
 {
     struct process_rig *r = *state;
     void *more;
@@ -230,8 +230,8 @@ static void a_second_server_does_not_follow_one_that_is_alone(void **state)
     process_tear_down(&more);
 }
 
-/* As mpirun -n 2 in front of it would do. */
-static void a_run_under_mpirun_is_refused_with_what_would_be_right(void **state)
+/* The variables are those of `mpirun -n 2 gradlag run`. */
+static void a_run_under_mpirun_is_refused_with_advice(void **state)
 {
     struct process_rig *r = *state;
     assert_int_equal(process_shell(r, "OMPI_COMM_WORLD_SIZE=2 gradlag run mode=sync workers=2"),
@@ -246,7 +246,7 @@ static void a_run_under_mpirun_is_refused_with_what_would_be_right(void **state)
     assert_int_equal(access(process_path(r, "results.db"), F_OK), -1);
 }
 
-static void a_run_without_length_and_one_of_too_many_threads_are_told(void **state)
+static void a_run_without_length_is_an_error_and_too_many_threads_a_warning(void **state)
 {
     struct process_rig *r = *state;
     char threads[32];
@@ -277,17 +277,17 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, process_set_up, process_tear_down)
     const struct CMUnitTest tests[] = {
         TEST(a_list_may_have_spaces_between_its_values),
-        TEST(a_run_without_length_and_one_of_too_many_threads_are_told),
-        TEST(a_run_under_mpirun_is_refused_with_what_would_be_right),
+        TEST(a_run_without_length_is_an_error_and_too_many_threads_a_warning),
+        TEST(a_run_under_mpirun_is_refused_with_advice),
         TEST(a_worker_that_waits_for_its_server_can_be_stopped),
         TEST(a_worker_may_join_later_than_the_timeout),
-        TEST(a_program_that_is_no_server_is_not_taken_for_one),
-        TEST(a_killed_server_is_named_by_its_worker_and_its_run_has_failed),
-        TEST(a_server_stops_well_when_its_terminal_is_closed),
+        TEST(another_program_at_the_endpoint_is_a_protocol_error),
+        TEST(a_worker_names_its_killed_server_and_the_run_failed),
+        TEST(sighup_stops_a_server_in_order),
         TEST(nohup_keeps_a_run_alive),
-        TEST(a_server_that_hangs_does_not_hold_a_run_that_goes_on_without_the_lost),
-        TEST(numbers_and_tokens_that_are_none_are_usage_errors),
-        TEST(a_second_server_does_not_follow_one_that_is_alone),
+        TEST(a_hanging_server_ends_a_run_with_on_lost_continue),
+        TEST(malformed_numbers_and_tokens_are_usage_errors),
+        TEST(a_single_server_refuses_a_follower),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* Experiments whose arms tune themselves or are fitted to each other, through the program. */
+/* Experiments with tuned and fitted arms, run by the program. */
 #include "base/text.h"
 #include "tests/rigs/process_rig.h"
 
@@ -35,7 +35,7 @@ static const char tuned[] =
     "    value: accuracy(best, 2)\n"
     "    band: [50, 100]\n";
 
-static void an_arm_tunes_itself_on_the_validation_split_before_its_runs_are_made(void **state)
+static void an_arm_is_tuned_on_the_validation_split_before_its_runs(void **state)
 {
     struct process_rig *r = *state;
     process_write(r, "tuned.yaml", tuned);
@@ -45,8 +45,7 @@ static void an_arm_tunes_itself_on_the_validation_split_before_its_runs_are_made
     assert_string_equal(process_ask(r, "SELECT count(*) FROM run"), "");
     assert_int_equal(RIG_RUN(r, "reproduce", "tuned.yaml", "--quiet"), OK);
     process_expect_line(r, "PASS", "It learns");
-    /* The chosen point is the one whose trial did best on the validation split, and nothing else
-     * was given to the arm's own runs. */
+    /* The arm runs only with the values of the trial that did best on the validation split. */
     assert_string_equal(
         process_ask(r, "SELECT count(*) FROM run WHERE experiment = 'tuned/tuning'"), "6");
     assert_string_equal(
@@ -87,7 +86,7 @@ static const char pairs[] =
     "    value: paired_interval(fast, slow, 2)\n"
     "    band: [";
 
-/* When and by what. */
+/* The board names the dates and commits of the runs. */
 static void expect_the_board_to_say_who_made_them(struct process_rig *r)
 {
     struct reproduction w;
@@ -114,7 +113,7 @@ static void expect_the_board_to_say_who_made_them(struct process_rig *r)
     settings_free(&more);
 }
 
-/* Also: where a file names no seeds there are three. */
+/* A file without seeds uses three seeds. */
 static void cells_are_compared_on_the_same_seeds(void **state)
 {
     struct process_rig *r = *state;
@@ -126,7 +125,7 @@ static void cells_are_compared_on_the_same_seeds(void **state)
     assert_int_equal(
         RIG_RUN(r, "query", "paired-differences", "workers=2", "experiment=pairs", "--csv"), OK);
     char *line = strstr(process_output(r), "\npairs,2,fast");
-    *strrchr(line, ',') = '\0'; /* collapsed comes last, before it the interval */
+    *strrchr(line, ',') = '\0'; /* the last column is `collapsed`, the one before it the interval */
     double interval = 100 * atof(strrchr(line, ',') + 1);
     assert_true(interval > 0);
     assert_non_null(strstr(line, ",3,"));
@@ -161,7 +160,7 @@ static const char searching[] =
     "  damped: {label: damped, settings: {damping: inverse}, tune: {search: tpe, "
     "search.trials: 5, search.startup: 3, lr: 1e-4..1:log}}\n";
 
-static void arms_that_search_a_range_have_equal_budgets_and_go_on_where_they_stopped(void **state)
+static void arms_that_search_have_equal_budgets_and_continue(void **state)
 {
     struct process_rig *r = *state;
     struct text uneven = {0};
@@ -173,7 +172,7 @@ static void arms_that_search_a_range_have_equal_budgets_and_go_on_where_they_sto
         "SELECT group_concat(n, ' ') FROM (SELECT count(*) AS n FROM run WHERE experiment = "
         "'searching/tuning' GROUP BY arm)",
         "5 5");
-    /* The arm's own run has the rate of the trial that did best on the validation split. */
+    /* The arm's run uses the rate of the trial that did best on the validation split. */
     process_expect_answer(
         r,
         "SELECT count(*) FROM run WHERE experiment = 'searching' AND lr = (SELECT t.lr FROM run AS "
@@ -191,8 +190,8 @@ static void arms_that_search_a_range_have_equal_budgets_and_go_on_where_they_sto
     process_expect_error(r, "damped");
 }
 
-/* Claims are judged by what is in the file: here nothing is. */
-static void the_board_shows_every_experiment_and_makes_no_run_unless_asked(void **state)
+/* Without runs in the results file, all claims are open. */
+static void the_board_shows_every_experiment_without_a_run(void **state)
 {
     struct process_rig *r = *state;
     assert_int_equal(RIG_RUN(r, "reproduce", "--all", "--no-run"), OK);
@@ -204,8 +203,8 @@ static void the_board_shows_every_experiment_and_makes_no_run_unless_asked(void 
     process_expect_nothing_left(r);
 }
 
-/* Its last line tells. */
-static void a_page_that_was_edited_by_hand_is_found_out(void **state)
+/* The last line of the page holds its hash. */
+static void check_board_finds_an_edited_page(void **state)
 {
     struct process_rig *r = *state;
     char script[1024], *check = realpath("scripts/check-board", NULL);
@@ -301,7 +300,8 @@ static void an_arm_is_fitted_to_the_runs_of_another(void **state)
                   "  - claim: Nobody is more than perfect\n"
                   "    value: 1 / seconds_to(copy, 2, 101)\n"
                   "    band: [0, 0]\n");
-    /* No part makes the fitted runs: they name a run by its number in one results file. */
+    /* No part makes fitted runs: they refer to another run by its number in the same results
+     * file. */
     assert_int_equal(RIG_RUN(r, "reproduce", "fitted.yaml", "--quiet", "--part=2/2"), OK);
     process_expect_answer(r, "SELECT group_concat(arm || seed) FROM run", "from2");
     assert_int_equal(RIG_RUN(r, "reproduce", "fitted.yaml", "--quiet", "--part=1/2"), OK);
@@ -319,9 +319,8 @@ static void an_arm_is_fitted_to_the_runs_of_another(void **state)
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, process_set_up, process_tear_down)
 
-/* Ranks of a virtual cluster send nothing to each other; those of a real one half as much in fp16.
- */
-static void claims_may_ask_what_the_exchange_took_and_how_long_stages_idled(void **state)
+/* Virtual ranks send nothing; real ranks send half as much in fp16. */
+static void claims_can_use_exchange_and_bubble_figures(void **state)
 {
     struct process_rig *r = *state;
     process_write(
@@ -356,15 +355,15 @@ static void claims_may_ask_what_the_exchange_took_and_how_long_stages_idled(void
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(the_board_shows_every_experiment_and_makes_no_run_unless_asked),
-        TEST(a_page_that_was_edited_by_hand_is_found_out),
+        TEST(the_board_shows_every_experiment_without_a_run),
+        TEST(check_board_finds_an_edited_page),
         TEST(cells_are_compared_on_the_same_seeds),
-        TEST(an_arm_tunes_itself_on_the_validation_split_before_its_runs_are_made),
-        TEST(arms_that_search_a_range_have_equal_budgets_and_go_on_where_they_stopped),
+        TEST(an_arm_is_tuned_on_the_validation_split_before_its_runs),
+        TEST(arms_that_search_have_equal_budgets_and_continue),
         TEST(a_grid_of_one_point_needs_no_trials),
         TEST(data_without_classes_are_judged_by_their_loss),
         TEST(an_arm_is_fitted_to_the_runs_of_another),
-        TEST(claims_may_ask_what_the_exchange_took_and_how_long_stages_idled),
+        TEST(claims_can_use_exchange_and_bubble_figures),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

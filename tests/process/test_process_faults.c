@@ -1,6 +1,6 @@
 /*
- * The real program when its processes die or are stopped: exit codes, the run's row, and nothing
- * left behind.
+ * Killed, suspended and stopped processes of the real program: exit codes, the run's row, and no
+ * processes or files left.
  */
 #include "base/clock.h"
 #include "tests/rigs/process_rig.h"
@@ -51,9 +51,10 @@ static void a_killed_worker_fails_the_run_and_is_named(void **state)
     assert_string_equal(process_ask(r, "SELECT samples_used > 0 FROM run"), "1");
 }
 
-/* The second one, stopped later, holds the server's end up; the first, lost, wakes up meanwhile and
- * is refused. (Should the machine be so slow that it wakes up after the end, nothing is seen.) */
-static void what_a_lost_worker_says_of_its_server_is_not_why_the_run_failed(void **state)
+/* The second worker is stopped later and delays the server's end. Meanwhile the first, already
+ * lost, continues and is refused. On a very slow machine it continues after the end, and the
+ * test then shows nothing. */
+static void a_lost_workers_report_is_not_the_reason_of_the_failure(void **state)
 {
     struct process_rig *r = *state;
     pid_t workers[2];
@@ -121,8 +122,8 @@ static void a_killed_rank_fails_the_run_and_is_named(void **state)
         "1");
 }
 
-/* As Open MPI 5 says it, behind what else it had to say. */
-static void a_killed_rank_is_named_however_mpirun_breaks_its_lines(void **state)
+/* The line breaks of Open MPI 5, after another message. */
+static void a_killed_rank_is_named_with_the_line_breaks_of_open_mpi_5(void **state)
 {
     struct process_rig *r = *state;
     process_write(
@@ -163,8 +164,8 @@ static void a_rank_that_hangs_is_named_with_every_communicator(void **state)
     const double since = clock_seconds();
     for (size_t i = 0; i < COUNT_OF(communicators); i++) {
         assert_int_equal(process_wait(at[i]), ERROR_PEER);
-        snprintf(wanted, sizeof wanted,
-                 "SELECT status || (error LIKE '%%rank %u %%%s%%') FROM run", hangs[i], host);
+        snprintf(wanted, sizeof wanted, "SELECT status || (error LIKE '%%rank %u %%%s%%') FROM run",
+                 hangs[i], host);
         process_expect_answer(at[i], wanted, "failed1");
         process_expect_nothing_left(at[i]);
         if (i > 0)
@@ -177,13 +178,13 @@ static void a_rank_that_hangs_is_named_with_every_communicator(void **state)
     "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; rank='gradlag rank "        \
     "mode=sync dataset=gaussian dataset.size=8 dataset.samples=1000 model=softmax samples=600 "    \
     "evaluate_every=0 timeout_s=3'; "
-/* Rank 0 and rank 1 by one command line each, and not as two programs of one mpirun: that of
- * Open MPI 5.0.7 ends in a segmentation fault then. */
+/* Rank 0 and rank 1 have different command lines. Two programs of one mpirun would crash Open
+ * MPI 5.0.7 with a segmentation fault. */
 #define TWO(first, second)                                                                         \
     "export first=\"" first "\" second=\"" second "\"; mpirun --oversubscribe -n 2 bash -c '"      \
     "[ $OMPI_COMM_WORLD_RANK = 0 ] && eval \"exec $first\"; eval \"exec $second\"'"
 
-static void ranks_with_other_settings_are_told_apart_before_they_begin(void **state)
+static void ranks_with_different_settings_are_an_error_before_training(void **state)
 {
     struct process_rig *r = *state;
     assert_int_equal(process_shell(r, BY_HAND TWO("$rank batch=10 tag=a", "$rank batch=20")),
@@ -196,8 +197,8 @@ static void ranks_with_other_settings_are_told_apart_before_they_begin(void **st
     process_expect_none_running(r);
 }
 
-/* The others are on their way already, and wait for it. */
-static void a_stage_that_fails_alone_is_heard(void **state)
+/* The other ranks have begun and wait for the failed one. */
+static void the_error_of_a_stage_that_fails_alone_is_printed(void **state)
 {
     struct process_rig *r = *state;
     assert_int_equal(
@@ -221,7 +222,7 @@ static void a_killed_mpirun_fails_the_run(void **state)
     expect_lost(r, "mpirun");
 }
 
-static void a_run_goes_on_without_a_lost_worker_if_told_to(void **state)
+static void on_lost_continue_trains_on_without_a_lost_worker(void **state)
 {
     struct process_rig *r = *state;
     pid_t workers[2];
@@ -236,7 +237,7 @@ static void a_run_goes_on_without_a_lost_worker_if_told_to(void **state)
     process_expect_nothing_left(r);
 }
 
-static void ctrl_c_stops_a_run_and_keeps_what_it_has(void **state)
+static void ctrl_c_stops_a_run_and_keeps_its_rows(void **state)
 {
     struct process_rig *r = *state;
     const char *const modes[] = {"mode=async", "mode=sync"};
@@ -252,9 +253,9 @@ static void ctrl_c_stops_a_run_and_keeps_what_it_has(void **state)
     }
 }
 
-/* As timeout(1) does, which signals the process and then its group. On a busy machine there may be
- * a while between one kill() and the next: both wait until it goes on. */
-static void a_signal_that_comes_twice_at_once_is_one_request(void **state)
+/* timeout(1) sends a signal to the process and then to its group. The test delivers both while
+ * the starter is stopped, so that no time passes between them. */
+static void two_signals_at_once_are_one_request(void **state)
 {
     struct process_rig *r = *state;
     start_long(r, "mode=async", "checkpoint=at.safetensors");
@@ -284,8 +285,8 @@ static void a_second_ctrl_c_ends_a_run_that_does_not_stop(void **state)
     process_expect_nothing_left(r);
 }
 
-/* What the file itself says, without what a reader is shown. */
-/* Its private folder is made, so signals are caught, and next it wants to write its row. */
+/* Reads a value as stored in the file, without the view that marks dead runs as failed. */
+/* The private folder exists: the starter now handles signals and next writes its row. */
 static void await_mailbox(struct process_rig *r)
 {
     double until = clock_seconds() + RIG_LIMIT_S;
@@ -297,7 +298,7 @@ static void await_mailbox(struct process_rig *r)
     globfree(&found);
 }
 
-static void ctrl_c_ends_the_wait_for_a_file_that_another_program_keeps_locked(void **state)
+static void ctrl_c_ends_the_wait_for_a_locked_results_file(void **state)
 {
     struct process_rig *r = *state;
     sqlite3 *db = NULL;
@@ -307,14 +308,14 @@ static void ctrl_c_ends_the_wait_for_a_file_that_another_program_keeps_locked(vo
     process_start(r, (const char *const[]){"run", RIG_SMALL, NULL});
     await_mailbox(r);
     kill(r->pid, SIGINT);
-    assert_int_equal(process_wait(r), STOPPED); /* in less time than the two minutes for a lock */
+    assert_int_equal(process_wait(r), STOPPED); /* before the two minutes that a lock may last */
     assert_int_equal(sqlite3_close(db), SQLITE_OK);
     process_expect_answer(r, "SELECT group_concat(status) FROM run", "finished");
     process_expect_nothing_left(r);
 }
 
-/* Ranks of ten seconds, in less than which nobody is killed for not ending. */
-static void ctrl_c_is_heard_while_ranks_start(void **state)
+/* The ranks would train for ten seconds, which is shorter than the limit for ending. */
+static void ctrl_c_stops_ranks_that_are_starting(void **state)
 {
     struct process_rig *r = *state;
     process_start(r,
@@ -339,7 +340,7 @@ static void read_file(struct process_rig *r, const char *sql, char out[256])
     sqlite3_close(db);
 }
 
-static void a_killed_starter_takes_its_processes_along_and_its_run_is_failed(void **state)
+static void killing_the_starter_ends_all_processes_and_fails_the_run(void **state)
 {
     struct process_rig *r = *state;
     char kept[256];
@@ -351,13 +352,13 @@ static void a_killed_starter_takes_its_processes_along_and_its_run_is_failed(voi
         kill(r->pid, SIGKILL);
         assert_int_equal(process_wait(r), 128 + SIGKILL);
         process_expect_none_running(r);
-        /* Those who only read are shown it, and change nothing. */
+        /* Readers see the run as failed and do not change the file. */
         assert_int_equal(RIG_RUN(r, "show", "last"), OK);
         assert_non_null(strstr(process_output(r), "failed"));
         process_expect_answer(r, "SELECT status || (error IS NOT NULL) FROM run", "failed1");
         read_file(r, "SELECT status FROM run ORDER BY id DESC", kept);
         assert_string_equal(kept, "running");
-        /* The next run writes it down, and removes what they could not. */
+        /* The next run updates the row and removes the files. */
         assert_int_equal(RIG_RUN(r, "run", "mode=sync", RIG_SMALL), OK);
         read_file(r,
                   "SELECT status || ' ' || (error IS NOT NULL) || ' ' || (updates > 0) "
@@ -368,7 +369,7 @@ static void a_killed_starter_takes_its_processes_along_and_its_run_is_failed(voi
     }
 }
 
-/* Its processes are being started: none has come as far as to ask to be killed with its parent. */
+/* The kill arrives while the processes start, before they request to die with their parent. */
 static void a_starter_killed_at_any_moment_leaves_no_process(void **state)
 {
     struct process_rig *r = *state;
@@ -399,7 +400,7 @@ static int run_unread(struct process_rig *r, const char *const *arguments)
     return code;
 }
 
-static void a_run_whose_output_nobody_reads_is_recorded_and_ends_well(void **state)
+static void a_run_with_a_closed_stdout_finishes(void **state)
 {
     struct process_rig *r = *state;
     assert_int_equal(run_unread(r, (const char *const[]){"run", RIG_SMALL, "--quiet", NULL}), OK);
@@ -411,7 +412,7 @@ static void a_run_whose_output_nobody_reads_is_recorded_and_ends_well(void **sta
                         "finished finished finished");
 }
 
-static void a_query_whose_output_nobody_reads_ends_like_other_tools(void **state)
+static void a_query_with_a_closed_stdout_ends_by_sigpipe(void **state)
 {
     struct process_rig *r = *state;
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "--quiet"), OK);
@@ -426,7 +427,7 @@ static void a_query_whose_output_nobody_reads_ends_like_other_tools(void **state
     assert_string_equal(process_errors(r), "");
 }
 
-static void output_that_does_not_fit_the_disk_is_an_error(void **state)
+static void a_full_disk_for_stdout_is_an_error(void **state)
 {
     struct process_rig *r = *state;
     r->output_fd = open("/dev/full", O_WRONLY | O_CLOEXEC);
@@ -438,7 +439,7 @@ static void output_that_does_not_fit_the_disk_is_an_error(void **state)
     process_expect_error(r, "");
 }
 
-/* Files of the processes may grow to so many bytes and no further. */
+/* Limits the size of every file that the processes write, in bytes. */
 static void allow_files_of(rlim_t bytes)
 {
     struct rlimit limit;
@@ -447,8 +448,8 @@ static void allow_files_of(rlim_t bytes)
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
 }
 
-/* Where it stops it would train for hours. */
-static void a_results_file_that_is_full_stops_the_run_or_not_as_told(void **state)
+/* With on_results_error=stop the run would otherwise train for hours. */
+static void on_results_error_decides_what_a_full_disk_does(void **state)
 {
     struct process_rig *r = *state;
     static const char *const told[][3] = {
@@ -476,7 +477,7 @@ static void a_results_file_that_is_full_stops_the_run_or_not_as_told(void **stat
  * --------------------------------------------------------------------------------------
  */
 
-static void a_sweep_prints_its_count_and_skips_what_is_there(void **state)
+static void a_sweep_skips_finished_runs(void **state)
 {
     struct process_rig *r = *state;
     assert_int_equal(RIG_RUN(r, "sweep", RIG_SMALL, "workers=1,2", "seed=1,2", "--quiet"), OK);
@@ -489,7 +490,7 @@ static void a_sweep_prints_its_count_and_skips_what_is_there(void **state)
     assert_string_equal(process_ask(r, "SELECT count(*) FROM run"), "7");
 }
 
-static void a_setting_beside_the_experiment_makes_no_run_again_unless_it_is_varied(void **state)
+static void a_setting_without_influence_on_results_repeats_no_run(void **state)
 {
     struct process_rig *r = *state;
     assert_int_equal(RIG_RUN(r, "sweep", RIG_SMALL, "seed=1,2", "--quiet"), OK);
@@ -505,7 +506,7 @@ static void a_setting_beside_the_experiment_makes_no_run_again_unless_it_is_vari
                         "auto auto frames");
 }
 
-static void a_sweep_goes_on_where_it_was_stopped(void **state)
+static void a_stopped_sweep_continues(void **state)
 {
     struct process_rig *r = *state;
     process_start(r,
@@ -527,7 +528,7 @@ static void a_sweep_goes_on_where_it_was_stopped(void **state)
                         "2");
 }
 
-static void a_failed_run_is_recorded_and_the_sweep_goes_on(void **state)
+static void a_sweep_continues_after_a_failed_run(void **state)
 {
     struct process_rig *r = *state;
     assert_int_equal(RIG_RUN(r, "sweep", "model=softmax", "samples=600", "evaluate_every=0",
@@ -542,32 +543,32 @@ int main(void)
 {
 #define PROCESS_TEST(f) cmocka_unit_test_setup_teardown(f, process_set_up, process_tear_down)
     const struct CMUnitTest tests[] = {
-        PROCESS_TEST(a_results_file_that_is_full_stops_the_run_or_not_as_told),
+        PROCESS_TEST(on_results_error_decides_what_a_full_disk_does),
         PROCESS_TEST(a_killed_worker_fails_the_run_and_is_named),
-        PROCESS_TEST(what_a_lost_worker_says_of_its_server_is_not_why_the_run_failed),
+        PROCESS_TEST(a_lost_workers_report_is_not_the_reason_of_the_failure),
         PROCESS_TEST(a_run_whose_processes_are_all_suspended_continues),
         PROCESS_TEST(a_killed_server_fails_the_run),
         PROCESS_TEST(a_killed_rank_fails_the_run_and_is_named),
-        PROCESS_TEST(a_killed_rank_is_named_however_mpirun_breaks_its_lines),
+        PROCESS_TEST(a_killed_rank_is_named_with_the_line_breaks_of_open_mpi_5),
         PROCESS_TEST(a_rank_that_hangs_is_named_with_every_communicator),
-        PROCESS_TEST(ranks_with_other_settings_are_told_apart_before_they_begin),
-        PROCESS_TEST(a_stage_that_fails_alone_is_heard),
+        PROCESS_TEST(ranks_with_different_settings_are_an_error_before_training),
+        PROCESS_TEST(the_error_of_a_stage_that_fails_alone_is_printed),
         PROCESS_TEST(a_killed_mpirun_fails_the_run),
-        PROCESS_TEST(a_run_goes_on_without_a_lost_worker_if_told_to),
-        PROCESS_TEST(ctrl_c_stops_a_run_and_keeps_what_it_has),
-        PROCESS_TEST(a_signal_that_comes_twice_at_once_is_one_request),
+        PROCESS_TEST(on_lost_continue_trains_on_without_a_lost_worker),
+        PROCESS_TEST(ctrl_c_stops_a_run_and_keeps_its_rows),
+        PROCESS_TEST(two_signals_at_once_are_one_request),
         PROCESS_TEST(a_second_ctrl_c_ends_a_run_that_does_not_stop),
-        PROCESS_TEST(ctrl_c_ends_the_wait_for_a_file_that_another_program_keeps_locked),
-        PROCESS_TEST(ctrl_c_is_heard_while_ranks_start),
-        PROCESS_TEST(a_killed_starter_takes_its_processes_along_and_its_run_is_failed),
+        PROCESS_TEST(ctrl_c_ends_the_wait_for_a_locked_results_file),
+        PROCESS_TEST(ctrl_c_stops_ranks_that_are_starting),
+        PROCESS_TEST(killing_the_starter_ends_all_processes_and_fails_the_run),
         PROCESS_TEST(a_starter_killed_at_any_moment_leaves_no_process),
-        PROCESS_TEST(a_run_whose_output_nobody_reads_is_recorded_and_ends_well),
-        PROCESS_TEST(a_query_whose_output_nobody_reads_ends_like_other_tools),
-        PROCESS_TEST(output_that_does_not_fit_the_disk_is_an_error),
-        PROCESS_TEST(a_sweep_prints_its_count_and_skips_what_is_there),
-        PROCESS_TEST(a_setting_beside_the_experiment_makes_no_run_again_unless_it_is_varied),
-        PROCESS_TEST(a_sweep_goes_on_where_it_was_stopped),
-        PROCESS_TEST(a_failed_run_is_recorded_and_the_sweep_goes_on),
+        PROCESS_TEST(a_run_with_a_closed_stdout_finishes),
+        PROCESS_TEST(a_query_with_a_closed_stdout_ends_by_sigpipe),
+        PROCESS_TEST(a_full_disk_for_stdout_is_an_error),
+        PROCESS_TEST(a_sweep_skips_finished_runs),
+        PROCESS_TEST(a_setting_without_influence_on_results_repeats_no_run),
+        PROCESS_TEST(a_stopped_sweep_continues),
+        PROCESS_TEST(a_sweep_continues_after_a_failed_run),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

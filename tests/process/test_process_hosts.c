@@ -1,5 +1,5 @@
-/* A server and its workers on two hosts: two network namespaces with a cable between them, each end
- * of it with an address that is not loopback. Needs root and `ip`; skipped elsewhere. */
+/* A server and its workers on two hosts, simulated by two network namespaces with a cable
+ * between them and addresses off loopback. Needs root and `ip`; otherwise skipped. */
 #include "base/clock.h"
 #include "tests/rigs/process_rig.h"
 
@@ -74,7 +74,7 @@ static int remove_hosts(void **state)
     return 0;
 }
 
-/* What is started from now on runs there. */
+/* Processes started from now on run in that namespace. */
 static void go_to(int fd)
 {
     assert_int_equal(setns(fd, CLONE_NEWNET), 0);
@@ -97,7 +97,8 @@ static void skip_without_hosts(void)
     }
 }
 
-/* Where workers on the other host find it: the port was the system's choice. */
+/* Waits for the server; writes its endpoint for workers on the other host. The system chose the
+ * port. */
 static void expect_listening(struct process_rig *server, char endpoint[64])
 {
     static const char said[] = "tcp://0.0.0.0:";
@@ -136,13 +137,13 @@ static void workers_on_another_host_train_with_keys(void **state)
     process_tear_down(&more[1]);
 }
 
-/* Two namespaces of one kernel count as one host, unless the payload is told to go in frames. */
+/* payload=frames, because two namespaces of one kernel count as one host. */
 #define LONG_VECTORS                                                                               \
     "dataset=gaussian", "dataset.samples=100", "model=cnn", "batch=10", "updates=3", "workers=1",  \
         "payload=frames", "timeout_s=20", "run_token=5ea1ed"
 
-/* Encrypted, a frame of the parameters is longer than what is in it. */
-static void vectors_longer_than_a_frame_go_to_another_host(void **state)
+/* With encryption, a frame of the parameters is longer than its content. */
+static void vectors_longer_than_a_frame_reach_another_host(void **state)
 {
     struct process_rig *server = *state;
     void *more;
@@ -161,8 +162,7 @@ static void vectors_longer_than_a_frame_go_to_another_host(void **state)
     process_tear_down(&more);
 }
 
-/* Each host has a server and a worker: what servers say to each other goes through the cable, too.
- */
+/* Each host has a server and a worker, so messages between servers use the cable, too. */
 static void servers_on_two_hosts_hold_a_slice_each(void **state)
 {
     static const char *const roles[][2] = {{"server", "server=0"},
@@ -199,7 +199,7 @@ static void servers_on_two_hosts_hold_a_slice_each(void **state)
         process_tear_down(&more[i]);
 }
 
-static void without_keys_no_host_listens_to_others(void **state)
+static void a_server_off_loopback_needs_keys(void **state)
 {
     struct process_rig *r = *state;
     skip_without_hosts();
@@ -208,7 +208,7 @@ static void without_keys_no_host_listens_to_others(void **state)
     process_expect_error(r, "gradlag keygen");
 }
 
-static void a_worker_with_keys_of_its_own_making_is_turned_away(void **state)
+static void a_worker_with_foreign_keys_is_refused(void **state)
 {
     struct process_rig *server = *state;
     void *other;
@@ -231,7 +231,7 @@ static void a_worker_with_keys_of_its_own_making_is_turned_away(void **state)
 /* Three workers at 100 Mbit/s: about 10 updates/s, and 18 if the server's link had no limit.
  * Another program's load makes real runs slower, and how workers take turns differs from run to
  * run. */
-static void a_virtual_servers_link_is_shared_as_a_real_one(void **state)
+static void a_virtual_servers_link_is_shared_like_a_real_one(void **state)
 {
     struct process_rig *r = *state;
     char script[1024], tree[512];
@@ -257,15 +257,15 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(workers_on_another_host_train_with_keys, process_set_up,
                                         process_tear_down),
-        cmocka_unit_test_setup_teardown(vectors_longer_than_a_frame_go_to_another_host,
+        cmocka_unit_test_setup_teardown(vectors_longer_than_a_frame_reach_another_host,
                                         process_set_up, process_tear_down),
         cmocka_unit_test_setup_teardown(servers_on_two_hosts_hold_a_slice_each, process_set_up,
                                         process_tear_down),
-        cmocka_unit_test_setup_teardown(without_keys_no_host_listens_to_others, process_set_up,
+        cmocka_unit_test_setup_teardown(a_server_off_loopback_needs_keys, process_set_up,
                                         process_tear_down),
-        cmocka_unit_test_setup_teardown(a_worker_with_keys_of_its_own_making_is_turned_away,
-                                        process_set_up, process_tear_down),
-        cmocka_unit_test_setup_teardown(a_virtual_servers_link_is_shared_as_a_real_one,
+        cmocka_unit_test_setup_teardown(a_worker_with_foreign_keys_is_refused, process_set_up,
+                                        process_tear_down),
+        cmocka_unit_test_setup_teardown(a_virtual_servers_link_is_shared_like_a_real_one,
                                         process_set_up, process_tear_down),
     };
     return cmocka_run_group_tests(tests, make_hosts, remove_hosts);

@@ -1,6 +1,5 @@
 /*
- * Pipelines of real processes: what they compute against mode=sync, how long they idle, and what
- * becomes of one whose stage is lost.
+ * Pipelines of real processes: results compared with mode=sync, idle times, lost stages.
  */
 #include "base/status.h"
 #include "tests/rigs/process_rig.h"
@@ -31,7 +30,7 @@ static void expect_runs(struct process_rig *r, const char *count, const char *di
                         distinct);
 }
 
-static void with_one_micro_batch_it_ends_in_the_bits_of_one_rank(void **state)
+static void one_micro_batch_gives_the_bits_of_one_rank(void **state)
 {
     struct process_rig *r = *state;
     SYNC(r, "model=mlp", "workers=1");
@@ -41,8 +40,8 @@ static void with_one_micro_batch_it_ends_in_the_bits_of_one_rank(void **state)
     expect_runs(r, "4", "1");
 }
 
-/* What one stage computes of as many micro-batches, four stages compute, too. */
-static void stages_orders_and_recomputing_change_no_bit(void **state)
+/* One stage and several stages with the same micro-batches give the same bits. */
+static void stages_schedules_and_recomputing_change_no_bit(void **state)
 {
     struct process_rig *r = *state;
     const char *const micro[] = {"micro_batches=2", "micro_batches=8"};
@@ -56,7 +55,7 @@ static void stages_orders_and_recomputing_change_no_bit(void **state)
     }
 }
 
-/* Sums over micro-batches are added in another order than sums over the batch. */
+/* Sums over micro-batches have another order than sums over the batch. */
 static void micro_batches_end_near_one_rank(void **state)
 {
     struct process_rig *r = *state;
@@ -69,7 +68,7 @@ static void micro_batches_end_near_one_rank(void **state)
     assert_string_equal(process_ask(r, "SELECT count(*) FROM run WHERE final_loss > 0"), "3");
 }
 
-static void replicas_end_in_the_bits_of_as_many_ranks(void **state)
+static void replicas_give_the_bits_of_as_many_ranks(void **state)
 {
     struct process_rig *r = *state;
     SYNC(r, "model=mlp", "workers=2", "reduction=ordered", "lr_scaling=linear");
@@ -82,7 +81,7 @@ static void a_checkpoint_has_the_whole_model(void **state)
 {
     struct process_rig *r = *state;
     PIPELINE(r, "model=mlp", "workers=3", "micro_batches=4", "checkpoint=kept.safetensors");
-    /* A rate of 0 leaves parameters as they are read. */
+    /* With lr=0 the parameters keep the values of the file. */
     assert_int_equal(
         RIG_RUN(r, "run", DATA, "mode=sync", "model=mlp", "lr=0", "initial=kept.safetensors"), OK);
     expect_runs(r, "2", "1");
@@ -144,9 +143,9 @@ static void every_rank_has_a_row_of_every_update(void **state)
     assert_string_equal(process_ask(r, "SELECT count(*) FROM evaluation"), "1");
 }
 
-/* Between replicas 2 (D - 1) gradients of 4 bytes each element, between stages activations and
- * their gradients: 256 floats of each sample at fc2. */
-static void what_a_pipeline_sends_is_counted(void **state)
+/* Between D replicas: 2 (D - 1) gradients of 4 bytes per element. Between stages: activations
+ * and their gradients, 256 floats of each sample at fc2. */
+static void sent_bytes_counts_the_messages_of_a_pipeline(void **state)
 {
     struct process_rig *r = *state;
     PIPELINE(r, "model=mlp", "workers=2", "stages=1");
@@ -160,7 +159,7 @@ static void what_a_pipeline_sends_is_counted(void **state)
         "1");
 }
 
-static void what_cannot_be_cut_is_a_usage_error(void **state)
+static void impossible_cuts_are_usage_errors(void **state)
 {
     struct process_rig *r = *state;
     static const struct {
@@ -180,7 +179,7 @@ static void what_cannot_be_cut_is_a_usage_error(void **state)
     process_expect_error(r, "stages");
 }
 
-static void a_diverged_pipeline_says_so(void **state)
+static void a_diverged_pipeline_has_the_exit_code_of_divergence(void **state)
 {
     struct process_rig *r = *state;
     assert_int_equal(RIG_RUN(r, "run", DATA, "mode=pipeline", "model=mlp", "workers=3", "lr=1e6",
@@ -193,7 +192,7 @@ static void a_diverged_pipeline_says_so(void **state)
 /* ---- without flushes ----------------------------------------------------------------------------
  */
 
-static void one_stage_without_flushes_ends_in_the_bits_of_one_rank(void **state)
+static void pipedream_with_one_stage_gives_the_bits_of_one_rank(void **state)
 {
     struct process_rig *r = *state;
     SYNC(r, "model=mlp", "workers=1");
@@ -201,9 +200,9 @@ static void one_stage_without_flushes_ends_in_the_bits_of_one_rank(void **state)
     expect_runs(r, "2", "1");
 }
 
-/* Nor do evaluations and recomputing change what it does; and an update is late by as many as there
- * are stages behind, but at the start, when the pipeline fills. */
-static void without_flushes_a_run_repeats_and_knows_how_late_stages_are(void **state)
+/* Evaluations and recomputing do not change the bits. The staleness of a stage is the number of
+ * stages behind it, except while the pipeline fills. */
+static void pipedream_repeats_bit_for_bit_and_records_staleness(void **state)
 {
     struct process_rig *r = *state;
     PIPELINE(r, "model=mlp", "workers=3", "pipeline=pipedream");
@@ -226,7 +225,7 @@ static void without_flushes_a_run_repeats_and_knows_how_late_stages_are(void **s
                         "1");
 }
 
-static void replicas_without_flushes_end_alike(void **state)
+static void pipedream_replicas_agree_and_micro_batches_are_refused(void **state)
 {
     struct process_rig *r = *state;
     PIPELINE(r, "model=mlp", "workers=4", "stages=2", "pipeline=pipedream");
@@ -236,7 +235,7 @@ static void replicas_without_flushes_end_alike(void **state)
     process_expect_error(r, "micro_batches");
 }
 
-static void without_flushes_all_stages_learn_of_a_divergence(void **state)
+static void pipedream_ends_at_a_divergence_in_any_stage(void **state)
 {
     struct process_rig *r = *state;
     assert_int_equal(RIG_RUN(r, "run", DATA, "mode=pipeline", "model=mlp", "workers=3", "lr=1e6",
@@ -271,8 +270,9 @@ static void a_killed_stage_fails_the_run_and_is_named(void **state)
     process_expect_nothing_left(r);
 }
 
-/* Its neighbours wait for it, and theirs for them: all name the one that hangs. */
-static void a_stage_that_hangs_is_named_by_whoever_gives_up(void **state)
+/* Its neighbours wait for the stopped stage, and it may itself wait for a neighbour, so another
+ * stage can be named. */
+static void a_run_with_a_hanging_stage_fails_and_names_a_stage(void **state)
 {
     struct process_rig *r = *state;
     pid_t ranks[3];
@@ -306,22 +306,22 @@ static void a_pipeline_stops_on_request(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        PROCESS_TEST(with_one_micro_batch_it_ends_in_the_bits_of_one_rank),
-        PROCESS_TEST(stages_orders_and_recomputing_change_no_bit),
+        PROCESS_TEST(one_micro_batch_gives_the_bits_of_one_rank),
+        PROCESS_TEST(stages_schedules_and_recomputing_change_no_bit),
         PROCESS_TEST(micro_batches_end_near_one_rank),
-        PROCESS_TEST(replicas_end_in_the_bits_of_as_many_ranks),
+        PROCESS_TEST(replicas_give_the_bits_of_as_many_ranks),
         PROCESS_TEST(a_checkpoint_has_the_whole_model),
         PROCESS_TEST(the_measured_bubble_is_that_of_the_formula),
         PROCESS_TEST(every_rank_has_a_row_of_every_update),
-        PROCESS_TEST(what_a_pipeline_sends_is_counted),
-        PROCESS_TEST(what_cannot_be_cut_is_a_usage_error),
-        PROCESS_TEST(a_diverged_pipeline_says_so),
-        PROCESS_TEST(one_stage_without_flushes_ends_in_the_bits_of_one_rank),
-        PROCESS_TEST(without_flushes_a_run_repeats_and_knows_how_late_stages_are),
-        PROCESS_TEST(replicas_without_flushes_end_alike),
-        PROCESS_TEST(without_flushes_all_stages_learn_of_a_divergence),
+        PROCESS_TEST(sent_bytes_counts_the_messages_of_a_pipeline),
+        PROCESS_TEST(impossible_cuts_are_usage_errors),
+        PROCESS_TEST(a_diverged_pipeline_has_the_exit_code_of_divergence),
+        PROCESS_TEST(pipedream_with_one_stage_gives_the_bits_of_one_rank),
+        PROCESS_TEST(pipedream_repeats_bit_for_bit_and_records_staleness),
+        PROCESS_TEST(pipedream_replicas_agree_and_micro_batches_are_refused),
+        PROCESS_TEST(pipedream_ends_at_a_divergence_in_any_stage),
         PROCESS_TEST(a_killed_stage_fails_the_run_and_is_named),
-        PROCESS_TEST(a_stage_that_hangs_is_named_by_whoever_gives_up),
+        PROCESS_TEST(a_run_with_a_hanging_stage_fails_and_names_a_stage),
         PROCESS_TEST(a_pipeline_stops_on_request),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,4 @@
-/* The program's report: claims judged from the runs that are there, and the page renewed while the
- * file grows. */
+/* The report: claims judged from the recorded runs, and the page rewritten while the file grows. */
 #include "base/status.h"
 #include "tests/rigs/process_rig.h"
 
@@ -58,7 +57,7 @@ static void claims_are_judged_from_the_runs_that_are_there(void **state)
 {
     struct process_rig *r = *state;
     process_write(r, "asked.yaml", asked);
-    /* Only the quick part's runs: it is what is judged. */
+    /* The file has only the runs of the quick part, so the report judges the quick part. */
     assert_int_equal(RIG_RUN(r, "reproduce", "asked.yaml", "--quick", "--quiet"), ERROR_OTHER);
     assert_int_equal(RIG_RUN(r, "report", "asked.yaml"), OK);
     process_expect_line(r, "report.html", "8 ");
@@ -67,14 +66,14 @@ static void claims_are_judged_from_the_runs_that_are_there(void **state)
     assert_page(r, "1 PASS</span> <span class=\"badge fail\">1 FAIL", true);
     assert_page(r, "damped by the inverse", true);
     assert_page(r, "<h2>asked/tuning</h2>", true);
-    /* Without the file nothing is known of its claims, but of its runs. */
+    /* Without the experiment file the report shows the runs but no claims. */
     assert_int_equal(RIG_RUN(r, "report", "experiment=asked"), OK);
     assert_page(r, "Does it learn at all?", false);
     assert_page(r, "<h2>asked</h2>", true);
     process_expect_nothing_left(r);
 }
 
-static void runs_with_other_settings_leave_the_claims_open(void **state)
+static void runs_with_different_settings_leave_the_claims_open(void **state)
 {
     struct process_rig *r = *state;
     process_write(r, "asked.yaml", asked);
@@ -88,7 +87,7 @@ static void runs_with_other_settings_leave_the_claims_open(void **state)
                 true);
 }
 
-static void what_is_wrong_is_said(void **state)
+static void wrong_arguments_of_report_are_errors(void **state)
 {
     struct process_rig *r = *state;
     assert_int_equal(RIG_RUN(r, "report"), ERROR_RESULTS);
@@ -110,7 +109,7 @@ static void await_page(struct process_rig *r, const char *part)
     for (int i = 0; i < 10 * RIG_LIMIT_S; i++) {
         if (access(process_path(r, "report.html"), F_OK) == 0) {
             char *page = read_page(r, "report.html");
-            /* It is put there whole, or not at all. */
+            /* The page is replaced atomically, so it is always complete. */
             assert_non_null(strstr(page, "</html>"));
             bool there = strstr(page, part) != NULL;
             free(page);
@@ -122,7 +121,7 @@ static void await_page(struct process_rig *r, const char *part)
     fail_msg("the page does not come to say: %s", part);
 }
 
-static void watching_renews_the_page_until_it_is_interrupted(void **state)
+static void report_watch_rewrites_the_page_until_ctrl_c(void **state)
 {
     struct process_rig *r = *state;
     static const char *const watch[] = {"report", "--watch", NULL};
@@ -146,9 +145,9 @@ int main(void)
 #define PROCESS_TEST(name) cmocka_unit_test_setup_teardown(name, process_set_up, process_tear_down)
     const struct CMUnitTest tests[] = {
         PROCESS_TEST(claims_are_judged_from_the_runs_that_are_there),
-        PROCESS_TEST(runs_with_other_settings_leave_the_claims_open),
-        PROCESS_TEST(what_is_wrong_is_said),
-        PROCESS_TEST(watching_renews_the_page_until_it_is_interrupted),
+        PROCESS_TEST(runs_with_different_settings_leave_the_claims_open),
+        PROCESS_TEST(wrong_arguments_of_report_are_errors),
+        PROCESS_TEST(report_watch_rewrites_the_page_until_ctrl_c),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /*
- * Sweeps through the program: several runs at a time, the queue, and what happens to both when the
- * program is killed. GRADLAG_KILLS=50 kills a sweep so many times (`make nightly`).
+ * Sweeps: parallel runs, the queue, and a killed sweep. GRADLAG_KILLS=50 kills a sweep 50 times
+ * (`make nightly`).
  */
 #include "base/text.h"
 #include "base/thread.h"
@@ -43,7 +43,7 @@ static void a_run_that_diverged_is_a_result(void **state)
 /* ---- several at a time --------------------------------------------------------------------------
  */
 
-static void runs_made_side_by_side_have_cores_of_their_own(void **state)
+static void parallel_runs_have_their_own_cores(void **state)
 {
     struct process_rig *r = *state;
     if (!two_cores())
@@ -55,7 +55,7 @@ static void runs_made_side_by_side_have_cores_of_their_own(void **state)
     process_expect_nothing_left(r);
 }
 
-static void more_runs_at_a_time_than_cores_must_be_asked_for(void **state)
+static void more_jobs_than_cores_need_oversubscribe(void **state)
 {
     struct process_rig *r = *state;
     assert_int_equal(RIG_RUN(r, "sweep", RIG_SMALL, VIRTUAL, "seed=1,2", "--jobs=4096"),
@@ -68,7 +68,7 @@ static void more_runs_at_a_time_than_cores_must_be_asked_for(void **state)
     assert_string_equal(process_ask(r, "SELECT count(*) FROM run"), "");
 }
 
-static void eight_runs_that_write_one_file_at_once_lose_no_row(void **state)
+static void eight_parallel_runs_lose_no_row(void **state)
 {
     struct process_rig *r = *state;
     assert_int_equal(RIG_RUN(r, "sweep", RIG_DATA, "samples=3000", "batch=10", "evaluate_every=0.5",
@@ -94,7 +94,7 @@ static void eight_runs_that_write_one_file_at_once_lose_no_row(void **state)
     process_expect_answer(r, "PRAGMA integrity_check", "ok");
 }
 
-/* The same command in two places at once; both are to end well. */
+/* Runs the same command twice in parallel; both must succeed. */
 static void start_both(struct process_rig *r, struct process_rig *other, const char *const *command)
 {
     struct process_rig *const both[] = {r, other};
@@ -105,7 +105,7 @@ static void start_both(struct process_rig *r, struct process_rig *other, const c
             fail_msg("%s %zu: %s", command[0], i, process_errors(both[i]));
 }
 
-static void two_sweeps_at_once_share_the_runs_and_make_each_once(void **state)
+static void two_concurrent_sweeps_make_each_run_once(void **state)
 {
     struct process_rig *r = *state;
     struct process_rig *other = NULL;
@@ -122,7 +122,7 @@ static void two_sweeps_at_once_share_the_runs_and_make_each_once(void **state)
 /* ---- the queue ----------------------------------------------------------------------------------
  */
 
-static void what_a_stopped_sweep_leaves_waits_and_can_be_worked_off_or_dropped(void **state)
+static void runs_of_a_stopped_sweep_stay_queued_and_can_be_dropped(void **state)
 {
     struct process_rig *r = *state;
     process_start(r, (const char *const[]){"sweep", RIG_LONG, "seed=1,2,3", "priority=7", NULL});
@@ -138,8 +138,8 @@ static void what_a_stopped_sweep_leaves_waits_and_can_be_worked_off_or_dropped(v
     process_expect_answer(r, "SELECT group_concat(status, ' ') FROM run", "stopped");
 }
 
-/* Its process is being loaded, and ends by the signal. */
-static void a_run_that_is_stopped_before_it_begins_waits_on(void **state)
+/* The signal arrives while the process of the run is loaded. */
+static void a_run_stopped_before_its_start_stays_queued(void **state)
 {
     struct process_rig *r = *state;
     for (int turn = 0; turn < 5; turn++) {
@@ -153,7 +153,7 @@ static void a_run_that_is_stopped_before_it_begins_waits_on(void **state)
     }
 }
 
-static void what_waits_is_worked_off_whoever_put_it_there(void **state)
+static void work_runs_the_queue_of_any_sweep(void **state)
 {
     struct process_rig *r = *state;
     process_start(r, (const char *const[]){"sweep", RIG_SMALL, VIRTUAL, "seed=1..24:24", NULL});
@@ -181,7 +181,7 @@ static void runs_of_a_higher_priority_come_first(void **state)
         "3 2 1");
 }
 
-static void a_run_that_crashed_is_made_again_and_one_that_cannot_work_is_not(void **state)
+static void a_crashed_run_is_retried_and_an_impossible_one_is_not(void **state)
 {
     struct process_rig *r = *state;
     pid_t server;
@@ -205,11 +205,11 @@ static void a_run_that_crashed_is_made_again_and_one_that_cannot_work_is_not(voi
     process_expect_answer(r, "SELECT count(*) FROM run WHERE id > 3", "1");
 }
 
-/* Two at least: rows are there to be seen after one. */
+/* A run of at least two seconds; its rows appear after one second. */
 #define SOME_SECONDS                                                                               \
     RIG_DATA, "samples=4000", "batch=10", "pace=gamma", "pace.mean_ms=5", "evaluate_every=0"
 
-static void what_tells_waiting_runs_apart_is_shown_when_they_are_made(void **state)
+static void work_shows_the_settings_that_differ(void **state)
 {
     struct process_rig *r = *state;
     process_start(r, (const char *const[]){"sweep", RIG_SMALL, VIRTUAL, "lr=0.01..0.24:24",
@@ -222,8 +222,7 @@ static void what_tells_waiting_runs_apart_is_shown_when_they_are_made(void **sta
     assert_null(strstr(process_output(r), "batch="));
 }
 
-static void
-a_run_that_crashed_while_the_queue_was_worked_off_is_not_made_again_unasked(void **state)
+static void work_does_not_retry_a_crashed_run_without_retries(void **state)
 {
     struct process_rig *r = *state;
     pid_t server;
@@ -241,7 +240,7 @@ a_run_that_crashed_while_the_queue_was_worked_off_is_not_made_again_unasked(void
         "\"stopped 1, failed 1\"");
 }
 
-static void what_is_taken_out_of_the_queue_leaves_what_is_being_made_alone(void **state)
+static void dropping_the_queue_leaves_the_running_run_alone(void **state)
 {
     struct process_rig *r = *state;
     struct process_rig *other = NULL;
@@ -250,7 +249,7 @@ static void what_is_taken_out_of_the_queue_leaves_what_is_being_made_alone(void 
     snprintf(results, sizeof results, "results=%s/results.db", r->folder);
     process_start(r, (const char *const[]){"sweep", SOME_SECONDS, "seed=1,2,3", NULL});
     process_await_row(r, "SELECT count(*) FROM push");
-    kill(r->pid, SIGSTOP); /* its run goes on; it takes no other meanwhile */
+    kill(r->pid, SIGSTOP); /* its current run continues; it starts no other */
     assert_int_equal(RIG_RUN(other, "sweep", "--drop", results), OK);
     assert_int_equal(RIG_RUN(other, "sweep", RIG_SMALL, VIRTUAL, "seed=9", results), OK);
     kill(r->pid, SIGCONT);
@@ -260,7 +259,7 @@ static void what_is_taken_out_of_the_queue_leaves_what_is_being_made_alone(void 
     process_tear_down((void **)&other);
 }
 
-static void flags_that_do_not_go_together_are_told(void **state)
+static void contradicting_flags_are_errors(void **state)
 {
     struct process_rig *r = *state;
     assert_int_equal(RIG_RUN(r, "sweep", "--status"), ERROR_RESULTS);
@@ -287,7 +286,7 @@ static void read_finished(struct process_rig *r, char out[4096])
              process_ask(r, "SELECT group_concat(id, ' ') FROM run WHERE status = 'finished'"));
 }
 
-/* That those are still there, and finished. */
+/* Checks that these runs are still finished. */
 static void expect_kept(struct process_rig *r, const char *finished)
 {
     struct text sql = {0};
@@ -305,7 +304,8 @@ static void expect_kept(struct process_rig *r, const char *finished)
     text_free(&sql);
 }
 
-/* To its end; killed and started again where it has more to do than a child may take. */
+/* Runs the sweep to its end. If one start takes too long for process_wait(), kills and restarts
+ * it. */
 static void let_it_end(struct process_rig *r, const char *const *sweep)
 {
     for (unsigned starts = 1;; starts++) {
@@ -326,7 +326,7 @@ static void let_it_end(struct process_rig *r, const char *const *sweep)
     }
 }
 
-static void a_sweep_killed_at_any_moment_loses_no_finished_run_and_repeats_none(void **state)
+static void a_killed_sweep_loses_and_repeats_no_finished_run(void **state)
 {
     struct process_rig *r = *state;
     const char *asked = getenv("GRADLAG_KILLS"), *seed = getenv("GRADLAG_PROPERTY_SEED");
@@ -348,7 +348,9 @@ static void a_sweep_killed_at_any_moment_loses_no_finished_run_and_repeats_none(
         expect_kept(r, finished);
         read_finished(r, finished);
     }
-    assert_true(killed > kills / 2); /* else it ended before, and the test shows nothing */
+    assert_true(killed >
+                kills /
+                    2); /* otherwise the sweep ended before the kill, and the test shows nothing */
     let_it_end(r, sweep);
     expect_kept(r, finished);
     snprintf(wanted, sizeof wanted, "%u %u %u", runs, runs, runs);
@@ -370,7 +372,7 @@ static void a_sweep_killed_at_any_moment_loses_no_finished_run_and_repeats_none(
 /* ---- searches -----------------------------------------------------------------------------------
  */
 
-static void a_search_goes_on_where_it_was_cut_short_and_tries_the_same(void **state)
+static void a_search_continues_and_repeats_the_same_trials(void **state)
 {
     struct process_rig *r = *state;
     const char *const search[] = {"sweep",           RIG_SMALL,          VIRTUAL,
@@ -395,7 +397,7 @@ static void searches_per_key_have_equal_budgets(void **state)
                              "search.trials=2", "search.eta=2", "search.per=damping",
                              "damping=none,inverse", "lr=0.001..1:log", "seed=1,2", "--quiet"),
                      OK);
-    /* 2 of a half, 1 whole, each with 2 seeds, for either damping. */
+    /* For each damping: 2 half runs and 1 full run, each with 2 seeds. */
     process_expect_answer(r,
                           "SELECT group_concat(damping || samples_used || '*' || n, ' ') FROM "
                           "(SELECT damping, samples_used, count(*) AS n FROM run GROUP BY damping, "
@@ -416,21 +418,21 @@ int main(void)
 #define PROCESS_TEST(f) cmocka_unit_test_setup_teardown(f, process_set_up, process_tear_down)
     const struct CMUnitTest tests[] = {
         PROCESS_TEST(a_run_that_diverged_is_a_result),
-        PROCESS_TEST(runs_made_side_by_side_have_cores_of_their_own),
-        PROCESS_TEST(more_runs_at_a_time_than_cores_must_be_asked_for),
-        PROCESS_TEST(eight_runs_that_write_one_file_at_once_lose_no_row),
-        PROCESS_TEST(two_sweeps_at_once_share_the_runs_and_make_each_once),
-        PROCESS_TEST(what_a_stopped_sweep_leaves_waits_and_can_be_worked_off_or_dropped),
-        PROCESS_TEST(a_run_that_is_stopped_before_it_begins_waits_on),
-        PROCESS_TEST(what_waits_is_worked_off_whoever_put_it_there),
+        PROCESS_TEST(parallel_runs_have_their_own_cores),
+        PROCESS_TEST(more_jobs_than_cores_need_oversubscribe),
+        PROCESS_TEST(eight_parallel_runs_lose_no_row),
+        PROCESS_TEST(two_concurrent_sweeps_make_each_run_once),
+        PROCESS_TEST(runs_of_a_stopped_sweep_stay_queued_and_can_be_dropped),
+        PROCESS_TEST(a_run_stopped_before_its_start_stays_queued),
+        PROCESS_TEST(work_runs_the_queue_of_any_sweep),
         PROCESS_TEST(runs_of_a_higher_priority_come_first),
-        PROCESS_TEST(a_run_that_crashed_is_made_again_and_one_that_cannot_work_is_not),
-        PROCESS_TEST(what_tells_waiting_runs_apart_is_shown_when_they_are_made),
-        PROCESS_TEST(a_run_that_crashed_while_the_queue_was_worked_off_is_not_made_again_unasked),
-        PROCESS_TEST(what_is_taken_out_of_the_queue_leaves_what_is_being_made_alone),
-        PROCESS_TEST(flags_that_do_not_go_together_are_told),
-        PROCESS_TEST(a_sweep_killed_at_any_moment_loses_no_finished_run_and_repeats_none),
-        PROCESS_TEST(a_search_goes_on_where_it_was_cut_short_and_tries_the_same),
+        PROCESS_TEST(a_crashed_run_is_retried_and_an_impossible_one_is_not),
+        PROCESS_TEST(work_shows_the_settings_that_differ),
+        PROCESS_TEST(work_does_not_retry_a_crashed_run_without_retries),
+        PROCESS_TEST(dropping_the_queue_leaves_the_running_run_alone),
+        PROCESS_TEST(contradicting_flags_are_errors),
+        PROCESS_TEST(a_killed_sweep_loses_and_repeats_no_finished_run),
+        PROCESS_TEST(a_search_continues_and_repeats_the_same_trials),
         PROCESS_TEST(searches_per_key_have_equal_budgets),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

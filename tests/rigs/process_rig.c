@@ -66,7 +66,7 @@ int process_tear_down(void **state)
         kill(r->pid, SIGKILL);
         waitpid(r->pid, NULL, 0);
     }
-    /* Shown by scripts/run-tests beside what failed, if anything did. */
+    /* scripts/run-tests prints this only if a test failed. */
     if (r->ended != 0)
         print_message("    the last run ended in %d: %s\n", r->ended, process_errors(r));
     nftw(r->folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
@@ -99,7 +99,7 @@ static void redirect(const char *folder, const char *name, int fd)
     close(file);
 }
 
-/* The folder of the program under test first on PATH. */
+/* Puts the folder of the tested program first on PATH. */
 static void put_on_path(void)
 {
     char all[8192], folder[4096];
@@ -110,7 +110,7 @@ static void put_on_path(void)
     setenv("PATH", all, 1);
 }
 
-/* In a child that has just been forked: where it works and writes. */
+/* In the forked child: sets folder, environment and output files. */
 static void settle_in(const struct process_rig *r)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -165,7 +165,7 @@ int process_run_inside(struct process_rig *r, const char *const *arguments)
     const char *argv[ARGUMENTS];
     int count = command_line(arguments, argv);
     assert_int_equal(r->pid, 0);
-    fflush(NULL); /* or the child would write it once more */
+    fflush(NULL); /* otherwise the child would write buffered output again */
     pid_t pid = fork();
     assert_true(pid >= 0);
     if (pid == 0) {
@@ -174,6 +174,18 @@ int process_run_inside(struct process_rig *r, const char *const *arguments)
     }
     r->pid = pid;
     return process_wait(r);
+}
+
+struct process_arguments process_run_arguments(const char *const *settings, const char *last)
+{
+    struct process_arguments a = {{"run"}};
+    size_t count = 1;
+    for (; *settings != NULL; settings++) {
+        assert_true(count + 2 < COUNT_OF(a.at));
+        a.at[count++] = *settings;
+    }
+    a.at[count] = last;
+    return a;
 }
 
 void process_start_shell(struct process_rig *r, const char *script)
@@ -256,8 +268,8 @@ void process_expect_errors_contain(struct process_rig *r, const char *part)
 
 void process_expect_line(struct process_rig *r, const char *first, const char *second)
 {
-    char *rest =
-        (char *)process_output(r); /* cut into lines in place; read again for the message */
+    char *rest = (char *)process_output(
+        r); /* cut into lines in place; the failure message reads the file again */
     for (char *line = strtok_r(rest, "\n", &rest); line != NULL; line = strtok_r(NULL, "\n", &rest))
         if (strstr(line, first) != NULL && strstr(line, second) != NULL)
             return;
@@ -285,7 +297,7 @@ static pid_t parent_of(pid_t pid)
     snprintf(name, sizeof name, "%d", (int)pid);
     if (!read_process(name, "stat", text, sizeof text))
         return 0;
-    /* "pid (name) state ppid": the name may hold anything. */
+    /* "pid (name) state ppid"; the name may contain any character */
     const char *end = strrchr(text, ')');
     return end != NULL ? (pid_t)atoi(end + 4) : 0;
 }
@@ -387,7 +399,8 @@ const char *process_ask(struct process_rig *r, const char *sql)
     snprintf(answer, sizeof answer, "%.*s", line != NULL ? (int)strcspn(line + 1, "\r\n") : 0,
              line != NULL ? line + 1 : "");
     free(written);
-    return strcmp(answer, "\"\"") == 0 ? "" : answer; /* NULL, as the only field of its line */
+    return strcmp(answer, "\"\"") == 0 ? ""
+                                       : answer; /* a NULL that is the only field of its line */
 }
 
 void process_expect_answer(struct process_rig *r, const char *sql, const char *answer)
@@ -395,6 +408,17 @@ void process_expect_answer(struct process_rig *r, const char *sql, const char *a
     const char *observed = process_ask(r, sql);
     if (strcmp(observed, answer) != 0)
         fail_msg("%s: %s, expected %s", sql, observed, answer);
+}
+
+void process_expect_replayed(struct process_rig *r)
+{
+    char parameters[80];
+    snprintf(parameters, sizeof parameters, "parameters %s",
+             process_ask(r, "SELECT parameters_sha256 FROM run ORDER BY id DESC LIMIT 1"));
+    assert_int_equal(strlen(parameters), strlen("parameters ") + 64);
+    if (RIG_RUN(r, "replay", "last") != OK)
+        fail_msg("%s", process_errors(r));
+    process_expect_line(r, parameters, "");
 }
 
 /* ---- what is left -------------------------------------------------------------------------------
@@ -417,8 +441,8 @@ static unsigned processes_in(const char *folder)
     return count;
 }
 
-/* Private folders in `base` that no living process holds, of launchers that worked in `tmpdir`:
-   other tests, which run beside this one, kill theirs. */
+/* The number of private folders in `base` without a living owner whose launcher worked in
+ * `tmpdir`. Other tests, which run in parallel, kill launchers, too. */
 static unsigned abandoned_in(const char *base, const char *tmpdir)
 {
     unsigned count = 0;
@@ -442,8 +466,8 @@ static unsigned abandoned_in(const char *base, const char *tmpdir)
 
 void process_expect_none_running(struct process_rig *r)
 {
-    /* A killed process is gone a moment after its parent has been told; on a busy machine a long
-       one, but long before any timeout ends it. */
+    /* A killed process disappears shortly after its parent's end, on a busy machine after some
+     * seconds, but long before any timeout. */
     double until = clock_seconds() + 15;
     while (processes_in(r->folder) > 0 && clock_seconds() < until)
         usleep(5000);
