@@ -228,9 +228,8 @@ static void a_worker_with_foreign_keys_is_refused(void **state)
     process_tear_down(&other);
 }
 
-/* Three workers at 100 Mbit/s: about 10 updates/s, and 18 if the server's link had no limit.
- * Another program's load makes real runs slower, and how workers take turns differs from run to
- * run. */
+/* Three workers at 100 Mbit/s make about 10 updates/s; with an unlimited link of the server they
+ * would make 18. The band is wide because other load slows the real run. */
 static void a_virtual_servers_link_is_shared_like_a_real_one(void **state)
 {
     struct process_rig *r = *state;

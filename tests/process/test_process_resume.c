@@ -129,8 +129,8 @@ static void expect_what_was_lost(struct process_rig *r, const char *killed, unsi
 
 /* One checkpoint halfway; the updates after it are lost when the run is killed. */
 #define ONE_CHECKPOINT                                                                             \
-    RIG_WITH(REAL, "epochs=40", "workers=2", "consistency=bsp",                                    \
-             "checkpoint=at-{version}.safetensors", "checkpoint_every=21")
+    RIG_WITH(REAL, "epochs=30", "workers=2", "consistency=bsp",                                    \
+             "checkpoint=at-{version}.safetensors", "checkpoint_every=16")
 
 static void a_run_whose_server_or_all_of_it_was_killed_resumes_to_the_same_bits(void **state)
 {

@@ -155,7 +155,7 @@ static void slices_in_shared_memory_change_no_bit(void **state)
                                           {"servers=2", "payload=shm", "read=snapshot"},
                                           {"servers=2", "payload=frames", "read=snapshot"}};
 #define LARGE                                                                                      \
-    "dataset=gaussian", "dataset.size=64", "dataset.samples=600", "model=softmax", "batch=10"
+    "dataset=gaussian", "dataset.size=32", "dataset.samples=600", "model=softmax", "batch=10"
     for (size_t i = 0; i < COUNT_OF(ways); i++)
         expect_run(r, RIG_RUN(r, "run", LARGE, "samples=300", ways[i][0], ways[i][1], ways[i][2]));
     expect_one_hash(r);
