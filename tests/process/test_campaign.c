@@ -8,7 +8,7 @@
  *      settings decide the bits it ends in those of an undisturbed run.
  *
  * Each episode is a process of its own and follows from its seed:
- *   GRADLAG_CAMPAIGN_SEED   this episode alone, in this process, told in full
+ *   GRADLAG_CAMPAIGN_SEED   this episode alone, in this process, with its whole output
  *   GRADLAG_CAMPAIGN_RUNS   how many (8; `make nightly`: 500)
  *   GRADLAG_CAMPAIGN_FIRST  the first one's seed (1; `make nightly`: the date)
  *   GRADLAG_CAMPAIGN_JOBS   how many at a time (2)
@@ -102,7 +102,7 @@ static void expect_steps(struct process_rig *r, bool whole)
 {
     if (whole) {
         expect_none(
-            r, "updates that not every rank made",
+            r, "updates that some ranks did not make",
             "SELECT count(*) FROM (SELECT 1 FROM step WHERE run_id = 1 GROUP BY update_version "
             "HAVING count(*) <> (SELECT workers FROM run WHERE id = 1))");
     }

@@ -340,7 +340,7 @@ static void a_stopped_run_resumes_and_ends_in_the_same_bits(void **state)
 /* The last run resumed the run before it: all values except times are equal. */
 static void expect_rows_of_an_unbroken_run(struct process_rig *r)
 {
-    static const char *const alike[] = {
+    static const char *const equal[] = {
         "SELECT count(DISTINCT samples_computed || ' ' || ifnull(sent_bytes, 0)) FROM run WHERE "
         "id > (SELECT max(id) FROM run) - 2",
         "SELECT count(DISTINCT e.updates || ' ' || samples || ' ' || train_loss || ' ' || "
@@ -349,8 +349,8 @@ static void expect_rows_of_an_unbroken_run(struct process_rig *r)
         "SELECT min(a.loss = b.loss AND a.staleness = b.staleness) FROM step a JOIN "
         "step b ON b.run_id = a.run_id - 1 AND b.update_version = a.update_version AND "
         "b.worker = a.worker WHERE a.run_id = (SELECT max(id) FROM run)"};
-    for (size_t i = 0; i < COUNT_OF(alike); i++)
-        process_expect_answer(r, alike[i], "1");
+    for (size_t i = 0; i < COUNT_OF(equal); i++)
+        process_expect_answer(r, equal[i], "1");
 }
 
 /* Resumes from an intermediate checkpoint: the state of each rank, and a gradient that is one
@@ -458,8 +458,8 @@ static void every_benchmark_lists_its_options(void **state)
     struct process_rig *r = *state;
     expect_shell(r,
                  "for name in $(gradlag bench --help | sed -n 's/^  \\([a-z-]*\\)  .*/\\1/p'); do\n"
-                 "    gradlag bench $name --help >said || exit 1\n"
-                 "    [ $(grep -c '^  repeats=' said) = 1 ] || { echo $name >&2; exit 1; }\n"
+                 "    gradlag bench $name --help >options || exit 1\n"
+                 "    [ $(grep -c '^  repeats=' options) = 1 ] || { echo $name >&2; exit 1; }\n"
                  "    count=$((count + 1))\n"
                  "done; [ $count -ge 8 ] && gradlag bench step --help | grep -q 'clock=wall'\n");
 }

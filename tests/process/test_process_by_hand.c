@@ -22,13 +22,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static void expect_end(struct process_rig *r, int expected, const char *says)
+static void expect_end(struct process_rig *r, int expected, const char *part)
 {
     int code = process_wait(r);
     if (code != expected)
         fail_msg("exit %d in place of %d: %s", code, expected, process_errors(r));
-    if (says != NULL)
-        process_expect_error(r, says);
+    if (part != NULL)
+        process_expect_error(r, part);
 }
 
 /* ---- who answers instead of the server ------------------------------------------------------ */
@@ -174,11 +174,11 @@ static void a_hanging_server_ends_a_run_with_on_lost_continue(void **state)
     process_await(r, "server", &server, 1);
     process_await_row(r, "SELECT count(*) >= 10 FROM push");
     kill(server, SIGSTOP);
-    const char *told = process_path(r, "gradlag-*/verdict");
+    const char *verdict = process_path(r, "gradlag-*/verdict");
     int how = GLOB_NOMATCH;
     for (double until = clock_seconds() + RIG_LIMIT_S; how != 0 && clock_seconds() < until;) {
         usleep(50000);
-        how = glob(told, 0, NULL, &found);
+        how = glob(verdict, 0, NULL, &found);
         globfree(&found);
     }
     kill(server, SIGCONT);
@@ -194,7 +194,7 @@ static void malformed_numbers_and_tokens_are_usage_errors(void **state)
 {
     struct process_rig *r = *state;
     static const struct {
-        const char *role, *setting, *more, *says;
+        const char *role, *setting, *more, *part;
     } cases[] = {
         {"worker", "seed=1", "run_token=1", "worker="},
         {"worker", "worker=first", "run_token=1", "worker=first"},
@@ -208,7 +208,7 @@ static void malformed_numbers_and_tokens_are_usage_errors(void **state)
         assert_int_equal(RIG_RUN(r, cases[i].role, RIG_SMALL, cases[i].setting, cases[i].more,
                                  "endpoint=ipc://x"),
                          ERROR_USAGE);
-        process_expect_error(r, cases[i].says);
+        process_expect_error(r, cases[i].part);
     }
 }
 

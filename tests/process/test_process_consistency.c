@@ -140,7 +140,7 @@ static void backup_workers_drop_the_gradients_of_the_slowest(void **state)
 static void with_one_worker_every_policy_equals_plain_training(void **state)
 {
     struct process_rig *r = *state;
-    static const char *const alike[][2] = {
+    static const char *const cases[][2] = {
         {"consistency=asp", "tag=asp"},
         {"consistency=bsp", "tag=bsp"},
         {"consistency=ssp", "consistency.slack=0"},
@@ -150,9 +150,9 @@ static void with_one_worker_every_policy_equals_plain_training(void **state)
         {"consistency=rennala", "consistency.size=1"},
         {"consistency=ringmaster", "consistency.limit=1"},
     };
-    for (size_t i = 0; i < COUNT_OF(alike); i++) {
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
         assert_int_equal(
-            RIG_RUN(r, "run", RIG_SMALL, "workers=1", "mode=async", alike[i][0], alike[i][1]), 0);
+            RIG_RUN(r, "run", RIG_SMALL, "workers=1", "mode=async", cases[i][0], cases[i][1]), 0);
     }
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "workers=1", "mode=sync"), 0);
     process_expect_answer(r, "SELECT count(*) || ' ' || count(DISTINCT parameters_sha256) FROM run",

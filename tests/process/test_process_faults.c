@@ -385,7 +385,7 @@ static void a_starter_killed_at_any_moment_leaves_no_process(void **state)
     assert_string_equal(process_ask(r, "SELECT count(*) FROM run WHERE status = 'running'"), "0");
 }
 
-/* ---- stdout that nobody reads ------------------------------------------------------------------
+/* ---- closed stdout ------------------------------------------------------------------
  */
 
 static int run_unread(struct process_rig *r, const char *const *arguments)
@@ -452,15 +452,15 @@ static void allow_files_of(rlim_t bytes)
 static void on_results_error_decides_what_a_full_disk_does(void **state)
 {
     struct process_rig *r = *state;
-    static const char *const told[][3] = {
+    static const char *const cases[][3] = {
         {"payload=frames", "on_results_error=stop", "epochs=1e6"},
         {"engine=virtual", "on_results_error=continue", "epochs=100"}};
     signal(SIGXFSZ, SIG_IGN);
-    for (size_t i = 0; i < COUNT_OF(told); i++) {
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
         allow_files_of(400 * 1024);
         int code = RIG_RUN(r, "run", RIG_DATA, "workers=2", "batch=10", "pace=constant",
-                           "pace.mean_ms=0.01", "evaluate_every=0", told[i][0], told[i][1],
-                           told[i][2], "--quiet");
+                           "pace.mean_ms=0.01", "evaluate_every=0", cases[i][0], cases[i][1],
+                           cases[i][2], "--quiet");
         allow_files_of(RLIM_INFINITY);
         assert_int_equal(code, ERROR_RESULTS);
         process_expect_error(r, "results.db");

@@ -53,15 +53,16 @@ static int make_hosts(void **state)
 {
     (void)state;
     home = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
-    bool made = geteuid() == 0 && make_host(0) && make_host(1) &&
-                shell("ip link add cable netns %s type veth peer name cable netns %s", name_of(0),
-                      name_of(1));
-    for (int host = 0; made && host < HOSTS; host++) {
+    bool created = geteuid() == 0 && make_host(0) && make_host(1) &&
+                   shell("ip link add cable netns %s type veth peer name cable netns %s",
+                         name_of(0), name_of(1));
+    for (int host = 0; created && host < HOSTS; host++) {
         const char *name = name_of(host);
-        made = shell("ip -n %s addr add 10.77.0.%d/24 dev cable", name, host + 1) &&
-               shell("ip -n %s link set cable up", name) && shell("ip -n %s link set lo up", name);
+        created = shell("ip -n %s addr add 10.77.0.%d/24 dev cable", name, host + 1) &&
+                  shell("ip -n %s link set cable up", name) &&
+                  shell("ip -n %s link set lo up", name);
     }
-    if (!made)
+    if (!created)
         host_fd[0] = -1;
     return 0;
 }
@@ -101,15 +102,15 @@ static void skip_without_hosts(void)
  * port. */
 static void expect_listening(struct process_rig *server, char endpoint[64])
 {
-    static const char said[] = "tcp://0.0.0.0:";
+    static const char address[] = "tcp://0.0.0.0:";
     const char *at = NULL;
     for (double until = clock_seconds() + RIG_LIMIT_S; at == NULL && clock_seconds() < until;) {
-        at = strstr(process_errors(server), said);
+        at = strstr(process_errors(server), address);
         at = at != NULL && strchr(at, '\n') != NULL ? at : NULL;
         usleep(20000);
     }
     assert_non_null(at);
-    snprintf(endpoint, 64, "endpoint=tcp://10.77.0.1:%d", atoi(at + strlen(said)));
+    snprintf(endpoint, 64, "endpoint=tcp://10.77.0.1:%d", atoi(at + strlen(address)));
 }
 
 #define BY_HAND RIG_SMALL, "workers=2", "payload=frames", "timeout_s=10", "run_token=5ea1ed"

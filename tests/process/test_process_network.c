@@ -151,7 +151,7 @@ static void a_tmpdir_without_space_for_mpirun_is_an_error_at_once(void **state)
 {
     struct process_rig *r = *state;
     if (process_shell(r, "mkdir full && unshare --mount true") != OK) {
-        print_message("skipped: no mounts can be made here (root is needed)\n");
+        print_message("skipped: mounts need root\n");
         skip();
     }
     const double begun = clock_seconds();
@@ -182,7 +182,7 @@ static int with_hosts(struct process_rig *r, unsigned count, const char *bridge,
     int code = geteuid() == 0 ? process_shell(r, all.at) : 99;
     text_free(&all);
     if (code == 99) {
-        print_message("skipped: no hosts can be made here (root, `ip` and unshare are needed)\n");
+        print_message("skipped: simulated hosts need root, `ip` and unshare\n");
         skip();
     }
     return code;

@@ -41,14 +41,14 @@ static void make_parts(struct process_rig *r, const char *const *command, unsign
 
 static void expect_in(struct process_rig *r, const char *file, const char *sql, const char *answer)
 {
-    char query[1024], said[512];
+    char query[1024], found[512];
     int length =
         snprintf(query, sizeof query,
                  "gradlag query \"%s\" results=%s --csv | tail -n 1 | tr -d '\\r\\n'", sql, file);
     assert_in_range(length, 1, sizeof query - 1);
     assert_int_equal(process_shell(r, query), OK);
-    snprintf(said, sizeof said, "%s", process_output(r));
-    assert_string_equal(said, answer);
+    snprintf(found, sizeof found, "%s", process_output(r));
+    assert_string_equal(found, answer);
 }
 
 /* ---- sweeps -------------------------------------------------------------------------------------

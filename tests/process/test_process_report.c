@@ -49,7 +49,7 @@ static void assert_page(struct process_rig *r, const char *part, bool wanted)
 {
     char *page = read_page(r, "report.html");
     if ((strstr(page, part) != NULL) != wanted)
-        fail_msg("the page %s: %s", wanted ? "does not say" : "says", part);
+        fail_msg("the page %s: %s", wanted ? "lacks" : "contains", part);
     free(page);
 }
 
@@ -118,7 +118,7 @@ static void await_page(struct process_rig *r, const char *part)
         }
         usleep(100000);
     }
-    fail_msg("the page does not come to say: %s", part);
+    fail_msg("the page never contains: %s", part);
 }
 
 static void report_watch_rewrites_the_page_until_ctrl_c(void **state)

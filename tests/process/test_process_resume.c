@@ -15,9 +15,9 @@
 #include <string.h>
 #include <unistd.h>
 
-/* At 2 ms a batch the runs take at least a second. */
+/* At 4 ms a batch the runs take at least a second. */
 #define REAL                                                                                       \
-    RIG_DATA, "mode=async", "batch=10", "pace=gamma", "pace.mean_ms=2", "pace.cv=0",               \
+    RIG_DATA, "mode=async", "batch=10", "pace=gamma", "pace.mean_ms=4", "pace.cv=0",               \
         "evaluate_every=0.7", "on_lost=stop"
 #define LAST "(SELECT max(id) FROM run)"
 
@@ -68,7 +68,7 @@ static void expect_bits_of_the_unbroken_run(struct process_rig *r)
 static void a_stopped_run_of_one_worker_resumes_to_the_same_bits(void **state)
 {
     struct process_rig *r = *state;
-    const char *const *with = RIG_WITH(REAL, "epochs=10", "optimizer=adamw",
+    const char *const *with = RIG_WITH(REAL, "epochs=5", "optimizer=adamw",
                                        "checkpoint=at.safetensors", "schedule=cosine");
     expect_run(r, with, NULL);
     start_until(r, with, "SELECT count(*) >= 50 FROM push WHERE run_id = 2");
@@ -88,7 +88,7 @@ static void a_stopped_run_of_one_worker_resumes_to_the_same_bits(void **state)
     process_expect_nothing_left(r);
     /* After a run that finished, --resume starts a new run. */
     expect_run(r,
-               RIG_WITH(REAL, "epochs=10", "optimizer=adamw", "checkpoint=at.safetensors",
+               RIG_WITH(REAL, "epochs=5", "optimizer=adamw", "checkpoint=at.safetensors",
                         "schedule=cosine", "--dry-run"),
                "--resume");
     process_expect_errors_contain(r, "--resume");
@@ -129,8 +129,8 @@ static void expect_what_was_lost(struct process_rig *r, const char *killed, unsi
 
 /* One checkpoint halfway; the updates after it are lost when the run is killed. */
 #define ONE_CHECKPOINT                                                                             \
-    RIG_WITH(REAL, "epochs=30", "workers=2", "consistency=bsp",                                    \
-             "checkpoint=at-{version}.safetensors", "checkpoint_every=16")
+    RIG_WITH(REAL, "epochs=15", "workers=2", "consistency=bsp",                                    \
+             "checkpoint=at-{version}.safetensors", "checkpoint_every=8")
 
 static void a_run_whose_server_or_all_of_it_was_killed_resumes_to_the_same_bits(void **state)
 {
@@ -174,7 +174,7 @@ static void rules_with_state_resume(void **state)
     for (size_t i = first; i < COUNT_OF(rules); i++) {
         const char *const *with =
             RIG_WITH(REAL, "epochs=10000", "workers=3", rules[i][0], rules[i][1], rules[i][2],
-                     "checkpoint=at-{version}.safetensors", "checkpoint_every=4");
+                     "checkpoint=at-{version}.safetensors", "checkpoint_every=2");
         assert_int_equal(process_shell(r, "rm -f results.db at-*"), OK);
         start_until(r, with, PAST_A_CHECKPOINT("1"));
         kill_server(r);
@@ -198,7 +198,7 @@ static void rules_with_state_resume(void **state)
 static void several_servers_resume_to_the_same_bits(void **state)
 {
     struct process_rig *r = *state;
-    const char *const *with = RIG_WITH(REAL, "epochs=25", "workers=2", "servers=3",
+    const char *const *with = RIG_WITH(REAL, "epochs=10", "workers=2", "servers=3",
                                        "consistency=bsp", "checkpoint=at-{version}.safetensors");
     expect_run(r, with, NULL);
     start_until(r, with, "SELECT count(*) >= 200 FROM push WHERE run_id = 2");
@@ -306,7 +306,7 @@ static void of_two_runs_with_one_checkpoint_file_the_first_keeps_it(void **state
 static void a_replay_needs_the_unchanged_checkpoint(void **state)
 {
     struct process_rig *r = *state;
-    const char *const *with = RIG_WITH(REAL, "epochs=10", "workers=2", "checkpoint=at.safetensors");
+    const char *const *with = RIG_WITH(REAL, "epochs=6", "workers=2", "checkpoint=at.safetensors");
     start_until(r, with, "SELECT count(*) >= 50 FROM push");
     kill(r->pid, SIGINT);
     assert_int_equal(process_wait(r), STOPPED);
@@ -327,12 +327,12 @@ static void a_replay_needs_the_unchanged_checkpoint(void **state)
 static void a_moved_checkpoint_is_recognised_by_its_hash(void **state)
 {
     struct process_rig *r = *state;
-    const char *const *with = RIG_WITH(REAL, "epochs=10", "workers=2", "checkpoint=at.safetensors");
+    const char *const *with = RIG_WITH(REAL, "epochs=6", "workers=2", "checkpoint=at.safetensors");
     start_until(r, with, "SELECT count(*) >= 50 FROM push");
     kill(r->pid, SIGINT);
     assert_int_equal(process_wait(r), STOPPED);
     assert_int_equal(process_shell(r, "mv at.safetensors kept.safetensors"), OK);
-    const char *const *moved = RIG_WITH(REAL, "epochs=10", "workers=2", "resume=kept.safetensors");
+    const char *const *moved = RIG_WITH(REAL, "epochs=6", "workers=2", "resume=kept.safetensors");
     expect_run(r, moved, NULL);
     process_expect_answer(r,
                           "SELECT (host ->> '$.resumed.run') || ' ' || (host ->> '$.resumed.lost') "

@@ -329,8 +329,8 @@ static void let_it_end(struct process_rig *r, const char *const *sweep)
 static void a_killed_sweep_loses_and_repeats_no_finished_run(void **state)
 {
     struct process_rig *r = *state;
-    const char *asked = getenv("GRADLAG_KILLS"), *seed = getenv("GRADLAG_PROPERTY_SEED");
-    unsigned kills = asked != NULL ? (unsigned)atoi(asked) : 3, killed = 0;
+    const char *kills_text = getenv("GRADLAG_KILLS"), *seed = getenv("GRADLAG_PROPERTY_SEED");
+    unsigned kills = kills_text != NULL ? (unsigned)atoi(kills_text) : 3, killed = 0;
     unsigned runs = 3 * kills + 4 < 250 ? 3 * kills + 4 : 250;
     char seeds[32], wanted[32], finished[4096] = "";
     struct random_stream moments;
