@@ -242,7 +242,7 @@ static int leave(void **state)
 {
     struct process_rig *r = *state;
     if (r->ended != 0) {
-        print_message("the last run ended in %d: %s\n", r->ended, process_errors(r));
+        print_message("the last run ended in %d: %.800s\n", r->ended, process_errors(r));
         r->ended = 0;
     }
     campaign_leave(r);

@@ -66,9 +66,10 @@ int process_tear_down(void **state)
         kill(r->pid, SIGKILL);
         waitpid(r->pid, NULL, 0);
     }
-    /* scripts/run-tests prints this only if a test failed. */
+    /* scripts/run-tests prints this only if a test failed. cmocka cuts messages at 1024 bytes, and
+     * the cut would remove the newline before cmocka's next line. */
     if (r->ended != 0)
-        print_message("    the last run ended in %d: %s\n", r->ended, process_errors(r));
+        print_message("    the last run ended in %d: %.800s\n", r->ended, process_errors(r));
     nftw(r->folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
     free(r);
     return 0;
