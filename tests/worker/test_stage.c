@@ -264,17 +264,19 @@ static void a_residual_block_is_not_cut(void **state UNUSED)
 static void wrong_cuts_are_usage_errors(void **state UNUSED)
 {
     static const struct {
-        const char *model, *cuts, *message;
+        const char *cuts, *named;
         unsigned stages;
-    } wrong[] = {{"mlp", "", "model=mlp", 4},
-                 {"mlp", "fc2", "stage_cuts=fc2", 3},
-                 {"mlp", "fc3,fc2", "'fc2'", 3},
-                 {"mlp", "conv1", "fc2, fc3", 2}};
-    for (size_t i = 0; i < COUNT_OF(wrong); i++) {
+        status code;
+    } cases[] = {{"fc2,fc3", "", 3, OK},
+                 {"", "mlp", 4, ERROR_USAGE},
+                 {"fc2", "stage_cuts", 3, ERROR_USAGE},
+                 {"fc3,fc2", "fc2", 3, ERROR_USAGE},
+                 {"conv1", "conv1", 2, ERROR_USAGE}};
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
         unsigned chosen[STAGE_MOST];
-        options *o = settings_of(wrong[i].model, wrong[i].cuts);
-        assert_int_equal(stage_cuts_choose(o, wrong[i].stages, BATCH, chosen), ERROR_USAGE);
-        assert_non_null(strstr(error_message(), wrong[i].message));
+        options *o = settings_of("mlp", cases[i].cuts);
+        assert_int_equal(stage_cuts_choose(o, cases[i].stages, BATCH, chosen), cases[i].code);
+        assert_true(cases[i].code == OK || strstr(error_message(), cases[i].named) != NULL);
         options_close(&o);
     }
 }

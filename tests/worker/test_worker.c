@@ -508,27 +508,6 @@ static void parameters_only_needs_no_data(void **state)
     options_close(&o);
 }
 
-static void bf16_without_support_is_a_usage_error(void **state)
-{
-    (void)state;
-    options *o;
-    worker *w;
-    unsetenv("GRADLAG_BF16_EMULATED");
-    settings_open(&o, "precision=bf16");
-    const struct worker_options wanted = {.settings = o, .count = 1};
-    status opened = worker_open(&w, &wanted);
-    if (opened == OK) {
-        worker_close(&w);
-        options_close(&o);
-        print_message("skipped: this processor has bf16\n");
-        skip();
-    }
-    assert_int_equal(opened, ERROR_USAGE);
-    assert_non_null(strstr(error_message(), "precision"));
-    assert_null(w);
-    options_close(&o);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -548,7 +527,6 @@ int main(void)
         cmocka_unit_test(steps_allocate_nothing),
         cmocka_unit_test(slices_cover_the_vector_without_gaps),
         cmocka_unit_test(parameters_only_needs_no_data),
-        cmocka_unit_test(bf16_without_support_is_a_usage_error),
     };
     return cmocka_run_group_tests_name("worker", tests, NULL, NULL);
 }

@@ -37,12 +37,12 @@ bool cuda_rig_on_stand_in(void);
         if ((call) != OK)                                                                          \
             fail_msg("%s", error_message());                                                       \
     } while (0)
-/* The call must fail like that, with a message that holds `part`. */
-#define assert_error(call, code, part)                                                             \
+/* The call must fail with `code` and a message that names `name`. */
+#define assert_error(call, code, name)                                                             \
     do {                                                                                           \
         assert_int_equal((call), (code));                                                          \
-        if (strstr(error_message(), (part)) == NULL)                                               \
-            fail_msg("'%s' does not say '%s'", error_message(), (part));                           \
+        if (strstr(error_message(), (name)) == NULL)                                               \
+            fail_msg("'%s' does not name '%s'", error_message(), (name));                          \
     } while (0)
 
 void *cuda_rig_memory(struct cuda_rig *r, size_t bytes);

@@ -160,7 +160,7 @@ static void memory_that_is_pinned_is_copied(void **state)
     free(own);
 }
 
-static void grids_that_no_gpu_takes_are_refused(void **state)
+static void invalid_grids_are_errors(void **state)
 {
     struct cuda_rig *r = *state;
     const struct add_into_call call = {0};
@@ -168,11 +168,11 @@ static void grids_that_no_gpu_takes_are_refused(void **state)
         {0, 1, 1, 32}, {1, 65536, 1, 32}, {1, 1, 65536, 32}, {1, 1, 1, 1025}, {1, 1, 1, 0}};
     for (size_t i = 0; i < COUNT_OF(wrong); i++) {
         assert_error(r->kind->launch(r->device, CUDA_COMPUTE, CUDA_add_into, wrong[i], &call),
-                     ERROR_OTHER, "kernel add_into: no GPU takes a grid of");
+                     ERROR_OTHER, "add_into");
     }
 }
 
-static void more_memory_than_there_is_is_an_error(void **state)
+static void too_large_an_allocation_is_an_error(void **state)
 {
     struct cuda_rig *r = *state;
     struct cuda_properties p;
@@ -180,13 +180,11 @@ static void more_memory_than_there_is_is_an_error(void **state)
     assert_ok(r->kind->describe(0, &p));
     assert_true(p.free_bytes <= p.memory_bytes && p.multiprocessors > 0 && p.name[0] != '\0');
     assert_error(r->kind->memory_new(r->device, &at, p.memory_bytes + 1, "weights"), ERROR_OTHER,
-                 "weights: the GPU's memory is out");
-    assert_error(r->kind->memory_new(r->device, &at, p.memory_bytes + 1, "weights"), ERROR_OTHER,
-                 "use a smaller batch or fewer workers per GPU");
+                 "weights");
     cuda_rig_free(r, cuda_rig_memory(r, 1 << 20)); /* it goes on */
 }
 
-static void a_device_that_is_not_there_is_an_error(void **state)
+static void an_absent_device_is_a_usage_error(void **state)
 {
     struct cuda_rig *r = *state;
     unsigned count;
@@ -194,9 +192,9 @@ static void a_device_that_is_not_there_is_an_error(void **state)
     struct cuda_properties p;
     assert_ok(r->kind->count(&count));
     const struct cuda_options o = {.index = count};
-    assert_error(r->kind->open(&d, &o), ERROR_USAGE, "there is no GPU");
+    assert_int_equal(r->kind->open(&d, &o), ERROR_USAGE);
     assert_null(d);
-    assert_error(r->kind->describe(count, &p), ERROR_USAGE, "there is no GPU");
+    assert_int_equal(r->kind->describe(count, &p), ERROR_USAGE);
 }
 
 int main(void)
@@ -209,9 +207,9 @@ int main(void)
         CUDA_TEST(marks_measure_time),
         CUDA_TEST(a_stream_waits_for_the_other),
         CUDA_TEST(memory_that_is_pinned_is_copied),
-        CUDA_TEST(grids_that_no_gpu_takes_are_refused),
-        CUDA_TEST(more_memory_than_there_is_is_an_error),
-        CUDA_TEST(a_device_that_is_not_there_is_an_error),
+        CUDA_TEST(invalid_grids_are_errors),
+        CUDA_TEST(too_large_an_allocation_is_an_error),
+        CUDA_TEST(an_absent_device_is_a_usage_error),
     };
     return cuda_rig_run("cuda_device", tests, COUNT_OF(tests), NULL, NULL);
 }

@@ -256,20 +256,6 @@ static void synchronizing_waits_for_both_streams(void **state)
     }
 }
 
-static void memory_that_is_out_is_said_and_a_smaller_batch_goes_on(void **state)
-{
-    (void)state;
-    struct fixture f;
-    tape *large = NULL;
-    stand_in.set.memory_bytes = 64 << 20; /* 32 are cublasLt's workspace */
-    open_on(&f, "cuda", &plain, "mlp", 5);
-    const double before = fixture_step(&f, f.parameters, f.gradient);
-    assert_error(tape_open(&large, f.backend, f.table, TAPE_TRAIN, images, 60000), ERROR_OTHER,
-                 "the GPU's memory is out");
-    assert_true(fixture_step(&f, f.parameters, f.gradient) == before);
-    fixture_close(&f);
-}
-
 /* ---- a fault ------------------------------------------------------------------------------------
  */
 
@@ -283,26 +269,24 @@ static status step(struct fixture *f)
 
 /* In a step as it is, and in a replayed one. After it closing gives nothing back: a context that
  * had a fault is lost, so `end` is not asked what is left. */
-static void a_kernels_fault_names_where_and_the_next_step_says_so_again(void **state)
+static void a_fault_of_a_kernel_fails_this_step_and_the_next(void **state)
 {
     (void)state;
     for (unsigned right = 0; right < 4; right += 3) {
         struct fixture f;
-        char first[1024];
         open_on(&f, "cuda", &plain, "mlp", 5);
         stand_in.set.faulty_kernel = "cross_entropy";
         stand_in.set.faulty_after = right;
         for (unsigned i = 0; i < right; i++)
             assert_ok(step(&f));
-        assert_error(step(&f), ERROR_OTHER, "a fault on the GPU in ");
-        snprintf(first, sizeof first, "%s", error_message());
-        assert_error(step(&f), ERROR_OTHER, strstr(first, ": a fault on the GPU in "));
+        assert_error(step(&f), ERROR_OTHER, "700");
+        assert_error(step(&f), ERROR_OTHER, "700");
         fixture_close(&f);
         stand_in_reset();
     }
 }
 
-static void a_fault_in_a_kernel_of_which_the_host_knows_names_it(void **state)
+static void a_fault_names_the_last_kernel(void **state)
 {
     (void)state;
     cuda_device *d;
@@ -311,8 +295,7 @@ static void a_fault_in_a_kernel_of_which_the_host_knows_names_it(void **state)
     assert_ok(gpu->memory_new(d, &call.out, 1 << 10, "a test's memory"));
     stand_in.set.faulty_kernel = "test_where";
     assert_ok(gpu->launch(d, CUDA_COMPUTE, CUDA_test_where, cuda_grid_over(32, 32), &call));
-    assert_error(gpu->synchronize(d), ERROR_OTHER,
-                 "a fault on the GPU in test_where or shortly before");
+    assert_error(gpu->synchronize(d), ERROR_OTHER, "test_where");
     gpu->close(&d);
     stand_in_reset();
 }
@@ -370,7 +353,7 @@ static void every_call_chooses_its_device(void **state)
     }
 }
 
-static void a_device_that_is_not_there_is_named(void **state)
+static void an_absent_device_is_a_usage_error(void **state)
 {
     (void)state;
     backend *b = NULL;
@@ -531,12 +514,11 @@ int main(void)
         TEST(gradients_are_the_same_where_pinning_is_refused),
         TEST(copies_arrive_before_their_memory_is_unpinned),
         TEST(synchronizing_waits_for_both_streams),
-        TEST(memory_that_is_out_is_said_and_a_smaller_batch_goes_on),
-        TEST(a_kernels_fault_names_where_and_the_next_step_says_so_again),
-        TEST(a_fault_in_a_kernel_of_which_the_host_knows_names_it),
+        TEST(a_fault_of_a_kernel_fails_this_step_and_the_next),
+        TEST(a_fault_names_the_last_kernel),
         TEST(devices_taken_in_turns_do_not_meet),
         TEST(every_call_chooses_its_device),
-        TEST(a_device_that_is_not_there_is_named),
+        TEST(an_absent_device_is_a_usage_error),
         TEST(gradients_and_an_evaluation_between_are_those_of_the_cpu),
         TEST(what_would_be_undefined_on_a_gpu_ends_the_program),
         TEST(streams_that_nothing_orders_run_in_either_order),
