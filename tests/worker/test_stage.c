@@ -178,8 +178,10 @@ static void any_number_of_stages_gives_the_workers_gradient(void **state UNUSED)
         const char *name = model_registry.entries[i]->name;
         subject_open(&s, name);
         unsigned most = most_stages(s.o);
-        /* Two stages, and one stage per segment, which needs no measurement. */
-        for (unsigned stages = 2; stages <= most; stages = stages < most ? most : most + 1) {
+        /* Two stages, and one stage per segment, which needs no measurement. resnet20 has the
+         * operations of resnet8. */
+        for (unsigned stages = strcmp(name, "resnet20") == 0 ? most : 2; stages <= most;
+             stages = stages < most ? most : most + 1) {
             struct chain c;
             chain_open(&c, s.o, stages, 1, false);
             float loss = chain_gradient(&c, s.parameters, 3, s.cut);
