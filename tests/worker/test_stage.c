@@ -149,9 +149,9 @@ static double distance(const struct stage_subject *s)
 
 static unsigned most_stages(const options *o)
 {
-    unsigned chosen[STAGE_MOST], k = 1;
-    while (stage_cuts_choose(o, k + 1, BATCH, chosen) == OK)
-        k++;
+    unsigned chosen[STAGE_MOST], k = STAGE_MOST;
+    while (stage_cuts_choose(o, k, BATCH, chosen) != OK) /* the largest number measures nothing */
+        k--;
     return k;
 }
 
