@@ -1,4 +1,4 @@
-/* Errors, text, hashes and options: what every other file leans on. */
+/* test_base.c — errors, text, hashes, log lines, suggestions and options. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -34,7 +34,7 @@ static void an_error_keeps_its_message_and_origin(void **state)
     assert_string_equal(error_message(), "worker 4: file a.idx: line 3");
 }
 
-static void an_error_may_quote_the_one_before(void **state)
+static void an_error_may_quote_the_previous_one(void **state)
 {
     (void)state;
     assert_int_equal(fails(true), ERROR_DATA);
@@ -179,8 +179,8 @@ static void a_default_holds_until_it_is_set(void **state)
     assert_true(options_flag(o, "verbose"));
 }
 
-/* Whichever was typed, the value is the same, and so are hashes of settings. */
-static void yes_is_true_and_no_is_false_in_the_words_of_the_key(void **state)
+/* Hashes of settings must not depend on the word. */
+static void yes_equals_true_and_no_equals_false(void **state)
 {
     options *o = *state;
     static const char *const typed[][3] = {{"yes", "true", "yes"},
@@ -242,7 +242,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_error_keeps_its_message_and_origin),
-        cmocka_unit_test(an_error_may_quote_the_one_before),
+        cmocka_unit_test(an_error_may_quote_the_previous_one),
         cmocka_unit_test(sha256_gives_the_published_answers),
         cmocka_unit_test(json_text_is_escaped),
         cmocka_unit_test(a_line_of_the_log_holds_no_control_characters),
@@ -250,8 +250,8 @@ int main(void)
         cmocka_unit_test(the_nearest_name_is_suggested),
         cmocka_unit_test_setup_teardown(a_default_holds_until_it_is_set, open_options,
                                         close_options),
-        cmocka_unit_test_setup_teardown(yes_is_true_and_no_is_false_in_the_words_of_the_key,
-                                        open_options, close_options),
+        cmocka_unit_test_setup_teardown(yes_equals_true_and_no_equals_false, open_options,
+                                        close_options),
         cmocka_unit_test_setup_teardown(a_bad_setting_is_a_usage_error_and_changes_nothing,
                                         open_options, close_options),
         cmocka_unit_test_setup_teardown(
