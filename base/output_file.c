@@ -126,8 +126,8 @@ status output_file_open(struct output_file *f, const char *path)
     f->to = file >= 0 ? fdopen(file, "w") : NULL;
     if (f->to == NULL) {
         FAIL(ERROR_OTHER, "%s cannot be written: %s; %s", path,
-             errno == ENXIO ? "no process opens it for reading" : strerror(errno),
-             in_place ? "name a file, or what you may write to"
+             errno == ENXIO ? "no process has opened it for reading" : strerror(errno),
+             in_place ? "choose a path that you may write to"
                       : "check that its folder exists and that you may write there");
     }
 done:

@@ -238,7 +238,7 @@ static bool find_cache_file(char path[512])
     return found;
 }
 
-static void assert_alike(const struct dataset *a, const struct dataset *b)
+static void assert_same_data(const struct dataset *a, const struct dataset *b)
 {
     for (int s = 0; s < SPLIT_COUNT; s++) {
         assert_int_equal(a->count[s], b->count[s]);
@@ -259,7 +259,7 @@ static void a_dataset_is_cached_and_mapped(void **state)
     assert_true(find_cache_file(path) && stat(path, &before) == 0);
     assert_int_equal(dataset_rig_load("fractal", small_fractal, true, &again), OK);
     assert_true(stat(path, &after) == 0 && before.st_ino == after.st_ino); /* not built again */
-    assert_alike(&made, &again);
+    assert_same_data(&made, &again);
     dataset_close(&made);
     dataset_close(&again);
     assert_null(again.owner);
@@ -313,7 +313,7 @@ static void a_damaged_cache_is_rebuilt(void **state)
         assert_int_equal(rename(copy, path), 0);
         assert_int_equal(stat(path, &info), 0);
         assert_int_equal(load_small_fractal(&again), 1);
-        assert_alike(&good, &again);
+        assert_same_data(&good, &again);
         assert_true(again.mapped_bytes > 0);
         dataset_close(&again);
         struct stat fresh;
@@ -334,7 +334,7 @@ static void without_a_cache_the_dataset_is_in_private_memory(void **state)
     assert_int_equal(dataset_rig_load("fractal", small_fractal, true, &without), OK);
     setenv("XDG_CACHE_HOME", dataset_cache, 1);
     assert_int_equal(without.mapped_bytes, 0);
-    assert_alike(&with, &without);
+    assert_same_data(&with, &without);
     dataset_close(&with);
     dataset_close(&without);
 }

@@ -35,7 +35,7 @@ static status bounce_room(struct cuda *c, size_t bytes)
         cuda_commands_retire(c, NULL, m->bounce);
         m->bounce = NULL;
         m->bounce_bytes = 0;
-        TRY_CUDA(c, host_new, &m->bounce, bytes, "a gradient on its way");
+        TRY_CUDA(c, host_new, &m->bounce, bytes, "pinned memory for a gradient");
         m->bounce_bytes = bytes;
     }
 done:

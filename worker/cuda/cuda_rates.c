@@ -226,12 +226,12 @@ bool cuda_rates_slower(const double *rates, unsigned count, unsigned i)
     for (unsigned half = 0; half < 2; half++) {
         unsigned wanted = (count - 1 + half) / 2;
         for (unsigned c = 0; c < count; c++) {
-            unsigned below = 0, alike = 0;
+            unsigned below = 0, equal = 0;
             for (unsigned k = 0; k < count; k++) {
                 below += rates[k] < rates[c];
-                alike += rates[k] == rates[c];
+                equal += rates[k] == rates[c];
             }
-            if (below <= wanted && wanted < below + alike)
+            if (below <= wanted && wanted < below + equal)
                 middle[half] = rates[c];
         }
     }

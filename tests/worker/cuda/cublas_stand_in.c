@@ -37,7 +37,7 @@ struct algorithm {
     cublasLtEpilogue_t epilogue;
     uint32_t m, n, k;
 };
-_Static_assert(sizeof(struct algorithm) <= sizeof(cublasLtMatmulAlgo_t), "room for ours");
+_Static_assert(sizeof(struct algorithm) <= sizeof(cublasLtMatmulAlgo_t), "an algorithm fits");
 
 struct product {
     struct description description;

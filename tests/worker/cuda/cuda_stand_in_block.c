@@ -2,7 +2,7 @@
  * cuda_stand_in_block.c — the kernels of worker/cuda/kernels, compiled for the host and run on it.
  *
  * A kernel without SYNC is a plain loop over the threads of each block. A kernel with SYNC runs
- * each thread as a coroutine on a stack of its own: from one SYNC to the next, one thread after
+ * each thread as a coroutine on its own stack: from one SYNC to the next, one thread after
  * another. Every other stretch runs the threads in reverse order, so that a missing SYNC changes
  * the result. Threads of a block that do not all reach the same SYNC end the program.
  */
@@ -243,7 +243,7 @@ static void thread_main(void)
     b->kernel->thread(b->arguments);
     t->line = 0;
     to_host(b, t);
-    UNREACHABLE("an ended thread goes on");
+    UNREACHABLE("an ended thread continues");
 }
 
 static void sync_threads(uint32_t line)

@@ -83,7 +83,7 @@ void stand_in_run_grid(unsigned kernel, const struct cuda_grid *g, const void *a
 
 void stand_in_kernels_reset(void);
 
-/* ---- cublas_stand_in.c, a library of its own ---------------------------------------------------
+/* ---- cublas_stand_in.c, a separate library ---------------------------------------------------
  */
 
 extern size_t stand_in_descriptions; /* descriptions that cublasLt created and has not destroyed */

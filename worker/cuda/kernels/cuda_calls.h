@@ -13,25 +13,25 @@
 #include "worker/data/dataset.h"
 
 /* ---- elementwise ------------------------------------------------------------------------------
- * Of buffers: four elements to a thread, so pointers are aligned to 16 bytes; the last thread takes
- * what is left. */
+ * Kernels on buffers compute four elements per thread, so pointers are aligned to 16 bytes. The
+ * last thread computes the rest. */
 enum { CUDA_ACTIVATION_NONE, CUDA_ACTIVATION_RELU, CUDA_ACTIVATION_TANH, CUDA_ACTIVATION_GELU };
 
-/* to[i] += from[i]; one element to a thread */
+/* to[i] += from[i]; one element per thread */
 struct add_into_call {
     float *to;
     const float *from;
     size_t count;
 };
 
-/* to[i] = from[i], or to[i] += from[i]; one element to a thread, any alignment */
+/* to[i] = from[i], or to[i] += from[i]; one element per thread, any alignment */
 struct pass_on_call {
     float *to;
     const float *from;
     uint32_t count, accumulate;
 };
 
-/* to[i] = from[i] rounded to bf16, to even; one element to a thread */
+/* to[i] = from[i] rounded to bf16, to even; one element per thread */
 struct round_call {
     uint16_t *to;
     const float *from;
@@ -161,7 +161,8 @@ struct pool_backward_call {
 };
 
 /* ---- convolutions, LANES -----------------------------------------------------------------------
- * One weight of one output element: where its factor lies relative to the place, and the weight. */
+ * A tap is one weight of an output element, with the position of its factor relative to the place.
+ */
 struct conv_tap {
     int32_t source; /* ((channel·height + down)·width + right)·batch */
     int32_t weight; /* offset in the weights of row 0 */

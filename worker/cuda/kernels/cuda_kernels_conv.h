@@ -228,8 +228,8 @@ CUDA_KERNEL(conv_any)
 }
 
 /* ---- the weight gradient ------------------------------------------------------------------------
- * Tiles hold 32 columns of each row and each tap, 36 apart so that threads beside each other find
- * them in different banks. */
+ * Tiles hold 32 columns of each row and each tap, 36 apart, so that neighbouring threads read
+ * different banks. */
 
 enum { CONV_COLUMNS = 32, CONV_ROW = CONV_COLUMNS + 4, CONV_WEIGHT_TAPS = 64 };
 
