@@ -24,7 +24,7 @@ struct registry {
 
 /* The entry called `name`, or NULL. Cast it to the entry's own type. */
 const struct about *registry_find(const struct registry *r, const char *name);
-/* As above, but an error that lists what exists and names the nearest. */
+/* Likewise, but a missing entry is ERROR_USAGE: lists all names and suggests the nearest. */
 status registry_require(const struct registry *r, const char *name,
                         const struct about **out) MUST_CHECK;
 /* The values of an entry's options, all numbers or flags (0 or 1), in the order of its table; the
