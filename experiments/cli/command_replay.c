@@ -312,7 +312,7 @@ static size_t rows_of(const struct recorded_run *run, unsigned server, struct re
 
 /* With read=snapshot only server 0's order is recorded; it holds for all servers. */
 static size_t member_events_of(const struct recorded_run *run, unsigned server,
-                         struct replay_member_event *out)
+                               struct replay_member_event *out)
 {
     size_t count = 0;
     for (size_t i = 0; i < run->member_event_count; i++) {
@@ -328,7 +328,8 @@ static status order_server(struct order *all, const struct recorded_run *run, bo
 {
     status result = OK;
     struct replay_member_event *member_events = NULL;
-    TRY(memory_new(&member_events, run->member_event_count + 1, sizeof *member_events, "recorded workers"));
+    TRY(memory_new(&member_events, run->member_event_count + 1, sizeof *member_events,
+                   "recorded workers"));
     size_t count = member_events_of(run, snapshots ? 0 : server, member_events);
     bool ended_it = server == 0 && strcmp(run->status, "finished") == 0;
     TRY(replay_order(&(struct replay_recording){.rows = rows,

@@ -211,9 +211,9 @@ static status read_comings(struct recorded_run *r, sqlite3 *db)
     while ((code = sqlite3_step(s)) == SQLITE_ROW && r->member_event_count < room) {
         r->member_events[r->member_event_count++] =
             (struct recorded_member_event){.push_number = (uint64_t)sqlite3_column_int64(s, 0),
-                                     .worker = (unsigned)sqlite3_column_int64(s, 1),
-                                     .joined = sqlite3_column_int(s, 2) != 0,
-                                     .server = (unsigned)sqlite3_column_int64(s, 3)};
+                                           .worker = (unsigned)sqlite3_column_int64(s, 1),
+                                           .joined = sqlite3_column_int(s, 2) != 0,
+                                           .server = (unsigned)sqlite3_column_int64(s, 3)};
     }
     TRY(database_check(db, code, "read when the run's workers came"));
 done:
