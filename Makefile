@@ -1,10 +1,10 @@
 # gradlag — one Makefile, non-recursive. `make help` lists the targets.
 #   BUILD=release|debug|asan|tsan|fuzz   one directory per configuration, build/$(BUILD)
-#   V=1                             show whole commands
-#   SETUP=no                        never install packages
-#   WERROR=yes                      warnings are errors, as in .ci/run
-#   CUDA=no  NVCC=  CUDA_ARCHS=     without CUDA; which nvcc; code for which GPUs
-#   NCCL=no                         without NCCL
+#   V=1                             show the commands
+#   SETUP=no                        do not install packages
+#   WERROR=yes                      treat warnings as errors, as .ci/run does
+#   CUDA=no  NVCC=  CUDA_ARCHS=     build without CUDA; path of nvcc; GPU architectures
+#   NCCL=no                         build without NCCL
 VERSION := 0.1.0-dev
 BUILD  ?= release
 V      ?= 0
@@ -22,7 +22,7 @@ Q      := $(if $(filter 1,$(V)),,@)
 
 WARN   := -Wall -Wextra $(if $(filter yes,$(WERROR)),-Werror) -Wshadow -Wconversion -Wstrict-prototypes -Wvla \
           -Wmissing-prototypes -Wpointer-arith -Wwrite-strings -Wno-sign-conversion -Wno-format-truncation \
-          -Wno-unknown-warning-option # clang: does not know all of the above
+          -Wno-unknown-warning-option # clang does not know all of these
 CFLAGS_release := -O3 -g
 CFLAGS_debug   := -O0 -g3 -DGRADLAG_DEBUG
 CFLAGS_asan    := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined \
@@ -38,7 +38,7 @@ ifeq ($(CFLAGS_BUILD),)
 $(error BUILD=$(BUILD) is not known: release, debug, asan, tsan or fuzz)
 endif
 
-# ONEDNN=DIR builds against another oneDNN (DIR/include, DIR/lib) than the system's.
+# ONEDNN=DIR replaces the system's oneDNN by DIR/include and DIR/lib.
 ifdef ONEDNN
 ONEDNN_CFLAGS := -I$(ONEDNN)/include
 ONEDNN_LIBS   := -L$(ONEDNN)/lib -Wl,-rpath,$(abspath $(ONEDNN))/lib -ldnnl
@@ -51,8 +51,8 @@ PACKAGES    := libzmq sqlite3 jansson zlib yaml-0.1 libarchive libjpeg
 LIB_CFLAGS  := $(shell pkg-config --cflags $(PACKAGES) 2>/dev/null)
 LIB_LIBS    := $(shell pkg-config --libs $(PACKAGES) 2>/dev/null)
 
-# CUDA is built in where nvcc is found: NVCC=PATH chooses one, CUDA=no does without, CUDA_ARCHS lists
-# the GPUs to make code for (the last one also as PTX, for those to come).
+# If nvcc is found, the CUDA backend is built. CUDA_ARCHS lists the GPU architectures; for the last one the program also holds
+# PTX, which later GPUs can run.
 CUDA       ?= yes
 CUDA_ARCHS ?= 80 90
 ifeq ($(CUDA),yes)
@@ -60,21 +60,21 @@ NVCC       := $(or $(NVCC),$(firstword $(shell command -v nvcc 2>/dev/null) \
                 $(wildcard $(addsuffix /bin/nvcc,$(CUDA_HOME) $(CUDA_PATH) /usr/local/cuda))))
 ifneq ($(NVCC),)
 ifeq ($(shell command -v $(NVCC)),)
-$(error NVCC=$(NVCC) is not there; CUDA=no builds without CUDA)
+$(error NVCC=$(NVCC) does not exist; set NVCC=PATH, or CUDA=no to build without CUDA)
 endif
 CUDA_TOP   := $(abspath $(dir $(realpath $(shell command -v $(NVCC))))..)
 CUDART     := $(firstword $(wildcard $(CUDA_TOP)/lib64/libcudart_static.a $(CUDA_TOP)/lib/libcudart_static.a \
                 $(CUDA_TOP)/targets/*/lib/libcudart_static.a /usr/lib/*/libcudart_static.a))
 CUDA_HEADER := $(firstword $(wildcard $(CUDA_TOP)/include/cublasLt.h /usr/include/cublasLt.h))
 ifeq ($(and $(CUDART),$(CUDA_HEADER)),)
-$(warning $(NVCC) has no libcudart_static.a or cublasLt.h beside it: building without CUDA)
+$(warning $(NVCC) comes without libcudart_static.a or cublasLt.h: building without CUDA)
 else
 WITH_CUDA  := yes
 CUDA_VERSION := $(shell $(NVCC) --version | sed -n 's/.*release \([0-9.]*\),.*/\1/p')
 endif
 endif
 endif
-# The communicator over NCCL is built where its header is found, too; NCCL=no does without.
+# If nccl.h is found, the NCCL communicator is built.
 NCCL       ?= yes
 ifeq ($(WITH_CUDA)$(NCCL),yesyes)
 NCCL_HEADER := $(firstword $(wildcard $(CUDA_TOP)/include/nccl.h /usr/include/nccl.h /usr/local/include/nccl.h))
@@ -83,7 +83,7 @@ NCCL_DIR    := $(dir $(firstword $(wildcard $(addsuffix /libnccl.so*,$(CUDA_TOP)
 endif
 CUDA_ONLY  := worker/cuda/cuda_device.c worker/cuda/cuda_errors.c worker/cuda/cuda_cublas.c
 ifeq ($(WITH_CUDA),yes)
-# System headers there, so that they are not held to our warnings; never -isystem /usr/include.
+# As system headers, CUDA's do not raise our warnings. -isystem /usr/include would break the compiler.
 CUDA_CFLAGS := -DGRADLAG_CUDA $(if $(filter-out /usr,$(CUDA_TOP)),-isystem $(CUDA_TOP)/include)
 CUDA_LIBS   := $(CUDART) -ldl -lrt
 NVCC_ARCHS  := $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) \
@@ -110,7 +110,7 @@ SOURCES  := $(filter-out $(PRELOADED),$(SOURCES))
 OBJECTS  := $(SOURCES:%.c=$(DIR)/%.o) $(DIR)/embedded.o $(DIR)/loopback_bind.o $(if $(WITH_CUDA),$(DIR)/worker/cuda/kernels/cuda_kernels.o)
 LIBRARY  := $(DIR)/libgradlag.a
 PROGRAM  := $(DIR)/gradlag
-# A test program is named after its file, whatever its folder: $(DIR)/tests/test_NAME.
+# A test program has the name of its source file, in one folder: $(DIR)/tests/test_NAME.
 TEST_SOURCES := $(shell find tests $(if $(WITH_CUDA),,-path tests/worker/cuda -prune -o -name test_process_cuda.c -prune -o) -name 'test_*.c' -print)
 TESTS    := $(patsubst %.c,$(DIR)/tests/%,$(notdir $(TEST_SOURCES)))
 TESTLIB  := $(patsubst %.c,$(DIR)/%.o,$(shell find tests -path tests/fuzz -prune -o -name '*.c' ! -name 'test_*' ! -name '*stand_in*' -print))
@@ -130,7 +130,7 @@ $(LIBRARY): $(filter-out $(DIR)/experiments/main.o,$(OBJECTS))
 	@echo "  AR    $@"
 	$(Q)rm -f $@ && ar rcs $@ $^
 
-# Objects are rebuilt when the compiler or its flags change.
+# A change of the compiler or of its flags rebuilds all objects.
 FLAGS := $(CC) $(CFLAGS) $(MPI_CFLAGS)
 $(DIR)/flags: FORCE
 	@mkdir -p $(@D)
@@ -154,7 +154,7 @@ $(DIR)/worker/cuda/kernels/cuda_kernels.o: worker/cuda/kernels/cuda_kernels.cu $
 $(DIR)/worker/cuda/cuda_cublas.o: CFLAGS += -DGRADLAG_CUDA_MAJOR='"$(firstword $(subst ., ,$(CUDA_VERSION)))"' \
                                        -DGRADLAG_CUDA_LIBRARIES='"$(dir $(CUDART))"'
 
-# What the program is built from, for every run's row; rewritten only when one of these facts changes.
+# Build facts for the row of each run. The header is rewritten only if one of them changes.
 $(DIR)/build_info.h: FORCE
 	@mkdir -p $(@D)
 	@scripts/build-info $(VERSION) $(BUILD) $(FLAGS) > $@.tmp && { cmp -s $@.tmp $@ && rm $@.tmp || mv $@.tmp $@; }
@@ -165,12 +165,12 @@ $(DIR)/sync/communicator/communicator_nccl.o $(DIR)/sync/communicator/communicat
     -DGRADLAG_NCCL_LIBRARIES='"$(NCCL_DIR)"' $(if $(filter-out /usr/include/ $(CUDA_TOP)/include/,$(dir $(NCCL_HEADER))),-isystem $(dir $(NCCL_HEADER)))
 endif
 
-# MPI headers only where MPI lives.
+# Only these folders see the MPI headers.
 $(DIR)/sync/%.o: CFLAGS += $(MPI_CFLAGS)
 $(DIR)/experiments/%.o: CFLAGS += $(MPI_CFLAGS)
 $(DIR)/tests/%.o: CFLAGS += $(MPI_CFLAGS)
 
-# Text files (schema, queries, experiments) are compiled in, so that the program is one file.
+# The program is one file: schema, queries and experiments are compiled in.
 $(DIR)/embedded.c: $(EMBEDDED) scripts/embed
 	@mkdir -p $(@D)
 	@echo "  EMBED $@"
@@ -178,7 +178,7 @@ $(DIR)/embedded.c: $(EMBEDDED) scripts/embed
 $(DIR)/embedded.o: $(DIR)/embedded.c
 	$(Q)$(CC) $(CFLAGS) -MMD -MP -c -o $@ $<
 
-# A library for mpirun's process (experiments/run/mpirun.c), compiled in, too; without our sanitizers.
+# A library that mpirun preloads (experiments/run/mpirun.c). It is compiled in, too, always without sanitizers.
 $(DIR)/loopback_bind.so: $(PRELOADED) $(DIR)/flags
 	@mkdir -p $(@D)
 	@echo "  LINK  $@"
@@ -191,7 +191,7 @@ $(DIR)/loopback_bind.c: $(DIR)/loopback_bind.so
 $(DIR)/loopback_bind.o: $(DIR)/loopback_bind.c
 	$(Q)$(CC) $(CFLAGS) -MMD -MP -c -o $@ $<
 
-# An archive, so that a test has those helpers alone that it calls.
+# The linker takes from this archive only the helpers that a test calls.
 $(DIR)/libtests.a: $(TESTLIB)
 	@echo "  AR    $@"
 	$(Q)rm -f $@ && ar rcs $@ $^
@@ -201,9 +201,9 @@ $(TESTS): $(DIR)/libtests.a $(LIBRARY)
 	@echo "  LINK  $@"
 	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter-out %.o,$^) -lcmocka $(LDLIBS)
 
-# Programs on the stand-in for CUDA (tests/worker/cuda/cuda_stand_in.h): its cuda* functions come before libcudart's, and its
-# libcublasLt lies where such a program looks first. Each GPU test test_cuda_NAME is linked with it once more, as test_stand_in_NAME,
-# and so is the program, for test_process_cuda.
+# Programs with the fake CUDA of tests/worker/cuda/cuda_stand_in.h: its cuda* functions replace those of libcudart, and the loader
+# finds its libcublasLt first. Each GPU test test_cuda_NAME is linked with it a second time as test_stand_in_NAME. The program is
+# linked with it, too, for test_process_cuda.
 ifeq ($(WITH_CUDA),yes)
 STAND_IN        := $(patsubst %.c,$(DIR)/%.o,$(wildcard tests/worker/cuda/cuda_stand_in*.c))
 CUBLAS_STAND_IN := $(DIR)/tests/stand_in/libcublasLt.so.$(firstword $(subst ., ,$(CUDA_VERSION)))
@@ -226,7 +226,7 @@ $(CUBLAS_STAND_IN): tests/worker/cuda/cublas_stand_in.c $(DIR)/flags
 	$(Q)$(CC) $(CFLAGS) -fPIC -shared -Wl,-soname,$(@F) -MMD -MP -MF $(DIR)/tests/cublas_stand_in.d -o $@ $<
 endif
 
-# Programs that start the real program or ranks take long under the sanitizers: `make nightly` runs them there.
+# Tests that start processes are slow under the sanitizers, so PROCESSES=no leaves them to `make nightly`.
 ifeq ($(PROCESSES),no)
 TESTS := $(filter-out $(patsubst %.c,$(DIR)/tests/%,$(notdir $(shell grep -lE '/(process|sync)_rig\.h"' $(TEST_SOURCES)))),$(TESTS))
 endif
@@ -234,12 +234,12 @@ endif
 .PHONY: tests
 tests: $(TESTS)
 
-## objects: compile everything, link nothing
+## objects: compile everything without linking
 .PHONY: objects
 objects: $(OBJECTS) $(TESTLIB) $(TEST_SOURCES:%.c=$(DIR)/%.o)
 
 # ---- for users ------------------------------------------------------------------------------------
-# demo and test install what is missing first, then start make anew, so that it sees the libraries.
+# demo and test first install missing packages, then start make again, which then finds the libraries.
 
 .PHONY: setup
 setup:
@@ -247,28 +247,28 @@ ifeq ($(SETUP),yes)
 	$(Q)scripts/setup $(SETUP_FOR)
 endif
 
-## demo: install what is missing, build, run the headline comparison (4 to 7 minutes on 2 cores)
+## demo: install missing packages, build, run the headline comparison (4 to 7 minutes on 2 cores)
 .PHONY: demo
 demo: setup
 	$(Q)$(MAKE) --no-print-directory -j$(JOBS) all
 	$(Q)build/gradlag reproduce stale-gradients --quick results=build/demo.db
 
-## test: install what is missing, build, run every test (about 10 minutes on 2 cores)
+## test: install missing packages, build, run every test (about 10 minutes on 2 cores)
 .PHONY: test
 test: setup
 	$(Q)$(MAKE) --no-print-directory -j$(JOBS) all tests
 	$(Q)$(MAKE) --no-print-directory unit
 
-## unit: the tests alone; T=name runs test_name; BUILD=asan under the sanitizers; PROCESSES=no without those that start processes
+## unit: run the tests; T=name runs test_name; BUILD=asan uses the sanitizers; PROCESSES=no omits tests that start processes
 .PHONY: unit
 unit: all $(if $(T),$(DIR)/tests/test_$(T),tests)
 	$(Q)BUILD_DIR=$(DIR) scripts/run-tests $(if $(T),$(DIR)/tests/test_$(T),$(TESTS))
 
-## nightly: what takes longer: every test under the sanitizers, random events on the server's core, the replay matrix, random runs with random faults, an attacked server, a locked file, a killed sweep, jobs under Slurm
-# PROPERTY_EVENTS=n PROPERTY_SEED=n: fewer events, or those of a seed; REPLAY_EVERY=n: every n-th run of the matrix;
-# CAMPAIGN_RUNS=n CAMPAIGN_FIRST=seed: random runs with random faults; KILLS=n LOCKED_S=n: fewer kills, a shorter lock;
-# ATTACK_S=n STALL_S=n: shorter attacks, a server that stands still for less;
-# HOSTILE_SECONDS=n: fewer random attacks, with the decisions of PROPERTY_SEED
+## nightly: long tests: all tests under the sanitizers, random events for the server core, the replay matrix, random runs with random faults, an attacked server, a locked file, a killed sweep, jobs under Slurm
+# PROPERTY_EVENTS=n PROPERTY_SEED=n: random events and their seed; REPLAY_EVERY=n: every n-th run of the replay matrix;
+# CAMPAIGN_RUNS=n CAMPAIGN_FIRST=seed: random runs with random faults; KILLS=n: kills of a sweep; LOCKED_S=n: seconds of the lock;
+# ATTACK_S=n: seconds of each attack; STALL_S=n: seconds for which a server stalls;
+# HOSTILE_SECONDS=n: seconds of random attacks, seeded by PROPERTY_SEED
 PROPERTY_EVENTS ?= 300000000
 ifndef PROPERTY_SEED
 PROPERTY_SEED   := $(shell date +%s)
@@ -299,27 +299,27 @@ nightly: setup
 	scripts/try-slurm $(PROGRAM) || failed=1; \
 	exit $$failed
 
-## links: what links of 1 and 10 Gbit/s do to two ranks on two hosts, which network namespaces play (root)
+## links: measure two ranks on two simulated hosts with links of 1 and 10 Gbit/s (root)
 .PHONY: links
 links: all
 	$(Q)scripts/measure-links $(PROGRAM)
 
-## slurm: the recipes for Slurm on four nodes, which namespaces on this machine play (root, slurm-wlm)
+## slurm: run the Slurm recipes on four simulated nodes (root, slurm-wlm)
 .PHONY: slurm
 slurm: all
 	$(Q)scripts/try-slurm $(PROGRAM)
 
-## server-links: asynchronous runs over links of 0.1 and 1 Gbit/s, beside what the virtual cluster makes of such links (root)
+## server-links: compare asynchronous runs over links of 0.1 and 1 Gbit/s with the virtual cluster (root)
 .PHONY: server-links
 server-links: all
 	$(Q)scripts/measure-server-links $(PROGRAM)
 
-## board: docs/reproduction.md anew, from RESULTS=FILE with the runs of all experiments
+## board: write docs/reproduction.md from RESULTS=FILE, which holds the runs of all experiments
 .PHONY: board
 board: all
 	$(Q)PROGRAM=$(PROGRAM) scripts/write-board $(RESULTS)
 
-# One program per tests/fuzz/fuzz_NAME.c, which reads what strangers wrote; clang's libFuzzer.
+# One libFuzzer program for each tests/fuzz/fuzz_NAME.c (clang).
 FUZZERS := $(patsubst tests/fuzz/%.c,$(DIR)/tests/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
 $(DIR)/tests/fuzz/fuzz_%: $(DIR)/tests/fuzz/fuzz_%.o $(DIR)/tests/fuzz/fuzz.o $(LIBRARY)
 	@echo "  LINK  $@"
@@ -328,7 +328,7 @@ $(DIR)/tests/fuzz/fuzz_%: $(DIR)/tests/fuzz/fuzz_%.o $(DIR)/tests/fuzz/fuzz.o $(
 .PHONY: fuzzers
 fuzzers: $(FUZZERS)
 
-## fuzz: fuzz what reads files and frames of strangers (clang), FUZZ_SECONDS=60 each; T=wire: one of them
+## fuzz: fuzz the readers of files and messages (clang), FUZZ_SECONDS=60 each; T=wire: only one
 .PHONY: fuzz
 fuzz:
 	$(Q)$(MAKE) --no-print-directory BUILD=fuzz CC=clang fuzzers
@@ -340,23 +340,23 @@ lint format: SETUP_FOR := --lint
 lint: setup
 	$(Q)scripts/lint
 
-## format: rewrite the sources in the house's format
+## format: format the sources with clang-format
 .PHONY: format
 format: setup
 	$(Q)clang-format -i $$(git ls-files '*.c' '*.h' '*.cu')
 
-## bundle: build/gradlag-bundle.tar.xz, the program with its libraries, for a machine with a GPU and glibc
+## bundle: pack the program and its libraries into build/gradlag-bundle.tar.xz, for a machine with a GPU and glibc
 GPU_TESTS := $(filter $(DIR)/tests/test_cuda%,$(TESTS))
 .PHONY: bundle
 bundle: all $(GPU_TESTS)
 	$(Q)scripts/bundle $(DIR) build/gradlag-bundle.tar.xz $(GPU_TESTS)
 
-## install: the program, its man page and bash completion; PREFIX=/usr/local DESTDIR=
+## install: install the program, its man page and its bash completion; PREFIX=/usr/local DESTDIR=
 .PHONY: install
 install: all
 	$(Q)DESTDIR='$(DESTDIR)' PREFIX='$(PREFIX)' scripts/install $(PROGRAM)
 
-## uninstall: what install put there; PREFIX=/usr/local DESTDIR=
+## uninstall: remove what install wrote; PREFIX=/usr/local DESTDIR=
 .PHONY: uninstall
 uninstall:
 	$(Q)DESTDIR='$(DESTDIR)' PREFIX='$(PREFIX)' scripts/install --remove
@@ -366,7 +366,7 @@ uninstall:
 clean:
 	$(Q)rm -rf build
 
-## help: this list
+## help: print this list
 .PHONY: help
 help:
 	$(Q)sed -n 's/^## /make /p' Makefile

@@ -12,23 +12,23 @@
 #include <stdio.h>
 
 enum {
-    SPINS = 2000, /* about 20 µs: as long as a block takes */
-    FOR_MOST = 64 /* threads of helpers_for */
+    SPINS = 2000, /* about 20 µs, the duration of a block */
+    FOR_MOST = 64 /* most threads of helpers_for */
 };
 
 struct helper {
     helpers *of;
     pthread_t thread;
-    struct helper_job invitation; /* of helpers_run */
+    struct helper_job invitation; /* the job that helpers_run queues */
 };
 
 struct helpers {
-    unsigned cores, free; /* free: cores that no other thread uses, the caller's among them */
+    unsigned cores, free; /* free: cores that no other thread uses, with the one of the caller */
     unsigned count;
     struct helper *helper; /* [count] */
     pthread_mutex_t lock;
     pthread_cond_t queued, done;
-    struct helper_job *first, *last; /* the queue; under the lock, as are the states of jobs */
+    struct helper_job *first, *last; /* the queue; the lock protects it and the states of jobs */
     atomic_uint running;
     bool stop;
 };
@@ -170,13 +170,13 @@ void helpers_submit(helpers *c, struct helper_job *job)
     pthread_mutex_unlock(&c->lock);
 }
 
-/* Whether a helper has computed it; else the job is the caller's. */
-static bool await(helpers *c, struct helper_job *job, bool help_meanwhile)
+/* True: a helper has computed the job. False: the caller must compute it. */
+static bool await(helpers *c, struct helper_job *job, bool compute_meanwhile)
 {
     pthread_mutex_lock(&c->lock);
     withdraw(c, job);
     while (job->state == JOB_RUNNING)
-        if (help_meanwhile && c->first != NULL)
+        if (compute_meanwhile && c->first != NULL)
             compute_first(c, c->count);
         else
             pthread_cond_wait(&c->done, &c->lock);
@@ -200,7 +200,7 @@ void helpers_cancel(helpers *c, struct helper_job *job)
 /* ---- blocks -------------------------------------------------------------------------------- */
 
 struct pass {
-    atomic_size_t next; /* block that no thread has taken */
+    atomic_size_t next; /* first block that no thread has taken */
     size_t blocks;
     helpers_work *work;
     void *context;
@@ -268,13 +268,13 @@ struct items {
     status (*job)(void *context, size_t item);
     void *context;
     atomic_size_t failed; /* the lowest item that failed; SIZE_MAX: none */
-    /* Under the lock: the error of that item. */
+    /* The error of that item; the lock protects it. */
     pthread_mutex_t lock;
     status code;
     char message[2048];
 };
 
-/* An item is skipped only if a lower one has failed, so the lowest that fails is always begun. */
+/* An item is skipped only if a lower one has failed, so the lowest failing item always runs. */
 static void do_item(void *context, size_t item)
 {
     struct items *all = context;

@@ -3,12 +3,12 @@
  *
  * Three ways to use them:
  *   - helpers_for     one job over many items, once, such as decoding a dataset
- *   - helpers_run     one pass over large vectors, block by block, again and again
- *   - helpers_submit  single jobs that the caller asks for later, one by one (helpers_finish)
+ *   - helpers_run     one pass over large vectors, block by block, repeated
+ *   - helpers_submit  single jobs whose results the caller needs later (helpers_finish)
  *
- * In all three the calling thread works, too, and no result depends on a helper: a helper that
- * wakes late delays nothing. Which thread computes a block must not change its result. Then the
- * numbers do not depend on the number of helpers.
+ * In all three the calling thread computes too, so a helper that wakes late delays nothing. The
+ * result of a block must not depend on the thread that computes it. Then numbers do not depend on
+ * the number of helpers.
  *
  * One thread calls all functions of one `helpers`. Helper threads block all signals.
  */
@@ -21,7 +21,7 @@ typedef struct helpers helpers;
 
 /* Starts `count` threads, or as many as the system allows; they sleep. */
 status helpers_open(helpers **out, unsigned count) MUST_CHECK;
-/* The same with one thread for each core but the caller's, at most HELPERS_MOST. */
+/* Likewise with one thread for each core except that of the caller, at most HELPERS_MOST. */
 enum { HELPERS_MOST = 3 };
 status helpers_open_for_cores(helpers **out) MUST_CHECK;
 void helpers_close(helpers **p); /* NULL-safe; queued jobs are dropped */
@@ -49,19 +49,19 @@ status helpers_for(size_t count, unsigned threads, status (*job)(void *context, 
 
 enum helper_job_state { JOB_IDLE, JOB_QUEUED, JOB_RUNNING, JOB_DONE };
 
-/* The caller's memory, in place until the job is idle again. Zero-initialise. */
+/* In memory of the caller, which must not move until the job is idle again. Zero-initialise. */
 struct helper_job {
     /* `thread`: the helper that computes it, or helpers_count() for the caller. */
     void (*work)(void *context, unsigned thread);
     void *context;
-    enum helper_job_state state; /* this and `next`: of helpers.c */
+    enum helper_job_state state; /* `state` and `next` belong to helpers.c */
     struct helper_job *next;
 };
 
 /* Queues an idle job; helpers compute jobs in this order. Does nothing without helpers. */
 void helpers_submit(helpers *c, struct helper_job *job);
-/* Returns when the job is computed: by a helper that has begun it, else by the caller. While a
- * helper computes it the caller computes queued jobs. The job is idle then. */
+/* Returns when the job is computed: by a helper that has begun it, otherwise by the caller. While a
+ * helper computes it, the caller computes queued jobs. The job is idle afterwards. */
 void helpers_finish(helpers *c, struct helper_job *job);
 /* Makes the job idle: takes it out of the queue, or waits for the helper that computes it. */
 void helpers_cancel(helpers *c, struct helper_job *job);

@@ -18,7 +18,7 @@ void log_set_name(const char *name)
     snprintf(log_name, sizeof log_name, "%s", name);
 }
 
-/* -1: GRADLAG_LOG names none. Empty is as unset. */
+/* Returns −1 if GRADLAG_LOG names no level. Empty counts as unset. */
 static int log_level_from_environment(void)
 {
     static const char *const names[] = {"error", "warning", "info", "debug"};
@@ -34,8 +34,7 @@ status log_check_environment(void)
     status result = OK;
     if (log_level_from_environment() < 0) {
         FAIL(ERROR_USAGE,
-             "GRADLAG_LOG=%s: there is no such level; set it to error, warning, info or debug, or "
-             "unset it",
+             "GRADLAG_LOG=%s is not a level; set it to error, warning, info or debug, or unset it",
              getenv("GRADLAG_LOG"));
     }
 done:
@@ -61,12 +60,12 @@ void log_write(enum log_level level, const char *format, ...)
     size_t end = length < 0 ? 0 : (size_t)length;
     if (end > sizeof line - 2)
         end = sizeof line - 2;
-    /* Names from files and peers must not steer the reader's terminal. */
+    /* Names from files and peers could contain control sequences of the terminal. */
     for (size_t i = 0; i < end; i++)
         if (((unsigned char)line[i] < 0x20 && line[i] != '\n' && line[i] != '\t') ||
             line[i] == 0x7f)
             line[i] = '?';
     line[end++] = '\n';
     ssize_t written = write(STDERR_FILENO, line, end);
-    (void)written; /* there is nowhere left to complain */
+    (void)written; /* an error of stderr cannot be reported */
 }

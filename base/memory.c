@@ -10,14 +10,14 @@ void *memory_allocate(size_t bytes)
     enum { LINE = 64, HUGE_PAGE = 2 << 20 };
     if (bytes == 0 || bytes > SIZE_MAX - HUGE_PAGE)
         return NULL;
-    /* Large ones in huge pages: what streams through them is more than the processor can keep 4 KiB
-     * translations of. */
+    /* Large blocks use huge pages, because the processor caches too few translations of 4 KiB pages
+     * for them. */
     const size_t unit = bytes < HUGE_PAGE / 4 ? LINE : HUGE_PAGE;
     const size_t rounded = (bytes + unit - 1) / unit * unit;
     void *p = aligned_alloc(unit, rounded);
     if (p != NULL) {
         if (unit == HUGE_PAGE)
-            (void)madvise(p, rounded, MADV_HUGEPAGE); /* it is only faster */
+            (void)madvise(p, rounded, MADV_HUGEPAGE); /* a failure only costs speed */
         memset(p, 0, rounded);
     }
     return p;
@@ -48,7 +48,7 @@ void *memory_append(void *list, size_t *count, size_t size)
 {
     char *at;
     memcpy(&at, list, sizeof at);
-    if ((*count & (*count - 1)) == 0) { /* none, or as many as there is room for */
+    if ((*count & (*count - 1)) == 0) { /* empty, or full: capacities are powers of two */
         char *grown = realloc(at, (*count == 0 ? 1 : 2 * *count) * size);
         REQUIRE(grown != NULL);
         memcpy(list, &grown, sizeof grown);

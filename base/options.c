@@ -9,8 +9,8 @@
 
 struct entry {
     const struct option *option;
-    char *value;  /* as text; NULL while the default holds */
-    char *origin; /* NULL while the default holds */
+    char *value;  /* as text; NULL: the default applies */
+    char *origin; /* NULL: the default applies */
     int64_t integer;
     double real;
     bool flag;
@@ -83,9 +83,9 @@ static bool name_in_list(const char *names, const char *name)
     return false;
 }
 
-/* yes for true, false for no and so on: the words of the option itself, in which a value is kept,
- * compared and recorded. */
-static const char *in_its_words(const struct option *option, const char *value)
+/* Replaces yes by true, false by no, and so on, if the option has the other word. Values are
+ * stored, compared and recorded in the words of the option. */
+static const char *in_words_of_option(const struct option *option, const char *value)
 {
     const bool yes = strcmp(value, "yes") == 0 || strcmp(value, "true") == 0;
     const bool no = strcmp(value, "no") == 0 || strcmp(value, "false") == 0;
@@ -96,7 +96,7 @@ static const char *in_its_words(const struct option *option, const char *value)
     return option->type == OPTION_FLAG ? (yes ? "true" : "false") : yes ? "yes" : "no";
 }
 
-/* Reads `value` into `e` according to the option's type; e->value is left alone. */
+/* Parses `value` into `e` according to the type of the option. Does not set e->value. */
 static status parse(struct entry *e, const char *value, const char *origin)
 {
     status result = OK;
@@ -104,7 +104,7 @@ static status parse(struct entry *e, const char *value, const char *origin)
     switch (option->type) {
     case OPTION_FLAG:
         if (strcmp(value, "true") != 0 && strcmp(value, "false") != 0) {
-            FAIL(ERROR_USAGE, "%s: %s=%s is neither true nor false (yes nor no)", origin,
+            FAIL(ERROR_USAGE, "%s: %s=%s is not valid; set true or false (yes or no)", origin,
                  option->key, value);
         }
         e->flag = value[0] == 't';
@@ -112,11 +112,11 @@ static status parse(struct entry *e, const char *value, const char *origin)
     case OPTION_INTEGER: {
         int64_t number;
         if (!text_to_integer(value, &number)) {
-            FAIL(ERROR_USAGE, "%s: %s=%s is not a whole number; allowed is %.0f to %.0f", origin,
+            FAIL(ERROR_USAGE, "%s: %s=%s is not a whole number; set one from %.0f to %.0f", origin,
                  option->key, value, option->minimum, option->maximum);
         }
         if ((double)number < option->minimum || (double)number > option->maximum) {
-            FAIL(ERROR_USAGE, "%s: %s=%s is out of range; allowed is %.0f to %.0f", origin,
+            FAIL(ERROR_USAGE, "%s: %s=%s is out of range; set a value from %.0f to %.0f", origin,
                  option->key, value, option->minimum, option->maximum);
         }
         e->integer = number;
@@ -126,12 +126,12 @@ static status parse(struct entry *e, const char *value, const char *origin)
     case OPTION_REAL: {
         double number;
         if (!text_to_real(value, &number)) {
-            FAIL(ERROR_USAGE, "%s: %s=%s is not a finite number; allowed is %g to %g", origin,
+            FAIL(ERROR_USAGE, "%s: %s=%s is not a finite number; set one from %g to %g", origin,
                  option->key, value, option->minimum, option->maximum);
         }
         if (number < option->minimum || number > option->maximum) {
-            FAIL(ERROR_USAGE, "%s: %s=%s is out of range; allowed is %g to %g", origin, option->key,
-                 value, option->minimum, option->maximum);
+            FAIL(ERROR_USAGE, "%s: %s=%s is out of range; set a value from %g to %g", origin,
+                 option->key, value, option->minimum, option->maximum);
         }
         e->real = number;
         break;
@@ -147,7 +147,7 @@ static status parse(struct entry *e, const char *value, const char *origin)
                 goto done;
             }
         } else if (!name_in_list(option->names, value)) {
-            FAIL(ERROR_USAGE, "%s: %s=%s is not one of %s", origin, option->key, value,
+            FAIL(ERROR_USAGE, "%s: %s=%s is not valid; set one of %s", origin, option->key, value,
                  option->names);
         }
         break;
@@ -194,8 +194,8 @@ done:
     return result;
 }
 
-/* "damping.power" for "power"; NULL: no part has such a key. */
-static const char *with_its_part(const options *o, const char *key)
+/* The whole key for its last part: "damping.power" for "power". NULL: there is none. */
+static const char *whole_key_of(const options *o, const char *key)
 {
     for (size_t i = 0; i < o->count; i++) {
         const struct registry *r = o->entries[i].option->registry;
@@ -211,10 +211,11 @@ static const char *with_its_part(const options *o, const char *key)
     return NULL;
 }
 
-/* damping.power while damping=inverse: the key exists, but belongs to another choice. */
+/* If the key belongs to an entry that is not chosen (damping.power, damping=inverse), the error
+ * names that entry. */
 static status unknown_key(const options *o, const char *key, const char *origin)
 {
-    enum { FEW = 24 }; /* as a benchmark has */
+    enum { FEW = 24 }; /* most keys that the message lists, for example those of a benchmark */
     status result = OK;
     const char *dot = strchr(key, '.');
     for (size_t i = 0; dot != NULL && i < o->count; i++) {
@@ -227,7 +228,7 @@ static status unknown_key(const options *o, const char *key, const char *origin)
             const struct about *about = chooser->registry->entries[j];
             for (const struct option *its = about->options; its && its->key; its++) {
                 if (strcmp(its->key, key) == 0) {
-                    FAIL(ERROR_USAGE, "%s: %s belongs to %s=%s, but %s=%s is chosen", origin, key,
+                    FAIL(ERROR_USAGE, "%s: key %s belongs to %s=%s, but %s=%s is set", origin, key,
                          chooser->key, about->name, chooser->key, options_value(o, chooser->key));
                 }
             }
@@ -236,8 +237,8 @@ static status unknown_key(const options *o, const char *key, const char *origin)
     struct suggestion known = {.wanted = key};
     for (size_t i = 0; i < o->count; i++)
         suggestion_add(&known, o->entries[i].option->key);
-    const char *whole = with_its_part(o, key);
-    if (whole != NULL && known.distance > 1) { /* else a slip of the finger is likelier */
+    const char *whole = whole_key_of(o, key);
+    if (whole != NULL && known.distance > 1) { /* distance 1: a typing error is more likely */
         known.nearest = whole;
         known.distance = 0;
     }
@@ -258,7 +259,7 @@ status options_set(options *o, const char *key, const char *value, const char *o
     if (e == NULL)
         return unknown_key(o, key, origin);
     struct entry fresh = *e;
-    value = in_its_words(e->option, value);
+    value = in_words_of_option(e->option, value);
     TRY(parse(&fresh, value, origin));
     char *kept_value = text_copy(value), *kept_origin = text_copy(origin);
     memory_free(e->value);
@@ -274,7 +275,7 @@ static const struct entry *require_entry(const options *o, const char *key)
 {
     const struct entry *e = find(o, key);
     if (e == NULL)
-        log_error("the key '%s' was read but not declared", key);
+        log_error("key '%s' was read but not declared", key);
     REQUIRE(e != NULL);
     return e;
 }

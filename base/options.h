@@ -5,7 +5,8 @@
  * that was not chosen (say damping.power when damping=inverse) are not declared, so setting one is
  * an error that says which choice it belongs to.
  *
- * Thread: one `options` is written by one thread; once composed it is read-only and shared freely.
+ * Thread: one `options` is written by one thread; after that it is read-only and any thread may
+ * read it.
  */
 #ifndef GRADLAG_BASE_OPTIONS_H
 #define GRADLAG_BASE_OPTIONS_H
@@ -13,8 +14,7 @@
 #include "base/status.h"
 
 enum option_type {
-    OPTION_FLAG,    /* true|false; yes and no are read as these, and true and false as yes and no
-                       where `names` has them */
+    OPTION_FLAG,    /* true|false; yes and no are also accepted */
     OPTION_INTEGER, /* int64, within [minimum, maximum] */
     OPTION_REAL,    /* double, finite, within [minimum, maximum] */
     OPTION_TEXT,
@@ -26,7 +26,7 @@ struct registry;
 struct option {
     const char *key;
     enum option_type type;
-    const char *initial; /* the default, as it would be typed */
+    const char *initial; /* the default, as text */
     double minimum, maximum;
     const char *names;               /* OPTION_NAME: "async|sync|pipeline" */
     const struct registry *registry; /* OPTION_NAME: or the registry that holds the names */
@@ -37,8 +37,7 @@ typedef struct options options;
 
 status options_open(options **out) MUST_CHECK;
 void options_close(options **o);
-/* Adds a table (ended by key == NULL) with its defaults. A key declared twice is a broken contract.
- */
+/* Adds a table (ended by key == NULL) with its defaults. Contract: no key is declared twice. */
 status options_declare(options *o, const struct option *table) MUST_CHECK;
 
 /* Sets one key. ERROR_USAGE for an unknown key (names the nearest), a wrong type or a value out of

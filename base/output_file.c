@@ -18,8 +18,8 @@ enum { MOST_LINKS = 40, READER_LIMIT_S = 5, RETRY_NS = 20000000 };
 /* ---- where it goes ------------------------------------------------------------------------------
  */
 
-/* The kernel follows the links of the folders; the last part has to be followed here, since a
- * rename replaces a link and not what it names. */
+/* The kernel follows links of folders. This function must follow a link in the last part, because a
+ * rename would replace the link itself. */
 status output_file_follow(const char *path, struct text *target)
 {
     status result = OK;
@@ -29,7 +29,7 @@ status output_file_follow(const char *path, struct text *target)
     for (unsigned i = 0; (length = readlink(target->at, link, sizeof link - 1)) >= 0; i++) {
         const char *slash = strrchr(target->at, '/');
         if (i == MOST_LINKS)
-            FAIL(ERROR_OTHER, "%s: too many symbolic links, one after the other", path);
+            FAIL(ERROR_OTHER, "%s: too many levels of symbolic links; choose another path", path);
         link[length] = '\0';
         target->length = link[0] == '/' || slash == NULL ? 0 : (size_t)(slash - target->at) + 1;
         text_add(target, "%s", link);
@@ -38,8 +38,8 @@ done:
     return result;
 }
 
-/* *in_place: something is there that is not a regular file. Links of /proc lead to what has no
- * path, so that this is asked first. */
+/* *in_place: the path is not a regular file. Checked first, because links of /proc may lead to
+ * files without a path. */
 static status find_target(const char *path, struct text *target, bool *in_place)
 {
     status result = OK;
@@ -80,7 +80,7 @@ done:
 /* ---- opening ------------------------------------------------------------------------------------
  */
 
-/* A FIFO is opened by its reader, too; the wait for that has a limit. */
+/* A FIFO can be opened only when a reader opens it; the wait has a limit. */
 static int open_in_place(const char *path)
 {
     const double until = clock_seconds() + READER_LIMIT_S;
@@ -96,7 +96,7 @@ static int open_in_place(const char *path)
     return file;
 }
 
-/* Without a name where the file system can do that: if the writer is killed, nothing is left. */
+/* The file has no name if the file system supports that: a killed writer then leaves no file. */
 static int open_temporary(struct output_file *f)
 {
     struct text folder = {0};
@@ -126,8 +126,8 @@ status output_file_open(struct output_file *f, const char *path)
     f->to = file >= 0 ? fdopen(file, "w") : NULL;
     if (f->to == NULL) {
         FAIL(ERROR_OTHER, "%s cannot be written: %s; %s", path,
-             errno == ENXIO ? "no process opens it for reading" : strerror(errno),
-             in_place ? "name a file, or what you may write to"
+             errno == ENXIO ? "no process has opened it for reading" : strerror(errno),
+             in_place ? "choose a path that you may write to"
                       : "check that its folder exists and that you may write there");
     }
 done:
@@ -159,7 +159,7 @@ static int give_name(int file, const char *name)
     return linkat(AT_FDCWD, self, AT_FDCWD, name, AT_SYMLINK_FOLLOW);
 }
 
-/* A rename is on disk only once its folder is. */
+/* A rename is on disk only after a sync of the folder. */
 static bool sync_folder_of(const char *path)
 {
     struct text name = {0};
@@ -174,7 +174,7 @@ static bool sync_folder_of(const char *path)
     return done;
 }
 
-/* All that was written is in the file, which has a name. Where not, errno says why. */
+/* Writes all buffered data and gives the file its name. On failure errno is set. */
 static bool complete(struct output_file *f, bool durable)
 {
     return fflush(f->to) == 0 && ferror(f->to) == 0 &&

@@ -30,11 +30,8 @@ void philox4x32_10(const uint32_t counter[4], const uint32_t key[2], uint32_t ou
     out[3] = c3;
 }
 
-/*
- * The name of a stream must fit where counters and keys have room: the seed is the key; purpose and
- * worker share counter word 3 with 8 and 24 bits; the step fills words 1 and 2; word 0 counts
- * blocks, so that one stream holds 2^34 words.
- */
+/* The key is the seed. Purpose and worker share counter word 3, with 8 and 24 bits. The step is
+ * words 1 and 2. Word 0 counts blocks, so a stream has 2^34 words. */
 void random_open(struct random_stream *r, enum random_purpose purpose, uint64_t seed,
                  uint32_t worker, uint64_t step)
 {
@@ -76,7 +73,7 @@ uint32_t random_below(struct random_stream *r, uint32_t bound)
     return (uint32_t)(product >> 32);
 }
 
-/* Box–Muller; one of the pair is thrown away so that a stream has no hidden second state. */
+/* Box–Muller. The second value of the pair is dropped, so that a stream has no hidden state. */
 double random_normal(struct random_stream *r)
 {
     double radius = sqrt(-2.0 * log(1.0 - random_uniform(r)));

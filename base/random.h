@@ -10,7 +10,7 @@
 
 #include "base/status.h"
 
-enum random_purpose { /* values are part of what makes a run repeatable: never renumber */
+enum random_purpose { /* never renumber: the values determine the streams of recorded runs */
                       RANDOM_INITIALISATION = 1, /* worker 0, step = parameter slice */
                       RANDOM_SHUFFLE = 2,        /* step = pass over the shard */
                       RANDOM_DATASET = 3,        /* synthetic data: step = sample or class */
@@ -26,7 +26,7 @@ enum random_purpose { /* values are part of what makes a run repeatable: never r
 
 struct random_stream {
     uint32_t key[2], counter[4], block[4];
-    unsigned used; /* words of `block` already given out */
+    unsigned used; /* words of `block` that are used */
 };
 
 /* The raw function: counter, key → 4 words. */

@@ -20,7 +20,7 @@ status registry_require(const struct registry *r, const char *name, const struct
         return OK;
     for (size_t i = 0; i < r->count; i++)
         suggestion_add(&known, r->entries[i]->name);
-    return suggestion_fail(&known, NULL, "%s: no %s is called", r->kind, r->kind);
+    return suggestion_fail(&known, NULL, "%s: there is no %s", r->kind, r->kind);
 }
 
 void registry_parameters(const struct about *about, const options *o, double *out, size_t capacity)

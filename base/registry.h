@@ -14,7 +14,7 @@ struct about {
     const char *description;      /* one line, no full stop */
     const char *source;           /* paper or standard it comes from, or NULL */
     const struct option *options; /* its own dotted keys, ended by key == NULL; or NULL */
-    bool any_options; /* other dotted keys are texts that it passes on */
+    bool any_options;             /* other dotted keys are texts that it passes on */
 };
 
 struct registry {
@@ -25,7 +25,7 @@ struct registry {
 
 /* The entry called `name`, or NULL. Cast it to the entry's own type. */
 const struct about *registry_find(const struct registry *r, const char *name);
-/* As above, but an error that lists what exists and names the nearest. */
+/* Likewise, but a missing entry is ERROR_USAGE: lists all names and suggests the nearest. */
 status registry_require(const struct registry *r, const char *name,
                         const struct about **out) MUST_CHECK;
 /* The values of an entry's options, all numbers or flags (0 or 1), in the order of its table; the

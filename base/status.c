@@ -10,7 +10,7 @@ static _Thread_local struct error current;
 
 status error_set(status code, const char *file, int line, const char *format, ...)
 {
-    /* The arguments may point into the old message: build beside it. */
+    /* The arguments may point into the old message, so build the new one in another buffer. */
     char fresh[sizeof current.message];
     va_list arguments;
     va_start(arguments, format);

@@ -8,14 +8,15 @@
 size_t text_distance(const char *a, const char *b)
 {
     enum { LONGEST = 63 };
-    size_t row[LONGEST + 1], before[LONGEST + 1] = {0}; /* of a's first i and i - 1 letters */
+    size_t row[LONGEST + 1],
+        before[LONGEST + 1] = {0}; /* distances of the first i and i − 1 letters of a */
     size_t m = strlen(a), n = strlen(b);
     if (m > LONGEST || n > LONGEST)
         return strcmp(a, b) == 0 ? 0 : LONGEST;
     for (size_t j = 0; j <= n; j++)
         row[j] = j;
     for (size_t i = 1; i <= m; i++) {
-        size_t earlier[LONGEST + 1]; /* of i - 2 letters */
+        size_t earlier[LONGEST + 1]; /* distances of i − 2 letters */
         memcpy(earlier, before, sizeof earlier);
         memcpy(before, row, sizeof before);
         row[0] = i;
@@ -31,7 +32,7 @@ size_t text_distance(const char *a, const char *b)
     return row[n];
 }
 
-static size_t near_enough(const struct suggestion *n)
+static size_t largest_distance(const struct suggestion *n)
 {
     return 1 + strlen(n->wanted) / 3;
 }
@@ -40,9 +41,11 @@ void suggestion_add(struct suggestion *n, const char *name)
 {
     enum { BEGINNING = 4 };
     size_t length = strlen(n->wanted), distance = text_distance(n->wanted, name);
-    if (length >= BEGINNING && distance > near_enough(n) && strncmp(name, n->wanted, length) == 0)
-        distance = near_enough(n);                                    /* the rest was left out */
-    bool swapped = distance == n->distance && strlen(name) == length; /* modle: model, not mode */
+    if (length >= BEGINNING && distance > largest_distance(n) &&
+        strncmp(name, n->wanted, length) == 0)
+        distance = largest_distance(n); /* the user typed only the beginning */
+    bool swapped =
+        distance == n->distance && strlen(name) == length; /* for "modle": "model", not "mode" */
     if (n->nearest == NULL || distance < n->distance || (swapped && strlen(n->nearest) != length)) {
         n->nearest = name;
         n->distance = distance;
@@ -52,7 +55,7 @@ void suggestion_add(struct suggestion *n, const char *name)
 
 status suggestion_fail(struct suggestion *n, const char *instead, const char *format, ...)
 {
-    bool near = n->nearest != NULL && n->distance <= near_enough(n);
+    bool near = n->nearest != NULL && n->distance <= largest_distance(n);
     char what[512];
     va_list arguments;
     va_start(arguments, format);

@@ -1,9 +1,9 @@
 /*
- * vector.h — loops compiled once per vector width, the best chosen when the program starts; and the
- * few that several rooms need.
+ * vector.h — loops that are compiled once per vector width; the program selects the best at its
+ * start. Also the loops that several rooms call.
  *
- * Numbers do not depend on the choice: contraction and fast math are off, so a wider register only
- * does more of the same IEEE operations at once.
+ * Numbers do not depend on the selection: contraction and fast math are off, so wider registers
+ * only compute more of the same IEEE operations at once.
  */
 #ifndef GRADLAG_BASE_VECTOR_H
 #define GRADLAG_BASE_VECTOR_H
@@ -19,9 +19,9 @@
 #endif
 
 enum { VECTOR_LANES = 16 };
-/* lanes[i mod 16] ← Σ a[i]², in double: no float's square overflows it. */
+/* lanes[i mod 16] ← Σ a[i]², in double, where the square of a float does not overflow. */
 void vector_squares(size_t count, const float *a, double lanes[VECTOR_LANES]);
-/* Of the lanes, in order. */
+/* The sum of the lanes, in order. */
 double vector_total(const double lanes[VECTOR_LANES]);
 /* Σ a²: finite if and only if every element is. */
 double vector_sum_of_squares(size_t count, const float *a);

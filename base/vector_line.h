@@ -1,9 +1,7 @@
-/*
- * vector_line.h — one cache line as one vector of 16 floats, in loops that are compiled once per
- * vector width, and stores past the caches for outputs too large to stay in them: a line that is
- * overwritten whole is then not read first, and what is in the cache stays there. In memory the 16
- * may also be bf16, the upper halves of floats.
- */
+/* vector_line.h — one cache line as a vector of 16 floats, for loops that are compiled once per
+ * vector width. Streamed stores bypass the caches, for outputs that do not fit into them: the
+ * processor then does not read the line first, and the contents of the caches stay. In memory the
+ * 16 values may also be bf16, the upper halves of floats. */
 #ifndef GRADLAG_BASE_VECTOR_LINE_H
 #define GRADLAG_BASE_VECTOR_LINE_H
 
@@ -19,7 +17,7 @@
 #define VECTOR_INLINE __attribute__((always_inline)) static inline
 
 typedef float vector_line __attribute__((vector_size(4 * VECTOR_LANES)));
-/* What comparing two lines gives: all bits of an element set or none. */
+/* The result of comparing two lines: all bits of an element set, or none. */
 typedef int32_t vector_mask __attribute__((vector_size(4 * VECTOR_LANES)));
 
 VECTOR_INLINE void vector_load(vector_line *value, const float *from)
@@ -27,11 +25,11 @@ VECTOR_INLINE void vector_load(vector_line *value, const float *from)
     memcpy(value, from, sizeof *value);
 }
 
-/* Streamed: past the caches, on x86-64 alone; `to` is then 16-byte aligned. */
+/* Streamed: bypasses the caches, only on x86-64; `to` must then be 16-byte aligned. */
 VECTOR_INLINE void vector_store(float *to, const vector_line *value, bool streamed)
 {
 #if defined(__x86_64__)
-    if (streamed) { /* four parts of one line, which the write buffer joins */
+    if (streamed) { /* the write buffer joins the four parts of the line */
         __m128 part[4];
         memcpy(part, value, sizeof part);
         for (int i = 0; i < 4; i++)
@@ -48,14 +46,14 @@ typedef uint16_t vector_halves __attribute__((vector_size(2 * VECTOR_LANES)));
 typedef int16_t vector_signed_halves __attribute__((vector_size(2 * VECTOR_LANES)));
 typedef uint32_t vector_bits __attribute__((vector_size(4 * VECTOR_LANES)));
 
-/* The type in memory, and how values become bf16: rounded to nearest, ties to even, where NaN stays
- * NaN; the same by the processor's own instruction, in functions that are VECTOR_NATIVE; or cut
- * off, where they are bf16 already. */
+/* The type in memory, and the conversion to bf16. BF16: rounds to nearest, ties to even; NaN stays
+ * NaN. BF16_NATIVE: likewise, by an instruction, in functions that are VECTOR_NATIVE. BF16_EXACT:
+ * truncates values that are bf16 already. */
 enum vector_type { VECTOR_FLOAT32, VECTOR_BF16, VECTOR_BF16_NATIVE, VECTOR_BF16_EXACT };
 
-/* For functions on processors with AVX512_BF16, which vector_native() tells of. Compilers widen 16
- * halves in four steps where one will do; to round makes numbers below 2⁻¹²⁶ zero. Intrinsics
- * would ask the target of every function that they are inlined into. */
+/* For functions on processors with AVX512_BF16 (vector_native()). Compilers widen 16 halves in four
+ * instructions instead of one. The rounding instruction turns numbers below 2⁻¹²⁶ into zero.
+ * Intrinsics would require the target in every function that they are inlined into. */
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__) &&    \
     !defined(GRADLAG_SANITIZE)
 #define VECTOR_NATIVE                     __attribute__((target("avx512f,avx512vl,avx512bf16")))

@@ -23,45 +23,46 @@
 struct command_entry {
     const char *name, *arguments, *help;
     command_function *run;
-    const char *details;    /* what --help prints, */
-    void (*more)(FILE *to); /* and after it; or NULL */
-    bool only_prints;       /* nothing is lost if it ends as soon as nobody reads what it prints */
+    const char *details;    /* text of --help */
+    void (*more)(FILE *to); /* prints the rest of --help; or NULL */
+    bool only_prints; /* has no other effect: may end by SIGPIPE when its reader closes stdout */
 };
 
-#define COMMAND(its_name, its_arguments, its_help)                                                 \
-    .name = #its_name, .arguments = its_arguments, .help = its_help, .run = command_##its_name,    \
-    .details = command_##its_name##_help
+#define COMMAND(name_, arguments_, help_)                                                          \
+    .name = #name_, .arguments = arguments_, .help = help_, .run = command_##name_,                \
+    .details = command_##name_##_help
 
 static const struct command_entry commands[] = {
     {COMMAND(run, "[FILE.yaml] key=value…", "one run: mode=async|sync|pipeline")},
     {COMMAND(sweep, "[FILE.yaml] key=v1,v2,…",
-             "every combination, or a search; resumable, with a queue")},
+             "every combination of values, or a search; resumable, with a queue")},
     {COMMAND(reproduce, "NAME|FILE.yaml [--quick]",
-             "an experiment: its table, each claim with PASS or FAIL, the verdict")},
-    {COMMAND(query, "NAME|\"SELECT …\"", "a named question or SQL on the results file"),
+             "one experiment: its runs, its table, PASS or FAIL for each claim")},
+    {COMMAND(query, "NAME|\"SELECT …\"", "a named query, or SQL, on the results file"),
      .only_prints = true},
-    {COMMAND(show, "RUN", "one run: curve, staleness, where the time went, configuration"),
+    {COMMAND(show, "RUN", "one run: curve, staleness, time of each phase, settings"),
      .only_prints = true},
     {COMMAND(report, "[-o report.html] [--watch]",
-             "one HTML page from the results file: claims, plots, tables, runs")},
+             "one HTML page about the results file: claims, plots, tables, runs")},
     {COMMAND(watch, "[results=FILE]",
-             "what goes on, live: how far, curves, staleness, who is slow")},
-    {COMMAND(export, "FORMAT [RUN…]", "runs for other tools: TensorBoard, CSV, …"),
+             "live view of running runs: progress, curves, staleness, slow workers")},
+    {COMMAND(export, "FORMAT [RUN…]", "writes runs for other tools: TensorBoard, CSV, …"),
      .more = command_print_exports},
     {COMMAND(replay, "RUN [key=value…]",
-             "a recorded run once more, bit for bit; or under other rules")},
-    {COMMAND(merge, "FILE… -o OUT", "several results files into one")},
-    {COMMAND(list, "KIND [WORD]", "what exists, with parameters, ranges and sources"),
+             "repeats a recorded run bit for bit, or under other rules")},
+    {COMMAND(merge, "FILE… -o OUT", "merges several results files into one")},
+    {COMMAND(list, "KIND [WORD]", "lists keys, rules, models, …, with ranges and sources"),
      .more = command_print_kinds, .only_prints = true},
     {COMMAND(check, "[--links] key=value…",
-             "preflight: versions, devices and what they reach, files")},
+             "tests this machine: versions, devices and their speed, files")},
     {COMMAND(bench, "NAME key=value…", "benchmarks, one line per measurement"),
      .more = command_print_benchmarks},
-    {COMMAND(server, "key=value…", "the parameter server by hand")},
-    {COMMAND(worker, "endpoint=… worker=N …", "one asynchronous worker by hand")},
-    {COMMAND(keygen, "FOLDER", "keys for a server and workers on different hosts (curve=FOLDER)")},
-    {COMMAND(rank, "key=value…", "one synchronous rank; start it with mpirun or srun")},
-    {COMMAND(completion, "bash", "what makes bash complete commands, settings and their values"),
+    {COMMAND(server, "key=value…", "starts one parameter server by hand")},
+    {COMMAND(worker, "endpoint=… worker=N …", "starts one asynchronous worker by hand")},
+    {COMMAND(keygen, "FOLDER",
+             "creates keys for a server and workers on different hosts (curve=FOLDER)")},
+    {COMMAND(rank, "key=value…", "one synchronous rank, started by mpirun or srun")},
+    {COMMAND(completion, "bash", "prints a bash completion of commands, keys and values"),
      .only_prints = true},
     {0},
 };
@@ -71,12 +72,12 @@ static const struct {
     const char *meaning;
 } exit_codes[] = {
     {OK, "ok"},
-    {ERROR_OTHER, "other (and a claim that failed)"},
-    {ERROR_USAGE, "usage or configuration"},
-    {ERROR_DATA, "data"},
-    {ERROR_PEER, "a process was lost, or did not answer"},
+    {ERROR_OTHER, "another error, or a failed claim"},
+    {ERROR_USAGE, "wrong command line or settings"},
+    {ERROR_DATA, "dataset or other input file"},
+    {ERROR_PEER, "a process died or did not answer"},
     {ERROR_PROTOCOL, "protocol or authentication"},
-    {ERROR_DIVERGED, "diverged: a loss or gradient was not finite"},
+    {ERROR_DIVERGED, "training diverged: a loss or gradient was not finite"},
     {ERROR_RESULTS, "results file"},
     {STOPPED, "stopped on request"},
 };
@@ -102,25 +103,27 @@ bool command_at(size_t i, struct command_about *out)
 
 static void print_help(FILE *to)
 {
-    fprintf(to, "gradlag: asynchronous parameter-server training against synchronous allreduce, on "
-                "the same workers\n\n");
+    fprintf(to,
+            "gradlag compares asynchronous parameter-server training with synchronous allreduce "
+            "training\non the same workers.\n\n");
     for (const struct command_entry *c = commands; c->name != NULL; c++) {
         fprintf(to, "  gradlag %-10s ", c->name);
         print_padded(to, c->arguments, 33);
         fprintf(to, "%s\n", c->help);
     }
     fprintf(to,
-            "\nSettings are key=value; `gradlag list keys` shows them all, `gradlag COMMAND --help`"
-            "\nwhat one command takes, `gradlag --version` what it is built from. Try:"
-            "\n  gradlag run workers=4 epochs=2\n\nExit codes:\n");
+            "\nTo begin: gradlag run workers=4 epochs=2\n\n"
+            "Settings are written key=value; `gradlag list keys` describes all of them.\n"
+            "`gradlag COMMAND --help` describes one command, `gradlag --version` prints versions.\n"
+            "\nExit codes:\n");
     for (size_t i = 0; i < COUNT_OF(exit_codes); i++)
         fprintf(to, "  %2d  %s\n", exit_codes[i].code, exit_codes[i].meaning);
-    fprintf(to,
-            "If nobody reads stdout any more, query, show and list end at once, by SIGPIPE; a run "
-            "goes on.\n");
+    fprintf(
+        to,
+        "If the reader of stdout exits, query, show and list end by SIGPIPE; a run continues.\n");
 }
 
-/* NULL in *out: there is no such command, which is the error. */
+/* Sets *out to NULL if the command does not exist; the result is then an error. */
 static status find_command(const char *name, const struct command_entry **out)
 {
     struct suggestion known = {.wanted = name};
@@ -132,7 +135,7 @@ static status find_command(const char *name, const struct command_entry **out)
         suggestion_add(&known, (*out)->name);
     }
     *out = NULL;
-    return suggestion_fail(&known, "`gradlag help` shows all", "there is no command");
+    return suggestion_fail(&known, "`gradlag help` lists all commands", "there is no command");
 }
 
 static void print_versions(FILE *to)
@@ -170,16 +173,16 @@ static bool is_help(const char *argument)
     return strcmp(argument, "--help") == 0 || strcmp(argument, "-h") == 0;
 }
 
-/* A benchmark's own keys are shown by that (bench.c). */
-static bool asks_for_help(const struct command_entry *c, int argc, char **argv)
+/* `gradlag bench NAME --help` is handled in bench.c. */
+static bool requests_help(const struct command_entry *c, int argc, char **argv)
 {
-    bool asks = false;
+    bool found = false;
     for (int i = 0; i < (c->run == command_bench && argc > 1 ? 1 : argc); i++)
-        asks = asks || is_help(argv[i]);
-    return asks;
+        found = found || is_help(argv[i]);
+    return found;
 }
 
-/* `gradlag run sweep lr=0.1,0.2`: two commands at a time, where settings are expected. */
+/* Rejects `gradlag run sweep lr=0.1,0.2`: a command name where settings are expected. */
 static status check_one_command(const struct command_entry *c, int argc, char **argv)
 {
     status result = OK;
@@ -188,9 +191,8 @@ static status check_one_command(const struct command_entry *c, int argc, char **
         for (const struct command_entry *other = commands; other->name != NULL; other++) {
             if (strcmp(other->name, argv[i]) == 0) {
                 FAIL(ERROR_USAGE,
-                     "'%s' is a command of its own, and '%s' was given already: one at a time, as "
-                     "in `gradlag %s`",
-                     argv[i], c->name, argv[i]);
+                     "'%s' and '%s' are both commands: use one at a time, for example `gradlag %s`",
+                     c->name, argv[i], argv[i]);
             }
         }
     }
@@ -222,7 +224,8 @@ static status dispatch(int argc, char **argv)
     TRY(log_check_environment());
     if (argc < 2) {
         print_help(stderr);
-        FAIL(ERROR_USAGE, "which command? The list is above; a first one to try is `gradlag run`");
+        FAIL(ERROR_USAGE, "no command was given: `gradlag help` lists all commands; `gradlag run` "
+                          "starts a first run");
     }
     const char *name = argv[1];
     if (strcmp(name, "help") == 0 || is_help(name)) {
@@ -234,7 +237,7 @@ static status dispatch(int argc, char **argv)
         goto done;
     }
     TRY(find_command(name, &c));
-    if (asks_for_help(c, argc - 2, argv + 2)) {
+    if (requests_help(c, argc - 2, argv + 2)) {
         print_details(c, stdout);
         goto done;
     }
@@ -246,21 +249,22 @@ done:
     return result;
 }
 
-/* Where nobody reads any more (`gradlag run | head -1`) nothing is wrong: the run went on. */
+/* A reader that exits early (`gradlag run | head -1`) is no error. */
 static status check_output(status result)
 {
     struct pollfd out = {.fd = STDOUT_FILENO};
     bool lost = fflush(stdout) != 0 || ferror(stdout);
-    bool nobody_reads = poll(&out, 1, 0) == 1 && (out.revents & POLLERR) != 0;
-    if (result == OK && lost && !nobody_reads) {
+    bool reader_gone = poll(&out, 1, 0) == 1 && (out.revents & POLLERR) != 0;
+    if (result == OK && lost && !reader_gone) {
         result = error_set(ERROR_OTHER, __FILE__, __LINE__,
-                           "not all could be written to standard output; is the disk full?");
+                           "output is incomplete: writing to standard output failed; check that "
+                           "the disk is not full");
     }
     return result;
 }
 
-/* A process of a run dies with its parent: the starter, or mpirun, which does so too. One whose
- * starter was gone before it came this far would never be told. */
+/* A process of a run dies with its parent, which is the starter or mpirun. If the starter is gone
+ * before prctl() takes effect, no signal comes: then exit here. */
 static void follow_starter(void)
 {
     if (status_pipe_exists()) {
@@ -270,7 +274,7 @@ static void follow_starter(void)
     }
 }
 
-/* Else a file that is opened would be taken for stdout, or stderr. */
+/* If stdin, stdout or stderr is closed, the next opened file would get its number. */
 static void open_standard_files(void)
 {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
@@ -278,11 +282,11 @@ static void open_standard_files(void)
             return;
 }
 
-static bool told;
+static bool error_reported;
 
-void command_is_told(void)
+void command_error_is_reported(void)
 {
-    told = true;
+    error_reported = true;
 }
 
 int command_main(int argc, char **argv)
@@ -290,28 +294,30 @@ int command_main(int argc, char **argv)
     open_standard_files();
     memory_keep_large_blocks();
     signal(SIGPIPE, SIG_IGN);
-    signal(SIGCHLD, SIG_DFL);      /* whoever starts us ignoring it: how our own end is told */
-    signal(SIGXFSZ, SIG_IGN);      /* a file that may not grow is an error like a full disk */
-    prctl(PR_SET_NAME, "gradlag"); /* processes of a run are started through /proc/PID/exe */
+    signal(SIGCHLD, SIG_DFL); /* the parent may ignore it, and children inherit that; waitpid()
+                                 needs the default */
+    signal(SIGXFSZ,
+           SIG_IGN); /* a write beyond the file size limit then fails like one to a full disk */
+    prctl(PR_SET_NAME, "gradlag"); /* else "exe": processes are started through /proc/PID/exe */
     follow_starter();
     status result = check_output(dispatch(argc, argv));
-    /* A process that was started by `gradlag run` has told its starter, who tells the user. */
-    if (result != OK && !status_pipe_exists() && !told) {
+    /* A process started by `gradlag run` has sent its error to the starter, which prints it. */
+    if (result != OK && !status_pipe_exists() && !error_reported) {
         if (result == STOPPED)
             log_info("%s", error_message());
         else
             log_error("%s", error_message());
-        log_debug("made at %s, exit code %d (%s)", error_origin(), (int)result,
+        log_debug("raised at %s, exit code %d (%s)", error_origin(), (int)result,
                   status_name(result));
     }
-    if (threads_abandoned() > 0) { /* what exit() takes apart they may still use */
+    if (threads_abandoned() > 0) { /* they may still use what exit() would destroy */
         fflush(NULL);
         _exit((int)result);
     }
     return (int)result;
 }
 
-static void take_out(int *argc, char **argv, int at, int count)
+static void remove_arguments(int *argc, char **argv, int at, int count)
 {
     memmove(&argv[at], &argv[at + count], (size_t)(*argc - at - count) * sizeof *argv);
     *argc -= count;
@@ -321,7 +327,7 @@ bool command_flag(int *argc, char **argv, const char *flag)
 {
     for (int i = 0; i < *argc; i++) {
         if (strcmp(argv[i], flag) == 0) {
-            take_out(argc, argv, i, 1);
+            remove_arguments(argc, argv, i, 1);
             return true;
         }
     }
@@ -339,9 +345,9 @@ status command_value(int *argc, char **argv, const char *flag, const char **valu
             continue;
         int parts = *after == '=' ? 1 : 2;
         if (parts == 2 && i + 1 == *argc)
-            FAIL(ERROR_USAGE, "%s needs a value after it", flag);
+            FAIL(ERROR_USAGE, "%s needs a value, as in %s=VALUE", flag, flag);
         *value = parts == 1 ? after + 1 : argv[i + 1];
-        take_out(argc, argv, i, parts);
+        remove_arguments(argc, argv, i, parts);
         break;
     }
 done:
@@ -354,7 +360,7 @@ const char *command_results(int *argc, char **argv)
     for (int i = 0; i < *argc;) {
         if (strncmp(argv[i], "results=", 8) == 0) {
             last = argv[i] + 8;
-            take_out(argc, argv, i, 1);
+            remove_arguments(argc, argv, i, 1);
         } else {
             i++;
         }
@@ -362,7 +368,7 @@ const char *command_results(int *argc, char **argv)
     return last;
 }
 
-/* "--workers=4", "--lr": a key, as other programs would have it. */
+/* "--workers=4", "--lr": a key written like a flag. */
 static bool is_dashed_key(const char *flag)
 {
     char key[64];
@@ -371,26 +377,26 @@ static bool is_dashed_key(const char *flag)
     return keys_find(key) != NULL;
 }
 
-/* The flags that `known` names. */
+/* `known`: the flags that the command has, in one text. */
 static status unknown_flag(const char *command, const char *flag, const char *known)
 {
     struct suggestion names = {.wanted = flag};
-    struct text all = {0}, takes = {0};
+    struct text all = {0}, hint = {0};
     if (is_dashed_key(flag)) {
         const char *key = flag + strspn(flag, "-");
         return error_set(ERROR_USAGE, __FILE__, __LINE__,
-                         "%s: '%s' is a setting, which is written without dashes: %s%s", command,
-                         flag, key, strchr(key, '=') == NULL ? "=VALUE" : "");
+                         "%s: '%s' is a setting; write it without dashes: %s%s", command, flag, key,
+                         strchr(key, '=') == NULL ? "=VALUE" : "");
     }
     text_add(&all, "%s", known);
-    text_add(&takes, "It takes %s; settings are written key=value", known);
+    text_add(&hint, "It has the options %s; settings are written key=value", known);
     for (char *rest = NULL, *each = strtok_r(all.at, " ,", &rest); each != NULL;
          each = strtok_r(NULL, " ,", &rest))
         if (each[0] == '-')
             suggestion_add(&names, each);
-    status result = suggestion_fail(&names, takes.at, "%s does not know", command);
+    status result = suggestion_fail(&names, hint.at, "%s has no option", command);
     text_free(&all);
-    text_free(&takes);
+    text_free(&hint);
     return result;
 }
 
@@ -407,7 +413,8 @@ status command_no_settings_left(int argc, char **argv, const char *command, cons
     for (int i = 0; i < argc; i++) {
         if (strchr(argv[i], '=') != NULL) {
             return error_set(ERROR_USAGE, __FILE__, __LINE__,
-                             "%s: '%s' is no setting of it; it takes %s", command, argv[i], known);
+                             "%s: '%s' is not a setting of this command, which takes %s", command,
+                             argv[i], known);
         }
     }
     return OK;

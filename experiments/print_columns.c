@@ -4,7 +4,7 @@ void print_padded(FILE *to, const char *text, int width)
 {
     int columns = 0;
     for (const char *c = text; *c != '\0'; c++)
-        columns += ((unsigned char)*c & 0xc0) != 0x80; /* continuation bytes take no room */
+        columns += ((unsigned char)*c & 0xc0) != 0x80; /* UTF-8 continuation bytes have no width */
     fprintf(to, "%s%*s", text, columns < width ? width - columns : 1, "");
 }
 

@@ -1,5 +1,5 @@
 /*
- * print_columns.h — text in columns, and Markdown's tables.
+ * print_columns.h — text in columns, and cells of Markdown tables.
  */
 #ifndef GRADLAG_EXPERIMENTS_PRINT_COLUMNS_H
 #define GRADLAG_EXPERIMENTS_PRINT_COLUMNS_H
@@ -11,10 +11,10 @@
 
 /* UTF-8 text, left-aligned in `width` columns; at least one space follows it. */
 void print_padded(FILE *to, const char *text, int width);
-/* "| text ": a cell of a line of Markdown's, which is cut at each bare '|'. */
+/* Prints "| text ", a cell of a Markdown table; escapes each '|' in the text. */
 void print_cell(FILE *to, const char *text);
 
-/* What ends the noun after a number: "" of one, else "s". */
+/* "" for 1, else "s": the ending of a counted noun. */
 static inline const char *plural(uint64_t count)
 {
     return count == 1 ? "" : "s";

@@ -3,22 +3,22 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
-#include "ps/net/connection.h"
 #include "ps/core/slices.h"
+#include "ps/net/connection.h"
 
 #include <string.h>
 #include <sys/mman.h>
 
 struct ps_client {
     connection **servers;
-    unsigned count_of_servers, worker;
+    unsigned server_count, worker;
     bool snapshots;
     size_t count;
     const volatile sig_atomic_t *stop;
-    struct payload_place whole; /* the servers' slices, side by side; of several servers alone */
-    float *gradient;            /* all of it; there, or the one connection's */
+    struct payload_place mapping; /* with several servers: their slices, side by side */
+    float *gradient;              /* [count], in `mapping` or in the only connection */
     double pull_us;
-    bool ended;
+    bool ended; /* a server has reported the end of training */
 };
 
 /* ---- waiting ------------------------------------------------------------------------------- */
@@ -26,24 +26,24 @@ struct ps_client {
 static connection *first_waiting(ps_client *c)
 {
     connection *first = NULL;
-    for (unsigned i = c->count_of_servers; i-- > 0;) {
+    for (unsigned i = c->server_count; i-- > 0;) {
         c->ended |= connection_has_ended(c->servers[i]);
         first = connection_is_released(c->servers[i]) ? first : c->servers[i];
     }
     return c->ended ? NULL : first;
 }
 
-/* Until all servers have released it, or one says that training is over. While one keeps it waiting
- * the others are looked after, too: what was lost on the way is said again. */
+/* Returns when all servers have released the worker, or one server has reported the end. All
+ * connections advance during the wait, so that each can repeat lost messages. */
 static status wait_until_released(ps_client *c)
 {
     status result = OK;
     connection *waiting;
     while ((waiting = first_waiting(c)) != NULL) {
         if (c->stop != NULL && *c->stop != 0)
-            FAIL(STOPPED, "worker %u was told to stop", c->worker);
+            FAIL(STOPPED, "worker %u received a request to stop", c->worker);
         TRY(connection_advance(waiting, true));
-        for (unsigned i = 0; i < c->count_of_servers && !connection_is_released(waiting); i++)
+        for (unsigned i = 0; i < c->server_count && !connection_is_released(waiting); i++)
             if (c->servers[i] != waiting)
                 TRY(connection_advance(c->servers[i], false));
     }
@@ -55,37 +55,39 @@ done:
 
 static size_t begin_of(const ps_client *c, unsigned server)
 {
-    return slice_begin(c->count, c->count_of_servers, server);
+    return slice_begin(c->count, c->server_count, server);
 }
 
 static size_t bytes_of(const ps_client *c, unsigned server)
 {
-    return slice_count(c->count, c->count_of_servers, server) * sizeof(float);
+    return slice_count(c->count, c->server_count, server) * sizeof(float);
 }
 
-/* Whether every slice begins a page: those of a small model may, too, by chance. */
+/* Slices of a small model may start on page boundaries by chance. */
 static bool slices_are_pages(const ps_client *c)
 {
-    for (unsigned i = 1; i < c->count_of_servers; i++)
+    for (unsigned i = 1; i < c->server_count; i++)
         if (begin_of(c, i) % SLICE_PAGE != 0)
             return false;
     return true;
 }
 
-/* Memory for all version slots, whole, a vector of the worker's own, and the gradient. It takes
- * room only where it is written. */
+/* Reserves address space for all version slots, one vector to gather slices in, and the gradient.
+ * Only pages that are written occupy memory. */
 static status reserve(ps_client *c, unsigned workers)
 {
     status result = OK;
     const size_t page = SLICE_PAGE * sizeof(float);
-    struct payload_place *w = &c->whole;
+    struct payload_place *w = &c->mapping;
     w->stride = (c->count * sizeof(float) + page - 1) / page * page;
     w->slots = slices_are_pages(c) ? workers + 2 : 0;
     void *at = mmap(NULL, (w->slots + 2) * w->stride, PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (at == MAP_FAILED)
-        FAIL(ERROR_OTHER, "no address space for %u versions of %zu parameters (ulimit -v?)",
-             w->slots + 2, c->count);
+        FAIL(ERROR_OTHER,
+             "worker %u cannot reserve address space for %u vectors of %zu parameters; raise the "
+             "limit of virtual memory (ulimit -v)",
+             c->worker, w->slots + 2, c->count);
     madvise(at, (w->slots + 2) * w->stride, MADV_HUGEPAGE);
     w->parameters = at;
     w->gradient = w->parameters + (w->slots + 1) * w->stride;
@@ -97,38 +99,38 @@ done:
 static struct payload_place place_of(const ps_client *c, unsigned server)
 {
     const size_t before = begin_of(c, server) * sizeof(float);
-    struct payload_place its = c->whole;
-    its.parameters += before;
-    its.gradient += before;
-    return its;
+    struct payload_place slice = c->mapping;
+    slice.parameters += before;
+    slice.gradient += before;
+    return slice;
 }
 
-/* The slices that servers released: where they lie side by side, else copied there. */
+/* Returns the released parameters as one vector. Copies the slices unless they lie side by side. */
 static const float *gather(ps_client *c)
 {
     const float *first = connection_release(c->servers[0]).parameters;
-    bool whole = true;
-    for (unsigned i = 1; i < c->count_of_servers; i++)
-        whole &= connection_release(c->servers[i]).parameters == first + begin_of(c, i);
-    if (whole)
+    bool adjacent = true;
+    for (unsigned i = 1; i < c->server_count; i++)
+        adjacent &= connection_release(c->servers[i]).parameters == first + begin_of(c, i);
+    if (adjacent)
         return first;
-    float *own = (float *)(void *)(c->whole.parameters + c->whole.slots * c->whole.stride);
-    for (unsigned i = 0; i < c->count_of_servers; i++) {
-        const float *its = connection_release(c->servers[i]).parameters;
-        if (its != own + begin_of(c, i))
-            memcpy(own + begin_of(c, i), its, bytes_of(c, i));
+    float *copy = (float *)(void *)(c->mapping.parameters + c->mapping.slots * c->mapping.stride);
+    for (unsigned i = 0; i < c->server_count; i++) {
+        const float *slice = connection_release(c->servers[i]).parameters;
+        if (slice != copy + begin_of(c, i))
+            memcpy(copy + begin_of(c, i), slice, bytes_of(c, i));
     }
-    return own;
+    return copy;
 }
 
-/* Each worker begins with another server, so that not all go to the same one first. */
+/* Each worker starts at a different server, to spread the load. */
 static void scatter(ps_client *c, const struct wire_push *push)
 {
-    for (unsigned i = 0; i < c->count_of_servers; i++) {
-        unsigned server = (c->worker + i) % c->count_of_servers;
-        float *its = connection_gradient(c->servers[server]);
-        if (its != c->gradient + begin_of(c, server))
-            memcpy(its, c->gradient + begin_of(c, server), bytes_of(c, server));
+    for (unsigned i = 0; i < c->server_count; i++) {
+        unsigned server = (c->worker + i) % c->server_count;
+        float *slice = connection_gradient(c->servers[server]);
+        if (slice != c->gradient + begin_of(c, server))
+            memcpy(slice, c->gradient + begin_of(c, server), bytes_of(c, server));
         connection_push(c->servers[server], push);
     }
 }
@@ -136,19 +138,19 @@ static void scatter(ps_client *c, const struct wire_push *push)
 static status check_versions(const ps_client *c, uint64_t version)
 {
     status result = OK;
-    for (unsigned i = 1; i < c->count_of_servers && c->snapshots; i++) {
+    for (unsigned i = 1; i < c->server_count && c->snapshots; i++) {
         uint64_t other = connection_release(c->servers[i]).version;
         if (other != version)
             FAIL(ERROR_PROTOCOL,
-                 "server %u released worker %u with version %llu, server 0 with %llu: with "
-                 "read=snapshot they must be one",
+                 "server %u released worker %u with version %llu, but server 0 with version %llu; "
+                 "read=snapshot requires equal versions. Check that all servers belong to one run",
                  i, c->worker, (unsigned long long)other, (unsigned long long)version);
     }
 done:
     return result;
 }
 
-static status hand_over(ps_client *c, struct ps_release *out, uint64_t since_ns)
+static status fill_release(ps_client *c, struct ps_release *out, uint64_t since_ns)
 {
     status result = OK;
     double paused_us = 0;
@@ -157,11 +159,11 @@ static status hand_over(ps_client *c, struct ps_release *out, uint64_t since_ns)
         goto done;
     struct connection_release first = connection_release(c->servers[0]);
     TRY(check_versions(c, first.version));
-    if (c->count_of_servers == 1)
+    if (c->server_count == 1)
         c->gradient = connection_gradient(c->servers[0]);
-    for (unsigned i = 0; i < c->count_of_servers; i++) {
-        double its_us = connection_release(c->servers[i]).paused_us;
-        paused_us = its_us > paused_us ? its_us : paused_us;
+    for (unsigned i = 0; i < c->server_count; i++) {
+        double server_us = connection_release(c->servers[i]).paused_us;
+        paused_us = server_us > paused_us ? server_us : paused_us;
     }
     double waited_us = since_ns > 0 ? (double)(clock_ns() - since_ns) * 1e-3 : 0;
     out->version = first.version;
@@ -181,7 +183,7 @@ static status connect_to(ps_client *c, unsigned server, const struct ps_client_o
     char endpoint[SERVERS_ENDPOINT_BYTES];
     unsigned workers = (unsigned)options_integer(o->settings, "workers");
     struct payload_place place = place_of(c, server);
-    TRY(servers_endpoint(o->endpoint, c->count_of_servers, server, endpoint));
+    TRY(servers_endpoint(o->endpoint, c->server_count, server, endpoint));
     TRY(connection_open(
         &c->servers[server],
         &(struct connection_options){.settings = o->settings,
@@ -189,10 +191,10 @@ static status connect_to(ps_client *c, unsigned server, const struct ps_client_o
                                      .run_token = o->run_token,
                                      .settings_hash = o->settings_hash,
                                      .worker = o->worker,
-                                     .processes = workers + c->count_of_servers,
+                                     .processes = workers + c->server_count,
                                      .follower = server > 0,
-                                     .place = c->count_of_servers > 1 ? &place : NULL,
-                                     .count = slice_count(o->count, c->count_of_servers, server)}));
+                                     .place = c->server_count > 1 ? &place : NULL,
+                                     .count = slice_count(o->count, c->server_count, server)}));
 done:
     return result;
 }
@@ -206,16 +208,16 @@ status ps_client_open(ps_client **out, const struct ps_client_options *o, struct
     c->count = o->count;
     c->worker = o->worker;
     c->stop = o->stop;
-    c->count_of_servers = servers_of(o->settings);
+    c->server_count = servers_of(o->settings);
     c->snapshots = reads_snapshots(o->settings);
-    TRY(slices_fit(c->count_of_servers, c->count));
-    TRY(memory_new(&c->servers, c->count_of_servers, sizeof(connection *), "connections"));
-    if (c->count_of_servers > 1)
+    TRY(slices_fit(c->server_count, c->count));
+    TRY(memory_new(&c->servers, c->server_count, sizeof(connection *), "connections"));
+    if (c->server_count > 1)
         TRY(reserve(c, (unsigned)options_integer(o->settings, "workers")));
-    for (unsigned i = 0; i < c->count_of_servers; i++)
+    for (unsigned i = 0; i < c->server_count; i++)
         TRY(connect_to(c, i, o));
     TRY(wait_until_released(c));
-    TRY(hand_over(c, first, 0));
+    TRY(fill_release(c, first, 0));
 done:
     if (result != OK) {
         ps_client_leave(c, result, error_message());
@@ -238,7 +240,7 @@ status ps_client_push_pull(ps_client *c, const struct ps_push *push, struct ps_r
                                    .backward_us = push->backward_us,
                                    .samples = push->samples});
     TRY(wait_until_released(c));
-    TRY(hand_over(c, next, begin));
+    TRY(fill_release(c, next, begin));
     c->pull_us = next->waited_us;
 done:
     return result;
@@ -247,17 +249,17 @@ done:
 enum ps_dismissal ps_client_dismissal(const ps_client *c)
 {
     enum ps_dismissal how = PS_NOT_DISMISSED;
-    for (unsigned i = 0; c != NULL && i < c->count_of_servers && how != PS_RUN_ENDED; i++)
-        if (connection_was_ended(c->servers[i]))
+    for (unsigned i = 0; c != NULL && i < c->server_count && how != PS_RUN_ENDED; i++)
+        if (connection_ended_with_error(c->servers[i]))
             how = PS_RUN_ENDED;
-        else if (connection_was_given_up(c->servers[i]))
-            how = PS_GIVEN_UP;
+        else if (connection_was_evicted(c->servers[i]))
+            how = PS_EVICTED;
     return how;
 }
 
 void ps_client_leave(ps_client *c, status why, const char *text)
 {
-    for (unsigned i = 0; c != NULL && c->servers != NULL && i < c->count_of_servers; i++)
+    for (unsigned i = 0; c != NULL && c->servers != NULL && i < c->server_count; i++)
         connection_leave(c->servers[i], why, text);
 }
 
@@ -266,12 +268,12 @@ void ps_client_close(ps_client **p)
     if (p == NULL || *p == NULL)
         return;
     ps_client *c = *p;
-    if (c->ended) /* one server has said so, the others are about to */
+    if (c->ended) /* some servers may not have reported the end yet */
         ps_client_leave(c, OK, "");
-    for (unsigned i = 0; c->servers != NULL && i < c->count_of_servers; i++)
+    for (unsigned i = 0; c->servers != NULL && i < c->server_count; i++)
         connection_close(&c->servers[i]);
-    if (c->whole.parameters != NULL)
-        munmap(c->whole.parameters, (c->whole.slots + 2) * c->whole.stride);
+    if (c->mapping.parameters != NULL)
+        munmap(c->mapping.parameters, (c->mapping.slots + 2) * c->mapping.stride);
     memory_free(c->servers);
     memory_free(c);
     *p = NULL;

@@ -1,13 +1,17 @@
 /*
- * client.h — a worker's side of the parameter server: push a gradient and get the next parameters
+ * client.h — the worker's side of the parameter server: push a gradient and get the next parameters
  * in one round trip.
  *
- * `gradient` and `parameters` are the connection's own (connection.h): shared memory on one host.
- * Several servers (key servers) each hold a slice, and these lie side by side in the worker's
- * memory: nothing is copied where slices are whole pages (slices.h) and, for the parameters, all
- * servers have the version in the same slot, as with read=snapshot they do. Where they do not, or
- * models are small, slices are copied. All slices leave before an answer is waited for, and the
- * worker goes on once every server has released it. The caller sees no difference.
+ * With one server `gradient` and `parameters` are the connection's memory (ps/net/connection.h); on
+ * one host this is shared memory.
+ *
+ * With several servers (key servers) each server holds one slice. The client maps the slices side
+ * by side, so that the caller sees one vector. This needs no copy if slices are whole pages
+ * (ps/core/slices.h) and all servers keep the version in the same slot, as with read=snapshot.
+ * Otherwise the client copies the slices. It sends all slices before it waits, and returns when
+ * every server has released the worker.
+ *
+ * One thread at a time may use a client.
  */
 #ifndef GRADLAG_PS_CLIENT_H
 #define GRADLAG_PS_CLIENT_H
@@ -20,51 +24,52 @@ typedef struct ps_client ps_client;
 
 struct ps_client_options {
     const options *settings; /* payload, timeout_s, curve, workers, servers, read; borrowed */
-    const char *endpoint;    /* of several servers: each one's, separated by commas */
+    const char *endpoint;    /* with several servers: one endpoint per server, comma-separated */
     uint64_t run_token;
-    uint64_t settings_hash; /* of what decides the outcome: must be the server's */
+    uint64_t settings_hash; /* of the settings that decide the result; must equal the server's */
     unsigned worker;
-    size_t count;
-    const volatile sig_atomic_t *stop; /* non-zero: STOPPED from the next wait on; NULL: never */
+    size_t count;                      /* parameters */
+    const volatile sig_atomic_t *stop; /* non-zero: the next wait returns STOPPED; NULL: never */
 };
 
-/* What the caller may read and write until the next push. Owned by the client. */
+/* The caller may use the two vectors until its next push. The client owns them. */
 struct ps_release {
-    bool finished;    /* training is over: no parameters, close */
-    uint64_t version; /* of several servers with read=torn: server 0's */
-    uint64_t batch; /* number of the batch (with an outer rule: the round of them, local_steps.h) to
-                       compute: 0, 1, 2, …; a worker that takes a lost one's place goes on where
-                       that one was */
-    const float *parameters; /* count floats, constant until the next push */
-    float *gradient;         /* count floats, the caller's to write */
-    double waited_us;        /* from the push (or hello) to this release, evaluation excluded */
+    bool finished;    /* training is complete: there are no parameters; close the client */
+    uint64_t version; /* with several servers and read=torn: the version of server 0 */
+    uint64_t batch;   /* number of the batch to compute: 0, 1, 2, …; with an outer rule the number
+                         of the round of batches (local_steps.h). A worker that replaces a lost one
+                         continues at the lost worker's batch */
+    const float *parameters; /* [count]; constant until the next push */
+    float *gradient;         /* [count]; the caller writes it */
+    double waited_us;        /* from push (or hello) to this release, without evaluations */
 };
 
 struct ps_push {
     double loss, compute_us;
-    double data_us, forward_us, backward_us; /* of compute_us */
+    double data_us, forward_us, backward_us; /* parts of compute_us */
     uint32_t samples;
 };
 
-/* Says hello and waits for the first release. ERROR_PEER: nobody answered within timeout_s;
- * ERROR_PROTOCOL: refused (the message says why). */
+/* Sends hello and waits for the first release. ERROR_PEER: a server did not answer within
+ * timeout_s. ERROR_PROTOCOL: a server refused the worker; the message has the server's reason.
+ * STOPPED. */
 status ps_client_open(ps_client **out, const struct ps_client_options *o,
                       struct ps_release *first) MUST_CHECK;
-/* Sends what was written to `gradient` and waits for the next release. */
+/* Sends `gradient` and waits for the next release. Errors as above. */
 status ps_client_push_pull(ps_client *c, const struct ps_push *push,
                            struct ps_release *next) MUST_CHECK;
-/* Why a worker cannot go on, where its server says so itself, too. */
+/* Why the server ended the connection. The server reports the same error itself. */
 enum ps_dismissal {
     PS_NOT_DISMISSED,
-    PS_RUN_ENDED, /* with an error */
-    PS_GIVEN_UP,  /* as lost: the run may go on without it (on_lost=continue) */
+    PS_RUN_ENDED, /* the run ended with an error */
+    PS_EVICTED,   /* the run may continue without this worker (on_lost=continue) */
 };
-/* By whichever server; NULL-safe. */
+/* The reason that any server gave; PS_RUN_ENDED takes precedence. `c` may be NULL. */
 enum ps_dismissal ps_client_dismissal(const ps_client *c);
-/* Leaves before training is over: tells the server why (STOPPED: it was asked to; anything else: it
- * failed). Close follows. */
+/* Leaves before training is complete and sends the reason to every server. `why` is STOPPED after a
+ * request to stop, otherwise the error's status. Call close afterwards. `c` may be NULL. */
 void ps_client_leave(ps_client *c, status why, const char *text);
-/* Says goodbye; NULL-safe. */
+/* Says goodbye and frees the client. `c` and *c may be NULL. */
 void ps_client_close(ps_client **c);
 
 #endif

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-enum { ALIGNED = 16 }; /* floats of a cache line: vectors in the scratch begin on one */
+enum { ALIGNED = 16 }; /* floats of a cache line; each vector in the scratch starts on one */
 
 /* ---- the plan ------------------------------------------------------------------------------ */
 
@@ -43,7 +43,7 @@ done:
     return result;
 }
 
-bool local_steps_plan_steps(const struct local_steps_plan *p)
+bool local_steps_enabled(const struct local_steps_plan *p)
 {
     return p->outer.rule != NULL;
 }
@@ -63,9 +63,9 @@ size_t local_steps_scratch(const struct local_steps_plan *p)
 
 static double rate_of(const struct local_steps_plan *p, uint64_t version, unsigned step)
 {
-    uint64_t together = p->workers * p->batch;
-    uint64_t before = version * p->update + step * together;
-    return schedule_rate(&p->schedule, before, before + together);
+    uint64_t per_step = p->workers * p->batch; /* samples, if all workers advance at one speed */
+    uint64_t before = version * p->update + step * per_step;
+    return schedule_rate(&p->schedule, before, before + per_step);
 }
 
 /* ---- one worker ---------------------------------------------------------------------------- */
@@ -75,26 +75,27 @@ status local_steps_open(struct local_steps *l, const struct local_steps_plan *pl
     status result = OK;
     *l = (struct local_steps){.plan = plan};
     if (plan->outer.rule != NULL && plan->outer.rule->elastic)
-        TRY(memory_new(&l->own, plan->count, sizeof(float), "a worker's own parameters"));
+        TRY(memory_new(&l->parameters, plan->count, sizeof(float),
+                       "parameters of an elastic worker"));
     if (plan->momentum_ahead)
-        TRY(memory_new(&l->velocity, plan->count, sizeof(float), "a worker's own velocity"));
+        TRY(memory_new(&l->velocity, plan->count, sizeof(float), "velocity of an elastic worker"));
 done:
     return result;
 }
 
 void local_steps_close(struct local_steps *l)
 {
-    memory_free(l->own);
+    memory_free(l->parameters);
     memory_free(l->velocity);
     *l = (struct local_steps){0};
 }
 
-void local_steps_begin(struct local_steps *l)
+void local_steps_reset(struct local_steps *l)
 {
-    l->begun = false;
+    l->started = false;
 }
 
-/* One gradient, its figures added to those of the push. */
+/* Computes gradients and adds their statistics to those of the push. */
 struct source {
     local_gradient *gradient;
     void *context;
@@ -113,7 +114,7 @@ done:
     return result;
 }
 
-/* ---- steps from what was given ------------------------------------------------------------- */
+/* ---- steps from the parameters read -------------------------------------------------------- */
 
 VECTOR_CLONES
 static void add(size_t count, const float *a, const float *b, float *out)
@@ -122,36 +123,36 @@ static void add(size_t count, const float *a, const float *b, float *out)
         out[i] = a[i] + b[i];
 }
 
-/* The optimizer walks from 0: `walked` is x − θ_read. Weight decay, of x, and the proximal term, ρ
- * times `walked`, are added to the gradient before. */
-static status run_from_given(const struct local_steps_plan *p, struct source *s)
+/* `displacement` is x − θ_read; the optimizer updates it from 0. Therefore weight decay of x and
+ * the proximal term ρ · displacement are added to the gradient, not left to the optimizer. */
+static status run_from_read(const struct local_steps_plan *p, struct source *s)
 {
     status result = OK;
     struct local_steps_push *push = s->push;
-    float *walked = push->difference, *gradient = push->scratch, *at = gradient + stride(p);
+    float *displacement = push->difference, *gradient = push->scratch, *at = gradient + stride(p);
     struct optimizer_call call = {
-        .count = p->count, .in = walked, .out = walked, .gradient = gradient};
+        .count = p->count, .in = displacement, .out = displacement, .gradient = gradient};
     const float *from = push->parameters;
     struct optimizer_rule undecayed = p->rule;
     undecayed.weight_decay = 0;
     call.state_in = call.state_out = p->kind->states > 0 ? at + stride(p) : NULL;
     if (p->kind->states > 0)
         memset(call.state_out, 0, p->count * sizeof(float));
-    memset(walked, 0, p->count * sizeof(float));
+    memset(displacement, 0, p->count * sizeof(float));
     for (unsigned j = 0; j < p->outer.steps; j++) {
         TRY(step_gradient(s, push->number * p->outer.steps + j, from, gradient));
         if (p->rule.weight_decay > 0)
             vector_add_weighted(p->count, p->rule.weight_decay, from, false, gradient);
         if (p->outer.proximal > 0 && j > 0)
-            vector_add_weighted(p->count, (float)p->outer.proximal, walked, false, gradient);
+            vector_add_weighted(p->count, (float)p->outer.proximal, displacement, false, gradient);
         call.rates = optimizer_rule_rates(&undecayed, 1, rate_of(p, push->version, j));
         p->kind->update(&call);
         if (j + 1 < p->outer.steps) {
-            add(p->count, push->parameters, walked, at);
+            add(p->count, push->parameters, displacement, at);
             from = at;
         }
     }
-    vector_multiply(p->count, -1, walked, walked);
+    vector_multiply(p->count, -1, displacement, displacement);
 done:
     return result;
 }
@@ -166,22 +167,15 @@ static void look_ahead(size_t count, float momentum, const float *x, const float
 }
 
 VECTOR_CLONES
-static void draw_near(size_t count, float share, const float *center, float *x)
+static void elastic_pull(size_t count, float share, const float *center, float *x)
 {
     for (size_t i = 0; i < count; i++)
         x[i] -= share * (x[i] - center[i]);
 }
 
 VECTOR_CLONES
-static void walk(size_t count, float lr, const float *gradient, float *x)
-{
-    for (size_t i = 0; i < count; i++)
-        x[i] -= lr * gradient[i];
-}
-
-VECTOR_CLONES
-static void walk_on(size_t count, float lr, float momentum, const float *gradient, float *v,
-                    float *x)
+static void momentum_step(size_t count, float lr, float momentum, const float *gradient, float *v,
+                          float *x)
 {
     for (size_t i = 0; i < count; i++) {
         v[i] = momentum * v[i] - lr * gradient[i];
@@ -196,7 +190,7 @@ static void subtract(size_t count, const float *a, const float *b, float *out)
         out[i] = a[i] - b[i];
 }
 
-/* At an exchange the first gradient is from before it, as the paper has it. */
+/* As in the paper, the first gradient after an exchange is computed at the x before it. */
 static status run_elastic(struct local_steps *l, struct source *s)
 {
     status result = OK;
@@ -204,29 +198,29 @@ static status run_elastic(struct local_steps *l, struct source *s)
     struct local_steps_push *push = s->push;
     float *gradient = push->difference;
     float share = (float)(p->outer.rate / (1 - p->outer.rate));
-    bool exchanged = l->begun;
-    if (!l->begun) {
-        memcpy(l->own, push->parameters, p->count * sizeof(float));
+    bool exchanged = l->started;
+    if (!l->started) {
+        memcpy(l->parameters, push->parameters, p->count * sizeof(float));
         if (l->velocity != NULL)
             memset(l->velocity, 0, p->count * sizeof(float));
-        l->begun = true;
+        l->started = true;
     }
     for (unsigned j = 0; j < p->outer.steps; j++) {
-        float *at = l->velocity != NULL ? push->scratch : l->own;
+        float *at = l->velocity != NULL ? push->scratch : l->parameters;
         if (l->velocity != NULL)
-            look_ahead(p->count, p->rule.momentum, l->own, l->velocity, at);
+            look_ahead(p->count, p->rule.momentum, l->parameters, l->velocity, at);
         TRY(step_gradient(s, push->number * p->outer.steps + j, at, gradient));
         if (p->rule.weight_decay > 0)
             vector_add_weighted(p->count, p->rule.weight_decay, at, false, gradient);
         if (exchanged && j == 0)
-            draw_near(p->count, share, push->parameters, l->own);
+            elastic_pull(p->count, share, push->parameters, l->parameters);
         float lr = (float)rate_of(p, push->version, j);
         if (l->velocity != NULL)
-            walk_on(p->count, lr, p->rule.momentum, gradient, l->velocity, l->own);
+            momentum_step(p->count, lr, p->rule.momentum, gradient, l->velocity, l->parameters);
         else
-            walk(p->count, lr, gradient, l->own);
+            vector_add_weighted(p->count, -lr, gradient, false, l->parameters);
     }
-    subtract(p->count, push->parameters, l->own, push->difference);
+    subtract(p->count, push->parameters, l->parameters, push->difference);
 done:
     return result;
 }
@@ -240,7 +234,7 @@ status local_steps_run(struct local_steps *l, local_gradient *gradient, void *co
     if (p->outer.rule == NULL)
         return gradient(context, push->parameters, push->number, push->difference, &push->stats);
     push->stats = (struct step_stats){0};
-    TRY(p->outer.rule->elastic ? run_elastic(l, &s) : run_from_given(p, &s));
+    TRY(p->outer.rule->elastic ? run_elastic(l, &s) : run_from_read(p, &s));
     push->stats.loss = (float)(s.losses / p->outer.steps);
 done:
     return result;

@@ -1,24 +1,23 @@
 /*
- * local_steps.h — the steps that a worker takes by itself between two pushes, where there is an
- * outer rule (outer.h); else one gradient.
+ * local_steps.h — what a worker computes between two pushes: several local steps with an outer rule
+ * (ps/rules/outer/outer.h), otherwise one gradient.
  *
- * Push number k of a worker (0, 1, … over all its incarnations) is made of batches k·H … k·H + H −
- * 1, H = outer.steps. Two kinds:
- *   - from what it was given: x = θ_read, then H steps of key optimizer whose velocity starts at 0.
- *     What is pushed is Σ η u, the sum of the steps, not θ_read − x as float32 would round it: so
- *     one step is what the server's own update would have been. With outer.rho each gradient is
- *     that of f(x) + ρ/2 ‖x − θ_read‖². A pure function of (model, dataset,
+ * Let H = outer.steps. Push number k of a worker uses batches k·H … k·H + H − 1. k counts over all
+ * incarnations of the worker. There are two kinds of local steps:
+ *   - from the parameters read: x = θ_read, then H steps of key optimizer with a velocity that
+ *     starts at 0. The push is Σ η u, the sum of the steps. It is not θ_read − x, which float32
+ *     would round: one local step then equals one update of the server. With outer.rho each
+ *     gradient is that of f(x) + ρ/2 ‖x − θ_read‖². The push is a pure function of (model, dataset,
  *     seed, worker, k, θ_read, version).
- *   - elastic: x, and v, stay with the worker from push to push; see outer_easgd.c. A pure function
- *     of these and the above.
+ *   - elastic: the worker keeps x and v from push to push (outer_easgd.c). The push is a pure
+ *     function of x, v and the above.
  *
- * The rate of step j from version n is schedule_rate at sample S + j·W·batch, where S = n ·
- * (samples in an update): as if the W workers had gone on alike meanwhile. It depends on what was
- * read, not on when, so a replay and a simulation take the same steps.
+ * Step j after reading version n uses schedule_rate at sample S + j·W·batch, where S = n · (samples
+ * in an update). This assumes that all W workers advance at the same speed. The rate depends on
+ * what was read and not on when, so replay and simulation take the same steps.
  *
- * Memory, in vectors of the parameters' size: `local_steps_scratch` of them beside the pushed one
- * while steps are under way; elastic: one that stays with the worker, or two with
- * optimizer=nesterov.
+ * Memory, in vectors of the parameters' size: `local_steps_scratch` during the steps. An elastic
+ * worker keeps one vector, or two with optimizer=nesterov.
  */
 #ifndef GRADLAG_PS_LOCAL_STEPS_H
 #define GRADLAG_PS_LOCAL_STEPS_H
@@ -27,50 +26,52 @@
 #include "worker/optimizer/schedule.h"
 #include "worker/worker.h"
 
-/* Alike for all workers of a run. */
+/* The same for all workers of a run. */
 struct local_steps_plan {
     struct outer outer;
     unsigned workers;
-    size_t count;
+    size_t count; /* parameters */
     const struct optimizer_kind *kind;
-    bool momentum_ahead; /* elastic: by Nesterov's momentum */
+    bool momentum_ahead; /* elastic with Nesterov momentum */
     struct optimizer_rule rule;
     struct schedule schedule;
     uint64_t batch, update; /* samples of a batch, and in an update */
 };
-/* Reads outer, its dotted keys, optimizer, momentum, weight_decay, batch, consistency and what
- * schedule_open reads. */
+/* Reads outer, its dotted keys, optimizer, momentum, weight_decay, batch, consistency, and the keys
+ * that schedule_open reads. Errors: those of outer_open. */
 status local_steps_plan_open(struct local_steps_plan *out, const options *o, unsigned workers,
                              size_t count, uint64_t total_samples,
                              uint64_t epoch_samples) MUST_CHECK;
-/* Whether a push is more than one gradient as it is. */
-bool local_steps_plan_steps(const struct local_steps_plan *p);
-/* Floats that local_steps_run wants as scratch. */
+/* True if there is an outer rule; false if a push is one gradient. */
+bool local_steps_enabled(const struct local_steps_plan *p);
+/* Floats that local_steps_run needs as scratch. */
 size_t local_steps_scratch(const struct local_steps_plan *p);
 
-/* One worker's own. */
+/* The state of one worker. */
 struct local_steps {
     const struct local_steps_plan *plan; /* borrowed */
-    float *own, *velocity;               /* NULL: what nobody keeps */
-    bool begun;
+    float *parameters, *velocity; /* [count] x and v of an elastic worker; NULL: not needed */
+    bool started;                 /* an elastic worker has initialized them */
 };
 status local_steps_open(struct local_steps *l, const struct local_steps_plan *plan) MUST_CHECK;
 void local_steps_close(struct local_steps *l);
-/* The worker is a new one: what it had is forgotten. */
-void local_steps_begin(struct local_steps *l);
+/* Discards x and v, because a new incarnation of the worker starts. */
+void local_steps_reset(struct local_steps *l);
 
-/* The gradient of a batch: worker_gradient, or as worker.h promises of it. */
+/* The gradient of a batch, with the contract of worker_gradient (worker/worker.h). */
 typedef status local_gradient(void *context, const float *parameters, uint64_t batch,
                               float *gradient, struct step_stats *stats);
 
 struct local_steps_push {
-    const float *parameters; /* that were read, constant meanwhile; of version: */
-    uint64_t version, number;
-    float *difference; /* what is pushed: filled in */
-    float *scratch;    /* local_steps_scratch floats; 64-byte alignment is wanted, not required */
-    struct step_stats stats; /* filled in: sums over the steps; loss: their mean */
+    const float *parameters; /* [count] θ_read; constant during the call */
+    uint64_t version;        /* of θ_read */
+    uint64_t number;         /* k */
+    float *difference;       /* [count] output: what the worker pushes */
+    float *scratch;          /* local_steps_scratch floats; 64-byte alignment is faster */
+    struct step_stats stats; /* output: sums over the steps; the loss is their mean */
 };
-/* A step that goes astray makes a difference, or a loss, that is not finite. */
+/* Computes one push. If a step diverges, the difference or the loss is not finite. Errors: those of
+ * `gradient`. */
 status local_steps_run(struct local_steps *l, local_gradient *gradient, void *context,
                        struct local_steps_push *push) MUST_CHECK;
 

@@ -1,6 +1,6 @@
 /*
- * trainer.c — one asynchronous worker, whole. Beside it: sync/trainer.c, which exchanges gradients
- * with its peers where this one pushes to the server, and applies the update itself.
+ * trainer.c — the loop of one asynchronous worker. Compare sync/trainer.c: there a rank exchanges
+ * gradients with its peers and applies the update itself.
  */
 #include "ps/trainer.h"
 
@@ -14,7 +14,6 @@ static status gradient(void *context, const float *parameters, uint64_t batch, f
     return worker_gradient(context, parameters, batch, gradient, stats);
 }
 
-/* With an outer rule a push is several local steps, else one gradient. */
 static status open_local(const struct ps_trainer_options *o, struct local_steps_plan *plan,
                          struct local_steps *local, float **scratch)
 {
@@ -31,7 +30,7 @@ status ps_trainer_run(const struct ps_trainer_options *o)
 {
     status result = OK;
     ps_client *client = NULL;
-    struct ps_release at; /* what it may go on with: θ, its version, the batch to compute */
+    struct ps_release at; /* θ, its version, and the batch to compute */
     struct local_steps_plan plan;
     struct local_steps local = {0};
     float *scratch = NULL;
@@ -67,7 +66,7 @@ done:
     *o->dismissal = ps_client_dismissal(client);
     if (result != OK)
         ps_client_leave(client, result, error_message());
-    worker_forget_memory(o->worker); /* what it computed in is the client's */
+    worker_forget_memory(o->worker); /* before the client unmaps it */
     ps_client_close(&client);
     local_steps_close(&local);
     memory_free(scratch);

@@ -15,10 +15,11 @@ struct ps_trainer_options {
     const char *endpoint;
     uint64_t run_token, settings_hash; /* see client.h */
     const volatile sig_atomic_t *stop;
-    enum ps_dismissal *dismissal; /* set with an error */
+    enum ps_dismissal *dismissal; /* output; set on return */
 };
 
-/* Pull, compute, push until the server says that training is over. */
+/* Pulls, computes and pushes until the server reports that training is complete. Errors: those of
+ * ps_client_open, ps_client_push_pull and the worker. */
 status ps_trainer_run(const struct ps_trainer_options *o) MUST_CHECK;
 
 #endif

@@ -20,89 +20,89 @@ enum push_outcome { /* stored as text: "applied", … */
                     PUSH_AGGREGATED, /* held, applied with others in one update */
                     PUSH_DROPPED_STALE,
                     PUSH_DROPPED_LATE,   /* the update or the run it was for had already ended */
-                    PUSH_NOT_FINITE = 5, /* 4 has never been written */
+                    PUSH_NOT_FINITE = 5, /* 4 is unused */
 };
 
-/* Why it was not used; stored as text. */
+/* Why a gradient was not used; stored as text. */
 enum push_reason {
-    PUSH_USED,           /* it was: NULL */
-    PUSH_BY_DAMPING,     /* dropped by the damping rule */
-    PUSH_BY_CONSISTENCY, /* by the consistency policy */
-    PUSH_AFTER_END,      /* it came when the run had ended */
-    PUSH_WORKER_LOST,    /* it waited for others when its worker was lost */
-    PUSH_RUN_ENDED,      /* it waited for others when the run ended */
-    PUSH_RUN_DIVERGED,   /* likewise, for what another one sent */
-    PUSH_BAD_GRADIENT,   /* it is itself not finite */
-    PUSH_BAD_LOSS,
-    PUSH_BAD_UPDATE, /* it is finite, the update that it completed is not */
+    PUSH_USED,           /* it was used: NULL */
+    PUSH_BY_DAMPING,     /* the damping rule dropped it */
+    PUSH_BY_CONSISTENCY, /* the consistency policy dropped it */
+    PUSH_AFTER_END,      /* it arrived after the run had ended */
+    PUSH_WORKER_LOST,    /* it waited for other gradients when its worker was lost */
+    PUSH_RUN_ENDED,      /* it waited for other gradients when the run ended */
+    PUSH_RUN_DIVERGED,   /* it waited when another gradient made the run diverge */
+    PUSH_BAD_GRADIENT,   /* the gradient is not finite */
+    PUSH_BAD_LOSS,       /* its loss is not finite */
+    PUSH_BAD_UPDATE,     /* the gradient is finite; the update that it completed is not */
 };
 
 enum { NO_WORKER = -1 };
 
 struct push_record {
-    uint64_t arrival;        /* pushes handed to the core before it: the order to replay */
-    uint64_t update_version; /* version after the update it went into; version then, if dropped */
+    uint64_t arrival;        /* pushes that the core received before this one; replay order */
+    uint64_t update_version; /* version after its update; if dropped: the current version */
     uint32_t worker;
-    int32_t waited_for;    /* whose push or loss let the worker go on to compute it; or NO_WORKER */
-    uint64_t batch;        /* number of the batch it is the gradient of */
+    int32_t waited_for;    /* the worker whose push or loss released this worker; or NO_WORKER */
+    uint64_t batch;        /* number of its batch */
     uint64_t sequence;     /* the worker's own count of pushes, from 0 */
     uint64_t read_version; /* version the gradient was computed at */
     uint64_t staleness;    /* τ */
     double scale;          /* s(τ) */
-    double rate;           /* learning rate it got: schedule's × scale; NOT_MEASURED if not used */
+    double rate; /* its learning rate: the schedule's × scale; NOT_MEASURED if not used */
     double gap, gradient_norm, loss;
     enum push_outcome outcome;
     enum push_reason reason;
-    double pull_us, compute_us; /* reported by the worker: waiting for parameters; the step */
-    double queue_us, apply_us;  /* on the server: from arrival to apply; apply */
+    double pull_us, compute_us; /* measured by the worker: wait for parameters; the step */
+    double queue_us, apply_us;  /* measured by the server: arrival to update; the update */
     double at_seconds;
-    /* Every n-th one's (probe_every): cosine of the angle to a fresh gradient of the same batch, at
-     * the parameters that it met; NOT_MEASURED for the others. */
+    /* For every n-th gradient (probe_every): cosine of the angle to a fresh gradient of the same
+     * batch at the parameters that it is applied to. NOT_MEASURED for the other gradients. */
     double cosine;
-    /* Of the update, where the correction moves it: the optimizer's, and what was measured in all.
-     */
+    /* Set if the correction changes the momentum: the optimizer's, and the measured total. */
     double momentum, total_momentum;
-    uint32_t server; /* whose part of the gradient this is about; all above is that server's */
-    double data_us, forward_us, backward_us; /* of compute_us */
+    uint32_t server;                         /* the row describes the slice of this server */
+    double data_us, forward_us, backward_us; /* parts of compute_us */
 };
 
 struct step_record {
     uint64_t update_version;
     uint32_t worker;
     double loss, compute_us, exchange_us, apply_us;
-    double data_us, forward_us, backward_us; /* of compute_us */
-    double hidden_us;                        /* of exchange, while the rank computed */
+    double data_us, forward_us, backward_us; /* parts of compute_us */
+    double hidden_us;                        /* exchange while the rank computed */
     uint64_t staleness;                      /* of the gradient: 1 with double buffering */
-    double at_seconds;                       /* when it ended */
+    double at_seconds;                       /* end of the step */
 };
 
-/* A stage of a pipeline read a micro-batch forwards or backwards. */
+/* One forward or backward pass of a micro-batch through a pipeline stage. */
 struct pass_record {
-    uint64_t number; /* of its rank's passes, from 0 */
+    uint64_t number; /* counts the passes of the rank, from 0 */
     uint32_t worker, micro_batch;
-    uint64_t update_version; /* that the gradient goes into */
-    uint64_t version;        /* updates applied when it began */
+    uint64_t update_version; /* version after the update of this gradient */
+    uint64_t version;        /* updates applied when the pass began */
     bool backward;
     double compute_us;
-    double at_seconds; /* when it ended */
+    double at_seconds; /* end of the pass */
 };
 
-/* A split whose accuracy is NaN is taken as not measured, together with its loss. */
+/* If a split's accuracy is NaN, its accuracy and loss count as not measured. */
 struct evaluation_record {
     uint64_t updates, samples;
     double seconds;
     double train_loss, validation_loss, validation_accuracy, test_loss, test_accuracy;
-    double took_seconds;    /* of the machine's time */
-    double top_class_share; /* of the test predictions, the most predicted class's; NaN: unknown */
+    double took_seconds; /* wall-clock duration of the evaluation */
+    double
+        top_class_share; /* share of test predictions of the most predicted class; NaN: unknown */
 };
 
-/* How far the run is; the latest one alone is kept, in its row, and not beyond its end. */
+/* Progress of a run. The run's row holds the latest report and loses it when the run ends. */
 struct progress_record {
     uint64_t updates, samples, total_samples;
-    double seconds, loss, staleness; /* loss lately, mean staleness so far; not finite: not known */
+    double seconds, loss, staleness; /* recent loss, mean staleness so far; not finite: unknown */
 };
 
-/* An event that has no place among the pushes. */
+/* push_number of an event whose position among the pushes is unknown. */
 #define PUSHES_UNKNOWN UINT64_MAX
 
 enum severity { SEVERITY_INFO, SEVERITY_WARNING, SEVERITY_ERROR };

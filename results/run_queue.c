@@ -26,7 +26,7 @@ status queue_open(queue **out, const char *path)
     TRY(database_open(&q->db, path));
     TRY(run_row_end_gone(q->db));
     clock_utc(q->now);
-    TRY(database_execute(q->db, "BEGIN IMMEDIATE", "look into the queue"));
+    TRY(database_execute(q->db, "BEGIN IMMEDIATE", "read the queue"));
     *out = q;
     q = NULL;
 done:
@@ -65,7 +65,7 @@ static enum queue_state state_of(const char *name, bool has_runner)
     for (size_t i = QUEUE_FINISHED; i < COUNT_OF(names); i++)
         if (strcmp(names[i], name) == 0)
             return (enum queue_state)i;
-    /* Running, and nobody answers for it: by a gradlag that did not note who does. */
+    /* status running without a runner: no process owns the run */
     return has_runner ? QUEUE_TAKEN : strcmp(name, "queued") == 0 ? QUEUE_WAITING : QUEUE_STOPPED;
 }
 
@@ -88,7 +88,7 @@ static status read_entry(sqlite3 *db, int64_t id, const char *config_hash, struc
     sqlite3_bind_text(s, 2, self.at, -1, SQLITE_STATIC);
     sqlite3_bind_text(s, 3, config_hash, -1, SQLITE_STATIC);
     int code = sqlite3_step(s);
-    TRY(database_check(db, code, "look a run up"));
+    TRY(database_check(db, code, "read a run of the queue"));
     if (code != SQLITE_ROW)
         goto done;
     copy_text(s, 0, name, sizeof name);
@@ -103,7 +103,7 @@ done:
     return result;
 }
 
-static bool may_stay(const struct queue_entry *e, bool again)
+static bool keeps_entry(const struct queue_entry *e, bool again)
 {
     bool ended = e->state == QUEUE_FINISHED || e->state == QUEUE_DIVERGED;
     return e->state == QUEUE_WAITING || (!again && (ended || e->state == QUEUE_TAKEN));
@@ -137,7 +137,7 @@ status queue_add(queue *q, const struct queue_request *request, struct queue_ent
     TRY(query_bind_find_run(q->db, &request->key, &found, &is_there));
     if (is_there) {
         TRY(read_entry(q->db, found.id, request->key.config_hash, out));
-        if (may_stay(out, request->again))
+        if (keeps_entry(out, request->again))
             goto done;
     }
     run.host = NULL;
@@ -181,7 +181,8 @@ status queue_look(const char *path, int64_t id, const char *config_hash, struct 
     status result = OK;
     sqlite3 *db = NULL;
     if (access(path, F_OK) != 0) {
-        FAIL(ERROR_RESULTS, "%s: the results file is no longer there: %s; was it deleted or moved?",
+        FAIL(ERROR_RESULTS,
+             "%s: the results file no longer exists: %s; check whether it was deleted or moved",
              path, strerror(errno));
     }
     TRY(database_open(&db, path));
@@ -205,8 +206,8 @@ status queue_config(const char *path, int64_t id, char **config, char hash[65])
     TRY(database_check(db, code, "read a run's configuration"));
     if (code != SQLITE_ROW || sqlite3_column_type(s, 0) != SQLITE_TEXT) {
         FAIL(ERROR_USAGE,
-             "%s: there is no run %lld with a configuration; `gradlag sweep --status` shows those "
-             "that wait",
+             "%s: there is no run %lld with a configuration; `gradlag sweep --status` lists the "
+             "queued runs",
              path, (long long)id);
     }
     *config = text_copy((const char *)sqlite3_column_text(s, 0));

@@ -1,11 +1,11 @@
 /*
- * run_queue.h — runs that wait in a results file to be made.
+ * run_queue.h — queued runs in a results file.
  *
- * A run that waits is a row whose status is queued and whose runner is NULL: nobody answers for it
- * yet. Whoever makes it takes it first. That is one statement, so that of any number of processes,
- * on one file, one gets it; from then on run_owner.h tells whether that one is still there. Nothing
- * else is kept anywhere: a sweep that is killed at any moment leaves rows that wait, rows that
- * ended, and rows whose process is gone, and the next one sees which is which.
+ * A queued run is a row with status queued and runner NULL: no process owns it. A process takes the
+ * run before it starts the run. Taking is one SQL statement, so exactly one of several processes
+ * gets the run. From then on run_owner.h tells whether that process still exists. The queue has no
+ * other state. If a sweep is killed, its rows are queued, ended, or owned by a process that no
+ * longer exists, and the next sweep can tell these three apart.
  */
 #ifndef GRADLAG_RESULTS_RUN_QUEUE_H
 #define GRADLAG_RESULTS_RUN_QUEUE_H
@@ -15,56 +15,57 @@
 #include "results/store/recorder.h"
 
 enum queue_state {
-    QUEUE_WAITING, /* nobody makes it */
-    QUEUE_TAKEN,   /* a process makes it that lives, or that cannot be judged from here */
+    QUEUE_WAITING, /* no process has taken it */
+    QUEUE_TAKEN,   /* its process lives, or this host cannot tell */
     QUEUE_FINISHED,
     QUEUE_DIVERGED,
     QUEUE_FAILED,
     QUEUE_STOPPED,
-    QUEUE_DROPPED, /* it is not there any more */
+    QUEUE_DROPPED, /* the row no longer exists */
 };
 struct queue_entry {
     int64_t id;
     enum queue_state state;
     unsigned attempt; /* from 1 */
-    bool here;        /* QUEUE_TAKEN: by a process on this host */
+    bool here;        /* QUEUE_TAKEN: the process is on this host */
     char by[192];     /* QUEUE_TAKEN: "HOST, process N" */
-    char error[512];  /* why it failed or diverged, cut to size */
+    char error[512];  /* why the run failed or diverged, truncated */
 };
 
 struct queue_request {
-    struct run_key key;                /* what finds it again, if it is there already */
-    const struct run_description *run; /* its row; host is left out until it is taken */
-    int64_t priority;                  /* higher ones are made first */
+    struct run_key key;                /* finds an earlier run of the same configuration */
+    const struct run_description *run; /* its row; host stays NULL until the run is taken */
+    int64_t priority;                  /* runs with a higher priority start first */
     unsigned attempt;
-    bool again; /* even where there is one that has ended */
+    bool again; /* add the run even if an earlier one has ended */
 };
 
-/* One transaction on the queue of one file, which is created where it is not there. */
+/* One transaction on the queue of one file. The file is created if it does not exist. */
 typedef struct queue queue;
 status queue_open(queue **out, const char *path) MUST_CHECK;
-/* Adds a run that waits, unless there is one already that waits, is being made, or finished or
- * diverged. *out is the one that there is now. */
+/* Adds a queued run, unless a run of this key is queued, is running, has finished or has diverged.
+ * *out describes the added or the existing run. */
 status queue_add(queue *q, const struct queue_request *request, struct queue_entry *out) MUST_CHECK;
 status queue_commit(queue *q) MUST_CHECK;
-/* Undoes what was not committed; NULL-safe. */
+/* Rolls back what was not committed. NULL-safe. */
 void queue_close(queue **q);
 
-/* This process answers for the run from now on; `host` is its row's. False in *taken where it no
- * longer waits. */
+/* Makes this process the owner of the run; `host` (JSON) is stored in its row. *taken is false if
+ * the run is no longer queued. */
 status queue_take(const char *path, int64_t id, const char *host, bool *taken) MUST_CHECK;
-/* What became of a run; ends it first where its process is gone. A row of another config_hash is
- * another run: what was taken out gives its number back. */
+/* Reads the state of a run. If its process no longer exists, the run is ended first. A row with
+ * another config_hash counts as QUEUE_DROPPED, because SQLite reuses the ids of deleted rows. */
 status queue_look(const char *path, int64_t id, const char *config_hash,
                   struct queue_entry *out) MUST_CHECK;
-/* The configuration (JSON) of a run, owned by the caller, and its config_hash. */
+/* Reads the configuration (JSON, owned by the caller) of a run and its config_hash. ERROR_USAGE:
+ * no such run. */
 status queue_config(const char *path, int64_t id, char **config, char hash[65]) MUST_CHECK;
-/* The runs that wait, those of a higher priority first; *ids is owned by the caller. */
+/* Lists the queued runs, by descending priority, then by id. The caller owns *ids. */
 status queue_waiting(const char *path, int64_t **ids, size_t *count) MUST_CHECK;
-/* Where the file lies, or is to lie: the name of a file system that other hosts may see, too, such
- * as "nfs"; NULL: none of those that are known to be. */
+/* The name of the network file system, such as "nfs", on which the file exists or would be created.
+ * NULL: no known network file system. */
 const char *queue_network(const char *path);
-/* Takes all runs out that wait. */
+/* Deletes all queued runs. */
 status queue_drop(const char *path, size_t *count) MUST_CHECK;
 
 #endif

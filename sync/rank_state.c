@@ -11,35 +11,36 @@ enum { LOSSES = 2, TAG = 1 };
 status rank_state_open(struct rank_state *k, const replica *r, bool here)
 {
     status result = OK;
-    *k = (struct rank_state){.c = r->c, .each = replica_own_count(r) + (r->late ? LOSSES : 0)};
+    *k = (struct rank_state){.c = r->c,
+                             .each = replica_own_count(r) + (r->double_buffered ? LOSSES : 0)};
     if (k->each == 0)
         return OK;
     if (k->each > INT32_MAX)
         FAIL(ERROR_USAGE,
-             "%zu floats of each rank are more than one message holds: such a run "
-             "cannot keep checkpoints to go on from; leave checkpoint and resume out",
+             "the state of each rank, %zu floats, does not fit into one MPI message, so this run "
+             "cannot write checkpoints; leave checkpoint and resume out",
              k->each);
-    TRY(memory_new(&k->own, k->each, sizeof(float), "what a rank has of its own"));
+    TRY(memory_new(&k->own, k->each, sizeof(float), "a rank's own state"));
     if (here)
-        TRY(memory_new(&k->all, r->c->size * k->each, sizeof(float), "what ranks have"));
+        TRY(memory_new(&k->all, r->c->size * k->each, sizeof(float), "the ranks' states"));
 done:
     return result;
 }
 
 void rank_state_close(struct rank_state *k)
 {
-    if (k->c != NULL && !k->c->failed) { /* else messages may be under way, to the process's end */
+    if (k->c != NULL && !k->c->failed) { /* failed: messages may still arrive there */
         memory_free(k->own);
         memory_free(k->all);
     }
     *k = (struct rank_state){0};
 }
 
-/* Between k->own of every rank and k->all of rank 0, one rank after the other. */
+/* Copies between k->own of every rank and k->all of rank 0, one rank after the other. */
 static status move(struct rank_state *k, communicator *c, bool to_first)
 {
     status result = OK;
-    const char *what = "what ranks have of their own";
+    const char *what = "the ranks' own states";
     MPI_Comm world = c->ranks->world;
     MPI_Request request;
 
@@ -68,7 +69,7 @@ status rank_state_gather(struct rank_state *k, replica *r, const float losses[2]
     if (k->each == 0)
         return OK;
     replica_own_read(r, k->own);
-    if (r->late)
+    if (r->double_buffered)
         memcpy(k->own + k->each - LOSSES, losses, LOSSES * sizeof *losses);
     if (r->c->rank == 0)
         memcpy(k->all, k->own, k->each * sizeof(float));
@@ -90,7 +91,7 @@ status rank_state_scatter(struct rank_state *k, replica *r, const float *all, fl
     }
     TRY(move(k, r->c, false));
     replica_own_write(r, k->own);
-    if (r->late)
+    if (r->double_buffered)
         memcpy(losses, k->own + k->each - LOSSES, LOSSES * sizeof *losses);
 done:
     return result;

@@ -1,4 +1,4 @@
-/* replica.c — which kind of replica a rank has, and the one in the host's memory. */
+/* replica.c — the choice of the kind, and replica_host: in host memory. */
 #include "sync/replica.h"
 
 #include "base/clock.h"
@@ -20,7 +20,7 @@ status replica_open_kind(replica **out, const struct replica_kind *kind, const o
     r->worker = w;
     r->c = c;
     r->count = worker_parameter_count(w);
-    r->late = strcmp(options_text(o, "double_buffering"), "yes") == 0;
+    r->double_buffered = strcmp(options_text(o, "double_buffering"), "yes") == 0;
     r->kind = kind;
     TRY(kind->open(r, o));
     *out = r;
@@ -30,8 +30,8 @@ done:
     return result;
 }
 
-/* Where the exchange is the host's, so is everything: what comes up and goes down is one vector
- * each either way. */
+/* If the exchange is in host memory, so is the replica: one vector per step crosses to the GPU and
+ * one back, in either place. */
 static status choose(const struct replica_kind **out, const options *o, const worker *w,
                      const communicator *c)
 {
@@ -39,29 +39,30 @@ static status choose(const struct replica_kind **out, const options *o, const wo
     struct optimizer_rule rule;
     TRY(optimizer_rule_of(o, &rule));
     const struct compression_kind *codes;
-    if (c->kind->on_device) /* which carries no codes */
+    if (c->kind->on_device) /* it cannot send codes */
         TRY(compression_chosen(&codes, o, c));
     const bool late = strcmp(options_text(o, "double_buffering"), "yes") == 0;
-    bool exchanged_there = (c->size == 1 && !late) || c->kind->on_device;
+    bool exchanged_on_gpu = (c->size == 1 && !late) || c->kind->on_device;
     if (c->kind->on_device && late) {
         FAIL(ERROR_USAGE,
-             "double_buffering=yes: communicator=%s exchanges on the GPU, at once; use "
-             "communicator=mpi",
+             "double_buffering=yes does not work with communicator=%s, whose gradients stay on the "
+             "GPU; use communicator=mpi",
              c->kind->about.name);
     }
-    bool there =
+    bool on_gpu =
         worker_place(w) != NULL && rule.form != OPTIMIZER_HOST_ONLY && !local_sgd_or_growing(o);
-    if (c->kind->on_device && !there) {
+    if (c->kind->on_device && !on_gpu) {
         FAIL(ERROR_USAGE,
-             "communicator=%s: the update with optimizer=%s%s is made in the host's "
-             "memory; use communicator=auto",
+             "communicator=%s keeps gradients on the GPU, but the update with optimizer=%s%s runs "
+             "in "
+             "host memory; use communicator=auto",
              c->kind->about.name, options_text(o, "optimizer"),
              local_sgd_or_growing(o) ? " and local_steps or decay=batch" : "");
     }
     const bool shares = communicator_shares(c) && worker_place(w) == NULL && !late &&
                         !local_sgd_or_growing(o) && !rule.by_layer &&
                         strcmp(options_text(o, "overlap"), "yes") != 0;
-    *out = exchanged_there && there ? &replica_device : shares ? &replica_shared : &replica_host;
+    *out = exchanged_on_gpu && on_gpu ? &replica_device : shares ? &replica_shared : &replica_host;
 done:
     return result;
 }
@@ -75,16 +76,16 @@ static status choose_overlap(replica *r, const options *o)
     const char *wanted = options_text(o, "overlap");
     const bool yes = strcmp(wanted, "yes") == 0;
     if (yes && r->kind != &replica_host) {
-        FAIL(ERROR_USAGE, "overlap=yes: gradients that stay on a GPU are not exchanged while they "
-                          "are computed; use overlap=auto");
+        FAIL(ERROR_USAGE, "overlap=yes does not work for gradients that stay on a GPU; use "
+                          "overlap=auto");
     }
     r->overlaps = yes;
-    if (strcmp(wanted, "auto") == 0 && r->kind == &replica_host && !r->whole &&
-        communicator_overlap_may_gain(r->c) && (r->late || r->count > r->c->bucket)) {
+    if (strcmp(wanted, "auto") == 0 && r->kind == &replica_host && !r->sends_whole &&
+        communicator_overlap_may_gain(r->c) && (r->double_buffered || r->count > r->c->bucket)) {
         TRY(memory_new(&r->trial, 1, sizeof *r->trial, "the replica"));
         r->overlaps = autotune_overlaps(r->trial);
     }
-    r->looks = (yes || r->trial != NULL) && !r->late;
+    r->checks_early = (yes || r->trial != NULL) && !r->double_buffered;
 done:
     return result;
 }
@@ -114,7 +115,7 @@ void replica_close(replica **r)
     }
 }
 
-static void gradient_grows(void *context, size_t final_from)
+static void advance_exchange(void *context, size_t final_from)
 {
     communicator_advance(context, final_from);
 }
@@ -126,14 +127,14 @@ void replica_send(replica *r)
 
 status replica_gradient(replica *r, uint64_t batch, struct step_stats *stats)
 {
-    const struct gradient_watch watch = {.context = r->c, .between = gradient_grows};
+    const struct gradient_watch watch = {.context = r->c, .between = advance_exchange};
     r->began_ns = r->trial != NULL ? clock_ns() : 0;
-    if (r->overlaps && !r->late) {
+    if (r->overlaps && !r->double_buffered) {
         communicator_begin(r->c, r->gradient, r->count);
-        r->begun = true;
+        r->exchange_begun = true;
     }
     return worker_gradient_watched(r->worker, r->parameters, batch, r->gradient,
-                                   r->begun && !r->late ? &watch : NULL, stats);
+                                   r->exchange_begun && !r->double_buffered ? &watch : NULL, stats);
 }
 
 status replica_gradients(replica *r, uint64_t first, unsigned batches, struct step_stats *stats)
@@ -145,7 +146,7 @@ status replica_gradients(replica *r, uint64_t first, unsigned batches, struct st
     *stats = (struct step_stats){0};
     for (unsigned i = 0; i < batches; i++) {
         TRY(replica_gradient(r, first + i, &one));
-        replica_gather(r, i, batches);
+        replica_accumulate(r, i, batches);
         step_stats_add(stats, &one);
         stats->loss += one.loss / (float)batches;
     }
@@ -153,7 +154,7 @@ done:
     return result;
 }
 
-/* The step's exchange has ended; all ranks read the same mean of votes. */
+/* After the step's exchange. `votes` is the mean of all ranks' votes, the same on all ranks. */
 static void autotune_next(replica *r, float votes)
 {
     if (!autotune_votes(r->trial)) {
@@ -162,16 +163,16 @@ static void autotune_next(replica *r, float votes)
         return;
     }
     r->overlaps = votes > 0.5f;
-    log_debug("overlap=%s: a step with it takes %.3f times as long as one without",
+    log_debug("overlap=%s: a step with overlap takes %.3f times as long as one without",
               r->overlaps ? "yes" : "no", (double)r->trial->ratio);
     memory_free(r->trial);
     r->trial = NULL;
 }
 
-/* No rank has sent a part before its gradient was whole. */
-static void nothing_to_overlap(replica *r)
+/* No rank has sent a part before its gradient was complete. */
+static void turn_overlap_off(replica *r)
 {
-    log_debug("overlap=no: no part of bucket_kib is final before the gradient is whole");
+    log_debug("overlap=no: no part of bucket_kib is final before the gradient is complete");
     r->overlaps = false;
     memory_free(r->trial);
     r->trial = NULL;
@@ -181,15 +182,15 @@ status replica_exchange(replica *r, float notes[COMMUNICATOR_NOTES])
 {
     status result = OK;
     enum { VOTE = COMMUNICATOR_NOTES - 1 };
-    const bool looks = r->looks && r->begun;
-    if (looks)
+    const bool checks = r->checks_early && r->exchange_begun;
+    if (checks)
         notes[VOTE] = communicator_began_early(r->c);
     else if (r->trial != NULL)
         notes[VOTE] = autotune_votes(r->trial) ? autotune_vote(r->trial) : 0;
     TRY(r->kind->exchange(r, notes));
-    r->looks = r->looks && !looks;
-    if (looks && notes[VOTE] == 0)
-        nothing_to_overlap(r);
+    r->checks_early = r->checks_early && !checks;
+    if (checks && notes[VOTE] == 0)
+        turn_overlap_off(r);
     else if (r->trial != NULL)
         autotune_next(r, notes[VOTE]);
 done:
@@ -233,10 +234,10 @@ void replica_own_write(replica *r, const float *in)
         r->kind->own_write(r, in);
 }
 
-void replica_gather(replica *r, unsigned index, unsigned count)
+void replica_accumulate(replica *r, unsigned index, unsigned count)
 {
     if (count > 1)
-        r->kind->gather(r, index, count);
+        r->kind->accumulate(r, index, count);
 }
 
 status replica_average(replica *r, enum local_sgd_momentum momentum,
@@ -245,18 +246,18 @@ status replica_average(replica *r, enum local_sgd_momentum momentum,
     return r->kind->average(r, momentum, notes);
 }
 
-/* ---- in the host's memory -----------------------------------------------------------------------
+/* ---- replica_host -------------------------------------------------------------------------------
  */
 
 struct replica_host {
     optimizer *optimizer;
-    compression *compression; /* of the gradient on its way; NULL: none */
-    float *parameters[2];     /* the current ones, and where the next update writes */
-    float *sent;              /* what is exchanged and applied: the communicator's buffer */
-    float *computed;          /* late: where gradients are computed; else NULL */
+    compression *compression; /* NULL: none */
+    float *parameters[2];     /* [current], and the target of the next update */
+    float *sent;              /* gradient to exchange and apply: the communicator's buffer */
+    float *computed;          /* double_buffering: target of the backward pass; else NULL */
     unsigned current;
     float *sum;       /* NULL: an update has one gradient */
-    bool keeps_state; /* local_momentum=keep: the optimizer's is each rank's own */
+    bool keeps_state; /* local_momentum=keep */
 };
 
 static void host_close(replica *r)
@@ -272,7 +273,7 @@ static void host_close(replica *r)
     r->state = NULL;
 }
 
-/* Every slice of the parameters is a tensor of its own. */
+/* Each slice of the parameters is one tensor. */
 static status open_compression(compression **out, const struct compression_kind *kind,
                                const options *o, const replica *r)
 {
@@ -302,7 +303,7 @@ static status host_open(replica *r, const options *o)
     r->state = h;
     if (kind != NULL)
         TRY(open_compression(&h->compression, kind, o, r));
-    r->whole = kind != NULL || local_sgd_or_growing(o) || worker_joint_sums(r->worker) > 0;
+    r->sends_whole = kind != NULL || local_sgd_or_growing(o) || worker_joint_sums(r->worker) > 0;
     if (local_sgd_or_growing(o))
         TRY(memory_new(&h->sum, r->count, sizeof(float), "a sum of gradients"));
     h->keeps_state = r->c->size > 1 && local_sgd_keeps_state(o);
@@ -314,9 +315,9 @@ static status host_open(replica *r, const options *o)
     TRY(worker_initial_parameters(r->worker, h->parameters[0], r->count));
     r->parameters = h->parameters[0];
     h->sent = communicator_buffer(r->c);
-    if (r->late)
+    if (r->double_buffered)
         TRY(memory_new(&h->computed, r->count, sizeof(float), "the gradient"));
-    r->gradient = r->late ? h->computed : h->sent;
+    r->gradient = r->double_buffered ? h->computed : h->sent;
 done:
     return result;
 }
@@ -328,11 +329,11 @@ static void host_send(replica *r)
     if (r->overlaps) {
         communicator_begin(r->c, h->sent, r->count);
         communicator_advance(r->c, 0);
-        r->begun = true;
+        r->exchange_begun = true;
     }
 }
 
-/* The notes travel behind the gradient, so that they cost no message of their own. */
+/* The notes travel behind the gradient, so that they need no message of their own. */
 static status host_exchange(replica *r, float notes[COMMUNICATOR_NOTES])
 {
     status result = OK;
@@ -342,17 +343,17 @@ static status host_exchange(replica *r, float notes[COMMUNICATOR_NOTES])
     if (h->compression != NULL)
         return compression_mean(h->compression, r->c, h->sent, notes);
     memcpy(h->sent + r->count, notes, bytes);
-    if (r->begun)
+    if (r->exchange_begun)
         TRY(communicator_finish(r->c, COMMUNICATOR_NOTES, &r->hidden_ns));
     else
         TRY(communicator_allreduce_mean(r->c, h->sent, r->count + COMMUNICATOR_NOTES));
     memcpy(notes, h->sent + r->count, bytes);
 done:
-    r->begun = false;
+    r->exchange_begun = false;
     return result;
 }
 
-/* Into the other buffer: a failed update leaves θ as it was. */
+/* Writes to the other buffer, so that a failed update leaves θ unchanged. */
 static status host_apply(replica *r, double lr, bool *finite)
 {
     struct replica_host *h = r->state;
@@ -374,7 +375,7 @@ static status host_view(replica *r, struct replica_view *out)
     *out = (struct replica_view){.parameters = r->parameters,
                                  .optimizer_state = optimizer_state(h->optimizer),
                                  .optimizer_state_count = optimizer_state_count(h->optimizer),
-                                 .waiting = r->late ? h->sent : NULL};
+                                 .waiting = r->double_buffered ? h->sent : NULL};
     return OK;
 }
 
@@ -420,7 +421,7 @@ static void host_own_write(replica *r, const float *in)
         optimizer_set_state(h->optimizer, in);
 }
 
-static void host_gather(replica *r, unsigned index, unsigned count)
+static void host_accumulate(replica *r, unsigned index, unsigned count)
 {
     const struct replica_host *h = r->state;
     for (size_t i = 0; i < r->count; i++)
@@ -429,7 +430,7 @@ static void host_gather(replica *r, unsigned index, unsigned count)
         vector_multiply(r->count, 1.0f / (float)count, h->sum, r->gradient);
 }
 
-/* A vector ← its mean over ranks, by way of the gradient's place. */
+/* vector ← its mean over ranks; uses the gradient's memory for the exchange. */
 static status mean_of(replica *r, float *vector, float notes[COMMUNICATOR_NOTES])
 {
     status result = OK;
@@ -471,6 +472,6 @@ const struct replica_kind replica_host = {
     .own_count = host_own_count,
     .own_read = host_own_read,
     .own_write = host_own_write,
-    .gather = host_gather,
+    .accumulate = host_accumulate,
     .average = host_average,
 };

@@ -1,12 +1,12 @@
 /*
- * replica.h — one rank's parameters, gradient and optimizer state, and the three things a step does
- * with them: compute, exchange, apply. Kinds that end in the same bits:
+ * replica.h — one rank's parameters, gradient and optimizer state, and the three parts of a step:
+ * compute, exchange, apply. All kinds give the same bits:
  *
- *   replica_host    (replica.c)         in the host's memory; any device, any communicator
- *   replica_shared  (replica_shared.c)  in memory that all ranks see, each of which updates its
+ *   replica_host    (replica.c)         in host memory; any device, any communicator
+ *   replica_shared  (replica_shared.c)  in memory that all ranks see; each rank updates its
  *                                       share of the parameters (communicator_shares)
- *   replica_device  (replica_device.c)  on the rank's GPU, from update to update: where the
- *                                       communicator exchanges there (nccl), or there is one rank
+ *   replica_device  (replica_device.c)  on the rank's GPU, if the communicator exchanges on the
+ *                                       GPU (nccl), or with one rank
  *   replica_virtual (replica_virtual.h) engine=virtual: stands for all ranks, in one process
  *
  * One thread. Collective: every rank has the same kind and calls the same functions.
@@ -22,42 +22,42 @@
 
 typedef struct replica replica;
 
-/* The parameters and state as of the last update, for the host to read; until the next one. */
+/* Parameters and state after the last update, in host memory; valid until the next update. */
 struct replica_view {
     const float *parameters, *optimizer_state;
     size_t optimizer_state_count;
-    /* Late: the gradient exchanged last, a mean over ranks, for the next replica_apply; else NULL.
-     */
+    /* double_buffering: the gradient exchanged last, a mean over ranks, for the next replica_apply;
+     * else NULL. */
     const float *waiting;
 };
 
 struct replica_kind {
     const char *name;
-    /* Sets parameters, gradient and state. */
+    /* Sets r->parameters, r->gradient and r->state. */
     status (*open)(replica *r, const options *o);
     void (*close)(replica *r);
-    /* replica_gradients. NULL: by the rank's worker, one after the other. */
+    /* replica_gradients. NULL: the rank's worker computes one gradient after the other. */
     status (*gradients)(replica *r, uint64_t first, unsigned batches, struct step_stats *stats);
-    void (*send)(replica *r); /* NULL: cannot be late */
+    void (*send)(replica *r); /* NULL: no double_buffering */
     status (*exchange)(replica *r, float notes[COMMUNICATOR_NOTES]);
     status (*apply)(replica *r, double lr, bool *finite);
     status (*view)(replica *r, struct replica_view *out);
-    /* Parameters, optimizer state (as many as view gives) and, where it is given, the gradient that
-     * waits ← these, after so many updates. */
+    /* Sets parameters, optimizer state (as many floats as view gives) and, if it is given, the
+     * gradient that waits, after `updates` updates. */
     status (*set)(replica *r, const struct replica_view *from, uint64_t updates);
-    /* What this rank has and others have not (rank_state.h). NULL: nothing. */
+    /* This rank's own state (rank_state.h). NULL: none. */
     size_t (*own_count)(const replica *r);
     void (*own_read)(const replica *r, float *out);
     void (*own_write)(replica *r, const float *in);
-    /* Collective, before rank 0 evaluates or views: brings there what other ranks have of the
-     * parameters. NULL: every rank has all. */
+    /* Collective; called before rank 0 evaluates or views: brings other ranks' parameters to rank
+     * 0. NULL: every rank has all of them. */
     status (*collect)(replica *r);
-    /* NULL: not where local_sgd_or_growing() */
-    void (*gather)(replica *r, unsigned index, unsigned count);
+    /* The next two are NULL if the kind does not support local_sgd_or_growing(). */
+    void (*accumulate)(replica *r, unsigned index, unsigned count);
     status (*average)(replica *r, enum local_sgd_momentum momentum,
                       float notes[COMMUNICATOR_NOTES]);
-    /* The rows of all ranks that it stands for, about the last update: all but update_version.
-     * NULL: it stands for the rank of this process, whose row the trainer knows. */
+    /* Rows of the last update for all ranks of this process, without update_version. NULL: one
+     * rank, whose row the trainer makes. */
     void (*rows)(const replica *r, struct step_record *out);
 };
 extern const struct replica_kind replica_host, replica_shared, replica_device;
@@ -67,62 +67,62 @@ struct replica {
     worker *worker;
     communicator *c;
     size_t count;
-    /* For worker_gradient and worker_evaluate alone: they may be the device's. */
+    /* Only for worker_gradient and worker_evaluate: they may be device addresses. */
     float *parameters, *gradient;
-    double epoch; /* where training stands, for optimizers that look: optimizer_set_epoch */
-    /* Key double_buffering: the gradient handed over by replica_send is exchanged and applied, and
-     * the next one is computed meanwhile. */
-    bool late;
-    /* An exchange begins while ranks compute: this step's, or from now on. */
-    bool overlaps;
-    bool looks; /* whether any part is there early: not seen yet */
-    bool begun; /* the one that goes on did */
-    bool whole; /* gradients are exchanged as a whole: compressed, of many batches, or
-                   made by ranks that meet in every batch norm */
-    struct overlap_autotune *trial; /* overlap=auto: while it is not decided */
+    double epoch; /* position of training, for optimizer_set_epoch */
+    /* Key double_buffering: the gradient passed to replica_send is exchanged and applied while the
+     * next one is computed. */
+    bool double_buffered;
+    bool overlaps;       /* exchanges begin during the backward pass, from this step on */
+    bool checks_early;   /* it is not known yet whether any part is final early */
+    bool exchange_begun; /* by communicator_begin, in this step */
+    bool sends_whole; /* no overlap: gradients are compressed or sums of batches, or SyncBatchNorm
+                         exchanges during the backward pass, or ranks share the update */
+    struct overlap_autotune *trial; /* overlap=auto, until it is decided */
     uint64_t began_ns;              /* of this step */
-    uint64_t hidden_ns;             /* of the last exchange: see communicator_finish */
-    uint64_t waited_ns;             /* for other ranks, by the last replica_apply */
-    bool apart; /* set by the trainer, local_steps: the next update is of a rank's own parameters */
+    uint64_t hidden_ns;             /* of the last exchange; see communicator_finish */
+    uint64_t waited_ns;             /* for other ranks, in the last replica_apply */
+    bool local_update; /* set by the trainer (local_steps): the next update is of this rank alone */
     void *state;
     struct virtual *virtual; /* replica_virtual.c; else NULL */
 };
 
-/* At the initial parameters; both are borrowed. Reads keys optimizer, momentum, weight_decay,
- * overlap, double_buffering. */
+/* Opens the kind that the settings, the worker and the communicator require, at the initial
+ * parameters. `w` and `c` are borrowed. Reads keys optimizer, momentum, weight_decay, overlap,
+ * double_buffering. ERROR_USAGE: settings that exclude each other. */
 status replica_open(replica **out, const options *o, worker *w, communicator *c) MUST_CHECK;
-/* The same with a given kind. */
+/* Opens a given kind. */
 status replica_open_kind(replica **out, const struct replica_kind *kind, const options *o,
                          worker *w, communicator *c) MUST_CHECK;
 void replica_close(replica **r);
 
-/* Late: the gradient computed last is what replica_exchange and replica_apply are for; from now on
- * the next one may be computed. */
+/* double_buffering: hands the gradient computed last to replica_exchange and replica_apply. The
+ * next gradient may be computed from now on. */
 void replica_send(replica *r);
-/* The gradient of batch `batch` at the current parameters; where the replica overlaps, parts of it
- * are on their way when it returns, also after an error: replica_exchange has to follow.
- * stats->watch_ns is what that took. */
+/* Computes the gradient of batch `batch` at the current parameters. With overlap, parts of it are
+ * under way on return, also after an error: replica_exchange must follow. stats->watch_ns is the
+ * time spent on that. */
 status replica_gradient(replica *r, uint64_t batch, struct step_stats *stats) MUST_CHECK;
-/* The mean gradient of `batches` batches from `first` on, ready for the exchange. In *stats times
- * are sums and the loss is a mean. */
+/* Computes the mean gradient of `batches` batches from `first` on, for the exchange. Times in
+ * *stats are sums; the loss is a mean. */
 status replica_gradients(replica *r, uint64_t first, unsigned batches,
                          struct step_stats *stats) MUST_CHECK;
-/* Gradient and notes ← their means over all ranks. The last note is the replica's own. */
+/* Gradient and notes ← their means over all ranks. The replica itself uses the last note. */
 status replica_exchange(replica *r, float notes[COMMUNICATOR_NOTES]) MUST_CHECK;
-/* θ ← update(θ, gradient). Where the gradient is not finite: *finite is false and θ as it was. */
+/* θ ← update(θ, gradient). If the gradient is not finite, *finite ← false and θ stays unchanged. */
 status replica_apply(replica *r, double lr, bool *finite) MUST_CHECK;
 status replica_collect(replica *r) MUST_CHECK;
 status replica_view(replica *r, struct replica_view *out) MUST_CHECK;
-/* Before the first update: begins there instead. */
+/* Sets the state of a checkpoint; call it before the first update. */
 status replica_set(replica *r, const struct replica_view *from, uint64_t updates) MUST_CHECK;
-/* What this rank alone has, on all as many floats: residuals, and its optimizer's state where ranks
- * keep their own. */
+/* This rank's own state: residual, and optimizer state with local_momentum=keep. The same number of
+ * floats on all ranks. */
 size_t replica_own_count(const replica *r);
 void replica_own_read(const replica *r, float *out);
 void replica_own_write(replica *r, const float *in);
-/* The gradient just computed is number `index` of `count`, of which the last one leaves the mean
- * in r->gradient. */
-void replica_gather(replica *r, unsigned index, unsigned count);
+/* Adds the gradient just computed, number `index` of `count`. After the last one r->gradient is
+ * their mean. */
+void replica_accumulate(replica *r, unsigned index, unsigned count);
 /* Parameters and notes ← their means over all ranks; the optimizer's state as `momentum` says. */
 status replica_average(replica *r, enum local_sgd_momentum momentum,
                        float notes[COMMUNICATOR_NOTES]) MUST_CHECK;

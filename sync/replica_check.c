@@ -7,14 +7,14 @@
 #include <string.h>
 #include <unistd.h>
 
-struct beginning {            /* what rank 0 tells */
-    struct training_state at; /* its pointers mean nothing */
-    size_t states;            /* elements of optimizer state that follow the parameters; 0: none */
-    size_t waiting;           /* elements of a gradient that follow these; 0: none */
+struct start_message {        /* from rank 0 */
+    struct training_state at; /* its pointers are invalid on other ranks */
+    size_t states;            /* floats of optimizer state that follow the parameters */
+    size_t waiting;           /* floats of a gradient that follow these */
 };
 
-/* Rank 0's vectors, or room for them. */
-static status prepare(replica *r, const struct replica_view *from, const struct beginning *b,
+/* Allocates the message's vectors; on rank 0 fills them. */
+static status prepare(replica *r, const struct replica_view *from, const struct start_message *b,
                       float **out)
 {
     status result = OK;
@@ -30,15 +30,15 @@ done:
     return result;
 }
 
-/* What a checkpoint of an older version lacks. */
-static status check_complete(const struct rank_state *k, const struct beginning *b)
+/* Checkpoints of older versions lack the ranks' own states. */
+static status check_complete(const struct rank_state *k, const struct start_message *b)
 {
     status result = OK;
     if (b->at.rank_count != k->each)
         FAIL(ERROR_USAGE,
-             "resume: the checkpoint lacks what each rank had of its own (%zu floats, "
-             "%zu are wanted): it was written by an older version; initial= starts "
-             "anew from its parameters",
+             "resume: the checkpoint has %zu floats of each rank's own state, %zu are needed: an "
+             "older "
+             "version wrote it; start a new run from its parameters with initial=",
              b->at.rank_count, k->each);
 done:
     return result;
@@ -49,7 +49,7 @@ status replica_check_begin(communicator *c, replica *r, struct rank_state *kept,
                            float losses[2])
 {
     status result = OK;
-    struct beginning b = {0};
+    struct start_message b = {0};
     struct replica_view view;
     float *all = NULL;
     *at = (struct training_state){0};
@@ -58,16 +58,16 @@ status replica_check_begin(communicator *c, replica *r, struct rank_state *kept,
     TRY(replica_view(r, &view));
     if (start != NULL) {
         REQUIRE(c->rank == 0 && start->optimizer_state_count == view.optimizer_state_count);
-        b = (struct beginning){.at = *start,
-                               .states = start->optimizer_state_count,
-                               .waiting = start->waiting != NULL ? r->count : 0};
+        b = (struct start_message){.at = *start,
+                                   .states = start->optimizer_state_count,
+                                   .waiting = start->waiting != NULL ? r->count : 0};
         view.parameters = start->parameters;
         view.optimizer_state = start->optimizer_state;
         view.waiting = start->waiting;
     }
     TRY(communicator_broadcast(c, &b, sizeof b, 0));
-    const bool goes_on = b.at.updates > 0;
-    if (goes_on)
+    const bool resumes = b.at.updates > 0;
+    if (resumes)
         TRY(check_complete(kept, &b));
     TRY(prepare(r, &view, &b, &all));
     TRY(communicator_broadcast(c, all, (r->count + b.states + b.waiting) * sizeof(float), 0));
@@ -76,7 +76,7 @@ status replica_check_begin(communicator *c, replica *r, struct rank_state *kept,
     view.optimizer_state_count = b.states;
     view.waiting = b.waiting > 0 ? all + r->count + b.states : NULL;
     TRY(replica_set(r, &view, b.at.updates));
-    if (goes_on)
+    if (resumes)
         TRY(rank_state_scatter(kept, r, start != NULL ? start->ranks : NULL, losses));
     if (b.waiting > 0)
         TRY(replica_view(r, &view));
@@ -101,7 +101,7 @@ done:
     return result;
 }
 
-struct digest_message { /* by every rank */
+struct digest_message { /* from every rank */
     char digest[65], host[63];
 };
 
@@ -118,8 +118,8 @@ status replica_check_compare(communicator *c, replica *r, uint64_t updates, char
         if (memcmp(all[0].digest, all[i].digest, sizeof own.digest) != 0)
             FAIL(ERROR_OTHER,
                  "after %llu updates rank %u on %s has other parameters than rank 0 (%.12s…, not "
-                 "%.12s…): are all ranks on the same kind of processor? reduction=ordered rules "
-                 "out the exchange, verify_every=1 finds the update",
+                 "%.12s…): are all ranks on the same type of processor? Set reduction=ordered to "
+                 "exclude the exchange as the cause, verify_every=1 to find the update",
                  (unsigned long long)updates, i, all[i].host, all[i].digest, all[0].digest);
     }
 done:

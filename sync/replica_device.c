@@ -1,10 +1,10 @@
 /*
- * replica_device.c — a replica that stays on the rank's GPU. Per update 4 notes go up, and 4 notes,
- * the loss and the verdict on the gradient come down; parameters only when somebody wants to see
- * them.
+ * replica_device.c — replica_device: stays on the rank's GPU. In each update 4 notes are copied to
+ * the GPU; 4 notes, the loss and whether the gradient is finite are copied back. Parameters are
+ * copied to the host only for replica_view.
  *
- * The exchange gives the *sum* over ranks, and the update multiplies by 1/size as it reads: the
- * same product as of a mean made before it, without a pass over the gradient.
+ * The exchange gives the *sum* over ranks, and the update multiplies by 1/size: the same product as
+ * with a mean, without a pass over the gradient.
  */
 #include "base/memory.h"
 #include "sync/replica.h"
@@ -14,14 +14,14 @@
 struct device {
     struct optimizer_rule rule;
     struct device_vectors at;
-    float *seen;  /* host: parameters, then state, as of the last view */
-    bool current; /* `seen` is of the last update */
+    float *host_copy;     /* parameters, then state */
+    bool copy_is_current; /* host_copy is of the last update */
 };
 
 static void device_close(replica *r)
 {
     struct device *d = r->state;
-    memory_free(d->seen);
+    memory_free(d->host_copy);
     memory_free(d);
     r->state = NULL;
 }
@@ -33,11 +33,11 @@ static status device_open(replica *r, const options *o)
     TRY(memory_new(&d, 1, sizeof *d, "the replica"));
     r->state = d;
     TRY(optimizer_rule_of(o, &d->rule));
-    TRY(memory_new(&d->seen, (1 + d->rule.states) * r->count, sizeof(float), "parameters"));
+    TRY(memory_new(&d->host_copy, (1 + d->rule.states) * r->count, sizeof(float), "parameters"));
     TRY(worker_reside(r->worker, COMMUNICATOR_NOTES, d->rule.states, &d->at));
-    TRY(worker_initial_parameters(r->worker, d->seen, r->count));
-    TRY(worker_resident_write(r->worker, d->at.parameters, d->seen, r->count));
-    d->current = true;
+    TRY(worker_initial_parameters(r->worker, d->host_copy, r->count));
+    TRY(worker_resident_write(r->worker, d->at.parameters, d->host_copy, r->count));
+    d->copy_is_current = true;
     r->parameters = d->at.parameters;
     r->gradient = d->at.gradient;
 done:
@@ -47,13 +47,13 @@ done:
 static status device_exchange(replica *r, float notes[COMMUNICATOR_NOTES])
 {
     status result = OK;
-    float *there = r->gradient + r->count;
+    float *device_notes = r->gradient + r->count;
     const float share = 1.0f / (float)r->c->size;
     if (r->c->size == 1)
         return OK;
-    TRY(worker_resident_write(r->worker, there, notes, COMMUNICATOR_NOTES));
+    TRY(worker_resident_write(r->worker, device_notes, notes, COMMUNICATOR_NOTES));
     TRY(communicator_device_sum(r->c, r->gradient, r->count + COMMUNICATOR_NOTES));
-    TRY(worker_resident_read(r->worker, notes, there, COMMUNICATOR_NOTES));
+    TRY(worker_resident_read(r->worker, notes, device_notes, COMMUNICATOR_NOTES));
     for (unsigned i = 0; i < COMMUNICATOR_NOTES; i++)
         notes[i] *= share;
 done:
@@ -71,7 +71,7 @@ static status device_apply(replica *r, double lr, bool *finite)
                                          .as_computed = r->c->size == 1};
     TRY(worker_resident_update(r->worker, &update, &pass));
     *finite = pass.finite;
-    d->current = d->current && !pass.finite;
+    d->copy_is_current = d->copy_is_current && !pass.finite;
 done:
     return result;
 }
@@ -81,25 +81,25 @@ static status device_view(replica *r, struct replica_view *out)
     status result = OK;
     struct device *d = r->state;
     const size_t states = d->rule.states * r->count;
-    if (!d->current) {
-        TRY(worker_resident_read(r->worker, d->seen, d->at.parameters, r->count));
+    if (!d->copy_is_current) {
+        TRY(worker_resident_read(r->worker, d->host_copy, d->at.parameters, r->count));
         if (states > 0)
-            TRY(worker_resident_read(r->worker, d->seen + r->count, d->at.state, states));
-        d->current = true;
+            TRY(worker_resident_read(r->worker, d->host_copy + r->count, d->at.state, states));
+        d->copy_is_current = true;
     }
-    *out = (struct replica_view){.parameters = d->seen,
-                                 .optimizer_state = states > 0 ? d->seen + r->count : NULL,
+    *out = (struct replica_view){.parameters = d->host_copy,
+                                 .optimizer_state = states > 0 ? d->host_copy + r->count : NULL,
                                  .optimizer_state_count = states};
 done:
     return result;
 }
 
-/* No kernel counts updates. */
+/* Kernels do not use the number of updates. */
 static status device_set(replica *r, const struct replica_view *from, uint64_t updates UNUSED)
 {
     status result = OK;
     struct device *d = r->state;
-    d->current = false;
+    d->copy_is_current = false;
     TRY(worker_resident_write(r->worker, d->at.parameters, from->parameters, r->count));
     if (from->optimizer_state != NULL)
         TRY(worker_resident_write(r->worker, d->at.state, from->optimizer_state,

@@ -1,18 +1,17 @@
 /*
- * replica_shared.c — ranks of one host that have one copy of the parameters between them, in memory
- * that all of them see, and share every update out: rank r makes the mean of its share of the
- * gradient, and of that the new parameters in its share. (Which is what ZeRO's first stage does by
- * reduce-scatter and allgather: Rajbhandari et al. 2020, section 5.1. Here neither moves anything.)
+ * replica_shared.c — replica_shared: the ranks of one host have one copy of the parameters in
+ * shared memory and share each update. Rank r computes the mean of its share of the gradient and
+ * updates its share of the parameters. (ZeRO's first stage does this by reduce-scatter and
+ * allgather: Rajbhandari et al. 2020, section 5.1. Here neither moves data.)
  *
- *   gate; mean and update of the own share, into the other copy; gate; all go on from there.
+ *   gate; mean and update of the own share, into the other copy; gate; all use the other copy.
  *
- * So an update's arithmetic, and the optimizer's state, are there once and not P times, and a
- * gradient's mean is written by one rank for itself alone. The bits are those of replica_host with
- * the sum in rank order, as every element's update depends on that element alone: optimizers that
- * look at whole layers are not for this (optimizer_rule.by_layer).
+ * So the arithmetic of an update and the optimizer's state exist once, not P times. The bits are
+ * those of replica_host with a sum in rank order, because the update of an element depends on that
+ * element only. Optimizers that use whole layers (optimizer_rule.by_layer) are excluded.
  *
- * A share that is not finite is told in common memory before the second gate, past which all ranks
- * read who has told it: nobody goes on to the new copy then.
+ * If a share is not finite, its rank writes that to common memory before the second gate. After the
+ * gate all ranks read it, and all keep the old copy.
  */
 #include "base/clock.h"
 #include "base/memory.h"
@@ -23,19 +22,19 @@
 #include <stdatomic.h>
 #include <string.h>
 
-struct verdict { /* a rank's, on its own share; in common memory */
+struct verdict { /* of one rank on its share; in common memory */
     _Alignas(64) atomic_bool finite;
 };
 
 struct shared {
-    optimizer *optimizer; /* of the share alone */
+    optimizer *optimizer; /* of the share only */
     size_t from, length;  /* the share */
     unsigned states, current;
     float *parameters[2];    /* common */
-    float *state;            /* common, where it is kept: [states][count], by replica_collect */
+    float *state;            /* common, if `keeps`: [states][count], set by replica_collect */
     struct verdict *verdict; /* common: [size] */
-    bool keeps;              /* checkpoints will be asked for */
-    bool exchanged;          /* and not applied: others may still read this rank's gradient */
+    bool keeps;              /* the run writes checkpoints */
+    bool exchanged;          /* but not applied: other ranks may still read this gradient */
 };
 
 static void shared_close(replica *r)
@@ -46,7 +45,7 @@ static void shared_close(replica *r)
     r->state = NULL;
 }
 
-/* One piece after the other, each from a line's beginning on. */
+/* Takes the next piece of memory, aligned to a cache line. */
 static void *cut(char **at, size_t bytes)
 {
     char *piece = *at;
@@ -54,7 +53,7 @@ static void *cut(char **at, size_t bytes)
     return piece;
 }
 
-/* The pages of this rank's shares: they are there then, and near to who writes them. */
+/* Writes this rank's shares first, so that their pages are near this rank's processor. */
 static void touch(const replica *r, struct shared *s)
 {
     const size_t bytes = s->length * sizeof(float);
@@ -92,7 +91,7 @@ static status shared_open(replica *r, const options *o)
     struct optimizer_rule rule;
     TRY(memory_new(&s, 1, sizeof *s, "the replica"));
     r->state = s;
-    r->whole = true;
+    r->sends_whole = true;
     r->gradient = communicator_buffer(r->c);
     TRY(optimizer_rule_of(o, &rule));
     s->states = rule.states;
@@ -108,7 +107,7 @@ static status shared_exchange(replica *r, float notes[COMMUNICATOR_NOTES])
 {
     status result = OK;
     struct shared *s = r->state;
-    if (s->exchanged) /* no update was made of the one before, on any rank */
+    if (s->exchanged) /* all ranks skipped the update before: wait until all have read */
         TRY(communicator_shares_done(r->c));
     s->exchanged = true;
     TRY(communicator_mean_of_share(r->c, r->count, notes));
@@ -150,7 +149,7 @@ done:
     return result;
 }
 
-/* Parameters are everywhere; the state is wanted for checkpoints alone. */
+/* Every rank sees all parameters; only checkpoints need the state. */
 static status shared_collect(replica *r)
 {
     const struct shared *s = r->state;

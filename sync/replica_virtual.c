@@ -1,4 +1,4 @@
-/* replica_virtual.c — see replica_virtual.h. A replica_host holds what the ranks have in common. */
+/* replica_virtual.c — see replica_virtual.h. A replica_host holds the state that ranks share. */
 #include "sync/replica_virtual.h"
 
 #include "base/memory.h"
@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/* What a rank has of its own between two averagings (local_sgd.h). */
+/* One rank's state between two averagings (local_sgd.h). */
 struct own {
     optimizer *optimizer;
     float *parameters, *gradient;
@@ -14,9 +14,9 @@ struct own {
 
 struct timing { /* of one rank, in ns on the virtual clock */
     float loss;
-    uint64_t compute_ns; /* of its last gradient */
-    uint64_t since_ns;   /* computed since the last barrier */
-    uint64_t waited_ns;  /* at the last barrier, and for the allreduce after it */
+    uint64_t compute_ns; /* for its last gradient */
+    uint64_t since_ns;   /* computing since the last barrier */
+    uint64_t waited_ns;  /* at the last barrier and in the allreduce after it */
 };
 
 struct virtual
@@ -25,8 +25,8 @@ struct virtual
     uint64_t updates;      /* applied */
     float *sum;            /* decay=batch: of one rank's gradients; else NULL */
     struct own *own;       /* [ranks] with local_steps; else NULL */
-    bool differ, differed; /* the ranks' parameters: now; at any time before */
-    /* Gradient number i of an update is in place i mod window. */
+    bool differ, differed; /* whether ranks' parameters differ now; differed at any time */
+    /* Gradient number i of an update is at index i mod window. */
     unsigned window;
     struct gradient_job *jobs; /* [window] */
     float *gradients;          /* [window][count] */
@@ -86,9 +86,9 @@ done:
 
 /* ---- gradients ------------------------------------------------------------------------------ */
 
-/* From their common parameters, each rank goes on with its own. The first time it also takes a copy
- * of the optimizer's state. */
-static void go_apart(replica *r)
+/* Copies the common parameters to each rank. The first time it also copies the optimizer's state.
+ */
+static void separate_ranks(replica *r)
 {
     struct virtual *v = r->virtual;
     struct replica_view common;
@@ -103,7 +103,7 @@ static void go_apart(replica *r)
     v->differ = v->differed = true;
 }
 
-/* Gradient number `item`: those of rank 0's batches come first, then rank 1's. */
+/* Submits gradient number `item`; rank 0's batches come first, then rank 1's. */
 static void submit(replica *r, uint64_t item, uint64_t first, unsigned batches)
 {
     struct virtual *v = r->virtual;
@@ -126,9 +126,9 @@ static void add(size_t count, float *sum, const float *more, bool first)
         sum[i] += more[i];
 }
 
-/* Adds to the sum in r->gradient in rank order, as reduce_mean_ordered does: the same bits, and
- * not all gradients are in memory at once. */
-static void take(replica *r, uint64_t item, unsigned batches, const float *gradient)
+/* Adds a gradient to the sum in r->gradient in rank order: the same bits as reduce_mean_ordered,
+ * without all gradients in memory. */
+static void accumulate(replica *r, uint64_t item, unsigned batches, const float *gradient)
 {
     struct virtual *v = r->virtual;
     const unsigned batch = (unsigned)(item % batches);
@@ -142,7 +142,7 @@ static void take(replica *r, uint64_t item, unsigned batches, const float *gradi
     add(r->count, r->gradient, gradient, item < batches);
 }
 
-static void pass_computing(struct virtual *v, uint64_t first, unsigned batches)
+static void add_compute_time(struct virtual *v, uint64_t first, unsigned batches)
 {
     for (unsigned rank = 0; rank < v->ranks->count; rank++) {
         struct timing *t = &v->timing[rank];
@@ -153,7 +153,7 @@ static void pass_computing(struct virtual *v, uint64_t first, unsigned batches)
     }
 }
 
-/* r->gradient ← the sum over ranks, or with local_steps each own gradient ← the rank's. */
+/* r->gradient ← the sum over ranks; with local_steps each rank's own gradient instead. */
 static status virtual_gradients(replica *r, uint64_t first, unsigned batches,
                                 struct step_stats *stats)
 {
@@ -161,8 +161,8 @@ static status virtual_gradients(replica *r, uint64_t first, unsigned batches,
     struct virtual *v = r->virtual;
     const uint64_t items = (uint64_t)v->ranks->count * batches, ahead = v->window - 1;
     float loss = 0;
-    if (r->apart && !v->differ)
-        go_apart(r);
+    if (r->local_update && !v->differ)
+        separate_ranks(r);
     for (uint64_t item = 0; item < ahead && item < items; item++)
         submit(r, item, first, batches);
     for (uint64_t item = 0; item < items; item++) {
@@ -171,12 +171,12 @@ static status virtual_gradients(replica *r, uint64_t first, unsigned batches,
         struct gradient_job *job = &v->jobs[item % v->window];
         TRY(gradient_pool_finish(v->ranks->pool, job));
         if (!v->differ)
-            take(r, item, batches, job->gradient);
+            accumulate(r, item, batches, job->gradient);
         struct timing *t = &v->timing[item / batches];
         t->loss = (item % batches == 0 ? 0 : t->loss) + job->stats.loss / (float)batches;
         loss += job->stats.loss / (float)batches;
     }
-    pass_computing(v, first, batches);
+    add_compute_time(v, first, batches);
     *stats = (struct step_stats){.loss = loss / (float)v->ranks->count};
 done:
     return result;
@@ -184,8 +184,9 @@ done:
 
 /* ---- exchange and update -------------------------------------------------------------------- */
 
-/* All ranks wait for the slowest one, then for the allreduce of so many vectors. */
-static void pass_exchange(replica *r, size_t vectors)
+/* Advances the clock: all ranks wait for the slowest, then for the allreduce of `vectors` vectors.
+ */
+static void add_exchange_time(replica *r, size_t vectors)
 {
     struct virtual_ranks *ranks = r->virtual->ranks;
     struct timing *timing = r->virtual->timing;
@@ -201,11 +202,11 @@ static void pass_exchange(replica *r, size_t vectors)
     ranks->now_ns += slowest + exchange;
 }
 
-/* The notes are those of all ranks already. */
+/* The notes already are those of all ranks. */
 static status virtual_exchange(replica *r, float notes[COMMUNICATOR_NOTES] UNUSED)
 {
     vector_multiply(r->count, 1.0f / (float)r->virtual->ranks->count, r->gradient, r->gradient);
-    pass_exchange(r, 1);
+    add_exchange_time(r, 1);
     return OK;
 }
 
@@ -229,14 +230,14 @@ done:
     return result;
 }
 
-/* A rank's vector number 0 is its parameters, then come those of its optimizer's state. */
+/* A rank's vector 0 is its parameters; vectors 1, 2, … are its optimizer's state. */
 static float *vector_of(const struct own *own, size_t number, size_t count)
 {
     return number == 0 ? own->parameters
                        : optimizer_state_in_place(own->optimizer) + (number - 1) * count;
 }
 
-/* r->gradient ← the mean over ranks of this vector. */
+/* r->gradient ← the mean over ranks of vector `number`. */
 static void mean_of(replica *r, size_t number)
 {
     const struct virtual *v = r->virtual;
@@ -245,7 +246,7 @@ static void mean_of(replica *r, size_t number)
     vector_multiply(r->count, 1.0f / (float)v->ranks->count, r->gradient, r->gradient);
 }
 
-/* The common state, which a checkpoint holds, is rank 0's. */
+/* The common optimizer state, which checkpoints hold, is rank 0's. */
 static status virtual_average(replica *r, enum local_sgd_momentum momentum,
                               float notes[COMMUNICATOR_NOTES] UNUSED)
 {
@@ -260,7 +261,7 @@ static status virtual_average(replica *r, enum local_sgd_momentum momentum,
         if (states > 0)
             memset(vector_of(&v->own[rank], 1, r->count), 0, floats * sizeof(float));
     mean_of(r, 0);
-    pass_exchange(r, 1 + (momentum == LOCAL_SGD_AVERAGE ? states : 0));
+    add_exchange_time(r, 1 + (momentum == LOCAL_SGD_AVERAGE ? states : 0));
     v->differ = false;
     const struct replica_view common = {.parameters = r->gradient,
                                         .optimizer_state = optimizer_state(v->own[0].optimizer),

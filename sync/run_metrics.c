@@ -9,10 +9,12 @@
 #include <stdio.h>
 #include <string.h>
 
-static const double SMOOTHING = 0.02; /* weight of one new loss in the loss that is shown */
+static const double SMOOTHING = 0.02; /* weight of one new loss in the displayed loss */
 static const uint64_t PROGRESS_NS = 250000000;
 
-/* How many ranks evaluate is rank 0's to say: its host's processors, which they may all share. */
+/* Rank 0 sets the number of ranks that evaluate, by its host's processors: all ranks may share
+ * them.
+ */
 static status open_evaluation(struct sync_metrics *r)
 {
     status result = OK;
@@ -20,8 +22,8 @@ static status open_evaluation(struct sync_metrics *r)
     const unsigned processors = communicator_processors(c);
 
     r->evaluators = c->size < processors ? c->size : processors;
-    if (c->kind->exchanges_nothing || r->o->first_has_all)
-        r->evaluators = 1; /* the others have other parameters */
+    if (c->kind->exchanges_nothing || r->o->first_evaluates)
+        r->evaluators = 1; /* other ranks have other parameters */
     TRY(communicator_broadcast(c, &r->evaluators, sizeof r->evaluators, 0));
     r->batches = worker_evaluation_batches(r->o->worker);
     TRY(memory_new(&r->sums, r->batches + 1, sizeof *r->sums, "sums of an evaluation"));
@@ -96,7 +98,7 @@ status sync_metrics_begin(struct sync_metrics *r)
     r->next_progress_ns = clock_ns() + PROGRESS_NS;
     if (r->o->recorder != NULL && r->c->kind->exchanges_nothing)
         recorder_event(r->o->recorder, 0, SEVERITY_WARNING, "no_exchange", NO_WORKER,
-                       "ranks kept their own gradients: this was not training");
+                       "communicator=dummy exchanged no gradients: this was not training");
 done:
     return result;
 }
@@ -114,30 +116,30 @@ void sync_metrics_pause(struct sync_metrics *r)
     r->pause_began_ns = training_clock_ns(r);
 }
 
-void sync_metrics_go_on(struct sync_metrics *r)
+void sync_metrics_resume(struct sync_metrics *r)
 {
     r->paused_ns += training_clock_ns(r) - r->pause_began_ns;
     r->pause_began_ns = 0;
 }
 
-/* Who is done sleeps until the last has come. The first time that this takes long enough to wonder
- * is told; as such work may be as long each time, later ones only where timeout_s is passed. */
+/* Waits until all ranks have done their part. The first long wait is logged after warn_after_s.
+ * Later work may take as long each time, so later waits are logged only after timeout_s. */
 static status wait_for_all(struct sync_metrics *r, const char *what)
 {
     communicator *c = r->c;
     const double warn_after_s = c->warn_after_s;
 
-    if (r->told_of_waiting && c->timeout_s > warn_after_s)
+    if (r->wait_was_logged && c->timeout_s > warn_after_s)
         c->warn_after_s = c->timeout_s;
-    status result = communicator_meet(c, what);
+    status result = communicator_barrier_long(c, what);
     c->warn_after_s = warn_after_s;
     if ((double)(training_clock_ns(r) - r->pause_began_ns) * 1e-9 > warn_after_s)
-        r->told_of_waiting = true;
+        r->wait_was_logged = true;
     return result;
 }
 
-/* Every rank comes here with how its own work went; who had none has been waiting. All leave
- * together. If some failed, all fail with the words of the first of them. */
+/* Ends a pause. `own` is the status of this rank's part of the work, OK if it had none. If any rank
+ * failed, all ranks return the code and message of the first of them. */
 static status pause_end(struct sync_metrics *r, status own, const char *what)
 {
     status result = OK;
@@ -149,7 +151,7 @@ static status pause_end(struct sync_metrics *r, status own, const char *what)
     snprintf(why, sizeof why, "%s", own != OK ? error_message() : "");
     TRY(wait_for_all(r, what));
     TRY(communicator_gather_all(c, &code, sizeof code, r->codes));
-    sync_metrics_go_on(r);
+    sync_metrics_resume(r);
     while (failed < c->size && r->codes[failed] == OK)
         failed++;
     if (failed < c->size) {
@@ -160,7 +162,7 @@ done:
     return result;
 }
 
-/* ---- what is told -------------------------------------------------------------------------------
+/* ---- rows, evaluations and checkpoints ----------------------------------------------------------
  */
 
 struct step_record sync_metrics_row_of(const struct step_stats *stats, uint64_t exchange_ns,
@@ -175,7 +177,7 @@ struct step_record sync_metrics_row_of(const struct step_stats *stats, uint64_t 
                                 .backward_us = (double)stats->backward_ns * 1e-3};
 }
 
-/* The rows of this process's ranks. */
+/* Keeps the rows of the ranks in this process. */
 static void keep_rows(struct sync_metrics *r, const struct sync_metrics_state *s,
                       const struct step_record *row)
 {
@@ -191,7 +193,7 @@ static void keep_rows(struct sync_metrics *r, const struct sync_metrics_state *s
         rows[i].update_version = s->updates;
 }
 
-/* Records them update by update, those of one update in the order of ranks. */
+/* Records rows in the order of updates, and within an update in rank order. */
 static status gather_rows(struct sync_metrics *r)
 {
     status result = OK;
@@ -207,7 +209,7 @@ done:
     return result;
 }
 
-/* Every rank's own batches, from where they were computed. */
+/* Takes each batch's sum from the rank that computed it. */
 static void pick_sums(struct sync_metrics *r)
 {
     for (size_t b = 0; b < r->batches; b++)
@@ -268,7 +270,7 @@ status sync_metrics_evaluate(struct sync_metrics *r, const struct sync_metrics_s
                                 r->all_predicted));
     if (c->rank == 0)
         record_evaluation(r, s, began_ns);
-    sync_metrics_go_on(r);
+    sync_metrics_resume(r);
 done:
     return result;
 }
@@ -320,7 +322,7 @@ void sync_metrics_event(struct sync_metrics *r, enum severity severity, const ch
         recorder_event(r->o->recorder, sync_metrics_seconds(r), severity, code, NO_WORKER, text);
 }
 
-/* With engine=virtual `seconds` is the host's time: it says how long the reader has to wait. */
+/* With engine=virtual `seconds` is the host's time, so that the reader sees how long to wait. */
 static void show_progress(struct sync_metrics *r, const struct sync_metrics_state *s)
 {
     const struct training_hooks *hooks = &r->o->hooks;
@@ -352,7 +354,7 @@ static bool checkpoints_at(const struct sync_metrics *r, uint64_t samples)
            samples < r->length.total_samples;
 }
 
-bool sync_metrics_meets(const struct sync_metrics *r, uint64_t samples)
+bool sync_metrics_has_barrier(const struct sync_metrics *r, uint64_t samples)
 {
     return evaluates_at(r, samples) || checkpoints_at(r, samples);
 }
@@ -367,13 +369,13 @@ status sync_metrics_update(struct sync_metrics *r, const struct sync_metrics_sta
         keep_rows(r, s, row);
     if (r->row_count == r->rows_most)
         TRY(gather_rows(r));
-    r->apart_steps++;
-    if (s->apart)
+    r->steps_since_average++;
+    if (s->between_averagings)
         goto done;
     r->samples = s->samples;
-    r->loss_sum += loss * (double)r->apart_steps;
-    r->loss_count += r->apart_steps;
-    r->apart_steps = 0;
+    r->loss_sum += loss * (double)r->steps_since_average;
+    r->loss_count += r->steps_since_average;
+    r->steps_since_average = 0;
     r->smooth_loss =
         isnan(r->smooth_loss) ? loss : r->smooth_loss + r->smoothing * (loss - r->smooth_loss);
     show_progress(r, s);

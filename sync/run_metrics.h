@@ -1,12 +1,12 @@
 /*
- * run_metrics.h — what a synchronous run tells while it trains: step rows, evaluations,
- * checkpoints, progress, and the training clock that stands still meanwhile. With engine=virtual
+ * run_metrics.h — what a synchronous run records while it trains: step rows, evaluations,
+ * checkpoints and progress; and the training clock, which is paused meanwhile. With engine=virtual
  * that clock is the virtual one (replica_virtual.h).
  *
- * Every rank calls every function, at the same update: they meet inside. Rank 0 writes checkpoints,
- * records and shows progress while the others sleep. Evaluations are shared: the first so many
- * ranks as rank 0's host has processors evaluate a part of the batches each, and rank 0 adds up in
- * the order of batches, so that the result has the bits of one rank's.
+ * Collective: every rank calls every function, at the same update. Rank 0 writes checkpoints,
+ * records and shows progress; the others sleep until it is done. Ranks share an evaluation: as many
+ * of the first ranks as rank 0's host has processors each evaluate some batches, and rank 0 adds
+ * the sums in the order of the batches. So the result has the bits of an evaluation by one rank.
  */
 #ifndef GRADLAG_SYNC_RUN_METRICS_H
 #define GRADLAG_SYNC_RUN_METRICS_H
@@ -14,19 +14,20 @@
 #include "sync/replica.h"
 #include "sync/trainer.h"
 
-/* Updates between two gathers of step rows; one process records them at every update. */
+/* Updates between two gathers of step rows. With one process rows are recorded at every update. */
 enum { SYNC_METRICS_ROWS = 64 };
 
-/* One rank's row; sync_metrics_update fills in update_version, worker and at_seconds. */
+/* One rank's row. sync_metrics_update sets update_version, worker and at_seconds. */
 struct step_record sync_metrics_row_of(const struct step_stats *stats, uint64_t exchange_ns,
                                        uint64_t apply_ns);
 
-struct sync_metrics_state { /* where training is, after an update */
+struct sync_metrics_state { /* position of training, after an update */
     uint64_t updates, samples;
     replica *replica;
-    bool apart; /* ranks differ: the row is kept, the rest waits for the next averaging */
-    /* Before a checkpoint, on every rank: brings to rank 0 what it needs beside the replica's view
-     * and what the report knows, and says where it is. NULL: nothing. */
+    bool between_averagings; /* ranks differ: only the row is kept; the rest happens at the next
+                                averaging */
+    /* Called before a checkpoint, on every rank: gathers to rank 0 the state that is neither in the
+     * replica's view nor in struct sync_metrics, and sets its fields of *out. NULL: none. */
     status (*complete)(void *context, struct training_state *out);
     void *context;
 };
@@ -35,57 +36,59 @@ struct sync_metrics {
     const struct sync_trainer_options *o;
     communicator *c;
     struct training_length length;
-    uint64_t samples;                             /* used, as of the last update told */
-    bool begun;                                   /* sync_metrics_begin was called */
+    uint64_t samples; /* used, as of the last call of sync_metrics_update */
+    bool begun;       /* sync_metrics_begin was called */
     uint64_t began_ns, paused_ns, pause_began_ns; /* on the training clock */
     uint64_t opened_ns, next_progress_ns;         /* on the host's clock */
-    double seconds_before; /* of training, in the runs that this one goes on from */
+    double seconds_before; /* of training, in the runs that this one resumes */
     double loss_sum, smooth_loss, smoothing, test_accuracy;
-    uint64_t loss_count, apart_steps; /* apart_steps: since the last averaging */
-    bool checkpoints;                 /* key checkpoint names a file */
+    uint64_t loss_count, steps_since_average;
+    bool checkpoints; /* key checkpoint names a file */
     uint64_t checkpoint_every, next_checkpoint;
-    unsigned here;                          /* ranks of this process */
-    unsigned rows_most;                     /* updates that `rows` has room for */
+    unsigned here;                          /* ranks in this process */
+    unsigned rows_most;                     /* capacity of `rows`, in updates */
     struct step_record *rows, *gathered;    /* [row_count][here], [size][row_count][here] */
-    int32_t *codes;                         /* [size], of a shared task */
+    int32_t *codes;                         /* [size], status of each rank's part of the work */
     unsigned evaluators;                    /* ranks that evaluate */
     size_t batches;                         /* of an evaluation */
     struct evaluation_sum *sums, *all_sums; /* [batches], [size][batches] */
     size_t classes;
     uint32_t *predicted, *all_predicted; /* [classes], [size][classes] */
     unsigned row_count;                  /* updates */
-    bool records_steps, told_of_waiting;
+    bool records_steps, wait_was_logged;
 };
 
-/* `begin`: where training stands already. */
+/* `begin`: the position of training. */
 status sync_metrics_open(struct sync_metrics *r, const struct sync_trainer_options *o,
                          const struct training_length *length,
                          const struct training_state *begin) MUST_CHECK;
 void sync_metrics_close(struct sync_metrics *r);
 
-/* The training clock begins, on all ranks together. */
+/* Starts the training clock, on all ranks together. */
 status sync_metrics_begin(struct sync_metrics *r) MUST_CHECK;
 double sync_metrics_seconds(const struct sync_metrics *r);
 
-/* The training clock stands still in between. */
+/* Pauses and resumes the training clock. */
 void sync_metrics_pause(struct sync_metrics *r);
-void sync_metrics_go_on(struct sync_metrics *r);
-/* A row of the run, by rank 0; a warning is a line of the log too. */
+void sync_metrics_resume(struct sync_metrics *r);
+/* Rank 0 records a row of `event`; a warning is also logged. */
 void sync_metrics_event(struct sync_metrics *r, enum severity severity, const char *code,
                         const char *text);
 
-/* After each update: `row` is this rank's (unused if the replica knows the rows of several ranks),
- * `loss` the mean over ranks, and over the steps since the last averaging. Evaluates and
- * checkpoints where they are due: an evaluation when the samples used cross a multiple of
- * evaluate_every, and at the end. */
+/* Call it after each update. `row` is this rank's (not used if the replica makes the rows of
+ * several ranks). `loss` is the mean over ranks and over the steps since the last averaging.
+ * Evaluates and writes a checkpoint if one is due: an evaluation when the samples used cross a
+ * multiple of evaluate_every, and at the end. */
 status sync_metrics_update(struct sync_metrics *r, const struct sync_metrics_state *s,
                            const struct step_record *row, double loss) MUST_CHECK;
-/* Evaluates now. sync_metrics_update() does so where it is due; a run that is resumed after its
- * last update has no other place for it. */
+/* Evaluates now: for a run that is resumed after its last update. Else sync_metrics_update
+ * evaluates.
+ */
 status sync_metrics_evaluate(struct sync_metrics *r, const struct sync_metrics_state *s) MUST_CHECK;
-/* Whether ranks will meet in sync_metrics_update at so many samples, but for step rows. */
-bool sync_metrics_meets(const struct sync_metrics *r, uint64_t samples);
-/* At the end, stopped ones included: outstanding rows and the last checkpoint. */
+/* Whether sync_metrics_update will evaluate or write a checkpoint after `samples` samples. */
+bool sync_metrics_has_barrier(const struct sync_metrics *r, uint64_t samples);
+/* Call it at the end of training, also if it was stopped: records the rest of the rows and writes
+ * the last checkpoint. */
 status sync_metrics_end(struct sync_metrics *r, const struct sync_metrics_state *s) MUST_CHECK;
 
 #endif

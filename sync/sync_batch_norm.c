@@ -3,7 +3,7 @@
 
 #include "base/memory.h"
 
-static status add_up(void *context, double *sums, size_t count)
+static status sum_over_ranks(void *context, double *sums, size_t count)
 {
     status result = OK;
     const struct sync_batch_norm *j = context;
@@ -27,13 +27,13 @@ status sync_batch_norm_open(struct sync_batch_norm *j, worker *w, communicator *
         return OK;
     if (c->kind->exchanges_nothing)
         FAIL(ERROR_USAGE,
-             "batch_norm=synchronised does not go with communicator=%s, whose ranks "
-             "keep to themselves; use communicator=auto",
+             "batch_norm=synchronised does not work with communicator=%s, which exchanges nothing; "
+             "use communicator=auto",
              c->kind->about.name);
     TRY(memory_new(&j->all, c->size * sums, sizeof(double), "batch norm's sums"));
     j->c = c;
     j->worker = w;
-    j->batch = (struct batch_norm_group){.context = j, .shares = c->size, .add_up = add_up};
+    j->batch = (struct batch_norm_group){.context = j, .shares = c->size, .add_up = sum_over_ranks};
     worker_join(w, &j->batch);
 done:
     return result;
@@ -43,7 +43,7 @@ void sync_batch_norm_close(struct sync_batch_norm *j)
 {
     if (j->worker != NULL)
         worker_join(j->worker, NULL);
-    if (j->c != NULL && !j->c->failed) /* else sums may be under way, to the process's end */
+    if (j->c != NULL && !j->c->failed) /* failed: sums may still arrive there */
         memory_free(j->all);
     *j = (struct sync_batch_norm){0};
 }

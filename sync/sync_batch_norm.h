@@ -1,13 +1,13 @@
 /*
- * sync_batch_norm.h — batch_norm=synchronised: the sums that batch norm is made of, added up over
- * all ranks in the middle of their forwards and backwards.
+ * sync_batch_norm.h — SyncBatchNorm (batch_norm=synchronised): batch norm's sums, added over all
+ * ranks during the forward and the backward pass.
  *
- * By gathering them and adding in rank order: the same bits on every rank and with any
- * communicator, whose buffer holds the gradient that is being made. What travels, for a layer of C
- * channels on P ranks: P·(P − 1) × 16·C bytes, once forward and once backward.
+ * The sums are gathered and added in rank order: the same bits on every rank and with any
+ * communicator. The communicator's buffer is not used, because it holds the gradient. Bytes for a
+ * layer of C channels on P ranks: P·(P − 1) × 16·C, once forward and once backward.
  *
- * A rank that fails in between cannot tell the others, who wait for it in the middle of a step of
- * theirs: it ends, and they are ended with it.
+ * If a rank fails between the exchanges, the other ranks wait for it inside batch norm: it must
+ * end, which ends them too.
  */
 #ifndef GRADLAG_SYNC_SYNC_BATCH_NORM_H
 #define GRADLAG_SYNC_SYNC_BATCH_NORM_H
@@ -20,11 +20,11 @@ struct sync_batch_norm {
     communicator *c;
     worker *worker;
     double *all;                   /* [size][sums] */
-    struct batch_norm_group batch; /* shares 0: batch norm is each rank's own */
+    struct batch_norm_group batch; /* shares 0: local statistics */
 };
 
-/* Joins the worker to those of the other ranks, where it wants that. ERROR_USAGE where ranks have
- * no parameters in common (communicator=dummy). Close also after an error. */
+/* Sets the SyncBatchNorm group of the worker, if its model has synchronised layers. ERROR_USAGE
+ * with communicator=dummy, whose ranks have different parameters. Close it also after an error. */
 status sync_batch_norm_open(struct sync_batch_norm *j, worker *w, communicator *c) MUST_CHECK;
 void sync_batch_norm_close(struct sync_batch_norm *j);
 

@@ -36,7 +36,7 @@ enum { SKIPPED_MOST = 10 };
 enum trainer_note { NOTE_LOSS, NOTE_FAILED, NOTE_STOP };
 
 /* One rank's mean gradient over some batches, until its update is made. */
-struct made {
+struct pending {
     unsigned batches; /* 0: there is none */
     bool exchanged;   /* the replica's gradient and the notes are means over ranks */
     status own;       /* of this rank's computation */
@@ -53,7 +53,7 @@ struct trainer {
     struct schedule schedule;
     struct sync_batch_norm joint;
     replica *replica;
-    struct local_sgd apart;
+    struct local_sgd local;
     uint64_t updates, samples; /* applied; used */
     uint64_t batches;          /* computed by each rank */
     uint64_t skipped;          /* of these batches, without an update (on_nonfinite=skip) */
@@ -62,15 +62,15 @@ struct trainer {
     double sent_before; /* bytes, by the runs that this one resumes */
     bool may_skip, stopped;
     uint64_t verify_every, verified; /* updates; those at the last comparison */
-    struct made waiting;             /* double_buffering: its update is made in the next step */
-    struct rank_state kept;
+    struct pending waiting;          /* double_buffering: its update is made in the next step */
+    struct rank_state rank_state;
     struct sync_metrics report;
 };
 
 /* ---- what ranks decide together ------------------------------------------------------------- */
 
-/* What this rank tells the others about its gradient. */
-static void note(const struct trainer *t, struct made *m)
+/* This rank's notes about its gradient, for the other ranks. */
+static void fill_notes(const struct trainer *t, struct pending *m)
 {
     if (m->own != OK)
         log_error("rank %u: %s", t->c->rank, error_message());
@@ -80,7 +80,7 @@ static void note(const struct trainer *t, struct made *m)
 }
 
 /* All ranks read the same means: an error if any rank failed, and whether to stop. */
-static status judge(struct trainer *t, const struct made *m)
+static status check_notes(struct trainer *t, const struct pending *m)
 {
     status result = OK;
     if (m->notes[NOTE_FAILED] != 0) {
@@ -106,11 +106,11 @@ static status skip(struct trainer *t, unsigned batches, const char *what)
     t->skipped += batches;
     if (++t->skipped_last > SKIPPED_MOST) {
         FAIL(ERROR_DIVERGED,
-             "the %s is not finite at update %llu, for the %lluth time in a row: lower lr, or warm "
-             "up for longer",
+             "the %s is not finite at update %llu, %llu times in a row: lower lr, or warm up for "
+             "longer",
              what, (unsigned long long)t->updates, (unsigned long long)t->skipped_last);
     }
-    snprintf(text, sizeof text, "the %s was not finite: update %llu was made of the next batch",
+    snprintf(text, sizeof text, "the %s was not finite: update %llu uses the next batch instead",
              what, (unsigned long long)t->updates);
     sync_metrics_event(&t->report, SEVERITY_WARNING, "skipped", text);
 done:
@@ -128,7 +128,7 @@ static status verify(struct trainer *t)
     t->verified = t->updates;
     sync_metrics_pause(&t->report);
     TRY(replica_check_compare(t->c, t->replica, t->updates, digest));
-    sync_metrics_go_on(&t->report);
+    sync_metrics_resume(&t->report);
 done:
     return result;
 }
@@ -156,15 +156,15 @@ static status gradient(struct trainer *t, unsigned batches, struct step_stats *s
     return replica_gradients(t->replica, first, batches, stats);
 }
 
-/* The gradient of the next update. If it fails, this rank still comes to the exchange, where it
+/* The gradient of the next update. If it fails, this rank still calls the exchange, which
  * tells the others. With SyncBatchNorm, fail now: the peers block in batch norm and never reach the
  * exchange. */
-static status compute(struct trainer *t, struct made *m)
+static status compute(struct trainer *t, struct pending *m)
 {
     const unsigned batches = batches_left(t, schedule_growth(&t->schedule, t->samples));
-    *m = (struct made){.batches = batches, .version = t->updates};
+    *m = (struct pending){.batches = batches, .version = t->updates};
     m->own = gradient(t, batches, &m->stats);
-    note(t, m);
+    fill_notes(t, m);
     return t->joint.batch.shares > 0 ? m->own : OK;
 }
 
@@ -189,7 +189,7 @@ static struct sync_metrics_state state_of(struct trainer *t)
 }
 
 /* After an update. `row` is this rank's, `loss` is the mean over ranks. */
-static status tell(struct trainer *t, const struct step_record *row, double loss)
+static status report_update(struct trainer *t, const struct step_record *row, double loss)
 {
     status result = OK;
     struct sync_metrics_state now = state_of(t);
@@ -199,7 +199,7 @@ done:
     return result;
 }
 
-static void count_update(struct trainer *t, const struct made *m, uint64_t staleness)
+static void count_update(struct trainer *t, const struct pending *m, uint64_t staleness)
 {
     t->staleness.gradients++;
     t->staleness.sum += (double)staleness;
@@ -209,16 +209,16 @@ static void count_update(struct trainer *t, const struct made *m, uint64_t stale
     t->skipped_last = 0;
 }
 
-/* Exchange, apply, tell. `spent_ns`: time of this exchange that was spent between operators of the
- * computation. */
-static status use(struct trainer *t, struct made *m, uint64_t spent_ns)
+/* Exchanges, applies and reports one update. `spent_ns`: time of this exchange that was spent
+ * between operators of the computation. */
+static status exchange_and_apply(struct trainer *t, struct pending *m, uint64_t spent_ns)
 {
     status result = OK;
     const uint64_t began = clock_ns();
     if (!m->exchanged)
         TRY(replica_exchange(t->replica, m->notes));
     const uint64_t exchanged = clock_ns();
-    TRY(judge(t, m));
+    TRY(check_notes(t, m));
     const double loss = m->notes[NOTE_LOSS];
     bool finite = isfinite(loss);
     if (finite)
@@ -232,7 +232,7 @@ static status use(struct trainer *t, struct made *m, uint64_t spent_ns)
     row.hidden_us = m->exchanged ? 0 : (double)t->replica->hidden_ns * 1e-3;
     row.staleness = t->updates - m->version;
     count_update(t, m, row.staleness);
-    TRY(tell(t, &row, loss));
+    TRY(report_update(t, &row, loss));
 done:
     return result;
 }
@@ -242,9 +242,9 @@ done:
 static status plain_step(struct trainer *t)
 {
     status result = OK;
-    struct made m;
+    struct pending m;
     TRY(compute(t, &m));
-    TRY(use(t, &m, m.stats.watch_ns));
+    TRY(exchange_and_apply(t, &m, m.stats.watch_ns));
 done:
     return result;
 }
@@ -255,20 +255,21 @@ done:
 static status double_buffering_step(struct trainer *t)
 {
     status result = OK;
-    struct made now = t->waiting, next = {0};
+    struct pending now = t->waiting, next = {0};
     if (now.batches > 0 && !now.exchanged)
         replica_send(t->replica);
     if (wants_more(t) && now.own == OK)
         TRY(compute(t, &next));
-    t->waiting = next; /* before use(), which may write a checkpoint */
+    t->waiting = next; /* first: exchange_and_apply() may write a checkpoint */
     if (now.batches > 0)
-        TRY(use(t, &now, next.stats.watch_ns));
+        TRY(exchange_and_apply(t, &now, next.stats.watch_ns));
 done:
     return result;
 }
 
 /* An update of this rank's own parameters. */
-static status step_alone(struct trainer *t, struct made *m, bool *finite, struct step_record *row)
+static status step_alone(struct trainer *t, struct pending *m, bool *finite,
+                         struct step_record *row)
 {
     status result = OK;
     TRY(gradient(t, 1, &m->stats));
@@ -280,12 +281,12 @@ done:
 }
 
 /* Key local_steps (local_sgd.h): each rank makes this many updates alone, then all average their
- * parameters. A rank that fails computes no more, but counts on: the others gather rows with it,
- * and learn of the failure at the averaging. */
+ * parameters. A rank that fails stops computing but still counts updates: the others gather rows
+ * with it, and learn of the failure at the averaging. */
 static status local_sgd_round(struct trainer *t, unsigned steps)
 {
     status result = OK;
-    struct made m = {.batches = steps};
+    struct pending m = {.batches = steps};
     struct step_record row = {0};
     double loss = 0;
     bool finite = true;
@@ -296,30 +297,30 @@ static status local_sgd_round(struct trainer *t, unsigned steps)
         t->updates++;
         loss += (double)m.stats.loss;
         struct sync_metrics_state now = state_of(t);
-        now.apart = true;
+        now.between_averagings = true;
         if (i + 1 < steps)
             TRY(sync_metrics_update(&t->report, &now, &row, 0));
     }
     m.stats.loss = finite ? (float)(loss / steps) : NAN;
-    note(t, &m);
+    fill_notes(t, &m);
     const uint64_t began = clock_ns();
-    TRY(replica_average(t->replica, t->apart.momentum, m.notes));
+    TRY(replica_average(t->replica, t->local.momentum, m.notes));
     row.exchange_us = (double)(clock_ns() - began) * 1e-3;
-    TRY(judge(t, &m));
+    TRY(check_notes(t, &m));
     if (!isfinite(m.notes[NOTE_LOSS]))
         TRY(skip(t, steps, "loss or the gradient of a rank, or its square,"));
-    TRY(tell(t, &row, m.notes[NOTE_LOSS]));
+    TRY(report_update(t, &row, m.notes[NOTE_LOSS]));
 done:
     return result;
 }
 
 static status next_step(struct trainer *t)
 {
-    const unsigned steps = local_sgd_steps(&t->apart, &t->schedule, t->samples);
-    t->replica->apart = steps > 1;
-    return t->replica->late ? double_buffering_step(t)
-           : steps > 1      ? local_sgd_round(t, batches_left(t, steps))
-                            : plain_step(t);
+    const unsigned steps = local_sgd_steps(&t->local, &t->schedule, t->samples);
+    t->replica->local_update = steps > 1;
+    return t->replica->double_buffered ? double_buffering_step(t)
+           : steps > 1                 ? local_sgd_round(t, batches_left(t, steps))
+                                       : plain_step(t);
 }
 
 /* ---- checkpoints ---------------------------------------------------------------------------- */
@@ -330,12 +331,12 @@ static double sent_bytes(const struct trainer *t)
 }
 
 /* Adds to a checkpoint what the replica's view and the report lack. A gradient that waits is
- * exchanged now: its mean is the same on all ranks, and training goes on with the same bits. */
+ * exchanged now: its mean is the same on all ranks, and training continues with the same bits. */
 static status complete(void *context, struct training_state *out)
 {
     status result = OK;
     struct trainer *t = context;
-    struct made *m = &t->waiting;
+    struct pending *m = &t->waiting;
     struct replica_view view;
     if (m->batches > 0 && !m->exchanged) {
         replica_send(t->replica);
@@ -343,7 +344,7 @@ static status complete(void *context, struct training_state *out)
         m->exchanged = true;
     }
     if (m->batches > 0) {
-        TRY(judge(t, m));
+        TRY(check_notes(t, m));
         TRY(replica_view(t->replica, &view));
         out->waiting = view.waiting;
         out->waiting_version = m->version;
@@ -352,7 +353,7 @@ static status complete(void *context, struct training_state *out)
     out->skipped_last = t->skipped_last;
     out->sent_bytes = sent_bytes(t);
     const float losses[2] = {m->stats.loss, m->notes[NOTE_LOSS]};
-    TRY(rank_state_gather(&t->kept, t->replica, losses, out));
+    TRY(rank_state_gather(&t->rank_state, t->replica, losses, out));
 done:
     return result;
 }
@@ -369,16 +370,16 @@ static status resume(struct trainer *t, const struct training_state *begin, cons
     t->batches = t->samples / t->update_samples + t->skipped;
     if (begin->updates == 0 || t->samples >= t->length.total_samples)
         return OK; /* no gradient waits */
-    if (t->replica->late && begin->waiting == NULL)
+    if (t->replica->double_buffered && begin->waiting == NULL)
         FAIL(ERROR_USAGE, "resume: the checkpoint lacks the gradient that waited with "
                           "double_buffering=yes: an older version wrote it; start anew from its "
                           "parameters with initial=");
-    if (t->replica->late) {
-        t->waiting = (struct made){.batches = 1,
-                                   .exchanged = true,
-                                   .version = begin->waiting_version,
-                                   .notes[NOTE_LOSS] = losses[1],
-                                   .stats.loss = losses[0]};
+    if (t->replica->double_buffered) {
+        t->waiting = (struct pending){.batches = 1,
+                                      .exchanged = true,
+                                      .version = begin->waiting_version,
+                                      .notes[NOTE_LOSS] = losses[1],
+                                      .stats.loss = losses[0]};
         t->batches++;
     }
 done:
@@ -387,7 +388,7 @@ done:
 
 /* ---- the run -------------------------------------------------------------------------------- */
 
-/* trainer_close is due also after an error. */
+/* Call trainer_close also after an error. */
 static status trainer_open(struct trainer *t, const struct sync_trainer_options *o)
 {
     status result = OK;
@@ -404,14 +405,14 @@ static status trainer_open(struct trainer *t, const struct sync_trainer_options 
     TRY(schedule_open(&t->schedule, o->settings, ranks, t->length.total_samples, epoch));
     t->may_skip = strcmp(options_text(o->settings, "on_nonfinite"), "skip") == 0;
     t->verify_every = (uint64_t)options_integer(o->settings, "verify_every");
-    local_sgd_open(&t->apart, o->settings, epoch);
+    local_sgd_open(&t->local, o->settings, epoch);
     TRY(sync_batch_norm_open(&t->joint, o->worker, t->c));
     TRY(o->virtual != NULL
             ? replica_open_virtual(&t->replica, o->virtual, o->settings, o->worker, t->c)
             : replica_open(&t->replica, o->settings, o->worker, t->c));
     const bool keeps = o->start != NULL || options_text(o->settings, "checkpoint")[0] != '\0';
-    TRY(rank_state_open(&t->kept, t->replica, keeps && t->c->rank == 0));
-    TRY(replica_check_begin(t->c, t->replica, &t->kept, o->start, &begin, losses));
+    TRY(rank_state_open(&t->rank_state, t->replica, keeps && t->c->rank == 0));
+    TRY(replica_check_begin(t->c, t->replica, &t->rank_state, o->start, &begin, losses));
     TRY(resume(t, &begin, losses));
     TRY(sync_metrics_open(&t->report, o, &t->length, &begin));
 done:
@@ -421,7 +422,7 @@ done:
 static void trainer_close(struct trainer *t)
 {
     sync_metrics_close(&t->report);
-    rank_state_close(&t->kept);
+    rank_state_close(&t->rank_state);
     replica_close(&t->replica);
     sync_batch_norm_close(&t->joint);
 }

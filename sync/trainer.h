@@ -13,13 +13,13 @@ struct sync_trainer_options {
     const options *settings;
     worker *worker; /* borrowed; index = rank, count = size */
     communicator *communicator;
-    /* engine=virtual: all ranks are in this process, the worker is the pool's own, and the
-     * communicator is of communicator_open_alone. NULL: this process is one rank. */
+    /* engine=virtual: all ranks are in this process, the worker belongs to the pool, and the
+     * communicator was opened by communicator_open_alone. NULL: this process is one rank. */
     struct virtual_ranks *virtual;
     struct training_hooks hooks;        /* used on rank 0 */
-    recorder *recorder;                 /* rank 0's, NULL elsewhere */
-    const struct training_state *start; /* rank 0's, to go on from; NULL: from the beginning */
-    bool first_has_all; /* rank 0 alone has all parameters, and evaluates: a pipeline's */
+    recorder *recorder;                 /* on rank 0; NULL elsewhere */
+    const struct training_state *start; /* on rank 0: the checkpoint to resume; else NULL */
+    bool first_evaluates; /* a pipeline: only rank 0 has all parameters, so it evaluates alone */
 };
 
 static inline unsigned sync_trainer_ranks(const struct sync_trainer_options *o)
@@ -27,11 +27,12 @@ static inline unsigned sync_trainer_ranks(const struct sync_trainer_options *o)
     return o->virtual != NULL ? o->virtual->count : o->communicator->size;
 }
 
-/* ERROR_USAGE: settings that exclude each other, as far as they alone tell. */
+/* ERROR_USAGE: settings that exclude each other. Checks that need the model or the communicator
+ * come later. */
 status sync_trainer_check(const options *settings) MUST_CHECK;
 
-/* Compute, allreduce, apply, on every rank alike, until the samples are used up. ERROR_DIVERGED
- * when any rank's gradient is not finite: all ranks return it together. */
+/* Trains on every rank until all samples are used: compute, allreduce, apply. ERROR_DIVERGED, on
+ * all ranks: a gradient is not finite. STOPPED, on all ranks: rank 0's hook asked to stop. */
 status sync_trainer_run(const struct sync_trainer_options *o,
                         struct training_outcome *out) MUST_CHECK;
 

@@ -28,7 +28,7 @@ static const struct {
     {"double_buffering", "yes", LOCAL_STEPS | GROWING_BATCHES,
      "each gradient is exchanged while the next one is computed"},
     {"overlap", "yes", LOCAL_STEPS | GROWING_BATCHES | COMPRESSION | SYNC_BATCH_NORM,
-     "with these a gradient is exchanged as a whole"},
+     "the gradient can be exchanged only when it is complete"},
     {"on_nonfinite", "skip", LOCAL_STEPS, "ranks have to skip the same update together"},
     {"batch_norm", "synchronised", LOCAL_STEPS,
      "between two averagings the ranks have different parameters"},
@@ -56,7 +56,7 @@ status sync_trainer_check(const options *o)
             continue;
         for (size_t k = 0; k < COUNT_OF(others); k++)
             if ((chosen & rules[i].excludes & others[k].other) != 0)
-                FAIL(ERROR_USAGE, "%s=%s does not go with %s: %s; leave one of them out",
+                FAIL(ERROR_USAGE, "%s=%s does not work with %s: %s; remove one of them",
                      rules[i].key, rules[i].value, others[k].name, rules[i].because);
     }
 done:

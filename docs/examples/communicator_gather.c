@@ -1,7 +1,7 @@
 /*
- * communicator_gather.c — every rank gets every gradient and adds them up itself, in rank order.
+ * communicator_gather.c — every rank gets every gradient and sums them in rank order.
  *
- * Cost per rank: one step; (P − 1) × bytes received, P × bytes of memory. For few ranks and small
+ * Cost per rank: one step; (P − 1) × bytes received; P × bytes of memory. For few ranks and small
  * vectors only.
  */
 #include "base/memory.h"
@@ -10,7 +10,7 @@
 
 struct gather_state {
     float *all;          /* [size][count] */
-    const float **parts; /* of each rank */
+    const float **parts; /* [size]: the gradient of each rank */
 };
 
 static void gather_close(communicator *c)
@@ -58,14 +58,14 @@ done:
     return result;
 }
 
-/* Every rank's vector goes to all others. */
+/* Every rank sends its vector to all others. */
 static double gather_sent_bytes(const communicator *c, size_t count)
 {
     return (double)c->size * (c->size - 1) * (double)count * sizeof(float);
 }
 
 const struct communicator_kind communicator_gather = {
-    .about = {.name = "gather", .description = "every rank gets every gradient and adds them up"},
+    .about = {.name = "gather", .description = "every rank gets every gradient and sums them"},
     .in_rank_order = true,
     .open = gather_open,
     .close = gather_close,

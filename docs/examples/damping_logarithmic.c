@@ -1,7 +1,7 @@
 /*
  * damping_logarithmic.c — s(τ) = 1 / (1 + a ln(1 + τ)), a = damping.strength.
  *
- * The example of docs/adding-a-rule.md: no paper. It falls more slowly than any polynomial.
+ * The example of docs/adding-a-rule.md. Source: none. It falls more slowly than any polynomial.
  */
 #include "ps/rules/damping/damping.h"
 

@@ -1,4 +1,5 @@
-/* A model for model=external in C: a line through points, y = 3x − 1 and noise. Link with jansson. */
+/* A model for model=external in C: a line through points, y = 3x − 1 and noise. Link with jansson.
+ */
 #include <jansson.h>
 
 #include <math.h>
@@ -45,8 +46,8 @@ static json_t *loss_answer(double loss)
 static json_t *map(const json_t *request)
 {
     const size_t bytes = (size_t)json_integer_value(json_object_get(request, "bytes"));
-    char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED,
-                        atoi(getenv("GRADLAG_MEMORY_FD")), 0);
+    char *memory =
+        mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, atoi(getenv("GRADLAG_MEMORY_FD")), 0);
     if (memory == MAP_FAILED)
         return json_pack("{s:s}", "error", "cannot map the shared memory");
     memcpy(&parameters, &memory, sizeof memory);
@@ -93,7 +94,8 @@ int main(void)
     char *line = NULL;
     size_t room = 0;
     if (socket == NULL) {
-        fprintf(stderr, "gradlag starts this program: gradlag run model=external model.command=…\n");
+        fprintf(stderr,
+                "gradlag starts this program: gradlag run model=external model.command=…\n");
         return 2;
     }
     while (getline(&line, &room, socket) > 0) {

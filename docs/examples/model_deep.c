@@ -1,6 +1,6 @@
 /*
  * model_deep.c — the example of docs/adding-a-model.md: three hidden layers, the last two with a
- * connection that skips them (He et al. 2016), so that there is more to it than a chain.
+ * connection that skips them (He et al. 2016).
  */
 #include "worker/model/model.h"
 
@@ -27,12 +27,12 @@ static const struct option settings[] = {
      .initial = "64",
      .minimum = 1,
      .maximum = 65536,
-     .help = "of each hidden layer"},
+     .help = "units of each hidden layer"},
     {0},
 };
 
 const struct model_kind model_deep = {
-    .about = {"deep", "four linear layers, two of them skipped", "He et al. 2016", settings},
+    .about = {"deep", "four linear layers, two with a skip connection", "He et al. 2016", settings},
     .configure = configure,
     .forward = forward,
 };

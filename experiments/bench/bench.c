@@ -4,6 +4,7 @@
 #include "base/suggestion.h"
 #include "experiments/command.h"
 #include "experiments/run/mpirun.h"
+#include "sync/communicator/communicator.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +13,7 @@
 
 static const struct option common[] = {
     {"repeats", OPTION_INTEGER, "5", 1, BENCH_REPEATS, NULL, NULL,
-     "how often each case is measured"},
+     "number of measurements of each case"},
     {0},
 };
 
@@ -33,7 +34,8 @@ status bench_open(struct bench *b, const char *name, const struct option *table,
             continue;
         }
         if (equals == NULL || equals == argv[i])
-            FAIL(ERROR_USAGE, "bench %s: '%s' is neither key=value nor --json", name, argv[i]);
+            FAIL(ERROR_USAGE, "bench %s: argument '%s' is neither key=value nor --json", name,
+                 argv[i]);
         char key[64];
         snprintf(key, sizeof key, "%.*s", (int)(equals - argv[i]), argv[i]);
         TRY(options_set(b->settings, key, equals + 1, "command line"));
@@ -50,6 +52,11 @@ void bench_close(struct bench *b)
     options_close(&b->settings);
 }
 
+status bench_pass_on(const struct bench *b, options *o, const char *key, const char *own)
+{
+    return options_set(o, key, options_value(b->settings, own), "bench");
+}
+
 void bench_add(struct bench_series *s, double value)
 {
     REQUIRE(s->count < BENCH_REPEATS);
@@ -62,8 +69,8 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The value at `position` of (count − 1) · 2 half steps through the sorted series. */
-static double at_position(const struct bench_series *s, unsigned half_steps)
+/* The value at position half_steps / 2 of the sorted series; between two values: their mean. */
+static double sorted_value(const struct bench_series *s, unsigned half_steps)
 {
     REQUIRE(s->count > 0);
     double sorted[BENCH_REPEATS];
@@ -74,65 +81,54 @@ static double at_position(const struct bench_series *s, unsigned half_steps)
 
 double bench_median(const struct bench_series *s)
 {
-    return at_position(s, s->count - 1);
+    return sorted_value(s, s->count - 1);
 }
 
-double bench_minimum(const struct bench_series *s)
+static double best_value(const struct bench_series *s, const char *unit)
 {
-    return at_position(s, 0);
+    const size_t length = strlen(unit);
+    const bool is_rate = length >= 2 && strcmp(unit + length - 2, "/s") == 0;
+    return sorted_value(s, is_rate ? 2 * (s->count - 1) : 0);
 }
 
-double bench_maximum(const struct bench_series *s)
+/* One line with these numbers, as text or as JSON members. */
+static void print_line(const struct bench *b, const char *what, const char *unit,
+                       const struct bench_series *s, double value)
 {
-    return at_position(s, 2 * (s->count - 1));
-}
-
-static bool more_is_better(const char *unit)
-{
-    size_t length = strlen(unit);
-    return length >= 2 && strcmp(unit + length - 2, "/s") == 0;
+    struct text line = {0};
+    const double best = s != NULL ? best_value(s, unit) : 0;
+    if (b->json) {
+        text_add(&line, "{\"benchmark\":");
+        text_add_json(&line, b->name);
+        text_add(&line, ",\"case\":");
+        text_add_json(&line, what);
+        text_add(&line, ",\"unit\":");
+        text_add_json(&line, unit);
+        if (s != NULL)
+            text_add(&line, ",\"median\":%.9g,\"best\":%.9g,\"repeats\":%u}", value, best,
+                     s->count);
+        else
+            text_add(&line, ",\"value\":%.9g}", value);
+    } else if (s != NULL) {
+        text_add(&line, "%-10s %-44s %10.5g %-10s (best %.5g, %u repeats)", b->name, what, value,
+                 unit, best, s->count);
+    } else {
+        text_add(&line, "%-10s %-44s %10.5g %s", b->name, what, value, unit);
+    }
+    puts(line.at);
+    fflush(stdout);
+    text_free(&line);
 }
 
 void bench_report(const struct bench *b, const char *what, const char *unit,
                   const struct bench_series *s)
 {
-    double median = bench_median(s);
-    double best = more_is_better(unit) ? bench_maximum(s) : bench_minimum(s);
-    if (b->json) {
-        struct text line = {0};
-        text_add(&line, "{\"benchmark\":");
-        text_add_json(&line, b->name);
-        text_add(&line, ",\"case\":");
-        text_add_json(&line, what);
-        text_add(&line, ",\"unit\":");
-        text_add_json(&line, unit);
-        text_add(&line, ",\"median\":%.9g,\"best\":%.9g,\"repeats\":%u}", median, best, s->count);
-        puts(line.at);
-        text_free(&line);
-    } else {
-        printf("%-10s %-44s %10.5g %-10s (best %.5g, %u repeats)\n", b->name, what, median, unit,
-               best, s->count);
-    }
-    fflush(stdout);
+    print_line(b, what, unit, s, bench_median(s));
 }
 
 void bench_report_value(const struct bench *b, const char *what, const char *unit, double value)
 {
-    if (b->json) {
-        struct text line = {0};
-        text_add(&line, "{\"benchmark\":");
-        text_add_json(&line, b->name);
-        text_add(&line, ",\"case\":");
-        text_add_json(&line, what);
-        text_add(&line, ",\"unit\":");
-        text_add_json(&line, unit);
-        text_add(&line, ",\"value\":%.9g}", value);
-        puts(line.at);
-        text_free(&line);
-    } else {
-        printf("%-10s %-44s %10.5g %s\n", b->name, what, value, unit);
-    }
-    fflush(stdout);
+    print_line(b, what, unit, NULL, value);
 }
 
 bool bench_next_item(const char **list, char item[64])
@@ -169,9 +165,10 @@ void command_print_benchmarks(FILE *to)
 {
     for (const struct benchmark *b = benchmarks; b->name != NULL; b++)
         fprintf(to, "  %-12s %s\n", b->name, b->help);
-    fprintf(to,
-            "\nEach measurement is one line: median over `repeats`, and the best. `gradlag bench "
-            "NAME\n--help` shows what key may be.\n");
+    fprintf(
+        to,
+        "\nEach measurement is one line: the median of the repeats, and the best. `gradlag bench "
+        "NAME\n--help` lists the keys of a benchmark.\n");
 }
 
 static void print_keys(const struct benchmark *b)
@@ -191,24 +188,23 @@ const char *bench_name(size_t i)
     return i < COUNT_OF(benchmarks) ? benchmarks[i].name : NULL;
 }
 
-bool bench_is_rank(void)
-{
-    return getenv("OMPI_COMM_WORLD_RANK") != NULL;
-}
+/* ---- ranks --------------------------------------------------------------------------------------
+ */
 
-status bench_under_mpirun(const struct bench *b, int argc, char **argv)
+/* Replaces this process by mpirun; returns only an error. */
+static status become_mpirun(const struct bench *b, int argc, char **argv)
 {
-    enum { MOST = 64 };
+    enum { ARGUMENTS = 64 };
     status result = OK;
     char program[4096] = "";
     struct mpirun m = {0};
-    const char *words[COUNT_OF(m.words) + 3 + MOST] = {NULL};
+    const char *words[COUNT_OF(m.words) + 3 + ARGUMENTS] = {NULL};
     size_t n = 0;
-    if (argc > MOST)
-        FAIL(ERROR_USAGE, "bench %s: too many arguments", b->name);
-    /* The name itself: this process becomes mpirun, and with it /proc/PID/exe. */
+    if (argc > ARGUMENTS)
+        FAIL(ERROR_USAGE, "bench %s: %d arguments; the limit is %d", b->name, argc, ARGUMENTS);
+    /* Resolve the link now: after execvp() /proc/self/exe would be mpirun. */
     if (readlink("/proc/self/exe", program, sizeof program - 1) < 0)
-        FAIL(ERROR_OTHER, "bench %s: /proc is not mounted", b->name);
+        FAIL(ERROR_OTHER, "bench %s: cannot read /proc/self/exe; mount /proc", b->name);
     TRY(mpirun_open(&m, (unsigned)options_integer(b->settings, "ranks"), NULL, NULL));
     for (; m.words[n] != NULL; n++)
         words[n] = m.words[n];
@@ -220,13 +216,24 @@ status bench_under_mpirun(const struct bench *b, int argc, char **argv)
     for (size_t i = 0; m.environment[i] != NULL; i++)
         putenv((char *)m.environment[i]);
 #ifdef GRADLAG_SANITIZE
-    setenv("ASAN_OPTIONS", "detect_leaks=0", 1); /* Open MPI leaves memory behind in MPI_Finalize */
+    setenv("ASAN_OPTIONS", "detect_leaks=0", 1); /* MPI_Finalize() of Open MPI leaks */
 #endif
     execvp("mpirun", (char *const *)words);
     result = error_set(ERROR_OTHER, __FILE__, __LINE__,
-                       "bench %s: mpirun could not be started: install Open MPI (scripts/setup)",
-                       b->name);
+                       "bench %s: cannot start mpirun: install Open MPI (scripts/setup)", b->name);
 done:
+    return result;
+}
+
+status bench_on_ranks(const struct bench *b, bench_rank_function *measure, int argc, char **argv)
+{
+    unsigned rank, size;
+    if (getenv("OMPI_COMM_WORLD_RANK") == NULL)
+        return become_mpirun(b, argc, argv);
+    status result = sync_start(&rank, &size);
+    if (result == OK)
+        result = measure(b, rank, size);
+    sync_end(result);
     return result;
 }
 
@@ -235,7 +242,9 @@ status command_bench(int argc, char **argv)
     struct suggestion known = {.wanted = argc > 0 ? argv[0] : ""};
     if (argc == 0) {
         command_print_benchmarks(stderr);
-        return error_set(ERROR_USAGE, __FILE__, __LINE__, "bench: which one? The list is above");
+        return error_set(
+            ERROR_USAGE, __FILE__, __LINE__,
+            "bench: the name is missing; `gradlag bench NAME` with a name of the list");
     }
     for (const struct benchmark *b = benchmarks; b->name != NULL; b++) {
         suggestion_add(&known, b->name);

@@ -1,9 +1,9 @@
 /*
- * bench_allreduce.c — the mean gradient over ranks: one MPI_Allreduce call, buckets, the sum in
- * rank order, and every other communicator, in one run. Restarts itself under mpirun.
+ * bench_allreduce.c — `gradlag bench allreduce`: the mean gradient over ranks by one MPI_Allreduce
+ * call, buckets, the sum in rank order, and every other communicator. Restarts itself under mpirun.
  *
- * algbw = bytes / time; busbw = algbw × 2·(P − 1)/P, what each rank's link would have to carry
- * (as nccl-tests define them; docs/benchmarks.md).
+ * algbw = bytes / time. busbw = algbw × 2·(P − 1)/P, the rate on each rank's link in a ring. Both
+ * are defined as in nccl-tests (docs/benchmarks.md).
  */
 #include "base/clock.h"
 #include "base/memory.h"
@@ -20,31 +20,31 @@
 
 const struct option bench_allreduce_keys[] = {
     {"repeats", OPTION_INTEGER, "11", 1, BENCH_REPEATS, NULL, NULL,
-     "how often each case is measured"},
+     "number of measurements of each case"},
     {"ranks", OPTION_INTEGER, "2", 1, 256, NULL, NULL, "processes, started by mpirun"},
     {"sizes", OPTION_TEXT, "400000,25600000", 0, 0, NULL, NULL,
      "floats, comma-separated; 'curve' for 1 k to 25.6 M"},
     {"variants", OPTION_TEXT, "call,buckets,ordered,ring,shared,hierarchical,naive", 0, 0, NULL,
      NULL,
-     "call, buckets and ordered are communicator=mpi's; or a communicator's or a "
-     "compression's name"},
+     "comma-separated: call, buckets, ordered (of communicator=mpi), or names of communicators "
+     "and compressions"},
     {"bucket_kib", OPTION_INTEGER, "512", 0, 1 << 20, NULL, NULL,
      "size of a bucket of communicator=mpi; 0: one call"},
     {"communicator.nodes", OPTION_INTEGER, "0", 0, 256, NULL, NULL,
-     "nodes that this host's ranks play for communicator=hierarchical (0: one)"},
+     "simulated nodes on this host for communicator=hierarchical (0: one)"},
     {"compression.ratio", OPTION_REAL, "0.01", 1e-9, 1, NULL, NULL,
      "share of the floats that compression=topk sends"},
     {0},
 };
 
-enum { WHOLE = 1 << 20 }; /* bucket_kib for one call: larger than any vector here */
+enum { WHOLE = 1 << 20 }; /* bucket_kib of one call: larger than any vector here */
 
 struct variant {
     const char *name, *communicator, *reduction, *compression;
     bool one_call;
 };
 
-/* communicator=mpi in three ways; every other name is a communicator's, or a compression's. */
+/* The variants of communicator=mpi; any other name is a communicator or a compression. */
 static const struct variant of_mpi[] = {
     {"call", "mpi", "fast", "none", true},
     {"buckets", "mpi", "fast", "none", false},
@@ -62,7 +62,7 @@ static double processor_ms(void)
            (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec) * 1e-3;
 }
 
-/* `z`: NULL without compression. */
+/* z NULL: no compression. */
 static status exchange(communicator *c, compression *z, float *data, size_t count)
 {
     float notes[COMMUNICATOR_NOTES] = {0};
@@ -95,24 +95,24 @@ static status measure(const struct bench *b, communicator *c, compression *z, co
                       size_t count)
 {
     status result = OK;
-    /* Each repeat lasts at least about 20 ms. */
+    /* Each repeat lasts about 20 ms or more. */
     unsigned rounds = count >= 4000000 ? 1 : (unsigned)(8000000 / (count + 20000)) + 1;
-    double *burnt = NULL;
+    double *cpu_of = NULL;
     float *data = communicator_buffer(c);
     struct bench_series ms = {0};
     double own_cpu = 0, sent = communicator_sent_bytes(c);
 
-    TRY(memory_new(&burnt, c->size, sizeof *burnt, "the measurement"));
+    TRY(memory_new(&cpu_of, c->size, sizeof *cpu_of, "the measurement"));
     for (unsigned repeat = 0; repeat <= b->repeats; repeat++) {
         double seconds = 0;
         for (unsigned round = 0; round < rounds; round++) {
-            /* As in training: every rank has just written its gradient. */
+            /* As in training, each rank has written its gradient just before. */
             for (size_t i = 0; i < count; i++)
                 data[i] = (float)(c->rank + round);
             TRY(communicator_barrier(c));
             double cpu = processor_ms(), begun = clock_seconds();
             TRY(exchange(c, z, data, count));
-            if (repeat > 0) { /* the first touches the memory */
+            if (repeat > 0) { /* the first one warms up */
                 seconds += clock_seconds() - begun;
                 own_cpu += processor_ms() - cpu;
             }
@@ -121,26 +121,26 @@ static status measure(const struct bench *b, communicator *c, compression *z, co
             bench_add(&ms, seconds * 1e3 / rounds);
     }
     double cpu = own_cpu / ((double)rounds * b->repeats), all_cpu = 0;
-    TRY(communicator_gather_all(c, &cpu, sizeof cpu, burnt));
+    TRY(communicator_gather_all(c, &cpu, sizeof cpu, cpu_of));
     for (unsigned i = 0; i < c->size; i++)
-        all_cpu += burnt[i];
+        all_cpu += cpu_of[i];
     if (c->rank == 0) {
         double exchanges = (double)rounds * (b->repeats + 1);
         report(b, c, name, count, &ms, all_cpu,
                (communicator_sent_bytes(c) - sent) * 1e-6 / exchanges);
     }
 done:
-    memory_free(burnt);
+    memory_free(cpu_of);
     return result;
 }
 
-/* Sets the keys of the chosen part to the benchmark's own of the same name. */
-static status pass_own_on(const struct bench *b, options *o, const struct registry *registry)
+/* Sets the keys of the chosen communicator or compression to the benchmark's. */
+static status pass_keys_on(const struct bench *b, options *o, const struct registry *registry)
 {
     status result = OK;
     const struct option *own = registry_find(registry, options_text(o, registry->kind))->options;
     for (; own != NULL && own->key != NULL; own++)
-        TRY(options_set(o, own->key, options_value(b->settings, own->key), "bench"));
+        TRY(bench_pass_on(b, o, own->key, own->key));
 done:
     return result;
 }
@@ -179,8 +179,8 @@ static status measure_variant(const struct bench *b, const struct variant *v, co
     TRY(config_compose_texts(
         &o, (const char *const[]){chosen[0], chosen[1], chosen[2], chosen[3], NULL}, NULL,
         "bench"));
-    TRY(pass_own_on(b, o, &communicator_registry));
-    TRY(pass_own_on(b, o, &compression_registry));
+    TRY(pass_keys_on(b, o, &communicator_registry));
+    TRY(pass_keys_on(b, o, &compression_registry));
     TRY(communicator_open(&c, o, largest, NULL));
     while (bench_next_item(&sizes, item))
         TRY(measure_size(b, o, c, v->name, strtoul(item, NULL, 10)));
@@ -190,10 +190,10 @@ done:
     return result;
 }
 
-/* ---- what is asked for --------------------------------------------------------------------------
+/* ---- arguments ----------------------------------------------------------------------------------
  */
 
-/* false: nothing is called so, or it works on GPUs alone. */
+/* false: nothing has this name, or it needs a GPU. */
 static bool find_variant(const char *name, struct variant *out)
 {
     const struct communicator_kind *kind =
@@ -221,7 +221,7 @@ static const char *sizes_of(const struct bench *b)
                                        : sizes;
 }
 
-/* Checks the lists, before any process is started; the largest size into *largest. */
+/* Checks the lists before a process starts. Sets *largest to the largest size. */
 static status check_lists(const struct bench *b, size_t *largest)
 {
     status result = OK;
@@ -233,26 +233,30 @@ static status check_lists(const struct bench *b, size_t *largest)
     while (bench_next_item(&sizes, item)) {
         int64_t count;
         if (!text_to_integer(item, &count) || count < 1 || count > 1L << 30)
-            FAIL(ERROR_USAGE, "sizes=%s: '%s' is not a number of floats (1 to 2^30), nor 'curve'",
+            FAIL(ERROR_USAGE,
+                 "sizes=%s: '%s' is neither a number of floats (1 to 2^30) nor 'curve'",
                  options_text(b->settings, "sizes"), item);
         *largest = (size_t)count > *largest ? (size_t)count : *largest;
     }
     while (bench_next_item(&names, item))
         if (!find_variant(item, &v))
             FAIL(ERROR_USAGE,
-                 "variants=%s: '%s' is none of call, buckets, ordered, nor a communicator that "
-                 "works without a GPU, nor a compression (gradlag list communicator)",
+                 "variants=%s: '%s' is not call, buckets, ordered, a communicator that works "
+                 "without "
+                 "a GPU, or a compression (gradlag list communicator)",
                  options_text(b->settings, "variants"), item);
 done:
     return result;
 }
 
-static status measure_all(const struct bench *b, size_t largest)
+static status measure_all(const struct bench *b, unsigned rank UNUSED, unsigned size UNUSED)
 {
     status result = OK;
     const char *names = options_text(b->settings, "variants");
     struct variant v;
     char item[64];
+    size_t largest;
+    TRY(check_lists(b, &largest));
     while (bench_next_item(&names, item)) {
         REQUIRE(find_variant(item, &v));
         TRY(measure_variant(b, &v, sizes_of(b), largest));
@@ -264,21 +268,12 @@ done:
 status bench_allreduce(int argc, char **argv)
 {
     status result = OK;
-    struct bench b;
-    unsigned rank, size;
+    struct bench b = {0};
     size_t largest;
-
     TRY(bench_open(&b, "allreduce", bench_allreduce_keys, argc, argv));
-    result = check_lists(&b, &largest);
-    if (result == OK && !bench_is_rank()) {
-        result = bench_under_mpirun(&b, argc, argv);
-    } else if (result == OK) {
-        result = sync_start(&rank, &size);
-        if (result == OK)
-            result = measure_all(&b, largest);
-        sync_end(result);
-    }
-    bench_close(&b);
+    TRY(check_lists(&b, &largest));
+    TRY(bench_on_ranks(&b, measure_all, argc, argv));
 done:
+    bench_close(&b);
     return result;
 }

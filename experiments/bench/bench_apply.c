@@ -1,10 +1,10 @@
 /*
  * bench_apply.c — `gradlag bench apply`: the time of one optimizer update.
  *
- * Bytes counted in the rate are those that must move: θ, gradient and state read, θ and state
- * written, and the parameters the gradient was computed at when the gap is measured. "copy" is a
- * memcpy of the same vector, its bytes read and written: the machine's own rate, to compare with.
- * "momentum in three passes" is what a program does that has one function per vector operation.
+ * The rate counts the bytes that must move: θ, gradient and state are read, θ and state are
+ * written. If the gap is measured, the parameters at which the gradient was computed are read, too.
+ * The references are "copy", a memcpy of the same vector, counted as read and written; and
+ * "momentum in three passes", one function for each vector operation.
  */
 #include "base/clock.h"
 #include "base/memory.h"
@@ -21,12 +21,13 @@
 
 const struct option bench_apply_keys[] = {
     {"counts", OPTION_TEXT, "400000,25600000", 0, 0, NULL, NULL, "vector lengths, comma-separated"},
-    {"repeats", OPTION_INTEGER, "21", 1, BENCH_REPEATS, NULL, NULL, "how often each is measured"},
+    {"repeats", OPTION_INTEGER, "21", 1, BENCH_REPEATS, NULL, NULL,
+     "number of measurements of each case"},
     {"threads", OPTION_INTEGER, "1", 1, HELPERS_MOST + 1, NULL, NULL,
-     "that share an update, as far as there are cores for them"},
+     "threads that share an update, at most one for each core"},
     {0},
 };
-enum { WARM_UP = 2 }; /* updates before the clock runs */
+enum { WARM_UP = 2 }; /* updates that are not measured */
 
 struct vectors {
     size_t count;
@@ -56,20 +57,21 @@ static void measure_copy(const struct bench *b, struct vectors *v)
     for (unsigned i = 0; i < b->repeats; i++) {
         double began = clock_seconds();
         memcpy(v->out, v->in, v->count * sizeof(float));
-        __asm__ volatile("" ::"r"(v->out) : "memory"); /* the copy must be made */
+        /* keeps the compiler from removing the copy */
+        __asm__ volatile("" ::"r"(v->out) : "memory");
         bench_add(&seconds, clock_seconds() - began);
     }
     report(b, "copy", v, 2, &seconds);
 }
 
-/* v ← μ v, then v ← v + g, then θ ← θ − η v, in place, and nothing looked at on the way. */
+/* v ← μ v, then v ← v + g, then θ ← θ − η v, in place, without checks or norms. */
 VECTOR_CLONES
 static void three_passes(size_t count, const float *restrict gradient, float *restrict velocity,
                          float *restrict parameters)
 {
     for (size_t i = 0; i < count; i++)
         velocity[i] *= 0.9f;
-    __asm__ volatile("" ::: "memory"); /* the passes must stay apart */
+    __asm__ volatile("" ::: "memory"); /* keeps the compiler from joining the passes */
     for (size_t i = 0; i < count; i++)
         velocity[i] += gradient[i];
     __asm__ volatile("" ::: "memory");
@@ -77,7 +79,7 @@ static void three_passes(size_t count, const float *restrict gradient, float *re
         parameters[i] -= 1e-3f * velocity[i];
 }
 
-/* On one thread, whatever `threads` says. */
+/* On one thread; ignores key `threads`. */
 static void measure_three_passes(const struct bench *b, const struct vectors *v)
 {
     struct bench_series seconds = {0};
@@ -90,7 +92,8 @@ static void measure_three_passes(const struct bench *b, const struct vectors *v)
     report(b, "momentum in three passes", v, 8, &seconds);
 }
 
-/* Where the update is written: a vector of its own, over θ, or over what the worker had read. */
+/* The output of the update: another vector, θ itself, or the parameters that the worker had read.
+ */
 enum into { INTO_OTHER, INTO_OWN, INTO_READ_AT };
 static const char *const into_names[] = {"", " in place", " over it"};
 
@@ -168,7 +171,7 @@ status bench_apply(int argc, char **argv)
     while (bench_next_item(&list, item)) {
         double count;
         if (!text_to_real(item, &count) || count < 1 || count > 1e10) {
-            FAIL(ERROR_USAGE, "bench apply: counts: '%s' is not a vector length of 1 to 1e10",
+            FAIL(ERROR_USAGE, "bench apply: counts: '%s' is not a vector length from 1 to 1e10",
                  item);
         }
         TRY(measure_count(&b, (size_t)count));

@@ -1,10 +1,11 @@
 /*
- * bench_gemm.c — `gradlag bench gemm`: a GPU's matrix products as a linear layer runs them, with
- * what is fused into them, against cuBLAS alone at that shape.
+ * bench_gemm.c — `gradlag bench gemm`: the matrix products of a linear layer on a GPU, with their
+ * fused epilogues, compared with cuBLAS alone at the same shape.
  *
- * A shape is batch×inputs×outputs. "alone" is the bare product of the same three sizes, layouts and
- * precision; "forward" adds bias, ReLU and its mask, "to the input" applies the mask, "to the
- * weights" sums the gradient of the bias. The ratio is forward and backward together over alone.
+ * A shape is batch×inputs×outputs. "alone" is the product without an epilogue, with the same sizes,
+ * layouts and precision. "forward" adds bias, ReLU and its mask; "to the input" applies the mask;
+ * "to the weights" sums the gradient of the bias. The ratio is the rate of all three products over
+ * the rate alone.
  */
 #include "experiments/bench/bench.h"
 #include "worker/cuda/cuda_rates.h"
@@ -18,7 +19,7 @@ const struct option bench_gemm_keys[] = {
      "batch×inputs×outputs, comma-separated, with the letter x"},
     {"precisions", OPTION_TEXT, "fp32,tf32,bf16", 0, 0, NULL, NULL, "comma-separated"},
     {"seconds", OPTION_REAL, "0.05", 0.00001, 60, NULL, NULL, "how long each repeat lasts"},
-    {"index", OPTION_INTEGER, "0", 0, 1023, NULL, NULL, "which of the visible GPUs"},
+    {"index", OPTION_INTEGER, "0", 0, 1023, NULL, NULL, "index of the GPU among the visible ones"},
     {0},
 };
 
@@ -57,7 +58,7 @@ static double operations(const struct sizes *s)
     return 2.0 * s->batch * s->inputs * s->outputs;
 }
 
-/* Both take turns, so that they see the same clocks. */
+/* Fused and alone take turns, so that both run at the same GPU clock. */
 static status measure(const struct bench *b, const struct cuda_kind *kind, cuda_device *d,
                       const struct sizes *s, enum cuda_arithmetic arithmetic)
 {
@@ -97,8 +98,8 @@ static status read_shape(const char *item, struct sizes *out)
         out->batch == 0 || out->inputs == 0 || out->outputs == 0 || out->batch > 65536 ||
         out->inputs > 65536 || out->outputs > 65536) {
         return error_set(ERROR_USAGE, __FILE__, __LINE__,
-                         "shapes: '%s' is not batch×inputs×outputs, such as 512x1024x1024, each 1 "
-                         "to 65536",
+                         "shapes: '%s' is not batch×inputs×outputs, for example 512x1024x1024, "
+                         "each from 1 to 65536",
                          item);
     }
     return OK;
@@ -112,8 +113,8 @@ static status read_precision(const char *item, enum cuda_arithmetic *out)
             return OK;
         }
     }
-    return error_set(ERROR_USAGE, __FILE__, __LINE__,
-                     "precisions: '%s' is none of fp32, tf32, bf16", item);
+    return error_set(ERROR_USAGE, __FILE__, __LINE__, "precisions: '%s' is not fp32, tf32 or bf16",
+                     item);
 }
 
 static status measure_all(const struct bench *b, const struct cuda_kind *kind, cuda_device *d)
@@ -138,23 +139,20 @@ done:
 status bench_gemm(int argc, char **argv)
 {
     status result = OK;
-    struct bench b;
+    struct bench b = {0};
     const struct cuda_kind *kind = NULL;
     cuda_device *d = NULL;
     TRY(bench_open(&b, "gemm", bench_gemm_keys, argc, argv));
-    result = cuda_kind_get(&kind);
-    if (result == OK) {
-        const struct cuda_options o = {
-            .index = (unsigned)options_integer(b.settings, "index"),
-            .deterministic = true,
-        };
-        result = kind->open(&d, &o);
-    }
-    if (result == OK)
-        result = measure_all(&b, kind, d);
+    TRY(cuda_kind_get(&kind));
+    const struct cuda_options o = {
+        .index = (unsigned)options_integer(b.settings, "index"),
+        .deterministic = true,
+    };
+    TRY(kind->open(&d, &o));
+    TRY(measure_all(&b, kind, d));
+done:
     if (d != NULL)
         kind->close(&d);
     bench_close(&b);
-done:
     return result;
 }

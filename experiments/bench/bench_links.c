@@ -1,5 +1,5 @@
-/* bench_links.c — what `gradlag bench push-pull` measures without training: bytes one way, and
- * round trips of small messages. */
+/* bench_links.c — the cases of `gradlag bench push-pull` without training: bytes one way, and round
+ * trips of small messages. */
 #include "base/clock.h"
 #include "base/memory.h"
 #include "experiments/bench/bench_push_pull.h"
@@ -10,26 +10,26 @@
 
 static const struct wire_message PING = {.type = WIRE_PING, .run_token = TOKEN};
 
-/* After the i-th round trip: false once the last window is over. */
-static bool goes_on(const struct scenario *s, unsigned index, uint64_t started_ns, unsigned i)
+/* Call it after round trip i, from 1. False: the last window is over. */
+static bool continues(const struct scenario *s, unsigned index, uint64_t started_ns, unsigned i)
 {
     if (i == WARM_UP)
         push_pull_ready(s, started_ns, WARM_UP);
-    return i <= WARM_UP || push_pull_book(s, index);
+    return i <= WARM_UP || push_pull_count(s, index);
 }
 
 /* ---- through a channel ---------------------------------------------------------------------- */
 
-/* Receives whatever comes into memory of its own and answers pings, until a goodbye. */
+/* Copies received chunks to its own memory and answers pings, until a goodbye. */
 status link_sink(const struct scenario *s, unsigned index UNUSED)
 {
     status result = OK;
     channel *c = NULL;
     uint8_t *into = NULL;
-    char listen[PLACE];
+    char listen[ENDPOINT_BYTES];
     struct channel_received r = {0};
-    push_pull_place(s, 0, listen);
-    TRY(memory_new(&into, s->count, sizeof(float), "what is received"));
+    push_pull_endpoint(s, 0, listen);
+    TRY(memory_new(&into, s->count, sizeof(float), "received floats"));
     TRY(channel_bind(&c, listen,
                      &(struct channel_options){
                          .timeout_ms = 1000, .may_spin = channel_may_spin(2), .run_token = TOKEN}));
@@ -38,7 +38,9 @@ status link_sink(const struct scenario *s, unsigned index UNUSED)
     while (r.message.type != WIRE_GOODBYE) {
         if (channel_receive(c, &r) != CHANNEL_MESSAGE) {
             if (clock_seconds() > until)
-                FAIL(ERROR_PEER, "bench: nothing arrives any more");
+                FAIL(ERROR_PEER,
+                     "bench push-pull: no message within %d s; the worker may have died",
+                     START_LIMIT_S);
             channel_wait(c, -1, 100);
             continue;
         }
@@ -63,13 +65,16 @@ static status ping_once(channel *c)
         if (until == 0)
             until = clock_seconds() + START_LIMIT_S;
         if (clock_seconds() > until)
-            return error_set(ERROR_PEER, __FILE__, __LINE__, "bench: a ping was not answered");
+            return error_set(
+                ERROR_PEER, __FILE__, __LINE__,
+                "bench push-pull: no answer to a ping within %d s; the server may have died",
+                START_LIMIT_S);
         channel_wait(c, -1, 100);
     }
     return OK;
 }
 
-/* `count` floats in chunks (none for the small messages), then a ping whose answer says: received.
+/* Sends `count` floats in chunks (none for small messages), then a ping; its answer confirms them.
  */
 status link_source(const struct scenario *s, unsigned index)
 {
@@ -78,7 +83,7 @@ status link_source(const struct scenario *s, unsigned index)
     uint8_t *from = NULL;
     const size_t size = s->count < LINK_LEAST ? 0 : s->count * sizeof(float);
     struct wire_message m = {.type = WIRE_GRADIENT, .run_token = TOKEN};
-    TRY(memory_new(&from, s->count, sizeof(float), "what is sent"));
+    TRY(memory_new(&from, s->count, sizeof(float), "sent floats"));
     TRY(channel_connect(&c, s->board->endpoint[0],
                         &(struct channel_options){.timeout_ms = 1000,
                                                   .may_spin = channel_may_spin(2),
@@ -92,7 +97,7 @@ status link_source(const struct scenario *s, unsigned index)
             (void)channel_send(c, NULL, &m, from + at);
         }
         TRY(ping_once(c));
-        if (!goes_on(s, index, started, i))
+        if (!continues(s, index, started, i))
             break;
     }
 done:
@@ -107,15 +112,15 @@ done:
 
 /* ---- through a plain link ------------------------------------------------------------------- */
 
-/* Answers every message, until an empty one. It is of use where it lies. */
+/* Answers every message, until an empty one. Does not copy it: a reader can use it in place. */
 status link_plain_sink(const struct scenario *s, unsigned index UNUSED)
 {
     status result = OK;
     plain_link *l = NULL;
     const void *bytes;
     size_t size;
-    char listen[PLACE];
-    push_pull_place(s, 0, listen);
+    char listen[ENDPOINT_BYTES];
+    push_pull_endpoint(s, 0, listen);
     TRY(plain_link_bind(&l, listen));
     push_pull_listens(s->board, 0, plain_link_endpoint(l));
     do {
@@ -135,13 +140,13 @@ status link_plain_source(const struct scenario *s, unsigned index)
     const void *answer;
     size_t size;
     bool more = true;
-    TRY(memory_new(&from, s->count, sizeof *from, "what is sent"));
+    TRY(memory_new(&from, s->count, sizeof *from, "sent floats"));
     TRY(plain_link_connect(&l, s->board->endpoint[0]));
     uint64_t started = clock_ns();
     for (unsigned i = 1; more; i++) {
         TRY(plain_link_send(l, from, s->count * sizeof *from));
         TRY(plain_link_receive(l, 1000 * START_LIMIT_S, &answer, &size));
-        more = goes_on(s, index, started, i);
+        more = continues(s, index, started, i);
     }
     TRY(plain_link_send(l, NULL, 0));
     TRY(plain_link_receive(l, 1000 * START_LIMIT_S, &answer, &size));

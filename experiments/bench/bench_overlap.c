@@ -1,19 +1,19 @@
 /*
- * bench_overlap.c — `gradlag bench overlap`: a synchronous step (gradient, then its mean over
- * ranks) with and without overlap, by turns in one run, so that both see the same machine. Restarts
- * itself under mpirun.
+ * bench_overlap.c — `gradlag bench overlap`: a synchronous step (a gradient and its mean over
+ * ranks) with and without overlap, in turn, so that both run under the same load. Restarts itself
+ * under mpirun.
  *
- * exposed: what the exchange adds to a step: waiting and adding up after the gradient is there, and
- * what was spent on it between operators. hidden: 1 − exposed with / exposed without. flown: the
- * time that the helper thread spent on parts that were complete in time (step.hidden_us).
+ * exposed: the time that the exchange adds to a step: waiting and summing after the gradient is
+ * complete, and work between operators. hidden: 1 − exposed with / exposed without. flown: the time
+ * that the helper thread spent on parts that were complete in time (step.hidden_us).
  *
- * could be hidden: the share of the exchange that would be hidden if each part began when it is
- * final and the parts went one after the other, as fast as without overlap. overlap=auto keeps it:
- * what the trial of auto decides here.
+ * could be hidden: the hidden share if each part started as soon as it is final, one after the
+ * other, as fast as without overlap. overlap=auto keeps it: 1 if the trial of overlap=auto would
+ * keep overlap on this machine.
  *
- * With compute=slept a step sleeps for as long as each of the model's operators took, and the
- * exchange has the processor to itself. That is how it is if a GPU computes, or a core is free. The
- * time of the exchange during these sleeps is not exposed.
+ * With compute=slept a step sleeps for as long as each operator took, so that the exchange has the
+ * processor to itself, as with a GPU or a free core. The time of the exchange during these sleeps
+ * is not exposed.
  */
 #include "base/clock.h"
 #include "base/memory.h"
@@ -33,26 +33,29 @@ const struct option bench_overlap_keys[] = {
     {"models", OPTION_TEXT, "mlp,cnn,resnet8", 0, 0, NULL, NULL, "models, comma-separated"},
     {"width", OPTION_INTEGER, "1024", 1, 65536, NULL, NULL, "hidden units of model wide"},
     {"batch", OPTION_INTEGER, "64", 1, 65536, NULL, NULL, "samples per gradient of one rank"},
-    {"communicators", OPTION_TEXT, "shared,mpi", 0, 0, NULL, NULL, "which, comma-separated"},
+    {"communicators", OPTION_TEXT, "shared,mpi", 0, 0, NULL, NULL,
+     "communicators, comma-separated"},
     {"reduction", OPTION_NAME, "fast", 0, 0, "fast|ordered", NULL, "the order of the sum"},
     {"bucket_kib", OPTION_INTEGER, "512", 1, 1 << 20, NULL, NULL, "size of a part"},
-    {"steps", OPTION_INTEGER, "5", 1, 10000, NULL, NULL, "of one kind before the other's turn"},
+    {"steps", OPTION_INTEGER, "5", 1, 10000, NULL, NULL,
+     "steps with, or without, overlap in one turn"},
     {"compute", OPTION_NAME, "own", 0, 0, "own|slept", NULL,
      "slept: sleep for as long as each operator took; the core is free for the exchange"},
     {"clock", OPTION_NAME, "wall", 0, 0, "wall|cpu", NULL,
      "cpu: count only the time this thread ran, on a machine that others use too"},
-    {"repeats", OPTION_INTEGER, "41", 1, BENCH_REPEATS, NULL, NULL, "turns of each kind"},
+    {"repeats", OPTION_INTEGER, "41", 1, BENCH_REPEATS, NULL, NULL,
+     "number of turns with, and without, overlap"},
     {0},
 };
 
-/* When the gradient was final from there on, since the step began. */
-struct moment {
+/* From at_ns on, after the begin of the step, elements from final_from on are final. */
+struct final_moment {
     uint64_t at_ns;
     size_t final_from;
 };
-enum { MOMENTS = 512, LEARNT_AFTER = 11 };
-struct learnt {
-    struct moment at[MOMENTS];
+enum { MOMENTS = 512, PROFILED = 11 };
+struct gradient_profile {
+    struct final_moment at[MOMENTS];
     unsigned count;
     uint64_t compute_ns; /* of that gradient */
 };
@@ -64,10 +67,10 @@ struct subject {
     float *parameters;
     size_t count;
     uint64_t batch;
-    bool cpu; /* times are of this thread's processor */
+    bool cpu; /* measure processor time of this thread */
     bool slept;
-    struct learnt learnt; /* of one gradient */
-    uint64_t began_ns;    /* of that gradient */
+    struct gradient_profile profile;
+    uint64_t began_ns; /* of the profiled gradient */
 };
 
 static double now_ms(const struct subject *s)
@@ -86,29 +89,29 @@ static void subject_close(struct subject *s)
 static void note_moment(void *context, size_t final_from)
 {
     struct subject *s = context;
-    struct learnt *l = &s->learnt;
+    struct gradient_profile *l = &s->profile;
     unsigned last = l->count < MOMENTS ? l->count++ : MOMENTS - 1;
-    l->at[last] = (struct moment){clock_ns() - s->began_ns, final_from};
+    l->at[last] = (struct final_moment){clock_ns() - s->began_ns, final_from};
 }
 
-/* Of the fastest of some gradients, on rank 0: all ranks compute alike. */
-static status learn_moments(struct subject *s)
+/* Profiles PROFILED gradients and keeps the fastest; all ranks use rank 0's. */
+static status profile_gradient(struct subject *s)
 {
     status result = OK;
     const struct gradient_watch watch = {.context = s, .between = note_moment};
     struct step_stats stats = {0};
-    struct learnt best = {.compute_ns = UINT64_MAX};
-    for (unsigned i = 0; i < LEARNT_AFTER; i++) {
-        s->learnt.count = 0;
+    struct gradient_profile best = {.compute_ns = UINT64_MAX};
+    for (unsigned i = 0; i < PROFILED; i++) {
+        s->profile.count = 0;
         s->began_ns = clock_ns();
         TRY(worker_gradient_watched(s->worker, s->parameters, s->batch++, communicator_buffer(s->c),
                                     &watch, &stats));
-        s->learnt.compute_ns = clock_ns() - s->began_ns;
-        if (s->learnt.compute_ns < best.compute_ns)
-            best = s->learnt;
+        s->profile.compute_ns = clock_ns() - s->began_ns;
+        if (s->profile.compute_ns < best.compute_ns)
+            best = s->profile;
     }
-    s->learnt = best;
-    TRY(communicator_broadcast(s->c, &s->learnt, sizeof s->learnt, 0));
+    s->profile = best;
+    TRY(communicator_broadcast(s->c, &s->profile, sizeof s->profile, 0));
 done:
     return result;
 }
@@ -120,11 +123,11 @@ static status compute(struct subject *s, float *gradient, const struct gradient_
         return worker_gradient_watched(s->worker, s->parameters, s->batch++, gradient, watch,
                                        &stats);
     uint64_t began = clock_ns();
-    for (unsigned i = 0; watch != NULL && i < s->learnt.count; i++) {
-        clock_sleep_until_ns(began + s->learnt.at[i].at_ns);
-        watch->between(watch->context, s->learnt.at[i].final_from);
+    for (unsigned i = 0; watch != NULL && i < s->profile.count; i++) {
+        clock_sleep_until_ns(began + s->profile.at[i].at_ns);
+        watch->between(watch->context, s->profile.at[i].final_from);
     }
-    clock_sleep_until_ns(began + s->learnt.compute_ns);
+    clock_sleep_until_ns(began + s->profile.compute_ns);
     return OK;
 }
 
@@ -132,8 +135,7 @@ static status subject_open(struct subject *s, const struct bench *b, const char 
                            const char *kind, unsigned rank, unsigned size)
 {
     status result = OK;
-    static const char *const passed_on[] = {"batch", "reduction", "bucket_kib"};
-    const char *where = "bench overlap";
+    static const char *const keys[] = {"batch", "reduction", "bucket_kib"};
     char chosen[2][80];
     s->cpu = strcmp(options_text(b->settings, "clock"), "cpu") == 0;
     s->slept = strcmp(options_text(b->settings, "compute"), "slept") == 0;
@@ -142,12 +144,11 @@ static status subject_open(struct subject *s, const struct bench *b, const char 
     TRY(config_compose_texts(
         &s->settings,
         (const char *const[]){"dataset=gaussian", "dataset.size=28", chosen[0], chosen[1], NULL},
-        NULL, where));
-    for (size_t i = 0; i < COUNT_OF(passed_on); i++)
-        TRY(options_set(s->settings, passed_on[i], options_value(b->settings, passed_on[i]),
-                        where));
+        NULL, "bench"));
+    for (size_t i = 0; i < COUNT_OF(keys); i++)
+        TRY(bench_pass_on(b, s->settings, keys[i], keys[i]));
     if (options_declared(s->settings, "model.width"))
-        TRY(options_set(s->settings, "model.width", options_value(b->settings, "width"), where));
+        TRY(bench_pass_on(b, s->settings, "model.width", "width"));
     TRY(worker_open(&s->worker, &(struct worker_options){
                                     .settings = s->settings, .index = rank, .count = size}));
     s->count = worker_parameter_count(s->worker);
@@ -156,7 +157,7 @@ static status subject_open(struct subject *s, const struct bench *b, const char 
     TRY(communicator_open(&s->c, s->settings, s->count, NULL));
     if (s->slept)
         communicator_spare_processors(s->c, true);
-    TRY(learn_moments(s));
+    TRY(profile_gradient(s));
 done:
     return result;
 }
@@ -166,13 +167,13 @@ struct times {
     double step, exposed, flown;
 };
 
-/* Between operators: how long that took, too, by the clock that is asked for. */
+/* The work of the exchange between operators. */
 struct advance {
     struct subject *s;
     double ms;
 };
 
-static void grows(void *context, size_t final_from)
+static void advance_exchange(void *context, size_t final_from)
 {
     struct advance *a = context;
     double began = now_ms(a->s);
@@ -184,7 +185,7 @@ static status one_step(struct subject *s, bool overlaps, struct times *sum)
 {
     status result = OK;
     struct advance between = {.s = s};
-    const struct gradient_watch watch = {.context = &between, .between = grows};
+    const struct gradient_watch watch = {.context = &between, .between = advance_exchange};
     float *gradient = communicator_buffer(s->c);
     uint64_t hidden_ns = 0;
     double began = now_ms(s), computed;
@@ -200,18 +201,18 @@ static status one_step(struct subject *s, bool overlaps, struct times *sum)
     }
     double ended = now_ms(s);
     sum->step += ended - began;
-    sum->exposed += s->slept ? ended - began - (double)s->learnt.compute_ns * 1e-6
+    sum->exposed += s->slept ? ended - began - (double)s->profile.compute_ns * 1e-6
                              : ended - computed + between.ms;
     sum->flown += (double)hidden_ns * 1e-6;
 done:
     return result;
 }
 
-/* What remains if parts of c->bucket go one after the other from when they are there, as fast as
- * all at once does (`exchange_ms`). */
+/* The hidden share if each part of c->bucket elements starts when it is final, one after the other,
+ * at the rate of the whole exchange (`exchange_ms`). */
 static double could_hide(const struct subject *s, double exchange_ms)
 {
-    const struct learnt *l = &s->learnt;
+    const struct gradient_profile *l = &s->profile;
     const double ms_per_float = exchange_ms / (double)s->count, end = (double)l->compute_ns * 1e-6;
     double free_at = 0;
     unsigned next = 0;
@@ -226,8 +227,8 @@ static double could_hide(const struct subject *s, double exchange_ms)
     return 1 - (free_at > end ? free_at - end : 0) / exchange_ms;
 }
 
-/* What overlap=auto would decide: *keeps ← the share of ranks whose own steps gained. */
-static status ask_trial(struct subject *s, double *keeps)
+/* Runs the trial of overlap=auto. *keeps: the share of ranks whose steps became faster. */
+static status run_trial(struct subject *s, double *keeps)
 {
     status result = OK;
     struct overlap_autotune trial = {0};
@@ -269,16 +270,16 @@ static status measure(const struct bench *b, struct subject *s, const char *name
     memset(exposed, 0, sizeof exposed);
     flown.count = ratio.count = 0;
     double keeps;
-    TRY(ask_trial(s, &keeps));
+    TRY(run_trial(s, &keeps));
     for (unsigned repeat = 0; repeat <= b->repeats; repeat++) {
         struct times of[KINDS] = {0};
         for (unsigned turn = 0; turn < KINDS; turn++) {
-            unsigned kind = (turn + repeat) % KINDS; /* neither is always first */
+            unsigned kind = (turn + repeat) % KINDS; /* each kind is first in every second turn */
             TRY(communicator_barrier(s->c));
             for (unsigned i = 0; i < steps; i++)
                 TRY(one_step(s, kind == WITH, &of[kind]));
         }
-        for (unsigned kind = 0; repeat > 0 && kind < KINDS; kind++) { /* the first warms up */
+        for (unsigned kind = 0; repeat > 0 && kind < KINDS; kind++) { /* the first one warms up */
             bench_add(&step[kind], of[kind].step / steps);
             bench_add(&exposed[kind], of[kind].exposed / steps);
         }
@@ -325,7 +326,7 @@ done:
     return result;
 }
 
-/* Before any process is started. */
+/* Checks the names before a process starts. */
 static status check_lists(const struct bench *b)
 {
     status result = OK;
@@ -344,19 +345,11 @@ done:
 status bench_overlap(int argc, char **argv)
 {
     status result = OK;
-    struct bench b;
-    unsigned rank, size;
+    struct bench b = {0};
     TRY(bench_open(&b, "overlap", bench_overlap_keys, argc, argv));
-    result = check_lists(&b);
-    if (result == OK && !bench_is_rank()) {
-        result = bench_under_mpirun(&b, argc, argv);
-    } else if (result == OK) {
-        result = sync_start(&rank, &size);
-        if (result == OK)
-            result = measure_all(&b, rank, size);
-        sync_end(result);
-    }
-    bench_close(&b);
+    TRY(check_lists(&b));
+    TRY(bench_on_ranks(&b, measure_all, argc, argv));
 done:
+    bench_close(&b);
     return result;
 }

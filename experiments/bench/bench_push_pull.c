@@ -1,13 +1,14 @@
 /*
- * bench_push_pull.c — parameter traffic between real processes: servers and workers that push the
- * gradient they have and pull the next parameters, as fast as they can.
+ * bench_push_pull.c — `gradlag bench push-pull`: server processes, and worker processes that push a
+ * gradient and pull the next parameters as fast as possible.
  *
- * Everybody counts what it completes in common windows of time, `repeats` of them after a warm-up.
- * "exchange" is push + apply (momentum) + pull as one worker sees it, "processor" the time that the
- * worker's process itself works for one; "together" the exchanges of all workers per second.
- * bench_links.c has those without training: "one way" is what chunks of 1 MiB carry into the memory
- * of the receiver, nothing applied, "by default" what one message of ZeroMQ does when it is told
- * nothing (experiments/bench/plain_link.h); "small" is a round trip of two control messages.
+ * After a warm-up all workers count exchanges in common windows of time, `repeats` of them. An
+ * "exchange" is push + apply (momentum) + pull, as one worker sees it; "processor" is the processor
+ * time of the worker's process for one exchange; "together" is the rate of all workers.
+ *
+ * bench_links.c has the cases without training. "one way" sends chunks of 1 MiB into the memory of
+ * the receiver. "one way, by default" sends one ZeroMQ message with default options (plain_link.h).
+ * "small" is a round trip of two control messages.
  */
 #include "experiments/bench/bench_push_pull.h"
 
@@ -35,13 +36,13 @@ const struct option bench_push_pull_keys[] = {
      .initial = "7",
      .minimum = 1,
      .maximum = BENCH_REPEATS,
-     .help = "windows of time that are measured"},
+     .help = "number of measured windows of time"},
     {.key = "window_s",
      .type = OPTION_REAL,
      .initial = "0.3",
      .minimum = 0.01,
      .maximum = 60,
-     .help = "length of one window; longer where exchanges are slow"},
+     .help = "length of one window in seconds; longer if exchanges are slow"},
     {.key = "sizes",
      .type = OPTION_TEXT,
      .initial = "16,400000,25600000",
@@ -58,36 +59,38 @@ const struct option bench_push_pull_keys[] = {
      .type = OPTION_NAME,
      .initial = "snapshot",
      .names = "snapshot|torn",
-     .help = "of several servers: one version of all, or of each what it has"},
+     .help = "with several servers: one version of all slices, or the newest slice of each server"},
     {.key = "cases",
      .type = OPTION_TEXT,
      .initial = "small,one-way,one-way-default,shm,tcp",
-     .help = "which of small, one-way, one-way-default, shm, ipc and tcp (the last two: payload in "
-             "frames)"},
+     .help =
+         "comma-separated: small, one-way, one-way-default, shm, ipc, tcp (ipc and tcp: payload in "
+         "frames)"},
     {.key = "one_way_size",
      .type = OPTION_INTEGER,
      .initial = "25600000",
      .minimum = LINK_LEAST,
      .maximum = 1e9,
-     .help = "floats that go one way at a time"},
+     .help = "floats of one message in the one-way cases"},
     {0},
 };
 
-void push_pull_place(const struct scenario *s, unsigned server, char out[PLACE])
+void push_pull_endpoint(const struct scenario *s, unsigned server, char out[ENDPOINT_BYTES])
 {
-    snprintf(out, PLACE, s->listen[0] == 'i' ? "%s-%u" : "%s", s->listen, server);
+    snprintf(out, ENDPOINT_BYTES, s->listen[0] == 'i' ? "%s-%u" : "%s", s->listen, server);
 }
 
 void push_pull_listens(struct exchange_board *board, unsigned server, const char *endpoint)
 {
-    snprintf(board->endpoint[server], PLACE, "%s", endpoint);
+    snprintf(board->endpoint[server], ENDPOINT_BYTES, "%s", endpoint);
     __atomic_store_n(&board->bound[server], true, __ATOMIC_SEQ_CST);
 }
 
 /* ---- windows of time ----------------------------------------------------------------------------
  */
 
-/* The last one sets the time. A window holds some exchanges of the slowest. */
+/* The last worker sets the begin. A window has IN_WINDOW exchanges of the slowest worker or more.
+ */
 void push_pull_ready(const struct scenario *s, uint64_t started_ns, unsigned exchanges)
 {
     struct exchange_board *board = s->board;
@@ -103,7 +106,7 @@ void push_pull_ready(const struct scenario *s, uint64_t started_ns, unsigned exc
     }
 }
 
-bool push_pull_book(const struct scenario *s, unsigned index)
+bool push_pull_count(const struct scenario *s, unsigned index)
 {
     uint64_t now = clock_ns(), begin = s->board->begin_ns;
     double cpu = clock_process_cpu_seconds();
@@ -130,7 +133,7 @@ static pid_t start(const struct scenario *s, unsigned index, role_function *role
     pid_t pid = fork();
     if (pid != 0)
         return pid;
-    prctl(PR_SET_PDEATHSIG, SIGKILL); /* a bench that is killed leaves nobody behind */
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* no process outlives a killed benchmark */
     status code = role(s, index);
     if (code == STOPPED)
         code = OK;
@@ -142,7 +145,7 @@ static pid_t start(const struct scenario *s, unsigned index, role_function *role
     _exit(code);
 }
 
-/* Waits for process `index`; an error unless it ended well. */
+/* Waits for process `index`; returns the process's error. */
 static status reap(const struct scenario *s, pid_t pid, unsigned index)
 {
     int state = -1;
@@ -152,10 +155,10 @@ static status reap(const struct scenario *s, pid_t pid, unsigned index)
     if (state == 0)
         return OK;
     return error_set(s->board->code[index] != OK ? s->board->code[index] : ERROR_PEER, __FILE__,
-                     __LINE__, "bench: %s", text[0] != '\0' ? text : "a process died");
+                     __LINE__, "bench push-pull: %s", text[0] != '\0' ? text : "a process died");
 }
 
-/* Process `index`, and where it is a server, until it listens. */
+/* Starts process `index`; waits until a server listens. */
 static status start_one(const struct scenario *s, unsigned index, role_function *role, pid_t *pid)
 {
     status result = OK;
@@ -163,19 +166,20 @@ static status start_one(const struct scenario *s, unsigned index, role_function 
     volatile bool *is_bound = serves ? &s->board->bound[index - s->workers] : NULL;
     *pid = start(s, index, role);
     if (*pid < 0)
-        FAIL(ERROR_OTHER, "bench: cannot fork: %s", strerror(errno));
+        FAIL(ERROR_OTHER, "bench push-pull: cannot start a process: %s", strerror(errno));
     for (double until = clock_seconds() + START_LIMIT_S;
          serves && !*is_bound && clock_seconds() < until;)
         clock_sleep_until_ns(clock_ns() + 1000000);
     if (serves && !*is_bound)
-        FAIL(ERROR_PEER, "bench: a server did not listen within %d s", START_LIMIT_S);
+        FAIL(ERROR_PEER, "bench push-pull: server %u did not listen within %d s",
+             index - s->workers, START_LIMIT_S);
     if (serves && s->board->code[index] != OK)
-        FAIL(s->board->code[index], "bench: %s", s->board->message[index]);
+        FAIL(s->board->code[index], "bench push-pull: %s", s->board->message[index]);
 done:
     return result;
 }
 
-/* Servers come first. The first error is told. */
+/* Starts the servers first. Returns the first error. */
 static status run_processes(const struct scenario *s, role_function *server, role_function *role)
 {
     status result = OK;
@@ -195,7 +199,7 @@ static status run_processes(const struct scenario *s, role_function *server, rol
     return result;
 }
 
-static struct exchange_board *scoreboard_open(void)
+static struct exchange_board *board_open(void)
 {
     void *at = mmap(NULL, sizeof(struct exchange_board), PROT_READ | PROT_WRITE,
                     MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -205,7 +209,7 @@ static struct exchange_board *scoreboard_open(void)
 /* ---- push + apply + pull ------------------------------------------------------------------- */
 
 static struct exchange_board *bound_board;
-static unsigned bound_server; /* which one this process is */
+static unsigned bound_server; /* the index of this server */
 
 static void bound(void *context UNUSED, const char *endpoint)
 {
@@ -224,10 +228,10 @@ static status serve(const struct scenario *s, unsigned index)
     status result = OK;
     float *initial = NULL;
     struct training_outcome outcome;
-    char listen[PLACE];
+    char listen[ENDPOINT_BYTES];
     bound_board = s->board;
     bound_server = index - s->workers;
-    push_pull_place(s, bound_server, listen);
+    push_pull_endpoint(s, bound_server, listen);
     TRY(memory_new(&initial, s->count, sizeof *initial, "parameters"));
     TRY(ps_server_run(&(struct ps_server_options){.settings = s->settings,
                                                   .workers = s->workers,
@@ -265,13 +269,13 @@ static status push_and_pull(const struct scenario *s, unsigned index)
                        &at));
     for (size_t i = 0; i < s->count; i++)
         at.gradient[i] = 1e-3f * (float)(i % 13);
-    /* Every version slot is touched once before the clock runs. */
+    /* The warm-up touches every version slot. */
     const unsigned warm_up = WARM_UP + 2 * s->workers;
     uint64_t started = clock_ns();
     for (unsigned i = 0; i < warm_up && !at.finished; i++)
         TRY(ps_client_push_pull(client, &push, &at));
     push_pull_ready(s, started, warm_up);
-    while (!at.finished && push_pull_book(s, index))
+    while (!at.finished && push_pull_count(s, index))
         TRY(ps_client_push_pull(client, &push, &at));
     ps_client_leave(client, STOPPED, "measured");
 done:
@@ -282,30 +286,30 @@ done:
 
 /* ---- cases --------------------------------------------------------------------------------- */
 
-/* Exchanges per second, from the first one completed in the window to the last. */
+/* Exchanges per second, from the first completed one in the window to the last. */
 static double rate_in(const struct window *w)
 {
     return w->done < 2 ? 0 : (double)(w->done - 1) * 1e9 / (double)(w->last_ns - w->first_ns);
 }
 
-/* The processor time of a worker's own process for one exchange, in ms. */
+/* Processor time of a worker's process for one exchange, in ms. */
 static double work_in(const struct window *w)
 {
     return w->done < 2 ? 0 : 1e3 * (w->last_cpu - w->first_cpu) / (double)(w->done - 1);
 }
 
-struct kind {
+struct push_pull_case {
     const char *name, *label, *payload, *listen;
     role_function *server, *worker;
 };
 
-static bool trains(const struct kind *k)
+static bool trains(const struct push_pull_case *k)
 {
     return k->server == serve;
 }
 
 /* "exchange, shm 1.6 MB 2 workers 4 servers" */
-static void describe(const struct scenario *s, const struct kind *k, char out[96])
+static void describe(const struct scenario *s, const struct push_pull_case *k, char out[96])
 {
     const double megabytes = (double)s->count * sizeof(float) * 1e-6;
     int length = snprintf(out, 96, "%s", k->label);
@@ -317,7 +321,7 @@ static void describe(const struct scenario *s, const struct kind *k, char out[96
         snprintf(out + length, 96 - (size_t)length, " %u servers", s->servers);
 }
 
-static status report(const struct scenario *s, const struct kind *k)
+static status report(const struct scenario *s, const struct push_pull_case *k)
 {
     status result = OK;
     char what[96], more[112];
@@ -332,7 +336,8 @@ static status report(const struct scenario *s, const struct kind *k)
         }
         if (!(rate > 0))
             FAIL(ERROR_USAGE,
-                 "bench push-pull: %s: no worker made two exchanges within %.3g s; raise window_s",
+                 "bench push-pull: %s: no worker completed two exchanges within %.3g s; raise "
+                 "window_s",
                  what, (double)s->board->window_ns * 1e-9);
         bench_add(&each, 1e3 * s->workers / rate);
         bench_add(&work, worked_ms);
@@ -355,7 +360,7 @@ done:
 }
 
 static const char SOME_PATH[] = "ipc://@gradlag-bench-", SOME_PORT[] = "tcp://127.0.0.1:*";
-static const struct kind kinds[] = {
+static const struct push_pull_case kinds[] = {
     {"small", "round trip, ipc", "frames", SOME_PATH, link_sink, link_source},
     {"one-way", "one way, tcp", "frames", SOME_PORT, link_sink, link_source},
     {"one-way-default", "one way, tcp, by default", "frames", SOME_PORT, link_plain_sink,
@@ -365,8 +370,8 @@ static const struct kind kinds[] = {
     {"tcp", "exchange, tcp", "frames", SOME_PORT, serve, push_and_pull},
 };
 
-static status run_case(const struct bench *b, const struct kind *k, size_t count, unsigned workers,
-                       unsigned servers)
+static status run_case(const struct bench *b, const struct push_pull_case *k, size_t count,
+                       unsigned workers, unsigned servers)
 {
     status result = OK;
     char listen[64], chosen[4][32];
@@ -382,9 +387,9 @@ static status run_case(const struct bench *b, const struct kind *k, size_t count
         &s.settings,
         (const char *const[]){"batch=1", "lr=1e-6", "schedule=constant", "warmup_epochs=0", NULL},
         (const char *const[]){chosen[0], chosen[1], chosen[2], chosen[3], NULL}, "bench"));
-    s.board = scoreboard_open();
+    s.board = board_open();
     if (s.board == NULL)
-        FAIL(ERROR_OTHER, "bench: out of memory");
+        FAIL(ERROR_OTHER, "bench push-pull: out of memory for the board");
     TRY(run_processes(&s, k->server, k->worker));
     TRY(report(&s, k));
 done:
@@ -394,8 +399,8 @@ done:
     return result;
 }
 
-/* Every number of servers, for each of workers. */
-static status run_counts(const struct bench *b, const struct kind *k, size_t count)
+/* All combinations of numbers of workers and servers. */
+static status run_counts(const struct bench *b, const struct push_pull_case *k, size_t count)
 {
     status result = OK;
     char item[64];
@@ -417,7 +422,7 @@ done:
     return result;
 }
 
-static status run_kind(const struct bench *b, const struct kind *k)
+static status run_kind(const struct bench *b, const struct push_pull_case *k)
 {
     status result = OK;
     char item[64];
@@ -442,14 +447,15 @@ status bench_push_pull(int argc, char **argv)
     TRY(bench_open(&b, "push-pull", bench_push_pull_keys, argc, argv));
     const char *cases = options_text(b.settings, "cases");
     while (bench_next_item(&cases, item)) {
-        const struct kind *k = NULL;
+        const struct push_pull_case *k = NULL;
         for (size_t i = 0; i < COUNT_OF(kinds); i++)
             if (strcmp(kinds[i].name, item) == 0)
                 k = &kinds[i];
         if (k == NULL)
             FAIL(ERROR_USAGE,
-                 "bench push-pull: there is no case '%s': small, one-way, one-way-default, shm, "
-                 "ipc, tcp",
+                 "bench push-pull: there is no case '%s'; cases are small, one-way, "
+                 "one-way-default, "
+                 "shm, ipc, tcp",
                  item);
         TRY(run_kind(&b, k));
     }

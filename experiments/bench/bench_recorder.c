@@ -1,11 +1,10 @@
 /*
- * bench_recorder.c — `gradlag bench recorder`: what recording costs, in processor time.
+ * bench_recorder.c — `gradlag bench recorder`: the processor time of recording.
  *
- * This thread records pushes at a given rate, a burst every 10 ms, into a results file of its own.
- * What recorder_push takes of this thread is what training pays; what the writer thread takes is
- * the rest of the process. Both are processor time, so that others on the machine do not count. At
- * full speed (rate 0) the writer falls behind: memory then grows, to its limit at most, and the
- * calls wait.
+ * This thread records pushes at a given rate, in bursts every 10 ms, into a temporary results file.
+ * The time of recorder_push in this thread delays training. The rest of the process is the writer
+ * thread. Both are processor times, so that other programs do not count. At full speed (rate 0) the
+ * writer falls behind: its memory grows up to the limit, and the calls then wait.
  */
 #include "base/clock.h"
 #include "base/text.h"
@@ -18,10 +17,11 @@
 
 const struct option bench_recorder_keys[] = {
     {"rates", OPTION_TEXT, "1000,5000,20000,0", 0, 0, NULL, NULL,
-     "rows per second, comma-separated; 0: as fast as it goes"},
+     "rows per second, comma-separated; 0: full speed"},
     {"seconds", OPTION_REAL, "2", 0.1, 600, NULL, NULL, "how long each repeat lasts"},
-    {"rows", OPTION_INTEGER, "4000000", 1, 1e9, NULL, NULL, "at most, at full speed"},
-    {"repeats", OPTION_INTEGER, "3", 1, BENCH_REPEATS, NULL, NULL, "how often each is measured"},
+    {"rows", OPTION_INTEGER, "4000000", 1, 1e9, NULL, NULL, "maximum number of rows at full speed"},
+    {"repeats", OPTION_INTEGER, "3", 1, BENCH_REPEATS, NULL, NULL,
+     "number of measurements of each case"},
     {0},
 };
 
@@ -59,11 +59,11 @@ static struct push_record row_of(uint64_t i)
                                 .total_momentum = NOT_MEASURED};
 }
 
-struct taken {
-    double push_ns, writer_us; /* processor time per row */
+struct recording_cost {
+    double push_ns, writer_us; /* processor time of one row */
 };
 
-/* Pushes for `seconds` of real time; returns what this thread's calls took. */
+/* Records for `seconds` of real time; returns the processor seconds of the calls. */
 static double push_rows(recorder *r, uint64_t rate, double seconds, uint64_t most, uint64_t *rows)
 {
     uint64_t burst =
@@ -84,7 +84,8 @@ static double push_rows(recorder *r, uint64_t rate, double seconds, uint64_t mos
     return taken;
 }
 
-static status measure(const struct bench *b, const char *path, uint64_t rate, struct taken *out)
+static status measure(const struct bench *b, const char *path, uint64_t rate,
+                      struct recording_cost *out)
 {
     status result = OK;
     recorder *r = NULL;
@@ -97,7 +98,7 @@ static status measure(const struct bench *b, const char *path, uint64_t rate, st
     double own = clock_thread_cpu_seconds();
     double pushes = push_rows(r, rate, options_real(b->settings, "seconds"), most, &rows);
     own = clock_thread_cpu_seconds() - own;
-    /* The writer's last rows are written in here; its summary of the run is not recording. */
+    /* Closing writes the last rows. The summary of the run (recorder_settle) does not count. */
     recorder_close(&r);
     all = clock_process_cpu_seconds() - all;
     out->push_ns = 1e9 * pushes / (double)rows;
@@ -115,12 +116,13 @@ static status measure_rate(const struct bench *b, const char *path, const char *
     char what[64];
     int64_t per_second;
     if (!text_to_integer(rate, &per_second) || per_second < 0 || per_second > 100000000)
-        FAIL(ERROR_USAGE, "bench recorder: '%s' in rates is not a number of rows per second", rate);
+        FAIL(ERROR_USAGE,
+             "bench recorder: rates: '%s' is not a number of rows per second (0 to 1e8)", rate);
     for (unsigned i = 0; i < b->repeats; i++) {
-        struct taken taken;
-        TRY(measure(b, path, (uint64_t)per_second, &taken));
-        bench_add(&push, taken.push_ns);
-        bench_add(&writer, taken.writer_us);
+        struct recording_cost cost;
+        TRY(measure(b, path, (uint64_t)per_second, &cost));
+        bench_add(&push, cost.push_ns);
+        bench_add(&writer, cost.writer_us);
     }
     const char *at = per_second > 0 ? " rows/s" : "full speed";
     snprintf(what, sizeof what, "push, %s%s", per_second > 0 ? rate : "", at);

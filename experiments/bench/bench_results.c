@@ -1,10 +1,11 @@
 /*
- * bench_results.c — `gradlag bench results`: a results file of many runs, how large it is, and how
- * long the questions take that one asks of it.
+ * bench_results.c — `gradlag bench results`: the size of a results file with many runs, and the
+ * time of queries on it.
  *
- * The runs are made up, the file is not: settings are composed as `gradlag run` does and rows go
- * through the recorder. So are the numbers drawn: staleness as W alike workers have it, losses that
- * fall and are float32, norms and gaps that are not, rates of a schedule, scales of a rule.
+ * The runs are synthetic; the file is written by the same code as in training: settings are
+ * composed as in `gradlag run`, and the recorder writes the rows. The numbers have realistic
+ * distributions: staleness of W equal workers, falling float32 losses, random norms and gaps, rates
+ * of a schedule and scales of a rule.
  */
 #include "base/clock.h"
 #include "base/log.h"
@@ -24,28 +25,30 @@ const struct option bench_results_keys[] = {
     {"runs", OPTION_INTEGER, "1000", 1, 1e6, NULL, NULL, "runs in the file"},
     {"pushes", OPTION_INTEGER, "10000", 0, 1e9, NULL, NULL, "gradients of each run"},
     {"file", OPTION_TEXT, "", 0, 0, NULL, NULL,
-     "the file to make and keep, or one that is there already; empty: one that is removed again"},
-    {"repeats", OPTION_INTEGER, "3", 1, BENCH_REPEATS, NULL, NULL, "how often each is asked"},
+     "results file to create or continue, and keep; empty: a temporary file"},
+    {"repeats", OPTION_INTEGER, "3", 1, BENCH_REPEATS, NULL, NULL,
+     "number of measurements of each query"},
     {0},
 };
 
 enum { SEEDS = 3, EVALUATIONS = 20, BATCH = 32 };
 
-/* ---- made-up runs -------------------------------------------------------------------------------
+/* ---- synthetic runs -----------------------------------------------------------------------------
  */
 
 static const char *const rules[] = {"none", "inverse", "polynomial"};
 static const unsigned counts[] = {1, 2, 4, 8, 16, 32};
 
-struct made_up {
+struct synthetic_run {
     unsigned workers, rule;
     uint64_t seed, pushes;
     struct random_stream random;
     uint64_t sequence[32];
 };
 
-/* The row's texts live in *o, which the caller closes after it. */
-static status describe(struct run_row *row, options **o, const struct made_up *m, unsigned variant)
+/* The row borrows texts from *o; the caller closes *o after the row. */
+static status describe(struct run_row *row, options **o, const struct synthetic_run *m,
+                       unsigned variant)
 {
     status result = OK;
     struct settings all = {0};
@@ -74,7 +77,7 @@ static double scale_of(unsigned rule, uint64_t staleness)
     return rule == 0 ? 1 : rule == 1 ? 1 / age : 1 / sqrt(age);
 }
 
-static void record_push(struct made_up *m, recorder *r, uint64_t i)
+static void record_push(struct synthetic_run *m, recorder *r, uint64_t i)
 {
     unsigned w = random_below(&m->random, m->workers);
     double spread = 0.25 * (m->workers - 1) * random_normal(&m->random);
@@ -107,7 +110,7 @@ static void record_push(struct made_up *m, recorder *r, uint64_t i)
     recorder_push(r, &row);
 }
 
-static void record_evaluation(struct made_up *m, recorder *r, unsigned i)
+static void record_evaluation(struct synthetic_run *m, recorder *r, unsigned i)
 {
     double part = (i + 1.0) / EVALUATIONS, loss = 2.3 * exp(-3 * part);
     double accuracy =
@@ -123,14 +126,14 @@ static void record_evaluation(struct made_up *m, recorder *r, unsigned i)
                                                        .test_accuracy = accuracy});
 }
 
-static status make_run(const char *path, unsigned index, uint64_t pushes)
+static status write_run(const char *path, unsigned index, uint64_t pushes)
 {
     status result = OK;
     unsigned cell = index / SEEDS;
-    struct made_up m = {.workers = counts[cell % COUNT_OF(counts)],
-                        .rule = cell / COUNT_OF(counts) % COUNT_OF(rules),
-                        .seed = 1 + index % SEEDS,
-                        .pushes = pushes};
+    struct synthetic_run m = {.workers = counts[cell % COUNT_OF(counts)],
+                              .rule = cell / COUNT_OF(counts) % COUNT_OF(rules),
+                              .seed = 1 + index % SEEDS,
+                              .pushes = pushes};
     struct run_row row = {0};
     options *o = NULL;
     recorder *r = NULL;
@@ -156,24 +159,24 @@ done:
     return result;
 }
 
-/* Those that the file lacks. */
-static status make_file(const struct bench *b, const char *path)
+/* Adds the runs that the file does not have yet. */
+static status write_file(const struct bench *b, const char *path)
 {
     status result = OK;
     unsigned runs = (unsigned)options_integer(b->settings, "runs");
     uint64_t pushes = (uint64_t)options_integer(b->settings, "pushes");
-    double there = 0, began = clock_seconds();
+    double existing = 0, began = clock_seconds();
     bool known = false;
     recorder *r = NULL;
     TRY(recorder_open(&r, path));
     recorder_close(&r);
-    TRY(query_number(path, "SELECT count(*) FROM run", NULL, 0, &there, &known));
-    for (unsigned i = (unsigned)there; i < runs; i++) {
-        TRY(make_run(path, i, pushes));
+    TRY(query_number(path, "SELECT count(*) FROM run", NULL, 0, &existing, &known));
+    for (unsigned i = (unsigned)existing; i < runs; i++) {
+        TRY(write_run(path, i, pushes));
         if (i % 100 == 99)
             log_info("%u of %u runs", i + 1, runs);
     }
-    if (there < runs)
+    if (existing < runs)
         bench_report_value(b, "made in", "s", clock_seconds() - began);
 done:
     recorder_close(&r);
@@ -190,9 +193,11 @@ static status report_size(const struct bench *b, const char *path)
     bool known = false;
     TRY(query_number(path, "SELECT count(*) FROM push", NULL, 0, &rows, &known));
     bench_report_value(b, "rows in push", "", rows);
-    if (query_number(path, "SELECT sum(pgsize) FROM dbstat WHERE aggregate = 1 AND name = 'push'",
+    if (query_number(path,
+                     "SELECT sum(pgsize) FROM dbstat WHERE aggregate = 1 AND name IN "
+                     "(SELECT name FROM sqlite_master WHERE tbl_name = 'push')",
                      NULL, 0, &bytes, &known) != OK) {
-        log_info("this SQLite has no dbstat: no bytes per row");
+        log_info("this SQLite has no table dbstat; bytes per row are not reported");
         goto done;
     }
     bench_report_value(b, "bytes per row of push", "bytes", bytes / rows);
@@ -200,16 +205,16 @@ done:
     return result;
 }
 
-/* ---- questions ----------------------------------------------------------------------------------
+/* ---- queries ------------------------------------------------------------------------------------
  */
 
-static status measure_question(const struct bench *b, const char *path, const char *what,
-                               const char *question, const char *const *settings, size_t count)
+static status measure_query(const struct bench *b, const char *path, const char *what,
+                            const char *question, const char *const *settings, size_t count)
 {
     status result = OK;
     struct bench_series series = {.count = 0};
-    FILE *nowhere = fopen("/dev/null", "w");
-    REQUIRE(nowhere != NULL);
+    FILE *null = fopen("/dev/null", "w");
+    REQUIRE(null != NULL);
     struct query_request request = {.path = path,
                                     .question = question,
                                     .settings = settings,
@@ -217,34 +222,34 @@ static status measure_question(const struct bench *b, const char *path, const ch
                                     .format = QUERY_CSV};
     for (unsigned i = 0; i < b->repeats; i++) {
         double began = clock_seconds();
-        TRY(query_run(&request, nowhere, NULL));
+        TRY(query_run(&request, null, NULL));
         bench_add(&series, 1e3 * (clock_seconds() - began));
     }
     bench_report(b, what, "ms", &series);
 done:
-    fclose(nowhere);
+    fclose(null);
     return result;
 }
 
-static status measure_questions(const struct bench *b, const char *path)
+static status measure_queries(const struct bench *b, const char *path)
 {
     static const char *const views[] = {"run_summary", "accuracy_by_workers", "staleness_histogram",
                                         "time_to_accuracy", "where_time_goes"};
-    static const char *const of_run[] = {"run=1"};
+    static const char *const settings[] = {"run=1"};
     status result = OK;
     struct query_description q;
     char what[96], sql[96];
     for (size_t i = 0; i < COUNT_OF(views); i++) {
         snprintf(what, sizeof what, "view %s", views[i]);
         snprintf(sql, sizeof sql, "SELECT * FROM %s", views[i]);
-        TRY(measure_question(b, path, what, sql, NULL, 0));
+        TRY(measure_query(b, path, what, sql, NULL, 0));
     }
-    TRY(measure_question(b, path, "staleness_histogram of one run",
-                         "SELECT * FROM staleness_histogram WHERE run_id = 1", NULL, 0));
+    TRY(measure_query(b, path, "staleness_histogram of one run",
+                      "SELECT * FROM staleness_histogram WHERE run_id = 1", NULL, 0));
     for (size_t i = 0; query_at(i, &q); i++) {
-        bool one = strstr(query_text(q.name), "-- :run = ") != NULL;
+        const bool of_one_run = strstr(query_text(q.name), "-- :run = ") != NULL;
         snprintf(what, sizeof what, "query %s", q.name);
-        TRY(measure_question(b, path, what, q.name, of_run, one ? 1 : 0));
+        TRY(measure_query(b, path, what, q.name, settings, of_one_run ? 1 : 0));
     }
 done:
     return result;
@@ -262,9 +267,9 @@ status bench_results(int argc, char **argv)
         TRY(folder_make(&folder, NULL));
         snprintf(path, sizeof path, "%s/results.db", folder.path);
     }
-    TRY(make_file(&b, path));
+    TRY(write_file(&b, path));
     TRY(report_size(&b, path));
-    TRY(measure_questions(&b, path));
+    TRY(measure_queries(&b, path));
 done:
     folder_remove(&folder);
     bench_close(&b);

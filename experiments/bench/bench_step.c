@@ -1,17 +1,17 @@
 /*
- * bench_step.c — `gradlag bench step`: a worker's step, on the CPU against what oneDNN's primitives
- * alone reach.
+ * bench_step.c — `gradlag bench step`: a worker's step; on the CPU compared with oneDNN's
+ * primitives alone.
  *
- * The step is worker_gradient: gathering the batch, forward, backward. Beside it, in the same run,
- * its turn taken after every few steps so that both see the same machine:
- *   products     the step's convolutions and matrix products as bare primitives in their best
- *                layouts
- *   primitives   the same with pools and batch norms
- * The ratios are of medians. Images are 28×28×1, as Fashion-MNIST's, and synthetic. On a GPU a step
- * includes the parameters' way up and the gradient's way down, as an asynchronous worker's does;
- * beside it, by turns:
- *   resident     parameters stay there and the step includes their update (momentum), as
- *                synchronous training on a GPU does, and as PyTorch's step does
+ * The step is worker_gradient: gathering the batch, forward, backward. The cases take turns, so
+ * that all run under the same load:
+ *   step         worker_gradient; on a GPU with the copies of parameters and gradient, as in
+ *                asynchronous training
+ *   products     on the CPU: the step's convolutions and matrix products as primitives in their
+ *                best layouts
+ *   primitives   on the CPU: the same with pools and batch norms
+ *   resident     on a GPU: parameters stay there and the step includes their update (momentum), as
+ *                in synchronous training and in a step of PyTorch
+ * The ratios are of medians. Images are synthetic, 28×28×1 as in Fashion-MNIST.
  */
 #include "base/clock.h"
 #include "base/memory.h"
@@ -29,22 +29,23 @@ const struct option bench_step_keys[] = {
     {"models", OPTION_TEXT, "mlp,lenet,cnn,resnet8", 0, 0, NULL, NULL, "models, comma-separated"},
     {"batches", OPTION_TEXT, "32,64,128", 0, 0, NULL, NULL, "batch sizes, comma-separated"},
     {"seconds", OPTION_REAL, "0.1", 0.001, 60, NULL, NULL, "how long each repeat lasts"},
-    {"device", OPTION_NAME, "cpu", 0, 0, NULL, &backend_registry, "where the worker computes"},
+    {"device", OPTION_NAME, "cpu", 0, 0, NULL, &backend_registry, "device of the worker"},
     {"threads", OPTION_INTEGER, "1", 1, 256, NULL, NULL, "threads of the worker"},
     {"precision", OPTION_NAME, "fp32", 0, 0, "fp32|tf32|bf16", NULL, "precision of the products"},
     {"channels", OPTION_INTEGER, "1", 1, 4, NULL, NULL, "colour channels of the images"},
     {"size", OPTION_INTEGER, "28", 1, 1024, NULL, NULL, "height and width of the images"},
     {"width", OPTION_INTEGER, "1024", 1, 65536, NULL, NULL, "hidden units of model wide"},
     {"bounds", OPTION_FLAG, "true", 0, 0, NULL, NULL,
-     "measure the bounds too, on the CPU, in the same precision"},
+     "on the CPU also measure the bounds, in the same precision"},
     {"clock", OPTION_NAME, "wall", 0, 0, "wall|cpu", NULL,
      "cpu: count only the time this thread ran, on a machine that others use too"},
-    {"repeats", OPTION_INTEGER, "9", 1, BENCH_REPEATS, NULL, NULL, "how often each is measured"},
+    {"repeats", OPTION_INTEGER, "9", 1, BENCH_REPEATS, NULL, NULL,
+     "number of measurements of each case"},
     {0},
 };
 
-enum { STEP, PRODUCTS, PRIMITIVES, RESIDENT, WHATS };
-static const char *const names[WHATS] = {"step", "products", "primitives", "resident"};
+enum { STEP, PRODUCTS, PRIMITIVES, RESIDENT, CASES };
+static const char *const names[CASES] = {"step", "products", "primitives", "resident"};
 
 static const struct optimizer_rule MOMENTUM = {
     .form = OPTIMIZER_MOMENTUM, .states = 1, .momentum = 0.9f};
@@ -54,8 +55,8 @@ struct bench_step_subject {
     worker *worker;
     onednn_bound *products, *primitives;
     float *parameters, *gradient;
-    struct device_vectors there;
-    bool measured[WHATS];
+    struct device_vectors resident;
+    bool measured[CASES];
     uint64_t batch;
 };
 
@@ -76,22 +77,20 @@ static status open_settings(struct bench_step_subject *s, const struct bench *b,
     TRY(config_compose_texts(
         &s->settings,
         (const char *const[]){"dataset=gaussian", chosen[0], chosen[1], chosen[2], NULL}, NULL,
-        "bench step"));
+        "bench"));
     if (options_declared(s->settings, "model.activation"))
-        TRY(options_set(s->settings, "model.activation", "tanh", "as the headline experiment"));
+        TRY(options_set(s->settings, "model.activation", "tanh", "bench"));
     if (options_declared(s->settings, "model.width"))
-        TRY(options_set(s->settings, "model.width", options_value(b->settings, "width"), "width"));
-    TRY(options_set(s->settings, "threads", options_value(b->settings, "threads"), "threads"));
-    TRY(options_set(s->settings, "precision", options_value(b->settings, "precision"),
-                    "precision"));
-    TRY(options_set(s->settings, "dataset.channels", options_value(b->settings, "channels"),
-                    "channels"));
-    TRY(options_set(s->settings, "dataset.size", options_value(b->settings, "size"), "size"));
+        TRY(bench_pass_on(b, s->settings, "model.width", "width"));
+    TRY(bench_pass_on(b, s->settings, "threads", "threads"));
+    TRY(bench_pass_on(b, s->settings, "precision", "precision"));
+    TRY(bench_pass_on(b, s->settings, "dataset.channels", "channels"));
+    TRY(bench_pass_on(b, s->settings, "dataset.size", "size"));
 done:
     return result;
 }
 
-/* What the step consists of, from one step on a tape of its own. */
+/* Records one step on a tape to get its operations. */
 static status open_bounds(struct bench_step_subject *s, uint32_t batch)
 {
     status result = OK;
@@ -159,8 +158,8 @@ static status open_subject(struct bench_step_subject *s, const struct bench *b, 
         s->measured[PRODUCTS] = s->measured[PRIMITIVES] = true;
     }
     if (worker_place(s->worker) != NULL) {
-        TRY(worker_reside(s->worker, 0, MOMENTUM.states, &s->there));
-        TRY(worker_resident_write(s->worker, s->there.parameters, s->parameters, count));
+        TRY(worker_reside(s->worker, 0, MOMENTUM.states, &s->resident));
+        TRY(worker_resident_write(s->worker, s->resident.parameters, s->parameters, count));
         s->measured[RESIDENT] = true;
     }
 done:
@@ -174,7 +173,8 @@ static status run_resident(struct bench_step_subject *s)
     struct optimizer_pass pass;
     const struct device_update update = {
         .rule = MOMENTUM, .scale = 1, .lr = 0.01, .as_computed = true};
-    TRY(worker_gradient(s->worker, s->there.parameters, s->batch++, s->there.gradient, &stats));
+    TRY(worker_gradient(s->worker, s->resident.parameters, s->batch++, s->resident.gradient,
+                        &stats));
     TRY(worker_resident_update(s->worker, &update, &pass));
 done:
     return result;
@@ -205,11 +205,11 @@ static status measure(const struct bench *b, struct bench_step_subject *s, const
                       const char *batch)
 {
     status result = OK;
-    struct bench_series rates[WHATS] = {0};
+    struct bench_series rates[CASES] = {0};
     double samples = options_real(s->settings, "batch"),
            lasting = options_real(b->settings, "seconds");
-    for (unsigned i = 0; i <= b->repeats; i++) { /* the first only warms up */
-        for (int what = 0; what < WHATS; what++) {
+    for (unsigned i = 0; i <= b->repeats; i++) { /* the first one warms up */
+        for (int what = 0; what < CASES; what++) {
             if (!s->measured[what])
                 continue;
             double began = now(b), took;
@@ -224,7 +224,7 @@ static status measure(const struct bench *b, struct bench_step_subject *s, const
         }
     }
     char line[96];
-    for (int what = 0; what < WHATS; what++) {
+    for (int what = 0; what < CASES; what++) {
         (void)snprintf(line, sizeof line, "%s batch=%s %s", model, batch, names[what]);
         if (s->measured[what])
             bench_report(b, line, "samples/s", &rates[what]);

@@ -8,13 +8,13 @@
 
 enum { ARGUMENTS = 8 };
 
-/* One primitive with memories of its own. */
+/* One primitive, or one product, with memory of its own. */
 struct piece {
     dnnl_primitive_t primitive;
     int count;
     dnnl_exec_arg_t arguments[ARGUMENTS];
     struct cpu_block blocks[ARGUMENTS];
-    bool is_product; /* dnnl_sgemm instead, of float32: blocks 0·1 → 2 */
+    bool is_product; /* dnnl_sgemm in place of a primitive, float32: blocks 0·1 → 2 */
     char ta, tb;
     dnnl_dim_t m, n, k;
 };
@@ -26,15 +26,13 @@ struct onednn_bound {
     size_t count, capacity;
 };
 
-static status new_piece(onednn_bound *b, struct piece **out)
+static struct piece *new_piece(onednn_bound *b)
 {
-    status result = OK;
     REQUIRE(b->count < b->capacity);
-    *out = &b->pieces[b->count++];
-    return result;
+    return &b->pieces[b->count++];
 }
 
-/* Ordinary small numbers, read as float32 as well as bf16 (two to a word). */
+/* Normal small numbers, both as float32 and as bf16 (two in a word). */
 static void fill(struct cpu_block *block)
 {
     for (size_t i = 0; i < block->count; ++i) {
@@ -55,22 +53,21 @@ done:
     return result;
 }
 
-struct wish { /* an argument of a primitive, and what its layout is asked for as */
+struct argument_query { /* an argument of a primitive, and the query for its layout */
     int argument;
     dnnl_query_t query;
 };
 
-/* A piece made of this descriptor, which it consumes. */
-static status add_piece(onednn_bound *b, dnnl_primitive_desc_t *d, const struct wish *wishes,
-                        size_t count)
+/* Adds the primitive of a descriptor; consumes the descriptor. */
+static status add_piece(onednn_bound *b, dnnl_primitive_desc_t *d,
+                        const struct argument_query *queries, size_t count)
 {
     status result = OK;
-    struct piece *p;
-    TRY(new_piece(b, &p));
+    struct piece *p = new_piece(b);
     for (size_t i = 0; i < count; ++i) {
-        onednn_const_layout layout = cpu_chosen(*d, wishes[i].query);
+        onednn_const_layout layout = cpu_chosen(*d, queries[i].query);
         if (layout != NULL && dnnl_memory_desc_get_size(layout) > 0)
-            TRY(argument(b, p, wishes[i].argument, layout));
+            TRY(argument(b, p, queries[i].argument, layout));
     }
     TRY(cpu_primitive_new(b->c, d, &p->primitive, "a primitive of the bound"));
 done:
@@ -81,18 +78,18 @@ done:
     return result;
 }
 
-/* a · b = c, c in float32 where it is a weight's gradient (`ta`), else bf16 as well. */
+/* a · b = c; c is a float32 weight gradient if ta is 'T', else bf16. */
 static status add_product_bf16(onednn_bound *b, char ta, char tb, uint32_t m, uint32_t n,
                                uint32_t k)
 {
-    static const struct wish wishes[] = {{DNNL_ARG_SRC, dnnl_query_src_md},
-                                         {DNNL_ARG_WEIGHTS, dnnl_query_weights_md},
-                                         {DNNL_ARG_DST, dnnl_query_dst_md}};
+    static const struct argument_query queries[] = {{DNNL_ARG_SRC, dnnl_query_src_md},
+                                                    {DNNL_ARG_WEIGHTS, dnnl_query_weights_md},
+                                                    {DNNL_ARG_DST, dnnl_query_dst_md}};
     status result = OK;
     onednn_layout layouts[3] = {NULL};
     dnnl_primitive_desc_t d = NULL;
     const dnnl_dims_t shapes[3] = {{m, k}, {k, n}, {m, n}};
-    (void)tb; /* every operand may lie as the product likes it best */
+    (void)tb; /* the product chooses the layout of every operand */
     for (int i = 0; i < 3; ++i) {
         TRY_DNNL(onednn_layout_open(&layouts[i], 2, shapes[i],
                                     i == 2 && ta == 'T' ? dnnl_f32 : dnnl_bf16,
@@ -101,7 +98,7 @@ static status add_product_bf16(onednn_bound *b, char ta, char tb, uint32_t m, ui
     }
     TRY_DNNL(onednn_matmul(&d, b->c->engine, layouts[0], layouts[1], NULL, layouts[2]),
              "a matrix product in bf16");
-    TRY(add_piece(b, &d, wishes, COUNT_OF(wishes)));
+    TRY(add_piece(b, &d, queries, COUNT_OF(queries)));
 done:
     for (int i = 0; i < 3; ++i)
         onednn_layout_close(&layouts[i]);
@@ -111,9 +108,8 @@ done:
 static status add_product(onednn_bound *b, char ta, char tb, uint32_t m, uint32_t n, uint32_t k)
 {
     status result = OK;
-    struct piece *p;
+    struct piece *p = new_piece(b);
     const uint32_t counts[3] = {m * k, k * n, m * n};
-    TRY(new_piece(b, &p));
     p->is_product = true;
     p->ta = ta;
     p->tb = tb;
@@ -162,15 +158,16 @@ static status any_layout(onednn_bound *b, onednn_layout *out, uint32_t batch, st
 
 static status add_convolution(onednn_bound *b, const struct op_description *d)
 {
-    static const struct wish forward[] = {{DNNL_ARG_SRC, dnnl_query_src_md},
-                                          {DNNL_ARG_WEIGHTS, dnnl_query_weights_md},
-                                          {DNNL_ARG_DST, dnnl_query_dst_md}};
-    static const struct wish data[] = {{DNNL_ARG_DIFF_SRC, dnnl_query_diff_src_md},
-                                       {DNNL_ARG_WEIGHTS, dnnl_query_weights_md},
-                                       {DNNL_ARG_DIFF_DST, dnnl_query_diff_dst_md}};
-    static const struct wish weights[] = {{DNNL_ARG_SRC, dnnl_query_src_md},
-                                          {DNNL_ARG_DIFF_WEIGHTS, dnnl_query_diff_weights_md},
-                                          {DNNL_ARG_DIFF_DST, dnnl_query_diff_dst_md}};
+    static const struct argument_query forward[] = {{DNNL_ARG_SRC, dnnl_query_src_md},
+                                                    {DNNL_ARG_WEIGHTS, dnnl_query_weights_md},
+                                                    {DNNL_ARG_DST, dnnl_query_dst_md}};
+    static const struct argument_query data[] = {{DNNL_ARG_DIFF_SRC, dnnl_query_diff_src_md},
+                                                 {DNNL_ARG_WEIGHTS, dnnl_query_weights_md},
+                                                 {DNNL_ARG_DIFF_DST, dnnl_query_diff_dst_md}};
+    static const struct argument_query weights[] = {
+        {DNNL_ARG_SRC, dnnl_query_src_md},
+        {DNNL_ARG_DIFF_WEIGHTS, dnnl_query_diff_weights_md},
+        {DNNL_ARG_DIFF_DST, dnnl_query_diff_dst_md}};
     status result = OK;
     onednn_layout in = NULL, out = NULL, weight = NULL, gradient = NULL;
     const dnnl_data_type_t type = b->c->bf16 ? dnnl_bf16 : dnnl_f32;
@@ -205,7 +202,7 @@ done:
     return result;
 }
 
-/* The layout that activations between convolutions have on this processor. */
+/* The layout of activations between convolutions on this processor. */
 static status between_layout(onednn_bound *b, onednn_layout *out, uint32_t batch, struct shape s)
 {
     if (b->c->bf16) {
@@ -220,12 +217,12 @@ static status between_layout(onednn_bound *b, onednn_layout *out, uint32_t batch
 
 static status add_pool(onednn_bound *b, const struct op_description *d)
 {
-    static const struct wish forward[] = {{DNNL_ARG_SRC, dnnl_query_src_md},
-                                          {DNNL_ARG_DST, dnnl_query_dst_md},
-                                          {DNNL_ARG_WORKSPACE, dnnl_query_workspace_md}};
-    static const struct wish backward[] = {{DNNL_ARG_DIFF_SRC, dnnl_query_diff_src_md},
-                                           {DNNL_ARG_DIFF_DST, dnnl_query_diff_dst_md},
-                                           {DNNL_ARG_WORKSPACE, dnnl_query_workspace_md}};
+    static const struct argument_query forward[] = {{DNNL_ARG_SRC, dnnl_query_src_md},
+                                                    {DNNL_ARG_DST, dnnl_query_dst_md},
+                                                    {DNNL_ARG_WORKSPACE, dnnl_query_workspace_md}};
+    static const struct argument_query backward[] = {{DNNL_ARG_DIFF_SRC, dnnl_query_diff_src_md},
+                                                     {DNNL_ARG_DIFF_DST, dnnl_query_diff_dst_md},
+                                                     {DNNL_ARG_WORKSPACE, dnnl_query_workspace_md}};
     status result = OK;
     onednn_layout in = NULL, out = NULL;
     dnnl_primitive_desc_t f = NULL, p = NULL;
@@ -251,13 +248,13 @@ done:
 
 static status add_batch_norm(onednn_bound *b, const struct op_description *d)
 {
-    static const struct wish forward[] = {{DNNL_ARG_SRC, dnnl_query_src_md},
-                                          {DNNL_ARG_DST, dnnl_query_dst_md},
-                                          {DNNL_ARG_WORKSPACE, dnnl_query_workspace_md}};
-    static const struct wish backward[] = {{DNNL_ARG_SRC, dnnl_query_src_md},
-                                           {DNNL_ARG_DIFF_SRC, dnnl_query_diff_src_md},
-                                           {DNNL_ARG_DIFF_DST, dnnl_query_diff_dst_md},
-                                           {DNNL_ARG_WORKSPACE, dnnl_query_workspace_md}};
+    static const struct argument_query forward[] = {{DNNL_ARG_SRC, dnnl_query_src_md},
+                                                    {DNNL_ARG_DST, dnnl_query_dst_md},
+                                                    {DNNL_ARG_WORKSPACE, dnnl_query_workspace_md}};
+    static const struct argument_query backward[] = {{DNNL_ARG_SRC, dnnl_query_src_md},
+                                                     {DNNL_ARG_DIFF_SRC, dnnl_query_diff_src_md},
+                                                     {DNNL_ARG_DIFF_DST, dnnl_query_diff_dst_md},
+                                                     {DNNL_ARG_WORKSPACE, dnnl_query_workspace_md}};
     status result = OK;
     onednn_layout data = NULL, vector = NULL;
     dnnl_primitive_desc_t f = NULL, p = NULL;
@@ -271,8 +268,8 @@ static status add_batch_norm(onednn_bound *b, const struct op_description *d)
              "batch norm");
     for (int i = 0; i < 2; ++i) {
         dnnl_primitive_desc_t *chosen = i == 0 ? &p : &f;
-        const struct wish *wishes = i == 0 ? backward : forward;
-        TRY(add_piece(b, chosen, wishes, i == 0 ? COUNT_OF(backward) : COUNT_OF(forward)));
+        const struct argument_query *queries = i == 0 ? backward : forward;
+        TRY(add_piece(b, chosen, queries, i == 0 ? COUNT_OF(backward) : COUNT_OF(forward)));
         TRY(argument(b, &b->pieces[b->count - 1], DNNL_ARG_MEAN, vector));
         TRY(argument(b, &b->pieces[b->count - 1], DNNL_ARG_VARIANCE, vector));
     }
@@ -297,7 +294,7 @@ static status add_operation(onednn_bound *b, const struct op_description *d, boo
     case OP_BATCH_NORM:
         return products_only ? OK : add_batch_norm(b, d);
     default:
-        return OK; /* elementwise: a good implementation fuses it */
+        return OK; /* elementwise: a bound may assume that it is fused */
     }
 }
 

@@ -8,12 +8,12 @@
 #include <string.h>
 #include <zmq.h>
 
-enum { LINGER_MS = 2000, PLACE_BYTES = 256, GLIBC_MMAP_THRESHOLD = 128 << 10 };
+enum { LINGER_MS = 2000, ENDPOINT_BYTES = 256, GLIBC_MMAP_THRESHOLD = 128 << 10 };
 
 struct plain_link {
     void *context, *socket;
     zmq_msg_t received;
-    char endpoint[PLACE_BYTES];
+    char endpoint[ENDPOINT_BYTES];
 };
 
 static status link_open(plain_link **out, const char *endpoint, bool binds)
@@ -69,8 +69,8 @@ const char *plain_link_endpoint(const plain_link *l)
     return l->endpoint;
 }
 
-/* Gives back what was received last. */
-static void let_go(plain_link *l)
+/* Frees the last received message. */
+static void free_received(plain_link *l)
 {
     zmq_msg_close(&l->received);
     zmq_msg_init(&l->received);
@@ -81,12 +81,12 @@ status plain_link_send(plain_link *l, const void *bytes, size_t size)
     status result = OK;
     zmq_msg_t m;
     int sent;
-    let_go(l);
+    free_received(l);
     if (zmq_msg_init_size(&m, size) != 0)
         FAIL(ERROR_OTHER, "out of memory for a message of %zu bytes", size);
     if (size > 0)
         memcpy(zmq_msg_data(&m), bytes, size);
-    do /* an open link has room for a message, or it is not its turn */
+    do /* an open link has room for one message; EFSM: it is not its turn */
         sent = zmq_msg_send(&m, l->socket, ZMQ_DONTWAIT);
     while (sent < 0 && zmq_errno() == EINTR);
     if (sent < 0) {
@@ -103,12 +103,12 @@ status plain_link_receive(plain_link *l, unsigned timeout_ms, const void **bytes
     status result = OK;
     zmq_pollitem_t one = {.socket = l->socket, .events = ZMQ_POLLIN};
     int code;
-    let_go(l);
+    free_received(l);
     do
         code = zmq_poll(&one, 1, (long)timeout_ms);
     while (code < 0 && zmq_errno() == EINTR);
     if (code <= 0)
-        FAIL(ERROR_PEER, "no message came within %u ms: has the other end died?", timeout_ms);
+        FAIL(ERROR_PEER, "no message came within %u ms; the other end may have died", timeout_ms);
     if (zmq_msg_recv(&l->received, l->socket, ZMQ_DONTWAIT) < 0)
         FAIL(ERROR_OTHER, "cannot receive: %s", zmq_strerror(zmq_errno()));
     *bytes = zmq_msg_data(&l->received);

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Accuracy in percent below which a run that finished has learnt nothing. */
+/* A finished run with a lower accuracy, in percent, counts as died: twice the chance level. */
 #define DEAD 20
 
 static struct cell *find(const struct cells *c, const char *arm, int64_t workers)
@@ -32,7 +32,7 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static void lay_out(struct cells *c, const struct plan *p)
+static void open_cells(struct cells *c, const struct plan *p)
 {
     for (size_t i = 0; i < p->count; i++) {
         const options *o = p->runs[i].settings;
@@ -53,7 +53,7 @@ static void lay_out(struct cells *c, const struct plan *p)
     qsort(c->workers, c->worker_count, sizeof *c->workers, ascending);
 }
 
-/* Sums first; averages once all runs are in. `samples`: the accuracies of each cell. */
+/* Adds a run to the sums of its cell; average() divides them. `samples`: accuracies by cell. */
 static status add_run(struct cells *c, size_t index, struct sample *samples)
 {
     status result = OK;
@@ -79,9 +79,9 @@ static status add_run(struct cells *c, size_t index, struct sample *samples)
     cell->updates += f.updates;
     cell->updates_per_second += f.updates / f.train_seconds;
     cell->samples_per_second += f.samples_per_second;
-    cell->staleness += f.mean_staleness; /* NaN where it was not recorded */
+    cell->staleness += f.mean_staleness; /* NaN: not recorded */
     cell->staleness_cv += f.mean_staleness == 0 ? 0 : f.staleness_cv;
-    /* fmax() would pass over what was not recorded. */
+    /* fmax() would ignore a NaN. */
     cell->staleness_max = isnan(f.max_staleness) || isnan(cell->staleness_max)
                               ? NAN
                               : fmax(cell->staleness_max, f.max_staleness);
@@ -112,7 +112,7 @@ status cells_open(struct cells *out, const struct experiment *e, const struct pl
     TRY(memory_new(&out->workers, p->count, sizeof *out->workers, "columns"));
     TRY(memory_new(&samples, p->count, sizeof *samples, "cells"));
     TRY(memory_new(&out->accuracies, p->count, sizeof *out->accuracies, "accuracies"));
-    lay_out(out, p);
+    open_cells(out, p);
     if (p->count > 0)
         TRY(query_begin(options_text(p->runs[0].settings, "results")));
     for (size_t i = 0; i < p->count; i++)
@@ -138,13 +138,13 @@ void cells_close(struct cells *c)
 /* ---- pairs --------------------------------------------------------------------------------------
  */
 
-/* The accuracy of the cell's run of this seed; NaN: none. */
+/* The accuracy of the cell's run with this seed; NaN: it has none. */
 static double accuracy_of(const struct cells *c, const struct cell *cell, int64_t seed)
 {
     for (size_t i = 0; i < c->plan->count; i++) {
-        const options *o = c->plan->runs[i].settings;
-        if (options_integer(o, "seed") == seed && options_integer(o, "workers") == cell->workers &&
-            strcmp(options_text(o, "arm"), cell->arm->name) == 0)
+        const struct planned_run *r = &c->plan->runs[i];
+        if (options_integer(r->settings, "seed") == seed &&
+            plan_run_is_of(r, cell->arm->name, cell->workers))
             return c->accuracies[i];
     }
     return NAN;
@@ -155,11 +155,10 @@ void cells_pair(const struct cells *c, const struct cell *a, const struct cell *
 {
     struct sample differences = {0};
     for (size_t i = 0; i < c->plan->count; i++) {
-        const options *o = c->plan->runs[i].settings;
-        if (options_integer(o, "workers") == a->workers &&
-            strcmp(options_text(o, "arm"), a->arm->name) == 0) {
-            sample_add(&differences,
-                       c->accuracies[i] - accuracy_of(c, b, options_integer(o, "seed")));
+        const struct planned_run *r = &c->plan->runs[i];
+        if (plan_run_is_of(r, a->arm->name, a->workers)) {
+            const int64_t seed = options_integer(r->settings, "seed");
+            sample_add(&differences, c->accuracies[i] - accuracy_of(c, b, seed));
         }
     }
     *out = (struct paired){.n = differences.n,
@@ -188,7 +187,7 @@ static void put(const struct table *t, const char *text, int width)
         print_padded(t->to, text, width);
 }
 
-/* The same, to the right where it is text: ASCII. */
+/* Like put(), aligned right in a text table; ASCII only. */
 static void put_right(const struct table *t, const char *text, int width)
 {
     if (t->markdown)
@@ -202,13 +201,13 @@ static void end_line(const struct table *t)
     fputs(t->markdown ? "|\n" : "\n", t->to);
 }
 
-/* A blank line parts a table of Markdown from what stands above it. */
+/* In Markdown an empty line must precede a table. */
 static void end_caption(const struct table *t)
 {
     fputs(t->markdown ? "\n\n" : "\n", t->to);
 }
 
-/* Under the line of titles: `numbers` of the columns are to the right. */
+/* The line below the titles; the last `numbers` columns are aligned right. */
 static void put_rule(const struct table *t, size_t columns, size_t numbers)
 {
     for (size_t i = 0; t->markdown && i < columns; i++)
@@ -217,7 +216,7 @@ static void put_rule(const struct table *t, size_t columns, size_t numbers)
         end_line(t);
 }
 
-/* What the source has for the cell; NaN: nothing. */
+/* The source's figure for the cell; NaN: it has none. */
 static double expected_of(const struct arm *arm, int64_t workers)
 {
     for (size_t i = 0; i < arm->expected_count; i++)
@@ -256,7 +255,7 @@ static void cell_text(const struct cell *cell, struct text *out)
         text_add(out, " [%g]", expected);
 }
 
-/* Data without classes have a loss alone, which shows once a run has finished. */
+/* Runs on data without classes have a loss and no accuracy. */
 static bool by_loss(const struct cells *c)
 {
     bool any = false, losses = true;
@@ -317,7 +316,7 @@ static const struct {
     const char *title;
     size_t offset;
     int width, decimals;
-    bool of_staleness; /* left out where there is none */
+    bool of_staleness; /* empty if the mean staleness is 0 */
 } details[] = {
     {"seconds", offsetof(struct cell, seconds), 9, 1, false},
     {"updates/s", offsetof(struct cell, updates_per_second), 11, 0, false},
@@ -367,7 +366,7 @@ static void put_details(const struct table *t)
     }
 }
 
-/* What the others are compared with: undamped asynchrony, or the first arm of those there are. */
+/* The arm to compare the others with: undamped asynchrony, or the first arm that has cells. */
 static const struct arm *baseline(const struct cells *c)
 {
     const struct experiment *e = c->experiment;
@@ -397,7 +396,7 @@ static void put_pairs(const struct table *t)
     const struct cells *c = t->c;
     const struct arm *base = baseline(c);
     char text[64];
-    bool begun = false;
+    bool has_title = false;
     for (size_t a = 0; base != NULL && a < c->experiment->arm_count; a++) {
         const struct arm *arm = &c->experiment->arms[a];
         bool any = false;
@@ -405,8 +404,8 @@ static void put_pairs(const struct table *t)
             any = any || pair_text(c, find(c, arm->name, c->workers[w]),
                                    find(c, base->name, c->workers[w]), text);
         }
-        if (any && !begun) {
-            begun = true;
+        if (any && !has_title) {
+            has_title = true;
             fprintf(t->to,
                     "\nPoints of accuracy above '%s' on the same seeds: mean difference ± half of "
                     "its 95 %% interval (pairs)",

@@ -1,5 +1,6 @@
 /*
- * cells.h — what an experiment's runs came to: one cell per arm and worker count, over the seeds.
+ * cells.h — the results of an experiment's runs: one cell for each arm and worker count, over the
+ * seeds.
  */
 #ifndef GRADLAG_EXPERIMENTS_CLAIMS_CELLS_H
 #define GRADLAG_EXPERIMENTS_CLAIMS_CELLS_H
@@ -12,58 +13,61 @@ struct cell {
     const struct arm *arm;
     int64_t workers;
     unsigned planned, finished, diverged, failed;
-    unsigned staleness_spread_too_wide; /* of the finished: staleness spreads wider than its pace
-                                           explains */
-    /* Means over finished runs, NaN where there is none; accuracy in percent. */
+    unsigned staleness_spread_too_wide; /* finished runs whose staleness spreads wider than their
+                                           pace explains: other work delayed the steps */
+    /* Means over finished runs; NaN: no finished run. Accuracy and validation in percent. */
     double accuracy, loss, validation;
-    double deviation, interval; /* half of the 95 % one; NaN unless two runs or more finished */
-    double seconds, updates;    /* seconds of training: with engine=virtual the cluster's */
+    double deviation, interval; /* of accuracy; interval: half of the 95 % interval. NaN for fewer
+                                   than two finished runs */
+    double seconds, updates;    /* of training; with engine=virtual in virtual seconds */
     double updates_per_second, samples_per_second;
-    double staleness, staleness_cv, staleness_max; /* max: over all of them */
-    /* The part of the runs that ended that is dead: diverged, or no better than guessing twice. */
+    double staleness, staleness_cv, staleness_max; /* max: over all runs */
+    /* The share of ended runs that died: diverged, or test accuracy below 20 %. */
     double died;
 };
-/* Accuracy of one cell less that of another, in points, over the seeds that both have finished. */
+/* Accuracy of one cell − accuracy of another, in points, over the seeds that both have finished. */
 struct paired {
     unsigned n;
-    double mean, deviation, interval; /* NaN: none; fewer than two */
+    double mean, deviation, interval; /* mean NaN for n < 1; the others NaN for n < 2 */
 };
 struct cells {
     struct cell *at;
     size_t count;
     const struct experiment *experiment;
     const struct plan *plan;
-    double *accuracies; /* of each run of the plan, in percent; NaN unless it finished */
-    int64_t *workers;   /* the columns, ascending */
+    double *accuracies; /* [plan->count], in percent; NaN: the run has not finished */
+    int64_t *workers;   /* [worker_count], the columns, ascending */
     size_t worker_count;
 };
 
-/* Lays the cells out as the plan does, and fills them in from the results file. The experiment and
- * the plan must outlive them. */
+/* Makes a cell for each arm and worker count of the plan, and fills it from the results file. The
+ * experiment and the plan must outlive the cells. */
 status cells_open(struct cells *out, const struct experiment *e, const struct plan *p) MUST_CHECK;
 void cells_close(struct cells *c);
 /* The cell, or NULL. */
 const struct cell *cells_find(const struct cells *c, const char *arm, int64_t workers);
+/* Compares `a` with `b`. */
 void cells_pair(const struct cells *c, const struct cell *a, const struct cell *b,
                 struct paired *out);
-/* What a claim reads. `lacking` is set to a cell that it needs and whose planned runs did not all
- * finish: a mean over the survivors says nothing. died() needs only runs that ended. `delayed` is
- * set to the first cell it reads of which staleness spreads too wide in some run. */
+/* The cells that one claim reads. `incomplete` is set to a cell whose planned runs have not all
+ * finished; the measure is then NaN, because a mean over survivors is misleading. died() needs only
+ * ended runs. `delayed` is set to the first cell with staleness_spread_too_wide. */
 struct cells_reading {
     const struct cells *cells;
-    const struct cell *lacking, *delayed;
+    const struct cell *incomplete, *delayed;
 };
-/* Measures of claims: accuracy, deviation, died and so on; see docs/experiment-files.md. */
+/* The measures of claims; docs/experiment-files.md lists them. `r` must outlive them. */
 struct measures cells_measures(struct cells_reading *r);
-/* Checks an expression against an experiment without any runs: unknown measures and arms. */
+/* ERROR_USAGE: the expression is malformed, or names a measure, arm or worker count that the
+ * experiment does not have. Needs no runs. */
 status cells_check(const struct experiment *e, const char *expression) MUST_CHECK;
 
-/* Accuracy as arms × workers, beside what the file expects; rates and staleness cell by cell;
+/* Tables: accuracy by arm and workers, with expected values; rates and staleness of each cell;
  * differences on the same seeds. */
 void cells_print(const struct cells *c, FILE *to);
-/* The same; all but the first is folded away. */
+/* The same in Markdown; all tables but the first are in a <details> element. */
 void cells_print_markdown(const struct cells *c, FILE *to);
-/* In words: what asynchrony cost, what damping gave back, … */
+/* In sentences: what asynchrony cost, what damping and tuning recovered, … */
 void verdict_print(const struct cells *c, FILE *to);
 
 #endif

@@ -10,11 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One experiment, laid out as the whole and as its quick part; `quick` says which is the one that
- * is judged. */
+/* One experiment, planned as a whole (part[0]) and as its quick part (part[1]). */
 struct report_claim_set {
     struct reproduction part[2];
-    bool quick;
+    bool quick; /* part[1] is judged */
     struct report_arm *arms;
     struct report_expected *expected; /* of all arms, one after the other */
     struct report_claim *claims;
@@ -31,8 +30,8 @@ static size_t ended(const struct plan *p)
     return p->count - plan_missing(p);
 }
 
-/* What share of the runs is there. */
-static double share_there(const struct reproduction *r)
+/* The share of the runs that have ended. */
+static double share_ended(const struct reproduction *r)
 {
     return (double)ended(&r->plan) / (double)(r->plan.count + r->later);
 }
@@ -46,22 +45,22 @@ static status lay_out(struct report_claim_set *j, const char *name, const char *
         TRY(reproduction_open(&j->part[quick], name));
         TRY(reproduction_look_up(&j->part[quick], quick, false, &more));
     }
-    j->quick = share_there(&j->part[1]) > share_there(&j->part[0]);
+    j->quick = share_ended(&j->part[1]) > share_ended(&j->part[0]);
     const struct reproduction *r = &j->part[j->quick];
-    text_add(&j->described, "%s: %zu of its %zu runs are there",
+    text_add(&j->described, "%s: %zu of its %zu runs have ended",
              j->quick ? "the quick part" : "the whole experiment", ended(&r->plan),
              r->plan.count + r->later);
     if (ended(&r->plan) == 0)
-        text_add(&j->described, "; those in the file have other settings than the experiment's");
+        text_add(&j->described, "; the runs in the file have other settings than the experiment");
 done:
     settings_free(&more);
     return result;
 }
 
-/* ---- words --------------------------------------------------------------------------------------
+/* ---- texts --------------------------------------------------------------------------------------
  */
 
-/* What `print` writes after its heading. */
+/* The output of `print`, without its heading. */
 static char *printed(const char *heading, const void *what, void (*print)(const void *, FILE *))
 {
     char *text = NULL;
@@ -163,7 +162,7 @@ done:
 
 struct names {
     char **at;
-    size_t count, capacity;
+    size_t count;
     const char *only;
 };
 
@@ -172,15 +171,11 @@ static void add_name(void *context, const char *name)
     struct names *n = context;
     if (n->only != NULL && strcmp(n->only, name) != 0)
         return;
-    if (n->count == n->capacity) {
-        n->capacity = n->capacity == 0 ? 16 : 2 * n->capacity;
-        n->at = realloc(n->at, n->capacity * sizeof *n->at);
-        REQUIRE(n->at != NULL);
-    }
-    n->at[n->count++] = text_copy(name);
+    char **copy = memory_append(&n->at, &n->count, sizeof *n->at);
+    *copy = text_copy(name);
 }
 
-/* The experiments that the user's files are about. */
+/* The names of the experiments in the user's files. */
 static status read_names(struct names *out, const char *const *files, size_t count)
 {
     status result = OK;
@@ -194,7 +189,7 @@ done:
     return result;
 }
 
-/* The file that an experiment stands in; else its name, if it is compiled in; else NULL. */
+/* The file of an experiment, or its name if it is compiled in; else NULL. */
 static const char *find_file(const char *name, const struct names *of_files,
                              const char *const *files)
 {
@@ -236,7 +231,7 @@ static void judge(struct report_claims *out, const char *file, const char *resul
     if (result == OK) {
         out->count++;
     } else {
-        log_warning("report: the claims of %s are not judged: %s", file, error_message());
+        log_warning("report: cannot judge the claims of %s: %s", file, error_message());
         report_claim_set_close(j);
     }
 }

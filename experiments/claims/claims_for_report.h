@@ -1,6 +1,6 @@
 /*
- * claims_for_report.h — for the report: what the experiments of a results file ask and claim, and
- * what has come of it so far.
+ * claims_for_report.h — the questions, claims and outcomes of the experiments in a results file,
+ * for the report.
  */
 #ifndef GRADLAG_EXPERIMENTS_CLAIMS_CLAIMS_FOR_REPORT_H
 #define GRADLAG_EXPERIMENTS_CLAIMS_CLAIMS_FOR_REPORT_H
@@ -11,13 +11,13 @@ struct report_claim_set;
 struct report_claims { /* zero-initialise */
     struct report_experiment *at;
     size_t count;
-    struct report_claim_set *own; /* what the texts of `at` live in */
+    struct report_claim_set *own; /* owns the texts of `at` */
 };
 
-/* Those of the experiments in `results` that are compiled in, or that one of `files` (names or
- * paths) is about; `only`: NULL, or the one of that name. An experiment is judged as the whole or
- * as its quick part, of whichever more is there. One that cannot be laid out is left out, with a
- * warning. */
+/* Reads the experiments in `results` that are compiled in or defined by one of `files` (names or
+ * paths). `only`: read the experiment of that name; NULL: all. Judges the whole experiment or its
+ * quick part, whichever has the larger share of its runs. Omits an experiment with an error, and
+ * logs a warning. */
 status report_claims_read(struct report_claims *out, const char *results, const char *only,
                           const char *const *files, size_t file_count) MUST_CHECK;
 void report_claims_close(struct report_claims *j);

@@ -13,7 +13,7 @@
 #define FOLDER "experiments/questions/"
 #define ENDING ".yaml"
 
-/* The next compiled-in experiment from *index on, or NULL. */
+/* The next compiled-in experiment at or after *index, or NULL. */
 static const struct embedded_file *next_embedded(size_t *index)
 {
     for (; embedded_files[*index].path != NULL; ++*index) {
@@ -56,7 +56,7 @@ static status open_document(struct yaml_tree *d, const char *name)
     size_t at = 0;
     const struct embedded_file *f;
     struct suggestion known = {.wanted = name};
-    char names[64][64]; /* what `known` points to */
+    char names[64][64]; /* `known` points into it */
     *d = (struct yaml_tree){0};
     if (strchr(name, '/') != NULL || is_file(name))
         return yaml_tree_read_file(d, name);
@@ -68,7 +68,7 @@ static status open_document(struct yaml_tree *d, const char *name)
             return yaml_tree_read_text(d, f->path, f->text);
         }
     }
-    return suggestion_fail(&known, NULL, "there is no experiment, and no file, called");
+    return suggestion_fail(&known, NULL, "there is no experiment or file named");
 }
 
 status experiment_open(struct experiment *out, const char *name_or_path)
@@ -99,7 +99,7 @@ static void texts_free(char **const *texts, size_t count)
         memory_free(*texts[i]);
 }
 
-static void grid_free(struct grid *g)
+static void tune_space_free(struct tune_space *g)
 {
     space_close(&g->space);
     settings_free(&g->search);
@@ -120,8 +120,8 @@ void experiment_close(struct experiment *e)
         memory_free(a->name);
         memory_free(a->label);
         memory_free(a->fit);
-        grid_free(&a->tune);
-        grid_free(&a->quick_tune);
+        tune_space_free(&a->tune);
+        tune_space_free(&a->quick_tune);
         memory_free(a->workers.at);
         for (size_t k = 0; k < a->quick_at_count; k++)
             memory_free(a->quick_at[k].seeds.at);
@@ -154,7 +154,7 @@ const struct arm *experiment_arm(const struct experiment *e, const char *name)
     return NULL;
 }
 
-static bool holds(const struct int_list *list, int64_t number)
+static bool contains(const struct int_list *list, int64_t number)
 {
     for (size_t i = 0; i < list->count; i++)
         if (list->at[i] == number)
@@ -164,13 +164,13 @@ static bool holds(const struct int_list *list, int64_t number)
 
 bool experiment_arm_has(const struct experiment *e, const struct arm *arm, int64_t workers)
 {
-    return holds(arm->workers.count > 0 ? &arm->workers : &e->workers, workers);
+    return contains(arm->workers.count > 0 ? &arm->workers : &e->workers, workers);
 }
 
-const struct grid *experiment_grid(const struct arm *arm, bool quick)
+const struct tune_space *experiment_tune_space(const struct arm *arm, bool quick)
 {
     bool own = quick && arm->quick_tune.space.count > 0;
-    const struct grid *g = own ? &arm->quick_tune : &arm->tune;
+    const struct tune_space *g = own ? &arm->quick_tune : &arm->tune;
     return g->space.count > 0 ? g : NULL;
 }
 
@@ -179,7 +179,7 @@ const struct int_list *experiment_workers(const struct experiment *e, bool quick
     return quick && e->quick_workers.count > 0 ? &e->quick_workers : &e->workers;
 }
 
-static const struct int_list *own_seeds(const struct experiment *e, bool quick)
+static const struct int_list *part_seeds(const struct experiment *e, bool quick)
 {
     return quick && e->quick_seeds.count > 0 ? &e->quick_seeds : &e->seeds;
 }
@@ -189,14 +189,14 @@ static void add_seeds(struct int_list *out, const struct int_list *more)
     out->at = realloc(out->at, (out->count + more->count) * sizeof *out->at);
     REQUIRE(out->at != NULL || out->count + more->count == 0);
     for (size_t i = 0; i < more->count; i++)
-        if (!holds(out, more->at[i]))
+        if (!contains(out, more->at[i]))
             out->at[out->count++] = more->at[i];
 }
 
 void experiment_seeds(const struct experiment *e, bool quick, struct int_list *out)
 {
     *out = (struct int_list){0};
-    add_seeds(out, own_seeds(e, quick));
+    add_seeds(out, part_seeds(e, quick));
     for (size_t a = 0; quick && a < e->arm_count; a++)
         for (size_t i = 0; i < e->arms[a].quick_at_count; i++)
             add_seeds(out, &e->arms[a].quick_at[i].seeds);
@@ -205,7 +205,7 @@ void experiment_seeds(const struct experiment *e, bool quick, struct int_list *o
 bool experiment_has(const struct experiment *e, const struct arm *arm, int64_t workers,
                     int64_t seed, bool quick)
 {
-    const struct int_list *seeds = own_seeds(e, quick);
+    const struct int_list *seeds = part_seeds(e, quick);
     bool has = experiment_arm_has(e, arm, workers);
     if (quick && arm->quick_at_count > 0) {
         const struct at_seeds *at = arm->quick_at, *end = at + arm->quick_at_count;
@@ -214,10 +214,11 @@ bool experiment_has(const struct experiment *e, const struct arm *arm, int64_t w
         has = has && at < end;
         seeds = has && at->seeds.count > 0 ? &at->seeds : seeds;
     }
-    return has && (!quick || arm->quick) && holds(seeds, seed);
+    return has && (!quick || arm->quick) && contains(seeds, seed);
 }
 
-/* Settings of all arms, from `first` on: those that an arm has no use for fall away there. */
+/* Marks settings of all arms, from `first` on: config_compose() drops those that have no effect on
+ * an arm. */
 static void mark_shared(struct settings *s, size_t first)
 {
     for (size_t i = first; i < s->count; i++)

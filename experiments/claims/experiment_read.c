@@ -1,4 +1,4 @@
-/* experiment_read.c — an experiment file's tree as an experiment, mistakes with their lines. */
+/* experiment_read.c — reads an experiment from a YAML tree; each error has its line. */
 #include "experiments/claims/experiment_read.h"
 
 #include "base/memory.h"
@@ -8,19 +8,36 @@
 #include <string.h>
 
 static status read_text(const struct yaml_tree *d, const struct node *map, const char *key,
-                        bool wanted, char **out)
+                        bool required, char **out)
 {
     status result = OK;
     const struct node *n = node_child(map, key);
     *out = NULL;
-    if (n == NULL && wanted)
-        FAIL(ERROR_USAGE, "%s:%u: '%s' is missing here", d->name, map->line, key);
+    if (n == NULL && required)
+        FAIL(ERROR_USAGE, "%s:%u: key '%s' is missing", d->name, map->line, key);
     if (n != NULL) {
         TRY(node_require(d, n, NODE_SCALAR, key));
         *out = text_copy(n->text);
-        /* Folded YAML text ends in a newline. */
+        /* A folded YAML text ends with a newline. */
         for (size_t end = strlen(*out); end > 0 && (*out)[end - 1] == '\n'; end--)
             (*out)[end - 1] = '\0';
+    }
+done:
+    return result;
+}
+
+/* A repeated number would plan the same run twice, and --part could put it into two parts. */
+static status check_distinct(const struct yaml_tree *d, const struct node *n, const char *key,
+                             const struct int_list *list)
+{
+    status result = OK;
+    for (size_t i = 0; i < list->count; i++) {
+        for (size_t k = 0; k < i; k++) {
+            if (list->at[i] == list->at[k]) {
+                FAIL(ERROR_USAGE, "%s:%u: %s has the number %lld twice; give each number once",
+                     d->name, n->children[i].line, key, (long long)list->at[i]);
+            }
+        }
     }
 done:
     return result;
@@ -32,12 +49,14 @@ static status read_list(const struct yaml_tree *d, const struct node *n, const c
     status result = OK;
     TRY(node_require(d, n, NODE_LIST, key));
     if (n->count == 0)
-        FAIL(ERROR_USAGE, "%s:%u: %s is empty", d->name, n->line, key);
+        FAIL(ERROR_USAGE, "%s:%u: %s is an empty list; give at least one number", d->name, n->line,
+             key);
     TRY(memory_new(&out->at, n->count, sizeof *out->at, key));
     for (size_t i = 0; i < n->count; i++) {
         TRY(node_integer(d, &n->children[i], key, &out->at[i]));
         out->count++;
     }
+    TRY(check_distinct(d, n, key, out));
 done:
     return result;
 }
@@ -72,8 +91,8 @@ static status read_worker_count(const struct yaml_tree *d, const struct node *ma
 {
     status result = OK;
     if (!text_to_integer(map->keys[i], out) || *out < 1) {
-        FAIL(ERROR_USAGE, "%s:%u: '%s' is not a worker count", d->name, map->children[i].line,
-             map->keys[i]);
+        FAIL(ERROR_USAGE, "%s:%u: '%s' is not a worker count; give a number of at least 1", d->name,
+             map->children[i].line, map->keys[i]);
     }
 done:
     return result;
@@ -128,7 +147,7 @@ static status read_arm_quick(const struct yaml_tree *d, const struct node *n, st
     }
     if (n->kind == NODE_SCALAR || n->count == 0) {
         FAIL(ERROR_USAGE,
-             "%s:%u: an arm's quick is false, a list of worker counts, or {workers: [seeds]}",
+             "%s:%u: quick of an arm must be false, a list of worker counts, or {WORKERS: [SEEDS]}",
              d->name, n->line);
     }
     TRY(memory_new(&out->quick_at, n->count, sizeof *out->quick_at, "quick"));
@@ -163,11 +182,11 @@ static status read_dimension(const struct yaml_tree *d, const char *key, const s
     }
     if (n->kind != NODE_LIST) {
         FAIL(ERROR_USAGE,
-             "%s: %s must be a list of the values to try, or a range as in 0.001..0.1:log",
-             origin.at, key);
+             "%s: %s must be a list of values to try, or a range such as 0.001..0.1:log", origin.at,
+             key);
     }
     if (n->count == 0)
-        FAIL(ERROR_USAGE, "%s: %s has no values to try", origin.at, key);
+        FAIL(ERROR_USAGE, "%s: %s has no values to try; list at least one", origin.at, key);
     TRY(memory_new(&values, n->count, sizeof *values, key));
     for (size_t i = 0; i < n->count; i++) {
         TRY(node_require(d, &n->children[i], NODE_SCALAR, key));
@@ -189,8 +208,9 @@ static status read_search_key(const struct yaml_tree *d, const char *key, const 
     text_add(&origin, "%s:%u", d->name, n->line);
     if (strcmp(key, "search.per") == 0) {
         FAIL(ERROR_USAGE,
-             "%s: search.per is of `gradlag sweep`; here there is a search for each arm "
-             "and worker count",
+             "%s: search.per is a key of `gradlag sweep` only; in an experiment each arm has a "
+             "search "
+             "for each worker count; remove the key",
              origin.at);
     }
     settings_add(out, key, n->text, origin.at);
@@ -199,7 +219,7 @@ done:
     return result;
 }
 
-static status read_grid(const struct yaml_tree *d, const struct node *map, struct grid *out)
+static status read_grid(const struct yaml_tree *d, const struct node *map, struct tune_space *out)
 {
     status result = OK;
     struct search checked = {0};
@@ -210,14 +230,15 @@ static status read_grid(const struct yaml_tree *d, const struct node *map, struc
         const struct node *n = &map->children[i];
         if (strcmp(map->keys[i], "seeds") == 0)
             TRY(read_list(d, n, "seeds", &out->seeds));
-        else if (search_owns(map->keys[i]))
+        else if (search_is_key(map->keys[i]))
             TRY(read_search_key(d, map->keys[i], n, &out->search));
         else if (strcmp(map->keys[i], "quick") != 0)
             TRY(read_dimension(d, map->keys[i], n, &out->space));
     }
     if (out->space.count == 0) {
-        FAIL(ERROR_USAGE, "%s:%u: tune needs a key with values to try, as in {lr: [0.1, 0.2]}",
-             d->name, map->line);
+        FAIL(ERROR_USAGE,
+             "%s:%u: tune needs a key with values to try, for example {lr: [0.1, 0.2]}", d->name,
+             map->line);
     }
     TRY(search_open(&checked, &out->space, &out->search));
 done:
@@ -235,7 +256,7 @@ done:
     return result;
 }
 
-static bool same_search(const struct grid *a, const struct grid *b)
+static bool same_search(const struct tune_space *a, const struct tune_space *b)
 {
     bool same = a->search.count == b->search.count && a->seeds.count == b->seeds.count;
     for (size_t i = 0; i < a->search.count && same; i++) {
@@ -245,22 +266,21 @@ static bool same_search(const struct grid *a, const struct grid *b)
     return same;
 }
 
-/* Arms that are searched for are compared at equal budgets; grids say how many points they have. */
+/* Searched arms must have equal budgets. Grids may differ; the table shows their sizes. */
 static status check_budgets(const struct experiment *e, bool quick)
 {
     status result = OK;
     const struct arm *first = NULL;
     for (size_t i = 0; i < e->arm_count; i++) {
         const struct arm *arm = &e->arms[i];
-        const struct grid *g = experiment_grid(arm, quick);
+        const struct tune_space *g = experiment_tune_space(arm, quick);
         if (g == NULL || settings_find(&g->search, "search") == NULL)
             continue;
         first = first == NULL ? arm : first;
-        if (!same_search(experiment_grid(first, quick), g)) {
+        if (!same_search(experiment_tune_space(first, quick), g)) {
             FAIL(ERROR_USAGE,
-                 "%s: arms %s and %s tune with different searches or numbers of trials or seeds; "
-                 "give "
-                 "them the same, or their comparison is not a fair one",
+                 "%s: arms %s and %s tune with different searches, numbers of trials or numbers of "
+                 "seeds; give them the same, so that they are compared at equal budgets",
                  g->search.at[0].origin, first->name, arm->name);
         }
     }
@@ -295,11 +315,12 @@ static status read_band(const struct yaml_tree *d, const struct node *n, const c
     status result = OK;
     TRY(node_require(d, n, NODE_LIST, what));
     if (n->count != 2)
-        FAIL(ERROR_USAGE, "%s:%u: a %s is two numbers, [low, high]", d->name, n->line, what);
+        FAIL(ERROR_USAGE, "%s:%u: a %s must be two numbers, [low, high]", d->name, n->line, what);
     TRY(node_real(d, &n->children[0], what, low));
     TRY(node_real(d, &n->children[1], what, high));
     if (*low > *high)
-        FAIL(ERROR_USAGE, "%s:%u: the %s's low end is above its high end", d->name, n->line, what);
+        FAIL(ERROR_USAGE, "%s:%u: the low end of the %s exceeds its high end", d->name, n->line,
+             what);
 done:
     return result;
 }
@@ -316,7 +337,7 @@ static status read_claim(const struct yaml_tree *d, const struct node *n, struct
     TRY(read_text(d, n, "value", false, &out->value));
     TRY(read_text(d, n, "sql", false, &out->sql));
     if ((out->value == NULL) == (out->sql == NULL))
-        FAIL(ERROR_USAGE, "%s:%u: a claim has either a value or sql", d->name, n->line);
+        FAIL(ERROR_USAGE, "%s:%u: a claim must have either 'value' or 'sql'", d->name, n->line);
     const struct node *band = node_child(n, "band"), *quick = node_child(n, "quick");
     if (band == NULL)
         FAIL(ERROR_USAGE, "%s:%u: a claim needs a band, [low, high]", d->name, n->line);
@@ -333,7 +354,9 @@ static status known_arm(const struct experiment *e, const struct yaml_tree *d, c
                         const char *name)
 {
     if (experiment_arm(e, name) == NULL) {
-        return error_set(ERROR_USAGE, __FILE__, __LINE__, "%s:%u: there is no arm '%s' above",
+        return error_set(ERROR_USAGE, __FILE__, __LINE__,
+                         "%s:%u: there is no arm '%s'; define it "
+                         "under 'arms'",
                          d->name, n->line, name);
     }
     return OK;
@@ -352,7 +375,7 @@ static status read_verdict(const struct yaml_tree *d, const struct node *n, stru
     TRY(node_known_keys(d, n, known));
     workers = node_child(n, "workers");
     if (workers == NULL) {
-        FAIL(ERROR_USAGE, "%s:%u: the verdict needs workers, the count it speaks of", d->name,
+        FAIL(ERROR_USAGE, "%s:%u: the verdict needs key 'workers', its worker count", d->name,
              n->line);
     }
     TRY(node_integer(d, workers, "workers", &v->workers));
@@ -393,7 +416,7 @@ done:
     return result;
 }
 
-/* A fit needs runs of an arm above that are there for the same worker counts. */
+/* A fit needs an earlier arm with the same worker counts that is not fitted itself. */
 static status check_fit(const struct yaml_tree *d, const struct node *n, const struct experiment *e,
                         const struct arm *arm)
 {
@@ -401,14 +424,15 @@ static status check_fit(const struct yaml_tree *d, const struct node *n, const s
     const struct arm *from = arm->fit == NULL ? NULL : experiment_arm(e, arm->fit);
     if (arm->fit != NULL && (from == NULL || from == arm || from->fit != NULL)) {
         FAIL(ERROR_USAGE,
-             "%s:%u: fit is '%s'; it must be an arm above, and not one that is fitted itself",
-             d->name, n->line, arm->fit);
+             "%s:%u: fit is '%s', but must name an earlier arm that is not fitted itself", d->name,
+             n->line, arm->fit);
     }
     for (size_t i = 0; from != NULL && i < e->workers.count; i++) {
         if (experiment_arm_has(e, arm, e->workers.at[i]) &&
             !experiment_arm_has(e, from, e->workers.at[i])) {
-            FAIL(ERROR_USAGE, "%s:%u: the arm '%s' that this one is fitted to has no %lld workers",
-                 d->name, n->line, arm->fit, (long long)e->workers.at[i]);
+            FAIL(ERROR_USAGE,
+                 "%s:%u: arm '%s' is fitted to arm '%s', which has no runs with %lld workers",
+                 d->name, n->line, arm->name, arm->fit, (long long)e->workers.at[i]);
         }
     }
 done:
@@ -421,9 +445,9 @@ static status check_expected(const struct yaml_tree *d, const struct node *n,
     status result = OK;
     for (size_t i = 0; i < arm->expected_count; i++) {
         if (!experiment_arm_has(e, arm, arm->expected[i].workers)) {
-            FAIL(ERROR_USAGE, "%s:%u: something is expected of %lld workers, which arm %s has not",
-                 d->name, node_child(n, "expected")->line, (long long)arm->expected[i].workers,
-                 arm->name);
+            FAIL(ERROR_USAGE,
+                 "%s:%u: expected has %lld workers, but arm %s has no such worker count", d->name,
+                 node_child(n, "expected")->line, (long long)arm->expected[i].workers, arm->name);
         }
     }
 done:
@@ -436,7 +460,7 @@ static status read_lists(const struct yaml_tree *d, struct experiment *e)
     const struct node *arms = node_child(&d->root, "arms");
     const struct node *claims = node_child(&d->root, "claims");
     if (arms == NULL)
-        FAIL(ERROR_USAGE, "%s:%u: 'arms' is missing", d->name, d->root.line);
+        FAIL(ERROR_USAGE, "%s:%u: key 'arms' is missing", d->name, d->root.line);
     TRY(node_require(d, arms, NODE_MAP, "arms"));
     TRY(memory_new(&e->arms, arms->count, sizeof *e->arms, "arms"));
     for (size_t i = 0; i < arms->count; i++) {
@@ -457,7 +481,7 @@ done:
     return result;
 }
 
-static status usual_seeds(struct int_list *out)
+static status default_seeds(struct int_list *out)
 {
     status result = OK;
     TRY(memory_new(&out->at, EXPERIMENT_SEEDS, sizeof *out->at, "seeds"));
@@ -476,8 +500,9 @@ status experiment_read(const struct yaml_tree *d, struct experiment *e)
     TRY(node_require(d, &d->root, NODE_MAP, "an experiment"));
     if (node_child(&d->root, "name") == NULL && node_child(&d->root, "arms") == NULL) {
         FAIL(ERROR_USAGE,
-             "%s: no experiment, which has a name and arms (docs/experiment-files.md); a file of "
-             "settings is for `gradlag run %s`",
+             "%s: not an experiment: it has neither 'name' nor 'arms' (docs/experiment-files.md); "
+             "run "
+             "a file of settings with `gradlag run %s`",
              d->name, d->name);
     }
     TRY(node_known_keys(d, &d->root, known));
@@ -490,9 +515,10 @@ status experiment_read(const struct yaml_tree *d, struct experiment *e)
     TRY(read_integers(d, &d->root, "workers", &e->workers));
     TRY(read_integers(d, &d->root, "seeds", &e->seeds));
     if (e->workers.count == 0)
-        FAIL(ERROR_USAGE, "%s: 'workers' is wanted, a list as in [1, 2, 4]", d->name);
+        FAIL(ERROR_USAGE, "%s: key 'workers' is missing; give a list, for example [1, 2, 4]",
+             d->name);
     if (e->seeds.count == 0)
-        TRY(usual_seeds(&e->seeds));
+        TRY(default_seeds(&e->seeds));
     TRY(read_lists(d, e));
     TRY(read_verdict(d, node_child(&d->root, "verdict"), e));
     TRY(read_quick(d, node_child(&d->root, "quick"), e));

@@ -1,5 +1,5 @@
 /*
- * experiment_read.h — the reading half of experiment.c.
+ * experiment_read.h — reads the YAML tree of an experiment file; a part of experiment.c.
  */
 #ifndef GRADLAG_EXPERIMENTS_CLAIMS_EXPERIMENT_READ_H
 #define GRADLAG_EXPERIMENTS_CLAIMS_EXPERIMENT_READ_H
@@ -7,7 +7,8 @@
 #include "experiments/config/yaml_tree.h"
 #include "experiments/claims/experiment.h"
 
-/* What was read before an error is the caller's to close. */
+/* Also after an error the caller closes `e`. ERROR_USAGE "file:line: …": an unknown key, a missing
+ * or wrong value, a repeated number in a list of seeds or worker counts. */
 status experiment_read(const struct yaml_tree *d, struct experiment *e) MUST_CHECK;
 
 #endif

@@ -31,13 +31,18 @@ static bool take(struct reader *r, char wanted)
     return false;
 }
 
-static status malformed(const struct reader *r, const char *wanted)
+static status malformed(const struct reader *r, const char *expected)
 {
-    return error_set(ERROR_USAGE, __FILE__, __LINE__, "'%s': %s is wanted at '%s'", r->whole,
-                     wanted, *r->at == '\0' ? "the end" : r->at);
+    return error_set(ERROR_USAGE, __FILE__, __LINE__, "'%s': expected %s at '%s'", r->whole,
+                     expected, *r->at == '\0' ? "the end" : r->at);
 }
 
-/* A word of letters, digits, '_' and, in an arm's name, '-' and '.'. */
+static status expect(struct reader *r, char character, const char *expected)
+{
+    return take(r, character) ? OK : malformed(r, expected);
+}
+
+/* Letters, digits and the characters of `also`. */
 static status word(struct reader *r, const char *also, char out[64])
 {
     size_t length = 0;
@@ -49,9 +54,9 @@ static status word(struct reader *r, const char *also, char out[64])
     return length > 0 ? OK : malformed(r, "a name");
 }
 
-static status comma(struct reader *r, const char *wanted)
+static status arm_name(struct reader *r, char out[64])
 {
-    return take(r, ',') ? OK : malformed(r, wanted);
+    return word(r, "_-.", out);
 }
 
 static status worker_count(struct reader *r, int64_t *out)
@@ -81,20 +86,19 @@ static status pair(struct reader *r, const char *name, double *value)
     status result = OK;
     char arm[64], other[64];
     int64_t workers = 0, other_workers;
-    TRY(word(r, "_-.", arm));
-    TRY(comma(r, "',' and another arm"));
-    bool each = at_worker_count(r);
-    if (each) {
+    TRY(arm_name(r, arm));
+    TRY(expect(r, ',', "',' and another arm"));
+    const bool two_counts = at_worker_count(r);
+    if (two_counts) {
         TRY(worker_count(r, &workers));
-        TRY(comma(r, "',' and another arm"));
+        TRY(expect(r, ',', "',' and another arm"));
     }
-    TRY(word(r, "_-.", other));
-    TRY(comma(r, "',' and a worker count"));
+    TRY(arm_name(r, other));
+    TRY(expect(r, ',', "',' and a worker count"));
     TRY(worker_count(r, &other_workers));
-    if (!take(r, ')'))
-        TRY(malformed(r, "')'"));
-    TRY(r->measures->pair(r->measures->context, name, arm, each ? workers : other_workers, other,
-                          other_workers, value));
+    TRY(expect(r, ')', "')'"));
+    TRY(r->measures->pair(r->measures->context, name, arm, two_counts ? workers : other_workers,
+                          other, other_workers, value));
 done:
     return result;
 }
@@ -104,22 +108,21 @@ static status measure(struct reader *r, const char *name, double *value)
     status result = OK;
     char arm[64];
     int64_t workers;
-    double given = NAN;
+    double number = NAN;
     if (strncmp(name, "paired", 6) == 0 && r->measures->pair != NULL)
         return pair(r, name, value);
-    TRY(word(r, "_-.", arm));
-    TRY(comma(r, "',' and a worker count"));
+    TRY(arm_name(r, arm));
+    TRY(expect(r, ',', "',' and a worker count"));
     TRY(worker_count(r, &workers));
-    bool has_number = take(r, ',');
+    const bool has_number = take(r, ',');
     if (has_number)
-        TRY(sum(r, &given));
-    if (!take(r, ')'))
-        TRY(malformed(r, "')'"));
-    if (has_number && isnan(given)) { /* it was to be measured, and was not */
+        TRY(sum(r, &number));
+    TRY(expect(r, ')', "')'"));
+    if (has_number && isnan(number)) { /* the number itself is a measure without a value */
         *value = NAN;
         goto done;
     }
-    TRY(r->measures->measure(r->measures->context, name, arm, workers, given, value));
+    TRY(r->measures->measure(r->measures->context, name, arm, workers, number, value));
 done:
     return result;
 }
@@ -135,7 +138,7 @@ static enum function_kind function_named(const char *name)
     return kind;
 }
 
-/* Takes the next argument in; a missing part makes the whole missing. */
+/* NaN if one of them is NaN; fmin() and fmax() would ignore it. */
 static double fold(enum function_kind kind, double so_far, double next)
 {
     if (isnan(so_far) || isnan(next))
@@ -145,7 +148,7 @@ static double fold(enum function_kind kind, double so_far, double next)
                              : hypot(so_far, next);
 }
 
-/* One of the above; the opening parenthesis is read. */
+/* The opening parenthesis has been read. */
 static status function(struct reader *r, enum function_kind kind, double *value)
 {
     status result = OK;
@@ -156,8 +159,7 @@ static status function(struct reader *r, enum function_kind kind, double *value)
         *value = fold(kind, *value, next);
     }
     *value = kind == ABSOLUTE || kind == HYPOTENUSE ? fabs(*value) : *value;
-    if (!take(r, ')'))
-        TRY(malformed(r, "')'"));
+    TRY(expect(r, ')', "')'"));
 done:
     return result;
 }
@@ -167,15 +169,14 @@ static status primary(struct reader *r, double *value)
     status result = OK;
     char name[64], *end = NULL;
     if (++r->depth > DEEPEST)
-        FAIL(ERROR_USAGE, "'%s' is nested too deep", r->whole);
+        FAIL(ERROR_USAGE, "'%s' is nested deeper than %d", r->whole, DEEPEST);
     skip_spaces(r);
     if (take(r, '-')) {
         TRY(primary(r, value));
         *value = -*value;
     } else if (take(r, '(')) {
         TRY(sum(r, value));
-        if (!take(r, ')'))
-            TRY(malformed(r, "')'"));
+        TRY(expect(r, ')', "')'"));
     } else if (isdigit((unsigned char)*r->at) || *r->at == '.') {
         *value = strtod(r->at, &end);
         if (end == r->at)
@@ -183,8 +184,7 @@ static status primary(struct reader *r, double *value)
         r->at = end;
     } else {
         TRY(word(r, "_", name));
-        if (!take(r, '('))
-            TRY(malformed(r, "'('"));
+        TRY(expect(r, '(', "'('"));
         enum function_kind kind = function_named(name);
         TRY(kind < FUNCTIONS ? function(r, kind, value) : measure(r, name, value));
     }
@@ -198,16 +198,9 @@ static status product(struct reader *r, double *value)
     status result = OK;
     double next;
     TRY(primary(r, value));
-    for (;;) {
-        if (take(r, '*')) {
-            TRY(primary(r, &next));
-            *value *= next;
-        } else if (take(r, '/')) {
-            TRY(primary(r, &next));
-            *value /= next;
-        } else {
-            break;
-        }
+    for (bool times; (times = take(r, '*')) || take(r, '/');) {
+        TRY(primary(r, &next));
+        *value = times ? *value * next : *value / next;
     }
 done:
     return result;
@@ -218,16 +211,9 @@ static status sum(struct reader *r, double *value)
     status result = OK;
     double next;
     TRY(product(r, value));
-    for (;;) {
-        if (take(r, '+')) {
-            TRY(product(r, &next));
-            *value += next;
-        } else if (take(r, '-')) {
-            TRY(product(r, &next));
-            *value -= next;
-        } else {
-            break;
-        }
+    for (bool plus; (plus = take(r, '+')) || take(r, '-');) {
+        TRY(product(r, &next));
+        *value += plus ? next : -next;
     }
 done:
     return result;

@@ -1,6 +1,6 @@
 /*
- * measures.c — what claims may ask of a cell: its means, and what is read from its runs' rows when
- * it is asked for.
+ * measures.c — the measures of claims: means of a cell, figures that a SELECT reads for each run,
+ * and differences between two cells.
  */
 #include "base/suggestion.h"
 #include "experiments/claims/cells.h"
@@ -10,10 +10,13 @@
 #include <stdio.h>
 #include <string.h>
 
-static const struct {
+/* A double of struct cell or struct paired. */
+struct measure_field {
     const char *name;
     size_t offset;
-} means[] = {
+};
+
+static const struct measure_field means[] = {
     {"accuracy", offsetof(struct cell, accuracy)},
     {"deviation", offsetof(struct cell, deviation)},
     {"interval", offsetof(struct cell, interval)},
@@ -29,18 +32,23 @@ static const struct {
     {"staleness_max", offsetof(struct cell, staleness_max)},
 };
 
-/* Means over the runs of what a SELECT says of one of them, :run. */
-struct question {
+static const struct measure_field pairs[] = {
+    {"paired", offsetof(struct paired, mean)},
+    {"paired_interval", offsetof(struct paired, interval)},
+};
+
+/* A mean over the finished runs of a cell; the SELECT yields the figure of one run, :run. */
+struct run_query {
     const char *name;
-    bool wants_number; /* :at */
-    bool wants_fit;    /* :other is the run that its pace is fitted to */
-    double otherwise;  /* where the SELECT yields nothing */
+    bool has_number;  /* :at is the measure's number */
+    bool has_fit;     /* :other is the run that the arm is fitted to */
+    double otherwise; /* the figure if the SELECT yields no row */
     const char *sql;
 };
 
 #define USED "outcome IN ('applied', 'aggregated')"
 
-static const struct question questions[] = {
+static const struct run_query run_queries[] = {
     {"seconds_to", true, false, INFINITY,
      "SELECT min(seconds) FROM evaluation WHERE run_id = :run AND 100 * test_accuracy >= :at"},
     {"seconds_to_loss", true, false, INFINITY,
@@ -54,7 +62,7 @@ static const struct question questions[] = {
     {"bubble", false, false, NAN,
      "SELECT 1 - sum(detail ->> 'busy_seconds') / sum(detail ->> 'span_seconds') FROM event "
      "WHERE run_id = :run AND code = 'stage'"},
-    /* Half the sum of the differences of the shares: 0 alike, 1 nothing in common. */
+    /* Half the sum of the differences of the shares: 0 equal, 1 disjoint. */
     {"staleness_distance", false, true, NAN,
      "WITH counted AS (SELECT run_id, staleness, 1.0 * count(*) / sum(count(*)) OVER "
      "(PARTITION BY run_id) AS share FROM push WHERE run_id IN (:run, :other) AND " USED
@@ -65,23 +73,38 @@ static const struct question questions[] = {
 /* ---- names ------------------------------------------------------------------------------------
  */
 
-static const struct question *find_question(const char *name)
+static const struct run_query *find_run_query(const char *name)
 {
-    for (size_t i = 0; i < COUNT_OF(questions); i++)
-        if (strcmp(questions[i].name, name) == 0)
-            return &questions[i];
+    for (size_t i = 0; i < COUNT_OF(run_queries); i++)
+        if (strcmp(run_queries[i].name, name) == 0)
+            return &run_queries[i];
     return NULL;
 }
 
-static bool find_mean(const char *name, size_t *offset)
+static const struct measure_field *find_field(const struct measure_field *fields, size_t count,
+                                              const char *name)
 {
-    for (size_t i = 0; i < COUNT_OF(means); i++) {
-        if (strcmp(means[i].name, name) == 0) {
-            *offset = means[i].offset;
-            return true;
-        }
-    }
-    return false;
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(fields[i].name, name) == 0)
+            return &fields[i];
+    return NULL;
+}
+
+static const struct measure_field *find_mean(const char *name)
+{
+    return find_field(means, COUNT_OF(means), name);
+}
+
+static const struct measure_field *find_pair(const char *name)
+{
+    return find_field(pairs, COUNT_OF(pairs), name);
+}
+
+static double field_value(const struct measure_field *f, const void *of)
+{
+    double value;
+    memcpy(&value, (const char *)of + f->offset, sizeof value);
+    return value;
 }
 
 static status no_such_measure(const char *name)
@@ -89,10 +112,10 @@ static status no_such_measure(const char *name)
     struct suggestion known = {.wanted = name};
     for (size_t i = 0; i < COUNT_OF(means); i++)
         suggestion_add(&known, means[i].name);
-    for (size_t i = 0; i < COUNT_OF(questions); i++)
-        suggestion_add(&known, questions[i].name);
-    suggestion_add(&known, "paired");
-    suggestion_add(&known, "paired_interval");
+    for (size_t i = 0; i < COUNT_OF(run_queries); i++)
+        suggestion_add(&known, run_queries[i].name);
+    for (size_t i = 0; i < COUNT_OF(pairs); i++)
+        suggestion_add(&known, pairs[i].name);
     return suggestion_fail(&known, NULL, "there is no measure");
 }
 
@@ -104,25 +127,38 @@ static status no_such_arm(const struct experiment *e, const char *name)
     return suggestion_fail(&known, NULL, "there is no arm");
 }
 
-static status check(const struct experiment *e, const char *name, const char *arm, int64_t workers,
-                    double given)
+static status check(const struct experiment *e, const char *name, const char *arm_name,
+                    int64_t workers, double number)
 {
     status result = OK;
-    size_t offset;
-    const struct question *q = find_question(name);
-    const struct arm *its = experiment_arm(e, arm);
-    if (q == NULL && !find_mean(name, &offset))
+    const struct run_query *q = find_run_query(name);
+    const struct arm *arm = experiment_arm(e, arm_name);
+    if (q == NULL && find_mean(name) == NULL)
         TRY(no_such_measure(name));
-    if (its == NULL)
-        TRY(no_such_arm(e, arm));
-    if (!experiment_arm_has(e, its, workers))
-        FAIL(ERROR_USAGE, "the arm '%s' is not run with %lld workers", arm, (long long)workers);
-    if (isnan(given) == (q != NULL && q->wants_number)) {
-        FAIL(ERROR_USAGE, "%s is written %s(arm, workers%s)", name, name,
-             isnan(given) ? ", number" : "");
+    if (arm == NULL)
+        TRY(no_such_arm(e, arm_name));
+    if (!experiment_arm_has(e, arm, workers))
+        FAIL(ERROR_USAGE, "arm '%s' has no runs with %lld workers", arm_name, (long long)workers);
+    if (isnan(number) == (q != NULL && q->has_number)) {
+        FAIL(ERROR_USAGE, "write %s as %s(arm, workers%s)", name, name,
+             isnan(number) ? ", number" : "");
     }
-    if (q != NULL && q->wants_fit && its->fit == NULL)
-        FAIL(ERROR_USAGE, "%s: the arm '%s' is not fitted to another one", name, arm);
+    if (q != NULL && q->has_fit && arm->fit == NULL) {
+        FAIL(ERROR_USAGE, "%s: arm '%s' is not fitted to another arm; give it the key 'fit'", name,
+             arm_name);
+    }
+done:
+    return result;
+}
+
+static status check_pair(const struct experiment *e, const char *name, const char *arm,
+                         int64_t workers, const char *other, int64_t other_workers)
+{
+    status result = OK;
+    if (find_pair(name) == NULL)
+        TRY(no_such_measure(name));
+    TRY(check(e, "accuracy", arm, workers, NAN));
+    TRY(check(e, "accuracy", other, other_workers, NAN));
 done:
     return result;
 }
@@ -130,7 +166,8 @@ done:
 /* ---- values -----------------------------------------------------------------------------------
  */
 
-static status ask(const struct question *q, const struct planned_run *r, double given, double *out)
+static status run_value(const struct run_query *q, const struct planned_run *r, double number,
+                        double *out)
 {
     status result = OK;
     char run[48], at[48], other[48];
@@ -138,11 +175,11 @@ static status ask(const struct question *q, const struct planned_run *r, double 
     size_t count = 1;
     bool known = false;
     snprintf(run, sizeof run, "run=%lld", (long long)r->run_id);
-    if (q->wants_number) {
-        snprintf(at, sizeof at, "at=%.17g", given);
+    if (q->has_number) {
+        snprintf(at, sizeof at, "at=%.17g", number);
         settings[count++] = at;
     }
-    if (q->wants_fit) {
+    if (q->has_fit) {
         snprintf(other, sizeof other, "other=%s", options_value(r->settings, "pace.run"));
         settings[count++] = other;
     }
@@ -152,18 +189,16 @@ done:
     return result;
 }
 
-static status mean_of(const struct cells *c, const struct cell *cell, const struct question *q,
-                      double given, double *out)
+static status mean_of(const struct cells *c, const struct cell *cell, const struct run_query *q,
+                      double number, double *out)
 {
     status result = OK;
     double sum = 0, count = 0;
     for (size_t i = 0; i < c->plan->count; i++) {
         const struct planned_run *r = &c->plan->runs[i];
         double value;
-        if (r->state == PLANNED_FINISHED &&
-            strcmp(options_text(r->settings, "arm"), cell->arm->name) == 0 &&
-            options_integer(r->settings, "workers") == cell->workers) {
-            TRY(ask(q, r, given, &value));
+        if (r->state == PLANNED_FINISHED && plan_run_is_of(r, cell->arm->name, cell->workers)) {
+            TRY(run_value(q, r, number, &value));
             sum += value;
             count++;
         }
@@ -180,61 +215,27 @@ static void note_delayed(struct cells_reading *r, const struct cell *cell)
 }
 
 static status measure(void *context, const char *name, const char *arm, int64_t workers,
-                      double given, double *out)
+                      double number, double *out)
 {
     struct cells_reading *r = context;
-    size_t offset = 0;
-    status result = check(r->cells->experiment, name, arm, workers, given);
+    status result = check(r->cells->experiment, name, arm, workers, number);
     const struct cell *cell = cells_find(r->cells, arm, workers);
     *out = NAN;
     if (result != OK || cell == NULL)
         return result;
     note_delayed(r, cell);
-    bool deaths = strcmp(name, "died") == 0;
-    if (cell->finished + (deaths ? cell->diverged : 0) < cell->planned)
-        r->lacking = cell;
-    else if (find_mean(name, &offset))
-        memcpy(out, (const char *)cell + offset, sizeof *out);
+    const struct measure_field *mean = find_mean(name);
+    const bool counts_diverged = strcmp(name, "died") == 0;
+    if (cell->finished + (counts_diverged ? cell->diverged : 0) < cell->planned)
+        r->incomplete = cell;
+    else if (mean != NULL)
+        *out = field_value(mean, cell);
     else
-        result = mean_of(r->cells, cell, find_question(name), given, out);
+        result = mean_of(r->cells, cell, find_run_query(name), number, out);
     return result;
 }
 
-/* ---- two cells on the same seeds ----------------------------------------------------------------
- */
-
-static const struct {
-    const char *name;
-    size_t offset;
-} pairs[] = {
-    {"paired", offsetof(struct paired, mean)},
-    {"paired_interval", offsetof(struct paired, interval)},
-};
-
-static status find_pair(const char *name, size_t *offset)
-{
-    for (size_t i = 0; i < COUNT_OF(pairs); i++) {
-        if (strcmp(pairs[i].name, name) == 0) {
-            *offset = pairs[i].offset;
-            return OK;
-        }
-    }
-    return no_such_measure(name);
-}
-
-static status check_pair(const struct experiment *e, const char *name, const char *arm,
-                         int64_t workers, const char *other, int64_t other_workers)
-{
-    status result = OK;
-    size_t offset;
-    TRY(find_pair(name, &offset));
-    TRY(check(e, "accuracy", arm, workers, NAN));
-    TRY(check(e, "accuracy", other, other_workers, NAN));
-done:
-    return result;
-}
-
-static bool is_whole(const struct cell *cell)
+static bool is_complete(const struct cell *cell)
 {
     return cell->finished == cell->planned;
 }
@@ -242,27 +243,23 @@ static bool is_whole(const struct cell *cell)
 static status measure_pair(void *context, const char *name, const char *arm, int64_t workers,
                            const char *other, int64_t other_workers, double *out)
 {
-    status result = OK;
     struct cells_reading *r = context;
-    struct paired p;
-    size_t offset = 0;
-    *out = NAN;
-    TRY(check_pair(r->cells->experiment, name, arm, workers, other, other_workers));
-    TRY(find_pair(name, &offset));
     const struct cell *a = cells_find(r->cells, arm, workers);
     const struct cell *b = cells_find(r->cells, other, other_workers);
-    if (a == NULL || b == NULL)
-        goto done;
+    status result = check_pair(r->cells->experiment, name, arm, workers, other, other_workers);
+    *out = NAN;
+    if (result != OK || a == NULL || b == NULL)
+        return result;
     note_delayed(r, a);
     note_delayed(r, b);
-    if (!is_whole(a) || !is_whole(b)) {
-        r->lacking = is_whole(a) ? b : a;
-    } else {
+    if (is_complete(a) && is_complete(b)) {
+        struct paired p;
         cells_pair(r->cells, a, b, &p);
-        memcpy(out, (const char *)&p + offset, sizeof *out);
+        *out = field_value(find_pair(name), &p);
+    } else {
+        r->incomplete = is_complete(a) ? b : a;
     }
-done:
-    return result;
+    return OK;
 }
 
 struct measures cells_measures(struct cells_reading *r)
@@ -270,15 +267,15 @@ struct measures cells_measures(struct cells_reading *r)
     return (struct measures){.context = r, .measure = measure, .pair = measure_pair};
 }
 
-static status measure_name_only(void *context, const char *name, const char *arm, int64_t workers,
-                                double given, double *out)
+static status check_measure(void *context, const char *name, const char *arm, int64_t workers,
+                            double number, double *out)
 {
     *out = 1;
-    return check(context, name, arm, workers, given);
+    return check(context, name, arm, workers, number);
 }
 
-static status pair_names_only(void *context, const char *name, const char *arm, int64_t workers,
-                              const char *other, int64_t other_workers, double *out)
+static status check_measure_pair(void *context, const char *name, const char *arm, int64_t workers,
+                                 const char *other, int64_t other_workers, double *out)
 {
     *out = 1;
     return check_pair(context, name, arm, workers, other, other_workers);
@@ -288,6 +285,6 @@ status cells_check(const struct experiment *e, const char *expression)
 {
     double ignored;
     struct measures m = {
-        .context = (void *)(uintptr_t)e, .measure = measure_name_only, .pair = pair_names_only};
+        .context = (void *)(uintptr_t)e, .measure = check_measure, .pair = check_measure_pair};
     return expression_value(expression, &m, &ignored);
 }

@@ -11,27 +11,25 @@
 /* ---- runs ---------------------------------------------------------------------------------------
  */
 
-/* The run that a fitted arm's pace is taken from; 0: not there. */
+/* The finished run that a fitted arm takes its pace from; 0: there is none. */
 static int64_t run_to_fit(const struct plan *plan, const struct arm *arm, int64_t workers,
                           int64_t seed)
 {
     for (size_t i = 0; i < plan->count; i++) {
         const struct planned_run *r = &plan->runs[i];
-        if (r->state == PLANNED_FINISHED &&
-            strcmp(options_text(r->settings, "arm"), arm->fit) == 0 &&
-            options_integer(r->settings, "workers") == workers &&
+        if (r->state == PLANNED_FINISHED && plan_run_is_of(r, arm->fit, workers) &&
             options_integer(r->settings, "seed") == seed)
             return r->run_id;
     }
     return 0;
 }
 
-/* Adds what the arm tunes and fits; false where that is not known yet. */
-static bool add_found(const struct reproduction *r, const struct arm *arm, int64_t workers,
-                      int64_t seed, bool quick, struct settings *all)
+/* Adds the tuned and fitted settings of the arm; false: they are not known yet. */
+static bool add_dependent(const struct reproduction *r, const struct arm *arm, int64_t workers,
+                          int64_t seed, bool quick, struct settings *all)
 {
     char number[32];
-    if (experiment_grid(arm, quick) != NULL) {
+    if (experiment_tune_space(arm, quick) != NULL) {
         const struct settings *tuned = tuning_settings(&r->tuning, arm, workers);
         if (tuned == NULL)
             return false;
@@ -54,7 +52,7 @@ static status add_run(struct reproduction *r, const struct arm *arm, int64_t wor
     struct settings all = {0};
     options *o = NULL;
     experiment_settings(&r->e, arm, workers, seed, quick, more, &all);
-    if (!add_found(r, arm, workers, seed, quick, &all)) {
+    if (!add_dependent(r, arm, workers, seed, quick, &all)) {
         r->later++;
         goto done;
     }
@@ -70,8 +68,8 @@ done:
     return result;
 }
 
-/* Whether this part makes the run. *unit counts the runs that are divided one by one, after the
- * choices of the tuning: it must not depend on what is known of either. */
+/* Whether this part has the run. *unit numbers the runs that are divided one by one; they come
+ * after the choices of the tuning. It must not depend on the content of the results file. */
 static bool is_of_part(struct reproduction *r, const struct arm *arm, int64_t workers, bool quick,
                        size_t *unit)
 {
@@ -79,7 +77,7 @@ static bool is_of_part(struct reproduction *r, const struct arm *arm, int64_t wo
         r->fitted++;
         return false;
     }
-    if (experiment_grid(arm, quick) != NULL)
+    if (experiment_tune_space(arm, quick) != NULL)
         return tuning_has(&r->tuning, arm, workers);
     return plan_part_has(&r->part, (*unit)++);
 }
@@ -121,12 +119,13 @@ status reproduction_look_up(struct reproduction *r, bool quick, bool again,
     TRY(reproduction_lay_out(r, quick, more));
     if (!again) {
         TRY(plan_look_up(&r->plan));
-        TRY(reproduction_lay_out(r, quick,
-                                 more)); /* those that are fitted to runs that are there */
+        TRY(reproduction_lay_out(r, quick, more)); /* now with runs fitted to finished ones */
         TRY(plan_look_up(&r->plan));
     }
     if (r->plan.count + r->later == 0 && r->part.of == 0)
-        FAIL(ERROR_USAGE, "%s: no arm has any of the worker counts", r->e.file);
+        FAIL(ERROR_USAGE,
+             "%s: no arm has a worker count of 'workers'; add one to 'workers' or to an arm",
+             r->e.file);
 done:
     return result;
 }
@@ -140,7 +139,7 @@ const char *reproduction_results(const struct reproduction *r)
 /* ---- claims -------------------------------------------------------------------------------------
  */
 
-/* Wrong names in claims show before the runs, not after an hour of them. */
+/* A wrong name in a claim must be found before the runs. */
 static status check_claims(const struct experiment *e)
 {
     status result = OK;
@@ -155,7 +154,7 @@ done:
     return result;
 }
 
-/* reading->lacking is set where runs that the claim needs did not finish. */
+/* Sets reading->incomplete if runs that the claim reads have not finished. */
 static status claim_value(const struct claim *c, struct cells_reading *reading, const char *results,
                           double *value)
 {
@@ -169,10 +168,10 @@ static status claim_value(const struct claim *c, struct cells_reading *reading, 
     return result;
 }
 
-/* Runs that failed fail a claim; runs that were not made leave it open. */
+/* Failed runs fail a claim; runs that were not executed leave it open. */
 static bool is_open(const struct judged_claim *j)
 {
-    const struct cell *c = j->lacking;
+    const struct cell *c = j->incomplete;
     return isnan(j->value) && (c == NULL || c->finished + c->diverged + c->failed < c->planned);
 }
 
@@ -189,7 +188,7 @@ status reproduction_judge(const struct reproduction *r, bool quick, struct judge
                                    .low = quick ? c->quick_low : c->low,
                                    .high = quick ? c->quick_high : c->high};
         TRY(claim_value(c, &reading, reproduction_results(r), &j->value));
-        j->lacking = reading.lacking;
+        j->incomplete = reading.incomplete;
         j->delayed = reading.delayed;
         j->outcome = is_open(j)                                  ? CLAIM_OPEN
                      : j->value >= j->low && j->value <= j->high ? CLAIM_PASS
@@ -202,18 +201,18 @@ done:
 
 void reproduction_explain(const struct judged_claim *j, bool by_label, struct text *out)
 {
-    const struct cell *c = j->lacking;
+    const struct cell *c = j->incomplete;
     if (c == NULL) {
         if (j->outcome == CLAIM_OPEN)
             text_add(out, "not measured in this part");
         return;
     }
     const char *arm = by_label ? c->arm->label : c->arm->name;
-    unsigned there = c->finished + c->diverged + c->failed;
+    unsigned ended = c->finished + c->diverged + c->failed;
     if (j->outcome == CLAIM_OPEN) {
-        text_add(out, "not measured: of %u run%s of %s with %lld worker%s %u %s there", c->planned,
-                 plural(c->planned), arm, (long long)c->workers, plural((uint64_t)c->workers),
-                 there, there == 1 ? "is" : "are");
+        text_add(out, "not measured: %u of %u run%s of %s with %lld worker%s ended", ended,
+                 c->planned, plural(c->planned), arm, (long long)c->workers,
+                 plural((uint64_t)c->workers));
     } else {
         text_add(out, "%s with %lld worker%s: of %u run%s %u finished, %u diverged, %u failed", arm,
                  (long long)c->workers, plural((uint64_t)c->workers), c->planned,
@@ -227,7 +226,7 @@ void reproduction_remark(const struct judged_claim *j, bool by_label, struct tex
     if (c != NULL) {
         text_add(out,
                  "%s with %lld workers: in %u of %u runs staleness spreads wider than the pace "
-                 "explains; the machine was busy",
+                 "explains; other work on the machine delayed the steps",
                  by_label ? c->arm->label : c->arm->name, (long long)c->workers,
                  c->staleness_spread_too_wide, c->finished);
     }

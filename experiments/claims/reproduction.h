@@ -1,6 +1,6 @@
 /*
- * reproduction.h — an experiment as runs: laid out, looked up in the results file, and what its
- * claims come to. Makes no runs.
+ * reproduction.h — the runs of an experiment: plans them, looks them up in the results file, and
+ * judges the claims. It executes no runs (plan.h does).
  */
 #ifndef GRADLAG_EXPERIMENTS_CLAIMS_REPRODUCTION_H
 #define GRADLAG_EXPERIMENTS_CLAIMS_REPRODUCTION_H
@@ -13,47 +13,46 @@ struct reproduction { /* zero-initialise */
     struct experiment e;
     struct tuning tuning;
     struct plan plan;
-    struct cells cells; /* the caller's to open, once runs are made or looked up */
-    size_t later;       /* runs whose settings depend on runs that are not there yet */
+    struct cells cells; /* the caller opens it after runs were executed or looked up */
+    size_t later;       /* runs whose settings depend on runs that have not finished yet */
     /* The caller sets the part before the first lay-out (plan.h). A part has whole choices of the
-     * tuning, and single runs of the arms that neither tune themselves nor are fitted. */
+     * tuning with their runs, and single runs of arms that are neither tuned nor fitted. */
     struct plan_part part;
-    /* With a part: how many runs are fitted to others. No part makes them, since they name a run by
-     * its number in one results file; they are made from the merged file. */
+    /* With a part: number of fitted runs. No part has them, because their settings contain the
+     * number of a run in one results file. They are executed on the merged file. */
     size_t fitted;
 };
-/* A name or a path; checks that claims ask for what there is. */
+/* Opens an experiment by name or path, and checks its claims with cells_check(). */
 status reproduction_open(struct reproduction *out, const char *name_or_path) MUST_CHECK;
 void reproduction_close(struct reproduction *r);
 
-/* Seed by seed, so that an experiment that was cut short has every arm. Runs that are in the plan
- * already stay as they are: call it again once more is known. `more`: the command line's settings.
- */
+/* Adds the runs to the plan, one seed after the other, so that an interrupted experiment has runs
+ * of every arm. Runs that the plan already has stay as they are. Call it again after tuning or runs
+ * have ended. `more`: the settings of the command line. */
 status reproduction_lay_out(struct reproduction *r, bool quick,
                             const struct settings *more) MUST_CHECK;
-/* Trials and runs, with those that are tuned and fitted to what is there already. `again`: as if
- * nothing was. */
+/* Plans trials and runs and looks them up, with tuned and fitted runs as far as they are known.
+ * `again`: plan them as if the results file were empty. */
 status reproduction_look_up(struct reproduction *r, bool quick, bool again,
                             const struct settings *more) MUST_CHECK;
-/* The results file that its runs are in. */
+/* The path of the results file. */
 const char *reproduction_results(const struct reproduction *r);
 
-enum claim_outcome { CLAIM_PASS, CLAIM_FAIL, CLAIM_OPEN /* not measured */, CLAIM_OUTCOMES };
+enum claim_outcome { CLAIM_PASS, CLAIM_FAIL, CLAIM_OPEN /* runs are missing */, CLAIM_OUTCOMES };
 struct judged_claim {
     const struct claim *claim;
     enum claim_outcome outcome;
-    double value, low, high; /* value: NaN where it is not known */
-    /* NULL, or a cell that it needs: one whose runs did not all finish; one with runs whose
-     * staleness spreads wider than their pace explains. */
-    const struct cell *lacking, *delayed;
+    double value, low, high; /* value: NaN if not known */
+    /* Cells that it reads, or NULL: one whose runs did not all finish; one with
+     * staleness_spread_too_wide. */
+    const struct cell *incomplete, *delayed;
 };
-/* Into `out`, which has room for all of the experiment's claims. The cells must be open. */
+/* Judges all claims into out[claim_count]. The cells must be open. */
 status reproduction_judge(const struct reproduction *r, bool quick,
                           struct judged_claim *out) MUST_CHECK;
-/* Why a claim has no value, in words that call the arm by its name or its label; nothing where it
- * has one. */
+/* Appends why a claim has no value; nothing if it has one. The text has the arm's name or label. */
 void reproduction_explain(const struct judged_claim *j, bool by_label, struct text *out);
-/* What to know about a claim's value; nothing if the runs of all its cells kept their pace. */
+/* Appends a remark if other work delayed the runs that the claim reads. */
 void reproduction_remark(const struct judged_claim *j, bool by_label, struct text *out);
 
 #endif

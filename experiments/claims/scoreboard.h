@@ -1,5 +1,6 @@
 /*
- * scoreboard.h — experiments beside each other: how many of each one's claims hold.
+ * scoreboard.h — a table of experiments with the numbers of claims that hold, and the page
+ * docs/reproduction.md.
  */
 #ifndef GRADLAG_EXPERIMENTS_CLAIMS_SCOREBOARD_H
 #define GRADLAG_EXPERIMENTS_CLAIMS_SCOREBOARD_H
@@ -8,28 +9,29 @@
 
 struct scoreboard_line {
     char name[64];
-    size_t planned, there; /* runs, trials among them; those that finished or diverged */
+    size_t planned, there; /* runs and trials; those of them that finished or diverged */
     size_t claims[CLAIM_OUTCOMES];
-    char *days, *commits; /* owned: when and by what those were made; NULL where none are there */
+    char *days, *commits; /* owned: when, and by which commits of gradlag, they ran; NULL: none */
 };
 struct scoreboard { /* zero-initialise */
     struct scoreboard_line *lines;
-    size_t count, capacity;
+    size_t count;
 };
-/* `judged`: all of its claims. */
+/* `judged`: all claims of the experiment. */
 status scoreboard_add(struct scoreboard *b, const struct reproduction *r,
                       const struct judged_claim *judged) MUST_CHECK;
 void scoreboard_print(const struct scoreboard *b, FILE *to);
 void scoreboard_close(struct scoreboard *b);
 
-/* The page docs/reproduction.md: the board, then `experiments` as scoreboard_print_experiment()
- * wrote them, and a last line that tells whether anybody changed it since. */
+/* Prints the page docs/reproduction.md: the board, then `experiments` as written by
+ * scoreboard_print_experiment(). The last line has a hash of the page (scripts/check-board). */
 void scoreboard_print_page(const struct scoreboard *b, const char *experiments, FILE *to);
-/* One experiment's tables, claims and discussion as Markdown. */
+/* Prints the tables, claims and discussion of one experiment as Markdown. */
 void scoreboard_print_experiment(const struct reproduction *r, bool quick,
                                  const struct judged_claim *judged, FILE *to);
-/* "PASS", "FAIL" or "–", and what was observed: a number, or why there is none. */
+/* "PASS", "FAIL" or "–". */
 const char *scoreboard_mark(enum claim_outcome outcome);
+/* The observed value, or why there is none. */
 void scoreboard_print_observed(const struct judged_claim *j, FILE *to);
 
 #endif

@@ -9,9 +9,8 @@
 
 enum { LABEL_WIDTH = 40 };
 
-/* Whether any run of the arm with these workers is to be made. */
-static bool is_wanted(const struct experiment *e, const struct arm *arm, int64_t workers,
-                      bool quick)
+/* Whether the arm has any run with this worker count. */
+static bool has_runs(const struct experiment *e, const struct arm *arm, int64_t workers, bool quick)
 {
     struct int_list seeds;
     bool wanted = false;
@@ -22,8 +21,8 @@ static bool is_wanted(const struct experiment *e, const struct arm *arm, int64_t
     return wanted;
 }
 
-/* A grid of one point is chosen already. */
-static bool add_only_point(const struct grid *g, struct settings *out)
+/* If the search is a grid of one point, adds this point; else false. */
+static bool add_single_point(const struct tune_space *g, struct settings *out)
 {
     const char *method = settings_find(&g->search, "search");
     bool single = method == NULL || strcmp(method, "grid") == 0;
@@ -41,19 +40,19 @@ static status add_choice(struct tuning *t, const struct arm *arm, int64_t worker
 {
     status result = OK;
     const struct experiment *e = t->experiment;
-    const struct grid *g = experiment_grid(arm, quick);
+    const struct tune_space *g = experiment_tune_space(arm, quick);
     const struct int_list first = {.at = e->seeds.at, .count = 1};
     const struct int_list *seeds = g->seeds.count > 0 ? &g->seeds : &first;
     struct settings base = {0};
     struct text name = {0};
     struct choice *c = memory_append(&t->choices, &t->count, sizeof *c);
-    *c = (struct choice){.arm = arm, .grid = g, .workers = workers, .contest = SIZE_MAX};
-    if (add_only_point(g, &c->settings))
+    *c = (struct choice){.arm = arm, .grid = g, .workers = workers, .study = SIZE_MAX};
+    if (add_single_point(g, &c->settings))
         goto done;
     experiment_settings(e, arm, workers, seeds->at[0], quick, more, &base);
     text_add(&name, "%s/tuning", e->name);
     settings_add(&base, "experiment", name.at, e->file);
-    c->contest = t->trials.count;
+    c->study = t->trials.count;
     TRY(trials_begin(&t->trials, &g->space, &g->search, &base, seeds));
 done:
     if (result != OK) {
@@ -75,7 +74,8 @@ status tuning_lay_out(struct tuning *out, const struct experiment *e, bool quick
     for (size_t w = 0; w < workers->count; w++) {
         for (size_t a = 0; a < e->arm_count; a++) {
             const struct arm *arm = &e->arms[a];
-            if (experiment_grid(arm, quick) == NULL || !is_wanted(e, arm, workers->at[w], quick))
+            if (experiment_tune_space(arm, quick) == NULL ||
+                !has_runs(e, arm, workers->at[w], quick))
                 continue;
             if (plan_part_has(part, out->of_all_parts++))
                 TRY(add_choice(out, arm, workers->at[w], quick, more));
@@ -99,7 +99,7 @@ void tuning_choose(struct tuning *t)
 {
     for (size_t i = 0; i < t->count; i++) {
         struct choice *c = &t->choices[i];
-        const struct search *s = c->contest == SIZE_MAX ? NULL : &t->trials.at[c->contest].search;
+        const struct search *s = c->study == SIZE_MAX ? NULL : &t->trials.at[c->study].search;
         if (s != NULL && search_has_ended(s)) {
             settings_free(&c->settings);
             search_settings(s, search_best(s), &c->settings);
@@ -129,21 +129,22 @@ const struct settings *tuning_settings(const struct tuning *t, const struct arm 
     return c != NULL && c->settings.count > 0 ? &c->settings : NULL;
 }
 
-static void print_choice(const struct choice *c, const struct contest *contest, FILE *to)
+static void print_choice(const struct choice *c, const struct search_study *study, FILE *to)
 {
     struct text line = {0};
-    const struct search *s = &contest->search;
+    const struct search *s = &study->search;
     for (size_t k = 0; k < c->settings.count; k++)
         text_add(&line, " %s=%s", c->settings.at[k].key, c->settings.at[k].value);
     if (c->settings.count == 0) {
-        text_add(&line, " not all of its trials are there");
+        text_add(&line, " some of its trials have not finished");
     } else {
         text_add(&line, " (");
-        trials_score(contest, search_best(s), &line);
+        trials_score(study, search_best(s), &line);
         text_add(&line, ", ");
-        trials_budget(contest, &line);
+        trials_budget(study, &line);
         text_add(&line, "%s)",
-                 search_is_at_edge(s, search_best(s)) ? "; at the edge of what was tried" : "");
+                 search_is_at_edge(s, search_best(s)) ? "; at the edge of the searched values"
+                                                      : "");
     }
     print_padded(to, c->arm->label, LABEL_WIDTH);
     fprintf(to, "%5lld workers:%s\n", (long long)c->workers, line.at);
@@ -157,7 +158,7 @@ void tuning_print(const struct tuning *t, FILE *to)
     fprintf(to, "\nTuned on the validation split\n");
     for (size_t i = 0; i < t->count; i++) {
         const struct choice *c = &t->choices[i];
-        if (c->contest != SIZE_MAX)
-            print_choice(c, &t->trials.at[c->contest], to);
+        if (c->study != SIZE_MAX)
+            print_choice(c, &t->trials.at[c->study], to);
     }
 }

@@ -1,12 +1,12 @@
 /*
- * tuning.h — settings that an arm chooses for itself: a search per arm and worker count, and the
- * point whose trials did best on the validation split. The test set plays no part in it.
+ * tuning.h — tuned settings of arms (key `tune`): one search for each arm and worker count chooses
+ * the point with the best score on the validation split. The test set is not used.
  *
- * A grid of one point needs no trials. Trials are runs of the experiment NAME/tuning, so that they
- * are not mistaken for the arm's own runs.
+ * A grid of one point needs no trials. Trials are runs of the experiment NAME/tuning, separate from
+ * the arm's own runs.
  *
- * With --part an arm's choice at one worker count belongs to one part: that part makes all of its
- * trials, and all runs that have its settings.
+ * With --part the choice of an arm at one worker count belongs to one part. That part has all its
+ * trials and all runs with its settings.
  */
 #ifndef GRADLAG_EXPERIMENTS_CLAIMS_TUNING_H
 #define GRADLAG_EXPERIMENTS_CLAIMS_TUNING_H
@@ -16,30 +16,30 @@
 
 struct choice {
     const struct arm *arm;
-    const struct grid *grid;
+    const struct tune_space *grid;
     int64_t workers;
-    struct settings settings; /* the best point; none: not known */
-    size_t contest;           /* among the trials'; SIZE_MAX: it needs none */
+    struct settings settings; /* the best point; empty: not known yet */
+    size_t study;             /* index in trials.at; SIZE_MAX: one point, needs no trials */
 };
 struct tuning { /* zero-initialise */
     struct trials trials;
     struct choice *choices;
     size_t count;
-    size_t of_all_parts; /* how many choices all parts have together */
+    size_t of_all_parts; /* number of choices of all parts together */
     const struct experiment *experiment;
 };
 
-/* Lays out the searches that an experiment (with `quick` its quick part) needs, those of `part`
- * alone. `more`: the command line's settings, under the trials'. The experiment must outlive it. */
+/* Opens the searches of an experiment (`quick`: of its quick part) that belong to `part`. `more`:
+ * the settings of the command line; those of a trial override them. The experiment must outlive
+ * `out`. */
 status tuning_lay_out(struct tuning *out, const struct experiment *e, bool quick,
                       const struct plan_part *part, const struct settings *more) MUST_CHECK;
 void tuning_close(struct tuning *t);
-/* Once trials are made or looked up (trials_extend()): fills the choices in whose searches have
- * ended. */
+/* Sets the choices whose searches have ended; call it after trials_extend(). */
 void tuning_choose(struct tuning *t);
-/* Whether this part has the choice of an arm that tunes itself. */
+/* Whether this part has the choice of a tuned arm. */
 bool tuning_has(const struct tuning *t, const struct arm *arm, int64_t workers);
-/* The settings to lay over the arm's; NULL: not known. */
+/* The chosen settings, which override those of the arm; NULL: not known yet. */
 const struct settings *tuning_settings(const struct tuning *t, const struct arm *arm,
                                        int64_t workers);
 void tuning_print(const struct tuning *t, FILE *to);

@@ -1,5 +1,5 @@
 /*
- * verdict.c — an experiment's outcome in words. Every number comes from the cells.
+ * verdict.c — the outcome of an experiment in sentences. Every number comes from the cells.
  */
 #include "experiments/claims/cells.h"
 
@@ -7,12 +7,12 @@
 #include <math.h>
 #include <string.h>
 
-/* Below this many points a difference is not spoken of as one. */
+/* A smaller difference, in points, counts as none. */
 #define POINTS 0.5
-/* Rates at least this part of the highest count as the highest. */
-#define ALIKE 0.9
+/* An arm with at least this share of the highest rate counts among the fastest. */
+#define NEARLY 0.9
 
-struct verdict_seen {
+struct verdict_cells {
     const struct cells *cells;
     const struct verdict_arms *arms;
     const struct cell *alone, *undamped, *tuned, *synchronous, *damped; /* damped: the best one */
@@ -25,8 +25,9 @@ static const struct cell *finished(const struct cells *c, const char *arm, int64
     return cell != NULL && cell->finished > 0 && isfinite(cell->accuracy) ? cell : NULL;
 }
 
-/* One that can be compared with others: not a mean of the living, or of them and the dead, which
- * print_deaths tells. */
+/* A cell that can be compared: either none or all of its runs died. print_deaths() names the
+ * others.
+ */
 static const struct cell *measured(const struct cells *c, const char *arm, int64_t workers)
 {
     const struct cell *cell = finished(c, arm, workers);
@@ -39,7 +40,7 @@ static void print_capital(FILE *to, const char *label)
     fprintf(to, "%c%s", toupper((unsigned char)label[0]), label + 1);
 }
 
-static void print_cost(const struct verdict_seen *s, FILE *to)
+static void print_cost(const struct verdict_cells *s, FILE *to)
 {
     if (s->alone != NULL) {
         print_capital(to, s->alone->arm->label);
@@ -57,7 +58,7 @@ static void print_cost(const struct verdict_seen *s, FILE *to)
     if (cost > POINTS)
         fprintf(to, ": asynchrony cost %.1f points", cost);
     else
-        fprintf(to, ": asynchrony cost nothing that can be seen here (%.1f points)", cost);
+        fprintf(to, ": asynchrony cost no visible accuracy (%.1f points)", cost);
     if (isfinite(s->undamped->staleness)) {
         fprintf(to, " at a mean staleness of %.1f (cv %.2f, at most %.0f)", s->undamped->staleness,
                 s->undamped->staleness_cv, s->undamped->staleness_max);
@@ -65,15 +66,15 @@ static void print_cost(const struct verdict_seen *s, FILE *to)
     fprintf(to, ".\n");
 }
 
-static void print_damping(const struct verdict_seen *s, FILE *to)
+static void print_damping(const struct verdict_cells *s, FILE *to)
 {
     if (s->damped == NULL || s->undamped == NULL)
         return;
     double back = s->damped->accuracy - s->undamped->accuracy;
     if (back > POINTS)
-        fprintf(to, "Damping gave back %.1f points (%s)", back, s->damped->arm->label);
+        fprintf(to, "Damping recovered %.1f points (%s)", back, s->damped->arm->label);
     else
-        fprintf(to, "Damping gave nothing back");
+        fprintf(to, "Damping recovered nothing");
     const char *between = ";";
     for (size_t i = 0; i < s->arms->damped_count; i++) {
         const struct cell *cell = measured(s->cells, s->arms->damped[i], s->workers);
@@ -85,7 +86,7 @@ static void print_damping(const struct verdict_seen *s, FILE *to)
     fprintf(to, ".\n");
 }
 
-static void print_tuning(const struct verdict_seen *s, FILE *to)
+static void print_tuning(const struct verdict_cells *s, FILE *to)
 {
     if (s->tuned == NULL || s->undamped == NULL || s->alone == NULL)
         return;
@@ -94,23 +95,23 @@ static void print_tuning(const struct verdict_seen *s, FILE *to)
     double left = s->alone->accuracy - s->tuned->accuracy;
     if (lost <= POINTS)
         return;
-    fprintf(to, "Tuning alone, without any damping, gave ");
+    fprintf(to, "Tuning alone, without damping, recovered ");
     if (back <= POINTS) {
-        fprintf(to, "nothing back (%s, %.1f %%).\n", s->tuned->arm->label, s->tuned->accuracy);
+        fprintf(to, "nothing (%s, %.1f %%).\n", s->tuned->arm->label, s->tuned->accuracy);
         return;
     }
     fprintf(to,
-            "back %.1f points (%s, %.1f %%): %.0f %% of the loss was only tuning, %.1f points are "
-            "left.\n",
+            "%.1f points (%s, %.1f %%): %.0f %% of the loss came from untuned settings, %.1f "
+            "points remain.\n",
             back, s->tuned->arm->label, s->tuned->accuracy, 100 * fmin(1, back / lost), left);
 }
 
-static void print_synchrony(const struct verdict_seen *s, FILE *to)
+static void print_synchrony(const struct verdict_cells *s, FILE *to)
 {
     if (s->synchronous == NULL)
         return;
     double kept = s->synchronous->accuracy;
-    fprintf(to, "Synchrony kept %.1f %% (%s)", kept, s->synchronous->arm->label);
+    fprintf(to, "Synchronous training reached %.1f %% (%s)", kept, s->synchronous->arm->label);
     if (s->alone != NULL) {
         double below = s->alone->accuracy - kept;
         fprintf(to, ", %.1f points %s one worker", fabs(below), below >= 0 ? "below" : "above");
@@ -126,11 +127,11 @@ static void print_synchrony(const struct verdict_seen *s, FILE *to)
     fprintf(to, ".\n");
 }
 
-/* Throughput alone would have chosen one of these; how accurate are they? */
-static void print_throughput(const struct verdict_seen *s, FILE *to)
+/* The accuracy of the arms that throughput alone would choose. */
+static void print_throughput(const struct verdict_cells *s, FILE *to)
 {
     const struct cell *fastest = NULL, *best = NULL;
-    unsigned alike = 0;
+    unsigned near = 0;
     double low = INFINITY, high = -INFINITY;
     for (size_t i = 0; i < s->cells->count; i++) {
         const struct cell *cell = &s->cells->at[i];
@@ -144,8 +145,8 @@ static void print_throughput(const struct verdict_seen *s, FILE *to)
     for (size_t i = 0; fastest != NULL && i < s->cells->count; i++) {
         const struct cell *cell = &s->cells->at[i];
         if (cell->workers == s->workers && cell->finished > 0 &&
-            cell->updates_per_second >= ALIKE * fastest->updates_per_second) {
-            alike++;
+            cell->updates_per_second >= NEARLY * fastest->updates_per_second) {
+            near++;
             low = fmin(low, cell->accuracy);
             high = fmax(high, cell->accuracy);
         }
@@ -154,8 +155,8 @@ static void print_throughput(const struct verdict_seen *s, FILE *to)
         return;
     fprintf(to, "Most updates per second at %lld workers: %s, %.0f/s", (long long)s->workers,
             fastest->arm->label, fastest->updates_per_second);
-    if (alike > 1) {
-        fprintf(to, " (%u arms are within 10 %% of it, from %.1f %% to %.1f %% accurate)", alike,
+    if (near > 1) {
+        fprintf(to, " (%u arms are within 10 %% of it, from %.1f %% to %.1f %% accurate)", near,
                 low, high);
     } else {
         fprintf(to, ", %.1f %% accurate", fastest->accuracy);
@@ -164,8 +165,8 @@ static void print_throughput(const struct verdict_seen *s, FILE *to)
             best->updates_per_second);
 }
 
-/* A mean over runs of which some learned and some died describes neither. */
-static void print_deaths(const struct verdict_seen *s, FILE *to)
+/* If some runs of a cell learned and some died, their mean describes neither. */
+static void print_deaths(const struct verdict_cells *s, FILE *to)
 {
     unsigned cells = 0;
     for (size_t i = 0; i < s->cells->count; i++) {
@@ -178,26 +179,24 @@ static void print_deaths(const struct verdict_seen *s, FILE *to)
                 cell->arm->label, (long long)cell->workers, cell->died * ended, ended);
     }
     if (cells > 0)
-        fprintf(to, ". Where only some died, the mean describes neither.\n");
+        fprintf(to, ". If only some runs of a cell died, its mean describes neither.\n");
 }
 
-static void print_certainty(const struct verdict_seen *s, FILE *to)
+static void print_certainty(const struct verdict_cells *s, FILE *to)
 {
     unsigned least = 0;
     for (size_t i = 0; i < s->cells->count; i++) {
         unsigned n = s->cells->at[i].finished;
         least = n > 0 && (least == 0 || n < least) ? n : least;
     }
-    if (least == 1) {
-        fprintf(to,
-                "(Some figures are of one seed: differences of about a point may be chance.)\n");
-    }
+    if (least == 1)
+        fprintf(to, "(Some figures are of one seed: differences of about a point may be noise.)\n");
 }
 
 void verdict_print(const struct cells *c, FILE *to)
 {
     const struct verdict_arms *v = &c->experiment->verdict;
-    struct verdict_seen s = {.cells = c, .arms = v, .workers = v->workers};
+    struct verdict_cells s = {.cells = c, .arms = v, .workers = v->workers};
     if (v->workers == 0)
         return;
     s.alone = measured(c, v->alone, 1);
@@ -211,7 +210,7 @@ void verdict_print(const struct cells *c, FILE *to)
     }
     if (finished(c, v->undamped, v->workers) == NULL &&
         finished(c, v->synchronous, v->workers) == NULL)
-        return; /* this part says nothing about that worker count */
+        return; /* no runs with that worker count */
     fprintf(to, "\nVerdict\n");
     print_cost(&s, to);
     print_damping(&s, to);

@@ -1,6 +1,6 @@
 /*
- * check_gpu.c — the GPUs' rows of `gradlag check`: what each is, what it reaches, and whether one
- * falls behind its peers.
+ * check_gpu.c — rows of `gradlag check` for GPUs: properties, measured rates, and GPUs that are
+ * slower than others of the same model.
  */
 #include "base/memory.h"
 #include "base/text.h"
@@ -56,8 +56,8 @@ done:
     return result;
 }
 
-static void look_at(struct check *c, const struct cuda_kind *kind, unsigned index, struct gpu *g,
-                    bool wanted)
+static void check_gpu(struct check *c, const struct cuda_kind *kind, unsigned index, struct gpu *g,
+                      bool wanted)
 {
     snprintf(g->name, sizeof g->name, "gpu %u", index);
     status found = kind->describe(index, &g->properties);
@@ -71,23 +71,24 @@ static void look_at(struct check *c, const struct cuda_kind *kind, unsigned inde
         check_number(c, g->name, shown[i].what, g->rates[i] * shown[i].scale, shown[i].unit);
 }
 
-/* Only those that are the same model can be peers. */
+/* A GPU is compared with GPUs of the same model only. */
 static void compare(const struct check *c, const struct gpu *all, unsigned count)
 {
     for (unsigned i = 0; i < count; i++) {
         for (int r = 0; r < RATES && all[i].measured; r++) {
             double peers[MOST_GPUS];
-            unsigned alike = 0, own = 0;
+            unsigned same_model = 0, index = 0;
             for (unsigned k = 0; k < count; k++) {
                 if (all[k].measured &&
                     strcmp(all[k].properties.name, all[i].properties.name) == 0) {
-                    own = k == i ? alike : own;
-                    peers[alike++] = all[k].rates[r];
+                    index = k == i ? same_model : index;
+                    peers[same_model++] = all[k].rates[r];
                 }
             }
-            if (cuda_rates_slower(peers, alike, own)) {
+            if (cuda_rates_slower(peers, same_model, index)) {
                 struct text line = {0};
-                text_add(&line, "%s: %.4g %s, more than 10 %% below its peers' median",
+                text_add(&line,
+                         "%s: %.4g %s, more than 10 %% below the median of GPUs of this model",
                          shown[r].what, all[i].rates[r] * shown[r].scale, shown[r].unit);
                 check_text(c, all[i].name, "SLOWER THAN ITS PEERS", line.at);
                 text_free(&line);
@@ -106,7 +107,8 @@ void check_gpus(struct check *c, bool wanted)
         found = kind->count(&count);
     if (found == OK && count == 0) {
         found = error_set(ERROR_USAGE, __FILE__, __LINE__,
-                          "device=cuda: no GPU is visible; look at CUDA_VISIBLE_DEVICES");
+                          "device=cuda: no GPU is visible; check the driver (nvidia-smi) and "
+                          "CUDA_VISIBLE_DEVICES");
     }
     if (found == OK) {
         count = count < MOST_GPUS ? count : MOST_GPUS;
@@ -117,7 +119,7 @@ void check_gpus(struct check *c, bool wanted)
         return;
     }
     for (unsigned i = 0; i < count; i++)
-        look_at(c, kind, i, &all[i], wanted);
+        check_gpu(c, kind, i, &all[i], wanted);
     compare(c, all, count);
     memory_free(all);
 }

@@ -1,6 +1,6 @@
 /*
- * check_links.c — `mpirun --host A,B gradlag check --links`: every pair of hosts by MPI, one after
- * the other, and one allreduce over all ranks.
+ * check_links.c — `mpirun --host A,B gradlag check --links`: measures each pair of hosts over MPI,
+ * one after the other, then one allreduce over all ranks.
  */
 #include "base/log.h"
 #include "base/memory.h"
@@ -16,8 +16,8 @@
 #include <string.h>
 
 enum { MEAN_COUNT = 4 << 20, NETWORK_BYTES = 96 };
-/* A link is slow if it reaches less than SLOW_SHARE of what half of the links reach, or less than
- * NOMINAL_SHARE of the rate that the kernel names for both hosts' interfaces. */
+/* A link is slow if its rate is below SLOW_SHARE of the median of all links, or below NOMINAL_SHARE
+ * of the nominal rate of the slower interface of the two hosts. */
 #define SLOW_SHARE    0.5
 #define NOMINAL_SHARE 0.25
 
@@ -98,16 +98,10 @@ done:
     return result;
 }
 
-/* ---- what is slow -------------------------------------------------------------------------------
+/* ---- slow links -------------------------------------------------------------------------------
  */
 
-static int ascending(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* Bytes/s that half of the links reach, both ways counted; 0 of fewer than three links. */
+/* The median rate of all links in bytes/s, each direction counted; 0 for fewer than three links. */
 static status median_rate(const struct links *l, double *out)
 {
     status result = OK;
@@ -120,7 +114,7 @@ static status median_rate(const struct links *l, double *out)
         all[2 * i] = l->pairs[i].rates.forward;
         all[2 * i + 1] = l->pairs[i].rates.backward;
     }
-    qsort(all, 2 * (size_t)l->pair_count, sizeof *all, ascending);
+    qsort(all, 2 * (size_t)l->pair_count, sizeof *all, check_ascending);
     *out = all[l->pair_count];
 done:
     memory_free(all);
@@ -134,10 +128,10 @@ static bool judge(const struct links *l, const struct measured *m, const char *a
     const double a = l->ends[m->first].nominal_gbps, b = l->ends[m->second].nominal_gbps;
     const double nominal = a < b ? a : b, gbps = 8e-9 * rate;
     if (rate < SLOW_SHARE * median) {
-        text_add(&why, "%.3g Gbit/s; half of the links reach %.3g or more", gbps, 8e-9 * median);
+        text_add(&why, "%.3g Gbit/s; the median of all links is %.3g", gbps, 8e-9 * median);
     } else if (gbps < NOMINAL_SHARE * nominal) {
-        text_add(&why, "%.3g Gbit/s; the interfaces of both hosts are of %.3g or more", gbps,
-                 nominal);
+        text_add(&why, "%.3g Gbit/s; the slower interface of the two hosts has %.3g nominally",
+                 gbps, nominal);
     }
     const bool slow = why.length > 0;
     if (slow) {
@@ -149,7 +143,7 @@ static bool judge(const struct links *l, const struct measured *m, const char *a
     return slow;
 }
 
-static status name_the_slow(const struct links *l)
+static status print_slow_links(const struct links *l)
 {
     status result = OK;
     double median;
@@ -169,7 +163,7 @@ done:
 /* ---- the command --------------------------------------------------------------------------------
  */
 
-/* By which network each host's first rank has sent so far. */
+/* Prints the network that the first rank of each host has used so far. */
 static status print_networks(const struct links *l)
 {
     status result = OK;
@@ -204,8 +198,8 @@ done:
     return result;
 }
 
-/* Ranks of one host alone: the first two stand for hosts. */
-static status within_one_host(struct links *l)
+/* All ranks are on one host: measures between the first two ranks. */
+static status use_two_ranks_of_one_host(struct links *l)
 {
     status result = OK;
     struct link_end *two = NULL;
@@ -224,17 +218,17 @@ done:
 static status measure(struct links *l, const options *o)
 {
     status result = OK;
-    TRY(sync_meet(options_real(o, "timeout_s")));
+    TRY(sync_first_contact(options_real(o, "timeout_s")));
     TRY(communicator_open(&l->ranks, o, MEAN_COUNT, NULL));
     TRY(link_benchmark_find(l->ranks, &l->ends, &l->count));
     if (l->count == 1)
-        TRY(within_one_host(l));
+        TRY(use_two_ranks_of_one_host(l));
     else
         TRY(print_networks(l));
     TRY(measure_pairs(l));
     TRY(print_mean(l));
     if (l->ranks->rank == 0)
-        TRY(name_the_slow(l));
+        TRY(print_slow_links(l));
 done:
     return result;
 }
@@ -246,7 +240,7 @@ status check_between_ranks(struct check *c, const options *o)
     unsigned rank, size;
     if (!sync_on_one_host())
         TRY(host_networks_choose(options_text(o, "network.interface")));
-    role_leaks_are_of_mpi();
+    role_ignore_leaks_of_mpi();
     TRY(sync_start(&rank, &size));
     char name[32];
     snprintf(name, sizeof name, "rank %u", rank);
@@ -255,8 +249,8 @@ status check_between_ranks(struct check *c, const options *o)
     if (result == OK) {
         communicator_close(&l.ranks);
     } else {
-        log_error("%s", error_message()); /* sync_end may not return */
-        command_is_told();
+        log_error("%s", error_message()); /* sync_end may not return, so print it now */
+        command_error_is_reported();
     }
     sync_end(result);
 done:

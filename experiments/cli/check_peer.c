@@ -1,6 +1,6 @@
 /*
- * check_peer.c — `gradlag check endpoint=…` against `gradlag check --listen` on another host: the
- * link as an asynchronous run has it, through ZeroMQ, with the run's keys.
+ * check_peer.c — `gradlag check endpoint=…` and `gradlag check --listen`: measures a link between
+ * two hosts as an asynchronous run uses it, over ZeroMQ, with the same CURVE keys.
  */
 #include "base/clock.h"
 #include "base/log.h"
@@ -18,16 +18,16 @@ enum {
     PIECE_BYTES = 256 << 10, /* of one message */
     FIRST_BYTES = PIECE_BYTES,
     MOST_BYTES = 64 << 20,
-    LOOK_MS = 200,
-    SAY_AFTER_S = 5,
-    LISTENER_TIMEOUTS = 20, /* of timeout_s: how long it waits for its peer */
+    POLL_MS = 200,
+    NOTICE_AFTER_S = 5,
+    LISTENER_TIMEOUTS = 20, /* the listener waits for this many timeout_s */
 };
-#define LONG_ENOUGH_S 0.25 /* what is on its way in buffers is little then */
+#define LONG_ENOUGH_S 0.25 /* bytes still in buffers are then a small share */
 
 struct link_peer {
     channel *channel;
     struct curve_keys *keys;
-    uint8_t *bytes; /* [PIECE_BYTES]: what is sent, again and again */
+    uint8_t *bytes; /* [PIECE_BYTES]: payload of every message */
     double timeout_s;
     const char *endpoint;
 };
@@ -57,7 +57,7 @@ done:
     return result;
 }
 
-/* `size` bytes in messages of PIECE_BYTES. They are not copied: all is the same memory. */
+/* Sends `size` bytes in messages of PIECE_BYTES. Every message has the same payload memory. */
 static void send_bytes(struct link_peer *p, const struct channel_id *to, enum wire_type type,
                        uint64_t size)
 {
@@ -92,23 +92,23 @@ static status listen_until_goodbye(struct link_peer *p)
 {
     status result = OK;
     const double limit_s = LISTENER_TIMEOUTS * p->timeout_s;
-    double heard = clock_seconds();
+    double last_message_s = clock_seconds();
     for (;;) {
         struct channel_received r;
         const enum channel_event e = channel_receive(p->channel, &r);
         if (e == CHANNEL_MESSAGE) {
-            heard = clock_seconds();
+            last_message_s = clock_seconds();
             if (r.message.type == WIRE_GOODBYE)
                 break;
             answer(p, &r);
         } else if (e == CHANNEL_NOTHING) {
-            channel_wait(p->channel, -1, LOOK_MS);
+            channel_wait(p->channel, -1, POLL_MS);
         }
         if (stopped)
             break;
-        if (clock_seconds() - heard > limit_s) {
+        if (clock_seconds() - last_message_s > limit_s) {
             FAIL(ERROR_PEER,
-                 "check --listen: no peer has come, or gone on, for %.0f s; start `gradlag check "
+                 "check --listen: no message from a peer for %.0f s; start `gradlag check "
                  "endpoint=tcp://HOST:PORT` on the other host, or raise timeout_s",
                  limit_s);
         }
@@ -126,7 +126,7 @@ status check_listen(const options *o)
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
-    log_info("listening on %s for one `gradlag check endpoint=…` (at most %.0f s)",
+    log_info("listening on %s; waiting for one `gradlag check endpoint=…` (at most %.0f s)",
              channel_endpoint(p.channel), LISTENER_TIMEOUTS * p.timeout_s);
     TRY(listen_until_goodbye(&p));
 done:
@@ -134,15 +134,15 @@ done:
     return result;
 }
 
-/* ---- the one that measures ----------------------------------------------------------------------
+/* ---- the measuring side ----------------------------------------------------------------------
  */
 
-/* Until a message of this type has come whose last byte is `until`. */
-static status await(struct link_peer *p, enum wire_type type, uint64_t until)
+/* Waits for a message of this type whose payload reaches byte `until`. */
+static status wait_for_message(struct link_peer *p, enum wire_type type, uint64_t until)
 {
     status result = OK;
     double begun = clock_seconds();
-    bool said = false;
+    bool noticed = false;
     for (;;) {
         struct channel_received r;
         const enum channel_event e = channel_receive(p->channel, &r);
@@ -152,19 +152,19 @@ static status await(struct link_peer *p, enum wire_type type, uint64_t until)
             begun = clock_seconds();
         }
         if (e == CHANNEL_NOTHING)
-            channel_wait(p->channel, -1, LOOK_MS);
+            channel_wait(p->channel, -1, POLL_MS);
         TRY(channel_check_handshake(p->channel));
         const double waited = clock_seconds() - begun;
         if (waited > p->timeout_s) {
             FAIL(ERROR_PEER,
-                 "check endpoint=%s: no answer within %.1f s: is `gradlag check --listen` running "
-                 "there, and does a firewall let this port through?",
+                 "check endpoint=%s: no answer within %.1f s; check that `gradlag check --listen` "
+                 "runs there and that no firewall blocks this port",
                  p->endpoint, p->timeout_s);
         }
-        if (waited > SAY_AFTER_S && !said) {
-            log_warning("has waited %d s for %s; gives up after %.0f s", SAY_AFTER_S, p->endpoint,
-                        p->timeout_s);
-            said = true;
+        if (waited > NOTICE_AFTER_S && !noticed) {
+            log_warning("no answer from %s for %d s; giving up after %.0f s", p->endpoint,
+                        NOTICE_AFTER_S, p->timeout_s);
+            noticed = true;
         }
     }
 done:
@@ -175,26 +175,20 @@ static status round_trip(struct link_peer *p)
 {
     const struct wire_message ping = {.type = WIRE_PING, .ping = {.answer = 1}};
     (void)channel_send(p->channel, NULL, &ping, NULL);
-    return await(p, WIRE_PONG, 0);
-}
-
-static int ascending(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
+    return wait_for_message(p, WIRE_PONG, 0);
 }
 
 static status measure_latency(struct link_peer *p, double *out)
 {
     status result = OK;
     double trips[TRIPS];
-    TRY(round_trip(p)); /* the connection is there from now on */
+    TRY(round_trip(p)); /* waits for the connection */
     for (unsigned i = 0; i < TRIPS; i++) {
         const uint64_t begun = clock_ns();
         TRY(round_trip(p));
         trips[i] = (double)(clock_ns() - begun) * 1e-9;
     }
-    qsort(trips, TRIPS, sizeof *trips, ascending);
+    qsort(trips, TRIPS, sizeof *trips, check_ascending);
     *out = trips[TRIPS / 2] / 2;
 done:
     return result;
@@ -206,7 +200,7 @@ static status transfer(struct link_peer *p, bool back, uint64_t size)
     if (back) {
         const struct wire_message pull = {.type = WIRE_PULL, .sequence = size};
         (void)channel_send(p->channel, NULL, &pull, NULL);
-        TRY(await(p, WIRE_PARAMETERS, size));
+        TRY(wait_for_message(p, WIRE_PARAMETERS, size));
     } else {
         send_bytes(p, NULL, WIRE_GRADIENT, size);
         TRY(round_trip(p));
@@ -215,7 +209,7 @@ done:
     return result;
 }
 
-/* More and more bytes, until they take long enough; those count. */
+/* Doubles the size until one transfer takes LONG_ENOUGH_S; that transfer gives the rate. */
 static status measure_rate(struct link_peer *p, bool back, double *bytes_per_s)
 {
     status result = OK;

@@ -1,8 +1,8 @@
 /*
- * command_check.c — `gradlag check`: is this machine fit for a run, and what can it do?
+ * command_check.c — `gradlag check`: can this machine run gradlag, and how fast is it?
  *
- * One row per fact. What is missing is an error only if it was asked for: device=cuda without a
- * GPU, a dataset or a results file that was named. The GPUs' rows are in check_gpu.c.
+ * It prints one row per fact. A missing thing is an error only if the user requested it: a GPU by
+ * device=cuda, a dataset or a results file by its key. Rows of GPUs are in check_gpu.c.
  */
 #include "base/clock.h"
 #include "base/memory.h"
@@ -30,7 +30,7 @@
 enum {
     COPY_BYTES = 1 << 28,
     COPIES = 5,
-    PRODUCT = 1024, /* rows, columns and inner of the measured product */
+    PRODUCT = 1024, /* m, n and k of the measured matrix product */
     PRODUCTS = 10,
     LINKS_LIMIT_S = 60,
 };
@@ -40,31 +40,31 @@ const char command_check_help[] =
     "mpirun --host A,B gradlag check --links\n"
     "gradlag check --listen [endpoint=…] [curve=FOLDER]\n"
     "gradlag check endpoint=tcp://HOST:5555 [curve=FOLDER]\n\n"
-    "Versions, processor, memory, every visible GPU, the dataset and the results file, with what\n"
-    "they reach: matrix products, copies. Exit code 0, unless something that was asked for is\n"
-    "missing: device=cuda, dataset=…, results=….\n\n"
-    "  --quick  measure nothing, only look\n"
-    "  --links  also the allreduce of 2 ranks and a push and pull between 2 processes; started by\n"
-    "           mpirun on several hosts: only the latency and bandwidth of each pair of hosts\n"
-    "  --listen lets one `gradlag check endpoint=…` on another host measure the link to here\n"
-    "  --json   one JSON object per line\n";
+    "Prints versions, processor, memory, every visible GPU, the dataset and the results file,\n"
+    "and measures matrix products and copies. The exit code is 0 unless something that you\n"
+    "requested (device=cuda, dataset=…, results=…) is missing.\n\n"
+    "  --quick  only inspect, measure nothing\n"
+    "  --links  also measure an allreduce of 2 ranks and a push and pull between 2 processes.\n"
+    "           Under mpirun on several hosts: only latency and bandwidth of each pair of hosts\n"
+    "  --listen wait for one `gradlag check endpoint=…` on another host and answer it\n"
+    "  --json   print one JSON object per line\n\n"
+    "  gradlag check --quick device=cuda\n";
 
 /* ---- rows ---------------------------------------------------------------------------------------
  */
 
-static void print_row(const struct check *c, const char *about, const char *what, const char *value)
+static void print_row(const char *about, const char *what, const char *value)
 {
     print_padded(stdout, about, 14);
     print_padded(stdout, what, 26);
     printf("%s\n", value);
-    (void)c;
 }
 
 void check_text(const struct check *c, const char *about, const char *what, const char *value)
 {
     struct text line = {0};
     if (!c->json) {
-        print_row(c, about, what, value);
+        print_row(about, what, value);
         return;
     }
     text_add(&line, "{\"check\":");
@@ -84,7 +84,7 @@ void check_number(const struct check *c, const char *about, const char *what, do
     struct text line = {0};
     if (!c->json) {
         text_add(&line, "%.4g %s", value, unit);
-        print_row(c, about, what, line.at);
+        print_row(about, what, line.at);
     } else {
         text_add(&line, "{\"check\":");
         text_add_json(&line, about);
@@ -97,6 +97,12 @@ void check_number(const struct check *c, const char *about, const char *what, do
     }
     text_free(&line);
     fflush(stdout);
+}
+
+int check_ascending(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
 }
 
 void check_failed(struct check *c, const char *about, status code, bool wanted)
@@ -142,26 +148,27 @@ static void check_processor(const struct check *c)
         if (known[i].there)
             text_add(&sets, "%s%s", sets.length > 0 ? " " : "", known[i].name);
 #endif
-    check_text(c, "cpu", "vector instructions", sets.length > 0 ? sets.at : "none that matter");
+    check_text(c, "cpu", "vector instructions",
+               sets.length > 0 ? sets.at : "none of avx2, fma, avx512*");
     text_free(&sets);
     double page = (double)sysconf(_SC_PAGESIZE) / (1 << 30);
     check_number(c, "memory", "total", (double)sysconf(_SC_PHYS_PAGES) * page, "GiB");
     check_number(c, "memory", "free", (double)sysconf(_SC_AVPHYS_PAGES) * page, "GiB");
 }
 
-/* One thread, as a parameter server applies: bytes read + written. */
+/* The copy rate of one thread, bytes read + written. A parameter server applies on one thread. */
 static status check_copy(const struct check *c)
 {
     status result = OK;
     char *from = NULL, *to = NULL;
     double best = 0;
-    TRY(memory_new(&from, COPY_BYTES, 1, "a copy"));
-    TRY(memory_new(&to, COPY_BYTES, 1, "a copy"));
+    TRY(memory_new(&from, COPY_BYTES, 1, "the copy benchmark"));
+    TRY(memory_new(&to, COPY_BYTES, 1, "the copy benchmark"));
     memset(from, 1, COPY_BYTES);
     for (int i = 0; i <= COPIES; i++) {
         double began = clock_seconds();
         memcpy(to, from, COPY_BYTES);
-        /* Without this the compiler may see that nobody reads the copy. */
+        /* Keeps the compiler from removing the copy. */
         __asm__ volatile("" : : "r"(to) : "memory");
         double rate = 2.0 * COPY_BYTES / (clock_seconds() - began);
         best = i > 0 && rate > best ? rate : best;
@@ -193,7 +200,7 @@ static status check_products(const struct check *c, unsigned threads)
         double rate = 3 * 2.0 * PRODUCT * PRODUCT * PRODUCT / (clock_seconds() - began);
         best = i > 0 && rate > best ? rate : best;
     }
-    snprintf(what, sizeof what, "products fp32, %u thread%s", threads, threads == 1 ? "" : "s");
+    snprintf(what, sizeof what, "products fp32, %u thread%s", threads, plural(threads));
     check_number(c, "cpu", what, best * 1e-9, "GFLOP/s");
 done:
     onednn_bound_close(&products);
@@ -223,7 +230,7 @@ static void check_dataset(struct check *c, const options *o)
     dataset_close(&data);
 }
 
-/* A file that is there is opened as a run would open it; for a new one its folder must take it. */
+/* Opens an existing file as a run does; for a new file checks that its folder is writable. */
 static status results_ready(const char *path)
 {
     status result = OK;
@@ -237,8 +244,7 @@ static status results_ready(const char *path)
     const char *folder = dirname(copy);
     if (access(folder, W_OK | X_OK) != 0) {
         FAIL(ERROR_RESULTS,
-             "%s: the folder %s does not let it be made: %s; set results= to "
-             "another place",
+             "%s cannot be created in folder %s: %s; set results= to a file in another folder",
              path, folder, strerror(errno));
     }
 done:
@@ -255,13 +261,13 @@ static void check_results(struct check *c, const options *o)
         check_failed(c, "results", ready, options_was_set(o, "results"));
         return;
     }
-    check_text(c, "results", path, there ? "writable" : "can be made");
+    check_text(c, "results", path, there ? "writable" : "can be created");
 }
 
 /* ---- links --------------------------------------------------------------------------------------
  */
 
-/* `gradlag bench …` prints its own lines; it is another process, since ranks must be. */
+/* Runs `gradlag bench …` as a child process, which starts ranks and prints its own rows. */
 static void check_link(struct check *c, const char *what, const char *const *arguments)
 {
     enum { MOST = 12 };
@@ -275,12 +281,12 @@ static void check_link(struct check *c, const char *what, const char *const *arg
     struct child child;
     uint64_t limit = clock_ns() + LINKS_LIMIT_S * 1000000000ull;
     fflush(stdout);
-    status ended = child_start_speaking(&child, argv, NULL, -1);
+    status ended = child_start_with_stdout(&child, argv, NULL, -1);
     while (ended == OK && child.running && !child_poll(&child)) {
         if (clock_ns() > limit) {
             child_kill(&child);
-            ended =
-                error_set(ERROR_PEER, __FILE__, __LINE__, "not ended after %d s", LINKS_LIMIT_S);
+            ended = error_set(ERROR_PEER, __FILE__, __LINE__,
+                              "`gradlag bench %s` did not end within %d s", what, LINKS_LIMIT_S);
             break;
         }
         clock_sleep_until_ns(clock_ns() + 10000000);
@@ -288,7 +294,7 @@ static void check_link(struct check *c, const char *what, const char *const *arg
     if (ended == OK && child.wait_status != 0) {
         char how[96];
         child_describe(child.wait_status, how);
-        ended = error_set(ERROR_PEER, __FILE__, __LINE__, "`gradlag bench` %s", how);
+        ended = error_set(ERROR_PEER, __FILE__, __LINE__, "`gradlag bench %s` %s", what, how);
     }
     if (ended != OK)
         check_failed(c, what, ended, true);
@@ -329,7 +335,7 @@ done:
     return result;
 }
 
-static status check_what_is_asked(struct check *c, const options *o, bool listen)
+static status check_requested(struct check *c, const options *o, bool listen)
 {
     if (listen)
         return check_listen(o);
@@ -351,7 +357,7 @@ status command_check(int argc, char **argv)
     TRY(command_no_flags_left(argc, argv, "check", "--quick, --links, --listen and --json"));
     TRY(settings_read_arguments(&read, argc, argv));
     TRY(config_compose(&o, &read));
-    TRY(check_what_is_asked(&c, o, listen));
+    TRY(check_requested(&c, o, listen));
     if (c.verdict != OK)
         FAIL(c.verdict, "check: %s", c.why);
 done:

@@ -1,8 +1,9 @@
 /*
- * command_completion.c — `gradlag completion bash`: a shell function with what the tables hold.
+ * command_completion.c — `gradlag completion bash`: prints a shell function made from the program's
+ * tables.
  *
- * It completes the command, then by what stands before '=' the values of a setting, the flags that
- * a command's own --help names, and what its first word may be.
+ * It completes commands, the first argument of a command, keys, the values of a key after '=', and
+ * the flags that `gradlag COMMAND --help` names.
  */
 #include "base/text.h"
 #include "experiments/bench/bench.h"
@@ -16,7 +17,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- words that the tables hold, each with a blank behind it ------------------------------------
+/* ---- words from the tables, each followed by a space ------------------------------------
  */
 
 static void add_commands(struct text *out)
@@ -27,7 +28,7 @@ static void add_commands(struct text *out)
     text_add(out, "help --version");
 }
 
-static void add_questions(struct text *out)
+static void add_queries(struct text *out)
 {
     struct query_description q;
     for (size_t i = 0; query_at(i, &q); i++)
@@ -74,17 +75,17 @@ static void add_runs(struct text *out)
     text_add(out, "last");
 }
 
-/* What the first word after a command may be. */
+/* The possible first arguments of a command. */
 static const struct {
     const char *command;
     void (*add)(struct text *out);
 } first_words[] = {
-    {"query", add_questions},  {"reproduce", add_experiments}, {"list", add_kinds},
+    {"query", add_queries},    {"reproduce", add_experiments}, {"list", add_kinds},
     {"bench", add_benchmarks}, {"completion", add_shells},     {"show", add_runs},
     {"replay", add_runs},      {"export", add_formats},
 };
 
-/* The flags that a text names, each once. */
+/* Adds each flag in `text` once. */
 static void add_flags(struct text *out, const char *text)
 {
     for (const char *at = text; (at = strstr(at, "--")) != NULL; at += 2) {
@@ -98,10 +99,11 @@ static void add_flags(struct text *out, const char *text)
     }
 }
 
-/* The commands whose help says so, as a shell's pattern. */
-static void add_where(struct text *pattern, const char *help, const char *says, const char *command)
+/* Adds the command to a shell pattern if its help contains `part`. */
+static void add_if_help_has(struct text *pattern, const char *help, const char *part,
+                            const char *command)
 {
-    if (strstr(help, says) != NULL)
+    if (strstr(help, part) != NULL)
         text_add(pattern, "%s%s", pattern->length > 0 ? "|" : "", command);
 }
 
@@ -115,7 +117,7 @@ static void print_test(FILE *to, const char *name, const char *pattern)
 /* ---- the script ---------------------------------------------------------------------------------
  */
 
-/* One case of a shell: WORD) variable="words" ;; */
+/* One case of a shell's `case`: WORD) variable="words" ;; */
 static void print_case(FILE *to, const char *word, const char *variable, const char *words)
 {
     fprintf(to, "    %s) %s=\"%s\" ;;\n", word, variable, words);
@@ -144,8 +146,8 @@ static void print_flags(FILE *to)
         text_add(&flags, "--help ");
         add_flags(&flags, help.at);
         print_case(to, c.name, "words", flags.at);
-        add_where(&settings, help.at, "key=", c.name);
-        add_where(&readers, help.at, "results=", c.name);
+        add_if_help_has(&settings, help.at, "key=", c.name);
+        add_if_help_has(&readers, help.at, "results=", c.name);
     }
     fputs("    esac\n}\n\n", to);
     print_test(to, "takes_settings", settings.at);
@@ -165,7 +167,7 @@ static void print_values(FILE *to, const struct option *o)
     text_free(&values);
 }
 
-/* Of parts' settings of one name the first one's values are offered. */
+/* If several parts have a key of the same name, the first part's values are offered. */
 static void add_part_keys(struct text *keys, FILE *values)
 {
     for (const struct option *o = global_keys; o->key != NULL; o++) {
@@ -201,8 +203,8 @@ static void print_settings(FILE *to)
     text_free(&dotted);
 }
 
-/* With '=' among COMP_WORDBREAKS bash asks for what follows it alone; a value of `sweep` is a
- * list; settings of parts are offered once there is a dot. */
+/* If COMP_WORDBREAKS contains '=', bash completes only the text after it. A value of `sweep` is a
+ * list. Keys of parts are offered once the word contains a dot. */
 static const char function[] =
     "_gradlag() {\n"
     "    local line=${COMP_LINE:0:COMP_POINT} word words= command before=\n"
@@ -249,7 +251,7 @@ static const char function[] =
 static void print_bash(FILE *to)
 {
     struct text commands = {0};
-    fputs("# bash completion for gradlag, made by `gradlag completion bash`\n\n", to);
+    fputs("# bash completion for gradlag, printed by `gradlag completion bash`\n\n", to);
     add_commands(&commands);
     fprintf(to, "_gradlag_commands=\"%s\"\n\n", commands.at);
     print_first_words(to);
@@ -261,15 +263,16 @@ static void print_bash(FILE *to)
 
 const char command_completion_help[] =
     "gradlag completion bash\n\n"
-    "Prints what makes bash complete commands, settings and their values. `make install` puts it\n"
-    "where bash looks for it; without that, in ~/.bashrc:\n\n"
+    "Prints a bash script that completes commands, keys and their values. `make install`\n"
+    "installs it. Without `make install`, add this line to ~/.bashrc:\n\n"
     "  source <(gradlag completion bash)\n";
 
 status command_completion(int argc, char **argv)
 {
     status result = OK;
     if (argc != 1 || strcmp(argv[0], "bash") != 0)
-        FAIL(ERROR_USAGE, "completion: for which shell? There is: bash");
+        FAIL(ERROR_USAGE,
+             "completion: name a shell; only bash is supported: `gradlag completion bash`");
     print_bash(stdout);
 done:
     return result;

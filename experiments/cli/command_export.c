@@ -8,18 +8,18 @@
 
 const char command_export_help[] =
     "gradlag export FORMAT [RUN…] [results=FILE] [-o PATH]\n\n"
-    "Runs of a results file for other tools; all of them, unless some are named by number, by the\n"
-    "start of their uuid or as 'last'. The results file is only read; runs that go on are written\n"
-    "as far as they are.\n\n"
-    "  -o PATH  where to (a folder, or a file), in place of the format's own; for a format of one\n"
-    "           file - is standard output\n\n";
+    "Writes runs of a results file for another tool. RUN is a run's number, the start of its\n"
+    "uuid, or 'last'; without RUN all runs are written. The results file is only read. A run\n"
+    "that has not ended is written up to its latest row.\n\n"
+    "  -o PATH  the folder or file to write; each format has a default. For a format with one\n"
+    "           file, - is standard output\n\n";
 
 void command_print_exports(FILE *to)
 {
     struct export_description e;
     for (size_t i = 0; export_at(i, &e); i++) {
         print_padded(to, e.name, 13);
-        fprintf(to, "%s; into %s\n", e.description, e.to);
+        fprintf(to, "%s; default: %s\n", e.description, e.to);
     }
 }
 
@@ -32,14 +32,14 @@ status command_export(int argc, char **argv)
     TRY(command_no_flags_left(argc, argv, "export", "-o PATH"));
     TRY(command_no_settings_left(argc, argv, "export", "results=FILE"));
     if (argc == 0)
-        FAIL(ERROR_USAGE, "export: which format? `gradlag list exports` shows them");
+        FAIL(ERROR_USAGE, "export: name a format; `gradlag list exports` lists them");
     request.format = argv[0];
     request.runs = (const char *const *)&argv[1];
     request.run_count = (size_t)argc - 1;
     TRY(export_write(&request, &outcome));
     if (strcmp(outcome.to, "-") != 0) {
-        printf("%zu run%s in %zu file%s: %s\n", outcome.runs, outcome.runs == 1 ? "" : "s",
-               outcome.files, outcome.files == 1 ? "" : "s", outcome.to);
+        printf("%zu run%s in %zu file%s: %s\n", outcome.runs, plural(outcome.runs), outcome.files,
+               plural(outcome.files), outcome.to);
     }
 done:
     return result;

@@ -45,26 +45,26 @@ static void print_registry(const struct registry *r)
 
 static void print_key(const struct option *key)
 {
-    struct option said = *key;
+    struct option shown = *key;
     struct text help = {0};
     key_add_help(key, &help);
-    said.help = help.at;
-    command_print_option(&said, 0);
+    shown.help = help.at;
+    command_print_option(&shown, 0);
     text_free(&help);
 }
 
-/* Whether the key's name, description or values hold `word`; NULL: any key. */
-static bool is_wanted(const struct option *key, const char *word)
+/* True if the key's name, description or values contain `word`, or if `word` is NULL. */
+static bool matches(const struct option *key, const char *word)
 {
     struct text about = {0};
     key_add_names(key, " ", &about);
     text_add(&about, " %s %s", key->key, key->help);
-    bool wanted = word == NULL || strcasestr(about.at, word) != NULL;
+    bool found = word == NULL || strcasestr(about.at, word) != NULL;
     text_free(&about);
-    return wanted;
+    return found;
 }
 
-/* `heading` comes before the first key of a group. */
+/* Prints the heading once, before the first key of a group. */
 static void print_heading(const char **heading)
 {
     if (*heading != NULL) {
@@ -78,7 +78,7 @@ static size_t print_group(const char *heading, bool defines, const char *word)
     size_t count = 0;
     for (const struct option *o = global_keys; o->key != NULL; o++) {
         const bool belongs = defines ? key_defines(o->key) : key_use_of(o->key) == KEY_BESIDE;
-        if (belongs && is_wanted(o, word)) {
+        if (belongs && matches(o, word)) {
             print_heading(&heading);
             print_key(o);
             count++;
@@ -94,7 +94,7 @@ static size_t print_part(const char *kind, const struct about *part, const char 
     const char *heading = text;
     snprintf(text, sizeof text, "\nwith %s=%s:\n", kind, part->name);
     for (const struct option *o = part->options; o != NULL && o->key != NULL; o++) {
-        if (is_wanted(o, word)) {
+        if (matches(o, word)) {
             print_heading(&heading);
             command_print_option(o, 0);
             count++;
@@ -106,16 +106,16 @@ static size_t print_part(const char *kind, const struct about *part, const char 
 static status print_keys(const char *word)
 {
     status result = OK;
-    size_t count = print_group("What is computed:\n", true, word);
-    count += print_group("\nWhere and how; runs that differ in these alone are the same run:\n",
+    size_t count = print_group("Keys that define the computation:\n", true, word);
+    count += print_group("\nOther keys; runs that differ only in these count as the same run:\n",
                          false, word);
     for (const struct option *o = global_keys; o->key != NULL; o++)
         for (size_t i = 0; o->registry != NULL && i < o->registry->count; i++)
             count += print_part(o->key, o->registry->entries[i], word);
     if (count == 0) {
         FAIL(ERROR_USAGE,
-             "list keys: '%s' is in no key's name, values or description; `gradlag list keys` "
-             "shows all",
+             "list keys: no key has '%s' in its name, values or description; `gradlag list keys` "
+             "lists all keys",
              word);
     }
 done:
@@ -129,8 +129,8 @@ void command_print_queries(FILE *to)
         fprintf(to, "%-28s %s\n", query.name, query.description);
 }
 
-/* "dataset", "datasets": the registry that holds a global key's names. */
-static const struct registry *registry_called(const char *kind)
+/* "dataset" or "datasets": the registry of that global key; NULL: there is none. */
+static const struct registry *find_registry(const char *kind)
 {
     size_t length = strlen(kind);
     for (const struct option *o = global_keys; o->key != NULL; o++) {
@@ -157,7 +157,7 @@ void command_list_kinds(struct text *out, const char *between)
 
 const char command_list_help[] =
     "gradlag list KIND [WORD]\n\n"
-    "With KIND keys: WORD shows only the keys whose name, values or description contain it.\n\n"
+    "`gradlag list keys WORD` lists only keys whose name, values or description contain WORD.\n\n"
     "  gradlag list keys warmup\n\n";
 
 void command_print_kinds(FILE *to)
@@ -168,8 +168,8 @@ void command_print_kinds(FILE *to)
     text_free(&kinds);
 }
 
-/* The kinds are separated by blanks; their names hold none. */
-static status no_such_kind(const char *kind)
+/* Fails with the nearest kind. Names of kinds contain no spaces. */
+static status fail_for_kind(const char *kind)
 {
     struct text kinds = {0};
     struct suggestion known = {.wanted = kind};
@@ -188,8 +188,9 @@ status command_list(int argc, char **argv)
     const bool keys = argc > 0 && strcmp(argv[0], "keys") == 0;
     if (argc != 1 && !(keys && argc == 2)) {
         command_print_kinds(stderr);
-        FAIL(ERROR_USAGE, "list: one kind at a time, of those above; only keys take a word: "
-                          "`gradlag list keys WORD`");
+        FAIL(ERROR_USAGE,
+             "list: name one kind, as in `gradlag list damping`; only keys accept a word: `gradlag "
+             "list keys WORD`");
     }
     const char *kind = argv[0];
     if (keys)
@@ -200,10 +201,10 @@ status command_list(int argc, char **argv)
         experiment_print_all(stdout);
     else if (strcmp(kind, "exports") == 0)
         command_print_exports(stdout);
-    else if (registry_called(kind) != NULL)
-        print_registry(registry_called(kind));
+    else if (find_registry(kind) != NULL)
+        print_registry(find_registry(kind));
     else
-        TRY(no_such_kind(kind));
+        TRY(fail_for_kind(kind));
 done:
     return result;
 }

@@ -10,19 +10,15 @@
 
 const char command_merge_help[] =
     "gradlag merge FILE… -o OUT\n\n"
-    "Copies the runs of several results files into one, with all their rows. OUT may be there and\n"
-    "have runs of its own. Which run is which is said by its uuid: one that is in OUT already is "
-    "not\n"
-    "copied again, so merging once more takes over what has come since. What is still going on, "
-    "or\n"
-    "waits in a queue, is left out. A run that is in both and differs is an error. At the end OUT "
-    "is\n"
-    "checked. A new OUT is there whole, or, on an error or Ctrl-C, not at all; one that was there "
-    "has\n"
-    "each FILE whole, or nothing of it.\n\n"
+    "Copies the runs of several results files, with all their rows, into OUT, and checks OUT.\n"
+    "OUT may exist and may have other runs. Runs are identified by their uuid: a run that OUT\n"
+    "has already is not copied again, so a second merge adds only new runs. Runs that are\n"
+    "running or queued are not copied. It is an error if a run is in both files and differs.\n"
+    "After an error or Ctrl-C an existing OUT has each FILE completely or not at all; a new OUT\n"
+    "is not created.\n\n"
     "  gradlag merge node1.db node2.db -o all.db\n";
 
-static bool is_asked_to_stop(void)
+static bool stop_requested(void)
 {
     return launch_stop_requests() > 0;
 }
@@ -38,15 +34,15 @@ static status merge_all(merge *m, int count, char **files, const char *out)
         printf("%s: %zu run%s copied, %zu there already", files[i], one.copied, plural(one.copied),
                one.there);
         if (one.left > 0)
-            printf(", %zu left out that go on or wait", one.left);
+            printf(", %zu running or queued not copied", one.left);
         printf("\n");
         fflush(stdout);
     }
     TRY(merge_finish(m, &runs));
     printf("%s: %zu run%s; integrity_check ok\n", out, runs, plural(runs));
     if (repeats > 0) {
-        printf("made more than once: %zu run%s, with settings and seed of another that finished\n",
-               repeats, plural(repeats));
+        printf("%zu run%s repeat settings and seed of another finished run\n", repeats,
+               plural(repeats));
     }
 done:
     return result;
@@ -61,11 +57,11 @@ status command_merge(int argc, char **argv)
     TRY(command_value(&argc, argv, "-o", &out));
     TRY(command_no_flags_left(argc, argv, "merge", "-o OUT"));
     if (out == NULL || argc == 0) {
-        FAIL(ERROR_USAGE,
-             "merge: which files, and into which? As in `gradlag merge a.db b.db -o all.db`");
+        FAIL(ERROR_USAGE, "merge: name the files to read and the file to write, as in `gradlag "
+                          "merge a.db b.db -o all.db`");
     }
     launch_catch_signals();
-    recorder_give_up_when(is_asked_to_stop);
+    recorder_give_up_when(stop_requested);
     TRY(merge_open(&m, out));
     result = merge_all(m, argc, argv, out);
     if (result != OK) {

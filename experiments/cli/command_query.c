@@ -9,10 +9,15 @@
 const char command_query_help[] =
     "gradlag query NAME [parameter=value…] [results=FILE] [--csv|--json|--markdown]\n"
     "gradlag query \"SELECT …\"\n"
-    "gradlag query --sql NAME          the question as it stands in its file\n\n"
-    "Without a question: the named ones.\n";
+    "gradlag query --sql NAME\n\n"
+    "Runs a named query or a SELECT statement on the results file (results.db) and prints a\n"
+    "table. Without arguments it lists the named queries.\n\n"
+    "  --csv, --json, --markdown  the format of the output\n"
+    "  --sql                      print the SQL text of a named query\n\n"
+    "  gradlag query runs\n"
+    "  gradlag query \"SELECT workers, final_accuracy FROM run\" --csv\n";
 
-static status take_format(int *argc, char **argv, enum query_format *out)
+static status read_format(int *argc, char **argv, enum query_format *out)
 {
     static const struct {
         const char *flag;
@@ -24,7 +29,7 @@ static status take_format(int *argc, char **argv, enum query_format *out)
         if (!command_flag(argc, argv, formats[i].flag))
             continue;
         if (*out != QUERY_TABLE)
-            FAIL(ERROR_USAGE, "query: --csv, --json or --markdown: one of them at a time");
+            FAIL(ERROR_USAGE, "query: use only one of --csv, --json and --markdown");
         *out = formats[i].format;
     }
 done:
@@ -38,14 +43,15 @@ status command_query(int argc, char **argv)
     size_t rows = 0;
     char why[256];
     bool sql = command_flag(&argc, argv, "--sql");
-    TRY(take_format(&argc, argv, &request.format));
+    TRY(read_format(&argc, argv, &request.format));
     TRY(command_no_flags_left(argc, argv, "query", "--csv, --json, --markdown and --sql"));
     if (argc == 0 && !sql) {
         command_print_queries(stdout);
         goto done;
     }
     if (argc == 0)
-        FAIL(ERROR_USAGE, "query: --sql of which question? `gradlag list queries` shows them");
+        FAIL(ERROR_USAGE,
+             "query: --sql needs the name of a query; `gradlag list queries` lists them");
     request.question = argv[0];
     request.settings = (const char *const *)&argv[1];
     request.setting_count = (size_t)argc - 1;
@@ -57,7 +63,7 @@ status command_query(int argc, char **argv)
     }
     TRY(query_run(&request, stdout, &rows));
     if (rows == 0 && request.format == QUERY_TABLE) {
-        const char *nothing = query_why_nothing(request.question, why);
+        const char *nothing = query_no_rows_reason(request.question, why);
         fflush(stdout);
         log_info("no rows%s%s", nothing != NULL ? ": " : "", nothing != NULL ? nothing : "");
     }

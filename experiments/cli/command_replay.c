@@ -20,18 +20,16 @@
 
 const char command_replay_help[] =
     "gradlag replay RUN [key=value…] [results=FILE] [--export FILE.csv] [--quiet]\n\n"
-    "Computes a recorded asynchronous run once more, in one process and in recorded order, and\n"
-    "compares every gradient's record and the parameters at the end. RUN is a run's number, the\n"
-    "start of its uuid, or 'last'. Exit code 0: all is the same; 1: it names what differs "
-    "first.\n\n"
-    "With other rules (damping, correction, outer, optimizer, lr, momentum, weight_decay, "
-    "schedule,\n"
-    "warmup, warmup_epochs, lr_scaling and their parts' keys) it asks what if: the same workers'\n"
-    "gradients arrive in the same order. That is recorded as a run of its own, with "
-    "engine=replay.\n\n"
-    "  --export FILE.csv  writes the recorded gradients, one a line; nothing is computed. Such a "
-    "file\n"
-    "                     drives a virtual cluster: pace=trace pace.path=FILE.csv\n\n"
+    "Repeats a recorded asynchronous run in one process and in the recorded order, and compares\n"
+    "the record of every gradient and the final parameters. RUN is a run's number, the start of\n"
+    "its uuid, or 'last'. Exit code 0: everything is equal; 1: the first difference is printed.\n\n"
+    "With other rules (damping, correction, outer, optimizer, lr, momentum, weight_decay,\n"
+    "schedule, warmup, warmup_epochs, lr_scaling, evaluate_every and their dotted keys) it\n"
+    "answers a \"what if\" question: gradients of the same workers arrive in the same order. The\n"
+    "result is recorded as a new run with engine=replay.\n\n"
+    "  --export FILE.csv  only write the recorded gradients, one a line, and compute nothing.\n"
+    "                     The file can drive a virtual cluster: pace=trace pace.path=FILE.csv\n"
+    "  --quiet            no progress on stderr\n\n"
     "  gradlag replay last\n"
     "  gradlag replay 3 damping=polynomial damping.power=0.5\n";
 
@@ -60,40 +58,41 @@ static bool is_rule(const char *key)
     return is_one_of(rules, COUNT_OF(rules), key, strcspn(key, "."));
 }
 
-/* What has an effect on a replay beside its rules: where it reads, what it computes on. */
-static bool is_of_any_replay(const char *key)
+/* Keys that are no rules but have an effect on every replay. */
+static bool applies_to_any_replay(const char *key)
 {
     static const char *const keys[] = {"results", "dataset.path", "device.index", "virtual.threads",
                                        "probe_every"};
     return is_one_of(keys, COUNT_OF(keys), key, strlen(key));
 }
 
-/* And on the run that other rules make. */
-static bool is_of_a_run(const char *key)
+/* Keys that have an effect only if the replay is recorded as a new run. */
+static bool applies_to_a_what_if(const char *key)
 {
     static const char *const keys[] = {
         "tag", "experiment", "arm", "record", "checkpoint", "checkpoint_every", "on_results_error"};
     return is_one_of(keys, COUNT_OF(keys), key, strlen(key));
 }
 
-/* What is no key at all is told when all are composed. */
+/* Unknown keys pass here; composition rejects them. */
 static status check_setting(const struct request *r, const struct setting *s)
 {
     status result = OK;
-    if (is_rule(s->key) || is_of_any_replay(s->key) || keys_find(s->key) == NULL)
+    if (is_rule(s->key) || applies_to_any_replay(s->key) || keys_find(s->key) == NULL)
         goto done;
     if (key_defines(s->key)) {
-        FAIL(ERROR_USAGE,
-             "%s=%s: a replay keeps the order in which gradients came, and %s would change it, or "
-             "the gradients; make a run of its own with `gradlag run`",
-             s->key, s->value, s->key);
+        FAIL(
+            ERROR_USAGE,
+            "%s=%s: a replay keeps the order in which the recorded gradients arrived, and %s would "
+            "change the order or the gradients; start a new run with `gradlag run`",
+            s->key, s->value, s->key);
     }
-    if (!is_of_a_run(s->key))
+    if (!applies_to_a_what_if(s->key))
         FAIL(ERROR_USAGE, "%s=%s has no effect on a replay; leave it out", s->key, s->value);
     if (!r->what_if) {
         FAIL(ERROR_USAGE,
-             "%s=%s: without another rule (damping=…) a replay compares and records nothing; add "
-             "one to ask what if, or leave this out",
+             "%s=%s has no effect: without another rule (damping=…) a replay only compares and "
+             "records nothing; add a rule, or leave this out",
              s->key, s->value);
     }
 done:
@@ -110,7 +109,8 @@ static status read_settings(struct request *r)
     for (size_t i = 0; i < r->changes.count; i++) {
         if (r->export != NULL && strcmp(r->changes.at[i].key, "results") != 0) {
             FAIL(ERROR_USAGE,
-                 "%s=%s has no effect with --export, which writes what was recorded; leave one out",
+                 "%s=%s has no effect with --export, which writes the recorded gradients; leave "
+                 "one of them out",
                  r->changes.at[i].key, r->changes.at[i].value);
         }
         TRY(check_setting(r, &r->changes.at[i]));
@@ -132,9 +132,10 @@ static status read_request(struct request *r, int argc, char **argv)
         else if (r->run == NULL)
             r->run = argv[i];
         else
-            FAIL(ERROR_USAGE, "replay: one run at a time; '%s' is one too many", argv[i]);
+            FAIL(ERROR_USAGE, "replay: name one run; '%s' is a second one", argv[i]);
     if (r->run == NULL)
-        FAIL(ERROR_USAGE, "which run? `gradlag query runs` lists them; 'last' is the newest");
+        FAIL(ERROR_USAGE,
+             "replay: name a run; `gradlag query runs` lists them, 'last' is the newest");
     TRY(read_settings(r));
 done:
     return result;
@@ -172,7 +173,7 @@ static status export_csv(const struct recorded_run *run, const char *path)
     for (size_t i = 0; i < run->push_count; i++) {
         const struct push_record *p = &run->pushes[i].record;
         if (p->server != 0)
-            continue; /* the same gradient once more */
+            continue; /* a row of the same gradient at another server */
         rows++;
         fprintf(file.to,
                 "%" PRIu64 ",%" PRIu64 ",%" PRIu32 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64
@@ -194,33 +195,33 @@ static status check_run(const struct recorded_run *run)
     status result = OK;
     if (strcmp(run->mode, "async") != 0) {
         FAIL(ERROR_USAGE,
-             "run %lld is synchronous, so there is no order of arrival to repeat; `gradlag show "
-             "%lld "
-             "--rerun` prints the command that makes it once more (to the same bits with "
-             "reduction=ordered)",
+             "run %lld is synchronous and has no order of arrival to replay; `gradlag show %lld "
+             "--rerun` prints the command that repeats it (bit for bit with reduction=ordered)",
              (long long)run->id, (long long)run->id);
     }
     if (strcmp(run->status, "running") == 0 || strcmp(run->status, "queued") == 0)
-        FAIL(ERROR_USAGE, "run %lld has not ended yet", (long long)run->id);
+        FAIL(ERROR_USAGE, "run %lld has not ended yet; `gradlag watch` shows its progress",
+             (long long)run->id);
     if (run->foreign) {
-        FAIL(
-            ERROR_USAGE,
-            "run %lld cannot be replayed: another program than gradlag computed some of its "
-            "gradients (event worker_foreign). `gradlag query \"SELECT * FROM event WHERE run_id = "
-            "%lld\"` names the workers; --export writes the recorded gradients' order and times",
-            (long long)run->id, (long long)run->id);
+        FAIL(ERROR_USAGE,
+             "run %lld cannot be replayed: a program other than gradlag computed some of its "
+             "gradients "
+             "(event worker_foreign). `gradlag query \"SELECT * FROM event WHERE run_id = %lld\"` "
+             "names the workers; --export still writes the order and times of the gradients",
+             (long long)run->id, (long long)run->id);
     }
     if (run->push_count == 0) {
-        FAIL(ERROR_USAGE,
-             "run %lld has no recorded gradients: it was made with record=evaluations, or resumed "
-             "after its last update",
-             (long long)run->id);
+        FAIL(
+            ERROR_USAGE,
+            "run %lld has no recorded gradients: it ran with record=evaluations, or it was resumed "
+            "after its last update",
+            (long long)run->id);
     }
 done:
     return result;
 }
 
-/* Batches between a worker's pushes: the recorded pushes are of so many. */
+/* A replay must have as many batches in each push as the recording. */
 static status check_rounds(const options *recorded, const options *o)
 {
     status result = OK;
@@ -230,18 +231,18 @@ static status check_rounds(const options *recorded, const options *o)
     TRY(outer_open(&now, o, workers));
     if (then.steps != now.steps) {
         FAIL(ERROR_USAGE,
-             "outer=%s: each recorded push is of %u batches, not %u, and a replay keeps the order "
-             "in which they came; set outer.steps=%u, or make a run of its own with `gradlag run`",
+             "outer=%s: each recorded push has %u batches, but these settings ask for %u; set "
+             "outer.steps=%u, or start a new run with `gradlag run`",
              options_text(o, "outer"), then.steps, now.steps, then.steps);
     }
 done:
     return result;
 }
 
-/* Its part (the damping of damping.power) is another one now, which has defaults of its own. How
- * many steps are between two pushes was recorded. */
-static bool is_left_behind(const struct setting *recorded, const struct settings *all,
-                           const struct settings *changes)
+/* True for a recorded dotted key (damping.power) whose part the changes replace: the new part has
+ * its own defaults. outer.steps always stays, because it was recorded. */
+static bool is_replaced(const struct setting *recorded, const struct settings *all,
+                        const struct settings *changes)
 {
     char part[64];
     snprintf(part, sizeof part, "%.*s", (int)strcspn(recorded->key, "."), recorded->key);
@@ -250,10 +251,10 @@ static bool is_left_behind(const struct setting *recorded, const struct settings
            then != NULL && now != NULL && strcmp(then, now) != 0;
 }
 
-static void change(struct settings *all, const struct settings *changes)
+static void apply_changes(struct settings *all, const struct settings *changes)
 {
     for (size_t i = all->count; i-- > 0;)
-        if (is_left_behind(&all->at[i], all, changes))
+        if (is_replaced(&all->at[i], all, changes))
             settings_remove(all, i);
     settings_add_all(all, changes);
 }
@@ -268,13 +269,13 @@ static status compose(const struct request *r, const struct recorded_run *run, o
     TRY(config_from_row_settings(&all, run->config, origin));
     settings_add(&all, "engine", "replay", origin);
     TRY(config_compose(&recorded, &all));
-    change(&all, &r->changes);
+    apply_changes(&all, &r->changes);
     TRY(config_compose(out, &all));
     TRY(check_rounds(recorded, *out));
     if (options_integer(*out, "workers") != run->workers) {
         FAIL(ERROR_USAGE,
-             "run %lld had %u workers, workers=%s does not fit its recorded gradients; was its row "
-             "changed?",
+             "run %lld has recorded gradients of %u workers, but its settings have workers=%s; its "
+             "row was probably edited",
              (long long)run->id, run->workers, options_value(*out, "workers"));
     }
 done:
@@ -283,7 +284,7 @@ done:
     return result;
 }
 
-/* The events of every server, and the rows that they point into. */
+/* The events of every server, and the rows that they reference. */
 struct order {
     struct replay_row *rows; /* server by server */
     struct replay_events *servers;
@@ -309,14 +310,15 @@ static size_t rows_of(const struct recorded_run *run, unsigned server, struct re
     return count;
 }
 
-/* With snapshots the first server's order, which holds for all, is recorded once. */
-static size_t comings_of(const struct recorded_run *run, unsigned server, struct replay_coming *out)
+/* With read=snapshot only server 0's order is recorded; it holds for all servers. */
+static size_t member_events_of(const struct recorded_run *run, unsigned server,
+                               struct replay_member_event *out)
 {
     size_t count = 0;
-    for (size_t i = 0; i < run->coming_count; i++) {
-        const struct recorded_coming *c = &run->comings[i];
+    for (size_t i = 0; i < run->member_event_count; i++) {
+        const struct recorded_member_event *c = &run->member_events[i];
         if (c->server == server)
-            out[count++] = (struct replay_coming){c->push_number, c->worker, c->joined};
+            out[count++] = (struct replay_member_event){c->push_number, c->worker, c->joined};
     }
     return count;
 }
@@ -325,24 +327,26 @@ static status order_server(struct order *all, const struct recorded_run *run, bo
                            unsigned server, struct replay_row *rows, size_t row_count)
 {
     status result = OK;
-    struct replay_coming *comings = NULL;
-    TRY(memory_new(&comings, run->coming_count + 1, sizeof *comings, "recorded workers"));
-    size_t count = comings_of(run, snapshots ? 0 : server, comings);
+    struct replay_member_event *member_events = NULL;
+    TRY(memory_new(&member_events, run->member_event_count + 1, sizeof *member_events,
+                   "recorded workers"));
+    size_t count = member_events_of(run, snapshots ? 0 : server, member_events);
     bool ended_it = server == 0 && strcmp(run->status, "finished") == 0;
     TRY(replay_order(&(struct replay_recording){.rows = rows,
-                                                .comings = comings,
+                                                .member_events = member_events,
                                                 .row_count = row_count,
-                                                .coming_count = count,
+                                                .member_event_count = count,
                                                 .workers = run->workers,
                                                 .finished = ended_it},
                      &all->events[server], &all->servers[server].count));
     all->servers[server].at = all->events[server];
 done:
-    memory_free(comings);
+    memory_free(member_events);
     return result;
 }
 
-static status order(const struct recorded_run *run, const options *settings, struct order *all)
+static status order_events(const struct recorded_run *run, const options *settings,
+                           struct order *all)
 {
     status result = OK;
     size_t first = 0;
@@ -357,35 +361,38 @@ static status order(const struct recorded_run *run, const options *settings, str
         first += count;
     }
     if (first != run->push_count) {
-        FAIL(ERROR_RESULTS, "run %lld has gradients of servers beyond its %u: the file is damaged",
+        FAIL(ERROR_RESULTS,
+             "run %lld has gradients of a server with a number above its %u servers: the results "
+             "file is damaged",
              (long long)run->id, servers);
     }
 done:
     return result;
 }
 
-static status tell_same(const struct recorded_run *run, const struct training_outcome *out,
-                        const struct replay_difference *difference)
+static status report_comparison(const struct recorded_run *run, const struct training_outcome *out,
+                                const struct replay_difference *difference)
 {
     status result = OK;
     if (difference->found) {
         FAIL(ERROR_OTHER,
-             "run %lld does not replay: %s. Was it recorded on another kind of processor, or by "
-             "another version? `gradlag show %lld` says",
+             "run %lld differs from its replay: %s. A likely cause is another processor model or "
+             "another version of gradlag; `gradlag show %lld` prints those of the recording",
              (long long)run->id, difference->text, (long long)run->id);
     }
     if (out->updates < run->updates) {
         FAIL(ERROR_RESULTS,
-             "run %lld cannot be replayed to its end: rows of %llu of its %llu updates are in the "
-             "results file, and they are the same; the file could not be written at the time",
+             "run %lld cannot be replayed to its end: the results file has rows of only %llu of "
+             "its %llu updates; these are equal. The other rows could not be written during the "
+             "run",
              (long long)run->id, (unsigned long long)out->updates,
              (unsigned long long)run->updates);
     }
     if (run->parameters_sha256[0] != '\0' &&
         strcmp(run->parameters_sha256, out->parameters_sha256) != 0) {
         FAIL(ERROR_OTHER,
-             "run %lld does not replay: all its rows are the same, but its parameters at the end "
-             "were %.12s…, and are %.12s…",
+             "run %lld differs from its replay: all rows are equal, but its parameters at the end "
+             "have SHA-256 %.12s… in the recording and %.12s… in the replay",
              (long long)run->id, run->parameters_sha256, out->parameters_sha256);
     }
     printf("run %lld replayed: %" PRIu64 " updates from %zu gradients\n"
@@ -405,9 +412,9 @@ static void print_accuracy(double accuracy, uint64_t samples)
     printf(" after %" PRIu64 " samples", samples);
 }
 
-/* A rule that drops gradients may use fewer samples; so may a run that was stopped or diverged. */
-static status tell_what_if(const struct request *r, const struct recorded_run *run,
-                           const struct training_outcome *out, int64_t run_id)
+/* The numbers of samples may differ: a rule may drop gradients, a run may stop or diverge. */
+static status print_what_if(const struct request *r, const struct recorded_run *run,
+                            const struct training_outcome *out, int64_t run_id)
 {
     status result = OK;
     struct run_figures f;
@@ -433,7 +440,7 @@ static void note_origin(const struct role_process *p, const struct recorded_run 
     recorder_event(p->recorder, 0, SEVERITY_INFO, "replay_of", -1, detail);
 }
 
-/* A run that went on from a checkpoint began with all that is in that file. */
+/* A resumed run started from the complete state in its checkpoint. */
 static status open_start(const struct request *r, const struct recorded_run *run,
                          const struct role_process *p, struct run_checkpoint_file *out)
 {
@@ -443,16 +450,16 @@ static status open_start(const struct request *r, const struct recorded_run *run
         return OK;
     if (r->what_if) {
         FAIL(ERROR_USAGE,
-             "run %lld went on from a checkpoint, with what its own rules had left there, so other "
-             "rules cannot be asked for it; without them it is replayed from there",
+             "run %lld was resumed from a checkpoint that holds the state of its own rules, so it "
+             "cannot be replayed with other rules; leave the rules out to replay it unchanged",
              (long long)run->id);
     }
     TRY(run_checkpoint_hash(run->resumed, sha256));
     if (strcmp(sha256, run->resumed_sha256) != 0) {
         FAIL(ERROR_DATA,
-             "run %lld went on from %s, which has been written over since, and cannot be replayed "
-             "without; with {run} or {version} in the name, as in checkpoint=at-{version}."
-             "safetensors, each checkpoint is a file of its own",
+             "run %lld was resumed from %s, which was overwritten since then, so it cannot be "
+             "replayed. In future give each checkpoint its own file, with {run} or {version} in "
+             "the name: checkpoint=at-{version}.safetensors",
              (long long)run->id, run->resumed);
     }
     TRY(run_checkpoint_open(out, run->resumed, p->settings, p->worker));
@@ -469,13 +476,14 @@ static status check_program(const struct recorded_run *run, const worker *w)
         FAIL(ERROR_USAGE,
              "run %lld was made by the program %s; model.command starts %s now; restore that "
              "program and its packages",
-             (long long)run->id, run->program, now != NULL ? now : "one that does not identify itself");
+             (long long)run->id, run->program,
+             now != NULL ? now : "one that does not identify itself");
     }
 done:
     return result;
 }
 
-/* In the manner of a role's process, for a what-if's row has one writer, too. */
+/* Uses the functions of a role, because a what-if replay writes the row of a run. */
 static status replay(const struct request *r, const struct recorded_run *run,
                      struct role_process *p, struct training_outcome *out)
 {
@@ -488,7 +496,7 @@ static status replay(const struct request *r, const struct recorded_run *run,
                                .workers = run->workers,
                                .compares = !r->what_if,
                                .lockstep = reads_snapshots(p->settings)};
-    TRY(order(run, p->settings, &all));
+    TRY(order_events(run, p->settings, &all));
     TRY(gradient_pool_open(&pool, p->settings, run->workers,
                            (unsigned)options_integer(p->settings, "virtual.threads")));
     p->worker = gradient_pool_own(pool);
@@ -507,7 +515,7 @@ static status replay(const struct request *r, const struct recorded_run *run,
     TRY(role_server_length(p->settings, worker_epoch_samples(p->worker), &o.length));
     TRY(replay_run(&o, out, &difference));
     if (!r->what_if)
-        TRY(tell_same(run, out, &difference));
+        TRY(report_comparison(run, out, &difference));
 done:
     progress_clear(&p->progress);
     if (p->recorder != NULL && p->run_id > 0)
@@ -542,7 +550,7 @@ status command_replay(int argc, char **argv)
     progress_open(&p.progress, title, true, r.quiet);
     TRY(replay(&r, &run, &p, &outcome));
     if (r.what_if)
-        TRY(tell_what_if(&r, &run, &outcome, p.run_id));
+        TRY(print_what_if(&r, &run, &outcome, p.run_id));
 done:
     options_close(&p.settings);
     recorded_run_free(&run);

@@ -1,6 +1,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "experiments/print_columns.h"
 #include "experiments/command.h"
 
 #include "experiments/claims/claims_for_report.h"
@@ -13,23 +14,23 @@
 
 const char command_report_help[] =
     "gradlag report [FILE.yaml…] [-o report.html] [results=FILE] [experiment=NAME] [--watch]\n\n"
-    "Writes one HTML page with the plots and tables of a results file: what experiments claim and\n"
-    "whether it holds, accuracy against samples, time, workers and throughput, staleness, where\n"
-    "time goes, what failed, and every run's configuration. The page needs no network and no "
-    "other\n"
-    "file. Claims are those of the experiments that are compiled in, and of FILE.yaml.\n\n"
-    "  -o FILE          where to write it; report.html unless given; - is standard output\n"
-    "  results=FILE     the results file; results.db unless given\n"
-    "  experiment=NAME  only the runs of that experiment\n"
-    "  --watch          writes it anew as the results file grows, until Ctrl-C; an open page\n"
-    "                   reloads itself\n";
+    "Writes one HTML page with plots and tables of a results file: claims of experiments and\n"
+    "their verdicts; accuracy against samples, time, workers and throughput; staleness; time of\n"
+    "each phase; failures; the settings of every run. The page needs no network and no other\n"
+    "file. It judges the claims of the built-in experiments and of FILE.yaml.\n\n"
+    "  -o FILE          the page to write (default report.html); - is standard output\n"
+    "  results=FILE     the results file (default results.db)\n"
+    "  experiment=NAME  only runs of this experiment\n"
+    "  --watch          rewrite the page while the results file grows, until Ctrl-C; an open\n"
+    "                   page reloads itself\n\n"
+    "  gradlag report -o study.html results=study.db\n";
 
-/* While it watches: often enough to follow, and at most a twentieth of a core. */
+/* --watch: rewrites at most every RENEW_AT_LEAST_S and uses at most 1/RENEW_PER_COST of a core. */
 enum { WATCH_MS = 500, RENEW_AT_LEAST_S = 2, RENEW_PER_COST = 20, RELOAD_S = 5 };
 
 struct report {
     const char *results, *experiment, *out;
-    const char *const *files; /* experiment files of the user's */
+    const char *const *files; /* FILE.yaml arguments */
     size_t file_count;
 };
 
@@ -46,7 +47,7 @@ static status write_report(const struct report *r, unsigned reload_s)
                                      .reload_s = reload_s};
     TRY(report_write(&request, r->out, &outline));
     if (reload_s == 0 && strcmp(r->out, "-") != 0) {
-        printf("%s: %zu run%s, %.0f kB\n", r->out, outline.runs, outline.runs == 1 ? "" : "s",
+        printf("%s: %zu run%s, %.0f kB\n", r->out, outline.runs, plural(outline.runs),
                (double)outline.bytes / 1000);
     }
 done:
@@ -54,7 +55,7 @@ done:
     return result;
 }
 
-/* Whether something was written to the results file since; -wal is where writers write. */
+/* True if the results file or its -wal, where SQLite writes first, changed since the last call. */
 static bool has_changed(const char *path, struct timespec last[2])
 {
     bool changed = false;
@@ -77,7 +78,7 @@ static status watch(const struct report *r)
     struct timespec last[2] = {0};
     double next = 0;
     launch_catch_signals();
-    log_info("%s is renewed as %s grows; Ctrl-C ends it", r->out, r->results);
+    log_info("rewriting %s whenever %s changes; Ctrl-C ends this", r->out, r->results);
     while (launch_stop_requests() == 0) {
         double now = clock_seconds();
         if (now >= next && (has_changed(r->results, last) || next == 0)) {
@@ -88,7 +89,7 @@ static status watch(const struct report *r)
         }
         clock_sleep_until_ns(clock_ns() + WATCH_MS * UINT64_C(1000000));
     }
-    TRY(write_report(r, 0)); /* once more, no longer reloading itself */
+    TRY(write_report(r, 0)); /* the last version does not reload itself */
 done:
     return result;
 }
@@ -101,7 +102,7 @@ static status read_arguments(struct report *r, int argc, char **argv)
     TRY(command_value(&argc, argv, "-o", &out));
     r->out = out != NULL ? out : r->out;
     if (r->out[0] == '\0')
-        FAIL(ERROR_USAGE, "report: -o needs a file, such as -o report.html");
+        FAIL(ERROR_USAGE, "report: -o needs the name of a file, as in -o report.html");
     int files = 0;
     for (int i = 0; i < argc; i++)
         if (strncmp(argv[i], "experiment=", 11) == 0)
@@ -123,8 +124,8 @@ status command_report(int argc, char **argv)
     bool watching = command_flag(&argc, argv, "--watch");
     TRY(read_arguments(&r, argc, argv));
     if (watching && strcmp(r.out, "-") == 0) {
-        FAIL(ERROR_USAGE, "report: --watch renews a file, which standard output is not; name one "
-                          "with -o");
+        FAIL(ERROR_USAGE, "report: --watch rewrites a file, so it cannot write to standard output; "
+                          "name a file, as in -o report.html");
     }
     TRY(watching ? watch(&r) : write_report(&r, 0));
 done:

@@ -13,37 +13,37 @@
 #include <string.h>
 
 const char command_reproduce_help[] =
-    "gradlag reproduce NAME|FILE.yaml|--all [key=value…] [--quick] [--jobs N] [--dry-run] "
-    "[--no-run] [--again] [--quiet] [--markdown] [--part K/N]\n\n"
-    "Makes the runs of an experiment that are missing in the results file, then prints its table,\n"
-    "each claim with observed value, band, PASS or FAIL, and the verdict. Settings given here "
-    "come\n"
-    "after the file's. Exit code 1 if a claim failed, or could not be judged for failed runs.\n\n"
-    "  --quick    the part that the file says fits into a few minutes\n"
-    "  --jobs N   so many runs at a time, on cores of their own (see `gradlag sweep --help`)\n"
-    "  --part K/N make the K-th of N parts of the runs, and judge nothing: the same command on N\n"
-    "             machines, each with a results= of its own; then `gradlag merge`, and `gradlag\n"
-    "             reproduce` of the merged file. An arm that tunes itself is made whole by one\n"
-    "             part; arms that are fitted to others are made from the merged file\n"
-    "  --dry-run  the runs, and which are there already\n"
-    "  --no-run   no new runs: the table of what is there\n"
-    "  --again    make all runs, finished or not\n"
+    "gradlag reproduce NAME|FILE.yaml [key=value…] [--quick] [--jobs N] [--dry-run] [--no-run]\n"
+    "                  [--again] [--quiet] [--markdown] [--part K/N]\n"
+    "gradlag reproduce --all …\n\n"
+    "Runs the missing runs of an experiment, then prints its table, the observed value, band and\n"
+    "PASS or FAIL of each claim, and the verdict. Settings on the command line override the\n"
+    "file's. The exit code is 1 if a claim or a run failed.\n\n"
+    "  --quick    only the quick part of the experiment, which takes a few minutes\n"
+    "  --jobs N   N runs in parallel, each on its own cores (see `gradlag sweep --help`)\n"
+    "  --oversubscribe  let parallel runs share cores\n"
+    "  --part K/N only the K-th of N parts of the runs, without a verdict. Give the same command\n"
+    "             on N machines, each with its own results=; then `gradlag merge` and `gradlag\n"
+    "             reproduce` with the merged file. One part does the whole tuning of an arm;\n"
+    "             arms that are fitted to other arms run with the merged file\n"
+    "  --dry-run  list the runs, and which of them the results file has already\n"
+    "  --no-run   start no runs; judge the recorded ones\n"
+    "  --again    run everything again, finished or not\n"
     "  --quiet    no progress on stderr\n"
-    "  --markdown tables, claims and what the file says of them as Markdown, and nothing else, on "
-    "stdout\n\n"
-    "--all does so with every experiment that is compiled in; the board of all of them comes last\n"
-    "(first with --markdown, which makes docs/reproduction.md). Where runs were not made, claims "
-    "are\n"
-    "left open.\n\n"
-    "`gradlag list experiments` shows what is compiled in; docs/experiment-files.md the format.\n";
+    "  --markdown print tables, claims and the file's notes as Markdown on stdout\n"
+    "  --all      every built-in experiment, then one board of all verdicts (with --markdown the\n"
+    "             board comes first: docs/reproduction.md). A claim without runs is left open\n\n"
+    "`gradlag list experiments` lists the built-in experiments; docs/experiment-files.md\n"
+    "describes the format of FILE.yaml.\n\n"
+    "  gradlag reproduce stale-gradients --quick\n";
 
 struct reproduce {
     bool quick, dry, no_run, again, markdown;
     struct plan_options how;
     struct settings more; /* of the command line */
     struct scoreboard board;
-    FILE *say; /* what is done: stdout; stderr where that is Markdown */
-    FILE *to;  /* what came of it */
+    FILE *info; /* counts and progress: stdout; stderr with --markdown */
+    FILE *to;   /* tables and verdicts */
 };
 
 static void print_claims(const struct reproduction *w, const struct judged_claim *judged, FILE *to)
@@ -56,7 +56,7 @@ static void print_claims(const struct reproduction *w, const struct judged_claim
         const struct judged_claim *j = &judged[i];
         counts[j->outcome]++;
         print_padded(to, scoreboard_mark(j->outcome), 6);
-        bool known = j->lacking == NULL && j->outcome != CLAIM_OPEN;
+        bool known = j->incomplete == NULL && j->outcome != CLAIM_OPEN;
         fprintf(to, "%s\n      %s", j->claim->text, known ? "observed " : "");
         scoreboard_print_observed(j, to);
         if (known)
@@ -68,13 +68,13 @@ static void print_claims(const struct reproduction *w, const struct judged_claim
             counts[CLAIM_FAIL], counts[CLAIM_OPEN]);
 }
 
-static status make(struct plan *plan, const struct reproduce *r)
+static status run_plan(struct plan *plan, const struct reproduce *r)
 {
     status result = OK;
     if (!r->no_run) {
         launch_catch_signals();
         plan->again = r->again;
-        TRY(plan_make(plan, &r->how, r->say));
+        TRY(plan_execute(plan, &r->how, r->info));
     }
 done:
     return result;
@@ -88,52 +88,52 @@ static void print_counts(const char *what, const struct plan *plan, size_t later
     fflush(to);
 }
 
-static status lay_out_first(struct reproduction *w, const struct reproduce *r)
+static status lay_out(struct reproduction *w, const struct reproduce *r)
 {
     status result = OK;
     TRY(reproduction_look_up(w, r->quick, r->again, &r->more));
-    fprintf(r->say, "%s%s: %s\n", w->e.name, r->quick ? " (the quick part)" : "", w->e.question);
+    fprintf(r->info, "%s%s: %s\n", w->e.name, r->quick ? " (the quick part)" : "", w->e.question);
     if (w->tuning.trials.count > 0)
-        print_counts("trial", &w->tuning.trials.plan, trials_to_come(&w->tuning.trials), r->say);
-    print_counts("run", &w->plan, w->later, r->say);
+        print_counts("trial", &w->tuning.trials.plan, trials_remaining_runs(&w->tuning.trials),
+                     r->info);
+    print_counts("run", &w->plan, w->later, r->info);
 done:
     return result;
 }
 
-/* Trials first, then what does not depend on other runs, then what is fitted to them. */
-static status make_all(struct reproduction *w, const struct reproduce *r)
+/* The order: trials of a tuning, runs that depend on no others, runs fitted to those. */
+static status run_all(struct reproduction *w, const struct reproduce *r)
 {
     status result = OK;
     for (size_t added = 1; added > 0;) {
-        TRY(make(&w->tuning.trials.plan, r));
+        TRY(run_plan(&w->tuning.trials.plan, r));
         TRY(trials_extend(&w->tuning.trials, &added));
         if (added > 0 && !r->again)
             TRY(plan_look_up(&w->tuning.trials.plan));
     }
     tuning_choose(&w->tuning);
-    TRY(make(&w->plan, r));
+    TRY(run_plan(&w->plan, r));
     for (size_t before = SIZE_MAX; w->later > 0 && w->later < before;) {
         before = w->later;
         TRY(reproduction_lay_out(w, r->quick, &r->more));
         if (!r->again)
             TRY(plan_look_up(&w->plan));
-        TRY(make(&w->plan, r));
+        TRY(run_plan(&w->plan, r));
     }
 done:
     return result;
 }
 
-/* Of the whole experiment; its quick part is short on purpose, and its verdict says so. */
+/* Not for the quick part, which is short on purpose; its verdict says so. */
 static void warn_of_few_seeds(const struct cells *c)
 {
     size_t few = 0;
     for (size_t i = 0; i < c->count; i++)
         few += c->at[i].planned < EXPERIMENT_SEEDS;
     if (few > 0) {
-        log_warning(
-            "%s: %zu of %zu cells have fewer than %d seeds: differences there may be chance, "
-            "and their intervals say little",
-            c->experiment->name, few, c->count, EXPERIMENT_SEEDS);
+        log_warning("%s: %zu of %zu cells have fewer than %d seeds; differences between them may "
+                    "be chance, and their intervals are unreliable",
+                    c->experiment->name, few, c->count, EXPERIMENT_SEEDS);
     }
 }
 
@@ -159,12 +159,12 @@ static status report(struct reproduction *w, struct reproduce *r)
     }
     size_t failed = r->board.lines[r->board.count - 1].claims[CLAIM_FAIL];
     if (failed > 0 && lost == 0) {
-        FAIL(ERROR_OTHER, "%s: %zu claim%s failed; `gradlag show RUN` shows what a run did",
+        FAIL(ERROR_OTHER, "%s: %zu claim%s failed; `gradlag show RUN` shows details of a run",
              w->e.name, failed, plural(failed));
     }
     if (lost > 0) {
         FAIL(ERROR_OTHER,
-             "%s: %zu claim%s and %zu run%s failed; `gradlag show RUN` shows what a run did",
+             "%s: %zu claim%s and %zu run%s failed; `gradlag show RUN` shows details of a run",
              w->e.name, failed, plural(failed), lost, plural(lost));
     }
 done:
@@ -172,19 +172,19 @@ done:
     return result;
 }
 
-/* One part has too few runs to judge the claims. */
+/* The runs of one part are too few for a verdict. */
 static status report_part(const struct reproduction *w, const struct reproduce *r)
 {
     status result = OK;
-    TRY(plan_print_outcome(&w->plan, &r->how, r->say));
+    TRY(plan_print_outcome(&w->plan, &r->how, r->info));
     TRY(plan_check_failed(&w->tuning.trials.plan));
     TRY(plan_check_failed(&w->plan));
     if (w->fitted > 0) {
-        fprintf(r->say,
-                "no part makes the %zu run%s fitted to other runs: `gradlag reproduce` of the "
-                "merged file makes %s\n",
-                w->fitted, w->fitted == 1 ? " that is" : "s that are",
-                w->fitted == 1 ? "it" : "them");
+        fprintf(
+            r->info,
+            "%zu run%s fitted to other runs belong%s to no part: run `gradlag reproduce` with the "
+            "merged file\n",
+            w->fitted, plural(w->fitted), w->fitted == 1 ? "s" : "");
     }
 done:
     return result;
@@ -196,17 +196,17 @@ static status reproduce(const char *name, struct reproduce *r)
     struct reproduction w = {0};
     TRY(reproduction_open(&w, name));
     w.part = r->how.part;
-    TRY(lay_out_first(&w, r));
+    TRY(lay_out(&w, r));
     if (r->dry) {
-        plan_print(&w.tuning.trials.plan, r->say);
-        plan_print(&w.plan, r->say);
+        plan_print(&w.tuning.trials.plan, r->info);
+        plan_print(&w.plan, r->info);
         if (w.later > 0) {
-            fprintf(r->say, "to run              %zu run%s at what these find\n", w.later,
-                    plural(w.later));
+            fprintf(r->info, "to run              %zu run%s that use the results of these\n",
+                    w.later, plural(w.later));
         }
         goto done;
     }
-    TRY(make_all(&w, r));
+    TRY(run_all(&w, r));
     TRY(r->how.part.of > 0 ? report_part(&w, r) : report(&w, r));
 done:
     reproduction_close(&w);
@@ -226,7 +226,7 @@ static status reproduce_each(struct reproduce *r)
             worst = result;
             text_add(&message, "%s%s", message.length > 0 ? "; " : "", error_message());
         }
-        fprintf(r->say, "\n");
+        fprintf(r->info, "\n");
     }
     result = worst == OK ? OK : error_set(worst, __FILE__, __LINE__, "%s", message.at);
 done:
@@ -234,7 +234,7 @@ done:
     return result;
 }
 
-/* With Markdown the board stands above what it is about, which has to wait for it. */
+/* With --markdown the board comes first, so the experiments are buffered until it is complete. */
 static status reproduce_all(struct reproduce *r)
 {
     char *page = NULL;
@@ -245,7 +245,7 @@ static status reproduce_all(struct reproduce *r)
     }
     status result = reproduce_each(r);
     if (r->markdown)
-        REQUIRE(fclose(r->to) == 0); /* it was memory */
+        REQUIRE(fclose(r->to) == 0); /* a stream in memory cannot fail */
     if (r->markdown && !r->dry)
         scoreboard_print_page(&r->board, page, stdout);
     else if (r->board.count > 0)
@@ -257,7 +257,7 @@ static status reproduce_all(struct reproduce *r)
 status command_reproduce(int argc, char **argv)
 {
     status result = OK;
-    struct reproduce r = {.say = stdout, .to = stdout};
+    struct reproduce r = {.info = stdout, .to = stdout};
     bool all = command_flag(&argc, argv, "--all");
     TRY(plan_options_read(&r.how, &argc, argv));
     r.quick = command_flag(&argc, argv, "--quick");
@@ -266,19 +266,19 @@ status command_reproduce(int argc, char **argv)
     r.again = command_flag(&argc, argv, "--again");
     r.how.quiet = command_flag(&argc, argv, "--quiet");
     r.markdown = command_flag(&argc, argv, "--markdown");
-    r.say = r.markdown ? stderr : stdout;
+    r.info = r.markdown ? stderr : stdout;
     TRY(command_no_flags_left(argc, argv, "reproduce",
                               "--all, --quick, --jobs N, --oversubscribe, --part K/N, --dry-run, "
                               "--no-run, --again, --quiet and --markdown"));
     if (r.how.part.of > 0 && (r.no_run || r.markdown)) {
         FAIL(ERROR_USAGE,
-             "reproduce: --part makes runs and judges nothing, so %s does not go with it; `gradlag "
-             "merge` puts the results files of all parts together, and `gradlag reproduce` of the "
-             "merged file judges the whole",
+             "reproduce: --part only runs and judges nothing, so it cannot be combined with %s; "
+             "merge the results files of all parts (`gradlag merge`), then run `gradlag reproduce` "
+             "with the merged file",
              r.no_run ? "--no-run" : "--markdown");
     }
     if (!all && (argc == 0 || strchr(argv[0], '=') != NULL))
-        FAIL(ERROR_USAGE, "reproduce: which experiment? `gradlag list experiments` shows them");
+        FAIL(ERROR_USAGE, "reproduce: name an experiment; `gradlag list experiments` lists them");
     int first = all ? 0 : 1;
     TRY(settings_read_arguments(&r.more, argc - first, argv + first));
     TRY(all ? reproduce_all(&r) : reproduce(argv[0], &r));

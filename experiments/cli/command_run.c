@@ -19,27 +19,24 @@
 
 const char command_run_help[] =
     "gradlag run [FILE.yaml] key=value… [--dry-run] [--print-config] [--quiet] [--json]\n\n"
-    "One run: mode=async starts a parameter server and its workers, mode=sync ranks under mpirun.\n"
-    "engine=virtual simulates a cluster of up to 4096 workers, with true gradients, in this "
-    "process.\n"
-    "FILE.yaml holds settings, one 'key: value' a line; what stands later wins.\n\n"
-    "  --print-config  the composed settings as YAML, with where each comes from; nothing runs\n"
-    "  --dry-run       what would run, in one line\n"
+    "Trains once. mode=async starts a parameter server and workers, mode=sync starts ranks under\n"
+    "mpirun. engine=virtual simulates a cluster of up to 4096 workers, with true gradients, in\n"
+    "this process. FILE.yaml has settings, one 'key: value' a line. A later setting overrides an\n"
+    "earlier one. `gradlag list keys` describes all keys.\n\n"
+    "  --print-config  print all settings as YAML, with the origin of each; nothing runs\n"
+    "  --dry-run       print in one line what would run\n"
     "  --quiet         no progress on stderr\n"
-    "  --json          the run's row as a JSON object on stdout, also if the run failed\n"
-    "  --resume        goes on from the last checkpoint that the newest run with these settings "
-    "wrote\n"
-    "                  before it was stopped or lost (mode=sync, mode=async); from the beginning "
-    "if\n"
-    "                  there is none since such a run last finished; a checkpoint of the end is\n"
-    "                  evaluated, and the run finished\n"
-    "  --queued RUN    makes a run that waits in the queue, see `gradlag sweep --status`\n\n"
+    "  --json          print the run's row as a JSON object on stdout, also if the run failed\n"
+    "  --resume        continue from the last checkpoint of the newest run with these settings,\n"
+    "                  if that run did not finish (mode=sync, mode=async); else start from the\n"
+    "                  beginning. If the checkpoint is of the end, only evaluate and finish\n"
+    "  --queued RUN    start a queued run, see `gradlag sweep --status`\n\n"
     "  gradlag run workers=4 epochs=2\n"
     "  gradlag run workers=16 model.activation=tanh damping=polynomial damping.power=0.5\n"
     "  gradlag run mode=sync workers=4 lr_scaling=linear\n"
     "  gradlag run engine=virtual workers=256 pace=gamma damping=inverse\n";
 
-/* resume= of the checkpoint that the results file names. */
+/* Adds resume=PATH for the checkpoint that the results file names. */
 static status find_checkpoint(const options *o, struct settings *read)
 {
     status result = OK;
@@ -47,25 +44,26 @@ static status find_checkpoint(const options *o, struct settings *read)
     if (strcmp(options_text(o, "mode"), "pipeline") == 0 ||
         strcmp(options_text(o, "engine"), "real") != 0) {
         FAIL(ERROR_USAGE,
-             "--resume: only real runs of mode=sync and mode=async go on where they stopped; "
-             "initial=FILE starts anew from a checkpoint's parameters");
+             "--resume: only real runs of mode=sync and mode=async can be resumed; initial=FILE "
+             "starts a new run from the parameters of a checkpoint");
     }
     config_hash(o, hash);
     TRY(query_find_checkpoint(options_text(o, "results"), hash, &path));
     if (path == NULL) {
-        log_info("--resume: %s knows no checkpoint of a run with these settings since one last "
-                 "finished; this one begins at the beginning",
-                 options_text(o, "results"));
+        log_info(
+            "--resume: %s has no checkpoint of an unfinished run with these settings; this run "
+            "starts from the beginning",
+            options_text(o, "results"));
         goto done;
     }
-    log_info("goes on from %s", path);
+    log_info("resuming from %s", path);
     settings_add(read, "resume", path, "--resume");
 done:
     memory_free(path);
     return result;
 }
 
-/* Settings with a value that `gradlag sweep` would take for several say so. */
+/* If a value is a list or a range, the error mentions `gradlag sweep`. */
 static status compose_one(options **out, const struct settings *read)
 {
     struct text why = {0};
@@ -84,33 +82,35 @@ static status compose_one(options **out, const struct settings *read)
     return result;
 }
 
-/* A run that waits, for its own sake or for a sweep, which then says how it went. */
-static status make_queued(const struct settings *read, const char *number, bool quiet)
+/* Starts a queued run, for the user or for a sweep; a sweep reports the outcome itself. */
+static status run_queued(const struct settings *read, const char *number, bool quiet)
 {
     status result = OK;
     const char *title = getenv(QUEUED_TITLE), *results = settings_find(read, "results");
     char own[128];
     options *o = NULL;
-    int64_t run_id, made = 0;
+    int64_t run_id, started = 0;
     if (!text_to_integer(number, &run_id) || run_id < 1) {
-        FAIL(ERROR_USAGE, "--queued %s: a run's number is meant, see `gradlag sweep --status`",
+        FAIL(ERROR_USAGE,
+             "--queued %s: not the number of a run; `gradlag sweep --status` lists queued runs",
              number);
     }
     if (read->count > (results != NULL)) {
-        FAIL(ERROR_USAGE, "--queued: the run has its settings already; results=FILE alone can be "
-                          "given here");
+        FAIL(ERROR_USAGE,
+             "--queued: the settings of a queued run are recorded; only results=FILE can be given");
     }
     results = results != NULL ? results : "results.db";
     TRY(queued_settings(&o, results, run_id));
     run_summary_title(o, own);
     launch_catch_signals();
     if (title != NULL)
-        signal(SIGTTOU, SIG_IGN); /* progress of a process group that is not in front */
+        signal(SIGTTOU,
+               SIG_IGN); /* a background process group writes its progress to the terminal */
     struct launch_options launch = {
         .settings = o, .title = title != NULL ? title : own, .quiet = quiet, .run_id = run_id};
-    result = launch_run(&launch, &made);
-    if (title != NULL && made > 0)
-        command_is_told();
+    result = launch_run(&launch, &started);
+    if (title != NULL && started > 0)
+        command_error_is_reported();
     if (result == OK && title == NULL)
         TRY(run_summary_print(results, run_id, o, stdout));
 done:
@@ -174,11 +174,12 @@ status command_run(int argc, char **argv)
     bool json = command_flag(&argc, argv, "--json");
     bool resume = command_flag(&argc, argv, "--resume");
     TRY(command_value(&argc, argv, "--queued", &queued));
-    TRY(command_no_flags_left(argc, argv, "run",
-                              "--dry-run, --print-config, --quiet, --json, --resume and --queued RUN"));
+    TRY(command_no_flags_left(
+        argc, argv, "run",
+        "--dry-run, --print-config, --quiet, --json, --resume and --queued RUN"));
     TRY(settings_read_arguments(&read, argc, argv));
     if (queued != NULL) {
-        TRY(make_queued(&read, queued, quiet));
+        TRY(run_queued(&read, queued, quiet));
         goto done;
     }
     TRY(compose_one(&o, &read));
@@ -194,7 +195,7 @@ status command_run(int argc, char **argv)
     const char *from = options_text(o, "resume");
     if (from[0] != '\0')
         TRY(run_checkpoint_check(from, o)); /* before any process starts */
-    TRY(run_checkpoint_check_places(o, 0));
+    TRY(run_checkpoint_check_paths(o, 0));
     run_summary_title(o, title);
     if (dry) {
         config_hash(o, hash);

@@ -9,9 +9,10 @@
 
 const char command_show_help[] =
     "gradlag show RUN [results=FILE] [--rerun]\n\n"
-    "RUN is a run's number, the start of its uuid, or 'last'. `gradlag query runs` lists them.\n\n"
-    "  --rerun  the command that makes the run once more, for a shell: the environment that\n"
-    "           mattered, and every setting that is not the default\n\n"
+    "Prints curve, staleness, time of each phase and settings of one run. RUN is a run's number,\n"
+    "the start of its uuid, or 'last' (the default). `gradlag query runs` lists runs.\n\n"
+    "  --rerun  print a shell command that repeats the run: relevant environment variables and\n"
+    "           every setting that differs from its default\n\n"
     "  gradlag show 3 --rerun | sh\n";
 
 status command_show(int argc, char **argv)
@@ -23,7 +24,7 @@ status command_show(int argc, char **argv)
     TRY(command_no_flags_left(argc, argv, "show", "--rerun"));
     TRY(command_no_settings_left(argc, argv, "show", "results=FILE"));
     if (argc > 1)
-        FAIL(ERROR_USAGE, "show: one run at a time; '%s' is one too many", argv[1]);
+        FAIL(ERROR_USAGE, "show: name one run; '%s' is a second one", argv[1]);
     const char *run = argc > 0 ? argv[0] : "last";
     if (rerun) {
         TRY(rerun_command(path, run, &command));

@@ -22,31 +22,28 @@
 const char command_sweep_help[] =
     "gradlag sweep [FILE.yaml] key=v1,v2,… [--jobs N] [--dry-run] [--again] [--quiet]\n"
     "gradlag sweep --status | --work | --drop [results=FILE]\n\n"
-    "Every combination of the values, the last key running fastest. Combinations that finished\n"
-    "before, in the same results file, are not run again; after Ctrl-C the same command goes on.\n"
-    "A value that has commas itself goes in parentheses: schedule.at=(0.5,0.75),(0.3). A range\n"
-    "with points is a list, too: lr=0.01..1:log:5.\n\n"
-    "  --jobs N         so many runs at a time, each on cores (and GPUs) of its own\n"
-    "  --oversubscribe  more than there are cores for, on all of them\n"
-    "  --part K/N       make the K-th of N parts alone: the same command on N machines, each\n"
-    "                   with a results= of its own; then `gradlag merge`\n"
-    "  --dry-run        the combinations, and which are there already\n"
-    "  --again          run all of them, finished or not\n"
+    "Runs every combination of the values; the last key varies fastest. A combination that has\n"
+    "finished in this results file is not run again, so after Ctrl-C the same command continues.\n"
+    "Put a value that contains commas in parentheses: schedule.at=(0.5,0.75),(0.3). A range with\n"
+    "a number of points is a list: lr=0.01..1:log:5.\n\n"
+    "  --jobs N         N runs in parallel, each on its own cores (and GPUs)\n"
+    "  --oversubscribe  let parallel runs share cores\n"
+    "  --part K/N       only the K-th of N parts: give the same command on N machines, each with\n"
+    "                   its own results=; then `gradlag merge`\n"
+    "  --dry-run        list the combinations, and which of them the results file has already\n"
+    "  --again          run everything again, finished or not\n"
     "  --quiet          no progress on stderr\n\n"
-    "What is to be made waits in the results file. Runs with a higher priority= come first; one\n"
-    "that crashes is made again up to retries= times, one that diverges is not. The same command\n"
-    "in a second terminal takes its runs from the same queue. A run that diverged is a result: "
-    "the\n"
-    "exit code is 0 all the same, 1 if a run failed, 75 after Ctrl-C.\n\n"
-    "  --status         what waits, what is being made, and how long that may take\n"
-    "  --work           makes what waits, whichever command put it there\n"
-    "  --drop           takes out what waits\n\n"
-    "With search=random, tpe or halving (`gradlag list searches`) keys with several values or a\n"
-    "range are tried for the best accuracy on the validation split; several seeds are those of "
-    "each\n"
-    "trial; search.per=KEYS makes a search, of the same size, for each of their combinations. "
-    "With\n"
-    "--part these searches are divided, each whole.\n\n"
+    "Runs are queued in the results file. The same command in a second terminal takes runs from\n"
+    "the same queue. Runs with a higher priority= start first. A run that crashed is repeated up\n"
+    "to retries= times; a diverged run is a result and is not repeated. Exit code: 0; 1 if a run\n"
+    "failed; 75 after Ctrl-C.\n\n"
+    "  --status         print queued and running runs, and the estimated time\n"
+    "  --work           process the queue, whichever command filled it\n"
+    "  --drop           remove all queued runs\n\n"
+    "With search=random, tpe or halving (`gradlag list searches`) the command searches the keys\n"
+    "that have several values or a range for the best accuracy on the validation split. Each\n"
+    "trial runs with all given seeds. search.per=KEYS does a separate search for each\n"
+    "combination of KEYS; --part then assigns whole searches to parts.\n\n"
     "  gradlag sweep mode=async workers=1,2,4,8,16 damping=none,inverse seed=1,2,3\n"
     "  gradlag sweep search=tpe search.per=damping damping=none,inverse lr=0.001..0.3:log --jobs "
     "2\n";
@@ -64,8 +61,8 @@ static void sweep_close(struct sweep *s)
         axis_free(&s->axes[i]);
 }
 
-/* Settings with several values become axes, in the order they stand; of a key that stands twice the
- * last counts. The others stay in `fixed`. */
+/* A setting with several values becomes an axis, in the given order; other settings go to `fixed`.
+ * Of several settings of one key the last counts. */
 static status find_axes(struct sweep *s, const struct settings *read, struct settings *fixed)
 {
     status result = OK;
@@ -76,7 +73,7 @@ static status find_axes(struct sweep *s, const struct settings *read, struct set
             later = later || strcmp(read->at[j].key, each->key) == 0;
         if (later)
             continue;
-        struct axis *a = &s->axes[s->count++]; /* the last is spare */
+        struct axis *a = &s->axes[s->count++]; /* one more than AXES fits */
         TRY(axis_read(a, each));
         if (a->count == 1) {
             settings_add(fixed, a->key, a->values[0], a->origin);
@@ -84,13 +81,16 @@ static status find_axes(struct sweep *s, const struct settings *read, struct set
             s->count--;
         }
         if (s->count > AXES)
-            FAIL(ERROR_USAGE, "more than %d keys with several values", AXES);
+            FAIL(ERROR_USAGE,
+                 "sweep: more than %d keys have several values; split the sweep into several "
+                 "commands",
+                 AXES);
     }
 done:
     return result;
 }
 
-/* A dotted key of a part that no combination chooses would be left out everywhere: an error. */
+/* Sets *used if this combination declares the dotted key. A key used nowhere is an error. */
 static status check_dotted(const struct settings *chosen, const char *key, bool *used)
 {
     status result = OK;
@@ -115,7 +115,7 @@ static status check_all_dotted(const struct sweep *s, const struct settings *fix
             TRY(check_dotted(&one, read->at[i].key, &used));
         }
         if (!used) {
-            /* Once more as it was written, for the message that fits. */
+            /* Compose it once more for its error message. */
             settings_add(&one, read->at[i].key, read->at[i].value, read->at[i].origin);
             options *o = NULL;
             result = config_compose_unchecked(&o, &one);
@@ -128,8 +128,8 @@ done:
     return result;
 }
 
-/* "workers=4 damping=inverse": what makes this combination differ from the others. */
-static void name_run(struct planned_run *r, const struct sweep *s)
+/* The title: the values of the swept keys, "workers=4 damping=inverse". */
+static void set_title(struct planned_run *r, const struct sweep *s)
 {
     struct text name = {0};
     for (size_t i = 0; i < s->count; i++) {
@@ -144,8 +144,8 @@ static void name_run(struct planned_run *r, const struct sweep *s)
     text_free(&name);
 }
 
-/* Keys that do not define what is computed tell runs apart all the same where the user varies them:
- * payload=shm,frames compares the two. */
+/* A swept key that does not define the computation still distinguishes runs: payload=shm,frames
+ * compares the two. */
 static void note_varied(const struct sweep *s, struct plan *plan)
 {
     for (size_t i = 0; i < s->count; i++)
@@ -154,7 +154,7 @@ static void note_varied(const struct sweep *s, struct plan *plan)
 }
 
 static status lay_out(const struct sweep *s, const struct settings *fixed, size_t combinations,
-                      struct plan *plan, size_t *unfit, struct text *why)
+                      struct plan *plan, size_t *invalid, struct text *why)
 {
     status result = OK;
     for (size_t c = 0; c < combinations; c++) {
@@ -165,23 +165,23 @@ static status lay_out(const struct sweep *s, const struct settings *fixed, size_
         settings_free(&one);
         TRY(result);
         if (config_check(o) != OK) {
-            ++*unfit;
+            ++*invalid;
             if (why->length == 0)
                 text_add(why, "%s", error_message());
             options_close(&o);
         } else if (plan_add(plan, &o)) {
-            name_run(&plan->runs[plan->count - 1], s);
+            set_title(&plan->runs[plan->count - 1], s);
         }
     }
 done:
     return result;
 }
 
-static status make(struct plan *plan, const struct plan_options *how)
+static status run_plan(struct plan *plan, const struct plan_options *how)
 {
     status result = OK;
     launch_catch_signals();
-    TRY(plan_make(plan, how, stdout));
+    TRY(plan_execute(plan, how, stdout));
     TRY(plan_print_outcome(plan, how, stdout));
     TRY(plan_check_failed(plan));
 done:
@@ -200,8 +200,8 @@ static bool is_in_every_title(const char *key)
     return false;
 }
 
-/* Adds "lr=0.1" to the titles where the runs differ in it. */
-static void tell_apart(struct plan *plan, const char *key)
+/* If the runs differ in this key, adds "lr=0.1" to their titles. */
+static void add_to_titles(struct plan *plan, const char *key)
 {
     const char *first = options_value(plan->runs[0].settings, key);
     bool differ = false;
@@ -219,18 +219,18 @@ static void tell_apart(struct plan *plan, const char *key)
     }
 }
 
-/* Whoever put them there may have had names for them; the queue keeps none. */
-static void name_waiting(struct plan *plan)
+/* The queue stores no titles, so make them from the keys in which the runs differ. */
+static void name_queued(struct plan *plan)
 {
     const options *first = plan->count > 0 ? plan->runs[0].settings : NULL;
     for (size_t k = 0; first != NULL && k < options_count(first); k++) {
         const char *key = options_at(first, k)->key;
         if (key_defines(key) && !is_in_every_title(key))
-            tell_apart(plan, key);
+            add_to_titles(plan, key);
     }
 }
 
-static status work_off(const char *results, const struct plan_options *how)
+static status process_queue(const char *results, const struct plan_options *how)
 {
     status result = OK;
     struct plan plan = {0};
@@ -242,10 +242,10 @@ static status work_off(const char *results, const struct plan_options *how)
         TRY(queued_settings(&o, results, ids[i]));
         plan_add_waiting(&plan, &o, ids[i]);
     }
-    name_waiting(&plan);
-    printf("%zu run%s wait%s\n", count, plural(count), count == 1 ? "s" : "");
+    name_queued(&plan);
+    printf("%zu run%s queued\n", count, plural(count));
     fflush(stdout);
-    TRY(make(&plan, how));
+    TRY(run_plan(&plan, how));
 done:
     plan_close(&plan);
     memory_free(ids);
@@ -254,44 +254,44 @@ done:
 
 struct sweep_request {
     struct plan_options how;
-    bool dry, again, ask, drop, rest;
+    bool dry, again, status, drop, work;
     struct settings read;
 };
 
-static status fail_together(const char *one, const char *other)
+static status fail_to_combine(const char *one, const char *other)
 {
     return error_set(ERROR_USAGE, __FILE__, __LINE__,
-                     "sweep: %s and %s do not go together; leave one of them out", one, other);
+                     "sweep: %s and %s cannot be combined; leave one of them out", one, other);
 }
 
 /* --status, --drop, or --work. */
-static status on_queue(const struct sweep_request *r)
+static status queue_command(const struct sweep_request *r)
 {
     status result = OK;
     const char *results = settings_find(&r->read, "results");
-    const char *own = r->ask ? "--status" : r->drop ? "--drop" : "--work";
+    const char *own = r->status ? "--status" : r->drop ? "--drop" : "--work";
     const struct {
         bool there;
         const char *name;
     } others[] = {{r->again, "--again"},
                   {r->dry, "--dry-run"},
                   {r->how.part.of > 0, "--part"},
-                  {r->ask + r->drop + r->rest > 1, "--drop or --work"}};
+                  {r->status + r->drop + r->work > 1, "--drop or --work"}};
     for (size_t i = 0; i < COUNT_OF(others); i++)
         if (others[i].there)
-            TRY(fail_together(own, others[i].name));
+            TRY(fail_to_combine(own, others[i].name));
     if (r->read.count > (results != NULL))
-        FAIL(ERROR_USAGE, "sweep: --status, --work and --drop take results=FILE alone");
+        FAIL(ERROR_USAGE, "sweep: --status, --work and --drop accept only results=FILE");
     results = results != NULL ? results : "results.db";
-    if (r->ask) {
-        signal(SIGPIPE, SIG_DFL); /* `… | head` ends it, as it ends a query */
+    if (r->status) {
+        signal(SIGPIPE, SIG_DFL); /* end if the reader of stdout exits, as `query` does */
         TRY(sweep_status_print(results, stdout));
     } else if (r->drop) {
         size_t count;
         TRY(queue_drop(results, &count));
-        printf("%zu run%s taken out of the queue\n", count, plural(count));
+        printf("%zu run%s removed from the queue\n", count, plural(count));
     } else {
-        TRY(work_off(results, &r->how));
+        TRY(process_queue(results, &r->how));
     }
 done:
     return result;
@@ -304,16 +304,16 @@ static status read_request(struct sweep_request *r, int argc, char **argv)
     r->dry = command_flag(&argc, argv, "--dry-run");
     r->again = command_flag(&argc, argv, "--again");
     r->how.quiet = command_flag(&argc, argv, "--quiet");
-    r->ask = command_flag(&argc, argv, "--status");
+    r->status = command_flag(&argc, argv, "--status");
     r->drop = command_flag(&argc, argv, "--drop");
-    r->rest = command_flag(&argc, argv, "--work");
+    r->work = command_flag(&argc, argv, "--work");
     TRY(command_no_flags_left(
         argc, argv, "sweep",
         "--jobs N, --oversubscribe, --part K/N, --dry-run, --again, --quiet, --status, --work and "
         "--drop"));
-    if (argc == 0 && !r->ask && !r->drop && !r->rest) {
-        FAIL(ERROR_USAGE, "sweep: over what? Name a key with several values, as in "
-                          "`gradlag sweep workers=1,2,4 seed=1,2,3`; `gradlag run` makes one run");
+    if (argc == 0 && !r->status && !r->drop && !r->work) {
+        FAIL(ERROR_USAGE, "sweep: name a key with several values, as in `gradlag sweep "
+                          "workers=1,2,4 seed=1,2,3`; for a single run use `gradlag run`");
     }
     TRY(settings_read_arguments(&r->read, argc, argv));
 done:
@@ -323,7 +323,7 @@ done:
 static bool is_search(const struct settings *read)
 {
     for (size_t i = 0; i < read->count; i++)
-        if (search_owns(read->at[i].key))
+        if (search_is_key(read->at[i].key))
             return true;
     return false;
 }
@@ -335,7 +335,9 @@ static status count_combinations(const struct sweep *s, size_t *out)
     for (size_t i = 0; i < s->count; i++) {
         *out *= s->axes[i].count;
         if (*out > COMBINATIONS)
-            FAIL(ERROR_USAGE, "more than %d combinations; sweep over less at a time", COMBINATIONS);
+            FAIL(ERROR_USAGE,
+                 "sweep: more than %d combinations; split the sweep into several commands",
+                 COMBINATIONS);
     }
 done:
     return result;
@@ -348,28 +350,28 @@ static status combinations(const struct sweep_request *r, struct sweep *s)
     struct settings fixed = {0};
     struct plan plan = {.again = r->again};
     struct text why = {0};
-    size_t count, unfit = 0;
+    size_t count, invalid = 0;
     TRY(find_axes(s, &r->read, &fixed));
     TRY(count_combinations(s, &count));
     TRY(check_all_dotted(s, &fixed, &r->read, count));
     note_varied(s, &plan);
-    TRY(lay_out(s, &fixed, count, &plan, &unfit, &why));
+    TRY(lay_out(s, &fixed, count, &plan, &invalid, &why));
     if (plan.count == 0)
-        FAIL(ERROR_USAGE, "nothing to run: %s", why.at);
+        FAIL(ERROR_USAGE, "sweep: no combination is valid: %s", why.at);
     plan_keep_part(&plan, &r->how.part);
     if (!plan.again)
         TRY(plan_look_up(&plan));
     size_t missing = plan_missing(&plan);
     printf("%zu combination%s: %zu to run, %zu there already", plan.count, plural(plan.count),
            missing, plan.count - missing);
-    if (unfit > 0)
-        printf("; %zu more left out: %s", unfit, why.at);
+    if (invalid > 0)
+        printf("; %zu more left out: %s", invalid, why.at);
     printf("\n");
     fflush(stdout);
     if (r->dry)
         plan_print(&plan, stdout);
     else
-        TRY(make(&plan, &r->how));
+        TRY(run_plan(&plan, &r->how));
 done:
     plan_close(&plan);
     settings_free(&fixed);
@@ -383,8 +385,8 @@ status command_sweep(int argc, char **argv)
     struct sweep_request r = {0};
     struct sweep *s = NULL;
     TRY(read_request(&r, argc, argv));
-    if (r.ask || r.drop || r.rest) {
-        TRY(on_queue(&r));
+    if (r.status || r.drop || r.work) {
+        TRY(queue_command(&r));
     } else if (is_search(&r.read)) {
         TRY(sweep_search(&r.read, &r.how, r.dry, r.again));
     } else {

@@ -1,5 +1,5 @@
 /*
- * command_watch.c — `gradlag watch`: what goes on in a results file, again and again.
+ * command_watch.c — `gradlag watch`: shows the running runs of a results file, repeatedly.
  */
 #include "base/clock.h"
 #include "base/log.h"
@@ -15,28 +15,30 @@
 #include <time.h>
 
 enum {
-    ENDED_LINES = 200, /* more than a terminal has lines */
+    ENDED_LINES = 200, /* more than the lines of a terminal */
     PLAIN_EVERY_S = 10,
-    IDLE_S = 10,    /* plain: so long nothing in flight, and it ends; a sweep is faster than that */
-    PATIENCE_S = 5, /* an error that lasts so long ends it: the file may just be being made */
+    IDLE_S = 10,    /* plain lines: end after this time without a running run */
+    PATIENCE_S = 5, /* an error that lasts longer is fatal; before, the file may be incomplete */
 };
 
 const char command_watch_help[] =
     "gradlag watch [results=FILE] [--once]\n\n"
-    "The runs in flight of a results file, which is only read: how far, curves of loss and test\n"
-    "accuracy, samples per second, staleness, who is slow, what is left; then what ended. A file\n"
-    "that is not there yet is waited for. q or Ctrl-C ends it.\n\n"
-    "Where stdout is no terminal, a line for each run every ten seconds and when it ends, until\n"
-    "nothing is in flight any more.\n\n"
-    "  --once  one look, and it ends\n";
+    "Shows the running runs of a results file: progress, curves of loss and test accuracy,\n"
+    "samples per second, staleness, slow workers, remaining time; below them the runs that\n"
+    "ended. The file is only read; if it does not exist yet, watch waits for it. Press q or\n"
+    "Ctrl-C to end.\n\n"
+    "If stdout is not a terminal, watch prints a line for each run every ten seconds and when it\n"
+    "ends, until no run is running.\n\n"
+    "  --once  print the current state and end\n\n"
+    "  gradlag watch results=study.db\n";
 
-/* A look, forgiving what passes by itself. */
+/* Reads the results file; an error that lasts less than PATIENCE_S is ignored. */
 struct watch {
     const char *path;
-    double failing_since; /* 0: the last look succeeded */
+    double failing_since; /* 0: the last read succeeded */
 };
 
-static status look(struct watch *w, struct live_runs *l, bool *seen)
+static status read_runs(struct watch *w, struct live_runs *l, bool *seen)
 {
     status result = live_runs_read(l, w->path, ENDED_LINES);
     *seen = result == OK;
@@ -76,7 +78,7 @@ static status watch_on_screen(struct watch *w)
     TRY(terminal_screen_open());
     do {
         live_runs_free(&l);
-        TRY(look(w, &l, &seen));
+        TRY(read_runs(w, &l, &seen));
         if (seen)
             show(w, &l);
     } while (terminal_screen_wait(1));
@@ -89,7 +91,7 @@ done:
 /* ---- in plain lines -----------------------------------------------------------------------------
  */
 
-/* The runs that were in flight at the last look. */
+/* The runs that were running at the last read. */
 struct seen_runs {
     int64_t ids[LIVE_RUNS];
     size_t count;
@@ -139,7 +141,7 @@ static void print_running(const struct live_runs *l)
     text_free(&line);
 }
 
-static void remember(struct seen_runs *out, const struct live_runs *l)
+static void store_running(struct seen_runs *out, const struct live_runs *l)
 {
     out->count = l->running_count;
     for (size_t i = 0; i < l->running_count; i++)
@@ -157,30 +159,28 @@ static status watch_in_lines(struct watch *w, bool once)
     struct live_runs l = {0};
     struct seen_runs before = {.count = 0};
     double printed = 0, busy = clock_seconds();
-    bool seen, told = false;
+    bool seen, noticed = false;
     while (launch_stop_requests() == 0) {
-        TRY(look(w, &l, &seen));
-        if (seen && !l.there && !told) {
-            log_info("%s is not there yet%s", w->path,
-                     once ? "" : ": waiting for a run that makes it");
-            told = true;
+        TRY(read_runs(w, &l, &seen));
+        if (seen && !l.there && !noticed) {
+            log_info("%s does not exist yet%s", w->path,
+                     once ? "" : "; waiting for a run to create it");
+            noticed = true;
         }
         double now = clock_seconds();
         if (seen) {
             print_ended(&l, &before, once);
-            remember(&before, &l);
+            store_running(&before, &l);
             busy = is_idle(&l) ? busy : now;
         }
         if (seen && (printed == 0 || now - printed >= PLAIN_EVERY_S || once)) {
             print_running(&l);
             printed = now;
         }
-        if (seen && !told && is_idle(&l) && !once) {
-            log_info("%s: nothing is in flight; waiting %d s for a run to begin (--once shows "
-                     "those that "
-                     "ended)",
+        if (seen && !noticed && is_idle(&l) && !once) {
+            log_info("%s: no run is running; waiting %d s for one (--once shows ended runs)",
                      w->path, IDLE_S);
-            told = true;
+            noticed = true;
         }
         if ((once && seen) || (seen && is_idle(&l) && now - busy >= IDLE_S))
             break;
@@ -200,7 +200,8 @@ status command_watch(int argc, char **argv)
     TRY(command_no_flags_left(argc, argv, "watch", "--once"));
     TRY(command_no_settings_left(argc, argv, "watch", "results=FILE"));
     if (argc > 0)
-        FAIL(ERROR_USAGE, "watch: '%s' is not results=FILE", argv[0]);
+        FAIL(ERROR_USAGE, "watch: '%s' is not an argument of watch, which takes results=FILE",
+             argv[0]);
     if (!once && terminal_screen_is_terminal()) {
         TRY(watch_on_screen(&w));
     } else {

@@ -1,4 +1,3 @@
-/* man_page.c — see man_page.h; completion is in command_completion.c. */
 #include "experiments/cli/man_page.h"
 
 #include "base/text.h"
@@ -12,10 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- text as roff reads it ----------------------------------------------------------------------
+/* ---- text with roff escapes
+ * ----------------------------------------------------------------------
  */
 
-/* The code point at *c, which moves past it; a byte that is no UTF-8 becomes '?'. */
+/* Returns the code point at *c and moves *c behind it; '?' for a byte that is not UTF-8. */
 static unsigned next_character(const char **c)
 {
     const unsigned char *at = (const unsigned char *)*c;
@@ -32,7 +32,7 @@ static unsigned next_character(const char **c)
     return first >= 0x80 && more == 0 ? '?' : code;
 }
 
-/* Characters that roff would take for its own, or set as typographic ones. */
+/* Escapes for characters that roff would interpret or replace; NULL: none needed. */
 static const char *escape_of(unsigned code)
 {
     switch (code) {
@@ -51,13 +51,13 @@ static const char *escape_of(unsigned code)
     case '"':
         return "\\(dq";
     case '|':
-        return "|\\:"; /* lists of names may be broken here */
+        return "|\\:"; /* allows a line break in lists of names */
     default:
         return NULL;
     }
 }
 
-/* Running text, or lines kept as they are; a line that would begin as a request does not. */
+/* Writes escaped text. "\\&" keeps a line that begins with '.' from being a roff request. */
 static void put(FILE *to, const char *text)
 {
     bool at_start = true;
@@ -82,15 +82,15 @@ static void put_line(FILE *to, const char *text)
     fputc('\n', to);
 }
 
-/* Lines whose breaks and blanks stay. */
-static void put_as_it_is(FILE *to, const char *text)
+/* Keeps line breaks and spaces (.nf). */
+static void put_verbatim(FILE *to, const char *text)
 {
     fputs(".nf\n", to);
     put(to, text);
     fputs(text[0] != '\0' && text[strlen(text) - 1] == '\n' ? ".fi\n" : "\n.fi\n", to);
 }
 
-/* A tagged paragraph: the tag in bold, what follows it on its line, then the text. */
+/* A tagged paragraph: the bold tag and `rest` on one line, then the text. */
 static void put_item(FILE *to, const char *tag, const char *rest, const char *text)
 {
     fputs(".TP\n\\fB", to);
@@ -115,7 +115,7 @@ static void put_commands(FILE *to)
         fputs(".PP\n", to);
         help.length = 0;
         command_help_of(i, &help);
-        put_as_it_is(to, help.at);
+        put_verbatim(to, help.at);
     }
     text_free(&help);
 }
@@ -132,7 +132,7 @@ static void add_range(struct text *out, const struct option *o)
     }
 }
 
-/* `help`: NULL for the option's own. */
+/* `help`: NULL for the option's own text. */
 static void put_option(FILE *to, const struct option *o, const char *help)
 {
     struct text rest = {0}, about = {0};
@@ -160,10 +160,10 @@ static void put_keys_that(FILE *to, const char *title, bool define)
 static void put_keys(FILE *to)
 {
     fputs(".SH SETTINGS\n", to);
-    put_line(to, "Written key=value, on the command line or as key: value in a YAML file; what "
-                 "stands later wins. Shown with their defaults.");
-    put_keys_that(to, "What is computed", true);
-    put_keys_that(to, "Where and how", false);
+    put_line(to, "Written key=value on the command line, or key: value in a YAML file. A later "
+                 "setting overrides an earlier one. Each key is shown with its default.");
+    put_keys_that(to, "Keys that define the computation", true);
+    put_keys_that(to, "Other keys", false);
 }
 
 static void put_part(FILE *to, const struct about *about)
@@ -181,11 +181,11 @@ static void put_part(FILE *to, const struct about *about)
     text_free(&text);
 }
 
-/* What keys choose from, with settings of their own. */
+/* The entries of registries, with their own keys. */
 static void put_parts(FILE *to)
 {
     fputs(".SH PARTS\n", to);
-    put_line(to, "What some settings choose from, each with the settings that it brings.");
+    put_line(to, "The values of some keys, each with the dotted keys that it adds.");
     for (const struct option *o = global_keys; o->key != NULL; o++) {
         if (o->registry != NULL) {
             fputs(".SS ", to);
@@ -196,11 +196,11 @@ static void put_parts(FILE *to)
     }
 }
 
-static void put_questions(FILE *to)
+static void put_queries(FILE *to)
 {
     struct query_description q;
-    fputs(".SH QUESTIONS\n", to);
-    put_line(to, "Of gradlag query:");
+    fputs(".SH QUERIES\n", to);
+    put_line(to, "Named queries of gradlag query:");
     for (size_t i = 0; query_at(i, &q); i++)
         put_item(to, q.name, "", q.description);
 }
@@ -208,18 +208,19 @@ static void put_questions(FILE *to)
 static void put_environment(FILE *to)
 {
     static const struct variable own[] = {
-        {"GRADLAG_LOG", "error, warning, info or debug: what is told on stderr (info)"},
-        {"NO_COLOR", "not empty: no colours"},
-        {"TMPDIR",
-         "where the processes of a run meet; /tmp if it is not set, has more than 48 bytes or "
-         "a comma"},
+        {"GRADLAG_LOG",
+         "error, warning, info or debug: the least severe message on stderr (default info)"},
+        {"NO_COLOR", "if not empty: no colours"},
+        {"TMPDIR", "folder for the sockets and temporary files of a run; /tmp if unset, longer "
+                   "than 48 bytes, relative, or with a comma"},
     };
     struct variable v;
     fputs(".SH ENVIRONMENT\n", to);
     for (size_t i = 0; i < COUNT_OF(own); i++)
         put_item(to, own[i].name, "", own[i].meaning);
     fputs(".PP\n", to);
-    put_line(to, "A run's row also keeps, where they are set, for they may change what it does:");
+    put_line(to, "The row of a run records these variables if they are set, because they may "
+                 "change results:");
     for (size_t i = 0; environment_variable(i, &v); i++)
         put_item(to, v.name, "", v.meaning);
 }
@@ -245,36 +246,38 @@ static void put_experiments(FILE *to)
     experiment_print_all(memory);
     REQUIRE(fclose(memory) == 0);
     fputs(".SH EXPERIMENTS\n", to);
-    put_line(to, "Of gradlag reproduce:");
+    put_line(to, "Experiments of gradlag reproduce:");
     fputs(".PP\n", to);
-    put_as_it_is(to, names);
+    put_verbatim(to, names);
     free(names);
 }
 
-static void put_beginning(FILE *to)
+static void put_header(FILE *to)
 {
     fprintf(to, ".TH GRADLAG 1 \"%s\" \"gradlag ", provenance_date());
     put(to, provenance_release());
     fputs("\" \"User Commands\"\n.ad l\n.nh\n.SH NAME\n", to);
-    fputs("gradlag \\- what stale gradients cost, and what gives it back\n", to);
+    fputs("gradlag \\- measures what stale gradients cost in asynchronous training, and what "
+          "recovers it\n",
+          to);
     fputs(".SH SYNOPSIS\n\\fBgradlag\\fR \\fICOMMAND\\fR [\\fIkey=value\\fR]...\n.br\n"
           "\\fBgradlag\\fR \\fICOMMAND\\fR \\fB\\-\\-help\\fR\n.br\n"
           "\\fBgradlag \\-\\-version\\fR\n",
           to);
     fputs(".SH DESCRIPTION\n", to);
-    put_line(to, "Trains the same model on the same workers in two ways: with an asynchronous "
-                 "parameter server, the staleness of every gradient recorded, and with synchronous "
-                 "allreduce. Accuracy, throughput and staleness of every run go into one SQLite "
-                 "file, results.db unless results= names another, that can be queried.");
+    put_line(to, "Trains one model on the same workers in two ways: with an asynchronous parameter "
+                 "server and with synchronous allreduce. It records accuracy, throughput and the "
+                 "staleness of every gradient in one SQLite file, results.db by default (key "
+                 "results).");
 }
 
 void man_page_print(FILE *to)
 {
-    put_beginning(to);
+    put_header(to);
     put_commands(to);
     put_keys(to);
     put_parts(to);
-    put_questions(to);
+    put_queries(to);
     put_experiments(to);
     put_exit_codes(to);
     put_environment(to);

@@ -11,13 +11,13 @@
 #include <termios.h>
 #include <unistd.h>
 
-static struct termios kept, lent;
-static volatile sig_atomic_t is_open, asked_to_end;
+static struct termios original, ours;
+static volatile sig_atomic_t is_open, end_requested;
 
-/* Other screen, no cursor; and back. */
+/* Alternate screen without cursor, and back. */
 static const char enter[] = "\033[?1049h\033[?25l", leave[] = "\033[?25h\033[?1049l";
 
-/* Only what may be called from a signal handler. */
+/* Async-signal-safe. */
 static void write_all(const char *bytes, size_t length)
 {
     while (length > 0) {
@@ -29,42 +29,42 @@ static void write_all(const char *bytes, size_t length)
     }
 }
 
-static void give_back(void)
+static void restore_terminal(void)
 {
     write_all(leave, sizeof leave - 1);
-    tcsetattr(STDIN_FILENO, TCSADRAIN, &kept);
+    tcsetattr(STDIN_FILENO, TCSADRAIN, &original);
 }
 
-static void take(void)
+static void set_terminal(void)
 {
-    tcsetattr(STDIN_FILENO, TCSADRAIN, &lent);
+    tcsetattr(STDIN_FILENO, TCSADRAIN, &ours);
     write_all(enter, sizeof enter - 1);
 }
 
 static void end(int number)
 {
     (void)number;
-    asked_to_end = 1;
+    end_requested = 1;
 }
 
-/* A change of size only has to end the wait. */
+/* A change of size only interrupts the wait. */
 static void wake(int number)
 {
     (void)number;
 }
 
-/* The shell gets its terminal while we are stopped. */
+/* Restores the terminal for the shell while this process is suspended. */
 static void suspend(int number)
 {
     int error = errno;
     (void)number;
-    give_back();
+    restore_terminal();
     raise(SIGSTOP);
-    take();
+    set_terminal();
     errno = error;
 }
 
-static void handle(int number, void (*handler)(int))
+static void install_handler(int number, void (*handler)(int))
 {
     struct sigaction action = {.sa_handler = handler};
     sigemptyset(&action.sa_mask);
@@ -82,20 +82,23 @@ status terminal_screen_open(void)
 {
     status result = OK;
     REQUIRE(!is_open);
-    if (tcgetattr(STDIN_FILENO, &kept) != 0)
-        FAIL(ERROR_OTHER, "the terminal does not say how it is set: %s", strerror(errno));
-    lent = kept;
-    lent.c_lflag &= ~(tcflag_t)(ICANON | ECHO);
-    lent.c_cc[VMIN] = 1;
-    lent.c_cc[VTIME] = 0;
-    asked_to_end = 0;
-    take();
+    if (tcgetattr(STDIN_FILENO, &original) != 0)
+        FAIL(ERROR_OTHER,
+             "the settings of the terminal cannot be read: %s; use `gradlag watch --once`, or send "
+             "stdout to a file",
+             strerror(errno));
+    ours = original;
+    ours.c_lflag &= ~(tcflag_t)(ICANON | ECHO);
+    ours.c_cc[VMIN] = 1;
+    ours.c_cc[VTIME] = 0;
+    end_requested = 0;
+    set_terminal();
     is_open = 1;
-    handle(SIGINT, end);
-    handle(SIGTERM, end);
-    handle(SIGHUP, end);
-    handle(SIGTSTP, suspend);
-    handle(SIGWINCH, wake);
+    install_handler(SIGINT, end);
+    install_handler(SIGTERM, end);
+    install_handler(SIGHUP, end);
+    install_handler(SIGTSTP, suspend);
+    install_handler(SIGWINCH, wake);
 done:
     return result;
 }
@@ -104,8 +107,8 @@ void terminal_screen_close(void)
 {
     if (is_open) {
         is_open = 0;
-        give_back();
-        handle(SIGTSTP, SIG_DFL);
+        restore_terminal();
+        install_handler(SIGTSTP, SIG_DFL);
     }
 }
 
@@ -125,7 +128,8 @@ void terminal_screen_show(const char *page, size_t length)
         size_t size = strcspn(line, "\n");
         bool last = line + size + 1 >= page + length;
         text_add_bytes(&out, line, size);
-        text_add(&out, last ? "\033[K" : "\033[K\r\n"); /* a line more would scroll a full page */
+        text_add(&out,
+                 last ? "\033[K" : "\033[K\r\n"); /* a newline after the last line would scroll */
         line += size + 1;
     }
     text_add(&out, "\033[J");
@@ -137,7 +141,7 @@ bool terminal_screen_wait(double seconds)
 {
     struct pollfd keys = {.fd = STDIN_FILENO, .events = POLLIN};
     char pressed[64];
-    if (asked_to_end)
+    if (end_requested)
         return false;
     int ready = poll(&keys, 1, (int)(seconds * 1000));
     if (ready == 1) {
@@ -146,5 +150,5 @@ bool terminal_screen_wait(double seconds)
         if (gone || (count > 0 && memchr(pressed, 'q', (size_t)count) != NULL))
             return false;
     }
-    return !asked_to_end;
+    return !end_requested;
 }

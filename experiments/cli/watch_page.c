@@ -6,8 +6,8 @@
 #include <math.h>
 #include <string.h>
 
-enum { SILENT_S = 15 /* so long without news is worth a word */ };
-static const double slow_factor = 1.2; /* from here on a worker is called slow */
+enum { SILENT_S = 15 /* a longer time without progress is shown */ };
+static const double slow_factor = 1.2; /* a worker is slow from this factor on */
 
 /* ---- lines as wide as the terminal --------------------------------------------------------------
  */
@@ -18,7 +18,7 @@ struct page {
     const struct watch_page *o;
     struct text *out;
     unsigned lines, columns; /* so far; of the line that is being written */
-    bool full;               /* all lines are there */
+    bool full;               /* no line is left */
 };
 
 static void put_style(struct page *p, enum style style)
@@ -29,7 +29,7 @@ static void put_style(struct page *p, enum style style)
         text_add(p->out, "%s", codes[style]);
 }
 
-/* Text as far as it fits; what would move the cursor comes out as a blank. */
+/* Writes the text as far as it fits; control characters become spaces. */
 static void put(struct page *p, enum style style, const char *text)
 {
     if (style != PLAIN)
@@ -38,8 +38,8 @@ static void put(struct page *p, enum style style, const char *text)
         bool first = ((unsigned char)*c & 0xc0) != 0x80;
         if (p->columns == p->o->width && first)
             break;
-        bool steers = (unsigned char)*c < 0x20 || *c == 0x7f;
-        text_add_bytes(p->out, steers ? " " : c, 1);
+        bool control = (unsigned char)*c < 0x20 || *c == 0x7f;
+        text_add_bytes(p->out, control ? " " : c, 1);
         p->columns += first;
     }
     if (style != PLAIN)
@@ -125,7 +125,7 @@ static void add_silence(const struct live_run *r, struct text *out)
     char time[32];
     if (r->silent_seconds > SILENT_S) {
         progress_duration(r->silent_seconds, time);
-        text_add(out, "  no news for %s", time);
+        text_add(out, "  no progress for %s", time);
     }
 }
 
@@ -139,7 +139,7 @@ void watch_line_add(const struct live_run *r, struct text *out)
     add_silence(r, out);
 }
 
-/* What matters most comes first: a terminal cuts the end off. */
+/* The most important figures come first, because a terminal cuts the line. */
 void watch_end_add(const struct live_run *r, struct text *out)
 {
     bool finished = strcmp(r->status, "finished") == 0;
@@ -151,7 +151,7 @@ void watch_end_add(const struct live_run *r, struct text *out)
         text_add(out, "  loss %.3f", r->loss);
     if (finished && isfinite(r->train_seconds)) {
         char took[32];
-        progress_took(r->train_seconds, took);
+        progress_elapsed(r->train_seconds, took);
         text_add(out, "  %s", took);
     }
     text_add(out, "  %s", r->title);
@@ -163,7 +163,7 @@ void watch_end_add(const struct live_run *r, struct text *out)
         text_add(out, "  %s", r->error);
 }
 
-/* Nothing where no run waits: each says what it has left itself. */
+/* Adds nothing without queued runs: each running run shows its own time. */
 void watch_queue_add(const struct live_runs *l, struct text *out)
 {
     char time[32];
@@ -204,7 +204,7 @@ static void put_heading(struct page *p, const struct live_runs *l)
     end_line(p);
 }
 
-/* A line of one style, unless it is empty; false where the page is full. */
+/* Writes a line of one style; an empty one is skipped. False: the page is full. */
 static bool put_line(struct page *p, enum style style, struct text *line)
 {
     bool any = line->length > 0;
@@ -232,11 +232,11 @@ static bool put_figures(struct page *p, const struct live_run *r)
         put_text(p, DIM, &line);
     }
     if (p->columns == 0)
-        put(p, DIM, "  begins");
+        put(p, DIM, "  starting");
     return end_line(p);
 }
 
-/* Name and bar, then figures, then curves. */
+/* Title and progress, then figures, curves, and warnings. */
 static void put_running(struct page *p, const struct live_run *r)
 {
     struct text line = {0};
@@ -276,7 +276,7 @@ static void put_ended(struct page *p, const struct live_run *r)
     put_text(p, PLAIN, &line);
     put(p, style_of(r), r->status);
     watch_end_add(r, &line);
-    /* What stands before is there already, with its colour. */
+    /* Number and status were written already, in colour. */
     const char *rest = strstr(line.at, r->status);
     put(p, PLAIN, rest != NULL ? rest + strlen(r->status) : "");
     text_free(&line);
@@ -289,13 +289,13 @@ static void put_runs(struct page *p, const struct live_runs *l)
     for (size_t i = 0; i < l->running_count && !p->full; i++)
         put_running(p, &l->running[i]);
     if (l->more_running > 0 && !p->full) {
-        text_add(&line, "and %zu more in flight", l->more_running);
+        text_add(&line, "and %zu more running", l->more_running);
         put_text(p, DIM, &line);
         end_line(p);
     }
     if (l->ended_count > 0 && p->lines + 2 < p->o->height) {
         end_line(p);
-        put(p, DIM, "ended, the newest first");
+        put(p, DIM, "ended, newest first");
         end_line(p);
     }
     for (size_t i = 0; i < l->ended_count && !p->full; i++)
@@ -307,13 +307,13 @@ void watch_page_add(const struct watch_page *page, const struct live_runs *l, st
     struct page p = {.o = page, .out = out};
     if (!l->there) {
         put(&p, BOLD, page->path);
-        put(&p, PLAIN, " is not there yet: waiting for a run that makes it");
+        put(&p, PLAIN, " does not exist yet; waiting for a run to create it");
         end_line(&p);
         return;
     }
     put_heading(&p, l);
     if (l->running_count == 0 && l->waiting == 0) {
-        put(&p, DIM, "nothing is in flight");
+        put(&p, DIM, "no run is running");
         end_line(&p);
     }
     put_runs(&p, l);

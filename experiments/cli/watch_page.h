@@ -1,6 +1,6 @@
 /*
- * watch_page.h — what `gradlag watch` shows, as lines of text no wider than the terminal: pure
- * functions of what the results file holds.
+ * watch_page.h — the text of `gradlag watch`, in lines no wider than the terminal. Pure functions
+ * of data read from the results file.
  */
 #ifndef GRADLAG_EXPERIMENTS_CLI_WATCH_PAGE_H
 #define GRADLAG_EXPERIMENTS_CLI_WATCH_PAGE_H
@@ -14,19 +14,19 @@ struct watch_page {
     bool colour;
 };
 
-/* The whole page: lines ended by '\n', at most `height` of them and none wider than `width`. Text
- * of the file does not steer the terminal. */
+/* Adds the whole page: lines ended by '\n', at most `height` lines, none wider than `width`.
+ * Control characters in texts of the file become spaces. */
 void watch_page_add(const struct watch_page *page, const struct live_runs *l, struct text *out);
 
-/* One line on a run in flight, and one on a run that has ended, without '\n'. */
+/* Add one line about a running run, and about an ended run, without '\n'. */
 void watch_line_add(const struct live_run *r, struct text *out);
 void watch_end_add(const struct live_run *r, struct text *out);
 
-/* "  about 4:10 left in all", of the queue. */
+/* Adds the estimated time of the whole queue, "  about 4:10 left in all". */
 void watch_queue_add(const struct live_runs *l, struct text *out);
 
-/* "▁▂▅█": one character a value, from the least to the greatest; at most `columns`, of which each
- * is then a mean of several. Nothing for less than two values. */
+/* Adds a sparkline "▁▂▅█", scaled from minimum to maximum. With more than `columns` values each
+ * character is a mean of several. Adds nothing for fewer than two values. */
 void watch_spark_add(const struct live_curve *curve, unsigned columns, struct text *out);
 
 #endif

@@ -72,7 +72,7 @@ const char *settings_find(const struct settings *s, const char *key)
     return NULL;
 }
 
-/* A list stands for the values of a sweep: "1,2,4". */
+/* A YAML list becomes the values of a sweep: "1,2,4". */
 static status add_value_of(struct settings *s, const struct yaml_tree *d, const char *key,
                            const struct node *n)
 {
@@ -94,7 +94,7 @@ done:
     return result;
 }
 
-/* A flat map of keys. */
+/* Reads a flat map of keys. */
 static status read_settings(struct settings *s, const char *path)
 {
     status result = OK;
@@ -102,7 +102,8 @@ static status read_settings(struct settings *s, const char *path)
     TRY(yaml_tree_read_file(&d, path));
     TRY(node_require(&d, &d.root, NODE_MAP, "the file"));
     if (node_child(&d.root, "arms") != NULL)
-        FAIL(ERROR_USAGE, "%s is an experiment, which `gradlag reproduce %s` makes", path, path);
+        FAIL(ERROR_USAGE, "%s is an experiment file; run it with `gradlag reproduce %s`", path,
+             path);
     for (size_t i = 0; i < d.root.count; i++)
         TRY(add_value_of(s, &d, d.root.keys[i], &d.root.children[i]));
 done:
@@ -120,22 +121,25 @@ bool config_is_experiment(const char *name)
     return false;
 }
 
-/* What somebody may have meant who wrote it; `next` is what stands after it, or NULL. */
-static status explain_word(const char *word, const char *next)
+/* Fails for an argument that is neither key=value nor a file, with the likely correction. `next`:
+ * the argument after it, or NULL. */
+static status fail_for_word(const char *word, const char *next)
 {
     struct suggestion known = {.wanted = word};
     const char *dot = strrchr(word, '.');
     if (dot != NULL && (strcmp(dot, ".yaml") == 0 || strcmp(dot, ".yml") == 0))
-        return error_set(ERROR_USAGE, __FILE__, __LINE__, "there is no file '%s'", word);
-    if (word[0] == '-') {
-        return error_set(ERROR_USAGE, __FILE__, __LINE__,
-                         "'%s' is no option of this command; settings are written key=value, and "
-                         "--help says what it takes",
+        return error_set(ERROR_USAGE, __FILE__, __LINE__, "there is no file '%s'; check the path",
                          word);
+    if (word[0] == '-') {
+        return error_set(
+            ERROR_USAGE, __FILE__, __LINE__,
+            "'%s' is not an option of this command; settings are written key=value, and --help "
+            "lists the options",
+            word);
     }
     if (config_is_experiment(word)) {
         return error_set(ERROR_USAGE, __FILE__, __LINE__,
-                         "'%s' is an experiment, which `gradlag reproduce %s` makes", word, word);
+                         "'%s' is an experiment; run it with `gradlag reproduce %s`", word, word);
     }
     if (keys_find(word) != NULL) {
         bool value = next != NULL && strchr(next, '=') == NULL;
@@ -146,9 +150,9 @@ static status explain_word(const char *word, const char *next)
     for (const struct option *o = global_keys; o->key != NULL; o++)
         suggestion_add(&known, o->key);
     return suggestion_fail(&known,
-                           "A setting is written without spaces, as in lr=0.03; `gradlag list "
-                           "keys` shows all",
-                           "neither key=value nor a file:");
+                           "Write settings without spaces, as in lr=0.03; `gradlag list keys` "
+                           "lists all keys",
+                           "this is neither key=value nor a file:");
 }
 
 status settings_read_arguments(struct settings *s, int argc, char **argv)
@@ -160,7 +164,7 @@ status settings_read_arguments(struct settings *s, int argc, char **argv)
         if (equals == NULL && stat(argv[i], &about) == 0 && !S_ISDIR(about.st_mode)) {
             TRY(read_settings(s, argv[i]));
         } else if (equals == NULL || equals == argv[i]) {
-            TRY(explain_word(argv[i], i + 1 < argc ? argv[i + 1] : NULL));
+            TRY(fail_for_word(argv[i], i + 1 < argc ? argv[i + 1] : NULL));
         } else {
             char key[128];
             snprintf(key, sizeof key, "%.*s", (int)(equals - argv[i]), argv[i]);
@@ -174,7 +178,7 @@ done:
 /* ---- composition --------------------------------------------------------------------------------
  */
 
-/* The index after the last setting of the key that chooses the part `dotted` belongs to. */
+/* The index after the last setting that chooses a part for `dotted` (damping for damping.power). */
 static size_t choice_after(const struct settings *s, const char *dotted)
 {
     size_t length = strcspn(dotted, ".");
@@ -199,8 +203,8 @@ done:
     return result;
 }
 
-/* epochs, samples and updates each say how long training lasts: of those written in different
- * places the last counts (0 says nothing). */
+/* epochs, samples and updates all set the length of training. Among nonzero ones from different
+ * origins the last counts. */
 static bool length_overruled(const struct settings *s, size_t index)
 {
     static const char *const lengths[] = {"epochs", "samples", "updates"};
@@ -217,9 +221,9 @@ static bool length_overruled(const struct settings *s, size_t index)
     return later;
 }
 
-/* A sweep's file may be the base of one run: what it has several values or a range for falls away
- * where another place names one. */
-static bool is_chosen_elsewhere(const struct settings *s, size_t index)
+/* A file of a sweep may be the base of one run: a list or range in it is dropped if a later origin
+ * sets the key. */
+static bool is_overridden_list(const struct settings *s, size_t index)
 {
     const struct setting *each = &s->at[index];
     bool later = false;
@@ -237,14 +241,14 @@ static status compose(options **out, const struct settings *s)
     TRY(options_declare(*out, global_keys));
     for (size_t i = 0; i < s->count; i++)
         if (strchr(s->at[i].key, '.') == NULL && !length_overruled(s, i) &&
-            !is_chosen_elsewhere(s, i))
+            !is_overridden_list(s, i))
             TRY(options_set(*out, s->at[i].key, s->at[i].value, s->at[i].origin));
     if (model_is_external(*out) && !options_was_set(*out, "dataset"))
         TRY(options_set(*out, "dataset", "external", "model=external"));
     TRY(declare_chosen(*out));
     for (size_t i = 0; i < s->count; i++) {
         const struct setting *each = &s->at[i];
-        if (strchr(each->key, '.') == NULL || is_chosen_elsewhere(s, i) ||
+        if (strchr(each->key, '.') == NULL || is_overridden_list(s, i) ||
             (!options_declared(*out, each->key) && i < choice_after(s, each->key)))
             continue;
         TRY(options_set(*out, each->key, each->value, each->origin));
@@ -255,16 +259,16 @@ done:
     return result;
 }
 
-/* Whether two settings were written in the same place: both on the command line, or in one file. */
-static bool same_place(const struct setting *a, const struct setting *b)
+/* True if both settings are from the command line, or from the same file. */
+static bool same_origin(const struct setting *a, const struct setting *b)
 {
     size_t length = strcspn(a->origin, ":");
     return length == strcspn(b->origin, ":") && strncmp(a->origin, b->origin, length) == 0;
 }
 
-/* Whether a setting without effect falls away instead of being an error: it holds for several arms
- * of which this is one, or a file set it and something later chose what makes it idle. */
-static bool falls_away(const struct settings *s, size_t index, const char *with)
+/* True if a setting without effect is dropped instead of being an error: it was given for several
+ * arms, or a file set it and another origin chose later what makes it idle. */
+static bool may_be_dropped(const struct settings *s, size_t index, const char *with)
 {
     const struct setting *it = &s->at[index];
     if (it->shared || strcmp(it->origin, COMMAND_LINE) == 0)
@@ -272,14 +276,14 @@ static bool falls_away(const struct settings *s, size_t index, const char *with)
     for (size_t i = 0; i < s->count; i++) {
         const struct setting *chooser = &s->at[i];
         bool later = i > index || strcmp(chooser->origin, COMMAND_LINE) == 0;
-        if (strcmp(chooser->key, with) == 0 && later && !same_place(chooser, it))
+        if (strcmp(chooser->key, with) == 0 && later && !same_origin(chooser, it))
             return true;
     }
     return false;
 }
 
-/* Removes the settings of an idle key and of its part (damping, damping.power); false if one of
- * them does not fall away. */
+/* Removes the settings of an idle key and its dotted keys (damping, damping.power). False: one of
+ * them is an error instead. */
 static bool remove_idle(struct settings *s, const struct ineffective *idle)
 {
     size_t length = strlen(idle->key);
@@ -288,7 +292,7 @@ static bool remove_idle(struct settings *s, const struct ineffective *idle)
         const char *key = s->at[i].key;
         if (strncmp(key, idle->key, length) != 0 || (key[length] != '\0' && key[length] != '.'))
             continue;
-        if (!falls_away(s, i, idle->with))
+        if (!may_be_dropped(s, i, idle->with))
             return false;
         settings_remove(s, i);
         removed = true;
@@ -345,7 +349,7 @@ status config_compose_texts(options **out, const char *const *base, const char *
     return result;
 }
 
-/* ---- written down -------------------------------------------------------------------------------
+/* ---- output -------------------------------------------------------------------------------
  */
 
 static void add_value(struct text *out, const options *o, const struct option *option)
@@ -386,7 +390,7 @@ static int by_key(const void *a, const void *b)
     return strcmp((*x)->key, (*y)->key);
 }
 
-/* The key is of the virtual cluster, and the run has none. */
+/* A key of the virtual cluster in a run without one. */
 static bool is_idle(const options *o, const struct option *option)
 {
     return (key_where_of(option->key) & KEY_VIRTUAL) != 0 &&

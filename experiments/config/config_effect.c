@@ -1,4 +1,4 @@
-/* config_effect.c — settings that do not fit together: without effect, or impossible. */
+/* config_effect.c — finds settings without effect, and settings that contradict each other. */
 #include "experiments/config/config_effect.h"
 
 #include "experiments/config/config.h"
@@ -26,8 +26,8 @@ static bool is_initial(const options *o, const char *key)
     return strcmp(options_value(o, key), keys_find(key)->initial) == 0;
 }
 
-/* Set, though keys.def says that it has an effect elsewhere alone. */
-static bool is_out_of_place(const options *o, const char *key, struct ineffective *out)
+/* The key was set, but keys.def limits it to another mode or engine. */
+static bool is_in_wrong_mode(const options *o, const char *key, struct ineffective *out)
 {
     const char *mode = key_mode(key_where_of(key)), *engine = key_engine(key_where_of(key));
     if (is_initial(o, key))
@@ -50,7 +50,7 @@ static const struct damping_rule *chosen_damping(const options *o)
                                                       options_text(o, "damping"));
 }
 
-/* Settings of a recipe that is not chosen. */
+/* Keys whose recipe (local SGD, batch growth) is not chosen. */
 static bool recipe_without_effect(const options *o, struct ineffective *out)
 {
     static const struct {
@@ -62,8 +62,8 @@ static bool recipe_without_effect(const options *o, struct ineffective *out)
         {"post_local_epoch", "post_local", "none", "epoch"},
         {"post_local_epoch", "post_local", "decay", "epoch"},
     };
-    bool apart = options_integer(o, "local_steps") > 1 && is_initial(o, "post_local");
-    if (apart && !is_initial(o, "compression")) { /* parameters travel, and no gradient */
+    bool local_sgd = options_integer(o, "local_steps") > 1 && is_initial(o, "post_local");
+    if (local_sgd && !is_initial(o, "compression")) { /* ranks exchange parameters, not gradients */
         *out = (struct ineffective){"compression", "local_steps", "1"};
         return true;
     }
@@ -76,7 +76,7 @@ static bool recipe_without_effect(const options *o, struct ineffective *out)
     return false;
 }
 
-/* Keys that this or that pace has no use for. */
+/* Keys that have no effect with the chosen pace. */
 static bool pace_without_effect(const options *o, struct ineffective *out)
 {
     bool one_is_slow = options_declared(o, "pace.factor") && options_integer(o, "pace.worker") >= 0;
@@ -96,8 +96,9 @@ static bool pace_without_effect(const options *o, struct ineffective *out)
 /* Keys of a computation in this process, if the model is another program. */
 static bool external_without_effect(const options *o, struct ineffective *out)
 {
-    static const char *const idle[] = {"device",  "precision",       "deterministic", "dataset.path",
-                                       "augment", "label_smoothing", "batch_norm"};
+    static const char *const idle[] = {"device",       "precision", "deterministic",
+                                       "dataset.path", "augment",   "label_smoothing",
+                                       "batch_norm"};
     if (!model_is_external(o))
         return false;
     for (size_t i = 0; i < COUNT_OF(idle); i++) {
@@ -114,19 +115,21 @@ bool config_any_ineffective(const options *o, struct ineffective *out)
     const struct consistency_policy *policy = (const struct consistency_policy *)registry_find(
         &consistency_registry, options_text(o, "consistency"));
     if (options_text(o, "trace")[0] != '\0' && strcmp(options_text(o, "record"), "all") != 0) {
-        *out = (struct ineffective){"trace", "record", "all, of whose rows it is made"};
+        *out = (struct ineffective){"trace", "record",
+                                    "all, because the trace is made from these rows"};
         return true;
     }
     for (const struct option *key = global_keys; key->key != NULL; key++)
-        if (is_out_of_place(o, key->key, out))
+        if (is_in_wrong_mode(o, key->key, out))
             return true;
     if (!is_initial(o, "network.interface") && strcmp(options_text(o, "mode"), "async") == 0) {
         *out = (struct ineffective){"network.interface", "mode", "sync or pipeline"};
         return true;
     }
     if (!is_initial(o, "resume") && strcmp(options_text(o, "mode"), "pipeline") == 0) {
-        *out = (struct ineffective){"resume", "mode",
-                                    "sync or async; initial= starts anew from its parameters"};
+        *out = (struct ineffective){
+            "resume", "mode",
+            "sync or async; or use initial= to start a new run from its parameters"};
         return true;
     }
     if (options_integer(o, "servers") == 1 && !is_initial(o, "read")) {
@@ -146,9 +149,9 @@ bool config_any_ineffective(const options *o, struct ineffective *out)
         *out = (struct ineffective){"correction", "consistency", "asp"};
         return true;
     }
-    if (policy->never_stale && !is_initial(o, "damping") && !chosen_damping(o)->ageless) {
+    if (policy->never_stale && !is_initial(o, "damping") && !chosen_damping(o)->scales_fresh) {
         *out = (struct ineffective){"damping", "consistency",
-                                    "asp, or damping=trim, which looks at no age"};
+                                    "asp, or damping=trim, which ignores staleness"};
         return true;
     }
     return false;
@@ -173,18 +176,19 @@ static status check_balance(const options *o)
     status result = OK;
     const struct consistency_policy *policy = (const struct consistency_policy *)registry_find(
         &consistency_registry, options_text(o, "consistency"));
-    if (policy->even && chosen_damping(o)->balances) {
-        FAIL(ERROR_USAGE,
-             "%s: damping=%s makes up for fast workers whose gradients count more often; with "
-             "consistency=%s all count alike, so it would favour the slow ones; leave it out, or "
-             "set consistency=asp",
-             options_origin(o, "damping"), options_text(o, "damping"), policy->about.name);
+    if (policy->even && chosen_damping(o)->equalizes_workers) {
+        FAIL(
+            ERROR_USAGE,
+            "%s: damping=%s compensates for fast workers that contribute more gradients; with "
+            "consistency=%s all workers contribute equally, so it would favour slow workers; leave "
+            "it out, or set consistency=asp",
+            options_origin(o, "damping"), options_text(o, "damping"), policy->about.name);
     }
 done:
     return result;
 }
 
-static status check_places(const options *o)
+static status check_endpoints(const options *o)
 {
     status result = OK;
     const char *transport = options_text(o, "transport"), *endpoint = options_text(o, "endpoint");
@@ -194,20 +198,20 @@ static status check_places(const options *o)
         TRY(servers_endpoint(endpoint, servers_of(o), 0, first));
     if (strcmp(transport, "auto") != 0 && endpoint[0] != '\0' &&
         (strncmp(endpoint, transport, 3) != 0 || strncmp(endpoint + 3, "://", 3) != 0)) {
-        FAIL(ERROR_USAGE, "%s: transport=%s and endpoint=%s do not fit together; set one of them",
+        FAIL(ERROR_USAGE, "%s: transport=%s contradicts endpoint=%s; set only one of them",
              options_origin(o, "transport"), transport, endpoint);
     }
     if (token[0] != '\0' && (strlen(token) > 16 || token[strspn(token, HEX_DIGITS)] != '\0')) {
         FAIL(ERROR_USAGE,
-             "%s: run_token=%s is not 1 to 16 hexadecimal digits; server and workers "
-             "need the same ones",
+             "%s: run_token=%s is not 1 to 16 hexadecimal digits; server and workers need the same "
+             "token",
              options_origin(o, "run_token"), token);
     }
 done:
     return result;
 }
 
-/* A virtual cluster measures nothing: its steps last as long as the pace says. */
+/* A virtual cluster needs a pace that defines the duration of a step. */
 static status check_pace(const options *o)
 {
     status result = OK;
@@ -216,14 +220,14 @@ static status check_pace(const options *o)
     bool virtual = strcmp(options_text(o, "engine"), "virtual") == 0;
     if (virtual && kind->as_long) {
         FAIL(ERROR_USAGE,
-             "engine=virtual needs to know how long steps last, pace=%s says nothing of it; set "
+             "engine=virtual needs the duration of a step, which pace=%s does not define; set "
              "pace=constant, gamma, lognormal, pareto, trace or fit",
              options_text(o, "pace"));
     }
     if (!virtual && kind->is_given) {
         FAIL(ERROR_USAGE,
-             "%s: pace=%s is of engine=virtual; export the run's times with `gradlag "
-             "replay RUN --export FILE` and set pace=trace pace.path=FILE",
+             "%s: pace=%s needs engine=virtual; for real processes export the recorded times with "
+             "`gradlag replay RUN --export FILE` and set pace=trace pace.path=FILE",
              options_origin(o, "pace"), options_text(o, "pace"));
     }
 done:
@@ -236,19 +240,22 @@ static status check_external(const options *o)
     status result = OK;
     const bool external = model_is_external(o);
     if (external != (strcmp(options_text(o, "dataset"), "external") == 0)) {
-        FAIL(ERROR_USAGE, "%s: dataset=%s and model=%s do not fit together: a program brings its "
-                          "own data; %s",
+        FAIL(ERROR_USAGE,
+             "%s: dataset=%s and model=%s do not fit together: a program brings its "
+             "own data; %s",
              options_origin(o, "dataset"), options_text(o, "dataset"), options_text(o, "model"),
              external ? "leave dataset out" : "set model=external or another dataset");
     }
     if (external && options_text(o, "model.command")[0] == '\0') {
-        FAIL(ERROR_USAGE, "%s: model=external requires the command that starts your program; set "
-                          "for example model.command='python3 my_model.py'",
+        FAIL(ERROR_USAGE,
+             "%s: model=external requires the command that starts your program; set "
+             "for example model.command='python3 my_model.py'",
              options_origin(o, "model"));
     }
     if (external && strcmp(options_text(o, "mode"), "pipeline") == 0) {
-        FAIL(ERROR_USAGE, "%s: mode=pipeline cuts a model into stages and cannot cut one of "
-                          "another program (model=external); set mode=async or mode=sync",
+        FAIL(ERROR_USAGE,
+             "%s: mode=pipeline cuts a model into stages and cannot cut one of "
+             "another program (model=external); set mode=async or mode=sync",
              options_origin(o, "mode"));
     }
 done:
@@ -263,13 +270,13 @@ static status check_pipeline(const options *o)
     if (strcmp(options_text(o, "mode"), "pipeline") != 0)
         return OK;
     if (strcmp(options_text(o, "engine"), "virtual") == 0)
-        FAIL(ERROR_USAGE, "mode=pipeline runs in processes alone; leave engine=virtual out");
+        FAIL(ERROR_USAGE, "mode=pipeline cannot be simulated; leave engine=virtual out");
     TRY(pipeline_shape(o, &stages, &micro_batches));
 done:
     return result;
 }
 
-/* A pipeline always ends. */
+/* A pipeline always stops at a non-finite value. */
 static status check_on_nonfinite(const options *o)
 {
     status result = OK;
@@ -281,8 +288,7 @@ done:
     return result;
 }
 
-/* Keys that would have no effect are errors: a comparison must not seem to vary what it does not.
- */
+/* A key without effect is an error, so that a comparison really varies what it seems to vary. */
 status config_check(const options *o)
 {
     status result = OK;
@@ -297,7 +303,7 @@ status config_check(const options *o)
              options_value(o, none.with), none.with, none.instead);
     }
     if (options_text(o, "results")[0] == '\0') {
-        FAIL(ERROR_USAGE, "%s: results= needs the name of a file, as in results=results.db",
+        FAIL(ERROR_USAGE, "%s: results= is empty; name a file, as in results=results.db",
              options_origin(o, "results"));
     }
     if (strcmp(options_text(o, "mode"), "async") == 0) {
@@ -315,7 +321,7 @@ status config_check(const options *o)
     TRY(check_on_nonfinite(o));
     TRY(check_balance(o));
     TRY(check_pace(o));
-    TRY(check_places(o));
+    TRY(check_endpoints(o));
     TRY(slices_check(o));
     TRY(consistency_open(&consistency, o));
     TRY(consistency_per_update(&consistency, (unsigned)options_integer(o, "workers"), &per_update));

@@ -1,18 +1,17 @@
 /*
- * config_effect.h — what composition (config.c) asks: which setting has no effect beside the
- * others.
+ * config_effect.h — finds settings that have no effect with the other settings; used by config.c.
  */
 #ifndef GRADLAG_EXPERIMENTS_CONFIG_CONFIG_EFFECT_H
 #define GRADLAG_EXPERIMENTS_CONFIG_CONFIG_EFFECT_H
 
 #include "base/options.h"
 
-/* Why a key that was set has no effect: because of the key `with`, which has to be `instead`. */
+/* `key` was set but has no effect because of the value of key `with`, which must be `instead`. */
 struct ineffective {
     const char *key, *with, *instead;
 };
 
-/* One of them, if there is any. */
+/* True if there is such a key; *out is the first one found. */
 bool config_any_ineffective(const options *o, struct ineffective *out);
 
 #endif

@@ -54,7 +54,7 @@ const struct option global_keys[] = {
     {0},
 };
 
-/* In keys.def's words. */
+/* Short names for keys.def. */
 enum {
     ANY = KEY_ANY,
     ASYNC = KEY_ASYNC,
@@ -73,8 +73,8 @@ static const struct {
 #undef KEY
 };
 
-/* COUNT_OF(marks) of the keys of chosen parts. */
-static size_t place_of(const char *key)
+/* COUNT_OF(marks) for dotted keys of parts. */
+static size_t index_of(const char *key)
 {
     size_t i = 0;
     while (i < COUNT_OF(marks) && strcmp(global_keys[i].key, key) != 0)
@@ -84,7 +84,7 @@ static size_t place_of(const char *key)
 
 enum key_use key_use_of(const char *key)
 {
-    size_t i = place_of(key);
+    size_t i = index_of(key);
     if (i < COUNT_OF(marks))
         return marks[i].use;
     return strcmp(key, "device.index") == 0 ? KEY_BESIDE : KEY_DEFINES;
@@ -97,7 +97,7 @@ bool key_defines(const char *key)
 
 unsigned key_where_of(const char *key)
 {
-    size_t i = place_of(key);
+    size_t i = index_of(key);
     return i < COUNT_OF(marks) ? marks[i].where : KEY_ANY;
 }
 

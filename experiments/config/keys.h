@@ -1,5 +1,5 @@
 /*
- * keys.h — the global keys: what each is for, and in which mode and engine it has an effect.
+ * keys.h — the global keys: use, mode and engine of each.
  */
 #ifndef GRADLAG_EXPERIMENTS_CONFIG_KEYS_H
 #define GRADLAG_EXPERIMENTS_CONFIG_KEYS_H
@@ -10,19 +10,20 @@
 extern const struct option global_keys[]; /* ended by key == NULL */
 
 enum key_use {
-    KEY_DEFINES, /* decides what is computed: part of config_hash */
-    /* Where a run reads and writes, what it is called, how long it may wait, by which way bytes
-     * travel: two runs that differ in those alone are the same run. */
+    KEY_DEFINES, /* defines the computation: part of config_hash */
+    /* Files, names, limits of time, ways of transport: runs that differ only in these are the
+     * same run. */
     KEY_BESIDE,
-    KEY_INTERNAL, /* set by `run` for the processes that it starts; like BESIDE else */
+    KEY_INTERNAL, /* set by `run` for the processes that it starts; otherwise like KEY_BESIDE */
 };
-/* A global key, or one of any part that can be chosen; NULL: there is none of that name. */
+/* A global key, or a dotted key of any part; NULL: there is no such key. */
 const struct option *keys_find(const char *key);
-/* Keys of chosen parts (damping.power) define. */
+/* Dotted keys of parts (damping.power) are KEY_DEFINES, except device.index. */
 enum key_use key_use_of(const char *key);
 bool key_defines(const char *key);
 
-/* Elsewhere a key has no effect, and setting it is an error. No mode: all; no engine: all. */
+/* Mode and engine in which a key has an effect; setting it elsewhere is an error. Without a mode or
+ * without an engine bit: in all of them. */
 enum key_where {
     KEY_ANY = 0,
     KEY_ASYNC = 1,
@@ -32,13 +33,13 @@ enum key_where {
     KEY_VIRTUAL = 16,
 };
 unsigned key_where_of(const char *key);
-/* "async" of KEY_ASYNC, "real" of KEY_ASYNC | KEY_REAL; NULL where any will do. */
+/* key_mode is "async" for KEY_ASYNC | KEY_REAL, key_engine is "real"; NULL: any. */
 const char *key_mode(unsigned where);
 const char *key_engine(unsigned where);
-/* The names that it may be, true and false of a flag, with `between` between them; nothing of
- * numbers and text. */
+/* Adds the possible values, separated by `between`: names, or true and false for a flag; nothing
+ * for numbers and text. */
 void key_add_names(const struct option *key, const char *between, struct text *out);
-/* What it is, after where it has an effect: "mode=sync engine=real: …". */
+/* Adds the description, preceded by mode and engine: "mode=sync engine=real: …". */
 void key_add_help(const struct option *key, struct text *out);
 
 #endif

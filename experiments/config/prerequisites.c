@@ -14,7 +14,8 @@ static bool is_read(const options *o, const char *key)
     const char *path = options_text(o, key);
     const struct dataset_kind *data =
         (const struct dataset_kind *)registry_find(&dataset_registry, options_text(o, "dataset"));
-    return path[0] != '\0' && strpbrk(path, "*?[") == NULL && /* a pattern: cifar10's shards */
+    return path[0] != '\0' &&
+           strpbrk(path, "*?[") == NULL && /* not a pattern, as for cifar10's shards */
            (strcmp(key, "dataset.path") != 0 || (data != NULL && data->reads_files));
 }
 
@@ -24,7 +25,8 @@ status prerequisites_check(const options *o)
     status result = OK;
     for (size_t i = 0; i < COUNT_OF(keys); i++) {
         if (is_read(o, keys[i]) && access(options_text(o, keys[i]), R_OK) != 0) {
-            FAIL(ERROR_DATA, "%s=%s: %s; correct the path, which is relative to the current folder",
+            FAIL(ERROR_DATA,
+                 "%s=%s: %s; correct the path (a relative path starts from the current folder)",
                  keys[i], options_text(o, keys[i]), strerror(errno));
         }
     }

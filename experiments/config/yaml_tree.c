@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* An alias (*name) counts as all that it stands for: a few lines of them could ask for any amount
- * of memory. */
+/* Limits of a file. Nodes behind an alias (*name) count each time, because nested aliases can
+ * expand to any amount of memory. */
 enum { DEEPEST = 16, MOST_NODES = 20000 };
 
 struct conversion {
@@ -51,10 +51,10 @@ static status convert_map(struct conversion *c, const yaml_node_t *node, struct 
         const yaml_node_t *key = yaml_document_get_node(c->from, first[i].key);
         unsigned line = (unsigned)key->start_mark.line + 1;
         if (key->type != YAML_SCALAR_NODE)
-            FAIL(ERROR_USAGE, "%s:%u: a key must be a plain word", c->name, line);
+            FAIL(ERROR_USAGE, "%s:%u: a key must be a single word", c->name, line);
         const char *word = (const char *)key->data.scalar.value;
         if (node_child(out, word) != NULL) {
-            FAIL(ERROR_USAGE, "%s:%u: '%s' stands here a second time; keep one of them", c->name,
+            FAIL(ERROR_USAGE, "%s:%u: '%s' occurs twice in this map; keep one of them", c->name,
                  line, word);
         }
         out->keys[i] = text_copy(word);
@@ -71,9 +71,10 @@ static status convert(struct conversion *c, const yaml_node_t *node, struct node
     status result = OK;
     out->line = (unsigned)node->start_mark.line + 1;
     if (depth > DEEPEST)
-        FAIL(ERROR_USAGE, "%s:%u: nested deeper than %d", c->name, out->line, DEEPEST);
+        FAIL(ERROR_USAGE, "%s:%u: lists and maps are nested deeper than %d levels", c->name,
+             out->line, DEEPEST);
     if (++c->nodes > MOST_NODES) {
-        FAIL(ERROR_USAGE, "%s:%u: more than %d words, lists and maps, counting what aliases repeat",
+        FAIL(ERROR_USAGE, "%s:%u: more than %d values, lists and maps (aliases count each time)",
              c->name, out->line, MOST_NODES);
     }
     switch (node->type) {
@@ -90,7 +91,8 @@ static status convert(struct conversion *c, const yaml_node_t *node, struct node
         TRY(convert_map(c, node, out, depth));
         break;
     default:
-        FAIL(ERROR_USAGE, "%s:%u: nothing stands here", c->name, out->line);
+        FAIL(ERROR_USAGE, "%s:%u: this YAML node is not supported; write a value, a list or a map",
+             c->name, out->line);
     }
 done:
     return result;
@@ -99,14 +101,14 @@ done:
 static status fail_to_parse(const char *name, const yaml_parser_t *parser)
 {
     return error_set(ERROR_USAGE, __FILE__, __LINE__,
-                     "%s:%zu: not valid YAML: %s. Are the keys of one map indented alike, by "
-                     "blanks and no tab, with a blank after each ':'?",
+                     "%s:%zu: not valid YAML: %s. Check that keys of one map have the same "
+                     "indentation, without tabs, and that a space follows each ':'",
                      name, parser->problem_mark.line + 1,
                      parser->problem != NULL ? parser->problem : "unreadable");
 }
 
 /* Reads one event; *more is false after the last one or an error. */
-static status follow_depth(const char *name, yaml_parser_t *parser, int *depth, bool *more)
+static status check_event(const char *name, yaml_parser_t *parser, int *depth, bool *more)
 {
     status result = OK;
     yaml_event_t event;
@@ -122,7 +124,8 @@ static status follow_depth(const char *name, yaml_parser_t *parser, int *depth, 
     yaml_event_delete(&event);
     if (*depth > DEEPEST) {
         *more = false;
-        FAIL(ERROR_USAGE, "%s:%u: nested deeper than %d", name, line, DEEPEST);
+        FAIL(ERROR_USAGE, "%s:%u: lists and maps are nested deeper than %d levels", name, line,
+             DEEPEST);
     }
 done:
     return result;
@@ -134,8 +137,8 @@ static void set_input(yaml_parser_t *parser, const struct text *text)
     yaml_parser_set_input_string(parser, (const unsigned char *)at, text->length);
 }
 
-/* libyaml's time grows with the square of the depth, so the depth is checked event by event before
- * anything is built. */
+/* libyaml's time grows with the square of the depth. So check the depth event by event before
+ * building the tree. */
 static status check_depth(const char *name, const struct text *text)
 {
     status result = OK;
@@ -145,7 +148,7 @@ static status check_depth(const char *name, const struct text *text)
     REQUIRE(yaml_parser_initialize(&parser) == 1);
     set_input(&parser, text);
     while (more)
-        TRY(follow_depth(name, &parser, &depth, &more));
+        TRY(check_event(name, &parser, &depth, &more));
 done:
     yaml_parser_delete(&parser);
     return result;
@@ -196,7 +199,7 @@ status yaml_tree_read_file(struct yaml_tree *out, const char *path)
         FAIL(ERROR_USAGE, "%s: %s", path, strerror(errno));
     read_all(file, &text);
     if (text.length >= strlen(database) && memcmp(text.at, database, strlen(database)) == 0)
-        FAIL(ERROR_USAGE, "%s is a results file, which is named by results=%s", path, path);
+        FAIL(ERROR_USAGE, "%s is a results file; name it with results=%s", path, path);
     TRY(read_from(out, path, &text));
 done:
     text_free(&text);
@@ -262,7 +265,7 @@ status node_known_keys(const struct yaml_tree *d, const struct node *map, const 
             suggestion_add(&names, *k);
         }
         if (!found) {
-            return suggestion_fail(&names, NULL, "%s:%u: no key here is called", d->name,
+            return suggestion_fail(&names, NULL, "%s:%u: there is no key", d->name,
                                    map->children[i].line);
         }
         text_free(&names.all);

@@ -22,9 +22,9 @@
 
 enum { NOT_STARTED = 127 }; /* the exit code of a child whose program cannot be executed */
 
-/* In the child, after fork: only what may be called there. */
-static _Noreturn void become(const char *const *argv, char *const *environment, int error_fd,
-                             pid_t parent, bool speaking, const cpu_set_t *cores)
+/* Runs in the child after fork(); calls only async-signal-safe functions. */
+static _Noreturn void exec_child(const char *const *argv, char *const *environment, int error_fd,
+                                 pid_t parent, bool keep_stdout, const cpu_set_t *cores)
 {
     sigset_t none;
     sigemptyset(&none);
@@ -36,11 +36,9 @@ static _Noreturn void become(const char *const *argv, char *const *environment, 
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent)
-        _exit(ERROR_PEER); /* it died before the line above */
-    if (cores != NULL) {
-        sched_setaffinity(0, sizeof *cores,
-                          cores); /* where it fails the run is slower, not wrong */
-    }
+        _exit(ERROR_PEER); /* the parent died before prctl() */
+    if (cores != NULL)
+        sched_setaffinity(0, sizeof *cores, cores); /* a failure only makes the run slower */
     int nothing = open("/dev/null", O_RDONLY);
     if (nothing >= 0) {
         dup2(nothing, STDIN_FILENO);
@@ -48,14 +46,14 @@ static _Noreturn void become(const char *const *argv, char *const *environment, 
     }
     if (error_fd >= 0)
         dup2(error_fd, STDERR_FILENO);
-    if (!speaking)
+    if (!keep_stdout)
         dup2(STDERR_FILENO, STDOUT_FILENO);
     execvpe(argv[0], (char *const *)argv, environment);
     _exit(NOT_STARTED);
 }
 
 static status start(struct child *c, const char *const *argv, const char *const *environment,
-                    int error_fd, bool speaking, const cpu_set_t *cores)
+                    int error_fd, bool keep_stdout, const cpu_set_t *cores)
 {
     status result = OK;
     char **merged = NULL;
@@ -66,18 +64,19 @@ static status start(struct child *c, const char *const *argv, const char *const 
     while (environment != NULL && environment[added] != NULL)
         added++;
     TRY(memory_new(&merged, own + added + 1, sizeof *merged, "an environment"));
-    /* The first of two that are alike counts. */
+    /* getenv() finds the first of two entries with the same name. */
     for (size_t i = 0; i < added; i++)
         merged[i] = (char *)environment[i];
     memcpy(&merged[added], environ, own * sizeof *merged);
     pid_t parent = getpid(), pid = fork();
     if (pid < 0) {
-        FAIL(ERROR_OTHER, "no new process for %s: %s; are too many running?", argv[0],
-             strerror(errno));
+        FAIL(ERROR_OTHER,
+             "%s cannot be started: %s; check the number of running processes (`ulimit -u`)",
+             argv[0], strerror(errno));
     }
     if (pid == 0)
-        become(argv, merged, error_fd, parent, speaking, cores);
-    setpgid(pid, pid); /* here too, so that it holds whichever side runs first */
+        exec_child(argv, merged, error_fd, parent, keep_stdout, cores);
+    setpgid(pid, pid); /* in parent and child, so that it is set whichever runs first */
     *c = (struct child){.pid = pid, .running = true};
 done:
     memory_free(merged);
@@ -90,8 +89,8 @@ status child_start(struct child *c, const char *const *argv, const char *const *
     return start(c, argv, environment, error_fd, false, NULL);
 }
 
-status child_start_speaking(struct child *c, const char *const *argv,
-                            const char *const *environment, int error_fd)
+status child_start_with_stdout(struct child *c, const char *const *argv,
+                               const char *const *environment, int error_fd)
 {
     return start(c, argv, environment, error_fd, true, NULL);
 }
@@ -125,7 +124,7 @@ void child_kill(struct child *c)
         return;
     kill(-c->pid, SIGKILL);
     kill(c->pid, SIGKILL);
-    /* A killed process ends as soon as the kernel lets go of it. */
+    /* No time limit: after SIGKILL only the kernel can delay the end. */
     while (waitpid(c->pid, &c->wait_status, 0) < 0 && errno == EINTR) {
     }
     c->running = false;
@@ -143,43 +142,45 @@ void child_describe(int wait_status, char out[96])
     }
 }
 
-status files_allow(unsigned processes)
+status open_files_allow(unsigned processes)
 {
-    enum { OWN = 64, EACH = 4 }; /* a server has 20 + 3 for each worker, mpirun 24 + 3 a rank */
+    enum {
+        OWN = 64,
+        EACH = 4
+    }; /* a server opens 20 files and 3 per worker, mpirun 24 and 3 per rank */
     status result = OK;
     struct rlimit limit;
     const rlim_t count = OWN + (rlim_t)EACH * processes;
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= count)
-        return OK; /* where it does not say, opening one will */
+        return OK; /* if the limit is unknown, open() will report it */
     if (limit.rlim_max < count) {
         FAIL(ERROR_USAGE,
-             "%u processes take up to %llu open files, and no more than %llu are allowed here: "
-             "raise "
-             "that (`ulimit -Hn`), take fewer workers, or simulate them with engine=virtual",
+             "%u processes need up to %llu open files, but the limit here is %llu: raise it "
+             "(`ulimit -Hn`), use fewer workers, or simulate them with engine=virtual",
              processes, (unsigned long long)count, (unsigned long long)limit.rlim_max);
     }
     limit.rlim_cur = count;
     if (setrlimit(RLIMIT_NOFILE, &limit) != 0) {
-        FAIL(ERROR_OTHER, "%llu open files cannot be allowed: %s", (unsigned long long)count,
-             strerror(errno));
+        FAIL(ERROR_OTHER, "the limit of open files cannot be raised to %llu: %s",
+             (unsigned long long)count, strerror(errno));
     }
 done:
     return result;
 }
 
-/* Whether SIGHUP was ignored when this program began. That has to be asked before libraries begin:
- * libpsm2, which comes with Debian 13's Open MPI, takes the signal for itself when it is loaded. By
- * the kernel's own call, as a sanitizer has not begun either; the handler comes first in what it
- * gives. */
-static unsigned long hangup_at_first[32];
+/* The disposition of SIGHUP at the start of the program; the first word is the handler. It is read
+ * before any library is initialised, because libpsm2 (Debian 13's Open MPI) installs a handler when
+ * it is loaded. The direct system call is needed because a sanitizer's runtime is not initialised
+ * yet. */
+static unsigned long initial_hangup[32];
 
-__attribute__((no_sanitize("address", "thread", "undefined"))) static void look_at_hangup(void)
+__attribute__((no_sanitize("address", "thread", "undefined"))) static void read_hangup(void)
 {
-    (void)syscall(SYS_rt_sigaction, SIGHUP, NULL, hangup_at_first, 8);
+    (void)syscall(SYS_rt_sigaction, SIGHUP, NULL, initial_hangup, 8);
 }
 
 __attribute__((section(".preinit_array"),
-               used)) static void (*const look_first)(void) = look_at_hangup;
+               used)) static void (*const read_hangup_first)(void) = read_hangup;
 
 void signals_catch(void (*handler)(int))
 {
@@ -190,7 +191,7 @@ void signals_catch(void (*handler)(int))
     sigaddset(&action.sa_mask, SIGHUP);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
-    if (hangup_at_first[0] == (unsigned long)SIG_IGN)
+    if (initial_hangup[0] == (unsigned long)SIG_IGN)
         action.sa_handler = SIG_IGN;
     sigaction(SIGHUP, &action, NULL);
 }
@@ -217,8 +218,8 @@ void folder_remove(struct folder *f)
     }
 }
 
-/* Whether it is a folder that this user's mkdtemp made. */
-static bool is_ours(const char *name, const char *path)
+/* True for a folder that folder_make of this user created. */
+static bool is_private_folder(const char *name, const char *path)
 {
     struct stat about;
     return strncmp(name, FOLDER_PREFIX, strlen(FOLDER_PREFIX)) == 0 &&
@@ -226,7 +227,7 @@ static bool is_ours(const char *name, const char *path)
            S_ISDIR(about.st_mode) && (about.st_mode & 07777) == 0700 && about.st_uid == geteuid();
 }
 
-/* Folders whose lock nobody holds: their makers were killed. */
+/* Removes folders whose lock is free: their creators were killed. */
 static void remove_abandoned(const char *base)
 {
     DIR *all = opendir(base);
@@ -235,7 +236,7 @@ static void remove_abandoned(const char *base)
         struct folder found;
         char lock[128];
         snprintf(found.path, sizeof found.path, "%.48s/%.32s", base, entry->d_name);
-        if (!is_ours(entry->d_name, found.path))
+        if (!is_private_folder(entry->d_name, found.path))
             continue;
         snprintf(lock, sizeof lock, "%s/lock", found.path);
         found.lock = open(lock, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
@@ -248,8 +249,8 @@ static void remove_abandoned(const char *base)
         closedir(all);
 }
 
-/* Makes one and locks it. *taken: another starter took it for abandoned before it was locked. */
-static status make_locked(struct folder *f, const char *base, bool *taken)
+/* Creates and locks a folder. *taken: another process removed it before the lock, as abandoned. */
+static status create_locked(struct folder *f, const char *base, bool *taken)
 {
     status result = OK;
     char path[96], lock[128];
@@ -257,14 +258,16 @@ static status make_locked(struct folder *f, const char *base, bool *taken)
     *taken = false;
     snprintf(path, sizeof path, "%s/" FOLDER_PREFIX "XXXXXX", base);
     if (mkdtemp(path) == NULL)
-        FAIL(ERROR_OTHER, "%s: %s; set TMPDIR to a folder you may write in", path, strerror(errno));
+        FAIL(ERROR_OTHER, "%s cannot be created: %s; set TMPDIR to a writable folder", path,
+             strerror(errno));
     snprintf(lock, sizeof lock, "%s/lock", path);
     f->lock = open(lock, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     memcpy(f->path, path, sizeof path);
     if (f->lock < 0 && errno == ENOENT) {
         *taken = true;
     } else if (f->lock < 0 || flock(f->lock, LOCK_EX) != 0 || fstat(f->lock, &about) != 0) {
-        FAIL(ERROR_OTHER, "%s: %s; is the disk full?", lock, strerror(errno));
+        FAIL(ERROR_OTHER, "%s cannot be created and locked: %s; check that the disk is not full",
+             lock, strerror(errno));
     } else {
         const char *place = getenv("TMPDIR");
         *taken = about.st_nlink == 0;
@@ -281,20 +284,21 @@ status folder_make(struct folder *f, const char *base)
     status result = OK;
     bool taken = true;
     f->path[0] = '\0';
-    /* A socket's path has at most 107 bytes, so a deep TMPDIR does not do; nor one with a comma,
-     * which parts the places of several servers. */
+    /* The path of a socket is limited to 107 bytes, so a long TMPDIR is not used. A comma separates
+     * endpoints of several servers, so a TMPDIR with a comma is not used either. */
     base = base != NULL ? base : getenv("TMPDIR");
     if (base == NULL || base[0] != '/' || strlen(base) > 48 || strchr(base, ',') != NULL)
         base = "/tmp";
     remove_abandoned(base);
-    remove_abandoned(
-        "/dev/shm"); /* what a killed synchronous run left, also before an asynchronous one */
+    remove_abandoned("/dev/shm"); /* from killed synchronous runs */
     for (unsigned tries = 0; taken; tries++) {
         if (tries == 10) {
-            FAIL(ERROR_OTHER, "%s: no private folder can be kept there; set TMPDIR to another one",
+            FAIL(ERROR_OTHER,
+                 "%s: other processes keep removing the private folder created there; set TMPDIR "
+                 "to another folder",
                  base);
         }
-        TRY(make_locked(f, base, &taken));
+        TRY(create_locked(f, base, &taken));
     }
 done:
     return result;

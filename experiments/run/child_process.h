@@ -1,5 +1,5 @@
 /*
- * child_process.h — processes that this one starts, and their private folder.
+ * child_process.h — starting and ending child processes, their signals, and a private folder.
  */
 #ifndef GRADLAG_EXPERIMENTS_RUN_CHILD_PROCESS_H
 #define GRADLAG_EXPERIMENTS_RUN_CHILD_PROCESS_H
@@ -12,44 +12,45 @@
 struct child {
     pid_t pid; /* 0: never started */
     bool running;
-    int wait_status; /* as waitpid gives it, once it has ended */
+    int wait_status; /* from waitpid(); valid after the end */
 };
 
-/* Starts argv[0] (found on PATH), ended by NULL, with NULL-ended "NAME=value" additions to the
- * environment, in a process group of its own, standard input closed, and dead when this process
- * dies. `error_fd`: −1, or what becomes its stderr. Its stdout becomes stderr: stdout is data. */
+/* Starts argv[0], found on PATH, in a new process group. `argv` ends with NULL, and so does
+ * `environment`, a list of "NAME=value" additions (NULL: none). stdin is /dev/null. `error_fd`
+ * becomes its stderr (−1: inherited). Its stdout goes to its stderr, because our stdout is for
+ * data. The kernel kills the child when this process dies. */
 status child_start(struct child *c, const char *const *argv, const char *const *environment,
                    int error_fd) MUST_CHECK;
-/* The same, but its stdout is this process's own. */
-status child_start_speaking(struct child *c, const char *const *argv,
-                            const char *const *environment, int error_fd) MUST_CHECK;
-/* child_start() on these cores alone (NULL: on all of this process's). */
+/* child_start(), but the child inherits stdout. */
+status child_start_with_stdout(struct child *c, const char *const *argv,
+                               const char *const *environment, int error_fd) MUST_CHECK;
+/* child_start(), limited to these cores (NULL: the cores of this process). */
 status child_start_on(struct child *c, const char *const *argv, const char *const *environment,
                       int error_fd, const cpu_set_t *cores) MUST_CHECK;
-/* Notices whether it has ended; true if it did just now. */
+/* True, once, when the child has ended. Does not block. */
 bool child_poll(struct child *c);
 void child_signal(const struct child *c, int number);
-/* Kills its process group and waits for it. */
+/* Kills the process group and waits for the child. */
 void child_kill(struct child *c);
 /* "was killed by signal 9 (Killed)" or "ended with exit code 3" */
 void child_describe(int wait_status, char out[96]);
 
-/* Lets this process, and those that it starts from now on, have the files open that looking after
- * so many others takes: the usual limit of 1 024 may be raised. ERROR_USAGE: not so far. */
-status files_allow(unsigned processes) MUST_CHECK;
+/* Raises the soft limit of open files as needed for a run of `processes` processes. Children
+ * inherit the limit. ERROR_USAGE: the hard limit is too low. */
+status open_files_allow(unsigned processes) MUST_CHECK;
 
-/* SIGINT and SIGTERM from now on call `handler`, and so does SIGHUP, unless it is ignored: then
- * nohup has seen to it. */
+/* Installs `handler` for SIGINT, SIGTERM and SIGHUP. SIGHUP stays ignored if it was ignored at the
+ * start of the program (nohup). */
 void signals_catch(void (*handler)(int));
 
-/* A private folder under `base` (NULL: $TMPDIR or /tmp), held by the lock on its file `lock`, which
- * names its maker. Making one removes those whose makers died before they could. */
+/* A private folder under `base` (NULL: $TMPDIR or /tmp). The creator holds a lock on its file
+ * `lock`. folder_make also removes folders of this user whose creator has died. */
 struct folder {
     char path[96];
     int lock;
 };
 status folder_make(struct folder *f, const char *base) MUST_CHECK;
-/* Removes it with all that is in it; does nothing for one that was not made. */
+/* Removes the folder and its contents; does nothing if folder_make did not succeed. */
 void folder_remove(struct folder *f);
 
 #endif

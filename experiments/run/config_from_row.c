@@ -6,7 +6,7 @@
 #include <jansson.h>
 #include <string.h>
 
-/* Keys whose part in a run is over once its gradients' order is known. */
+/* Keys of the cluster: they decide the order of gradients, which a replay takes from the record. */
 static bool is_of_the_cluster(const char *key)
 {
     static const char *const beginnings[] = {"pace", "network.", "server.", "crash.", "engine"};
@@ -16,7 +16,7 @@ static bool is_of_the_cluster(const char *key)
     return false;
 }
 
-/* Of epochs, samples and updates the one that counted, for the others are their defaults. */
+/* `epochs` has no effect if `samples` or `updates` is set. */
 static bool is_overruled(const json_t *all, const char *key)
 {
     bool counted = json_integer_value(json_object_get(all, "samples")) > 0 ||
@@ -24,14 +24,14 @@ static bool is_overruled(const json_t *all, const char *key)
     return counted && strcmp(key, "epochs") == 0;
 }
 
-static bool is_wanted(const json_t *all, const char *key)
+static bool is_for_replay(const json_t *all, const char *key)
 {
     bool needed = strcmp(key, "dataset.path") == 0 || strcmp(key, "probe_every") == 0;
     bool beside = !key_defines(key) && !needed;
     return !beside && !is_of_the_cluster(key) && !is_overruled(all, key);
 }
 
-/* Keys of one run's names and places, which another run has of its own. */
+/* Names, files and endpoints, which a repetition must not share. */
 static bool is_of_the_run(const char *key)
 {
     static const char *const own[] = {"results",  "tag",    "experiment", "arm",
@@ -66,8 +66,8 @@ static bool is_any(const json_t *all, const char *key)
            !is_overruled(all, key);
 }
 
-static status recall(struct settings *out, const char *config, const char *origin,
-                     bool (*wanted)(const json_t *all, const char *key))
+static status read_settings(struct settings *out, const char *config, const char *origin,
+                            bool (*wanted)(const json_t *all, const char *key))
 {
     status result = OK;
     json_error_t error;
@@ -75,7 +75,8 @@ static status recall(struct settings *out, const char *config, const char *origi
     json_t *value;
     json_t *all = json_loads(config, 0, &error);
     if (!json_is_object(all))
-        FAIL(ERROR_RESULTS, "%s: its configuration cannot be read (%s)", origin, error.text);
+        FAIL(ERROR_RESULTS, "%s: the settings in its row are not valid JSON (%s)", origin,
+             error.text);
     json_object_foreach(all, key, value)
     {
         struct text text = {0};
@@ -92,20 +93,20 @@ done:
 
 status config_from_row_settings(struct settings *out, const char *config, const char *origin)
 {
-    return recall(out, config, origin, is_wanted);
+    return read_settings(out, config, origin, is_for_replay);
 }
 
-status config_from_row_whole(struct settings *out, const char *config, const char *origin)
+status config_from_row_repeat(struct settings *out, const char *config, const char *origin)
 {
-    return recall(out, config, origin, is_repeated);
+    return read_settings(out, config, origin, is_repeated);
 }
 
 status config_from_row_all(struct settings *out, const char *config, const char *origin)
 {
-    return recall(out, config, origin, is_any);
+    return read_settings(out, config, origin, is_any);
 }
 
-/* The setting as JSON; NULL where there is no such key now. */
+/* The value of `key` as JSON; NULL: this program has no such key. */
 static json_t *value_now(const options *o, const char *key)
 {
     struct text text = {0};
@@ -120,7 +121,7 @@ static json_t *value_now(const options *o, const char *key)
     return value;
 }
 
-static bool alike(const json_t *a, const json_t *b)
+static bool equal_values(const json_t *a, const json_t *b)
 {
     return json_is_number(a) && json_is_number(b) ? json_number_value(a) == json_number_value(b)
                                                   : json_equal(a, b) != 0;
@@ -145,19 +146,19 @@ status config_from_row_differing(const char *config, const options *now, struct 
     json_t *value;
     json_t *all = json_loads(config, 0, &error);
     if (!json_is_object(all))
-        FAIL(ERROR_DATA, "a configuration that cannot be read (%s)", error.text);
+        FAIL(ERROR_DATA, "the recorded settings are not valid JSON (%s)", error.text);
     json_object_foreach(all, key, value)
     {
         json_t *is = value_now(now, key);
-        if (is_wanted(all, key) && !alike(value, is))
+        if (is_for_replay(all, key) && !equal_values(value, is))
             add_difference(key, value, is, out);
         json_decref(is);
     }
     for (size_t i = 0; i < options_count(now); i++) {
         key = options_at(now, i)->key;
-        if (json_object_get(all, key) == NULL && is_wanted(all, key) &&
+        if (json_object_get(all, key) == NULL && is_for_replay(all, key) &&
             strcmp(options_value(now, key), options_at(now, i)->initial) != 0) {
-            text_add(out, "%s%s is %s, was not there", out->length > 0 ? ", " : "", key,
+            text_add(out, "%s%s is %s, was not set", out->length > 0 ? ", " : "", key,
                      options_value(now, key));
         }
     }

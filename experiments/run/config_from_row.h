@@ -1,6 +1,7 @@
 /*
- * config_from_row.h — a recorded run's settings again, from the JSON in its row: those that decided
- * what was computed, without those that say where, under what name and how long its steps took.
+ * config_from_row.h — reads the settings of a recorded run from the JSON in its row. All functions
+ * take this JSON object as text (`config`); `origin` names the run in error messages, such as "run
+ * 3".
  */
 #ifndef GRADLAG_EXPERIMENTS_RUN_CONFIG_FROM_ROW_H
 #define GRADLAG_EXPERIMENTS_RUN_CONFIG_FROM_ROW_H
@@ -8,19 +9,20 @@
 #include "base/text.h"
 #include "experiments/config/config.h"
 
-/* `origin`: what errors call it, say "run 3". ERROR_RESULTS: no JSON object. */
+/* For a replay: only keys that define the computation, without pace, network and engine.
+ * ERROR_RESULTS: not a JSON object. */
 status config_from_row_settings(struct settings *out, const char *config,
                                 const char *origin) MUST_CHECK;
 
-/* The same and whatever else one run is made with: all but its names, and where it reads a results
- * file, writes or listens. */
-status config_from_row_whole(struct settings *out, const char *config,
-                             const char *origin) MUST_CHECK;
-/* All of them, but those that `run` sets itself and the results file. */
+/* To repeat the run: all keys except its names (tag, arm, …), and the files and endpoints that it
+ * uses. */
+status config_from_row_repeat(struct settings *out, const char *config,
+                              const char *origin) MUST_CHECK;
+/* For a queued run: all keys, except the results file and internal keys. */
 status config_from_row_all(struct settings *out, const char *config, const char *origin) MUST_CHECK;
 
-/* What decided there and is another one here, "lr is 0.1, was 0.03"; nothing is added where all is
- * alike. What a setting's absence means is its default. ERROR_DATA: no JSON object. */
+/* Adds each defining key whose value in `config` differs from `now`, "lr is 0.1, was 0.03"; nothing
+ * if all are equal. A missing key has its default. ERROR_DATA: not a JSON object. */
 status config_from_row_differing(const char *config, const options *now,
                                  struct text *out) MUST_CHECK;
 

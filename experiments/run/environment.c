@@ -13,7 +13,7 @@
 
 extern char **environ;
 
-/* The start of a file, as text; empty where there is none. */
+/* Reads up to room−1 bytes of a file as text; empty if it cannot be read. */
 static void read_start(const char *path, char *out, size_t room, size_t *length)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -33,8 +33,7 @@ void environment_arguments(struct text *out)
     enum { ROOM = 1 << 18 };
     char *all = malloc(ROOM), path[48];
     size_t length;
-    /* A sweep's process for one run lives no longer than the sweep, which is what somebody typed.
-     */
+    /* In a process that a sweep started, the parent is the sweep, whose command the user typed. */
     pid_t typed = getenv(QUEUED_TITLE) != NULL ? getppid() : getpid();
     REQUIRE(all != NULL);
     snprintf(path, sizeof path, "/proc/%ld/cmdline", (long)typed);
@@ -60,21 +59,21 @@ void environment_folder(struct text *out)
 
 static const struct variable variables[] = {
     {"CUDA_*", "which GPUs are visible, and how CUDA uses them"},
-    {"DNNL_*", "oneDNN, by its older name"},
+    {"DNNL_*", "oneDNN (older names)"},
     {"GLIBC_TUNABLES", "the C library's allocator and vector instructions"},
-    {"GRADLAG_BF16_*", "products in bf16 as a processor without them makes them"},
-    {"GRADLAG_CUDA_*", "products without cublasLt's epilogues"},
-    {"GRADLAG_DATASETS", "where installed datasets are, in place of /usr/share/datasets"},
+    {"GRADLAG_BF16_*", "emulation of bf16 products"},
+    {"GRADLAG_CUDA_*", "matrix products without cublasLt epilogues"},
+    {"GRADLAG_DATASETS", "folder of installed datasets (default /usr/share/datasets)"},
     {"LD_LIBRARY_PATH", "which libraries are loaded"},
-    {"LD_PRELOAD", "libraries that are put in front of others"},
+    {"LD_PRELOAD", "libraries that are loaded before others"},
     {"MALLOC_*", "the C library's allocator"},
     {"NCCL_*", "collectives between GPUs"},
-    {"NVIDIA_*", "which GPUs a container sees"},
+    {"NVIDIA_*", "which GPUs are visible in a container"},
     {"OMPI_MCA_*", "Open MPI"},
-    {"OMP_*", "threads, where a library uses OpenMP"},
+    {"OMP_*", "OpenMP threads of libraries"},
     {"ONEDNN_*", "oneDNN: instruction sets, verbosity"},
     {"PMIX_MCA_*", "Open MPI's launcher"},
-    {"PRTE_MCA_*", "Open MPI's launcher, from version 5 on"},
+    {"PRTE_MCA_*", "Open MPI's launcher since version 5"},
 };
 
 bool environment_variable(size_t i, struct variable *out)
@@ -89,10 +88,10 @@ static bool begins(const char *text, const char *with)
     return strncmp(text, with, strlen(with)) == 0;
 }
 
-/* What a launcher sets for the processes that it starts, and where compilers look. */
-static bool is_passing(const char *entry)
+/* True for variables that a launcher sets for its processes, and for paths of compilers. */
+static bool is_irrelevant(const char *entry)
 {
-    static const char *const passing[] = {
+    static const char *const irrelevant[] = {
         "OMPI_MCA_ess",
         "OMPI_MCA_orte",
         "OMPI_MCA_pmix",
@@ -108,20 +107,20 @@ static bool is_passing(const char *entry)
         "CUDA_PATH",
         "OMPI_MCA_rmaps_base_oversubscribe=",
     };
-    for (size_t i = 0; i < COUNT_OF(passing); i++)
-        if (begins(entry, passing[i]))
+    for (size_t i = 0; i < COUNT_OF(irrelevant); i++)
+        if (begins(entry, irrelevant[i]))
             return true;
     return false;
 }
 
-static bool matters(const char *entry)
+static bool is_relevant(const char *entry)
 {
     for (size_t i = 0; i < COUNT_OF(variables); i++) {
         size_t length = strlen(variables[i].name);
         bool group = variables[i].name[length - 1] == '*';
         length -= group;
         if (strncmp(entry, variables[i].name, length) == 0 && (group || entry[length] == '='))
-            return !is_passing(entry);
+            return !is_irrelevant(entry);
     }
     return false;
 }
@@ -131,16 +130,16 @@ static int by_text(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-void environment_environment(struct text *out)
+void environment_variables(struct text *out)
 {
     size_t count = 0;
     const char **found = NULL;
     for (char **e = environ; *e != NULL; e++)
-        count += matters(*e);
+        count += is_relevant(*e);
     REQUIRE(memory_new(&found, count + 1, sizeof *found, "variables") == OK);
     count = 0;
     for (char **e = environ; *e != NULL; e++)
-        if (matters(*e))
+        if (is_relevant(*e))
             found[count++] = *e;
     qsort(found, count, sizeof *found, by_text);
     text_add(out, "{");
@@ -160,7 +159,8 @@ void environment_environment(struct text *out)
 /* ---- the machine --------------------------------------------------------------------------------
  */
 
-/* What follows `key` and blanks in a file of lines; false where no line begins so. */
+/* Copies the rest of the first line that begins with `key`, without quotes; false: there is none.
+ */
 static bool line_of(const char *path, const char *key, char *out, size_t room)
 {
     char text[4096];

@@ -36,7 +36,8 @@ void launch_request_stop(void)
         stop_requests = stop_requests + 1;
 }
 
-/* timeout(1) and others signal a process and then its group: that is one request, not two. */
+/* Signals within ONE_REQUEST_MS count as one request: timeout(1) signals the process and its group.
+ */
 static void request_stop(int number)
 {
     enum { ONE_REQUEST_MS = 100 };
@@ -48,19 +49,19 @@ static void request_stop(int number)
     last_ns = now_ns;
 }
 
-/* Requests to stop, while somebody else keeps the results file locked: rows of a run are worth one
- * of them; the second means at once. */
-static volatile sig_atomic_t worth = 1;
+/* While another process locks the results file, the recorder waits until more than this many
+ * requests to stop have come: 0 before the run has rows, 1 later. */
+static volatile sig_atomic_t requests_endured = 1;
 
-static bool gives_up_waiting(void)
+static bool recorder_must_give_up(void)
 {
-    return stop_requests > worth;
+    return stop_requests > requests_endured;
 }
 
 void launch_catch_signals(void)
 {
     signals_catch(request_stop);
-    recorder_give_up_when(gives_up_waiting);
+    recorder_give_up_when(recorder_must_give_up);
 }
 
 int launch_stop_requests(void)
@@ -81,17 +82,17 @@ static status begin_row(struct launch *l)
     status result = OK;
     recorder *r = NULL;
     struct run_row row;
-    worth = 0; /* there is nothing to lose yet */
+    requests_endured = 0; /* no rows can be lost yet */
     run_row_open(&row, l->o->settings);
     if (l->o->run_id > 0) {
         bool taken = false;
         TRY(queue_take(options_text(l->o->settings, "results"), l->o->run_id, row.host.at, &taken));
         if (!taken) {
             if (getenv(QUEUED_TITLE) != NULL)
-                command_is_told(); /* the sweep that wanted it sees whose it is */
+                command_error_is_reported(); /* the sweep reads the outcome from the row */
             FAIL(ERROR_USAGE,
-                 "run %lld does not wait in the queue any more: another process makes it or has "
-                 "made it; see `gradlag sweep --status`",
+                 "run %lld is no longer queued: another process has started it; see `gradlag sweep "
+                 "--status`",
                  (long long)l->o->run_id);
         }
         l->run_id = l->o->run_id;
@@ -100,22 +101,23 @@ static status begin_row(struct launch *l)
     TRY(recorder_open(&r, options_text(l->o->settings, "results")));
     TRY(recorder_begin(r, &row.description, "queued", &l->run_id));
 done:
-    worth = 1;
+    requests_endured = 1;
     recorder_close(&r);
     run_row_close(&row);
     return result;
 }
 
-/* The processes write to stderr through us, so that their lines do not stand in the progress line.
- */
+/* Passes stderr of the processes through a pipe, so that their lines do not break the progress
+ * line. */
 static status open_pipe(struct launch *l)
 {
     status result = OK;
     int ends[2];
     if (pipe2(ends, O_CLOEXEC) != 0)
-        FAIL(ERROR_OTHER, "no pipe for what the processes say: %s", strerror(errno));
+        FAIL(ERROR_OTHER, "a pipe for the messages of the processes cannot be created: %s",
+             strerror(errno));
     fcntl(ends[0], F_SETFL, O_NONBLOCK);
-    l->noise_fd = ends[0];
+    l->stderr_fd = ends[0];
     l->child_fd = ends[1];
 done:
     return result;
@@ -123,7 +125,7 @@ done:
 
 static void close_pipe(struct launch *l)
 {
-    int *const ends[] = {&l->noise_fd, &l->child_fd};
+    int *const ends[] = {&l->stderr_fd, &l->child_fd};
     for (size_t i = 0; i < COUNT_OF(ends); i++) {
         if (*ends[i] >= 0) {
             close(*ends[i]);
@@ -132,25 +134,27 @@ static void close_pipe(struct launch *l)
     }
 }
 
-/* A thousand processes on a laptop are mostly a mistake. */
-static status check_room(const struct launch *l)
+/* Warns about far more processes or threads than processors; raises the limit of open files. */
+static status check_process_count(const struct launch *l)
 {
     enum { CROWD = 64 };
     const unsigned processes = l->workers + l->servers, processors = processor_count();
     if (processes > CROWD * processors) {
-        log_warning("%u processes on %u processor%s, and ten MiB of memory or more for each: "
-                    "engine=virtual simulates as many workers in one process",
-                    processes, processors, processors == 1 ? "" : "s");
+        log_warning(
+            "%u processes on %u processor%s, with at least 10 MiB of memory each; engine=virtual "
+            "simulates these workers in one process",
+            processes, processors, plural(processors));
     }
     const options *o = l->o->settings;
     const unsigned threads = (unsigned)options_integer(o, "threads");
     if (threads > 1 && l->workers * threads > processors &&
         strcmp(options_text(o, "device"), "cpu") == 0) {
-        log_warning("%u worker%s of %u threads on %u processor%s: threads of a worker wait for "
-                    "each other, which takes many times as long where they share processors",
-                    l->workers, plural(l->workers), threads, processors, plural(processors));
+        log_warning(
+            "%u worker%s with %u threads each on %u processor%s: a worker's threads wait for each "
+            "other, so sharing processors makes a step many times slower; set threads=1",
+            l->workers, plural(l->workers), threads, processors, plural(processors));
     }
-    return files_allow(processes);
+    return open_files_allow(processes);
 }
 
 static status prepare(struct launch *l)
@@ -169,22 +173,22 @@ static status prepare(struct launch *l)
     TRY(open_pipe(l));
     TRY(begin_row(l));
     config_arguments(o, &l->arguments);
-    /* Said even where it is the default: inside a Slurm or MPI job a role would else ask the
-     * environment, and take a shard of another size than the server counts on. */
+    /* Always pass `workers`: inside a Slurm or MPI job a role would otherwise take the number from
+     * the environment, and use shards of another size than the server. */
     if (!options_was_set(o, "workers"))
         settings_add(&l->arguments, "workers", options_value(o, "workers"), "run");
     snprintf(number, sizeof number, "%lld", (long long)l->run_id);
     settings_add(&l->arguments, "run_id", number, "run");
     if (getrandom(&token, sizeof token, 0) != (ssize_t)sizeof token)
-        FAIL(ERROR_OTHER, "the kernel has no random bytes: %s", strerror(errno));
+        FAIL(ERROR_OTHER, "getrandom() failed: %s", strerror(errno));
     snprintf(l->token_variable, sizeof l->token_variable, "GRADLAG_RUN_TOKEN=%016llx",
              (unsigned long long)token);
 done:
     return result;
 }
 
-/* The run's row must not say that it is still running. */
-static status settle(struct launch *l)
+/* Ends the run's row if its writer has not done so. */
+static status end_row(struct launch *l)
 {
     status result = OK;
     if (l->run_id == 0)
@@ -194,20 +198,20 @@ static status settle(struct launch *l)
                       : l->verdict == STOPPED        ? "stopped"
                       : l->verdict == ERROR_DIVERGED ? "diverged"
                                                      : "failed";
-    const char *why = l->verdict == OK        ? "its processes ended without saying how"
+    const char *why = l->verdict == OK        ? "its processes ended without reporting an outcome"
                       : l->verdict == STOPPED ? NULL
                                               : l->message;
     TRY(recorder_settle(options_text(l->o->settings, "results"), l->run_id, how, why, &changed));
     if (changed && l->verdict == OK) {
-        FAIL(ERROR_PEER, "the run's processes ended well, but run %lld has no outcome in %s",
+        FAIL(ERROR_PEER,
+             "the processes of run %lld ended without error, but %s has no outcome of the run",
              (long long)l->run_id, options_text(l->o->settings, "results"));
     }
 done:
     return result;
 }
 
-/* The exit code that a row's status stands for. False: the status is `failed`, which has several.
- */
+/* The exit code for a row's status. False: `failed`, which has several exit codes. */
 static bool status_of_row(const char *row, status *out)
 {
     static const struct {
@@ -223,8 +227,8 @@ static bool status_of_row(const char *row, status *out)
     return false;
 }
 
-/* The exit code says what the row says. They differ where a request to stop, or the loss of a
- * process, came after the row's writer had decided how the run ended. */
+/* Makes the exit code agree with the row. They differ if a request to stop, or the loss of a
+ * process, came after the writer of the row had decided how the run ended. */
 static status agree_with_row(struct launch *l)
 {
     status result = OK;
@@ -237,16 +241,17 @@ static status agree_with_row(struct launch *l)
     TRY(query_value(results, "SELECT status FROM run WHERE id = :run", settings, 1, &row));
     TRY(query_value(results, "SELECT error FROM run WHERE id = :run", settings, 1, &why));
     if (row == NULL)
-        FAIL(ERROR_RESULTS, "%s: run %lld is no longer in it", results, (long long)l->run_id);
+        FAIL(ERROR_RESULTS, "%s: the row of run %lld was deleted", results, (long long)l->run_id);
     if (!status_of_row(row, &code) && (code == OK || code == STOPPED || code == ERROR_DIVERGED)) {
         const struct watched *writer = l->processes;
-        const bool told = writer != NULL && writer->told && writer->code != OK;
-        code = told ? writer->code : ERROR_OTHER;
+        const bool known = writer != NULL && writer->reported && writer->code != OK;
+        code = known ? writer->code : ERROR_OTHER;
     }
     if (code == l->verdict)
         goto done;
     if (l->verdict != OK && l->verdict != STOPPED)
-        log_warning("run %lld is %s; after that: %s", (long long)l->run_id, row, l->message);
+        log_warning("run %lld is %s in the results file; a later error was: %s",
+                    (long long)l->run_id, row, l->message);
     memory_free(l->message);
     l->verdict = code;
     l->message = text_copy(why != NULL ? why : "stopped on request");
@@ -256,7 +261,7 @@ done:
     return result;
 }
 
-/* Also of a run that failed: as far as it came. */
+/* Also for a run that failed, up to its last row. */
 static status write_trace(const struct launch *l)
 {
     const char *pattern = options_text(l->o->settings, "trace");
@@ -271,8 +276,8 @@ static status write_trace(const struct launch *l)
     if (result != OK && l->verdict == OK) {
         char *why = text_copy(error_message());
         result = error_set(result, __FILE__, __LINE__,
-                           "%s. The run itself ended well: `gradlag show %s results=%s`", why,
-                           number, results);
+                           "%s. The run itself finished: `gradlag show %s results=%s`", why, number,
+                           results);
         memory_free(why);
     }
     text_free(&path);
@@ -290,7 +295,7 @@ static void close_all(struct launch *l)
     memory_free(l->processes);
     memory_free(l->message);
     text_free(&l->line);
-    text_free(&l->noise);
+    text_free(&l->mpirun_output);
     settings_free(&l->arguments);
     mpirun_close(&l->mpirun);
     status_pipe_close(&l->pipe);
@@ -298,20 +303,20 @@ static void close_all(struct launch *l)
     folder_remove(&l->shared);
 }
 
-/* Who is used to MPI puts mpirun in front: it would start this whole run several times, and an
- * mpirun within another one refuses to. */
-static status check_alone(const struct launch *l)
+/* Rejects `mpirun … gradlag run`: it would start the run several times, and mpirun refuses to start
+ * inside another mpirun. */
+static status reject_mpirun(const struct launch *l)
 {
     status result = OK;
     const char *size = getenv("OMPI_COMM_WORLD_SIZE");
     const char *mode = options_text(l->o->settings, "mode");
     if (size == NULL || (l->async && atoi(size) < 2))
         return OK;
-    FAIL(
-        ERROR_USAGE,
-        "`gradlag run` and `sweep` start the processes of a run themselves: leave mpirun out%s%s%s",
-        l->async ? "; it would make this run " : ", or give it `gradlag rank mode=",
-        l->async ? size : mode, l->async ? " times" : " …`");
+    FAIL(ERROR_USAGE,
+         "`gradlag run` and `gradlag sweep` start all processes of a run themselves: leave mpirun "
+         "out%s%s%s",
+         l->async ? "; it would start this run " : ", or start `gradlag rank mode=",
+         l->async ? size : mode, l->async ? " times" : " …` with it");
 done:
     return result;
 }
@@ -319,23 +324,23 @@ done:
 status launch_run(const struct launch_options *o, int64_t *run_id)
 {
     status result = OK;
-    struct launch l = {.o = o, .noise_fd = -1, .child_fd = -1, .begun_ns = clock_ns()};
+    struct launch l = {.o = o, .stderr_fd = -1, .child_fd = -1, .begun_ns = clock_ns()};
     l.stops_seen = launch_stop_requests();
     l.async = strcmp(options_text(o->settings, "mode"), "async") == 0;
     l.workers = (unsigned)options_integer(o->settings, "workers");
     l.servers = servers_of(o->settings);
     progress_open(&l.progress, o->title, l.async, o->quiet);
     if (strcmp(options_text(o->settings, "engine"), "replay") == 0) {
-        FAIL(ERROR_USAGE, "engine=replay: `gradlag replay RUN key=value…` asks what a recorded run "
-                          "would have come to under other rules");
+        FAIL(ERROR_USAGE, "engine=replay cannot be set for a run; `gradlag replay RUN key=value…` "
+                          "replays a recorded run with other rules");
     }
     if (strcmp(options_text(o->settings, "engine"), "virtual") == 0) {
         TRY(begin_row(&l));
         TRY(launch_virtual(o, l.run_id, &l.progress));
         goto done;
     }
-    TRY(check_alone(&l));
-    TRY(check_room(&l));
+    TRY(reject_mpirun(&l));
+    TRY(check_process_count(&l));
     TRY(prepare(&l));
     TRY(l.async ? launch_start_server(&l) : launch_start_ranks(&l));
     TRY(launch_watch(&l));
@@ -346,7 +351,7 @@ done:
         l.message = text_copy(error_message());
     }
     launch_kill_all(&l);
-    status settled = settle(&l);
+    status settled = end_row(&l);
     if (settled == OK)
         settled = agree_with_row(&l);
     status traced = write_trace(&l);

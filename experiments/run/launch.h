@@ -1,12 +1,13 @@
 /*
- * launch.h — one run as processes: starts them, watches them, ends them all, leaves nothing behind.
+ * launch.h — one run: starts its processes, watches them, ends all of them, and leaves no process
+ * or file behind.
  *
- * Asynchronous: `gradlag server`, once it listens the other servers, where there are several, and
- * once all do W × `gradlag worker`. Synchronous: `mpirun -n W gradlag rank`. The processes compose
- * the same settings from their own command lines and write to a status pipe (status_pipe.h) in a
- * private folder; the server (the first of several), or rank 0, is the run's one writer of results.
- * Errors of the processes come back here, so that the user reads each once. With engine=virtual
- * there are none: the run takes place in this process.
+ * mode=async starts `gradlag server`. When this server listens, it starts further servers, if any;
+ * when all servers listen, it starts W × `gradlag worker`. mode=sync and mode=pipeline start
+ * `mpirun -n W gradlag rank`. Every process composes the settings from its own command line and
+ * reports to a status pipe (status_pipe.h) in a private folder. Server 0 or rank 0 is the only
+ * writer of results. Errors of the processes arrive here, so that the user reads each error once.
+ * With engine=virtual the run takes place in this process.
  */
 #ifndef GRADLAG_EXPERIMENTS_RUN_LAUNCH_H
 #define GRADLAG_EXPERIMENTS_RUN_LAUNCH_H
@@ -17,24 +18,24 @@
 
 struct launch_options {
     const options *settings;
-    const char *title; /* put before progress */
+    const char *title; /* shown before the progress; borrowed, like settings */
     bool quiet;        /* no progress */
-    int64_t run_id;    /* a run that waits in the queue (results/run_queue.h); 0: a new one */
+    int64_t run_id;    /* of a queued run (results/run_queue.h); 0: a new run */
 };
 
-/* Runs until every process has ended. *run_id is the run's row (0 if there is none yet), whose
- * status then says how it ended. ERROR_PEER: a process was lost (named); STOPPED: by a signal; or
- * the code and message of the process that failed first. */
+/* Returns when every process has ended. *run_id is the run's row, which then has its final status;
+ * 0: no row was created. ERROR_PEER: a process was lost (named in the message). STOPPED: a signal
+ * came. Otherwise the code and message of the process that failed first. */
 status launch_run(const struct launch_options *o, int64_t *run_id) MUST_CHECK;
 
-/* SIGINT, SIGTERM and SIGHUP (signals_catch()) from now on ask the run to stop: once, gracefully;
- * twice, at once. */
+/* Makes SIGINT, SIGTERM and SIGHUP requests to stop (signals_catch()): the first stops gracefully,
+ * the second at once. */
 void launch_catch_signals(void);
-/* How often that was asked for. */
+/* The number of requests to stop so far. */
 int launch_stop_requests(void);
-/* The same for whoever trains in this process. */
+/* The same number, for a trainer in this process. */
 const volatile sig_atomic_t *launch_stop_flag(void);
-/* As if one of them had come. */
+/* Adds one request to stop. */
 void launch_request_stop(void);
 
 #endif

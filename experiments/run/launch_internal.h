@@ -1,7 +1,7 @@
 /*
- * launch_internal.h — what the files of launch share: launch.c (one run, from its row to its end),
- * launch_start.c (starting the processes), launch_watch.c (watching them until the last has ended),
- * launch_virtual.c (engine=virtual, which needs no processes).
+ * launch_internal.h — shared by launch.c (one run, from its row to its end), launch_start.c (starts
+ * the processes), launch_watch.c (watches them until all have ended) and launch_virtual.c
+ * (engine=virtual, without processes).
  */
 #ifndef GRADLAG_EXPERIMENTS_RUN_LAUNCH_INTERNAL_H
 #define GRADLAG_EXPERIMENTS_RUN_LAUNCH_INTERNAL_H
@@ -18,8 +18,9 @@ struct watched {
     struct child child;
     enum role role;
     unsigned index;
-    bool ended_now, told;        /* it ended in this round; it said how it ended */
-    enum ps_dismissal dismissal; /* a worker's; the server says why itself */
+    bool ended_now;              /* it ended in this round of the loop */
+    bool reported;               /* it sent STATUS_ENDED: the three fields below */
+    enum ps_dismissal dismissal; /* of a worker; the server reports the reason itself */
     status code;
     char *message; /* of a failure; owned */
 };
@@ -33,34 +34,35 @@ struct launch {
     char status_pipe_variable[160], token_variable[48];
     struct progress progress;
     bool async;
-    unsigned workers, servers; /* servers: 1 where there are ranks */
+    unsigned workers, servers; /* servers: 1 in other modes than async */
     int64_t run_id;
     struct watched *processes;    /* [0]: server 0, or mpirun; then workers; then other servers */
-    unsigned places;              /* in processes: some may not have been started */
-    char **endpoints;             /* [servers]: where each listens; NULL: not yet known */
-    uint64_t begun_ns, ending_ns; /* ending_ns: since when they are to end; 0: not yet */
-    uint64_t asked_ns;            /* when the first of them was last asked to; 0: never */
-    bool told_waiting, told_ending, bound;
-    bool met; /* the ranks have started, and heard each other */
+    unsigned places;              /* length of processes; some may not have been started */
+    char **endpoints;             /* [servers]: where each listens; NULL: not known yet */
+    uint64_t begun_ns, ending_ns; /* ending_ns: since when all must end; 0: not yet */
+    uint64_t stop_sent_ns;        /* the last signal to processes[0]; 0: none */
+    bool wait_logged, ending_logged;
+    bool bound;     /* all servers listen; the ranks make progress */
+    bool ranks_met; /* the ranks have started and reached each other */
     int stops_seen;
     bool killed;
     status verdict;           /* the first failure */
-    bool error_is_secondhand; /* it is a worker's, of what its server knows better */
+    bool error_is_secondhand; /* reported by a worker; replaced by the server's own error */
     char *message;
-    int noise_fd, child_fd; /* the two ends of what the processes write to stderr */
-    struct text line, noise;
+    int stderr_fd, child_fd; /* the two ends of the pipe for stderr of the processes */
+    struct text line, mpirun_output;
 };
 
-/* In this process: l.run_id is the run's row. */
+/* Runs in this process; `run_id` is the run's row. */
 status launch_virtual(const struct launch_options *o, int64_t run_id,
                       struct progress *progress) MUST_CHECK;
 
 status launch_start_server(struct launch *l) MUST_CHECK;
-/* Server `server` listens at `endpoint`: starts those that have waited for it. *all: every server
- * does. */
+/* Call when server `server` listens at `endpoint`; starts the processes that waited for it. *all:
+ * all servers listen. */
 status launch_bound(struct launch *l, unsigned server, const char *endpoint, bool *all) MUST_CHECK;
 status launch_start_ranks(struct launch *l) MUST_CHECK;
-/* Until every process has ended; how it went is in l->verdict and l->message. */
+/* Returns when every process has ended; the outcome is in l->verdict and l->message. */
 status launch_watch(struct launch *l) MUST_CHECK;
 void launch_kill_all(struct launch *l);
 

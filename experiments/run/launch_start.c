@@ -1,5 +1,5 @@
 /*
- * launch_start.c — the processes of a run, with their command lines and environments.
+ * launch_start.c — starts the processes of a run, with their command lines and environments.
  */
 #include "base/memory.h"
 #include "base/text.h"
@@ -14,11 +14,11 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The place of a process on this host, for its device. Said always: inside somebody else's Slurm
- * step every process would else believe to be the step's own. Servers take the places after
- * the last worker's; ranks ask mpirun. */
-static void local_place(const struct launch *l, const struct watched *w, char rank[48],
-                        char size[48])
+/* Local rank and size, from which a process chooses its device. They are always set, because inside
+ * a Slurm step a process would otherwise use those of the step. Servers come after the last worker.
+ * Ranks get them from mpirun, so here they are empty. */
+static void local_rank(const struct launch *l, const struct watched *w, char rank[48],
+                       char size[48])
 {
     if (w->role == ROLE_RANK) {
         snprintf(rank, 48, "%s=", PLACEMENT_LOCAL_RANK);
@@ -30,12 +30,12 @@ static void local_place(const struct launch *l, const struct watched *w, char ra
     snprintf(size, 48, "%s=%u", PLACEMENT_LOCAL_SIZE, l->workers + l->servers);
 }
 
-/* Runs this very program as `role`, with `before` in front (mpirun and its arguments). */
+/* Starts this program as `role`. `before` precedes it: mpirun and its arguments, or nothing. */
 static status start_role(struct launch *l, struct watched *w, const char *const *before,
                          const char *role, const struct settings *more)
 {
     char rank[48], size[48];
-    local_place(l, w, rank, size);
+    local_rank(l, w, rank, size);
     status result = OK;
     const char **argv = NULL;
     size_t n = 0, front = 0;
@@ -68,20 +68,21 @@ done:
     return result;
 }
 
-/* Where servers are, by commas: those that listen, where they do; the others, where they shall. */
-static status list_places(const struct launch *l, struct text *out)
+/* The endpoints of all servers, separated by commas: of a server that listens the actual one, of
+ * the others the one to use. */
+static status list_endpoints(const struct launch *l, struct text *out)
 {
     status result = OK;
     const char *chosen = options_text(l->o->settings, "endpoint");
     bool tcp = strcmp(options_text(l->o->settings, "transport"), "tcp") == 0;
     for (unsigned i = 0; i < l->servers; i++) {
-        char place[SERVERS_ENDPOINT_BYTES];
+        char endpoint[SERVERS_ENDPOINT_BYTES];
         text_add(out, "%s", i > 0 ? "," : "");
         if (l->endpoints[i] != NULL) {
             text_add(out, "%s", l->endpoints[i]);
         } else if (chosen[0] != '\0') {
-            TRY(servers_endpoint(chosen, l->servers, i, place));
-            text_add(out, "%s", place);
+            TRY(servers_endpoint(chosen, l->servers, i, endpoint));
+            text_add(out, "%s", endpoint);
         } else if (tcp) {
             text_add(out, "tcp://127.0.0.1:*");
         } else if (i == 0) {
@@ -94,17 +95,17 @@ done:
     return result;
 }
 
-/* A server, or a worker, whose settings are the run's, where the others are, and its number. */
+/* Starts a server or worker with the run's settings, all endpoints, and its number. */
 static status start_numbered(struct launch *l, struct watched *w, enum role role, unsigned index)
 {
     status result = OK;
     const char *const nothing[] = {NULL};
     char number[16];
     struct settings more = {0};
-    struct text places = {0};
-    TRY(list_places(l, &places));
+    struct text endpoints = {0};
+    TRY(list_endpoints(l, &endpoints));
     snprintf(number, sizeof number, "%u", index);
-    settings_add(&more, "endpoint", places.at, "run");
+    settings_add(&more, "endpoint", endpoints.at, "run");
     if (role == ROLE_WORKER || index > 0)
         settings_add(&more, role_name(role), number, "run");
     w->role = role;
@@ -112,7 +113,7 @@ static status start_numbered(struct launch *l, struct watched *w, enum role role
     TRY(start_role(l, w, nothing, role_name(role), &more));
 done:
     settings_free(&more);
-    text_free(&places);
+    text_free(&endpoints);
     return result;
 }
 
@@ -130,7 +131,7 @@ done:
     return result;
 }
 
-/* Hundreds of them take a while on a few processors; whoever wants to stop need not wait for it. */
+/* Stops between two workers on request, because starting hundreds takes a while. */
 static status start_workers(struct launch *l)
 {
     status result = OK;
@@ -181,8 +182,8 @@ status launch_start_ranks(struct launch *l)
     struct settings none = {0};
     if (!on_path("mpirun")) {
         FAIL(ERROR_USAGE,
-             "mode=%s starts its ranks with mpirun, which is not on PATH; install "
-             "it (Debian: openmpi-bin), or use mode=async",
+             "mode=%s needs mpirun, which is not on PATH; install it (Debian: openmpi-bin), or use "
+             "mode=async",
              options_text(l->o->settings, "mode"));
     }
     TRY(folder_make(&l->shared, access("/dev/shm", W_OK) == 0 ? "/dev/shm" : NULL));

@@ -1,6 +1,6 @@
 /*
- * launch_virtual.c — a run with engine=virtual: no processes, a pool of threads and a simulated
- * clock in this one.
+ * launch_virtual.c — a run with engine=virtual, in this process: a thread pool computes gradients
+ * on a simulated clock.
  */
 #include "base/clock.h"
 #include "experiments/run/launch_internal.h"
@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Batches in each of a recorded run's gradients. */
+/* The number of batches in each recorded gradient. */
 static status batches_of(const struct recorded_run *run, double *out)
 {
     status result = OK;
@@ -28,8 +28,8 @@ done:
     return result;
 }
 
-/* The recorded steps that pace=fit draws from. */
-static status fit(pace *p, const options *o)
+/* For pace=fit: reads the recorded steps to draw from. */
+static status read_steps_to_fit(pace *p, const options *o)
 {
     status result = OK;
     struct recorded_run run = {0};
@@ -38,15 +38,14 @@ static status fit(pace *p, const options *o)
     if (strcmp(options_text(o, "pace"), "fit") != 0)
         return OK;
     if (options_integer(o, "pace.run") == 0) {
-        FAIL(ERROR_USAGE,
-             "pace=fit draws from the steps of a recorded run: of which? Set pace.run= "
-             "to its number (`gradlag query runs`)");
+        FAIL(ERROR_USAGE, "pace=fit needs a recorded run to draw steps from; set pace.run= to its "
+                          "number (`gradlag query runs` lists runs)");
     }
     TRY(recorded_run_read(&run, options_text(o, "results"), options_value(o, "pace.run")));
     TRY(batches_of(&run, &batches));
     for (size_t i = 0; i < run.push_count; i++) {
         const struct push_record *push = &run.pushes[i].record;
-        if (push->server == 0) /* the others' rows say it once more */
+        if (push->server == 0) /* other servers' rows repeat these steps */
             TRY(pace_table_add(&table, push->worker, i, push->compute_us / batches));
     }
     TRY(pace_table_finish(&table));
@@ -96,8 +95,7 @@ done:
     return result;
 }
 
-/* What the simulation itself took, beside what it simulates: `rest` is that of evaluations, of the
- * server's updates and of the engine. */
+/* Records the cost of the simulation itself. "the rest" is evaluations, updates and the engine. */
 static void note_cost(const struct role_process *p, gradient_pool *pool, double began_s,
                       double cpu_s, const struct training_outcome *out)
 {
@@ -119,13 +117,13 @@ status launch_virtual(const struct launch_options *o, int64_t run_id, struct pro
     struct training_outcome outcome = {0};
     gradient_pool *pool = NULL;
     pace *steps = NULL;
-    /* Read-only; the role would close settings of its own. */
+    /* The role only reads them, and does not close them here. */
     p.settings = (options *)(uintptr_t)o->settings;
     p.hooks.stop = launch_stop_flag();
     p.request_stop = launch_request_stop;
     TRY(role_open_recorder(&p));
     TRY(pace_open(&steps, o->settings, 0));
-    TRY(fit(steps, o->settings));
+    TRY(read_steps_to_fit(steps, o->settings));
     TRY(gradient_pool_open(&pool, o->settings, (unsigned)options_integer(o->settings, "workers"),
                            (unsigned)options_integer(o->settings, "virtual.threads")));
     p.worker = gradient_pool_own(pool);

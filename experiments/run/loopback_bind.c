@@ -1,10 +1,11 @@
 /*
- * loopback_bind.c — a library that mpirun is started with (LD_PRELOAD) when all ranks are on this
- * host: a socket that would listen on all addresses listens on loopback.
+ * loopback_bind.c — a library for LD_PRELOAD of mpirun when all ranks are on this host: it binds
+ * sockets to loopback instead of all addresses.
  *
- * mpirun opens a port for the daemons of other hosts. Open MPI 4.1 and 5.0 bind it to all
- * addresses, whatever oob_tcp_if_include says, and whoever reaches it can make mpirun start
- * processes. Not part of the program: it is compiled by itself and embedded (Makefile; mpirun.c).
+ * mpirun opens a port for daemons on other hosts. Open MPI 4.1 and 5.0 bind it to all addresses
+ * even if oob_tcp_if_include is set, and anyone who reaches the port can make mpirun start
+ * processes. This file is not linked into the program: it is compiled separately and embedded
+ * (Makefile; mpirun.c).
  */
 #include <netinet/in.h>
 #include <sys/socket.h>

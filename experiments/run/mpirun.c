@@ -2,6 +2,7 @@
 
 #include "base/log.h"
 #include "base/text.h"
+#include "experiments/print_columns.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -11,15 +12,15 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-/* loopback_bind.c, compiled (written by the Makefile). */
+/* The compiled loopback_bind.c, embedded by the Makefile. */
 extern const unsigned char loopback_bind_library[];
 extern const size_t loopback_bind_bytes;
 
-/* PMIx 4 allocates two files of 4 MiB in mpirun's folder, and more for many ranks. Where they do
- * not fit, mpirun waits for ever. */
+/* PMIx 4 allocates two files of 4 MiB in mpirun's folder, and more for many ranks. Without that
+ * space mpirun hangs forever. */
 enum { ROOM_BYTES = 10 << 20, ROOM_BYTES_RANK = 16 << 10 };
 
-static status check_room(const char *folder, unsigned ranks)
+static status check_free_space(const char *folder, unsigned ranks)
 {
     status result = OK;
     struct statvfs about;
@@ -29,27 +30,29 @@ static status check_room(const char *folder, unsigned ranks)
     const double room = (double)about.f_bavail * (double)about.f_frsize;
     if (room < needed) {
         FAIL(ERROR_OTHER,
-             "%s: %.0f KiB are free, and Open MPI needs %.0f KiB there to start %u rank%s: set "
+             "%s has %.0f KiB of free space, but Open MPI needs %.0f KiB to start %u rank%s; set "
              "TMPDIR to a folder on a larger disk, or free some space",
-             folder, room / 1024, needed / 1024, ranks, ranks == 1 ? "" : "s");
+             folder, room / 1024, needed / 1024, ranks, plural(ranks));
     }
 done:
     return result;
 }
 
-/* mpirun listens on loopback alone. In memory: a folder may forbid to execute what is in it. */
-static void keep_to_loopback(struct mpirun *m)
+/* Makes mpirun listen on loopback only. The library is a file in memory, because a folder may be
+ * mounted noexec. */
+static void preload_loopback_bind(struct mpirun *m)
 {
     const char *own = getenv("LD_PRELOAD");
     m->preload_fd = memfd_create("gradlag-loopback", 0);
     if (m->preload_fd < 0 || write(m->preload_fd, loopback_bind_library, loopback_bind_bytes) !=
                                  (ssize_t)loopback_bind_bytes) {
-        log_warning("mpirun will listen on all addresses of this host: no file in memory can be "
-                    "made: %s",
-                    strerror(errno));
+        log_warning(
+            "mpirun will listen on all addresses of this host, because memfd_create() failed: %s",
+            strerror(errno));
         return;
     }
-    /* The descriptor stays open in a process that becomes mpirun; a child finds it here. */
+    /* A child reaches the file through /proc; a process that becomes mpirun by exec keeps it open.
+     */
     text_add(&m->preload, "LD_PRELOAD=/proc/%ld/fd/%d%s%s", (long)getpid(), m->preload_fd,
              own != NULL ? ":" : "", own != NULL ? own : "");
     text_add(&m->restore, "LD_PRELOAD=%s", own != NULL ? own : "");
@@ -60,13 +63,13 @@ status mpirun_open(struct mpirun *m, unsigned ranks, const char *folder, const c
     status result = OK;
     size_t n = 0, e = 0;
     *m = (struct mpirun){.preload_fd = -1};
-    TRY(check_room(folder, ranks));
+    TRY(check_free_space(folder, ranks));
     snprintf(m->count, sizeof m->count, "%u", ranks);
-    keep_to_loopback(m);
+    preload_loopback_bind(m);
     const char *const always[] = {"mpirun", "-n", m->count, "--oversubscribe", "--bind-to", "none"};
     for (size_t i = 0; i < COUNT_OF(always); i++)
         m->words[n++] = always[i];
-    /* What Open MPI leaves on disk and in shared memory lies where it is removed with the run. */
+    /* Open MPI's files and shared memory go to folders that are removed with the run. */
     const char *const places[][2] = {{"orte_tmpdir_base", folder},
                                      {"btl_vader_backing_directory", shared},
                                      {"osc_sm_backing_directory", shared}};
@@ -83,7 +86,7 @@ status mpirun_open(struct mpirun *m, unsigned ranks, const char *folder, const c
         m->environment[e++] = m->preload.at;
     }
     REQUIRE(n < COUNT_OF(m->words));
-    /* Open MPI 4.1 and 5: no hosts but this one, whatever allocation this process is in. */
+    /* Open MPI 4.1 and 5: use only this host, also inside an allocation of a batch system. */
     m->environment[e++] = "OMPI_MCA_ras=^slurm,tm,lsf,gridengine,loadleveler,alps";
     m->environment[e++] = "PRTE_MCA_ras=^slurm,tm,pbs,lsf,gridengine,flux";
     m->environment[e++] = "OMPI_MCA_orte_abort_print_stack=0";

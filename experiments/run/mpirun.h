@@ -1,8 +1,8 @@
 /*
- * mpirun.h — the command that starts ranks of this program, all on this host.
+ * mpirun.h — the command line of mpirun that starts ranks of this program on this host.
  *
- * Nothing of it can be reached from other hosts: mpirun listens on loopback alone, and ranks of one
- * host use no network (sync_start). A Slurm allocation around it is not looked at.
+ * No port is open to other hosts: mpirun listens on loopback only, and ranks of one host use no
+ * network (sync_start). An enclosing Slurm allocation is ignored.
  */
 #ifndef GRADLAG_EXPERIMENTS_RUN_MPIRUN_H
 #define GRADLAG_EXPERIMENTS_RUN_MPIRUN_H
@@ -11,18 +11,19 @@
 
 struct mpirun {
     char count[16];
-    struct text preload, restore; /* LD_PRELOAD of mpirun; of the ranks: the user's own */
+    struct text preload, restore; /* LD_PRELOAD of mpirun; the user's LD_PRELOAD, for the ranks */
     int preload_fd;
-    const char *words[32]; /* "mpirun", "-n", …, ended by NULL: the rank's command follows */
+    const char
+        *words[32]; /* "mpirun", "-n", …, ended by NULL; the caller appends the rank's command */
     const char *environment[12]; /* additions, "NAME=value", ended by NULL */
 };
 
-/* `folder`: where Open MPI keeps its files, `shared`: the memory that ranks share; both borrowed
- * until mpirun_close(), NULL: Open MPI's choice. ERROR_OTHER where `folder` has too little room,
- * with which mpirun would hang. */
+/* `folder` is for Open MPI's files, `shared` for the shared memory of ranks; both are borrowed
+ * until mpirun_close(), NULL: Open MPI's default. ERROR_OTHER: `folder` has too little free space,
+ * which would make mpirun hang. */
 status mpirun_open(struct mpirun *m, unsigned ranks, const char *folder,
                    const char *shared) MUST_CHECK;
-/* Not before mpirun has ended. NULL-safe for one that was zeroed and not opened. */
+/* Call after mpirun has ended. Does nothing for a zeroed struct that was never opened. */
 void mpirun_close(struct mpirun *m);
 
 #endif

@@ -33,7 +33,7 @@ void progress_duration(double seconds, char out[32])
         snprintf(out, 32, "%ld:%02ld:%02ld", s / 3600, s / 60 % 60, s % 60);
 }
 
-void progress_took(double seconds, char out[32])
+void progress_elapsed(double seconds, char out[32])
 {
     if (seconds > 0 && seconds < 9.95)
         snprintf(out, 32, "%.2g s", seconds);
@@ -49,7 +49,7 @@ static unsigned terminal_width(void)
     return 80;
 }
 
-/* `narrow`: in short words, for a terminal of 80 columns. */
+/* `narrow`: short labels, for a terminal of 80 columns. */
 static void add_line(const struct progress *p, const struct training_progress *now, bool narrow,
                      struct text *line)
 {
@@ -78,7 +78,7 @@ static bool is_due(const struct progress *p)
     return !p->quiet && clock_ns() - p->shown_ns >= every;
 }
 
-/* The bytes of `line` that take up to `columns`; the escapes that set the title bold take none. */
+/* The number of bytes of `line` that fit `columns` columns; escapes have no width. */
 static size_t fitting(const char *line, unsigned columns)
 {
     const char *c = line;
@@ -100,7 +100,7 @@ static void show(struct progress *p, struct text *line)
         line->length = fitting(line->at, terminal_width() - 1);
     text_add(&out, "%s%.*s%s", p->live ? "\r\033[K" : "", (int)line->length, line->at,
              !p->live    ? "\n"
-             : p->colour ? "\033[0m" /* the cut may have been within the title */
+             : p->colour ? "\033[0m" /* resets bold if the title was cut */
                          : "");
     ssize_t written = write(STDERR_FILENO, out.at, out.length);
     (void)written;

@@ -22,7 +22,7 @@ static void add_field(struct text *out, const char *key, const char *value)
     text_add_json(out, value);
 }
 
-/* A member whose value `add` writes as JSON. */
+/* Adds a member; `add` writes its value as JSON. */
 static void add_member(struct text *out, const char *key, void (*add)(struct text *out))
 {
     text_add(out, ",");
@@ -65,8 +65,7 @@ static void add_program(struct text *out)
     add_field(out, "flags", BUILD_FLAGS);
 }
 
-/* JSON: processor, GPUs, memory, system, host name, library versions, commit and whether the
- * sources were changed since, compiler, flags, command line, folder, environment. */
+/* The JSON object of run.host. docs/results-file.md describes its members. */
 static void add_host(struct text *out)
 {
     text_add(out, "{");
@@ -74,7 +73,7 @@ static void add_host(struct text *out)
     add_program(out);
     add_member(out, "argv", environment_arguments);
     add_member(out, "folder", environment_folder);
-    add_member(out, "environment", environment_environment);
+    add_member(out, "environment", environment_variables);
     text_add(out, "}");
 }
 

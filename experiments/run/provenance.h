@@ -1,6 +1,5 @@
 /*
- * provenance.h — what a run's row says about itself: its settings, and the machine and program it
- * was made with.
+ * provenance.h — the description of a run for its row: settings, machine and program.
  */
 #ifndef GRADLAG_EXPERIMENTS_RUN_PROVENANCE_H
 #define GRADLAG_EXPERIMENTS_RUN_PROVENANCE_H
@@ -12,13 +11,13 @@
 struct version {
     const char *name, *value; /* "ZeroMQ", "4.3.4"; value lives as long as the program */
 };
-/* Entry i of the libraries and of the program itself; false at the end. */
+/* Entry i of the versions of program and libraries; false at the end. */
 bool provenance_version(size_t i, struct version *out);
-/* "0.1.0"; and the day of the commit that it is built from, "2026-11-21", empty if not known. */
+/* "0.1.0"; the date of the built commit, "2026-11-21", empty if unknown. */
 const char *provenance_release(void);
 const char *provenance_date(void);
 
-/* A row's description, with the text that it points to. */
+/* A row's description, and the texts that it points to (owned). */
 struct run_row {
     struct run_description description;
     struct text config, settings, host;

@@ -20,11 +20,11 @@ status queued_settings(options **out, const char *results, int64_t run_id)
     settings_add(&all, "results", results, origin);
     TRY(config_compose(out, &all));
     config_hash(*out, is);
-    if (strcmp(was, is) != 0) { /* to another gradlag a default may have meant something else */
+    if (strcmp(was, is) != 0) { /* defaults may differ between versions */
         FAIL(ERROR_RESULTS,
-             "%s: run %lld was put into the queue by another version of gradlag, to which its "
-             "settings came to another run; take it out with `gradlag sweep --drop`, and give the "
-             "command again that put it there",
+             "%s: run %lld was queued by another version of gradlag, for which the same settings "
+             "mean another run; remove it with `gradlag sweep --drop`, and queue it again with the "
+             "same command",
              results, (long long)run_id);
     }
 done:

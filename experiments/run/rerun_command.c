@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What a run's row says of how it was made; owned. */
+/* Columns of the run's row as texts; owned. */
 struct recorded {
     char *id, *mode, *workers, *engine, *config, *environment, *commit, *dirty, *replayed;
 };
@@ -45,13 +45,13 @@ static status read_recorded(const char *results, const char *run, struct recorde
     TRY(read_one(results, run, "host ->> '$.environment'", &out->environment));
     TRY(read_one(results, run, "host ->> '$.commit'", &out->commit));
     TRY(read_one(results, run, "nullif(host ->> '$.dirty', 0)", &out->dirty));
-    /* "run 3 (uuid)": numbers may change when files are put together */
+    /* The event says "run 3 (uuid)". Take the uuid, because a merge may change the number. */
     TRY(read_one(results, run,
                  "(SELECT substr(detail, instr(detail, '(') + 1, 36) FROM event"
                  " WHERE run_id = run.id AND code = 'replay_of')",
                  &out->replayed));
     if (out->config == NULL) {
-        FAIL(ERROR_RESULTS, "%s: run %s has no configuration in its row, so it cannot be repeated",
+        FAIL(ERROR_RESULTS, "%s: the row of run %s has no settings, so the run cannot be repeated",
              results, out->id);
     }
 done:
@@ -124,7 +124,7 @@ static status add_run(const struct recorded *r, const char *origin, struct text 
     status result = OK;
     struct settings all = {0};
     options *o = NULL;
-    TRY(config_from_row_whole(&all, r->config, origin));
+    TRY(config_from_row_repeat(&all, r->config, origin));
     TRY(config_compose(&o, &all));
     text_add(out, "gradlag run");
     for (size_t i = 0; i < options_count(o); i++) {
@@ -138,7 +138,7 @@ done:
     return result;
 }
 
-/* A run that asked what if: the recorded run, and the settings in which they differ. */
+/* For a what-if replay: the recorded run, and the settings that differ from it. */
 static status add_replay(const char *results, const struct recorded *r, const char *origin,
                          struct text *out)
 {
@@ -146,12 +146,13 @@ static status add_replay(const char *results, const struct recorded *r, const ch
     struct settings then = {0}, now = {0};
     char *config = NULL;
     if (r->replayed == NULL) {
-        FAIL(ERROR_RESULTS, "%s: run %s is a replay, but no event says of which run", results,
-             r->id);
+        FAIL(ERROR_RESULTS,
+             "%s: run %s is a replay, but it has no event replay_of that names the recorded run",
+             results, r->id);
     }
     TRY(read_one(results, r->replayed, "config", &config));
     if (config == NULL)
-        FAIL(ERROR_RESULTS, "%s: run %s has no configuration in its row", results, r->replayed);
+        FAIL(ERROR_RESULTS, "%s: the row of run %s has no settings", results, r->replayed);
     TRY(config_from_row_settings(&then, config, origin));
     TRY(config_from_row_settings(&now, r->config, origin));
     text_add(out, "gradlag replay %s", r->replayed);
@@ -167,23 +168,24 @@ done:
     return result;
 }
 
-/* What the same command may not give back. */
+/* Logs why the command may give another result. */
 static void warn(const struct recorded *r, const char *results)
 {
     struct version program;
     bool known = provenance_version(0, &program) && r->commit != NULL;
     if (known && (strstr(program.value, r->commit) == NULL || r->dirty != NULL)) {
-        log_warning("run %s was made by commit %s%s, this is gradlag %s", r->id, r->commit,
-                    r->dirty != NULL ? " with changes" : "", program.value);
+        log_warning("run %s is from commit %s%s, but this is gradlag %s; results may differ", r->id,
+                    r->commit, r->dirty != NULL ? " with local changes" : "", program.value);
     }
     if (strcmp(r->engine, "real") == 0 && strcmp(r->mode, "async") == 0 &&
         strcmp(r->workers, "1") != 0) {
         struct text replay = {0};
         text_add(&replay, "gradlag replay %s", r->id);
         rerun_add_results(&replay, results);
-        log_info("several asynchronous workers never arrive in the same order again; `%s` repeats "
-                 "run %s bit for bit",
-                 replay.at, r->id);
+        log_info(
+            "gradients of several asynchronous workers arrive in another order each time; `%s` "
+            "repeats run %s bit for bit",
+            replay.at, r->id);
         text_free(&replay);
     }
 }

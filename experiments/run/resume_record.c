@@ -2,15 +2,16 @@
 
 #include "base/log.h"
 #include "base/text.h"
+#include "experiments/print_columns.h"
 #include "experiments/run/run_checkpoint.h"
 #include "results/query/query.h"
 
 struct origin {
     const char *path;
     char sha256[65];
-    uint64_t version, lost; /* lost: versions that came after it, where the run is known */
+    uint64_t version, lost; /* lost: later versions of that run; 0 if the run is unknown */
     bool asynchronous;
-    uint64_t computed; /* samples, up to there, of an asynchronous run */
+    uint64_t computed; /* samples computed up to the checkpoint, of an asynchronous run */
     struct origin_run run;
 };
 
@@ -32,10 +33,10 @@ static void describe(const struct origin *from, struct text *out)
     text_add(out, "from update %llu ", (unsigned long long)from->version);
     if (from->run.id > 0) {
         text_add(out, "of run %lld: rolled back by %llu version%s", (long long)from->run.id,
-                 (unsigned long long)from->lost, from->lost == 1 ? "" : "s");
+                 (unsigned long long)from->lost, plural(from->lost));
     } else {
-        text_add(out, "of a run that this results file does not know: how many versions were "
-                      "rolled back is not known");
+        text_add(out, "of a run that is not in this results file; the number of versions rolled "
+                      "back is unknown");
     }
 }
 
@@ -68,7 +69,7 @@ status resume_record(const struct role_process *p, const char *path,
     write_json(&from, &json);
     recorder_event(p->recorder, start->seconds, SEVERITY_INFO, "resumed", -1, words.at);
     recorder_origin(p->recorder, json.at);
-    log_info("goes on %s", words.at);
+    log_info("resuming %s", words.at);
 done:
     text_free(&words);
     text_free(&json);

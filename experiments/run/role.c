@@ -32,9 +32,9 @@ static void request_own_stop(void)
     stop = 1;
 }
 
-/* Ranks are asked to stop by SIGUSR1, which mpirun hands on. Its SIGTERM means that another rank
- * died: then this one dies too, and the starter writes down why. */
-static void heed_signals(enum role role)
+/* SIGUSR1, which mpirun forwards, asks a rank to stop. SIGTERM from mpirun means that another rank
+ * died; it also ends this rank, and the starter records the reason. */
+static void install_handlers(enum role role)
 {
     struct sigaction action = {.sa_handler = request_stop};
     sigemptyset(&action.sa_mask);
@@ -49,7 +49,7 @@ status role_begin(struct role_process *p, enum role role, unsigned index,
     status result = OK;
     char name[32];
     *p = (struct role_process){.role = role, .index = index};
-    heed_signals(role);
+    install_handlers(role);
     snprintf(name, sizeof name, role == ROLE_SERVER && index == 0 ? "server" : "%s %u",
              role_name(role), index);
     log_set_name(name);
@@ -57,8 +57,8 @@ status role_begin(struct role_process *p, enum role role, unsigned index,
     const char *mode = options_text(p->settings, "mode");
     const bool async = strcmp(mode, "async") == 0;
     if (async == (role == ROLE_RANK)) {
-        FAIL(ERROR_USAGE, "`gradlag %s` is a role of mode=%s, but this is mode=%s: add mode=%s",
-             role_name(role), async ? "sync and mode=pipeline" : "async", mode,
+        FAIL(ERROR_USAGE, "`gradlag %s` needs mode=%s, but the settings have mode=%s: add mode=%s",
+             role_name(role), async ? "sync or mode=pipeline" : "async", mode,
              async ? "sync" : "async");
     }
     p->hooks.stop = &stop;
@@ -140,7 +140,7 @@ static status checkpoint(void *context, const struct training_state *now)
     recorder_event(p->recorder, now->seconds, now->goes_on ? SEVERITY_WARNING : SEVERITY_ERROR,
                    "checkpoint_failed", -1, error_message());
     if (now->goes_on) {
-        log_warning("%s; training goes on, and the next checkpoint is another try",
+        log_warning("%s; training continues and tries again at the next checkpoint",
                     error_message());
         result = OK;
     }
@@ -165,7 +165,7 @@ status role_open_recorder(struct role_process *p)
     p->hooks.checkpoint = options_text(p->settings, "checkpoint")[0] == '\0' ? NULL : checkpoint;
     if (p->run_id == 0)
         p->run_id = options_integer(p->settings, "run_id");
-    TRY(run_checkpoint_check_places(p->settings, p->run_id));
+    TRY(run_checkpoint_check_paths(p->settings, p->run_id));
     TRY(recorder_open(&p->recorder, options_text(p->settings, "results")));
     if (strcmp(options_text(p->settings, "on_results_error"), "stop") == 0)
         recorder_on_error(p->recorder, stop_without_results, p);
@@ -177,7 +177,7 @@ status role_open_recorder(struct role_process *p)
     }
 done:
     if (result != OK)
-        recorder_close(&p->recorder); /* it has no row to end */
+        recorder_close(&p->recorder); /* there is no row to finish */
     run_row_close(&row);
     return result;
 }
@@ -201,7 +201,7 @@ void role_write_verdict(const char *folder, status code, const char *text)
     }
 }
 
-/* A server that was asked to stop looks here whether the run has failed elsewhere. */
+/* If the starter stopped this server because the run failed, returns the stored reason. */
 static status read_verdict(status ended)
 {
     char path[160], text[2048];
@@ -259,14 +259,14 @@ status role_end(struct role_process *p, status ended, const struct training_outc
     if (p->recorder != NULL && p->run_id > 0) {
         ended = role_finish_row(p, ended, outcome);
         if (!status_pipe_exists() && ended == OK) {
-            log_info("run %lld finished; `gradlag show %lld results=%s` shows it",
+            log_info("run %lld finished; `gradlag show %lld results=%s` prints it",
                      (long long)p->run_id, (long long)p->run_id,
                      options_text(p->settings, "results"));
         }
     }
     recorder_close(&p->recorder);
     text_free(&p->network);
-    if (threads_abandoned() == 0) { /* else one may still compute with them */
+    if (threads_abandoned() == 0) { /* an abandoned thread may still use these */
         close_shards(p);
         worker_close(&p->worker);
         options_close(&p->settings);
@@ -282,7 +282,8 @@ status role_end(struct role_process *p, status ended, const struct training_outc
     return ended;
 }
 
-/* ---- who am I? ----------------------------------------------------------------------------------
+/* ---- number and token
+ * ----------------------------------------------------------------------------------
  */
 
 static status read_number(const char *what, const char *text, unsigned limit, unsigned *out)
@@ -327,7 +328,8 @@ status role_worker_index(struct settings *s, unsigned *index)
     if (*index < WORKERS_MAX)
         goto done;
     if (first_set(names) == NULL)
-        FAIL(ERROR_USAGE, "which worker? Set worker=0, 1, …; mpirun and srun set it by themselves");
+        FAIL(ERROR_USAGE,
+             "set worker=N, the number of this worker from 0; under mpirun or srun it is the rank");
     TRY(read_number("the launcher's environment: worker", first_set(names), WORKERS_MAX, index));
 done:
     return result;
@@ -341,24 +343,25 @@ void role_default_workers(struct settings *s)
         settings_add(s, "workers", value, "the launcher's environment");
 }
 
-/* Not on the command line where `run` sets it: others could read it there. */
+/* `run` passes the token in the environment, because other users can read command lines. */
 status role_token(const options *o, bool draw, uint64_t *out)
 {
     status result = OK;
     const char *set = options_text(o, "run_token"), *given = getenv("GRADLAG_RUN_TOKEN");
     const char *hex = set[0] == '\0' && given != NULL ? given : set;
     if (hex[0] == '\0' && !draw) {
-        FAIL(ERROR_USAGE, "a worker, and a server but the first, needs run_token=…, as `gradlag "
-                          "server` prints it");
+        FAIL(ERROR_USAGE,
+             "run_token= is missing; every worker, and every server except server 0, needs the "
+             "token that `gradlag server` prints");
     }
     if (hex[0] == '\0') {
         if (getrandom(out, sizeof *out, 0) != (ssize_t)sizeof *out)
-            FAIL(ERROR_OTHER, "the kernel has no random bytes: %s", strerror(errno));
+            FAIL(ERROR_OTHER, "getrandom() failed: %s", strerror(errno));
         goto done;
     }
     if (strlen(hex) > 16 || hex[strspn(hex, "0123456789abcdefABCDEF")] != '\0') {
         FAIL(ERROR_USAGE,
-             "%s=%s is not 1 to 16 hexadecimal digits, as `gradlag server` prints them",
+             "%s=%s is not 1 to 16 hexadecimal digits; copy the token that `gradlag server` prints",
              hex == set ? "run_token" : "GRADLAG_RUN_TOKEN", hex);
     }
     *out = strtoull(hex, NULL, 16);
@@ -366,7 +369,7 @@ done:
     return result;
 }
 
-/* Through /proc, so that it is this very file even after it was replaced by a newer build. */
+/* /proc/PID/exe is the running file, also after a newer build has replaced it. */
 const char *role_program(void)
 {
     static char path[64];

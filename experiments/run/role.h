@@ -1,8 +1,8 @@
 /*
- * role.h — what the processes of a run have in common: `gradlag server`, `worker` and `rank`.
+ * role.h — shared by the processes of a run: `gradlag server`, `worker` and `rank`.
  *
- * Started by `gradlag run` they report to its status pipe and die with it; started by hand they
- * speak to the user themselves.
+ * A process started by `gradlag run` reports to its status pipe and dies with it. A process started
+ * by hand prints its progress and errors itself.
  */
 #ifndef GRADLAG_EXPERIMENTS_RUN_ROLE_H
 #define GRADLAG_EXPERIMENTS_RUN_ROLE_H
@@ -19,54 +19,56 @@ struct role_process {
     unsigned index;
     options *settings;
     worker *worker;
-    worker_shard **shards; /* of those whose gradients were probed; [workers], or NULL */
-    recorder *recorder;    /* the run's one writer: the server, or rank 0; else NULL */
-    int64_t run_id;        /* 0 until role_open_recorder, but where the row is there already */
+    worker_shard **shards; /* [workers], of workers whose gradients were probed; or NULL */
+    recorder *recorder;    /* in the run's only writer (server 0, or rank 0); else NULL */
+    int64_t run_id;        /* 0 until role_open_recorder, unless the row exists already */
     uint64_t token;
     struct progress progress;
-    uint64_t noted_ns; /* when the run's row was last told how far it is */
+    uint64_t noted_ns; /* when the progress was last written to the run's row */
     struct training_hooks hooks;
     enum ps_dismissal dismissal; /* of a worker */
-    const char *communicator;    /* of a rank: the one in use; NULL: none is open yet */
-    struct text network;         /* by which its messages go, in words */
-    void (*request_stop)(void);  /* sets what hooks.stop looks at; from any thread */
+    const char *communicator;    /* of a rank: its name; NULL: not open yet */
+    struct text network;         /* of a rank: the network of its messages */
+    void (*request_stop)(void);  /* sets the flag of hooks.stop; callable from any thread */
 };
 
-/* Composes the settings, names the process in the log and heeds signals. `read`: as written on the
- * command line. */
+/* Composes the settings of the command line (`read`), names the process in the log and installs
+ * signal handlers. */
 status role_begin(struct role_process *p, enum role role, unsigned index,
                   const struct settings *read) MUST_CHECK;
-/* Goes on with the row that `run` made, or makes one; fills in the hooks. */
+/* Fills in the hooks. Continues the row that `run` began (key run_id), or begins one. */
 status role_open_recorder(struct role_process *p) MUST_CHECK;
-/* Writes how it ended into the recorder's row: `ended`, or what went wrong with that. */
+/* Writes the outcome into the run's row. Returns `ended`, or the error of writing after OK or
+ * STOPPED. */
 status role_finish_row(struct role_process *p, status ended,
                        const struct training_outcome *outcome);
-/* Writes how it ended (a recorder's row, the mail) and closes all. Returns `ended`, or what went
- * wrong on the way. Called once, also after role_begin failed. */
+/* Writes the outcome to the run's row and to the status pipe, and closes everything. Returns
+ * `ended`, or the error of writing. Call it once, also after role_begin failed. */
 status role_end(struct role_process *p, status ended, const struct training_outcome *outcome);
 
-/* How long an asynchronous run is, by the settings and the training split's size. */
+/* The length of an asynchronous run, from its settings and the size of the training split. */
 status role_server_length(const options *o, uint64_t epoch_samples,
                           struct training_length *out) MUST_CHECK;
 
-/* Takes "KEY=3" out of the settings: a number below `limit`. *out stays where it is not there. */
+/* Removes "KEY=3" from the settings and sets *out to its number. *out is unchanged if there is no
+ * such setting. ERROR_USAGE: not a number below `limit`. */
 status role_take_number(struct settings *s, const char *key, unsigned limit,
                         unsigned *out) MUST_CHECK;
-/* Takes "worker=3" out of the settings, else the rank that mpirun or srun gave. */
+/* Removes "worker=3" from the settings; without it takes the rank from mpirun or srun. */
 status role_worker_index(struct settings *s, unsigned *index) MUST_CHECK;
-/* The rank count that mpirun or srun gave, if `workers` was not set. */
+/* If `workers` is not set, adds it with the number of ranks of mpirun or srun. */
 void role_default_workers(struct settings *s);
-/* What peers of a run show each other: from key run_token, or the environment that `run` gives.
- * Where there is neither: a new one if `draw`, else ERROR_USAGE. */
+/* The token that authenticates peers of a run: from key run_token or from GRADLAG_RUN_TOKEN.
+ * Without both: a new random one if `draw`, else ERROR_USAGE. */
 status role_token(const options *o, bool draw, uint64_t *out) MUST_CHECK;
 
-/* Under AddressSanitizer: this process is about to be a rank, and leaks are not looked for in it.
- */
-void role_leaks_are_of_mpi(void);
+/* Disables the leak check of AddressSanitizer in this process, because MPI_Finalize leaks. */
+void role_ignore_leaks_of_mpi(void);
 
-/* The path of this program. */
+/* The path of this program; static memory. */
 const char *role_program(void);
-/* What the starter tells the server before it asks it to stop: why the run has failed. */
+/* Called by the starter before it stops the server: stores why the run failed, for the run's row.
+ */
 void role_write_verdict(const char *folder, status code, const char *text);
 
 #endif

@@ -1,6 +1,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/text.h"
+#include "experiments/print_columns.h"
 #include "experiments/command.h"
 
 #include "experiments/run/resume_record.h"
@@ -13,7 +14,7 @@
 #include <string.h>
 
 #ifdef GRADLAG_SANITIZE
-/* Open MPI leaves memory behind in MPI_Finalize: in this process leaks are not looked for. */
+/* MPI_Finalize of Open MPI leaks memory, so LeakSanitizer is turned off in this process. */
 static int is_rank;
 int __lsan_is_turned_off(void);
 int __lsan_is_turned_off(void)
@@ -22,14 +23,14 @@ int __lsan_is_turned_off(void)
 }
 #endif
 
-void role_leaks_are_of_mpi(void)
+void role_ignore_leaks_of_mpi(void)
 {
 #ifdef GRADLAG_SANITIZE
     is_rank = 1;
 #endif
 }
 
-/* What one rank may have of its own: where it reads data, and what rank 0 alone looks at. */
+/* Keys that may differ between ranks: the data folder, and keys that only rank 0 uses. */
 static bool may_differ(const char *key)
 {
     static const char *const own[] = {"dataset.path", "results",          "tag",       "experiment",
@@ -41,9 +42,9 @@ static bool may_differ(const char *key)
     return false;
 }
 
-/* Ranks that were started with other settings would wait for each other in other places, or end
- * well with numbers of no run at all. */
-static status check_alike(const struct role_process *p)
+/* Ranks with different settings could wait for each other forever, or finish with meaningless
+ * results. */
+static status check_same_settings(const struct role_process *p)
 {
     status result = OK;
     const options *o = p->settings;
@@ -63,11 +64,12 @@ static status check_alike(const struct role_process *p)
         at++;
     if (own.at[at] == first[at]) {
         FAIL(ERROR_USAGE,
-             "rank %u was given other settings than rank 0; its own message says which", other);
+             "rank %u has other settings than rank 0; the message of that rank names the setting",
+             other);
     }
     while (at > 0 && own.at[at - 1] != '\n')
         at--;
-    FAIL(ERROR_USAGE, "rank %u was given %.*s, rank 0 %.*s: give all ranks the same settings",
+    FAIL(ERROR_USAGE, "rank %u has %.*s, rank 0 has %.*s: give all ranks the same settings",
          p->index, (int)strcspn(own.at + at, "\n"), own.at + at, (int)strcspn(first + at, "\n"),
          first + at);
 done:
@@ -82,15 +84,15 @@ static status train(struct role_process *p, unsigned size, communicator **c,
     status result = OK;
     const options *o = p->settings;
     struct run_checkpoint_file from = {0};
-    TRY(sync_meet(options_real(o, "timeout_s")));
-    TRY(check_alike(p));
-    if (p->index == 0) /* it has heard all others */
+    TRY(sync_first_contact(options_real(o, "timeout_s")));
+    TRY(check_same_settings(p));
+    if (p->index == 0) /* sync_compare() has reached all ranks */
         status_pipe_send(&(struct status_message){.kind = STATUS_BOUND, .role = ROLE_RANK});
     if (size != (unsigned)options_integer(o, "workers")) {
         FAIL(ERROR_USAGE,
-             "workers=%lld, but MPI knows of %u rank%s; leave workers out or set it to the number "
+             "workers=%lld, but MPI started %u rank%s; leave workers out or set it to the number "
              "of ranks",
-             (long long)options_integer(o, "workers"), size, size == 1 ? "" : "s");
+             (long long)options_integer(o, "workers"), size, plural(size));
     }
     if (p->index == 0)
         TRY(role_open_recorder(p));
@@ -121,27 +123,29 @@ done:
     return result;
 }
 
-/* Without PMIx the tasks of a Slurm step know nothing of each other, and Open MPI would abort each
- * with words on how it was built. */
+/* Without PMIx the tasks of a Slurm step cannot connect, and Open MPI aborts each with an unclear
+ * message. */
 static status check_launcher(void)
 {
     status result = OK;
     const char *tasks = getenv("SLURM_STEP_NUM_TASKS");
-    const bool acquainted = getenv("OMPI_COMM_WORLD_RANK") != NULL || getenv("PMIX_RANK") != NULL ||
-                            getenv("PMI_RANK") != NULL;
-    if (tasks != NULL && strcmp(tasks, "1") != 0 && !acquainted) {
+    const bool connected = getenv("OMPI_COMM_WORLD_RANK") != NULL || getenv("PMIX_RANK") != NULL ||
+                           getenv("PMI_RANK") != NULL;
+    if (tasks != NULL && strcmp(tasks, "1") != 0 && !connected) {
         FAIL(ERROR_USAGE,
-             "srun started %s ranks that know nothing of each other: start them by srun --mpi=pmix "
-             "(`srun --mpi=list` shows what this Slurm has), or by mpirun inside the allocation",
+             "srun started %s ranks that cannot connect to each other: start them with srun "
+             "--mpi=pmix (`srun --mpi=list` lists what this Slurm supports), or with mpirun inside "
+             "the allocation",
              tasks);
     }
 done:
     return result;
 }
 
-/* The run's row is for whoever started this rank to write, or for the one that has the results file
- * open: it is in a call of MPI and does nothing with it. */
-static void tell_end(void *context, const char *why)
+/* Called while this rank is blocked in MPI and the job must end. Reports to the starter, which
+ * writes the row. Without a starter rank 0 writes the row here; the recorder is not in use
+ * meanwhile. */
+static void report_end(void *context, const char *why)
 {
     struct role_process *p = context;
     struct status_message m = {
@@ -154,10 +158,12 @@ static void tell_end(void *context, const char *why)
     }
 }
 
-const char command_rank_help[] = "gradlag rank key=value…\n\n"
-                                 "The number of ranks and its own come from the launcher.\n\n"
-                                 "  mpirun -n 4 gradlag rank mode=sync key=value…\n\n"
-                                 "`gradlag list keys` shows what key may be.\n";
+const char command_rank_help[] =
+    "gradlag rank key=value…\n\n"
+    "One rank of a synchronous run or a pipeline. The launcher provides the number of ranks and\n"
+    "the number of this one.\n\n"
+    "  mpirun -n 4 gradlag rank mode=sync batch=64\n\n"
+    "`gradlag list keys` describes the keys.\n";
 
 status command_rank(int argc, char **argv)
 {
@@ -168,7 +174,7 @@ status command_rank(int argc, char **argv)
     communicator *c = NULL;
     unsigned rank = 0, size = 0;
     bool started = false;
-    role_leaks_are_of_mpi();
+    role_ignore_leaks_of_mpi();
     TRY(settings_read_arguments(&read, argc, argv));
     const char *mode = settings_find(&read, "mode");
     if (mode != NULL && strcmp(mode, "pipeline") == 0) {
@@ -182,24 +188,24 @@ status command_rank(int argc, char **argv)
     TRY(sync_start(&rank, &size));
     started = true;
     p.index = rank;
-    sync_tell_end(tell_end, &p);
+    sync_set_exit_hook(report_end, &p);
     role_default_workers(&read);
     TRY(role_begin(&p, ROLE_RANK, rank, &read));
     TRY(train(&p, size, &c, &outcome));
 done:
     result = role_end(&p, result, &outcome);
-    bool together = result == OK || result == STOPPED || result == ERROR_DIVERGED;
-    if (together)
+    bool all_ranks_know = result == OK || result == STOPPED || result == ERROR_DIVERGED;
+    if (all_ranks_know)
         communicator_close(&c);
     settings_free(&read);
-    if (started && !together && !status_pipe_exists()) { /* sync_end may not return */
+    if (started && !all_ranks_know && !status_pipe_exists()) { /* sync_end may not return */
         log_error("%s", error_message());
-        command_is_told();
+        command_error_is_reported();
     }
     if (started) {
-        /* How a run was stopped or diverged every rank knows; other errors the others must be
-         * told, or they would wait. */
-        sync_end(together ? OK : result);
+        /* Every rank learns of a stop or a divergence itself. Other errors must be sent to the
+         * other ranks, which would otherwise wait. */
+        sync_end(all_ranks_know ? OK : result);
     }
     return result;
 }

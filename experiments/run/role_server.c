@@ -1,6 +1,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "experiments/command.h"
+#include "experiments/print_columns.h"
 
 #include "experiments/run/child_process.h"
 #include "experiments/run/resume_record.h"
@@ -14,8 +15,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* An update is made of as many gradients as the policy says while nobody is lost or dropped, and
- * each of as many batches as a worker takes steps. */
+/* An update consists of the policy's number of gradients (if no worker is lost), each of as many
+ * batches as a worker has local steps. */
 status role_server_length(const options *o, uint64_t epoch_samples, struct training_length *out)
 {
     status result = OK;
@@ -43,29 +44,31 @@ static void bound(void *context, const char *endpoint)
         return;
     }
     if (servers > 1) {
-        log_info("listening on %s as server %u of %u; start the others (gradlag server server=1 …) "
-                 "and each worker (gradlag worker worker=0 …) with the same settings and "
-                 "run_token=%016llx, endpoint=… saying where each server is; settings hash %016llx",
-                 endpoint, p->index, servers, (unsigned long long)p->token, hash);
+        log_info(
+            "listening on %s as server %u of %u; start the other servers (gradlag server server=1 "
+            "…) and each worker (gradlag worker worker=0 …) with the same settings, "
+            "run_token=%016llx and endpoint=…, the endpoints of all servers; settings hash %016llx",
+            endpoint, p->index, servers, (unsigned long long)p->token, hash);
         return;
     }
     const char *keys = options_text(p->settings, "curve");
     int64_t workers = options_integer(p->settings, "workers");
-    log_info("listening on %s for %lld worker%s; start each with the same settings: gradlag "
-             "worker endpoint=%s run_token=%016llx%s%s worker=N …%s; settings hash %016llx",
-             endpoint, (long long)workers, workers == 1 ? "" : "s", endpoint,
+    log_info("listening on %s for %lld worker%s; start each with the same settings: gradlag worker "
+             "endpoint=%s run_token=%016llx%s%s worker=N …%s; settings hash %016llx",
+             endpoint, (long long)workers, plural((uint64_t)workers), endpoint,
              (unsigned long long)p->token, keys[0] != '\0' ? " curve=" : "", keys,
-             strncmp(endpoint, "tcp://0.0.0.0:", 14) == 0 ? " (0.0.0.0: any address of this host)"
-                                                          : "",
+             strncmp(endpoint, "tcp://0.0.0.0:", 14) == 0
+                 ? " (replace 0.0.0.0 by an address of this host)"
+                 : "",
              hash);
 }
 
-/* Where this server listens and, if it follows, where server 0 does. */
+/* The endpoints of this server and of server 0. */
 struct server_endpoints {
     char own[SERVERS_ENDPOINT_BYTES], leader[SERVERS_ENDPOINT_BYTES];
 };
 
-static status find_places(const struct role_process *p, struct server_endpoints *out)
+static status find_endpoints(const struct role_process *p, struct server_endpoints *out)
 {
     status result = OK;
     const char *endpoint = options_text(p->settings, "endpoint");
@@ -76,8 +79,8 @@ static status find_places(const struct role_process *p, struct server_endpoints 
     }
     if (endpoint[0] == '\0' && servers > 1) {
         FAIL(ERROR_USAGE,
-             "with servers=%u `gradlag server` needs endpoint=…, the places of all "
-             "servers separated by commas, that of server 0 first",
+             "with servers=%u `gradlag server` needs endpoint=…, the endpoints of all servers "
+             "separated by commas, server 0 first",
              servers);
     }
     endpoint = endpoint[0] == '\0' ? "tcp://127.0.0.1:*" : endpoint;
@@ -87,8 +90,9 @@ done:
     return result;
 }
 
-/* A follower knows no rows and evaluates nothing: a model is only opened to draw from. */
-static status open_parts(struct role_process *p)
+/* A follower has no recorder and evaluates nothing; it needs the model only for initial parameters.
+ */
+static status open_model(struct role_process *p)
 {
     status result = OK;
     struct worker_options evaluation = {.settings = p->settings, .index = 0, .count = 1};
@@ -102,7 +106,7 @@ done:
     return result;
 }
 
-/* Version 0, or where a checkpoint's run had come to. */
+/* Reads the initial parameters (version 0), or the checkpoint of key resume. */
 static status open_start(const struct role_process *p, struct run_checkpoint_file *out,
                          size_t count)
 {
@@ -125,10 +129,10 @@ static status serve(struct role_process *p, struct run_checkpoint_file *start,
 {
     status result = OK;
     const options *o = p->settings;
-    struct server_endpoints places;
-    TRY(find_places(p, &places));
-    TRY(files_allow((unsigned)options_integer(o, "workers") + servers_of(o)));
-    TRY(open_parts(p));
+    struct server_endpoints endpoints;
+    TRY(find_endpoints(p, &endpoints));
+    TRY(open_files_allow((unsigned)options_integer(o, "workers") + servers_of(o)));
+    TRY(open_model(p));
     size_t count = worker_parameter_count(p->worker);
     uint64_t epoch = worker_epoch_samples(p->worker);
     TRY(open_start(p, start, count));
@@ -136,7 +140,7 @@ static status serve(struct role_process *p, struct run_checkpoint_file *start,
         .settings = o,
         .workers = (unsigned)options_integer(o, "workers"),
         .server = p->index,
-        .leader = places.leader,
+        .leader = endpoints.leader,
         .count = count,
         .layers = worker_layers(p->worker),
         .initial = start->parameters,
@@ -144,7 +148,7 @@ static status serve(struct role_process *p, struct run_checkpoint_file *start,
         .epoch_samples = epoch,
         .run_token = p->token,
         .settings_hash = config_hash_number(o),
-        .endpoint = places.own,
+        .endpoint = endpoints.own,
         .bound = bound,
         .hooks = p->hooks,
         .recorder = p->recorder,
@@ -161,9 +165,10 @@ done:
 
 const char command_server_help[] =
     "gradlag server key=value…\n\n"
-    "Prints where it listens and what workers need to say; ends with the run.\n\n"
+    "Starts one parameter server. It prints its endpoint and the settings that workers need, and\n"
+    "ends with the run. `gradlag run` starts server and workers itself.\n\n"
     "  gradlag server workers=2 endpoint=tcp://127.0.0.1:*\n\n"
-    "`gradlag list keys` shows what key may be.\n";
+    "`gradlag list keys` describes the keys.\n";
 
 status command_server(int argc, char **argv)
 {

@@ -13,7 +13,7 @@ static status work(struct role_process *p)
              count, count - 1);
     }
     if (options_text(o, "endpoint")[0] == '\0')
-        FAIL(ERROR_USAGE, "`gradlag worker` needs endpoint=…, as `gradlag server` prints it");
+        FAIL(ERROR_USAGE, "`gradlag worker` needs endpoint=…, which `gradlag server` prints");
     TRY(role_token(o, false, &p->token));
     struct worker_options shard = {.settings = o, .index = p->index, .count = count};
     struct training_length length;
@@ -38,10 +38,11 @@ done:
 
 const char command_worker_help[] =
     "gradlag worker endpoint=… worker=N …\n\n"
-    "Takes the settings of its server, the endpoint and the run_token that it printed,\n"
-    "and its own number from 0 (under mpirun or srun: its rank).\n\n"
+    "Starts one asynchronous worker. Give it the settings of its server, the endpoint and the\n"
+    "run_token that the server printed, and the worker's number from 0 (under mpirun or srun the\n"
+    "default is its rank).\n\n"
     "  gradlag worker endpoint=tcp://127.0.0.1:5555 run_token=… worker=0 key=value…\n\n"
-    "`gradlag list keys` shows what key may be.\n";
+    "`gradlag list keys` describes the keys.\n";
 
 status command_worker(int argc, char **argv)
 {

@@ -26,7 +26,7 @@ status run_checkpoint_hash(const char *path, char hex[65])
     struct sha256 hash;
     uint8_t bytes[65536];
     size_t got;
-    const int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a FIFO does not keep us */
+    const int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* does not block on a FIFO */
     FILE *file = fd >= 0 ? fdopen(fd, "rb") : NULL;
     if (file == NULL)
         FAIL(ERROR_DATA, "checkpoint %s cannot be read: %s", path, strerror(errno));
@@ -40,7 +40,8 @@ done:
     return result;
 }
 
-/* Tensors "conv1.weight" of the parameters, then "optimizer0.conv1.weight" of the first state. */
+/* Names of tensors: "conv1.weight" for parameters, "optimizer0.conv1.weight" for the first state.
+ */
 static void name_tensors(const worker *w, float *parameters, float *optimizer_state, size_t states,
                          struct checkpoint_tensor *tensors, struct text *names)
 {
@@ -77,7 +78,7 @@ void run_checkpoint_path(const char *pattern, int64_t run_id, const uint64_t *ve
     }
 }
 
-static status check_place(const char *key, const char *path, const char *origin)
+static status check_path(const char *key, const char *path, const char *origin)
 {
     status result = OK;
     struct stat about;
@@ -87,15 +88,15 @@ static status check_place(const char *key, const char *path, const char *origin)
     if ((brace == NULL || slash == NULL || brace > slash) && output_file_check(path) != OK) {
         const struct error why = error_save();
         FAIL(ERROR_USAGE,
-             "%s: %s=%s could not be written at the end: %s; make that folder first, or name a "
-             "file elsewhere",
+             "%s: %s=%s cannot be written: %s; create that folder first, or name a file in another "
+             "folder",
              origin, key, path, why.message);
     }
 done:
     return result;
 }
 
-/* A run of the same settings may replace it: that is the same run, begun anew or resumed. */
+/* Fails unless the existing file is from a run with the same settings, which may replace it. */
 static status check_replaces(const char *path, const options *settings)
 {
     status result = OK;
@@ -106,16 +107,16 @@ static status check_replaces(const char *path, const options *settings)
         return OK;
     if (checkpoint_read(path, NULL, 0, &config, 1) != OK || config.value == NULL) {
         FAIL(ERROR_USAGE,
-             "checkpoint=%s: that file exists and is not a checkpoint of a run; name another file, "
-             "or remove that one",
+             "checkpoint=%s: the file exists and is not a checkpoint of a run; name another file, "
+             "or remove it",
              path);
     }
     TRY(config_from_row_differing(config.value, settings, &differing));
     if (differing.length > 0) {
         FAIL(ERROR_USAGE,
-             "checkpoint=%s: that file is a checkpoint of a run with other settings (%s), and this "
+             "checkpoint=%s: the file is a checkpoint of a run with other settings (%s), and this "
              "run would overwrite it; name another file ({run} in the name becomes the run's "
-             "number), or move or remove that one",
+             "number), or move or remove the existing one",
              path, differing.at);
     }
 done:
@@ -124,7 +125,7 @@ done:
     return result;
 }
 
-/* What glob() finds by it: the path for every version. */
+/* Makes a pattern for glob() that matches the paths of all versions. */
 static void add_pattern(const char *path, struct text *out)
 {
     static const char version[] = "{version}";
@@ -139,8 +140,7 @@ static void add_pattern(const char *path, struct text *out)
     }
 }
 
-/* Without a number of the run, files that have it in their names are checked when they are written.
- */
+/* If the path contains {run} and the number is not known yet, it is checked when it is written. */
 static status check_overwrites(const options *settings, int64_t run_id)
 {
     status result = OK;
@@ -161,14 +161,14 @@ done:
     return result;
 }
 
-status run_checkpoint_check_places(const options *settings, int64_t run_id)
+status run_checkpoint_check_paths(const options *settings, int64_t run_id)
 {
     static const char *const keys[] = {"checkpoint", "trace"};
     status result = OK;
     for (size_t i = 0; i < COUNT_OF(keys); i++) {
         const char *path = options_text(settings, keys[i]);
         if (path[0] != '\0')
-            TRY(check_place(keys[i], path, options_origin(settings, keys[i])));
+            TRY(check_path(keys[i], path, options_origin(settings, keys[i])));
     }
     if (options_text(settings, "checkpoint")[0] != '\0')
         TRY(check_overwrites(settings, run_id));
@@ -182,8 +182,8 @@ struct tensors {
     size_t count;
 };
 
-/* checkpoint_write leaves the data alone, and checkpoint_read has our own. */
-static float *writable(const float *data)
+/* Safe: checkpoint_write does not change the data, and checkpoint_read gets vectors that we own. */
+static float *without_const(const float *data)
 {
     return (float *)(uintptr_t)data;
 }
@@ -195,11 +195,11 @@ static void add_tensor(struct tensors *t, const char *name, unsigned rank, size_
     t->at[t->count] = (struct checkpoint_tensor){.name = t->names[t->count].at,
                                                  .rank = rank,
                                                  .shape = {(uint32_t)rows, (uint32_t)columns},
-                                                 .data = writable(data)};
+                                                 .data = without_const(data)};
     t->count++;
 }
 
-/* Those of all that `now` has vectors for; the caller's to give to free_tensors. */
+/* Makes tensors for all vectors of `now`. The caller calls free_tensors, also after an error. */
 static status open_tensors(const worker *w, const options *o, const struct training_state *now,
                            struct tensors *t)
 {
@@ -210,8 +210,8 @@ static status open_tensors(const worker *w, const options *o, const struct train
     char name[32];
     TRY(memory_new(&t->at, most, sizeof *t->at, "a checkpoint's tensors"));
     TRY(memory_new(&t->names, most, sizeof *t->names, "a checkpoint's names"));
-    name_tensors(w, writable(now->parameters), writable(now->optimizer_state), states, t->at,
-                 t->names);
+    name_tensors(w, without_const(now->parameters), without_const(now->optimizer_state), states,
+                 t->at, t->names);
     t->count = slices * (1 + states);
     if (now->waiting != NULL)
         add_tensor(t, "waiting", 1, parameters, 1, now->waiting);
@@ -235,8 +235,8 @@ static void free_tensors(struct tensors *t)
     memory_free(t->at);
 }
 
-/* Notes that are numbers. Those from OPTIONAL on may be missing: in files of older versions or of
- * another mode, and WAITING also where no gradient waits. */
+/* Notes that are numbers. Those from OPTIONAL on may be missing in files of older versions or of
+ * another mode. WAITING is missing, too, if no gradient waits. */
 enum number {
     VERSION,
     SAMPLES,
@@ -260,7 +260,7 @@ static const char *const number_names[NUMBERS] = {
     [WAITING] = "waiting",   [COMPUTED] = "computed",       [VECTORS] = "vectors",
 };
 
-/* Notes that are many, with a space between them; mode=async alone has them. */
+/* Notes that are lists of numbers separated by spaces; only in mode=async. */
 enum list { BATCHES, ACCOUNT, LISTS };
 static const char *const list_names[LISTS] = {[BATCHES] = "batches", [ACCOUNT] = "account"};
 
@@ -334,26 +334,28 @@ done:
     return result;
 }
 
-/* ---- going on -----------------------------------------------------------------------------------
+/* ---- reading -----------------------------------------------------------------------------------
  */
 
 static status read_number(const char *path, const char *key, const char *text, double *out)
 {
     status result = OK;
     if (text == NULL) {
-        FAIL(ERROR_DATA,
-             "%s does not say '%s': no checkpoint of a run, or an older version's; initial= takes "
-             "its parameters alone",
-             path, key);
+        FAIL(
+            ERROR_DATA,
+            "%s has no note '%s': it is not a checkpoint of a run, or it is from an older version; "
+            "initial= can start a new run from its parameters",
+            path, key);
     }
     if (!text_to_real(text, out) || *out < 0 || *out >= 9e15)
-        FAIL(ERROR_DATA, "%s: '%s' is '%s', which is no number of a run", path, key, text);
+        FAIL(ERROR_DATA, "%s: note '%s' is '%s', which is not a valid number; the file is damaged",
+             path, key, text);
 done:
     return result;
 }
 
 struct notes {
-    double numbers[NUMBERS]; /* NaN: the file does not say it */
+    double numbers[NUMBERS]; /* NaN: missing in the file */
     struct {
         double *at;
         size_t count;
@@ -386,18 +388,21 @@ done:
     return result;
 }
 
-/* ERROR_USAGE for the first setting that decides what is computed and was another one then. */
+/* ERROR_USAGE if keys that define the computation differ from those of the checkpoint. */
 static status check_settings(const char *path, const char *then, const options *now)
 {
     status result = OK;
     struct text differing = {0};
     if (then == NULL)
-        FAIL(ERROR_DATA, "%s does not say which settings it comes from", path);
+        FAIL(ERROR_DATA,
+             "%s has no note 'config' with the settings of its run, so it cannot be resumed; "
+             "initial= can start a new run from its parameters",
+             path);
     TRY(config_from_row_differing(then, now, &differing));
     if (differing.length > 0) {
         FAIL(ERROR_USAGE,
-             "%s is of a run with other settings (%s): going on would not end where that run would "
-             "have; use the same ones, or initial= for its parameters alone",
+             "%s is from a run with other settings (%s), so resuming would give another result; "
+             "use the same settings, or initial= to start a new run from its parameters",
              path, differing.at);
     }
 done:
@@ -405,7 +410,7 @@ done:
     return result;
 }
 
-/* The caller's to give to free_notes, also after an error. */
+/* The caller calls free_notes, also after an error. */
 static status read_notes(const char *path, const options *settings, struct notes *out)
 {
     status result = OK;
@@ -437,23 +442,24 @@ status run_checkpoint_check(const char *path, const options *settings)
     return result;
 }
 
-static double or_none(double number)
+static double or_zero(double number)
 {
     return isnan(number) ? 0 : number;
 }
 
-/* Of mode=async: room for its vectors, and what else the server had. */
-static status make_server_room(struct run_checkpoint_file *s, struct notes *notes, size_t workers,
-                               size_t parameters)
+/* For mode=async: allocates vectors of rules and takes over the lists. */
+static status allocate_server_state(struct run_checkpoint_file *s, struct notes *notes,
+                                    size_t workers, size_t parameters)
 {
     status result = OK;
-    const size_t vectors = (size_t)or_none(notes->numbers[VECTORS]);
+    const size_t vectors = (size_t)or_zero(notes->numbers[VECTORS]);
     if (notes->lists[BATCHES].at == NULL)
         return OK;
     if (notes->lists[BATCHES].count != workers || vectors > CORRECTION_SHARED + workers) {
         FAIL(ERROR_DATA,
-             "a run of %zu workers cannot have had %zu of them, or %zu vectors of rules", workers,
-             notes->lists[BATCHES].count, vectors);
+             "the checkpoint is damaged: a run of %zu workers with %zu positions and %zu vectors "
+             "of rules",
+             workers, notes->lists[BATCHES].count, vectors);
     }
     TRY(memory_new(&s->batches, workers, sizeof *s->batches, "workers' batches"));
     TRY(memory_new(&s->vectors, vectors + 1, sizeof(float *), "vectors of rules"));
@@ -465,7 +471,7 @@ static status make_server_room(struct run_checkpoint_file *s, struct notes *note
     }
     s->account = notes->lists[ACCOUNT].at;
     notes->lists[ACCOUNT].at = NULL;
-    s->state.computed = (uint64_t)or_none(notes->numbers[COMPUTED]);
+    s->state.computed = (uint64_t)or_zero(notes->numbers[COMPUTED]);
     s->state.batches = s->batches;
     s->state.vectors = (const float *const *)s->vectors;
     s->state.account = s->account;
@@ -474,33 +480,33 @@ done:
     return result;
 }
 
-/* Room for what the file has; the notes were read. */
-static status make_room(struct run_checkpoint_file *s, struct notes *notes, const options *settings,
-                        size_t parameters)
+/* Allocates vectors for the contents of the file, according to its notes. */
+static status allocate_state(struct run_checkpoint_file *s, struct notes *notes,
+                             const options *settings, size_t parameters)
 {
     status result = OK;
     struct optimizer_rule rule;
     const double *numbers = notes->numbers;
     const bool waits = !isnan(numbers[WAITING]);
-    const size_t each = (size_t)or_none(numbers[RANK_FLOATS]);
+    const size_t each = (size_t)or_zero(numbers[RANK_FLOATS]);
     const size_t workers = (size_t)options_integer(settings, "workers");
     TRY(optimizer_rule_of(settings, &rule));
     if (each > UINT32_MAX)
-        FAIL(ERROR_DATA, "a rank cannot have had %zu floats of its own", each);
+        FAIL(ERROR_DATA, "the checkpoint is damaged: %zu floats of state for each rank", each);
     TRY(memory_new(&s->parameters, parameters, sizeof(float), "parameters"));
     TRY(memory_new(&s->optimizer_state, rule.states * parameters + 1, sizeof(float),
                    "optimizer state"));
-    TRY(memory_new(&s->waiting, waits ? parameters : 1, sizeof(float), "a gradient that waits"));
-    TRY(memory_new(&s->ranks, workers * each + 1, sizeof(float), "what ranks had"));
+    TRY(memory_new(&s->waiting, waits ? parameters : 1, sizeof(float), "a waiting gradient"));
+    TRY(memory_new(&s->ranks, workers * each + 1, sizeof(float), "state of ranks"));
     s->state =
         (struct training_state){.updates = (uint64_t)numbers[VERSION],
                                 .samples = (uint64_t)numbers[SAMPLES],
                                 .seconds = numbers[SECONDS],
                                 .skipped = (uint64_t)numbers[SKIPPED],
-                                .skipped_last = (uint64_t)or_none(numbers[SKIPPED_LAST]),
-                                .loss_sum = or_none(numbers[LOSS_SUM]),
-                                .loss_count = (uint64_t)or_none(numbers[LOSS_COUNT]),
-                                .sent_bytes = or_none(numbers[SENT_BYTES]),
+                                .skipped_last = (uint64_t)or_zero(numbers[SKIPPED_LAST]),
+                                .loss_sum = or_zero(numbers[LOSS_SUM]),
+                                .loss_count = (uint64_t)or_zero(numbers[LOSS_COUNT]),
+                                .sent_bytes = or_zero(numbers[SENT_BYTES]),
                                 .parameters = s->parameters,
                                 .optimizer_state = rule.states > 0 ? s->optimizer_state : NULL,
                                 .optimizer_state_count = rule.states * parameters,
@@ -508,7 +514,7 @@ static status make_room(struct run_checkpoint_file *s, struct notes *notes, cons
                                 .waiting_version = waits ? (uint64_t)numbers[WAITING] : 0,
                                 .ranks = s->ranks,
                                 .rank_count = each};
-    TRY(make_server_room(s, notes, workers, parameters));
+    TRY(allocate_server_state(s, notes, workers, parameters));
 done:
     return result;
 }
@@ -520,9 +526,10 @@ status run_checkpoint_open(struct run_checkpoint_file *out, const char *path,
     struct tensors tensors = {0};
     struct notes notes;
     *out = (struct run_checkpoint_file){0};
-    /* The settings first: with another optimizer its state would only be said to be missing. */
+    /* Check the settings first: with another optimizer the error would only name a missing tensor.
+     */
     TRY(read_notes(path, settings, &notes));
-    TRY(make_room(out, &notes, settings, worker_parameter_count(w)));
+    TRY(allocate_state(out, &notes, settings, worker_parameter_count(w)));
     TRY(open_tensors(w, settings, &out->state, &tensors));
     TRY(checkpoint_read(path, tensors.at, tensors.count, NULL, 0));
 done:

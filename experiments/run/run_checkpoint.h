@@ -1,6 +1,6 @@
 /*
- * run_checkpoint.h — a run's checkpoint: parameters by name, optimizer state, and as notes where
- * training stands and the settings; and going on from one.
+ * run_checkpoint.h — writes and reads checkpoints of runs: named parameters, optimizer state, and
+ * notes with the position of training and the settings.
  */
 #ifndef GRADLAG_EXPERIMENTS_RUN_RUN_CHECKPOINT_H
 #define GRADLAG_EXPERIMENTS_RUN_RUN_CHECKPOINT_H
@@ -10,38 +10,38 @@
 #include "worker/training.h"
 
 struct run_checkpoint {
-    const options *settings; /* key checkpoint: where to */
+    const options *settings; /* key checkpoint is the path */
     const worker *worker;    /* its slices name the tensors */
     const struct training_state *now;
     int64_t run_id;
 };
-/* The path for one run and version: {run} and {version} in `pattern` become their numbers; without
- * a version (NULL) that word stays. */
+/* Adds the path for one run and version: {run} and {version} in `pattern` become numbers. version
+ * NULL: {version} is kept. */
 void run_checkpoint_path(const char *pattern, int64_t run_id, const uint64_t *version,
                          struct text *out);
-/* ERROR_USAGE where `checkpoint` or `trace` cannot be written, as far as can be told before
- * training: there is no such folder, none that one may write in, or it is one itself; or where a
- * checkpoint would overwrite a file that no run with these settings wrote. `run_id`: 0 if it is not
- * known yet. */
-status run_checkpoint_check_places(const options *settings, int64_t run_id) MUST_CHECK;
-/* Writes the file and, unless `r` is NULL, a row that says so. ERROR_OTHER: it cannot be written.
- * ERROR_USAGE: the file there is not of a run with these settings, and stays as it is. */
+/* Checks the paths of `checkpoint` and `trace` before training. ERROR_USAGE: the path is a folder,
+ * its folder does not exist or is not writable, or a checkpoint would overwrite a file that no run
+ * with these settings wrote. `run_id`: 0 if unknown. */
+status run_checkpoint_check_paths(const options *settings, int64_t run_id) MUST_CHECK;
+/* Writes the file and, unless `r` is NULL, a row of table checkpoint. ERROR_OTHER: it cannot be
+ * written. ERROR_USAGE: the existing file is from a run with other settings; it is kept. */
 status run_checkpoint_save(const struct run_checkpoint *s, recorder *r) MUST_CHECK;
 
 /* SHA-256 of the file. ERROR_DATA: it cannot be read. */
 status run_checkpoint_hash(const char *path, char hex[65]) MUST_CHECK;
 
-/* What a checkpoint holds: owns the vectors. */
+/* The contents of a checkpoint; owns all vectors. */
 struct run_checkpoint_file {
     struct training_state state;
     float *parameters, *optimizer_state, *waiting, *ranks, **vectors;
     uint64_t *batches;
     double *account;
 };
-/* Reads a checkpoint in order to go on from it with `settings`. ERROR_DATA: no such file, damaged,
- * of another model, or without optimizer state that the settings need; ERROR_USAGE: of a run with
- * other settings (they are named), which could not end in the same bits. */
-status run_checkpoint_check(const char *path, const options *settings) MUST_CHECK; /* that alone */
+/* run_checkpoint_open reads a checkpoint, to resume with `settings`. run_checkpoint_check only
+ * checks the notes. ERROR_DATA: file missing or damaged, another model, or needed optimizer state
+ * missing. ERROR_USAGE: it is from a run with other settings (named), so the result could not be
+ * the same. */
+status run_checkpoint_check(const char *path, const options *settings) MUST_CHECK;
 status run_checkpoint_open(struct run_checkpoint_file *out, const char *path,
                            const options *settings, const worker *w) MUST_CHECK;
 void run_checkpoint_close(struct run_checkpoint_file *s);

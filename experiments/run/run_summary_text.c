@@ -14,11 +14,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* cv: standard deviation over mean, of the gradients that were applied. */
+/* The cv is over applied gradients. */
 status run_summary_read(const char *results, int64_t run_id, const options *o,
                         struct run_figures *out)
 {
-    /* Not run_id = run.id: the view would be made of all runs first. */
+    /* Not run_id = run.id: SQLite would then compute the view for all runs first. */
     static const char form[] =
         "WITH counted AS (SELECT sum(pushes) AS gradients, "
         "1.0 * sum(staleness * pushes) / sum(pushes) AS mean, "
@@ -48,7 +48,7 @@ status run_summary_read(const char *results, int64_t run_id, const options *o,
                              .staleness_cv = v[9],
                              .expected_cv = o != NULL ? staleness_spread_too_wide(o, &spread) : NAN,
                              .is_virtual = v[13] > 0,
-                             .collapsed = v[10] > 0}; /* false where it is not known */
+                             .collapsed = v[10] > 0}; /* false if unknown */
     return result;
 }
 
@@ -85,13 +85,13 @@ static void add_staleness(struct text *out, const struct run_figures *f)
             if (isfinite(f->expected_cv))
                 text_add(out, " where its pace explains %.2f", f->expected_cv);
             text_add(out, ", max %.0f)", f->max_staleness);
-        } else if (f->max_staleness > 0) { /* its gradients were not recorded one by one */
+        } else if (f->max_staleness > 0) { /* record=evaluations: no rows of single gradients */
             text_add(out, " (max %.0f)", f->max_staleness);
         }
     }
 }
 
-/* A simulated rate must not be taken for this machine's. */
+/* Marks simulated rates and times. */
 static const char *clock_of(const struct run_figures *f)
 {
     return f->is_virtual ? " (virtual)" : "";
@@ -100,7 +100,7 @@ static const char *clock_of(const struct run_figures *f)
 void run_summary_line(const struct run_figures *f, struct text *out)
 {
     char time[32];
-    progress_took(f->train_seconds, time);
+    progress_elapsed(f->train_seconds, time);
     add_accuracy(out, f);
     if (isfinite(f->samples_per_second))
         text_add(out, "  %.0f samples/s  %s%s", f->samples_per_second, time, clock_of(f));
@@ -113,9 +113,9 @@ void run_summary_line(const struct run_figures *f, struct text *out)
 static void warn_of_spread(int64_t run_id, const struct run_figures *f)
 {
     if (isfinite(f->expected_cv)) {
-        log_warning("run %lld: staleness spreads wider (cv %.2f) than the pace explains (cv %.2f): "
-                    "something delayed its steps, most likely other work on the machine's cores. "
-                    "Make it again on an idle machine, with fewer workers or a longer "
+        log_warning("run %lld: staleness spreads wider (cv %.2f) than the pace explains (cv %.2f). "
+                    "The steps were delayed, most likely by other work on this machine's cores. "
+                    "Repeat the run on an idle machine, with fewer workers, with a longer "
                     "pace.mean_ms, or with engine=virtual",
                     (long long)run_id, f->staleness_cv, f->expected_cv);
     }
@@ -130,7 +130,7 @@ status run_summary_print(const char *results, int64_t run_id, const options *o, 
     TRY(run_summary_read(results, run_id, o, &f));
     TRY(row_text(results, run_id, "parameters_sha256", sha256, sizeof sha256));
     TRY(row_text(results, run_id, "status", how, sizeof how));
-    progress_took(f.train_seconds, time);
+    progress_elapsed(f.train_seconds, time);
     add_accuracy(&line, &f);
     fprintf(to, "run %-5lld %s  %s\n", (long long)run_id, how, line.at != NULL ? line.at : "");
     line.length = 0;

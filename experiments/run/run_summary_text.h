@@ -1,5 +1,5 @@
 /*
- * run_summary_text.h — what one run came to, in a few lines on stdout, from its row.
+ * run_summary_text.h — the result of one run as text, from its row.
  */
 #ifndef GRADLAG_EXPERIMENTS_RUN_RUN_SUMMARY_TEXT_H
 #define GRADLAG_EXPERIMENTS_RUN_RUN_SUMMARY_TEXT_H
@@ -8,12 +8,12 @@
 
 #include <stdio.h>
 
-struct run_figures { /* NaN where the row has none */
+struct run_figures { /* NaN: the row has no value */
     double accuracy, best_accuracy, validation_accuracy, loss, samples_per_second, updates,
         train_seconds;
     double mean_staleness, staleness_cv, max_staleness;
-    double expected_cv; /* what the pace explains, where staleness_cv is too wide
-                           (staleness_spread.h) */
+    double expected_cv; /* the cv that the pace explains, if staleness_cv is too wide
+                           (staleness_spread.h); else NaN */
     bool is_virtual;    /* times and rates are those of the simulated cluster */
     bool collapsed;     /* at least 99 % of the test predictions are one class */
 };
@@ -21,9 +21,11 @@ struct run_figures { /* NaN where the row has none */
 struct options;
 status run_summary_read(const char *results, int64_t run_id, const struct options *o,
                         struct run_figures *out) MUST_CHECK;
-/* Several lines (run) or one (sweep). The first warns on stderr if staleness spreads too wide. */
+/* Prints several lines (for `run`). Warns on stderr if staleness spreads wider than the pace
+ * explains. */
 status run_summary_print(const char *results, int64_t run_id, const struct options *o,
                          FILE *to) MUST_CHECK;
+/* Adds one line (for `sweep`). */
 void run_summary_line(const struct run_figures *f, struct text *out);
 
 /* "async ×4 inverse seed 2", from the composed settings. */

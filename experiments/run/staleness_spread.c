@@ -27,13 +27,13 @@ static bool applies_to(const options *o, const struct staleness_spread *observed
            observed->gradients >= STEPS_PER_WORKER * workers && isfinite(observed->cv);
 }
 
-/* Where all steps last equally long, microseconds decide the order of the workers. */
+/* False if all steps last equally long: then microseconds decide the order of workers. */
 static bool is_drawn(const pace *p)
 {
     return pace_duration_of(p, 0, 0, 0) != pace_duration_of(p, 0, 1, 0);
 }
 
-/* The cv of the staleness of the first `gradients` gradients. */
+/* Simulates `gradients` gradients; returns the cv of their staleness. */
 static double simulate(const pace *p, struct simulated_worker *w, unsigned workers,
                        uint64_t gradients)
 {

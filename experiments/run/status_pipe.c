@@ -13,7 +13,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-_Static_assert(sizeof(struct status_message) <= PIPE_BUF, "a mail is written whole or not at all");
+_Static_assert(sizeof(struct status_message) <= PIPE_BUF,
+               "a message is written completely or not at all");
 
 const char *role_name(enum role role)
 {
@@ -37,11 +38,11 @@ static int open_for_writing(void)
 
 bool status_pipe_has_reader(void)
 {
-    return open_for_writing() >= 0; /* a FIFO that nobody reads cannot be opened for writing */
+    return open_for_writing() >= 0; /* a FIFO without a reader cannot be opened for writing */
 }
 
-/* A starter that is stopped (Ctrl-Z) reads nothing: how a run ends must still find room then. A
- * mail may take a page of its own. */
+/* Progress may fill only half of the pipe, so that STATUS_ENDED fits although a suspended starter
+ * (Ctrl-Z) reads nothing. A message may occupy a whole page. */
 static bool has_room_for_progress(int fd)
 {
     int waiting = 0;
@@ -59,7 +60,7 @@ void status_pipe_send(const struct status_message *m)
         if (write(fd, m, sizeof *m) == (ssize_t)sizeof *m)
             return;
         if (errno != EINTR && (errno != EAGAIN || m->kind == STATUS_PROGRESS))
-            return; /* nobody reads any more */
+            return; /* the reader is gone */
         if (clock_ns() > until)
             return;
         struct pollfd room = {.fd = fd, .events = POLLOUT};
@@ -73,11 +74,13 @@ status status_pipe_open(struct status_pipe *m, const char *folder)
     m->fd = -1;
     snprintf(m->path, sizeof m->path, "%s/mailbox", folder);
     if (mkfifo(m->path, 0600) != 0)
-        FAIL(ERROR_OTHER, "%s cannot be made: %s; is the disk full?", m->path, strerror(errno));
-    /* For reading and writing: so there is always a writer, and reading never meets an end. */
+        FAIL(ERROR_OTHER, "the FIFO %s cannot be created: %s; check that the disk is not full",
+             m->path, strerror(errno));
+    /* Open for reading and writing: with a writer always present, read() never returns end of file.
+     */
     m->fd = open(m->path, O_RDWR | O_NONBLOCK | O_CLOEXEC);
     if (m->fd < 0)
-        FAIL(ERROR_OTHER, "%s cannot be opened: %s", m->path, strerror(errno));
+        FAIL(ERROR_OTHER, "the FIFO %s cannot be opened: %s", m->path, strerror(errno));
 done:
     return result;
 }

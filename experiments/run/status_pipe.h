@@ -1,8 +1,8 @@
 /*
- * status_pipe.h — how the processes of one run tell the one that started them: a FIFO in its
- * private folder, named by the environment variable GRADLAG_MAILBOX. It works through mpirun too.
+ * status_pipe.h — messages from the processes of a run to their starter, through a FIFO in its
+ * private folder. The environment variable GRADLAG_MAILBOX has its path, also under mpirun.
  *
- * A mail is smaller than PIPE_BUF, so mails of several processes never mix.
+ * A message is smaller than PIPE_BUF, so messages of several processes never interleave.
  */
 #ifndef GRADLAG_EXPERIMENTS_RUN_STATUS_PIPE_H
 #define GRADLAG_EXPERIMENTS_RUN_STATUS_PIPE_H
@@ -11,9 +11,10 @@
 #include "worker/training.h"
 
 enum status_kind {
-    STATUS_BOUND, /* text: the endpoint that the server listens on; rank 0's: all ranks have met */
-    STATUS_PROGRESS, /* progress; may be lost when the reader is slow */
-    STATUS_ENDED,    /* code and, unless OK, text: the error message */
+    STATUS_BOUND,    /* of a server: it listens on the endpoint in `text`; of rank 0: all ranks have
+                        met */
+    STATUS_PROGRESS, /* `progress`; dropped if the reader is slow */
+    STATUS_ENDED,    /* `code` and, unless it is OK, the error message in `text` */
 };
 enum role { ROLE_SERVER, ROLE_WORKER, ROLE_RANK };
 const char *role_name(enum role role);
@@ -21,19 +22,20 @@ const char *role_name(enum role role);
 struct status_message {
     enum status_kind kind;
     enum role role;
-    unsigned index; /* worker, rank, or which of several servers */
+    unsigned index; /* number of the server, worker or rank */
     status code;
-    enum ps_dismissal dismissal; /* of a worker: the server's own mail says why */
+    enum ps_dismissal dismissal; /* of a worker; the server's own message has the reason */
     struct training_progress progress;
     char text[2048];
 };
 
-/* ---- a child's side: all do nothing without a status pipe ---------------------------------
+/* ---- a child's side; without a status pipe these functions do nothing
+ * ---------------------------------
  */
 bool status_pipe_exists(void);
-/* Whether the starter still has it open. */
+/* True if the starter still has the pipe open. */
 bool status_pipe_has_reader(void);
-/* Waits at most five seconds for room, not at all for STATUS_PROGRESS. */
+/* Waits at most five seconds for space in the pipe; STATUS_PROGRESS does not wait. */
 void status_pipe_send(const struct status_message *m);
 
 /* ---- the starter's side ------------------------------------------------------------------------
@@ -44,7 +46,7 @@ struct status_pipe {
 };
 status status_pipe_open(struct status_pipe *m, const char *folder) MUST_CHECK;
 void status_pipe_close(struct status_pipe *m);
-/* The next mail, if one is there; waits for none. */
+/* Reads the next message; false: there is none. Does not block. */
 bool status_pipe_receive(struct status_pipe *m, struct status_message *out);
 
 #endif

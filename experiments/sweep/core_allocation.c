@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Those that a run would see, by the names that CUDA_VISIBLE_DEVICES has for them. Where there are
- * none, or no CUDA, a run that wants one says so itself. */
+/* The visible GPUs, named as in CUDA_VISIBLE_DEVICES. Without GPUs or CUDA the list stays empty; a
+ * run with device=cuda then reports the error itself. */
 static void find_gpus(struct core_allocation *p)
 {
     const struct cuda_kind *kind;
@@ -35,15 +35,16 @@ status core_allocation_open(struct core_allocation *p, unsigned jobs, bool share
     *p = (struct core_allocation){.jobs = jobs, .shared = shared};
     REQUIRE(jobs > 0);
     if (sched_getaffinity(0, sizeof p->cores, &p->cores) != 0) {
-        CPU_ZERO(&p->cores); /* more cores than the set has room for: nothing is bound */
+        CPU_ZERO(&p->cores); /* more cores than cpu_set_t can hold: bind no run */
         p->shared = true;
     }
     p->free_cores = p->cores;
     p->core_count = (unsigned)CPU_COUNT(&p->cores);
     if (!p->shared && jobs > p->core_count) {
         FAIL(ERROR_USAGE,
-             "--jobs %u: this process may use %u cores, so some runs would share one; take fewer, "
-             "or allow it with --oversubscribe",
+             "--jobs %u exceeds the %u cores that this process may use; give fewer jobs, or let "
+             "runs "
+             "share cores with --oversubscribe",
              jobs, p->core_count);
     }
 done:
@@ -89,12 +90,12 @@ static void take_cores(struct core_allocation *p, unsigned count, struct core_sh
     }
 }
 
-/* Of those that it has not, the one that the fewest runs have. */
-static unsigned least_taken(const struct core_allocation *p, const struct core_share *place)
+/* Of the GPUs that the share does not have yet, the one that the fewest runs use. */
+static unsigned least_used_gpu(const struct core_allocation *p, const struct core_share *share)
 {
     unsigned best = 0;
     for (unsigned i = 1; i < p->gpu_count; i++)
-        if (place->gpus[best] || (!place->gpus[i] && p->gpu_runs[i] < p->gpu_runs[best]))
+        if (share->gpus[best] || (!share->gpus[i] && p->gpu_runs[i] < p->gpu_runs[best]))
             best = i;
     return best;
 }
@@ -102,7 +103,7 @@ static unsigned least_taken(const struct core_allocation *p, const struct core_s
 static void take_gpus(struct core_allocation *p, unsigned count, struct core_share *out)
 {
     for (; out->gpu_count < count; out->gpu_count++) {
-        unsigned gpu = least_taken(p, out);
+        unsigned gpu = least_used_gpu(p, out);
         out->gpus[gpu] = true;
         p->gpu_runs[gpu]++;
     }
@@ -121,17 +122,17 @@ bool core_allocation_take(struct core_allocation *p, const options *o, struct co
     return true;
 }
 
-void core_allocation_give_back(struct core_allocation *p, const struct core_share *place)
+void core_allocation_give_back(struct core_allocation *p, const struct core_share *share)
 {
-    CPU_OR(&p->free_cores, &p->free_cores, &place->cores);
+    CPU_OR(&p->free_cores, &p->free_cores, &share->cores);
     for (unsigned i = 0; i < p->gpu_count; i++)
-        p->gpu_runs[i] -= place->gpus[i];
+        p->gpu_runs[i] -= share->gpus[i];
 }
 
-void core_allocation_gpu_variable(const struct core_allocation *p, const struct core_share *place,
+void core_allocation_gpu_variable(const struct core_allocation *p, const struct core_share *share,
                                   struct text *out)
 {
-    for (unsigned i = 0; i < p->gpu_count && place->gpu_count > 0; i++)
-        if (place->gpus[i])
+    for (unsigned i = 0; i < p->gpu_count && share->gpu_count > 0; i++)
+        if (share->gpus[i])
             text_add(out, "%s%s", out->length == 0 ? "CUDA_VISIBLE_DEVICES=" : ",", p->gpus[i]);
 }

@@ -46,7 +46,7 @@ void plan_add_waiting(struct plan *p, options **settings, int64_t run_id)
     text_add(&r->varied, "{}");
 }
 
-size_t plan_place(struct plan *p, options **settings)
+size_t plan_find_or_add(struct plan *p, options **settings)
 {
     char hash[65];
     struct text varied = {0};
@@ -68,7 +68,7 @@ size_t plan_place(struct plan *p, options **settings)
 bool plan_add(struct plan *p, options **settings)
 {
     size_t before = p->count;
-    plan_place(p, settings);
+    plan_find_or_add(p, settings);
     return p->count > before;
 }
 
@@ -82,8 +82,8 @@ void plan_close(struct plan *p)
     *p = (struct plan){0};
 }
 
-/* Each row of `of` items is rotated by one against the row before: else a part could get all runs
- * of one arm, or of the largest worker count, wherever those come every `of` items. */
+/* Rotates each row of `of` items by one against the previous row. Otherwise one part could get all
+ * runs of one arm, or of the largest worker count, if these repeat every `of` items. */
 bool plan_part_has(const struct plan_part *part, size_t index)
 {
     return part->of == 0 || (index + index / part->of) % part->of == part->number - 1;
@@ -111,20 +111,26 @@ void plan_key(const struct planned_run *r, struct run_key *out)
                             .config = r->varied.at};
 }
 
+bool plan_run_is_of(const struct planned_run *r, const char *arm, int64_t workers)
+{
+    return options_integer(r->settings, "workers") == workers &&
+           strcmp(options_text(r->settings, "arm"), arm) == 0;
+}
+
 static status look_up(struct planned_run *r)
 {
     struct run_key key;
     struct found_run found;
-    bool is_there = false;
+    bool has_row = false;
     plan_key(r, &key);
-    status result = query_find_run(options_text(r->settings, "results"), &key, &found, &is_there);
+    status result = query_find_run(options_text(r->settings, "results"), &key, &found, &has_row);
     r->state = PLANNED_MISSING;
-    if (result == OK && is_there) {
-        bool going_on = strcmp(found.status, "queued") == 0 || strcmp(found.status, "running") == 0;
+    if (result == OK && has_row) {
+        bool active = strcmp(found.status, "queued") == 0 || strcmp(found.status, "running") == 0;
         r->run_id = found.id;
         r->state = strcmp(found.status, "finished") == 0   ? PLANNED_FINISHED
                    : strcmp(found.status, "diverged") == 0 ? PLANNED_DIVERGED
-                   : going_on && found.taken               ? PLANNED_ELSEWHERE
+                   : active && found.taken                 ? PLANNED_ELSEWHERE
                                                            : PLANNED_MISSING;
     }
     return result;
@@ -185,23 +191,22 @@ status plan_check_failed(const struct plan *p)
     status result = OK;
     if (plan_failed(p) > 0) {
         FAIL(ERROR_OTHER,
-             "%zu of %zu runs failed; their rows in the results file say why, and the same command "
-             "tries them again",
-             plan_failed(p), p->count);
+             "%zu of %zu runs failed; `gradlag query failures results=%s` shows the reasons; run "
+             "the "
+             "same command again to repeat them",
+             plan_failed(p), p->count, options_text(p->runs[0].settings, "results"));
     }
 done:
     return result;
 }
 
-/* What came of such a run is worth knowing, and a sweep that found it out did its work. */
-static void tell_of_diverged(const struct plan *p, FILE *to)
+/* A run that diverged is a result: the sweep has succeeded. */
+static void explain_diverged(const struct plan *p, FILE *to)
 {
-    const size_t count = in_state(p, PLANNED_DIVERGED);
-    if (count > 0) {
+    if (in_state(p, PLANNED_DIVERGED) > 0) {
         fprintf(to,
-                "that %s diverged is a result, not a failure, and the same command does not make "
-                "%s again; `gradlag query failures results=%s` says what was not finite\n",
-                count == 1 ? "one run" : "some runs", count == 1 ? "it" : "them",
+                "a diverged run is a result, not a failure; the same command does not repeat it; "
+                "`gradlag query failures results=%s` shows which value was not finite\n",
                 options_text(p->runs[0].settings, "results"));
     }
 }
@@ -239,15 +244,15 @@ status plan_print_outcome(const struct plan *p, const struct plan_options *o, FI
     fprintf(to, ", %zu diverged, %zu failed", in_state(p, PLANNED_DIVERGED),
             in_state(p, PLANNED_FAILED));
     if (in_state(p, PLANNED_ELSEWHERE) > 0)
-        fprintf(to, ", %zu going on elsewhere", in_state(p, PLANNED_ELSEWHERE));
+        fprintf(to, ", %zu running elsewhere", in_state(p, PLANNED_ELSEWHERE));
     if (in_state(p, PLANNED_DROPPED) > 0)
-        fprintf(to, ", %zu taken out of the queue meanwhile", in_state(p, PLANNED_DROPPED));
+        fprintf(to, ", %zu taken out of the queue", in_state(p, PLANNED_DROPPED));
     if (o->part.of > 0) {
-        fprintf(to, "; part %u of %u: `gradlag merge` puts the results files of all parts together",
+        fprintf(to, "; part %u of %u: `gradlag merge` merges the results files of all parts",
                 o->part.number, o->part.of);
     }
     fprintf(to, "\n");
-    tell_of_diverged(p, to);
+    explain_diverged(p, to);
 done:
     return result;
 }
@@ -280,11 +285,11 @@ status plan_check_checkpoints(const struct plan *p)
     status result = OK;
     for (size_t i = 0; i < p->count; i++) {
         const char *path = options_text(p->runs[i].settings, "checkpoint");
-        bool own = path[0] == '\0' || strstr(path, "{run}") != NULL;
-        for (size_t j = 0; j < i && !own; j++) {
+        bool unique = path[0] == '\0' || strstr(path, "{run}") != NULL;
+        for (size_t j = 0; j < i && !unique; j++) {
             if (strcmp(options_text(p->runs[j].settings, "checkpoint"), path) == 0) {
                 FAIL(ERROR_USAGE,
-                     "checkpoint=%s is the same file for several runs; put {run} into its name",
+                     "checkpoint=%s names the same file for several runs; put {run} into the name",
                      path);
             }
         }
@@ -293,7 +298,7 @@ done:
     return result;
 }
 
-/* "2/4": digits alone on both sides. */
+/* Digits only: strtoul() would accept a sign and spaces. */
 static bool read_number(const char **at, unsigned *out)
 {
     const char *start = *at;
@@ -315,8 +320,7 @@ static status read_part(struct plan_options *out, int *argc, char **argv)
     if (!read || *at != '\0' || part->number < 1 || part->number > part->of ||
         part->of > MOST_PARTS) {
         FAIL(ERROR_USAGE,
-             "--part %s is not a part: give its number and the number of parts, as in --part 2/4 "
-             "(at most %d parts)",
+             "--part %s is invalid; give K/N, part K of N, for example --part 2/4 (N at most %d)",
              text, MOST_PARTS);
     }
 done:
@@ -332,7 +336,8 @@ status plan_options_read(struct plan_options *out, int *argc, char **argv)
     out->oversubscribe = command_flag(argc, argv, "--oversubscribe");
     TRY(command_value(argc, argv, "--jobs", &jobs));
     if (jobs != NULL && (!text_to_integer(jobs, &number) || number < 1 || number > MOST_JOBS))
-        FAIL(ERROR_USAGE, "--jobs %s: a number of runs from 1 to %d is meant", jobs, MOST_JOBS);
+        FAIL(ERROR_USAGE, "--jobs %s is invalid; give a number of runs from 1 to %d", jobs,
+             MOST_JOBS);
     out->jobs = (unsigned)number;
     TRY(read_part(out, argc, argv));
 done:

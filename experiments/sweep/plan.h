@@ -1,6 +1,6 @@
 /*
- * plan.h — a list of runs to be made, as a sweep or an experiment lays it out: which are there
- * already (plan.c), and making the others (plan_make.c).
+ * plan.h — the runs of a sweep or an experiment. plan.c looks up which of them the results file has
+ * already; plan_execute.c executes the others. One thread uses a plan.
  */
 #ifndef GRADLAG_EXPERIMENTS_SWEEP_PLAN_H
 #define GRADLAG_EXPERIMENTS_SWEEP_PLAN_H
@@ -12,18 +12,18 @@
 #include <stdio.h>
 
 enum planned_state {
-    PLANNED_MISSING,
+    PLANNED_MISSING, /* not executed yet, or stopped */
     PLANNED_FINISHED,
     PLANNED_DIVERGED,
     PLANNED_FAILED,
-    PLANNED_ELSEWHERE, /* another process makes it */
-    PLANNED_DROPPED,   /* it waited, and was taken out of the queue */
+    PLANNED_ELSEWHERE, /* another process executes it */
+    PLANNED_DROPPED,   /* was taken out of the queue */
     PLANNED_STATES,
 };
 
 enum { PLAN_VARIED = 32 };
 
-/* On the validation split, at a run's last evaluation; NaN: there is none. */
+/* On the validation split, at a run's last evaluation; NaN: not measured. */
 struct plan_score {
     double accuracy, loss;
 };
@@ -31,27 +31,27 @@ struct plan_score {
 struct planned_run {
     options *settings; /* owned */
     char title[128], hash[65];
-    struct text varied; /* JSON object of the plan's `varied` keys and their values here */
+    struct text varied; /* JSON object: the plan's `varied` keys and their values in this run */
     enum planned_state state;
-    bool waiting;     /* it is run_id, which was in the queue before there was this plan */
-    int64_t run_id;   /* of the row, where there is one */
-    unsigned attempt; /* the how-manieth that row is, from 1 */
+    bool waiting;     /* was in the queue, as run_id, before this plan existed */
+    int64_t run_id;   /* of its row, if it has one */
+    unsigned attempt; /* number of that row's attempt, from 1 */
 };
 struct plan { /* zero-initialise */
-    /* Keys that do not define an experiment, but are varied on purpose: runs that differ in them
-     * are different runs of this plan. Borrowed; set before plan_add. */
+    /* Keys that do not define an experiment but vary on purpose: runs that differ in them are
+     * different runs of this plan. Borrowed; set before plan_add. */
     const char *varied[PLAN_VARIED];
     size_t varied_count;
     struct planned_run *runs;
     size_t count;
-    bool again; /* what has ended is made once more */
+    bool again; /* execute ended runs again */
 };
 
-/* --part K/N: this process makes the K-th of N parts. The parts of one command are disjoint, and
- * together they are all of its runs. Which part has a run depends on the command and on N alone,
- * not on what a results file holds. */
+/* --part K/N: this process executes part K of N. The parts of one command are disjoint, and
+ * together they have all of its runs. The part of a run depends only on the command and on N, not
+ * on the content of a results file. */
 struct plan_part {
-    unsigned number, of; /* number: from 1 to of; of 0: not divided */
+    unsigned number, of; /* number: 1 to of; of 0: not divided */
 };
 struct plan_options {
     unsigned jobs; /* runs at a time; 0: 1 */
@@ -59,50 +59,48 @@ struct plan_options {
     struct plan_part part;
 };
 
-/* Takes the settings over. False (and frees them) where the plan has this very run already: the
- * same configuration, experiment, arm and varied keys. */
+/* Takes ownership of the settings. If the plan already has this run (same configuration,
+ * experiment, arm and varied keys), frees them and returns false. */
 bool plan_add(struct plan *p, options **settings);
-/* The same; the place of that run among the plan's. */
-size_t plan_place(struct plan *p, options **settings);
-/* A run that waits in the queue of its results file. */
+/* Like plan_add; returns the index of the run in the plan. */
+size_t plan_find_or_add(struct plan *p, options **settings);
+/* Adds a run that waits in the queue of its results file. */
 void plan_add_waiting(struct plan *p, options **settings, int64_t run_id);
 void plan_close(struct plan *p);
 
-/* Whether the part has item `index` of a list. The sizes of two parts differ by one item at most.
- */
+/* Whether the part has item `index` of a list. The sizes of two parts differ by at most one. */
 bool plan_part_has(const struct plan_part *part, size_t index);
-/* Drops the runs that are not of this part. Call it before plan_look_up(). */
+/* Removes the runs of other parts. Call it before plan_look_up(). */
 void plan_keep_part(struct plan *p, const struct plan_part *part);
-/* What finds a run again in its results file; it points into the run. */
+bool plan_run_is_of(const struct planned_run *r, const char *arm, int64_t workers);
+/* The key that finds the run in its results file; it points into `r`. */
 void plan_key(const struct planned_run *r, struct run_key *out);
-/* Looks those up in their results files that are missing so far: a finished or diverged one is not
- * made again. */
+/* Looks up the missing runs in their results files. A finished or diverged run is not executed
+ * again. */
 status plan_look_up(struct plan *p) MUST_CHECK;
 size_t plan_missing(const struct plan *p);
 size_t plan_failed(const struct plan *p);
-/* The score of a run that finished. */
+/* The score of a finished run. */
 status plan_score(const struct planned_run *r, struct plan_score *out) MUST_CHECK;
-/* ERROR_OTHER where runs failed: how many, and what to do. */
+/* ERROR_OTHER if runs failed: how many, and what to do. */
 status plan_check_failed(const struct plan *p) MUST_CHECK;
-/* "4 finished (1 collapsed to one class), 0 diverged, 0 failed", and what else there is to say once
- * they are made. */
+/* "4 finished (1 collapsed to one class), 0 diverged, 0 failed", and remarks. */
 status plan_print_outcome(const struct plan *p, const struct plan_options *o, FILE *to) MUST_CHECK;
-/* One line per run: its title and whether it is there. */
+/* One line for each run: its state and its title. */
 void plan_print(const struct plan *p, FILE *to);
 
-/* For qsort() of pointers into a plan's runs: those of a higher priority first, else in order. */
+/* For qsort() of pointers into a plan's runs: by priority, the highest first, then in order. */
 int plan_by_priority(const void *a, const void *b);
-/* ERROR_USAGE where runs would write over each other's checkpoint. */
+/* ERROR_USAGE if two runs have the same checkpoint file. */
 status plan_check_checkpoints(const struct plan *p) MUST_CHECK;
 
-/* Takes "--jobs N", "--oversubscribe" and "--part K/N" out of argv. ERROR_USAGE */
+/* Removes "--jobs N", "--oversubscribe" and "--part K/N" from argv. ERROR_USAGE */
 status plan_options_read(struct plan_options *out, int *argc, char **argv) MUST_CHECK;
-/* Puts what is missing into the queue of its results file and makes it, each run in a process of
- * its own, several at a time, on cores and GPUs of their own (core_allocation.h). A run that fails
- * is recorded as failed, made again as often as its `retries` says, and the next one starts; one
- * line per run on `to`. What other processes take from the queue meanwhile is waited for, if they
- * are on this host, and left to them. STOPPED on request, ERROR_RESULTS where a file cannot be
- * written. */
-status plan_make(struct plan *p, const struct plan_options *o, FILE *to) MUST_CHECK;
+/* Puts the missing runs into the queue of their results file and executes them, several at a time,
+ * each in a process of its own, on cores and GPUs of its own (core_allocation.h). A failed run is
+ * recorded as failed and repeated up to key `retries` times; then the next run starts. Writes one
+ * line for each run to `to`. Waits for runs that other processes of this host took from the queue.
+ * STOPPED: on request. ERROR_RESULTS: a results file cannot be written. */
+status plan_execute(struct plan *p, const struct plan_options *o, FILE *to) MUST_CHECK;
 
 #endif

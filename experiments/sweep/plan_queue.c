@@ -40,7 +40,7 @@ static status put(queue *q, struct planned_run *r, bool again, unsigned attempt)
     return result;
 }
 
-status plan_put_missing(struct plan *p)
+status plan_enqueue_missing(struct plan *p)
 {
     status result = OK;
     queue *q = NULL;
@@ -66,7 +66,7 @@ done:
     return result;
 }
 
-status plan_put(struct planned_run *r, bool again, unsigned attempt)
+status plan_enqueue(struct planned_run *r, bool again, unsigned attempt)
 {
     status result = OK;
     queue *q = NULL;
@@ -78,7 +78,7 @@ done:
     return result;
 }
 
-status plan_look(const struct planned_run *r, struct queue_entry *out)
+status plan_queue_entry(const struct planned_run *r, struct queue_entry *out)
 {
     return queue_look(plan_results(r), r->run_id, r->hash, out);
 }

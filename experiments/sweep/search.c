@@ -1,4 +1,4 @@
-/* search.c — the registry of searches, and what all of them share. */
+/* search.c — the registry of searches, spaces and ranges, and the functions for methods. */
 #include "experiments/sweep/search.h"
 
 #include "base/memory.h"
@@ -24,15 +24,15 @@ const struct registry search_registry = {"search", entries, COUNT_OF(entries)};
 
 static const struct option keys[] = {
     {"search", OPTION_NAME, "grid", 0, 0, NULL, &search_registry,
-     "how settings are tried for the best accuracy on the validation split"},
+     "the method that chooses settings for the best accuracy on the validation split"},
     {"search.seed", OPTION_INTEGER, "1", 0, 9007199254740992.0, NULL, NULL,
-     "of what is drawn; the same seed tries the same"},
+     "seed of the random draws; the same seed gives the same trials"},
     {"search.per", OPTION_TEXT, "", 0, 0, NULL, NULL,
-     "sweep: keys, by commas, for whose every combination there is a search of its own"},
+     "sweep: keys, comma-separated; each combination of their values gets its own search"},
     {0},
 };
 
-bool search_owns(const char *key)
+bool search_is_key(const char *key)
 {
     return strcmp(key, "search") == 0 || strncmp(key, "search.", 7) == 0;
 }
@@ -51,8 +51,8 @@ static status check_room(const struct space *s, const char *key, const char *ori
 {
     status result = OK;
     if (s->count == SEARCH_DIMENSIONS) {
-        FAIL(ERROR_USAGE, "%s: %s: a search is over at most %d keys", origin, key,
-             SEARCH_DIMENSIONS);
+        FAIL(ERROR_USAGE, "%s: %s: a search can have at most %d keys; give some of them one value",
+             origin, key, SEARCH_DIMENSIONS);
     }
 done:
     return result;
@@ -81,7 +81,7 @@ bool search_is_range(const char *text)
     return end != text && strstr(text, "..") != NULL;
 }
 
-/* A number at the start of a text, and where it ends; NULL: none. */
+/* Reads the number at the start of a text; returns its end, or NULL if there is none. */
 static const char *read_number(const char *text, double *out)
 {
     char copy[64], *end = NULL;
@@ -96,7 +96,7 @@ static const char *read_number(const char *text, double *out)
 }
 
 /* ":log", ":5", in any order */
-static bool read_manner(const char *text, struct dimension *d)
+static bool read_suffixes(const char *text, struct dimension *d)
 {
     while (*text == ':') {
         size_t length = strcspn(++text, ":");
@@ -117,17 +117,18 @@ static status check_range(const struct dimension *d, const char *text, const str
 {
     status result = OK;
     if (d->low >= d->high) {
-        FAIL(ERROR_USAGE, "%s: %s=%s: the range is empty; the lower number comes first", d->origin,
+        FAIL(ERROR_USAGE, "%s: %s=%s: the range is empty; put the lower number first", d->origin,
              d->key, text);
     }
     if (d->logarithmic && d->low <= 0)
-        FAIL(ERROR_USAGE, "%s: %s=%s: a range with :log begins above 0", d->origin, d->key, text);
+        FAIL(ERROR_USAGE, "%s: %s=%s: a range with :log must begin above 0", d->origin, d->key,
+             text);
     if (o != NULL && o->type != OPTION_REAL && o->type != OPTION_INTEGER) {
-        FAIL(ERROR_USAGE, "%s: %s=%s: %s is no number; give the values to try, by commas",
+        FAIL(ERROR_USAGE, "%s: %s=%s: %s is not a number; list the values to try, comma-separated",
              d->origin, d->key, text, d->key);
     }
     if (o != NULL && (d->low < o->minimum || d->high > o->maximum)) {
-        FAIL(ERROR_USAGE, "%s: %s=%s: it may be from %.15g to %.15g", d->origin, d->key, text,
+        FAIL(ERROR_USAGE, "%s: %s=%s: the key allows %.15g to %.15g", d->origin, d->key, text,
              o->minimum, o->maximum);
     }
 done:
@@ -142,11 +143,12 @@ status space_add_range(struct space *s, const char *key, const char *text, const
     struct dimension *d = append(s, key, origin);
     const char *at = read_number(text, &d->low);
     at = at != NULL && strncmp(at, "..", 2) == 0 ? read_number(at + 2, &d->high) : NULL;
-    if (at == NULL || !read_manner(at, d)) {
-        FAIL(ERROR_USAGE,
-             "%s: %s=%s is no range; it is written LOW..HIGH, with :log for a log scale and :N "
-             "for N points of a grid, as in 0.001..0.3:log",
-             origin, key, text);
+    if (at == NULL || !read_suffixes(at, d)) {
+        FAIL(
+            ERROR_USAGE,
+            "%s: %s=%s is not a valid range; write LOW..HIGH, with :log for a log scale and :N for "
+            "N grid points, for example 0.001..0.3:log",
+            origin, key, text);
     }
     d->whole = o != NULL && o->type == OPTION_INTEGER;
     TRY(check_range(d, text, o));
@@ -168,7 +170,7 @@ void space_close(struct space *s)
     *s = (struct space){0};
 }
 
-/* As it is written into settings: what is tried is what is recorded. */
+/* The form in settings. Trials use the rounded number, so that the rows record exactly it. */
 static void number_text(const struct dimension *d, double number, char out[32])
 {
     snprintf(out, 32, d->whole ? "%.0f" : "%.4g", number);
@@ -224,8 +226,8 @@ status search_open(struct search *out, const struct space *space, const struct s
     if (out->kind->check != NULL)
         TRY(out->kind->check(out));
     if (search_total(out) > SEARCH_TRIALS) {
-        FAIL(ERROR_USAGE, "a search of %zu trials; at most %d are made", search_total(out),
-             SEARCH_TRIALS);
+        FAIL(ERROR_USAGE, "the search has %zu trials; the limit is %d: give fewer values or points",
+             search_total(out), SEARCH_TRIALS);
     }
 done:
     if (result != OK)

@@ -1,6 +1,6 @@
 /*
- * search_grid.c — every combination of the values, the last key running fastest. A range takes part
- * with the number of points it says, both ends among them.
+ * search_grid.c — every combination of the values; the last key varies first. A range contributes
+ * its given number of points, including both ends.
  */
 #include "experiments/sweep/search.h"
 
@@ -24,8 +24,8 @@ static status check(const struct search *s)
         const struct dimension *d = &s->space->at[i];
         if (values_of(d) == 0) {
             FAIL(ERROR_USAGE,
-                 "%s: %s is a range, and a grid needs to know how many points of it to try: %g..%g"
-                 "%s:5, say; or choose another search (`gradlag list searches`)",
+                 "%s: %s is a range without a number of points, which search=grid needs; write "
+                 "%g..%g%s:5, or choose another search (`gradlag list searches`)",
                  d->origin, d->key, d->low, d->high, d->logarithmic ? ":log" : "");
         }
     }

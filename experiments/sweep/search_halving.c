@@ -1,16 +1,16 @@
 /*
- * search_halving.c — successive halving: many short runs, the best of them again and longer, and so
- * on, until the last few have the full length.
+ * search_halving.c — successive halving: many short runs, then longer runs of the best points, and
+ * so on until the last few have the full length.
  *
  * Jamieson, Talwalkar, "Non-stochastic best arm identification and hyperparameter optimization"
  * (AISTATS 2016), algorithm 1; with the factor eta in place of 2 as in Li et al., "Hyperband" (JMLR
- * 18, 2018). With n points and factor eta, rung k of 0 … s tries the floor(n / eta^k) best of the
- * rung before, at the length eta^(k-s) of a full run; s = floor(log_eta n), or fewer as
- * search.rungs says. So each rung costs about as much as the others.
+ * 18, 2018). With n points and factor eta, rung k of 0 … s tries the floor(n / eta^k) best points
+ * of the previous rung, at the length eta^(k-s) of a full run. s = floor(log_eta n), or less if
+ * search.rungs limits it. All rungs cost about the same.
  *
- * Where we differ: the paper goes on with the runs that stay; here a rung is made of new runs from
- * the start, each with a schedule and warm-up that fit its own length. That costs a factor of at
- * most eta / (eta - 1) and compares whole trainings.
+ * Difference: the paper continues the runs that remain. Here each rung starts new runs, with a
+ * schedule and warm-up of their own length. That compares complete trainings and costs at most a
+ * factor of eta / (eta - 1).
  */
 #include "base/memory.h"
 #include "experiments/sweep/search.h"
@@ -31,15 +31,15 @@ static size_t points_of(const struct search *s)
 /* Points of rung k. */
 static size_t rung_points(const struct search *s, unsigned rung)
 {
-    /* A little more, so that 27 / 3^3 is 1. */
+    /* The rounding error of 27 / 3^3 must not make it less than 1. */
     return (size_t)((double)points_of(s) / pow(eta_of(s), rung) + 1e-9);
 }
 
 /* The last rung. */
 static unsigned top_of(const struct search *s)
 {
-    unsigned top = 0, most = (unsigned)options_integer(s->options, "search.rungs");
-    while (rung_points(s, top + 1) >= 1 && (most == 0 || top + 1 < most))
+    unsigned top = 0, limit = (unsigned)options_integer(s->options, "search.rungs");
+    while (rung_points(s, top + 1) >= 1 && (limit == 0 || top + 1 < limit))
         top++;
     return top;
 }
@@ -57,9 +57,10 @@ static status propose(struct search *s)
     status result = OK;
     size_t *ranked = NULL, begin = 0;
     unsigned rung = 0, top = top_of(s);
-    for (size_t made = 0; made < s->count; rung++) { /* which rung is next, where its last began */
-        begin = made;
-        made += rung_points(s, rung);
+    for (size_t tried = 0; tried < s->count;
+         rung++) { /* finds the next rung and the begin of the last */
+        begin = tried;
+        tried += rung_points(s, rung);
     }
     size_t points = rung_points(s, rung), before = s->count;
     double part = pow(eta_of(s), (double)rung - top);
@@ -81,14 +82,16 @@ static const struct option own[] = {
     {"search.trials", OPTION_INTEGER, "27", 1, SEARCH_TRIALS, NULL, NULL,
      "points of the first rung"},
     {"search.eta", OPTION_REAL, "3", 1.5, 64, NULL, NULL,
-     "each rung keeps one in so many, and trains them so many times longer"},
+     "factor between rungs: 1/eta of the points stay, and train eta times longer"},
     {"search.rungs", OPTION_INTEGER, "0", 0, 32, NULL, NULL,
-     "rungs at most (0: as many as the points allow); fewer begin with longer runs"},
+     "maximum number of rungs (0: as many as the points allow); fewer rungs start with longer "
+     "runs"},
     {0},
 };
 
 const struct search_kind search_halving = {
-    .about = {"halving", "successive halving: short runs first, the best again and longer",
+    .about = {"halving",
+              "successive halving: short runs first, then longer runs of the best points",
               "Jamieson, Talwalkar 2016, Non-stochastic best arm identification and hyperparameter "
               "optimization",
               own},

@@ -1,8 +1,8 @@
 /*
- * search_random.c — points drawn evenly over the space, each key by itself on its own scale.
+ * search_random.c — points drawn uniformly from the space, each key independently on its own scale.
  *
  * Bergstra, Bengio, "Random search for hyper-parameter optimization" (JMLR 13, 2012). All trials
- * are one round.
+ * form one round.
  */
 #include "experiments/sweep/search.h"
 
@@ -19,13 +19,12 @@ static status propose(struct search *s)
 }
 
 static const struct option own[] = {
-    {"search.trials", OPTION_INTEGER, "20", 1, SEARCH_TRIALS, NULL, NULL,
-     "how many points are tried"},
+    {"search.trials", OPTION_INTEGER, "20", 1, SEARCH_TRIALS, NULL, NULL, "number of points"},
     {0},
 };
 
 const struct search_kind search_random = {
-    .about = {"random", "points drawn evenly, each key by itself",
+    .about = {"random", "points drawn uniformly, each key independently",
               "Bergstra, Bengio 2012, Random search for hyper-parameter optimization", own},
     .propose = propose,
     .total = total,

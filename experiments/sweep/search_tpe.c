@@ -2,21 +2,20 @@
  * search_tpe.c — the tree-structured Parzen estimator.
  *
  * Bergstra, Bardenet, Bengio, Kégl, "Algorithms for hyper-parameter optimization" (NIPS 2011),
- * section 4. After search.startup random points the trials are split into the best search.gamma of
- * them and the rest. For each key by itself, l is a density estimated from the numbers of the best,
- * g one from those of the rest; search.candidates numbers are drawn from l, and the one with the
- * greatest l / g is taken: where the expected improvement is greatest (equation 3).
+ * section 4. After search.startup random points the trials are split into the best share
+ * search.gamma and the rest. For each key independently, l is a density estimated from the numbers
+ * of the best trials, and g one from the rest. search.candidates numbers are drawn from l; the one
+ * with the largest l / g is used, because it has the largest expected improvement (equation 3).
  *
- * The estimates (section 4.1): the even prior over the range is mixed, with equal weights, with a
- * Gaussian at each number, cut off at the range's ends, whose standard deviation is the greater of
- * the distances to its left and right neighbours, the ends counting as such; on a log scale where
- * the range has one. Of N values of a choice, the i-th has a weight of 1 + its count.
+ * The estimates (section 4.1) mix, with equal weights, the uniform prior over the range and a
+ * Gaussian at each number, truncated at the range's ends. Its standard deviation is the larger of
+ * the distances to the left and right neighbours; the ends count as neighbours. A log range uses
+ * the log scale. Value i of a choice has a weight of 1 + its count.
  *
- * Where we differ, or had to choose: standard deviations are kept from 1 / min(100, 1 + n) of the
- * range to all of it (the paper: "a reasonable range"; so does its authors' hyperopt); a point that
- * was tried before is drawn anew; search.batch trials are proposed at a time, each with random
- * numbers of its own, from what was known before all of them. The paper's experiments take gamma =
- * 0.15 (as remembered).
+ * Differences and own choices: standard deviations lie between 1 / min(100, 1 + n) of the range and
+ * the whole range (the paper: "a reasonable range"; its authors' hyperopt does the same). A point
+ * that was tried before is drawn again. search.batch trials are proposed at a time, from the same
+ * estimates with different random numbers. The paper's experiments use gamma = 0.15 (from memory).
  */
 #include "base/memory.h"
 #include "experiments/sweep/search.h"
@@ -29,13 +28,13 @@
 
 enum { REDRAWS = 32 };
 
-/* What the trials of one side say about one key. */
+/* The density of one key, estimated from the good trials or from the rest. */
 struct estimate {
     const struct dimension *dimension;
     size_t count; /* of Gaussians */
     double *mean, *deviation;
-    double *height; /* of each, what makes its part within the range 1 */
-    double *weight; /* of the values of a choice; they add up to 1 */
+    double *height; /* factor that makes the integral of each over the range 1 */
+    double *weight; /* of the values of a choice; the sum is 1 */
 };
 
 struct search_tpe_model {
@@ -43,7 +42,7 @@ struct search_tpe_model {
     size_t dimensions;
 };
 
-static double normal_below(double x)
+static double normal_cdf(double x)
 {
     return 0.5 * erfc(-x * M_SQRT1_2);
 }
@@ -54,7 +53,7 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* From the places in [0, 1] of `count` numbers. */
+/* e->mean has the positions in [0, 1]. */
 static void set_deviations(struct estimate *e)
 {
     double least = 1 / fmin(100, 1 + (double)e->count);
@@ -63,7 +62,7 @@ static void set_deviations(struct estimate *e)
         double left = e->mean[i] - (i > 0 ? e->mean[i - 1] : 0);
         double right = (i + 1 < e->count ? e->mean[i + 1] : 1) - e->mean[i];
         double d = fmin(fmax(fmax(left, right), least), 1);
-        double within = normal_below((1 - e->mean[i]) / d) - normal_below(-e->mean[i] / d);
+        double within = normal_cdf((1 - e->mean[i]) / d) - normal_cdf(-e->mean[i] / d);
         e->deviation[i] = d;
         e->height[i] = 1 / (d * sqrt(2 * M_PI) * within);
     }
@@ -101,7 +100,7 @@ static void estimate_close(struct estimate *e)
     memory_free(e->weight);
 }
 
-/* Density at a place, or the probability of a value. */
+/* The density at a position in [0, 1], or the probability of a value. */
 static double density(const struct estimate *e, double at)
 {
     if (e->dimension->values != NULL)
@@ -123,7 +122,8 @@ static double draw_value(const struct estimate *e, struct random_stream *r)
     return (double)v;
 }
 
-/* A place in [0, 1]. A Gaussian's mean lies there, so at least about half of its draws do. */
+/* A position in [0, 1]. Each mean lies in it, so a draw does with probability of about ½ or more.
+ */
 static double draw_place(const struct estimate *e, struct random_stream *r)
 {
     size_t which = random_below(r, (uint32_t)e->count + 1);
@@ -135,7 +135,7 @@ static double draw_place(const struct estimate *e, struct random_stream *r)
     return fmin(fmax(at, 0), 1);
 }
 
-/* The number of one key for a trial: the best of the candidates. */
+/* The candidate with the largest ratio, for one key. */
 static double choose(const struct estimate *good, const struct estimate *rest, int64_t candidates,
                      struct random_stream *r)
 {
@@ -184,7 +184,7 @@ static void model_close(struct search_tpe_model *m)
     memory_free(m->rest);
 }
 
-/* Streams below 2^32 are those of random points. */
+/* The random points use the streams below 2^32. */
 static void propose_one(const struct search *s, const struct search_tpe_model *m, struct trial *t)
 {
     uint64_t number = (uint64_t)(t - s->trials);
@@ -225,21 +225,20 @@ done:
 }
 
 static const struct option own[] = {
-    {"search.trials", OPTION_INTEGER, "40", 1, SEARCH_TRIALS, NULL, NULL,
-     "how many points are tried"},
+    {"search.trials", OPTION_INTEGER, "40", 1, SEARCH_TRIALS, NULL, NULL, "number of points"},
     {"search.startup", OPTION_INTEGER, "10", 1, SEARCH_TRIALS, NULL, NULL,
-     "of them at random, before there is anything to learn from"},
+     "number of random points at the start"},
     {"search.gamma", OPTION_REAL, "0.15", 0.01, 0.99, NULL, NULL,
-     "the part of the trials that counts as good"},
+     "share of the trials that counts as good"},
     {"search.candidates", OPTION_INTEGER, "24", 1, 10000, NULL, NULL,
-     "numbers drawn for each key, of which the most promising is taken"},
+     "numbers drawn for each key; the most promising one is used"},
     {"search.batch", OPTION_INTEGER, "1", 1, 1024, NULL, NULL,
-     "trials proposed at a time: as many as can be made side by side (--jobs)"},
+     "trials proposed at a time; set it to the number of --jobs"},
     {0},
 };
 
 const struct search_kind search_tpe = {
-    .about = {"tpe", "where the best trials so far are dense and the others are not",
+    .about = {"tpe", "points where the best trials so far are dense and the others are sparse",
               "Bergstra, Bardenet, Bengio, Kégl 2011, Algorithms for hyper-parameter optimization",
               own},
     .propose = propose,

@@ -27,8 +27,8 @@ static status add_points(struct axis *a, const char *range)
     const struct dimension *d = &space.at[0];
     if (d->points == 0) {
         FAIL(ERROR_USAGE,
-             "%s: %s=%s is a range: say how many points of it to run (%s:5), or which search is to "
-             "choose them, as in search=tpe (`gradlag list searches`)",
+             "%s: %s=%s is a range without a number of points; give the number (%s:5), or a search "
+             "that chooses the points, for example search=tpe (`gradlag list searches`)",
              a->origin, a->key, range, range);
     }
     for (size_t i = 0; i < d->points; i++) {
@@ -57,7 +57,7 @@ status axis_read(struct axis *out, const struct setting *s)
         if (*at != '\0' && (*at != ',' || depth > 0))
             continue;
         size_t length = (size_t)(at - start);
-        if (*at == ',' || start > s->value) { /* one of a list: "1, 2" is how one writes */
+        if (*at == ',' || start > s->value) { /* an item of a list: spaces around it do not count */
             for (; length > 0 && *start == ' '; length--)
                 start++;
             for (; length > 0 && start[length - 1] == ' '; length--) {

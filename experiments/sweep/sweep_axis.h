@@ -1,5 +1,5 @@
 /*
- * sweep_axis.h — the values that a sweep gives one key: "1,2,4", or so many points of a range.
+ * sweep_axis.h — the values that a sweep tries for one key: a list "1,2,4" or points of a range.
  */
 #ifndef GRADLAG_EXPERIMENTS_SWEEP_SWEEP_AXIS_H
 #define GRADLAG_EXPERIMENTS_SWEEP_SWEEP_AXIS_H
@@ -14,13 +14,13 @@ struct axis {
     size_t count;
 };
 
-/* Cuts a setting's value at the commas that stand outside parentheses, and takes enclosing ones
- * off; "0.01..1:log:5" becomes its points. ERROR_USAGE */
+/* Splits a setting's value at commas outside parentheses and removes enclosing parentheses. A range
+ * with a number of points, "0.01..1:log:5", becomes these points. ERROR_USAGE */
 status axis_read(struct axis *out, const struct setting *s) MUST_CHECK;
 void axis_free(struct axis *a);
-/* What the axes come to in combination `number`, the last one running fastest. */
+/* Adds the settings of combination `number`; the last axis varies first. */
 void axes_choose(const struct axis *axes, size_t count, size_t number, struct settings *out);
-/* The settings of that combination: `fixed` and those. */
+/* Adds `fixed` and the settings of that combination. */
 void axes_combine(const struct axis *axes, size_t count, const struct settings *fixed,
                   size_t number, struct settings *out);
 

@@ -11,20 +11,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SHOWN = 5 }; /* trials of each search in the table at the end */
+enum { SHOWN = 5 }; /* best trials of each search in the final table */
 
-struct hunt {
-    struct settings search, fixed; /* the search's keys; those with one value */
-    struct axis *per;              /* of search.per */
+struct search_sweep {
+    struct settings search, fixed; /* keys of the search; keys with one value */
+    struct axis *per;              /* [per_count], of search.per */
     size_t per_count;
     struct space space;
     struct int_list seeds;
     struct trials trials;
-    size_t combinations; /* of search.per's values: one search each */
+    size_t combinations; /* of the values of search.per; each has a search */
     struct plan_part part;
 };
 
-static void hunt_close(struct hunt *h)
+static void search_sweep_close(struct search_sweep *h)
 {
     trials_close(&h->trials);
     settings_free(&h->search);
@@ -36,34 +36,57 @@ static void hunt_close(struct hunt *h)
     memory_free(h->seeds.at);
 }
 
-/* ---- what the command line says -----------------------------------------------------------------
+/* ---- reading the command line ------------------------------------------------------------------
  */
 
-/* Whether `key` is one of "workers,mode". */
+/* Whether a list such as "workers,mode" contains `key`. */
 static bool is_listed(const char *list, const char *key)
 {
     size_t length = strlen(key);
     while (list != NULL && *list != '\0') {
-        size_t its = strcspn(list, ",");
-        if (its == length && strncmp(list, key, its) == 0)
+        const size_t item = strcspn(list, ",");
+        if (item == length && strncmp(list, key, item) == 0)
             return true;
-        list += its + (list[its] == ',');
+        list += item + (list[item] == ',');
     }
     return false;
 }
 
-static status read_seeds(struct hunt *h, const struct axis *a)
+static status read_seeds(struct search_sweep *h, const struct axis *a)
 {
     status result = OK;
     TRY(memory_new(&h->seeds.at, a->count, sizeof *h->seeds.at, "seeds"));
     for (size_t i = 0; i < a->count; i++)
         if (!text_to_integer(a->values[i], &h->seeds.at[h->seeds.count++]))
-            FAIL(ERROR_USAGE, "%s: seed=%s is no whole number", a->origin, a->values[i]);
+            FAIL(ERROR_USAGE, "%s: seed=%s is not a whole number", a->origin, a->values[i]);
 done:
     return result;
 }
 
-static status read_values(struct hunt *h, const struct setting *s, bool per)
+static bool is_same_value(const char *a, const char *b)
+{
+    double x, y;
+    return strcmp(a, b) == 0 || (text_to_real(a, &x) && text_to_real(b, &y) && x == y);
+}
+
+/* Two searches with the same value are the same runs, which --part could put into two parts. */
+static status check_distinct(const struct axis *a)
+{
+    status result = OK;
+    for (size_t i = 0; i < a->count; i++) {
+        for (size_t k = 0; k < i; k++) {
+            if (is_same_value(a->values[i], a->values[k])) {
+                FAIL(ERROR_USAGE,
+                     "%s: %s is in search.per and has the value %s twice; give each value once",
+                     a->origin, a->key, a->values[i]);
+            }
+        }
+    }
+done:
+    return result;
+}
+
+static status read_values(struct search_sweep *h, const struct setting *s, bool per)
 {
     status result = OK;
     struct axis a = {0};
@@ -75,6 +98,7 @@ static status read_values(struct hunt *h, const struct setting *s, bool per)
     if (strcmp(s->key, "seed") == 0) {
         TRY(read_seeds(h, &a));
     } else if (per) {
+        TRY(check_distinct(&a));
         h->per[h->per_count++] = a;
         h->combinations *= a.count;
         a.count = 0;
@@ -88,7 +112,7 @@ done:
     return result;
 }
 
-static status read_all(struct hunt *h, const struct settings *read)
+static status read_all(struct search_sweep *h, const struct settings *read)
 {
     status result = OK;
     const char *per = settings_find(read, "search.per");
@@ -96,14 +120,15 @@ static status read_all(struct hunt *h, const struct settings *read)
     TRY(memory_new(&h->per, read->count, sizeof *h->per, "axes"));
     for (size_t i = 0; i < read->count; i++) {
         const struct setting *s = &read->at[i];
-        if (search_owns(s->key))
+        if (search_is_key(s->key))
             settings_add(&h->search, s->key, s->value, s->origin);
-        else if (settings_find(read, s->key) == s->value) /* the last of its key */
+        else if (settings_find(read, s->key) == s->value) /* a repeated key: the last one counts */
             TRY(read_values(h, s, is_listed(per, s->key)));
     }
     if (h->space.count == 0) {
-        FAIL(ERROR_USAGE, "sweep: search over what? Give a key several values or a range, as in "
-                          "lr=0.001..0.3:log or damping=none,inverse");
+        FAIL(ERROR_USAGE,
+             "sweep: there is nothing to search; give a key several values or a range, "
+             "for example lr=0.001..0.3:log or damping=none,inverse");
     }
     if (h->seeds.count == 0) {
         static char first[] = "1";
@@ -114,8 +139,8 @@ done:
     return result;
 }
 
-/* The combination of search.per's values that a search of this part has. */
-static size_t combination_of(const struct hunt *h, size_t search)
+/* The number of the combination that search `search` of this part has. */
+static size_t combination_of(const struct search_sweep *h, size_t search)
 {
     size_t at = 0;
     for (size_t before = 0; before < search || !plan_part_has(&h->part, at); at++)
@@ -123,16 +148,16 @@ static size_t combination_of(const struct hunt *h, size_t search)
     return at;
 }
 
-/* A part has whole searches: which trials a search makes next follows from its earlier ones. */
-static status begin(struct hunt *h)
+/* A part has whole searches, because the trials of a search depend on its earlier trials. */
+static status begin(struct search_sweep *h)
 {
     status result = OK;
     struct settings base = {0};
     size_t added;
     if (h->part.of > 1 && h->combinations < 2) {
-        FAIL(ERROR_USAGE, "sweep: --part divides searches, and there is only one here: its trials "
-                          "follow from each other. Leave --part out, or make a search for each "
-                          "value of a key with search.per=KEY");
+        FAIL(ERROR_USAGE,
+             "sweep: --part divides searches, but this command has only one; omit --part, "
+             "or make a search for each value of a key with search.per=KEY");
     }
     for (size_t c = 0; c < h->combinations; c++) {
         if (!plan_part_has(&h->part, c))
@@ -147,10 +172,10 @@ done:
     return result;
 }
 
-/* ---- what came of it ----------------------------------------------------------------------------
+/* ---- results ------------------------------------------------------------------------------------
  */
 
-static void print_trial(const struct contest *c, const struct plan *p, size_t trial, FILE *to)
+static void print_trial(const struct search_study *c, const struct plan *p, size_t trial, FILE *to)
 {
     struct text line = {0};
     struct settings point = {0};
@@ -169,10 +194,10 @@ static void print_trial(const struct contest *c, const struct plan *p, size_t tr
     text_free(&line);
 }
 
-static status print_search(const struct hunt *h, size_t number, FILE *to)
+static status print_search(const struct search_sweep *h, size_t number, FILE *to)
 {
     status result = OK;
-    const struct contest *c = &h->trials.at[number];
+    const struct search_study *c = &h->trials.at[number];
     const struct search *s = &c->search;
     const struct trial *best = search_best(s);
     struct text line = {0};
@@ -183,13 +208,13 @@ static status print_search(const struct hunt *h, size_t number, FILE *to)
     for (size_t i = 0; i < per.count; i++)
         text_add(&line, "%s=%s ", per.at[i].key, per.at[i].value);
     if (!search_has_ended(s)) {
-        fprintf(to, "%snot all of its trials are there\n", line.at != NULL ? line.at : "");
+        fprintf(to, "%ssome of its trials have not finished\n", line.at != NULL ? line.at : "");
         goto done;
     }
     text_add(&line, "%s on the validation split: ", options_text(s->options, "search"));
     trials_budget(c, &line);
     fprintf(to, "%s%s\n", line.at,
-            search_is_at_edge(s, best) ? "; at the edge of what was tried" : "");
+            search_is_at_edge(s, best) ? "; at the edge of the searched values" : "");
     search_rank(s, 0, s->count, ranked);
     for (size_t i = 0; i < s->count && shown < SHOWN; i++) {
         if (s->trials[ranked[i]].part == 1 && !trials_is_repeat(c, ranked[i])) {
@@ -204,14 +229,14 @@ done:
     return result;
 }
 
-static status make(struct hunt *h, const struct plan_options *how, bool again)
+static status execute(struct search_sweep *h, const struct plan_options *how, bool again)
 {
     status result = OK;
     struct plan *p = &h->trials.plan;
     launch_catch_signals();
     p->again = again;
     for (size_t added = 1; added > 0;) {
-        TRY(plan_make(p, how, stdout));
+        TRY(plan_execute(p, how, stdout));
         TRY(trials_extend(&h->trials, &added));
         if (added > 0 && !again)
             TRY(plan_look_up(p));
@@ -232,7 +257,7 @@ status sweep_search(const struct settings *read, const struct plan_options *how,
                     bool again)
 {
     status result = OK;
-    struct hunt h = {.part = how->part};
+    struct search_sweep h = {.part = how->part};
     TRY(read_all(&h, read));
     TRY(begin(&h));
     for (size_t added = 1; added > 0 && !again;) {
@@ -240,8 +265,8 @@ status sweep_search(const struct settings *read, const struct plan_options *how,
         TRY(trials_extend(&h.trials, &added));
     }
     size_t planned = h.trials.plan.count, missing = plan_missing(&h.trials.plan);
-    size_t later = trials_to_come(&h.trials), seeds = h.seeds.count;
-    size_t trials = trials_in_all(&h.trials);
+    size_t later = trials_remaining_runs(&h.trials), seeds = h.seeds.count;
+    size_t trials = trials_total(&h.trials);
     printf("%zu search%s, %zu trial%s", h.trials.count, h.trials.count == 1 ? "" : "es", trials,
            plural(trials));
     if (seeds > 1)
@@ -251,11 +276,12 @@ status sweep_search(const struct settings *read, const struct plan_options *how,
     if (dry) {
         plan_print(&h.trials.plan, stdout);
         if (later > 0)
-            printf("to run              %zu trial%s at what these find\n", later, plural(later));
+            printf("to run              %zu more trial%s, chosen from these results\n", later,
+                   plural(later));
     } else {
-        TRY(make(&h, how, again));
+        TRY(execute(&h, how, again));
     }
 done:
-    hunt_close(&h);
+    search_sweep_close(&h);
     return result;
 }

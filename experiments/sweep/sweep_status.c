@@ -14,7 +14,7 @@ status sweep_status_print(const char *results, FILE *to)
     TRY(live_runs_read(&l, results, 0));
     if (!l.there) {
         FAIL(ERROR_RESULTS,
-             "%s: there is no such results file yet, or nothing in it; name it with results=FILE",
+             "%s: the results file does not exist or has no runs; give its path with results=FILE",
              results);
     }
     size_t running = l.running_count + l.more_running;
@@ -26,8 +26,7 @@ status sweep_status_print(const char *results, FILE *to)
         progress_duration(l.queue_seconds_left, time);
         fprintf(to, "about %s left, %zu at a time\n\n", time, running > 0 ? running : 1);
     } else {
-        fprintf(to,
-                "no run like these has ended yet, so nothing is known of how long they take\n\n");
+        fprintf(to, "time left unknown: no similar run has ended yet\n\n");
     }
     fflush(to);
     struct query_request request = {.path = results, .question = "queue", .format = QUERY_TABLE};

@@ -1,5 +1,5 @@
 /*
- * sweep_status.h — `gradlag sweep --status`: what waits, what is being made, how long it may take.
+ * sweep_status.h — `gradlag sweep --status`: the queue, the running runs, and the time left.
  */
 #ifndef GRADLAG_EXPERIMENTS_SWEEP_SWEEP_STATUS_H
 #define GRADLAG_EXPERIMENTS_SWEEP_SWEEP_STATUS_H

@@ -8,14 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DIVERGED (-1e300) /* times the part of a trial's runs that did */
+#define DIVERGED (-1e300) /* the score, times the share of the trial's runs that diverged */
 
 status trials_begin(struct trials *t, const struct space *space, const struct settings *search,
                     const struct settings *base, const struct int_list *seeds)
 {
     status result = OK;
     REQUIRE(seeds->count > 0);
-    struct contest *c = memory_append(&t->at, &t->count, sizeof *c);
+    struct search_study *c = memory_append(&t->at, &t->count, sizeof *c);
     TRY(search_open(&c->search, space, search));
     settings_add_all(&c->base, base);
     TRY(memory_new(&c->seeds.at, seeds->count, sizeof *c->seeds.at, "seeds"));
@@ -41,7 +41,7 @@ void trials_close(struct trials *t)
 /* ---- scores -------------------------------------------------------------------------------------
  */
 
-static bool has_ended(const struct contest *c, const struct plan *p, size_t trial)
+static bool has_ended(const struct search_study *c, const struct plan *p, size_t trial)
 {
     for (size_t s = 0; s < c->seeds.count; s++) {
         enum planned_state state = p->runs[c->run_of[trial * c->seeds.count + s]].state;
@@ -51,30 +51,30 @@ static bool has_ended(const struct contest *c, const struct plan *p, size_t tria
     return true;
 }
 
-static status score(struct contest *c, const struct plan *p, size_t trial)
+static status score(struct search_study *c, const struct plan *p, size_t trial)
 {
     status result = OK;
     double accuracy = 0, loss = 0, diverged = 0, n = (double)c->seeds.count;
     for (size_t s = 0; s < c->seeds.count; s++) {
         const struct planned_run *r = &p->runs[c->run_of[trial * c->seeds.count + s]];
-        struct plan_score its_score;
+        struct plan_score run_score;
         if (r->state == PLANNED_DIVERGED) {
             diverged++;
             continue;
         }
-        TRY(plan_score(r, &its_score));
-        accuracy += its_score.accuracy / n;
-        loss += its_score.loss / n;
+        TRY(plan_score(r, &run_score));
+        accuracy += run_score.accuracy / n;
+        loss += run_score.loss / n;
     }
     bool by_loss = diverged == 0 && isnan(accuracy);
     c->by_loss = c->by_loss || by_loss;
-    double its = diverged > 0 ? DIVERGED * diverged / n : by_loss ? -loss : accuracy;
-    c->search.trials[trial].score = isnan(its) ? DIVERGED : its;
+    const double value = diverged > 0 ? DIVERGED * diverged / n : by_loss ? -loss : accuracy;
+    c->search.trials[trial].score = isnan(value) ? DIVERGED : value;
 done:
     return result;
 }
 
-static status score_what_ended(struct contest *c, const struct plan *p)
+static status score_ended_trials(struct search_study *c, const struct plan *p)
 {
     status result = OK;
     for (size_t i = c->search.round_begin; i < c->search.count; i++)
@@ -97,7 +97,7 @@ static void add_scaled(const options *o, const char *key, double part, struct se
     settings_add(out, key, value, "search");
 }
 
-/* A part of the length that the settings say, and of its warm-up. */
+/* Multiplies the length of the run and of its warm-up by `part`. */
 static status shorten(struct settings *all, double part)
 {
     status result = OK;
@@ -126,36 +126,36 @@ static void add_to_title(const struct settings *point, double part, struct plann
     text_free(&more);
 }
 
-static status add_run(struct trials *t, struct contest *c, size_t trial, size_t seed)
+static status add_run(struct trials *t, struct search_study *c, size_t trial, size_t seed)
 {
     status result = OK;
     struct settings all = {0}, point = {0};
-    const struct trial *its = &c->search.trials[trial];
+    const struct trial *tried = &c->search.trials[trial];
     options *o = NULL;
     char text[24];
     snprintf(text, sizeof text, "%lld", (long long)c->seeds.at[seed]);
-    search_settings(&c->search, its, &point);
+    search_settings(&c->search, tried, &point);
     settings_add_all(&all, &c->base);
     settings_add_dotted_first(&all, &point);
     settings_add(&all, "seed", text, "search");
-    if (its->part < 1)
-        TRY(shorten(&all, its->part));
+    if (tried->part < 1)
+        TRY(shorten(&all, tried->part));
     TRY(config_compose(&o, &all));
-    size_t *place = &c->run_of[trial * c->seeds.count + seed], before = t->plan.count;
-    *place = plan_place(&t->plan, &o);
+    size_t *run = &c->run_of[trial * c->seeds.count + seed], before = t->plan.count;
+    *run = plan_find_or_add(&t->plan, &o);
     if (t->plan.count > before)
-        add_to_title(&point, its->part, &t->plan.runs[*place]);
+        add_to_title(&point, tried->part, &t->plan.runs[*run]);
 done:
     settings_free(&all);
     settings_free(&point);
     return result;
 }
 
-static status extend(struct trials *t, struct contest *c)
+static status extend(struct trials *t, struct search_study *c)
 {
     status result = OK;
     size_t added;
-    TRY(score_what_ended(c, &t->plan));
+    TRY(score_ended_trials(c, &t->plan));
     TRY(search_next(&c->search, &added));
     c->run_of = realloc(c->run_of, (c->search.count * c->seeds.count + 1) * sizeof *c->run_of);
     REQUIRE(c->run_of != NULL);
@@ -171,7 +171,7 @@ status trials_extend(struct trials *t, size_t *added)
     status result = OK;
     size_t before = t->plan.count, last;
     for (size_t i = 0; i < t->count; i++)
-        do { /* a round whose runs are all those of earlier trials has its scores at once */
+        do { /* if a round adds no run, its scores are known already */
             last = t->at[i].search.count;
             TRY(extend(t, &t->at[i]));
         } while (t->at[i].search.count > last && t->plan.count == before);
@@ -180,17 +180,17 @@ done:
     return result;
 }
 
-size_t trials_to_come(const struct trials *t)
+size_t trials_remaining_runs(const struct trials *t)
 {
     size_t count = 0;
     for (size_t i = 0; i < t->count; i++) {
-        const struct contest *c = &t->at[i];
+        const struct search_study *c = &t->at[i];
         count += (search_total(&c->search) - c->search.count) * c->seeds.count;
     }
     return count;
 }
 
-size_t trials_in_all(const struct trials *t)
+size_t trials_total(const struct trials *t)
 {
     size_t count = 0;
     for (size_t i = 0; i < t->count; i++)
@@ -198,10 +198,10 @@ size_t trials_in_all(const struct trials *t)
     return count;
 }
 
-/* ---- in words -----------------------------------------------------------------------------------
+/* ---- texts --------------------------------------------------------------------------------------
  */
 
-void trials_score(const struct contest *c, const struct trial *trial, struct text *out)
+void trials_score(const struct search_study *c, const struct trial *trial, struct text *out)
 {
     if (trial->score <= DIVERGED / 1e6)
         text_add(out, "diverged");
@@ -211,7 +211,7 @@ void trials_score(const struct contest *c, const struct trial *trial, struct tex
         text_add(out, "accuracy %.2f%%", 100 * trial->score);
 }
 
-bool trials_is_repeat(const struct contest *c, size_t trial)
+bool trials_is_repeat(const struct search_study *c, size_t trial)
 {
     for (size_t i = 0; i < trial; i++)
         if (c->run_of[i * c->seeds.count] == c->run_of[trial * c->seeds.count])
@@ -219,7 +219,7 @@ bool trials_is_repeat(const struct contest *c, size_t trial)
     return false;
 }
 
-void trials_budget(const struct contest *c, struct text *out)
+void trials_budget(const struct search_study *c, struct text *out)
 {
     double cost = search_cost(&c->search);
     size_t repeats = 0;

@@ -15,7 +15,7 @@ status aggregate_open(struct aggregate *a, const options *o, unsigned capacity, 
     TRY(correction_open(&a->correction, o));
     if (sums)
         TRY(correction_check_sums(a->correction.rule));
-    TRY(correction_remember(&a->correction, capacity, sums ? capacity : 1, count));
+    TRY(correction_allocate(&a->correction, capacity, sums ? capacity : 1, count));
     TRY(memory_new(&a->gradients, capacity, sizeof *a->gradients, "gradient list"));
     TRY(memory_new(&a->read_at, capacity, sizeof *a->read_at, "list of versions read"));
     TRY(memory_new(&a->calls, capacity, sizeof *a->calls, "gradients in correction"));
@@ -58,7 +58,7 @@ bool aggregate_is_direct(const struct aggregate *a)
     return a->n == 1 && a->correction.rule->block == NULL;
 }
 
-/* The scale that is left when the correction has done its part. */
+/* The scale that the correction has not applied. */
 static double scale_left(const struct aggregate *a, unsigned i)
 {
     return a->correction.scales ? 1 : a->contexts[i].scale;
@@ -86,19 +86,19 @@ static void mean_by_blocks(struct aggregate *a, const float *now, bool scaled)
 const float *aggregate_gradient(struct aggregate *a, const float *now, double lr, double *scale)
 {
     REQUIRE(a->n >= 1);
-    bool alike = true;
+    bool equal_scales = true;
     for (unsigned i = 0; i < a->n; i++) {
-        alike = alike && scale_left(a, i) == scale_left(a, 0);
+        equal_scales = equal_scales && scale_left(a, i) == scale_left(a, 0);
         a->contexts[i].lr = lr;
     }
-    *scale = alike ? scale_left(a, 0) : 1;
+    *scale = equal_scales ? scale_left(a, 0) : 1;
     if (aggregate_is_direct(a))
         return a->gradients[0];
-    REQUIRE(a->mean != NULL); /* or a policy holds pushes without saying so */
-    if (alike && a->correction.rule->block == NULL)
+    REQUIRE(a->mean != NULL); /* otherwise a policy lacks the flag .holds */
+    if (equal_scales && a->correction.rule->block == NULL)
         reduce_mean_ordered(a->gradients, a->n, a->count, a->mean);
     else
-        mean_by_blocks(a, now, !alike);
+        mean_by_blocks(a, now, !equal_scales);
     return a->mean;
 }
 
@@ -108,7 +108,7 @@ void aggregate_take(struct aggregate *a, const float *gradient, const float *now
     float scratch[BLOCK];
     struct correction_call call;
     float weight = a->correction.scales ? 1 : (float)context->scale;
-    REQUIRE(a->mean != NULL); /* or a policy takes gradients without saying so */
+    REQUIRE(a->mean != NULL); /* otherwise a policy lacks the flag .takes */
     correction_begin(&a->correction, context, gradient, now, read_at, &call);
     for (size_t at = 0; at < a->count; at += BLOCK) {
         size_t count = a->count - at < BLOCK ? a->count - at : BLOCK;

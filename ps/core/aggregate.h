@@ -1,13 +1,16 @@
 /*
- * aggregate.h — one gradient out of those that go into one update: their mean, each corrected and
- * scaled.
+ * aggregate.h — the aggregate: the mean of the gradients of one update, each corrected and scaled.
  *
- *   g = (Σ sᵢ · correction(gᵢ)) × 1/n       summed in the order they were added: worker order
+ *   g = (Σ sᵢ · correction(gᵢ)) × 1/n       n gradients, summed in the order they were added
  *
- * with n gradients, where the correction does not apply s itself (then s = 1 here).
+ * sᵢ is the damping's scale, or 1 if the correction applies the scale itself.
  *
- * When all scales are alike, s is left to the optimizer and the mean is reduce_mean_ordered's, bit
- * for bit; a single uncorrected gradient is passed on as it is.
+ * If all scales are equal, the scale is left to the optimizer, and without a correction the mean is
+ * that of reduce_mean_ordered, bit for bit. A single uncorrected gradient is passed on without a
+ * copy.
+ *
+ * There are two ways to use it, and an update uses one of them: aggregate_add() for held gradients,
+ * or aggregate_take() for the running sum.
  */
 #ifndef GRADLAG_PS_CORE_AGGREGATE_H
 #define GRADLAG_PS_CORE_AGGREGATE_H
@@ -16,42 +19,42 @@
 
 struct aggregate {
     struct correction correction;
-    size_t count;      /* elements */
-    unsigned capacity; /* gradients at most */
-    unsigned n;        /* gradients now */
-    const float **gradients, **read_at;
+    size_t count;                       /* elements of a gradient */
+    unsigned capacity;                  /* the most gradients */
+    unsigned n;                         /* gradients added */
+    const float **gradients, **read_at; /* [capacity] borrowed vectors of `count` */
     struct correction_context *contexts;
     struct correction_call *calls;
-    unsigned taken; /* gradients in the running sum, which lies in `mean` */
-    float *mean;    /* NULL where a gradient always goes in alone and uncorrected */
+    unsigned taken; /* gradients in the running sum, which is in `mean` */
+    float *mean;    /* [count]; NULL: every update has one gradient, uncorrected */
 };
 
-/* Reads key correction. `capacity`: one per worker at most. `sums`: more than one gradient may go
- * into an update. */
+/* Reads key correction. `capacity`: at most one gradient per worker. `sums`: an update may have
+ * more than one gradient. Errors: those of correction_open and correction_check_sums. */
 status aggregate_open(struct aggregate *a, const options *o, unsigned capacity, size_t count,
                       bool sums) MUST_CHECK;
 void aggregate_close(struct aggregate *a);
 
-/* The running sum of gradients whose workers do not wait: s · correction(g) is added at once, so
- * the order of summation is that of arrival, and the correction's states move on at once. Its
- * context has no lr: that is not known before the sum is whole. Not together with
- * aggregate_add(). */
+/* Adds s · correction(g) to the running sum now, for a worker that does not wait. The order of
+ * summation is the order of arrival, and the correction's state changes now. context.lr is unknown:
+ * the learning rate depends on the complete sum. */
 void aggregate_take(struct aggregate *a, const float *gradient, const float *now,
                     const float *read_at, const struct correction_context *context);
-/* The sum × 1/n, scales included; valid until the next clear or take. Ends the sum. */
+/* Returns the running sum × 1/n, with scales applied, and ends the sum. Valid until the next clear
+ * or take. */
 const float *aggregate_taken_mean(struct aggregate *a);
 
 void aggregate_clear(struct aggregate *a);
-/* `context`: lr need not be known yet. */
+/* Both vectors are borrowed until the next clear. context.lr is ignored. */
 void aggregate_add(struct aggregate *a, const float *gradient, const float *read_at,
                    const struct correction_context *context);
-/* Whether the gradient is a single one passed on as it is. */
+/* True if the aggregate is a single uncorrected gradient, passed on without a copy. */
 bool aggregate_is_direct(const struct aggregate *a);
-/* The gradient, valid until the next clear, and the scale left to the optimizer. `now`: the
- * parameters it will change, with learning rate `lr`. */
+/* Returns the aggregate, valid until the next clear, and sets *scale to the scale that the
+ * optimizer must apply. `now`: the parameters to update; `lr`: the learning rate of the update. */
 const float *aggregate_gradient(struct aggregate *a, const float *now, double lr, double *scale);
-/* It has changed the parameters, at this learning rate: the correction's states move on. Else there
- * is no next update. */
+/* The update was made with learning rate `lr`; commits the correction's state. If an update fails,
+ * the run ends, so there is no rollback. */
 void aggregate_commit(struct aggregate *a, double lr);
 
 #endif

@@ -1,5 +1,5 @@
-/* arithmetic.c — see arithmetic.h. Sums run in a fixed number of lanes, so that they do not depend
- * on the vector width. */
+/* arithmetic.c — see arithmetic.h. A fixed number of lanes makes sums independent of the machine's
+ * vector width. */
 #include "ps/core/arithmetic.h"
 
 #include "base/vector.h"

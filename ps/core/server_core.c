@@ -1,5 +1,5 @@
-/* server_core.c — events; see server_core.h for what the core promises (C1 … C6), and
- * server_core_state.h for the states of a worker's member. */
+/* server_core.c — events, releases and queries. The invariants C1 … C6 are in server_core.h, the
+ * states of a member in server_core_state.h. */
 #include "base/memory.h"
 #include "ps/core/server_core_state.h"
 
@@ -9,7 +9,7 @@
 
 /* ---- opening ---- */
 
-/* Of the bits of READY members. */
+/* Words of the bit set `ready`. */
 static unsigned words_of(const server_core *c)
 {
     return (c->workers + 63) / 64;
@@ -18,12 +18,13 @@ static unsigned words_of(const server_core *c)
 static status allocate(server_core *c)
 {
     status result = OK;
-    /* The longest event: every record and release, and four more. */
+    /* The longest event has one record per held or taken push, one release per worker, and at most
+     * four other actions. */
     c->action_capacity = 2 * (size_t)c->workers + c->taken_capacity + 4;
     TRY(memory_new(&c->actions, c->action_capacity, sizeof *c->actions, "server actions"));
     TRY(memory_new(&c->taken, c->taken_capacity + 1, sizeof *c->taken, "taken pushes"));
     TRY(memory_new(&c->members, c->workers, sizeof *c->members, "workers"));
-    TRY(memory_new(&c->ready, words_of(c), sizeof *c->ready, "workers that may go on"));
+    TRY(memory_new(&c->ready, words_of(c), sizeof *c->ready, "ready workers"));
     TRY(memory_new(&c->slot_version, c->slot_count, sizeof *c->slot_version, "slot versions"));
     TRY(memory_new(&c->slot_readers, c->slot_count, sizeof *c->slot_readers, "slot readers"));
 done:
@@ -38,15 +39,15 @@ static status open_momentum(server_core *c, const struct server_core_options *o)
     c->momentum = correction_momentum(correction, o->workers, o->settings);
     optimizer_set_momentum(c->optimizer, c->momentum);
     if (correction->rule->adjust != NULL) {
-        REQUIRE(correction->rule->alone);
+        REQUIRE(correction->rule->single_gradient);
         TRY(total_momentum_open(&c->total, o->workers, o->count));
-        total_momentum_note(&c->total, 0, o->initial);
+        total_momentum_add_version(&c->total, 0, o->initial);
     }
 done:
     return result;
 }
 
-/* With an outer rule keys optimizer, momentum and weight_decay are of the workers' own steps. */
+/* With an outer rule the keys optimizer, momentum and weight_decay describe the local steps. */
 static status open_optimizer(server_core *c, const struct server_core_options *o)
 {
     status result = OK;
@@ -81,7 +82,7 @@ status server_core_open(server_core **out, const struct server_core_options *o)
     TRY(consistency_per_update(&c->consistency, o->workers, &per_update));
     c->taken_capacity = c->consistency.policy->takes ? per_update : 0;
     TRY(damping_open(&c->damping, o->settings));
-    TRY(damping_remember(&c->damping, o->workers));
+    TRY(damping_allocate(&c->damping, o->workers));
     TRY(aggregate_open(&c->aggregate, o->settings, o->workers, o->count,
                        c->consistency.policy->holds || c->consistency.policy->takes));
     TRY(schedule_open(&c->schedule, o->settings, o->workers, o->total_samples, o->epoch_samples));
@@ -89,10 +90,10 @@ status server_core_open(server_core **out, const struct server_core_options *o)
     c->helpers = o->helpers;
     optimizer_share(c->optimizer, c->helpers);
     TRY(allocate(c));
-    TRY(core_keep(c));
+    TRY(core_allocate_checkpoint(c));
     memcpy(c->slots[0], o->initial, o->count * sizeof *o->initial);
     if (o->start != NULL)
-        TRY(core_begin_at(c, o));
+        TRY(core_resume(c, o));
     *out = c;
     c = NULL;
 done:
@@ -134,10 +135,8 @@ static void emit_release(server_core *c, const struct member *member)
     action->record.waited_for = member->waited_for;
 }
 
-/* The least clock of all that are not lost, or UINT64_MAX. It rises when the last member that had
- * it moves on, so that the members are looked through once for as many gradients as there are
- * workers.
- */
+/* The lowest clock of members not LOST, or UINT64_MAX. It rises only when the last member at this
+ * clock advances. So a search over W members is due once in about W pushes. */
 static uint64_t slowest_clock(server_core *c)
 {
     if (c->at_slowest == 0) {
@@ -152,7 +151,7 @@ static uint64_t slowest_clock(server_core *c)
     return c->slowest;
 }
 
-/* A member's clock is about to rise, or not to count any more. */
+/* Call before a member's clock rises or is ignored. */
 static void leave_clock(server_core *c, const struct member *member)
 {
     c->at_slowest -= c->at_slowest > 0 && member->clock == c->slowest;
@@ -168,7 +167,7 @@ static void release(server_core *c, struct member *member)
     emit_release(c, member);
 }
 
-/* In the order of their numbers. */
+/* In order of worker numbers. */
 static void release_ready(server_core *c)
 {
     if (c->evaluating || c->ended)
@@ -193,7 +192,7 @@ static struct server_actions actions_of(const server_core *c)
 
 static void begin_event(server_core *c, unsigned cause)
 {
-    REQUIRE(!c->evaluating); /* server_core_evaluated() comes first */
+    REQUIRE(!c->evaluating); /* the caller must call server_core_evaluated() first */
     c->action_count = 0;
     c->cause = cause;
 }
@@ -208,17 +207,17 @@ struct server_actions server_core_hello(server_core *c, unsigned worker)
     if (member->state == MEMBER_READING) {
         emit_release(c, member);
     } else if (member->state == MEMBER_EMPTY || member->state == MEMBER_LOST) {
-        bool back = member->state == MEMBER_LOST;
-        uint64_t others = back ? slowest_clock(c) : UINT64_MAX;
-        c->lost -= back;
-        c->here++;
-        c->at_slowest += back && c->at_slowest > 0; /* it has that clock now */
+        bool returns = member->state == MEMBER_LOST;
+        uint64_t others = returns ? slowest_clock(c) : UINT64_MAX;
+        c->lost -= returns;
+        c->joined++;
+        c->at_slowest += returns && c->at_slowest > 0; /* its clock becomes the slowest */
         *member = (struct member){.state = member->state,
                                   .next_batch = member->next_batch,
                                   .clock = others != UINT64_MAX ? others : member->clock};
         core_move(c, member, MEMBER_READY);
         if (!c->ended)
-            core_ask_for_evaluation(c, c->samples_used); /* resumed with nothing left to train */
+            core_request_evaluation(c, c->samples_used); /* a resumed run may be complete */
         release_ready(c);
     }
     return actions_of(c);
@@ -229,45 +228,47 @@ static status check_push(const server_core *c, const struct server_push *push)
     status result = OK;
     if (push->worker >= c->workers) {
         FAIL(ERROR_PROTOCOL,
-             "push from worker %u: this run has workers 0 to %u; start workers with "
-             "the server's own configuration",
+             "push from worker %u, but this run has workers 0 to %u; start the workers with the "
+             "server's settings",
              push->worker, c->workers - 1);
     }
     const struct member *member = &c->members[push->worker];
     if (member->state == MEMBER_EMPTY || member->state == MEMBER_LOST) {
-        FAIL(ERROR_PROTOCOL,
-             "push from worker %u, which has not joined%s; it must say hello (again) first",
-             push->worker, member->state == MEMBER_LOST ? " since it was lost" : "");
+        FAIL(ERROR_PROTOCOL, "push from worker %u, which %s; it must send hello before a push",
+             push->worker, member->state == MEMBER_LOST ? "is lost" : "has not joined");
     }
     if (push->sequence < member->next_sequence)
         goto done;
     if (push->sequence > member->next_sequence) {
         FAIL(ERROR_PROTOCOL,
-             "push %" PRIu64 " from worker %u: expected %" PRIu64
-             "; pushes in between were lost, or it is another incarnation of that worker",
+             "push %" PRIu64 " from worker %u, but the next one must be push %" PRIu64
+             "; a push was lost, or another incarnation of the worker sent it",
              push->sequence, push->worker, member->next_sequence);
     }
     if (member->state != MEMBER_READING) {
         FAIL(ERROR_PROTOCOL,
-             "push %" PRIu64 " from worker %u before the reply to its last one; it must wait",
+             "push %" PRIu64 " from worker %u before its release; a worker must wait for the "
+             "release after each push",
              push->sequence, push->worker);
     }
     if (push->read_version != member->version) {
         FAIL(ERROR_PROTOCOL,
              "push %" PRIu64 " from worker %u was computed at version %" PRIu64
-             ", but it was released with version %" PRIu64 "; it must use what it was given",
+             ", but the worker was released with version %" PRIu64
+             "; it must use the parameters of its release",
              push->sequence, push->worker, push->read_version, member->version);
     }
     if (push->samples == 0) {
         FAIL(ERROR_PROTOCOL,
-             "push %" PRIu64 " from worker %u: a mean over no samples; its batch was empty",
+             "push %" PRIu64 " from worker %u has samples=0; a gradient needs a batch of at least "
+             "one sample",
              push->sequence, push->worker);
     }
 done:
     return result;
 }
 
-static void take_in(server_core *c, struct member *member, const struct server_push *push)
+static void accept_push(server_core *c, struct member *member, const struct server_push *push)
 {
     member->next_sequence++;
     member->next_batch = push->batch + 1;
@@ -278,7 +279,7 @@ static void take_in(server_core *c, struct member *member, const struct server_p
     core_move(c, member, MEMBER_HELD);
     member->staleness = c->version - member->version;
     member->scale = 0;
-    member->gap = member->staleness == 0 ? 0 : NAN; /* until it is measured */
+    member->gap = member->staleness == 0 ? 0 : NAN; /* not measured yet */
     member->norm = NAN;
     member->momentum = member->total_momentum = NOT_MEASURED;
     member->measured = false;
@@ -296,11 +297,11 @@ status server_core_push(server_core *c, const struct server_push *push, struct s
         if (member->state == MEMBER_READING)
             emit_release(c, member);
     } else {
-        take_in(c, member, push);
+        accept_push(c, member, push);
         if (c->ended)
             core_drop_late(c, member, PUSH_AFTER_END, MEMBER_READY);
         else if (!isfinite(push->loss))
-            core_not_finite(c, member, PUSH_BAD_LOSS);
+            core_reject_not_finite(c, member, PUSH_BAD_LOSS);
         else
             core_decide(c, member);
         release_ready(c);
@@ -317,7 +318,7 @@ struct server_actions server_core_lost(server_core *c, unsigned worker)
     struct member *member = &c->members[worker];
     if (member->state == MEMBER_LOST)
         return actions_of(c);
-    c->here -= member->state != MEMBER_EMPTY;
+    c->joined -= member->state != MEMBER_EMPTY;
     leave_clock(c, member);
     if (member->state == MEMBER_HELD)
         core_drop_late(c, member, PUSH_WORKER_LOST, MEMBER_LOST);
@@ -354,7 +355,7 @@ struct server_actions server_core_end(server_core *c)
     return actions_of(c);
 }
 
-/* ---- questions ---- */
+/* ---- queries ---- */
 
 uint64_t server_core_version(const server_core *c)
 {

@@ -1,9 +1,9 @@
 /*
- * server_core_checkpoint.c — what a checkpoint keeps of the core, and going on from it.
+ * server_core_checkpoint.c — the core's part of a checkpoint, and resuming from it.
  *
- * Gradients that were being computed, were held or in the running sum are not kept: each worker
- * begins at the first of its batches that nothing has come of. Who comes is released with the
- * latest version; arrivals and clocks count from 0 again, for all alike.
+ * A checkpoint has no gradients that are being computed, held or in the running sum. Each worker
+ * resumes at the first of its batches that was not applied. A joining worker gets the latest
+ * version. Arrivals and clocks start at 0 for all workers.
  */
 #include "base/memory.h"
 #include "ps/core/server_core_state.h"
@@ -11,7 +11,7 @@
 
 #include <string.h>
 
-/* The account: what rules keep in numbers. */
+/* The account: the scalar state of correction and damping, as doubles. */
 enum { OF_CORRECTION = 4, OF_DAMPING = 1 + DAMPING_AGES };
 
 static size_t account_count(const server_core *c)
@@ -19,20 +19,20 @@ static size_t account_count(const server_core *c)
     return OF_CORRECTION + (c->damping.rule->needs_history ? OF_DAMPING + 2 * c->workers : 0);
 }
 
-status core_keep(server_core *c)
+status core_allocate_checkpoint(server_core *c)
 {
     status result = OK;
     TRY(memory_new(&c->checkpoint_batches, c->workers, sizeof *c->checkpoint_batches,
-                   "kept batches"));
+                   "batches of a checkpoint"));
     TRY(memory_new(&c->checkpoint_vectors, CORRECTION_SHARED + c->workers, sizeof(float *),
-                   "kept vectors"));
+                   "vectors of a checkpoint"));
     TRY(memory_new(&c->checkpoint_account, account_count(c), sizeof *c->checkpoint_account,
-                   "kept numbers"));
+                   "numbers of a checkpoint"));
 done:
     return result;
 }
 
-/* ---- what is kept -------------------------------------------------------------------------- */
+/* ---- writing ------------------------------------------------------------------------------- */
 
 static double *put_counts(double *at, const uint64_t *counts, size_t count)
 {
@@ -45,10 +45,10 @@ static void write_account(const server_core *c, double *at)
 {
     const struct correction *correction = &c->aggregate.correction;
     const struct damping_history *h = &c->damping.history;
-    *at++ = correction->begun;
+    *at++ = correction->started;
     *at++ = (double)correction->version;
     *at++ = correction->rate;
-    *at++ = correction->most;
+    *at++ = correction->largest_rate;
     if (c->damping.rule->needs_history) {
         at = put_counts(at, &h->count, 1);
         at = put_counts(at, h->ages, DAMPING_AGES);
@@ -57,7 +57,7 @@ static void write_account(const server_core *c, double *at)
     }
 }
 
-static void find_batches(const server_core *c, uint64_t *out)
+static void first_unapplied_batches(const server_core *c, uint64_t *out)
 {
     for (unsigned w = 0; w < c->workers; w++) {
         const struct member *member = &c->members[w];
@@ -72,7 +72,7 @@ static void find_batches(const server_core *c, uint64_t *out)
 
 void server_core_state(server_core *c, struct training_state *out)
 {
-    find_batches(c, c->checkpoint_batches);
+    first_unapplied_batches(c, c->checkpoint_batches);
     write_account(c, c->checkpoint_account);
     *out = (struct training_state){
         .updates = c->version,
@@ -83,13 +83,13 @@ void server_core_state(server_core *c, struct training_state *out)
         .optimizer_state_count = optimizer_state_count(c->optimizer),
         .batches = c->checkpoint_batches,
         .vectors = (const float *const *)c->checkpoint_vectors,
-        .vector_count = correction_kept(&c->aggregate.correction, c->checkpoint_vectors),
+        .vector_count = correction_state_vectors(&c->aggregate.correction, c->checkpoint_vectors),
         .account = c->checkpoint_account,
         .account_count = account_count(c),
     };
 }
 
-/* ---- going on ------------------------------------------------------------------------------ */
+/* ---- resuming ------------------------------------------------------------------------------ */
 
 static const double *take_counts(const double *at, uint64_t *counts, size_t count)
 {
@@ -102,10 +102,10 @@ static void read_account(server_core *c, const double *at)
 {
     struct correction *correction = &c->aggregate.correction;
     struct damping_history *h = &c->damping.history;
-    correction->begun = *at++ != 0;
+    correction->started = *at++ != 0;
     correction->version = (uint64_t)*at++;
     correction->rate = *at++;
-    correction->most = *at++;
+    correction->largest_rate = *at++;
     if (c->damping.rule->needs_history) {
         at = take_counts(at, &h->count, 1);
         at = take_counts(at, h->ages, DAMPING_AGES);
@@ -129,18 +129,19 @@ static void read_vectors(server_core *c, const struct server_core_options *o)
         memcpy(c->checkpoint_vectors[i], start->vectors[i] + o->begin, bytes);
 }
 
-status core_begin_at(server_core *c, const struct server_core_options *o)
+status core_resume(server_core *c, const struct server_core_options *o)
 {
     status result = OK;
     const struct training_state *start = o->start;
-    const unsigned vectors = correction_kept(&c->aggregate.correction, c->checkpoint_vectors);
+    const unsigned vectors =
+        correction_state_vectors(&c->aggregate.correction, c->checkpoint_vectors);
     if (start->batches == NULL || start->vector_count != vectors ||
         start->account_count != account_count(c)) {
         FAIL(ERROR_DATA,
-             "resume: the checkpoint lacks %s: it was written by an older version, or of several "
-             "servers; initial= starts anew from its parameters",
-             start->batches == NULL ? "where each worker was in its data"
-                                    : "what the damping or the correction keeps");
+             "cannot resume: the checkpoint lacks the %s; an older version or a run with several "
+             "servers wrote it. Use initial=FILE to start a new run from its parameters",
+             start->batches == NULL ? "position of each worker in its data"
+                                    : "state of damping or correction");
     }
     c->version = c->slot_version[c->latest] = start->updates;
     c->samples_used = start->samples;

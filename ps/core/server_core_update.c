@@ -1,4 +1,4 @@
-/* server_core_update.c — the fate of a push, and updates of the parameters; see
+/* server_core_update.c — the outcome of a push, and updates of the parameters; see
  * server_core_state.h. */
 #include "ps/core/server_core_state.h"
 
@@ -24,8 +24,7 @@ struct consistency_view core_view(const server_core *c)
     return (struct consistency_view){.workers = c->workers,
                                      .expected = c->workers - c->lost,
                                      .held = c->held,
-                                     .taken = c->taken_count,
-                                     .version = c->version};
+                                     .taken = c->taken_count};
 }
 
 void core_move(server_core *c, struct member *member, enum member_state next)
@@ -37,7 +36,7 @@ void core_move(server_core *c, struct member *member, enum member_state next)
     member->state = next;
 }
 
-/* What its record will say, but for its fate. */
+/* The record of a held push, without its outcome. */
 static struct push_record record_of(const struct member *member)
 {
     const struct server_push *push = &member->push;
@@ -81,7 +80,7 @@ static struct server_action *emit_record(server_core *c, struct push_record reco
     return action;
 }
 
-/* ---- the fate of held and taken pushes ---- */
+/* ---- outcomes ---- */
 
 void core_stop_reading(server_core *c, struct member *member, enum member_state next)
 {
@@ -98,7 +97,7 @@ void core_drop_late(server_core *c, struct member *member, enum push_reason reas
     core_stop_reading(c, member, next);
 }
 
-static void forget_taken(server_core *c)
+static void clear_taken(server_core *c)
 {
     c->taken_count = 0;
     c->taken_samples = 0;
@@ -111,10 +110,10 @@ void core_drop_all(server_core *c, enum push_reason reason)
             core_drop_late(c, member, reason, MEMBER_READY);
     for (unsigned i = 0; i < c->taken_count; i++)
         emit_record(c, c->taken[i], PUSH_DROPPED_LATE, reason)->taken = true;
-    forget_taken(c);
+    clear_taken(c);
 }
 
-/* The record of the culprit was emitted. */
+/* Contract: the last action is the record of the push that diverged. */
 static void end_diverged(server_core *c)
 {
     struct push_record record = c->actions[c->action_count - 1].record;
@@ -125,18 +124,18 @@ static void end_diverged(server_core *c)
     action->record = record;
 }
 
-void core_not_finite(server_core *c, struct member *culprit, enum push_reason reason)
+void core_reject_not_finite(server_core *c, struct member *culprit, enum push_reason reason)
 {
-    enum { MOST = 10 };
-    bool skips = c->may_skip && reason != PUSH_BAD_UPDATE && ++c->skipped_last <= MOST;
+    enum { MAX_SKIPPED = 10 }; /* without an update in between */
+    bool skips = c->may_skip && reason != PUSH_BAD_UPDATE && ++c->skipped_last <= MAX_SKIPPED;
     emit_record(c, record_of(culprit), PUSH_NOT_FINITE, reason);
     core_stop_reading(c, culprit, MEMBER_READY);
     if (!skips)
         end_diverged(c);
 }
 
-/* Norm, and gap where the parameters have moved on, of a push that no fused pass will look at
- * alone. False if the gradient is not finite. */
+/* Norm and gap of a push that the fused pass of an update does not measure. Returns whether the
+ * gradient is finite. */
 static bool measure(server_core *c, struct member *member)
 {
     if (!member->measured) {
@@ -148,17 +147,17 @@ static bool measure(server_core *c, struct member *member)
     return isfinite(member->norm);
 }
 
-/* What one update is made of. */
+/* The gradients of one update. */
 struct update {
-    unsigned n; /* gradients in it */
+    unsigned n; /* gradients */
     uint64_t samples;
-    struct member *first; /* NULL: of taken ones */
-    bool direct;          /* the one gradient goes in as it is */
+    struct member *first; /* with held gradients; NULL: taken gradients */
+    bool direct;          /* one gradient, uncorrected */
 };
 
-/* Where the next version goes. The parameters that a stale gradient was computed at are read for
- * its gap; if nobody else wants them, writing over them spares the caches another vector. Else
- * there always is a free slot: a worker reads one at most, and slots ≥ workers + 2. */
+/* The slot of the next version. The gap of a stale gradient reads the slot it was computed at. If
+ * that slot has no other reader, it is overwritten, which keeps one vector less in the caches.
+ * Otherwise a free slot exists: each worker reads at most one, and slots ≥ workers + 2. */
 static unsigned slot_to_write(const server_core *c, const struct update *u)
 {
     if (u->direct && u->first->slot != c->latest && c->slot_readers[u->first->slot] == 1)
@@ -171,8 +170,8 @@ static unsigned slot_to_write(const server_core *c, const struct update *u)
     return slot;
 }
 
-/* A push comes to the damping rule, once each; those that go in together do before the first of
- * them is scaled. */
+/* Adds a push to the damping's history. All pushes of one update are observed before the first is
+ * scaled, so that their order has no effect. */
 static void observe(server_core *c, struct member *member)
 {
     member->staleness = c->version - member->version;
@@ -183,24 +182,22 @@ static void observe(server_core *c, struct member *member)
 static void damp(server_core *c, struct member *member)
 {
     if (c->damping.rule->needs_norm)
-        measure(c, member); /* if it is not finite, whoever uses it will see that again */
+        measure(c, member); /* the update checks later that it is finite */
     struct damping_input input = {.staleness = member->staleness,
                                   .workers = c->workers,
                                   .worker = core_number_of(c, member),
-                                  .concurrency = c->here,
+                                  .concurrency = c->joined,
                                   .norm = member->norm};
     member->scale = damping_scale(&c->damping, &input, &member->drop);
 }
 
 static struct correction_context context_of(const server_core *c, const struct member *member)
 {
-    return (struct correction_context){.worker = core_number_of(c, member),
-                                       .staleness = member->staleness,
-                                       .version = c->version,
-                                       .scale = member->scale};
+    return (struct correction_context){
+        .worker = core_number_of(c, member), .version = c->version, .scale = member->scale};
 }
 
-/* Held pushes are in members [from, to): where one alone came, in its own. */
+/* All held pushes are in members [from, to). A single held push is found without a search. */
 struct held {
     struct member *from, *to;
 };
@@ -212,8 +209,8 @@ static struct held find_held(server_core *c)
     return alone ? (struct held){own, own + 1} : (struct held){c->members, c->members + c->workers};
 }
 
-/* Ages and scales of all held pushes; those that go in are added to the aggregate, in worker order.
- */
+/* Computes staleness and scale of all held pushes. Adds those that damping does not drop to the
+ * aggregate, in worker order. */
 static struct update gather(server_core *c, struct held held)
 {
     struct update u = {0};
@@ -236,13 +233,13 @@ static struct update gather(server_core *c, struct held held)
     return u;
 }
 
-/* The version that this update made is the latest now. */
+/* Call after the update: c->version is the new version. */
 static void adjust_momentum(server_core *c, struct member *member)
 {
     const struct correction *correction = &c->aggregate.correction;
     if (correction->rule->adjust == NULL)
         return;
-    total_momentum_note(&c->total, c->version, c->slots[c->latest]);
+    total_momentum_add_version(&c->total, c->version, c->slots[c->latest]);
     double measured = total_momentum_measure(&c->total, member->version, member->push.gradient,
                                              c->rate * member->scale);
     member->momentum = c->momentum;
@@ -254,7 +251,7 @@ static void adjust_momentum(server_core *c, struct member *member)
     }
 }
 
-/* One transaction: the next version in a free slot, or nothing at all (C5). */
+/* One transaction: writes the next version, or returns false and changes nothing (C5). */
 static bool update_parameters(server_core *c, const struct update *u)
 {
     double scale = 1;
@@ -287,7 +284,7 @@ static bool update_parameters(server_core *c, const struct update *u)
     return true;
 }
 
-void core_ask_for_evaluation(server_core *c, uint64_t before)
+void core_request_evaluation(server_core *c, uint64_t before)
 {
     if (c->follows)
         return;
@@ -303,7 +300,7 @@ void core_ask_for_evaluation(server_core *c, uint64_t before)
 static void finish_update(server_core *c, uint64_t samples_before)
 {
     core_emit(c, SERVER_APPLIED);
-    core_ask_for_evaluation(c, samples_before);
+    core_request_evaluation(c, samples_before);
 }
 
 static void drop_stale(server_core *c, struct member *member, enum push_reason reason)
@@ -312,13 +309,14 @@ static void drop_stale(server_core *c, struct member *member, enum push_reason r
     core_stop_reading(c, member, MEMBER_READY);
 }
 
-/* Before dampings and corrections see them. True: some were, and the others may not be enough. */
-static bool skip_held(server_core *c, struct held held)
+/* Runs before damping and correction. True: pushes were rejected, so the update may no longer be
+ * due. */
+static bool reject_held_not_finite(server_core *c, struct held held)
 {
     bool any = false;
     for (struct member *member = held.from; member < held.to && !c->ended; member++) {
         if (member->state == MEMBER_HELD && !measure(c, member)) {
-            core_not_finite(c, member, PUSH_BAD_GRADIENT);
+            core_reject_not_finite(c, member, PUSH_BAD_GRADIENT);
             any = true;
         }
     }
@@ -329,25 +327,25 @@ static void apply_held(server_core *c)
 {
     uint64_t samples = c->samples_used;
     struct held held = find_held(c);
-    if (c->may_skip && skip_held(c, held)) {
+    if (c->may_skip && reject_held_not_finite(c, held)) {
         if (!c->ended)
             core_apply_if_due(c);
         return;
     }
     struct update u = gather(c, held);
     for (struct member *member = held.from; member < held.to; member++) {
-        bool looked_at_alone = member->state == MEMBER_HELD && !(u.direct && member == u.first);
-        if (looked_at_alone && !measure(c, member)) {
-            core_not_finite(c, member, PUSH_BAD_GRADIENT);
+        bool fused = u.direct && member == u.first; /* the update measures it */
+        if (member->state == MEMBER_HELD && !fused && !measure(c, member)) {
+            core_reject_not_finite(c, member, PUSH_BAD_GRADIENT);
             return;
         }
     }
-    /* Dropped ones are recorded first: their version is the one they met. */
+    /* Record dropped pushes before the update: their update_version is the current version. */
     for (struct member *member = held.from; member < held.to; member++)
         if (member->state == MEMBER_HELD && member->drop)
             drop_stale(c, member, PUSH_BY_DAMPING);
     if (u.n > 0 && !update_parameters(c, &u)) {
-        core_not_finite(c, u.first, u.direct ? PUSH_BAD_GRADIENT : PUSH_BAD_UPDATE);
+        core_reject_not_finite(c, u.first, u.direct ? PUSH_BAD_GRADIENT : PUSH_BAD_UPDATE);
         return;
     }
     for (struct member *member = held.from; member < held.to; member++) {
@@ -360,7 +358,7 @@ static void apply_held(server_core *c)
         finish_update(c, samples);
 }
 
-/* If the sum is not finite, though each gradient in it is, the last one is to blame. */
+/* Each gradient is finite but the sum is not: the last push gets the outcome. */
 static void diverge_taken(server_core *c)
 {
     c->taken_count--;
@@ -380,14 +378,14 @@ static void apply_taken(server_core *c)
         emit_record(c, c->taken[i], u.n == 1 ? PUSH_APPLIED : PUSH_AGGREGATED, PUSH_USED)->taken =
             true;
     }
-    forget_taken(c);
+    clear_taken(c);
     finish_update(c, samples);
 }
 
 bool core_apply_if_due(server_core *c)
 {
     struct consistency_view view = core_view(c);
-    REQUIRE(c->held == 0 || c->taken_count == 0); /* a policy holds or takes */
+    REQUIRE(c->held == 0 || c->taken_count == 0); /* a policy holds or takes, never both */
     if (c->held + c->taken_count == 0 || !consistency_applies_now(&c->consistency, &view))
         return false;
     if (c->held > 0)
@@ -397,7 +395,7 @@ bool core_apply_if_due(server_core *c)
     return true;
 }
 
-/* Into the running sum, unless it is an update by itself: then it goes the short way. */
+/* Adds the push to the running sum. If the push is an update by itself, no sum is needed. */
 static void take(server_core *c, struct member *member)
 {
     struct consistency_view view = core_view(c);
@@ -408,7 +406,7 @@ static void take(server_core *c, struct member *member)
         return;
     }
     if (!measure(c, member)) {
-        core_not_finite(c, member, PUSH_BAD_GRADIENT);
+        core_reject_not_finite(c, member, PUSH_BAD_GRADIENT);
         return;
     }
     observe(c, member);
@@ -433,16 +431,16 @@ void core_decide(server_core *c, struct member *member)
     struct consistency_view view = core_view(c);
     view.held--;
     view.staleness = member->staleness;
-    enum consistency_fate fate = policy->arrive == NULL
-                                     ? CONSISTENCY_HOLD
-                                     : policy->arrive(c->consistency.parameters, &view);
-    if (fate == CONSISTENCY_TAKE)
+    enum consistency_decision decision = policy->arrive == NULL
+                                             ? CONSISTENCY_HOLD
+                                             : policy->arrive(c->consistency.parameters, &view);
+    if (decision == CONSISTENCY_TAKE)
         take(c, member);
-    else if (fate == CONSISTENCY_DROP)
+    else if (decision == CONSISTENCY_DROP)
         if (measure(c, member))
             drop_stale(c, member, PUSH_BY_CONSISTENCY);
         else
-            core_not_finite(c, member, PUSH_BAD_GRADIENT);
+            core_reject_not_finite(c, member, PUSH_BAD_GRADIENT);
     else if (!core_apply_if_due(c) && !measure(c, member))
-        core_not_finite(c, member, PUSH_BAD_GRADIENT);
+        core_reject_not_finite(c, member, PUSH_BAD_GRADIENT);
 }

@@ -1,3 +1,4 @@
+/* slices.c — see slices.h. */
 #include "ps/core/slices.h"
 
 #include "ps/rules/consistency/consistency.h"
@@ -40,32 +41,32 @@ status slices_check(const options *o)
         &consistency_registry, options_text(o, "consistency"));
     if (servers_of(o) > 1 && options_integer(o, "probe_every") > 0) {
         FAIL(ERROR_USAGE,
-             "%s: probe_every=%s compares whole gradients, of which each server has a part; set "
-             "servers=1",
+             "%s: probe_every=%s needs whole gradients, but with several servers each server has "
+             "one slice; set servers=1 or probe_every=0",
              options_origin(o, "probe_every"), options_value(o, "probe_every"));
     }
     if (servers_of(o) > 1 && strcmp(options_text(o, "on_nonfinite"), "skip") == 0) {
         FAIL(ERROR_USAGE,
-             "%s: on_nonfinite=skip leaves a gradient out as a whole, and each of several servers "
-             "looks at its slice alone; set servers=1 or on_nonfinite=stop",
+             "%s: on_nonfinite=skip must skip whole gradients, but with several servers each "
+             "server sees one slice; set servers=1 or on_nonfinite=stop",
              options_origin(o, "on_nonfinite"));
     }
     if (servers_of(o) > 1 && !reads_snapshots(o) && strcmp(options_text(o, "outer"), "none") != 0) {
         FAIL(ERROR_USAGE,
-             "%s: with outer=%s the rates of local steps follow from the one version that a worker "
-             "read, and with read=torn it reads several; set read=snapshot or servers=1",
+             "%s: outer=%s computes learning rates from the version that a worker read, but with "
+             "read=torn a worker reads several versions; set read=snapshot or servers=1",
              options_origin(o, "outer"), options_text(o, "outer"));
     }
     if (servers_of(o) > 1 && kind->layer_factor != NULL) {
         FAIL(ERROR_USAGE,
-             "%s: optimizer=%s measures whole layers, which several servers cut; set servers=1, or "
-             "another optimizer",
+             "%s: optimizer=%s needs norms of whole layers, but several servers split layers; set "
+             "servers=1 or another optimizer",
              options_origin(o, "optimizer"), kind->about.name);
     }
     if (servers_of(o) > 1 && !reads_snapshots(o) && policy->drops_slowest) {
         FAIL(ERROR_USAGE,
-             "%s: consistency=%s drops the slowest workers' gradients, and with read=torn each "
-             "server would drop other ones; set read=snapshot, or another consistency",
+             "%s: consistency=%s drops the slowest gradients, and with read=torn each server would "
+             "drop different ones; set read=snapshot or another consistency",
              options_origin(o, "consistency"), policy->about.name);
     }
 done:
@@ -76,8 +77,10 @@ status slices_fit(unsigned servers, size_t count)
 {
     status result = OK;
     if (servers > count) {
-        FAIL(ERROR_USAGE, "servers=%u: the model has %zu parameters, not one for each server",
-             servers, count);
+        FAIL(ERROR_USAGE,
+             "servers=%u: the model has %zu parameters, fewer than servers; set servers=%zu or "
+             "less",
+             servers, count, count);
     }
 done:
     return result;
@@ -95,12 +98,13 @@ status servers_endpoint(const char *list, unsigned servers, unsigned server,
     size_t length = servers > 1 ? strcspn(wanted, ",") : strlen(list);
     if (count != servers) {
         FAIL(ERROR_USAGE,
-             "endpoint=%s: servers=%u need %u places, separated by commas, that of server 0 first",
-             list, servers, servers);
+             "endpoint=%s: servers=%u requires %u comma-separated endpoints, server 0 first; the "
+             "list has %u",
+             list, servers, servers, count);
     }
     if (length == 0 || length >= SERVERS_ENDPOINT_BYTES) {
-        FAIL(ERROR_USAGE, "endpoint=%s: the place of server %u is %s", list, server,
-             length == 0 ? "missing" : "too long");
+        FAIL(ERROR_USAGE, "endpoint=%s: the endpoint of server %u is %s", list, server,
+             length == 0 ? "empty" : "too long");
     }
     snprintf(out, SERVERS_ENDPOINT_BYTES, "%.*s", (int)length, wanted);
 done:

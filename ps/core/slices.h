@@ -1,8 +1,10 @@
 /*
- * slices.h — which parameters each of several servers holds: contiguous slices of the flat vector,
- * in the order of the servers. Their sizes differ by one at most; where each has SLICE_PAGES pages
- * or more, all but the last are whole pages, so that a worker can map them side by side
- * (payload.h), and they differ by less than two.
+ * slices.h — which parameters each of several servers holds.
+ *
+ * Server i holds slice i of the flat vector; slices are contiguous. If each server has at least
+ * SLICE_PAGES pages, all slices but the last are whole pages. A worker can then map them side by
+ * side (ps/net/payload.h), and slice sizes differ by less than two pages. Otherwise sizes differ by
+ * at most one element.
  */
 #ifndef GRADLAG_PS_CORE_SLICES_H
 #define GRADLAG_PS_CORE_SLICES_H
@@ -11,8 +13,7 @@
 
 enum { SERVERS_MAX = 64, SLICE_PAGE = 1024 /* floats */, SLICE_PAGES = 16 };
 
-/* Slice `server` of `servers` begins there; slice_begin(count, n, n) = count. Contract: no more
- * servers than parameters. */
+/* First element of slice `server`; slice_begin(count, n, n) = count. Contract: servers ≤ count. */
 size_t slice_begin(size_t count, unsigned servers, unsigned server);
 size_t slice_count(size_t count, unsigned servers, unsigned server);
 
@@ -20,13 +21,14 @@ size_t slice_count(size_t count, unsigned servers, unsigned server);
 unsigned servers_of(const options *settings);
 bool reads_snapshots(const options *settings);
 
-/* ERROR_USAGE: several servers with what cannot be cut over them. */
+/* ERROR_USAGE: several servers, and a setting that needs whole vectors; the message names it. */
 status slices_check(const options *settings) MUST_CHECK;
 /* ERROR_USAGE: more servers than parameters. */
 status slices_fit(unsigned servers, size_t count) MUST_CHECK;
 
-/* Where server `server` of several listens: its part of "e0,e1,…". One server may have a comma in
- * its own. ERROR_USAGE: the list has another length, or an empty part, or one that is too long. */
+/* Copies the endpoint of server `server` from the list "e0,e1,…". With one server the whole list is
+ * its endpoint. ERROR_USAGE: the list does not have `servers` parts, or the part is empty or too
+ * long. */
 enum { SERVERS_ENDPOINT_BYTES = 256 };
 status servers_endpoint(const char *list, unsigned servers, unsigned server,
                         char out[SERVERS_ENDPOINT_BYTES]) MUST_CHECK;

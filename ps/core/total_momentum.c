@@ -8,9 +8,9 @@
 status total_momentum_open(struct total_momentum *t, unsigned workers, size_t count)
 {
     status result = OK;
-    *t = (struct total_momentum){.count = count, .room = 4 * workers + 8};
+    *t = (struct total_momentum){.count = count, .capacity = 4 * workers + 8};
     t->sample = count < TOTAL_MOMENTUM_SAMPLE ? (unsigned)count : TOTAL_MOMENTUM_SAMPLE;
-    TRY(memory_new(&t->past, (size_t)t->room * t->sample, sizeof *t->past, "past parameters"));
+    TRY(memory_new(&t->past, (size_t)t->capacity * t->sample, sizeof *t->past, "past parameters"));
     TRY(memory_new(&t->ratios, t->sample, sizeof *t->ratios, "momentum of parameters"));
 done:
     return result;
@@ -23,25 +23,26 @@ void total_momentum_close(struct total_momentum *t)
     *t = (struct total_momentum){0};
 }
 
-static size_t place(const struct total_momentum *t, unsigned i)
+static size_t sample_index(const struct total_momentum *t, unsigned i)
 {
     return (size_t)((uint64_t)i * t->count / t->sample);
 }
 
 static const float *past(const struct total_momentum *t, uint64_t version)
 {
-    return t->past + version % t->room * t->sample;
+    return t->past + version % t->capacity * t->sample;
 }
 
-void total_momentum_note(struct total_momentum *t, uint64_t version, const float *parameters)
+void total_momentum_add_version(struct total_momentum *t, uint64_t version, const float *parameters)
 {
-    float *to = t->past + version % t->room * t->sample;
+    float *to = t->past + version % t->capacity * t->sample;
     for (unsigned i = 0; i < t->sample; i++)
-        to[i] = parameters[place(t, i)];
+        to[i] = parameters[sample_index(t, i)];
     t->version = version;
 }
 
-/* The k-th smallest, which then is at[k], with none larger before it (Hoare's selection). */
+/* Hoare's selection: returns the k-th smallest element and moves it to at[k]; elements before it
+ * are not larger. */
 static double select_smallest(double *at, unsigned n, unsigned k)
 {
     unsigned from = 0, to = n - 1;
@@ -85,13 +86,13 @@ double total_momentum_measure(struct total_momentum *t, uint64_t read, const flo
                               double rate)
 {
     unsigned n = 0;
-    if (read == 0 || read >= t->version || t->version - (read - 1) >= t->room)
+    if (read == 0 || read >= t->version || t->version - (read - 1) >= t->capacity)
         return NAN;
     const float *before = past(t, read - 1), *at = past(t, read), *after = past(t, read + 1);
     for (unsigned i = 0; i < t->sample; i++) {
-        double came = (double)at[i] - (double)before[i];
-        double went = (double)after[i] - (double)at[i];
-        double ratio = (went + rate * (double)gradient[place(t, i)]) / came;
+        double step_before = (double)at[i] - (double)before[i];
+        double step_after = (double)after[i] - (double)at[i];
+        double ratio = (step_after + rate * (double)gradient[sample_index(t, i)]) / step_before;
         if (isfinite(ratio))
             t->ratios[n++] = ratio;
     }

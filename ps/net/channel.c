@@ -22,24 +22,24 @@
 
 enum {
     SPIN_NS = 400 * 1000, /* an update of some 500 000 parameters and the messages around it */
-    SHORT_TURN_NS = 100 * 1000, /* the shortest that the kernel grants */
-    HANDSHAKE_MS = 5000,        /* a connection that says nothing is closed */
-    CURVE_FRAME_BYTES = 33,     /* that CURVE adds to a frame: RFC 26, a MESSAGE command */
+    SHORT_SLICE_NS = 100 * 1000, /* the shortest time slice that the kernel grants */
+    HANDSHAKE_MS = 5000,         /* a connection without a handshake is closed after it */
+    CURVE_FRAME_BYTES = 33,      /* that CURVE adds to each frame: RFC 26, MESSAGE command */
     RECONNECT_MS = 20,
     RECONNECT_MAX_MS = 500,
     LINGER_MAX_MS = 2000,
     ENDPOINT_BYTES = 256,
-    BROKEN_HANDSHAKES = 3, /* in a row: that is no accident */
+    BROKEN_HANDSHAKES = 3, /* in a row: the peers do not match */
 };
 
 struct channel {
     void *context, *socket;
-    void *monitor; /* a worker's: how handshakes end */
-    handshake_guard *guard;
-    unauthenticated_peers *unauthenticated_peers; /* a server's with keys */
+    void *monitor; /* worker only: reports the ends of handshakes */
+    zap_handler *zap;
+    unauthenticated_peers *unauthenticated_peers; /* server with keys only */
     uint64_t run_token;
     unsigned broken_handshakes;
-    bool handshake_ended; /* that of the present connection, as an event says */
+    bool handshake_ended; /* of the current connection */
     zmq_msg_t payload;    /* second frame of the last message */
     bool router, spin, bound, has_keys;
     int linger_ms;
@@ -74,7 +74,7 @@ static bool has_port(const char *endpoint)
     return *port >= '0' && *port <= '9' && *end == '\0' && number >= 1 && number <= 65535;
 }
 
-/* Of "127.x.x.x:PORT" and "[::1]:PORT". Names are not looked up: they may mean anything. */
+/* "127.x.x.x:PORT" or "[::1]:PORT". Names are not resolved: they could resolve to any address. */
 static bool is_loopback(const char *address)
 {
     char host[INET_ADDRSTRLEN];
@@ -89,7 +89,7 @@ static bool is_loopback(const char *address)
     return inet_pton(AF_INET, host, &number) == 1 && ntohl(number.s_addr) >> 24 == 127;
 }
 
-/* "HOST:PORT" with some host. */
+/* Whether HOST in "HOST:PORT" is not empty. */
 static bool has_host(const char *address)
 {
     return address[0] != ':' && address[0] != '\0' && strpbrk(address, "/; ") == NULL;
@@ -102,26 +102,26 @@ status channel_check_endpoint(const char *endpoint, bool keys)
         const size_t longest = sizeof((struct sockaddr_un *)NULL)->sun_path - 1;
         if (strlen(endpoint + 6) > longest)
             FAIL(ERROR_USAGE,
-                 "endpoint %s: a socket's path may have %zu bytes, this has %zu: choose a "
-                 "shorter one, e.g. in /tmp",
+                 "endpoint %s: the path of a socket may have at most %zu bytes, this one has %zu: "
+                 "choose a shorter path, for example in /tmp",
                  endpoint, longest, strlen(endpoint + 6));
         if (endpoint[6] == '\0')
-            FAIL(ERROR_USAGE, "endpoint %s names no path: try ipc:///tmp/gradlag.sock", endpoint);
+            FAIL(ERROR_USAGE, "endpoint %s has no path: use for example ipc:///tmp/gradlag.sock",
+                 endpoint);
     } else if (has_prefix(endpoint, "tcp://")) {
         if (!keys && !is_loopback(endpoint + 6))
             FAIL(ERROR_USAGE,
-                 "endpoint %s is not on loopback: without keys only ipc://, tcp://127.x.x.x:PORT "
-                 "and "
-                 "tcp://[::1]:PORT are allowed; `gradlag keygen FOLDER` makes keys, curve=FOLDER "
-                 "takes them",
+                 "endpoint %s is not on loopback. Without keys only ipc://, tcp://127.x.x.x:PORT "
+                 "and tcp://[::1]:PORT are allowed. Create keys with `gradlag keygen FOLDER` and "
+                 "set curve=FOLDER",
                  endpoint);
         if (!has_host(endpoint + 6))
-            FAIL(ERROR_USAGE, "endpoint %s names no host: tcp://ADDRESS:PORT", endpoint);
+            FAIL(ERROR_USAGE, "endpoint %s has no host: write tcp://ADDRESS:PORT", endpoint);
         if (!has_port(endpoint))
-            FAIL(ERROR_USAGE, "endpoint %s: a port is 1 to 65535, or * for one that is free",
+            FAIL(ERROR_USAGE, "endpoint %s: the port must be 1 to 65535, or * for a free one",
                  endpoint);
         if (strlen(endpoint) >= ENDPOINT_BYTES)
-            FAIL(ERROR_USAGE, "endpoint %s is too long", endpoint);
+            FAIL(ERROR_USAGE, "endpoint %s is longer than %d bytes", endpoint, ENDPOINT_BYTES - 1);
     } else {
         FAIL(ERROR_USAGE, "endpoint '%s' is neither ipc://PATH nor tcp://ADDRESS:PORT", endpoint);
     }
@@ -129,8 +129,8 @@ done:
     return result;
 }
 
-/* ZeroMQ removes whatever file is at an ipc path before it binds. We look first: another server may
- * live there, or the file may be somebody's data. */
+/* ZeroMQ removes any file at an ipc path before it binds. So check first: another server may listen
+ * there, or the file may hold data. */
 static status check_path_is_free(const char *endpoint)
 {
     status result = OK;
@@ -141,17 +141,16 @@ static status check_path_is_free(const char *endpoint)
         goto done;
     if (!S_ISSOCK(file.st_mode))
         FAIL(ERROR_USAGE,
-             "endpoint %s: there is a file of that name that is not a socket: choose "
-             "another path",
+             "endpoint %s: a file of that name exists and is not a socket: choose another path",
              endpoint);
     fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     memcpy(address.sun_path, endpoint + 6, strlen(endpoint + 6));
-    /* EAGAIN: it lives, and hangs; more have called than it has answered. */
+    /* EAGAIN: the server runs but hangs; its queue of connections is full. */
     if (fd >= 0 &&
         (connect(fd, (struct sockaddr *)&address, sizeof address) == 0 || errno == EAGAIN))
         FAIL(ERROR_OTHER,
-             "endpoint %s is in use: another server is listening there; stop it or "
-             "choose another endpoint",
+             "endpoint %s is in use: another server listens there; stop it, or choose another "
+             "endpoint",
              endpoint);
 done:
     if (fd >= 0)
@@ -165,30 +164,30 @@ static void set_int(channel *c, int option, int value)
     REQUIRE(code == 0);
 }
 
-/* Two things in libzmq 4.3 abort the process where input was stopped by a full queue and the peer
- * then hangs up (`!_io_error` in stream_engine_base.cpp): ZMTP heartbeats of our own, and a PING
- * that the peer sent before. So there are no ZMTP heartbeats (ping and pong do that work), and the
- * queue of what was received has no limit. Its size is bounded by the protocol: each member has at
- * most one gradient or one version under way, and others cannot connect. */
+/* libzmq 4.3 aborts the process (`!_io_error` in stream_engine_base.cpp) if a full queue stopped
+ * the input, the peer then disconnects, and either we send ZMTP heartbeats or the peer had sent a
+ * ZMTP PING. So we use no ZMTP heartbeats (WIRE_PING replaces them), and the receive queue has no
+ * limit. The protocol bounds its size: each member has at most one gradient or one version under
+ * way, and other peers cannot connect. */
 static void set_common_options(channel *c, const struct channel_options *o)
 {
     set_int(c, ZMQ_LINGER, c->linger_ms);
-    /* What waits to be sent are references to slots, at most one gradient or version per peer. */
-    set_int(c, ZMQ_SNDHWM, (int)o->most_queued);
+    /* Queued messages refer to slots: at most one gradient or version per peer. */
+    set_int(c, ZMQ_SNDHWM, (int)o->max_queued);
     set_int(c, ZMQ_RCVHWM, 0);
     set_int(c, ZMQ_HANDSHAKE_IVL, HANDSHAKE_MS);
     set_int(c, ZMQ_IPV6, has_prefix(c->endpoint, "tcp://["));
-    /* ZeroMQ compares this with the frame as it is on the wire. */
+    /* ZeroMQ compares this limit with the encrypted frame. */
     int64_t largest = WIRE_CHUNK_BYTES + CURVE_FRAME_BYTES;
     int code = zmq_setsockopt(c->socket, ZMQ_MAXMSGSIZE, &largest, sizeof largest);
     REQUIRE(code == 0);
 }
 
-/* Asks the scheduler for short turns of this thread and of those it starts, 0: for the usual ones.
- * From Linux 6.12 on who wants less at a time has its turn sooner; elsewhere nothing changes. */
-static void want_turns_of(uint64_t ns)
+/* Requests this time slice for the calling thread and the threads that it starts; 0: the default.
+ * From Linux 6.12 on a thread with a shorter slice is scheduled sooner. Older kernels ignore it. */
+static void request_time_slice(uint64_t ns)
 {
-    struct { /* the kernel's sched_attr, of which glibc knows nothing yet */
+    struct { /* the kernel's sched_attr, which this glibc does not declare */
         uint32_t size, policy;
         uint64_t flags;
         int32_t nice;
@@ -215,14 +214,13 @@ static status open_socket(channel **out, const char *endpoint, int type,
     c->linger_ms = o->timeout_ms < LINGER_MAX_MS ? (int)o->timeout_ms : LINGER_MAX_MS;
     snprintf(c->endpoint, sizeof c->endpoint, "%s", endpoint);
     c->context = zmq_ctx_new();
-    want_turns_of(SHORT_TURN_NS); /* of the thread that ZeroMQ starts, and the server's own */
+    request_time_slice(SHORT_SLICE_NS); /* for ZeroMQ's thread and the server's own */
     c->socket = c->context != NULL ? zmq_socket(c->context, type) : NULL;
     if (!c->router)
-        want_turns_of(0);
+        request_time_slice(0);
     if (c->socket == NULL)
         FAIL(ERROR_OTHER,
-             "cannot make a ZeroMQ socket: %s; is the limit of open files (ulimit -n) "
-             "too low?",
+             "cannot create a ZeroMQ socket: %s; is the limit of open files (ulimit -n) too low?",
              zmq_strerror(zmq_errno()));
     set_common_options(c, o);
     c->has_keys = o->keys != NULL;
@@ -248,18 +246,18 @@ static status bind_failed(const char *endpoint, int code)
     if (code == EADDRINUSE)
         return error_set(
             ERROR_OTHER, __FILE__, __LINE__,
-            "endpoint %s is in use: another program is listening there; stop it, choose "
-            "another endpoint, or let the system choose (tcp://127.0.0.1:*)",
+            "endpoint %s is in use: another program listens there; stop it, choose another "
+            "endpoint, or let the system choose a port (tcp://127.0.0.1:*)",
             endpoint);
     if (code == EACCES || code == EPERM)
         return error_set(
             ERROR_OTHER, __FILE__, __LINE__,
-            "no permission to listen on %s: choose a path that you may write, or a port "
-            "above 1023",
+            "no permission to listen on %s: choose a path in a writable folder, or a port above "
+            "1023",
             endpoint);
     if (code == ENOENT || code == ENOTDIR)
         return error_set(ERROR_USAGE, __FILE__, __LINE__,
-                         "cannot listen on %s: its folder does not exist", endpoint);
+                         "cannot listen on %s: its folder does not exist; create it", endpoint);
     return error_set(code == EINVAL || code == ENODEV || code == EADDRNOTAVAIL ? ERROR_USAGE
                                                                                : ERROR_OTHER,
                      __FILE__, __LINE__, "cannot listen on %s: %s", endpoint, zmq_strerror(code));
@@ -272,7 +270,7 @@ status channel_bind(channel **out, const char *endpoint, const struct channel_op
     TRY(channel_check_endpoint(endpoint, o->keys != NULL));
     TRY(check_path_is_free(endpoint));
     TRY(open_socket(&c, endpoint, ZMQ_ROUTER, o));
-    TRY(handshake_guard_open(&c->guard, c->context, o->keys, o->run_token));
+    TRY(zap_handler_open(&c->zap, c->context, o->keys, o->run_token));
     if (o->keys != NULL)
         TRY(unauthenticated_peers_open(&c->unauthenticated_peers, c->context, c->socket));
     set_int(c, ZMQ_ROUTER_MANDATORY, 1);
@@ -284,7 +282,7 @@ status channel_bind(channel **out, const char *endpoint, const struct channel_op
     c->bound = true;
     size_t size = sizeof c->endpoint;
     if (zmq_getsockopt(c->socket, ZMQ_LAST_ENDPOINT, c->endpoint, &size) != 0)
-        FAIL(ERROR_OTHER, "cannot learn the endpoint bound for %s: %s", endpoint,
+        FAIL(ERROR_OTHER, "cannot read the endpoint bound for %s: %s", endpoint,
              zmq_strerror(zmq_errno()));
 done:
     if (result != OK)
@@ -293,7 +291,7 @@ done:
     return result;
 }
 
-/* ---- how handshakes end --------------------------------------------------------------------- */
+/* ---- the ends of handshakes ----------------------------------------------------------------- */
 
 static status open_monitor(channel *c)
 {
@@ -306,7 +304,8 @@ static status open_monitor(channel *c)
                                ZMQ_EVENT_HANDSHAKE_FAILED_AUTH | ZMQ_EVENT_DISCONNECTED) != 0)
         FAIL(ERROR_OTHER, "cannot watch a ZeroMQ socket: %s", zmq_strerror(zmq_errno()));
     c->monitor = zmq_socket(c->context, ZMQ_PAIR);
-    /* Without a limit: ZeroMQ's thread would wait for room, and after the welcome nobody reads. */
+    /* No limit: after the welcome the events are not read any more, and ZeroMQ's thread would block
+     * on a full queue. */
     if (c->monitor == NULL || zmq_setsockopt(c->monitor, ZMQ_LINGER, &none, sizeof none) != 0 ||
         zmq_setsockopt(c->monitor, ZMQ_RCVHWM, &none, sizeof none) != 0 ||
         zmq_connect(c->monitor, place) != 0)
@@ -315,7 +314,7 @@ done:
     return result;
 }
 
-/* The next event, 0: none. It comes in two frames, a number first. */
+/* Reads the next event; 0: none. An event has two frames; the first one begins with its number. */
 static int next_event(void *monitor)
 {
     uint8_t bytes[ENDPOINT_BYTES];
@@ -344,30 +343,33 @@ status channel_check_handshake(channel *c)
             c->handshake_ended = false;
             continue;
         }
-        /* Of a peer that does not speak ZMTP 3, ZeroMQ says nothing but that it is gone. */
+        /* If the peer does not speak ZMTP 3, ZeroMQ reports only the disconnection. */
         if (event == ZMQ_EVENT_DISCONNECTED)
             event = ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL;
         c->handshake_ended = true;
         c->broken_handshakes =
             event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED ? 0 : c->broken_handshakes + 1;
         if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH && !c->has_keys)
-            FAIL(ERROR_PROTOCOL,
-                 "the server at %s does not accept our run token: does it belong to another run? "
-                 "Start this process with the run_token= that the server shows",
-                 c->endpoint);
+            FAIL(
+                ERROR_PROTOCOL,
+                "the server at %s rejects the run token of this process: does the server belong to "
+                "another run? Start this process with the run_token= that the server prints",
+                c->endpoint);
         if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH)
-            FAIL(ERROR_PROTOCOL,
-                 "the server at %s does not know our key: its server.key has no line `worker` with "
-                 "the public key of our worker.key; were the keys made anew on one side only?",
-                 c->endpoint);
-        /* After bytes that make no sense ZeroMQ does not try again; but one that just breaks off
-         * may be a server that is killed. */
+            FAIL(
+                ERROR_PROTOCOL,
+                "the server at %s rejects the key of this process: its server.key has no line "
+                "`worker` with the public key in our worker.key; were new keys created on one side "
+                "only?",
+                c->endpoint);
+        /* After malformed bytes ZeroMQ does not retry. A handshake that breaks off may be the end
+         * of a server that was killed, so only several in a row are an error. */
         if (event == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL ||
             c->broken_handshakes >= BROKEN_HANDSHAKES)
             FAIL(
                 ERROR_PROTOCOL,
-                "what listens at %s and this process do not come to terms: has one of them no keys "
-                "(curve=), are they of different folders, or is it another program's port?",
+                "the handshake with the program at %s failed: does one side have no keys (curve=), "
+                "do the keys come from different folders, or does another program listen there?",
                 c->endpoint);
     }
 done:
@@ -381,12 +383,12 @@ status channel_connect(channel **out, const char *endpoint, const struct channel
     uint8_t id[16];
     if (is_wildcard(endpoint))
         FAIL(ERROR_USAGE,
-             "endpoint %s: * is for the server that listens there; everybody else needs its "
-             "address and its port",
+             "endpoint %s: only the server may use *; a worker needs the server's address and "
+             "port",
              endpoint);
     TRY(open_socket(&c, endpoint, ZMQ_DEALER, o));
-    /* Our own name, so that the server finds us again when a connection has to be made anew. Nobody
-     * else knows it; a first byte of zero is ZeroMQ's. */
+    /* A routing id of our own, so that the server recognises us after a reconnection. It is random,
+     * so no other peer knows it. ZeroMQ reserves a first byte of zero. */
     payload_random(id, sizeof id);
     id[0] |= 1;
     int code = zmq_setsockopt(c->socket, ZMQ_ROUTING_ID, id, sizeof id);
@@ -408,11 +410,11 @@ void channel_close(channel **p)
     if (p == NULL || *p == NULL)
         return;
     channel *c = *p;
-    /* ZeroMQ leaves the file. It goes first: once closed, the path may be another server's. */
+    /* ZeroMQ leaves the file. Remove it before closing: then another server may bind the path. */
     if (c->bound && has_prefix(c->endpoint, "ipc://") && c->endpoint[6] != '@')
         unlink(c->endpoint + 6);
     zmq_msg_close(&c->payload);
-    /* Events that come when nobody takes them any more ZeroMQ would leave lying in memory. */
+    /* ZeroMQ would leak events that arrive after the last read. */
     if (c->monitor != NULL)
         zmq_socket_monitor(c->socket, NULL, 0);
     unauthenticated_peers_close(&c->unauthenticated_peers, c->socket);
@@ -422,12 +424,12 @@ void channel_close(channel **p)
         zmq_close(c->monitor);
     while (c->context != NULL && zmq_ctx_term(c->context) != 0 && zmq_errno() == EINTR)
         continue;
-    handshake_guard_close(&c->guard);
+    zap_handler_close(&c->zap);
     memory_free(c);
     *p = NULL;
 }
 
-void channel_forget(channel *c)
+void channel_discard_unsent(channel *c)
 {
     set_int(c, ZMQ_LINGER, 0);
 }
@@ -437,9 +439,9 @@ const char *channel_endpoint(const channel *c)
     return c->endpoint;
 }
 
-static void leave_alone(void *data UNUSED, void *hint UNUSED) {}
+static void free_nothing(void *data UNUSED, void *hint UNUSED) {}
 
-/* With SNDHWM 0 a send never waits: it fails at once, or the peer is unknown. */
+/* False: the queue of the peer is full, or there is no such peer. */
 static bool send_part(channel *c, const void *bytes, size_t size, int flags)
 {
     int sent;
@@ -452,7 +454,7 @@ static bool send_part(channel *c, const void *bytes, size_t size, int flags)
 static bool send_borrowed(channel *c, const void *bytes, size_t size)
 {
     zmq_msg_t part;
-    if (zmq_msg_init_data(&part, (void *)(uintptr_t)bytes, size, leave_alone, NULL) != 0)
+    if (zmq_msg_init_data(&part, (void *)(uintptr_t)bytes, size, free_nothing, NULL) != 0)
         return false;
     int sent;
     do
@@ -485,8 +487,8 @@ static int receive_part(channel *c, zmq_msg_t *part)
     return size;
 }
 
-/* Takes the frames of one message: the sender's id into out->from, the head into *head, the second
- * into c->payload. Returns how many frames came after the id, 0 when there is no message. */
+/* Receives the frames of one message: the sender's id into out->from, the first frame into *head,
+ * the second into c->payload. Returns the number of frames after the id; 0: there is no message. */
 static unsigned receive_parts(channel *c, struct channel_received *out, zmq_msg_t *head)
 {
     zmq_msg_t rest;
@@ -494,7 +496,8 @@ static unsigned receive_parts(channel *c, struct channel_received *out, zmq_msg_
     if (receive_part(c, head) < 0)
         return 0;
     if (c->router) {
-        /* ZeroMQ takes longer names, which are nobody's: nothing can be sent to an empty one. */
+        /* ZeroMQ accepts longer ids. No gradlag peer has one; an answer to an empty id is dropped.
+         */
         size_t size = zmq_msg_size(head);
         out->from.size = size <= CHANNEL_ID_BYTES ? (uint8_t)size : 0;
         memcpy(out->from.bytes, zmq_msg_data(head), out->from.size);
@@ -525,7 +528,7 @@ enum channel_event channel_receive(channel *c, struct channel_received *out)
     if (frames == 0) {
         event = CHANNEL_NOTHING;
         if (c->unauthenticated_peers != NULL)
-            unauthenticated_peers_look(c->unauthenticated_peers);
+            unauthenticated_peers_check(c->unauthenticated_peers);
     } else if (wire_decode(&out->message, zmq_msg_data(&head), zmq_msg_size(&head)) != OK) {
         out->why = error_message();
         event = CHANNEL_MALFORMED;
@@ -533,7 +536,7 @@ enum channel_event channel_receive(channel *c, struct channel_received *out)
         size_t wanted = out->message.payload_bytes;
         if (frames != (wanted > 0 ? 2U : 1U) ||
             (wanted > 0 && zmq_msg_size(&c->payload) != wanted)) {
-            out->why = "the floats that follow are not as many as the head says";
+            out->why = "its second frame does not have the size that the head declares";
             event = CHANNEL_MALFORMED;
         }
         out->payload = zmq_msg_data(&c->payload);
@@ -572,5 +575,5 @@ void channel_wait_either(channel *c, channel *other, int wake_fd, unsigned timeo
         items[count++] = (zmq_pollitem_t){.socket = other->socket, .events = ZMQ_POLLIN};
     if (wake_fd >= 0)
         items[count++] = (zmq_pollitem_t){.fd = wake_fd, .events = ZMQ_POLLIN};
-    zmq_poll(items, count, timeout_ms); /* an interruption is as good as a time-out */
+    zmq_poll(items, count, timeout_ms); /* an interruption counts as a timeout */
 }

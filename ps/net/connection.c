@@ -1,11 +1,12 @@
 /*
- * connection.c — see connection.h. connection_advance() is the one place that waits: it handles
- * messages as they come, notices a silent or dead server, and has a limit (ps/net/liveness.h).
+ * connection.c — see connection.h. Only connection_advance() waits. It handles messages, notices a
+ * silent or dead server, and has a limit (ps/net/liveness.h).
  *
- * Lost messages. Messages on one connection keep their order. So if a pong that answers a ping sent
- * after a push says that the server has not seen the push, the push was lost with a connection, and
- * is sent again. The same holds for the server's release. A message that is lost LOST_MOST times in
- * a row would be lost for ever: something between the two refuses it.
+ * Lost messages. Messages on one connection keep their order. A ping follows each push. If its pong
+ * says that the server has not received the push, the push was lost with a broken connection, and
+ * the worker sends it again. If the pong says that the server has released the worker, the release
+ * was lost, and the worker requests it again. After LOST_MAX losses of one message in a row the
+ * worker gives up: something between the two refuses the message.
  */
 #include "ps/net/connection.h"
 
@@ -24,10 +25,10 @@
 #include <unistd.h>
 
 enum {
-    PING_MS = 1000,      /* or a quarter of the timeout, if that is less */
-    LOST_MOST = 3,       /* losses of one push or one release until the worker gives up */
-    SPIN_MOST = 1 << 18, /* parameters; a worker that waits for a longer update leaves its core to
-                            the update */
+    PING_MS = 1000,     /* or a quarter of the timeout, if that is less */
+    LOST_MAX = 3,       /* losses of one push or one release until the worker gives up */
+    SPIN_MAX = 1 << 18, /* parameters; during a longer update the worker does not spin, so that the
+                           update can use its core */
 };
 
 struct connection {
@@ -40,29 +41,29 @@ struct connection {
     size_t count;
     enum wire_payload payload;
     unsigned timeout_ms, silence_ms, ping_ms;
-    struct liveness server; /* heard_ns: on either connection */
+    struct liveness server; /* heard_ns: on this channel or the heartbeat's */
 
     uint64_t incarnation, first_batch;
-    uint64_t next; /* sequence of the next push; its release is what we wait for */
+    uint64_t next; /* sequence of the next push, and of the release that we wait for */
     bool welcomed, ended, left;
-    bool was_ended, was_given_up; /* see connection_was_ended(), connection_was_given_up() */
+    bool ended_with_error, was_evicted; /* see connection.h */
 
     bool shared; /* payload through `view`, else through the two buffers */
     struct payload_view view;
     struct payload_place place;
     bool placed;
-    float *own_parameters, *own_gradient; /* where placed, they are the caller's */
+    float *own_parameters, *own_gradient; /* if placed, they are the caller's */
 
-    struct wire_message hello, ready, push; /* as sent, to be said again */
+    struct wire_message hello, ready, push; /* as sent, kept to be sent again */
     struct wire_release release;
-    bool announced, released;         /* a release arrived; and all its parameters, too */
+    bool announced, released;         /* a release has arrived; and all its parameters */
     size_t received;                  /* bytes of them */
-    bool asked;                       /* pinged since anything was last said */
-    unsigned push_lost, release_lost; /* how often, in this wait */
+    bool pinged;                      /* a ping was sent after the last other message */
+    unsigned push_lost, release_lost; /* losses in this wait */
 
-    uint64_t heard_ns; /* on this connection */
+    uint64_t heard_ns; /* last message on this channel */
     uint64_t pinged_ns;
-    uint64_t looked_ns; /* the last check_server() of this wait */
+    uint64_t checked_ns; /* the last check_server() of this wait */
 };
 
 static struct wire_message message_of(const connection *c, enum wire_type type)
@@ -74,15 +75,15 @@ static struct wire_message message_of(const connection *c, enum wire_type type)
                                  .sequence = c->next};
 }
 
-static void say(connection *c, const struct wire_message *m)
+static void send_message(connection *c, const struct wire_message *m)
 {
     (void)channel_send(c->channel, NULL, m, NULL);
 }
 
-/* The push that is under way, with its gradient where that does not lie in shared memory. */
-static void say_push(connection *c)
+/* Sends the current push, and its gradient unless that is in shared memory. */
+static void send_push(connection *c)
 {
-    say(c, &c->push);
+    send_message(c, &c->push);
     if (c->shared)
         return;
     struct wire_message m = c->push;
@@ -96,7 +97,7 @@ static void say_push(connection *c)
     }
 }
 
-/* ---- what the server says ------------------------------------------------------------------ */
+/* ---- messages from the server --------------------------------------------------------------- */
 
 static status choose_payload(connection *c, const struct wire_welcome *w)
 {
@@ -112,7 +113,7 @@ static status choose_payload(connection *c, const struct wire_welcome *w)
                               : NULL;
         c->shared = why == NULL;
         if (!c->shared && c->payload == WIRE_PAYLOAD_SHM)
-            FAIL(ERROR_PEER, "payload=shm is not possible: %s; try payload=auto", why);
+            FAIL(ERROR_PEER, "payload=shm is not possible: %s; set payload=auto", why);
         if (!c->shared)
             log_debug("worker %u sends its payload in frames: %s", c->worker, why);
     }
@@ -127,26 +128,26 @@ done:
 static status on_welcome(connection *c, const struct wire_message *m)
 {
     status result = OK;
-    if (c->welcomed) { /* the answer to a repeated hello, or our ready was lost */
+    if (c->welcomed) { /* answers a repeated hello, or our ready was lost */
         if (m->incarnation == c->incarnation)
-            say(c, &c->ready);
+            send_message(c, &c->ready);
         goto done;
     }
     if (m->welcome.count != c->count || m->incarnation == 0)
         FAIL(ERROR_PROTOCOL,
-             "the server at %s trains %llu parameters, this worker's model has %zu: "
-             "start both with the same model and dataset",
+             "the server at %s trains %llu parameters, but this worker's model has %zu: start both "
+             "with the same model and dataset",
              c->endpoint, (unsigned long long)m->welcome.count, c->count);
     c->welcomed = true;
     c->incarnation = m->incarnation;
     c->first_batch = m->welcome.first_batch;
-    unsigned theirs = m->welcome.timeout_ms / 4; /* a server may be less patient than we are */
+    unsigned theirs = m->welcome.timeout_ms / 4; /* the server's timeout may be shorter */
     c->ping_ms = theirs > 0 && theirs < c->ping_ms ? theirs : c->ping_ms;
     TRY(choose_payload(c, &m->welcome));
     c->server.pidfd = peer_process_watch(m->welcome.host, m->welcome.pid);
     c->ready = message_of(c, WIRE_READY);
     c->ready.ready.payload = c->shared ? WIRE_PAYLOAD_SHM : WIRE_PAYLOAD_FRAMES;
-    say(c, &c->ready);
+    send_message(c, &c->ready);
     struct wire_message ping = message_of(c, WIRE_PING);
     ping.ping.answer = 1;
     TRY(heartbeat_start(&c->heartbeat, c->endpoint,
@@ -162,10 +163,11 @@ static status on_release(connection *c, const struct wire_message *m)
 {
     status result = OK;
     if (m->sequence != c->next || c->released)
-        goto done; /* said twice */
+        goto done; /* a repetition */
     if (m->release.payload != (c->shared ? WIRE_PAYLOAD_SHM : WIRE_PAYLOAD_FRAMES) ||
         (c->shared && m->release.slot >= c->view.slots))
-        FAIL(ERROR_PROTOCOL, "the server at %s released this worker with slot %u, which it has not",
+        FAIL(ERROR_PROTOCOL,
+             "the server at %s released this worker with slot %u, which does not exist",
              c->endpoint, m->release.slot);
     c->release = m->release;
     c->announced = true;
@@ -183,7 +185,7 @@ static status on_parameters(connection *c, const struct channel_received *r)
     if (m->sequence != c->next || c->released)
         goto done;
     if (!c->announced || m->chunk.offset != c->received) {
-        c->announced = false; /* what was before it is lost: on_pong() asks for all of it again */
+        c->announced = false; /* an earlier chunk was lost: on_pong() requests all chunks again */
         goto done;
     }
     if (m->chunk.version != c->release.version || m->payload_bytes > size - c->received)
@@ -196,37 +198,38 @@ done:
     return result;
 }
 
-/* The same message was lost LOST_MOST times, on its way to the server or from there. */
+/* The same message was lost LOST_MAX times, on its way to the server or from the server. */
 static status give_up(const connection *c, const char *what, const char *way)
 {
-    return error_set(ERROR_PEER, __FILE__, __LINE__,
-                     "%s of worker %u (%.1f MiB) was lost %d times in a row on its way %s the "
-                     "server at %s: the connection broke each time. Does something between them (a "
-                     "firewall, a proxy), or another version of gradlag or ZeroMQ at one end, "
-                     "refuse frames of up to %d bytes? Try the same run on one host",
-                     what, c->worker, (double)c->count * sizeof(float) / (1 << 20), LOST_MOST, way,
-                     c->endpoint, WIRE_CHUNK_BYTES);
+    return error_set(
+        ERROR_PEER, __FILE__, __LINE__,
+        "worker %u: %s of %.1f MiB (frames of up to %d bytes) was lost %d times in a "
+        "row on its way %s the server at %s: the connection broke each time. Does a "
+        "firewall or proxy, or another version of gradlag or ZeroMQ at one end, refuse "
+        "such frames? Try the same run on one host",
+        c->worker, what, (double)c->count * sizeof(float) / (1 << 20), WIRE_CHUNK_BYTES, LOST_MAX,
+        way, c->endpoint);
 }
 
-/* A pong that answers a ping from before the last attempt tells nothing about that one. */
+/* A pong that answers a ping sent before the last attempt says nothing about that attempt. */
 static status on_pong(connection *c, const struct wire_message *m)
 {
-    if (m->sequence != c->next || c->released || !c->asked)
+    if (m->sequence != c->next || c->released || !c->pinged)
         return OK;
     if (c->next > 0 && m->pong.next == c->next - 1) {
-        if (++c->push_lost == LOST_MOST)
-            return give_up(c, "the gradient", "to");
-        say_push(c);
+        if (++c->push_lost == LOST_MAX)
+            return give_up(c, "a gradient", "to");
+        send_push(c);
     } else if (m->pong.next == c->next && m->pong.released != 0) {
-        if (++c->release_lost == LOST_MOST)
-            return give_up(c, "the release", "from");
+        if (++c->release_lost == LOST_MAX)
+            return give_up(c, "a release", "from");
         c->announced = false;
         struct wire_message pull = message_of(c, WIRE_PULL);
-        say(c, &pull);
+        send_message(c, &pull);
     } else {
         return OK;
     }
-    c->asked = false;
+    c->pinged = false;
     c->pinged_ns = clock_ns();
     return OK;
 }
@@ -236,7 +239,7 @@ static status on_end(connection *c, const struct wire_text *t)
     c->ended = true;
     if (t->code == OK || t->code == STOPPED)
         return OK;
-    c->was_ended = true;
+    c->ended_with_error = true;
     return error_set(wire_failure(t->code, ERROR_OTHER), __FILE__, __LINE__,
                      "the server at %s ended the run: %s", c->endpoint, t->text);
 }
@@ -246,13 +249,13 @@ static status handle(connection *c, const struct channel_received *r)
     const struct wire_message *m = &r->message;
     if (m->run_token != c->run_token || m->worker != c->worker ||
         (c->welcomed && m->incarnation != c->incarnation && m->type != WIRE_REFUSED))
-        return OK; /* not for us */
-    const bool comes_first =
+        return OK; /* another run, worker or incarnation */
+    const bool may_precede_welcome =
         m->type == WIRE_WELCOME || m->type == WIRE_REFUSED || m->type == WIRE_END;
-    if (!c->welcomed && !comes_first)
+    if (!c->welcomed && !may_precede_welcome)
         return error_set(ERROR_PROTOCOL, __FILE__, __LINE__,
-                         "the server at %s sent a %s before it welcomed worker %u", c->endpoint,
-                         wire_type_name(m->type), c->worker);
+                         "the server at %s sent a message %s before it welcomed worker %u",
+                         c->endpoint, wire_type_name(m->type), c->worker);
     liveness_heard(&c->server);
     c->heard_ns = c->server.heard_ns;
     switch (m->type) {
@@ -268,12 +271,13 @@ static status handle(connection *c, const struct channel_received *r)
         return on_end(c, &m->text);
     case WIRE_REFUSED:
         c->ended = true;
-        c->was_given_up = m->text.code == ERROR_PEER && c->welcomed;
+        c->was_evicted = m->text.code == ERROR_PEER && c->welcomed;
         return error_set(m->text.code == ERROR_PEER ? ERROR_PEER : ERROR_PROTOCOL, __FILE__,
                          __LINE__, "the server at %s refused worker %u: %s", c->endpoint, c->worker,
                          m->text.text);
     default:
-        return error_set(ERROR_PROTOCOL, __FILE__, __LINE__, "the server at %s sent a %s",
+        return error_set(ERROR_PROTOCOL, __FILE__, __LINE__,
+                         "the server at %s sent a message %s, which only a worker may send",
                          c->endpoint, wire_type_name(m->type));
     }
 }
@@ -283,12 +287,12 @@ static status handle(connection *c, const struct channel_received *r)
 static status check_server(connection *c)
 {
     status result = OK;
-    const uint64_t now = clock_ns(), beat_ns = heartbeat_heard_ns(c->heartbeat);
+    const uint64_t now = clock_ns(), beat_ns = heartbeat_answer_ns(c->heartbeat);
     char name[160], why[LIVENESS_WHY_BYTES];
-    /* A pause of this process mostly pauses the server, too: see server_was_away(). */
-    if (liveness_ms(c->looked_ns, now) > c->timeout_ms / 2)
+    /* A pause of this process is mostly a pause of the server, too: see server_was_away(). */
+    if (liveness_ms(c->checked_ns, now) > c->timeout_ms / 2)
         c->heard_ns = now;
-    c->looked_ns = now;
+    c->checked_ns = now;
     c->server.heard_ns = beat_ns > c->heard_ns ? beat_ns : c->heard_ns;
     if (!c->welcomed)
         TRY(channel_check_handshake(c->channel));
@@ -296,24 +300,24 @@ static status check_server(connection *c)
     if (liveness_is_lost(&c->server, name, c->silence_ms, now, why)) {
         if (!c->welcomed)
             FAIL(ERROR_PEER,
-                 "no server answers at %s after %.1f s (timeout_s): is it running, and is the "
-                 "endpoint right?",
+                 "no server at %s has answered for %.1f s (timeout_s): is the server running, and "
+                 "is the endpoint right?",
                  c->endpoint, (double)liveness_ms(c->server.heard_ns, now) * 1e-3);
         FAIL(ERROR_PEER, "%s %s", name, why);
     }
-    /* The server answers the heartbeat, but owes an answer to this connection's pings: vectors on a
-     * slow link delay it. */
-    const uint64_t owed_ms = liveness_ms(c->heard_ns, now);
-    if (owed_ms >= liveness_limit_ms(c->timeout_ms, 0))
+    /* The server answers the heartbeat, but not this channel's pings: on a slow link vectors delay
+     * them. */
+    const uint64_t unanswered_ms = liveness_ms(c->heard_ns, now);
+    if (unanswered_ms >= liveness_limit_ms(c->timeout_ms, 0))
         FAIL(ERROR_PEER,
-             "the server at %s lives, but has not answered for %.1f s (%d times timeout_s): is the "
-             "link so slow, or broken?",
-             c->endpoint, (double)owed_ms * 1e-3, LIVENESS_FACTOR);
+             "the server at %s gives signs of life, but has not answered on this connection for "
+             "%.1f s (limit: %d times timeout_s): is the link slow or broken?",
+             c->endpoint, (double)unanswered_ms * 1e-3, LIVENESS_FACTOR);
     if (now - c->pinged_ns >= c->ping_ms * 1000000ULL) {
         struct wire_message ping = message_of(c, WIRE_PING);
         ping.ping.answer = 1;
-        say(c, c->welcomed ? &ping : &c->hello);
-        c->asked = c->welcomed;
+        send_message(c, c->welcomed ? &ping : &c->hello);
+        c->pinged = c->welcomed;
         c->pinged_ns = now;
     }
 done:
@@ -331,11 +335,12 @@ status connection_advance(connection *c, bool wait)
             TRY(handle(c, &r));
             break;
         case CHANNEL_MALFORMED:
-            FAIL(ERROR_PROTOCOL, "the server at %s: %s", c->endpoint, r.why);
+            FAIL(ERROR_PROTOCOL, "the server at %s sent a malformed message: %s", c->endpoint,
+                 r.why);
         case CHANNEL_NOTHING:
             if (c->released)
                 goto done;
-            TRY(check_server(c)); /* the clock is asked only when nothing comes */
+            TRY(check_server(c)); /* reads the clock, so only if there is no message */
             if (wait)
                 channel_wait(c->channel, c->server.pidfd,
                              c->server.died_ns == 0 ? c->ping_ms / 4 + 1
@@ -357,14 +362,14 @@ bool connection_has_ended(const connection *c)
     return c->ended;
 }
 
-bool connection_was_ended(const connection *c)
+bool connection_ended_with_error(const connection *c)
 {
-    return c->was_ended;
+    return c->ended_with_error;
 }
 
-bool connection_was_given_up(const connection *c)
+bool connection_was_evicted(const connection *c)
 {
-    return c->was_given_up;
+    return c->was_evicted;
 }
 
 struct connection_release connection_release(const connection *c)
@@ -382,7 +387,7 @@ float *connection_gradient(connection *c)
     return c->shared ? c->view.gradient : c->own_gradient;
 }
 
-/* ---- life ---------------------------------------------------------------------------------- */
+/* ---- open, push, leave, close --------------------------------------------------------------- */
 
 static enum wire_payload payload_of(const options *settings)
 {
@@ -417,7 +422,7 @@ status connection_open(connection **out, const struct connection_options *o)
     TRY(curve_open(&c->keys, options_text(o->settings, "curve"), false));
     TRY(channel_connect(&c->channel, o->endpoint,
                         &(struct channel_options){.timeout_ms = c->timeout_ms,
-                                                  .may_spin = o->count <= SPIN_MOST &&
+                                                  .may_spin = o->count <= SPIN_MAX &&
                                                               channel_may_spin(o->processes),
                                                   .keys = c->keys,
                                                   .run_token = c->run_token}));
@@ -428,8 +433,8 @@ status connection_open(connection **out, const struct connection_options *o)
                                          .payload = c->payload};
     payload_host(c->hello.hello.host);
     payload_random(&c->hello.hello.nonce, sizeof c->hello.hello.nonce);
-    say(c, &c->hello);
-    c->heard_ns = c->pinged_ns = c->looked_ns = clock_ns();
+    send_message(c, &c->hello);
+    c->heard_ns = c->pinged_ns = c->checked_ns = clock_ns();
 done:
     if (result != OK)
         connection_close(&c);
@@ -444,10 +449,10 @@ void connection_push(connection *c, const struct wire_push *push)
     c->push.push = *push;
     c->push.push.read_version = c->release.version;
     c->next++;
-    c->announced = c->released = c->asked = false;
+    c->announced = c->released = c->pinged = false;
     c->push_lost = c->release_lost = 0;
-    say_push(c);
-    c->heard_ns = c->pinged_ns = c->looked_ns = clock_ns();
+    send_push(c);
+    c->heard_ns = c->pinged_ns = c->checked_ns = clock_ns();
 }
 
 void connection_leave(connection *c, status why, const char *text)
@@ -457,7 +462,7 @@ void connection_leave(connection *c, status why, const char *text)
     struct wire_message m = message_of(c, WIRE_GOODBYE);
     m.text.code = (uint32_t)why;
     strncpy(m.text.text, text, sizeof m.text.text - 1);
-    say(c, &m);
+    send_message(c, &m);
     c->left = true;
 }
 
@@ -466,11 +471,12 @@ void connection_close(connection **p)
     if (p == NULL || *p == NULL)
         return;
     connection *c = *p;
-    connection_leave(c, c->ended ? OK : ERROR_OTHER, c->ended ? "" : "it gave up");
+    connection_leave(c, c->ended ? OK : ERROR_OTHER,
+                     c->ended ? "" : "closed before the end of training");
     heartbeat_stop(&c->heartbeat);
     if (c->channel != NULL && (c->server.died_ns != 0 || !c->welcomed))
-        channel_forget(c->channel);
-    channel_close(&c->channel); /* before the buffers that messages still refer to */
+        channel_discard_unsent(c->channel);
+    channel_close(&c->channel); /* before the buffers to which its messages refer */
     payload_unmap(&c->view);
     curve_close(&c->keys);
     peer_process_forget(&c->server.pidfd);

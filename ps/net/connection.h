@@ -1,11 +1,13 @@
 /*
- * connection.h — a worker's connection with one server: a push goes, a release comes. client.h is
- * made of one, or of several, one for each server.
+ * connection.h — a worker's connection with one server: it sends pushes and receives releases.
+ * ps/client.h uses one connection, or one for each of several servers.
  *
- * On one host the payload goes through shared memory: the gradient is written into the slot that
- * the server reads, the parameters are read in the version that the server published; nothing is
- * copied. Between hosts both are private buffers, sent and filled in 1 MiB frames. Where several
- * servers' slices shall make up one vector, the caller says where (payload_place).
+ * On one host the payload goes through shared memory. The worker writes its gradient into the slot
+ * that the server reads, and reads the parameters in the slot that the server published; nothing is
+ * copied. Between hosts both are private buffers, sent and filled in frames of 1 MiB. If the slices
+ * of several servers form one vector, the caller says where in memory (payload_place).
+ *
+ * One thread uses a connection.
  */
 #ifndef GRADLAG_PS_NET_CONNECTION_H
 #define GRADLAG_PS_NET_CONNECTION_H
@@ -19,46 +21,48 @@ struct connection_options {
     const options *settings; /* payload, timeout_s, curve; borrowed */
     const char *endpoint;
     uint64_t run_token;
-    uint64_t settings_hash; /* of what decides the outcome: must be the server's */
+    uint64_t settings_hash; /* of the keys that decide the outcome; must equal the server's */
     unsigned worker;
     unsigned processes; /* of the run, on one host */
-    bool follower;      /* not server 0, which judges the silence of the others: see liveness.h */
+    bool follower;      /* a server other than 0; server 0 judges their silence, see liveness.h */
     size_t count;       /* parameters that this server holds */
     const struct payload_place *place; /* NULL: anywhere */
 };
 
-/* What a release gives; valid until the next push. */
+/* The parameters of a release; valid until the next push. */
 struct connection_release {
     uint64_t version;
     uint64_t batch;          /* number of the batch to compute */
-    const float *parameters; /* count floats, constant */
-    double paused_us;        /* of the wait for it: evaluation */
+    const float *parameters; /* [count], constant */
+    double paused_us;        /* the part of the wait that was an evaluation */
 };
 
-/* Says hello; the first release comes later. */
+/* Sends a hello. The first release comes later, from connection_advance(). */
 status connection_open(connection **out, const struct connection_options *o) MUST_CHECK;
-/* Handles what has come; where nothing has, waits for it, but not for long. Until a release, whole,
- * or the end: with several to go on with, call it for each by turns, also for those that have
- * released: they may say that training is over. ERROR_PEER: nobody answered
- * within timeout_s; ERROR_PROTOCOL: refused (the message says why); what the server ended the run
- * with. */
+/* Handles the messages that have arrived, until the connection is released or has ended. If none
+ * has arrived and `wait` is true, waits a part of a second. Call it in a loop. With several servers
+ * call it for each in turn, also for those that have released: they may report the end of training.
+ * ERROR_PEER: the server did not answer within timeout_s. ERROR_PROTOCOL: the server refused this
+ * worker. Any other error: the server ended the run with it. */
 status connection_advance(connection *c, bool wait) MUST_CHECK;
 bool connection_is_released(const connection *c);
-bool connection_has_ended(const connection *c); /* training is over: close */
-/* It has, with an error that the server itself says, too. */
-bool connection_was_ended(const connection *c);
-/* The server had given it up as lost. */
-bool connection_was_given_up(const connection *c);
-/* Contract: it is released. */
+/* Training is over; call connection_close() next. */
+bool connection_has_ended(const connection *c);
+/* The server ended the run with an error, which it reports itself, too. */
+bool connection_ended_with_error(const connection *c);
+/* The server had evicted this worker. */
+bool connection_was_evicted(const connection *c);
+/* Contract: the connection is released. */
 struct connection_release connection_release(const connection *c);
-/* `count` floats, the caller's to write from a release to the next push; once it was released. */
+/* [count]; the caller may write it from a release to the next push. */
 float *connection_gradient(connection *c);
-/* Sends what was written there; fills in the version that was read. Contract: it is released. */
+/* Sends the gradient in connection_gradient(), and fills in the version that it was computed at.
+ * Contract: the connection is released. */
 void connection_push(connection *c, const struct wire_push *push);
-/* Leaves before training is over: tells the server why (STOPPED: it was asked to; anything else: it
- * failed). Close follows. */
+/* Leaves before training is over and sends the server the reason. STOPPED: this worker was asked to
+ * stop; any other code: it failed. Call connection_close() next. */
 void connection_leave(connection *c, status why, const char *text);
-/* Says goodbye; NULL-safe. */
+/* Sends a goodbye if none was sent, and frees *c. NULL-safe. */
 void connection_close(connection **c);
 
 #endif

@@ -28,28 +28,29 @@ static status path_of(const char *folder, bool server, char out[PATH_BYTES])
     status result = OK;
     const char *name = server ? "server.key" : "worker.key";
     if (snprintf(out, PATH_BYTES, "%s/%s", folder, name) >= PATH_BYTES)
-        FAIL(ERROR_USAGE, "curve: the folder's name is too long: %s", folder);
+        FAIL(ERROR_USAGE, "curve=%s: the folder's name is too long; choose a shorter one", folder);
 done:
     return result;
 }
 
-static status draw(curve_key public, curve_key secret)
+static status generate_pair(curve_key public, curve_key secret)
 {
     status result = OK;
     if (zmq_curve_keypair(public, secret) != 0)
-        FAIL(ERROR_OTHER, "no keys: this ZeroMQ was built without CURVE (%s)",
+        FAIL(ERROR_OTHER,
+             "cannot generate keys: this ZeroMQ was built without CURVE (%s); install one with it",
              zmq_strerror(zmq_errno()));
 done:
     return result;
 }
 
-/* Never over an old one: workers elsewhere may still live by it. */
+/* Never overwrites a file: workers on other hosts may still use its keys. */
 static status write_file(const char *path, const char *text)
 {
     status result = OK;
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0 && errno == EEXIST)
-        FAIL(ERROR_USAGE, "%s is there already: remove it, or choose another folder", path);
+        FAIL(ERROR_USAGE, "%s exists already: remove it, or choose another folder", path);
     size_t size = strlen(text);
     if (fd < 0)
         FAIL(ERROR_OTHER, "cannot write %s: %s", path, strerror(errno));
@@ -72,28 +73,28 @@ status curve_make(const char *folder)
     struct text text[2] = {{0}, {0}};
     curve_key public[2], secret[2];
     if (mkdir(folder, 0700) != 0 && errno != EEXIST)
-        FAIL(ERROR_USAGE, "cannot make the folder %s: %s; name another one", folder,
+        FAIL(ERROR_USAGE, "cannot create the folder %s: %s; choose another one", folder,
              strerror(errno));
     TRY(path_of(folder, true, path[0]));
     TRY(path_of(folder, false, path[1]));
     for (int i = 0; i < 2; i++)
         if (access(path[i], F_OK) == 0)
-            FAIL(ERROR_USAGE, "%s is there already: remove it, or choose another folder", path[i]);
-    TRY(draw(public[0], secret[0]));
-    TRY(draw(public[1], secret[1]));
+            FAIL(ERROR_USAGE, "%s exists already: remove it, or choose another folder", path[i]);
+    TRY(generate_pair(public[0], secret[0]));
+    TRY(generate_pair(public[1], secret[1]));
     text_add(&text[0],
-             "# The parameter server's keys. Keep this file to yourself.\n"
+             "# The parameter server's keys. Do not share this file.\n"
              "public = %s\nsecret = %s\n"
-             "# Who may come, a line each.\nworker = %s\n",
+             "# The public keys of the allowed workers, one a line.\nworker = %s\n",
              public[0], secret[0], public[1]);
     text_add(&text[1],
-             "# A worker's keys. Copy this file to the workers' hosts, and to nobody else.\n"
+             "# A worker's keys. Copy this file to the workers' hosts only.\n"
              "public = %s\nsecret = %s\nserver = %s\n",
              public[1], secret[1], public[0]);
     TRY(write_file(path[0], text[0].at));
     result = write_file(path[1], text[1].at);
     if (result != OK)
-        (void)unlink(path[0]); /* the server's alone would be in the way of the next pair */
+        (void)unlink(path[0]); /* a server.key alone would block the next attempt */
 done:
     for (int i = 0; i < 2; i++) {
         if (text[i].at != NULL)
@@ -104,8 +105,8 @@ done:
     return result;
 }
 
-/* `name = key`, with blanks as they come. False: neither that nor empty nor a comment. A comment is
- * a line of its own, since keys may have a # in them, and a =. */
+/* Splits `name = key`, with any blanks. *name is NULL for an empty line or a comment. False: the
+ * line is none of these. A comment is a line of its own, because keys may contain # and =. */
 static bool parse(char *line, const char **name, const char **key)
 {
     static const char blank[] = " \t\r\n";
@@ -144,8 +145,8 @@ done:
     return result;
 }
 
-static status take(struct curve_keys *k, bool server, const char *name, const char *key,
-                   const char *path, unsigned line)
+static status store_key(struct curve_keys *k, bool server, const char *name, const char *key,
+                        const char *path, unsigned line)
 {
     status result = OK;
     char *into = strcmp(name, "public") == 0              ? k->public
@@ -154,11 +155,13 @@ static status take(struct curve_keys *k, bool server, const char *name, const ch
                                                           : NULL;
     bool is_worker = server && strcmp(name, "worker") == 0;
     if (into == NULL && !is_worker)
-        FAIL(ERROR_USAGE, "%s:%u: '%s' is not a key of this file: public, secret and %s are", path,
+        FAIL(ERROR_USAGE,
+             "%s:%u: '%s' is not a name in this file; its names are public, secret and %s", path,
              line, name, server ? "worker" : "server");
     if (!is_key(key))
-        FAIL(ERROR_USAGE, "%s:%u: %s is not a key: 40 characters, as `gradlag keygen` writes them",
-             path, line, name);
+        FAIL(ERROR_USAGE,
+             "%s:%u: %s is not a key of 40 characters (Z85), as `gradlag keygen` writes it", path,
+             line, name);
     if (is_worker)
         TRY(add_worker(k, key));
     else
@@ -167,7 +170,7 @@ done:
     return result;
 }
 
-/* The next line, of which what does not fit is left out: no key is that long. */
+/* Reads a line. What does not fit into the buffer is skipped: no key is that long. */
 static bool read_line(FILE *f, char line[LINE_BYTES])
 {
     if (fgets(line, LINE_BYTES, f) == NULL)
@@ -185,21 +188,22 @@ static status read_file(struct curve_keys *k, bool server, const char *path)
     struct stat s;
     FILE *f = fopen(path, "re");
     if (f == NULL)
-        FAIL(ERROR_USAGE, "curve: cannot read %s: %s; `gradlag keygen FOLDER` makes one", path,
+        FAIL(ERROR_USAGE, "curve: cannot read %s: %s; create it with `gradlag keygen FOLDER`", path,
              strerror(errno));
     if (fstat(fileno(f), &s) != 0 || (s.st_mode & (S_IRWXG | S_IRWXO)) != 0)
-        FAIL(ERROR_USAGE, "%s can be read by others than its owner: chmod 600 it", path);
+        FAIL(ERROR_USAGE, "other users can access %s: run chmod 600 %s", path, path);
     for (unsigned n = 1; read_line(f, line); n++) {
         if (!parse(line, &name, &key))
-            FAIL(ERROR_USAGE, "%s:%u: this is not a line of the form `name = key`", path, n);
+            FAIL(ERROR_USAGE, "%s:%u: the line does not have the form `name = key`", path, n);
         if (name != NULL)
-            TRY(take(k, server, name, key, path, n));
+            TRY(store_key(k, server, name, key, path, n));
     }
     if (k->public[0] == '\0' || k->secret[0] == '\0' || (!server && k->server[0] == '\0'))
-        FAIL(ERROR_USAGE, "%s lacks a key: it needs public, secret%s", path,
-             server ? "" : " and server");
+        FAIL(ERROR_USAGE, "%s lacks a key: it needs %s", path,
+             server ? "public and secret" : "public, secret and server");
     if (server && k->worker_count == 0)
-        FAIL(ERROR_USAGE, "%s names no worker's key: nobody could come", path);
+        FAIL(ERROR_USAGE,
+             "%s lists no key of a worker, so none could join: add a line `worker = KEY`", path);
 done:
     explicit_bzero(line, sizeof line);
     if (f != NULL)
@@ -243,9 +247,9 @@ static void set(void *socket, int option, const void *value, size_t size)
     REQUIRE(code == 0);
 }
 
-/* Whom the guard does not allow, ZeroMQ does not let in; without a guard it would let in anybody.
- * So the guard is there first, and ends after all sockets (channel.c). */
-static void be_server(void *socket, int mechanism)
+/* ZeroMQ admits only peers that the ZAP handler accepts. Without a handler it would admit any peer.
+ * So channel.c opens the handler before the socket binds, and closes it after all sockets. */
+static void set_server_side(void *socket, int mechanism)
 {
     const int yes = 1;
     set(socket, mechanism, &yes, sizeof yes);
@@ -257,7 +261,7 @@ void curve_apply(const struct curve_keys *k, void *socket, bool server)
     set(socket, ZMQ_CURVE_SECRETKEY, k->secret, CURVE_TEXT_BYTES);
     set(socket, ZMQ_CURVE_PUBLICKEY, k->public, CURVE_TEXT_BYTES);
     if (server)
-        be_server(socket, ZMQ_CURVE_SERVER);
+        set_server_side(socket, ZMQ_CURVE_SERVER);
     else
         set(socket, ZMQ_CURVE_SERVERKEY, k->server, CURVE_TEXT_BYTES);
 }
@@ -272,34 +276,34 @@ void curve_apply_token(uint64_t run_token, void *socket, bool server)
     char token[TOKEN_TEXT_BYTES];
     write_token(run_token, token);
     if (server) {
-        be_server(socket, ZMQ_PLAIN_SERVER);
+        set_server_side(socket, ZMQ_PLAIN_SERVER);
     } else {
         set(socket, ZMQ_PLAIN_USERNAME, PLAIN_USER, strlen(PLAIN_USER));
         set(socket, ZMQ_PLAIN_PASSWORD, token, strlen(token));
     }
 }
 
-/* ---- the guard ------------------------------------------------------------------------------ */
+/* ---- the ZAP handler ------------------------------------------------------------------------ */
 
-/* A request's frames, RFC 27. The credentials come last: CURVE has the peer's public key, PLAIN the
- * user's name and the password. */
+/* The frames of a request, RFC 27. The credentials come last: the peer's public key (CURVE), or
+ * user name and password (PLAIN). */
 enum { VERSION, REQUEST, DOMAIN, ADDRESS, IDENTITY, MECHANISM, KEY, PASSWORD, FRAMES };
 
 struct frame {
     uint8_t bytes[256];
-    size_t size; /* more than fits was cut off */
+    size_t size; /* of the truncated frame */
 };
 
-struct handshake_guard {
+struct zap_handler {
     void *socket;
     pthread_t thread;
-    uint8_t (*allowed)[CURVE_KEY_BYTES]; /* NULL: the token is what counts */
+    uint8_t (*allowed)[CURVE_KEY_BYTES]; /* [count]; NULL: the token decides */
     size_t count;
     char token[TOKEN_TEXT_BYTES];
     unsigned refused;
 };
 
-/* Takes a whole message; 0 when the context has ended. */
+/* Receives a whole message; returns its number of frames, 0: the context was terminated. */
 static unsigned receive(void *socket, struct frame frames[FRAMES])
 {
     unsigned n = 0;
@@ -320,20 +324,20 @@ static unsigned receive(void *socket, struct frame frames[FRAMES])
     return n;
 }
 
-static bool is(const struct frame *f, const char *text)
+static bool equals(const struct frame *f, const char *text)
 {
     return f->size == strlen(text) && memcmp(f->bytes, text, f->size) == 0;
 }
 
-static bool may_come(const handshake_guard *g, const struct frame frames[FRAMES], unsigned n)
+static bool is_allowed(const zap_handler *h, const struct frame frames[FRAMES], unsigned n)
 {
-    if (g->allowed == NULL)
-        return n == FRAMES && is(&frames[MECHANISM], "PLAIN") && is(&frames[KEY], PLAIN_USER) &&
-               is(&frames[PASSWORD], g->token);
-    if (n != KEY + 1 || !is(&frames[MECHANISM], "CURVE") || frames[KEY].size != CURVE_KEY_BYTES)
+    if (h->allowed == NULL)
+        return n == FRAMES && equals(&frames[MECHANISM], "PLAIN") &&
+               equals(&frames[KEY], PLAIN_USER) && equals(&frames[PASSWORD], h->token);
+    if (n != KEY + 1 || !equals(&frames[MECHANISM], "CURVE") || frames[KEY].size != CURVE_KEY_BYTES)
         return false;
-    for (size_t i = 0; i < g->count; i++)
-        if (memcmp(g->allowed[i], frames[KEY].bytes, CURVE_KEY_BYTES) == 0)
+    for (size_t i = 0; i < h->count; i++)
+        if (memcmp(h->allowed[i], frames[KEY].bytes, CURVE_KEY_BYTES) == 0)
             return true;
     return false;
 }
@@ -354,64 +358,66 @@ static void answer(void *socket, const struct frame *request, bool yes)
                        i + 1 < COUNT_OF(parts) ? ZMQ_SNDMORE : 0);
 }
 
-static void *guard(void *argument)
+static void *run(void *argument)
 {
-    handshake_guard *g = argument;
+    zap_handler *h = argument;
     struct frame frames[FRAMES];
     unsigned n;
-    while ((n = receive(g->socket, frames)) > 0) {
-        bool yes = may_come(g, frames, n);
-        answer(g->socket, &frames[REQUEST], yes);
-        if (!yes && g->refused++ < REPORTED_REFUSALS)
-            log_warning("a peer at %.*s shows %s: refused%s", (int)frames[ADDRESS].size,
+    while ((n = receive(h->socket, frames)) > 0) {
+        bool yes = is_allowed(h, frames, n);
+        answer(h->socket, &frames[REQUEST], yes);
+        if (!yes && h->refused++ < REPORTED_REFUSALS)
+            log_warning("refused a peer at %.*s: it shows %s%s", (int)frames[ADDRESS].size,
                         (const char *)frames[ADDRESS].bytes,
-                        g->allowed != NULL ? "a key that server.key does not list"
-                                           : "another token than this run's (run_token=)",
-                        g->refused == REPORTED_REFUSALS ? "; further ones are not reported" : "");
+                        h->allowed != NULL ? "a key that server.key does not list (curve=)"
+                                           : "another run's token (run_token=)",
+                        h->refused == REPORTED_REFUSALS ? " (further refusals are not logged)"
+                                                        : "");
     }
-    zmq_close(g->socket);
+    zmq_close(h->socket);
     return NULL;
 }
 
-static status list_keys(handshake_guard *g, const struct curve_keys *keys)
+static status list_keys(zap_handler *h, const struct curve_keys *keys)
 {
     status result = OK;
-    TRY(memory_new(&g->allowed, keys->worker_count, sizeof *g->allowed, "keys of workers"));
-    for (; g->count < keys->worker_count; g->count++)
-        REQUIRE(zmq_z85_decode(g->allowed[g->count], keys->workers[g->count]) != NULL);
+    TRY(memory_new(&h->allowed, keys->worker_count, sizeof *h->allowed, "keys of workers"));
+    for (; h->count < keys->worker_count; h->count++)
+        REQUIRE(zmq_z85_decode(h->allowed[h->count], keys->workers[h->count]) != NULL);
 done:
     return result;
 }
 
-status handshake_guard_open(handshake_guard **out, void *context, const struct curve_keys *keys,
-                            uint64_t run_token)
+status zap_handler_open(zap_handler **out, void *context, const struct curve_keys *keys,
+                        uint64_t run_token)
 {
     status result = OK;
-    handshake_guard *g = NULL;
+    zap_handler *h = NULL;
     const int none = 0;
     *out = NULL;
-    TRY(memory_new(&g, 1, sizeof *g, "the guard"));
-    write_token(run_token, g->token);
+    TRY(memory_new(&h, 1, sizeof *h, "the ZAP handler"));
+    write_token(run_token, h->token);
     if (keys != NULL)
-        TRY(list_keys(g, keys));
-    g->socket = zmq_socket(context, ZMQ_REP);
-    if (g->socket == NULL || zmq_bind(g->socket, ZAP_ENDPOINT) != 0)
-        FAIL(ERROR_OTHER, "cannot guard the server's socket: %s", zmq_strerror(zmq_errno()));
-    set(g->socket, ZMQ_LINGER, &none, sizeof none);
-    TRY(thread_start(&g->thread, guard, g, "the guard's thread"));
-    *out = g;
-    g = NULL;
+        TRY(list_keys(h, keys));
+    h->socket = zmq_socket(context, ZMQ_REP);
+    if (h->socket == NULL || zmq_bind(h->socket, ZAP_ENDPOINT) != 0)
+        FAIL(ERROR_OTHER, "cannot open the ZAP handler of the server's socket: %s",
+             zmq_strerror(zmq_errno()));
+    set(h->socket, ZMQ_LINGER, &none, sizeof none);
+    TRY(thread_start(&h->thread, run, h, "the ZAP handler's thread"));
+    *out = h;
+    h = NULL;
 done:
-    if (g != NULL) {
-        if (g->socket != NULL)
-            zmq_close(g->socket);
-        memory_free(g->allowed);
-        memory_free(g);
+    if (h != NULL) {
+        if (h->socket != NULL)
+            zmq_close(h->socket);
+        memory_free(h->allowed);
+        memory_free(h);
     }
     return result;
 }
 
-void handshake_guard_close(handshake_guard **p)
+void zap_handler_close(zap_handler **p)
 {
     if (p == NULL || *p == NULL)
         return;

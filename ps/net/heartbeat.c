@@ -13,26 +13,26 @@ struct heartbeat {
     channel *channel;
     struct wire_message ping;
     unsigned interval_ms;
-    uint64_t heard_ns; /* atomic */
+    uint64_t answer_ns; /* of the last pong; atomic */
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t stop_wanted;
     bool stop;
 };
 
-static void beat(heartbeat *h)
+static void receive_and_ping(heartbeat *h)
 {
     struct channel_received answer;
     enum channel_event event;
     while ((event = channel_receive(h->channel, &answer)) != CHANNEL_NOTHING)
-        /* Of a refusal the worker itself learns when it next speaks. */
+        /* A refusal is ignored here: the worker gets one when it sends its next message. */
         if (event == CHANNEL_MESSAGE && answer.message.type == WIRE_PONG &&
             answer.message.incarnation == h->ping.incarnation)
-            __atomic_store_n(&h->heard_ns, clock_ns(), __ATOMIC_RELAXED);
+            __atomic_store_n(&h->answer_ns, clock_ns(), __ATOMIC_RELAXED);
     (void)channel_send(h->channel, NULL, &h->ping, NULL);
 }
 
-static void advance(struct timespec *when, unsigned ms)
+static void add_ms(struct timespec *when, unsigned ms)
 {
     long ns = when->tv_nsec + (long)(ms % 1000) * 1000000;
     when->tv_sec += ms / 1000 + ns / 1000000000;
@@ -47,9 +47,9 @@ static void *run(void *argument)
     pthread_mutex_lock(&h->lock);
     while (!h->stop) {
         pthread_mutex_unlock(&h->lock);
-        beat(h);
+        receive_and_ping(h);
         pthread_mutex_lock(&h->lock);
-        advance(&when, h->interval_ms);
+        add_ms(&when, h->interval_ms);
         while (!h->stop && pthread_cond_timedwait(&h->stop_wanted, &h->lock, &when) != ETIMEDOUT)
             continue;
     }
@@ -73,7 +73,7 @@ status heartbeat_start(heartbeat **out, const char *endpoint, const struct chann
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_cond_init(&h->stop_wanted, &monotonic);
     pthread_condattr_destroy(&monotonic);
-    TRY(thread_start(&h->thread, run, h, "the heartbeat's thread"));
+    TRY(thread_start(&h->thread, run, h, "the heartbeat thread"));
     *out = h;
     h = NULL;
 done:
@@ -84,9 +84,9 @@ done:
     return result;
 }
 
-uint64_t heartbeat_heard_ns(const heartbeat *h)
+uint64_t heartbeat_answer_ns(const heartbeat *h)
 {
-    return h != NULL ? __atomic_load_n(&h->heard_ns, __ATOMIC_RELAXED) : 0;
+    return h != NULL ? __atomic_load_n(&h->answer_ns, __ATOMIC_RELAXED) : 0;
 }
 
 void heartbeat_stop(heartbeat **p)
@@ -101,7 +101,7 @@ void heartbeat_stop(heartbeat **p)
     pthread_join(h->thread, NULL);
     pthread_cond_destroy(&h->stop_wanted);
     pthread_mutex_destroy(&h->lock);
-    channel_forget(h->channel);
+    channel_discard_unsent(h->channel);
     channel_close(&h->channel);
     memory_free(h);
     *p = NULL;

@@ -1,7 +1,8 @@
 /*
- * heartbeat.h — a worker's sign of life while it computes: a thread that wakes once a second and
- * says "ping" through a channel of its own, so that a long step is not taken for a death. The
- * answers come that way, too, so that a server to which a vector takes long is not either.
+ * heartbeat.h — a worker's sign of life while it computes. A helper thread sends a ping every
+ * `interval_ms` over a channel of its own, so that the server does not take a long step for a lost
+ * worker. The pongs come back over the same channel. So a vector that takes long on a slow link
+ * does not delay them, and the worker does not take the server for lost.
  */
 #ifndef GRADLAG_PS_NET_HEARTBEAT_H
 #define GRADLAG_PS_NET_HEARTBEAT_H
@@ -10,12 +11,12 @@
 
 typedef struct heartbeat heartbeat;
 
-/* `ping`: the message to send every `interval_ms`, with token, worker and incarnation; copied. */
+/* Starts the thread. `ping`: the message to send, with token, worker and incarnation; copied. */
 status heartbeat_start(heartbeat **out, const char *endpoint, const struct channel_options *o,
                        const struct wire_message *ping, unsigned interval_ms) MUST_CHECK;
-/* When the last answer came (clock_ns()), 0: none yet. NULL-safe. */
-uint64_t heartbeat_heard_ns(const heartbeat *h);
-/* NULL-safe. */
+/* When the last pong came (clock_ns()); 0: none yet, or h is NULL. Any thread. */
+uint64_t heartbeat_answer_ns(const heartbeat *h);
+/* Ends the thread and frees *h. NULL-safe. */
 void heartbeat_stop(heartbeat **h);
 
 #endif

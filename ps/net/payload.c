@@ -1,5 +1,5 @@
-/* payload.c — see payload.h. Layout of either file: one page that begins with the nonce, then slots
- * of whole pages. */
+/* payload.c — see payload.h. Each of the two files begins with one page that holds the nonce; slots
+ * of whole pages follow. */
 #include "ps/net/payload.h"
 
 #include "base/log.h"
@@ -21,7 +21,7 @@
 
 enum { PAGE = 4096 };
 
-struct area { /* one file, or private memory when fd is −1 */
+struct area { /* one file; fd −1: private memory */
     int fd;
     uint8_t *at;
     size_t bytes;
@@ -49,7 +49,7 @@ static void area_close(struct area *a)
     *a = (struct area){.fd = -1};
 }
 
-/* Maps `bytes` of a sealed memfd, or private memory where there is none to be had. */
+/* Maps `bytes` of a sealed memfd, or private memory if no memfd can be created. */
 static status area_open(struct area *a, const char *name, size_t bytes, int seals)
 {
     status result = OK;
@@ -67,7 +67,8 @@ static status area_open(struct area *a, const char *name, size_t bytes, int seal
     madvise(a->at, a->bytes, MADV_HUGEPAGE);
     if (a->fd >= 0 && fcntl(a->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0) {
         if (seals != 0 && fcntl(a->fd, F_ADD_SEALS, seals) != 0)
-            log_debug("%s: workers could map it for writing (%s)", name, strerror(errno));
+            log_debug("%s: this kernel cannot stop workers from mapping it for writing (%s)", name,
+                      strerror(errno));
         fcntl(a->fd, F_ADD_SEALS, F_SEAL_SEAL);
     }
 done:
@@ -148,8 +149,8 @@ void payload_describe(const payload_area *p, unsigned worker, struct wire_welcom
     out->gradient_offset = PAGE + worker * p->stride;
 }
 
-/* Opens /proc/PID/fd/N, checks its size and nonce and maps [offset, offset + bytes), over what is
- * at `over` unless that is NULL. */
+/* Opens /proc/PID/fd/N, checks its size and nonce, and maps [offset, offset + bytes): at `over`, or
+ * at any address if `over` is NULL. */
 static status map_part(void **map, const struct wire_welcome *w, uint32_t fd_number, bool writable,
                        uint64_t offset, size_t bytes, void *over)
 {
@@ -164,10 +165,10 @@ static status map_part(void **map, const struct wire_welcome *w, uint32_t fd_num
         FAIL(ERROR_PEER, "cannot open %s: %s", path, strerror(errno));
     if (fstat(fd, &file) != 0 || !S_ISREG(file.st_mode) || offset > (uint64_t)file.st_size ||
         bytes > (uint64_t)file.st_size - offset)
-        FAIL(ERROR_PEER, "%s is not the memory the server describes", path);
+        FAIL(ERROR_PEER, "%s is not the memory that the server described", path);
     if (pread(fd, nonce, sizeof nonce, 0) != (ssize_t)sizeof nonce ||
         memcmp(nonce, w->nonce, sizeof nonce) != 0)
-        FAIL(ERROR_PEER, "%s is not this run's memory", path);
+        FAIL(ERROR_PEER, "%s is not the memory of this run (its nonce differs)", path);
     int protection = writable ? PROT_READ | PROT_WRITE : PROT_READ;
     int flags = over != NULL ? MAP_SHARED | MAP_FIXED : MAP_SHARED;
     void *at = mmap(over, bytes, protection, flags, fd, (off_t)offset);
@@ -208,7 +209,7 @@ status payload_map(struct payload_view *out, const struct wire_welcome *w, size_
     if (w->slots == 0 || w->parameters_stride > limit / w->slots ||
         w->parameters_stride < count * sizeof(float) || w->parameters_stride % PAGE != 0 ||
         w->parameters_offset % PAGE != 0 || w->gradient_offset % PAGE != 0)
-        FAIL(ERROR_PEER, "the server describes memory that cannot hold %zu parameters", count);
+        FAIL(ERROR_PEER, "the memory that the server described cannot hold %zu parameters", count);
     if (place != NULL && place->slots == w->slots) {
         TRY(map_over(&v, w, slot_bytes(count), place));
         goto done;

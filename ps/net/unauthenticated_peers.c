@@ -12,69 +12,68 @@
 #include <zmq.h>
 
 enum {
-    WATCHED = 1024, /* connections; further ones are not watched */
-    LOOK_MS = 100,
+    WATCHED_MAX = 1024, /* connections; further ones are not watched */
+    CHECK_MS = 100,
 };
 
 struct unauthenticated_peer {
     int fd;
-    bool above; /* it had sent too much at the last look */
+    bool above; /* it had sent too much at the last check */
 };
 
-struct newcomers {
+struct unauthenticated_peers {
     void *monitor;
-    uint64_t looked_ns;
-    struct unauthenticated_peer at[WATCHED];
+    uint64_t checked_ns;
+    struct unauthenticated_peer at[WATCHED_MAX];
     unsigned count;
 };
 
-static void forget(unauthenticated_peers *n, unsigned i)
+static void forget(unauthenticated_peers *p, unsigned i)
 {
-    n->at[i] = n->at[--n->count];
+    p->at[i] = p->at[--p->count];
 }
 
-static void forget_connection(unauthenticated_peers *n, int fd)
+static void forget_connection(unauthenticated_peers *p, int fd)
 {
-    for (unsigned i = n->count; i-- > 0;)
-        if (n->at[i].fd == fd)
-            forget(n, i);
+    for (unsigned i = p->count; i-- > 0;)
+        if (p->at[i].fd == fd)
+            forget(p, i);
 }
 
-/* ---- who comes and goes --------------------------------------------------------------------- */
+/* ---- connections ---------------------------------------------------------------------------- */
 
-/* The next event of the monitor, in two frames: a number and a file descriptor, then an address. */
-static bool next_event(unauthenticated_peers *n, uint16_t *event, int32_t *fd)
+/* Reads the monitor's next event. It has two frames: a number and a file descriptor; an address. */
+static bool next_event(unauthenticated_peers *p, uint16_t *event, int32_t *fd)
 {
     uint8_t bytes[6], address[1];
-    if (zmq_recv(n->monitor, bytes, sizeof bytes, ZMQ_DONTWAIT) != sizeof bytes)
+    if (zmq_recv(p->monitor, bytes, sizeof bytes, ZMQ_DONTWAIT) != sizeof bytes)
         return false;
     memcpy(event, bytes, sizeof *event);
     memcpy(fd, bytes + sizeof *event, sizeof *fd);
-    return zmq_recv(n->monitor, address, sizeof address, ZMQ_DONTWAIT) >= 0;
+    return zmq_recv(p->monitor, address, sizeof address, ZMQ_DONTWAIT) >= 0;
 }
 
-static void read_events(unauthenticated_peers *n)
+static void read_events(unauthenticated_peers *p)
 {
     uint16_t event;
     int32_t fd;
-    while (next_event(n, &event, &fd)) {
-        forget_connection(n, fd); /* it has gone, or was another connection's before */
-        if (event == ZMQ_EVENT_ACCEPTED && n->count < WATCHED)
-            n->at[n->count++] = (struct unauthenticated_peer){.fd = fd};
+    while (next_event(p, &event, &fd)) {
+        forget_connection(p, fd); /* closed, or the number of an earlier connection */
+        if (event == ZMQ_EVENT_ACCEPTED && p->count < WATCHED_MAX)
+            p->at[p->count++] = (struct unauthenticated_peer){.fd = fd};
     }
 }
 
-/* ZeroMQ tells of a connection before it hands over a message of it. */
-void unauthenticated_peers_admit(unauthenticated_peers *n, int fd)
+/* ZeroMQ reports a connection before it delivers a message of it. */
+void unauthenticated_peers_admit(unauthenticated_peers *p, int fd)
 {
-    read_events(n);
-    forget_connection(n, fd);
+    read_events(p);
+    forget_connection(p, fd);
 }
 
-/* ---- what they send ---------------------------------------------------------------------------
- */
+/* ---- the limit ------------------------------------------------------------------------------ */
 
-/* False: it is no connection over tcp any more. */
+/* False: the descriptor is not a TCP connection any more. */
 static bool bytes_of(int fd, uint64_t *out)
 {
     struct tcp_info info = {0};
@@ -85,30 +84,30 @@ static bool bytes_of(int fd, uint64_t *out)
     return true;
 }
 
-/* A first message with the token may have come since all messages were read. It will have been read
- * before the next look. */
-void unauthenticated_peers_look(unauthenticated_peers *n)
+/* Closes a connection only at the second check: its first message with the token may have arrived
+ * after all messages were read, and will be read before the next check. */
+void unauthenticated_peers_check(unauthenticated_peers *p)
 {
     uint64_t bytes;
     const uint64_t now = clock_ns();
-    if (now - n->looked_ns < LOOK_MS * 1000000ULL)
+    if (now - p->checked_ns < CHECK_MS * 1000000ULL)
         return;
-    n->looked_ns = now;
-    read_events(n);
-    for (unsigned i = n->count; i-- > 0;) {
-        struct unauthenticated_peer *c = &n->at[i];
+    p->checked_ns = now;
+    read_events(p);
+    for (unsigned i = p->count; i-- > 0;) {
+        struct unauthenticated_peer *c = &p->at[i];
         if (!bytes_of(c->fd, &bytes)) {
-            forget(n, i);
+            forget(p, i);
         } else if (bytes <= UNAUTHENTICATED_BYTES) {
             continue;
         } else if (!c->above) {
             c->above = true;
         } else {
-            /* ZeroMQ sees the end of the connection and closes it. */
+            /* ZeroMQ notices the shutdown and closes the connection. */
             (void)shutdown(c->fd, SHUT_RDWR);
-            log_debug("closed a connection that sent %llu bytes and did not show the run's token",
+            log_debug("closed a connection that sent %llu bytes without the run's token",
                       (unsigned long long)bytes);
-            forget(n, i);
+            forget(p, i);
         }
     }
 }
@@ -118,23 +117,23 @@ void unauthenticated_peers_look(unauthenticated_peers *n)
 status unauthenticated_peers_open(unauthenticated_peers **out, void *context, void *socket)
 {
     status result = OK;
-    unauthenticated_peers *n = NULL;
-    static const char place[] = "inproc://newcomers";
+    unauthenticated_peers *p = NULL;
+    static const char place[] = "inproc://unauthenticated";
     const int none = 0;
     *out = NULL;
-    TRY(memory_new(&n, 1, sizeof *n, "the list of new connections"));
-    n->monitor = zmq_socket(context, ZMQ_PAIR);
-    /* RCVHWM 0: without a limit, else ZeroMQ's thread would wait for room. */
-    if (n->monitor == NULL ||
+    TRY(memory_new(&p, 1, sizeof *p, "the list of new connections"));
+    p->monitor = zmq_socket(context, ZMQ_PAIR);
+    /* RCVHWM 0: no limit. With a limit ZeroMQ's thread would block when the queue is full. */
+    if (p->monitor == NULL ||
         zmq_socket_monitor(socket, place, ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED) != 0 ||
-        zmq_setsockopt(n->monitor, ZMQ_LINGER, &none, sizeof none) != 0 ||
-        zmq_setsockopt(n->monitor, ZMQ_RCVHWM, &none, sizeof none) != 0 ||
-        zmq_connect(n->monitor, place) != 0)
-        FAIL(ERROR_OTHER, "cannot watch a ZeroMQ socket: %s", zmq_strerror(zmq_errno()));
-    *out = n;
-    n = NULL;
+        zmq_setsockopt(p->monitor, ZMQ_LINGER, &none, sizeof none) != 0 ||
+        zmq_setsockopt(p->monitor, ZMQ_RCVHWM, &none, sizeof none) != 0 ||
+        zmq_connect(p->monitor, place) != 0)
+        FAIL(ERROR_OTHER, "cannot monitor a ZeroMQ socket: %s", zmq_strerror(zmq_errno()));
+    *out = p;
+    p = NULL;
 done:
-    unauthenticated_peers_close(&n, socket);
+    unauthenticated_peers_close(&p, socket);
     return result;
 }
 

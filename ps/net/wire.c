@@ -1,5 +1,5 @@
-/* wire.c — encoding and decoding, by one walk over the fields that serves both directions, so that
- * the two cannot drift apart. */
+/* wire.c — see wire.h. One walk over the fields both encodes and decodes, so the two directions
+ * cannot differ. */
 #include "ps/net/wire.h"
 
 #include <string.h>
@@ -35,7 +35,7 @@ static const struct {
     [WIRE_ORDER] = {"order", 16, false},
 };
 
-/* A place in a message that is being written (out) or read (in). */
+/* The position in a message that is encoded (out) or decoded (in). */
 struct cursor {
     uint8_t *out;
     const uint8_t *in;
@@ -140,7 +140,7 @@ static void walk_join(struct cursor *c, struct wire_join *j)
     u32(c, &j->pid);
 }
 
-/* Whether they are outcomes and reasons that there are, whoever writes them down looks. */
+/* The receiver checks that outcome and reason exist (ps/server/server_leader.c). */
 static void walk_record(struct cursor *c, struct push_record *r)
 {
     uint32_t outcome = (uint32_t)r->outcome, reason = (uint32_t)r->reason;
@@ -174,8 +174,8 @@ static void walk_note(struct cursor *c, struct wire_note *n)
     bytes(c, n->text, sizeof n->text);
 }
 
-/* What servers say to each other. */
-static void walk_body_between(struct cursor *c, struct wire_message *m)
+/* Messages between servers. */
+static void walk_server_body(struct cursor *c, struct wire_message *m)
 {
     switch (m->type) {
     case WIRE_JOIN:
@@ -268,7 +268,7 @@ static void walk_body(struct cursor *c, struct wire_message *m)
     case WIRE_PULL:
         break;
     default:
-        walk_body_between(c, m);
+        walk_server_body(c, m);
         break;
     }
 }
@@ -282,12 +282,6 @@ status wire_failure(uint32_t code, status unknown)
 {
     bool known = (code > OK && code <= ERROR_RESULTS) || code == STOPPED;
     return known ? (status)code : unknown;
-}
-
-size_t wire_body_bytes(enum wire_type type)
-{
-    REQUIRE(type >= WIRE_HELLO && type < WIRE_TYPES);
-    return TYPES[type].body;
 }
 
 size_t wire_encode(const struct wire_message *m, uint8_t out[WIRE_MAX_BYTES])
@@ -305,7 +299,7 @@ size_t wire_encode(const struct wire_message *m, uint8_t out[WIRE_MAX_BYTES])
     return c.at;
 }
 
-/* Text of a peer ends on our terminal: no control characters, always an end. */
+/* A peer's text may be printed on our terminal, so it must not contain control characters. */
 static void make_printable(char *text, size_t size)
 {
     text[size - 1] = '\0';
@@ -314,7 +308,7 @@ static void make_printable(char *text, size_t size)
             *p = '?';
 }
 
-static void clean_texts(struct wire_message *m)
+static void make_texts_printable(struct wire_message *m)
 {
     switch (m->type) {
     case WIRE_END:
@@ -339,32 +333,33 @@ status wire_decode(struct wire_message *m, const void *data, size_t size)
 {
     status result = OK;
     struct cursor c = {.in = data};
-    struct head h = {0}; /* the walk reads each field before it sets it */
+    struct head h = {0}; /* the walk reads each field before it writes it */
     memset(m, 0, sizeof *m);
     if (size < WIRE_HEAD_BYTES)
-        FAIL(ERROR_PROTOCOL, "a message of %zu bytes is shorter than a head (%d bytes)", size,
+        FAIL(ERROR_PROTOCOL, "a message of %zu bytes is shorter than the head (%d bytes)", size,
              WIRE_HEAD_BYTES);
     walk_head(&c, &h, m);
     if (memcmp(h.magic, MAGIC, sizeof h.magic) != 0)
-        FAIL(ERROR_PROTOCOL, "a message does not begin with 'GLAG': its sender is not gradlag");
+        FAIL(ERROR_PROTOCOL, "a message does not begin with 'GLAG': the sender is not gradlag");
     if (h.version != WIRE_VERSION)
         FAIL(ERROR_PROTOCOL,
-             "a message of wire version %u, this program speaks %d: use the same "
-             "gradlag everywhere",
+             "a message has wire version %u, this program uses version %d: run the same version "
+             "of gradlag everywhere",
              h.version, WIRE_VERSION);
     if (h.type < WIRE_HELLO || h.type >= WIRE_TYPES)
-        FAIL(ERROR_PROTOCOL, "a message of unknown type %u", h.type);
+        FAIL(ERROR_PROTOCOL, "a message has the unknown type %u", h.type);
     m->type = (enum wire_type)h.type;
     if (h.body_bytes != TYPES[h.type].body || size - WIRE_HEAD_BYTES != h.body_bytes)
-        FAIL(ERROR_PROTOCOL, "a %s of %zu bytes that claims a body of %u, not %u",
+        FAIL(ERROR_PROTOCOL, "a %s message of %zu bytes declares a body of %u bytes instead of %u",
              TYPES[h.type].name, size, h.body_bytes, TYPES[h.type].body);
     if (h.reserved != 0)
-        FAIL(ERROR_PROTOCOL, "a %s whose reserved field is not zero", TYPES[h.type].name);
+        FAIL(ERROR_PROTOCOL, "a %s message has a reserved field that is not zero",
+             TYPES[h.type].name);
     if ((m->payload_bytes != 0) != TYPES[h.type].chunk || m->payload_bytes > WIRE_CHUNK_BYTES)
-        FAIL(ERROR_PROTOCOL, "a %s that claims %u bytes of payload", TYPES[h.type].name,
+        FAIL(ERROR_PROTOCOL, "a %s message declares %u bytes of payload", TYPES[h.type].name,
              m->payload_bytes);
     walk_body(&c, m);
-    clean_texts(m);
+    make_texts_printable(m);
 done:
     return result;
 }

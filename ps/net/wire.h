@@ -1,10 +1,10 @@
 /*
- * wire.h — what parameter server and workers say to each other, as bytes.
+ * wire.h — the messages between parameter servers and workers, as bytes.
  *
- * One message is one ZeroMQ message of one frame (a head of 48 bytes and a body whose size follows
- * from the type), or of two where the type carries floats: head and body first, then the floats.
- * Everything is little-endian at fixed places; docs/wire-format.md has the tables. Bytes come from
- * a network: wire_decode() trusts none of them.
+ * A message is a ZeroMQ message of one frame: a head of 48 bytes, and a body whose size the type
+ * determines. If the type carries floats, they follow in a second frame. All fields are
+ * little-endian at fixed offsets; docs/wire-format.md has the tables. The bytes come from a
+ * network, so wire_decode() checks all of them.
  */
 #ifndef GRADLAG_PS_NET_WIRE_H
 #define GRADLAG_PS_NET_WIRE_H
@@ -24,29 +24,29 @@ enum {
 };
 
 enum wire_type {
-    WIRE_HELLO = 1,  /* worker: I want to be worker w */
-    WIRE_WELCOME,    /* server: you are; here is the shared memory */
-    WIRE_READY,      /* worker: I take the payload this way; release me */
-    WIRE_RELEASE,    /* server: go on with this version */
+    WIRE_HELLO = 1,  /* worker: asks to join as worker w */
+    WIRE_WELCOME,    /* server: admits it; where the shared memory is */
+    WIRE_READY,      /* worker: has chosen how the payload goes; waits for a release */
+    WIRE_RELEASE,    /* server: compute the next gradient at this version */
     WIRE_PARAMETERS, /* server: a chunk of that version (payload=frames) */
-    WIRE_PUSH,       /* worker: a gradient, and what is known of it */
+    WIRE_PUSH,       /* worker: a gradient's version, loss and times */
     WIRE_GRADIENT,   /* worker: a chunk of that gradient (payload=frames) */
-    WIRE_PING,       /* worker: I live; do you? */
-    WIRE_PONG,       /* server: yes, and this is where you stand */
-    WIRE_PULL,       /* worker: say your last release again */
+    WIRE_PING,       /* worker: a sign of life */
+    WIRE_PONG,       /* server: answers a ping with the worker's state */
+    WIRE_PULL,       /* worker: requests the last release again */
     WIRE_END,        /* server: training is over */
-    WIRE_GOODBYE,    /* worker: I leave */
-    WIRE_REFUSED,    /* server: not you, or not this; the text says why */
-    /* Between server 0 and each other one, its follower; `worker` is that one's number: */
-    WIRE_JOIN,   /* follower: I am server n, and hold its slice */
-    WIRE_JOINED, /* server 0: you are */
-    WIRE_REPORT, /* follower: this is so here now */
-    WIRE_LOST,   /* follower: a worker is lost here */
-    WIRE_FAILED, /* follower: end the run; the text says why */
-    WIRE_RECORD, /* follower: what became of a push */
-    WIRE_NOTE,   /* follower: something worth a row of its own */
-    WIRE_SLICE,  /* follower: a chunk of what it was asked for */
-    WIRE_ORDER,  /* server 0: do this next */
+    WIRE_GOODBYE,    /* worker: leaves */
+    WIRE_REFUSED,    /* server: refuses a peer or a message; the text says why */
+    /* Between server 0 and another server, its follower; `worker` is the follower's number: */
+    WIRE_JOIN,   /* follower: asks to join as server n */
+    WIRE_JOINED, /* server 0: admits it */
+    WIRE_REPORT, /* follower: reports an enum wire_report */
+    WIRE_LOST,   /* follower: has lost a worker */
+    WIRE_FAILED, /* follower: the run must end; the text says why */
+    WIRE_RECORD, /* follower: a row of table push */
+    WIRE_NOTE,   /* follower: a row of table event */
+    WIRE_SLICE,  /* follower: a chunk of the vector that server 0 requested */
+    WIRE_ORDER,  /* server 0: orders an enum wire_order */
     WIRE_TYPES,
 };
 
@@ -54,21 +54,20 @@ enum wire_payload { WIRE_PAYLOAD_AUTO, WIRE_PAYLOAD_SHM, WIRE_PAYLOAD_FRAMES };
 
 struct wire_hello {
     uint64_t count;                /* parameters that the worker's model has */
-    uint64_t settings;             /* a hash of those that decide the outcome; 0: not known */
-    uint64_t nonce;                /* tells a repeated hello from another process's */
+    uint64_t settings;             /* hash of the keys that decide the outcome; 0: unknown */
+    uint64_t nonce;                /* equal in a repeated hello, different in another process */
     uint8_t host[WIRE_HOST_BYTES]; /* payload_host() */
     uint32_t pid, payload;
 };
 
 struct wire_welcome {
     uint64_t count;
-    uint8_t nonce[WIRE_NONCE_BYTES]; /* found again in the shared memory */
+    uint8_t nonce[WIRE_NONCE_BYTES]; /* also at the start of the shared memory */
     uint8_t host[WIRE_HOST_BYTES];
-    uint32_t pid, payload;                /* shm: offered; frames: do not try */
+    uint32_t pid, payload;                /* payload: shm: offered; frames: not offered */
     uint32_t parameters_fd, gradients_fd; /* of that pid */
     uint64_t parameters_offset, parameters_stride, gradient_offset; /* bytes */
-    uint64_t first_batch; /* > 0 where another had this place before, or the run goes on from a
-                             checkpoint */
+    uint64_t first_batch; /* > 0: the worker replaces a lost one, or the run was resumed */
     uint32_t slots, timeout_ms;
 };
 
@@ -79,31 +78,31 @@ struct wire_ready {
 struct wire_release {
     uint64_t version;
     uint32_t slot, payload;
-    double paused_us; /* of the wait that ends here: not training time (evaluation) */
+    double paused_us; /* the part of the worker's wait that was an evaluation */
 };
 
 struct wire_push {
     uint64_t read_version;
-    uint64_t sent_ns; /* clock_ns() of the worker; means something on one host only */
+    uint64_t sent_ns; /* clock_ns() of the worker; comparable on one host only */
     double loss, pull_us, compute_us;
-    double data_us, forward_us, backward_us; /* of compute_us */
+    double data_us, forward_us, backward_us; /* parts of compute_us */
     uint32_t samples;
 };
 
-struct wire_chunk { /* parameters and gradient; the bytes are the second frame */
+struct wire_chunk { /* parameters and gradient; the second frame has the bytes */
     uint64_t version, offset;
 };
 
 struct wire_ping {
-    uint32_t answer; /* non-zero: with a pong, please */
+    uint32_t answer; /* non-zero: answer with a pong */
 };
 
 struct wire_pong {
-    uint64_t next;     /* sequence of the push that the server has not seen yet */
-    uint32_t released; /* non-zero: it was released to compute it */
+    uint64_t next;     /* sequence of the next push that has not arrived */
+    uint32_t released; /* non-zero: the worker was released to compute it */
 };
 
-struct wire_text { /* end, goodbye and refused */
+struct wire_text { /* end, goodbye, refused and failed */
     uint32_t code; /* a `status` */
     char text[WIRE_TEXT_BYTES];
 };
@@ -120,19 +119,19 @@ struct wire_joined {
     uint32_t pid;
 };
 
-enum wire_report { WIRE_WORKER_READY = 1, WIRE_PUSH_WHOLE, WIRE_WORKERS_GONE, WIRE_CLOSED };
+enum wire_report { WIRE_WORKER_READY = 1, WIRE_PUSH_COMPLETE, WIRE_WORKERS_GONE, WIRE_CLOSED };
 enum wire_order {
-    WIRE_ORDER_HELLO = 1, /* these three: hand the event to the core */
+    WIRE_ORDER_HELLO = 1, /* HELLO, PUSH, LOST: pass the event to the core */
     WIRE_ORDER_PUSH,
     WIRE_ORDER_LOST,
-    WIRE_ORDER_ASK,    /* stand still, and send the parameters (sequence 0), or the optimizer's
-                          state, too (1) */
-    WIRE_ORDER_RESUME, /* go on */
-    WIRE_ORDER_CLOSE,  /* there are no more orders */
+    WIRE_ORDER_GATHER, /* pause, and send the parameters (sequence 0), or also the
+                          optimizer's state (sequence 1) */
+    WIRE_ORDER_RESUME, /* end the pause */
+    WIRE_ORDER_CLOSE,  /* this is the last order */
 };
 struct wire_notice { /* report and order */
-    uint32_t what;   /* one of these */
-    uint32_t worker; /* whom it is about */
+    uint32_t what;   /* enum wire_report or enum wire_order */
+    uint32_t worker;
     uint64_t sequence;
 };
 
@@ -149,7 +148,7 @@ struct wire_note { /* a row of table event */
     char code[WIRE_CODE_BYTES], text[WIRE_TEXT_BYTES];
 };
 
-struct wire_slice {  /* the bytes are the second frame */
+struct wire_slice {  /* the second frame has the bytes */
     uint32_t vector; /* 0: parameters; 1, 2, …: the optimizer's state */
     uint64_t version, offset;
 };
@@ -159,9 +158,9 @@ struct wire_message {
     uint32_t worker;
     uint64_t run_token;
     uint64_t incarnation;   /* drawn by the server for each welcome; 0 in a hello */
-    uint64_t sequence;      /* of the push this belongs to; release: of the next push; between
-                               servers: number of the message */
-    uint32_t payload_bytes; /* of the second frame; 0: there is none */
+    uint64_t sequence;      /* of the push that the message belongs to; release: of the next push;
+                               between servers: number of the message */
+    uint32_t payload_bytes; /* of the second frame; 0: no second frame */
     union {
         struct wire_hello hello;
         struct wire_welcome welcome;
@@ -176,22 +175,20 @@ struct wire_message {
         struct wire_joined joined;
         struct wire_notice notice;
         struct wire_lost lost;
-        struct push_record record; /* but for `server` */
+        struct push_record record; /* all fields except `server` */
         struct wire_note note;
         struct wire_slice slice;
     };
 };
 
-/* Writes head and body; returns their size. */
+/* Writes head and body; returns their size in bytes. */
 size_t wire_encode(const struct wire_message *m, uint8_t out[WIRE_MAX_BYTES]);
-/* ERROR_PROTOCOL for anything that wire_encode() would not have written. Texts come out terminated
- * and printable. */
+/* ERROR_PROTOCOL: wire_encode() cannot have written these bytes. Texts are terminated and
+ * printable. The enums of notices and records are not checked here. */
 status wire_decode(struct wire_message *m, const void *bytes, size_t size) MUST_CHECK;
-/* "push"; "?" for a type that does not exist. */
+/* "push"; "?": there is no such type. */
 const char *wire_type_name(enum wire_type type);
-/* The error that a peer names, or STOPPED; `unknown` where there is no such one. */
+/* The error code (or STOPPED) that a peer sent; `unknown` if the code is not one of them. */
 status wire_failure(uint32_t code, status unknown);
-/* Bytes of a body. */
-size_t wire_body_bytes(enum wire_type type);
 
 #endif

@@ -12,7 +12,7 @@ static const char *what_of(const struct push_record *culprit)
                                                 : "gradient";
 }
 
-/* A loss is the same at all servers. Of a gradient each looks at its own part. */
+/* All servers get the same loss, but each server checks only its own part of a gradient. */
 void diverged_describe(const struct push_record *culprit, const struct diverged_where *where,
                        char out[WIRE_TEXT_BYTES])
 {

@@ -19,15 +19,15 @@ static status check_servers(const options *o, bool keeps_vectors)
     status result = OK;
     if (servers_of(o) > 1 && !reads_snapshots(o)) {
         FAIL(ERROR_USAGE,
-             "resume: with read=torn each server is at a version of its own, and a checkpoint says "
-             "one; initial= starts anew from its parameters, read=snapshot can go on");
+             "resume: with read=torn the servers have different versions, but a checkpoint holds "
+             "one. "
+             "Set read=snapshot, or start a new run from its parameters with initial=");
     }
     if (servers_of(o) > 1 && keeps_vectors) {
-        FAIL(
-            ERROR_USAGE,
-            "resume: with servers=%u a checkpoint does not hold what correction=%s keeps; initial= "
-            "starts anew from its parameters, servers=1 can go on",
-            servers_of(o), options_text(o, "correction"));
+        FAIL(ERROR_USAGE,
+             "resume: with servers=%u a checkpoint does not hold the state of correction=%s. Set "
+             "servers=1, or start a new run from its parameters with initial=",
+             servers_of(o), options_text(o, "correction"));
     }
 done:
     return result;
@@ -45,20 +45,21 @@ status resume_check(const options *o)
     const bool vectors = correction->shared > 0 || correction->own;
     if (strcmp(options_text(o, "outer"), "none") != 0) {
         FAIL(ERROR_USAGE,
-             "resume: with outer=%s workers keep what a checkpoint does not hold; initial= starts "
-             "anew from its parameters",
+             "resume: a checkpoint does not hold the workers' state of outer=%s. Start a new run "
+             "from "
+             "its parameters with initial=",
              options_text(o, "outer"));
     }
     if (correction->adjust != NULL) {
         FAIL(ERROR_USAGE,
-             "resume: a checkpoint does not hold the versions that correction=%s measures momentum "
-             "by; initial= starts anew from its parameters",
+             "resume: a checkpoint does not hold the versions by which correction=%s measures the "
+             "momentum. Start a new run from its parameters with initial=",
              options_text(o, "correction"));
     }
     if (consistency->takes && (vectors || damping->needs_history)) {
         FAIL(ERROR_USAGE,
-             "resume: what %s=%s keeps counts gradients that wait in the sum of consistency=%s, "
-             "which a checkpoint does not hold; initial= starts anew from its parameters",
+             "resume: the state of %s=%s counts gradients that wait in the sum of consistency=%s, "
+             "which a checkpoint does not hold. Start a new run from its parameters with initial=",
              vectors ? "correction" : "damping",
              options_text(o, vectors ? "correction" : "damping"), consistency->about.name);
     }

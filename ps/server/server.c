@@ -102,7 +102,7 @@ done:
 /* More messages than the protocol has under way to one peer: two releases with all chunks of the
  * parameters; for another server the orders for all workers, and an answer to each chunk of its
  * slices. */
-static unsigned most_queued(const struct server *s)
+static unsigned max_queued(const struct server *s)
 {
     const size_t chunks = s->o->count * sizeof(float) / WIRE_CHUNK_BYTES + 1;
     return (unsigned)(1024 + 4 * s->o->workers + 8 * chunks);
@@ -137,7 +137,7 @@ static status server_open(struct server *s, const struct ps_server_options *o)
                                   .may_spin = channel_may_spin(o->workers + s->servers),
                                   .keys = keys,
                                   .run_token = o->run_token,
-                                  .most_queued = most_queued(s)}));
+                                  .max_queued = max_queued(s)}));
     s->queue_size = 4 * o->workers; /* a push, a loss, a hello and another loss, at most */
     TRY(memory_new(&s->queue, s->queue_size, sizeof *s->queue, "the server's queue"));
     TRY(memory_new(&s->peers, o->workers, sizeof *s->peers, "the server's peers"));
@@ -193,17 +193,17 @@ enum { NAMED_BYTES = 640 };
 /* All peers that have not joined, separated by commas. */
 static void name_missing(const struct server *s, char out[NAMED_BYTES])
 {
-    char who[3][NAMED_BYTES / 3 - 2];
+    char names[3][NAMED_BYTES / 3 - 2];
     size_t length = 0;
-    who[0][0] = out[0] = '\0';
+    names[0][0] = out[0] = '\0';
     if (server_leads(s))
-        leader_name_missing(s, who[0], sizeof who[0]);
-    peers_name(s, PEER_ABSENT, who[1], sizeof who[1]);
-    peers_name(s, PEER_WELCOMED, who[2], sizeof who[2]);
-    for (size_t i = 0; i < COUNT_OF(who); i++)
-        if (who[i][0] != '\0')
+        leader_name_missing(s, names[0], sizeof names[0]);
+    peers_name(s, PEER_ABSENT, names[1], sizeof names[1]);
+    peers_name(s, PEER_WELCOMED, names[2], sizeof names[2]);
+    for (size_t i = 0; i < COUNT_OF(names); i++)
+        if (names[i][0] != '\0')
             length += (size_t)snprintf(out + length, NAMED_BYTES - length, "%s%s",
-                                       length > 0 ? ", " : "", who[i]);
+                                       length > 0 ? ", " : "", names[i]);
 }
 
 /* With several servers no worker joins after training has begun. */
@@ -211,34 +211,34 @@ static void lose_workers_not_at_all_servers(struct server *s)
 {
     for (unsigned w = 0; server_leads(s) && w < s->o->workers; w++)
         if (!leader_worker_is_ready(s, w))
-            peers_lose(s, w, ERROR_PEER, "was not with all servers in time");
+            peers_lose(s, w, ERROR_PEER, "did not join all servers in time");
 }
 
 /* Names the workers and servers that have not joined, then starts without them or fails (T1). The
  * wait begins again with each peer that joins. */
 static void await_peers(struct server *s, uint64_t now)
 {
-    char who[NAMED_BYTES];
+    char names[NAMED_BYTES];
     const uint64_t waited_ms = liveness_ms(s->joined_ns, now);
     const uint64_t longest_ms = liveness_ms(s->opened_ns, s->joined_ns);
     const uint64_t limit_ms = liveness_limit_ms(s->timeout_ms, longest_ms);
     if (waited_ms < liveness_name_ms(s->timeout_ms, 0))
         return;
-    name_missing(s, who);
+    name_missing(s, names);
     const bool servers_missing = server_leads(s) && !leader_has_all_followers(s);
     if (waited_ms < limit_ms) {
         if (!s->missing_named)
-            log_warning("waiting for %s to join at %s (at most %.0f s more)", who,
+            log_warning("waiting for %s to join at %s (at most %.0f s more)", names,
                         channel_endpoint(s->channel), (double)(limit_ms - waited_ms) * 1e-3);
         s->missing_named = true;
     } else if (s->lost_ends_run || servers_missing || peers_in(s, PEER_READY) == 0) {
         server_fail(s, ERROR_PEER,
                     "%s did not join at %s within %.0f s (%d times timeout_s, to load data): see "
                     "their own messages",
-                    who, channel_endpoint(s->channel), (double)limit_ms * 1e-3, LIVENESS_FACTOR);
+                    names, channel_endpoint(s->channel), (double)limit_ms * 1e-3, LIVENESS_FACTOR);
     } else {
-        log_warning("%s did not join in time; training begins without (on_lost=continue)", who);
-        server_event(s, SEVERITY_WARNING, "workers_missing", -1, who);
+        log_warning("%s did not join in time; training begins without (on_lost=continue)", names);
+        server_event(s, SEVERITY_WARNING, "workers_missing", -1, names);
         lose_workers_not_at_all_servers(s);
         if (!server_is_over(s) && !s->begun)
             training_begin(s);

@@ -36,7 +36,7 @@ struct ps_server_options {
     recorder *recorder;          /* may be NULL (benchmarks); a follower does not use it */
 };
 
-/* ERROR_USAGE, ERROR_DATA (see server_core_open), ERROR_PEER (who is missing, since when),
+/* ERROR_USAGE, ERROR_DATA (see server_core_open), ERROR_PEER (names the missing peer),
  * ERROR_DIVERGED, ERROR_PROTOCOL, ERROR_RESULTS, STOPPED. `out` is filled in also after an
  * error, as far as training got; a follower's figures are of its slice. */
 status ps_server_run(const struct ps_server_options *o, struct training_outcome *out) MUST_CHECK;

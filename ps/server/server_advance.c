@@ -35,7 +35,7 @@ static bool leaving(struct server *s)
     if (clock_ns() < s->until_ns && peers_remain(s))
         return false;
     if (server_leads(s)) {
-        leader_tell(s, WIRE_ORDER_CLOSE, 0, 0);
+        leader_send_order(s, WIRE_ORDER_CLOSE, 0, 0);
         s->until_ns = clock_ns() + END_FAILED_MS * MS;
         server_enter(s, STATE_DISMISSING); /* T9 */
     } else {
@@ -62,7 +62,7 @@ static void gather_for(struct server *s, enum server_state next, bool states)
 {
     s->gather_for = next;
     server_enter(s, STATE_GATHERING);
-    leader_ask(s, states);
+    leader_request_slices(s, states);
 }
 
 static void evaluate(struct server *s)
@@ -168,7 +168,7 @@ static bool gathering(struct server *s)
     return true;
 }
 
-/* The evaluation of a run that is told to stop is awaited for END_MS. If it was the last one, the
+/* After a request to stop, the server waits END_MS for the evaluation. If it was the last one, the
  * run has ended well. */
 static bool evaluating(struct server *s)
 {
@@ -269,9 +269,9 @@ static bool follower_leaving(struct server *s)
         server_enter(s, STATE_CLOSED); /* T10 */
         return true;
     }
-    if (!s->told_gone && (!peers_remain(s) || now > s->until_ns)) {
+    if (!s->goodbyes_reported && (!peers_remain(s) || now > s->until_ns)) {
         follower_report(s, WIRE_WORKERS_GONE, 0, 0);
-        s->told_gone = true;
+        s->goodbyes_reported = true;
     }
     return false;
 }
@@ -350,12 +350,12 @@ void server_check_state(struct server *s, uint64_t now)
     if (busy_ms >= limit_ms) {
         fail_late(s, what, (double)busy_ms * 1e-3);
     } else if (!s->late_named && busy_ms >= liveness_name_ms(s->timeout_ms, longest_ms)) {
-        char who[32] = "";
+        char where[32] = "";
         s->late_named = true;
         if (s->state == STATE_GATHERING)
-            snprintf(who, sizeof who, " (server %u)",
+            snprintf(where, sizeof where, " (server %u)",
                      (unsigned)(leader_awaits(s) - s->followers.at));
-        log_info("%s%s has taken %.1f s so far; the limit is %.0f s", what, who,
+        log_info("%s%s has taken %.1f s so far; the limit is %.0f s", what, where,
                  (double)busy_ms * 1e-3, (double)limit_ms * 1e-3);
     }
 }

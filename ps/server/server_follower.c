@@ -29,7 +29,7 @@ status follower_open(struct server *s)
                                   .keys = keys,
                                   .run_token = s->o->run_token}));
     payload_random(&l->nonce, sizeof l->nonce);
-    l->life.heard_ns = l->asked_ns = clock_ns();
+    l->life.heard_ns = l->pinged_ns = clock_ns();
     follower_join(s);
 done:
     curve_close(&keys);
@@ -40,7 +40,7 @@ void follower_close(struct server *s)
 {
     struct leader *l = &s->leader;
     if (l->channel != NULL && (l->life.died_ns != 0 || !l->joined))
-        channel_forget(l->channel);
+        channel_discard_unsent(l->channel);
     channel_close(&l->channel);
     peer_process_forget(&l->life.pidfd);
 }
@@ -70,7 +70,8 @@ static void on_joined(struct server *s, const struct wire_message *m)
 
 /* The event has its place in this server's order now. With read=torn each server has an order of
  * its own, which is recorded. */
-static void note_coming(struct server *s, unsigned w, enum severity severity, const char *code)
+static void record_member_event(struct server *s, unsigned w, enum severity severity,
+                                const char *code)
 {
     char detail[64];
     peers_describe(s, w, detail, sizeof detail);
@@ -82,7 +83,7 @@ static void on_push_order(struct server *s, const struct wire_notice *n)
     const struct peer *p = &s->peers[n->worker];
     bool whole = p->next == n->sequence + 1 && p->push.sequence == n->sequence;
     if (!whole || !s->one_order || !s->begun)
-        fail(s, ERROR_PROTOCOL, "ordered a push that is not here");
+        fail(s, ERROR_PROTOCOL, "ordered a push that has not arrived here");
     else
         training_queue(s, EVENT_PUSH, n->worker);
 }
@@ -107,7 +108,7 @@ static void on_order(struct server *s, const struct wire_notice *n)
         return;
     }
     if (n->what <= WIRE_ORDER_LOST && s->queue_count == s->queue_size) {
-        fail(s, ERROR_PROTOCOL, "ordered more than its workers can have done");
+        fail(s, ERROR_PROTOCOL, "ordered more events than its workers can cause");
         return;
     }
     if (n->what <= WIRE_ORDER_LOST && !s->begun)
@@ -115,19 +116,19 @@ static void on_order(struct server *s, const struct wire_notice *n)
     switch (n->what) {
     case WIRE_ORDER_HELLO:
         s->peers[n->worker].entered = true;
-        note_coming(s, n->worker, SEVERITY_INFO, "worker_joined");
+        record_member_event(s, n->worker, SEVERITY_INFO, "worker_joined");
         training_queue(s, EVENT_HELLO, n->worker);
         break;
     case WIRE_ORDER_LOST:
         peers_forget(s, n->worker);
         if (s->peers[n->worker].entered)
-            note_coming(s, n->worker, SEVERITY_ERROR, "worker_lost");
+            record_member_event(s, n->worker, SEVERITY_ERROR, "worker_lost");
         training_queue(s, EVENT_LOST, n->worker);
         break;
     case WIRE_ORDER_PUSH:
         on_push_order(s, n);
         break;
-    case WIRE_ORDER_ASK:
+    case WIRE_ORDER_GATHER:
         on_ask(s, n->sequence > 0);
         break;
     case WIRE_ORDER_RESUME:
@@ -158,8 +159,9 @@ static void handle_numbered(struct server *s, const struct wire_message *m)
     char why[128];
     if (m->sequence != s->leader.received) {
         snprintf(why, sizeof why,
-                 "sent message %" PRIu64 ", %" PRIu64 " was awaited: the connection broke, and "
-                 "what was on it is lost",
+                 "sent message %" PRIu64 " instead of message %" PRIu64
+                 ": the connection broke, and "
+                 "messages were lost",
                  m->sequence, s->leader.received);
         fail(s, ERROR_PEER, why);
         return;
@@ -217,9 +219,9 @@ static void ask(struct server *s, uint64_t now)
 {
     struct leader *l = &s->leader;
     uint64_t ping_ms = s->timeout_ms / 4 < PING_MS ? s->timeout_ms / 4 : PING_MS;
-    if (now - l->asked_ns < ping_ms * MS)
+    if (now - l->pinged_ns < ping_ms * MS)
         return;
-    l->asked_ns = now;
+    l->pinged_ns = now;
     if (l->joined)
         follower_ping(s);
     else
@@ -233,7 +235,7 @@ void follower_tick(struct server *s, uint64_t now)
     if (l->over)
         return;
     const bool lost = liveness_is_lost(&l->life, "server 0", s->timeout_ms, now, why);
-    const uint64_t unheard_ms = l->told ? liveness_ms(l->failed_ns, now) : 0;
+    const uint64_t unheard_ms = l->failure_sent ? liveness_ms(l->failed_ns, now) : 0;
     if (!l->joined && channel_check_handshake(l->channel) != OK) {
         l->over = true;
         server_fail(s, ERROR_PROTOCOL, "%s", error_message());
@@ -243,7 +245,7 @@ void follower_tick(struct server *s, uint64_t now)
     } else if (lost) {
         fail(s, ERROR_PEER, why);
     } else if (unheard_ms > s->timeout_ms) {
-        fail(s, ERROR_PEER, "did not end the run when it was told of a failure (timeout_s)");
+        fail(s, ERROR_PEER, "did not end the run after this server reported a failure (timeout_s)");
     }
     ask(s, now);
 }

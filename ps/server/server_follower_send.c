@@ -1,4 +1,4 @@
-/* server_follower_send.c — what a follower tells the leader. See server_state.h. */
+/* server_follower_send.c — messages from a follower to the leader. See server_state.h. */
 #include "base/clock.h"
 #include "ps/server/server_state.h"
 
@@ -59,14 +59,14 @@ void follower_lost(struct server *s, unsigned w, status code, const char *why)
 
 void follower_failed(struct server *s)
 {
-    if (s->leader.told || s->leader.over || s->ended)
+    if (s->leader.failure_sent || s->leader.over || s->ended)
         return;
     if (!s->leader.joined) {
         s->leader.over = true; /* the leader does not know this server */
         return;
     }
     struct wire_message m = message_of(s, WIRE_FAILED);
-    s->leader.told = true;
+    s->leader.failure_sent = true;
     s->leader.failed_ns = clock_ns();
     m.text.code = (uint32_t)s->result;
     snprintf(m.text.text, sizeof m.text.text, "%s", s->message);

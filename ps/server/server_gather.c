@@ -75,7 +75,7 @@ const char *leader_take_slice(struct server *s, struct follower *f,
     if (at == NULL)
         return "sent a part of its slice out of order";
     if (s->one_order && m->slice.version != server_core_version(s->core))
-        return "is not at server 0's version, though one order holds for both";
+        return "has another version than server 0, although both use one order";
     memcpy(at, r->payload, m->payload_bytes);
     s->since_ns = clock_ns(); /* the limit is for the next part */
     return NULL;

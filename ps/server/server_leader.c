@@ -23,7 +23,7 @@ status leader_open(struct server *s)
     for (unsigned i = 0; i < s->servers; i++)
         f->at[i].life.pidfd = -1;
     TRY(memory_new(&f->ready, s->o->workers, sizeof *f->ready, "the servers' workers"));
-    TRY(memory_new(&f->whole, s->o->workers, sizeof *f->whole, "the servers' workers"));
+    TRY(memory_new(&f->complete, s->o->workers, sizeof *f->complete, "the servers' workers"));
     TRY(memory_new(&f->parameters, s->o->count, sizeof(float), "all servers' parameters"));
     f->state_count = state_count / own * s->o->count;
     if (s->saver != NULL && f->state_count > 0)
@@ -39,7 +39,7 @@ void leader_close(struct server *s)
         peer_process_forget(&f->at[i].life.pidfd);
     memory_free(f->at);
     memory_free(f->ready);
-    memory_free(f->whole);
+    memory_free(f->complete);
     memory_free(f->parameters);
     memory_free(f->states);
 }
@@ -80,7 +80,7 @@ static void say(struct server *s, struct follower *f, struct wire_message *m)
     f->sent++;
 }
 
-void leader_tell(struct server *s, enum wire_order what, unsigned w, uint64_t sequence)
+void leader_send_order(struct server *s, enum wire_order what, unsigned w, uint64_t sequence)
 {
     for (struct follower *f = s->followers.at + 1; f < s->followers.at + s->servers; f++) {
         struct wire_message m = message_to(s, f, WIRE_ORDER);
@@ -93,29 +93,29 @@ void leader_order(struct server *s, const struct event *e)
 {
     switch (e->kind) {
     case EVENT_HELLO:
-        leader_tell(s, WIRE_ORDER_HELLO, e->worker, 0);
+        leader_send_order(s, WIRE_ORDER_HELLO, e->worker, 0);
         break;
     case EVENT_LOST:
-        leader_tell(s, WIRE_ORDER_LOST, e->worker, 0);
+        leader_send_order(s, WIRE_ORDER_LOST, e->worker, 0);
         break;
     case EVENT_PUSH:
         if (s->one_order)
-            leader_tell(s, WIRE_ORDER_PUSH, e->worker, s->peers[e->worker].push.sequence);
+            leader_send_order(s, WIRE_ORDER_PUSH, e->worker, s->peers[e->worker].push.sequence);
         break;
     }
 }
 
-void leader_ask(struct server *s, bool states)
+void leader_request_slices(struct server *s, bool states)
 {
     states &= s->followers.states != NULL;
     leader_gather(s, states);
-    leader_tell(s, WIRE_ORDER_ASK, 0, states);
+    leader_send_order(s, WIRE_ORDER_GATHER, 0, states);
 }
 
 void leader_resume(struct server *s)
 {
     if (s->followers.paused)
-        leader_tell(s, WIRE_ORDER_RESUME, 0, 0);
+        leader_send_order(s, WIRE_ORDER_RESUME, 0, 0);
     s->followers.paused = s->followers.gathered = false;
 }
 
@@ -141,27 +141,27 @@ static void confirm(struct server *s, struct follower *f)
 }
 
 /* Why a server may not join; NULL: it may. */
-static const char *why_not(const struct server *s, const struct wire_message *m)
+static const char *join_refusal(const struct server *s, const struct wire_message *m)
 {
     unsigned n = m->worker;
     if (n == 0 || n >= s->servers)
-        return "a server that follows has a number from 1 on, below servers=";
+        return "a follower's number must be at least 1 and below servers=";
     if (server_is_over(s))
         return "training is over";
     if (m->join.count != slice_count(s->o->count, s->servers, n))
         return "its slice is of another model: start all servers with the same model and dataset";
     if (m->join.settings != s->o->settings_hash)
-        return "its settings are not server 0's: start all with the same (--print-config shows "
+        return "its settings differ from server 0's: start all with the same (--print-config shows "
                "them; results, tag, timeout_s and the like may differ)";
     if (s->followers.at[n].joined)
-        return "another process is that server: start each once, with a number of its own";
+        return "another process is that server: start each server once, with its own number";
     return NULL;
 }
 
 static void on_join(struct server *s, const struct channel_received *r)
 {
     const struct wire_message *m = &r->message;
-    const char *why = why_not(s, m);
+    const char *why = join_refusal(s, m);
     if (why != NULL) {
         peers_refuse(s, r, server_is_over(s) ? ERROR_PEER : ERROR_PROTOCOL, why);
         return;
@@ -217,8 +217,8 @@ static void on_report(struct server *s, struct follower *f, const struct wire_no
     case WIRE_WORKER_READY:
         leader_worker_ready(s, n->worker, number_of(s, f));
         break;
-    case WIRE_PUSH_WHOLE:
-        leader_push_whole(s, n->worker, number_of(s, f));
+    case WIRE_PUSH_COMPLETE:
+        leader_push_complete(s, n->worker, number_of(s, f));
         break;
     case WIRE_WORKERS_GONE:
         f->end = FOLLOWER_GONE;
@@ -279,7 +279,7 @@ static void pong(struct server *s, struct follower *f)
 }
 
 /* The parts of a slice keep a slow link busy, and pings wait behind them. So each part is answered:
- * the answer tells the follower that this server lives. */
+ * the answer is a sign of life for the follower. */
 static void on_slice(struct server *s, struct follower *f, const struct channel_received *r)
 {
     const char *wrong = leader_take_slice(s, f, r);
@@ -338,8 +338,9 @@ static void handle_numbered(struct server *s, struct follower *f, const struct c
         leader_lose_follower(s, f, ERROR_PROTOCOL, "sent a message of another run");
     } else if (m->sequence != f->received) {
         snprintf(why, sizeof why,
-                 "sent message %" PRIu64 ", %" PRIu64 " was awaited: the connection broke, and "
-                 "what was on it is lost",
+                 "sent message %" PRIu64 " instead of message %" PRIu64
+                 ": the connection broke, and "
+                 "messages were lost",
                  m->sequence, f->received);
         leader_lose_follower(s, f, ERROR_PEER, why);
     } else {

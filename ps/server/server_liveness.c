@@ -26,32 +26,32 @@ static bool others_go_on(const struct server *s, uint64_t since_ns, uint64_t now
  * time, since an evaluation may use the worker's processor. True: it is named from now on. */
 static bool check_work(struct server *s, unsigned w, uint64_t now)
 {
-    char said[200];
+    char text[200];
     struct peer *p = &s->peers[w];
     const bool quiet = liveness_ms(p->life.heard_ns, now) > s->timeout_ms / 2;
     if (!is_computing(s, w) || quiet)
         return false;
-    const uint64_t trained_ns = training_ns_at(s, now), since_ns = p->owed_training_ns;
+    const uint64_t trained_ns = training_ns_at(s, now), since_ns = p->wait_training_ns;
     const uint64_t busy_ms = liveness_ms(since_ns, trained_ns);
     const uint64_t longest_ms = s->longest_step_ns / MS;
     const uint64_t limit_ms = liveness_limit_ms(s->timeout_ms, longest_ms);
     if (busy_ms >= limit_ms) {
-        snprintf(said, sizeof said,
+        snprintf(text, sizeof text,
                  "has sent no gradient for %.1f s, though it gives signs of life (limit: %d times "
                  "timeout_s, or the longest step): does it hang?",
                  (double)busy_ms * 1e-3, LIVENESS_FACTOR);
-        peers_lose(s, w, ERROR_PEER, said);
+        peers_lose(s, w, ERROR_PEER, text);
         return false;
     }
     if (p->slow_named || busy_ms < liveness_name_ms(s->timeout_ms, longest_ms))
         return false;
     p->slow_named = true;
     if (others_go_on(s, since_ns, trained_ns)) {
-        snprintf(said, sizeof said,
+        snprintf(text, sizeof text,
                  "worker %u (process %u) has sent no gradient for %.0f s, though it gives signs of "
-                 "life; the others go on, and it is waited for up to %.0f s",
+                 "life; the others go on, and the server waits up to %.0f s for it",
                  w, p->pid, (double)busy_ms * 1e-3, (double)limit_ms * 1e-3);
-        server_event(s, SEVERITY_WARNING, "worker_slow", (int)w, said);
+        server_event(s, SEVERITY_WARNING, "worker_slow", (int)w, text);
     }
     return true;
 }
@@ -60,19 +60,19 @@ static bool check_work(struct server *s, unsigned w, uint64_t now)
  * silent follower, which has its own limit. */
 static void check_all_work(struct server *s, uint64_t now)
 {
-    char who[128] = "";
+    char names[128] = "";
     size_t length = 0;
     if (s->state != STATE_TRAINING || server_is_over(s) || server_follows(s) ||
         (server_leads(s) && leader_misses_a_follower(s, now)))
         return;
     for (unsigned w = 0; w < s->o->workers && s->result == OK; w++)
-        if (check_work(s, w, now) && length < sizeof who)
-            length += (size_t)snprintf(who + length, sizeof who - length, "%s%u",
+        if (check_work(s, w, now) && length < sizeof names)
+            length += (size_t)snprintf(names + length, sizeof names - length, "%s%u",
                                        length > 0 ? ", " : "", w);
     if (length > 0)
         log_warning("no gradient for %.1f s or longer from worker %s, though it gives signs of "
                     "life; the limit is %.0f s",
-                    (double)liveness_name_ms(s->timeout_ms, s->longest_step_ns / MS) * 1e-3, who,
+                    (double)liveness_name_ms(s->timeout_ms, s->longest_step_ns / MS) * 1e-3, names,
                     (double)liveness_limit_ms(s->timeout_ms, s->longest_step_ns / MS) * 1e-3);
 }
 
@@ -106,7 +106,7 @@ void server_was_away(struct server *s, uint64_t away_ns, uint64_t now)
     excuse(&s->leader.life.heard_ns, away_ns, now);
     for (unsigned w = 0; w < s->o->workers; w++) {
         excuse(&s->peers[w].life.heard_ns, away_ns, now);
-        s->peers[w].owed_training_ns += away_ns; /* a time in the future counts as now */
+        s->peers[w].wait_training_ns += away_ns; /* a time in the future counts as now */
     }
     for (unsigned i = 1; server_leads(s) && i < s->servers; i++)
         excuse(&s->followers.at[i].life.heard_ns, away_ns, now);

@@ -15,7 +15,7 @@ enum { FORMER_MS = 2000 }; /* the time a lost process has to end before a succes
 
 /* A worker that was lost but still runs (stopped, hanging) maps the memory of its gradient, and
  * writes to it when it wakes. So no other worker gets its place before it has ended. True: not now;
- * a worker says hello once a second. */
+ * a worker sends a hello once a second. */
 static bool former_lives(struct server *s, struct peer *p, const struct channel_received *r)
 {
     char why[WIRE_TEXT_BYTES];
@@ -30,7 +30,7 @@ static bool former_lives(struct server *s, struct peer *p, const struct channel_
     }
     if (clock_ns() - p->lost_ns >= FORMER_MS * 1000000ULL) {
         snprintf(why, sizeof why,
-                 "process %u was worker %u, was lost, and still lives: end it (kill -9 %u), then "
+                 "process %u was worker %u, was lost, and still runs: end it (kill -9 %u), then "
                  "start another worker %u",
                  p->former, r->message.worker, p->former, r->message.worker);
         peers_refuse(s, r, ERROR_PEER, why);
@@ -38,7 +38,7 @@ static bool former_lives(struct server *s, struct peer *p, const struct channel_
     return true;
 }
 
-/* Whether this worker is not of this run, or comes too late. It is told the reason. */
+/* Whether this worker is not of this run, or joins too late. Then sends it the reason. */
 static bool does_not_fit(struct server *s, const struct peer *p, const struct channel_received *r)
 {
     const struct wire_message *m = &r->message;
@@ -54,14 +54,15 @@ static bool does_not_fit(struct server *s, const struct peer *p, const struct ch
                  (unsigned long long)m->hello.count, s->count);
     } else if (m->hello.settings != s->o->settings_hash && m->hello.settings != 0) {
         snprintf(why, sizeof why,
-                 "its settings are not the server's: start both with the same (--print-config "
+                 "its settings differ from the server's: start both with the same (--print-config "
                  "shows them; results, tag, timeout_s and the like may differ)");
     } else if (s->servers > 1 && (p->state == PEER_GONE || (s->begun && p->state == PEER_ABSENT))) {
         code = ERROR_PEER;
-        snprintf(why, sizeof why,
-                 "training has begun, and worker %u was lost or came too late: with several "
-                 "servers (servers=%u) nobody takes its place; start the run anew",
-                 m->worker, s->servers);
+        snprintf(
+            why, sizeof why,
+            "training has begun, and worker %u was lost or joined too late: with servers=%u no "
+            "worker can replace it; start a new run",
+            m->worker, s->servers);
     }
     if (why[0] != '\0')
         peers_refuse(s, r, code, why);
@@ -75,12 +76,12 @@ static bool place_is_taken(struct server *s, struct peer *p, const struct channe
     bool dying =
         peers_is_member(p) && (p->life.died_ns != 0 || peer_process_has_ended(p->life.pidfd));
     if (p->state == PEER_LEAVING || dying)
-        return true; /* the place is free soon; a worker says hello once a second */
+        return true; /* the place is free soon; a worker sends a hello once a second */
     if (p->state == PEER_ABSENT)
         return former_lives(s, p, r);
     snprintf(why, sizeof why,
-             "process %u wants to be worker %u, which process %u is: start each worker once, with "
-             "a number of its own",
+             "process %u asks to join as worker %u, but process %u is that worker: start each "
+             "worker once, with its own number",
              m->hello.pid, m->worker, p->pid);
     peers_refuse(s, r, ERROR_PROTOCOL, why);
     return true;
@@ -119,8 +120,8 @@ static void on_hello(struct server *s, const struct channel_received *r)
 /* `gradlag replay` looks for this row: it cannot compute the gradients of another program. */
 static void note_foreign(struct server *s, unsigned w)
 {
-    static const char detail[] = "sent 0 as the hash of its settings: another program, so that "
-                                 "this run cannot be replayed";
+    static const char detail[] = "sent settings hash 0, so it is not gradlag: this run cannot "
+                                 "be replayed";
     log_warning("worker %u %s", w, detail);
     server_event(s, SEVERITY_WARNING, "worker_foreign", (int)w, detail);
 }
@@ -133,7 +134,7 @@ static void on_ready(struct server *s, unsigned w, const struct channel_received
     if (p->state == PEER_READY)
         return; /* repeated */
     if (payload != WIRE_PAYLOAD_FRAMES && !(payload == WIRE_PAYLOAD_SHM && s->offer_shared)) {
-        peers_offended(s, w, r, "ready for a payload that was not offered");
+        peers_protocol_error(s, w, r, "ready for a payload that was not offered");
         return;
     }
     p->shared = payload == WIRE_PAYLOAD_SHM;
@@ -159,7 +160,7 @@ static void on_ready(struct server *s, unsigned w, const struct channel_received
         training_begin(s);
 }
 
-/* A push is complete. On one host the worker's clock tells when it was sent. */
+/* A push is complete. On one host the worker's clock has the time of sending. */
 static void push_arrived(struct server *s, unsigned w)
 {
     struct peer *p = &s->peers[w];
@@ -167,7 +168,7 @@ static void push_arrived(struct server *s, unsigned w)
     uint64_t earliest = p->arrived_ns > s->began_ns ? p->arrived_ns : s->began_ns;
     p->arrived_ns = p->shared && sent > earliest && sent < now ? sent : now;
     p->arrived_training_ns = training_ns_at(s, p->arrived_ns);
-    p->owed_training_ns = s->gradient_training_ns = training_ns_at(s, now);
+    p->wait_training_ns = s->gradient_training_ns = training_ns_at(s, now);
     if (now - p->released_ns > s->longest_step_ns)
         s->longest_step_ns = now - p->released_ns;
     p->next++;
@@ -175,9 +176,9 @@ static void push_arrived(struct server *s, unsigned w)
     if (!s->one_order)
         training_queue(s, EVENT_PUSH, w);
     else if (server_follows(s))
-        follower_report(s, WIRE_PUSH_WHOLE, w, p->push.sequence);
+        follower_report(s, WIRE_PUSH_COMPLETE, w, p->push.sequence);
     else
-        leader_push_whole(s, w, 0);
+        leader_push_complete(s, w, 0);
 }
 
 static void on_push(struct server *s, unsigned w, const struct channel_received *r)
@@ -188,11 +189,11 @@ static void on_push(struct server *s, unsigned w, const struct channel_received 
         if (p->released)
             peers_release(s, w);
     } else if (m->sequence > p->next || !p->released) {
-        peers_offended(s, w, r, "a push that it was not released for");
+        peers_protocol_error(s, w, r, "a push that it was not released for");
     } else if (m->push.read_version != p->release.release.version) {
-        peers_offended(s, w, r, "a push for a version that it was not given");
+        peers_protocol_error(s, w, r, "a push for a version that it was not given");
     } else if (m->push.samples == 0 || m->push.samples > s->push_samples) {
-        peers_offended(s, w, r, "a push of an impossible number of samples");
+        peers_protocol_error(s, w, r, "a push of an impossible number of samples");
     } else {
         p->push = *m;
         p->receiving = !p->shared;
@@ -210,7 +211,7 @@ static void on_gradient(struct server *s, unsigned w, const struct channel_recei
     if (m->sequence < p->next)
         return; /* of a repeated push */
     if (m->sequence > p->next || !p->released || m->chunk.version != p->release.release.version) {
-        peers_offended(s, w, r, "a part of a gradient that it was not released for");
+        peers_protocol_error(s, w, r, "a part of a gradient that it was not released for");
         return;
     }
     if (!p->receiving || m->chunk.offset != p->received) {
@@ -218,12 +219,12 @@ static void on_gradient(struct server *s, unsigned w, const struct channel_recei
         return;
     }
     if (m->payload_bytes > size - p->received) {
-        peers_offended(s, w, r, "more of a gradient than there are parameters");
+        peers_protocol_error(s, w, r, "more of a gradient than there are parameters");
         return;
     }
     memcpy((uint8_t *)payload_gradient(s->payload, w) + p->received, r->payload, m->payload_bytes);
     p->received += m->payload_bytes;
-    p->owed_training_ns = training_ns_at(s, clock_ns());
+    p->wait_training_ns = training_ns_at(s, clock_ns());
     if (p->received == size)
         push_arrived(s, w);
 }
@@ -263,15 +264,15 @@ static void on_goodbye(struct server *s, unsigned w, const struct wire_text *t)
 
 /* S2: every message except a hello has to come from a member, and every one except a ping on the
  * member's first connection. NULL: it does. */
-static const char *what_is_wrong(const struct server *s, const struct channel_received *r,
-                                 status *code)
+static const char *refusal_of(const struct server *s, const struct channel_received *r,
+                              status *code)
 {
     const struct wire_message *m = &r->message;
     *code = ERROR_PROTOCOL;
     if (m->run_token != s->o->run_token)
         return "it does not show this run's token";
     if (m->type == WIRE_JOIN)
-        return "it wants to follow, but this is not server 0 of several: start all with the same "
+        return "it asks to follow, but this is not server 0 of several: start all with the same "
                "servers= and endpoint=";
     if (m->worker >= s->o->workers)
         return "a worker's number must be below the number of workers: start all with the same "
@@ -281,10 +282,10 @@ static const char *what_is_wrong(const struct server *s, const struct channel_re
         return NULL;
     if (!peers_is_member(p) || m->incarnation != p->incarnation) {
         *code = ERROR_PEER;
-        return "not, or no longer, a member of this run (it may have been given up as lost)";
+        return "not, or no longer, a member of this run (it may have been evicted)";
     }
     if (!channel_same_id(&p->id, &r->from) && m->type != WIRE_PING)
-        return "that worker speaks through another connection";
+        return "that worker uses another connection";
     return NULL;
 }
 
@@ -295,7 +296,7 @@ static void handle_member(struct server *s, const struct channel_received *r)
     liveness_heard(&p->life);
     if (p->state == PEER_WELCOMED && m->type != WIRE_READY && m->type != WIRE_PING &&
         m->type != WIRE_GOODBYE) {
-        peers_offended(s, m->worker, r, "not ready yet");
+        peers_protocol_error(s, m->worker, r, "a message before it was ready");
         return;
     }
     switch (m->type) {
@@ -319,7 +320,7 @@ static void handle_member(struct server *s, const struct channel_received *r)
         on_goodbye(s, m->worker, &m->text);
         break;
     default:
-        peers_offended(s, m->worker, r, "what only a server may say");
+        peers_protocol_error(s, m->worker, r, "a message that only a server may send");
     }
 }
 
@@ -342,7 +343,7 @@ void peers_handle(struct server *s, enum channel_event event, const struct chann
         for (unsigned w = 0; w < s->o->workers; w++) {
             const struct peer *p = &s->peers[w];
             if (peers_is_member(p) && channel_same_id(&p->id, &r->from)) {
-                peers_offended(s, w, r, why);
+                peers_protocol_error(s, w, r, why);
                 return;
             }
         }
@@ -352,7 +353,7 @@ void peers_handle(struct server *s, enum channel_event event, const struct chann
     if (was_on_its_way(s, r))
         return;
     status code;
-    const char *wrong = what_is_wrong(s, r, &code);
+    const char *wrong = refusal_of(s, r, &code);
     if (wrong != NULL)
         peers_refuse(s, r, code, wrong);
     else if (r->message.type == WIRE_HELLO)

@@ -7,8 +7,9 @@
 #include <stdio.h>
 
 enum {
-    REFUSALS_LOGGED = 20,     /* more would let a hostile peer fill the disk */
-    REFUSALS_ANSWERED = 1000, /* to strangers in a second; more would let them fill the memory */
+    REFUSALS_LOGGED = 20, /* more would let a hostile peer fill the disk */
+    REFUSALS_ANSWERED =
+        1000, /* a second, to peers that are not members; more answers could fill the memory */
 };
 
 /* ---- messages to workers -------------------------------------------------------------------- */
@@ -39,10 +40,10 @@ static void refuse(struct server *s, const struct channel_id *to, struct wire_me
     (void)channel_send(s->channel, to, &m, NULL);
     if (s->refused++ >= REFUSALS_LOGGED)
         return;
-    char detail[WIRE_TEXT_BYTES + 32], who[32] = "a stranger";
+    char detail[WIRE_TEXT_BYTES + 40], peer_name[40] = "a message without the run token";
     if (m.run_token == s->o->run_token)
-        snprintf(who, sizeof who, "%s %u", joins ? "server" : "worker", m.worker);
-    snprintf(detail, sizeof detail, "%s: %s", who, why);
+        snprintf(peer_name, sizeof peer_name, "%s %u", joins ? "server" : "worker", m.worker);
+    snprintf(detail, sizeof detail, "%s: %s", peer_name, why);
     log_warning("refused %s%s", detail,
                 s->refused == REFUSALS_LOGGED ? " (further refusals are counted only)" : "");
     server_event(s, SEVERITY_WARNING, "peer_refused", NO_WORKER, detail);
@@ -177,25 +178,25 @@ void leader_worker_ready(struct server *s, unsigned w, unsigned server)
 }
 
 /* A push enters the order when every server has it. Its worker's loss may come first. */
-void leader_push_whole(struct server *s, unsigned w, unsigned server)
+void leader_push_complete(struct server *s, unsigned w, unsigned server)
 {
     if (s->peers[w].state != PEER_READY)
         return;
-    s->followers.whole[w] |= 1ULL << server;
-    s->peers[w].owed_training_ns = training_ns_at(s, clock_ns());
-    if (s->followers.whole[w] == everywhere(s)) {
-        s->followers.whole[w] = 0;
+    s->followers.complete[w] |= 1ULL << server;
+    s->peers[w].wait_training_ns = training_ns_at(s, clock_ns());
+    if (s->followers.complete[w] == everywhere(s)) {
+        s->followers.complete[w] = 0;
         training_queue(s, EVENT_PUSH, w);
     }
 }
 
 /* ---- losses --------------------------------------------------------------------------------- */
 
-/* True: the core knows this worker, and has still to be told of the loss. */
-static bool leave_place(struct server *s, unsigned w)
+/* Frees the worker's place. True: the worker is known to the core, which must get a lost event. */
+static bool free_place(struct server *s, unsigned w)
 {
     struct peer *p = &s->peers[w];
-    bool told = s->begun && p->state == PEER_READY;
+    bool in_core = s->begun && p->state == PEER_READY;
     if (p->shared && p->life.died_ns == 0) {
         p->former = p->pid;
         p->former_pidfd = p->life.pidfd;
@@ -203,22 +204,22 @@ static bool leave_place(struct server *s, unsigned w)
         p->lost_ns = clock_ns();
     }
     peer_process_forget(&p->life.pidfd);
-    p->state = told ? PEER_LEAVING : s->servers > 1 ? PEER_GONE : PEER_ABSENT;
+    p->state = in_core ? PEER_LEAVING : s->servers > 1 ? PEER_GONE : PEER_ABSENT;
     p->released = p->receiving = false;
-    return told;
+    return in_core;
 }
 
 void peers_forget(struct server *s, unsigned w)
 {
     if (peers_is_member(&s->peers[w]))
-        leave_place(s, w);
+        free_place(s, w);
     else if (s->peers[w].state == PEER_ABSENT)
         s->peers[w].state = PEER_GONE;
 }
 
-/* Ends the run, or lets it go on, as on_lost says. joined: the worker took part; told: see
- * leave_place(). */
-static void go_on_without(struct server *s, unsigned w, status code, bool joined, bool told,
+/* Ends the run or continues it, depending on on_lost. joined: the worker took part; in_core: see
+ * free_place(). */
+static void go_on_without(struct server *s, unsigned w, status code, bool joined, bool in_core,
                           const char *detail)
 {
     if (joined && !s->lost_ends_run)
@@ -230,13 +231,13 @@ static void go_on_without(struct server *s, unsigned w, status code, bool joined
         return;
     }
     log_warning("%s; training goes on without it (on_lost=continue)", detail);
-    if (told)
+    if (in_core)
         training_queue(s, EVENT_LOST, w);
     const bool none_joins = s->begun || peers_in(s, PEER_GONE) == s->o->workers;
     if (none_joins && peers_in(s, PEER_READY) + peers_in(s, PEER_WELCOMED) == 0)
         server_fail(s, ERROR_PEER, "no worker is left: the last, %s", detail);
     else if (server_leads(s))
-        begin_if_all_are_ready(s); /* it may have been the last one missing */
+        begin_if_all_are_ready(s); /* this worker may have been the last missing one */
 }
 
 void peers_lose(struct server *s, unsigned w, status code, const char *why)
@@ -247,13 +248,13 @@ void peers_lose(struct server *s, unsigned w, status code, const char *why)
         return;
     snprintf(detail, sizeof detail, "worker %u (process %u) %s", w, p->pid, why);
     bool joined = server_leads(s) ? leader_worker_is_ready(s, w) : p->state == PEER_READY;
-    bool told = leave_place(s, w);
+    bool in_core = free_place(s, w);
     if (server_is_over(s))
         p->state = PEER_GONE;
     else if (server_follows(s))
         follower_lost(s, w, code, why);
     else
-        go_on_without(s, w, code, joined, told, detail);
+        go_on_without(s, w, code, joined, in_core, detail);
 }
 
 void peers_lose_elsewhere(struct server *s, unsigned w, status code, const char *why)
@@ -268,8 +269,8 @@ void peers_lose_elsewhere(struct server *s, unsigned w, status code, const char 
     go_on_without(s, w, code, false, false, detail);
 }
 
-void peers_offended(struct server *s, unsigned w, const struct channel_received *r,
-                    const char *what)
+void peers_protocol_error(struct server *s, unsigned w, const struct channel_received *r,
+                          const char *what)
 {
     char why[WIRE_TEXT_BYTES];
     snprintf(why, sizeof why, "broke the protocol: %s", what);

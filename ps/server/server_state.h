@@ -53,7 +53,7 @@
  *
  * Files, from the bottom up; a file calls functions of files above it in this list, and its own
  * (scripts/check-layers):
- *   server_follower_send.c  what a follower tells the leader
+ *   server_follower_send.c  messages from a follower to the leader
  *   server_queue.c          states, training clock, the queue of events, failure
  *   server_peers.c          workers: members, messages to them, losses
  *   server_messages.c       messages from workers
@@ -103,7 +103,7 @@ enum peer_state {
     PEER_WELCOMED, /* is mapping the shared memory */
     PEER_READY,    /* takes part */
     PEER_LEAVING,  /* was lost; the core does not know yet */
-    PEER_GONE, /* said goodbye; with several servers also: was lost, and its place stays empty */
+    PEER_GONE,     /* has left; with several servers also: was lost, and its place stays empty */
 };
 
 /* A worker. */
@@ -127,11 +127,10 @@ struct peer {
     struct wire_message push;
     uint64_t arrived_ns, arrived_training_ns; /* the last complete push, on both clocks */
     bool released;                            /* to compute push `next` */
-    bool entered;         /* at a follower: the leader said that it takes part */
-    uint64_t released_ns; /* on clock_ns() */
-    uint64_t
-        owed_training_ns; /* on the training clock: its release, or the last part of its push */
-    bool slow_named;      /* since then */
+    bool entered;              /* at a follower: the leader has ordered WIRE_ORDER_HELLO for it */
+    uint64_t released_ns;      /* on clock_ns() */
+    uint64_t wait_training_ns; /* training time of its release, or of the last part of its push */
+    bool slow_named;           /* since then */
     struct wire_message release;
 };
 
@@ -162,11 +161,12 @@ struct follower {
 };
 
 struct followers {
-    struct follower *at;     /* [servers]; at[0] is not used */
-    uint64_t *ready, *whole; /* [workers]: bit i: at server i it is ready; its push is complete */
-    unsigned vectors;        /* asked for: parameters, and of the optimizer's state */
-    float *parameters;       /* [o->count]: of all servers, from the last gathering */
-    float *states;           /* [state_count], likewise; NULL: no checkpoint needs them */
+    struct follower *at; /* [servers]; at[0] is not used */
+    uint64_t *ready,
+        *complete;     /* [workers]: bit i: at server i it is ready; its push is complete */
+    unsigned vectors;  /* asked for: parameters, and of the optimizer's state */
+    float *parameters; /* [o->count]: of all servers, from the last gathering */
+    float *states;     /* [state_count], likewise; NULL: no checkpoint needs them */
     size_t state_count;
     bool gathered; /* `parameters` are of the latest version */
     bool paused;   /* the followers are */
@@ -174,12 +174,12 @@ struct followers {
 
 /* The leader, as a follower knows it. */
 struct leader {
-    channel *channel;  /* NULL: this server is the leader */
-    bool joined, told; /* told: that this server has failed */
-    bool over, closed; /* it is lost; it has sent its last order */
+    channel *channel;          /* NULL: this server is the leader */
+    bool joined, failure_sent; /* failure_sent: this server has sent WIRE_FAILED */
+    bool over, closed;         /* it is lost; it has sent its last order */
     struct liveness life;
     uint64_t incarnation, nonce;
-    uint64_t asked_ns, failed_ns;
+    uint64_t pinged_ns, failed_ns;
     uint64_t sent, received; /* numbers of the next messages to it, and from it */
 };
 
@@ -209,7 +209,7 @@ struct server {
     status result; /* not OK: the run ends so, for the reason in `message` */
     char message[512];
     bool begun; /* the core was started: T1 */
-    bool ended; /* training is complete; a follower: the leader said so */
+    bool ended; /* training is complete; a follower: the leader has reported it */
 
     enum server_state state;
     uint64_t since_ns;            /* of the state; GATHERING: the last part of a slice */
@@ -222,7 +222,7 @@ struct server {
     double train_seconds;        /* of the run, when T7 began */
     uint64_t stopped_ns;         /* when the request to stop was seen */
     uint64_t until_ns;           /* LEAVING, DISMISSING: the limit */
-    bool told_gone;              /* a follower: that its workers have left */
+    bool goodbyes_reported;      /* a follower: it has sent WIRE_WORKERS_GONE */
 
     struct probe probe;
     bool probed; /* `cosine` is of the oldest event */
@@ -318,18 +318,18 @@ void peers_release(struct server *s, unsigned w);
 void peers_end(struct server *s, status code, const char *text);
 /* The answer shows the run's token only if the message did. */
 void peers_refuse(struct server *s, const struct channel_received *r, status code, const char *why);
-/* Ends the run or frees the place, as on_lost says. A follower reports it to the leader. */
+/* Ends the run or frees the place, depending on on_lost. A follower reports it to the leader. */
 void peers_lose(struct server *s, unsigned w, status code, const char *why);
 /* A follower has lost it. If the worker has not joined this server yet, stop waiting for it. */
 void peers_lose_elsewhere(struct server *s, unsigned w, status code, const char *why);
 /* It sent what a worker may not send: refuses the message and loses the worker. */
-void peers_offended(struct server *s, unsigned w, const struct channel_received *r,
-                    const char *what);
+void peers_protocol_error(struct server *s, unsigned w, const struct channel_received *r,
+                          const char *what);
 /* At a follower: the leader has lost it; its messages are refused from now on. */
 void peers_forget(struct server *s, unsigned w);
 /* For the leader: worker `w` is ready at server `server`, or its push is complete there. */
 void leader_worker_ready(struct server *s, unsigned w, unsigned server);
-void leader_push_whole(struct server *s, unsigned w, unsigned server);
+void leader_push_complete(struct server *s, unsigned w, unsigned server);
 /* Whether it takes part at all servers. */
 bool leader_worker_is_ready(const struct server *s, unsigned w);
 
@@ -360,11 +360,11 @@ bool leader_has_all_followers(const struct server *s);
 /* One has been silent for more than half of timeout_s: workers may wait for it. */
 bool leader_misses_a_follower(const struct server *s, uint64_t now);
 void leader_order(struct server *s, const struct event *e);
-void leader_tell(struct server *s, enum wire_order what, unsigned w, uint64_t sequence);
+void leader_send_order(struct server *s, enum wire_order what, unsigned w, uint64_t sequence);
 /* Ends the run: no slice can be missing. */
 void leader_lose_follower(struct server *s, struct follower *f, status code, const char *why);
 /* S5: pauses the followers and asks for their slices; `states`: if a checkpoint needs them. */
-void leader_ask(struct server *s, bool states);
+void leader_request_slices(struct server *s, bool states);
 /* The followers go on after a gathering. */
 void leader_resume(struct server *s);
 void leader_end(struct server *s);

@@ -23,10 +23,10 @@ static void perform_release(struct server *s, const struct server_action *a, uin
 {
     struct peer *p = &s->peers[a->worker];
     if (p->state != PEER_READY)
-        return; /* lost; the core is told next */
+        return; /* lost; the core gets that event next */
     p->released = true;
     p->released_ns = now;
-    p->owed_training_ns = training_ns_at(s, now);
+    p->wait_training_ns = training_ns_at(s, now);
     p->slow_named = false;
     p->release.release =
         (struct wire_release){.version = a->version,

@@ -82,20 +82,10 @@ void event_queue_remove(struct event_queue *q, unsigned event)
         sink(q, at, last);
 }
 
-bool event_queue_take(struct event_queue *q, unsigned *event, uint64_t *when)
+unsigned event_queue_peek(const struct event_queue *q, unsigned *events, unsigned wanted)
 {
-    if (q->count == 0)
-        return false;
-    *event = q->heap[0];
-    *when = q->when[*event];
-    event_queue_remove(q, *event);
-    return true;
-}
-
-unsigned event_queue_look(const struct event_queue *q, unsigned *events, unsigned wanted)
-{
-    unsigned open[EVENT_QUEUE_LOOK + 2], opened = 0, found = 0;
-    REQUIRE(wanted <= EVENT_QUEUE_LOOK);
+    unsigned open[EVENT_QUEUE_PEEK_MAX + 2], opened = 0, found = 0;
+    REQUIRE(wanted <= EVENT_QUEUE_PEEK_MAX);
     if (q->count > 0)
         open[opened++] = 0;
     while (found < wanted && opened > 0) {

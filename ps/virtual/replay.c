@@ -8,14 +8,14 @@
 #include <stdio.h>
 #include <string.h>
 
-/* How far the replay of one server is. */
+/* The position in the recorded events of one server. */
 struct replay_progress {
     const struct replay_events *events;
-    size_t next;     /* event */
-    size_t *pushes;  /* the events that are pushes, worker by worker, in their order */
-    size_t *first;   /* [workers + 1]: where each worker's begin */
-    size_t *written; /* [workers]: of its records so far */
-    size_t *comings; /* [workers]: how often it came or was lost so far */
+    size_t next;     /* index of the next event */
+    size_t *pushes;  /* indices of the pushes, by worker, in order */
+    size_t *first;   /* [workers + 1]: where each worker's part of `pushes` begins */
+    size_t *written; /* [workers]: number of its records so far */
+    size_t *changes; /* [workers]: how often it joined or was lost so far */
 };
 
 struct replay {
@@ -72,33 +72,33 @@ static void compare_numbers(struct replay *r, const struct replay_event *event, 
     }
 }
 
-/* What was computed, not how long it took. */
+/* Compares results, not times. */
 static void compare(struct replay *r, const struct replay_event *event,
                     const struct push_record *now)
 {
     const struct push_record *then = event->recorded;
-    compare_counts(r, event, "its sequence", then->sequence, now->sequence);
-    compare_counts(r, event, "the version read", then->read_version, now->read_version);
-    compare_counts(r, event, "the staleness", then->staleness, now->staleness);
-    compare_counts(r, event, "the version made", then->update_version, now->update_version);
-    compare_counts(r, event, "the outcome (code)", then->outcome, now->outcome);
-    compare_numbers(r, event, "the loss", then->loss, now->loss);
-    compare_numbers(r, event, "the scale", then->scale, now->scale);
-    compare_numbers(r, event, "the gradient's norm", then->gradient_norm, now->gradient_norm);
-    compare_numbers(r, event, "the gap", then->gap, now->gap);
-    compare_numbers(r, event, "the momentum", then->momentum, now->momentum);
-    compare_numbers(r, event, "the total momentum", then->total_momentum, now->total_momentum);
+    compare_counts(r, event, "sequence", then->sequence, now->sequence);
+    compare_counts(r, event, "read_version", then->read_version, now->read_version);
+    compare_counts(r, event, "staleness", then->staleness, now->staleness);
+    compare_counts(r, event, "update_version", then->update_version, now->update_version);
+    compare_counts(r, event, "outcome (as a number)", then->outcome, now->outcome);
+    compare_numbers(r, event, "loss", then->loss, now->loss);
+    compare_numbers(r, event, "scale", then->scale, now->scale);
+    compare_numbers(r, event, "gradient_norm", then->gradient_norm, now->gradient_norm);
+    compare_numbers(r, event, "gap", then->gap, now->gap);
+    compare_numbers(r, event, "momentum", then->momentum, now->momentum);
+    compare_numbers(r, event, "total_momentum", then->total_momentum, now->total_momentum);
     if (!isnan(then->cosine) && !isnan(now->cosine)) /* probe_every may be another one now */
-        compare_numbers(r, event, "the cosine", then->cosine, now->cosine);
-    compare_counts(r, event, "its place among the arrivals", then->arrival, now->arrival);
-    compare_counts(r, event, "the batch", then->batch, now->batch);
-    compare_counts(r, event, "the reason (code)", then->reason, now->reason);
-    compare_counts(r, event, "the worker waited for, plus one", (uint64_t)(then->waited_for + 1),
+        compare_numbers(r, event, "cosine", then->cosine, now->cosine);
+    compare_counts(r, event, "arrival", then->arrival, now->arrival);
+    compare_counts(r, event, "batch", then->batch, now->batch);
+    compare_counts(r, event, "reason (as a number)", then->reason, now->reason);
+    compare_counts(r, event, "waited_for (plus one)", (uint64_t)(then->waited_for + 1),
                    (uint64_t)(now->waited_for + 1));
-    compare_numbers(r, event, "the rate", then->rate, now->rate);
+    compare_numbers(r, event, "rate", then->rate, now->rate);
 }
 
-/* ---- what the simulation tells ------------------------------------------------------------- */
+/* ---- callbacks of the simulation ------------------------------------------------------------ */
 
 static void released(void *context, unsigned server, unsigned w, bool everywhere)
 {
@@ -108,7 +108,7 @@ static void released(void *context, unsigned server, unsigned w, bool everywhere
     (void)everywhere;
 }
 
-/* A worker's records are written in the order of its pushes. */
+/* The records of a worker are written in the order of its pushes. */
 static void record(void *context, struct push_record *row)
 {
     struct replay *r = context;
@@ -144,9 +144,9 @@ static status feed_push(struct replay *r, struct replay_progress *p,
     const struct push_record *row = event->recorded;
     if (!simulation_may_push(r->simulation, number_of(r, p), event->worker)) {
         if (!r->o->compares)
-            p->written[event->worker]++; /* this arrival falls away, with its times */
+            p->written[event->worker]++; /* this arrival is skipped, with its times */
         else
-            differ(r, event->number, row, "a push, whose worker was", "released", "not released");
+            differ(r, event->number, row, "the state of its worker", "released", "not released");
         return OK;
     }
     struct simulation_times times = {.pull_us = row->pull_us,
@@ -159,9 +159,9 @@ static status feed_push(struct replay *r, struct replay_progress *p,
     return simulation_push(r->simulation, number_of(r, p), event->worker, &times);
 }
 
-/* A run of its own can be replayed, too. */
-static void note_coming(const struct replay *r, unsigned server, const struct replay_event *event,
-                        const char *code)
+/* A "what if" run is recorded, so its joins and losses are recorded, too. */
+static void record_member_event(const struct replay *r, unsigned server,
+                                const struct replay_event *event, const char *code)
 {
     if (r->o->recorder != NULL) {
         recorder_event_at(r->o->recorder, server, r->now,
@@ -176,10 +176,10 @@ static status feed_event(struct replay *r, struct replay_progress *p)
     const struct replay_event *event = &p->events->at[p->next];
     switch (event->kind) {
     case REPLAY_JOINED:
-        note_coming(r, server, event, "worker_joined");
+        record_member_event(r, server, event, "worker_joined");
         return simulation_hello(r->simulation, server, event->worker, r->now);
     case REPLAY_LOST:
-        note_coming(r, server, event, "worker_lost");
+        record_member_event(r, server, event, "worker_lost");
         return simulation_lost(r->simulation, server, event->worker, r->now);
     case REPLAY_END:
         return simulation_end(r->simulation, server);
@@ -191,16 +191,16 @@ static status feed_event(struct replay *r, struct replay_progress *p)
     return feed_push(r, p, event);
 }
 
-/* That it diverges is in the record of the gradient to blame, which was compared like any other. */
+/* If the run diverged, the record of the gradient that caused it was compared like any other. */
 static status feed(struct replay *r, struct replay_progress *p)
 {
     status result = feed_event(r, p);
     return result == ERROR_DIVERGED && r->o->compares ? OK : result;
 }
 
-/* Whether this server still gets a gradient of worker `w` before it loses it that no other has had
- * computed: one that needs what they all released it with. */
-static bool awaits_computing(const struct replay *r, const struct replay_progress *p, unsigned w)
+/* Whether this server, before it loses worker `w`, still gets a gradient of it that is not computed
+ * yet. That gradient needs the releases of all servers. */
+static bool needs_gradient_of(const struct replay *r, const struct replay_progress *p, unsigned w)
 {
     for (size_t i = p->next; i < p->events->count; i++) {
         const struct replay_event *event = &p->events->at[i];
@@ -213,22 +213,22 @@ static bool awaits_computing(const struct replay *r, const struct replay_progres
     return false;
 }
 
-/* A worker comes back when all have lost it, and one server gives it up when the others need no
- * more of what it was released with there. */
-static bool coming_is_due(const struct replay *r, const struct replay_progress *p, unsigned w)
+/* A worker joins again after all servers have lost it. A server loses a worker after no other
+ * server needs a gradient for which this server's release is necessary. */
+static bool member_event_is_due(const struct replay *r, const struct replay_progress *p, unsigned w)
 {
     bool lost = p->events->at[p->next].kind == REPLAY_LOST;
     for (unsigned i = 0; i < r->o->server_count; i++) {
         const struct replay_progress *other = &r->servers[i];
-        if (other->comings[w] < p->comings[w] ||
-            (lost && other->comings[w] == p->comings[w] && awaits_computing(r, other, w)))
+        if (other->changes[w] < p->changes[w] ||
+            (lost && other->changes[w] == p->changes[w] && needs_gradient_of(r, other, w)))
             return false;
     }
     return true;
 }
 
-/* Whether all had the events before: the first server comes last, for when it evaluates the others
- * are to have had the same events. */
+/* Whether all servers had the events before this one. Server 0 gets each event last: when it
+ * evaluates, the other servers must have had the same events. */
 static bool is_in_step(const struct replay *r, const struct replay_progress *p)
 {
     for (unsigned i = 0; i < r->o->server_count; i++) {
@@ -240,7 +240,7 @@ static bool is_in_step(const struct replay *r, const struct replay_progress *p)
     return true;
 }
 
-/* Whether this server's next event can be handed to it now. */
+/* Whether this server's next event can be passed to it now. */
 static bool is_due(const struct replay *r, const struct replay_progress *p)
 {
     if (p->next == p->events->count || (r->o->lockstep && !is_in_step(r, p)))
@@ -249,7 +249,7 @@ static bool is_due(const struct replay *r, const struct replay_progress *p)
     switch (event->kind) {
     case REPLAY_JOINED:
     case REPLAY_LOST:
-        return coming_is_due(r, p, event->worker);
+        return member_event_is_due(r, p, event->worker);
     case REPLAY_PUSH:
         return simulation_may_push(r->simulation, number_of(r, p), event->worker);
     case REPLAY_END:
@@ -258,9 +258,9 @@ static bool is_due(const struct replay *r, const struct replay_progress *p)
     return true;
 }
 
-/* The server whose next event is handed to it now; NULL: there is none left. Where none is due, the
- * run differs, or under other rules a worker was not let go: then the first one that has one, and
- * in lockstep that which is furthest behind, so that an event falls away at all of them. */
+/* The server that gets its next event now; NULL: no events are left. If no event is due, the replay
+ * differs, or under other rules a worker is not released. Then it is the first server with events
+ * left; in lockstep the one furthest behind, so that all servers skip the same event. */
 static struct replay_progress *find_next(struct replay *r)
 {
     struct replay_progress *any = NULL;
@@ -274,8 +274,8 @@ static struct replay_progress *find_next(struct replay *r)
     return any;
 }
 
-/* What is left when others' rules end training earlier is of no use; where rules are the recorded
- * ones, gradients that came after the end are compared, too. */
+/* Under other rules, events after the end of training are ignored. Under the recorded rules,
+ * gradients that arrived after the end are compared, too. */
 static status train(struct replay *r)
 {
     status result = OK;
@@ -285,12 +285,12 @@ static status train(struct replay *r)
         bool over = simulation_ended(r->simulation);
         if (over && !r->o->compares)
             break;
-        /* Under other rules a run goes on where the recorded one was stopped. Once it is over at
-         * the first server the others have still to do what they did until they heard of it. */
+        /* Under other rules a run continues where the recorded one was stopped. After the end at
+         * server 0, the other servers still get the events before they learned of it. */
         over &= number_of(r, p) == 0;
         if (kind == REPLAY_PUSH || (!over && (kind != REPLAY_END || r->o->compares)))
             TRY(feed(r, p));
-        p->comings[p->events->at[p->next].worker] += kind == REPLAY_JOINED || kind == REPLAY_LOST;
+        p->changes[p->events->at[p->next].worker] += kind == REPLAY_JOINED || kind == REPLAY_LOST;
         p->next++;
     }
     if (!simulation_ended(r->simulation) && !r->o->compares)
@@ -310,7 +310,7 @@ static status sort_by_worker(struct replay_progress *p, const struct replay_even
     TRY(memory_new(&p->pushes, events->count + 1, sizeof *p->pushes, "recorded gradients"));
     TRY(memory_new(&p->first, (size_t)workers + 2, sizeof *p->first, "recorded workers"));
     TRY(memory_new(&p->written, workers, sizeof *p->written, "recorded workers"));
-    TRY(memory_new(&p->comings, workers, sizeof *p->comings, "recorded workers"));
+    TRY(memory_new(&p->changes, workers, sizeof *p->changes, "recorded workers"));
     for (size_t i = 0; i < events->count; i++) {
         REQUIRE(events->at[i].worker < workers);
         p->first[events->at[i].worker + 1] += events->at[i].kind == REPLAY_PUSH;
@@ -333,7 +333,7 @@ static void forget_progress(struct replay_progress *p)
     memory_free(p->pushes);
     memory_free(p->first);
     memory_free(p->written);
-    memory_free(p->comings);
+    memory_free(p->changes);
 }
 
 status replay_run(const struct replay_options *o, struct training_outcome *out,

@@ -1,16 +1,16 @@
 /*
- * replay.h — a recorded asynchronous run once more, in one process and in recorded order.
+ * replay.h — repeats a recorded asynchronous run in one process and in recorded order.
  *
- * Gradients are pure functions and the core takes no clock, so what the server did follows from the
- * order of its events. replay_run() hands the core the same events with gradients computed anew
- * and, where it compares, holds every record against the one that was written.
+ * Gradients are pure functions and the core reads no clock, so the order of events determines what
+ * the server does. replay_run() passes the same events to the core, with gradients computed anew.
+ * If `compares` is true, it compares every record with the recorded one.
  *
- * With other rules (`compares` false) the same workers' gradients arrive in the same order, each
- * computed at the parameters that those rules lead to: what would this run have come to?
+ * If `compares` is false, the rules may differ ("what if"): the same workers' gradients arrive in
+ * the same order, each computed at the parameters that the other rules produce.
  *
- * Several servers each recorded their own order. A push can be handed to its server once all
- * servers have released its worker, as it was then; so events of different servers are taken in any
- * order that obeys this, and there is one, that of the recorded run.
+ * Each of several servers recorded its own order. A push can be passed to its server after all
+ * servers have released its worker, as in the recorded run. Events of different servers are passed
+ * in any order that obeys this; the order of the recorded run is one.
  */
 #ifndef GRADLAG_PS_VIRTUAL_REPLAY_H
 #define GRADLAG_PS_VIRTUAL_REPLAY_H
@@ -21,7 +21,7 @@ enum replay_kind {
     REPLAY_JOINED,
     REPLAY_PUSH,
     REPLAY_LOST,
-    REPLAY_END, /* the run ended here, for a reason the core does not know */
+    REPLAY_END, /* the run ended here for a reason outside the core */
 };
 
 struct replay_event {
@@ -31,7 +31,7 @@ struct replay_event {
     const struct push_record *recorded; /* REPLAY_PUSH */
 };
 
-struct replay_events { /* of one server, in their order */
+struct replay_events { /* of one server, in order */
     const struct replay_event *at;
     size_t count;
 };
@@ -43,43 +43,43 @@ struct replay_options {
     struct training_length length;
     struct training_hooks hooks;
     recorder *recorder;                  /* may be NULL */
-    const struct training_state *start;  /* of a run that went on from a checkpoint; else NULL */
-    const struct replay_events *servers; /* of each server its own */
+    const struct training_state *start;  /* the checkpoint of a resumed run; NULL: none */
+    const struct replay_events *servers; /* [server_count] */
     unsigned server_count;
-    bool lockstep; /* all servers had the same events: each is handed to all before the next */
+    bool lockstep; /* all servers had the same events: pass each event to all before the next */
     bool compares;
 };
 
 struct replay_difference {
     bool found;
     uint64_t number; /* of the first row that differs */
-    char text[320];  /* which update it was, and what differs: recorded, and replayed */
+    char text[320];  /* the update, the column, its recorded and its replayed value */
 };
 
 struct replay_row {
     struct push_record record;
     uint64_t number;
 };
-/* A worker that came or was lost when the core had been given `push_number` gradients. */
-struct replay_coming {
+/* A worker joined or was lost after the core had got `push_number` gradients. */
+struct replay_member_event {
     uint64_t push_number;
     unsigned worker;
     bool joined;
 };
 struct replay_recording {          /* of one server */
     const struct replay_row *rows; /* in the order of the table */
-    const struct replay_coming *comings;
-    size_t row_count, coming_count;
+    const struct replay_member_event *member_events;
+    size_t row_count, member_event_count;
     unsigned workers;
-    bool finished; /* the run's own length ended it */
+    bool finished; /* the run reached its length */
 };
-/* The events in their order; they point into the rows. *out is owned by the caller (memory_free).
- * ERROR_DATA: a row of a worker that the run had not. */
+/* *out ← the events in order, with pointers into the rows; the caller frees it (memory_free).
+ * ERROR_DATA: a row names a worker that the run did not have. */
 status replay_order(const struct replay_recording *r, struct replay_event **out,
                     size_t *out_count) MUST_CHECK;
 
-/* ERROR_DIVERGED (where it does not compare), STOPPED, or what a hook returned. A difference is no
- * error: training stops there. */
+/* Replays, and stops at the first difference, which is not an error. ERROR_DIVERGED (only if
+ * `compares` is false), STOPPED, or the error of a hook. */
 status replay_run(const struct replay_options *o, struct training_outcome *out,
                   struct replay_difference *difference) MUST_CHECK;
 

@@ -1,5 +1,5 @@
 /*
- * replay_order.c — the events that the core was fed, in their order, from what was recorded.
+ * replay_order.c — computes the order of the core's events from the recorded rows; see replay.h.
  *
  * The server writes a row when it decides about the gradient, so rows are first sorted by arrival.
  */
@@ -11,10 +11,10 @@
 enum { NEVER = -1 };
 
 struct ordering {
-    const struct replay_row **rows; /* as they came */
+    const struct replay_row **rows; /* by arrival */
     size_t count, event_count;
     struct replay_event *events;
-    int64_t *first; /* [workers]: which coming each worker began with, or NEVER */
+    int64_t *first; /* [workers]: index of the worker's first joining, or NEVER */
     unsigned workers;
 };
 
@@ -38,34 +38,34 @@ static void add_push(struct ordering *o, size_t row)
                                  .recorded = &o->rows[row]->record});
 }
 
-static void add_coming(struct ordering *o, unsigned w, bool joined)
+static void add_member_event(struct ordering *o, unsigned w, bool joined)
 {
     add(o, (struct replay_event){.kind = joined ? REPLAY_JOINED : REPLAY_LOST, .worker = w});
 }
 
-/* A worker that took part from the beginning joined before the first gradient. */
-static void lay_out_beginning(struct ordering *o, const struct replay_recording *r)
+/* A worker that was there at the start of training joined before the first gradient. */
+static void add_first_members(struct ordering *o, const struct replay_recording *r)
 {
-    for (size_t i = 0; i < r->coming_count && r->comings[i].push_number == 0; i++) {
-        int64_t *first = &o->first[r->comings[i].worker];
-        *first = *first == NEVER && r->comings[i].joined ? (int64_t)i : *first;
+    for (size_t i = 0; i < r->member_event_count && r->member_events[i].push_number == 0; i++) {
+        int64_t *first = &o->first[r->member_events[i].worker];
+        *first = *first == NEVER && r->member_events[i].joined ? (int64_t)i : *first;
     }
     for (unsigned w = 0; w < o->workers; w++)
-        add_coming(o, w, o->first[w] != NEVER);
+        add_member_event(o, w, o->first[w] != NEVER);
 }
 
-static void lay_out(struct ordering *o, const struct replay_recording *r)
+static void add_all(struct ordering *o, const struct replay_recording *r)
 {
-    size_t coming = 0;
+    size_t next = 0;
     bool ended = false;
-    lay_out_beginning(o, r);
+    add_first_members(o, r);
     for (size_t i = 0; i <= o->count; i++) {
         const struct push_record *row = i < o->count ? &o->rows[i]->record : NULL;
-        for (; coming < r->coming_count &&
-               (row == NULL || r->comings[coming].push_number <= row->arrival);
-             coming++)
-            if (o->first[r->comings[coming].worker] != (int64_t)coming)
-                add_coming(o, r->comings[coming].worker, r->comings[coming].joined);
+        for (; next < r->member_event_count &&
+               (row == NULL || r->member_events[next].push_number <= row->arrival);
+             next++)
+            if (o->first[r->member_events[next].worker] != (int64_t)next)
+                add_member_event(o, r->member_events[next].worker, r->member_events[next].joined);
         if (!ended && (row == NULL ? !r->finished : row->reason == PUSH_AFTER_END)) {
             add(o, (struct replay_event){.kind = REPLAY_END});
             ended = true;
@@ -80,14 +80,18 @@ static status check(const struct replay_recording *r)
     status result = OK;
     for (size_t i = 0; i < r->row_count; i++) {
         if (r->rows[i].record.worker >= r->workers) {
-            FAIL(ERROR_DATA, "push %llu is of worker %u, but the run had %u workers",
+            FAIL(ERROR_DATA,
+                 "push %llu names worker %u, but the run had %u workers: is the results file "
+                 "damaged?",
                  (unsigned long long)r->rows[i].number, r->rows[i].record.worker, r->workers);
         }
     }
-    for (size_t i = 0; i < r->coming_count; i++) {
-        if (r->comings[i].worker >= r->workers) {
-            FAIL(ERROR_DATA, "an event is of worker %u, but the run had %u workers",
-                 r->comings[i].worker, r->workers);
+    for (size_t i = 0; i < r->member_event_count; i++) {
+        if (r->member_events[i].worker >= r->workers) {
+            FAIL(ERROR_DATA,
+                 "an event names worker %u, but the run had %u workers: is the results file "
+                 "damaged?",
+                 r->member_events[i].worker, r->workers);
         }
     }
 done:
@@ -108,9 +112,9 @@ status replay_order(const struct replay_recording *r, struct replay_event **out,
     for (unsigned w = 0; w < o.workers; w++)
         o.first[w] = NEVER;
     qsort(o.rows, o.count, sizeof *o.rows, by_arrival);
-    TRY(memory_new(&o.events, o.count + r->coming_count + o.workers + 1, sizeof *o.events,
+    TRY(memory_new(&o.events, o.count + r->member_event_count + o.workers + 1, sizeof *o.events,
                    "recorded events"));
-    lay_out(&o, r);
+    add_all(&o, r);
     *out = o.events;
     *out_count = o.event_count;
 done:

@@ -6,13 +6,13 @@
 #include <math.h>
 #include <string.h>
 
-static const double LONGEST_NS = 1e18; /* as pace_whole_ns() has it */
+static const double LONGEST_NS = 1e18; /* the same limit as in pace_whole_ns() */
 
 struct link_use {
-    double room;   /* bytes per ns that no transfer has yet */
-    double weight; /* of the transfers that have no rate yet */
-    double level;  /* rate for each unit of weight, as far as this link decides */
-    bool is_least; /* no transfer of this link has a lower level on its other link */
+    double room;   /* bytes per ns that are not given to a transfer yet */
+    double weight; /* sum over the transfers without a rate */
+    double level;  /* rate per unit of weight that this link allows */
+    bool is_least; /* for no transfer of this link the other link's level is lower */
 };
 
 struct transfer {
@@ -84,8 +84,9 @@ static void take_room(struct link_use *u, double rate)
         u->room = u->room > rate ? u->room - rate : 0;
 }
 
-/* Progressive filling: the transfers of all links that are full first get their rates; the others
- * share what these leave. The link of the lowest level is one of them, so each round ends. */
+/* Progressive filling. Each round fixes the rates on the links with the least levels; the other
+ * transfers share the rest. The link with the lowest level is always among them, so the loop ends.
+ */
 static void share_rates(struct shared_links *l)
 {
     for (unsigned i = 0; i < l->workers + l->servers; i++)
@@ -110,7 +111,7 @@ static void share_rates(struct shared_links *l)
 
 /* ---- transfers ----------------------------------------------------------------------------- */
 
-static void settle(struct shared_links *l)
+static void update_rates(struct shared_links *l)
 {
     if (!l->changed)
         return;
@@ -127,7 +128,7 @@ static void advance(struct shared_links *l, uint64_t now_ns)
     REQUIRE(now_ns >= l->now_ns);
     if (passed == 0)
         return;
-    settle(l);
+    update_rates(l);
     for (struct transfer *t = l->transfers; t < l->transfers + l->count; t++)
         t->left = t->ends_ns <= now_ns ? 0 : fmax(0, t->left - passed * t->rate);
     l->now_ns = now_ns;
@@ -162,7 +163,7 @@ void shared_links_cancel(struct shared_links *l, unsigned worker, uint64_t now_n
 uint64_t shared_links_next(struct shared_links *l)
 {
     uint64_t next = UINT64_MAX;
-    settle(l);
+    update_rates(l);
     for (const struct transfer *t = l->transfers; t < l->transfers + l->count; t++)
         next = t->ends_ns < next ? t->ends_ns : next;
     return next;

@@ -12,7 +12,7 @@
 
 enum { PROGRESS_MS = 250 };
 
-/* Floats from a gradient to what lies behind it: whole cache lines. */
+/* Size of a gradient in floats, rounded up to whole cache lines. */
 static size_t stride_of(size_t count)
 {
     enum { LINE = 16 };
@@ -29,7 +29,7 @@ static void read_checkpoint_settings(simulation *s, uint64_t epoch_samples)
     s->next_checkpoint = s->checkpoint_samples;
 }
 
-static status open_seats(simulation *s)
+static status open_members(simulation *s)
 {
     status result = OK;
     TRY(memory_new(&s->members, s->o.workers, sizeof *s->members, "virtual workers"));
@@ -62,7 +62,7 @@ status simulation_open(simulation **out, const struct simulation_options *o)
     TRY(probe_open(&s->probe, o->settings, s->count));
     TRY(local_steps_plan_open(&s->plan, o->settings, o->workers, s->count, o->length.total_samples,
                               epoch_samples));
-    TRY(open_seats(s));
+    TRY(open_members(s));
     *out = s;
     s = NULL;
 done:
@@ -93,8 +93,8 @@ void simulation_close(simulation **out)
 
 /* ---- gradients ----------------------------------------------------------------------------- */
 
-/* Behind a gradient lies the scratch of local steps and, with several servers, the parameters that
- * it is computed at: with one server they stay in its slot. */
+/* A buffer holds the gradient, the scratch memory of local steps and, with several servers, the
+ * parameters of the release. With one server the parameters stay in their slot. */
 static size_t buffer_floats(const simulation *s)
 {
     return stride_of(s->count) + local_steps_scratch(&s->plan) + (s->servers > 1 ? s->count : 0);
@@ -113,7 +113,7 @@ done:
     return result;
 }
 
-static void give_buffer_back(simulation *s, struct simulation_member *member)
+static void return_buffer(simulation *s, struct simulation_member *member)
 {
     if (member->gradient != NULL) {
         s->spare[s->spare_count++] = member->gradient;
@@ -151,7 +151,7 @@ done:
     return result;
 }
 
-/* What the servers released it with. */
+/* The parameters that the servers released the worker with. */
 static const float *parameters_of(simulation *s, struct simulation_member *member)
 {
     if (s->servers == 1)
@@ -166,7 +166,7 @@ static const float *parameters_of(simulation *s, struct simulation_member *membe
 
 static void describe_job(simulation *s, struct simulation_member *member)
 {
-    member->job.compute = local_steps_plan_steps(&s->plan) ? local_steps : NULL;
+    member->job.compute = local_steps_enabled(&s->plan) ? local_steps : NULL;
     member->job.worker = (unsigned)(member - s->members);
     member->job.batch = member->batch;
     member->job.parameters = parameters_of(s, member);
@@ -181,7 +181,7 @@ bool simulation_prepare(simulation *s, unsigned w)
     if (!member->computing || member->gradient != NULL)
         return true;
     if (take_buffer(s, member) != OK)
-        return false; /* the push says so */
+        return false; /* simulation_push() reports the error */
     describe_job(s, member);
     gradient_pool_submit(s->o.pool, &member->job);
     s->ahead++;
@@ -224,7 +224,7 @@ static void perform_release(simulation *s, unsigned server, const struct server_
     place->version = a->version;
     bool everywhere = !member->computing && all_ready(s, member);
     if (everywhere) {
-        give_buffer_back(s, member);
+        return_buffer(s, member);
         member->computing = true;
     }
     s->o.released(s->o.context, server, a->worker, everywhere);
@@ -236,7 +236,7 @@ static void perform_record(simulation *s, unsigned server, const struct server_a
     row.server = server;
     s->o.record(s->o.context, &row);
     if (a->taken)
-        row.queue_us = a->record.queue_us; /* its worker may have pushed again since */
+        row.queue_us = a->record.queue_us; /* the worker may have pushed again since */
     ps_metrics_push(&s->tally, &row);
 }
 
@@ -248,7 +248,8 @@ static status evaluate(simulation *s)
     struct training_state now = {.updates = server_core_version(servers_first(s)),
                                  .samples = server_core_samples_used(servers_first(s)),
                                  .seconds = s->now};
-    ps_metrics_evaluation(&s->tally, &now, NOT_MEASURED, &e); /* it takes no virtual time */
+    ps_metrics_evaluation(&s->tally, &now, NOT_MEASURED,
+                          &e); /* an evaluation takes no virtual time */
 done:
     return result;
 }
@@ -268,7 +269,7 @@ static status perform(simulation *s, unsigned server, struct server_actions acti
             perform_record(s, server, a);
             break;
         case SERVER_EVALUATE:
-            return perform_evaluate(s); /* the last of its event's: others may follow now */
+            return perform_evaluate(s); /* always the last action; it may cause others */
         case SERVER_DIVERGED:
             result = servers_diverged(s, server, &a->record);
             break;
@@ -290,7 +291,7 @@ done:
     return result;
 }
 
-/* On the host's clock: who waits wants to know how long. */
+/* On the host's clock, because a person waits for it. */
 static void show_progress(simulation *s)
 {
     uint64_t now = clock_ns();
@@ -332,21 +333,21 @@ status simulation_hello(simulation *s, unsigned server, unsigned w, double now)
     place->lost = false;
     place->sequence = 0;
     if (server == 0)
-        local_steps_begin(&s->members[w].local);
+        local_steps_reset(&s->members[w].local);
     return perform(s, server, server_core_hello(s->hosts[server].core, w));
 }
 
-/* It is lost everywhere: what comes now is another life of it. */
-static void forget(simulation *s, struct simulation_member *member)
+/* All servers have lost the worker: resets it, so that it can join again. */
+static void reset_member(simulation *s, struct simulation_member *member)
 {
-    bool handed = false;
+    bool pushed = false;
     for (unsigned i = 0; i < s->servers; i++)
-        handed |= member->places[i].sequence > member->sequence;
+        pushed |= member->places[i].sequence > member->sequence;
     if (member->gradient != NULL && member->computing && !member->computed) {
         gradient_pool_cancel(s->o.pool, &member->job);
         s->ahead--;
     }
-    member->batch += handed;
+    member->batch += pushed;
     member->sequence = 0;
     member->computing = member->computed = false;
 }
@@ -361,15 +362,16 @@ status simulation_lost(simulation *s, unsigned server, unsigned w, double now)
     for (unsigned i = 0; i < s->servers; i++)
         everywhere &= member->places[i].lost;
     if (everywhere) {
-        forget(s, member);
+        reset_member(s, member);
     } else if (member->computing) {
-        TRY(compute(s,
-                    member)); /* others may have got it, and this server's slot is given up now */
+        /* Compute now: this server's slot is freed, and other servers may still get the gradient.
+         */
+        TRY(compute(s, member));
     }
     member->places[server].ready = false;
     TRY(perform(s, server, server_core_lost(s->hosts[server].core, w)));
     if (everywhere)
-        give_buffer_back(s, member);
+        return_buffer(s, member);
 done:
     return result;
 }
@@ -379,19 +381,20 @@ status simulation_end(simulation *s, unsigned server)
     return perform(s, server, server_core_end(s->hosts[server].core));
 }
 
-/* The gradient is with all that live: its worker can be released with the next parameters. */
-static void handed_in(simulation *s, struct simulation_member *member)
+/* After the gradient has arrived at all servers that have not lost its worker, the worker can be
+ * released again. */
+static void finish_push(simulation *s, struct simulation_member *member)
 {
     for (unsigned i = 0; i < s->servers; i++)
         if (member->places[i].sequence == member->sequence && !member->places[i].lost)
             return;
     member->computing = member->computed = false;
     member->sequence++;
-    member->batch++; /* before its release, which draws the next step's time */
+    member->batch++; /* before the release, which draws the time of the next step */
 }
 
-/* The fresh gradient takes the host's time, and none of the cluster's. With one server alone: see
- * slices_check(). */
+/* Computes the fresh gradient. It takes no virtual time. Only with one server: see slices_check().
+ */
 static status probe(simulation *s, const struct simulation_member *member, struct server_push *push)
 {
     status result = OK;
@@ -439,14 +442,14 @@ status simulation_push(simulation *s, unsigned server, unsigned w,
     TRY(server_core_push(h->core, &push, &actions));
     place->ready = false;
     place->sequence++;
-    handed_in(s, member);
+    finish_push(s, member);
     TRY(perform(s, server, actions));
     TRY(after_event(s));
 done:
     return result;
 }
 
-/* ---- questions, and the end ---------------------------------------------------------------- */
+/* ---- queries, and the end ------------------------------------------------------------------- */
 
 unsigned simulation_threads(const simulation *s)
 {
@@ -523,7 +526,8 @@ status simulation_checkpoint(simulation *s, bool goes_on)
     now.loss_count = s->tally.loss_count;
     now.goes_on = goes_on;
     now.parameters = servers_latest(s);
-    now.vector_count = s->servers == 1 ? now.vector_count : 0; /* those are of a slice */
+    now.vector_count =
+        s->servers == 1 ? now.vector_count : 0; /* with several servers they are of a slice */
     while (s->checkpoint_samples > 0 && s->next_checkpoint <= now.samples)
         s->next_checkpoint += s->checkpoint_samples;
     if (!s->checkpoints)
@@ -540,7 +544,7 @@ void simulation_outcome(simulation *s, double seconds, struct training_outcome *
 {
     struct sha256 sum;
     for (unsigned i = 0; i < s->servers; i++) {
-        status held = simulation_end(s, i); /* what is held is recorded as dropped: no more */
+        status held = simulation_end(s, i); /* it only records held gradients as dropped */
         REQUIRE(held == OK);
     }
     out->updates = server_core_version(servers_first(s));

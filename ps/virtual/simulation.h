@@ -1,26 +1,26 @@
 /*
- * simulation.h — server_core with true gradients in one process: what the virtual cluster and
- * replay share. Both decide when a worker's gradient arrives; this computes it, hands it to the
- * core and carries out what the core answers.
+ * simulation.h — the server core with true gradients in one process; the virtual cluster and replay
+ * share it. The caller decides when a worker's gradient arrives. The simulation computes the
+ * gradient, passes it to the core and carries out the core's actions.
  *
- * With several servers (key servers) each has a core of its own for its slice of the parameters,
- * and a gradient arrives at each by itself. A worker computes once all have released it, on what
- * each released it with. Server 0 says when training is evaluated and when it is over; evaluations
- * and checkpoints see what is the latest at each server then.
+ * With several servers (key servers) each has its own core for its slice of the parameters, and a
+ * gradient arrives at each separately. A worker computes after all servers have released it, at the
+ * parameters of these releases. Server 0 decides when training is evaluated and when it is over.
+ * Evaluations and checkpoints use the latest parameters of each server.
  *
- * A worker's gradient is determined when it is released: its slot holds the parameters until its
- * push, its batch is the number of gradients it has handed in. So it may be computed at any time in
- * between, by any thread of the pool, and simulation_prepare() has it computed ahead.
+ * A release determines the worker's next gradient: its slot holds the parameters until its push,
+ * and its batch is the number of gradients it has pushed. So any thread of the pool may compute it
+ * at any time until the push; simulation_prepare() starts that early.
  *
  * Memory: version slots are address space until they are written. The core writes into the lowest
- * free one, so what is resident is one vector for each version that is in use, whatever the number
- * of workers that read it, and two more. Gradients have a buffer from when they are computed until
- * their worker is released again: those held by the core and, at most, 2 × threads + 1 others. With
- * several servers a buffer holds the parameters, too: they are copied together there. With
- * an outer rule it holds the scratch of local steps, up to three vectors, and elastic workers keep
- * one or two each (local_steps.h).
+ * free slot, so the resident memory is one vector for each version in use, whatever the number of
+ * workers that read it, and two more. A gradient has a buffer from its computation until its worker
+ * is released again. So there are buffers for the gradients that the core holds, and for at most
+ * 2 × threads + 1 others. With several servers a buffer also holds a copy of all slices. With an
+ * outer rule it also holds the scratch memory of local steps, up to three vectors; elastic workers
+ * keep one or two vectors each (local_steps.h).
  *
- * One thread calls all of these.
+ * One thread calls all functions.
  */
 #ifndef GRADLAG_PS_VIRTUAL_SIMULATION_H
 #define GRADLAG_PS_VIRTUAL_SIMULATION_H
@@ -39,65 +39,67 @@ struct simulation_options {
     struct training_length length;
     struct training_hooks hooks;
     recorder *recorder;                 /* may be NULL */
-    bool evaluates;                     /* false: evaluations are passed over */
-    const struct training_state *start; /* to go on from (see resume.h); NULL: anew */
+    bool evaluates;                     /* false: evaluations are skipped */
+    const struct training_state *start; /* checkpoint to resume (see resume.h); NULL: none */
 
-    void *context; /* of the two below, called from within the events */
-    /* A server released worker `w`; `everywhere`: the last one that had to, and `w` may compute. */
+    /* Callbacks; the event functions below call them. */
+    void *context;
+    /* A server released worker `w`. `everywhere`: all servers have; `w` may compute. */
     void (*released)(void *context, unsigned server, unsigned w, bool everywhere);
-    /* A push's record is about to be written: the caller fills in its queue_us and apply_us. */
+    /* Before a push's record is written: fills in queue_us and apply_us. */
     void (*record)(void *context, struct push_record *row);
 };
 
 status simulation_open(simulation **out, const struct simulation_options *o) MUST_CHECK;
 void simulation_close(simulation **s);
 
-/* What a gradient's record says of its worker's time. */
+/* The times in a gradient's record. */
 struct simulation_times {
     double pull_us, compute_us, queue_us, at_seconds;
-    double data_us, forward_us, backward_us; /* of compute_us; may be NOT_MEASURED */
+    double data_us, forward_us, backward_us; /* parts of compute_us; may be NOT_MEASURED */
 };
 
-/* Events at one server. ERROR_DIVERGED, STOPPED, or what an evaluation or a gradient failed with.
- * `now`: training time in seconds. */
+/* Events at one server. `now`: training time in seconds. ERROR_DIVERGED, STOPPED, or the error of
+ * an evaluation or a gradient. */
 status simulation_hello(simulation *s, unsigned server, unsigned w, double now) MUST_CHECK;
 status simulation_lost(simulation *s, unsigned server, unsigned w, double now) MUST_CHECK;
-/* The run ends here, for a reason the core does not know. */
+/* Ends the run at this server for a reason outside the core. */
 status simulation_end(simulation *s, unsigned server) MUST_CHECK;
-/* Computes the worker's gradient, unless that was done before, and hands this server's part of it
- * in. simulation_may_push() must hold. */
+/* Computes the worker's gradient, unless it is computed already, and passes this server's part to
+ * the core. Contract: simulation_may_push(). */
 status simulation_push(simulation *s, unsigned server, unsigned w,
                        const struct simulation_times *times) MUST_CHECK;
 
-/* Has the gradient of a released worker computed by another thread, if one is free to; false where
- * that many are already. In order of need. */
+/* Lets another thread compute the gradient of worker `w`, if `w` is released. False: no more
+ * gradients may be computed ahead. Call it for the workers in the order of their next pushes. */
 bool simulation_prepare(simulation *s, unsigned w);
 unsigned simulation_threads(const simulation *s);
 
 unsigned simulation_servers(const simulation *s);
-/* Released by all servers, and its gradient is not at this one yet. */
+/* All servers have released the worker, and its gradient has not arrived at this server. */
 bool simulation_may_push(const simulation *s, unsigned server, unsigned w);
-/* Whether its gradient `sequence` of this life was computed, or can be now: all have released it.
- */
+/* Whether gradient `sequence` of the worker since it joined was computed, or can be computed now
+ * because all servers have released the worker. */
 bool simulation_can_compute(const simulation *s, unsigned w, uint64_t sequence);
-/* Number of the batch that a worker computes (or will next). Where workers take steps of their own
- * (local_steps.h): number of that round of simulation_steps() batches. */
+/* Number of the batch that a worker computes, or computes next. With local steps (local_steps.h):
+ * number of the round of simulation_steps() batches. */
 uint64_t simulation_batch(const simulation *s, unsigned w);
 unsigned simulation_steps(const simulation *s);
-/* Pushes handed in to that server so far. */
+/* Number of pushes that have arrived at that server. */
 uint64_t simulation_arrivals(const simulation *s, unsigned server);
 bool simulation_ended(const simulation *s);
-/* Of server 0. */
+/* The version at server 0. */
 uint64_t simulation_version(const simulation *s);
-/* Of one server's slice. */
+/* Size of one server's slice. */
 size_t simulation_parameter_bytes(const simulation *s, unsigned server);
-/* Gradient buffers made so far. */
+/* Number of gradient buffers allocated so far. */
 unsigned simulation_buffers(const simulation *s);
 
-/* The last evaluation, where the core asked for none because its gradients ran out; a checkpoint,
- * if one is wanted; what came of it all. */
+/* Evaluates although the core did not ask for it, because the recorded gradients ended. */
 status simulation_evaluate_now(simulation *s, double now) MUST_CHECK;
+/* Writes a checkpoint if the settings request checkpoints. `goes_on`: training continues. */
 status simulation_checkpoint(simulation *s, bool goes_on) MUST_CHECK;
+/* Ends the run at all servers and fills in its outcome. `seconds`: training time. */
 void simulation_outcome(simulation *s, double seconds, struct training_outcome *out);
 
 #endif

@@ -19,7 +19,9 @@ static status reserve_slots(simulation *s, struct host *h)
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (h->area == MAP_FAILED) {
         h->area = NULL;
-        FAIL(ERROR_OTHER, "no address space for %u versions of %zu parameters (ulimit -v?)",
+        FAIL(ERROR_OTHER,
+             "no address space for %u versions of %zu parameters: use fewer workers, or raise "
+             "`ulimit -v`",
              s->slot_count, h->count);
     }
     TRY(memory_new(&h->slots, s->slot_count, sizeof *h->slots, "version slots"));
@@ -32,7 +34,7 @@ done:
 static status open_host(simulation *s, struct host *h, uint64_t epoch_samples, const float *initial)
 {
     status result = OK;
-    struct optimizer_layers layers = {0}; /* several servers: see slices_check() */
+    struct optimizer_layers layers = {0}; /* with several servers none: see slices_check() */
     unsigned number = (unsigned)(h - s->hosts);
     h->begin = slice_begin(s->count, s->servers, number);
     h->count = slice_count(s->count, s->servers, number);

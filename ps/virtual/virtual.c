@@ -10,34 +10,34 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Events of a worker. Those of servers: one for each. The last two: where links have a limit alone.
- */
+/* Events of a worker. ARRIVAL and REPLY exist once per server. COMPUTED and REPLY exist only if
+ * some link has a limited rate. */
 enum virtual_kind {
-    ARRIVAL,  /* of servers: its gradient has arrived there. With snapshots of server 0 alone: the
-               * gradient is at all servers, and server 0 knows */
-    LIFE,     /* its life ends, or it comes back */
-    COMPUTED, /* its gradient begins to leave */
-    REPLY,    /* of servers: the reply begins to leave; and then: it has arrived */
+    ARRIVAL,  /* its gradient has arrived at the server. With snapshots, at server 0 only: the
+               * gradient  has arrived at all servers, and server 0 knows it */
+    LIFE,     /* it dies, or joins again */
+    COMPUTED, /* the transfer of its gradient starts */
+    REPLY,    /* the transfer of the server's reply starts; or the reply has arrived */
 };
 
 struct virtual_worker {
-    uint64_t got_ns, computed_ns; /* of the gradient under way, or handed in last */
-    uint64_t waited_ns;           /* for the parameters it was computed at */
+    uint64_t got_ns, computed_ns; /* of the current gradient, or of the last one */
+    uint64_t waited_ns;           /* for the parameters of the current gradient */
     uint64_t life, away_ns;
-    unsigned parts_left, replies_left; /* of all servers: that have not arrived yet */
-    bool began, gone;
+    unsigned parts_left, replies_left; /* number of servers where they have not arrived yet */
+    bool began, dead;
 };
 
 struct virtual_server {
-    uint64_t begin_ns, end_ns; /* of its part in the event under way, or in its last one */
+    uint64_t begin_ns, end_ns; /* of its work on the current event, or on its last one */
     size_t bytes;
 };
 
-/* Of a worker at one server. */
+/* A worker at one server. */
 struct virtual_place {
     uint64_t replied_ns, arrived_ns;
-    uint64_t messages; /* between them so far */
-    bool reply_left;
+    uint64_t messages; /* number of messages between them so far */
+    bool reply_sent;
 };
 
 struct cluster_run {
@@ -46,18 +46,18 @@ struct cluster_run {
     simulation *simulation;
     struct event_queue queue;
     unsigned count; /* of servers */
-    unsigned kinds; /* of events that a worker has */
+    unsigned kinds; /* number of events per worker */
     bool snapshots;
-    bool limited; /* some link has a limit; else no message takes longer for its bytes */
+    bool limited; /* some link has a limited rate; else a transfer takes no time */
     struct shared_links to_servers, to_workers;
     uint64_t now_ns; /* of the last event */
     struct virtual_server *servers;
     struct virtual_worker *workers;
     struct virtual_place *places; /* [workers][servers] */
-    uint64_t version, deaths;     /* deaths at this version, which is the latest */
+    uint64_t version, deaths;     /* deaths since the latest version */
 };
 
-enum { LIVES = 1000 }; /* of each worker, on average, without an update: the run ends */
+enum { LIVES_MAX = 1000 }; /* deaths per worker, on average, without an update: the run fails */
 
 static double seconds(uint64_t ns)
 {
@@ -83,21 +83,21 @@ static struct virtual_place *place_of(const struct cluster_run *c, unsigned w, u
 
 /* ---- messages ------------------------------------------------------------------------------ */
 
-/* Of the next message between a worker and a server: each has a number of its own. */
+/* The number of the next message between a worker and a server; unique for the worker. */
 static uint64_t message_number(const struct cluster_run *c, unsigned w, unsigned server)
 {
     return place_of(c, w, server)->messages * c->count + server;
 }
 
-/* What the message takes on its way besides its transfer; it is sent with this. */
-static uint64_t delay(struct cluster_run *c, unsigned w, unsigned server)
+/* Latency and jitter of the next message. Counts the message as sent. */
+static uint64_t next_delay(struct cluster_run *c, unsigned w, unsigned server)
 {
     uint64_t number = message_number(c, w, server);
     place_of(c, w, server)->messages++;
     return cluster_latency_ns(&c->cluster) + cluster_jitter_ns(&c->cluster, w, number);
 }
 
-/* The parts of a gradient have one weight, and so have the replies to it. */
+/* All parts of a gradient have the same weight, and so have the replies to it. */
 static void start_transfer(struct cluster_run *c, struct shared_links *links, unsigned w,
                            unsigned server, uint64_t now)
 {
@@ -105,20 +105,20 @@ static void start_transfer(struct cluster_run *c, struct shared_links *links, un
     shared_links_start(links, w, server, (double)c->servers[server].bytes, weight, now);
 }
 
-/* When the gradient is at all servers, and server 0 has been told so. */
+/* When the gradient has arrived at all servers and server 0 knows it. */
 static uint64_t known_everywhere(const struct cluster_run *c, unsigned w)
 {
     uint64_t last = place_of(c, w, 0)->arrived_ns;
     for (unsigned i = 1; i < c->count; i++) {
-        uint64_t told = place_of(c, w, i)->arrived_ns + cluster_latency_ns(&c->cluster);
-        last = told > last ? told : last;
+        uint64_t known = place_of(c, w, i)->arrived_ns + cluster_latency_ns(&c->cluster);
+        last = known > last ? known : last;
     }
     return last;
 }
 
-/* ---- what the simulation tells ------------------------------------------------------------- */
+/* ---- callbacks of the simulation ------------------------------------------------------------ */
 
-/* All the steps until the push. */
+/* The time of all steps until the push. */
 static uint64_t computing_ns(const struct cluster_run *c, unsigned w)
 {
     unsigned steps = simulation_steps(c->simulation);
@@ -128,8 +128,8 @@ static uint64_t computing_ns(const struct cluster_run *c, unsigned w)
     return ns;
 }
 
-/* Its part of the gradient is at this server, or will be at the time that is noted. */
-static void part_will_arrive(struct cluster_run *c, unsigned w, unsigned server)
+/* arrived_ns of this part of the gradient is known: schedules the event that depends on it. */
+static void schedule_arrival(struct cluster_run *c, unsigned w, unsigned server)
 {
     const unsigned left = --c->workers[w].parts_left;
     if (!c->snapshots)
@@ -139,8 +139,8 @@ static void part_will_arrive(struct cluster_run *c, unsigned w, unsigned server)
         event_queue_put(&c->queue, event_of(c, w, ARRIVAL, 0), known_everywhere(c, w));
 }
 
-/* All servers' replies have arrived, or will at the times that are noted. */
-static void worker_computes(struct cluster_run *c, unsigned w)
+/* replied_ns of all servers is known: starts the worker's next step. */
+static void start_step(struct cluster_run *c, unsigned w)
 {
     struct virtual_worker *v = &c->workers[w];
     uint64_t sent = v->computed_ns;
@@ -157,8 +157,8 @@ static void worker_computes(struct cluster_run *c, unsigned w)
         return;
     }
     for (unsigned i = 0; i < c->count; i++) {
-        place_of(c, w, i)->arrived_ns = v->computed_ns + delay(c, w, i);
-        part_will_arrive(c, w, i);
+        place_of(c, w, i)->arrived_ns = v->computed_ns + next_delay(c, w, i);
+        schedule_arrival(c, w, i);
     }
 }
 
@@ -167,13 +167,13 @@ static void released(void *context, unsigned server, unsigned w, bool everywhere
     struct cluster_run *c = context;
     struct virtual_place *place = place_of(c, w, server);
     if (c->limited) {
-        place->reply_left = false;
+        place->reply_sent = false;
         event_queue_put(&c->queue, event_of(c, w, REPLY, server), c->servers[server].end_ns);
         return;
     }
-    place->replied_ns = c->servers[server].end_ns + delay(c, w, server);
+    place->replied_ns = c->servers[server].end_ns + next_delay(c, w, server);
     if (everywhere)
-        worker_computes(c, w);
+        start_step(c, w);
 }
 
 static void record(void *context, struct push_record *row)
@@ -186,8 +186,9 @@ static void record(void *context, struct push_record *row)
 
 /* ---- events -------------------------------------------------------------------------------- */
 
-/* A server begins as soon as it is free; those that follow in one order, once they know it. */
-static void server_begins(struct cluster_run *c, unsigned server, uint64_t now)
+/* The server starts on an event when it is free; a follower with snapshots when it knows server 0's
+ * order. */
+static void server_starts(struct cluster_run *c, unsigned server, uint64_t now)
 {
     struct virtual_server *s = &c->servers[server];
     if (c->snapshots && server > 0)
@@ -196,9 +197,9 @@ static void server_begins(struct cluster_run *c, unsigned server, uint64_t now)
     s->end_ns = s->begin_ns;
 }
 
-/* With snapshots one order holds for all. */
-static void note(const struct cluster_run *c, unsigned server, uint64_t now, enum severity severity,
-                 const char *code, unsigned w, const char *detail)
+/* With snapshots all servers have the same events, so only server 0 records them. */
+static void record_event(const struct cluster_run *c, unsigned server, uint64_t now,
+                         enum severity severity, const char *code, unsigned w, const char *detail)
 {
     if (c->o->recorder != NULL && (server == 0 || !c->snapshots))
         recorder_event_at(c->o->recorder, server, seconds(now),
@@ -206,27 +207,28 @@ static void note(const struct cluster_run *c, unsigned server, uint64_t now, enu
                           detail);
 }
 
-/* The first server comes last: at its evaluations the others are to have had the same events. */
-static status worker_comes(struct cluster_run *c, unsigned w, uint64_t now)
+/* Server 0 gets the event last: at its evaluations the other servers must have had the same events.
+ */
+static status worker_joins(struct cluster_run *c, unsigned w, uint64_t now)
 {
     status result = OK;
     struct virtual_worker *v = &c->workers[w];
     uint64_t lives;
-    v->gone = v->began = false;
+    v->dead = v->began = false;
     v->replies_left = c->count;
     if (cluster_life_ns(&c->cluster, w, v->life++, &lives, &v->away_ns))
         event_queue_put(&c->queue, event_of(c, w, LIFE, 0), now + lives);
     for (unsigned i = 0; i < c->count; i++)
-        server_begins(c, i, now);
+        server_starts(c, i, now);
     for (unsigned i = c->count; i-- > 0;) {
-        note(c, i, now, SEVERITY_INFO, "worker_joined", w, "virtual");
+        record_event(c, i, now, SEVERITY_INFO, "worker_joined", w, "virtual");
         TRY(simulation_hello(c->simulation, i, w, seconds(c->servers[i].begin_ns)));
     }
 done:
     return result;
 }
 
-/* Workers that die before they have computed, or before enough others have, may go on for ever. */
+/* Without this limit a run never ends if workers always die before an update. */
 static status check_progress(struct cluster_run *c)
 {
     status result = OK;
@@ -234,10 +236,11 @@ static status check_progress(struct cluster_run *c)
     uint64_t version = simulation_version(c->simulation);
     c->deaths = version > c->version ? 1 : c->deaths + 1;
     c->version = version;
-    if (c->deaths > (uint64_t)LIVES * c->o->workers) {
+    if (c->deaths > (uint64_t)LIVES_MAX * c->o->workers) {
         FAIL(ERROR_PEER,
-             "workers died %llu times (crash.mtbf_s=%s) without an update, until virtual time "
-             "%.6f s: they die before consistency=%s has the gradients that it waits for; raise "
+             "workers died %llu times (crash.mtbf_s=%s) without an update until virtual time %.6f "
+             "s: "
+             "they die before consistency=%s has enough gradients for an update. Raise "
              "crash.mtbf_s, shorten the steps (pace), or use consistency=asp",
              (unsigned long long)c->deaths, options_value(o, "crash.mtbf_s"),
              seconds(c->servers[0].end_ns), options_text(o, "consistency"));
@@ -252,8 +255,8 @@ static status worker_dies(struct cluster_run *c, unsigned w, uint64_t now)
     struct virtual_worker *v = &c->workers[w];
     char detail[96];
     TRY(check_progress(c));
-    v->gone = true;
-    snprintf(detail, sizeof detail, "died after life %llu (crash.mtbf_s), back in %.3f s",
+    v->dead = true;
+    snprintf(detail, sizeof detail, "ended life %llu (crash.mtbf_s); joins again in %.3f s",
              (unsigned long long)v->life, seconds(v->away_ns));
     for (unsigned kind = 0; kind < c->kinds; kind++)
         event_queue_remove(&c->queue, w * c->kinds + kind);
@@ -263,9 +266,9 @@ static status worker_dies(struct cluster_run *c, unsigned w, uint64_t now)
         shared_links_cancel(&c->to_workers, w, now);
     }
     for (unsigned i = 0; i < c->count; i++)
-        server_begins(c, i, now);
+        server_starts(c, i, now);
     for (unsigned i = c->count; i-- > 0;) {
-        note(c, i, now, SEVERITY_WARNING, "worker_lost", w, detail);
+        record_event(c, i, now, SEVERITY_WARNING, "worker_lost", w, detail);
         TRY(simulation_lost(c->simulation, i, w, seconds(c->servers[i].begin_ns)));
     }
 done:
@@ -286,9 +289,9 @@ static status push(struct cluster_run *c, unsigned server, unsigned w)
     return simulation_push(c->simulation, server, w, &times);
 }
 
-static void server_takes(struct cluster_run *c, unsigned server, uint64_t now)
+static void server_applies(struct cluster_run *c, unsigned server, uint64_t now)
 {
-    server_begins(c, server, now);
+    server_starts(c, server, now);
     c->servers[server].end_ns += (uint64_t)c->cluster.apply_ns;
 }
 
@@ -296,59 +299,59 @@ static status gradient_arrives(struct cluster_run *c, unsigned server, unsigned 
 {
     status result = OK;
     if (!c->snapshots) {
-        server_takes(c, server, now);
+        server_applies(c, server, now);
         return push(c, server, w);
     }
     for (unsigned i = 0; i < c->count; i++)
-        server_takes(c, i, now);
+        server_applies(c, i, now);
     for (unsigned i = c->count; i-- > 0;)
         TRY(push(c, i, w));
 done:
     return result;
 }
 
-static void gradient_leaves(struct cluster_run *c, unsigned w, uint64_t now)
+static void send_gradient(struct cluster_run *c, unsigned w, uint64_t now)
 {
     for (unsigned i = 0; i < c->count; i++)
         start_transfer(c, &c->to_servers, w, i, now);
 }
 
-static void reply_leaves_or_arrives(struct cluster_run *c, unsigned server, unsigned w,
-                                    uint64_t now)
+static void send_or_receive_reply(struct cluster_run *c, unsigned server, unsigned w, uint64_t now)
 {
     struct virtual_place *place = place_of(c, w, server);
-    if (!place->reply_left) {
-        place->reply_left = true;
+    if (!place->reply_sent) {
+        place->reply_sent = true;
         start_transfer(c, &c->to_workers, w, server, now);
         return;
     }
     place->replied_ns = now;
     if (--c->workers[w].replies_left == 0)
-        worker_computes(c, w);
+        start_step(c, w);
 }
 
-/* What has left its links at this time is still on its way for the latency. */
+/* A message arrives one latency after the end of its transfer. */
 static void transfers_end(struct cluster_run *c, uint64_t now)
 {
     unsigned w, server;
     while (shared_links_take(&c->to_workers, now, &w, &server))
-        event_queue_put(&c->queue, event_of(c, w, REPLY, server), now + delay(c, w, server));
+        event_queue_put(&c->queue, event_of(c, w, REPLY, server), now + next_delay(c, w, server));
     while (shared_links_take(&c->to_servers, now, &w, &server)) {
-        place_of(c, w, server)->arrived_ns = now + delay(c, w, server);
-        part_will_arrive(c, w, server);
+        place_of(c, w, server)->arrived_ns = now + next_delay(c, w, server);
+        schedule_arrival(c, w, server);
     }
 }
 
-/* Has the gradients that arrive next computed meanwhile. */
-static void prepare(struct cluster_run *c, unsigned now_wanted)
+/* Lets other threads compute the gradients that arrive next. */
+static void prepare(struct cluster_run *c, unsigned first)
 {
-    unsigned events[EVENT_QUEUE_LOOK], wanted = c->kinds * 2 * simulation_threads(c->simulation);
+    unsigned events[EVENT_QUEUE_PEEK_MAX],
+        wanted = c->kinds * 2 * simulation_threads(c->simulation);
     if (simulation_threads(c->simulation) == 1)
         return;
-    if (wanted > EVENT_QUEUE_LOOK)
-        wanted = EVENT_QUEUE_LOOK;
-    bool room = simulation_prepare(c->simulation, now_wanted);
-    unsigned found = room ? event_queue_look(&c->queue, events, wanted) : 0;
+    if (wanted > EVENT_QUEUE_PEEK_MAX)
+        wanted = EVENT_QUEUE_PEEK_MAX;
+    bool room = simulation_prepare(c->simulation, first);
+    unsigned found = room ? event_queue_peek(&c->queue, events, wanted) : 0;
     for (unsigned i = 0; i < found && room; i++)
         if (events[i] % c->kinds < c->count)
             room = simulation_prepare(c->simulation, events[i] / c->kinds);
@@ -360,26 +363,26 @@ static status handle(struct cluster_run *c, unsigned event, uint64_t now)
 {
     unsigned w = event / c->kinds, kind = event % c->kinds;
     if (kind == event_of(c, 0, LIFE, 0))
-        return c->workers[w].gone ? worker_comes(c, w, now) : worker_dies(c, w, now);
+        return c->workers[w].dead ? worker_joins(c, w, now) : worker_dies(c, w, now);
     if (kind == event_of(c, 0, COMPUTED, 0)) {
-        gradient_leaves(c, w, now);
+        send_gradient(c, w, now);
         return OK;
     }
     if (kind >= event_of(c, 0, REPLY, 0)) {
-        reply_leaves_or_arrives(c, kind - event_of(c, 0, REPLY, 0), w, now);
+        send_or_receive_reply(c, kind - event_of(c, 0, REPLY, 0), w, now);
         return OK;
     }
     prepare(c, w);
     return gradient_arrives(c, kind, w, now);
 }
 
-/* Of the queue's event and the links' that at one time the queue's comes first. */
+/* If an event of the queue and the end of a transfer have the same time, the event comes first. */
 static status next_event(struct cluster_run *c)
 {
     status result = OK;
     unsigned event = 0;
     uint64_t next = UINT64_MAX, ends = UINT64_MAX;
-    if (event_queue_look(&c->queue, &event, 1) == 1)
+    if (event_queue_peek(&c->queue, &event, 1) == 1)
         next = c->queue.when[event];
     if (c->limited && next > c->now_ns) {
         uint64_t to_workers = shared_links_next(&c->to_workers);
@@ -387,8 +390,7 @@ static status next_event(struct cluster_run *c)
         ends = to_workers < ends ? to_workers : ends;
     }
     if (next == UINT64_MAX && ends == UINT64_MAX)
-        FAIL(ERROR_PEER,
-             "nothing more can happen at virtual time %.6f s: all workers wait for each other",
+        FAIL(ERROR_PEER, "no event is left at virtual time %.6f s: all workers wait for each other",
              seconds(c->servers[0].end_ns));
     c->now_ns = next <= ends ? next : ends;
     if (next > ends) {
@@ -458,7 +460,7 @@ static status train(struct cluster_run *c)
 {
     status result = OK;
     for (unsigned w = 0; w < c->o->workers; w++)
-        TRY(worker_comes(c, w, 0));
+        TRY(worker_joins(c, w, 0));
     while (!simulation_ended(c->simulation))
         TRY(next_event(c));
 done:

@@ -6,20 +6,24 @@
  *
  *   t + transfer(parameters) + latency + step + transfer(gradient) + latency
  *
- * where the step's length (with an outer rule: that of all steps until the push) comes from the
- * pace, the latency from network.* (worker/pace/cluster.h), and a transfer's time from the links
- * that it shares with others (shared_links.h). The server takes gradients in the order they arrive,
- * of those that arrive at one time the lowest worker's first, and is busy for server.apply_ms with
- * each. Of several servers each has its part of the gradient when it arrives there (the parts share
- * the worker's link), and a worker goes on when the last has answered; with read=torn they take
- * gradients as they come, with read=snapshot once they are at all servers and server 0 was told
- * (one message without content: the latency), the others in its order (one more). Evaluation takes
- * no time. A worker that dies loses what it computes or has on the wire; the server notices at
- * once, and starts it anew when it is back.
+ * The pace gives the length of a step; with an outer rule, the sum of the steps until the push.
+ * network.* gives the latency (worker/pace/cluster.h). The links that a transfer shares with others
+ * determine its time (shared_links.h). The server takes gradients in order of arrival. If several
+ * arrive at the same time, it takes the lowest worker's first. It is busy for server.apply_ms with
+ * each.
  *
- * Deterministic: the same settings give the same bits and the same times, whatever the number of
- * threads. With one worker, and with consistency=bsp, the parameters are those of a real run.
- * Gradients that are on their way when the run ends are not computed.
+ * With several servers, the parts of a gradient share the worker's link and arrive separately. A
+ * worker continues when the last server has answered. With read=torn each server takes its parts in
+ * order of arrival. With read=snapshot a gradient is taken after all parts have arrived and server
+ * 0 knows it (one latency, for a message without content); the other servers take it in server 0's
+ * order (one more latency).
+ *
+ * Evaluation takes no virtual time. A worker that dies loses the gradient that it computes or
+ * sends. The server notices the death at once; the worker joins again after its down time.
+ *
+ * Deterministic: the same settings give the same bits and the same times for any number of threads.
+ * With one worker, and with consistency=bsp, the parameters equal those of a real run. Gradients
+ * that have not arrived when the run ends are not computed.
  */
 #ifndef GRADLAG_PS_VIRTUAL_VIRTUAL_H
 #define GRADLAG_PS_VIRTUAL_VIRTUAL_H
@@ -37,9 +41,9 @@ struct virtual_options {
     recorder *recorder; /* may be NULL */
 };
 
-/* ERROR_USAGE: the pace has no times of its own. ERROR_DIVERGED, ERROR_PEER (all workers wait for
- * each other, or die before they get to an update), STOPPED, or what a hook returned. `out` is
- * filled in as far as training got. */
+/* ERROR_USAGE: the pace has no times of its own. ERROR_PEER: all workers wait for each other, or
+ * die before an update. ERROR_DIVERGED, STOPPED, or the error of a hook. After an error `out`
+ * describes the training until then. */
 status virtual_run(const struct virtual_options *o, struct training_outcome *out) MUST_CHECK;
 
 #endif

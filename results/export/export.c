@@ -38,10 +38,10 @@ static status find_format(const char *name, size_t *out)
     return suggestion_fail(&known, NULL, "export: there is no format");
 }
 
-/* ---- which runs ---------------------------------------------------------------------------------
+/* ---- runs ---------------------------------------------------------------------------------------
  */
 
-/* The text of the first row's first column, appended; `ids` is ?1. */
+/* Appends the first column of the first row as text; ?1 is `ids`. */
 static status add_answer(struct export *e, const char *sql, struct text *out)
 {
     status result = OK;
@@ -75,7 +75,7 @@ done:
     return result;
 }
 
-/* Whoever compares runs wants few columns: those that tell them apart. */
+/* Users compare runs by few columns, so only keys that differ and the common ones are exported. */
 static status choose_keys(struct export *e)
 {
     static const char sql[] =
@@ -132,7 +132,7 @@ done:
 /* ---- files --------------------------------------------------------------------------------------
  */
 
-/* The folders that `path` lies in. */
+/* Creates the folders of `path`. */
 static status make_folders(const char *path)
 {
     status result = OK;
@@ -142,8 +142,8 @@ static status make_folders(const char *path)
             continue;
         *c = '\0';
         if (mkdir(copy, 0777) != 0 && errno != EEXIST) {
-            FAIL(ERROR_OTHER, "the folder %s cannot be made: %s; name another with -o", copy,
-                 strerror(errno));
+            FAIL(ERROR_OTHER, "the folder %s cannot be created: %s; name another folder with -o",
+                 copy, strerror(errno));
         }
         *c = '/';
     }
@@ -152,7 +152,7 @@ done:
     return result;
 }
 
-/* -o - is for formats that are one file. */
+/* "-o -" works for formats of one file only. */
 static status check_folder(const struct export *e)
 {
     status result = OK;

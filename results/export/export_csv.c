@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-/* Whether the file has the table, and whether its rows say of which run they are. */
+/* Whether the file has the table, and the name of its column of run ids. */
 static status describe(struct export *e, const char *table, bool *there, const char **run)
 {
     status result = OK;
@@ -38,10 +38,12 @@ static status write_table(struct export *e, const char *table)
     bool there;
     TRY(describe(e, table, &there, &run));
     if (!there)
-        goto done; /* somebody has dropped the table */
+        goto done; /* the table was dropped */
     text_add(&sql, "SELECT * FROM %s", table);
     if (run != NULL && !e->all)
         text_add(&sql, " WHERE %s IN (SELECT value FROM json_each(?1))", run);
+    if (run != NULL) /* rows of concurrent runs are interleaved */
+        text_add(&sql, " ORDER BY %s", run);
     text_add(&name, "%s.csv", table);
     TRY(database_prepare(e->db, &s, sql.at));
     sqlite3_bind_text(s, 1, e->ids.at, -1, SQLITE_STATIC);
@@ -64,7 +66,7 @@ static status count_run(struct export *e, sqlite3_stmt *s, void *context)
     return OK;
 }
 
-/* The tables' names are the schema's, not the file's, which may be anybody's. */
+/* Table names come from the schema, because the file may be untrusted. */
 status export_csv(struct export *e)
 {
     static const char create[] = "CREATE TABLE ";

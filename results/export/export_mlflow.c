@@ -22,7 +22,7 @@ enum { MLFLOW_RUNNING = 1, MLFLOW_FINISHED = 3, MLFLOW_FAILED = 4, MLFLOW_KILLED
 
 enum { ID, UUID, EXPERIMENT, NAME, BEGAN, ENDED, HOW, COMMIT, MEAN_STALENESS, RATE };
 
-/* One run on its way into its folder. */
+/* The export of one run. */
 struct mlflow_run {
     struct text folder; /* "EXPERIMENT/RUN" */
     int64_t id;
@@ -52,7 +52,7 @@ done:
     return result;
 }
 
-/* "key: text\n"; a string of JSON is one of YAML, too. */
+/* Writes "key: text\n" with a JSON string, which is valid YAML. */
 static void add_yaml(struct text *out, const char *key, const char *value)
 {
     text_add(out, "%s: ", key);
@@ -60,7 +60,7 @@ static void add_yaml(struct text *out, const char *key, const char *value)
     text_add(out, "\n");
 }
 
-/* "file:///…": where artifacts would be. */
+/* "file:///…": the folder of artifacts. */
 static void add_uri(struct export *e, const char *key, const char *below, struct text *out)
 {
     char folder[PATH_MAX];
@@ -74,7 +74,7 @@ static void add_uri(struct export *e, const char *key, const char *below, struct
 /* ---- experiments --------------------------------------------------------------------------------
  */
 
-/* Eighteen digits made of the name, as MLflow's own ids have. */
+/* An id of eighteen digits, computed from the name; MLflow's own ids have this form. */
 static void name_experiment(const char *name, char out[32])
 {
     struct sha256 hash;
@@ -146,7 +146,7 @@ static void add_point(struct text *out, const struct mlflow_run *r, double secon
     text_add(out, " %lld\n", (long long)step);
 }
 
-/* What evaluations measured, by column. */
+/* Metrics of evaluations and their columns. */
 static const char *const evaluated[] = {"train_loss", "validation_loss", "validation_accuracy",
                                         "test_loss", "test_accuracy"};
 
@@ -188,7 +188,7 @@ done:
     return result;
 }
 
-/* One metric of the gradients' curve, which lies `offset` into a point. */
+/* One metric of the curve of gradients; `offset` of its field in a point. */
 static status write_gradient_metric(struct export *e, const struct mlflow_run *r,
                                     const struct series *series, const char *name, size_t offset)
 {
@@ -277,7 +277,7 @@ done:
     return result;
 }
 
-/* Without them MLflow takes a folder for no run's. */
+/* MLflow ignores folders of runs without these. */
 static status make_folders(struct export *e, const struct mlflow_run *r)
 {
     static const char *const names[] = {"metrics", "params", "artifacts"};

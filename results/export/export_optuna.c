@@ -1,6 +1,6 @@
 /*
- * export_optuna.c — a journal for Optuna's JournalStorage: one line of JSON per operation, of which
- * two are used, to create a study (0) and to create a trial that is over (4).
+ * export_optuna.c — a journal for Optuna's JournalStorage: one line of JSON per operation. It uses
+ * two operations: create a study (0) and create a completed trial (4).
  *
  * An experiment is a study, as are the runs on their own together; a run is a trial. Its parameters
  * are the settings in which the study's runs differ, but for the seed. The value is what tuning
@@ -21,12 +21,12 @@ enum { TRIAL_RUNNING = 0, TRIAL_COMPLETE = 1, TRIAL_FAIL = 3 };
 
 enum optuna_kind { WHOLE, REAL, CHOICE };
 
-/* A setting in which the runs of a study differ. */
+/* A key in which the runs of a study differ. */
 struct optuna_axis {
     char *key;
     enum optuna_kind kind;
     double low, high;
-    char **choices; /* of CHOICE */
+    char **choices; /* if CHOICE */
     size_t count;
 };
 
@@ -34,7 +34,7 @@ struct study {
     FILE *to;
     int64_t number;
     const char *name;
-    const char *value, *curve; /* columns of run and of evaluation */
+    const char *value, *curve; /* columns of run and evaluation */
     struct optuna_axis *axes;
     size_t axis_count, room;
 };
@@ -58,7 +58,7 @@ static void free_axes(struct study *study)
     study->axis_count = study->room = 0;
 }
 
-/* For every row that `sql` selects of a study's runs: ?1 their ids, ?2 the study's name. */
+/* Calls `each` for every row of `sql`; ?1: ids of the runs, ?2: name of the study. */
 static status each_of_study(struct export *e, const struct study *study, const char *sql,
                             export_row *each, void *context)
 {
@@ -80,7 +80,7 @@ done:
 #define AS_TEXT                                                                                    \
     "CASE j.type WHEN 'true' THEN 'true' WHEN 'false' THEN 'false' ELSE CAST(j.value AS TEXT) END"
 
-/* ---- what the runs of a study differ in ---------------------------------------------------------
+/* ---- keys in which runs differ ------------------------------------------------------------------
  */
 
 static status add_axis(struct export *e, sqlite3_stmt *s, void *context)
@@ -110,7 +110,7 @@ static struct optuna_axis *find_axis(struct study *study, const char *key)
     return NULL;
 }
 
-/* Of key and value, each pair once. */
+/* Called once for each pair of key and value. */
 static status add_choice(struct export *e, sqlite3_stmt *s, void *context)
 {
     struct optuna_axis *axis = find_axis(context, text_of(s, 0));
@@ -183,7 +183,7 @@ struct optuna_trial {
     struct text distributions, parameters, curve;
 };
 
-/* As Optuna's own distributions write themselves. */
+/* In the JSON format of Optuna's distributions. */
 static void add_distribution(struct text *out, const struct optuna_axis *axis)
 {
     struct text its = {0};
@@ -215,7 +215,7 @@ static size_t index_of(const struct optuna_axis *axis, const char *choice)
     return i;
 }
 
-/* Of a run's settings: key, number, text. */
+/* Columns: key, number, text. */
 static status add_parameter(struct export *e, sqlite3_stmt *s, void *context)
 {
     struct optuna_trial *t = context;
@@ -341,7 +341,7 @@ static void write_head(const struct study *study)
     text_free(&line);
 }
 
-/* "2026-11-21T10:15:00.123Z" as Python before 3.11 reads it, too. */
+/* Converts "2026-11-21T10:15:00.123Z" to a form that Python before 3.11 can parse. */
 #define PYTHON_TIME(column) "replace(" column ", 'Z', '+00:00')"
 
 static status write_study(struct export *e, sqlite3_stmt *s, void *context)

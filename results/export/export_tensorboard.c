@@ -1,7 +1,7 @@
 /*
- * export_tensorboard.c — TensorBoard's event files: a folder for each run with its scalars,
- * histograms of its staleness and its hyperparameters, and one file beside them that says what
- * hyperparameters and metrics there are.
+ * export_tensorboard.c — TensorBoard's event files: one folder per run with scalars, staleness
+ * histograms and hyperparameters, and one file beside the folders that lists all hyperparameters
+ * and metrics.
  *
  * An event file is a sequence of records (tfrecord.h), each a protobuf `Event`: tensorflow's
  * event.proto and summary.proto, and plugins/hparams/{plugin_data,api}.proto of tensorboard. Steps
@@ -20,7 +20,7 @@
 
 enum { SCALARS = 1000 /* of gradients, per run */, HISTOGRAMS = 50 };
 
-/* Field numbers of the messages. */
+/* Field numbers of the Protocol Buffers messages. */
 enum { EVENT_WALL_TIME = 1, EVENT_STEP = 2, EVENT_FILE_VERSION = 3, EVENT_SUMMARY = 5 };
 enum { SUMMARY_VALUE = 1 };
 enum {
@@ -47,11 +47,11 @@ enum { MAP_KEY = 1, MAP_VALUE = 2, STRUCT_NUMBER = 2, STRUCT_TEXT = 3, STRUCT_BO
 enum { TYPE_STRING = 1, TYPE_BOOL = 2, TYPE_FLOAT64 = 3 };
 enum { STATUS_SUCCESS = 1, STATUS_FAILURE = 2, STATUS_RUNNING = 3 };
 
-/* One run on its way into its file. */
+/* The export of one run. */
 struct tensorboard_file {
     FILE *to;
     double began; /* seconds since 1970 */
-    /* The stretch whose staleness is being gathered. */
+    /* The stretch of the current histogram. */
     struct staleness_bin last;
     double *limits, *buckets; /* [room] */
     size_t count, room;
@@ -66,7 +66,7 @@ static void begin_event(struct text *event, double wall, int64_t step)
         protobuf_add_integer(event, EVENT_STEP, (uint64_t)step);
 }
 
-/* An event of one summary value, which has its tag already. */
+/* Writes an event with one summary value, which already has its tag. */
 static void write_value(FILE *to, double wall, int64_t step, const struct text *value)
 {
     struct text event = {0}, summary = {0};
@@ -87,7 +87,7 @@ static void write_version(FILE *to, double wall)
     text_free(&event);
 }
 
-/* Nothing, where it was not measured. */
+/* Writes nothing for a value that was not measured. */
 static void write_scalar(struct tensorboard_file *b, double seconds, int64_t step, const char *tag,
                          double number)
 {
@@ -103,7 +103,7 @@ static void write_scalar(struct tensorboard_file *b, double seconds, int64_t ste
 /* ---- scalars ------------------------------------------------------------------------------------
  */
 
-/* An evaluation; what was not measured, or is NaN, has no point. */
+/* Writes an evaluation; NULL and NaN give no point. */
 static status write_evaluation(struct export *e, sqlite3_stmt *s, void *context)
 {
     static const char *const tags[] = {"loss/train",          "loss/validation",
@@ -161,7 +161,7 @@ done:
 /* ---- histograms ---------------------------------------------------------------------------------
  */
 
-/* Each staleness is a bucket of its own, one version wide. */
+/* Each staleness is a bucket, one version wide. */
 static void write_histogram(struct tensorboard_file *b)
 {
     struct text value = {0}, histogram = {0};
@@ -205,7 +205,7 @@ static status gather(void *context, const struct staleness_bin *c)
         b->least = staleness;
         b->number = b->sum = b->squares = 0;
     } else if (c->staleness > b->last.staleness + 1) {
-        add_bucket(b, staleness - 0.5, 0); /* between them there was none */
+        add_bucket(b, staleness - 0.5, 0); /* an empty bucket up to the next staleness */
     }
     add_bucket(b, staleness + 0.5, count);
     b->greatest = staleness;
@@ -228,7 +228,7 @@ done:
 /* ---- hyperparameters ----------------------------------------------------------------------------
  */
 
-/* A value whose content is the plugin's own message, which travels in the metadata. */
+/* Writes a value whose metadata contains the message of the HParams plugin. */
 static void write_plugin(FILE *to, double wall, const char *tag, unsigned field,
                          const struct text *content)
 {
@@ -256,7 +256,7 @@ static bool is_flag(const char *type)
     return strcmp(type, "true") == 0 || strcmp(type, "false") == 0;
 }
 
-/* Of json_each(): key, type, value. */
+/* Columns of json_each(): key, type, value. */
 static status add_parameter(struct export *e, sqlite3_stmt *s, void *context)
 {
     struct text *start = context, value = {0}, entry = {0};
@@ -278,7 +278,7 @@ static status add_parameter(struct export *e, sqlite3_stmt *s, void *context)
     return OK;
 }
 
-/* Runs that differ in the seed alone are one group. */
+/* Runs that differ only in the seed are one group. */
 static void add_group(struct text *start, const char *settings)
 {
     struct sha256 hash;
@@ -343,7 +343,7 @@ static void add_metric(struct text *experiment, const char *tag, const char *tit
     text_free(&info);
 }
 
-/* In the folder above the runs: what their hyperparameters and metrics are. */
+/* Writes the list of hyperparameters and metrics to the folder above the runs. */
 static status write_experiment(struct export *e)
 {
     static const char sql[] =

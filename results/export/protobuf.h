@@ -1,6 +1,6 @@
 /*
- * protobuf.h — the wire format of Protocol Buffers, as far as exports write it: fields appended to
- * a text that holds one message. https://protobuf.dev/programming-guides/encoding
+ * protobuf.h — encodes fields in the wire format of Protocol Buffers. Each function appends a field
+ * to a message. https://protobuf.dev/programming-guides/encoding
  */
 #ifndef GRADLAG_RESULTS_EXPORT_PROTOBUF_H
 #define GRADLAG_RESULTS_EXPORT_PROTOBUF_H
@@ -11,7 +11,7 @@ void protobuf_add_integer(struct text *message, unsigned field, uint64_t value);
 void protobuf_add_double(struct text *message, unsigned field, double value);
 void protobuf_add_float(struct text *message, unsigned field, float value);
 void protobuf_add_text(struct text *message, unsigned field, const char *value);
-/* A message within a message, or bytes. */
+/* A nested message, or bytes. */
 void protobuf_add_bytes(struct text *message, unsigned field, const struct text *value);
 /* A packed `repeated double`. */
 void protobuf_add_doubles(struct text *message, unsigned field, const double *values, size_t count);

@@ -13,7 +13,7 @@
 /* CRC-32C (Castagnoli, RFC 3720) of bytes. */
 uint32_t tfrecord_crc32c(const void *bytes, size_t count);
 uint32_t tfrecord_masked(uint32_t crc);
-/* An error shows in ferror(to). */
+/* The caller checks ferror(to). */
 void tfrecord_write(FILE *to, const struct text *record);
 
 #endif

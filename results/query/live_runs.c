@@ -10,8 +10,8 @@
 #include <string.h>
 
 enum {
-    ROWS_PER_POINT = 16, /* of the gradients in a point's stretch, so many are looked at */
-    RECENT = 2048,       /* rows that say who is slow */
+    ROWS_PER_POINT = 16, /* of the gradients in a point's stretch, so many are read */
+    RECENT = 2048,       /* rows from which the slowest worker is computed */
 };
 
 static double number(sqlite3_stmt *s, int column)
@@ -20,7 +20,7 @@ static double number(sqlite3_stmt *s, int column)
     return known ? sqlite3_column_double(s, column) : NAN;
 }
 
-/* What does not fit ends in … behind a whole character. */
+/* Truncates a long text after a complete character and appends "…". */
 static void copy_text(sqlite3_stmt *s, int column, char *out, size_t room)
 {
     static const char more[] = "…";
@@ -90,7 +90,7 @@ static void read_run(sqlite3_stmt *s, struct live_run *r)
                            .train_seconds = number(s, TRAINED),
                            .slowest = -1,
                            .slowest_factor = NAN};
-    /* By the wall's clock: evaluations take time, too, and a virtual cluster's is not ours. */
+    /* Wall-clock time, because it includes evaluations, and a virtual clock is not the host's. */
     r->seconds_left = ratio((total - samples) * number(s, ELAPSED), samples);
     copy_text(s, STATUS, r->status, sizeof r->status);
     copy_text(s, TITLE, r->title, sizeof r->title);
@@ -167,7 +167,7 @@ done:
 /* ---- curves -------------------------------------------------------------------------------------
  */
 
-/* The one number that `sql` yields of a run (?1) between ?2 and ?3; NaN where there is none. */
+/* Reads the number that `sql` returns for run ?1 and rows ?2 to ?3; NaN if there is none. */
 static status ask(sqlite3 *db, sqlite3_stmt *s, int64_t run, int64_t from, int64_t to, double *out)
 {
     status result = OK;
@@ -182,7 +182,7 @@ done:
     return result;
 }
 
-/* How far a run's rows go: gradients of one that has rows of them, updates of another. */
+/* The number of the last row: of push if the run has rows there, else of step. */
 static status last_row(sqlite3 *db, const struct live_run *r, int64_t *out)
 {
     status result = OK;
@@ -213,7 +213,8 @@ static status read_loss_curve(sqlite3 *db, struct live_run *r, int64_t last)
                                          : "SELECT avg(loss) FROM step WHERE run_id = ?1 AND "
                                            "update_version BETWEEN ?2 AND ?3"));
     for (int64_t i = 0; i < points; i++) {
-        int64_t end = (last + 1) * (i + 1) / points; /* the point's is the end of its stretch */
+        int64_t end =
+            (last + 1) * (i + 1) / points; /* a point reads the last rows of its stretch */
         double loss;
         TRY(ask(db, s, r->id, end - ROWS_PER_POINT, end, &loss));
         if (!isnan(loss))
@@ -245,7 +246,7 @@ done:
     return result;
 }
 
-/* Whose steps take longest to compute lately, against the one in the middle. */
+/* Finds the worker with the longest recent compute time, and its ratio to the median. */
 static status read_slowest(sqlite3 *db, struct live_run *r, int64_t last)
 {
     static const char form[] =
@@ -265,7 +266,7 @@ static status read_slowest(sqlite3 *db, struct live_run *r, int64_t last)
     sqlite3_bind_int64(s, 1, r->id);
     sqlite3_bind_int64(s, 2, last - rows);
     int code = sqlite3_step(s);
-    TRY(database_check(db, code, "read who is slow"));
+    TRY(database_check(db, code, "read the slowest worker"));
     if (code == SQLITE_ROW) {
         r->slowest = sqlite3_column_int(s, 0);
         r->slowest_factor = number(s, 1);

@@ -1,52 +1,53 @@
 /*
- * live_runs.h — what goes on in a results file right now, and what came of the last runs: for
- * whoever looks at it again and again. Reads only, and little: a look costs no more for a long run
- * than for a short one.
+ * live_runs.h — the running, queued and latest ended runs of a results file, for displays that read
+ * it repeatedly. The cost of a read does not depend on the length of the runs.
  */
 #ifndef GRADLAG_RESULTS_QUERY_LIVE_RUNS_H
 #define GRADLAG_RESULTS_QUERY_LIVE_RUNS_H
 
 #include "base/status.h"
 
-enum { LIVE_POINTS = 64 /* of a curve, at most */, LIVE_RUNS = 64 /* in flight, at most */ };
+enum {
+    LIVE_POINTS = 64 /* points of a curve at most */,
+    LIVE_RUNS = 64 /* running runs at most */
+};
 
 struct live_curve {
-    double at[LIVE_POINTS]; /* from the run's beginning to now */
+    double at[LIVE_POINTS]; /* from the beginning of the run to now */
     size_t count;
 };
 
-struct live_run { /* numbers are NaN where they are not known */
+struct live_run { /* unknown numbers are NaN */
     int64_t id;
-    char status[16]; /* queued (and taken), running; of those that ended finished, diverged, … */
-    char title[160]; /* "async ×16 lenet inverse seed 1" */
-    bool asynchronous;   /* or a pipeline without flushes: its gradients have rows of `push` */
-    double part;         /* of its samples that it has used: 0 to 1 */
-    double seconds_left; /* at the pace so far, evaluations included */
+    char status[16];     /* queued (taken), running, finished, diverged, … */
+    char title[160];     /* "async ×16 lenet inverse seed 1" */
+    bool asynchronous;   /* or a pipeline without flushes: gradients are in table push */
+    double part;         /* samples used / all samples: 0 to 1 */
+    double seconds_left; /* at the speed so far, with evaluations */
     double samples_per_second, updates_per_second;
-    double loss, accuracy; /* loss lately; the last test accuracy */
+    double loss, accuracy; /* recent loss; last test accuracy */
     double staleness;      /* mean so far */
-    double silent_seconds; /* since it last said how far it is */
-    double train_seconds;  /* of one that ended */
+    double silent_seconds; /* since the last progress report */
+    double train_seconds;  /* of an ended run */
     struct live_curve loss_curve, accuracy_curve;
-    int slowest;           /* the worker whose steps take longest lately, or -1 */
-    double slowest_factor; /* how many times as long as those of the worker in the middle */
+    int slowest;           /* the worker with the longest recent steps, or -1 */
+    double slowest_factor; /* its mean step time / the median over workers */
     char error[200];
 };
 
 struct live_runs { /* zero-initialise; owns its runs */
-    bool there;    /* the file */
+    bool there;    /* the file exists and has tables */
     struct live_run *running;
     size_t running_count, more_running;
-    struct live_run *ended; /* the newest first */
+    struct live_run *ended; /* newest first */
     size_t ended_count;
     unsigned waiting, finished, diverged, failed, stopped; /* in the whole file */
-    /* Of what waits and what goes on, by as many at a time as go on now (one, where none does); NaN
-     * where that is nothing, or no run of the kind has ended yet. */
+    /* Estimate for all queued and running runs, if as many run in parallel as now (at least one).
+     * NaN: there are none, or no run of this kind has ended yet. */
     double queue_seconds_left;
 };
 
-/* A look: `ended` of the runs that ended, at most. A file that is not there yet, or still empty, is
- * no error. */
+/* Reads the runs; at most `ended` of the ended ones. A missing or empty file is no error. */
 status live_runs_read(struct live_runs *out, const char *path, size_t ended) MUST_CHECK;
 void live_runs_free(struct live_runs *l);
 

@@ -51,7 +51,7 @@ done:
     return result;
 }
 
-/* NULL is NaN where the row's list names the column, else it was not measured. */
+/* NULL means NaN if the row's not_a_number names the column, else NOT_MEASURED. */
 static double measured(sqlite3_stmt *s, int column, const char *nan_list)
 {
     char wanted[40], listed[240];
@@ -62,7 +62,7 @@ static double measured(sqlite3_stmt *s, int column, const char *nan_list)
     return strstr(listed, wanted) != NULL ? NAN : NOT_MEASURED;
 }
 
-/* false: outcome or reason is a text that rows_insert() never writes. */
+/* false: rows_insert() never writes this outcome or reason. */
 static bool read_push(sqlite3_stmt *s, struct recorded_push *out)
 {
     enum {
@@ -186,7 +186,7 @@ static status read_pushes(struct recorded_run *r, sqlite3 *db)
             FAIL(
                 ERROR_RESULTS,
                 "%s: row number %llu in table push of run %lld has worker %s of %u, outcome %s and "
-                "reason %s, which gradlag never writes: the file is damaged; read another one",
+                "reason %s, which gradlag never writes: the file is damaged; use a copy of it",
                 sqlite3_db_filename(db, "main"), (unsigned long long)push->number, (long long)r->id,
                 text_of(s, 2), r->workers, text_of(s, 6), text_of(s, 21));
         }
@@ -206,17 +206,17 @@ static status read_comings(struct recorded_run *r, sqlite3 *db)
     TRY(count_rows(db, "SELECT count(*) FROM event WHERE " COMINGS, r->id, &room));
     if (room == 0)
         return OK;
-    TRY(memory_new(&r->comings, room, sizeof *r->comings, "recorded workers"));
+    TRY(memory_new(&r->member_events, room, sizeof *r->member_events, "recorded workers"));
     TRY(database_prepare(db, &s,
                          "SELECT push_number, worker, code = 'worker_joined', server FROM event "
                          "WHERE " COMINGS " ORDER BY push_number, rowid"));
     sqlite3_bind_int64(s, 1, r->id);
-    while ((code = sqlite3_step(s)) == SQLITE_ROW && r->coming_count < room) {
-        r->comings[r->coming_count++] =
-            (struct recorded_coming){.push_number = (uint64_t)sqlite3_column_int64(s, 0),
-                                     .worker = (unsigned)sqlite3_column_int64(s, 1),
-                                     .joined = sqlite3_column_int(s, 2) != 0,
-                                     .server = (unsigned)sqlite3_column_int64(s, 3)};
+    while ((code = sqlite3_step(s)) == SQLITE_ROW && r->member_event_count < room) {
+        r->member_events[r->member_event_count++] =
+            (struct recorded_member_event){.push_number = (uint64_t)sqlite3_column_int64(s, 0),
+                                           .worker = (unsigned)sqlite3_column_int64(s, 1),
+                                           .joined = sqlite3_column_int(s, 2) != 0,
+                                           .server = (unsigned)sqlite3_column_int64(s, 3)};
     }
     TRY(database_check(db, code, "read when the run's workers came"));
 done:
@@ -247,6 +247,6 @@ void recorded_run_free(struct recorded_run *r)
     memory_free(r->program);
     memory_free(r->resumed);
     memory_free(r->pushes);
-    memory_free(r->comings);
+    memory_free(r->member_events);
     *r = (struct recorded_run){0};
 }

@@ -1,40 +1,39 @@
 /*
- * push_reader.h — an asynchronous run as it was recorded, for replaying it and for what its
- * workers' steps took.
+ * push_reader.h — reads a recorded asynchronous run, for replay and for the times of its steps.
  */
 #ifndef GRADLAG_RESULTS_QUERY_PUSH_READER_H
 #define GRADLAG_RESULTS_QUERY_PUSH_READER_H
 
 #include "results/store/recorder.h"
 
-/* One gradient that reached the server; its times, where none were recorded, are 0. */
+/* One gradient that reached the server. Times that were not recorded are 0. */
 struct recorded_push {
     struct push_record record;
-    uint64_t number; /* its place in the table */
+    uint64_t number; /* push.number */
 };
 
-/* A worker that came, or was lost, when the server had been given `push_number` gradients. */
-struct recorded_coming {
+/* A worker joined or was lost after the server had received `push_number` gradients. */
+struct recorded_member_event {
     uint64_t push_number;
     unsigned worker, server;
     bool joined; /* false: lost */
 };
 
-struct recorded_run { /* zero-initialise; owns all it points to */
+struct recorded_run { /* zero-initialise; owns everything it points to */
     int64_t id;
-    char uuid[37], status[16], mode[16], engine[16], parameters_sha256[65]; /* "" where not known */
+    char uuid[37], status[16], mode[16], engine[16], parameters_sha256[65]; /* "": unknown */
     unsigned workers;
     uint64_t updates, samples_used;
     double final_accuracy; /* NaN: not measured */
     char *config;          /* JSON: every key and value */
-    char *program;         /* JSON: the program of model=external; NULL: a built-in model */
-    bool foreign;          /* another program than gradlag computed gradients of it */
-    char *resumed;         /* the checkpoint that it went on from; NULL: it began anew */
+    char *program;         /* JSON: identifies the program of model=external; NULL: none */
+    bool foreign;          /* a program other than gradlag computed some gradients */
+    char *resumed;         /* path of the checkpoint that the run resumed from; NULL: none */
     char resumed_sha256[65];
-    struct recorded_push *pushes; /* in their order */
+    struct recorded_push *pushes; /* by number */
     size_t push_count;
-    struct recorded_coming *comings; /* in their order */
-    size_t coming_count;
+    struct recorded_member_event *member_events; /* by push_number */
+    size_t member_event_count;
 };
 
 /* `run`: an id, the start of a uuid, or "last". ERROR_USAGE: no such run; ERROR_RESULTS. */

@@ -5,8 +5,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Stretches of equal numbers of rows: of gradients in the order of their decisions, or of updates.
- * ?1 is the run, ?2 how many. */
+/* SQL for the index of a row's stretch. Stretches have equal numbers of rows (push) or updates
+ * (step). ?1: the run; ?2: the number of stretches. */
 #define PUSH_STRETCH "number * ?2 / (SELECT 1 + max(number) FROM push WHERE run_id = ?1)"
 #define STEP_STRETCH                                                                               \
     "(update_version - 1) * ?2 / (SELECT max(1, max(update_version)) FROM step WHERE run_id = ?1)"

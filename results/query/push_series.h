@@ -1,6 +1,6 @@
 /*
- * push_series.h — a run's gradients as a curve of few points: each is a stretch of the run, with
- * means over the gradients in it that were used. Internal to results/.
+ * push_series.h — reduces the gradients of a run to a curve. Each point is the mean over the used
+ * gradients in one stretch of the run. Internal to results/.
  */
 #ifndef GRADLAG_RESULTS_QUERY_PUSH_SERIES_H
 #define GRADLAG_RESULTS_QUERY_PUSH_SERIES_H
@@ -8,8 +8,8 @@
 #include "results/store/database.h"
 
 struct series_point { /* NaN: not measured */
-    int64_t updates;  /* versions at its end */
-    double seconds;   /* of training, at its end */
+    int64_t updates;  /* version at its end */
+    double seconds;   /* training seconds at its end */
     double loss, staleness, greatest_staleness, scale, gap, gradient_norm;
     double updates_per_second;
     int64_t gradients;
@@ -19,13 +19,13 @@ struct series { /* zero-initialise; owns its points */
     size_t count;
 };
 
-/* At most `points` of them, as many gradients in each. Of `push` where the run has rows there (it
- * is asynchronous, or a pipeline without flushes), else of `step`. */
+/* Reads at most `points` points with equal numbers of gradients. Rows come from table push if the
+ * run has rows there (asynchronous, or a pipeline without flushes), else from step. */
 status push_series_read(sqlite3 *db, int64_t run, unsigned points, struct series *out) MUST_CHECK;
 void push_series_free(struct series *s);
 
-/* How often each staleness occurred in each of at most `stretches` parts of the run; called once
- * for each pair, in order. `updates`: versions at the part's end; likewise seconds. */
+/* Counts each staleness in at most `stretches` parts of the run. Calls `visit` once for each pair
+ * of part and staleness, in order. updates, seconds: at the end of the part. */
 struct staleness_bin {
     int64_t stretch, updates, staleness, gradients;
     double seconds;

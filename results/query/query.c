@@ -14,7 +14,7 @@
 static const char query_folder[] = "results/query/queries/";
 static const char query_suffix[] = ".sql";
 
-/* The name of a file in the folder of queries, into `name`; false for other files. */
+/* Copies the name of a query's file to `name`; false for other files. */
 static bool name_of(const struct embedded_file *f, char name[64])
 {
     size_t folder = sizeof query_folder - 1, suffix = sizeof query_suffix - 1;
@@ -26,7 +26,7 @@ static bool name_of(const struct embedded_file *f, char name[64])
     return true;
 }
 
-/* The names and first lines, taken apart once. */
+/* Names and first lines, read once. */
 enum { QUERIES_AT_MOST = 64 };
 static struct {
     char name[64], description[160];
@@ -77,59 +77,59 @@ status query_find(const char *name, const char **text)
         return OK;
     for (size_t i = 0; query_at(i, &each); i++)
         suggestion_add(&known, each.name);
-    return suggestion_fail(&known, NULL, "query: there is no question");
+    return suggestion_fail(&known, NULL, "query: there is no named query");
 }
 
-/* ---- questions in a row ------------------------------------------------------------------------
+/* ---- a shared connection -----------------------------------------------------------------------
  */
 
 static _Thread_local struct {
     sqlite3 *db;
     char *path;
-} held;
+} shared;
 
 status query_begin(const char *path)
 {
-    REQUIRE(held.db == NULL);
-    status result = database_open_reader_if_any(&held.db, path);
-    if (held.db != NULL)
-        held.path = text_copy(path);
+    REQUIRE(shared.db == NULL);
+    status result = database_open_reader_if_any(&shared.db, path);
+    if (shared.db != NULL)
+        shared.path = text_copy(path);
     return result;
 }
 
 void query_end(void)
 {
-    database_close(&held.db);
-    memory_free(held.path);
-    held.path = NULL;
+    database_close(&shared.db);
+    memory_free(shared.path);
+    shared.path = NULL;
 }
 
-static bool is_held(const char *path)
+static bool is_shared(const char *path)
 {
-    return held.db != NULL && strcmp(held.path, path) == 0;
+    return shared.db != NULL && strcmp(shared.path, path) == 0;
 }
 
-static status reach(const char *path, sqlite3 **db)
+static status get_connection(const char *path, sqlite3 **db)
 {
-    if (is_held(path)) {
-        *db = held.db;
+    if (is_shared(path)) {
+        *db = shared.db;
         return OK;
     }
     return database_open_reader(db, path);
 }
 
-static void leave(sqlite3 **db)
+static void release_connection(sqlite3 **db)
 {
-    if (*db != held.db)
+    if (*db != shared.db)
         database_close(db);
 }
 
-/* ---- one question ------------------------------------------------------------------------------
+/* ---- one query ---------------------------------------------------------------------------------
  */
 
-/* Opens the file and prepares a question with its parameters filled in. */
-static status ask(const char *path, const char *question, const char *const *settings,
-                  size_t setting_count, sqlite3 **db, sqlite3_stmt **s)
+/* Opens the file and prepares a query with its parameters. */
+static status prepare(const char *path, const char *question, const char *const *settings,
+                      size_t setting_count, sqlite3 **db, sqlite3_stmt **s)
 {
     status result = OK;
     const char *sql = question;
@@ -138,14 +138,14 @@ static status ask(const char *path, const char *question, const char *const *set
         TRY(query_find(question, &sql));
         snprintf(what, sizeof what, "query %.64s", question);
     }
-    TRY(reach(path, db));
+    TRY(get_connection(path, db));
     TRY(query_prepare(*db, s, sql, what));
     TRY(query_bind(*db, *s, sql, what, settings, setting_count));
 done:
     return result;
 }
 
-const char *query_why_nothing(const char *name, char out[256])
+const char *query_no_rows_reason(const char *name, char out[256])
 {
     static const char mark[] = "\n-- No rows: ";
     const char *text = query_is_name(name) ? query_text(name) : NULL;
@@ -162,11 +162,12 @@ status query_run(const struct query_request *request, FILE *out, size_t *rows)
     status result = OK;
     sqlite3 *db = NULL;
     sqlite3_stmt *s = NULL;
-    TRY(ask(request->path, request->question, request->settings, request->setting_count, &db, &s));
+    TRY(prepare(request->path, request->question, request->settings, request->setting_count, &db,
+                &s));
     TRY(query_output_write(db, s, request->format, out, rows));
 done:
     sqlite3_finalize(s);
-    leave(&db);
+    release_connection(&db);
     return result;
 }
 
@@ -178,12 +179,13 @@ status query_number(const char *path, const char *sql, const char *const *settin
     sqlite3_stmt *s = NULL;
     *value = NAN;
     *known = false;
-    TRY(ask(path, sql, settings, setting_count, &db, &s));
+    TRY(prepare(path, sql, settings, setting_count, &db, &s));
     int code = sqlite3_step(s);
     TRY(database_check(db, code, "read a number"));
     if (code == SQLITE_ROW && sqlite3_column_type(s, 0) != SQLITE_NULL) {
         if (sqlite3_column_type(s, 0) == SQLITE_TEXT || sqlite3_column_type(s, 0) == SQLITE_BLOB) {
-            FAIL(ERROR_USAGE, "SQL: a number was expected, but the answer is text: '%.60s'; %.200s",
+            FAIL(ERROR_USAGE,
+                 "SQL: the query must return a number, but it returned the text '%.60s': %.200s",
                  (const char *)sqlite3_column_text(s, 0), sql);
         }
         *value = sqlite3_column_double(s, 0);
@@ -191,7 +193,7 @@ status query_number(const char *path, const char *sql, const char *const *settin
     }
 done:
     sqlite3_finalize(s);
-    leave(&db);
+    release_connection(&db);
     return result;
 }
 
@@ -200,7 +202,7 @@ status query_numbers(const char *path, const char *sql, double *values, size_t c
     status result = OK;
     sqlite3 *db = NULL;
     sqlite3_stmt *s = NULL;
-    TRY(ask(path, sql, NULL, 0, &db, &s));
+    TRY(prepare(path, sql, NULL, 0, &db, &s));
     int code = sqlite3_step(s);
     TRY(database_check(db, code, "read numbers"));
     REQUIRE((int)count <= sqlite3_column_count(s));
@@ -210,7 +212,7 @@ status query_numbers(const char *path, const char *sql, double *values, size_t c
     }
 done:
     sqlite3_finalize(s);
-    leave(&db);
+    release_connection(&db);
     return result;
 }
 
@@ -221,14 +223,14 @@ status query_value(const char *path, const char *sql, const char *const *setting
     sqlite3 *db = NULL;
     sqlite3_stmt *s = NULL;
     *value = NULL;
-    TRY(ask(path, sql, settings, setting_count, &db, &s));
+    TRY(prepare(path, sql, settings, setting_count, &db, &s));
     int code = sqlite3_step(s);
     TRY(database_check(db, code, "read a value"));
     if (code == SQLITE_ROW && sqlite3_column_type(s, 0) != SQLITE_NULL)
         *value = text_copy((const char *)sqlite3_column_text(s, 0));
 done:
     sqlite3_finalize(s);
-    leave(&db);
+    release_connection(&db);
     return result;
 }
 
@@ -238,14 +240,14 @@ status query_find_run(const char *path, const struct run_key *key, struct found_
     status result = OK;
     sqlite3 *db = NULL;
     *found = false;
-    if (is_held(path))
-        db = held.db;
+    if (is_shared(path))
+        db = shared.db;
     else
         TRY(database_open_reader_if_any(&db, path));
     if (db != NULL)
         TRY(query_bind_find_run(db, key, out, found));
 done:
-    leave(&db);
+    release_connection(&db);
     return result;
 }
 
@@ -270,7 +272,7 @@ status query_find_checkpoint(const char *results, const char *config_hash, char 
         *path = text_copy((const char *)sqlite3_column_text(s, 0));
 done:
     sqlite3_finalize(s);
-    leave(&db);
+    release_connection(&db);
     return result;
 }
 
@@ -300,13 +302,13 @@ status query_find_origin(const char *results, const char *config_hash, const cha
     sqlite3_bind_int64(s, 3, run_id);
     sqlite3_bind_text(s, 4, sha256, -1, SQLITE_STATIC);
     int code = sqlite3_step(s);
-    TRY(database_check(db, code, "look up whose checkpoint it is"));
+    TRY(database_check(db, code, "look up the run of a checkpoint"));
     if (code == SQLITE_ROW) {
         out->id = sqlite3_column_int64(s, 0);
         out->updates = (uint64_t)sqlite3_column_int64(s, 1);
     }
 done:
     sqlite3_finalize(s);
-    leave(&db);
+    release_connection(&db);
     return result;
 }

@@ -1,16 +1,16 @@
 /*
- * query.h — asking a results file: named questions, SQL, a run, one number. Reads only: a statement
- * that would change the file is refused.
+ * query.h — queries on a results file: named queries, SQL, one number, one run. A statement that
+ * would change the file is refused.
  *
- * A named question is a file results/query/queries/NAME.sql, compiled in. Its comment lines at the
- * top say what it answers (first line) and declare its parameters:
+ * A named query is a file results/query/queries/NAME.sql, compiled into the program. Its first line
+ * describes it; further comment lines declare its parameters:
  *
  *     -- Time to reach a test accuracy, per arm
  *     -- :accuracy = 0.85  the test accuracy to reach
- *     -- :run  the run, see 'gradlag query runs'      (no default: it must be given)
- *     -- No rows: why there may be none
+ *     -- :run  the run, see 'gradlag query runs'      (no default: required)
+ *     -- No rows: why the result may be empty
  *
- * All errors with the file are ERROR_RESULTS; with a name, a parameter or SQL, ERROR_USAGE.
+ * Errors of the file are ERROR_RESULTS; errors in a name, a parameter or SQL are ERROR_USAGE.
  */
 #ifndef GRADLAG_RESULTS_QUERY_QUERY_H
 #define GRADLAG_RESULTS_QUERY_QUERY_H
@@ -28,74 +28,75 @@ enum query_format {
 
 struct query_request {
     const char *path;            /* results file */
-    const char *question;        /* a name, or SQL */
-    const char *const *settings; /* "key=value", for the question's parameters */
+    const char *question;        /* a name or SQL */
+    const char *const *settings; /* "key=value" for the parameters */
     size_t setting_count;
     enum query_format format;
 };
 
-/* Writes the answer to `out`; *rows (may be NULL) is how many it has. */
+/* Writes the result to `out`. *rows (may be NULL): the number of rows. */
 status query_run(const struct query_request *request, FILE *out, size_t *rows) MUST_CHECK;
-/* Why a named question may have no answer, to say after "no rows: ", or NULL. Into `out`. */
-const char *query_why_nothing(const char *name, char out[256]);
+/* Copies the reason why a named query may return no rows to `out` and returns it; NULL: not a name.
+ */
+const char *query_no_rows_reason(const char *name, char out[256]);
 
-/* The named questions, by name; description is the first comment line. False past the last. */
+/* The named queries, sorted by name. description: the first comment line. false: index too large.
+ */
 struct query_description {
     const char *name, *description;
 };
 bool query_at(size_t index, struct query_description *out);
-/* A named question as it stands in its file, or NULL. Valid as long as the program runs. */
+/* The content of the file of a named query, or NULL. Never freed. */
 const char *query_text(const char *name);
-/* The same; where there is none, ERROR_USAGE that names the nearest. */
+/* Like query_text(). ERROR_USAGE: no such query; the message names the most similar one. */
 status query_find(const char *name, const char **text) MUST_CHECK;
 
 /* ---- for experiments/: one number, one run ------------------------------------------------------
  */
 
-/* What is asked of this file from here to query_end(), by this thread, goes through one opening of
- * it: that costs more than a small question. A file that is not there yet is no error. */
+/* Until query_end(), queries of this thread on this file share one connection, because opening a
+ * file costs more than a small query. A missing file is no error. */
 status query_begin(const char *path) MUST_CHECK;
 void query_end(void);
 
-/* The first column of the first row that `sql` (a SELECT) yields; settings fill its :parameters.
- * *known is false, and *value NaN, where there is no row or it is NULL. */
+/* Reads the first column of the first row of `sql` (a SELECT); settings fill its :parameters. If
+ * there is no row or the value is NULL, *known is false and *value is NaN. */
 status query_number(const char *path, const char *sql, const char *const *settings,
                     size_t setting_count, double *value, bool *known) MUST_CHECK;
 
-/* The first `count` columns of the first row, as of one moment; NaN where there is no row, or where
- * one is NULL. */
+/* Reads the first `count` columns of the first row; NaN for NULL and if there is no row. */
 status query_numbers(const char *path, const char *sql, double *values, size_t count) MUST_CHECK;
 
-/* The first column as text: *value is a copy owned by the caller (memory_free), or NULL. A
- * parameter :run is set as users name a run: "run=3", "run=last". */
+/* Reads the first column of the first row as text: *value is a copy owned by the caller
+ * (memory_free), or NULL. A parameter :run accepts the names of users: "run=3", "run=last". */
 status query_value(const char *path, const char *sql, const char *const *settings,
                    size_t setting_count, char **value) MUST_CHECK;
 
-/* What finds a run again. NULL fields match anything; config_hash, experiment, arm or
- * tag must be given. */
+/* Search criteria for a run. NULL fields match any run. At least one of config_hash, experiment,
+ * arm and tag must be set. */
 struct run_key {
     const char *config_hash, *experiment, *arm, *tag;
-    const char *config; /* JSON object of keys that the run's config must hold with these values */
-    bool waiting_first; /* one that waits in the queue (run_queue.h) counts before one that ended */
+    const char *config; /* JSON object: the run's config must have these keys and values */
+    bool waiting_first; /* prefer a queued run (run_queue.h) to an ended one */
 };
 struct found_run {
     int64_t id;
     char status[16]; /* queued, running, finished, diverged, failed, stopped */
-    bool taken;      /* queued or running: a process answers for it */
+    bool taken;      /* queued or running, and owned by a process */
 };
-/* The best match: finished before diverged before queued or running before any other, then the
- * newest. *found is false where there is none, and where the file does not exist yet. */
+/* Finds the best match. Order: finished, diverged, queued or running, others; among equals the
+ * newest. *found is false if no run matches or the file does not exist. */
 status query_find_run(const char *path, const struct run_key *key, struct found_run *out,
                       bool *found) MUST_CHECK;
-/* The last checkpoint of the newest run with this configuration, among those after the last one
- * that finished: *path is a copy owned by the caller, NULL where there is none. */
+/* Finds the last checkpoint of the newest run with this configuration that is newer than the last
+ * finished run. *path is a copy owned by the caller; NULL: none. */
 status query_find_checkpoint(const char *results, const char *config_hash, char **path) MUST_CHECK;
-/* Of all runs but `run_id`, the newest one that wrote this checkpoint or went on from it: a file
- * with these bytes, wherever it was then, or one at this path with this configuration (a run that
- * was killed may not have recorded what it wrote). */
+/* Finds the newest run, except `run_id`, that wrote this checkpoint or resumed from it. A
+ * checkpoint matches by its hash at any path, or by path and configuration, because a killed run
+ * may not have recorded the hash. */
 struct origin_run {
-    int64_t id;       /* 0: none is known */
-    uint64_t updates; /* that it made, as far as they were recorded */
+    int64_t id;       /* 0: unknown */
+    uint64_t updates; /* recorded updates of that run */
 };
 status query_find_origin(const char *results, const char *config_hash, const char *path,
                          const char *sha256, int64_t run_id, struct origin_run *out) MUST_CHECK;

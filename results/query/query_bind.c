@@ -16,8 +16,8 @@ bool query_is_name(const char *question)
 /* ---- reading only ------------------------------------------------------------------------------
  */
 
-/* Refuses what reads nothing of this file, and what sqlite3_stmt_readonly() does not see: other
- * files, transactions, settings. */
+/* Refuses actions that sqlite3_stmt_readonly() does not detect: other files, transactions,
+ * settings. */
 static int authorize(void *context, int action, const char *first, const char *second,
                      const char *database, const char *trigger)
 {
@@ -75,7 +75,7 @@ status query_prepare(sqlite3 *db, sqlite3_stmt **out, const char *sql, const cha
     }
     TRY(database_check(db, code, "prepare the query"));
     if (s == NULL)
-        FAIL(ERROR_USAGE, "%s: no SQL in it; give a question's name or a SELECT", what);
+        FAIL(ERROR_USAGE, "%s: it contains no SQL; pass the name of a query or a SELECT", what);
     if (!is_blank(rest)) {
         FAIL(ERROR_USAGE, "%s: one statement at a time; what follows the first ';' is '%.40s'",
              what, rest);
@@ -151,7 +151,7 @@ static void add_parameters(struct text *t, sqlite3_stmt *s, const char *sql)
         text_add(t, "none");
 }
 
-/* A value as SQL would take it: an integer, a number, or text. A run is looked up. */
+/* Binds a value as an integer, a number or text. The name of a run becomes its id. */
 static status bind_value(sqlite3 *db, sqlite3_stmt *s, int index, bool is_run, const char *value)
 {
     status result = OK;
@@ -208,8 +208,8 @@ status query_bind(sqlite3 *db, sqlite3_stmt *s, const char *sql, const char *wha
     add_parameters(&known, s, sql);
     for (size_t i = 0; i < setting_count; i++) {
         if (!has_parameter(s, settings[i])) {
-            FAIL(ERROR_USAGE, "%s: '%s' sets none of its parameters; it has: %s", what, settings[i],
-                 known.at);
+            FAIL(ERROR_USAGE, "%s: '%s' is not a parameter; the parameters are: %s", what,
+                 settings[i], known.at);
         }
     }
     for (int i = 1; i <= sqlite3_bind_parameter_count(s); i++) {
@@ -224,14 +224,14 @@ status query_bind(sqlite3 *db, sqlite3_stmt *s, const char *sql, const char *wha
         if (value == NULL && has_initial)
             value = d.initial;
         if (value == NULL) {
-            FAIL(ERROR_USAGE, "%s: it needs %s=VALUE; its parameters: %s", what, name + 1,
-                 known.at);
+            FAIL(ERROR_USAGE, "%s: parameter %s=VALUE is missing; the parameters are: %s", what,
+                 name + 1, known.at);
         }
         if (has_initial && is_number(d.initial) && !is_number(value)) {
-            FAIL(ERROR_USAGE, "%s: %s=%s is not a number; without it, it is %s", what, name + 1,
-                 value, d.initial);
+            FAIL(ERROR_USAGE, "%s: %s=%s is not a number; the default is %s", what, name + 1, value,
+                 d.initial);
         }
-        /* Where all runs are what is asked about unless one is named, 'all' names them. */
+        /* If the default of :run is all, 'all' may also be passed. */
         bool all = has_initial && strcmp(d.initial, "all") == 0 && strcmp(value, "all") == 0;
         TRY(bind_value(db, s, i, strcmp(name, ":run") == 0 && !all, value));
     }
@@ -248,7 +248,7 @@ status query_run_id(sqlite3 *db, const char *name, int64_t *run_id)
     status result = OK;
     sqlite3_stmt *s = NULL;
     const char *path = sqlite3_db_filename(db, "main");
-    /* An id is short; so many hexadecimal digits are the start of a uuid, even without letters. */
+    /* An id is short, so a long text of digits is the start of a uuid. */
     static const char sql[] =
         "SELECT id FROM run WHERE (?1 = 'last' AND (status <> 'queued' OR runner IS NOT NULL)) "
         "OR CAST(id AS TEXT) = ?1 OR (length(?1) >= 8 AND substr(uuid, 1, length(?1)) = ?1) "
@@ -258,7 +258,7 @@ status query_run_id(sqlite3 *db, const char *name, int64_t *run_id)
     int code = sqlite3_step(s);
     TRY(database_check(db, code, "look up a run"));
     if (code == SQLITE_DONE && strcmp(name, "last") == 0)
-        FAIL(ERROR_USAGE, "%s: there are no runs in it yet; make one with 'gradlag run'", path);
+        FAIL(ERROR_USAGE, "%s: the file contains no runs yet; start one with 'gradlag run'", path);
     if (code == SQLITE_DONE) {
         FAIL(ERROR_USAGE,
              "%s: there is no run '%s'; name one by its id (see 'gradlag query runs'), by at least "
@@ -280,7 +280,7 @@ status query_bind_find_run(sqlite3 *db, const struct run_key *key, struct found_
     struct text sql = {0};
     *found = false;
     REQUIRE(key->config_hash || key->experiment || key->arm || key->tag);
-    /* A sweep asks this once per combination: by the index, where there is a hash. */
+    /* A sweep calls this once per combination, so a search by hash uses the index. */
     text_add(&sql,
              "SELECT id, status, runner IS NOT NULL FROM run "
              "WHERE %s AND (?2 IS NULL OR experiment = ?2) "

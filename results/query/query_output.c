@@ -66,7 +66,7 @@ static void add_csv_row(struct text *t, sqlite3_stmt *s)
             add_csv_text(t, column_text(s, i));
         }
     }
-    /* A line with nothing on it is no row to most readers. */
+    /* Most readers skip empty lines. */
     text_add(t, "%s\n", t->length == start ? "\"\"" : "");
 }
 
@@ -116,7 +116,7 @@ static status write_csv(sqlite3 *db, sqlite3_stmt *s, FILE *out, size_t *rows)
         line.length = 0;
     }
     TRY(database_check(db, code, "read the answer"));
-    fwrite(line.at, 1, line.length, out); /* the header, where there were no rows */
+    fwrite(line.at, 1, line.length, out); /* the header of an empty result */
 done:
     text_free(&line);
     return result;
@@ -149,7 +149,7 @@ done:
 struct query_output_cell {
     int type;      /* SQLITE_NULL, … */
     double number; /* SQLITE_INTEGER, SQLITE_FLOAT */
-    size_t text;   /* offset into the table's text; for reals not used */
+    size_t text;   /* offset into the table's text; unused for reals */
 };
 
 struct query_output_table {
@@ -192,8 +192,8 @@ done:
     return result;
 }
 
-/* How many decimals the reals of a column need: four digits for the greatest of them, without zeros
- * that all of them end in. −1: so small that they want an exponent. */
+/* Number of decimals for the reals of a column: four significant digits for the largest, without
+ * common trailing zeros. −1: all are so small that they need an exponent. */
 static int decimals_of(const struct query_output_table *t, size_t column)
 {
     double greatest = 0;
@@ -234,14 +234,14 @@ static const char *cell_text(const struct query_output_table *t, const struct qu
     if (decimals < 0)
         snprintf(buffer, 400, "%.3e", c->number);
     else if (size > 0 && size < pow(10, 1 - decimals))
-        snprintf(buffer, 400, "%.2g", c->number); /* beside much greater ones it is not 0 */
+        snprintf(buffer, 400, "%.2g",
+                 c->number); /* a small value beside large ones must not print as 0 */
     else
         snprintf(buffer, 400, "%.*f", decimals, c->number);
     return buffer;
 }
 
-/* Characters of UTF-8 text, which is what takes up room on a terminal. A bare '|' ends a cell of
- * Markdown's: it takes two. */
+/* Width of UTF-8 text on a terminal, in characters. In Markdown, '|' is escaped and takes two. */
 static int width_of(const char *text, bool markdown)
 {
     int width = 0;
@@ -257,8 +257,8 @@ struct layout {
     bool right; /* numbers */
 };
 
-static void lay_out(const struct query_output_table *t, sqlite3_stmt *s, bool markdown,
-                    struct layout *layouts)
+static void set_layouts(const struct query_output_table *t, sqlite3_stmt *s, bool markdown,
+                        struct layout *layouts)
 {
     char buffer[400];
     for (size_t column = 0; column < t->columns; column++) {
@@ -275,7 +275,7 @@ static void lay_out(const struct query_output_table *t, sqlite3_stmt *s, bool ma
     }
 }
 
-/* Text in a line of a table stays on that line, and does not steer the reader's terminal. */
+/* Replaces control characters, so that text stays on its line and cannot control the terminal. */
 static void add_padded(struct text *line, const char *value, const struct layout *l, bool last,
                        bool markdown)
 {
@@ -348,7 +348,7 @@ static status write_aligned(sqlite3 *db, sqlite3_stmt *s, bool markdown, FILE *o
         TRY(add_row(&t, s));
     TRY(database_check(db, code, "read the answer"));
     TRY(memory_new(&layouts, t.columns, sizeof *layouts, "a table"));
-    lay_out(&t, s, markdown, layouts);
+    set_layouts(&t, s, markdown, layouts);
     write_table(&t, s, layouts, markdown, out);
     *rows = t.rows;
 done:
@@ -377,7 +377,7 @@ status query_output_write(sqlite3 *db, sqlite3_stmt *s, enum query_format format
         break;
     }
     if (fflush(out) != 0 || ferror(out)) {
-        FAIL(ERROR_OTHER, "the answer could not be written: %s; is the disk full?",
+        FAIL(ERROR_OTHER, "the result could not be written: %s; check the space on the disk",
              strerror(errno));
     }
     if (rows != NULL)

@@ -1,5 +1,5 @@
 /*
- * query_output.h — the rows of a statement, written as a table, CSV, JSON or Markdown. Internal to
+ * query_output.h — writes the rows of a statement as a table, CSV, JSON or Markdown. Internal to
  * results/.
  */
 #ifndef GRADLAG_RESULTS_QUERY_QUERY_OUTPUT_H
@@ -8,8 +8,8 @@
 #include "results/store/database.h"
 #include "results/query/query.h"
 
-/* Steps `s` to its end. Tables are held in memory, because their columns are aligned; CSV and JSON
- * are written row by row. */
+/* Steps `s` to its end. Tables are kept in memory to align their columns; CSV and JSON are written
+ * row by row. *rows may be NULL. */
 status query_output_write(sqlite3 *db, sqlite3_stmt *s, enum query_format format, FILE *out,
                           size_t *rows) MUST_CHECK;
 

@@ -7,16 +7,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of several servers each has a row for its slice of a gradient. */
+/* Each of several servers has a row for its slice of a gradient. */
 #define PARTS "parts of gradients, one at each server,"
 
 enum { BAR_WIDTH = 40, HISTOGRAM_LINES = 24, CURVE_LINES = 25, EVENTS_SHOWN = 50 };
 
-/* Prints one row; `s` stands on it. */
+/* Prints the current row of `s`. */
 typedef void row_printer(sqlite3_stmt *s, FILE *out);
 
-/* Asks `sql` about one run, which is ?1 (`limit` is ?2, where it has one), and prints the answer:
- * `title`, which may be NULL, once if there are rows, then `each` row. */
+/* Runs `sql` for one run (?1) and a limit (?2, if `sql` has it). If there are rows, prints `title`
+ * (may be NULL) once, then `each` row. */
 static status show_rows(sqlite3 *db, const char *sql, int64_t run_id, int limit, row_printer *title,
                         row_printer *each, FILE *out)
 {
@@ -46,8 +46,8 @@ static const char *text_or(sqlite3_stmt *s, int column, const char *otherwise)
     return text == NULL ? otherwise : text;
 }
 
-/* A measured number with `decimals`; NaN if the row's list (the column `list`) names it, "-" if it
- * was not measured. */
+/* Formats a measured number with `decimals`: "NaN" if column `list` (not_a_number) names it, "-" if
+ * it was not measured. */
 static const char *measured(sqlite3_stmt *s, int column, int decimals, int list, char out[32])
 {
     char wanted[80], listed[240];
@@ -126,8 +126,8 @@ static void print_summary(sqlite3_stmt *s, FILE *out)
 
 static status show_summary(sqlite3 *db, int64_t id, FILE *out)
 {
-    /* One that goes on, or was killed and not settled yet, has come as far as it last said; a
-     * virtual one says the host's seconds there. */
+    /* A run that has not ended has the counts of its last progress report. The progress of a
+     * virtual run holds seconds of the host. */
     static const char sql[] =
         "WITH self AS ("
         "  SELECT *, coalesce(progress ->> '$.updates', updates) AS u,"
@@ -185,7 +185,7 @@ static void print_evaluation(sqlite3_stmt *s, FILE *out)
 
 static status show_curve(sqlite3 *db, int64_t id, FILE *out)
 {
-    /* A long run is thinned out: every n-th evaluation, and the last. */
+    /* For a long run: every n-th evaluation, and the last. */
     static const char sql[] =
         "SELECT updates, samples, seconds, train_loss, validation_accuracy, test_loss, "
         "test_accuracy, not_a_number FROM ("
@@ -316,7 +316,7 @@ static status show_events(sqlite3 *db, int64_t id, FILE *out)
     return show_rows(db, sql, id, EVENTS_SHOWN, title_events, print_event, out);
 }
 
-/* Text of a file from elsewhere must not steer the reader's terminal. */
+/* Text of an untrusted file must not control the terminal. */
 static void write_page(char *page, size_t length, FILE *out)
 {
     for (char *c = page; c < page + length; c++)
@@ -336,7 +336,7 @@ status show_run(const char *path, const char *run, FILE *to)
     REQUIRE(out != NULL);
     TRY(database_open_reader(&db, path));
     TRY(query_run_id(db, run, &id));
-    /* One transaction: all parts of the page show the same moment of a run that goes on. */
+    /* One transaction, so that all parts show the same moment of a running run. */
     TRY(database_execute(db, "BEGIN", "read the run"));
     TRY(show_summary(db, id, out));
     TRY(show_curve(db, id, out));
@@ -350,7 +350,7 @@ done:
     if (db != NULL)
         database_rollback(db);
     database_close(&db);
-    REQUIRE(fclose(out) == 0); /* it was memory */
+    REQUIRE(fclose(out) == 0); /* a memory stream cannot fail */
     if (result == OK)
         write_page(page, length, to);
     free(page);

@@ -1,5 +1,5 @@
 /*
- * show_run.h — one run on a page: what it was, how it went, where its time went.
+ * show_run.h — prints one run: configuration, results, times and events.
  */
 #ifndef GRADLAG_RESULTS_QUERY_SHOW_RUN_H
 #define GRADLAG_RESULTS_QUERY_SHOW_RUN_H
@@ -8,8 +8,8 @@
 
 #include <stdio.h>
 
-/* Configuration, curve, staleness histogram, time breakdown and events of `run` (an id, the start
- * of a uuid, or "last"), as plain text. */
+/* Prints configuration, curve, staleness histogram, times of a step and events of `run` (an id, the
+ * start of a uuid, or "last") as plain text. ERROR_USAGE: no such run; ERROR_RESULTS. */
 status show_run(const char *path, const char *run, FILE *out) MUST_CHECK;
 
 #endif

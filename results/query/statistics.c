@@ -42,10 +42,10 @@ double student_95(unsigned freedom)
     return freedom <= COUNT_OF(exact) ? exact[freedom - 1] : 1.96 + 2.5 / freedom;
 }
 
-/* The number that is read where `value` is written with so many decimals. */
-static double as_written(double value, int decimals)
+/* `value` rounded to so many decimals. */
+static double as_rounded(double value, int decimals)
 {
-    char text[400]; /* the greatest double has 309 digits */
+    char text[400]; /* the largest double has 309 digits */
     snprintf(text, sizeof text, "%.*f", decimals, value);
     return strtod(text, NULL);
 }
@@ -55,9 +55,9 @@ int band_decimals(double value, double low, double high)
     enum { LEAST = 2, MOST = 9 };
     int decimals = LEAST;
     for (; isfinite(value) && decimals < MOST; decimals++) {
-        double written = as_written(value, decimals);
+        double written = as_rounded(value, decimals);
         bool same_side = (written >= low) == (value >= low) && (written <= high) == (value <= high);
-        if (same_side && as_written(low, decimals) == low && as_written(high, decimals) == high)
+        if (same_side && as_rounded(low, decimals) == low && as_rounded(high, decimals) == high)
             break;
     }
     return decimals;

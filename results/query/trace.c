@@ -10,27 +10,27 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A server's lanes come first; processes are numbered servers first, then workers. */
+/* Processes are numbered: first servers, then workers. */
 enum trace_lane { LANE_MAIN, LANE_HIDDEN, LANES };
 
-struct evaluation_pause { /* all clocks stood still */
-    int64_t updates;      /* applied by then */
-    int64_t at, took;     /* µs since training began, without evaluations; µs */
-    int64_t all;          /* this one and those before took */
+struct evaluation_pause { /* all other clocks stopped */
+    int64_t updates;      /* applied before it */
+    int64_t at, took;     /* µs since training began, without evaluations; duration in µs */
+    int64_t all;          /* duration of this and all earlier evaluations, µs */
 };
 
 struct trace {
     sqlite3 *db;
     FILE *out;
-    sqlite3_stmt *passes; /* of one rank and update; NULL: not a pipeline */
+    sqlite3_stmt *passes; /* passes of one rank and update; NULL: not a pipeline */
     int64_t run;
     unsigned servers, workers;
     bool pipeline, paced;
-    int64_t (*ends)[LANES];         /* [servers + workers] µs: where the lane's last span ended */
-    struct evaluation_pause *pause; /* in their order */
+    int64_t (*ends)[LANES];         /* [servers + workers] end of the last span of each lane, µs */
+    struct evaluation_pause *pause; /* in order */
     size_t pauses, shown;
-    bool any;   /* events so far */
-    int failed; /* SQLite's code where passes could not be read */
+    bool any;   /* an event has been written */
+    int failed; /* SQLite's error code of a failed read of passes */
 };
 
 struct span {
@@ -74,8 +74,8 @@ static void write_span(struct trace *t, unsigned process, enum trace_lane lane, 
     write_span_of(t, process, lane, name, s, update, NO_MICRO_BATCH);
 }
 
-/* What a lane has already is not covered again: clocks and whole microseconds may be a little off.
- */
+/* Cuts a span so that it starts after the lane's last span. Clocks and rounding to microseconds may
+ * make neighbours overlap. */
 static struct span after(struct trace *t, unsigned process, enum trace_lane lane, int64_t from,
                          int64_t to)
 {
@@ -91,16 +91,16 @@ static int64_t whole_us(double us)
     return us > 0 && us < 1e15 ? llround(us) : 0;
 }
 
-/* Microseconds of a row; 0 where it has none. */
+/* Microseconds of a column; 0 for NULL. */
 static int64_t us(sqlite3_stmt *s, int column)
 {
     return whole_us(sqlite3_column_double(s, column));
 }
 
-/* When something ended that was going on after so many updates: rows leave evaluations out. */
+/* Converts training time to time with evaluations, for an event after so many updates. */
 static int64_t ended_at(const struct trace *t, double seconds, int64_t updates)
 {
-    size_t first = 0, end = t->pauses; /* the first pause after that is in first..end */
+    size_t first = 0, end = t->pauses; /* first later pause: in first..end */
     while (first < end) {
         size_t middle = first + (end - first) / 2;
         if (t->pause[middle].updates <= updates)
@@ -111,7 +111,7 @@ static int64_t ended_at(const struct trace *t, double seconds, int64_t updates)
     return whole_us(seconds * 1e6) + (first > 0 ? t->pause[first - 1].all : 0);
 }
 
-/* The first process shows them: those that came before what happens after so many updates. */
+/* Process 0: writes the evaluations up to this number of updates that are not written yet. */
 static void write_evaluations(struct trace *t, unsigned process, int64_t updates)
 {
     while (process == 0 && t->shown < t->pauses && t->pause[t->shown].updates <= updates) {
@@ -122,8 +122,8 @@ static void write_evaluations(struct trace *t, unsigned process, int64_t updates
     }
 }
 
-/* Parts of a whole, one after the other, as far as they fit into it. Each was rounded: what is left
- * of a sum may be less than nothing. */
+/* Consecutive parts of one span, cut at its end. Each part was rounded, so the rest may be
+ * negative. */
 struct parts {
     struct trace *t;
     unsigned process;
@@ -140,7 +140,7 @@ static void next_part(struct parts *p, const char *name, int64_t length)
     p->at = to;
 }
 
-/* What computing is made of. Where the parts are not known it is one. */
+/* Writes the parts of compute; if they are unknown, one span. */
 static void write_compute(struct parts *p, int64_t compute, int64_t data, int64_t forward,
                           int64_t backward)
 {
@@ -155,7 +155,7 @@ static void write_compute(struct parts *p, int64_t compute, int64_t data, int64_
         next_part(p, "pace", compute - data - forward - backward);
 }
 
-/* A stage's passes where they were; between them it waits. False where none is known. */
+/* Writes the passes of a stage at their times. false: none was recorded. */
 static bool write_passes(struct parts *p, int64_t worker)
 {
     enum { MICRO_BATCH, BACKWARD, COMPUTE, AT, VERSION };
@@ -205,7 +205,7 @@ static void write_step(struct trace *t, sqlite3_stmt *s)
     next_part(&p, "apply", apply);
 }
 
-/* The worker's part is said by each server's row; one of them counts. */
+/* Each server's row repeats the worker's times; only the row of server 0 is used for them. */
 static void write_push(struct trace *t, sqlite3_stmt *s)
 {
     enum { UPDATE, WORKER, AT, PULL, COMPUTE, QUEUE, APPLY, SERVER, DATA, FORWARD, BACKWARD, USED };
@@ -231,8 +231,8 @@ static void write_push(struct trace *t, sqlite3_stmt *s)
         write_compute(&p, us(s, COMPUTE), us(s, DATA), us(s, FORWARD), us(s, BACKWARD));
 }
 
-/* Of a pipeline without flushes, where a stage's updates overlap: passes, means over replicas and
- * updates as they came. */
+/* For a pipeline without flushes, in which the updates of a stage overlap: passes, exchange and
+ * apply in the order in which they ended. */
 static void write_piece(struct trace *t, sqlite3_stmt *s)
 {
     enum { WORKER, NAME, UPDATE, MICRO_BATCH, VERSION, LENGTH, AT };
@@ -297,7 +297,9 @@ static status look_at_run(struct trace *t)
                  " (SELECT count(*) FROM evaluation WHERE run_id = ?1) FROM run WHERE id = ?1",
                  count_processes));
     if (t->servers > MOST || t->workers > MOST)
-        FAIL(ERROR_RESULTS, "the run's rows speak of %u servers and %u workers: they are damaged",
+        FAIL(ERROR_RESULTS,
+             "the rows of the run name %u servers and %u workers, so the file is damaged; use a "
+             "copy of it",
              t->servers, t->workers);
     TRY(memory_new(&t->ends, (size_t)t->servers + t->workers, sizeof *t->ends, "the trace"));
     TRY(memory_new(&t->pause, t->pauses + 1, sizeof *t->pause, "the trace"));
@@ -319,7 +321,8 @@ done:
 
 #define WITHIN " WHERE run_id = ?1 AND at_seconds IS NOT NULL AND worker >= 0"
 
-/* Pushes by arrival: one that waited in a sum may be decided upon after its worker's next. */
+/* Pushes are ordered by arrival, because a held push may get a later number than the next push of
+ * its worker. */
 static status write_events(struct trace *t)
 {
     status result = OK;

@@ -2,25 +2,22 @@
  * trace.h — a recorded run as a timeline: JSON in the Trace Event Format, which Perfetto and
  * chrome://tracing show.
  *
- * Made of the rows of `step`, `push`, `pass` and `evaluation`, in any mode, after the run; so it
- * costs the run nothing but, with pipelines, recording `pass`. Memory is bounded but for 32 bytes
- * of each evaluation: rows are read and written one after the other.
+ * It is written after the run from the rows of step, push, pass and evaluation, in all modes. The
+ * run itself pays only for recording `pass` (pipelines). Rows are streamed; memory holds 32 bytes
+ * for each evaluation.
  *
- *   ranks     a lane of steps, each of data, forward, backward, pace, exchange, apply; beside it a
- *             lane of what was hidden
- *   stages    the same, with the passes of each micro-batch where they were; without flushes these,
- *             exchange and apply without steps around them
- *   workers   a lane of push-pull (waiting for parameters) and compute, which is data, forward,
- *             backward and pace
- *   servers   a lane of apply
- *   the first of all: evaluations, while which other clocks stand still
+ *   ranks     one lane of steps, each with data, forward, backward, pace, exchange and apply; a
+ * second lane of hidden exchange stages    like ranks, with the passes of each micro-batch; without
+ * flushes: passes, exchange and apply without steps around them workers   one lane of push-pull
+ * (waiting for parameters) and compute, which contains data, forward, backward and pace servers one
+ * lane of apply The first process also shows the evaluations, during which all other clocks stop.
  */
 #ifndef GRADLAG_RESULTS_QUERY_TRACE_H
 #define GRADLAG_RESULTS_QUERY_TRACE_H
 
 #include "base/status.h"
 
-/* `run`: its number or "last". ERROR_RESULTS: no such run, or `to` cannot be written. */
+/* `run`: its id or "last". ERROR_RESULTS: no such run, or `to` cannot be written. */
 status trace_write(const char *results, const char *run, const char *to) MUST_CHECK;
 
 #endif

@@ -1,6 +1,6 @@
--- Every key of every run's configuration; shared: whether all runs with a configuration have this
+-- Every key of the configuration of every run; shared: whether all runs with a configuration have this
 -- value.
--- :experiment = all  only of the runs of one experiment, and of its tuning
+-- :experiment = all  only the runs of one experiment and its tuning
 WITH member AS MATERIALIZED (
     SELECT run.id, j.id AS place, j.key,
            CASE j.type WHEN 'true' THEN 'true' WHEN 'false' THEN 'false' ELSE j.value END AS value

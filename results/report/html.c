@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-/* The bytes of the UTF-8 sequence at c, or 0 if it is not one. */
+/* The length of the UTF-8 sequence at c; 0: invalid. */
 static size_t sequence(const unsigned char *c)
 {
     static const struct {
@@ -60,13 +60,13 @@ void html_text(struct text *out, const char *text)
     }
 }
 
-/* What begins and ends with `mark` becomes an element. */
+/* Text between two `mark`s becomes an element. */
 static const struct {
     const char *mark, *element;
 } inline_marks[] = {{"`", "code"}, {"**", "strong"}, {"*", "em"}};
 
-/* The span that begins at `text`, with its mark: one that ends in this paragraph, and whose content
- * touches its marks. NULL: there is none. */
+/* The marked span that begins at `text`. It must end in this paragraph, without blanks inside its
+ * marks. NULL: none. */
 static const char *find_span(const char *text, const char *end, size_t mark)
 {
     const char *what = inline_marks[mark].mark;

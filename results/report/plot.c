@@ -38,7 +38,7 @@ void plot_range_end(struct plot_axis *a)
     }
 }
 
-/* Where on the axis a value lies: 0 at its low end, 1 at its high one. */
+/* Position of a value on the axis: 0 at the low end, 1 at the high end. */
 static double share(const struct plot_axis *a, double value)
 {
     if (a->logarithmic)
@@ -56,7 +56,7 @@ double plot_y(const struct plot *p, double y)
     return p->height - p->bottom - share(&p->y, y) * (p->height - p->top - p->bottom);
 }
 
-/* 1, 2 or 5 times a power of ten, so that about `wanted` of them fit into `span`. */
+/* A step of 1, 2 or 5 times a power of ten, so that `span` has about `wanted` ticks. */
 static double round_step(double span, double wanted)
 {
     double rough = span / wanted, power = pow(10, floor(log10(rough))), digit = rough / power;
@@ -109,7 +109,7 @@ static void draw_x_axis(struct plot *p)
         double x = plot_x(p, ticks[i]);
         text_add(p->out, "<path class=\"tick\" d=\"M%.1f %.1fv4\"/>", x, bottom);
         html_short(&number, ticks[i]);
-        if (!p->x.no_numbers) { /* one at the right edge ends there */
+        if (!p->x.no_numbers) { /* the last number must not cross the right edge */
             bool inside = x + plot_name_width(number.at) / 2 <= p->width;
             plot_text(p, inside ? x : p->width, bottom + 16, inside ? "middle" : "end", NULL,
                       number.at);
@@ -136,7 +136,7 @@ static void draw_y_axis(struct plot *p)
             plot_text(p, p->left - 7, y + 4, "end", NULL, number.at);
         text_free(&number);
     }
-    if (p->y.label != NULL) /* above its axis, to be read without turning one's head */
+    if (p->y.label != NULL) /* above the axis, not rotated */
         plot_text(p, 0, fmax(11, p->top - 9), "start", "label", p->y.label);
 }
 
@@ -234,7 +234,7 @@ void plot_band(struct plot *p, const double *x, const double *low, const double 
     text_add(p->out, "%s\"/>", any ? "Z" : "M0 0");
 }
 
-/* Shapes that differ without colour; the first ones differ most. */
+/* Shapes of marks; the first ones differ most. */
 static void draw_shape(struct text *out, unsigned index, double x, double y)
 {
     static const char *const shapes[] = {
@@ -242,13 +242,13 @@ static void draw_shape(struct text *out, unsigned index, double x, double y)
         "m-3.6-3.6h7.2v7.2h-7.2Z",               /* square */
         "m0-4.8l4.6 8.2h-9.2Z",                  /* triangle */
         "m0-5.2l5.2 5.2l-5.2 5.2l-5.2-5.2Z",     /* diamond */
-        "m0 4.8l4.6-8.2h-9.2Z",                  /* triangle, hanging */
+        "m0 4.8l4.6-8.2h-9.2Z",                  /* inverted triangle */
         "m-1.5-4.5h3v3h3v3h-3v3h-3v-3h-3v-3h3Z", /* plus */
         "m-4.6 0l2.3-4h4.6l2.3 4l-2.3 4h-4.6Z",  /* hexagon */
         ("m-4.2-2.1l2.1-2.1l2.1 2.1l2.1-2.1l2.1 2.1l-2.1 2.1l2.1 2.1l-2.1 2.1l-2.1-2.1l-2.1 2.1"
          "l-2.1-2.1l2.1-2.1Z"), /* cross */
-        "m-5-2.2h10v4.4h-10Z",  /* lying bar */
-        "m-2.2-5h4.4v10h-4.4Z", /* standing bar */
+        "m-5-2.2h10v4.4h-10Z",  /* horizontal bar */
+        "m-2.2-5h4.4v10h-4.4Z", /* vertical bar */
     };
     text_add(out, "<path class=\"mark\" d=\"M%.1f %.1f%s\"", x, y,
              shapes[index % COUNT_OF(shapes)]);
@@ -287,14 +287,15 @@ void plot_bar(struct plot *p, double x_from, double x_to, double y, const char *
 
 void plot_vertical(struct plot *p, double x)
 {
-    static const char *const layers[] = {"limit under", "limit"}; /* to be seen on any bar */
+    static const char *const layers[] = {"limit under",
+                                         "limit"}; /* visible on bars of any colour */
     for (size_t i = 0; i < COUNT_OF(layers); i++) {
         text_add(p->out, "<path class=\"%s\" d=\"M%.1f %.1fV%.1f\"/>", layers[i], plot_x(p, x),
                  p->top, p->height - p->bottom);
     }
 }
 
-/* ---- words --------------------------------------------------------------------------------------
+/* ---- text ---------------------------------------------------------------------------------------
  */
 
 void plot_text(struct plot *p, double x, double y, const char *anchor, const char *class,
@@ -339,8 +340,7 @@ static int by_wanted_place(const void *a, const void *b)
     return (x->y > y->y) - (x->y < y->y);
 }
 
-/* From top to bottom, each at least a line below the one above; then back up from the bottom, so
- * that none leaves the drawing. */
+/* Moves labels down so that lines do not overlap, then up from the bottom edge. */
 static void spread(struct plot_label *labels, size_t count, double top, double bottom)
 {
     for (size_t i = 0; i < count; i++) {
@@ -367,7 +367,7 @@ void plot_labels(struct plot *p, struct plot_label *labels, size_t count)
     }
 }
 
-/* Each style once, hidden, to be used by its name wherever a swatch stands. */
+/* Defines each style once, hidden; swatches refer to it by name. */
 void plot_swatch_define(struct text *out, struct plot_style style)
 {
     text_add(out, "<symbol id=\"w%u-%u\" viewBox=\"0 0 34 14\"><g class=\"", style.index,

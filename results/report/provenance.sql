@@ -1,5 +1,5 @@
--- The machines and programs that made the runs: each once, key by key, named after its first run.
--- :experiment = all  only of the runs of one experiment, and of its tuning
+-- The distinct machines and programs of the runs, one row per key, identified by their first run.
+-- :experiment = all  only the runs of one experiment and its tuning
 WITH machine AS (
     SELECT host, min(id) AS first_run, count(*) AS runs FROM run
     WHERE host IS NOT NULL

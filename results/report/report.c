@@ -10,10 +10,10 @@
 #include <stdio.h>
 #include <string.h>
 
-/* From so many experiments on, a browser draws only what is looked at. */
+/* With so many experiments, the browser renders only visible sections. */
 enum { MANY_SECTIONS = 8 };
 
-/* ---- what the parts share -----------------------------------------------------------------------
+/* ---- shared by the parts ------------------------------------------------------------------------
  */
 
 void report_figure_begin(struct text *out, const char *title, const char *caption_format, ...)
@@ -47,7 +47,7 @@ void report_range_end(const struct report_section *s, struct plot_axis *a)
 {
     plot_range_end(a);
     if (!s->by_loss) {
-        double air = 0.02 * (a->high - a->low); /* for a mark that stands there */
+        double air = 0.02 * (a->high - a->low); /* so that marks at the ends are complete */
         a->high = fmin(a->high, 100 + air);
         a->low = fmax(a->low, -air);
     }
@@ -126,7 +126,7 @@ static const char *file_name(const char *path)
     return slash == NULL ? path : slash + 1;
 }
 
-/* Whoever is pointed at, in the legend or in a drawing, is left; the others fade. */
+/* CSS: pointing at a series in the legend or a plot fades the others. */
 static void add_pointing_rules(struct text *out, const struct report_data *d)
 {
     size_t most = 0;
@@ -197,12 +197,12 @@ static void add_masthead(struct text *out, const struct report_data *d,
 static void add_title(struct text *out, const struct report_section *s)
 {
     if (s->name[0] == '\0')
-        text_add(out, "Runs of no experiment");
+        text_add(out, "Runs without experiment");
     else
         html_text(out, s->name);
 }
 
-/* Whether its claims hold, before anything else is read. */
+/* The outcomes of the claims, at the top of the page. */
 static void add_outcome(struct text *out, const struct report_experiment *e)
 {
     static const struct {
@@ -288,8 +288,10 @@ static status compose(struct text *out, const struct report_data *d, sqlite3 *db
         add_section(out, d, &d->sections[i]);
     report_failures(out, d);
     TRY(report_runs(out, d, db, request->experiment));
-    text_add(out, "</main>\n<footer><p>Intervals are 95 %% of the mean by Student's t; n is the "
-                  "number of runs, which differ in their seed. Written by gradlag from ");
+    text_add(
+        out,
+        "</main>\n<footer><p>Intervals are 95 %% intervals of the mean by Student's t; n is the "
+        "number of runs, which differ only in the seed. Written by gradlag from ");
     html_text(out, file_name(request->path));
     text_add(out, ".</p></footer>\n</body></html>\n");
 done:
@@ -304,7 +306,7 @@ static status write_whole(const char *path, const struct text *page)
     status result = OK;
     struct output_file file = {0};
     TRY(output_file_open_or_stdout(&file, path));
-    (void)!fwrite(page->at, 1, page->length, file.to); /* the close tells */
+    (void)!fwrite(page->at, 1, page->length, file.to); /* output_file_close() reports errors */
     TRY(output_file_close(&file, false));
 done:
     output_file_abandon(&file);
@@ -321,8 +323,8 @@ static status check_found(const struct report_data *d, const struct report_reque
     status result = OK;
     if (d->run_count == 0 && request->experiment != NULL) {
         FAIL(ERROR_USAGE,
-             "%s: it has no runs of the experiment '%s'; `gradlag query \"SELECT DISTINCT "
-             "experiment FROM run\" results=%s` shows what it has",
+             "%s: the file has no runs of the experiment '%s'; `gradlag query \"SELECT DISTINCT "
+             "experiment FROM run\" results=%s` lists its experiments",
              request->path, request->experiment, request->path);
     }
 done:
@@ -337,7 +339,7 @@ status report_write(const struct report_request *request, const char *out,
     struct report_data d = {0};
     struct text page = {0};
     TRY(database_open_reader(&db, request->path));
-    /* One transaction: all parts show the same moment of runs that go on. */
+    /* One transaction, so that all parts show the same moment of running runs. */
     TRY(database_execute(db, "BEGIN", "read the runs"));
     TRY(report_data_read(&d, db, request));
     TRY(check_found(&d, request));

@@ -1,6 +1,6 @@
 /*
- * report_accuracy.c — accuracy at the end (or loss, where the data have no classes) against the
- * number of workers.
+ * report_accuracy.c — final accuracy against the number of workers; for data without classes the
+ * loss.
  */
 #include "base/text.h"
 #include "results/report/report_page.h"
@@ -9,14 +9,14 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LABELS = 20 }; /* more names beside a plot could not be read */
+enum { LABELS = 20 }; /* more labels would be illegible */
 
 static double last_outcome(const struct report_section *s, const struct report_cell *c)
 {
     return sample_mean(report_outcome_of(s, c));
 }
 
-/* NaN where the experiment says nothing of it. */
+/* The expected value of a cell; NaN: the experiment has none. */
 static double expected_of(const struct report_section *s, const char *arm, int64_t workers)
 {
     for (size_t i = 0; s->about != NULL && i < s->about->arm_count; i++) {
@@ -58,8 +58,8 @@ static void add_table_of_workers(struct text *out, const struct report_data *d,
     int decimals = report_outcome_decimals(s);
     html_details_begin(out, "The numbers", false);
     html_table_begin(&t, out,
-                     s->by_loss ? "Test loss by arm and workers, over seeds that finished"
-                                : "Test accuracy in % by arm and workers, over seeds that finished",
+                     s->by_loss ? "Test loss by arm and workers, over finished seeds"
+                                : "Test accuracy in % by arm and workers, over finished seeds",
                      titles);
     for (size_t i = s->first_series; i < s->first_series + s->series_count; i++) {
         const struct report_cell *c;
@@ -84,8 +84,8 @@ static void add_table_of_workers(struct text *out, const struct report_data *d,
     html_details_end(out);
 }
 
-/* A mean of survivors must not pass for that of all: how many diverged stands beside the mark, or,
- * where none is left, at the foot of the drawing. */
+/* Writes the number of diverged runs beside the mark, because the mean is over finished runs only.
+ * If no run finished, the number is at the bottom of the plot. */
 static void draw_lost(struct plot *p, const struct report_cell *c, double x, double y)
 {
     char lost[32];
@@ -101,8 +101,8 @@ static void add_collapsed(struct text *tip, const struct report_cell *c)
         text_add(tip, ", %u collapsed to one class", c->collapsed);
 }
 
-/* One series: its line, its intervals, its marks. A lone point has a line across, to be compared
- * with. Side by side where several share a number of workers. */
+/* Draws one series: line, intervals and marks. A single point gets a horizontal line. Marks of
+ * several series at one number of workers are side by side. */
 static void draw_series(struct plot *p, const struct report_data *d, const struct report_section *s,
                         size_t series)
 {
@@ -145,7 +145,7 @@ static void draw_series(struct plot *p, const struct report_data *d, const struc
     plot_series_end(p);
 }
 
-/* The same as a row of its own. */
+/* Draws one series as a row. */
 static void draw_row(struct plot *p, const struct report_data *d, const struct report_section *s,
                      size_t series, double y)
 {
@@ -188,7 +188,7 @@ static void label_series(struct plot *p, const struct report_data *d,
     plot_labels(p, labels, count);
 }
 
-/* Room for the longest label, within reason. */
+/* The margin for the longest label, limited. */
 static double label_width(const struct report_data *d, const struct report_section *s)
 {
     double most = 60;
@@ -244,7 +244,7 @@ static void add_plot_of_workers(struct text *out, const struct report_data *d,
     range_of_outcomes(d, s, &p.y);
     snprintf(description, sizeof description,
              "%s over %lld to %lld workers, one line for each of %zu arms, with 95 %% intervals. "
-             "The table below has the numbers.",
+             "The next table has the numbers.",
              report_outcome_name(s), (long long)workers[0], (long long)workers[count - 1],
              s->series_count);
     text_add(out, "<div class=\"scroll\" tabindex=\"0\">");
@@ -259,7 +259,7 @@ static void add_plot_of_workers(struct text *out, const struct report_data *d,
     text_add(out, "</div>\n");
 }
 
-/* With one number of workers there is no line to draw: a row for each arm. */
+/* With one number of workers, each arm is a row. */
 static void add_plot_of_arms(struct text *out, const struct report_data *d,
                              const struct report_section *s, int64_t workers)
 {
@@ -284,7 +284,7 @@ static void add_plot_of_arms(struct text *out, const struct report_data *d,
         .description = description};
     snprintf(description, sizeof description,
              "%s with %lld workers, a row for each of %zu arms, with 95 %% intervals. The table "
-             "below has the numbers.",
+             "after it has the numbers.",
              report_outcome_name(s), (long long)workers, s->series_count);
     range_of_outcomes(d, s, &p.x);
     text_add(out, "<div class=\"scroll\" tabindex=\"0\">");
@@ -321,9 +321,9 @@ void report_workers(struct text *out, const struct report_data *d, const struct 
     }
     report_figure_begin(
         out, title,
-        "Mean over seeds at the end of training; bars are 95 %% intervals (from "
-        "two seeds on)%s.",
-        s->count[RUN_DIVERGED] > 0 ? "; ×2: two runs diverged, and are not in the mean" : "");
+        "Mean over seeds at the end of training; bars are 95 %% intervals (for two "
+        "or more seeds)%s.",
+        s->count[RUN_DIVERGED] > 0 ? "; ×2: two runs diverged and are not in the mean" : "");
     if (count > 1)
         add_plot_of_workers(out, d, s, workers, count);
     else

@@ -1,5 +1,5 @@
 /*
- * report_claims.c — what an experiment asked, what its claims say, and whether they hold.
+ * report_claims.c — the question of an experiment, its claims and their outcomes.
  */
 #include "base/text.h"
 #include "results/report/report_page.h"
@@ -8,7 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { SHOWN_AT_ONCE = 12 }; /* more claims than that would keep the plots from view */
+enum { SHOWN_AT_ONCE = 12 }; /* more claims are collapsed, so that plots stay visible */
 
 static void add_line(struct text *out, const char *line, size_t length)
 {
@@ -18,7 +18,7 @@ static void add_line(struct text *out, const char *line, size_t length)
     text_free(&copy);
 }
 
-/* The verdict's lines as paragraphs. */
+/* Writes each line of the verdict as a paragraph. */
 static void add_verdict(struct text *out, const char *verdict)
 {
     if (verdict == NULL || verdict[0] == '\0')
@@ -36,8 +36,8 @@ static void add_verdict(struct text *out, const char *verdict)
     text_add(out, "</div>\n");
 }
 
-/* Where the observed value lies, with the band in the middle half. A value far outside stands at
- * the edge. */
+/* Draws the observed value on a scale whose middle half is the band. Values far outside are at the
+ * edge. */
 static void add_band(struct text *out, const struct report_claim *c)
 {
     double width = c->high > c->low ? c->high - c->low : fmax(fabs(c->low), 1);
@@ -56,7 +56,7 @@ static void add_band(struct text *out, const struct report_claim *c)
     text_add(out, "</svg>");
 }
 
-/* Those with the outcome; all of them for REPORT_OPEN + 1. */
+/* Writes the claims with this outcome; all claims for REPORT_OPEN + 1. */
 static void add_claims(struct text *out, const struct report_experiment *e, const char *caption,
                        unsigned which)
 {
@@ -99,8 +99,9 @@ static void add_claims(struct text *out, const struct report_experiment *e, cons
 static void add_tuning(struct text *out, const struct report_experiment *e)
 {
     if (e->tuning != NULL && e->tuning[0] != '\0') {
-        html_details_begin(out, "What tuning chose on the validation split, of how many trials",
-                           false);
+        html_details_begin(
+            out, "Settings that tuning chose on the validation split, and numbers of trials",
+            false);
         text_add(out, "<div class=\"scroll\" tabindex=\"0\"><pre>");
         for (const char *line = e->tuning; *line != '\0';) {
             size_t length = strcspn(line, "\n");
@@ -131,11 +132,11 @@ static void add_all_claims(struct text *out, const struct report_experiment *e)
     }
     text_add(out, "</p>\n");
     if (counts[REPORT_FAIL] > 0)
-        add_claims(out, e, "Claims that do not hold", REPORT_FAIL);
+        add_claims(out, e, "Claims that failed", REPORT_FAIL);
     text_add(out, "<details%s><summary>All %zu claims, with their bands and sources</summary>\n",
              e->claim_count <= SHOWN_AT_ONCE && counts[REPORT_OPEN] < e->claim_count ? " open" : "",
              e->claim_count);
-    add_claims(out, e, "The shaded part is the band that was stated beforehand", REPORT_OPEN + 1);
+    add_claims(out, e, "The shaded part is the band of the claim", REPORT_OPEN + 1);
     html_details_end(out);
 }
 

@@ -1,6 +1,6 @@
 /*
- * report_curves.c — accuracy (or loss, where the data have no classes) during training, against
- * samples and against time: one drawing per number of workers.
+ * report_curves.c — accuracy during training against samples and against time (loss for data
+ * without classes), one plot per number of workers.
  */
 #include "base/text.h"
 #include "results/report/report_page.h"
@@ -9,9 +9,9 @@
 #include <stdio.h>
 
 enum {
-    GROUP = 10,        /* series in one drawing */
-    TABLE_POINTS = 20, /* of a curve, in the table */
-    MARKS = 4          /* on a curve */
+    GROUP = 10,        /* series in one plot */
+    TABLE_POINTS = 20, /* points of a curve in the table */
+    MARKS = 4          /* marks on a curve */
 };
 
 struct curve {
@@ -39,7 +39,7 @@ static void take_curve(const struct report_section *s, const struct report_cell 
     }
 }
 
-/* From the first fifth on: how training begins would squeeze how it ends. */
+/* Leaves out the first fifth, because its large range would hide the differences at the end. */
 static void range_of_curves(const struct report_data *d, const struct report_section *s,
                             struct plot_axis *y)
 {
@@ -58,7 +58,7 @@ static void range_of_curves(const struct report_data *d, const struct report_sec
 static void draw_curve(struct plot *p, const struct report_data *d, const struct report_section *s,
                        const struct report_cell *c, bool by_time)
 {
-    static struct curve curve; /* 16 KiB: the page is written by one thread */
+    static struct curve curve; /* 16 KiB, static because one thread writes the page */
     const struct report_series *its = &d->series[c->series];
     take_curve(s, c, by_time, &curve);
     struct text tip = {0};
@@ -76,7 +76,7 @@ static void draw_curve(struct plot *p, const struct report_data *d, const struct
     text_free(&tip);
 }
 
-/* The curves of one number of workers; `from` to `to` are series. False where there are none. */
+/* Draws the curves of series `from` to `to` at one number of workers. false: there are none. */
 static bool add_panel(struct text *out, const struct report_data *d, const struct report_section *s,
                       int64_t workers, size_t from, size_t to, bool by_time,
                       const struct plot_axis *y, bool large)
@@ -96,7 +96,7 @@ static bool add_panel(struct text *out, const struct report_data *d, const struc
         .class = large ? "half" : "panel",
         .title = title,
         .description = "One line per arm, its mean over seeds, in a band from the "
-                       "least to the greatest seed. The table below has the numbers."};
+                       "smallest to the largest seed. The next table has the numbers."};
     for (size_t i = 0; i < d->cell_count; i++) {
         const struct report_cell *c = &d->cells[i];
         if (c->series >= from && c->series < to && c->workers == workers && c->points > 0) {
@@ -134,7 +134,7 @@ static void add_panels(struct text *out, const struct report_data *d,
     range_of_curves(d, s, &y);
     size_t groups = (s->series_count + GROUP - 1) / GROUP;
     bool large = count * groups <= 2;
-    for (size_t g = 0; g < groups; g++) { /* of like size */
+    for (size_t g = 0; g < groups; g++) { /* groups of about equal size */
         size_t from = s->series_count * g / groups, to = s->series_count * (g + 1) / groups;
         if (groups > 1) {
             text_add(out, "<p class=\"group\">Arms %zu to %zu of %zu</p>", from + 1, to,
@@ -200,17 +200,17 @@ void report_curves(struct text *out, const struct report_data *d, const struct r
         return;
     snprintf(title, sizeof title, "%s against samples", what);
     report_figure_begin(out, title,
-                        "%s. Means over seeds, in bands from the least to the greatest seed; "
+                        "%s. Means over seeds, in bands from the smallest to the largest seed; "
                         "samples are those of applied gradients.",
                         s->by_loss ? "Test loss" : "Test accuracy in %");
     add_panels(out, d, s, false);
     report_figure_end(out);
     snprintf(title, sizeof title, "%s against time", what);
     report_figure_begin(out, title,
-                        "%s against seconds of training, evaluation excluded%s. Each drawing has "
-                        "its own scale of time.",
+                        "%s against seconds of training, without evaluation%s. Each plot has its "
+                        "own scale of time.",
                         s->by_loss ? "Test loss" : "Test accuracy in %",
-                        "; of simulated clusters their own seconds");
+                        "; for simulated clusters virtual seconds");
     add_panels(out, d, s, true);
     add_table_of_curves(out, d, s);
     report_figure_end(out);

@@ -12,7 +12,7 @@
 
 enum { CURVE_POINTS = 200 };
 
-status report_ask(sqlite3 *db, sqlite3_stmt **out, const char *name, const char *experiment)
+status report_query(sqlite3 *db, sqlite3_stmt **out, const char *name, const char *experiment)
 {
     status result = OK;
     char path[80];
@@ -46,11 +46,11 @@ static enum run_status status_of(const char *name)
 /* ---- rows ---------------------------------------------------------------------------------------
  */
 
-/* The next free place of a growing array, zeroed. */
+/* Appends a zeroed element to a growing array. */
 static void *grow(void *array, size_t *count, size_t size)
 {
     void **at = array;
-    if ((*count & (*count - 1)) == 0) { /* 0, 1, 2, 4, …: full */
+    if ((*count & (*count - 1)) == 0) { /* capacities are 0, 1, 2, 4, …: full */
         *at = realloc(*at, (*count == 0 ? 1 : 2 * *count) * size);
         REQUIRE(*at != NULL);
     }
@@ -76,7 +76,7 @@ static status read_runs(struct report_data *d, sqlite3 *db, const char *experime
     status result = OK;
     sqlite3_stmt *s = NULL;
     int code;
-    TRY(report_ask(db, &s, "runs", experiment));
+    TRY(report_query(db, &s, "runs", experiment));
     while ((code = sqlite3_step(s)) == SQLITE_ROW) {
         const char *state = (const char *)sqlite3_column_text(s, 7);
         struct report_run *r = grow(&d->runs, &d->run_count, sizeof *d->runs);
@@ -84,7 +84,7 @@ static status read_runs(struct report_data *d, sqlite3 *db, const char *experime
             .id = sqlite3_column_int64(s, 0),
             .experiment = copied(s, 1),
             .arm = copied(s, 2),
-            .cell = (size_t)sqlite3_column_int64(s, 3) - 1, /* numbered from 1 */
+            .cell = (size_t)sqlite3_column_int64(s, 3) - 1, /* SQL numbers cells from 1 */
             .mode = copied(s, 4),
             .workers = sqlite3_column_int64(s, 5),
             .seed = sqlite3_column_int64(s, 6),
@@ -120,7 +120,7 @@ done:
     return result;
 }
 
-/* The run with this id, or NULL. */
+/* Finds a run by id, or NULL. */
 static struct report_run *run_of(const struct report_data *d, int64_t id)
 {
     size_t low = 0, high = d->run_count;
@@ -154,7 +154,7 @@ static void fill_cell(struct report_cell *c, const struct report_run *r)
     }
 }
 
-/* Curves are of the runs that finished; where none did, of those that are there. */
+/* Curves show finished runs; if none finished, all runs. */
 static status fill_cells(struct report_data *d)
 {
     status result = OK;
@@ -179,8 +179,8 @@ static struct curve_point *point_of(struct report_cell *c, size_t i)
     return &c->curve[i];
 }
 
-/* Only points that every run has, or the mean would jump where one drops out; and not more of them
- * than can be seen. */
+/* Keeps only points that every run has, because the mean would jump at a missing run. Reduces the
+ * number of points to what a plot can show. */
 static void thin(struct report_cell *c)
 {
     size_t whole = 0, kept = 0;
@@ -201,7 +201,7 @@ static status read_curves(struct report_data *d, sqlite3 *db)
     size_t place = 0;
     int64_t last = INT64_MIN;
     int code;
-    TRY(report_ask(db, &s, "curves", NULL));
+    TRY(report_query(db, &s, "curves", NULL));
     while ((code = sqlite3_step(s)) == SQLITE_ROW) {
         int64_t id = sqlite3_column_int64(s, 0);
         if (id != last) {
@@ -247,7 +247,7 @@ static status read_staleness(struct report_data *d, sqlite3 *db)
     status result = OK;
     sqlite3_stmt *s = NULL;
     int code;
-    TRY(report_ask(db, &s, "staleness", NULL));
+    TRY(report_query(db, &s, "staleness", NULL));
     while ((code = sqlite3_step(s)) == SQLITE_ROW) {
         struct report_run *run = run_of(d, sqlite3_column_int64(s, 0));
         if (run != NULL && run->drawn) {
@@ -264,7 +264,7 @@ done:
 /* ---- time ---------------------------------------------------------------------------------------
  */
 
-/* What was not measured counts as no time. */
+/* A time that was not measured counts as 0. */
 static void add_time(struct time_sums *t, sqlite3_stmt *s)
 {
     double *const sums[] = {&t->compute, &t->exchange, &t->pull,    &t->queue,    &t->apply,
@@ -279,7 +279,7 @@ static void add_time(struct time_sums *t, sqlite3_stmt *s)
 static void add_worker(struct report_run *r, sqlite3_stmt *s)
 {
     double steps = sqlite3_column_double(s, 2), compute = sqlite3_column_double(s, 3);
-    r->mean_compute_us += compute; /* sums until all are in */
+    r->mean_compute_us += compute; /* a sum until all rows are read */
     r->steps += steps;
     r->step_us += steps * sqlite3_column_double(s, 8);
     r->time_workers++;
@@ -295,7 +295,7 @@ static status read_time(struct report_data *d, sqlite3 *db)
     status result = OK;
     sqlite3_stmt *s = NULL;
     int code;
-    TRY(report_ask(db, &s, "time", NULL));
+    TRY(report_query(db, &s, "time", NULL));
     while ((code = sqlite3_step(s)) == SQLITE_ROW) {
         struct report_run *run = run_of(d, sqlite3_column_int64(s, 0));
         if (run != NULL && run->drawn) {
@@ -306,7 +306,7 @@ static status read_time(struct report_data *d, sqlite3 *db)
     TRY(database_check(db, code, "read the times"));
     for (size_t i = 0; i < d->run_count; i++) {
         struct report_run *r = &d->runs[i];
-        r->mean_compute_us /= (double)r->time_workers; /* NaN where there are none */
+        r->mean_compute_us /= (double)r->time_workers; /* NaN if there are none */
         r->slowest_share /= r->steps;
         r->step_us /= r->steps;
         if (r->drawn)
@@ -317,7 +317,7 @@ done:
     return result;
 }
 
-/* ---- all of it ----------------------------------------------------------------------------------
+/* ---- open and close -----------------------------------------------------------------------------
  */
 
 status report_data_read(struct report_data *out, sqlite3 *db, const struct report_request *request)

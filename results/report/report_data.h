@@ -1,7 +1,7 @@
 /*
- * report_data.h — what the report shows, read from the results file in one transaction: runs, cells
- * (runs that differ in the seed alone), series (cells that differ in the number of workers alone)
- * and experiments. Internal to results/.
+ * report_data.h — the data of the report, read from the results file in one transaction: runs,
+ * cells (runs that differ only in the seed), series (cells that differ only in the number of
+ * workers) and experiments. Internal to results/.
  */
 #ifndef GRADLAG_RESULTS_REPORT_REPORT_DATA_H
 #define GRADLAG_RESULTS_REPORT_REPORT_DATA_H
@@ -21,7 +21,8 @@ enum run_status {
 };
 
 struct report_run {
-    int64_t id, workers, seed, provenance; /* provenance: a run's id, or 0 */
+    int64_t id, workers, seed,
+        provenance; /* provenance: first run of this machine and program, or 0 */
     enum run_status status;
     size_t cell; /* index */
     char *experiment, *arm, *mode, *words;
@@ -29,15 +30,16 @@ struct report_run {
     double updates_per_second, samples_per_second, mean_staleness, max_staleness, seconds;
     double updates, samples_used, samples_computed;
     char *uuid, *tag, *started_at, *finished_at, *sha256, *why;
-    int64_t slowest; /* the worker whose step takes longest to compute, or -1 */
-    double slowest_compute_us, mean_compute_us, slowest_share; /* share: of the run's steps */
-    int64_t time_workers;                                      /* that have a row of times */
-    double steps, step_us;                                     /* step_us: mean over all steps */
-    bool collapsed; /* finished, and answers one class; false where it is not known */
-    bool drawn;     /* its evaluations are part of the cell's curve */
+    int64_t slowest; /* the worker with the longest compute time, or -1 */
+    double slowest_compute_us, mean_compute_us,
+        slowest_share;     /* share: its part of the run's steps */
+    int64_t time_workers;  /* workers with recorded times */
+    double steps, step_us; /* step_us: mean over all steps */
+    bool collapsed;        /* finished, and predicts one class; false if unknown */
+    bool drawn;            /* its evaluations are part of the curve of the cell */
 };
 
-/* One evaluation, over the seeds of a cell. */
+/* One evaluation of all seeds of a cell. */
 struct curve_point {
     struct sample samples, seconds, accuracy, loss;
 };
@@ -57,10 +59,10 @@ struct report_cell {
     int64_t workers;
     char *mode, *words; /* borrowed from its first run */
     unsigned count[RUN_STATUSES], runs, collapsed;
-    /* Of the runs that finished. */
+    /* Over the finished runs. */
     struct sample accuracy, loss, validation, updates_per_second, samples_per_second, seconds;
     struct sample staleness;
-    struct sample step_us; /* of runs that are drawn */
+    struct sample step_us; /* of runs with `drawn` */
     struct curve_point *curve;
     size_t points;
     struct staleness_count *histogram; /* by staleness, ascending */
@@ -75,11 +77,11 @@ struct report_series {
     size_t section;
 };
 
-/* An experiment; or the runs that belong to none. */
+/* An experiment, or the runs without experiment. */
 struct report_section {
-    const char *name;                      /* "" for none */
-    const struct report_experiment *about; /* NULL: nothing is known of it */
-    bool trials;                           /* NAME/tuning */
+    const char *name;                      /* "": no experiment */
+    const struct report_experiment *about; /* NULL: no claims and texts */
+    bool trials;                           /* name is NAME/tuning */
     bool by_loss;                          /* no run has an accuracy */
     size_t first_series, series_count;
     unsigned count[RUN_STATUSES], runs, collapsed;
@@ -94,26 +96,26 @@ struct report_data {
     unsigned count[RUN_STATUSES];
 };
 
-/* From a connection of the caller's, within one transaction; request->experiments must outlive it.
- */
+/* Call it within a transaction of the caller; request->experiments must outlive *out. */
 struct sqlite3;
 status report_data_read(struct report_data *out, struct sqlite3 *db,
                         const struct report_request *request) MUST_CHECK;
 void report_data_close(struct report_data *d);
 
-/* A question results/report/NAME.sql, ready to be stepped. */
+/* Prepares the query results/report/NAME.sql. */
 struct sqlite3_stmt;
-status report_ask(struct sqlite3 *db, struct sqlite3_stmt **out, const char *name,
-                  const char *experiment) MUST_CHECK;
+status report_query(struct sqlite3 *db, struct sqlite3_stmt **out, const char *name,
+                    const char *experiment) MUST_CHECK;
 
-/* The i-th cell of a series, by its number of workers, or NULL past the last. */
+/* The i-th cell of a series, by number of workers; NULL: i is too large. */
 const struct report_cell *report_cell_of(const struct report_data *d, size_t series, size_t i);
+/* Whether the cell belongs to the section. */
 bool report_is_of(const struct report_data *d, const struct report_section *s,
                   const struct report_cell *c);
-/* The worker counts of a section's cells, ascending; at most `room`. */
+/* Writes the worker counts of the cells of a section in ascending order, at most `room`. */
 size_t report_worker_counts(const struct report_data *d, const struct report_section *s,
                             int64_t *out, size_t room);
-/* What a cell is judged by: its accuracy, or its loss where its section goes by that. */
+/* The accuracy of a cell, or its loss if the section has no accuracies. */
 const struct sample *report_outcome_of(const struct report_section *s, const struct report_cell *c);
 const char *run_status_name(enum run_status s);
 

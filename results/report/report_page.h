@@ -1,5 +1,5 @@
 /*
- * report_page.h — the parts of the report's page, each a few plots with their numbers in tables.
+ * report_page.h — the parts of the page. Each part has plots and tables with the same numbers.
  * Internal to results/.
  */
 #ifndef GRADLAG_RESULTS_REPORT_REPORT_PAGE_H
@@ -9,45 +9,45 @@
 #include "results/report/html.h"
 #include "results/report/report_data.h"
 
-/* A part of an experiment's section; adds nothing where there is nothing to show. */
+/* Writes a part of an experiment's section; writes nothing without data. */
 typedef void report_part(struct text *out, const struct report_data *d,
                          const struct report_section *s);
 
 report_part report_claims;     /* verdict, claims with their bands */
-report_part report_legend;     /* which colour, shape and dash is which series */
+report_part report_legend;     /* colour, shape and dash of each series */
 report_part report_workers;    /* accuracy against the number of workers */
 report_part report_curves;     /* accuracy against samples, and against time */
 report_part report_throughput; /* accuracy against updates and samples per second */
 report_part report_staleness;  /* histograms */
 report_part report_time;       /* where time goes, and the slowest worker */
-report_part report_trials;     /* of tuning: how many, and what came of them */
+report_part report_trials;     /* tuning: number of trials and their results */
 
-/* Of the whole file. */
+/* Parts about the whole file. */
 void report_failures(struct text *out, const struct report_data *d);
 struct sqlite3;
 status report_runs(struct text *out, const struct report_data *d, struct sqlite3 *db,
                    const char *experiment) MUST_CHECK;
 
-/* "<figure>" with its caption, and its end. */
+/* Begins and ends "<figure>" with a caption. */
 void report_figure_begin(struct text *out, const char *title, const char *caption_format, ...)
     PRINTF_LIKE(3, 4);
 void report_figure_end(struct text *out);
-/* "asynchronous, undamped × 16", with its swatch, as a table's cell. */
+/* A table cell with the name of a series and its swatch. */
 void report_cell_series(struct html_table *t, const struct report_data *d, size_t series);
-/* The run's number, which leads to it. */
+/* A table cell with a link to the run. */
 void report_cell_run(struct html_table *t, const struct report_run *r);
-/* The range of an axis of outcomes: no accuracy is beyond 0 or 100 %. */
+/* Completes the range of an axis of outcomes; an accuracy lies within 0 and 100 %. */
 void report_range_end(const struct report_section *s, struct plot_axis *a);
-/* "test accuracy, %" or "test loss", and how many decimals it is written with. */
+/* "test accuracy, %" or "test loss", and its number of decimals. */
 const char *report_outcome_name(const struct report_section *s);
 int report_outcome_decimals(const struct report_section *s);
-/* The 95 % interval of the mean, in per cent or nats; an accuracy's within 0 and 100. NaN for fewer
+/* The 95 % interval of the mean, in percent or nats; cut to 0…100 for accuracies. NaN for fewer
  * than two runs. */
 void report_interval(const struct report_section *s, const struct sample *a, double ends[2]);
-/* The same as two cells. */
+/* The same as two table cells. */
 void report_cell_interval(struct html_table *t, const struct report_section *s,
                           const struct sample *a);
-/* "89.24 (95 %: 88.94 to 89.54) % test accuracy (n 3)"; without the interval for one run. */
+/* "89.24 (95 %: 88.94 to 89.54) % test accuracy (n 3)"; for one run without the interval. */
 void report_outcome(struct text *out, const struct report_section *s, const struct sample *outcome);
 
 enum { REPORT_WORKER_COUNTS = 64 };

@@ -1,6 +1,6 @@
 /*
- * report_runs.c — the runs themselves: those that did not finish, the trials of tuning, and every
- * run's configuration and provenance.
+ * report_runs.c — tables of runs: unfinished runs, trials of tuning, and the configuration and
+ * provenance of every run.
  */
 #include "base/text.h"
 #include "results/report/report_page.h"
@@ -26,7 +26,7 @@ void report_failures(struct text *out, const struct report_data *d)
     struct html_table t;
     text_add(out, "<section id=\"failures\"><h2>Runs that did not finish</h2>\n");
     if (count == 0) {
-        text_add(out, "<p>None: no run diverged, failed or was stopped.</p></section>\n");
+        text_add(out, "<p>No run diverged, failed or was stopped.</p></section>\n");
         return;
     }
     text_add(out, "<p>%u diverged, %u failed, %u stopped, of %zu runs.</p>\n",
@@ -68,16 +68,16 @@ void report_trials(struct text *out, const struct report_data *d, const struct r
                                          "#failed",
                                          NULL};
     struct html_table t;
-    text_add(out,
-             "<p>%u trials of %zu arms and settings; who is chosen, by the validation split alone, "
-             "runs in the experiment itself.</p>\n",
-             s->runs, s->series_count);
+    text_add(
+        out,
+        "<p>%u trials of %zu arms and settings. The best settings by the validation split are used "
+        "in the experiment.</p>\n",
+        s->runs, s->series_count);
     html_details_begin(out, "The trials", false);
     html_table_begin(
         &t, out,
-        s->by_loss
-            ? "Loss of the test set at the end; the choice is by that of the validation split"
-            : "Accuracy in % on the validation split, at the end",
+        s->by_loss ? "Final loss of the test set; the choice is by the loss of the validation split"
+                   : "Final accuracy in % on the validation split",
         titles);
     for (size_t i = 0; i < d->cell_count; i++) {
         const struct report_cell *c = &d->cells[i];
@@ -159,7 +159,7 @@ static void add_head(struct text *out, const struct report_data *d, const struct
     text_add(out, "</dl>");
 }
 
-/* key=value, those that not all runs have in bold. */
+/* Writes key=value; values that are not common to all runs are bold. */
 static void add_setting(struct text *out, sqlite3_stmt *s)
 {
     bool own = sqlite3_column_int(s, 3) == 0;
@@ -170,13 +170,13 @@ static void add_setting(struct text *out, sqlite3_stmt *s)
     text_add(out, "%s\n", own ? "</b>" : "");
 }
 
-/* The runs in order, with the configurations, which come in that order too. */
+/* Writes runs and their configurations; both are in the same order. */
 static status add_runs(struct text *out, const struct report_data *d, sqlite3 *db,
                        const char *experiment)
 {
     status result = OK;
     sqlite3_stmt *s = NULL;
-    TRY(report_ask(db, &s, "configurations", experiment));
+    TRY(report_query(db, &s, "configurations", experiment));
     int code = sqlite3_step(s);
     for (size_t i = 0; i < d->run_count; i++) {
         const struct report_run *r = &d->runs[i];
@@ -202,7 +202,7 @@ static status add_provenance(struct text *out, sqlite3 *db, const char *experime
     sqlite3_stmt *s = NULL;
     int64_t last = 0;
     int code;
-    TRY(report_ask(db, &s, "provenance", experiment));
+    TRY(report_query(db, &s, "provenance", experiment));
     text_add(out, "<h3>Machines and programs</h3>\n");
     while ((code = sqlite3_step(s)) == SQLITE_ROW) {
         int64_t first = sqlite3_column_int64(s, 0);
@@ -234,8 +234,8 @@ status report_runs(struct text *out, const struct report_data *d, sqlite3 *db,
 {
     status result = OK;
     text_add(out,
-             "<section id=\"runs\"><h2>All runs</h2>\n<p>What each run was made with; settings "
-             "that not all runs share are bold. <code>gradlag show RUN</code> shows more of "
+             "<section id=\"runs\"><h2>All runs</h2>\n<p>The configuration of each run; settings "
+             "that differ between runs are bold. <code>gradlag show RUN</code> shows more of "
              "one, <code>gradlag query</code> answers questions.</p>\n");
     html_details_begin(out, "Configuration of every run", false);
     TRY(add_runs(out, d, db, experiment));

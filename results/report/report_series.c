@@ -32,7 +32,7 @@ static struct report_section *section_named(struct report_data *d, const char *n
     return NULL;
 }
 
-/* In the order of their first runs, those of trials last. */
+/* Orders sections by their first runs; trials come last. */
 static status find_sections(struct report_data *d, const struct report_request *q)
 {
     status result = OK;
@@ -56,7 +56,7 @@ static status find_sections(struct report_data *d, const struct report_request *
             s->by_loss = s->by_loss && d->cells[r->cell].accuracy.n == 0;
         }
     }
-    for (size_t i = 0; i < d->section_count; i++) { /* while nothing has finished */
+    for (size_t i = 0; i < d->section_count; i++) { /* before any run has finished */
         struct report_section *s = &d->sections[i];
         s->by_loss = s->by_loss && s->count[RUN_FINISHED] > 0;
     }
@@ -64,13 +64,13 @@ done:
     return result;
 }
 
-/* ---- words --------------------------------------------------------------------------------------
+/* ---- settings -----------------------------------------------------------------------------------
  */
 
-/* "key=value" within a cell's words. */
+/* "key=value" within the settings of a cell. */
 struct word {
     const char *at;
-    size_t key, length; /* key: length of the key alone */
+    size_t key, length; /* key: length of the key */
 };
 
 static bool next_word(const char **text, struct word *out)
@@ -87,13 +87,12 @@ static unsigned dash_of(const char *mode)
     return strcmp(mode, "async") == 0 ? 0 : strcmp(mode, "sync") == 0 ? 1 : 2;
 }
 
-/* Keys, with the value that was seen first, and whether another one was. The empty key is in every
- * cell. */
+/* A key, its first value, and whether other values occur. The empty key is in every cell. */
 struct seen_key {
     struct word first;
-    int64_t workers; /* seen among cells of so many */
+    int64_t workers; /* among cells with so many workers */
     bool varies;
-    unsigned cells[3]; /* in how many, by mode */
+    unsigned cells[3]; /* number of cells with the key, by mode */
 };
 struct seen_keys {
     struct seen_key *at;
@@ -126,8 +125,8 @@ static void see(struct seen_keys *keys, const struct word *w, int64_t workers, c
     added->cells[dash_of(mode)] = 1;
 }
 
-/* Some cells of a mode have it, others do not: settings that are what they are unless set may be
- * left out. A dotted key comes and goes with its part. */
+/* Whether only some cells of a mode have the key, because defaults may be omitted. Dotted keys do
+ * not count: they depend on the value of their prefix. */
 static bool is_missing_somewhere(const struct seen_keys *keys, const struct seen_key *k)
 {
     const struct seen_key *all = keys->at;
@@ -154,7 +153,7 @@ static bool varies(const struct seen_keys *keys, const struct word *w)
 /* ---- series -------------------------------------------------------------------------------------
  */
 
-/* The arm of a cell, which all its runs share. */
+/* The arm of a cell; all its runs have the same arm. */
 struct placed_cell {
     size_t cell, section, first_run;
     const char *arm;
@@ -177,7 +176,7 @@ static void name_cell(const struct report_section *s, const struct placed_cell *
     while (next_word(&text, &w)) {
         if (varies(keys, &w)) {
             bool mode = w.key == 4 && strncmp(w.at, "mode", 4) == 0;
-            size_t skip = mode && w.length > 5 ? 5 : 0; /* its value says it all */
+            size_t skip = mode && w.length > 5 ? 5 : 0; /* print "async", not "mode=async" */
             text_add(out, "%s%.*s", out->length > 0 ? ", " : "", (int)(w.length - skip),
                      w.at + skip);
         }
@@ -207,14 +206,14 @@ static void place_in_series(struct report_data *d, size_t section, const struct 
                                .section = section};
 }
 
-/* The cells of one arm: the settings that differ among those of as many workers, or, where there
- * is no arm, among all. */
+/* Names the series of one arm by the settings that differ among cells with the same number of
+ * workers; without arm, among all cells. */
 static void name_arm(struct report_data *d, size_t section, const char *arm,
                      const struct placed_cell *placed)
 {
     struct seen_keys keys = {0};
     for (int pass = 0; pass <= 1; pass++) {
-        for (size_t i = 0; i < d->run_count; i++) { /* in the order in which they were made */
+        for (size_t i = 0; i < d->run_count; i++) { /* by id */
             const struct placed_cell *p = &placed[d->runs[i].cell];
             const struct report_cell *c = &d->cells[p->cell];
             const char *text = c->words;
@@ -244,13 +243,14 @@ static bool is_placed(const struct report_data *d, const struct report_section *
     return false;
 }
 
-/* Arms in the order in which the experiment lists them, then in that of their first runs. */
+/* Orders arms as in the experiment file, then by their first runs. */
 static void name_section(struct report_data *d, size_t section, const struct placed_cell *placed)
 {
     struct report_section *s = &d->sections[section];
     s->first_series = d->series_count;
     for (size_t i = 0; s->about != NULL && i < s->about->arm_count; i++) {
-        for (size_t k = 0; k < d->cell_count; k++) { /* for its name as the file holds it */
+        for (size_t k = 0; k < d->cell_count;
+             k++) { /* uses the string of the cell, which lives as long as the data */
             if (placed[k].section == section &&
                 strcmp(placed[k].arm, s->about->arms[i].name) == 0) {
                 name_arm(d, section, placed[k].arm, placed);
@@ -274,7 +274,7 @@ static int by_series_and_workers(const void *a, const void *b, void *context)
     return (x->workers > y->workers) - (x->workers < y->workers);
 }
 
-/* Sorts the cells, and lets the runs point to where theirs has gone. */
+/* Sorts the cells and updates the cell index of each run. */
 static status sort_cells(struct report_data *d)
 {
     status result = OK;
@@ -309,7 +309,8 @@ status report_series_find(struct report_data *d, const struct report_request *re
     TRY(find_sections(d, request));
     TRY(memory_new(&d->series, d->cell_count, sizeof *d->series, "the report's series"));
     TRY(memory_new(&placed, d->cell_count, sizeof *placed, "the report's cells"));
-    for (size_t i = d->run_count; i-- > 0;) { /* so that the first run of each is what stays */
+    for (size_t i = d->run_count;
+         i-- > 0;) { /* backwards, so that the first run of each cell remains */
         const struct report_run *r = &d->runs[i];
         size_t section = (size_t)(section_named(d, r->experiment) - d->sections);
         placed[r->cell] = (struct placed_cell){r->cell, section, i, r->arm};
@@ -330,7 +331,7 @@ void report_series_free(struct report_data *d)
     memory_free(d->sections);
 }
 
-/* ---- looking things up --------------------------------------------------------------------------
+/* ---- lookups ------------------------------------------------------------------------------------
  */
 
 const struct report_cell *report_cell_of(const struct report_data *d, size_t series, size_t i)

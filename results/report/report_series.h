@@ -1,18 +1,18 @@
 /*
- * report_series.h — which cells of the report belong together, and what they are called: cells that
- * differ in the number of workers alone are one series. Internal to results/.
+ * report_series.h — groups cells into series and names the series. Cells that differ only in the
+ * number of workers are one series. Internal to results/.
  *
- * An arm of an experiment is one series, whatever its settings are at each number of workers. Where
- * a file has several cells of one arm with as many workers, and for runs that have no arm, series
- * are called after the settings that differ.
+ * An arm of an experiment is one series, even if its settings depend on the number of workers. If
+ * an arm has several cells with the same number of workers, or if runs have no arm, the name of a
+ * series consists of the settings that differ.
  */
 #ifndef GRADLAG_RESULTS_REPORT_REPORT_SERIES_H
 #define GRADLAG_RESULTS_REPORT_REPORT_SERIES_H
 
 #include "results/report/report_data.h"
 
-/* Fills sections, series and each cell's series from runs and cells, and sorts the cells by series
- * and workers; runs keep to their cells. */
+/* Fills sections, series and the series of each cell from runs and cells. Sorts the cells by series
+ * and workers, and updates the cell index of each run. */
 status report_series_find(struct report_data *d, const struct report_request *request) MUST_CHECK;
 void report_series_free(struct report_data *d);
 

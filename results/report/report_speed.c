@@ -1,6 +1,6 @@
 /*
- * report_speed.c — what speed costs: accuracy against updates and samples per second; where each
- * worker's time goes, and who is slowest.
+ * report_speed.c — accuracy against updates and samples per second; times of each worker; the
+ * slowest workers.
  */
 #include "base/text.h"
 #include "results/report/report_page.h"
@@ -17,7 +17,7 @@ static const struct sample *rate_of(const struct report_cell *c, bool updates)
     return updates ? &c->updates_per_second : &c->samples_per_second;
 }
 
-/* A series from few workers to many. */
+/* Draws a series by increasing number of workers. */
 static void draw_path(struct plot *p, const struct report_data *d, const struct report_section *s,
                       size_t series, bool updates)
 {
@@ -47,7 +47,7 @@ static void draw_path(struct plot *p, const struct report_data *d, const struct 
         report_outcome(&tip, s, report_outcome_of(s, c));
         plot_mark(p, its->style, x[k], y[k], tip.at);
         snprintf(workers, sizeof workers, "%lld", (long long)c->workers);
-        if (k == 0 || k + 1 == count) /* from where to where is enough, and keeps them apart */
+        if (k == 0 || k + 1 == count) /* labels at both ends only, so that they do not overlap */
             plot_text(p, plot_x(p, x[k]) + 7, plot_y(p, y[k]) - 5, "start", "small", workers);
         text_free(&tip);
     }
@@ -75,7 +75,7 @@ static void add_throughput_plot(struct text *out, const struct report_data *d,
                      .class = "half",
                      .title = updates ? "Outcome against updates per second"
                                       : "Outcome against samples per second",
-                     .description = "One mark per arm and number of workers. The table below has "
+                     .description = "One mark per arm and number of workers. The next table has "
                                     "the numbers."};
     for (size_t i = 0; i < d->cell_count; i++) {
         const struct report_cell *c = &d->cells[i];
@@ -102,7 +102,7 @@ static void add_throughput_table(struct text *out, const struct report_data *d,
     int decimals = report_outcome_decimals(s);
     html_details_begin(out, "The numbers", false);
     html_table_begin(
-        &t, out, "Rates of training beside its outcome, means over seeds that finished", titles);
+        &t, out, "Updates and samples per second, and outcome; means over finished seeds", titles);
     for (size_t i = 0; i < d->cell_count; i++) {
         const struct report_cell *c = &d->cells[i];
         const struct sample *a = report_outcome_of(s, c);
@@ -123,7 +123,7 @@ static void add_throughput_table(struct text *out, const struct report_data *d,
     html_details_end(out);
 }
 
-/* Whom throughput alone would have chosen, beside who learned most. */
+/* Compares the fastest configuration with the most accurate one. */
 static void add_choice(struct text *out, const struct report_data *d,
                        const struct report_section *s)
 {
@@ -168,9 +168,9 @@ void report_throughput(struct text *out, const struct report_data *d,
         return;
     report_figure_begin(
         out, "Throughput against accuracy",
-        "Throughput alone would choose what stands farthest to the right. What "
-        "stands highest learned most. Lines lead from an arm's fewest workers to its most; "
-        "the numbers beside them say how many.");
+        "The rightmost mark has the highest throughput, the highest mark the best "
+        "outcome. A line connects the marks of one arm from few to many workers; the numbers are "
+        "the workers at its ends.");
     add_choice(out, d, s);
     text_add(out, "<div class=\"panels two\">");
     add_throughput_plot(out, d, s, true);
@@ -183,7 +183,7 @@ void report_throughput(struct text *out, const struct report_data *d,
 /* ---- where time goes ----------------------------------------------------------------------------
  */
 
-/* Parts of a worker's own time per step, in microseconds; their order is that of the colours. */
+/* Parts of a worker's step, in microseconds, in the order of the colours. */
 enum { COMPUTE, EXCHANGE, WAIT, QUEUE, APPLY, PARTS };
 static const char *const part_names[PARTS] = {"computing", "exchanging gradients",
                                               "waiting for parameters", "queued at the server",
@@ -192,7 +192,7 @@ static const char *const part_names[PARTS] = {"computing", "exchanging gradients
 static void take_parts(const struct time_sums *t, double out[PARTS])
 {
     double steps = fmax(t->steps, 1), pull = t->pull / steps;
-    bool alone = t->synchronous; /* its queue is nobody's, and it applies by itself */
+    bool alone = t->synchronous; /* no server: no queue; the rank applies the update */
     out[COMPUTE] = t->compute / steps;
     out[EXCHANGE] = t->exchange / steps;
     out[QUEUE] = alone ? 0 : fmin(t->queue / steps, pull);
@@ -292,7 +292,7 @@ static void add_time_table(struct text *out, const struct report_data *d,
     html_table_end(&t);
 }
 
-/* Of each cell's runs the one whose slowest worker is farthest behind. */
+/* For each cell, the run with the largest ratio of slowest worker to mean. */
 static const struct report_run *worst_run(const struct report_data *d, size_t cell)
 {
     const struct report_run *worst = NULL;
@@ -324,8 +324,8 @@ static void add_slowest_table(struct text *out, const struct report_data *d,
                                          NULL};
     struct html_table t;
     html_table_begin(&t, out,
-                     "The slowest worker of each arm: whose steps take longest to compute, "
-                     "in the run (of n) where it is farthest behind",
+                     "The slowest worker of each arm by compute time, in the run (of n) with "
+                     "the largest ratio to the mean",
                      titles);
     for (size_t i = 0; i < d->cell_count; i++) {
         const struct report_cell *c = &d->cells[i];
@@ -366,17 +366,18 @@ void report_time(struct text *out, const struct report_data *d, const struct rep
 {
     if (!any_time(d, s, false))
         return;
-    report_figure_begin(out, "Where time goes",
-                        "Shares of a worker's own time, mean over its steps, workers and seeds. "
-                        "With pace= set, computing lasts as long as the pace says.");
+    report_figure_begin(
+        out, "Where time goes",
+        "Shares of a worker's step, mean over steps, workers and seeds. With pace=, "
+        "the pace determines the time of computing.");
     add_parts_legend(out);
     add_time_table(out, d, s);
     report_figure_end(out);
     if (any_time(d, s, true)) {
-        report_figure_begin(out, "The slowest worker", "%s",
-                            "A full bar is twice the mean. A slow worker delays everybody where "
-                            "all wait for all, and makes fewer, staler gradients where nobody "
-                            "waits.");
+        report_figure_begin(
+            out, "The slowest worker", "%s",
+            "A full bar is twice the mean. With a barrier, a slow worker delays all "
+            "workers; without one, it makes fewer and staler gradients.");
         add_slowest_table(out, d, s);
         report_figure_end(out);
     }

@@ -1,6 +1,6 @@
 /*
- * report_staleness.c — how stale gradients were: a histogram for every arm and number of workers,
- * one row per arm, on one scale per number of workers.
+ * report_staleness.c — histograms of staleness, one row per arm, with one scale per number of
+ * workers.
  */
 #include "base/text.h"
 #include "results/report/report_page.h"
@@ -30,7 +30,7 @@ static struct summary summarize(const struct report_cell *c)
     return s;
 }
 
-/* Bars of equal width from 0 on; the last one holds all that is beyond. */
+/* Bars of equal width from 0; the last bar includes all larger values. */
 struct bars {
     double share[BARS];
     int64_t width;
@@ -47,8 +47,7 @@ static struct bars fill_bars(const struct report_cell *c, double reach)
     return b;
 }
 
-/* Far enough for all cells with so many workers; a few stragglers' outliers do not squeeze the
- * rest. */
+/* The end of the scale for all cells with so many workers; a few outliers are left out. */
 static double reach_of(const struct report_data *d, const struct report_section *s, int64_t workers)
 {
     double most = 0, mean = 0;
@@ -102,7 +101,7 @@ static void add_histogram(struct text *out, const struct report_data *d,
             plot_bar(&p, (double)(i * b.width), (double)((i + 1) * b.width), b.share[i], tip);
     }
     plot_series_end(&p);
-    plot_vertical(&p, its.mean + 0.5); /* bars stand right of their number */
+    plot_vertical(&p, its.mean + 0.5); /* a bar begins at its number */
     plot_end(&p);
     text_add(out, "<div class=\"under\">mean <b>");
     html_number(out, its.mean, 1);
@@ -130,7 +129,7 @@ static bool any_histogram(const struct report_data *d, size_t series, const int6
     return false;
 }
 
-/* Only columns that hold something. */
+/* Writes non-empty bars only. */
 static size_t columns_of(const struct report_data *d, const struct report_section *s,
                          int64_t workers[REPORT_WORKER_COUNTS])
 {

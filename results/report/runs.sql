@@ -1,6 +1,6 @@
--- Every run with what the report says of it. cell: the same for those that differ in the seed alone;
--- provenance: the first run that has the same machine and program.
--- :experiment = all  only the runs of one experiment, and of its tuning
+-- All runs with the columns of the report. cell: equal for runs that differ only in the seed; provenance: the
+-- first run with the same machine and program.
+-- :experiment = all  only the runs of one experiment and its tuning
 SELECT run.id, coalesce(run.experiment, '') AS experiment, coalesce(run.arm, '') AS arm,
        dense_rank() OVER (ORDER BY run.experiment, run.arm, run.workers, described.settings)
            AS cell,

@@ -1,2 +1,2 @@
--- How often each staleness occurred, run by run.
+-- Number of gradients by run and staleness.
 SELECT run_id, staleness, pushes FROM staleness_histogram;

@@ -34,8 +34,8 @@ status atomic_file_open(struct atomic_file *d, const char *into)
     if (file < 0) {
         text_free(&d->path);
         FAIL(ERROR_RESULTS,
-             "%s: no file can be made beside it: %s; name a file in a folder that is there and "
-             "writable, on a disk that is not full",
+             "%s: no temporary file can be created beside it: %s; check that the folder exists and "
+             "is writable and that the disk is not full",
              into, strerror(errno));
     }
     close(file);
@@ -43,8 +43,8 @@ done:
     return result;
 }
 
-/* What SQLite would take for a part of the file. */
-static status expect_nothing_beside(const char *into)
+/* SQLite would treat such files as parts of `into`. */
+static status check_no_leftovers(const char *into)
 {
     static const char *const endings[] = {"-wal", "-shm", "-journal"};
     status result = OK;
@@ -54,8 +54,9 @@ static status expect_nothing_beside(const char *into)
         text_add(&each, "%s%s", into, endings[i]);
         if (access(each.at, F_OK) == 0) {
             FAIL(ERROR_RESULTS,
-                 "%s is of another file %s, which is not there; bring that back, or remove what is "
-                 "left of it, or name another file",
+                 "%s belongs to an earlier file %s, which no longer exists; restore that file, "
+                 "remove "
+                 "its leftovers, or name another file",
                  each.at, into);
         }
     }
@@ -67,16 +68,18 @@ done:
 status atomic_file_publish(struct atomic_file *d, const char *into)
 {
     status result = OK;
-    TRY(expect_nothing_beside(into));
+    TRY(check_no_leftovers(into));
     if (link(d->path.at, into) == 0) {
         unlink(d->path.at);
     } else if (errno == EEXIST) {
         FAIL(ERROR_RESULTS,
-             "%s: another process made it meanwhile, and it was left as it is; "
-             "the same command merges into that",
+             "%s: another process created this file during the merge; it was not changed. Run the "
+             "same command again to merge into it",
              into);
-    } else if (rename(d->path.at, into) != 0) { /* a file system without links */
-        FAIL(ERROR_RESULTS, "%s: what was merged cannot get that name: %s", into, strerror(errno));
+    } else if (rename(d->path.at, into) != 0) { /* the file system has no hard links */
+        FAIL(ERROR_RESULTS,
+             "%s: the merged file cannot be renamed to this name: %s; the merge was not saved",
+             into, strerror(errno));
     }
     text_free(&d->path);
 done:
@@ -103,7 +106,7 @@ void atomic_file_warn_of_others(const char *into)
         text_add(&pattern, "%s%c", strchr("*?[\\", *c) != NULL ? "\\" : "", *c);
     text_add(&pattern, "%s????????", ending);
     if (glob(pattern.at, 0, NULL, &found) == 0) {
-        log_warning("%s: left by a merge that was killed, if none is going on; then remove it",
+        log_warning("%s: temporary file of another merge; if no merge is running, remove it",
                     found.gl_pathv[0]);
         globfree(&found);
     }

@@ -18,8 +18,8 @@ static const char *path_of(sqlite3 *db)
     return path == NULL || path[0] == '\0' ? "results file" : path;
 }
 
-/* SQLite has a code of its own for ENOSPC alone; of what else kept it from writing (a quota, ulimit
- * -f) it does not always keep the system's error. */
+/* SQLite has a code for ENOSPC only. For a quota or ulimit -f it returns an I/O error, and does not
+ * always keep the system's error number. */
 static bool is_full(sqlite3 *db, int code)
 {
     int system_error = sqlite3_system_errno(db);
@@ -39,41 +39,42 @@ status database_check_there(sqlite3 *db)
     int moved = 0;
     int code = sqlite3_file_control(db, "main", SQLITE_FCNTL_HAS_MOVED, &moved);
     if (code == SQLITE_OK && moved != 0) {
-        FAIL(ERROR_RESULTS,
-             "%s: the results file was deleted, renamed or replaced while a run was writing to it; "
-             "leave it where it is until runs have ended",
-             path_of(db));
+        FAIL(
+            ERROR_RESULTS,
+            "%s: the results file was deleted, renamed or replaced while a run wrote to it; do not "
+            "move a results file before its runs have ended",
+            path_of(db));
     }
 done:
     return result;
 }
 
-static bool (*wants_to_give_up)(void); /* NULL: nobody ever does */
+static bool (*stop_check)(void); /* NULL: never */
 
-void database_give_up_when(bool (*wanted)(void))
+void database_set_stop_check(bool (*is_requested)(void))
 {
-    wants_to_give_up = wanted;
+    stop_check = is_requested;
 }
 
-bool database_gives_up(void)
+bool database_stop_requested(void)
 {
-    return wants_to_give_up != NULL && wants_to_give_up();
+    return stop_check != NULL && stop_check();
 }
 
-static int must_end(void *context)
+static int on_progress(void *context)
 {
     (void)context;
-    return database_gives_up();
+    return database_stop_requested();
 }
 
-void database_heed_stop(sqlite3 *db)
+void database_stop_statements(sqlite3 *db)
 {
-    enum { INSTRUCTIONS = 10000 }; /* some ten thousandths of a second */
-    sqlite3_progress_handler(db, INSTRUCTIONS, must_end, NULL);
+    enum { INSTRUCTIONS = 10000 }; /* about a millisecond */
+    sqlite3_progress_handler(db, INSTRUCTIONS, on_progress, NULL);
 }
 
-/* Waits as sqlite3_busy_timeout() does, and says so: a user who waits for a minute wants to know
- * what for. */
+/* Waits like sqlite3_busy_timeout(). Logs a warning after DATABASE_BUSY_NOTICE_MS, so that users
+ * know why gradlag waits. */
 static int wait_for_lock(void *context, int times)
 {
     enum { SHORT_MS = 5, LONG_MS = 50, SHORT_ONES = 20 };
@@ -81,13 +82,13 @@ static int wait_for_lock(void *context, int times)
     int waited_ms = times <= SHORT_ONES ? times * SHORT_MS
                                         : SHORT_ONES * SHORT_MS + (times - SHORT_ONES) * LONG_MS;
     int now_ms = times < SHORT_ONES ? SHORT_MS : LONG_MS;
-    if (waited_ms >= DATABASE_BUSY_TIMEOUT_MS || database_gives_up())
+    if (waited_ms >= DATABASE_BUSY_TIMEOUT_MS || database_stop_requested())
         return 0;
     if (waited_ms < DATABASE_BUSY_NOTICE_MS && waited_ms + now_ms >= DATABASE_BUSY_NOTICE_MS) {
-        log_warning(
-            "%s: another process keeps the file locked; waiting for it, up to %d s in all; see "
-            "which with 'fuser %s'",
-            path_of(db), DATABASE_BUSY_TIMEOUT_MS / 1000, path_of(db));
+        log_warning("%s: another process keeps the file locked; waiting for up to %d s; 'fuser %s' "
+                    "shows the "
+                    "process",
+                    path_of(db), DATABASE_BUSY_TIMEOUT_MS / 1000, path_of(db));
     }
     clock_sleep_until_ns(clock_ns() + (uint64_t)now_ms * 1000000);
     return 1;
@@ -103,7 +104,7 @@ status database_check(sqlite3 *db, int code, const char *doing)
     if (is_full(db, code)) {
         FAIL(ERROR_RESULTS,
              "%s: could not %s: " DATABASE_FULL "; free some space, or name a file on another disk "
-             "with results=PATH. What was committed before is kept",
+             "with results=PATH. Committed rows are kept",
              path, doing);
     }
     switch (code & 0xff) {
@@ -111,24 +112,25 @@ status database_check(sqlite3 *db, int code, const char *doing)
         FAIL(STOPPED, "stopped on request");
     case SQLITE_BUSY:
     case SQLITE_LOCKED:
-        if (database_gives_up()) {
+        if (database_stop_requested()) {
             FAIL(STOPPED,
-                 "%s: stopped while another process kept the file locked; see which with "
-                 "'fuser %s'",
+                 "%s: stopped while another process kept the file locked; 'fuser %s' shows the "
+                 "process",
                  path, path);
         }
-        FAIL(ERROR_RESULTS,
-             "%s: could not %s: another process has kept the file locked for %d s; see which with "
-             "'fuser %s', or name another file with results=PATH",
-             path, doing, DATABASE_BUSY_TIMEOUT_MS / 1000, path);
+        FAIL(
+            ERROR_RESULTS,
+            "%s: could not %s: another process has kept the file locked for %d s; 'fuser %s' shows "
+            "the process; wait for it, or name another file with results=PATH",
+            path, doing, DATABASE_BUSY_TIMEOUT_MS / 1000, path);
     case SQLITE_NOTADB:
         FAIL(ERROR_RESULTS,
-             "%s: not a results file: it is not an SQLite database; it was left as it is. Name "
+             "%s: not a results file: it is not an SQLite database; it was not changed. Name "
              "another file with results=PATH",
              path);
     case SQLITE_CORRUPT:
         FAIL(ERROR_RESULTS,
-             "%s: could not %s: the file is damaged (%s); save what can be read with 'sqlite3 %s "
+             "%s: could not %s: the file is damaged (%s); recover its rows with 'sqlite3 %s "
              ".recover', and name another file with results=PATH",
              path, doing, sqlite3_errmsg(db), path);
     case SQLITE_READONLY:
@@ -138,9 +140,9 @@ status database_check(sqlite3 *db, int code, const char *doing)
              "permissions or name another file with results=PATH",
              path, doing);
     case SQLITE_IOERR:
-        FAIL(ERROR_RESULTS, "%s: could not %s: %s (%s); is the disk sound and still mounted?", path,
-             doing, sqlite3_errmsg(db),
-             system_error == 0 ? "no more is known" : strerror(system_error));
+        FAIL(ERROR_RESULTS, "%s: could not %s: %s (%s); check that the disk works and is mounted",
+             path, doing, sqlite3_errmsg(db),
+             system_error == 0 ? "no system error" : strerror(system_error));
     default:
         FAIL(ERROR_RESULTS, "%s: could not %s: %s", path, doing, sqlite3_errmsg(db));
     }
@@ -164,7 +166,7 @@ void database_rollback(sqlite3 *db)
         (void)sqlite3_exec(db, "ROLLBACK", NULL, NULL, NULL);
 }
 
-/* The single integer that `sql` yields. */
+/* Reads the single integer that `sql` returns. */
 static status read_integer(sqlite3 *db, const char *sql, int64_t *out)
 {
     status result = OK;
@@ -177,11 +179,11 @@ done:
     return result;
 }
 
-enum owner { OWNER_NOBODY /* the database is empty */, OWNER_GRADLAG };
+enum owner { OWNER_NONE /* the database is empty */, OWNER_GRADLAG };
 
-/* SQLite moves the rows of a -wal file into the database when its last connection closes. A file
- * that is refused keeps its bytes, so this connection must not do that. */
-static void leave_wal_alone(sqlite3 *db)
+/* SQLite moves the rows of a -wal file into the database when its last connection closes. A refused
+ * file must not change, so this connection must not do that. */
+static void keep_wal(sqlite3 *db)
 {
     const char *path = sqlite3_db_filename(db, "main");
     struct stat about;
@@ -190,35 +192,35 @@ static void leave_wal_alone(sqlite3 *db)
         (void)sqlite3_db_config(db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
 }
 
-/* Finds whose file this is. ERROR_RESULTS: the file of another program, or of another version. */
+/* Finds which program wrote the file. ERROR_RESULTS: another program, or another version. */
 static status identify(sqlite3 *db, enum owner *owner)
 {
     status result = OK;
     int64_t application = 0, version = 0, objects = 0;
-    /* One transaction: another process may be creating the tables between two reads. */
+    /* One transaction, because another process may create the tables between two reads. */
     bool alone = sqlite3_get_autocommit(db);
     if (alone)
         TRY(database_execute(db, "BEGIN", "read the file"));
     TRY(read_integer(db, "PRAGMA application_id", &application));
     TRY(read_integer(db, "PRAGMA user_version", &version));
     TRY(read_integer(db, "SELECT count(*) FROM sqlite_master", &objects));
-    *owner = OWNER_NOBODY;
+    *owner = OWNER_NONE;
     if (application == 0 && version == 0 && objects == 0)
         goto done;
     if (application != DATABASE_APPLICATION_ID) {
-        leave_wal_alone(db);
+        keep_wal(db);
         FAIL(ERROR_RESULTS,
              "%s: not a results file: an SQLite database of another program (application_id "
              "0x%08x, ours is 0x%08x); it was not changed. Name another file with results=PATH",
              path_of(db), (unsigned)application, (unsigned)DATABASE_APPLICATION_ID);
     }
     if (version != DATABASE_VERSION) {
-        leave_wal_alone(db);
-        FAIL(ERROR_RESULTS,
-             "%s: a results file of version %lld, but this gradlag reads and writes version %d "
-             "alone; it was not changed. Use the gradlag that wrote it, or name a new file with "
-             "results=PATH",
-             path_of(db), (long long)version, DATABASE_VERSION);
+        keep_wal(db);
+        FAIL(
+            ERROR_RESULTS,
+            "%s: a results file of version %lld, but this gradlag supports only version %d; it was "
+            "not changed. Use the gradlag that wrote it, or name a new file with results=PATH",
+            path_of(db), (long long)version, DATABASE_VERSION);
     }
     *owner = OWNER_GRADLAG;
 done:
@@ -232,11 +234,11 @@ const char *database_text(const char *path)
     for (const struct embedded_file *f = embedded_files; f->path != NULL; f++)
         if (strcmp(f->path, path) == 0)
             return f->text;
-    contract_broken("the text is compiled in", __FILE__, __LINE__, __func__);
+    contract_broken("the text is compiled into the program", __FILE__, __LINE__, __func__);
 }
 
-/* Changing the journal mode takes a lock for which SQLite does not always call the busy handler:
- * when several processes create one file together, try again here. */
+/* Changing the journal mode needs a lock for which SQLite does not always call the busy handler. If
+ * several processes create one file at the same time, this function retries. */
 static status enter_wal_mode(sqlite3 *db)
 {
     status result = OK;
@@ -246,7 +248,7 @@ static status enter_wal_mode(sqlite3 *db)
         code = sqlite3_exec(db, "PRAGMA journal_mode = WAL", NULL, NULL, NULL);
         if ((code & 0xff) == SQLITE_BUSY)
             clock_sleep_until_ns(clock_ns() + 5000000);
-    } while ((code & 0xff) == SQLITE_BUSY && clock_ns() < deadline && !database_gives_up());
+    } while ((code & 0xff) == SQLITE_BUSY && clock_ns() < deadline && !database_stop_requested());
     TRY(database_check(db, code, "switch the file to write-ahead logging"));
 done:
     return result;
@@ -260,8 +262,8 @@ static status create_tables(sqlite3 *db)
     static const char doing[] = "create the tables";
     TRY(enter_wal_mode(db));
     TRY(database_execute(db, "BEGIN IMMEDIATE", doing));
-    TRY(identify(db, &owner)); /* another process may have been faster */
-    if (owner == OWNER_NOBODY) {
+    TRY(identify(db, &owner)); /* another process may have created the tables since */
+    if (owner == OWNER_NONE) {
         TRY(database_execute(db, database_text("results/store/schema.sql"), doing));
         TRY(database_execute(db, database_text("results/store/run_summaries.sql"), doing));
         TRY(database_execute(db, database_text("results/store/views.sql"), doing));
@@ -275,21 +277,21 @@ done:
     return result;
 }
 
-/* A file may come from anyone: no statement writes to its schema but those that are for it. (SQLite
- * loads no extensions unless asked to. Not TRUSTED_SCHEMA = 0: before 3.41 it would take
- * json_valid() from the tables' checks.) */
+/* A file may come from an untrusted source, so SQLite must refuse direct writes to its schema.
+ * (SQLite loads no extensions by default. TRUSTED_SCHEMA = 0 is not possible: before 3.41 it
+ * forbids json_valid() in the CHECKs of tables.) */
 static status set_up(sqlite3 *db)
 {
     status result = OK;
     static const char doing[] = "set up the connection";
     TRY(database_check(db, sqlite3_db_config(db, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL), doing));
-    /* A reader of a folder that is not writable needs temporary views all the same. */
+    /* Temporary views must work in a folder without write permission. */
     TRY(database_execute(db, "PRAGMA temp_store = MEMORY", doing));
 done:
     return result;
 }
 
-/* SQLite would wait for the writer of a FIFO. */
+/* SQLite would block on a FIFO. */
 static status check_regular(const char *path)
 {
     status result = OK;
@@ -303,8 +305,8 @@ done:
     return result;
 }
 
-/* SQLite itself says "No such file or directory" of a folder that is not writable: it tries to open
- * the file for reading last. */
+/* For a folder without write permission SQLite returns "No such file or directory", because it
+ * tries to open the file for reading last. */
 static status check_creatable(const char *path)
 {
     status result = OK;
@@ -318,15 +320,14 @@ static status check_creatable(const char *path)
              "%s: the results file cannot be created: its folder %s: %s; %s, or name another file "
              "with results=PATH",
              path, folder.at, strerror(why),
-             why == ENOENT ? "make the folder" : "change the folder's permissions");
+             why == ENOENT ? "create the folder" : "change the folder's permissions");
     }
 done:
     text_free(&folder);
     return result;
 }
 
-/* SQLite would leave files of its own beside a file that is read-only or a device. They would be in
- * the way later. */
+/* SQLite would leave -wal and -shm files beside a read-only file or a device. */
 static status check_writable(const char *path)
 {
     status result = OK;
@@ -338,7 +339,7 @@ static status check_writable(const char *path)
              "change its permissions or name another file with results=PATH",
              path);
     }
-    if (lstat(path, &about) != 0) /* a link is created where it points to */
+    if (lstat(path, &about) != 0) /* SQLite creates the target of a dangling link */
         TRY(check_creatable(path));
 done:
     return result;
@@ -356,7 +357,7 @@ status database_open(sqlite3 **out, const char *path)
         FAIL(ERROR_RESULTS,
              "%s: the results file can be neither opened nor created: %s; check that its folder "
              "exists and is writable, or name another file with results=PATH",
-             path, system_error == 0 ? "is it a folder?" : strerror(system_error));
+             path, system_error == 0 ? sqlite3_errstr(code) : strerror(system_error));
     }
     sqlite3_extended_result_codes(db, 1);
     sqlite3_busy_handler(db, wait_for_lock, db);
@@ -364,10 +365,10 @@ status database_open(sqlite3 **out, const char *path)
     TRY(identify(db, &owner));
     if (sqlite3_db_readonly(db, "main") == 1)
         TRY(database_check(db, SQLITE_READONLY, "open the file for writing"));
-    if (owner == OWNER_NOBODY)
+    if (owner == OWNER_NONE)
         TRY(create_tables(db));
     TRY(reader_views_add(db));
-    /* NORMAL: a killed process loses nothing committed; a power failure at most the last second. */
+    /* NORMAL: a killed process loses no commit; a power failure loses the last second at most. */
     TRY(database_execute(db, "PRAGMA synchronous = NORMAL; PRAGMA foreign_keys = ON", "set up"));
     *out = db;
     db = NULL;
@@ -376,21 +377,22 @@ done:
     return result;
 }
 
-/* Rows that a killed writer left beside the file are not in what is read of the file alone. */
+/* A connection opened by open_unchanging() does not see the rows in a -wal file. */
 static void warn_of_unread_rows(const char *path)
 {
     struct text wal = {0};
     struct stat about;
     text_add(&wal, "%s-wal", path);
     if (stat(wal.at, &about) == 0 && about.st_size > 0) {
-        log_warning("%s: its last rows stand in %s, which cannot be read in a folder that one may "
-                    "not write in; copy both into a folder of yours to see them",
+        log_warning("%s: the last rows are in %s, which cannot be read in a folder without write "
+                    "permission; copy both files into a writable folder to read these rows",
                     path, wal.at);
     }
     text_free(&wal);
 }
 
-/* Its name goes into a URI: what means something there is written as %XX. */
+/* Opens the file as immutable, so SQLite creates no files beside it. The path becomes part of a
+ * URI; special characters are written as %XX. */
 static int open_unchanging(sqlite3 **db, const char *path)
 {
     struct text uri = {0};
@@ -414,10 +416,10 @@ static bool is_there_with(const char *path, const char *suffix)
     return there;
 }
 
-/* Read-write where one may, because only such a connection can fold in and remove a -wal file;
- * query_only keeps it from writing anything else. Without write permission, read-only, where
- * somebody else is writing; else, and in a folder where not even -shm can be made, as a file that
- * nobody is changing: then none of SQLite's own files are left beside it. */
+/* Opens read-write if permitted, because only such a connection can remove a -wal file; query_only
+ * prevents other writes. Without write permission but with a -wal file, another process may be
+ * writing, so SQLite opens the file read-only. Without a -wal file, or if -shm cannot be created,
+ * the file is opened as immutable. */
 static int open_for_reading(sqlite3 **db, const char *path)
 {
     if (access(path, W_OK) != 0 && !is_there_with(path, "-wal"))
@@ -436,7 +438,7 @@ static int open_for_reading(sqlite3 **db, const char *path)
     return code;
 }
 
-/* `maybe`: where nobody has written to the file yet *out is NULL, and that is no error. */
+/* `maybe`: a file that does not exist or is empty is no error; then *out is NULL. */
 static status open_reader(sqlite3 **out, const char *path, bool maybe)
 {
     status result = OK;
@@ -446,11 +448,11 @@ static status open_reader(sqlite3 **out, const char *path, bool maybe)
     if (maybe && access(path, F_OK) != 0)
         return OK;
     if (access(path, R_OK) != 0) {
-        FAIL(
-            ERROR_RESULTS,
-            "%s: the results file cannot be read: %s; name the file with results=PATH, or make one "
-            "with 'gradlag run'",
-            path, strerror(errno));
+        FAIL(ERROR_RESULTS,
+             "%s: the results file cannot be read: %s; name the file with results=PATH, or create "
+             "one "
+             "with 'gradlag run'",
+             path, strerror(errno));
     }
     TRY(check_regular(path));
     int code = open_for_reading(&db, path);
@@ -458,11 +460,12 @@ static status open_reader(sqlite3 **out, const char *path, bool maybe)
         TRY(database_check(db, code, "open the file"));
     TRY(set_up(db));
     TRY(identify(db, &owner));
-    if (owner == OWNER_NOBODY && maybe)
+    if (owner == OWNER_NONE && maybe)
         goto done;
-    if (owner == OWNER_NOBODY) {
+    if (owner == OWNER_NONE) {
         FAIL(ERROR_RESULTS,
-             "%s: the results file is empty; name another with results=PATH, or make one with "
+             "%s: the results file is empty; name another file with results=PATH, or create one "
+             "with "
              "'gradlag run'",
              path);
     }

@@ -1,15 +1,16 @@
 /*
- * database.h — a results file as an SQLite connection. Internal to results/: sqlite3.h ends here.
+ * database.h — a results file as an SQLite connection. Internal to results/: no other folder
+ * includes sqlite3.h.
  *
  * A file is ours if its application_id is DATABASE_APPLICATION_ID; user_version is the version of
- * its schema. A file of another program or of another version is refused with ERROR_RESULTS, by
- * readers and writers alike, and not one byte of it changes. Queries on a connection see the views
- * of views.sql, whatever views the file has (reader_views.h). Files are in WAL mode, so several
- * processes may write and read at once; when the last connection closes, SQLite folds the -wal file
- * in and removes it and -shm.
+ * its schema. A file of another program or of another version is refused with ERROR_RESULTS, for
+ * reading and for writing, and stays unchanged. Queries on a connection see the views of views.sql,
+ * whatever views the file has (reader_views.h). Files are in WAL mode, so several processes may
+ * write and read at the same time. When the last connection closes, SQLite moves the content of the
+ * -wal file into the file and removes -wal and -shm.
  *
- * All errors are ERROR_RESULTS. A connection belongs to one thread at a time and is not carried
- * across fork().
+ * All errors are ERROR_RESULTS. One thread at a time uses a connection; a child after fork() must
+ * not use it.
  */
 #ifndef GRADLAG_RESULTS_STORE_DATABASE_H
 #define GRADLAG_RESULTS_STORE_DATABASE_H
@@ -21,44 +22,46 @@
 enum {
     DATABASE_APPLICATION_ID = 0x474c6167, /* "GLag" */
     DATABASE_VERSION = 1,
-    DATABASE_BUSY_TIMEOUT_MS = 120000, /* and it says so after DATABASE_BUSY_NOTICE_MS */
-    DATABASE_BUSY_NOTICE_MS = 5000,
+    DATABASE_BUSY_TIMEOUT_MS = 120000, /* how long to wait for a lock */
+    DATABASE_BUSY_NOTICE_MS = 5000,    /* a warning is logged after so long */
 };
 
-/* What an error says where there is no room. */
+/* The cause in error messages about a full disk. */
 #define DATABASE_FULL "the disk is full, or a quota or ulimit -f is reached"
 
-/* Opens a file for writing. Creates the file if there is none, and the tables if it is empty. */
+/* Opens a file for writing. Creates a missing file, and the tables in an empty one. */
 status database_open(sqlite3 **out, const char *path) MUST_CHECK;
-/* Opens an existing file for reading alone: statements that write fail. The connection itself may
- * fold in a -wal file that a killed writer left behind. Works in a folder one may not write in;
- * says so where rows in a -wal file cannot be read there. A run whose process is gone shows as
- * failed (reader_views.h). */
+/* Opens an existing file for reading: statements that write fail. If a killed writer left a -wal
+ * file, closing the connection moves its content into the file. In a folder without write
+ * permission, rows in a -wal file may be unreadable; then a warning is logged. A run whose process
+ * no longer exists shows as failed (reader_views.h). */
 status database_open_reader(sqlite3 **out, const char *path) MUST_CHECK;
-/* The same; *out is NULL where there is no file yet, or one in which nobody has made tables yet: it
- * may just be being created. */
+/* Like database_open_reader(). *out is NULL if the file does not exist or has no tables yet,
+ * because another process may be creating it. */
 status database_open_reader_if_any(sqlite3 **out, const char *path) MUST_CHECK;
 /* NULL-safe. All statements must have been finalized. */
 void database_close(sqlite3 **db);
 
-/* OK for SQLITE_OK, SQLITE_ROW and SQLITE_DONE; else the error, as a message that says what to do.
- * `doing` completes "could not …". */
+/* OK for SQLITE_OK, SQLITE_ROW and SQLITE_DONE. Any other code sets an error message that says what
+ * to do; `doing` completes "could not …". STOPPED: the statement or the wait for a lock was stopped
+ * on request. */
 status database_check(sqlite3 *db, int code, const char *doing) MUST_CHECK;
 status database_execute(sqlite3 *db, const char *sql, const char *doing) MUST_CHECK;
 status database_prepare(sqlite3 *db, sqlite3_stmt **out, const char *sql) MUST_CHECK;
-/* Whether the last error of this connection was that the disk is full. */
+/* Whether the last error of this connection was a full disk. */
 bool database_is_full(sqlite3 *db);
-/* ERROR_RESULTS: the file was deleted, renamed or replaced since it was opened, so that what is
- * written would be lost. */
+/* ERROR_RESULTS: the file was deleted, renamed or replaced since it was opened, so new rows would
+ * be lost. */
 status database_check_there(sqlite3 *db) MUST_CHECK;
 /* See recorder_give_up_when(). */
-void database_give_up_when(bool (*wanted)(void));
-bool database_gives_up(void);
-/* Statements of this connection, too, end when that is wanted: STOPPED. */
-void database_heed_stop(sqlite3 *db);
-/* A compiled-in text, such as results/store/views.sql. */
+void database_set_stop_check(bool (*is_requested)(void));
+/* What that function returns; false if none is set. */
+bool database_stop_requested(void);
+/* From now on a request to stop also interrupts the statements of this connection (STOPPED). */
+void database_stop_statements(sqlite3 *db);
+/* A text file compiled into the program, such as results/store/views.sql. */
 const char *database_text(const char *path);
-/* Undoes an open transaction, if there is one. */
+/* Rolls back an open transaction, if there is one. */
 void database_rollback(sqlite3 *db);
 
 #endif

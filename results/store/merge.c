@@ -19,13 +19,13 @@ static const char doing[] = "merge a file";
 struct merge {
     char *into;
     struct atomic_file
-        draft;    /* the file under its other name; not open: `into` itself is written */
-    size_t files; /* that were added */
+        draft;    /* a new target under its temporary name; not open: `into` itself is written */
+    size_t files; /* number of files added */
 };
 
 #define ENDED(run) run ".status NOT IN ('queued', 'running')"
 
-/* ---- what is read from --------------------------------------------------------------------------
+/* ---- source files -------------------------------------------------------------------------------
  */
 
 static status number(sqlite3 *db, const char *sql, size_t *out)
@@ -40,8 +40,9 @@ done:
     return result;
 }
 
-/* Whether the file cannot be merged as it is: it holds runs whose process is gone and whose rows do
- * not say so yet, or it may not be opened for writing, which reading a -wal file requires. */
+/* Whether the source must be copied first: it contains runs whose process no longer exists and
+ * whose rows are not ended yet, or it is not writable, and reading a -wal file requires write
+ * access. */
 static status needs_a_copy(sqlite3 *db, const char *path, bool *out)
 {
     status result = OK;
@@ -64,7 +65,7 @@ static status copy_and_end_gone(sqlite3 *from, const char *path)
     backup = sqlite3_backup_init(to, "main", from, "main");
     code = backup != NULL ? SQLITE_OK : sqlite3_errcode(to);
     while (code == SQLITE_OK && backup != NULL)
-        code = database_gives_up() ? SQLITE_INTERRUPT : sqlite3_backup_step(backup, PAGES);
+        code = database_stop_requested() ? SQLITE_INTERRUPT : sqlite3_backup_step(backup, PAGES);
     sqlite3_backup_finish(backup);
     TRY(database_check(to, code, "copy a file"));
     database_close(&to);
@@ -75,10 +76,10 @@ done:
     return result;
 }
 
-/* *path: `from` itself, or a copy of it beside `into`, in which every run of a gone process has
- * ended. */
-static status make_readable(const char *into, const char *from, struct atomic_file *copy,
-                            const char **path)
+/* *path: `from` itself, or a copy of it beside `into`, in which every run whose process no longer
+ * exists has ended. */
+static status prepare_source(const char *into, const char *from, struct atomic_file *copy,
+                             const char **path)
 {
     status result = OK;
     sqlite3 *db = NULL;
@@ -101,7 +102,8 @@ static status check_different(const char *into, const char *from)
     status result = OK;
     struct stat a, b;
     if (stat(into, &a) == 0 && stat(from, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino)
-        FAIL(ERROR_USAGE, "%s: it cannot be merged into itself", from);
+        FAIL(ERROR_USAGE, "%s: a file cannot be merged into itself; name another target with -o",
+             from);
 done:
     return result;
 }
@@ -109,7 +111,7 @@ done:
 /* ---- copying ------------------------------------------------------------------------------------
  */
 
-/* "a, b, c": the stored columns of a table, but one; each after `before`. */
+/* Appends "a, b, c", the stored columns of a table except `but`, each prefixed with `before`. */
 static status columns(sqlite3 *db, const char *table, const char *but, const char *before,
                       struct text *out)
 {
@@ -131,7 +133,7 @@ done:
     return result;
 }
 
-/* Calls `each` for every table of rows that belong to a run. */
+/* Calls `each` for every table with a column run_id. */
 static status for_tables(sqlite3 *db, status (*each)(sqlite3 *db, const char *table))
 {
     status result = OK;
@@ -151,13 +153,13 @@ done:
 
 static status fail_clash(sqlite3 *db, sqlite3_stmt *s, const char *in_what)
 {
-    return error_set(ERROR_RESULTS, __FILE__, __LINE__,
-                     "run %lld of it and run %lld of %s have the same uuid (%s) but differ in %s: "
-                     "one of the two files was changed by hand or is damaged; nothing of this file "
-                     "was copied",
-                     (long long)sqlite3_column_int64(s, 0), (long long)sqlite3_column_int64(s, 1),
-                     sqlite3_db_filename(db, "main"), (const char *)sqlite3_column_text(s, 2),
-                     in_what);
+    return error_set(
+        ERROR_RESULTS, __FILE__, __LINE__,
+        "run %lld of this file and run %lld of %s have the same uuid (%s) but differ in %s: "
+        "one of the two files was edited or is damaged; no run of this file was "
+        "copied",
+        (long long)sqlite3_column_int64(s, 0), (long long)sqlite3_column_int64(s, 1),
+        sqlite3_db_filename(db, "main"), (const char *)sqlite3_column_text(s, 2), in_what);
 }
 
 static status expect_no_row(sqlite3 *db, const char *sql, const char *in_what)
@@ -197,7 +199,7 @@ static status check_clashes(sqlite3 *db)
     TRY(columns(db, "run", "id", "theirs.", &theirs));
     TRY(columns(db, "run", "id", "ours.", &ours));
     text_add(&sql, PAIRS "EXISTS (SELECT %s EXCEPT SELECT %s) LIMIT 1", theirs.at, ours.at);
-    TRY(expect_no_row(db, sql.at, "their rows"));
+    TRY(expect_no_row(db, sql.at, "table run"));
     TRY(for_tables(db, check_rows));
 done:
     text_free(&theirs);
@@ -206,8 +208,8 @@ done:
     return result;
 }
 
-/* Where ours was still going on when it was copied from theirs, theirs takes its place. New numbers
- * follow on ours, in the order of theirs. */
+/* A run in the target that has not ended is replaced by the ended run of the source. New ids
+ * continue after the target's ids, in the order of the source. */
 static const char choose_runs[] = "DELETE FROM main.run WHERE NOT (" ENDED(
     "main.run") ") AND uuid IN "
                 "(SELECT uuid FROM source.run AS theirs WHERE " ENDED(
@@ -318,31 +320,34 @@ void merge_close(merge **m)
 void merge_describe(const merge *m, struct text *out)
 {
     if (atomic_file_is_open(&m->draft))
-        text_add(out, "%s was not made", m->into);
+        text_add(out, "%s was not created", m->into);
     else if (m->files == 0)
-        text_add(out, "Nothing was merged into %s", m->into);
+        text_add(out, "No file was merged into %s", m->into);
     else
-        text_add(out, "%s has what is said above, whole; the same command goes on", m->into);
+        text_add(out,
+                 "%s contains every file listed above, completely; run the same command again to "
+                 "continue",
+                 m->into);
 }
 
-/* database_check() speaks to one whose runs write into results=PATH. */
-static status in_a_mergers_words(status result, const merge *m, const char *from)
+/* Adapts messages of database_check(), which suggest results=PATH, to a merge. */
+static status adapt_error(status result, const merge *m, const char *from)
 {
     if (strstr(error_message(), DATABASE_FULL) != NULL) {
         return error_set(result, __FILE__, __LINE__,
                          "%s: could not be merged into %s: " DATABASE_FULL
-                         ": it takes up to twice the room of what is merged. Free some, or name a "
-                         "file on another disk with -o",
+                         ": a merge needs up to twice the size of the merged files. Free some "
+                         "space, or name a file on another disk with -o",
                          from, m->into);
     }
     return strncmp(error_message(), from, strlen(from)) != 0 ? error_add_context(result, "%s", from)
                                                              : result;
 }
 
-static status heed_stop(void)
+static status check_stop(void)
 {
     status result = OK;
-    if (database_gives_up())
+    if (database_stop_requested())
         FAIL(STOPPED, "stopped on request");
 done:
     return result;
@@ -355,11 +360,11 @@ status merge_add(merge *m, const char *from, struct merge_outcome *out)
     struct atomic_file copy = {0};
     const char *path;
     *out = (struct merge_outcome){0};
-    TRY(heed_stop());
+    TRY(check_stop());
     TRY(check_different(m->into, from));
-    TRY(make_readable(m->into, from, &copy, &path));
+    TRY(prepare_source(m->into, from, &copy, &path));
     TRY(database_open(&db, path_of(m)));
-    database_heed_stop(db);
+    database_stop_statements(db);
     TRY(attach(db, path));
     TRY(database_execute(db, "BEGIN IMMEDIATE", doing));
     TRY(copy_runs(db, out));
@@ -367,7 +372,7 @@ status merge_add(merge *m, const char *from, struct merge_outcome *out)
     m->files++;
 done:
     if (result != OK)
-        result = in_a_mergers_words(result, m, from);
+        result = adapt_error(result, m, from);
     if (db != NULL)
         database_rollback(db);
     database_close(&db);
@@ -382,18 +387,19 @@ static status check(const merge *m, size_t *runs)
     sqlite3_stmt *s = NULL;
     size_t orphans;
     TRY(database_open_reader(&db, path_of(m)));
-    database_heed_stop(db);
+    database_stop_statements(db);
     TRY(database_prepare(db, &s, "PRAGMA integrity_check(1)"));
     TRY(database_check(db, sqlite3_step(s), "check the file"));
-    const char *said = (const char *)sqlite3_column_text(s, 0);
-    if (said == NULL || strcmp(said, "ok") != 0) {
-        FAIL(ERROR_RESULTS, "%s: its integrity_check says: %s; merge into another file", m->into,
-             said != NULL ? said : "nothing");
+    const char *answer = (const char *)sqlite3_column_text(s, 0);
+    if (answer == NULL || strcmp(answer, "ok") != 0) {
+        FAIL(ERROR_RESULTS, "%s: integrity_check failed: %s; merge into another file", m->into,
+             answer != NULL ? answer : "no answer");
     }
     TRY(number(db, "SELECT count(*) FROM pragma_foreign_key_check", &orphans));
     if (orphans > 0) {
-        FAIL(ERROR_RESULTS, "%s: %zu rows belong to no run; merge into another file", m->into,
-             orphans);
+        FAIL(ERROR_RESULTS,
+             "%s: %zu rows belong to no run, so the file is damaged; merge into another file",
+             m->into, orphans);
     }
     TRY(number(db, "SELECT count(*) FROM main.run", runs));
 done:
@@ -402,8 +408,8 @@ done:
     return result;
 }
 
-/* All that stands beside the file goes into it: that alone gets the name. */
-static status fold_in(const merge *m)
+/* Moves the content of the -wal file into the file, because only the file is renamed. */
+static status checkpoint_wal(const merge *m)
 {
     status result = OK;
     sqlite3 *db = NULL;
@@ -419,11 +425,11 @@ status merge_finish(merge *m, size_t *runs)
 {
     status result = OK;
     TRY(check(m, runs));
-    TRY(heed_stop());
+    TRY(check_stop());
     if (atomic_file_is_open(&m->draft)) {
-        TRY(fold_in(m));
+        TRY(checkpoint_wal(m));
         TRY(atomic_file_publish(&m->draft, m->into));
     }
 done:
-    return result != OK ? in_a_mergers_words(result, m, m->into) : OK;
+    return result != OK ? adapt_error(result, m, m->into) : OK;
 }

@@ -1,12 +1,12 @@
 /*
- * merge.h — several results files into one.
+ * merge.h — merges several results files into one.
  *
- * A run's uuid says which run it is; its number may be another one in the file that it is copied
- * into. Copied is all that has ended, with every row of every table; what is still going on, or
- * only waits in a queue, is left for another time. A file is copied whole or not at all.
+ * The uuid identifies a run; its id may differ between files. A merge copies every run that has
+ * ended, with all its rows of all tables. It skips runs that are queued or running. Each source
+ * file is copied completely or not at all, in one transaction.
  *
- * A file that is not there yet is made under another name beside it, and gets its own at the end:
- * it is there whole, or not. One that is there gets one file after the other.
+ * A new target file is written under a temporary name beside it and renamed at the end, so it is
+ * complete or absent. An existing target file receives one source file after another.
  */
 #ifndef GRADLAG_RESULTS_STORE_MERGE_H
 #define GRADLAG_RESULTS_STORE_MERGE_H
@@ -17,22 +17,23 @@ typedef struct merge merge;
 
 struct merge_outcome {
     size_t copied;  /* runs */
-    size_t there;   /* the same, there already */
-    size_t left;    /* going on or waiting: left out */
-    size_t repeats; /* of those copied: the like of a finished run that was there */
+    size_t there;   /* already in the target */
+    size_t left;    /* queued or running: skipped */
+    size_t repeats; /* copied, and the target had a finished run of the same configuration */
 };
 
-/* Of all of these: STOPPED where recorder_give_up_when()'s function wants it. */
+/* All functions return STOPPED when the stop check of recorder_give_up_when() returns true. */
 status merge_open(merge **out, const char *into) MUST_CHECK;
-/* Copies the runs of `from`. ERROR_RESULTS: a run of that uuid is there that says something else;
- * or the files themselves. */
+/* Copies the runs of `from`. ERROR_RESULTS: the target has a run with the same uuid and other
+ * content, or a file cannot be read or written. ERROR_USAGE: `from` is the target. */
 status merge_add(merge *m, const char *from, struct merge_outcome *out) MUST_CHECK;
-/* integrity_check and foreign_key_check; *runs is how many there are. A new file gets its name. */
+/* Checks the target (integrity_check, foreign_key_check) and renames a new file. *runs: the number
+ * of runs in it. */
 status merge_finish(merge *m, size_t *runs) MUST_CHECK;
-/* Without merge_finish() nothing is left of a new file. NULL-safe. */
+/* Without merge_finish(), removes a new target file. NULL-safe. */
 void merge_close(merge **m);
 
-/* What there is of `into` after an error, in words. */
+/* After an error: appends a sentence that says what the target file contains. */
 void merge_describe(const merge *m, struct text *out);
 
 #endif

@@ -22,7 +22,7 @@ status reader_views_add(sqlite3 *db)
     return result;
 }
 
-/* A file may come from anyone: a column's name is quoted, so that it stays one identifier. */
+/* Quotes a column name, because a file from elsewhere may contain SQL in its names. */
 static void add_name(struct text *sql, const char *name)
 {
     char *quoted = sqlite3_mprintf("\"%w\"", name);
@@ -31,7 +31,7 @@ static void add_name(struct text *sql, const char *name)
     sqlite3_free(quoted);
 }
 
-/* "1,2" into `ids`; " WHEN 1 THEN 'why' WHEN 2 THEN …" into `whys`. */
+/* Appends "1,2" to `ids` and " WHEN 1 THEN 'why' WHEN 2 THEN …" to `whys`. */
 static void add_cases(const struct gone_runs *gone, struct text *ids, struct text *whys)
 {
     for (size_t i = 0; i < gone->count; i++) {
@@ -43,7 +43,7 @@ static void add_cases(const struct gone_runs *gone, struct text *ids, struct tex
     }
 }
 
-/* "CREATE TEMP VIEW run AS SELECT id, …, 'failed' AS status, … FROM main.run". */
+/* Creates "CREATE TEMP VIEW run AS SELECT id, …, 'failed' AS status, … FROM main.run". */
 static status show_as_failed(sqlite3 *db, const struct gone_runs *gone)
 {
     status result = OK;

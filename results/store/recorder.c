@@ -18,18 +18,18 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Rows wait in a list of blocks: callers fill the last one, the writer thread takes the whole list
- * at once, writes it as one transaction, and returns its blocks to the spare ones. */
+/* Rows wait in a list of blocks. Callers fill the last block. The writer thread takes the whole
+ * list, writes it in one transaction, and returns the blocks to the list of spare blocks. */
 enum {
     BLOCK_ROWS = 1024,
     BLOCKS_AT_OPEN = 16,
     BLOCKS_AT_MOST = 1260,  /* × 1024 × 208 bytes = 256 MiB */
-    BLOCKS_WAKE_WRITER = 4, /* it does not wait for its second when this many are waiting */
+    BLOCKS_WAKE_WRITER = 4, /* the writer starts early when so many blocks wait */
     COMMIT_INTERVAL_S = 1,
-    LAST_TRY_S = 2, /* what could not be written until the end is tried for so long */
+    LAST_TRY_S = 2, /* how long the end of a run retries while the disk is full */
 };
 
-_Static_assert(sizeof(struct row) <= 208, "or BLOCKS_AT_MOST is more memory than it says");
+_Static_assert(sizeof(struct row) <= 208, "BLOCKS_AT_MOST blocks take at most 256 MiB");
 
 struct block {
     struct block *next;
@@ -38,37 +38,37 @@ struct block {
 };
 
 struct recorder {
-    sqlite3 *db; /* the writer thread's while it runs, else the caller's */
+    sqlite3 *db; /* used by the writer thread while it runs, else by the caller */
     struct row_writer rows;
     int64_t run_id;
     pthread_t thread;
     bool begun, thread_runs, finished;
-    uint64_t summed_up; /* rows that the summary of a finished run is of */
+    uint64_t summarized_rows; /* rows that the totals of the finished run include */
 
     pthread_mutex_t lock;
-    pthread_cond_t work; /* for the writer: blocks are waiting, or stop */
-    pthread_cond_t room; /* for callers: blocks were returned */
+    pthread_cond_t work; /* signals the writer: blocks wait, or stop is set */
+    pthread_cond_t room; /* signals callers: spare blocks exist */
     struct block *first, *last, *spare;
-    size_t waiting, blocks; /* blocks in the list; blocks in all */
+    size_t waiting, blocks; /* blocks in the list; all blocks */
     bool stop;
 
     void (*on_error)(void *context);
     void *on_error_context;
-    bool troubled; /* the writer's: the disk is full, and rows wait for room */
+    bool disk_full; /* used by the writer: rows wait for disk space */
     atomic_bool failed;
     status failure; /* written before `failed`, read after */
     char failure_message[1024];
 };
 
-/* Remembers the first error, and says it once: a long run should not hide it until its end. */
-static void tell(recorder *r, status code, const char *what_then)
+/* Keeps the first error, logs it at once and calls on_error. */
+static void report_error(recorder *r, status code, const char *consequence)
 {
     if (r->failure == OK) {
         r->failure = code;
         snprintf(r->failure_message, sizeof r->failure_message, "%s", error_message());
         log_warning("%s. %s", r->failure_message,
-                    r->on_error != NULL ? "The run stops, as on_results_error=stop says"
-                                        : what_then);
+                    r->on_error != NULL ? "The run stops, because on_results_error=stop"
+                                        : consequence);
         if (r->on_error != NULL)
             r->on_error(r->on_error_context);
     }
@@ -77,7 +77,7 @@ static void tell(recorder *r, status code, const char *what_then)
 static void fail(recorder *r, status code)
 {
     if (!atomic_load(&r->failed)) {
-        tell(r, code, "Training goes on, but from here on this run is not recorded");
+        report_error(r, code, "Training continues, but later rows of this run are not recorded");
         atomic_store(&r->failed, true);
     }
 }
@@ -90,8 +90,8 @@ static status write_blocks(recorder *r, const struct block *first, bool *full)
 {
     status result = OK;
     TRY(database_check_there(r->db));
-    if (r->troubled)
-        TRY(rows_begin_again(&r->rows));
+    if (r->disk_full)
+        TRY(rows_restart(&r->rows));
     TRY(database_execute(r->db, "BEGIN IMMEDIATE", "record rows"));
     for (const struct block *b = first; b != NULL; b = b->next)
         for (size_t i = 0; i < b->used; i++)
@@ -103,7 +103,7 @@ done:
     return result;
 }
 
-/* Rows that could not be written, with the lock held: before those that came meanwhile. */
+/* Puts rows that could not be written before the rows that arrived since. Call it with the lock. */
 static void put_back(recorder *r, struct block *first, struct block *last, size_t count)
 {
     last->next = r->first;
@@ -120,31 +120,31 @@ static bool has_room(recorder *r)
     return room;
 }
 
-/* Writes what was taken; false where it has to wait. */
+/* Writes the blocks. false: the disk is full, and the blocks have to wait. */
 static bool write_or_fail(recorder *r, const struct block *first)
 {
     bool full = false;
     status written = write_blocks(r, first, &full);
     if (written == OK) {
-        if (r->troubled) {
-            log_info("there is room on the disk again: no row of this run was lost");
+        if (r->disk_full) {
+            log_info("the disk has space again; no row of this run was lost");
             r->failure = OK;
         }
-        r->troubled = false;
+        r->disk_full = false;
         return true;
     }
     if (full && has_room(r)) {
-        r->troubled = true;
-        tell(r, written,
-             "Training goes on; rows wait in memory, 256 MiB of them, for room on the disk");
+        r->disk_full = true;
+        report_error(r, written,
+                     "Training continues; up to 256 MiB of rows wait in memory for disk space");
         return false;
     }
     fail(r, written);
     return true;
 }
 
-/* Takes what waits, writes it and returns the blocks. Called with the lock held; gives it up while
- * writing. False where the rows could not be written, and wait on. */
+/* Takes the waiting blocks, writes them and returns them to the spare list. Call it with the lock;
+ * it releases the lock while it writes. false: the disk is full, and the blocks still wait. */
 static bool drain(recorder *r)
 {
     struct block *first = r->first, *last = r->last;
@@ -173,7 +173,7 @@ static bool drain(recorder *r)
     return true;
 }
 
-/* Rows that wait for room get a last chance. */
+/* Retries for LAST_TRY_S if the disk is full. Call it with the lock. */
 static void drain_at_the_end(recorder *r)
 {
     uint64_t deadline = clock_ns() + LAST_TRY_S * UINT64_C(1000000000);
@@ -195,7 +195,7 @@ static void *writer_thread(void *context)
         clock_gettime(CLOCK_MONOTONIC, &until);
         until.tv_sec += COMMIT_INTERVAL_S;
         int code = 0;
-        while (!r->stop && (r->troubled || r->waiting < BLOCKS_WAKE_WRITER) && code != ETIMEDOUT)
+        while (!r->stop && (r->disk_full || r->waiting < BLOCKS_WAKE_WRITER) && code != ETIMEDOUT)
             code = pthread_cond_timedwait(&r->work, &r->lock, &until);
         drain(r);
     }
@@ -208,7 +208,7 @@ static status start_writer(recorder *r)
 {
     status result = OK;
     TRY(rows_begin(&r->rows, r->db, r->run_id));
-    TRY(thread_start(&r->thread, writer_thread, r, "the thread that writes results"));
+    TRY(thread_start(&r->thread, writer_thread, r, "the writer thread of the results file"));
     r->thread_runs = true;
     r->begun = true;
 done:
@@ -227,11 +227,12 @@ static void stop_writer(recorder *r)
     }
 }
 
-/* ---- what callers do ---------------------------------------------------------------------------
+/* ---- recording rows
+ * ------------------------------------------------------------------------------
  */
 
-/* A block with room, with the lock held: the last one, a spare one, a new one, or, when memory is
- * at its limit, one that the writer returns. */
+/* A block with a free row: the last block, a spare one or a new one. At the memory limit, waits
+ * until the writer returns a block. Call it with the lock. */
 static struct block *block_with_room(recorder *r)
 {
     if (r->last != NULL && r->last->used < BLOCK_ROWS)
@@ -261,7 +262,7 @@ static struct block *block_with_room(recorder *r)
     return b;
 }
 
-/* Space for one row, with the lock taken; end with put_row(). */
+/* Takes the lock and returns a free row. The caller fills it and calls put_row(). */
 static struct row *take_row(recorder *r, enum row_kind kind)
 {
     REQUIRE(r->begun);
@@ -405,9 +406,9 @@ done:
     return result;
 }
 
-void recorder_give_up_when(bool (*wanted)(void))
+void recorder_give_up_when(bool (*is_requested)(void))
 {
-    database_give_up_when(wanted);
+    database_set_stop_check(is_requested);
 }
 
 void recorder_on_error(recorder *r, void (*on_error)(void *context), void *context)
@@ -425,7 +426,7 @@ status recorder_finish(recorder *r, const struct run_outcome *outcome)
     if (!r->failed && database_check_there(r->db) != OK)
         fail(r, ERROR_RESULTS);
     if (r->failed) {
-        /* The row should not go on saying "running", if that much can still be written. */
+        /* Try to end the row, so that its status is not "running". */
         struct run_outcome incomplete = *outcome;
         incomplete.status = "failed";
         incomplete.error = r->failure_message;
@@ -434,23 +435,23 @@ status recorder_finish(recorder *r, const struct run_outcome *outcome)
     }
     TRY(run_row_finish(r->db, r->run_id, outcome));
     r->finished = true;
-    r->summed_up = r->rows.written;
+    r->summarized_rows = r->rows.written;
 done:
     return result;
 }
 
-/* Rows that came after recorder_finish(). */
+/* Writes rows that were recorded after recorder_finish(), and the totals again. */
 static status write_late_rows(recorder *r)
 {
     status result = OK;
     pthread_mutex_lock(&r->lock);
     drain_at_the_end(r);
     pthread_mutex_unlock(&r->lock);
-    if (!r->finished || r->rows.written == r->summed_up)
+    if (!r->finished || r->rows.written == r->summarized_rows)
         return OK;
-    TRY(database_execute(r->db, "BEGIN IMMEDIATE", "sum up a run"));
-    TRY(run_summaries_make(r->db, r->run_id));
-    TRY(database_execute(r->db, "COMMIT", "sum up a run"));
+    TRY(database_execute(r->db, "BEGIN IMMEDIATE", "write the totals of a run"));
+    TRY(run_summaries_write(r->db, r->run_id));
+    TRY(database_execute(r->db, "COMMIT", "write the totals of a run"));
 done:
     database_rollback(r->db);
     return result;
@@ -486,8 +487,7 @@ status recorder_settle(const char *path, int64_t run_id, const char *run_status,
     bool was_open = false;
     if (access(path, F_OK) != 0) {
         FAIL(ERROR_RESULTS,
-             "%s: the results file is no longer there: %s; what run %lld recorded is "
-             "lost with it",
+             "%s: the results file no longer exists: %s; the recorded rows of run %lld are lost",
              path, strerror(errno), (long long)run_id);
     }
     TRY(database_open(&db, path));

@@ -14,7 +14,7 @@ static const char *const insert_sql[ROW_KINDS] = {
         "momentum, total_momentum, server, data_us, forward_us, backward_us) VALUES "
         "(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22,?23,?24,"
         "?25,?26,?27,?28,?29,?30)",
-    /* A run that goes back to a checkpoint does some updates again: what it did last counts. */
+    /* A run that resumes from a checkpoint repeats updates; the last row counts. */
     [ROW_STEP] = "INSERT OR REPLACE INTO step (run_id, update_version, worker, loss, compute_us, "
                  "exchange_us, apply_us, not_a_number, data_us, forward_us, backward_us, "
                  "hidden_us, staleness, at_seconds) VALUES "
@@ -129,8 +129,8 @@ static const char *const reasons[] = {
     [PUSH_BAD_UPDATE] = "update",
 };
 
-/* The place of `name` in a table that may have gaps; -1: it is not there. */
-static int place_of(const char *const *names, size_t count, const char *name)
+/* The index of `name` in a table with gaps; -1: not found. */
+static int index_of(const char *const *names, size_t count, const char *name)
 {
     for (size_t i = 0; i < count; i++)
         if (names[i] == name || (names[i] != NULL && name != NULL && strcmp(names[i], name) == 0))
@@ -140,19 +140,19 @@ static int place_of(const char *const *names, size_t count, const char *name)
 
 bool row_read_outcome(const char *name, enum push_outcome *out)
 {
-    const int place = name != NULL ? place_of(outcomes, COUNT_OF(outcomes), name) : -1;
-    *out = place >= 0 ? (enum push_outcome)place : PUSH_APPLIED;
-    return place >= 0;
+    const int index = name != NULL ? index_of(outcomes, COUNT_OF(outcomes), name) : -1;
+    *out = index >= 0 ? (enum push_outcome)index : PUSH_APPLIED;
+    return index >= 0;
 }
 
 bool row_read_reason(const char *name, enum push_reason *out)
 {
-    const int place = place_of(reasons, COUNT_OF(reasons), name);
-    *out = place >= 0 ? (enum push_reason)place : PUSH_USED;
-    return place >= 0;
+    const int index = index_of(reasons, COUNT_OF(reasons), name);
+    *out = index >= 0 ? (enum push_reason)index : PUSH_USED;
+    return index >= 0;
 }
 
-/* The parts of compute_us are all 0 where the run has no trace=. */
+/* Without trace=, all parts of compute_us are 0. */
 static bool has_parts(const struct push_record *p)
 {
     return is_measured(p->forward_us) && (p->data_us != 0 || p->forward_us != 0);
@@ -227,7 +227,7 @@ static void bind_pass(sqlite3_stmt *s, const struct pass_record *p)
     bind_nan_list(s, 10, &nan);
 }
 
-/* Where NaN means the same as not measured; JSON has no NaN and no infinity. */
+/* For columns in which NaN means not measured, and for JSON, which has no NaN and no infinity. */
 static void bind_finite(sqlite3_stmt *s, int index, double value)
 {
     if (isfinite(value))
@@ -236,7 +236,7 @@ static void bind_finite(sqlite3_stmt *s, int index, double value)
         sqlite3_bind_null(s, index);
 }
 
-/* An accuracy is a count over a size: it is NaN only where the split is empty. */
+/* An accuracy is a count over a size, so it is NaN only if the split is empty. */
 static void bind_split(sqlite3_stmt *s, int index, double loss, double accuracy,
                        const char *loss_column, struct nan_list *nan)
 {
@@ -296,15 +296,15 @@ static void bind_progress(sqlite3_stmt *s, const struct progress_record *p)
     sqlite3_bind_text(s, 8, now, -1, SQLITE_TRANSIENT);
 }
 
-/* A file that is written over is no longer what the row of an earlier checkpoint says. */
-static status forget_path(struct row_writer *w, const char *path)
+/* A new checkpoint overwrites the file of an earlier one; the earlier row is then wrong. */
+static status delete_checkpoint_at(struct row_writer *w, const char *path)
 {
     status result = OK;
     sqlite3_stmt *s = NULL;
     TRY(database_prepare(w->db, &s, "DELETE FROM checkpoint WHERE run_id = ?1 AND path = ?2"));
     sqlite3_bind_int64(s, 1, w->run_id);
     bind_text(s, 2, path);
-    TRY(database_check(w->db, sqlite3_step(s), "forget a checkpoint that was written over"));
+    TRY(database_check(w->db, sqlite3_step(s), "delete the row of an overwritten checkpoint"));
 done:
     sqlite3_finalize(s);
     return result;
@@ -333,7 +333,7 @@ status rows_insert(struct row_writer *w, const struct row *row)
         bind_event(s, &row->event);
         break;
     case ROW_CHECKPOINT:
-        TRY(forget_path(w, row->checkpoint.path));
+        TRY(delete_checkpoint_at(w, row->checkpoint.path));
         bind_checkpoint(s, &row->checkpoint);
         break;
     case ROW_PROGRESS:
@@ -354,7 +354,7 @@ done:
     return result;
 }
 
-status rows_begin_again(struct row_writer *w)
+status rows_restart(struct row_writer *w)
 {
     status result = OK;
     sqlite3_stmt *last = NULL;
@@ -372,7 +372,7 @@ status rows_begin(struct row_writer *w, sqlite3 *db, int64_t run_id)
 {
     status result = OK;
     *w = (struct row_writer){.db = db, .run_id = run_id};
-    TRY(rows_begin_again(w));
+    TRY(rows_restart(w));
     for (size_t i = 0; i < ROW_KINDS; i++)
         TRY(database_prepare(db, &w->insert[i], insert_sql[i]));
 done:

@@ -15,8 +15,8 @@ enum row_kind {
     ROW_EVALUATION,
     ROW_EVENT,
     ROW_CHECKPOINT,
-    ROW_PROGRESS, /* of the run's own row */
-    ROW_ORIGIN,   /* likewise */
+    ROW_PROGRESS, /* updates the run's row */
+    ROW_ORIGIN,   /* updates the run's row */
     ROW_KINDS
 };
 
@@ -47,31 +47,31 @@ struct row {
         char *origin; /* owned; JSON */
     };
 };
-/* Frees what a row owns. */
+/* Frees the texts that a row owns. */
 void row_free(struct row *row);
 
-/* The statements of one run on one connection. */
+/* The prepared statements of one run on one connection. */
 struct row_writer {
     sqlite3 *db; /* borrowed */
     int64_t run_id;
     uint64_t next_push; /* push.number of the next row */
-    uint64_t written;   /* rows of push and step */
+    uint64_t written;   /* rows of push and step so far */
     sqlite3_stmt *insert[ROW_KINDS];
 };
-/* push.number continues after the rows that the run has. Call rows_end() also after an error. */
+/* push.number continues after the existing rows of the run. Call rows_end() also after an error. */
 status rows_begin(struct row_writer *w, sqlite3 *db, int64_t run_id) MUST_CHECK;
 status rows_insert(struct row_writer *w, const struct row *row) MUST_CHECK;
-/* After a rolled back transaction: reads next_push from the file again. */
-status rows_begin_again(struct row_writer *w) MUST_CHECK;
+/* Call it after a rollback: reads next_push from the file again. */
+status rows_restart(struct row_writer *w) MUST_CHECK;
 void rows_end(struct row_writer *w);
 
-/* push.outcome and push.reason, from text to code; a reason of NULL is PUSH_USED. false: the text
- * is none that rows_insert() writes, so that the file is damaged. */
+/* Converts push.outcome and push.reason from text; a reason of NULL is PUSH_USED. false:
+ * rows_insert() never writes this text, so the file is damaged. */
 bool row_read_outcome(const char *name, enum push_outcome *out);
 bool row_read_reason(const char *name, enum push_reason *out);
 
-/* Binds a measured number by the file's rule: NaN as NULL, its column's name added to
- * `not_a_number`, a list; NOT_MEASURED as NULL alone. */
+/* Binds a measured number. NaN is stored as NULL, and its column's name is added to the list for
+ * column not_a_number. NOT_MEASURED is stored as NULL only. */
 struct nan_list {
     char names[192];
     size_t length;

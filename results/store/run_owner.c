@@ -2,7 +2,6 @@
 
 #include "base/text.h"
 
-#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,10 +11,10 @@
 
 struct identity {
     char host[128], boot[64], namespace[64];
-    int64_t pid, started; /* started: clock ticks after boot; 0: not known */
+    int64_t pid, started; /* started: clock ticks after boot; 0: unknown */
 };
 
-/* The first line of a file of /proc; empty where there is none. */
+/* Reads the first line of a file in /proc; empty if the file does not exist. */
 static void read_line(const char *path, char *out, size_t room)
 {
     FILE *file = fopen(path, "r");
@@ -26,14 +25,15 @@ static void read_line(const char *path, char *out, size_t room)
         fclose(file);
 }
 
-/* When a process started; 0 if it is gone, or only waits for its parent to take note of its end. */
+/* The start time of a process in clock ticks after boot; 0 if it does not exist or is a zombie. */
 static int64_t started_at(int64_t pid)
 {
     char path[48], line[1024], state = 'Z';
     long long started = 0;
     snprintf(path, sizeof path, "/proc/%lld/stat", (long long)pid);
     read_line(path, line, sizeof line);
-    /* "pid (name) state ppid …": the name may hold anything; the start is the 20th after it. */
+    /* Format: "pid (name) state ppid …". The name may contain any character. Field 22 is the start.
+     */
     const char *at = strrchr(line, ')');
     if (at == NULL || sscanf(at + 1, " %c", &state) != 1 || state == 'Z' || state == 'X')
         return 0;
@@ -70,54 +70,33 @@ void run_owner_describe(struct text *out)
 
 enum { WHY = sizeof((struct gone_run *)0)->why };
 
-/* What became of the process, or false: it lives, or that cannot be told from here. Its run last
- * said something at `heard_at`, `silent_s` ago; NaN: not known. */
+/* Whether the process of a run no longer exists; then `why` says what happened. false: it lives, or
+ * this host cannot tell. The run's last progress report was `silent_s` ago (NaN: unknown). */
 static bool is_gone(const struct identity *self, const struct identity *runner,
                     const char *heard_at, double silent_s, char why[WHY])
 {
     bool known =
         strcmp(self->host, runner->host) == 0 && self->boot[0] != '\0' && runner->started != 0;
     if (known && strcmp(self->boot, runner->boot) != 0) {
-        snprintf(why, WHY, "the machine that ran it (%.64s) went down; start it again",
+        snprintf(why, WHY, "the machine of this run (%.64s) was restarted; start the run again",
                  runner->host);
         return true;
     }
     if (!known || strcmp(self->namespace, runner->namespace) != 0) {
         snprintf(why, WHY,
-                 "last heard of at %s: the process that ran it (%.64s, process %lld) was cut off, "
-                 "or its machine went down; start it again",
+                 "no progress since %s: the process of this run (%.64s, process %lld) lost the "
+                 "results file, or its machine failed; start the run again",
                  heard_at, runner->host, (long long)runner->pid);
         return silent_s > RUN_OWNER_LOST_S;
     }
     if (started_at(runner->pid) == runner->started)
         return false;
-    snprintf(why, WHY,
-             "the process that ran it was killed (gradlag, process %lld); was it SIGKILL, or did "
-             "memory run out? Start it again",
-             (long long)runner->pid);
+    snprintf(
+        why, WHY,
+        "the process of this run was killed (gradlag, process %lld), by SIGKILL or for lack of "
+        "memory; start the run again",
+        (long long)runner->pid);
     return true;
-}
-
-bool run_owner_is_gone(const char *json)
-{
-    struct identity self, runner = {.started = 0};
-    char why[WHY];
-    const char *host, *boot, *namespace;
-    json_int_t pid, started;
-    json_t *all = json_loads(json, 0, NULL);
-    bool read = json_unpack(all, "{s:s, s:s, s:s, s:I, s:I}", "host", &host, "boot", &boot,
-                            "namespace", &namespace, "pid", &pid, "started", &started) == 0;
-    if (read) {
-        identify(&self);
-        snprintf(runner.host, sizeof runner.host, "%s", host);
-        snprintf(runner.boot, sizeof runner.boot, "%s", boot);
-        snprintf(runner.namespace, sizeof runner.namespace, "%s", namespace);
-        runner.pid = pid;
-        runner.started = started;
-    }
-    json_decref(all);
-    /* Of another boot: this machine before, or another one of that name. */
-    return read && strcmp(self.boot, runner.boot) == 0 && is_gone(&self, &runner, "", NAN, why);
 }
 
 static void copy_column(sqlite3_stmt *s, int column, char *out, size_t room)
@@ -165,7 +144,7 @@ status run_owner_find_gone(sqlite3 *db, struct gone_runs *out)
         if (is_gone(&self, &runner, heard_at, silent_s, why))
             add(out, sqlite3_column_int64(s, 0), heard_at, why);
     }
-    TRY(database_check(db, code, "look for runs that were killed"));
+    TRY(database_check(db, code, "search for killed runs"));
 done:
     sqlite3_finalize(s);
     return result;

@@ -116,7 +116,7 @@ done:
     return result;
 }
 
-/* ERROR_RESULTS that says why the run cannot be taken up. */
+/* ERROR_RESULTS: says why the run cannot be resumed. */
 static status explain_no_resume(sqlite3 *db, int64_t run_id)
 {
     status result = OK;
@@ -127,8 +127,7 @@ static status explain_no_resume(sqlite3 *db, int64_t run_id)
     int code = sqlite3_step(s);
     TRY(database_check(db, code, "read the run"));
     if (code == SQLITE_DONE) {
-        FAIL(ERROR_RESULTS,
-             "%s: there is no run %lld; see 'gradlag query runs' for those there are", path,
+        FAIL(ERROR_RESULTS, "%s: there is no run %lld; 'gradlag query runs' lists the runs", path,
              (long long)run_id);
     }
     FAIL(ERROR_RESULTS, "%s: run %lld has already ended (%s); start a new one", path,
@@ -145,7 +144,7 @@ status run_row_resume(sqlite3 *db, int64_t run_id)
     struct text runner = {0};
     char now[32];
     run_owner_describe(&runner);
-    TRY(database_execute(db, "BEGIN IMMEDIATE", "take up a run"));
+    TRY(database_execute(db, "BEGIN IMMEDIATE", "resume a run"));
     TRY(database_prepare(
         db, &s,
         "UPDATE run SET status = 'running', runner = CASE status WHEN 'stopped' THEN :runner ELSE "
@@ -156,11 +155,11 @@ status run_row_resume(sqlite3 *db, int64_t run_id)
     bind_text(s, ":now", now);
     bind_text(s, ":runner", runner.at);
     bind_integer(s, ":id", run_id);
-    TRY(database_check(db, sqlite3_step(s), "take up a run"));
+    TRY(database_check(db, sqlite3_step(s), "resume a run"));
     if (sqlite3_changes(db) == 0)
         TRY(explain_no_resume(db, run_id));
-    TRY(run_summaries_forget(db, run_id));
-    TRY(database_execute(db, "COMMIT", "take up a run"));
+    TRY(run_summaries_delete(db, run_id));
+    TRY(database_execute(db, "COMMIT", "resume a run"));
 done:
     text_free(&runner);
     sqlite3_finalize(s);
@@ -168,8 +167,8 @@ done:
     return result;
 }
 
-/* Everything that follows from other rows and columns. Gradients are as stale as their rows say;
- * where those were not recorded, as `outcome` (or NULL) does. */
+/* Computes the columns of run that depend on other rows and columns. Staleness comes from the rows
+ * of gradients; if these were not recorded, from `outcome` (may be NULL). */
 static status summarize(sqlite3 *db, int64_t run_id, const struct run_outcome *outcome)
 {
     static const char sql[] =
@@ -205,7 +204,7 @@ static status summarize(sqlite3 *db, int64_t run_id, const struct run_outcome *o
         "WHERE id = :id";
     status result = OK;
     sqlite3_stmt *s = NULL;
-    TRY(run_summaries_make(db, run_id));
+    TRY(run_summaries_write(db, run_id));
     TRY(database_prepare(db, &s, sql));
     bind_integer(s, ":id", run_id);
     if (outcome != NULL && outcome->staleness.gradients > 0) {
@@ -214,7 +213,7 @@ static status summarize(sqlite3 *db, int64_t run_id, const struct run_outcome *o
         bind_number(s, ":mean", outcome->staleness.sum / gradients, &none);
         bind_integer(s, ":most", (int64_t)outcome->staleness.most);
     }
-    TRY(database_check(db, sqlite3_step(s), "summarize a run"));
+    TRY(database_check(db, sqlite3_step(s), "compute the figures of a run"));
 done:
     sqlite3_finalize(s);
     return result;
@@ -227,7 +226,7 @@ status run_row_finish(sqlite3 *db, int64_t run_id, const struct run_outcome *out
         "samples_used = :samples_used, samples_computed = :samples_computed, "
         "train_seconds = :train_seconds, parameters_sha256 = :parameters_sha256, "
         "sent_bytes = CASE WHEN mode <> 'async' AND engine = 'real' THEN :sent_bytes END, "
-        /* A NULL adds no member. */
+        /* json_patch() ignores members that are NULL. */
         "host = json_patch(host, json_object('device', :device, 'program', json(:program), "
         "'communicator', :communicator, 'network', :network)), "
         "progress = NULL, not_a_number = :not_a_number WHERE id = :id";
@@ -262,22 +261,24 @@ done:
     return result;
 }
 
-/* How far a run came that did not say so itself. Evaluations and the progress, about once a second,
- * state updates, samples and seconds of one moment (the progress of a virtual run tells the host's
- * seconds); rows of gradients may go beyond the last of them. An update of steps takes as many
- * samples as those before it, but where decay=batch makes them more: there steps say nothing. */
-static status note_how_far(sqlite3 *db, int64_t run_id)
+/* Computes the counts of a run that did not record its outcome. An evaluation and a progress report
+ * each hold updates, samples and seconds of one moment. (The progress of a virtual run holds
+ * seconds of the host, which are not used.) Rows of push and step may be later than the last of
+ * them. Each later update of `step` counts as many samples as the updates before it. If
+ * decay=batch, batches grow, so later rows of `step` are not used. */
+static status compute_counts(sqlite3 *db, int64_t run_id)
 {
     static const char sql[] =
         "WITH self AS ("
         "  SELECT *, batch * coalesce(config ->> '$.\"outer.steps\"', 1) AS size,"
         "   coalesce(config ->> '$.decay' = 'batch', 0) AS grows FROM run WHERE id = :id),"
-        " told AS ("
+        " reported AS ("
         "  SELECT updates, samples, seconds FROM evaluation WHERE run_id = :id"
         "  UNION ALL SELECT updates, samples_used, train_seconds FROM self"
         "  UNION ALL SELECT progress ->> '$.updates', progress ->> '$.samples',"
         "   CASE WHEN engine IS NOT 'virtual' THEN progress ->> '$.seconds' END FROM self),"
-        " last AS (SELECT * FROM told WHERE updates > 0 ORDER BY updates DESC, seconds DESC LIMIT "
+        " last AS (SELECT * FROM reported WHERE updates > 0 ORDER BY updates DESC, seconds DESC "
+        "LIMIT "
         "1),"
         " known AS ("
         "  SELECT self.*, coalesce(last.updates, 0) AS since, last.samples, last.seconds,"
@@ -309,7 +310,7 @@ static status note_how_far(sqlite3 *db, int64_t run_id)
     sqlite3_stmt *s = NULL;
     TRY(database_prepare(db, &s, sql));
     bind_integer(s, ":id", run_id);
-    TRY(database_check(db, sqlite3_step(s), "say how far a run came"));
+    TRY(database_check(db, sqlite3_step(s), "compute the counts of a killed run"));
 done:
     sqlite3_finalize(s);
     return result;
@@ -324,20 +325,20 @@ status run_row_settle(sqlite3 *db, int64_t run_id, const char *run_status, const
     sqlite3_stmt *s = NULL;
     char now[32];
     *changed = false;
-    TRY(database_execute(db, "BEGIN IMMEDIATE", "settle a run"));
+    TRY(database_execute(db, "BEGIN IMMEDIATE", "end a killed run"));
     TRY(database_prepare(db, &s, sql));
     clock_utc(now);
     bind_text(s, ":status", run_status);
     bind_text(s, ":error", error);
     bind_text(s, ":now", at != NULL ? at : now);
     bind_integer(s, ":id", run_id);
-    TRY(database_check(db, sqlite3_step(s), "settle a run"));
+    TRY(database_check(db, sqlite3_step(s), "end a killed run"));
     *changed = sqlite3_changes(db) > 0;
     if (*changed) {
-        TRY(note_how_far(db, run_id));
+        TRY(compute_counts(db, run_id));
         TRY(summarize(db, run_id, NULL));
     }
-    TRY(database_execute(db, "COMMIT", "settle a run"));
+    TRY(database_execute(db, "COMMIT", "end a killed run"));
 done:
     sqlite3_finalize(s);
     database_rollback(db);

@@ -6,14 +6,14 @@ static status execute_for(sqlite3 *db, const char *sql, int64_t run_id)
     sqlite3_stmt *s = NULL;
     TRY(database_prepare(db, &s, sql));
     sqlite3_bind_int64(s, 1, run_id);
-    TRY(database_check(db, sqlite3_step(s), "sum up a run"));
+    TRY(database_check(db, sqlite3_step(s), "write the totals of a run"));
 done:
     sqlite3_finalize(s);
     return result;
 }
 
-/* The same figures as the views compute of runs without a summary (views.sql). */
-static const char *const makes[] = {
+/* Equal to what the views compute for runs without totals (views.sql). */
+static const char *const insert_sql[] = {
     ("INSERT INTO run_staleness"
      " SELECT run_id, staleness, count(*) FILTER (WHERE outcome IN ('applied', 'aggregated')),"
      "  count(*) FILTER (WHERE outcome IN ('dropped_stale', 'dropped_late')),"
@@ -23,27 +23,27 @@ static const char *const makes[] = {
     "UPDATE run SET summarized = 1 WHERE id = ?1",
 };
 
-static const char *const forgets[] = {
+static const char *const delete_sql[] = {
     "UPDATE run SET summarized = NULL WHERE id = ?1",
     "DELETE FROM run_staleness WHERE run_id = ?1",
     "DELETE FROM run_worker_time WHERE run_id = ?1",
 };
 
-status run_summaries_forget(sqlite3 *db, int64_t run_id)
+status run_summaries_delete(sqlite3 *db, int64_t run_id)
 {
     status result = OK;
-    for (size_t i = 0; i < COUNT_OF(forgets); i++)
-        TRY(execute_for(db, forgets[i], run_id));
+    for (size_t i = 0; i < COUNT_OF(delete_sql); i++)
+        TRY(execute_for(db, delete_sql[i], run_id));
 done:
     return result;
 }
 
-status run_summaries_make(sqlite3 *db, int64_t run_id)
+status run_summaries_write(sqlite3 *db, int64_t run_id)
 {
     status result = OK;
-    TRY(run_summaries_forget(db, run_id)); /* then where_time_goes reads the run's rows */
-    for (size_t i = 0; i < COUNT_OF(makes); i++)
-        TRY(execute_for(db, makes[i], run_id));
+    TRY(run_summaries_delete(db, run_id)); /* so that where_time_goes reads the run's rows */
+    for (size_t i = 0; i < COUNT_OF(insert_sql); i++)
+        TRY(execute_for(db, insert_sql[i], run_id));
 done:
     return result;
 }

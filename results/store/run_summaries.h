@@ -1,5 +1,5 @@
 /*
- * run_summaries.h — the totals of a run's rows, written when it ends (run_summaries.sql), so that
+ * run_summaries.h — totals of a run's rows, written when it ends (run_summaries.sql). With them,
  * views over many runs need not read every row. Internal to results/.
  */
 #ifndef GRADLAG_RESULTS_STORE_RUN_SUMMARIES_H
@@ -7,8 +7,9 @@
 
 #include "results/store/database.h"
 
-/* Call both within a transaction. A run that resumes forgets its summary. */
-status run_summaries_make(sqlite3 *db, int64_t run_id) MUST_CHECK;
-status run_summaries_forget(sqlite3 *db, int64_t run_id) MUST_CHECK;
+/* Call both within a transaction. Writes the totals of a run that has ended. */
+status run_summaries_write(sqlite3 *db, int64_t run_id) MUST_CHECK;
+/* Deletes the totals of a run that resumes. */
+status run_summaries_delete(sqlite3 *db, int64_t run_id) MUST_CHECK;
 
 #endif

@@ -1,13 +1,13 @@
--- The totals of runs that have ended, so that views need not read every gradient again. They are written when a run
--- ends, whatever its status (results/store/run_summaries.c). run.summarized = 1 says that they are there.
+-- Totals of runs that have ended, so that views need not read every gradient. The recorder writes them when a run
+-- ends, with any status (results/store/run_summaries.c). run.summarized = 1: the totals of this run exist.
 CREATE TABLE run_staleness (
     run_id     INTEGER NOT NULL REFERENCES run (id) ON DELETE CASCADE,
     staleness  INTEGER NOT NULL,
-    pushes     INTEGER NOT NULL, -- that went into an update
+    pushes     INTEGER NOT NULL, -- gradients that were used
     dropped    INTEGER NOT NULL,
-    mean_scale REAL,             -- of those that went into one
+    mean_scale REAL,             -- of the gradients that were used
     PRIMARY KEY (run_id, staleness)
-) STRICT, WITHOUT ROWID;
+) STRICT;
 
 -- The rows of where_time_goes.
 CREATE TABLE run_worker_time (

@@ -1,13 +1,15 @@
--- The tables of a results file, version 1. run_summaries.sql holds the tables of summaries, views.sql the views.
--- docs/results-file.md says what every column means, with its unit.
+-- The tables of a results file, version 1. run_summaries.sql has the tables of totals, views.sql the views.
+-- docs/results-file.md documents every column with its unit.
 --
--- NaN: SQLite has none and stores NULL instead. So every table that holds measured numbers has a
--- column not_a_number: NULL, or the names of those columns of the row whose value is NaN, separated
--- by commas. A column that is NULL and not named there was not measured. Infinities are stored as
--- themselves (±9e999).
+-- SQLite stores NaN as NULL. Every table with measured numbers therefore has a column not_a_number: NULL, or a
+-- comma-separated list of the columns of the row whose value is NaN. A column that is NULL and not in this list was
+-- not measured. Infinities are stored as such (±9e999).
 --
--- push and step are by far the largest tables. They are clustered by run (WITHOUT ROWID). Their *_us columns hold
--- whole microseconds, which SQLite stores in one to three bytes each.
+-- push and step are by far the largest tables. Their *_us columns hold whole microseconds, which SQLite stores in
+-- one to three bytes each.
+--
+-- Every table has a rowid. DuckDB splits a table by rowid among its threads: in a table WITHOUT ROWID each thread
+-- returned all rows, so that every sum was wrong, and count(*) was refused.
 
 CREATE TABLE run (
     id                  INTEGER PRIMARY KEY,
@@ -54,19 +56,19 @@ CREATE TABLE run (
     not_a_number        TEXT,
     settings            TEXT CHECK (settings IS NULL OR json_valid(settings)),
     runner              TEXT CHECK (runner IS NULL OR json_valid(runner)),
-    -- Of gradients (with loss and flags; of a pipeline what stages hand each other, too), in messages
-    -- of all ranks together, by the communicator's cost model; 0 where ranks share memory, NULL where there are none.
+    -- Bytes of gradients, with loss and flags, in messages of all ranks, by the cost model of the communicator; for a
+    -- pipeline also activations between stages. 0: ranks share memory. NULL: no ranks.
     sent_bytes          INTEGER,
-    -- 1: the tables of run_summaries.sql say what its rows come to.
+    -- 1: its totals are in the tables of run_summaries.sql.
     summarized          INTEGER,
-    -- How far it is, about once a second while it runs, for whoever watches: an object of updates,
-    -- samples, total_samples, seconds, loss, staleness and at (UTC). NULL once it has ended.
+    -- Progress report, about once a second: an object of updates, samples, total_samples, seconds, loss, staleness and
+    -- at (UTC). NULL after the end.
     progress            TEXT CHECK (progress IS NULL OR json_valid(progress)),
-    -- Of a run that was put into the queue; runner is NULL as long as it waits there.
+    -- For queued runs. runner is NULL until a process takes the run.
     queued_at           TEXT,
     priority            INTEGER,
     attempt             INTEGER,
-    -- 1: at the last evaluation at least 99 % of the test predictions were one class; NULL: not known.
+    -- 1: at the last evaluation at least 99 % of the test predictions were one class; NULL: unknown.
     collapsed           INTEGER
 ) STRICT;
 CREATE INDEX run_by_config_hash ON run (config_hash);
@@ -85,12 +87,12 @@ CREATE TABLE evaluation (
     test_loss           REAL,
     test_accuracy       REAL,
     not_a_number        TEXT,
-    -- Of the machine's time, which is not training time; NULL where training has a virtual clock.
+    -- Duration in wall-clock time; it is not training time. NULL if training has a virtual clock.
     took_seconds        REAL,
-    -- Of the test predictions, the share of the most predicted class.
+    -- Share of the test predictions of the most predicted class.
     top_class_share     REAL,
     PRIMARY KEY (run_id, updates)
-) STRICT, WITHOUT ROWID;
+) STRICT;
 
 -- Asynchronous mode: one row per gradient that reached a server, applied or not. number counts the rows of a run
 -- from 0, in the order in which the server decided about the gradients.
@@ -128,12 +130,12 @@ CREATE TABLE push (
     momentum       REAL,
     total_momentum REAL,
     server         INTEGER NOT NULL,
-    -- Parts of compute_us, of runs with trace=.
+    -- Parts of compute_us, for runs with trace=.
     data_us        REAL,
     forward_us     REAL,
     backward_us    REAL,
     PRIMARY KEY (run_id, number)
-) STRICT, WITHOUT ROWID;
+) STRICT;
 
 -- Synchronous mode: one row per rank and update.
 CREATE TABLE step (
@@ -145,23 +147,21 @@ CREATE TABLE step (
     exchange_us    REAL,
     apply_us       REAL,
     not_a_number   TEXT,
-    -- Of compute_us; what they leave is the pace's delay.
+    -- Parts of compute_us; the rest is the delay of the pace.
     data_us        REAL,
     forward_us     REAL,
     backward_us    REAL,
-    -- While the rank computed, buckets that had come back by the end of that were under way for so
-    -- long: not part of exchange_us.
+    -- Exchange of buckets that were complete before the rank had finished computing; not part of exchange_us.
     hidden_us      REAL,
-    -- Versions between the one the gradient was computed at and the one it was applied to: 1 with
-    -- double buffering.
+    -- Of the gradient: 0, or 1 with double buffering.
     staleness      INTEGER,
-    -- When it ended.
+    -- End of the step.
     at_seconds     REAL,
     PRIMARY KEY (run_id, update_version, worker)
-) STRICT, WITHOUT ROWID;
+) STRICT;
 
--- Pipelines whose run asked for a trace: one row per micro-batch that a stage read forwards or
--- backwards, in the order in which its rank did it.
+-- Pipelines with trace=: one row per forward or backward pass of a micro-batch through a stage, numbered in the order of
+-- its rank.
 CREATE TABLE pass (
     run_id         INTEGER NOT NULL REFERENCES run (id) ON DELETE CASCADE,
     update_version INTEGER NOT NULL,
@@ -169,14 +169,14 @@ CREATE TABLE pass (
     number         INTEGER NOT NULL,
     micro_batch    INTEGER NOT NULL,
     backward       INTEGER NOT NULL CHECK (backward IN (0, 1)),
-    -- Updates that the stage had applied when it began.
+    -- Updates that the stage had applied when the pass began.
     version        INTEGER NOT NULL,
     compute_us     REAL,
-    -- When it ended.
+    -- End of the pass.
     at_seconds     REAL,
     not_a_number   TEXT,
     PRIMARY KEY (run_id, update_version, worker, number)
-) STRICT, WITHOUT ROWID;
+) STRICT;
 
 CREATE TABLE event (
     run_id       INTEGER NOT NULL REFERENCES run (id) ON DELETE CASCADE,
@@ -186,7 +186,7 @@ CREATE TABLE event (
     worker       INTEGER,
     detail       TEXT,
     not_a_number TEXT,
-    -- Pushes that the server was given before; NULL where it was not told.
+    -- Pushes that the server received before; NULL for events without a position among the pushes.
     push_number  INTEGER,
     server       INTEGER NOT NULL DEFAULT 0
 ) STRICT;
@@ -198,4 +198,4 @@ CREATE TABLE checkpoint (
     path    TEXT NOT NULL,
     sha256  TEXT,
     PRIMARY KEY (run_id, version)
-) STRICT, WITHOUT ROWID;
+) STRICT;

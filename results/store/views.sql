@@ -1,15 +1,14 @@
--- The views of a results file; docs/results-file.md says what every column means. gradlag itself reads a file
--- through these views, also where the file has others of the same names (results/store/reader_views.c).
+-- The views of a results file; docs/results-file.md documents their columns. gradlag reads a file through these views,
+-- even if the file has other views of the same names (results/store/reader_views.c).
 --
--- If a run has ended, its totals come from the tables of run_summaries.sql, else from its rows. CROSS JOIN
--- makes SQLite begin with run, so that it reads no rows of runs that have ended.
+-- The totals of an ended run come from the tables of run_summaries.sql, those of a running run from its rows. CROSS JOIN
+-- makes SQLite begin with table run, so that it reads no gradients of ended runs.
 
--- Every run with what it shares with those that differ in the seed alone, and in words what no
--- column of its own says. In a file of many runs the settings that all of them share say nothing:
--- differing is what is not the same in all, but for what every table of runs has a column for.
+-- Every run with the settings that it shares with runs of other seeds, and text for settings without a column.
+-- differing: the settings that are not equal in the whole file, except those with a column in every table of runs.
 CREATE VIEW run_with_settings AS
 WITH described AS (
-    -- Which run a cluster is fitted to is no more a setting than the seed: each seed has its own.
+    -- pace.run differs between seeds, like the seed, so it is not a setting.
     SELECT *, json_remove(coalesce(settings, config), '$.seed', '$."pace.run"') AS known FROM run),
 configuration AS (SELECT DISTINCT known FROM described WHERE known IS NOT NULL),
 varied AS (
@@ -21,7 +20,7 @@ worded AS (
     SELECT known,
         (SELECT group_concat(key || '=' || value, ' ') FROM json_each(known)
          WHERE key LIKE '%.%' AND key NOT LIKE 'dataset.%'
-           -- pace.worker_cv says nothing where pace=none
+           -- pace.worker_cv has no effect if pace=none
            AND known ->> ('$.' || substr(key, 1, instr(key, '.') - 1)) IS NOT 'none') AS parameters,
         (SELECT group_concat(key || '=' || value, ' ') FROM json_each(known)
          WHERE key IN (SELECT key FROM varied)) AS differing,
@@ -36,8 +35,8 @@ SELECT id, experiment, arm, mode, engine, workers, model, dataset, batch, lr, mo
        final_accuracy, collapsed, mean_staleness, described.known AS settings, parameters, others, differing
 FROM described LEFT JOIN worded ON worded.known = described.known;
 
--- The 97.5 % point of Student's t by degrees of freedom: a mean of n runs ± quantile(n - 1) sd / sqrt(n)
--- holds the true mean 19 times in 20. Beyond 20 degrees it is 1.96 + 2.5 / freedom.
+-- The 97.5 % point of Student's t by degrees of freedom: the mean of n runs
+-- ± quantile(n - 1) sd / sqrt(n) is its 95 % interval. Above 20 degrees use 1.96 + 2.5 / freedom.
 CREATE VIEW student_95 AS
 WITH known (freedom, quantile) AS (
     VALUES (1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (5, 2.571), (6, 2.447), (7, 2.365),
@@ -45,7 +44,7 @@ WITH known (freedom, quantile) AS (
            (15, 2.131), (16, 2.120), (17, 2.110), (18, 2.101), (19, 2.093), (20, 2.086))
 SELECT freedom, quantile FROM known;
 
--- One line per run, the columns one usually wants.
+-- One row per run with the common columns.
 CREATE VIEW run_summary AS
 SELECT id, experiment, arm, tag, mode, workers, model, damping, consistency, lr, momentum, batch,
        seed, status, updates, samples_used, train_seconds, samples_per_second,
@@ -54,7 +53,7 @@ SELECT id, experiment, arm, tag, mode, workers, model, damping, consistency, lr,
        mean_staleness, max_staleness, started_at, error
 FROM run;
 
--- How often each staleness occurred among the gradients that went into an update.
+-- Number of used gradients by staleness.
 CREATE VIEW staleness_histogram AS
 WITH counted AS (
     SELECT run_id, staleness, pushes, mean_scale FROM run_staleness WHERE pushes > 0
@@ -67,14 +66,11 @@ SELECT run_id, staleness, pushes,
        pushes * 1.0 / sum(pushes) OVER (PARTITION BY run_id) AS share, mean_scale
 FROM counted;
 
--- Seeds taken together: runs of the same settings, which is all of the configuration that decides
--- the outcome, but the seed. parameters holds the dotted keys, such as damping.power=0.5, but for
--- the dataset's; others the rest of the settings that have no column here, as far as they are not
--- the same in the whole file. sd is the sample standard deviation (n - 1). interval_low and
--- interval_high are the ends of the 95 % interval of the mean, cut off at 0 and 1; all three are NULL
--- for one seed. Runs that did not finish are counted, not averaged. Collapsed runs are averaged, too.
--- Many builds of SQLite have no sqrt(): the roots are Newton's, who comes down on them from above
--- until rounding ends it.
+-- Means over runs with equal settings, that is, over seeds. parameters: dotted keys, such as damping.power=0.5, except
+-- those of the dataset; others: other settings without a column here that differ within the file. sd: sample standard
+-- deviation (n - 1). interval_low, interval_high: ends of the 95 % interval of the mean, cut to 0 and 1; all three are
+-- NULL for one seed. Unfinished runs are counted, not averaged. Collapsed runs are averaged, too. Many builds of SQLite
+-- have no sqrt(), so roots are computed by Newton's method, which decreases to the root until rounding stops it.
 CREATE VIEW accuracy_by_workers AS
 WITH described AS (
     SELECT *,
@@ -130,8 +126,8 @@ SELECT experiment, arm, mode, engine, model, dataset, consistency, damping, corr
        min(1.0, mean_accuracy + half) AS interval_high
 FROM spread;
 
--- The evaluations at which a run was better than ever before: the time to reach an accuracy a is
--- min(seconds) where accuracy >= a.
+-- Evaluations that are better than all earlier ones of the run. The time to reach accuracy a is min(seconds) over the
+-- rows with accuracy >= a.
 CREATE VIEW time_to_accuracy AS
 SELECT run_id, test_accuracy AS accuracy, seconds, updates, samples
 FROM (
@@ -142,10 +138,9 @@ FROM (
     WHERE test_accuracy IS NOT NULL)
 WHERE best_before IS NULL OR test_accuracy > best_before;
 
--- Means per step of each worker, in microseconds. A worker's own time is pull + compute when
--- asynchronous (pull is all its waiting; queue and apply are the server's part of it), and
--- compute + exchange + apply when synchronous. data, forward and backward are parts of compute;
--- hidden is exchange that went on meanwhile.
+-- Means per step of each worker, in microseconds. Asynchronous: step = pull + compute; pull includes all waiting, and
+-- queue and apply are the server's part of it. Synchronous: step = compute + exchange + apply. data, forward and
+-- backward are parts of compute; hidden is exchange during compute.
 CREATE VIEW where_time_goes AS
 SELECT run_id, worker, steps, pull_us, compute_us, exchange_us, queue_us, apply_us, step_us,
        data_us, forward_us, backward_us, hidden_us

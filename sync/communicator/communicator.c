@@ -1,4 +1,4 @@
-/* communicator.c — the registry of communicators, and what is alike for all of them. */
+/* communicator.c — the registry of communicators, and the code that all kinds share. */
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/text.h"
@@ -31,7 +31,8 @@ done:
     return result;
 }
 
-/* To the exchange; a launcher may have bound the rank to some of its host's processors. */
+/* Whether computing leaves the exchange a processor. A launcher may have bound the rank to some of
+ * its host's processors. */
 static bool leaves_a_processor(const struct ranks *r, const options *o)
 {
     unsigned threads = (unsigned)options_integer(o, "threads");
@@ -69,7 +70,7 @@ status communicator_open_kind(communicator **out, const struct communicator_kind
         c->buffer_is_ours = true;
     }
     if (c->ordered && !c->in_rank_order && !kind->on_device && c->size > 1) {
-        /* Chunks are cut at cache lines: the largest is at most a line above the mean. */
+        /* Chunks are cut at cache lines, so each is at most one line above the average. */
         TRY(memory_new(&c->received, ranks_ordered_piece(c->size) + (size_t)16 * c->size,
                        sizeof(float), "the ordered reduction"));
     }
@@ -90,12 +91,12 @@ void communicator_close(communicator **c)
         return;
     const struct error before = error_save();
     overlap_stop(*c);
-    if (!(*c)->failed && communicator_meet(*c, "the end of the run") != OK)
+    if (!(*c)->failed && communicator_barrier_long(*c, "the end of the run") != OK)
         log_error("%s", error_message());
     error_restore(&before);
     if ((*c)->kind != NULL)
         (*c)->kind->close(*c);
-    if (!(*c)->failed) { /* else parts of them may be under way: left to the process's end */
+    if (!(*c)->failed) { /* else MPI may still read or write them until the process ends */
         if ((*c)->buffer_is_ours)
             memory_free((*c)->buffer);
         memory_free((*c)->received);
@@ -118,12 +119,7 @@ void communicator_add_network(const communicator *c, struct text *out)
     else if (c->size == 1 || c->ranks->one_host)
         text_add(out, "%s", c->size == 1 ? "none" : "shared memory");
     else if (!host_networks_add_used(out))
-        text_add(out, "none of TCP: one that Open MPI chose");
-}
-
-bool communicator_may_spin(const communicator *c)
-{
-    return !c->ranks->crowded;
+        text_add(out, "not TCP: a transport that Open MPI chose");
 }
 
 unsigned communicator_processors(const communicator *c)
@@ -136,8 +132,8 @@ float *communicator_buffer(communicator *c)
     return c->buffer;
 }
 
-/* Remembers that ranks did not come together: they cannot do so again at the end. */
-static status noted(communicator *c, status result)
+/* After an error the ranks cannot synchronise again, not even to close. */
+static status mark_failed(communicator *c, status result)
 {
     if (result != OK)
         c->failed = true;
@@ -157,7 +153,7 @@ status communicator_allreduce_mean(communicator *c, float *data, size_t count)
     if (c->size == 1 || count == 0)
         return OK;
     c->sent_bytes += communicator_mean_bytes(c, count);
-    return noted(c, ranks_mean(c, data, count));
+    return mark_failed(c, ranks_mean(c, data, count));
 }
 
 status communicator_device_sum(communicator *c, float *data, size_t count)
@@ -166,7 +162,7 @@ status communicator_device_sum(communicator *c, float *data, size_t count)
     if (c->size == 1 || count == 0)
         return OK;
     c->sent_bytes += communicator_mean_bytes(c, count);
-    return noted(c, c->kind->device_sum(c, data, count));
+    return mark_failed(c, c->kind->device_sum(c, data, count));
 }
 
 bool communicator_shares(const communicator *c)
@@ -176,7 +172,7 @@ bool communicator_shares(const communicator *c)
 
 status communicator_common(communicator *c, size_t bytes, void **out)
 {
-    return noted(c, c->kind->common(c, bytes, out));
+    return mark_failed(c, c->kind->common(c, bytes, out));
 }
 
 void communicator_share(const communicator *c, size_t count, size_t *from, size_t *length)
@@ -188,12 +184,12 @@ status communicator_mean_of_share(communicator *c, size_t count, float *notes)
 {
     REQUIRE(count + COMMUNICATOR_NOTES <= c->count);
     memcpy(c->buffer + count, notes, COMMUNICATOR_NOTES * sizeof *notes);
-    return noted(c, c->kind->mean_of_share(c, count, notes));
+    return mark_failed(c, c->kind->mean_of_share(c, count, notes));
 }
 
 status communicator_shares_done(communicator *c)
 {
-    return noted(c, ranks_gate(c, "the mean gradient"));
+    return mark_failed(c, ranks_gate(c, "the mean gradient"));
 }
 
 double communicator_mean_bytes(const communicator *c, size_t count)
@@ -225,7 +221,7 @@ status communicator_broadcast(communicator *c, void *data, size_t bytes, unsigne
         TRY(ranks_wait(c, &request, 1, "a broadcast"));
     }
 done:
-    return noted(c, result);
+    return mark_failed(c, result);
 }
 
 status communicator_gather_all(communicator *c, const void *in, size_t bytes, void *out)
@@ -243,19 +239,19 @@ status communicator_gather_all(communicator *c, const void *in, size_t bytes, vo
                     "a gather"));
     TRY(ranks_wait(c, &request, 1, "a gather"));
 done:
-    return noted(c, result);
+    return mark_failed(c, result);
 }
 
 status communicator_barrier(communicator *c)
 {
-    return noted(c, ranks_gate(c, "a barrier"));
+    return mark_failed(c, ranks_gate(c, "a barrier"));
 }
 
-status communicator_meet(communicator *c, const char *what)
+status communicator_barrier_long(communicator *c, const char *what)
 {
     const double timeout_s = c->timeout_s;
     c->timeout_s = timeout_s * COMMUNICATOR_PATIENCE;
     status result = ranks_gate(c, what);
     c->timeout_s = timeout_s;
-    return noted(c, result);
+    return mark_failed(c, result);
 }

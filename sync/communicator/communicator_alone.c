@@ -1,4 +1,4 @@
-/* communicator_alone.c — one process that is not started by a launcher: no MPI, and no peers. */
+/* communicator_alone.c — a communicator of one rank, for a process without a launcher and MPI. */
 #include "base/memory.h"
 #include "base/thread.h"
 #include "sync/communicator/ranks.h"

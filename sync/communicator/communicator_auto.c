@@ -1,5 +1,7 @@
-/* communicator_auto.c — the fastest that works here: nccl where every rank has a GPU of its own and
- * NCCL is there, else shared on one host, mpi over several; mpi where codes travel. */
+/*
+ * communicator_auto.c — chooses the fastest kind that works: mpi for compressed gradients; nccl if
+ * every rank has its own GPU and NCCL is installed; else shared on one host, mpi over several.
+ */
 #include "sync/communicator/communicator_nccl.h"
 #include "sync/communicator/ranks.h"
 

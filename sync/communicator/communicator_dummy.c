@@ -1,15 +1,15 @@
 /*
- * communicator_dummy.c — exchanges nothing: every rank goes on with its own gradient. For profiling
- * alone: what a run takes less than with a real communicator is what the exchange takes. It is not
- * training: after the first update every rank has parameters of its own, and rank 0's are those of
- * a run on its share of the data.
+ * communicator_dummy.c — exchanges nothing: every rank continues with its own gradient. It is for
+ * profiling: the time that a run saves against a real communicator is the time of the exchange. It
+ * is not training: after the first update every rank has its own parameters, and rank 0's are those
+ * of a run on its share of the data.
  *
- * Only the last COMMUNICATOR_NOTES floats of a vector (loss, failure, the wish to stop) are
- * averaged, so that ranks still stop and fail together. For the same reason a vector that is not
- * finite on one rank comes out so on all, as a mean would: its first float is NaN then.
+ * Only the last COMMUNICATOR_NOTES floats of a vector (loss, failure, stop request) are averaged,
+ * so that ranks stop and fail together. If a vector is not finite on one rank, its first float
+ * becomes NaN on all ranks, as it would with a mean.
  *
- * Cost: one gate, which waits for the slowest rank as every exchange does, one pass over the
- * vector, and one allreduce of 20 bytes: 2·(P − 1)/P × 20 bytes sent by each rank.
+ * Cost: one gate, which waits for the slowest rank like every exchange; one pass over the vector;
+ * one allreduce of 20 bytes, for which each rank sends 2·(P − 1)/P × 20 bytes.
  */
 #include "base/log.h"
 #include "sync/communicator/ranks.h"
@@ -22,12 +22,13 @@ static status dummy_open(communicator *c, const options *o UNUSED, size_t count 
 {
     status result = OK;
     if (c->ordered) {
-        FAIL(ERROR_USAGE, "communicator=dummy adds nothing up, so reduction=ordered has no order "
-                          "to keep; leave it out, or use communicator=auto");
+        FAIL(ERROR_USAGE, "communicator=dummy computes no sum, so reduction=ordered has no effect; "
+                          "leave reduction out, or use communicator=auto");
     }
     if (c->rank == 0) {
-        log_warning("communicator=dummy: NO GRADIENT IS EXCHANGED. This is not training: it tells "
-                    "how long a run takes without the exchange, and its accuracy means nothing");
+        log_warning(
+            "communicator=dummy: NO GRADIENT IS EXCHANGED. This is not training: it measures "
+            "how long a run takes without the exchange; its accuracy is meaningless");
     }
 done:
     return result;
@@ -44,17 +45,17 @@ static status dummy_allreduce_mean(communicator *c, float *data, size_t count)
 {
     status result = OK;
     const size_t notes = notes_of(count), kept = count - notes;
-    float told[COMMUNICATOR_NOTES + 1] = {0}, *bad = &told[COMMUNICATOR_NOTES];
+    float sums[COMMUNICATOR_NOTES + 1] = {0}, *bad = &sums[COMMUNICATOR_NOTES];
     MPI_Request request;
 
-    memcpy(told, data + kept, notes * sizeof *told);
+    memcpy(sums, data + kept, notes * sizeof *sums);
     *bad = isfinite(vector_sum_of_squares(kept, data)) ? 0.0f : 1.0f;
     TRY(ranks_gate(c, "the mean loss"));
-    TRY(ranks_check(MPI_Iallreduce(MPI_IN_PLACE, told, COMMUNICATOR_NOTES + 1, MPI_FLOAT, MPI_SUM,
+    TRY(ranks_check(MPI_Iallreduce(MPI_IN_PLACE, sums, COMMUNICATOR_NOTES + 1, MPI_FLOAT, MPI_SUM,
                                    c->ranks->world, &request),
                     "the mean loss"));
     TRY(ranks_wait(c, &request, 1, "the mean loss"));
-    vector_multiply(notes, 1.0f / (float)c->size, told, data + kept);
+    vector_multiply(notes, 1.0f / (float)c->size, sums, data + kept);
     if (*bad != 0)
         data[0] = NAN;
 done:

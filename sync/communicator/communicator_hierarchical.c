@@ -1,20 +1,20 @@
 /*
- * communicator_hierarchical.c — within a node through shared memory, between nodes through one rank
- * of each, its leader.
+ * communicator_hierarchical.c — shared memory within a node, MPI between one rank of each node, its
+ * leader.
  *
- * Every rank writes its gradient into its slot of its node's memory. The ranks of a node add up
- * their slots into the leader's (sync/communicator/shared_slots.h); the leaders exchange the nodes'
- * sums by MPI_Iallreduce, bucket by bucket, and multiply by 1/P; the ranks of a node copy the mean
- * from the leader's slot into all others. The first of these begins when all ranks have come, the
- * others at a gate of the node.
+ * Every rank writes its gradient into its slot of the node's memory. The ranks of a node sum their
+ * slots into the leader's slot (shared_slots.h). The leaders exchange the sums of the nodes by
+ * MPI_Iallreduce, bucket by bucket, and multiply by 1/P. The ranks of a node copy the mean from the
+ * leader's slot into all other slots. The first phase begins when all ranks have arrived, each
+ * other phase at a gate of the node.
  *
- * With one node it is what communicator=shared is, in rank order and bit for bit.
+ * With one node it equals communicator=shared: rank order, the same bits.
  *
- * Cost, N nodes of L ranks: the gate of all ranks and 3 of the node; on a node each slot is read
- * once and written once; between nodes 2·(N − 1)/N × bytes sent and received by each *leader*,
- * nothing by the others. So a host's link carries the gradient once for all its ranks; a flat
- * ring's carries as much, but in L times as many steps, and through the transport's copies within
- * the host, too.
+ * Cost for N nodes of L ranks: the gate of all ranks and 3 gates of the node. On a node each slot
+ * is read once and written once. Between nodes each *leader* sends and receives 2·(N − 1)/N ×
+ * bytes; other ranks send nothing. So a host's link carries the gradient once for all its ranks. A
+ * flat ring sends as many bytes over the link, but in L times as many steps, and also copies within
+ * the host.
  */
 #include "base/memory.h"
 #include "sync/communicator/shared_slots.h"
@@ -25,7 +25,7 @@
 static const char what[] = "the mean gradient";
 
 struct hierarchical_state {
-    MPI_Comm node;    /* the ranks of this one; a host may play several */
+    MPI_Comm node;    /* the ranks of this node; a host may simulate several */
     MPI_Comm leaders; /* MPI_COMM_NULL on other ranks */
     int nodes;
     size_t bucket;             /* elements */
@@ -52,28 +52,28 @@ static void hierarchical_close(communicator *c)
     c->state = NULL;
 }
 
-/* Which node each rank is on: its host, or that host's ranks in as many equal parts as are asked
- * for. */
+/* A node is a host. With communicator.nodes=N the ranks of one host are cut into N equal parts. */
 static status split_into_nodes(communicator *c, const options *o, struct hierarchical_state *s)
 {
     status result = OK;
     const char *why = "the ranks of a node";
-    const unsigned pretended = options_declared(o, "communicator.nodes")
+    const unsigned simulated = options_declared(o, "communicator.nodes")
                                    ? (unsigned)options_integer(o, "communicator.nodes")
                                    : 0;
     int size, index, leads;
 
     MPI_Comm_size(c->ranks->node, &size);
     MPI_Comm_rank(c->ranks->node, &index);
-    if (pretended > c->size)
-        FAIL(ERROR_USAGE, "communicator.nodes=%u: there are only %u ranks", pretended, c->size);
-    if (pretended > 0 && !c->ranks->one_host) {
+    if (simulated > c->size)
+        FAIL(ERROR_USAGE, "communicator.nodes=%u: there are only %u ranks; use at most %u nodes",
+             simulated, c->size, c->size);
+    if (simulated > 0 && !c->ranks->one_host) {
         FAIL(ERROR_USAGE,
-             "communicator.nodes=%u: the ranks are on several hosts already; leave it "
-             "out",
-             pretended);
+             "communicator.nodes=%u: the ranks are on several hosts, which are the nodes; leave "
+             "communicator.nodes out",
+             simulated);
     }
-    int part = pretended > 0 ? (int)((unsigned)index * pretended / (unsigned)size) : 0;
+    int part = simulated > 0 ? (int)((unsigned)index * simulated / (unsigned)size) : 0;
     TRY(ranks_check(MPI_Comm_split(c->ranks->node, part, index, &s->node), why));
     MPI_Comm_set_errhandler(s->node, MPI_ERRORS_RETURN);
     MPI_Comm_rank(s->node, &index);
@@ -106,13 +106,13 @@ static status hierarchical_open(communicator *c, const options *o, size_t count)
     c->in_rank_order = s->nodes == 1;
 done:
     if (result != OK) {
-        c->failed = true; /* of this rank perhaps, and not of others */
+        c->failed = true; /* perhaps on this rank only */
         hierarchical_close(c);
     }
     return result;
 }
 
-/* The leaders': sums of nodes → means, in place. */
+/* On leaders: the sums of nodes become means over all ranks, in place. */
 static status exchange_between_nodes(communicator *c, float *sum, size_t count)
 {
     status result = OK;
@@ -169,17 +169,17 @@ static status hierarchical_allreduce_mean(communicator *c, float *data, size_t c
 {
     status result = OK;
     const struct hierarchical_state *s = c->state;
-    /* Part of a vector that lies in the slot already, or anybody's. */
-    const bool there = data >= c->buffer && data < c->buffer + c->count;
-    const size_t first = there ? (size_t)(data - c->buffer) : 0;
+    /* `data` is a part of the slot, or memory of the caller. */
+    const bool in_slot = data >= c->buffer && data < c->buffer + c->count;
+    const size_t first = in_slot ? (size_t)(data - c->buffer) : 0;
 
-    if (!there)
+    if (!in_slot)
         memcpy(c->buffer, data, count * sizeof(float));
     if (s->nodes == 1)
         TRY(mean_of_node(c, first, count));
     else
         TRY(mean_over_nodes(c, first, count));
-    if (!there)
+    if (!in_slot)
         memcpy(data, c->buffer, count * sizeof(float));
 done:
     return result;
@@ -197,7 +197,7 @@ static const struct option hierarchical_options[] = {
      .initial = "0",
      .minimum = 0,
      .maximum = 4096,
-     .help = "pretend that one host's ranks are on so many nodes, for tests (0: hosts are nodes)"},
+     .help = "simulate this many nodes on one host, for tests (0: hosts are nodes)"},
     {0},
 };
 

@@ -1,11 +1,11 @@
 /*
  * communicator_mpi.c — MPI_Allreduce of the sum, in place, bucket by bucket; then × 1/size.
  *
- * Cost. Open MPI chooses the algorithm by size of bucket and number of ranks: recursive doubling
- * for small ones (log2 P steps of the whole bucket), ring for large ones (2·(P − 1) steps of 1/P
- * of it), so about 2·(P − 1)/P × bytes are sent and received by each rank. A bucket stays in the
- * cache between the copies into and out of the transport's buffers: that is worth 2–3× over one
- * call for 100 MB. Works over any number of hosts.
+ * Cost. Open MPI chooses the algorithm by bucket size and number of ranks: recursive doubling for
+ * small buckets (log2 P steps of the whole bucket), a ring for large ones (2·(P − 1) steps of 1/P
+ * of it). So each rank sends and receives about 2·(P − 1)/P × bytes. A bucket stays in the cache
+ * between the copies into and out of the transport's buffers: 2–3× faster than one call for 100 MB.
+ * It works over any number of hosts.
  */
 #include "sync/communicator/ranks.h"
 #include "base/vector.h"
@@ -17,11 +17,11 @@ static status mpi_open(communicator *c UNUSED, const options *o UNUSED, size_t c
 
 static void mpi_close(communicator *c UNUSED) {}
 
-/* Each bucket has a time limit of its own: over a slow link, many buckets may take longer than the
- * limit although each is in time. On one host, if every rank has a processor, the blocking call is
- * the fastest. If ranks are crowded, a rank that spins in the call would keep the others from
- * coming. Between hosts the rank waits outside of a blocking call, so that it can find out which
- * rank is missing (sync/communicator/missing_ranks.c). */
+/* Each bucket has its own time limit: over a slow link all buckets together may take longer than
+ * the limit. On one host, if every rank has a processor, the blocking call is fastest. If ranks
+ * exceed processors, a rank that spins in the call would keep the others from arriving. Between
+ * hosts the rank waits outside a blocking call, so that it can find the missing rank
+ * (missing_ranks.c). */
 static status mpi_sum(communicator *c, float *data, size_t count)
 {
     status result = OK;

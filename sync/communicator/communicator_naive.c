@@ -1,16 +1,16 @@
 /*
- * communicator_naive.c — rank 0 gathers all gradients, adds them up in rank order, and sends every
- * rank the mean. What one would write first; a baseline for teaching, not for use.
+ * communicator_naive.c — rank 0 gathers all gradients, sums them in rank order and sends the mean
+ * to every rank. A baseline for teaching, not for use.
  *
- * Cost: 2 steps, but rank 0 receives (P − 1) × bytes in the first and sends as many in the second,
- * over its one link, while the others' links idle: time ≈ 2·(P − 1)·(α + n/B) for latency α,
- * bandwidth B and n bytes, P times that of a ring. Rank 0 needs memory for P vectors.
+ * Cost: 2 steps. Rank 0 receives (P − 1) × bytes in the first and sends as many in the second, over
+ * its one link; the links of other ranks are idle. Time ≈ 2·(P − 1)·(α + n/B) for latency α,
+ * bandwidth B and n bytes: P times that of a ring. Rank 0 needs memory for P vectors.
  */
 #include "base/memory.h"
 #include "sync/communicator/ranks.h"
 #include "worker/optimizer/optimizer.h"
 
-struct naive_state {        /* rank 0 alone has these */
+struct naive_state {        /* set on rank 0 only */
     float *others;          /* [size − 1][count] */
     const float **in_order; /* [size] */
     MPI_Request *requests;  /* [size − 1] */
@@ -19,7 +19,7 @@ struct naive_state {        /* rank 0 alone has these */
 static void naive_close(communicator *c)
 {
     struct naive_state *s = c->state;
-    if (s == NULL || c->failed) /* then messages into it may be under way, to the process's end */
+    if (s == NULL || c->failed) /* failed: messages may still arrive there */
         return;
     memory_free(s->others);
     memory_free(s->in_order);
@@ -35,8 +35,8 @@ static status naive_open(communicator *c, const options *o UNUSED, size_t count)
 
     if (count > INT32_MAX) {
         FAIL(ERROR_USAGE,
-             "communicator=naive: a gradient of %zu floats is more than one message "
-             "holds; use communicator=auto",
+             "communicator=naive: a gradient of %zu floats does not fit into one MPI message; use "
+             "communicator=auto",
              count);
     }
     TRY(memory_new(&s, 1, sizeof *s, "the communicator"));
@@ -98,11 +98,10 @@ done:
     return result;
 }
 
-/* As many as a ring's: but all of them through rank 0's link. */
+/* As many bytes as a ring sends, but all through rank 0's link. */
 const struct communicator_kind communicator_naive = {
     .about = {.name = "naive",
-              .description =
-                  "rank 0 gathers, adds up in rank order and sends to all; for teaching"},
+              .description = "rank 0 gathers, sums in rank order and sends to all; for teaching"},
     .in_rank_order = true,
     .open = naive_open,
     .close = naive_close,

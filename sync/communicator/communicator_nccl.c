@@ -1,16 +1,16 @@
 /*
- * communicator_nccl.c — NCCL adds up the gradients where they are, on the GPUs; MPI only brings the
- * ranks together. One GPU per rank.
+ * communicator_nccl.c — NCCL sums the gradients on the GPUs; MPI connects the ranks. One GPU per
+ * rank.
  *
- * Cost. NCCL cuts the vector up itself and sends each piece on while it receives the next, by ring
- * or tree: about 2·(P − 1)/P × bytes sent and received by each GPU, past the host. It begins when
- * every rank has computed (README.md, invariant 3), so there are no buckets here.
+ * Cost. NCCL cuts the vector into pieces and sends one piece while it receives the next, by ring or
+ * tree: each GPU sends and receives about 2·(P − 1)/P × bytes, without the host. The sum begins
+ * when every rank has computed its gradient (sync/README.md, invariant 3), so there are no buckets.
  *
- * Waiting. Ranks meet at the gate first, which knows who is missing. After it the stream is asked
- * whether it is done, and NCCL whether it saw an error; past the limit the communicator is aborted
- * and the gate is asked once more who is not there.
+ * Waiting. Ranks first wait at the gate, which knows the missing ranks. Then the rank polls the
+ * stream for completion and NCCL for errors. After the limit it aborts the NCCL communicator and
+ * waits at the gate once more, to find the missing rank.
  *
- * Built and linked; not yet run on a GPU, with two ranks never.
+ * Built and linked. It has not run on a GPU yet; with two ranks never.
  */
 #include "sync/communicator/communicator_nccl.h"
 
@@ -23,24 +23,24 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---- who sits where -----------------------------------------------------------------------------
+/* ---- which GPU each rank has --------------------------------------------------------------------
  */
 
-/* Where a rank computes. */
+/* One rank. */
 struct nccl_member {
     char host[64];
-    char pci[32];
+    char pci[32];  /* of its GPU */
     int32_t ready; /* NCCL was found */
 };
 
-/* The first two ranks of one GPU; false: each has its own. */
-static bool one_is_shared(const struct nccl_member *seats, unsigned size, unsigned *first,
-                          unsigned *second)
+/* Finds the first two ranks that share a GPU; false: each rank has its own. */
+static bool find_shared_gpu(const struct nccl_member *members, unsigned size, unsigned *first,
+                            unsigned *second)
 {
     for (*second = 1; *second < size; ++*second) {
         for (*first = 0; *first < *second; ++*first)
-            if (strcmp(seats[*first].host, seats[*second].host) == 0 &&
-                strcmp(seats[*first].pci, seats[*second].pci) == 0)
+            if (strcmp(members[*first].host, members[*second].host) == 0 &&
+                strcmp(members[*first].pci, members[*second].pci) == 0)
                 return true;
     }
     return false;
@@ -55,13 +55,13 @@ static bool library_is_there(void)
 #endif
 }
 
-/* Every rank's seat; the caller frees *out. All ranks are known to be here. */
-static status gather_seats(communicator *c, struct nccl_member **out)
+/* All ranks have arrived (ranks_open). The caller frees *out. */
+static status gather_members(communicator *c, struct nccl_member **out)
 {
     status result = OK;
     struct nccl_member own = {.ready = library_is_there()};
     if (gethostname(own.host, sizeof own.host - 1) != 0)
-        FAIL(ERROR_OTHER, "this host's name is not to be had");
+        FAIL(ERROR_OTHER, "gethostname failed: cannot tell which ranks share this host");
     memcpy(own.pci, c->place->pci, sizeof own.pci);
     TRY(memory_new(out, c->size, sizeof own, "the ranks' GPUs"));
     TRY(ranks_check(MPI_Allgather(&own, (int)sizeof own, MPI_BYTE, *out, (int)sizeof own, MPI_BYTE,
@@ -74,35 +74,35 @@ done:
 status nccl_fits(communicator *c, bool *out)
 {
     status result = OK;
-    struct nccl_member *seats = NULL;
+    struct nccl_member *members = NULL;
     unsigned first, second;
     *out = false;
     if (c->size == 1 || c->ordered || c->place == NULL)
         goto done;
-    TRY(gather_seats(c, &seats));
-    *out = !one_is_shared(seats, c->size, &first, &second);
+    TRY(gather_members(c, &members));
+    *out = !find_shared_gpu(members, c->size, &first, &second);
     for (unsigned i = 0; i < c->size; i++)
-        *out = *out && seats[i].ready;
+        *out = *out && members[i].ready;
 done:
-    memory_free(seats);
+    memory_free(members);
     return result;
 }
 
-/* What NCCL itself would say later, and less clearly. Every rank comes to the same. */
-static status check_seats(communicator *c)
+/* NCCL reports this error later and less clearly. All ranks get the same result. */
+static status check_gpus(communicator *c)
 {
     status result = OK;
-    struct nccl_member *seats = NULL;
+    struct nccl_member *members = NULL;
     unsigned first, second;
-    TRY(gather_seats(c, &seats));
-    if (one_is_shared(seats, c->size, &first, &second)) {
+    TRY(gather_members(c, &members));
+    if (find_shared_gpu(members, c->size, &first, &second)) {
         FAIL(ERROR_USAGE,
-             "communicator=nccl: ranks %u and %u are both on GPU %s of %s, and NCCL wants a GPU "
-             "for every rank; use fewer workers, or communicator=auto (see `gradlag check`)",
-             first, second, seats[first].pci, seats[first].host);
+             "communicator=nccl: ranks %u and %u are both on GPU %s of %s; NCCL needs one GPU per "
+             "rank. Use fewer workers, or communicator=auto (see `gradlag check`)",
+             first, second, members[first].pci, members[first].host);
     }
 done:
-    memory_free(seats);
+    memory_free(members);
     return result;
 }
 
@@ -110,11 +110,11 @@ static status check_settings(const communicator *c)
 {
     status result = OK;
     if (c->place == NULL)
-        FAIL(ERROR_USAGE, "communicator=nccl exchanges gradients between GPUs: set device=cuda, or "
+        FAIL(ERROR_USAGE, "communicator=nccl exchanges gradients between GPUs; set device=cuda, or "
                           "use communicator=auto");
     if (c->ordered)
-        FAIL(ERROR_USAGE, "communicator=nccl adds up in NCCL's order, not in that of the ranks: "
-                          "reduction=ordered goes with communicator=auto, mpi or shared");
+        FAIL(ERROR_USAGE, "communicator=nccl cannot sum in rank order, which reduction=ordered "
+                          "requires; use communicator=auto, mpi or shared");
 done:
     return result;
 }
@@ -133,17 +133,17 @@ struct address {
 
 static status agree_on_address(communicator *c, struct address *out)
 {
-    status result = OK, made = OK;
+    status result = OK, own = OK;
     memset(out, 0, sizeof *out);
     if (c->rank == 0) {
-        made = nccl_make_id(out->id);
-        out->failed = made != OK;
+        own = nccl_make_id(out->id);
+        out->failed = own != OK;
     }
     TRY(ranks_check(MPI_Bcast(out, (int)sizeof *out, MPI_BYTE, 0, c->ranks->world),
                     "NCCL's address"));
-    TRY(made);
+    TRY(own);
     if (out->failed)
-        FAIL(ERROR_PEER, "rank 0 could not begin with NCCL; its message is above");
+        FAIL(ERROR_PEER, "rank 0 failed to create an NCCL id; see the error message of rank 0");
 done:
     return result;
 }
@@ -155,7 +155,7 @@ static status nccl_open(communicator *c, const options *o UNUSED, size_t count U
     nccl *n = NULL;
     TRY(check_settings(c));
     TRY(nccl_load());
-    TRY(check_seats(c));
+    TRY(check_gpus(c));
     TRY(agree_on_address(c, &address));
     watchdog_arm(c->timeout_s * COMMUNICATOR_PATIENCE, "opening NCCL");
     TRY(nccl_join(&n, address.id, c->rank, c->size, c->place->index));
@@ -176,8 +176,8 @@ static void nccl_close(communicator *c)
 /* ---- the sum ------------------------------------------------------------------------------------
  */
 
-/* The ranks that still live come to the gate about now, as their own limit has passed. */
-static status give_up(communicator *c)
+/* The other live ranks come to the gate at about this time, because their limit has passed too. */
+static status handle_timeout(communicator *c)
 {
     status result = OK;
     const double timeout_s = c->timeout_s, look_s = timeout_s < 2 ? timeout_s : 2;
@@ -189,8 +189,8 @@ static status give_up(communicator *c)
     c->timeout_s = timeout_s;
     TRY(result);
     FAIL(ERROR_PEER,
-         "rank %u: %s did not end within %.0f s although all ranks are there: a link between GPUs "
-         "may hang. NCCL_DEBUG=INFO in the environment tells more; or raise timeout_s",
+         "rank %u: %s did not end within %.0f s, but all ranks are alive: a link between GPUs may "
+         "hang. Set NCCL_DEBUG=INFO in the environment for details, or raise timeout_s",
          c->rank, WHAT, timeout_s);
 done:
     return result;
@@ -209,9 +209,9 @@ static status await_sum(communicator *c)
         const uint64_t waited_ns = clock_ns() - since;
         const double waited_s = (double)waited_ns * 1e-9;
         if (waited_s > c->timeout_s)
-            TRY(give_up(c));
+            TRY(handle_timeout(c));
         if (waited_s > c->warn_after_s && !warned) {
-            log_warning("%s has taken %.0f s; gives up after %.0f s", WHAT, waited_s, c->timeout_s);
+            log_warning("%s has taken %.0f s; the limit is %.0f s", WHAT, waited_s, c->timeout_s);
             warned = true;
         }
         if (c->ranks->crowded || waited_ns > SPIN_NS)
@@ -252,9 +252,9 @@ static status nccl_open(communicator *c, const options *o UNUSED, size_t count U
 {
     status result = OK;
     TRY(check_settings(c));
-    TRY(check_seats(c));
-    FAIL(ERROR_USAGE, "communicator=nccl: this gradlag was built without NCCL; install NCCL's "
-                      "header (libnccl-dev) beside the CUDA toolkit and run make again, or use "
+    TRY(check_gpus(c));
+    FAIL(ERROR_USAGE, "communicator=nccl: this program was built without NCCL; install NCCL's "
+                      "header (libnccl-dev) and the CUDA toolkit and run make again, or use "
                       "communicator=auto");
 done:
     return result;
@@ -264,7 +264,7 @@ static void nccl_close(communicator *c UNUSED) {}
 
 static status nccl_device_sum(communicator *c UNUSED, float *data UNUSED, size_t count UNUSED)
 {
-    UNREACHABLE("a communicator that cannot be opened");
+    UNREACHABLE("this communicator cannot be opened");
 }
 
 const char *sync_nccl_version(void)
@@ -276,7 +276,7 @@ const char *sync_nccl_version(void)
 
 const struct communicator_kind communicator_nccl = {
     .about = {.name = "nccl",
-              .description = "NCCL between GPUs, gradients stay there; a GPU for every rank",
+              .description = "NCCL between GPUs; gradients stay on the GPU; one GPU per rank",
               .source = "NCCL 2, ncclAllReduce"},
     .on_device = true,
     .open = nccl_open,

@@ -1,4 +1,4 @@
-/* communicator_nccl_library.c — NCCL's calls and errors. Built where nccl.h is found. */
+/* communicator_nccl_library.c — NCCL's calls and errors. Built if nccl.h is found. */
 #include "base/memory.h"
 #include "sync/communicator/communicator_nccl.h"
 
@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-_Static_assert(sizeof(ncclUniqueId) == NCCL_ID_BYTES, "NCCL's id has another size");
+_Static_assert(sizeof(ncclUniqueId) == NCCL_ID_BYTES, "NCCL changed the size of its id");
 
 #define FUNCTIONS(of)                                                                              \
     of(ncclGetVersion);                                                                            \
@@ -26,7 +26,7 @@ _Static_assert(sizeof(ncclUniqueId) == NCCL_ID_BYTES, "NCCL's id has another siz
 #define DECLARE(name) __typeof__(&(name)) name##_
 static struct {
     bool loaded;
-    char why_not[512];
+    char load_error[512];
     FUNCTIONS(DECLARE);
 } library;
 
@@ -42,7 +42,7 @@ static void load_once(void)
     for (size_t i = 0; at == NULL && i < COUNT_OF(places); i++) {
         at = dlopen(places[i], RTLD_NOW | RTLD_LOCAL);
         if (at == NULL && i == 0)
-            snprintf(library.why_not, sizeof library.why_not, "%s", dlerror());
+            snprintf(library.load_error, sizeof library.load_error, "%s", dlerror());
     }
     if (at == NULL)
         return;
@@ -50,7 +50,8 @@ static void load_once(void)
     do {                                                                                           \
         void *function_ = dlsym(at, #name);                                                        \
         if (function_ == NULL) {                                                                   \
-            snprintf(library.why_not, sizeof library.why_not, "it has no %s", #name);              \
+            snprintf(library.load_error, sizeof library.load_error,                                \
+                     "the library lacks the function %s", #name);                                  \
             return;                                                                                \
         }                                                                                          \
         memcpy(&library.name##_, &function_, sizeof function_);                                    \
@@ -66,9 +67,9 @@ status nccl_load(void)
     pthread_once(&once, load_once);
     if (!library.loaded) {
         FAIL(ERROR_USAGE,
-             "communicator=nccl: NCCL cannot be used: %s; install libnccl2, or put its directory "
-             "into LD_LIBRARY_PATH, or use communicator=auto",
-             library.why_not);
+             "communicator=nccl: cannot load NCCL: %s; install libnccl2, or add its directory to "
+             "LD_LIBRARY_PATH, or use communicator=auto",
+             library.load_error);
     }
 done:
     return result;
@@ -86,10 +87,11 @@ static status check(const nccl *n, ncclResult_t code, const char *what)
     status result = OK;
     if (code != ncclSuccess && code != ncclInProgress) {
         const char *more = library.ncclGetLastError_(n != NULL ? n->comm : NULL);
-        FAIL(ERROR_PEER,
-             "NCCL, %s: %s (%s). Another rank may have died; NCCL_DEBUG=INFO in the environment "
-             "tells more",
-             what, library.ncclGetErrorString_(code), more != NULL ? more : "no details");
+        FAIL(
+            ERROR_PEER,
+            "NCCL, %s: %s (%s). Another rank may have died. Set NCCL_DEBUG=INFO in the environment "
+            "for details",
+            what, library.ncclGetErrorString_(code), more != NULL ? more : "no details");
     }
 done:
     return result;
@@ -107,9 +109,9 @@ done:
 status nccl_make_id(uint8_t id[NCCL_ID_BYTES])
 {
     status result = OK;
-    ncclUniqueId made;
-    TRY(check(NULL, library.ncclGetUniqueId_(&made), "making an address for the ranks"));
-    memcpy(id, &made, sizeof made);
+    ncclUniqueId created;
+    TRY(check(NULL, library.ncclGetUniqueId_(&created), "making an address for the ranks"));
+    memcpy(id, &created, sizeof created);
 done:
     return result;
 }
@@ -134,7 +136,7 @@ done:
     return result;
 }
 
-/* Closing goes on whatever fails: the memory is the process's, and that ends. */
+/* Errors are ignored: the process ends soon and frees everything. */
 void nccl_leave(nccl **n, bool abandon)
 {
     if (*n == NULL)

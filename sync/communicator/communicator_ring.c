@@ -3,17 +3,17 @@
  * over MPI point-to-point messages.
  *
  * The vector is cut into P chunks. In step s of 2·(P − 1), rank r sends chunk r − s − 1 to rank
- * r + 1 and receives chunk r − s − 2 from rank r − 1 (mod P). In the first P − 1 steps what comes
- * is added to what is there: chunk k is added up on its way from rank k + 1 to rank k, which ends
- * with the whole sum and multiplies it by 1/P. In the other P − 1 steps whole chunks go round. All
- * ranks have the same bits, as each chunk was added up once.
+ * r + 1 and receives chunk r − s − 2 from rank r − 1 (mod P). In the first P − 1 steps a rank adds
+ * the received chunk to its own: chunk k is summed on its way from rank k + 1 to rank k. Rank k
+ * then has the whole sum and multiplies it by 1/P. In the other P − 1 steps complete chunks travel
+ * on. Each chunk is summed once, so all ranks have the same bits.
  *
- * A chunk travels in pieces, and a piece goes on as soon as it is there: so all links are busy all
- * the time, and a piece is still in the cache when it is sent on.
+ * A chunk travels in pieces. A rank sends a piece on as soon as it has received it, so all links
+ * are busy all the time, and the piece is still in the cache.
  *
- * Cost per rank: 2·(P − 1) steps, each of one message's latency; 2·(P − 1)/P × bytes sent and as
- * many received, which is the least any algorithm can do. Time ≈ 2·(P − 1)·(α + n/(P·B)) for
- * latency α, bandwidth B and n bytes.
+ * Cost per rank: 2·(P − 1) steps, each of one message's latency; 2·(P − 1)/P × bytes sent and
+ * received, which is the minimum of any algorithm. Time ≈ 2·(P − 1)·(α + n/(P·B)) for latency α,
+ * bandwidth B and n bytes.
  */
 #include "base/memory.h"
 #include "sync/communicator/ranks.h"
@@ -21,17 +21,17 @@
 
 enum {
     PIECE = 32768, /* floats */
-    WINDOW = 4,    /* messages under way, each way */
+    WINDOW = 4,    /* messages under way in each direction */
 };
 
 struct ring_state {
-    float *received; /* [WINDOW][PIECE], to be added */
+    float *received; /* [WINDOW][PIECE]: pieces to add */
 };
 
 static void ring_close(communicator *c)
 {
     struct ring_state *s = c->state;
-    if (s == NULL || c->failed) /* then messages into it may be under way, to the process's end */
+    if (s == NULL || c->failed) /* failed: messages may still arrive there */
         return;
     memory_free(s->received);
     memory_free(s);
@@ -52,15 +52,15 @@ done:
     return result;
 }
 
-/* One exchange. Message number m = step × pieces + piece, the same on both of its ends; messages
- * between two ranks arrive in order. */
+/* One exchange. Message number m = step × pieces + piece, the same for sender and receiver.
+ * Messages between two ranks arrive in order. */
 struct flow {
     communicator *c;
     const struct ring_state *state;
     float *data;
     size_t count;
-    size_t pieces;   /* of every chunk, some may be empty */
-    size_t messages; /* each way */
+    size_t pieces;   /* of each chunk; some may be empty */
+    size_t messages; /* in each direction */
     size_t send_begun, send_done, receive_begun, receive_done;
     MPI_Request requests[2 * WINDOW]; /* sends, then receives */
 };
@@ -70,7 +70,7 @@ struct ring_piece {
     int length;
 };
 
-/* The piece that message m carries; `back`: 1 for what is sent, 2 for what is received. */
+/* The piece that message m carries; `back`: 1 for a sent message, 2 for a received one. */
 static struct ring_piece piece_of(const struct flow *f, size_t m, unsigned back)
 {
     const unsigned size = f->c->size;
@@ -88,7 +88,7 @@ static bool is_added(const struct flow *f, size_t m)
     return m < (f->c->size - 1) * f->pieces;
 }
 
-static float *room_for(const struct flow *f, size_t m, const struct ring_piece *p)
+static float *receive_buffer(const struct flow *f, size_t m, const struct ring_piece *p)
 {
     return is_added(f, m) ? f->state->received + m % WINDOW * PIECE : p->at;
 }
@@ -101,10 +101,10 @@ static status begin_receives(struct flow *f)
     while (f->receive_begun < f->messages && f->receive_begun < f->receive_done + WINDOW) {
         const size_t m = f->receive_begun;
         struct ring_piece p = piece_of(f, m, 2);
-        /* Over what this rank sent in the first half: not before that has left. */
+        /* It overwrites a piece that this rank sends in the first half: wait for that send. */
         if (!is_added(f, m) && m - (f->c->size - 1) * f->pieces >= f->send_done)
             break;
-        TRY(ranks_check(MPI_Irecv(room_for(f, m, &p), p.length, MPI_FLOAT, from, 0,
+        TRY(ranks_check(MPI_Irecv(receive_buffer(f, m, &p), p.length, MPI_FLOAT, from, 0,
                                   f->c->ranks->world, &f->requests[WINDOW + m % WINDOW]),
                         "the mean gradient"));
         f->receive_begun++;
@@ -118,7 +118,7 @@ static status begin_sends(struct flow *f)
     status result = OK;
     const int to = (int)((f->c->rank + 1) % f->c->size);
 
-    /* A piece that came in one step is sent in the next. */
+    /* A piece received in one step is sent in the next. */
     while (f->send_begun < f->messages && f->send_begun < f->send_done + WINDOW &&
            f->send_begun < f->receive_done + f->pieces) {
         struct ring_piece p = piece_of(f, f->send_begun, 1);
@@ -139,26 +139,26 @@ static void add_received(float *restrict data, const float *restrict received, s
 }
 
 VECTOR_CLONES
-static void end_of_sum(float *restrict data, const float *restrict received, size_t count,
-                       float scale)
+static void add_and_scale(float *restrict data, const float *restrict received, size_t count,
+                          float scale)
 {
     for (size_t i = 0; i < count; i++)
         data[i] = (data[i] + received[i]) * scale;
 }
 
-static void take(const struct flow *f, size_t m)
+static void add_message(const struct flow *f, size_t m)
 {
     struct ring_piece p = piece_of(f, m, 2);
-    const float *received = room_for(f, m, &p);
+    const float *received = receive_buffer(f, m, &p);
     const size_t count = (size_t)p.length;
 
     if (is_added(f, m + f->pieces))
         add_received(p.at, received, count);
     else if (is_added(f, m))
-        end_of_sum(p.at, received, count, 1.0f / (float)f->c->size);
+        add_and_scale(p.at, received, count, 1.0f / (float)f->c->size);
 }
 
-/* Waits until the oldest message of either way is through. */
+/* Waits until the oldest message of either direction is complete. */
 static status advance(struct flow *f)
 {
     status result = OK;
@@ -172,7 +172,7 @@ static status advance(struct flow *f)
     if (which == 0)
         f->send_done++;
     else
-        take(f, f->receive_done++);
+        add_message(f, f->receive_done++);
 done:
     return result;
 }
@@ -186,7 +186,7 @@ static status ring_allreduce_mean(communicator *c, float *data, size_t count)
         ranks_chunk(count, i, c->size, &from, &length);
         longest = length > longest ? length : longest;
     }
-    /* Pieces are cut at lines: one may be a line longer than the mean of them. */
+    /* Pieces are cut at cache lines, so a piece may be one line longer than the average. */
     const size_t pieces = longest / (PIECE - 16) + 1;
     struct flow f = {.c = c,
                      .state = c->state,

@@ -1,13 +1,13 @@
 /*
- * communicator_shared.c — the ranks of one host add up in shared memory.
+ * communicator_shared.c — the ranks of one host sum in shared memory.
  *
- * Every rank writes its gradient into its own slot (communicator_buffer: the backward pass does it
- * in place). Past the gate the ranks add up all P slots between them, block by block, in rank
- * order, and write the mean into all P slots; past the second gate everybody has the whole of it.
+ * Every rank writes its gradient into its own slot (communicator_buffer; the backward pass writes
+ * there directly). After the gate the ranks together sum all P slots, block by block, in rank
+ * order, and write the mean into all P slots. After the second gate every rank has the whole mean.
  *
- * Cost per rank: two gates; P × 1/P of the vector read and written, once, in cache-sized blocks:
- * no copy into or out of a transport, and no message: 0 bytes on the wire. Where ranks share an
- * update out, P × 1/P of it are read and 1/P is written.
+ * Cost per rank: two gates; 1/P of the vector read from and written to each of P slots, once, in
+ * cache-sized blocks. No copy into or out of a transport, and no message: 0 bytes. If ranks share
+ * each update, 1/P of each of P slots is read and 1/P of one vector is written.
  */
 #include "base/memory.h"
 #include "sync/communicator/shared_slots.h"
@@ -16,7 +16,7 @@
 
 struct shared_state {
     struct shared_slots slots;
-    MPI_Win common; /* of an update that is shared out */
+    MPI_Win common; /* for an update that the ranks share */
 };
 
 static void shared_close(communicator *c)
@@ -37,7 +37,7 @@ static status shared_open(communicator *c, const options *o UNUSED, size_t count
 
     if (!c->ranks->one_host) {
         FAIL(ERROR_USAGE, "communicator=shared: the ranks are on several hosts, which share no "
-                          "memory. Use communicator=mpi or hierarchical");
+                          "memory; use communicator=mpi or hierarchical");
     }
     TRY(memory_new(&s, 1, sizeof *s, "the communicator"));
     c->state = s;
@@ -46,7 +46,7 @@ static status shared_open(communicator *c, const options *o UNUSED, size_t count
     c->buffer = s->slots.at[s->slots.index];
 done:
     if (result != OK) {
-        c->failed = true; /* of this rank perhaps, and not of others */
+        c->failed = true; /* perhaps on this rank only */
         shared_close(c);
     }
     return result;
@@ -56,7 +56,7 @@ static status shared_allreduce_mean(communicator *c, float *data, size_t count)
 {
     status result = OK;
     struct shared_state *s = c->state;
-    /* A part of the slot, or memory of the caller's own. */
+    /* `data` is a part of the slot, or memory of the caller. */
     const bool in_slot = data >= c->buffer && data < c->buffer + c->count;
     const size_t first = in_slot ? (size_t)(data - c->buffer) : 0;
 
@@ -72,7 +72,7 @@ done:
     return result;
 }
 
-/* ---- an update that ranks share out -------------------------------------------------------------
+/* ---- for an update that the ranks share ---------------------------------------------------------
  */
 
 static status shared_common(communicator *c, size_t bytes, void **out)

@@ -20,8 +20,8 @@ enum { ADDRESS_TEXT = INET6_ADDRSTRLEN };
 /* ---- the interfaces of this host ---------------------------------------------------------------
  */
 
-/* Of an interface that is up and leads somewhere: its address as text; false: of another one. */
-static bool leads_away(const struct ifaddrs *i, char address[ADDRESS_TEXT])
+/* Writes the address of an interface that is up and not loopback; false: another interface. */
+static bool is_external(const struct ifaddrs *i, char address[ADDRESS_TEXT])
 {
     if (i->ifa_addr == NULL || (i->ifa_flags & IFF_UP) == 0 || (i->ifa_flags & IFF_LOOPBACK) != 0)
         return false;
@@ -45,7 +45,7 @@ void host_networks_add_interfaces(struct text *out)
     if (getifaddrs(&all) != 0)
         all = NULL;
     for (const struct ifaddrs *i = all; i != NULL; i = i->ifa_next) {
-        if (leads_away(i, address)) {
+        if (is_external(i, address)) {
             text_add(out, "%s%s %s", any ? ", " : "", i->ifa_name, address);
             any = true;
         }
@@ -65,7 +65,7 @@ double host_networks_nominal_gbps(void)
     for (const struct ifaddrs *i = all; i != NULL; i = i->ifa_next) {
         double megabits = 0;
         snprintf(path, sizeof path, "/sys/class/net/%s/speed", i->ifa_name);
-        FILE *file = leads_away(i, address) ? fopen(path, "r") : NULL;
+        FILE *file = is_external(i, address) ? fopen(path, "r") : NULL;
         if (file != NULL && fscanf(file, "%lf", &megabits) == 1 && megabits > most)
             most = megabits;
         if (file != NULL)
@@ -78,7 +78,7 @@ double host_networks_nominal_gbps(void)
 /* ---- which of them Open MPI may use ------------------------------------------------------------
  */
 
-/* "10.0.0.0/8" holds an address of this host. */
+/* Whether a subnet such as "10.0.0.0/8" contains an address of this host. */
 static bool subnet_is_here(const char *subnet)
 {
     char base[ADDRESS_TEXT] = "";
@@ -111,9 +111,9 @@ static status check_one(const char *item)
     host_networks_add_interfaces(&here);
     (void)gethostname(host, sizeof host - 1);
     FAIL(ERROR_USAGE,
-         "network.interface=%s: %s has no such interface or subnet; it has %s. The key takes names "
-         "(eth0) or IPv4 subnets (10.0.0.0/8), comma-separated; a subnet fits hosts whose "
-         "interfaces differ in name",
+         "network.interface=%s: %s has no such interface or subnet; it has %s. Set names (eth0) or "
+         "IPv4 subnets (10.0.0.0/8), separated by commas; use a subnet if the interfaces of the "
+         "hosts have different names",
          item, host, here.at);
 done:
     text_free(&here);
@@ -135,18 +135,18 @@ done:
     return result;
 }
 
-/* As Docker, libvirt, LXC, CNI and Podman name the bridges that they make. */
-static bool is_inner_bridge(const char *name)
+/* Names that Docker, libvirt, LXC, CNI and Podman give to their bridges. */
+static bool is_virtual_bridge(const char *name)
 {
-    static const char *const made[] = {"docker", "virbr", "lxcbr", "lxdbr", "cni", "podman"};
-    for (size_t i = 0; i < COUNT_OF(made); i++)
-        if (strncmp(name, made[i], strlen(made[i])) == 0)
+    static const char *const prefixes[] = {"docker", "virbr", "lxcbr", "lxdbr", "cni", "podman"};
+    for (size_t i = 0; i < COUNT_OF(prefixes); i++)
+        if (strncmp(name, prefixes[i], strlen(prefixes[i])) == 0)
             return true;
     return strncmp(name, "br-", 3) == 0 && strlen(name) == 15 && isxdigit((unsigned char)name[3]);
 }
 
 /* Two hosts with the same address on such a bridge would each connect to themselves. */
-static void leave_out_inner_bridges(void)
+static void exclude_virtual_bridges(void)
 {
     char address[ADDRESS_TEXT];
     struct text without = {0};
@@ -156,9 +156,9 @@ static void leave_out_inner_bridges(void)
         return;
     text_add(&without, "127.0.0.1/8,sppp"); /* Open MPI's own default */
     for (const struct ifaddrs *i = all; i != NULL; i = i->ifa_next) {
-        if (!leads_away(i, address))
+        if (!is_external(i, address))
             continue;
-        if (is_inner_bridge(i->ifa_name)) {
+        if (is_virtual_bridge(i->ifa_name)) {
             text_add(&without, ",%s", i->ifa_name);
             any = true;
         } else {
@@ -177,14 +177,14 @@ status host_networks_choose(const char *chosen)
         return use_only(chosen);
     if (getenv("OMPI_MCA_btl_tcp_if_include") == NULL &&
         getenv("OMPI_MCA_btl_tcp_if_exclude") == NULL)
-        leave_out_inner_bridges();
+        exclude_virtual_bridges();
     return OK;
 }
 
-/* ---- which of them it used ---------------------------------------------------------------------
+/* ---- which of them Open MPI uses ---------------------------------------------------------------
  */
 
-/* The socket's two addresses, where it is a TCP connection; else false. */
+/* Writes both addresses of a TCP connection; false: the descriptor is no connection. */
 static bool connection(int fd, struct sockaddr_storage *own, struct sockaddr_storage *peer)
 {
     socklen_t own_size = sizeof *own, peer_size = sizeof *peer;
@@ -212,7 +212,7 @@ static const char *interface_of(const struct ifaddrs *all, const struct sockaddr
     return NULL;
 }
 
-/* Every open descriptor is looked at: Open MPI does not say what its connections are. */
+/* Checks every open descriptor, because Open MPI does not report its connections. */
 bool host_networks_add_used(struct text *out)
 {
     char named[8][IF_NAMESIZE];

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 enum { TAG = 30003, ROUND_TRIPS = 200, FIRST_BYTES = 64 << 10, MOST_BYTES = 64 << 20, MEANS = 3 };
-#define LONG_ENOUGH_S 0.25 /* of one message: what a switch keeps in its buffers is little then */
+#define LONG_ENOUGH_S 0.25 /* one message; a switch's buffers hide little of it then */
 
 static const char WHAT[] = "a message over the link";
 
@@ -63,10 +63,10 @@ done:
     return result;
 }
 
-/* ---- the two ends -------------------------------------------------------------------------------
+/* ---- the two ranks ------------------------------------------------------------------------------
  */
 
-/* What the first end asks of the second: so many bytes come, or are to be sent; 0: it is over. */
+/* A request of the first rank to the second: receive `bytes` bytes, or send them back. 0: end. */
 struct link_benchmark_order {
     uint64_t bytes;
     bool back;
@@ -96,7 +96,7 @@ done:
     return result;
 }
 
-/* Larger and larger messages, until one takes long enough; that one counts. */
+/* Doubles the message until it takes LONG_ENOUGH_S; the rate is that of the last one. */
 static status measure_rate(communicator *c, unsigned peer, bool back, uint8_t *bytes, double *rate)
 {
     status result = OK;
@@ -167,12 +167,12 @@ status link_benchmark_measure(communicator *c, unsigned first, unsigned second,
     *out = (struct link_rates){0};
     if (c->rank == first || c->rank == second) {
         TRY(memory_new(&bytes, MOST_BYTES, 1, "a large message"));
-        memset(bytes, 1, MOST_BYTES); /* so that its pages are there */
+        memset(bytes, 1, MOST_BYTES); /* maps its pages */
         TRY(c->rank == first ? lead(c, second, bytes, out) : follow(c, first, bytes));
     }
-    TRY(communicator_meet(c, "the measured link"));
+    TRY(communicator_barrier_long(c, "the measured link"));
 done:
-    if (result == OK) /* else it may still be read or written */
+    if (result == OK) /* else MPI may still read or write it */
         memory_free(bytes);
     return result;
 }
@@ -187,7 +187,7 @@ status link_benchmark_mean_seconds(communicator *c, size_t count, double *out)
         const uint64_t begun = clock_ns();
         TRY(communicator_allreduce_mean(c, data, count));
         const double seconds = (double)(clock_ns() - begun) * 1e-9;
-        if (i == 1 || (i > 1 && seconds < *out)) /* the first touches the memory */
+        if (i == 1 || (i > 1 && seconds < *out)) /* without the first, which maps memory */
             *out = seconds;
     }
 done:

@@ -1,6 +1,6 @@
 /*
- * link_benchmark.h — latency and bandwidth between hosts, by MPI's messages between the first rank
- * of each: `gradlag check --links`.
+ * link_benchmark.h — `gradlag check --links`: latency and bandwidth between hosts, measured with
+ * MPI messages between the first rank of each.
  */
 #ifndef GRADLAG_SYNC_COMMUNICATOR_LINK_BENCHMARK_H
 #define GRADLAG_SYNC_COMMUNICATOR_LINK_BENCHMARK_H
@@ -12,7 +12,7 @@ enum { LINK_HOST_BYTES = 64 };
 struct link_end {
     char host[LINK_HOST_BYTES];
     unsigned rank;       /* the host's first */
-    double nominal_gbps; /* host_networks_nominal_gbps(); 0: not known */
+    double nominal_gbps; /* host_networks_nominal_gbps(); 0: unknown */
 };
 
 struct link_rates {
@@ -21,14 +21,14 @@ struct link_rates {
                                  back */
 };
 
-/* *ends ← the hosts in order of their first ranks, the caller's to free. Collective. */
+/* *ends ← the hosts in order of their first ranks, owned by the caller. Collective. */
 status link_benchmark_find(communicator *c, struct link_end **ends, unsigned *count) MUST_CHECK;
-/* Between two ranks; collective, and all others wait meanwhile. *out is of use on `first` alone.
- * Takes one to three seconds; a slow link longer. ERROR_PEER: a message took longer than
- * timeout_s. */
+/* Measures between two ranks, one to three seconds, longer over a slow link. Collective; other
+ * ranks wait. Only rank `first` gets *out; it is 0 elsewhere. ERROR_PEER: a message took longer
+ * than timeout_s. */
 status link_benchmark_measure(communicator *c, unsigned first, unsigned second,
                               struct link_rates *out) MUST_CHECK;
-/* One mean of `count` floats over all ranks, in seconds (the best of three); collective. */
+/* *out ← seconds of one mean of `count` floats over all ranks, the best of three. Collective. */
 status link_benchmark_mean_seconds(communicator *c, size_t count, double *out) MUST_CHECK;
 
 #endif

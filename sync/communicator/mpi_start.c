@@ -17,13 +17,13 @@ static bool launched(void)
     return getenv("OMPI_COMM_WORLD_RANK") != NULL || getenv("PMIX_RANK") != NULL;
 }
 
-/* By default a large message moves while both sides are inside MPI: a stage would wait until the
- * one before has computed the next micro-batch, too. The kernel lets a receiver fetch it alone;
- * what is small, and all where that is not permitted, goes through shared memory at once. Four
- * stages of a step of 400 ms in 8 micro-batches idle 28.6 % of their time so, 63 % otherwise
- * (formula: 27.3). Either way a message takes one of 8 buffers by default, and the ninth waits
- * until its sender looks after the others: two stages of 32 micro-batches would idle 43 %
- * (formula: 3.0), with a buffer for each 5. */
+/* For pipelines. By default a large message moves only while both ranks are inside MPI: a stage
+ * would wait until the stage before it has computed the next micro-batch. With cma the receiver
+ * copies a large message alone. Small messages, and all messages where cma is not permitted, go
+ * through shared memory at once. Four stages of a step of 400 ms in 8 micro-batches then idle 28.6
+ * % of their time, else 63 % (formula: 27.3). A message needs one of 8 buffers by default; the
+ * ninth waits until its sender calls MPI. Two stages with 32 micro-batches idle 43 % with 8 buffers
+ * and 5 % with one buffer each (formula: 3.0). */
 void sync_expect_messages(unsigned in_flight)
 {
     enum { BUFFER = 65536, BUFFERS_MOST = 256, OTHERS = 16, ROOM = 4 << 20 };
@@ -38,9 +38,10 @@ void sync_expect_messages(unsigned in_flight)
     setenv("OMPI_MCA_btl_vader_segment_size", text, 0);
 }
 
-/* A vector that is exchanged in parts goes by non-blocking allreduces in place, for which Open MPI
- * takes a tree by default: each part all the way to rank 0 and back, so that a link is used one way
- * at a time. These send as little, both ways at once; what they cannot do goes by the tree. */
+/* Parts of a vector are exchanged by non-blocking allreduces in place. Open MPI's default is a
+ * tree: each part goes to rank 0 and back, and uses a link in one direction at a time. The
+ * algorithms chosen here send as many bytes in both directions at once. Cases that they do not
+ * support still use the tree. */
 static void choose_allreduce_in_parts(void)
 {
     const char *size = getenv("OMPI_COMM_WORLD_SIZE");
@@ -49,7 +50,7 @@ static void choose_allreduce_in_parts(void)
            0);
 }
 
-/* A step of Slurm's that is on one node, too. */
+/* Slurm: a step on one node. */
 bool sync_on_one_host(void)
 {
     const char *size = getenv("OMPI_COMM_WORLD_SIZE"), *here = getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
@@ -59,8 +60,8 @@ bool sync_on_one_host(void)
     return !launched() || (nodes != NULL && strcmp(nodes, "1") == 0);
 }
 
-/* Ranks of one host meet in shared memory. Open MPI would open ports on all addresses for them
- * beside it, by several of its parts. The user's own choice of parts stays. */
+/* Ranks of one host exchange through shared memory. Several components of Open MPI would still open
+ * ports on all addresses, so they are excluded. A user's own choice of components is kept. */
 static void use_no_network(void)
 {
     setenv("OMPI_MCA_pml", "ob1", 0);
@@ -75,20 +76,20 @@ bool ranks_may_take_turns(void)
     return MPI_Query_thread(&level) == MPI_SUCCESS && level >= MPI_THREAD_SERIALIZED;
 }
 
-/* It waits for all ranks. On several hosts nobody else has a limit where a rank does not come. */
+/* MPI_Init waits for all ranks. On several hosts it has no limit of its own if one is missing. */
 static status init(void)
 {
     enum { LIMIT_S = 600 };
     status result = OK;
     int provided;
-    const bool watched = !sync_on_one_host();
-    if (watched) {
+    const bool has_watchdog = !sync_on_one_host();
+    if (has_watchdog) {
         TRY(watchdog_open());
         watchdog_arm(LIMIT_S, "starting MPI");
     }
     result = ranks_check(MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided),
                          "starting MPI (was this started by mpirun?)");
-    if (watched) {
+    if (has_watchdog) {
         watchdog_disarm();
         watchdog_close();
     }
@@ -107,12 +108,12 @@ status sync_start(unsigned *rank, unsigned *size)
         if (getppid() != parent)
             FAIL(ERROR_PEER, "the launcher of this rank has ended; start the run again");
     }
-    /* Sleeps between tests for messages last as long as asked, not 50 µs longer. */
+    /* So that short sleeps between tests for messages do not last 50 µs longer. */
     prctl(PR_SET_TIMERSLACK, 1000UL);
-    /* Buckets go through shared buffers: for them the kernel's copy is slower. */
+    /* Buckets go through shared buffers; the kernel's copy is slower for them. */
     setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);
-    /* Blocking calls that find nothing to do let others run: on processors that are also used
-     * otherwise a rank that spins keeps its peer from sending. */
+    /* Blocking calls yield the processor while they wait: on shared processors a rank that spins
+     * keeps its peer from sending. */
     setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
     choose_allreduce_in_parts();
     if (sync_on_one_host())
@@ -131,8 +132,8 @@ done:
 
 static const char SETTINGS[] = "comparing settings";
 
-/* Where there is no communicator yet, or none any more. */
-static status await(MPI_Request *request, double limit_s, const char *what)
+/* Like ranks_wait, for the time without a communicator. */
+static status wait_until(MPI_Request *request, double limit_s, const char *what)
 {
     status result = OK;
     int complete = 0;
@@ -143,26 +144,27 @@ static status await(MPI_Request *request, double limit_s, const char *what)
         if (complete)
             return OK;
         if ((double)(clock_ns() - begun) * 1e-9 > limit_s)
-            FAIL(ERROR_PEER, "%s: another rank did not come within %.0f s", what, limit_s);
+            FAIL(ERROR_PEER, "%s: another rank did not arrive within %.0f s; see its error message",
+                 what, limit_s);
         clock_sleep_until_ns(clock_ns() + 500000);
     }
 done:
     return result;
 }
 
-static status all_come(double limit_s)
+static status wait_for_all(double limit_s)
 {
     status result = OK;
     MPI_Request request;
     TRY(ranks_check(MPI_Ibarrier(MPI_COMM_WORLD, &request), "the end"));
-    TRY(await(&request, limit_s, "the end"));
+    TRY(wait_until(&request, limit_s, "the end"));
 done:
     return result;
 }
 
 void sync_end(status result)
 {
-    /* Well-ended ranks give the first one time to write its results; others do not wait long. */
+    /* After a good end, rank 0 may still write its results. */
     const double limit_s = result == OK || result == STOPPED ? 60 : 2;
     int initialised = 0, finalised = 0;
     const struct error why = error_save();
@@ -171,32 +173,32 @@ void sync_end(status result)
     MPI_Finalized(&finalised);
     if (!initialised || finalised)
         return;
-    if (ranks_abandoned()) { /* the others may still be writing down why they fail */
+    if (ranks_abandoned()) { /* give the others time to report their errors */
         missing_ranks_leave();
         MPI_Abort(MPI_COMM_WORLD, result == OK ? ERROR_PEER : (int)result);
     }
-    if (all_come(limit_s) != OK) {
+    if (wait_for_all(limit_s) != OK) {
         if (result == OK)
-            log_error("%s; ending the others", error_message());
+            log_error("%s; ending all ranks", error_message());
         MPI_Abort(MPI_COMM_WORLD, result == OK ? ERROR_PEER : (int)result);
     }
     error_restore(&why);
-    bool watched = watchdog_open() == OK;
+    bool has_watchdog = watchdog_open() == OK;
     watchdog_arm(limit_s, "ending MPI");
     MPI_Finalize();
     watchdog_disarm();
-    if (watched)
+    if (has_watchdog)
         watchdog_close();
 }
 
-static status say(void *bytes, size_t count, double limit_s)
+static status broadcast_first(void *bytes, size_t count, double limit_s)
 {
     status result = OK;
     MPI_Request request;
     REQUIRE(count <= INT32_MAX);
     TRY(ranks_check(MPI_Ibcast(bytes, (int)count, MPI_BYTE, 0, MPI_COMM_WORLD, &request),
                     SETTINGS));
-    TRY(await(&request, limit_s, SETTINGS));
+    TRY(wait_until(&request, limit_s, SETTINGS));
 done:
     return result;
 }
@@ -205,22 +207,22 @@ status sync_compare(const char *own, double limit_s, char **first, unsigned *oth
 {
     status result = OK;
     uint64_t bytes = strlen(own) + 1;
-    int rank, strays;
+    int rank, differs;
     MPI_Request request;
 
     *first = NULL;
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    TRY(say(&bytes, sizeof bytes, limit_s));
+    TRY(broadcast_first(&bytes, sizeof bytes, limit_s));
     TRY(memory_new(first, bytes, 1, SETTINGS));
     if (rank == 0)
         memcpy(*first, own, bytes);
-    TRY(say(*first, bytes, limit_s));
-    strays = strcmp(own, *first) != 0 ? rank : 0;
+    TRY(broadcast_first(*first, bytes, limit_s));
+    differs = strcmp(own, *first) != 0 ? rank : 0;
     TRY(ranks_check(
-        MPI_Iallreduce(MPI_IN_PLACE, &strays, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD, &request),
+        MPI_Iallreduce(MPI_IN_PLACE, &differs, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD, &request),
         SETTINGS));
-    TRY(await(&request, limit_s, SETTINGS));
-    *other = (unsigned)strays;
+    TRY(wait_until(&request, limit_s, SETTINGS));
+    *other = (unsigned)differs;
 done:
     return result;
 }
@@ -230,6 +232,6 @@ const char *sync_library_version(void)
     static char version[MPI_MAX_LIBRARY_VERSION_STRING];
     int length = 0;
     if (version[0] == '\0' && MPI_Get_library_version(version, &length) == MPI_SUCCESS)
-        version[strcspn(version, ",\n")] = '\0'; /* what follows is who packaged it */
+        version[strcspn(version, ",\n")] = '\0'; /* without the name of the package */
     return version;
 }

@@ -1,23 +1,23 @@
 /*
- * overlap.c — a gradient is exchanged in parts while the rank still computes it.
+ * overlap.c — exchanges a gradient in parts while the rank still computes it.
  *
  * The vector is cut into parts at multiples of c->bucket. The backward pass finishes the vector
- * from its end, so the last part goes first. The owner queues each part that is final
- * (communicator_advance). A helper thread takes the parts in order and makes the mean of each with
- * the communicator's own allreduce (ranks_mean). So every communicator overlaps the same way, and a
- * part has the waits, limits and errors of any other mean. Between hosts, communicator=mpi has
- * WINDOW parts under way at a time (mean_in_window).
+ * from its end, so the last part is exchanged first. The owner queues each part that is final
+ * (communicator_advance). A helper thread takes the parts in order and computes the mean of each
+ * with the communicator's own allreduce (ranks_mean). So overlap works the same way for every kind,
+ * and a part has the waits, limits and errors of any other mean. Between hosts, communicator=mpi
+ * has WINDOW parts under way at a time (mean_in_window).
  *
- * The communicator belongs to the helper thread from the first queued part until
- * communicator_finish returns: MPI_THREAD_SERIALIZED is enough. Every rank queues the same parts in
- * the same order.
+ * From the first queued part until communicator_finish returns, only the helper thread uses the
+ * communicator: MPI_THREAD_SERIALIZED is enough. Every rank queues the same parts in the same
+ * order.
  *
- * If the ranks' computing leaves each of them a processor (c->has_processor), the helper thread
- * spins like any other wait. Otherwise it sleeps between its tests until the owner waits, too
- * (ranks->sleeps): it must not take the processor from the computing.
+ * If computing leaves each rank a free processor (c->has_processor), the helper thread spins like
+ * any other wait. Otherwise it sleeps between its tests until the owner waits too (ranks->sleeps),
+ * so that it does not take the processor from the computation.
  *
  * hidden_ns is the time that the helper thread spent on parts that were complete before the owner
- * came to communicator_finish.
+ * called communicator_finish.
  */
 #include "base/clock.h"
 #include "base/memory.h"
@@ -27,28 +27,28 @@
 
 #include <pthread.h>
 
-/* Parts that travel at a time between hosts: the messages that begin one part pass while the data
- * of another fill the link. More would share the link and all arrive late. */
+/* Parts under way at a time between hosts: the first messages of one part travel while the data of
+ * another part fill the link. With more parts, all share the link and arrive late. */
 enum { WINDOW = 4 };
 
 struct overlap {
     /* The owner's. */
-    float *data; /* NULL: no exchange is going on */
+    float *data; /* NULL: no exchange is under way */
     size_t count, queued_from;
     bool early; /* a part was queued before the whole vector was final */
     bool started;
     pthread_t thread;
-    /* The helper thread's: parts that were sent, and their requests. */
+    /* The helper thread's: number of parts sent, and their requests. */
     unsigned sent;
     MPI_Request requests[WINDOW];
     /* Under the lock: */
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    unsigned queued, complete; /* parts; the notes are one more */
-    size_t notes;              /* floats behind data[count], queued last; 0: not yet */
+    unsigned queued, complete; /* parts; the notes are one more part */
+    size_t notes;              /* floats behind data[count], queued last; 0: not queued */
     bool owner_waits, ends;
     uint64_t hidden_ns;
-    status failed; /* the first error, and why; communicator_finish returns it */
+    status failed; /* the first error; communicator_finish returns it with its message `why` */
     struct error why;
 };
 
@@ -86,7 +86,7 @@ void communicator_spare_processors(communicator *c, bool spare)
 
 /* ---- the helper thread ---- */
 
-/* Parts are numbered from the end of the vector; the notes are the last one. */
+/* Parts are numbered from the end of the vector; the notes are the last part. */
 static float *find_part(const communicator *c, unsigned part, size_t *count)
 {
     const struct overlap *e = c->overlap;
@@ -123,7 +123,7 @@ static status mean_of_part(communicator *c, unsigned part, unsigned queued)
     return ranks_mean(c, data, count);
 }
 
-/* With the lock, which it leaves while it exchanges. */
+/* Called with the lock held; releases it during the exchange. */
 static void exchange_next(communicator *c)
 {
     struct overlap *e = c->overlap;
@@ -185,7 +185,7 @@ bool communicator_began_early(const communicator *c)
     return c->overlap->data != NULL && c->overlap->early;
 }
 
-/* Moves queued_from to the start of the first part that is final. How many parts that adds. */
+/* Moves queued_from to the start of the first final part; returns how many parts that adds. */
 static unsigned count_final(communicator *c, size_t final_from)
 {
     struct overlap *e = c->overlap;
@@ -214,12 +214,12 @@ void communicator_advance(communicator *c, size_t final_from)
     pthread_mutex_unlock(&e->lock);
 }
 
-/* Until all parts are complete. */
+/* Queues the rest and waits until all parts are complete. */
 static status await_thread(communicator *c, size_t notes)
 {
     struct overlap *e = c->overlap;
     pthread_mutex_lock(&e->lock);
-    e->owner_waits = true; /* what completes from now on is not hidden */
+    e->owner_waits = true; /* parts that complete from now on are not hidden */
     e->notes = notes;
     e->queued += count_final(c, 0) + (notes > 0);
     pthread_cond_broadcast(&e->changed);

@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of a pair neither is always the first: without, with, with, without, … */
+/* Pairs alternate their order (without, with; with, without; …), so that neither is always first.
+ */
 bool autotune_overlaps(const struct overlap_autotune *t)
 {
     unsigned pair = t->step / 2, second = t->step % 2;

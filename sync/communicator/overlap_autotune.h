@@ -1,9 +1,9 @@
 /*
- * overlap_autotune.h — overlap=auto: a trial of whether steps with overlap are faster.
+ * overlap_autotune.h — overlap=auto: measures whether steps with overlap are faster.
  *
- * After a few steps to warm up, steps with and without take turns; then every rank votes by the
- * medians of what its own took, and the majority decides for all. What is computed does not depend
- * on it.
+ * After a few steps to warm up, steps with and without overlap alternate. Then every rank votes by
+ * the medians of its own steps, and the majority decides for all. The result does not change the
+ * parameters.
  */
 #ifndef GRADLAG_SYNC_COMMUNICATOR_OVERLAP_AUTOTUNE_H
 #define GRADLAG_SYNC_COMMUNICATOR_OVERLAP_AUTOTUNE_H
@@ -16,20 +16,21 @@ enum {
     AUTOTUNE_STEPS = AUTOTUNE_WARM_UP + 2 * AUTOTUNE_PAIRS
 };
 
-/* Zeroed: it begins. AUTOTUNE_STEPS steps are measured, the one after them carries the votes. */
+/* Zero-initialise. AUTOTUNE_STEPS steps are measured; the next step carries the votes. */
 struct overlap_autotune {
     unsigned step;
     float took[2][AUTOTUNE_PAIRS]; /* ns; without and with overlap */
-    float ratio;                   /* medians, with over without; once all are measured */
+    float ratio; /* median with overlap / median without; set after the last step */
 };
 
-/* Whether the step that begins now is one with overlap. */
+/* Whether the next step uses overlap. */
 bool autotune_overlaps(const struct overlap_autotune *t);
-/* What that step took, until its gradient's exchange had ended. */
+/* Records a step: the time until its gradient was exchanged. */
 void autotune_took(struct overlap_autotune *t, uint64_t ns);
+/* Whether all steps are measured; the next step carries the vote. */
 bool autotune_votes(const struct overlap_autotune *t);
-/* 1: in favour of overlap, which has to gain at least a hundredth, and in three of four pairs; else
- * 0. By chance alone, without either being faster, one of 14 trials has so many pairs. */
+/* 1: for overlap, if it gains at least 1 % in the median and is faster in three of four pairs; else
+ * 0. If both are equally fast, one of 14 trials has that many pairs by chance. */
 float autotune_vote(const struct overlap_autotune *t);
 
 #endif

@@ -1,18 +1,18 @@
-/* rank_order_mean.c — the mean in rank order over any transport. */
+/* rank_order_mean.c — reduction=ordered: the mean in rank order over any transport. */
 #include "base/memory.h"
 #include "sync/communicator/ranks.h"
 #include "worker/optimizer/optimizer.h"
 
 enum { MOST_RANKS = 4096 };
 
-/* Pieces stay in the caches between the transport's copies and the sum. */
+/* Small enough that a piece stays in the caches between the transport's copies and the sum. */
 size_t ranks_ordered_piece(unsigned size)
 {
     const size_t least = 1 << 18; /* floats */
     return (size_t)size * 4096 > least ? (size_t)size * 4096 : least;
 }
 
-struct rank_order_mean_layout { /* of one piece: where each rank's chunk of it lies */
+struct rank_order_mean_layout { /* where each rank's chunk of one piece lies */
     int lengths[MOST_RANKS], offsets[MOST_RANKS];
     int own_lengths[MOST_RANKS], own_offsets[MOST_RANKS];
 };
@@ -32,7 +32,7 @@ static void lay_out(struct rank_order_mean_layout *l, const communicator *c, siz
 
 static const char WHAT[] = "the mean gradient in rank order";
 
-/* Each rank receives its chunk of the piece from all ranks, adds it up in rank order, and sends the
+/* Each rank receives its chunk of the piece from all ranks, sums it in rank order and sends the
  * result to all. */
 static status mean_of_piece(communicator *c, const struct rank_order_mean_layout *l, float *data)
 {

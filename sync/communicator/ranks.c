@@ -17,19 +17,21 @@
 #include <unistd.h>
 
 #define SPIN_NS 200000u /* a wake-up across cores costs tens of microseconds */
-/* Who waits says so ten times a second at least: who has not for so long does not wait. */
-#define SILENT_NS 1000000000u
+/* A waiting rank writes the time at least ten times a second. A rank whose time is older than this
+ * does not wait. */
+#define NOT_WAITING_NS 1000000000u
 
-/* Invariant: `arrived` counts the ranks that are at the gate of round `round`. The last one to come
- * sets it back to 0 and then raises `round`; nobody comes again before it has seen that. */
+/* Invariant: `arrived` counts the ranks that are at the gate of round `round`. The last rank sets
+ * it to 0 and then raises `round`. No rank arrives again before it has seen the new round. */
 struct gate_page {
     _Alignas(64) atomic_uint arrived;
     _Alignas(64) atomic_uint round;    /* the futex */
-    _Alignas(64) atomic_uint sleepers; /* spares the system call when nobody sleeps */
+    _Alignas(64) atomic_uint sleepers; /* no system call if it is 0 */
     struct {
-        _Alignas(64) atomic_uint round; /* rounds this rank has come to: who is missing */
-        unsigned world;                 /* its rank among all */
-        atomic_ullong waited_at;        /* clock_ns() when it last was seen to wait */
+        _Alignas(64) atomic_uint
+            round; /* the next round of this rank; it equals the gate's if the rank is missing */
+        unsigned world;          /* its rank in MPI_COMM_WORLD */
+        atomic_ullong waited_at; /* clock_ns() when it last wrote that it waits */
     } rank[];
 };
 
@@ -40,15 +42,15 @@ status ranks_check(int mpi_code, const char *what)
         char words[MPI_MAX_ERROR_STRING] = "";
         int length = 0;
         MPI_Error_string(mpi_code, words, &length);
-        FAIL(ERROR_PEER, "%s: MPI failed: %s. Another rank may have died; its own message is above",
+        FAIL(ERROR_PEER, "%s: MPI failed: %s. Another rank may have died; see its error message",
              what, words);
     }
 done:
     return result;
 }
 
-/* Memory from a window begins where MPI's own data ends. Windows are mapped at page boundaries, so
- * every rank rounds to the same place. */
+/* A window's memory begins behind MPI's own data. Windows are mapped at page boundaries, so every
+ * rank rounds to the same place. */
 void *ranks_aligned(void *p)
 {
     return (void *)(((uintptr_t)p + 63) & ~(uintptr_t)63);
@@ -91,8 +93,8 @@ void gate_close(const communicator *c, struct gate *g)
     g->page = NULL;
 }
 
-/* Launchers bind each rank to processors of its own: those of all are what the ranks of a host
- * have. One crowded host is enough to slow down all. */
+/* Launchers may bind each rank to its own processors: a host's ranks together have the union. One
+ * crowded host slows down all hosts, so `crowded` is the same everywhere. */
 static status count_processors(struct ranks *r)
 {
     status result = OK;
@@ -119,14 +121,13 @@ status ranks_all(const communicator *c, bool here, bool *everywhere)
 {
     int all = here;
     status result = ranks_check(
-        MPI_Allreduce(MPI_IN_PLACE, &all, 1, MPI_INT, MPI_MIN, c->ranks->world), "what hosts have");
+        MPI_Allreduce(MPI_IN_PLACE, &all, 1, MPI_INT, MPI_MIN, c->ranks->world), "comparing ranks");
     *everywhere = result == OK && all != 0;
     return result;
 }
 
-/* Until every rank has come, perhaps from loading its data: only then collective calls are short.
- */
-static status all_come(communicator *c)
+/* Waits until every rank has arrived; some may still load data. Then collective calls are short. */
+static status wait_for_all(communicator *c)
 {
     const double timeout_s = c->timeout_s;
     const char *what = "opening the communicator";
@@ -179,11 +180,11 @@ status ranks_open(communicator *c)
     r->world = r->node = MPI_COMM_NULL;
     r->name = c->rank;
     r->gate.window = MPI_WIN_NULL;
-    r->crowded = true; /* who has come does not take a processor from those who still load */
+    r->crowded = true; /* a rank that waits must not take a processor from ranks that still load */
     if (size > 1) {
         TRY(watchdog_open());
         r->watched = true;
-        TRY(all_come(c));
+        TRY(wait_for_all(c));
     }
     watchdog_arm(c->timeout_s, "opening the communicator");
     TRY(handles_open(c));
@@ -240,32 +241,33 @@ double ranks_ring_bytes(const communicator *c, size_t count)
 /* ---- waiting ------------------------------------------------------------------------------------
  */
 
-/* Whether the i-th rank of a gate has come to it. */
-static bool has_come(const struct gate *g, unsigned i)
+/* Whether the i-th rank of a gate has arrived in the current round. */
+static bool has_arrived(const struct gate *g, unsigned i)
 {
     return atomic_load(&g->page->rank[i].round) != atomic_load(&g->page->round);
 }
 
-/* At the gate those are missing who have not come to it. Where all came and what is missing is a
- * message, those who do not wait for one: they have died, hang or compute. */
+/* At the gate, a rank is missing if it has not arrived. In a wait for a message, a rank is missing
+ * if it does not wait itself: it has died, hangs or computes. */
 static bool is_missing(const struct gate *g, unsigned i, bool at_gate, uint64_t now)
 {
     const uint64_t waited_at = atomic_load(&g->page->rank[i].waited_at);
-    return at_gate ? !has_come(g, i) : i != g->index && now > waited_at + SILENT_NS;
+    return at_gate ? !has_arrived(g, i) : i != g->index && now > waited_at + NOT_WAITING_NS;
 }
 
-/* How many are known to be missing; they are of this host, whose ranks alone share a page. */
-static unsigned name_the_missing(const struct gate *g, struct text *out)
+/* Adds the missing ranks and returns their number. 0: they are on another host, which shares no
+ * page. */
+static unsigned add_missing(const struct gate *g, struct text *out)
 {
     unsigned missing = 0;
-    const bool at_gate = g->page != NULL && has_come(g, g->index);
+    const bool at_gate = g->page != NULL && has_arrived(g, g->index);
     const uint64_t now = clock_ns();
 
     for (unsigned i = 0; g->page != NULL && i < g->size; i++)
         if (is_missing(g, i, at_gate, now) && missing++ < 8)
             text_add(out, "%s%u", missing == 1 ? "rank " : ", ", g->page->rank[i].world);
     if (missing == 0)
-        text_add(out, "another rank"); /* another host's */
+        text_add(out, "another rank");
     else if (missing > 8)
         text_add(out, " and %u more", missing - 8);
     return missing;
@@ -274,7 +276,7 @@ static unsigned name_the_missing(const struct gate *g, struct text *out)
 unsigned ranks_first_missing(const communicator *c)
 {
     const struct gate *g = &c->ranks->gate;
-    const bool at_gate = g->page != NULL && has_come(g, g->index);
+    const bool at_gate = g->page != NULL && has_arrived(g, g->index);
     const uint64_t now = clock_ns();
 
     for (unsigned i = 0; g->page != NULL && i < g->size; i++)
@@ -283,82 +285,85 @@ unsigned ranks_first_missing(const communicator *c)
     return c->size;
 }
 
-/* One rank speaks for those who wait: the first of them. Where nobody knows who has come, rank 0
- * and, should that be the one that is missing, rank 1. */
-static bool speaks(const communicator *c, const struct gate *g)
+/* One waiting rank logs for all: the first. Without a page no rank knows which ranks wait: rank 0
+ * logs, and rank 1 in case rank 0 is the missing one. */
+static bool logs_for_others(const communicator *c, const struct gate *g)
 {
     if (g->page == NULL)
         return c->rank < 2;
     for (unsigned i = 0; i < g->index; i++)
-        if (has_come(g, i))
+        if (has_arrived(g, i))
             return false;
     return true;
 }
 
-struct patience {
+struct wait_limit {
     uint64_t since, warn_ns, limit_ns;
     bool warned;
 };
 
-static struct patience patience_begin(const communicator *c)
+static struct wait_limit wait_limit_begin(const communicator *c)
 {
-    return (struct patience){.since = clock_ns(),
-                             .warn_ns = (uint64_t)(c->warn_after_s * 1e9),
-                             .limit_ns = (uint64_t)(c->timeout_s * 1e9)};
+    return (struct wait_limit){.since = clock_ns(),
+                               .warn_ns = (uint64_t)(c->warn_after_s * 1e9),
+                               .limit_ns = (uint64_t)(c->timeout_s * 1e9)};
 }
 
-void ranks_say_waiting(const struct gate *g)
+void ranks_mark_waiting(const struct gate *g)
 {
     if (g->page != NULL)
         atomic_store(&g->page->rank[g->index].waited_at, clock_ns());
 }
 
-void ranks_add_given_up(const communicator *c, const struct gate *g, uint64_t waited_ns,
-                        const char *what, bool in_call, struct text *out)
+void ranks_add_timeout(const communicator *c, const struct gate *g, uint64_t waited_ns,
+                       const char *what, bool in_call, struct text *out)
 {
     struct text missing = {0};
     char host[64] = "";
-    bool here = true; /* they are of this host */
-    if (c->ranks->blame != NULL) {
-        (void)c->ranks->blame(c, &missing);
+    bool here = true; /* the missing ranks are on this host */
+    if (c->ranks->name_missing != NULL) {
+        (void)c->ranks->name_missing(c, &missing);
     } else if (g->page != NULL || in_call) {
-        here = name_the_missing(g, &missing) > 0;
+        here = add_missing(g, &missing) > 0;
     } else {
         here = false;
-        missing_ranks(c, &missing);
+        missing_ranks_add(c, &missing);
     }
     (void)gethostname(host, sizeof host - 1);
     text_add(out,
              "rank %u waited %.1f s for %s (%s)%s%s: it may have died, hang, or be much slower; "
-             "see its messages above, or raise timeout_s",
+             "see its error message, or raise timeout_s",
              c->ranks->name, (double)waited_ns * 1e-9, missing.at, what, here ? " on " : "",
              here ? host : "");
     text_free(&missing);
 }
 
-/* Called now and then by whoever waits, at `g` or for messages. */
-static status patience_check(struct patience *p, const communicator *c, const struct gate *g,
-                             const char *what)
+/* A waiting rank calls it regularly, at `g` or for messages. */
+static status wait_limit_check(struct wait_limit *p, const communicator *c, const struct gate *g,
+                               const char *what)
 {
     status result = OK;
     struct text text = {0};
     const uint64_t waited = clock_ns() - p->since;
 
-    ranks_say_waiting(g);
+    ranks_mark_waiting(g);
     if (atomic_load(&c->ranks->leaves))
-        FAIL(ERROR_PEER, "%s: given up, as this rank ends", what);
+        FAIL(ERROR_PEER, "%s: stopped waiting, because this rank ends", what);
     if (waited >= p->limit_ns) {
-        ranks_add_given_up(c, g, waited, what, false, &text);
+        ranks_add_timeout(c, g, waited, what, false, &text);
         FAIL(ERROR_PEER, "%s", text.at);
     }
     if (waited < p->warn_ns || p->warned)
         return OK;
-    const bool told = c->ranks->blame != NULL;
-    const bool mine = told ? c->ranks->blame(c, &text) : speaks(c, g);
-    if (!told)
-        name_the_missing(g, &text);
-    if (mine) {
-        log_warning("has waited %.0f s for %s (%s); gives up after %.0f s", (double)waited * 1e-9,
+    bool logs;
+    if (c->ranks->name_missing != NULL) {
+        logs = c->ranks->name_missing(c, &text);
+    } else {
+        logs = logs_for_others(c, g);
+        add_missing(g, &text);
+    }
+    if (logs) {
+        log_warning("has waited %.0f s for %s (%s); the limit is %.0f s", (double)waited * 1e-9,
                     text.at, what, (double)p->limit_ns * 1e-9);
     }
     p->warned = true;
@@ -369,7 +374,7 @@ done:
 
 static void futex_sleep(atomic_uint *word, unsigned value)
 {
-    struct timespec a_while = {.tv_nsec = 100000000}; /* then: is it time to warn or give up? */
+    struct timespec a_while = {.tv_nsec = 100000000}; /* then wait_limit_check */
     syscall(SYS_futex, word, FUTEX_WAIT, value, &a_while, NULL, 0);
 }
 
@@ -378,10 +383,10 @@ static void futex_wake_all(atomic_uint *word)
     syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
-/* Whether the gate opens within a few microseconds, in which a rank with a processor of its own may
- * as well spin. */
-static bool opens_soon(const communicator *c, struct gate_page *gate, unsigned round,
-                       uint64_t since_ns)
+/* Spins for a few microseconds if the rank has its own processor; returns whether the gate opened.
+ */
+static bool spin_at_gate(const communicator *c, struct gate_page *gate, unsigned round,
+                         uint64_t since_ns)
 {
     if (c->ranks->crowded || atomic_load(&c->ranks->sleeps))
         return false;
@@ -391,7 +396,7 @@ static bool opens_soon(const communicator *c, struct gate_page *gate, unsigned r
                 return true;
             processor_pause();
         }
-        sched_yield(); /* the rank waited for may be on this processor */
+        sched_yield(); /* the missing rank may be on this processor */
     } while (clock_ns() - since_ns < SPIN_NS);
     return false;
 }
@@ -410,14 +415,14 @@ status gate_pass(communicator *c, struct gate *g, const char *what)
             futex_wake_all(&gate->round);
         return OK;
     }
-    struct patience patience = patience_begin(c);
-    if (opens_soon(c, gate, round, patience.since))
+    struct wait_limit limit = wait_limit_begin(c);
+    if (spin_at_gate(c, gate, round, limit.since))
         return OK;
     atomic_fetch_add(&gate->sleepers, 1);
     while (result == OK && atomic_load(&gate->round) == round) {
         futex_sleep(&gate->round, round);
         if (atomic_load(&gate->round) == round)
-            result = patience_check(&patience, c, g, what);
+            result = wait_limit_check(&limit, c, g, what);
     }
     atomic_fetch_sub(&gate->sleepers, 1);
     return result;
@@ -456,21 +461,21 @@ status ranks_begin_sum(communicator *c, float *data, size_t count, MPI_Request *
                        "the mean gradient");
 }
 
-/* Spinning (yielding the processor where ranks are crowded) is the fastest while all are at it:
- * 16 ranks on 2 processors exchange 150 kB in 1.1 ms so, in 2.5 ms with sleeps of 50 µs. */
+/* Spinning is fastest while all ranks exchange; crowded ranks yield the processor. 16 ranks on 2
+ * processors exchange 150 kB in 1.1 ms this way, and in 2.5 ms with sleeps of 50 µs. */
 static bool worth_spinning(const communicator *c, uint64_t waited_ns)
 {
     return !atomic_load(&c->ranks->sleeps) &&
            waited_ns < (c->ranks->crowded ? 5000000u : 500000000u);
 }
 
-/* Until all are complete, or with `index` one of them. */
+/* Waits until all are complete, or, if `index` is set, until one is. */
 static status wait_for(communicator *c, MPI_Request *requests, int count, int *index,
                        const char *what)
 {
     enum { SLEEP_LEAST_NS = 20000, SLEEP_MOST_NS = 200000, TESTS_PER_LOOK = 16 };
     status result = OK;
-    struct patience patience = patience_begin(c);
+    struct wait_limit limit = wait_limit_begin(c);
     uint64_t pause_ns = SLEEP_LEAST_NS;
     bool spin = true;
 
@@ -483,8 +488,8 @@ static status wait_for(communicator *c, MPI_Request *requests, int count, int *i
         if (complete)
             break;
         if (tests % TESTS_PER_LOOK == 0) {
-            spin = worth_spinning(c, clock_ns() - patience.since);
-            TRY(patience_check(&patience, c, &c->ranks->gate, what));
+            spin = worth_spinning(c, clock_ns() - limit.since);
+            TRY(wait_limit_check(&limit, c, &c->ranks->gate, what));
         }
         if (spin) {
             if (c->ranks->crowded)

@@ -8,11 +8,11 @@
 #include <stdatomic.h>
 #include <string.h>
 
-enum { BLOCK = 4096 }; /* elements: a block of some slots stays in the first cache levels */
+enum { BLOCK = 4096 }; /* elements: blocks of some slots fit into the first cache levels */
 
 /* At the head of a rank's memory. */
 struct slot_turn {
-    _Alignas(64) atomic_size_t next; /* block of this rank's part that nobody has taken yet */
+    _Alignas(64) atomic_size_t next; /* first block of this rank's part that no rank has taken */
 };
 
 enum { HEAD = sizeof(struct slot_turn) }; /* bytes before the slot */
@@ -35,7 +35,7 @@ status shared_slots_open(struct shared_slots *s, MPI_Comm node, size_t count)
     TRY(memory_new(&s->at, s->size, sizeof *s->at, "the communicator"));
     TRY(memory_new(&s->turns, s->size, sizeof *s->turns, "the communicator"));
     TRY(memory_new(&s->blocks, s->size, sizeof *s->blocks, "the communicator"));
-    /* Each slot on pages of its own, so that they lie near the rank that writes them first. */
+    /* Each slot has its own pages, so that they are near the rank that writes them first. */
     TRY(ranks_check(MPI_Info_create(&info), what));
     MPI_Info_set(info, "alloc_shared_noncontig", "true");
     TRY(ranks_check(MPI_Win_allocate_shared((MPI_Aint)bytes, 1, info, node, &own, &s->window),
@@ -70,13 +70,12 @@ void shared_slots_begin(struct shared_slots *s)
     atomic_store_explicit(&s->turns[s->index]->next, 0, memory_order_relaxed);
 }
 
-/* ---- a pass over all blocks
- * -----------------------------------------------------------------------
+/* ---- a pass over all blocks ---------------------------------------------------------------------
  */
 
 typedef void block_work(struct shared_slots *s, size_t from, size_t count);
 
-/* Takes blocks of the i-th rank's part for as long as there are any. */
+/* Takes blocks of the i-th rank's part until none is left. */
 static void work_on_part(struct shared_slots *s, unsigned i, size_t first, size_t count,
                          block_work *work)
 {
@@ -100,11 +99,11 @@ static void work_on_all(struct shared_slots *s, size_t first, size_t count, bloc
         work_on_part(s, (s->index + i) % s->size, first, count, work);
 }
 
-/* ---- what is done to a block --------------------------------------------------------------------
+/* ---- operations on a block ----------------------------------------------------------------------
  */
 
-/* The same operations as reduce_mean_ordered, in one pass where that is worth most: each line of
- * another rank's slot costs a transfer between cores, and nothing else should cost any. */
+/* The operations of reduce_mean_ordered in one pass, for two ranks: each line of another rank's
+ * slot costs a transfer between cores, so it is read and written once. */
 VECTOR_CLONES
 static void mean_of_two(float *restrict a, float *restrict b, size_t count)
 {

@@ -2,9 +2,10 @@
  * watchdog.c — a limit on the time inside a blocking MPI call.
  *
  * All ranks have passed the gate when one enters such a call, so it lasts milliseconds unless a
- * rank stops in the middle of it. MPI offers no way out of the call then, so the process ends with
- * ERROR_PEER's exit code, and the launcher ends the others. Who is in a call says so on the gate's
- * page meanwhile, by this thread: who has stopped does not.
+ * rank stops in the middle of it. MPI offers no way out of the call then, so this thread ends the
+ * process with ERROR_PEER's exit code, and the launcher ends the other ranks. While the rank is
+ * inside the call, this thread writes to the gate's page that the rank waits; a stopped rank does
+ * not.
  */
 #include "base/clock.h"
 #include "base/log.h"
@@ -22,30 +23,30 @@ static pthread_cond_t wake = PTHREAD_COND_INITIALIZER;
 static unsigned users;
 static bool stopping;
 static const communicator *watched;
-static void (*tell_end)(void *context, const char *why);
-static void *tell_context;
+static void (*exit_hook)(void *context, const char *why);
+static void *exit_context;
 
 static _Atomic uint64_t armed_at; /* 0: not armed */
 static _Atomic uint64_t limit_ns;
 static _Atomic(const char *) doing;
 
-static void give_up(uint64_t waited_ns)
+static void end_process(uint64_t waited_ns)
 {
     struct text why = {0};
     if (watched != NULL)
-        ranks_add_given_up(watched, &watched->ranks->gate, waited_ns, atomic_load(&doing), true,
-                           &why);
+        ranks_add_timeout(watched, &watched->ranks->gate, waited_ns, atomic_load(&doing), true,
+                          &why);
     else
         text_add(&why, "%s did not end within %.1f s: a rank stopped in the middle of it",
                  atomic_load(&doing), (double)waited_ns * 1e-9);
     log_error("%s", why.at);
-    if (tell_end != NULL)
-        tell_end(tell_context, why.at);
+    if (exit_hook != NULL)
+        exit_hook(exit_context, why.at);
     _exit(ERROR_PEER);
 }
 
-/* A quarter of a second: others take a rank for gone that has not been heard of for one. */
-static void sleep_a_while(void)
+/* A quarter of a second: other ranks count a rank as missing whose time is a second old. */
+static void sleep_briefly(void)
 {
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
@@ -61,14 +62,14 @@ static void *watch(void *unused)
     (void)unused;
     pthread_mutex_lock(&lock);
     while (!stopping) {
-        sleep_a_while();
+        sleep_briefly();
         uint64_t since = atomic_load(&armed_at), now = clock_ns();
         if (since == 0 || now < since)
             continue;
         if (watched != NULL)
-            ranks_say_waiting(&watched->ranks->gate);
+            ranks_mark_waiting(&watched->ranks->gate);
         if (now - since > atomic_load(&limit_ns))
-            give_up(now - since);
+            end_process(now - since);
         if (now - since > 5000000000u && warned != since) {
             log_warning(
                 "%s has taken %.0f s: a rank stopped in the middle of it, or the processors "
@@ -127,10 +128,10 @@ void watchdog_watch(const communicator *c)
     pthread_mutex_unlock(&lock);
 }
 
-void sync_tell_end(void (*tell)(void *context, const char *why), void *context)
+void sync_set_exit_hook(void (*hook)(void *context, const char *why), void *context)
 {
     pthread_mutex_lock(&lock);
-    tell_end = tell;
-    tell_context = context;
+    exit_hook = hook;
+    exit_context = context;
     pthread_mutex_unlock(&lock);
 }

@@ -1,4 +1,4 @@
-/* compression.c — the registry of codes, and what is alike for all of them. */
+/* compression.c — the registry of codes, and the code that all kinds share. */
 #include "sync/compression/compression.h"
 
 #include "base/memory.h"

@@ -1,7 +1,7 @@
 /*
  * compression_bf16.c — bfloat16, rounded to even: half the bytes, 8 significant bits and float32's
- * range. What would round to infinity becomes the greatest finite value, and the residual keeps the
- * rest; what is not finite stays so.
+ * range. A value that would round to infinity becomes the largest finite value; the residual keeps
+ * the rest. Values that are not finite stay so.
  */
 #include "sync/compression/compression.h"
 #include "base/vector.h"

@@ -1,20 +1,20 @@
 /*
- * compression_exchange.c — how codes travel: by MPI's collectives, over any number of hosts. Sums
- * are taken in rank order.
+ * compression_exchange.c — sends codes between ranks by MPI collectives, over any number of hosts.
+ * Sums are taken in rank order.
  *
- * A code of floats one by one (fp16, bf16) goes as reduction=ordered does: piece by piece, every
- * rank gets its chunk of a piece from all, decodes and adds, encodes the mean and hands that to
- * all. The mean is rounded once more for that, so what it loses × P goes into the residual of the
- * rank that rounded it: its next gradient counts 1/P. Together the ranks send 2·(P − 1) × bytes of
- * a code.
+ * Codes of single floats (fp16, bf16) travel like reduction=ordered, piece by piece: every rank
+ * gets its chunk of a piece from all ranks, decodes and sums, encodes the mean and sends it to all.
+ * This rounds the mean once more. Its rounding error × P goes into the residual of the rank that
+ * rounded it, because that rank's next gradient counts 1/P. The ranks together send 2·(P − 1) × the
+ * bytes of a code.
  *
- * A code of the whole vector (topk, sign) goes to every rank, which decodes and adds them all:
- * P·(P − 1) × bytes of a code, and as much work for each rank. That is less than float32's as long
- * as a code has less than 2/P of its bytes.
+ * Codes of the whole vector (topk, sign) go to every rank, which decodes and sums all of them:
+ * P·(P − 1) × the bytes of a code, and as much work on each rank. That is less than float32 if a
+ * code has less than 2/P of its bytes.
  *
- * In either case the notes go before it as they are, and whether the gradient is finite:
- * P·(P − 1) × 20 bytes. Where one is not, or a note, no code follows: no update can be made of it,
- * and it must leave nothing in a residual, which would never be finite again.
+ * In both cases, the uncompressed notes and a flag that the gradient is finite are exchanged first:
+ * P·(P − 1) × 20 bytes. If any gradient or note is not finite, no code is sent: the values would
+ * stay in the residuals for ever.
  */
 #include "base/memory.h"
 #include "sync/compression/compression.h"
@@ -24,21 +24,21 @@
 #include <math.h>
 #include <string.h>
 
-enum { TOLD = COMMUNICATOR_NOTES + 1 }; /* the notes; 1 where the gradient is not finite */
+enum { NOTES_AND_FLAG = COMMUNICATOR_NOTES + 1 }; /* flag: 1 if the gradient is not finite */
 
 static const char what[] = "the mean of compressed gradients";
 
-/* Where each rank's chunk of a piece lies, in bytes of code; [size] each. */
+/* Position of each rank's chunk of a piece, in bytes of code; arrays of [size]. */
 struct exchange_layout {
     int *lengths, *offsets;         /* in the piece */
-    int *own_lengths, *own_offsets; /* of this rank's chunk as every rank sends it */
+    int *own_lengths, *own_offsets; /* of this rank's chunk, received from every rank */
 };
 
 struct compression_exchange {
     const communicator *c;
     char *code;                    /* this rank's, of the vector or of a piece */
     char *received;                /* [size] of the vector or of this rank's chunk of a piece */
-    float *notes;                  /* [size][TOLD] */
+    float *notes;                  /* [size][NOTES_AND_FLAG] */
     struct exchange_layout pieces; /* of the piece under way */
 };
 
@@ -55,15 +55,16 @@ static void layout_set(struct exchange_layout *l, const communicator *c, size_t 
     }
 }
 
-static status check_carries(const struct compression_kind *codes,
-                            const struct communicator_kind *kind)
+static status check_sends_codes(const struct compression_kind *codes,
+                                const struct communicator_kind *kind)
 {
     status result = OK;
     if (!kind->sends_codes) {
-        FAIL(ERROR_USAGE,
-             "compression=%s: communicator=%s adds up floats, it does not carry codes; use "
-             "communicator=auto or mpi",
-             codes->about.name, kind->about.name);
+        FAIL(
+            ERROR_USAGE,
+            "compression=%s: communicator=%s sends floats only, no codes; use communicator=auto or "
+            "mpi",
+            codes->about.name, kind->about.name);
     }
 done:
     return result;
@@ -78,7 +79,8 @@ status compression_check(const options *o)
     const bool idle = chosen->encode == NULL || options_integer(o, "workers") == 1;
     if (idle || strcmp(wanted, "auto") == 0)
         return OK;
-    return check_carries(chosen, (const struct communicator_kind *)registry_find(kinds, wanted));
+    return check_sends_codes(chosen,
+                             (const struct communicator_kind *)registry_find(kinds, wanted));
 }
 
 status compression_chosen(const struct compression_kind **out, const options *o,
@@ -92,7 +94,7 @@ status compression_chosen(const struct compression_kind **out, const options *o,
     const struct compression_kind *kind = (const struct compression_kind *)about;
     if (kind->encode == NULL || c->size == 1)
         goto done;
-    TRY(check_carries(kind, c->kind));
+    TRY(check_sends_codes(kind, c->kind));
     *out = kind;
 done:
     return result;
@@ -109,12 +111,12 @@ status compression_join(compression *z, communicator *c)
     status result = OK;
     struct compression_exchange *x = NULL;
     const size_t each = z->kind->float_bytes, whole = compression_code_bytes(z);
-    /* Chunks are cut at cache lines: the largest is at most a line above the mean. */
+    /* Chunks are cut at cache lines, so each is at most one line above the average. */
     const size_t piece = piece_of(z, c->size), chunks = piece + (size_t)16 * c->size;
 
     if (each == 0 && whole > INT32_MAX) {
         FAIL(ERROR_USAGE,
-             "compression=%s: a code of %zu bytes is more than one message holds; use "
+             "compression=%s: a code of %zu bytes does not fit into one MPI message; use "
              "compression=fp16",
              z->kind->about.name, whole);
     }
@@ -123,7 +125,7 @@ status compression_join(compression *z, communicator *c)
     x->c = c;
     TRY(memory_new(&x->code, each > 0 ? piece * each : whole, 1, "codes"));
     TRY(memory_new(&x->received, each > 0 ? chunks * each : whole * c->size, 1, "codes"));
-    TRY(memory_new(&x->notes, (size_t)c->size * TOLD, sizeof(float), "notes"));
+    TRY(memory_new(&x->notes, (size_t)c->size * NOTES_AND_FLAG, sizeof(float), "notes"));
     TRY(memory_new(&x->pieces.lengths, (size_t)4 * c->size, sizeof(int), "the exchange"));
     x->pieces.offsets = x->pieces.lengths + c->size;
     x->pieces.own_lengths = x->pieces.offsets + c->size;
@@ -135,7 +137,7 @@ done:
 void compression_leave(compression *z)
 {
     struct compression_exchange *x = z->exchange;
-    if (x == NULL || x->c->failed) /* then codes may be under way, to the process's end */
+    if (x == NULL || x->c->failed) /* failed: codes may still arrive there */
         return;
     memory_free(x->code);
     memory_free(x->received);
@@ -150,7 +152,7 @@ static double sent_bytes(const compression *z, const communicator *c)
 {
     const double others = c->size - 1, to_all = others * c->size;
     const double code = (double)compression_code_bytes(z);
-    const double notes = TOLD * sizeof(float);
+    const double notes = NOTES_AND_FLAG * sizeof(float);
     return (z->kind->float_bytes > 0 ? 2 * others * code : to_all * code) + to_all * notes;
 }
 
@@ -181,8 +183,8 @@ done:
     return result;
 }
 
-/* The mean of this rank's chunk, which `data` now holds, as a code; what that loses comes back with
- * this rank's next gradient, of which the mean takes 1/size. */
+/* Encodes the mean of this rank's chunk, which is in `data`. The rounding error × size goes into
+ * the residual: the mean takes 1/size of this rank's next gradient. */
 static void encode_mean(compression *z, unsigned size, float *data, float *residual, size_t count,
                         void *code)
 {
@@ -233,26 +235,26 @@ done:
     return result;
 }
 
-/* *finite: all gradients and notes are. */
+/* *finite ← whether the gradients and notes of all ranks are finite. */
 static status mean_of_notes(const compression *z, communicator *c, const float *gradient,
                             float *notes, bool *finite)
 {
     status result = OK;
-    float told[TOLD];
+    float own[NOTES_AND_FLAG];
     const float *all = z->exchange->notes;
     MPI_Request request;
 
-    memcpy(told, notes, COMMUNICATOR_NOTES * sizeof *told);
-    told[COMMUNICATOR_NOTES] = isfinite(vector_sum_of_squares(z->count, gradient)) ? 0.0f : 1.0f;
-    TRY(ranks_check(MPI_Iallgather(told, TOLD, MPI_FLOAT, z->exchange->notes, TOLD, MPI_FLOAT,
-                                   c->ranks->world, &request),
+    memcpy(own, notes, COMMUNICATOR_NOTES * sizeof *own);
+    own[COMMUNICATOR_NOTES] = isfinite(vector_sum_of_squares(z->count, gradient)) ? 0.0f : 1.0f;
+    TRY(ranks_check(MPI_Iallgather(own, NOTES_AND_FLAG, MPI_FLOAT, z->exchange->notes,
+                                   NOTES_AND_FLAG, MPI_FLOAT, c->ranks->world, &request),
                     what));
     TRY(ranks_wait(c, &request, 1, what));
     *finite = true;
-    for (unsigned k = 0; k < TOLD; k++) {
+    for (unsigned k = 0; k < NOTES_AND_FLAG; k++) {
         float sum = all[k];
         for (unsigned i = 1; i < c->size; i++)
-            sum += all[i * TOLD + k];
+            sum += all[i * NOTES_AND_FLAG + k];
         *finite = *finite && isfinite(sum) && (k < COMMUNICATOR_NOTES || sum == 0);
         if (k < COMMUNICATOR_NOTES)
             notes[k] = sum * (1.0f / (float)c->size);

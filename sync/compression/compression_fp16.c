@@ -1,8 +1,9 @@
 /*
  * compression_fp16.c — IEEE 754 binary16, rounded to even: half the bytes, 11 significant bits.
  *
- * Finite values beyond ±65504 become ±65504, and below 2⁻²⁵ zero: the residual keeps the rest. What
- * is not finite stays so. Conversions are in whole numbers, which every processor does alike.
+ * Finite values beyond ±65504 become ±65504, and values below 2⁻²⁵ become zero; the residual keeps
+ * the rest. Values that are not finite stay so. Conversions use integer arithmetic, which gives the
+ * same bits on every processor.
  */
 #include "sync/compression/compression.h"
 #include "base/vector.h"
@@ -23,7 +24,7 @@ static inline float float_of(uint32_t bits)
     return value;
 }
 
-/* All cases are worked out for every float, and one is taken: so the loops are vectors. */
+/* All cases are computed for every float and one is selected, so that the loops vectorise. */
 static inline uint32_t either(bool which, uint32_t a, uint32_t b)
 {
     const uint32_t mask = 0u - (uint32_t)which;
@@ -40,7 +41,7 @@ static inline uint32_t half_of(float value)
     uint32_t bounded = either(size >= infinity, size, finite);
     uint32_t odd = bounded >> 13 & 1;
     uint32_t normal = (bounded - ((127u - 15u) << 23) + 0xfffu + odd) >> 13;
-    /* Added to ½, whose last bit is 2⁻²⁴ as that of the smallest halves, it is rounded to them. */
+    /* The last bit of ½ is 2⁻²⁴, like that of subnormal halves, so adding ½ rounds to them. */
     uint32_t small = bits_of(float_of(bounded) + 0.5f) - tiny;
     uint32_t special = either(size > infinity, 0x7e00u, 0x7c00u);
     uint32_t half = either(bounded < least_normal, small, normal);
@@ -52,7 +53,7 @@ static inline float float_of_half(uint32_t half)
     const uint32_t exponent = 0x1fu << 23;
     uint32_t size = (half & 0x7fffu) << 13, sign = (half & 0x8000u) << 16;
     uint32_t normal = size + ((127u - 15u) << 23);
-    /* Read as 1.m · 2⁻¹⁴ and freed of the 1 that is not there. */
+    /* Reads it as 1.m · 2⁻¹⁴ and subtracts the 1 that a subnormal number does not have. */
     uint32_t small = bits_of(float_of(normal + (1u << 23)) - float_of((127u - 14u) << 23));
     uint32_t special = normal + ((128u - 16u) << 23);
     uint32_t which = size & exponent;

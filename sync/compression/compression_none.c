@@ -1,6 +1,6 @@
-/* compression_none.c — gradients travel as they are, in float32. */
+/* compression_none.c — gradients in float32, not compressed. */
 #include "sync/compression/compression.h"
 
 const struct compression_kind compression_none = {
-    .about = {.name = "none", .description = "gradients as they are, in float32"},
+    .about = {.name = "none", .description = "float32, not compressed"},
 };

@@ -3,12 +3,12 @@
  *
  *     C(p) = ‖p‖₁ / d · sign(p),    sign(0) = +1,
  *
- * of each tensor of d floats by itself, as the paper's experiments do it layer by layer. It is a
- * δ-contraction with δ = ‖p‖₁² / (d·‖p‖₂²) (lemma 8), which is what error feedback needs.
+ * for each tensor of d floats, layer by layer as in the paper's experiments. It is a δ-contraction
+ * with δ = ‖p‖₁² / (d·‖p‖₂²) (lemma 8), as error feedback requires.
  *
- * A code is the tensors' scales, then the signs of the whole vector, float i in bit i mod 32 of
- * word i / 32, set where it is negative. Not finite: the scale is not either, so all of that
- * tensor.
+ * A code is the tensors' scales, then the signs of the whole vector: float i in bit i mod 32 of
+ * word i / 32, set if it is negative. If a float is not finite, its tensor's scale is not finite,
+ * and so is the whole tensor after decoding.
  */
 #include "sync/compression/compression.h"
 #include "base/vector.h"
@@ -23,7 +23,7 @@ static size_t sign_code_bytes(const compression *z)
     return z->tensors * sizeof(float) + (z->count + BITS - 1) / BITS * sizeof(uint32_t);
 }
 
-/* ‖p‖₁ / d; the sum in as many lanes on every processor. */
+/* ‖p‖₁ / d, summed in the same number of lanes on every processor. */
 VECTOR_CLONES
 static float scale_of(const float *p, size_t d)
 {
@@ -86,7 +86,7 @@ static void add_words(const uint32_t *restrict words, size_t count, float scale,
             sum[w * BITS + k] += signed_scale(scale, words[w] >> k & 1);
 }
 
-/* Of a tensor [from, to) the floats whose words hold no others'. */
+/* The floats of a tensor [from, to) whose words contain no float of another tensor. */
 static void whole_words(size_t from, size_t to, size_t *first, size_t *end)
 {
     *first = (from + BITS - 1) / BITS * BITS;

@@ -1,11 +1,11 @@
 /*
- * compression_topk.c — the k floats of the whole vector that are farthest from zero, as they are;
- * all others stay in the residual (Stich et al. 2018, definition 2.1, with memory: algorithm 1).
- * k = compression.ratio × count, rounded, at least 1. Of equal ones the first are taken.
+ * compression_topk.c — sends the k largest floats of the whole vector by absolute value; the others
+ * stay in the residual (Stich et al. 2018, definition 2.1, with memory: algorithm 1).
+ * k = compression.ratio × count, rounded, at least 1. Among equal ones the first are sent.
  *
- * A code is k indices, ascending, then their k values: 8·k bytes. As everybody sends these to all,
- * the ranks together send P·(P − 1)·8·k bytes: fewer than in float32 while ratio × P < 1. What is
- * not finite is farther from zero than anything else, so it is sent.
+ * A code is k indices, ascending, then their k values: 8·k bytes. Every rank sends its code to all
+ * others, so the ranks together send P·(P − 1)·8·k bytes: fewer than float32 while ratio × P < 1.
+ * Values that are not finite count as the largest, so they are sent.
  */
 #include "base/memory.h"
 #include "sync/compression/compression.h"
@@ -13,13 +13,14 @@
 #include <math.h>
 #include <string.h>
 
-/* The k-th largest is looked for digit by digit, from the highest bit on: 2048 counts at a time. */
+/* Radix select finds the k-th largest, digit by digit from the highest bit: 2048 counts per digit.
+ */
 enum { DIGIT_BITS = 11, DIGITS = 3, DIGIT_VALUES = 1 << DIGIT_BITS, TABLES = 4 };
 
 struct topk_state {
     size_t k;
-    /* Neighbours are counted in different tables: they are often alike, and one count would wait
-     * for the other. */
+    /* Neighbours are counted in different tables: they are often equal, and an increment would wait
+     * for the one before it. */
     uint32_t counts[DIGIT_VALUES][TABLES];
 };
 
@@ -29,7 +30,9 @@ static status topk_open(compression *z, const options *o)
     struct topk_state *s = NULL;
 
     if (z->count > UINT32_MAX)
-        FAIL(ERROR_USAGE, "compression=topk: %zu parameters are more than its indices can name",
+        FAIL(ERROR_USAGE,
+             "compression=topk: %zu parameters exceed the range of 32-bit indices; use another "
+             "compression",
              z->count);
     TRY(memory_new(&s, 1, sizeof *s, "the compression"));
     s->k = (size_t)llround(options_real(o, "compression.ratio") * (double)z->count);
@@ -51,7 +54,7 @@ static size_t topk_code_bytes(const compression *z)
     return s->k * (sizeof(uint32_t) + sizeof(float));
 }
 
-/* Ascends as |value| does, NaN above all. */
+/* The bits of |value|: they order like |value|, with NaN last. */
 static inline uint32_t size_of(float value)
 {
     uint32_t bits;
@@ -67,7 +70,7 @@ static size_t counted(const struct topk_state *s, uint32_t value)
     return sum;
 }
 
-/* The k-th largest size; *of_equal ← how many of those that are equal to it are among the k. */
+/* The k-th largest size. *of_equal ← how many of the k sizes equal it. */
 static uint32_t threshold_of(struct topk_state *s, const float *values, size_t count,
                              size_t *of_equal)
 {
@@ -133,7 +136,8 @@ static const struct option topk_options[] = {
 
 const struct compression_kind compression_topk = {
     .about = {.name = "topk",
-              .description = "the floats farthest from zero, a share compression.ratio of them",
+              .description =
+                  "the largest floats by absolute value, a share compression.ratio of all",
               .source = "Stich et al. 2018, Sparsified SGD with memory, algorithm 1",
               .options = topk_options},
     .code_bytes = topk_code_bytes,

@@ -1,13 +1,13 @@
 /*
- * pipeline_async.c — a pipeline that never runs empty (PipeDream). Every mini-batch is an update of
- * each stage as soon as its backward is there; its backward reads the weights that its forward
- * read, which are kept meanwhile. So stage k of K applies gradients that are K − 1 − k updates old.
+ * pipeline_async.c — a pipeline that never runs empty (PipeDream). Each mini-batch is an update of
+ * each stage as soon as its backward is complete. The backward reads the weights that its forward
+ * read; the stage keeps them meanwhile. So stage k of K applies gradients that are K − 1 − k
+ * updates old.
  *
- * Which version a forward reads follows from the order of actions alone, not from times: such a run
- * repeats bit for bit. Ranks meet only where something is told (rows, evaluations), each at the
- * same update of its own; what they must know of each other travels with their messages: the first
- * stage says which unit is the last one, and whoever sees a number that is not finite says so both
- * ways.
+ * The version that a forward reads depends only on the order of actions, not on times: such a run
+ * repeats bit for bit. Ranks synchronise only to gather rows, evaluate and write checkpoints, all
+ * at the same update number. Other information travels with the messages: the first stage marks
+ * the last unit, and a stage that sees a value that is not finite tells both neighbours.
  */
 #include "base/clock.h"
 #include "base/memory.h"
@@ -22,12 +22,12 @@ struct push_row { /* one stage's update */
     double loss, rate, gap, norm, at_seconds;
     float pull_us, compute_us, apply_us, queue_us, forward_us, backward_us;
     uint64_t read_version, version; /* of its forward; before its update */
-    uint64_t used;                  /* 0: something was not finite, here or before */
+    uint64_t used;                  /* 0: a value was not finite, here or on another stage */
 };
 
 struct async {
     struct pipeline_loop *l;
-    uint64_t units; /* of the run; less once the first stage was asked to stop */
+    uint64_t units; /* of the run; fewer after a request to stop */
     uint64_t done;  /* backwards */
     bool records, stopping;
     struct push_row *rows, *gathered;
@@ -85,7 +85,7 @@ done:
 /* ---- one unit -----------------------------------------------------------------------------------
  */
 
-static void diverge(struct async *a)
+static void mark_diverged(struct async *a)
 {
     a->l->p.idle = true;
     a->stopping = true;
@@ -105,21 +105,21 @@ static status forward(struct async *a, uint64_t unit)
     if (notes[NOTE_LAST] != 0)
         a->units = unit + 1;
     if (notes[NOTE_DIVERGED] != 0)
-        diverge(a);
+        mark_diverged(a);
     if (p->link.stage + 1 < p->plan.stages) {
-        TRY(link_sent(&p->link, LINK_FORWARD, &s->forward_told));
+        TRY(link_wait_sent(&p->link, LINK_FORWARD, &s->forward_notes_request));
         notes[NOTE_DIVERGED] = p->idle;
         memcpy(s->forward_notes, notes, sizeof notes);
         TRY(link_send(&p->link, LINK_FORWARD, s->forward_notes, COMMUNICATOR_NOTES,
-                      &s->forward_told));
+                      &s->forward_notes_request));
     }
     TRY(pipeline_stage_forward(p, unit, unit, 0));
 done:
     return result;
 }
 
-/* What the next stage says of the unit's loss, handed on. */
-static status hand_down(struct async *a, struct pipeline_slot *s, float *loss)
+/* Receives the notes of the unit's loss from the next stage and passes them to the stage before. */
+static status pass_loss_down(struct async *a, struct pipeline_slot *s, float *loss)
 {
     status result = OK;
     struct pipeline_stage *p = &a->l->p;
@@ -128,20 +128,20 @@ static status hand_down(struct async *a, struct pipeline_slot *s, float *loss)
     if (p->link.stage + 1 < p->plan.stages)
         TRY(link_receive(&p->link, LINK_BACKWARD, notes, COMMUNICATOR_NOTES));
     if (notes[NOTE_DIVERGED] != 0 || !isfinite(notes[NOTE_LOSS]))
-        diverge(a);
+        mark_diverged(a);
     *loss = notes[NOTE_LOSS];
     if (p->link.stage > 0) {
-        TRY(link_sent(&p->link, LINK_BACKWARD, &s->backward_told));
+        TRY(link_wait_sent(&p->link, LINK_BACKWARD, &s->backward_notes_request));
         notes[NOTE_DIVERGED] = p->idle;
         memcpy(s->backward_notes, notes, sizeof notes);
         TRY(link_send(&p->link, LINK_BACKWARD, s->backward_notes, COMMUNICATOR_NOTES,
-                      &s->backward_told));
+                      &s->backward_notes_request));
     }
 done:
     return result;
 }
 
-/* The mean over replicas, with what they must know of each other behind it. */
+/* The mean over replicas of the gradient and of the notes behind it. */
 static status exchange(struct async *a, float *loss)
 {
     status result = OK;
@@ -155,15 +155,15 @@ static status exchange(struct async *a, float *loss)
     TRY(link_mean(&p->link, p->gradient, p->part->count + COMMUNICATOR_NOTES));
     *loss = notes[NOTE_LOSS];
     if (notes[NOTE_DIVERGED] != 0)
-        diverge(a);
+        mark_diverged(a);
     if (notes[NOTE_STOP] != 0)
         a->stopping = true;
 done:
     return result;
 }
 
-/* Everybody comes here at the same update, also after a divergence: nobody waits in vain. */
-static status tell(struct async *a, struct pipeline_slot *s, const struct push_row *row)
+/* Every rank calls it after each unit, also after a divergence, because it is collective. */
+static status report_update(struct async *a, struct pipeline_slot *s, const struct push_row *row)
 {
     status result = OK;
     struct pipeline_loop *l = a->l;
@@ -171,15 +171,15 @@ static status tell(struct async *a, struct pipeline_slot *s, const struct push_r
 
     if (a->records)
         a->rows[a->row_count++] = *row;
-    /* Where ranks meet they sleep, and MPI moves nothing meanwhile: the stage before must have got
-     * what it needs to come there. */
-    if (a->row_count == PIPELINE_ROWS || sync_metrics_meets(&l->report, samples)) {
-        TRY(link_sent(&l->p.link, LINK_BACKWARD, &s->backward_told));
-        TRY(link_sent(&l->p.link, LINK_BACKWARD, &s->backward));
+    /* Ranks sleep at a barrier and MPI moves no data meanwhile: the stage before must first have
+     * received the messages that it needs to arrive there. */
+    if (a->row_count == PIPELINE_ROWS || sync_metrics_has_barrier(&l->report, samples)) {
+        TRY(link_wait_sent(&l->p.link, LINK_BACKWARD, &s->backward_notes_request));
+        TRY(link_wait_sent(&l->p.link, LINK_BACKWARD, &s->backward));
     }
     if (a->row_count == PIPELINE_ROWS) {
         TRY(gather_rows(a));
-        TRY(passes_tell(&l->p.passes, l->o->recorder));
+        TRY(passes_record_all(&l->p.passes, l->o->recorder));
     }
     l->samples = samples;
     struct sync_metrics_state now = {
@@ -199,7 +199,7 @@ static status backward(struct async *a, uint64_t unit, uint64_t waited_before, u
     struct optimizer_pass pass = {.finite = true};
     float loss;
 
-    TRY(hand_down(a, s, &loss));
+    TRY(pass_loss_down(a, s, &loss));
     TRY(pipeline_stage_backward(p, unit, unit, false));
     uint64_t computed = clock_ns();
     TRY(exchange(a, &loss));
@@ -221,7 +221,7 @@ static status backward(struct async *a, uint64_t unit, uint64_t waited_before, u
         if (pass.finite)
             p->version++;
         else
-            diverge(a);
+            mark_diverged(a);
         row.used = pass.finite;
     }
     row.apply_us = (float)(clock_ns() - exchanged) * 1e-3f;
@@ -231,7 +231,7 @@ static status backward(struct async *a, uint64_t unit, uint64_t waited_before, u
     l->span_ns += computed - begun;
     p->forward_ns = p->backward_ns = 0;
     a->done = unit + 1;
-    TRY(tell(a, s, &row));
+    TRY(report_update(a, s, &row));
 done:
     return result;
 }
@@ -255,23 +255,24 @@ static status run(struct async *a)
             TRY(forward(a, next.unit));
         }
     }
-    TRY(pipeline_stage_settle(p));
+    TRY(pipeline_stage_wait_sent(p));
     TRY(gather_rows(a));
 done:
     return result;
 }
 
-/* Who diverged is known to whom it was told; now to all. */
-static status agree(struct async *a)
+/* A divergence is known on some ranks; after this on all. */
+static status check_divergence(struct async *a)
 {
     status result = OK;
     float notes[COMMUNICATOR_NOTES] = {[NOTE_DIVERGED] = a->l->p.idle};
     TRY(link_notes(&a->l->p.link, notes));
     if (notes[NOTE_DIVERGED] != 0) {
-        FAIL(ERROR_DIVERGED,
-             "a loss or gradient, or its square, was not finite by update %llu: lower lr, or warm "
-             "up for longer",
-             (unsigned long long)a->done);
+        FAIL(
+            ERROR_DIVERGED,
+            "a loss or gradient, or its square, was not finite at update %llu or before: lower lr, "
+            "or warm up for longer",
+            (unsigned long long)a->done);
     }
 done:
     return result;
@@ -285,11 +286,11 @@ status pipeline_without_flush(struct pipeline_loop *l)
 
     a.units = total / l->update_samples + (total % l->update_samples != 0);
     a.records = l->report.records_steps;
-    l->report.records_steps = false; /* rows of `push` in their place: they know staleness */
+    l->report.records_steps = false; /* rows of `push` instead, which have a staleness */
     TRY(memory_new(&a.rows, PIPELINE_ROWS, sizeof *a.rows, "rows"));
     TRY(memory_new(&a.gathered, (size_t)PIPELINE_ROWS * l->c->size, sizeof *a.gathered, "rows"));
     TRY(run(&a));
-    TRY(agree(&a));
+    TRY(check_divergence(&a));
 done:
     memory_free(a.rows);
     memory_free(a.gathered);

@@ -10,27 +10,27 @@
 
 enum { TAG_FORWARD = 1, TAG_BACKWARD, TAG_COLLECT };
 
-#define AT_MEETING UINT32_MAX
+#define ALL_RANKS UINT32_MAX
 
-/* For whom rank i waits: its rank + 1; AT_MEETING: for all; 0: it works. */
+/* What rank i waits for: another rank + 1; ALL_RANKS; 0: it computes. */
 struct waiting_page {
     struct {
         _Alignas(64) atomic_uint on;
     } rank[1];
 };
 
-/* ---- who is to blame ----------------------------------------------------------------------------
+/* ---- which rank is missing ----------------------------------------------------------------------
  */
 
-static struct pipeline_link *blamer; /* one per process: MPI's own rule */
+static struct pipeline_link *current_link; /* one per process, like MPI */
 
-/* Along the chain of those who wait, to the one that does not. */
+/* Follows the chain of waiting ranks to the rank that waits for no other rank. */
 static unsigned end_of_chain(const struct pipeline_link *l, unsigned at, unsigned *steps)
 {
     unsigned on;
     for (*steps = 0; *steps <= l->c->size; ++*steps) {
         on = atomic_load(&l->page->rank[at].on);
-        if (on == 0 || on == AT_MEETING)
+        if (on == 0 || on == ALL_RANKS)
             break;
         at = on - 1;
     }
@@ -42,46 +42,47 @@ static void add_rank(const struct pipeline_link *l, unsigned rank, struct text *
     text_add(out, "rank %u, stage %u of replica %u", rank, rank % l->stages, rank / l->stages);
 }
 
-/* While this rank waits for a message. */
-static bool blame(const communicator *c UNUSED, struct text *out)
+/* For a wait for a message. */
+static bool add_blocking_rank(const communicator *c UNUSED, struct text *out)
 {
     unsigned steps;
-    add_rank(blamer, end_of_chain(blamer, blamer->c->rank, &steps), out);
-    return steps == 1; /* who waits for it directly speaks */
+    add_rank(current_link, end_of_chain(current_link, current_link->c->rank, &steps), out);
+    return steps == 1; /* the rank that waits for it directly logs */
 }
 
-/* While it waits for all: of those who have not come the first that waits for nobody. */
-static bool blame_absent(const communicator *c UNUSED, struct text *out)
+/* For a wait for all ranks: names the first rank that computes. */
+static bool add_absent_rank(const communicator *c UNUSED, struct text *out)
 {
-    const struct pipeline_link *l = blamer;
-    unsigned speaker = 0, steps;
-    while (atomic_load(&l->page->rank[speaker].on) != AT_MEETING)
-        speaker++; /* at the latest this rank itself */
+    const struct pipeline_link *l = current_link;
+    unsigned logger = 0, steps;
+    while (atomic_load(&l->page->rank[logger].on) != ALL_RANKS)
+        logger++; /* ends at this rank at the latest */
     for (unsigned i = 0; i < l->c->size; i++) {
         unsigned end = end_of_chain(l, i, &steps);
         if (atomic_load(&l->page->rank[end].on) == 0) {
             add_rank(l, end, out);
-            return speaker == l->c->rank;
+            return logger == l->c->rank;
         }
     }
-    /* All say that they wait: the one that hangs was stopped as it did. */
+    /* All ranks wait by the page: one of them stopped while it waited. */
     const unsigned missing = ranks_first_missing(l->c);
     if (missing < l->c->size)
         add_rank(l, missing, out);
     else
         text_add(out, "another rank");
-    return speaker == l->c->rank;
+    return logger == l->c->rank;
 }
 
-static void waits_for(struct pipeline_link *l, unsigned rank_and_one)
+static void set_waiting_for(struct pipeline_link *l, unsigned rank_and_one)
 {
     if (l->page == NULL)
         return;
     atomic_store(&l->page->rank[l->c->rank].on, rank_and_one);
-    blamer = l;
-    l->c->ranks->blame = l->stage_ranks.blame = rank_and_one == 0            ? NULL
-                                                : rank_and_one == AT_MEETING ? blame_absent
-                                                                             : blame;
+    current_link = l;
+    l->c->ranks->name_missing = l->stage_ranks.name_missing = rank_and_one == 0 ? NULL
+                                                              : rank_and_one == ALL_RANKS
+                                                                  ? add_absent_rank
+                                                                  : add_blocking_rank;
 }
 
 /* ---- opening ------------------------------------------------------------------------------------
@@ -108,11 +109,11 @@ done:
     return result;
 }
 
-/* A communicator for the ordered mean alone: it has no gate and no kind. */
-static status open_alike(struct pipeline_link *l, size_t count)
+/* A communicator only for ranks_mean_ordered: it has no gate and no kind. */
+static status open_stage_group(struct pipeline_link *l, size_t count)
 {
     status result = OK;
-    communicator *a = &l->alike;
+    communicator *a = &l->stage_group;
     *a = (communicator){.rank = l->replica,
                         .size = l->replicas,
                         .timeout_s = l->c->timeout_s,
@@ -144,10 +145,10 @@ status link_open(struct pipeline_link *l, communicator *c, unsigned stages, size
                                 .replicas = c->size / stages,
                                 .window = MPI_WIN_NULL,
                                 .stage_ranks.world = MPI_COMM_NULL};
-    TRY(communicator_meet(c, "opening the pipeline"));
+    TRY(communicator_barrier_long(c, "opening the pipeline"));
     watchdog_arm(c->timeout_s, "opening the pipeline");
     if (l->replicas > 1)
-        TRY(open_alike(l, count));
+        TRY(open_stage_group(l, count));
     if (c->ranks->one_host && c->size > 1)
         TRY(open_page(l));
 done:
@@ -155,25 +156,25 @@ done:
     return result;
 }
 
-/* After an error what MPI holds is left to the process's end. */
+/* After an error MPI's resources stay until the process ends. */
 void link_close(struct pipeline_link *l)
 {
     if (l->c == NULL)
         return;
-    waits_for(l, 0);
+    set_waiting_for(l, 0);
     if (!l->c->failed) {
         ranks_free_window(l->c, &l->window);
         if (l->stage_ranks.world != MPI_COMM_NULL)
             MPI_Comm_free(&l->stage_ranks.world);
     }
-    memory_free(l->alike.received);
+    memory_free(l->stage_group.received);
     l->c = NULL;
 }
 
 /* ---- messages -----------------------------------------------------------------------------------
  */
 
-static const char *what_comes(enum link_way way)
+static const char *what_is_received(enum link_way way)
 {
     return way == LINK_FORWARD ? "activations of the stage before" : "gradients of the next stage";
 }
@@ -188,9 +189,9 @@ static status wait_for(struct pipeline_link *l, unsigned rank, MPI_Request *requ
 {
     status result = OK;
     uint64_t begun = clock_ns();
-    waits_for(l, rank + 1);
+    set_waiting_for(l, rank + 1);
     TRY(ranks_wait(l->c, request, 1, what));
-    waits_for(l, 0);
+    set_waiting_for(l, 0);
 done:
     l->c->failed |= result != OK;
     l->waited_ns += clock_ns() - begun;
@@ -207,7 +208,7 @@ status link_send(struct pipeline_link *l, enum link_way way, const float *data, 
                        "sending to another stage");
 }
 
-status link_sent(struct pipeline_link *l, enum link_way way, MPI_Request *request)
+status link_wait_sent(struct pipeline_link *l, enum link_way way, MPI_Request *request)
 {
     if (*request == MPI_REQUEST_NULL)
         return OK;
@@ -223,8 +224,8 @@ status link_receive(struct pipeline_link *l, enum link_way way, float *data, siz
     REQUIRE(count <= INT32_MAX && (forward ? l->stage > 0 : l->stage + 1 < l->stages));
     TRY(ranks_check(MPI_Irecv(data, (int)count, MPI_FLOAT, (int)from,
                               forward ? TAG_FORWARD : TAG_BACKWARD, l->c->ranks->world, &request),
-                    what_comes(way)));
-    TRY(wait_for(l, from, &request, what_comes(way)));
+                    what_is_received(way)));
+    TRY(wait_for(l, from, &request, what_is_received(way)));
 done:
     return result;
 }
@@ -233,18 +234,18 @@ status link_mean(struct pipeline_link *l, float *data, size_t count)
 {
     if (l->replicas == 1)
         return OK;
-    waits_for(l, (l->c->rank + l->stages) % l->c->size + 1);
-    status result = ranks_mean_ordered(&l->alike, data, count);
-    waits_for(l, 0);
+    set_waiting_for(l, (l->c->rank + l->stages) % l->c->size + 1);
+    status result = ranks_mean_ordered(&l->stage_group, data, count);
+    set_waiting_for(l, 0);
     l->c->failed |= result != OK;
     return result;
 }
 
 status link_notes(struct pipeline_link *l, float *notes)
 {
-    waits_for(l, AT_MEETING);
+    set_waiting_for(l, ALL_RANKS);
     status result = communicator_allreduce_mean(l->c, notes, COMMUNICATOR_NOTES);
-    waits_for(l, 0);
+    set_waiting_for(l, 0);
     return result;
 }
 

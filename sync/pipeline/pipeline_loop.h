@@ -1,6 +1,6 @@
 /*
- * pipeline_loop.h — one rank's training, as pipeline_trainer.c (with flushes) and pipeline_async.c
- * (without) see it.
+ * pipeline_loop.h — one rank's training, shared by pipeline_trainer.c (with flushes) and
+ * pipeline_async.c (without).
  */
 #ifndef GRADLAG_SYNC_PIPELINE_PIPELINE_LOOP_H
 #define GRADLAG_SYNC_PIPELINE_PIPELINE_LOOP_H
@@ -13,20 +13,21 @@ struct pipeline_loop {
     const struct sync_trainer_options *o;
     communicator *c;
     struct pipeline_stage p;
-    uint64_t update_samples; /* in all replicas' batches together */
+    uint64_t update_samples; /* one batch of each replica */
     struct training_length length;
     struct schedule schedule;
     struct sync_metrics report;
     uint64_t samples;
-    bool stopped; /* with flushes; else the samples tell */
-    /* Of the whole run: computing, and computing or waiting for other stages. */
+    bool stopped; /* used with flushes only */
+    /* In the whole run: computing; computing or waiting for other stages. */
     uint64_t busy_ns, span_ns;
 };
 
-/* Updates of a pipeline without flushes between two gathers of rows, and passes meanwhile. */
+/* Without flushes: updates between two gathers of rows, and the largest number of passes meanwhile.
+ */
 enum { PIPELINE_ROWS = 256, PIPELINE_PASSES_MOST = 2 * PIPELINE_ROWS + STAGE_MOST };
 
-/* The whole run, but its end, where no update waits for the pipeline to run empty. */
+/* Trains without flushes; pipeline_trainer_run begins and ends the run. */
 status pipeline_without_flush(struct pipeline_loop *l) MUST_CHECK;
 
 #endif

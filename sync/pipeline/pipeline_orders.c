@@ -1,4 +1,4 @@
-/* pipeline_orders.c — in which order a stage works on its micro-batches. */
+/* pipeline_orders.c — the order of forwards and backwards in each kind of pipeline. */
 #include "sync/pipeline/pipeline.h"
 
 #define PIPELINE(name) extern const struct pipeline_kind pipeline_##name;
@@ -28,19 +28,17 @@ status pipeline_shape(const options *o, unsigned *stages, uint32_t *micro_batche
     *micro_batches = (uint32_t)micro;
     if (workers % *stages != 0) {
         FAIL(ERROR_USAGE,
-             "workers=%lld cannot be replicas of %u stages each; workers counts all ranks: make it "
-             "a multiple of stages",
+             "workers=%lld is not a multiple of stages=%u; workers counts all ranks, stages × "
+             "replicas",
              (long long)workers, *stages);
     }
     if (batch % micro != 0) {
-        FAIL(ERROR_USAGE,
-             "batch=%lld cannot be cut into %lld equal micro-batches; make batch a multiple of "
-             "micro_batches",
+        FAIL(ERROR_USAGE, "batch=%lld is not a multiple of micro_batches=%lld; change one of them",
              (long long)batch, (long long)micro);
     }
     if (micro > 1 && !kind->flushes) {
         FAIL(ERROR_USAGE,
-             "pipeline=%s makes an update of each whole batch; leave micro_batches out, or set "
+             "pipeline=%s makes one update of each whole batch; leave micro_batches out, or set "
              "pipeline=1f1b",
              kind->about.name);
     }
@@ -51,13 +49,13 @@ done:
 /* ---- gpipe --------------------------------------------------------------------------------------
  */
 
-static struct pipeline_action forwards_first(unsigned stage UNUSED, unsigned stages UNUSED,
-                                             uint64_t units, uint64_t n)
+static struct pipeline_action gpipe_action(unsigned stage UNUSED, unsigned stages UNUSED,
+                                           uint64_t units, uint64_t n)
 {
     return (struct pipeline_action){n >= units, n < units ? n : n - units};
 }
 
-static uint64_t all_units(unsigned stage UNUSED, unsigned stages UNUSED, uint64_t units)
+static uint64_t gpipe_in_flight(unsigned stage UNUSED, unsigned stages UNUSED, uint64_t units)
 {
     return units;
 }
@@ -66,8 +64,8 @@ const struct pipeline_kind pipeline_gpipe = {
     .about = {"gpipe", "all forwards, then all backwards; one update after both",
               "Huang et al. 2019, section 2.3", NULL},
     .flushes = true,
-    .action = forwards_first,
-    .in_flight = all_units,
+    .action = gpipe_action,
+    .in_flight = gpipe_in_flight,
 };
 
 /* ---- 1f1b ---------------------------------------------------------------------------------------
@@ -78,8 +76,9 @@ static uint64_t at_most(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-/* As many forwards as stages follow; then one forward and one backward by turns. */
-static struct pipeline_action by_turns(unsigned stage, unsigned stages, uint64_t units, uint64_t n)
+/* First as many forwards as stages follow, then one forward and one backward alternately. */
+static struct pipeline_action one_forward_one_backward(unsigned stage, unsigned stages,
+                                                       uint64_t units, uint64_t n)
 {
     uint64_t ahead = at_most(stages - 1 - stage, units);
     if (n < ahead)
@@ -90,7 +89,7 @@ static struct pipeline_action by_turns(unsigned stage, unsigned stages, uint64_t
     return (struct pipeline_action){turn % 2 == 1, turn / 2 + (turn % 2 == 1 ? 0 : ahead)};
 }
 
-static uint64_t those_ahead(unsigned stage, unsigned stages, uint64_t units)
+static uint64_t stages_ahead(unsigned stage, unsigned stages, uint64_t units)
 {
     return at_most(stages - stage, units);
 }
@@ -98,24 +97,24 @@ static uint64_t those_ahead(unsigned stage, unsigned stages, uint64_t units)
 const struct pipeline_kind pipeline_1f1b = {
     .about =
         {"1f1b",
-         "one forward, one backward by turns: gpipe's updates with fewer activations in memory",
+         "one forward and one backward alternately: gpipe's updates, fewer activations in memory",
          "Narayanan et al. 2021, section 2.2.1 (PipeDream-flush)", NULL},
     .flushes = true,
-    .action = by_turns,
-    .in_flight = those_ahead,
+    .action = one_forward_one_backward,
+    .in_flight = stages_ahead,
 };
 
 /* ---- pipedream ----------------------------------------------------------------------------------
  */
 
-/* 1f1b whose units are the run's mini-batches, and each backward an update. */
+/* 1f1b whose units are the run's mini-batches; each backward is an update. */
 const struct pipeline_kind pipeline_pipedream = {
     .about =
         {"pipedream",
-         "no flush: every mini-batch is an update, its backward at the weights of its forward; "
+         "no flush: every mini-batch is an update; its backward uses the weights of its forward; "
          "stage k of K is K - 1 - k updates late",
          "Narayanan et al. 2019, sections 3.2 and 3.3 (1F1B, weight stashing)", NULL},
     .flushes = false,
-    .action = by_turns,
-    .in_flight = those_ahead,
+    .action = one_forward_one_backward,
+    .in_flight = stages_ahead,
 };

@@ -22,7 +22,7 @@ status passes_open(struct pass_log *log, const options *o, communicator *c,
     TRY(memory_new(&log->rows, most, sizeof *log->rows, "passes"));
     TRY(memory_new(&log->gathered, (size_t)most * c->size, sizeof *log->gathered, "passes"));
     TRY(memory_new(&log->counts, c->size, sizeof *log->counts, "passes"));
-    TRY(memory_new(&log->told, c->size, sizeof *log->told, "passes"));
+    TRY(memory_new(&log->recorded, c->size, sizeof *log->recorded, "passes"));
 done:
     return result;
 }
@@ -32,7 +32,7 @@ void passes_close(struct pass_log *log)
     memory_free(log->rows);
     memory_free(log->gathered);
     memory_free(log->counts);
-    memory_free(log->told);
+    memory_free(log->recorded);
     *log = (struct pass_log){0};
 }
 
@@ -60,7 +60,7 @@ static void record(struct pass_log *log, recorder *to, uint32_t most)
     for (unsigned rank = 0; rank < log->c->size; rank++) {
         for (uint32_t i = 0; i < log->counts[rank]; i++) {
             const struct pass_row *row = &log->gathered[(size_t)rank * most + i];
-            struct pass_record pass = {.number = log->told[rank]++,
+            struct pass_record pass = {.number = log->recorded[rank]++,
                                        .worker = rank,
                                        .micro_batch = row->micro_batch,
                                        .update_version = row->update,
@@ -73,8 +73,8 @@ static void record(struct pass_log *log, recorder *to, uint32_t most)
     }
 }
 
-/* Without flushes a stage has read further ahead than those behind it: counts differ. */
-status passes_tell(struct pass_log *log, recorder *to)
+/* Without flushes the first stages are ahead, so ranks have different numbers of passes. */
+status passes_record_all(struct pass_log *log, recorder *to)
 {
     status result = OK;
     uint32_t most = 0;

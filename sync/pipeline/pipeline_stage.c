@@ -9,7 +9,7 @@
 /* ---- opening ------------------------------------------------------------------------------------
  */
 
-/* Rank 0 chooses, perhaps by measuring: all ranks must cut alike. */
+/* Rank 0 chooses the cuts, perhaps by measuring, and sends them to all ranks. */
 static status make_plan(struct pipeline_stage *p, const options *o, communicator *c,
                         unsigned stages)
 {
@@ -19,11 +19,11 @@ static status make_plan(struct pipeline_stage *p, const options *o, communicator
     int32_t code;
     if (c->rank == 0)
         own = stage_cuts_choose(o, stages, samples, chosen);
-    TRY(communicator_meet(c, "the model's cuts"));
+    TRY(communicator_barrier_long(c, "the model's cuts"));
     code = (int32_t)own;
     TRY(communicator_broadcast(c, &code, sizeof code, 0));
     TRY(own);
-    if (code != OK) /* whoever is heard first gives the reason */
+    if (code != OK) /* the same error on this rank, with its message */
         TRY(stage_cuts_choose(o, stages, samples, chosen));
     TRY(communicator_broadcast(c, chosen, sizeof chosen, 0));
     TRY(stage_plan_make(&p->plan, o, stages, chosen));
@@ -37,13 +37,13 @@ static status open_slots(struct pipeline_stage *p)
     size_t in = stage_input_count(p->stage), out = stage_output_count(p->stage);
     if (in > INT32_MAX || out > INT32_MAX)
         FAIL(ERROR_USAGE,
-             "what crosses between stages is %zu floats, more than one message holds; use more "
-             "micro_batches, or a smaller batch",
+             "the activations between two stages, %zu floats, do not fit into one MPI message; use "
+             "more micro_batches, or a smaller batch",
              in > out ? in : out);
     TRY(memory_new(&p->slots, p->slot_count, sizeof *p->slots, "a stage's messages"));
     for (struct pipeline_slot *s = p->slots; s < p->slots + p->slot_count; s++) {
         s->forward = s->backward = MPI_REQUEST_NULL;
-        s->forward_told = s->backward_told = MPI_REQUEST_NULL;
+        s->forward_notes_request = s->backward_notes_request = MPI_REQUEST_NULL;
     }
     for (struct pipeline_slot *s = p->slots; s < p->slots + p->slot_count; s++) {
         if (out > 0)
@@ -57,7 +57,7 @@ done:
     return result;
 }
 
-/* The layers of this slice, for optimizers that look at each. */
+/* The optimizer gets the layers of this slice only. */
 static status open_optimizer(struct pipeline_stage *p, const options *o, const worker *w)
 {
     status result = OK;
@@ -92,7 +92,7 @@ static status open_parameters(struct pipeline_stage *p, const options *o, worker
     TRY(open_optimizer(p, o, w));
     p->whole.count = whole;
     p->whole.worker = w;
-    p->whole.parameters = initial; /* on rank 0: what replica_collect fills */
+    p->whole.parameters = initial; /* on rank 0; replica_collect writes to it */
     p->all = initial;
     initial = NULL;
     size_t states = optimizer_state_count(p->optimizer);
@@ -135,7 +135,7 @@ status pipeline_stage_open(struct pipeline_stage *p, const struct sync_trainer_o
     p->part = &p->plan.part[p->link.stage];
     uint64_t units = p->kind->flushes ? p->micro_batches : UINT64_MAX;
     p->slot_count = (unsigned)p->kind->in_flight(p->link.stage, stages, units);
-    /* The next version may be written over what the oldest unit in flight has read. */
+    /* The next version may overwrite the version that the oldest unit in flight has read. */
     p->version_count = p->kind->flushes || p->slot_count < 2 ? 2 : p->slot_count;
     struct stage_options how = {.settings = o->settings,
                                 .part = p->part,
@@ -151,18 +151,19 @@ status pipeline_stage_open(struct pipeline_stage *p, const struct sync_trainer_o
     p->whole.kind = &replica_pipeline;
     p->whole.c = c;
     p->whole.state = p;
-    TRY(communicator_meet(c, "the stages"));
+    TRY(communicator_barrier_long(c, "the stages"));
 done:
     return result;
 }
 
-/* What was sent and not yet taken goes with its memory. */
+/* Messages that are not complete still need their memory. */
 static void abandon_messages(const struct pipeline_stage *p)
 {
     for (unsigned i = 0; p->slots != NULL && i < p->slot_count; i++) {
         const struct pipeline_slot *s = &p->slots[i];
         if (s->forward != MPI_REQUEST_NULL || s->backward != MPI_REQUEST_NULL ||
-            s->forward_told != MPI_REQUEST_NULL || s->backward_told != MPI_REQUEST_NULL)
+            s->forward_notes_request != MPI_REQUEST_NULL ||
+            s->backward_notes_request != MPI_REQUEST_NULL)
             ranks_abandon(p->link.c);
     }
 }
@@ -220,8 +221,8 @@ static status view(replica *r, struct replica_view *out)
 /* ---- one unit -----------------------------------------------------------------------------------
  */
 
-/* A stage's share of a step that is as long as the pace says: a third for forwards, two thirds for
- * backwards, as their arithmetic is. */
+/* Sleeps so that this stage's share of a step has the length that the pace requires: a third for
+ * forwards and two thirds for backwards, like their arithmetic. */
 static void keep_pace(const struct pipeline_stage *p, uint64_t batch, uint64_t begun_ns,
                       double thirds)
 {
@@ -232,7 +233,7 @@ static void keep_pace(const struct pipeline_stage *p, uint64_t batch, uint64_t b
         clock_sleep_until_ns(begun_ns + wanted);
 }
 
-/* A pass has ended. Computing nothing is none. */
+/* Ends a pass and returns its time. A pass without computing (p->idle) is not recorded. */
 static uint64_t note_pass(struct pipeline_stage *p, bool backward, uint64_t unit, uint64_t begun_ns)
 {
     const uint64_t took = clock_ns() - begun_ns;
@@ -256,7 +257,7 @@ status pipeline_stage_forward(struct pipeline_stage *p, uint64_t unit, uint64_t 
     struct pipeline_slot *s = &p->slots[number];
     float loss = 0;
 
-    TRY(link_sent(&p->link, LINK_FORWARD, &s->forward));
+    TRY(link_wait_sent(&p->link, LINK_FORWARD, &s->forward));
     if (p->link.stage > 0)
         TRY(link_receive(&p->link, LINK_FORWARD, stage_input(p->stage, number),
                          stage_input_count(p->stage)));
@@ -283,7 +284,7 @@ status pipeline_stage_backward(struct pipeline_stage *p, uint64_t unit, uint64_t
     const unsigned number = (unsigned)(unit % p->slot_count);
     struct pipeline_slot *s = &p->slots[number];
 
-    TRY(link_sent(&p->link, LINK_BACKWARD, &s->backward));
+    TRY(link_wait_sent(&p->link, LINK_BACKWARD, &s->backward));
     if (p->output_gradient != NULL)
         TRY(link_receive(&p->link, LINK_BACKWARD, p->output_gradient,
                          stage_output_count(p->stage)));
@@ -301,14 +302,14 @@ done:
     return result;
 }
 
-status pipeline_stage_settle(struct pipeline_stage *p)
+status pipeline_stage_wait_sent(struct pipeline_stage *p)
 {
     status result = OK;
     for (unsigned i = 0; i < p->slot_count; i++) {
-        TRY(link_sent(&p->link, LINK_FORWARD, &p->slots[i].forward));
-        TRY(link_sent(&p->link, LINK_BACKWARD, &p->slots[i].backward));
-        TRY(link_sent(&p->link, LINK_FORWARD, &p->slots[i].forward_told));
-        TRY(link_sent(&p->link, LINK_BACKWARD, &p->slots[i].backward_told));
+        TRY(link_wait_sent(&p->link, LINK_FORWARD, &p->slots[i].forward));
+        TRY(link_wait_sent(&p->link, LINK_BACKWARD, &p->slots[i].backward));
+        TRY(link_wait_sent(&p->link, LINK_FORWARD, &p->slots[i].forward_notes_request));
+        TRY(link_wait_sent(&p->link, LINK_BACKWARD, &p->slots[i].backward_notes_request));
     }
 done:
     return result;
@@ -330,7 +331,7 @@ struct pipeline_memory pipeline_stage_memory(const struct pipeline_stage *p)
     return (struct pipeline_memory){.parameters = 2 * count * word, /* this version and the next */
                                     .stashed = (p->version_count - 2) * count * word,
                                     .optimizer = 2 * optimizer_state_count(p->optimizer) *
-                                                 word,            /* likewise */
+                                                 word,            /* both versions */
                                     .gradient = 2 * count * word, /* a micro-batch's and the sum */
                                     .activations = stage_activation_bytes(p->stage),
                                     .messages = (p->slot_count * (in + out) + out) * word};

@@ -1,6 +1,6 @@
 /*
- * pipeline_stage.h — what one rank of a pipeline has: its stage of the model, its slice of the
- * parameters in several versions, and the buffers between it and its neighbours.
+ * pipeline_stage.h — one rank of a pipeline: its stage of the model, its slice of the parameters in
+ * several versions, and the buffers for messages to its neighbours.
  */
 #ifndef GRADLAG_SYNC_PIPELINE_PIPELINE_STAGE_H
 #define GRADLAG_SYNC_PIPELINE_PIPELINE_STAGE_H
@@ -14,14 +14,14 @@
 #include "worker/model/stage.h"
 
 struct pipeline_slot {              /* one unit between its forward and its backward */
-    float *output, *input_gradient; /* what is sent; NULL where there is no neighbour */
+    float *output, *input_gradient; /* messages; NULL if there is no neighbour */
     MPI_Request forward, backward;
-    const float *parameters; /* its forward's, stashed for its backward */
-    uint64_t version;        /* of those */
+    const float *parameters; /* read by its forward and by its backward */
+    uint64_t version;        /* of these parameters */
     float loss;              /* last stage: of its forward */
-    /* Without flushes: what neighbours tell each other with a message. */
+    /* Without flushes: notes to the neighbours, sent before a message. */
     float forward_notes[COMMUNICATOR_NOTES], backward_notes[COMMUNICATOR_NOTES];
-    MPI_Request forward_told, backward_told;
+    MPI_Request forward_notes_request, backward_notes_request;
 };
 
 struct pipeline_stage {
@@ -40,33 +40,34 @@ struct pipeline_stage {
     optimizer *optimizer;
     struct optimizer_layer *layers;
     pace *pace;
-    bool idle; /* messages go on, nothing is computed: every rank is to learn of a divergence */
-    uint64_t forward_ns, backward_ns; /* computing, since they were set to 0 */
-    float loss;                       /* last stage: sum over the micro-batches since then */
+    bool idle; /* after a divergence: messages continue without computing, so that every rank learns
+                  of it */
+    uint64_t forward_ns, backward_ns; /* computing time since they were set to 0 */
+    float loss;                       /* last stage: sum over micro-batches since it was set to 0 */
     struct pass_log passes;
-    /* On rank 0, and of the first replica's stages: the whole as of replica_collect. */
+    /* On rank 0: the parameters and state of all stages, after replica_collect. */
     replica whole;
     float *all, *all_states;
     size_t offsets[STAGE_MOST], counts[STAGE_MOST];
 };
 
-/* Collective. After an error pipeline_stage_close is still due. */
+/* Collective. Call pipeline_stage_close also after an error. */
 status pipeline_stage_open(struct pipeline_stage *p,
                            const struct sync_trainer_options *o) MUST_CHECK;
 void pipeline_stage_close(struct pipeline_stage *p);
 
-/* Unit `unit`, which is micro-batch `micro` of batch `batch`: receive, compute, send. */
+/* The forward of unit `unit`, micro-batch `micro` of batch `batch`: receive, compute, send. */
 status pipeline_stage_forward(struct pipeline_stage *p, uint64_t unit, uint64_t batch,
                               uint32_t micro) MUST_CHECK;
-/* `add`: to the gradient that is there. */
+/* The backward of unit `unit`. `add`: add to the gradient instead of replacing it. */
 status pipeline_stage_backward(struct pipeline_stage *p, uint64_t unit, uint64_t batch,
                                bool add) MUST_CHECK;
-/* All that was sent was taken. */
-status pipeline_stage_settle(struct pipeline_stage *p) MUST_CHECK;
+/* Waits until all messages of this stage are received. */
+status pipeline_stage_wait_sent(struct pipeline_stage *p) MUST_CHECK;
 
 const float *pipeline_stage_parameters(const struct pipeline_stage *p);
-/* The next version ← update(this one, the sum of `micro_batches` gradients); not yet in force.
- * pass->gap against `read_at`, NULL: not wanted. */
+/* The next version ← update(the current version, the sum of `micro_batches` gradients). The caller
+ * then increments p->version. pass->gap is computed against `read_at`; NULL: not computed. */
 void pipeline_stage_apply(struct pipeline_stage *p, double lr, double epoch, const float *read_at,
                           struct optimizer_pass *pass);
 

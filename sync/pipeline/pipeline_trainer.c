@@ -1,10 +1,10 @@
 /*
  * pipeline_trainer.c — one rank of a pipeline. Beside it: trainer.c, whose rank computes a whole
- * gradient where this one computes its stage's part of it, micro-batch by micro-batch.
+ * gradient; this one computes its stage's part of it, micro-batch by micro-batch.
  *
- * An update: the stage's forwards and backwards in the order of its kind, the mean over replicas,
- * the update of its slice, and a verdict that all ranks come to together. Only then is the new
- * version in force.
+ * An update: forwards and backwards of the stage in the order of its kind, the mean over replicas,
+ * and the update of the stage's slice. Then all ranks compare notes. Only if all values are finite
+ * does the new version become the current one.
  */
 #include "base/clock.h"
 #include "base/log.h"
@@ -16,22 +16,22 @@
 #include <math.h>
 #include <string.h>
 
-/* What ranks tell each other after every update: means over ranks. */
+/* Notes after every update: means over ranks. */
 enum pipeline_trainer_note { NOTE_LOSS, NOTE_NOT_FINITE, NOTE_STOP };
 
 static status check_settings(const options *o, const worker *w)
 {
     status result = OK;
     if (worker_place(w) != NULL)
-        FAIL(ERROR_USAGE, "mode=pipeline computes on the CPU alone; set device=cpu");
+        FAIL(ERROR_USAGE, "mode=pipeline computes on the CPU only; set device=cpu");
     if (strcmp(options_text(o, "decay"), "rate") != 0)
-        FAIL(ERROR_USAGE, "decay=%s is of mode=sync; mode=pipeline knows decay=rate",
+        FAIL(ERROR_USAGE, "decay=%s works in mode=sync only; set decay=rate for mode=pipeline",
              options_text(o, "decay"));
 done:
     return result;
 }
 
-/* With flushes whole updates; without, what stages read ahead, too. */
+/* With flushes a multiple of whole updates; without, also the passes that stages are ahead. */
 static uint32_t passes_most(const struct pipeline_loop *l)
 {
     enum { ROWS = 1024 };
@@ -76,7 +76,7 @@ static struct sync_metrics_state state_of(struct pipeline_loop *l)
         .updates = l->p.version, .samples = l->samples, .replica = &l->p.whole};
 }
 
-/* ---- what is told of stages ---------------------------------------------------------------------
+/* ---- records of stages --------------------------------------------------------------------------
  */
 
 struct stage_memory { /* one rank's */
@@ -107,8 +107,8 @@ static void record_stage(const struct pipeline_loop *l, unsigned rank, const str
     text_free(&json);
 }
 
-/* The event "stage" of every rank, and one line for the reader. */
-static status tell_stages(struct pipeline_loop *l)
+/* Records the event "stage" of every rank and logs one line. */
+static status record_stages(struct pipeline_loop *l)
 {
     status result = OK;
     struct stage_memory own = {.memory = pipeline_stage_memory(&l->p),
@@ -117,7 +117,7 @@ static status tell_stages(struct pipeline_loop *l)
     struct stage_memory *all = NULL;
     double busy = 0, span = 0;
 
-    TRY(memory_new(&all, l->c->size, sizeof *all, "what stages did"));
+    TRY(memory_new(&all, l->c->size, sizeof *all, "records of stages"));
     TRY(communicator_gather_all(l->c, &own, sizeof own, all));
     for (unsigned i = 0; l->c->rank == 0 && i < l->c->size; i++) {
         if (l->o->recorder != NULL)
@@ -127,7 +127,7 @@ static status tell_stages(struct pipeline_loop *l)
     }
     if (l->c->rank == 0 && span > 0 && l->p.kind->flushes) {
         log_info("%u stages, %u micro-batch%s: %.1f %% of the time in the bubble; %.1f %% if all "
-                 "took the same time",
+                 "stages took the same time",
                  l->p.plan.stages, l->p.micro_batches, l->p.micro_batches == 1 ? "" : "es",
                  100 * (1 - busy / span),
                  100 * pipeline_bubble(l->p.plan.stages, l->p.micro_batches));
@@ -159,8 +159,8 @@ done:
     return result;
 }
 
-/* Every rank comes to the same verdict: it is made of means. */
-static status judge(struct pipeline_loop *l, bool finite, float *loss)
+/* All ranks decide the same, because the notes are means over ranks. */
+static status check_notes(struct pipeline_loop *l, bool finite, float *loss)
 {
     status result = OK;
     const bool last = l->p.link.stage + 1 == l->p.plan.stages;
@@ -191,21 +191,21 @@ static status step(struct pipeline_loop *l)
 
     uint64_t begun = clock_ns();
     TRY(compute(l));
-    TRY(pipeline_stage_settle(p));
+    TRY(pipeline_stage_wait_sent(p));
     uint64_t computed = clock_ns();
     TRY(link_mean(&p->link, p->gradient, p->part->count));
     uint64_t exchanged = clock_ns();
     pipeline_stage_apply(p, schedule_rate(&l->schedule, l->samples, after),
                          schedule_epoch(&l->schedule, l->samples, after), NULL, &pass);
     uint64_t applied = clock_ns();
-    TRY(judge(l, pass.finite, &loss));
-    uint64_t judged = clock_ns();
+    TRY(check_notes(l, pass.finite, &loss));
+    uint64_t checked = clock_ns();
     p->version++;
     l->samples = after;
 
-    /* Behind its last backward a stage idles until the first one has finished, too. */
+    /* After its last backward a stage idles until the first stage has finished. */
     uint64_t busy = p->forward_ns + p->backward_ns;
-    uint64_t span = computed - begun + (judged - applied);
+    uint64_t span = computed - begun + (checked - applied);
     l->busy_ns += busy;
     l->span_ns += span;
     struct step_record row = {.loss = loss,
@@ -217,7 +217,7 @@ static status step(struct pipeline_loop *l)
     struct sync_metrics_state now = state_of(l);
     TRY(sync_metrics_update(&l->report, &now, &row, loss));
     if (passes_full(&p->passes, 2 * p->micro_batches))
-        TRY(passes_tell(&p->passes, l->o->recorder));
+        TRY(passes_record_all(&p->passes, l->o->recorder));
 done:
     return result;
 }
@@ -225,7 +225,7 @@ done:
 /* ---- the end ------------------------------------------------------------------------------------
  */
 
-/* Replicas must have ended alike, stage by stage; rank 0 has the digest of the whole. */
+/* Compares the stages of all replicas; rank 0 computes the digest of all parameters. */
 static status outcome_of(struct pipeline_loop *l, struct training_outcome *out)
 {
     status result = OK;
@@ -250,7 +250,7 @@ static status outcome_of(struct pipeline_loop *l, struct training_outcome *out)
         if (memcmp(first, all + (size_t)i * DIGEST, DIGEST) != 0) {
             FAIL(ERROR_OTHER,
                  "rank %u ended with other parameters than rank %u, the same stage of the first "
-                 "replica: are all ranks on the same kind of processor?",
+                 "replica: are all ranks on the same type of processor?",
                  i, i % p->plan.stages);
         }
     }
@@ -259,7 +259,7 @@ done:
     return result;
 }
 
-/* What all ranks send in an update, but for what they meet over: activations and their gradients
+/* Bytes that all ranks send in an update, without collective notes: activations and their gradients
  * between stages, and a reduce-scatter and allgather of each stage's gradient over its replicas. */
 static double sent_in_update(const struct pipeline_loop *l)
 {
@@ -293,7 +293,7 @@ status pipeline_trainer_run(const struct sync_trainer_options *o, struct trainin
     struct sync_trainer_options own = *o;
 
     *out = (struct training_outcome){0};
-    own.first_has_all = true;
+    own.first_evaluates = true;
     TRY(loop_open(&l, &own));
     TRY(sync_metrics_begin(&l.report));
     while (l.p.kind->flushes && l.samples < l.length.total_samples && !l.stopped)
@@ -303,8 +303,8 @@ status pipeline_trainer_run(const struct sync_trainer_options *o, struct trainin
     struct sync_metrics_state last = state_of(&l);
     TRY(sync_metrics_end(&l.report, &last));
     count_up(&l, out);
-    TRY(passes_tell(&l.p.passes, o->recorder));
-    TRY(tell_stages(&l));
+    TRY(passes_record_all(&l.p.passes, o->recorder));
+    TRY(record_stages(&l));
     TRY(outcome_of(&l, out));
     if (l.samples < l.length.total_samples)
         FAIL(STOPPED, "stopped on request after %llu updates", (unsigned long long)l.p.version);
@@ -312,7 +312,7 @@ done:
     if (result != OK && l.report.begun)
         count_up(&l, out);
     if (result != OK && result != STOPPED && result != ERROR_DIVERGED)
-        o->communicator->failed = true; /* for this rank perhaps: closing waits for no other */
+        o->communicator->failed = true; /* perhaps on this rank only: closing waits for no rank */
     loop_close(&l);
     return result;
 }

@@ -1,4 +1,5 @@
-/* Helpers: every block is done once, whoever does it, and none is left when the call returns. */
+/* test_helpers.c — helper threads: every block is computed once, and none is running when the call
+ * returns. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -53,7 +54,7 @@ static void every_block_is_done_once_and_before_the_call_returns(void **state UN
     assert_null(c);
 }
 
-static void helpers_take_blocks_where_there_is_a_core_for_them(void **state UNUSED)
+static void helpers_compute_blocks_on_free_cores(void **state UNUSED)
 {
     helpers *c = NULL;
     struct helpers_work w = {.caller = pthread_self(), .pause_ns = 1000000};
@@ -70,7 +71,7 @@ static void no_helper_works_on_cores_that_others_use(void **state UNUSED)
     helpers *c = NULL;
     struct helpers_work w = {.caller = pthread_self(), .pause_ns = 1000000};
     assert_int_equal(helpers_open_for_cores(&c), OK);
-    helpers_run(c, 20, do_block, &w); /* as nothing was said yet */
+    helpers_run(c, 20, do_block, &w); /* no call of helpers_keep_off so far */
     expect_each_done_once(&w, 20);
     helpers_keep_off(c, processor_count() - 1);
     helpers_run(c, 20, do_block, &w);
@@ -116,7 +117,7 @@ static void every_item_is_done_once(void **state)
 static status fail_from(void *context, size_t item)
 {
     const size_t *first = context;
-    if (item == *first) /* the others fail before it does */
+    if (item == *first) /* later items fail earlier */
         clock_sleep_until_ns(clock_ns() + 2000000);
     return item < *first ? OK : error_set(ERROR_DATA, __FILE__, __LINE__, "item %zu is bad", item);
 }
@@ -187,7 +188,7 @@ static void count_job_behind_the_gate(void *context, unsigned thread)
     count_job(context, thread);
 }
 
-/* At most HELPERS jobs, the first ones, can have begun while the gate is shut. */
+/* Only the first HELPERS jobs can begin while the gate is closed. */
 static void a_cancelled_job_is_idle_and_not_computed_later(void **state UNUSED)
 {
     struct counted jobs[JOBS];
@@ -214,7 +215,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_block_is_done_once_and_before_the_call_returns),
-        cmocka_unit_test(helpers_take_blocks_where_there_is_a_core_for_them),
+        cmocka_unit_test(helpers_compute_blocks_on_free_cores),
         cmocka_unit_test(no_helper_works_on_cores_that_others_use),
         cmocka_unit_test(every_item_is_done_once),
         cmocka_unit_test(the_error_is_that_of_the_lowest_item_whatever_the_number_of_threads),

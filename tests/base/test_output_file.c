@@ -1,5 +1,5 @@
-/* What a program writes is there whole or not at all, and never takes the place of a device, a FIFO
- * or a symbolic link. */
+/* test_output_file.c — a file is written completely or not at all, and never replaces a device, a
+ * FIFO or a symbolic link. */
 #include "base/clock.h"
 #include "base/output_file.h"
 
@@ -86,7 +86,7 @@ static void a_file_is_replaced_at_once(void **state UNUSED)
     expect_files("*", 1);
 }
 
-static void what_is_given_up_leaves_nothing(void **state UNUSED)
+static void an_abandoned_file_leaves_nothing(void **state UNUSED)
 {
     struct output_file file = {0};
     assert_int_equal(put("a", "old"), OK);
@@ -118,7 +118,7 @@ static void on_a_full_disk_the_old_file_stays(void **state UNUSED)
     expect_files("*", 1);
 }
 
-static void what_is_no_name_or_in_no_folder_is_an_error(void **state UNUSED)
+static void invalid_paths_are_errors(void **state UNUSED)
 {
     assert_int_equal(put("-", ""), ERROR_USAGE);
     assert_int_equal(put("", ""), ERROR_USAGE);
@@ -131,7 +131,7 @@ static void what_is_no_name_or_in_no_folder_is_an_error(void **state UNUSED)
 
 /* ---- links ----------------------------------------------------------------------------------- */
 
-static void links_stay_and_what_they_name_is_replaced(void **state UNUSED)
+static void the_target_of_a_link_is_replaced_and_the_link_stays(void **state UNUSED)
 {
     char target[256], *folder = realpath(".", NULL);
     snprintf(target, sizeof target, "%s/below/far", folder);
@@ -140,7 +140,7 @@ static void links_stay_and_what_they_name_is_replaced(void **state UNUSED)
     assert_int_equal(symlink("below/near", "relative"), 0);
     assert_int_equal(symlink(target, "absolute"), 0);
     assert_int_equal(symlink("../relative", "below/chain"), 0);
-    assert_int_equal(put("relative", "1"), OK); /* names no file yet */
+    assert_int_equal(put("relative", "1"), OK); /* its target does not exist yet */
     expect_text("below/near", "1");
     assert_int_equal(put("absolute", "2"), OK);
     expect_text("below/far", "2");
@@ -189,7 +189,7 @@ static void a_fifo_without_a_reader_is_an_error_soon(void **state UNUSED)
     assert_int_equal(kind_of("fifo"), S_IFIFO);
 }
 
-/* Where this user may make one, and write to it. */
+/* Skips the test if this user may not create a device or write to it. */
 static void make_device(const char *path, unsigned minor_number)
 {
     if (mknod(path, S_IFCHR | 0666, makedev(1, minor_number)) != 0)
@@ -259,7 +259,7 @@ static void standard_output_is_for_report_and_export(void **state)
     expect_files("-*", 0);
 }
 
-static void nothing_waits_for_the_writer_of_a_fifo(void **state)
+static void reading_a_fifo_without_a_writer_fails_at_once(void **state)
 {
     struct process_rig *r = *state;
     assert_int_equal(mkfifo("fifo", 0600), 0);
@@ -275,17 +275,17 @@ int main(void)
 #define OUTPUT_TEST(test) cmocka_unit_test_setup_teardown(test, enter, leave)
     const struct CMUnitTest tests[] = {
         OUTPUT_TEST(a_file_is_replaced_at_once),
-        OUTPUT_TEST(what_is_given_up_leaves_nothing),
+        OUTPUT_TEST(an_abandoned_file_leaves_nothing),
         OUTPUT_TEST(on_a_full_disk_the_old_file_stays),
-        OUTPUT_TEST(what_is_no_name_or_in_no_folder_is_an_error),
-        OUTPUT_TEST(links_stay_and_what_they_name_is_replaced),
+        OUTPUT_TEST(invalid_paths_are_errors),
+        OUTPUT_TEST(the_target_of_a_link_is_replaced_and_the_link_stays),
         OUTPUT_TEST(links_in_a_circle_are_an_error),
         OUTPUT_TEST(a_fifo_is_written_in_place),
         OUTPUT_TEST(a_fifo_without_a_reader_is_an_error_soon),
         OUTPUT_TEST(a_device_is_written_in_place),
         OUTPUT_TEST(every_output_of_the_program_follows_links),
         OUTPUT_TEST(standard_output_is_for_report_and_export),
-        OUTPUT_TEST(nothing_waits_for_the_writer_of_a_fifo),
+        OUTPUT_TEST(reading_a_fifo_without_a_writer_fails_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* The random streams: known answers, and the properties that runs rely on. */
+/* test_random.c — random streams: known answers, and the properties that runs need. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -32,7 +32,7 @@ static void philox_gives_the_published_answers(void **state)
     }
 }
 
-static void a_stream_is_named_not_shared(void **state)
+static void a_stream_is_a_function_of_its_key(void **state)
 {
     (void)state;
     struct random_stream a, b, c;
@@ -121,7 +121,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(philox_gives_the_published_answers),
-        cmocka_unit_test(a_stream_is_named_not_shared),
+        cmocka_unit_test(a_stream_is_a_function_of_its_key),
         cmocka_unit_test(distributions_have_their_moments),
         cmocka_unit_test(below_is_unbiased_and_in_range),
         cmocka_unit_test(a_permutation_holds_every_number_once),

@@ -1,4 +1,4 @@
-/* Cores and GPUs for runs that are made side by side. */
+/* Cores and GPUs of runs that are processed in parallel. */
 #include "base/text.h"
 #include "experiments/config/config.h"
 #include "experiments/sweep/core_allocation.h"
@@ -27,20 +27,20 @@ static options *compose(const char *const *texts)
 }
 #define COMPOSE(...) compose((const char *const[]){__VA_ARGS__, NULL})
 
-/* A machine of so many cores and the GPUs of the environment. */
+/* A machine with `cores` cores and the GPUs of the environment. */
 static void open_machine(struct core_allocation *p, unsigned cores, unsigned jobs)
 {
     assert_int_equal(core_allocation_open(p, 1, false), OK);
     CPU_ZERO(&p->cores);
     for (unsigned i = 0; i < cores; i++)
-        CPU_SET((int)(2 * i), &p->cores); /* not all of them next to each other */
+        CPU_SET((int)(2 * i), &p->cores); /* not adjacent */
     p->free_cores = p->cores;
     p->core_count = cores;
     p->jobs = jobs;
 }
 
-/* On a machine of 8; NULL: as it was. */
-static void see_gpus(const char *list)
+/* Sets CUDA_VISIBLE_DEVICES on a machine with 8 GPUs. NULL: unsets both variables. */
+static void set_visible_gpus(const char *list)
 {
     if (list != NULL) {
         setenv("GRADLAG_STAND_IN_DEVICES", "8", 1);
@@ -51,7 +51,7 @@ static void see_gpus(const char *list)
     }
 }
 
-static void a_run_gets_as_many_cores_as_it_has_threads_and_no_core_goes_to_two(void **state)
+static void a_run_gets_a_core_for_each_thread_and_no_core_is_shared(void **state)
 {
     (void)state;
     struct core_allocation p;
@@ -65,7 +65,7 @@ static void a_run_gets_as_many_cores_as_it_has_threads_and_no_core_goes_to_two(v
     assert_int_equal(CPU_COUNT(&both), 0);
     assert_false(core_allocation_take(&p, two, &c));
     core_allocation_give_back(&p, &a);
-    assert_false(core_allocation_take(&p, many, &c)); /* it wants all there are */
+    assert_false(core_allocation_take(&p, many, &c)); /* it needs all cores */
     core_allocation_give_back(&p, &b);
     assert_true(core_allocation_take(&p, many, &c));
     assert_int_equal(c.core_count, 4);
@@ -73,7 +73,7 @@ static void a_run_gets_as_many_cores_as_it_has_threads_and_no_core_goes_to_two(v
     options_close(&many);
 }
 
-static void a_virtual_cluster_gets_its_share_or_the_threads_it_asks_for(void **state)
+static void a_virtual_cluster_gets_its_share_or_its_virtual_threads(void **state)
 {
     (void)state;
     struct core_allocation p;
@@ -87,7 +87,7 @@ static void a_virtual_cluster_gets_its_share_or_the_threads_it_asks_for(void **s
     options_close(&three);
 }
 
-static void gpus_are_those_of_the_environment_one_for_each_worker(void **state)
+static void each_worker_gets_a_gpu_of_the_environment(void **state)
 {
     (void)state;
 #ifndef GRADLAG_CUDA
@@ -96,12 +96,12 @@ static void gpus_are_those_of_the_environment_one_for_each_worker(void **state)
     struct core_allocation p;
     struct core_share a, b;
     struct text variable = {0};
-    see_gpus(
-        "3,GPU-6,5,8,0"); /* of 0 to 7; the driver, too, goes no further than one that is not */
+    set_visible_gpus(
+        "3,GPU-6,5,8,0"); /* the driver, too, ignores the rest from an invalid one (8) on */
     options *two = COMPOSE("device=cuda", "workers=2"), *one = COMPOSE("device=cuda");
     open_machine(&p, 8, 4);
     assert_true(core_allocation_take(&p, two, &a));
-    see_gpus(NULL);
+    set_visible_gpus(NULL);
     assert_int_equal(p.gpu_count, 3);
     assert_false(core_allocation_take(&p, two, &b));
     assert_true(core_allocation_take(&p, one, &b));
@@ -117,7 +117,7 @@ static void gpus_are_those_of_the_environment_one_for_each_worker(void **state)
     options_close(&one);
 }
 
-static void runs_that_share_cores_still_spread_over_the_gpus(void **state)
+static void runs_that_share_cores_are_spread_over_the_gpus(void **state)
 {
     (void)state;
 #ifndef GRADLAG_CUDA
@@ -127,7 +127,7 @@ static void runs_that_share_cores_still_spread_over_the_gpus(void **state)
     struct core_allocation p;
     struct core_share each[RUNS];
     static const char *const wanted[RUNS] = {"0", "1", "2", "0", "2"};
-    see_gpus("0,1,2");
+    set_visible_gpus("0,1,2");
     options *one = COMPOSE("device=cuda", "workers=1");
     assert_int_equal(core_allocation_open(&p, 64, true), OK);
     for (unsigned i = 0; i < RUNS; i++) {
@@ -142,11 +142,11 @@ static void runs_that_share_cores_still_spread_over_the_gpus(void **state)
         text_free(&variable);
         text_free(&expected);
     }
-    see_gpus(NULL);
+    set_visible_gpus(NULL);
     options_close(&one);
 }
 
-static void one_run_at_a_time_has_everything(void **state)
+static void a_single_run_gets_the_whole_machine(void **state)
 {
     (void)state;
     struct core_allocation p;
@@ -163,11 +163,11 @@ static void one_run_at_a_time_has_everything(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_run_gets_as_many_cores_as_it_has_threads_and_no_core_goes_to_two),
-        cmocka_unit_test(a_virtual_cluster_gets_its_share_or_the_threads_it_asks_for),
-        cmocka_unit_test(gpus_are_those_of_the_environment_one_for_each_worker),
-        cmocka_unit_test(runs_that_share_cores_still_spread_over_the_gpus),
-        cmocka_unit_test(one_run_at_a_time_has_everything),
+        cmocka_unit_test(a_run_gets_a_core_for_each_thread_and_no_core_is_shared),
+        cmocka_unit_test(a_virtual_cluster_gets_its_share_or_its_virtual_threads),
+        cmocka_unit_test(each_worker_gets_a_gpu_of_the_environment),
+        cmocka_unit_test(runs_that_share_cores_are_spread_over_the_gpus),
+        cmocka_unit_test(a_single_run_gets_the_whole_machine),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

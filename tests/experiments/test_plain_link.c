@@ -1,5 +1,4 @@
-/* The plain link, which channels are measured against: it carries what it is given, and waits no
- * longer than it is told. */
+/* The plain link, the reference of the channel benchmarks. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -32,7 +31,7 @@ static void close_both(struct both *b)
     assert_null(b->caller);
 }
 
-static void a_message_arrives_as_it_was_sent_and_is_answered(void **state UNUSED)
+static void a_message_arrives_unchanged_and_is_answered(void **state UNUSED)
 {
     struct both b = open_both();
     uint8_t *sent = malloc(MILLION);
@@ -43,13 +42,13 @@ static void a_message_arrives_as_it_was_sent_and_is_answered(void **state UNUSED
             sent[i] = (uint8_t)(i % 251 + round);
         assert_int_equal(plain_link_send(b.caller, sent, MILLION), OK);
         uint8_t first = sent[0];
-        memset(sent, 0, MILLION); /* it has been copied */
+        memset(sent, 0, MILLION); /* the link has copied it */
         assert_int_equal(plain_link_receive(b.answerer, LONG_MS, &bytes, &size), OK);
         assert_int_equal(size, MILLION);
         assert_true(bytes != sent);
         for (size_t i = 0; i < MILLION; i++)
             if (((const uint8_t *)bytes)[i] != (uint8_t)(i % 251 + first))
-                fail_msg("byte %zu of message %u is another one", i, round);
+                fail_msg("byte %zu of message %u has changed", i, round);
         assert_int_equal(plain_link_send(b.answerer, NULL, 0), OK);
         assert_int_equal(plain_link_receive(b.caller, LONG_MS, &bytes, &size), OK);
         assert_int_equal(size, 0);
@@ -58,7 +57,7 @@ static void a_message_arrives_as_it_was_sent_and_is_answered(void **state UNUSED
     close_both(&b);
 }
 
-static void who_speaks_out_of_turn_is_refused(void **state UNUSED)
+static void two_messages_in_a_row_are_refused(void **state UNUSED)
 {
     struct both b = open_both();
     assert_int_equal(plain_link_send(b.answerer, "x", 1), ERROR_OTHER);
@@ -67,17 +66,17 @@ static void who_speaks_out_of_turn_is_refused(void **state UNUSED)
     close_both(&b);
 }
 
-static void nobody_is_waited_for_beyond_the_limit(void **state UNUSED)
+static void a_wait_ends_at_its_limit(void **state UNUSED)
 {
     struct both b = open_both();
     const void *bytes;
     size_t size;
     assert_int_equal(plain_link_receive(b.answerer, 20, &bytes, &size), ERROR_PEER);
-    assert_non_null(strstr(error_message(), "within 20 ms"));
+    assert_non_null(strstr(error_message(), "20 ms"));
     close_both(&b);
 }
 
-static void a_place_that_is_taken_is_named(void **state UNUSED)
+static void an_endpoint_in_use_is_named(void **state UNUSED)
 {
     struct both b = open_both();
     plain_link *other;
@@ -90,10 +89,10 @@ static void a_place_that_is_taken_is_named(void **state UNUSED)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_message_arrives_as_it_was_sent_and_is_answered),
-        cmocka_unit_test(who_speaks_out_of_turn_is_refused),
-        cmocka_unit_test(nobody_is_waited_for_beyond_the_limit),
-        cmocka_unit_test(a_place_that_is_taken_is_named),
+        cmocka_unit_test(a_message_arrives_unchanged_and_is_answered),
+        cmocka_unit_test(two_messages_in_a_row_are_refused),
+        cmocka_unit_test(a_wait_ends_at_its_limit),
+        cmocka_unit_test(an_endpoint_in_use_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

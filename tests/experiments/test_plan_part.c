@@ -1,7 +1,4 @@
-/*
- * Parts of a plan and of every experiment that is compiled in: they are disjoint, complete and the
- * same whatever is there already.
- */
+/* The parts of a plan, and of every compiled-in experiment, are disjoint and complete. */
 #include "base/text.h"
 #include "experiments/claims/reproduction.h"
 #include "tests/rigs/scratch.h"
@@ -18,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static void every_item_is_in_one_part_and_parts_differ_by_one_item(void **state)
+static void every_item_is_in_one_part_and_sizes_differ_by_one_at_most(void **state)
 {
     (void)state;
     for (unsigned of = 1; of <= 30; of++) {
@@ -39,8 +36,8 @@ static void every_item_is_in_one_part_and_parts_differ_by_one_item(void **state)
     }
 }
 
-/* Where a key has as many values as there are parts, each part has runs of all of them. */
-static void a_part_does_not_have_one_arm_alone(void **state)
+/* Even if the number of arms equals the number of parts. */
+static void a_part_has_items_of_every_arm(void **state)
 {
     (void)state;
     for (unsigned of = 2; of <= 8; of++) {
@@ -57,7 +54,7 @@ static void a_part_does_not_have_one_arm_alone(void **state)
 /* ---- experiments --------------------------------------------------------------------------------
  */
 
-/* What tells runs apart, one line each. */
+/* One line for each run: experiment, arm and hash. */
 struct lines {
     char **at;
     size_t count, later, fitted;
@@ -121,7 +118,7 @@ static void expect_whole(const struct lines *whole, const char *name, bool quick
     free_lines(&all);
 }
 
-static void the_parts_of_every_experiment_are_its_runs(void **state)
+static void the_parts_of_every_experiment_are_together_its_runs(void **state)
 {
     (void)state;
     static const unsigned parts[] = {1, 2, 3, 7};
@@ -141,9 +138,9 @@ static void the_parts_of_every_experiment_are_its_runs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_item_is_in_one_part_and_parts_differ_by_one_item),
-        cmocka_unit_test(a_part_does_not_have_one_arm_alone),
-        cmocka_unit_test(the_parts_of_every_experiment_are_its_runs),
+        cmocka_unit_test(every_item_is_in_one_part_and_sizes_differ_by_one_at_most),
+        cmocka_unit_test(a_part_has_items_of_every_arm),
+        cmocka_unit_test(the_parts_of_every_experiment_are_together_its_runs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

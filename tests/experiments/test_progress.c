@@ -1,4 +1,4 @@
-/* The live line of a run, on terminals of any width. */
+/* The progress line of a run, on terminals of any width. */
 #include "experiments/run/progress.h"
 
 #include <setjmp.h>
@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What is written to a terminal of so many columns where stderr is one. */
+/* Writes to `out` what progress_show() sends to a terminal of `columns` columns. */
 static void show_on(unsigned columns, const char *title, char out[512])
 {
     struct winsize size = {.ws_row = 24, .ws_col = (unsigned short)columns};
@@ -30,7 +30,7 @@ static void show_on(unsigned columns, const char *title, char out[512])
     setenv("TERM", "xterm", 1);
     unsetenv("NO_COLOR");
     progress_open(&p, title, true, false);
-    p.shown_ns = 0; /* due at once */
+    p.shown_ns = 0; /* the next call prints */
     progress_show(&p, &now);
     assert_return_code(dup2(kept, STDERR_FILENO), 0);
     struct pollfd written = {.fd = ours, .events = POLLIN};
@@ -43,7 +43,7 @@ static void show_on(unsigned columns, const char *title, char out[512])
     close(kept);
 }
 
-/* Columns that are written in, but for escapes. */
+/* Counts the columns that the text fills; escapes fill none. */
 static unsigned columns_of(const char *text)
 {
     unsigned columns = 0;
@@ -61,7 +61,7 @@ static bool ends_plain(const char *text)
     return length > 4 && strcmp(text + length - 4, "\033[0m") == 0;
 }
 
-static void the_line_fits_the_terminal_and_leaves_nothing_bold(void **state UNUSED)
+static void the_line_fits_the_terminal_and_resets_the_style(void **state UNUSED)
 {
     static const char long_title[] = "[3/12, 4:10 left] async ×4 mlp damping=polynomial "
                                      "damping.power=0.5 lr=0.03 momentum=0.9 seed=3";
@@ -74,7 +74,7 @@ static void the_line_fits_the_terminal_and_leaves_nothing_bold(void **state UNUS
     }
 }
 
-static void where_the_width_is_not_known_it_is_80_columns(void **state UNUSED)
+static void an_unknown_width_counts_as_80_columns(void **state UNUSED)
 {
     char out[512];
     show_on(0, "async ×4 lenet seed 1", out);
@@ -82,7 +82,7 @@ static void where_the_width_is_not_known_it_is_80_columns(void **state UNUSED)
     assert_non_null(strstr(out, "lag 3.0"));
 }
 
-static void what_took_less_than_ten_seconds_has_its_fractions(void **state UNUSED)
+static void durations_below_ten_seconds_have_fractions(void **state UNUSED)
 {
     static const struct {
         double seconds;
@@ -91,7 +91,7 @@ static void what_took_less_than_ten_seconds_has_its_fractions(void **state UNUSE
               {6.12, "6.1 s"}, {9.96, "10 s"},      {23.4, "23 s"},    {245, "4:05"}};
     for (size_t i = 0; i < COUNT_OF(of); i++) {
         char out[32];
-        progress_took(of[i].seconds, out);
+        progress_elapsed(of[i].seconds, out);
         assert_string_equal(out, of[i].text);
     }
 }
@@ -99,9 +99,9 @@ static void what_took_less_than_ten_seconds_has_its_fractions(void **state UNUSE
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_line_fits_the_terminal_and_leaves_nothing_bold),
-        cmocka_unit_test(where_the_width_is_not_known_it_is_80_columns),
-        cmocka_unit_test(what_took_less_than_ten_seconds_has_its_fractions),
+        cmocka_unit_test(the_line_fits_the_terminal_and_resets_the_style),
+        cmocka_unit_test(an_unknown_width_counts_as_80_columns),
+        cmocka_unit_test(durations_below_ten_seconds_have_fractions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,8 @@
-/* Searches: ranges, what every method promises, and that TPE and halving find what they should. */
+/* Searches: ranges, the contract of every method, and the points that TPE and halving find. */
 #include "experiments/sweep/search.h"
+#include "experiments/sweep/sweep_search.h"
 #include "base/random.h"
+#include "tests/rigs/scratch.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,12 +18,15 @@
 /* ---- ranges -------------------------------------------------------------------------------------
  */
 
-static void expect_refused(const char *key, const char *range, const char *part)
+/* The error names the key and the range. */
+static void expect_refused(const char *key, const char *range)
 {
     struct space s = {0};
+    char setting[64];
+    snprintf(setting, sizeof setting, "here: %s=%s", key, range);
     assert_int_equal(space_add_range(&s, key, range, "here"), ERROR_USAGE);
-    if (strstr(error_message(), part) == NULL)
-        fail_msg("'%s' is not in: %s", part, error_message());
+    if (strstr(error_message(), setting) == NULL)
+        fail_msg("'%s' is not in: %s", setting, error_message());
     space_close(&s);
 }
 
@@ -39,15 +44,28 @@ static void a_range_is_read_with_its_scale_and_checked_against_its_key(void **st
     assert_true(dimension_number(lr, 0.5) == 0.01 && dimension_number(batch, 0.5) == 136);
     assert_true(fabs(dimension_place(lr, 0.01) - 0.5) < 1e-12);
     space_close(&s);
-    expect_refused("lr", "0.1..0.01", "empty");
-    expect_refused("lr", "0..0.1:log", "above 0");
-    expect_refused("lr", "0.1..1:logs", "is no range");
-    expect_refused("lr", "0.1..1e9", "from 0 to 1000000");
-    expect_refused("damping", "1..2", "is no number");
-    expect_refused("lr", "0.1..", "is no range");
 }
 
-/* ---- what every search promises -----------------------------------------------------------------
+static void an_invalid_range_is_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *key, *range, *valid_key, *valid_range; /* the two differ in one mistake */
+    } cases[] = {
+        {"lr", "0.1..0.01", "lr", "0.01..0.1"},    {"lr", "0..0.1:log", "lr", "0..0.1"},
+        {"lr", "0.1..1:logs", "lr", "0.1..1:log"}, {"lr", "0.1..1e9", "lr", "0.1..1"},
+        {"damping", "1..2", "lr", "1..2"},         {"lr", "0.1..", "lr", "0.1..1"},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct space s = {0};
+        expect_refused(cases[i].key, cases[i].range);
+        assert_int_equal(space_add_range(&s, cases[i].valid_key, cases[i].valid_range, "here"), OK);
+        space_close(&s);
+    }
+}
+
+/* ---- the contract of every search
+ * ----------------------------------------------------------------
  */
 
 static void open_space(struct space *s)
@@ -72,14 +90,14 @@ static void open_search(struct search *out, const struct space *space, const cha
 }
 #define OPEN(out, space, ...) open_search(out, space, (const char *const[]){__VA_ARGS__, NULL})
 
-/* Least at lr 0.03, momentum 0.5, damping inverse; the batch says nothing. */
+/* Minimum at lr 0.03, momentum 0.5, damping inverse; it does not depend on the batch. */
 static double some_loss(const double *at)
 {
     double a = log10(at[0] / 0.03), b = at[1] - 0.5;
     return a * a + b * b + (at[2] == 1 ? 0 : 0.3);
 }
 
-/* Runs a search to its end; the score of the best. */
+/* Runs a search to its end; returns the best score. */
 static double run(struct search *s, double (*loss)(const double *at))
 {
     size_t added;
@@ -95,7 +113,7 @@ static double run(struct search *s, double (*loss)(const double *at))
     return search_best(s)->score;
 }
 
-static void every_search_stays_in_its_space_and_is_repeated_by_its_seed(void **state)
+static void every_search_stays_in_its_space_and_repeats_with_its_seed(void **state)
 {
     (void)state;
     struct space space;
@@ -122,7 +140,7 @@ static void every_search_stays_in_its_space_and_is_repeated_by_its_seed(void **s
     space_close(&space);
 }
 
-static void a_round_waits_for_all_scores_of_the_one_before(void **state)
+static void a_round_waits_for_all_scores_of_the_previous_one(void **state)
 {
     (void)state;
     struct space space;
@@ -144,7 +162,7 @@ static void a_round_waits_for_all_scores_of_the_one_before(void **state)
     space_close(&space);
 }
 
-static void a_grid_is_every_combination_the_last_key_fastest(void **state)
+static void a_grid_has_every_combination_and_varies_the_last_key_first(void **state)
 {
     (void)state;
     struct space space;
@@ -160,7 +178,7 @@ static void a_grid_is_every_combination_the_last_key_fastest(void **state)
     space_close(&space);
 }
 
-static void a_grid_needs_points_and_a_method_its_own_keys(void **state)
+static void a_grid_over_a_range_without_points_and_a_key_of_another_search_are_refused(void **state)
 {
     (void)state;
     struct space space = {0};
@@ -168,15 +186,58 @@ static void a_grid_needs_points_and_a_method_its_own_keys(void **state)
     struct settings settings = {0};
     assert_int_equal(space_add_range(&space, "lr", "0.1..1", "here"), OK);
     assert_int_equal(search_open(&s, &space, &settings), ERROR_USAGE);
-    assert_non_null(strstr(error_message(), "how many points"));
+    assert_non_null(strstr(error_message(), "here: lr "));
     settings_add(&settings, "search", "random", "here");
+    assert_int_equal(search_open(&s, &space, &settings), OK);
+    search_close(&s);
     settings_add(&settings, "search.gamma", "0.5", "here");
     assert_int_equal(search_open(&s, &space, &settings), ERROR_USAGE);
+    assert_non_null(strstr(error_message(), "search.gamma"));
     settings_free(&settings);
     space_close(&space);
 }
 
-/* ---- that they find something -------------------------------------------------------------------
+/* ---- search.per: one search for each value of a key
+ * -----------------------------------------------
+ */
+
+/* The status of `gradlag sweep --dry-run search=random search.per=workers,lr` with these values. */
+static status dry_run(const char *workers, const char *lr, struct plan_part part)
+{
+    char file[128], values[2][64];
+    const char *const texts[] = {file,
+                                 values[0],
+                                 values[1],
+                                 "momentum=0,0.9",
+                                 "search=random",
+                                 "mode=async",
+                                 "search.per=workers,lr"};
+    struct settings read = {0};
+    const struct plan_options how = {.jobs = 1, .part = part};
+    snprintf(file, sizeof file, "results=%s/none.db", scratch_folder());
+    snprintf(values[0], sizeof values[0], "workers=%s", workers);
+    snprintf(values[1], sizeof values[1], "lr=%s", lr);
+    assert_int_equal(settings_read_arguments(&read, COUNT_OF(texts), (char **)texts), OK);
+    const status result = sweep_search(&read, &how, true, false);
+    settings_free(&read);
+    return result;
+}
+
+/* Otherwise --part could put the same runs into two parts. */
+static void a_repeated_value_of_search_per_is_refused(void **state)
+{
+    (void)state;
+    for (unsigned number = 1; number <= 2; number++) {
+        const struct plan_part part = {number, 2};
+        assert_int_equal(dry_run("1,4", "0.1,0.2", part), OK);
+        assert_int_equal(dry_run("1,4,1", "0.1,0.2", part), ERROR_USAGE);
+        assert_non_null(strstr(error_message(), "workers"));
+        assert_int_equal(dry_run("1,4", "0.1,0.2,0.10", part), ERROR_USAGE);
+        assert_non_null(strstr(error_message(), "lr"));
+    }
+}
+
+/* ---- results of searches --------------------------------------------------------------------
  */
 
 static double quadratic(const double *at)
@@ -184,7 +245,7 @@ static double quadratic(const double *at)
     return (at[0] - 0.7) * (at[0] - 0.7) + (at[1] - 0.2) * (at[1] - 0.2);
 }
 
-/* Branin's function, least 0.3979, as Bergstra et al. try theirs. */
+/* Branin's function, minimum 0.3979, a test of Bergstra et al. */
 static double branin(const double *at)
 {
     double x = 15 * at[0] - 5, y = 15 * at[1];
@@ -192,8 +253,8 @@ static double branin(const double *at)
     return a * a + 10 * (1 - 1 / (8 * M_PI)) * cos(x) + 10;
 }
 
-/* Over many seeds, at equal budgets: how often TPE's best is better than random search's. */
-static double part_won(const struct space *space, double (*loss)(const double *at))
+/* The share of seeds for which TPE's best is better than random search's, at equal budgets. */
+static double share_won(const struct space *space, double (*loss)(const double *at))
 {
     enum { SEEDS = 40 };
     unsigned won = 0;
@@ -210,7 +271,7 @@ static double part_won(const struct space *space, double (*loss)(const double *a
     return (double)won / SEEDS;
 }
 
-/* A coin would win 30 of 40 or more once in a thousand times. */
+/* By chance 30 of 40 or more would be won once in a thousand times. */
 static void tpe_finds_better_points_than_random_search(void **state)
 {
     (void)state;
@@ -218,9 +279,9 @@ static void tpe_finds_better_points_than_random_search(void **state)
     open_space(&mixed);
     assert_int_equal(space_add_range(&plain, "momentum", "0..0.999", "here"), OK);
     assert_int_equal(space_add_range(&plain, "label_smoothing", "0..1", "here"), OK);
-    assert_true(part_won(&plain, quadratic) >= 0.75);
-    assert_true(part_won(&plain, branin) >= 0.75);
-    assert_true(part_won(&mixed, some_loss) >= 0.75);
+    assert_true(share_won(&plain, quadratic) >= 0.75);
+    assert_true(share_won(&plain, branin) >= 0.75);
+    assert_true(share_won(&mixed, some_loss) >= 0.75);
     space_close(&mixed);
     space_close(&plain);
 }
@@ -234,7 +295,8 @@ static void halving_keeps_the_best_of_each_rung(void **state)
     OPEN(&s, &space, "search=halving", "search.trials=27", "search.eta=3");
     run(&s, some_loss);
     assert_int_equal(s.count, 27 + 9 + 3 + 1);
-    assert_true(fabs(search_cost(&s) - 4) < 1e-12); /* four rungs, each of one full run */
+    assert_true(fabs(search_cost(&s) - 4) <
+                1e-12); /* four rungs, each at the cost of one full run */
     static const size_t begins[] = {0, 27, 36, 39, 40};
     for (unsigned rung = 0; rung < 4; rung++)
         for (size_t i = begins[rung]; i < begins[rung + 1]; i++)
@@ -258,10 +320,13 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_range_is_read_with_its_scale_and_checked_against_its_key),
-        cmocka_unit_test(every_search_stays_in_its_space_and_is_repeated_by_its_seed),
-        cmocka_unit_test(a_round_waits_for_all_scores_of_the_one_before),
-        cmocka_unit_test(a_grid_is_every_combination_the_last_key_fastest),
-        cmocka_unit_test(a_grid_needs_points_and_a_method_its_own_keys),
+        cmocka_unit_test(an_invalid_range_is_refused),
+        cmocka_unit_test(every_search_stays_in_its_space_and_repeats_with_its_seed),
+        cmocka_unit_test(a_round_waits_for_all_scores_of_the_previous_one),
+        cmocka_unit_test(a_grid_has_every_combination_and_varies_the_last_key_first),
+        cmocka_unit_test(
+            a_grid_over_a_range_without_points_and_a_key_of_another_search_are_refused),
+        cmocka_unit_test(a_repeated_value_of_search_per_is_refused),
         cmocka_unit_test(tpe_finds_better_points_than_random_search),
         cmocka_unit_test(halving_keeps_the_best_of_each_rung),
     };

@@ -1,6 +1,4 @@
-/* test_status_pipe.c — what the processes of a run tell their starter, which may be stopped
- * meanwhile.
- */
+/* Messages from the processes of a run to their starter, which may be suspended meanwhile. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,7 +11,7 @@
 
 #include <stdlib.h>
 
-static void how_a_run_ended_finds_room_behind_what_nobody_reads(void **state)
+static void the_end_of_a_process_arrives_though_the_pipe_is_full_of_progress(void **state)
 {
     (void)state;
     enum { PROGRESS = 100, WORKERS = 3 };
@@ -39,7 +37,7 @@ static void how_a_run_ended_finds_room_behind_what_nobody_reads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(how_a_run_ended_finds_room_behind_what_nobody_reads),
+        cmocka_unit_test(the_end_of_a_process_arrives_though_the_pipe_is_full_of_progress),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,4 @@
-/*
- * What `gradlag watch` shows: the page as text, and the program on a terminal of 80 columns.
- */
+/* `gradlag watch`: the page as text, and the program on a terminal of 80 columns. */
 #include "base/clock.h"
 #include "base/text.h"
 #include "tests/rigs/process_rig.h"
@@ -102,7 +100,7 @@ static void every_page_fits_its_terminal(void **state)
     }
 }
 
-static void a_page_of_80_columns_shows_all_there_is_to_know(void **state)
+static void a_page_of_80_columns_shows_every_figure(void **state)
 {
     (void)state;
     struct live_run running[1] = {example(14, "running")}, ended[1] = {example(13, "finished")};
@@ -116,33 +114,33 @@ static void a_page_of_80_columns_shows_all_there_is_to_know(void **state)
                           .queue_seconds_left = 250};
     struct watch_page page = {"results.db", 80, 24, false};
     struct text out = {0};
-    static const char *const words[] = {
-        "3 waiting  1 finished  about 4:10 left in all",
+    static const char *const figures[] = {
+        "3 waiting",
+        "1 finished",
+        "4:10",
         "1 running",
         "run 14",
         "47%",
-        "31 s left",
+        "31 s",
         "26541 samples/s",
         "loss 0.412",
-        "84.12%",
+        "accuracy 84.12%",
         "staleness 15.0",
         "829 updates/s",
         "█",
         "▁",
-        "worker 3 is slow",
-        "1.8 times",
-        "run 13  finished  accuracy 84.12%  1:05  asynchronous, generation",
-        "finished",
-        "1:05"};
+        "worker 3",
+        "1.8",
+        "run 13  finished  accuracy 84.12%  1:05  asynchronous, generation"};
     watch_page_add(&page, &l, &out);
-    for (size_t i = 0; i < COUNT_OF(words); i++)
-        if (strstr(out.at, words[i]) == NULL)
-            fail_msg("'%s' is not in:\n%s", words[i], out.at);
+    for (size_t i = 0; i < COUNT_OF(figures); i++)
+        if (strstr(out.at, figures[i]) == NULL)
+            fail_msg("'%s' is not in:\n%s", figures[i], out.at);
     assert_null(strchr(out.at, '\033'));
     text_free(&out);
 }
 
-static void a_sparkline_goes_from_the_least_to_the_greatest(void **state)
+static void a_sparkline_spans_minimum_to_maximum(void **state)
 {
     (void)state;
     static const struct {
@@ -174,7 +172,7 @@ struct terminal {
     int fd;
     pid_t pid;
     struct termios before;
-    char seen[1 << 18]; /* all that was written to it */
+    char seen[1 << 18]; /* everything that the program has written */
     size_t length;
 };
 
@@ -210,7 +208,7 @@ static void read_some(struct terminal *t)
     }
 }
 
-/* Reads what is on its way, until the program pauses between two pages. */
+/* Reads until the program pauses between two pages. */
 static void read_all(struct terminal *t)
 {
     size_t before;
@@ -220,7 +218,7 @@ static void read_all(struct terminal *t)
     } while (t->length > before);
 }
 
-/* Reads until `text` was written after `from`; returns where it ends. */
+/* Reads until `text` appears after offset `from`; returns the offset of its end. */
 static size_t await_text(struct terminal *t, size_t from, const char *text)
 {
     double until = clock_seconds() + RIG_LIMIT_S;
@@ -228,7 +226,7 @@ static size_t await_text(struct terminal *t, size_t from, const char *text)
     while ((at = strstr(t->seen + from, text)) == NULL) {
         read_some(t);
         if (clock_seconds() > until)
-            fail_msg("'%s' does not come; so far: %s", text, t->seen);
+            fail_msg("'%s' is not in: %s", text, t->seen);
     }
     return (size_t)(at - t->seen) + strlen(text);
 }
@@ -246,8 +244,8 @@ static int await_end(struct terminal *t)
     return WIFEXITED(how) ? WEXITSTATUS(how) : 128 + WTERMSIG(how);
 }
 
-/* As it was: settings, cursor, screen. */
-static void expect_given_back(struct terminal *t)
+/* The program restored the settings, the cursor and the screen. */
+static void expect_restored(struct terminal *t)
 {
     static const char leave[] = "\033[?25h\033[?1049l";
     struct termios now;
@@ -259,7 +257,7 @@ static void expect_given_back(struct terminal *t)
     close(t->fd);
 }
 
-/* A page ends without a new line; the next one begins by sending the cursor home. */
+/* A page ends without a newline; the next page begins with \033[H (cursor home). */
 static size_t line_length(const char *line)
 {
     const char *home = strstr(line + 1, "\033[H");
@@ -277,22 +275,21 @@ static void expect_within(struct terminal *t, size_t from, unsigned width)
     }
 }
 
-static void watching_a_run_on_a_terminal_shows_it_and_gives_the_terminal_back(void **state)
+static void watch_shows_a_run_on_a_terminal_and_restores_the_terminal(void **state)
 {
     struct process_rig *r = *state;
     static struct terminal t;
     open_terminal(r, &t, "1");
-    await_text(&t, 0, "is not there yet");
+    await_text(&t, 0, "results.db");
     process_start(r, (const char *const[]){"run", RIG_LONG, "workers=2", "--quiet", NULL});
     await_text(&t, 0, "1 running");
     await_text(&t, 0, "samples/s");
-    await_text(&t, 0, "left");
     expect_within(&t, 0, 80);
     read_all(&t);
     size_t narrow = t.length;
     struct winsize size = {.ws_row = 12, .ws_col = 40};
     assert_int_equal(ioctl(t.fd, TIOCSWINSZ, &size), 0);
-    narrow = await_text(&t, narrow, "\033[J"); /* what was on its way is over */
+    narrow = await_text(&t, narrow, "\033[J"); /* the old page is complete */
     await_text(&t, narrow, "\033[J");
     expect_within(&t, narrow, 40);
     assert_null(strstr(t.seen, "\033[1m")); /* NO_COLOR */
@@ -301,26 +298,26 @@ static void watching_a_run_on_a_terminal_shows_it_and_gives_the_terminal_back(vo
     await_text(&t, 0, "stopped");
     assert_int_equal(write(t.fd, "q", 1), 1);
     assert_int_equal(await_end(&t), OK);
-    expect_given_back(&t);
+    expect_restored(&t);
 }
 
-static void control_c_gives_the_terminal_back_too(void **state)
+static void control_c_restores_the_terminal(void **state)
 {
     struct process_rig *r = *state;
     static struct terminal t;
     open_terminal(r, &t, NULL);
-    await_text(&t, 0, "is not there yet");
+    await_text(&t, 0, "results.db");
     assert_non_null(strstr(t.seen, "\033[1m"));
     assert_int_equal(write(t.fd, "\003", 1), 1);
     assert_int_equal(await_end(&t), OK);
-    expect_given_back(&t);
+    expect_restored(&t);
 }
 
-static void without_a_terminal_runs_are_plain_lines(void **state)
+static void without_a_terminal_watch_prints_plain_lines(void **state)
 {
     struct process_rig *r = *state;
     assert_int_equal(RIG_RUN(r, "watch", "--once"), OK);
-    assert_non_null(strstr(process_errors(r), "is not there yet"));
+    assert_non_null(strstr(process_errors(r), "results.db"));
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "workers=2", "pace=gamma"), OK);
     assert_int_equal(RIG_RUN(r, "watch", "--once"), OK);
     assert_non_null(strstr(process_output(r), "run 1  finished"));
@@ -328,7 +325,7 @@ static void without_a_terminal_runs_are_plain_lines(void **state)
     assert_null(strchr(process_output(r), '\033'));
 }
 
-/* A long reason is cut behind a whole character, wherever its bytes lie. */
+/* Cutting never splits a UTF-8 character, at any offset. */
 static void a_long_error_is_cut_between_characters(void **state)
 {
     struct process_rig *r = *state;
@@ -344,17 +341,17 @@ static void a_long_error_is_cut_between_characters(void **state)
         size_t length = strlen(process_output(r));
         assert_true(length > 150 && length < 300);
         assert_non_null(strstr(process_output(r), "…\n"));
-        process_write(r, "said", process_output(r));
-        assert_int_equal(process_shell(r, "iconv -f UTF-8 -t UTF-8 $TMPDIR/said"), OK);
+        process_write(r, "output", process_output(r));
+        assert_int_equal(process_shell(r, "iconv -f UTF-8 -t UTF-8 $TMPDIR/output"), OK);
     }
 }
 
-static void that_nothing_is_in_flight_is_said(void **state)
+static void watch_reports_that_no_run_is_running(void **state)
 {
     struct process_rig *r = *state;
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=gamma"), OK);
-    assert_int_equal(process_shell(r, "cd $TMPDIR; timeout -s INT 2 gradlag watch 2>said\n"
-                                      "grep -q 'nothing is in flight' said"),
+    assert_int_equal(process_shell(r, "cd $TMPDIR; timeout -s INT 2 gradlag watch 2>errors\n"
+                                      "grep -q '^gradlag: results.db' errors"),
                      OK);
 }
 
@@ -364,13 +361,13 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_page_fits_its_terminal),
-        cmocka_unit_test(a_page_of_80_columns_shows_all_there_is_to_know),
-        cmocka_unit_test(a_sparkline_goes_from_the_least_to_the_greatest),
-        TEST(watching_a_run_on_a_terminal_shows_it_and_gives_the_terminal_back),
-        TEST(control_c_gives_the_terminal_back_too),
-        TEST(without_a_terminal_runs_are_plain_lines),
+        cmocka_unit_test(a_page_of_80_columns_shows_every_figure),
+        cmocka_unit_test(a_sparkline_spans_minimum_to_maximum),
+        TEST(watch_shows_a_run_on_a_terminal_and_restores_the_terminal),
+        TEST(control_c_restores_the_terminal),
+        TEST(without_a_terminal_watch_prints_plain_lines),
         TEST(a_long_error_is_cut_between_characters),
-        TEST(that_nothing_is_in_flight_is_said),
+        TEST(watch_reports_that_no_run_is_running),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

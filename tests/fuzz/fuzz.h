@@ -1,7 +1,6 @@
 /*
- * fuzz.h — what the fuzz targets share. Each target is one file with one LLVMFuzzerTestOneInput
- * that hands its bytes to a part of gradlag that reads what strangers wrote; an error is a fine
- * answer.
+ * fuzz.h — helpers of the fuzz targets. A target is one file with one LLVMFuzzerTestOneInput, which
+ * passes its bytes to code that reads foreign data. A returned error is a correct result.
  */
 #ifndef GRADLAG_TESTS_FUZZ_FUZZ_H
 #define GRADLAG_TESTS_FUZZ_FUZZ_H
@@ -10,14 +9,14 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* A file in memory that holds the bytes; its path, valid until the next call. Aborts where the
- * system denies it. */
+/* The path of a file in memory with these bytes; valid until the next call. Aborts if the system
+ * refuses it. */
 const char *fuzz_file(const uint8_t *data, size_t size);
-/* The bytes as text with an end, owned by the caller (memory_free). */
+/* The bytes as a NUL-terminated text; the caller frees it (memory_free). */
 char *fuzz_text(const uint8_t *data, size_t size);
-/* A private folder that lives as long as the process, with $XDG_CACHE_HOME in it. */
+/* A private folder for the lifetime of the process; it contains $XDG_CACHE_HOME. */
 const char *fuzz_folder(void);
-/* Writes a file in it anew. */
+/* Writes or replaces a file in that folder. */
 void fuzz_write(const char *name, const uint8_t *data, size_t size);
 
 #endif

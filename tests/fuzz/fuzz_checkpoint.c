@@ -1,4 +1,4 @@
-/* A safetensors file, asked for tensors and notes that the seeds hold. */
+/* Reads a safetensors file and looks up tensors and notes that the seeds contain. */
 #include "base/memory.h"
 #include "tests/fuzz/fuzz.h"
 #include "worker/checkpoint.h"

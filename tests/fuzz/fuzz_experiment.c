@@ -1,4 +1,4 @@
-/* An experiment file: read, and the settings of each of its arms composed. */
+/* Reads an experiment file and composes the settings of each arm. */
 #include "experiments/claims/experiment.h"
 #include "experiments/claims/expression.h"
 #include "tests/fuzz/fuzz.h"

@@ -1,4 +1,4 @@
-/* The value of a claim. */
+/* Evaluates the value of a claim. */
 #include "base/memory.h"
 #include "experiments/claims/expression.h"
 #include "tests/fuzz/fuzz.h"

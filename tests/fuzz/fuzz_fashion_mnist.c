@@ -1,5 +1,5 @@
-/* One of the four IDX files, gzip'd or not; the others are good and all zeros. The first byte says
- * which, and whether it bears the ending .gz. */
+/* Reads one of the four IDX files, gzipped or not. The other three files are valid and hold
+ * zeros. The first byte chooses the file and whether its name ends in .gz. */
 #include "tests/fuzz/fuzz.h"
 #include "worker/data/dataset.h"
 #include "base/options.h"
@@ -33,7 +33,7 @@ static const struct option keys[] = {
     {0},
 };
 
-/* Folder f holds all of the good files but the f-th, which the input becomes. */
+/* Folder f holds all valid files except the f-th, which the input replaces. */
 static void make_folders(void)
 {
     static const uint8_t zeros[1 << 16];

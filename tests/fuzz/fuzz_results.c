@@ -1,7 +1,7 @@
 /*
- * A results file from elsewhere. An input that begins with SQLite's magic is the file; any other is
- * SQL that its maker ran on a good file: the tables, views and triggers of a hostile hand, which
- * changes of single bytes hardly ever make.
+ * Reads a foreign results file. If the input begins with SQLite's magic, it is the file. Any other
+ * input is SQL, which runs on a valid file: hostile tables, views and triggers, which changes of
+ * single bytes hardly ever create.
  */
 #include "base/memory.h"
 #include "results/query/query.h"
@@ -29,13 +29,13 @@ static void remove_all(void)
     }
 }
 
-/* Views that never end would only keep a user waiting, and the fuzzer. */
+/* An endless view would stop the fuzzer without finding an error. */
 static int deny_long(void *steps)
 {
     return ++*(int *)steps > 100;
 }
 
-/* A good, empty file, made once and kept as bytes. */
+/* A valid empty file, created once and kept in memory. */
 static void write_good(void)
 {
     static uint8_t *good;
@@ -70,7 +70,7 @@ static void make(const char *sql)
     sqlite3_close(db);
 }
 
-/* Asks one named question: which, the input's size says. */
+/* Runs one named query; the size of the input chooses it. */
 static void query(size_t number, FILE *nowhere)
 {
     const char *const settings[] = {"run=1"};

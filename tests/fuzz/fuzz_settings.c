@@ -1,5 +1,5 @@
-/* Settings as they stand on a command line, one per line. What composes must compose to the same
- * again from what is written down of it. */
+/* Composes settings from a command line, one per line. If they compose, their written form must
+ * compose to the same settings. */
 #include "base/memory.h"
 #include "base/text.h"
 #include "experiments/config/config.h"
@@ -45,7 +45,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     char *text = fuzz_text(data, size);
     size_t count = cut(text, lines);
     for (size_t i = 0; i < count; i++)
-        if (strchr(lines[i], '=') == NULL) /* would be the name of a file */
+        if (strchr(lines[i], '=') == NULL) /* would be a file name */
             lines[i] = other;
     status code = settings_read_arguments(&all, (int)count, lines);
     REQUIRE(code == OK || code == ERROR_USAGE);

@@ -1,4 +1,4 @@
-/* A trace of step times (pace.path). */
+/* Reads a trace of step times (pace.path). */
 #include "tests/fuzz/fuzz.h"
 #include "worker/pace/pace_table.h"
 

@@ -1,4 +1,5 @@
-/* A frame of a peer. What decodes must encode to what it was, texts aside: they are cleaned. */
+/* Decodes a frame. If it decodes, encoding must give the same frame, except for texts, which are
+ * cleaned. */
 #include "ps/net/wire.h"
 #include "tests/fuzz/fuzz.h"
 

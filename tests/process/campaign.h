@@ -1,7 +1,7 @@
 /*
- * campaign.h — one random run of the real program, one random fault in it, and what must hold
- * afterwards. Everything random follows from the episode's seed, but for the moment at which a
- * process is at a given place: that is the machine's.
+ * campaign.h — one random run of the real program with one random fault, and what must hold
+ * afterwards. The seed of the episode determines everything random. Only the timing of the
+ * processes depends on the machine.
  */
 #ifndef GRADLAG_TESTS_PROCESS_CAMPAIGN_H
 #define GRADLAG_TESTS_PROCESS_CAMPAIGN_H
@@ -19,43 +19,44 @@ struct campaign_episode {
     bool async, processes; /* mode=async; engine=real */
     unsigned servers;
     bool tcp;        /* async: sockets instead of ipc */
-    bool checkpoint; /* it writes at.safetensors */
-    bool repeats;    /* the same settings lead to the same bits */
-    double seconds;  /* about how long it trains */
-    bool faulty;     /* a fault will be made */
+    bool checkpoint; /* the run writes at.safetensors */
+    bool repeats;    /* the settings determine the bits */
+    double seconds;  /* approximate training time */
+    bool faulty;     /* a fault will be injected */
 };
 
-/* Draws settings that the program accepts (as --dry-run says). */
+/* Draws settings that the program accepts; --dry-run checks them. */
 void campaign_draw(struct campaign_episode *e);
 /* `command` first, the settings, then `last` unless it is NULL; valid until the next call. */
 const char *const *campaign_arguments(struct campaign_episode *e, const char *command,
                                       const char *last);
-/* Adds one setting; replaces one of the same key. */
+/* Adds one setting, or replaces the setting of the same key. */
 void campaign_set(struct campaign_episode *e, const char *format, ...) PRINTF_LIKE(2, 3);
 
-/* Whether a checkpoint holds all that a run under these settings keeps. */
+/* Whether a checkpoint holds the complete state of a run with these settings. */
 bool campaign_may_resume(const struct campaign_episode *e);
 
-/* A fault: what it is called, what it needs, what it does to the program that r->pid is. */
+/* A fault: its name, its precondition, and the function that injects it into the process
+ * e->rig->pid. */
 struct campaign_fault {
     const char *name;
     bool (*possible)(const struct campaign_episode *e);
     void (*make)(struct campaign_episode *e);
-    /* Exit codes with which the run may end besides 0 (finished) and 6 (diverged); ended by -1. */
+    /* Allowed exit codes besides 0 (finished) and 6 (diverged); -1 ends the list. */
     int codes[6];
 };
-/* One that is possible here. */
+/* Draws a fault whose precondition holds. */
 const struct campaign_fault *campaign_draw_fault(struct campaign_episode *e);
 
-/* A network namespace with loopback and a small file system over the rig's folder, if the process
- * may make them: links go down and disks fill there alone. */
+/* If the process may create them: a network namespace with loopback, and a small file system
+ * over the rig's folder. Links then go down and disks fill only there. */
 void campaign_isolate(struct campaign_episode *e);
 void campaign_leave(struct process_rig *r);
-/* What campaign_isolate() could do. */
+/* Whether campaign_isolate() created each of them. */
 bool campaign_has_network(void);
 bool campaign_has_disk(void);
 
-/* Seconds until `e` is disturbed and for how long; drawn. */
+/* Draws a number of seconds. */
 double campaign_between(struct campaign_episode *e, double least, double most);
 bool campaign_chance(struct campaign_episode *e, double probability);
 void campaign_sleep(double seconds);

@@ -77,7 +77,7 @@ static void set_named(struct campaign_episode *e, const char *key, const struct 
 
 static void draw_model(struct campaign_episode *e)
 {
-    /* Steps of a worker; large models make fewer, so that an episode stays short. */
+    /* Steps of one worker. Large models make fewer steps, so that an episode stays short. */
     static const struct {
         const char *model, *size, *width;
         unsigned weight, steps;
@@ -126,7 +126,7 @@ static void set_workers(struct campaign_episode *e, unsigned workers)
 static void draw_async(struct campaign_episode *e)
 {
     struct combination c = combination_of(random_below(&e->random, (uint32_t)combinations()));
-    if (campaign_chance(e, 0.4)) /* the plain rules, which most people use */
+    if (campaign_chance(e, 0.4)) /* the simple rules, which are used most */
         c = combination_at(random_below(&e->random, 8), 0, 0);
     struct combination_settings rules = settings_of(&c);
     unsigned workers = campaign_chance(e, 0.2) ? draw(e, 7, 16) : draw(e, 1, 6);
@@ -241,7 +241,7 @@ static void draw_settings(struct campaign_episode *e)
         campaign_set(e, "checkpoint_every=%s", campaign_chance(e, 0.7) ? "0.2" : "0");
         e->checkpoint = true;
     }
-    /* A busy machine must not be taken for a lost peer. */
+    /* Large models need a longer timeout, so that a busy machine is not judged a lost peer. */
     bool large = has_setting(e, "model=wide") || has_setting(e, "model=cnn") ||
                  has_setting(e, "model=resnet8");
     campaign_set(e, "timeout_s=%s",

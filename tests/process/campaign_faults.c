@@ -1,4 +1,4 @@
-/* campaign_faults.c — the faults of campaign.h. */
+/* campaign_faults.c — the faults; see campaign.h. */
 #include "tests/process/campaign.h"
 
 #include <setjmp.h>
@@ -55,7 +55,7 @@ static pid_t starter(const struct campaign_episode *e)
     return e->rig->pid;
 }
 
-/* A process of that role, 0 if there is none any more. */
+/* A random process of that role; 0: none is left. */
 static pid_t one_of(struct campaign_episode *e, const char *role)
 {
     pid_t all[32];
@@ -104,7 +104,7 @@ static bool with_tcp(const struct campaign_episode *e)
     return e->tcp && has_network;
 }
 
-/* A link between two servers that breaks ends the run (docs/wire-format.md). */
+/* A broken link between two servers ends the run (docs/wire-format.md). */
 static bool with_tcp_and_one_server(const struct campaign_episode *e)
 {
     return with_tcp(e) && e->servers == 1;
@@ -153,7 +153,7 @@ static void terminate(struct campaign_episode *e)
     send(starter(e), SIGTERM);
 }
 
-/* Around the end, where row and exit code may come apart. */
+/* Near the end, where row and exit code could disagree. */
 static void terminate_late(struct campaign_episode *e)
 {
     campaign_sleep(campaign_between(e, 0.3, 1.3) * e->seconds);

@@ -8,7 +8,7 @@
  *      settings decide the bits it ends in those of an undisturbed run.
  *
  * Each episode is a process of its own and follows from its seed:
- *   GRADLAG_CAMPAIGN_SEED   this episode alone, in this process, told in full
+ *   GRADLAG_CAMPAIGN_SEED   this episode alone, in this process, with its whole output
  *   GRADLAG_CAMPAIGN_RUNS   how many (8; `make nightly`: 500)
  *   GRADLAG_CAMPAIGN_FIRST  the first one's seed (1; `make nightly`: the date)
  *   GRADLAG_CAMPAIGN_JOBS   how many at a time (2)
@@ -57,7 +57,7 @@ static const char *status_of(int code)
                                     : "failed";
 }
 
-/* A run that was over before its row began (stopped, killed at its start) has none. */
+/* A run that was stopped or killed before it wrote its row has none. */
 static bool has_row(struct process_rig *r)
 {
     return strcmp(process_ask(r, "SELECT count(*) FROM run"), "1") == 0;
@@ -102,7 +102,7 @@ static void expect_steps(struct process_rig *r, bool whole)
 {
     if (whole) {
         expect_none(
-            r, "updates that not every rank made",
+            r, "updates that some ranks did not make",
             "SELECT count(*) FROM (SELECT 1 FROM step WHERE run_id = 1 GROUP BY update_version "
             "HAVING count(*) <> (SELECT workers FROM run WHERE id = 1))");
     }
@@ -120,8 +120,8 @@ static bool expect_replay(struct campaign_episode *e, int code)
     if (!e->async || atoi(process_ask(e->rig, "SELECT count(*) FROM push")) == 0)
         return false;
     int replayed = RIG_RUN_INSIDE(e->rig, "replay", "1", "--quiet");
-    /* Of a killed writer an arrival may be missing in the middle, which replay names as a
-     * difference. */
+    /* If the writer was killed, an arrival may be missing in the middle; replay reports that as
+     * a difference. */
     bool refused = replayed == ERROR_USAGE || replayed == ERROR_RESULTS ||
                    (replayed == ERROR_OTHER && code > 128);
     if (replayed != OK && !(refused && is_incomplete(e->rig, code)))
@@ -129,7 +129,7 @@ static bool expect_replay(struct campaign_episode *e, int code)
     return replayed == OK;
 }
 
-/* The bits of the same run without a fault, into a file of its own. */
+/* Repeats the run without a fault in a second results file and compares the bits. */
 static void expect_undisturbed_bits(struct campaign_episode *e)
 {
     char resumed[80];
@@ -159,8 +159,8 @@ static bool expect_resume(struct campaign_episode *e, int code)
         return false;
     campaign_set(e, "timeout_s=30");
     int resumed = process_run(e->rig, campaign_arguments(e, "run", "--resume"));
-    /* A checkpoint whose writer was killed before its row was written is not known: the run begins
-       anew. */
+    /* If the writer was killed before it wrote the checkpoint's row, --resume does not find the
+     * checkpoint and starts a new run. */
     if (resumed == ERROR_USAGE && !campaign_may_resume(e))
         return false;
     if (resumed != OK && resumed != ERROR_DIVERGED)
@@ -173,7 +173,7 @@ static bool expect_resume(struct campaign_episode *e, int code)
     return true;
 }
 
-/* A starter that was killed outright leaves its private folder; the next run removes it. */
+/* A starter killed by SIGKILL leaves its private folder; the next run removes it. */
 static void expect_nothing_left(struct campaign_episode *e, int code)
 {
     process_expect_none_running(e->rig);
@@ -182,7 +182,8 @@ static void expect_nothing_left(struct campaign_episode *e, int code)
     process_expect_nothing_left(e->rig);
 }
 
-/* A program that a signal ends before it handles signals has not begun anything. */
+/* A signal that arrives before the handlers are installed ends the program before it has begun
+ * anything. */
 static bool ended_before_its_beginning(struct process_rig *r, int code)
 {
     return (code == 128 + SIGTERM || code == 128 + SIGINT) &&
@@ -213,7 +214,7 @@ static const char *setting(const struct campaign_episode *e, const char *key)
     return "";
 }
 
-static void one_run_survives_its_fault(void **state)
+static void one_run_meets_its_invariants_after_a_fault(void **state)
 {
     struct campaign_episode e = {.rig = *state};
     bool replayed = false, resumed = false;
@@ -241,7 +242,7 @@ static int leave(void **state)
 {
     struct process_rig *r = *state;
     if (r->ended != 0) {
-        print_message("the last run ended in %d: %s\n", r->ended, process_errors(r));
+        print_message("the last run ended in %d: %.800s\n", r->ended, process_errors(r));
         r->ended = 0;
     }
     campaign_leave(r);
@@ -299,7 +300,7 @@ static void show(const char *path)
         fclose(file);
 }
 
-/* Adds what an episode says of itself. */
+/* Adds the figures that an episode printed. */
 static bool count_held(struct campaign_series *s, const char *path)
 {
     char line[4096];
@@ -344,7 +345,7 @@ static unsigned await_one(struct campaign_series *s, unsigned jobs)
     return job;
 }
 
-static void runs_survive_their_faults(void **state)
+static void random_runs_meet_their_invariants_after_faults(void **state)
 {
     struct campaign_series s = {.rig = *state,
                                 .first = number_from("GRADLAG_CAMPAIGN_FIRST", 1),
@@ -368,10 +369,10 @@ static void runs_survive_their_faults(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest one[] = {
-        cmocka_unit_test_setup_teardown(one_run_survives_its_fault, process_set_up, leave)};
+    const struct CMUnitTest one[] = {cmocka_unit_test_setup_teardown(
+        one_run_meets_its_invariants_after_a_fault, process_set_up, leave)};
     const struct CMUnitTest many[] = {cmocka_unit_test_setup_teardown(
-        runs_survive_their_faults, process_set_up, process_tear_down)};
+        random_runs_meet_their_invariants_after_faults, process_set_up, process_tear_down)};
     return getenv("GRADLAG_CAMPAIGN_SEED") != NULL ? cmocka_run_group_tests(one, NULL, NULL)
                                                    : cmocka_run_group_tests(many, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* Consistency policies on real processes: what the results file says of who waited for whom. */
+/* Consistency policies with real processes: staleness, waiting times and dropped gradients in
+ * the results file. */
 #include "tests/rigs/process_rig.h"
 
 #include <setjmp.h>
@@ -15,7 +16,8 @@
 
 #include "ps/rules/consistency/consistency.h"
 
-/* Steps of 10 ms, worker 0's of 50 ms: long beside what a busy machine itself takes. */
+/* Steps take 10 ms, those of worker 0 take 50 ms. Both are long compared to the overhead of a
+ * busy machine. */
 #define SLOW_WORKER_0                                                                              \
     "mode=async", "pace=gamma", "pace.mean_ms=10" STRETCHED, "pace.cv=0", "pace.worker=0",         \
         "pace.factor=5"
@@ -27,7 +29,7 @@ static double number(struct process_rig *r, const char *sql)
     return atof(found);
 }
 
-/* Records, counters and the places of arrival must fit together, whatever the policy. */
+/* Rows, counters and arrival numbers must agree under every policy. */
 static void expect_whole_records(struct process_rig *r)
 {
     process_expect_answer(r, "SELECT status FROM run", "finished");
@@ -73,9 +75,9 @@ static void every_policy_trains_on_three_processes(void **state)
     }
 }
 
-/* How many gradients were begun by a worker more than one ahead of the slowest. When a worker hands
- * in its gradient `sequence` it began it as that many were handed in; the others have handed in as
- * many at least as they had then. */
+/* Counts gradients that a worker began while it was more than one gradient ahead of the slowest.
+ * A worker begins gradient `sequence` after it pushed that many. At its arrival the other
+ * workers have pushed at least as many as at its begin. */
 static const char *const too_far_ahead =
     "SELECT count(*) FROM push p, (SELECT DISTINCT worker FROM push) w "
     "WHERE p.reason IS NULL AND w.worker <> p.worker AND p.sequence > 1 + "
@@ -90,14 +92,14 @@ static void ssp_keeps_fast_workers_near_a_slow_one(void **state)
     expect_whole_records(r);
     process_expect_answer(r, too_far_ahead, "0");
     assert_true(number(r, "SELECT max(staleness) FROM push") <= 2 * (2 * 1 + 1));
-    /* The fast ones spend most of their time waiting for worker 0, and it for nobody. */
+    /* The fast workers spend most of their time waiting for worker 0, and worker 0 never waits. */
     assert_true(number(r, "SELECT count(*) FROM push WHERE worker > 0 AND waited_for = 0") > 15);
     process_expect_answer(
         r, "SELECT count(*) FROM push WHERE worker = 0 AND waited_for IS NOT NULL", "0");
     assert_true(number(r, "SELECT avg(pull_us) FROM push WHERE waited_for = 0") > 15000);
 }
 
-static void without_it_they_run_ahead(void **state)
+static void asp_lets_fast_workers_run_ahead(void **state)
 {
     struct process_rig *r = *state;
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, SLOW_WORKER_0, "workers=3", "consistency=asp"),
@@ -107,18 +109,18 @@ static void without_it_they_run_ahead(void **state)
     process_expect_answer(r, "SELECT count(waited_for) FROM push", "0");
 }
 
-static void at_a_barrier_all_wait_for_the_slow_one(void **state)
+static void bsp_makes_all_workers_wait_for_the_slowest(void **state)
 {
     struct process_rig *r = *state;
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, SLOW_WORKER_0, "workers=3", "consistency=bsp"),
                      0);
     expect_whole_records(r);
-    /* 20 updates; before the first gradients nobody waited */
+    /* 20 updates; nobody waits before the first gradients */
     assert_true(number(r, "SELECT count(*) FROM push WHERE worker > 0 AND waited_for = 0") > 30);
     assert_true(number(r, "SELECT avg(pull_us) FROM push WHERE waited_for = 0") > 15000);
 }
 
-static void backups_do_not_wait_for_the_slow_one_and_drop_its_gradients(void **state)
+static void backup_workers_drop_the_gradients_of_the_slowest(void **state)
 {
     struct process_rig *r = *state;
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, SLOW_WORKER_0, "workers=3", "consistency=backup",
@@ -135,10 +137,10 @@ static void backups_do_not_wait_for_the_slow_one_and_drop_its_gradients(void **s
     assert_true(number(r, "SELECT count(*) FROM push WHERE waited_for = 0") <= 5);
 }
 
-static void with_one_worker_every_policy_can_be_plain_training_bit_for_bit(void **state)
+static void with_one_worker_every_policy_equals_plain_training(void **state)
 {
     struct process_rig *r = *state;
-    static const char *const alike[][2] = {
+    static const char *const cases[][2] = {
         {"consistency=asp", "tag=asp"},
         {"consistency=bsp", "tag=bsp"},
         {"consistency=ssp", "consistency.slack=0"},
@@ -148,16 +150,16 @@ static void with_one_worker_every_policy_can_be_plain_training_bit_for_bit(void 
         {"consistency=rennala", "consistency.size=1"},
         {"consistency=ringmaster", "consistency.limit=1"},
     };
-    for (size_t i = 0; i < COUNT_OF(alike); i++) {
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
         assert_int_equal(
-            RIG_RUN(r, "run", RIG_SMALL, "workers=1", "mode=async", alike[i][0], alike[i][1]), 0);
+            RIG_RUN(r, "run", RIG_SMALL, "workers=1", "mode=async", cases[i][0], cases[i][1]), 0);
     }
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "workers=1", "mode=sync"), 0);
     process_expect_answer(r, "SELECT count(*) || ' ' || count(DISTINCT parameters_sha256) FROM run",
                           "9 1");
 }
 
-static void updates_count_as_many_gradients_as_the_policy_says(void **state)
+static void an_update_aggregates_as_many_gradients_as_configured(void **state)
 {
     struct process_rig *r = *state;
     assert_int_equal(RIG_RUN(r, "run", RIG_DATA, "batch=10", "evaluate_every=0", "updates=7",
@@ -168,7 +170,7 @@ static void updates_count_as_many_gradients_as_the_policy_says(void **state)
     process_expect_answer(r, "SELECT count(*) FROM push WHERE outcome = 'aggregated'", "35");
 }
 
-static void a_loss_has_its_place_among_the_gradients(void **state)
+static void a_worker_loss_is_ordered_among_the_gradients(void **state)
 {
     struct process_rig *r = *state;
     pid_t workers[2];
@@ -181,7 +183,8 @@ static void a_loss_has_its_place_among_the_gradients(void **state)
     process_await_row(r, "SELECT count(*) > 20 FROM push WHERE outcome = 'applied'");
     assert_int_equal(kill(r->pid, SIGTERM), 0);
     assert_int_equal(process_wait(r), 75);
-    /* Before it both went in together (or waited for the other, in vain), after it one does. */
+    /* Before the loss, every update aggregates both workers (or one waited in vain); after it,
+     * one worker. */
     process_expect_answer(r,
                           "SELECT count(*) FROM push, event WHERE code = 'worker_lost' AND "
                           "((arrival < push_number - 2 AND outcome <> 'aggregated') OR "
@@ -201,12 +204,12 @@ int main(void)
     const struct CMUnitTest tests[] = {
         PROCESS_TEST(every_policy_trains_on_three_processes),
         PROCESS_TEST(ssp_keeps_fast_workers_near_a_slow_one),
-        PROCESS_TEST(without_it_they_run_ahead),
-        PROCESS_TEST(at_a_barrier_all_wait_for_the_slow_one),
-        PROCESS_TEST(backups_do_not_wait_for_the_slow_one_and_drop_its_gradients),
-        PROCESS_TEST(with_one_worker_every_policy_can_be_plain_training_bit_for_bit),
-        PROCESS_TEST(updates_count_as_many_gradients_as_the_policy_says),
-        PROCESS_TEST(a_loss_has_its_place_among_the_gradients),
+        PROCESS_TEST(asp_lets_fast_workers_run_ahead),
+        PROCESS_TEST(bsp_makes_all_workers_wait_for_the_slowest),
+        PROCESS_TEST(backup_workers_drop_the_gradients_of_the_slowest),
+        PROCESS_TEST(with_one_worker_every_policy_equals_plain_training),
+        PROCESS_TEST(an_update_aggregates_as_many_gradients_as_configured),
+        PROCESS_TEST(a_worker_loss_is_ordered_among_the_gradients),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* How runs end as processes: the exit code and the row say the same at any moment of a request to
- * stop, and a run whose last checkpoint is of its end can still be finished. */
+/* The end of a run: exit code and row agree for a request to stop at any moment, and a run whose
+ * last checkpoint holds the end can still be finished. */
 #include "base/status.h"
 #include "tests/rigs/process_rig.h"
 
@@ -15,26 +15,6 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MOST_SETTINGS = 32 };
-
-#define WITH(...) ((const char *const[]){__VA_ARGS__, NULL})
-
-/* `run`, `settings`, then `last` unless it is NULL. */
-struct call {
-    const char *at[MOST_SETTINGS];
-};
-
-static struct call call_of(const char *const *settings, const char *last)
-{
-    struct call c = {{"run"}};
-    size_t count = 1;
-    for (; *settings != NULL; settings++)
-        c.at[count++] = *settings;
-    c.at[count++] = last;
-    assert_true(count < MOST_SETTINGS);
-    return c;
-}
-
 /* ---- a request to stop ----------------------------------------------------------------------- */
 
 static void expect_code_of_row(struct process_rig *r, int code)
@@ -45,44 +25,51 @@ static void expect_code_of_row(struct process_rig *r, int code)
                                             : "neither");
 }
 
-/* All processes run when the starter is stopped, until the row is finished; the request is the
- * first thing it sees then. */
+/* The test stops the starter while training runs, until the row says finished. The request to stop
+ * is then the first thing that the starter sees. The runs go side by side. */
 static void a_request_after_the_end_does_not_change_it(void **state)
 {
-    struct process_rig *r = *state;
-    static const char *const modes[][3] = {
-        {"mode=async", "workers=2", NULL},
-        {"mode=async", "workers=2", "servers=2"},
-        {"mode=sync", "workers=2", NULL},
-        {"mode=pipeline", "workers=2", "stages=1"},
+    static const char *const modes[][2] = {
+        {"mode=async", NULL},
+        {"mode=async", "servers=2"},
+        {"mode=sync", NULL},
+        {"mode=pipeline", "stages=1"},
     };
+    struct process_rig *at[COUNT_OF(modes)] = {*state};
     for (size_t i = 0; i < COUNT_OF(modes); i++) {
-        const struct call c =
-            call_of(WITH(RIG_DATA, "batch=10", "epochs=20", "evaluate_every=0", "pace=gamma",
-                         "pace.mean_ms=3", modes[i][0], modes[i][1]),
-                    modes[i][2]);
-        unlink(process_path(r, "results.db"));
-        process_start(r, c.at);
-        process_await_row(r, "SELECT (SELECT count(*) FROM push) + (SELECT count(*) FROM step)");
-        assert_int_equal(kill(r->pid, SIGSTOP), 0);
-        process_await_row(r, "SELECT count(*) FROM run WHERE status = 'finished'");
-        assert_int_equal(kill(r->pid, SIGTERM), 0);
-        assert_int_equal(kill(r->pid, SIGCONT), 0);
-        assert_int_equal(process_wait(r), OK);
-        expect_code_of_row(r, OK);
+        const struct process_arguments c = process_run_arguments(
+            RIG_WITH(RIG_DATA, "batch=10", "epochs=12", "evaluate_every=0", "pace=gamma",
+                     "pace.mean_ms=3", "workers=2", modes[i][0]),
+            modes[i][1]);
+        if (i > 0)
+            process_set_up((void **)&at[i]);
+        process_start(at[i], c.at);
+        process_await_row(at[i],
+                          "SELECT (SELECT count(*) FROM push) + (SELECT count(*) FROM step)");
+        assert_int_equal(kill(at[i]->pid, SIGSTOP), 0);
+    }
+    for (size_t i = 0; i < COUNT_OF(modes); i++) {
+        process_await_row(at[i], "SELECT count(*) FROM run WHERE status = 'finished'");
+        assert_int_equal(kill(at[i]->pid, SIGTERM), 0);
+        assert_int_equal(kill(at[i]->pid, SIGCONT), 0);
+        assert_int_equal(process_wait(at[i]), OK);
+        expect_code_of_row(at[i], OK);
+        if (i > 0)
+            process_tear_down((void **)&at[i]);
     }
 }
 
-/* From well before its end to after it. */
-static void at_any_moment_the_exit_code_says_what_the_row_says(void **state)
+/* The moments range from well before the end to after it. */
+static void after_sigterm_at_any_moment_exit_code_and_row_agree(void **state)
 {
     struct process_rig *r = *state;
     static const char *const modes[] = {"mode=async", "mode=sync", "engine=virtual"};
     enum { MOMENTS = 3 };
     for (size_t i = 0; i < MOMENTS * COUNT_OF(modes); i++) {
-        const struct call c = call_of(WITH(RIG_DATA, "batch=10", "samples=5000", "evaluate_every=1",
+        const struct process_arguments c =
+            process_run_arguments(RIG_WITH(RIG_DATA, "batch=10", "samples=5000", "evaluate_every=1",
                                            "pace.mean_ms=1", "workers=2", modes[i % 3]),
-                                      i % 3 < 2 ? "pace=gamma" : "pace=constant");
+                                  i % 3 < 2 ? "pace=gamma" : "pace=constant");
         process_start(r, c.at);
         process_await_row(r, "SELECT count(*) FROM run");
         usleep((useconds_t)(i / 3 * 200000));
@@ -107,7 +94,7 @@ static void forget_the_end(struct process_rig *r)
     assert_int_equal(sqlite3_close(db), SQLITE_OK);
 }
 
-static void a_run_that_died_after_its_last_checkpoint_is_evaluated_and_finished(void **state)
+static void a_run_lost_after_its_last_checkpoint_resumes_to_its_end(void **state)
 {
     struct process_rig *r = *state;
     static const char *const kinds[][4] = {
@@ -117,9 +104,10 @@ static void a_run_that_died_after_its_last_checkpoint_is_evaluated_and_finished(
         {"mode=sync", "workers=2", "double_buffering=yes", "local_steps=1"},
     };
     for (size_t i = 0; i < COUNT_OF(kinds); i++) {
-        const char *const *settings = WITH(RIG_SMALL, "checkpoint=at.safetensors", kinds[i][0],
-                                           kinds[i][1], kinds[i][2], kinds[i][3]);
-        const struct call first = call_of(settings, NULL), again = call_of(settings, "--resume");
+        const char *const *settings = RIG_WITH(RIG_SMALL, "checkpoint=at.safetensors", kinds[i][0],
+                                               kinds[i][1], kinds[i][2], kinds[i][3]);
+        const struct process_arguments first = process_run_arguments(settings, NULL),
+                                       again = process_run_arguments(settings, "--resume");
         unlink(process_path(r, "results.db"));
         unlink(process_path(r, "at.safetensors"));
         assert_int_equal(process_run(r, first.at), OK);
@@ -143,13 +131,13 @@ static void a_run_that_died_after_its_last_checkpoint_is_evaluated_and_finished(
 static const char *const with_checkpoints[][2] = {
     {"mode=async", "workers=1"}, {"mode=async", "servers=2"}, {"mode=sync", "workers=2"}};
 
-/* A run that has written a checkpoint into the folder "disk". */
+/* Starts a run and waits for its first checkpoint in the folder "disk". */
 static void start_with_checkpoints(struct process_rig *r, const char *const settings[2])
 {
-    const struct call c =
-        call_of(WITH(RIG_LONG, "checkpoint=disk/at.safetensors", "checkpoint_every=0.5",
-                     "record=evaluations", settings[0], settings[1]),
-                NULL);
+    const struct process_arguments c = process_run_arguments(
+        RIG_WITH(RIG_LONG, "checkpoint=disk/at.safetensors", "checkpoint_every=0.5",
+                 "record=evaluations", settings[0], settings[1]),
+        NULL);
     unlink(process_path(r, "results.db"));
     assert_int_equal(process_shell(r, "rm -rf disk away; mkdir disk"), OK);
     process_start(r, c.at);
@@ -163,7 +151,7 @@ static void move(struct process_rig *r, const char *from, const char *to)
     assert_int_equal(rename(old, process_path(r, to)), 0);
 }
 
-static void a_checkpoint_that_failed_is_tried_again_when_the_next_is_due(void **state)
+static void a_failed_checkpoint_is_retried_when_the_next_is_due(void **state)
 {
     struct process_rig *r = *state;
     char sql[96];
@@ -171,7 +159,7 @@ static void a_checkpoint_that_failed_is_tried_again_when_the_next_is_due(void **
         start_with_checkpoints(r, with_checkpoints[i]);
         move(r, "disk", "away");
         process_await_row(r, "SELECT count(*) FROM event WHERE code = 'checkpoint_failed' AND "
-                             "severity = 'warning' AND detail LIKE '%No such file%'");
+                             "severity = 'warning' AND detail LIKE '%disk/at.safetensors%'");
         snprintf(sql, sizeof sql, "SELECT max(version) > %s FROM checkpoint",
                  process_ask(r, "SELECT max(version) FROM checkpoint"));
         move(r, "away", "disk");
@@ -183,7 +171,7 @@ static void a_checkpoint_that_failed_is_tried_again_when_the_next_is_due(void **
     }
 }
 
-static void a_run_whose_last_checkpoint_fails_has_failed_and_says_why(void **state)
+static void a_run_fails_if_its_last_checkpoint_fails(void **state)
 {
     struct process_rig *r = *state;
     for (size_t i = 0; i < COUNT_OF(with_checkpoints); i++) {
@@ -195,7 +183,7 @@ static void a_run_whose_last_checkpoint_fails_has_failed_and_says_why(void **sta
         process_expect_answer(r,
                               "SELECT status || ' ' || (SELECT max(severity) = 'error' FROM event "
                               "WHERE code = 'checkpoint_failed' AND severity = 'error') || ' ' || "
-                              "(error LIKE '%No such file%') FROM run",
+                              "(error LIKE '%disk/at.safetensors%') FROM run",
                               "failed 1 1");
         process_expect_nothing_left(r);
     }
@@ -206,10 +194,10 @@ int main(void)
 #define RIG_TEST(test) cmocka_unit_test_setup_teardown(test, process_set_up, process_tear_down)
     const struct CMUnitTest tests[] = {
         RIG_TEST(a_request_after_the_end_does_not_change_it),
-        RIG_TEST(at_any_moment_the_exit_code_says_what_the_row_says),
-        RIG_TEST(a_run_that_died_after_its_last_checkpoint_is_evaluated_and_finished),
-        RIG_TEST(a_checkpoint_that_failed_is_tried_again_when_the_next_is_due),
-        RIG_TEST(a_run_whose_last_checkpoint_fails_has_failed_and_says_why),
+        RIG_TEST(after_sigterm_at_any_moment_exit_code_and_row_agree),
+        RIG_TEST(a_run_lost_after_its_last_checkpoint_resumes_to_its_end),
+        RIG_TEST(a_failed_checkpoint_is_retried_when_the_next_is_due),
+        RIG_TEST(a_run_fails_if_its_last_checkpoint_fails),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 /*
- * What ranks do with the network: on one host nothing; on several the first meeting has a limit,
- * and `gradlag check` measures the links. Hosts are namespaces (hosts.sh), which needs root.
+ * Ranks and the network: on one host they listen only on loopback; on several hosts the first
+ * contact has a limit, and `gradlag check` measures the links. hosts.sh simulates hosts as
+ * namespaces, as root.
  */
 #include "base/clock.h"
 #include "base/text.h"
@@ -48,7 +49,8 @@ static bool is_loopback(const char *address)
            strcmp(address, "0000000000000000FFFF00000100007F") == 0;
 }
 
-/* How many of these sockets listen; fails the test where one does on another address. */
+/* The number of these sockets that listen. Fails the test if one listens on an address off
+ * loopback. */
 static unsigned listeners(const char *table, const unsigned long *sockets, unsigned count)
 {
     char line[512], address[40], state[8];
@@ -86,7 +88,7 @@ static void expect_all_on_loopback(const struct process_rig *r, const char *role
     pid_t mpirun, ranks[2];
     process_await(r, "-n", &mpirun, 1);
     process_await(r, role, ranks, 2);
-    /* Of PMIx, by which ranks and mpirun meet: else nothing has been looked at. */
+    /* mpirun listens for PMIx; a count of 0 would mean that nothing was checked. */
     assert_true(expect_loopback_alone(mpirun) > 0);
     expect_loopback_alone(ranks[0]);
     expect_loopback_alone(ranks[1]);
@@ -116,7 +118,7 @@ static void a_benchmark_of_ranks_listens_on_loopback_alone(void **state)
     struct process_rig *r = *state;
     process_start(r, (const char *const[]){"bench", "allreduce", "sizes=1000,25600000",
                                            "repeats=10", "variants=call", NULL});
-    /* This process becomes mpirun itself. */
+    /* This process executes mpirun. */
     pid_t ranks[2];
     process_await(r, "bench", ranks, 2);
     for (double until = clock_seconds() + RIG_LIMIT_S; process_output(r)[0] == '\0';) {
@@ -137,7 +139,7 @@ static void a_benchmark_of_ranks_listens_on_loopback_alone(void **state)
     "dataset=gaussian dataset.size=8 dataset.samples=1000 model=softmax samples=600 batch=10 "     \
     "evaluate_every=0 "
 
-static void a_run_within_an_allocation_of_several_nodes_stays_on_this_host(void **state)
+static void a_run_inside_an_allocation_of_two_nodes_stays_on_this_host(void **state)
 {
     struct process_rig *r = *state;
     assert_int_equal(process_shell(r, OF_TWO_NODES "exec gradlag run mode=sync workers=2 " SMALL),
@@ -145,11 +147,11 @@ static void a_run_within_an_allocation_of_several_nodes_stays_on_this_host(void 
     process_expect_answer(r, "SELECT status FROM run", "finished");
 }
 
-static void a_folder_without_room_for_mpirun_is_an_error_at_once(void **state)
+static void a_tmpdir_without_space_for_mpirun_is_an_error_at_once(void **state)
 {
     struct process_rig *r = *state;
     if (process_shell(r, "mkdir full && unshare --mount true") != OK) {
-        print_message("skipped: no mounts can be made here (root is needed)\n");
+        print_message("skipped: mounts need root\n");
         skip();
     }
     const double begun = clock_seconds();
@@ -165,48 +167,42 @@ static void a_folder_without_room_for_mpirun_is_an_error_at_once(void **state)
 /* ---- several hosts ------------------------------------------------------------------------------
  */
 
-/* `script` with the functions of hosts.sh, $hosts, and hosts that are gone at the end. */
+/* Runs `script` with the functions of hosts.sh and $hosts; removes the hosts at the end. */
 static int with_hosts(struct process_rig *r, unsigned count, const char *bridge, const char *script)
 {
     struct text all = {0};
     char tree[4096];
     assert_non_null(getcwd(tree, sizeof tree));
-    text_add(&all,
-             "set -o pipefail; . '%s/tests/hosts.sh'; hosts=gradlag-net-%d; trap 'hosts_remove "
-             "$hosts %u' EXIT\n"
-             "hosts_make $hosts %u %s >hosts 2>&1 || exit 99\n%s",
-             tree, (int)getpid(), count, count, bridge, script);
+    text_add(
+        &all,
+        "set -o pipefail; . '%s/tests/rigs/hosts.sh'; hosts=gradlag-net-%d; trap 'hosts_remove "
+        "$hosts %u' EXIT\n"
+        "hosts_make $hosts %u %s >hosts 2>&1 || exit 99\n%s",
+        tree, (int)getpid(), count, count, bridge, script);
     int code = geteuid() == 0 ? process_shell(r, all.at) : 99;
     text_free(&all);
     if (code == 99) {
-        print_message("skipped: no hosts can be made here (root, `ip` and unshare are needed)\n");
+        print_message("skipped: simulated hosts need root, `ip` and unshare\n");
         skip();
     }
     return code;
 }
 
-/* Each rank says its own error by hand. */
-static void expect_said(struct process_rig *r, const char *part)
-{
-    if (strstr(process_errors(r), part) == NULL)
-        fail_msg("'%s' is not in: %s", part, process_errors(r));
-}
-
-/* Through a pipe: in a file the lines of mpirun and of its ranks may overwrite each other. */
+/* Through a pipe, because lines of mpirun and its ranks would overwrite each other in a file. */
 #define SAY   " 2>&1 | cat >&2"
 #define RANKS "hosts_mpirun $hosts 2 gradlag rank mode=sync workers=2 timeout_s=4 " SMALL
 
-static void hosts_that_do_not_reach_each_other_are_told_so_in_time(void **state)
+static void ranks_that_cannot_reach_each_other_fail_in_time(void **state)
 {
     struct process_rig *r = *state;
     const double begun = clock_seconds();
     assert_int_equal(with_hosts(r, 2, "shared0", RANKS SAY), ERROR_PEER);
-    assert_true(clock_seconds() - begun < 40 * PATIENCE); /* was 20 × timeout_s and more */
-    expect_said(r, "has waited 5 s for rank ");
-    expect_said(r, "(the first meeting of the ranks). If"); /* the error, of either */
-    expect_said(r, "btl_tcp_if_include");
-    expect_said(r, "shared0 172.17.0.1");
-    r->ended = 0; /* what Open MPI says of it is too long to show */
+    assert_true(clock_seconds() - begun <
+                40 * PATIENCE);                  /* less than LIVENESS_FACTOR times timeout_s */
+    process_expect_errors_contain(r, "error: "); /* of either rank */
+    process_expect_errors_contain(r, "btl_tcp_if_include");
+    process_expect_errors_contain(r, "shared0 172.17.0.1");
+    r->ended = 0; /* Open MPI's message is too long to print */
 }
 
 static void the_network_between_hosts_can_be_chosen(void **state)
@@ -221,12 +217,12 @@ static void the_network_between_hosts_can_be_chosen(void **state)
                           "tcp eth0 (10.79.0.1)");
     process_expect_answer(r, "SELECT DISTINCT host ->> '$.communicator' FROM run", "mpi");
     assert_int_equal(with_hosts(r, 2, "shared0", RANKS "network.interface=eth7" SAY), ERROR_USAGE);
-    expect_said(r, "eth7");
-    expect_said(r, "eth0 10.79.0.");
+    process_expect_errors_contain(r, "eth7");
+    process_expect_errors_contain(r, "eth0 10.79.0.");
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "network.interface=eth0"), ERROR_USAGE);
 }
 
-static void bridges_of_containers_are_left_out(void **state)
+static void bridges_of_containers_are_not_used(void **state)
 {
     struct process_rig *r = *state;
     if (with_hosts(r, 2, "docker0", RANKS) != OK)
@@ -237,7 +233,7 @@ static void bridges_of_containers_are_left_out(void **state)
 /* ---- gradlag check ------------------------------------------------------------------------------
  */
 
-/* The value of a row of `check --json`. */
+/* The value of one line of `check --json`. */
 static double measured(struct process_rig *r, const char *about, const char *what)
 {
     struct text row = {0};
@@ -250,14 +246,13 @@ static double measured(struct process_rig *r, const char *about, const char *wha
     return value;
 }
 
-/* In comparison with the other links. */
+/* The link is listed as slow. */
 static void expect_slow(struct process_rig *r, const char *link)
 {
     struct text row = {0};
     text_add(&row, "{\"check\":\"SLOW\",\"what\":\"%s\"", link);
     const char *at = strstr(process_output(r), row.at);
-    const char *why = at != NULL ? strstr(at, "half of the links reach") : NULL;
-    if (why == NULL || why > strchr(at, '\n'))
+    if (at == NULL)
         fail_msg("%s is not slow in:\n%s", link, process_output(r));
     text_free(&row);
 }
@@ -266,21 +261,21 @@ static void links_between_hosts_are_measured_and_the_slow_one_is_named(void **st
 {
     struct process_rig *r = *state;
     if (with_hosts(r, 3, "",
-                   "slow() { tc -n $hosts-$1 qdisc add dev eth0 root tbf rate $2 burst 64kb "
+                   "slow() { tc -n $hosts-$1 qdisc add dev eth0 root tbf rate $2 burst 128kb "
                    "latency 100ms || exit 99; }\n"
-                   "slow 1 200mbit; slow 2 200mbit; slow 3 20mbit\n"
+                   "slow 1 600mbit; slow 2 600mbit; slow 3 60mbit\n"
                    "hosts_mpirun $hosts 3 gradlag check --links --json") != OK)
         fail_msg("%s", process_errors(r));
     assert_true(measured(r, "latency", "host1 - host2") > 0);
     const double fast = measured(r, "bandwidth", "host1 -> host2");
-    assert_true(fast > 0.05 && fast < 0.21);
+    assert_true(fast > 0.15 && fast < 0.63);
     const double slow = measured(r, "bandwidth", "host1 <- host3");
-    assert_true(slow > 0.01 && slow < 0.022);
+    assert_true(slow > 0.03 && slow < 0.066);
     assert_true(measured(r, "allreduce", "3 ranks, mpi") > 0);
     expect_slow(r, "host1 <- host3");
     expect_slow(r, "host2 <- host3");
     assert_non_null(strstr(process_output(r), "\"what\":\"host2\",\"text\":\"tcp eth0 "));
-    expect_said(r, "link 2 of 3: host1 - host3");
+    process_expect_errors_contain(r, "host1 - host3");
 }
 
 static void a_link_is_measured_through_zeromq_with_the_keys_of_a_run(void **state)
@@ -298,18 +293,18 @@ static void a_link_is_measured_through_zeromq_with_the_keys_of_a_run(void **stat
     assert_true(measured(r, "bandwidth", "from tcp://10.79.0.1:5599") > 0);
 }
 
-static void a_peer_that_is_not_there_or_has_no_keys_is_an_error(void **state)
+static void a_missing_peer_and_missing_keys_are_errors(void **state)
 {
     struct process_rig *r = *state;
     assert_int_equal(RIG_RUN(r, "check", "--listen", "endpoint=tcp://*:*"), ERROR_USAGE);
     process_expect_error(r, "curve=");
     assert_int_equal(process_shell(r, "exec gradlag check endpoint=ipc://$PWD/none timeout_s=1"),
                      ERROR_PEER);
-    process_expect_error(r, "check --listen");
+    process_expect_error(r, "--listen");
     assert_int_equal(
         process_shell(r, "exec gradlag check --listen endpoint=ipc://$PWD/none timeout_s=0.1"),
         ERROR_PEER);
-    process_expect_error(r, "no peer has come");
+    process_expect_error(r, "timeout_s");
 }
 
 #define PROCESS_TEST(f) cmocka_unit_test_setup_teardown(f, process_set_up, process_tear_down)
@@ -318,14 +313,14 @@ int main(void)
     const struct CMUnitTest tests[] = {
         PROCESS_TEST(ranks_of_one_host_listen_on_loopback_alone),
         PROCESS_TEST(a_benchmark_of_ranks_listens_on_loopback_alone),
-        PROCESS_TEST(a_run_within_an_allocation_of_several_nodes_stays_on_this_host),
-        PROCESS_TEST(a_folder_without_room_for_mpirun_is_an_error_at_once),
-        PROCESS_TEST(hosts_that_do_not_reach_each_other_are_told_so_in_time),
+        PROCESS_TEST(a_run_inside_an_allocation_of_two_nodes_stays_on_this_host),
+        PROCESS_TEST(a_tmpdir_without_space_for_mpirun_is_an_error_at_once),
+        PROCESS_TEST(ranks_that_cannot_reach_each_other_fail_in_time),
         PROCESS_TEST(the_network_between_hosts_can_be_chosen),
-        PROCESS_TEST(bridges_of_containers_are_left_out),
+        PROCESS_TEST(bridges_of_containers_are_not_used),
         PROCESS_TEST(links_between_hosts_are_measured_and_the_slow_one_is_named),
         PROCESS_TEST(a_link_is_measured_through_zeromq_with_the_keys_of_a_run),
-        PROCESS_TEST(a_peer_that_is_not_there_or_has_no_keys_is_an_error),
+        PROCESS_TEST(a_missing_peer_and_missing_keys_are_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,5 @@
 /*
- * Pipelines of real processes: what they compute against mode=sync, how long they idle, and what
- * becomes of one whose stage is lost.
+ * Pipelines of real processes: results compared with mode=sync, idle times, lost stages.
  */
 #include "base/status.h"
 #include "tests/rigs/process_rig.h"
@@ -31,7 +30,7 @@ static void expect_runs(struct process_rig *r, const char *count, const char *di
                         distinct);
 }
 
-static void with_one_micro_batch_it_ends_in_the_bits_of_one_rank(void **state)
+static void one_micro_batch_gives_the_bits_of_one_rank(void **state)
 {
     struct process_rig *r = *state;
     SYNC(r, "model=mlp", "workers=1");
@@ -41,12 +40,12 @@ static void with_one_micro_batch_it_ends_in_the_bits_of_one_rank(void **state)
     expect_runs(r, "4", "1");
 }
 
-/* What one stage computes of as many micro-batches, four stages compute, too. */
-static void stages_orders_and_recomputing_change_no_bit(void **state)
+/* One stage and several stages with the same micro-batches give the same bits. */
+static void stages_schedules_and_recomputing_change_no_bit(void **state)
 {
     struct process_rig *r = *state;
-    const char *const micro[] = {"micro_batches=2", "micro_batches=4", "micro_batches=8"};
-    const char *const distinct[] = {"1", "2", "3"}, *const count[] = {"4", "8", "12"};
+    const char *const micro[] = {"micro_batches=2", "micro_batches=8"};
+    const char *const distinct[] = {"1", "2"}, *const count[] = {"4", "8"};
     for (size_t i = 0; i < COUNT_OF(micro); i++) {
         PIPELINE(r, "model=mlp", "workers=1", micro[i]);
         PIPELINE(r, "model=mlp", "workers=2", micro[i], "stage_cuts=fc2");
@@ -56,20 +55,20 @@ static void stages_orders_and_recomputing_change_no_bit(void **state)
     }
 }
 
-/* Sums over micro-batches are added in another order than sums over the batch. */
+/* Sums over micro-batches have another order than sums over the batch. */
 static void micro_batches_end_near_one_rank(void **state)
 {
     struct process_rig *r = *state;
-    const char *const micro[] = {"micro_batches=1", "micro_batches=2", "micro_batches=8"};
+    const char *const micro[] = {"micro_batches=1", "micro_batches=8"};
     SYNC(r, "model=cnn", "workers=1");
     for (size_t i = 0; i < COUNT_OF(micro); i++)
         PIPELINE(r, "model=cnn", "workers=4", micro[i], "pipeline=1f1b");
     assert_string_equal(process_ask(r, "SELECT max(final_loss) - min(final_loss) < 1e-4 FROM run"),
                         "1");
-    assert_string_equal(process_ask(r, "SELECT count(*) FROM run WHERE final_loss > 0"), "4");
+    assert_string_equal(process_ask(r, "SELECT count(*) FROM run WHERE final_loss > 0"), "3");
 }
 
-static void replicas_end_in_the_bits_of_as_many_ranks(void **state)
+static void replicas_give_the_bits_of_as_many_ranks(void **state)
 {
     struct process_rig *r = *state;
     SYNC(r, "model=mlp", "workers=2", "reduction=ordered", "lr_scaling=linear");
@@ -82,44 +81,56 @@ static void a_checkpoint_has_the_whole_model(void **state)
 {
     struct process_rig *r = *state;
     PIPELINE(r, "model=mlp", "workers=3", "micro_batches=4", "checkpoint=kept.safetensors");
-    /* A rate of 0 leaves parameters as they are read. */
+    /* With lr=0 the parameters keep the values of the file. */
     assert_int_equal(
         RIG_RUN(r, "run", DATA, "mode=sync", "model=mlp", "lr=0", "initial=kept.safetensors"), OK);
     expect_runs(r, "2", "1");
 }
 
-/* The pace's sleeps make every stage take the same time, on however few processors. */
-static void the_bubble_is_what_the_formula_says(void **state)
+/* The pace's sleeps give every stage the same time on any number of processors, so the runs go side
+ * by side. Other load makes the measured bubble larger, never smaller. Stages one after the other
+ * would give 0.75 with four stages and 0.5 with two. */
+static void the_measured_bubble_is_that_of_the_formula(void **state)
 {
-    struct process_rig *r = *state;
-    PIPELINE(r, "model=cnn", "workers=4", "micro_batches=1", "updates=5", "samples=0",
-             "pace=constant", "pace.mean_ms=300");
-    PIPELINE(r, "model=cnn", "workers=4", "micro_batches=8", "updates=5", "samples=0",
-             "pace=constant", "pace.mean_ms=1200");
-    PIPELINE(r, "model=cnn", "workers=4", "micro_batches=8", "updates=5", "samples=0",
-             "pace=constant", "pace.mean_ms=1200", "pipeline=1f1b");
-    PIPELINE(r, "model=cnn", "workers=2", "micro_batches=16", "updates=3", "samples=0",
-             "pace=constant", "pace.mean_ms=1600");
-    assert_string_equal(
-        process_ask(r, "SELECT group_concat(printf('%.3f', formula), '/') FROM (SELECT "
-                       "avg(detail ->> 'bubble_formula') AS formula FROM event WHERE "
-                       "code = 'stage' GROUP BY run_id ORDER BY run_id)"),
-        "0.750/0.273/0.273/0.059");
-    /* Other work on these processors makes it longer, never shorter; one stage after the other it
-       would be 0.75 of four stages and 0.5 of two. */
-    assert_string_equal(
-        process_ask(r, "SELECT count(*) FROM (SELECT avg(detail ->> 'bubble') AS seen, "
-                       "avg(detail ->> 'bubble_formula') AS formula FROM event WHERE "
-                       "code = 'stage' GROUP BY run_id) "
-                       "WHERE seen BETWEEN formula - 0.02 AND formula + 0.24"),
-        "4");
-    /* 1f1b keeps as many micro-batches as stages follow, gpipe all. */
-    assert_string_equal(process_ask(r,
-                                    "SELECT max(detail ->> 'activation_bytes') > "
-                                    "1.5 * (SELECT max(detail ->> 'activation_bytes') FROM event "
-                                    "WHERE code = 'stage' AND run_id = 3) FROM event "
-                                    "WHERE code = 'stage' AND run_id = 2"),
-                        "1");
+    static const struct {
+        const char *settings[5], *formula;
+    } runs[] = {
+        {{"workers=4", "micro_batches=1", "updates=4", "pace.mean_ms=300", "pipeline=gpipe"},
+         "0.750"},
+        {{"workers=4", "micro_batches=8", "updates=4", "pace.mean_ms=1200", "pipeline=gpipe"},
+         "0.273"},
+        {{"workers=4", "micro_batches=8", "updates=4", "pace.mean_ms=1200", "pipeline=1f1b"},
+         "0.273"},
+        {{"workers=2", "micro_batches=16", "updates=3", "pace.mean_ms=1600", "pipeline=gpipe"},
+         "0.059"},
+    };
+    struct process_rig *at[COUNT_OF(runs)] = {*state};
+    int activation_bytes[COUNT_OF(runs)];
+    for (size_t i = 0; i < COUNT_OF(runs); i++) {
+        const char *const *with = runs[i].settings;
+        if (i > 0)
+            process_set_up((void **)&at[i]);
+        process_start(at[i], (const char *const[]){"run", DATA, "mode=pipeline", "model=cnn",
+                                                   "samples=0", "pace=constant", with[0], with[1],
+                                                   with[2], with[3], with[4], NULL});
+    }
+    for (size_t i = 0; i < COUNT_OF(runs); i++) {
+        assert_int_equal(process_wait(at[i]), OK);
+        process_expect_answer(at[i],
+                              "SELECT printf('%.3f', avg(detail ->> 'bubble_formula')) FROM event "
+                              "WHERE code = 'stage'",
+                              runs[i].formula);
+        process_expect_answer(at[i],
+                              "SELECT avg(detail ->> 'bubble') - avg(detail ->> 'bubble_formula') "
+                              "BETWEEN -0.02 AND 0.24 FROM event WHERE code = 'stage'",
+                              "1");
+        activation_bytes[i] = atoi(process_ask(at[i], "SELECT max(detail ->> 'activation_bytes') "
+                                                      "FROM event WHERE code = 'stage'"));
+        if (i > 0)
+            process_tear_down((void **)&at[i]);
+    }
+    /* 1f1b keeps at most one micro-batch for each following stage, gpipe keeps all. */
+    assert_true(activation_bytes[1] > 1.5 * activation_bytes[2]);
 }
 
 static void every_rank_has_a_row_of_every_update(void **state)
@@ -132,9 +143,9 @@ static void every_rank_has_a_row_of_every_update(void **state)
     assert_string_equal(process_ask(r, "SELECT count(*) FROM evaluation"), "1");
 }
 
-/* Between replicas 2 (D - 1) gradients of 4 bytes each element, between stages activations and
- * their gradients: 256 floats of each sample at fc2. */
-static void what_a_pipeline_sends_is_counted(void **state)
+/* Between D replicas: 2 (D - 1) gradients of 4 bytes per element. Between stages: activations
+ * and their gradients, 256 floats of each sample at fc2. */
+static void sent_bytes_counts_the_messages_of_a_pipeline(void **state)
 {
     struct process_rig *r = *state;
     PIPELINE(r, "model=mlp", "workers=2", "stages=1");
@@ -148,27 +159,27 @@ static void what_a_pipeline_sends_is_counted(void **state)
         "1");
 }
 
-static void what_cannot_be_cut_is_a_usage_error(void **state)
+static void impossible_cuts_are_usage_errors(void **state)
 {
     struct process_rig *r = *state;
     static const struct {
-        const char *setting, *message;
+        const char *setting, *part;
     } wrong[] = {{"workers=4", "model=mlp"},
-                 {"micro_batches=3", "multiple of micro_batches"},
-                 {"stages=2", "multiple of stages"},
-                 {"stage_cuts=conv1", "'conv1'"}};
+                 {"micro_batches=3", "micro_batches"},
+                 {"stages=2", "stages"},
+                 {"stage_cuts=conv1", "conv1"}};
     for (size_t i = 0; i < COUNT_OF(wrong); i++) {
         assert_int_equal(
             RIG_RUN(r, "run", DATA, "mode=pipeline", "model=mlp", "workers=3", wrong[i].setting),
             ERROR_USAGE);
-        process_expect_error(r, wrong[i].message);
+        process_expect_error(r, wrong[i].part);
         process_expect_nothing_left(r);
     }
     assert_int_equal(RIG_RUN(r, "run", DATA, "mode=sync", "stages=2"), ERROR_USAGE);
-    process_expect_error(r, "no effect with mode=sync");
+    process_expect_error(r, "stages");
 }
 
-static void a_diverged_pipeline_says_so(void **state)
+static void a_diverged_pipeline_has_the_exit_code_of_divergence(void **state)
 {
     struct process_rig *r = *state;
     assert_int_equal(RIG_RUN(r, "run", DATA, "mode=pipeline", "model=mlp", "workers=3", "lr=1e6",
@@ -181,7 +192,7 @@ static void a_diverged_pipeline_says_so(void **state)
 /* ---- without flushes ----------------------------------------------------------------------------
  */
 
-static void one_stage_without_flushes_ends_in_the_bits_of_one_rank(void **state)
+static void pipedream_with_one_stage_gives_the_bits_of_one_rank(void **state)
 {
     struct process_rig *r = *state;
     SYNC(r, "model=mlp", "workers=1");
@@ -189,9 +200,9 @@ static void one_stage_without_flushes_ends_in_the_bits_of_one_rank(void **state)
     expect_runs(r, "2", "1");
 }
 
-/* Nor do evaluations and recomputing change what it does; and an update is late by as many as there
- * are stages behind, but at the start, when the pipeline fills. */
-static void without_flushes_a_run_repeats_and_knows_how_late_stages_are(void **state)
+/* Evaluations and recomputing do not change the bits. The staleness of a stage is the number of
+ * stages behind it, except while the pipeline fills. */
+static void pipedream_repeats_bit_for_bit_and_records_staleness(void **state)
 {
     struct process_rig *r = *state;
     PIPELINE(r, "model=mlp", "workers=3", "pipeline=pipedream");
@@ -214,7 +225,7 @@ static void without_flushes_a_run_repeats_and_knows_how_late_stages_are(void **s
                         "1");
 }
 
-static void replicas_without_flushes_end_alike(void **state)
+static void pipedream_replicas_agree_and_micro_batches_are_refused(void **state)
 {
     struct process_rig *r = *state;
     PIPELINE(r, "model=mlp", "workers=4", "stages=2", "pipeline=pipedream");
@@ -224,7 +235,7 @@ static void replicas_without_flushes_end_alike(void **state)
     process_expect_error(r, "micro_batches");
 }
 
-static void without_flushes_all_stages_learn_of_a_divergence(void **state)
+static void pipedream_ends_at_a_divergence_in_any_stage(void **state)
 {
     struct process_rig *r = *state;
     assert_int_equal(RIG_RUN(r, "run", DATA, "mode=pipeline", "model=mlp", "workers=3", "lr=1e6",
@@ -254,25 +265,24 @@ static void a_killed_stage_fails_the_run_and_is_named(void **state)
     start_long(r, "micro_batches=2", ranks);
     kill(ranks[1], SIGKILL);
     assert_int_equal(process_wait(r), ERROR_PEER);
-    process_expect_error(r, "of replica 0) was killed by signal 9");
+    process_expect_error(r, "signal 9");
     assert_string_equal(process_ask(r, "SELECT status FROM run"), "failed");
     process_expect_nothing_left(r);
 }
 
-/* Its neighbours wait for it, and theirs for them: all name the one that hangs. */
-static void a_stage_that_hangs_is_named_by_whoever_gives_up(void **state)
+/* Its neighbours wait for the stopped stage, and it may itself wait for a neighbour, so another
+ * stage can be named. */
+static void a_run_with_a_hanging_stage_fails_and_names_a_stage(void **state)
 {
     struct process_rig *r = *state;
     pid_t ranks[3];
-    char expected[64];
     start_long(r, "timeout_s=2", ranks);
     kill(ranks[0], SIGSTOP);
     assert_int_equal(process_wait(r), ERROR_PEER);
-    const char *found = strstr(process_ask(r, "SELECT error FROM run"), " for rank ");
-    assert_non_null(found);
-    int named = atoi(found + strlen(" for rank "));
-    snprintf(expected, sizeof expected, "rank %d, stage %d of replica 0", named, named);
-    process_expect_error(r, expected);
+    process_expect_answer(r,
+                          "SELECT error LIKE '%rank 0%stage 0%' OR error LIKE '%rank 1%stage 1%' "
+                          "OR error LIKE '%rank 2%stage 2%' FROM run",
+                          "1");
     process_expect_nothing_left(r);
 }
 
@@ -296,22 +306,22 @@ static void a_pipeline_stops_on_request(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        PROCESS_TEST(with_one_micro_batch_it_ends_in_the_bits_of_one_rank),
-        PROCESS_TEST(stages_orders_and_recomputing_change_no_bit),
+        PROCESS_TEST(one_micro_batch_gives_the_bits_of_one_rank),
+        PROCESS_TEST(stages_schedules_and_recomputing_change_no_bit),
         PROCESS_TEST(micro_batches_end_near_one_rank),
-        PROCESS_TEST(replicas_end_in_the_bits_of_as_many_ranks),
+        PROCESS_TEST(replicas_give_the_bits_of_as_many_ranks),
         PROCESS_TEST(a_checkpoint_has_the_whole_model),
-        PROCESS_TEST(the_bubble_is_what_the_formula_says),
+        PROCESS_TEST(the_measured_bubble_is_that_of_the_formula),
         PROCESS_TEST(every_rank_has_a_row_of_every_update),
-        PROCESS_TEST(what_a_pipeline_sends_is_counted),
-        PROCESS_TEST(what_cannot_be_cut_is_a_usage_error),
-        PROCESS_TEST(a_diverged_pipeline_says_so),
-        PROCESS_TEST(one_stage_without_flushes_ends_in_the_bits_of_one_rank),
-        PROCESS_TEST(without_flushes_a_run_repeats_and_knows_how_late_stages_are),
-        PROCESS_TEST(replicas_without_flushes_end_alike),
-        PROCESS_TEST(without_flushes_all_stages_learn_of_a_divergence),
+        PROCESS_TEST(sent_bytes_counts_the_messages_of_a_pipeline),
+        PROCESS_TEST(impossible_cuts_are_usage_errors),
+        PROCESS_TEST(a_diverged_pipeline_has_the_exit_code_of_divergence),
+        PROCESS_TEST(pipedream_with_one_stage_gives_the_bits_of_one_rank),
+        PROCESS_TEST(pipedream_repeats_bit_for_bit_and_records_staleness),
+        PROCESS_TEST(pipedream_replicas_agree_and_micro_batches_are_refused),
+        PROCESS_TEST(pipedream_ends_at_a_divergence_in_any_stage),
         PROCESS_TEST(a_killed_stage_fails_the_run_and_is_named),
-        PROCESS_TEST(a_stage_that_hangs_is_named_by_whoever_gives_up),
+        PROCESS_TEST(a_run_with_a_hanging_stage_fails_and_names_a_stage),
         PROCESS_TEST(a_pipeline_stops_on_request),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

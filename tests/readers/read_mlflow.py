@@ -9,12 +9,12 @@ import os
 import sqlite3
 import sys
 
-os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # newer ones want to be asked
+os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # required by MLflow 3
 try:
     from mlflow.entities import ViewType
     from mlflow.store.tracking.file_store import FileStore
 except ImportError as missing:
-    print(f"MLflow is not there: {missing}")
+    print(f"MLflow is not installed: {missing}")
     sys.exit(77)
 
 results, folder = sys.argv[1:]

@@ -12,7 +12,7 @@ try:
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
 except ImportError as missing:
-    print(f"Optuna is not there: {missing}")
+    print(f"Optuna is not installed: {missing}")
     sys.exit(77)
 
 results, journal = sys.argv[1:]

@@ -1,9 +1,9 @@
-"""Loads a checkpoint into PyTorch, and compares it with the parameters' hash in the results file.
+"""Loads a checkpoint into PyTorch and compares it with the parameters' hash in the results file.
 
     python3 tests/readers/read_safetensors.py results.db CHECKPOINT.safetensors
 
-Exit code 77: PyTorch is not installed for this Python. With the package `safetensors` its loader is
-used, without it one made of the format's description.
+Exit code 77: PyTorch is not installed for this Python. Uses the package `safetensors` if it is
+installed, else a loader in this file.
 """
 import hashlib
 import json
@@ -14,7 +14,7 @@ import sys
 try:
     import torch
 except ImportError as missing:
-    print(f"PyTorch is not there: {missing}")
+    print(f"PyTorch is not installed: {missing}")
     sys.exit(77)
 
 

@@ -14,7 +14,7 @@ try:
     from tensorboard.backend.event_processing import event_accumulator
     from tensorboard.plugins.hparams import metadata
 except ImportError as missing:
-    print(f"TensorBoard is not there: {missing}")
+    print(f"TensorBoard is not installed: {missing}")
     sys.exit(77)
 
 results, folder = sys.argv[1:]

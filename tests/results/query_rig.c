@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- a file with known answers -----------------------------------------------------------------
+/* ---- a file with known values ------------------------------------------------------------------
  */
 
 struct sample_run {
@@ -26,7 +26,8 @@ static const struct sample_run sample_runs[] = {
 
 static void record_sample_rows(recorder *r, const struct sample_run *sample)
 {
-    for (uint64_t i = 0; i <= 4; i++) { /* accuracy grows to its last in 5 steps, one per second */
+    for (uint64_t i = 0; i <= 4;
+         i++) { /* accuracy grows linearly over 5 evaluations, one per second */
         recorder_evaluation(
             r, &(struct evaluation_record){.updates = 25 * i,
                                            .samples = 800 * i,
@@ -85,11 +86,11 @@ int query_rig_make_file(void **state)
 
 char answer[65536];
 
-status ask(const char *question, enum query_format format, const char *const *settings,
-           size_t count)
+status run_query(const char *query, enum query_format format, const char *const *settings,
+                 size_t count)
 {
     struct query_request request = {.path = rig_path,
-                                    .question = question,
+                                    .question = query,
                                     .settings = settings,
                                     .setting_count = count,
                                     .format = format};
@@ -101,9 +102,9 @@ status ask(const char *question, enum query_format format, const char *const *se
     return result;
 }
 
-void assert_answer(const char *question, enum query_format format, const char *wanted)
+void assert_answer(const char *query, enum query_format format, const char *wanted)
 {
-    assert_int_equal(ask(question, format, NULL, 0), OK);
+    assert_int_equal(run_query(query, format, NULL, 0), OK);
     assert_string_equal(answer, wanted);
 }
 

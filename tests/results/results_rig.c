@@ -127,10 +127,10 @@ const char *rig_hash(void)
     return hex;
 }
 
-void rig_assert_error_says(const char *wanted)
+void rig_assert_error_names(const char *value)
 {
-    if (strstr(error_message(), wanted) == NULL)
-        fail_msg("the error should say '%s', but it is: %s", wanted, error_message());
+    if (strstr(error_message(), value) == NULL)
+        fail_msg("the error does not name '%s': %s", value, error_message());
 }
 
 const char *rig_in_the_file(const char *sql)

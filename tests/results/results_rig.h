@@ -1,10 +1,10 @@
 /*
- * results_rig.h — a results file in a folder of its own, for tests of results/.
+ * results_rig.h — a results file in a temporary folder, for tests of results/.
  */
 #ifndef GRADLAG_TESTS_RESULTS_RESULTS_RIG_H
 #define GRADLAG_TESTS_RESULTS_RESULTS_RIG_H
 
-/* cmocka.h wants these before it. */
+/* cmocka.h requires these headers before it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,7 +15,7 @@
 #include "results/store/database.h"
 #include "results/store/recorder.h"
 
-/* The folder of this test, and the results file in it. */
+/* The temporary folder of the current test, and the results file in it. */
 extern char rig_folder[64], rig_path[96];
 
 /* Set-up and teardown of a test. */
@@ -33,15 +33,17 @@ void rig_finish(recorder *r, const struct run_outcome *outcome);
 struct push_record rig_push(uint64_t i);
 /* Whether rig_path with `suffix` exists. */
 bool rig_exists(const char *suffix);
-/* The first column of a query's first row, as text ("NULL" for NULL); valid until the next call. */
+/* The first column of the first row of a query, as text ("NULL" for NULL); valid until the next
+ * call. */
 const char *rig_ask(const char *sql);
-/* The same, as the file itself has it: not as a reader of ours shows it. */
+/* The same through a plain SQLite connection, without gradlag's temporary views. */
 const char *rig_in_the_file(const char *sql);
-/* Changes rig_path by a connection that asks no questions. */
+/* Changes rig_path through a plain SQLite connection, without checks. */
 void rig_change(const char *sql);
-/* SHA-256 of rig_path's bytes; valid until the next call. */
+/* SHA-256 of the file rig_path; valid until the next call. */
 const char *rig_hash(void);
-/* Asserts that `wanted` is part of the last error's message. */
-void rig_assert_error_says(const char *wanted);
+/* Asserts that the last error's message contains `value`: a path, name or number that the test
+ * chose. */
+void rig_assert_error_names(const char *value);
 
 #endif

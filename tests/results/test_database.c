@@ -1,4 +1,4 @@
-/* Which files are taken for results files, and what is said about those that are not. */
+/* Opening files: refused files, locks, permissions, killed writers, owners of runs. */
 #include "base/log.h"
 #include "tests/results/results_rig.h"
 
@@ -24,8 +24,8 @@ static void write_bytes(const char *bytes)
     assert_int_equal(fclose(file), 0);
 }
 
-/* Neither a recorder nor a query takes the file; both say `wanted` and leave it as it is. */
-static void assert_refused(const char *wanted)
+/* A recorder and a query refuse the file, name it and `value`, and do not change it. */
+static void assert_refused(const char *value)
 {
     recorder *r = NULL;
     double count;
@@ -34,39 +34,40 @@ static void assert_refused(const char *wanted)
     snprintf(before, sizeof before, "%s", rig_hash());
     assert_int_equal(recorder_open(&r, rig_path), ERROR_RESULTS);
     assert_null(r);
-    rig_assert_error_says(wanted);
-    rig_assert_error_says(rig_path);
+    rig_assert_error_names(rig_path);
+    rig_assert_error_names(value);
     assert_int_equal(query_number(rig_path, "SELECT 1", NULL, 0, &count, &known), ERROR_RESULTS);
-    rig_assert_error_says(wanted);
+    rig_assert_error_names(rig_path);
+    rig_assert_error_names(value);
     assert_string_equal(rig_hash(), before);
     assert_false(rig_exists("-wal"));
 }
 
-static void a_file_that_is_not_sqlite_is_refused_and_left_alone(void **state)
+static void a_file_that_is_not_sqlite_is_refused_and_not_changed(void **state)
 {
     (void)state;
     char text[4096];
     memset(text, 'x', sizeof text - 1);
     text[sizeof text - 1] = '\0';
     write_bytes(text);
-    assert_refused("it is not an SQLite database");
+    assert_refused(rig_path);
     write_bytes("short");
-    assert_refused("it is not an SQLite database");
+    assert_refused(rig_path);
 }
 
-static void another_programs_database_is_refused_and_left_alone(void **state)
+static void another_programs_database_is_refused_and_not_changed(void **state)
 {
     (void)state;
     rig_change("CREATE TABLE run (id)");
-    assert_refused("an SQLite database of another program");
+    assert_refused(rig_path);
     rig_change("PRAGMA application_id = 77");
-    assert_refused("application_id 0x0000004d");
+    assert_refused("0x0000004d");
 }
 
-static void a_file_of_another_version_is_refused_and_left_alone(void **state)
+static void a_file_of_another_version_is_refused_and_not_changed(void **state)
 {
     (void)state;
-    static const char *const versions[] = {"0", "2", "6", "-1"};
+    static const char *const versions[] = {"0", "2", "4711", "-1"};
     recorder *r = NULL;
     assert_int_equal(recorder_open(&r, rig_path), OK);
     recorder_close(&r);
@@ -74,9 +75,7 @@ static void a_file_of_another_version_is_refused_and_left_alone(void **state)
         char sql[64];
         snprintf(sql, sizeof sql, "PRAGMA user_version = %s", versions[i]);
         rig_change(sql);
-        snprintf(sql, sizeof sql, "of version %s, ", versions[i]);
-        assert_refused(sql);
-        rig_assert_error_says("version 1 ");
+        assert_refused(versions[i]);
     }
 }
 
@@ -93,41 +92,41 @@ static void an_empty_file_becomes_a_results_file(void **state)
     assert_string_equal(rig_ask("PRAGMA journal_mode"), "wal");
 }
 
-static void every_table_is_strict(void **state)
+static void every_table_is_strict_and_has_rowids(void **state)
 {
     (void)state;
     recorder *r = NULL;
     assert_int_equal(recorder_open(&r, rig_path), OK);
     recorder_close(&r);
-    assert_string_equal(rig_ask("SELECT count(*) || ' ' || sum(strict) FROM pragma_table_list "
-                                "WHERE schema = 'main' AND type = 'table' "
+    assert_string_equal(rig_ask("SELECT count(*) || ' ' || sum(strict) || ' ' || sum(wr) FROM "
+                                "pragma_table_list WHERE schema = 'main' AND type = 'table' "
                                 "AND name NOT LIKE 'sqlite%'"),
-                        "9 9");
+                        "9 9 0");
 }
 
 static void a_row_without_its_run_is_refused(void **state)
 {
     (void)state;
+    static const char sql[] = "INSERT INTO checkpoint (run_id, version, path) VALUES (7, 1, 'a')";
     sqlite3 *db = NULL;
     assert_int_equal(database_open(&db, rig_path), OK);
-    assert_int_equal(
-        database_execute(db, "INSERT INTO checkpoint (run_id, version, path) VALUES (7, 1, 'a')",
-                         "add a row"),
-        ERROR_RESULTS);
-    rig_assert_error_says("FOREIGN KEY");
+    assert_int_equal(database_execute(db, sql, "add a row"), ERROR_RESULTS);
+    rig_change("INSERT INTO run (id, uuid, mode, workers, status) "
+               "VALUES (7, 'a', 'async', 1, 'finished')");
+    assert_int_equal(database_execute(db, sql, "add a row"), OK);
     database_close(&db);
 }
 
-static void a_missing_folder_is_said_to_be_missing(void **state)
+static void an_error_names_a_missing_folder(void **state)
 {
     (void)state;
     recorder *r = NULL;
     double count;
     bool known;
     assert_int_equal(recorder_open(&r, "/nowhere/at/all/results.db"), ERROR_RESULTS);
-    rig_assert_error_says("No such file or directory");
+    rig_assert_error_names("/nowhere/at/all/");
     assert_int_equal(query_number(rig_path, "SELECT 1", NULL, 0, &count, &known), ERROR_RESULTS);
-    rig_assert_error_says("make one with 'gradlag run'");
+    rig_assert_error_names(rig_path);
     assert_false(rig_exists(""));
 }
 
@@ -136,10 +135,10 @@ static void a_folder_is_not_a_results_file(void **state)
     (void)state;
     recorder *r = NULL;
     assert_int_equal(recorder_open(&r, rig_folder), ERROR_RESULTS);
-    rig_assert_error_says(rig_folder);
+    rig_assert_error_names(rig_folder);
 }
 
-static void a_file_locked_for_too_long_is_an_error_that_names_it(void **state)
+static void an_error_names_a_file_that_stays_locked(void **state)
 {
     (void)state;
     sqlite3 *holder = NULL, *waiter = NULL;
@@ -148,14 +147,15 @@ static void a_file_locked_for_too_long_is_an_error_that_names_it(void **state)
     assert_int_equal(database_execute(holder, "BEGIN IMMEDIATE", "hold"), OK);
     sqlite3_busy_timeout(waiter, 20);
     assert_int_equal(database_execute(waiter, "BEGIN IMMEDIATE", "record rows"), ERROR_RESULTS);
-    rig_assert_error_says("could not record rows: another process has kept the file locked");
-    rig_assert_error_says(rig_path);
+    rig_assert_error_names(rig_path);
     database_rollback(holder);
+    assert_int_equal(database_execute(waiter, "BEGIN IMMEDIATE", "record rows"), OK);
+    database_rollback(waiter);
     database_close(&holder);
     database_close(&waiter);
 }
 
-static void a_full_disk_is_called_so(void **state)
+static void a_full_disk_is_recognised(void **state)
 {
     (void)state;
     sqlite3 *db = NULL;
@@ -163,33 +163,33 @@ static void a_full_disk_is_called_so(void **state)
     assert_int_equal(database_execute(db, "PRAGMA max_page_count = 1", "limit"), OK);
     assert_int_equal(database_execute(db, "CREATE TABLE t (a); INSERT INTO t VALUES (1)", "fill"),
                      ERROR_RESULTS);
-    rig_assert_error_says("the disk is full");
+    assert_true(database_is_full(db));
     database_close(&db);
 }
 
 /* ---- in a child: permissions and limits --------------------------------------------------------
  */
 
-enum { NOBODY = 65534, NOBODY_HERE = 99 };
-static bool in_a_folder_of_all;
+enum { NOBODY = 65534, NO_OTHER_USER = 99 };
+static bool folder_is_public;
 
-/* Runs `body` in a child that is not root; its return value is the child's exit code. Skips the
- * test in a container that has root alone. */
+/* Runs `body` in a child that is not root; 0 means success. Skips the test in a container whose
+ * only user is root. */
 static void assert_child_succeeds(int (*body)(void))
 {
     int how;
-    assert_int_equal(chmod(rig_folder, in_a_folder_of_all ? 0777 : 0755), 0);
+    assert_int_equal(chmod(rig_folder, folder_is_public ? 0777 : 0755), 0);
     pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
         if (geteuid() == 0 && setuid(NOBODY) != 0)
-            _exit(NOBODY_HERE);
+            _exit(NO_OTHER_USER);
         _exit(body());
     }
     assert_int_equal(waitpid(child, &how, 0), child);
     assert_true(WIFEXITED(how));
-    if (WEXITSTATUS(how) == NOBODY_HERE) {
-        print_message("skipped: there is no user but root here\n");
+    if (WEXITSTATUS(how) == NO_OTHER_USER) {
+        print_message("skipped: this container has no user but root\n");
         skip();
     }
     assert_int_equal(WEXITSTATUS(how), 0);
@@ -200,7 +200,7 @@ static int open_read_only(void)
     recorder *r = NULL;
     if (recorder_open(&r, rig_path) != ERROR_RESULTS)
         return 1;
-    return strstr(error_message(), "not writable") == NULL;
+    return strstr(error_message(), rig_path) == NULL;
 }
 
 static int open_in_a_read_only_folder(void)
@@ -208,13 +208,13 @@ static int open_in_a_read_only_folder(void)
     recorder *r = NULL;
     if (recorder_open(&r, rig_path) != ERROR_RESULTS)
         return 1;
-    if (strstr(error_message(), "Permission denied") == NULL)
+    if (strstr(error_message(), rig_path) == NULL)
         return 2;
     return recorder_open(&r, "/no/such/folder/results.db") != ERROR_RESULTS ||
-           strstr(error_message(), "/no/such/folder/: No such file") == NULL;
+           strstr(error_message(), "/no/such/folder/") == NULL;
 }
 
-static void a_folder_that_is_not_writable_is_said_to_be_so(void **state)
+static void an_error_names_a_folder_without_write_permission(void **state)
 {
     (void)state;
     assert_child_succeeds(open_in_a_read_only_folder);
@@ -261,8 +261,8 @@ static int record_again(void)
     return 0;
 }
 
-/* They would have its permissions, and could not be written once it may be. */
-static void beside_a_read_only_file_nothing_is_left(void **state)
+/* Such files would have the permissions of the results file, and block it after a chmod. */
+static void no_file_is_left_beside_a_read_only_file(void **state)
 {
     (void)state;
     int64_t id;
@@ -273,17 +273,17 @@ static void beside_a_read_only_file_nothing_is_left(void **state)
     assert_int_equal(rename(rig_path, odd), 0);
     snprintf(rig_path, sizeof rig_path, "%s", odd);
     assert_int_equal(chmod(rig_path, 0444), 0);
-    in_a_folder_of_all = true;
+    folder_is_public = true;
     assert_child_succeeds(read_and_fail_to_record);
     assert_false(rig_exists("-shm"));
     assert_false(rig_exists("-wal"));
     assert_int_equal(chmod(rig_path, 0666), 0);
     assert_child_succeeds(record_again);
-    in_a_folder_of_all = false;
+    folder_is_public = false;
     memcpy(rig_path, kept, sizeof kept);
 }
 
-/* A disk that is full after 200 KiB, in the eyes of this process. */
+/* Limits files of this process to 200 KiB, to simulate a full disk. */
 static int record_more_than_fits(void)
 {
     int64_t id;
@@ -298,19 +298,16 @@ static int record_more_than_fits(void)
         struct push_record p = rig_push(i);
         recorder_push(r, &p);
     }
-    recorder_event(r, 1, SEVERITY_INFO, "after", -1, "dropped, or met by the same error");
+    recorder_event(r, 1, SEVERITY_INFO, "after", -1, "recorded after the error");
     if (recorder_finish(r, &rig_outcome) != ERROR_RESULTS)
         return 3;
-    if (strstr(error_message(), "could not record a row") == NULL &&
-        strstr(error_message(), "could not commit") == NULL) {
-        log_error("%s", error_message());
+    if (strstr(error_message(), rig_path) == NULL)
         return 4;
-    }
     recorder_close(&r);
     return 0;
 }
 
-static void a_failed_write_is_remembered_and_the_run_is_not_called_finished(void **state)
+static void a_run_with_a_failed_write_is_not_finished(void **state)
 {
     (void)state;
     assert_int_equal(chmod(rig_folder, 0777), 0);
@@ -326,7 +323,7 @@ static void a_failed_write_is_remembered_and_the_run_is_not_called_finished(void
     assert_string_equal(rig_ask("PRAGMA integrity_check"), "ok");
 }
 
-/* Runs `body` in a child that is then killed, and waits for it. */
+/* Runs `body` in a child, which then kills itself, and waits for the child. */
 static void kill_after(void (*body)(void))
 {
     int how;
@@ -352,8 +349,8 @@ static void begin_a_run_in_a_file_of_version_9(void)
     rig_change("PRAGMA user_version = 9");
 }
 
-/* SQLite would move the rows into the file when it closes the last connection. */
-static void a_refused_file_keeps_the_rows_that_a_killed_writer_left_beside_it(void **state)
+/* When the last connection closes, SQLite would move the rows into the file. */
+static void a_refused_file_keeps_the_wal_file_of_a_killed_writer(void **state)
 {
     (void)state;
     recorder *r = NULL;
@@ -369,8 +366,8 @@ static void a_refused_file_keeps_the_rows_that_a_killed_writer_left_beside_it(vo
     assert_string_equal(rig_in_the_file("SELECT count(*) FROM run"), "1");
 }
 
-/* A reader puts the names of the columns of run into SQL of its own. */
-static void a_columns_name_is_never_run_as_sql(void **state)
+/* A reader builds a view from the column names of table run. */
+static void a_column_name_is_never_run_as_sql(void **state)
 {
     (void)state;
     char sql[512], evil[128];
@@ -387,7 +384,7 @@ static void a_columns_name_is_never_run_as_sql(void **state)
     assert_int_not_equal(stat(evil, &about), 0);
 }
 
-static void a_run_that_waits_is_taken_once(void **state)
+static void a_queued_run_is_taken_once(void **state)
 {
     (void)state;
     queue *q = NULL;
@@ -406,8 +403,8 @@ static void a_run_that_waits_is_taken_once(void **state)
     assert_string_equal(rig_ask("SELECT host ->> '$.cpu' FROM run"), "first");
 }
 
-/* Whoever watches may come between the file's first page and its tables. */
-static void a_file_that_is_just_being_made_is_nothing_to_see_yet(void **state)
+/* A reader may open the file before its tables are created. */
+static void a_file_that_is_being_created_has_no_runs(void **state)
 {
     (void)state;
     struct live_runs seen;
@@ -424,7 +421,7 @@ static void a_file_that_is_just_being_made_is_nothing_to_see_yet(void **state)
     rig_finish(r, &rig_outcome);
 }
 
-static void a_reader_folds_in_what_a_killed_writer_left(void **state)
+static void a_reader_moves_the_rows_of_a_killed_writer_into_the_file(void **state)
 {
     (void)state;
     kill_after(begin_a_run);
@@ -435,21 +432,24 @@ static void a_reader_folds_in_what_a_killed_writer_left(void **state)
 
 static int read_without_the_last_rows(void)
 {
-    char said[1024] = "";
+    char log[1024] = "", wal[128];
     FILE *errors = tmpfile();
     double value;
     bool known;
-    (void)!chmod(rig_folder, 0555); /* of the one who owns it; another cannot write there anyway */
+    (void)!chmod(
+        rig_folder,
+        0555); /* fails if this process is not the owner; then it has no write permission */
     if (errors == NULL || dup2(fileno(errors), STDERR_FILENO) < 0 ||
         query_number(rig_path, "SELECT count(*) FROM sqlite_master", NULL, 0, &value, &known) != OK)
         return 1;
     rewind(errors);
-    (void)!fread(said, 1, sizeof said - 1, errors);
-    return strstr(said, "its last rows stand in") == NULL ? 2 : 0;
+    (void)!fread(log, 1, sizeof log - 1, errors);
+    snprintf(wal, sizeof wal, "%s-wal", rig_path);
+    return strstr(log, wal) == NULL ? 2 : 0;
 }
 
-/* No -shm can be made there, without which no -wal can be read. */
-static void rows_that_cannot_be_read_in_a_folder_of_others_are_spoken_of(void **state)
+/* The reader cannot create -shm there, so it cannot read -wal. */
+static void a_reader_warns_of_rows_that_it_cannot_read(void **state)
 {
     (void)state;
     int64_t id;
@@ -463,29 +463,30 @@ static void rows_that_cannot_be_read_in_a_folder_of_others_are_spoken_of(void **
     assert_int_equal(chmod(rig_folder, 0755), 0);
 }
 
-static void a_run_whose_process_was_killed_reads_as_failed_and_is_so_after_the_next(void **state)
+static const char names_process[] =
+    "SELECT instr(error, 'process ' || (runner ->> '$.pid')) > 0 FROM run";
+
+static void a_killed_run_reads_as_failed_and_the_next_writer_stores_that(void **state)
 {
     (void)state;
     recorder *r = NULL;
     kill_after(begin_a_run);
     assert_string_equal(rig_ask("SELECT status FROM run"), "failed");
     assert_string_equal(rig_ask("SELECT status FROM run_summary"), "failed");
-    assert_string_equal(rig_ask("SELECT error LIKE 'the process that ran it was killed%' FROM run"),
-                        "1");
+    assert_string_equal(rig_ask(names_process), "1");
     assert_string_equal(rig_in_the_file("SELECT status FROM run"), "running");
     assert_int_equal(recorder_open(&r, rig_path), OK);
     recorder_close(&r);
     assert_string_equal(rig_in_the_file("SELECT status FROM run"), "failed");
     assert_string_equal(rig_in_the_file("SELECT finished_at IS NOT NULL FROM run"), "1");
-    assert_string_equal(
-        rig_in_the_file("SELECT error LIKE 'the process that ran it was killed%' FROM run"), "1");
+    assert_string_equal(rig_in_the_file(names_process), "1");
 }
 
-static void a_run_that_cannot_be_judged_from_here_is_left_alone(void **state)
+static void a_run_of_another_host_or_container_is_not_changed(void **state)
 {
     (void)state;
     int64_t id;
-    recorder *mine = rig_begin(&rig_run, &id); /* this process lives */
+    recorder *mine = rig_begin(&rig_run, &id); /* its owner, this process, lives */
     assert_string_equal(rig_ask("SELECT status FROM run"), "running");
     rig_finish(mine, &rig_outcome);
     kill_after(begin_a_run);
@@ -505,10 +506,12 @@ static void a_run_that_cannot_be_judged_from_here_is_left_alone(void **state)
         rig_change(back);
     }
     rig_change("UPDATE run SET runner = json_set(runner, '$.boot', 'before') WHERE id = 2");
-    assert_string_equal(rig_ask("SELECT error LIKE '%went down%' FROM run WHERE id = 2"), "1");
+    assert_string_equal(
+        rig_ask("SELECT status || (instr(error, runner ->> '$.host') > 0) FROM run WHERE id = 2"),
+        "failed1");
 }
 
-static void a_run_of_another_host_that_says_nothing_for_an_hour_is_lost(void **state)
+static void a_run_of_another_host_without_progress_for_an_hour_is_lost(void **state)
 {
     (void)state;
     recorder *r = NULL;
@@ -520,15 +523,13 @@ static void a_run_of_another_host_that_says_nothing_for_an_hour_is_lost(void **s
     rig_change("UPDATE run SET progress = NULL,"
                " started_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '-180 minutes')");
     assert_string_equal(rig_ask("SELECT status FROM run"), "failed");
-    assert_string_equal(
-        rig_ask("SELECT error LIKE 'last heard of at ' || started_at || ': the process%' FROM run"),
-        "1");
+    assert_string_equal(rig_ask("SELECT instr(error, started_at) > 0 FROM run"), "1");
     assert_int_equal(recorder_open(&r, rig_path), OK);
     recorder_close(&r);
     assert_string_equal(rig_in_the_file("SELECT status FROM run"), "failed");
 }
 
-static void a_process_is_told_from_a_later_one_with_its_number(void **state)
+static void a_later_process_with_the_same_number_is_not_the_owner(void **state)
 {
     (void)state;
     int64_t id;
@@ -542,31 +543,31 @@ static void a_process_is_told_from_a_later_one_with_its_number(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        RIG_TEST(a_file_that_is_not_sqlite_is_refused_and_left_alone),
-        RIG_TEST(another_programs_database_is_refused_and_left_alone),
-        RIG_TEST(a_file_of_another_version_is_refused_and_left_alone),
+        RIG_TEST(a_file_that_is_not_sqlite_is_refused_and_not_changed),
+        RIG_TEST(another_programs_database_is_refused_and_not_changed),
+        RIG_TEST(a_file_of_another_version_is_refused_and_not_changed),
         RIG_TEST(an_empty_file_becomes_a_results_file),
-        RIG_TEST(every_table_is_strict),
+        RIG_TEST(every_table_is_strict_and_has_rowids),
         RIG_TEST(a_row_without_its_run_is_refused),
-        RIG_TEST(a_missing_folder_is_said_to_be_missing),
+        RIG_TEST(an_error_names_a_missing_folder),
         RIG_TEST(a_folder_is_not_a_results_file),
-        RIG_TEST(a_file_locked_for_too_long_is_an_error_that_names_it),
-        RIG_TEST(a_full_disk_is_called_so),
-        RIG_TEST(a_folder_that_is_not_writable_is_said_to_be_so),
+        RIG_TEST(an_error_names_a_file_that_stays_locked),
+        RIG_TEST(a_full_disk_is_recognised),
+        RIG_TEST(an_error_names_a_folder_without_write_permission),
         RIG_TEST(a_read_only_file_can_be_read_but_not_recorded_into),
-        RIG_TEST(beside_a_read_only_file_nothing_is_left),
-        RIG_TEST(a_failed_write_is_remembered_and_the_run_is_not_called_finished),
-        RIG_TEST(a_refused_file_keeps_the_rows_that_a_killed_writer_left_beside_it),
-        RIG_TEST(a_columns_name_is_never_run_as_sql),
-        RIG_TEST(a_run_that_waits_is_taken_once),
-        RIG_TEST(a_file_that_is_just_being_made_is_nothing_to_see_yet),
-        RIG_TEST(a_reader_folds_in_what_a_killed_writer_left),
-        RIG_TEST(rows_that_cannot_be_read_in_a_folder_of_others_are_spoken_of),
-        RIG_TEST(a_run_whose_process_was_killed_reads_as_failed_and_is_so_after_the_next),
-        RIG_TEST(a_run_that_cannot_be_judged_from_here_is_left_alone),
-        RIG_TEST(a_run_of_another_host_that_says_nothing_for_an_hour_is_lost),
-        RIG_TEST(a_process_is_told_from_a_later_one_with_its_number),
+        RIG_TEST(no_file_is_left_beside_a_read_only_file),
+        RIG_TEST(a_run_with_a_failed_write_is_not_finished),
+        RIG_TEST(a_refused_file_keeps_the_wal_file_of_a_killed_writer),
+        RIG_TEST(a_column_name_is_never_run_as_sql),
+        RIG_TEST(a_queued_run_is_taken_once),
+        RIG_TEST(a_file_that_is_being_created_has_no_runs),
+        RIG_TEST(a_reader_moves_the_rows_of_a_killed_writer_into_the_file),
+        RIG_TEST(a_reader_warns_of_rows_that_it_cannot_read),
+        RIG_TEST(a_killed_run_reads_as_failed_and_the_next_writer_stores_that),
+        RIG_TEST(a_run_of_another_host_or_container_is_not_changed),
+        RIG_TEST(a_run_of_another_host_without_progress_for_an_hour_is_lost),
+        RIG_TEST(a_later_process_with_the_same_number_is_not_the_owner),
     };
-    umask(022); /* others read what is made here */
+    umask(022); /* other users must be able to read the files of these tests */
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /*
- * Exports of a results file with known answers: what stands in the files, by readers written down
- * here a second time. test_export_readers.c asks the tools themselves.
+ * Exports of a results file with known values, checked by independent readers in this file.
+ * test_export_readers.c uses the tools themselves.
  */
 #include "base/text.h"
 #include "tests/results/query_rig.h"
@@ -27,7 +27,7 @@ static void export_as(const char *format, const char *const *runs, size_t count,
         fail_msg("%s", error_message());
 }
 
-/* A whole file; the caller's to free. */
+/* The content of a file; the caller frees it. */
 static char *read_file(const char *name, size_t *length)
 {
     char path[512];
@@ -53,7 +53,7 @@ static size_t lines_of(const char *text)
     return count;
 }
 
-static void csv_has_a_file_for_each_table_with_all_its_rows(void **state)
+static void csv_has_one_file_per_table_with_all_rows(void **state)
 {
     (void)state;
     struct export_outcome outcome;
@@ -76,7 +76,7 @@ static void csv_has_a_file_for_each_table_with_all_its_rows(void **state)
     free(pushes);
 }
 
-static void csv_of_some_runs_has_their_rows_alone(void **state)
+static void csv_of_selected_runs_has_only_their_rows(void **state)
 {
     (void)state;
     struct export_outcome outcome;
@@ -98,20 +98,20 @@ static void an_unknown_format_or_run_is_a_usage_error(void **state)
     const char *const runs[] = {"77"};
     struct export_request request = {.format = "tensorbord", .results = rig_path};
     assert_int_equal(export_write(&request, &outcome), ERROR_USAGE);
-    rig_assert_error_says("Did you mean 'tensorboard'");
+    rig_assert_error_names("'tensorboard'");
     request =
         (struct export_request){.format = "csv", .results = rig_path, .runs = runs, .run_count = 1};
     assert_int_equal(export_write(&request, &outcome), ERROR_USAGE);
-    rig_assert_error_says("there is no run '77'");
+    rig_assert_error_names("'77'");
 }
 
-static void a_place_that_cannot_be_written_is_named(void **state)
+static void an_error_names_a_target_that_cannot_be_written(void **state)
 {
     (void)state;
     struct export_outcome outcome;
     struct export_request request = {.format = "csv", .results = rig_path, .to = rig_path};
     assert_int_equal(export_write(&request, &outcome), ERROR_OTHER);
-    rig_assert_error_says("cannot be");
+    rig_assert_error_names(rig_path);
 }
 
 /* ---- TensorBoard --------------------------------------------------------------------------------
@@ -127,8 +127,8 @@ static void checksums_are_those_of_rfc_3720(void **state)
     assert_int_equal(tfrecord_crc32c(ones, sizeof ones), 0x62a8ab43);
 }
 
-/* The examples of protobuf.dev/programming-guides/encoding, and numbers by hand. */
-static void fields_are_encoded_as_protobuf_says(void **state)
+/* The examples of protobuf.dev/programming-guides/encoding, and further fields. */
+static void fields_are_encoded_as_in_the_protobuf_documentation(void **state)
 {
     (void)state;
     static const unsigned char wanted[] = {
@@ -160,7 +160,7 @@ static uint32_t little_endian(const char *at)
     return value;
 }
 
-/* Walks the records, checks their sums, and counts those that hold these bytes. */
+/* Checks the checksums of all records, and counts the records that contain these bytes. */
 static unsigned records_holding(const char *file, size_t length, const char *bytes,
                                 size_t size_of_them)
 {
@@ -184,7 +184,7 @@ static unsigned records_with(const char *file, size_t length, const char *text)
     return records_holding(file, length, text, strlen(text));
 }
 
-static void tensorboard_has_scalars_histograms_and_hyperparameters_of_each_run(void **state)
+static void tensorboard_has_scalars_histograms_and_hyperparameters(void **state)
 {
     (void)state;
     struct export_outcome outcome;
@@ -211,8 +211,8 @@ static void tensorboard_has_scalars_histograms_and_hyperparameters_of_each_run(v
     free(file);
 }
 
-/* Half of the gradients have staleness 1, half 5: between them stands a bucket with none. */
-static void a_histogram_says_where_there_is_no_staleness(void **state)
+/* Half of the gradients have staleness 1, half 5; the bucket between them is empty. */
+static void a_histogram_has_empty_buckets(void **state)
 {
     (void)state;
     struct export_outcome outcome;
@@ -239,8 +239,8 @@ static void a_histogram_says_where_there_is_no_staleness(void **state)
     text_free(&wanted);
 }
 
-/* Its gradients have rows of push, as those of asynchronous runs. */
-static void a_pipeline_without_flushes_has_curves_too(void **state)
+/* Its gradients are rows of push, as in asynchronous runs. */
+static void a_pipeline_without_flushes_has_curves(void **state)
 {
     (void)state;
     struct export_outcome outcome;
@@ -265,7 +265,7 @@ static void expect_shell(const char *script)
         fail_msg("%s", command);
 }
 
-static void mlflow_has_a_folder_for_each_run_below_its_experiment(void **state)
+static void mlflow_has_one_folder_per_run(void **state)
 {
     (void)state;
     struct export_outcome outcome;
@@ -276,14 +276,14 @@ static void mlflow_has_a_folder_for_each_run_below_its_experiment(void **state)
     /* Update 100 is four seconds after update 0; the first column is in milliseconds. */
     expect_shell("cat out/*/*/metrics/test_accuracy | awk '$3 == 0 { began = $1 } "
                  "$3 == 100 && $1 - began != 4000 { exit 1 }'");
-    /* An update every 0.1 s, but for the first, at 0 s. */
+    /* An update every 0.1 s; the first one is at 0 s. */
     expect_shell("cat out/*/*/metrics/updates_per_second | awk '$3 > 2 && $2 > 9.99 && $2 < 10.01 "
                  "{ n++ } END { exit n != 5 * 98 }'");
     expect_shell("grep -qx 'name: \"stale-gradients\"' out/*/meta.yaml");
     expect_shell("test $(grep -lx 'status: 4' out/*/*/meta.yaml | wc -l) = 1"); /* diverged */
 }
 
-static void optuna_has_a_line_for_each_run_after_its_study(void **state)
+static void optuna_has_one_line_per_run(void **state)
 {
     (void)state;
     struct export_outcome outcome;
@@ -291,11 +291,10 @@ static void optuna_has_a_line_for_each_run_after_its_study(void **state)
     assert_int_equal(outcome.runs, 6);
     expect_shell("test $(wc -l <out) = 8");
     expect_shell("head -n 1 out | grep -q '\"study_name\":\"stale-gradients\"'");
-    expect_shell(
-        "head -n 1 out | grep -q '\"directions\":\\[2\\]'"); /* the more accurate, the better */
+    expect_shell("head -n 1 out | grep -q '\"directions\":\\[2\\]'"); /* 2: maximise */
     expect_shell("test $(grep -c '\"state\":3' out) = 1 && test $(grep -c '\"state\":1' out) = 5");
     expect_shell("grep -q '\"params\":{.*\"damping.power\":0.5' out");
-    /* What a number ranges over is what the runs had of it. */
+    /* The range of a number covers the values of the runs. */
     rig_change(
         "UPDATE run SET settings = json_set(coalesce(settings, config), '$.lr', 0.25) WHERE id "
         "= 1");
@@ -306,7 +305,7 @@ static void optuna_has_a_line_for_each_run_after_its_study(void **state)
     expect_shell("grep -o 'lr.\\{0,120\\}' out | grep -q 'low.*0.25.*high.*0.5'");
 }
 
-static void names_of_a_file_from_elsewhere_lead_to_no_other_folder(void **state)
+static void names_in_an_untrusted_file_cannot_leave_the_target_folder(void **state)
 {
     (void)state;
     struct export_description format;
@@ -320,7 +319,7 @@ static void names_of_a_file_from_elsewhere_lead_to_no_other_folder(void **state)
     }
 }
 
-static void exporting_again_replaces_what_is_there(void **state)
+static void a_second_export_replaces_the_first(void **state)
 {
     (void)state;
     struct export_outcome first, second;
@@ -335,19 +334,19 @@ static void exporting_again_replaces_what_is_there(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        SAMPLE_TEST(csv_has_a_file_for_each_table_with_all_its_rows),
-        SAMPLE_TEST(csv_of_some_runs_has_their_rows_alone),
+        SAMPLE_TEST(csv_has_one_file_per_table_with_all_rows),
+        SAMPLE_TEST(csv_of_selected_runs_has_only_their_rows),
         SAMPLE_TEST(an_unknown_format_or_run_is_a_usage_error),
-        SAMPLE_TEST(a_place_that_cannot_be_written_is_named),
+        SAMPLE_TEST(an_error_names_a_target_that_cannot_be_written),
         cmocka_unit_test(checksums_are_those_of_rfc_3720),
-        cmocka_unit_test(fields_are_encoded_as_protobuf_says),
-        SAMPLE_TEST(tensorboard_has_scalars_histograms_and_hyperparameters_of_each_run),
-        SAMPLE_TEST(a_histogram_says_where_there_is_no_staleness),
-        SAMPLE_TEST(a_pipeline_without_flushes_has_curves_too),
-        SAMPLE_TEST(mlflow_has_a_folder_for_each_run_below_its_experiment),
-        SAMPLE_TEST(optuna_has_a_line_for_each_run_after_its_study),
-        SAMPLE_TEST(names_of_a_file_from_elsewhere_lead_to_no_other_folder),
-        SAMPLE_TEST(exporting_again_replaces_what_is_there),
+        cmocka_unit_test(fields_are_encoded_as_in_the_protobuf_documentation),
+        SAMPLE_TEST(tensorboard_has_scalars_histograms_and_hyperparameters),
+        SAMPLE_TEST(a_histogram_has_empty_buckets),
+        SAMPLE_TEST(a_pipeline_without_flushes_has_curves),
+        SAMPLE_TEST(mlflow_has_one_folder_per_run),
+        SAMPLE_TEST(optuna_has_one_line_per_run),
+        SAMPLE_TEST(names_in_an_untrusted_file_cannot_leave_the_target_folder),
+        SAMPLE_TEST(a_second_export_replaces_the_first),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /*
- * Exports of real runs, read by the tools that they are for. Each test is skipped where its tool is
- * not installed for $GRADLAG_PYTHON (python3 unless set).
+ * Exports of real runs, read by the tools themselves. A test is skipped if its tool is not
+ * installed for $GRADLAG_PYTHON (default: python3).
  */
 #include "base/status.h"
 #include "tests/rigs/process_rig.h"
@@ -24,7 +24,7 @@ static int run_reader(struct process_rig *r, const char *name, const char *argum
     return process_shell(r, script);
 }
 
-/* Skips the test, before it makes runs, where read_NAME.py has not what it needs. */
+/* Skips the test if read_NAME.py cannot import its tool. */
 static void need(struct process_rig *r, const char *name)
 {
     if (run_reader(r, name, "") == NOT_INSTALLED) {
@@ -52,7 +52,7 @@ static void make_runs(struct process_rig *r)
                      OK);
 }
 
-static void tensorboard_reads_what_is_exported_for_it(void **state)
+static void tensorboard_reads_its_export(void **state)
 {
     struct process_rig *r = *state;
     need(r, "tensorboard");
@@ -61,7 +61,7 @@ static void tensorboard_reads_what_is_exported_for_it(void **state)
     read_with(r, "tensorboard", "results.db results-tensorboard");
 }
 
-static void mlflow_reads_what_is_exported_for_it(void **state)
+static void mlflow_reads_its_export(void **state)
 {
     struct process_rig *r = *state;
     need(r, "mlflow");
@@ -70,8 +70,8 @@ static void mlflow_reads_what_is_exported_for_it(void **state)
     read_with(r, "mlflow", "results.db mlruns");
 }
 
-/* As docs/results-file.md shows. */
-static void duckdb_reads_what_a_query_writes(void **state)
+/* The example of docs/results-file.md. */
+static void duckdb_reads_a_query_and_the_file(void **state)
 {
     struct process_rig *r = *state;
     need(r, "duckdb");
@@ -87,7 +87,7 @@ static void duckdb_reads_what_a_query_writes(void **state)
     read_with(r, "duckdb", "results.db push.csv");
 }
 
-static void optuna_reads_what_is_exported_for_it(void **state)
+static void optuna_reads_its_export(void **state)
 {
     struct process_rig *r = *state;
     need(r, "optuna");
@@ -114,10 +114,8 @@ static void pytorch_loads_a_checkpoint(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(tensorboard_reads_what_is_exported_for_it),
-        TEST(mlflow_reads_what_is_exported_for_it),
-        TEST(duckdb_reads_what_a_query_writes),
-        TEST(optuna_reads_what_is_exported_for_it),
+        TEST(tensorboard_reads_its_export),      TEST(mlflow_reads_its_export),
+        TEST(duckdb_reads_a_query_and_the_file), TEST(optuna_reads_its_export),
         TEST(pytorch_loads_a_checkpoint),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

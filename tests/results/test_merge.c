@@ -1,4 +1,4 @@
-/* Several results files into one: what is copied, what stays, and what is refused. */
+/* Merging results files: which runs are copied, skipped or refused. */
 #include "base/text.h"
 #include "tests/results/results_rig.h"
 
@@ -22,7 +22,7 @@ static int set_up(void **state)
     return code;
 }
 
-/* One file into another. */
+/* Merges one file into another. */
 static status merge_file(const char *into, const char *from, struct merge_outcome *out)
 {
     merge *m = NULL;
@@ -34,7 +34,7 @@ static status merge_file(const char *into, const char *from, struct merge_outcom
     return result;
 }
 
-/* Of no file at all. */
+/* Merges no file; only checks the target. */
 static status merge_check(const char *path, size_t *runs)
 {
     merge *m = NULL;
@@ -44,8 +44,8 @@ static status merge_check(const char *path, size_t *runs)
     return result;
 }
 
-/* "all.db other.db": what is in the rig's folder. */
-static const char *files_there(void)
+/* The files in the folder of the test: "all.db other.db". */
+static const char *list_files(void)
 {
     static char all[512];
     struct dirent **entries = NULL;
@@ -128,7 +128,7 @@ static void every_row_of_every_run_is_copied_once(void **state)
                         "applied 2");
 }
 
-static void what_goes_on_or_waits_is_left_and_taken_over_once_it_has_ended(void **state)
+static void queued_and_running_runs_are_skipped_and_copied_after_they_have_ended(void **state)
 {
     (void)state;
     struct merge_outcome m;
@@ -150,7 +150,7 @@ static void what_goes_on_or_waits_is_left_and_taken_over_once_it_has_ended(void 
     rig_finish(r, &rig_outcome);
     assert_int_equal(merge_file(out_path, from, &m), OK);
     assert_true(m.copied == 1 && m.left == 1);
-    /* A copy of a file that was taken while a run went on is brought up to date. */
+    /* A copy that was made while the run was running is brought up to date. */
     use(out_path);
     rig_change("UPDATE run SET status = 'running', updates = NULL, runner = NULL");
     assert_int_equal(merge_file(out_path, from, &m), OK);
@@ -171,7 +171,7 @@ static void a_run_whose_process_was_killed_is_merged_as_failed(void **state)
     rig_change("UPDATE run SET runner = json_set(runner, '$.started', 12345)");
     assert_int_equal(merge_file(out_path, from, &m), OK);
     assert_true(m.copied == 1 && m.left == 0);
-    /* Once its own file says so, too, it is the same run. */
+    /* The source now also marks the run as failed, so both rows are equal. */
     assert_int_equal(recorder_open(&r, from), OK);
     recorder_close(&r);
     assert_int_equal(merge_file(out_path, from, &m), OK);
@@ -180,29 +180,40 @@ static void a_run_whose_process_was_killed_is_merged_as_failed(void **state)
     assert_string_equal(rig_ask("SELECT status FROM run"), "failed");
 }
 
-static void runs_of_one_uuid_that_differ_are_refused_and_nothing_is_copied(void **state)
+static void different_runs_with_one_uuid_are_refused_and_nothing_is_copied(void **state)
 {
     (void)state;
+    static const struct {
+        const char *change, *undo, *table;
+    } cases[] = {
+        {"UPDATE run SET final_accuracy = 0.9 WHERE seed = 1",
+         "UPDATE run SET final_accuracy = 0.5 WHERE seed = 1", "run"},
+        {"UPDATE push SET run_id = 2, number = 99 WHERE run_id = 1 AND number = 2",
+         "UPDATE push SET run_id = 1, number = 2 WHERE number = 99", "push"},
+    };
     struct merge_outcome m;
-    char from[96];
+    char from[96], uuid[40];
     snprintf(from, sizeof from, "%s", rig_path);
     record(from, 1, 3);
     assert_int_equal(merge_file(out_path, from, &m), OK);
     record(from, 2, 3);
-    rig_change("UPDATE run SET final_accuracy = 0.9 WHERE seed = 1");
-    assert_int_equal(merge_file(out_path, from, &m), ERROR_RESULTS);
-    rig_assert_error_says("same uuid");
-    rig_assert_error_says("their rows");
-    rig_change("UPDATE run SET final_accuracy = 0.5 WHERE seed = 1;"
-               "DELETE FROM push WHERE run_id = 1 AND number = 2");
-    assert_int_equal(merge_file(out_path, from, &m), ERROR_RESULTS);
-    rig_assert_error_says("differ in push");
+    snprintf(uuid, sizeof uuid, "%s", rig_ask("SELECT uuid FROM run WHERE seed = 1"));
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        rig_change(cases[i].change);
+        assert_int_equal(merge_file(out_path, from, &m), ERROR_RESULTS);
+        rig_assert_error_names(uuid);
+        rig_assert_error_names(cases[i].table);
+        use(out_path);
+        assert_string_equal(rig_ask(totals), "1 3 3 1 1 1");
+        use(from);
+        rig_change(cases[i].undo);
+    }
     assert_int_equal(merge_file(from, from, &m), ERROR_USAGE);
-    use(out_path);
-    assert_string_equal(rig_ask(totals), "1 3 3 1 1 1");
+    assert_int_equal(merge_file(out_path, from, &m), OK);
+    assert_true(m.copied == 1 && m.there == 1);
 }
 
-static void a_file_that_is_no_results_file_of_this_version_is_refused_and_not_changed(void **state)
+static void other_files_and_other_versions_are_refused_and_not_changed(void **state)
 {
     (void)state;
     struct merge_outcome m;
@@ -212,23 +223,23 @@ static void a_file_that_is_no_results_file_of_this_version_is_refused_and_not_ch
     snprintf(before, sizeof before, "%s", rig_hash());
     snprintf(from, sizeof from, "%s", rig_path);
     assert_int_equal(merge_file(out_path, from, &m), ERROR_RESULTS);
-    rig_assert_error_says(from);
+    rig_assert_error_names(from);
     assert_int_equal(merge_file(out_path, "tests/results/test_merge.c", &m), ERROR_RESULTS);
     record(other_path, 2, 3);
     assert_int_equal(merge_file(from, other_path, &m), ERROR_RESULTS);
     assert_string_equal(rig_hash(), before);
-    assert_string_equal(files_there(), "other.db results.db");
+    assert_string_equal(list_files(), "other.db results.db");
 }
 
-static unsigned looks_left;
+static unsigned checks_left;
 
-static bool is_stopped_after_some_looks(void)
+static bool stop_after_some_checks(void)
 {
-    looks_left -= looks_left > 0;
-    return looks_left == 0;
+    checks_left -= checks_left > 0;
+    return checks_left == 0;
 }
 
-static void a_stopped_merge_leaves_no_new_file_and_an_old_one_with_whole_files(void **state)
+static void a_stopped_merge_leaves_only_complete_files(void **state)
 {
     (void)state;
     struct merge_outcome one;
@@ -240,30 +251,29 @@ static void a_stopped_merge_leaves_no_new_file_and_an_old_one_with_whole_files(v
     record(other_path, 2, 3000);
     assert_int_equal(merge_open(&m, out_path), OK);
     assert_int_equal(merge_add(m, first, &one), OK);
-    assert_null(strstr(files_there(), "all.db "));
-    looks_left = 3; /* in the midst of copying */
-    recorder_give_up_when(is_stopped_after_some_looks);
+    assert_null(strstr(list_files(), "all.db "));
+    checks_left = 3; /* while rows are copied */
+    recorder_give_up_when(stop_after_some_checks);
     assert_int_equal(merge_add(m, other_path, &one), STOPPED);
-    rig_assert_error_says("stopped on request");
     merge_describe(m, &left);
-    assert_non_null(strstr(left.at, "all.db was not made"));
+    assert_non_null(strstr(left.at, "all.db"));
     recorder_give_up_when(NULL);
     merge_close(&m);
-    assert_string_equal(files_there(), "other.db results.db");
+    assert_string_equal(list_files(), "other.db results.db");
 
     assert_int_equal(merge_file(out_path, first, &one), OK);
-    recorder_give_up_when(is_stopped_after_some_looks);
-    looks_left = 3;
+    recorder_give_up_when(stop_after_some_checks);
+    checks_left = 3;
     assert_int_equal(merge_file(out_path, other_path, &one), STOPPED);
     recorder_give_up_when(NULL);
-    assert_string_equal(files_there(), "all.db other.db results.db");
+    assert_string_equal(list_files(), "all.db other.db results.db");
     use(out_path);
     assert_string_equal(rig_ask(totals), "1 3 3 1 1 1");
     text_free(&left);
 }
 
-/* A file whose run was killed is copied before it is merged. */
-static void a_copy_is_taken_away_however_the_merge_ends(void **state)
+/* A file with a killed run is copied before it is merged. */
+static void the_temporary_copy_is_removed_however_the_merge_ends(void **state)
 {
     (void)state;
     struct merge_outcome one;
@@ -271,19 +281,19 @@ static void a_copy_is_taken_away_however_the_merge_ends(void **state)
     unsigned looks = 0;
     record(rig_path, 1, 3);
     rig_change("UPDATE run SET status = 'running', runner = json_set(runner, '$.started', 12345)");
-    recorder_give_up_when(is_stopped_after_some_looks);
+    recorder_give_up_when(stop_after_some_checks);
     for (; result == STOPPED; looks++) {
-        assert_string_equal(files_there(), "results.db");
-        looks_left = looks + 1;
+        assert_string_equal(list_files(), "results.db");
+        checks_left = looks + 1;
         result = merge_file(out_path, rig_path, &one);
     }
     recorder_give_up_when(NULL);
     assert_int_equal(result, OK);
     assert_true(looks > 3);
-    assert_string_equal(files_there(), "all.db results.db");
+    assert_string_equal(list_files(), "all.db results.db");
 }
 
-static void a_file_that_somebody_made_meanwhile_is_left_as_it_is(void **state)
+static void a_target_that_another_process_created_is_not_changed(void **state)
 {
     (void)state;
     struct merge_outcome one;
@@ -294,15 +304,15 @@ static void a_file_that_somebody_made_meanwhile_is_left_as_it_is(void **state)
     assert_int_equal(merge_add(m, rig_path, &one), OK);
     record(out_path, 2, 3);
     assert_int_equal(merge_finish(m, &runs), ERROR_RESULTS);
-    rig_assert_error_says("another process made it meanwhile");
+    rig_assert_error_names(out_path);
     merge_close(&m);
-    assert_string_equal(files_there(), "all.db results.db");
+    assert_string_equal(list_files(), "all.db results.db");
     use(out_path);
     assert_string_equal(rig_ask("SELECT group_concat(seed) FROM run"), "2");
 }
 
-/* A write-ahead log without its file: SQLite would read it as the new one's. */
-static void what_is_left_of_another_file_is_not_taken_for_the_new_ones(void **state)
+/* A -wal file without its database: SQLite would apply it to the new file. */
+static void leftovers_of_another_file_are_refused(void **state)
 {
     (void)state;
     struct merge_outcome one;
@@ -311,8 +321,8 @@ static void what_is_left_of_another_file_is_not_taken_for_the_new_ones(void **st
     snprintf(left, sizeof left, "%s-wal", out_path);
     fclose(fopen(left, "w"));
     assert_int_equal(merge_file(out_path, rig_path, &one), ERROR_RESULTS);
-    rig_assert_error_says("all.db-wal is of another file");
-    assert_string_equal(files_there(), "all.db-wal results.db");
+    rig_assert_error_names("all.db-wal");
+    assert_string_equal(list_files(), "all.db-wal results.db");
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, rig_remove_folder)
@@ -321,14 +331,14 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(every_row_of_every_run_is_copied_once),
-        TEST(what_goes_on_or_waits_is_left_and_taken_over_once_it_has_ended),
+        TEST(queued_and_running_runs_are_skipped_and_copied_after_they_have_ended),
         TEST(a_run_whose_process_was_killed_is_merged_as_failed),
-        TEST(runs_of_one_uuid_that_differ_are_refused_and_nothing_is_copied),
-        TEST(a_file_that_is_no_results_file_of_this_version_is_refused_and_not_changed),
-        TEST(a_stopped_merge_leaves_no_new_file_and_an_old_one_with_whole_files),
-        TEST(a_copy_is_taken_away_however_the_merge_ends),
-        TEST(a_file_that_somebody_made_meanwhile_is_left_as_it_is),
-        TEST(what_is_left_of_another_file_is_not_taken_for_the_new_ones),
+        TEST(different_runs_with_one_uuid_are_refused_and_nothing_is_copied),
+        TEST(other_files_and_other_versions_are_refused_and_not_changed),
+        TEST(a_stopped_merge_leaves_only_complete_files),
+        TEST(the_temporary_copy_is_removed_however_the_merge_ends),
+        TEST(a_target_that_another_process_created_is_not_changed),
+        TEST(leftovers_of_another_file_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

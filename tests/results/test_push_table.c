@@ -1,5 +1,5 @@
-/* Table push: every row reads back with the same bits, as SQL types that other readers know; and
- * the summaries that are written when a run ends. */
+/* Table push: exact values, declared types, size; and the totals that are written when a run ends.
+ */
 #include "tests/results/results_rig.h"
 
 #include "results/query/push_reader.h"
@@ -70,15 +70,15 @@ static bool is_not_measured(double a)
     return memcmp(&a, &nothing, sizeof a) == 0;
 }
 
-/* NaN and not measured are told apart; zeros have no sign. */
-static void assert_alike(double a, double b, const char *what, size_t row)
+/* NaN and NOT_MEASURED differ; the sign of zero is not stored. */
+static void assert_equal_numbers(double a, double b, const char *what, size_t row)
 {
     bool same = isnan(a) ? isnan(b) && is_not_measured(a) == is_not_measured(b) : a == b;
     if (!same)
-        fail_msg("row %zu: %s was %.17g and is read as %.17g", row, what, a, b);
+        fail_msg("row %zu: %s was %.17g and was read as %.17g", row, what, a, b);
 }
 
-static void every_row_is_read_back_to_the_last_bit(void **state)
+static void every_row_is_read_back_bit_for_bit(void **state)
 {
     (void)state;
     static struct push_record rows[ROWS];
@@ -108,23 +108,22 @@ static void every_row_is_read_back_to_the_last_bit(void **state)
         assert_int_equal(a->outcome, b->outcome);
         assert_int_equal(a->reason, b->reason);
         assert_int_equal(a->server, b->server);
-        assert_alike(a->scale, b->scale, "scale", i);
-        assert_alike(a->rate, b->rate, "rate", i);
-        assert_alike(a->gap, b->gap, "gap", i);
-        assert_alike(a->gradient_norm, b->gradient_norm, "gradient_norm", i);
-        assert_alike(a->loss, b->loss, "loss", i);
-        assert_alike(a->at_seconds, b->at_seconds, "at_seconds", i);
-        assert_alike(a->cosine, b->cosine, "cosine", i);
-        assert_alike(a->momentum, b->momentum, "momentum", i);
-        assert_alike(a->total_momentum, b->total_momentum, "total_momentum", i);
+        assert_equal_numbers(a->scale, b->scale, "scale", i);
+        assert_equal_numbers(a->rate, b->rate, "rate", i);
+        assert_equal_numbers(a->gap, b->gap, "gap", i);
+        assert_equal_numbers(a->gradient_norm, b->gradient_norm, "gradient_norm", i);
+        assert_equal_numbers(a->loss, b->loss, "loss", i);
+        assert_equal_numbers(a->at_seconds, b->at_seconds, "at_seconds", i);
+        assert_equal_numbers(a->cosine, b->cosine, "cosine", i);
+        assert_equal_numbers(a->momentum, b->momentum, "momentum", i);
+        assert_equal_numbers(a->total_momentum, b->total_momentum, "total_momentum", i);
     }
     recorded_run_free(&run);
     assert_string_equal(rig_in_the_file("PRAGMA integrity_check"), "ok");
 }
 
-/* Readers such as pandas and DuckDB take the column types of the table, and the values as they are.
- */
-static void every_column_has_the_type_that_the_table_declares(void **state)
+/* Readers such as pandas and DuckDB use the declared types. */
+static void every_column_has_its_declared_type(void **state)
 {
     (void)state;
     int64_t id;
@@ -157,27 +156,6 @@ static void every_column_has_the_type_that_the_table_declares(void **state)
     sqlite3_close(db);
 }
 
-static void every_outcome_and_reason_has_a_name_of_its_own(void **state)
-{
-    (void)state;
-    static const enum push_outcome outcomes[] = {PUSH_APPLIED, PUSH_AGGREGATED, PUSH_DROPPED_STALE,
-                                                 PUSH_DROPPED_LATE, PUSH_NOT_FINITE};
-    int64_t id;
-    recorder *r = rig_begin(&rig_run, &id);
-    for (uint64_t i = 0; i <= PUSH_BAD_UPDATE; i++) {
-        struct push_record p = rig_push(i);
-        p.outcome = outcomes[i % COUNT_OF(outcomes)];
-        p.reason = (enum push_reason)i;
-        recorder_push(r, &p);
-    }
-    rig_finish(r, &rig_outcome);
-    assert_string_equal(rig_ask("SELECT group_concat(outcome, ' ') FROM push WHERE number < 5"),
-                        "applied aggregated dropped_stale dropped_late not_finite");
-    assert_string_equal(rig_ask("SELECT group_concat(coalesce(reason, '-'), ' ') FROM push"),
-                        "- damping consistency after_end worker_lost run_ended run_diverged "
-                        "gradient loss update");
-}
-
 static void a_resumed_run_continues_its_rows(void **state)
 {
     (void)state;
@@ -203,7 +181,7 @@ static void a_resumed_run_continues_its_rows(void **state)
     assert_string_equal(rig_ask("SELECT sum(pushes) FROM run_staleness"), "8");
 }
 
-static void a_row_that_gradlag_never_writes_is_refused(void **state)
+static void rows_with_impossible_values_are_refused(void **state)
 {
     (void)state;
     static const char *const changes[] = {"UPDATE push SET worker = 1000",
@@ -221,7 +199,7 @@ static void a_row_that_gradlag_never_writes_is_refused(void **state)
         recorded_run_free(&run);
         rig_change(changes[i]);
         assert_int_equal(recorded_run_read(&run, rig_path, "1"), ERROR_RESULTS);
-        rig_assert_error_says(rig_path);
+        rig_assert_error_names(rig_path);
         rig_change("UPDATE push SET worker = 0, outcome = 'applied', reason = NULL");
     }
 }
@@ -229,7 +207,7 @@ static void a_row_that_gradlag_never_writes_is_refused(void **state)
 /* ---- size ---------------------------------------------------------------------------------------
  */
 
-/* As the undamped, the damped and a several-seeds run have them. */
+/* Values as in undamped (rule 0) and damped (rule 1) runs. */
 static void record_realistic(unsigned rule, uint64_t pushes)
 {
     int64_t id;
@@ -259,20 +237,22 @@ static void record_realistic(unsigned rule, uint64_t pushes)
     rig_finish(r, &rig_outcome);
 }
 
-static void a_row_takes_120_bytes_at_most(void **state)
+/* The table and its index. */
+static void a_row_takes_128_bytes_at_most(void **state)
 {
     (void)state;
     if (atoi(rig_in_the_file("SELECT sqlite_compileoption_used('ENABLE_DBSTAT_VTAB')")) == 0)
         skip();
     for (unsigned rule = 0; rule < 4; rule++)
         record_realistic(rule % 2, 10000);
-    const char *bytes = rig_in_the_file("SELECT sum(pgsize) / 40000.0 FROM dbstat WHERE "
-                                        "aggregate = 1 AND name = 'push'");
+    const char *bytes = rig_in_the_file("SELECT sum(pgsize) / 40000.0 FROM dbstat WHERE aggregate "
+                                        "= 1 AND name IN (SELECT name FROM sqlite_master WHERE "
+                                        "tbl_name = 'push')");
     print_message("%s bytes per row\n", bytes);
-    assert_true(atof(bytes) > 40 && atof(bytes) <= 120);
+    assert_true(atof(bytes) > 40 && atof(bytes) <= 128);
 }
 
-/* ---- summaries at the end of a run ------------------------------------------------------------
+/* ---- totals at the end of a run ---------------------------------------------------------------
  */
 
 static const char *const views =
@@ -306,7 +286,7 @@ static void record_both_kinds(void)
     rig_finish(r, &rig_outcome);
 }
 
-static void views_say_the_same_of_runs_with_and_without_a_summary(void **state)
+static void views_are_equal_with_and_without_totals(void **state)
 {
     (void)state;
     char summarized[512];
@@ -318,7 +298,7 @@ static void views_say_the_same_of_runs_with_and_without_a_summary(void **state)
     assert_string_equal(rig_in_the_file(views), summarized);
 }
 
-static void views_do_not_look_at_the_rows_of_runs_that_have_ended(void **state)
+static void views_do_not_read_the_rows_of_ended_runs(void **state)
 {
     (void)state;
     char before[512];
@@ -328,7 +308,7 @@ static void views_do_not_look_at_the_rows_of_runs_that_have_ended(void **state)
     assert_string_equal(rig_in_the_file(views), before);
 }
 
-static void rows_that_come_after_the_end_are_counted(void **state)
+static void rows_after_the_end_are_in_the_totals(void **state)
 {
     (void)state;
     int64_t id;
@@ -345,15 +325,14 @@ static void rows_that_come_after_the_end_are_counted(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        RIG_TEST(every_row_is_read_back_to_the_last_bit),
-        RIG_TEST(every_column_has_the_type_that_the_table_declares),
-        RIG_TEST(every_outcome_and_reason_has_a_name_of_its_own),
+        RIG_TEST(every_row_is_read_back_bit_for_bit),
+        RIG_TEST(every_column_has_its_declared_type),
         RIG_TEST(a_resumed_run_continues_its_rows),
-        RIG_TEST(a_row_that_gradlag_never_writes_is_refused),
-        RIG_TEST(a_row_takes_120_bytes_at_most),
-        RIG_TEST(views_say_the_same_of_runs_with_and_without_a_summary),
-        RIG_TEST(views_do_not_look_at_the_rows_of_runs_that_have_ended),
-        RIG_TEST(rows_that_come_after_the_end_are_counted),
+        RIG_TEST(rows_with_impossible_values_are_refused),
+        RIG_TEST(a_row_takes_128_bytes_at_most),
+        RIG_TEST(views_are_equal_with_and_without_totals),
+        RIG_TEST(views_do_not_read_the_rows_of_ended_runs),
+        RIG_TEST(rows_after_the_end_are_in_the_totals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

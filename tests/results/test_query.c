@@ -1,4 +1,4 @@
-/* Asking a results file: refusals, formats, one number, one run. */
+/* Queries: refused statements, formats, numbers, finding and showing runs, live runs. */
 #include "tests/results/query_rig.h"
 
 #include "results/query/live_runs.h"
@@ -12,32 +12,33 @@
 /* ---- errors ------------------------------------------------------------------------------------
  */
 
-static void an_unknown_question_is_answered_with_the_nearest(void **state)
+static void an_error_suggests_the_most_similar_query(void **state)
 {
     (void)state;
-    assert_int_equal(ask("slowest-workr", QUERY_TABLE, NULL, 0), ERROR_USAGE);
-    rig_assert_error_says("Did you mean 'slowest-worker'?");
-    rig_assert_error_says("There is: accuracy-by-mode-and-workers, ");
+    assert_int_equal(run_query("slowest-workr", QUERY_TABLE, NULL, 0), ERROR_USAGE);
+    rig_assert_error_names("slowest-workr");
+    rig_assert_error_names("'slowest-worker'");
+    rig_assert_error_names("accuracy-by-mode-and-workers");
 }
 
-static void an_unknown_or_missing_parameter_is_answered_with_those_there_are(void **state)
+static void an_error_lists_the_parameters_of_a_query(void **state)
 {
     (void)state;
     const char *const wrong[] = {"acuracy=0.5"};
-    assert_int_equal(ask("time-to-accuracy", QUERY_TABLE, wrong, 1), ERROR_USAGE);
-    rig_assert_error_says("'acuracy=0.5' sets none of its parameters; it has: accuracy=0.85 (the "
-                          "test accuracy to reach, as a fraction");
-    assert_int_equal(ask("SELECT :x", QUERY_TABLE, NULL, 0), ERROR_USAGE);
-    rig_assert_error_says("it needs x=VALUE");
+    assert_int_equal(run_query("time-to-accuracy", QUERY_TABLE, wrong, 1), ERROR_USAGE);
+    rig_assert_error_names("acuracy=0.5");
+    rig_assert_error_names("accuracy=0.85");
+    assert_int_equal(run_query("SELECT :threshold", QUERY_TABLE, NULL, 0), ERROR_USAGE);
+    rig_assert_error_names("threshold=");
     const char *const run[] = {"run=99"};
-    assert_int_equal(ask("staleness-histogram", QUERY_TABLE, run, 1), ERROR_USAGE);
-    rig_assert_error_says("there is no run '99'");
+    assert_int_equal(run_query("staleness-histogram", QUERY_TABLE, run, 1), ERROR_USAGE);
+    rig_assert_error_names("'99'");
     const char *const many[] = {"limit=many"};
-    assert_int_equal(ask("runs", QUERY_TABLE, many, 1), ERROR_USAGE);
-    rig_assert_error_says("limit=many is not a number; without it, it is 50");
+    assert_int_equal(run_query("runs", QUERY_TABLE, many, 1), ERROR_USAGE);
+    rig_assert_error_names("limit=many");
 }
 
-static void whatever_would_change_something_is_refused(void **state)
+static void statements_that_change_something_are_refused(void **state)
 {
     (void)state;
     static const char *const attempts[] = {
@@ -56,27 +57,23 @@ static void whatever_would_change_something_is_refused(void **state)
     };
     char before[65];
     snprintf(before, sizeof before, "%s", rig_hash());
-    for (size_t i = 0; i < COUNT_OF(attempts); i++) {
-        assert_int_equal(ask(attempts[i], QUERY_TABLE, NULL, 0), ERROR_USAGE);
-        rig_assert_error_says("refused, because it would do more than read");
-    }
+    for (size_t i = 0; i < COUNT_OF(attempts); i++)
+        assert_int_equal(run_query(attempts[i], QUERY_TABLE, NULL, 0), ERROR_USAGE);
     assert_string_equal(rig_hash(), before);
 }
 
-static void wrong_sql_is_an_error_of_usage(void **state)
+static void wrong_sql_is_a_usage_error(void **state)
 {
     (void)state;
-    assert_int_equal(ask("SELECT nope FROM run", QUERY_TABLE, NULL, 0), ERROR_USAGE);
-    rig_assert_error_says("no such column: nope");
-    assert_int_equal(ask("SELECT 1; SELECT 2", QUERY_TABLE, NULL, 0), ERROR_USAGE);
-    rig_assert_error_says("one statement at a time");
-    assert_int_equal(ask(" ; ", QUERY_TABLE, NULL, 0), ERROR_USAGE);
-    rig_assert_error_says("no SQL in it");
+    assert_int_equal(run_query("SELECT nope FROM run", QUERY_TABLE, NULL, 0), ERROR_USAGE);
+    rig_assert_error_names("nope");
+    assert_int_equal(run_query("SELECT 1; SELECT 2", QUERY_TABLE, NULL, 0), ERROR_USAGE);
+    assert_int_equal(run_query(" ; ", QUERY_TABLE, NULL, 0), ERROR_USAGE);
 }
 /* ---- formats -----------------------------------------------------------------------------------
  */
 
-static void a_table_is_aligned_and_its_numbers_are_rounded_alike(void **state)
+static void columns_of_a_table_are_aligned_and_rounded(void **state)
 {
     (void)state;
     assert_answer("SELECT 'é' AS name, 0.123456 AS x, 7 AS n UNION ALL SELECT 'long', 0.5, NULL",
@@ -91,7 +88,7 @@ static void a_table_is_aligned_and_its_numbers_are_rounded_alike(void **state)
                   "12346  3  1.000e-09  inf\n");
 }
 
-static void what_is_small_beside_others_is_not_shown_as_0(void **state)
+static void a_small_number_beside_large_ones_is_not_0(void **state)
 {
     (void)state;
     assert_answer(
@@ -114,7 +111,7 @@ static void csv_quotes_and_keeps_numbers_in_full(void **state)
     assert_answer("SELECT 'a' || char(13) || 'b' AS t, 'c' || char(10) AS u", QUERY_CSV,
                   "t,u\n\"a\rb\",\"c\n\"\n");
     assert_answer("SELECT 1 AS a WHERE 0", QUERY_CSV, "a\n");
-    /* Readers skip empty lines: this is a row. */
+    /* Readers skip empty lines, so a row with one empty field is quoted. */
     assert_answer("SELECT NULL AS a UNION ALL SELECT '' UNION ALL SELECT 1", QUERY_CSV,
                   "a\n\"\"\n\"\"\n1\n");
 }
@@ -135,7 +132,7 @@ static void markdown_is_a_table_with_numbers_to_the_right(void **state)
     (void)state;
     assert_answer("SELECT 'x' AS name, 12 AS n", QUERY_MARKDOWN,
                   "| name |  n |\n|------|---:|\n| x    | 12 |\n");
-    /* A bar in a cell would end it. */
+    /* A bar would end the cell. */
     assert_answer("SELECT 'x|y' AS name, 12 AS n UNION ALL SELECT 'long one', 3", QUERY_MARKDOWN,
                   "| name     |  n |\n|----------|---:|\n| x\\|y     | 12 |\n| long one |  3 |\n");
     assert_answer("SELECT 'x|y' AS name", QUERY_TABLE, "name\n----\nx|y\n");
@@ -143,7 +140,7 @@ static void markdown_is_a_table_with_numbers_to_the_right(void **state)
 /* ---- for experiments ---------------------------------------------------------------------------
  */
 
-static void a_number_is_known_or_not(void **state)
+static void a_number_may_be_unknown(void **state)
 {
     (void)state;
     double value;
@@ -165,10 +162,9 @@ static void a_number_is_known_or_not(void **state)
     assert_true(values[0] == 0.5 && isnan(values[1]));
     assert_int_equal(query_numbers(rig_path, "SELECT 1, 2 WHERE 0", values, 2), OK);
     assert_true(isnan(values[0]) && isnan(values[1]));
-    rig_assert_error_says("a number was expected");
 }
 
-static void a_run_is_found_again_finished_ones_first(void **state)
+static void finished_runs_are_found_first(void **state)
 {
     (void)state;
     struct found_run run;
@@ -204,8 +200,8 @@ static status find(const char *name, int64_t *id)
     return result;
 }
 
-/* Also what others write meanwhile; and a file that is not there is none. */
-static void questions_in_a_row_see_the_file_as_it_is(void **state)
+/* Also rows of other processes. A missing file has no runs. */
+static void a_shared_connection_sees_new_rows(void **state)
 {
     (void)state;
     struct run_key key = {.arm = "later"};
@@ -228,7 +224,7 @@ static void questions_in_a_row_see_the_file_as_it_is(void **state)
     query_end();
 }
 
-static void a_run_is_named_by_id_by_uuid_or_as_the_last(void **state)
+static void a_run_is_found_by_id_by_uuid_or_as_the_last(void **state)
 {
     (void)state;
     int64_t id;
@@ -240,8 +236,8 @@ static void a_run_is_named_by_id_by_uuid_or_as_the_last(void **state)
     assert_int_equal(id, 4);
     assert_int_equal(find("last", &id), OK);
     assert_int_equal(id, 6);
-    assert_int_equal(find("x", &id), ERROR_USAGE);
-    rig_assert_error_says("there is no run 'x'");
+    assert_int_equal(find("unknown", &id), ERROR_USAGE);
+    rig_assert_error_names("'unknown'");
 }
 
 /* ---- show --------------------------------------------------------------------------------------
@@ -262,7 +258,7 @@ static void a_run_is_shown_with_all_its_parts(void **state)
     assert_contains(answer, "run 3: finished, async, 4 workers, seed 1\n");
     assert_contains(answer, "test accuracy  0.7900 at the end, 0.7900 at best");
     assert_contains(answer, "\nconfiguration\n  damping        polynomial\n  damping.power  0.5\n");
-    /* What the run came to stands before the many settings. */
+    /* Results come before the long list of settings. */
     assert_contains(answer, "\nwhere a worker's time goes");
     assert_true(strstr(answer, "\nconfiguration\n") >
                 strstr(answer, "\nwhere a worker's time goes"));
@@ -277,8 +273,8 @@ static void a_run_is_shown_with_all_its_parts(void **state)
     assert_null(strstr(answer, "staleness of"));
 }
 
-/* Each server has a row for its part of a gradient: all of them are counted, used or not. */
-static void the_parts_of_several_servers_are_shown_as_what_they_are(void **state)
+/* Each server has a row for its slice of a gradient; all rows are counted. */
+static void gradients_of_several_servers_are_shown(void **state)
 {
     (void)state;
     int64_t id;
@@ -299,8 +295,8 @@ static void the_parts_of_several_servers_are_shown_as_what_they_are(void **state
     assert_contains(answer, "worker_joined, worker 2, server 1: here\n");
 }
 
-/* Equally wide bins: 24 of them, as narrow as that allows. */
-static void a_wide_histogram_is_shown_in_as_many_bins_as_fit(void **state)
+/* At most 24 bins of equal width. */
+static void a_wide_histogram_is_shown_in_wider_bins(void **state)
 {
     (void)state;
     rig_change("UPDATE run_staleness SET staleness = 23 WHERE run_id = 3 AND staleness = 3");
@@ -313,7 +309,7 @@ static void a_wide_histogram_is_shown_in_as_many_bins_as_fit(void **state)
     assert_contains(answer, "\n        0-1   2.0 %");
 }
 
-static void a_run_that_goes_on_is_shown_with_its_staleness_so_far(void **state)
+static void a_running_run_is_shown_with_its_staleness(void **state)
 {
     (void)state;
     int64_t id;
@@ -347,7 +343,7 @@ static void a_diverged_run_shows_its_error_nan_and_events(void **state)
     assert_contains(answer, "1.25 s  error    not_finite, worker 1: its loss\n");
 }
 
-static void what_a_file_says_does_not_steer_the_terminal(void **state)
+static void text_of_a_file_cannot_control_the_terminal(void **state)
 {
     (void)state;
     int64_t id;
@@ -356,16 +352,16 @@ static void what_a_file_says_does_not_steer_the_terminal(void **state)
     rig_finish(r, &outcome);
     show("last");
     assert_contains(answer, "error          clear  [2J \nit\n");
-    assert_int_equal(ask("SELECT error FROM run ORDER BY id DESC LIMIT 1", QUERY_TABLE, NULL, 0),
-                     OK);
+    assert_int_equal(
+        run_query("SELECT error FROM run ORDER BY id DESC LIMIT 1", QUERY_TABLE, NULL, 0), OK);
     assert_contains(answer, "clear  [2J  it\n");
 }
 
 /* ---- runs in progress ---------------------------------------------------------------------------
  */
 
-/* A quarter of its samples in ten seconds of the wall's clock, five of them training. */
-static void what_is_left_of_a_run_is_told_by_the_walls_clock(void **state)
+/* A quarter of the samples took ten seconds of wall-clock time, five of them training. */
+static void the_remaining_time_is_wall_clock_time(void **state)
 {
     (void)state;
     struct live_runs seen;
@@ -383,8 +379,7 @@ static void what_is_left_of_a_run_is_told_by_the_walls_clock(void **state)
     live_runs_free(&seen);
 }
 
-/* A pipeline without flushes has its gradients in push, as asynchronous runs have. */
-static void gradients_make_a_curve_whatever_the_mode(void **state)
+static void a_pipeline_without_flushes_has_a_curve_of_gradients(void **state)
 {
     (void)state;
     struct live_runs seen;
@@ -406,27 +401,27 @@ static void gradients_make_a_curve_whatever_the_mode(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        SAMPLE_TEST(an_unknown_question_is_answered_with_the_nearest),
-        SAMPLE_TEST(an_unknown_or_missing_parameter_is_answered_with_those_there_are),
-        SAMPLE_TEST(whatever_would_change_something_is_refused),
-        SAMPLE_TEST(wrong_sql_is_an_error_of_usage),
-        SAMPLE_TEST(a_table_is_aligned_and_its_numbers_are_rounded_alike),
-        SAMPLE_TEST(what_is_small_beside_others_is_not_shown_as_0),
+        SAMPLE_TEST(an_error_suggests_the_most_similar_query),
+        SAMPLE_TEST(an_error_lists_the_parameters_of_a_query),
+        SAMPLE_TEST(statements_that_change_something_are_refused),
+        SAMPLE_TEST(wrong_sql_is_a_usage_error),
+        SAMPLE_TEST(columns_of_a_table_are_aligned_and_rounded),
+        SAMPLE_TEST(a_small_number_beside_large_ones_is_not_0),
         SAMPLE_TEST(csv_quotes_and_keeps_numbers_in_full),
         SAMPLE_TEST(json_escapes_and_keeps_infinities),
         SAMPLE_TEST(markdown_is_a_table_with_numbers_to_the_right),
-        SAMPLE_TEST(a_number_is_known_or_not),
-        SAMPLE_TEST(a_run_is_found_again_finished_ones_first),
-        SAMPLE_TEST(questions_in_a_row_see_the_file_as_it_is),
-        SAMPLE_TEST(a_run_is_named_by_id_by_uuid_or_as_the_last),
+        SAMPLE_TEST(a_number_may_be_unknown),
+        SAMPLE_TEST(finished_runs_are_found_first),
+        SAMPLE_TEST(a_shared_connection_sees_new_rows),
+        SAMPLE_TEST(a_run_is_found_by_id_by_uuid_or_as_the_last),
         SAMPLE_TEST(a_run_is_shown_with_all_its_parts),
-        RIG_TEST(the_parts_of_several_servers_are_shown_as_what_they_are),
-        SAMPLE_TEST(a_wide_histogram_is_shown_in_as_many_bins_as_fit),
-        RIG_TEST(a_run_that_goes_on_is_shown_with_its_staleness_so_far),
+        RIG_TEST(gradients_of_several_servers_are_shown),
+        SAMPLE_TEST(a_wide_histogram_is_shown_in_wider_bins),
+        RIG_TEST(a_running_run_is_shown_with_its_staleness),
         RIG_TEST(a_diverged_run_shows_its_error_nan_and_events),
-        RIG_TEST(what_a_file_says_does_not_steer_the_terminal),
-        RIG_TEST(what_is_left_of_a_run_is_told_by_the_walls_clock),
-        RIG_TEST(gradients_make_a_curve_whatever_the_mode),
+        RIG_TEST(text_of_a_file_cannot_control_the_terminal),
+        RIG_TEST(the_remaining_time_is_wall_clock_time),
+        RIG_TEST(a_pipeline_without_flushes_has_a_curve_of_gradients),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* A results file that cannot be written for a while, or any more: what was committed stays whole,
- * what can still be written is, and somebody is told. */
+/* The results file cannot be written, for a while or for ever: committed rows stay, waiting rows
+ * are written as soon as possible, and the error callback is called once. */
 #include "base/clock.h"
 #include "tests/results/results_rig.h"
 
@@ -15,20 +15,20 @@
 
 enum { ROWS = 20000, ROOM = 400 * 1024 };
 
-static atomic_uint told;
+static atomic_uint errors; /* calls of the error callback */
 
 static void note_error(void *context)
 {
     (void)context;
-    told++;
+    errors++;
 }
 
-static recorder *begin(bool tells, int64_t *id)
+static recorder *begin(bool with_callback, int64_t *id)
 {
     recorder *r = NULL;
-    told = 0;
+    errors = 0;
     assert_int_equal(recorder_open(&r, rig_path), OK);
-    if (tells)
+    if (with_callback)
         recorder_on_error(r, note_error, NULL);
     assert_int_equal(recorder_begin(r, &rig_run, "running", id), OK);
     return r;
@@ -42,10 +42,8 @@ static void push(recorder *r, uint64_t from, uint64_t to)
     }
 }
 
-/* Files may grow to `bytes` and no further, as on a disk that is full: RLIM_INFINITY, and there is
- * room again.
- */
-static void allow(rlim_t bytes)
+/* Limits the size of files, to simulate a full disk. RLIM_INFINITY removes the limit. */
+static void limit_files(rlim_t bytes)
 {
     struct rlimit limit;
     signal(SIGXFSZ, SIG_IGN);
@@ -54,22 +52,22 @@ static void allow(rlim_t bytes)
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
 }
 
-/* Also where a test failed meanwhile. */
+/* Removes the limit first, for the case that a test failed. */
 static int remove_folder(void **state)
 {
-    allow(RLIM_INFINITY);
+    limit_files(RLIM_INFINITY);
     return rig_remove_folder(state);
 }
 #define FAULT_TEST(name) cmocka_unit_test_setup_teardown(name, rig_make_folder, remove_folder)
 
-static void await(unsigned wanted)
+static void await_errors(unsigned wanted)
 {
-    for (int i = 0; i < 200 && told < wanted; i++)
+    for (int i = 0; i < 200 && errors < wanted; i++)
         clock_sleep_until_ns(clock_ns() + 50000000);
-    assert_int_equal(told, wanted);
+    assert_int_equal(errors, wanted);
 }
 
-static void assert_whole_rows_from_the_first_on(void)
+static void assert_no_row_is_missing(void)
 {
     assert_string_equal(rig_in_the_file("PRAGMA integrity_check"), "ok");
     assert_string_equal(rig_in_the_file("SELECT count(*) = coalesce(max(number) + 1, 0) AND "
@@ -77,27 +75,27 @@ static void assert_whole_rows_from_the_first_on(void)
                         "1");
 }
 
-static void rows_wait_for_room_on_a_full_disk_and_none_is_lost(void **state)
+static void rows_wait_while_the_disk_is_full_and_none_is_lost(void **state)
 {
     (void)state;
     int64_t id;
     char count[16];
     recorder *r = begin(true, &id);
-    allow(ROOM);
+    limit_files(ROOM);
     push(r, 0, ROWS);
-    await(1);
+    await_errors(1);
     push(r, ROWS, ROWS + 100);
-    allow(RLIM_INFINITY);
+    limit_files(RLIM_INFINITY);
     assert_int_equal(recorder_finish(r, &rig_outcome), OK);
     recorder_close(&r);
     snprintf(count, sizeof count, "%d", ROWS + 100);
     assert_string_equal(rig_in_the_file("SELECT count(*) FROM push"), count);
-    assert_whole_rows_from_the_first_on();
+    assert_no_row_is_missing();
     assert_string_equal(rig_ask("SELECT status FROM run"), "finished");
-    assert_int_equal(told, 1);
+    assert_int_equal(errors, 1);
 }
 
-static void a_disk_that_stays_full_costs_what_was_not_committed_and_no_more(void **state)
+static void if_the_disk_stays_full_only_uncommitted_rows_are_lost(void **state)
 {
     (void)state;
     int64_t id;
@@ -106,16 +104,15 @@ static void a_disk_that_stays_full_costs_what_was_not_committed_and_no_more(void
     push(r, 0, 1000);
     for (int i = 0; i < 100 && atoi(rig_ask("SELECT count(*) FROM push")) < 1000; i++)
         clock_sleep_until_ns(clock_ns() + 50000000);
-    allow(ROOM);
+    limit_files(ROOM);
     push(r, 1000, ROWS);
-    await(1);
+    await_errors(1);
     assert_int_equal(recorder_finish(r, &rig_outcome), ERROR_RESULTS);
-    rig_assert_error_says("the disk is full");
-    rig_assert_error_says("What was committed before is kept");
+    rig_assert_error_names(rig_path);
     recorder_close(&r);
-    allow(RLIM_INFINITY);
+    limit_files(RLIM_INFINITY);
     assert_true(atoi(rig_ask("SELECT count(*) FROM push")) >= 1000);
-    assert_whole_rows_from_the_first_on();
+    assert_no_row_is_missing();
     assert_int_equal(recorder_settle(rig_path, id, "failed", "the disk was full", &changed), OK);
     assert_string_equal(rig_ask("SELECT status FROM run"), "failed");
 }
@@ -143,8 +140,8 @@ static void *hold(void *context)
     return held ? h : NULL;
 }
 
-/* GRADLAG_LOCKED_S: for how long; make nightly: 60 s. */
-static void a_file_that_somebody_keeps_locked_gets_its_rows_later(void **state)
+/* GRADLAG_LOCKED_S: how long the lock is held; 60 s in make nightly. */
+static void rows_are_written_after_another_process_releases_its_lock(void **state)
 {
     (void)state;
     int64_t id;
@@ -158,19 +155,20 @@ static void a_file_that_somebody_keeps_locked_gets_its_rows_later(void **state)
         clock_sleep_until_ns(clock_ns() + 5000000);
     uint64_t before = clock_ns();
     push(r, 0, ROWS);
-    assert_true((double)(clock_ns() - before) < 1e9 * h.seconds); /* nobody waited for the lock */
+    assert_true((double)(clock_ns() - before) <
+                1e9 * h.seconds); /* recording did not wait for the lock */
     assert_int_equal(recorder_finish(r, &rig_outcome), OK);
     recorder_close(&r);
     assert_int_equal(pthread_join(h.thread, &went_well), 0);
     assert_ptr_equal(went_well, &h);
     snprintf(count, sizeof count, "%d", ROWS);
     assert_string_equal(rig_ask("SELECT count(*) FROM push"), count);
-    assert_whole_rows_from_the_first_on();
-    assert_int_equal(told, 0);
+    assert_no_row_is_missing();
+    assert_int_equal(errors, 0);
 }
 
-/* While the writer waits with some rows in its hands, others come; then it finds no room. */
-static void rows_that_could_not_be_written_stay_before_those_that_came_meanwhile(void **state)
+/* Rows arrive while the writer thread waits for a lock with earlier rows; then the disk is full. */
+static void rows_keep_their_order_when_a_write_fails(void **state)
 {
     (void)state;
     int64_t id;
@@ -183,21 +181,21 @@ static void rows_that_could_not_be_written_stay_before_those_that_came_meanwhile
     push(r, 0, ROWS / 2);
     clock_sleep_until_ns(clock_ns() + 200000000);
     push(r, ROWS / 2, ROWS);
-    allow(ROOM);
-    await(1);
+    limit_files(ROOM);
+    await_errors(1);
     assert_int_equal(pthread_join(h.thread, NULL), 0);
-    allow(RLIM_INFINITY);
+    limit_files(RLIM_INFINITY);
     assert_int_equal(recorder_finish(r, &rig_outcome), OK);
     recorder_close(&r);
     snprintf(count, sizeof count, "%d", ROWS);
     assert_string_equal(rig_in_the_file("SELECT count(*) FROM push"), count);
-    assert_whole_rows_from_the_first_on();
+    assert_no_row_is_missing();
 }
 
-/* ---- a file that goes away ----------------------------------------------------------------------
+/* ---- a deleted file ----------------------------------------------------------------------------
  */
 
-static void a_file_that_is_deleted_meanwhile_is_noticed(void **state)
+static void a_deleted_file_is_an_error(void **state)
 {
     (void)state;
     int64_t id;
@@ -205,16 +203,16 @@ static void a_file_that_is_deleted_meanwhile_is_noticed(void **state)
     push(r, 0, 10);
     assert_int_equal(unlink(rig_path), 0);
     push(r, 10, ROWS);
-    await(1);
+    await_errors(1);
     assert_int_equal(recorder_finish(r, &rig_outcome), ERROR_RESULTS);
-    rig_assert_error_says("deleted, renamed or replaced");
+    rig_assert_error_names(rig_path);
     recorder_close(&r);
     assert_int_equal(recorder_settle(rig_path, id, "failed", NULL, NULL), ERROR_RESULTS);
-    rig_assert_error_says("no longer there");
+    rig_assert_error_names(rig_path);
     assert_false(rig_exists(""));
 }
 
-static void a_file_that_is_replaced_after_the_last_row_is_noticed(void **state)
+static void a_file_that_was_renamed_after_the_last_row_is_an_error(void **state)
 {
     (void)state;
     int64_t id;
@@ -223,11 +221,11 @@ static void a_file_that_is_replaced_after_the_last_row_is_noticed(void **state)
     snprintf(elsewhere, sizeof elsewhere, "%s/kept.db", rig_folder);
     assert_int_equal(rename(rig_path, elsewhere), 0);
     assert_int_equal(recorder_finish(r, &rig_outcome), ERROR_RESULTS);
-    rig_assert_error_says("deleted, renamed or replaced");
+    rig_assert_error_names(rig_path);
     recorder_close(&r);
 }
 
-static void a_file_that_may_not_be_written_is_refused_before_the_run(void **state)
+static void a_read_only_file_is_refused_before_the_run(void **state)
 {
     (void)state;
     recorder *r = NULL;
@@ -235,21 +233,21 @@ static void a_file_that_may_not_be_written_is_refused_before_the_run(void **stat
     rig_finish(begin(false, &id), &rig_outcome);
     assert_int_equal(chmod(rig_path, 0444), 0);
     if (access(rig_path, W_OK) == 0)
-        skip(); /* as root everything may be written */
+        skip(); /* root may write every file */
     assert_int_equal(recorder_open(&r, rig_path), ERROR_RESULTS);
-    rig_assert_error_says("not writable");
+    rig_assert_error_names(rig_path);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        FAULT_TEST(rows_wait_for_room_on_a_full_disk_and_none_is_lost),
-        FAULT_TEST(a_disk_that_stays_full_costs_what_was_not_committed_and_no_more),
-        FAULT_TEST(a_file_that_somebody_keeps_locked_gets_its_rows_later),
-        FAULT_TEST(rows_that_could_not_be_written_stay_before_those_that_came_meanwhile),
-        FAULT_TEST(a_file_that_is_deleted_meanwhile_is_noticed),
-        FAULT_TEST(a_file_that_is_replaced_after_the_last_row_is_noticed),
-        FAULT_TEST(a_file_that_may_not_be_written_is_refused_before_the_run),
+        FAULT_TEST(rows_wait_while_the_disk_is_full_and_none_is_lost),
+        FAULT_TEST(if_the_disk_stays_full_only_uncommitted_rows_are_lost),
+        FAULT_TEST(rows_are_written_after_another_process_releases_its_lock),
+        FAULT_TEST(rows_keep_their_order_when_a_write_fails),
+        FAULT_TEST(a_deleted_file_is_an_error),
+        FAULT_TEST(a_file_that_was_renamed_after_the_last_row_is_an_error),
+        FAULT_TEST(a_read_only_file_is_refused_before_the_run),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

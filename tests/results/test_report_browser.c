@@ -1,7 +1,7 @@
 /*
- * The report in a real browser, where one is installed: chromium without a window. It must fit on a
- * screen and on a telephone, say nothing on the console, show every arm, and be there in light and
- * in dark. GRADLAG_BROWSER names another program.
+ * The report in headless chromium, if it is installed. The page must fit on a screen and on a
+ * phone, log nothing on the console, show every arm, and have a light and a dark style.
+ * GRADLAG_BROWSER names another browser.
  */
 #include "tests/results/query_rig.h"
 
@@ -16,8 +16,8 @@
 
 enum { LIMIT_S = 120 };
 
-/* The page does not run scripts; this copy of it may, to be measured. What is wider than the
- * window is named, unless it stands in something that scrolls by itself. */
+/* A script in a copy of the page measures it. It lists elements that are wider than the window,
+ * except inside scrolling elements. */
 static const char measuring[] =
     "<script>onload = () => {\n"
     "  const wide = document.documentElement.clientWidth, out = [];\n"
@@ -66,7 +66,7 @@ static void need_browser(void)
 {
     if (browser()[0] == '\0') {
         print_message(
-            "skipped: no browser here; `apt-get install chromium-headless-shell` brings one\n");
+            "skipped: no browser; `apt-get install chromium-headless-shell` installs one\n");
         skip();
     }
 }
@@ -87,13 +87,12 @@ static char *read_all(const char *name)
     return text;
 }
 
-/* The report of rig_path as report.html, and the copy that is measured as measured.html. */
+/* Writes the report to report.html, and the copy with the script to measured.html. */
 static void make_pages(void)
 {
     static const char policy[] = "<meta http-equiv=\"Content-Security-Policy\"";
     char path[128];
-    /* Several numbers of workers, a name that is longer than any place for it, and one that breaks
-     * nowhere. */
+    /* Several numbers of workers, a very long name, and a name without a break. */
     rig_change("UPDATE run SET workers = 8 WHERE id = 6; "
                "UPDATE run SET experiment = printf('%.*c', 90, 'e') WHERE id IN (3, 4); "
                "UPDATE run SET arm = 'after ' || printf('%.*c', 300, 'n') WHERE id = 5");
@@ -101,7 +100,7 @@ static void make_pages(void)
     assert_int_equal(report_write(&(struct report_request){.path = rig_path}, path, NULL), OK);
     char *page = read_all("report.html"), *at = strstr(page, policy);
     assert_non_null(at);
-    memcpy(at, "<meta name=\"x", 13); /* the policy would keep the measuring out */
+    memcpy(at, "<meta name=\"x", 13); /* the policy would block the script */
     memset(at + 13, 'x', sizeof policy - 1 - 14);
     at[sizeof policy - 2] = '"';
     snprintf(path, sizeof path, "%s/measured.html", rig_folder);
@@ -114,7 +113,7 @@ static void make_pages(void)
     free(page);
 }
 
-/* `more`: what it shall do with the page. stdout goes to the file dom, stderr to said. */
+/* Runs the browser with the option `more`. Its stdout goes to the file dom, its stderr to log. */
 static void browse(const char *page, int width, int height, bool dark, const char *more)
 {
     char command[1024];
@@ -124,16 +123,16 @@ static void browse(const char *page, int width, int height, bool dark, const cha
         "--disable-dev-shm-usage --hide-scrollbars --no-first-run --user-data-dir='%s/profile' "
         "--force-device-scale-factor=1 --enable-logging=stderr "
         "--blink-settings=preferredColorScheme=%d --window-size=%d,%d %s "
-        "'file://%s/%s' >dom 2>said </dev/null",
+        "'file://%s/%s' >dom 2>log </dev/null",
         rig_folder, rig_folder, LIMIT_S, browser(), rig_folder, dark ? 0 : 1, width, height, more,
         rig_folder, page);
     int code = system(command);
     if (code != 0)
-        fail_msg("the browser ended with %d: %s", code, read_all("said"));
-    char *said = read_all("said");
-    if (strstr(said, "CONSOLE") != NULL)
-        fail_msg("the page says on the console: %s", strstr(said, "CONSOLE"));
-    free(said);
+        fail_msg("the browser ended with %d: %s", code, read_all("log"));
+    char *log = read_all("log");
+    if (strstr(log, "CONSOLE") != NULL)
+        fail_msg("the page logs on the console: %s", strstr(log, "CONSOLE"));
+    free(log);
 }
 
 static void expect_measured(const char *dom, const char *wanted)
@@ -144,7 +143,7 @@ static void expect_measured(const char *dom, const char *wanted)
     }
 }
 
-static void it_fits_shows_every_arm_and_says_nothing_on_the_console(void **state)
+static void the_page_fits_and_the_console_is_empty(void **state)
 {
     (void)state;
     static const struct {
@@ -205,7 +204,7 @@ static struct picture look_at(const char *name)
     return (struct picture){mean, sqrt(squares / count - mean * mean)};
 }
 
-static void it_is_drawn_in_light_and_in_dark(void **state)
+static void the_page_has_a_light_and_a_dark_style(void **state)
 {
     (void)state;
     need_browser();
@@ -214,14 +213,14 @@ static void it_is_drawn_in_light_and_in_dark(void **state)
     browse("report.html", 1280, 2000, true, "--screenshot=dark.jpeg");
     struct picture light = look_at("light.jpeg"), dark = look_at("dark.jpeg");
     assert_true(light.brightness > 200 && dark.brightness < 80);
-    assert_true(light.spread > 10 && dark.spread > 10); /* not a blank sheet */
+    assert_true(light.spread > 10 && dark.spread > 10); /* not blank */
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        SAMPLE_TEST(it_fits_shows_every_arm_and_says_nothing_on_the_console),
-        SAMPLE_TEST(it_is_drawn_in_light_and_in_dark),
+        SAMPLE_TEST(the_page_fits_and_the_console_is_empty),
+        SAMPLE_TEST(the_page_has_a_light_and_a_dark_style),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* test_settle.c — what the row of a run says that was killed: as far as its rows tell. */
+/* test_settle.c — counts in the row of a killed run, computed from its other rows. */
 #include "tests/results/results_rig.h"
 
 #include "results/query/show_run.h"
@@ -21,7 +21,7 @@ static recorder *begin(const char *mode, const char *engine, const char *config)
     return rig_begin(&run, &id);
 }
 
-static void say(recorder *r, uint64_t updates, uint64_t samples, double seconds)
+static void report(recorder *r, uint64_t updates, uint64_t samples, double seconds)
 {
     recorder_progress(r, &(struct progress_record){.updates = updates,
                                                    .samples = samples,
@@ -47,7 +47,7 @@ static void step(recorder *r, uint64_t version, double at_seconds)
     }
 }
 
-/* The processes are gone, and what they had recorded is there; the starter ends the row. */
+/* Closes the recorder as if the processes were killed, ends the row, and returns its figures. */
 static const char *killed(recorder *r)
 {
     bool changed;
@@ -58,7 +58,7 @@ static const char *killed(recorder *r)
     return rig_ask(figures);
 }
 
-static void an_asynchronous_run_came_as_far_as_its_gradients_say(void **state)
+static void counts_of_an_asynchronous_run_come_from_its_gradients(void **state)
 {
     (void)state;
     recorder *r = begin("async", "real", "{}");
@@ -66,7 +66,7 @@ static void an_asynchronous_run_came_as_far_as_its_gradients_say(void **state)
         struct push_record p = rig_push(i);
         recorder_push(r, &p);
     }
-    /* Not used, and another server's part of one that was. */
+    /* A dropped gradient, and a slice at another server: neither counts. */
     struct push_record p = rig_push(44);
     p.outcome = PUSH_DROPPED_STALE;
     p.at_seconds = 4.5;
@@ -74,7 +74,7 @@ static void an_asynchronous_run_came_as_far_as_its_gradients_say(void **state)
     p = rig_push(45);
     p.server = 1;
     recorder_push(r, &p);
-    say(r, 40, 1280, 3.95);
+    report(r, 40, 1280, 3.95);
     assert_string_equal(killed(r), "45 updates, 1440 of 1472 samples, 4.4 s");
 }
 
@@ -91,27 +91,27 @@ static void gradients_of_one_update_are_all_counted(void **state)
     assert_string_equal(killed(r), "3 updates, 3072 of 3072 samples, 1.1 s");
 }
 
-static void where_gradients_are_not_recorded_the_last_word_counts(void **state)
+static void without_gradients_the_last_progress_report_counts(void **state)
 {
     (void)state;
     recorder *r = begin("async", "real", "{}");
     evaluate(r, 100, 3200, 1.5);
-    say(r, 170, 5440, 2.5);
+    report(r, 170, 5440, 2.5);
     assert_string_equal(killed(r), "170 updates, 5440 of - samples, 2.5 s");
 }
 
-static void a_synchronous_run_came_as_far_as_its_steps_or_its_last_word(void **state)
+static void counts_of_a_synchronous_run_come_from_steps_and_progress(void **state)
 {
     (void)state;
     recorder *r = begin("sync", "real", "{\"decay\": \"rate\"}");
     step(r, 41, 1.9);
     step(r, 42, 2.5);
-    say(r, 40, 5120, 1.8);
+    report(r, 40, 5120, 1.8);
     assert_string_equal(killed(r), "42 updates, 5376 of - samples, 2.5 s");
     assert_string_equal(rig_ask("SELECT samples_per_second FROM run"), "2150.4");
 }
 
-static void steps_alone_are_worth_a_batch_of_each_rank(void **state)
+static void a_step_counts_one_batch_per_rank(void **state)
 {
     (void)state;
     recorder *r = begin("sync", "real", "{}");
@@ -120,32 +120,32 @@ static void steps_alone_are_worth_a_batch_of_each_rank(void **state)
     assert_string_equal(killed(r), "2 updates, 256 of - samples, 0.75 s");
 }
 
-static void steps_of_a_growing_batch_are_not_guessed(void **state)
+static void steps_of_a_growing_batch_are_not_counted(void **state)
 {
     (void)state;
     recorder *r = begin("sync", "real", "{\"decay\": \"batch\"}");
     step(r, 42, 2.5);
-    say(r, 40, 7000, 1.75);
+    report(r, 40, 7000, 1.75);
     assert_string_equal(killed(r), "40 updates, 7000 of - samples, 1.75 s");
 }
 
-static void the_clock_of_a_virtual_run_is_not_its_hosts(void **state)
+static void host_seconds_of_a_virtual_run_are_not_counted(void **state)
 {
     (void)state;
     recorder *r = begin("sync", "virtual", "{}");
     evaluate(r, 100, 12800, 1000);
-    say(r, 170, 21760, 2.5);
+    report(r, 170, 21760, 2.5);
     assert_string_equal(killed(r), "170 updates, 21760 of - samples, - s");
 }
 
-static void a_run_that_was_killed_before_it_began_came_nowhere(void **state)
+static void a_run_that_was_killed_before_training_has_no_counts(void **state)
 {
     (void)state;
     assert_string_equal(killed(begin("async", "real", "{}")), "- updates, - of - samples, - s");
 }
 
-/* What its first part came to is no more true than its hash of the parameters. */
-static void a_run_that_was_killed_after_a_resume_came_further_than_before(void **state)
+/* The outcome of the first part, with its hash of the parameters, is no longer valid. */
+static void a_run_that_was_killed_after_a_resume_has_new_counts(void **state)
 {
     (void)state;
     struct run_outcome first = {.status = "stopped",
@@ -163,8 +163,8 @@ static void a_run_that_was_killed_after_a_resume_came_further_than_before(void *
     assert_string_equal(rig_ask("SELECT parameters_sha256 IS NULL FROM run"), "1");
 }
 
-/* As the row of one that ends by itself: what its checkpoint's run had computed counts, too. */
-static void a_run_that_went_on_from_a_checkpoint_counts_from_there(void **state)
+/* As in a run that ends normally, samples computed before the checkpoint count. */
+static void counts_include_the_part_before_a_checkpoint(void **state)
 {
     (void)state;
     recorder *r = begin("async", "real", "{}");
@@ -173,41 +173,43 @@ static void a_run_that_went_on_from_a_checkpoint_counts_from_there(void **state)
         struct push_record p = rig_push(i);
         recorder_push(r, &p);
     }
-    say(r, 40, 1280, 3.95);
+    report(r, 40, 1280, 3.95);
     assert_string_equal(killed(r), "45 updates, 1440 of 1480 samples, 4.4 s");
 }
 
-/* Before anybody wrote into the file that it was killed, and while it goes on. */
-static void a_run_that_goes_on_is_shown_as_far_as_it_last_said(void **state)
+/* Also for a killed run whose row has not been ended yet. */
+static void a_running_run_is_shown_with_its_last_progress(void **state)
 {
     (void)state;
     char *page = NULL;
     size_t bytes;
     recorder *r = begin("async", "real", "{}");
-    say(r, 40, 1280, 2.5);
+    report(r, 40, 1280, 2.5);
     recorder_close(&r);
     FILE *out = open_memstream(&page, &bytes);
     assert_int_equal(show_run(rig_path, "1", out), OK);
     fclose(out);
-    assert_non_null(strstr(page, "2.50 s, 40 updates, 1280 samples used of - computed\n"));
-    assert_non_null(strstr(page, "512 samples/s, 16.0 updates/s\n"));
+    static const char *const figures_shown[] = {"2.50 s", "40 updates", "1280 samples",
+                                                "512 samples/s", "16.0 updates/s"};
+    for (size_t i = 0; i < COUNT_OF(figures_shown); i++)
+        assert_non_null(strstr(page, figures_shown[i]));
     free(page);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        RIG_TEST(an_asynchronous_run_came_as_far_as_its_gradients_say),
+        RIG_TEST(counts_of_an_asynchronous_run_come_from_its_gradients),
         RIG_TEST(gradients_of_one_update_are_all_counted),
-        RIG_TEST(where_gradients_are_not_recorded_the_last_word_counts),
-        RIG_TEST(a_synchronous_run_came_as_far_as_its_steps_or_its_last_word),
-        RIG_TEST(steps_alone_are_worth_a_batch_of_each_rank),
-        RIG_TEST(steps_of_a_growing_batch_are_not_guessed),
-        RIG_TEST(the_clock_of_a_virtual_run_is_not_its_hosts),
-        RIG_TEST(a_run_that_was_killed_before_it_began_came_nowhere),
-        RIG_TEST(a_run_that_was_killed_after_a_resume_came_further_than_before),
-        RIG_TEST(a_run_that_went_on_from_a_checkpoint_counts_from_there),
-        RIG_TEST(a_run_that_goes_on_is_shown_as_far_as_it_last_said),
+        RIG_TEST(without_gradients_the_last_progress_report_counts),
+        RIG_TEST(counts_of_a_synchronous_run_come_from_steps_and_progress),
+        RIG_TEST(a_step_counts_one_batch_per_rank),
+        RIG_TEST(steps_of_a_growing_batch_are_not_counted),
+        RIG_TEST(host_seconds_of_a_virtual_run_are_not_counted),
+        RIG_TEST(a_run_that_was_killed_before_training_has_no_counts),
+        RIG_TEST(a_run_that_was_killed_after_a_resume_has_new_counts),
+        RIG_TEST(counts_include_the_part_before_a_checkpoint),
+        RIG_TEST(a_running_run_is_shown_with_its_last_progress),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,12 +1,11 @@
-/* The views, and the questions, in an SQLite that has no more than it must have; and a
- * file whose own views somebody has changed. */
+/* Views and queries in an SQLite without optional functions, and a file with changed views. */
 #include "tests/results/query_rig.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-/* ---- without what SQLite leaves to whoever builds it --------------------------------------------
+/* ---- without optional functions of SQLite -------------------------------------------------------
  */
 
 static int refuse_mathematics(void *context, int action, const char *first, const char *function,
@@ -42,7 +41,7 @@ static void expect_prepared(sqlite3 *db, const char *sql)
     sqlite3_finalize(s);
 }
 
-static void no_view_and_no_question_needs_a_function_that_many_builds_leave_out(void **state)
+static void views_and_queries_need_no_optional_functions_of_sqlite(void **state)
 {
     (void)state;
     sqlite3 *db = open_plain();
@@ -67,7 +66,7 @@ static void no_view_and_no_question_needs_a_function_that_many_builds_leave_out(
 /* ---- roots --------------------------------------------------------------------------------------
  */
 
-static double asked(const char *sql)
+static double read_number(const char *sql)
 {
     double value = NAN;
     bool known;
@@ -76,15 +75,15 @@ static double asked(const char *sql)
     return value;
 }
 
-static void expect_like(double observed, double wanted)
+static void expect_near(double observed, double wanted)
 {
     if (!(fabs(observed - wanted) <= 1e-12 * fabs(wanted)))
         fail_msg("%.17g, expected %.17g", observed, wanted);
 }
 
-/* Of two runs `apart`, the deviation is apart / √2, and the mean ± 12.706 times the half is their
- * interval, as far as accuracies go. */
-static void deviations_and_intervals_are_right_however_far_runs_are_apart(void **state)
+/* For two runs with distance `apart`, the deviation is apart / √2, and the interval is the mean
+ * ± 12.706 times half the distance, cut to 0 and 1. */
+static void deviations_and_intervals_are_exact_at_all_scales(void **state)
 {
     (void)state;
     for (double apart = 1; apart > 1e-7; apart *= 0.37) {
@@ -94,16 +93,18 @@ static void deviations_and_intervals_are_right_however_far_runs_are_apart(void *
                  "WHERE arm = 'undamped'",
                  apart);
         rig_change(sql);
-        expect_like(asked("SELECT sd_accuracy FROM accuracy_by_workers WHERE arm = 'undamped'"),
-                    apart / sqrt(2));
-        expect_like(asked("SELECT interval_low FROM accuracy_by_workers WHERE arm = 'undamped'"),
-                    0);
-        expect_like(asked("SELECT interval_high FROM accuracy_by_workers WHERE arm = 'undamped'"),
-                    fmin(1, (1 + 12.706) * apart / 2));
+        expect_near(
+            read_number("SELECT sd_accuracy FROM accuracy_by_workers WHERE arm = 'undamped'"),
+            apart / sqrt(2));
+        expect_near(
+            read_number("SELECT interval_low FROM accuracy_by_workers WHERE arm = 'undamped'"), 0);
+        expect_near(
+            read_number("SELECT interval_high FROM accuracy_by_workers WHERE arm = 'undamped'"),
+            fmin(1, (1 + 12.706) * apart / 2));
     }
 }
 
-static void runs_that_are_all_alike_deviate_by_nothing(void **state)
+static void equal_runs_have_deviation_0(void **state)
 {
     (void)state;
     rig_change("UPDATE run SET final_accuracy = 0.25 WHERE arm = 'undamped'");
@@ -116,20 +117,20 @@ static void runs_that_are_all_alike_deviate_by_nothing(void **state)
                         "---");
 }
 
-/* ---- views of somebody else -------------------------------------------------------------------
+/* ---- changed views ----------------------------------------------------------------------------
  */
 
-static void leave_other_views(void)
+static void change_views(void)
 {
     rig_change("DROP VIEW accuracy_by_workers; DROP VIEW run_summary;"
                "CREATE VIEW accuracy_by_workers AS SELECT 1 AS arm, sqrt(2) AS sd_accuracy");
 }
 
-static void a_file_with_other_views_is_read_by_those_of_gradlag_and_not_changed(void **state)
+static void changed_views_of_a_file_are_not_used(void **state)
 {
     (void)state;
     char before[65];
-    leave_other_views();
+    change_views();
     snprintf(before, sizeof before, "%s", rig_hash());
     assert_string_equal(
         rig_ask("SELECT group_concat(arm, ' ') FROM (SELECT arm FROM accuracy_by_workers "
@@ -139,12 +140,12 @@ static void a_file_with_other_views_is_read_by_those_of_gradlag_and_not_changed(
     assert_string_equal(rig_hash(), before);
 }
 
-/* The writer computes a run's summary by a view, too. */
-static void a_writer_uses_the_views_of_gradlag_and_leaves_those_of_the_file(void **state)
+/* The writer computes the totals of a run with a view. */
+static void a_writer_does_not_use_changed_views_of_a_file(void **state)
 {
     (void)state;
     int64_t id;
-    leave_other_views();
+    change_views();
     rig_change("DROP VIEW where_time_goes; CREATE VIEW where_time_goes AS SELECT 3 AS three");
     recorder *r = rig_begin(&rig_run, &id);
     struct push_record p = rig_push(0);
@@ -158,11 +159,11 @@ static void a_writer_uses_the_views_of_gradlag_and_leaves_those_of_the_file(void
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        SAMPLE_TEST(no_view_and_no_question_needs_a_function_that_many_builds_leave_out),
-        SAMPLE_TEST(deviations_and_intervals_are_right_however_far_runs_are_apart),
-        SAMPLE_TEST(runs_that_are_all_alike_deviate_by_nothing),
-        SAMPLE_TEST(a_file_with_other_views_is_read_by_those_of_gradlag_and_not_changed),
-        SAMPLE_TEST(a_writer_uses_the_views_of_gradlag_and_leaves_those_of_the_file),
+        SAMPLE_TEST(views_and_queries_need_no_optional_functions_of_sqlite),
+        SAMPLE_TEST(deviations_and_intervals_are_exact_at_all_scales),
+        SAMPLE_TEST(equal_runs_have_deviation_0),
+        SAMPLE_TEST(changed_views_of_a_file_are_not_used),
+        SAMPLE_TEST(a_writer_does_not_use_changed_views_of_a_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,10 +1,10 @@
-# Hosts as namespaces: each has a network, a host name, process ids, mounts and /dev/shm of its own, as real hosts do. A switch
-# (a bridge in a namespace) joins their eth0, 10.79.0.1, 10.79.0.2, … To be sourced by bash, as root.
+# Simulates hosts with namespaces. Each host has its own network, host name, process ids, mounts and /dev/shm. A switch (a bridge in
+# a namespace) connects their eth0 with addresses 10.79.0.1, 10.79.0.2, … Sourced by bash, as root.
 #
-#     hosts_make NAME COUNT [BRIDGE]    BRIDGE: each host has another interface so called, 172.17.0.1 on all of them
-#     on_host NAME I command…           I: 1, 2, …; the host's name is hostI
-#     hosts_mpirun NAME COUNT …         mpirun on host 1, a slot on each; a script takes ssh's place
-#     hosts_remove NAME COUNT
+#     hosts_make NAME COUNT [BRIDGE]    creates the hosts; BRIDGE: each also has an interface of this name, with address 172.17.0.1
+#     on_host NAME I command…           runs the command on host I (1, 2, …), whose name is hostI
+#     hosts_mpirun NAME COUNT …         runs mpirun on host 1 with one slot on each host; a script replaces ssh
+#     hosts_remove NAME COUNT           removes the hosts
 
 hosts_make() {
     local name=$1 count=$2 bridge=${3:-} i
@@ -23,7 +23,7 @@ hosts_make() {
     unshare --uts --pid --fork --mount-proc --mount true
 }
 
-# As docker0 with a container behind it: a bridge without one is down.
+# Like docker0 with a container. Without a container the bridge would be down.
 host_bridge() {
     ip -n "$1" link add "$2" type bridge
     ip -n "$1" addr add 172.17.0.1/16 dev "$2"
@@ -46,11 +46,11 @@ hosts_mpirun() {
     list=$(seq -s, -f '10.79.0.%g:1' 1 "$count")
     { echo '#!/bin/bash'
       declare -f on_host
-      # The host's address, then the command as one line.
+      # Arguments of ssh: the address of the host, then the command as one line.
       echo "host=\$1; shift; on_host $name \"\${host##*.}\" bash -c \"\$*\""; } >"$agent"
     chmod +x "$agent"
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-    export OMPI_MCA_plm_rsh_agent=$agent PRTE_MCA_plm_ssh_agent=$agent # Open MPI 4.1, and 5
+    export OMPI_MCA_plm_rsh_agent=$agent PRTE_MCA_plm_ssh_agent=$agent # for Open MPI 4.1 and 5
     on_host "$name" 1 mpirun -n "$count" --host "$list" --bind-to none "$@"
 }
 

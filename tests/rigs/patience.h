@@ -1,8 +1,8 @@
 /*
- * patience.h — how much longer things take under a sanitizer. Limits of waiting are multiplied by
- * PATIENCE. Times that a test sets, for they are to be long or short beside what the machine takes
- * (a slow worker's step, an evaluation, a timeout), by STRETCH; STRETCHED goes behind a whole
- * number in a text and does the same: "pace.mean_ms=2" STRETCHED.
+ * patience.h — factors for times under a sanitizer. PATIENCE multiplies limits of waiting. STRETCH
+ * multiplies times that must be long or short compared to the machine's own (a slow worker's step,
+ * an evaluation, a timeout). STRETCHED does the same after a whole number in a text:
+ * "pace.mean_ms=2" STRETCHED.
  */
 #ifndef GRADLAG_TESTS_RIGS_PATIENCE_H
 #define GRADLAG_TESTS_RIGS_PATIENCE_H

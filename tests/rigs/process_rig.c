@@ -66,9 +66,10 @@ int process_tear_down(void **state)
         kill(r->pid, SIGKILL);
         waitpid(r->pid, NULL, 0);
     }
-    /* Shown by scripts/run-tests beside what failed, if anything did. */
+    /* scripts/run-tests prints this only if a test failed. cmocka cuts messages at 1024 bytes, and
+     * the cut would remove the newline before cmocka's next line. */
     if (r->ended != 0)
-        print_message("    the last run ended in %d: %s\n", r->ended, process_errors(r));
+        print_message("    the last run ended in %d: %.800s\n", r->ended, process_errors(r));
     nftw(r->folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
     free(r);
     return 0;
@@ -99,7 +100,7 @@ static void redirect(const char *folder, const char *name, int fd)
     close(file);
 }
 
-/* The folder of the program under test first on PATH. */
+/* Puts the folder of the tested program first on PATH. */
 static void put_on_path(void)
 {
     char all[8192], folder[4096];
@@ -110,7 +111,7 @@ static void put_on_path(void)
     setenv("PATH", all, 1);
 }
 
-/* In a child that has just been forked: where it works and writes. */
+/* In the forked child: sets folder, environment and output files. */
 static void settle_in(const struct process_rig *r)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -165,7 +166,7 @@ int process_run_inside(struct process_rig *r, const char *const *arguments)
     const char *argv[ARGUMENTS];
     int count = command_line(arguments, argv);
     assert_int_equal(r->pid, 0);
-    fflush(NULL); /* or the child would write it once more */
+    fflush(NULL); /* otherwise the child would write buffered output again */
     pid_t pid = fork();
     assert_true(pid >= 0);
     if (pid == 0) {
@@ -174,6 +175,18 @@ int process_run_inside(struct process_rig *r, const char *const *arguments)
     }
     r->pid = pid;
     return process_wait(r);
+}
+
+struct process_arguments process_run_arguments(const char *const *settings, const char *last)
+{
+    struct process_arguments a = {{"run"}};
+    size_t count = 1;
+    for (; *settings != NULL; settings++) {
+        assert_true(count + 2 < COUNT_OF(a.at));
+        a.at[count++] = *settings;
+    }
+    a.at[count] = last;
+    return a;
 }
 
 void process_start_shell(struct process_rig *r, const char *script)
@@ -248,6 +261,22 @@ void process_expect_error(struct process_rig *r, const char *part)
         fail_msg("one error is wanted, not: %s", errors);
 }
 
+void process_expect_errors_contain(struct process_rig *r, const char *part)
+{
+    if (strstr(process_errors(r), part) == NULL)
+        fail_msg("'%s' is not in: %s", part, process_errors(r));
+}
+
+void process_expect_line(struct process_rig *r, const char *first, const char *second)
+{
+    char *rest = (char *)process_output(
+        r); /* cut into lines in place; the failure message reads the file again */
+    for (char *line = strtok_r(rest, "\n", &rest); line != NULL; line = strtok_r(NULL, "\n", &rest))
+        if (strstr(line, first) != NULL && strstr(line, second) != NULL)
+            return;
+    fail_msg("no line has '%s' and '%s': %s", first, second, process_output(r));
+}
+
 /* ---- processes ----------------------------------------------------------------------------------
  */
 
@@ -269,7 +298,7 @@ static pid_t parent_of(pid_t pid)
     snprintf(name, sizeof name, "%d", (int)pid);
     if (!read_process(name, "stat", text, sizeof text))
         return 0;
-    /* "pid (name) state ppid": the name may hold anything. */
+    /* "pid (name) state ppid"; the name may contain any character */
     const char *end = strrchr(text, ')');
     return end != NULL ? (pid_t)atoi(end + 4) : 0;
 }
@@ -304,6 +333,24 @@ unsigned process_find(const struct process_rig *r, const char *role, pid_t *out,
     return count;
 }
 
+unsigned process_rank(pid_t pid)
+{
+    static const char name[] = "OMPI_COMM_WORLD_RANK=";
+    char path[64], all[65536];
+    snprintf(path, sizeof path, "/proc/%d/environ", (int)pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    assert_true(fd >= 0);
+    ssize_t size = read(fd, all, sizeof all - 1);
+    close(fd);
+    assert_true(size > 0);
+    all[size] = '\0';
+    for (const char *at = all; at < all + size; at += strlen(at) + 1)
+        if (strncmp(at, name, strlen(name)) == 0)
+            return (unsigned)atoi(at + strlen(name));
+    fail_msg("process %d has no rank", (int)pid);
+    return 0;
+}
+
 void process_await(const struct process_rig *r, const char *role, pid_t *out, unsigned count)
 {
     double until = clock_seconds() + RIG_LIMIT_S;
@@ -328,14 +375,14 @@ void process_await_endpoint(struct process_rig *r, char endpoint[128], char toke
 {
     double until = clock_seconds() + RIG_LIMIT_S;
     const char *at;
-    while (strstr(process_errors(r), "worker=N") == NULL) {
+    while ((at = strstr(process_errors(r), "run_token=")) == NULL || strchr(at, '\n') == NULL) {
         assert_true(clock_seconds() < until);
         usleep(5000);
     }
     at = strstr(process_errors(r), "endpoint=");
-    snprintf(endpoint, 128, "%.*s", (int)strcspn(at, " "), at);
-    at = strstr(at, "run_token=");
     assert_non_null(at);
+    snprintf(endpoint, 128, "%.*s", (int)strcspn(at, " "), at);
+    at = strstr(process_errors(r), "run_token=");
     snprintf(token, 64, "%.*s", (int)strcspn(at, " "), at);
 }
 
@@ -353,7 +400,8 @@ const char *process_ask(struct process_rig *r, const char *sql)
     snprintf(answer, sizeof answer, "%.*s", line != NULL ? (int)strcspn(line + 1, "\r\n") : 0,
              line != NULL ? line + 1 : "");
     free(written);
-    return strcmp(answer, "\"\"") == 0 ? "" : answer; /* NULL, as the only field of its line */
+    return strcmp(answer, "\"\"") == 0 ? ""
+                                       : answer; /* a NULL that is the only field of its line */
 }
 
 void process_expect_answer(struct process_rig *r, const char *sql, const char *answer)
@@ -361,6 +409,17 @@ void process_expect_answer(struct process_rig *r, const char *sql, const char *a
     const char *observed = process_ask(r, sql);
     if (strcmp(observed, answer) != 0)
         fail_msg("%s: %s, expected %s", sql, observed, answer);
+}
+
+void process_expect_replayed(struct process_rig *r)
+{
+    char parameters[80];
+    snprintf(parameters, sizeof parameters, "parameters %s",
+             process_ask(r, "SELECT parameters_sha256 FROM run ORDER BY id DESC LIMIT 1"));
+    assert_int_equal(strlen(parameters), strlen("parameters ") + 64);
+    if (RIG_RUN(r, "replay", "last") != OK)
+        fail_msg("%s", process_errors(r));
+    process_expect_line(r, parameters, "");
 }
 
 /* ---- what is left -------------------------------------------------------------------------------
@@ -383,8 +442,8 @@ static unsigned processes_in(const char *folder)
     return count;
 }
 
-/* Private folders in `base` that no living process holds, of launchers that worked in `tmpdir`:
-   other tests, which run beside this one, kill theirs. */
+/* The number of private folders in `base` without a living owner whose launcher worked in
+ * `tmpdir`. Other tests, which run in parallel, kill launchers, too. */
 static unsigned abandoned_in(const char *base, const char *tmpdir)
 {
     unsigned count = 0;
@@ -408,8 +467,8 @@ static unsigned abandoned_in(const char *base, const char *tmpdir)
 
 void process_expect_none_running(struct process_rig *r)
 {
-    /* A killed process is gone a moment after its parent has been told; on a busy machine a long
-       one, but long before any timeout ends it. */
+    /* A killed process disappears shortly after its parent's end, on a busy machine after some
+     * seconds, but long before any timeout. */
     double until = clock_seconds() + 15;
     while (processes_in(r->folder) > 0 && clock_seconds() < until)
         usleep(5000);

@@ -1,6 +1,6 @@
 /*
- * make install and uninstall: a program that runs from anywhere, a man page that man(1) reads
- * without a word, and bash's completion, tried in bash.
+ * make install and make uninstall: the program runs from any folder, man(1) reads the man page
+ * without a warning, and bash completes commands.
  */
 #include "base/status.h"
 #include "tests/rigs/process_rig.h"
@@ -25,7 +25,7 @@ static void expect_shell(struct process_rig *r, const char *script)
         fail_msg("exit code %d of: %s\n%s", code, script, process_output(r));
 }
 
-/* `make TARGET` of this tree into the rig's folder, without building anything. */
+/* Runs `make TARGET` of this tree with DESTDIR in the rig's folder; builds nothing. */
 static void make(struct process_rig *r, const char *target)
 {
     char script[9000], tree[4096], build[64];
@@ -49,7 +49,8 @@ static void the_installed_program_runs_from_anywhere_without_the_sources(void **
     char script[9000], tree[4096];
     assert_non_null(getcwd(tree, sizeof tree));
     make(r, "install");
-    /* CUDA's line tables, for profilers, name the folder of its kernels: no path that is opened. */
+    /* CUDA's line tables for profilers name the folder of the kernels; the program does not open
+     * that path. */
     snprintf(script, sizeof script,
              "! grep -aoE '%s[^[:cntrl:]]*' " INSTALLED " | grep -v '/[.]/worker/cuda/kernels$'",
              tree);
@@ -64,7 +65,7 @@ static void the_installed_program_runs_from_anywhere_without_the_sources(void **
                     "--quick --dry-run >plan && test -s plan");
 }
 
-static void uninstall_takes_away_what_install_put_there(void **state)
+static void uninstall_removes_the_installed_files(void **state)
 {
     struct process_rig *r = *state;
     make(r, "install");
@@ -77,7 +78,7 @@ static void the_man_page_is_read_without_a_warning(void **state)
 {
     struct process_rig *r = *state;
     assert_int_equal(RIG_RUN(r, "help", "--man"), OK);
-    /* Every line is ASCII, so that it reads the same whatever the reader's locale. */
+    /* Every line is ASCII, so that it looks the same in every locale. */
     expect_shell(r, "gradlag help --man >gradlag.1 && ! LC_ALL=C grep -n '[^ -~]' gradlag.1");
     if (process_shell(r, "command -v groff >/dev/null") != OK) {
         print_message("groff is not installed: the man page was not formatted\n");
@@ -107,7 +108,7 @@ static void the_man_page_has_every_command_and_key(void **state)
                     "done <keys");
 }
 
-/* What bash offers after `line`, sorted, in one line. */
+/* The completions that bash offers after `line`, sorted, in one line. */
 static void expect_offers(struct process_rig *r, const char *line, const char *offers)
 {
     char script[1024];
@@ -145,7 +146,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(the_installed_program_runs_from_anywhere_without_the_sources),
-        TEST(uninstall_takes_away_what_install_put_there),
+        TEST(uninstall_removes_the_installed_files),
         TEST(the_man_page_is_read_without_a_warning),
         TEST(the_man_page_has_every_command_and_key),
         TEST(bash_completes_commands_settings_values_and_names),

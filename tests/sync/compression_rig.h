@@ -1,15 +1,15 @@
 /*
- * compression_rig.h — compressions opened by name, and numbers to compress.
+ * compression_rig.h — opens compressions by name; numbers to compress.
  */
 #ifndef GRADLAG_TESTS_SYNC_COMPRESSION_RIG_H
 #define GRADLAG_TESTS_SYNC_COMPRESSION_RIG_H
 
 #include "sync/compression/compression.h"
 
-/* With the kind's keys at their defaults, but for `ratio` where it is not NULL. */
+/* The kind's keys have their defaults, except compression.ratio if `ratio` is not NULL. */
 status compression_rig_open(compression **out, const char *name, const char *ratio, size_t count,
                             const size_t *ends, size_t tensors) MUST_CHECK;
-/* The next of a sequence that `bits` determines, in [-1, 1). */
+/* The next number of a pseudo-random sequence, in [-1, 1). `bits`: its state. */
 float compression_rig_noise(uint32_t *bits);
 
 #endif

@@ -10,6 +10,7 @@
 #include "tests/rigs/scratch.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <ftw.h>
 #include <poll.h>
 #include <signal.h>
@@ -22,7 +23,7 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-/* ---- a rank -------------------------------------------------------------------------------------
+/* ---- in a rank ----------------------------------------------------------------------------------
  */
 
 bool sync_rig_is_rank(int argc, char **argv, const struct sync_case *cases, int *code)
@@ -49,7 +50,16 @@ bool sync_rig_is_rank(int argc, char **argv, const struct sync_case *cases, int 
     return true;
 }
 
-/* The watchdog's thread looks at it, too. */
+void sync_rig_rough(unsigned rank, size_t count, uint64_t round, float *out)
+{
+    uint32_t bits = rank * 7919 + (uint32_t)round + 1;
+    for (size_t i = 0; i < count; i++) {
+        bits = bits * 1664525u + 1013904223u;
+        out[i] = (float)(int32_t)bits * (i % 3 == 0 ? 1e-9f : 1e-6f);
+    }
+}
+
+/* The watchdog's thread reads the gate, so it is stopped meanwhile. */
 struct gate_page *sync_rig_set_gate(communicator *c, struct gate_page *page)
 {
     struct gate_page *before = c->ranks->gate.page;
@@ -59,7 +69,7 @@ struct gate_page *sync_rig_set_gate(communicator *c, struct gate_page *page)
     return before;
 }
 
-/* ---- the launcher -------------------------------------------------------------------------------
+/* ---- in the launcher ----------------------------------------------------------------------------
  */
 
 static const char *sync_rig_folder(void);
@@ -78,7 +88,7 @@ static void remove_folder(void)
         (void)nftw(sync_rig_folder(), remove_one, 8, FTW_DEPTH | FTW_PHYS);
 }
 
-/* A folder of this test program, in memory where that can be; removed at its end. */
+/* A folder of this test program, in memory if possible; removed at exit. */
 static const char *sync_rig_folder(void)
 {
     static char folder[64];
@@ -100,11 +110,11 @@ static void become_mpirun(unsigned ranks, const char *case_name)
     snprintf(n, sizeof n, "%u", ranks);
     setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
     setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
-    /* A launcher that was killed leaves files behind: in a folder that the test removes. */
+    /* A killed launcher leaves files: in a folder that the test removes. */
     setenv("OMPI_MCA_orte_tmpdir_base", sync_rig_folder(), 1);
     setenv("OMPI_MCA_btl_vader_backing_directory", sync_rig_folder(), 1);
     setenv("OMPI_MCA_osc_sm_backing_directory", sync_rig_folder(), 1);
-    /* Open MPI keeps some memory until the end. */
+    /* Open MPI does not free all its memory. */
     setenv("ASAN_OPTIONS", "detect_leaks=0", 1);
     execlp("mpirun", "mpirun", "-n", n, "--oversubscribe", "--bind-to", "none", program, "--case",
            case_name, (char *)NULL);
@@ -114,16 +124,14 @@ static void become_mpirun(unsigned ranks, const char *case_name)
 pid_t sync_rig_start(unsigned ranks, const char *case_name, int *fd)
 {
     int ends[2];
-    assert_int_equal(pipe(ends), 0);
-    (void)sync_rig_folder(); /* made by this process, not by the child */
+    assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+    (void)sync_rig_folder(); /* created by this process, not by the child */
     pid_t pid = fork();
     assert_true(pid >= 0);
     if (pid == 0) {
         setpgid(0, 0);
         dup2(ends[1], STDOUT_FILENO);
         dup2(ends[1], STDERR_FILENO);
-        close(ends[0]);
-        close(ends[1]);
         become_mpirun(ranks, case_name);
     }
     setpgid(pid, pid);
@@ -132,7 +140,7 @@ pid_t sync_rig_start(unsigned ranks, const char *case_name, int *fd)
     return pid;
 }
 
-/* Reads until the end of all writers; false where the limit is passed first. */
+/* Reads until all writers have closed the pipe; false: the deadline passed first. */
 static bool read_all(int fd, uint64_t deadline, char *out, size_t size)
 {
     size_t length = 0;
@@ -153,12 +161,11 @@ static bool read_all(int fd, uint64_t deadline, char *out, size_t size)
     }
 }
 
-void sync_rig_run(unsigned ranks, const char *case_name, double limit_s, struct sync_run *out)
+static void finish(pid_t pid, int fd, const struct sync_start *start, uint64_t begun,
+                   double limit_s, struct sync_run *out)
 {
-    int fd, code = 0;
-    uint64_t begun = clock_ns();
+    int code = 0;
     memset(out, 0, sizeof *out);
-    pid_t pid = sync_rig_start(ranks, case_name, &fd);
     bool ended =
         read_all(fd, begun + (uint64_t)(PATIENCE * limit_s * 1e9), out->output, sizeof out->output);
     if (!ended)
@@ -168,24 +175,67 @@ void sync_rig_run(unsigned ranks, const char *case_name, double limit_s, struct 
     close(fd);
     out->seconds = (double)(clock_ns() - begun) * 1e-9;
     out->exit_code = !ended ? -1 : WIFEXITED(code) ? WEXITSTATUS(code) : 128 + WTERMSIG(code);
-    /* A rank that is ended by another keeps no exit code of a sanitizer's. */
+    /* If another rank ends this one, a sanitizer's exit code is lost: search its report. */
     if (strstr(out->output, "Sanitizer: ") != NULL)
-        fail_msg("%s on %u ranks: exit %d:\n%s", case_name, ranks, out->exit_code, out->output);
+        fail_msg("%s on %u ranks: exit %d:\n%s", start->case_name, start->ranks, out->exit_code,
+                 out->output);
 }
 
-void sync_rig_expect_waited(const struct sync_run *run, double least_s, double most_s,
-                            const char *whom)
+void sync_rig_run_together(const struct sync_start *starts, size_t count, double limit_s,
+                           struct sync_run *out)
 {
-    double waited = 0;
-    for (const char *at = run->output; (at = strstr(at, " waited ")) != NULL; at++) {
-        int length = 0;
-        (void)sscanf(at, " waited %lf s %n", &waited, &length);
-        if (length > 0 && strncmp(at + length, whom, strlen(whom)) == 0 && waited >= least_s &&
-            waited <= most_s * PATIENCE)
+    enum { MOST = 8 };
+    pid_t pids[MOST];
+    int fds[MOST];
+    uint64_t begun = clock_ns();
+    assert_true(count <= MOST);
+    for (size_t i = 0; i < count; i++)
+        pids[i] = sync_rig_start(starts[i].ranks, starts[i].case_name, &fds[i]);
+    for (size_t i = 0; i < count; i++)
+        finish(pids[i], fds[i], &starts[i], begun, limit_s, &out[i]);
+}
+
+void sync_rig_run(unsigned ranks, const char *case_name, double limit_s, struct sync_run *out)
+{
+    sync_rig_run_together(&(struct sync_start){ranks, case_name}, 1, limit_s, out);
+}
+
+unsigned sync_rig_lines(const struct sync_run *run, const char *begins, const char *part)
+{
+    unsigned count = 0;
+    for (const char *at = run->output; (at = strstr(at, begins)) != NULL; at++)
+        count += memmem(at, strcspn(at, "\n"), part, strlen(part)) != NULL;
+    return count;
+}
+
+/* Whether the line has "N s" with N from least_s to most_s. */
+static bool has_duration(const char *line, double least_s, double most_s)
+{
+    const char *at = line;
+    while ((at = strpbrk(at, "0123456789")) != NULL) {
+        char *end;
+        const double value = strtod(at, &end);
+        const bool begins = at == line || at[-1] == ' ';
+        if (begins && strncmp(end, " s ", 3) == 0 && value >= least_s && value <= most_s)
+            return true;
+        at = end;
+    }
+    return false;
+}
+
+void sync_rig_expect_timeout(const struct sync_run *run, double least_s, double most_s,
+                             const char *missing)
+{
+    char line[2400];
+    for (const char *at = run->output; (at = strstr(at, ": error: ")) != NULL; at++) {
+        snprintf(line, sizeof line, "%.*s", (int)strcspn(at, "\n"), at);
+        if (has_duration(line, least_s, most_s * PATIENCE) &&
+            (missing == NULL || strstr(line, missing) != NULL))
             return;
     }
-    fail_msg("nobody says that it waited %g s to %g s %s: exit %d:\n%s", least_s, most_s * PATIENCE,
-             whom, run->exit_code, run->output);
+    fail_msg("no rank reports a wait of %g s to %g s for %s: exit %d:\n%s", least_s,
+             most_s * PATIENCE, missing != NULL ? missing : "another rank", run->exit_code,
+             run->output);
 }
 
 void sync_rig_expect_ok(unsigned ranks, const char *case_name)
@@ -200,7 +250,7 @@ void sync_rig_expect_ok(unsigned ranks, const char *case_name)
 /* ---- settings -----------------------------------------------------------------------------------
  */
 
-/* Of parts that a test may choose later by sync_rig_set(). */
+/* Declares the keys of all kinds that a test may choose later by sync_rig_set(). */
 static status declare_own(options *o, const struct registry *parts)
 {
     status result = OK;

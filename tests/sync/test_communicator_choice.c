@@ -1,6 +1,6 @@
 /*
- * test_communicator_choice.c — who may use NCCL, and what communicator=auto takes. Both are decided
- * before NCCL is called, from what the ranks say of themselves: no GPU is needed to see it.
+ * test_communicator_choice.c — when NCCL is refused, and which kind communicator=auto chooses. Both
+ * are decided before NCCL is called, from data that the ranks exchange, so no GPU is needed.
  */
 #include "tests/sync/sync_rig.h"
 
@@ -15,7 +15,7 @@
 
 enum { COUNT = 1000 };
 
-/* No GPU is needed: nothing is queued on the stream. */
+/* No GPU is needed, because nothing is queued on the stream. */
 static struct device_place place_of(const char *pci)
 {
     static int stream;
@@ -24,8 +24,9 @@ static struct device_place place_of(const char *pci)
     return p;
 }
 
+/* `part`: a key or name that the message must contain. */
 static status expect_refused(const char *reduction, const struct device_place *place,
-                             const char *words)
+                             const char *part)
 {
     status result = OK;
     communicator *c = NULL;
@@ -33,9 +34,9 @@ static status expect_refused(const char *reduction, const struct device_place *p
     TRY(sync_rig_set(o, "communicator", "nccl"));
     TRY(sync_rig_set(o, "reduction", reduction));
     status opened = communicator_open(&c, o, COUNT, place);
-    if (opened != ERROR_USAGE || c != NULL || strstr(error_message(), words) == NULL)
+    if (opened != ERROR_USAGE || c != NULL || strstr(error_message(), part) == NULL)
         FAIL(ERROR_OTHER, "opening ended as %s: '%s', not '%s'", status_name(opened),
-             opened == OK ? "" : error_message(), words);
+             opened == OK ? "" : error_message(), part);
 done:
     communicator_close(&c);
     options_close(&o);
@@ -46,13 +47,12 @@ static status case_refused(unsigned rank UNUSED, unsigned size)
 {
     status result = OK;
     const struct device_place one = place_of("0000:1b:00.0");
-    TRY(expect_refused("fast", NULL, "set device=cuda"));
-    TRY(expect_refused("ordered", &one, "not in that of the ranks"));
+    TRY(expect_refused("fast", NULL, "device=cuda"));
+    TRY(expect_refused("ordered", &one, "reduction=ordered"));
     if (size > 1) {
-        /* Without the library that is what is said first. */
-        bool there = strncmp(sync_nccl_version(), "not found", 9) != 0;
-        TRY(expect_refused("fast", &one,
-                           there ? "ranks 0 and 1 are both on GPU 0000:1b:00.0" : "cannot be"));
+        /* If the library is missing, opening fails with that before it compares GPUs. */
+        bool installed = strncmp(sync_nccl_version(), "not found", 9) != 0;
+        TRY(expect_refused("fast", &one, installed ? "0000:1b:00.0" : "communicator=nccl"));
     }
 done:
     return result;
@@ -79,12 +79,12 @@ done:
     return result;
 }
 
-/* A GPU for each rank, one for all, none. */
+/* One GPU per rank, one GPU for all ranks, no GPU. */
 static status case_auto(unsigned rank, unsigned size UNUSED)
 {
     status result = OK;
-    const bool there = sync_nccl_version()[0] >= '0' && sync_nccl_version()[0] <= '9';
-    const char *best = there ? "nccl" : "shared";
+    const bool installed = sync_nccl_version()[0] >= '0' && sync_nccl_version()[0] <= '9';
+    const char *best = installed ? "nccl" : "shared";
     char pci[32];
     snprintf(pci, sizeof pci, "0000:%02x:00.0", rank);
     const struct device_place own = place_of(pci), same = place_of("0000:00:00.0");
@@ -102,7 +102,7 @@ static const struct sync_case CASES[] = {
     {NULL, NULL},
 };
 
-static void nccl_is_refused_where_it_cannot_work(void **state UNUSED)
+static void nccl_is_refused_if_it_cannot_work(void **state UNUSED)
 {
     sync_rig_expect_ok(1, "refused");
     sync_rig_expect_ok(2, "refused");
@@ -118,7 +118,7 @@ static void auto_takes_nccl_only_if_every_rank_has_its_own_gpu(void **state UNUS
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nccl_is_refused_where_it_cannot_work),
+        cmocka_unit_test(nccl_is_refused_if_it_cannot_work),
         cmocka_unit_test(auto_takes_nccl_only_if_every_rank_has_its_own_gpu),
     };
     int code;

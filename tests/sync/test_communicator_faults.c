@@ -1,5 +1,6 @@
 /*
- * test_communicator_faults.c — ranks that are late, dead or never come, and what waiting costs.
+ * test_communicator_faults.c — ranks that are late, dead or missing, and the processor time of
+ * waiting.
  */
 #include "base/clock.h"
 #include "base/log.h"
@@ -25,7 +26,7 @@
 
 enum { COUNT = 1000 };
 
-/* ---- what a rank does ---------------------------------------------------------------------------
+/* ---- in a rank ----------------------------------------------------------------------------------
  */
 
 static status open_one(communicator **c, const char *kind)
@@ -39,16 +40,16 @@ done:
     return result;
 }
 
-/* Rank 1 comes 2.5 s late; the others wait for 1 s. */
+/* Rank 1 arrives 3 s late; the others warn after 0.6 s and time out after 1.5 s. */
 static status case_late(unsigned rank, unsigned size UNUSED)
 {
     status result = OK;
     communicator *c = NULL;
     TRY(open_one(&c, "auto"));
-    c->timeout_s = 1;
-    c->warn_after_s = 0.2;
+    c->timeout_s = 1.5;
+    c->warn_after_s = 0.6;
     if (rank == 1)
-        clock_sleep_until_ns(clock_ns() + 2500000000u);
+        clock_sleep_until_ns(clock_ns() + 3000000000u);
     TRY(communicator_allreduce_mean(c, communicator_buffer(c), 100));
 done:
     communicator_close(&c);
@@ -70,7 +71,7 @@ done:
     return result;
 }
 
-/* One rank fails alone; the others would wait for ever. */
+/* Rank 1 fails; without its end the others would wait for 1000 s. */
 static status case_failure(unsigned rank, unsigned size UNUSED)
 {
     status result = OK;
@@ -78,7 +79,7 @@ static status case_failure(unsigned rank, unsigned size UNUSED)
     TRY(open_one(&c, "mpi"));
     c->timeout_s = 1000;
     if (rank == 1)
-        FAIL(ERROR_DATA, "the data of this rank is not there");
+        FAIL(ERROR_DATA, "this rank fails");
     TRY(communicator_barrier(c));
 done:
     if (result != ERROR_DATA)
@@ -89,7 +90,7 @@ done:
 static status case_diverged(unsigned rank UNUSED, unsigned size UNUSED)
 {
     status result = OK;
-    FAIL(ERROR_DIVERGED, "all ranks together");
+    FAIL(ERROR_DIVERGED, "all ranks fail");
 done:
     return result;
 }
@@ -102,7 +103,7 @@ static long processor_us(void)
            used.ru_stime.tv_usec;
 }
 
-/* Rank 0 is busy elsewhere for 0.6 s, as in an evaluation; the others must not burn that time. */
+/* Rank 0 does other work for 0.6 s, as in an evaluation; the others must not spin meanwhile. */
 static status case_idle(unsigned rank, unsigned size)
 {
     status result = OK;
@@ -115,19 +116,20 @@ static status case_idle(unsigned rank, unsigned size)
     TRY(communicator_barrier(c));
     long burnt = processor_us() - before;
     if (burnt > 60000)
-        FAIL(ERROR_OTHER, "rank %u of %u burnt %ld us of 600 ms of waiting", rank, size, burnt);
+        FAIL(ERROR_OTHER, "rank %u of %u used %ld us of processor time in 600 ms of waiting", rank,
+             size, burnt);
 done:
     communicator_close(&c);
     return result;
 }
 
-/* Rank 1 loads for longer than the other, rank 0 writes results at the end. Opening and closing
- * take some processor time themselves. */
+/* Rank 1 opens late, as after loading data; rank 0 closes late, as after writing results. Opening
+ * and closing need some processor time themselves. */
 static status case_ends(unsigned rank, unsigned size UNUSED)
 {
     status result = OK;
     communicator *c = NULL;
-    const uint64_t busy_ns = 1500000000;
+    const uint64_t busy_ns = 1000000000;
     long before = processor_us();
     if (rank == 1)
         clock_sleep_until_ns(clock_ns() + busy_ns);
@@ -139,14 +141,15 @@ static status case_ends(unsigned rank, unsigned size UNUSED)
     communicator_close(&c);
     long closing = processor_us() - before;
     if (opening > 500000 || closing > 500000)
-        FAIL(ERROR_OTHER, "rank %u burnt %ld us of 1.5 s while opening, %ld us while closing", rank,
+        FAIL(ERROR_OTHER,
+             "rank %u used %ld us of processor time in 1 s of opening, %ld us of closing", rank,
              opening, closing);
 done:
     communicator_close(&c);
     return result;
 }
 
-/* Two stages, two replicas: the second stage of the second one does not come to their mean. */
+/* Two stages, two replicas: stage 1 of replica 1 (rank 3) is missing at the mean over replicas. */
 static status case_replica(unsigned rank, unsigned size UNUSED)
 {
     status result = OK;
@@ -154,7 +157,7 @@ static status case_replica(unsigned rank, unsigned size UNUSED)
     struct pipeline_link l = {0};
     float own[8] = {0};
     TRY(open_one(&c, "auto"));
-    c->timeout_s = rank == 1 ? 1 : 4; /* the others, which close meanwhile, do not come first */
+    c->timeout_s = rank == 1 ? 1 : 4; /* rank 1 times out before ranks that close meanwhile */
     TRY(link_open(&l, c, 2, COUNT_OF(own)));
     if (rank == 3)
         clock_sleep_until_ns(clock_ns() + 2500000000u);
@@ -166,7 +169,7 @@ done:
     return result;
 }
 
-/* Rank 1 never gets as far as its communicator. */
+/* Rank 1 never opens its communicator. */
 static status case_absent(unsigned rank, unsigned size UNUSED)
 {
     status result = OK;
@@ -182,8 +185,8 @@ done:
     return result;
 }
 
-/* What rank 0 waits for comes after it has given up, and while it ends: its place may have been
- * given back by then. */
+/* A message arrives at rank 0 after its wait has timed out, while it ends: its memory may be freed
+ * by then. */
 static _Atomic float place;
 
 static void *watch_place(void *unused)
@@ -192,7 +195,7 @@ static void *watch_place(void *unused)
     while (clock_ns() < until && place == 0)
         clock_sleep_until_ns(clock_ns() + 1000000);
     if (place != 0)
-        log_error("written after it was given up");
+        log_error("the place was written after the timeout");
     return unused;
 }
 
@@ -220,8 +223,8 @@ done:
     return result;
 }
 
-/* Rank 1 comes 6 s late to ranks that have no page in common, as on several hosts; they wait for
- * 0.3 s and 0.8 s, and for each other's word that they did. */
+/* Rank 1 arrives 6 s late. The ranks share no page, as on several hosts. Ranks 0 and 2 have limits
+ * of 0.3 s and 0.8 s and then make their roll calls. */
 static status case_far(unsigned rank, unsigned size UNUSED)
 {
     status result = OK;
@@ -240,56 +243,56 @@ static status case_far(unsigned rank, unsigned size UNUSED)
         missing_ranks_leave();
         log_info("ends the others %.3f s after its limit",
                  (double)(clock_ns() - since) * 1e-9 - c->timeout_s);
-        clock_sleep_until_ns(clock_ns() + 5 * pause_ns); /* rank 0 does, and has said so */
+        clock_sleep_until_ns(clock_ns() + 5 * pause_ns); /* rank 0 ends the run */
     }
 done:
     communicator_close(&c);
     return result;
 }
 
-static void tell_end(void *context, const char *why)
+static void print_reason(void *context, const char *why)
 {
-    printf("rank %u told %s\n", *(unsigned *)context, why);
+    printf("rank %u hook: %s\n", *(unsigned *)context, why);
     fflush(stdout);
 }
 
-/* Rank 1 stops in the middle of what the others are inside of, and MPI offers no way out of. */
+/* The others are inside a blocking MPI call that rank 1 does not complete. */
 static status case_stuck(unsigned rank, unsigned size UNUSED)
 {
     status result = OK;
     communicator *c = NULL;
     float nothing;
     TRY(open_one(&c, "mpi"));
-    sync_tell_end(tell_end, &rank);
+    sync_set_exit_hook(print_reason, &rank);
     if (rank == 1)
         clock_sleep_until_ns(clock_ns() + 200000000000u);
-    watchdog_arm(0.6, "the sum");
+    watchdog_arm(1.5, "the sum"); /* more than the second after which rank 1 counts as missing */
     MPI_Recv(&nothing, 1, MPI_FLOAT, 1, 0, c->ranks->world, MPI_STATUS_IGNORE);
 done:
     communicator_close(&c);
     return result;
 }
 
-/* Rank 1 does not come to the end: what rank 0 had to say before stays what it has to say. */
-static status case_last_words(unsigned rank, unsigned size UNUSED)
+/* Rank 1 is late at the end: closing times out, but must keep the error message that rank 0 has. */
+static status case_close_after_error(unsigned rank, unsigned size UNUSED)
 {
     status result = OK;
     communicator *c = NULL;
     TRY(open_one(&c, "auto"));
-    c->timeout_s = 0.05; /* times COMMUNICATOR_PATIENCE */
+    c->timeout_s = 0.02; /* times COMMUNICATOR_PATIENCE */
     if (rank == 1) {
-        clock_sleep_until_ns(clock_ns() + 2000000000u);
+        clock_sleep_until_ns(clock_ns() + 1200000000u);
         c->failed = true;
     }
     (void)error_set(STOPPED, __FILE__, __LINE__, "stopped after 7 updates");
     communicator_close(&c);
     if (strcmp(error_message(), "stopped after 7 updates") != 0)
-        FAIL(ERROR_OTHER, "it became '%s'", error_message());
+        FAIL(ERROR_OTHER, "the message became '%s'", error_message());
 done:
     return result;
 }
 
-/* On the n-th of the processors that this process may use. */
+/* Binds this process to the n-th of its processors. */
 static void bind_to(unsigned n)
 {
     cpu_set_t may, one;
@@ -309,15 +312,16 @@ static status exchange_bound(bool may_spin)
     c->timeout_s = 3;
     for (unsigned i = 0; i < 10; i++)
         TRY(communicator_allreduce_mean(c, communicator_buffer(c), COUNT));
-    if (communicator_may_spin(c) != may_spin)
-        FAIL(ERROR_OTHER, "ranks that have %u processors %s spin", communicator_processors(c),
+    if (c->ranks->crowded == may_spin)
+        FAIL(ERROR_OTHER, "ranks with %u processors %s spin", c->ranks->processors,
              may_spin ? "do not" : "do");
 done:
     communicator_close(&c);
     return result;
 }
 
-/* As mpirun and srun bind ranks: each to one processor; and by mistake all to the same one. */
+/* Each rank is bound to one processor, as by mpirun and srun; next, all to the same one by mistake.
+ */
 static status case_bound(unsigned rank, unsigned size)
 {
     const bool enough = processor_count() >= size;
@@ -325,15 +329,15 @@ static status case_bound(unsigned rank, unsigned size)
     return exchange_bound(enough);
 }
 
-static status case_bound_alike(unsigned rank UNUSED, unsigned size UNUSED)
+static status case_bound_to_one(unsigned rank UNUSED, unsigned size UNUSED)
 {
     bind_to(0);
     return exchange_bound(false);
 }
 
-/* Ranks that see it differently, as those of a crowded host and of one that is not would, must not
- * call different functions of MPI. */
-static status case_bound_unlike(unsigned rank, unsigned size)
+/* Only rank 1 is bound. All ranks must still decide alike, because they must call the same MPI
+ * functions. */
+static status case_bound_differently(unsigned rank, unsigned size)
 {
     const bool enough = processor_count() >= size;
     if (rank == 1)
@@ -341,7 +345,7 @@ static status case_bound_unlike(unsigned rank, unsigned size)
     return exchange_bound(enough);
 }
 
-/* Says its process id, then waits to be ended. */
+/* Prints its process id and waits to be killed. */
 static status case_orphan(unsigned rank UNUSED, unsigned size UNUSED)
 {
     status result = OK;
@@ -369,53 +373,72 @@ static const struct sync_case CASES[] = {
     {"replica", case_replica},
     {"stray", case_stray},
     {"bound", case_bound},
-    {"bound alike", case_bound_alike},
-    {"bound unlike", case_bound_unlike},
-    {"last words", case_last_words},
+    {"bound to one", case_bound_to_one},
+    {"bound differently", case_bound_differently},
+    {"close after error", case_close_after_error},
     {"stuck", case_stuck},
     {NULL, NULL},
 };
 
-/* ---- what is expected of them -------------------------------------------------------------------
+/* ---- tests --------------------------------------------------------------------------------------
  */
 
-static void a_late_rank_is_named_and_then_given_up(void **state UNUSED)
+/* Cases whose ranks mostly sleep run at the same time, before all tests. */
+static const struct sync_start TOGETHER[] = {{3, "late"},   {4, "replica"}, {3, "failure"},
+                                             {2, "absent"}, {2, "stray"},   {3, "stuck"}};
+static struct sync_run runs[COUNT_OF(TOGETHER)];
+
+static int run_together(void **state UNUSED)
 {
-    static struct sync_run run;
-    sync_rig_run(3, "late", 20, &run);
-    if (run.exit_code != ERROR_PEER)
-        fail_msg("exit %d:\n%s", run.exit_code, run.output);
-    assert_non_null(strstr(run.output, "rank 0: warning: has waited"));
-    assert_non_null(strstr(run.output, "for rank 1 (the mean gradient)"));
-    assert_null(strstr(run.output, "rank 2: warning: has waited")); /* one rank speaks */
+    sync_rig_run_together(TOGETHER, COUNT_OF(TOGETHER), 30, runs);
+    return 0;
 }
 
-/* Rank 0 has listened for a second when rank 2, which gave up half a second later, hears of that
- * and listens no longer; it has its words to say, and then rank 0 ends the others. */
-static void a_rank_of_another_host_is_named_with_it(void **state UNUSED)
+static const struct sync_run *together(const char *case_name)
+{
+    size_t i = 0;
+    while (strcmp(TOGETHER[i].case_name, case_name) != 0)
+        i++;
+    return &runs[i];
+}
+
+static void a_wait_for_a_late_rank_warns_and_times_out(void **state UNUSED)
+{
+    const struct sync_run *run = together("late");
+    if (run->exit_code != ERROR_PEER)
+        fail_msg("exit %d:\n%s", run->exit_code, run->output);
+    assert_int_equal(sync_rig_lines(run, "rank 0: warning: ", "rank 1"), 1);
+    assert_int_equal(sync_rig_lines(run, "rank 2: warning: ", ""), 0); /* one rank warns */
+    sync_rig_expect_timeout(run, 1.5, 6, "rank 1");
+}
+
+/* Rank 0 listens for a second. Rank 2, whose wait timed out half a second later, then receives rank
+ * 0's second message and stops listening. It reports its error, and rank 0 ends the run. */
+static void a_missing_rank_of_another_host_is_named_with_its_host(void **state UNUSED)
 {
     static struct sync_run run;
     double after_s = 99;
-    char host[65] = "", named[128];
+    char host[65] = "";
     assert_int_equal(gethostname(host, sizeof host - 1), 0);
-    snprintf(named, sizeof named, "s for rank 1 on %s (the mean gradient)", host);
     sync_rig_run(3, "far", 20, &run);
-    if (run.exit_code != ERROR_PEER || strstr(run.output, named) == NULL ||
-        strstr(run.output, "rank 0 on") != NULL || strstr(run.output, "rank 2 on") != NULL)
+    /* It is named with its host; the ranks that wait for it are not. */
+    if (run.exit_code != ERROR_PEER || sync_rig_lines(&run, "rank 0: error: ", "rank 1") != 1 ||
+        sync_rig_lines(&run, "rank 0: error: ", host) != 1 ||
+        sync_rig_lines(&run, "rank 0: error: ", "rank 2") != 0 ||
+        sync_rig_lines(&run, "rank 2: error: ", "rank 0") != 0)
         fail_msg("exit %d:\n%s", run.exit_code, run.output);
-    const char *said = strstr(run.output, "rank 0: ends the others ");
-    if (said == NULL || sscanf(said, "rank 0: ends the others %lf s", &after_s) != 1 ||
+    const char *ends = strstr(run.output, "rank 0: ends the others ");
+    if (ends == NULL || sscanf(ends, "rank 0: ends the others %lf s", &after_s) != 1 ||
         after_s < 1.1 || after_s > 1.6)
         fail_msg("ended after %.1f s:\n%s", run.seconds, run.output);
 }
 
-static void who_waits_for_another_replica_gives_its_own_rank(void **state UNUSED)
+static void a_timeout_between_replicas_names_ranks_of_the_run(void **state UNUSED)
 {
-    static struct sync_run run;
-    sync_rig_run(4, "replica", 20, &run);
-    if (run.exit_code != ERROR_PEER || strstr(run.output, "rank 1 waited ") == NULL)
-        fail_msg("exit %d:\n%s", run.exit_code, run.output);
-    sync_rig_expect_waited(&run, 1, 5, "for rank 3, stage 1 of replica 1");
+    const struct sync_run *run = together("replica");
+    if (run->exit_code != ERROR_PEER || sync_rig_lines(run, "rank 1: error: ", "rank 3") != 1)
+        fail_msg("exit %d:\n%s", run->exit_code, run->output);
+    sync_rig_expect_timeout(run, 1, 5, "rank 3");
 }
 
 static void a_rank_that_dies_ends_the_others(void **state UNUSED)
@@ -427,10 +450,9 @@ static void a_rank_that_dies_ends_the_others(void **state UNUSED)
 
 static void a_rank_that_fails_alone_ends_the_others_with_its_code(void **state UNUSED)
 {
-    static struct sync_run run;
-    sync_rig_run(3, "failure", 20, &run);
-    if (run.exit_code != ERROR_DATA)
-        fail_msg("exit %d:\n%s", run.exit_code, run.output);
+    const struct sync_run *run = together("failure");
+    if (run->exit_code != ERROR_DATA)
+        fail_msg("exit %d:\n%s", run->exit_code, run->output);
 }
 
 static void ranks_that_fail_together_end_with_their_code(void **state UNUSED)
@@ -449,49 +471,47 @@ static void waiting_costs_no_processor_time(void **state UNUSED)
     sync_rig_expect_ok(2, "ends");
 }
 
-static void a_rank_that_never_opens_does_not_hold_the_others(void **state UNUSED)
+static void a_rank_that_never_opens_is_not_waited_for(void **state UNUSED)
 {
-    static struct sync_run run;
-    sync_rig_run(2, "absent", 25, &run);
-    if (run.exit_code != ERROR_PEER)
-        fail_msg("exit %d:\n%s", run.exit_code, run.output);
-    assert_non_null(strstr(run.output, "rank 0 waited "));
-    sync_rig_expect_waited(&run, 2, 6, "for another rank (opening");
+    const struct sync_run *run = together("absent");
+    if (run->exit_code != ERROR_PEER)
+        fail_msg("exit %d:\n%s", run->exit_code, run->output);
+    assert_int_equal(sync_rig_lines(run, "rank 0: error: ", ""), 1);
+    sync_rig_expect_timeout(run, 2, 6, NULL);
 }
 
-static void what_was_given_up_is_not_written_any_more(void **state UNUSED)
+static void no_message_is_written_after_a_timeout(void **state UNUSED)
 {
-    static struct sync_run run;
-    sync_rig_run(2, "stray", 20, &run);
-    if (run.exit_code != ERROR_PEER || strstr(run.output, "written after it was given up") != NULL)
-        fail_msg("exit %d:\n%s", run.exit_code, run.output);
+    const struct sync_run *run = together("stray");
+    if (run->exit_code != ERROR_PEER ||
+        sync_rig_lines(run, "error: ", "the place was written") != 0)
+        fail_msg("exit %d:\n%s", run->exit_code, run->output);
 }
 
-static void nobody_stays_inside_a_call_for_ever(void **state UNUSED)
+static void a_blocking_call_times_out(void **state UNUSED)
 {
-    static struct sync_run run;
-    char host[65] = "", named[128];
+    const struct sync_run *run = together("stuck");
+    char host[65] = "";
     assert_int_equal(gethostname(host, sizeof host - 1), 0);
-    snprintf(named, sizeof named, "s for rank 1 (the sum) on %s: ", host);
-    sync_rig_run(3, "stuck", 20, &run); /* who is inside of it, too, is not named */
-    const char *said = strstr(run.output, "rank 0: error: rank 0 waited ");
-    const char *told = strstr(run.output, "rank 0 told rank 0 waited ");
-    if (run.exit_code != ERROR_PEER || said == NULL || told == NULL ||
-        strstr(said, named) == NULL || strstr(told, named) == NULL)
-        fail_msg("exit %d after %.1f s:\n%s", run.exit_code, run.seconds, run.output);
-    sync_rig_expect_waited(&run, 0.6, 3, "for rank 1 (the sum)");
+    static const char *const begins[] = {"rank 0: error: ", "rank 0 hook: "};
+    for (size_t i = 0; i < COUNT_OF(begins); i++)
+        if (run->exit_code != ERROR_PEER || sync_rig_lines(run, begins[i], "rank 1") != 1 ||
+            sync_rig_lines(run, begins[i], "rank 2") != 0 ||
+            sync_rig_lines(run, begins[i], host) != 1)
+            fail_msg("exit %d after %.1f s:\n%s", run->exit_code, run->seconds, run->output);
+    sync_rig_expect_timeout(run, 1.5, 5, "rank 1");
 }
 
-static void closing_hides_no_error(void **state UNUSED)
+static void closing_keeps_the_error_message(void **state UNUSED)
 {
-    sync_rig_expect_ok(2, "last words");
+    sync_rig_expect_ok(2, "close after error");
 }
 
 static void all_ranks_know_how_many_processors_they_have_together(void **state UNUSED)
 {
     sync_rig_expect_ok(2, "bound");
-    sync_rig_expect_ok(2, "bound alike");
-    sync_rig_expect_ok(2, "bound unlike");
+    sync_rig_expect_ok(2, "bound to one");
+    sync_rig_expect_ok(2, "bound differently");
 }
 
 static void no_rank_outlives_its_launcher(void **state UNUSED)
@@ -525,22 +545,22 @@ static void no_rank_outlives_its_launcher(void **state UNUSED)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_late_rank_is_named_and_then_given_up),
-        cmocka_unit_test(a_rank_of_another_host_is_named_with_it),
-        cmocka_unit_test(who_waits_for_another_replica_gives_its_own_rank),
+        cmocka_unit_test(a_wait_for_a_late_rank_warns_and_times_out),
+        cmocka_unit_test(a_missing_rank_of_another_host_is_named_with_its_host),
+        cmocka_unit_test(a_timeout_between_replicas_names_ranks_of_the_run),
         cmocka_unit_test(a_rank_that_dies_ends_the_others),
         cmocka_unit_test(a_rank_that_fails_alone_ends_the_others_with_its_code),
         cmocka_unit_test(ranks_that_fail_together_end_with_their_code),
         cmocka_unit_test(waiting_costs_no_processor_time),
-        cmocka_unit_test(a_rank_that_never_opens_does_not_hold_the_others),
-        cmocka_unit_test(what_was_given_up_is_not_written_any_more),
-        cmocka_unit_test(nobody_stays_inside_a_call_for_ever),
-        cmocka_unit_test(closing_hides_no_error),
+        cmocka_unit_test(a_rank_that_never_opens_is_not_waited_for),
+        cmocka_unit_test(no_message_is_written_after_a_timeout),
+        cmocka_unit_test(a_blocking_call_times_out),
+        cmocka_unit_test(closing_keeps_the_error_message),
         cmocka_unit_test(all_ranks_know_how_many_processors_they_have_together),
         cmocka_unit_test(no_rank_outlives_its_launcher),
     };
     int code;
     if (sync_rig_is_rank(argc, argv, CASES, &code))
         return code;
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, run_together, NULL);
 }

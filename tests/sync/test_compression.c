@@ -1,6 +1,6 @@
 /*
- * test_compression.c — codes of gradients: values worked out by hand, every half there is, error
- * feedback that forgets nothing. Between ranks: test_compression_exchange.c.
+ * test_compression.c — codes of gradients: values computed by hand, all 16-bit codes, error
+ * feedback. Exchanges between ranks: test_compression_exchange.c.
  */
 #include "tests/sync/compression_rig.h"
 #include "base/vector.h"
@@ -20,7 +20,7 @@ static void assert_floats(const float *got, const float *expected, size_t count)
             fail_msg("element %zu is %a, not %a", i, (double)got[i], (double)expected[i]);
 }
 
-/* Codes one value afresh; *lost ← what stays behind, *back ← what comes out. */
+/* Encodes one value with residual 0. *lost ← the new residual, *back ← the decoded value. */
 static uint16_t half_code(const char *name, float value, float *lost, float *back)
 {
     compression *z = NULL;
@@ -46,13 +46,13 @@ static void assert_golden(const char *name, const struct golden *g, size_t count
         float lost, back;
         uint16_t code = half_code(name, g[i].value, &lost, &back);
         if (code != g[i].code || lost != g[i].lost)
-            fail_msg("%s: %a is %04x and loses %a, not %04x and %a", name, (double)g[i].value, code,
-                     (double)lost, g[i].code, (double)g[i].lost);
+            fail_msg("%s: %a has code %04x and residual %a, not %04x and %a", name,
+                     (double)g[i].value, code, (double)lost, g[i].code, (double)g[i].lost);
     }
 }
 
 /* IEEE 754-2019, table 3.5: 1 sign, 5 exponent (bias 15), 10 fraction bits. */
-static void fp16_has_the_codes_worked_out_by_hand(void **state UNUSED)
+static void fp16_matches_codes_computed_by_hand(void **state UNUSED)
 {
     static const struct golden g[] = {
         {1, 0x3c00, 0},
@@ -63,10 +63,10 @@ static void fp16_has_the_codes_worked_out_by_hand(void **state UNUSED)
         {2049, 0x6800, 1},                 /* halfway between 2048 and 2050: to even */
         {2051, 0x6802, -1},                /* halfway between 2050 and 2052 */
         {2049.5f, 0x6801, -0.5f},          /* nearer to 2050 */
-        {0x1p-14f, 0x0400, 0},             /* the least normal one */
-        {0x1.ff8p-15f, 0x03ff, 0},         /* the greatest subnormal one */
+        {0x1p-14f, 0x0400, 0},             /* the smallest normal value */
+        {0x1.ff8p-15f, 0x03ff, 0},         /* the largest subnormal value */
         {0x1.ffcp-15f, 0x0400, -0x1p-25f}, /* halfway between these two: to even */
-        {0x1p-24f, 0x0001, 0},             /* the least */
+        {0x1p-24f, 0x0001, 0},             /* the smallest */
         {0x1p-25f, 0x0000, 0x1p-25f},      /* half of it: to even */
         {0x1.8p-24f, 0x0002, -0x1p-25f},
         {1e-30f, 0x0000, 1e-30f},
@@ -74,7 +74,7 @@ static void fp16_has_the_codes_worked_out_by_hand(void **state UNUSED)
     assert_golden("fp16", g, COUNT_OF(g));
 }
 
-static void bf16_has_the_codes_worked_out_by_hand(void **state UNUSED)
+static void bf16_matches_codes_computed_by_hand(void **state UNUSED)
 {
     static const struct golden g[] = {
         {1, 0x3f80, 0},
@@ -82,13 +82,13 @@ static void bf16_has_the_codes_worked_out_by_hand(void **state UNUSED)
         {1.00390625f, 0x3f80, 0.00390625f},       /* 1 + 2⁻⁸, halfway: to even */
         {1.01171875f, 0x3f82, -0.00390625f},      /* 1 + 3·2⁻⁸ */
         {257, 0x4380, 1},                         /* halfway between 256 and 258 */
-        {0x1p-133f, 0x0001, 0},                   /* the least */
+        {0x1p-133f, 0x0001, 0},                   /* the smallest */
         {0x1.fffffep127f, 0x7f7f, 0x1.fffep119f}, /* would round to infinity */
     };
     assert_golden("bf16", g, COUNT_OF(g));
 }
 
-/* All 2¹⁶ codes: out and in again is the same, and between two neighbours it goes to the nearer. */
+/* Decodes and encodes all 2¹⁶ codes. */
 static void every_half_is_its_own_code(void **state UNUSED)
 {
     static const char *const names[] = {"fp16", "bf16"};
@@ -105,7 +105,7 @@ static void every_half_is_its_own_code(void **state UNUSED)
             if (!same && !isnan(value))
                 fail_msg("%s: %04x is %a, whose code is %04x", names[n], in, (double)value, out);
             if (isfinite(value) && p != 0)
-                fail_msg("%s: %04x loses %a", names[n], in, (double)p);
+                fail_msg("%s: %04x has residual %a", names[n], in, (double)p);
         }
         compression_close(&z);
     }
@@ -113,7 +113,7 @@ static void every_half_is_its_own_code(void **state UNUSED)
 
 /* p = (1, −4, 3, ½, −3), k = 2: −4 and, of the two at 3, the first. Then p = (1, 0, 0, ½, −3) +
  * (0, 0, 0, 1, −1): −4 again, and the 3/2. */
-static void topk_sends_what_was_worked_out_by_hand(void **state UNUSED)
+static void topk_matches_codes_computed_by_hand(void **state UNUSED)
 {
     compression *z = NULL;
     static const float first[] = {1, -4, 3, 0.5f, -3}, second[] = {0, 0, 0, 1, -1};
@@ -138,14 +138,14 @@ static void topk_sends_what_was_worked_out_by_hand(void **state UNUSED)
     compression_close(&z);
 }
 
-static int farther_first(const void *a, const void *b)
+static int larger_first(const void *a, const void *b)
 {
     float x = fabsf(*(const float *)a), y = fabsf(*(const float *)b);
     return (x < y) - (x > y);
 }
 
-/* Against sorting, with many equal ones among them. */
-static void topk_keeps_the_farthest_from_zero(void **state UNUSED)
+/* Compared with sorting; many values are equal. */
+static void topk_sends_the_largest_values(void **state UNUSED)
 {
     enum { COUNT = 5000 };
     static float values[COUNT], sorted[COUNT];
@@ -160,7 +160,7 @@ static void topk_keeps_the_farthest_from_zero(void **state UNUSED)
         for (size_t i = 0; i < COUNT; i++)
             values[i] = sorted[i] = i % 3 == 0 ? roundf(8 * compression_rig_noise(&bits))
                                                : compression_rig_noise(&bits);
-        qsort(sorted, COUNT, sizeof *sorted, farther_first);
+        qsort(sorted, COUNT, sizeof *sorted, larger_first);
         compression_encode(z, values, 0, COUNT, code);
         for (size_t n = 0; n < k; n++) {
             float kept;
@@ -177,7 +177,7 @@ static void topk_keeps_the_farthest_from_zero(void **state UNUSED)
 }
 
 /* Two tensors, (1, −3) and (0, 4, 2): scales 4/2 and 6/3, the 0 counts as positive. */
-static void sign_sends_what_was_worked_out_by_hand(void **state UNUSED)
+static void sign_matches_codes_computed_by_hand(void **state UNUSED)
 {
     compression *z = NULL;
     static const float first[] = {1, -3, 0, 4, 2}, second[] = {0, 0, 0, 0, 0};
@@ -202,7 +202,7 @@ static void sign_sends_what_was_worked_out_by_hand(void **state UNUSED)
     compression_close(&z);
 }
 
-/* Tensors within a word of signs and across many: each against its definition. */
+/* Tensors within one word of signs and across many words, compared with the definition. */
 static void sign_keeps_tensors_apart(void **state UNUSED)
 {
     enum { COUNT = 1000 };
@@ -227,9 +227,9 @@ static void sign_keeps_tensors_apart(void **state UNUSED)
     compression_close(&z);
 }
 
-/* What was sent so far and what is left behind make up all gradients; and a code takes away at
- * least the share δ of what it is given: ‖p − C(p)‖² ≤ (1 − δ)·‖p‖². */
-static void error_feedback_forgets_nothing(void **state UNUSED)
+/* The sum of all decoded codes plus the residual is the sum of all gradients. A code represents at
+ * least a share δ: ‖p − C(p)‖² ≤ (1 − δ)·‖p‖². */
+static void error_feedback_loses_nothing(void **state UNUSED)
 {
     enum { COUNT = 1000, STEPS = 50 };
     static const size_t ends[] = {5, 40, 41, 64, 700, COUNT}; /* within words of signs and across */
@@ -260,7 +260,7 @@ static void error_feedback_forgets_nothing(void **state UNUSED)
                            : strcmp(name, "sign") == 0 ? 0.2
                                                        : 0.9999;
             if (left > (1 - taken) * given)
-                fail_msg("%s: %g of %g is left behind", name, left, given);
+                fail_msg("%s: the residual has %g of %g", name, left, given);
         }
         for (size_t i = 0; i < COUNT; i++)
             if (fabs((double)sent[i] + (double)z->residual[i] - all[i]) > 1e-4)
@@ -270,7 +270,7 @@ static void error_feedback_forgets_nothing(void **state UNUSED)
     }
 }
 
-static void what_is_not_finite_comes_out_so(void **state UNUSED)
+static void values_that_are_not_finite_stay_so(void **state UNUSED)
 {
     static const float bad[] = {INFINITY, -INFINITY, NAN};
     for (size_t k = 1; k < compression_registry.count; k++) {
@@ -292,15 +292,15 @@ static void what_is_not_finite_comes_out_so(void **state UNUSED)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(fp16_has_the_codes_worked_out_by_hand),
-        cmocka_unit_test(bf16_has_the_codes_worked_out_by_hand),
+        cmocka_unit_test(fp16_matches_codes_computed_by_hand),
+        cmocka_unit_test(bf16_matches_codes_computed_by_hand),
         cmocka_unit_test(every_half_is_its_own_code),
-        cmocka_unit_test(topk_sends_what_was_worked_out_by_hand),
-        cmocka_unit_test(topk_keeps_the_farthest_from_zero),
-        cmocka_unit_test(sign_sends_what_was_worked_out_by_hand),
+        cmocka_unit_test(topk_matches_codes_computed_by_hand),
+        cmocka_unit_test(topk_sends_the_largest_values),
+        cmocka_unit_test(sign_matches_codes_computed_by_hand),
         cmocka_unit_test(sign_keeps_tensors_apart),
-        cmocka_unit_test(error_feedback_forgets_nothing),
-        cmocka_unit_test(what_is_not_finite_comes_out_so),
+        cmocka_unit_test(error_feedback_loses_nothing),
+        cmocka_unit_test(values_that_are_not_finite_stay_so),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

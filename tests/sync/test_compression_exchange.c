@@ -1,6 +1,6 @@
 /*
- * test_compression_exchange.c — compressed gradients between ranks, under mpirun, against the same
- * in one process; what refuses them; training with them.
+ * test_compression_exchange.c — compressed gradients between ranks, under mpirun, compared with one
+ * process; settings that exclude compression; training with it.
  */
 #include "base/memory.h"
 #include "sync/trainer.h"
@@ -20,8 +20,8 @@
 
 enum { LARGE = (1 << 18) + 4321, UPDATES = 3 };
 
-/* The same in one process: every rank's code, decoded and added in rank order; a float's code once
- * more for the mean. */
+/* The exchange in one process: the codes of all ranks, decoded and added in rank order. Codes of
+ * single floats encode the mean once more. */
 struct compression_exchange_model {
     compression *of[8];
     unsigned size;
@@ -76,7 +76,7 @@ static void model_update(struct compression_exchange_model *m, unsigned update)
     kind->encode(m->of[0], m->gradient, m->count, m->code);
     memset(m->mean, 0, m->count * sizeof(float));
     kind->add(m->of[0], m->code, m->count, m->mean);
-    /* What this lost comes back with the gradient of whoever rounded it: its chunk of a piece. */
+    /* The rounding error goes into the residual of the rank that owns the chunk. */
     size_t piece = (1 << 18) < m->count ? 1 << 18 : m->count;
     for (size_t from = 0; from < m->count; from += piece) {
         size_t length = m->count - from < piece ? m->count - from : piece,
@@ -112,7 +112,8 @@ static status check_exchange(communicator *c, const char *name, size_t count)
             FAIL(ERROR_OTHER, "update %u: another residual than in one process", update);
         if (notes[0] != (float)(c->size * (c->size - 1) / 2) * (1.0f / (float)c->size) ||
             notes[2] != 0 || notes[3] < 0.99e-20f)
-            FAIL(ERROR_OTHER, "the notes have changed");
+            FAIL(ERROR_OTHER, "the notes are %g, %g and %g", (double)notes[0], (double)notes[2],
+                 (double)notes[3]);
     }
     double code = (double)compression_code_bytes(z), ranks = c->size;
     double each = z->kind->float_bytes > 0 ? 2 * (ranks - 1) * code : ranks * (ranks - 1) * code;
@@ -126,8 +127,8 @@ done:
     return result;
 }
 
-/* One rank's gradient, or its loss, is not finite: no rank's is, and the update after it is as if
- * there had been none. */
+/* If the gradient or loss of one rank is not finite, the result is not finite on any rank, and
+ * residuals stay unchanged. */
 static status check_not_finite(communicator *c, const char *name, size_t count)
 {
     status result = OK;
@@ -148,7 +149,7 @@ static status check_not_finite(communicator *c, const char *name, size_t count)
         TRY(compression_mean(z, c, data, notes));
         if (update == 1 || update == 2) {
             if (isfinite(data[0]) || (update == 2 && !isnan(notes[0])))
-                FAIL(ERROR_OTHER, "update %u: it came out finite", update);
+                FAIL(ERROR_OTHER, "update %u: the result is finite", update);
             continue;
         }
         model_update(&m, update);
@@ -174,7 +175,8 @@ static status open_communicator(communicator **c, const char *communicator_name,
     TRY(communicator_open(c, o, LARGE, NULL));
     TRY(compression_chosen(&kind, o, *c));
     if (((*c)->size > 1) != (kind != NULL))
-        FAIL(ERROR_OTHER, "compression=%s is not chosen where there is somebody to send to", name);
+        FAIL(ERROR_OTHER, "compression=%s is %s on %u ranks", name,
+             kind != NULL ? "used" : "not used", (*c)->size);
 done:
     options_close(&o);
     return result;
@@ -205,8 +207,10 @@ static status case_refused(unsigned rank UNUSED, unsigned size UNUSED)
     communicator *c = NULL;
     for (size_t i = 0; i < COUNT_OF(others); i++) {
         status opened = open_communicator(&c, others[i], "fp16");
-        if (opened != ERROR_USAGE || strstr(error_message(), "use communicator=auto") == NULL)
-            FAIL(ERROR_OTHER, "communicator=%s: %s", others[i], status_name(opened));
+        char named[64];
+        snprintf(named, sizeof named, "communicator=%s", others[i]);
+        if (opened != ERROR_USAGE || strstr(error_message(), named) == NULL)
+            FAIL(ERROR_OTHER, "%s: %s", named, status_name(opened));
         communicator_close(&c);
     }
     TRY(open_communicator(&c, "mpi", "fp16"));
@@ -246,7 +250,7 @@ static status last_accuracy(void *context, const struct training_state *now)
     return result;
 }
 
-/* One epoch; all ranks' parameters are compared at its end. */
+/* Trains one epoch; the trainer compares the parameters of all ranks at the end. */
 static status train(struct trained *out, const char *name, const char *more, unsigned rank,
                     unsigned size)
 {
@@ -281,12 +285,13 @@ done:
     return result;
 }
 
-/* Softmax on 8 × 8 images: 650 parameters in two tensors. Bytes as the heads of the files say. */
+/* Softmax on 8 × 8 images: 650 parameters in two tensors. Bytes as in sync/compression/README.md.
+ */
 static status case_training(unsigned rank, unsigned size)
 {
     static const struct {
         const char *name;
-        double bytes_per_update, points; /* of accuracy that may be missing */
+        double bytes_per_update, points; /* largest loss of accuracy */
     } expected[] = {
         {"none", 2 * 2 * 4 * (650 + 4), 0},
         {"fp16", 2 * 2 * 2 * 650 + 3 * 2 * 20, 0.01},
@@ -311,14 +316,14 @@ done:
     return result;
 }
 
-/* A whole gradient is coded, so nothing of it can leave before all of it is there. */
+/* A whole gradient is encoded, so no part of it can be sent early. */
 static status case_overlap(unsigned rank, unsigned size)
 {
     status result = OK;
     struct trained t;
     status ended = train(&t, "fp16", "overlap=yes", rank, size);
-    if (ended != ERROR_USAGE ||
-        strstr(error_message(), "overlap=yes does not go with compression") == NULL)
+    if (ended != ERROR_USAGE || strstr(error_message(), "overlap=yes") == NULL ||
+        strstr(error_message(), "compression") == NULL)
         FAIL(ERROR_OTHER, "overlap=yes compression=fp16: %s", status_name(ended));
 done:
     return result;
@@ -328,19 +333,19 @@ static const struct sync_case CASES[] = {{"exchange", case_exchange}, {"refused"
                                          {"alone", case_alone},       {"training", case_training},
                                          {"overlap", case_overlap},   {NULL, NULL}};
 
-static void ranks_exchange_what_one_process_works_out(void **state UNUSED)
+static void ranks_get_the_mean_computed_in_one_process(void **state UNUSED)
 {
     sync_rig_expect_ok(2, "exchange");
     sync_rig_expect_ok(3, "exchange");
     sync_rig_expect_ok(4, "exchange");
 }
 
-static void codes_travel_by_mpi_alone(void **state UNUSED)
+static void only_communicator_mpi_sends_codes(void **state UNUSED)
 {
     sync_rig_expect_ok(2, "refused");
 }
 
-static void overlap_is_refused_with_it(void **state UNUSED)
+static void overlap_with_compression_is_refused(void **state UNUSED)
 {
     sync_rig_expect_ok(2, "overlap");
 }
@@ -350,7 +355,7 @@ static void one_rank_compresses_nothing(void **state UNUSED)
     sync_rig_expect_ok(1, "alone");
 }
 
-static void training_with_it_ends_as_well_and_sends_less(void **state UNUSED)
+static void compressed_training_is_accurate_and_sends_fewer_bytes(void **state UNUSED)
 {
     sync_rig_expect_ok(3, "training");
 }
@@ -358,11 +363,11 @@ static void training_with_it_ends_as_well_and_sends_less(void **state UNUSED)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ranks_exchange_what_one_process_works_out),
-        cmocka_unit_test(codes_travel_by_mpi_alone),
-        cmocka_unit_test(overlap_is_refused_with_it),
+        cmocka_unit_test(ranks_get_the_mean_computed_in_one_process),
+        cmocka_unit_test(only_communicator_mpi_sends_codes),
+        cmocka_unit_test(overlap_with_compression_is_refused),
         cmocka_unit_test(one_rank_compresses_nothing),
-        cmocka_unit_test(training_with_it_ends_as_well_and_sends_less),
+        cmocka_unit_test(compressed_training_is_accurate_and_sends_fewer_bytes),
     };
     int code;
     if (sync_rig_is_rank(argc, argv, CASES, &code))

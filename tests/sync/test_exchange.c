@@ -1,7 +1,6 @@
 /*
- * test_exchange.c — a vector is exchanged in parts while the rank makes it (overlap.c), under
- * mpirun: the means and bits of one exchange of the whole vector, what counts as hidden, and how
- * the ranks end when one of them does not come.
+ * test_exchange.c — overlap.c under mpirun: a vector is exchanged in parts while the rank computes
+ * it. Means and bits equal those of one exchange of the whole vector; hidden time; missing ranks.
  */
 #include "base/clock.h"
 #include "base/random.h"
@@ -17,7 +16,7 @@
 
 enum { LARGEST = 300007, BUCKET = 64 * 1024 / 4 };
 
-/* ---- what the cases share -----------------------------------------------------------------------
+/* ---- shared by the cases ------------------------------------------------------------------------
  */
 
 /* For vectors of up to LARGEST floats, in parts of BUCKET. `more`: NULL, or a key and its value. */
@@ -42,19 +41,9 @@ static status open_kind(communicator **c, const char *kind, const char *reductio
     return open_with(c, kind, reduction, NULL);
 }
 
-/* Numbers whose sum depends on the order of the addition. */
-static void rough(unsigned rank, size_t count, uint64_t round, float *out)
-{
-    uint32_t bits = rank * 7919 + (uint32_t)round + 1;
-    for (size_t i = 0; i < count; i++) {
-        bits = bits * 1664525u + 1013904223u;
-        out[i] = (float)(int32_t)bits * (i % 3 == 0 ? 1e-9f : 1e-6f);
-    }
-}
-
-/* The vector becomes final from its end, in pieces of any size, at each rank's own pace. */
-static status in_pieces(communicator *c, float *data, size_t count, uint64_t round,
-                        uint64_t *hidden_ns)
+/* The vector becomes final from its end, in steps of random size, different on each rank. */
+static status exchange_in_parts(communicator *c, float *data, size_t count, uint64_t round,
+                                uint64_t *hidden_ns)
 {
     struct random_stream stream;
     random_open(&stream, RANDOM_TEST, round, c->rank, 0);
@@ -69,8 +58,8 @@ static status in_pieces(communicator *c, float *data, size_t count, uint64_t rou
     return communicator_finish(c, COMMUNICATOR_NOTES, hidden_ns);
 }
 
-/* The mean in parts has the bits of the mean at once, where the order of the sum is the same. It is
- * always near, and the same on every rank. */
+/* The mean in parts has the bits of the mean of the whole vector if the order of the sum is the
+ * same. It is always close to it, and the same on every rank. */
 static status check_bits(communicator *c, size_t count, uint64_t round)
 {
     status result = OK;
@@ -78,13 +67,13 @@ static status check_bits(communicator *c, size_t count, uint64_t round)
     float *data = communicator_buffer(c);
     const size_t all = count + COMMUNICATOR_NOTES;
     uint64_t hidden_ns;
-    rough(c->rank, all, round, data);
+    sync_rig_rough(c->rank, all, round, data);
     TRY(communicator_allreduce_mean(c, data, all));
     memcpy(at_once, data, all * sizeof(float));
-    rough(c->rank, all, round, data);
-    TRY(in_pieces(c, data, count, round, &hidden_ns));
+    sync_rig_rough(c->rank, all, round, data);
+    TRY(exchange_in_parts(c, data, count, round, &hidden_ns));
     if (communicator_same_in_parts(c) && memcmp(data, at_once, all * sizeof(float)) != 0)
-        FAIL(ERROR_OTHER, "%zu floats in pieces have other bits than at once", count);
+        FAIL(ERROR_OTHER, "%zu floats in parts have other bits than the whole vector", count);
     for (size_t i = 0; i < all; i++)
         if (!(data[i] - at_once[i] < 1e-3f && at_once[i] - data[i] < 1e-3f))
             FAIL(ERROR_OTHER, "element %zu of %zu is %g, not %g", i, count, (double)data[i],
@@ -106,7 +95,7 @@ static bool takes_part(const char *kind)
 
 static const char *const reductions[2] = {"fast", "ordered"};
 
-/* `check` of every kind that exchanges in the host's memory, with both reductions. */
+/* Calls `check` for every kind that computes means in host memory, with both reductions. */
 static status every_kind(status (*check)(communicator *c))
 {
     status result = OK;
@@ -126,7 +115,7 @@ done:
     return result;
 }
 
-/* Every rank's number becomes the mean over the ranks. */
+/* *number ← its mean over the ranks. */
 static status mean_over_ranks(communicator *c, double *number)
 {
     status result = OK;
@@ -137,8 +126,8 @@ done:
     return result;
 }
 
-/* The whole vector is final at once, and the ranks compute for so long after that. *mean_ns: what
- * is hidden, as the mean over the ranks. */
+/* The whole vector is final at once; then the ranks compute for `computing_ns`. *mean_ns ← the
+ * hidden time, as the mean over the ranks. */
 static status hidden_beside(communicator *c, uint64_t computing_ns, double *mean_ns)
 {
     status result = OK;
@@ -159,7 +148,7 @@ done:
     return result;
 }
 
-/* Parts complete while the ranks compute, and computing after that hides nothing: if the ranks
+/* Parts complete while the ranks compute, and time after the last part is not hidden: if the ranks
  * compute for long enough (seconds on a busy machine), less than half of that time is hidden. */
 static status check_moved(communicator *c)
 {
@@ -170,8 +159,7 @@ static status check_moved(communicator *c)
         TRY(hidden_beside(c, (uint64_t)(seconds * 1e9), &mean_ns));
     } while (seconds < 10 && !(mean_ns > 0 && mean_ns < 0.5e9 * seconds));
     if (!(mean_ns > 0 && mean_ns < 0.5e9 * seconds))
-        FAIL(ERROR_OTHER, "%g ns of %g s are said to be hidden on the mean of the ranks", mean_ns,
-             seconds);
+        FAIL(ERROR_OTHER, "%g ns of %g s are hidden, as the mean over the ranks", mean_ns, seconds);
 done:
     return result;
 }
@@ -196,21 +184,22 @@ static status case_conformance(unsigned rank UNUSED, unsigned size UNUSED)
     return every_kind(check_sizes);
 }
 
-/* Each rank in turn comes late, with and without a free processor. */
+/* Each rank in turn is late, with and without a free processor. */
 static status check_turns(communicator *c)
 {
     status result = OK;
     if (c->has_processor && c->ranks->processors < 2 * c->size)
-        FAIL(ERROR_OTHER, "%u ranks on %u processors have some to spare", c->size,
+        FAIL(ERROR_OTHER, "has_processor is true for %u ranks on %u processors", c->size,
              c->ranks->processors);
     if (!communicator_overlaps(c))
         FAIL(ERROR_OTHER, "nothing is exchanged while ranks compute");
-    for (unsigned round = 0; round < 20; round++) {
-        communicator_spare_processors(c, round < 10);
+    enum { ROUNDS = 12 };
+    for (unsigned round = 0; round < ROUNDS; round++) {
+        communicator_spare_processors(c, round < ROUNDS / 2);
         if (c->rank == round % c->size)
             clock_sleep_until_ns(clock_ns() + 3000000);
         TRY(check_bits(c, LARGEST, round));
-        if (round % 10 == 0 && !c->ordered)
+        if (round % (ROUNDS / 2) == 0 && !c->ordered)
             TRY(check_moved(c));
     }
 done:
@@ -222,7 +211,7 @@ static status case_turns(unsigned rank UNUSED, unsigned size UNUSED)
     return every_kind(check_turns);
 }
 
-/* Parts of what lies in a node's memory, which its leader exchanges with another's. */
+/* Parts in the memory of a node, which its leader exchanges with the other leader. */
 static status case_nodes(unsigned rank UNUSED, unsigned size UNUSED)
 {
     status result = OK;
@@ -235,8 +224,8 @@ done:
     return result;
 }
 
-/* As between hosts, whose gate is MPI's: several parts of reduction=fast are under way at a time.
- */
+/* As between hosts, where the gate is MPI_Ibarrier: with reduction=fast several parts are under way
+ * at a time. */
 static status case_hosts(unsigned rank UNUSED, unsigned size UNUSED)
 {
     status result = OK;
@@ -252,23 +241,40 @@ done:
     return result;
 }
 
-/* Rank 0 is done computing before the others begin: its parts are under way, and none is complete.
- * Then nothing is under way before communicator_finish. */
-static status check_only_begun(communicator *c)
+/* Rank 0 comes to communicator_finish before the others begin, which is after late_s: its parts are
+ * under way, and none is complete. *hidden_ns is rank 0's, on all ranks. */
+static status hidden_before_others(communicator *c, double late_s, double *hidden_ns)
 {
     status result = OK;
     const size_t count = 4 * BUCKET;
-    uint64_t hidden_ns;
+    uint64_t own_ns;
     TRY(communicator_barrier(c));
     if (c->rank > 0)
-        clock_sleep_until_ns(clock_ns() + 1000000000);
+        clock_sleep_until_ns(clock_ns() + (uint64_t)(late_s * 1e9));
     communicator_begin(c, communicator_buffer(c), count);
     communicator_advance(c, 0);
     if (c->rank == 0)
         clock_sleep_until_ns(clock_ns() + 2000000);
-    TRY(communicator_finish(c, 0, &hidden_ns));
-    if (c->rank == 0 && hidden_ns != 0)
-        FAIL(ERROR_OTHER, "%llu ns of waiting are hidden", (unsigned long long)hidden_ns);
+    TRY(communicator_finish(c, 0, &own_ns));
+    *hidden_ns = (double)own_ns;
+    TRY(communicator_broadcast(c, hidden_ns, sizeof *hidden_ns, 0));
+done:
+    return result;
+}
+
+/* A part that waits for other ranks hides nothing. On a busy machine rank 0 may come late itself,
+ * so the others then begin even later. Nothing is hidden either if nothing was queued before
+ * communicator_finish. */
+static status check_only_begun(communicator *c)
+{
+    status result = OK;
+    const size_t count = 4 * BUCKET;
+    double late_s = 0.05, waiting_ns = 1;
+    uint64_t hidden_ns;
+    for (; late_s < 4 && waiting_ns > 0; late_s *= 2)
+        TRY(hidden_before_others(c, late_s, &waiting_ns));
+    if (waiting_ns > 0)
+        FAIL(ERROR_OTHER, "%g ns of waiting are hidden", waiting_ns);
     communicator_begin(c, communicator_buffer(c), count);
     clock_sleep_until_ns(clock_ns() + 2000000);
     TRY(communicator_finish(c, 0, &hidden_ns));
@@ -283,8 +289,8 @@ static status case_only_begun(unsigned rank UNUSED, unsigned size UNUSED)
     return every_kind(check_only_begun);
 }
 
-/* An owner that ends while its helper thread waits for other ranks does not wait with it. */
-static status case_given_up(unsigned rank, unsigned size UNUSED)
+/* Closing while the helper thread waits for other ranks does not wait. */
+static status case_close_early(unsigned rank, unsigned size UNUSED)
 {
     status result = OK;
     communicator *c = NULL;
@@ -296,13 +302,13 @@ static status case_given_up(unsigned rank, unsigned size UNUSED)
     clock_sleep_until_ns(clock_ns() + 300000000);
     const uint64_t began = clock_ns();
     communicator_close(&c);
-    FAIL(ERROR_DATA, "given up in time: %s", clock_ns() - began < 5000000000u ? "yes" : "no");
+    FAIL(ERROR_DATA, "closed in time: %s", clock_ns() - began < 5000000000u ? "yes" : "no");
 done:
     communicator_close(&c);
     return result;
 }
 
-/* Rank 1 computes for longer than the others wait, which is for a second. */
+/* Rank 1 computes for 2.5 s; the limit of the others is 1 s. */
 static status late_rank(const char *kind, const char *reduction, bool spare)
 {
     status result = OK;
@@ -341,8 +347,8 @@ static status case_late_ring(unsigned rank UNUSED, unsigned size UNUSED)
     return late_rank("ring", "fast", true);
 }
 
-/* As between hosts: the helper thread gives up while its owner still computes. */
-static status case_gone_meanwhile(unsigned rank, unsigned size UNUSED)
+/* As between hosts: the helper thread times out while its owner still computes. */
+static status case_late_while_computing(unsigned rank, unsigned size UNUSED)
 {
     status result = OK;
     communicator *c = NULL;
@@ -363,7 +369,8 @@ done:
 }
 
 #if !defined(GRADLAG_SANITIZE)
-/* In place of the C library's: memory_allocate() comes here. (MPI's own are another matter.) */
+/* Replaces the C library's function, which memory_allocate() calls. MPI's allocations are not
+ * counted. */
 static unsigned allocations;
 
 void *aligned_alloc(size_t alignment, size_t bytes)
@@ -377,10 +384,10 @@ static status check_allocations(communicator *c)
 {
     status result = OK;
     uint64_t hidden_ns;
-    TRY(in_pieces(c, communicator_buffer(c), LARGEST, 0, &hidden_ns));
+    TRY(exchange_in_parts(c, communicator_buffer(c), LARGEST, 0, &hidden_ns));
     const unsigned before = allocations;
     for (unsigned step = 0; step < 30; step++)
-        TRY(in_pieces(c, communicator_buffer(c), LARGEST, step, &hidden_ns));
+        TRY(exchange_in_parts(c, communicator_buffer(c), LARGEST, step, &hidden_ns));
     if (allocations != before)
         FAIL(ERROR_OTHER, "%u allocations in 30 exchanges", allocations - before);
 done:
@@ -399,22 +406,22 @@ static const struct sync_case CASES[] = {
     {"nodes", case_nodes},
     {"hosts", case_hosts},
     {"only begun", case_only_begun},
-    {"given up", case_given_up},
+    {"close early", case_close_early},
     {"late mpi", case_late_mpi},
     {"late ordered", case_late_ordered},
     {"late shared", case_late_shared},
     {"late ring", case_late_ring},
-    {"gone meanwhile", case_gone_meanwhile},
+    {"late while computing", case_late_while_computing},
 #if !defined(GRADLAG_SANITIZE)
     {"allocations", case_allocations},
 #endif
     {NULL, NULL},
 };
 
-/* ---- what is expected of them -------------------------------------------------------------------
+/* ---- tests --------------------------------------------------------------------------------------
  */
 
-static void in_pieces_every_communicator_gives_the_mean_it_gives_at_once(void **state UNUSED)
+static void means_in_parts_equal_means_of_the_whole_vector(void **state UNUSED)
 {
     static const unsigned ranks[] = {1, 2, 3, 5};
     for (size_t i = 0; i < COUNT_OF(ranks); i++)
@@ -443,25 +450,29 @@ static void a_part_that_is_only_begun_hides_nothing(void **state UNUSED)
 static void a_rank_that_ends_does_not_wait_for_its_parts(void **state UNUSED)
 {
     static struct sync_run run;
-    sync_rig_run(3, "given up", 20, &run);
-    if (run.exit_code != ERROR_DATA || strstr(run.output, "given up in time: yes") == NULL)
+    sync_rig_run(3, "close early", 20, &run);
+    if (run.exit_code != ERROR_DATA || sync_rig_lines(&run, "error: ", "closed in time: yes") != 1)
         fail_msg("exit %d:\n%s", run.exit_code, run.output);
 }
 
-static void a_rank_that_does_not_come_is_given_up(void **state UNUSED)
+static void a_wait_for_a_missing_rank_times_out(void **state UNUSED)
 {
     static const char *const cases[] = {"late mpi", "late ordered", "late shared", "late ring",
-                                        "gone meanwhile"};
-    static struct sync_run run;
-    for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        sync_rig_run(3, cases[i], 20, &run);
-        if (run.exit_code != ERROR_PEER)
-            fail_msg("%s: exit %d:\n%s", cases[i], run.exit_code, run.output);
-        sync_rig_expect_waited(&run, 1, 5, "for rank 1");
+                                        "late while computing"};
+    enum { CASES_LATE = COUNT_OF(cases) };
+    static struct sync_run runs[CASES_LATE];
+    struct sync_start starts[CASES_LATE];
+    for (size_t i = 0; i < CASES_LATE; i++)
+        starts[i] = (struct sync_start){3, cases[i]};
+    sync_rig_run_together(starts, CASES_LATE, 30, runs);
+    for (size_t i = 0; i < CASES_LATE; i++) {
+        if (runs[i].exit_code != ERROR_PEER)
+            fail_msg("%s: exit %d:\n%s", cases[i], runs[i].exit_code, runs[i].output);
+        sync_rig_expect_timeout(&runs[i], 1, 5, "rank 1");
     }
 }
 
-static void exchanges_in_pieces_allocate_nothing(void **state UNUSED)
+static void exchanges_in_parts_allocate_nothing(void **state UNUSED)
 {
 #if defined(GRADLAG_SANITIZE)
     skip();
@@ -473,13 +484,13 @@ static void exchanges_in_pieces_allocate_nothing(void **state UNUSED)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(in_pieces_every_communicator_gives_the_mean_it_gives_at_once),
+        cmocka_unit_test(means_in_parts_equal_means_of_the_whole_vector),
         cmocka_unit_test(parts_complete_while_ranks_compute),
         cmocka_unit_test(between_hosts_parts_complete_in_one_order),
         cmocka_unit_test(a_part_that_is_only_begun_hides_nothing),
         cmocka_unit_test(a_rank_that_ends_does_not_wait_for_its_parts),
-        cmocka_unit_test(a_rank_that_does_not_come_is_given_up),
-        cmocka_unit_test(exchanges_in_pieces_allocate_nothing),
+        cmocka_unit_test(a_wait_for_a_missing_rank_times_out),
+        cmocka_unit_test(exchanges_in_parts_allocate_nothing),
     };
     int code;
     if (sync_rig_is_rank(argc, argv, CASES, &code))

@@ -1,6 +1,6 @@
 /*
- * test_overlap.c — gradients that are exchanged while they are computed, under mpirun: the bits of
- * the same training without, what is recorded of it, and how it ends when it fails.
+ * test_overlap.c — training with overlap and with double buffering, under mpirun: the bits of the
+ * same training without, its records, and how it ends after a failure.
  */
 #include "base/memory.h"
 #include "base/sha256.h"
@@ -14,7 +14,7 @@
 /* ---- a whole run on this rank -------------------------------------------------------------------
  */
 
-/* `rows`: rank 0's, or NULL. Whoever asks for checkpoints wants to stop at the first. */
+/* `rows`: on rank 0, or NULL. A run with checkpoints stops at its first. */
 static status train(const char *const *settings, unsigned rank, unsigned size, recorder *rows,
                     struct training_outcome *out)
 {
@@ -47,24 +47,24 @@ done:
     return result;
 }
 
-#define SAME_BITS(way, model)                                                                      \
-    TRY(same_bits(SETTINGS("epochs=0.25", "evaluate_every=0.1", "bucket_kib=4",                    \
-                           "communicator=" way, "model=" model, "overlap=yes"),                    \
-                  SETTINGS("epochs=0.25", "evaluate_every=0.1", "bucket_kib=4",                    \
-                           "communicator=" way, "model=" model, "overlap=no"),                     \
+#define SAME_BITS(length, way, model)                                                              \
+    TRY(same_bits(SETTINGS(length, "evaluate_every=0.1", "bucket_kib=4", "communicator=" way,      \
+                           "model=" model, "overlap=yes"),                                         \
+                  SETTINGS(length, "evaluate_every=0.1", "bucket_kib=4", "communicator=" way,      \
+                           "model=" model, "overlap=no"),                                          \
                   rank, size))
 
 static status case_bits(unsigned rank, unsigned size)
 {
     status result = OK;
-    SAME_BITS("shared", "mlp");
-    SAME_BITS("shared", "resnet8");
+    SAME_BITS("epochs=0.25", "shared", "mlp");
+    SAME_BITS("updates=9", "shared", "resnet8");
     TRY(same_bits(
         SETTINGS("updates=50", "bucket_kib=4", "communicator=shared", "model=mlp", "overlap=auto"),
         SETTINGS("updates=50", "bucket_kib=4", "communicator=shared", "model=mlp", "overlap=no"),
         rank, size));
     if (size <= 2)
-        SAME_BITS("mpi", "mlp");
+        SAME_BITS("epochs=0.25", "mpi", "mlp");
     TRY(same_bits(SETTINGS("updates=9", "bucket_kib=4", "reduction=ordered", "communicator=mpi",
                            "model=resnet8", "overlap=yes"),
                   SETTINGS("updates=9", "bucket_kib=64", "reduction=ordered", "communicator=mpi",
@@ -82,7 +82,7 @@ done:
     return result;
 }
 
-/* What is hidden is recorded beside what is not; the parts of a step still add up to it. */
+/* Hidden time is recorded beside exchange time; the parts of a step still add up to the step. */
 static status case_records(unsigned rank, unsigned size)
 {
     status result = OK;
@@ -93,8 +93,8 @@ static status case_records(unsigned rank, unsigned size)
         {"SELECT count(*) FROM step WHERE data_us + forward_us + backward_us > compute_us + 2",
          "0"},
         {"SELECT max(hidden_us <= step_us) FROM where_time_goes WHERE run_id = 2", "1"},
-        /* All steps together take no longer than the training, on either rank; clocks that are
-         * started by different processes apart. */
+        /* The steps of each rank together take no longer than the training. The margin is for
+         * clocks that different processes start. */
         {"SELECT count(*) FROM (SELECT run_id, worker, sum(compute_us + exchange_us + apply_us) AS "
          "us FROM step GROUP BY run_id, worker) s JOIN run ON run.id = s.run_id "
          "WHERE us <= run.train_seconds * 1.1e6 + 50000",
@@ -125,8 +125,8 @@ done:
 /* ---- double buffering ---------------------------------------------------------------------------
  */
 
-enum { LATE_UPDATES = 13 };
-#define LATE(more, ...)                                                                            \
+enum { BUFFERED_UPDATES = 13 };
+#define DOUBLE_BUFFERED(more, ...)                                                                 \
     SETTINGS("updates=13", "double_buffering=yes", "optimizer=momentum", "momentum=0.9",           \
              "weight_decay=0", "lr=0.05", "schedule=constant", "warmup_epochs=0",                  \
              "lr_scaling=none", "bucket_kib=4", "model=mlp", more __VA_OPT__(, ) __VA_ARGS__)
@@ -139,8 +139,8 @@ static float *zeros(size_t count)
     return out;
 }
 
-/* From first principles: θ after n updates is made of θ after n − 1 and of the gradients at θ after
- * n − 2, added up rank after rank. */
+/* The definition: θ after n updates is computed from θ after n − 1 updates and the gradients at θ
+ * after n − 2 updates, summed in rank order. */
 static status reference(unsigned ranks, char hex[65])
 {
     status result = OK;
@@ -148,7 +148,7 @@ static status reference(unsigned ranks, char hex[65])
     worker *w[8] = {NULL};
     struct sha256 digest;
     struct step_stats stats;
-    TRY(sync_rig_training(&o, LATE("overlap=no")));
+    TRY(sync_rig_training(&o, DOUBLE_BUFFERED("overlap=no")));
     for (unsigned i = 0; i < ranks; i++)
         TRY(worker_open(&w[i],
                         &(struct worker_options){.settings = o, .index = i, .count = ranks}));
@@ -156,8 +156,8 @@ static status reference(unsigned ranks, char hex[65])
     float *theta = zeros(count), *velocity = zeros(count), *gradient = zeros(count);
     float *mean = zeros(count), *mean_before = zeros(count);
     TRY(worker_initial_parameters(w[0], theta, count));
-    for (unsigned batch = 0; batch <= LATE_UPDATES; batch++) {
-        for (unsigned i = 0; batch < LATE_UPDATES && i < ranks; i++) {
+    for (unsigned batch = 0; batch <= BUFFERED_UPDATES; batch++) {
+        for (unsigned i = 0; batch < BUFFERED_UPDATES && i < ranks; i++) {
             TRY(worker_gradient(w[i], theta, batch, gradient, &stats));
             for (size_t k = 0; k < count; k++)
                 mean[k] = i == 0 ? gradient[k] : mean[k] + gradient[k];
@@ -184,22 +184,23 @@ done:
     return result;
 }
 
-static status case_late(unsigned rank, unsigned size)
+static status case_buffered(unsigned rank, unsigned size)
 {
     status result = OK;
     const char *const *ways[] = {
-        LATE("communicator=shared", "overlap=yes"),
-        LATE("communicator=shared", "overlap=no"),
-        LATE("communicator=mpi", "reduction=ordered", "overlap=yes"),
-        LATE("communicator=mpi", "reduction=ordered", "overlap=auto"),
-        LATE("communicator=naive", "reduction=ordered", "overlap=no", "evaluate_every=0.01"),
+        DOUBLE_BUFFERED("communicator=shared", "overlap=yes"),
+        DOUBLE_BUFFERED("communicator=shared", "overlap=no"),
+        DOUBLE_BUFFERED("communicator=mpi", "reduction=ordered", "overlap=yes"),
+        DOUBLE_BUFFERED("communicator=mpi", "reduction=ordered", "overlap=auto"),
+        DOUBLE_BUFFERED("communicator=naive", "reduction=ordered", "overlap=no",
+                        "evaluate_every=0.01"),
     };
     char hex[65];
     TRY(reference(size, hex));
     for (size_t i = 0; i < COUNT_OF(ways); i++) {
         struct training_outcome outcome;
         TRY(train(ways[i], rank, size, NULL, &outcome));
-        if (strcmp(hex, outcome.parameters_sha256) != 0 || outcome.updates != LATE_UPDATES ||
+        if (strcmp(hex, outcome.parameters_sha256) != 0 || outcome.updates != BUFFERED_UPDATES ||
             outcome.samples_used != outcome.samples_computed)
             FAIL(ERROR_OTHER, "way %zu: %.12s… after %llu updates, not %.12s…", i,
                  outcome.parameters_sha256, (unsigned long long)outcome.updates, hex);
@@ -208,7 +209,7 @@ done:
     return result;
 }
 
-static status case_late_records(unsigned rank, unsigned size)
+static status case_buffered_records(unsigned rank, unsigned size)
 {
     status result = OK;
     static const struct fact facts[] = {
@@ -221,7 +222,7 @@ static status case_late_records(unsigned rank, unsigned size)
     recorder *r = NULL;
     if (rank == 0 && rig_make_folder(NULL) == 0)
         r = rig_begin(&(struct run_description){.mode = "sync", .workers = 2}, &id);
-    TRY(train(LATE("communicator=auto"), rank, size, r, &outcome));
+    TRY(train(DOUBLE_BUFFERED("communicator=auto"), rank, size, r, &outcome));
     if (rank == 0)
         rig_finish(r, &rig_outcome);
     if (rank == 0)
@@ -232,15 +233,18 @@ done:
     return result;
 }
 
-/* Told to stop while a gradient waits: that one is left for whoever goes on. */
-static status case_late_stop(unsigned rank, unsigned size)
+/* A request to stop while a gradient waits: it stays for the resumed run. */
+static status case_buffered_stop(unsigned rank, unsigned size)
 {
     status result = OK;
     struct training_outcome outcome;
-    status ended = train(LATE("communicator=auto", "checkpoint=x", "checkpoint_every=0.04"), rank,
-                         size, NULL, &outcome);
-    /* Update 4 brings the 80 samples after which rank 0 is told at a checkpoint: gradient 6,
-     * computed then, says so to all; gradient 7 is computed while that travels, and waits. */
+    status ended =
+        train(DOUBLE_BUFFERED("communicator=auto", "checkpoint=x", "checkpoint_every=0.04"), rank,
+              size, NULL, &outcome);
+    /* Update 4 reaches the 80 samples of the checkpoint at which rank 0 gets the request. Gradient
+     * 6, computed next, carries it to all ranks. Gradient 7 is computed during that exchange and
+     * waits.
+     */
     if (ended != STOPPED || outcome.updates != 6 ||
         outcome.samples_used + 10 * size != outcome.samples_computed)
         FAIL(ERROR_OTHER, "ended as %s after %llu updates", status_name(ended),
@@ -249,7 +253,7 @@ done:
     return result;
 }
 
-/* The rate is too high: all ranks come to the same end. */
+/* The learning rate is too high: all ranks end together. */
 static status case_diverges(unsigned rank, unsigned size)
 {
     status result = OK;
@@ -265,12 +269,16 @@ done:
 }
 
 static const struct sync_case CASES[] = {
-    {"bits", case_bits}, {"records", case_records},           {"diverges", case_diverges},
-    {"late", case_late}, {"late records", case_late_records}, {"late stop", case_late_stop},
+    {"bits", case_bits},
+    {"records", case_records},
+    {"diverges", case_diverges},
+    {"buffered", case_buffered},
+    {"buffered records", case_buffered_records},
+    {"buffered stop", case_buffered_stop},
     {NULL, NULL},
 };
 
-/* ---- what is expected of them -------------------------------------------------------------------
+/* ---- tests --------------------------------------------------------------------------------------
  */
 
 static void overlap_changes_no_bit(void **state UNUSED)
@@ -280,7 +288,7 @@ static void overlap_changes_no_bit(void **state UNUSED)
         sync_rig_expect_ok(ranks[i], "bits");
 }
 
-/* The n-th step of either kind takes so long; what the trial then votes for. */
+/* The vote of a trial in which the n-th step of either kind takes took(overlaps, n) ns. */
 static float vote_after(uint64_t (*took)(bool overlaps, unsigned n))
 {
     struct overlap_autotune t = {0};
@@ -308,34 +316,34 @@ static uint64_t a_tenth_slower(bool overlaps, unsigned n)
     return (overlaps ? 1100000 : 1000000) + n;
 }
 
-static uint64_t alike(bool overlaps UNUSED, unsigned n)
+static uint64_t equally_fast(bool overlaps UNUSED, unsigned n)
 {
     return 1000000 + n;
 }
 
-/* Warming up, and a few steps in which something else ran. */
+/* Slow steps while warming up, and a few slow steps later. */
 static uint64_t faster_with_outliers(bool overlaps, unsigned n)
 {
     bool disturbed = n < AUTOTUNE_WARM_UP / 2 || n % 4 == 3;
     return overlaps ? (disturbed ? 90000000 : 900000) : 1000000;
 }
 
-/* By much on the median, and in every other pair only. */
-static uint64_t faster_now_and_then(bool overlaps, unsigned n)
+/* Faster in the median, but only in every other pair. */
+static uint64_t faster_in_every_other_pair(bool overlaps, unsigned n)
 {
     return overlaps ? 900000 : n % 2 == 0 ? 890000 : 990000 + n;
 }
 
-static void a_trial_votes_for_overlap_where_it_gains(void **state UNUSED)
+static void a_trial_votes_for_overlap_if_it_gains(void **state UNUSED)
 {
     assert_true(vote_after(a_tenth_faster) == 1);
     assert_true(vote_after(a_tenth_slower) == 0);
-    assert_true(vote_after(alike) == 0);
+    assert_true(vote_after(equally_fast) == 0);
     assert_true(vote_after(faster_with_outliers) == 1);
-    assert_true(vote_after(faster_now_and_then) == 0);
+    assert_true(vote_after(faster_in_every_other_pair) == 0);
 }
 
-static void what_was_hidden_is_recorded(void **state UNUSED)
+static void hidden_time_is_recorded(void **state UNUSED)
 {
     sync_rig_expect_ok(2, "records");
 }
@@ -345,32 +353,32 @@ static void divergence_ends_all_ranks_together(void **state UNUSED)
     sync_rig_expect_ok(3, "diverges");
 }
 
-static void one_step_late_has_the_bits_of_its_definition(void **state UNUSED)
+static void double_buffering_has_the_bits_of_its_definition(void **state UNUSED)
 {
     static const unsigned ranks[] = {1, 2, 3};
     for (size_t i = 0; i < COUNT_OF(ranks); i++)
-        sync_rig_expect_ok(ranks[i], "late");
+        sync_rig_expect_ok(ranks[i], "buffered");
 }
 
-static void being_late_is_recorded(void **state UNUSED)
+static void the_staleness_of_double_buffering_is_recorded(void **state UNUSED)
 {
-    sync_rig_expect_ok(2, "late records");
+    sync_rig_expect_ok(2, "buffered records");
 }
 
-static void a_gradient_waits_for_whoever_goes_on_when_stopped(void **state UNUSED)
+static void a_stopped_run_keeps_its_waiting_gradient(void **state UNUSED)
 {
-    sync_rig_expect_ok(2, "late stop");
+    sync_rig_expect_ok(2, "buffered stop");
 }
 
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(overlap_changes_no_bit),
-        cmocka_unit_test(a_trial_votes_for_overlap_where_it_gains),
-        cmocka_unit_test(what_was_hidden_is_recorded),
-        cmocka_unit_test(one_step_late_has_the_bits_of_its_definition),
-        cmocka_unit_test(being_late_is_recorded),
-        cmocka_unit_test(a_gradient_waits_for_whoever_goes_on_when_stopped),
+        cmocka_unit_test(a_trial_votes_for_overlap_if_it_gains),
+        cmocka_unit_test(hidden_time_is_recorded),
+        cmocka_unit_test(double_buffering_has_the_bits_of_its_definition),
+        cmocka_unit_test(the_staleness_of_double_buffering_is_recorded),
+        cmocka_unit_test(a_stopped_run_keeps_its_waiting_gradient),
         cmocka_unit_test(divergence_ends_all_ranks_together),
     };
     int code;

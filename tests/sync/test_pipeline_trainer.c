@@ -1,6 +1,6 @@
 /*
- * test_pipeline_trainer.c — a pipeline without flushes against its definition, worked out by whole
- * models in one process. Pipelines as processes: test_process_pipeline.c.
+ * test_pipeline_trainer.c — a pipeline without flushes compared with its definition, computed with
+ * whole models in one process. Pipelines as processes: test_process_pipeline.c.
  */
 #include "base/memory.h"
 #include "base/sha256.h"
@@ -18,7 +18,7 @@
 
 enum { UPDATES = 9, REPLICAS_MOST = 2 };
 
-/* Every update's parameters, and what they are made with. */
+/* The parameters after every update, and buffers. */
 struct mirror {
     worker *worker[REPLICAS_MOST];
     float *theta[UPDATES + 1], *mixed, *gradient[REPLICAS_MOST];
@@ -56,8 +56,8 @@ static void mirror_close(struct mirror *m)
     optimizer_close(&m->optimizer);
 }
 
-/* Update n: stage k's forward, and so its backward, read its weights as of K − 1 − k updates
- * before, and what comes of it is applied to the newest. */
+/* Update n: forward and backward of stage k read its weights of K − 1 − k updates before. The
+ * update is applied to the newest weights. */
 static status mirror_update(struct mirror *m, const struct stage_plan *plan, unsigned replicas,
                             unsigned n, double lr)
 {
@@ -148,7 +148,7 @@ static status case_stages(unsigned rank, unsigned size)
     return compare(3, "false", rank, size);
 }
 
-/* A first stage of one layer has no other use for its weights than this. */
+/* With recompute the first stage reads its stashed weights also in the backward. */
 static status case_recomputing(unsigned rank, unsigned size)
 {
     return compare(3, "true", rank, size);
@@ -166,7 +166,7 @@ static const struct sync_case CASES[] = {
     {NULL, NULL},
 };
 
-/* ---- what is expected of them -------------------------------------------------------------------
+/* ---- tests --------------------------------------------------------------------------------------
  */
 
 static void a_backward_reads_the_weights_of_its_forward(void **state UNUSED)

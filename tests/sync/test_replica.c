@@ -1,6 +1,7 @@
 /*
- * test_replica.c — replicas of other kinds against one in the host's memory, update by update: on
- * the stand-in for CUDA, on one rank; and in memory that all ranks see.
+ * test_replica.c — kinds of replicas compared with replica_host, update by update: replica_device
+ * on the stand-in for CUDA, on one rank; replica_shared on several ranks. And when overlap goes
+ * off.
  */
 #include "base/memory.h"
 #include "sync/replica.h"
@@ -33,17 +34,17 @@ done:
     return result;
 }
 
-/* Update by update, with an evaluation between. */
-static status compare_replicas(worker *w, replica *here, replica *there)
+/* Compares update by update, with one evaluation. */
+static status compare_replicas(worker *w, replica *host, replica *device)
 {
     status result = OK;
-    TRY(expect_same_views(here, there));
+    TRY(expect_same_views(host, device));
     for (uint64_t batch = 0; batch < 20; batch++) {
         float notes[2][COMMUNICATOR_NOTES] = {{1, 2, 3, 4}, {1, 2, 3, 4}};
         struct step_stats stats[2];
         struct evaluation e[2] = {{0}};
         bool finite[2];
-        replica *const both[] = {here, there};
+        replica *const both[] = {host, device};
         for (unsigned i = 0; i < 2; i++) {
             TRY(replica_gradient(both[i], batch, &stats[i]));
             TRY(replica_exchange(both[i], notes[i]));
@@ -51,7 +52,7 @@ static status compare_replicas(worker *w, replica *here, replica *there)
             if (batch == 10)
                 TRY(worker_evaluate(w, both[i]->parameters, &e[i]));
         }
-        TRY(expect_same_views(here, there));
+        TRY(expect_same_views(host, device));
         if (stats[0].loss != stats[1].loss || e[0].test_loss != e[1].test_loss ||
             memcmp(notes[0], notes[1], sizeof notes[0]) != 0 || !finite[0] || !finite[1])
             FAIL(ERROR_OTHER, "the replicas differ in update %llu", (unsigned long long)batch);
@@ -60,21 +61,21 @@ done:
     return result;
 }
 
-/* A bad gradient on either side leaves everything as it was. */
-static status poison_replicas(worker *w, replica *here, replica *there)
+/* A gradient that is not finite changes nothing in either replica. */
+static status poison_replicas(worker *w, replica *host, replica *device)
 {
     status result = OK;
     const float bad = NAN;
     bool finite;
-    here->gradient[3] = bad;
-    TRY(worker_resident_write(w, there->gradient + 3, &bad, 1));
-    TRY(replica_apply(here, 0.1, &finite));
+    host->gradient[3] = bad;
+    TRY(worker_resident_write(w, device->gradient + 3, &bad, 1));
+    TRY(replica_apply(host, 0.1, &finite));
     if (!finite)
-        TRY(replica_apply(there, 0.1, &finite));
+        TRY(replica_apply(device, 0.1, &finite));
     if (finite)
-        FAIL(ERROR_OTHER, "a NaN was not noticed");
-    TRY(expect_same_views(here, there));
-    TRY(compare_replicas(w, here, there));
+        FAIL(ERROR_OTHER, "a NaN was not detected");
+    TRY(expect_same_views(host, device));
+    TRY(compare_replicas(w, host, device));
 done:
     return result;
 }
@@ -85,19 +86,19 @@ static status compare_with(const char *setting)
     options *o = NULL;
     worker *w = NULL;
     communicator *c = NULL;
-    replica *here = NULL, *there = NULL;
+    replica *host = NULL, *device = NULL;
     TRY(sync_rig_training(&o, (const char *const[]){"device=cuda", "model=mlp", setting, NULL}));
     TRY(worker_open(&w, &(struct worker_options){.settings = o, .count = 1}));
     TRY(communicator_open(&c, o, worker_parameter_count(w), worker_place(w)));
-    TRY(replica_open_kind(&here, &replica_host, o, w, c));
-    TRY(replica_open(&there, o, w, c));
-    if (there->kind != &replica_device)
-        FAIL(ERROR_OTHER, "one rank's replica is not on the GPU");
-    TRY(compare_replicas(w, here, there));
-    TRY(poison_replicas(w, here, there));
+    TRY(replica_open_kind(&host, &replica_host, o, w, c));
+    TRY(replica_open(&device, o, w, c));
+    if (device->kind != &replica_device)
+        FAIL(ERROR_OTHER, "the replica of one rank is not on the GPU");
+    TRY(compare_replicas(w, host, device));
+    TRY(poison_replicas(w, host, device));
 done:
-    replica_close(&here);
-    replica_close(&there);
+    replica_close(&host);
+    replica_close(&device);
     communicator_close(&c);
     worker_close(&w);
     options_close(&o);
@@ -114,7 +115,7 @@ done:
     return result;
 }
 
-/* Two ranks that exchange through MPI: parameters have to come down for that. */
+/* Two ranks that exchange through MPI keep their replicas in host memory. */
 static status case_host(unsigned rank, unsigned size)
 {
     status result = OK;
@@ -127,7 +128,7 @@ static status case_host(unsigned rank, unsigned size)
     TRY(communicator_open(&c, o, worker_parameter_count(w), worker_place(w)));
     TRY(replica_open(&r, o, w, c));
     if (r->kind != &replica_host)
-        FAIL(ERROR_OTHER, "the replica is on the GPU, and nothing exchanges there");
+        FAIL(ERROR_OTHER, "the replica is on the GPU, but the exchange is not");
 done:
     replica_close(&r);
     communicator_close(&c);
@@ -136,7 +137,7 @@ done:
     return result;
 }
 
-/* ---- in memory that all ranks see ---------------------------------------------------------------
+/* ---- replica_shared -----------------------------------------------------------------------------
  */
 
 static status open_on(replica **out, const struct replica_kind *kind, const char *way, options *o,
@@ -152,8 +153,8 @@ done:
     return result;
 }
 
-/* Both from rank 0's, as a run begins or goes on. */
-static status begin_alike(replica *both[2], uint64_t updates)
+/* Sets both replicas to rank 0's state, as at the beginning or when resuming. */
+static status set_both(replica *both[2], uint64_t updates)
 {
     status result = OK;
     struct replica_view from;
@@ -177,9 +178,8 @@ done:
 
 enum { BATCHES = 24 };
 
-/* One step of each; where it is `bad` a rank's gradient is not finite, in the share of one rank
- * after the other. An update that is not made is at times not even tried, as where a loss is bad.
- */
+/* One step of each replica. If `bad`, one element of one rank's gradient is NaN; it moves through
+ * the shares of all ranks. Some bad updates are not even tried, as when the loss is not finite. */
 static status step_both(replica *both[2], unsigned rank, uint64_t batch, bool bad)
 {
     status result = OK;
@@ -198,7 +198,7 @@ static status step_both(replica *both[2], unsigned rank, uint64_t batch, bool ba
         TRY(replica_apply(both[i], 0.1 / (double)(batch + 1), &finite[i]));
     }
     if (memcmp(notes[0], notes[1], sizeof notes[0]) != 0 || finite[0] == bad || finite[1] == bad)
-        FAIL(ERROR_OTHER, "batch %llu: other notes or verdicts", (unsigned long long)batch);
+        FAIL(ERROR_OTHER, "batch %llu: other notes or another decision", (unsigned long long)batch);
 done:
     return result;
 }
@@ -214,11 +214,11 @@ static status compare_shared(const char *rule, unsigned rank, unsigned size)
     TRY(worker_open(&w, &(struct worker_options){.settings = o, .index = rank, .count = size}));
     TRY(open_on(&both[0], &replica_host, "naive", o, w, &c[0]));
     TRY(open_on(&both[1], &replica_shared, "shared", o, w, &c[1]));
-    TRY(begin_alike(both, 0));
+    TRY(set_both(both, 0));
     for (uint64_t batch = 0; batch < BATCHES; batch++) {
         TRY(step_both(both, rank, batch, batch % 5 == 3 || batch % 7 == 5));
         if (batch == 12)
-            TRY(begin_alike(both, 10));
+            TRY(set_both(both, 10));
         TRY(replica_collect(both[1]));
         if (rank == 0)
             TRY(expect_same_views(both[0], both[1]));
@@ -245,8 +245,9 @@ done:
     return result;
 }
 
-/* Of two on one processor the one that passes the gate first is at its next exchange before the
- * other has read anything; no update is tried between, as where losses are not finite. */
+/* Two ranks on one processor: the rank that passes the gate first begins its next exchange before
+ * the other has read the buffer. No update is between the exchanges, as when losses are not finite.
+ */
 static status skip_updates(replica *r, unsigned rank)
 {
     status result = OK;
@@ -260,7 +261,7 @@ static status skip_updates(replica *r, unsigned rank)
             wrong += notes[k] != (float)(8 * n + 1 + k);
     }
     if (wrong > 0)
-        FAIL(ERROR_OTHER, "%u notes are not the mean of what was said", wrong);
+        FAIL(ERROR_OTHER, "%u notes are not the mean over ranks", wrong);
 done:
     return result;
 }
@@ -292,7 +293,7 @@ done:
     return result;
 }
 
-/* What needs all of a layer, or a gradient of one's own, is not for shares. */
+/* Settings that need whole layers, or a gradient per rank, exclude replica_shared. */
 static status case_own(unsigned rank, unsigned size)
 {
     static const char *const own[] = {"optimizer=lars", "overlap=yes", "double_buffering=yes",
@@ -319,8 +320,8 @@ done:
     return result;
 }
 
-/* Whether it overlaps still, after so many steps. */
-static status expect_overlap(const char *bucket, const char *setting, const char *late,
+/* Whether overlap is on after `steps` steps. */
+static status expect_overlap(const char *bucket, const char *setting, const char *buffering,
                              unsigned steps, bool expected, unsigned rank, unsigned size)
 {
     status result = OK;
@@ -328,7 +329,7 @@ static status expect_overlap(const char *bucket, const char *setting, const char
     worker *w = NULL;
     communicator *c = NULL;
     replica *r = NULL;
-    TRY(sync_rig_training(&o, SETTINGS(setting, bucket, late, "model=mlp")));
+    TRY(sync_rig_training(&o, SETTINGS(setting, bucket, buffering, "model=mlp")));
     TRY(worker_open(&w, &(struct worker_options){.settings = o, .index = rank, .count = size}));
     TRY(open_on(&r, &replica_host, "mpi", o, w, &c));
     for (uint64_t batch = 0; batch < steps; batch++) {
@@ -339,10 +340,9 @@ static status expect_overlap(const char *bucket, const char *setting, const char
         TRY(replica_exchange(r, notes));
         TRY(replica_apply(r, 0.01, &finite));
     }
-    if (r->overlaps != expected || r->trial != NULL || r->looks)
-        FAIL(ERROR_OTHER, "%s %s %s: after %u steps overlap is %d, of which %s", bucket, setting,
-             late, steps, r->overlaps,
-             r->trial != NULL || r->looks ? "no end is seen" : "all is known");
+    if (r->overlaps != expected || r->trial != NULL || r->checks_early)
+        FAIL(ERROR_OTHER, "%s %s %s: after %u steps overlap is %d, %s", bucket, setting, buffering,
+             steps, r->overlaps, r->trial != NULL || r->checks_early ? "not decided" : "decided");
 done:
     replica_close(&r);
     communicator_close(&c);
@@ -351,8 +351,8 @@ done:
     return result;
 }
 
-/* Of one part, or where the gradient of the first layer fills all, nothing is there early: that is
- * seen in the first step with overlap. */
+/* With one part, or if the first layer's gradient fills all parts, no part is final early. The
+ * first step with overlap detects that. */
 static status case_overlap(unsigned rank, unsigned size)
 {
     status result = OK;
@@ -392,19 +392,19 @@ static void ranks_that_exchange_on_the_host_keep_their_replicas_there(void **sta
     sync_rig_expect_ok(2, "host");
 }
 
-static void ranks_that_share_an_update_out_have_the_bits_of_those_that_do_not(void **state UNUSED)
+static void a_shared_update_has_the_bits_of_separate_updates(void **state UNUSED)
 {
     sync_rig_expect_ok(2, "shared");
     sync_rig_expect_ok(3, "shared");
     sync_rig_expect_ok(2, "own");
 }
 
-static void what_is_never_there_early_is_not_sent_in_parts(void **state UNUSED)
+static void overlap_goes_off_if_no_part_is_final_early(void **state UNUSED)
 {
     sync_rig_expect_ok(2, "overlap");
 }
 
-static void ranks_that_make_no_update_read_what_the_others_had_to_say(void **state UNUSED)
+static void notes_are_means_if_no_update_follows(void **state UNUSED)
 {
     sync_rig_expect_ok(2, "skipped");
 }
@@ -414,9 +414,9 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_replica_on_the_device_has_the_bits_of_one_on_the_host),
         cmocka_unit_test(ranks_that_exchange_on_the_host_keep_their_replicas_there),
-        cmocka_unit_test(ranks_that_share_an_update_out_have_the_bits_of_those_that_do_not),
-        cmocka_unit_test(what_is_never_there_early_is_not_sent_in_parts),
-        cmocka_unit_test(ranks_that_make_no_update_read_what_the_others_had_to_say),
+        cmocka_unit_test(a_shared_update_has_the_bits_of_separate_updates),
+        cmocka_unit_test(overlap_goes_off_if_no_part_is_final_early),
+        cmocka_unit_test(notes_are_means_if_no_update_follows),
     };
     int code;
     if (sync_rig_is_rank(argc, argv, CASES, &code))

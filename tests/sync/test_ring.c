@@ -1,7 +1,7 @@
 /*
- * test_ring.c — communicator=ring keeps to MPI's rule: what a message is sent from nobody writes,
- * and what one is received into nobody reads or writes, before the request is complete. Broken, it
- * would mostly do no harm on one host; so it is looked at here, not its outcome.
+ * test_ring.c — communicator=ring obeys MPI's rule: until a request is complete, the memory of a
+ * send is not written, and the memory of a receive is neither read nor written. A breach rarely
+ * does harm on one host, so this test checks the memory ranges instead of the result.
  */
 #include "tests/sync/sync_rig.h"
 
@@ -23,7 +23,7 @@ static struct under_way {
 } messages[MOST];
 static unsigned count_of, clashes, seen;
 
-/* Two sends of the same bytes are no clash. */
+/* Two sends of the same bytes do not clash. */
 static void begin(const void *at, int floats, bool receives, MPI_Request request)
 {
     const char *from = at, *to = from + (size_t)floats * sizeof(float);
@@ -36,14 +36,14 @@ static void begin(const void *at, int floats, bool receives, MPI_Request request
     seen++;
 }
 
-/* The oldest of them: messages that are complete at once may share a handle. */
+/* Removes the oldest one: messages that complete at once may share a handle. */
 static void end(MPI_Request request)
 {
     unsigned i = 0;
     while (i < count_of && messages[i].request != request)
         i++;
     if (i == count_of)
-        return; /* not a message of these */
+        return; /* another message */
     count_of--;
     for (; i < count_of; i++)
         messages[i] = messages[i + 1];
@@ -91,8 +91,8 @@ static status case_ring(unsigned rank, unsigned size)
         TRY(communicator_allreduce_mean(c, data, SIZES[k]));
     }
     if (seen == 0 || count_of != 0 || clashes != 0)
-        FAIL(ERROR_OTHER, "of %u messages %u are under way at the end, and %u shared memory", seen,
-             count_of, clashes);
+        FAIL(ERROR_OTHER, "of %u messages, %u are not complete at the end and %u shared memory",
+             seen, count_of, clashes);
 done:
     communicator_close(&c);
     options_close(&o);

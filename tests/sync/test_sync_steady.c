@@ -1,6 +1,6 @@
 /*
- * test_sync_steady.c — synchronous runs that are broken off, that begin unlike, or whose numbers go
- * wrong on one rank.
+ * test_sync_steady.c — synchronous runs that are resumed, that begin with different parameters, or
+ * in which values of one rank are not finite; settings that exclude each other.
  */
 #include "sync/replica.h"
 #include "tests/sync/trainer_rig.h"
@@ -11,18 +11,20 @@
 #include <cmocka.h>
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Poisons what rank 1 hands in, or is handed, at exchange `first` and those that follow. */
+/* Changes one element of rank 1's vector, before or after exchange `first` and those that follow.
+ */
 static struct {
     const struct communicator_kind *real;
     unsigned exchanges, first, times;
-    unsigned spares; /* every so many-th exchange is left alone; 0: none */
-    size_t at;       /* which element */
+    unsigned spares; /* every `spares`-th exchange is unchanged; 0: none */
+    size_t at;       /* the element */
     float value;
-    bool after;
-    unsigned stop_at; /* exchange, at which rank 0 is told to stop; 0: at none */
+    bool after;       /* the exchange, instead of before it */
+    unsigned stop_at; /* exchange at which rank 0 gets a request to stop; 0: none */
     volatile sig_atomic_t *stop;
 } poison;
 
@@ -43,7 +45,7 @@ done:
     return result;
 }
 
-/* Elements from the end: 5 the last of the gradient, 4 the loss, 3 the flag of failure. */
+/* `from_end`: 5 is the last element of the gradient, 4 the loss, 3 the flag of failure. */
 static status run_poisoned_from(struct run *r, unsigned first, size_t from_end, float value,
                                 unsigned times)
 {
@@ -55,7 +57,7 @@ static status run_poisoned_from(struct run *r, unsigned first, size_t from_end, 
     poison.at = worker_parameter_count(r->worker) + COMMUNICATOR_NOTES - from_end;
     poison.value = value;
     kind.allreduce_mean = poisoned_mean;
-    kind.mean_of_share = NULL; /* every rank has all of the mean then */
+    kind.mean_of_share = NULL; /* so that ranks do not share updates */
     r->communicator->kind = &kind;
     status ended = run_train(r);
     r->communicator->kind = poison.real;
@@ -67,8 +69,10 @@ static status run_poisoned(struct run *r, size_t from_end, float value, unsigned
     return run_poisoned_from(r, 5, from_end, value, times);
 }
 
-/* What a broken run had at its first checkpoint, where rank 0 alone hands it on, is all that a new
- * one needs. `spoilt`: so many gradients of the first are not finite, from that exchange on. */
+/* A run that resumes from the first checkpoint of another run, given to rank 0 only, ends like that
+ * run. `spoilt`: number of gradients that are not finite in the first run, from exchange `first`
+ * on.
+ */
 static status resume(const char *const *more, unsigned spoilt, unsigned first, unsigned rank,
                      unsigned size)
 {
@@ -85,10 +89,10 @@ static status resume(const char *const *more, unsigned spoilt, unsigned first, u
     rest.start = &whole.seen.kept;
     TRY(run_train(&rest));
     if (rest.outcome.train_seconds < 1000)
-        FAIL(ERROR_OTHER, "it has forgotten how long it had trained");
+        FAIL(ERROR_OTHER, "the training time of the first run is lost");
     if (strcmp(whole.outcome.parameters_sha256, rest.outcome.parameters_sha256) != 0)
-        FAIL(ERROR_OTHER, "%s: gone on from update %llu it ends with other parameters", settings[4],
-             (unsigned long long)whole.seen.kept.updates);
+        FAIL(ERROR_OTHER, "%s: resumed from update %llu, the run ends with other parameters",
+             settings[4], (unsigned long long)whole.seen.kept.updates);
     if (rest.outcome.updates != whole.outcome.updates ||
         rest.outcome.samples_used != whole.outcome.samples_used ||
         rest.outcome.samples_computed != whole.outcome.samples_computed ||
@@ -96,9 +100,9 @@ static status resume(const char *const *more, unsigned spoilt, unsigned first, u
         FAIL(ERROR_OTHER, "%s: %llu updates, not %llu", settings[4],
              (unsigned long long)rest.outcome.updates, (unsigned long long)whole.outcome.updates);
     if (rank == 0 && whole.seen.kept.updates == 0)
-        FAIL(ERROR_OTHER, "it began at the beginning");
+        FAIL(ERROR_OTHER, "the checkpoint is of update 0");
     if (whole.outcome.samples_computed == whole.outcome.samples_used && spoilt > 0)
-        FAIL(ERROR_OTHER, "nothing was left out");
+        FAIL(ERROR_OTHER, "no update was skipped");
 done:
     run_close(&rest);
     run_close(&whole);
@@ -115,7 +119,7 @@ done:
     return result;
 }
 
-/* Each rank has something of its own then, or a gradient is on its way. */
+/* With these settings each rank has its own state, or a gradient waits. */
 static status case_resume_own(unsigned rank, unsigned size)
 {
     status result = OK;
@@ -131,8 +135,8 @@ done:
     return result;
 }
 
-/* From a third of the run on an update has two batches of each rank: one that is left out leaves
- * out both. Updates are of 20 samples, the 34th brings 680, the checkpoint is at 800. */
+/* After a third of the run an update has two batches of each rank: a skipped update skips both.
+ * Updates have 20 samples; the 34th reaches 680, the checkpoint is at 800. */
 static status case_resume_grown(unsigned rank, unsigned size)
 {
     status result = OK;
@@ -144,8 +148,8 @@ done:
     return result;
 }
 
-/* Rank 0's parameters are everybody's, whatever the others would begin with: else those that drew
- * others would be found out at the end. */
+/* All ranks begin with rank 0's parameters, although their seeds give others. The trainer compares
+ * the parameters at the end. */
 static status case_begin(unsigned rank, unsigned size)
 {
     status result = OK;
@@ -166,7 +170,7 @@ static status train_poisoned(const char *way, unsigned rank, unsigned size, size
     TRY(run_expect(&r, run_poisoned(&r, from_end, value, 1), expected, NULL));
     TRY(run_expect_updates(&r, 4));
     if (r.outcome.parameters_sha256[0] == '\0')
-        FAIL(ERROR_OTHER, "its parameters are not told");
+        FAIL(ERROR_OTHER, "the outcome has no digest of the parameters");
 done:
     run_close(&r);
     return result;
@@ -184,8 +188,8 @@ done:
     return result;
 }
 
-/* Told to, all ranks leave the update out together and go on with the next batch; but not for
- * ever. */
+/* With on_nonfinite=skip all ranks skip a bad update and continue with the next batch. More than 10
+ * in a row end the run. */
 static status case_skip(unsigned rank, unsigned size)
 {
     status result = OK;
@@ -201,10 +205,11 @@ static status case_skip(unsigned rank, unsigned size)
         run_close(&r);
     }
     TRY(run_open(&r, SETTINGS("on_nonfinite=skip"), rank, size));
-    TRY(run_expect(&r, run_poisoned(&r, 4, INFINITY, 1000), ERROR_DIVERGED, "11th time in a row"));
+    TRY(run_expect(&r, run_poisoned(&r, 4, INFINITY, 1000), ERROR_DIVERGED, NULL));
     TRY(run_expect_updates(&r, 4));
+    TRY(run_expect_skipped(&r, 11, size));
     run_close(&r);
-    /* Many, but never so many in a row. */
+    /* Many bad updates, but at most 10 in a row. */
     TRY(run_open(&r, SETTINGS("on_nonfinite=skip", "updates=8"), rank, size));
     poison.spares = 11;
     status ended = run_poisoned(&r, 5, NAN, 1000);
@@ -216,33 +221,32 @@ done:
     return result;
 }
 
-/* Stopped in a row of bad updates, a run goes on in the middle of it: 6 were left out, 5 more are
- * one too many. */
-static status case_skip_on(unsigned rank, unsigned size)
+/* A run that stops within a row of bad updates resumes within it: after 6 skipped updates, 5 more
+ * are too many. */
+static status case_skip_resumed(unsigned rank, unsigned size)
 {
     status result = OK;
     struct run begun = {0}, rest = {0};
     const char *const *settings = SETTINGS("on_nonfinite=skip", "checkpoint=x");
     TRY(run_open(&begun, settings, rank, size));
     poison.stop = &begun.seen.stop;
-    poison.stop_at = 9; /* the next one tells all */
+    poison.stop_at = 9; /* the next exchange tells all ranks */
     status ended = run_poisoned(&begun, 5, NAN, 1000);
     poison.stop_at = 0;
     TRY(run_expect(&begun, ended, STOPPED, NULL));
     TRY(run_open(&rest, settings, rank, size));
     rest.start = &begun.seen.kept;
-    TRY(run_expect(&rest, run_poisoned_from(&rest, 1, 5, NAN, 1000), ERROR_DIVERGED,
-                   "11th time in a row"));
-    if (rest.outcome.samples_computed != rest.outcome.samples_used + 11 * 10 * (uint64_t)size)
-        FAIL(ERROR_OTHER, "%llu samples", (unsigned long long)rest.outcome.samples_computed);
+    TRY(run_expect(&rest, run_poisoned_from(&rest, 1, 5, NAN, 1000), ERROR_DIVERGED, NULL));
+    TRY(run_expect_skipped(&rest, 11, size));
 done:
     run_close(&rest);
     run_close(&begun);
     return result;
 }
 
-/* Rank 1 receives another mean than the rest. */
-static status train_astray(const char *more, const char *words, unsigned rank, unsigned size)
+/* Rank 1 receives another mean than the other ranks. `updates`: the number in the message. */
+static status train_with_another_mean(const char *more, const char *updates, unsigned rank,
+                                      unsigned size)
 {
     status result = OK;
     struct run r = {0};
@@ -250,49 +254,60 @@ static status train_astray(const char *more, const char *words, unsigned rank, u
     poison.after = true;
     status ended = run_poisoned(&r, 5, 1, 1);
     poison.after = false;
-    TRY(run_expect(&r, ended, ERROR_OTHER, words));
+    TRY(run_expect(&r, ended, ERROR_OTHER, "rank 1"));
+    if (strstr(error_message(), updates) == NULL)
+        FAIL(ERROR_OTHER, "'%s' does not name update%s", error_message(), updates);
 done:
     run_close(&r);
     return result;
 }
 
-/* At update 4, so that its parameters are others from 5 on. */
+/* Its parameters differ from update 5 on; verify_every=3 detects that after update 6. */
 static status case_verify(unsigned rank, unsigned size)
 {
-    return train_astray("communicator=mpi", "after 6 updates rank 1 on ", rank, size);
+    return train_with_another_mean("communicator=mpi", " 6 ", rank, size);
 }
 
-/* Ranks that are apart are alike after each averaging, whatever verify_every is a multiple of; the
- * fifth is after update 40, and at the sixth they would be alike again. */
-static status case_verify_apart(unsigned rank, unsigned size)
+/* With local_steps ranks are equal only after an averaging, so verify_every is checked there. The
+ * fifth averaging, after update 40, is the changed one. */
+static status case_verify_local(unsigned rank, unsigned size)
 {
-    return train_astray("local_steps=8", "after 40 updates rank 1 on ", rank, size);
+    return train_with_another_mean("local_steps=8", " 40 ", rank, size);
 }
 
-/* What does not go together is said before anything is computed. */
+/* The last error message names the key of "key=value". */
+static status expect_key(const char *setting)
+{
+    status result = OK;
+    char key[64];
+    snprintf(key, sizeof key, "%.*s", (int)strcspn(setting, "="), setting);
+    if (strstr(error_message(), key) == NULL)
+        FAIL(ERROR_OTHER, "'%s' does not name %s", error_message(), key);
+done:
+    return result;
+}
+
+/* Settings that exclude each other are refused before training. */
 static status case_refused(unsigned rank, unsigned size)
 {
     status result = OK;
     struct run r = {0};
     static const struct {
-        const char *settings[4], *words;
+        const char *settings[4]; /* the first two exclude each other */
     } known[] = {
-        {{"double_buffering=yes", "local_steps=2"},
-         "double_buffering=yes does not go with local_steps"},
-        {{"double_buffering=yes", "decay=batch"},
-         "double_buffering=yes does not go with decay=batch"},
-        {{"on_nonfinite=skip", "local_steps=2"}, "on_nonfinite=skip does not go with local_steps"},
-        {{"overlap=yes", "local_steps=2"}, "overlap=yes does not go with"},
-        {{"overlap=yes", "decay=batch"}, "overlap=yes does not go with"},
-        {{"overlap=yes", "batch_norm=synchronised", "model=resnet8"},
-         "overlap=yes does not go with"},
-        {{"local_steps=2", "batch_norm=synchronised", "model=resnet8"},
-         "does not go with local_steps"},
-        {{"communicator=dummy", "batch_norm=synchronised", "model=resnet8"}, "keep to themselves"},
+        {{"double_buffering=yes", "local_steps=2"}},
+        {{"double_buffering=yes", "decay=batch"}},
+        {{"on_nonfinite=skip", "local_steps=2"}},
+        {{"overlap=yes", "local_steps=2"}},
+        {{"overlap=yes", "decay=batch"}},
+        {{"overlap=yes", "batch_norm=synchronised", "model=resnet8"}},
+        {{"batch_norm=synchronised", "local_steps=2", "model=resnet8"}},
+        {{"batch_norm=synchronised", "communicator=dummy", "model=resnet8"}},
     };
     for (size_t i = 0; i < COUNT_OF(known); i++) {
         TRY(run_open(&r, known[i].settings, rank, size));
-        TRY(run_expect(&r, run_train(&r), ERROR_USAGE, known[i].words));
+        TRY(run_expect(&r, run_train(&r), ERROR_USAGE, known[i].settings[0]));
+        TRY(expect_key(known[i].settings[1]));
         run_close(&r);
     }
 done:
@@ -300,33 +315,27 @@ done:
     return result;
 }
 
-/* Of an exchange on GPUs, as NCCL's: what the host would have to do. */
+/* With an exchange on GPUs, as NCCL's, settings that need host memory are refused. */
 static status case_refused_on_device(unsigned rank, unsigned size)
 {
     status result = OK;
     struct run r = {0};
-    static const struct {
-        const char *setting, *words;
-    } known[] = {
-        {"double_buffering=yes", "exchanges on the GPU, at once"},
-        {"optimizer=adamw", "optimizer=adamw is made in the host's memory"},
-        {"local_steps=2", "optimizer=momentum and local_steps or decay=batch is made in the host"},
-    };
-    for (size_t i = 0; i < COUNT_OF(known); i++) {
+    static const char *const settings[] = {"double_buffering=yes", "optimizer=adamw",
+                                           "local_steps=2"};
+    for (size_t i = 0; i < COUNT_OF(settings); i++) {
         replica *made = NULL;
-        TRY(run_open(&r, SETTINGS("device=cuda", "communicator=mpi", known[i].setting), rank,
-                     size));
+        TRY(run_open(&r, SETTINGS("device=cuda", "communicator=mpi", settings[i]), rank, size));
         const struct communicator_kind *real = r.communicator->kind;
-        struct communicator_kind there = *real;
-        there.about.name = "nccl";
-        there.on_device = true;
-        r.communicator->kind = &there;
+        struct communicator_kind on_gpu = *real;
+        on_gpu.about.name = "nccl";
+        on_gpu.on_device = true;
+        r.communicator->kind = &on_gpu;
         status opened = replica_open(&made, r.settings, r.worker, r.communicator);
         r.communicator->kind = real;
-        if (opened != ERROR_USAGE || made != NULL ||
-            strstr(error_message(), known[i].words) == NULL)
-            FAIL(ERROR_OTHER, "%s: %s, %s", known[i].setting, status_name(opened),
+        if (opened != ERROR_USAGE || made != NULL)
+            FAIL(ERROR_OTHER, "%s: %s, %s", settings[i], status_name(opened),
                  opened == OK ? "" : error_message());
+        TRY(expect_key(settings[i]));
         run_close(&r);
     }
 done:
@@ -341,35 +350,35 @@ static const struct sync_case CASES[] = {
     {"begin", case_begin},
     {"poison", case_poison},
     {"skip", case_skip},
-    {"skip on", case_skip_on},
+    {"skip resumed", case_skip_resumed},
     {"verify", case_verify},
-    {"verify apart", case_verify_apart},
+    {"verify local", case_verify_local},
     {"refused", case_refused},
     {"refused on device", case_refused_on_device},
     {NULL, NULL},
 };
 
-/* ---- what is expected of them -------------------------------------------------------------------
+/* ---- tests --------------------------------------------------------------------------------------
  */
 
-static void a_broken_run_goes_on_and_ends_with_the_same_bits(void **state UNUSED)
+static void a_resumed_run_ends_with_the_same_bits(void **state UNUSED)
 {
     sync_rig_expect_ok(1, "resume");
     sync_rig_expect_ok(3, "resume");
 }
 
-static void what_each_rank_has_of_its_own_goes_on_too(void **state UNUSED)
+static void the_own_state_of_each_rank_is_resumed(void **state UNUSED)
 {
     sync_rig_expect_ok(2, "resume own");
     sync_rig_expect_ok(3, "resume own");
 }
 
-static void a_grown_batch_that_was_left_out_is_left_out_after_going_on_too(void **state UNUSED)
+static void skipped_updates_of_grown_batches_are_resumed(void **state UNUSED)
 {
     sync_rig_expect_ok(2, "resume grown");
 }
 
-static void what_does_not_go_together_is_refused(void **state UNUSED)
+static void settings_that_exclude_each_other_are_refused(void **state UNUSED)
 {
     sync_rig_expect_ok(2, "refused");
 #ifdef GRADLAG_CUDA
@@ -382,19 +391,19 @@ static void all_ranks_begin_with_rank_0s_parameters(void **state UNUSED)
     sync_rig_expect_ok(3, "begin");
 }
 
-static void told_to_all_ranks_leave_a_bad_update_out(void **state UNUSED)
+static void all_ranks_skip_a_bad_update(void **state UNUSED)
 {
     sync_rig_expect_ok(2, "skip");
-    sync_rig_expect_ok(2, "skip on");
+    sync_rig_expect_ok(2, "skip resumed");
 }
 
-static void a_replica_that_strays_is_named(void **state UNUSED)
+static void a_replica_with_other_parameters_is_named(void **state UNUSED)
 {
     sync_rig_expect_ok(3, "verify");
-    sync_rig_expect_ok(2, "verify apart");
+    sync_rig_expect_ok(2, "verify local");
 }
 
-static void one_bad_gradient_ends_all_ranks_and_leaves_their_parameters(void **state UNUSED)
+static void one_bad_gradient_ends_all_ranks_and_keeps_their_parameters(void **state UNUSED)
 {
     sync_rig_expect_ok(3, "poison");
 }
@@ -402,14 +411,14 @@ static void one_bad_gradient_ends_all_ranks_and_leaves_their_parameters(void **s
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_broken_run_goes_on_and_ends_with_the_same_bits),
-        cmocka_unit_test(what_each_rank_has_of_its_own_goes_on_too),
-        cmocka_unit_test(a_grown_batch_that_was_left_out_is_left_out_after_going_on_too),
-        cmocka_unit_test(what_does_not_go_together_is_refused),
+        cmocka_unit_test(a_resumed_run_ends_with_the_same_bits),
+        cmocka_unit_test(the_own_state_of_each_rank_is_resumed),
+        cmocka_unit_test(skipped_updates_of_grown_batches_are_resumed),
+        cmocka_unit_test(settings_that_exclude_each_other_are_refused),
         cmocka_unit_test(all_ranks_begin_with_rank_0s_parameters),
-        cmocka_unit_test(one_bad_gradient_ends_all_ranks_and_leaves_their_parameters),
-        cmocka_unit_test(told_to_all_ranks_leave_a_bad_update_out),
-        cmocka_unit_test(a_replica_that_strays_is_named),
+        cmocka_unit_test(one_bad_gradient_ends_all_ranks_and_keeps_their_parameters),
+        cmocka_unit_test(all_ranks_skip_a_bad_update),
+        cmocka_unit_test(a_replica_with_other_parameters_is_named),
     };
     int code;
     if (sync_rig_is_rank(argc, argv, CASES, &code))

@@ -45,11 +45,6 @@ static status on_checkpoint(void *context, const struct training_state *now)
     return worker_evaluate(s->worker, now->parameters, &s->evaluation);
 }
 
-static void on_progress(void *context, const struct training_progress *p UNUSED)
-{
-    ((struct seen *)context)->progress++;
-}
-
 status run_open(struct run *r, const char *const *settings, unsigned rank, unsigned size)
 {
     status result = OK;
@@ -79,21 +74,19 @@ status run_train(struct run *r)
     if (r->communicator->rank == 0) {
         o.start = r->start;
         o.recorder = r->recorder;
-        o.hooks = (struct training_hooks){.context = &r->seen,
-                                          .checkpoint = on_checkpoint,
-                                          .progress = on_progress,
-                                          .stop = &r->seen.stop};
+        o.hooks = (struct training_hooks){
+            .context = &r->seen, .checkpoint = on_checkpoint, .stop = &r->seen.stop};
     }
     return sync_trainer_run(&o, &r->outcome);
 }
 
-status run_expect(const struct run *r, status ended, status expected, const char *words)
+status run_expect(const struct run *r, status ended, status expected, const char *part)
 {
     status result = OK;
-    const char *said = ended == OK ? "" : error_message();
-    if (ended != expected || (words != NULL && strstr(said, words) == NULL))
+    const char *message = ended == OK ? "" : error_message();
+    if (ended != expected || (part != NULL && strstr(message, part) == NULL))
         FAIL(ERROR_OTHER, "ended as %s after %llu updates: %s", status_name(ended),
-             (unsigned long long)r->outcome.updates, said);
+             (unsigned long long)r->outcome.updates, message);
 done:
     return result;
 }
@@ -104,6 +97,17 @@ status run_expect_updates(const struct run *r, uint64_t updates)
     if (r->outcome.updates != updates)
         FAIL(ERROR_OTHER, "%llu updates, not %llu", (unsigned long long)r->outcome.updates,
              (unsigned long long)updates);
+done:
+    return result;
+}
+
+status run_expect_skipped(const struct run *r, unsigned updates, unsigned size)
+{
+    status result = OK;
+    const uint64_t skipped = r->outcome.samples_computed - r->outcome.samples_used;
+    if (skipped != updates * 10 * (uint64_t)size)
+        FAIL(ERROR_OTHER, "%llu samples were skipped, not %u updates of %u ranks",
+             (unsigned long long)skipped, updates, size);
 done:
     return result;
 }

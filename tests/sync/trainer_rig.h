@@ -1,6 +1,6 @@
 /*
- * trainer_rig.h — a synchronous training run as a rank of sync_rig.h sees it, and what rank 0's
- * hooks saw of it.
+ * trainer_rig.h — a synchronous training run on a rank of sync_rig.h, and the calls of rank 0's
+ * hooks.
  */
 #ifndef GRADLAG_TESTS_SYNC_TRAINER_RIG_H
 #define GRADLAG_TESTS_SYNC_TRAINER_RIG_H
@@ -13,17 +13,17 @@
 
 enum { SEEN = 64 };
 
-/* What rank 0's hooks saw. */
+/* Recorded by rank 0's hooks. */
 struct seen {
     worker *worker;
     unsigned ranks;
-    unsigned checkpoints, progress;
+    unsigned checkpoints;
     uint64_t checkpoint_version[SEEN];
     volatile sig_atomic_t stop;
     unsigned stop_after_checkpoints;
-    uint64_t checkpoint_ns;       /* a checkpoint takes so long */
-    struct evaluation evaluation; /* by rank 0 alone, at the last checkpoint */
-    struct training_state kept;   /* at the first checkpoint; vectors are ours */
+    uint64_t checkpoint_ns;       /* the time that a checkpoint takes */
+    struct evaluation evaluation; /* computed by rank 0 alone, at the last checkpoint */
+    struct training_state kept;   /* at the first checkpoint; its vectors are copies */
 };
 
 struct run {
@@ -36,17 +36,21 @@ struct run {
     struct training_outcome outcome;
 };
 
-/* On every rank; zero-initialise. Close also after an error. */
+/* Call it on every rank with a zero-initialised `r`. Call run_close also after an error. */
 status run_open(struct run *r, const char *const *settings, unsigned rank,
                 unsigned size) MUST_CHECK;
 void run_close(struct run *r);
 status run_train(struct run *r) MUST_CHECK;
-/* An error unless it ended so, saying `words` (NULL: whatever) … */
-status run_expect(const struct run *r, status ended, status expected, const char *words) MUST_CHECK;
-/* … after so many updates. */
+/* An error unless the run ended with code `expected`. The message must contain `part`, a key or a
+ * name (NULL: not checked). */
+status run_expect(const struct run *r, status ended, status expected, const char *part) MUST_CHECK;
+/* An error unless it made this many updates. */
 status run_expect_updates(const struct run *r, uint64_t updates) MUST_CHECK;
+/* An error unless the gradients of this many updates, of 10 samples a rank, were skipped. */
+status run_expect_skipped(const struct run *r, unsigned updates, unsigned size) MUST_CHECK;
 
-/* What a rank's case expects of the results file: of results_rig.h, whose asserts are a test's. */
+/* Expected results of SQL queries. For code of a rank, where the asserts of results_rig.h do not
+ * work. */
 struct fact {
     const char *sql, *expected;
 };

@@ -41,23 +41,22 @@ static status load(const char *name, struct dataset *d)
     return dataset_rig_load("cifar10", SET(setting), true, d);
 }
 
+/* NULL: nothing. */
 static void assert_message_has(const char *part)
 {
-    if (strstr(error_message(), part) == NULL)
+    if (part != NULL && strstr(error_message(), part) == NULL)
         fail_msg("'%s' is not in the message: %s", part, error_message());
 }
 
-static void assert_refused(const char *name, const char *where, const char *why)
+/* `file` and `detail`: a member or a number that the test chose. */
+static void assert_refused(const char *name, const char *file, const char *detail)
 {
     struct dataset d;
-    status code = load(name, &d);
-    if (code != ERROR_DATA)
-        fail_msg("status %d instead of ERROR_DATA: %s", code, why);
-    assert_message_has("dataset cifar10");
-    assert_message_has(where);
-    assert_message_has(why);
-    assert_message_has("dataset.path=");
-    assert_message_has("cifar-10-binary.tar.gz");
+    assert_int_equal(load(name, &d), ERROR_DATA);
+    assert_message_has("cifar10");
+    assert_message_has("dataset.path");
+    assert_message_has(file);
+    assert_message_has(detail);
     assert_null(d.owner);
 }
 
@@ -183,7 +182,7 @@ static void binary_batches_become_three_splits_from_a_folder_or_an_archive(void 
     struct stat info;
     assert_int_equal(stat(in_source("cifar.tar.gz"), &info), 0);
     assert_int_equal(truncate(in_source("cifar.tar.gz"), info.st_size / 2), 0);
-    assert_refused("cifar.tar.gz", "cifar.tar.gz: member cifar-10-batches-bin/", "truncated");
+    assert_refused("cifar.tar.gz", "cifar.tar.gz", "cifar-10-batches-bin/");
     remove_all();
 }
 
@@ -195,7 +194,7 @@ static void every_malformed_batch_is_named_with_its_defect(void **state)
         write_black(batch_name(b), BATCH_BYTES);
     for (int b = BATCHES - 1; b >= 0; b--) {
         write_black(batch_name(b), BATCH_BYTES - 1);
-        assert_refused("", batch_name(b), "30729999 bytes instead of 30730000");
+        assert_refused("", batch_name(b), "30729999");
         unlink(in_source(batch_name(b)));
         assert_refused("", batch_name(b), dataset_source);
         write_black(batch_name(b), BATCH_BYTES);
@@ -205,12 +204,12 @@ static void every_malformed_batch_is_named_with_its_defect(void **state)
     fseek(file, 77L * RECORD, SEEK_SET);
     fputc(10, file);
     fclose(file);
-    assert_refused("", "data_batch_3.bin", "label 77 is 10");
+    assert_refused("", "data_batch_3.bin", "77");
     remove_all();
     archive_rig *a = archive_rig_open(in_source("one.tar"));
     archive_rig_add(a, "test_batch.bin", "short", 5);
     archive_rig_close(a);
-    assert_refused("", "one.tar: member test_batch.bin", "30730000 bytes");
+    assert_refused("", "one.tar", "test_batch.bin");
     a = archive_rig_open(in_source("one.tar"));
     archive_rig_add(a, "data_batch_1", "pickled", 7);
     archive_rig_close(a);
@@ -218,21 +217,20 @@ static void every_malformed_batch_is_named_with_its_defect(void **state)
     remove_all();
 }
 
-static void missing_files_are_data_errors_that_name_the_source(void **state)
+static void missing_files_are_data_errors(void **state)
 {
     (void)state;
     struct dataset d;
     remove_all();
     assert_int_equal(dataset_rig_load("cifar10", SET("dataset.path="), true, &d), ERROR_DATA);
-    assert_message_has("https://www.cs.toronto.edu/~kriz/cifar.html");
-    assert_message_has("KEY.cls");
+    assert_message_has("dataset.path");
     assert_int_equal(dataset_rig_load("cifar10", SET("dataset.path="), false, &d), OK);
     assert_int_equal(dataset_image_size(&d), 3 * 32 * 32);
-    assert_refused("nothing", "/nothing", "No such file");
-    assert_refused("", dataset_source, "no file");
-    assert_refused("*.tar", "/*.tar", "no file");
+    assert_refused("nothing", "/nothing", NULL);
+    assert_refused("", dataset_source, NULL);
+    assert_refused("*.tar", "/*.tar", NULL);
     archive_rig_close(archive_rig_open(in_source("x-train-1.tar")));
-    assert_refused("", dataset_source, "1 archives with 'train' and 0 with 'test'");
+    assert_refused("", dataset_source, NULL);
     remove_all();
 }
 
@@ -312,11 +310,11 @@ static void shards_of_jpeg_images_become_three_splits(void **state)
     assert_is_sample(&d, SPLIT_TEST, 9999, 10002);
     dataset_close(&d);
     write_shard("x-train-1.tar", 20123, 50000, 47001);
-    assert_refused("", "x-train-1.tar: member set/047001.jpeg", "JPEG image");
+    assert_refused("", "x-train-1.tar", "set/047001.jpeg");
     write_shard("x-train-1.tar", 20123, 49999, UINT32_MAX);
-    assert_refused("", "x-train-0.tar.gz", "49999 training samples instead of 50000");
+    assert_refused("", "x-train-0.tar.gz", "49999");
     write_shard("x-test-0.tar.xz", 0, 10001, UINT32_MAX);
-    assert_refused("", "x-test-0.tar.xz: sample set/010000", "10000 samples");
+    assert_refused("", "x-test-0.tar.xz", "set/010000");
     remove_all();
 }
 
@@ -354,66 +352,75 @@ static void every_malformed_sample_is_named_with_its_defect(void **state)
     jpeg_rig_make(&narrow, SIDE, SIDE - 1, 3, 9, 99, 199);
     cut = good;
     memset(cut.bytes + cut.count - 60, 0, 60);
+    const struct cifar10_member sound[] = {{"first.jpg", good.bytes, good.count},
+                                           {"first.cls", "1", 1},
+                                           {"second.jpg", good.bytes, good.count},
+                                           {"second.cls", "2", 1},
+                                           {"third.jpg", good.bytes, good.count},
+                                           {"third.cls", "2", 1},
+                                           {NULL}};
     const struct {
         struct cifar10_member members[8];
-        const char *where, *why;
+        const char *member, *detail;
     } faults[] = {
-        {{{"a.jpg", good.bytes, good.count}, {"b.jpg", good.bytes, good.count}, {"b.cls", "1", 1}},
-         "sample a",
-         "no .cls"},
-        {{{"a.jpg", good.bytes, good.count}, {"a.cls", "1", 1}, {"b.cls", "1", 1}},
-         "sample b",
-         "no .jpg"},
-        {{{"a.jpg", good.bytes, good.count}, {"a.jpeg", good.bytes, good.count}},
-         "sample a",
-         "two images"},
-        {{{"a.cls", "1", 1}, {"a.cls", "1", 1}}, "sample a", "two classes"},
-        {{{"a.jpg", large, sizeof large}, {"a.cls", "1", 1}}, "member a.jpg", "40000 bytes"},
-        {{{"a.jpg", "", 0}, {"a.cls", "1", 1}}, "member a.jpg", "0 bytes"},
-        {{{"a.cls", "00000000000000001", 17}}, "member a.cls", "17 bytes"},
-        {{{"a.cls", "10", 2}}, "member a.cls", "0 to 9"},
-        {{{"a.cls", "99999999999999", 14}}, "member a.cls", "0 to 9"},
-        {{{"a.cls", "-1", 2}}, "member a.cls", "0 to 9"},
-        {{{"a.cls", "cat\n", 4}}, "member a.cls", "0 to 9"},
-        {{{"a.cls", "1 2", 3}}, "member a.cls", "0 to 9"},
-        {{{"a.cls", "", 0}}, "member a.cls", "0 to 9"},
-        {{{"a.txt", "1", 1}}, "one.tar", "KEY.cls"},
-        {{{"a.jpg", good.bytes, good.count}, {"a.cls", "1", 1}},
-         "one.tar",
-         "1 training samples instead of 3"},
-        {{{"a.jpg", good.bytes, good.count},
-          {"a.cls", "1", 1},
-          {"b.jpg", narrow.bytes, narrow.count},
-          {"b.cls", "2", 1},
-          {"c.cls", "2", 1},
-          {"c.jpg", good.bytes, good.count}},
-         "member b.jpg",
-         "31 by 32 pixels instead of 32 by 32"},
-        {{{"a.jpg", good.bytes, good.count},
-          {"a.cls", "1", 1},
-          {"b.jpg", cut.bytes, cut.count},
-          {"b.cls", "2", 1},
-          {"c.jpg", "not at all", 10},
-          {"c.cls", "2", 1}},
-         "member b.jpg",
-         "JPEG image"},
-        {{{"a.jpg", good.bytes, good.count},
-          {"a.cls", "1", 1},
-          {"b.jpg", good.bytes, good.count},
-          {"b.cls", "2", 1},
-          {"c.jpg", "not at all", 10},
-          {"c.cls", "2", 1}},
-         "member c.jpg",
-         "Not a JPEG file"},
+        {{{"first.jpg", good.bytes, good.count},
+          {"second.jpg", good.bytes, good.count},
+          {"second.cls", "1", 1}},
+         "first",
+         ".cls"},
+        {{{"first.jpg", good.bytes, good.count}, {"first.cls", "1", 1}, {"second.cls", "1", 1}},
+         "second",
+         ".jpg"},
+        {{{"first.jpg", good.bytes, good.count}, {"first.jpeg", good.bytes, good.count}},
+         "first",
+         NULL},
+        {{{"first.cls", "1", 1}, {"first.cls", "1", 1}}, "first", NULL},
+        {{{"first.jpg", large, sizeof large}, {"first.cls", "1", 1}}, "first.jpg", "40000"},
+        {{{"first.jpg", "", 0}, {"first.cls", "1", 1}}, "first.jpg", NULL},
+        {{{"first.cls", "00000000000000001", 17}}, "first.cls", "17"},
+        {{{"first.cls", "10", 2}}, "first.cls", NULL},
+        {{{"first.cls", "99999999999999", 14}}, "first.cls", NULL},
+        {{{"first.cls", "-1", 2}}, "first.cls", NULL},
+        {{{"first.cls", "cat\n", 4}}, "first.cls", NULL},
+        {{{"first.cls", "1 2", 3}}, "first.cls", NULL},
+        {{{"first.cls", "", 0}}, "first.cls", NULL},
+        {{{"first.txt", "1", 1}}, "one.tar", NULL},
+        {{{"first.jpg", good.bytes, good.count}, {"first.cls", "1", 1}}, "one.tar", NULL},
+        {{{"first.jpg", good.bytes, good.count},
+          {"first.cls", "1", 1},
+          {"second.jpg", narrow.bytes, narrow.count},
+          {"second.cls", "2", 1},
+          {"third.cls", "2", 1},
+          {"third.jpg", good.bytes, good.count}},
+         "second.jpg",
+         "31"},
+        {{{"first.jpg", good.bytes, good.count},
+          {"first.cls", "1", 1},
+          {"second.jpg", cut.bytes, cut.count},
+          {"second.cls", "2", 1},
+          {"third.jpg", "not at all", 10},
+          {"third.cls", "2", 1}},
+         "second.jpg",
+         NULL},
+        {{{"first.jpg", good.bytes, good.count},
+          {"first.cls", "1", 1},
+          {"second.jpg", good.bytes, good.count},
+          {"second.cls", "2", 1},
+          {"third.jpg", "not at all", 10},
+          {"third.cls", "2", 1}},
+         "third.jpg",
+         NULL},
     };
     remove_all();
+    write_members(sound);
+    assert_int_equal(load_three("one.tar", images, labels), OK);
     for (size_t i = 0; i < COUNT_OF(faults); i++) {
         write_members(faults[i].members);
         if (load_three("one.tar", images, labels) != ERROR_DATA)
-            fail_msg("accepted: %s, expected an error with %s", faults[i].where, faults[i].why);
+            fail_msg("accepted: fault %zu, in %s", i, faults[i].member);
         assert_message_has("one.tar");
-        assert_message_has(faults[i].where);
-        assert_message_has(faults[i].why);
+        assert_message_has(faults[i].member);
+        assert_message_has(faults[i].detail);
     }
     write_file("one.tar", (const uint8_t *)"no archive", 10);
     assert_int_equal(load_three("one.tar", images, labels), ERROR_DATA);
@@ -471,7 +478,6 @@ static void damaged_images_are_errors_at_worst(void **state)
     for (size_t less = 1; less <= 6; less++) { /* libjpeg alone would only warn */
         assert_int_equal(jpeg_decode_planes(good.bytes, good.count - less, SIDE, SIDE, planes),
                          ERROR_DATA);
-        assert_message_has("Premature end of JPEG file");
     }
     for (int round = 0; round < 3000; round++) {
         damaged = good;
@@ -526,7 +532,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(binary_batches_become_three_splits_from_a_folder_or_an_archive),
         cmocka_unit_test(every_malformed_batch_is_named_with_its_defect),
-        cmocka_unit_test(missing_files_are_data_errors_that_name_the_source),
+        cmocka_unit_test(missing_files_are_data_errors),
         cmocka_unit_test(shards_of_jpeg_images_become_three_splits),
         cmocka_unit_test(every_malformed_sample_is_named_with_its_defect),
         cmocka_unit_test(damaged_archives_are_errors_at_worst),

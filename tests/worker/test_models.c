@@ -72,8 +72,10 @@ static struct model of_registry(size_t i)
 
 static void check_differences(const struct model *m)
 {
-    const struct shape shapes[] = {fashion, cifar, odd};
-    for (size_t k = 0; k < COUNT_OF(shapes); ++k) {
+    const struct shape shapes[] = {odd, fashion, cifar};
+    /* resnet20 has the operations of resnet8. */
+    const size_t count = strcmp(m->kind->about.name, "resnet20") == 0 ? 1 : COUNT_OF(shapes);
+    for (size_t k = 0; k < count; ++k) {
         struct fixture f;
         fixture_open(&f, m, shapes[k], 4, 5);
         /* ReLUs and maxima have many kinks: small steps and a wide tolerance. */

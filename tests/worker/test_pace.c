@@ -235,24 +235,24 @@ static void workers_may_have_different_means(void **state)
     (void)state;
     enum { WORKERS = 20000, STEPS = 4000 };
     const char *const *set = SET("pace.mean_ms=10", "pace.worker_cv=0.5", NULL);
-    pace *alike = opened("constant", "1", set, 0), *other = opened("constant", "2", set, 0);
+    pace *constant = opened("constant", "1", set, 0), *other = opened("constant", "2", set, 0);
     pace *spread = opened("lognormal", "1", set, 0); /* steps have a cv of 0.2 too */
     double sum = 0, squares = 0, steps = 0;
     for (unsigned w = 0; w < WORKERS; w++) {
-        double own = (double)pace_duration_of(alike, w, 0, 0) / 1e7;
-        assert_int_equal(pace_duration_of(alike, w, 7, 0), pace_duration_of(alike, w, 0, 0));
+        double own = (double)pace_duration_of(constant, w, 0, 0) / 1e7;
+        assert_int_equal(pace_duration_of(constant, w, 7, 0), pace_duration_of(constant, w, 0, 0));
         sum += own;
         squares += own * own;
     }
     double mean = sum / WORKERS;
     assert_true(fabs(mean - 1) < 0.018);
     assert_true(fabs(sqrt(squares / WORKERS - mean * mean) / mean - 0.5) < 0.02);
-    assert_int_not_equal(pace_duration_of(alike, 3, 0, 0), pace_duration_of(other, 3, 0, 0));
+    assert_int_not_equal(pace_duration_of(constant, 3, 0, 0), pace_duration_of(other, 3, 0, 0));
     for (unsigned i = 0; i < STEPS; i++)
         steps += (double)pace_duration_of(spread, 3, i, 0);
-    double share = steps / STEPS / (double)pace_duration_of(alike, 3, 0, 0);
+    double share = steps / STEPS / (double)pace_duration_of(constant, 3, 0, 0);
     assert_true(fabs(share - 1) < 0.02);
-    pace_close(&alike);
+    pace_close(&constant);
     pace_close(&other);
     pace_close(&spread);
 }

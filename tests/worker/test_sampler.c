@@ -128,7 +128,7 @@ static void an_empty_shard_is_a_usage_error(void **state)
     assert_int_equal(options_declare(o, keys), OK);
     assert_int_equal(sampler_open(&s, o, 3, 3, 4), ERROR_USAGE);
     assert_null(s);
-    assert_non_null(strstr(error_message(), "sampler=whole"));
+    assert_non_null(strstr(error_message(), "sampler"));
     sampler_close(&s);
     options_close(&o);
 }

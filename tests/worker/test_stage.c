@@ -149,9 +149,9 @@ static double distance(const struct stage_subject *s)
 
 static unsigned most_stages(const options *o)
 {
-    unsigned chosen[STAGE_MOST], k = 1;
-    while (stage_cuts_choose(o, k + 1, BATCH, chosen) == OK)
-        k++;
+    unsigned chosen[STAGE_MOST], k = STAGE_MOST;
+    while (stage_cuts_choose(o, k, BATCH, chosen) != OK) /* the largest number measures nothing */
+        k--;
     return k;
 }
 
@@ -178,8 +178,10 @@ static void any_number_of_stages_gives_the_workers_gradient(void **state UNUSED)
         const char *name = model_registry.entries[i]->name;
         subject_open(&s, name);
         unsigned most = most_stages(s.o);
-        /* Two stages, and one stage per segment, which needs no measurement. */
-        for (unsigned stages = 2; stages <= most; stages = stages < most ? most : most + 1) {
+        /* Two stages, and one stage per segment, which needs no measurement. resnet20 has the
+         * operations of resnet8. */
+        for (unsigned stages = strcmp(name, "resnet20") == 0 ? most : 2; stages <= most;
+             stages = stages < most ? most : most + 1) {
             struct chain c;
             chain_open(&c, s.o, stages, 1, false);
             float loss = chain_gradient(&c, s.parameters, 3, s.cut);
@@ -264,17 +266,19 @@ static void a_residual_block_is_not_cut(void **state UNUSED)
 static void wrong_cuts_are_usage_errors(void **state UNUSED)
 {
     static const struct {
-        const char *model, *cuts, *message;
+        const char *cuts, *named;
         unsigned stages;
-    } wrong[] = {{"mlp", "", "model=mlp", 4},
-                 {"mlp", "fc2", "stage_cuts=fc2", 3},
-                 {"mlp", "fc3,fc2", "'fc2'", 3},
-                 {"mlp", "conv1", "fc2, fc3", 2}};
-    for (size_t i = 0; i < COUNT_OF(wrong); i++) {
+        status code;
+    } cases[] = {{"fc2,fc3", "", 3, OK},
+                 {"", "mlp", 4, ERROR_USAGE},
+                 {"fc2", "stage_cuts", 3, ERROR_USAGE},
+                 {"fc3,fc2", "fc2", 3, ERROR_USAGE},
+                 {"conv1", "conv1", 2, ERROR_USAGE}};
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
         unsigned chosen[STAGE_MOST];
-        options *o = settings_of(wrong[i].model, wrong[i].cuts);
-        assert_int_equal(stage_cuts_choose(o, wrong[i].stages, BATCH, chosen), ERROR_USAGE);
-        assert_non_null(strstr(error_message(), wrong[i].message));
+        options *o = settings_of("mlp", cases[i].cuts);
+        assert_int_equal(stage_cuts_choose(o, cases[i].stages, BATCH, chosen), cases[i].code);
+        assert_true(cases[i].code == OK || strstr(error_message(), cases[i].named) != NULL);
         options_close(&o);
     }
 }

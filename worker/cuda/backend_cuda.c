@@ -1,4 +1,5 @@
-/* The CUDA backend: opening a device, steps, dispatch. The rest: see backend_cuda.h. */
+/* backend_cuda.c — opens a device, runs steps, dispatches calls of the tape. backend_cuda.h lists
+ * the other files. */
 #include "worker/cuda/backend_cuda.h"
 
 #include "base/memory.h"
@@ -139,7 +140,7 @@ static void keep(backend *b, const float *parameters)
     c->kept_is_up = false;
 }
 
-/* The parameters start on their way at once, while the step is still being written down. */
+/* Queues the copy of the parameters first, so that it runs while the tape records the step. */
 static status bring_up(struct cuda *c, const float *parameters, float *gradient, size_t bytes)
 {
     status result = OK;
@@ -216,7 +217,10 @@ static void forget(backend *b)
 /* ---- opening ------------------------------------------------------------------------------------
  */
 
-enum { KEPT_SHARE = 16 /* of a GPU's memory for spread images: several workers may share it */ };
+enum {
+    KEPT_SHARE =
+        16 /* share of the free memory for spread images; several workers may share a GPU */
+};
 
 static void close_cuda(backend *b)
 {
@@ -251,7 +255,7 @@ done:
     return result;
 }
 
-/* The device that `o` names; creates nothing on it. */
+/* Selects the device of `o`. Creates nothing on it. */
 static status choose(const struct backend_options *o, const struct cuda_kind **kind,
                      unsigned *visible, unsigned *index, struct cuda_properties *p)
 {
@@ -333,7 +337,7 @@ const struct backend_kind backend_cuda = {
     .forward = forward,
     .backward = backward,
     .finish = finish,
-    .samples_at_once = 8, /* convolutions read 4 at once, products in bf16 8 */
+    .samples_at_once = 8, /* convolutions read 4 elements at once, products in bf16 8 */
     .keep = keep,
     .abandon = abandon,
     .dataset_open = cuda_data_open,

@@ -1,23 +1,23 @@
 /*
- * backend_cuda.h — inside the CUDA backend: what its files share. Only backend_cuda*.c include it.
+ * backend_cuda.h — what the files of the CUDA backend share. Only backend_cuda*.c include it.
  *
- *   backend_cuda.c              opening, steps, dispatch
- *   backend_cuda_commands.c     what a step queues, and graphs of it
- *   backend_cuda_gradient.c     the gradient's way down, pinned memory
- *   backend_cuda_device_vectors.c     parameters that stay on the device, and their update
- *   backend_cuda_buffers.c      buffers, their layouts and roundings; weights
- *   backend_cuda_data.c         the dataset on the device, labels
- *   backend_cuda_linear.c       products of cublasLt
- *   backend_cuda_convolution.c  implicit products of our own; or spread out, and cublasLt
- *   backend_cuda_simple.c       pools, activations, add, reshape, the loss
- *   backend_cuda_norm.c         batch norm
+ *   backend_cuda.c                  opening, steps, dispatch
+ *   backend_cuda_commands.c         the commands of a step, and CUDA graphs of them
+ *   backend_cuda_gradient.c         copies of the gradient to the host, pinned memory
+ *   backend_cuda_device_vectors.c   parameters that stay on the device, and their update
+ *   backend_cuda_buffers.c          buffers, their layouts and roundings; weights
+ *   backend_cuda_data.c             the dataset on the device, labels
+ *   backend_cuda_linear.c           products of cublasLt
+ *   backend_cuda_convolution.c      implicit products in gradlag's kernels, or spread and cublasLt
+ *   backend_cuda_simple.c           pools, activations, add, reshape, the loss
+ *   backend_cuda_norm.c             batch norm
  *
- * Nothing runs when an operation is called: it is written down. `finish` runs the whole step, as
- * one CUDA graph where the step before was the same. So a pointer that is queued must be good until
- * then.
+ * An operation does not run when it is called: it appends commands to a list. cuda_commands_finish
+ * runs the whole step, as one CUDA graph if an earlier step had the same list. A pointer in a
+ * command must therefore stay valid until then.
  *
  * Layouts: ROWS is [batch][features], LANES is [features][batch], features in C,H,W order. In LANES
- * the threads of a warp are different samples at the same place.
+ * the threads of a warp compute different samples at the same place.
  */
 #ifndef GRADLAG_WORKER_CUDA_BACKEND_CUDA_H
 #define GRADLAG_WORKER_CUDA_BACKEND_CUDA_H
@@ -35,22 +35,23 @@ struct backend_buffer {
     struct shape shape;
     uint32_t batch;
     size_t count;
-    enum cuda_layout layout;    /* of what is written to it */
-    float *at[LAYOUTS];         /* the other one is made, and filled, when first read */
-    uint16_t *rounded[LAYOUTS]; /* to bf16, likewise */
+    enum cuda_layout layout;    /* the layout in which operations write it */
+    float *at[LAYOUTS];         /* the other layout is allocated and computed at its first read */
+    uint16_t *rounded[LAYOUTS]; /* rounded to bf16, likewise */
     bool valid[LAYOUTS], rounded_valid[LAYOUTS];
-    float *host;            /* of buffer_open, pinned */
-    bool gathered, cropped; /* holds what the staged indices and crops of the dataset say */
+    float *host;            /* of buffer_open; pinned memory */
+    bool gathered, cropped; /* holds the samples of the staged indices and crops */
     enum dataset_split split;
-    bool borrowed; /* at[layout] is another buffer's */
-    /* Values: the operation that made it with a ReLU of its own, and the bits cublasLt left. */
+    bool borrowed; /* at[layout] belongs to another buffer */
+    /* Of values: the operation with a fused ReLU that wrote them, and the mask that cublasLt wrote.
+     */
     const backend_op *relu;
     void *mask;
-    /* Gradients: already 0 where that operation's ReLU is. */
+    /* Of gradients: this operation's ReLU is already applied. */
     const backend_op *masked_by;
 };
 
-/* Every operation's own struct begins with this. */
+/* The struct of every operation begins with these members. */
 struct backend_op {
     struct op_description d;
     status (*forward)(struct cuda *c, backend_op *op, const struct op_call *call);
@@ -58,13 +59,13 @@ struct backend_op {
     void (*close)(struct cuda *c, backend_op *op);
 };
 
-/* Device memory that grows when more is wanted. */
+/* Device memory that grows on demand. */
 struct cuda_room {
     void *at;
     size_t bytes;
 };
 
-/* What changes from step to step and is small: copied up as one piece. */
+/* Small inputs that change in every step. One copy takes all of them to the device. */
 struct cuda_staging {
     uint32_t capacity; /* samples */
     uint8_t *host;     /* pinned */
@@ -79,14 +80,14 @@ struct cuda_data {
     float *values; /* [channels][256] */
 };
 
-/* What stays from update to update, if it was asked for. */
+/* Vectors that stay on the device from update to update (worker_reside). */
 struct cuda_resident {
     struct cuda_room parameters, gradient, state;
-    struct cuda_room parts; /* double: Σ gradient², then the parts of that sum */
+    struct cuda_room parts; /* doubles: Σ gradient², then the parts of that sum */
     double *squares;        /* pinned */
-    size_t count;           /* 0: nothing stays */
-    bool sums_wanted;       /* a step sums the squares of its gradient at its end */
-    bool summed;            /* *squares is of the gradient as it is */
+    size_t count;           /* 0: no vector stays */
+    bool sums_wanted;       /* the end of a step computes *squares */
+    bool summed;            /* *squares belongs to the current gradient */
 };
 
 struct cuda_commands;
@@ -101,12 +102,12 @@ struct cuda {
     struct cuda_resident resident;
     struct device_place place;
     size_t count;
-    const float *kept; /* the host's vector that stays as it is; NULL: none */
-    bool kept_is_up;   /* `parameters` holds it */
-    /* of this step */
-    const float *parameters_at; /* those that came up, or the resident ones */
+    const float *kept; /* the host vector that does not change; NULL: none */
+    bool kept_is_up;   /* `parameters` has a copy of it */
+    /* of the current step: */
+    const float *parameters_at; /* the copied parameters or the resident ones */
     float *gradient_at;         /* NULL: no backward */
-    float *host_gradient;       /* NULL: no backward, or it stays */
+    float *host_gradient;       /* NULL: no backward, or the gradient stays on the device */
     struct cuda_commands *commands;
     struct cuda_room scratch; /* of one operation at a time */
     size_t keep_left;         /* bytes that convolutions may still keep from forward to backward */
@@ -121,12 +122,12 @@ struct cuda {
 /* ---- memory ------------------------------------------------------------------------------------
  */
 
-/* Makes r->at at least this large. What it held is lost, the old piece lives until the step ends.
- */
+/* Makes r->at at least this large. Its contents are lost. The old memory is valid until the step
+ * ends. */
 status cuda_room_for(struct cuda *c, struct cuda_room *r, size_t bytes,
                      const char *what) MUST_CHECK;
 void cuda_room_close(struct cuda *c, struct cuda_room *r);
-/* Copies to device memory now. */
+/* Copies to device memory; complete on return. */
 status cuda_upload(struct cuda *c, void *to, const void *from, size_t bytes) MUST_CHECK;
 
 /* ---- commands (backend_cuda_commands.c) --------------------------------------------------------
@@ -135,13 +136,13 @@ status cuda_upload(struct cuda *c, void *to, const void *from, size_t bytes) MUS
 status cuda_commands_open(struct cuda *c) MUST_CHECK;
 void cuda_commands_close(struct cuda *c);
 void cuda_commands_begin(struct cuda *c);
-/* Runs what was queued since begin and waits for it; the step goes on. */
+/* Runs the commands queued so far and waits for them; the step continues. */
 status cuda_commands_interrupt(struct cuda *c) MUST_CHECK;
-/* Adds the gradient's way down, runs everything and waits for it. */
+/* Adds the copies of the gradient, runs all commands and waits for them. */
 status cuda_commands_finish(struct cuda *c) MUST_CHECK;
-/* Drops what was queued and waits for what runs. */
+/* Drops queued commands and waits for running ones. */
 void cuda_commands_abandon(struct cuda *c);
-/* Device memory that queued commands may still use: freed when the step has ended. */
+/* Frees memory that queued commands may still use, after the step has ended. */
 void cuda_commands_retire(struct cuda *c, void *device_memory, void *pinned_memory);
 
 enum { CUDA_CALL_BYTES = 128 };
@@ -153,26 +154,28 @@ status cuda_queue_launch(struct cuda *c, enum cuda_kernel k, struct cuda_grid g,
 status cuda_queue_product(struct cuda *c, const struct cuda_product_shape *shape,
                           const struct cuda_product_call *call) MUST_CHECK;
 status cuda_queue_up(struct cuda *c, void *to, const void *from, size_t bytes) MUST_CHECK;
-/* From what was queued so far to pinned memory, beside what follows. */
+/* Copies to pinned memory, after the commands queued so far and beside the following ones. */
 status cuda_queue_down(struct cuda *c, void *to, const void *from, size_t bytes) MUST_CHECK;
-/* After the step: copies host memory. */
+/* Copies host memory after the step. */
 status cuda_deliver(struct cuda *c, void *to, const void *from, size_t bytes) MUST_CHECK;
-/* After the step: the loss. */
+/* Converts the loss after the step. */
 status cuda_deliver_loss(struct cuda *c, struct op_loss *to,
                          const struct cuda_loss *from) MUST_CHECK;
-/* The last command queued wrote this part of the gradient (for now: a later one may add to it). */
+/* The last queued command wrote this part of the gradient. A later command may add to it. */
 status cuda_gradient_written(struct cuda *c, size_t offset, size_t count) MUST_CHECK;
 
 struct cuda_command_statistics {
-    uint64_t launched, captured, direct; /* steps: as a graph, as a new graph, without */
-    uint32_t commands, kernels;          /* of the last step; its kernels and products alone */
+    uint64_t launched, captured,
+        direct; /* steps that ran as a known graph, as a new graph, without a graph */
+    uint32_t commands, kernels; /* of the last step: all commands; kernels and products only */
 };
 void cuda_command_statistics(const struct cuda *c, struct cuda_command_statistics *out);
 
-/* Memory that stays until `forget`: between them, memory given to `begin` is pinned. */
+/* Between cuda_hold and cuda_forget, host memory that `begin` gets is pinned; it must stay valid.
+ */
 void cuda_hold(struct cuda *c);
 void cuda_forget(struct cuda *c);
-/* True if copies from it, and to it unless it is `read_only`, run by themselves. */
+/* True if the device copies from this memory, and to it unless `read_only`, without the host. */
 bool cuda_is_pinned(struct cuda *c, const void *at, size_t bytes, bool read_only);
 
 /* ---- buffers (backend_cuda_buffers.c) ----------------------------------------------------------
@@ -184,24 +187,25 @@ void cuda_buffer_free(struct cuda *c, backend_buffer *b);
 /* Its contents in this layout. */
 status cuda_read(struct cuda *c, backend_buffer *b, enum cuda_layout layout,
                  const float **out) MUST_CHECK;
-/* Its contents in this layout as products read them: rounded where the precision says so. */
+/* Its contents in this layout as products read them: rounded if the precision requires it. */
 status cuda_operand(struct cuda *c, backend_buffer *b, enum cuda_layout layout,
                     const void **out) MUST_CHECK;
-/* Where to write it, in its own layout; all else that was known of its contents is forgotten. */
+/* The memory to write to, in the layout of the buffer. Invalidates copies in the other layout. */
 float *cuda_write(backend_buffer *b);
-/* Where to write or add (*add) in `layout`, and afterwards, if that is not its own, the rest. */
+/* The memory to write or add (*add) to in `layout`. If the buffer has the other layout,
+ * cuda_target_done transposes the result into it. */
 status cuda_target(struct cuda *c, backend_buffer *b, enum cuda_layout layout, bool accumulate,
                    float **to, bool *add) MUST_CHECK;
 status cuda_target_done(struct cuda *c, backend_buffer *b, enum cuda_layout layout,
                         bool accumulate) MUST_CHECK;
-/* to (+)= from, whatever their layouts. */
+/* to (+)= from, in any layouts. */
 status cuda_pass(struct cuda *c, backend_buffer *from, backend_buffer *to,
                  bool accumulate) MUST_CHECK;
-/* g ← g·a'(x) in place, by the output y, unless that was done. */
+/* g ← g·a'(x) in place, computed from the output y, unless g is masked already. */
 status cuda_unactivate(struct cuda *c, const backend_op *op, backend_buffer *g,
                        backend_buffer *y) MUST_CHECK;
 
-/* The parameters at `offset` as products read them, aligned; `own` is used where they are not. */
+/* The parameters at `offset` as products read them. `own` gets a copy if they are not aligned. */
 status cuda_weight(struct cuda *c, struct cuda_room *own, size_t offset, size_t count,
                    const void **out) MUST_CHECK;
 static inline bool cuda_aligned(size_t offset)
@@ -219,23 +223,23 @@ static inline float *cuda_gradient(const struct cuda *c, size_t offset)
 /* The gradient of a weight [rows][columns] = op(g)·op(x), and with `biased` that of a bias [rows],
  * the sums of op(g) over `inner`. */
 struct cuda_weight_product {
-    struct cuda_product_shape shape; /* without epilogue, arithmetic, accumulate */
+    struct cuda_product_shape shape; /* without epilogue, arithmetic and accumulate */
     const void *g, *x;               /* as products read them */
-    backend_buffer *gradient;        /* g as it is, in its own layout */
-    struct cuda_room *own;           /* used where the weight's place is not aligned */
+    backend_buffer *gradient;        /* the buffer of g */
+    struct cuda_room *own;           /* used if the place of the weight is not aligned */
     bool biased;
 };
 status cuda_weight_gradient(struct cuda *c, struct cuda_weight_product *p,
                             const struct op_call *call) MUST_CHECK;
 
-/* ---- what varies (backend_cuda_data.c)
- * -------------------------------------------------------------------------------- */
+/* ---- inputs of each step (backend_cuda_data.c) -------------------------------------------------
+ */
 
 status cuda_stage_labels(struct cuda *c, const uint32_t *labels, uint32_t batch, uint32_t valid,
                          const uint32_t **device_labels, const uint32_t **device_valid) MUST_CHECK;
-/* The staged piece goes up before what follows, if it does not already. */
+/* Queues the copy of the staged block, unless it is queued already. */
 status cuda_stage(struct cuda *c) MUST_CHECK;
-size_t cuda_staged_indices(uint32_t capacity); /* where they lie in it */
+size_t cuda_staged_indices(uint32_t capacity); /* their offset in the staged block */
 size_t cuda_staged_crops(uint32_t capacity);
 status cuda_data_open(backend *b, const struct dataset *d) MUST_CHECK;
 void cuda_data_close(struct cuda *c);
@@ -243,10 +247,10 @@ status cuda_gather(backend *b, backend_buffer *images, enum dataset_split split,
                    const uint32_t *indices, uint32_t first, uint32_t n,
                    const struct crop *crops) MUST_CHECK;
 
-/* ---- what stays (backend_cuda_device_vectors.c): as backend.h says
- * ------------------------------------- */
+/* ---- resident vectors (backend_cuda_device_vectors.c); contracts in backend.h -------------------
+ */
 
-/* At a step's end, before it runs. */
+/* Called at the end of a step, before the step runs. */
 status cuda_resident_sum(struct cuda *c) MUST_CHECK;
 const struct device_place *cuda_place_of(const backend *b);
 status cuda_resident_open(backend *b, size_t count, size_t extra, unsigned states,
@@ -260,7 +264,7 @@ status cuda_resident_update(backend *b, const struct device_update *u,
                             struct optimizer_pass *pass) MUST_CHECK;
 
 /* ---- operations ---------------------------------------------------------------------------------
- * As op_open of backend.h. */
+ * Contract: op_open of backend.h. */
 typedef status cuda_op_open(struct cuda *c, const struct op_description *d,
                             backend_buffer *const in[2], backend_op **out, backend_buffer **output);
 cuda_op_open cuda_linear_open, cuda_convolution_open, cuda_pool_open, cuda_activation_open,

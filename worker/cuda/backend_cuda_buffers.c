@@ -1,8 +1,6 @@
-/*
- * Buffers. Each is written in one layout; the other layout and roundings to bf16 are made when an
- * operation first wants them in a step. Images gathered from the dataset on the device are made in
- * the layouts that are wanted and no other.
- */
+/* backend_cuda_buffers.c — buffers. An operation writes a buffer in one layout. The other layout
+ * and the values rounded to bf16 are computed when an operation first reads them in a step. Images
+ * that the device gathers from the dataset are written directly in the layouts that are read. */
 #include "base/memory.h"
 #include "worker/cuda/backend_cuda.h"
 
@@ -86,7 +84,7 @@ static status queue_transpose(struct cuda *c, const backend_buffer *b, enum cuda
     uint32_t features = (uint32_t)(b->count / b->batch);
     uint32_t rows = from == ROWS ? b->batch : features;
     uint32_t columns = from == ROWS ? features : b->batch;
-    /* The batch is the shorter side mostly; the grid's y is the one that is limited. */
+    /* The batch is usually the shorter side, and CUDA limits y of a grid. */
     struct cuda_grid g = {(rows + 31) / 32, (columns + 31) / 32, 1, 256};
     return CUDA_LAUNCH(c, transpose, g, .to = to, .from = source, .rows = rows, .columns = columns,
                        .accumulate = accumulate);
@@ -266,8 +264,8 @@ status cuda_weight_gradient(struct cuda *c, struct cuda_weight_product *p,
     status result = OK;
     size_t count = (size_t)p->shape.rows * p->shape.columns;
     bool here = cuda_aligned(call->weight), add = call->accumulate_weight;
-    /* Not of a convolution's gradient: its product is small and its sums are long, so cublasLt cuts
-     * them up, which it may not do with that epilogue. */
+    /* Not for the gradient of a convolution. Its product is small and its sums are long, so
+     * cublasLt splits them, which this epilogue does not allow. */
     bool sums = p->biased && p->gradient->layout == ROWS && cuda_aligned(call->bias) &&
                 !call->accumulate_bias && !(here && add);
     struct cuda_product_call k = {.a = p->g, .b = p->x, .d = cuda_gradient(c, call->weight)};

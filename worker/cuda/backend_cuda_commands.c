@@ -1,9 +1,8 @@
-/*
- * What a step queues. Operations write commands; `finish` puts the gradient's way down among them
- * and runs the list. A list that was seen before is captured as a CUDA graph and launched as one
- * from then on: the GPU then runs the step without waiting for the host. The few lists that a
- * worker alternates between (training, evaluation, another slot for the gradient) are all kept.
- */
+/* backend_cuda_commands.c — the commands of a step. Operations append commands to a list.
+ * cuda_commands_finish inserts the copies of the gradient and runs the list. If the list equals an
+ * earlier one, it is captured as a CUDA graph and afterwards launched as one, so that the GPU does
+ * not wait for the host between kernels. A worker alternates between a few lists (training,
+ * evaluation, another slot for the gradient); all of them are kept. */
 #include "worker/cuda/backend_cuda_commands.h"
 
 #include "base/log.h"
@@ -58,7 +57,8 @@ done:
     return result;
 }
 
-status cuda_command_add_down(struct command_list *l, void *to, const void *from, size_t bytes)
+status cuda_command_add_copy_to_host(struct command_list *l, void *to, const void *from,
+                                     size_t bytes)
 {
     status result = OK;
     struct command *k;
@@ -131,8 +131,8 @@ status cuda_queue_up(struct cuda *c, void *to, const void *from, size_t bytes)
 
 status cuda_queue_down(struct cuda *c, void *to, const void *from, size_t bytes)
 {
-    c->commands->downs = true;
-    return cuda_command_add_down(&c->commands->list, to, from, bytes);
+    c->commands->copies_to_host = true;
+    return cuda_command_add_copy_to_host(&c->commands->list, to, from, bytes);
 }
 
 status cuda_deliver(struct cuda *c, void *to, const void *from, size_t bytes)
@@ -157,7 +157,7 @@ void cuda_commands_retire(struct cuda *c, void *device_memory, void *pinned_memo
         cuda_grow(&m->retired, m->retired_count, &m->retired_capacity, sizeof *m->retired);
     if (grown == OK) {
         m->retired[m->retired_count++] = (struct retired){device_memory, pinned_memory};
-    } /* else it is freed with the device */
+    } /* otherwise closing the device frees it */
 }
 
 /* ---- running ------------------------------------------------------------------------------------
@@ -213,7 +213,7 @@ void cuda_plan_forget(struct cuda *c, struct command_plan *p)
     p->hash = 0;
 }
 
-/* The plan of this list, or the one longest unused with *known false. */
+/* The plan of this list. *known false: the least recently used plan, to be replaced. */
 static struct command_plan *find_plan(struct cuda_commands *m, const struct command_list *l,
                                       uint64_t hash, bool *known)
 {
@@ -245,11 +245,11 @@ done:
     return result;
 }
 
-static void say_once(struct cuda_commands *m, const char *why)
+static void warn_once(struct cuda_commands *m, const char *why)
 {
-    if (!m->told) {
+    if (!m->warned) {
         log_info("cuda: %s; such steps run without CUDA graphs, which is slower", why);
-        m->told = true;
+        m->warned = true;
     }
 }
 
@@ -264,8 +264,8 @@ done:
     return result;
 }
 
-/* The whole step is in m->with_copies. The first time it is seen it runs as it is: that also loads
- * what the driver loads late. */
+/* Runs m->with_copies, the whole step. A new list runs without capture: the driver loads some
+ * kernels at first use, which a capture does not allow. */
 static status run_step(struct cuda *c)
 {
     status result = OK;
@@ -277,17 +277,17 @@ static status run_step(struct cuda *c)
     p->used = ++m->clock;
     if (!known) {
         TRY(keep_plan(c, p, l, hash));
-        if (++m->strangers == STRANGERS)
-            say_once(m, "the model's control flow changes between steps");
+        if (++m->new_lists == NEW_LISTS)
+            warn_once(m, "the model's control flow changes between steps");
     } else {
-        m->strangers = 0;
+        m->new_lists = 0;
     }
     if (known && p->graph == NULL && !m->no_graphs) {
         if (capture(c, p) == OK) {
             m->statistics.captured++;
         } else {
             m->no_graphs = true;
-            say_once(m, error_message());
+            warn_once(m, error_message());
         }
     }
     if (p->graph != NULL) {
@@ -325,7 +325,7 @@ static void deliver_all(struct cuda_commands *m)
     m->delivery_count = 0;
 }
 
-/* The phases of a step on a profiler's timeline; NULL: none. */
+/* Range names for a profiler; NULL: none. */
 static void phase(struct cuda *c, const char *name)
 {
     if (c->commands->in_phase)
@@ -340,7 +340,7 @@ void cuda_commands_begin(struct cuda *c)
     struct cuda_commands *m = c->commands;
     phase(c, "gradlag: write the step down");
     m->list.count = m->part_count = m->delivery_count = 0;
-    m->interrupted = m->downs = false;
+    m->interrupted = m->copies_to_host = false;
     c->staging.queued = false;
 }
 
@@ -354,7 +354,7 @@ status cuda_commands_interrupt(struct cuda *c)
     deliver_all(m);
     m->list.count = 0;
     for (size_t i = 0; i < m->part_count; ++i)
-        m->parts[i].command = 0; /* long since */
+        m->parts[i].command = 0; /* the copy has finished */
     c->staging.queued = false;
 done:
     return result;
@@ -365,13 +365,13 @@ status cuda_commands_finish(struct cuda *c)
     status result = OK;
     struct cuda_commands *m = c->commands;
     phase(c, "gradlag: launch the step");
-    TRY(cuda_add_downs(c));
+    TRY(cuda_add_gradient_copies(c));
     m->statistics.commands = (uint32_t)m->with_copies.count;
     m->statistics.kernels = 0;
     for (size_t i = 0; i < m->with_copies.count; ++i)
         m->statistics.kernels += m->with_copies.at[i].kind <= COMMAND_PRODUCT;
     if (m->interrupted) {
-        say_once(m, "the model looks at values in the middle of a step");
+        warn_once(m, "the model looks at values in the middle of a step");
         m->statistics.direct++;
         TRY(run_list(c, &m->with_copies));
     } else {
@@ -389,11 +389,11 @@ done:
 
 void cuda_commands_abandon(struct cuda *c)
 {
-    const struct error kept = error_save(); /* why the step was given up */
+    const struct error kept = error_save(); /* the reason why the step is abandoned */
     cuda_commands_begin(c);
     phase(c, NULL);
     status waited = c->kind->synchronize(c->device);
-    (void)waited; /* a fault shows again at the next step */
+    (void)waited; /* the next step reports a fault again */
     error_restore(&kept);
 }
 

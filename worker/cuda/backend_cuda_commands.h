@@ -1,6 +1,6 @@
 /*
- * backend_cuda_commands.h — the lists of commands: what backend_cuda_commands.c (writing and
- * running them) and backend_cuda_gradient.c (the gradient's way down, pinned memory) share.
+ * backend_cuda_commands.h — lists of commands: what backend_cuda_commands.c (appends and runs them)
+ * and backend_cuda_gradient.c (copies of the gradient, pinned memory) share.
  */
 #ifndef GRADLAG_WORKER_CUDA_BACKEND_CUDA_COMMANDS_H
 #define GRADLAG_WORKER_CUDA_BACKEND_CUDA_COMMANDS_H
@@ -8,16 +8,16 @@
 #include "worker/cuda/backend_cuda.h"
 
 enum {
-    PLANS = 12,         /* lists kept */
-    STRANGERS = 16,     /* new lists in a row before it is said that graphs do not help */
-    BUCKET = 256 << 10, /* elements of the gradient that go down together: 1 MiB */
+    PLANS = 12,         /* lists that are kept */
+    NEW_LISTS = 16,     /* consecutive new lists before the log warns that graphs do not help */
+    BUCKET = 256 << 10, /* elements of the gradient in one copy: 1 MiB */
 };
 
 enum command_kind { COMMAND_LAUNCH, COMMAND_PRODUCT, COMMAND_UP, COMMAND_DOWN, COMMAND_WAIT };
 
 struct command {
     enum command_kind kind;
-    enum cuda_stream stream; /* that waits, or copies */
+    enum cuda_stream stream; /* the stream that waits or copies */
     union {
         struct {
             enum cuda_kernel kernel;
@@ -44,10 +44,10 @@ struct command_list {
 struct command_plan {
     struct command_list list;
     uint64_t hash, used;
-    cuda_graph *graph; /* NULL: seen once */
+    cuda_graph *graph; /* NULL: the list has run once */
 };
 
-/* A part of the gradient and the command that writes it last. */
+/* A part of the gradient and the last command that writes it. */
 struct part {
     size_t offset, count, command;
 };
@@ -55,7 +55,7 @@ struct part {
 struct delivery {
     void *to;
     const void *from;
-    size_t bytes; /* 0: of a cuda_loss to an op_loss */
+    size_t bytes; /* 0: from a cuda_loss to an op_loss */
 };
 
 struct retired {
@@ -66,7 +66,7 @@ struct pinned {
     const void *at;
     size_t bytes;
     bool read_only; /* the device must not write to it */
-    bool done;      /* or refused */
+    bool done;      /* pinned, or the driver refused */
 };
 
 struct cuda_commands {
@@ -77,17 +77,18 @@ struct cuda_commands {
     size_t delivery_count, delivery_capacity;
     struct retired *retired;
     size_t retired_count, retired_capacity;
-    bool interrupted, downs; /* of this step: run so far; something went to CUDA_COPY */
+    bool interrupted,
+        copies_to_host; /* of this step: a part has run already; CUDA_COPY has commands */
     bool in_phase;
     struct command_plan plans[PLANS];
     uint64_t clock;
-    unsigned strangers;
-    bool told, no_graphs;
+    unsigned new_lists;
+    bool warned, no_graphs;
     struct cuda_command_statistics statistics;
     bool hold;
-    struct pinned *pinned; /* two for each worker that this process computes for, and more */
+    struct pinned *pinned; /* two or more for each worker that this process computes for */
     size_t pinned_count, pinned_capacity;
-    void *bounce; /* pinned memory for a gradient whose own is not */
+    void *bounce; /* pinned memory for a gradient whose memory is not pinned */
     size_t bounce_bytes;
 };
 
@@ -97,16 +98,17 @@ struct cuda_known_product {
     struct cuda_known_product *next;
 };
 
-/* Room for one more element of *array. */
+/* Grows *array so that one more element fits. */
 status cuda_grow(void *array, size_t count, size_t *capacity, size_t size) MUST_CHECK;
-/* A new command at the end, all zero but for these. */
+/* Appends a command. All members except kind and stream are zero. */
 status cuda_command_add(struct command_list *l, enum command_kind kind, enum cuda_stream stream,
                         struct command **out) MUST_CHECK;
-/* After what is in the list so far, beside what follows. */
-status cuda_command_add_down(struct command_list *l, void *to, const void *from,
-                             size_t bytes) MUST_CHECK;
+/* Appends a copy to the host. It starts after all commands in the list so far and runs beside the
+ * following ones. */
+status cuda_command_add_copy_to_host(struct command_list *l, void *to, const void *from,
+                                     size_t bytes) MUST_CHECK;
 void cuda_plan_forget(struct cuda *c, struct command_plan *p);
-/* The step's list with the gradient's way down between, into with_copies. */
-status cuda_add_downs(struct cuda *c) MUST_CHECK;
+/* Writes the list of the step with the copies of the gradient to with_copies. */
+status cuda_add_gradient_copies(struct cuda *c) MUST_CHECK;
 
 #endif

@@ -1,34 +1,35 @@
 /*
- * Convolutions in LANES, in one of two ways, by a fixed rule per shape and precision:
+ * backend_cuda_convolution.c — convolutions in LANES. Shape and precision select one of two ways:
  *
- *   implicit   kernels of our own (cuda_kernels_conv.h) that read the images where they are, and
- *              round them as they do. A table of taps, made here, says which element each weight
- *              meets.
- *   spread     the images spread out to one row per weight (im2col: in LANES a copy of rows), then
- *              cublasLt. Where that is worth the traffic, which is 8 bytes per weight and place for
- *              2 × channels floating-point operations: in float32 for many channels; in tf32 and
- *              bf16, which have tensor cores, for not so few, or where nothing must be spread.
- *              Backward reads what forward has spread where the GPU has the memory; how often it is
- *              made changes no bit.
+ *   implicit   gradlag's kernels (cuda_kernels_conv.h) read the images in place and round them as
+ *              they read. A table of taps, computed here, gives the element that each weight
+ *              multiplies.
+ *   spread     a kernel writes the images as one row per weight (im2col; in LANES a copy of rows),
+ *              and cublasLt multiplies. This costs 8 bytes of traffic per weight and place, for
+ *              2 × channels floating-point operations. It is used in float32 for many channels, and
+ *              in tf32 and bf16, which have tensor cores, for fewer channels or if the images need
+ *              no copy. Backward reads the copy of forward if the GPU has enough memory. Bits do
+ * not depend on that.
  */
 #include "base/memory.h"
 #include "worker/cuda/backend_cuda.h"
 
 enum {
-    MANY_CHANNELS = 128, /* inputs and outputs, from which on float32 is spread */
-    SOME_CHANNELS = 32,  /* outputs, and */
-    SOME_WEIGHTS = 128,  /* of one, from which on tf32 and bf16 are */
-    SPLIT_BLOCKS = 512,  /* of the weight gradient: some four per multiprocessor of a large GPU */
-    SPLIT_COLUMNS = 256, /* at least, of one of them */
+    MANY_CHANNELS = 128, /* minimum of inputs and of outputs for spreading in float32 */
+    SOME_CHANNELS = 32,  /* minimum of outputs for spreading in tf32 and bf16 */
+    SOME_WEIGHTS = 128,  /* minimum of weights per output channel, likewise */
+    SPLIT_BLOCKS =
+        512, /* blocks of the weight gradient: about four per multiprocessor of a large GPU */
+    SPLIT_COLUMNS = 256, /* minimum of columns per block */
 };
 
 struct cuda_convolution {
     backend_op op;
-    uint32_t columns, weights; /* places × batch of the output; of one output channel */
-    bool spread, direct;       /* direct: 1×1 and nothing to spread */
-    size_t kept;               /* bytes of `images`: what forward spread is there in backward */
+    uint32_t columns, weights; /* places × batch of the output; weights of one output channel */
+    bool spread, direct;       /* direct: 1×1, so the images need no copy */
+    size_t kept; /* bytes of `images` that are kept from forward to backward; 0: none */
     uint32_t backward_taps, backward_classes, class_places;
-    struct conv_tap *taps; /* forward, then that of the bias, then backward's */
+    struct conv_tap *taps; /* taps of forward, of the bias, of backward */
     struct conv_class *classes;
     struct cuda_room weight, weight_gradient, images;
 };
@@ -60,7 +61,7 @@ static void forward_taps(const struct op_description *d, struct conv_tap *taps)
     t->one = 1;
 }
 
-/* The taps that meet input places ≡ (y, x) modulo the stride; returns how many. */
+/* Writes the taps that read input places ≡ (y, x) modulo the stride. Returns their number. */
 static uint32_t backward_taps(const struct op_description *d, uint32_t y, uint32_t x,
                               struct conv_tap *t)
 {
@@ -135,13 +136,13 @@ done:
 /* ---- implicit -----------------------------------------------------------------------------------
  */
 
-/* Bits of the mantissa that this precision does without. */
+/* Bits of the mantissa that this precision drops. */
 static uint32_t dropped_bits(const struct cuda *c)
 {
     return c->arithmetic == CUDA_BF16 ? 16 : c->arithmetic == CUDA_TF32 ? 13 : 0;
 }
 
-/* The tile: as many rows as there are channels, and four lanes at once where the batch allows. */
+/* Selects the tile: rows for the channels, and four lanes at once if the batch allows it. */
 static status queue_tiles(struct cuda *c, const struct conv_call *k, uint32_t columns,
                           uint32_t classes)
 {
@@ -272,7 +273,7 @@ static size_t spread_bytes(const struct cuda *c, const struct cuda_convolution *
     return (size_t)v->weights * v->columns * each;
 }
 
-/* The input as [weights][columns], as products read it. */
+/* The input as [weights][columns], rounded if the precision requires it. */
 static status spread_input(struct cuda *c, struct cuda_convolution *v, backend_buffer *x,
                            const void **out)
 {

@@ -1,7 +1,7 @@
 /*
- * The dataset on the device, and what varies from step to step: labels, indices, crops and how many
- * samples count. These lie in one staged piece, copied up by the first command that wants any of
- * it:
+ * backend_cuda_data.c — the dataset on the device, and the inputs that change in every step:
+ * labels, indices, crops and the number of valid samples. These are in one block of pinned memory.
+ * The first command that needs a part of it copies the whole block to the device:
  *
  *   valid, 3 unused | labels[capacity] | indices[capacity] | crops[capacity]
  */
@@ -27,7 +27,7 @@ static size_t staged_bytes(uint32_t capacity)
     return cuda_staged_crops(capacity) + (size_t)capacity * sizeof(struct crop);
 }
 
-/* Room for this many samples; what was staged is kept. */
+/* Grows the block to this number of samples and keeps its contents. */
 static status staging_for(struct cuda *c, uint32_t batch)
 {
     status result = OK;
@@ -74,7 +74,8 @@ status cuda_stage_labels(struct cuda *c, const uint32_t *labels, uint32_t batch,
     TRY(staging_for(c, batch));
     memcpy(s->host, &valid, sizeof valid);
     memcpy(s->host + STAGED_LABELS, labels, batch * sizeof *labels);
-    TRY(cuda_stage(c)); /* queued before or not: it has not run yet */
+    TRY(cuda_stage(
+        c)); /* correct even if the copy is queued already, because no copy has run yet */
     const uint8_t *device = s->device.at;
     *device_valid = (const uint32_t *)device;
     *device_labels = (const uint32_t *)(device + STAGED_LABELS);
@@ -96,7 +97,7 @@ void cuda_data_close(struct cuda *c)
     *d = (struct cuda_data){0};
 }
 
-/* What dataset_gather makes of each byte: looked up, so that both give the same bits. */
+/* The value that dataset_gather computes from each byte. A table gives the same bits. */
 static status upload_values(struct cuda *c, const struct dataset *from)
 {
     status result = OK;

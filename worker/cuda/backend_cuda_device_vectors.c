@@ -1,7 +1,5 @@
-/*
- * Parameters, gradient and optimizer state that stay on the device, and their update. What is
- * queued here runs on CUDA_COMPUTE: after the step before it, and before the next one.
- */
+/* backend_cuda_device_vectors.c — parameters, gradient and optimizer state that stay on the device,
+ * and their update. All work is queued on CUDA_COMPUTE, between two steps. */
 #include "worker/cuda/backend_cuda.h"
 
 #include <math.h>
@@ -62,7 +60,7 @@ status cuda_resident_write(backend *b, float *to_device, const float *from, size
 {
     status result = OK;
     struct cuda *c = (struct cuda *)b;
-    c->resident.summed = false; /* it may be the gradient */
+    c->resident.summed = false; /* the vector may be the gradient */
     TRY_CUDA(c, copy_up, CUDA_COMPUTE, to_device, from, count * sizeof *from);
     TRY(c->kind->synchronize(c->device));
 done:
@@ -91,9 +89,9 @@ status cuda_resident_clear(backend *b, float *gradient, size_t count)
 }
 
 /* ---- the update ---------------------------------------------------------------------------------
- * The gradient is looked at whole before anything is written: the kernel that writes reads the
- * verdict where the one before it left it. So the host is waited for once, at the end of the update
- * or, where the step has looked at its gradient already, not at all. */
+ * Kernels sum the squares of the whole gradient; the kernel that writes reads this sum on the
+ * device. So the device waits for the host once, at the end of the update, or not at all if the
+ * step has computed the sum already. */
 
 struct device_vectors_sums {
     struct squares_call parts;

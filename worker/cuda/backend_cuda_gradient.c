@@ -1,8 +1,6 @@
-/*
- * The gradient's way down, and the host's memory it goes to. Backward writes the gradient from the
- * end of the flat vector to its beginning, more or less: a bucket leaves as soon as everything in
- * it is final, beside the work that goes on.
- */
+/* backend_cuda_gradient.c — copies the gradient to the host, in buckets. Backward writes the
+ * gradient roughly from the end of the flat vector to its beginning. A bucket is copied as soon as
+ * all of it is final, while backward continues. */
 #include "worker/cuda/backend_cuda_commands.h"
 
 #include <string.h>
@@ -20,7 +18,7 @@ status cuda_gradient_written(struct cuda *c, size_t offset, size_t count)
         }
     }
     TRY(cuda_grow(&m->parts, m->part_count, &m->part_capacity, sizeof *m->parts));
-    /* Kept in order of offset, the last one first: mostly the order in which they come. */
+    /* Sorted by descending offset, which is usually the order of the calls. */
     size_t at = m->part_count++;
     for (; at > 0 && m->parts[at - 1].offset < offset; --at)
         m->parts[at] = m->parts[at - 1];
@@ -37,7 +35,7 @@ static status bounce_room(struct cuda *c, size_t bytes)
         cuda_commands_retire(c, NULL, m->bounce);
         m->bounce = NULL;
         m->bounce_bytes = 0;
-        TRY_CUDA(c, host_new, &m->bounce, bytes, "a gradient on its way");
+        TRY_CUDA(c, host_new, &m->bounce, bytes, "pinned memory for a gradient");
         m->bounce_bytes = bytes;
     }
 done:
@@ -58,7 +56,7 @@ done:
     return result;
 }
 
-/* Where the bucket that begins with parts[*next] ends: it is ready after command *ready. */
+/* Returns the end of the bucket that begins with parts[*next]. It is final after command *ready. */
 static size_t take_bucket(const struct cuda_commands *m, size_t high, size_t *next, size_t *ready)
 {
     size_t low = high;
@@ -70,9 +68,9 @@ static size_t take_bucket(const struct cuda_commands *m, size_t high, size_t *ne
     return *next == m->part_count ? 0 : low;
 }
 
-/* m->list with the copies between; the copy stream is waited for at the end. `ready` is at most the
- * last command's, so every bucket finds its place. */
-status cuda_add_downs(struct cuda *c)
+/* Copies m->list to m->with_copies and inserts the copies. The last command waits for the copy
+ * stream. `ready` is at most the last command, so every bucket is inserted. */
+status cuda_add_gradient_copies(struct cuda *c)
 {
     status result = OK;
     struct cuda_commands *m = c->commands;
@@ -82,22 +80,23 @@ status cuda_add_downs(struct cuda *c)
     l->count = 0;
     if (m->part_count > 0 && c->host_gradient != NULL) {
         TRY(gradient_target(c, &to));
-        m->downs = true;
+        m->copies_to_host = true;
         low = take_bucket(m, high, &next, &ready);
     }
     for (size_t i = 0; i < m->list.count; ++i) {
         struct command *k;
         TRY(cuda_command_add(l, COMMAND_LAUNCH, CUDA_COMPUTE, &k));
-        memcpy(k, &m->list.at[i], sizeof *k); /* padding and all: lists are compared */
+        memcpy(k, &m->list.at[i],
+               sizeof *k); /* with padding, because lists are compared byte by byte */
         while (low < high && ready <= i) {
-            TRY(cuda_command_add_down(l, to + low, cuda_gradient(c, low),
-                                      (high - low) * sizeof(float)));
+            TRY(cuda_command_add_copy_to_host(l, to + low, cuda_gradient(c, low),
+                                              (high - low) * sizeof(float)));
             high = low;
             low = next < m->part_count ? take_bucket(m, high, &next, &ready) : high;
         }
     }
     REQUIRE(low == high);
-    if (m->downs) {
+    if (m->copies_to_host) {
         struct command *k;
         TRY(cuda_command_add(l, COMMAND_WAIT, CUDA_COMPUTE, &k));
     }
@@ -138,5 +137,5 @@ void cuda_forget(struct cuda *c)
     m->pinned_count = 0;
     m->hold = false;
     for (size_t i = 0; i < PLANS; ++i)
-        cuda_plan_forget(c, &m->plans[i]); /* they copy to that memory */
+        cuda_plan_forget(c, &m->plans[i]); /* they copy to memory that is no longer pinned */
 }

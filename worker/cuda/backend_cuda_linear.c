@@ -1,16 +1,15 @@
-/*
- * Fully connected layers: cublasLt's products, with bias and ReLU, the bias gradient and the ReLU
- * of the layer before done in them. A LANES input is read and its gradient written transposed, so
- * that flattening images costs nothing.
- */
+/* backend_cuda_linear.c — fully connected layers. cublasLt computes the product with bias, ReLU,
+ * bias gradient and the mask of the previous ReLU. A LANES input is read transposed, and its
+ * gradient is written transposed, so flattening images needs no copy. */
 #include "base/memory.h"
 #include "worker/cuda/backend_cuda.h"
 
 struct cuda_linear {
     backend_op op;
     uint32_t rows, inputs, outputs;
-    struct cuda_room weight, weight_gradient; /* where those of the flat vector are not aligned */
-    struct cuda_room mask;                    /* where the ReLU was positive */
+    struct cuda_room weight,
+        weight_gradient;   /* used if their places in the flat vector are not aligned */
+    struct cuda_room mask; /* bits: the result of the ReLU is positive */
 };
 
 static enum cuda_epilogue epilogue_of(const struct cuda_linear *l, const struct op_call *call)

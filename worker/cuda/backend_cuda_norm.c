@@ -1,19 +1,18 @@
-/*
- * Batch norm in LANES, with the residual sum and the ReLU after it: two kernels forward (sums over
- * chunks of a channel; the result, which adds the chunks up itself) and two backward.
- */
+/* backend_cuda_norm.c — batch norm in LANES, with the residual sum and the ReLU after it. Forward
+ * takes two kernels: sums over chunks of a channel, then the result, which adds the chunks.
+ * Backward takes two kernels likewise. */
 #include "base/memory.h"
 #include "worker/cuda/backend_cuda.h"
 
 #include <string.h>
 
-enum { CHUNK = 4096 /* elements of a channel to a block */ };
+enum { CHUNK = 4096 /* elements of a channel per block */ };
 
 struct cuda_norm {
     backend_op op;
     uint32_t length, chunk, chunks;
     struct cuda_room parts, statistics; /* mean[channels], variance[channels] */
-    float *host;                        /* the same, pinned; evaluation and calibration */
+    float *host; /* the same in pinned memory; for evaluation and re-estimation */
 };
 
 static struct cuda_grid grid_of(const struct cuda_norm *n)
@@ -31,7 +30,7 @@ static float *variance_of(const struct cuda_norm *n)
     return (float *)n->statistics.at + n->op.d.input.channels;
 }
 
-/* The statistics given come up, those found go down. */
+/* Copies given statistics to the device, and computed statistics to the host. */
 static status exchange(struct cuda *c, struct cuda_norm *n, const struct op_call *call, bool given)
 {
     status result = OK;

@@ -1,4 +1,5 @@
-/* Pools, activations, add, reshape and the loss: operations without parameters. */
+/* backend_cuda_simple.c — pools, activations, add, reshape and the loss: operations without
+ * parameters. */
 #include "base/memory.h"
 #include "worker/cuda/backend_cuda.h"
 
@@ -24,7 +25,8 @@ static status plain_new(const struct op_description *d, const backend_op *functi
 
 struct cuda_pool {
     backend_op op;
-    struct cuda_room which; /* largest of each window; none for averages */
+    struct cuda_room
+        which; /* index of the largest element of each window; empty for average pools */
 };
 
 static struct pool_shape pool_shape_of(const struct op_description *d)
@@ -194,7 +196,7 @@ done:
 }
 
 /* ---- reshape ------------------------------------------------------------------------------------
- * Both layouts keep features in C,H,W order: the same memory under another shape. */
+ * Both layouts keep features in C,H,W order, so the result is the same memory. */
 
 static status reshape_forward(struct cuda *c, backend_op *op UNUSED, const struct op_call *call)
 {
@@ -253,7 +255,7 @@ static uint32_t per_class(const backend_buffer *logits)
     return logits->layout == ROWS ? 1 : logits->batch;
 }
 
-/* `to`: the gradient of the logits, or NULL. */
+/* Queues the loss and, if `to` is not NULL, the gradient of the logits. */
 static status queue_loss(struct cuda *c, backend_op *op, const struct op_call *call,
                          backend_buffer *to)
 {
@@ -288,7 +290,7 @@ done:
     return result;
 }
 
-/* Where backward follows, one kernel does both there. */
+/* If backward follows, one kernel computes loss and gradient there. */
 static status loss_forward(struct cuda *c, backend_op *op, const struct op_call *call)
 {
     return c->gradient_at != NULL ? OK : queue_loss(c, op, call, NULL);

@@ -1,4 +1,4 @@
-/* cuda_absent.c — in place of cuda_device.c where gradlag is built without CUDA. */
+/* cuda_absent.c — replaces cuda_device.c in a build without CUDA. */
 #include "worker/cuda/cuda_device.h"
 
 status cuda_kind_get(const struct cuda_kind **out)

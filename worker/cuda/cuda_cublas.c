@@ -1,21 +1,23 @@
 /*
- * cuda_cublas.c — matrix products by cublasLt, which is looked for at run time (dlopen) so that the
- * program starts where it is not installed.
+ * cuda_cublas.c — matrix products by cublasLt. The library is opened at run time (dlopen), so that
+ * the program starts without it.
  *
- * cublasLt is used column-major. A row-major matrix is its transpose column-major in the same
- * memory, and Dᵀ = op(B)ᵀ·op(A)ᵀ: so B is its first operand, A its second, our columns are its
- * rows. That puts our epilogues where cublasLt has them:
+ * cublasLt uses column-major matrices. A row-major matrix is its transpose in column-major order,
+ * in the same memory, and Dᵀ = op(B)ᵀ·op(A)ᵀ. So B is the first operand of cublasLt, A the second,
+ * and the columns of this interface are the rows of cublasLt. Epilogues then match:
  *
- *   bias along our columns       BIAS: "length must match matrix D rows", which are our columns
- *   mask                         its leading dimension, in bits: our columns rounded up to 128
- *   CUDA_COLUMN_SUMS, Σ op(A)    BGRADB: its B is our A, "the bias size corresponds to the number
- * of columns of the matrix D", our rows; "reduction over the k dimension" (cublasLtEpilogue_t and
- * CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD in cublasLt.h)
+ *   bias along columns           BIAS: "length must match matrix D rows", the columns here
+ *   mask                         its leading dimension, in bits: the columns, rounded up to 128
+ *   CUDA_COLUMN_SUMS, Σ op(A)    BGRADB: its B is A here, "the bias size corresponds to the number
+ *                                of columns of the matrix D", the rows here; "reduction over the k
+ *                                dimension" (cublasLtEpilogue_t and
+ *                                CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD in cublasLt.h)
  *
- * What cublasLt refuses to fuse is done as a plain product and a small kernel after or beside it
- * (cuda_kernels_product.h); with GRADLAG_CUDA_EPILOGUES=kernels in the environment everything is,
- * for a version of cublasLt whose epilogues are in doubt. Which algorithm runs follows from shape,
- * alignment and GPU alone: it is asked for once per product and alignment, never measured.
+ * If cublasLt refuses to fuse an epilogue, a plain product and a small kernel compute it
+ * (cuda_kernels_product.h). With GRADLAG_CUDA_EPILOGUES=kernels in the environment this holds for
+ * all epilogues; use it if a version of cublasLt has a faulty epilogue. Shape, alignment and GPU
+ * determine the algorithm. It is requested once per product and alignment, and never selected by
+ * measurement.
  */
 #include "base/log.h"
 #include "base/memory.h"
@@ -126,7 +128,7 @@ done:
         }                                                                                          \
     } while (0)
 
-/* Its handle and its workspace, of the size that cuBLAS recommends (cublasSetWorkspace). */
+/* The handle and the workspace, of the size that cuBLAS recommends (cublasSetWorkspace). */
 static status library_open(cuda_device *d)
 {
     status result = OK;
@@ -136,9 +138,9 @@ static status library_open(cuda_device *d)
     load();
     if (!lt.loaded) {
         FAIL(ERROR_USAGE,
-             "device=cuda needs cublasLt, and it cannot be used: %s; install cuBLAS %s "
+             "device=cuda: cublasLt cannot be used: %s; install cuBLAS %s "
              "(libcublasLt), "
-             "or put its directory into LD_LIBRARY_PATH",
+             "or add its folder to LD_LIBRARY_PATH",
              lt.why_not, GRADLAG_CUDA_MAJOR);
     }
     d->workspace_bytes = (size_t)(d->capability >= 90 ? 32 : 4) << 20;
@@ -162,7 +164,7 @@ void cuda_blas_close(cuda_device *d)
 
 enum { ALIGNMENTS = 4, FULL_ALIGNMENT = 256 };
 
-/* How it is done for operands of one alignment (bytes, powers of two). */
+/* How the product runs for operands of one alignment (bytes, powers of two). */
 struct cuda_cublas_plan {
     uint32_t a, b, d, bias;
     bool fused;
@@ -171,8 +173,9 @@ struct cuda_cublas_plan {
 
 struct cuda_product {
     struct cuda_product_shape shape;
-    cublasLtMatmulDesc_t plain, fused; /* fused: with the epilogue; or NULL */
-    cublasLtMatrixLayout_t a, b, d;    /* cublasLt's A and B: ours swapped */
+    cublasLtMatmulDesc_t plain,
+        fused;                      /* fused: with the epilogue; NULL: cublasLt does not fuse it */
+    cublasLtMatrixLayout_t a, b, d; /* cublasLt's A and B: B and A of this interface */
     struct cuda_cublas_plan plans[ALIGNMENTS];
     unsigned plan_count;
 };
@@ -282,7 +285,7 @@ static bool may_fuse(const struct cuda_product_shape *s)
     return cuda_product_may_fuse(s) && (wanted == NULL || strcmp(wanted, "kernels") != 0);
 }
 
-/* OK, or the error of a product that cuda_product_shape does not allow. */
+/* ERROR_OTHER: cuda_product_shape does not allow this product. */
 static status check_shape(const struct cuda_product_shape *shape)
 {
     status result = OK;
@@ -337,7 +340,8 @@ static status prefer(const cuda_device *d, const struct cuda_cublas_plan *plan,
                      cublasLtMatmulPreference_t f)
 {
     status result = OK;
-    /* Split sums have a second stage of their own; summing in place as parts come is left out. */
+    /* Allows split sums with a second stage of their own. Excludes sums in place in order of
+     * completion, which are not deterministic. */
     const uint32_t reductions =
         CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
     const struct {
@@ -366,7 +370,7 @@ static bool is_refusal(cublasStatus_t s)
     return s == CUBLAS_STATUS_NOT_SUPPORTED || s == CUBLAS_STATUS_INVALID_VALUE;
 }
 
-/* Whether the heuristics know an algorithm for `description`. */
+/* True if the heuristics know an algorithm for `description`. */
 static status ask(const cuda_device *d, const cuda_product *p, cublasLtMatmulDesc_t description,
                   struct cuda_cublas_plan *plan, bool *found)
 {
@@ -390,7 +394,7 @@ done:
     return result;
 }
 
-/* The heuristics, too, want the epilogue's pointers. */
+/* The heuristics also require the pointers of the epilogue. */
 static status point_to(cuda_product *p, const struct cuda_product_call *call)
 {
     status result = OK;
@@ -459,7 +463,7 @@ static status plan_for(const cuda_device *d, cuda_product *p, const struct cuda_
         }
     }
     TRY(make_plan(d, p, &wanted));
-    /* More than that many alignments: the last place is used again and again. */
+    /* If there are more alignments than places, the last place is reused. */
     const unsigned place = p->plan_count < ALIGNMENTS ? p->plan_count++ : ALIGNMENTS - 1;
     p->plans[place] = wanted;
     *out = &p->plans[place];
@@ -470,7 +474,7 @@ done:
 /* ---- running it ---------------------------------------------------------------------------------
  */
 
-/* What the epilogue would have done. */
+/* Computes the epilogue by a kernel. */
 static status finish(cuda_device *d, const struct cuda_product_shape *s,
                      const struct cuda_product_call *call)
 {
@@ -530,11 +534,12 @@ status cuda_product_run(cuda_device *d, cuda_product *p, const struct cuda_produ
         d->last_work = "a matrix product";
     TRY(plan_for(d, p, call, &plan));
     cublasStatus_t s = multiply(d, p, plan, call);
-    if (plan->fused && is_refusal(s)) { /* the heuristics promised too much */
+    if (plan->fused &&
+        is_refusal(s)) { /* the heuristics named an algorithm that the library then refused */
         TRY(make_plain_plan(d, p, plan));
         s = multiply(d, p, plan, call);
     }
-    if (s != CUBLAS_STATUS_SUCCESS && !d->capturing) { /* of an earlier kernel? */
+    if (s != CUBLAS_STATUS_SUCCESS && !d->capturing) { /* the cause may be an earlier kernel */
         const cudaError_t error = cudaStreamQuery(d->streams[CUDA_COMPUTE]);
         TRY_CUDA(d, "a product", error == cudaErrorNotReady ? cudaSuccess : error);
     }

@@ -1,8 +1,6 @@
-/*
- * cuda_device.c — the GPU, through the CUDA runtime (linked statically: the same program starts
- * where there is no driver). Built where nvcc is found. Two non-blocking streams; graphs by
- * capturing both of them; ranges for the profiler by NVTX, whose header does nothing without one.
- */
+/* cuda_device.c — the GPU through the CUDA runtime. The runtime is linked statically, so that the
+ * program starts without a driver. Built if nvcc is found. Two non-blocking streams; graphs by
+ * capturing both; ranges for a profiler by NVTX, whose header does nothing without a profiler. */
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/memory.h"
@@ -14,7 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SPIN_NS = 2000000 }; /* that long before it sleeps, if it may: a wake-up costs some 50 µs */
+enum {
+    SPIN_NS = 2000000
+}; /* how long a wait spins before it sleeps; a wake-up takes about 50 µs */
 
 struct cuda_piece {
     struct cuda_piece *next;
@@ -67,8 +67,8 @@ static status check_index(unsigned index)
     TRY(device_count(&count));
     if (index >= count) {
         FAIL(ERROR_USAGE,
-             "device=cuda: there is no GPU %u, %u visible; gradlag check lists them (see also "
-             "CUDA_VISIBLE_DEVICES)",
+             "device=cuda: there is no GPU %u; %u are visible; run `gradlag check` and check "
+             "CUDA_VISIBLE_DEVICES",
              index, count);
     }
 done:
@@ -92,8 +92,8 @@ static void describe_libraries(char *out, size_t bytes)
     }
 }
 
-/* Leaves it the calling thread's: to go back to the one before, which is the first unless somebody
- * chose, would make a context there, half a GiB, that nobody uses. All calls choose their own. */
+/* Does not restore the previous device. Restoring device 0 would create an unused context of half a
+ * GiB there. Every call selects its device. */
 static status device_describe(unsigned index, struct cuda_properties *out)
 {
     status result = OK;
@@ -123,7 +123,7 @@ static void device_close(cuda_device **device)
     cuda_device *d = *device;
     if (d == NULL)
         return;
-    /* Closing goes on whatever fails: after a fault every call does. */
+    /* Continues after an error: after a fault, every call fails. */
     (void)cudaSetDevice((int)d->options.index);
     for (unsigned s = 0; s < CUDA_STREAMS; s++) {
         if (d->streams[s] != NULL) {
@@ -163,7 +163,7 @@ done:
     return result;
 }
 
-/* Brings every kernel to the device now: loading one is not allowed while a graph is captured. */
+/* Loads every kernel now, because a capture does not allow loading. */
 static status load_kernels(cuda_device *d)
 {
     status result = OK;
@@ -212,7 +212,7 @@ status cuda_memory_new(cuda_device *d, void *out, size_t bytes, const char *what
     TRY(memory_new(&p, 1, sizeof *p, what));
     const cudaError_t error = cudaMalloc(&p->at, bytes);
     if (error == cudaErrorMemoryAllocation && cudaMemGetInfo(&s.free, &s.total) == cudaSuccess) {
-        (void)cudaGetLastError(); /* not one that stays */
+        (void)cudaGetLastError(); /* clears the error */
         result = cuda_out_of_memory(&s);
         goto done;
     }
@@ -253,7 +253,7 @@ static status host_new(cuda_device *d, void *out, size_t bytes, const char *what
     if (error == cudaErrorMemoryAllocation) {
         (void)cudaGetLastError();
         FAIL(ERROR_OTHER,
-             "%s: %zu bytes of page-locked host memory are not to be had; use a smaller batch, or "
+             "%s: %zu bytes of page-locked host memory are not available; use a smaller batch, or "
              "raise the limit on locked memory (ulimit -l)",
              what, bytes);
     }
@@ -283,7 +283,7 @@ static bool pin(cuda_device *d, const void *at, size_t bytes, bool read_only)
         flags |= cudaHostRegisterReadOnly;
     const cudaError_t error = cudaHostRegister((void *)at, bytes, flags);
     if (error != cudaSuccess) {
-        (void)cudaGetLastError(); /* best effort: forgotten */
+        (void)cudaGetLastError(); /* clears the error: pinning is best effort */
         log_debug("%zu bytes of host memory are copied without being page-locked: %s", bytes,
                   cudaGetErrorString(error));
     }
@@ -343,7 +343,7 @@ done:
     return result;
 }
 
-/* In a capture this is what draws CUDA_COPY into it and joins it again. */
+/* In a capture this adds CUDA_COPY to the capture and joins it again. */
 static status stream_wait(cuda_device *d, enum cuda_stream s, enum cuda_stream other)
 {
     status result = OK;
@@ -355,7 +355,7 @@ done:
     return result;
 }
 
-/* OK, or the error of a launch that no GPU takes. */
+/* ERROR_OTHER: no GPU accepts this grid. */
 static status check_grid(enum cuda_kernel k, const struct cuda_grid *g)
 {
     status result = OK;
@@ -394,7 +394,7 @@ static status capture_begin(cuda_device *d)
 {
     status result = OK;
     TRY(cuda_use(d));
-    /* Relaxed: cublasLt may load its kernels meanwhile. */
+    /* Relaxed, because cublasLt may load kernels during the capture. */
     TRY_CUDA(d, "capturing a step",
              cudaStreamBeginCapture(d->streams[CUDA_COMPUTE], cudaStreamCaptureModeRelaxed));
     d->capturing = true;

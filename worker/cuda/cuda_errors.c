@@ -1,4 +1,4 @@
-/* cuda_errors.c — what CUDA's errors mean to a user, and what to do next. */
+/* cuda_errors.c — messages for CUDA's errors: the likely cause and what to do next. */
 #include "worker/cuda/cuda_real.h"
 
 #include <stdio.h>
@@ -6,9 +6,8 @@
 #include <string.h>
 
 #define OUR_BUG                                                                                    \
-    "this is a bug in gradlag, please report it with the command line that led here; nothing "     \
-    "more "                                                                                        \
-    "can be computed on this GPU by this process"
+    "this is a bug in gradlag, please report it with the command line that led here; this "        \
+    "process can compute nothing more on this GPU"
 
 void cuda_driver_name(char out[32])
 {
@@ -33,13 +32,14 @@ static status no_device(void)
     status result = OK;
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
     FAIL(ERROR_USAGE,
-         "device=cuda: the driver shows no GPU; see what nvidia-smi says%s%s, or use device=cpu",
+         "device=cuda: the driver shows no GPU; check the output of nvidia-smi%s%s, or use "
+         "device=cpu",
          visible == NULL ? "" : ", change CUDA_VISIBLE_DEVICES=", visible == NULL ? "" : visible);
 done:
     return result;
 }
 
-/* No driver, or one that is older than the runtime compiled in. */
+/* The driver is missing, or older than the runtime of this build. */
 static status driver_too_old(void)
 {
     status result = OK;
@@ -48,16 +48,13 @@ static status driver_too_old(void)
     cuda_driver_name(name);
     if (cudaDriverGetVersion(&can) != cudaSuccess || can == 0) {
         FAIL(ERROR_USAGE,
-             "device=cuda: no NVIDIA driver here%s%s (libcuda.so.1 is not found); install the "
-             "driver "
-             "(in a container: start it with --gpus all), or use device=cpu",
-             name[0] == '\0' ? "" : " that this process can reach, though the kernel has driver ",
-             name);
+             "device=cuda: libcuda.so.1, a part of the NVIDIA driver, is not found%s%s; install "
+             "the driver (in a container: start it with --gpus all), or use device=cpu",
+             name[0] == '\0' ? "" : ", but the kernel has driver ", name);
     }
     FAIL(ERROR_USAGE,
-         "device=cuda: driver %s is older than the runtime: it supports CUDA %d.%d, this gradlag "
-         "was "
-         "built with %d.%d; update the driver or rebuild with an older toolkit",
+         "device=cuda: driver %s is too old: it supports CUDA %d.%d, but this gradlag was built "
+         "with %d.%d; update the driver or rebuild with an older toolkit",
          name[0] == '\0' ? "on this machine" : name, can / 1000, can % 1000 / 10, built / 1000,
          built % 1000 / 10);
 done:
@@ -71,8 +68,7 @@ static status no_code(const cuda_device *d)
     const bool known = d != NULL && cuda_real.describe(d->options.index, &p) == OK;
     FAIL(ERROR_USAGE,
          "device=cuda: this gradlag has no code for %s (compute capability %u.%u); rebuild it "
-         "there, "
-         "or with make CUDA_ARCHS=%u",
+         "on this machine, or with make CUDA_ARCHS=%u",
          known ? p.name : "this GPU", p.capability / 10, p.capability % 10, p.capability);
 done:
     return result;
@@ -82,7 +78,7 @@ static status kernel_fault(const cuda_device *d, const char *what, cudaError_t e
 {
     status result = OK;
     const char *last = d == NULL || d->last_work == NULL ? "a kernel" : d->last_work;
-    FAIL(ERROR_OTHER, "%s: a fault on the GPU in %s or shortly before: %s (%s); " OUR_BUG, what,
+    FAIL(ERROR_OTHER, "%s: a fault on the GPU in %s or in earlier work: %s (%s); " OUR_BUG, what,
          last, cudaGetErrorString(error), cudaGetErrorName(error));
 done:
     return result;
@@ -99,11 +95,12 @@ status cuda_out_of_memory(const struct cuda_shortage *s)
     const size_t used = s->total - s->free;
     const size_t others = used > s->mine ? used - s->mine : 0;
     char wanted[64] = "";
-    if (s->wanted != 0) /* or CUDA's own, of no known size */
+    if (s->wanted != 0) /* 0: CUDA's own memory, of unknown size */
         snprintf(wanted, sizeof wanted, "%.1f MiB wanted, ", mib(s->wanted));
     FAIL(ERROR_OTHER,
-         "%s: the GPU's memory is out: %s%.1f of %.1f MiB free; this worker holds %.1f MiB, other "
-         "processes, the driver and its context %.1f MiB; use a smaller batch or fewer workers per "
+         "%s: out of GPU memory: %s%.1f of %.1f MiB free; this worker uses %.1f MiB, other "
+         "processes, the driver and its context use %.1f MiB; use a smaller batch or fewer workers "
+         "per "
          "GPU",
          s->what, wanted, mib(s->free), mib(s->total), mib(s->mine), mib(others));
 done:
@@ -129,7 +126,7 @@ status cuda_failed(const cuda_device *d, const char *what, cudaError_t error)
     case cudaErrorCallRequiresNewerDriver:
         return driver_too_old();
     case cudaErrorNoKernelImageForDevice:
-    case cudaErrorInvalidDeviceFunction: /* what asking for a kernel's attributes says */
+    case cudaErrorInvalidDeviceFunction: /* returned by a query of kernel attributes */
     case cudaErrorInvalidKernelImage:
     case cudaErrorUnsupportedPtxVersion:
     case cudaErrorJitCompilerNotFound:
@@ -148,18 +145,17 @@ status cuda_failed(const cuda_device *d, const char *what, cudaError_t error)
     case cudaErrorAssert:
         return kernel_fault(d, what, error);
     case cudaErrorInvalidDevice:
-        FAIL(ERROR_USAGE, "%s: there is no such GPU; gradlag check lists those that are visible",
-             what);
+        FAIL(ERROR_USAGE, "%s: there is no such GPU; `gradlag check` lists the visible ones", what);
     case cudaErrorSystemDriverMismatch:
     case cudaErrorCompatNotSupportedOnDevice:
     case cudaErrorSystemNotReady:
     case cudaErrorDevicesUnavailable:
         FAIL(ERROR_USAGE,
-             "%s: the GPU cannot be used now: %s; see what nvidia-smi says about its driver, its "
-             "compute mode and the processes on it",
+             "%s: the GPU cannot be used now: %s; check its driver, compute mode and processes "
+             "with nvidia-smi",
              what, cudaGetErrorString(error));
     case cudaErrorECCUncorrectable:
-        FAIL(ERROR_OTHER, "%s: the GPU's memory is damaged (an ECC error); use another GPU", what);
+        FAIL(ERROR_OTHER, "%s: the GPU reports damaged memory (ECC error); use another GPU", what);
     default:
         FAIL(ERROR_OTHER, "%s: %s (%s)", what, cudaGetErrorString(error), cudaGetErrorName(error));
     }

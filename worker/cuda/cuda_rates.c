@@ -18,7 +18,7 @@ const char *cuda_arithmetic_name(enum cuda_arithmetic a)
 /* ---- timing -------------------------------------------------------------------------------------
  */
 
-/* Work that can be queued any number of times. */
+/* Work that may be queued repeatedly. */
 struct cuda_rates_work {
     const struct cuda_kind *kind;
     cuda_device *device;
@@ -44,16 +44,16 @@ done:
     return result;
 }
 
-/* How often per second, `count` times over. */
+/* Repeats per second, for each of `count` rounds. */
 static status frequency(struct cuda_rates_work *w, double seconds, double *series, unsigned count)
 {
     status result = OK;
     double once = 0, took = 0;
-    TRY(timed(w, 1, &once)); /* loads what is loaded at first use */
+    TRY(timed(w, 1, &once)); /* loads kernels at their first use */
     TRY(timed(w, 2, &once));
     double wanted = 2 * seconds / once;
     unsigned times = wanted < 2 ? 2 : wanted > 10000 ? 10000 : (unsigned)wanted;
-    TRY(timed(w, times, &took)); /* lets the clocks rise */
+    TRY(timed(w, times, &took)); /* raises the clock rate */
     for (unsigned i = 0; i < count; i++) {
         TRY(timed(w, times, &took));
         series[i] = times / took;
@@ -78,8 +78,8 @@ static status queue_product(struct cuda_rates_work *w)
     return w->kind->product_run(w->device, w->product, &w->call);
 }
 
-/* Random operands: a GPU draws less power on zeros, and then clocks higher than it ever will.
- * Any bits of this pattern are small numbers as float32 and as pairs of bf16. */
+/* Random operands: on zeros a GPU draws less power and clocks higher than in real work. Any bits of
+ * this pattern are small numbers as float32 and as pairs of bf16. */
 static status fill(const struct cuda_kind *kind, cuda_device *d, void *to, size_t bytes)
 {
     enum { PIECE = 1 << 20 };
@@ -221,17 +221,17 @@ done:
 
 bool cuda_rates_slower(const double *rates, unsigned count, unsigned i)
 {
-    /* The median without sorting: the middle one, or the mean of the middle two. */
+    /* The median without sorting: the middle value, or the mean of the middle two. */
     double middle[2] = {rates[i], rates[i]};
     for (unsigned half = 0; half < 2; half++) {
         unsigned wanted = (count - 1 + half) / 2;
         for (unsigned c = 0; c < count; c++) {
-            unsigned below = 0, alike = 0;
+            unsigned below = 0, equal = 0;
             for (unsigned k = 0; k < count; k++) {
                 below += rates[k] < rates[c];
-                alike += rates[k] == rates[c];
+                equal += rates[k] == rates[c];
             }
-            if (below <= wanted && wanted < below + alike)
+            if (below <= wanted && wanted < below + equal)
                 middle[half] = rates[c];
         }
     }

@@ -1,4 +1,4 @@
-/* cuda_real.h — the parts of the GPU implementation: device, products, kernels. */
+/* cuda_real.h — what the files of the GPU implementation share: device, products, kernels. */
 #ifndef GRADLAG_WORKER_CUDA_CUDA_REAL_H
 #define GRADLAG_WORKER_CUDA_CUDA_REAL_H
 
@@ -28,7 +28,7 @@ struct cuda_device {
     struct cuda_piece *pieces;
     size_t bytes;
     bool capturing;
-    const char *last_work; /* queued: a kernel's name, …; NULL: none */
+    const char *last_work; /* the work queued last, for example the name of a kernel; NULL: none */
 
     /* cuda_cublas.c */
     void *blas;      /* cublasLtHandle_t, or NULL before the first product */
@@ -36,9 +36,9 @@ struct cuda_device {
     size_t workspace_bytes;
 };
 
-/* Makes this device the calling thread's, as every call of the runtime wants it. */
+/* Selects this device for the calling thread. Every call of the runtime requires it. */
 status cuda_use(const cuda_device *d) MUST_CHECK;
-/* Sets the error of a failed CUDA call, by its kind; `d` may be NULL. */
+/* Sets the error of a failed CUDA call, according to its kind. `d` may be NULL. */
 status cuda_failed(const cuda_device *d, const char *what, cudaError_t error);
 
 #define TRY_CUDA(d, what, call)                                                                    \
@@ -52,22 +52,21 @@ status cuda_failed(const cuda_device *d, const char *what, cudaError_t error);
 
 struct cuda_shortage {
     const char *what;
-    size_t wanted, free, total, mine; /* bytes; mine: what this device object holds already */
+    size_t wanted, free, total, mine; /* bytes; mine: of this device object */
 };
-/* Sets and returns the error of a GPU whose memory is out. */
+/* Sets and returns the error for a lack of GPU memory. */
 status cuda_out_of_memory(const struct cuda_shortage *s);
 
-/* Device memory of the implementation's own, as `memory_new`. */
+/* Device memory for the implementation; like `memory_new`. */
 status cuda_memory_new(cuda_device *d, void *out, size_t bytes, const char *what) MUST_CHECK;
 void cuda_memory_free(cuda_device *d, void *at);
 status cuda_launch(cuda_device *d, enum cuda_stream s, enum cuda_kernel k, struct cuda_grid g,
                    const void *arguments) MUST_CHECK;
 
-/* cuda_cublas.c. The library's version as 130100, 0 where it is not found. */
+/* cuda_cublas.c. The version of the library, as 130100; 0: not found. */
 size_t cuda_blas_version(void);
-/* Whether cublasLt may be asked to do the epilogue. NVIDIA's own callers of it (nvmath-python)
- * never let it apply a mask or make column sums where `inner` is 1, nor the sums of a single row.
- */
+/* True if cublasLt may fuse the epilogue. NVIDIA's own code (nvmath-python) never lets it apply a
+ * mask or compute column sums if `inner` is 1, nor sums of a single row. */
 bool cuda_product_may_fuse(const struct cuda_product_shape *shape);
 void cuda_blas_close(cuda_device *d);
 status cuda_product_open(cuda_device *d, const struct cuda_product_shape *shape,
@@ -76,7 +75,7 @@ void cuda_product_close(cuda_device *d, cuda_product *p);
 status cuda_product_run(cuda_device *d, cuda_product *p,
                         const struct cuda_product_call *call) MUST_CHECK;
 
-/* cuda_errors.c: "580.95.05", or "" where the driver does not say. */
+/* cuda_errors.c: "580.95.05"; "" if the driver does not report it. */
 void cuda_driver_name(char out[32]);
 
 #endif

@@ -44,8 +44,8 @@ status external_gradient(external *e, const float *parameters, unsigned index, u
 
 /* Evaluations at these parameters follow. The program re-estimates running statistics here. */
 status external_prepare_evaluation(external *e, const float *parameters) MUST_CHECK;
-/* The samples [first, first + n) of a split. predicted[k] grows by the samples predicted as class k;
- * NULL: not asked for. */
+/* The samples [first, first + n) of a split. predicted[k] grows by the samples predicted as class
+ * k; NULL: not asked for. */
 status external_evaluate(external *e, enum dataset_split split, uint32_t first, uint32_t n,
                          struct op_loss *out, uint32_t *predicted) MUST_CHECK;
 

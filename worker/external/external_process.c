@@ -28,7 +28,7 @@ enum {
 
 struct external_process {
     char *command;
-    pid_t pid; /* the leader of its process group; 0: it has ended */
+    pid_t pid;    /* the leader of its process group; 0: it has ended */
     char end[64]; /* how it ended */
     int socket, output;
     uint64_t limit_ns, longest_ns;
@@ -303,7 +303,8 @@ static status await_bytes(external_process *p, const char *what, uint64_t since_
         if (at[0].revents != 0)
             return OK;
         if (clock_ns() >= until_ns) {
-            return error_set(ERROR_PEER, __FILE__, __LINE__, "model.command '%s' has not answered "
+            return error_set(ERROR_PEER, __FILE__, __LINE__,
+                             "model.command '%s' has not answered "
                              "'%s' for %.1f s (limit: %d times timeout_s, or its longest answer): "
                              "does it hang? If it is only slow, set a longer timeout_s%s",
                              p->command, what, (double)(clock_ns() - since_ns) * 1e-9, PATIENCE,
@@ -352,8 +353,10 @@ status external_process_ask(external_process *p, const char *what, const json_t 
     TRY(receive_line(p, what));
     got = json_loadb(p->received.at, p->received.length, 0, &error);
     if (!json_is_object(got)) {
-        result = external_process_fail(p, "its answer to '%s' is not one JSON object in one line "
-                                       "(%s)", what, got == NULL ? error.text : "another type");
+        result = external_process_fail(p,
+                                       "its answer to '%s' is not one JSON object in one line "
+                                       "(%s)",
+                                       what, got == NULL ? error.text : "another type");
         goto done;
     }
     const char *message = json_string_value(json_object_get(got, "error"));

@@ -7,7 +7,7 @@
 #include "base/memory.h"
 #include "base/random.h"
 
-#define NO_LAYER ((size_t)-1)
+#define NO_LAYER        ((size_t)-1)
 #define PARAMETERS_MOST ((size_t)1 << 36)
 
 struct slice {
@@ -137,8 +137,8 @@ status parameter_table_add_slice(parameter_table *t, const char *name, unsigned 
             FAIL(ERROR_DATA, "two parameters have the name '%s'", name);
     TRY(grow(&t->slices, t->slice_count, &t->slice_capacity, sizeof *t->slices));
     struct slice *s = &t->slices[t->slice_count++];
-    *s = (struct slice){.public = {.offset = t->count, .count = 1, .rank = rank},
-                        .layer = NO_LAYER};
+    *s =
+        (struct slice){.public = {.offset = t->count, .count = 1, .rank = rank}, .layer = NO_LAYER};
     snprintf(s->name, sizeof s->name, "%s", name);
     for (unsigned i = 0; i < rank; i++) {
         if (shape[i] > PARAMETERS_MOST / s->public.count)

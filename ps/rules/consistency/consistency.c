@@ -1,4 +1,4 @@
-/* consistency.c — the registry of consistency policies. */
+/* consistency.c — the registry of consistency policies; see consistency.h. */
 #include "ps/rules/consistency/consistency.h"
 
 #define CONSISTENCY(name) extern const struct consistency_policy consistency_##name;
@@ -30,7 +30,7 @@ status consistency_per_update(const struct consistency *c, unsigned workers, uns
     *out = c->policy->per_update == NULL ? 1 : c->policy->per_update(c->parameters, workers);
     if (*out == 0) {
         FAIL(ERROR_USAGE,
-             "consistency=%s with %s=%g leaves no gradient of %u workers for an update; set it "
+             "consistency=%s: %s=%g leaves no gradient for an update, because workers=%u; set it "
              "below the number of workers",
              about->name, about->options[0].key, c->parameters[0], workers);
     }

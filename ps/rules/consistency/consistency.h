@@ -1,17 +1,17 @@
 /*
- * consistency.h — when the server applies gradients and when it lets a worker go on.
+ * consistency.h — when the server applies gradients and when it releases a worker.
  *
  * A policy is one file ps/rules/consistency/consistency_NAME.c with up to three decisions, and one
  * line in consistency.def:
- *   - arrive     is the gradient that came held, taken or dropped?
- *   - apply_now  are all gradients that are held or taken applied now, as one update?
- *   - may_go     is a worker whose gradient no longer waits released?
+ *   - arrive     hold, take or drop a gradient that arrived?
+ *   - apply_now  apply all held or taken gradients now, as one update?
+ *   - may_go     release a worker whose gradient no longer waits?
  *
- * It sees counts, versions and clocks, never floats. The core keeps the pushes and does the
- * arithmetic. The worker of a held push waits until it was applied or dropped; the gradient of a
- * taken one is added to a running sum at once, in order of arrival, and its worker goes on with the
- * latest version. The version does not change between a gradient's arrival and its update, so its
- * staleness is the same at both. Decisions are pure: replay depends on it.
+ * A policy sees counts, staleness and clocks, never floats. The core stores the pushes and does the
+ * arithmetic. The worker of a held push is blocked until the push is applied or dropped. A taken
+ * gradient is added to a running sum at once, in order of arrival, and its worker is released with
+ * the latest version. The version does not change between a gradient's arrival and its update, so
+ * its staleness does not change either. Decisions are pure functions: replay depends on this.
  */
 #ifndef GRADLAG_PS_RULES_CONSISTENCY_CONSISTENCY_H
 #define GRADLAG_PS_RULES_CONSISTENCY_CONSISTENCY_H
@@ -21,41 +21,41 @@
 enum { CONSISTENCY_PARAMETERS = 4 };
 
 struct consistency_view {
-    unsigned workers;  /* configured */
-    unsigned expected; /* of them those not lost: here, or yet to say hello */
-    unsigned held;     /* pushes whose workers wait until they are applied */
-    unsigned taken;    /* gradients in the running sum, whose workers went on */
-    uint64_t version;
-    uint64_t staleness; /* of the push that came; arrive only */
-    /* may_go only. A worker's clock counts the gradients it has handed in, whatever became of them;
-     * `slowest` is the least of all that are not lost. One that comes back after a loss starts at
-     * the least of the others. */
+    unsigned workers;   /* configured */
+    unsigned expected;  /* workers not lost: joined, or expected to join */
+    unsigned held;      /* pushes whose workers are blocked */
+    unsigned taken;     /* gradients in the running sum */
+    uint64_t staleness; /* of the push that arrived; arrive only */
+    /* may_go only. A worker's clock counts its pushes, whatever their outcome. `slowest` is the
+     * lowest clock of workers not lost. A worker that joins again after a loss starts at the lowest
+     * clock of the others. */
     uint64_t clock, slowest;
 };
 
-enum consistency_fate { CONSISTENCY_HOLD, CONSISTENCY_TAKE, CONSISTENCY_DROP };
+enum consistency_decision { CONSISTENCY_HOLD, CONSISTENCY_TAKE, CONSISTENCY_DROP };
 
 struct consistency_policy {
     struct about about;
-    /* May hold more than one push, or takes any: the core sets a vector aside for their mean. A
-     * policy does one or the other, so that an update is made of held or of taken gradients. */
+    /* holds: may hold more than one push; takes: may take a push. Either makes the core allocate a
+     * vector for the mean. At most one of them is set, so an update has held or taken gradients. */
     bool holds, takes;
-    /* No gradient it applies is ever stale, so correction, and damping but for rules that are
-     * ageless, have no effect. */
+    /* Every applied gradient has staleness 0. So corrections have no effect, and damping only if
+     * its rule has scales_fresh. */
     bool never_stale;
-    bool even;          /* every update is made of one gradient of each worker */
-    bool drops_slowest; /* drops the gradients that come last of each version's */
-    /* Gradients in an update while nobody is lost and none is dropped; no update is made of more
-     * than that if the policy takes, or than `workers` if it holds. 0: the parameters do not fit
-     * this number of workers. NULL: 1. */
+    bool even;          /* every update has one gradient of each worker */
+    bool drops_slowest; /* drops the last gradients of each version */
+    /* Gradients in an update if no worker is lost and no gradient dropped. It is the maximum if the
+     * policy takes; if it holds, the maximum is `workers`. 0: the options do not fit this number of
+     * workers. NULL: 1. */
     unsigned (*per_update)(const double *parameters, unsigned workers);
-    /* Asked before the push is counted. NULL: all are held. */
-    enum consistency_fate (*arrive)(const double *parameters, const struct consistency_view *view);
-    /* Asked after a push came in, that one counted, and after a worker was lost, while any is held
-     * or taken. NULL: always. */
+    /* Called before the push is counted in `held` or `taken`. NULL: hold. */
+    enum consistency_decision (*arrive)(const double *parameters,
+                                        const struct consistency_view *view);
+    /* Called while pushes are held or taken: after a push, which is counted, and after a loss.
+     * NULL: true. */
     bool (*apply_now)(const double *parameters, const struct consistency_view *view);
-    /* Asked at the end of every event for each worker that could go on. Must let the slowest go.
-     * NULL: all go. */
+    /* Called at the end of every event for each worker that is ready. Contract: true for the
+     * slowest worker. NULL: true. */
     bool (*may_go)(const double *parameters, const struct consistency_view *view);
 };
 extern const struct registry consistency_registry;
@@ -64,14 +64,14 @@ struct consistency {
     const struct consistency_policy *policy;
     double parameters[CONSISTENCY_PARAMETERS];
 };
-/* Reads key consistency and its dotted keys. */
+/* Reads key consistency and its dotted keys. ERROR_USAGE: unknown policy. */
 status consistency_open(struct consistency *out, const options *o) MUST_CHECK;
-/* See per_update. ERROR_USAGE: the policy does not fit so many workers. */
+/* See per_update. ERROR_USAGE: the options do not fit this number of workers. */
 status consistency_per_update(const struct consistency *c, unsigned workers,
                               unsigned *out) MUST_CHECK;
 /* See apply_now. */
 bool consistency_applies_now(const struct consistency *c, const struct consistency_view *view);
-/* Whether each gradient is applied when it comes and its worker released by the same event. */
+/* True if each push is applied and its worker released in the event of its arrival. */
 bool consistency_immediate(const struct consistency *c);
 
 #endif

@@ -1,21 +1,23 @@
 /*
  * consistency_backup.c — synchronous with backup workers: an update is the mean of the first W − b
- * gradients, summed in worker order; those that come later are dropped; b = consistency.backups.
+ * gradients, summed in worker order. Later gradients are dropped. b = consistency.backups.
  *
  * Chen, Pan, Monga, Bengio, Jozefowicz, "Revisiting distributed synchronous SGD" (ICLR 2016
- * workshop, arXiv:1604.00981), section 3 and algorithms 3 and 4: of N + b workers the parameter
- * server waits for the first N gradients of an iteration and ignores the stragglers', which
- * thereupon begin the next iteration with the new parameters:
+ * workshop, arXiv:1604.00981), section 3 and algorithms 3 and 4. Of N + b workers the parameter
+ * server waits for the first N gradients of an iteration. It ignores the stragglers' gradients, and
+ * stragglers start the next iteration with the new parameters:
  *
  *   θ ← θ − γ (1 / N) Σ g      over the first N = W − b gradients at θ
  *
- * b = 0 is bsp, bit for bit; the default, 1, is ours. A straggler's gradient is at least one
- * version old, which is how it is told. Where we differ: a lost worker is no longer expected, so
- * with l lost an update is made of max(1, W − l − b) gradients, and a straggler goes on with the
- * latest parameters, where algorithm 3, to the letter, has a worker go through every iteration.
- * The paper also averages the parameters over time, which is not here.
+ * b = 0 equals bsp, bit for bit. The default of 1 is ours. A straggler's gradient is recognised by
+ * its staleness, which is at least 1.
  *
- * Held against its text, as submitted to ICLR 2017; the workshop's, shorter, has no algorithms.
+ * Where we differ: a lost worker is no longer expected, so with l lost workers an update has
+ * max(1, W − l − b) gradients. A straggler continues with the latest parameters; in algorithm 3,
+ * taken literally, a worker passes through every iteration. The paper also averages the parameters
+ * over time; we do not.
+ *
+ * Checked against the text submitted to ICLR 2017. The shorter workshop version has no algorithms.
  */
 #include "ps/rules/consistency/consistency.h"
 
@@ -25,8 +27,8 @@ static unsigned needed(const double *parameters, unsigned workers)
     return backups >= workers ? 0 : workers - backups;
 }
 
-static enum consistency_fate arrive(const double *parameters UNUSED,
-                                    const struct consistency_view *view)
+static enum consistency_decision arrive(const double *parameters UNUSED,
+                                        const struct consistency_view *view)
 {
     return view->staleness > 0 ? CONSISTENCY_DROP : CONSISTENCY_HOLD;
 }
@@ -43,7 +45,7 @@ static const struct option parameters_of[] = {
      .initial = "1",
      .minimum = 0,
      .maximum = 4095,
-     .help = "how many workers of all an update does not wait for"},
+     .help = "workers that an update does not wait for"},
     {0},
 };
 

@@ -1,11 +1,11 @@
 /*
  * consistency_bsp.c — bulk synchronous parallel: an update is the mean of one gradient of every
- * worker, summed in worker order, and everybody waits for it. Staleness is always 0.
+ * worker, summed in worker order. All workers wait for it. Staleness is always 0.
  *
- * Valiant, "A bridging model for parallel computation" (CACM 1990). With W workers it computes what
- * synchronous training with an ordered reduction computes, bit for bit. To that end the first
- * update waits for workers that are yet to say hello, not only for those already here; a lost one
- * is no longer waited for until it comes back.
+ * Valiant, "A bridging model for parallel computation" (CACM 1990). With W workers the result
+ * equals synchronous training with an ordered reduction, bit for bit. Therefore the first update
+ * also waits for workers that have not joined yet. A lost worker is not waited for until it joins
+ * again.
  */
 #include "ps/rules/consistency/consistency.h"
 
@@ -20,7 +20,7 @@ static unsigned per_update(const double *parameters UNUSED, unsigned workers)
 }
 
 const struct consistency_policy consistency_bsp = {
-    .about = {"bsp", "the mean of one gradient of every worker; everybody waits",
+    .about = {"bsp", "the mean of one gradient of every worker; all workers wait",
               "Valiant 1990, A bridging model for parallel computation", NULL},
     .holds = true,
     .never_stale = true,

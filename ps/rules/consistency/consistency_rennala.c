@@ -1,20 +1,20 @@
 /*
- * consistency_rennala.c — an update is the mean of S gradients computed at the latest version;
- * older ones are dropped; nobody waits; S = consistency.size.
+ * consistency_rennala.c — an update is the mean of S gradients computed at the latest version.
+ * Older gradients are dropped. No worker waits. S = consistency.size.
  *
  * Tyurin, Richtárik, "Optimal time complexities of parallel stochastic optimization methods under a
- * fixed computation model" (NeurIPS 2023, arXiv:2305.12387), the method Rennala SGD: the server
- * collects stochastic gradients at x^k until it has S of them, from whomever; what was computed
- * at an earlier point is ignored, and its worker goes on at x^k:
+ * fixed computation model" (NeurIPS 2023, arXiv:2305.12387), the method Rennala SGD. The server
+ * collects S stochastic gradients at x^k, from any workers. It ignores gradients computed at an
+ * earlier point; their workers continue at x^k:
  *
  *   x^{k+1} = x^k − γ (1 / S) Σ g      over S gradients at x^k
  *
- * The paper's S = max(⌈σ²/ε⌉, 1) depends on the noise of the problem; 8 is ours. A fast worker may
- * give several gradients of one sum, each of another batch.
+ * The paper's S = max(⌈σ²/ε⌉, 1) depends on the noise of the problem; the default of 8 is ours. A
+ * fast worker may contribute several gradients to one sum, each of another batch.
  *
- * Held against a later paper of its authors that restates it beside Malenia SGD (all workers begin
- * at x^k, whoever comes next is added), and against code of the group (ringmaster-lmo, RennalaSGD),
- * where an update stops what is still being computed. Of the paper's text the abstract was at hand.
+ * Sources: the abstract of the paper; a later paper of its authors that restates the method beside
+ * Malenia SGD (all workers start at x^k, the next result of any worker is added); code of the group
+ * (ringmaster-lmo, RennalaSGD), where an update stops unfinished computations.
  */
 #include "ps/rules/consistency/consistency.h"
 
@@ -23,8 +23,8 @@ static unsigned per_update(const double *parameters, unsigned workers UNUSED)
     return (unsigned)parameters[0];
 }
 
-static enum consistency_fate arrive(const double *parameters UNUSED,
-                                    const struct consistency_view *view)
+static enum consistency_decision arrive(const double *parameters UNUSED,
+                                        const struct consistency_view *view)
 {
     return view->staleness > 0 ? CONSISTENCY_DROP : CONSISTENCY_TAKE;
 }
@@ -45,7 +45,7 @@ static const struct option parameters_of[] = {
 };
 
 const struct consistency_policy consistency_rennala = {
-    .about = {"rennala", "the mean of so many gradients that are not stale; others are dropped",
+    .about = {"rennala", "the mean of S gradients that are not stale; others are dropped",
               "Tyurin, Richtarik 2023, Optimal time complexities of parallel SGD", parameters_of},
     .takes = true,
     .never_stale = true,

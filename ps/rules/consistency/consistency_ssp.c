@@ -1,24 +1,24 @@
 /*
- * consistency_ssp.c — stale synchronous parallel: every gradient is applied when it comes, but a
- * worker more than s clocks ahead of the slowest one waits; s = consistency.slack.
+ * consistency_ssp.c — stale synchronous parallel: every gradient is applied when it arrives, but a
+ * worker more than s clocks ahead of the slowest one is blocked. s = consistency.slack.
  *
  * Ho et al., "More effective distributed ML via a stale synchronous parallel parameter server"
- * (NIPS 2013), section 2: the slowest and the fastest worker are at most s clocks apart, else the
- * fastest waits for the slowest to catch up. A worker's clock c counts the iterations it has ended:
+ * (NIPS 2013), section 2: the slowest and the fastest worker are at most s clocks apart; otherwise
+ * the fastest waits for the slowest. A worker's clock c counts the iterations it has completed:
  *
- *   it may begin the next one if c ≤ min over workers of c + s
+ *   a worker may start the next iteration if c ≤ min over workers of c + s
  *
- * So s = 0 has everybody end iteration c before anybody begins c + 1 (but each gradient is an
- * update of its own, where bsp averages). The paper gives no default; 3 is ours.
+ * With s = 0 all workers complete iteration c before any worker starts c + 1. Each gradient is
+ * still an update of its own, while bsp averages. The paper gives no default; 3 is ours.
  *
- * Between two clocks of a worker another one pushes at most 2 s + 1 times: when it is released the
- * other is at most s behind, and until its push at most s + 1 ahead. Hence τ ≤ (W − 1)(2 s + 1)
- * while nobody is lost.
+ * Between two pushes of a worker another worker pushes at most 2 s + 1 times: at the release the
+ * other is at most s behind, and until the push at most s + 1 ahead. Hence τ ≤ (W − 1)(2 s + 1)
+ * while no worker is lost.
  *
  * Where we differ: the paper's workers read a cache that may be older than the newest parameters,
- * up to the bound; ours always read the latest version, which the paper calls a best-effort read. A
- * worker that comes back after a loss starts at the slowest clock of the others: neither does
- * everybody wait for it, nor may it run ahead.
+ * up to the bound. Ours always read the latest version, a best-effort read in the paper's terms. A
+ * worker that joins again after a loss starts at the slowest clock of the others. So it neither
+ * blocks the others nor runs ahead of them.
  */
 #include "ps/rules/consistency/consistency.h"
 
@@ -33,12 +33,12 @@ static const struct option parameters_of[] = {
      .initial = "3",
      .minimum = 0,
      .maximum = 1e6,
-     .help = "how many gradients a worker may be ahead of the slowest"},
+     .help = "gradients that a worker may be ahead of the slowest"},
     {0},
 };
 
 const struct consistency_policy consistency_ssp = {
-    .about = {"ssp", "applied at once; a worker too far ahead of the slowest waits",
+    .about = {"ssp", "applied on arrival; a worker too far ahead of the slowest waits",
               "Ho et al. 2013, More effective distributed ML via SSP", parameters_of},
     .may_go = may_go,
 };

@@ -1,4 +1,4 @@
-/* correction.c — the registry of corrections, applying the chosen one, and its states. */
+/* correction.c — the registry of corrections, calling the chosen rule, and its state. */
 #include "ps/rules/correction/correction.h"
 
 #include "base/memory.h"
@@ -27,16 +27,17 @@ static status find(const options *o, const struct correction_rule **out)
     TRY(registry_require(&correction_registry, options_text(o, "correction"), &about));
     *out = (const struct correction_rule *)about;
     TRY(optimizer_rule_of(o, &update));
-    if ((*out)->momentum_of_its_own && update.form != OPTIMIZER_SGD) {
+    if ((*out)->own_momentum && update.form != OPTIMIZER_SGD) {
         FAIL(ERROR_USAGE,
-             "correction=%s keeps the momentum itself (correction.momentum); add optimizer=sgd",
-             about->name);
+             "correction=%s has its own momentum (correction.momentum) and excludes optimizer=%s; "
+             "set optimizer=sgd",
+             about->name, options_text(o, "optimizer"));
     }
     TRY(optimizer_has_momentum(o, &has_momentum));
     if ((*out)->momentum != NULL && !has_momentum) {
         FAIL(ERROR_USAGE,
-             "correction=%s changes the momentum, and optimizer=%s has none; use "
-             "optimizer=momentum or nesterov",
+             "correction=%s changes the momentum, but optimizer=%s has none; set "
+             "optimizer=momentum or optimizer=nesterov",
              about->name, options_text(o, "optimizer"));
     }
 done:
@@ -52,10 +53,10 @@ status correction_check(const options *o)
 status correction_check_sums(const struct correction_rule *rule)
 {
     status result = OK;
-    if (rule->alone) {
+    if (rule->single_gradient) {
         FAIL(ERROR_USAGE,
-             "correction=%s has a meaning only where each gradient is an update of its own; use "
-             "consistency=asp, or another correction",
+             "correction=%s requires that every update has one gradient; set consistency=asp, or "
+             "another correction",
              rule->about.name);
     }
 done:
@@ -70,7 +71,7 @@ status correction_open(struct correction *out, const options *o)
     TRY(find(o, &out->rule));
     TRY(outer_open(&outer, o, 1));
     if (outer.rule != NULL && outer.rule->as_step != NULL)
-        out->rule = outer.rule->as_step; /* with correction=none alone */
+        out->rule = outer.rule->as_step; /* outer_open() requires correction=none */
     registry_parameters(&out->rule->about, o, out->parameters, CORRECTION_PARAMETERS);
     TRY(optimizer_added_decay(o, &out->decay));
     out->scales = out->rule->scales || (out->rule->scales_decay && out->decay > 0);
@@ -78,7 +79,7 @@ done:
     return result;
 }
 
-status correction_remember(struct correction *c, unsigned workers, unsigned together, size_t count)
+status correction_allocate(struct correction *c, unsigned workers, unsigned together, size_t count)
 {
     status result = OK;
     c->count = count;
@@ -125,12 +126,12 @@ void correction_begin(struct correction *c, const struct correction_context *con
         .parameters = c->parameters,
         .context = *context,
         .decay = c->decay,
-        .moved_on = c->begun && context->version > c->version,
+        .parameters_changed = c->started && context->version > c->version,
         .rate = c->rate,
-        .most = c->most,
+        .largest_rate = c->largest_rate,
         .whole = {.gradient = gradient, .now = now, .read_at = read_at},
     };
-    /* The first gradient writes the other copy, the following ones go on with that. */
+    /* The first gradient after a commit reads the valid copy; later ones read the new copy. */
     unsigned from = c->pending == 0 ? c->current : !c->current;
     for (unsigned i = 0; i < c->rule->shared; i++) {
         call->whole.shared_in[i] = c->shared[i][from];
@@ -143,7 +144,7 @@ void correction_begin(struct correction *c, const struct correction_context *con
         call->whole.own_out = c->own[c->workers + c->pending];
     }
     c->pending++;
-    c->begun = true;
+    c->started = true;
     c->version = context->version;
 }
 
@@ -188,7 +189,7 @@ void correction_commit(struct correction *c)
     c->pending = 0;
 }
 
-unsigned correction_kept(const struct correction *c, float **out)
+unsigned correction_state_vectors(const struct correction *c, float **out)
 {
     unsigned count = 0;
     for (unsigned i = 0; i < c->rule->shared; i++)
@@ -201,5 +202,5 @@ unsigned correction_kept(const struct correction *c, float **out)
 void correction_updated(struct correction *c, double rate)
 {
     c->rate = rate;
-    c->most = rate > c->most ? rate : c->most;
+    c->largest_rate = rate > c->largest_rate ? rate : c->largest_rate;
 }

@@ -1,18 +1,18 @@
 /*
- * correction.h — a change of the gradient itself, from the distance travelled since it was
- * computed, or from what came before it.
+ * correction.h — a change of the gradient itself, from the distance that the parameters moved since
+ * it was computed, or from earlier gradients.
  *
- * Damping asks how old a gradient is; a correction asks how far the parameters have moved
- * meanwhile: `now` are the parameters that the gradient is about to change, `read_at` those it was
- * computed at. A correction is one function in ps/rules/correction/correction_NAME.c and one line
- * in correction.def. It works element by element, so that it can be called block by block, and
- * comes before the damping's scale.
+ * Damping uses the staleness of a gradient; a correction uses the parameters. `now` are the
+ * parameters that the update will change, `read_at` those the gradient was computed at. A
+ * correction is one function in ps/rules/correction/correction_NAME.c and one line in
+ * correction.def. It works element by element and may be called block by block. It runs before the
+ * damping's scale is applied.
  *
- * A rule may keep vectors from one gradient to the next: shared ones, and one for each worker. They
- * are written to a second copy, which counts only once the update was made (correction_commit): a
- * gradient that is not finite changes nothing. Memory, in vectors of the parameters' size: two for
- * each shared one, and where each worker has its own one per worker and one for each gradient that
- * may be in an update.
+ * A rule may keep state vectors from one gradient to the next: shared ones, and one per worker. A
+ * rule writes them to a second copy, which becomes valid when the update is made
+ * (correction_commit). So a gradient that is not finite changes nothing. Memory, in vectors of the
+ * parameters' size: two per shared vector; with a vector per worker, one per worker and one per
+ * gradient that an update may have.
  */
 #ifndef GRADLAG_PS_RULES_CORRECTION_CORRECTION_H
 #define GRADLAG_PS_RULES_CORRECTION_CORRECTION_H
@@ -21,46 +21,48 @@
 
 enum { CORRECTION_PARAMETERS = 4, CORRECTION_SHARED = 2 };
 
-/* One gradient, beside its vectors. */
+/* The scalars of one gradient. */
 struct correction_context {
     unsigned worker;
-    uint64_t staleness, version; /* version: of `now` */
-    double scale;                /* the damping's */
-    double lr;                   /* of the update, without the scale */
+    uint64_t version; /* of `now` */
+    double scale;     /* the damping's */
+    double lr;        /* of the update, without the scale */
 };
 
-struct correction_vectors { /* one block of each; in and out may be the same vector */
+/* One block of each vector. An input and an output may be the same vector. */
+struct correction_vectors {
     const float *gradient, *now, *read_at;
     const float *shared_in[CORRECTION_SHARED], *own_in;
     float *shared_out[CORRECTION_SHARED], *own_out;
-    float *out; /* overlaps nothing */
+    float *out; /* overlaps no other vector */
 };
 
-/* One gradient on its way through a rule. */
+/* One gradient during its correction. */
 struct correction_call {
     const double *parameters;
     struct correction_context context;
-    double decay;      /* λ: the optimizer adds λ · now to what the rule writes */
-    bool moved_on;     /* the parameters have changed since the last gradient that was corrected */
-    double rate, most; /* learning rate of the update that made `now`, and the largest so far */
+    double decay;              /* λ: the optimizer adds λ · now to what the rule writes */
+    bool parameters_changed;   /* since the last corrected gradient */
+    double rate, largest_rate; /* learning rate of the update that made `now`; the largest so far */
     struct correction_vectors whole;
 };
 
 struct correction_rule {
-    struct about about; /* its options, all OPTION_REAL or OPTION_INTEGER, in parameter order */
-    unsigned shared;    /* state vectors that all workers share; all states start at zero */
-    bool own;           /* and one for each worker */
-    bool scales;        /* applies the damping's scale itself: a state holds what has been scaled */
-    bool scales_decay;  /* does so where call.decay is not 0, which the scale is not for */
-    bool alone;         /* has a meaning only where each gradient is an update of its own */
-    bool momentum_of_its_own; /* so that it goes with optimizer=sgd alone */
-    /* The momentum that the optimizer is to use; NULL: that which is set. */
+    struct about about; /* options of type OPTION_REAL or OPTION_INTEGER, in parameter order */
+    unsigned shared;    /* shared state vectors; all state starts at zero */
+    bool own;           /* one state vector per worker */
+    bool scales;        /* the rule applies the damping's scale: its state holds scaled gradients */
+    bool scales_decay; /* it does so if call.decay ≠ 0, because the scale must not apply to decay */
+    bool single_gradient; /* requires that every update has one gradient */
+    bool own_momentum;    /* the rule keeps the momentum; requires optimizer=sgd */
+    /* Returns the optimizer's momentum, from key momentum. NULL: unchanged. */
     double (*momentum)(const double *parameters, unsigned workers, double momentum);
-    /* The optimizer's momentum after an update: from the one that is set, that of this update, and
-     * the total that was measured (total_momentum.h). NULL: it stays. Needs `alone`. */
+    /* Returns the optimizer's momentum after an update, from key momentum (`set`), the momentum of
+     * that update (`last`) and the measured total momentum (ps/core/total_momentum.h). NULL:
+     * unchanged. Requires single_gradient. */
     double (*adjust)(const double *parameters, double set, double last, double measured);
-    /* Writes out and the states of one block, alike for any block boundary. NULL: the gradient
-     * stays as it is. */
+    /* Writes `out` and the state outputs of one block. The result must not depend on block
+     * boundaries. NULL: the gradient is not changed. */
     void (*block)(const struct correction_call *call, size_t count,
                   const struct correction_vectors *v);
 };
@@ -70,49 +72,49 @@ struct correction {
     const struct correction_rule *rule;
     double parameters[CORRECTION_PARAMETERS];
     double decay; /* of every call */
-    bool scales;  /* the rule applies the damping's scale itself */
-    size_t count;
+    bool scales;  /* the rule applies the damping's scale */
+    size_t count; /* elements of a vector */
     unsigned workers, spares;
-    float *shared[CORRECTION_SHARED][2];
-    unsigned current;  /* which of the two counts */
-    float **own;       /* [workers + spares]: each worker's, then free ones */
-    unsigned *owner;   /* [spares]: whose next state a free one holds */
-    unsigned pending;  /* gradients corrected since the last commit */
-    bool begun;        /* any corrected yet */
-    uint64_t version;  /* that the last one met */
-    double rate, most; /* learning rate of the last update; the largest so far */
+    float *shared[CORRECTION_SHARED][2]; /* two copies of each */
+    unsigned current;                    /* the valid copy of the two */
+    float **own;      /* [workers + spares]: the valid vector of each worker, then spare vectors */
+    unsigned *owner;  /* [spares]: the worker whose next state the spare vector holds */
+    unsigned pending; /* gradients corrected since the last commit */
+    bool started;     /* a gradient has been corrected */
+    uint64_t version; /* context.version of the last gradient */
+    double rate, largest_rate; /* learning rate of the last update; the largest so far */
 };
-/* Reads key correction and its dotted keys; what an outer rule does to a difference
- * (ps/rules/outer/outer.h) is done in its place. ERROR_USAGE: it does not go with the optimizer, or
- * with key outer. */
+/* Reads key correction and its dotted keys. If the outer rule has as_step (ps/rules/outer/outer.h),
+ * that rule is used instead. ERROR_USAGE: the correction excludes the optimizer or the outer rule.
+ */
 status correction_open(struct correction *out, const options *o) MUST_CHECK;
-/* Whether the correction goes with the other settings, without opening it. */
+/* Checks the settings as correction_open does, without the outer rule. */
 status correction_check(const options *o) MUST_CHECK;
-/* ERROR_USAGE: the rule has no meaning where an update is the mean of several gradients. */
+/* ERROR_USAGE: the rule requires updates of one gradient. */
 status correction_check_sums(const struct correction_rule *rule) MUST_CHECK;
-/* Sets its states aside. At most `together` gradients, of different workers, come between two
- * commits. */
-status correction_remember(struct correction *c, unsigned workers, unsigned together,
+/* Allocates the state. `together`: the most gradients between two commits, of different workers. */
+status correction_allocate(struct correction *c, unsigned workers, unsigned together,
                            size_t count) MUST_CHECK;
-/* The momentum that the optimizer is to use: key momentum, unless the rule says otherwise. */
+/* The optimizer's momentum at the start: key momentum, unless the rule changes it. */
 double correction_momentum(const struct correction *c, unsigned workers, const options *o);
 void correction_close(struct correction *c);
 
-/* The next gradient; `c` must outlive the call. */
+/* Starts the next gradient. All vectors and `c` are borrowed until the last block of the call. */
 void correction_begin(struct correction *c, const struct correction_context *context,
                       const float *gradient, const float *now, const float *read_at,
                       struct correction_call *call);
-/* The gradient to use for elements [at, at + count): the gradient's own, or scratch[0..count)
- * filled by the rule. Each element once; gradients of one update in order for each. */
+/* Returns the corrected elements [at, at + count): in `scratch`, or in the gradient itself if the
+ * rule has no block function. Call it once for each element. For each element the gradients of one
+ * update must come in order. */
 const float *correction_block(const struct correction *c, const struct correction_call *call,
                               size_t at, size_t count, float *scratch);
-/* The gradients since the last of these calls have changed the parameters. If they have not, as
- * they were not finite, nothing is corrected any more. */
+/* The gradients since the last commit are used: their state becomes valid. If an update fails, the
+ * run ends, so there is no rollback. */
 void correction_commit(struct correction *c);
-/* The state vectors that count, as of the last commit: shared ones, then each worker's. Fills `out`
- * (CORRECTION_SHARED + workers at most) and returns how many there are. */
-unsigned correction_kept(const struct correction *c, float **out);
-/* An update was made, of gradients that have been committed, with this learning rate. */
+/* Writes the valid state vectors to `out` (at most CORRECTION_SHARED + workers): shared ones first,
+ * then one per worker. Returns their number. */
+unsigned correction_state_vectors(const struct correction *c, float **out);
+/* An update was made with this learning rate; call it after the commit. */
 void correction_updated(struct correction *c, double rate);
 
 #endif

@@ -1,20 +1,19 @@
 /*
- * correction_dana_slim.c — Nesterov momentum with a velocity for each worker:
+ * correction_dana_slim.c — Nesterov momentum with one velocity per worker:
  *
  *   v_i ← γ v_i + s g;   u = γ v_i + s g;   θ ← θ − η u      γ = correction.momentum
  *
  * Hakimi, Barkai, Gabel, Schuster, "Taming momentum in a distributed asynchronous environment"
- * (arXiv:1907.11612), DANA-Slim: worker i keeps v_i and sends u, the server only subtracts η u. In
- * the variables of Bengio et al. θ is the look-ahead of DANA-Zero, θ₀ − η γ Σ_j v_j, as long as η
- * does not change.
+ * (arXiv:1907.11612), DANA-Slim: worker i keeps v_i and sends u; the server only subtracts η u. In
+ * the variables of Bengio et al. θ is the look-ahead of DANA-Zero, θ₀ − η γ Σ_j v_j, while η is
+ * constant.
  *
- * Where we differ: the server keeps v_i, which gives the same numbers and leaves the workers as
- * they are; s is the damping's scale. A worker that is lost and comes back goes on with its v_i.
- * Needs optimizer=sgd, or there would be two momenta. With one worker this is optimizer=nesterov,
- * bit for bit.
+ * Where we differ: the server keeps v_i. The numbers are the same, and workers need no change. s is
+ * the damping's scale. A worker that joins again after a loss keeps its v_i. optimizer=sgd is
+ * required; another optimizer would add a second momentum. With one worker the rule equals
+ * optimizer=nesterov, bit for bit.
  *
- * Held against second sources: notes that give these equations. What a worker sends is γ v_i + g,
- * with the v_i that g is in already.
+ * Sources: notes that give these equations. A worker sends γ v_i + g, where v_i already includes g.
  */
 #include "ps/rules/correction/correction.h"
 #include "base/vector.h"
@@ -44,7 +43,7 @@ static const struct option parameters_of[] = {
      .initial = "0.9",
      .minimum = 0,
      .maximum = 0.999999,
-     .help = "of each worker's own velocity"},
+     .help = "momentum of each worker's velocity"},
     {0},
 };
 
@@ -53,6 +52,6 @@ const struct correction_rule correction_dana_slim = {
               "Hakimi, Barkai, Gabel, Schuster 2019, Taming momentum, DANA-Slim", parameters_of},
     .own = true,
     .scales = true,
-    .momentum_of_its_own = true,
+    .own_momentum = true,
     .block = block,
 };

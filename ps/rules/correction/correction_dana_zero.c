@@ -1,27 +1,27 @@
 /*
- * correction_dana_zero.c — a velocity for each worker, and workers that look ahead of all of them:
+ * correction_dana_zero.c — one velocity per worker, and workers read parameters ahead of all
+ * velocities:
  *
  *   v_i ← γ v_i + s g;   θ ← θ − η v_i;   workers read  θ̂ = θ − η γ Σ_j v_j
  *
  * γ = correction.momentum.
  *
  * Hakimi, Barkai, Gabel, Schuster, "Taming momentum in a distributed asynchronous environment"
- * (arXiv:1907.11612), DANA-Zero: the server sends θ̂, an estimate of where θ will be when the
- * gradient comes back.
+ * (arXiv:1907.11612), DANA-Zero: the server sends θ̂, an estimate of θ at the time when the gradient
+ * returns.
  *
- * Here the versions that workers read, that are evaluated and saved, are θ̂; θ itself is θ̂ + L with
- * L = η γ Σ_j v_j of the last update, kept as a state beside V = Σ_j v_j. One update moves θ̂ by
- * θ̂' − θ̂ = −η v_i' − (L' − L), so the rule hands the optimizer u = v_i' + (L' − L) / η. With a
- * constant η this is dana-slim; with a changing one the look-ahead keeps in step with it, which
- * dana-slim's does not.
+ * Here the versions that workers read, and that are evaluated and saved, are θ̂. θ itself is θ̂ + L,
+ * with L = η γ Σ_j v_j of the last update. L and V = Σ_j v_j are the state. One update moves θ̂ by
+ * θ̂' − θ̂ = −η v_i' − (L' − L), so the rule passes u = v_i' + (L' − L) / η to the optimizer. With a
+ * constant η this equals dana-slim. With a changing η the look-ahead follows it; that of dana-slim
+ * does not.
  *
- * Where we differ: s is the damping's scale. η = 0 moves nothing. A worker that is lost keeps its
- * v_i in the sum. Weight decay acts on θ̂, not on θ. Needs optimizer=sgd, and a consistency that
- * makes every gradient an update.
+ * Where we differ: s is the damping's scale. η = 0 moves nothing. The v_i of a lost worker stays in
+ * the sum. Weight decay acts on θ̂ and not on θ. The rule requires optimizer=sgd, and a consistency
+ * policy that makes every gradient one update.
  *
- * Held against second sources: notes that give these equations, and a simulator of DANA-DC whose
- * update, sum of velocities and look-ahead are these, line by line (it evaluates θ̂, too, and decays
- * θ).
+ * Sources: notes that give these equations, and a simulator of DANA-DC with the same update, sum of
+ * velocities and look-ahead, line by line. It also evaluates θ̂, and it decays θ.
  */
 #include "ps/rules/correction/correction.h"
 #include "base/vector.h"
@@ -59,17 +59,17 @@ static const struct option parameters_of[] = {
      .initial = "0.9",
      .minimum = 0,
      .maximum = 0.999999,
-     .help = "of each worker's own velocity"},
+     .help = "momentum of each worker's velocity"},
     {0},
 };
 
 const struct correction_rule correction_dana_zero = {
-    .about = {"dana-zero", "a velocity per worker, reading ahead of them all; with optimizer=sgd",
+    .about = {"dana-zero", "a velocity per worker, look-ahead over all of them; with optimizer=sgd",
               "Hakimi, Barkai, Gabel, Schuster 2019, Taming momentum, DANA-Zero", parameters_of},
     .shared = 2,
     .own = true,
     .scales = true,
-    .alone = true,
-    .momentum_of_its_own = true,
+    .single_gradient = true,
+    .own_momentum = true,
     .block = block,
 };

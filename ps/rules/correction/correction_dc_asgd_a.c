@@ -1,5 +1,6 @@
 /*
- * correction_dc_asgd_a.c — as dc-asgd-c, with λ for each parameter from the size of its gradients:
+ * correction_dc_asgd_a.c — dc-asgd-c with a λ per parameter that depends on the size of its
+ * gradients:
  *
  *   M ← m M + (1 − m) g ⊙ g;   λ = λ₀ / √(M + ε);   g ← g + λ g ⊙ g ⊙ (now − read_at)
  *
@@ -7,15 +8,15 @@
  *
  * Zheng et al., "Asynchronous stochastic gradient descent with delay compensation" (ICML 2017,
  * arXiv:1609.08326), section 6, DC-ASGD-a: λ_t = λ₀ / √(MeanSquare(t) + ε), ε = 1e-7, with the
- * running MeanSquare(t) = m MeanSquare(t − 1) + (1 − m) g(w_t)² (equation 14), which holds the
- * gradient at hand. Its experiments on CIFAR-10 take λ₀ = 2 and m = 0.95, the defaults here, those
- * on ImageNet m = 0. Held against the paper's text and second sources.
+ * running MeanSquare(t) = m MeanSquare(t − 1) + (1 − m) g(w_t)² (equation 14), which includes the
+ * current gradient. Its experiments on CIFAR-10 use λ₀ = 2 and m = 0.95, the defaults here; those
+ * on ImageNet use m = 0. Checked against the paper's text and second sources.
  *
- * Where we differ: the optimizer's momentum comes after it. M starts at 0 and is not corrected for
- * that, of which the paper says nothing: λ is larger at first. It is one for all workers, as the
- * paper's t counts updates, whoever's (Microsoft's own code, an updater of Multiverso, has this
- * equation, ε and start with an M for each worker), and moves with every gradient that is used,
- * late or not. A gradient that is not late stays as it is, bit for bit.
+ * Where we differ: the optimizer's momentum follows the correction. M starts at 0 without a bias
+ * correction, which the paper does not discuss; λ is therefore larger at first. All workers share
+ * one M, because the paper's t counts updates of all workers. Microsoft's own code, an updater of
+ * Multiverso, has this equation, ε and start, but one M per worker. M changes with every gradient
+ * that is used, stale or not. A gradient that is not stale is unchanged, bit for bit.
  */
 #include "ps/rules/correction/correction.h"
 #include "base/vector.h"
@@ -49,19 +50,19 @@ static const struct option parameters_of[] = {
      .initial = "2",
      .minimum = 0,
      .maximum = 1e6,
-     .help = "weight of the compensation, over the root of the mean square gradient"},
+     .help = "compensation weight, divided by the root mean square gradient"},
     {.key = "correction.memory",
      .type = OPTION_REAL,
      .initial = "0.95",
      .minimum = 0,
      .maximum = 0.999999,
-     .help = "m: share of the mean square that is kept at each gradient"},
+     .help = "m: decay of the running mean square, per gradient"},
     {0},
 };
 
 const struct correction_rule correction_dc_asgd_a = {
     .about = {"dc-asgd-a",
-              "the same, lambda over the root of each parameter's mean square gradient",
+              "dc-asgd-c with lambda divided by each parameter's root mean square gradient",
               "Zheng et al. 2017, Asynchronous SGD with delay compensation, equation 14",
               parameters_of},
     .shared = 1,

@@ -3,16 +3,16 @@
  *
  * Zheng, Meng, Wang, Chen, Yu, Ma, Liu, "Asynchronous stochastic gradient descent with delay
  * compensation" (ICML 2017, arXiv:1609.08326), equation 10: w_{t+τ+1} = w_{t+τ} − η (g(w_t) +
- * λ g(w_t) ⊙ g(w_t) ⊙ (w_{t+τ} − w_t)), a first-order Taylor step of the gradient with the diagonal
- * of g gᵀ in place of the Hessian. DC-ASGD-c keeps λ constant; its experiments on CIFAR-10 take
- * 0.04 (section 6.1), the default here.
+ * λ g(w_t) ⊙ g(w_t) ⊙ (w_{t+τ} − w_t)). This is a first-order Taylor step of the gradient with the
+ * diagonal of g gᵀ in place of the Hessian. DC-ASGD-c keeps λ constant; its experiments on CIFAR-10
+ * use 0.04 (section 6.1), the default here.
  *
- * Where we differ: the optimizer's momentum comes after it. The paper's algorithm has none; its
- * authors tried momentum, too, and saw much the same (footnote 10). g is the mean over a batch, as
- * there. A gradient that is not late stays as it is, bit for bit.
+ * Where we differ: the optimizer's momentum follows the correction. The paper's algorithm has none;
+ * its authors report similar results with momentum (footnote 10). g is the mean over a batch, as
+ * there. A gradient that is not stale is unchanged, bit for bit.
  *
- * Held against the paper's text: equation 10, and algorithm 2, where read_at is the server's copy
- * of what it sent to this worker last.
+ * Checked against the paper's text: equation 10, and algorithm 2, where read_at is the server's
+ * copy of the parameters that it last sent to the worker.
  */
 #include "ps/rules/correction/correction.h"
 #include "base/vector.h"
@@ -39,7 +39,7 @@ static const struct option parameters_of[] = {
      .initial = "0.04",
      .minimum = 0,
      .maximum = 1e6,
-     .help = "weight of the compensation"},
+     .help = "compensation weight"},
     {0},
 };
 

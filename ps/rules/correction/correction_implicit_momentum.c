@@ -3,20 +3,19 @@
  *
  * Mitliagkas, Zhang, Hadjis, Ré, "Asynchrony begets momentum, with an application to deep learning"
  * (Allerton 2016, arXiv:1605.09774), theorem 5: with W workers whose step times are exponentially
- * distributed, the expected change of the parameters follows E[x_{t+1} − x_t] =
- * (1 − 1/W) E[x_t − x_{t−1}] − (1/W) α E∇f: asynchrony acts as a momentum of 1 − 1/W. To a first
- * order the two momenta add up, as the paper says there. So the momentum that is set is lowered by
- * as much, below zero if need be (section VI: best where there are many). With one worker nothing
- * changes.
+ * distributed, the expected change of the parameters is E[x_{t+1} − x_t] =
+ * (1 − 1/W) E[x_t − x_{t−1}] − (1/W) α E∇f. So asynchrony acts as a momentum of 1 − 1/W. To first
+ * order the two momenta add, as the paper states. Therefore key momentum is lowered by 1 − 1/W,
+ * below zero if necessary (section VI: best with many workers). With one worker nothing changes.
  *
- * Where we differ: the paper finds the best momentum for each number of workers by a grid and sees
- * it fall; it gives no formula. That both simply add leaves out a term, − μ (1 − 1/W) E[x_{t−1} −
- * x_{t−2}] (theorem 6). The theorems need exponential step times; at regular ones the same amount
- * is taken off. The rate stays as it is, though with less momentum η / (1 − μ) is smaller: so it is
- * for the experiment to tune it. The fixed form; nothing is measured in the run. The closed loop:
- * correction_closed_loop_momentum.c.
+ * Where we differ: the paper finds the best momentum for each number of workers by a grid search
+ * and observes that it falls; it gives no formula. Simple addition leaves out the term − μ (1 −
+ * 1/W) E[x_{t−1} − x_{t−2}] (theorem 6). The theorems require exponential step times; we subtract
+ * the same amount for regular ones. The learning rate stays, although η / (1 − μ) becomes smaller;
+ * an experiment must tune it. This is the fixed form, without measurement in the run. The closed
+ * loop is correction_closed_loop_momentum.c.
  *
- * Held against the paper's text.
+ * Checked against the paper's text.
  */
 #include "ps/rules/correction/correction.h"
 
@@ -32,7 +31,7 @@ static const struct option parameters_of[] = {
      .initial = "-0.5",
      .minimum = -0.99,
      .maximum = 0,
-     .help = "least momentum; 0: it never becomes negative"},
+     .help = "lower bound of the momentum; 0: never negative"},
     {0},
 };
 

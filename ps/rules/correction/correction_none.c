@@ -1,6 +1,6 @@
-/* correction_none.c — the gradient stays as it is. */
+/* correction_none.c — the gradient is not changed. */
 #include "ps/rules/correction/correction.h"
 
 const struct correction_rule correction_none = {
-    .about = {"none", "gradients as they come", NULL, NULL},
+    .about = {"none", "gradients are not changed", NULL, NULL},
 };

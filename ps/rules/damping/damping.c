@@ -1,4 +1,4 @@
-/* damping.c — the registry of damping rules, and applying the chosen one. */
+/* damping.c — the registry of damping rules; calling the chosen rule. */
 #include "ps/rules/damping/damping.h"
 
 #include "base/memory.h"
@@ -28,7 +28,7 @@ done:
     return result;
 }
 
-status damping_remember(struct damping *d, unsigned workers)
+status damping_allocate(struct damping *d, unsigned workers)
 {
     status result = OK;
     struct damping_history *h = &d->history;
@@ -50,12 +50,12 @@ void damping_close(struct damping *d)
     *d = (struct damping){0};
 }
 
-/* As the results file rounds it. What a worker says it took is not trusted: a time must be a
- * number, and a sum must not overflow. */
+/* Rounds as the results file does. The time comes from a worker: it may be NaN, negative or so
+ * large that the sum would overflow. */
 static uint64_t whole_us(double us)
 {
-    enum { MOST = 1 << 30 };
-    return us >= 0 ? (uint64_t)(us < MOST ? nearbyint(us) : MOST) : 0;
+    enum { MAX_US = 1 << 30 };
+    return us >= 0 ? (uint64_t)(us < MAX_US ? nearbyint(us) : MAX_US) : 0;
 }
 
 void damping_observe(struct damping *d, unsigned worker, uint64_t staleness, double compute_us)

@@ -1,12 +1,13 @@
 /*
- * damping_cutoff.c — s(τ) = 1 if τ ≤ g, else the gradient is dropped; g = damping.after.
+ * damping_cutoff.c — s(τ) = 1 if τ ≤ g, otherwise the gradient is dropped; g = damping.after.
  *
- * A dropped gradient is not applied and takes no version; its worker goes on with the latest
- * parameters, and its record says dropped_stale. Its samples count as computed, not as used.
+ * A dropped gradient is not applied and makes no version. Its worker continues with the latest
+ * parameters, and its record has outcome dropped_stale. Its samples count as computed, not as used.
  *
- * Like the drop of stragglers' gradients in Chen, Pan, Monga, Bengio, Jozefowicz, "Revisiting
- * distributed synchronous SGD" (arXiv:1604.00981), with age in place of arrival order; and like the
- * bound of stale-synchronous systems (Ho et al. 2013), which wait where this rule drops.
+ * Similar to dropping stragglers' gradients in Chen, Pan, Monga, Bengio, Jozefowicz, "Revisiting
+ * distributed synchronous SGD" (arXiv:1604.00981), but by staleness instead of arrival order. Also
+ * similar to the bound of stale-synchronous systems (Ho et al. 2013), which wait instead of
+ * dropping.
  */
 #include "ps/rules/damping/damping.h"
 
@@ -22,11 +23,11 @@ static const struct option parameters_of[] = {
      .initial = "8",
      .minimum = 0,
      .maximum = 1e6,
-     .help = "dropped beyond this staleness"},
+     .help = "gradients of a larger staleness are dropped"},
     {0},
 };
 
 const struct damping_rule damping_cutoff = {
-    .about = {"cutoff", "dropped beyond a staleness", NULL, parameters_of},
+    .about = {"cutoff", "gradients beyond a staleness are dropped", NULL, parameters_of},
     .scale = scale,
 };

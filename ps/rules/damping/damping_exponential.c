@@ -1,10 +1,10 @@
 /*
  * damping_exponential.c — s(τ) = exp(−a τ), a = damping.rate.
  *
- * No paper's rule: the exponential member of the family of polynomial and hinge. s falls by the
- * same factor for every update missed. What is left in the velocity, k updates later, of a gradient
- * that came in time is μ^k of it; a = −ln μ (0.105 for μ = 0.9) lets a late gradient in at just
- * that. As with polynomial it scales a gradient's learning rate and s(0) = 1.
+ * Source: none; it is the exponential counterpart of polynomial and hinge. s falls by the same
+ * factor for every missed update. After k updates a share μ^k of a fresh gradient is left in the
+ * velocity. With a = −ln μ (0.105 for μ = 0.9) a stale gradient enters with the same share. As with
+ * polynomial, s scales the learning rate of one gradient and s(0) = 1.
  */
 #include "ps/rules/damping/damping.h"
 

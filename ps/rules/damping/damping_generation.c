@@ -1,12 +1,12 @@
 /*
- * damping_generation.c — s(τ) = 1 if τ ≤ g, else w; w = damping.weight, g = damping.after.
+ * damping_generation.c — s(τ) = 1 if τ ≤ g, otherwise w; w = damping.weight, g = damping.after.
  *
- * No paper: the rule of thumb, told in talks on production systems, to count gradients of an older
- * generation at a fixed fraction. Defaults: one eighth after eight updates.
+ * Source: none. It is the rule of thumb from talks on production systems that gradients of an older
+ * generation count at a fixed fraction. Defaults: one eighth after eight updates.
  *
- * The constant g knows nothing of the number of workers. The mean staleness of W equal workers is
- * W − 1, so with W ≤ g + 1 the rule hardly acts, and with W well above it scales nearly everything:
- * the outcome is not monotone in W.
+ * g does not depend on the number of workers. The mean staleness of W equal workers is W − 1. With
+ * W ≤ g + 1 the rule hardly acts; with W well above g it scales nearly every gradient. So the
+ * result is not monotone in W.
  */
 #include "ps/rules/damping/damping.h"
 
@@ -21,17 +21,17 @@ static const struct option parameters_of[] = {
      .initial = "0.125",
      .minimum = 0,
      .maximum = 1,
-     .help = "weight of an older generation"},
+     .help = "scale beyond damping.after"},
     {.key = "damping.after",
      .type = OPTION_INTEGER,
      .initial = "8",
      .minimum = 0,
      .maximum = 1e6,
-     .help = "in full up to this staleness"},
+     .help = "scale 1 up to this staleness"},
     {0},
 };
 
 const struct damping_rule damping_generation = {
-    .about = {"generation", "a fixed weight beyond a staleness", NULL, parameters_of},
+    .about = {"generation", "a fixed scale beyond a staleness", NULL, parameters_of},
     .scale = scale,
 };

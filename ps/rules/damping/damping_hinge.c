@@ -1,13 +1,13 @@
 /*
- * damping_hinge.c — s(τ) = 1 if τ ≤ b, else 1 / (a (τ − b) + 1); a = damping.slope, b =
+ * damping_hinge.c — s(τ) = 1 if τ ≤ b, otherwise 1 / (a (τ − b) + 1); a = damping.slope, b =
  * damping.after.
  *
- * The function is that of Xie, Koyejo, Gupta, "Asynchronous federated optimization" (FedAsync, OPT
- * 2020, arXiv:1903.03934), section 5.2, with its a = 10 and b = 4. It is not FedAsync by itself:
+ * The function of Xie, Koyejo, Gupta, "Asynchronous federated optimization" (FedAsync, OPT 2020,
+ * arXiv:1903.03934), section 5.2, with its a = 10 and b = 4. The rule by itself is not FedAsync:
  * see damping_polynomial.c.
  *
- * Held against second sources: the authors' code, notes on the whole paper, and two programs that
- * repeat its experiments. Two sources name b = 2, one of them for the paper's language model.
+ * Sources: the authors' code, notes on the whole paper, and two programs that repeat its
+ * experiments. Two sources have b = 2, one of them for the paper's language model.
  */
 #include "ps/rules/damping/damping.h"
 
@@ -29,7 +29,7 @@ static const struct option parameters_of[] = {
      .initial = "4",
      .minimum = 0,
      .maximum = 1e6,
-     .help = "b: in full up to this staleness"},
+     .help = "b: scale 1 up to this staleness"},
     {0},
 };
 

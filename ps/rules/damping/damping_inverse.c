@@ -2,16 +2,16 @@
  * damping_inverse.c — s(τ) = 1 / max(1, τ).
  *
  * Zhang, Gupta, Lian, Liu, "Staleness-aware async-SGD for distributed deep learning" (IJCAI 2016,
- * arXiv:1511.05950): the learning rate of a gradient of staleness τ is α₀ / τ when τ > 0, and α₀
- * when τ = 0.
+ * arXiv:1511.05950): a gradient of staleness τ has the learning rate α₀ / τ if τ > 0, and α₀ if
+ * τ = 0.
  *
- * Where we differ: nowhere for consistency=asp, where each gradient is an update of its own. The
- * paper also collects several gradients into one update (n-softsync); we then divide each of them
- * by its own τ, as its equation does, and take their mean.
+ * Where we differ: not at all with consistency=asp, where each gradient is one update. The paper
+ * also collects several gradients into one update (n-softsync). We divide each of them by its own
+ * τ, as its equation does, and take their mean.
  *
- * Held against the paper's text: τ counts as ours does, the timestamp of the parameters that are
- * updated less that of those the gradient is of (section 2.1), and the rate is set gradient by
- * gradient (section 2.4). Its equations, which that copy lacked, are as a reader restates them.
+ * Checked against the paper's text: its τ equals ours, the timestamp of the updated parameters
+ * minus that of the gradient's parameters (section 2.1), and each gradient has its own rate
+ * (section 2.4). That copy lacks the equations, which are quoted from a reader.
  */
 #include "ps/rules/damping/damping.h"
 

@@ -1,22 +1,24 @@
 /*
- * damping_koloskova.c — s(τ) = 1 if τ ≤ C; else 1 / τ, or the gradient is dropped (damping.drop=1).
+ * damping_koloskova.c — s(τ) = 1 if τ ≤ C; otherwise 1 / τ, or the gradient is dropped
+ * (damping.drop=1).
  *
  * Koloskova, Stich, Jaggi, "Sharper convergence guarantees for asynchronous SGD for distributed and
  * federated learning" (NeurIPS 2022, arXiv:2206.08307), theorem 8, the delay-adaptive step size
  * (11): with some η ≤ 1 / (4 L)
  *
- *   η_t = η if τ_t ≤ τ_C;  else less than min{η, 1 / (4 L τ_t)}
+ *   η_t = η if τ_t ≤ τ_C;  otherwise less than min{η, 1 / (4 L τ_t)}
  *
- * τ_C is the concurrency, the number of workers that compute at once. L is not known, so section
- * 4.4 takes η_t ≤ η / τ_t beyond τ_C, which keeps the bound whatever η is; 1 / τ is the largest of
- * these. A step of 0 keeps it too, and is to drop the gradient, as the paper says.
+ * τ_C is the concurrency: the number of workers that compute at the same time. L is unknown, so
+ * section 4.4 uses η_t ≤ η / τ_t beyond τ_C, which satisfies the bound for any η. 1 / τ is the
+ * largest such scale. A step of 0 also satisfies it and means dropping the gradient, as the paper
+ * says.
  *
- * C = damping.concurrency, or with 0, the default, the number of workers that are here, which falls
- * when one is lost; the paper's τ_C is the largest of the run. s falls from 1 to 1 / (C + 1) at one
- * step of τ; mishchenko is the rule that goes on from there without one.
+ * C = damping.concurrency. With the default of 0, C is the number of workers that have joined and
+ * are not lost. It falls when a worker is lost; the paper's τ_C is the maximum over the run. s
+ * jumps from 1 to 1 / (C + 1) at τ = C + 1; mishchenko has no such jump.
  *
- * Where we differ: the paper has no momentum. Held against its text and second sources: its delay
- * is our τ.
+ * Where we differ: the paper has no momentum. Checked against its text and second sources; its
+ * delay is our τ.
  */
 #include "ps/rules/damping/damping.h"
 
@@ -36,13 +38,13 @@ static const struct option parameters_of[] = {
      .initial = "0",
      .minimum = 0,
      .maximum = 1e6,
-     .help = "in full up to this staleness; 0: the workers that are here"},
+     .help = "scale 1 up to this staleness; 0: the number of workers joined"},
     {.key = "damping.drop",
      .type = OPTION_INTEGER,
      .initial = "0",
      .minimum = 0,
      .maximum = 1,
-     .help = "1: older gradients are dropped, 0: scaled"},
+     .help = "1: staler gradients are dropped, 0: scaled"},
     {0},
 };
 

@@ -6,23 +6,23 @@
  *
  *   γ_k = min{1 / (4 L τ(k)), 1 / (4 L M), B / (σ √K)}
  *
- * as large as synchronous training with M workers allows, and smaller in proportion to 1/τ(k) for a
- * gradient that missed more updates. Its τ(k) counts from the update after which the gradient was
- * begun to the one that it is in (section 1.5: x_k = x_{k−1} − γ_k g(x_{k−τ(k)})), that one
- * included: it is our τ + 1, at least 1, and M where all workers take turns.
+ * It is as large as synchronous training with M workers allows, and falls as 1/τ(k) for a gradient
+ * that missed more updates. In section 1.5 x_k = x_{k−1} − γ_k g(x_{k−τ(k)}), so τ(k) also counts
+ * the update that uses the gradient. It equals our τ + 1. It is at least 1, and M if all workers
+ * take turns.
  *
- * Where we differ: the paper's step also shrinks with the noise and the length of training; here
- * the rate is a setting and the schedule's, and the rule says what its delay does to it: the ratio
- * of min{1/M, 1/τ(k)} to 1/M. Where the loss is not convex the theorem (3.3) has 1 / (2 L M) in the
- * second place, so that the step would shrink from τ(k) = M/2 on; the constants are those of its
- * bounds, and the convex form is what the code of its own experiment has (least squares, 40
- * workers: lr · M / max(M, delay), the delay from one arrival of a worker to its next, which is
- * τ(k); a worker there reads what was before its own update). The paper has no momentum.
+ * Where we differ: the paper's step also shrinks with the noise and the length of training. Here
+ * the learning rate is a setting with a schedule, and the rule is only the effect of the delay: the
+ * ratio of min{1/M, 1/τ(k)} to 1/M. For a loss that is not convex, theorem 3.3 has 1 / (2 L M) in
+ * the second place, so the step would shrink from τ(k) = M/2 on. The constants are those of its
+ * bounds. The convex form is also what the code of its experiment has (least squares, 40 workers:
+ * lr · M / max(M, delay)). There the delay runs from one arrival of a worker to its next, which is
+ * τ(k), and a worker reads the parameters before its own update. The paper has no momentum.
  *
- * With alike workers τ is about W − 1 and seldom much above, so the rule hardly acts: it is made
+ * With equal workers τ is about W − 1 and rarely much larger, so the rule hardly acts. It is meant
  * for stragglers.
  *
- * Held against the paper's text and second sources.
+ * Checked against the paper's text and second sources.
  */
 #include "ps/rules/damping/damping.h"
 

@@ -1,5 +1,5 @@
 /*
- * damping_none.c — s(τ) = 1: every gradient counts in full, however old.
+ * damping_none.c — s(τ) = 1: every gradient has the full learning rate.
  *
  * Plain asynchronous SGD, as in Dean et al., "Large scale distributed deep networks" (NIPS 2012),
  * without its Adagrad.
@@ -7,5 +7,5 @@
 #include "ps/rules/damping/damping.h"
 
 const struct damping_rule damping_none = {
-    .about = {"none", "every gradient in full", NULL, NULL},
+    .about = {"none", "scale 1 for every gradient", NULL, NULL},
 };

@@ -1,15 +1,16 @@
 /*
  * damping_polynomial.c — s(τ) = (1 + τ)^−a, a = damping.power.
  *
- * The function is that of Xie, Koyejo, Gupta, "Asynchronous federated optimization" (FedAsync, OPT
- * 2020, arXiv:1903.03934), section 5.2, where a = 0.5. It is not FedAsync by itself: there s weighs
- * a model, here it scales the rate of one gradient. outer=fedasync with this damping is FedAsync.
+ * The function of Xie, Koyejo, Gupta, "Asynchronous federated optimization" (FedAsync, OPT 2020,
+ * arXiv:1903.03934), section 5.2, where a = 0.5. The rule by itself is not FedAsync: there s
+ * weights a model, here it scales the learning rate of one gradient. outer=fedasync with this
+ * damping is FedAsync.
  *
- * τ counts the updates missed, so that a fresh gradient has s = 1. So does the delay in the
- * authors' code (async_fl); in the paper's text t counts the update being made.
+ * τ counts the missed updates, so a fresh gradient has s = 1. The authors' code (async_fl) counts
+ * in the same way; in the paper's text t counts the update being made.
  *
- * Held against second sources: the authors' code, notes on the whole paper, and two programs that
- * repeat its experiments.
+ * Sources: the authors' code, notes on the whole paper, and two programs that repeat its
+ * experiments.
  */
 #include "ps/rules/damping/damping.h"
 

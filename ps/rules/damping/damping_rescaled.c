@@ -3,21 +3,21 @@
  * workers' means.
  *
  * Mahran, Maranjyan, Richtárik, "Rescaled asynchronous SGD: optimal distributed optimization under
- * data and system heterogeneity" (arXiv:2605.13434): step sizes in proportion to each worker's
- * computation time, so that every worker contributes the same aggregate rate over a cycle; else
- * fast workers' data count more than slow ones'.
+ * data and system heterogeneity" (arXiv:2605.13434): step sizes proportional to each worker's
+ * compute time. Every worker then contributes the same aggregate rate over a cycle; otherwise the
+ * data of fast workers have more weight.
  *
- * Where we differ: the paper's times are known and fixed; ours are running means of what was
- * measured, over all gradients of each worker so far, this one included, and T is the mean over
- * the workers that have sent any. The mean of s over all workers' cycles is 1 then, and with alike
- * workers the rule does nothing.
+ * Where we differ: the paper's times are known and fixed. Ours are running means of measured times
+ * over all gradients of each worker so far, the current one included. T is the mean over workers
+ * that have sent a gradient. The mean of s over all workers' cycles is then 1, and with equal
+ * workers the rule has no effect.
  *
- * With consistency=bsp it is refused: there every worker's gradients count alike already, and s
- * would make the slow ones' count more. Where several gradients go into one update all of them are
- * looked at before the first is scaled, so that the order of workers has no say.
+ * consistency=bsp refuses it: all workers already have the same weight there, and s would favour
+ * slow workers. If an update has several gradients, all of them are observed before the first is
+ * scaled, so their order has no effect.
  *
  * s does not depend on the staleness and may exceed 1. The times are those in the record, rounded
- * to whole microseconds.
+ * to µs.
  */
 #include "ps/rules/damping/damping.h"
 
@@ -42,7 +42,7 @@ const struct damping_rule damping_rescaled = {
     .about = {"rescaled", "mean compute time of the worker / mean over all workers",
               "Mahran, Maranjyan, Richtarik 2026, Rescaled asynchronous SGD", NULL},
     .needs_history = true,
-    .ageless = true,
-    .balances = true,
+    .scales_fresh = true,
+    .equalizes_workers = true,
     .scale = scale,
 };

@@ -1,14 +1,14 @@
 /*
- * damping_tail.c — s(τ) = P(T ≥ τ)^a, T drawn from the staleness of all gradients so far, this one
- * included; a = damping.power.
+ * damping_tail.c — s(τ) = P(T ≥ τ)^a, where T is drawn from the staleness of all gradients so far,
+ * the current one included; a = damping.power.
  *
- * No paper's rule. Its kin is TAIL-τ of Bäckström, Papatriantafilou, Tsigas, "ASAP.SGD:
- * instance-based adaptiveness to staleness in asynchronous SGD" (ICML 2022), which too takes its
- * measure from the distribution observed in the run, so that no constant needs to know the number
- * of workers. That one also raises the rate of the freshest gradients above 1; this one never does.
+ * Source: none. It is related to TAIL-τ of Bäckström, Papatriantafilou, Tsigas, "ASAP.SGD:
+ * instance-based adaptiveness to staleness in asynchronous SGD" (ICML 2022). Both use the
+ * distribution observed in the run, so that no constant depends on the number of workers. TAIL-τ
+ * also raises the rate of the freshest gradients above 1; this rule does not.
  *
- * s(0) = 1 as every T ≥ 0, and s > 0 as this gradient is one of those counted. With any
- * distribution of many values the mean scale is about ½ for a = 1: half the rate of `none`.
+ * s(0) = 1 because every T ≥ 0, and s > 0 because the current gradient is counted. If the
+ * distribution has many values, the mean scale is about ½ for a = 1: half the rate of `none`.
  * Staleness from DAMPING_AGES − 1 on counts as one value.
  */
 #include "ps/rules/damping/damping.h"
@@ -37,8 +37,8 @@ static const struct option parameters_of[] = {
 };
 
 const struct damping_rule damping_tail = {
-    .about = {"tail", "share of gradients so far that were as old or older, to a power", NULL,
-              parameters_of},
+    .about = {"tail", "share of gradients so far with the same or larger staleness, to a power",
+              NULL, parameters_of},
     .needs_history = true,
     .scale = scale,
 };

@@ -1,16 +1,17 @@
 /*
- * damping_trim.c — s = min(1, c / ‖g‖₂), c = damping.norm: gradients longer than c are cut to it.
+ * damping_trim.c — s = min(1, c / ‖g‖₂), c = damping.norm: gradients longer than c are clipped to
+ * c.
  *
  * Pascanu, Mikolov, Bengio, "On the difficulty of training recurrent neural networks" (ICML 2013,
- * arXiv:1211.5063), algorithm 1: if ‖ĝ‖ ≥ threshold, ĝ ← threshold / ‖ĝ‖ · ĝ. That it takes the
- * dependence on the largest delay away from asynchronous SGD is shown by Erickson, Johansson,
+ * arXiv:1211.5063), algorithm 1: if ‖ĝ‖ ≥ threshold, ĝ ← threshold / ‖ĝ‖ · ĝ. Erickson, Johansson,
  * "Clipping makes distributed and federated asynchronous SGD robust to stragglers"
- * (arXiv:2606.13287).
+ * (arXiv:2606.13287), show that clipping removes the dependence of asynchronous SGD on the largest
+ * delay.
  *
- * Where we differ: nowhere; where several gradients go into one update each is cut by itself,
- * before their mean. The norm is that of the gradient as it came, before any correction and without
- * weight decay. s does not depend on the staleness. The norm must be known before the update, so
- * the rule costs one more pass over each gradient.
+ * Where we differ: not at all. If an update has several gradients, each is clipped by itself,
+ * before the mean. The norm is that of the gradient before any correction and without weight decay.
+ * s does not depend on the staleness. The norm must be known before the update, which costs one
+ * more pass over each gradient.
  */
 #include "ps/rules/damping/damping.h"
 
@@ -18,7 +19,7 @@
 
 static double scale(const double *parameters, const struct damping_input *input, bool *drop UNUSED)
 {
-    /* One that is not finite ends the run, later and with a record. */
+    /* The core ends the run if the norm is not finite. */
     return isfinite(input->norm) && input->norm > parameters[0] ? parameters[0] / input->norm : 1;
 }
 
@@ -28,7 +29,7 @@ static const struct option parameters_of[] = {
      .initial = "1",
      .minimum = 1e-6,
      .maximum = 1e6,
-     .help = "longest gradient that goes in as it is"},
+     .help = "norm that longer gradients are clipped to"},
     {0},
 };
 
@@ -37,6 +38,6 @@ const struct damping_rule damping_trim = {
               "Pascanu, Mikolov, Bengio 2013, algorithm 1; Erickson, Johansson 2026",
               parameters_of},
     .needs_norm = true,
-    .ageless = true,
+    .scales_fresh = true,
     .scale = scale,
 };

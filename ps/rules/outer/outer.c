@@ -1,4 +1,4 @@
-/* outer.c — the registry of outer rules, what they go with, and the optimizer each one is. */
+/* outer.c — the registry of outer rules, their checks, and the optimizer of the server. */
 #include "ps/rules/outer/outer.h"
 #include "base/vector.h"
 #include "ps/rules/consistency/consistency.h"
@@ -17,7 +17,7 @@ static const struct about *const entries[] = {
 };
 const struct registry outer_registry = {"outer", entries, COUNT_OF(entries)};
 
-/* ---- differences to the parameters of now -------------------------------------------------- */
+/* ---- differences to the current parameters -------------------------------------------------- */
 
 VECTOR_CLONES
 static void from_now(size_t count, const struct correction_vectors *v)
@@ -33,13 +33,13 @@ static void block(const struct correction_call *call UNUSED, size_t count,
 }
 
 const struct correction_rule outer_from_now = {
-    .about = {"from-now", "the difference to the parameters of now", NULL, NULL},
+    .about = {"from-now", "the difference to the current parameters", NULL, NULL},
     .block = block,
 };
 
 /* ---- settings ------------------------------------------------------------------------------ */
 
-/* Both sides of an elastic exchange must move by the same amount in the same event. */
+/* An elastic exchange moves worker and server by the same amount in one event. */
 static status check_elastic(const options *o, const char *name, enum optimizer_form local)
 {
     status result = OK;
@@ -48,21 +48,21 @@ static status check_elastic(const options *o, const char *name, enum optimizer_f
     TRY(consistency_open(&consistency, o));
     if (!consistency_immediate(&consistency)) {
         FAIL(ERROR_USAGE,
-             "outer=%s: an exchange moves both sides at once, but consistency=%s would hold or "
-             "drop one of them; use consistency=asp",
+             "outer=%s moves worker and server in one exchange, but consistency=%s may hold or "
+             "drop a push; set consistency=asp",
              name, options_text(o, "consistency"));
     }
     TRY(damping_open(&damping, o));
     if (damping.rule->scale != NULL) {
         FAIL(ERROR_USAGE,
-             "outer=%s: damping=%s would scale the server's side of an exchange alone; leave "
-             "damping out, or lower outer.moving_rate",
+             "outer=%s moves worker and server by the same amount, but damping=%s would scale "
+             "only the server's; set damping=none and lower outer.moving_rate",
              name, options_text(o, "damping"));
     }
     if (local == OPTIMIZER_MOMENTUM) {
         FAIL(ERROR_USAGE,
-             "outer=%s takes local steps by optimizer=sgd (EASGD) or optimizer=nesterov (EAMSGD); "
-             "its paper has none by optimizer=%s",
+             "outer=%s does not support optimizer=%s, which its paper does not define; set "
+             "optimizer=sgd (EASGD) or optimizer=nesterov (EAMSGD)",
              name, options_text(o, "optimizer"));
     }
 done:
@@ -77,21 +77,21 @@ static status check(const options *o, const struct outer_rule *rule)
     TRY(optimizer_rule_of(o, &local));
     if (local.form == OPTIMIZER_HOST_ONLY) {
         FAIL(ERROR_USAGE,
-             "outer=%s takes local steps by optimizer=sgd, momentum or nesterov; with "
-             "optimizer=%s only a server's own update goes",
+             "outer=%s does not support optimizer=%s for local steps; set optimizer=sgd, "
+             "optimizer=momentum or optimizer=nesterov",
              name, options_text(o, "optimizer"));
     }
     if (options_integer(o, "probe_every") > 0) {
         FAIL(ERROR_USAGE,
-             "probe_every compares gradients of one batch, and with outer=%s workers send the sum "
-             "of several steps; leave one of them out",
-             name);
+             "outer=%s excludes probe_every=%s: a probe compares gradients of one batch, but "
+             "workers push the sum of several steps; set probe_every=0 or outer=none",
+             name, options_value(o, "probe_every"));
     }
     if (strcmp(options_text(o, "correction"), "none") != 0) {
         FAIL(ERROR_USAGE,
-             "correction=%s is made of gradients, and with outer=%s workers send differences of "
-             "parameters; leave one of them out",
-             options_text(o, "correction"), name);
+             "outer=%s excludes correction=%s: a correction needs gradients, but workers push "
+             "differences of parameters; set correction=none or outer=none",
+             name, options_text(o, "correction"));
     }
     if (rule->elastic)
         TRY(check_elastic(o, name, local.form));

@@ -1,6 +1,6 @@
 /*
- * outer_easgd.c — elastic averaging: every worker has parameters x of its own, tied to the server's
- * x̃ by a spring. After every τ local steps, with the x and x̃ of before:
+ * outer_easgd.c — elastic averaging: every worker keeps its own parameters x, tied to the server's
+ * x̃ by an elastic force. After every τ local steps, with x and x̃ of before:
  *
  *   x ← x − α (x − x̃);   x̃ ← x̃ + α (x − x̃)            τ = outer.steps, α = outer.moving_rate
  *
@@ -10,24 +10,25 @@
  *
  *   v ← δ v − η g(x + δ v);   x ← x + v                    δ = momentum, η from lr and schedule
  *
- * As there, the first gradient after an exchange is that at the x of before it. Elastic symmetry:
- * both sides move by the same α, β = W α; the default is their β = 0.9, α = 0.9 / W.
+ * As in the paper, the first gradient after an exchange is computed at the x before it. Elastic
+ * symmetry: worker and server move by the same α, and β = W α. The default is the paper's β = 0.9,
+ * so α = 0.9 / W.
  *
- * What travels is d = x̃_read − x. The server needs α (x̃ − x) with the x̃ of now, which is
- * d + (now − read_at): outer_from_now, and the optimizer moves by α times that. The worker is
- * given x̃' = x̃ + α (x − x̃), and as x − x̃' = (1 − α) (x − x̃) it takes its own half of the very same
- * exchange as α / (1 − α) (x − x̃'). So an exchange is one event at the server and nobody comes in
- * between; in the paper's own protocol others may have moved x̃ meanwhile. For this the release must
- * follow its push at once and in full: consistency=asp, no damping, and α < 1.
+ * The worker pushes d = x̃_read − x. The server needs α (x̃ − x) with the current x̃. x̃ − x equals
+ * d + (now − read_at), which is outer_from_now, and the optimizer applies α. The worker receives
+ * x̃' = x̃ + α (x − x̃). Because x − x̃' = (1 − α) (x − x̃), it computes its part of the same exchange
+ * as α / (1 − α) (x − x̃'). So an exchange is one event at the server. In the paper's protocol other
+ * workers may change x̃ during an exchange. Here the release must follow its push at once and
+ * unscaled, which requires consistency=asp, no damping, and α < 1.
  *
- * Where we differ: that, and in rounding (x is x̃_read − d at the server). A worker that comes back
- * after a loss begins anew with x = x̃, v = 0, as all do at first. Evaluated and saved is x̃, as in
- * the paper. Its synchronous form is not here.
+ * Where we differ: as described above, and in rounding (the server computes x as x̃_read − d). A
+ * worker that joins again after a loss starts with x = x̃, v = 0, like all workers at the start. As
+ * in the paper, x̃ is evaluated and saved. The synchronous form is not implemented.
  *
- * Held against second sources and the paper's text (both algorithms; β = 0.9 is section 5.2's) and
- * the first author's own code (mpiT, optim-eamsgd.lua): the exchange, the place of the gradient
- * after it, momentum and weight decay, which is of x + δ v, are the same there. Footnote 8 calls β
- * / τ the effective β, which could be read as α = β / (τ W); the code's α is β / W, with τ = 100
+ * Checked against the paper's text (both algorithms; β = 0.9 is in section 5.2), second sources,
+ * and the first author's code (mpiT, optim-eamsgd.lua). The exchange, the place of the gradient
+ * after it, momentum, and weight decay of x + δ v are the same there. Footnote 8 calls β / τ the
+ * effective β, which could be read as α = β / (τ W). The code's α is β / W, with τ = 100
  * (mlaunch.lua).
  */
 #include "ps/rules/outer/outer.h"
@@ -40,7 +41,7 @@ static const struct option parameters_of[] = {
      .initial = "0",
      .minimum = 0,
      .maximum = 0.999,
-     .help = "alpha: the share of the way to each other that both sides go (0: 0.9 / workers)"},
+     .help = "alpha: share of the distance that worker and server move (0: 0.9 / workers)"},
     {0},
 };
 
@@ -52,7 +53,7 @@ static void read(const double *parameters, unsigned workers, struct outer *out)
 }
 
 const struct outer_rule outer_easgd = {
-    .about = {"easgd", "workers' own parameters, tied to the server's; optimizer=sgd or nesterov",
+    .about = {"easgd", "elastic averaging of workers' parameters; optimizer=sgd or nesterov",
               "Zhang, Choromanska, LeCun 2015, algorithms 1 (EASGD) and 2 (EAMSGD)", parameters_of},
     .elastic = true,
     .as_step = &outer_from_now,

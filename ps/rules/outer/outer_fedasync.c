@@ -1,26 +1,27 @@
 /*
- * outer_fedasync.c — the server mixes a worker's parameters x into its own, the less the staler:
+ * outer_fedasync.c — the server mixes a worker's parameters x into its own, with less weight if
+ * they are stale:
  *
  *   θ ← (1 − α_t) θ + α_t x,   α_t = α s(τ)                α = outer.alpha, s = key damping
  *
- * x comes from H = outer.steps local steps from θ_read on f(x) + ρ/2 ‖x − θ_read‖², ρ = outer.rho.
+ * x is the result of H = outer.steps local steps from θ_read on f(x) + ρ/2 ‖x − θ_read‖²,
+ * ρ = outer.rho.
  *
  * Xie, Koyejo, Gupta, "Asynchronous federated optimization" (OPT 2020, arXiv:1903.03934),
  * algorithm 1. Its three functions s (section 5.2) are damping=none, polynomial (a = 0.5) and hinge
- * (a = 10, b = 4 on CIFAR-10); α is 0.6 or 0.9 there. Any other damping may stand in their place.
+ * (a = 10, b = 4 on CIFAR-10); α is 0.6 or 0.9 there. Any other damping rule may be used.
  *
- * The worker pushes d = θ_read − x, and the server needs θ − x = d + (θ − θ_read):
- * outer_from_now. Hence outer=sgd with outer.lr = α weighs the difference, and this rule the model:
- * a stale x takes back what others did meanwhile. Without staleness the two are the same, bit for
- * bit.
+ * The worker pushes d = θ_read − x, and the server needs θ − x = d + (θ − θ_read): outer_from_now.
+ * outer=sgd with outer.lr = α weights the difference, this rule weights the model: a stale x undoes
+ * part of the other workers' updates. Without staleness the two are equal, bit for bit.
  *
- * Where we differ: α is constant; the authors' experiments halve it late in training. The local
- * optimizer is any that takes local steps, and ρ's term is in the gradient that it gets (the
- * authors' code applies it beside the optimizer: the same for optimizer=sgd). Where a consistency
- * makes one update of several models, θ moves by the mean of their α_t (x − θ).
+ * Where we differ: α is constant; the authors' experiments halve it late in training. Any local
+ * optimizer may be used, and the term of ρ is part of its gradient. The authors' code applies that
+ * term beside the optimizer, which is the same with optimizer=sgd. If a consistency policy combines
+ * several models in one update, θ moves by the mean of their α_t (x − θ).
  *
- * Held against second sources: notes on the whole paper, the authors' code (async_fl), whose delay
- * begins at 0 as our τ does, and two other implementations.
+ * Sources: notes on the whole paper, the authors' code (async_fl), whose delay starts at 0 as our τ
+ * does, and two other implementations.
  */
 #include "ps/rules/outer/outer.h"
 #include "ps/rules/outer/outer_options.h"
@@ -32,13 +33,13 @@ static const struct option parameters_of[] = {
      .initial = "0.6",
      .minimum = 0,
      .maximum = 1,
-     .help = "weight of a fresh model in the server's; times the damping's scale of a stale one"},
+     .help = "mixing weight of a fresh model; damping scales it for stale models"},
     {.key = "outer.rho",
      .type = OPTION_REAL,
      .initial = "0.005",
      .minimum = 0,
      .maximum = 1e6,
-     .help = "local steps descend f(x) + rho/2 |x - x_read|^2"},
+     .help = "local steps minimise f(x) + rho/2 |x - x_read|^2"},
     {0},
 };
 

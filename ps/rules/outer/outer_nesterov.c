@@ -3,17 +3,17 @@
  * ε = outer.lr, β = outer.momentum, H = outer.steps.
  *
  * Douillard, Feng, Rusu et al., "DiLoCo: distributed low-communication training of language models"
- * (arXiv:2311.08105), algorithm 1 with Nesterov momentum outside (their ε 0.7, β 0.9 are the
- * defaults): with consistency=bsp the mean of all workers' d is one update. Asynchronous, each d by
- * itself, it is the method whose weakness Liu et al. (arXiv:2401.09135) describe: the momentum of
- * late pseudo-gradients; see delayed-nesterov.
+ * (arXiv:2311.08105), algorithm 1 with outer Nesterov momentum; its ε 0.7 and β 0.9 are the
+ * defaults. With consistency=bsp the mean of all workers' d is one update. With asynchronous
+ * updates of single d it is the method whose weakness Liu et al. (arXiv:2401.09135) describe: the
+ * momentum of stale pseudo-gradients. See delayed-nesterov.
  *
- * Where we differ: the local optimizer is any of key optimizer, not AdamW, and its velocity starts
- * at 0 at every pull (DiLoCo keeps its state with the worker). ε is constant, as theirs.
+ * Where we differ: the local optimizer is any of key optimizer, not AdamW. Its velocity starts at 0
+ * at every pull; DiLoCo keeps its state with the worker. ε is constant, as in the paper.
  *
- * The algorithm was held against sections 2 and 4 of Liu et al., which restate it (algorithm 1,
- * equation 4: θ ← θ − ε (β² m_t + (1 + β) d), the same). The constants are those that a later paper
- * of the group names as DiLoCo's.
+ * Sources: sections 2 and 4 of Liu et al., which restate the algorithm (algorithm 1, equation 4:
+ * θ ← θ − ε (β² m_t + (1 + β) d), the same). The constants are those that a later paper of the
+ * group reports for DiLoCo.
  */
 #include "ps/rules/outer/outer.h"
 #include "ps/rules/outer/outer_options.h"
@@ -28,7 +28,7 @@ static void read(const double *parameters, unsigned workers UNUSED, struct outer
 }
 
 const struct outer_rule outer_nesterov = {
-    .about = {"nesterov", "local steps, and Nesterov momentum on what they come to",
+    .about = {"nesterov", "local steps, with Nesterov momentum on their sum",
               "Douillard et al. 2023, DiLoCo, algorithm 1; Liu et al. 2024", parameters_of},
     .read = read,
 };

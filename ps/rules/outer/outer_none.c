@@ -1,7 +1,7 @@
-/* outer_none.c — no steps of their own: workers push gradients, and the server's optimizer (key
- * optimizer) applies them. */
+/* outer_none.c — no local steps: workers push gradients, and key optimizer describes the server's
+ * update. */
 #include "ps/rules/outer/outer.h"
 
 const struct outer_rule outer_none = {
-    .about = {"none", "no steps of their own: workers push gradients", NULL, NULL},
+    .about = {"none", "no local steps: workers push gradients", NULL, NULL},
 };

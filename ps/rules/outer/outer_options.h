@@ -1,4 +1,4 @@
-/* outer_options.h — options that several outer rules have, in the order that outer.h fixes. */
+/* outer_options.h — options that several outer rules share. */
 #ifndef GRADLAG_PS_RULES_OUTER_OUTER_OPTIONS_H
 #define GRADLAG_PS_RULES_OUTER_OUTER_OPTIONS_H
 
@@ -10,12 +10,12 @@
 #define OUTER_RATE(value)                                                                          \
     {                                                                                              \
         .key = "outer.lr", .type = OPTION_REAL, .initial = value, .minimum = 0, .maximum = 100,    \
-        .help = "of the update that a difference makes; constant"                                  \
+        .help = "learning rate of the server's update; constant"                                   \
     }
 #define OUTER_MOMENTUM                                                                             \
     {                                                                                              \
         .key = "outer.momentum", .type = OPTION_REAL, .initial = "0.9", .minimum = 0,              \
-        .maximum = 0.999999, .help = "of the server"                                               \
+        .maximum = 0.999999, .help = "momentum of the server's update"                             \
     }
 
 #endif

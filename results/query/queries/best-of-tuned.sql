@@ -1,10 +1,10 @@
--- The best of what was tried, by validation accuracy, with the number of trials that it took
+-- The best configuration by validation accuracy, and the number of trials
 -- :experiment = all  only the trials of one experiment
--- Trials are the configurations that differ in nothing that names them here but rate, momentum, batch and
--- differing; those of which a seed diverged count, and come after all others. n runs have the best one's
--- settings: of NAME/tuning those that NAME made with what was found. test_accuracy is their mean, with its sd and
--- the ends of its 95 % interval, within 0 and 1; collapsed: how many of them answer one class.
--- No rows: it takes two or more configurations with a validation accuracy that differ in rate, momentum, batch or parameters
+-- Trials are configurations that differ only in the columns lr, momentum, batch and differing. A trial with a
+-- diverged seed counts, and ranks last. n: number of runs with the settings of the best trial; for NAME/tuning, the
+-- runs that NAME made with these settings. test_accuracy: mean over these runs, with sd and the ends of the 95 %
+-- interval, cut to 0 and 1; collapsed: number of these runs that predict one class.
+-- No rows: there are no two configurations with a validation accuracy that differ only in rate, momentum, batch or parameters
 WITH trial AS (
     SELECT t.experiment, t.arm, t.mode, t.consistency, t.damping, t.correction, t.workers, t.model,
            t.dataset, t.lr, t.momentum, t.batch, t.differing, t.settings,

@@ -1,9 +1,9 @@
--- What damping gives back: accuracy of damped runs beside undamped ones that differ in nothing else
+-- Effect of damping: accuracy of damped runs and of undamped runs with otherwise equal settings
 -- :experiment = all  only the runs of one experiment
--- Gained is the difference of the means, se its standard error (with two or more seeds on each side; the root
--- is Newton's, as in the view accuracy_by_workers).
--- collapsed, undamped_collapsed: how many runs on either side answer one class for at least 99 % of the test samples.
--- No rows: it takes damped and undamped runs, finished, that differ in nothing else but the seed
+-- gained: difference of the means; se: its standard error, for two or more seeds on each side. The square root is
+-- computed by Newton's method, as in the view accuracy_by_workers.
+-- collapsed, undamped_collapsed: number of runs that predict one class for at least 99 % of the test samples.
+-- No rows: there are no finished damped and undamped runs with otherwise equal settings
 WITH compared AS (
     SELECT *, (SELECT json_group_object(key, value) FROM json_each(settings)
                WHERE key NOT LIKE 'damping%') AS rest

@@ -1,6 +1,6 @@
 -- Runs that did not finish, and why
--- :experiment = all  only those of one experiment
--- No rows: no run failed, was stopped or diverged
+-- :experiment = all  only the runs of one experiment
+-- No rows: no run failed, stopped or diverged
 SELECT run.id, run.experiment, run.arm, run.mode, run.workers, run.lr, run.seed, run.status,
        run.updates,
        coalesce(run.error, (SELECT code || coalesce(': ' || detail, '') FROM event

@@ -1,12 +1,12 @@
 -- Accuracy of two configurations on the same seeds: mean difference, its sd and 95 % interval
 -- :experiment = all  only the runs of one experiment
 -- :workers = all  only runs with this many workers
--- :arm = all  only pairs of which this arm is one
--- What seeds have in common (initial weights, order of the data) falls out of a difference, so that it shows
--- in fewer runs than the difference of two means. n: seeds that both finished; interval: half of it. collapsed: pairs of
--- which a run answers one class for at least 99 % of the test samples. The roots are Newton's, as in the view
--- accuracy_by_workers.
--- No rows: it takes two configurations of one experiment that finished with the same seeds
+-- :arm = all  only pairs that contain this arm
+-- Runs of one seed share initial weights and data order. Their difference varies less than the difference of two
+-- means, so fewer runs show an effect. n: seeds that finished in both configurations; interval: half its width;
+-- collapsed: pairs with a run that predicts one class for at least 99 % of the test samples. Square roots are computed
+-- by Newton's method, as in the view accuracy_by_workers.
+-- No rows: no two configurations of one experiment have finished runs with the same seeds
 WITH finished AS (
     SELECT experiment, workers, model, dataset, arm, seed, settings, final_accuracy AS accuracy,
            collapsed,

@@ -1,8 +1,8 @@
--- What each stage of a pipeline holds and how long it idles: layers, parameters, mebibytes, bubble
+-- Stages of a pipeline: layers, parameters, memory in MiB, and idle time (bubble)
 -- :run = all  only this run
--- bubble: share of the time of updates in which a stage does not compute (without the mean over replicas
--- and the update itself); formula: (K - 1) / (M + K - 1), if all stages take the same time.
--- No rows: only runs with mode=pipeline have stages
+-- bubble: share of the time of an update in which the stage does not compute; averaging over replicas and the
+-- update itself are not counted. formula: (K - 1) / (M + K - 1), the bubble of stages with equal times.
+-- No rows: the file has no run with mode=pipeline
 SELECT run_id, worker AS rank, detail ->> 'stage' AS stage, detail ->> 'replica' AS replica,
        detail ->> 'from' AS first_layer, detail ->> 'to' AS last_layer,
        detail ->> 'parameters' AS parameters,

@@ -1,10 +1,10 @@
 -- The runs in the file, newest first
--- :experiment = all  only those of one experiment
--- :status = all  only those that are queued, running, finished, diverged, failed or stopped
--- :limit = 50  how many
--- Collapsed: 1 where at least 99 % of the test predictions are one class.
--- Differing: other settings, as far as they are not the same in the whole file.
--- No rows: there is none of the kind asked for
+-- :experiment = all  only the runs of one experiment
+-- :status = all  only runs with this status: queued, running, finished, diverged, failed or stopped
+-- :limit = 50  number of runs
+-- collapsed: 1 if at least 99 % of the test predictions are one class.
+-- differing: other settings that are not the same in the whole file.
+-- No rows: no run of the file matches these parameters
 SELECT run.id, run.experiment, run.arm, run.mode, run.workers, run.damping, run.lr, run.seed,
        run.status, run.final_accuracy AS accuracy, run.collapsed, run.mean_staleness AS staleness,
        run.updates / run.train_seconds AS updates_per_s, run.samples_per_second AS samples_per_s,

@@ -1,6 +1,6 @@
--- Several servers: of each its updates, how stale its parts of the gradients were, and where time went
+-- Several servers: updates, staleness and times of each server
 -- :run = last  the run: its id, the start of its uuid, or 'last'
--- No rows: only asynchronous runs that recorded their pushes (record=all) tell what servers did
+-- No rows: the run is not asynchronous, or did not record its pushes (record=all)
 SELECT :run AS run, server,
        max(update_version) FILTER (WHERE outcome IN ('applied', 'aggregated')) AS updates,
        count(*) FILTER (WHERE outcome IN ('applied', 'aggregated')) AS used,

@@ -1,4 +1,4 @@
--- Which worker of a run is slowest: its compute time against the mean of all, slowest first
+-- Workers of a run by compute time, slowest first, with the ratio to the mean of all workers
 -- :run = last  the run: its id, the start of its uuid, or 'last'
 -- No rows: the run recorded neither pushes nor steps (record=evaluations)
 WITH gradient AS (

@@ -1,6 +1,6 @@
--- How stale the gradients of a run were: pushes, share and mean scale by staleness
+-- Staleness of the gradients of a run: pushes, share and mean scale by staleness
 -- :run = last  the run: its id, the start of its uuid, or 'last'
--- No rows: only runs that recorded their pushes (asynchronous, record=all) tell the staleness of each; `gradlag show` has the mean
+-- No rows: the run is not asynchronous, or did not record its pushes (record=all); `gradlag show` prints the mean
 WITH counted AS (
     SELECT staleness,
            count(*) FILTER (WHERE outcome IN ('applied', 'aggregated')) AS used,

@@ -1,9 +1,9 @@
--- What speed costs: updates and samples per second beside accuracy, fastest first
+-- Updates and samples per second and accuracy, fastest first
 -- :experiment = all  only the runs of one experiment
 -- :workers = all  only runs with this many workers
--- Behind is how far an arm stays below the most accurate one listed with as many workers.
--- Collapsed: how many of the runs answer one class for at least 99 % of the test samples.
--- No rows: no run has finished yet, or none of those asked for
+-- behind: difference to the most accurate arm in the list with the same number of workers.
+-- collapsed: number of runs that predict one class for at least 99 % of the test samples.
+-- No rows: no matching run has finished yet
 SELECT workers, arm, mode, damping, lr, batch, differing, seeds,
        mean_updates_per_second AS updates_per_s,
        mean_samples_per_second AS samples_per_s,

@@ -1,9 +1,9 @@
--- How long training takes to reach a test accuracy: seconds and samples, mean and sd over seeds
--- :accuracy = 0.85  the test accuracy to reach, as a fraction; a number above 1 is taken as per cent
+-- Time to reach a test accuracy: seconds and samples, mean and sd over seeds
+-- :accuracy = 0.85  the test accuracy to reach, as a fraction; a number above 1 is read as percent
 -- :experiment = all  only the runs of one experiment
--- Seconds are of training, without evaluation; only runs that got there are averaged. The root is Newton's, as
--- in the view accuracy_by_workers.
--- No rows: no run has finished yet, or none of the experiment asked for
+-- Seconds of training, without evaluation. Means are over the runs that reached the accuracy. The square root is
+-- computed by Newton's method, as in the view accuracy_by_workers.
+-- No rows: no matching run has finished yet
 WITH reached AS (
     SELECT run_id, min(seconds) AS seconds, min(samples) AS samples, min(updates) AS updates
     FROM time_to_accuracy

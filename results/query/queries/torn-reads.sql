@@ -1,8 +1,8 @@
--- Torn reads: by how many versions the parts of the parameters differed that gradients were computed at
+-- Torn reads: differences between the versions of the slices that a gradient was computed at
 -- :run = last  the run: its id, the start of its uuid, or 'last'
--- spread 0 is a read of one version; with read=torn equal versions of two servers may yet hold other
--- gradients, so that what is counted here is the least.
--- No rows: only asynchronous runs that recorded their pushes (record=all) tell what they read
+-- spread 0: all slices had one version. With read=torn, equal versions of two servers may contain different gradients,
+-- so this count is a lower bound.
+-- No rows: the run is not asynchronous, or did not record its pushes (record=all)
 WITH gradient AS (
     SELECT max(read_version) - min(read_version) AS spread, max(staleness) AS most_staleness,
            avg(loss) AS loss

@@ -1,9 +1,10 @@
--- Where a worker's step goes: computing, waiting, exchanging, in microseconds, by arm
+-- Times of a worker's step by arm: computing, waiting and exchanging, in microseconds
 -- :experiment = all  only the runs of one experiment
--- Asynchronous: step = pull + compute, and queue and apply are the server's part of pull.
+-- Asynchronous: step = pull + compute; queue and apply are the server's part of pull.
 -- Synchronous: step = compute + exchange + apply; hidden is exchange while the rank computed.
--- data, forward and backward are parts of compute (asynchronous: of runs with trace=). Beside all that: evaluations, in seconds per run.
--- No rows: no run recorded pushes or steps (record=all) yet, or none of the experiment asked for
+-- data, forward and backward are parts of compute (asynchronous: only with trace=). evaluation_seconds: per run, not
+-- part of a step.
+-- No rows: no matching run recorded pushes or steps (record=all)
 WITH by_run AS (
     SELECT run_id, sum(steps) AS steps,
            sum(step_us * steps) / sum(steps) AS step_us,

@@ -1,7 +1,7 @@
--- Who waited for whom in an asynchronous run, and how long: at barriers, or for the slowest
--- With several servers: as the first of them saw it.
+-- Waits between workers of an asynchronous run: pairs of workers and times
+-- With several servers: as recorded by server 0.
 -- :run = last  the run: its id, the start of its uuid, or 'last'
--- No rows: nobody waited for anybody, as with consistency=asp, or the run recorded no pushes
+-- No rows: no worker waited for another one, as with consistency=asp, or the run recorded no pushes
 WITH counted AS (
     SELECT worker, waited_for, count(*) AS times, avg(pull_us) AS mean_wait_us,
            sum(pull_us) / 1e6 AS wait_seconds

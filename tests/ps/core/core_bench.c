@@ -84,13 +84,13 @@ void bench_push(struct core_bench *b, unsigned worker)
     bench_feed(b, bench_push_of(b, worker));
 }
 
-void bench_expect_refused(struct core_bench *b, struct server_push wrong, const char *reason)
+void bench_expect_refused(struct core_bench *b, struct server_push wrong, const char *value)
 {
     struct server_actions actions;
     uint64_t version = server_core_version(b->rig.core);
     uint64_t computed = server_core_samples_computed(b->rig.core);
     assert_int_equal(server_core_push(b->rig.core, &wrong, &actions), ERROR_PROTOCOL);
-    assert_non_null(strstr(error_message(), reason));
+    assert_non_null(strstr(error_message(), value));
     assert_int_equal(actions.count, 0);
     assert_int_equal(server_core_version(b->rig.core), version);
     assert_int_equal(server_core_samples_computed(b->rig.core), computed);

@@ -18,9 +18,9 @@ uint64_t below(struct episode *e, uint64_t bound)
     return core_rig_random(&e->random) % bound;
 }
 
-/* ---- which rules ---- */
+/* ---- rules ---- */
 
-/* Nothing looks at whole vectors, see slices_check(), or measures them before it decides. */
+/* True if no rule needs whole vectors; see slices_check(). */
 static bool can_be_cut(const struct combination *c, const struct optimizer_kind *kind)
 {
     return c->outer == NULL && !c->damping->needs_norm && c->correction->adjust == NULL &&
@@ -34,7 +34,7 @@ static bool goes_with(const struct combination *c, const struct optimizer_kind *
         return false;
     if (c->outer != NULL && c->outer->elastic && strcmp(kind->about.name, "momentum") == 0)
         return false;
-    return (plain || !c->correction->momentum_of_its_own) &&
+    return (plain || !c->correction->own_momentum) &&
            (kind->has_momentum || c->correction->momentum == NULL);
 }
 
@@ -65,7 +65,7 @@ static void add(struct core_episode_settings *s, const char *key, const char *va
     s->list[s->count] = NULL;
 }
 
-/* Each option of a rule as it is, or anything that it allows, but not far beyond the usual. */
+/* Each option of a rule: its default, or a random value in its range, not far above the default. */
 static void add_options(struct episode *e, struct core_episode_settings *s,
                         const struct option *option, double bound)
 {
@@ -93,7 +93,7 @@ static void choose_settings(struct episode *e, const struct combination *c,
     add(s, "optimizer", kind->about.name);
     add(s, "weight_decay", below(e, 2) ? "0" : "0.01");
     add(s, "schedule", schedules[below(e, 3)]);
-    /* A barrier needs somebody to wait for; the sum of a taker is bounded by MODEL_TAKEN. */
+    /* A barrier needs a worker to wait for; MODEL_TAKEN bounds the running sum. */
     add_options(e, s, c->policy->about.options,
                 c->policy->holds ? e->model.workers - 1 : MODEL_TAKEN / 2);
     add_options(e, s, c->damping->about.options, INFINITY);
@@ -103,7 +103,7 @@ static void choose_settings(struct episode *e, const struct combination *c,
         add_options(e, s, c->outer->about.options, INFINITY);
 }
 
-/* Layers of any size, whatever the optimizer makes of them. */
+/* Layers of random sizes. */
 static void cut_layers(struct episode *e)
 {
     struct model_optimizer *o = &e->model.optimizer;
@@ -143,13 +143,13 @@ void open_episode(struct episode *e, uint64_t seed, const struct combination *c)
     memset(e, 0, sizeof *e);
     e->seed = seed;
     e->random = seed;
-    /* backup needs one worker more than it can spare, and spares one by default. */
+    /* backup needs more workers than backups, of which the default is 1. */
     m->workers = 1 + (unsigned)below(e, MODEL_WORKERS);
     m->workers += m->workers == 1 && c->policy->holds;
     m->count = 1 + (size_t)below(e, MODEL_COUNT);
     m->total = 1 + below(e, below(e, 2) ? 4000 : 400);
     m->every = below(e, 3) == 0 ? 0 : 1 + below(e, 200);
-    m->asks = below(e, 2) == 0;
+    m->calls_rules = below(e, 2) == 0;
     const struct optimizer_kind *kind = any_optimizer(e, c);
     bool cut = can_be_cut(c, kind) && m->count >= SERVERS && below(e, 2) == 0;
     e->servers = cut ? 2 + (unsigned)below(e, SERVERS - 1) : 1;

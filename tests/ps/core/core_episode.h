@@ -1,7 +1,6 @@
 /*
- * core_episode.h — one episode of random events for the server's core
- * (test_server_core_properties.c): its rules and settings, drawn from a seed, the core, or several
- * of them that have a slice of the parameters each, and the naive model of all.
+ * core_episode.h — one episode of random events (test_server_core_properties.c): rules and settings
+ * drawn from a seed, one core or several cores with a slice each, and the naive model.
  */
 #ifndef GRADLAG_TESTS_PS_CORE_CORE_EPISODE_H
 #define GRADLAG_TESTS_PS_CORE_CORE_EPISODE_H
@@ -16,8 +15,8 @@ enum { SERVERS = 3 };
 struct episode_host {
     struct core_rig rig;
     size_t begin, count;
-    unsigned slot[MODEL_WORKERS];                 /* what the core released each worker with */
-    struct server_action released[MODEL_WORKERS]; /* by one that does not wait for evaluations */
+    unsigned slot[MODEL_WORKERS];                 /* of each worker's last release */
+    struct server_action released[MODEL_WORKERS]; /* by a follower, before an evaluation ends */
     size_t released_count;
 };
 
@@ -27,17 +26,17 @@ struct episode {
     unsigned servers;
     struct core_model model;
     float initial[MODEL_COUNT];
-    double squares[MODEL_ACTIONS], gaps[MODEL_ACTIONS]; /* of the records, server by server */
-    /* Each worker's gradient stays where it is until the worker is released. */
+    double squares[MODEL_ACTIONS], gaps[MODEL_ACTIONS]; /* sums over servers, per record */
+    /* Constant until the worker is released. */
     float gradient[MODEL_WORKERS][MODEL_COUNT];
     uint64_t applied, accepted, records;
-    bool over; /* servers are no longer alike */
+    bool over; /* the servers differ; the episode ends */
 };
 
-/* A number below that, the next of the episode's own. */
+/* The next random number of the episode, below `bound`. */
 uint64_t below(struct episode *e, uint64_t bound);
 
-/* Everything follows from the seed. */
+/* The episode is a function of seed and combination. */
 void open_episode(struct episode *e, uint64_t seed, const struct combination *c);
 void close_episode(struct episode *e);
 

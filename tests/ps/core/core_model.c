@@ -19,7 +19,7 @@ static struct server_action *expect(struct core_model *m, enum server_action_kin
 
 static double root_mean_square(const float *a, const float *b, size_t count)
 {
-    /* The same version: nothing lies between, whatever it holds. */
+    /* The same version has distance 0 even if it is not finite. */
     if (memcmp(a, b, count * sizeof *a) == 0)
         return 0;
     double sum = 0;
@@ -55,8 +55,8 @@ static struct push_record record_of(const struct core_model *m, unsigned worker)
                                 .total_momentum = NAN};
 }
 
-static struct server_action *expect_fate(struct core_model *m, struct push_record record,
-                                         enum push_outcome outcome, enum push_reason reason)
+static struct server_action *expect_outcome(struct core_model *m, struct push_record record,
+                                            enum push_outcome outcome, enum push_reason reason)
 {
     struct server_action *a = expect(m, SERVER_RECORD, record.worker);
     record.outcome = outcome;
@@ -70,14 +70,14 @@ static struct server_action *expect_fate(struct core_model *m, struct push_recor
     return a;
 }
 
-/* The gap is NaN where nobody had a reason to measure it. */
+/* The gap is NaN if the core does not measure it. */
 static void expect_drop(struct core_model *m, unsigned worker, enum push_outcome outcome,
                         enum push_reason reason)
 {
     struct push_record record = record_of(m, worker);
     if (outcome == PUSH_DROPPED_STALE)
         record.gap = root_mean_square(m->theta, m->worker[worker].read, m->count);
-    expect_fate(m, record, outcome, reason);
+    expect_outcome(m, record, outcome, reason);
 }
 
 static void release(struct core_model *m, unsigned worker)
@@ -94,7 +94,7 @@ static void release(struct core_model *m, unsigned worker)
     a->record.waited_for = w->waited_for;
 }
 
-static void release_whoever_may(struct core_model *m)
+static void release_ready(struct core_model *m)
 {
     for (unsigned i = 0; i < m->workers; i++) {
         struct model_worker *w = &m->worker[i];
@@ -125,7 +125,7 @@ static bool is_usable(const struct core_model *m, const float *gradient, double 
     return isfinite(squares) && fabs(scale) * sqrt(squares) <= sqrt((double)FLT_MAX);
 }
 
-static void drop_what_waits(struct core_model *m, enum push_reason reason)
+static void drop_all(struct core_model *m, enum push_reason reason)
 {
     for (unsigned i = 0; i < m->workers; i++) {
         if (m->worker[i].held) {
@@ -134,7 +134,7 @@ static void drop_what_waits(struct core_model *m, enum push_reason reason)
         }
     }
     for (unsigned i = 0; i < m->taken_count; i++)
-        expect_fate(m, m->taken[i].record, PUSH_DROPPED_LATE, reason)->taken = true;
+        expect_outcome(m, m->taken[i].record, PUSH_DROPPED_LATE, reason)->taken = true;
     m->taken_count = 0;
 }
 
@@ -142,7 +142,7 @@ static void diverge(struct core_model *m, unsigned culprit, enum push_reason rea
 {
     m->worker[culprit].held = false;
     expect_drop(m, culprit, PUSH_NOT_FINITE, reason);
-    drop_what_waits(m, PUSH_RUN_DIVERGED);
+    drop_all(m, PUSH_RUN_DIVERGED);
     m->ended = true;
     expect(m, SERVER_DIVERGED, culprit);
 }
@@ -162,7 +162,7 @@ static void after_update(struct core_model *m, uint64_t before)
     }
 }
 
-/* out ← the mean of what goes in, each times its weight. */
+/* out ← the mean of weighted gradients */
 static void mean_of(size_t count, unsigned n, float gradient[][MODEL_COUNT], const double *weight,
                     float *out)
 {
@@ -174,7 +174,7 @@ static void mean_of(size_t count, unsigned n, float gradient[][MODEL_COUNT], con
     }
 }
 
-/* What goes into one update of gradients that waited. */
+/* One update of held gradients. */
 struct model_update {
     unsigned n, worker[MODEL_WORKERS];
     struct push_record record[MODEL_WORKERS];
@@ -209,19 +209,19 @@ static struct model_update choose(struct core_model *m)
     return u;
 }
 
-/* Equal scales are left to the optimizer, and so is that of a single gradient. */
+/* Equal scales, and the scale of a single gradient, are left to the optimizer. */
 static double combine(struct core_model *m, struct model_update *u, double rate, float *mean)
 {
     float gradient[MODEL_WORKERS][MODEL_COUNT];
     double weight[MODEL_WORKERS] = {1}, left;
-    bool alike = true;
+    bool equal = true;
     for (unsigned i = 0; i < u->n; i++) {
         weight[i] = m->correction_scales ? 1 : u->record[i].scale;
-        alike = alike && weight[i] == weight[0];
+        equal = equal && weight[i] == weight[0];
         model_correct(m, &u->states, u->worker[i], u->record[i].scale, rate, gradient[i]);
     }
-    left = alike ? weight[0] : 1;
-    for (unsigned i = 0; alike && i < u->n; i++)
+    left = equal ? weight[0] : 1;
+    for (unsigned i = 0; equal && i < u->n; i++)
         weight[i] = 1;
     mean_of(m->count, u->n, gradient, weight, mean);
     return left;
@@ -237,8 +237,8 @@ static void apply_held(struct core_model *m)
     double rate = rate_of(m, u.samples);
     double left = combine(m, &u, rate, mean);
     if (!is_usable(m, mean, left)) {
-        bool itself = u.n == 1 && m->correction->block == NULL && !m->from_now;
-        diverge(m, u.worker[0], itself ? PUSH_BAD_GRADIENT : PUSH_BAD_UPDATE);
+        bool direct = u.n == 1 && m->correction->block == NULL && !m->from_now;
+        diverge(m, u.worker[0], direct ? PUSH_BAD_GRADIENT : PUSH_BAD_UPDATE);
         return;
     }
     m->states = u.states;
@@ -249,7 +249,7 @@ static void apply_held(struct core_model *m)
         m->worker[u.worker[i]].held = false;
         u.record[i].rate = rate * u.record[i].scale;
         model_adjust(m, u.worker[i], &u.record[i]);
-        expect_fate(m, u.record[i], u.n == 1 ? PUSH_APPLIED : PUSH_AGGREGATED, PUSH_USED);
+        expect_outcome(m, u.record[i], u.n == 1 ? PUSH_APPLIED : PUSH_AGGREGATED, PUSH_USED);
     }
     after_update(m, before);
 }
@@ -257,8 +257,8 @@ static void apply_held(struct core_model *m)
 static void diverge_taken(struct core_model *m)
 {
     struct push_record last = m->taken[--m->taken_count].record;
-    expect_fate(m, last, PUSH_NOT_FINITE, PUSH_BAD_UPDATE)->taken = true;
-    drop_what_waits(m, PUSH_RUN_DIVERGED);
+    expect_outcome(m, last, PUSH_NOT_FINITE, PUSH_BAD_UPDATE)->taken = true;
+    drop_all(m, PUSH_RUN_DIVERGED);
     m->ended = true;
     expect(m, SERVER_DIVERGED, last.worker);
 }
@@ -272,7 +272,7 @@ static void apply_taken(struct core_model *m)
     unsigned n = m->taken_count;
     for (unsigned i = 0; i < n; i++) {
         memcpy(gradient[i], m->taken[i].gradient, sizeof gradient[i]);
-        weight[i] = 1; /* they were scaled as they came */
+        weight[i] = 1; /* scaled on arrival */
         samples += m->taken[i].samples;
     }
     mean_of(m->count, n, gradient, weight, mean);
@@ -286,7 +286,7 @@ static void apply_taken(struct core_model *m)
     m->version++;
     for (unsigned i = 0; i < n; i++) {
         m->taken[i].record.rate = rate * m->taken[i].record.scale;
-        expect_fate(m, m->taken[i].record, n == 1 ? PUSH_APPLIED : PUSH_AGGREGATED, PUSH_USED)
+        expect_outcome(m, m->taken[i].record, n == 1 ? PUSH_APPLIED : PUSH_AGGREGATED, PUSH_USED)
             ->taken = true;
     }
     m->taken_count = 0;
@@ -318,17 +318,17 @@ static void take(struct core_model *m, unsigned worker)
         apply_taken(m);
 }
 
-/* Of a push that is in order. One that would be an update by itself waits for nothing. */
+/* Contract: the push is valid. A push that is an update by itself is applied at once. */
 static void decide(struct core_model *m, unsigned worker)
 {
-    enum consistency_fate fate = model_fate(m, worker);
-    if (fate == CONSISTENCY_DROP) {
+    enum consistency_decision decision = model_decision(m, worker);
+    if (decision == CONSISTENCY_DROP) {
         m->worker[worker].held = false;
         expect_drop(m, worker, PUSH_DROPPED_STALE, PUSH_BY_CONSISTENCY);
-    } else if (fate == CONSISTENCY_TAKE &&
+    } else if (decision == CONSISTENCY_TAKE &&
                (m->taken_count > 0 || !model_is_due(m, model_held(m) - 1, 1))) {
         take(m, worker);
-    } else if (fate == CONSISTENCY_TAKE || model_is_due(m, model_held(m), m->taken_count)) {
+    } else if (decision == CONSISTENCY_TAKE || model_is_due(m, model_held(m), m->taken_count)) {
         apply_held(m);
     }
 }
@@ -344,17 +344,17 @@ void model_hello(struct core_model *m, unsigned worker)
             release(m, worker);
         return;
     }
-    bool back = w->lost;
+    bool returns = w->lost;
     memset(w, 0, sizeof *w);
     w->here = true;
-    w->lost = true; /* does not count yet */
+    w->lost = true; /* excluded from `slowest` below */
     uint64_t slowest = UINT64_MAX;
     for (unsigned i = 0; i < m->workers; i++)
         if (!m->worker[i].lost && m->worker[i].clock < slowest)
             slowest = m->worker[i].clock;
     w->lost = false;
-    w->clock = back && slowest != UINT64_MAX ? slowest : own;
-    release_whoever_may(m);
+    w->clock = returns && slowest != UINT64_MAX ? slowest : own;
+    release_ready(m);
 }
 
 void model_lost(struct core_model *m, unsigned worker)
@@ -374,7 +374,7 @@ void model_lost(struct core_model *m, unsigned worker)
         else
             apply_held(m);
     }
-    release_whoever_may(m);
+    release_ready(m);
 }
 
 void model_end(struct core_model *m)
@@ -382,7 +382,7 @@ void model_end(struct core_model *m)
     m->expected_count = 0;
     m->evaluating = false;
     m->ended = true;
-    drop_what_waits(m, PUSH_RUN_ENDED);
+    drop_all(m, PUSH_RUN_ENDED);
 }
 
 void model_evaluated(struct core_model *m)
@@ -393,7 +393,7 @@ void model_evaluated(struct core_model *m)
         m->ended = true;
         expect(m, SERVER_FINISHED, 0);
     }
-    release_whoever_may(m);
+    release_ready(m);
 }
 
 bool model_push(struct core_model *m, const struct server_push *push)
@@ -429,6 +429,6 @@ bool model_push(struct core_model *m, const struct server_push *push)
     } else {
         decide(m, push->worker);
     }
-    release_whoever_may(m);
+    release_ready(m);
     return true;
 }

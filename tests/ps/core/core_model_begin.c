@@ -1,4 +1,4 @@
-/* core_model_begin.c — settings, as the naive model has them; see core_model.h. */
+/* core_model_begin.c — the settings of the naive model; see core_model.h. */
 #include "tests/ps/core/core_model.h"
 
 #include <setjmp.h>
@@ -24,7 +24,7 @@ static void read_optimizer(struct model_optimizer *o, const options *settings,
     o->rate_inside = kind->layer_factor != NULL || (kind->momentum_correction && o->option[0] == 0);
 }
 
-/* With an outer rule the optimizer that is set is the workers'. */
+/* With an outer rule key optimizer describes the local steps. */
 static void read_outer(struct core_model *m, const options *settings,
                        const struct outer_rule *outer)
 {

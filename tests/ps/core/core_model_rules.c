@@ -1,4 +1,4 @@
-/* core_model_rules.c — policies and rules as core_model.h says: by name, or asked. */
+/* core_model_rules.c — policies and rules of the naive model; see core_model.h. */
 #include "tests/ps/core/core_model.h"
 
 #include "base/vector.h"
@@ -32,11 +32,8 @@ static unsigned not_lost(const struct core_model *m)
 
 static struct consistency_view view_of(const struct core_model *m, unsigned held, unsigned taken)
 {
-    return (struct consistency_view){.workers = m->workers,
-                                     .expected = not_lost(m),
-                                     .held = held,
-                                     .taken = taken,
-                                     .version = m->version};
+    return (struct consistency_view){
+        .workers = m->workers, .expected = not_lost(m), .held = held, .taken = taken};
 }
 
 static uint64_t staleness_of(const struct core_model *m, unsigned worker)
@@ -44,11 +41,11 @@ static uint64_t staleness_of(const struct core_model *m, unsigned worker)
     return m->version - m->worker[worker].push.read_version;
 }
 
-enum consistency_fate model_fate(const struct core_model *m, unsigned worker)
+enum consistency_decision model_decision(const struct core_model *m, unsigned worker)
 {
     const struct about *a = &m->policy->about;
     uint64_t staleness = staleness_of(m, worker);
-    if (m->asks) {
+    if (m->calls_rules) {
         struct consistency_view view = view_of(m, model_held(m) - 1, m->taken_count);
         view.staleness = staleness;
         return m->policy->arrive == NULL ? CONSISTENCY_HOLD
@@ -69,7 +66,7 @@ bool model_is_due(const struct core_model *m, unsigned held, unsigned taken)
     double parameter = m->policy_parameters[0], n = held + taken;
     if (n == 0) {
         return false;
-    } else if (m->asks) {
+    } else if (m->calls_rules) {
         struct consistency_view view = view_of(m, held, taken);
         return m->policy->apply_now == NULL || m->policy->apply_now(m->policy_parameters, &view);
     } else if (is(a, "bsp")) {
@@ -88,7 +85,7 @@ bool model_may_go(const struct core_model *m, unsigned worker)
     for (unsigned i = 0; i < m->workers; i++)
         if (!m->worker[i].lost && m->worker[i].clock < slowest)
             slowest = m->worker[i].clock;
-    if (m->asks && m->policy->may_go != NULL) {
+    if (m->calls_rules && m->policy->may_go != NULL) {
         struct consistency_view view = view_of(m, model_held(m), m->taken_count);
         view.clock = m->worker[worker].clock;
         view.slowest = slowest;
@@ -106,7 +103,7 @@ void model_observe(struct core_model *m, unsigned worker)
     m->seen.count++;
     m->seen.ages[age < DAMPING_AGES ? age : DAMPING_AGES - 1]++;
     m->seen.computed[worker]++;
-    m->seen.us[worker] += (uint64_t)m->worker[worker].push.compute_us; /* whole ones here */
+    m->seen.us[worker] += (uint64_t)m->worker[worker].push.compute_us; /* integers in this test */
 }
 
 static double norm_of(const struct core_model *m, unsigned worker)
@@ -114,7 +111,7 @@ static double norm_of(const struct core_model *m, unsigned worker)
     return sqrt(vector_sum_of_squares(m->count, m->worker[worker].gradient));
 }
 
-static unsigned workers_here(const struct core_model *m)
+static unsigned joined_workers(const struct core_model *m)
 {
     unsigned here = 0;
     for (unsigned i = 0; i < m->workers; i++)
@@ -122,7 +119,7 @@ static unsigned workers_here(const struct core_model *m)
     return here;
 }
 
-static double asked_scale(const struct core_model *m, unsigned worker)
+static double rule_scale(const struct core_model *m, unsigned worker)
 {
     struct damping_history history = {.workers = m->workers,
                                       .count = m->seen.count,
@@ -132,7 +129,7 @@ static double asked_scale(const struct core_model *m, unsigned worker)
     struct damping_input input = {.staleness = staleness_of(m, worker),
                                   .workers = m->workers,
                                   .worker = worker,
-                                  .concurrency = workers_here(m),
+                                  .concurrency = joined_workers(m),
                                   .norm = m->damping->needs_norm ? norm_of(m, worker) : NAN,
                                   .history = m->damping->needs_history ? &history : NULL};
     bool drop = false;
@@ -141,7 +138,7 @@ static double asked_scale(const struct core_model *m, unsigned worker)
     return drop ? -1 : scale;
 }
 
-static double share_as_old(const struct core_model *m, uint64_t staleness)
+static double share_of_staleness(const struct core_model *m, uint64_t staleness)
 {
     uint64_t older = 0;
     for (uint64_t age = staleness; age < DAMPING_AGES; age++)
@@ -149,17 +146,17 @@ static double share_as_old(const struct core_model *m, uint64_t staleness)
     return (double)older / (double)m->seen.count;
 }
 
-static double share_of_time(const struct core_model *m, unsigned worker)
+static double relative_compute_time(const struct core_model *m, unsigned worker)
 {
-    double sum = 0, heard = 0, mean[MODEL_WORKERS] = {0};
+    double sum = 0, senders = 0, mean[MODEL_WORKERS] = {0};
     for (unsigned i = 0; i < m->workers; i++) {
         if (m->seen.computed[i] > 0) {
             mean[i] = (double)m->seen.us[i] / (double)m->seen.computed[i];
             sum += mean[i];
-            heard++;
+            senders++;
         }
     }
-    return sum > 0 ? mean[worker] * heard / sum : 1;
+    return sum > 0 ? mean[worker] * senders / sum : 1;
 }
 
 double model_scale(const struct core_model *m, unsigned worker)
@@ -167,7 +164,7 @@ double model_scale(const struct core_model *m, unsigned worker)
     const struct about *a = &m->damping->about;
     const double *p = m->damping_parameters;
     uint64_t staleness = staleness_of(m, worker);
-    double t = (double)staleness, C = p[0] > 0 ? p[0] : workers_here(m);
+    double t = (double)staleness, C = p[0] > 0 ? p[0] : joined_workers(m);
     const struct {
         const char *name;
         double scale;
@@ -182,14 +179,14 @@ double model_scale(const struct core_model *m, unsigned worker)
         {"mishchenko", m->workers / fmax(m->workers, t + 1)},
         {"koloskova", t <= C ? 1 : (p[1] == 0 ? 1 / t : -1)},
         {"fedbuff", 1 / sqrt(1 + t)},
-        {"tail", pow(share_as_old(m, staleness), p[0])},
-        {"rescaled", share_of_time(m, worker)},
+        {"tail", pow(share_of_staleness(m, staleness), p[0])},
+        {"rescaled", relative_compute_time(m, worker)},
         {"trim", norm_of(m, worker) <= p[0] ? 1 : p[0] / norm_of(m, worker)},
     };
-    for (size_t i = 0; !m->asks && i < COUNT_OF(known); i++)
+    for (size_t i = 0; !m->calls_rules && i < COUNT_OF(known); i++)
         if (is(a, known[i].name))
             return known[i].scale;
-    return asked_scale(m, worker);
+    return rule_scale(m, worker);
 }
 
 /* ---- corrections ---- */
@@ -209,20 +206,17 @@ void model_correct(const struct core_model *m, struct model_states *states, unsi
         v.shared_in[i] = before.shared[i];
         v.shared_out[i] = states->shared[i];
     }
-    struct correction_call call = {.parameters = m->correction_parameters,
-                                   .context = {.worker = worker,
-                                               .staleness = staleness_of(m, worker),
-                                               .version = m->version,
-                                               .scale = scale,
-                                               .lr = lr},
-                                   .decay = m->decay,
-                                   .moved_on = before.begun && m->version > before.version,
-                                   .rate = before.rate,
-                                   .most = before.most,
-                                   .whole = v};
-    states->begun = true;
+    struct correction_call call = {
+        .parameters = m->correction_parameters,
+        .context = {.worker = worker, .version = m->version, .scale = scale, .lr = lr},
+        .decay = m->decay,
+        .parameters_changed = before.started && m->version > before.version,
+        .rate = before.rate,
+        .largest_rate = before.largest_rate,
+        .whole = v};
+    states->started = true;
     states->version = m->version;
-    if (m->from_now) /* the difference to the parameters of now */
+    if (m->from_now) /* the difference to the current parameters */
         for (size_t k = 0; k < m->count; k++)
             out[k] = w->gradient[k] + (m->theta[k] - w->read[k]);
     else if (m->correction->block == NULL)
@@ -239,9 +233,7 @@ static int by_size(const void *a, const void *b)
     return (*x > *y) - (*x < *y);
 }
 
-/* As ps/core/total_momentum.h says, with nothing but sorting; there are fewer parameters than it
- * samples.
- */
+/* ps/core/total_momentum.h by sorting. MODEL_COUNT is less than its sample. */
 static double total_momentum_of(const struct core_model *m, unsigned worker, double rate)
 {
     const struct model_worker *w = &m->worker[worker];
@@ -251,9 +243,9 @@ static double total_momentum_of(const struct core_model *m, unsigned worker, dou
     if (r == 0 || r == m->version || m->version - r + 1 >= 4 * m->workers + 8)
         return NAN;
     for (size_t k = 0; k < m->count; k++) {
-        double came = (double)m->past[r][k] - (double)m->past[r - 1][k];
-        double went = (double)m->past[r + 1][k] - (double)m->past[r][k];
-        double q = (went + rate * (double)w->gradient[k]) / came;
+        double before = (double)m->past[r][k] - (double)m->past[r - 1][k];
+        double after = (double)m->past[r + 1][k] - (double)m->past[r][k];
+        double q = (after + rate * (double)w->gradient[k]) / before;
         if (isfinite(q))
             ratio[n++] = q;
     }

@@ -1,4 +1,4 @@
-/* core_model_step.c — every optimizer's update, one parameter after the other; see core_model.h. */
+/* core_model_step.c — every optimizer's update, element by element; see core_model.h. */
 #include "tests/ps/core/core_model.h"
 
 #include "base/vector.h"
@@ -6,10 +6,10 @@
 #include <math.h>
 #include <string.h>
 
-/* What a parameter's update needs, besides the parameter. */
+/* The scalars of an update. */
 struct how {
     float scale, lr, momentum, decay;
-    double rate;     /* as it was given */
+    double rate;     /* of the call, in double precision */
     uint64_t number; /* of the update: 1, 2, … */
     double epoch;
 };
@@ -54,7 +54,7 @@ static void rmsprop_warmup(struct core_model *m, const struct how *h, size_t i, 
     m->theta[i] = m->theta[i] - h->lr * o->velocity[i];
 }
 
-/* ---- the plain ones, and what an outer rule does: options momentum, every ---- */
+/* ---- sgd, momentum, nesterov, lars; outer rules with options momentum, every ---- */
 
 static void delayed_nesterov(struct core_model *m, const struct how *h, size_t i, float gradient)
 {
@@ -70,7 +70,7 @@ static void delayed_nesterov(struct core_model *m, const struct how *h, size_t i
 static void plain(struct core_model *m, const struct how *h, size_t i, float gradient)
 {
     REQUIRE(is(m, "sgd") || is(m, "momentum") || is(m, "nesterov") ||
-            is(m, "lars")); /* or teach it */
+            is(m, "lars")); /* add a new optimizer here */
     float *v = &m->optimizer.velocity[i];
     float g = h->scale * gradient + h->decay * m->theta[i], direction = g;
     if (!is(m, "sgd")) {
@@ -82,7 +82,7 @@ static void plain(struct core_model *m, const struct how *h, size_t i, float gra
 
 /* ---- all ---- */
 
-/* λ of one layer, which is 1 where its weights or its gradient are nothing. */
+/* λ of one layer; 1 if its weights or its gradient are 0. */
 static double trust(const struct core_model *m, size_t at, const struct optimizer_layer *layer,
                     const float *gradient, double scale)
 {
@@ -100,7 +100,7 @@ void model_step(struct core_model *m, const float *gradient, double scale, doubl
     const struct model_optimizer *o = &m->optimizer;
     size_t at = 0;
     m->states.rate = rate;
-    m->states.most = fmax(m->states.most, rate);
+    m->states.largest_rate = fmax(m->states.largest_rate, rate);
     for (size_t l = 0; l < o->layers; l++) {
         double inside = is(m, "lars") ? rate * trust(m, at, &o->layer[l], gradient, scale) : rate;
         double decay = is(m, "lars") && o->layer[l].excluded ? 0 : (double)o->weight_decay;

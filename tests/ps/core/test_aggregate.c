@@ -30,7 +30,7 @@ static void fill(struct aggregate *a, bool holds)
     }
 }
 
-static void a_single_gradient_is_passed_on_as_it_is(void **state)
+static void a_single_gradient_is_passed_on_without_a_copy(void **state)
 {
     (void)state;
     struct aggregate a;
@@ -64,7 +64,7 @@ static void equal_scales_are_left_to_the_optimizer(void **state)
     aggregate_close(&a);
 }
 
-static void different_scales_weigh_each_gradient(void **state)
+static void each_gradient_has_its_own_scale(void **state)
 {
     (void)state;
     static const double scales[N] = {1, 0.1, 0, 0.5};
@@ -86,24 +86,24 @@ static void different_scales_weigh_each_gradient(void **state)
     aggregate_close(&a);
 }
 
-/* gradient + strength × (now − read_at): whatever a correction may look at. */
-static void push_back(const struct correction_call *call, size_t count,
-                      const struct correction_vectors *v)
+/* gradient + strength × (now − read_at): uses every input of a correction. */
+static void distance_block(const struct correction_call *call, size_t count,
+                           const struct correction_vectors *v)
 {
     for (size_t i = 0; i < count; i++)
         v->out[i] = v->gradient[i] + (float)call->parameters[0] * (v->now[i] - v->read_at[i]);
 }
-static const struct correction_rule pushing = {.about = {"pushing", "", NULL, NULL},
-                                               .block = push_back};
+static const struct correction_rule distance_rule = {.about = {"distance", "", NULL, NULL},
+                                                     .block = distance_block};
 
-static void a_correction_sees_each_gradient_with_what_it_was_computed_at(void **state)
+static void a_correction_gets_each_gradient_with_its_read_parameters(void **state)
 {
     (void)state;
     for (unsigned n = 1; n <= N; n++) {
         struct aggregate a;
         double scale = 0;
         fill(&a, true);
-        a.correction = (struct correction){.rule = &pushing, .parameters = {0.5}};
+        a.correction = (struct correction){.rule = &distance_rule, .parameters = {0.5}};
         aggregate_clear(&a);
         for (unsigned i = 0; i < n; i++)
             aggregate_add(&a, gradients[i], then[i], &(struct correction_context){.scale = 0.2});
@@ -120,7 +120,7 @@ static void a_correction_sees_each_gradient_with_what_it_was_computed_at(void **
     }
 }
 
-static void norms_and_distances_are_those_of_the_textbook(void **state)
+static void norms_and_distances_are_exact(void **state)
 {
     (void)state;
     static const float a[] = {3, 4, 12}, b[] = {3, 0, 9};
@@ -143,11 +143,11 @@ static void norms_and_distances_are_those_of_the_textbook(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_single_gradient_is_passed_on_as_it_is),
+        cmocka_unit_test(a_single_gradient_is_passed_on_without_a_copy),
         cmocka_unit_test(equal_scales_are_left_to_the_optimizer),
-        cmocka_unit_test(different_scales_weigh_each_gradient),
-        cmocka_unit_test(a_correction_sees_each_gradient_with_what_it_was_computed_at),
-        cmocka_unit_test(norms_and_distances_are_those_of_the_textbook),
+        cmocka_unit_test(each_gradient_has_its_own_scale),
+        cmocka_unit_test(a_correction_gets_each_gradient_with_its_read_parameters),
+        cmocka_unit_test(norms_and_distances_are_exact),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* A core that goes on from what a checkpoint keeps of another one does what that one would have
- * done with all its workers come anew, bit for bit, under every rule of the registries. */
+/* A core resumed from a checkpoint equals the core that wrote it, after that core has lost and
+ * rejoined all workers: bit for bit, under every combination of rules. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -25,9 +25,9 @@ static struct server_push push_of(const struct core_bench *b, unsigned w, uint64
     return push;
 }
 
-/* The same push to all of `b`, of a worker that they wait for. */
-static void push_somewhere(struct core_bench *const *b, size_t count, uint64_t batch[WORKERS],
-                           uint64_t *random)
+/* The same push to all of `b`, from a random worker that they wait for. */
+static void push_random_worker(struct core_bench *const *b, size_t count, uint64_t batch[WORKERS],
+                               uint64_t *random)
 {
     unsigned w = (unsigned)(core_rig_random(random) % WORKERS);
     while (!server_core_awaits(b[0]->rig.core, w))
@@ -42,7 +42,7 @@ static void push_somewhere(struct core_bench *const *b, size_t count, uint64_t b
     batch[w]++;
 }
 
-static void expect_same(struct core_bench *a, struct core_bench *b)
+static void expect_equal_state(struct core_bench *a, struct core_bench *b)
 {
     struct training_state x, y;
     server_core_state(a->rig.core, &x);
@@ -64,9 +64,9 @@ static void expect_same(struct core_bench *a, struct core_bench *b)
     assert_memory_equal(x.account, y.account, x.account_count * sizeof *x.account);
 }
 
-/* From the next update on: nothing is held or in the sum then. */
-static void open_second(struct core_bench *first, struct core_bench *second,
-                        const char *const *settings, uint64_t batch[WORKERS])
+/* Contract: no push is held or in the running sum. */
+static void open_resumed(struct core_bench *first, struct core_bench *second,
+                         const char *const *settings, uint64_t batch[WORKERS])
 {
     struct training_state start;
     server_core_state(first->rig.core, &start);
@@ -83,10 +83,10 @@ static void open_second(struct core_bench *first, struct core_bench *second,
     for (unsigned w = 0; w < WORKERS; w++)
         bench_hello(first, w);
     bench_hello_all(second);
-    expect_same(first, second);
+    expect_equal_state(first, second);
 }
 
-static void expect_goes_on(const char *const *settings)
+static void expect_exact_resume(const char *const *settings)
 {
     struct core_bench first, second;
     struct core_bench *const one[] = {&first}, *const both[] = {&first, &second};
@@ -95,18 +95,18 @@ static void expect_goes_on(const char *const *settings)
                settings);
     bench_hello_all(&first);
     for (unsigned i = 0; i < BEFORE || first.applied == 0; i++)
-        push_somewhere(one, 1, batch, &random);
-    open_second(&first, &second, settings, batch);
+        push_random_worker(one, 1, batch, &random);
+    open_resumed(&first, &second, settings, batch);
     for (unsigned i = 0; i < AFTER; i++) {
-        push_somewhere(both, 2, batch, &random);
-        expect_same(&first, &second);
+        push_random_worker(both, 2, batch, &random);
+        expect_equal_state(&first, &second);
     }
     assert_true(server_core_version(second.rig.core) > 10);
     core_rig_close(&first.rig);
     core_rig_close(&second.rig);
 }
 
-static bool goes_on(const char *const *settings)
+static bool can_resume(const char *const *settings)
 {
     options *o = NULL;
     assert_int_equal(core_rig_settings(&o, settings), OK);
@@ -116,7 +116,7 @@ static bool goes_on(const char *const *settings)
     return may == OK;
 }
 
-static void every_rule_goes_on_or_is_refused(void **state)
+static void every_combination_resumes_exactly_or_is_refused(void **state)
 {
     (void)state;
     unsigned count = 0, refused = 0;
@@ -126,31 +126,31 @@ static void every_rule_goes_on_or_is_refused(void **state)
         const char *const settings[] = {s.text[0], s.text[1],         s.text[2], s.text[3],
                                         s.text[4], "schedule=linear", NULL};
         const bool keeps = c.correction->shared > 0 || c.correction->own;
-        if (!goes_together(&c))
+        if (!combination_is_valid(&c))
             continue;
-        const bool may = goes_on(settings);
-        /* What is refused has a reason, and nothing else is. */
+        const bool may = can_resume(settings);
+        /* Exactly the combinations with state outside of the checkpoint are refused. */
         assert_int_equal(may, !(c.outer != NULL || c.correction->adjust != NULL ||
                                 (c.policy->takes && (keeps || c.damping->needs_history))));
         count += may;
         refused += !may;
         if (may)
-            expect_goes_on(settings);
+            expect_exact_resume(settings);
     }
     assert_true(count > 300 && refused > 0);
 }
 
-static void every_optimizer_goes_on(void **state)
+static void every_optimizer_resumes_exactly(void **state)
 {
     (void)state;
     for (size_t i = 0; i < optimizer_registry.count; i++) {
         char which[48];
         snprintf(which, sizeof which, "optimizer=%s", optimizer_registry.entries[i]->name);
-        expect_goes_on(RIG(which, "schedule=linear", "weight_decay=0.01"));
+        expect_exact_resume(RIG(which, "schedule=linear", "weight_decay=0.01"));
     }
 }
 
-/* ---- where each worker begins ---- */
+/* ---- the first batch of each worker ---- */
 
 static void expect_batches(struct core_bench *b, uint64_t first, uint64_t second)
 {
@@ -165,7 +165,7 @@ static void push_batch(struct core_bench *b, unsigned w, uint64_t batch)
     bench_feed(b, push_of(b, w, batch, b->gradient[w], 0));
 }
 
-static void a_gradient_that_waits_is_computed_again(void **state)
+static void a_held_gradient_is_computed_again_after_resume(void **state)
 {
     (void)state;
     struct core_bench b;
@@ -181,7 +181,7 @@ static void a_gradient_that_waits_is_computed_again(void **state)
     core_rig_close(&b.rig);
 }
 
-static void gradients_in_the_sum_are_computed_again(void **state)
+static void gradients_in_the_running_sum_are_computed_again_after_resume(void **state)
 {
     (void)state;
     struct core_bench b;
@@ -197,38 +197,48 @@ static void gradients_in_the_sum_are_computed_again(void **state)
     core_rig_close(&b.rig);
 }
 
-/* ---- refusals ---- */
+/* ---- incomplete checkpoints ---- */
 
-static void expect_lacking(struct training_state start, const char *what)
+static void expect_open(const struct core_bench *b, struct training_state start, status expected)
 {
-    struct core_bench b;
     server_core *core = NULL;
-    bench_open(&b, (struct server_core_options){.workers = 2}, RIG("correction=dc-asgd-a"));
-    struct server_core_options o = b.rig.options;
+    struct server_core_options o = b->rig.options;
     o.start = &start;
     o.whole = BENCH_COUNT;
-    assert_int_equal(server_core_open(&core, &o), ERROR_DATA);
-    assert_null(core);
-    assert_non_null(strstr(error_message(), what));
-    core_rig_close(&b.rig);
+    assert_int_equal(server_core_open(&core, &o), expected);
+    assert_true((core != NULL) == (expected == OK));
+    server_core_close(&core);
 }
 
-static void what_a_file_lacks_is_named(void **state)
+static void an_incomplete_checkpoint_is_refused(void **state)
 {
     (void)state;
-    static const uint64_t batches[2] = {0};
-    expect_lacking((struct training_state){0}, "where each worker was");
-    expect_lacking((struct training_state){.batches = batches}, "what the damping or the correc");
+    struct core_bench b;
+    struct training_state complete, wrong;
+    bench_open(&b, (struct server_core_options){.workers = 2},
+               RIG("correction=dc-asgd-a", "damping=tail"));
+    server_core_state(b.rig.core, &complete);
+    expect_open(&b, complete, OK);
+    wrong = complete;
+    wrong.batches = NULL;
+    expect_open(&b, wrong, ERROR_DATA);
+    wrong = complete;
+    wrong.vector_count--;
+    expect_open(&b, wrong, ERROR_DATA);
+    wrong = complete;
+    wrong.account_count--;
+    expect_open(&b, wrong, ERROR_DATA);
+    core_rig_close(&b.rig);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_rule_goes_on_or_is_refused),
-        cmocka_unit_test(every_optimizer_goes_on),
-        cmocka_unit_test(a_gradient_that_waits_is_computed_again),
-        cmocka_unit_test(gradients_in_the_sum_are_computed_again),
-        cmocka_unit_test(what_a_file_lacks_is_named),
+        cmocka_unit_test(every_combination_resumes_exactly_or_is_refused),
+        cmocka_unit_test(every_optimizer_resumes_exactly),
+        cmocka_unit_test(a_held_gradient_is_computed_again_after_resume),
+        cmocka_unit_test(gradients_in_the_running_sum_are_computed_again_after_resume),
+        cmocka_unit_test(an_incomplete_checkpoint_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* How training on the server's core ends, or pauses: evaluation, the last sample, divergence. */
+/* How training on the core ends or pauses: evaluation, the last sample, divergence. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -48,7 +48,8 @@ static void a_gradient_that_is_not_finite_changes_nothing_and_ends_the_run(void 
     }
 }
 
-/* It is finite; whether the optimizer keeps squares of it is all one. */
+/* The gradient is finite but its square is not. This holds for optimizers with and without squares.
+ */
 static void a_gradient_that_cannot_be_squared_ends_the_run(void **state)
 {
     (void)state;
@@ -87,14 +88,14 @@ static void a_loss_that_is_not_finite_ends_the_run(void **state)
     core_rig_close(&b.rig);
 }
 
-static void spoil(struct core_bench *b, unsigned w, bool bad)
+static void corrupt(struct core_bench *b, unsigned w, bool bad)
 {
     core_rig_fill(b->gradient[w], BENCH_COUNT, w + 1);
     b->gradient[w][5] = bad ? NAN : b->gradient[w][5];
 }
 
-/* As if it had not been sent: the run with it ends in the bits of the run without. */
-static void a_gradient_that_may_be_skipped_leaves_no_trace(void **state)
+/* The run with skipped gradients gives the same bits as the run without them. */
+static void a_skipped_gradient_does_not_change_the_result(void **state)
 {
     (void)state;
     const char *const rules[][2] = {{"consistency=asp", "correction=none"},
@@ -108,10 +109,10 @@ static void a_gradient_that_may_be_skipped_leaves_no_trace(void **state)
                        RIG("on_nonfinite=skip", rules[i][0], rules[i][1]));
             bench_hello_all(&b[skips]);
             for (unsigned push = 0; push < 20; push++) {
-                spoil(&b[skips], push % 2, false);
+                corrupt(&b[skips], push % 2, false);
                 bench_push(&b[skips], push % 2);
                 if (skips == 1 && push > 3) {
-                    spoil(&b[skips], 2, true);
+                    corrupt(&b[skips], 2, true);
                     bench_push(&b[skips], 2);
                     assert_int_equal(b[skips].record[0].outcome, PUSH_NOT_FINITE);
                     assert_int_equal(b[skips].releases, 1);
@@ -125,8 +126,8 @@ static void a_gradient_that_may_be_skipped_leaves_no_trace(void **state)
     }
 }
 
-/* A barrier waits for the worker's next gradient, a sum goes on without this one. */
-static void an_update_of_several_waits_for_one_that_is_finite(void **state)
+/* A barrier waits for the worker's next gradient; a running sum continues without this one. */
+static void an_update_of_several_gradients_waits_for_a_finite_one(void **state)
 {
     (void)state;
     for (unsigned culprit = 0; culprit < 3; culprit++) {
@@ -135,11 +136,11 @@ static void an_update_of_several_waits_for_one_that_is_finite(void **state)
                    RIG("consistency=bsp", "on_nonfinite=skip"));
         bench_hello_all(&b);
         for (unsigned w = 0; w < 3; w++) {
-            spoil(&b, w, w == culprit);
+            corrupt(&b, w, w == culprit);
             bench_push(&b, w);
             assert_int_equal(b.applied, 0);
         }
-        spoil(&b, culprit, false);
+        corrupt(&b, culprit, false);
         bench_push(&b, culprit);
         assert_int_equal(b.applied, 1);
         assert_int_equal(b.releases, 3);
@@ -148,7 +149,7 @@ static void an_update_of_several_waits_for_one_that_is_finite(void **state)
                    RIG("consistency=buffered", "consistency.size=3", "on_nonfinite=skip"));
         bench_hello_all(&b);
         for (unsigned push = 0; push < 4; push++) {
-            spoil(&b, push % 3, push == culprit);
+            corrupt(&b, push % 3, push == culprit);
             bench_push(&b, push % 3);
             assert_int_equal(b.applied, push == 3);
         }
@@ -156,7 +157,7 @@ static void an_update_of_several_waits_for_one_that_is_finite(void **state)
     }
 }
 
-static void the_eleventh_in_a_row_ends_the_run(void **state)
+static void the_eleventh_skipped_gradient_in_a_row_ends_the_run(void **state)
 {
     (void)state;
     struct core_bench b;
@@ -167,11 +168,11 @@ static void the_eleventh_in_a_row_ends_the_run(void **state)
         wrong.loss = NAN;
         bench_feed(&b, wrong);
         assert_int_equal(b.releases, 1);
-        bench_push(&b, 1); /* an update between: they are not in a row */
+        bench_push(&b, 1); /* an update in between resets the count */
     }
     for (unsigned i = 0; i < 11; i++) {
         assert_int_equal(b.diverged, 0);
-        spoil(&b, 0, true);
+        corrupt(&b, 0, true);
         bench_push(&b, 0);
     }
     assert_int_equal(b.diverged, 1);
@@ -202,7 +203,7 @@ static void a_barrier_names_the_worker_whose_gradient_is_not_finite(void **state
 
 /* ---- evaluation and the end ---- */
 
-static void what_is_held_when_the_run_is_ended_is_dropped_and_recorded(void **state)
+static void pushes_held_at_the_end_are_dropped_and_recorded(void **state)
 {
     (void)state;
     struct core_bench b;
@@ -226,7 +227,7 @@ static void what_is_held_when_the_run_is_ended_is_dropped_and_recorded(void **st
     core_rig_close(&b.rig);
 }
 
-static void the_run_may_be_ended_in_an_evaluation(void **state)
+static void a_run_can_end_during_an_evaluation(void **state)
 {
     (void)state;
     struct core_bench b;
@@ -244,7 +245,7 @@ static void the_run_may_be_ended_in_an_evaluation(void **state)
     core_rig_close(&b.rig);
 }
 
-static void evaluation_comes_at_every_multiple_and_lets_the_worker_go_on_after_it(void **state)
+static void an_evaluation_is_due_at_every_multiple_and_its_end_releases_the_worker(void **state)
 {
     (void)state;
     struct core_bench b;
@@ -268,7 +269,7 @@ static void evaluation_comes_at_every_multiple_and_lets_the_worker_go_on_after_i
     core_rig_close(&b.rig);
 }
 
-static void the_end_is_evaluated_once_also_when_it_falls_on_a_multiple(void **state)
+static void the_end_is_evaluated_once(void **state)
 {
     (void)state;
     static const uint64_t every[] = {0, 10, 20, 25, 40, 100};
@@ -296,7 +297,7 @@ static void the_end_is_evaluated_once_also_when_it_falls_on_a_multiple(void **st
         assert_true(server_core_ended(b.rig.core));
         assert_int_equal(server_core_samples_used(b.rig.core), 40);
 
-        bench_push(&b, 1); /* was on its way */
+        bench_push(&b, 1); /* arrives after the end */
         assert_int_equal(b.records, 1);
         assert_int_equal(b.record[0].outcome, PUSH_DROPPED_LATE);
         assert_int_equal(b.record[0].staleness, 4);
@@ -340,14 +341,14 @@ int main(void)
         cmocka_unit_test(a_gradient_that_is_not_finite_changes_nothing_and_ends_the_run),
         cmocka_unit_test(a_gradient_that_cannot_be_squared_ends_the_run),
         cmocka_unit_test(a_loss_that_is_not_finite_ends_the_run),
-        cmocka_unit_test(a_gradient_that_may_be_skipped_leaves_no_trace),
-        cmocka_unit_test(an_update_of_several_waits_for_one_that_is_finite),
-        cmocka_unit_test(the_eleventh_in_a_row_ends_the_run),
+        cmocka_unit_test(a_skipped_gradient_does_not_change_the_result),
+        cmocka_unit_test(an_update_of_several_gradients_waits_for_a_finite_one),
+        cmocka_unit_test(the_eleventh_skipped_gradient_in_a_row_ends_the_run),
         cmocka_unit_test(a_barrier_names_the_worker_whose_gradient_is_not_finite),
-        cmocka_unit_test(what_is_held_when_the_run_is_ended_is_dropped_and_recorded),
-        cmocka_unit_test(the_run_may_be_ended_in_an_evaluation),
-        cmocka_unit_test(evaluation_comes_at_every_multiple_and_lets_the_worker_go_on_after_it),
-        cmocka_unit_test(the_end_is_evaluated_once_also_when_it_falls_on_a_multiple),
+        cmocka_unit_test(pushes_held_at_the_end_are_dropped_and_recorded),
+        cmocka_unit_test(a_run_can_end_during_an_evaluation),
+        cmocka_unit_test(an_evaluation_is_due_at_every_multiple_and_its_end_releases_the_worker),
+        cmocka_unit_test(the_end_is_evaluated_once),
         cmocka_unit_test(a_push_during_an_evaluation_breaks_the_contract),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

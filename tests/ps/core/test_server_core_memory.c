@@ -1,7 +1,7 @@
 /*
- * What the core promises of itself: after it was opened no event takes memory or asks for the time,
- * what it holds is what ps/core/README.md states, and its objects call nobody who could (no clock,
- * no socket, no file, no thread). Under every rule of the registries.
+ * Resources of the core, under every rule of the registries. After open no event allocates memory
+ * or reads the clock. The memory is that of ps/core/README.md. The core's object files reference no
+ * function that could do I/O: no clock, socket, file or thread.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -23,10 +23,10 @@
 #ifndef GRADLAG_SANITIZE
 enum { WORKERS = 5, EVENTS = 300 };
 
-/* ---- what is called, counted ------------------------------------------------------------------
+/* ---- counted calls ----------------------------------------------------------------------------
  */
 
-static volatile size_t taken_bytes, taken_pieces, clocks;
+static volatile size_t allocated_bytes, allocations, clocks;
 
 void *__libc_malloc(size_t bytes);
 void *__libc_calloc(size_t count, size_t size);
@@ -35,12 +35,12 @@ void *__libc_memalign(size_t alignment, size_t bytes);
 
 static void *count(void *p, size_t bytes)
 {
-    taken_bytes += bytes;
-    taken_pieces++;
+    allocated_bytes += bytes;
+    allocations++;
     return p;
 }
 
-/* In place of the C library's, for the whole program. */
+/* These replace the C library's functions in the whole program. */
 void *malloc(size_t bytes)
 {
     return count(__libc_malloc(bytes), bytes);
@@ -73,21 +73,21 @@ int clock_gettime(clockid_t clock, struct timespec *out)
     return (int)syscall(SYS_clock_gettime, clock, out);
 }
 
-/* ---- every rule -------------------------------------------------------------------------------
+/* ---- combinations of rules --------------------------------------------------------------------
  */
 
-typedef void try_combination(const struct combination *c, const char *kind);
+typedef void check_combination(const struct combination *c, const char *kind);
 
-/* Every combination of rules, or those of every policy and third rule with some damping; and every
- * optimizer. */
-static void for_all(try_combination *try, bool dampings)
+/* With `dampings` every combination of rules; otherwise one damping rule for each policy and third
+ * rule. Then every optimizer. */
+static void for_each_combination(check_combination *try, bool dampings)
 {
     size_t each = dampings ? damping_registry.count : 1;
-    for (size_t i = 0; i < consistency_registry.count * third_rules() * each; i++) {
+    for (size_t i = 0; i < consistency_registry.count * third_rule_count() * each; i++) {
         size_t rest = i / each, policy = rest % consistency_registry.count;
         struct combination c =
             combination_at(policy, i % each + rest, rest / consistency_registry.count);
-        if (goes_together(&c))
+        if (combination_is_valid(&c))
             try(&c, optimizer_for(&c));
     }
     for (size_t i = 0; i < optimizer_registry.count; i++) {
@@ -122,11 +122,11 @@ static void fail_with(const struct combination *c, const char *kind, const char 
     abort();
 }
 
-/* ---- events take nothing ----------------------------------------------------------------------
+/* ---- no allocation by events ------------------------------------------------------------------
  */
 
-/* What the core is fed: workers as its actions left them. */
-struct fed {
+/* A core under random events, and the state of its workers. */
+struct random_run {
     struct core_rig rig;
     uint64_t random, version[WORKERS], next[WORKERS];
     bool computing[WORKERS], evaluates;
@@ -134,7 +134,7 @@ struct fed {
     float gradient[WORKERS][33];
 };
 
-static void follow(struct fed *f, struct server_actions actions)
+static void follow(struct random_run *f, struct server_actions actions)
 {
     f->evaluates = false;
     for (size_t i = 0; i < actions.count; i++) {
@@ -148,18 +148,18 @@ static void follow(struct fed *f, struct server_actions actions)
     }
 }
 
-static void feed(struct fed *f)
+static void random_event(struct random_run *f)
 {
     server_core *core = f->rig.core;
     unsigned w = (unsigned)(core_rig_random(&f->random) % WORKERS);
-    uint64_t dice = core_rig_random(&f->random) % 40;
+    uint64_t random_number = core_rig_random(&f->random) % 40;
     if (f->evaluates) {
         follow(f, server_core_evaluated(core));
-    } else if (dice == 0) {
+    } else if (random_number == 0) {
         f->computing[w] = false;
         follow(f, server_core_lost(core, w));
         f->next[w] = 0;
-    } else if (dice == 1 || dice == 2) {
+    } else if (random_number == 1 || random_number == 2) {
         follow(f, server_core_hello(core, w));
     } else if (f->computing[w]) {
         struct server_push push = {.worker = w,
@@ -171,60 +171,62 @@ static void feed(struct fed *f)
         struct server_actions actions;
         f->computing[w] = false;
         core_rig_fill(f->gradient[w], 33, f->random);
-        status said = server_core_push(core, &push, &actions);
-        REQUIRE(said == OK);
+        struct server_push wrong = push;
+        wrong.sequence += 7;
+        assert_int_equal(server_core_push(core, &wrong, &actions), ERROR_PROTOCOL);
+        assert_int_equal(server_core_push(core, &push, &actions), OK);
         follow(f, actions);
     }
 }
 
-static void expect_events_take_nothing(const struct combination *c, const char *kind)
+static void expect_events_without_allocation(const struct combination *c, const char *kind)
 {
-    static struct fed f;
+    static struct random_run f;
     memset(&f, 0, sizeof f);
     open_rig(&f.rig, c, kind, 33);
     for (unsigned w = 0; w < WORKERS; w++)
         follow(&f, server_core_hello(f.rig.core, w));
-    size_t before = taken_pieces, clocks_before = clocks;
+    size_t before = allocations, clocks_before = clocks;
     for (unsigned i = 0; i < EVENTS; i++)
-        feed(&f);
+        random_event(&f);
     follow(&f, server_core_end(f.rig.core));
-    size_t taken = taken_pieces - before, asked = clocks - clocks_before;
-    if (taken > 0 || asked > 0 || f.applied < 5) {
-        fail_with(c, kind, "%zu pieces of memory, %zu looks at the clock in %u updates", taken,
-                  asked, f.applied);
+    size_t allocated = allocations - before, clock_reads = clocks - clocks_before;
+    if (allocated > 0 || clock_reads > 0 || f.applied < 5) {
+        fail_with(c, kind, "%zu allocations, %zu clock reads in %u updates", allocated, clock_reads,
+                  f.applied);
     }
     core_rig_close(&f.rig);
 }
 
-static void no_event_takes_memory_or_looks_at_the_clock(void **state)
+static void no_event_allocates_memory_or_reads_the_clock(void **state)
 {
     (void)state;
-    size_t before = taken_pieces;
+    size_t before = allocations;
     struct timespec now;
     free(malloc(1));
     clock_gettime(CLOCK_MONOTONIC, &now);
-    assert_true(taken_pieces > before && clocks > 0); /* or nothing is counted */
-    for_all(expect_events_take_nothing, true);
+    assert_true(allocations > before && clocks > 0); /* the counters work */
+    for_each_combination(expect_events_without_allocation, true);
 }
 
-/* ---- what it holds ----------------------------------------------------------------------------
+/* ---- memory -----------------------------------------------------------------------------------
  */
 
-static size_t bytes_of_opening(const struct combination *c, const char *kind, size_t parameters)
+static size_t bytes_of_open(const struct combination *c, const char *kind, size_t parameters)
 {
     struct core_rig rig;
     server_core *again = NULL;
     open_rig(&rig, c, kind, parameters);
-    size_t before = taken_bytes;
+    size_t before = allocated_bytes;
     assert_int_equal(server_core_open(&again, &rig.options), OK);
-    size_t bytes = taken_bytes - before;
+    size_t bytes = allocated_bytes - before;
     server_core_close(&again);
     core_rig_close(&rig);
     return bytes;
 }
 
-/* ps/core/README.md, "Cost of one update": in vectors of the parameters' size. */
-static size_t vectors_stated(const struct combination *c, const char *kind)
+/* In vectors of the parameters' size, from "Cost of one update" in ps/core/README.md. */
+static size_t documented_vectors(const struct combination *c, const char *kind)
 {
     static const struct {
         const char *name;
@@ -241,16 +243,15 @@ static size_t vectors_stated(const struct combination *c, const char *kind)
     return 2 * states + mean + 2 * c->correction->shared + own;
 }
 
-/* Pieces (an optimizer's two vectors are one) of less than half a MiB, which are not rounded up to
- * huge pages. Beyond them, and a little for each part of a vector: members, records and actions,
- * histories. */
-static void expect_stated_memory(const struct combination *c, const char *kind)
+/* Vectors stay below half a MiB, so that none is rounded up to huge pages. BESIDE bounds the rest:
+ * members, records, actions and histories. */
+static void expect_documented_memory(const struct combination *c, const char *kind)
 {
     enum { SMALL = 20000, LARGE = 60000, BESIDE = 120 * 1024 };
-    size_t small = bytes_of_opening(c, kind, SMALL);
-    size_t large = bytes_of_opening(c, kind, LARGE);
+    size_t small = bytes_of_open(c, kind, SMALL);
+    size_t large = bytes_of_open(c, kind, LARGE);
     double vectors = (double)(large - small) / ((LARGE - SMALL) * sizeof(float));
-    double stated = (double)vectors_stated(c, kind);
+    double stated = (double)documented_vectors(c, kind);
     if (!(vectors >= stated && vectors < stated + 0.01) ||
         (double)small > stated * SMALL * sizeof(float) + BESIDE) {
         fail_with(c, kind, "%.4f vectors, %.0f stated; %zu bytes beside", vectors, stated,
@@ -258,13 +259,13 @@ static void expect_stated_memory(const struct combination *c, const char *kind)
     }
 }
 
-static void the_core_holds_what_is_stated(void **state)
+static void the_core_allocates_the_documented_memory(void **state)
 {
     (void)state;
-    for_all(expect_stated_memory, false);
+    for_each_combination(expect_documented_memory, false);
 }
 
-/* ---- whom it can call -------------------------------------------------------------------------
+/* ---- referenced functions ---------------------------------------------------------------------
  */
 
 /* build/NAME/tests/test_… → build/NAME */
@@ -277,7 +278,8 @@ static void build_folder(char *out, size_t size)
     *strrchr(out, '/') = '\0';
 }
 
-/* The core's own files, and their parts of worker/; the C library's, of memory and numbers. */
+/* Functions of the core and of its parts of worker/ and base/; C functions for memory and numbers.
+ */
 static bool is_allowed(const char *symbol)
 {
     static const char *const beginnings[] = {
@@ -298,7 +300,7 @@ static bool is_allowed(const char *symbol)
     return false;
 }
 
-static void its_objects_call_no_clock_no_socket_and_no_thread(void **state)
+static void the_objects_of_the_core_call_no_clock_socket_or_thread(void **state)
 {
     (void)state;
     char folder[4096], command[8192], line[512];
@@ -334,9 +336,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
 #ifndef GRADLAG_SANITIZE
-        cmocka_unit_test(no_event_takes_memory_or_looks_at_the_clock),
-        cmocka_unit_test(the_core_holds_what_is_stated),
-        cmocka_unit_test(its_objects_call_no_clock_no_socket_and_no_thread),
+        cmocka_unit_test(no_event_allocates_memory_or_reads_the_clock),
+        cmocka_unit_test(the_core_allocates_the_documented_memory),
+        cmocka_unit_test(the_objects_of_the_core_call_no_clock_socket_or_thread),
 #else
         cmocka_unit_test(the_sanitizers_count_memory_themselves),
 #endif

@@ -1,17 +1,16 @@
 /*
- * Random event sequences under every consistency × damping × (correction or outer rule) of the
- * registries that goes together, with every optimizer: after each event the core's actions,
- * counters and parameters must be those of the naive model in core_model.c, bit for bit, and its
- * invariants C1 … C6 must hold. Workers come, crash and come back; pushes are repeated, come from
- * the past and the future, are malformed, not finite or enormous. A new rule takes part once its
- * line is in the registry. A third of the episodes cut the parameters over several cores, which get
- * the same events in one order, as servers with read=snapshot do: together they must be the model,
- * which has all.
+ * Random event sequences under every valid combination of consistency × damping × (correction or
+ * outer rule) with every optimizer. After each event the core's actions, counters and parameters
+ * must equal those of the naive model in core_model.c, bit for bit, and its invariants C1 … C6 must
+ * hold. Workers join, crash and join again. Pushes are repeated, out of order, malformed, not
+ * finite or very large. A new rule takes part as soon as it is in its registry. A third of the
+ * episodes split the parameters over several cores, which get the same events in one order, as
+ * servers with read=snapshot do. Together they must equal the model, which has all parameters.
  *
- *   GRADLAG_PROPERTY_EVENTS=n   how many events (default 1 500 000, a tenth under sanitizers);
- *                               `make nightly` has 300 million, in two million sequences, and
+ *   GRADLAG_PROPERTY_EVENTS=n   number of events (default 1 500 000, a tenth under sanitizers);
+ *                               `make nightly` has 300 million, in two million sequences, with
  *                               another seed each time
- *   GRADLAG_PROPERTY_SEED=n     the first episode's seed; a failure names the one to give here
+ *   GRADLAG_PROPERTY_SEED=n     the first episode's seed; a failure prints the seed to use here
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -47,8 +46,8 @@ static bool same(double a, double b)
     return a == b || (isnan(a) && isnan(b));
 }
 
-/* Parameters may be infinite: a gradient of 1e25 is finite, what a rule makes of it perhaps not. In
- * a run the next gradient is not finite then, and ends it; here gradients are random. */
+/* Parameters may become infinite: a gradient of 1e25 is finite, but a rule's result may not be. In
+ * training the next gradient would end the run; here gradients are random. */
 static bool close_to(double a, double b)
 {
     return same(a, b) || fabs(a - b) <= 1e-5 * fmax(1e-3, fabs(b));
@@ -81,7 +80,7 @@ static bool is_measured(const struct push_record *r)
     return r->outcome != PUSH_DROPPED_LATE && r->outcome != PUSH_NOT_FINITE;
 }
 
-/* What each server measured of its slice comes to what there is in all. */
+/* The measures of all slices add up to the measure of the whole vector. */
 static void compare_measures(struct episode *e)
 {
     const struct core_model *m = &e->model;
@@ -137,7 +136,7 @@ static bool is_first(const struct episode *e, const struct episode_host *h)
     return h == e->host;
 }
 
-/* The place of the next action that this server has, too: only the first one evaluates. */
+/* Index of the next expected action of this server. Only the first server evaluates. */
 static size_t next_of(const struct episode *e, const struct episode_host *h, size_t next)
 {
     const struct core_model *m = &e->model;
@@ -168,7 +167,8 @@ static void compare_actions(struct episode *e, struct episode_host *h,
     CHECK(e, next == m->expected_count);
 }
 
-/* After an evaluation the first server lets go on whom the others had let go on. */
+/* Followers release workers before the first server's evaluation ends; it then releases the same.
+ */
 static void compare_early_releases(struct episode *e, const struct episode_host *h)
 {
     const struct core_model *m = &e->model;
@@ -180,7 +180,7 @@ static void compare_early_releases(struct episode *e, const struct episode_host 
     }
 }
 
-/* C1, C3, C5: parameters and optimizer state are those of the model, after whatever event. */
+/* C1, C3, C5: parameters and optimizer state equal those of the model after every event. */
 static void compare_vectors(struct episode *e, const struct episode_host *h)
 {
     const struct core_model *m = &e->model;
@@ -211,7 +211,7 @@ static void compare_states(struct episode *e, const struct episode_host *h)
     compare_vectors(e, h);
 }
 
-/* C1 and C2, of the model and so of every server. */
+/* C1 and C2 of the model; every server equals it. */
 static void count_records(struct episode *e)
 {
     const struct core_model *m = &e->model;
@@ -226,8 +226,8 @@ static void count_records(struct episode *e)
     CHECK(e, e->accepted == e->records + held + m->taken_count);
 }
 
-/* A slice without the number that was too large goes on: servers differ then, and the run ends. */
-static bool is_torn_apart(const struct episode *e)
+/* True if a gradient was not finite in one slice only: then servers differ, and the run ends. */
+static bool slices_disagree(const struct episode *e)
 {
     const struct core_model *m = &e->model;
     for (size_t i = 0; e->servers > 1 && i < m->expected_count; i++) {
@@ -239,7 +239,7 @@ static bool is_torn_apart(const struct episode *e)
     return false;
 }
 
-static struct server_push right_push(struct episode *e, unsigned worker)
+static struct server_push valid_push(struct episode *e, unsigned worker)
 {
     const struct model_worker *w = &e->model.worker[worker];
     struct server_push push = {.worker = worker,
@@ -261,11 +261,11 @@ static struct server_push right_push(struct episode *e, unsigned worker)
     return push;
 }
 
-static void spoil(struct episode *e, struct server_push *push)
+static void corrupt(struct episode *e, struct server_push *push)
 {
     switch (below(e, 6)) {
     case 0:
-        push->sequence -= 1 + below(e, 3); /* a duplicate; from 0 it wraps to the far future */
+        push->sequence -= 1 + below(e, 3); /* a duplicate; from 0 it wraps around */
         break;
     case 1:
         push->sequence += 1 + below(e, 3);
@@ -288,14 +288,14 @@ static void spoil(struct episode *e, struct server_push *push)
 static void push_event(struct episode *e, bool right)
 {
     unsigned worker = (unsigned)below(e, e->model.workers);
-    for (unsigned i = 0; right && i < e->model.workers; i++) { /* one that has something to push */
+    for (unsigned i = 0; right && i < e->model.workers; i++) { /* a worker that computes */
         if (e->model.worker[worker].computing)
             break;
         worker = (worker + 1) % e->model.workers;
     }
-    struct server_push push = right_push(e, worker);
+    struct server_push push = valid_push(e, worker);
     if (!right) {
-        spoil(e, &push);
+        corrupt(e, &push);
     } else if (e->servers == 1 && below(e, 3000) == 0 && e->model.worker[worker].computing) {
         static const float bad[] = {NAN, INFINITY, -INFINITY};
         e->gradient[worker][below(e, e->model.count)] = bad[below(e, 3)];
@@ -308,7 +308,7 @@ static void push_event(struct episode *e, bool right)
         push.worker < e->model.workers && push.sequence == e->model.worker[push.worker].next;
     bool allowed = model_push(&e->model, &push);
     e->accepted += allowed && fresh;
-    e->over = is_torn_apart(e);
+    e->over = slices_disagree(e);
     for (unsigned i = e->servers; i-- > 0 && !e->over;) {
         struct episode_host *h = &e->host[i];
         struct server_push part = push;
@@ -319,7 +319,7 @@ static void push_event(struct episode *e, bool right)
     }
 }
 
-/* The others need not be told, but that training is over. */
+/* Followers do not get this event, except at the end of training. */
 static void evaluated(struct episode *e)
 {
     model_evaluated(&e->model);
@@ -336,31 +336,31 @@ static struct server_actions end(server_core *core, unsigned worker UNUSED)
     return server_core_end(core);
 }
 
-/* The model had it already. The first server comes last, as in ps/virtual/virtual.c. */
+/* Contract: the model has had the event. The first server is last, as in ps/virtual/. */
 static void feed_all(struct episode *e, worker_event *event, unsigned worker)
 {
-    e->over = is_torn_apart(e);
+    e->over = slices_disagree(e);
     for (unsigned i = e->servers; i-- > 0 && !e->over;)
         compare_actions(e, &e->host[i], event(e->host[i].rig.core, worker));
 }
 
-static void one_event(struct episode *e)
+static void random_event(struct episode *e)
 {
     unsigned worker = (unsigned)below(e, e->model.workers);
-    uint64_t dice = below(e, 100);
+    uint64_t random_number = below(e, 100);
     e->events++;
     memset(e->squares, 0, sizeof e->squares);
     memset(e->gaps, 0, sizeof e->gaps);
     if (e->model.evaluating) {
         evaluated(e);
-    } else if (dice < 80) {
+    } else if (random_number < 80) {
         push_event(e, true);
-    } else if (dice < 90) {
+    } else if (random_number < 90) {
         push_event(e, false);
-    } else if (dice < 97 || (dice == 99 && below(e, 40) > 0)) {
+    } else if (random_number < 97 || (random_number == 99 && below(e, 40) > 0)) {
         model_hello(&e->model, worker);
         feed_all(e, server_core_hello, worker);
-    } else if (dice < 99) {
+    } else if (random_number < 99) {
         model_lost(&e->model, worker);
         feed_all(e, server_core_lost, worker);
     } else {
@@ -380,7 +380,7 @@ static uint64_t from_environment(const char *name, uint64_t otherwise)
     return text != NULL ? strtoull(text, NULL, 10) : otherwise;
 }
 
-/* What all episodes came to, by policy, damping and so on. */
+/* Totals of all episodes; updates by policy, damping and so on. */
 struct totals {
     uint64_t events, episodes, finished, ended, cut, policy[32], damping[32], correction[32];
     uint64_t outer[32], optimizer[32];
@@ -401,15 +401,15 @@ static void add_updates(uint64_t *updates, const struct registry *r, const char 
     updates[index_of(r, name)] += e->applied;
 }
 
-static void play(struct totals *t, uint64_t seed, const struct combination *c)
+static void run_episode(struct totals *t, uint64_t seed, const struct combination *c)
 {
     static struct episode e;
     uint64_t late = 0;
-    /* Most are short, so that there are many beginnings; the others see what builds up. */
+    /* Most episodes are short, to test many starts; a quarter are long. */
     const uint64_t longest = seed * 0x9e3779b97f4a7c15u >> 62 == 0 ? 3000 : 60;
     open_episode(&e, seed, c);
     while (e.events < longest && late < 20 && !e.over) {
-        one_event(&e);
+        random_event(&e);
         late += e.model.ended;
     }
     t->events += e.events;
@@ -426,7 +426,7 @@ static void play(struct totals *t, uint64_t seed, const struct combination *c)
     close_episode(&e);
 }
 
-static void tell(const struct registry *r, const uint64_t *updates, uint64_t least)
+static void expect_coverage(const struct registry *r, const uint64_t *updates, uint64_t least)
 {
     for (size_t i = 0; i < r->count; i++) {
         print_message("%s=%s: %" PRIu64 " updates\n", r->kind, r->entries[i]->name, updates[i]);
@@ -434,7 +434,7 @@ static void tell(const struct registry *r, const uint64_t *updates, uint64_t lea
     }
 }
 
-static void the_core_does_what_the_naive_model_does_whatever_happens(void **state)
+static void the_core_equals_the_naive_model_under_random_events(void **state)
 {
     (void)state;
     struct totals t = {0};
@@ -442,21 +442,21 @@ static void the_core_does_what_the_naive_model_does_whatever_happens(void **stat
     uint64_t first = from_environment("GRADLAG_PROPERTY_SEED", 1), seed = first;
     for (; t.events < wanted; seed++) {
         struct combination c = combination_of(seed);
-        if (goes_together(&c))
-            play(&t, seed, &c);
+        if (combination_is_valid(&c))
+            run_episode(&t, seed, &c);
     }
     print_message("%" PRIu64 " events in %" PRIu64 " episodes, every one of %" PRIu64
                   " combinations %.1f times: %" PRIu64 " on several servers, %" PRIu64
                   " finished, %" PRIu64 " diverged or stopped\n",
                   t.events, t.episodes, combinations(),
                   (double)(seed - first) / (double)combinations(), t.cut, t.finished, t.ended);
-    /* Or the test looks at less than it seems to. */
+    /* Every rule must have had enough updates. */
     uint64_t least = wanted >= 1000000 ? 3000 : 0;
-    tell(&consistency_registry, t.policy, least);
-    tell(&damping_registry, t.damping, least);
-    tell(&correction_registry, t.correction, least);
-    tell(&outer_registry, t.outer, least);
-    tell(&optimizer_registry, t.optimizer, least);
+    expect_coverage(&consistency_registry, t.policy, least);
+    expect_coverage(&damping_registry, t.damping, least);
+    expect_coverage(&correction_registry, t.correction, least);
+    expect_coverage(&outer_registry, t.outer, least);
+    expect_coverage(&optimizer_registry, t.optimizer, least);
     if (wanted >= 1000000) {
         assert_true(seed - first > combinations());
         assert_true(t.finished > 100 && t.ended > 10 && t.cut > 100);
@@ -466,7 +466,7 @@ static void the_core_does_what_the_naive_model_does_whatever_happens(void **stat
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_core_does_what_the_naive_model_does_whatever_happens),
+        cmocka_unit_test(the_core_equals_the_naive_model_under_random_events),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -23,7 +23,7 @@ status outer_bench_gradient(void *context, const float *x, uint64_t batch, float
     c->batches[c->worker]++;
     for (size_t i = 0; i < D; i++)
         gradient[i] = x[i] - (c->centered ? (float)outer_bench_center(c->worker, batch, i) : 0);
-    if (c->worker == 0 && batch + 1 == c->spoilt)
+    if (c->worker == 0 && batch + 1 == c->corrupted)
         gradient[D - 1] = INFINITY;
     *stats = (struct step_stats){.loss = (float)batch, .samples = OUTER_BATCH, .compute_ns = 1000};
     return OK;

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-size_t third_rules(void)
+size_t third_rule_count(void)
 {
     return correction_registry.count + outer_registry.count - 1;
 }
@@ -23,7 +23,7 @@ struct combination combination_at(size_t policy, size_t damping, size_t third)
 {
     const struct registry *c = &consistency_registry, *d = &damping_registry;
     const struct registry *r = &correction_registry, *o = &outer_registry;
-    third %= third_rules();
+    third %= third_rule_count();
     bool is_outer = third >= r->count;
     REQUIRE(strcmp(r->entries[0]->name, "none") == 0 && strcmp(o->entries[0]->name, "none") == 0);
     struct combination all = {(const struct consistency_policy *)c->entries[policy % c->count],
@@ -35,14 +35,14 @@ struct combination combination_at(size_t policy, size_t damping, size_t third)
 
 uint64_t combinations(void)
 {
-    return consistency_registry.count * damping_registry.count * third_rules();
+    return consistency_registry.count * damping_registry.count * third_rule_count();
 }
 
 struct combination combination_of(uint64_t number)
 {
     const struct registry *c = &consistency_registry, *d = &damping_registry;
     return combination_at(number % c->count, number / c->count % d->count,
-                          number / c->count / d->count % third_rules());
+                          number / c->count / d->count % third_rule_count());
 }
 
 bool has_sums(const struct combination *c)
@@ -50,15 +50,15 @@ bool has_sums(const struct combination *c)
     return c->policy->holds || c->policy->takes;
 }
 
-bool goes_together(const struct combination *c)
+bool combination_is_valid(const struct combination *c)
 {
-    return !(c->correction->alone && has_sums(c));
+    return !(c->correction->single_gradient && has_sums(c));
 }
 
 const char *optimizer_for(const struct combination *c)
 {
     bool elastic = c->outer != NULL && c->outer->elastic;
-    return c->correction->momentum_of_its_own ? "sgd" : elastic ? "nesterov" : "momentum";
+    return c->correction->own_momentum ? "sgd" : elastic ? "nesterov" : "momentum";
 }
 
 struct combination_settings settings_of(const struct combination *c)

@@ -1,7 +1,7 @@
 /*
  * rule_combinations.h — every consistency × damping × (correction or outer rule) of the registries,
- * for tests that go through all of them. An outer rule stands in the place of a correction, with
- * which it does not go.
+ * for tests over all of them. An outer rule takes the place of a correction, because the two
+ * exclude each other.
  */
 #ifndef GRADLAG_TESTS_PS_RULES_RULE_COMBINATIONS_H
 #define GRADLAG_TESTS_PS_RULES_RULE_COMBINATIONS_H
@@ -18,22 +18,22 @@ struct combination {
     const struct outer_rule *outer; /* NULL: outer=none */
 };
 
-/* Corrections, then outer rules but for none. */
-size_t third_rules(void);
-/* By their places in the registries, from 0 again behind the last. Elastic averaging has asp and no
- * damping, whatever is asked for: nothing else goes with it. */
+/* Number of third rules: all corrections, then all outer rules except none. */
+size_t third_rule_count(void);
+/* By index in each registry, modulo its size. An elastic outer rule always gets asp and no damping,
+ * because it excludes all others. */
 struct combination combination_at(size_t policy, size_t damping, size_t third);
 uint64_t combinations(void);
 struct combination combination_of(uint64_t number);
 
-/* More than one gradient may go into an update. */
+/* An update may have more than one gradient. */
 bool has_sums(const struct combination *c);
-/* The core refuses what has no meaning, by these very marks (tests/ps/rules/test_correction.c). */
-bool goes_together(const struct combination *c);
-/* An optimizer that goes with it, with momentum where that may be. */
+/* False for combinations that the core refuses (tests/ps/rules/test_correction.c). */
+bool combination_is_valid(const struct combination *c);
+/* A compatible optimizer, with momentum if possible. */
 const char *optimizer_for(const struct combination *c);
 
-/* "key=value" of all of it, and of that optimizer. */
+/* "key=value" of all its rules, and of that optimizer. */
 enum { COMBINATION_SETTINGS = 5 };
 struct combination_settings {
     char text[COMBINATION_SETTINGS][48];

@@ -1,5 +1,5 @@
-/* Consistency policies: small traces worked out by hand from what each paper says. A trace is a
- * list of events and, for each, what the core must do, in words: see say(). */
+/* Consistency policies: traces worked out by hand from the papers. A trace is a list of events,
+ * each with the actions that the core must return, as text: see actions_text(). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -24,17 +24,17 @@ static const char *const reasons[] = {[PUSH_USED] = "",
                                       [PUSH_BY_DAMPING] = " by damping",
                                       [PUSH_BY_CONSISTENCY] = " by consistency",
                                       [PUSH_AFTER_END] = " after the end",
-                                      [PUSH_WORKER_LOST] = " with its worker",
-                                      [PUSH_RUN_ENDED] = " with the run",
-                                      [PUSH_RUN_DIVERGED] = " for another",
-                                      [PUSH_BAD_GRADIENT] = " itself",
-                                      [PUSH_BAD_LOSS] = " in its loss",
-                                      [PUSH_BAD_UPDATE] = " as an update"};
+                                      [PUSH_WORKER_LOST] = " worker lost",
+                                      [PUSH_RUN_ENDED] = " run ended",
+                                      [PUSH_RUN_DIVERGED] = " run diverged",
+                                      [PUSH_BAD_GRADIENT] = " bad gradient",
+                                      [PUSH_BAD_LOSS] = " bad loss",
+                                      [PUSH_BAD_UPDATE] = " bad update"};
 
-/* "0 applied t2 v3": worker 0's gradient of staleness 2 went into version 3 (or met it, if it was
- * dropped); "0 goes at 3": it is released with version 3; "0 goes at 3 after 1": when worker 1 let
- * it. In the order of the actions. */
-static const char *say(struct server_actions actions)
+/* "0 applied t2 v3": worker 0's gradient of staleness 2 was applied in version 3. For a dropped
+ * gradient v is the version at that time. "0 released at 3 after 1": worker 0 is released with
+ * version 3 by an event of worker 1. In the order of the actions. */
+static const char *actions_text(struct server_actions actions)
 {
     static char text[1024];
     size_t n = 0;
@@ -48,8 +48,8 @@ static const char *say(struct server_actions actions)
                                   outcomes[r->outcome], reasons[r->reason], (int)r->staleness,
                                   (int)r->update_version);
         } else if (a->kind == SERVER_RELEASE) {
-            n += (size_t)snprintf(text + n, sizeof text - n, "%s%u goes at %d", comma, a->worker,
-                                  (int)a->version);
+            n += (size_t)snprintf(text + n, sizeof text - n, "%s%u released at %d", comma,
+                                  a->worker, (int)a->version);
             if (r->waited_for != NO_WORKER)
                 n += (size_t)snprintf(text + n, sizeof text - n, " after %d", (int)r->waited_for);
         } else if (a->kind == SERVER_DIVERGED) {
@@ -83,8 +83,8 @@ static void follow(struct core_bench *b, const struct traced *steps, size_t coun
         } else {
             actions = server_core_end(b->rig.core);
         }
-        if (strcmp(say(actions), steps[i].expected) != 0) {
-            fail_msg("step %zu, %s: '%s', not '%s'", i, steps[i].event, say(actions),
+        if (strcmp(actions_text(actions), steps[i].expected) != 0) {
+            fail_msg("step %zu, %s: '%s', not '%s'", i, steps[i].event, actions_text(actions),
                      steps[i].expected);
         }
         bench_absorb(b, actions);
@@ -101,68 +101,68 @@ static void trace(unsigned workers, const char *const *settings, const struct tr
     core_rig_close(&b.rig);
 }
 
-/* ---- who waits for whom, what becomes of a gradient ---- */
+/* ---- decisions ---- */
 
-static void asp_applies_everything_at_once(void **state)
+static void asp_applies_every_gradient_on_arrival(void **state)
 {
     (void)state;
     static const struct traced steps[] = {
-        {"push 0", "0 applied t0 v1, 0 goes at 1"},
-        {"push 0", "0 applied t0 v2, 0 goes at 2"},
-        {"push 1", "1 applied t2 v3, 1 goes at 3"},
-        {"push 0", "0 applied t1 v4, 0 goes at 4"},
+        {"push 0", "0 applied t0 v1, 0 released at 1"},
+        {"push 0", "0 applied t0 v2, 0 released at 2"},
+        {"push 1", "1 applied t2 v3, 1 released at 3"},
+        {"push 0", "0 applied t1 v4, 0 released at 4"},
     };
     trace(2, RIG("consistency=asp"), steps, COUNT_OF(steps));
 }
 
-static void bsp_waits_for_all_and_says_for_whom(void **state)
+static void bsp_waits_for_all_workers_and_records_the_last_one(void **state)
 {
     (void)state;
     static const struct traced steps[] = {
         {"push 2", ""},
         {"push 0", ""},
         {"push 1", "0 aggregated t0 v1, 1 aggregated t0 v1, 2 aggregated t0 v1, "
-                   "0 goes at 1 after 1, 1 goes at 1, 2 goes at 1 after 1"},
+                   "0 released at 1 after 1, 1 released at 1, 2 released at 1 after 1"},
         {"push 1", ""},
         {"push 2", ""},
-        {"lost 0", "1 aggregated t0 v2, 2 aggregated t0 v2, 1 goes at 2 after 0, "
-                   "2 goes at 2 after 0"},
+        {"lost 0", "1 aggregated t0 v2, 2 aggregated t0 v2, 1 released at 2 after 0, "
+                   "2 released at 2 after 0"},
     };
     trace(3, RIG("consistency=bsp"), steps, COUNT_OF(steps));
 }
 
-static void ssp_lets_nobody_be_further_ahead_than_its_slack(void **state)
+static void ssp_blocks_workers_further_ahead_than_the_slack(void **state)
 {
     (void)state;
     static const struct traced steps[] = {
-        {"push 0", "0 applied t0 v1, 0 goes at 1"}, /* clocks 1 0 0 */
-        {"push 0", "0 applied t0 v2"},              /* 2 0 0: two ahead, waits */
-        {"push 1", "1 applied t2 v3, 1 goes at 3"}, /* 2 1 0: worker 2 is the slowest */
-        {"push 2", "2 applied t3 v4, 0 goes at 4 after 2, 2 goes at 4"}, /* 2 1 1 */
-        {"push 0", "0 applied t0 v5"},                                   /* 3 1 1 */
-        {"lost 1", ""},                             /* 3 – 1: worker 2 still is */
-        {"lost 2", "0 goes at 5 after 2"},          /* 3 – –: nobody is slower */
-        {"hello 1", "1 goes at 5"},                 /* 3 3 –: starts with the slowest */
-        {"push 1", "1 applied t0 v6, 1 goes at 6"}, /* 3 4 – */
-        {"push 1", "1 applied t0 v7"},              /* 3 5 – */
-        {"push 0", "0 applied t2 v8, 0 goes at 8, 1 goes at 8 after 0"}, /* 4 5 – */
+        {"push 0", "0 applied t0 v1, 0 released at 1"}, /* clocks 1 0 0 */
+        {"push 0", "0 applied t0 v2"},                  /* 2 0 0: two ahead, waits */
+        {"push 1", "1 applied t2 v3, 1 released at 3"}, /* 2 1 0: worker 2 is the slowest */
+        {"push 2", "2 applied t3 v4, 0 released at 4 after 2, 2 released at 4"}, /* 2 1 1 */
+        {"push 0", "0 applied t0 v5"},                                           /* 3 1 1 */
+        {"lost 1", ""},                                 /* 3 – 1: worker 2 is the slowest */
+        {"lost 2", "0 released at 5 after 2"},          /* 3 – –: no worker is slower */
+        {"hello 1", "1 released at 5"},                 /* 3 3 –: starts at the slowest clock */
+        {"push 1", "1 applied t0 v6, 1 released at 6"}, /* 3 4 – */
+        {"push 1", "1 applied t0 v7"},                  /* 3 5 – */
+        {"push 0", "0 applied t2 v8, 0 released at 8, 1 released at 8 after 0"}, /* 4 5 – */
     };
     trace(3, RIG("consistency=ssp", "consistency.slack=1"), steps, COUNT_OF(steps));
 }
 
-static void ssp_without_slack_has_everybody_end_an_iteration_before_the_next(void **state)
+static void ssp_without_slack_completes_each_iteration_before_the_next(void **state)
 {
     (void)state;
     static const struct traced steps[] = {
         {"push 1", "1 applied t0 v1"},
-        {"push 0", "0 applied t1 v2, 0 goes at 2, 1 goes at 2 after 0"},
+        {"push 0", "0 applied t1 v2, 0 released at 2, 1 released at 2 after 0"},
         {"push 0", "0 applied t0 v3"},
-        {"push 1", "1 applied t1 v4, 0 goes at 4 after 1, 1 goes at 4"},
+        {"push 1", "1 applied t1 v4, 0 released at 4 after 1, 1 released at 4"},
     };
     trace(2, RIG("consistency=ssp", "consistency.slack=0"), steps, COUNT_OF(steps));
 }
 
-static unsigned gathered_of(unsigned workers, const char *const *assignments)
+static unsigned per_update_of(unsigned workers, const char *const *assignments)
 {
     options *o = NULL;
     struct consistency c;
@@ -174,46 +174,47 @@ static unsigned gathered_of(unsigned workers, const char *const *assignments)
     return out;
 }
 
-static void softsync_updates_after_workers_by_n_gradients_of_whomever(void **state)
+static void softsync_updates_after_workers_over_n_gradients_of_any_workers(void **state)
 {
     (void)state;
     static const struct traced steps[] = {
-        {"push 0", "0 goes at 0"},
-        {"push 0", "0 aggregated t0 v1, 0 aggregated t0 v1, 0 goes at 1"},
-        {"push 3", "3 goes at 1"},
-        {"lost 3", ""}, /* its gradient is in the sum */
-        {"push 1", "3 aggregated t1 v2, 1 aggregated t1 v2, 1 goes at 2"},
-        {"push 2", "2 goes at 2"}, /* still two of four */
-        {"push 1", "2 aggregated t2 v3, 1 aggregated t0 v3, 1 goes at 3"},
+        {"push 0", "0 released at 0"},
+        {"push 0", "0 aggregated t0 v1, 0 aggregated t0 v1, 0 released at 1"},
+        {"push 3", "3 released at 1"},
+        {"lost 3", ""}, /* its gradient stays in the sum */
+        {"push 1", "3 aggregated t1 v2, 1 aggregated t1 v2, 1 released at 2"},
+        {"push 2", "2 released at 2"}, /* still two of four */
+        {"push 1", "2 aggregated t2 v3, 1 aggregated t0 v3, 1 released at 3"},
     };
     trace(5, RIG("consistency=softsync", "consistency.n=2"), steps, COUNT_OF(steps));
     static const struct traced single[] = {
-        {"push 0", "0 applied t0 v1, 0 goes at 1"},
-        {"push 2", "2 applied t1 v2, 2 goes at 2"},
+        {"push 0", "0 applied t0 v1, 0 released at 1"},
+        {"push 2", "2 applied t1 v2, 2 released at 2"},
     };
     trace(3, RIG("consistency=softsync", "consistency.n=2"), single, COUNT_OF(single));
     trace(3, RIG("consistency=softsync", "consistency.n=7"), single, COUNT_OF(single));
     /* Zhang et al., section 2.4: 30 learners */
-    assert_int_equal(gathered_of(30, RIG("consistency=softsync", "consistency.n=1")), 30);
-    assert_int_equal(gathered_of(30, RIG("consistency=softsync", "consistency.n=15")), 2);
-    assert_int_equal(gathered_of(30, RIG("consistency=softsync", "consistency.n=30")), 1);
+    assert_int_equal(per_update_of(30, RIG("consistency=softsync", "consistency.n=1")), 30);
+    assert_int_equal(per_update_of(30, RIG("consistency=softsync", "consistency.n=15")), 2);
+    assert_int_equal(per_update_of(30, RIG("consistency=softsync", "consistency.n=30")), 1);
 }
 
-static void backup_drops_whatever_comes_after_the_first(void **state)
+static void backup_drops_late_gradients(void **state)
 {
     (void)state;
     static const struct traced steps[] = {
         {"push 2", ""},
-        {"push 0", "0 aggregated t0 v1, 2 aggregated t0 v1, 0 goes at 1, 2 goes at 1 after 0"},
-        {"push 1", "1 dropped by consistency t1 v1, 1 goes at 1"},
-        {"lost 0", ""}, /* of two one is enough now */
-        {"push 1", "1 applied t0 v2, 1 goes at 2"},
-        {"push 2", "2 dropped by consistency t1 v2, 2 goes at 2"},
-        {"hello 0", "0 goes at 2"},
+        {"push 0",
+         "0 aggregated t0 v1, 2 aggregated t0 v1, 0 released at 1, 2 released at 1 after 0"},
+        {"push 1", "1 dropped by consistency t1 v1, 1 released at 1"},
+        {"lost 0", ""}, /* with two workers one is enough */
+        {"push 1", "1 applied t0 v2, 1 released at 2"},
+        {"push 2", "2 dropped by consistency t1 v2, 2 released at 2"},
+        {"hello 0", "0 released at 2"},
         {"push 0", ""},
-        {"lost 1", "0 applied t0 v3, 0 goes at 3 after 1"},
+        {"lost 1", "0 applied t0 v3, 0 released at 3 after 1"},
         {"lost 2", ""},
-        {"push 0", "0 applied t0 v4, 0 goes at 4"}, /* alone, never less than one */
+        {"push 0", "0 applied t0 v4, 0 released at 4"}, /* the minimum is one */
     };
     trace(3, RIG("consistency=backup", "consistency.backups=1"), steps, COUNT_OF(steps));
 }
@@ -222,55 +223,55 @@ static void buffered_counts_gradients_not_workers(void **state)
 {
     (void)state;
     static const struct traced steps[] = {
-        {"push 0", "0 goes at 0"},
-        {"push 1", "1 goes at 0"},
-        {"push 0", "0 aggregated t0 v1, 1 aggregated t0 v1, 0 aggregated t0 v1, 0 goes at 1"},
-        {"push 1", "1 goes at 1"},
-        {"push 0", "0 goes at 1"},
-        {"end", "1 dropped late with the run t1 v1, 0 dropped late with the run t0 v1"},
+        {"push 0", "0 released at 0"},
+        {"push 1", "1 released at 0"},
+        {"push 0", "0 aggregated t0 v1, 1 aggregated t0 v1, 0 aggregated t0 v1, 0 released at 1"},
+        {"push 1", "1 released at 1"},
+        {"push 0", "0 released at 1"},
+        {"end", "1 dropped late run ended t1 v1, 0 dropped late run ended t0 v1"},
         {"push 1", "1 dropped late after the end t0 v1"},
     };
     trace(2, RIG("consistency=buffered", "consistency.size=3"), steps, COUNT_OF(steps));
 }
 
-static void rennala_uses_only_gradients_at_the_latest_point(void **state)
+static void rennala_uses_only_gradients_of_the_latest_version(void **state)
 {
     (void)state;
     static const struct traced steps[] = {
-        {"push 0", "0 goes at 0"},
-        {"push 0", "0 aggregated t0 v1, 0 aggregated t0 v1, 0 goes at 1"},
-        {"push 1", "1 dropped by consistency t1 v1, 1 goes at 1"},
-        {"push 1", "1 goes at 1"},
-        {"push 0", "1 aggregated t0 v2, 0 aggregated t0 v2, 0 goes at 2"},
-        {"push 1", "1 dropped by consistency t1 v2, 1 goes at 2"},
+        {"push 0", "0 released at 0"},
+        {"push 0", "0 aggregated t0 v1, 0 aggregated t0 v1, 0 released at 1"},
+        {"push 1", "1 dropped by consistency t1 v1, 1 released at 1"},
+        {"push 1", "1 released at 1"},
+        {"push 0", "1 aggregated t0 v2, 0 aggregated t0 v2, 0 released at 2"},
+        {"push 1", "1 dropped by consistency t1 v2, 1 released at 2"},
     };
     trace(2, RIG("consistency=rennala", "consistency.size=2"), steps, COUNT_OF(steps));
 }
 
-static void ringmaster_drops_from_its_limit_on(void **state)
+static void ringmaster_drops_gradients_from_its_limit_on(void **state)
 {
     (void)state;
     static const struct traced steps[] = {
-        {"push 0", "0 applied t0 v1, 0 goes at 1"},
-        {"push 1", "1 applied t1 v2, 1 goes at 2"}, /* 1 < R */
-        {"push 0", "0 applied t1 v3, 0 goes at 3"},
-        {"push 0", "0 applied t0 v4, 0 goes at 4"},
-        {"push 1", "1 dropped by consistency t2 v4, 1 goes at 4"}, /* 2 = R */
-        {"push 1", "1 applied t0 v5, 1 goes at 5"},
+        {"push 0", "0 applied t0 v1, 0 released at 1"},
+        {"push 1", "1 applied t1 v2, 1 released at 2"}, /* 1 < R */
+        {"push 0", "0 applied t1 v3, 0 released at 3"},
+        {"push 0", "0 applied t0 v4, 0 released at 4"},
+        {"push 1", "1 dropped by consistency t2 v4, 1 released at 4"}, /* 2 = R */
+        {"push 1", "1 applied t0 v5, 1 released at 5"},
     };
     trace(2, RIG("consistency=ringmaster", "consistency.limit=2"), steps, COUNT_OF(steps));
 }
 
 /* ---- numbers ---- */
 
-static void give(struct core_bench *b, unsigned worker, float value)
+static void set_gradient(struct core_bench *b, unsigned worker, float value)
 {
     for (unsigned i = 0; i < BENCH_COUNT; i++)
         b->gradient[worker][i] = value;
 }
 
-/* c = ⌊4 / 2⌋ = 2 with α(τ) = 1/τ. First 1 and 2 at τ = 0; then 1 and 8 at τ = 1; then 4 at τ = 2,
- * of which half goes in, and 2 at τ = 1: means 1.5, 4.5 and 2. */
+/* c = ⌊4 / 2⌋ = 2 with α(τ) = 1/τ. First 1 and 2 at τ = 0; then 1 and 8 at τ = 1; then 4 at τ = 2
+ * with scale ½, and 2 at τ = 1: means 1.5, 4.5 and 2. */
 static void softsync_takes_the_mean_of_damped_gradients(void **state)
 {
     (void)state;
@@ -285,7 +286,7 @@ static void softsync_takes_the_mean_of_damped_gradients(void **state)
     bench_hello_all(&b);
     float expected = b.rig.initial[3];
     for (unsigned w = 0; w < 4; w++)
-        give(&b, w, values[w]);
+        set_gradient(&b, w, values[w]);
     for (unsigned i = 0; i < COUNT_OF(order); i++) {
         bench_push(&b, order[i]);
         assert_int_equal(b.applied, i % 2);
@@ -305,8 +306,8 @@ static void softsync_takes_the_mean_of_damped_gradients(void **state)
     core_rig_close(&b.rig);
 }
 
-/* What damping drops is neither in the count nor in the divisor: the mean of 1 and 4 is 2.5. */
-static void the_mean_is_over_the_gradients_in_it(void **state)
+/* A dropped gradient is neither in K nor in the divisor: the mean of 1 and 4 is 2.5. */
+static void dropped_gradients_do_not_count_in_the_mean(void **state)
 {
     (void)state;
     struct core_bench b;
@@ -314,18 +315,18 @@ static void the_mean_is_over_the_gradients_in_it(void **state)
                RIG("consistency=buffered", "consistency.size=2", "damping=cutoff",
                    "damping.after=0", "optimizer=sgd", "lr=1"));
     bench_hello_all(&b);
-    give(&b, 0, 0);
+    set_gradient(&b, 0, 0);
     bench_push(&b, 0);
     bench_push(&b, 0);
     float before = bench_latest(&b)[0];
-    give(&b, 0, 1);
-    give(&b, 1, 64);
+    set_gradient(&b, 0, 1);
+    set_gradient(&b, 1, 64);
     bench_push(&b, 0);
     bench_push(&b, 1);
     assert_int_equal(b.record[0].outcome, PUSH_DROPPED_STALE);
     assert_int_equal(b.record[0].reason, PUSH_BY_DAMPING);
     assert_int_equal(b.applied, 0);
-    give(&b, 1, 4);
+    set_gradient(&b, 1, 4);
     bench_push(&b, 1);
     assert_int_equal(b.applied, 1);
     assert_true(bench_latest(&b)[0] == before - 2.5f);
@@ -334,8 +335,7 @@ static void the_mean_is_over_the_gradients_in_it(void **state)
     core_rig_close(&b.rig);
 }
 
-/* Both get the same pushes in the same order; neither may make a worker wait that the other does
- * not. */
+/* Both get the same pushes in the same order and must release the same workers. */
 static void expect_equal(unsigned workers, const char *const *one, const char *const *other,
                          bool barrier)
 {
@@ -364,7 +364,7 @@ static void expect_equal(unsigned workers, const char *const *one, const char *c
     core_rig_close(&b.rig);
 }
 
-static void at_one_end_of_their_range_policies_are_asp_or_bsp_bit_for_bit(void **state)
+static void policies_at_their_limits_equal_asp_or_bsp_bit_for_bit(void **state)
 {
     (void)state;
     const char *const *asp = RIG("consistency=asp", "damping=polynomial");
@@ -383,20 +383,20 @@ static void at_one_end_of_their_range_policies_are_asp_or_bsp_bit_for_bit(void *
                  false);
 }
 
-/* ---- what must not happen ---- */
+/* ---- errors and bounds ---- */
 
-static void a_bad_gradient_leaves_parameters_and_sum_alone(void **state)
+static void a_bad_gradient_changes_neither_parameters_nor_sum(void **state)
 {
     (void)state;
     struct core_bench b;
     bench_open(&b, (struct server_core_options){.workers = 3},
                RIG("consistency=buffered", "consistency.size=3"));
     bench_hello_all(&b);
-    static const struct traced first[] = {{"push 0", "0 goes at 0"}};
+    static const struct traced first[] = {{"push 0", "0 released at 0"}};
     follow(&b, first, 1);
     b.gradient[1][30] = NAN;
     static const struct traced bad[] = {
-        {"push 1", "1 not finite itself t0 v0, 0 dropped late for another t0 v0, diverged"}};
+        {"push 1", "1 not finite bad gradient t0 v0, 0 dropped late run diverged t0 v0, diverged"}};
     follow(&b, bad, 1);
     assert_memory_equal(bench_latest(&b), b.rig.initial, BENCH_COUNT * sizeof(float));
     assert_int_equal(server_core_samples_used(b.rig.core), 0);
@@ -410,17 +410,17 @@ static void a_sum_that_overflows_is_no_update(void **state)
     bench_open(&b, (struct server_core_options){.workers = 2},
                RIG("consistency=buffered", "consistency.size=2"));
     bench_hello_all(&b);
-    give(&b, 0, 0.75f * FLT_MAX);
-    give(&b, 1, 0.75f * FLT_MAX);
+    set_gradient(&b, 0, 0.75f * FLT_MAX);
+    set_gradient(&b, 1, 0.75f * FLT_MAX);
     static const struct traced steps[] = {
-        {"push 0", "0 goes at 0"},
-        {"push 1", "1 not finite as an update t0 v0, 0 dropped late for another t0 v0, diverged"}};
+        {"push 0", "0 released at 0"},
+        {"push 1", "1 not finite bad update t0 v0, 0 dropped late run diverged t0 v0, diverged"}};
     follow(&b, steps, COUNT_OF(steps));
     assert_memory_equal(bench_latest(&b), b.rig.initial, BENCH_COUNT * sizeof(float));
     core_rig_close(&b.rig);
 }
 
-/* The bound of consistency_ssp.c, and that it is met: worker 1 reads one clock ahead of worker 0,
+/* The bound of consistency_ssp.c holds and is reached: worker 1 reads one clock ahead of worker 0,
  * which then pushes 2 s + 1 times before it. */
 static void staleness_under_ssp_is_bounded_by_its_slack(void **state)
 {
@@ -435,7 +435,7 @@ static void staleness_under_ssp_is_bounded_by_its_slack(void **state)
                        RIG("consistency=ssp", setting));
             bench_hello_all(&b);
             for (unsigned i = 0; i < 20000; i++) {
-                /* The higher, the faster: a worker is drawn among those that compute. */
+                /* Draws a computing worker; workers with higher numbers are faster. */
                 unsigned w = (unsigned)(core_rig_random(&seed) % workers);
                 unsigned again = (unsigned)(core_rig_random(&seed) % workers);
                 w = again > w && i / 100 % 2 == 0 ? again : w;
@@ -451,7 +451,7 @@ static void staleness_under_ssp_is_bounded_by_its_slack(void **state)
     }
 }
 
-static void backups_must_leave_a_worker(void **state)
+static void backups_must_be_fewer_than_workers(void **state)
 {
     (void)state;
     options *settings = NULL;
@@ -470,22 +470,22 @@ static void backups_must_leave_a_worker(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(asp_applies_everything_at_once),
-        cmocka_unit_test(bsp_waits_for_all_and_says_for_whom),
-        cmocka_unit_test(ssp_lets_nobody_be_further_ahead_than_its_slack),
-        cmocka_unit_test(ssp_without_slack_has_everybody_end_an_iteration_before_the_next),
-        cmocka_unit_test(softsync_updates_after_workers_by_n_gradients_of_whomever),
-        cmocka_unit_test(backup_drops_whatever_comes_after_the_first),
+        cmocka_unit_test(asp_applies_every_gradient_on_arrival),
+        cmocka_unit_test(bsp_waits_for_all_workers_and_records_the_last_one),
+        cmocka_unit_test(ssp_blocks_workers_further_ahead_than_the_slack),
+        cmocka_unit_test(ssp_without_slack_completes_each_iteration_before_the_next),
+        cmocka_unit_test(softsync_updates_after_workers_over_n_gradients_of_any_workers),
+        cmocka_unit_test(backup_drops_late_gradients),
         cmocka_unit_test(buffered_counts_gradients_not_workers),
-        cmocka_unit_test(rennala_uses_only_gradients_at_the_latest_point),
-        cmocka_unit_test(ringmaster_drops_from_its_limit_on),
+        cmocka_unit_test(rennala_uses_only_gradients_of_the_latest_version),
+        cmocka_unit_test(ringmaster_drops_gradients_from_its_limit_on),
         cmocka_unit_test(softsync_takes_the_mean_of_damped_gradients),
-        cmocka_unit_test(the_mean_is_over_the_gradients_in_it),
-        cmocka_unit_test(at_one_end_of_their_range_policies_are_asp_or_bsp_bit_for_bit),
-        cmocka_unit_test(a_bad_gradient_leaves_parameters_and_sum_alone),
+        cmocka_unit_test(dropped_gradients_do_not_count_in_the_mean),
+        cmocka_unit_test(policies_at_their_limits_equal_asp_or_bsp_bit_for_bit),
+        cmocka_unit_test(a_bad_gradient_changes_neither_parameters_nor_sum),
         cmocka_unit_test(a_sum_that_overflows_is_no_update),
         cmocka_unit_test(staleness_under_ssp_is_bounded_by_its_slack),
-        cmocka_unit_test(backups_must_leave_a_worker),
+        cmocka_unit_test(backups_must_be_fewer_than_workers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /*
- * Trainings with local steps against the papers' algorithms, written down plainly in double
- * precision: four workers in a random order, every outer rule, both kinds of local steps, and for
- * fedasync the three functions of staleness that its paper has.
+ * Trainings with local steps, compared with the papers' algorithms in double precision: four
+ * workers in a random order, every outer rule, both kinds of local steps, and for fedasync the
+ * three functions of staleness of its paper.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -27,9 +27,9 @@ struct plain {
     bool nesterov; /* local */
     unsigned steps, every, t;
     double alpha, lr, decay, mu, rho;
-    unsigned sent[OUTER_WORKERS];  /* the t at which each worker was given `read` */
+    unsigned sent[OUTER_WORKERS];  /* the t at which each worker received `read` */
     double theta[D], m[D], sum[D]; /* sum: Δ */
-    double read[OUTER_WORKERS][D]; /* what each worker was given */
+    double read[OUTER_WORKERS][D]; /* parameters each worker received */
     double x[OUTER_WORKERS][D], v[OUTER_WORKERS][D];
     uint64_t batch[OUTER_WORKERS];
 };
@@ -56,7 +56,7 @@ static void plain_apply(struct plain *p, const double d[D])
     p->t++;
 }
 
-/* Xie, Koyejo, Gupta 2019, algorithm 1 and section 5.2; `delay`: 0 where nothing was missed. */
+/* Xie, Koyejo, Gupta 2019, algorithm 1 and section 5.2; `delay`: 0 for a fresh model. */
 static double mixing_weight(const struct plain *p, double delay)
 {
     if (strcmp(p->damping, "polynomial") == 0)
@@ -152,9 +152,9 @@ static double train_both(const char *rule, const char *damping, const char *loca
         for (unsigned w = 0; w < OUTER_WORKERS; w++)
             p.read[w][i] = p.x[w][i] = p.theta[i];
     }
-    uint64_t dice = 5;
+    uint64_t random_number = 5;
     for (unsigned n = 0; n < PUSHES; n++) {
-        unsigned w = (unsigned)(core_rig_random(&dice) % OUTER_WORKERS);
+        unsigned w = (unsigned)(core_rig_random(&random_number) % OUTER_WORKERS);
         outer_bench_round(&c, w);
         if (elastic)
             plain_elastic(&p, w);
@@ -164,13 +164,13 @@ static double train_both(const char *rule, const char *damping, const char *loca
     double most = 0, size = 1;
     for (size_t i = 0; i < D; i++) {
         most = fmax(most, fabs((double)bench_latest(&c.b)[i] - p.theta[i]));
-        size = fmax(size, fabs(p.theta[i])); /* late outer momentum may swing far out */
+        size = fmax(size, fabs(p.theta[i])); /* stale outer momentum may move far */
     }
     outer_bench_close(&c);
     return most / size;
 }
 
-static void expect_as_printed(const char *rule, const char *damping)
+static void expect_printed_algorithm(const char *rule, const char *damping)
 {
     const char *const optimizers[] = {"sgd", "nesterov"}, *const steps[] = {"1", "2", "5"};
     for (size_t o = 0; o < COUNT_OF(optimizers); o++) {
@@ -184,25 +184,25 @@ static void expect_as_printed(const char *rule, const char *damping)
     }
 }
 
-static void trainings_are_those_of_the_algorithms_as_printed(void **state)
+static void trainings_equal_the_printed_algorithms(void **state)
 {
     (void)state;
     for (size_t i = 1; i < outer_registry.count; i++)
-        expect_as_printed(outer_registry.entries[i]->name, "none");
+        expect_printed_algorithm(outer_registry.entries[i]->name, "none");
 }
 
-static void fedasync_weighs_models_by_each_function_of_its_paper(void **state)
+static void fedasync_supports_each_weight_function_of_its_paper(void **state)
 {
     (void)state;
-    expect_as_printed("fedasync", "polynomial");
-    expect_as_printed("fedasync", "hinge");
+    expect_printed_algorithm("fedasync", "polynomial");
+    expect_printed_algorithm("fedasync", "hinge");
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(trainings_are_those_of_the_algorithms_as_printed),
-        cmocka_unit_test(fedasync_weighs_models_by_each_function_of_its_paper),
+        cmocka_unit_test(trainings_equal_the_printed_algorithms),
+        cmocka_unit_test(fedasync_supports_each_weight_function_of_its_paper),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,8 +1,8 @@
 /*
- * Whole trainings under every damping rule and every correction: four workers drive the core in a
- * fixed, uneven order, and the parameters it ends with must be those of a second, plain
- * implementation below, in double precision, which shares no code with ps/ or the optimizer. What
- * is trained is a logistic regression that tells two normal clouds apart.
+ * Whole trainings under every damping rule and every correction. Four workers drive the core in a
+ * fixed, uneven order. The final parameters must equal those of a second, plain implementation in
+ * double precision below, which shares no code with ps/ or the optimizer. The model is a logistic
+ * regression that separates two normal distributions.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -23,7 +23,7 @@ enum { D = BENCH_COUNT, W = 4, PUSHES = 80, BATCH = 8, SAMPLES = 10, TOTAL = 100
 #define RATE  0.2
 #define GAMMA 0.9
 
-/* Sums of uniform numbers are as good as normal ones here. */
+/* A sum of uniform numbers approximates a normal one. */
 static void sample(uint64_t seed, double label, double x[D])
 {
     float u[4];
@@ -50,7 +50,7 @@ static void gradient_at(const float *theta, unsigned w, unsigned k, float out[D]
         out[i] = (float)sum[i];
 }
 
-/* Worker 3 is slow: its gradients are old. */
+/* Worker 3 is slow: its gradients are stale. */
 static unsigned worker_of(unsigned push)
 {
     uint64_t state = push;
@@ -82,15 +82,15 @@ static void train_core(const char *const *settings, float out[D])
     core_rig_close(&b.rig);
 }
 
-/* ---- the same, plainly ---- */
+/* ---- the plain implementation ---- */
 
 struct rules_training_plain {
     const char *damping, *correction;
     double momentum, decay;
     double gap[D]; /* G of gap-aware, else 1 */
     double theta[D], velocity[D], own[W][D], square[D], mean[D];
-    double most;                  /* rate */
-    float history[PUSHES + 1][D]; /* what workers read at each version */
+    double largest_rate;
+    float history[PUSHES + 1][D]; /* parameters of each version */
     unsigned version, read[W], next[W], used;
     unsigned ages[PUSHES], seen, computed[W];
     double time[W];
@@ -101,15 +101,15 @@ static bool is(const char *a, const char *b)
     return strcmp(a, b) == 0;
 }
 
-/* Below 0: dropped. */
+/* Negative: dropped. */
 static double plain_scale(const struct rules_training_plain *t, unsigned w, double tau, double norm)
 {
-    double older = 0, times = 0, heard = 0;
+    double older = 0, times = 0, senders = 0;
     for (unsigned i = 0; i < t->seen; i++)
         older += t->ages[i] >= tau;
     for (unsigned i = 0; i < W; i++) {
         times += t->computed[i] > 0 ? t->time[i] / t->computed[i] : 0;
-        heard += t->computed[i] > 0;
+        senders += t->computed[i] > 0;
     }
     const struct {
         const char *rule;
@@ -126,7 +126,7 @@ static double plain_scale(const struct rules_training_plain *t, unsigned w, doub
         {"koloskova", tau <= W ? 1 : 1 / tau},
         {"fedbuff", pow(1 + tau, -0.5)},
         {"tail", older / t->seen},
-        {"rescaled", t->time[w] / t->computed[w] / (times / heard)},
+        {"rescaled", t->time[w] / t->computed[w] / (times / senders)},
         {"trim", fmin(1, 0.5 / norm)},
     };
     for (size_t i = 0; i < COUNT_OF(table); i++)
@@ -136,8 +136,7 @@ static double plain_scale(const struct rules_training_plain *t, unsigned w, doub
     return 0;
 }
 
-/* g ← what the correction makes of it; t->mean holds the mean square velocity up to this version.
- */
+/* g ← corrected g; t->mean holds the mean square velocity up to this version. */
 static void plain_correct(struct rules_training_plain *t, double g[D], const float *now,
                           const float *read_at)
 {
@@ -151,7 +150,7 @@ static void plain_correct(struct rules_training_plain *t, double g[D], const flo
             g[i] += 2 / sqrt(t->square[i] + 1e-7) * g[i] * g[i] * moved;
         } else if (is(t->correction, "gap-aware") && moved != 0) {
             double velocity = sqrt(t->mean[i] / (1 - pow(0.9, t->version + 1)));
-            t->gap[i] = 1 + fabs(moved) / (t->most * (velocity + 1e-8));
+            t->gap[i] = 1 + fabs(moved) / (t->largest_rate * (velocity + 1e-8));
             g[i] /= t->gap[i];
         }
     }
@@ -164,7 +163,7 @@ static void plain_update(struct rules_training_plain *t, unsigned w, const doubl
     double lr = RATE * (1 - (t->used + SAMPLES / 2.0) / TOTAL);
     t->used += SAMPLES;
     t->version++;
-    t->most = fmax(t->most, lr);
+    t->largest_rate = fmax(t->largest_rate, lr);
     for (unsigned i = 0; i < D; i++) {
         double ahead = 0, *v = slim || zero ? &t->own[w][i] : &t->velocity[i];
         double decay = t->decay * (double)t->history[t->version - 1][i] / t->gap[i];
@@ -249,7 +248,7 @@ static double distance(const float a[D], const float b[D])
     return most;
 }
 
-/* Parameters at which the rule acts in so short a training. */
+/* Options with which the rule has an effect in this short training. */
 static const char *parameter_for(const char *damping, const char *correction)
 {
     return is(damping, "trim")                      ? "damping.norm=0.5"
@@ -264,7 +263,7 @@ static void compare(const char *damping, const char *correction, float core[D])
     char damped[64], corrected[64];
     float plain[D];
     bool own = is(correction, "dana-slim") || is(correction, "dana-zero");
-    double decay = own ? 0 : 0.02; /* what that of dana-* is of, their files say */
+    double decay = own ? 0 : 0.02; /* with dana-* it acts on other parameters */
     const char *decayed = own ? "weight_decay=0" : "weight_decay=0.02";
     snprintf(damped, sizeof damped, "damping=%s", damping);
     snprintf(corrected, sizeof corrected, "correction=%s", correction);
@@ -278,7 +277,7 @@ static void compare(const char *damping, const char *correction, float core[D])
     }
 }
 
-static void every_damping_rule_trains_as_its_plain_form(void **state)
+static void every_damping_rule_equals_its_plain_implementation(void **state)
 {
     (void)state;
     float undamped[D], damped[D];
@@ -290,7 +289,7 @@ static void every_damping_rule_trains_as_its_plain_form(void **state)
     }
 }
 
-static void every_correction_trains_as_its_plain_form(void **state)
+static void every_correction_equals_its_plain_implementation(void **state)
 {
     (void)state;
     static const char *const dampings[] = {"none", "polynomial", "cutoff", "tail"};
@@ -308,8 +307,8 @@ static void every_correction_trains_as_its_plain_form(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_damping_rule_trains_as_its_plain_form),
-        cmocka_unit_test(every_correction_trains_as_its_plain_form),
+        cmocka_unit_test(every_damping_rule_equals_its_plain_implementation),
+        cmocka_unit_test(every_correction_equals_its_plain_implementation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -86,7 +86,7 @@ void foreign_worker_words(uint32_t purpose, uint64_t seed, uint32_t worker, uint
         out[i] = word(&s);
 }
 
-/* ---- which samples make a batch -------------------------------------------------------------- */
+/* ---- the samples of a batch     -------------------------------------------------------------- */
 
 static void permutation(const struct foreign_worker *f, uint64_t pass, uint32_t *out, uint32_t n)
 {
@@ -177,8 +177,8 @@ static double gradient(const struct foreign_worker *f, const struct problem *p,
 struct session {
     const struct foreign_worker *f;
     void *context, *socket;
-    uint64_t token, incarnation, next; /* next: sequence of the push to come */
-    const char *why;                   /* not NULL: how this session has failed */
+    uint64_t token, incarnation, next; /* next: sequence of the next push */
+    const char *why;                   /* not NULL: the error of this session */
     bool ended;
 
     uint8_t head[HEAD + BODY_MOST]; /* the last message */
@@ -229,7 +229,7 @@ static void send_message(struct session *s, uint32_t type, uint64_t sequence, co
         zmq_send(s->socket, floats, float_bytes, 0);
 }
 
-static void say_hello(struct session *s, uint32_t count)
+static void send_hello(struct session *s, uint32_t count)
 {
     uint8_t body[48] = {0}; /* host and process id stay 0: not known */
     put(body, count, 8);
@@ -239,22 +239,22 @@ static void say_hello(struct session *s, uint32_t count)
     send_message(s, HELLO, 0, body, sizeof body, NULL, 0);
 }
 
-static void say_ready(struct session *s)
+static void send_ready(struct session *s)
 {
     uint8_t body[4];
     put(body, FRAMES, 4);
     send_message(s, READY, s->next, body, sizeof body, NULL, 0);
 }
 
-static void say_ping(struct session *s)
+static void send_ping(struct session *s)
 {
     uint8_t body[4];
     put(body, 1, 4);
     send_message(s, PING, s->next, body, sizeof body, NULL, 0);
 }
 
-static void say_push(struct session *s, uint64_t sequence, const struct problem *p, double loss,
-                     double compute_us, const float *vector)
+static void send_push(struct session *s, uint64_t sequence, const struct problem *p, double loss,
+                      double compute_us, const float *vector)
 {
     uint8_t body[68] = {0}, chunk[16];
     uint32_t size = p->unknowns * (uint32_t)sizeof(float);
@@ -271,7 +271,7 @@ static void say_push(struct session *s, uint64_t sequence, const struct problem 
     }
 }
 
-static void say_goodbye(struct session *s)
+static void send_goodbye(struct session *s)
 {
     uint8_t body[196] = {0};
     send_message(s, GOODBYE, s->next, body, sizeof body, NULL, 0);
@@ -279,7 +279,7 @@ static void say_goodbye(struct session *s)
 
 /* ---- a worker's life ------------------------------------------------------------------------- */
 
-/* False: nothing came within ASK_MS. */
+/* False: no message came within ASK_MS. */
 static bool receive(struct session *s)
 {
     int more = 0, size = zmq_recv(s->socket, s->head, sizeof s->head, 0);
@@ -301,13 +301,13 @@ static void on_welcome(struct session *s)
     s->incarnation = get(s->head + 16, 8);
     s->first_batch = get(body + 80, 8);
     s->welcomed = true;
-    say_ready(s);
+    send_ready(s);
 }
 
 static void on_release(struct session *s)
 {
     if (get(s->head + 24, 8) != s->next || s->released)
-        return; /* said twice */
+        return; /* a repetition */
     s->version = get(s->head + HEAD, 8);
     s->announced = true;
     s->received = 0;
@@ -327,7 +327,7 @@ static void on_parameters(struct session *s, float *parameters, size_t size)
     s->released = s->received == size;
 }
 
-/* Loopback loses nothing as long as its connection lives: this worker pulls, and does not push
+/* Loopback loses no message while its connection lives, so this worker pulls but never pushes
  * again. */
 static void on_pong(struct session *s)
 {
@@ -365,9 +365,9 @@ static void await_release(struct session *s, float *parameters, uint32_t count)
         } else if ((silent_ms += ASK_MS) >= GIVE_UP_MS) {
             s->why = "the server is silent";
         } else if (s->welcomed) {
-            say_ping(s);
+            send_ping(s);
         } else {
-            say_hello(s, count);
+            send_hello(s, count);
         }
     }
 }
@@ -381,7 +381,7 @@ static void open_session(struct session *s)
     snprintf(password, sizeof password, "%016llx", (unsigned long long)s->token);
     s->context = zmq_ctx_new();
     s->socket = zmq_socket(s->context, ZMQ_DEALER);
-    /* The same name on every connection: the server finds this worker again. */
+    /* The same routing id on every connection, so that the server recognises this worker. */
     memcpy(name, "foreign", 8);
     put(name + 8, (uint64_t)getpid(), 8);
     zmq_setsockopt(s->socket, ZMQ_ROUTING_ID, name, sizeof name);
@@ -404,7 +404,7 @@ static double now_us(void)
 static void train(struct session *s, const struct problem *p, float *parameters, float *vector,
                   uint32_t *indices)
 {
-    say_hello(s, p->unknowns);
+    send_hello(s, p->unknowns);
     for (;;) {
         await_release(s, parameters, p->unknowns);
         if (s->ended || s->why != NULL)
@@ -413,10 +413,10 @@ static void train(struct session *s, const struct problem *p, float *parameters,
         foreign_worker_batch(s->f, s->first_batch + s->next, indices);
         double loss = gradient(s->f, p, indices, parameters, vector);
         uint64_t sequence = s->next++;
-        say_push(s, sequence, p, loss, now_us() - began, vector);
+        send_push(s, sequence, p, loss, now_us() - began, vector);
     }
     if (s->ended)
-        say_goodbye(s);
+        send_goodbye(s);
 }
 
 int foreign_worker_train(const struct foreign_worker *f, const char **why)

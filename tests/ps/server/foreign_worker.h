@@ -1,7 +1,7 @@
 /*
- * foreign_worker.h — a worker that was written from docs/wire-format.md alone: it includes nothing
- * of gradlag and calls libzmq and the C library only. It trains model=linear on
- * dataset=least-squares, whose gradient is a few lines.
+ * foreign_worker.h — a worker written from docs/wire-format.md alone. It includes no file of
+ * gradlag and calls only libzmq and the C library. It trains model=linear on dataset=least-squares,
+ * whose gradient needs a few lines.
  */
 #ifndef GRADLAG_TESTS_PS_SERVER_FOREIGN_WORKER_H
 #define GRADLAG_TESTS_PS_SERVER_FOREIGN_WORKER_H
@@ -20,7 +20,7 @@ struct foreign_worker {
     double noise;
 };
 
-/* Trains until the server ends the run. 0: it ended well; else why not, in *why. */
+/* Trains until the server ends the run. 0: success; else *why is the reason. */
 int foreign_worker_train(const struct foreign_worker *f, const char **why);
 
 /* Batch `batch` of a worker with sampler=partition: indices into the training split. */

@@ -78,14 +78,14 @@ void hostile_session_read(struct hostile_session *s)
     }
 }
 
-/* ---- what is said ----------------------------------------------------------------------------
+/* ---- messages ----------------------------------------------------------------------------------
  */
 
 /* Flips bytes, cuts or extends what is in `bytes`; returns its new size. */
 static size_t mutate(struct attacker *a, uint8_t *bytes, size_t size, size_t room)
 {
     for (uint32_t i = below(a, 4); i > 0 && size > 0; i--) {
-        /* Heads and lengths matter more than floats. */
+        /* Mutates heads and lengths more often than floats. */
         size_t reach = below(a, 4) > 0 && size > 160 ? 160 : size;
         bytes[below(a, (uint32_t)reach)] = (uint8_t)below(a, 256);
     }
@@ -96,7 +96,7 @@ static size_t mutate(struct attacker *a, uint8_t *bytes, size_t size, size_t roo
     return size < room ? size : room;
 }
 
-static bool say_mutated(struct attacker *a, hostile_link *l)
+static bool send_mutated(struct attacker *a, hostile_link *l)
 {
     static uint8_t bytes[MUTATED_BYTES];
     const struct hostile_session *s = a->plan->session;
@@ -111,7 +111,7 @@ static bool say_mutated(struct attacker *a, hostile_link *l)
             size = mutate(a, bytes, size, sizeof bytes);
             say = bytes;
         }
-        if (!hostile_link_say(l, say, size, i + 1 < frames))
+        if (!hostile_link_send(l, say, size, i + 1 < frames))
             return false;
     }
     return true;
@@ -121,19 +121,19 @@ struct garbage { /* messages of so many parts, each shorter than `bytes` */
     uint32_t parts, bytes;
 };
 
-static bool say_garbage(struct attacker *a, hostile_link *l, struct garbage g)
+static bool send_garbage(struct attacker *a, hostile_link *l, struct garbage g)
 {
     uint8_t bytes[GARBAGE_BYTES];
     size_t size = below(a, g.bytes);
     for (size_t i = 0; i < size; i++)
         bytes[i] = (uint8_t)random_bits(&a->random);
     for (uint32_t i = 0; i < g.parts; i++)
-        if (!hostile_link_say(l, bytes, size, i + 1 < g.parts))
+        if (!hostile_link_send(l, bytes, size, i + 1 < g.parts))
             return false;
     return true;
 }
 
-/* The same as ZMTP has it, up to `room` bytes. */
+/* The same as bytes of ZMTP, up to `room` bytes. */
 static size_t make_garbage(struct attacker *a, uint8_t *out, size_t room, struct garbage g)
 {
     size_t at = 0;
@@ -177,24 +177,24 @@ struct flood {
     uint64_t bytes; /* on all links together */
 };
 
-/* A stranger sends as much as the server takes. What a peer with credentials sends the server keeps
- * until it has read it, without a limit: such a peer is trusted to send no more than it must. */
+/* An attacker without credentials sends as much as the server accepts. The server queues messages
+ * of a peer with credentials without a limit: it trusts such a peer not to flood it. */
 static struct flood flood_of(const struct hostile_link_options *o, struct garbage g, uint32_t ms)
 {
     uint64_t bytes = o->credentials == HOSTILE_RIGHT ? TRUSTED_BYTES : UINT64_MAX;
     return (struct flood){.garbage = g, .ms = ms, .bytes = bytes};
 }
 
-/* How many bytes went into the link. */
+/* Returns the number of bytes sent. */
 static uint64_t babble(struct attacker *a, hostile_link *l, struct garbage g, const uint8_t *raw,
                        size_t size)
 {
     if (hostile_link_is_plain(l))
         return hostile_link_inject(l, raw, size) ? size : 0;
-    unsigned said = 0;
-    while (said < 50 && say_garbage(a, l, g))
-        said++;
-    return (uint64_t)said * g.parts * (2 + g.bytes / 2);
+    unsigned sent = 0;
+    while (sent < 50 && send_garbage(a, l, g))
+        sent++;
+    return (uint64_t)sent * g.parts * (2 + g.bytes / 2);
 }
 
 static void flood(struct attacker *a, hostile_link **links, unsigned count, struct flood f)
@@ -221,7 +221,7 @@ static void connect_and_reset(struct attacker *a)
         hostile_hang_up(hostile_connect(&a->plan->target), below(a, 2) == 0);
 }
 
-/* Connections that say some of what comes first, or nothing, and stay. */
+/* Connections that send a part of the handshake, or nothing, and stay open. */
 static void half_open(struct attacker *a)
 {
     int open[HALF_OPEN];
@@ -238,7 +238,8 @@ static void half_open(struct attacker *a)
         hostile_hang_up(open[i], reset);
 }
 
-/* The bytes of a worker's connection, damaged, in pieces. With CURVE they end in the greeting. */
+/* The bytes of a worker's connection, damaged and in pieces. With CURVE they end in the greeting.
+ */
 static void mutated_stream(struct attacker *a)
 {
     static uint8_t bytes[MUTATED_BYTES];
@@ -247,7 +248,7 @@ static void mutated_stream(struct attacker *a)
         size_t size = 1 + below(a, below(a, 4) == 0 ? MUTATED_BYTES : 1000);
         size = size < r->size ? size : r->size;
         memcpy(bytes, r->bytes, size);
-        /* Often the handshake stays whole, so that the server reads on. */
+        /* Often the handshake stays intact, so that the server reads further. */
         size_t from = below(a, 4) > 0 && size > 200 ? 100 : 0;
         size = from + mutate(a, bytes + from, size - from, sizeof bytes - from);
         int fd = hostile_connect(&a->plan->target);
@@ -261,7 +262,7 @@ static void mutated_stream(struct attacker *a)
     }
 }
 
-/* A worker's messages, damaged, by one who shows the run's token and no incarnation of this run. */
+/* A worker's messages, damaged, from a peer with the run's token but no valid incarnation. */
 static void mutated_messages(struct attacker *a)
 {
     struct hostile_link_options o = {
@@ -271,15 +272,15 @@ static void mutated_messages(struct attacker *a)
     hostile_link *l = open_link(a, &o);
     uint64_t until = clock_ns() + (100 + below(a, 500)) * 1000000ULL;
     while (l != NULL && clock_ns() < until && has_time(a)) {
-        (void)say_mutated(a, l);
+        (void)send_mutated(a, l);
         if (!hostile_link_pump(l))
             break;
     }
     hostile_link_close(&l, below(a, 2) == 0);
 }
 
-/* Timers of connections run in steps of seconds: some live so long that the reset comes just before
- * one. Messages of many parts keep the server busy meanwhile. */
+/* ZeroMQ's timers of a connection run in steps of seconds. Some connections live until just before
+ * such a step. Messages of many parts keep the server busy meanwhile. */
 static void flood_and_reset(struct attacker *a)
 {
     static const uint32_t least_ms[] = {1, 100, 1700}, spread_ms[] = {50, 500, 400};
@@ -294,7 +295,7 @@ static void flood_and_reset(struct attacker *a)
     close_links(links, count, true);
 }
 
-/* Asks for refusals, and reads none. */
+/* Causes refusals, and reads none. */
 static void unread_answers(struct attacker *a)
 {
     hostile_link *links[4];
@@ -304,8 +305,8 @@ static void unread_answers(struct attacker *a)
     close_links(links, count, below(a, 2) == 0);
 }
 
-/* A message of a million empty parts, and no last one. ZeroMQ 4.3 has no limit for that, so a peer
- * with credentials is trusted not to do it. */
+/* A message of a million empty parts without a last one. ZeroMQ 4.3 has no limit for that; the
+ * server trusts a peer with credentials not to do it. */
 static void unfinished_message(struct attacker *a)
 {
     static uint8_t parts[RAW_BYTES];
@@ -367,8 +368,8 @@ bool hostile_knock(const struct hostile_target *target, double seconds)
     double until = clock_seconds() + seconds;
     hostile_link *l = hostile_link_open(
         zmq_ctx_new(), target, &(struct hostile_link_options){.credentials = HOSTILE_RIGHT});
-    bool said = l != NULL && hostile_link_say(l, "knock", 5, false);
-    while (said && hostile_link_answers(l) == 0 && clock_seconds() < until && hostile_link_pump(l))
+    bool sent = l != NULL && hostile_link_send(l, "knock", 5, false);
+    while (sent && hostile_link_answers(l) == 0 && clock_seconds() < until && hostile_link_pump(l))
         usleep(1000);
-    return said && hostile_link_answers(l) > 0;
+    return sent && hostile_link_answers(l) > 0;
 }

@@ -1,9 +1,9 @@
 /*
- * hostile.h — a stranger that attacks a live server: floods, resets, half-open connections, unread
- * answers, messages without an end, and mutations of what an honest worker said.
+ * hostile.h — an attacker of a live server: floods, resets, half-open connections, unread answers,
+ * messages without an end, and mutations of a correct worker's messages.
  *
- * What an attacker's n-th attack does, and with which bytes, is a function of (seed, attacker, n);
- * when each byte arrives is not.
+ * (seed, attacker, n) determines the kind and the bytes of an attacker's n-th attack, but not when
+ * each byte arrives.
  */
 #ifndef GRADLAG_TESTS_PS_SERVER_HOSTILE_H
 #define GRADLAG_TESTS_PS_SERVER_HOSTILE_H
@@ -31,16 +31,15 @@ struct hostile_plan {
     struct hostile_target target;
     const struct hostile_session *session;
     uint64_t seed;
-    unsigned attacker; /* which of several that attack at the same time */
+    unsigned attacker; /* number of the attacker */
     uint64_t until_ns; /* on clock_ns() */
     const char *only;  /* an attack's name; NULL: all */
 };
-/* Makes attacks until then, each in a process of its own, which takes ZeroMQ and all connections
- * with it. */
+/* Attacks until then, each time in a new process, whose end closes all its connections. */
 void hostile_attack(const struct hostile_plan *plan);
 
-/* Whether the server answers a message of somebody with credentials who is no worker within so
- * long. In a process of its own, likewise. */
+/* Whether the server answers a peer with credentials that is not a worker within this time. Runs in
+ * a process of its own, too. */
 bool hostile_knock(const struct hostile_target *target, double seconds);
 
 #endif

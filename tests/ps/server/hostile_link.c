@@ -17,10 +17,11 @@
 enum {
     PIECE = 65536,
     ACCEPT_MS = 2000,
-    HANDSHAKE_SAID = 143,  /* by a DEALER with a token and without a routing id */
-    HANDSHAKE_HEARD = 600, /* more than a server says before the first answer, with CURVE or not */
+    HANDSHAKE_SAID = 143, /* by a DEALER with a token and without a routing id */
+    HANDSHAKE_HEARD =
+        600, /* bytes; more than a server sends before the first answer, with CURVE or not */
     LITTLE_ROOM = 4096,
-    CONNECTIONS = 8, /* of a recorded worker, with those that it makes anew */
+    CONNECTIONS = 8, /* of a recorded worker, including reconnections */
 };
 
 struct hostile_link {
@@ -29,8 +30,9 @@ struct hostile_link {
     int near, far; /* to the DEALER, to the server */
     bool plain;
     uint64_t answers;
-    uint64_t sent, heard, taken, handshake; /* handshake: bytes that the DEALER says first */
-    uint8_t piece[PIECE];                   /* on its way to the server */
+    uint64_t sent, heard, taken,
+        handshake;        /* handshake: bytes of the DEALER before its first message */
+    uint8_t piece[PIECE]; /* bytes not yet sent to the server */
     size_t piece_at, piece_size;
 };
 
@@ -149,7 +151,7 @@ hostile_link *hostile_link_open(void *context, const struct hostile_target *to,
     return l;
 }
 
-bool hostile_link_say(hostile_link *l, const void *bytes, size_t size, bool more)
+bool hostile_link_send(hostile_link *l, const void *bytes, size_t size, bool more)
 {
     return l->socket != NULL &&
            zmq_send(l->socket, bytes, size, ZMQ_DONTWAIT | (more ? ZMQ_SNDMORE : 0)) >= 0;

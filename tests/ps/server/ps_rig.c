@@ -71,10 +71,10 @@ void rig_close_with(struct rig *r, options *settings)
     rig_close(r);
 }
 
-void rig_expect_said(const char *message, const char *what)
+void rig_expect_named(const char *message, const char *name)
 {
-    if (strstr(message, what) == NULL)
-        fail_msg("'%s' does not say '%s'", message, what);
+    if (strstr(message, name) == NULL)
+        fail_msg("'%s' does not name '%s'", message, name);
 }
 
 /* ---- the server's process ------------------------------------------------------------------ */
@@ -171,9 +171,10 @@ pid_t rig_serve(struct rig *r, const options *settings)
     fflush(NULL);
     pid_t pid = fork();
     if (pid == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL); /* a failed test leaves nobody behind */
+        prctl(PR_SET_PDEATHSIG, SIGKILL); /* a failed test leaves no process behind */
         bound_rig = r;
         r->code = serve(r, settings);
+        r->ended_ns = clock_ns();
         snprintf(r->message, sizeof r->message, "%s", error_message());
         r->bound = 1;
         _exit(r->code);

@@ -1,6 +1,6 @@
 /*
- * ps_rig.h — a real server process and worker processes on a small problem without a model: the
- * gradient of half the squared distance to the origin, which is the parameters themselves.
+ * ps_rig.h — starts a real server process and worker processes on a small problem without a model:
+ * half the squared distance to the origin, whose gradient is the parameters.
  */
 #ifndef GRADLAG_TESTS_PS_SERVER_PS_RIG_H
 #define GRADLAG_TESTS_PS_SERVER_PS_RIG_H
@@ -16,7 +16,7 @@ struct rig_worker { /* how a worker ended; in memory shared with the test */
     status code;
     char message[256];
     uint64_t pushes, first_batch, last_version;
-    volatile int stage; /* 1: released once; the worker counts up as it likes */
+    volatile int stage; /* number of releases so far; other bodies may count otherwise */
 };
 
 struct rig {
@@ -24,40 +24,41 @@ struct rig {
     unsigned workers;
     size_t count;
     uint64_t total_samples, evaluate_every;
-    unsigned evaluation_ms; /* how long the hook takes */
+    unsigned evaluation_ms; /* duration of the evaluation hook */
     int evaluation_fails, checkpoint_fails;
     uint64_t token, settings_hash;
-    char listen[RIG_ENDPOINT_BYTES];      /* "": an ipc path of its own */
-    unsigned server;                      /* which of key servers */
-    char leader[RIG_ENDPOINT_BYTES];      /* where server 0 is, for the others */
+    char listen[RIG_ENDPOINT_BYTES];      /* set by rig_open() to an ipc path */
+    unsigned server;                      /* number of the server */
+    char leader[RIG_ENDPOINT_BYTES];      /* endpoint of server 0, for the others */
     const char *results;                  /* NULL: no recorder */
-    void (*at_checkpoint)(struct rig *r); /* in its thread; NULL: nothing */
+    void (*at_checkpoint)(struct rig *r); /* called in the server's background thread; NULL: none */
     volatile int stop;
 
     /* filled in by the server's process */
     char endpoint[RIG_ENDPOINT_BYTES];
     volatile int bound;
     volatile int evaluations, checkpoints, evaluating;
-    unsigned long noted[8]; /* at_checkpoint's to use */
+    unsigned long noted[8]; /* for at_checkpoint */
     status code;
     char message[512];
+    uint64_t ended_ns; /* on clock_ns() */
     struct training_outcome outcome;
 
     struct rig_worker worker[RIG_PROCESSES];
 };
 
-/* In shared memory, zeroed, with small defaults; and its settings. */
+/* Opens a rig in shared memory, zeroed, with small defaults; and its settings. */
 struct rig *rig_open(unsigned workers, size_t count);
 void rig_close(struct rig *r);
 options *rig_settings(void);
 void rig_set(options *o, const char *key, const char *value);
 
-/* Both, for that many workers; rig_close_with() ends both. */
+/* Opens both, with keys workers and timeout_s set; rig_close_with() closes both. */
 struct rig *rig_open_with(options **settings, unsigned workers, const char *timeout_s);
 void rig_close_with(struct rig *r, options *settings);
 
-/* Fails the test where a message does not have `what` in it. */
-void rig_expect_said(const char *message, const char *what);
+/* Fails the test unless `message` contains `name`: a key, a number, a path, "worker 1". */
+void rig_expect_named(const char *message, const char *name);
 
 /* Forks the server. Waits until it is bound (or has failed). */
 pid_t rig_serve(struct rig *r, const options *settings);

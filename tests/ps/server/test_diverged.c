@@ -1,4 +1,4 @@
-/* What a run says that ended because a number was not finite. */
+/* The error message of a run that diverged: which worker, push, version and slice it names. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,45 +9,52 @@
 #include <string.h>
 
 #include "ps/server/diverged.h"
+#include "tests/ps/server/ps_rig.h"
 
-static const char *said(enum push_reason reason, double norm, struct diverged_where where)
+static const struct diverged_where ONE_SERVER = {1, 0, 0, 100}, SLICE = {3, 1, 34, 33};
+
+static const char *described(enum push_reason reason, double norm,
+                             const struct diverged_where *where)
 {
     static char text[WIRE_TEXT_BYTES];
     const struct push_record culprit = {
         .worker = 2, .sequence = 5, .read_version = 40, .reason = reason, .gradient_norm = norm};
-    diverged_describe(&culprit, &where, text);
+    diverged_describe(&culprit, where, text);
     return text;
 }
 
-static void it_is_said_whose_number_it_was_and_where(void **state UNUSED)
+static void the_message_names_worker_push_version_and_slice(void **state UNUSED)
 {
-    const struct diverged_where whole = {1, 0, 0, 100}, slice = {3, 1, 34, 33};
-    assert_string_equal(said(PUSH_BAD_GRADIENT, INFINITY, whole),
-                        "the gradient of worker 2 is not finite (its push 5, computed at version "
-                        "40): lower lr, or damp stale gradients");
-    assert_string_equal(
-        said(PUSH_BAD_UPDATE, 1, whole),
-        "the update by the gradient of worker 2 is not finite, or too large to be "
-        "squared (its push 5, computed at version 40): lower lr, or damp stale gradients");
-    assert_string_equal(said(PUSH_BAD_GRADIENT, 1e25, whole),
-                        "the gradient of worker 2 is too large to be squared (its push 5, computed "
-                        "at version 40): lower lr, or damp stale gradients");
-    assert_string_equal(said(PUSH_BAD_GRADIENT, NAN, slice),
-                        "the gradient of worker 2 is not finite in server 1's slice, parameters 34 "
-                        "to 66 (push 5, of version 40); others may have applied theirs: lower lr, "
-                        "or damp stale gradients");
+    static const struct {
+        enum push_reason reason;
+        double norm;
+        const struct diverged_where *where;
+    } cases[] = {
+        {PUSH_BAD_GRADIENT, INFINITY, &ONE_SERVER}, {PUSH_BAD_GRADIENT, 1e25, &ONE_SERVER},
+        {PUSH_BAD_UPDATE, 1, &ONE_SERVER},          {PUSH_BAD_LOSS, NAN, &ONE_SERVER},
+        {PUSH_BAD_GRADIENT, NAN, &SLICE},
+    };
+    static const char *const names[] = {"worker 2", "5", "40", "lr"};
+    char text[COUNT_OF(cases)][WIRE_TEXT_BYTES];
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        strcpy(text[i], described(cases[i].reason, cases[i].norm, cases[i].where));
+        for (size_t k = 0; k < COUNT_OF(names); k++)
+            rig_expect_named(text[i], names[k]);
+        for (size_t k = 0; k < i; k++)
+            assert_string_not_equal(text[i], text[k]); /* each reason has a text of its own */
+    }
+    rig_expect_named(text[4], "server 1");
+    rig_expect_named(text[4], "34");
+    rig_expect_named(text[4], "66");
 }
 
-/* As all servers do. */
-static void a_loss_is_not_said_to_be_of_a_slice(void **state UNUSED)
+/* A loss is the same at all servers. */
+static void a_bad_loss_names_no_slice(void **state UNUSED)
 {
-    const struct diverged_where slice = {3, 1, 34, 33};
-    assert_string_equal(said(PUSH_BAD_LOSS, NAN, slice),
-                        "the loss of worker 2 is not finite (its push 5, computed at version 40): "
-                        "lower lr, or damp stale gradients");
+    assert_null(strstr(described(PUSH_BAD_LOSS, NAN, &SLICE), "server 1"));
 }
 
-static void it_fits_into_a_message(void **state UNUSED)
+static void the_longest_text_fits_into_a_message(void **state UNUSED)
 {
     const struct push_record culprit = {.worker = 63,
                                         .sequence = 99999,
@@ -57,15 +64,15 @@ static void it_fits_into_a_message(void **state UNUSED)
     const struct diverged_where where = {64, 63, 3000000, 4999999};
     char text[WIRE_TEXT_BYTES];
     diverged_describe(&culprit, &where, text);
-    assert_string_equal(text + strlen(text) - strlen("stale gradients"), "stale gradients");
+    assert_true(strlen(text) < WIRE_TEXT_BYTES - 1);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(it_is_said_whose_number_it_was_and_where),
-        cmocka_unit_test(a_loss_is_not_said_to_be_of_a_slice),
-        cmocka_unit_test(it_fits_into_a_message),
+        cmocka_unit_test(the_message_names_worker_push_version_and_slice),
+        cmocka_unit_test(a_bad_loss_names_no_slice),
+        cmocka_unit_test(the_longest_text_fits_into_a_message),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* A worker that another program is: it joins a real server, trains, and its run is marked. */
+/* A worker that is another program joins a real server and trains; its run is marked. */
 #include "tests/ps/server/foreign_worker.h"
 
 #include "tests/rigs/documented.h"
@@ -37,7 +37,7 @@ static struct foreign_worker foreign(uint32_t worker, uint32_t workers)
                                    .noise = 0.01};
 }
 
-/* In a process of its own, which ends in foreign_worker_train()'s answer. */
+/* Starts a process whose exit code is the result of foreign_worker_train(). */
 static pid_t start_foreign(struct process_rig *r, struct foreign_worker f)
 {
     char endpoint[128], token[64];
@@ -61,7 +61,7 @@ static pid_t start_foreign(struct process_rig *r, struct foreign_worker f)
 static int wait_foreign(pid_t pid)
 {
     int how = 0;
-    assert_int_equal(waitpid(pid, &how, 0), pid); /* it gives up by itself after a minute */
+    assert_int_equal(waitpid(pid, &how, 0), pid); /* the worker gives up after a minute */
     return WIFEXITED(how) ? WEXITSTATUS(how) : 128 + WTERMSIG(how);
 }
 
@@ -77,7 +77,7 @@ static double final_loss(struct process_rig *r)
     return ask_number(r, "SELECT final_loss FROM run ORDER BY id DESC LIMIT 1");
 }
 
-static void a_worker_written_from_the_page_trains_as_ours_does(void **state)
+static void a_worker_written_from_the_page_trains_as_gradlags_worker(void **state)
 {
     struct process_rig *r = *state;
     assert_int_equal(RIG_RUN(r, "run", PROBLEM), OK);
@@ -87,7 +87,7 @@ static void a_worker_written_from_the_page_trains_as_ours_does(void **state)
     pid_t pid = start_foreign(r, foreign(0, 1));
     assert_int_equal(wait_foreign(pid), 0);
     assert_int_equal(process_wait(r), OK);
-    /* Both sum in another order, and that is all. */
+    /* The two sum in different orders. */
     double theirs = final_loss(r);
     if (!(fabs(theirs - ours) <= 1e-3 * ours))
         fail_msg("the final loss is %g, of our own worker %g", theirs, ours);
@@ -127,14 +127,19 @@ static void a_run_with_a_foreign_worker_is_marked_and_not_replayed(void **state)
     assert_int_equal(RIG_RUN(r, "replay", "last", "--export", "order.csv"), OK);
 }
 
+/* The server prints 16 hexadecimal digits after a blank (the run token has `=` before it). */
 static uint64_t printed_hash(struct process_rig *r)
 {
-    const char *at = strstr(process_errors(r), "settings hash ");
-    assert_non_null(at);
-    return strtoull(at + strlen("settings hash "), NULL, 16);
+    static const char hex[] = "0123456789abcdef";
+    const char *errors = process_errors(r);
+    for (const char *at = errors; *at != '\0'; at += strspn(at, hex) + (strspn(at, hex) == 0))
+        if (strspn(at, hex) == 16 && (at == errors || at[-1] == ' '))
+            return strtoull(at, NULL, 16);
+    fail_msg("no hash in: %s", errors);
+    return 0;
 }
 
-static void the_hash_that_a_server_prints_is_taken_and_another_one_is_refused(void **state)
+static void the_printed_settings_hash_is_accepted_and_another_one_is_refused(void **state)
 {
     struct process_rig *r = *state;
     char endpoint[128], token[64];
@@ -180,7 +185,7 @@ static void add_batches(sampler *s, struct foreign_worker *f, char *out, size_t 
     }
 }
 
-static void the_pages_numbers_are_those_of_the_sampler(void **state UNUSED)
+static void the_pages_example_equals_the_sampler(void **state UNUSED)
 {
     char text[1024];
     uint32_t words[4];
@@ -206,10 +211,10 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, process_set_up, process_tear_down)
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_pages_numbers_are_those_of_the_sampler),
-        TEST(a_worker_written_from_the_page_trains_as_ours_does),
+        cmocka_unit_test(the_pages_example_equals_the_sampler),
+        TEST(a_worker_written_from_the_page_trains_as_gradlags_worker),
         TEST(a_run_with_a_foreign_worker_is_marked_and_not_replayed),
-        TEST(the_hash_that_a_server_prints_is_taken_and_another_one_is_refused),
+        TEST(the_printed_settings_hash_is_accepted_and_another_one_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* A live server that strangers attack over TCP, and its healthy worker: the run ends well, with the
- * parameters of an undisturbed one, in bounded memory.
+/* Attackers flood and disturb a live server over TCP while a correct worker trains. The run must
+ * finish with the parameters of an undisturbed run, and in bounded memory.
  *
  * GRADLAG_HOSTILE_SECONDS=n: how long each server is attacked (3). GRADLAG_HOSTILE_SEED=n: the
  * attackers' decisions (1). GRADLAG_HOSTILE_ONLY=NAME: one kind of attack, of those in hostile.c.
@@ -28,10 +28,10 @@ enum {
     SECONDS = 3,
     UPDATES_PER_SECOND = 20,
     RECORDED_BYTES = 4 << 20,
-    MEMORY_MIB = 96, /* more than before the attack */
+    MEMORY_MIB = 96, /* limit of the growth during the attack */
 };
 
-/* A gradient is more than one message: 4 × 48 × 48 × 32 weights are 1.1 MiB. */
+/* A gradient needs two messages: 4 × 48 × 48 × 32 weights are 1.1 MiB. */
 #define TRAINING                                                                                   \
     "dataset=gaussian", "dataset.size=48", "dataset.channels=4", "dataset.classes=32",             \
         "dataset.samples=200", "model=softmax", "batch=2", "evaluate_every=0", "payload=frames",   \
@@ -74,7 +74,7 @@ static void remove_rig(struct process_rig *r)
 
 /* ---- the undisturbed run --------------------------------------------------------------------- */
 
-static struct hostile_session session; /* what its worker said */
+static struct hostile_session session; /* the messages of its worker */
 static char calm_sha256[65];
 
 static int record_calm_run(void **state UNUSED)
@@ -119,7 +119,7 @@ struct battle {
     unsigned mib_before, mib_most;
 };
 
-/* The most memory that the process has had, in MiB; 0: it has ended. */
+/* The peak memory of the process in MiB; 0: it has ended. */
 static unsigned memory_of(pid_t pid)
 {
     char path[64], line[128];
@@ -134,8 +134,8 @@ static unsigned memory_of(pid_t pid)
     return kib / 1024;
 }
 
-/* The attackers' credentials are right, and their messages arrive. */
-static void knock(const struct hostile_target *target)
+/* Checks that the attackers' credentials are right and their messages arrive. */
+static void check_credentials(const struct hostile_target *target)
 {
     int how = 0;
     fflush(NULL);
@@ -204,7 +204,7 @@ static struct battle begin(bool encrypted)
                                                   "pace.mean_ms=50", curve, NULL});
     struct hostile_target target = await_target(b.server);
     target.keys = b.keys;
-    knock(&target);
+    check_credentials(&target);
     snprintf(endpoint, sizeof endpoint, "endpoint=tcp://127.0.0.1:%u", target.port);
     process_start(b.worker,
                   (const char *const[]){"worker", TRAINING, length(), "pace=constant",
@@ -214,14 +214,14 @@ static struct battle begin(bool encrypted)
     return b;
 }
 
-static void expect_good_end(struct process_rig *r, const char *who)
+static void expect_good_end(struct process_rig *r, const char *role)
 {
     enum { SHOWN = 600 };
     int code = process_wait(r);
     const char *errors = process_errors(r);
     size_t length = strlen(errors);
     if (code != OK)
-        fail_msg("the %s ended in %d: %s", who, code,
+        fail_msg("the %s ended in %d: %s", role, code,
                  errors + (length > SHOWN ? length - SHOWN : 0));
 }
 
@@ -239,13 +239,13 @@ static void end(struct battle *b)
     remove_rig(b->server);
 }
 
-static void a_server_without_keys_outlives_strangers(void **state UNUSED)
+static void a_server_without_keys_survives_attackers(void **state UNUSED)
 {
     struct battle b = begin(false);
     end(&b);
 }
 
-static void a_server_with_keys_outlives_those_who_have_a_workers_key(void **state UNUSED)
+static void a_server_with_keys_survives_attackers_with_a_workers_key(void **state UNUSED)
 {
     struct battle b = begin(true);
     end(&b);
@@ -253,11 +253,11 @@ static void a_server_with_keys_outlives_those_who_have_a_workers_key(void **stat
 
 int main(void)
 {
-    /* What was freed would count as memory of the server's for long. */
+    /* Otherwise freed memory counts as the server's memory for long. */
     setenv("ASAN_OPTIONS", "quarantine_size_mb=4", 0);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_server_without_keys_outlives_strangers),
-        cmocka_unit_test(a_server_with_keys_outlives_those_who_have_a_workers_key),
+        cmocka_unit_test(a_server_without_keys_survives_attackers),
+        cmocka_unit_test(a_server_with_keys_survives_attackers_with_a_workers_key),
     };
     return cmocka_run_group_tests(tests, record_calm_run, forget_calm_run);
 }

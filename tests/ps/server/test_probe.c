@@ -1,4 +1,4 @@
-/* Probes: every n-th gradient beside a fresh one of the same batch, and nothing changes by it. */
+/* Probes compare every n-th gradient with a fresh one of the same batch, and change no result. */
 #include "tests/rigs/process_rig.h"
 
 #include "ps/core/arithmetic.h"
@@ -69,7 +69,7 @@ static void a_probe_changes_neither_bits_nor_virtual_times(void **state)
                           "(cosine IS NOT NULL) <> (arrival % 3 = 0)",
                           "0");
     process_expect_answer(r, "SELECT min(cosine) >= -1 AND max(cosine) <= 1 FROM push", "1");
-    /* A stale gradient is not a fresh one, and one that is not stale is. */
+    /* The cosine is 1 exactly for gradients that are not stale. */
     process_expect_answer(r, "SELECT count(*) FROM push WHERE staleness = 0 AND cosine <> 1", "0");
     process_expect_answer(r, "SELECT count(*) FROM push WHERE staleness > 0 AND cosine = 1", "0");
     process_expect_answer(r, "SELECT count(*) > 10 FROM push WHERE cosine < 1", "1");
@@ -77,18 +77,18 @@ static void a_probe_changes_neither_bits_nor_virtual_times(void **state)
     assert_non_null(strstr(process_output(r), "mean_cosine"));
 }
 
-static void real_runs_that_repeat_do_so_with_probes(void **state)
+static void probes_do_not_change_repeatable_real_runs(void **state)
 {
     struct process_rig *r = *state;
-    static const char *const alike[][2] = {{"workers=1", "consistency=asp"},
-                                           {"workers=3", "consistency=bsp"}};
+    static const char *const settings[][2] = {{"workers=1", "consistency=asp"},
+                                              {"workers=3", "consistency=bsp"}};
     char *file = strdup(process_path(r, "results.db"));
-    for (size_t i = 0; i < COUNT_OF(alike); i++) {
-        assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, alike[i][0], alike[i][1]), OK);
-        assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, alike[i][0], alike[i][1], "probe_every=1"),
-                         OK);
+    for (size_t i = 0; i < COUNT_OF(settings); i++) {
+        assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, settings[i][0], settings[i][1]), OK);
+        assert_int_equal(
+            RIG_RUN(r, "run", RIG_SMALL, settings[i][0], settings[i][1], "probe_every=1"), OK);
         expect_same_runs(r);
-        /* The server's fresh gradient is the worker's, bit for bit. */
+        /* The server's fresh gradient equals the worker's, bit for bit. */
         process_expect_answer(r, "SELECT count(*) FROM push WHERE run_id = 2 AND cosine = 1", "60");
         assert_int_equal(remove(file), 0);
     }
@@ -113,10 +113,10 @@ static void a_replay_computes_the_same_cosines(void **state)
                      SQLITE_OK);
     sqlite3_close(db);
     assert_int_equal(RIG_RUN(r, "replay", "1"), ERROR_OTHER);
-    process_expect_error(r, "the cosine");
+    process_expect_error(r, "cosine");
 }
 
-static void a_probe_outlives_the_end_of_its_run(void **state)
+static void a_run_may_end_during_a_probe(void **state)
 {
     struct process_rig *r = *state;
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "model=mlp", "workers=4", "lr=1e6",
@@ -124,7 +124,7 @@ static void a_probe_outlives_the_end_of_its_run(void **state)
                      ERROR_DIVERGED);
     assert_int_equal(RIG_RUN(r, "replay", "last"), OK);
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "mode=sync", "probe_every=1"), ERROR_USAGE);
-    process_expect_error(r, "no effect with mode=sync");
+    process_expect_error(r, "mode=sync");
 }
 
 int main(void)
@@ -133,9 +133,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_cosine_is_that_of_the_angle),
         TEST(a_probe_changes_neither_bits_nor_virtual_times),
-        TEST(real_runs_that_repeat_do_so_with_probes),
+        TEST(probes_do_not_change_repeatable_real_runs),
         TEST(a_replay_computes_the_same_cosines),
-        TEST(a_probe_outlives_the_end_of_its_run),
+        TEST(a_run_may_end_during_a_probe),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

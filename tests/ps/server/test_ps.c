@@ -1,4 +1,4 @@
-/* Server and workers as real processes: over ipc and tcp, through shared memory and in frames. */
+/* Server and workers as real processes: over ipc and tcp, with shared memory and with frames. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,9 +19,9 @@
 #include "tests/ps/server/ps_rig.h"
 #include "tests/rigs/scratch.h"
 
-enum { BIG = 700001 }; /* 2.8 MB: three chunks, the last one odd */
+enum { BIG = 700001 }; /* 2.8 MB: three chunks, the last one shorter */
 
-/* Runs all workers to the end and checks that everybody is content. */
+/* Runs all workers to the end; all processes must succeed. */
 static void train_all(struct rig *r, const options *o)
 {
     pid_t pids[RIG_PROCESSES];
@@ -52,7 +52,7 @@ static void hash_of_one_worker(const char *payload, const char *listen, size_t c
     rig_close(r);
 }
 
-/* Not in every container. */
+/* Some containers have no IPv6. */
 static bool has_ipv6(void)
 {
     const struct sockaddr_in6 loopback = {.sin6_family = AF_INET6,
@@ -64,7 +64,7 @@ static bool has_ipv6(void)
     return has;
 }
 
-static void one_worker_ends_in_the_same_bits_whatever_the_transport(void **state UNUSED)
+static void one_worker_computes_the_same_bits_with_every_transport(void **state UNUSED)
 {
     static const char *const tcp = "tcp://127.0.0.1:*";
     char first[65], other[65];
@@ -104,16 +104,16 @@ static int64_t ask(const char *path, const char *sql)
     return value;
 }
 
-/* What was evaluated or written meanwhile is no part of `seconds`, of a run that took `wall`: both
- * fit into it, however long everything takes on a busy machine. (But for a message that was under
- * way as the evaluation began.) */
+/* `seconds` of training exclude evaluations and checkpoints: both together fit into the `wall` time
+ * of the run, also on a busy machine. (Except for a message that was sent before the evaluation.)
+ */
 static void expect_apart(double seconds, double meanwhile, double wall)
 {
     if (seconds + meanwhile > wall + 0.1 * STRETCH)
         fail_msg("%.3f s of %.3f s, and %.3f s beside them", seconds, wall, meanwhile);
 }
 
-/* The most that one worker waited, in seconds. */
+/* The longest total wait of a worker, in seconds. */
 static double longest_wait(const char *path)
 {
     return 1e-6 * (double)ask(path, "SELECT max(max(q, p)) FROM (SELECT sum(queue_us) AS q, "
@@ -137,7 +137,7 @@ static void every_push_of_eight_workers_is_recorded_once(void **state UNUSED)
     uint64_t pushes = 0;
     for (unsigned w = 0; w < 8; w++)
         pushes += r->worker[w].pushes;
-    /* A push that is answered with the end counts for the worker too, and is recorded as late. */
+    /* A push that the server answers with the end counts at the worker, and is recorded as late. */
     assert_int_equal(ask(path, "SELECT count(*) FROM push"), pushes);
     assert_int_equal(ask(path, "SELECT count(*) FROM push WHERE outcome = 'applied'"), 300);
     assert_int_equal(ask(path, "SELECT count(DISTINCT update_version) FROM push "
@@ -150,7 +150,7 @@ static void every_push_of_eight_workers_is_recorded_once(void **state UNUSED)
     assert_int_equal(ask(path, "SELECT count(*) FROM push WHERE outcome = 'applied' AND "
                                "(queue_us < 0 OR staleness <> update_version - 1 - read_version)"),
                      0);
-    /* Waiting is recorded, waiting for an evaluation is not. */
+    /* The recorded wait excludes evaluations. */
     assert_true(ask(path, "SELECT sum(queue_us) FROM push") > 0);
     assert_true(ask(path, "SELECT sum(pull_us) FROM push") > 0);
     expect_apart(longest_wait(path), evaluated, wall);
@@ -180,8 +180,8 @@ static void a_barrier_makes_every_gradient_fresh(void **state UNUSED)
     assert_string_equal(hash[0], hash[1]);
 }
 
-static void
-an_evaluation_longer_than_the_timeout_loses_nobody_and_takes_no_training_time(void **state UNUSED)
+static void an_evaluation_longer_than_the_timeout_loses_no_worker_and_takes_no_training_time(
+    void **state UNUSED)
 {
     struct rig *r = rig_open(2, 1000);
     options *o = rig_settings();
@@ -198,7 +198,7 @@ an_evaluation_longer_than_the_timeout_loses_nobody_and_takes_no_training_time(vo
 }
 
 /* 100 updates of 5 ms, with an evaluation of 20 ms after every tenth. */
-static void what_lies_between_evaluations_is_training_time(void **state UNUSED)
+static void the_time_between_evaluations_is_training_time(void **state UNUSED)
 {
     struct rig *r = rig_open(1, 100);
     options *o = rig_settings();
@@ -215,7 +215,7 @@ static void what_lies_between_evaluations_is_training_time(void **state UNUSED)
     rig_close(r);
 }
 
-static void a_failed_evaluation_ends_the_run_for_everybody(void **state UNUSED)
+static void a_failed_evaluation_ends_the_run_for_server_and_workers(void **state UNUSED)
 {
     struct rig *r = rig_open(1, 100);
     options *o = rig_settings();
@@ -229,7 +229,7 @@ static void a_failed_evaluation_ends_the_run_for_everybody(void **state UNUSED)
     rig_close(r);
 }
 
-static void checkpoints_come_every_so_often_and_at_the_end(void **state UNUSED)
+static void checkpoints_are_written_at_the_set_interval_and_at_the_end(void **state UNUSED)
 {
     struct rig *r = rig_open(1, 100);
     options *o = rig_settings();
@@ -246,7 +246,7 @@ static void take_a_while(struct rig *r UNUSED)
     clock_sleep_until_ns(clock_ns() + 1200000000);
 }
 
-static void a_checkpoint_longer_than_the_timeout_loses_nobody(void **state UNUSED)
+static void a_checkpoint_longer_than_the_timeout_loses_no_worker(void **state UNUSED)
 {
     struct rig *r = rig_open(1, 100);
     options *o = rig_settings();
@@ -263,7 +263,7 @@ static void a_checkpoint_longer_than_the_timeout_loses_nobody(void **state UNUSE
     rig_close(r);
 }
 
-static void checkpoints_closer_than_a_sample_come_with_every_update(void **state UNUSED)
+static void a_checkpoint_interval_below_one_sample_means_every_update(void **state UNUSED)
 {
     struct rig *r = rig_open(1, 100);
     options *o = rig_settings();
@@ -276,7 +276,7 @@ static void checkpoints_closer_than_a_sample_come_with_every_update(void **state
     rig_close(r);
 }
 
-/* Four pushes come together, each brings an evaluation: the last one waits for three of them. */
+/* Four pushes arrive together and each causes an evaluation: the last push waits for three. */
 static void several_evaluations_in_a_row_take_no_training_time(void **state UNUSED)
 {
     char path[64];
@@ -297,7 +297,7 @@ static void several_evaluations_in_a_row_take_no_training_time(void **state UNUS
         assert_int_equal(rig_wait(pids[w], 20), OK);
     assert_int_equal(rig_wait(server, 20), OK);
     assert_int_equal(r->evaluations, 4);
-    /* Beside four evaluations and the step before the first of them. */
+    /* In addition to four evaluations and the step before the first one. */
     expect_apart(longest_wait(path), (4 * 0.3 + 0.4) * STRETCH, clock_seconds() - began);
     unlink(path);
     options_close(&o);
@@ -343,8 +343,7 @@ static void a_stopped_run_that_cannot_write_its_checkpoint_has_failed(void **sta
  */
 
 #ifndef GRADLAG_SANITIZE
-/* Every allocation of this program goes through here; each thread's are counted. ZeroMQ's own
- * thread is another. */
+/* Counts the allocations of each thread of this program. ZeroMQ's own thread counts separately. */
 void *__libc_malloc(size_t bytes);
 void *__libc_calloc(size_t count, size_t size);
 void *__libc_realloc(void *p, size_t bytes);
@@ -411,7 +410,7 @@ done:
     return result;
 }
 
-static unsigned long *of_server; /* its thread's, which waits for the checkpoint */
+static unsigned long *of_server; /* count of the server's thread, which waits for the checkpoint */
 
 static void note_allocations(struct rig *r)
 {
@@ -420,8 +419,8 @@ static void note_allocations(struct rig *r)
 }
 #endif
 
-/* ZeroMQ takes memory for a message of more than 33 bytes, one per step, and for its queue every
- * few hundred; we take none. */
+/* ZeroMQ allocates for each message of more than 33 bytes (one per step), and for its queue every
+ * few hundred messages. gradlag allocates nothing. */
 static void a_step_through_shared_memory_allocates_one_small_message(void **state UNUSED)
 {
 #ifdef GRADLAG_SANITIZE
@@ -434,14 +433,14 @@ static void a_step_through_shared_memory_allocates_one_small_message(void **stat
     pid_t server = rig_serve(r, o), trainer = rig_fork(r, o, 0, 0, count_allocations);
     assert_int_equal(rig_wait(trainer, 10), OK);
     assert_int_equal(rig_wait(server, 10), OK);
-    assert_true(r->worker[0].pushes > 0); /* or nothing was counted */
+    assert_true(r->worker[0].pushes > 0); /* else nothing was counted */
     assert_true(r->worker[0].pushes <= 310);
     options_close(&o);
     rig_close(r);
 #endif
 }
 
-/* The same at the server, for its reply; with vectors so large that others help to update them. */
+/* The same for the server's reply, with vectors that helper threads update. */
 static void a_step_of_the_server_allocates_one_small_message(void **state UNUSED)
 {
 #ifdef GRADLAG_SANITIZE
@@ -454,13 +453,13 @@ static void a_step_of_the_server_allocates_one_small_message(void **state UNUSED
     rig_set(o, "checkpoint_every", "10"); /* 100 steps */
     r->total_samples = 4000;
     r->at_checkpoint = note_allocations;
-    of_server = &allocations; /* this thread is the server's, once forked */
+    of_server = &allocations; /* after the fork, this thread is the server's */
     pid_t server = rig_serve(r, o), trainer = rig_train(r, o, 0, 0);
     assert_int_equal(rig_wait(trainer, 20), OK);
     assert_int_equal(rig_wait(server, 20), OK);
     assert_true(r->checkpoints >= 4);
     unsigned long taken = r->noted[3] - r->noted[0]; /* in 300 steps */
-    assert_true(taken > 0);                          /* or nothing was counted */
+    assert_true(taken > 0);                          /* else nothing was counted */
     if (taken > 310)
         fail_msg("300 steps took %lu allocations", taken);
     options_close(&o);
@@ -468,8 +467,8 @@ static void a_step_of_the_server_allocates_one_small_message(void **state UNUSED
 #endif
 }
 
-/* In asp they wait in the queue for the end of an evaluation, with bsp in the core for the others.
- */
+/* With asp the pushes wait in the queue for the end of an evaluation; with bsp they wait in the
+ * core for other workers. */
 static void every_push_of_a_stopped_run_is_recorded(void **state UNUSED)
 {
     static const char *const policies[] = {"asp", "bsp"};
@@ -491,7 +490,7 @@ static void every_push_of_a_stopped_run_is_recorded(void **state UNUSED)
             pids[w] = rig_train(r, o, w, i == 1 && w == 3 ? 100 * STRETCH : 1);
         assert_true(rig_until(&r->evaluations, 1, 10));
         assert_true(i == 1 || rig_until(&r->evaluating, 1, 10));
-        usleep(50000 * STRETCH); /* all but the slow one have pushed */
+        usleep(50000 * STRETCH); /* all workers except the slow one have pushed */
         r->stop = 1;
         assert_int_equal(rig_wait(server, 10), STOPPED);
         for (unsigned w = 0; w < 4; w++) {
@@ -507,8 +506,8 @@ static void every_push_of_a_stopped_run_is_recorded(void **state UNUSED)
     }
 }
 
-/* Else its row were missing, and the next one's train_loss of a resumed run that of both. */
-static void an_evaluation_that_the_stop_came_into_is_kept(void **state UNUSED)
+/* Otherwise the row is missing, and the next train_loss of a resumed run covers both intervals. */
+static void an_evaluation_during_a_request_to_stop_is_recorded(void **state UNUSED)
 {
     char path[64];
     snprintf(path, sizeof path, "%s/gradlag-test-%d.db", scratch_folder(), (int)getpid());
@@ -547,7 +546,7 @@ static void gradients_that_are_not_finite_end_the_run_and_name_the_worker(void *
     rig_close(r);
 }
 
-static void nothing_is_left_of_an_ipc_endpoint(void **state UNUSED)
+static void no_socket_file_is_left_of_an_ipc_endpoint(void **state UNUSED)
 {
     struct rig *r = rig_open(1, 100);
     options *o = rig_settings();
@@ -560,26 +559,26 @@ static void nothing_is_left_of_an_ipc_endpoint(void **state UNUSED)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_worker_ends_in_the_same_bits_whatever_the_transport),
+        cmocka_unit_test(one_worker_computes_the_same_bits_with_every_transport),
         cmocka_unit_test(a_model_of_one_parameter_trains),
         cmocka_unit_test(every_push_of_eight_workers_is_recorded_once),
         cmocka_unit_test(a_barrier_makes_every_gradient_fresh),
         cmocka_unit_test(
-            an_evaluation_longer_than_the_timeout_loses_nobody_and_takes_no_training_time),
-        cmocka_unit_test(what_lies_between_evaluations_is_training_time),
-        cmocka_unit_test(a_failed_evaluation_ends_the_run_for_everybody),
-        cmocka_unit_test(checkpoints_come_every_so_often_and_at_the_end),
-        cmocka_unit_test(a_checkpoint_longer_than_the_timeout_loses_nobody),
-        cmocka_unit_test(checkpoints_closer_than_a_sample_come_with_every_update),
+            an_evaluation_longer_than_the_timeout_loses_no_worker_and_takes_no_training_time),
+        cmocka_unit_test(the_time_between_evaluations_is_training_time),
+        cmocka_unit_test(a_failed_evaluation_ends_the_run_for_server_and_workers),
+        cmocka_unit_test(checkpoints_are_written_at_the_set_interval_and_at_the_end),
+        cmocka_unit_test(a_checkpoint_longer_than_the_timeout_loses_no_worker),
+        cmocka_unit_test(a_checkpoint_interval_below_one_sample_means_every_update),
         cmocka_unit_test(several_evaluations_in_a_row_take_no_training_time),
         cmocka_unit_test(a_request_to_stop_ends_the_run_cleanly),
         cmocka_unit_test(a_stopped_run_that_cannot_write_its_checkpoint_has_failed),
         cmocka_unit_test(a_step_through_shared_memory_allocates_one_small_message),
         cmocka_unit_test(a_step_of_the_server_allocates_one_small_message),
         cmocka_unit_test(every_push_of_a_stopped_run_is_recorded),
-        cmocka_unit_test(an_evaluation_that_the_stop_came_into_is_kept),
+        cmocka_unit_test(an_evaluation_during_a_request_to_stop_is_recorded),
         cmocka_unit_test(gradients_that_are_not_finite_end_the_run_and_name_the_worker),
-        cmocka_unit_test(nothing_is_left_of_an_ipc_endpoint),
+        cmocka_unit_test(no_socket_file_is_left_of_an_ipc_endpoint),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

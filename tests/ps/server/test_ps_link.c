@@ -1,4 +1,4 @@
-/* What a link that breaks costs a worker and its server: time, and nothing else. */
+/* A link that is slow or breaks changes no result. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,12 +22,12 @@
 #include "tests/ps/server/ps_rig.h"
 #include "tests/rigs/scratch.h"
 
-/* 1.4 MB, and 12 MB: more than what the kernel keeps of it when a connection breaks. */
+/* 1.4 MB and 12 MB: more than the kernel buffers on a connection. */
 enum { TWO_CHUNKS = 350001, TWELVE_CHUNKS = 3000001 };
 
 /* ---- the link ------------------------------------------------------------------------------- */
 
-/* Little fits into it: what is sent waits at the sender's. */
+/* Small buffers, so that data waits at the sender. */
 static int narrow_socket(void)
 {
     const int bytes = 32768;
@@ -43,14 +43,15 @@ static struct sockaddr_in loopback(unsigned port)
                                 .sin_port = htons((uint16_t)port)};
 }
 
-/* What a link is like. */
+/* The properties of a link. */
 struct link {
-    size_t most, more; /* bytes until the first connection breaks; the next ones have more each */
-    int *breaks;       /* counts them */
-    unsigned slow_us;  /* for every 64 KiB to the server */
+    size_t most,
+        more;    /* bytes until the first connection breaks; later connections carry `more` each */
+    int *breaks; /* counts them */
+    unsigned slow_us; /* for every 64 KiB to the server */
 };
 
-/* Carries bytes both ways until either end is closed, or the connection breaks. */
+/* Carries bytes in both directions until one end is closed or the connection breaks. */
 static _Noreturn void carry(int near, int far, const struct link *l, size_t most)
 {
     static uint8_t bytes[65536];
@@ -88,7 +89,7 @@ static _Noreturn void be_link(int listening, unsigned port, const struct link *l
     }
 }
 
-/* A process between worker and server; r->endpoint leads to it from now on. */
+/* Starts a process between worker and server, and sets r->endpoint to its endpoint. */
 static pid_t put_link_between(struct rig *r, const struct link *l)
 {
     struct sockaddr_in own = loopback(0);
@@ -109,7 +110,7 @@ static pid_t put_link_between(struct rig *r, const struct link *l)
     return link;
 }
 
-/* One worker trains over the link; NULL: without. The hash. */
+/* One worker trains over the link (NULL: no link). hash ← that of the parameters. */
 static void train_over(const struct link *l, size_t count, const char *timeout_s, unsigned updates,
                        char hash[65])
 {
@@ -138,7 +139,7 @@ static void train_over(const struct link *l, size_t count, const char *timeout_s
 
 /* ---- the tests ------------------------------------------------------------------------------ */
 
-static void a_link_that_breaks_in_the_midst_of_vectors_changes_no_bit(void **state UNUSED)
+static void a_link_that_breaks_during_vectors_changes_no_bit(void **state UNUSED)
 {
     char whole[65], broken[65];
     struct link l = {.most = 28 * 1000 * 1000, .more = 3700 * 1000};
@@ -148,20 +149,20 @@ static void a_link_that_breaks_in_the_midst_of_vectors_changes_no_bit(void **sta
     train_over(NULL, TWELVE_CHUNKS, "2", 6, whole);
     train_over(&l, TWELVE_CHUNKS, "2", 6, broken);
     assert_string_equal(whole, broken);
-    assert_true(*l.breaks >= 3); /* 144 MB went over it */
+    assert_true(*l.breaks >= 3); /* the run sends 144 MB */
     munmap(l.breaks, sizeof *l.breaks);
 }
 
-/* The gradient is on its way for longer than the timeout, and no ping overtakes it. */
-static void a_server_at_the_end_of_a_slow_link_is_not_dead(void **state UNUSED)
+/* Sending the gradient takes longer than the timeout, and pings wait behind it. */
+static void a_slow_link_does_not_lose_the_server(void **state UNUSED)
 {
     char hash[65];
     const struct link l = {.most = SIZE_MAX, .slow_us = 60000}; /* 22 blocks: 1.3 s */
     train_over(&l, TWO_CHUNKS, "0.6", 2, hash);
 }
 
-/* Every connection breaks before the first frame of the parameters has passed. */
-static void a_link_that_refuses_the_same_frame_again_and_again_ends_the_run(void **state UNUSED)
+/* Every connection breaks before the first frame of the parameters has arrived. */
+static void a_link_that_always_breaks_at_the_same_frame_ends_the_run(void **state UNUSED)
 {
     options *o;
     const struct link l = {.most = 700 * 1000, .breaks = &(int){0}};
@@ -172,19 +173,18 @@ static void a_link_that_refuses_the_same_frame_again_and_again_ends_the_run(void
     pid_t server = rig_serve(r, o), link = put_link_between(r, &l);
     const uint64_t began = clock_ns();
     assert_int_equal(rig_wait(rig_train(r, o, 0, 0), 20), ERROR_PEER);
-    rig_expect_said(r->worker[0].message, "the release of worker 0");
-    rig_expect_said(r->worker[0].message, "was lost 3 times in a row");
+    rig_expect_named(r->worker[0].message, "worker 0");
+    rig_expect_named(r->worker[0].message, "1048576");        /* WIRE_CHUNK_BYTES */
     assert_true(clock_ns() - began < 20000000000 * PATIENCE); /* ten times timeout_s */
     assert_int_equal(rig_wait(server, 10), ERROR_PEER);
-    rig_expect_said(r->message, "was lost 3 times in a row"); /* the run's row says so, too */
+    rig_expect_named(r->message, "worker 0"); /* the server ends the run with the worker's error */
     kill(link, SIGKILL);
     assert_int_equal(rig_wait(link, 5), 128 + SIGKILL);
     rig_close_with(r, o);
 }
 
-/* Whose handshake ends just then is not told any more. Leaks are seen where they are looked for
- * (BUILD=asan). */
-static void a_connection_that_is_closed_while_it_begins_leaves_nothing(void **state UNUSED)
+/* The end of the handshake is then not read any more. BUILD=asan finds a leak. */
+static void closing_a_connection_during_its_handshake_leaks_nothing(void **state UNUSED)
 {
     char endpoint[128];
     const struct channel_options o = {.timeout_ms = 1000};
@@ -202,10 +202,10 @@ static void a_connection_that_is_closed_while_it_begins_leaves_nothing(void **st
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_server_at_the_end_of_a_slow_link_is_not_dead),
-        cmocka_unit_test(a_link_that_breaks_in_the_midst_of_vectors_changes_no_bit),
-        cmocka_unit_test(a_link_that_refuses_the_same_frame_again_and_again_ends_the_run),
-        cmocka_unit_test(a_connection_that_is_closed_while_it_begins_leaves_nothing),
+        cmocka_unit_test(a_slow_link_does_not_lose_the_server),
+        cmocka_unit_test(a_link_that_breaks_during_vectors_changes_no_bit),
+        cmocka_unit_test(a_link_that_always_breaks_at_the_same_frame_ends_the_run),
+        cmocka_unit_test(closing_a_connection_during_its_handshake_leaks_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

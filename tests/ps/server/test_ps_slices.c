@@ -1,4 +1,4 @@
-/* Several servers and a worker, none of them played: how its vectors are cut, and put together. */
+/* Three real servers and a real worker: how the worker cuts its vectors and puts them together. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,7 +15,7 @@ enum { ALL = 3 };
 
 struct servers {
     options *o;
-    struct rig *r[ALL]; /* the first one's endpoint: where all are */
+    struct rig *r[ALL]; /* r[0]->endpoint: the endpoints of all servers */
     pid_t pid[ALL];
 };
 
@@ -51,8 +51,8 @@ static void forget(struct servers *s)
     options_close(&s->o);
 }
 
-/* Three slices of 1024 and 1023 parameters: the second begins a page, the third does not. */
-static void slices_that_begin_pages_by_chance_are_shared_as_any_others(void **state UNUSED)
+/* Slices of 1024, 1023 and 1023 parameters: the second begins at a page, the third does not. */
+static void slices_that_happen_to_begin_at_a_page_are_shared_correctly(void **state UNUSED)
 {
     struct servers s;
     serve(&s, 3 * 1023 + 1);
@@ -88,24 +88,24 @@ done:
     return result;
 }
 
-static void what_diverges_in_one_slice_is_told_with_it(void **state UNUSED)
+static void divergence_in_one_slice_names_worker_server_and_slice(void **state UNUSED)
 {
     struct servers s;
     serve(&s, 3000);
     pid_t trainer = rig_fork(s.r[0], s.o, 0, 0, spoil);
     assert_int_not_equal(rig_wait(trainer, 10), OK);
     expect_ends(&s, ERROR_DIVERGED);
-    rig_expect_said(s.r[0]->message,
-                    "the gradient of worker 0 is not finite in server 2's slice, parameters 2000 "
-                    "to 2999 (push 2, of version 2); others may have applied theirs");
+    static const char *const names[] = {"worker 0", "server 2", "2000", "2999"};
+    for (size_t i = 0; i < COUNT_OF(names); i++)
+        rig_expect_named(s.r[0]->message, names[i]);
     forget(&s);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(slices_that_begin_pages_by_chance_are_shared_as_any_others),
-        cmocka_unit_test(what_diverges_in_one_slice_is_told_with_it),
+        cmocka_unit_test(slices_that_happen_to_begin_at_a_page_are_shared_correctly),
+        cmocka_unit_test(divergence_in_one_slice_names_worker_server_and_slice),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

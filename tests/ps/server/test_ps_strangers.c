@@ -1,7 +1,7 @@
-/* What a process that does not belong to the run can do to a server: connect, flood, send messages
- * without an end, never read, reset the connection. The run must end with the parameters that it
- * has without such a process, and the server's memory must stay bounded. The attacker speaks ZMTP
- * by itself, since ZeroMQ would not send such things. */
+/* A process outside the run connects, floods, sends messages without an end, never reads, or resets
+ * the connection. The run must end with the parameters of an undisturbed run, and the server's
+ * memory must stay bounded. The attacker implements ZMTP itself, because ZeroMQ does not send such
+ * bytes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -25,16 +25,19 @@
 #include "tests/rigs/scratch.h"
 
 enum {
-    ATTACK_S = 2, /* unless GRADLAG_ATTACK_S says otherwise */
-    STALL_S = 5,  /* unless GRADLAG_STALL_S does */
+    ATTACK_S = 2, /* default of GRADLAG_ATTACK_S */
+    STALL_S = 5,  /* default of GRADLAG_STALL_S */
     STEP_MS = 5,
     ATTACKERS = 3,
     GREETING_BYTES = 64,
     BLOCK_BYTES = 1 << 16,
     PARTS_BYTES = 36 * 1000 * 1000,
     PARTS_WITH_KEY = 1000 * 1000,
-    UNREAD = 200 * 1000,        /* messages whose answers are not read */
-    MOST_MEMORY_KB = 54 * 1000, /* that an attack may add to the server */
+    UNREAD = 200 * 1000,       /* messages whose answers are not read */
+    GROWTH_MAX_KB = 54 * 1000, /* of the server's memory by an attack */
+    /* With a key the server closes a connection only at its next check: 32 MB of growth on an idle
+     * machine, 76 MB on a busy one; 323 MB if the server never closed it. */
+    GROWTH_WITH_KEY_MAX_KB = 130 * 1000,
 };
 
 static unsigned seconds_of(const char *name, unsigned otherwise)
@@ -56,7 +59,7 @@ static int call(unsigned port)
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
     if (fd < 0 || connect(fd, (const struct sockaddr *)&to, sizeof to) != 0)
-        _exit(0); /* the server has ended: so does the attack */
+        _exit(0); /* the server has ended */
     return fd;
 }
 
@@ -73,7 +76,7 @@ static bool greet(int fd, const char *mechanism)
            recv(fd, greeting, sizeof greeting, MSG_WAITALL) == sizeof greeting;
 }
 
-/* A command frame: its name with a length in front, then the rest. */
+/* A command frame: the length of its name, its name, then the rest. */
 static bool command(int fd, const char *name, const void *rest, size_t size)
 {
     uint8_t frame[256] = {4, (uint8_t)(1 + strlen(name) + size), (uint8_t)strlen(name)};
@@ -82,7 +85,7 @@ static bool command(int fd, const char *name, const void *rest, size_t size)
     return put(fd, frame, 3 + strlen(name) + size);
 }
 
-/* True: the next command is the one that goes on with the handshake. */
+/* True: the next command continues the handshake. */
 static bool answered(int fd, const char *name)
 {
     uint8_t head[2], body[255];
@@ -98,7 +101,7 @@ static bool enter_without_token(int fd, uint64_t token UNUSED)
     return greet(fd, "NULL") && command(fd, "READY", DEALER, sizeof DEALER - 1);
 }
 
-/* As whoever knows the run's token, and is no worker. */
+/* As a peer that knows the run's token but is not a worker. */
 static bool enter_with_token(int fd, uint64_t token)
 {
     char hello[64];
@@ -129,7 +132,7 @@ static const uint8_t *block_of(const uint8_t frame[3])
     return block;
 }
 
-/* Messages until the server reads no more, then a reset. */
+/* Sends messages until the server stops reading, then a reset. */
 static void flood_and_reset(int fd)
 {
     const uint8_t *block = block_of(MESSAGE);
@@ -139,8 +142,8 @@ static void flood_and_reset(int fd)
     reset(fd);
 }
 
-/* More messages than are read at once, a ZMTP ping behind them, and a reset; with pauses, since
- * what a peer with the token sends is all queued. */
+/* Sends more messages than the server reads at once, a ZMTP ping after them, and a reset. It
+ * pauses, because the server queues all messages of a peer with the token. */
 static void ping_and_reset(int fd)
 {
     enum { MESSAGES = 180 };
@@ -153,7 +156,7 @@ static void ping_and_reset(int fd)
     usleep(2000);
 }
 
-/* One message of millions of parts that never ends. */
+/* Sends one message of millions of parts without an end. */
 static void send_parts(int fd)
 {
     const uint8_t *block = block_of(PART);
@@ -164,7 +167,7 @@ static void send_parts(int fd)
     reset(fd);
 }
 
-/* Messages that are refused, of a peer that never reads the answers. */
+/* Sends messages that the server refuses, and never reads the answers. */
 static void never_read(int fd)
 {
     const uint8_t *block = block_of(MESSAGE);
@@ -217,8 +220,8 @@ static unsigned long memory_kb(pid_t pid)
 
 typedef pid_t attacker(const void *what, const struct rig *r);
 
-/* One worker trains for `updates`, while `begin` (NULL: nobody) attacks. Gives the hash, and how
- * much the server's peak memory grew during the attack. */
+/* One worker trains for `updates` while `begin` attacks (NULL: no attack). Returns the hash of the
+ * parameters and the growth of the server's peak memory during the attack. */
 static unsigned long train_under(attacker *begin, const void *what, const char *name,
                                  unsigned updates, const char *keys, char hash[65])
 {
@@ -257,13 +260,14 @@ static unsigned long train_under(attacker *begin, const void *what, const char *
     return most;
 }
 
-/* Sanitizers keep what was freed. */
-static void expect_little(unsigned long kb)
+/* Sanitizers keep freed memory. */
+static void expect_growth_below(unsigned long kb, unsigned long max_kb)
 {
 #if !defined GRADLAG_SANITIZE && !defined __SANITIZE_THREAD__
-    assert_in_range(kb, 0, MOST_MEMORY_KB);
+    assert_in_range(kb, 0, max_kb);
 #else
     (void)kb;
+    (void)max_kb;
 #endif
 }
 
@@ -276,15 +280,15 @@ static void expect_unharmed(const struct attack *attacks, size_t count)
 {
     const unsigned updates = seconds_of("GRADLAG_ATTACK_S", ATTACK_S) * 1000 / STEP_MS;
     char quiet[65], attacked[65];
-    train_under(NULL, NULL, "nobody", updates, "", quiet);
+    train_under(NULL, NULL, "no attack", updates, "", quiet);
     for (const struct attack *a = attacks; a < attacks + count; a++) {
         unsigned long most = train_under(begin_raw, a, a->name, updates, "", attacked);
         assert_string_equal(quiet, attacked);
-        expect_little(most);
+        expect_growth_below(most, GROWTH_MAX_KB);
     }
 }
 
-static void strangers_that_flood_and_reset_change_nothing(void **state UNUSED)
+static void floods_and_resets_of_unauthenticated_peers_change_nothing(void **state UNUSED)
 {
     static const struct attack attacks[] = {
         {"a flood and a reset", enter_without_token, flood_and_reset},
@@ -295,7 +299,7 @@ static void strangers_that_flood_and_reset_change_nothing(void **state UNUSED)
     expect_unharmed(attacks, COUNT_OF(attacks));
 }
 
-static void who_has_the_token_and_is_no_worker_changes_nothing(void **state UNUSED)
+static void a_peer_with_the_token_that_is_not_a_worker_changes_nothing(void **state UNUSED)
 {
     static const struct attack attacks[] = {
         {"a ping behind a flood, with the token", enter_with_token, ping_and_reset},
@@ -309,7 +313,7 @@ static void who_has_the_token_and_is_no_worker_changes_nothing(void **state UNUS
 
 typedef void dealer_attack(void *dealer);
 
-/* What one process does with a socket of ZeroMQ's, before it dies and resets the connection. */
+/* An attack by one process with a ZeroMQ socket; its death resets the connection. */
 static _Noreturn void attack_with_key(const struct rig *r, const char *folder, dealer_attack *act)
 {
     struct curve_keys *keys;
@@ -332,7 +336,7 @@ static void flood_with_key(void *dealer)
     usleep(100000);
 }
 
-/* ZeroMQ's sender knows no message without an end, so this one is only long. */
+/* ZeroMQ cannot send a message without an end, so this one is long. */
 static void send_parts_with_key(void *dealer)
 {
     for (int i = 0; i < PARTS_WITH_KEY; i++)
@@ -373,7 +377,7 @@ static void remove_keys(const char *folder)
     }
 }
 
-static void who_has_a_key_and_no_token_changes_nothing(void **state UNUSED)
+static void a_peer_with_a_key_but_without_the_token_changes_nothing(void **state UNUSED)
 {
     static const struct {
         const char *name;
@@ -385,10 +389,12 @@ static void who_has_a_key_and_no_token_changes_nothing(void **state UNUSED)
     snprintf(folder, sizeof folder, "%s/glkeys-XXXXXX", scratch_folder());
     assert_non_null(mkdtemp(folder));
     assert_int_equal(curve_make(folder), OK);
-    train_under(NULL, NULL, "nobody", updates, folder, quiet);
+    train_under(NULL, NULL, "no attack", updates, folder, quiet);
     for (size_t i = 0; i < COUNT_OF(attacks); i++) {
         const struct key_attack a = {folder, attacks[i].act};
-        expect_little(train_under(begin_with_key, &a, attacks[i].name, updates, folder, attacked));
+        unsigned long growth =
+            train_under(begin_with_key, &a, attacks[i].name, updates, folder, attacked);
+        expect_growth_below(growth, GROWTH_WITH_KEY_MAX_KB);
         assert_string_equal(quiet, attacked);
     }
     remove_keys(folder);
@@ -397,7 +403,7 @@ static void who_has_a_key_and_no_token_changes_nothing(void **state UNUSED)
 /* ---- a server that stands still ----------------------------------------------------------------
  */
 
-/* Joins and never pushes; its heartbeat goes on. */
+/* Joins and never pushes; its heartbeat continues. */
 static status hang(struct rig *r, const options *settings, unsigned w, unsigned argument UNUSED)
 {
     status result = OK;
@@ -418,14 +424,14 @@ done:
     return result;
 }
 
-/* Signs of life pile up meanwhile; their sender is gone when they are read. The other worker waits
- * at the barrier, so the parameters are those of one worker. */
-static void a_worker_that_dies_while_the_server_stands_still_costs_itself_alone(void **state UNUSED)
+/* Pings accumulate during the pause; their sender is dead when the server reads them. The other
+ * worker waits at the barrier, so the parameters are those of one worker. */
+static void a_worker_that_dies_during_a_pause_of_the_server_is_the_only_loss(void **state UNUSED)
 {
     const unsigned stall_s = seconds_of("GRADLAG_STALL_S", STALL_S);
     char alone[65];
     options *o, *patient;
-    train_under(NULL, NULL, "nobody", 50, "", alone);
+    train_under(NULL, NULL, "no attack", 50, "", alone);
     struct rig *r = rig_open_with(&o, 2, "0.8"), *other = rig_open_with(&patient, 2, "100");
     r->total_samples = 500;
     rig_set(o, "consistency", "bsp");
@@ -452,10 +458,10 @@ static void a_worker_that_dies_while_the_server_stands_still_costs_itself_alone(
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(strangers_that_flood_and_reset_change_nothing),
-        cmocka_unit_test(who_has_the_token_and_is_no_worker_changes_nothing),
-        cmocka_unit_test(who_has_a_key_and_no_token_changes_nothing),
-        cmocka_unit_test(a_worker_that_dies_while_the_server_stands_still_costs_itself_alone),
+        cmocka_unit_test(floods_and_resets_of_unauthenticated_peers_change_nothing),
+        cmocka_unit_test(a_peer_with_the_token_that_is_not_a_worker_changes_nothing),
+        cmocka_unit_test(a_peer_with_a_key_but_without_the_token_changes_nothing),
+        cmocka_unit_test(a_worker_that_dies_during_a_pause_of_the_server_is_the_only_loss),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /*
- * test_server_state.c — what the server's parts decide by the clock alone, on a server without
- * peers: the training clock in each state, the limit for a worker's gradient, and the limit for the
- * server's own work.
+ * test_server_state.c — decisions of the server that depend only on the clock: the training clock
+ * in each state, the limit for a worker's gradient, and the limit for the server's own work. The
+ * server has no connections.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -34,7 +34,8 @@ static void start_and_train(struct server *s, uint64_t ms)
     clock_sleep_until_ns(clock_ns() + ms * MS);
 }
 
-/* A gradient that came during an evaluation came when that began, also if a checkpoint follows. */
+/* A gradient that arrives during an evaluation has the training time at which the evaluation began,
+ * also if a checkpoint follows. */
 static void a_pause_within_another_is_part_of_it(void **state UNUSED)
 {
     struct server s;
@@ -44,12 +45,12 @@ static void a_pause_within_another_is_part_of_it(void **state UNUSED)
     clock_sleep_until_ns(clock_ns() + 5 * MS);
     const uint64_t in_first = clock_ns();
     clock_sleep_until_ns(clock_ns() + 5 * MS);
-    training_hold_clock(&s); /* the checkpoint's */
+    training_hold_clock(&s); /* for the checkpoint */
     assert_int_equal(trained(&s), held);
     training_run_clock(&s);
     const uint64_t goes_on = trained(&s);
     clock_sleep_until_ns(clock_ns() + 2 * MS);
-    training_run_clock(&s); /* the evaluation's */
+    training_run_clock(&s); /* for the evaluation */
     assert_true(held >= 2 * MS);
     assert_true(trained(&s) >= goes_on + 2 * MS);
     assert_int_equal(training_ns_at(&s, in_first), held);
@@ -72,12 +73,12 @@ static void a_pause_after_some_training_is_another_one(void **state UNUSED)
     assert_true(held[1] >= held[0] + 3 * MS);
     assert_true(trained(&s) >= held[1] + 3 * MS);
     assert_true(s.paused_ns >= 10 * MS);
-    /* A gradient may have come in either, and be looked at after both. */
+    /* A gradient may arrive in one pause and be handled after both. */
     assert_int_equal(training_ns_at(&s, within[0]), held[0]);
     assert_int_equal(training_ns_at(&s, within[1]), held[1]);
 }
 
-/* As with a probe of every gradient: many pauses, and hardly anything between them. */
+/* Many pauses with almost no time between them, as with probe_every=1. */
 static void the_clock_never_goes_back(void **state UNUSED)
 {
     struct server s;
@@ -93,15 +94,15 @@ static void the_clock_never_goes_back(void **state UNUSED)
     }
 }
 
-/* ---- who hangs ------------------------------------------------------------------------------ */
+/* ---- hanging workers ------------------------------------------------------------------------ */
 
 enum { WORKERS = 2, HANGS = 1 };
 
-/* Both workers give signs of life. One has been computing since it was released; the other one's
- * last gradient came `gradient_s` later. This is `waited_s` later; 20 times the timeout are 20 s.
- */
-static struct peer what_becomes_of(unsigned number, unsigned servers, double gradient_s,
-                                   double waited_s, uint64_t longest_ms)
+/* Both workers give signs of life. Worker HANGS has been computing since its release; the last
+ * gradient of the other one came `gradient_s` after that. Returns worker HANGS as it is `waited_s`
+ * after the release. 20 times the timeout is 20 s. */
+static struct peer hanging_worker_after(unsigned number, unsigned servers, double gradient_s,
+                                        double waited_s, uint64_t longest_ms)
 {
     const uint64_t released = clock_ns(), now = released + (uint64_t)(waited_s * 1e9);
     struct ps_server_options o = {.workers = WORKERS, .server = number};
@@ -137,7 +138,7 @@ static struct peer what_becomes_of(unsigned number, unsigned servers, double gra
 
 static bool is_lost_after(unsigned number, unsigned servers, double waited_s, uint64_t longest_ms)
 {
-    return what_becomes_of(number, servers, 0, waited_s, longest_ms).state != PEER_READY;
+    return hanging_worker_after(number, servers, 0, waited_s, longest_ms).state != PEER_READY;
 }
 
 static void a_worker_hangs_after_twenty_times_the_timeout(void **state UNUSED)
@@ -147,28 +148,28 @@ static void a_worker_hangs_after_twenty_times_the_timeout(void **state UNUSED)
     assert_true(is_lost_after(0, 1, 20.01, 0)); /* no step has been seen yet */
 }
 
-static void or_after_twenty_of_the_longest_steps(void **state UNUSED)
+static void a_worker_hangs_after_twenty_of_the_longest_steps(void **state UNUSED)
 {
     assert_false(is_lost_after(0, 1, 39.99, 2000));
     assert_true(is_lost_after(0, 1, 40.01, 2000));
 }
 
-static void a_follower_leaves_it_to_the_leader(void **state UNUSED)
+static void a_follower_does_not_judge_hanging_workers(void **state UNUSED)
 {
     assert_false(is_lost_after(1, 2, 100, 300));
 }
 
 static void a_late_gradient_is_named_after_the_timeout(void **state UNUSED)
 {
-    assert_false(what_becomes_of(0, 1, 0, 0.99, 300).slow_named);
-    assert_true(what_becomes_of(0, 1, 0, 1.01, 300).slow_named);
-    assert_true(what_becomes_of(0, 1, 0, 1.01, 5000).slow_named);
+    assert_false(hanging_worker_after(0, 1, 0, 0.99, 300).slow_named);
+    assert_true(hanging_worker_after(0, 1, 0, 1.01, 300).slow_named);
+    assert_true(hanging_worker_after(0, 1, 0, 1.01, 5000).slow_named);
 }
 
 /* ---- states --------------------------------------------------------------------------------- */
 
 /* S3 */
-static void the_training_clock_stands_in_the_servers_own_work(void **state UNUSED)
+static void the_training_clock_stops_during_the_servers_own_work(void **state UNUSED)
 {
     static const enum server_state works[] = {STATE_PROBING, STATE_GATHERING, STATE_EVALUATING,
                                               STATE_SAVING, STATE_PAUSED};
@@ -236,10 +237,10 @@ static void the_servers_own_work_may_take_twenty_times_the_timeout(void **state 
     static const struct {
         enum server_state state;
         status code;
-        const char *says;
-    } works[] = {{STATE_EVALUATING, ERROR_PEER, "the evaluation has not ended for"},
+        const char *names;
+    } works[] = {{STATE_EVALUATING, ERROR_PEER, "timeout_s"},
                  {STATE_PROBING, ERROR_PEER, "probe_every"},
-                 {STATE_SAVING, ERROR_OTHER, "the checkpoint has not ended for"}};
+                 {STATE_SAVING, ERROR_OTHER, "timeout_s"}};
     const struct ps_server_options o = {0};
     struct peer none;
     for (size_t i = 0; i < COUNT_OF(works); i++) {
@@ -254,11 +255,11 @@ static void the_servers_own_work_may_take_twenty_times_the_timeout(void **state 
         server_check_state(&s, since + 20001ULL * MS);
         assert_int_equal(s.state, STATE_LEAVING);
         assert_int_equal(s.result, works[i].code);
-        assert_non_null(strstr(s.message, works[i].says));
+        assert_non_null(strstr(s.message, works[i].names));
     }
 }
 
-static void or_twenty_times_the_longest_so_far(void **state UNUSED)
+static void the_servers_own_work_may_take_twenty_times_the_longest_so_far(void **state UNUSED)
 {
     const struct ps_server_options o = {0};
     const uint64_t since = clock_ns();
@@ -270,7 +271,7 @@ static void or_twenty_times_the_longest_so_far(void **state UNUSED)
     assert_int_equal(s.result, ERROR_PEER);
 }
 
-/* It gives signs of life, but no part of its slice comes. */
+/* The follower gives signs of life, but no part of its slice comes. */
 static void a_follower_owes_its_slice_for_twenty_times_the_timeout(void **state UNUSED)
 {
     const struct ps_server_options o = {0};
@@ -288,8 +289,8 @@ static void a_follower_owes_its_slice_for_twenty_times_the_timeout(void **state 
     assert_non_null(strstr(s.message, "server 1"));
 }
 
-/* The end of a run that has failed waits for no slice that long. */
-static void of_a_failed_run_for_two_seconds(void **state UNUSED)
+/* The end of a failed run does not wait so long for a slice. */
+static void after_a_failure_a_slice_is_awaited_for_two_seconds(void **state UNUSED)
 {
     const struct ps_server_options o = {0};
     const uint64_t since = clock_ns();
@@ -323,7 +324,7 @@ static void time_in_which_the_process_did_not_run_does_not_count(void **state UN
     assert_int_equal(s.result, ERROR_PEER);
 }
 
-static void one_that_hangs_does_not_hold_up_the_end(void **state UNUSED)
+static void a_hanging_evaluation_does_not_delay_the_end(void **state UNUSED)
 {
     background *e = begin_to_hang();
     const unsigned before = atomic_load(&ended);
@@ -344,16 +345,16 @@ int main(void)
         cmocka_unit_test(a_pause_after_some_training_is_another_one),
         cmocka_unit_test(the_clock_never_goes_back),
         cmocka_unit_test(a_worker_hangs_after_twenty_times_the_timeout),
-        cmocka_unit_test(or_after_twenty_of_the_longest_steps),
-        cmocka_unit_test(a_follower_leaves_it_to_the_leader),
+        cmocka_unit_test(a_worker_hangs_after_twenty_of_the_longest_steps),
+        cmocka_unit_test(a_follower_does_not_judge_hanging_workers),
         cmocka_unit_test(a_late_gradient_is_named_after_the_timeout),
-        cmocka_unit_test(the_training_clock_stands_in_the_servers_own_work),
+        cmocka_unit_test(the_training_clock_stops_during_the_servers_own_work),
         cmocka_unit_test(the_servers_own_work_may_take_twenty_times_the_timeout),
-        cmocka_unit_test(or_twenty_times_the_longest_so_far),
+        cmocka_unit_test(the_servers_own_work_may_take_twenty_times_the_longest_so_far),
         cmocka_unit_test(a_follower_owes_its_slice_for_twenty_times_the_timeout),
-        cmocka_unit_test(of_a_failed_run_for_two_seconds),
+        cmocka_unit_test(after_a_failure_a_slice_is_awaited_for_two_seconds),
         cmocka_unit_test(time_in_which_the_process_did_not_run_does_not_count),
-        cmocka_unit_test(one_that_hangs_does_not_hold_up_the_end),
+        cmocka_unit_test(a_hanging_evaluation_does_not_delay_the_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,13 +1,13 @@
 /*
  * Recorded runs under every consistency × damping × (correction or outer rule) of the registries,
  * in the virtual cluster and on real processes, with one server and several: each replays bit for
- * bit, or is refused for the reason its marks give. And what replay is for: another rule on the
- * same arrivals is the run under that rule, and an exported trace drives a cluster to the same end.
+ * bit, or is refused as the properties of its rules require. A replay under another rule equals a
+ * run under that rule, and an exported trace reproduces a run in the virtual cluster.
  *
  *   GRADLAG_REPLAY_MATRIX  full: every combination at every place of places[] (`make nightly`);
  *                          the name of a consistency: all of that one; not set: every rule, and
  *                          every place, a few times
- *   GRADLAG_REPLAY_EVERY   n: of these only every n-th
+ *   GRADLAG_REPLAY_EVERY   n: only every n-th of these
  */
 #include "tests/rigs/process_rig.h"
 #include "tests/ps/rules/rule_combinations.h"
@@ -27,18 +27,18 @@ static bool is_none(const struct about *about)
     return strcmp(about->name, "none") == 0;
 }
 
-/* What the command line refuses besides: rules that would have no effect. */
+/* The command line also refuses rules without effect. */
 static bool has_effect(const struct combination *c)
 {
     bool fresh = c->policy->never_stale;
-    bool idle_damping = fresh && !is_none(&c->damping->about) && !c->damping->ageless;
+    bool idle_damping = fresh && !is_none(&c->damping->about) && !c->damping->scales_fresh;
     bool idle_correction = fresh && !is_none(&c->correction->about);
-    return !idle_damping && !idle_correction && !(c->policy->even && c->damping->balances);
+    return !idle_damping && !idle_correction && !(c->policy->even && c->damping->equalizes_workers);
 }
 
-/* Where it runs; at several servers whole versions are read, or torn ones. */
+/* A place to run; with several servers, reads are snapshots or torn. */
 struct matrix_place {
-    bool real; /* some of its runs are of processes, see is_of_processes(); else all are virtual */
+    bool real; /* some of its runs use processes, see is_of_processes(); false: all are virtual */
     unsigned workers, servers;
     const char *read;
 };
@@ -58,13 +58,13 @@ static bool can_be_there(const struct combination *c, const struct matrix_place 
 
 static bool is_run(const struct combination *c, const struct matrix_place *at)
 {
-    return goes_together(c) && has_effect(c) && can_be_there(c, at);
+    return combination_is_valid(c) && has_effect(c) && can_be_there(c, at);
 }
 
-/* Of the combinations at a place of processes: each consistency with each damping and, with some
- * damping that goes with it, each consistency with each correction and outer rule. What processes
- * add to the core is who waits, what comes late and what workers do by themselves; the others are
- * run there in a virtual cluster of as many workers and servers. */
+/* Whether a combination at a real place runs with processes: each consistency with each damping,
+ * and each consistency with each correction and outer rule (with one damping that fits). Processes
+ * add waiting, late gradients and local steps to the core. The other combinations run in a virtual
+ * cluster with as many workers and servers. */
 static bool is_of_processes(uint64_t number, const struct matrix_place *at)
 {
     size_t policies = consistency_registry.count, dampings = damping_registry.count;
@@ -78,12 +78,12 @@ static bool is_of_processes(uint64_t number, const struct matrix_place *at)
         if (is_run(&c, at))
             return i % dampings == damping;
     }
-    return false; /* goes with none */
+    return false; /* no damping fits */
 }
 
 enum { ARGUMENTS = 32 };
 
-/* "run", what all have, and the combination. */
+/* A command line: "run", the common settings, and the combination. */
 struct line {
     struct combination_settings rules;
     char room[3][24];
@@ -153,16 +153,16 @@ struct matrix {
 static void count_rows(struct process_rig *r, struct matrix *m)
 {
     unsigned all = 0, stale = 0, deaths = 0;
-    const char *told = process_ask(
+    const char *counts = process_ask(
         r, "SELECT count(*) || ' ' || count(*) FILTER (WHERE staleness > 0) || ' ' || "
            "(SELECT count(*) FROM event WHERE code = 'worker_lost' AND server = 0) FROM push");
-    assert_int_equal(sscanf(told, "%u %u %u", &all, &stale, &deaths), 3);
+    assert_int_equal(sscanf(counts, "%u %u %u", &all, &stale, &deaths), 3);
     m->gradients += all;
     m->stale += stale;
     m->deaths += deaths;
 }
 
-/* True: it replays, or was rightly refused. */
+/* True: it replays, or was refused as expected. */
 static bool record_and_replay(struct process_rig *r, const struct combination *c,
                               const struct matrix_place *at, bool real, struct matrix *m)
 {
@@ -198,7 +198,7 @@ static void expect_replayed(struct process_rig *r, const struct combination *c,
     }
 }
 
-static void tell(const struct matrix *m)
+static void print_summary(const struct matrix *m)
 {
     print_message(
         "%u runs replayed bit for bit, %u of them of several servers, %u of processes "
@@ -208,13 +208,14 @@ static void tell(const struct matrix *m)
         m->refused);
 }
 
-/* Elastic averaging once: its place says asp and none whatever the number asks for. */
-static bool is_again(uint64_t number, const struct combination *c)
+/* Elastic averaging is tested once, because it always uses asp and no damping. */
+static bool is_repetition(uint64_t number, const struct combination *c)
 {
-    return c->outer != NULL && c->outer->elastic && number % (combinations() / third_rules()) > 0;
+    return c->outer != NULL && c->outer->elastic &&
+           number % (combinations() / third_rule_count()) > 0;
 }
 
-/* Under policies of that name, or any ("full"). */
+/* All combinations with the policy of that name, or with any ("full"). */
 static void replay_all(struct process_rig *r, const char *wanted, struct matrix *m)
 {
     const char *text = getenv("GRADLAG_REPLAY_EVERY");
@@ -224,29 +225,29 @@ static void replay_all(struct process_rig *r, const char *wanted, struct matrix 
         const struct matrix_place *at = &places[i % COUNT_OF(places)];
         struct combination c = combination_of(number);
         bool other = strcmp(c.policy->about.name, wanted) != 0;
-        if (!is_again(number, &c) && (!other || strcmp(wanted, "full") == 0))
+        if (!is_repetition(number, &c) && (!other || strcmp(wanted, "full") == 0))
             expect_replayed(r, &c, at, is_of_processes(number, at), m);
     }
 }
 
 /* A policy under which this damping and this third rule have an effect, from the i-th on. */
-static struct combination lively(size_t i)
+static struct combination combination_with_effect(size_t i)
 {
     struct combination c = combination_at(i, i, i);
     for (size_t p = i; p < i + consistency_registry.count; p++) {
         c = combination_at(p, i, i);
-        if (!c.policy->never_stale && goes_together(&c) && has_effect(&c))
+        if (!c.policy->never_stale && combination_is_valid(&c) && has_effect(&c))
             break;
     }
     return c;
 }
 
-/* Each damping with some third rule, each third rule with some damping, each policy alone and, for
- * its refusals, with whatever comes; at one place after the other. */
+/* Each damping with some third rule, each third rule with some damping, each policy alone, and some
+ * combinations that are refused; each at the next place. */
 static void replay_some(struct process_rig *r, struct matrix *m)
 {
-    for (size_t i = 0; i < damping_registry.count || i < third_rules(); i++) {
-        struct combination c = lively(i);
+    for (size_t i = 0; i < damping_registry.count || i < third_rule_count(); i++) {
+        struct combination c = combination_with_effect(i);
         const struct matrix_place *at = &places[i % COUNT_OF(places)];
         at = can_be_there(&c, at) ? at : &places[i % 3];
         expect_replayed(r, &c, at, at->real, m);
@@ -256,7 +257,7 @@ static void replay_some(struct process_rig *r, struct matrix *m)
         const struct matrix_place *at = &places[(p + 4) % COUNT_OF(places)];
         at = can_be_there(&alone, at) ? at : &places[1];
         expect_replayed(r, &alone, at, at->real, m);
-        if (!goes_together(&other) || !has_effect(&other))
+        if (!combination_is_valid(&other) || !has_effect(&other))
             expect_replayed(r, &other, &places[1], false, m);
     }
 }
@@ -273,7 +274,7 @@ static void recorded_runs_under_every_rule_replay_bit_for_bit(void **state)
         assert_true(m.runs > 15 && m.servers > 4 && m.real_servers > 1);
         assert_true(m.stale > m.gradients / 4 && m.refused > 0);
     }
-    tell(&m);
+    print_summary(&m);
     assert_true(m.runs > 0);
 }
 
@@ -288,9 +289,9 @@ static const char *ask_of(struct process_rig *r, const char *sql, unsigned first
     return process_ask(r, text);
 }
 
-/* With asp the order of arrivals does not depend on the rule. So under another rule run 1 must come
- * to what a run under that rule comes to, unless that drops gradients: then it lacks as many at the
- * end. `run`: the id that the next one gets. */
+/* With asp the order of arrivals does not depend on the rule. So a replay of run 1 under another
+ * rule must equal a run under that rule. If that rule drops gradients, the replay lacks as many at
+ * its end. `run`: the id of the next run. */
 static void expect_what_if(struct process_rig *r, const struct combination *c, unsigned run)
 {
     struct line truth, replay = {.count = 0};
@@ -323,10 +324,10 @@ static void expect_what_if(struct process_rig *r, const struct combination *c, u
                                "y.worker",
                                run, run + 1),
                         "0");
-    assert_int_equal(RIG_RUN_INSIDE(r, "replay", "last"), OK); /* and it replays itself */
+    assert_int_equal(RIG_RUN_INSIDE(r, "replay", "last"), OK); /* the new run replays, too */
 }
 
-static void another_rule_on_the_same_arrivals_is_the_run_under_that_rule(void **state)
+static void a_replay_under_another_rule_equals_a_run_under_that_rule(void **state)
 {
     struct process_rig *r = *state;
     unsigned run = 2;
@@ -344,7 +345,7 @@ static void another_rule_on_the_same_arrivals_is_the_run_under_that_rule(void **
 
 /* ---- traces ---------------------------------------------------------------------------------- */
 
-/* Whole microseconds stand in the file, so that times differ a little; the order does not. */
+/* The file has whole microseconds, so times differ slightly; the order does not. */
 static void expect_driven(struct process_rig *r, const struct combination *c)
 {
     struct line recorded, driven;
@@ -368,8 +369,7 @@ static void expect_driven(struct process_rig *r, const struct combination *c)
     }
 }
 
-/* Policies decide who waits for whom, and these rules look at what came before; others do not see
- * when a gradient comes. */
+/* Only policies, and rules with a history, depend on when a gradient arrives. */
 static void an_exported_trace_drives_a_cluster_to_the_same_end(void **state)
 {
     struct process_rig *r = *state;
@@ -384,7 +384,7 @@ static void an_exported_trace_drives_a_cluster_to_the_same_end(void **state)
     }
 }
 
-static void a_record_without_its_last_rows_is_said_to_be_incomplete(void **state)
+static void a_recorded_run_without_its_last_rows_is_incomplete(void **state)
 {
     struct process_rig *r = *state;
     assert_int_equal(RIG_RUN_INSIDE(r, "run", RIG_SMALL, "engine=virtual", "pace=gamma"), OK);
@@ -398,9 +398,9 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, process_set_up, process_tear_down)
     const struct CMUnitTest tests[] = {
         TEST(recorded_runs_under_every_rule_replay_bit_for_bit),
-        TEST(another_rule_on_the_same_arrivals_is_the_run_under_that_rule),
+        TEST(a_replay_under_another_rule_equals_a_run_under_that_rule),
         TEST(an_exported_trace_drives_a_cluster_to_the_same_end),
-        TEST(a_record_without_its_last_rows_is_said_to_be_incomplete),
+        TEST(a_recorded_run_without_its_last_rows_is_incomplete),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /*
- * Replays of several servers whose runs ended at different places of their orders: what each did
- * until it heard of the end is done again.
+ * Replays of several servers that ended at different places of their orders: a replay repeats the
+ * events of each server until it learned of the end.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -148,9 +148,10 @@ static void expect_replayed(struct replay_servers_run *r, const struct replay_se
     assert_string_equal(outcome.parameters_sha256, r->outcome.parameters_sha256);
 }
 
-/* The last update at server 0 is worker 0's alone, as worker 1 was lost, and ends the run. Worker 1
- * comes back to server 1, which has not heard of the end, and so holds worker 0's gradient. */
-static void who_came_when_the_first_server_was_over_came_in_the_replay_too(void **state UNUSED)
+/* Worker 1 was lost, so the last update at server 0 has worker 0's gradient alone, and ends the
+ * run. Worker 1 joins server 1 again, which does not know the end yet and so holds worker 0's
+ * gradient. */
+static void a_worker_that_joined_after_the_end_at_server_0_joins_in_the_replay(void **state UNUSED)
 {
     static const struct replay_servers_event events[] = {
         {0, REPLAY_JOINED, 0}, {0, REPLAY_JOINED, 1}, {1, REPLAY_JOINED, 0}, {1, REPLAY_JOINED, 1},
@@ -168,7 +169,7 @@ static void who_came_when_the_first_server_was_over_came_in_the_replay_too(void 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(who_came_when_the_first_server_was_over_came_in_the_replay_too),
+        cmocka_unit_test(a_worker_that_joined_after_the_end_at_server_0_joins_in_the_replay),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* Transfers that share links: when each ends. */
+/* When transfers end that share links. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,7 +10,7 @@
 #include "ps/virtual/shared_links.h"
 #include "base/random.h"
 
-/* Bytes per ns, so that times are bytes. */
+/* Rates are in bytes per ns. */
 static struct shared_links links_of(unsigned workers, unsigned servers, double worker_rate,
                                     double server_rate)
 {
@@ -38,7 +38,7 @@ static void expect_none(struct shared_links *l)
     shared_links_close(l);
 }
 
-static void a_transfer_alone_has_the_slower_of_its_two_links(void **state)
+static void a_single_transfer_has_the_rate_of_its_slower_link(void **state)
 {
     (void)state;
     struct shared_links l = links_of(2, 1, 1, 4);
@@ -51,7 +51,7 @@ static void a_transfer_alone_has_the_slower_of_its_two_links(void **state)
     expect_none(&l);
 }
 
-static void where_no_link_has_a_limit_a_transfer_takes_no_time(void **state)
+static void without_limits_a_transfer_takes_no_time(void **state)
 {
     (void)state;
     struct shared_links l = links_of(2, 1, INFINITY, INFINITY);
@@ -73,7 +73,7 @@ static void transfers_on_one_link_share_it_by_weight(void **state)
     expect_none(&l);
 }
 
-static void one_that_comes_later_takes_its_share_from_then_on(void **state)
+static void a_later_transfer_gets_its_share_from_its_start(void **state)
 {
     (void)state;
     struct shared_links l = links_of(2, 1, 1, 1);
@@ -84,8 +84,8 @@ static void one_that_comes_later_takes_its_share_from_then_on(void **state)
     expect_none(&l);
 }
 
-/* Worker 0 sends to both servers, worker 1 to server 0 alone. */
-static void what_a_transfer_cannot_use_is_left_to_the_others(void **state)
+/* Worker 0 sends to both servers, worker 1 only to server 0. */
+static void other_transfers_get_the_rate_that_a_transfer_cannot_use(void **state)
 {
     (void)state;
     struct shared_links l = links_of(2, 2, 1, 0.8);
@@ -98,7 +98,7 @@ static void what_a_transfer_cannot_use_is_left_to_the_others(void **state)
     expect_none(&l);
 }
 
-static void a_lost_workers_transfers_leave_the_link_to_the_others(void **state)
+static void cancelled_transfers_free_their_share_of_the_link(void **state)
 {
     (void)state;
     struct shared_links l = links_of(2, 2, 2, 1);
@@ -111,9 +111,9 @@ static void a_lost_workers_transfers_leave_the_link_to_the_others(void **state)
     expect_none(&l);
 }
 
-/* Random transfers: all end, each link carries no more than its rate, and none is idle that holds
- * somebody up: with one server and wide worker links that one is never idle. */
-static void the_servers_link_is_full_while_there_are_transfers(void **state)
+/* Random transfers: all end, and no link carries more than its rate. With one server and fast
+ * worker links, the server's link is never idle while a transfer is active. */
+static void the_servers_link_is_fully_used_while_transfers_are_active(void **state)
 {
     enum { WORKERS = 50 };
     struct random_stream r;
@@ -139,13 +139,13 @@ static void the_servers_link_is_full_while_there_are_transfers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_transfer_alone_has_the_slower_of_its_two_links),
-        cmocka_unit_test(where_no_link_has_a_limit_a_transfer_takes_no_time),
+        cmocka_unit_test(a_single_transfer_has_the_rate_of_its_slower_link),
+        cmocka_unit_test(without_limits_a_transfer_takes_no_time),
         cmocka_unit_test(transfers_on_one_link_share_it_by_weight),
-        cmocka_unit_test(one_that_comes_later_takes_its_share_from_then_on),
-        cmocka_unit_test(what_a_transfer_cannot_use_is_left_to_the_others),
-        cmocka_unit_test(a_lost_workers_transfers_leave_the_link_to_the_others),
-        cmocka_unit_test(the_servers_link_is_full_while_there_are_transfers),
+        cmocka_unit_test(a_later_transfer_gets_its_share_from_its_start),
+        cmocka_unit_test(other_transfers_get_the_rate_that_a_transfer_cannot_use),
+        cmocka_unit_test(cancelled_transfers_free_their_share_of_the_link),
+        cmocka_unit_test(the_servers_link_is_fully_used_while_transfers_are_active),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

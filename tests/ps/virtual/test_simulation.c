@@ -1,9 +1,8 @@
 /*
- * Several servers in one process (ps/virtual/simulation.h), whose events come in random orders:
- * each server must do what the naive model of a core does with its slice, and a worker's gradient
- * must be that of the batch that is its turn, at what each server had released it with; torn or
- * not. Workers are lost and come back, at each server at another time. And a replay whose events do
- * not fit its rules.
+ * Several servers in one process (ps/virtual/simulation.h) with events in random orders. Each
+ * server must do the same as the naive model of a core with its slice. A worker's gradient must be
+ * that of its next batch at the parameters of the servers' releases, torn or not. Workers are lost
+ * and join again, at each server at another time. Also replays whose events do not fit their rules.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -32,9 +31,9 @@ enum { EPISODES = 10 };
 enum { EPISODES = 60 };
 #endif
 
-/* A worker as the servers should see it. */
+/* The expected state of a worker. */
 struct expected_worker {
-    bool computing; /* all have released it: */
+    bool computing; /* if all servers have released it: */
     float read[MODEL_COUNT], gradient[MODEL_COUNT];
     struct step_stats stats;
     uint64_t sequence, batch;
@@ -70,7 +69,7 @@ static uint64_t below(struct simulation_episode *e, uint64_t bound)
                      (unsigned long long)(e)->events, #condition);                                 \
     } while (0)
 
-/* ---- what the simulation tells ---- */
+/* ---- callbacks of the simulation---- */
 
 static void released(void *context, unsigned server, unsigned w, bool everywhere)
 {
@@ -87,7 +86,7 @@ static void record(void *context, struct push_record *row)
     e->row[e->rows++] = *row;
 }
 
-/* ---- what is expected ---- */
+/* ---- the expected state---- */
 
 static bool close_to(double a, double b)
 {
@@ -115,7 +114,7 @@ static void compare_rows(struct simulation_episode *e, unsigned server)
     e->rows = 0;
 }
 
-/* Whom all have released computes at once, here. */
+/* In this test a worker computes as soon as all servers have released it. */
 static void begin_computing(struct simulation_episode *e, unsigned w)
 {
     struct expected_worker *x = &e->worker[w];
@@ -232,7 +231,7 @@ static bool is_lost_somewhere(const struct simulation_episode *e, unsigned w)
     return any;
 }
 
-/* A loss that one server has seen the others see before long. */
+/* If one server has lost a worker, the others soon lose it, too. */
 static void one_event(struct simulation_episode *e)
 {
     unsigned w = (unsigned)below(e, e->workers), server = (unsigned)below(e, e->servers);
@@ -265,9 +264,9 @@ static options *composed(const char *const *settings)
         snprintf(key, sizeof key, "%.*s", (int)(equals - *settings), *settings);
         settings_add(&s, key, equals + 1, "test");
     }
-    status said = config_compose(&o, &s);
+    status code = config_compose(&o, &s);
     settings_free(&s);
-    return said == OK ? o : NULL;
+    return code == OK ? o : NULL;
 }
 
 #define SMALL                                                                                      \
@@ -275,8 +274,8 @@ static options *composed(const char *const *settings)
         "dataset.samples=300", "model=softmax", "batch=4", "samples=1200", "engine=virtual",       \
         "pace=constant", "lr=0.05"
 
-/* NULL: rules that do not go together. The same order for all, whatever key read says: who drives
- * decides. */
+/* Returns NULL if the rules do not fit together. Key read has no effect here: the test decides the
+ * order of events. */
 static options *any_settings(struct simulation_episode *e, const struct combination *c)
 {
     char workers[24], servers[24];
@@ -316,7 +315,7 @@ static bool open_episode(struct simulation_episode *e, uint64_t seed)
     e->seed = e->random = seed;
     e->workers = 2 + (unsigned)below(e, 5);
     e->servers = 2 + (unsigned)below(e, SERVERS - 1);
-    e->settings = c.outer == NULL && goes_together(&c) ? any_settings(e, &c) : NULL;
+    e->settings = c.outer == NULL && combination_is_valid(&c) ? any_settings(e, &c) : NULL;
     if (e->settings == NULL)
         return false;
     assert_int_equal(gradient_pool_open(&e->pool, e->settings, e->workers, 2), OK);
@@ -350,7 +349,7 @@ static void close_episode(struct simulation_episode *e)
     options_close(&e->settings);
 }
 
-static void servers_in_any_order_do_what_a_core_does_with_each_slice(void **state)
+static void each_server_does_the_same_as_a_core_with_its_slice(void **state)
 {
     (void)state;
     static struct simulation_episode e;
@@ -375,7 +374,7 @@ static void servers_in_any_order_do_what_a_core_does_with_each_slice(void **stat
 /* ---- a replay under a rule that lets workers wait ---------------------------------------------
  */
 
-/* What evaluations saw: a sum that knows the order. */
+/* A sum of the evaluated parameters that depends on their order. */
 enum { SEEN_MOST = 8 };
 struct simulation_seen {
     size_t count, parameters;
@@ -394,7 +393,7 @@ static status evaluate(void *context, const float *parameters, struct evaluation
     return OK;
 }
 
-/* Under consistency=bsp worker 0's second push here, and others, find it waiting for worker 1. */
+/* Under consistency=bsp some pushes, such as worker 0's second one, come while it is blocked. */
 static void replay_under(const char *consistency, const char *servers, struct simulation_seen *seen,
                          struct training_outcome *out)
 {
@@ -432,7 +431,7 @@ static void replay_under(const char *consistency, const char *servers, struct si
     options_close(&o);
 }
 
-static void an_arrival_that_falls_away_does_so_at_every_server(void **state)
+static void a_skipped_arrival_is_skipped_at_every_server(void **state)
 {
     (void)state;
     struct training_outcome one, several;
@@ -444,8 +443,8 @@ static void an_arrival_that_falls_away_does_so_at_every_server(void **state)
     assert_string_equal(several.parameters_sha256, one.parameters_sha256);
 }
 
-/* Where each gradient is an update no server has had one that the first has not. */
-static void an_evaluation_sees_the_same_events_of_every_server(void **state)
+/* If each gradient is an update, no server has a gradient that server 0 does not have. */
+static void at_an_evaluation_all_servers_had_the_same_events(void **state)
 {
     (void)state;
     struct training_outcome outcome;
@@ -460,21 +459,23 @@ static void an_evaluation_sees_the_same_events_of_every_server(void **state)
 
 /* ---- the order of events --------------------------------------------------------------------- */
 
-/* Who was there when training began is said once, by its first coming. */
-static void a_worker_that_came_back_before_training_began_is_there(void **state)
+/* A worker that was there when training began has one event: its first joining. */
+static void a_worker_that_rejoined_before_training_began_takes_part(void **state)
 {
     (void)state;
-    static const struct replay_coming comings[] = {{.worker = 0, .joined = true},
-                                                   {.worker = 1, .joined = true},
-                                                   {.worker = 1, .joined = false},
-                                                   {.worker = 1, .joined = true}};
-    struct replay_recording recording = {
-        .comings = comings, .coming_count = COUNT_OF(comings), .workers = 2, .finished = true};
+    static const struct replay_member_event member_events[] = {{.worker = 0, .joined = true},
+                                                               {.worker = 1, .joined = true},
+                                                               {.worker = 1, .joined = false},
+                                                               {.worker = 1, .joined = true}};
+    struct replay_recording recording = {.member_events = member_events,
+                                         .member_event_count = COUNT_OF(member_events),
+                                         .workers = 2,
+                                         .finished = true};
     struct replay_event *events = NULL;
     size_t count = 0;
     bool here[2] = {false, false};
     assert_int_equal(replay_order(&recording, &events, &count), OK);
-    assert_int_equal(count, COUNT_OF(comings));
+    assert_int_equal(count, COUNT_OF(member_events));
     for (size_t i = 0; i < count; i++) {
         assert_true(here[events[i].worker] == (events[i].kind == REPLAY_LOST));
         here[events[i].worker] = events[i].kind == REPLAY_JOINED;
@@ -486,10 +487,10 @@ static void a_worker_that_came_back_before_training_began_is_there(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(servers_in_any_order_do_what_a_core_does_with_each_slice),
-        cmocka_unit_test(an_arrival_that_falls_away_does_so_at_every_server),
-        cmocka_unit_test(an_evaluation_sees_the_same_events_of_every_server),
-        cmocka_unit_test(a_worker_that_came_back_before_training_began_is_there),
+        cmocka_unit_test(each_server_does_the_same_as_a_core_with_its_slice),
+        cmocka_unit_test(a_skipped_arrival_is_skipped_at_every_server),
+        cmocka_unit_test(at_an_evaluation_all_servers_had_the_same_events),
+        cmocka_unit_test(a_worker_that_rejoined_before_training_began_takes_part),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -32,7 +32,7 @@ static void copy_answer(struct process_rig *r, const char *sql, char out[80])
 
 #define LAST_HASH "SELECT parameters_sha256 FROM run ORDER BY id DESC LIMIT 1"
 
-static void expect_last_two_alike(struct process_rig *r)
+static void expect_last_two_runs_equal(struct process_rig *r)
 {
     char last[80];
     copy_answer(r, LAST_HASH, last);
@@ -45,15 +45,15 @@ static void one_virtual_worker_computes_what_a_real_one_does(void **state)
     struct process_rig *r = *state;
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "damping=inverse"), OK);
     assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "damping=inverse"), OK);
-    expect_last_two_alike(r);
+    expect_last_two_runs_equal(r);
     assert_string_equal(process_ask(r,
                                     "SELECT count(DISTINCT samples_used || ' ' || updates || ' ' "
                                     "|| samples_computed || ' ' || final_loss) FROM run"),
                         "1");
 }
 
-/* With one worker there is nothing but the optimizer and the schedule. */
-static void expect_alike_in_every_mode(struct process_rig *r, const char *one, const char *other)
+/* With one worker only the optimizer and the schedule decide the result. */
+static void expect_the_same_in_every_mode(struct process_rig *r, const char *one, const char *other)
 {
     static const char *const modes[][3] = {{"mode=async", "engine=real", "pace=none"},
                                            {"mode=sync", "engine=real", "pace=none"},
@@ -64,7 +64,7 @@ static void expect_alike_in_every_mode(struct process_rig *r, const char *one, c
                                  modes[i][1], modes[i][2]),
                          OK);
         if (i > 0)
-            expect_last_two_alike(r);
+            expect_last_two_runs_equal(r);
     }
 }
 
@@ -74,9 +74,9 @@ static void one_worker_computes_the_same_in_every_mode_with_every_optimizer(void
     char one[80];
     for (size_t i = 0; i < optimizer_registry.count; i++) {
         snprintf(one, sizeof one, "optimizer=%s", optimizer_registry.entries[i]->name);
-        expect_alike_in_every_mode(r, one, "warmup_epochs=0.2");
+        expect_the_same_in_every_mode(r, one, "warmup_epochs=0.2");
     }
-    expect_alike_in_every_mode(r, "optimizer=momentum", "optimizer.momentum_correction=false");
+    expect_the_same_in_every_mode(r, "optimizer=momentum", "optimizer.momentum_correction=false");
     assert_string_equal(process_ask(r, "SELECT count(DISTINCT parameters_sha256) FROM run"), "7");
 }
 
@@ -86,10 +86,10 @@ static void one_worker_computes_the_same_in_every_mode_with_every_schedule(void 
     char one[80];
     for (size_t i = 0; i < schedule_registry.count; i++) {
         snprintf(one, sizeof one, "schedule=%s", schedule_registry.entries[i]->name);
-        expect_alike_in_every_mode(r, one, "optimizer=rmsprop-warmup");
+        expect_the_same_in_every_mode(r, one, "optimizer=rmsprop-warmup");
     }
-    expect_alike_in_every_mode(r, "warmup=constant", "lr_scaling=linear");
-    expect_alike_in_every_mode(r, "label_smoothing=0.1", "lr_scaling=none");
+    expect_the_same_in_every_mode(r, "warmup=constant", "lr_scaling=linear");
+    expect_the_same_in_every_mode(r, "label_smoothing=0.1", "lr_scaling=none");
     assert_string_equal(process_ask(r, "SELECT count(DISTINCT parameters_sha256) FROM run"), "7");
 }
 
@@ -99,38 +99,41 @@ static void a_virtual_barrier_computes_what_synchronous_ranks_do(void **state)
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "workers=3", "mode=sync", "reduction=ordered"),
                      OK);
     assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "workers=3", "consistency=bsp"), OK);
-    expect_last_two_alike(r);
+    expect_last_two_runs_equal(r);
     assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "workers=3", "mode=sync"), OK);
-    expect_last_two_alike(r);
+    expect_last_two_runs_equal(r);
 }
 
-/* Trains 3 real ranks, then 3 virtual ones, with these settings; the same bits. */
-static void expect_virtual_ranks_alike(struct process_rig *r, const char *one, const char *two,
-                                       const char *three)
+/* Trains 3 real and then 3 virtual ranks with these settings: the bits must be equal. */
+static void expect_virtual_ranks_equal_real_ones(struct process_rig *r, const char *one,
+                                                 const char *two, const char *three)
 {
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "workers=3", "mode=sync", "reduction=ordered",
                              one, two, three),
                      OK);
     assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "workers=3", "mode=sync", one, two, three), OK);
-    expect_last_two_alike(r);
+    expect_last_two_runs_equal(r);
     assert_string_equal(process_ask(r, "SELECT count(DISTINCT updates || ' ' || samples_used) "
                                        "FROM run WHERE id > (SELECT max(id) FROM run) - 2"),
                         "1");
 }
 
-static void virtual_ranks_go_apart_and_grow_as_real_ones(void **state)
+static void virtual_ranks_take_local_steps_and_grow_batches_as_real_ones(void **state)
 {
     struct process_rig *r = *state;
-    expect_virtual_ranks_alike(r, "local_steps=3", "local_momentum=keep", "warmup_epochs=0");
-    expect_virtual_ranks_alike(r, "local_steps=3", "local_momentum=average", "optimizer=adamw");
-    expect_virtual_ranks_alike(r, "local_steps=7", "local_momentum=reset", "warmup_epochs=0");
-    expect_virtual_ranks_alike(r, "local_steps=3", "post_local=decay", "schedule=step");
-    expect_virtual_ranks_alike(r, "decay=batch", "batch_growth_max=4", "schedule=step");
+    expect_virtual_ranks_equal_real_ones(r, "local_steps=3", "local_momentum=keep",
+                                         "warmup_epochs=0");
+    expect_virtual_ranks_equal_real_ones(r, "local_steps=3", "local_momentum=average",
+                                         "optimizer=adamw");
+    expect_virtual_ranks_equal_real_ones(r, "local_steps=7", "local_momentum=reset",
+                                         "warmup_epochs=0");
+    expect_virtual_ranks_equal_real_ones(r, "local_steps=3", "post_local=decay", "schedule=step");
+    expect_virtual_ranks_equal_real_ones(r, "decay=batch", "batch_growth_max=4", "schedule=step");
     assert_string_equal(process_ask(r, "SELECT updates FROM run ORDER BY id DESC LIMIT 1"), "13");
     assert_string_equal(process_ask(r, "SELECT count(DISTINCT parameters_sha256) FROM run"), "5");
 }
 
-/* After two updates no loss is finite any more: ten updates are skipped, then the run ends. */
+/* After two updates no loss is finite: ten updates are skipped, then the run ends. */
 #define ASTRAY                                                                                     \
     RIG_SMALL, "model=mlp", "workers=3", "mode=sync", "reduction=ordered", "lr=1000000",           \
         "warmup_epochs=0", "on_nonfinite=skip"
@@ -140,7 +143,7 @@ static void virtual_ranks_skip_the_updates_that_real_ones_skip(void **state)
     struct process_rig *r = *state;
     assert_int_equal(RIG_RUN(r, "run", ASTRAY), ERROR_DIVERGED);
     assert_int_equal(RIG_RUN(r, "run", ASTRAY, "engine=virtual", "pace=gamma"), ERROR_DIVERGED);
-    expect_last_two_alike(r);
+    expect_last_two_runs_equal(r);
     assert_string_equal(process_ask(r,
                                     "SELECT group_concat(n || ' ' || samples, ' / ') FROM (SELECT "
                                     "count(event.code) AS n, samples_computed - samples_used AS "
@@ -149,7 +152,7 @@ static void virtual_ranks_skip_the_updates_that_real_ones_skip(void **state)
                         "10 330 / 10 330");
 }
 
-static void going_apart_changes_nothing_where_there_is_nobody_else(void **state)
+static void with_one_rank_local_steps_change_nothing(void **state)
 {
     struct process_rig *r = *state;
     static const char *const momenta[] = {"local_momentum=keep", "local_momentum=average"};
@@ -157,15 +160,15 @@ static void going_apart_changes_nothing_where_there_is_nobody_else(void **state)
     for (size_t i = 0; i < COUNT_OF(momenta); i++) {
         assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "mode=sync", "local_steps=7", momenta[i]),
                          OK);
-        expect_last_two_alike(r);
+        expect_last_two_runs_equal(r);
         assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "mode=sync", "local_steps=7", momenta[i]), OK);
-        expect_last_two_alike(r);
+        expect_last_two_runs_equal(r);
     }
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "mode=sync", "workers=2"), OK);
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "mode=sync", "workers=2", "local_steps=7",
                              "post_local=epoch", "post_local_epoch=5"),
                      OK); /* training ends before */
-    expect_last_two_alike(r);
+    expect_last_two_runs_equal(r);
 }
 
 static void virtual_ranks_wait_for_the_slowest_and_the_allreduce(void **state)
@@ -190,8 +193,8 @@ static void virtual_ranks_wait_for_the_slowest_and_the_allreduce(void **state)
                  1e-9);
 }
 
-/* Round trip: 4 ms there, 10 ms computing, 4 ms back, 1 ms applying. */
-static void a_virtual_push_takes_what_the_model_says(void **state)
+/* Round trip: 4 ms to the worker, 10 ms for computing, 4 ms back, 1 ms for the update. */
+static void a_virtual_push_takes_the_time_of_the_model(void **state)
 {
     struct process_rig *r = *state;
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=constant",
@@ -204,12 +207,12 @@ static void a_virtual_push_takes_what_the_model_says(void **state)
                         "60");
 }
 
-/* 2 600 bytes take 2.6 ms at 8 Mbit/s; 10 ms computing, 4 ms of latency. */
+/* 2 600 bytes take 2.6 ms at 8 Mbit/s; 10 ms for computing, 4 ms of latency. */
 #define LINKS                                                                                      \
     RIG_SMALL, "engine=virtual", "pace=constant", "pace.mean_ms=10", "network.latency_ms=4",       \
         "network.gbps=0.008"
 
-static void a_transfer_takes_its_bytes_over_the_bandwidth(void **state)
+static void a_transfer_takes_its_bytes_divided_by_the_bandwidth(void **state)
 {
     struct process_rig *r = *state;
     assert_int_equal(RIG_RUN(r, "run", LINKS), OK);
@@ -219,7 +222,7 @@ static void a_transfer_takes_its_bytes_over_the_bandwidth(void **state)
                         "60");
 }
 
-/* Each update brings a gradient and takes parameters away: 2.6 ms on each way of the server's link.
+/* Each update needs 2.6 ms in each direction of the server's link: a gradient in, parameters out.
  */
 static void workers_share_the_servers_link(void **state)
 {
@@ -229,7 +232,7 @@ static void workers_share_the_servers_link(void **state)
     assert_true(atof(process_ask(r, "SELECT train_seconds FROM run")) > 60 * 0.0026);
     assert_int_equal(RIG_RUN(r, "run", LINKS, "workers=20", "network.server_gbps=1000"), OK);
     copy_answer(r, "SELECT train_seconds FROM run WHERE id = 2", last);
-    assert_close(atof(last), 3 * 0.0232, 1e-6); /* every worker as if it were alone */
+    assert_close(atof(last), 3 * 0.0232, 1e-6); /* every worker is as fast as alone */
     assert_int_equal(RIG_RUN(r, "run", LINKS, "workers=20", "network.server_in_gbps=1000"), OK);
     assert_true(atof(process_ask(r, "SELECT train_seconds FROM run WHERE id = 3")) > atof(last));
     assert_string_equal(process_ask(r, "SELECT max(train_seconds) FROM run WHERE id IN (1, 3)"),
@@ -251,12 +254,12 @@ static void threads_do_not_change_a_virtual_run(void **state)
         copy_answer(r, ALL_PUSHES, alone);
         assert_int_equal(RIG_RUN(r, "run", VIRTUAL, modes[i], "workers=12", "virtual.threads=3"),
                          OK);
-        expect_last_two_alike(r);
+        expect_last_two_runs_equal(r);
         assert_string_equal(process_ask(r, ALL_PUSHES), alone);
     }
 }
 
-static void links_of_limited_rate_repeat_and_replay(void **state)
+static void runs_with_limited_links_repeat_and_replay(void **state)
 {
     static const char *const cases[][4] = {{"servers=1"},
                                            {"servers=3", "network.jitter_ms=5"},
@@ -276,7 +279,7 @@ static void links_of_limited_rate_repeat_and_replay(void **state)
             if (k == 0)
                 copy_answer(r, ALL_PUSHES, alone);
         }
-        expect_last_two_alike(r);
+        expect_last_two_runs_equal(r);
         assert_string_equal(process_ask(r, ALL_PUSHES), alone);
         assert_int_equal(RIG_RUN(r, "replay", "last"), OK);
     }
@@ -287,9 +290,9 @@ static double ask_number(struct process_rig *r, const char *sql)
     return atof(process_ask(r, sql));
 }
 
-/* The spread of staleness that steps of cv 0.2 give: an independent simulator's 0.32 at 4 workers
- * and 0.22 at 16. */
-static void staleness_spreads_as_the_pace_says(void **state)
+/* The spread of staleness for steps with cv 0.2; an independent simulator computed 0.32 for 4
+ * workers and 0.22 for 16. */
+static void staleness_has_the_spread_that_the_pace_implies(void **state)
 {
     struct process_rig *r = *state;
     static const struct {
@@ -328,7 +331,7 @@ static void virtual_workers_die_and_come_back(void **state)
                         "1");
 }
 
-/* A step takes 40 mean lives. */
+/* A step takes 40 times the mean life. */
 static void workers_that_die_before_any_update_end_the_run(void **state)
 {
     struct process_rig *r = *state;
@@ -369,9 +372,9 @@ static void a_recorded_run_sets_the_pace(void **state)
                         "7000.0 7000.0");
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=fit", "pace.run=77"),
                      ERROR_USAGE);
-    process_expect_error(r, "no run '77'");
+    process_expect_error(r, "77");
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "pace=fit"), ERROR_USAGE);
-    process_expect_error(r, "Set pace.run=");
+    process_expect_error(r, "pace.run");
 }
 
 static void a_trace_sets_the_pace(void **state)
@@ -394,38 +397,38 @@ static void a_trace_sets_the_pace(void **state)
     process_expect_error(r, "pace.path");
 }
 
-static void what_a_virtual_run_has_no_use_for_is_a_usage_error(void **state)
+static void keys_without_effect_in_a_virtual_run_are_a_usage_error(void **state)
 {
     struct process_rig *r = *state;
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual"), ERROR_USAGE);
-    process_expect_error(r, "how long steps last");
+    process_expect_error(r, "pace=");
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "network.latency_ms=1"), ERROR_USAGE);
-    process_expect_error(r, "no effect with engine=real");
+    process_expect_error(r, "engine=real");
     assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "payload=frames"), ERROR_USAGE);
-    process_expect_error(r, "no effect with engine=virtual");
+    process_expect_error(r, "engine=virtual");
     assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "mode=sync", "crash.mtbf_s=1"), ERROR_USAGE);
-    process_expect_error(r, "no effect with mode=sync");
+    process_expect_error(r, "mode=sync");
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "pace.worker_cv=0.5"), ERROR_USAGE);
-    process_expect_error(r, "no effect with pace=none");
+    process_expect_error(r, "pace=none");
     assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "pace.slow_workers=2"), ERROR_USAGE);
-    process_expect_error(r, "no effect with pace.worker=-1");
+    process_expect_error(r, "pace.worker=-1");
     static const char *const of_ranks[] = {"local_steps=2", "decay=batch"};
     for (size_t i = 0; i < COUNT_OF(of_ranks); i++) {
         assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, of_ranks[i]), ERROR_USAGE);
-        process_expect_error(r, "no effect with mode=async");
+        process_expect_error(r, "mode=async");
     }
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "mode=sync", "batch_growth_max=2"), ERROR_USAGE);
-    process_expect_error(r, "no effect with decay=rate");
+    process_expect_error(r, "decay=rate");
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "mode=sync", "local_steps=2", "compression=fp16"),
                      ERROR_USAGE);
-    process_expect_error(r, "no effect with local_steps=2");
+    process_expect_error(r, "local_steps=2");
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=replay"), ERROR_USAGE);
     process_expect_error(r, "gradlag replay");
 }
 
 /* ---- memory -------------------------------------------------------------------------------- */
 
-static void nobody_asks(void *context, unsigned server, unsigned w, bool everywhere)
+static void ignore_release(void *context, unsigned server, unsigned w, bool everywhere)
 {
     (void)context;
     (void)server;
@@ -433,7 +436,7 @@ static void nobody_asks(void *context, unsigned server, unsigned w, bool everywh
     (void)everywhere;
 }
 
-static void nothing_to_add(void *context, struct push_record *row)
+static void add_no_times(void *context, struct push_record *row)
 {
     (void)context;
     (void)row;
@@ -454,8 +457,8 @@ static options *composed(const char *const *settings)
     return o;
 }
 
-/* However many workers there are, a gradient has a buffer only while it is computed or held. */
-static void gradients_that_are_not_computed_take_no_memory(void **state)
+/* A gradient has a buffer only while it is computed or held, for any number of workers. */
+static void only_computed_or_held_gradients_take_memory(void **state)
 {
     (void)state;
     enum { WORKERS = 64, THREADS = 2 };
@@ -468,8 +471,8 @@ static void gradients_that_are_not_computed_take_no_memory(void **state)
                                        .pool = pool,
                                        .workers = WORKERS,
                                        .length = {.total_samples = 6000},
-                                       .released = nobody_asks,
-                                       .record = nothing_to_add};
+                                       .released = ignore_release,
+                                       .record = add_no_times};
     assert_int_equal(simulation_open(&s, &setup), OK);
     for (unsigned w = 0; w < WORKERS; w++)
         assert_int_equal(simulation_hello(s, 0, w, 0), OK);
@@ -494,23 +497,23 @@ int main(void)
         TEST(one_worker_computes_the_same_in_every_mode_with_every_optimizer),
         TEST(one_worker_computes_the_same_in_every_mode_with_every_schedule),
         TEST(a_virtual_barrier_computes_what_synchronous_ranks_do),
-        TEST(virtual_ranks_go_apart_and_grow_as_real_ones),
+        TEST(virtual_ranks_take_local_steps_and_grow_batches_as_real_ones),
         TEST(virtual_ranks_skip_the_updates_that_real_ones_skip),
-        TEST(going_apart_changes_nothing_where_there_is_nobody_else),
+        TEST(with_one_rank_local_steps_change_nothing),
         TEST(virtual_ranks_wait_for_the_slowest_and_the_allreduce),
-        TEST(a_virtual_push_takes_what_the_model_says),
-        TEST(a_transfer_takes_its_bytes_over_the_bandwidth),
+        TEST(a_virtual_push_takes_the_time_of_the_model),
+        TEST(a_transfer_takes_its_bytes_divided_by_the_bandwidth),
         TEST(workers_share_the_servers_link),
         TEST(threads_do_not_change_a_virtual_run),
-        TEST(links_of_limited_rate_repeat_and_replay),
-        TEST(staleness_spreads_as_the_pace_says),
+        TEST(runs_with_limited_links_repeat_and_replay),
+        TEST(staleness_has_the_spread_that_the_pace_implies),
         TEST(virtual_workers_die_and_come_back),
         TEST(workers_that_die_before_any_update_end_the_run),
         TEST(thousands_of_virtual_workers_train),
         TEST(a_recorded_run_sets_the_pace),
         TEST(a_trace_sets_the_pace),
-        TEST(what_a_virtual_run_has_no_use_for_is_a_usage_error),
-        cmocka_unit_test(gradients_that_are_not_computed_take_no_memory),
+        TEST(keys_without_effect_in_a_virtual_run_are_a_usage_error),
+        cmocka_unit_test(only_computed_or_held_gradients_take_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,9 +1,7 @@
-/*
- * cublas_stand_in.c — cublasLt without a GPU: a library of its own, linked as libcublasLt, which
- * worker/cuda/cuda_cublas.c opens by name. Column-major, with the epilogues and attributes that
- * gradlag uses, as cuBLAS documents them; queued on the stand-in for CUDA's runtime. Others are
- * refused.
- */
+/* cublas_stand_in.c — cublasLt without a GPU. It is linked as libcublasLt, which
+ * worker/cuda/cuda_cublas.c opens by name. It implements the epilogues and attributes that gradlag
+ * uses, column-major, from the documentation of cuBLAS. Products are queued on the stand-in for the
+ * CUDA runtime. Other epilogues and attributes end the program. */
 #include "tests/worker/cuda/cuda_stand_in_internal.h"
 
 #include <cublasLt.h>
@@ -11,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PART = 32 /* of k, summed by itself as a GPU's are: one long sum is less exact */ };
+enum { PART = 32 /* terms of k in one partial sum, as on a GPU; one long sum is less exact */ };
 enum { A, B, C, D, OPERANDS };
 
 struct description {
@@ -33,13 +31,13 @@ struct preference {
     uint64_t workspace_bytes;
 };
 
-/* What cublasLtMatmulAlgo_t holds: what it was asked for. */
+/* The contents of cublasLtMatmulAlgo_t: the requested product. */
 struct algorithm {
     struct preference promised;
     cublasLtEpilogue_t epilogue;
     uint32_t m, n, k;
 };
-_Static_assert(sizeof(struct algorithm) <= sizeof(cublasLtMatmulAlgo_t), "room for ours");
+_Static_assert(sizeof(struct algorithm) <= sizeof(cublasLtMatmulAlgo_t), "an algorithm fits");
 
 struct product {
     struct description description;
@@ -262,7 +260,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmul
 /* ---- the product --------------------------------------------------------------------------------
  */
 
-/* To 10 bits of mantissa, halves away from zero; infinities and NaN stay. */
+/* Rounds to 10 bits of mantissa, halves away from zero. Infinities and NaN are unchanged. */
 static float to_tf32(float x)
 {
     uint32_t bits;
@@ -287,7 +285,7 @@ static float element(const struct cublas_stand_in_layout *l, const void *from, u
     return tf32 ? to_tf32(x) : x;
 }
 
-/* op(matrix) as k rows of `lines` numbers: lines are rows of op(A) or columns of op(B). */
+/* Writes op(matrix) as k rows of `lines` numbers; lines are rows of op(A) or columns of op(B). */
 static float *unpack(const struct cublas_stand_in_layout *l, const void *from,
                      bool lines_are_columns, uint64_t lines, uint64_t k, bool tf32)
 {
@@ -301,7 +299,7 @@ static float *unpack(const struct cublas_stand_in_layout *l, const void *from,
     return out;
 }
 
-/* Nearly all of a product's time: fast in a sanitizer build, too. */
+/* Almost all of the time of a product; optimised in sanitizer builds too. */
 __attribute__((no_sanitize("address", "undefined"))) static void
 add_multiple(float *restrict to, const float *restrict from, float factor, uint64_t count)
 {
@@ -323,7 +321,7 @@ static void multiply_column(float *sums, float *part, const float *a, const floa
     }
 }
 
-/* Element (i, j) of D, after the epilogue. The mask has a one for 0, too. */
+/* Element (i, j) of D after the epilogue. The mask is 1 for 0 too. */
 static float finished(const struct description *d, uint64_t i, uint64_t j, float x)
 {
     const float *bias = d->bias;
@@ -376,7 +374,7 @@ static void run(void *data)
     stand_in_check_fences("a product");
 }
 
-/* An operand must be as much memory of the stream's device, as aligned, as was said. */
+/* An operand must be memory of the device of the stream, with the promised size and alignment. */
 static void check_operand(cudaStream_t s, const struct cublas_stand_in_layout *l, const void *at,
                           uint32_t promised)
 {

@@ -49,7 +49,7 @@ int cuda_rig_close(void **state)
 static void without_a_gpu(void **state)
 {
     (void)state;
-    print_message("skipped: no GPU here\n");
+    print_message("skipped: no GPU\n");
     skip();
 }
 

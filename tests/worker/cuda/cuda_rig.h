@@ -1,8 +1,6 @@
-/*
- * cuda_rig.h — tests of a GPU. Each test_cuda_NAME.c becomes two programs: test_cuda_NAME runs on a
- * real GPU and skips its tests where there is none; test_stand_in_NAME is the same object linked
- * with the stand-in for CUDA (cuda_stand_in.h).
- */
+/* cuda_rig.h — tests of a GPU. Each test_cuda_NAME.c becomes two programs. test_cuda_NAME runs on a
+ * real GPU and skips its tests without one. test_stand_in_NAME is the same object, linked with the
+ * stand-in for CUDA (cuda_stand_in.h). */
 #ifndef GRADLAG_TESTS_WORKER_CUDA_CUDA_RIG_H
 #define GRADLAG_TESTS_WORKER_CUDA_CUDA_RIG_H
 
@@ -19,17 +17,17 @@ struct cuda_rig {
     cuda_device *device;
 };
 
-/* cmocka's set-up and tear-down of a test that gets a struct cuda_rig */
+/* set-up and tear-down of a test whose state is a struct cuda_rig */
 int cuda_rig_open(void **state);
 int cuda_rig_close(void **state);
 #define CUDA_TEST(name) cmocka_unit_test_setup_teardown(name, cuda_rig_open, cuda_rig_close)
 
-/* Runs the group; without a GPU it counts as one test that is skipped. */
+/* Runs the group. Without a GPU the group is one skipped test. */
 int cuda_rig_run(const char *group, const struct CMUnitTest *tests, size_t count,
                  CMFixtureFunction set_up, CMFixtureFunction tear_down);
-/* Of device 0. In a test that runs: there is one. */
+/* Describes device 0. */
 void cuda_rig_describe(struct cuda_properties *out);
-/* Whether this program is linked with the stand-in. */
+/* True if this program is linked with the stand-in. */
 bool cuda_rig_on_stand_in(void);
 
 #define assert_ok(call)                                                                            \
@@ -37,12 +35,12 @@ bool cuda_rig_on_stand_in(void);
         if ((call) != OK)                                                                          \
             fail_msg("%s", error_message());                                                       \
     } while (0)
-/* The call must fail like that, with a message that holds `part`. */
-#define assert_error(call, code, part)                                                             \
+/* The call must fail with `code` and a message that names `name`. */
+#define assert_error(call, code, name)                                                             \
     do {                                                                                           \
         assert_int_equal((call), (code));                                                          \
-        if (strstr(error_message(), (part)) == NULL)                                               \
-            fail_msg("'%s' does not say '%s'", error_message(), (part));                           \
+        if (strstr(error_message(), (name)) == NULL)                                               \
+            fail_msg("'%s' does not name '%s'", error_message(), (name));                          \
     } while (0)
 
 void *cuda_rig_memory(struct cuda_rig *r, size_t bytes);
@@ -50,8 +48,8 @@ void *cuda_rig_up(struct cuda_rig *r, const void *host, size_t bytes);
 void cuda_rig_down(struct cuda_rig *r, void *host, const void *at, size_t bytes);
 void cuda_rig_free(struct cuda_rig *r, const void *at);
 
-/* Whole numbers in [−128, 128): exact in bf16 and tf32, and short sums of their products in float.
- */
+/* Fills with whole numbers in [−128, 128). They are exact in bf16 and tf32, and short sums of their
+ * products are exact in float. */
 void cuda_rig_fill(float *x, size_t count, uint32_t seed);
 
 #endif

@@ -1,4 +1,4 @@
-/* cuda_stand_in.c — the stand-in for CUDA's runtime: devices, errors, its one lock. */
+/* cuda_stand_in.c — the stand-in for the CUDA runtime: devices, errors, the lock. */
 #include "tests/worker/cuda/cuda_stand_in_internal.h"
 
 #include <pthread.h>
@@ -55,7 +55,7 @@ void *stand_in_new(size_t bytes)
 {
     void *at = calloc(1, bytes);
     if (at == NULL)
-        stand_in_abort("%zu bytes of the host's memory are not to be had", bytes);
+        stand_in_abort("out of host memory: %zu bytes", bytes);
     return at;
 }
 
@@ -66,7 +66,7 @@ void stand_in_reset(void)
     stand_in_memory_reset();
     stand_in_kernels_reset();
     stand_in_device = 0;
-    stand_in_descriptions = 0; /* nobody knows where they are */
+    stand_in_descriptions = 0; /* the stand-in has no list of them */
     stand_in = (struct stand_in)ONE_DEVICE;
 }
 
@@ -85,8 +85,8 @@ static unsigned device_count(void)
     return count > STAND_IN_DEVICES ? STAND_IN_DEVICES : (unsigned)count;
 }
 
-/* The numbers of those that CUDA_VISIBLE_DEVICES shows, up to the first that is not there; how many
- * there are. */
+/* Writes the numbers of the devices that CUDA_VISIBLE_DEVICES selects, up to the first invalid one.
+ * Returns how many there are. */
 static unsigned visible_devices(unsigned out[STAND_IN_DEVICES])
 {
     const unsigned all = device_count();
@@ -184,7 +184,7 @@ const char *cudaGetErrorName(cudaError_t error)
     return name;
 }
 
-/* A fault is none of those that asking makes forgotten. */
+/* A fault is permanent: cudaGetLastError does not clear it. */
 cudaError_t cudaGetLastError(void)
 {
     return stand_in_fault;

@@ -37,25 +37,27 @@
 
 enum { STAND_IN_DEVICES = 16 };
 
-/* What a test may choose. */
+/* Settings that a test may change. */
 struct stand_in_settings {
-    unsigned devices;          /* at most STAND_IN_DEVICES */
-    size_t memory_bytes;       /* of each */
-    bool refuses_pinning;      /* cudaHostRegister: cudaErrorNotSupported */
-    bool refuses_graphs;       /* cudaGraphInstantiate: cudaErrorNotSupported */
-    int refused_epilogue;      /* a cublasLtEpilogue_t that has no algorithm; 0: none */
-    bool refuses_late;         /* it has one, and cublasLtMatmul refuses it */
-    const char *faulty_kernel; /* cudaErrorIllegalAddress when it runs, and from then on */
-    unsigned faulty_after;     /* that many of its launches are right */
+    unsigned devices;     /* at most STAND_IN_DEVICES */
+    size_t memory_bytes;  /* of each device */
+    bool refuses_pinning; /* cudaHostRegister: cudaErrorNotSupported */
+    bool refuses_graphs;  /* cudaGraphInstantiate: cudaErrorNotSupported */
+    int refused_epilogue; /* a cublasLtEpilogue_t that has no algorithm; 0: none */
+    bool refuses_late;    /* it has an algorithm, but cublasLtMatmul refuses it */
+    const char *
+        faulty_kernel; /* its launch fails with cudaErrorIllegalAddress, and every later call too */
+    unsigned faulty_after; /* launches of it that succeed first */
 };
 
-/* What was seen since the last reset. */
+/* Counts since the last reset. */
 struct stand_in_seen {
     size_t kernels[STAND_IN_DEVICES];
     size_t products, fused, refused;
     size_t captures, graph_launches;
-    size_t pinned, read_only; /* cudaHostRegister; read_only: of them with that flag */
-    size_t ahead; /* work of graphs' other streams, done before all of the first one's */
+    size_t pinned,
+        read_only; /* calls of cudaHostRegister; those with the flag for read-only memory */
+    size_t ahead;  /* work that streams of a graph did before the first stream had finished */
 };
 
 struct stand_in {
@@ -64,9 +66,9 @@ struct stand_in {
 };
 extern struct stand_in stand_in;
 
-/* As a new process: one device, nothing made, nothing queued, no fault. */
+/* Restores the state of a new process: one device, no objects, no queued work, no fault. */
 void stand_in_reset(void);
-/* Streams, events, graphs, memory and descriptions that were made and not given back. */
+/* Number of streams, events, graphs, pieces of memory and descriptions that are not freed. */
 size_t stand_in_left(void);
 
 #endif

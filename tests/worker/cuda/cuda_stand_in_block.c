@@ -2,7 +2,7 @@
  * cuda_stand_in_block.c — the kernels of worker/cuda/kernels, compiled for the host and run on it.
  *
  * A kernel without SYNC is a plain loop over the threads of each block. A kernel with SYNC runs
- * each thread as a coroutine on a stack of its own: from one SYNC to the next, one thread after
+ * each thread as a coroutine on its own stack: from one SYNC to the next, one thread after
  * another. Every other stretch runs the threads in reverse order, so that a missing SYNC changes
  * the result. Threads of a block that do not all reach the same SYNC end the program.
  */
@@ -18,7 +18,7 @@
  * -----------------------------------------------------
  */
 
-/* Where the running thread is. */
+/* Position of the running thread. */
 static _Thread_local struct {
     uint32_t block[3], blocks[3], thread, threads;
 } running_at;
@@ -35,7 +35,7 @@ static void sync_threads(uint32_t line);
 #define BLOCKS_Z running_at.blocks[2]
 #define THREAD   running_at.thread
 #define THREADS  running_at.threads
-/* All threads of a block run on one thread of the host, one after another between two SYNCs. */
+/* All threads of a block run on one host thread, one after another between two SYNCs. */
 #define SHARED(type, name, count) static _Thread_local type name[count]
 #define SYNC()                    sync_threads(__LINE__)
 
@@ -51,8 +51,8 @@ static void sync_threads(uint32_t line);
 enum { STACK_BYTES = 64 << 10, GUARD_BYTES = 4 << 10 };
 
 /* ---- switching stacks --------------------------------------------------------------------------
- * A switch saves what the calling convention says a callee keeps, and changes the stack pointer:
- * some 2 ns, where swapcontext asks the kernel for the signal mask and takes 300. */
+ * A switch saves the callee-saved registers and changes the stack pointer. It takes about 2 ns;
+ * swapcontext takes 300, because it calls the kernel for the signal mask. */
 
 #if defined __x86_64__ && !defined GRADLAG_UCONTEXT
 
@@ -89,8 +89,8 @@ static void context_switch(context *save, const context *to)
 
 static void context_prepare(context *c, uint8_t *stack, void (*entry)(void))
 {
-    /* What the first switch pops: six registers and where to go on; above it, where `entry` would
-     * return to if it did. The stack is then aligned as after a call. */
+    /* The stack for the first switch: six registers and the address to continue at; then the return
+     * address of `entry`. The stack is aligned as after a call. */
     enum { REGISTERS = 6, WORDS = REGISTERS + 2 };
     uintptr_t words[WORDS] = {0};
     words[REGISTERS] = (uintptr_t)entry;
@@ -125,8 +125,9 @@ static void context_prepare(context *c, uint8_t *stack, void (*entry)(void))
 
 struct kernel {
     size_t argument_bytes;
-    void (*block)(const void *arguments, uint32_t threads); /* all threads; NULL with SYNC */
-    void (*thread)(const void *arguments);                  /* one thread; NULL without SYNC */
+    void (*block)(const void *arguments,
+                  uint32_t threads);       /* runs all threads; NULL for kernels with SYNC */
+    void (*thread)(const void *arguments); /* runs one thread; NULL for kernels without SYNC */
 };
 
 #define KERNEL(name)                                                                               \
@@ -170,7 +171,7 @@ size_t stand_in_argument_bytes(unsigned k)
 
 struct thread {
     context at;
-    uint32_t line; /* of the SYNC it waits at; 0: it has ended */
+    uint32_t line; /* line of the SYNC at which it waits; 0: it has ended */
 #if defined __SANITIZE_ADDRESS__
     void *fake_stack;
 #elif defined __SANITIZE_THREAD__
@@ -182,7 +183,7 @@ struct block_state {
     uint8_t *stacks;
     struct thread threads[CUDA_BLOCK_THREADS];
     context host;
-    const struct kernel *kernel; /* what runs now */
+    const struct kernel *kernel; /* the running kernel */
     const void *arguments;
 #if defined __SANITIZE_ADDRESS__
     void *host_fake_stack;
@@ -195,7 +196,7 @@ struct block_state {
 
 /* The block whose coroutine runs on this host thread, or NULL. */
 static _Thread_local struct block_state *running;
-/* A SYNC outside of any coroutine: its line. */
+/* Reports a SYNC outside of a coroutine. */
 static _Thread_local uint32_t stray_sync;
 
 static uint8_t *stack_of(const struct block_state *b, uint32_t i)
@@ -242,7 +243,7 @@ static void thread_main(void)
     b->kernel->thread(b->arguments);
     t->line = 0;
     to_host(b, t);
-    UNREACHABLE("an ended thread goes on");
+    UNREACHABLE("an ended thread continues");
 }
 
 static void sync_threads(uint32_t line)
@@ -259,7 +260,7 @@ static void sync_threads(uint32_t line)
 static void prepare(struct block_state *b, uint32_t i)
 {
 #if defined __SANITIZE_ADDRESS__
-    /* A thread that was given up left its frames' marks behind. */
+    /* Abandoned threads leave marks of their stack frames for the sanitizer. */
     __asan_unpoison_memory_region(stack_of(b, i), STACK_BYTES);
     b->threads[i].fake_stack = NULL;
 #elif defined __SANITIZE_THREAD__
@@ -269,7 +270,7 @@ static void prepare(struct block_state *b, uint32_t i)
     context_prepare(&b->threads[i].at, stack_of(b, i), thread_main);
 }
 
-/* The first two threads that wait at different places, or false. */
+/* Finds the first two threads that wait at different places. False: there are none. */
 static bool parted(const struct block_state *b, uint32_t threads, uint32_t out[2])
 {
     for (uint32_t i = 1; i < threads; i++) {

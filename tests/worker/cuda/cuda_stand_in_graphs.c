@@ -1,4 +1,4 @@
-/* cuda_stand_in_graphs.c — captures of the stand-in, and graphs. */
+/* cuda_stand_in_graphs.c — captures and graphs of the stand-in. */
 #include "tests/worker/cuda/cuda_stand_in_queue.h"
 
 void stand_in_join(cudaStream_t s)
@@ -41,7 +41,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *out)
     return cudaSuccess;
 }
 
-/* The graph's work becomes that of what is made of it: a graph is made use of once. */
+/* Moves the work of the graph to the executable graph. A graph may be instantiated once. */
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t g, unsigned long long flags)
 {
     ENTER();
@@ -75,7 +75,8 @@ static struct lane *reversed(struct lane *l)
     return last;
 }
 
-/* The first of its streams goes as early as it may, the others as late; another one next time. */
+/* One stream runs as early as possible, the others as late as possible. The next launch selects
+ * another stream. */
 static void run_graph(void *data)
 {
     struct CUgraph_st *g = *(struct CUgraph_st **)data;

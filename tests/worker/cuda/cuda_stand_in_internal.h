@@ -1,5 +1,4 @@
-/* cuda_stand_in_internal.h — the parts of the stand-in for CUDA's runtime: queues, memory, kernels.
- */
+/* cuda_stand_in_internal.h — what the files of the stand-in share: queues, memory, kernels. */
 #ifndef GRADLAG_TESTS_WORKER_CUDA_CUDA_STAND_IN_INTERNAL_H
 #define GRADLAG_TESTS_WORKER_CUDA_CUDA_STAND_IN_INTERNAL_H
 
@@ -8,11 +7,11 @@
 
 #include <cuda_runtime_api.h>
 
-/* The fault that stays; cudaSuccess: none. */
+/* The permanent fault; cudaSuccess: none. */
 extern cudaError_t stand_in_fault;
-extern _Thread_local unsigned stand_in_device; /* of cudaSetDevice */
+extern _Thread_local unsigned stand_in_device; /* set by cudaSetDevice */
 
-/* One host thread at a time; the lock is recursive. */
+/* The lock; recursive. */
 void stand_in_lock(void);
 void stand_in_unlock(const int *unused);
 #define LOCK()                                                                                     \
@@ -33,9 +32,9 @@ enum stand_in_rule {
     STAND_IN_RULES
 };
 
-/* Says which rule is broken, and by what, and aborts. */
+/* Prints the broken rule and the call, and aborts. */
 _Noreturn void stand_in_refuse(enum stand_in_rule rule, const char *call);
-/* The same with a message. */
+/* Prints a message and aborts. */
 __attribute__((format(printf, 1, 2))) _Noreturn void stand_in_abort(const char *format, ...);
 #define HOLD_TO(rule, holds)                                                                       \
     do {                                                                                           \
@@ -43,19 +42,19 @@ __attribute__((format(printf, 1, 2))) _Noreturn void stand_in_abort(const char *
             stand_in_refuse(STAND_IN_##rule, __func__);                                            \
     } while (0)
 
-/* Zeroed; freed by free. */
+/* Zeroed memory; release it with free(). */
 void *stand_in_new(size_t bytes);
 
 /* ---- cuda_stand_in_streams.c ------------------------------------------------------------------
  */
 
-/* Queues run(data), or captures it. `data` is freed with it. */
+/* Queues run(data), or captures it. Takes ownership of `data`. */
 cudaError_t stand_in_queue(cudaStream_t s, void (*run)(void *data), void *data);
 bool stand_in_capturing(cudaStream_t s);
 bool stand_in_any_capture(void);
 bool stand_in_idle(unsigned device);
 unsigned stand_in_device_of(cudaStream_t s);
-void stand_in_finish(cudaStream_t s); /* all that was queued there */
+void stand_in_finish(cudaStream_t s); /* runs all work queued on the stream */
 void stand_in_finish_all(void);
 void stand_in_streams_reset(void);
 size_t stand_in_streams_left(void);
@@ -63,11 +62,10 @@ size_t stand_in_streams_left(void);
 /* ---- cuda_stand_in_memory.c -------------------------------------------------------------------
  */
 
-/* Aborts if something was written outside of the device memory that was given out; `after`: what
- * ran last. */
+/* Aborts if a fence around device memory was overwritten. `after`: the work that ran last. */
 void stand_in_check_fences(const char *after);
 
-/* at[0..bytes) must be memory of that device. */
+/* Aborts unless at[0..bytes) is memory of that device. */
 void stand_in_on_device(const void *at, size_t bytes, unsigned device);
 void stand_in_memory_reset(void);
 size_t stand_in_memory_left(void);
@@ -75,7 +73,7 @@ size_t stand_in_memory_left(void);
 /* ---- cuda_stand_in_block.c --------------------------------------------------------------------
  */
 
-enum { STAND_IN_ARGUMENT_BYTES = 1024 }; /* room for those of any kernel */
+enum { STAND_IN_ARGUMENT_BYTES = 1024 }; /* enough for the arguments of any kernel */
 size_t stand_in_argument_bytes(unsigned kernel);
 /* Runs all blocks of a grid, one after another. */
 void stand_in_run_grid(unsigned kernel, const struct cuda_grid *g, const void *arguments);
@@ -85,9 +83,9 @@ void stand_in_run_grid(unsigned kernel, const struct cuda_grid *g, const void *a
 
 void stand_in_kernels_reset(void);
 
-/* ---- cublas_stand_in.c, a library of its own ---------------------------------------------------
+/* ---- cublas_stand_in.c, a separate library ---------------------------------------------------
  */
 
-extern size_t stand_in_descriptions; /* that cublasLt made and has not destroyed */
+extern size_t stand_in_descriptions; /* descriptions that cublasLt created and has not destroyed */
 
 #endif

@@ -1,11 +1,11 @@
-/* cuda_stand_in_kernels.c — kernels launched on the stand-in, and their faults. */
+/* cuda_stand_in_kernels.c — launches of kernels on the stand-in, and their faults. */
 #include "tests/worker/cuda/cuda_stand_in_internal.h"
 #include "worker/cuda/kernels/cuda_calls.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static const char functions[CUDA_KERNELS]; /* kernel k: &functions[k] */
+static const char functions[CUDA_KERNELS]; /* the handle of kernel k is &functions[k] */
 static unsigned launches_of_the_faulty;
 
 struct kernels_launch {

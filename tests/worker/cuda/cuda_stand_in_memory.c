@@ -1,4 +1,4 @@
-/* cuda_stand_in_memory.c — memory of the stand-in's devices, pinned memory, and copies. */
+/* cuda_stand_in_memory.c — device memory, pinned memory and copies of the stand-in. */
 #include "tests/worker/cuda/cuda_stand_in_internal.h"
 
 #include <stdlib.h>
@@ -6,7 +6,7 @@
 
 enum memory_kind { DEVICE, PINNED, REGISTERED, READ_ONLY };
 enum { POISON = 0xff /* floats of these bytes are NaN */, DEVICE_ALIGNMENT = 256, PAGE = 4096 };
-/* Around each piece of device memory. */
+/* Fences around each piece of device memory. */
 enum { FENCE_BYTES = DEVICE_ALIGNMENT, FENCE = 0xa5 };
 
 struct range {
@@ -20,7 +20,7 @@ struct range {
 static struct range *ranges;
 static size_t used[STAND_IN_DEVICES];
 
-/* The range that at[0..bytes) begins in, and must end in; or NULL. */
+/* The range that contains at[0] and must contain at[0..bytes). NULL: there is none. */
 static const struct range *range_at(const void *at, size_t bytes)
 {
     const char *from = at;
@@ -102,7 +102,7 @@ static cudaError_t give_back(void *at, enum memory_kind kind)
 {
     struct range **link = link_to(at);
     HOLD_TO(memory_in_capture, !stand_in_any_capture());
-    HOLD_TO(freed_alike, *link != NULL && (*link)->kind == kind);
+    HOLD_TO(freed_by_counterpart, *link != NULL && (*link)->kind == kind);
     stand_in_finish_all();
     drop(link);
     return stand_in_fault;
@@ -179,9 +179,9 @@ cudaError_t cudaHostUnregister(void *at)
 
 struct copy {
     void *to;
-    const void *from; /* NULL: what follows */
+    const void *from; /* NULL: `own` follows */
     size_t bytes;
-    int value; /* from NULL: of every byte, or −1 */
+    int value; /* from NULL: the value of every byte; −1: none */
     char own[];
 };
 
@@ -201,7 +201,7 @@ static cudaError_t queue_copy(cudaStream_t s, const struct copy *c)
     return stand_in_queue(s, run_copy, own);
 }
 
-/* What is not pinned is read before the call returns. */
+/* Memory that is not pinned is read before the call returns. */
 static cudaError_t queue_staged(cudaStream_t s, const struct copy *c)
 {
     struct copy *own = stand_in_new(sizeof *own + c->bytes);
@@ -232,7 +232,7 @@ static cudaError_t copy_up(cudaStream_t s, const struct copy *c)
     return staged ? queue_staged(s, c) : queue_copy(s, c);
 }
 
-/* To memory that is not pinned it is done before the call returns. */
+/* A copy to memory that is not pinned is complete when the call returns. */
 static cudaError_t copy_down(cudaStream_t s, const struct copy *c)
 {
     stand_in_on_device(c->from, c->bytes, stand_in_device_of(s));

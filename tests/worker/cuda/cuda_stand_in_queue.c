@@ -1,4 +1,4 @@
-/* cuda_stand_in_queue.c — handles of the stand-in, lanes of work, and who goes first. */
+/* cuda_stand_in_queue.c — handles of the stand-in, lanes of work and their order. */
 #include "tests/worker/cuda/cuda_stand_in_queue.h"
 
 #include <stdlib.h>
@@ -123,7 +123,8 @@ void stand_in_run_until(struct lane *l, size_t count)
 
 void stand_in_wait_for(struct lane *l, size_t count)
 {
-    /* No plain turns: a caller that always waits twice would always meet the same order. */
+    /* The order does not simply alternate: a caller that always waits twice would always get the
+     * same order. */
     const bool others_first = ((uint32_t)stand_in_queues.waits++ * 2654435761u >> 16 & 1) != 0;
     for (cudaStream_t s = others_first ? first_stream() : NULL; s != NULL; s = next_stream(s)) {
         while (&s->queue != l && stand_in_advance(&s->queue)) {

@@ -19,7 +19,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t s)
     ENTER();
     HOLD_TO(known, stand_in_is_known(stand_in_queues.streams, s));
     HOLD_TO(wait_in_capture, s->captured == NULL);
-    stand_in_finish_all(); /* some may wait for this one */
+    stand_in_finish_all(); /* other streams may wait for this one */
     for (struct handle *h = stand_in_queues.events; h != NULL; h = h->next) {
         cudaEvent_t e = (cudaEvent_t)h;
         e->lane = e->lane == &s->queue ? NULL : e->lane;
@@ -38,7 +38,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s)
     return stand_in_fault;
 }
 
-/* Not ready when asked first. */
+/* The first query returns "not ready". */
 cudaError_t cudaStreamQuery(cudaStream_t s)
 {
     ENTER();
@@ -73,7 +73,8 @@ cudaError_t cudaEventDestroy(cudaEvent_t e)
     ENTER();
     HOLD_TO(known, stand_in_is_known(stand_in_queues.events, e));
     if (e->lane != NULL && e->capture == 0)
-        stand_in_run_until((struct lane *)e->lane, e->place); /* it is written to there */
+        stand_in_run_until((struct lane *)e->lane,
+                           e->place); /* the event stores its time when it passes */
     stand_in_unmake(&stand_in_queues.events, e);
     return cudaSuccess;
 }

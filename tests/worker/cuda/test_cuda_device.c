@@ -1,6 +1,4 @@
-/*
- * What cuda_device.h promises: memory, copies, kernels, graphs, errors.
- */
+/* test_cuda_device.c — the contracts of cuda_device.h: memory, copies, kernels, graphs, errors. */
 #include "base/memory.h"
 #include "tests/worker/cuda/cuda_rig.h"
 
@@ -24,7 +22,7 @@ static void copies_arrive_and_clear_zeroes(void **state)
     cuda_rig_free(r, b);
 }
 
-static void every_thread_of_a_grid_knows_where_it_is(void **state)
+static void every_thread_of_a_grid_has_its_position(void **state)
 {
     struct cuda_rig *r = *state;
     const struct cuda_grid g = {5, 4, 3, 37};
@@ -32,7 +30,7 @@ static void every_thread_of_a_grid_knows_where_it_is(void **state)
     uint32_t *out = cuda_rig_memory(r, bytes), *seen = malloc(bytes), *at = seen;
     struct test_where_call call = {out};
     assert_ok(r->kind->launch(r->device, CUDA_COMPUTE, CUDA_test_where, g, &call));
-    call.out = NULL; /* arguments are copied */
+    call.out = NULL; /* the device has a copy of the arguments */
     cuda_rig_down(r, seen, out, bytes);
     for (uint32_t z = 0; z < g.z; z++) {
         for (uint32_t y = 0; y < g.y; y++) {
@@ -92,7 +90,7 @@ static void a_captured_step_replays(void **state)
     assert_ok(k->wait(r->device, CUDA_COMPUTE, CUDA_COPY));
     assert_ok(k->capture_end(r->device, &graph));
     assert_ok(k->synchronize(r->device));
-    assert_true(down[0] == 0); /* written down, not done */
+    assert_true(down[0] == 0); /* captured, not run */
     for (int times = 2; times < 6; times++) {
         assert_ok(k->graph_launch(r->device, graph));
         assert_ok(k->synchronize(r->device));
@@ -121,7 +119,7 @@ static void marks_measure_time(void **state)
     cuda_rig_free(r, x);
 }
 
-/* Two copies down on one stream while the other clears. */
+/* One stream copies to the host twice while the other clears. */
 static void a_stream_waits_for_the_other(void **state)
 {
     struct cuda_rig *r = *state;
@@ -142,7 +140,7 @@ static void a_stream_waits_for_the_other(void **state)
     cuda_rig_free(r, x);
 }
 
-static void memory_that_is_pinned_is_copied(void **state)
+static void pinned_memory_is_copied(void **state)
 {
     struct cuda_rig *r = *state;
     enum { COUNT = 100000 };
@@ -160,7 +158,7 @@ static void memory_that_is_pinned_is_copied(void **state)
     free(own);
 }
 
-static void grids_that_no_gpu_takes_are_refused(void **state)
+static void invalid_grids_are_errors(void **state)
 {
     struct cuda_rig *r = *state;
     const struct add_into_call call = {0};
@@ -168,11 +166,11 @@ static void grids_that_no_gpu_takes_are_refused(void **state)
         {0, 1, 1, 32}, {1, 65536, 1, 32}, {1, 1, 65536, 32}, {1, 1, 1, 1025}, {1, 1, 1, 0}};
     for (size_t i = 0; i < COUNT_OF(wrong); i++) {
         assert_error(r->kind->launch(r->device, CUDA_COMPUTE, CUDA_add_into, wrong[i], &call),
-                     ERROR_OTHER, "kernel add_into: no GPU takes a grid of");
+                     ERROR_OTHER, "add_into");
     }
 }
 
-static void more_memory_than_there_is_is_an_error(void **state)
+static void too_large_an_allocation_is_an_error(void **state)
 {
     struct cuda_rig *r = *state;
     struct cuda_properties p;
@@ -180,13 +178,11 @@ static void more_memory_than_there_is_is_an_error(void **state)
     assert_ok(r->kind->describe(0, &p));
     assert_true(p.free_bytes <= p.memory_bytes && p.multiprocessors > 0 && p.name[0] != '\0');
     assert_error(r->kind->memory_new(r->device, &at, p.memory_bytes + 1, "weights"), ERROR_OTHER,
-                 "weights: the GPU's memory is out");
-    assert_error(r->kind->memory_new(r->device, &at, p.memory_bytes + 1, "weights"), ERROR_OTHER,
-                 "use a smaller batch or fewer workers per GPU");
-    cuda_rig_free(r, cuda_rig_memory(r, 1 << 20)); /* it goes on */
+                 "weights");
+    cuda_rig_free(r, cuda_rig_memory(r, 1 << 20)); /* the device still works */
 }
 
-static void a_device_that_is_not_there_is_an_error(void **state)
+static void an_absent_device_is_a_usage_error(void **state)
 {
     struct cuda_rig *r = *state;
     unsigned count;
@@ -194,24 +190,24 @@ static void a_device_that_is_not_there_is_an_error(void **state)
     struct cuda_properties p;
     assert_ok(r->kind->count(&count));
     const struct cuda_options o = {.index = count};
-    assert_error(r->kind->open(&d, &o), ERROR_USAGE, "there is no GPU");
+    assert_int_equal(r->kind->open(&d, &o), ERROR_USAGE);
     assert_null(d);
-    assert_error(r->kind->describe(count, &p), ERROR_USAGE, "there is no GPU");
+    assert_int_equal(r->kind->describe(count, &p), ERROR_USAGE);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         CUDA_TEST(copies_arrive_and_clear_zeroes),
-        CUDA_TEST(every_thread_of_a_grid_knows_where_it_is),
+        CUDA_TEST(every_thread_of_a_grid_has_its_position),
         CUDA_TEST(threads_of_a_block_wait_for_each_other),
         CUDA_TEST(a_captured_step_replays),
         CUDA_TEST(marks_measure_time),
         CUDA_TEST(a_stream_waits_for_the_other),
-        CUDA_TEST(memory_that_is_pinned_is_copied),
-        CUDA_TEST(grids_that_no_gpu_takes_are_refused),
-        CUDA_TEST(more_memory_than_there_is_is_an_error),
-        CUDA_TEST(a_device_that_is_not_there_is_an_error),
+        CUDA_TEST(pinned_memory_is_copied),
+        CUDA_TEST(invalid_grids_are_errors),
+        CUDA_TEST(too_large_an_allocation_is_an_error),
+        CUDA_TEST(an_absent_device_is_a_usage_error),
     };
     return cuda_rig_run("cuda_device", tests, COUNT_OF(tests), NULL, NULL);
 }

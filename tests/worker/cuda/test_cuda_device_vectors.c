@@ -1,7 +1,6 @@
-/*
- * Parameters that stay on the device: the gradient is the one that would come down, the update has
- * the bits of the host's, and a bad gradient changes nothing.
- */
+/* test_cuda_device_vectors.c — parameters that stay on the device: the gradient equals the one that
+ * a copy to the host gives, the update has the bits of the host's update, and a gradient that is
+ * not finite changes nothing. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -31,7 +30,7 @@ static void settings_open(options **out, const char *name, const char *more)
         "test"));
 }
 
-/* The same training twice: by the host's optimizer, and by the device's kernel. */
+/* The same training on both sides: the optimizer on the host, and the kernel on the device. */
 struct pair {
     backend *backend;
     optimizer *optimizer;
@@ -92,7 +91,7 @@ static void assert_same_bits(struct pair *p)
     }
 }
 
-/* p->gradient, on both sides; whether it was finite. */
+/* Applies p->gradient on both sides. True: it was finite. */
 static bool step(struct pair *p, double scale, double lr)
 {
     struct optimizer_pass here, there;
@@ -108,7 +107,7 @@ static bool step(struct pair *p, double scale, double lr)
     return there.finite;
 }
 
-/* One element, odd ends, a chunk of the norm's sum and a bit, several blocks. */
+/* One element, odd ends, a little more than a chunk of the norm, several blocks. */
 static const size_t counts[] = {1, 3, 4, 5, 1000, 8192, 8193, 40001};
 
 static void an_update_has_the_bits_of_the_hosts(void **state)
@@ -118,7 +117,7 @@ static void an_update_has_the_bits_of_the_hosts(void **state)
         struct pair p;
         const char *name = optimizer_registry.entries[k / COUNT_OF(counts)]->name;
         pair_open(&p, name, counts[k % COUNT_OF(counts)]);
-        if (p.rule.form == OPTIMIZER_HOST_ONLY) { /* stays in the host's memory */
+        if (p.rule.form == OPTIMIZER_HOST_ONLY) { /* it has no kernel */
             pair_close(&p);
             continue;
         }
@@ -182,7 +181,7 @@ static void a_gradient_that_is_not_finite_changes_nothing(void **state)
             assert_same_bits(&p);
         }
         draw(p.gradient, p.count, 4, 1);
-        p.gradient[7] = FLT_MAX; /* finite, though its square is none in float */
+        p.gradient[7] = FLT_MAX; /* finite, but its square overflows in float */
         assert_false(step(&p, 1, 1e-30));
         p.gradient[7] = 1e19f;
         assert_true(step(&p, 1.8, 0.1));
@@ -192,7 +191,7 @@ static void a_gradient_that_is_not_finite_changes_nothing(void **state)
     }
 }
 
-static void vectors_asked_for_again_are_zero_again(void **state)
+static void reopened_vectors_are_zero(void **state)
 {
     (void)state;
     struct pair p;
@@ -225,8 +224,8 @@ static void open_fixture(struct fixture *f, const struct model *m, struct shape 
                                                      f->count));
 }
 
-/* Steps with vectors of the host between steps with the device's: as they are, captured, replayed.
- * The host's parameters are others every second time, and must not show in the resident ones. */
+/* Steps with host vectors alternate with steps with resident ones: direct, captured, replayed. The
+ * host parameters differ every second time and must not change the resident ones. */
 static void expect_the_gradient_that_would_come_down(struct fixture *f,
                                                      struct device_vectors *there)
 {
@@ -248,7 +247,7 @@ static void expect_the_gradient_that_would_come_down(struct fixture *f,
     memory_free(seen);
 }
 
-static void a_gradient_that_stays_is_the_one_that_would_come_down(void **state)
+static void a_resident_gradient_equals_the_copied_one(void **state)
 {
     (void)state;
     static const enum precision precisions[] = {PRECISION_FP32, PRECISION_BF16};
@@ -278,7 +277,7 @@ static void declare_other(tape *t, tensor *x, const struct model *m)
     conv2d(t, x, "other", 4, 3, 1, 1);
 }
 
-/* Also of an earlier step's layers nothing is left there. */
+/* Layers of an earlier step leave no gradient there either. */
 static void layers_not_reached_have_a_zero_gradient_there_too(void **state)
 {
     (void)state;
@@ -312,7 +311,7 @@ static void train(struct fixture *f, bool as_computed, double norms[UPDATES], fl
     assert_ok(kind->device_vectors_write(f->backend, there.parameters, f->parameters, f->count));
     for (int i = 0; i < UPDATES; i++) {
         fixture_step(f, there.parameters, there.gradient);
-        if (i == SPOILT) /* by somebody, meanwhile */
+        if (i == SPOILT) /* as if another caller wrote to it */
             assert_ok(kind->device_vectors_write(f->backend, there.gradient + 1, &nan, 1));
         assert_ok(kind->device_vectors_update(f->backend, &u, &pass));
         assert_int_equal(pass.finite, i != SPOILT);
@@ -333,8 +332,8 @@ static tensor *linear_alone(tape *t, tensor *x, const struct model *m)
     return linear(t, x, "fc", m->classes);
 }
 
-/* Also where layers are not reached, whose gradient becomes 0 after the step. */
-static void a_step_that_sums_its_squares_makes_the_same_update(void **state)
+/* Includes layers that are not reached, whose gradient becomes 0 after the step. */
+static void a_step_with_sums_of_squares_gives_the_same_update(void **state)
 {
     (void)state;
     struct model_kind kinds[] = {
@@ -356,12 +355,12 @@ static void a_step_that_sums_its_squares_makes_the_same_update(void **state)
     }
 }
 
-/* Ends what this process can do on the stand-in's GPU: the last test. */
+/* The last test: after it this process cannot use the GPU of the stand-in. */
 static void a_fault_in_the_update_is_reported(void **state)
 {
     (void)state;
     if (!cuda_rig_on_stand_in())
-        skip(); /* a real GPU does not fail on request */
+        skip(); /* a real GPU cannot be made to fail */
     struct pair p;
     struct optimizer_pass pass;
     pair_open(&p, "sgd", 100);
@@ -378,10 +377,10 @@ int main(void)
         cmocka_unit_test(an_update_has_the_bits_of_the_hosts),
         cmocka_unit_test(a_rate_inside_the_velocity_has_the_bits_of_the_hosts),
         cmocka_unit_test(a_gradient_that_is_not_finite_changes_nothing),
-        cmocka_unit_test(vectors_asked_for_again_are_zero_again),
-        cmocka_unit_test(a_gradient_that_stays_is_the_one_that_would_come_down),
+        cmocka_unit_test(reopened_vectors_are_zero),
+        cmocka_unit_test(a_resident_gradient_equals_the_copied_one),
         cmocka_unit_test(layers_not_reached_have_a_zero_gradient_there_too),
-        cmocka_unit_test(a_step_that_sums_its_squares_makes_the_same_update),
+        cmocka_unit_test(a_step_with_sums_of_squares_gives_the_same_update),
         cmocka_unit_test(a_fault_in_the_update_is_reported),
     };
     return cuda_rig_run("cuda, device vectors", tests, COUNT_OF(tests), NULL, NULL);

@@ -1,8 +1,6 @@
-/*
- * Matrix products of cuda_device.h: every transposition, epilogue and arithmetic, at sizes that are
- * no multiple of anything. Operands are small whole numbers, so that every arithmetic gives the
- * very same sums in any order and results are compared exactly; what rounding does is another test.
- */
+/* test_cuda_product.c — matrix products of cuda_device.h: every transposition, epilogue and
+ * arithmetic, at sizes that are multiples of nothing. Operands are small whole numbers, so every
+ * arithmetic gives exactly the same sums in any order. A separate test covers rounding. */
 #include "tests/worker/cuda/cuda_rig.h"
 #include "worker/cuda/cuda_real.h"
 
@@ -12,7 +10,7 @@
 
 struct cuda_product_problem {
     struct cuda_product_shape shape;
-    size_t offset; /* elements by which operands are off their alignment */
+    size_t offset; /* distance of operands from their alignment, in elements */
     float *a, *b, *d, *bias;
     uint8_t *mask;
 };
@@ -60,7 +58,7 @@ static struct cuda_product_problem make(const struct cuda_product_shape *s, size
     for (size_t i = 0; i < mask_bytes(s); i++)
         p.mask[i] = (uint8_t)(i * 37 + 5);
     for (uint32_t j = 0; j < s->columns; j++)
-        p.bias[j] += 0.5f; /* so that no sum is 0: what a mask says of that is left open */
+        p.bias[j] += 0.5f; /* no sum is 0, where the mask is undefined */
     return p;
 }
 
@@ -80,7 +78,7 @@ static uint16_t to_bf16(float x)
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-/* The operand on the device, `offset` elements behind the aligned address that is returned. */
+/* Copies the operand to the device, `offset` elements after the aligned address that it returns. */
 static void *operand_up(struct cuda_rig *r, const struct cuda_product_problem *p, const float *x,
                         size_t count)
 {
@@ -99,7 +97,7 @@ static void *operand_up(struct cuda_rig *r, const struct cuda_product_problem *p
     return at;
 }
 
-/* What the device makes of the problem: into d, bias and mask. */
+/* Computes the problem on the device: into d, bias and mask. */
 static void compute(struct cuda_rig *r, struct cuda_product_problem *p)
 {
     const struct cuda_product_shape *s = &p->shape;
@@ -128,7 +126,7 @@ static bool bit_of(const struct cuda_product_problem *p, uint32_t i, uint32_t j)
     return p->mask[i * cuda_mask_bytes(1, p->shape.columns) + j / 8] >> j % 8 & 1;
 }
 
-/* Element i, j as it should be; `before`: the same problem before it was computed. */
+/* The expected element i, j. `before`: the problem before it was computed. */
 static double expected(const struct cuda_product_problem *before, uint32_t i, uint32_t j)
 {
     const struct cuda_product_shape *s = &before->shape;
@@ -196,7 +194,7 @@ static void check_everywhere(struct cuda_rig *r, enum cuda_arithmetic arithmetic
     }
 }
 
-/* With what cublasLt fuses, and with the kernels that do it instead. */
+/* With the epilogues that cublasLt fuses, and with kernels for all of them. */
 static void check_both_ways(struct cuda_rig *r, enum cuda_arithmetic arithmetic)
 {
     static const char name[] = "GRADLAG_CUDA_EPILOGUES";
@@ -237,7 +235,7 @@ static double error_of(struct cuda_rig *r, enum cuda_arithmetic arithmetic)
     struct cuda_product_problem before = make(&s, 0), p = make(&s, 0);
     double off = 0, all = 0;
     for (size_t i = 0; i < 40 * 200; i++)
-        before.a[i] = p.a[i] *= 0.7654321f; /* no longer whole */
+        before.a[i] = p.a[i] *= 0.7654321f; /* no longer whole numbers */
     for (size_t i = 0; i < 50 * 200; i++)
         before.b[i] = p.b[i] *= 1.2345678f;
     compute(r, &p);
@@ -255,29 +253,38 @@ static double error_of(struct cuda_rig *r, enum cuda_arithmetic arithmetic)
 }
 
 /* fp32 has 24 significant bits, tf32 11 and bf16 8. */
-static void each_arithmetic_rounds_as_much_as_it_says(void **state)
+static void each_arithmetic_has_its_rounding_error(void **state)
 {
     struct cuda_rig *r = *state;
     const double fp32 = error_of(r, CUDA_FP32), tf32 = error_of(r, CUDA_TF32);
     const double bf16 = error_of(r, CUDA_BF16);
     print_message("off by %.2g, %.2g and %.2g\n", fp32, tf32, bf16);
     assert_true(fp32 < 1e-6);
-    assert_true(tf32 < 1e-3 && (tf32 > 1e-5 || !cuda_rig_on_stand_in())); /* a GPU may */
+    assert_true(tf32 < 1e-3 &&
+                (tf32 > 1e-5 || !cuda_rig_on_stand_in())); /* a GPU may round exactly */
     assert_true(bf16 < 1e-2 && bf16 > 1e-3);
 }
 
-static void what_no_product_can_be_is_refused(void **state)
+static void impossible_products_are_errors(void **state)
 {
     struct cuda_rig *r = *state;
     cuda_product *p;
-    struct cuda_product_shape s = {.rows = 4, .columns = 0, .inner = 4};
-    assert_error(r->kind->product_open(r->device, &s, &p), ERROR_OTHER, "4×4 by 4×0");
-    s = (struct cuda_product_shape){4, 4, 4, .epilogue = CUDA_BIAS, .accumulate = true};
-    assert_error(r->kind->product_open(r->device, &s, &p), ERROR_OTHER, "accumulated");
+    const struct {
+        struct cuda_product_shape shape;
+        status code;
+    } cases[] = {{{4, 4, 4, .epilogue = CUDA_BIAS}, OK},
+                 {{4, 4, 4, .accumulate = true}, OK},
+                 {{4, 0, 4, .epilogue = CUDA_BIAS}, ERROR_OTHER},
+                 {{4, 4, 4, .epilogue = CUDA_BIAS, .accumulate = true}, ERROR_OTHER}};
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        assert_int_equal(r->kind->product_open(r->device, &cases[i].shape, &p), cases[i].code);
+        if (cases[i].code == OK)
+            r->kind->product_close(r->device, p);
+    }
 }
 
-/* The kernels that stand in where cublasLt does not fuse an epilogue. */
-static void masks_of_kernels_are_those_of_products(void **state)
+/* The kernels for epilogues that cublasLt does not fuse. */
+static void masks_of_kernels_equal_those_of_products(void **state)
 {
     struct cuda_rig *r = *state;
     enum { ROWS = 37, COLUMNS = 133 };
@@ -313,7 +320,7 @@ static void masks_of_kernels_are_those_of_products(void **state)
     cuda_rig_free(r, x);
 }
 
-static void sums_of_kernels_are_those_of_products(void **state)
+static void sums_of_kernels_equal_those_of_products(void **state)
 {
     struct cuda_rig *r = *state;
     enum { ROWS = 45, INNER = 77 };
@@ -345,7 +352,7 @@ static void sums_of_kernels_are_those_of_products(void **state)
     }
 }
 
-static void epilogues_of_single_terms_and_rows_are_done_by_kernels(void **state)
+static void kernels_compute_epilogues_of_single_terms_and_rows(void **state)
 {
     (void)state;
     static const struct {
@@ -370,15 +377,15 @@ static void epilogues_of_single_terms_and_rows_are_done_by_kernels(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(epilogues_of_single_terms_and_rows_are_done_by_kernels),
+        cmocka_unit_test(kernels_compute_epilogues_of_single_terms_and_rows),
         CUDA_TEST(products_in_fp32_are_right),
         CUDA_TEST(products_in_tf32_are_right),
         CUDA_TEST(products_in_bf16_are_right),
         CUDA_TEST(operands_need_no_alignment),
-        CUDA_TEST(each_arithmetic_rounds_as_much_as_it_says),
-        CUDA_TEST(what_no_product_can_be_is_refused),
-        CUDA_TEST(masks_of_kernels_are_those_of_products),
-        CUDA_TEST(sums_of_kernels_are_those_of_products),
+        CUDA_TEST(each_arithmetic_has_its_rounding_error),
+        CUDA_TEST(impossible_products_are_errors),
+        CUDA_TEST(masks_of_kernels_equal_those_of_products),
+        CUDA_TEST(sums_of_kernels_equal_those_of_products),
     };
     return cuda_rig_run("cuda_product", tests, COUNT_OF(tests), NULL, NULL);
 }

@@ -1,6 +1,4 @@
-/*
- * Measuring a GPU: that every rate is measured, not how high it is.
- */
+/* test_cuda_rates.c — every rate of a GPU is measured; its value is not tested. */
 #include "tests/worker/cuda/cuda_rig.h"
 #include "worker/cuda/cuda_rates.h"
 
@@ -62,7 +60,7 @@ static const struct {
     {{100, 95, 100, 101}, 4, 1, false},
     {{100, 89, 100, 101}, 4, 1, true},
     {{100, 89, 100, 101, 50}, 5, 1, true},
-    {{50, 51, 50, 100}, 4, 0, false}, /* one that is faster makes nobody slow */
+    {{50, 51, 50, 100}, 4, 0, false}, /* one fast GPU does not make the others slow */
 };
 
 static void slower_is_more_than_a_tenth_below_the_median(void **state)

@@ -2,9 +2,9 @@
  * cuda_calls.h — the arguments of every kernel: struct NAME_call for kernel NAME of
  * cuda_kernels.def. All pointers are device memory.
  *
- * Members are ordered so that no struct has padding: two calls are compared byte by byte.
- * ROWS is [batch][features]; LANES is [features][batch], features in C,H,W order. `activation` is
- * an enum activation (backend.h).
+ * Members are ordered so that no struct has padding, because calls are compared byte by byte. ROWS
+ * is [batch][features]; LANES is [features][batch], features in C,H,W order. `activation` is an
+ * enum activation (backend.h). "Blocks: x per A, y per B" gives the grid.
  */
 #ifndef GRADLAG_WORKER_CUDA_KERNELS_CUDA_CALLS_H
 #define GRADLAG_WORKER_CUDA_KERNELS_CUDA_CALLS_H
@@ -13,25 +13,25 @@
 #include "worker/data/dataset.h"
 
 /* ---- elementwise ------------------------------------------------------------------------------
- * Of buffers: four elements to a thread, so pointers are aligned to 16 bytes; the last thread takes
- * what is left. */
+ * Kernels on buffers compute four elements per thread, so pointers are aligned to 16 bytes. The
+ * last thread computes the rest. */
 enum { CUDA_ACTIVATION_NONE, CUDA_ACTIVATION_RELU, CUDA_ACTIVATION_TANH, CUDA_ACTIVATION_GELU };
 
-/* to[i] += from[i]; one element to a thread */
+/* to[i] += from[i]; one element per thread */
 struct add_into_call {
     float *to;
     const float *from;
     size_t count;
 };
 
-/* to[i] = from[i], or to[i] += from[i]; one element to a thread, any alignment */
+/* to[i] = from[i], or to[i] += from[i]; one element per thread, any alignment */
 struct pass_on_call {
     float *to;
     const float *from;
     uint32_t count, accumulate;
 };
 
-/* to[i] = from[i] rounded to bf16, to even; one element to a thread */
+/* to[i] = from[i] rounded to bf16, to even; one element per thread */
 struct round_call {
     uint16_t *to;
     const float *from;
@@ -46,7 +46,7 @@ struct activation_forward_call {
     uint32_t activation, unused;
 };
 
-/* to (+)= g · a'(x), with a' from y where it can be (ReLU, tanh); `to` may be g */
+/* to (+)= g · a'(x); ReLU and tanh compute a' from y; `to` may be g */
 struct activation_backward_call {
     float *to;
     const float *g, *x, *y;
@@ -97,17 +97,17 @@ struct transpose_call {
 /* ---- the loss ----------------------------------------------------------------------------------
  */
 
-/* What the kernels leave for struct op_loss. */
+/* Sums for struct op_loss. */
 struct cuda_loss {
     double sum;
     uint32_t correct, unused;
 };
 
-enum { CUDA_LOSS_ROWS = 256 }; /* per block, and its threads */
+enum { CUDA_LOSS_ROWS = 256 }; /* samples and threads per block */
 
-/* out[block] = loss and correct answers of the block's samples before *valid. Logit k of sample n
- * is logits[n·per_row + k·per_class]; gradient, laid out alike, (+)= that of the mean loss of the
- * first *valid samples, 0 beyond; NULL: not wanted. */
+/* out[block] = loss and correct answers of the samples of the block before *valid. Logit k of
+ * sample n is logits[n·per_row + k·per_class]. gradient has the layout of logits; it (+)= the
+ * gradient of the mean loss of the first *valid samples, and 0 for the rest. NULL: no gradient. */
 struct cross_entropy_call {
     const float *logits;
     const uint32_t *labels, *valid;
@@ -132,11 +132,12 @@ struct pool_shape {
     uint32_t kernel_height, kernel_width, stride, batch;
 };
 
-/* y = a(largest of the window), and which one it was, the first of equals; over outputs */
+/* y = a(maximum of the window), and the index of the maximum, the first of equal ones. One thread
+ * per output. */
 struct max_pool_call {
     const float *x;
     float *y;
-    uint16_t *which; /* NULL: not wanted */
+    uint16_t *which; /* NULL: not stored */
     struct pool_shape s;
     uint32_t activation, unused;
 };
@@ -148,8 +149,9 @@ struct average_pool_call {
     uint32_t activation, unused;
 };
 
-/* Over inputs: to (+)= what the windows around it hand back; y is the pool's output, for a'. With
- * `gate`, 0 where the pool's input is not positive: the ReLU before it. `which` NULL: average. */
+/* One thread per input: to (+)= the gradients of all windows that read it. y is the output of the
+ * pool, for a'. With `gate`, 0 where the input of the pool is not positive: the ReLU before it.
+ * `which` NULL: average. */
 struct pool_backward_call {
     const float *g, *y, *gate;
     const uint16_t *which;
@@ -159,40 +161,42 @@ struct pool_backward_call {
 };
 
 /* ---- convolutions, LANES -----------------------------------------------------------------------
- * One weight of one output element: where its factor lies relative to the place, and the weight. */
+ * A tap is one weight of an output element, with the position of its factor relative to the place.
+ */
 struct conv_tap {
     int32_t source; /* ((channel·height + down)·width + right)·batch */
     int32_t weight; /* offset in the weights of row 0 */
     int16_t down, right;
-    uint32_t one; /* the factor is 1 wherever it is: the bias */
+    uint32_t one; /* the factor is 1: the bias */
 } __attribute__((aligned(16)));
 
-/* Places of one kind: all that share their taps. A forward convolution has one class; the input
- * gradient one for each remainder of the place by the stride. */
+/* Places that share their taps. A forward convolution has one class; the input gradient has one for
+ * each remainder of the place by the stride. */
 struct conv_class {
-    uint32_t tap, taps;                /* of the table */
+    uint32_t tap, taps;                /* range of the table */
     uint32_t places_high, places_wide; /* places of this class */
-    uint32_t to;                       /* where place (0, 0), lane 0 of row 0 is written */
+    uint32_t to;                       /* position of the result of place (0, 0), lane 0, row 0 */
     uint32_t unused[3];
 };
 
-/* to[row][place][lane] = Σ over taps of weight[row·weight_row + tap.weight] · source at the place;
- * then + bias[row], the activation, and 0 where `gate` (laid out as `to`) is not positive. Source
- * and weights are rounded as they are read, by `dropped` bits of the mantissa.
- * Blocks: x over places × batch, y over rows, z over classes. */
+/* to[row][place][lane] = Σ over taps of weight[row·weight_row + tap.weight] · source at the place,
+ * + bias[row], then the activation, and 0 where `gate` (layout of `to`) is not positive. Source and
+ * weights are rounded by dropping `dropped` bits of the mantissa. Blocks: x over places × batch, y
+ * over rows, z over classes. */
 struct conv_call {
     const float *source, *weight, *bias, *gate;
     float *to;
     const struct conv_tap *taps;
     const struct conv_class *classes;
-    uint32_t rows, weight_row, batch, step; /* place p of a class lies at step·p in the source */
+    uint32_t rows, weight_row, batch, step; /* place p of a class is at step·p in the source */
     uint32_t source_height, source_width;
-    uint32_t to_row, to_down, to_right; /* from one row, place below, place beside to the next */
+    uint32_t to_row, to_down,
+        to_right; /* distance to the next row, the place below, the place to the right */
     uint32_t activation, accumulate, dropped;
 };
 
-/* partial[split][row][tap] = Σ over the split's share of places × batch of g[row][place][lane] ·
- * source of the tap there, both rounded. Blocks: x over taps, y over rows, z over splits. */
+/* partial[split][row][tap] = Σ over the places × batch of the split of g[row][place][lane] · source
+ * of the tap there, both rounded. Blocks: x over taps, y over rows, z over splits. */
 struct conv_weight_call {
     const float *g, *source;
     float *partial;
@@ -211,7 +215,7 @@ struct conv_weight_sum_call {
     uint32_t accumulate_bias, unused;
 };
 
-/* to[tap][place][lane] = source of the tap there, or its bf16. Blocks: x over columns/4, y taps. */
+/* to[tap][place][lane] = source of the tap, or its bf16. Blocks: x over columns/4, y over taps. */
 struct spread_call {
     const float *source;
     float *to;
@@ -220,8 +224,8 @@ struct spread_call {
     uint32_t batch, step, source_height, source_width, places_wide, columns;
 };
 
-/* The other way: to[channel][y][x][lane] (+)= Σ of what the taps took from there. Over inputs;
- * blocks as for pools. */
+/* The reverse: to[channel][y][x][lane] (+)= Σ over the taps that read this element. One thread per
+ * input; blocks as for pools. */
 struct collect_call {
     const float *from;
     const float *gate;
@@ -245,8 +249,8 @@ struct norm_sums_call {
     uint32_t length, chunk;
 };
 
-/* y = a(γ (x − mean)/√(variance + ε) + β + other). Without `given`, statistics are those of `parts`
- * and written to mean, variance. */
+/* y = a(γ (x − mean)/√(variance + ε) + β + other). Unless `given`, statistics come from `parts`,
+ * and the kernel writes them to mean and variance. */
 struct norm_forward_call {
     const float *x, *other, *scale, *shift;
     const struct cuda_sums *parts;
@@ -254,7 +258,7 @@ struct norm_forward_call {
     uint32_t length, parts_count, given, activation;
 };
 
-/* parts = Σ g, Σ g·x̂; with y, g becomes 0 where y is not positive first */
+/* parts = Σ g, Σ g·x̂. With y, the kernel first sets g to 0 where y is not positive. */
 struct norm_backward_sums_call {
     const float *x, *y, *mean, *variance;
     float *g;
@@ -285,9 +289,9 @@ struct norm_backward_call {
 /* ---- data --------------------------------------------------------------------------------------
  */
 
-/* to = samples indices[0..n) as numbers: values[channel][byte], moved and mirrored as `crops` says
- * (NULL: as they are); LANES or ROWS of `batch` samples. Blocks of 256 threads: x per 32 elements
- * of an image, y per 32 samples. */
+/* to = samples indices[0..n) as numbers values[channel][byte], shifted and mirrored according to
+ * `crops` (NULL: unchanged), in LANES or ROWS of `batch` samples. Blocks of 256 threads: x per 32
+ * elements of an image, y per 32 samples. */
 struct gather_call {
     const uint8_t *images;
     const uint32_t *indices;
@@ -320,7 +324,7 @@ struct update_call {
     float *parameters, *state; /* state NULL: sgd */
     const float *gradient;
     const double *squares;
-    double damping; /* scale, but for a rate that is part of it */
+    double damping; /* scale, except a rate that is part of it */
     size_t count;
     float scale, lr, momentum, weight_decay;
     uint32_t form, unused; /* of enum optimizer_form */
@@ -332,15 +336,15 @@ struct update_call {
 /* ---- epilogues of products, where cublasLt has none (with bias_activate) ------------------------
  */
 
-/* mask bit (row, column) = d[row][column] > 0, and 0 beyond the columns; cuda_mask_bytes. One
- * thread per word of the mask, `words` to a row. */
+/* mask bit (row, column) = d[row][column] > 0; 0 beyond the columns; layout of cuda_mask_bytes. One
+ * thread per word of the mask; `words` per row. */
 struct product_mask_write_call {
     const float *d;
     uint32_t *mask;
     uint32_t rows, columns, words, unused;
 };
 
-/* d[row][column] = 0 where the mask has a zero; one thread per element */
+/* d[row][column] = 0 where the mask is 0; one thread per element */
 struct product_mask_apply_call {
     float *d;
     const uint32_t *mask;

@@ -1,10 +1,10 @@
 /*
- * cuda_kernel.h — the words kernels are written in. nvcc compiles the kernels for the GPU. The
- * host's C compiler compiles the same source for the tests, which define these words for the host
+ * cuda_kernel.h — the macros that kernels use. nvcc compiles the kernels for the GPU. For the
+ * tests, the C compiler of the host compiles the same source with other definitions of the macros
  * (tests/worker/cuda/cuda_stand_in_block.c).
  *
- * A kernel takes one argument struct by value, `struct NAME_call`, declared beside it, and is
- * listed in cuda_kernels.def. Its body uses the common subset of C17 and CUDA C++ and these words:
+ * A kernel takes one argument struct by value, `struct NAME_call`, and has a line in
+ * cuda_kernels.def. Its body uses the common subset of C17 and CUDA C++ and these macros:
  *
  *   CUDA_KERNEL(relu_forward)                     // argument struct relu_forward_call, named `c`
  *   {
@@ -13,17 +13,18 @@
  *           c.y[i] = c.x[i] > 0 ? c.x[i] : 0;
  *   }
  *
- *   BLOCK_X BLOCK_Y BLOCK_Z, BLOCKS_X …   which block of how many
- *   THREAD, THREADS                        which thread of how many in a block: blocks are flat
- *   SHARED(float, tile, 1024);             memory of one block; holds rubbish at first
- *   SYNC();                                every thread of the block must come here
- *   CUDA_FUNCTION                          before a function that kernels call
- *   CUDA_UNROLL                            before a loop to be unrolled on the GPU
+ *   BLOCK_X BLOCK_Y BLOCK_Z, BLOCKS_X …   number of this block; number of blocks
+ *   THREAD, THREADS                        number of this thread in its block; threads (blocks are
+ * flat) SHARED(float, tile, 1024);             memory of one block, not initialised SYNC(); a
+ * barrier that every thread of the block must reach CUDA_FUNCTION                          before a
+ * function that kernels call CUDA_UNROLL                            before a loop to unroll on the
+ * GPU
  *
- * No atomics and no warp intrinsics: results must not depend on the order in which threads run, and
- * on the host threads run one after another between barriers. Kernels that call SYNC are listed
- * with KERNEL_SYNC, the others with KERNEL; the host runs the latter as plain loops.
- * Fused multiply-add is left to nvcc (-fmad=true): GPU and host differ by rounding, no more.
+ * No atomics and no warp intrinsics: results must not depend on the order of threads, and on the
+ * host threads run one after another between barriers. Kernels that call SYNC are listed with
+ * KERNEL_SYNC, the others with KERNEL, which the host runs as plain loops. nvcc may fuse multiply
+ * and add
+ * (-fmad=true), so results on GPU and host differ by rounding.
  */
 #ifndef GRADLAG_WORKER_CUDA_KERNELS_CUDA_KERNEL_H
 #define GRADLAG_WORKER_CUDA_KERNELS_CUDA_KERNEL_H

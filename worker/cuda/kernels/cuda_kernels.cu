@@ -1,7 +1,5 @@
-/*
- * cuda_kernels.cu — the kernels for the GPU, and where cuda_device.c finds them. All that calls
- * CUDA is C; this file alone is nvcc's.
- */
+/* cuda_kernels.cu — compiles the kernels for the GPU and gives cuda_device.c their addresses. It is
+ * the only file for nvcc; all callers of CUDA are C. */
 #define _Noreturn __attribute__((noreturn))
 #include <math.h>
 #include <string.h>

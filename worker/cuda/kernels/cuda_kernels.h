@@ -1,4 +1,4 @@
-/* cuda_kernels.h — every kernel. Included by cuda_kernels.cu, and by the tests for the host. */
+/* cuda_kernels.h — includes every kernel, for cuda_kernels.cu and for the tests on the host. */
 #ifndef GRADLAG_WORKER_CUDA_KERNELS_CUDA_KERNELS_H
 #define GRADLAG_WORKER_CUDA_KERNELS_CUDA_KERNELS_H
 

@@ -1,4 +1,4 @@
-/* cuda_kernels_common.h — what kernels of several files use. */
+/* cuda_kernels_common.h — functions that kernels of several files call. */
 #ifndef GRADLAG_WORKER_CUDA_KERNELS_CUDA_KERNELS_COMMON_H
 #define GRADLAG_WORKER_CUDA_KERNELS_CUDA_KERNELS_COMMON_H
 
@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-/* Four floats that are read and written at once; aligned to 16 bytes. */
+/* Four floats that are read and written together; aligned to 16 bytes. */
 #ifdef __CUDACC__
 typedef float4 cuda_four;
 #else
@@ -32,7 +32,8 @@ CUDA_FUNCTION cuda_four four_of(float v)
     return f;
 }
 
-/* What is fused after other operations: GELU is not, and its code would only be in the way. */
+/* Activations that are fused into other operations. GELU never is, and its code would slow these
+ * kernels. */
 CUDA_FUNCTION float activate_fused(float x, uint32_t activation)
 {
     if (activation == CUDA_ACTIVATION_RELU)
@@ -47,7 +48,7 @@ CUDA_FUNCTION float activate_one(float x, uint32_t activation)
     return activate_fused(x, activation);
 }
 
-/* a'(x) of ReLU and tanh, from y = a(x); 1 of none. */
+/* a'(x) of ReLU and tanh, computed from y = a(x); 1 for no activation. */
 CUDA_FUNCTION float slope_at(float y, uint32_t activation)
 {
     if (activation == CUDA_ACTIVATION_RELU)
@@ -60,7 +61,7 @@ CUDA_FUNCTION float gelu_slope_at(float x)
     return 0.5f * (1 + erff(x * 0.70710678f)) + x * 0.39894228f * expf(-0.5f * x * x);
 }
 
-/* Round to nearest even, as processors' own conversions do. NaN stays NaN. */
+/* Rounds to nearest even, as processors do. NaN stays NaN. */
 CUDA_FUNCTION uint16_t bf16_of(float v)
 {
     union {
@@ -73,8 +74,8 @@ CUDA_FUNCTION uint16_t bf16_of(float v)
     return (uint16_t)((bits.u + 0x7fff + (bits.u >> 16 & 1)) >> 16);
 }
 
-/* The same as a float, with as many bits of its mantissa dropped: 16 make it a bf16, 13 a tf32, 0
- * leave it alone. */
+/* Rounds likewise, as a float whose mantissa loses `dropped` bits: 16 give bf16, 13 tf32, 0 no
+ * change. */
 CUDA_FUNCTION float rounded(float v, uint32_t dropped)
 {
     union {
@@ -82,7 +83,8 @@ CUDA_FUNCTION float rounded(float v, uint32_t dropped)
         uint32_t u;
     } bits;
     bits.f = v;
-    if (dropped != 0 && (bits.u & 0x7f800000) != 0x7f800000) { /* infinities and NaN stay */
+    if (dropped != 0 &&
+        (bits.u & 0x7f800000) != 0x7f800000) { /* infinities and NaN are unchanged */
         bits.u += (1u << (dropped - 1)) - 1 + (bits.u >> dropped & 1);
         bits.u &= ~0u << dropped;
     }
@@ -100,8 +102,8 @@ CUDA_FUNCTION cuda_four rounded_four(cuda_four v, uint32_t dropped)
     return v;
 }
 
-/* Σ over the block's threads of first[THREAD], second[THREAD], into element 0; THREADS a power of
- * two. Everyone comes here. */
+/* Σ over the threads of the block of first[THREAD] and second[THREAD], into element 0. THREADS is a
+ * power of two. All threads must call it. */
 #define SUM_BLOCK(first, second)                                                                   \
     do {                                                                                           \
         SYNC();                                                                                    \

@@ -1,24 +1,25 @@
 /*
- * cuda_kernels_conv.h — convolutions in LANES as implicit matrix products: rows are channels,
- * columns are places × batch, and what is summed over are taps, or columns for the weight gradient.
- * A block keeps a tile of both factors in shared memory, a thread a tile of the result in
- * registers; the next piece of the factors is read while the present one is used. Each sum runs in
- * one order whatever the tile.
+ * cuda_kernels_conv.h — convolutions in LANES as implicit matrix products. Rows are channels,
+ * columns are places × batch. Sums run over taps, or over columns for the weight gradient. A block
+ * has a tile of both factors in shared memory, a thread a tile of the result in registers. Threads
+ * load the next piece of the factors while they use the present one. The order of each sum does not
+ * depend on the tile.
  *
- * The fast ones read four lanes at once and need batch % 4 == 0; `_any` takes every batch.
+ * The fast kernels read four lanes at once and require batch % 4 == 0; kernels named `_any` accept
+ * every batch.
  */
 #ifndef GRADLAG_WORKER_CUDA_KERNELS_CUDA_KERNELS_CONV_H
 #define GRADLAG_WORKER_CUDA_KERNELS_CUDA_KERNELS_CONV_H
 
 #include "worker/cuda/kernels/cuda_kernels_common.h"
 
-enum { CONV_THREADS = 128, CONV_TAPS = 8 /* in shared memory at a time */ };
+enum { CONV_THREADS = 128, CONV_TAPS = 8 /* taps in shared memory at a time */ };
 
 /* ---- where a column is, and what a tap finds there ----------------------------------------------
  */
 
 struct conv_place {
-    int32_t base, y, x; /* in the source, without the tap */
+    int32_t base, y, x; /* position in the source without the tap */
     uint32_t live;
 };
 
@@ -83,7 +84,7 @@ CUDA_FUNCTION float conv_weight_at(const struct conv_call *c, const struct conv_
                : 0;
 }
 
-/* sum += w · x over the taps in shared memory: `rows` from `row` on, four columns. */
+/* sum += w · x over the taps in shared memory, for `rows` rows from `row` on and four columns. */
 CUDA_FUNCTION void conv_multiply(float sum[8][4], const float *w, const float *x, uint32_t row,
                                  uint32_t column, const uint32_t wide, const uint32_t tile_rows,
                                  const uint32_t rows)
@@ -102,7 +103,7 @@ CUDA_FUNCTION void conv_multiply(float sum[8][4], const float *w, const float *x
     }
 }
 
-/* A block's tile of `high` rows × `wide` columns; a thread's of `rows` × 4. */
+/* The tile of a block has `high` rows × `wide` columns; the tile of a thread has `rows` × 4. */
 CUDA_FUNCTION void conv_tile(const struct conv_call *c, float *w, float *x, const uint32_t high,
                              const uint32_t wide, const uint32_t rows)
 {
@@ -120,7 +121,7 @@ CUDA_FUNCTION void conv_tile(const struct conv_call *c, float *w, float *x, cons
     float sum[8][4] = {{0}}, weight[4] = {0};
     cuda_four factor[4] = {{0, 0, 0, 0}};
     for (uint32_t at = 0; at < k.taps + CONV_TAPS; at += CONV_TAPS) {
-        if (at > 0) { /* what was read in the round before */
+        if (at > 0) { /* values that the previous round loaded */
             CUDA_UNROLL
             for (uint32_t i = 0; i < loads; i++) {
                 four_to(x + (group + i * groups) * wide + near,
@@ -184,7 +185,7 @@ CONV_KERNEL(conv_16, 16, 128, 4)
 CONV_KERNEL(conv_32, 32, 128, 8)
 CONV_KERNEL(conv_64, 64, 64, 8)
 
-/* 16 rows × 64 columns, 2 × 4 of them a thread's. */
+/* Tile of a block: 16 rows × 64 columns; of a thread: 2 × 4. */
 CUDA_KERNEL(conv_any)
 {
     SHARED(cuda_four, w, CONV_TAPS * 20 / 4);
@@ -227,12 +228,12 @@ CUDA_KERNEL(conv_any)
 }
 
 /* ---- the weight gradient ------------------------------------------------------------------------
- * Tiles hold 32 columns of each row and each tap, 36 apart so that threads beside each other find
- * them in different banks. */
+ * Tiles hold 32 columns of each row and each tap, 36 apart, so that neighbouring threads read
+ * different banks. */
 
 enum { CONV_COLUMNS = 32, CONV_ROW = CONV_COLUMNS + 4, CONV_WEIGHT_TAPS = 64 };
 
-/* One product after the other: each is a single fused instruction. */
+/* One product after the other, each a single fused instruction. */
 CUDA_FUNCTION float dot_four(cuda_four a, cuda_four b, float sum)
 {
     sum += a.x * b.x;
@@ -242,7 +243,7 @@ CUDA_FUNCTION float dot_four(cuda_four a, cuda_four b, float sum)
     return sum;
 }
 
-/* A thread's rows are `group`, `group + high/rows`, …, its taps `near`, `near + 16`, … */
+/* The rows of a thread are `group`, `group + high/rows`, …, its taps `near`, `near + 16`, … */
 CUDA_FUNCTION void conv_weight_multiply(float sum[8][4], const float *g, const float *x,
                                         uint32_t group, uint32_t near, const uint32_t high,
                                         const uint32_t rows)
@@ -364,7 +365,7 @@ CUDA_KERNEL(conv_weight_any)
     conv_weight_write(&c, sum, row0 + THREAD / 16, tap0 + THREAD % 16, 16, 2);
 }
 
-/* There are few weights and many splits: 8 threads to a weight, each every eighth split. */
+/* There are few weights and many splits: 8 threads per weight, each adds every eighth split. */
 CUDA_KERNEL(conv_weight_sum)
 {
     SHARED(float, sums, 256);

@@ -1,10 +1,10 @@
-/* cuda_kernels_loss.h — softmax cross-entropy, and batches gathered from the dataset. */
+/* cuda_kernels_loss.h — softmax cross-entropy, and the gathering of batches from the dataset. */
 #ifndef GRADLAG_WORKER_CUDA_KERNELS_CUDA_KERNELS_LOSS_H
 #define GRADLAG_WORKER_CUDA_KERNELS_CUDA_KERNELS_LOSS_H
 
 #include "worker/cuda/kernels/cuda_kernels_common.h"
 
-/* Of sample n; `total`: Σ exp(logit − most). */
+/* Values of sample n; `total`: Σ exp(logit − most). */
 CUDA_FUNCTION void cross_entropy_gradient(const struct cross_entropy_call *c, uint32_t n,
                                           float most, float total)
 {
@@ -31,7 +31,7 @@ CUDA_KERNEL(cross_entropy)
         for (uint32_t k = 1; k < c.classes; k++)
             if (row[(size_t)k * c.per_class] > row[(size_t)best * c.per_class])
                 best = k;
-        float most = row[(size_t)best * c.per_class], total = 1; /* the best one's exp(0) */
+        float most = row[(size_t)best * c.per_class], total = 1; /* exp(0) of the largest logit */
         for (uint32_t k = 0; k < c.classes; k++)
             total += k == best ? 0 : expf(row[(size_t)k * c.per_class] - most);
         uint32_t label = c.labels[n];
@@ -68,7 +68,7 @@ CUDA_KERNEL(loss_total)
     c.total->correct = correct;
 }
 
-/* One number of one sample, as it is shown. */
+/* One element of one sample, after its crop. */
 CUDA_FUNCTION float gather_one(const struct gather_call *c, uint32_t n, uint32_t element)
 {
     uint32_t plane = c->height * c->width, channel = element / plane, place = element % plane;

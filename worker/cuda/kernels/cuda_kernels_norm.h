@@ -1,4 +1,4 @@
-/* cuda_kernels_norm.h — batch norm, in LANES: a channel's elements lie in one row. */
+/* cuda_kernels_norm.h — batch norm in LANES, where the elements of a channel are one row. */
 #ifndef GRADLAG_WORKER_CUDA_KERNELS_CUDA_KERNELS_NORM_H
 #define GRADLAG_WORKER_CUDA_KERNELS_CUDA_KERNELS_NORM_H
 
@@ -6,13 +6,13 @@
 
 #define NORM_EPSILON 1e-5f /* BATCH_NORM_EPSILON of backend.h */
 
-/* The block's share of the channel. */
+/* The range of the channel that the block computes. */
 #define NORM_RANGE(chunk)                                                                          \
     const size_t row = (size_t)BLOCK_Y * c.length;                                                 \
     const uint32_t begin = BLOCK_X * (chunk);                                                      \
     const uint32_t end = begin + (chunk) < c.length ? begin + (chunk) : c.length
 
-/* The channel's totals, in the same order in every thread of every block. */
+/* Sums of the channel, in the same order in every thread of every block. */
 #define NORM_TOTALS(one, other)                                                                    \
     SHARED(double, firsts, CUDA_NORM_CHUNKS);                                                      \
     SHARED(double, seconds, CUDA_NORM_CHUNKS);                                                     \

@@ -1,5 +1,4 @@
-/* cuda_kernels_pool.h — pools, in LANES: threads beside each other are samples beside each other.
- */
+/* cuda_kernels_pool.h — pools in LANES: neighbouring threads compute neighbouring samples. */
 #ifndef GRADLAG_WORKER_CUDA_KERNELS_CUDA_KERNELS_POOL_H
 #define GRADLAG_WORKER_CUDA_KERNELS_CUDA_KERNELS_POOL_H
 
@@ -46,7 +45,7 @@ CUDA_KERNEL(average_pool)
     c.y[(size_t)BLOCK_X * c.s.out_width * c.s.batch + i] = activate_fused(mean, c.activation);
 }
 
-/* The first window that reaches place `at`, and one beyond the last. */
+/* The first window that contains place `at`, and the last one + 1. */
 CUDA_FUNCTION uint32_t first_window(uint32_t at, uint32_t kernel, uint32_t stride)
 {
     return at < kernel ? 0 : (at - kernel) / stride + 1;

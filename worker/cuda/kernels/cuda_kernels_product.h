@@ -1,7 +1,7 @@
 /*
- * cuda_kernels_product.h — epilogues of matrix products that cublasLt refuses to fuse. The mask's
- * bits lie as cublasLt's own do, so that one product may be fused and its counterpart not: bit
- * column % 8 of byte column / 8 of each row.
+ * cuda_kernels_product.h — epilogues of matrix products that cublasLt refuses to fuse. The mask has
+ * cublasLt's layout, so that a product may be fused while its counterpart is not: bit column % 8 of
+ * byte column / 8 of each row.
  */
 #ifndef GRADLAG_WORKER_CUDA_KERNELS_CUDA_KERNELS_PRODUCT_H
 #define GRADLAG_WORKER_CUDA_KERNELS_CUDA_KERNELS_PRODUCT_H
@@ -44,7 +44,7 @@ CUDA_FUNCTION float product_operand(const void *a, size_t at, uint32_t bf16)
     return value;
 }
 
-/* 32 rows to a block, 8 threads to a row. */
+/* A block has 32 rows, 8 threads per row. */
 CUDA_KERNEL(product_sums)
 {
     SHARED(float, sums, 256);

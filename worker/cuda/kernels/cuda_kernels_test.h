@@ -1,10 +1,10 @@
-/* cuda_kernels_test.h — kernels of the tests of a GPU. */
+/* cuda_kernels_test.h — kernels for tests of a GPU. */
 #ifndef GRADLAG_WORKER_CUDA_KERNELS_CUDA_KERNELS_TEST_H
 #define GRADLAG_WORKER_CUDA_KERNELS_CUDA_KERNELS_TEST_H
 
 #include "worker/cuda/kernels/cuda_calls.h"
 
-/* Each thread of a grid writes where it is: x, y, z, thread. */
+/* Each thread of a grid writes its position: x, y, z, thread. */
 CUDA_KERNEL(test_where)
 {
     size_t block = ((size_t)BLOCK_Z * BLOCKS_Y + BLOCK_Y) * BLOCKS_X + BLOCK_X;

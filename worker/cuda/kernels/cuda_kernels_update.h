@@ -1,8 +1,6 @@
-/*
- * cuda_kernels_update.h — the optimizers' update of parameters that stay on the device. Each
- * element goes through the operations of worker/optimizer/optimizer_loop.h, one rounding each:
- * CUDA_TIMES keeps nvcc from fusing a product with the sum around it.
- */
+/* cuda_kernels_update.h — the update of parameters that stay on the device. Each element goes
+ * through the operations of worker/optimizer/optimizer_loop.h, each rounded once: CUDA_TIMES
+ * prevents nvcc from fusing a product with a sum. */
 #ifndef GRADLAG_WORKER_CUDA_KERNELS_CUDA_KERNELS_UPDATE_H
 #define GRADLAG_WORKER_CUDA_KERNELS_CUDA_KERNELS_UPDATE_H
 
@@ -17,7 +15,8 @@
 #define CUDA_TIMES(a, b) ((a) * (b))
 #endif
 
-/* Σ over the block's CUDA_SQUARES_THREADS threads, for thread 0. Everyone comes here. */
+/* Σ over the CUDA_SQUARES_THREADS threads of the block; thread 0 gets the result. All threads must
+ * call it. */
 CUDA_FUNCTION double sum_of_block(double *sums, double own)
 {
     sums[THREAD] = own;
@@ -30,7 +29,8 @@ CUDA_FUNCTION double sum_of_block(double *sums, double own)
     return sums[0];
 }
 
-/* In double no float's square overflows: the sum is finite if and only if every element is. */
+/* The square of a float does not overflow in double, so the sum is finite if and only if every
+ * element is. */
 CUDA_KERNEL(squares)
 {
     SHARED(double, sums, CUDA_SQUARES_THREADS);
@@ -77,7 +77,7 @@ CUDA_FUNCTION bool is_taken(double squares, double scale)
     return squares <= DBL_MAX && fabs(scale) * sqrt(squares) <= sqrt((double)FLT_MAX);
 }
 
-/* Four elements to a thread; nothing at all where the gradient is not finite, or too large. */
+/* Four elements per thread. Writes nothing if the gradient is not finite or too large. */
 CUDA_KERNEL(update)
 {
     size_t i = ((size_t)BLOCK_X * THREADS + THREAD) * 4;

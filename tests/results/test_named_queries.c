@@ -1,5 +1,4 @@
-/* The named questions: that they run, and what they answer; the views and the documentation of the
- * results file. */
+/* The named queries and their results; views and documentation of the results file. */
 #include "tests/results/query_rig.h"
 
 #include <math.h>
@@ -7,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A number out of a named question's answer, by SQL's way of going on with it. */
+/* The first number that `sql` returns. */
 static double number(const char *sql)
 {
     double value;
@@ -18,38 +17,38 @@ static double number(const char *sql)
     return value;
 }
 
-/* ---- named questions ---------------------------------------------------------------------------
+/* ---- named queries -----------------------------------------------------------------------------
  */
 
-static void every_named_question_says_what_it_answers_and_runs(void **state)
+static void every_named_query_has_a_description_and_runs(void **state)
 {
     (void)state;
     struct query_description q;
     size_t count = 0;
     for (; query_at(count, &q); count++) {
         char why[256] = "";
-        assert_non_null(query_why_nothing(q.name, why));
+        assert_non_null(query_no_rows_reason(q.name, why));
         assert_true(strlen(why) > 20 && strchr(why, '\n') == NULL);
         assert_true(strlen(q.description) > 20);
         assert_true(strncmp(query_text(q.name), "-- ", 3) == 0);
         for (int format = QUERY_TABLE; format <= QUERY_MARKDOWN; format++) {
             const char *const run[] = {"run=1"};
             bool of_run = strstr(query_text(q.name), "-- :run") != NULL;
-            if (ask(q.name, (enum query_format)format, run, of_run ? 1 : 0) != OK)
+            if (run_query(q.name, (enum query_format)format, run, of_run ? 1 : 0) != OK)
                 fail_msg("%s: %s", q.name, error_message());
             assert_true(strlen(answer) > 0);
         }
-        if (ask(q.name, QUERY_TABLE, NULL, 0) != OK) /* as it is asked without parameters */
+        if (run_query(q.name, QUERY_TABLE, NULL, 0) != OK) /* with the defaults of all parameters */
             fail_msg("%s: %s", q.name, error_message());
     }
     assert_true(count >= 10);
     assert_null(query_text("no-such"));
     char why[256];
-    assert_null(query_why_nothing("no-such", why));
-    assert_null(query_why_nothing("SELECT 1", why));
+    assert_null(query_no_rows_reason("no-such", why));
+    assert_null(query_no_rows_reason("SELECT 1", why));
 }
 
-static void every_parameter_of_a_question_is_declared_with_a_default_and_help(void **state)
+static void every_parameter_of_a_query_is_declared(void **state)
 {
     (void)state;
     struct query_description q;
@@ -73,7 +72,7 @@ static void every_parameter_of_a_question_is_declared_with_a_default_and_help(vo
     }
 }
 
-static void every_named_question_runs_on_a_file_without_runs(void **state)
+static void every_named_query_runs_on_a_file_without_runs(void **state)
 {
     (void)state;
     struct query_description q;
@@ -82,10 +81,10 @@ static void every_named_question_runs_on_a_file_without_runs(void **state)
     recorder_close(&r);
     for (size_t i = 0; query_at(i, &q); i++) {
         bool of_run = strstr(query_text(q.name), "-- :run = last") != NULL;
-        assert_int_equal(ask(q.name, QUERY_TABLE, NULL, 0), of_run ? ERROR_USAGE : OK);
+        assert_int_equal(run_query(q.name, QUERY_TABLE, NULL, 0), of_run ? ERROR_USAGE : OK);
     }
-    assert_int_equal(ask("staleness-histogram", QUERY_TABLE, NULL, 0), ERROR_USAGE);
-    rig_assert_error_says("there are no runs in it yet");
+    assert_int_equal(run_query("staleness-histogram", QUERY_TABLE, NULL, 0), ERROR_USAGE);
+    rig_assert_error_names(rig_path);
 }
 
 static void accuracy_is_averaged_over_the_seeds_of_finished_runs(void **state)
@@ -103,7 +102,7 @@ static void accuracy_is_averaged_over_the_seeds_of_finished_runs(void **state)
                         "NULL");
     assert_string_equal(rig_ask("SELECT parameters FROM accuracy_by_workers WHERE arm = 'damped'"),
                         "damping.power=0.5");
-    assert_int_equal(ask("accuracy-by-mode-and-workers", QUERY_TABLE, NULL, 0), OK);
+    assert_int_equal(run_query("accuracy-by-mode-and-workers", QUERY_TABLE, NULL, 0), OK);
     assert_contains(answer, "stale-gradients  undamped  async  none              4  0.03     32  - "
                             "                     2");
     assert_contains(answer, "0.8       0.0141        0.6729          0.927");
@@ -114,7 +113,7 @@ static void pairs_of_the_same_seeds_are_compared(void **state)
 {
     (void)state;
     const char *const of[] = {"experiment=stale-gradients", "workers=4", "arm=damped"};
-    assert_int_equal(ask("paired-differences", QUERY_CSV, of, 3), OK);
+    assert_int_equal(run_query("paired-differences", QUERY_CSV, of, 3), OK);
     /* 0.79 - 0.5 and 0.81 - 0.7; 12.706 of Student's t */
     char first[200];
     double x, y, mean, sd, interval;
@@ -131,7 +130,7 @@ static void pairs_of_the_same_seeds_are_compared(void **state)
     assert_true(fabs(interval - 12.706 * 0.09) < 1e-9);
 }
 
-/* Trials of two arms with 2 and 3 rates; what is best by validation is not by test. */
+/* Trials of two arms with 2 and 4 rates. The best by validation is not the best by test. */
 static void record_trials(void)
 {
     static const struct {
@@ -145,7 +144,7 @@ static void record_trials(void)
         {"e/tuning", "b", "{\"lr\":3}", 3, 0.1, 0.1},
         {"e", "a", "{\"lr\":2}", 2, 0.6, 0.41},
         {"e", "a", "{\"lr\":2}", 2, 0.6, 0.43},
-        /* Of b's fourth rate one seed did best of all, and the other diverged. */
+        /* The fourth rate of b: one seed is the best of all, the other one diverged. */
         {"e/tuning", "b", "{\"lr\":4}", 4, 0.9, 0.5},
         {"e/tuning", "b", "{\"lr\":4}", 4, NAN, NAN},
     };
@@ -166,16 +165,16 @@ static void record_trials(void)
     rig_change("UPDATE run SET status = 'diverged' WHERE id = (SELECT max(id) FROM run)");
 }
 
-static void the_best_of_tuned_comes_with_the_number_of_trials(void **state)
+static void the_best_trial_is_shown_with_the_number_of_trials(void **state)
 {
     (void)state;
     const char *const of[] = {"experiment=e/tuning"};
     record_trials();
-    assert_int_equal(ask("best-of-tuned", QUERY_CSV, of, 1), OK);
+    assert_int_equal(run_query("best-of-tuned", QUERY_CSV, of, 1), OK);
     assert_contains(answer, "\ne/tuning,b,async,none,4,4,5,1,");
     assert_contains(answer, "\ne/tuning,a,async,none,4,2,2,2,");
     assert_contains(answer, ",0.6,2,0.42,0.014142135");
-    assert_contains(answer, ",0.7,,,,,,\n"); /* b has no runs with what was found yet */
+    assert_contains(answer, ",0.7,,,,,,\n"); /* no run with the best settings of b yet */
 }
 
 /* One finished run of `settings` and accuracy, with 100 pushes. */
@@ -201,11 +200,11 @@ static void record_with(const char *settings, unsigned batch, double accuracy)
     rig_finish(r, &rig_outcome);
 }
 
-static void configurations_that_differ_in_any_setting_are_not_averaged_together(void **state)
+static void runs_with_different_settings_are_not_averaged(void **state)
 {
     (void)state;
-    static const char *const questions[] = {"accuracy-by-mode-and-workers", "time-to-accuracy",
-                                            "throughput-against-accuracy", "where-time-goes"};
+    static const char *const queries[] = {"accuracy-by-mode-and-workers", "time-to-accuracy",
+                                          "throughput-against-accuracy", "where-time-goes"};
     const char *const settings[] = {"accuracy=0.5"};
     record_with("{\"warmup_epochs\":0,\"batch\":32,\"threads\":1}", 32, 0.5);
     record_with("{\"warmup_epochs\":0,\"batch\":32,\"threads\":1}", 32, 0.6);
@@ -216,10 +215,10 @@ static void configurations_that_differ_in_any_setting_are_not_averaged_together(
                                 "accuracy_by_workers ORDER BY mean_accuracy)"),
                         "warmup_epochs=0:32:2:0.55 warmup_epochs=1:32:1:0.7 "
                         "warmup_epochs=1:64:1:0.8");
-    for (size_t i = 0; i < COUNT_OF(questions); i++) {
+    for (size_t i = 0; i < COUNT_OF(queries); i++) {
         size_t lines = 0;
         assert_int_equal(
-            ask(questions[i], QUERY_CSV, settings, strcmp(questions[i], "time-to-accuracy") == 0),
+            run_query(queries[i], QUERY_CSV, settings, strcmp(queries[i], "time-to-accuracy") == 0),
             OK);
         for (const char *c = answer; (c = strchr(c, '\n')) != NULL; c++)
             lines++;
@@ -228,21 +227,21 @@ static void configurations_that_differ_in_any_setting_are_not_averaged_together(
     }
 }
 
-/* Also by what tables have no column for, and not by what is the same in the whole file. */
-static void a_row_says_in_which_settings_it_differs_from_the_others(void **state)
+/* Also settings without a column; not settings that are equal in the whole file. */
+static void a_row_shows_the_settings_in_which_it_differs(void **state)
 {
     (void)state;
-    static const char *const questions[] = {"accuracy-by-mode-and-workers",
-                                            "throughput-against-accuracy",
-                                            "time-to-accuracy",
-                                            "where-time-goes",
-                                            "paired-differences",
-                                            "runs"};
+    static const char *const queries[] = {"accuracy-by-mode-and-workers",
+                                          "throughput-against-accuracy",
+                                          "time-to-accuracy",
+                                          "where-time-goes",
+                                          "paired-differences",
+                                          "runs"};
     record_with("{\"model\":\"mlp\",\"momentum\":0.9,\"pace.cv\":0.2,\"batch\":32}", 32, 0.5);
     record_with("{\"model\":\"mlp\",\"momentum\":0,\"pace.cv\":0.2,\"batch\":32}", 32, 0.6);
     record_with("{\"model\":\"cnn\",\"momentum\":0,\"pace.cv\":0.2,\"batch\":32}", 32, 0.7);
-    for (size_t i = 0; i < COUNT_OF(questions); i++) {
-        assert_int_equal(ask(questions[i], QUERY_CSV, NULL, 0), OK);
+    for (size_t i = 0; i < COUNT_OF(queries); i++) {
+        assert_int_equal(run_query(queries[i], QUERY_CSV, NULL, 0), OK);
         assert_contains(answer, "model=mlp momentum=0.9");
         assert_contains(answer, "model=mlp momentum=0");
         assert_contains(answer, "model=cnn momentum=0");
@@ -250,10 +249,10 @@ static void a_row_says_in_which_settings_it_differs_from_the_others(void **state
     }
 }
 
-static void damping_is_compared_with_the_undamped_runs_beside_it(void **state)
+static void damped_runs_are_compared_with_undamped_runs(void **state)
 {
     (void)state;
-    assert_int_equal(ask("effect-of-damping", QUERY_CSV, NULL, 0), OK);
+    assert_int_equal(run_query("effect-of-damping", QUERY_CSV, NULL, 0), OK);
     const char *line = strchr(answer, '\n') + 1;
     assert_contains(line, "stale-gradients,4,polynomial,0.03,damping.power=0.5,2,0.8,");
     assert_contains(line, ",2,0.6,0.2");
@@ -264,23 +263,23 @@ static void damping_is_compared_with_the_undamped_runs_beside_it(void **state)
         "(id = (SELECT max(id) FROM run AS r WHERE r.arm = run.arm AND status = 'finished')) "
         "ELSE 0.79 + 0.02 * (id = (SELECT max(id) FROM run AS r WHERE r.arm = run.arm AND "
         "status = 'finished')) END) WHERE mode = 'async' AND status = 'finished'");
-    assert_int_equal(ask("effect-of-damping", QUERY_CSV, NULL, 0), OK);
+    assert_int_equal(run_query("effect-of-damping", QUERY_CSV, NULL, 0), OK);
     assert_contains(answer, ",0.0223606797");
 }
 
-static void the_time_to_an_accuracy_is_that_of_the_first_evaluation_above_it(void **state)
+static void the_time_to_an_accuracy_is_that_of_its_first_evaluation(void **state)
 {
     (void)state;
     /* sync: 0.18 0.36 0.54 0.72 0.9 at 0 … 4 s; undamped: one of two gets to 0.6. */
     const char *const settings[][1] = {{"accuracy=0.6"}, {"accuracy=60"}};
     for (size_t i = 0; i < COUNT_OF(settings); i++) {
-        assert_int_equal(ask("time-to-accuracy", QUERY_CSV, settings[i], 1), OK);
+        assert_int_equal(run_query("time-to-accuracy", QUERY_CSV, settings[i], 1), OK);
         assert_contains(answer, "stale-gradients,sync,sync,,4,0.03,32,,1,1,3,,2400,75\n");
         assert_contains(answer, "stale-gradients,undamped,async,none,4,0.03,32,,3,1,4,,3200,100\n");
         assert_contains(answer, "stale-gradients,damped,async,polynomial,4,0.03,32,"
                                 "damping.power=0.5,2,2,3,0,2400,75\n");
     }
-    /* What was only reached once more is not better. */
+    /* Reaching an accuracy again adds no row. */
     rig_change("UPDATE evaluation SET test_accuracy = 0.5 WHERE run_id = 1 AND updates >= 50");
     assert_string_equal(rig_ask("SELECT group_concat(updates, ' ') FROM time_to_accuracy "
                                 "WHERE run_id = 1 AND accuracy = 0.5"),
@@ -294,14 +293,14 @@ static void the_staleness_histogram_adds_up(void **state)
                                 "' ' || sum(share) FROM staleness_histogram WHERE run_id = 1"),
                         "0:1 1:1 2:1 3:97 1.0");
     const char *const settings[] = {"run=1"};
-    assert_int_equal(ask("staleness-histogram", QUERY_CSV, settings, 1), OK);
+    assert_int_equal(run_query("staleness-histogram", QUERY_CSV, settings, 1), OK);
     assert_contains(answer, "\n1,3,97,0,0.97,1,1,########################################\n");
 }
 
-static void speed_is_put_beside_accuracy_fastest_first(void **state)
+static void throughput_is_listed_with_accuracy_fastest_first(void **state)
 {
     (void)state;
-    assert_int_equal(ask("throughput-against-accuracy", QUERY_CSV, NULL, 0), OK);
+    assert_int_equal(run_query("throughput-against-accuracy", QUERY_CSV, NULL, 0), OK);
     const char *undamped = strstr(answer, "\n4,undamped,async,none,0.03,32,,2,50,1600,0.6");
     const char *damped =
         strstr(answer, "\n4,damped,async,polynomial,0.03,32,damping.power=0.5,2,25,800,0.8");
@@ -317,12 +316,12 @@ static void the_slowest_worker_comes_first(void **state)
 {
     (void)state;
     const char *const settings[] = {"run=1"};
-    assert_int_equal(ask("slowest-worker", QUERY_CSV, settings, 1), OK);
+    assert_int_equal(run_query("slowest-worker", QUERY_CSV, settings, 1), OK);
     assert_contains(answer, "\n1,2,25,0.25,4000,2.2857142857142856,4000,500,");
     assert_ptr_equal(strchr(answer, '\n'), strstr(answer, "\n1,2,25,"));
 }
 
-static void who_waits_for_whom_adds_up_what_the_waiting_cost(void **state)
+static void waits_between_workers_are_summed(void **state)
 {
     (void)state;
     int64_t id;
@@ -337,28 +336,28 @@ static void who_waits_for_whom_adds_up_what_the_waiting_cost(void **state)
     }
     rig_finish(r, &rig_outcome);
     snprintf(settings, sizeof settings, "run=%d", (int)id);
-    assert_int_equal(ask("who-waits-for-whom", QUERY_CSV, one, 1), OK);
+    assert_int_equal(run_query("who-waits-for-whom", QUERY_CSV, one, 1), OK);
     assert_string_equal(answer,
                         "run,worker,waited_for,times,share_of_steps,mean_wait_us,wait_seconds\n"
                         "7,3,0,5,0.5,2500,0.0125\n7,2,0,5,0.5,2000,0.01\n"
                         "7,1,0,5,0.5,1500,0.0075\n");
 }
 
-static void where_time_goes_tells_the_modes_apart(void **state)
+static void times_of_a_step_are_listed_by_mode(void **state)
 {
     (void)state;
-    assert_int_equal(ask("where-time-goes", QUERY_CSV, NULL, 0), OK);
+    assert_int_equal(run_query("where-time-goes", QUERY_CSV, NULL, 0), OK);
     assert_contains(
         answer, ",damped,async,4,polynomial,0.03,32,damping.power=0.5,2,200,2250,1750,500,,3,8,");
     assert_contains(answer, ",sync,sync,4,,0.03,32,,1,100,1400,1000,,300,,100,");
-    /* Each step counts alike: (75 · 4 ms + 3 · 25 · 1 ms) / 150. */
+    /* Weighted by steps: (75 · 4 ms + 3 · 25 · 1 ms) / 150. */
     rig_change("UPDATE run_worker_time SET steps = 75 WHERE worker = 2");
-    assert_int_equal(ask("where-time-goes", QUERY_CSV, NULL, 0), OK);
+    assert_int_equal(run_query("where-time-goes", QUERY_CSV, NULL, 0), OK);
     assert_contains(
         answer, ",damped,async,4,polynomial,0.03,32,damping.power=0.5,2,300,3000,2500,500,,3,8,");
 }
 
-static void failures_say_why(void **state)
+static void failures_are_listed_with_their_error(void **state)
 {
     (void)state;
     assert_answer("failures", QUERY_CSV,
@@ -367,18 +366,18 @@ static void failures_say_why(void **state)
                   "the loss is not finite\n");
 }
 
-static void one_runs_rows_are_found_without_reading_the_others(void **state)
+static void queries_on_one_run_scan_no_other_run(void **state)
 {
     (void)state;
-    static const char *const questions[] = {
+    static const char *const queries[] = {
         "SELECT * FROM staleness_histogram WHERE run_id = 1",
         "SELECT * FROM where_time_goes WHERE run_id = 1",
         "SELECT * FROM time_to_accuracy WHERE run_id = 1",
     };
-    for (size_t i = 0; i < COUNT_OF(questions); i++) {
+    for (size_t i = 0; i < COUNT_OF(queries); i++) {
         char sql[128];
-        snprintf(sql, sizeof sql, "EXPLAIN QUERY PLAN %s", questions[i]);
-        assert_int_equal(ask(sql, QUERY_CSV, NULL, 0), OK);
+        snprintf(sql, sizeof sql, "EXPLAIN QUERY PLAN %s", queries[i]);
+        assert_int_equal(run_query(sql, QUERY_CSV, NULL, 0), OK);
         assert_null(strstr(answer, "SCAN push"));
         assert_null(strstr(answer, "SCAN step"));
         assert_null(strstr(answer, "SCAN evaluation"));
@@ -467,23 +466,23 @@ static void every_view_works_in_the_plain_shell(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        SAMPLE_TEST(every_named_question_says_what_it_answers_and_runs),
-        SAMPLE_TEST(every_parameter_of_a_question_is_declared_with_a_default_and_help),
-        RIG_TEST(every_named_question_runs_on_a_file_without_runs),
+        SAMPLE_TEST(every_named_query_has_a_description_and_runs),
+        SAMPLE_TEST(every_parameter_of_a_query_is_declared),
+        RIG_TEST(every_named_query_runs_on_a_file_without_runs),
         SAMPLE_TEST(pairs_of_the_same_seeds_are_compared),
-        SAMPLE_TEST(the_best_of_tuned_comes_with_the_number_of_trials),
+        SAMPLE_TEST(the_best_trial_is_shown_with_the_number_of_trials),
         SAMPLE_TEST(accuracy_is_averaged_over_the_seeds_of_finished_runs),
-        RIG_TEST(configurations_that_differ_in_any_setting_are_not_averaged_together),
-        RIG_TEST(a_row_says_in_which_settings_it_differs_from_the_others),
-        SAMPLE_TEST(damping_is_compared_with_the_undamped_runs_beside_it),
-        SAMPLE_TEST(the_time_to_an_accuracy_is_that_of_the_first_evaluation_above_it),
+        RIG_TEST(runs_with_different_settings_are_not_averaged),
+        RIG_TEST(a_row_shows_the_settings_in_which_it_differs),
+        SAMPLE_TEST(damped_runs_are_compared_with_undamped_runs),
+        SAMPLE_TEST(the_time_to_an_accuracy_is_that_of_its_first_evaluation),
         SAMPLE_TEST(the_staleness_histogram_adds_up),
-        SAMPLE_TEST(speed_is_put_beside_accuracy_fastest_first),
+        SAMPLE_TEST(throughput_is_listed_with_accuracy_fastest_first),
         SAMPLE_TEST(the_slowest_worker_comes_first),
-        SAMPLE_TEST(who_waits_for_whom_adds_up_what_the_waiting_cost),
-        SAMPLE_TEST(where_time_goes_tells_the_modes_apart),
-        SAMPLE_TEST(failures_say_why),
-        SAMPLE_TEST(one_runs_rows_are_found_without_reading_the_others),
+        SAMPLE_TEST(waits_between_workers_are_summed),
+        SAMPLE_TEST(times_of_a_step_are_listed_by_mode),
+        SAMPLE_TEST(failures_are_listed_with_their_error),
+        SAMPLE_TEST(queries_on_one_run_scan_no_other_run),
         SAMPLE_TEST(every_column_is_documented_under_its_table),
         SAMPLE_TEST(the_documented_shell_commands_work),
         SAMPLE_TEST(every_view_works_in_the_plain_shell),

@@ -1,4 +1,4 @@
-/* What a run tells while it trains: figures of the gradients that were used, and of no others. */
+/* Metrics of a run during training: only gradients that were used count. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
