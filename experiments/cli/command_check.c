@@ -19,6 +19,8 @@
 #include "results/store/recorder.h"
 #include "sync/communicator/communicator.h"
 #include "worker/data/dataset.h"
+#include "worker/model/model.h"
+#include "worker/worker.h"
 
 #include <errno.h>
 #include <libgen.h>
@@ -210,6 +212,26 @@ done:
 /* ---- files --------------------------------------------------------------------------------------
  */
 
+/* Starts the program of model=external and asks for its parameters and data. */
+static void check_external_model(struct check *c, const options *o)
+{
+    worker *w = NULL;
+    const double began = clock_seconds();
+    const status opened = worker_open(
+        &w, &(struct worker_options){.settings = o, .count = 1, .parameters_only = true});
+    if (opened != OK) {
+        check_failed(c, "model", opened, true);
+        return;
+    }
+    struct text line = {0};
+    text_add(&line, "%zu parameters, %llu training samples, opened in %.2f s",
+             worker_parameter_count(w), (unsigned long long)worker_epoch_samples(w),
+             clock_seconds() - began);
+    check_text(c, "model", worker_device_description(w), line.at);
+    text_free(&line);
+    worker_close(&w);
+}
+
 static void check_dataset(struct check *c, const options *o)
 {
     struct dataset data = {0};
@@ -327,7 +349,10 @@ static status check_all(struct check *c, const options *o)
             TRY(check_products(c, threads));
     }
     check_gpus(c, strcmp(options_text(o, "device"), "cuda") == 0);
-    check_dataset(c, o);
+    if (model_is_external(o))
+        check_external_model(c, o);
+    else
+        check_dataset(c, o);
     check_results(c, o);
     if (c->links)
         check_links(c);
