@@ -65,9 +65,11 @@ static bool has_row(struct process_rig *r)
 
 static void expect_row_agrees(struct process_rig *r, int code)
 {
-    if (has_row(r))
-        process_expect_answer(r, "SELECT status FROM run", status_of(code));
-    else if (code == OK || code == ERROR_DIVERGED)
+    if (has_row(r)) {
+        if (strcmp(process_ask(r, "SELECT status FROM run"), status_of(code)) != 0)
+            fail_msg("exit code %d, but the row says %s: %s", code,
+                     process_ask(r, "SELECT status FROM run"), process_errors(r));
+    } else if (code == OK || code == ERROR_DIVERGED)
         fail_msg("exit code %d, and no row of a run", code);
 }
 
@@ -108,11 +110,12 @@ static void expect_steps(struct process_rig *r, bool whole)
     }
 }
 
-/* Whether rows may be missing: the writer was killed, or could not write. */
+/* Whether rows may be missing: the writer was killed, or could not write. A full disk may also fail
+ * the checkpoint, which is reported first (ERROR_OTHER). */
 static bool is_incomplete(struct process_rig *r, int code)
 {
     const char *unhashed = process_ask(r, "SELECT parameters_sha256 IS NULL FROM run");
-    return code > 128 || code == ERROR_RESULTS || strcmp(unhashed, "1") == 0;
+    return code > 128 || code == ERROR_RESULTS || code == ERROR_OTHER || strcmp(unhashed, "1") == 0;
 }
 
 static bool expect_replay(struct campaign_episode *e, int code)
