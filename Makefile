@@ -234,6 +234,12 @@ endif
 .PHONY: tests
 tests: $(TESTS)
 
+## python-tests: the Python package and its examples; PYTHON=… chooses the interpreter (NumPy; PyTorch and pandas if there)
+PYTHON ?= python3
+.PHONY: python-tests
+python-tests: all
+	$(Q)$(PYTHON) python/tests/run.py $(PROGRAM)
+
 ## objects: compile everything without linking
 .PHONY: objects
 objects: $(OBJECTS) $(TESTLIB) $(TEST_SOURCES:%.c=$(DIR)/%.o)

@@ -33,12 +33,9 @@ static void every_mode_trains_an_external_model(void **state)
 {
     struct process_rig *r = *state;
     static const char *const modes[][5] = {
-        {"mode=async", "workers=2"},
-        {"mode=async", "workers=2", "servers=2"},
-        {"mode=async", VIRTUAL, "workers=9"},
-        {"mode=async", VIRTUAL, "workers=2", "outer=sgd"},
-        {"mode=sync", "workers=2"},
-        {"mode=sync", VIRTUAL, "workers=4"},
+        {"mode=async", "workers=2"},          {"mode=async", "workers=2", "servers=2"},
+        {"mode=async", VIRTUAL, "workers=9"}, {"mode=async", VIRTUAL, "workers=2", "outer=sgd"},
+        {"mode=sync", "workers=2"},           {"mode=sync", VIRTUAL, "workers=4"},
     };
     for (size_t i = 0; i < COUNT_OF(modes); i++) {
         const char *argv[16] = {LINE};
