@@ -75,20 +75,21 @@ static void runs_and_sweeps_shown_in_pages_and_help_are_accepted(void **state)
     struct process_rig *r = *state;
     char script[8192], tree[4096];
     assert_non_null(getcwd(tree, sizeof tree));
-    int length = snprintf(
-        script, sizeof script,
-        "cd '%s' || exit\n"
-        "{ cat README.md docs/*.md; gradlag run --help; gradlag sweep --help; } |\n"
-        "    sed -nE 's/^ *([$] )?(build\\/)?(gradlag (run|sweep) [^#]*[^# ]).*/\\3/p' |\n"
-        "    grep -vE '…|\\\\$|KEY|FILE|--status|=deep|=logarithmic' >$TMPDIR/shown\n"
-        "cd $TMPDIR\n"
-        "while read -r command; do\n"
-        "    $command --dry-run >output 2>&1 </dev/null || { echo \"$command: $(cat output)\" "
-        ">&2; exit 1; }\n"
-        "    count=$((count + 1))\n"
-        "done <shown\n"
-        "[ $count -ge 20 ] || { echo \"only $count\" >&2; exit 1; }\n",
-        tree);
+    int length =
+        snprintf(script, sizeof script,
+                 "cd '%s' || exit\n"
+                 "{ cat README.md docs/*.md; gradlag run --help; gradlag sweep --help; } |\n"
+                 "    sed -nE 's/^ *([$] )?(build\\/)?(gradlag (run|sweep) [^#]*[^# ]).*/\\3/p' |\n"
+                 "    grep -vE '…|\\\\$|KEY|FILE|--status|=deep|=logarithmic' >$TMPDIR/shown\n"
+                 "cd $TMPDIR\n"
+                 "while read -r command; do\n"
+                 "    eval \"$command --dry-run\" >output 2>&1 </dev/null || { echo \"$command: "
+                 "$(cat output)\" "
+                 ">&2; exit 1; }\n"
+                 "    count=$((count + 1))\n"
+                 "done <shown\n"
+                 "[ $count -ge 20 ] || { echo \"only $count\" >&2; exit 1; }\n",
+                 tree);
     assert_in_range(length, 1, sizeof script - 1);
     int code = process_shell(r, script);
     if (code != OK)

@@ -16,6 +16,7 @@
 #include "base/memory.h"
 #include "experiments/config/config.h"
 #include "tests/worker/gradients.h"
+#include "tests/rigs/built_in_models.h"
 #include "worker/backend.h"
 #include "worker/data/dataset.h"
 #include "worker/model/model.h"
@@ -181,7 +182,7 @@ static void a_gradient_has_the_same_bits_on_any_thread(void **state)
             print_message("skipped: precision=%s: %s\n", precisions[i], error_message());
             continue;
         }
-        for (size_t m = 0; m < 2 * model_registry.count; ++m) {
+        for (size_t m = 0; m < 2 * built_in_models(); ++m) {
             char set[128];
             snprintf(set, sizeof set,
                      "dataset.samples=64 dataset.size=20 batch=8 model=%s precision=%s threads=%u",
@@ -214,7 +215,7 @@ static void workers_and_seeds_differ_in_their_batches(void **state)
 static void every_model_can_fit_one_batch(void **state)
 {
     (void)state;
-    for (size_t m = 0; m < model_registry.count; ++m) {
+    for (size_t m = 0; m < built_in_models(); ++m) {
         char set[96] = "dataset.samples=300 dataset.size=16 batch=16 model=";
         struct worker_rig r;
         struct step_stats first, last = {0};
@@ -434,8 +435,8 @@ static void gradients_are_final_layer_by_layer(void **state)
 #else
     enum { DEVICE_MODELS = 0 };
 #endif
-    for (size_t i = 0; i < model_registry.count + DEVICE_MODELS; ++i) {
-        bool device = i == model_registry.count;
+    for (size_t i = 0; i < built_in_models() + DEVICE_MODELS; ++i) {
+        bool device = i == built_in_models();
         char set[128];
         struct worker_rig r;
         struct step_stats plain, watched;

@@ -9,6 +9,7 @@
 #include "tests/worker/cuda/cuda_rig.h"
 #include "tests/worker/gradients.h"
 #include "tests/worker/op_graphs.h"
+#include "tests/rigs/built_in_models.h"
 #include "worker/cuda/backend_cuda.h"
 
 enum { CLASSES = 10 };
@@ -120,7 +121,7 @@ static void every_operation_equals_that_of_the_cpu(void **state)
 static void every_model_equals_that_of_the_cpu(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < model_registry.count; ++i) {
+    for (size_t i = 0; i < built_in_models(); ++i) {
         for (size_t k = 0; k < COUNT_OF(model_batches); ++k) {
             struct model m = of_registry(i);
             bool small = strncmp(model_registry.entries[i]->name, "resnet", 6) == 0;
@@ -179,7 +180,7 @@ static void every_operation_and_model_is_near_in_tf32_and_bf16(void **state)
             struct model m = of_graph(&kind, op_graphs[i].forward);
             assert_near(op_graphs[i].name, &m, op_graphs[i].images, 256, p, bound);
         }
-        for (size_t i = 0; i < model_registry.count; ++i) {
+        for (size_t i = 0; i < built_in_models(); ++i) {
             struct model m = of_registry(i);
             if (is_deep(i))
                 continue;
@@ -301,7 +302,7 @@ static void steps_give_equal_bits_are_replayed_and_allocate_nothing(void **state
     (void)state;
     const bool stand_in = cuda_rig_on_stand_in();
     const int warm = stand_in ? WARM_STAND_IN : WARM, steps = stand_in ? STEPS_STAND_IN : STEPS;
-    for (size_t i = 0; i < model_registry.count; ++i) {
+    for (size_t i = 0; i < built_in_models(); ++i) {
         if (is_deep(i))
             continue;
         struct model m = of_registry(i);
@@ -331,7 +332,7 @@ static void steps_give_equal_bits_are_replayed_and_allocate_nothing(void **state
 
 static struct model of_name(const char *name)
 {
-    for (size_t i = 0; i < model_registry.count; ++i)
+    for (size_t i = 0; i < built_in_models(); ++i)
         if (strcmp(model_registry.entries[i]->name, name) == 0)
             return of_registry(i);
     fail_msg("no model is called %s", name);
