@@ -228,7 +228,7 @@ endif
 
 # Tests that start processes are slow under the sanitizers, so PROCESSES=no leaves them to `make nightly`.
 ifeq ($(PROCESSES),no)
-TESTS := $(filter-out $(patsubst %.c,$(DIR)/tests/%,$(notdir $(shell grep -lE '/(process|sync)_rig\.h"' $(TEST_SOURCES)))),$(TESTS))
+TESTS := $(filter-out $(patsubst %.c,$(DIR)/tests/%,$(notdir $(shell grep -lE '/(process_rig|sync_rig|campaign)\.h"' $(TEST_SOURCES)))),$(TESTS))
 endif
 
 .PHONY: tests
