@@ -234,6 +234,23 @@ static bool is_overridden_list(const struct settings *s, size_t index)
     return later && (strchr(each->value, ',') != NULL || strstr(each->value, "..") != NULL);
 }
 
+/* Whether an undeclared key of settings that stand before the choice of its part falls away: it may
+ * be of another part. A part that passes on any key keeps it, unless another part was chosen, too.
+ */
+static bool falls_with_its_part(const struct settings *s, size_t index, const options *o)
+{
+    const char *key = s->at[index].key;
+    const size_t length = strcspn(key, "."), after = choice_after(s, key);
+    if (options_declared(o, key) || index >= after)
+        return false;
+    if (!model_is_external(o) || strncmp(key, "model.", length + 1) != 0)
+        return true;
+    for (size_t i = 0; i < after; i++)
+        if (strcmp(s->at[i].key, "model") == 0 && strcmp(s->at[i].value, "external") != 0)
+            return true;
+    return false;
+}
+
 static status compose(options **out, const struct settings *s)
 {
     status result = OK;
@@ -249,7 +266,7 @@ static status compose(options **out, const struct settings *s)
     for (size_t i = 0; i < s->count; i++) {
         const struct setting *each = &s->at[i];
         if (strchr(each->key, '.') == NULL || is_overridden_list(s, i) ||
-            (!options_declared(*out, each->key) && i < choice_after(s, each->key)))
+            falls_with_its_part(s, i, *out))
             continue;
         TRY(options_set(*out, each->key, each->value, each->origin));
     }

@@ -154,7 +154,7 @@ class _Peer:
             return {"error": f"{type(error).__name__}: {error}"}
 
     def serve(self):
-        with self.socket.makefile("r") as lines:
+        with self.socket.makefile("r", encoding="utf-8") as lines:
             for line in lines:
                 self.socket.sendall((json.dumps(self.answer(json.loads(line))) + "\n").encode())
 
@@ -168,8 +168,10 @@ def finite(value):
 def describe():
     """Identifies the program in the run's row; replay refuses another one."""
     path = os.path.abspath(sys.argv[0])
-    with open(path, "rb") as file:
-        digest = hashlib.sha256(file.read()).hexdigest()
+    digest = None  # python3 -c
+    if os.path.isfile(path):
+        with open(path, "rb") as file:
+            digest = hashlib.sha256(file.read()).hexdigest()
     versions = {"python": ".".join(map(str, sys.version_info[:3])), "numpy": numpy.__version__}
     if "torch" in sys.modules:
         versions["torch"] = str(sys.modules["torch"].__version__)

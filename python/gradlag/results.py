@@ -4,6 +4,7 @@ import os
 import shutil
 import sqlite3
 import subprocess
+import urllib.parse
 
 
 class Error(RuntimeError):
@@ -44,7 +45,7 @@ def select(sql, results="results.db", parameters=()):
     """The rows of a SELECT: a pandas.DataFrame, or a list of dicts where there is no pandas."""
     if not os.path.exists(results):
         raise FileNotFoundError(f"there is no results file {results}")
-    connection = sqlite3.connect(f"file:{results}?mode=ro", uri=True)
+    connection = sqlite3.connect(f"file:{urllib.parse.quote(os.fspath(results))}?mode=ro", uri=True)
     try:
         cursor = connection.execute(sql, parameters)
         names = [column[0] for column in cursor.description]

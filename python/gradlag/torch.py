@@ -33,9 +33,11 @@ class _Model:
         self.samples = {split: len(dataset) for split, dataset in self.data.items()}
         self.classes = classes
         if classes is None:
+            inputs, targets = self._batch("train", [0])
             with torch.no_grad():
-                output = self.module.eval()(self._batch("train", [0])[0])
-            self.classes = output.shape[1] if output.dim() > 1 else 0
+                output = self.module.eval()(inputs)
+            self.classes = 0 if targets.is_floating_point() or output.dim() < 2 else output.shape[1]
+        self.seed = request.seed
 
     def parameters(self):
         return self.start
@@ -60,7 +62,10 @@ class _Model:
     def _store(self):
         if self.device.type != "cpu":
             for name, parameter in self.trained.items():
-                self.shared[name][1].copy_(parameter.grad, non_blocking=True)
+                if parameter.grad is None:  # not used by the forward pass
+                    self.shared[name][1].zero_()
+                else:
+                    self.shared[name][1].copy_(parameter.grad, non_blocking=True)
             torch.cuda.synchronize()
 
     def _batch(self, split, samples):
@@ -105,7 +110,9 @@ class _Model:
         for norm in norms:
             norm.reset_running_stats()
             norm.momentum = None  # the plain mean over the batches
-        self.module.train()
+        self.module.eval()  # dropout must not change the statistics
+        for norm in norms:
+            norm.train()
         wanted = CALIBRATION_BATCHES * CALIBRATION_SAMPLES
         with torch.no_grad():
             for b in range(CALIBRATION_BATCHES):
@@ -127,6 +134,6 @@ def serve(model, data, loss=torch.nn.functional.cross_entropy, classes=None):
     model(request)  -> an nn.Module, on the device where it shall compute; request.option("width", 64) reads model.width
     data(request)   -> dict of datasets: "train", "test" and, if there is one, "validation"; a sample is (input, target)
     loss(output, target) -> the mean loss of a batch
-    classes         number of classes; None: the second dimension of the output; 0: no accuracy
+    classes         number of classes; None: the second dimension of the output, 0 if targets are floating-point; 0: no accuracy
     """
     peer.serve(lambda request: _Model(request, model, data, loss, classes))

@@ -97,7 +97,7 @@ static void a_virtual_cluster_starts_one_program_a_thread(void **state)
 
 static const char script[] =
     "echo $$ >> pids\n"
-    "while read -r line; do case $line in\n"
+    "while read -r line; do echo \"$line\" >>requests; case $line in\n"
     "*'\"type\":\"open\"'*) echo ${OPEN:-'{\"parameters\":[{\"name\":\"w\",\"shape\":[4]}],"
     "\"samples\":{\"train\":100,\"test\":10},\"classes\":2}'} ;;\n"
     "*'\"type\":\"gradient\"'*) eval \"$GRADIENT\" ;;\n"
@@ -124,6 +124,9 @@ static const struct fault faults[] = {
     {"echo nonsense", NULL, ERROR_DATA, "gradient"},
     {"echo '{}'", NULL, ERROR_DATA, "loss"},
     {"echo '{\"loss\":1,\"correct\":1000}'", NULL, ERROR_DATA, "correct"},
+    {"echo '{\"loss\":1,\"correct\":1.0}'", NULL, ERROR_DATA, "correct"},
+    {"echo " ONE "; echo " ONE, NULL, ERROR_DATA, "model.command"},
+    {"sleep 1000 & exit 7", NULL, ERROR_PEER, "7"},
     {"echo '{\"loss\":null}'", NULL, ERROR_DIVERGED, "loss"},
     {"echo " ONE, "{}", ERROR_DATA, "parameters"},
     {"echo " ONE, SLICE("[]"), ERROR_DATA, "shape"},
@@ -208,6 +211,35 @@ static void settings_without_effect_are_refused(void **state)
     process_expect_error(r, "external");
 }
 
+/* Whether the program was told the value of key model.x, in how many of its starts. */
+static void expect_told(struct process_rig *r, const char *value, int times)
+{
+    char command[128];
+    snprintf(command, sizeof command, "grep -c '\"x\":\"%s\"' requests", value);
+    (void)process_shell(r, command);
+    assert_int_equal(atoi(process_output(r)), times);
+}
+
+static void keys_reach_the_program_wherever_they_are_written(void **state)
+{
+    struct process_rig *r = *state;
+#define PEER "model.command=sh peer.sh", VIRTUAL, "virtual.threads=1", "updates=5"
+    process_write(r, "peer.sh", script);
+    setenv("GRADIENT", "echo " ONE, 1);
+    assert_int_equal(RIG_RUN(r, "run", "model.x=5", "model=external", PEER), OK);
+    expect_told(r, "5", 1);
+    assert_int_equal(RIG_RUN(r, "sweep", "model=external", "model.x=6,7", PEER), OK);
+    expect_told(r, "6", 1);
+    expect_told(r, "7", 1);
+    process_expect_answer(r, "SELECT count(DISTINCT config_hash) FROM run", "3");
+    /* A key of another model that was chosen before falls away with it. */
+    process_write(r, "base.yaml", "model: mlp\nmodel.activation: tanh\n");
+    assert_int_equal(RIG_RUN(r, "run", "base.yaml", "model=external", PEER, "--dry-run"), OK);
+    assert_int_equal(RIG_RUN(r, "run", "model=external", PEER, "model.x=\xe9"), ERROR_USAGE);
+    process_expect_error(r, "model.x");
+    unsetenv("GRADIENT");
+}
+
 int main(int argc, char **argv)
 {
     char self[400] = "";
@@ -226,6 +258,7 @@ int main(int argc, char **argv)
         PROCESS_TEST(a_command_that_cannot_start_is_an_error),
         PROCESS_TEST(a_program_ends_with_the_gradlag_that_started_it),
         PROCESS_TEST(settings_without_effect_are_refused),
+        PROCESS_TEST(keys_reach_the_program_wherever_they_are_written),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -33,16 +33,22 @@ static status ask(external *e, const char *type, json_t *request, json_t **answe
 
 /* ---- open: the program's parameters and data ---- */
 
-static json_t *model_options(const options *o)
+static status model_options(const options *o, json_t **out)
 {
+    status result = OK;
     static const char prefix[] = "model.";
-    json_t *all = json_object();
+    json_t *all = *out = json_object();
     for (size_t i = 0; i < options_count(o); i++) {
         const char *key = options_at(o, i)->key;
-        if (strncmp(key, prefix, sizeof prefix - 1) == 0 && strcmp(key, "model.command") != 0)
-            json_object_set_new(all, key + sizeof prefix - 1, json_string(options_value(o, key)));
+        if (strncmp(key, prefix, sizeof prefix - 1) == 0 && strcmp(key, "model.command") != 0) {
+            json_t *value = json_string(options_value(o, key));
+            if (value == NULL)
+                FAIL(ERROR_USAGE, "%s: the value of %s is not UTF-8", options_origin(o, key), key);
+            json_object_set_new(all, key + sizeof prefix - 1, value);
+        }
     }
-    return all;
+done:
+    return result;
 }
 
 /* A whole number within [least, most], or the default if it is absent and optional (≥ 0). */
@@ -126,15 +132,17 @@ static status open_model(external *e, const options *o, unsigned workers, parame
                          struct dataset *data)
 {
     status result = OK;
-    json_t *answer = NULL;
+    json_t *answer = NULL, *own = NULL;
+    TRY(model_options(o, &own));
     TRY(ask(e, "open",
             json_pack("{s:i, s:I, s:i, s:I, s:I, s:o}", "protocol", PROTOCOL, "seed",
                       (json_int_t)options_integer(o, "seed"), "workers", (int)workers, "batch",
                       (json_int_t)options_integer(o, "batch"), "threads",
-                      (json_int_t)options_integer(o, "threads"), "options", model_options(o)),
+                      (json_int_t)options_integer(o, "threads"), "options", json_incref(own)),
             &answer));
     TRY(take_model(e, answer, table, data));
 done:
+    json_decref(own);
     json_decref(answer);
     return result;
 }
@@ -224,15 +232,19 @@ static status take_loss(external *e, const char *type, const json_t *from, uint3
                         struct op_loss *out)
 {
     const json_t *loss = json_object_get(from, "loss");
-    const json_int_t correct = json_integer_value(json_object_get(from, "correct"));
+    const json_t *value = json_object_get(from, "correct");
+    const json_int_t correct = json_is_integer(value) ? json_integer_value(value) : -1;
     if (!json_is_number(loss) && !json_is_null(loss))
         return external_process_fail(e->process, "its answer to '%s' has no number 'loss'", type);
-    if (correct < 0 || correct > n) {
-        return external_process_fail(e->process, "its answer to '%s' has 'correct' %lld of %u",
-                                     type, (long long)correct, n);
+    if (value != NULL && (correct < 0 || correct > n)) {
+        return external_process_fail(
+            e->process,
+            "its answer to '%s' must have 'correct', a whole number from 0 "
+            "to %u, or leave it out",
+            type, n);
     }
     out->sum = json_is_null(loss) ? NAN : json_number_value(loss) * n;
-    out->correct = (uint32_t)correct;
+    out->correct = value != NULL ? (uint32_t)correct : 0;
     return OK;
 }
 
@@ -295,8 +307,19 @@ status external_evaluate(external *e, enum dataset_split split, uint32_t first, 
                                        json_array_size(counts), e->classes);
         goto done;
     }
-    for (size_t k = 0; predicted != NULL && k < json_array_size(counts); k++)
-        predicted[k] += (uint32_t)json_integer_value(json_array_get(counts, k));
+    for (size_t k = 0; predicted != NULL && k < json_array_size(counts); k++) {
+        const json_t *number = json_array_get(counts, k);
+        const json_int_t samples = json_is_integer(number) ? json_integer_value(number) : -1;
+        if (samples < 0 || samples > n) {
+            result =
+                external_process_fail(e->process,
+                                      "its answer to 'evaluate' must have whole numbers from 0 "
+                                      "to %u in 'predicted'",
+                                      n);
+            goto done;
+        }
+        predicted[k] += (uint32_t)samples;
+    }
 done:
     json_decref(answer);
     return result;

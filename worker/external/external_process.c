@@ -132,6 +132,7 @@ static void set_environment(unsigned threads)
     snprintf(text, sizeof text, "%u", threads);
     for (size_t i = 0; i < COUNT_OF(counts); i++)
         setenv(counts[i], text, 0);
+    setenv("PYTHONUNBUFFERED", "1", 0); /* else what Python prints is lost if it is killed */
     setenv("GRADLAG_SOCKET_FD", "3", 1);
     setenv("GRADLAG_MEMORY_FD", "4", 1);
 }
@@ -256,7 +257,7 @@ status external_process_fail(external_process *p, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(message, sizeof message, format, arguments);
     va_end(arguments);
-    return error_set(ERROR_DATA, __FILE__, __LINE__, "model.command '%s': %s%s", p->command,
+    return error_set(ERROR_DATA, __FILE__, __LINE__, "model.command '%.200s': %s%s", p->command,
                      message, last_lines(p, lines));
 }
 
@@ -266,51 +267,87 @@ static status fail_ended(external_process *p, const char *what)
     if (p->pid != 0)
         end_program(p);
     return error_set(ERROR_PEER, __FILE__, __LINE__,
-                     "model.command '%s' %s instead of answering '%s'%s", p->command, p->end, what,
-                     last_lines(p, lines));
+                     "model.command '%.200s' %s instead of answering '%s'%s", p->command, p->end,
+                     what, last_lines(p, lines));
 }
 
 /* ---- messages ---- */
 
+/* How long the answer to a request that began at `since_ns` is awaited. */
+static uint64_t deadline_ns(const external_process *p, uint64_t since_ns)
+{
+    const uint64_t usual_ns = p->longest_ns > p->limit_ns ? p->longest_ns : p->limit_ns;
+    return since_ns + PATIENCE * usual_ns;
+}
+
+/* The program has ended, although a process that it started may still hold the socket. */
+static bool is_dead(const external_process *p)
+{
+    siginfo_t info = {0};
+    return p->pid != 0 && waitid(P_PID, (id_t)p->pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+           info.si_pid != 0;
+}
+
+/* Waits until the socket is ready for `events`, or the program has ended. Reads output meanwhile,
+ * so that a full pipe does not block the program. */
+static status await_socket(external_process *p, const char *what, short events, uint64_t since_ns)
+{
+    const uint64_t until_ns = deadline_ns(p, since_ns);
+    char lines[TAIL_BYTES + 32];
+    for (;;) {
+        struct pollfd at[2] = {{.fd = p->socket, .events = events},
+                               {.fd = p->output, .events = POLLIN}};
+        const uint64_t now_ns = clock_ns();
+        const uint64_t left_ms = now_ns < until_ns ? (until_ns - now_ns) / 1000000 : 0;
+        const bool dead = is_dead(p); /* before the look at the socket: its last answer counts */
+        poll(at, 2, dead ? 0 : left_ms < 1000 ? (int)left_ms : 1000);
+        if (at[1].revents != 0)
+            read_output(p);
+        if (at[0].revents != 0)
+            return OK;
+        if (dead)
+            return fail_ended(p, what);
+        if (clock_ns() >= until_ns) {
+            return error_set(ERROR_PEER, __FILE__, __LINE__,
+                             "model.command '%.200s' has not answered '%s' for %.1f s (limit: %d "
+                             "times timeout_s, or its longest answer): does it hang? If it is only "
+                             "slow, set a longer timeout_s%s",
+                             p->command, what, (double)(clock_ns() - since_ns) * 1e-9, PATIENCE,
+                             last_lines(p, lines));
+        }
+    }
+}
+
+/* Before a request: an answer that nobody asked for would be taken for the next one. */
+static status check_silent(external_process *p, const char *what)
+{
+    char byte;
+    if (recv(p->socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0) {
+        return external_process_fail(p,
+                                     "it sent more than one line in answer to the request "
+                                     "before '%s'",
+                                     what);
+    }
+    return OK;
+}
+
 static status send_line(external_process *p, const char *what, const char *line, size_t length)
 {
+    status result = OK;
+    const uint64_t since_ns = clock_ns();
     while (length > 0) {
-        const ssize_t sent = send(p->socket, line, length, MSG_NOSIGNAL);
-        if (sent < 0 && errno == EINTR)
+        const ssize_t sent = send(p->socket, line, length, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (sent < 0 && (errno == EAGAIN || errno == EINTR)) {
+            TRY(await_socket(p, what, POLLOUT, since_ns));
             continue;
+        }
         if (sent < 0)
             return fail_ended(p, what);
         line += sent;
         length -= (size_t)sent;
     }
-    return OK;
-}
-
-/* Waits until bytes of an answer, its end or the limit are there. */
-static status await_bytes(external_process *p, const char *what, uint64_t since_ns)
-{
-    const uint64_t usual_ns = p->longest_ns > p->limit_ns ? p->longest_ns : p->limit_ns;
-    const uint64_t until_ns = since_ns + PATIENCE * usual_ns;
-    char lines[TAIL_BYTES + 32];
-    for (;;) {
-        struct pollfd at[2] = {{.fd = p->socket, .events = POLLIN},
-                               {.fd = p->output, .events = POLLIN}};
-        const uint64_t now_ns = clock_ns();
-        const uint64_t left_ms = now_ns < until_ns ? (until_ns - now_ns) / 1000000 : 0;
-        poll(at, 2, left_ms < 1000 ? (int)left_ms : 1000);
-        if (at[1].revents != 0)
-            read_output(p);
-        if (at[0].revents != 0)
-            return OK;
-        if (clock_ns() >= until_ns) {
-            return error_set(ERROR_PEER, __FILE__, __LINE__,
-                             "model.command '%s' has not answered "
-                             "'%s' for %.1f s (limit: %d times timeout_s, or its longest answer): "
-                             "does it hang? If it is only slow, set a longer timeout_s%s",
-                             p->command, what, (double)(clock_ns() - since_ns) * 1e-9, PATIENCE,
-                             last_lines(p, lines));
-        }
-    }
+done:
+    return result;
 }
 
 /* One line, without its end. It stays in p->received until the next call. */
@@ -321,8 +358,8 @@ static status receive_line(external_process *p, const char *what)
     char bytes[65536];
     p->received.length = 0;
     for (;;) {
-        TRY(await_bytes(p, what, since_ns));
-        const ssize_t length = recv(p->socket, bytes, sizeof bytes, 0);
+        TRY(await_socket(p, what, POLLIN, since_ns));
+        const ssize_t length = recv(p->socket, bytes, sizeof bytes, MSG_DONTWAIT);
         if (length < 0 && (errno == EINTR || errno == EAGAIN))
             continue;
         if (length <= 0)
@@ -348,6 +385,7 @@ status external_process_ask(external_process *p, const char *what, const json_t 
     char *line = json_dumps(request, JSON_COMPACT);
     *answer = NULL;
     REQUIRE(line != NULL);
+    TRY(check_silent(p, what));
     TRY(send_line(p, what, line, strlen(line)));
     TRY(send_line(p, what, "\n", 1));
     TRY(receive_line(p, what));

@@ -5,7 +5,8 @@
  * stdout and stderr are read while gradlag waits for an answer; they are logged at level debug, and
  * their last lines stand in every error about the program.
  *
- * One thread at a time uses a process. Only the thread that started it may end while it lives.
+ * One thread at a time uses a process. The thread that started it must not end before the process
+ * does.
  */
 #ifndef GRADLAG_WORKER_EXTERNAL_EXTERNAL_PROCESS_H
 #define GRADLAG_WORKER_EXTERNAL_EXTERNAL_PROCESS_H
