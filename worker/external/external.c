@@ -310,12 +310,9 @@ status external_evaluate(external *e, enum dataset_split split, uint32_t first, 
     for (size_t k = 0; predicted != NULL && k < json_array_size(counts); k++) {
         const json_t *number = json_array_get(counts, k);
         const json_int_t samples = json_is_integer(number) ? json_integer_value(number) : -1;
-        if (samples < 0 || samples > n) {
-            result =
-                external_process_fail(e->process,
-                                      "its answer to 'evaluate' must have whole numbers from 0 "
-                                      "to %u in 'predicted'",
-                                      n);
+        if (samples < 0 || samples > UINT32_MAX) {
+            result = external_process_fail(
+                e->process, "its answer to 'evaluate' must have whole numbers in 'predicted'");
             goto done;
         }
         predicted[k] += (uint32_t)samples;
