@@ -54,6 +54,29 @@ void text_add(struct text *t, const char *format, ...)
     t->length += (size_t)length;
 }
 
+size_t text_utf8_length(const char *at)
+{
+    const unsigned char *c = (const unsigned char *)at;
+    static const struct {
+        unsigned char first, last, next_low, next_high;
+        size_t length;
+    } forms[] = {
+        {0x01, 0x7f, 0, 0, 1},       {0xc2, 0xdf, 0x80, 0xbf, 2}, {0xe0, 0xe0, 0xa0, 0xbf, 3},
+        {0xe1, 0xec, 0x80, 0xbf, 3}, {0xed, 0xed, 0x80, 0x9f, 3}, {0xee, 0xef, 0x80, 0xbf, 3},
+        {0xf0, 0xf0, 0x90, 0xbf, 4}, {0xf1, 0xf3, 0x80, 0xbf, 4}, {0xf4, 0xf4, 0x80, 0x8f, 4},
+    };
+    for (size_t i = 0; i < COUNT_OF(forms); i++) {
+        if (c[0] < forms[i].first || c[0] > forms[i].last)
+            continue;
+        bool whole =
+            forms[i].length == 1 || (c[1] >= forms[i].next_low && c[1] <= forms[i].next_high);
+        for (size_t k = 2; whole && k < forms[i].length; k++)
+            whole = (c[k] & 0xc0) == 0x80;
+        return whole ? forms[i].length : 0;
+    }
+    return 0;
+}
+
 void text_add_json(struct text *t, const char *value)
 {
     if (value == NULL) {
@@ -61,13 +84,18 @@ void text_add_json(struct text *t, const char *value)
         return;
     }
     text_add(t, "\"");
-    for (const char *c = value; *c != '\0'; c++)
+    for (const char *c = value; *c != '\0';) {
+        const size_t length = text_utf8_length(c);
         if (*c == '"' || *c == '\\')
             text_add(t, "\\%c", *c);
+        else if (length == 0)
+            text_add(t, "\\ufffd");
         else if ((unsigned char)*c < 0x20)
             text_add(t, "\\u%04x", (unsigned)*c);
         else
-            text_add_bytes(t, c, 1);
+            text_add_bytes(t, c, length);
+        c += length > 0 ? length : 1;
+    }
     text_add(t, "\"");
 }
 

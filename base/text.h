@@ -12,7 +12,10 @@ void text_add(struct text *t, const char *format, ...) PRINTF_LIKE(2, 3);
 /* Adds the shortest decimal that reads back as the same finite number. */
 void text_add_real(struct text *t, double value);
 void text_add_bytes(struct text *t, const char *bytes, size_t length);
-/* Adds a JSON string literal with quotes and escapes; NULL becomes null. */
+/* Bytes of the UTF-8 character at `at`, which is not the end; 0: not UTF-8. */
+size_t text_utf8_length(const char *at);
+/* Adds a JSON string literal with quotes and escapes; NULL becomes null. Bytes that are not UTF-8
+ * become U+FFFD. */
 void text_add_json(struct text *t, const char *value);
 void text_free(struct text *t);
 /* A copy of s owned by the caller (memory_free). */

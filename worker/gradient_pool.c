@@ -48,11 +48,11 @@ static void run_job(void *context, unsigned thread)
 }
 
 status gradient_pool_open(gradient_pool **out, const options *settings, unsigned workers,
-                          unsigned threads)
+                          unsigned threads, const volatile sig_atomic_t *stop)
 {
     status result = OK;
     gradient_pool *p = NULL;
-    const struct worker_options own = {.settings = settings, .index = 0, .count = workers};
+    const struct worker_options own = {.settings = settings, .count = workers, .stop = stop};
     *out = NULL;
     TRY(memory_new(&p, 1, sizeof *p, "a pool of workers"));
     p->settings = settings;

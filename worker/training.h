@@ -62,6 +62,8 @@ struct training_hooks {
     /* Writes a checkpoint. If training continues, the hook reports a failure itself and returns OK;
      * the next checkpoint is the next attempt. */
     status (*checkpoint)(void *context, const struct training_state *now);
+    /* True if the process of `worker` has ended, so that it will not join. NULL: not known. */
+    bool (*worker_ended)(void *context, unsigned worker);
     /* Non-zero: stop soon and keep the results so far (STOPPED). A signal handler sets it. */
     const volatile sig_atomic_t *stop;
 };

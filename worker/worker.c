@@ -134,7 +134,7 @@ static status open_external(worker *w, const struct worker_options *o)
 {
     status result = OK;
     REQUIRE(!o->no_gradients); /* config_check() refuses mode=pipeline */
-    TRY(external_open(&w->external, o->settings, o->count, w->parameters, &w->data));
+    TRY(external_open(&w->external, o->settings, o->count, o->stop, w->parameters, &w->data));
     snprintf(w->description, sizeof w->description, "%s", external_description(w->external));
 done:
     return result;
@@ -321,7 +321,7 @@ static status compute(worker *w, const float *parameters, uint64_t batch, float 
     if (w->external != NULL) {
         stats->data_ns = clock_ns() - stats->began_ns;
         TRY(external_gradient(w->external, parameters, w->index, batch, w->indices, w->batch,
-                              gradient, loss));
+                              gradient, loss, &stats->backward_ns));
         goto done;
     }
     if (w->crops != NULL)

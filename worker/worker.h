@@ -19,6 +19,8 @@
 #include "worker/model/batch_norm_group.h"
 #include "worker/device_vectors.h"
 
+#include <signal.h>
+
 typedef struct worker worker;
 
 struct worker_options {
@@ -27,6 +29,9 @@ struct worker_options {
     bool no_gradients; /* the caller never calls worker_gradient; pipeline stages compute gradients
                         */
     bool parameters_only; /* do not load the dataset: only shapes and initial parameters */
+    /* Non-zero: the run shall stop. An external program is then awaited for timeout_s at most.
+     * NULL: nothing sets it. A signal handler does. */
+    const volatile sig_atomic_t *stop;
 };
 
 struct step_stats {
@@ -37,7 +42,8 @@ struct step_stats {
     uint64_t data_ns;    /* gathering the batch */
     uint64_t compute_ns; /* forward, backward and the pace's delay, without the watch's time */
     uint64_t forward_ns,
-        backward_ns;   /* on a device: forward = recording and launching, backward = waiting */
+        backward_ns;   /* on a device: forward = recording and launching, backward = waiting;
+                        * external: 0 and what the program says that its gradient took */
     uint64_t watch_ns; /* time spent in calls of the watch */
 };
 

@@ -498,7 +498,8 @@ static status replay(const struct request *r, const struct recorded_run *run,
                                .lockstep = reads_snapshots(p->settings)};
     TRY(order_events(run, p->settings, &all));
     TRY(gradient_pool_open(&pool, p->settings, run->workers,
-                           (unsigned)options_integer(p->settings, "virtual.threads")));
+                           (unsigned)options_integer(p->settings, "virtual.threads"),
+                           launch_stop_flag()));
     p->worker = gradient_pool_own(pool);
     TRY(check_program(run, p->worker));
     TRY(open_start(r, run, p, &start));

@@ -125,7 +125,8 @@ status launch_virtual(const struct launch_options *o, int64_t run_id, struct pro
     TRY(pace_open(&steps, o->settings, 0));
     TRY(read_steps_to_fit(steps, o->settings));
     TRY(gradient_pool_open(&pool, o->settings, (unsigned)options_integer(o->settings, "workers"),
-                           (unsigned)options_integer(o->settings, "virtual.threads")));
+                           (unsigned)options_integer(o->settings, "virtual.threads"),
+                           p.hooks.stop));
     p.worker = gradient_pool_own(pool);
     double began_s = clock_seconds(), cpu_s = clock_process_cpu_seconds();
     result = train(&p, pool, steps, &outcome);

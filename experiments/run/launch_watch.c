@@ -170,6 +170,7 @@ static void judge_end(struct launch *l, struct watched *w)
     if (w->role == ROLE_WORKER && continues && !all_workers_failed(l)) {
         progress_clear(&l->progress);
         log_warning("%s; the run continues without it (on_lost=continue)", text.at);
+        status_pipe_note_end(&l->pipe, w->index);
     } else if (w->role == ROLE_WORKER && (l->ending_ns != 0 || !l->processes[0].child.running)) {
         log_debug("after the end of the run: %s", text.at);
     } else {

@@ -97,8 +97,11 @@ static status train(struct role_process *p, unsigned size, communicator **c,
     if (p->index == 0)
         TRY(role_open_recorder(p));
     const bool pipeline = strcmp(options_text(o, "mode"), "pipeline") == 0;
-    struct worker_options shard = {
-        .settings = o, .index = p->index, .count = size, .no_gradients = pipeline};
+    struct worker_options shard = {.settings = o,
+                                   .index = p->index,
+                                   .count = size,
+                                   .no_gradients = pipeline,
+                                   .stop = p->hooks.stop};
     TRY(worker_open(&p->worker, &shard));
     const char *resume = options_text(o, "resume");
     if (p->index == 0 && resume[0] != '\0') {

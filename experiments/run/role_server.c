@@ -90,17 +90,24 @@ done:
     return result;
 }
 
+static bool worker_ended(void *context, unsigned index)
+{
+    (void)context;
+    return status_pipe_worker_ended(index);
+}
+
 /* A follower has no recorder and evaluates nothing; it needs the model only for initial parameters.
  */
 static status open_model(struct role_process *p)
 {
     status result = OK;
-    struct worker_options evaluation = {.settings = p->settings, .index = 0, .count = 1};
+    struct worker_options evaluation = {.settings = p->settings, .count = 1, .stop = p->hooks.stop};
     TRY(role_token(p->settings, p->index == 0, &p->token));
     if (p->index == 0)
         TRY(role_open_recorder(p));
     else
         p->hooks.context = p;
+    p->hooks.worker_ended = status_pipe_exists() ? worker_ended : NULL;
     TRY(worker_open(&p->worker, &evaluation));
 done:
     return result;

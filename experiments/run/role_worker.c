@@ -15,7 +15,8 @@ static status work(struct role_process *p)
     if (options_text(o, "endpoint")[0] == '\0')
         FAIL(ERROR_USAGE, "`gradlag worker` needs endpoint=…, which `gradlag server` prints");
     TRY(role_token(o, false, &p->token));
-    struct worker_options shard = {.settings = o, .index = p->index, .count = count};
+    struct worker_options shard = {
+        .settings = o, .index = p->index, .count = count, .stop = p->hooks.stop};
     struct training_length length;
     TRY(worker_open(&p->worker, &shard));
     TRY(role_server_length(o, worker_epoch_samples(p->worker), &length));

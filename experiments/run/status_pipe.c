@@ -68,6 +68,27 @@ void status_pipe_send(const struct status_message *m)
     }
 }
 
+static void end_path(const char *pipe_path, unsigned index, char out[160])
+{
+    snprintf(out, 160, "%s.%u-ended", pipe_path, index);
+}
+
+bool status_pipe_worker_ended(unsigned index)
+{
+    char path[160];
+    end_path(getenv("GRADLAG_MAILBOX"), index, path);
+    return access(path, F_OK) == 0;
+}
+
+void status_pipe_note_end(const struct status_pipe *m, unsigned index)
+{
+    char path[160];
+    end_path(m->path, index, path);
+    const int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    if (fd >= 0) /* else the server waits for its usual limit */
+        close(fd);
+}
+
 status status_pipe_open(struct status_pipe *m, const char *folder)
 {
     status result = OK;

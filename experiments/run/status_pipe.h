@@ -38,6 +38,9 @@ bool status_pipe_has_reader(void);
 /* Waits at most five seconds for space in the pipe; STATUS_PROGRESS does not wait. */
 void status_pipe_send(const struct status_message *m);
 
+/* True if the starter has said with status_pipe_note_end() that this worker's process has ended. */
+bool status_pipe_worker_ended(unsigned index);
+
 /* ---- the starter's side ------------------------------------------------------------------------
  */
 struct status_pipe {
@@ -48,5 +51,8 @@ status status_pipe_open(struct status_pipe *m, const char *folder) MUST_CHECK;
 void status_pipe_close(struct status_pipe *m);
 /* Reads the next message; false: there is none. Does not block. */
 bool status_pipe_receive(struct status_pipe *m, struct status_message *out);
+/* Tells the other processes that the process of this worker has ended: by an empty file beside the
+ * FIFO. */
+void status_pipe_note_end(const struct status_pipe *m, unsigned index);
 
 #endif

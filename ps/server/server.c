@@ -214,27 +214,44 @@ static void lose_workers_not_at_all_servers(struct server *s)
             peers_lose(s, w, ERROR_PEER, "did not join all servers in time");
 }
 
+/* Workers are missing, and none of them can join: the starter knows that its process has ended. */
+static bool missing_workers_have_ended(const struct server *s)
+{
+    const struct training_hooks *hooks = &s->o->hooks;
+    bool missing = false;
+    for (unsigned w = 0; hooks->worker_ended != NULL && w < s->o->workers; w++) {
+        if (s->peers[w].state == PEER_GONE ||
+            (s->peers[w].state == PEER_READY && (!server_leads(s) || leader_worker_is_ready(s, w))))
+            continue;
+        missing = true;
+        if (!hooks->worker_ended(hooks->context, w))
+            return false;
+    }
+    return missing;
+}
+
 /* Names the workers and servers that have not joined, then starts without them or fails (T1). The
- * wait begins again with each peer that joins. */
+ * wait begins again with each peer that joins. It is over if the others have ended. */
 static void await_peers(struct server *s, uint64_t now)
 {
     char names[NAMED_BYTES];
     const uint64_t waited_ms = liveness_ms(s->joined_ns, now);
     const uint64_t longest_ms = liveness_ms(s->opened_ns, s->joined_ns);
     const uint64_t limit_ms = liveness_limit_ms(s->timeout_ms, longest_ms);
-    if (waited_ms < liveness_name_ms(s->timeout_ms, 0))
+    const bool servers_missing = server_leads(s) && !leader_has_all_followers(s);
+    const bool goes_on = servers_missing || !missing_workers_have_ended(s);
+    if (goes_on && waited_ms < liveness_name_ms(s->timeout_ms, 0))
         return;
     name_missing(s, names);
-    const bool servers_missing = server_leads(s) && !leader_has_all_followers(s);
-    if (waited_ms < limit_ms) {
+    if (goes_on && waited_ms < limit_ms) {
         if (!s->missing_named)
             log_warning("waiting for %s to join at %s (at most %.0f s more)", names,
                         channel_endpoint(s->channel), (double)(limit_ms - waited_ms) * 1e-3);
         s->missing_named = true;
     } else if (s->lost_ends_run || servers_missing || peers_in(s, PEER_READY) == 0) {
         server_fail(s, ERROR_PEER,
-                    "%s did not join at %s within %.0f s (%d times timeout_s, to load data): see "
-                    "their own messages",
+                    "%s did not join at %s, or ended (limit: %.0f s, %d times timeout_s, to load "
+                    "data): see their own messages",
                     names, channel_endpoint(s->channel), (double)limit_ms * 1e-3, LIVENESS_FACTOR);
     } else {
         log_warning("%s did not join in time; training begins without (on_lost=continue)", names);

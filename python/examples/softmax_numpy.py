@@ -8,10 +8,9 @@ import gradlag
 
 
 class Softmax:
-    classes = 10
-
     def __init__(self, request):
         self.features = request.option("features", 64)
+        self.classes = request.option("classes", 10)
         self.seed = request.seed
         rng = numpy.random.default_rng(7)
         centres = rng.normal(size=(self.classes, self.features)).astype(numpy.float32) * 0.3
@@ -26,6 +25,9 @@ class Softmax:
         weight = rng.normal(size=(self.classes, self.features), scale=self.features ** -0.5)
         return {"weight": weight.astype(numpy.float32), "bias": numpy.zeros(self.classes, numpy.float32)}
 
+    def bind(self, parameters, gradients):
+        self.gradients = gradients
+
     def _forward(self, parameters, images, labels):
         logits = images @ parameters["weight"].T + parameters["bias"]
         logits -= logits.max(axis=1, keepdims=True)
@@ -39,7 +41,9 @@ class Softmax:
         error = numpy.exp(logs)
         error[numpy.arange(len(labels)), labels] -= 1
         error /= len(labels)
-        return loss, (logs.argmax(axis=1) == labels).sum(), {"weight": error.T @ images, "bias": error.sum(axis=0)}
+        numpy.matmul(error.T, images, out=self.gradients["weight"])
+        error.sum(axis=0, out=self.gradients["bias"])
+        return loss, (logs.argmax(axis=1) == labels).sum(), None
 
     def evaluate(self, parameters, split, samples):
         images, labels = (each[samples] for each in self.data[split])
@@ -48,4 +52,5 @@ class Softmax:
         return loss, (predictions == labels).sum(), predictions
 
 
-gradlag.serve(Softmax)
+if __name__ == "__main__":
+    gradlag.serve(Softmax)

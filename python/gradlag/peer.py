@@ -21,6 +21,7 @@ import mmap
 import os
 import socket
 import sys
+import time
 import traceback
 
 import numpy
@@ -114,7 +115,10 @@ class _Peer:
 
     def _gradient(self, message):
         rng = numpy.random.default_rng([self.request.seed, message["worker"], message["batch"]])
-        loss, correct, gradients = self.model.gradient(self.parameters.slices, numpy.array(message["samples"]), rng)
+        samples = numpy.array(message["samples"])
+        began = time.perf_counter()
+        loss, correct, gradients = self.model.gradient(self.parameters.slices, samples, rng)
+        self.seconds = time.perf_counter() - began
         if gradients is not None:
             self.gradients.write(gradients)
         return {"loss": finite(loss), "correct": int(correct)}
@@ -123,7 +127,7 @@ class _Peer:
         answer = self._gradient(message)
         if not self.is_pure:
             self._check_purity(message, answer)
-        return answer
+        return {**answer, "seconds": self.seconds}
 
     def _check_purity(self, message, answer):
         """Computes the first gradient twice: replay needs a pure function."""

@@ -2,9 +2,11 @@
 import importlib.util
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -65,6 +67,36 @@ class Examples(InFolder):
     @unittest.skipUnless(HAS_TORCH, "no PyTorch")
     def test_gpt_in_torch(self):
         self.check("gpt_torch.py", updates=6, batch=8, model__width=16, model__context=16)
+
+
+@unittest.skipUnless(importlib.util.find_spec("zmq"), "no pyzmq")
+class ForeignWorker(InFolder):
+    MODEL = {"model": "external", "model__command": command(EXAMPLES / "softmax_numpy.py"), "updates": 100, "mode": "async", "workers": 1}
+
+    def test_its_run_has_the_bits_of_our_worker_and_replays(self):
+        settings = list(gradlag.results.arguments(self.MODEL))
+        with open("server.txt", "w") as out:
+            server = subprocess.Popen([os.environ["GRADLAG"], "server", *settings], stderr=out)
+        self.addCleanup(server.kill)
+        found, until = None, time.monotonic() + 60
+        while not found and time.monotonic() < until and server.poll() is None:
+            text = pathlib.Path("server.txt").read_text()
+            found = re.search(r"(tcp://\S+) for .*(run_token=\w+).*settings hash (\w+)", text, re.S)
+            time.sleep(0.05)
+        self.assertTrue(found, text)
+        subprocess.run([sys.executable, EXAMPLES / "foreign_worker.py", found[1], found[2], f"settings_hash={found[3]}"], check=True,
+                       stdout=subprocess.DEVNULL, timeout=60)
+        self.assertEqual(server.wait(timeout=60), 0)
+        subprocess.run([os.environ["GRADLAG"], "replay", "1"], check=True, stdout=subprocess.DEVNULL)
+        row = gradlag.run(**self.MODEL)
+        hashes = gradlag.select("SELECT DISTINCT parameters_sha256 FROM run")
+        self.assertEqual((row["id"], len(hashes)), (2, 1))
+
+    def test_its_batches_are_those_of_the_documentation(self):
+        sys.path.insert(0, str(EXAMPLES))
+        import foreign_worker
+        shard = foreign_worker.Shard(10, seed=1, worker=1, workers=2, batch=3)
+        self.assertEqual([shard.samples(k) for k in range(4)], [[3, 9, 5], [1, 7, 5], [7, 9, 3], [1, 1, 9]])
 
 
 class OwnModels(InFolder):

@@ -5,33 +5,10 @@
 #include <math.h>
 #include <string.h>
 
-/* The length of the UTF-8 sequence at c; 0: invalid. */
-static size_t sequence(const unsigned char *c)
-{
-    static const struct {
-        unsigned char first, last, next_low, next_high;
-        size_t length;
-    } forms[] = {
-        {0x01, 0x7f, 0, 0, 1},       {0xc2, 0xdf, 0x80, 0xbf, 2}, {0xe0, 0xe0, 0xa0, 0xbf, 3},
-        {0xe1, 0xec, 0x80, 0xbf, 3}, {0xed, 0xed, 0x80, 0x9f, 3}, {0xee, 0xef, 0x80, 0xbf, 3},
-        {0xf0, 0xf0, 0x90, 0xbf, 4}, {0xf1, 0xf3, 0x80, 0xbf, 4}, {0xf4, 0xf4, 0x80, 0x8f, 4},
-    };
-    for (size_t i = 0; i < COUNT_OF(forms); i++) {
-        if (c[0] < forms[i].first || c[0] > forms[i].last)
-            continue;
-        bool whole =
-            forms[i].length == 1 || (c[1] >= forms[i].next_low && c[1] <= forms[i].next_high);
-        for (size_t k = 2; whole && k < forms[i].length; k++)
-            whole = (c[k] & 0xc0) == 0x80;
-        return whole ? forms[i].length : 0;
-    }
-    return 0;
-}
-
 void html_text(struct text *out, const char *text)
 {
     for (const char *c = text == NULL ? "" : text; *c != '\0';) {
-        size_t length = sequence((const unsigned char *)c);
+        size_t length = text_utf8_length(c);
         const char *as = NULL;
         switch (*c) {
         case '&':

@@ -74,6 +74,8 @@ static void json_text_is_escaped(void **state)
     struct text t = {0};
     text_add_json(&t, "a\"b\\c\n");
     assert_string_equal(t.at, "\"a\\\"b\\\\c\\u000a\"");
+    text_add_json(&t, "\xc3\xa9\xff|\xe2\x82"); /* é, a byte of no character, a cut one */
+    assert_non_null(strstr(t.at, "\"\xc3\xa9\\ufffd|\\ufffd\\ufffd\""));
     text_add_json(&t, NULL);
     assert_non_null(strstr(t.at, "null"));
     text_free(&t);

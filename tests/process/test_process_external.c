@@ -2,6 +2,7 @@
  * Models that another program computes (model=external): the example in C of
  * docs/external-models.md, and shell scripts that fail.
  */
+#include "base/clock.h"
 #include "base/status.h"
 #include "tests/rigs/process_rig.h"
 
@@ -192,6 +193,44 @@ static void a_program_ends_with_the_gradlag_that_started_it(void **state)
     unsetenv("GRADIENT");
 }
 
+/* The third start of the program, a worker's, kills that worker before it has joined. */
+static void a_worker_that_dies_before_it_joins_is_not_awaited(void **state)
+{
+    struct process_rig *r = *state;
+    char command[1200];
+    snprintf(command, sizeof command,
+             "mkdir server 2>/dev/null || mkdir worker 2>/dev/null || {\n"
+             "read -r _ _ _ parent _ < /proc/$PPID/stat; kill -9 $parent; exit 1; }\n%s",
+             script);
+    process_write(r, "peer.sh", command);
+    setenv("GRADIENT", "echo " ONE, 1);
+    assert_int_equal(RIG_RUN(r, EXTERNAL, "model.command=sh peer.sh", "mode=async", "workers=2",
+                             "updates=9", "on_lost=continue"),
+                     OK);
+    process_expect_answer(r, "SELECT updates FROM run", "9");
+    process_expect_answer(r, "SELECT count(*) FROM event WHERE code = 'workers_missing'", "1");
+    unsetenv("GRADIENT");
+}
+
+/* It is awaited for timeout_s after Ctrl-C, not for 20 times as long. */
+static void ctrl_c_ends_a_run_whose_program_hangs(void **state)
+{
+    struct process_rig *r = *state;
+    pid_t found[1];
+    process_write(r, "peer.sh", script);
+    setenv("GRADIENT", "(sleep 1000); echo " ONE, 1);
+    process_start(r, (const char *const[]){EXTERNAL, "model.command=sh peer.sh", VIRTUAL,
+                                           "timeout_s=5", "workers=4", NULL});
+    process_await(r, "1000", found, 1);
+    const uint64_t asked_ns = clock_ns();
+    kill(r->pid, SIGINT);
+    assert_int_equal(process_wait(r), ERROR_PEER);
+    assert_true(clock_ns() - asked_ns < 50 * 1000000000ULL);
+    r->ended = 0;
+    process_expect_none_running(r);
+    unsetenv("GRADIENT");
+}
+
 /* ---- settings ------------------------------------------------------------------------------ */
 
 static void settings_without_effect_are_refused(void **state)
@@ -257,6 +296,8 @@ int main(int argc, char **argv)
         PROCESS_TEST(a_program_that_fails_is_named_and_leaves_nothing),
         PROCESS_TEST(a_command_that_cannot_start_is_an_error),
         PROCESS_TEST(a_program_ends_with_the_gradlag_that_started_it),
+        PROCESS_TEST(a_worker_that_dies_before_it_joins_is_not_awaited),
+        PROCESS_TEST(ctrl_c_ends_a_run_whose_program_hangs),
         PROCESS_TEST(settings_without_effect_are_refused),
         PROCESS_TEST(keys_reach_the_program_wherever_they_are_written),
     };

@@ -174,7 +174,7 @@ static tensor *one_convolution(tape *t, tensor *x, const struct model *m)
 }
 
 /* Truncates to numbers that bf16 represents. */
-static void truncate(float *v, size_t count)
+static void truncate_all(float *v, size_t count)
 {
     for (size_t i = 0; i < count; ++i) {
         uint32_t bits;
@@ -197,8 +197,8 @@ static void products_are_summed_in_float32(void **state)
         pair_open(f, &m, (struct shape){24, 9, 9}, 8);
         for (int i = 0; i < 2; ++i) {
             rounded[i] = fixture_step(&f[i], f[i].parameters, f[i].gradient);
-            truncate(f[i].parameters, f[i].count);
-            truncate(f[i].pixels, 8 * shape_count(f[i].images));
+            truncate_all(f[i].parameters, f[i].count);
+            truncate_all(f[i].pixels, 8 * shape_count(f[i].images));
             exact[i] = fixture_step(&f[i], f[i].parameters, f[i].gradient);
         }
         /* A sum in bf16 of 1944 products would have a much larger error. */
@@ -230,8 +230,8 @@ static void bf16_results_are_rounded_once(void **state)
     const size_t count = WIDE * WIDE_BATCH;
     pair_open(f, &m, (struct shape){24, 9, 9}, WIDE_BATCH);
     for (int i = 0; i < 2; ++i) { /* fp32 last */
-        truncate(f[i].parameters, f[i].count);
-        truncate(f[i].pixels, WIDE_BATCH * shape_count(f[i].images));
+        truncate_all(f[i].parameters, f[i].count);
+        truncate_all(f[i].pixels, WIDE_BATCH * shape_count(f[i].images));
         memcpy(wide + count, wide, count * sizeof(float));
         fixture_step(&f[i], f[i].parameters, f[i].gradient);
     }

@@ -11,7 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { PROTOCOL = 1, ALIGNMENT = 4096 };
+enum { PROTOCOL = 1, ALIGNMENT = 4096, MOST_SECONDS = 1 << 30 };
 
 struct external {
     external_process *process;
@@ -174,7 +174,8 @@ done:
 }
 
 status external_open(external **out, const options *settings, unsigned workers,
-                     parameter_table *table, struct dataset *data)
+                     const volatile sig_atomic_t *stop, parameter_table *table,
+                     struct dataset *data)
 {
     status result = OK;
     external *e = NULL;
@@ -190,7 +191,7 @@ status external_open(external **out, const options *settings, unsigned workers,
         FAIL(ERROR_OTHER, "no shared memory for model=external: %s", strerror(errno));
     TRY(external_process_start(&e->process, command, e->memory_fd,
                                (unsigned)options_integer(settings, "threads"),
-                               options_real(settings, "timeout_s")));
+                               options_real(settings, "timeout_s"), stop));
     TRY(open_model(e, settings, workers, table, data));
     TRY(map_memory(e));
     *out = e;
@@ -260,7 +261,8 @@ done:
 }
 
 status external_gradient(external *e, const float *parameters, unsigned index, uint64_t batch,
-                         const uint32_t *samples, uint32_t n, float *gradient, struct op_loss *out)
+                         const uint32_t *samples, uint32_t n, float *gradient, struct op_loss *out,
+                         uint64_t *own_ns)
 {
     status result = OK;
     json_t *answer = NULL, *list = json_array();
@@ -272,6 +274,8 @@ status external_gradient(external *e, const float *parameters, unsigned index, u
                       "samples", list),
             &answer));
     TRY(take_loss(e, "gradient", answer, n, out));
+    const double seconds = json_number_value(json_object_get(answer, "seconds"));
+    *own_ns = seconds > 0 && seconds < MOST_SECONDS ? (uint64_t)(seconds * 1e9) : 0;
     memcpy(gradient, e->memory + e->stride, e->count * sizeof(float));
 done:
     json_decref(answer);

@@ -20,13 +20,16 @@
 #include "worker/data/dataset.h"
 #include "worker/model/parameters.h"
 
+#include <signal.h>
+
 typedef struct external external;
 
 /* Starts the program that key model.command names and asks it for its parameters and data. Adds the
  * slices to `table`; sets counts, classes and numeric of `data`, which has no images. `workers`: of
- * the run. */
+ * the run. `stop`: as in struct worker_options. */
 status external_open(external **out, const options *settings, unsigned workers,
-                     parameter_table *table, struct dataset *data) MUST_CHECK;
+                     const volatile sig_atomic_t *stop, parameter_table *table,
+                     struct dataset *data) MUST_CHECK;
 void external_close(external **e); /* NULL-safe */
 
 /* What the program says of itself ("resnet_torch.py, torch 2.5.1"); lives as long as `e`. */
@@ -37,10 +40,11 @@ const char *external_program(const external *e);
 
 /* The parameters of version 0: a pure function of the program, its options and key seed. */
 status external_initial(external *e, float *out) MUST_CHECK;
-/* The gradient of the mean loss over samples[0..n) of the training split, for worker `index`. */
+/* The gradient of the mean loss over samples[0..n) of the training split, for worker `index`.
+ * *own_ns: how long the program says that it computed; 0: it does not say. */
 status external_gradient(external *e, const float *parameters, unsigned index, uint64_t batch,
-                         const uint32_t *samples, uint32_t n, float *gradient,
-                         struct op_loss *out) MUST_CHECK;
+                         const uint32_t *samples, uint32_t n, float *gradient, struct op_loss *out,
+                         uint64_t *own_ns) MUST_CHECK;
 
 /* Evaluations at these parameters follow. The program re-estimates running statistics here. */
 status external_prepare_evaluation(external *e, const float *parameters) MUST_CHECK;

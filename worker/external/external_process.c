@@ -32,8 +32,10 @@ struct external_process {
     char end[64]; /* how it ended */
     int socket, output;
     uint64_t limit_ns, longest_ns;
-    struct text received;  /* the beginning of an answer */
-    char tail[TAIL_BYTES]; /* the end of its output, NUL-terminated */
+    const volatile sig_atomic_t *stop; /* NULL: nothing sets it */
+    uint64_t stop_ns;                  /* when a wait first saw *stop; 0: not yet */
+    struct text received;              /* the beginning of an answer */
+    char tail[TAIL_BYTES];             /* the end of its output, NUL-terminated */
     size_t tail_length, line_at;
 };
 
@@ -138,7 +140,7 @@ static void set_environment(unsigned threads)
 }
 
 status external_process_start(external_process **out, const char *command, int memory_fd,
-                              unsigned threads, double timeout_s)
+                              unsigned threads, double timeout_s, const volatile sig_atomic_t *stop)
 {
     status result = OK;
     external_process *p = NULL;
@@ -147,6 +149,7 @@ status external_process_start(external_process **out, const char *command, int m
     p->socket = p->output = -1;
     p->command = text_copy(command);
     p->limit_ns = (uint64_t)(timeout_s * 1e9);
+    p->stop = stop;
     set_environment(threads);
     TRY(start(p, memory_fd));
     *out = p;
@@ -274,10 +277,15 @@ static status fail_ended(external_process *p, const char *what)
 /* ---- messages ---- */
 
 /* How long the answer to a request that began at `since_ns` is awaited. */
-static uint64_t deadline_ns(const external_process *p, uint64_t since_ns)
+static uint64_t deadline_ns(external_process *p, uint64_t since_ns)
 {
     const uint64_t usual_ns = p->longest_ns > p->limit_ns ? p->longest_ns : p->limit_ns;
-    return since_ns + PATIENCE * usual_ns;
+    const uint64_t until_ns = since_ns + PATIENCE * usual_ns;
+    if (p->stop == NULL || *p->stop == 0)
+        return until_ns;
+    if (p->stop_ns == 0)
+        p->stop_ns = clock_ns();
+    return until_ns < p->stop_ns + p->limit_ns ? until_ns : p->stop_ns + p->limit_ns;
 }
 
 /* The program has ended, although a process that it started may still hold the socket. */
@@ -292,11 +300,11 @@ static bool is_dead(const external_process *p)
  * so that a full pipe does not block the program. */
 static status await_socket(external_process *p, const char *what, short events, uint64_t since_ns)
 {
-    const uint64_t until_ns = deadline_ns(p, since_ns);
     char lines[TAIL_BYTES + 32];
     for (;;) {
         struct pollfd at[2] = {{.fd = p->socket, .events = events},
                                {.fd = p->output, .events = POLLIN}};
+        const uint64_t until_ns = deadline_ns(p, since_ns);
         const uint64_t now_ns = clock_ns();
         const uint64_t left_ms = now_ns < until_ns ? (until_ns - now_ns) / 1000000 : 0;
         const bool dead = is_dead(p); /* before the look at the socket: its last answer counts */
@@ -310,8 +318,8 @@ static status await_socket(external_process *p, const char *what, short events, 
         if (clock_ns() >= until_ns) {
             return error_set(ERROR_PEER, __FILE__, __LINE__,
                              "model.command '%.200s' has not answered '%s' for %.1f s (limit: %d "
-                             "times timeout_s, or its longest answer): does it hang? If it is only "
-                             "slow, set a longer timeout_s%s",
+                             "times timeout_s, or its longest answer; timeout_s after a request to "
+                             "stop): does it hang? If it is only slow, set a longer timeout_s%s",
                              p->command, what, (double)(clock_ns() - since_ns) * 1e-9, PATIENCE,
                              last_lines(p, lines));
         }

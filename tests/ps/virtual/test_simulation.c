@@ -318,7 +318,7 @@ static bool open_episode(struct simulation_episode *e, uint64_t seed)
     e->settings = c.outer == NULL && combination_is_valid(&c) ? any_settings(e, &c) : NULL;
     if (e->settings == NULL)
         return false;
-    assert_int_equal(gradient_pool_open(&e->pool, e->settings, e->workers, 2), OK);
+    assert_int_equal(gradient_pool_open(&e->pool, e->settings, e->workers, 2, NULL), OK);
     open_models(e);
     struct simulation_options setup = {.settings = e->settings,
                                        .pool = e->pool,
@@ -407,7 +407,7 @@ static void replay_under(const char *consistency, const char *servers, struct si
         (const char *const[]){SMALL, consistency, "momentum=0.9", "workers=2", servers, NULL});
     gradient_pool *pool = NULL;
     assert_non_null(o);
-    assert_int_equal(gradient_pool_open(&pool, o, WORKERS, 1), OK);
+    assert_int_equal(gradient_pool_open(&pool, o, WORKERS, 1, NULL), OK);
     *seen = (struct simulation_seen){.parameters = worker_parameter_count(gradient_pool_own(pool))};
     for (unsigned i = 0; i < WORKERS; i++)
         events[i] = (struct replay_event){.kind = REPLAY_JOINED, .worker = i};

@@ -66,7 +66,7 @@ static void pair_close(struct pair *p)
     memory_free(p->seen);
 }
 
-static void write(struct pair *p, float *to, const float *from)
+static void upload(struct pair *p, float *to, const float *from)
 {
     assert_ok(p->backend->kind->device_vectors_write(p->backend, to, from, p->count));
 }
@@ -96,7 +96,7 @@ static bool step(struct pair *p, double scale, double lr)
 {
     struct optimizer_pass here, there;
     const struct device_update u = {.rule = p->rule, .scale = scale, .lr = lr};
-    write(p, p->there.gradient, p->gradient);
+    upload(p, p->there.gradient, p->gradient);
     optimizer_apply(p->optimizer, p->parameters, p->gradient, scale, lr, NULL, p->parameters,
                     &here);
     assert_ok(p->backend->kind->device_vectors_update(p->backend, &u, &there));
@@ -122,7 +122,7 @@ static void an_update_has_the_bits_of_the_hosts(void **state)
             continue;
         }
         draw(p.parameters, p.count, 1, 1);
-        write(&p, p.there.parameters, p.parameters);
+        upload(&p, p.there.parameters, p.parameters);
         for (uint32_t i = 0; i < 5; i++) {
             draw(p.gradient, p.count, 2 + i, i == 3 ? 1e-30f : 1);
             assert_true(step(&p, 1.0 / 3, 0.1 / (i + 1)));
@@ -148,7 +148,7 @@ static void a_rate_inside_the_velocity_has_the_bits_of_the_hosts(void **state)
         options_close(&o);
         assert_true(p.rule.rate_inside);
         draw(p.parameters, p.count, 1, 1);
-        write(&p, p.there.parameters, p.parameters);
+        upload(&p, p.there.parameters, p.parameters);
         for (uint32_t i = 0; i < 5; i++) {
             draw(p.gradient, p.count, 2 + i, 1);
             assert_true(step(&p, 1.0 / 3, 0.1 / (i + 1)));
@@ -170,7 +170,7 @@ static void a_gradient_that_is_not_finite_changes_nothing(void **state)
             continue;
         }
         draw(p.parameters, p.count, 1, 1);
-        write(&p, p.there.parameters, p.parameters);
+        upload(&p, p.there.parameters, p.parameters);
         draw(p.gradient, p.count, 2, 1);
         assert_true(step(&p, 1, 0.1));
         const size_t places[] = {0, 8192, p.count - 1};
