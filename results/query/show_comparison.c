@@ -25,8 +25,9 @@ struct comparison {
 /* ---- tables with a column per run --------------------------------------------------------------
  */
 
-/* Prints the rows of `sql` under `title`; without rows nothing. */
-static status show_table(const struct comparison *c, const char *title, const char *sql)
+/* Prints the rows of `sql` under `title`; without rows `none`. */
+static status show_table(const struct comparison *c, const char *title, const char *sql,
+                         const char *none)
 {
     status result = OK;
     sqlite3_stmt *s = NULL;
@@ -38,6 +39,8 @@ static status show_table(const struct comparison *c, const char *title, const ch
     TRY(query_output_write(c->db, s, &c->style, part, &rows));
     if (rows > 0)
         fprintf(c->out, "\n%s\n\n%s", title, table);
+    else
+        fputs(none, c->out);
 done:
     sqlite3_finalize(s);
     fclose(part);
@@ -48,7 +51,7 @@ done:
 /* source: a SELECT of position, label, run and value. One row per label, in order of position, if
  * `condition` holds for its values. */
 static status show_by_run(const struct comparison *c, const char *title, const char *label,
-                          const char *source, const char *condition)
+                          const char *source, const char *condition, const char *none)
 {
     struct text sql = {0};
     text_add(&sql, "SELECT label AS \"%s\"", label);
@@ -57,13 +60,14 @@ static status show_by_run(const struct comparison *c, const char *title, const c
                  (long long)c->ids[i], (long long)c->ids[i]);
     text_add(&sql, " FROM (%s) WHERE run IN (%s) GROUP BY label HAVING %s ORDER BY min(position)",
              source, c->list.at, condition);
-    status result = show_table(c, title, sql.at);
+    status result = show_table(c, title, sql.at, none);
     text_free(&sql);
     return result;
 }
 
 /* Members of a JSON object that are not equal in all runs. */
-static status show_differing(const struct comparison *c, const char *title, const char *column)
+static status show_differing(const struct comparison *c, const char *title, const char *column,
+                             const char *none)
 {
     struct text source = {0}, condition = {0};
     text_add(&source,
@@ -74,7 +78,7 @@ static status show_differing(const struct comparison *c, const char *title, cons
              column);
     text_add(&condition, "count(DISTINCT value) + (count(value) BETWEEN 1 AND %zu) > 1",
              c->count - 1);
-    status result = show_by_run(c, title, "key", source.at, condition.at);
+    status result = show_by_run(c, title, "key", source.at, condition.at, none);
     text_free(&source);
     text_free(&condition);
     return result;
@@ -156,7 +160,7 @@ static status show_results(const struct comparison *c)
                                                                                                                                                                               "train_seconds") ", "
                                                                                                                                                                                                "'clock', CASE engine WHEN 'virtual' THEN 'virtual' ELSE 'wall' END, "
                                                                                                                                                                                                "'error', error)) AS j";
-    return show_by_run(c, "results", "result", source, "count(value) > 0");
+    return show_by_run(c, "results", "result", source, "count(value) > 0", "");
 }
 
 /* ---- curves ------------------------------------------------------------------------------------
@@ -201,7 +205,7 @@ static status show_curve(const struct comparison *c, const char *title, const ch
     text_add(&sql, " FROM pair WHERE of_evaluation = 1 AND of_grid = 1 GROUP BY at HAVING "
                    "max(value IS NOT NULL OR "
                    "is_nan) ORDER BY at");
-    status result = show_table(c, title, sql.at);
+    status result = show_table(c, title, sql.at, "");
     text_free(&sql);
     return result;
 }
@@ -301,12 +305,12 @@ static status show_page(const struct comparison *c)
 {
     status result = OK;
     fprintf(c->out, "runs %s\n", c->list.at);
-    TRY(show_differing(c, "settings that differ", "config"));
+    TRY(show_differing(c, "settings that differ", "config", "\nno setting differs\n"));
     TRY(show_results(c));
     TRY(show_all_pairs(c));
     TRY(show_curve(c, "test accuracy by samples", "test_accuracy"));
     TRY(show_curve(c, "test loss by samples", "test_loss"));
-    TRY(show_differing(c, "machine and program: what differs", "host"));
+    TRY(show_differing(c, "machine and program: what differs", "host", ""));
 done:
     return result;
 }

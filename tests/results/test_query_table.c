@@ -89,17 +89,22 @@ static void text_is_shortened_before_its_end_and_named_below(void **state)
     assert_string_equal(note("left out:"), "");
     assert_contains(note("everything:"), "-v");
     /* A character of two columns is not cut in half. */
-    run_on(12, "SELECT '中文字中文字中文字' AS arm UNION ALL SELECT 'b'");
-    assert_contains(answer, "中文字中…字\n");
+    run_on(14, "SELECT '中文字中文字中文字' AS arm UNION ALL SELECT 'b'");
+    assert_contains(answer, "\n中文字中…文字\n");
 }
 
 static void numbers_are_never_shortened(void **state)
 {
     (void)state;
-    run_on(20, "SELECT 123456789012 AS a, 123456789012 AS b, 1 AS c UNION ALL SELECT 1, 2, 3");
-    assert_contains(answer, "           a\n------------\n123456789012\n           1\n");
+    run_on(20, "SELECT 123456789012345 AS a, 123456789012345 AS b, 1 AS c UNION ALL "
+               "SELECT 1, 2, 3");
+    assert_contains(answer, "\n123456789012345\n              1\n");
     assert_contains(note("left out:"), "b, c;");
     assert_string_equal(note("shortened:"), "");
+    run_on(30, "SELECT 123456789012345 AS a, 'a text that is longer than 20' AS t UNION ALL "
+               "SELECT 1, 'b'");
+    assert_contains(answer, "\n123456789012345  a text");
+    assert_contains(note("shortened:"), "t;");
 }
 
 static void columns_that_do_not_fit_are_named_below(void **state)

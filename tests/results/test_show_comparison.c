@@ -48,6 +48,9 @@ static void settings_that_differ_stand_beside_each_other(void **state)
     assert_int_equal(COMPARE("1", "3", "2"), OK);
     assert_null(strstr(answer, "\nbatch "));
     assert_string_equal(cells("seed"), "1 1 2");
+    rig_change("UPDATE run SET config = (SELECT config FROM run WHERE id = 1) WHERE id = 3");
+    assert_int_equal(COMPARE("1", "3"), OK);
+    assert_null(strstr(answer, "\ndamping"));
     rig_change("UPDATE run SET host = json_object('cpu', 'cpu ' || id, 'version', '1.0')");
     assert_int_equal(COMPARE("1", "3"), OK);
     assert_string_equal(cells("cpu"), "cpu 1 cpu 3");
@@ -80,7 +83,12 @@ static void differences_are_over_all_seeds_of_both_configurations(void **state)
     assert_int_equal(COMPARE("5", "4", "1"), OK);
     assert_contains(answer, wanted);
     assert_null(strstr(answer, "run 1 - run 5: ")); /* they differ in their seed only */
-    rig_change("UPDATE run SET config = '{\"mode\": \"sync\", \"seed\": 1}' WHERE id = 6");
+    /* A diverged run counts not even if the other configuration has finished with its seed. */
+    rig_change("UPDATE run SET seed = 3, config = (SELECT config FROM run WHERE id = 3) "
+               "WHERE id = 6");
+    assert_int_equal(COMPARE("1", "3"), OK);
+    assert_contains(answer, wanted);
+    rig_change("UPDATE run SET seed = 1, config = json_object('mode', 'sync') WHERE id = 6");
     assert_int_equal(COMPARE("3", "6"), OK);
     assert_contains(answer, "run 6 - run 3: 1 seed, accuracy +0.1100, loss");
 }
