@@ -40,7 +40,7 @@ static const struct command_entry commands[] = {
              "one experiment: its runs, its table, PASS or FAIL for each claim")},
     {COMMAND(query, "NAME|\"SELECT …\"", "a named query, or SQL, on the results file"),
      .only_prints = true},
-    {COMMAND(show, "RUN", "one run: curve, staleness, time of each phase, settings"),
+    {COMMAND(show, "RUN…", "one run: curve, staleness, times, settings; several: a comparison"),
      .only_prints = true},
     {COMMAND(report, "[-o report.html] [--watch]",
              "one HTML page about the results file: claims, plots, tables, runs")},

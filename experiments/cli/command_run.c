@@ -82,42 +82,6 @@ static status compose_one(options **out, const struct settings *read)
     return result;
 }
 
-/* Starts a queued run, for the user or for a sweep; a sweep reports the outcome itself. */
-static status run_queued(const struct settings *read, const char *number, bool quiet)
-{
-    status result = OK;
-    const char *title = getenv(QUEUED_TITLE), *results = settings_find(read, "results");
-    char own[128];
-    options *o = NULL;
-    int64_t run_id, started = 0;
-    if (!text_to_integer(number, &run_id) || run_id < 1) {
-        FAIL(ERROR_USAGE,
-             "--queued %s: not the number of a run; `gradlag sweep --status` lists queued runs",
-             number);
-    }
-    if (read->count > (results != NULL)) {
-        FAIL(ERROR_USAGE,
-             "--queued: the settings of a queued run are recorded; only results=FILE can be given");
-    }
-    results = results != NULL ? results : "results.db";
-    TRY(queued_settings(&o, results, run_id));
-    run_summary_title(o, own);
-    launch_catch_signals();
-    if (title != NULL)
-        signal(SIGTTOU,
-               SIG_IGN); /* a background process group writes its progress to the terminal */
-    struct launch_options launch = {
-        .settings = o, .title = title != NULL ? title : own, .quiet = quiet, .run_id = run_id};
-    result = launch_run(&launch, &started);
-    if (title != NULL && started > 0)
-        command_error_is_reported();
-    if (result == OK && title == NULL)
-        TRY(run_summary_print(results, run_id, o, stdout));
-done:
-    options_close(&o);
-    return result;
-}
-
 /* The run's row as one JSON object: the one of the array that `query --json` prints. */
 static status print_row_json(const char *results, int64_t run_id)
 {
@@ -140,13 +104,17 @@ done:
     return result;
 }
 
-/* The row is printed as JSON also if the run failed; then its error comes first. */
+/* The row is printed as JSON also if the run failed; then its error comes first. A sweep prints the
+ * outcome of its runs itself. */
 static status launch_and_print(const struct launch_options *launch, bool json)
 {
     status result = OK;
     int64_t run_id = 0;
+    const bool of_sweep = getenv(QUEUED_TITLE) != NULL;
     const char *results = options_text(launch->settings, "results");
     result = launch_run(launch, &run_id);
+    if (of_sweep && run_id > 0)
+        command_error_is_reported();
     if (json && run_id > 0) {
         const struct error why = error_save();
         const status printed = print_row_json(results, run_id);
@@ -155,9 +123,41 @@ static status launch_and_print(const struct launch_options *launch, bool json)
         error_restore(&why);
     }
     TRY(result);
-    if (!json)
+    if (!json && !of_sweep)
         TRY(run_summary_print(results, run_id, launch->settings, stdout));
 done:
+    return result;
+}
+
+/* Starts a queued run, for the user or for a sweep; a sweep reports the outcome itself. */
+static status run_queued(const struct settings *read, const char *number, bool quiet, bool json)
+{
+    status result = OK;
+    const char *title = getenv(QUEUED_TITLE), *results = settings_find(read, "results");
+    char own[128];
+    options *o = NULL;
+    int64_t run_id;
+    if (!text_to_integer(number, &run_id) || run_id < 1) {
+        FAIL(ERROR_USAGE,
+             "--queued %s: not the number of a run; `gradlag sweep --status` lists queued runs",
+             number);
+    }
+    if (read->count > (results != NULL)) {
+        FAIL(ERROR_USAGE,
+             "--queued: the settings of a queued run are recorded; only results=FILE can be given");
+    }
+    results = results != NULL ? results : "results.db";
+    TRY(queued_settings(&o, results, run_id));
+    run_summary_title(o, own);
+    launch_catch_signals();
+    if (title != NULL)
+        signal(SIGTTOU,
+               SIG_IGN); /* a background process group writes its progress to the terminal */
+    struct launch_options launch = {
+        .settings = o, .title = title != NULL ? title : own, .quiet = quiet, .run_id = run_id};
+    result = launch_and_print(&launch, json);
+done:
+    options_close(&o);
     return result;
 }
 
@@ -178,8 +178,13 @@ status command_run(int argc, char **argv)
         argc, argv, "run",
         "--dry-run, --print-config, --quiet, --json, --resume and --queued RUN"));
     TRY(settings_read_arguments(&read, argc, argv));
+    if (queued != NULL && (dry || print || resume))
+        FAIL(ERROR_USAGE,
+             "--queued %s starts the run; it takes neither --dry-run, --print-config "
+             "nor --resume",
+             queued);
     if (queued != NULL) {
-        TRY(run_queued(&read, queued, quiet));
+        TRY(run_queued(&read, queued, quiet, json));
         goto done;
     }
     TRY(compose_one(&o, &read));

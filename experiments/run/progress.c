@@ -1,13 +1,13 @@
 #include "experiments/run/progress.h"
 
 #include "base/clock.h"
+#include "base/terminal.h"
 #include "base/text.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 enum { PLAIN_EVERY_S = 5, LIVE_EVERY_MS = 100 };
@@ -39,14 +39,6 @@ void progress_elapsed(double seconds, char out[32])
         snprintf(out, 32, "%.2g s", seconds);
     else
         progress_duration(seconds, out);
-}
-
-static unsigned terminal_width(void)
-{
-    struct winsize size;
-    if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
-        return size.ws_col;
-    return 80;
 }
 
 /* `narrow`: short labels, for a terminal of 80 columns. */
@@ -97,7 +89,7 @@ static void show(struct progress *p, struct text *line)
 {
     struct text out = {0};
     if (p->live)
-        line->length = fitting(line->at, terminal_width() - 1);
+        line->length = fitting(line->at, terminal_columns(STDERR_FILENO) - 1);
     text_add(&out, "%s%.*s%s", p->live ? "\r\033[K" : "", (int)line->length, line->at,
              !p->live    ? "\n"
              : p->colour ? "\033[0m" /* resets bold if the title was cut */
@@ -113,7 +105,7 @@ void progress_show(struct progress *p, const struct training_progress *now)
 {
     struct text line = {0};
     if (is_due(p)) {
-        add_line(p, now, p->live && terminal_width() < 120, &line);
+        add_line(p, now, p->live && terminal_columns(STDERR_FILENO) < 120, &line);
         show(p, &line);
     }
     text_free(&line);

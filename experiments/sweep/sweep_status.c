@@ -1,5 +1,6 @@
 #include "experiments/sweep/sweep_status.h"
 
+#include "base/terminal.h"
 #include "experiments/run/progress.h"
 #include "results/query/live_runs.h"
 #include "results/query/query.h"
@@ -29,7 +30,10 @@ status sweep_status_print(const char *results, FILE *to)
         fprintf(to, "time left unknown: no similar run has ended yet\n\n");
     }
     fflush(to);
-    struct query_request request = {.path = results, .question = "queue", .format = QUERY_TABLE};
+    struct query_request request = {.path = results,
+                                    .question = "queue",
+                                    .format = QUERY_TABLE,
+                                    .width = terminal_columns(fileno(to))};
     TRY(query_run(&request, to, NULL));
 done:
     live_runs_free(&l);

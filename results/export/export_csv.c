@@ -48,7 +48,7 @@ static status write_table(struct export *e, const char *table)
     TRY(database_prepare(e->db, &s, sql.at));
     sqlite3_bind_text(s, 1, e->ids.at, -1, SQLITE_STATIC);
     TRY(export_open(e, &file, name.at));
-    TRY(query_output_write(e->db, s, QUERY_CSV, file.to, NULL));
+    TRY(query_output_write(e->db, s, &(struct query_style){.format = QUERY_CSV}, file.to, NULL));
     TRY(export_close(e, &file));
 done:
     sqlite3_finalize(s);

@@ -160,11 +160,15 @@ const char *query_no_rows_reason(const char *name, char out[256])
 status query_run(const struct query_request *request, FILE *out, size_t *rows)
 {
     status result = OK;
+    char complete[128];
     sqlite3 *db = NULL;
     sqlite3_stmt *s = NULL;
     TRY(prepare(request->path, request->question, request->settings, request->setting_count, &db,
                 &s));
-    TRY(query_output_write(db, s, request->format, out, rows));
+    snprintf(complete, sizeof complete, "gradlag query %.64s -v (or --csv)",
+             query_is_name(request->question) ? request->question : "SELECT…");
+    struct query_style style = {request->format, request->width, complete};
+    TRY(query_output_write(db, s, &style, out, rows));
 done:
     sqlite3_finalize(s);
     release_connection(&db);

@@ -24,6 +24,7 @@ enum query_format {
     QUERY_CSV,   /* RFC 4180 with a header line; numbers in full */
     QUERY_JSON,  /* an array of objects, one per line; numbers in full, infinities as ±1e999 */
     QUERY_MARKDOWN,
+    QUERY_VERTICAL, /* one line per column of each row; numbers as in a table */
 };
 
 struct query_request {
@@ -32,6 +33,9 @@ struct query_request {
     const char *const *settings; /* "key=value" for the parameters */
     size_t setting_count;
     enum query_format format;
+    /* QUERY_TABLE: columns of the terminal. A table that is wider is fitted, and a line below it
+     * names the columns that are shortened or left out. 0: the table is written completely. */
+    unsigned width;
 };
 
 /* Writes the result to `out`. *rows (may be NULL): the number of rows. */

@@ -7,6 +7,7 @@
 #include "results/query/query.h"
 #include "results/query/push_reader.h"
 #include "results/store/recorder.h"
+#include "results/query/show_comparison.h"
 #include "results/query/show_run.h"
 #include "tests/fuzz/fuzz.h"
 #include "base/embedded.h"
@@ -84,7 +85,8 @@ static void query(size_t number, FILE *nowhere)
                                           .settings = settings,
                                           .setting_count =
                                               strstr(query_text(each.name), ":run") != NULL,
-                                          .format = (enum query_format)(number % 4)};
+                                          .format = (enum query_format)(number % 5),
+                                          .width = number % 100};
     (void)!query_run(&request, nowhere, NULL);
 }
 
@@ -96,6 +98,7 @@ static void read_it(size_t number, FILE *nowhere)
     bool found;
     query(number, nowhere);
     (void)!show_run(path, "last", nowhere);
+    (void)!show_comparison(path, (const char *const[]){"1", "last"}, 2, 80, nowhere);
     (void)!query_find_run(path, &key, &found_run, &found);
     if (recorded_run_read(&run, path, "1") == OK)
         recorded_run_free(&run);

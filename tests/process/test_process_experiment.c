@@ -124,11 +124,13 @@ static void cells_are_compared_on_the_same_seeds(void **state)
     process_expect_answer(r, "SELECT count(*) FROM run", "12");
     assert_int_equal(
         RIG_RUN(r, "query", "paired-differences", "workers=2", "experiment=pairs", "--csv"), OK);
-    char *line = strstr(process_output(r), "\npairs,2,fast");
-    *strrchr(line, ',') = '\0'; /* the last column is `collapsed`, the one before it the interval */
-    double interval = 100 * atof(strrchr(line, ',') + 1);
+    const char *line = strstr(process_output(r), "\npairs,2,fast");
+    double mean, interval;
+    assert_non_null(line);
+    assert_non_null(strstr(line, ",3,")); /* n, mean_difference, interval */
+    assert_int_equal(sscanf(strstr(line, ",3,"), ",3,%lf,%lf", &mean, &interval), 2);
     assert_true(interval > 0);
-    assert_non_null(strstr(line, ",3,"));
+    interval *= 100;
     snprintf(text, sizeof text, "%s%.9f, %.9f]\n", pairs, interval - 1e-6, interval + 1e-6);
     process_write(r, "pairs.yaml", text);
     assert_int_equal(RIG_RUN(r, "reproduce", "pairs.yaml", "--no-run"), OK);

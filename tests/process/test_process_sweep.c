@@ -153,6 +153,22 @@ static void a_run_stopped_before_its_start_stays_queued(void **state)
     }
 }
 
+/* Its row is one line of JSON. */
+static void run_last_of_queue(struct process_rig *r)
+{
+    char number[24], id[32];
+    snprintf(number, sizeof number, "%s",
+             process_ask(r, "SELECT max(id) FROM run WHERE status = 'queued'"));
+    snprintf(id, sizeof id, "{\"id\": %s,", number);
+    assert_int_equal(RIG_RUN(r, "run", "--queued", number, "--json", "--dry-run"), ERROR_USAGE);
+    process_expect_error(r, "--dry-run");
+    assert_int_equal(RIG_RUN(r, "run", "--queued", number, "--json", "--quiet"), OK);
+    process_expect_line(r, id, "\"status\": \"finished\"");
+    assert_ptr_equal(strchr(process_output(r), '\n') + 1, strchr(process_output(r), '\0'));
+    assert_int_equal(RIG_RUN(r, "run", "--queued", number, "--json"), ERROR_USAGE);
+    assert_string_equal(process_output(r), "");
+}
+
 static void work_runs_the_queue_of_any_sweep(void **state)
 {
     struct process_rig *r = *state;
@@ -162,6 +178,7 @@ static void work_runs_the_queue_of_any_sweep(void **state)
     assert_int_equal(process_wait(r), STOPPED);
     assert_true(atoi(process_ask(r, "SELECT count(*) FROM run WHERE status = 'queued'")) > 0);
     assert_int_equal(RIG_RUN(r, "sweep", "--status"), OK);
+    run_last_of_queue(r);
     assert_int_equal(RIG_RUN(r, "sweep", "--work", "--quiet"), OK);
     process_expect_answer(r, "SELECT count(*) FROM run WHERE status = 'queued'", "0");
     assert_int_equal(RIG_RUN(r, "sweep", RIG_SMALL, VIRTUAL, "seed=1..24:24", "--quiet"), OK);

@@ -38,14 +38,7 @@ compared AS (
            count(*) FILTER (WHERE collapsed) AS collapsed
     FROM pair
     GROUP BY experiment, workers, first, second, one, other)
-SELECT experiment, workers, first, second, n, first_accuracy, second_accuracy, mean_difference,
-       CASE WHEN variance > 0 THEN
-           (WITH RECURSIVE newton (x) AS (
-                SELECT (1 + variance) / 2
-                UNION ALL
-                SELECT (x + variance / x) / 2 FROM newton WHERE (x + variance / x) / 2 < x)
-            SELECT min(x) FROM newton)
-           ELSE variance END AS sd,
+SELECT experiment, workers, first, second, n, mean_difference,
        coalesce((SELECT quantile FROM student_95 WHERE freedom = n - 1), 1.96 + 2.5 / (n - 1))
            * CASE WHEN variance > 0 THEN
                  (WITH RECURSIVE newton (x) AS (
@@ -55,6 +48,13 @@ SELECT experiment, workers, first, second, n, first_accuracy, second_accuracy, m
                       WHERE (x + variance / n / x) / 2 < x)
                   SELECT min(x) FROM newton)
                  ELSE variance END AS interval,
-       collapsed
+       CASE WHEN variance > 0 THEN
+           (WITH RECURSIVE newton (x) AS (
+                SELECT (1 + variance) / 2
+                UNION ALL
+                SELECT (x + variance / x) / 2 FROM newton WHERE (x + variance / x) / 2 < x)
+            SELECT min(x) FROM newton)
+           ELSE variance END AS sd,
+       first_accuracy, second_accuracy, collapsed
 FROM compared
 ORDER BY experiment, workers, abs(mean_difference) DESC;

@@ -13,7 +13,7 @@ SELECT :run AS run, staleness, used, dropped,
        round(used * 1.0 / sum(used) OVER (), 4) AS share,
        round(sum(used) OVER (ORDER BY staleness) * 1.0 / sum(used) OVER (), 4) AS cumulative,
        mean_scale,
-       substr('########################################', 1,
-              CAST(round(40.0 * used / max(used) OVER ()) AS INTEGER)) AS bar
+       substr('################################', 1,
+              CAST(round(32.0 * used / max(used) OVER ()) AS INTEGER)) AS bar
 FROM counted
 ORDER BY staleness;
