@@ -18,7 +18,7 @@ class _Sums:
 
     def add(self, _, inputs):
         dimensions = [d for d in range(inputs[0].dim()) if d != 1]
-        variance, mean = (each.double().cpu() for each in torch.var_mean(inputs[0], dimensions, unbiased=False))
+        variance, mean = (each.cpu().double() for each in torch.var_mean(inputs[0], dimensions, unbiased=False))
         self.batches += 1
         self.mean = self.mean + mean
         self.square = self.square + variance + mean ** 2

@@ -1,5 +1,6 @@
 """Reads checkpoints (checkpoint=FILE.safetensors): as NumPy arrays, or into a PyTorch module."""
 import json
+import os
 import re
 import struct
 
@@ -79,6 +80,8 @@ def load(model, path=None, data=None):
     from . import batch_norm, models
 
     module, path = (None, model) if path is None else (model, path)
+    if not isinstance(path, (str, os.PathLike)) or isinstance(module, (str, os.PathLike)):
+        raise TypeError("gradlag.load needs a path, or a module and then a path")
     tensors = {name: tensor for name, tensor in read(path)[0].items() if not _TRAINING.match(name)}
     module = models.of(settings(path)) if module is None else module
     missing = _fill(module, path, tensors)

@@ -11,11 +11,11 @@ def _sequence(**layers):
     return nn.Sequential(OrderedDict(layers))
 
 
-def _linear(inputs, classes):
+def linear(inputs, classes):
     return _sequence(flatten=nn.Flatten(), fc=nn.Linear(inputs[0] * inputs[1] * inputs[2], classes, bias=False))
 
 
-def _softmax(inputs, classes):
+def softmax(inputs, classes):
     return _sequence(flatten=nn.Flatten(), fc=nn.Linear(inputs[0] * inputs[1] * inputs[2], classes))
 
 
@@ -24,15 +24,15 @@ def _layers(inputs, classes, first, second):
                      fc2=nn.Linear(first, second), relu2=nn.ReLU(), fc3=nn.Linear(second, classes))
 
 
-def _mlp(inputs, classes):
+def mlp(inputs, classes):
     return _layers(inputs, classes, 256, 128)
 
 
-def _wide(inputs, classes, width=1024):
+def wide(inputs, classes, width=1024):
     return _layers(inputs, classes, width, width)
 
 
-def _lenet(inputs, classes, activation="relu"):
+def lenet(inputs, classes, activation="relu"):
     act = nn.Tanh if activation == "tanh" else nn.ReLU
     channels, height, width = inputs
     left = 16 * (((height - 4) // 2 - 4) // 2) * (((width - 4) // 2 - 4) // 2)
@@ -40,7 +40,7 @@ def _lenet(inputs, classes, activation="relu"):
                      act2=act(), flatten=nn.Flatten(), fc1=nn.Linear(left, 128), act3=act(), fc2=nn.Linear(128, classes))
 
 
-def _cnn(inputs, classes):
+def cnn(inputs, classes):
     channels, height, width = inputs
     return _sequence(conv1=nn.Conv2d(channels, 32, 5, padding=2), relu1=nn.ReLU(), pool1=nn.MaxPool2d(2),
                      conv2=nn.Conv2d(32, 64, 5, padding=2), relu2=nn.ReLU(), pool2=nn.MaxPool2d(2), flatten=nn.Flatten(),
@@ -71,18 +71,17 @@ def _residual(inputs, classes, **stages):
                      pool=nn.AdaptiveAvgPool2d(1), flatten=nn.Flatten(), fc=nn.Linear(64, classes))
 
 
-def _resnet8(inputs, classes):
+def resnet8(inputs, classes):
     return _residual(inputs, classes, stage1=_Block(16, 16, 1), stage2=_Block(16, 32, 2), stage3=_Block(32, 64, 2))
 
 
-def _resnet20(inputs, classes):
+def resnet20(inputs, classes):
     def stage(before, channels, stride):
         return _sequence(block1=_Block(before, channels, stride), block2=_Block(channels, channels, 1), block3=_Block(channels, channels, 1))
     return _residual(inputs, classes, stage1=stage(16, 16, 1), stage2=stage(16, 32, 2), stage3=stage(32, 64, 2))
 
 
-MODELS = {"linear": _linear, "softmax": _softmax, "mlp": _mlp, "wide": _wide, "lenet": _lenet, "cnn": _cnn, "resnet8": _resnet8,
-          "resnet20": _resnet20}
+MODELS = {make.__name__: make for make in (linear, softmax, mlp, wide, lenet, cnn, resnet8, resnet20)}
 
 
 def model(name, inputs=(1, 28, 28), classes=10, **options):

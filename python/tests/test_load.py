@@ -161,6 +161,8 @@ class LoadedNetworks(InFolder):
         self.assertEqual(gradlag.load(gradlag.model("mlp"), "at.safetensors").training, False)
         for other in (gradlag.model("softmax"), gradlag.model("lenet"), gradlag.model("wide"), gradlag.model("mlp", classes=9)):
             self.assertRaises(ValueError, gradlag.load, other, "at.safetensors")
+        for arguments in ((gradlag.model("mlp"),), ("at.safetensors", gradlag.model("mlp"))):
+            self.assertRaises(TypeError, gradlag.load, *arguments)
         write_without("at.safetensors", "fc2.bias")
         with self.assertRaises(ValueError) as caught:
             gradlag.load("at.safetensors")
