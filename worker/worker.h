@@ -144,6 +144,20 @@ status worker_gradient_as(worker *w, worker_shard *shard, const float *parameter
  */
 status worker_evaluate(worker *w, const float *parameters, struct evaluation *out) MUST_CHECK;
 
+/* Mean or variance of one batch norm layer, as evaluations at the same parameters use it. Names and
+ * meaning are PyTorch's: "bn.running_mean", "bn.running_var". The variance is the biased one over
+ * all samples of the estimation. */
+struct worker_statistic {
+    char name[64];
+    uint32_t count;      /* channels */
+    const float *values; /* [count]; borrowed until the worker's next evaluation */
+};
+size_t worker_statistic_count(const worker *w); /* two for each batch norm layer */
+/* Estimates the statistics at `parameters` into out[0..worker_statistic_count). It costs the
+ * forward pass of 2 000 training samples and changes no training state. */
+status worker_estimate_statistics(worker *w, const float *parameters,
+                                  struct worker_statistic *out) MUST_CHECK;
+
 /* worker_evaluate in parts, for ranks that share the work. sums[b] belongs to batch b of both
  * splits, in order. The call computes batches b with b % parts == part and leaves the other sums
  * unchanged. It sets predicted[k] to the number of test samples in its batches that are predicted

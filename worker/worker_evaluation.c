@@ -3,6 +3,7 @@
 #include "worker/worker_internal.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 enum {
@@ -144,6 +145,36 @@ static status prepare(worker *w, const float *parameters)
     if (w->has_batch_norm)
         TRY(calibrate(w, parameters));
 done:
+    return result;
+}
+
+size_t worker_statistic_count(const worker *w)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < parameter_table_layers(w->parameters); i++)
+        count += parameter_table_layer(w->parameters, i)->kind == OP_BATCH_NORM ? 2 : 0;
+    return count;
+}
+
+status worker_estimate_statistics(worker *w, const float *parameters, struct worker_statistic *out)
+{
+    status result = OK;
+    const float *values[2];
+    REQUIRE(w->sampler != NULL && w->has_batch_norm);
+    TRY(prepare(w, parameters));
+    for (size_t i = 0; i < parameter_table_layers(w->parameters); i++) {
+        const struct layer *l = parameter_table_layer(w->parameters, i);
+        if (l->kind != OP_BATCH_NORM)
+            continue;
+        tape_statistics(w->evaluation, i, &values[0], &values[1]);
+        for (size_t k = 0; k < 2; k++, out++) {
+            *out = (struct worker_statistic){.count = l->weight_shape[0], .values = values[k]};
+            snprintf(out->name, sizeof out->name, "%s.running_%s", l->name,
+                     k == 0 ? "mean" : "var");
+        }
+    }
+done:
+    keep(w, NULL);
     return result;
 }
 

@@ -10,6 +10,7 @@
 #include "experiments/run/run_checkpoint.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -71,10 +72,17 @@ done:
 /* ---- hooks --------------------------------------------------------------------------------------
  */
 
+/* Held while the process's worker evaluates or estimates statistics. A server that is asked to stop
+ * during an evaluation writes its checkpoint meanwhile, in another thread. */
+static pthread_mutex_t computing = PTHREAD_MUTEX_INITIALIZER;
+
 static status evaluate(void *context, const float *parameters, struct evaluation *out)
 {
     struct role_process *p = context;
-    return worker_evaluate(p->worker, parameters, out);
+    pthread_mutex_lock(&computing);
+    const status result = worker_evaluate(p->worker, parameters, out);
+    pthread_mutex_unlock(&computing);
+    return result;
 }
 
 static status gradient(void *context, unsigned index, uint64_t batch, const float *parameters,
@@ -129,12 +137,39 @@ static void show_progress(void *context, const struct training_progress *now)
     }
 }
 
+/* Saves with the statistics of batch norm, which it estimates. The caller holds `computing`. */
+static status save_with_statistics(struct role_process *p, struct run_checkpoint *what)
+{
+    status result = OK;
+    struct worker_statistic *statistics = NULL;
+    const size_t count = worker_statistic_count(p->worker);
+    TRY(memory_new(&statistics, count, sizeof *statistics, "batch norm's statistics"));
+    TRY(worker_estimate_statistics(p->worker, what->now->parameters, statistics));
+    what->statistics = statistics;
+    what->statistic_count = count;
+    TRY(run_checkpoint_save(what, p->recorder));
+done:
+    memory_free(statistics);
+    return result;
+}
+
+/* After a request to stop, the time to write is limited, so the checkpoint lacks statistics. */
+static status save(struct role_process *p, struct run_checkpoint *what)
+{
+    if (worker_statistic_count(p->worker) == 0 || training_stop_wanted(&p->hooks) ||
+        pthread_mutex_trylock(&computing) != 0)
+        return run_checkpoint_save(what, p->recorder);
+    const status result = save_with_statistics(p, what);
+    pthread_mutex_unlock(&computing);
+    return result;
+}
+
 static status checkpoint(void *context, const struct training_state *now)
 {
     struct role_process *p = context;
     struct run_checkpoint what = {
         .settings = p->settings, .worker = p->worker, .now = now, .run_id = p->run_id};
-    status result = run_checkpoint_save(&what, p->recorder);
+    status result = save(p, &what);
     if (result == OK)
         return OK;
     recorder_event(p->recorder, now->seconds, now->goes_on ? SEVERITY_WARNING : SEVERITY_ERROR,

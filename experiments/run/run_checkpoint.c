@@ -199,14 +199,15 @@ static void add_tensor(struct tensors *t, const char *name, unsigned rank, size_
     t->count++;
 }
 
-/* Makes tensors for all vectors of `now`. The caller calls free_tensors, also after an error. */
-static status open_tensors(const worker *w, const options *o, const struct training_state *now,
-                           struct tensors *t)
+/* Makes tensors for all vectors of `c`. The caller calls free_tensors, also after an error. */
+static status open_tensors(const struct run_checkpoint *c, struct tensors *t)
 {
     status result = OK;
+    const worker *w = c->worker;
+    const struct training_state *now = c->now;
     const size_t parameters = worker_parameter_count(w), slices = worker_slice_count(w);
     const size_t states = now->optimizer_state_count / parameters;
-    const size_t most = slices * (1 + states) + 2 + now->vector_count;
+    const size_t most = slices * (1 + states) + 2 + now->vector_count + c->statistic_count;
     char name[32];
     TRY(memory_new(&t->at, most, sizeof *t->at, "a checkpoint's tensors"));
     TRY(memory_new(&t->names, most, sizeof *t->names, "a checkpoint's names"));
@@ -216,12 +217,16 @@ static status open_tensors(const worker *w, const options *o, const struct train
     if (now->waiting != NULL)
         add_tensor(t, "waiting", 1, parameters, 1, now->waiting);
     if (now->rank_count > 0) {
-        add_tensor(t, "ranks", 2, (size_t)options_integer(o, "workers"), now->rank_count,
+        add_tensor(t, "ranks", 2, (size_t)options_integer(c->settings, "workers"), now->rank_count,
                    now->ranks);
     }
     for (size_t i = 0; i < now->vector_count; i++) {
         snprintf(name, sizeof name, "correction%zu", i);
         add_tensor(t, name, 1, parameters, 1, now->vectors[i]);
+    }
+    for (size_t i = 0; i < c->statistic_count; i++) {
+        const struct worker_statistic *s = &c->statistics[i];
+        add_tensor(t, s->name, 1, s->count, 1, s->values);
     }
 done:
     return result;
@@ -304,7 +309,7 @@ status run_checkpoint_save(const struct run_checkpoint *s, recorder *r)
     char texts[NUMBERS][32], sha256[65];
     size_t count = 0;
     run_checkpoint_path(options_text(s->settings, "checkpoint"), s->run_id, &now->updates, &path);
-    TRY(open_tensors(s->worker, s->settings, now, &tensors));
+    TRY(open_tensors(s, &tensors));
     config_json(s->settings, &config);
     notes[count++] = (struct checkpoint_note){"format", "pt"};
     notes[count++] = (struct checkpoint_note){"config", config.at};
@@ -530,7 +535,8 @@ status run_checkpoint_open(struct run_checkpoint_file *out, const char *path,
      */
     TRY(read_notes(path, settings, &notes));
     TRY(allocate_state(out, &notes, settings, worker_parameter_count(w)));
-    TRY(open_tensors(w, settings, &out->state, &tensors));
+    TRY(open_tensors(
+        &(struct run_checkpoint){.settings = settings, .worker = w, .now = &out->state}, &tensors));
     TRY(checkpoint_read(path, tensors.at, tensors.count, NULL, 0));
 done:
     free_tensors(&tensors);

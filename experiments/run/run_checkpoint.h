@@ -1,6 +1,7 @@
 /*
- * run_checkpoint.h — writes and reads checkpoints of runs: named parameters, optimizer state, and
- * notes with the position of training and the settings.
+ * run_checkpoint.h — writes and reads checkpoints of runs: named parameters, optimizer state,
+ * statistics of batch norm, and notes with the position of training and the settings. Statistics
+ * are for other programs: no reader here needs them.
  */
 #ifndef GRADLAG_EXPERIMENTS_RUN_RUN_CHECKPOINT_H
 #define GRADLAG_EXPERIMENTS_RUN_RUN_CHECKPOINT_H
@@ -13,6 +14,8 @@ struct run_checkpoint {
     const options *settings; /* key checkpoint is the path */
     const worker *worker;    /* its slices name the tensors */
     const struct training_state *now;
+    const struct worker_statistic *statistics; /* batch norm's, at now->parameters; borrowed */
+    size_t statistic_count;                    /* 0: none are written */
     int64_t run_id;
 };
 /* Adds the path for one run and version: {run} and {version} in `pattern` become numbers. version

@@ -1,14 +1,33 @@
-"""gradlag for Python: bring your own model (serve), start runs, read results.
+"""gradlag for Python: bring your own model (serve), start runs, read results, load checkpoints.
 
 Your own model (docs/external-models.md): gradlag.serve(…), gradlag.torch.serve(…).
 Results: gradlag.run(mode="async", workers=4), gradlag.runs("results.db"), gradlag.select("SELECT …"), gradlag.query("runs").
+Checkpoints in PyTorch (docs/exports.md): gradlag.load("at.safetensors"), gradlag.model("resnet8"), gradlag.samples("fashion-mnist").
 """
 from .results import Error, query, run, runs, select
 
-__all__ = ["Error", "query", "run", "runs", "select", "serve"]
+__all__ = ["Error", "load", "model", "query", "run", "runs", "samples", "select", "serve"]
 
 
 def serve(make):
     """See gradlag.peer."""
     from . import peer  # needs NumPy; reading results does not
     peer.serve(make)
+
+
+def load(model, path=None, data=None):
+    """See gradlag.checkpoint."""
+    from . import checkpoint
+    return checkpoint.load(model, path, data)
+
+
+def model(name, inputs=(1, 28, 28), classes=10, **options):
+    """See gradlag.models."""
+    from . import models
+    return models.model(name, inputs, classes, **options)
+
+
+def samples(dataset, split="test", path=None):
+    """See gradlag.datasets."""
+    from . import datasets
+    return datasets.samples(dataset, split, path)

@@ -8,11 +8,7 @@ Parameters and gradients are views of memory shared with gradlag; on a GPU each 
 import numpy
 import torch
 
-from . import peer
-
-CALIBRATION_BATCHES = 8
-CALIBRATION_SAMPLES = 250
-_BATCH_NORM = torch.nn.modules.batchnorm._BatchNorm
+from . import batch_norm, peer
 
 
 def _shape(tensor):
@@ -103,23 +99,7 @@ class _Model:
     def prepare(self, parameters):
         """Re-estimates batch norm's statistics on fixed training batches, as gradlag's own models do."""
         self._load()
-        norms = [m for m in self.module.modules() if isinstance(m, _BATCH_NORM) and m.track_running_stats]
-        if not norms:
-            return
-        kept = [norm.momentum for norm in norms]
-        for norm in norms:
-            norm.reset_running_stats()
-            norm.momentum = None  # the plain mean over the batches
-        self.module.eval()  # dropout must not change the statistics
-        for norm in norms:
-            norm.train()
-        wanted = CALIBRATION_BATCHES * CALIBRATION_SAMPLES
-        with torch.no_grad():
-            for b in range(CALIBRATION_BATCHES):
-                at = (b * CALIBRATION_SAMPLES + numpy.arange(CALIBRATION_SAMPLES)) * self.samples["train"] // wanted
-                self.module(self._batch("train", at)[0])
-        for norm, momentum in zip(norms, kept):
-            norm.momentum = momentum
+        batch_norm.estimate(self.module, self.samples["train"], lambda at: self._batch("train", at)[0])
 
     def evaluate(self, parameters, split, samples):
         self.module.eval()

@@ -17,6 +17,7 @@ os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1"
 os.environ["GRADLAG"] = os.path.abspath(sys.argv[1]) if len(sys.argv) > 1 else str(ROOT.parent / "build" / "gradlag")
 
 import gradlag  # noqa: E402
+from test_load import Checkpoints, LoadedNetworks  # noqa: E402,F401
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 VIRTUAL = {"engine": "virtual", "pace": "gamma"}

@@ -210,6 +210,35 @@ static void several_servers_resume_to_the_same_bits(void **state)
     process_expect_nothing_left(r);
 }
 
+/* Statistics of batch norm are in the checkpoints of a run, but not in that of a stopped one. They
+ * are no state: both kinds resume to the same bits, and `initial` reads both. */
+static void statistics_of_batch_norm_do_not_change_what_resumes(void **state)
+{
+    struct process_rig *r = *state;
+    const char *const *with = RIG_WITH(REAL, "model=resnet8", "dataset.size=4", "epochs=3",
+                                       "checkpoint=at-{version}.safetensors", "checkpoint_every=1");
+    expect_run(r, with, NULL);
+    assert_int_equal(process_shell(r, "grep -aq 'bn.running_mean' at-100.safetensors && "
+                                      "grep -aq 'stage3.shortcut_bn.running_var' "
+                                      "at-300.safetensors && rm at-200* at-300* && "
+                                      "cp at-100.safetensors with"),
+                     OK);
+    expect_run(r, with, "resume=at-100.safetensors");
+    expect_bits_of_the_unbroken_run(r);
+    assert_int_equal(process_shell(r, "rm at-*"), OK);
+    start_until(r, with, "SELECT count(*) >= 20 FROM push WHERE run_id = 3");
+    kill(r->pid, SIGINT);
+    assert_int_equal(process_wait(r), STOPPED);
+    assert_int_equal(process_shell(r, "cp $(ls -t at-* | head -1) without && "
+                                      "! grep -aq running_ without"),
+                     OK);
+    expect_run(r, with, "--resume");
+    expect_bits_of_the_unbroken_run(r);
+    const char *const *start = RIG_WITH(RIG_DATA, "model=resnet8", "dataset.size=4", "updates=1");
+    expect_run(r, start, "initial=with");
+    expect_run(r, start, "initial=without");
+}
+
 /* ---- what is refused ------------------------------------------------------------------------- */
 
 static void rules_without_state_in_the_checkpoint_cannot_resume(void **state)
@@ -349,6 +378,7 @@ int main(void)
         RIG_TEST(a_run_whose_server_or_all_of_it_was_killed_resumes_to_the_same_bits),
         RIG_TEST(rules_with_state_resume),
         RIG_TEST(several_servers_resume_to_the_same_bits),
+        RIG_TEST(statistics_of_batch_norm_do_not_change_what_resumes),
         RIG_TEST(rules_without_state_in_the_checkpoint_cannot_resume),
         RIG_TEST(a_checkpoint_of_different_settings_is_refused),
         RIG_TEST(a_run_never_overwrites_a_checkpoint_of_different_settings),

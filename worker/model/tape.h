@@ -96,6 +96,9 @@ void tape_set_mode(tape *t, enum tape_mode mode);
 /* Copies the statistics that another tape of the same model collected; both tapes are in
  * TAPE_EVALUATE. */
 void tape_take_statistics(tape *t, const tape *from);
+/* The statistics of batch norm in layer `layer`, as TAPE_EVALUATE uses them: one mean and one
+ * variance for each channel. Borrowed from the tape, which changes them at the next calibration. */
+void tape_statistics(const tape *t, size_t layer, const float **mean, const float **variance);
 
 /* The caller fills these before tape_begin: [batch][channels][height][width], [batch]. */
 float *tape_images(tape *t);

@@ -71,6 +71,13 @@ void tape_take_statistics(tape *t, const tape *from)
     }
 }
 
+void tape_statistics(const tape *t, size_t layer, const float **mean, const float **variance)
+{
+    REQUIRE(t->statistics[layer].mean != NULL);
+    *mean = t->statistics[layer].mean;
+    *variance = t->statistics[layer].variance;
+}
+
 status tape_open_statistics(tape *t)
 {
     status result = OK;
