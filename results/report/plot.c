@@ -39,18 +39,18 @@ struct point {
 };
 
 /* The area within the axes. */
-struct area {
+struct plot_area {
     struct point from, to;
 };
 
-static struct area area_of(const struct plot *p)
+static struct plot_area area_of(const struct plot *p)
 {
-    return (struct area){{p->left, p->top}, {p->width - p->right, p->height - p->bottom}};
+    return (struct plot_area){{p->left, p->top}, {p->width - p->right, p->height - p->bottom}};
 }
 
 static bool is_inside(const struct plot *p, struct point at)
 {
-    const struct area a = area_of(p);
+    const struct plot_area a = area_of(p);
     const double least = 0.05; /* less than the plot's decimals show */
     return at.x >= a.from.x - least && at.x <= a.to.x + least && at.y >= a.from.y - least &&
            at.y <= a.to.y + least;
@@ -59,7 +59,7 @@ static bool is_inside(const struct plot *p, struct point at)
 /* An arrow out of the area, for values that lie beyond it. `at` is on the edge. */
 static void add_arrow(struct plot *p, struct point at)
 {
-    const struct area a = area_of(p);
+    const struct plot_area a = area_of(p);
     const char *shape = at.y <= a.from.y + 0.1   ? "m-5 6l5-6l5 6"
                         : at.y >= a.to.y - 0.1   ? "m-5-6l5 6l5-6"
                         : at.x <= a.from.x + 0.1 ? "m6-5l-6 5l6 5"
@@ -70,7 +70,7 @@ static void add_arrow(struct plot *p, struct point at)
 /* The part of a line within the area, by Liang and Barsky's method; false: there is none. */
 static bool cut_line(const struct plot *p, struct point *from, struct point *to)
 {
-    const struct area a = area_of(p);
+    const struct plot_area a = area_of(p);
     const struct point way = {to->x - from->x, to->y - from->y};
     const double steps[] = {-way.x, way.x, -way.y, way.y};
     const double room[] = {from->x - a.from.x, a.to.x - from->x, from->y - a.from.y,
@@ -367,10 +367,17 @@ static void add_key_name(struct plot *p, const char *name)
     } while (*name != '\0');
 }
 
+static void begin_key(struct plot *p)
+{
+    if (p->below == 0)
+        p->below = 6; /* a gap to the label of the axis */
+}
+
 void plot_key(struct plot *p, struct plot_style style, const char *name)
 {
     if (p->figures == NULL)
         return;
+    begin_key(p);
     text_add(p->out, "<g transform=\"translate(0 %.1f)\">", p->height + p->below + 2);
     draw_swatch(p->out, style);
     text_add(p->out, "</g>");
@@ -381,6 +388,7 @@ void plot_part_key(struct plot *p, unsigned colour, const char *name)
 {
     if (p->figures == NULL)
         return;
+    begin_key(p);
     text_add(p->out, "<rect class=\"bar c%u\" x=\"%d\" y=\"%.1f\" width=\"14\" height=\"11\"/>",
              colour, SWATCH - 14, p->height + p->below + 3);
     add_key_name(p, name);

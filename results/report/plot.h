@@ -44,7 +44,8 @@ void plot_range(struct plot_axis *a, double value);
 /* Adds margins to the range; replaces an empty range. */
 void plot_range_end(struct plot_axis *a);
 
-/* plot_begin writes the grid and the axes. */
+/* plot_begin writes the grid and the axes. It widens the left margin if the numbers at the y axis
+ * need more. */
 void plot_begin(struct plot *p);
 void plot_end(struct plot *p);
 

@@ -99,16 +99,26 @@ static size_t find_ticks(const struct plot_axis *a, double wanted, double out[TI
     return a->logarithmic ? logarithmic_ticks(a, wanted, out) : linear_ticks(a, wanted, out);
 }
 
+/* The number at a tick, with enough digits to differ from its neighbours. */
+static struct text number_at(const double *ticks, size_t count, size_t i)
+{
+    struct text number = {0};
+    double step = INFINITY;
+    for (size_t k = 1; k < count; k++)
+        step = fmin(step, fabs(ticks[k] - ticks[k - 1]));
+    double digits = ceil(log10(fabs(ticks[i]) / step)) + 1; /* -∞ for 0 */
+    html_digits(&number, ticks[i], (int)fmax(3, fmin(digits, 15)));
+    return number;
+}
+
 static void draw_x_axis(struct plot *p)
 {
     double ticks[TICKS_AT_MOST], bottom = p->height - p->bottom, free = -INFINITY;
     size_t count = find_ticks(&p->x, (p->width - p->left - p->right) / 75, ticks);
     for (size_t i = 0; i < count; i++) {
-        struct text number = {0};
-        double x = plot_x(p, ticks[i]);
+        struct text number = number_at(ticks, count, i);
+        double x = plot_x(p, ticks[i]), width = plot_name_width(number.at);
         text_add(p->out, "<path class=\"tick\" d=\"M%.1f %.1fv4\"/>", x, bottom);
-        html_short(&number, ticks[i]);
-        double width = plot_name_width(number.at);
         if (x - width / 2 >= free) { /* the last number must not cross the right edge */
             bool inside = x + width / 2 <= p->width;
             plot_text(p, inside ? x : p->width, bottom + 16, inside ? "middle" : "end", NULL,
@@ -126,16 +136,20 @@ static void draw_x_axis(struct plot *p)
 static void draw_y_axis(struct plot *p)
 {
     double ticks[TICKS_AT_MOST];
+    struct text numbers[TICKS_AT_MOST];
     size_t count = find_ticks(&p->y, fmax(2, (p->height - p->top - p->bottom) / 45), ticks);
     for (size_t i = 0; i < count; i++) {
-        struct text number = {0};
+        numbers[i] = number_at(ticks, count, i);
+        if (!p->y.no_numbers)
+            p->left = fmax(p->left, plot_name_width(numbers[i].at) + 7);
+    }
+    for (size_t i = 0; i < count; i++) {
         double y = plot_y(p, ticks[i]);
         text_add(p->out, "<path class=\"grid\" d=\"M%.1f %.1fH%.1f\"/>", p->left, y,
                  p->width - p->right);
-        html_short(&number, ticks[i]);
         if (!p->y.no_numbers)
-            plot_text(p, p->left - 7, y + 4, "end", NULL, number.at);
-        text_free(&number);
+            plot_text(p, p->left - 7, y + 4, "end", NULL, numbers[i].at);
+        text_free(&numbers[i]);
     }
     if (p->y.label != NULL) /* above the axis, not rotated */
         plot_text(p, 0, fmax(11, p->top - 9), "start", "label", p->y.label);

@@ -11,7 +11,7 @@
 
 enum {
     LABELS = 20,      /* more labels would be illegible */
-    LABEL_WIDTH = 400 /* pixels; longer labels are truncated */
+    LABEL_WIDTH = 440 /* pixels; longer labels are truncated */
 };
 
 static double last_outcome(const struct report_section *s, const struct report_cell *c)
