@@ -97,13 +97,14 @@ void figures_add(struct figures *f, const char *title, double width, double heig
     char *name = new_name(f, title);
     struct figure *made = memory_append(&f->at, &f->count, sizeof *f->at);
     made->name = name;
-    const double mm = COLUMN_MM / FIGURE_WIDTH;
+    const double wide = width + 2 * MARGIN, high = height + 2 * MARGIN;
+    const double mm = COLUMN_MM / FIGURE_WIDTH * width; /* so wide is the figure */
     text_add(
         &made->svg,
         "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"plot\" width=\"%.2fmm\" "
         "height=\"%.2fmm\" viewBox=\"%d 0 %.0f %.0f\" font-size=\"12\" font-family=\"Helvetica, "
         "Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif\">\n<style>\n",
-        width * mm, (height + 2 * MARGIN) * mm, -MARGIN, width + 2 * MARGIN, height + 2 * MARGIN);
+        mm, mm * high / wide, -MARGIN, wide, high);
     add_style(&made->svg);
     text_add(&made->svg, "</style>\n%s</svg>\n", contents);
 }

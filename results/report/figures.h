@@ -4,7 +4,7 @@
  *
  * A figure is a drawing of plot.h with the light colours of the page as plain values, because
  * converters know no CSS variables. FIGURE_WIDTH units are one column of 84 mm, so that text of 12
- * units is 8.2 points high.
+ * units is 8 points high.
  */
 #ifndef GRADLAG_RESULTS_REPORT_FIGURES_H
 #define GRADLAG_RESULTS_REPORT_FIGURES_H

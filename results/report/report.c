@@ -387,12 +387,13 @@ status report_write(const struct report_request *request, const char *out,
     TRY(report_data_read(&d, db, request));
     TRY(check_found(&d, request));
     TRY(compose(&page, &d, db, request));
-    TRY(write_whole(out, &page));
     if (request->figures != NULL)
         draw_figures(&figures, &d);
-    TRY(request->figures == NULL
-            ? OK
-            : figures_write(&figures, request->figures, request->each_figure, request->context));
+    database_rollback(db); /* converting figures takes time, and runs may be writing */
+    database_close(&db);
+    TRY(write_whole(out, &page));
+    if (request->figures != NULL)
+        TRY(figures_write(&figures, request->figures, request->each_figure, request->context));
     if (outline != NULL)
         *outline = (struct report_outline){d.run_count, going_on(&d), page.length, figures.count};
 done:
