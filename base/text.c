@@ -72,7 +72,8 @@ size_t text_utf8_length(const char *at)
             forms[i].length == 1 || (c[1] >= forms[i].next_low && c[1] <= forms[i].next_high);
         for (size_t k = 2; whole && k < forms[i].length; k++)
             whole = (c[k] & 0xc0) == 0x80;
-        return whole ? forms[i].length : 0;
+        bool character = c[0] != 0xef || c[1] != 0xbf || c[2] < 0xbe; /* not U+FFFE, U+FFFF */
+        return whole && character ? forms[i].length : 0;
     }
     return 0;
 }

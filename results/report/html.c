@@ -106,27 +106,34 @@ void html_number(struct text *out, double value, int decimals)
         text_add(out, "–");
     else if (isinf(value))
         text_add(out, "%s∞", value < 0 ? "−" : "");
+    else if (decimals > 0 && fabs(value) >= 1e9)
+        text_add(out, "%s%.4g", value < 0 ? "−" : "", fabs(value));
     else
         text_add(out, "%s%.*f", value < 0 ? "−" : "", decimals, fabs(value));
 }
 
-void html_short(struct text *out, double value)
+void html_digits(struct text *out, double value, int digits)
 {
     static const struct {
         double from;
         const char *suffix;
     } units[] = {{1e9, "G"}, {1e6, "M"}, {1e4, "k"}};
     for (size_t i = 0; i < COUNT_OF(units); i++) {
-        if (fabs(value) >= units[i].from && isfinite(value)) {
+        if (fabs(value) >= units[i].from && fabs(value) < 1e12) {
             double scale = units[i].from == 1e4 ? 1e3 : units[i].from;
-            text_add(out, "%.3g%s", value / scale, units[i].suffix);
+            text_add(out, "%.*g%s", digits, value / scale, units[i].suffix);
             return;
         }
     }
     if (isfinite(value))
-        text_add(out, "%.*g", fabs(value) >= 1000 ? 4 : 3, value);
+        text_add(out, "%.*g", fabs(value) >= 1000 && digits < 4 ? 4 : digits, value);
     else
         html_number(out, value, 0);
+}
+
+void html_short(struct text *out, double value)
+{
+    html_digits(out, value, 3);
 }
 
 /* ---- tables -------------------------------------------------------------------------------------

@@ -13,10 +13,12 @@ void html_text(struct text *out, const char *text);
 /* Adds Markdown: paragraphs, `code`, *emphasis* and **strong**. Other markup stays as text. NULL
  * adds nothing. */
 void html_prose(struct text *out, const char *markdown);
-/* A number with so many decimals; an en dash for NaN. */
+/* A number with so many decimals, from 1e9 on with a power of ten; an en dash for NaN. */
 void html_number(struct text *out, double value, int decimals);
 /* Three significant digits and k, M or G: 850, 27.5k. */
 void html_short(struct text *out, double value);
+/* The same with so many significant digits. */
+void html_digits(struct text *out, double value, int digits);
 
 /* A table. `titles` ends with NULL; a leading '#' (not shown) marks a column of numbers. The caller
  * adds cells row by row. */

@@ -8,173 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TICKS_AT_MOST = 24, LABEL_GAP = 15, COLOURS = 8 };
-
-/* ---- axes ---------------------------------------------------------------------------------------
- */
-
-void plot_range(struct plot_axis *a, double value)
-{
-    if (isfinite(value) && (!a->logarithmic || value > 0)) {
-        a->low = fmin(a->low, value);
-        a->high = fmax(a->high, value);
-    }
-}
-
-void plot_range_end(struct plot_axis *a)
-{
-    if (!(a->low <= a->high)) {
-        a->low = a->logarithmic ? 1 : 0;
-        a->high = a->logarithmic ? 10 : 1;
-    }
-    if (a->logarithmic) {
-        double air = fmax(pow(a->high / a->low, 0.06), 1.1);
-        a->low /= air;
-        a->high *= air;
-    } else {
-        double air = a->high > a->low ? 0.06 * (a->high - a->low) : fmax(0.5, fabs(a->low) / 20);
-        a->low -= air;
-        a->high += air;
-    }
-}
-
-/* Position of a value on the axis: 0 at the low end, 1 at the high end. */
-static double share(const struct plot_axis *a, double value)
-{
-    if (a->logarithmic)
-        return log(value / a->low) / log(a->high / a->low);
-    return (value - a->low) / (a->high - a->low);
-}
-
-double plot_x(const struct plot *p, double x)
-{
-    return p->left + share(&p->x, x) * (p->width - p->left - p->right);
-}
-
-double plot_y(const struct plot *p, double y)
-{
-    return p->height - p->bottom - share(&p->y, y) * (p->height - p->top - p->bottom);
-}
-
-/* A step of 1, 2 or 5 times a power of ten, so that `span` has about `wanted` ticks. */
-static double round_step(double span, double wanted)
-{
-    double rough = span / wanted, power = pow(10, floor(log10(rough))), digit = rough / power;
-    return power * (digit < 1.5 ? 1 : digit < 3.5 ? 2 : digit < 7.5 ? 5 : 10);
-}
-
-static size_t linear_ticks(const struct plot_axis *a, double wanted, double out[TICKS_AT_MOST])
-{
-    size_t count = 0;
-    double step = round_step(a->high - a->low, wanted);
-    for (double i = ceil(a->low / step); i * step <= a->high && count < TICKS_AT_MOST; i++)
-        out[count++] = i * step;
-    return count;
-}
-
-static size_t logarithmic_ticks(const struct plot_axis *a, double wanted, double out[TICKS_AT_MOST])
-{
-    static const double digits[] = {1, 2, 5};
-    double decades = log10(a->high / a->low);
-    size_t count = 0, each = decades <= wanted / 2 ? COUNT_OF(digits) : 1;
-    double skip = fmax(1, ceil(decades / wanted));
-    for (double d = floor(log10(a->low)); d <= log10(a->high); d++) {
-        for (size_t i = 0; i < each && count < TICKS_AT_MOST; i++) {
-            double tick = digits[i] * pow(10, d);
-            if (tick >= a->low && tick <= a->high && fmod(d, skip) == 0)
-                out[count++] = tick;
-        }
-    }
-    return count > 1 || decades > 1 ? count : linear_ticks(a, wanted, out);
-}
-
-static size_t find_ticks(const struct plot_axis *a, double wanted, double out[TICKS_AT_MOST])
-{
-    if (a->ticks != NULL) {
-        size_t count = 0;
-        for (size_t i = 0; i < a->tick_count && count < TICKS_AT_MOST; i++)
-            if (a->ticks[i] >= a->low && a->ticks[i] <= a->high)
-                out[count++] = a->ticks[i];
-        return count;
-    }
-    return a->logarithmic ? logarithmic_ticks(a, wanted, out) : linear_ticks(a, wanted, out);
-}
-
-static void draw_x_axis(struct plot *p)
-{
-    double ticks[TICKS_AT_MOST], bottom = p->height - p->bottom;
-    size_t count = find_ticks(&p->x, (p->width - p->left - p->right) / 75, ticks);
-    for (size_t i = 0; i < count; i++) {
-        struct text number = {0};
-        double x = plot_x(p, ticks[i]);
-        text_add(p->out, "<path class=\"tick\" d=\"M%.1f %.1fv4\"/>", x, bottom);
-        html_short(&number, ticks[i]);
-        if (!p->x.no_numbers) { /* the last number must not cross the right edge */
-            bool inside = x + plot_name_width(number.at) / 2 <= p->width;
-            plot_text(p, inside ? x : p->width, bottom + 16, inside ? "middle" : "end", NULL,
-                      number.at);
-        }
-        text_free(&number);
-    }
-    if (p->x.label != NULL) {
-        plot_text(p, (p->left + p->width - p->right) / 2, p->height - 4, "middle", "label",
-                  p->x.label);
-    }
-}
-
-static void draw_y_axis(struct plot *p)
-{
-    double ticks[TICKS_AT_MOST];
-    size_t count = find_ticks(&p->y, fmax(2, (p->height - p->top - p->bottom) / 45), ticks);
-    for (size_t i = 0; i < count; i++) {
-        struct text number = {0};
-        double y = plot_y(p, ticks[i]);
-        text_add(p->out, "<path class=\"grid\" d=\"M%.1f %.1fH%.1f\"/>", p->left, y,
-                 p->width - p->right);
-        html_short(&number, ticks[i]);
-        if (!p->y.no_numbers)
-            plot_text(p, p->left - 7, y + 4, "end", NULL, number.at);
-        text_free(&number);
-    }
-    if (p->y.label != NULL) /* above the axis, not rotated */
-        plot_text(p, 0, fmax(11, p->top - 9), "start", "label", p->y.label);
-}
-
-void plot_begin(struct plot *p)
-{
-    text_add(p->out,
-             "<svg class=\"plot%s%s\" viewBox=\"0 0 %.0f %.0f\" width=\"%.0f\" height=\"%.0f\" "
-             "role=\"img\"><title>",
-             p->class != NULL ? " " : "", p->class != NULL ? p->class : "", p->width, p->height,
-             p->width, p->height);
-    html_text(p->out, p->title);
-    text_add(p->out, "</title><desc>");
-    html_text(p->out, p->description);
-    text_add(p->out, "</desc>\n");
-    draw_y_axis(p);
-    text_add(p->out, "<path class=\"axis\" d=\"M%.1f %.1fH%.1f\"/>", p->left, p->height - p->bottom,
-             p->width - p->right);
-    draw_x_axis(p);
-}
-
-void plot_inside(struct plot *p)
-{
-    double width = p->width - p->left - p->right, height = p->height - p->top - p->bottom;
-    text_add(p->out,
-             "<svg x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" viewBox=\"%.1f %.1f %.1f "
-             "%.1f\">\n",
-             p->left, p->top, width, height, p->left, p->top, width, height);
-}
-
-void plot_outside(struct plot *p)
-{
-    text_add(p->out, "</svg>\n");
-}
-
-void plot_end(struct plot *p)
-{
-    text_add(p->out, "</svg>\n");
-}
+enum { LABEL_GAP = 15, COLOURS = 8, SWATCH = 34 };
+#define CHARACTER_WIDTH 7.9 /* of a wide letter, the n, in names */
 
 /* ---- series -------------------------------------------------------------------------------------
  */
@@ -187,21 +22,101 @@ static void add_classes(struct text *out, struct plot_style style)
              style.index >= COLOURS ? " again" : "");
 }
 
-void plot_series_begin(struct plot *p, struct plot_style style, const char *tooltip_or_null)
+void plot_series_begin(struct plot *p, struct plot_style style)
 {
     text_add(p->out, "<g class=\"series ");
     add_classes(p->out, style);
     text_add(p->out, "\">");
-    if (tooltip_or_null != NULL) {
-        text_add(p->out, "<title>");
-        html_text(p->out, tooltip_or_null);
-        text_add(p->out, "</title>");
-    }
 }
 
 void plot_series_end(struct plot *p)
 {
     text_add(p->out, "</g>\n");
+}
+
+struct point {
+    double x, y; /* in pixels */
+};
+
+/* The area within the axes. */
+struct plot_area {
+    struct point from, to;
+};
+
+static struct plot_area area_of(const struct plot *p)
+{
+    return (struct plot_area){{p->left, p->top}, {p->width - p->right, p->height - p->bottom}};
+}
+
+static bool is_inside(const struct plot *p, struct point at)
+{
+    const struct plot_area a = area_of(p);
+    const double least = 0.05; /* less than the plot's decimals show */
+    return at.x >= a.from.x - least && at.x <= a.to.x + least && at.y >= a.from.y - least &&
+           at.y <= a.to.y + least;
+}
+
+/* An arrow out of the area, for values that lie beyond it. `at` is on the edge. */
+static void add_arrow(struct plot *p, struct point at)
+{
+    const struct plot_area a = area_of(p);
+    const char *shape = at.y <= a.from.y + 0.1   ? "m-5 6l5-6l5 6"
+                        : at.y >= a.to.y - 0.1   ? "m-5-6l5 6l5-6"
+                        : at.x <= a.from.x + 0.1 ? "m6-5l-6 5l6 5"
+                                                 : "m-6-5l6 5l-6 5";
+    text_add(p->out, "<path class=\"beyond\" d=\"M%.1f %.1f%s\"/>", at.x, at.y, shape);
+}
+
+/* The part of a line within the area, by Liang and Barsky's method; false: there is none. */
+static bool cut_line(const struct plot *p, struct point *from, struct point *to)
+{
+    const struct plot_area a = area_of(p);
+    const struct point way = {to->x - from->x, to->y - from->y};
+    const double steps[] = {-way.x, way.x, -way.y, way.y};
+    const double room[] = {from->x - a.from.x, a.to.x - from->x, from->y - a.from.y,
+                           a.to.y - from->y};
+    double first = 0, last = 1;
+    for (size_t i = 0; i < COUNT_OF(steps); i++) {
+        if (steps[i] == 0 && room[i] < 0)
+            return false;
+        if (steps[i] < 0)
+            first = fmax(first, room[i] / steps[i]);
+        else if (steps[i] > 0)
+            last = fmin(last, room[i] / steps[i]);
+    }
+    *to = (struct point){from->x + last * way.x, from->y + last * way.y};
+    *from = (struct point){from->x + first * way.x, from->y + first * way.y};
+    return first <= last;
+}
+
+void plot_line(struct plot *p, const double *x, const double *y, size_t count)
+{
+    struct point last = {NAN, NAN}, arrows[2 * PLOT_POINTS];
+    size_t arrow_count = 0;
+    bool drawn = false; /* the path ends at the last point */
+    text_add(p->out, "<path class=\"line\" d=\"M0 0");
+    for (size_t i = 0; i < count && i < PLOT_POINTS; i++) {
+        const struct point to = {plot_x(p, x[i]), plot_y(p, y[i])}, before = last;
+        struct point from = before, end = to;
+        if (!isfinite(to.x) || !isfinite(to.y))
+            continue;
+        last = to;
+        if (isnan(from.x) || !cut_line(p, &from, &end)) {
+            drawn = false;
+            continue;
+        }
+        if (!drawn)
+            text_add(p->out, "M%.1f %.1f", from.x, from.y);
+        text_add(p->out, "L%.1f %.1f", end.x, end.y);
+        drawn = is_inside(p, to);
+        if (!drawn)
+            arrows[arrow_count++] = end;
+        if (!is_inside(p, before))
+            arrows[arrow_count++] = from;
+    }
+    text_add(p->out, "\"/>");
+    for (size_t i = 0; i < arrow_count; i++)
+        add_arrow(p, arrows[i]);
 }
 
 /* One point of a path. */
@@ -214,24 +129,20 @@ static bool add_point(struct plot *p, double x, double y, bool first)
     return there;
 }
 
-void plot_line(struct plot *p, const double *x, const double *y, size_t count)
-{
-    bool any = false;
-    text_add(p->out, "<path class=\"line\" d=\"");
-    for (size_t i = 0; i < count; i++)
-        any = add_point(p, x[i], y[i], !any) || any;
-    text_add(p->out, "%s\"/>", any ? "" : "M0 0");
-}
-
 void plot_band(struct plot *p, const double *x, const double *low, const double *high, size_t count)
 {
     bool any = false;
-    text_add(p->out, "<path class=\"band\" d=\"");
+    double width = p->width - p->left - p->right, height = p->height - p->top - p->bottom;
+    /* An inner drawing cuts at the area. */
+    text_add(p->out,
+             "<svg x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" viewBox=\"%.1f %.1f %.1f "
+             "%.1f\"><path class=\"band\" d=\"",
+             p->left, p->top, width, height, p->left, p->top, width, height);
     for (size_t i = 0; i < count; i++)
         any = add_point(p, x[i], high[i], !any) || any;
     for (size_t i = count; i-- > 0;)
         any = add_point(p, x[i], low[i], !any) || any;
-    text_add(p->out, "%s\"/>", any ? "Z" : "M0 0");
+    text_add(p->out, "%s\"/></svg>", any ? "Z" : "M0 0");
 }
 
 /* Shapes of marks; the first ones differ most. */
@@ -254,35 +165,80 @@ static void draw_shape(struct text *out, unsigned index, double x, double y)
              shapes[index % COUNT_OF(shapes)]);
 }
 
+static void add_tooltip(struct text *out, const char *tooltip)
+{
+    text_add(out, "<title>");
+    html_text(out, tooltip);
+    text_add(out, "</title>");
+}
+
 void plot_mark(struct plot *p, struct plot_style style, double x, double y, const char *tooltip)
 {
-    double px = plot_x(p, x), py = plot_y(p, y);
-    if (isfinite(px) && isfinite(py)) {
-        draw_shape(p->out, style.index, px, py);
-        text_add(p->out, "><title>");
-        html_text(p->out, tooltip);
-        text_add(p->out, "</title></path>");
+    const struct point at = {plot_x(p, x), plot_y(p, y)};
+    if (is_inside(p, at)) { /* false for NaN */
+        draw_shape(p->out, style.index, at.x, at.y);
+        text_add(p->out, ">");
+        add_tooltip(p->out, tooltip);
+        text_add(p->out, "</path>");
     }
+}
+
+void plot_point(struct plot *p, double x, double y, const char *tooltip)
+{
+    const struct point at = {plot_x(p, x), plot_y(p, y)};
+    if (p->figures == NULL && is_inside(p, at)) {
+        text_add(p->out, "<circle class=\"point\" cx=\"%.1f\" cy=\"%.1f\" r=\"5\">", at.x, at.y);
+        add_tooltip(p->out, tooltip);
+        text_add(p->out, "</circle>");
+    }
+}
+
+/* The end of an error bar: a cap, or an arrow if the end lies beyond the area. */
+static void add_bar_end(struct plot *p, double x, double y)
+{
+    if (is_inside(p, (struct point){x, y}))
+        text_add(p->out, "<path class=\"error\" d=\"M%.1f %.1fh6\"/>", x - 3, y);
+    else
+        add_arrow(p, (struct point){x, fmax(p->top, fmin(p->height - p->bottom, y))});
 }
 
 void plot_error_bar(struct plot *p, double x, double low, double high)
 {
-    double px = plot_x(p, x), from = plot_y(p, low), to = plot_y(p, high);
-    if (isfinite(px) && isfinite(from) && isfinite(to)) {
-        text_add(p->out, "<path class=\"error\" d=\"M%.1f %.1fV%.1fm-3 0h6M%.1f %.1fh6\"/>", px,
-                 from, to, px - 3, from);
-    }
+    struct point from = {plot_x(p, x), plot_y(p, low)}, to = {from.x, plot_y(p, high)};
+    const double ends[] = {from.y, to.y};
+    if (!isfinite(from.x) || !isfinite(from.y) || !isfinite(to.y) || !cut_line(p, &from, &to))
+        return;
+    text_add(p->out, "<path class=\"error\" d=\"M%.1f %.1fV%.1f\"/>", from.x, from.y, to.y);
+    for (size_t i = 0; i < COUNT_OF(ends); i++)
+        add_bar_end(p, from.x, ends[i]);
 }
 
 void plot_bar(struct plot *p, double x_from, double x_to, double y, const char *tooltip)
 {
     double from = plot_x(p, x_from), to = plot_x(p, x_to), top = plot_y(p, y);
     double bottom = p->height - p->bottom, gap = to - from > 4 ? 1 : 0;
-    text_add(p->out,
-             "<rect class=\"bar\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"><title>",
+    text_add(p->out, "<rect class=\"bar\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\">",
              from, top, fmax(0.6, to - from - gap), fmax(0, bottom - top));
-    html_text(p->out, tooltip);
-    text_add(p->out, "</title></rect>");
+    add_tooltip(p->out, tooltip);
+    text_add(p->out, "</rect>");
+}
+
+void plot_part(struct plot *p, unsigned colour, double x_from, double x_to, double y, double height,
+               const char *tooltip)
+{
+    double from = plot_x(p, x_from), to = plot_x(p, x_to), top = plot_y(p, y);
+    char number[32];
+    text_add(p->out,
+             "<rect class=\"bar part c%u\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\">",
+             colour, from, top, to - from, height);
+    add_tooltip(p->out, tooltip);
+    text_add(p->out, "</rect>");
+    snprintf(number, sizeof number, "%.0f %%", x_to - x_from);
+    if (plot_name_width(number) + 4 < to - from) {
+        char class[16];
+        snprintf(class, sizeof class, "on%u", colour);
+        plot_text(p, (from + to) / 2, top + height / 2 + 4, "middle", class, number);
+    }
 }
 
 void plot_vertical(struct plot *p, double x)
@@ -308,20 +264,24 @@ void plot_text(struct plot *p, double x, double y, const char *anchor, const cha
     text_add(p->out, "</text>");
 }
 
-#define CHARACTER_WIDTH 7.2
-
 double plot_name_width(const char *name)
 {
     double characters = 0;
     for (const char *c = name; *c != '\0'; c++)
         characters += ((unsigned char)*c & 0xc0) != 0x80; /* the first byte of each */
-    return fmin(CHARACTER_WIDTH * characters, PLOT_NAME_WIDTH);
+    return CHARACTER_WIDTH * characters;
 }
 
-void plot_name(struct plot *p, double x, double y, const char *name)
+void plot_beside(struct plot *p, double x, double y, const char *class, const char *text)
+{
+    bool fits = x + 8 + plot_name_width(text) <= p->width;
+    plot_text(p, fits ? x + 8 : x - 8, y, fits ? "start" : "end", class, text);
+}
+
+void plot_name(struct plot *p, double x, double y, double width, const char *name)
 {
     struct text cut = {0};
-    double room = PLOT_NAME_WIDTH / CHARACTER_WIDTH;
+    double room = width / CHARACTER_WIDTH;
     const char *end = name;
     for (; *end != '\0'; end++) {
         bool starts = ((unsigned char)*end & 0xc0) != 0x80;
@@ -359,23 +319,87 @@ void plot_labels(struct plot *p, struct plot_label *labels, size_t count)
     qsort(labels, count, sizeof *labels, by_wanted_place);
     spread(labels, count, 8, p->height - p->bottom + 4);
     for (size_t i = 0; i < count; i++) {
-        plot_series_begin(p, labels[i].style, NULL);
+        plot_series_begin(p, labels[i].style);
         text_add(p->out, "<path class=\"leader\" d=\"M%.1f %.1fL%.1f %.1f\"/>", edge + 4,
                  labels[i].y, edge + 20, labels[i].at);
-        plot_name(p, edge + 24, labels[i].at + 4, labels[i].text);
+        plot_name(p, edge + 24, labels[i].at + 4, p->right - 24, labels[i].text);
         plot_series_end(p);
     }
+}
+
+/* ---- keys ---------------------------------------------------------------------------------------
+ */
+
+static void draw_swatch(struct text *out, struct plot_style style)
+{
+    text_add(out, "<g class=\"");
+    add_classes(out, style);
+    text_add(out, "\"><path class=\"line\" d=\"M0 7H%d\"/>", SWATCH);
+    draw_shape(out, style.index, SWATCH / 2.0, 7);
+    text_add(out, "/></g>");
+}
+
+/* The number of bytes of `name` that fit into so many characters: up to a blank if possible. */
+static size_t line_length(const char *name, size_t characters)
+{
+    size_t blank = 0, i = 0;
+    for (; name[i] != '\0'; i++) {
+        bool starts = ((unsigned char)name[i] & 0xc0) != 0x80;
+        if (starts && characters-- == 0)
+            return blank > 0 ? blank : i;
+        blank = name[i] == ' ' ? i + 1 : blank;
+    }
+    return i;
+}
+
+/* The name beside a swatch, below the plot, in as many lines as necessary. */
+static void add_key_name(struct plot *p, const char *name)
+{
+    const double left = SWATCH + 6;
+    do {
+        struct text line = {0};
+        size_t length = line_length(name, (size_t)((p->width - left) / CHARACTER_WIDTH));
+        text_add_bytes(&line, name, length);
+        p->below += LABEL_GAP;
+        plot_text(p, left, p->height + p->below - 2, "start", "name", line.at);
+        text_free(&line);
+        name += length;
+    } while (*name != '\0');
+}
+
+static void begin_key(struct plot *p)
+{
+    if (p->below == 0)
+        p->below = 6; /* a gap to the label of the axis */
+}
+
+void plot_key(struct plot *p, struct plot_style style, const char *name)
+{
+    if (p->figures == NULL)
+        return;
+    begin_key(p);
+    text_add(p->out, "<g transform=\"translate(0 %.1f)\">", p->height + p->below + 2);
+    draw_swatch(p->out, style);
+    text_add(p->out, "</g>");
+    add_key_name(p, name);
+}
+
+void plot_part_key(struct plot *p, unsigned colour, const char *name)
+{
+    if (p->figures == NULL)
+        return;
+    begin_key(p);
+    text_add(p->out, "<rect class=\"bar c%u\" x=\"%d\" y=\"%.1f\" width=\"14\" height=\"11\"/>",
+             colour, SWATCH - 14, p->height + p->below + 3);
+    add_key_name(p, name);
 }
 
 /* Defines each style once, hidden; swatches refer to it by name. */
 void plot_swatch_define(struct text *out, struct plot_style style)
 {
-    text_add(out, "<symbol id=\"w%u-%u\" viewBox=\"0 0 34 14\"><g class=\"", style.index,
-             style.dash);
-    add_classes(out, style);
-    text_add(out, "\"><path class=\"line\" d=\"M0 7H34\"/>");
-    draw_shape(out, style.index, 17, 7);
-    text_add(out, "/></g></symbol>\n");
+    text_add(out, "<symbol id=\"w%u-%u\" viewBox=\"0 0 %d 14\">", style.index, style.dash, SWATCH);
+    draw_swatch(out, style);
+    text_add(out, "</symbol>\n");
 }
 
 void plot_swatch(struct text *out, struct plot_style style)

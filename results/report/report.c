@@ -1,6 +1,7 @@
 #include "results/report/report.h"
 
 #include "base/clock.h"
+#include "base/sha256.h"
 #include "base/text.h"
 #include "results/store/database.h"
 #include "results/report/report_page.h"
@@ -8,7 +9,10 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+#define SCRIPT "results/report/report.js"
 
 /* With so many experiments, the browser renders only visible sections. */
 enum { MANY_SECTIONS = 8 };
@@ -58,6 +62,11 @@ const char *report_outcome_name(const struct report_section *s)
     return s->by_loss ? "test loss" : "test accuracy, %";
 }
 
+const char *report_outcome_title(const struct report_section *s)
+{
+    return s->by_loss ? "Test loss" : "Test accuracy";
+}
+
 int report_outcome_decimals(const struct report_section *s)
 {
     return s->by_loss ? 5 : 2;
@@ -93,6 +102,20 @@ void report_outcome(struct text *out, const struct report_section *s, const stru
         text_add(out, ")");
     }
     text_add(out, "%s (n %u)", s->by_loss ? " test loss" : " % test accuracy", outcome->n);
+}
+
+void report_keys(struct plot *p, const struct report_data *d, size_t from, size_t to)
+{
+    for (size_t i = from; i < to; i++)
+        plot_key(p, d->series[i].style, d->series[i].label);
+}
+
+double report_figure_width(const struct report_data *d, const struct report_section *s, double more)
+{
+    double widest = 0;
+    for (size_t i = s->first_series; i < s->first_series + s->series_count; i++)
+        widest = fmax(widest, plot_name_width(d->series[i].label));
+    return widest + more > FIGURE_WIDTH ? 2 * FIGURE_WIDTH : FIGURE_WIDTH;
 }
 
 void report_legend(struct text *out, const struct report_data *d, const struct report_section *s)
@@ -155,6 +178,26 @@ static void add_swatches(struct text *out, const struct report_data *d)
     text_add(out, "</svg>\n");
 }
 
+/* The base64 of the SHA-256: the browser runs only the script with this hash. */
+static void add_hash(struct text *out, const char *script)
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    struct sha256 hash;
+    char hex[65] = "", three[7] = "";
+    sha256_begin(&hash);
+    sha256_add(&hash, script, strlen(script));
+    sha256_end(&hash, hex);
+    for (size_t i = 0; i < 64; i += 6) { /* 32 bytes are ten times three, and two */
+        memset(three, '0', 6);
+        memcpy(three, hex + i, i + 6 <= 64 ? 6 : 64 - i);
+        unsigned long bits = strtoul(three, NULL, 16);
+        for (int k = 3; k >= 0; k--) {
+            bool padding = k == 0 && i + 6 > 64;
+            text_add(out, "%c", padding ? '=' : digits[bits >> (6 * k) & 63]);
+        }
+    }
+}
+
 static void add_head(struct text *out, const struct report_data *d,
                      const struct report_request *request)
 {
@@ -162,13 +205,15 @@ static void add_head(struct text *out, const struct report_data *d,
                   "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n"
                   "<meta name=\"color-scheme\" content=\"light dark\">\n"
                   "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; "
-                  "style-src 'unsafe-inline'; img-src data:\">\n"
-                  "<link rel=\"icon\" href=\"data:,\">\n");
+                  "style-src 'unsafe-inline'; img-src data:; script-src 'sha256-");
+    add_hash(out, database_text(SCRIPT));
+    text_add(out, "'\">\n<link rel=\"icon\" href=\"data:,\">\n");
     if (request->reload_s > 0)
         text_add(out, "<meta http-equiv=\"refresh\" content=\"%u\">\n", request->reload_s);
     text_add(out, "<title>gradlag: ");
     html_text(out, request->experiment != NULL ? request->experiment : file_name(request->path));
-    text_add(out, "</title>\n<style>\n%s", database_text("results/report/style.css"));
+    text_add(out, "</title>\n<style>\n%s%s", database_text("results/report/style.css"),
+             database_text("results/report/plot.css"));
     add_pointing_rules(out, d);
     text_add(out, "</style></head>\n<body%s>\n",
              d->section_count > MANY_SECTIONS ? " class=\"many\"" : "");
@@ -202,28 +247,6 @@ static void add_title(struct text *out, const struct report_section *s)
         html_text(out, s->name);
 }
 
-/* The outcomes of the claims, at the top of the page. */
-static void add_outcome(struct text *out, const struct report_experiment *e)
-{
-    static const struct {
-        enum report_outcome outcome;
-        const char *class, *word;
-    } worst_first[] = {{REPORT_FAIL, "fail", "FAIL"}, {REPORT_OPEN, "open", "open"}};
-    if (e == NULL || e->claim_count == 0)
-        return;
-    for (size_t i = 0; i < COUNT_OF(worst_first); i++) {
-        size_t count = 0;
-        for (size_t k = 0; k < e->claim_count; k++)
-            count += e->claims[k].outcome == worst_first[i].outcome;
-        if (count > 0) {
-            text_add(out, " <span class=\"badge %s\">%zu %s</span>", worst_first[i].class, count,
-                     worst_first[i].word);
-            return;
-        }
-    }
-    text_add(out, " <span class=\"badge pass\">PASS</span>");
-}
-
 static void add_contents(struct text *out, const struct report_data *d)
 {
     text_add(out, "<nav aria-label=\"Contents\"><ul>");
@@ -231,19 +254,25 @@ static void add_contents(struct text *out, const struct report_data *d)
         text_add(out, "<li><a href=\"#e%zu\">", i);
         add_title(out, &d->sections[i]);
         text_add(out, "</a>");
-        add_outcome(out, d->sections[i].about);
+        report_tally(out, d->sections[i].about);
         text_add(out, "</li>");
     }
     text_add(out, "<li><a href=\"#failures\">Did not finish</a></li><li><a href=\"#runs\">All "
                   "runs</a></li></ul></nav>\n<main>\n");
 }
 
-static void add_section(struct text *out, const struct report_data *d,
-                        const struct report_section *s)
+static void add_parts(struct text *out, const struct report_data *d, const struct report_section *s)
 {
     static report_part *const parts[] = {report_claims, report_legend,     report_workers,
                                          report_curves, report_throughput, report_staleness,
                                          report_time};
+    for (size_t i = 0; i < COUNT_OF(parts); i++)
+        parts[i](out, d, s);
+}
+
+static void add_section(struct text *out, const struct report_data *d,
+                        const struct report_section *s)
+{
     text_add(out, "<section class=\"experiment\" id=\"e%zu\"><h2>", (size_t)(s - d->sections));
     add_title(out, s);
     text_add(out, "</h2>\n");
@@ -267,14 +296,27 @@ static void add_section(struct text *out, const struct report_data *d,
     if (s->trials)
         report_trials(out, d, s);
     else
-        for (size_t i = 0; i < COUNT_OF(parts); i++)
-            parts[i](out, d, s);
+        add_parts(out, d, s);
     if (s->about != NULL && s->about->source != NULL) {
         text_add(out, "<p class=\"source\">");
         html_text(out, s->about->source);
         text_add(out, "</p>\n");
     }
     text_add(out, "</section>\n");
+}
+
+/* Draws the parts again, as figures. Parts without plots add none. */
+static void draw_figures(struct figures *figures, struct report_data *d)
+{
+    struct text dropped = {0};
+    d->figures = figures;
+    for (size_t i = 0; i < d->section_count; i++) {
+        figures->section = d->sections[i].name;
+        if (!d->sections[i].trials)
+            add_parts(&dropped, d, &d->sections[i]);
+    }
+    d->figures = NULL;
+    text_free(&dropped);
 }
 
 static status compose(struct text *out, const struct report_data *d, sqlite3 *db,
@@ -293,7 +335,7 @@ static status compose(struct text *out, const struct report_data *d, sqlite3 *db
         "</main>\n<footer><p>Intervals are 95 %% intervals of the mean by Student's t; n is the "
         "number of runs, which differ only in the seed. Written by gradlag from ");
     html_text(out, file_name(request->path));
-    text_add(out, ".</p></footer>\n</body></html>\n");
+    text_add(out, ".</p></footer>\n<script>%s</script>\n</body></html>\n", database_text(SCRIPT));
 done:
     return result;
 }
@@ -338,20 +380,28 @@ status report_write(const struct report_request *request, const char *out,
     sqlite3 *db = NULL;
     struct report_data d = {0};
     struct text page = {0};
+    struct figures figures = {0};
     TRY(database_open_reader(&db, request->path));
     /* One transaction, so that all parts show the same moment of running runs. */
     TRY(database_execute(db, "BEGIN", "read the runs"));
     TRY(report_data_read(&d, db, request));
     TRY(check_found(&d, request));
     TRY(compose(&page, &d, db, request));
+    if (request->figures != NULL)
+        draw_figures(&figures, &d);
+    database_rollback(db); /* converting figures takes time, and runs may be writing */
+    database_close(&db);
     TRY(write_whole(out, &page));
+    if (request->figures != NULL)
+        TRY(figures_write(&figures, request->figures, request->each_figure, request->context));
     if (outline != NULL)
-        *outline = (struct report_outline){d.run_count, going_on(&d), page.length};
+        *outline = (struct report_outline){d.run_count, going_on(&d), page.length, figures.count};
 done:
     report_data_close(&d);
     if (db != NULL)
         database_rollback(db);
     database_close(&db);
+    figures_free(&figures);
     text_free(&page);
     return result;
 }

@@ -1,6 +1,7 @@
 /*
- * report.h — writes a results file as one HTML page with inline plots. The page loads nothing, runs
- * no scripts and has a light and a dark style.
+ * report.h — writes a results file as one HTML page with inline plots, and the plots as figures.
+ * The page loads nothing and has a light and a dark style. Its one script shows the values of
+ * marks.
  *
  * experiments/ judges the claims and passes them to this room as texts and numbers.
  */
@@ -44,15 +45,22 @@ struct report_request {
     const char *experiment;                      /* NULL: all in the file */
     const struct report_experiment *experiments; /* experiments with claims or texts */
     size_t experiment_count;
-    unsigned reload_s; /* the page reloads itself so often; 0: never */
+    unsigned reload_s;   /* the page reloads itself so often; 0: never */
+    const char *figures; /* a folder for the plots as SVG files; NULL: none */
+    /* Called with the path of each figure that was written; its error ends report_write(). NULL:
+     * none. */
+    status (*each_figure)(void *context, const char *path);
+    void *context; /* of each_figure */
 };
 struct report_outline {
     size_t runs, going_on, bytes; /* going_on: running or queued; bytes: of the page */
+    size_t figures;               /* written as files */
 };
 
 /* Writes the page to a temporary file and renames it to `out`, so that readers of `out` see
- * complete pages. ERROR_RESULTS: the results file; ERROR_USAGE: the file has no such experiment;
- * ERROR_OTHER: the page cannot be written. `outline` may be NULL. */
+ * complete pages; then the figures, which show the same moment. ERROR_RESULTS: the results file;
+ * ERROR_USAGE: the file has no such experiment; ERROR_OTHER: the page or a figure cannot be
+ * written. `outline` may be NULL. */
 status report_write(const struct report_request *request, const char *out,
                     struct report_outline *outline) MUST_CHECK;
 

@@ -9,7 +9,10 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LABELS = 20 }; /* more labels would be illegible */
+enum {
+    LABELS = 20,      /* more labels would be illegible */
+    LABEL_WIDTH = 440 /* pixels; longer labels are truncated */
+};
 
 static double last_outcome(const struct report_section *s, const struct report_cell *c)
 {
@@ -91,7 +94,7 @@ static void draw_lost(struct plot *p, const struct report_cell *c, double x, dou
     char lost[32];
     if (c->count[RUN_DIVERGED] > 0) {
         snprintf(lost, sizeof lost, "×%u", c->count[RUN_DIVERGED]);
-        plot_text(p, x + 8, isfinite(y) ? y - 7 : p->height - p->bottom - 6, "start", "lost", lost);
+        plot_beside(p, x, isfinite(y) ? y - 7 : p->height - p->bottom - 6, "lost", lost);
     }
 }
 
@@ -101,8 +104,8 @@ static void add_collapsed(struct text *tip, const struct report_cell *c)
         text_add(tip, ", %u collapsed to one class", c->collapsed);
 }
 
-/* Draws one series: line, intervals and marks. A single point gets a horizontal line. Marks of
- * several series at one number of workers are side by side. */
+/* Draws one series: line, intervals and marks. Marks of several series at one number of workers are
+ * side by side. */
 static void draw_series(struct plot *p, const struct report_data *d, const struct report_section *s,
                         size_t series)
 {
@@ -111,18 +114,13 @@ static void draw_series(struct plot *p, const struct report_data *d, const struc
     const struct report_cell *c;
     const struct report_series *its = &d->series[series];
     double dx = 2.5 * ((double)(series - s->first_series) - 0.5 * (double)(s->series_count - 1));
-    dx = fmax(-14, fmin(14, dx));
-    plot_series_begin(p, its->style, NULL);
+    double most = p->width > FIGURE_WIDTH ? 14 : 5;
+    dx = fmax(-most, fmin(most, dx));
+    plot_series_begin(p, its->style);
     for (size_t k = 0; k < REPORT_WORKER_COUNTS && (c = report_cell_of(d, series, k)) != NULL;
          k++) {
         x[count] = (double)c->workers;
         y[count++] = last_outcome(s, c);
-    }
-    if (count == 1) {
-        double ends[] = {p->x.low, p->x.high}, same[] = {y[0], y[0]};
-        text_add(p->out, "<g class=\"across\">");
-        plot_line(p, ends, same, 2);
-        text_add(p->out, "</g>");
     }
     text_add(p->out, "<g transform=\"translate(%.1f 0)\">", dx);
     plot_line(p, x, y, count);
@@ -151,7 +149,7 @@ static void draw_row(struct plot *p, const struct report_data *d, const struct r
 {
     const struct report_series *its = &d->series[series];
     const struct report_cell *c;
-    plot_series_begin(p, its->style, NULL);
+    plot_series_begin(p, its->style);
     for (size_t k = 0; (c = report_cell_of(d, series, k)) != NULL; k++) {
         const struct sample *a = report_outcome_of(s, c);
         double ends[2];
@@ -194,7 +192,7 @@ static double label_width(const struct report_data *d, const struct report_secti
     double most = 60;
     for (size_t i = s->first_series; i < s->first_series + s->series_count; i++)
         most = fmax(most, plot_name_width(d->series[i].label));
-    return most + 30;
+    return fmin(most, LABEL_WIDTH) + 30;
 }
 
 static void range_of_outcomes(const struct report_data *d, const struct report_section *s,
@@ -213,12 +211,12 @@ static void range_of_outcomes(const struct report_data *d, const struct report_s
 
 static void add_plot_of_workers(struct text *out, const struct report_data *d,
                                 const struct report_section *s, const int64_t *workers,
-                                size_t count)
+                                size_t count, bool wide)
 {
     double ticks[REPORT_WORKER_COUNTS];
-    char description[256];
+    char description[256], title[64];
     size_t end = s->first_series + s->series_count;
-    bool labelled = s->series_count <= LABELS;
+    bool labelled = wide && s->series_count <= LABELS;
     struct plot p = {.out = out,
                      .x = {.low = (double)workers[0] / 1.25,
                            .high = (double)workers[count - 1] * 1.25,
@@ -230,79 +228,88 @@ static void add_plot_of_workers(struct text *out, const struct report_data *d,
                            .high = -INFINITY,
                            .label = report_outcome_name(s),
                            .logarithmic = s->by_loss},
-                     .width = 1080,
-                     .height = fmax(420, labelled ? 15.0 * (double)s->series_count + 80 : 0),
+                     .width = wide ? 1080 : FIGURE_WIDTH,
+                     .height =
+                         fmax(wide ? 420 : 280, labelled ? 15.0 * (double)s->series_count + 80 : 0),
                      .left = 46,
                      .right = labelled ? label_width(d, s) : 12,
                      .top = 26,
                      .bottom = 40,
-                     .class = "wide",
-                     .title = "Outcome against the number of workers",
+                     .class = wide ? "wide" : "narrow",
+                     .figures = d->figures,
+                     .title = title,
                      .description = description};
     for (size_t i = 0; i < count; i++)
         ticks[i] = (double)workers[i];
     range_of_outcomes(d, s, &p.y);
+    snprintf(title, sizeof title, "%s against the number of workers", report_outcome_title(s));
     snprintf(description, sizeof description,
              "%s over %lld to %lld workers, one line for each of %zu arms, with 95 %% intervals. "
              "The next table has the numbers.",
              report_outcome_name(s), (long long)workers[0], (long long)workers[count - 1],
              s->series_count);
-    text_add(out, "<div class=\"scroll\" tabindex=\"0\">");
     plot_begin(&p);
-    plot_inside(&p);
     for (size_t i = s->first_series; i < end; i++)
         draw_series(&p, d, s, i);
-    plot_outside(&p);
     if (labelled)
         label_series(&p, d, s, s->first_series, end);
+    report_keys(&p, d, s->first_series, end);
     plot_end(&p);
-    text_add(out, "</div>\n");
+}
+
+/* The name of each row: left of it in a wide plot, above it in a narrow one. */
+static void name_rows(struct plot *p, const struct report_data *d, const struct report_section *s,
+                      bool wide)
+{
+    for (size_t i = 0; i < s->series_count; i++) {
+        const struct report_series *its = &d->series[s->first_series + i];
+        double y = plot_y(p, (double)(s->series_count - i) - 0.5);
+        plot_series_begin(p, its->style);
+        plot_name(p, 0, wide ? y + 4 : y - 9, wide ? p->left - 20 : p->width, its->label);
+        text_add(p->out, "<path class=\"grid\" d=\"M%.1f %.1fH%.1f\"/>", p->left, y,
+                 p->width - p->right);
+        plot_series_end(p);
+    }
 }
 
 /* With one number of workers, each arm is a row. */
 static void add_plot_of_arms(struct text *out, const struct report_data *d,
-                             const struct report_section *s, int64_t workers)
+                             const struct report_section *s, int64_t workers, bool wide)
 {
-    enum { ROW = 26 };
-    char description[256];
-    double left = label_width(d, s);
+    const double row = wide ? 26 : 36, none = -1;
+    char description[256], title[64];
+    double left = wide ? label_width(d, s) : 8;
     struct plot p = {
         .out = out,
         .x = {.low = INFINITY,
               .high = -INFINITY,
               .label = report_outcome_name(s),
               .logarithmic = s->by_loss},
-        .y = {.low = 0, .high = (double)s->series_count, .tick_count = 0, .ticks = &left},
-        .width = fmax(1060, left + 560),
-        .height = ROW * (double)s->series_count + 50,
+        .y = {.low = 0, .high = (double)s->series_count, .tick_count = 1, .ticks = &none},
+        .width = wide                 ? fmax(1060, left + 560)
+                 : d->figures != NULL ? report_figure_width(d, s, 0)
+                                      : FIGURE_WIDTH,
+        .height = row * (double)s->series_count + 50,
         .left = left,
         .right = 20,
         .top = 8,
         .bottom = 42,
-        .class = "rows",
-        .title = "Outcome of each arm",
+        .class = wide ? "wide" : "narrow",
+        .figures = d->figures,
+        .title = title,
         .description = description};
     snprintf(description, sizeof description,
              "%s with %lld workers, a row for each of %zu arms, with 95 %% intervals. The table "
              "after it has the numbers.",
              report_outcome_name(s), (long long)workers, s->series_count);
+    snprintf(title, sizeof title, "%s with %lld worker%s", report_outcome_title(s),
+             (long long)workers, workers == 1 ? "" : "s");
     range_of_outcomes(d, s, &p.x);
-    text_add(out, "<div class=\"scroll\" tabindex=\"0\">");
     plot_begin(&p);
-    for (size_t i = 0; i < s->series_count; i++) {
-        const struct report_series *its = &d->series[s->first_series + i];
-        double y = plot_y(&p, (double)(s->series_count - i) - 0.5);
-        plot_series_begin(&p, its->style, NULL);
-        plot_name(&p, 0, y + 4, its->label);
-        text_add(out, "<path class=\"grid\" d=\"M%.1f %.1fH%.1f\"/>", p.left, y, p.width - p.right);
-        plot_series_end(&p);
-    }
-    plot_inside(&p);
+    name_rows(&p, d, s, wide);
     for (size_t i = 0; i < s->series_count; i++)
         draw_row(&p, d, s, s->first_series + i, (double)(s->series_count - i) - 0.5);
-    plot_outside(&p);
     plot_end(&p);
-    text_add(out, "</div>\n");
 }
 
 void report_workers(struct text *out, const struct report_data *d, const struct report_section *s)
@@ -322,12 +329,15 @@ void report_workers(struct text *out, const struct report_data *d, const struct 
     report_figure_begin(
         out, title,
         "Mean over seeds at the end of training; bars are 95 %% intervals (for two "
-        "or more seeds)%s.",
+        "or more seeds), with an arrow where they go on beyond the plot%s.",
         s->count[RUN_DIVERGED] > 0 ? "; ×2: two runs diverged and are not in the mean" : "");
-    if (count > 1)
-        add_plot_of_workers(out, d, s, workers, count);
-    else
-        add_plot_of_arms(out, d, s, workers[0]);
+    /* The style sheet shows the wide plot on a screen, the narrow one on a telephone and on paper.
+     */
+    for (int wide = d->figures == NULL; wide >= 0; wide--)
+        if (count > 1)
+            add_plot_of_workers(out, d, s, workers, count, wide);
+        else
+            add_plot_of_arms(out, d, s, workers[0], wide);
     add_table_of_workers(out, d, s);
     report_figure_end(out);
 }

@@ -10,6 +10,9 @@
 
 enum { SHOWN_AT_ONCE = 12 }; /* more claims are collapsed, so that plots stay visible */
 
+static const char *const outcomes[] = {"PASS", "FAIL", "open"};
+static const char *const classes[] = {"pass", "fail", "open"};
+
 static void add_line(struct text *out, const char *line, size_t length)
 {
     struct text copy = {0};
@@ -62,8 +65,6 @@ static void add_claims(struct text *out, const struct report_experiment *e, cons
 {
     static const char *const titles[] = {"",       "claim", "#observed", "#band", "in its band",
                                          "source", NULL};
-    static const char *const outcomes[] = {"PASS", "FAIL", "open"};
-    static const char *const classes[] = {"pass", "fail", "open"};
     struct html_table t;
     html_table_begin(&t, out, caption, titles);
     for (size_t i = 0; i < e->claim_count; i++) {
@@ -114,27 +115,41 @@ static void add_tuning(struct text *out, const struct report_experiment *e)
     }
 }
 
+static size_t count_outcome(const struct report_experiment *e, enum report_outcome outcome)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < e->claim_count; i++)
+        count += e->claims[i].outcome == outcome;
+    return count;
+}
+
+void report_tally(struct text *out, const struct report_experiment *e)
+{
+    for (enum report_outcome o = REPORT_PASS; e != NULL && o <= REPORT_OPEN; o++) {
+        size_t count = count_outcome(e, o);
+        if (count > 0) {
+            text_add(out, " <span class=\"badge %s\">%zu %s</span>", classes[o], count,
+                     outcomes[o]);
+        }
+    }
+}
+
 static void add_all_claims(struct text *out, const struct report_experiment *e)
 {
-    unsigned counts[REPORT_OPEN + 1] = {0};
-    for (size_t i = 0; i < e->claim_count; i++)
-        counts[e->claims[i].outcome]++;
-    text_add(out,
-             "<p class=\"tally\"><span class=\"badge %s\">%u PASS</span> "
-             "<span class=\"badge %s\">%u FAIL</span> "
-             "<span class=\"badge open\">%u open</span>",
-             counts[REPORT_PASS] > 0 ? "pass" : "open", counts[REPORT_PASS],
-             counts[REPORT_FAIL] > 0 ? "fail" : "open", counts[REPORT_FAIL], counts[REPORT_OPEN]);
+    text_add(out, "<p class=\"tally\">");
+    report_tally(out, e);
     if (e->part != NULL) {
         text_add(out, " <span class=\"faint\">claims judged as ");
         html_text(out, e->part);
         text_add(out, "</span>");
     }
     text_add(out, "</p>\n");
-    if (counts[REPORT_FAIL] > 0)
+    if (count_outcome(e, REPORT_FAIL) > 0)
         add_claims(out, e, "Claims that failed", REPORT_FAIL);
     text_add(out, "<details%s><summary>All %zu claims, with their bands and sources</summary>\n",
-             e->claim_count <= SHOWN_AT_ONCE && counts[REPORT_OPEN] < e->claim_count ? " open" : "",
+             e->claim_count <= SHOWN_AT_ONCE && count_outcome(e, REPORT_OPEN) < e->claim_count
+                 ? " open"
+                 : "",
              e->claim_count);
     add_claims(out, e, "The shaded part is the band of the claim", REPORT_OPEN + 1);
     html_details_end(out);

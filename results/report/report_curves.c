@@ -15,7 +15,7 @@ enum {
 };
 
 struct curve {
-    double x[512], y[512], low[512], high[512];
+    double x[PLOT_POINTS], y[PLOT_POINTS], low[PLOT_POINTS], high[PLOT_POINTS];
     size_t count;
 };
 
@@ -55,25 +55,39 @@ static void range_of_curves(const struct report_data *d, const struct report_sec
     report_range_end(s, y);
 }
 
+/* "damped: 89.24 % test accuracy, 30k samples" */
+static void add_tip(struct text *out, const struct report_section *s, const char *label,
+                    const struct curve *c, size_t i, bool by_time)
+{
+    text_add(out, "%s: ", label);
+    html_number(out, c->y[i], report_outcome_decimals(s));
+    text_add(out, "%s, ", s->by_loss ? " test loss" : " % test accuracy");
+    html_short(out, c->x[i]);
+    text_add(out, by_time ? " seconds" : " samples");
+}
+
 static void draw_curve(struct plot *p, const struct report_data *d, const struct report_section *s,
                        const struct report_cell *c, bool by_time)
 {
     static struct curve curve; /* 16 KiB, static because one thread writes the page */
     const struct report_series *its = &d->series[c->series];
     take_curve(s, c, by_time, &curve);
-    struct text tip = {0};
-    text_add(&tip, "%s, %lld worker%s (n %u)", its->label, (long long)c->workers,
-             c->workers == 1 ? "" : "s", c->points > 0 ? c->curve[0].samples.n : 0);
-    plot_series_begin(p, its->style, tip.at);
+    plot_series_begin(p, its->style);
     if (c->points > 0 && c->curve[0].samples.n > 1)
         plot_band(p, curve.x, curve.low, curve.high, curve.count);
     plot_line(p, curve.x, curve.y, curve.count);
-    size_t step = curve.count / MARKS + 1;
-    for (size_t i = 0; i < curve.count; i++)
-        if (i + 1 == curve.count || (i + its->style.index) % step == step - 1)
+    size_t step = curve.count / MARKS + 1, between = curve.count / TABLE_POINTS + 1;
+    for (size_t i = 0; i < curve.count; i++) {
+        struct text tip = {0};
+        bool last = i + 1 == curve.count;
+        add_tip(&tip, s, its->label, &curve, i, by_time);
+        if (last || (i + its->style.index) % step == step - 1)
             plot_mark(p, its->style, curve.x[i], curve.y[i], tip.at);
+        else if (i % between == 0)
+            plot_point(p, curve.x[i], curve.y[i], tip.at);
+        text_free(&tip);
+    }
     plot_series_end(p);
-    text_free(&tip);
 }
 
 /* Draws the curves of series `from` to `to` at one number of workers. false: there are none. */
@@ -87,12 +101,13 @@ static bool add_panel(struct text *out, const struct report_data *d, const struc
         .out = out,
         .x = {.low = 0, .high = -INFINITY, .label = by_time ? "seconds of training" : "samples"},
         .y = *y,
-        .width = large ? 530 : 350,
-        .height = large ? 330 : 250,
+        .width = large ? 440 : FIGURE_WIDTH,
+        .height = large ? 300 : 250,
         .left = 42,
         .right = 14,
-        .top = 12,
+        .top = d->figures != NULL ? 26 : 12,
         .bottom = 40,
+        .figures = d->figures,
         .class = large ? "half" : "panel",
         .title = title,
         .description = "One line per arm, its mean over seeds, in a band from the "
@@ -108,18 +123,17 @@ static bool add_panel(struct text *out, const struct report_data *d, const struc
     if (curves == 0 || !(p.x.high > 0))
         return false;
     p.x.high *= 1.02;
-    snprintf(title, sizeof title, "%s against %s with %lld workers",
-             s->by_loss ? "Test loss" : "Test accuracy", by_time ? "time" : "samples",
-             (long long)workers);
+    p.y.label = d->figures != NULL ? report_outcome_name(s) : NULL; /* the page has a caption */
+    snprintf(title, sizeof title, "%s against %s with %lld worker%s", report_outcome_title(s),
+             by_time ? "time" : "samples", (long long)workers, workers == 1 ? "" : "s");
     text_add(out, "<div><h4>%lld worker%s</h4>", (long long)workers, workers == 1 ? "" : "s");
     plot_begin(&p);
-    plot_inside(&p);
     for (size_t i = 0; i < d->cell_count; i++) {
         const struct report_cell *c = &d->cells[i];
         if (c->series >= from && c->series < to && c->workers == workers && c->points > 0)
             draw_curve(&p, d, s, c, by_time);
     }
-    plot_outside(&p);
+    report_keys(&p, d, from, to);
     plot_end(&p);
     text_add(out, "</div>\n");
     return true;
@@ -133,7 +147,7 @@ static void add_panels(struct text *out, const struct report_data *d,
     struct plot_axis y = {.low = INFINITY, .high = -INFINITY, .logarithmic = s->by_loss};
     range_of_curves(d, s, &y);
     size_t groups = (s->series_count + GROUP - 1) / GROUP;
-    bool large = count * groups <= 2;
+    bool large = count * groups <= 2 && d->figures == NULL;
     for (size_t g = 0; g < groups; g++) { /* groups of about equal size */
         size_t from = s->series_count * g / groups, to = s->series_count * (g + 1) / groups;
         if (groups > 1) {
@@ -201,7 +215,8 @@ void report_curves(struct text *out, const struct report_data *d, const struct r
     snprintf(title, sizeof title, "%s against samples", what);
     report_figure_begin(out, title,
                         "%s. Means over seeds, in bands from the smallest to the largest seed; "
-                        "samples are those of applied gradients.",
+                        "samples are those of applied gradients. An arrow: the line goes on "
+                        "beyond the plot.",
                         s->by_loss ? "Test loss" : "Test accuracy in %");
     add_panels(out, d, s, false);
     report_figure_end(out);

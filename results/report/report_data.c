@@ -46,20 +46,6 @@ static enum run_status status_of(const char *name)
 /* ---- rows ---------------------------------------------------------------------------------------
  */
 
-/* Appends a zeroed element to a growing array. */
-static void *grow(void *array, size_t *count, size_t size)
-{
-    void **at = array;
-    if ((*count & (*count - 1)) == 0) { /* capacities are 0, 1, 2, 4, …: full */
-        *at = realloc(*at, (*count == 0 ? 1 : 2 * *count) * size);
-        REQUIRE(*at != NULL);
-    }
-    void *place = (char *)*at + *count * size;
-    memset(place, 0, size);
-    ++*count;
-    return place;
-}
-
 static char *copied(sqlite3_stmt *s, int column)
 {
     const char *text = (const char *)sqlite3_column_text(s, column);
@@ -79,7 +65,7 @@ static status read_runs(struct report_data *d, sqlite3 *db, const char *experime
     TRY(report_query(db, &s, "runs", experiment));
     while ((code = sqlite3_step(s)) == SQLITE_ROW) {
         const char *state = (const char *)sqlite3_column_text(s, 7);
-        struct report_run *r = grow(&d->runs, &d->run_count, sizeof *d->runs);
+        struct report_run *r = memory_append(&d->runs, &d->run_count, sizeof *d->runs);
         *r = (struct report_run){
             .id = sqlite3_column_int64(s, 0),
             .experiment = copied(s, 1),
@@ -175,7 +161,7 @@ done:
 static struct curve_point *point_of(struct report_cell *c, size_t i)
 {
     while (c->points <= i)
-        (void)grow(&c->curve, &c->points, sizeof *c->curve);
+        (void)memory_append(&c->curve, &c->points, sizeof *c->curve);
     return &c->curve[i];
 }
 
@@ -234,7 +220,7 @@ static void count_staleness(struct report_cell *c, int64_t staleness, double pus
     while (at > 0 && c->histogram[at - 1].staleness >= staleness)
         at--;
     if (at == c->bins || c->histogram[at].staleness != staleness) {
-        (void)grow(&c->histogram, &c->bins, sizeof *c->histogram);
+        (void)memory_append(&c->histogram, &c->bins, sizeof *c->histogram);
         memmove(&c->histogram[at + 1], &c->histogram[at],
                 (c->bins - 1 - at) * sizeof *c->histogram);
         c->histogram[at] = (struct staleness_count){.staleness = staleness};

@@ -94,6 +94,7 @@ struct report_data {
     struct report_section *sections;
     size_t run_count, cell_count, series_count, section_count;
     unsigned count[RUN_STATUSES];
+    struct figures *figures; /* NULL: the parts draw for the page; borrowed */
 };
 
 /* Call it within a transaction of the caller; request->experiments must outlive *out. */

@@ -6,10 +6,12 @@
 #define GRADLAG_RESULTS_REPORT_REPORT_PAGE_H
 
 #include "base/text.h"
+#include "results/report/figures.h"
 #include "results/report/html.h"
 #include "results/report/report_data.h"
 
-/* Writes a part of an experiment's section; writes nothing without data. */
+/* Writes a part of an experiment's section; writes nothing without data. With d->figures its plots
+ * become figures, and the rest of what it writes is dropped. */
 typedef void report_part(struct text *out, const struct report_data *d,
                          const struct report_section *s);
 
@@ -21,6 +23,9 @@ report_part report_throughput; /* accuracy against updates and samples per secon
 report_part report_staleness;  /* histograms */
 report_part report_time;       /* where time goes, and the slowest worker */
 report_part report_trials;     /* tuning: number of trials and their results */
+
+/* The number of claims with each outcome that occurs; nothing for NULL. */
+void report_tally(struct text *out, const struct report_experiment *e);
 
 /* Parts about the whole file. */
 void report_failures(struct text *out, const struct report_data *d);
@@ -36,10 +41,19 @@ void report_figure_end(struct text *out);
 void report_cell_series(struct html_table *t, const struct report_data *d, size_t series);
 /* A table cell with a link to the run. */
 void report_cell_run(struct html_table *t, const struct report_run *r);
+/* The legend of a figure: the series from `from` to before `to`. */
+void report_keys(struct plot *p, const struct report_data *d, size_t from, size_t to);
+/* The width of a figure with the names of the section and `more` pixels beside each other: one
+ * column if they fit, else two. */
+double report_figure_width(const struct report_data *d, const struct report_section *s,
+                           double more);
 /* Completes the range of an axis of outcomes; an accuracy lies within 0 and 100 %. */
 void report_range_end(const struct report_section *s, struct plot_axis *a);
-/* "test accuracy, %" or "test loss", and its number of decimals. */
+/* "test accuracy, %" or "test loss", for axes. */
 const char *report_outcome_name(const struct report_section *s);
+/* "Test accuracy" or "Test loss", for titles. */
+const char *report_outcome_title(const struct report_section *s);
+/* The number of decimals of an outcome. */
 int report_outcome_decimals(const struct report_section *s);
 /* The 95 % interval of the mean, in percent or nats; cut to 0…100 for accuracies. NaN for fewer
  * than two runs. */

@@ -19,7 +19,7 @@ static const struct sample *rate_of(const struct report_cell *c, bool updates)
 
 /* Draws a series by increasing number of workers. */
 static void draw_path(struct plot *p, const struct report_data *d, const struct report_section *s,
-                      size_t series, bool updates)
+                      size_t series, bool updates, bool numbers)
 {
     double x[REPORT_WORKER_COUNTS], y[REPORT_WORKER_COUNTS];
     size_t count = 0;
@@ -30,8 +30,8 @@ static void draw_path(struct plot *p, const struct report_data *d, const struct 
         x[count] = sample_mean(rate_of(c, updates));
         y[count++] = sample_mean(report_outcome_of(s, c));
     }
-    plot_series_begin(p, its->style, NULL);
-    text_add(p->out, "<g class=\"faint\">");
+    plot_series_begin(p, its->style);
+    text_add(p->out, "<g class=\"thin\">");
     plot_line(p, x, y, count);
     text_add(p->out, "</g>");
     for (size_t k = 0; k < count; k++) {
@@ -47,8 +47,8 @@ static void draw_path(struct plot *p, const struct report_data *d, const struct 
         report_outcome(&tip, s, report_outcome_of(s, c));
         plot_mark(p, its->style, x[k], y[k], tip.at);
         snprintf(workers, sizeof workers, "%lld", (long long)c->workers);
-        if (k == 0 || k + 1 == count) /* labels at both ends only, so that they do not overlap */
-            plot_text(p, plot_x(p, x[k]) + 7, plot_y(p, y[k]) - 5, "start", "small", workers);
+        if (numbers && (k == 0 || k + 1 == count)) /* at both ends only: fewer overlap */
+            plot_beside(p, plot_x(p, x[k]), plot_y(p, y[k]) - 5, "small", workers);
         text_free(&tip);
     }
     plot_series_end(p);
@@ -57,6 +57,12 @@ static void draw_path(struct plot *p, const struct report_data *d, const struct 
 static void add_throughput_plot(struct text *out, const struct report_data *d,
                                 const struct report_section *s, bool updates)
 {
+    int64_t counts[2];
+    bool numbers = report_worker_counts(d, s, counts, COUNT_OF(counts)) > 1;
+    size_t end = s->first_series + s->series_count;
+    char title[64];
+    snprintf(title, sizeof title, "%s against %s per second", report_outcome_title(s),
+             updates ? "updates" : "samples");
     struct plot p = {.out = out,
                      .x = {.low = INFINITY,
                            .high = -INFINITY,
@@ -66,15 +72,15 @@ static void add_throughput_plot(struct text *out, const struct report_data *d,
                            .high = -INFINITY,
                            .label = report_outcome_name(s),
                            .logarithmic = s->by_loss},
-                     .width = 530,
-                     .height = 400,
+                     .width = d->figures != NULL ? FIGURE_WIDTH : 440,
+                     .height = d->figures != NULL ? 260 : 340,
                      .left = 42,
                      .right = 24,
                      .top = 26,
                      .bottom = 40,
                      .class = "half",
-                     .title = updates ? "Outcome against updates per second"
-                                      : "Outcome against samples per second",
+                     .figures = d->figures,
+                     .title = title,
                      .description = "One mark per arm and number of workers. The next table has "
                                     "the numbers."};
     for (size_t i = 0; i < d->cell_count; i++) {
@@ -87,8 +93,9 @@ static void add_throughput_plot(struct text *out, const struct report_data *d,
     plot_range_end(&p.x);
     report_range_end(s, &p.y);
     plot_begin(&p);
-    for (size_t i = s->first_series; i < s->first_series + s->series_count; i++)
-        draw_path(&p, d, s, i, updates);
+    for (size_t i = s->first_series; i < end; i++)
+        draw_path(&p, d, s, i, updates, numbers);
+    report_keys(&p, d, s->first_series, end);
     plot_end(&p);
 }
 
@@ -183,11 +190,12 @@ void report_throughput(struct text *out, const struct report_data *d,
 /* ---- where time goes ----------------------------------------------------------------------------
  */
 
-/* Parts of a worker's step, in microseconds, in the order of the colours. */
+/* Parts of a worker's step, in microseconds. */
 enum { COMPUTE, EXCHANGE, WAIT, QUEUE, APPLY, PARTS };
 static const char *const part_names[PARTS] = {"computing", "exchanging gradients",
                                               "waiting for parameters", "queued at the server",
                                               "applying"};
+static const unsigned part_colours[PARTS] = {2, 1, 3, 4, 5};
 
 static void take_parts(const struct time_sums *t, double out[PARTS])
 {
@@ -200,29 +208,65 @@ static void take_parts(const struct time_sums *t, double out[PARTS])
     out[WAIT] = alone ? 0 : pull - out[QUEUE] - out[APPLY];
 }
 
-static void add_stack(struct text *out, const double parts[PARTS], double whole)
+/* One bar of shares per arm and number of workers, below its name. */
+static void draw_parts(struct plot *p, const struct report_data *d, const struct report_cell *c,
+                       double row)
 {
-    double from = 0;
-    text_add(out, "<svg class=\"stack\" width=\"100%%\" height=\"18\" role=\"img\"><title>");
-    for (size_t i = 0; i < PARTS; i++)
-        if (parts[i] > 0)
-            text_add(out, "%s %.1f %%; ", part_names[i], 100 * parts[i] / whole);
-    text_add(out, "</title><desc>Shares of the time of a step</desc>");
-    for (size_t i = 0; i < PARTS; i++) {
-        double share = 100 * parts[i] / whole;
-        if (share > 0) {
-            text_add(out, "<rect class=\"t%zu\" x=\"%.2f%%\" width=\"%.2f%%\" height=\"18\"/>", i,
-                     from, share);
-        }
-        if (share >= 12) {
-            text_add(out,
-                     "<text class=\"t%zu\" x=\"%.2f%%\" y=\"13\" text-anchor=\"middle\">"
-                     "%.0f %%</text>",
-                     i, from + share / 2, share);
-        }
+    double parts[PARTS], whole = 0, from = 0, y = plot_y(p, row);
+    struct text name = {0};
+    take_parts(&c->time, parts);
+    for (size_t k = 0; k < PARTS; k++)
+        whole += parts[k];
+    text_add(&name, "%lld worker%s: %s", (long long)c->workers, c->workers == 1 ? "" : "s",
+             d->series[c->series].label);
+    plot_name(p, p->left, y - 5, p->width - p->left, name.at);
+    for (size_t k = 0; k < PARTS; k++) {
+        double share = 100 * parts[k] / whole;
+        struct text tip = {0};
+        text_add(&tip, "%s, %s %.1f %%, %.3g ms", name.at, part_names[k], share, parts[k] / 1000);
+        if (share > 0)
+            plot_part(p, part_colours[k], from, from + share, row, 18, tip.at);
         from += share;
+        text_free(&tip);
     }
-    text_add(out, "</svg>");
+    text_free(&name);
+}
+
+static bool is_timed(const struct report_data *d, const struct report_section *s,
+                     const struct report_cell *c)
+{
+    return report_is_of(d, s, c) && c->time.steps > 0;
+}
+
+static void add_time_plot(struct text *out, const struct report_data *d,
+                          const struct report_section *s)
+{
+    enum { ROW = 44 };
+    size_t rows = 0;
+    for (size_t i = 0; i < d->cell_count; i++)
+        rows += is_timed(d, s, &d->cells[i]);
+    struct plot p = {
+        .out = out,
+        .x = {.low = 0, .high = 100, .label = "share of a step, %"},
+        .y = {.low = 0, .high = (double)rows, .ticks = (double[]){-1}, .tick_count = 1},
+        .width = d->figures == NULL ? 440 : report_figure_width(d, s, 100),
+        .height = ROW * (double)rows + 44,
+        .left = 4,
+        .right = 14,
+        .top = 4,
+        .bottom = 40,
+        .class = "time",
+        .figures = d->figures,
+        .title = "Where time goes",
+        .description = "The shares of a worker's step that it spends computing, "
+                       "exchanging and waiting. The next table has the numbers."};
+    plot_begin(&p);
+    for (size_t i = 0; i < d->cell_count; i++)
+        if (is_timed(d, s, &d->cells[i]))
+            draw_parts(&p, d, &d->cells[i], (double)rows-- - 20.0 / ROW);
+    for (size_t i = 0; i < PARTS; i++)
+        plot_part_key(&p, part_colours[i], part_names[i]);
+    plot_end(&p);
 }
 
 static void add_parts_legend(struct text *out)
@@ -230,9 +274,9 @@ static void add_parts_legend(struct text *out)
     text_add(out, "<ul class=\"parts\">");
     for (size_t i = 0; i < PARTS; i++) {
         text_add(out,
-                 "<li><svg width=\"14\" height=\"14\" aria-hidden=\"true\"><rect class=\"t%zu\" "
+                 "<li><svg width=\"14\" height=\"14\" aria-hidden=\"true\"><rect class=\"bar c%u\" "
                  "width=\"14\" height=\"14\"/></svg> %s</li>",
-                 i, part_names[i]);
+                 part_colours[i], part_names[i]);
     }
     text_add(out, "</ul>\n");
 }
@@ -255,9 +299,6 @@ static void add_time_row(struct html_table *t, const struct report_data *d,
     report_cell_series(t, d, c->series);
     html_cell_count(t, c->workers);
     html_cell_count(t, c->count[RUN_FINISHED] > 0 ? c->count[RUN_FINISHED] : c->runs);
-    html_cell_open(t, "bar");
-    add_stack(t->out, parts, whole);
-    html_cell_close(t);
     html_cell_number(t, whole / 1000, 2);
     html_cell_number(t, sample_interval(&c->step_us) / 1000, 2);
     for (size_t k = 0; k < PARTS; k++) {
@@ -272,24 +313,25 @@ static void add_time_row(struct html_table *t, const struct report_data *d,
 static void add_time_table(struct text *out, const struct report_data *d,
                            const struct report_section *s)
 {
-    static const char *const titles[] = {"arm",       "#workers",  "#n",       "share of a step",
-                                         "#step, ms", "#± 95 %",   "#compute", "#exchange",
-                                         "#wait",     "#queue",    "#apply",   "#data",
-                                         "#forward",  "#backward", NULL};
+    static const char *const titles[] = {
+        "arm",   "#workers", "#n",     "#step, ms", "#± 95 %",  "#compute",  "#exchange",
+        "#wait", "#queue",   "#apply", "#data",     "#forward", "#backward", NULL};
     static const char *shorter[COUNT_OF(titles)];
     bool inner = any_inner(d, s);
     struct html_table t;
     memcpy(shorter, titles, sizeof titles);
     shorter[inner ? COUNT_OF(titles) - 1 : COUNT_OF(titles) - 4] = NULL;
+    html_details_begin(out, "The numbers", false);
     html_table_begin(&t, out,
                      inner ? "Mean milliseconds per step of a worker (data, forward and backward "
                              "are parts of compute); – was not measured"
                            : "Mean milliseconds per step of a worker; – was not measured",
                      shorter);
     for (size_t i = 0; i < d->cell_count; i++)
-        if (report_is_of(d, s, &d->cells[i]) && d->cells[i].time.steps > 0)
+        if (is_timed(d, s, &d->cells[i]))
             add_time_row(&t, d, &d->cells[i], inner);
     html_table_end(&t);
+    html_details_end(out);
 }
 
 /* For each cell, the run with the largest ratio of slowest worker to mean. */
@@ -342,8 +384,8 @@ static void add_slowest_table(struct text *out, const struct report_data *d,
         html_cell_number(&t, times, 2);
         html_cell_open(&t, "bar");
         text_add(out,
-                 "<svg class=\"stack thin\" width=\"100%%\" height=\"10\" aria-hidden=\"true\">"
-                 "<rect class=\"t2\" width=\"%.1f%%\" height=\"10\"/></svg>",
+                 "<svg width=\"100%%\" height=\"10\" aria-hidden=\"true\"><rect class=\"bar c1\" "
+                 "width=\"%.1f%%\" height=\"10\"/></svg>",
                  100 * fmin(1, times - 1));
         html_cell_close(&t);
         html_cell_number(&t, r->slowest_share, 3);
@@ -371,6 +413,7 @@ void report_time(struct text *out, const struct report_data *d, const struct rep
         "Shares of a worker's step, mean over steps, workers and seeds. With pace=, "
         "the pace determines the time of computing.");
     add_parts_legend(out);
+    add_time_plot(out, d, s);
     add_time_table(out, d, s);
     report_figure_end(out);
     if (any_time(d, s, true)) {

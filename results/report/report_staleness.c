@@ -69,26 +69,33 @@ static void add_histogram(struct text *out, const struct report_data *d,
     struct summary its = summarize(c);
     const struct report_series *series = &d->series[c->series];
     double end = (floor(reach / (double)b.width) + 1) * (double)b.width, tallest = 0;
+    bool figure = d->figures != NULL;
     char title[256];
-    snprintf(title, sizeof title, "Staleness of %s with %lld workers", series->label,
-             (long long)c->workers);
+    snprintf(title, sizeof title, "Staleness with %lld worker%s, %s", (long long)c->workers,
+             c->workers == 1 ? "" : "s", series->label);
     for (size_t i = 0; i < BARS; i++)
         tallest = fmax(tallest, b.share[i]);
-    struct plot p = {.out = out,
-                     .x = {.low = 0, .high = end},
-                     .y = {.low = 0, .high = tallest * 1.05, .no_numbers = true, .ticks = &tallest},
-                     .width = 170,
-                     .height = 84,
-                     .left = 4,
-                     .right = 4,
-                     .top = 4,
-                     .bottom = 20,
-                     .class = "mini",
-                     .title = title,
-                     .description =
-                         "Share of gradients by staleness; the dashed line is the mean."};
+    struct plot p = {
+        .out = out,
+        /* A bar is around its numbers: that of 3 reaches from 2.5 to 3.5. */
+        .x = {.low = -0.5, .high = end - 0.5, .whole = true, .label = figure ? "staleness" : NULL},
+        .y = {.low = 0,
+              .high = 100 * tallest * 1.05,
+              .no_numbers = !figure,
+              .ticks = figure ? NULL : &tallest,
+              .label = figure ? "gradients, %" : NULL},
+        .width = figure ? FIGURE_WIDTH : 170,
+        .height = figure ? 180 : 84,
+        .left = figure ? 42 : 4,
+        .right = figure ? 12 : 4,
+        .top = figure ? 26 : 4,
+        .bottom = figure ? 40 : 20,
+        .class = "mini",
+        .figures = d->figures,
+        .title = title,
+        .description = "Share of gradients by staleness; the dashed line is the mean."};
     plot_begin(&p);
-    plot_series_begin(&p, series->style, NULL);
+    plot_series_begin(&p, series->style);
     for (int64_t i = 0; i < BARS; i++) {
         char tip[96], to[32] = "";
         if (i == BARS - 1 && its.most >= end)
@@ -98,16 +105,19 @@ static void add_histogram(struct text *out, const struct report_data *d,
         snprintf(tip, sizeof tip, "τ %lld%s: %.1f %%", (long long)(i * b.width), to,
                  100 * b.share[i]);
         if (b.share[i] > 0)
-            plot_bar(&p, (double)(i * b.width), (double)((i + 1) * b.width), b.share[i], tip);
+            plot_bar(&p, (double)(i * b.width) - 0.5, (double)((i + 1) * b.width) - 0.5,
+                     100 * b.share[i], tip);
     }
     plot_series_end(&p);
-    plot_vertical(&p, its.mean + 0.5); /* a bar begins at its number */
+    plot_vertical(&p, its.mean);
+    report_keys(&p, d, c->series, c->series + 1);
     plot_end(&p);
-    text_add(out, "<div class=\"under\">mean <b>");
+    text_add(out, "<div class=\"under\">%lld worker%s: mean <b>", (long long)c->workers,
+             c->workers == 1 ? "" : "s");
     html_number(out, its.mean, 1);
     text_add(out, "</b> · cv ");
     html_number(out, its.mean > 0 ? its.deviation / its.mean : NAN, 2);
-    text_add(out, " · most %.0f</div>", its.most);
+    text_add(out, " · most %.0f%s</div>", its.most, its.most >= end ? ", in the last bar" : "");
 }
 
 static const struct report_cell *cell_with(const struct report_data *d, size_t series,
@@ -147,32 +157,26 @@ static size_t columns_of(const struct report_data *d, const struct report_sectio
     return columns;
 }
 
-static void add_grid(struct text *out, const struct report_data *d, const struct report_section *s,
+/* One row of histograms per arm; on a narrow page a row has several lines. */
+static void add_rows(struct text *out, const struct report_data *d, const struct report_section *s,
                      const int64_t *workers, size_t columns)
 {
-    text_add(out, "<div class=\"scroll\" tabindex=\"0\"><table class=\"histograms\"><caption>Rows "
-                  "are arms, columns numbers of workers</caption><thead><tr><th scope=\"col\">"
-                  "arm</th>");
-    for (size_t i = 0; i < columns; i++)
-        text_add(out, "<th scope=\"col\">%lld workers</th>", (long long)workers[i]);
-    text_add(out, "</tr></thead><tbody>\n");
     for (size_t k = s->first_series; k < s->first_series + s->series_count; k++) {
         if (!any_histogram(d, k, workers, columns))
             continue;
-        text_add(out, "<tr><th scope=\"row\">");
+        text_add(out, "<div class=\"key k%u\"><h4>", d->series[k].style.index);
         plot_swatch(out, d->series[k].style);
         html_text(out, d->series[k].label);
-        text_add(out, "</th>");
+        text_add(out, "</h4><div class=\"histograms\">\n");
         for (size_t i = 0; i < columns; i++) {
             const struct report_cell *c = cell_with(d, k, workers[i]);
-            text_add(out, "<td>");
+            text_add(out, "<div>");
             if (c != NULL)
                 add_histogram(out, d, c, reach_of(d, s, workers[i]));
-            text_add(out, "</td>");
+            text_add(out, "</div>\n");
         }
-        text_add(out, "</tr>\n");
+        text_add(out, "</div></div>\n");
     }
-    text_add(out, "</tbody></table></div>\n");
 }
 
 static void add_numbers(struct text *out, const struct report_data *d,
@@ -237,7 +241,7 @@ void report_staleness(struct text *out, const struct report_data *d, const struc
                         "Share of applied gradients by staleness τ, all seeds together; the dashed "
                         "line is the mean. Arms without recorded gradients are left out: "
                         "synchronous gradients have staleness 0.");
-    add_grid(out, d, s, workers, columns);
+    add_rows(out, d, s, workers, columns);
     add_numbers(out, d, s);
     report_figure_end(out);
 }

@@ -81,10 +81,7 @@ static void runs_with_different_settings_leave_the_claims_open(void **state)
                              "results=other.db", "--quiet"),
                      OK);
     assert_int_equal(RIG_RUN(r, "report", "asked.yaml", "results=other.db"), OK);
-    assert_page(r,
-                "0 PASS</span> <span class=\"badge open\">0 FAIL</span> <span class=\"badge "
-                "open\">2 open",
-                true);
+    assert_page(r, "<p class=\"tally\"> <span class=\"badge open\">2 open</span>", true);
 }
 
 static void wrong_arguments_of_report_are_errors(void **state)
@@ -101,7 +98,51 @@ static void wrong_arguments_of_report_are_errors(void **state)
     assert_int_equal(RIG_RUN(r, "report", "--wach"), ERROR_USAGE);
     assert_int_equal(RIG_RUN(r, "report", "-o"), ERROR_USAGE);
     assert_int_equal(RIG_RUN(r, "report", "none.yaml"), ERROR_USAGE);
+    assert_int_equal(RIG_RUN(r, "report", "--figures"), ERROR_USAGE);
+    assert_int_equal(RIG_RUN(r, "report", "--figures="), ERROR_USAGE);
+    assert_int_equal(RIG_RUN(r, "report", "--figures", "f", "--watch"), ERROR_USAGE);
     assert_int_not_equal(access(process_path(r, "report.html"), F_OK), 0);
+}
+
+static bool exists(struct process_rig *r, const char *name)
+{
+    return access(process_path(r, name), F_OK) == 0;
+}
+
+#define FIGURE "f/runs-test-accuracy-with-1-worker"
+
+static void figures_are_converted_where_the_converter_is(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "workers=1", "--quiet"), OK);
+    /* Without a converter: SVG only, and a line that names it. */
+    assert_int_equal(process_shell(r, "PATH=$(dirname $(command -v gradlag)) gradlag report "
+                                      "--figures f"),
+                     OK);
+    process_expect_line(r, "no PDFs", "rsvg-convert");
+    assert_true(exists(r, "report.html") && exists(r, FIGURE ".svg"));
+    assert_false(exists(r, FIGURE ".pdf"));
+    if (process_shell(r, "command -v rsvg-convert >/dev/null") != 0) {
+        print_message("skipped: no rsvg-convert; `apt-get install librsvg2-bin` installs it\n");
+        skip();
+    }
+    assert_int_equal(RIG_RUN(r, "report", "--figures", "f"), OK);
+    assert_int_equal(process_shell(r, "head -c 5 " FIGURE ".pdf | grep -q %PDF-"), 0);
+    assert_false(exists(r, FIGURE ".pdf.part"));
+    process_expect_nothing_left(r);
+}
+
+static void a_converter_that_fails_is_an_error(void **state)
+{
+    struct process_rig *r = *state;
+    assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "workers=1", "--quiet"), OK);
+    assert_int_equal(process_shell(r,
+                                   "mkdir bin; printf '#!/bin/sh\\nexit 3\\n' >bin/rsvg-convert; "
+                                   "chmod +x bin/rsvg-convert; "
+                                   "PATH=$PWD/bin:$PATH gradlag report --figures=f"),
+                     ERROR_OTHER);
+    process_expect_error(r, "rsvg-convert");
+    process_expect_nothing_left(r);
 }
 
 static void await_page(struct process_rig *r, const char *part)
@@ -147,6 +188,8 @@ int main(void)
         PROCESS_TEST(claims_are_judged_from_the_runs_that_are_there),
         PROCESS_TEST(runs_with_different_settings_leave_the_claims_open),
         PROCESS_TEST(wrong_arguments_of_report_are_errors),
+        PROCESS_TEST(figures_are_converted_where_the_converter_is),
+        PROCESS_TEST(a_converter_that_fails_is_an_error),
         PROCESS_TEST(report_watch_rewrites_the_page_until_ctrl_c),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

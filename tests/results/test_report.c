@@ -3,7 +3,6 @@
 #include "tests/results/query_rig.h"
 
 #include "results/report/html.h"
-#include "results/report/plot.h"
 #include "results/report/report.h"
 #include "results/query/statistics.h"
 
@@ -154,82 +153,6 @@ static void text_of_users_is_escaped(void **state)
     text_free(&t);
 }
 
-static void labels_at_the_edge_of_a_plot_do_not_overlap(void **state)
-{
-    (void)state;
-    struct text t = {0};
-    struct plot p = {.out = &t, .width = 400, .height = 200, .right = 100, .bottom = 20};
-    struct plot_label labels[8];
-    for (size_t i = 0; i < COUNT_OF(labels); i++)
-        labels[i] = (struct plot_label){.text = "x", .y = i < 6 ? 180 : 20};
-    plot_labels(&p, labels, COUNT_OF(labels));
-    for (size_t i = 0; i < COUNT_OF(labels); i++) {
-        assert_true(labels[i].at > 0 && labels[i].at <= 184);
-        assert_true(i == 0 || labels[i].at - labels[i - 1].at >= 12);
-    }
-    text_free(&t);
-}
-
-/* The numbers at the ticks of an axis from 0 to `high`, 750 pixels wide: about ten of them. */
-static const char *numbers_up_to(double high)
-{
-    static char numbers[256];
-    static const double nowhere[] = {-1};
-    struct text t = {0};
-    struct plot p = {.out = &t,
-                     .width = 750,
-                     .height = 200,
-                     .x = {.low = 0, .high = high},
-                     .y = {.low = 0, .high = 1, .ticks = nowhere, .tick_count = 1},
-                     .title = "",
-                     .description = ""};
-    plot_begin(&p);
-    plot_end(&p);
-    numbers[0] = '\0';
-    for (const char *end = strstr(t.at, "</text>"); end != NULL; end = strstr(end + 1, "</text>")) {
-        const char *from = end;
-        while (from[-1] != '>')
-            from--;
-        size_t used = strlen(numbers);
-        snprintf(numbers + used, sizeof numbers - used, " %.*s", (int)(end - from), from);
-    }
-    text_free(&t);
-    return numbers;
-}
-
-static void ticks_are_at_round_numbers(void **state)
-{
-    (void)state;
-    assert_string_equal(numbers_up_to(10), " 0 1 2 3 4 5 6 7 8 9 10");
-    assert_string_equal(numbers_up_to(20), " 0 2 4 6 8 10 12 14 16 18 20");
-    assert_string_equal(numbers_up_to(30), " 0 2 4 6 8 10 12 14 16 18 20 22 24 26 28 30");
-    assert_string_equal(numbers_up_to(50), " 0 5 10 15 20 25 30 35 40 45 50");
-    assert_string_equal(numbers_up_to(80), " 0 10 20 30 40 50 60 70 80");
-}
-
-static void a_number_at_the_right_edge_is_inside_the_plot(void **state)
-{
-    (void)state;
-    struct text out = {0};
-    struct plot p = {.out = &out,
-                     .x = {.low = 0, .high = 15.1},
-                     .y = {.low = 0, .high = 1, .no_numbers = true},
-                     .width = 170,
-                     .height = 84,
-                     .left = 4,
-                     .right = 4,
-                     .top = 4,
-                     .bottom = 20,
-                     .class = "mini",
-                     .title = "t",
-                     .description = "d"};
-    plot_begin(&p);
-    plot_end(&p);
-    assert_contains(out.at, "text-anchor=\"middle\">10</text>");
-    assert_contains(out.at, "<text x=\"170.0\" y=\"80.0\" text-anchor=\"end\">15</text>");
-    text_free(&out);
-}
-
 /* ---- the page -----------------------------------------------------------------------------------
  */
 
@@ -276,7 +199,7 @@ static void the_number_of_workers_is_an_axis(void **state)
     assert_page_contains("<h3>Accuracy against the number of workers</h3>");
     assert_page_contains("<h4>4 workers</h4>");
     assert_page_contains("<h4>8 workers</h4>");
-    assert_page_contains("Staleness of damped with 8 workers");
+    assert_page_contains("Staleness with 8 workers, damped");
 }
 
 static void a_single_seed_has_no_error_bar(void **state)
@@ -318,15 +241,17 @@ static void every_plot_has_a_title_and_a_description(void **state)
     assert_null(strstr(page, "inf\""));
 }
 
-static void the_page_loads_nothing_and_has_no_scripts(void **state)
+static void the_page_loads_nothing_and_has_one_script(void **state)
 {
     (void)state;
-    static const char *const forbidden[] = {"<script", "src=\"", "http://", "https://",
-                                            "@import", "url(",   "onload",  "javascript:"};
+    static const char *const forbidden[] = {"src=\"", "http://", "https://",   "@import",
+                                            "url(",   "onload",  "javascript:"};
     write_report(NULL, 0, NULL);
     for (size_t i = 0; i < COUNT_OF(forbidden); i++)
         if (strstr(page, forbidden[i]) != NULL)
             fail_msg("the page has %s", forbidden[i]);
+    assert_int_equal(count_of(page, "<script"), 1);
+    assert_int_equal(count_of(page, "script-src 'sha256-"), 1);
 }
 
 static void markup_in_a_file_is_escaped(void **state)
@@ -337,7 +262,8 @@ static void markup_in_a_file_is_escaped(void **state)
                "WHERE arm = 'damped' OR status = 'diverged'");
     write_report(NULL, 0, NULL);
     assert_well_formed(page);
-    assert_null(strstr(page, "<script"));
+    assert_null(strstr(page, "<script>alert"));
+    assert_int_equal(count_of(page, "<script"), 1);
     assert_null(strstr(page, "<img"));
     assert_null(strstr(page, "<i>"));
     assert_page_contains("&lt;/td&gt;&lt;script&gt;alert(1)&lt;/script&gt;");
@@ -435,9 +361,10 @@ static void claims_are_shown_with_band_and_observed_value(void **state)
     write_report(&known, 1, NULL);
     assert_well_formed(page);
     assert_page_contains("<p>One line.</p>\n<p>Another one.</p>");
-    assert_page_contains("stale-gradients</a> <span class=\"badge fail\">1 FAIL</span></li>");
-    assert_page_contains("2 PASS</span> <span class=\"badge fail\">1 FAIL</span> "
-                         "<span class=\"badge open\">1 open");
+    assert_page_contains(
+        "stale-gradients</a> <span class=\"badge pass\">2 PASS</span> <span "
+        "class=\"badge fail\">1 FAIL</span> <span class=\"badge open\">1 open</span>"
+        "</li>");
     assert_page_contains("It is 60 % &amp; more");
     assert_page_contains("paper &lt;1&gt;");
     const char *passes = strstr(page, "badge pass\">PASS</span>"),
@@ -546,15 +473,12 @@ int main(void)
         cmocka_unit_test(rounding_does_not_move_a_value_across_its_band),
         cmocka_unit_test(prose_has_paragraphs_code_and_emphasis),
         cmocka_unit_test(text_of_users_is_escaped),
-        cmocka_unit_test(labels_at_the_edge_of_a_plot_do_not_overlap),
-        cmocka_unit_test(ticks_are_at_round_numbers),
-        cmocka_unit_test(a_number_at_the_right_edge_is_inside_the_plot),
         SAMPLE_TEST(the_page_shows_every_arm_with_mean_interval_and_n),
         SAMPLE_TEST(the_number_of_workers_is_an_axis),
         SAMPLE_TEST(a_single_seed_has_no_error_bar),
         SAMPLE_TEST(collapsed_runs_are_counted_and_marked),
         SAMPLE_TEST(every_plot_has_a_title_and_a_description),
-        SAMPLE_TEST(the_page_loads_nothing_and_has_no_scripts),
+        SAMPLE_TEST(the_page_loads_nothing_and_has_one_script),
         SAMPLE_TEST(markup_in_a_file_is_escaped),
         SAMPLE_TEST(the_slowest_worker_is_listed),
         SAMPLE_TEST(every_gradient_is_counted_in_a_bar_of_the_histogram),

@@ -42,6 +42,11 @@ static const char measuring[] =
     "  document.body.setAttribute('data-seen', 'seen:' + seen + ':');\n"
     "  document.body.setAttribute('data-paper', "
     "'paper:' + getComputedStyle(document.body).backgroundColor + ':');\n"
+    "  const bar = document.querySelector('svg.mini .bar'), at = bar.getBoundingClientRect();\n"
+    "  bar.dispatchEvent(new PointerEvent('pointermove', {bubbles: true, clientX: at.left, "
+    "clientY: at.bottom}));\n"
+    "  document.body.setAttribute('data-said', 'said:' + "
+    "document.querySelector('.tip').textContent);\n"
     "};</script>";
 
 static const char *browser(void)
@@ -159,6 +164,7 @@ static void the_page_fits_and_the_console_is_empty(void **state)
         expect_measured(dom, "wide::");
         expect_measured(dom, "cut::");
         expect_measured(dom, views[i].paper);
+        expect_measured(dom, "said:τ 0: 1.0 %"); /* of the first bar of the first histogram */
         assert_null(strstr(dom, "seen:0:"));
         assert_non_null(strstr(dom, "undamped"));
         assert_non_null(strstr(dom, ">damped"));
