@@ -59,15 +59,14 @@ static status write_parquet(const struct export *e)
         "sys.exit(main(sys.argv[1:]))\n";
     status result = OK;
     const char *python = getenv("GRADLAG_PYTHON");
-    const char *const begin[] = {
-        python != NULL && python[0] != '\0' ? python : "python3",
-        "-c",
-        script,
-        "export",
-        "parquet",
-        "-o",
-        e->folder != NULL ? e->folder : "results-parquet",
-        e->results};
+    const char *const begin[] = {python != NULL && python[0] != '\0' ? python : "python3",
+                                 "-c",
+                                 script,
+                                 "export",
+                                 "parquet",
+                                 "-o",
+                                 e->folder != NULL ? e->folder : "results-parquet",
+                                 e->results};
     const char **words = NULL;
     TRY(memory_new(&words, COUNT_OF(begin) + e->run_count + 1, sizeof *words, "a command"));
     memcpy(words, begin, sizeof begin);
@@ -106,8 +105,9 @@ status command_export(int argc, char **argv)
     if (!csv && strcmp(format, "parquet") != 0)
         FAIL(ERROR_USAGE, "export: the format is csv or parquet, not '%s'", format);
     if (e.folder != NULL && strcmp(e.folder, "-") == 0) {
-        FAIL(ERROR_USAGE, "export: %s is a folder of files, which cannot go to standard output; "
-                          "name a folder with -o",
+        FAIL(ERROR_USAGE,
+             "export: %s is a folder of files, which cannot go to standard output; "
+             "name a folder with -o",
              format);
     }
     e.runs = &argv[1];

@@ -17,9 +17,9 @@ def main(arguments=None):
     asked = parser.parse_intermixed_args(arguments)
     try:
         count = getattr(exports, asked.what)(asked.results, asked.tool, asked.path, asked.runs or None)
-    except (Error, OSError, sqlite3.Error) as error:
+    except Exception as error:  # also those of the tool's library
         print(f"gradlag: error: {error}", file=sys.stderr)
-        return error.code if isinstance(error, Error) else 7 if isinstance(error, (FileNotFoundError, sqlite3.Error)) else 1
+        return error.code if isinstance(error, Error) else 7 if isinstance(error, sqlite3.Error) else 1
     print(f"{count} run{'' if count == 1 else 's'}: {asked.path or exports.TOOLS[asked.tool][1] or 'the tracking store of MLflow'}")
     return 0
 

@@ -5,7 +5,7 @@ Target.write(runs) writes what these runs have that the target has not.
 """
 import importlib
 import json
-import os
+import sqlite3
 import sys
 import time
 from contextlib import closing
@@ -26,10 +26,13 @@ class Source:
 
     def __init__(self, path, names=None):
         self.path = path
-        self.connection = files.connect(path)
-        found = [self.connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")]
-        if found != [APPLICATION_ID, SCHEMA]:
-            raise files.Error(f"{path} is not a results file of this version of gradlag", 7)
+        try:
+            self.connection = files.connect(path)
+            about = [self.rows(f"PRAGMA {name}")[0][name] for name in ("application_id", "user_version")]
+        except (FileNotFoundError, sqlite3.DatabaseError) as error:
+            raise files.Error(f"{path} cannot be read as a results file: {error}; name another file", 7) from None
+        if about != [APPLICATION_ID, SCHEMA]:
+            raise files.Error(f"{path} is not a results file of this version of gradlag; name another file", 7)
         self.ids = None if names is None else [self._find(str(name)) for name in names]
 
     def close(self):
@@ -168,7 +171,7 @@ def _wait_for(results, runs, idle):
     while True:
         try:
             return Source(results, runs)
-        except (FileNotFoundError, files.Error):
+        except files.Error:
             if time.monotonic() > until:
                 raise
             time.sleep(0.2)

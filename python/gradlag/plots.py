@@ -14,8 +14,8 @@ from itertools import groupby
 try:
     from matplotlib import pyplot
     from matplotlib.ticker import NullLocator
-except ImportError as missing:
-    raise ImportError("gradlag.plots needs matplotlib: python3 -m pip install matplotlib") from missing
+except ModuleNotFoundError:
+    raise ImportError("gradlag.plots needs matplotlib: python3 -m pip install matplotlib") from None
 
 from .exports import Source
 from .results import rows

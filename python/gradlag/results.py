@@ -45,7 +45,7 @@ def run(**settings):
 def connect(results):
     """A connection that can only read the results file; a row has names, too."""
     if not os.path.exists(results):
-        raise FileNotFoundError(f"there is no results file {results}")
+        raise FileNotFoundError(f"there is no file {results}")
     # A connection that may write removes the files -wal and -shm again when it is the last one.
     writable = os.access(results, os.W_OK) and os.access(os.path.dirname(os.path.abspath(results)), os.W_OK)
     mode = "mode=rw" if writable else "mode=ro" if os.path.exists(f"{results}-wal") else "immutable=1"

@@ -7,8 +7,9 @@ import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-os.environ["PYTHONPATH"] = str(ROOT)
+if "GRADLAG_INSTALLED" not in os.environ:  # else the package that pip installed
+    sys.path.insert(0, str(ROOT))
+    os.environ["PYTHONPATH"] = str(ROOT)
 os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", MPLBACKEND="Agg")
 os.environ.setdefault("GRADLAG", str(ROOT.parent / "build" / "gradlag"))
 

@@ -7,7 +7,6 @@
 #include "tests/results/query_rig.h"
 #include "tests/rigs/process_rig.h"
 
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -128,7 +127,8 @@ static void parquet_needs_python(void **state)
 {
     struct process_rig *r = *state;
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL), OK);
-    assert_int_equal(process_shell(r, "GRADLAG_PYTHON=$PWD/none gradlag export parquet"), ERROR_OTHER);
+    assert_int_equal(process_shell(r, "GRADLAG_PYTHON=$PWD/none gradlag export parquet"),
+                     ERROR_OTHER);
     assert_non_null(strstr(process_errors(r), "GRADLAG_PYTHON"));
 }
 
