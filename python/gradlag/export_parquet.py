@@ -28,7 +28,7 @@ def _write_table(source, name, path):
     key = "id" if name == "run" else "run_id"
     rows = source.connection.execute(f"SELECT * FROM {name} WHERE :ids IS NULL OR {key} IN (SELECT value FROM json_each(:ids))"
                                      f" ORDER BY {key}", {"ids": None if source.ids is None else json.dumps(source.ids)})
-    with pyarrow.parquet.ParquetWriter(path, schema) as file:
+    with pyarrow.parquet.ParquetWriter(path, schema, compression="zstd") as file:
         while batch := rows.fetchmany(ROWS):
             values = zip(*_restore_nan(columns, batch))
             file.write_table(pyarrow.table([pyarrow.array(each, field.type) for each, field in zip(values, schema)], schema=schema))

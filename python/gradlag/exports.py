@@ -75,10 +75,10 @@ class Source:
     def _gradients(self, run, points, after):
         """SQL and parameters: the used gradients after this update, in groups of equal numbers of updates.
 
-        A group is a stretch of about 1/points of the whole run. A running run has no incomplete group.
+        A group is a stretch of about 1/points of the whole run. The incomplete group at the end of a running run is left out.
         """
         table = "push" if self.rows("SELECT 1 FROM push WHERE run_id = :run LIMIT 1", run=run["id"]) else "step"
-        used = "server = 0 AND outcome IN ('applied', 'aggregated')" if table == "push" else "staleness IS NOT NULL"
+        used = "server = 0 AND outcome IN ('applied', 'aggregated')" if table == "push" else "1"
         last = self.rows(f"SELECT max(update_version) AS last FROM {table} WHERE run_id = :run", run=run["id"])[0]["last"] or 0
         size, end = max(1, round(last / points)), last
         if run["status"] == "running":
@@ -103,7 +103,7 @@ class Source:
         table, parameters = self._gradients(run, points, after)
         groups = {}
         for row in self.rows("SELECT stretch, staleness, count(*) AS count, max(update_version) AS updates, max(at_seconds) AS seconds"
-                             f" FROM {table} GROUP BY stretch, staleness ORDER BY stretch", **parameters):
+                             f" FROM {table} WHERE staleness IS NOT NULL GROUP BY stretch, staleness ORDER BY stretch", **parameters):
             updates, seconds, counts = groups.get(row["stretch"], (0, 0.0, {}))
             counts[row["staleness"]] = row["count"]
             groups[row["stretch"]] = max(updates, row["updates"]), max(seconds, row["seconds"] or 0.0), counts

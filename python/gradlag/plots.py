@@ -74,6 +74,8 @@ def headline(results="results.db", experiment=None, axes=None):
     """Test accuracy against the number of workers: a line for each arm; bars are 95 % intervals over seeds."""
     found = rows("SELECT * FROM accuracy_by_workers WHERE mean_accuracy IS NOT NULL AND (experiment = :experiment OR :experiment IS NULL"
                  " AND coalesce(experiment, '') NOT LIKE '%/tuning') ORDER BY workers", results, {"experiment": experiment})
+    if not found:
+        raise ValueError(f"{results} has no finished run with a test accuracy{f' in experiment {experiment}' if experiment else ''}")
     for i, (label, line) in enumerate(_lines(found)):
         mean, low, high = ([row[name] for row in line] for name in ("mean_accuracy", "interval_low", "interval_high"))
         bars = [[0 if end is None else abs(end - at) for end, at in zip(ends, mean)] for ends in (low, high)]
@@ -90,6 +92,8 @@ def staleness_histogram(results="results.db", run="last", axes=None):
     """The share of each staleness among the used gradients of a run; the line is the mean."""
     with closing(Source(results, [run])) as source:
         found = source.rows("SELECT staleness, share FROM staleness_histogram WHERE run_id = :run ORDER BY staleness", run=source.ids[0])
+    if not found:
+        raise ValueError(f"run {run} in {results} recorded no gradients (record=all records them)")
     axes.bar([row["staleness"] for row in found], [row["share"] for row in found], width=0.9, color=COLOURS[2])
     mean = sum(row["staleness"] * row["share"] for row in found)
     axes.axvline(mean, color=COLOURS[1], label=f"mean {mean:.3g}")
