@@ -234,11 +234,16 @@ endif
 .PHONY: tests
 tests: $(TESTS)
 
-## python-tests: the Python package and its examples; PYTHON=… chooses the interpreter (NumPy; PyTorch and pandas if there)
+## python-tests: the Python package and its examples; PYTHON=… chooses the interpreter (NumPy; other packages if there)
 PYTHON ?= python3
 .PHONY: python-tests
 python-tests: all
 	$(Q)$(PYTHON) python/tests/run.py $(PROGRAM)
+
+## python-environments: the same in two new virtual environments, with NumPy alone and with all packages (downloads 300 MB)
+.PHONY: python-environments
+python-environments: all
+	$(Q)python/tests/environments $(PROGRAM)
 
 ## objects: compile everything without linking
 .PHONY: objects

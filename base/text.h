@@ -12,8 +12,8 @@ void text_add(struct text *t, const char *format, ...) PRINTF_LIKE(2, 3);
 /* Adds the shortest decimal that reads back as the same finite number. */
 void text_add_real(struct text *t, double value);
 void text_add_bytes(struct text *t, const char *bytes, size_t length);
-/* Bytes of the UTF-8 character at `at`, which is not the end; 0: not UTF-8, or U+FFFE or U+FFFF, which
- * XML excludes. */
+/* Bytes of the UTF-8 character at `at`, which is not the end; 0: not UTF-8, or U+FFFE or U+FFFF,
+ * which XML excludes. */
 size_t text_utf8_length(const char *at);
 /* Adds a JSON string literal with quotes and escapes; NULL becomes null. Bytes that are not UTF-8
  * become U+FFFD. */

@@ -40,7 +40,6 @@ extern const char command_run_help[], command_sweep_help[], command_reproduce_he
     command_completion_help[], command_export_help[], command_watch_help[], command_bench_help[],
     command_server_help[], command_worker_help[], command_rank_help[];
 /* Print the second part of --help, from tables. */
-void command_print_exports(FILE *to);
 void command_print_benchmarks(FILE *to);
 void command_print_kinds(FILE *to);
 

@@ -9,7 +9,6 @@
 #include "experiments/bench/bench.h"
 #include "experiments/command.h"
 #include "experiments/config/keys.h"
-#include "results/export/export.h"
 #include "results/query/query.h"
 #include "base/embedded.h"
 
@@ -55,9 +54,7 @@ static void add_benchmarks(struct text *out)
 
 static void add_formats(struct text *out)
 {
-    struct export_description e;
-    for (size_t i = 0; export_at(i, &e); i++)
-        text_add(out, "%s ", e.name);
+    text_add(out, "csv parquet");
 }
 
 static void add_kinds(struct text *out)

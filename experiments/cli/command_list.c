@@ -145,8 +145,7 @@ static const struct registry *find_registry(const char *kind)
 
 void command_list_kinds(struct text *out, const char *between)
 {
-    text_add(out, "keys%squeries%sexperiments%ssearches%sexports", between, between, between,
-             between);
+    text_add(out, "keys%squeries%sexperiments%ssearches", between, between, between);
     for (const struct option *o = global_keys; o->key != NULL; o++) {
         if (o->registry != NULL) {
             bool many = strcmp(o->key, "damping") != 0 && strcmp(o->key, "consistency") != 0;
@@ -199,8 +198,6 @@ status command_list(int argc, char **argv)
         command_print_queries(stdout);
     else if (strcmp(kind, "experiments") == 0)
         experiment_print_all(stdout);
-    else if (strcmp(kind, "exports") == 0)
-        command_print_exports(stdout);
     else if (find_registry(kind) != NULL)
         print_registry(find_registry(kind));
     else

@@ -1,12 +1,14 @@
-"""gradlag for Python: bring your own model (serve), start runs, read results, load checkpoints.
+"""gradlag for Python: bring your own model, start runs, read, plot and export results, load checkpoints.
 
 Your own model (docs/external-models.md): gradlag.serve(…), gradlag.torch.serve(…).
 Results: gradlag.run(mode="async", workers=4), gradlag.runs("results.db"), gradlag.select("SELECT …"), gradlag.query("runs").
+Figures: gradlag.plots. Other tools (docs/exports.md): gradlag.export("results.db", to="tensorboard"), gradlag.follow(…).
 Checkpoints in PyTorch (docs/exports.md): gradlag.load("at.safetensors"), gradlag.model("resnet8"), gradlag.samples("fashion-mnist").
 """
+from .exports import export, follow
 from .results import Error, query, run, runs, select
 
-__all__ = ["Error", "load", "model", "query", "run", "runs", "samples", "select", "serve"]
+__all__ = ["Error", "export", "follow", "load", "model", "query", "run", "runs", "samples", "select", "serve"]
 
 
 def serve(make):

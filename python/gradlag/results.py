@@ -1,4 +1,5 @@
 """Starts runs and reads results files. The standard library is enough; with pandas, tables are DataFrames."""
+import contextlib
 import json
 import os
 import shutil
@@ -41,22 +42,39 @@ def run(**settings):
     return row
 
 
+def connect(results):
+    """A connection that can only read the results file; a row has names, too."""
+    if not os.path.exists(results):
+        raise FileNotFoundError(f"there is no file {results}")
+    # A connection that may write removes the files -wal and -shm again when it is the last one.
+    writable = os.access(results, os.W_OK) and os.access(os.path.dirname(os.path.abspath(results)), os.W_OK)
+    mode = "mode=rw" if writable else "mode=ro" if os.path.exists(f"{results}-wal") else "immutable=1"
+    connection = sqlite3.connect(f"file:{urllib.parse.quote(os.fspath(results))}?{mode}", uri=True, isolation_level=None)
+    connection.execute("PRAGMA query_only = ON")
+    connection.row_factory = sqlite3.Row
+    return connection
+
+
+def rows(sql, results="results.db", parameters=()):
+    """The rows of a SELECT as a list of dicts."""
+    with contextlib.closing(connect(results)) as connection:
+        return [dict(row) for row in connection.execute(sql, parameters)]
+
+
 def select(sql, results="results.db", parameters=()):
     """The rows of a SELECT: a pandas.DataFrame, or a list of dicts where there is no pandas."""
-    if not os.path.exists(results):
-        raise FileNotFoundError(f"there is no results file {results}")
-    connection = sqlite3.connect(f"file:{urllib.parse.quote(os.fspath(results))}?mode=ro", uri=True)
-    try:
+    with contextlib.closing(connect(results)) as connection:
         cursor = connection.execute(sql, parameters)
         names = [column[0] for column in cursor.description]
-        rows = cursor.fetchall()
-    finally:
-        connection.close()
+        return _table([dict(zip(names, row)) for row in cursor], names)
+
+
+def _table(found, names=None):
     try:
         import pandas
     except ImportError:
-        return [dict(zip(names, row)) for row in rows]
-    return pandas.DataFrame(rows, columns=names)
+        return found
+    return pandas.DataFrame(found, columns=names)
 
 
 def runs(results="results.db"):
@@ -70,9 +88,4 @@ def query(name, results="results.db", **parameters):
                           stderr=subprocess.PIPE, text=True)
     if done.returncode != 0:
         raise Error(done.stderr.rpartition("gradlag: error: ")[2].strip(), done.returncode)
-    rows = json.loads(done.stdout)
-    try:
-        import pandas
-    except ImportError:
-        return rows
-    return pandas.DataFrame(rows)
+    return _table(json.loads(done.stdout))

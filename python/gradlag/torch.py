@@ -6,7 +6,11 @@
 Parameters and gradients are views of memory shared with gradlag; on a GPU each is copied once.
 """
 import numpy
-import torch
+
+try:
+    import torch
+except ModuleNotFoundError:
+    raise ImportError("gradlag.torch needs PyTorch: python3 -m pip install torch") from None
 
 from . import batch_norm, peer
 

@@ -1,39 +1,27 @@
-"""Tests of the Python package and its examples: python3 python/tests/run.py PROGRAM. Needs NumPy; skips what lacks PyTorch or pandas."""
-import importlib.util
+"""Tests of the Python package and its examples: python3 python/tests/run.py [PROGRAM [PART OF A NAME…]]
+
+Runs the tests of this file and of test_*.py beside it. NumPy is enough; a test is skipped where another package is missing.
+"""
 import os
 import pathlib
 import re
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+from rig import ROOT, SMALL, VIRTUAL, InFolder as Folder, needs
+
+import gradlag
+
 EXAMPLES = ROOT / "examples"
-sys.path.insert(0, str(ROOT))
-os.environ["PYTHONPATH"] = str(ROOT)
-os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
-os.environ["GRADLAG"] = os.path.abspath(sys.argv[1]) if len(sys.argv) > 1 else str(ROOT.parent / "build" / "gradlag")
-
-import gradlag  # noqa: E402
-from test_load import Checkpoints, LoadedNetworks  # noqa: E402,F401
-
-HAS_TORCH = importlib.util.find_spec("torch") is not None
-VIRTUAL = {"engine": "virtual", "pace": "gamma"}
 
 
 def command(path, prefix=""):
     return f"{prefix}{sys.executable} {path}"
 
 
-class InFolder(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="gradlag-")
-        self.addCleanup(folder.cleanup)
-        self.addCleanup(os.chdir, os.getcwd())
-        os.chdir(folder.name)
-
+class InFolder(Folder):
     def train(self, example, **settings):
         return gradlag.run(model="external", model__command=command(EXAMPLES / example), **settings)
 
@@ -61,18 +49,19 @@ class Examples(InFolder):
     def test_softmax_in_numpy(self):
         self.assertGreater(self.check("softmax_numpy.py", updates=300)["final_accuracy"], 0.6)
 
-    @unittest.skipUnless(HAS_TORCH, "no PyTorch")
+    @needs("torch")
     def test_resnet_in_torch(self):
         self.check("resnet_torch.py", updates=6, batch=16, model__samples=400, model__width=4)
 
-    @unittest.skipUnless(HAS_TORCH, "no PyTorch")
+    @needs("torch")
     def test_gpt_in_torch(self):
         self.check("gpt_torch.py", updates=6, batch=8, model__width=16, model__context=16)
 
 
-@unittest.skipUnless(importlib.util.find_spec("zmq"), "no pyzmq")
+@needs("zmq")
 class ForeignWorker(InFolder):
-    MODEL = {"model": "external", "model__command": command(EXAMPLES / "softmax_numpy.py"), "updates": 100, "mode": "async", "workers": 1}
+    MODEL = {"model": "external", "model__command": command(EXAMPLES / "softmax_numpy.py"), "updates": 100, "mode": "async",
+             "workers": 1}
 
     def test_its_run_has_the_bits_of_our_worker_and_replays(self):
         settings = list(gradlag.results.arguments(self.MODEL))
@@ -134,10 +123,8 @@ class OwnModels(InFolder):
 
 
 class Results(InFolder):
-    SMALL = {"dataset": "gaussian", "model": "softmax", "updates": 30, **VIRTUAL}
-
     def test_a_run_returns_its_row(self):
-        row = gradlag.run(mode="async", workers=2, damping="inverse", pace__mean_ms=3, **self.SMALL)
+        row = gradlag.run(mode="async", workers=2, damping="inverse", pace__mean_ms=3, updates=30, **SMALL)
         self.assertEqual((row["id"], row["workers"], row["damping"], row["updates"]), (1, 2, "inverse", 30))
 
     def test_a_wrong_key_is_an_error(self):
@@ -148,14 +135,20 @@ class Results(InFolder):
 
     def test_tables(self):
         for seed in (1, 2):
-            gradlag.run(seed=seed, **self.SMALL)
+            gradlag.run(seed=seed, updates=30, **SMALL)
         self.assertEqual(len(gradlag.runs()), 2)
         self.assertEqual(len(gradlag.query("runs")), 2)
         self.assertEqual(len(gradlag.select("SELECT id FROM run WHERE seed = ?", parameters=(2,))), 1)
 
 
 if __name__ == "__main__":
-    result = unittest.main(argv=sys.argv[:1], exit=False, verbosity=2).result
+    if len(sys.argv) > 1:
+        os.environ["GRADLAG"] = os.path.abspath(sys.argv[1])
+    loader = unittest.TestLoader()
+    loader.testNamePatterns = [f"*{pattern}*" for pattern in sys.argv[2:]] or None
+    others = loader.discover(os.path.dirname(os.path.abspath(__file__)))  # test_*.py beside this file
+    tests = unittest.TestSuite([loader.loadTestsFromModule(sys.modules["__main__"]), others])
+    result = unittest.TextTestRunner(verbosity=2).run(tests)
     bad = len(result.failures) + len(result.errors)
     print(f"{result.testsRun - bad - len(result.skipped)} passed, {bad} failed, {len(result.skipped)} skipped")
     sys.exit(bad > 0)

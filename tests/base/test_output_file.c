@@ -225,7 +225,6 @@ static void every_output_of_the_program_follows_links(void **state)
         "gradlag run %s trace=link",
         "gradlag run %s engine=virtual pace=constant checkpoint=link",
         "gradlag report -o link",
-        "gradlag export optuna -o link",
         "gradlag replay 1 --export link",
         "gradlag merge results.db -o link"};
     for (size_t i = 0; i < COUNT_OF(writers); i++) {
@@ -241,16 +240,13 @@ static void every_output_of_the_program_follows_links(void **state)
     }
 }
 
-static void standard_output_is_for_report_and_export(void **state)
+static void standard_output_is_for_report(void **state)
 {
     struct process_rig *r = *state;
     assert_int_equal(RIG_RUN(r, "run", RIG_SMALL), OK);
     assert_int_equal(RIG_RUN(r, "report", "-o", "-"), OK);
     assert_int_equal(strncmp(process_output(r), "<!DOCTYPE html>", 15), 0);
     assert_string_equal(process_output(r) + strlen(process_output(r)) - 8, "</html>\n");
-    assert_int_equal(RIG_RUN(r, "export", "optuna", "-o", "-"), OK);
-    assert_int_equal(process_output(r)[0], '{');
-    assert_int_equal(process_output(r)[strlen(process_output(r)) - 2], '}');
     assert_int_equal(RIG_RUN(r, "export", "csv", "-o", "-"), ERROR_USAGE);
     assert_int_equal(RIG_RUN(r, "report", "--watch", "-o", "-"), ERROR_USAGE);
     assert_int_equal(RIG_RUN(r, "replay", "1", "--export", "-"), ERROR_USAGE);
@@ -284,7 +280,7 @@ int main(void)
         OUTPUT_TEST(a_fifo_without_a_reader_is_an_error_soon),
         OUTPUT_TEST(a_device_is_written_in_place),
         OUTPUT_TEST(every_output_of_the_program_follows_links),
-        OUTPUT_TEST(standard_output_is_for_report_and_export),
+        OUTPUT_TEST(standard_output_is_for_report),
         OUTPUT_TEST(reading_a_fifo_without_a_writer_fails_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

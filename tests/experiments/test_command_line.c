@@ -57,6 +57,9 @@ static void a_mistyped_command_line_is_answered_with_the_nearest_correct_one(voi
         {{"help", "swep"}, "'sweep'"},
         {{"show", "3", "result=x.db"}, "results=FILE"},
         {{"replay", "last", "--export"}, "--export"},
+        {{"export", "tensorboard"}, "python3 -m gradlag export tensorboard results.db"},
+        {{"export", "cvs"}, "'cvs'"},
+        {{"export", "parquet", "-o", "-"}, "-o"},
         {{"worker", "worker=x"}, "worker=x"},
     };
     for (size_t i = 0; i < COUNT_OF(of); i++) {

@@ -1,5 +1,5 @@
 /*
- * Exports of real runs, read by the tools themselves. A test is skipped if its tool is not
+ * What runs write, read by DuckDB and PyTorch. A test is skipped if its tool is not
  * installed for $GRADLAG_PYTHON (default: python3).
  */
 #include "base/status.h"
@@ -52,24 +52,6 @@ static void make_runs(struct process_rig *r)
                      OK);
 }
 
-static void tensorboard_reads_its_export(void **state)
-{
-    struct process_rig *r = *state;
-    need(r, "tensorboard");
-    make_runs(r);
-    assert_int_equal(RIG_RUN(r, "export", "tensorboard"), OK);
-    read_with(r, "tensorboard", "results.db results-tensorboard");
-}
-
-static void mlflow_reads_its_export(void **state)
-{
-    struct process_rig *r = *state;
-    need(r, "mlflow");
-    make_runs(r);
-    assert_int_equal(RIG_RUN(r, "export", "mlflow"), OK);
-    read_with(r, "mlflow", "results.db mlruns");
-}
-
 /* The example of docs/results-file.md. */
 static void duckdb_reads_a_query_and_the_file(void **state)
 {
@@ -87,18 +69,6 @@ static void duckdb_reads_a_query_and_the_file(void **state)
     read_with(r, "duckdb", "results.db push.csv");
 }
 
-static void optuna_reads_its_export(void **state)
-{
-    struct process_rig *r = *state;
-    need(r, "optuna");
-    make_runs(r);
-    assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, "engine=virtual", "workers=2", "pace=constant",
-                             "lr=0.02", "damping=inverse", "evaluate_every=0.5"),
-                     OK);
-    assert_int_equal(RIG_RUN(r, "export", "optuna"), OK);
-    read_with(r, "optuna", "results.db results-optuna.log");
-}
-
 static void pytorch_loads_a_checkpoint(void **state)
 {
     struct process_rig *r = *state;
@@ -114,8 +84,7 @@ static void pytorch_loads_a_checkpoint(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(tensorboard_reads_its_export),      TEST(mlflow_reads_its_export),
-        TEST(duckdb_reads_a_query_and_the_file), TEST(optuna_reads_its_export),
+        TEST(duckdb_reads_a_query_and_the_file),
         TEST(pytorch_loads_a_checkpoint),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
