@@ -293,6 +293,7 @@ status config_check(const options *o)
 {
     status result = OK;
     struct training_length length;
+    struct schedule schedule;
     struct ineffective none;
     struct consistency consistency;
     struct outer outer;
@@ -326,6 +327,7 @@ status config_check(const options *o)
     TRY(consistency_open(&consistency, o));
     TRY(consistency_per_update(&consistency, (unsigned)options_integer(o, "workers"), &per_update));
     TRY(training_length_of(o, UINT32_MAX, (uint64_t)options_integer(o, "batch"), &length));
+    TRY(schedule_open(&schedule, o, 1, length.total_samples, UINT32_MAX));
 done:
     return result;
 }

@@ -114,6 +114,16 @@ static void adamw_step(const struct reference *r, float gradient, float *theta, 
     *theta = kept - moved;
 }
 
+static void lion_step(const struct reference *r, float gradient, float *theta, float *m)
+{
+    volatile float g = (float)r->scale * gradient, a = 0.9f * *m, b = (float)(1 - 0.9) * g;
+    volatile float both = a + b, c = 0.99f * *m, d = (float)(1 - 0.99) * g, fresh = c + d;
+    volatile float moved = both > 0 ? (float)r->lr : both < 0 ? -(float)r->lr : 0;
+    volatile float kept = (float)(1 - r->lr * (double)(float)r->decay) * *theta;
+    *m = fresh;
+    *theta = kept - moved;
+}
+
 /* One element at a time; storing each result rounds it to float32. */
 static void reference_step(const struct reference *r, float gradient, float *theta, float *v,
                            float *second)
@@ -124,6 +134,10 @@ static void reference_step(const struct reference *r, float gradient, float *the
     volatile float a = scale * gradient, b = decay * *theta, g = a + b, step = g;
     if (named(r, "adamw")) {
         adamw_step(r, gradient, theta, v, second);
+        return;
+    }
+    if (named(r, "lion")) {
+        lion_step(r, gradient, theta, v);
         return;
     }
     if (named(r, "rmsprop-warmup")) { /* at epoch 0, 10 before the centre, period 5 */
@@ -162,8 +176,8 @@ static void every_optimizer_equals_a_plain_loop_bit_for_bit(void **state)
     static const size_t counts[] = {1, 15, 16, 17, 1000, 4099, (1 << 20) + 37};
     for (size_t k = 0; k < optimizer_registry.count; k++) {
         const char *name = optimizer_registry.entries[k]->name;
-        static const char *const known[] = {"sgd",   "momentum",       "nesterov",
-                                            "adamw", "rmsprop-warmup", "lars"};
+        static const char *const known[] = {
+            "sgd", "momentum", "nesterov", "adamw", "rmsprop-warmup", "lars", "lion"};
         bool has_reference = false; /* a new optimizer needs a reference in reference_step */
         for (size_t i = 0; i < COUNT_OF(known); i++)
             has_reference = has_reference || strcmp(name, known[i]) == 0;

@@ -383,6 +383,11 @@ void optimizer_take_back(optimizer *p)
 
 /* ---- the rest ------------------------------------------------------------------------------ */
 
+bool optimizer_is_scale_free(const optimizer *p)
+{
+    return p->kind->scale_free;
+}
+
 void optimizer_set_momentum(optimizer *p, double momentum)
 {
     p->rule.momentum = (float)momentum;

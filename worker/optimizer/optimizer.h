@@ -93,6 +93,7 @@ struct optimizer_kind {
     unsigned states;    /* state vectors: 0 for sgd, 1 for momentum, 2 for adamw */
     bool has_momentum;  /* reads key momentum */
     bool decay_apart;   /* weight decay is not added to the gradient */
+    bool scale_free;    /* a factor that all gradients share does not change the update */
     void (*update)(struct optimizer_call *c);
     enum optimizer_form form; /* 0: no kernel; parameters stay on the host */
     bool momentum_correction; /* parameter 0: η is outside the velocity */
@@ -116,6 +117,9 @@ status optimizer_open(optimizer **out, const options *o, size_t count) MUST_CHEC
 status optimizer_open_outer(optimizer **out, double momentum, unsigned every,
                             size_t count) MUST_CHECK;
 void optimizer_close(optimizer **p);
+/* True: a factor that all gradients share does not change the updates, so that the scale of a stale
+ * gradient must be a factor of its learning rate instead. */
+bool optimizer_is_scale_free(const optimizer *p);
 /* True: the selected optimizer reads key momentum. */
 status optimizer_has_momentum(const options *o, bool *out) MUST_CHECK;
 /* The weight decay λ if the optimizer adds λ θ to every element of the gradient. 0 if it keeps the
