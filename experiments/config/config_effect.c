@@ -271,6 +271,12 @@ static status check_pipeline(const options *o)
         return OK;
     if (strcmp(options_text(o, "engine"), "virtual") == 0)
         FAIL(ERROR_USAGE, "mode=pipeline cannot be simulated; leave engine=virtual out");
+    if (options_real(o, "clip_norm") > 0) {
+        FAIL(ERROR_USAGE,
+             "%s: clip_norm=%s needs the norm of the whole gradient, but each stage of a pipeline "
+             "has a part; set clip_norm=0 or another mode",
+             options_origin(o, "clip_norm"), options_value(o, "clip_norm"));
+    }
     TRY(pipeline_shape(o, &stages, &micro_batches));
 done:
     return result;
