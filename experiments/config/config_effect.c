@@ -271,6 +271,12 @@ static status check_pipeline(const options *o)
         return OK;
     if (strcmp(options_text(o, "engine"), "virtual") == 0)
         FAIL(ERROR_USAGE, "mode=pipeline cannot be simulated; leave engine=virtual out");
+    if (options_real(o, "clip_norm") > 0) {
+        FAIL(ERROR_USAGE,
+             "%s: clip_norm=%s needs the norm of the whole gradient, but each stage of a pipeline "
+             "has a part; set clip_norm=0 or another mode",
+             options_origin(o, "clip_norm"), options_value(o, "clip_norm"));
+    }
     TRY(pipeline_shape(o, &stages, &micro_batches));
 done:
     return result;
@@ -293,6 +299,7 @@ status config_check(const options *o)
 {
     status result = OK;
     struct training_length length;
+    struct schedule schedule;
     struct ineffective none;
     struct consistency consistency;
     struct outer outer;
@@ -326,6 +333,7 @@ status config_check(const options *o)
     TRY(consistency_open(&consistency, o));
     TRY(consistency_per_update(&consistency, (unsigned)options_integer(o, "workers"), &per_update));
     TRY(training_length_of(o, UINT32_MAX, (uint64_t)options_integer(o, "batch"), &length));
+    TRY(schedule_open(&schedule, o, 1, length.total_samples, UINT32_MAX));
 done:
     return result;
 }

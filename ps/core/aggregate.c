@@ -87,11 +87,14 @@ const float *aggregate_gradient(struct aggregate *a, const float *now, double lr
 {
     REQUIRE(a->n >= 1);
     bool equal_scales = true;
+    double sum = 0;
     for (unsigned i = 0; i < a->n; i++) {
+        sum += scale_left(a, i);
         equal_scales = equal_scales && scale_left(a, i) == scale_left(a, 0);
         a->contexts[i].lr = lr;
     }
     *scale = equal_scales ? scale_left(a, 0) : 1;
+    a->mean_scale = equal_scales ? *scale : sum / a->n;
     if (aggregate_is_direct(a))
         return a->gradients[0];
     REQUIRE(a->mean != NULL); /* otherwise a policy lacks the flag .holds */
@@ -116,6 +119,7 @@ void aggregate_take(struct aggregate *a, const float *gradient, const float *now
         vector_add_weighted(count, weight, corrected, a->taken == 0, a->mean + at);
     }
     correction_commit(&a->correction);
+    a->taken_scales += a->correction.scales ? 1 : context->scale;
     a->taken++;
 }
 
@@ -123,7 +127,9 @@ const float *aggregate_taken_mean(struct aggregate *a)
 {
     REQUIRE(a->taken >= 1);
     vector_multiply(a->count, 1.0f / (float)a->taken, a->mean, a->mean);
+    a->mean_scale = a->taken_scales / a->taken;
     a->taken = 0;
+    a->taken_scales = 0;
     return a->mean;
 }
 

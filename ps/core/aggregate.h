@@ -25,8 +25,10 @@ struct aggregate {
     const float **gradients, **read_at; /* [capacity] borrowed vectors of `count` */
     struct correction_context *contexts;
     struct correction_call *calls;
-    unsigned taken; /* gradients in the running sum, which is in `mean` */
-    float *mean;    /* [count]; NULL: every update has one gradient, uncorrected */
+    unsigned taken;      /* gradients in the running sum, which is in `mean` */
+    double taken_scales; /* the sum of their scales */
+    double mean_scale;   /* of the last aggregate: the mean of its sᵢ */
+    float *mean;         /* [count]; NULL: every update has one gradient, uncorrected */
 };
 
 /* Reads key correction. `capacity`: at most one gradient per worker. `sums`: an update may have

@@ -263,9 +263,11 @@ static bool update_parameters(server_core *c, const struct update *u)
                          : aggregate_gradient(&c->aggregate, c->slots[c->latest], c->rate, &scale);
     unsigned next = slot_to_write(c, u);
     bool moved = u->direct && u->first->staleness > 0;
+    const bool scale_free = optimizer_is_scale_free(c->optimizer);
     struct optimizer_pass pass;
     optimizer_set_epoch(c->optimizer, schedule_epoch(&c->schedule, c->samples_used, after));
-    optimizer_apply(c->optimizer, c->slots[c->latest], gradient, scale, c->rate,
+    optimizer_apply(c->optimizer, c->slots[c->latest], gradient, scale_free ? 1 : scale,
+                    scale_free ? c->rate * c->aggregate.mean_scale : c->rate,
                     moved ? c->slots[u->first->slot] : NULL, c->slots[next], &pass);
     if (u->direct) {
         u->first->norm = pass.gradient_norm;

@@ -35,8 +35,7 @@ bool reads_snapshots(const options *settings)
 status slices_check(const options *o)
 {
     status result = OK;
-    const struct optimizer_kind *kind = (const struct optimizer_kind *)registry_find(
-        &optimizer_registry, options_text(o, "optimizer"));
+    struct optimizer_rule rule;
     const struct consistency_policy *policy = (const struct consistency_policy *)registry_find(
         &consistency_registry, options_text(o, "consistency"));
     if (servers_of(o) > 1 && options_integer(o, "probe_every") > 0) {
@@ -57,11 +56,14 @@ status slices_check(const options *o)
              "read=torn a worker reads several versions; set read=snapshot or servers=1",
              options_origin(o, "outer"), options_text(o, "outer"));
     }
-    if (servers_of(o) > 1 && kind->layer_factor != NULL) {
+    TRY(optimizer_rule_of(o, &rule));
+    if (servers_of(o) > 1 && rule.by_layer) {
         FAIL(ERROR_USAGE,
-             "%s: optimizer=%s needs norms of whole layers, but several servers split layers; set "
-             "servers=1 or another optimizer",
-             options_origin(o, "optimizer"), kind->about.name);
+             "%s: optimizer=%s, clip_norm=%s and weight_decay_of=%s use whole layers or the norm "
+             "of the whole gradient, but several servers split both; set servers=1, or one of "
+             "optimizer=momentum, clip_norm=0 and weight_decay_of=all",
+             options_origin(o, "optimizer"), options_value(o, "optimizer"),
+             options_value(o, "clip_norm"), options_value(o, "weight_decay_of"));
     }
     if (servers_of(o) > 1 && !reads_snapshots(o) && policy->drops_slowest) {
         FAIL(ERROR_USAGE,

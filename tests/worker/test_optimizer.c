@@ -16,20 +16,23 @@
 #include "experiments/config/config.h"
 #include "worker/optimizer/optimizer.h"
 
-static optimizer *opened(const char *name, const char *momentum, const char *decay, size_t count)
+static optimizer *opened_with(const char *const *set, size_t count)
 {
     options *o = NULL;
     optimizer *p = NULL;
+    assert_int_equal(config_compose_texts(&o, set, NULL, "test"), OK);
+    assert_int_equal(optimizer_open(&p, o, count), OK);
+    options_close(&o);
+    return p;
+}
+
+static optimizer *opened(const char *name, const char *momentum, const char *decay, size_t count)
+{
     char set[3][64];
     snprintf(set[0], sizeof set[0], "optimizer=%s", name);
     snprintf(set[1], sizeof set[1], "momentum=%s", momentum);
     snprintf(set[2], sizeof set[2], "weight_decay=%s", decay);
-    assert_int_equal(
-        config_compose_texts(&o, (const char *const[]){set[0], set[1], set[2], NULL}, NULL, "test"),
-        OK);
-    assert_int_equal(optimizer_open(&p, o, count), OK);
-    options_close(&o);
-    return p;
+    return opened_with((const char *const[]){set[0], set[1], set[2], NULL}, count);
 }
 
 static float *vector(size_t count, uint32_t name)
@@ -114,6 +117,16 @@ static void adamw_step(const struct reference *r, float gradient, float *theta, 
     *theta = kept - moved;
 }
 
+static void lion_step(const struct reference *r, float gradient, float *theta, float *m)
+{
+    volatile float g = (float)r->scale * gradient, a = 0.9f * *m, b = (float)(1 - 0.9) * g;
+    volatile float both = a + b, c = 0.99f * *m, d = (float)(1 - 0.99) * g, fresh = c + d;
+    volatile float moved = both > 0 ? (float)r->lr : both < 0 ? -(float)r->lr : 0;
+    volatile float kept = (float)(1 - r->lr * (double)(float)r->decay) * *theta;
+    *m = fresh;
+    *theta = kept - moved;
+}
+
 /* One element at a time; storing each result rounds it to float32. */
 static void reference_step(const struct reference *r, float gradient, float *theta, float *v,
                            float *second)
@@ -124,6 +137,10 @@ static void reference_step(const struct reference *r, float gradient, float *the
     volatile float a = scale * gradient, b = decay * *theta, g = a + b, step = g;
     if (named(r, "adamw")) {
         adamw_step(r, gradient, theta, v, second);
+        return;
+    }
+    if (named(r, "lion")) {
+        lion_step(r, gradient, theta, v);
         return;
     }
     if (named(r, "rmsprop-warmup")) { /* at epoch 0, 10 before the centre, period 5 */
@@ -162,8 +179,8 @@ static void every_optimizer_equals_a_plain_loop_bit_for_bit(void **state)
     static const size_t counts[] = {1, 15, 16, 17, 1000, 4099, (1 << 20) + 37};
     for (size_t k = 0; k < optimizer_registry.count; k++) {
         const char *name = optimizer_registry.entries[k]->name;
-        static const char *const known[] = {"sgd",   "momentum",       "nesterov",
-                                            "adamw", "rmsprop-warmup", "lars"};
+        static const char *const known[] = {
+            "sgd", "momentum", "nesterov", "adamw", "rmsprop-warmup", "lars", "lion"};
         bool has_reference = false; /* a new optimizer needs a reference in reference_step */
         for (size_t i = 0; i < COUNT_OF(known); i++)
             has_reference = has_reference || strcmp(name, known[i]) == 0;
@@ -212,6 +229,54 @@ static void every_optimizer_equals_a_plain_loop_bit_for_bit(void **state)
             memory_free(velocity);
             optimizer_close(&p);
         }
+    }
+}
+
+/* ‖(3, 4)‖ = 5. The scale counts; a gradient within the limit is not changed. */
+static void a_long_gradient_is_scaled_down_to_clip_norm(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *clip;
+        double scale;
+        float expected[2];
+    } cases[] = {
+        {"clip_norm=1", 1, {-0.6f, -0.8f}}, {"clip_norm=1", -2, {0.6f, 0.8f}},
+        {"clip_norm=5", 1, {-3, -4}},       {"clip_norm=5", 0.5, {-1.5f, -2}},
+        {"clip_norm=0", 2, {-6, -8}},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        for (int in_place = 0; in_place < 2; in_place++) {
+            const float gradient[2] = {3, 4};
+            float in[2] = {0, 0}, other[2], *out = in_place ? in : other;
+            struct optimizer_pass pass;
+            optimizer *p =
+                opened_with((const char *const[]){"optimizer=sgd", cases[i].clip, NULL}, 2);
+            optimizer_apply(p, in, gradient, cases[i].scale, 1, NULL, out, &pass);
+            assert_true(pass.finite && pass.gradient_norm == 5);
+            for (int k = 0; k < 2; k++)
+                assert_true(fabsf(out[k] - cases[i].expected[k]) < 1e-6f);
+            optimizer_close(&p);
+        }
+    }
+}
+
+static void weight_decay_of_matrices_leaves_vectors_out(void **state)
+{
+    (void)state;
+    static const char *const kinds[] = {"optimizer=momentum", "optimizer=adamw", "optimizer=lion"};
+    const struct optimizer_layer layers[] = {{2, false}, {2, true}};
+    for (size_t i = 0; i < COUNT_OF(kinds); i++) {
+        float in[4] = {1, 1, 1, 1}, gradient[4] = {0}, out[4];
+        struct optimizer_pass pass;
+        optimizer *p = opened_with(
+            (const char *const[]){kinds[i], "weight_decay=0.5", "weight_decay_of=matrices", NULL},
+            4);
+        assert_int_equal(optimizer_set_layers(p, &(struct optimizer_layers){layers, 2}), OK);
+        optimizer_apply(p, in, gradient, 1, 0.5, NULL, out, &pass);
+        for (int k = 0; k < 4; k++)
+            assert_true(out[k] == (k < 2 ? 0.75f : 1));
+        optimizer_close(&p);
     }
 }
 
@@ -461,6 +526,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(two_steps_give_values_computed_by_hand),
         cmocka_unit_test(every_optimizer_equals_a_plain_loop_bit_for_bit),
+        cmocka_unit_test(a_long_gradient_is_scaled_down_to_clip_norm),
+        cmocka_unit_test(weight_decay_of_matrices_leaves_vectors_out),
         cmocka_unit_test(chunks_equal_the_whole),
         cmocka_unit_test(in_place_and_into_another_buffer_give_the_same_bits),
         cmocka_unit_test(helpers_and_buffers_do_not_change_a_bit),

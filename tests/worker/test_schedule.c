@@ -56,6 +56,10 @@ static void shapes_take_values_computed_by_hand(void **state)
     assert_near(schedule_rate(&s, 500, 500), 0.25);
     assert_near(schedule_rate(&s, 250, 250), 0.5 * 0.5 * (1 + sqrt(0.5)));
     assert_true(schedule_rate(&s, 1000, 1000) == 0);
+    s = opened("cosine", SET("schedule.end=0.1", NULL));
+    assert_near(schedule_rate(&s, 0, 0), 0.5);
+    assert_near(schedule_rate(&s, 500, 500), 0.5 * 0.55);
+    assert_near(schedule_rate(&s, 1000, 1000), 0.05);
     s = opened("step", SET("schedule.factor=0.5", "schedule.at=0.25,0.5,0.9", NULL));
     assert_near(schedule_rate(&s, 248, 250), 0.5);
     assert_near(schedule_rate(&s, 250, 250), 0.25);
@@ -80,6 +84,18 @@ static void the_warm_up_ramps_from_zero_and_multiplies_the_shape(void **state)
     assert_near(schedule_rate(&s, 90, 110), 0.5 * 0.5 * 0.9);
     assert_near(schedule_rate(&s, 200, 200), 0.5 * 0.8);
     assert_near(schedule_rate(&s, 500, 500), 0.5 * 0.5);
+}
+
+/* 10 updates of 100 samples. */
+static void a_warm_up_may_be_given_in_updates(void **state)
+{
+    (void)state;
+    struct schedule s = opened("linear", SET("warmup_updates=2", "updates=10", NULL));
+    assert_near(schedule_rate(&s, 90, 110), 0.5 * 0.5 * 0.9);
+    assert_near(schedule_rate(&s, 200, 200), 0.5 * 0.8);
+    options *o = settings("linear", SET("warmup_updates=2", NULL));
+    assert_int_equal(schedule_open(&s, o, 4, 1000, 200), ERROR_USAGE);
+    options_close(&o);
 }
 
 static void the_first_and_the_last_update_have_a_positive_rate(void **state)
@@ -172,6 +188,7 @@ int main(void)
         cmocka_unit_test(shapes_take_values_computed_by_hand),
         cmocka_unit_test(the_rate_is_scaled_by_the_workers),
         cmocka_unit_test(the_warm_up_ramps_from_zero_and_multiplies_the_shape),
+        cmocka_unit_test(a_warm_up_may_be_given_in_updates),
         cmocka_unit_test(the_first_and_the_last_update_have_a_positive_rate),
         cmocka_unit_test(updates_of_any_size_move_equally_far),
         cmocka_unit_test(steps_that_are_not_ascending_fractions_are_usage_errors),

@@ -81,14 +81,20 @@ status optimizer_rule_of(const options *o, struct optimizer_rule *out)
     const struct optimizer_kind *kind;
     double parameters[OPTIMIZER_PARAMETERS];
     TRY(kind_of(o, &kind));
+    const bool matrices = strcmp(options_text(o, "weight_decay_of"), "matrices") == 0 &&
+                          options_real(o, "weight_decay") > 0;
+    const float clip = (float)options_real(o, "clip_norm");
+    const bool by_layer = kind->layer_factor != NULL || matrices || clip > 0;
     registry_parameters(&kind->about, o, parameters, OPTIMIZER_PARAMETERS);
-    *out = (struct optimizer_rule){.form = kind->form,
+    *out = (struct optimizer_rule){.form = matrices || clip > 0 ? OPTIMIZER_HOST_ONLY : kind->form,
                                    .states = kind->states,
                                    .momentum = (float)options_real(o, "momentum"),
                                    .weight_decay = (float)options_real(o, "weight_decay"),
                                    .rate_inside = kind->layer_factor != NULL ||
                                                   (kind->momentum_correction && parameters[0] == 0),
-                                   .by_layer = kind->layer_factor != NULL};
+                                   .decay_matrices = matrices,
+                                   .clip_norm = clip,
+                                   .by_layer = by_layer};
 done:
     return result;
 }
@@ -106,9 +112,11 @@ done:
 status optimizer_added_decay(const options *o, double *out)
 {
     status result = OK;
+    struct optimizer_rule rule;
     const struct optimizer_kind *kind;
     TRY(kind_of(o, &kind));
-    bool added = !kind->decay_apart && kind->layer_factor == NULL;
+    TRY(optimizer_rule_of(o, &rule));
+    bool added = !kind->decay_apart && kind->layer_factor == NULL && !rule.decay_matrices;
     *out = added ? options_real(o, "weight_decay") : 0;
 done:
     return result;
@@ -195,7 +203,7 @@ status optimizer_set_layers(optimizer *p, const struct optimizer_layers *given)
     struct optimizer_part *parts = NULL;
     struct layer_state *layers = NULL;
     size_t part_count = 0, at = 0, first = 0;
-    if (p->kind->layer_factor == NULL || given->count == 0)
+    if ((p->kind->layer_factor == NULL && !p->rule.decay_matrices) || given->count == 0)
         return OK;
     for (size_t i = 0; i < given->count; i++)
         part_count += parts_in(given->at[i].count);
@@ -297,14 +305,14 @@ static double measure_layers(struct update_pass *u)
 
 static void set_rates(optimizer *p, double scale, double lr)
 {
-    const double decay = (double)p->rule.weight_decay;
     struct optimizer_rule plain = p->rule;
     plain.weight_decay = 0;
     for (struct layer_state *l = p->layers; l < p->layers + p->layer_count; l++) {
-        if (p->kind->layer_factor == NULL) {
-            l->rates = optimizer_rule_rates(&p->rule, scale, lr);
-        } else if (l->excluded) {
+        const double decay = l->excluded ? 0 : (double)p->rule.weight_decay;
+        if (l->excluded) {
             l->rates = optimizer_rule_rates(&plain, scale, lr);
+        } else if (p->kind->layer_factor == NULL) {
+            l->rates = optimizer_rule_rates(&p->rule, scale, lr);
         } else {
             double factor = p->kind->layer_factor(p->parameters, sqrt(l->weights),
                                                   fabs(scale) * sqrt(l->gradient), decay);
@@ -325,7 +333,14 @@ static void set_rates(optimizer *p, double scale, double lr)
 static bool streams(const optimizer *p, const float *in, const float *out)
 {
     bool aligned = line_aligned(out) && (p->kind->states < 2 || p->count % VECTOR_LANES == 0);
-    return out != in && p->count > STREAM_ABOVE && p->kind->layer_factor == NULL && aligned;
+    return out != in && p->count > STREAM_ABOVE && p->layer_count == 1 && aligned;
+}
+
+/* The factor of clip_norm on the scaled gradient. */
+static double clip_factor(const optimizer *p, double squares, double scale)
+{
+    const double norm = fabs(scale) * sqrt(squares), limit = (double)p->rule.clip_norm;
+    return limit > 0 && norm > limit ? limit / norm : 1;
 }
 
 bool optimizer_takes(double squares, double scale)
@@ -354,11 +369,11 @@ void optimizer_apply(optimizer *p, const float *in, const float *gradient, doubl
     /* An update in place cannot be reverted, so the gradient is checked first. */
     if (p->kind->layer_factor != NULL)
         squares = measure_layers(&u);
-    else if (in_place)
+    else if (in_place || p->rule.clip_norm > 0)
         squares = vector_sum_of_squares(p->count, gradient);
     if (optimizer_takes(squares, scale)) {
+        set_rates(p, scale * clip_factor(p, squares, scale), lr);
         squares = 0;
-        set_rates(p, scale, lr);
         run_parts(&u, update_part);
         for (size_t i = 0; i < p->part_count; i++) {
             squares += p->parts[i].squares;
@@ -382,6 +397,11 @@ void optimizer_take_back(optimizer *p)
 }
 
 /* ---- the rest ------------------------------------------------------------------------------ */
+
+bool optimizer_is_scale_free(const optimizer *p)
+{
+    return p->kind->scale_free;
+}
 
 void optimizer_set_momentum(optimizer *p, double momentum)
 {

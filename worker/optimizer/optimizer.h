@@ -21,6 +21,10 @@
  * `finite` is false; if θ_out is another buffer, its content is then undefined. If θ_out == θ_in, a
  * separate pass checks the gradient first, so that θ does not change either.
  *
+ * Key clip_norm (Pascanu, Mikolov, Bengio 2013, algorithm 1): if the norm of scale · gradient
+ * exceeds it, that vector is multiplied by clip_norm / norm first. Unlike in PyTorch, nothing is
+ * added to the norm.
+ *
  * The update is also rejected if the norm of the scaled gradient exceeds √FLT_MAX = 1.8e19. Beyond
  * this bound a square may overflow float32, and then the parameters (optimizers that store
  * squares). For the other optimizers one such gradient cannot make the parameters infinite, at any
@@ -93,6 +97,7 @@ struct optimizer_kind {
     unsigned states;    /* state vectors: 0 for sgd, 1 for momentum, 2 for adamw */
     bool has_momentum;  /* reads key momentum */
     bool decay_apart;   /* weight decay is not added to the gradient */
+    bool scale_free;    /* a factor that all gradients share does not change the update */
     void (*update)(struct optimizer_call *c);
     enum optimizer_form form; /* 0: no kernel; parameters stay on the host */
     bool momentum_correction; /* parameter 0: η is outside the velocity */
@@ -116,6 +121,9 @@ status optimizer_open(optimizer **out, const options *o, size_t count) MUST_CHEC
 status optimizer_open_outer(optimizer **out, double momentum, unsigned every,
                             size_t count) MUST_CHECK;
 void optimizer_close(optimizer **p);
+/* True: a factor that all gradients share does not change the updates, so that the scale of a stale
+ * gradient must be a factor of its learning rate instead. */
+bool optimizer_is_scale_free(const optimizer *p);
 /* True: the selected optimizer reads key momentum. */
 status optimizer_has_momentum(const options *o, bool *out) MUST_CHECK;
 /* The weight decay λ if the optimizer adds λ θ to every element of the gradient. 0 if it keeps the
@@ -123,8 +131,8 @@ status optimizer_has_momentum(const options *o, bool *out) MUST_CHECK;
 status optimizer_added_decay(const options *o, double *out) MUST_CHECK;
 /* Replaces the value of key momentum. May be negative. */
 void optimizer_set_momentum(optimizer *p, double momentum);
-/* Sets the layers for layer-wise kinds (lars); other kinds ignore them. Without this call the whole
- * vector is one layer. The table is copied. Its counts must add up to the vector's count. */
+/* Sets the layers, for layer-wise kinds (lars) and weight_decay_of=matrices. Without this call the
+ * whole vector is one layer. The table is copied. Its counts must add up to the vector's count. */
 status optimizer_set_layers(optimizer *p, const struct optimizer_layers *layers) MUST_CHECK;
 /* Sets the position of the next update in epochs, for kinds that change during training
  * (rmsprop-warmup). Initially 0. */
@@ -153,8 +161,10 @@ struct optimizer_rule {
     enum optimizer_form form;
     unsigned states;
     float momentum, weight_decay;
-    bool rate_inside; /* η is inside the velocity: optimizer.momentum_correction=false */
-    bool by_layer;    /* the update of an element depends on its whole layer */
+    bool rate_inside;    /* η is inside the velocity: optimizer.momentum_correction=false */
+    bool decay_matrices; /* weight_decay_of=matrices: excluded layers have no weight decay */
+    float clip_norm;     /* the largest norm of the scaled gradient; 0: no limit */
+    bool by_layer; /* the update of an element depends on its layer, or on the whole gradient */
 };
 /* The factors that a kernel uses. */
 struct optimizer_rates optimizer_rule_rates(const struct optimizer_rule *rule, double scale,

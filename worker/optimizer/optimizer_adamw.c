@@ -10,8 +10,9 @@
  * Difference: the paper multiplies λ by the schedule's multiplier only. This file multiplies λ by
  * the whole rate η = lr × schedule, as PyTorch does, so weight_decay = the paper's λ / α.
  *
- * In asynchronous mode damping scales g. m̂/√v̂ cancels a factor that all gradients share, so
- * damping only weighs gradients against each other.
+ * m̂/√v̂ cancels a factor that all gradients share. So in asynchronous mode damping scales the rate
+ * of an update, not its gradient. In an update of several gradients with different scales, the
+ * scales weigh the gradients against each other, and their mean scales the rate.
  */
 #include "worker/optimizer/optimizer.h"
 
@@ -53,6 +54,7 @@ const struct optimizer_kind optimizer_adamw = {
               parameters_of},
     .states = OPTIMIZER_STATES,
     .decay_apart = true,
+    .scale_free = true,
     .update = optimizer_loop,
     .constants = constants,
 };

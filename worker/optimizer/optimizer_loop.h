@@ -6,9 +6,11 @@
  *     gradient), `v` and `s` (states), the rates `lr` and `momentum`, and the kind's constants k[].
  *   - OPTIMIZER_STATES: 0, 1 or 2.
  *   - OPTIMIZER_DECAY_APART (optional): `g` is the scaled gradient without decay.
+ *   - OPTIMIZER_SIGNS (optional): the statements use OPTIMIZER_SIGN.
  *
- * OPTIMIZER_ROOT(x) is the square root. The statements are compiled for vectors of 16 floats and
- * for single floats (the rest at the end). Both compute every element by the same IEEE operations.
+ * OPTIMIZER_ROOT(x, root) sets `root` to the square root of x, OPTIMIZER_SIGN(x, root) to −1, 0
+ * or 1. The statements are compiled for vectors of 16 floats and for single floats (the rest at the
+ * end). Both compute every element by the same IEEE operations.
  *
  * One pass does the step and sums the squares of the gradient and of the gap, because memory
  * bandwidth limits an update. Squares are summed in double precision in 16 lanes, element i in lane
@@ -45,6 +47,22 @@ VECTOR_INLINE void add_squares(doubles sum[2], const float *x, const float *y)
         sum[h] += wide * wide;
     }
 }
+
+#ifdef OPTIMIZER_SIGNS
+VECTOR_INLINE void sign_of_line(const vector_line *x, vector_line *sign)
+{
+    const vector_line zero = {0};
+    *sign = __builtin_convertvector((*x < zero) - (*x > zero), vector_line);
+}
+
+VECTOR_INLINE void sign_of_one(const float *x, float *sign)
+{
+    *sign = (float)((*x > 0) - (*x < 0));
+}
+
+#define OPTIMIZER_SIGN(x, sign)                                                                    \
+    _Generic((x), vector_line : sign_of_line, float : sign_of_one)(&(x), &(sign))
+#endif
 
 #if OPTIMIZER_STATES > 1
 VECTOR_INLINE void root_of_line(const vector_line *x, vector_line *root)

@@ -40,6 +40,25 @@ static unsigned largest_growth_of(const options *o)
     return grows ? (unsigned)options_integer(o, "batch_growth_max") : 1;
 }
 
+static status read_warmup(struct schedule *s, const options *o)
+{
+    status result = OK;
+    const int64_t warmup = options_integer(o, "warmup_updates");
+    const int64_t updates = options_integer(o, "updates");
+    s->warmup_samples = options_real(o, "warmup_epochs") * s->epoch_samples;
+    if (warmup == 0)
+        return OK;
+    if (updates == 0) {
+        FAIL(ERROR_USAGE,
+             "%s: warmup_updates requires the length of training in updates; set updates, or "
+             "warmup_epochs in its place",
+             options_origin(o, "warmup_updates"));
+    }
+    s->warmup_samples = s->total_samples * (double)warmup / (double)updates;
+done:
+    return result;
+}
+
 status schedule_open(struct schedule *out, const options *o, unsigned workers,
                      uint64_t total_samples, uint64_t epoch_samples)
 {
@@ -61,7 +80,7 @@ status schedule_open(struct schedule *out, const options *o, unsigned workers,
     out->largest_growth = largest_growth_of(o);
     out->epoch_samples = (double)epoch_samples;
     out->total_samples = (double)total_samples;
-    out->warmup_samples = options_real(o, "warmup_epochs") * (double)epoch_samples;
+    TRY(read_warmup(out, o));
 done:
     return result;
 }

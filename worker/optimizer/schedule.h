@@ -5,9 +5,9 @@
  *   rate(s) = lr × warmup(s) × shape(s) × growth(s)
  *
  *   - scaling k: lr_scaling=none 1 | linear W | sqrt √W (Goyal et al. 2017 §2.1; Krizhevsky 2014)
- *   - warmup: k after the first warmup_epochs. Before, with p the elapsed part of the warm-up:
- *     warmup=ramp p k (from 0 to k); gradual 1 + p (k − 1) (from 1 to k; Goyal et al. §2.2);
- *     constant 1 (§2.2, "constant warmup")
+ *   - warmup: k after the first warmup_epochs, or warmup_updates of updates. Before, with p the
+ * elapsed part of the warm-up: warmup=ramp p k (from 0 to k); gradual 1 + p (k − 1) (from 1 to k;
+ * Goyal et al. §2.2); constant 1 (§2.2, "constant warmup")
  *   - shape: an entry of schedule_registry, initially 1
  *   - growth: 1 with decay=rate; with decay=batch as follows
  *
@@ -45,8 +45,8 @@ struct schedule {
     unsigned largest_growth;                             /* 1: decay=rate */
 };
 
-/* Reads lr, lr_scaling, schedule and its dotted keys, and, if declared, warmup, warmup_epochs,
- * decay and batch_growth_max. */
+/* Reads lr, lr_scaling, schedule and its dotted keys, warmup, warmup_epochs, warmup_updates,
+ * updates, decay and batch_growth_max. ERROR_USAGE: warmup_updates without updates. */
 status schedule_open(struct schedule *out, const options *o, unsigned workers,
                      uint64_t total_samples, uint64_t epoch_samples) MUST_CHECK;
 /* The rate of the update that uses samples (before, after], evaluated at their middle. A ramp or

@@ -14,11 +14,23 @@ static double linear(const double *parameters UNUSED, double progress)
     return 1 - progress;
 }
 
-/* ½ (1 + cos(π p)) = 1 − sin²(π p / 2), which is exact at both ends. */
-static double cosine(const double *parameters UNUSED, double progress)
+/* From 1 to e = parameters[0]: e + (1 − e) ½ (1 + cos(π p)), where ½ (1 + cos(π p)) =
+ * 1 − sin²(π p / 2), which is exact at both ends. */
+static double cosine(const double *parameters, double progress)
 {
     double s = sin(0.5 * 3.14159265358979323846 * progress);
-    return progress >= 1 ? 0 : 1 - s * s;
+    return parameters[0] + (1 - parameters[0]) * (progress >= 1 ? 0 : 1 - s * s);
+}
+
+static const struct option cosine_options[] = {
+    {"schedule.end", OPTION_REAL, "0", 0, 1, NULL, NULL, "factor on the rate at the end"},
+    {0},
+};
+
+static status read_cosine(const options *o, double parameters[SCHEDULE_PARAMETERS])
+{
+    parameters[0] = options_real(o, "schedule.end");
+    return OK;
 }
 
 /* parameters: factor, number of steps, then the steps in ascending order. */
@@ -90,9 +102,10 @@ const struct schedule_kind schedule_step = {
     .read = read_step,
 };
 const struct schedule_kind schedule_cosine = {
-    .about = {"cosine", "half a cosine from 1 to 0, without restarts",
-              "Loshchilov, Hutter 2017, eq. 5", NULL},
+    .about = {"cosine", "half a cosine from 1 to schedule.end, without restarts",
+              "Loshchilov, Hutter 2017, eq. 5", cosine_options},
     .shape = cosine,
+    .read = read_cosine,
 };
 const struct schedule_kind schedule_slow_start = {
     .about = {"slow-start",

@@ -209,7 +209,8 @@ static struct model_update choose(struct core_model *m)
     return u;
 }
 
-/* Equal scales, and the scale of a single gradient, are left to the optimizer. */
+/* Equal scales, and the scale of a single gradient, are left to the optimizer; a scale-free one
+ * scales its rate by their mean. */
 static double combine(struct core_model *m, struct model_update *u, double rate, float *mean)
 {
     float gradient[MODEL_WORKERS][MODEL_COUNT];
@@ -221,10 +222,14 @@ static double combine(struct core_model *m, struct model_update *u, double rate,
         model_correct(m, &u->states, u->worker[i], u->record[i].scale, rate, gradient[i]);
     }
     left = equal ? weight[0] : 1;
+    m->mean_scale = 0;
+    for (unsigned i = 0; i < u->n; i++)
+        m->mean_scale += weight[i];
+    m->mean_scale = equal ? left : m->mean_scale / u->n;
     for (unsigned i = 0; equal && i < u->n; i++)
         weight[i] = 1;
     mean_of(m->count, u->n, gradient, weight, mean);
-    return left;
+    return model_scale_free(m) ? 1 : left;
 }
 
 static void apply_held(struct core_model *m)
@@ -270,9 +275,11 @@ static void apply_taken(struct core_model *m)
     double weight[MODEL_TAKEN];
     uint64_t before = m->used, samples = 0;
     unsigned n = m->taken_count;
+    double scales = 0;
     for (unsigned i = 0; i < n; i++) {
         memcpy(gradient[i], m->taken[i].gradient, sizeof gradient[i]);
         weight[i] = 1; /* scaled on arrival */
+        scales += m->correction_scales ? 1 : m->taken[i].record.scale;
         samples += m->taken[i].samples;
     }
     mean_of(m->count, n, gradient, weight, mean);
@@ -281,6 +288,7 @@ static void apply_taken(struct core_model *m)
         return;
     }
     double rate = rate_of(m, samples);
+    m->mean_scale = scales / n;
     model_step(m, mean, 1, rate, m->used, m->used + samples);
     m->used += samples;
     m->version++;

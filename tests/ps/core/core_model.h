@@ -71,6 +71,7 @@ struct core_model {
     double correction_parameters[CORRECTION_PARAMETERS];
     double decay;           /* that the optimizer adds after a correction */
     bool correction_scales; /* it applies the damping's scale */
+    double mean_scale;      /* of the gradients of the last update */
     struct model_states states;
     struct { /* the damping's history */
         uint64_t count, ages[DAMPING_AGES], computed[MODEL_WORKERS], us[MODEL_WORKERS];
@@ -115,6 +116,8 @@ void model_end(struct core_model *m);
 /* False: the core must refuse the push. */
 bool model_push(struct core_model *m, const struct server_push *push);
 
+/* True: the damping scales the rate of this optimizer's updates by mean_scale. */
+bool model_scale_free(const struct core_model *m);
 /* θ ← one update of the optimizer, with samples (before, after] of training. */
 void model_step(struct core_model *m, const float *gradient, double scale, double rate,
                 uint64_t before, uint64_t after); /* core_model_step.c */

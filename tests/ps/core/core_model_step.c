@@ -19,6 +19,11 @@ static bool is(const struct core_model *m, const char *kind)
     return strcmp(m->optimizer.kind, kind) == 0;
 }
 
+bool model_scale_free(const struct core_model *m)
+{
+    return is(m, "adamw") || is(m, "lion");
+}
+
 /* ---- adamw ---- */
 
 static void adamw(struct core_model *m, const struct how *h, size_t i, float gradient)
@@ -32,6 +37,19 @@ static void adamw(struct core_model *m, const struct how *h, size_t i, float gra
     float kept = (float)(1 - h->rate * (double)o->weight_decay);
     float rate = (float)(h->rate / (1 - pow(b1, n)));
     m->theta[i] = kept * m->theta[i] - rate * (o->velocity[i] / (root + (float)o->option[2]));
+}
+
+/* ---- lion ---- */
+
+static void lion(struct core_model *m, const struct how *h, size_t i, float gradient)
+{
+    struct model_optimizer *o = &m->optimizer;
+    const double b1 = o->option[0], b2 = o->option[1];
+    float g = h->scale * gradient;
+    float mean = (float)b1 * o->velocity[i] + (float)(1 - b1) * g;
+    float moved = mean > 0 ? h->lr : mean < 0 ? -h->lr : 0;
+    o->velocity[i] = (float)b2 * o->velocity[i] + (float)(1 - b2) * g;
+    m->theta[i] = (float)(1 - h->rate * (double)o->weight_decay) * m->theta[i] - moved;
 }
 
 /* ---- rmsprop-warmup: options mu2, epsilon, rmsprop_lr, center, period ---- */
@@ -101,6 +119,7 @@ void model_step(struct core_model *m, const float *gradient, double scale, doubl
     size_t at = 0;
     m->states.rate = rate;
     m->states.largest_rate = fmax(m->states.largest_rate, rate);
+    rate *= model_scale_free(m) ? m->mean_scale : 1;
     for (size_t l = 0; l < o->layers; l++) {
         double inside = is(m, "lars") ? rate * trust(m, at, &o->layer[l], gradient, scale) : rate;
         double decay = is(m, "lars") && o->layer[l].excluded ? 0 : (double)o->weight_decay;
@@ -114,6 +133,8 @@ void model_step(struct core_model *m, const float *gradient, double scale, doubl
         for (size_t end = at + o->layer[l].count; at < end; at++)
             if (is(m, "adamw"))
                 adamw(m, &h, at, gradient[at]);
+            else if (is(m, "lion"))
+                lion(m, &h, at, gradient[at]);
             else if (is(m, "rmsprop-warmup"))
                 rmsprop_warmup(m, &h, at, gradient[at]);
             else if (is(m, "delayed-nesterov"))
