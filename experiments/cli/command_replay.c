@@ -374,6 +374,12 @@ static status report_comparison(const struct recorded_run *run, const struct tra
                                 const struct replay_difference *difference)
 {
     status result = OK;
+    if (difference->missing) {
+        FAIL(ERROR_RESULTS,
+             "run %lld cannot be replayed to its end: from gradient %llu on, rows of a server are "
+             "missing; the rows before are equal. The server failed, or they could not be written",
+             (long long)run->id, (unsigned long long)difference->number);
+    }
     if (difference->found) {
         FAIL(ERROR_OTHER,
              "run %lld differs from its replay: %s. A likely cause is another processor model or "

@@ -138,6 +138,20 @@ static unsigned number_of(const struct replay *r, const struct replay_progress *
     return (unsigned)(p - r->servers);
 }
 
+/* The worker waits for a server that has no recorded events left. If a server fails, its last rows
+ * may not have reached server 0, which writes them. */
+static bool lacks_rows(const struct replay *r, const struct replay_progress *p,
+                       const struct push_record *row)
+{
+    for (unsigned i = 0; i < r->o->server_count; i++) {
+        const struct replay_progress *other = &r->servers[i];
+        if (other != p && other->next == other->events->count &&
+            !simulation_can_compute(r->simulation, row->worker, row->sequence))
+            return true;
+    }
+    return false;
+}
+
 static status feed_push(struct replay *r, struct replay_progress *p,
                         const struct replay_event *event)
 {
@@ -147,6 +161,7 @@ static status feed_push(struct replay *r, struct replay_progress *p,
             p->written[event->worker]++; /* this arrival is skipped, with its times */
         else
             differ(r, event->number, row, "the state of its worker", "released", "not released");
+        r->difference->missing = r->difference->found && lacks_rows(r, p, row);
         return OK;
     }
     struct simulation_times times = {.pull_us = row->pull_us,

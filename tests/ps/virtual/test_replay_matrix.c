@@ -391,6 +391,14 @@ static void a_recorded_run_without_its_last_rows_is_incomplete(void **state)
     assert_int_equal(process_shell(r, "sqlite3 results.db 'DELETE FROM push WHERE number > 50'"),
                      OK);
     assert_int_equal(RIG_RUN_INSIDE(r, "replay", "1"), ERROR_RESULTS);
+    /* Rows of one server are missing, as after its death. */
+    assert_int_equal(RIG_RUN_INSIDE(r, "run", RIG_SMALL, "engine=virtual", "pace=gamma",
+                                    "servers=2", "read=torn"),
+                     OK);
+    assert_int_equal(process_shell(r, "sqlite3 results.db 'DELETE FROM push WHERE run_id = 2 AND "
+                                      "server = 1 AND sequence > 20'"),
+                     OK);
+    assert_int_equal(RIG_RUN_INSIDE(r, "replay", "2"), ERROR_RESULTS);
 }
 
 int main(void)
