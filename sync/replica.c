@@ -51,12 +51,12 @@ static status choose(const struct replica_kind **out, const options *o, const wo
     }
     bool on_gpu =
         worker_place(w) != NULL && rule.form != OPTIMIZER_HOST_ONLY && !local_sgd_or_growing(o);
+    const char *key = optimizer_rule_key(&rule);
     if (c->kind->on_device && !on_gpu) {
         FAIL(ERROR_USAGE,
-             "communicator=%s keeps gradients on the GPU, but the update with optimizer=%s%s runs "
-             "in "
-             "host memory; use communicator=auto",
-             c->kind->about.name, options_text(o, "optimizer"),
+             "communicator=%s keeps gradients on the GPU, but the update with %s=%s%s runs in host "
+             "memory; use communicator=auto",
+             c->kind->about.name, key, options_value(o, key),
              local_sgd_or_growing(o) ? " and local_steps or decay=batch" : "");
     }
     const bool shares = communicator_shares(c) && worker_place(w) == NULL && !late &&

@@ -50,7 +50,7 @@ static const struct damping_rule *chosen_damping(const options *o)
                                                       options_text(o, "damping"));
 }
 
-/* Keys whose recipe (local SGD, batch growth) is not chosen. */
+/* Keys whose recipe (local SGD, batch growth, warm-up, weight decay) is not chosen. */
 static bool recipe_without_effect(const options *o, struct ineffective *out)
 {
     static const struct {
@@ -61,10 +61,15 @@ static bool recipe_without_effect(const options *o, struct ineffective *out)
         {"post_local", "local_steps", "1", "8"},
         {"post_local_epoch", "post_local", "none", "epoch"},
         {"post_local_epoch", "post_local", "decay", "epoch"},
+        {"weight_decay_of", "weight_decay", "0", "0.1"},
     };
     bool local_sgd = options_integer(o, "local_steps") > 1 && is_initial(o, "post_local");
     if (local_sgd && !is_initial(o, "compression")) { /* ranks exchange parameters, not gradients */
         *out = (struct ineffective){"compression", "local_steps", "1"};
+        return true;
+    }
+    if (options_integer(o, "warmup_updates") > 0 && !is_initial(o, "warmup_epochs")) {
+        *out = (struct ineffective){"warmup_epochs", "warmup_updates", "0"};
         return true;
     }
     for (size_t i = 0; i < COUNT_OF(of); i++) {

@@ -264,10 +264,13 @@ static bool update_parameters(server_core *c, const struct update *u)
     unsigned next = slot_to_write(c, u);
     bool moved = u->direct && u->first->staleness > 0;
     const bool scale_free = optimizer_is_scale_free(c->optimizer);
+    const double mean_scale = c->aggregate.mean_scale;
     struct optimizer_pass pass;
+    if (scale_free) /* the rate takes the mean scale, so the gradient must not */
+        scale = mean_scale > 0 ? scale / mean_scale : 1;
     optimizer_set_epoch(c->optimizer, schedule_epoch(&c->schedule, c->samples_used, after));
-    optimizer_apply(c->optimizer, c->slots[c->latest], gradient, scale_free ? 1 : scale,
-                    scale_free ? c->rate * c->aggregate.mean_scale : c->rate,
+    optimizer_apply(c->optimizer, c->slots[c->latest], gradient, scale,
+                    scale_free ? c->rate * mean_scale : c->rate,
                     moved ? c->slots[u->first->slot] : NULL, c->slots[next], &pass);
     if (u->direct) {
         u->first->norm = pass.gradient_norm;

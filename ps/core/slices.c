@@ -58,12 +58,11 @@ status slices_check(const options *o)
     }
     TRY(optimizer_rule_of(o, &rule));
     if (servers_of(o) > 1 && rule.by_layer) {
+        const char *key = optimizer_rule_key(&rule);
         FAIL(ERROR_USAGE,
-             "%s: optimizer=%s, clip_norm=%s and weight_decay_of=%s use whole layers or the norm "
-             "of the whole gradient, but several servers split both; set servers=1, or one of "
-             "optimizer=momentum, clip_norm=0 and weight_decay_of=all",
-             options_origin(o, "optimizer"), options_value(o, "optimizer"),
-             options_value(o, "clip_norm"), options_value(o, "weight_decay_of"));
+             "%s: %s=%s uses whole layers or the norm of the whole gradient, but several servers "
+             "split both; set servers=1, or leave %s out",
+             options_origin(o, key), key, options_value(o, key), key);
     }
     if (servers_of(o) > 1 && !reads_snapshots(o) && policy->drops_slowest) {
         FAIL(ERROR_USAGE,

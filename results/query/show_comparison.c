@@ -16,12 +16,6 @@ struct comparison {
     FILE *out;
 };
 
-/* A number as text, so that numbers of different sizes in one column keep their digits; 'NaN' if
- * it is not a number, NULL if it was not measured. */
-#define NUMBER(format, column)                                                                     \
-    "CASE WHEN " column " IS NOT NULL THEN printf('" format "', " column ") "                      \
-    "WHEN instr(',' || not_a_number || ',', '," column ",') > 0 THEN 'NaN' END"
-
 /* ---- tables with a column per run --------------------------------------------------------------
  */
 
@@ -84,83 +78,56 @@ static status show_differing(const struct comparison *c, const char *title, cons
     return result;
 }
 
+/* Numbers are printed as text, so that numbers of different sizes in one column keep their digits.
+ */
+static const struct {
+    const char *label, *format; /* format NULL: the expression is a text */
+    const char *expression;
+} results[] = {
+    {"status", NULL, "status"},
+    {"test accuracy", "%.4f", "final_accuracy"},
+    {"best test accuracy", "%.4f", "best_accuracy"},
+    {"validation accuracy", "%.4f", "validation_accuracy"},
+    {"test loss", "%.4f", "final_loss"},
+    {"one class predicted", NULL, "CASE collapsed WHEN 1 THEN 'yes' END"},
+    {"mean staleness", "%.2f", "mean_staleness"},
+    {"greatest staleness", "%d", "max_staleness"},
+    {"samples/s", "%.0f", "samples_per_second"},
+    {"updates/s", "%.1f", "updates_per_second"},
+    {"updates", "%d", "updates"},
+    {"samples used", "%d", "samples_used"},
+    {"seconds", "%.2f", "train_seconds"},
+    {"clock", NULL, "CASE engine WHEN 'virtual' THEN 'virtual' ELSE 'wall' END"},
+    {"error", NULL, "error"},
+};
+
+/* 'NaN' if it is not a number, NULL if it was not measured. */
+static void add_number(struct text *sql, const char *format, const char *column)
+{
+    text_add(sql,
+             "CASE WHEN %s IS NOT NULL THEN printf('%s', %s) "
+             "WHEN instr(',' || not_a_number || ',', ',%s,') > 0 THEN 'NaN' END",
+             column, format, column, column);
+}
+
 static status show_results(const struct comparison *c)
 {
-    static const char source[] =
-        "SELECT j.id AS position, j.key AS label, run.id AS run, j.value AS value FROM ("
-        "  SELECT *, updates / train_seconds AS updates_per_second FROM run) AS run, "
-        "json_each(json_object('status', status, "
-        "'test accuracy', " NUMBER(
-            "%.4f",
-            "final_accuracy") ", "
-                              "'best test accuracy', " NUMBER(
-                                  "%.4f",
-                                  "best_accuracy") ", "
-                                                   "'validation accuracy', " NUMBER(
-                                                       "%.4f",
-                                                       "validation_accuracy") ", "
-                                                                              "'test "
-                                                                              "loss', " NUMBER(
-                                                                                  "%.4f",
-                                                                                  "final_loss") ", "
-                                                                                                "'o"
-                                                                                                "ne"
-                                                                                                " c"
-                                                                                                "la"
-                                                                                                "ss"
-                                                                                                " p"
-                                                                                                "re"
-                                                                                                "di"
-                                                                                                "ct"
-                                                                                                "ed"
-                                                                                                "',"
-                                                                                                " C"
-                                                                                                "AS"
-                                                                                                "E "
-                                                                                                "co"
-                                                                                                "ll"
-                                                                                                "ap"
-                                                                                                "se"
-                                                                                                "d "
-                                                                                                "WH"
-                                                                                                "EN"
-                                                                                                " 1"
-                                                                                                " T"
-                                                                                                "HE"
-                                                                                                "N "
-                                                                                                "'y"
-                                                                                                "es"
-                                                                                                "' "
-                                                                                                "EN"
-                                                                                                "D,"
-                                                                                                " "
-                                                                                                "'m"
-                                                                                                "ea"
-                                                                                                "n "
-                                                                                                "st"
-                                                                                                "al"
-                                                                                                "en"
-                                                                                                "es"
-                                                                                                "s'"
-                                                                                                ","
-                                                                                                " " NUMBER(
-                                                                                                    "%.2f",
-                                                                                                    "mean_staleness") ", "
-                                                                                                                      "'greatest staleness', CAST(max_staleness AS TEXT), "
-                                                                                                                      "'samples/s', " NUMBER(
-                                                                                                                          "%.0f",
-                                                                                                                          "samples_per_second") ", "
-                                                                                                                                                "'updates/s', " NUMBER(
-                                                                                                                                                    "%.1f",
-                                                                                                                                                    "updates_per_second") ", "
-                                                                                                                                                                          "'updates', CAST(updates AS TEXT), "
-                                                                                                                                                                          "'samples used', CAST(samples_used AS TEXT), "
-                                                                                                                                                                          "'seconds', " NUMBER(
-                                                                                                                                                                              "%.2f",
-                                                                                                                                                                              "train_seconds") ", "
-                                                                                                                                                                                               "'clock', CASE engine WHEN 'virtual' THEN 'virtual' ELSE 'wall' END, "
-                                                                                                                                                                                               "'error', error)) AS j";
-    return show_by_run(c, "results", "result", source, "count(value) > 0", "");
+    struct text source = {0};
+    text_add(&source,
+             "SELECT j.id AS position, j.key AS label, run.id AS run, j.value AS value FROM ("
+             "SELECT *, updates / train_seconds AS updates_per_second FROM run) AS run, "
+             "json_each(json_object(");
+    for (size_t i = 0; i < COUNT_OF(results); i++) {
+        text_add(&source, "%s'%s', ", i > 0 ? ", " : "", results[i].label);
+        if (results[i].format != NULL)
+            add_number(&source, results[i].format, results[i].expression);
+        else
+            text_add(&source, "%s", results[i].expression);
+    }
+    text_add(&source, ")) AS j");
+    status result = show_by_run(c, "results", "result", source.at, "count(value) > 0", "");
+    text_free(&source);
+    return result;
 }
 
 /* ---- curves ------------------------------------------------------------------------------------

@@ -104,12 +104,6 @@ void report_outcome(struct text *out, const struct report_section *s, const stru
     text_add(out, "%s (n %u)", s->by_loss ? " test loss" : " % test accuracy", outcome->n);
 }
 
-void report_keys(struct plot *p, const struct report_data *d, size_t from, size_t to)
-{
-    for (size_t i = from; i < to; i++)
-        plot_key(p, d->series[i].style, d->series[i].label);
-}
-
 double report_figure_width(const struct report_data *d, const struct report_section *s, double more)
 {
     double widest = 0;

@@ -111,6 +111,7 @@ static void draw_series(struct plot *p, const struct report_data *d, const struc
 {
     double x[REPORT_WORKER_COUNTS], y[REPORT_WORKER_COUNTS];
     size_t count = 0;
+    bool any = false;
     const struct report_cell *c;
     const struct report_series *its = &d->series[series];
     double dx = 2.5 * ((double)(series - s->first_series) - 0.5 * (double)(s->series_count - 1));
@@ -131,6 +132,7 @@ static void draw_series(struct plot *p, const struct report_data *d, const struc
         double ends[2];
         report_interval(s, a, ends);
         plot_error_bar(p, x[k], ends[0], ends[1]);
+        any = any || a->n > 0 || c->count[RUN_DIVERGED] > 0;
         text_add(&tip, "%s, %lld worker%s: ", its->label, (long long)c->workers,
                  c->workers == 1 ? "" : "s");
         report_outcome(&tip, s, a);
@@ -141,6 +143,8 @@ static void draw_series(struct plot *p, const struct report_data *d, const struc
     }
     text_add(p->out, "</g>");
     plot_series_end(p);
+    if (any)
+        plot_key(p, its->style, its->label);
 }
 
 /* Draws one series as a row. */
@@ -253,7 +257,6 @@ static void add_plot_of_workers(struct text *out, const struct report_data *d,
         draw_series(&p, d, s, i);
     if (labelled)
         label_series(&p, d, s, s->first_series, end);
-    report_keys(&p, d, s->first_series, end);
     plot_end(&p);
 }
 

@@ -88,6 +88,7 @@ static void draw_curve(struct plot *p, const struct report_data *d, const struct
         text_free(&tip);
     }
     plot_series_end(p);
+    plot_key(p, its->style, its->label);
 }
 
 /* Draws the curves of series `from` to `to` at one number of workers. false: there are none. */
@@ -133,7 +134,6 @@ static bool add_panel(struct text *out, const struct report_data *d, const struc
         if (c->series >= from && c->series < to && c->workers == workers && c->points > 0)
             draw_curve(&p, d, s, c, by_time);
     }
-    report_keys(&p, d, from, to);
     plot_end(&p);
     text_add(out, "</div>\n");
     return true;

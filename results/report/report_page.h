@@ -41,8 +41,6 @@ void report_figure_end(struct text *out);
 void report_cell_series(struct html_table *t, const struct report_data *d, size_t series);
 /* A table cell with a link to the run. */
 void report_cell_run(struct html_table *t, const struct report_run *r);
-/* The legend of a figure: the series from `from` to before `to`. */
-void report_keys(struct plot *p, const struct report_data *d, size_t from, size_t to);
 /* The width of a figure with the names of the section and `more` pixels beside each other: one
  * column if they fit, else two. */
 double report_figure_width(const struct report_data *d, const struct report_section *s,

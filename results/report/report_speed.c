@@ -23,6 +23,7 @@ static void draw_path(struct plot *p, const struct report_data *d, const struct 
 {
     double x[REPORT_WORKER_COUNTS], y[REPORT_WORKER_COUNTS];
     size_t count = 0;
+    bool any = false;
     const struct report_cell *c;
     const struct report_series *its = &d->series[series];
     for (size_t k = 0; k < REPORT_WORKER_COUNTS && (c = report_cell_of(d, series, k)) != NULL;
@@ -40,6 +41,7 @@ static void draw_path(struct plot *p, const struct report_data *d, const struct 
         c = report_cell_of(d, series, k);
         if (!isfinite(x[k]) || !isfinite(y[k]))
             continue;
+        any = true;
         text_add(&tip, "%s, %lld worker%s: ", its->label, (long long)c->workers,
                  c->workers == 1 ? "" : "s");
         html_short(&tip, x[k]);
@@ -52,6 +54,8 @@ static void draw_path(struct plot *p, const struct report_data *d, const struct 
         text_free(&tip);
     }
     plot_series_end(p);
+    if (any)
+        plot_key(p, its->style, its->label);
 }
 
 static void add_throughput_plot(struct text *out, const struct report_data *d,
@@ -95,7 +99,6 @@ static void add_throughput_plot(struct text *out, const struct report_data *d,
     plot_begin(&p);
     for (size_t i = s->first_series; i < end; i++)
         draw_path(&p, d, s, i, updates, numbers);
-    report_keys(&p, d, s->first_series, end);
     plot_end(&p);
 }
 

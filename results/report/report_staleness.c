@@ -110,7 +110,7 @@ static void add_histogram(struct text *out, const struct report_data *d,
     }
     plot_series_end(&p);
     plot_vertical(&p, its.mean);
-    report_keys(&p, d, c->series, c->series + 1);
+    plot_key(&p, series->style, series->label);
     plot_end(&p);
     text_add(out, "<div class=\"under\">%lld worker%s: mean <b>", (long long)c->workers,
              c->workers == 1 ? "" : "s");

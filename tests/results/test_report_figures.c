@@ -108,6 +108,22 @@ static void a_figure_has_its_size_style_and_legend_inside(void **state)
     assert_figure_contains("stale-gradients-where-time-goes.svg", ">applying</text>");
 }
 
+static void a_legend_names_only_the_arms_of_its_figure(void **state)
+{
+    (void)state;
+    rig_change("UPDATE run SET workers = 2 WHERE arm = 'sync'; "
+               "UPDATE run SET status = 'failed', final_accuracy = NULL WHERE arm = 'damped'");
+    assert_int_equal(write_figures("figures"), OK);
+    char *curves = read_figure("stale-gradients-test-accuracy-against-samples-with-4-workers.svg");
+    char *outcomes = read_figure("stale-gradients-test-accuracy-against-the-number-of-workers.svg");
+    assert_non_null(strstr(curves, ">undamped</text>"));
+    assert_null(strstr(curves, ">sync</text>"));
+    assert_non_null(strstr(outcomes, ">sync</text>"));
+    assert_null(strstr(outcomes, ">damped</text>"));
+    free(curves);
+    free(outcomes);
+}
+
 static void long_names_are_whole(void **state)
 {
     (void)state;
@@ -178,6 +194,7 @@ int main(void)
         SAMPLE_TEST(names_come_from_section_and_plot),
         SAMPLE_TEST(names_are_safe_and_unique),
         SAMPLE_TEST(a_figure_has_its_size_style_and_legend_inside),
+        SAMPLE_TEST(a_legend_names_only_the_arms_of_its_figure),
         SAMPLE_TEST(long_names_are_whole),
         SAMPLE_TEST(a_bar_of_a_histogram_is_around_its_tick),
         SAMPLE_TEST(earlier_figures_are_replaced),

@@ -90,10 +90,11 @@ static void the_warm_up_ramps_from_zero_and_multiplies_the_shape(void **state)
 static void a_warm_up_may_be_given_in_updates(void **state)
 {
     (void)state;
-    struct schedule s = opened("linear", SET("warmup_updates=2", "updates=10", NULL));
+    struct schedule s =
+        opened("linear", SET("warmup_epochs=1", "warmup_updates=2", "updates=10", NULL));
     assert_near(schedule_rate(&s, 90, 110), 0.5 * 0.5 * 0.9);
     assert_near(schedule_rate(&s, 200, 200), 0.5 * 0.8);
-    options *o = settings("linear", SET("warmup_updates=2", NULL));
+    options *o = settings("linear", SET("warmup_epochs=1", "warmup_updates=2", NULL));
     assert_int_equal(schedule_open(&s, o, 4, 1000, 200), ERROR_USAGE);
     options_close(&o);
 }

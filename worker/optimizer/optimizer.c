@@ -99,6 +99,13 @@ done:
     return result;
 }
 
+const char *optimizer_rule_key(const struct optimizer_rule *rule)
+{
+    return rule->clip_norm > 0    ? "clip_norm"
+           : rule->decay_matrices ? "weight_decay_of"
+                                  : "optimizer";
+}
+
 status optimizer_has_momentum(const options *o, bool *out)
 {
     status result = OK;

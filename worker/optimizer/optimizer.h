@@ -170,6 +170,8 @@ struct optimizer_rule {
 struct optimizer_rates optimizer_rule_rates(const struct optimizer_rule *rule, double scale,
                                             double lr);
 status optimizer_rule_of(const options *o, struct optimizer_rule *out) MUST_CHECK;
+/* The key to name if this rule is refused because it is by_layer or OPTIMIZER_HOST_ONLY. */
+const char *optimizer_rule_key(const struct optimizer_rule *rule);
 
 /* State for checkpoints: `states` flat vectors in order, states × count elements. */
 size_t optimizer_state_count(const optimizer *p);

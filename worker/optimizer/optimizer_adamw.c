@@ -11,8 +11,8 @@
  * the whole rate η = lr × schedule, as PyTorch does, so weight_decay = the paper's λ / α.
  *
  * m̂/√v̂ cancels a factor that all gradients share. So in asynchronous mode damping scales the rate
- * of an update, not its gradient. In an update of several gradients with different scales, the
- * scales weigh the gradients against each other, and their mean scales the rate.
+ * of an update, not its gradient. In an update of several gradients with scales sᵢ, the rate has
+ * the mean of sᵢ and the gradient is Σ sᵢ gᵢ / Σ sᵢ.
  */
 #include "worker/optimizer/optimizer.h"
 

@@ -76,10 +76,10 @@ static status check(const options *o, const struct outer_rule *rule)
     struct optimizer_rule local;
     TRY(optimizer_rule_of(o, &local));
     if (local.form == OPTIMIZER_HOST_ONLY) {
+        const char *key = optimizer_rule_key(&local);
         FAIL(ERROR_USAGE,
-             "outer=%s does not support optimizer=%s for local steps; set optimizer=sgd, "
-             "optimizer=momentum or optimizer=nesterov",
-             name, options_text(o, "optimizer"));
+             "outer=%s does not support %s=%s for local steps; leave %s out, or set outer=none",
+             name, key, options_value(o, key), key);
     }
     if (options_integer(o, "probe_every") > 0) {
         FAIL(ERROR_USAGE,

@@ -210,7 +210,7 @@ static struct model_update choose(struct core_model *m)
 }
 
 /* Equal scales, and the scale of a single gradient, are left to the optimizer; a scale-free one
- * scales its rate by their mean. */
+ * scales its rate by their mean, and its gradient by the inverse of their mean. */
 static double combine(struct core_model *m, struct model_update *u, double rate, float *mean)
 {
     float gradient[MODEL_WORKERS][MODEL_COUNT];
@@ -229,7 +229,7 @@ static double combine(struct core_model *m, struct model_update *u, double rate,
     for (unsigned i = 0; equal && i < u->n; i++)
         weight[i] = 1;
     mean_of(m->count, u->n, gradient, weight, mean);
-    return model_scale_free(m) ? 1 : left;
+    return model_scale_free(m) ? left / m->mean_scale : left;
 }
 
 static void apply_held(struct core_model *m)
@@ -289,7 +289,8 @@ static void apply_taken(struct core_model *m)
     }
     double rate = rate_of(m, samples);
     m->mean_scale = scales / n;
-    model_step(m, mean, 1, rate, m->used, m->used + samples);
+    model_step(m, mean, model_scale_free(m) ? 1 / m->mean_scale : 1, rate, m->used,
+               m->used + samples);
     m->used += samples;
     m->version++;
     for (unsigned i = 0; i < n; i++) {
