@@ -145,7 +145,8 @@ def learning_curve(results="results.db", runs=None, value="test_accuracy", again
     for i, group in enumerate(groups.values()):
         for k, (row, points) in enumerate(group):
             label = _label(row, firsts, "workers") if k == 0 else None
-            axes.plot(*zip(*points), label=label, **{**_style(i), "marker": None})
+            style = _style(i) if len(points) == 1 else {**_style(i), "marker": None}  # a single point has no line
+            axes.plot(*zip(*points), label=label, **style)
     axes.set(xlabel=AGAINST[against], ylabel=VALUES[value])
     if value.endswith("accuracy"):
         _percent(axes.yaxis)

@@ -295,6 +295,9 @@ class Plots(InFolder):
         self.assertAlmostEqual(sum(bar.get_height() for bar in bars), 1)
         mean = sum((bar.get_x() + bar.get_width() / 2) * bar.get_height() for bar in bars)
         self.assertAlmostEqual(mean, row["mean_staleness"])
+        train(workers=4, evaluate_every=0, experiment="short")
+        self.assertNotEqual(plots.learning_curve(runs="last").lines[0].get_marker(), "None")  # one point is seen
+        change("DELETE FROM run WHERE experiment = 'short'")
         for wrong in ({"value": "accuracy"}, {"against": "time"}, {"value": "validation_loss", "runs": 1}):
             change("UPDATE evaluation SET validation_loss = NULL")
             before = plots.pyplot.get_fignums()
@@ -302,6 +305,6 @@ class Plots(InFolder):
                 plots.learning_curve(**wrong)
             self.assertEqual(plots.pyplot.get_fignums(), before)  # no empty figure stays open
         axes = plots.learning_curve(value="test_loss", against="updates")
-        self.assertEqual(len(axes.lines), 2)
+        self.assertEqual([line.get_marker() for line in axes.lines], ["None", "None"])
         wanted = gradlag.results.rows("SELECT updates, test_loss FROM evaluation WHERE run_id = 1 ORDER BY updates")
         self.assertEqual(list(zip(*axes.lines[0].get_data())), [tuple(each.values()) for each in wanted])
