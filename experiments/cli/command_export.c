@@ -104,6 +104,8 @@ status command_export(int argc, char **argv)
     bool csv = strcmp(format, "csv") == 0;
     if (!csv && strcmp(format, "parquet") != 0)
         FAIL(ERROR_USAGE, "export: '%s' is no format; name csv or parquet", format);
+    if (e.folder != NULL && e.folder[0] == '\0')
+        FAIL(ERROR_USAGE, "export: -o is empty; name a folder, as in -o results-%s", format);
     if (e.folder != NULL && strcmp(e.folder, "-") == 0) {
         FAIL(ERROR_USAGE,
              "export: %s is a folder of files, which cannot go to standard output; "

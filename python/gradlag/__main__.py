@@ -17,6 +17,8 @@ def main(arguments=None):
     asked = parser.parse_intermixed_args(arguments)
     try:
         count = getattr(exports, asked.what)(asked.results, asked.tool, asked.path, asked.runs or None)
+    except KeyboardInterrupt:
+        return 130
     except Exception as error:  # also those of the tool's library
         print(f"gradlag: error: {error}", file=sys.stderr)
         return error.code if isinstance(error, Error) else 7 if isinstance(error, sqlite3.Error) else 1

@@ -8,6 +8,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from optuna.trial import TrialState
 
 from . import results as files
+from .exports import varying
 
 # What a study optimizes, and its column in table evaluation: the first one that its runs have.
 VALUES = {"validation_accuracy": "validation_accuracy", "final_accuracy": "test_accuracy", "final_loss": "test_loss"}
@@ -24,8 +25,7 @@ def _distribution(values):
 
 def _distributions(runs):
     """A parameter for each setting in which the runs differ, without the seed. Optuna compares trials of equal ranges only."""
-    keys = sorted({key for run in runs for key in run["differing"]} - {"seed"})
-    return {key: _distribution([run["differing"][key] for run in runs if key in run["differing"]]) for key in keys}
+    return {key: _distribution([run["keys"][key] for run in runs if key in run["keys"]]) for key in sorted(varying(runs) - {"seed"})}
 
 
 def _value(source, runs):
@@ -87,7 +87,7 @@ class Target:
 
     def _trial(self, run, value, distributions):
         state, number = _outcome(run, value)
-        params = {key: run["differing"][key] for key in distributions if key in run["differing"]}
+        params = {key: run["keys"][key] for key in distributions if key in run["keys"]}
         trial = optuna.trial.create_trial(
             state=state, value=number, params=params, distributions={key: distributions[key] for key in params},
             user_attrs={"run": run["id"], **{name: run[name] for name in ATTRIBUTES}}, intermediate_values=self._curve(run, value))

@@ -5,7 +5,6 @@ Target.write(runs) writes what these runs have that the target has not.
 """
 import importlib
 import json
-import sqlite3
 import sys
 import time
 from contextlib import closing
@@ -15,7 +14,6 @@ from . import results as files
 # The package for pip and the default path; None: where MLflow writes by default.
 TOOLS = {"tensorboard": ("tensorboard", "results-tensorboard"), "mlflow": ("mlflow", None), "optuna": ("optuna", "results-optuna.db"),
          "parquet": ("pyarrow", "results-parquet")}
-APPLICATION_ID, SCHEMA = 1196188007, 1
 # Settings that users compare runs by; exports add those in which the runs differ.
 COMMON = {"mode", "engine", "workers", "model", "dataset", "batch", "optimizer", "lr", "momentum", "consistency", "damping",
           "correction", "seed"}
@@ -26,13 +24,8 @@ class Source:
 
     def __init__(self, path, names=None):
         self.path = path
-        try:
-            self.connection = files.connect(path)
-            about = [self.rows(f"PRAGMA {name}")[0][name] for name in ("application_id", "user_version")]
-        except (FileNotFoundError, sqlite3.DatabaseError) as error:
-            raise files.Error(f"{path} cannot be read as a results file: {error}; name another file", 7) from None
-        if about != [APPLICATION_ID, SCHEMA]:
-            raise files.Error(f"{path} is not a results file of this version of gradlag; name another file", 7)
+        self.connection = files.connect(path)
+        names = [names] if isinstance(names, (int, str)) else names
         self.ids = None if names is None else [self._find(str(name)) for name in names]
 
     def close(self):
@@ -60,7 +53,6 @@ class Source:
             run["keys"] = {key: value for key, value in settings.items() if isinstance(value, (bool, int, float, str))}
         differing = varying(chosen)
         for run in chosen:
-            run["differing"] = {key: value for key, value in run["keys"].items() if key in differing}
             run["compared"] = {key: value for key, value in run["keys"].items() if key in differing | COMMON}
         return [run for run in chosen if run["status"] != "queued" and run["began"] is not None]
 
@@ -131,7 +123,7 @@ def export(results="results.db", to="tensorboard", path=None, runs=None):
     """Exports runs to a tool and returns their number; what an earlier export of the same runs wrote is not written twice.
 
     to: "tensorboard", "mlflow", "optuna" or "parquet". path: a folder, or a URI of MLflow or Optuna; None: docs/exports.md.
-    runs: ids, beginnings of uuids or "last"; None: all of the file. Running runs are exported up to now.
+    runs: an id, the beginning of a uuid or "last", or a list of these; None: all of the file. Running runs are exported up to now.
     """
     with closing(Source(results, runs)) as source, closing(_open(to, source, path)) as target:
         return len(_write(source, target))

@@ -152,15 +152,27 @@ class _Peer:
 
     def answer(self, message):
         try:
-            return getattr(self, message["type"])(message)
-        except Exception as error:  # gradlag shows the last line; the traceback goes to stderr, which it shows, too
-            traceback.print_exc()
-            return {"error": f"{type(error).__name__}: {error}"}
+            return json.dumps(getattr(self, message["type"])(message))
+        except Exception as error:
+            return json.dumps({"error": explain(error)})
 
     def serve(self):
         with self.socket.makefile("r", encoding="utf-8") as lines:
             for line in lines:
-                self.socket.sendall((json.dumps(self.answer(json.loads(line))) + "\n").encode())
+                self.socket.sendall((self.answer(json.loads(line)) + "\n").encode())
+
+
+def explain(error):
+    """An exception in one line, with its place in the user's program. Its traceback, without this package, goes to stderr."""
+    report = traceback.TracebackException.from_exception(error)
+    own = os.path.dirname(os.path.abspath(__file__))
+    frames = [frame for frame in report.stack if os.path.dirname(os.path.abspath(frame.filename)) != own]
+    if frames:
+        report.stack = traceback.StackSummary.from_list(frames)
+        print("".join(report.format()), end="", file=sys.stderr)
+    home = os.path.dirname(os.path.abspath(sys.argv[0]))
+    places = [f" ({os.path.basename(f.filename)}, line {f.lineno})" for f in frames if os.path.dirname(os.path.abspath(f.filename)) == home]
+    return f"{type(error).__name__}: {error}{places[-1] if places else ''}"
 
 
 def finite(value):

@@ -8,6 +8,7 @@
 Each function draws into `axes` (None: a new figure) and returns the axes. Axes, lines and texts are matplotlib's: change them.
 """
 import functools
+import re
 from contextlib import closing
 from itertools import groupby
 
@@ -36,11 +37,16 @@ def _figure(draw):
     @functools.wraps(draw)
     def styled(*arguments, axes=None, **named):
         with pyplot.rc_context(STYLE):
-            axes = pyplot.subplots(figsize=(WIDTH, HEIGHT), layout="constrained")[1] if axes is None else axes
-            draw(*arguments, axes=axes, **named)
-            if axes.get_legend_handles_labels()[0]:
-                axes.legend()
-        return axes
+            drawn = axes or pyplot.subplots(figsize=(WIDTH, HEIGHT), layout="constrained")[1]
+            try:
+                draw(*arguments, axes=drawn, **named)
+            except Exception:
+                if axes is None:
+                    pyplot.close(drawn.figure)
+                raise
+            if drawn.get_legend_handles_labels()[0]:
+                drawn.legend()
+        return drawn
     return styled
 
 
@@ -48,11 +54,30 @@ def _percent(axis):
     axis.set_major_formatter(lambda share, at: f"{100 * share:.4g} %")
 
 
+def _words(row):
+    return dict(re.findall(r"([\w.]+)=(.*?)(?= [\w.]+=|$)", row["differing"] or ""))
+
+
+def _settings(row, lines):
+    """The row's settings that tell the lines apart: those that all lines have, then only as many more as it takes."""
+    found = [_words(line) for line in lines]
+
+    def told(keys):
+        return len({tuple(words.get(key) for key in keys) for words in found})
+    keys = sorted({key for words in found for key in words})
+    chosen = [key for key in keys if told([key]) > 1 and all(key in words for words in found)]
+    for key in keys:
+        if told([*chosen, key]) > told(chosen):
+            chosen.append(key)
+    return " ".join(f"{key}={value}" for key, value in _words(row).items() if key in chosen)
+
+
 def _label(row, lines, *more):
     """The parts of a row's name in which the lines differ; settings only if it has no arm."""
     names = ("experiment", "arm", *more) if row["arm"] else ("experiment", "mode", "damping", "lr", "batch", "differing", *more)
     differ = [name for name in names if row[name] is not None and len({line[name] for line in lines}) > 1] or [names[1]]
-    return ", ".join(WORDED.get(name, "{}").format(row[name]) for name in differ)
+    parts = (_settings(row, lines) if name == "differing" else WORDED.get(name, "{}").format(row[name]) for name in differ)
+    return ", ".join(part for part in parts if part)
 
 
 def _lines(found):
@@ -104,18 +129,24 @@ def staleness_histogram(results="results.db", run="last", axes=None):
 @_figure
 def learning_curve(results="results.db", runs=None, value="test_accuracy", against="samples", axes=None):
     """Evaluations of runs (None: all) as they trained; runs that differ only in the seed have one colour."""
+    if value not in VALUES or against not in AGAINST:
+        raise ValueError(f"there is no curve of '{value}' against '{against}'; there are {', '.join(VALUES)}, against {', '.join(AGAINST)}")
     with closing(Source(results, runs)) as source:
         described = {row["id"]: row for row in source.rows("SELECT * FROM run_with_settings")}
         curves = [(described[run["id"]], source.evaluations(run, -1)) for run in source.runs()]
     groups = {}
     for row, curve in curves:
         points = [(each[against], each[value]) for each in curve if each[value] is not None]
-        groups.setdefault((row["experiment"], row["arm"], row["settings"]), []).append((row, points))
+        if points:
+            groups.setdefault((row["experiment"], row["arm"], row["settings"]), []).append((row, points))
+    if not groups:
+        raise ValueError(f"{results} has no {VALUES[value]} of these runs")
     firsts = [group[0][0] for group in groups.values()]
     for i, group in enumerate(groups.values()):
         for k, (row, points) in enumerate(group):
             label = _label(row, firsts, "workers") if k == 0 else None
-            axes.plot(*zip(*points), label=label, **{**_style(i), "marker": None})
+            style = _style(i) if len(points) == 1 else {**_style(i), "marker": None}  # a single point has no line
+            axes.plot(*zip(*points), label=label, **style)
     axes.set(xlabel=AGAINST[against], ylabel=VALUES[value])
     if value.endswith("accuracy"):
         _percent(axes.yaxis)

@@ -2,10 +2,16 @@
 import contextlib
 import json
 import os
+import re
 import shutil
+import signal
 import sqlite3
 import subprocess
 import urllib.parse
+
+
+APPLICATION_ID, SCHEMA = 1196188007, 1
+STOP_S = 10  # how long a run that a terminal's Ctrl-C stops may take before it gets a signal of ours
 
 
 class Error(RuntimeError):
@@ -33,25 +39,62 @@ def arguments(settings):
         yield f"{key.replace('__', '.')}={value}"
 
 
+def _call(*words):
+    """The answer of a command of gradlag, from JSON; None: it printed nothing. Ctrl-C stops the command and keeps its results."""
+    with subprocess.Popen([program(), *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", errors="replace") as command:
+        try:
+            out, messages = command.communicate()
+        except KeyboardInterrupt:
+            _stop(command)
+            raise
+    answer = json.loads(out) if out.strip() else None
+    if command.returncode != 0:  # the first error is the cause: those of other processes may follow
+        first = re.search("^gradlag[^:\n]*: error: ", messages, re.M)
+        raise Error(messages[first.end() if first else 0:].strip(), command.returncode, answer)
+    return answer
+
+
+def _stop(command):
+    """A terminal sends Ctrl-C to gradlag, too. A second signal would stop it at once, so it gets one only if it goes on."""
+    try:
+        command.communicate(timeout=STOP_S)
+    except subprocess.TimeoutExpired:
+        command.send_signal(signal.SIGINT)
+        command.communicate()
+
+
 def run(**settings):
-    """Trains once and returns the run's row as a dict: gradlag.run(mode="async", workers=4)["final_accuracy"]."""
-    done = subprocess.run([program(), "run", "--json", *arguments(settings)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    row = json.loads(done.stdout) if done.stdout.strip() else None
-    if done.returncode != 0:
-        raise Error(done.stderr.rpartition("gradlag: error: ")[2].strip(), done.returncode, row)
-    return row
+    """Trains once and returns the run's row as a dict: gradlag.run(mode="async", workers=4)["final_accuracy"].
+
+    Error: the run failed; Error.run is its row, if it has one. Ctrl-C stops the run, which keeps its results, and raises KeyboardInterrupt.
+    """
+    return _call("run", "--json", *arguments(settings))
 
 
 def connect(results):
     """A connection that can only read the results file; a row has names, too."""
+    try:
+        connection = _open(results)
+        about = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")]
+    except (FileNotFoundError, sqlite3.DatabaseError) as error:
+        raise Error(f"{results} cannot be read as a results file: {error}; name another file", 7) from None
+    if about != [APPLICATION_ID, SCHEMA]:
+        connection.close()
+        what = "not a results file of this version of gradlag" if os.path.getsize(results) else "empty: no run has been recorded in it yet"
+        raise Error(f"{results} is {what}; name another file", 7)
+    return connection
+
+
+def _open(results):
     if not os.path.exists(results):
-        raise FileNotFoundError(f"there is no file {results}")
+        raise FileNotFoundError("there is no such file")
     # A connection that may write removes the files -wal and -shm again when it is the last one.
     writable = os.access(results, os.W_OK) and os.access(os.path.dirname(os.path.abspath(results)), os.W_OK)
     mode = "mode=rw" if writable else "mode=ro" if os.path.exists(f"{results}-wal") else "immutable=1"
     connection = sqlite3.connect(f"file:{urllib.parse.quote(os.fspath(results))}?{mode}", uri=True, isolation_level=None)
     connection.execute("PRAGMA query_only = ON")
     connection.row_factory = sqlite3.Row
+    connection.text_factory = lambda text: text.decode(errors="replace")  # the error of a run may hold anything that its program printed
     return connection
 
 
@@ -84,8 +127,4 @@ def runs(results="results.db"):
 
 def query(name, results="results.db", **parameters):
     """The answer of a named query (`gradlag query` lists them), as rows of texts and numbers."""
-    done = subprocess.run([program(), "query", name, "--json", f"results={results}", *arguments(parameters)], stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, text=True)
-    if done.returncode != 0:
-        raise Error(done.stderr.rpartition("gradlag: error: ")[2].strip(), done.returncode)
-    return _table(json.loads(done.stdout))
+    return _table(_call("query", name, "--json", f"results={results}", *arguments(parameters)))

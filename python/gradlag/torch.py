@@ -14,19 +14,41 @@ except ModuleNotFoundError:
 
 from . import batch_norm, peer
 
+SPLITS = {"train", "validation", "test"}
 
-def _shape(tensor):
-    return tuple(tensor.shape) or (1,)
+
+def _name(value):
+    return type(value).__name__
+
+
+def _checked(data):
+    """The user's datasets; mistakes are errors that name them."""
+    if not isinstance(data, dict) or "train" not in data or data.keys() - SPLITS:
+        raise TypeError(f"data(request) must return a dict with 'train' and, if there are, 'validation' and 'test', "
+                        f"not {sorted(data) if isinstance(data, dict) else _name(data)}")
+    for split, dataset in data.items():
+        if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+            raise TypeError(f"data '{split}' is a {_name(dataset)}: give a dataset with a length and an index, no loader; gradlag makes the batches")
+        sample = dataset[0] if len(dataset) > 0 else (None, None)
+        if not isinstance(sample, (tuple, list)) or len(sample) != 2:
+            raise TypeError(f"a sample of data '{split}' must be a pair (input, target), not {_name(sample)}")
+    if len(data["train"]) == 0:
+        raise ValueError("data 'train' has no samples")
+    return data
 
 
 class _Model:
     def __init__(self, request, model, data, loss, classes):
+        if isinstance(model, torch.nn.Module):
+            raise TypeError("model must be a function that makes the module: model=lambda request: Net()")
         torch.set_num_threads(request.threads)
         torch.use_deterministic_algorithms(True, warn_only=True)
         torch.manual_seed(request.seed)
         self.module = model(request)
-        self.data = {"validation": (), "test": (), **data(request)}
+        self.data = {"validation": (), "test": (), **_checked(data(request))}
         self.loss = loss
+        if not isinstance(self.module, torch.nn.Module) or not any(p.requires_grad for p in self.module.parameters()):
+            raise TypeError(f"model(request) must return an nn.Module with parameters to train, not {_name(self.module)}")
         self.device = next(self.module.parameters()).device
         self.trained = {n: p for n, p in self.module.named_parameters() if p.requires_grad}
         self.start = {n: p.detach().cpu().numpy().astype(numpy.float32) for n, p in self.trained.items()}

@@ -5,6 +5,7 @@ Runs the tests of this file and of test_*.py beside it. NumPy is enough; a test 
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -25,9 +26,9 @@ class InFolder(Folder):
     def train(self, example, **settings):
         return gradlag.run(model="external", model__command=command(EXAMPLES / example), **settings)
 
-    def program(self, body):
+    def program(self, body, train="64"):
         pathlib.Path("own.py").write_text("import numpy\nimport gradlag\n\nclass Own:\n"
-                                          "    samples, classes = {'train': 64, 'validation': 0, 'test': 8}, 0\n"
+                                          f"    samples, classes = {{'train': {train}, 'validation': 0, 'test': 8}}, 0\n"
                                           "    def parameters(self): return {'w': numpy.zeros(3, numpy.float32)}\n"
                                           "    def evaluate(self, parameters, split, samples): return 0.0, 0, None\n"
                                           f"    def gradient(self, parameters, samples, rng):\n        {body}\n\n"
@@ -94,9 +95,9 @@ class OwnModels(InFolder):
         row = self.program("return 1.0, 0, {'w': parameters['w'] + rng.normal(size=3)}")
         self.assertEqual(row["status"], "finished")
 
-    def expect(self, code, named, body):
+    def expect(self, code, named, body, **more):
         with self.assertRaises(gradlag.Error) as caught:
-            self.program(body)
+            self.program(body, **more)
         self.assertEqual(caught.exception.code, code)
         self.assertIn(named, str(caught.exception))
 
@@ -110,7 +111,21 @@ class OwnModels(InFolder):
         self.expect(3, "'w'", "return 1.0, 0, {}")
 
     def test_an_exception_ends_the_run(self):
-        self.expect(3, "KeyError", "return parameters['v']")
+        self.expect(3, "own.py, line 9", "return parameters['v']")
+
+    def test_an_exception_of_a_rank_is_in_the_error(self):
+        pathlib.Path("failing.py").write_text((EXAMPLES / "softmax_numpy.py").read_text().replace("return loss, (logs", "raise OSError('unread') #", 1))
+        with self.assertRaises(gradlag.Error) as caught:
+            gradlag.run(model="external", model__command=command("failing.py"), mode="sync", workers=2, updates=5)
+        self.assertIn("unread", str(caught.exception))
+
+    def test_what_is_not_utf8_after_it_is_cut_can_be_read(self):
+        self.expect(3, "ValueError", "raise ValueError('ö' * 1000)")
+        self.expect(3, "ValueError", "raise ValueError('.' + 'ö' * 1000)")
+        self.assertEqual(len(gradlag.runs()), 2)
+
+    def test_an_answer_that_is_no_json_is_an_error(self):
+        self.expect(3, "int64", "return 1.0, 0, {'w': parameters['w']}", train="numpy.int64(64)")
 
     def test_a_loss_that_is_not_finite_is_divergence(self):
         self.expect(6, "loss", "return float('nan'), 0, {'w': parameters['w']}")
@@ -122,7 +137,57 @@ class OwnModels(InFolder):
         self.assertIn("model.featurs", str(caught.exception))
 
 
+@needs("torch")
+class TorchMistakes(InFolder):
+    def check(self, named, data, model="torch.nn.Linear(3, 2)"):
+        pathlib.Path("own.py").write_text("import torch\nimport gradlag.torch\n"
+                                          "pairs = torch.utils.data.TensorDataset(torch.zeros(9, 3), torch.zeros(9, dtype=torch.int64))\n"
+                                          f"gradlag.torch.serve(lambda request: {model}, lambda request: {data})\n")
+        with self.assertRaises(gradlag.Error) as caught:
+            gradlag.run(model="external", model__command=command("own.py"), updates=2, **VIRTUAL)
+        self.assertEqual(caught.exception.code, 3)
+        self.assertIn(named, str(caught.exception))
+
+    def test_a_mistake_is_named(self):
+        self.check("'val'", "{'train': pairs, 'val': pairs}")
+        self.check("'train'", "{'test': pairs}")
+        self.check("tuple", "(pairs, pairs)")
+        self.check("DataLoader", "{'train': torch.utils.data.DataLoader(pairs)}")
+        self.check("(input, target)", "{'train': list(range(9))}")
+        self.check("ReLU", "{'train': pairs}", "torch.nn.ReLU()")
+
+
 class Results(InFolder):
+    def test_ctrl_c_stops_the_run_and_keeps_its_results(self):
+        settings = {"dataset": "gaussian", "model": "softmax", "dataset.samples": 1000, "mode": "async", "workers": 2, "epochs": 100000}
+        for group in (True, False):  # as a terminal signals, and of Python alone
+            script = f"import gradlag; gradlag.results.STOP_S = {30 if group else 0.1}; gradlag.run(checkpoint='{{run}}.safetensors', **{settings})"
+            caller = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL, start_new_session=True)
+            self.addCleanup(caller.kill)
+            until = time.monotonic() + 60
+            while not self.status("running") and time.monotonic() < until:
+                time.sleep(0.1)
+            time.sleep(1)
+            (os.killpg if group else os.kill)(caller.pid, signal.SIGINT)
+            self.assertNotEqual(caller.wait(timeout=60), 0)
+            self.assertFalse(self.status("running"))
+        self.assertEqual(self.status("stopped"), [1, 2])
+        self.assertTrue(os.path.exists("1.safetensors") and os.path.exists("2.safetensors"))
+
+    def status(self, status):
+        try:
+            return [row["id"] for row in gradlag.results.rows("SELECT id FROM run WHERE status = ?", parameters=(status,))]
+        except gradlag.Error:  # the file is not there yet, or still empty
+            return []
+
+    def test_what_is_no_results_file_is_an_error(self):
+        pathlib.Path("empty.db").touch()
+        pathlib.Path("text.db").write_text("no database, but longer than the header of one" * 10)
+        for path in ("empty.db", "text.db", "missing.db", "."):
+            with self.assertRaises(gradlag.Error) as caught:
+                gradlag.runs(path)
+            self.assertEqual(caught.exception.code, 7)
+
     def test_a_run_returns_its_row(self):
         row = gradlag.run(mode="async", workers=2, damping="inverse", pace__mean_ms=3, updates=30, **SMALL)
         self.assertEqual((row["id"], row["workers"], row["damping"], row["updates"]), (1, 2, "inverse", 30))

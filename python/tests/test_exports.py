@@ -186,6 +186,7 @@ class Exports(InFolder):
             self.check_study("gradlag", 2)
         train(workers=4, damping="inverse", lr=0.5)  # another range of the rate
         gradlag.export(to="optuna")
+        self.assertEqual(self.check_study("an experiment", 1).trials[0].params, {})  # other studies differ, this one does not
         study = self.check_study("gradlag", 3)
         self.assertEqual({trial.distributions["lr"].high for trial in study.trials}, {0.5})
 
@@ -276,6 +277,16 @@ class Plots(InFolder):
             self.assertEqual(file.read(4), b"%PDF")
 
     @needs("matplotlib")
+    def test_a_label_has_the_settings_that_tell_lines_apart(self):
+        from gradlag import plots
+        train(workers=2)
+        train(workers=2, **{"dataset.seed": 2})
+        gradlag.run(**{**SMALL, "engine": "real", "pace": "none", "dataset.samples": 1000, "samples": 600, "batch": 10, "evaluate_every": 0.2})
+        labels = [text.get_text() for text in plots.headline().get_legend().get_texts()]
+        self.assertEqual(len(set(labels)), 3)
+        self.assertLess(max(map(len, labels)), 80)
+
+    @needs("matplotlib")
     def test_a_histogram_and_learning_curves(self):
         from gradlag import plots
         row = train(workers=4)
@@ -284,7 +295,16 @@ class Plots(InFolder):
         self.assertAlmostEqual(sum(bar.get_height() for bar in bars), 1)
         mean = sum((bar.get_x() + bar.get_width() / 2) * bar.get_height() for bar in bars)
         self.assertAlmostEqual(mean, row["mean_staleness"])
+        train(workers=4, evaluate_every=0, experiment="short")
+        self.assertNotEqual(plots.learning_curve(runs="last").lines[0].get_marker(), "None")  # one point is seen
+        change("DELETE FROM run WHERE experiment = 'short'")
+        for wrong in ({"value": "accuracy"}, {"against": "time"}, {"value": "validation_loss", "runs": 1}):
+            change("UPDATE evaluation SET validation_loss = NULL")
+            before = plots.pyplot.get_fignums()
+            with self.assertRaises(ValueError):
+                plots.learning_curve(**wrong)
+            self.assertEqual(plots.pyplot.get_fignums(), before)  # no empty figure stays open
         axes = plots.learning_curve(value="test_loss", against="updates")
-        self.assertEqual(len(axes.lines), 2)
+        self.assertEqual([line.get_marker() for line in axes.lines], ["None", "None"])
         wanted = gradlag.results.rows("SELECT updates, test_loss FROM evaluation WHERE run_id = 1 ORDER BY updates")
         self.assertEqual(list(zip(*axes.lines[0].get_data())), [tuple(each.values()) for each in wanted])

@@ -60,6 +60,7 @@ static void a_mistyped_command_line_is_answered_with_the_nearest_correct_one(voi
         {{"export", "tensorboard"}, "python3 -m gradlag export tensorboard results.db"},
         {{"export", "cvs"}, "'cvs'"},
         {{"export", "parquet", "-o", "-"}, "-o"},
+        {{"export", "csv", "-o", ""}, "-o"},
         {{"worker", "worker=x"}, "worker=x"},
     };
     for (size_t i = 0; i < COUNT_OF(of); i++) {

@@ -36,7 +36,7 @@ struct external_process {
     uint64_t stop_ns;                  /* when a wait first saw *stop; 0: not yet */
     struct text received;              /* the beginning of an answer */
     char tail[TAIL_BYTES];             /* the end of its output, NUL-terminated */
-    size_t tail_length, line_at;
+    size_t tail_length;
 };
 
 /* ---- the process ---- */
@@ -241,7 +241,7 @@ static void read_output(external_process *p)
     }
 }
 
-/* The last lines of its output, as the end of an error message. */
+/* The last whole lines of its output, as the end of an error message. */
 static const char *last_lines(external_process *p, char out[TAIL_BYTES + 32])
 {
     read_output(p);
@@ -249,7 +249,8 @@ static const char *last_lines(external_process *p, char out[TAIL_BYTES + 32])
         p->tail[--p->tail_length] = '\0';
     if (p->tail_length == 0)
         return "; it wrote nothing";
-    snprintf(out, TAIL_BYTES + 32, "; its last lines:\n%s", p->tail);
+    const char *line = p->tail_length >= TAIL_BYTES - 2 ? strchr(p->tail, '\n') : NULL;
+    snprintf(out, TAIL_BYTES + 32, "; its last lines:\n%s", line != NULL ? line + 1 : p->tail);
     return out;
 }
 
