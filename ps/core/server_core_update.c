@@ -4,6 +4,7 @@
 
 #include "ps/core/arithmetic.h"
 
+#include <float.h>
 #include <math.h>
 
 struct server_action *core_emit(server_core *c, enum server_action_kind kind)
@@ -266,8 +267,8 @@ static bool update_parameters(server_core *c, const struct update *u)
     const bool scale_free = optimizer_is_scale_free(c->optimizer);
     const double mean_scale = c->aggregate.mean_scale;
     struct optimizer_pass pass;
-    if (scale_free) /* the rate takes the mean scale, so the gradient must not */
-        scale = mean_scale > 0 ? scale / mean_scale : 1;
+    if (scale_free) /* the rate takes the mean scale, so the gradient must not; 0 has no inverse */
+        scale = mean_scale >= (double)FLT_MIN ? scale / mean_scale : 1;
     optimizer_set_epoch(c->optimizer, schedule_epoch(&c->schedule, c->samples_used, after));
     optimizer_apply(c->optimizer, c->slots[c->latest], gradient, scale,
                     scale_free ? c->rate * mean_scale : c->rate,

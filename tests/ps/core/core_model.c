@@ -209,8 +209,15 @@ static struct model_update choose(struct core_model *m)
     return u;
 }
 
-/* Equal scales, and the scale of a single gradient, are left to the optimizer; a scale-free one
- * scales its rate by their mean, and its gradient by the inverse of their mean. */
+/* A scale-free optimizer scales its rate by the mean scale, and its gradient by the inverse. */
+static double gradient_scale(const struct core_model *m, double left)
+{
+    if (!model_scale_free(m))
+        return left;
+    return m->mean_scale < (double)FLT_MIN ? 1 : left / m->mean_scale;
+}
+
+/* Equal scales, and the scale of a single gradient, are left to the optimizer. */
 static double combine(struct core_model *m, struct model_update *u, double rate, float *mean)
 {
     float gradient[MODEL_WORKERS][MODEL_COUNT];
@@ -229,7 +236,7 @@ static double combine(struct core_model *m, struct model_update *u, double rate,
     for (unsigned i = 0; equal && i < u->n; i++)
         weight[i] = 1;
     mean_of(m->count, u->n, gradient, weight, mean);
-    return model_scale_free(m) ? left / m->mean_scale : left;
+    return gradient_scale(m, left);
 }
 
 static void apply_held(struct core_model *m)
@@ -283,14 +290,14 @@ static void apply_taken(struct core_model *m)
         samples += m->taken[i].samples;
     }
     mean_of(m->count, n, gradient, weight, mean);
-    if (!is_usable(m, mean, 1)) {
+    m->mean_scale = scales / n;
+    const double left = gradient_scale(m, 1);
+    if (!is_usable(m, mean, left)) {
         diverge_taken(m);
         return;
     }
     double rate = rate_of(m, samples);
-    m->mean_scale = scales / n;
-    model_step(m, mean, model_scale_free(m) ? 1 / m->mean_scale : 1, rate, m->used,
-               m->used + samples);
+    model_step(m, mean, left, rate, m->used, m->used + samples);
     m->used += samples;
     m->version++;
     for (unsigned i = 0; i < n; i++) {
