@@ -156,7 +156,7 @@ static void on_ready(struct server *s, unsigned w, const struct channel_received
     server_event_queued(s, SEVERITY_INFO, "worker_joined", w, detail);
     if (s->begun)
         training_queue(s, EVENT_HELLO, w);
-    else if (peers_in(s, PEER_READY) == s->o->workers)
+    else if (!server_is_over(s) && peers_in(s, PEER_READY) == s->o->workers)
         training_begin(s);
 }
 

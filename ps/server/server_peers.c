@@ -160,7 +160,7 @@ static bool all_are_ready(const struct server *s)
 
 static void begin_if_all_are_ready(struct server *s)
 {
-    if (!s->begun && all_are_ready(s))
+    if (!s->begun && !server_is_over(s) && all_are_ready(s))
         training_begin(s);
 }
 

@@ -382,22 +382,29 @@ static void training_begins_after_the_last_missing_worker_is_lost(void **state U
     close_rig(r, o);
 }
 
-/* The worker joined the follower and died. Server 0 must not wait for it. */
+/* The worker joined the follower and died. Server 0 must not wait for it, and if that ends the run,
+ * training must not begin when the other worker is ready. */
 static void server_0_does_not_wait_for_a_worker_that_died_before_joining_it(void **state UNUSED)
 {
-    static const char *const on_lost[] = {"stop", "continue"};
-    for (size_t i = 0; i < COUNT_OF(on_lost); i++) {
+    static const struct {
+        const char *on_lost;
+        bool ready_first;
+    } cases[] = {{"stop", true}, {"stop", false}, {"continue", true}};
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
         options *o;
         struct rig *r = open_rig_for(&o, 2, "60");
-        rig_set(o, "on_lost", on_lost[i]);
+        rig_set(o, "on_lost", cases[i].on_lost);
         pid_t server = rig_serve(r, o);
         struct ps_servers_puppet follower = puppet_follow(r), left = puppet_train(r, 0);
-        puppet_is_ready(&left);
+        if (cases[i].ready_first)
+            puppet_is_ready(&left);
         puppet_report(&follower, 0, WIRE_WORKER_READY, 0);
         follower.m.sequence = 1;
         follower.m.lost = (struct wire_lost){.worker = 1, .code = ERROR_PEER, .text = "died"};
         puppet_send(&follower, WIRE_LOST);
-        if (i == 0) {
+        if (!cases[i].ready_first)
+            puppet_is_ready(&left);
+        if (strcmp(cases[i].on_lost, "stop") == 0) {
             both_leave(&follower, 2, &left);
             expect_end(r, server, ERROR_PEER, "worker 1");
         } else {
