@@ -55,7 +55,7 @@ def _call(*words):
 
 
 def _stop(command):
-    """A terminal sends Ctrl-C to gradlag, too. A second signal would stop it at once, so it gets one only if it goes on."""
+    """Ctrl-C on a terminal reaches gradlag, too. A second signal ends gradlag at once, so it is sent only after STOP_S."""
     try:
         command.communicate(timeout=STOP_S)
     except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""What the tests share: the program, and a folder of its own for each test."""
+"""Shared by the tests: paths, settings, and a temporary folder for each test."""
 import importlib.util
 import os
 import pathlib

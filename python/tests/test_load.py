@@ -7,10 +7,11 @@ import sqlite3
 import struct
 import subprocess
 import sys
-import tempfile
 import unittest
 
 import numpy
+
+from rig import InFolder
 
 import gradlag
 from gradlag import checkpoint
@@ -51,14 +52,6 @@ def write_without(path, unwanted):
             header[name] = {"dtype": "F32", "shape": tensor.shape, "data_offsets": [len(data), len(data) + tensor.nbytes]}
             data += tensor.tobytes()
     write(path, header, data)
-
-
-class InFolder(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="gradlag-")
-        self.addCleanup(folder.cleanup)
-        self.addCleanup(os.chdir, os.getcwd())
-        os.chdir(folder.name)
 
 
 class Checkpoints(InFolder):
