@@ -8,7 +8,7 @@
 #include "experiments/claims/experiment.h"
 
 /* Also after an error the caller closes `e`. ERROR_USAGE "file:line: …": an unknown key, a missing
- * or wrong value, a repeated number in a list of seeds or worker counts. */
+ * or wrong value, a repeated number in a list of seeds or columns. */
 status experiment_read(const struct yaml_tree *d, struct experiment *e) MUST_CHECK;
 
 #endif
