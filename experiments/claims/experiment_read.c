@@ -44,8 +44,8 @@ done:
     return result;
 }
 
-static status read_list(const struct yaml_tree *d, const struct node *n, const char *key,
-                        struct int_list *out)
+status experiment_read_list(const struct yaml_tree *d, const struct node *n, const char *key,
+                            struct int_list *out)
 {
     status result = OK;
     TRY(node_require(d, n, NODE_LIST, key));
@@ -66,7 +66,7 @@ static status read_integers(const struct yaml_tree *d, const struct node *map, c
                             struct int_list *out)
 {
     const struct node *n = node_child(map, key);
-    return n != NULL ? read_list(d, n, key, out) : OK;
+    return n != NULL ? experiment_read_list(d, n, key, out) : OK;
 }
 
 static status read_settings(const struct yaml_tree *d, const struct node *map, struct settings *out)
@@ -155,138 +155,18 @@ static status read_arm_quick(const struct yaml_tree *d, const struct node *n, st
     TRY(memory_new(&out->quick_at, n->count, sizeof *out->quick_at, "quick"));
     out->quick_at_count = n->count;
     if (n->kind == NODE_LIST)
-        TRY(read_list(d, n, "quick", &columns));
+        TRY(experiment_read_list(d, n, "quick", &columns));
     for (size_t i = 0; i < n->count; i++) {
         struct at_seeds *at = &out->quick_at[i];
         if (n->kind == NODE_LIST) {
             at->column = columns.at[i];
         } else {
             TRY(read_column(d, n, i, &at->column));
-            TRY(read_list(d, &n->children[i], "quick", &at->seeds));
+            TRY(experiment_read_list(d, &n->children[i], "quick", &at->seeds));
         }
     }
 done:
     memory_free(columns.at);
-    return result;
-}
-
-/* tune: {search: tpe, lr: 0.001..0.1:log, momentum: [0, 0.9], seeds: [1]} */
-static status read_dimension(const struct yaml_tree *d, const char *key, const struct node *n,
-                             struct space *out)
-{
-    status result = OK;
-    struct text origin = {0};
-    const char **values = NULL;
-    text_add(&origin, "%s:%u", d->name, n->line);
-    if (n->kind == NODE_SCALAR && search_is_range(n->text)) {
-        TRY(space_add_range(out, key, n->text, origin.at));
-        goto done;
-    }
-    if (n->kind != NODE_LIST) {
-        FAIL(ERROR_USAGE,
-             "%s: %s must be a list of values to try, or a range such as 0.001..0.1:log", origin.at,
-             key);
-    }
-    if (n->count == 0)
-        FAIL(ERROR_USAGE, "%s: %s has no values to try; list at least one", origin.at, key);
-    TRY(memory_new(&values, n->count, sizeof *values, key));
-    for (size_t i = 0; i < n->count; i++) {
-        TRY(node_require(d, &n->children[i], NODE_SCALAR, key));
-        values[i] = n->children[i].text;
-    }
-    TRY(space_add_choice(out, key, values, n->count, origin.at));
-done:
-    memory_free(values);
-    text_free(&origin);
-    return result;
-}
-
-static status read_search_key(const struct yaml_tree *d, const char *key, const struct node *n,
-                              struct settings *out)
-{
-    status result = OK;
-    struct text origin = {0};
-    TRY(node_require(d, n, NODE_SCALAR, key));
-    text_add(&origin, "%s:%u", d->name, n->line);
-    if (strcmp(key, "search.per") == 0) {
-        FAIL(ERROR_USAGE,
-             "%s: search.per is a key of `gradlag sweep` only; in an experiment each arm has a "
-             "search "
-             "for each column; remove the key",
-             origin.at);
-    }
-    settings_add(out, key, n->text, origin.at);
-done:
-    text_free(&origin);
-    return result;
-}
-
-static status read_grid(const struct yaml_tree *d, const struct node *map, struct tune_space *out)
-{
-    status result = OK;
-    struct search checked = {0};
-    if (map == NULL)
-        goto done;
-    TRY(node_require(d, map, NODE_MAP, "tune"));
-    for (size_t i = 0; i < map->count; i++) {
-        const struct node *n = &map->children[i];
-        if (strcmp(map->keys[i], "seeds") == 0)
-            TRY(read_list(d, n, "seeds", &out->seeds));
-        else if (search_is_key(map->keys[i]))
-            TRY(read_search_key(d, map->keys[i], n, &out->search));
-        else if (strcmp(map->keys[i], "quick") != 0)
-            TRY(read_dimension(d, map->keys[i], n, &out->space));
-    }
-    if (out->space.count == 0) {
-        FAIL(ERROR_USAGE,
-             "%s:%u: tune needs a key with values to try, for example {lr: [0.1, 0.2]}", d->name,
-             map->line);
-    }
-    TRY(search_open(&checked, &out->space, &out->search));
-done:
-    search_close(&checked);
-    return result;
-}
-
-static status read_tune(const struct yaml_tree *d, const struct node *map, struct arm *out)
-{
-    status result = OK;
-    TRY(read_grid(d, map, &out->tune));
-    if (map != NULL)
-        TRY(read_grid(d, node_child(map, "quick"), &out->quick_tune));
-done:
-    return result;
-}
-
-static bool same_search(const struct tune_space *a, const struct tune_space *b)
-{
-    bool same = a->search.count == b->search.count && a->seeds.count == b->seeds.count;
-    for (size_t i = 0; i < a->search.count && same; i++) {
-        const char *other = settings_find(&b->search, a->search.at[i].key);
-        same = other != NULL && strcmp(other, a->search.at[i].value) == 0;
-    }
-    return same;
-}
-
-/* Searched arms must have equal budgets. Grids may differ; the table shows their sizes. */
-static status check_budgets(const struct experiment *e, bool quick)
-{
-    status result = OK;
-    const struct arm *first = NULL;
-    for (size_t i = 0; i < e->arm_count; i++) {
-        const struct arm *arm = &e->arms[i];
-        const struct tune_space *g = experiment_tune_space(arm, quick);
-        if (g == NULL || settings_find(&g->search, "search") == NULL)
-            continue;
-        first = first == NULL ? arm : first;
-        if (!same_search(experiment_tune_space(first, quick), g)) {
-            FAIL(ERROR_USAGE,
-                 "%s: arms %s and %s tune with different searches, numbers of trials or numbers of "
-                 "seeds; give them the same, so that they are compared at equal budgets",
-                 g->search.at[0].origin, first->name, arm->name);
-        }
-    }
-done:
     return result;
 }
 
@@ -304,7 +184,7 @@ static status read_arm(const struct yaml_tree *d, const char *axis, const char *
     TRY(read_integers(d, n, axis, &out->columns));
     TRY(read_at(d, node_child(n, "at"), &out->at, &out->at_count));
     TRY(read_arm_quick(d, node_child(n, "quick"), out));
-    TRY(read_tune(d, node_child(n, "tune"), out));
+    TRY(experiment_read_tune(d, node_child(n, "tune"), out));
     TRY(read_text(d, n, "fit", false, &out->fit));
     TRY(read_expected(d, node_child(n, "expected"), out));
 done:
@@ -578,8 +458,8 @@ status experiment_read(const struct yaml_tree *d, struct experiment *e)
     TRY(read_lists(d, e));
     TRY(read_verdict(d, node_child(&d->root, "verdict"), e));
     TRY(read_quick(d, node_child(&d->root, "quick"), e));
-    TRY(check_budgets(e, false));
-    TRY(check_budgets(e, true));
+    TRY(experiment_check_budgets(e, false));
+    TRY(experiment_check_budgets(e, true));
 done:
     return result;
 }
