@@ -35,6 +35,18 @@ uint32_t *tape_labels(tape *t)
     return t->labels;
 }
 
+status tape_set_targets(tape *t, uint32_t targets)
+{
+    status result = OK;
+    uint32_t *labels;
+    REQUIRE(targets > 0);
+    TRY(memory_new(&labels, (size_t)t->batch * targets, sizeof *labels, "labels"));
+    memory_free(t->labels);
+    t->labels = labels;
+done:
+    return result;
+}
+
 void tape_gather(tape *t, const struct dataset *d, enum dataset_split split,
                  const uint32_t *indices, uint32_t first, uint32_t n, const struct crop *crops)
 {
@@ -43,11 +55,7 @@ void tape_gather(tape *t, const struct dataset *d, enum dataset_split split,
         dataset_gather(d, split, indices, first, n, crops, tape_images(t), t->labels);
         return;
     }
-    for (uint32_t i = 0; i < n; ++i) {
-        uint32_t index = indices != NULL ? indices[i] : first + i;
-        REQUIRE(index < d->count[split]);
-        t->labels[i] = d->labels[split][index];
-    }
+    dataset_labels(d, split, indices, first, n, t->labels);
     t->gathered = true;
     t->gather_failed = on->gather(t->b, t->input->value, split, indices, first, n, crops);
 }

@@ -100,7 +100,10 @@ void tape_take_statistics(tape *t, const tape *from);
  * variance for each channel. Borrowed from the tape, which changes them at the next calibration. */
 void tape_statistics(const tape *t, size_t layer, const float **mean, const float **variance);
 
-/* The caller fills these before tape_begin: [batch][channels][height][width], [batch]. */
+/* Sets the number of labels of one sample, initially 1, before the first step. It discards the
+ * labels. */
+status tape_set_targets(tape *t, uint32_t targets) MUST_CHECK;
+/* The caller fills these before tape_begin: [batch][channels][height][width], [batch][targets]. */
 float *tape_images(tape *t);
 uint32_t *tape_labels(tape *t);
 /* Alternative to filling: gathers the batch of these samples, as dataset_gather does. If the
