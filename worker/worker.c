@@ -63,6 +63,10 @@ static status list_layers(worker *w)
         const struct parameter_slice *slice = parameter_table_slice(w->parameters, i);
         w->layers[i] =
             (struct optimizer_layer){.count = slice->count, .excluded = slice->rank == 1};
+        if (parameter_table_is_hidden_matrix(w->parameters, i)) {
+            w->layers[i].rows = slice->shape[0];
+            w->layers[i].columns = (uint32_t)(slice->count / slice->shape[0]);
+        }
     }
 done:
     return result;

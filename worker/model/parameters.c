@@ -15,6 +15,7 @@ struct slice {
     char name[PARAMETER_NAME_BYTES];
     size_t layer; /* NO_LAYER: of parameter_table_add_slice() */
     bool is_bias;
+    bool hidden; /* of a slice without a layer */
 };
 
 struct parameter_table {
@@ -125,7 +126,7 @@ status parameter_table_add_bias(parameter_table *t, size_t layer)
 }
 
 status parameter_table_add_slice(parameter_table *t, const char *name, unsigned rank,
-                                 const uint32_t *shape)
+                                 const uint32_t *shape, bool hidden)
 {
     status result = OK;
     if (strlen(name) >= PARAMETER_NAME_BYTES) {
@@ -137,8 +138,9 @@ status parameter_table_add_slice(parameter_table *t, const char *name, unsigned 
             FAIL(ERROR_DATA, "two parameters have the name '%s'", name);
     TRY(grow(&t->slices, t->slice_count, &t->slice_capacity, sizeof *t->slices));
     struct slice *s = &t->slices[t->slice_count++];
-    *s =
-        (struct slice){.public = {.offset = t->count, .count = 1, .rank = rank}, .layer = NO_LAYER};
+    *s = (struct slice){.public = {.offset = t->count, .count = 1, .rank = rank},
+                        .layer = NO_LAYER,
+                        .hidden = hidden};
     snprintf(s->name, sizeof s->name, "%s", name);
     for (unsigned i = 0; i < rank; i++) {
         if (shape[i] > PARAMETERS_MOST / s->public.count)
@@ -168,6 +170,16 @@ const struct parameter_slice *parameter_table_slice(const parameter_table *t, si
     struct slice *s = &t->slices[index];
     s->public.name = s->name;
     return &s->public;
+}
+
+bool parameter_table_is_hidden_matrix(const parameter_table *t, size_t index)
+{
+    REQUIRE(index < t->slice_count);
+    const struct slice *s = &t->slices[index];
+    if (s->layer == NO_LAYER)
+        return s->hidden && s->public.rank > 1;
+    const struct layer *l = &t->layers[s->layer];
+    return !s->is_bias && !l->last && (l->kind == OP_LINEAR || l->kind == OP_CONVOLUTION);
 }
 
 void parameter_table_initialise(const parameter_table *t, uint64_t seed, float *out)
