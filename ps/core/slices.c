@@ -2,6 +2,7 @@
 #include "ps/core/slices.h"
 
 #include "ps/rules/consistency/consistency.h"
+#include "ps/rules/outer/outer.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -104,6 +105,8 @@ status slices_check(const options *o)
     status result = OK;
     const struct consistency_policy *policy = (const struct consistency_policy *)registry_find(
         &consistency_registry, options_text(o, "consistency"));
+    const struct outer_rule *outer =
+        (const struct outer_rule *)registry_find(&outer_registry, options_text(o, "outer"));
     if (servers_of(o) > 1 && options_integer(o, "probe_every") > 0) {
         FAIL(ERROR_USAGE,
              "%s: probe_every=%s needs whole gradients, but with several servers each server has "
@@ -121,6 +124,12 @@ status slices_check(const options *o)
              "%s: outer=%s computes learning rates from the version that a worker read, but with "
              "read=torn a worker reads several versions; set read=snapshot or servers=1",
              options_origin(o, "outer"), options_text(o, "outer"));
+    }
+    if (servers_of(o) > 1 && outer != NULL && outer->by_tensor) {
+        FAIL(ERROR_USAGE,
+             "%s: outer=%s compares whole tensors with the momentum, but several servers split "
+             "them; set servers=1 or another outer",
+             options_origin(o, "outer"), outer->about.name);
     }
     if (servers_of(o) > 1 && options_real(o, "clip_norm") > 0) {
         FAIL(ERROR_USAGE,
