@@ -75,6 +75,7 @@ static status add_run(struct cells *c, size_t index, struct sample *samples)
     cell->died += 100 * f.accuracy < DEAD;
     cell->loss += f.loss;
     cell->validation += 100 * f.validation_accuracy;
+    cell->validation_loss += f.validation_loss;
     cell->seconds += f.train_seconds;
     cell->updates += f.updates;
     cell->updates_per_second += f.updates / f.train_seconds;
@@ -94,7 +95,7 @@ static void average(struct cell *cell, const struct sample *accuracies)
     double n = cell->finished;
     double *const means[] = {&cell->loss,      &cell->validation,         &cell->seconds,
                              &cell->updates,   &cell->updates_per_second, &cell->samples_per_second,
-                             &cell->staleness, &cell->staleness_cv};
+                             &cell->staleness, &cell->staleness_cv,       &cell->validation_loss};
     for (size_t i = 0; i < COUNT_OF(means); i++)
         *means[i] = n > 0 ? *means[i] / n : NAN;
     cell->died /= n + cell->diverged;

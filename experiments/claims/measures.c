@@ -21,6 +21,7 @@ static const struct measure_field means[] = {
     {"deviation", offsetof(struct cell, deviation)},
     {"interval", offsetof(struct cell, interval)},
     {"validation", offsetof(struct cell, validation)},
+    {"validation_loss", offsetof(struct cell, validation_loss)},
     {"loss", offsetof(struct cell, loss)},
     {"seconds", offsetof(struct cell, seconds)},
     {"updates", offsetof(struct cell, updates)},
