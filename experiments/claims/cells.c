@@ -73,18 +73,17 @@ done:
     return result;
 }
 
-static status score_of(const struct cells *c, const struct planned_run *r,
-                       const struct run_figures *f, double *out)
+static double score_of(const struct cells *c, const struct run_figures *f)
 {
-    status result = OK;
-    struct plan_score validation;
-    *out = c->metric == METRIC_ACCURACY ? 100 * f->accuracy : f->loss;
-    if (c->metric == METRIC_VALIDATION_LOSS) {
-        TRY(plan_score(r, &validation));
-        *out = validation.loss;
+    switch (c->metric) {
+    case METRIC_ACCURACY:
+        return 100 * f->accuracy;
+    case METRIC_VALIDATION_LOSS:
+        return f->validation_loss;
+    case METRIC_LOSS:
+        break;
     }
-done:
-    return result;
+    return f->loss;
 }
 
 /* Adds a run to the sums of its cell; average() divides them. `samples`: scores by cell. */
@@ -104,12 +103,13 @@ static status add_run(struct cells *c, size_t index, struct sample *samples)
     TRY(run_summary_read(options_text(o, "results"), r->run_id, o, &f));
     cell->finished++;
     cell->staleness_spread_too_wide += isfinite(f.expected_cv);
-    TRY(score_of(c, r, &f, &c->scores[index]));
+    c->scores[index] = score_of(c, &f);
     sample_add(&samples[cell - c->at], c->scores[index]);
     cell->died += c->metric == METRIC_ACCURACY && 100 * f.accuracy < DEAD;
     cell->accuracy += 100 * f.accuracy;
     cell->loss += f.loss;
     cell->validation += 100 * f.validation_accuracy;
+    cell->validation_loss += f.validation_loss;
     cell->seconds += f.train_seconds;
     cell->updates += f.updates;
     cell->updates_per_second += f.updates / f.train_seconds;
@@ -130,6 +130,7 @@ static void average(struct cell *cell, const struct sample *scores)
     double *const means[] = {&cell->accuracy,
                              &cell->loss,
                              &cell->validation,
+                             &cell->validation_loss,
                              &cell->seconds,
                              &cell->updates,
                              &cell->updates_per_second,

@@ -16,9 +16,10 @@ struct cell {
     unsigned staleness_spread_too_wide; /* finished runs whose staleness spreads wider than their
                                            pace explains: other work delayed the steps */
     /* Means over finished runs; NaN: no finished run. Accuracy and validation in percent. */
-    double accuracy, loss, validation;
+    double accuracy, loss, validation, validation_loss;
     double score;               /* in the experiment's metric: percent or loss */
     double deviation, interval; /* of the score; interval: half of the 95 % interval. NaN for fewer
+                                   than two finished runs */
                                    than two finished runs */
     double seconds, updates;    /* of training; with engine=virtual in virtual seconds */
     double updates_per_second, samples_per_second;

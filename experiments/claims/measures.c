@@ -22,6 +22,7 @@ static const struct measure_field means[] = {
     {"deviation", offsetof(struct cell, deviation)},
     {"interval", offsetof(struct cell, interval)},
     {"validation", offsetof(struct cell, validation)},
+    {"validation_loss", offsetof(struct cell, validation_loss)},
     {"loss", offsetof(struct cell, loss)},
     {"seconds", offsetof(struct cell, seconds)},
     {"updates", offsetof(struct cell, updates)},
@@ -56,8 +57,6 @@ static const struct run_query run_queries[] = {
      "SELECT min(seconds) FROM evaluation WHERE run_id = :run AND test_loss <= :at"},
     {"staleness_above", true, false, NAN,
      "SELECT avg(staleness > :at) FROM push WHERE run_id = :run AND " USED},
-    {"validation_loss", false, false, NAN,
-     "SELECT validation_loss FROM evaluation WHERE run_id = :run ORDER BY updates DESC LIMIT 1"},
     {"sent_bytes", false, false, NAN, "SELECT sent_bytes FROM run WHERE id = :run"},
     {"exchange_share", false, false, NAN,
      "SELECT sum(exchange_us) / sum(compute_us + exchange_us + apply_us) FROM step "
