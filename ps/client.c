@@ -11,6 +11,7 @@
 
 struct ps_client {
     connection **servers;
+    struct slices slices;
     unsigned server_count, worker;
     bool snapshots;
     size_t count;
@@ -53,21 +54,16 @@ done:
 
 /* ---- slices -------------------------------------------------------------------------------- */
 
-static size_t begin_of(const ps_client *c, unsigned server)
-{
-    return slice_begin(c->count, c->server_count, server);
-}
-
 static size_t bytes_of(const ps_client *c, unsigned server)
 {
-    return slice_count(c->count, c->server_count, server) * sizeof(float);
+    return slice_count(&c->slices, server) * sizeof(float);
 }
 
 /* Slices of a small model may start on page boundaries by chance. */
 static bool slices_are_pages(const ps_client *c)
 {
     for (unsigned i = 1; i < c->server_count; i++)
-        if (begin_of(c, i) % SLICE_PAGE != 0)
+        if (c->slices.begin[i] % SLICE_PAGE != 0)
             return false;
     return true;
 }
@@ -98,7 +94,7 @@ done:
 
 static struct payload_place place_of(const ps_client *c, unsigned server)
 {
-    const size_t before = begin_of(c, server) * sizeof(float);
+    const size_t before = c->slices.begin[server] * sizeof(float);
     struct payload_place slice = c->mapping;
     slice.parameters += before;
     slice.gradient += before;
@@ -111,14 +107,14 @@ static const float *gather(ps_client *c)
     const float *first = connection_release(c->servers[0]).parameters;
     bool adjacent = true;
     for (unsigned i = 1; i < c->server_count; i++)
-        adjacent &= connection_release(c->servers[i]).parameters == first + begin_of(c, i);
+        adjacent &= connection_release(c->servers[i]).parameters == first + c->slices.begin[i];
     if (adjacent)
         return first;
     float *copy = (float *)(void *)(c->mapping.parameters + c->mapping.slots * c->mapping.stride);
     for (unsigned i = 0; i < c->server_count; i++) {
         const float *slice = connection_release(c->servers[i]).parameters;
-        if (slice != copy + begin_of(c, i))
-            memcpy(copy + begin_of(c, i), slice, bytes_of(c, i));
+        if (slice != copy + c->slices.begin[i])
+            memcpy(copy + c->slices.begin[i], slice, bytes_of(c, i));
     }
     return copy;
 }
@@ -129,8 +125,8 @@ static void scatter(ps_client *c, const struct wire_push *push)
     for (unsigned i = 0; i < c->server_count; i++) {
         unsigned server = (c->worker + i) % c->server_count;
         float *slice = connection_gradient(c->servers[server]);
-        if (slice != c->gradient + begin_of(c, server))
-            memcpy(slice, c->gradient + begin_of(c, server), bytes_of(c, server));
+        if (slice != c->gradient + c->slices.begin[server])
+            memcpy(slice, c->gradient + c->slices.begin[server], bytes_of(c, server));
         connection_push(c->servers[server], push);
     }
 }
@@ -184,17 +180,16 @@ static status connect_to(ps_client *c, unsigned server, const struct ps_client_o
     unsigned workers = (unsigned)options_integer(o->settings, "workers");
     struct payload_place place = place_of(c, server);
     TRY(servers_endpoint(o->endpoint, c->server_count, server, endpoint));
-    TRY(connection_open(
-        &c->servers[server],
-        &(struct connection_options){.settings = o->settings,
-                                     .endpoint = endpoint,
-                                     .run_token = o->run_token,
-                                     .settings_hash = o->settings_hash,
-                                     .worker = o->worker,
-                                     .processes = workers + c->server_count,
-                                     .follower = server > 0,
-                                     .place = c->server_count > 1 ? &place : NULL,
-                                     .count = slice_count(o->count, c->server_count, server)}));
+    TRY(connection_open(&c->servers[server],
+                        &(struct connection_options){.settings = o->settings,
+                                                     .endpoint = endpoint,
+                                                     .run_token = o->run_token,
+                                                     .settings_hash = o->settings_hash,
+                                                     .worker = o->worker,
+                                                     .processes = workers + c->server_count,
+                                                     .follower = server > 0,
+                                                     .place = c->server_count > 1 ? &place : NULL,
+                                                     .count = slice_count(&c->slices, server)}));
 done:
     return result;
 }
@@ -210,7 +205,7 @@ status ps_client_open(ps_client **out, const struct ps_client_options *o, struct
     c->stop = o->stop;
     c->server_count = servers_of(o->settings);
     c->snapshots = reads_snapshots(o->settings);
-    TRY(slices_fit(c->server_count, c->count));
+    TRY(slices_open(&c->slices, o->settings, &o->layers, c->count));
     TRY(memory_new(&c->servers, c->server_count, sizeof(connection *), "connections"));
     if (c->server_count > 1)
         TRY(reserve(c, (unsigned)options_integer(o->settings, "workers")));

@@ -17,6 +17,7 @@
 #define GRADLAG_PS_CLIENT_H
 
 #include "base/options.h"
+#include "worker/optimizer/optimizer.h"
 
 #include <signal.h>
 
@@ -29,6 +30,7 @@ struct ps_client_options {
     uint64_t settings_hash; /* of the settings that decide the result; must equal the server's */
     unsigned worker;
     size_t count;                      /* parameters */
+    struct optimizer_layers layers;    /* worker_layers; for several servers (ps/core/slices.h) */
     const volatile sig_atomic_t *stop; /* non-zero: the next wait returns STOPPED; NULL: never */
 };
 

@@ -43,6 +43,7 @@ status ps_trainer_run(const struct ps_trainer_options *o)
                                                    .settings_hash = o->settings_hash,
                                                    .worker = o->index,
                                                    .count = worker_parameter_count(o->worker),
+                                                   .layers = worker_layers(o->worker),
                                                    .stop = o->stop},
                        &at));
     worker_hold_memory(o->worker);

@@ -62,7 +62,7 @@ static status choose(const struct replica_kind **out, const options *o, const wo
              local_sgd_or_growing(o) ? " and local_steps or decay=batch" : "");
     }
     const bool shares = communicator_shares(c) && worker_place(w) == NULL && !late &&
-                        !local_sgd_or_growing(o) && !rule.by_layer &&
+                        !local_sgd_or_growing(o) && !rule.by_layer && rule.clip_norm == 0 &&
                         strcmp(options_text(o, "overlap"), "yes") != 0;
     *out = exchanged_on_gpu && on_gpu ? &replica_device : shares ? &replica_shared : &replica_host;
 done:

@@ -8,7 +8,8 @@
  *
  * So the arithmetic of an update and the optimizer's state exist once, not P times. The bits are
  * those of replica_host with a sum in rank order, because the update of an element depends on that
- * element only. Optimizers that use whole layers (optimizer_rule.by_layer) are excluded.
+ * element only. Optimizers that use whole layers (optimizer_rule.by_layer) and clip_norm are
+ * excluded.
  *
  * If a share is not finite, its rank writes that to common memory before the second gate. After the
  * gate all ranks read it, and all keep the old copy.

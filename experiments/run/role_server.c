@@ -131,12 +131,24 @@ done:
     return result;
 }
 
+/* A follower closes its worker, which owns the layers, to free the dataset. */
+static status copy_layers(struct optimizer_layer **copy, struct optimizer_layers *layers)
+{
+    status result = OK;
+    TRY(memory_new(copy, layers->count, sizeof **copy, "a model's layers"));
+    memcpy(*copy, layers->at, layers->count * sizeof **copy);
+    layers->at = *copy;
+done:
+    return result;
+}
+
 static status serve(struct role_process *p, struct run_checkpoint_file *start,
                     struct training_outcome *out)
 {
     status result = OK;
     const options *o = p->settings;
     struct server_endpoints endpoints;
+    struct optimizer_layer *layers = NULL;
     TRY(find_endpoints(p, &endpoints));
     TRY(open_files_allow((unsigned)options_integer(o, "workers") + servers_of(o)));
     TRY(open_model(p));
@@ -162,11 +174,12 @@ static status serve(struct role_process *p, struct run_checkpoint_file *start,
     };
     TRY(role_server_length(o, epoch, &server.length));
     if (p->index > 0) {
-        server.layers = (struct optimizer_layers){0};
+        TRY(copy_layers(&layers, &server.layers));
         worker_close(&p->worker);
     }
     TRY(ps_server_run(&server, out));
 done:
+    memory_free(layers);
     return result;
 }
 

@@ -2,24 +2,91 @@
 #include "ps/core/slices.h"
 
 #include "ps/rules/consistency/consistency.h"
-#include "worker/optimizer/optimizer.h"
 
 #include <stdio.h>
 #include <string.h>
 
-size_t slice_begin(size_t count, unsigned servers, unsigned server)
+/* First element of slice `server` if layers may be cut. */
+static size_t even_cut(size_t count, unsigned servers, unsigned server)
 {
-    REQUIRE(servers >= 1 && server <= servers && count >= servers);
-    if (server == servers)
-        return count;
     size_t unit = count / servers >= SLICE_PAGES * SLICE_PAGE ? SLICE_PAGE : 1;
     size_t units = count / unit, rest = units % servers;
     return (units / servers * server + (server < rest ? server : rest)) * unit;
 }
 
-size_t slice_count(size_t count, unsigned servers, unsigned server)
+static size_t distance(size_t a, size_t b)
 {
-    return slice_begin(count, servers, server + 1) - slice_begin(count, servers, server);
+    return a > b ? a - b : b - a;
+}
+
+/* Moves cut `server` to a boundary after the cut before it that leaves a layer for each later
+ * slice. */
+static void cut_between(struct slices *s, unsigned server, const struct optimizer_layers *layers)
+{
+    const size_t target = s->begin[server];
+    size_t layer = s->layer[server - 1] + 1;
+    size_t at = s->begin[server - 1] + layers->at[layer - 1].count;
+    while (layers->count - layer > s->servers - server &&
+           distance(at + layers->at[layer].count, target) < distance(at, target))
+        at += layers->at[layer++].count;
+    s->begin[server] = at;
+    s->layer[server] = layer;
+}
+
+void slices_cut(struct slices *out, unsigned servers, size_t count,
+                const struct optimizer_layers *layers)
+{
+    REQUIRE(servers >= 1 && servers <= SERVERS_MAX && count >= servers);
+    REQUIRE(layers == NULL || layers->count >= servers);
+    *out = (struct slices){.servers = servers};
+    for (unsigned i = 0; i < servers; i++)
+        out->begin[i] = even_cut(count, servers, i);
+    out->begin[servers] = count;
+    if (layers == NULL)
+        return;
+    out->layer[servers] = layers->count;
+    for (unsigned i = 1; i < servers; i++)
+        cut_between(out, i, layers);
+}
+
+status slices_open(struct slices *out, const options *o, const struct optimizer_layers *layers,
+                   size_t count)
+{
+    status result = OK;
+    struct optimizer_rule rule;
+    const unsigned servers = servers_of(o);
+    TRY(optimizer_rule_of(o, &rule));
+    if (servers > count) {
+        FAIL(ERROR_USAGE,
+             "servers=%u: the model has %zu parameters, fewer than servers; set servers=%zu or "
+             "less",
+             servers, count, count);
+    }
+    const bool whole_layers = servers > 1 && rule.by_layer;
+    if (whole_layers && servers > layers->count) {
+        FAIL(ERROR_USAGE,
+             "servers=%u: %s=%s needs whole layers, and the model has %zu, fewer than servers; set "
+             "servers=%zu or less",
+             servers, optimizer_rule_key(&rule), options_value(o, optimizer_rule_key(&rule)),
+             layers->count, layers->count);
+    }
+    slices_cut(out, servers, count, whole_layers ? layers : NULL);
+done:
+    return result;
+}
+
+size_t slice_count(const struct slices *s, unsigned server)
+{
+    return s->begin[server + 1] - s->begin[server];
+}
+
+struct optimizer_layers slice_layers(const struct slices *s, const struct optimizer_layers *layers,
+                                     unsigned server)
+{
+    if (s->servers == 1)
+        return *layers;
+    const size_t first = s->layer[server];
+    return (struct optimizer_layers){layers->at + first, s->layer[server + 1] - first};
 }
 
 unsigned servers_of(const options *settings)
@@ -35,7 +102,6 @@ bool reads_snapshots(const options *settings)
 status slices_check(const options *o)
 {
     status result = OK;
-    struct optimizer_rule rule;
     const struct consistency_policy *policy = (const struct consistency_policy *)registry_find(
         &consistency_registry, options_text(o, "consistency"));
     if (servers_of(o) > 1 && options_integer(o, "probe_every") > 0) {
@@ -56,32 +122,17 @@ status slices_check(const options *o)
              "read=torn a worker reads several versions; set read=snapshot or servers=1",
              options_origin(o, "outer"), options_text(o, "outer"));
     }
-    TRY(optimizer_rule_of(o, &rule));
-    if (servers_of(o) > 1 && rule.by_layer) {
-        const char *key = optimizer_rule_key(&rule);
+    if (servers_of(o) > 1 && options_real(o, "clip_norm") > 0) {
         FAIL(ERROR_USAGE,
-             "%s: %s=%s uses whole layers or the norm of the whole gradient, but several servers "
-             "split both; set servers=1, or leave %s out",
-             options_origin(o, key), key, options_value(o, key), key);
+             "%s: clip_norm=%s needs the norm of the whole gradient, but with several servers each "
+             "server has one slice; set servers=1 or clip_norm=0",
+             options_origin(o, "clip_norm"), options_value(o, "clip_norm"));
     }
     if (servers_of(o) > 1 && !reads_snapshots(o) && policy->drops_slowest) {
         FAIL(ERROR_USAGE,
              "%s: consistency=%s drops the slowest gradients, and with read=torn each server would "
              "drop different ones; set read=snapshot or another consistency",
              options_origin(o, "consistency"), policy->about.name);
-    }
-done:
-    return result;
-}
-
-status slices_fit(unsigned servers, size_t count)
-{
-    status result = OK;
-    if (servers > count) {
-        FAIL(ERROR_USAGE,
-             "servers=%u: the model has %zu parameters, fewer than servers; set servers=%zu or "
-             "less",
-             servers, count, count);
     }
 done:
     return result;

@@ -34,9 +34,9 @@ static status read_settings(struct server *s)
     TRY(outer_open(&outer, o, s->o->workers));
     s->servers = servers_of(o);
     REQUIRE(s->o->server < s->servers);
-    TRY(slices_fit(s->servers, s->o->count));
-    s->begin = slice_begin(s->o->count, s->servers, s->o->server);
-    s->count = slice_count(s->o->count, s->servers, s->o->server);
+    TRY(slices_open(&s->slices, o, &s->o->layers, s->o->count));
+    s->begin = s->slices.begin[s->o->server];
+    s->count = slice_count(&s->slices, s->o->server);
     s->one_order = s->servers > 1 && reads_snapshots(o);
     s->timeout_ms = (unsigned)(options_real(o, "timeout_s") * 1000);
     s->threads = (unsigned)options_integer(o, "threads");
@@ -56,29 +56,27 @@ static status open_core(struct server *s)
 {
     status result = OK;
     const unsigned slots = s->o->workers + 2;
-    struct optimizer_layers layers = {0}; /* several servers: see slices_check() */
-    if (s->servers == 1)
-        layers = s->o->layers;
     TRY(payload_open(&s->payload, s->count, slots, s->o->workers));
     s->offer_shared = payload_is_shared(s->payload) &&
                       strcmp(options_text(s->o->settings, "payload"), "frames") != 0;
     TRY(helpers_open_for_cores(&s->helpers));
-    TRY(server_core_open(
-        &s->core, &(struct server_core_options){.settings = s->o->settings,
-                                                .workers = s->o->workers,
-                                                .count = s->count,
-                                                .layers = layers,
-                                                .slots = payload_slots(s->payload),
-                                                .slot_count = slots,
-                                                .initial = s->o->initial + s->begin,
-                                                .epoch_samples = s->o->epoch_samples,
-                                                .total_samples = s->o->length.total_samples,
-                                                .evaluate_every = s->o->length.evaluate_every,
-                                                .follows = server_follows(s),
-                                                .helpers = s->helpers,
-                                                .start = s->o->start,
-                                                .begin = s->begin,
-                                                .whole = s->o->count}));
+    TRY(server_core_open(&s->core,
+                         &(struct server_core_options){
+                             .settings = s->o->settings,
+                             .workers = s->o->workers,
+                             .count = s->count,
+                             .layers = slice_layers(&s->slices, &s->o->layers, s->o->server),
+                             .slots = payload_slots(s->payload),
+                             .slot_count = slots,
+                             .initial = s->o->initial + s->begin,
+                             .epoch_samples = s->o->epoch_samples,
+                             .total_samples = s->o->length.total_samples,
+                             .evaluate_every = s->o->length.evaluate_every,
+                             .follows = server_follows(s),
+                             .helpers = s->helpers,
+                             .start = s->o->start,
+                             .begin = s->begin,
+                             .whole = s->o->count}));
 done:
     return result;
 }

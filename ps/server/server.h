@@ -22,7 +22,7 @@ struct ps_server_options {
     unsigned server;                    /* its number: 0 … servers − 1 */
     const char *leader;                 /* for a follower: the endpoint of server 0 */
     size_t count;                       /* parameters, of all servers together */
-    struct optimizer_layers layers;     /* worker_layers */
+    struct optimizer_layers layers;     /* worker_layers; borrowed until the end */
     const float *initial;               /* version 0, or that of `start`, whole */
     const struct training_state *start; /* the checkpoint to resume (resume.h); NULL: none */
     uint64_t epoch_samples;

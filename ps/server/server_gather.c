@@ -51,8 +51,8 @@ bool leader_lacks_a_follower(const struct server *s)
 static uint8_t *place_of(struct server *s, struct follower *f, const struct wire_message *m)
 {
     const unsigned n = (unsigned)(f - s->followers.at);
-    const size_t begin = slice_begin(s->o->count, s->servers, n);
-    const size_t size = slice_count(s->o->count, s->servers, n) * sizeof(float);
+    const size_t begin = s->slices.begin[n];
+    const size_t size = slice_count(&s->slices, n) * sizeof(float);
     struct followers *all = &s->followers;
     if (m->slice.vector != f->vector || f->vector >= all->vectors || m->slice.offset != f->bytes ||
         m->payload_bytes > size - f->bytes)

@@ -148,7 +148,7 @@ static const char *join_refusal(const struct server *s, const struct wire_messag
         return "a follower's number must be at least 1 and below servers=";
     if (server_is_over(s))
         return "training is over";
-    if (m->join.count != slice_count(s->o->count, s->servers, n))
+    if (m->join.count != slice_count(&s->slices, n))
         return "its slice is of another model: start all servers with the same model and dataset";
     if (m->join.settings != s->o->settings_hash)
         return "its settings differ from server 0's: start all with the same (--print-config shows "

@@ -186,6 +186,7 @@ struct leader {
 struct server {
     const struct ps_server_options *o;
     unsigned servers;
+    struct slices slices;
     size_t begin, count; /* this server's slice */
     bool one_order;      /* read=snapshot: the leader orders the pushes of all servers */
     struct followers followers;

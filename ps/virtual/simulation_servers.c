@@ -34,28 +34,28 @@ done:
 static status open_host(simulation *s, struct host *h, uint64_t epoch_samples, const float *initial)
 {
     status result = OK;
-    struct optimizer_layers layers = {0}; /* with several servers none: see slices_check() */
     unsigned number = (unsigned)(h - s->hosts);
-    h->begin = slice_begin(s->count, s->servers, number);
-    h->count = slice_count(s->count, s->servers, number);
-    if (s->servers == 1)
-        layers = worker_layers(gradient_pool_own(s->o.pool));
+    struct slices slices;
+    struct optimizer_layers layers = worker_layers(gradient_pool_own(s->o.pool));
+    TRY(slices_open(&slices, s->o.settings, &layers, s->count));
+    h->begin = slices.begin[number];
+    h->count = slice_count(&slices, number);
     TRY(reserve_slots(s, h));
-    TRY(server_core_open(&h->core,
-                         &(struct server_core_options){.settings = s->o.settings,
-                                                       .workers = s->o.workers,
-                                                       .count = h->count,
-                                                       .layers = layers,
-                                                       .slots = h->slots,
-                                                       .slot_count = s->slot_count,
-                                                       .initial = initial + h->begin,
-                                                       .epoch_samples = epoch_samples,
-                                                       .total_samples = s->o.length.total_samples,
-                                                       .evaluate_every = s->o.length.evaluate_every,
-                                                       .follows = number > 0,
-                                                       .start = s->o.start,
-                                                       .begin = h->begin,
-                                                       .whole = s->count}));
+    TRY(server_core_open(
+        &h->core, &(struct server_core_options){.settings = s->o.settings,
+                                                .workers = s->o.workers,
+                                                .count = h->count,
+                                                .layers = slice_layers(&slices, &layers, number),
+                                                .slots = h->slots,
+                                                .slot_count = s->slot_count,
+                                                .initial = initial + h->begin,
+                                                .epoch_samples = epoch_samples,
+                                                .total_samples = s->o.length.total_samples,
+                                                .evaluate_every = s->o.length.evaluate_every,
+                                                .follows = number > 0,
+                                                .start = s->o.start,
+                                                .begin = h->begin,
+                                                .whole = s->count}));
 done:
     return result;
 }
@@ -66,7 +66,6 @@ status servers_open(simulation *s, uint64_t epoch_samples)
     float *initial = NULL;
     s->servers = servers_of(s->o.settings);
     s->slot_count = s->o.workers + 2;
-    TRY(slices_fit(s->servers, s->count));
     TRY(memory_new(&s->hosts, s->servers, sizeof *s->hosts, "servers"));
     TRY(memory_new(&s->whole, s->servers > 1 ? s->count : 1, sizeof *s->whole, "all slices"));
     TRY(memory_new(&initial, s->count, sizeof *initial, "initial parameters"));

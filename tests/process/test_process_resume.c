@@ -164,6 +164,7 @@ static void rules_with_state_resume(void **state)
         {"correction=dana-zero", "optimizer=sgd", "damping=tail"},
         {"correction=gap-aware", "optimizer=nesterov", "damping=rescaled"},
         {"consistency=ssp", "damping=inverse", "correction=dc-asgd-a"},
+        {"damping=inverse", "optimizer=muon", "model=mlp"},
         {"servers=2", "damping=tail", "optimizer=adamw"},
     };
 #if defined(GRADLAG_SANITIZE)
@@ -198,16 +199,23 @@ static void rules_with_state_resume(void **state)
 static void several_servers_resume_to_the_same_bits(void **state)
 {
     struct process_rig *r = *state;
-    const char *const *with = RIG_WITH(REAL, "epochs=10", "workers=2", "servers=3",
-                                       "consistency=bsp", "checkpoint=at-{version}.safetensors");
-    expect_run(r, with, NULL);
-    start_until(r, with, "SELECT count(*) >= 200 FROM push WHERE run_id = 2");
-    kill(r->pid, SIGINT);
-    assert_int_equal(process_wait(r), STOPPED);
-    expect_run(r, with, "--resume");
-    expect_bits_of_the_unbroken_run(r);
-    process_expect_replayed(r);
-    process_expect_nothing_left(r);
+    /* Cut anywhere; cut between layers. */
+    static const char *const cuts[][2] = {{"optimizer=momentum", "model=softmax"},
+                                          {"optimizer=muon", "model=mlp"}};
+    for (size_t i = 0; i < COUNT_OF(cuts); i++) {
+        const char *const *with =
+            RIG_WITH(REAL, "epochs=10", "workers=2", "servers=3", "consistency=bsp", cuts[i][0],
+                     cuts[i][1], "checkpoint=at-{version}.safetensors");
+        assert_int_equal(process_shell(r, "rm -f results.db at-*"), OK);
+        expect_run(r, with, NULL);
+        start_until(r, with, "SELECT count(*) >= 200 FROM push WHERE run_id = 2");
+        kill(r->pid, SIGINT);
+        assert_int_equal(process_wait(r), STOPPED);
+        expect_run(r, with, "--resume");
+        expect_bits_of_the_unbroken_run(r);
+        process_expect_replayed(r);
+        process_expect_nothing_left(r);
+    }
 }
 
 /* Statistics of batch norm are in the checkpoints of a run, but not in that of a stopped one. They

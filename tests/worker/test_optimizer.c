@@ -104,11 +104,12 @@ static bool named(const struct reference *r, const char *name)
 static void adamw_step(const struct reference *r, float gradient, float *theta, float *m, float *v)
 {
     volatile float g = (float)r->scale * gradient, a = 0.9f * *m, b = (float)(1 - 0.9) * g, c, d;
+    const double b2 = named(r, "muon") ? 0.95 : 0.999;
     volatile float fresh = a + b, square = g * g;
-    c = 0.999f * *v;
-    d = (float)(1 - 0.999) * square;
+    c = (float)b2 * *v;
+    d = (float)(1 - b2) * square;
     volatile float second = c + d, root = sqrtf(second);
-    volatile float scaled = (float)(1 / sqrt(1 - pow(0.999, r->step))) * root;
+    volatile float scaled = (float)(1 / sqrt(1 - pow(b2, r->step))) * root;
     volatile float below = scaled + 1e-8f, ratio = fresh / below;
     volatile float moved = (float)(r->lr / (1 - pow(0.9, r->step))) * ratio;
     volatile float kept = (float)(1 - r->lr * (double)(float)r->decay) * *theta;
@@ -135,7 +136,7 @@ static void reference_step(const struct reference *r, float gradient, float *the
     float scale = (float)(r->scale * inside), lr = named(r, "lars") ? 1 : (float)r->lr;
     float decay = named(r, "lars") ? (float)((double)(float)r->decay * inside) : (float)r->decay;
     volatile float a = scale * gradient, b = decay * *theta, g = a + b, step = g;
-    if (named(r, "adamw")) {
+    if (named(r, "adamw") || named(r, "muon")) { /* muon: without hidden matrices */
         adamw_step(r, gradient, theta, v, second);
         return;
     }
@@ -180,7 +181,7 @@ static void every_optimizer_equals_a_plain_loop_bit_for_bit(void **state)
     for (size_t k = 0; k < optimizer_registry.count; k++) {
         const char *name = optimizer_registry.entries[k]->name;
         static const char *const known[] = {
-            "sgd", "momentum", "nesterov", "adamw", "rmsprop-warmup", "lars", "lion"};
+            "sgd", "momentum", "nesterov", "adamw", "rmsprop-warmup", "lars", "lion", "muon"};
         bool has_reference = false; /* a new optimizer needs a reference in reference_step */
         for (size_t i = 0; i < COUNT_OF(known); i++)
             has_reference = has_reference || strcmp(name, known[i]) == 0;
@@ -264,8 +265,10 @@ static void a_long_gradient_is_scaled_down_to_clip_norm(void **state)
 static void weight_decay_of_matrices_leaves_vectors_out(void **state)
 {
     (void)state;
-    static const char *const kinds[] = {"optimizer=momentum", "optimizer=adamw", "optimizer=lion"};
-    const struct optimizer_layer layers[] = {{2, false}, {2, true}};
+    static const char *const kinds[] = {"optimizer=momentum", "optimizer=adamw", "optimizer=lion",
+                                        "optimizer=muon"};
+    const struct optimizer_layer layers[] = {{.count = 2, .rows = 2, .columns = 1},
+                                             {.count = 2, .excluded = true}};
     for (size_t i = 0; i < COUNT_OF(kinds); i++) {
         float in[4] = {1, 1, 1, 1}, gradient[4] = {0}, out[4];
         struct optimizer_pass pass;

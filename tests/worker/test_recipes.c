@@ -121,7 +121,7 @@ static void rmsprop_warmup_ends_as_momentum_bit_for_bit(void **state)
 static void lars_gives_values_computed_by_hand(void **state)
 {
     (void)state;
-    static const struct optimizer_layer layers[] = {{2, false}, {1, true}};
+    static const struct optimizer_layer layers[] = {{.count = 2}, {.count = 1, .excluded = true}};
     optimizer *p =
         opened(3, SET("optimizer=lars", "optimizer.trust=0.5", "weight_decay=0.2", "momentum=0.5"));
     float theta[] = {3, 4, 1};
@@ -140,7 +140,7 @@ static void lars_takes_the_norm_of_a_whole_large_layer(void **state)
     (void)state;
     enum { FIRST = 5, LARGE = 100000, COUNT = FIRST + LARGE };
     static float theta[COUNT], gradient[COUNT];
-    static const struct optimizer_layer layers[] = {{FIRST, false}, {LARGE, false}};
+    static const struct optimizer_layer layers[] = {{.count = FIRST}, {.count = LARGE}};
     optimizer *p = opened(COUNT, SET("optimizer=lars", "optimizer.trust=0.5", "momentum=0"));
     assert_int_equal(optimizer_set_layers(p, &(struct optimizer_layers){layers, 2}), OK);
     for (size_t i = 0; i < COUNT; i++) {

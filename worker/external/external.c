@@ -70,7 +70,7 @@ static status get_number(external *e, const json_t *from, const char *key, int64
 static status take_parameter(external *e, const json_t *from, parameter_table *table)
 {
     const char *name = json_string_value(json_object_get(from, "name"));
-    const json_t *shape = json_object_get(from, "shape");
+    const json_t *shape = json_object_get(from, "shape"), *hidden = json_object_get(from, "hidden");
     const size_t rank = json_array_size(shape);
     uint32_t sizes[4] = {0};
     bool fits = name != NULL && name[0] != '\0' && rank >= 1 && rank <= COUNT_OF(sizes);
@@ -85,7 +85,12 @@ static status take_parameter(external *e, const json_t *from, parameter_table *t
                                      "one to four sizes of at least 1, but '%s' has not",
                                      name != NULL ? name : "one");
     }
-    return parameter_table_add_slice(table, name, (unsigned)rank, sizes);
+    if (hidden != NULL && !json_is_boolean(hidden)) {
+        return external_process_fail(e->process,
+                                     "'hidden' of its parameter '%s' must be true or false", name);
+    }
+    return parameter_table_add_slice(table, name, (unsigned)rank, sizes,
+                                     hidden == NULL || json_is_true(hidden));
 }
 
 static status take_samples(external *e, const json_t *from, struct dataset *data)
@@ -101,6 +106,7 @@ static status take_samples(external *e, const json_t *from, struct dataset *data
     TRY(get_number(e, from, "classes", 0, 1 << 20, 0, &count));
     e->classes = (uint32_t)count;
     data->classes = count > 0 ? (uint32_t)count : 1;
+    data->targets = 1;
     data->numeric = count == 0;
 done:
     return result;

@@ -15,6 +15,7 @@ struct slice {
     char name[PARAMETER_NAME_BYTES];
     size_t layer; /* NO_LAYER: of parameter_table_add_slice() */
     bool is_bias;
+    bool hidden; /* of a slice without a layer */
 };
 
 struct parameter_table {
@@ -125,7 +126,7 @@ status parameter_table_add_bias(parameter_table *t, size_t layer)
 }
 
 status parameter_table_add_slice(parameter_table *t, const char *name, unsigned rank,
-                                 const uint32_t *shape)
+                                 const uint32_t *shape, bool hidden)
 {
     status result = OK;
     if (strlen(name) >= PARAMETER_NAME_BYTES) {
@@ -137,8 +138,9 @@ status parameter_table_add_slice(parameter_table *t, const char *name, unsigned 
             FAIL(ERROR_DATA, "two parameters have the name '%s'", name);
     TRY(grow(&t->slices, t->slice_count, &t->slice_capacity, sizeof *t->slices));
     struct slice *s = &t->slices[t->slice_count++];
-    *s =
-        (struct slice){.public = {.offset = t->count, .count = 1, .rank = rank}, .layer = NO_LAYER};
+    *s = (struct slice){.public = {.offset = t->count, .count = 1, .rank = rank},
+                        .layer = NO_LAYER,
+                        .hidden = hidden};
     snprintf(s->name, sizeof s->name, "%s", name);
     for (unsigned i = 0; i < rank; i++) {
         if (shape[i] > PARAMETERS_MOST / s->public.count)
@@ -170,6 +172,16 @@ const struct parameter_slice *parameter_table_slice(const parameter_table *t, si
     return &s->public;
 }
 
+bool parameter_table_is_hidden_matrix(const parameter_table *t, size_t index)
+{
+    REQUIRE(index < t->slice_count);
+    const struct slice *s = &t->slices[index];
+    if (s->layer == NO_LAYER)
+        return s->hidden && s->public.rank > 1;
+    const struct layer *l = &t->layers[s->layer];
+    return !s->is_bias && !l->last && (l->kind == OP_LINEAR || l->kind == OP_CONVOLUTION);
+}
+
 void parameter_table_initialise(const parameter_table *t, uint64_t seed, float *out)
 {
     for (size_t i = 0; i < t->slice_count; ++i) {
@@ -177,13 +189,14 @@ void parameter_table_initialise(const parameter_table *t, uint64_t seed, float *
         REQUIRE(s->layer != NO_LAYER);
         const struct layer *l = &t->layers[s->layer];
         float *at = out + s->public.offset;
-        double spread = sqrt((l->last ? 1.0 : 2.0) / l->fan_in);
+        double he = sqrt((l->last ? 1.0 : 2.0) / l->fan_in);
+        double spread = l->deviation > 0 ? (double)l->deviation : he;
         struct random_stream r;
         random_open(&r, RANDOM_INITIALISATION, seed, 0, i);
         for (size_t k = 0; k < s->public.count; ++k)
             if (s->is_bias)
                 at[k] = 0;
-            else if (l->kind == OP_BATCH_NORM)
+            else if (l->kind == OP_BATCH_NORM || l->kind == OP_LAYER_NORM)
                 at[k] = 1;
             else
                 at[k] = (float)(spread * random_normal(&r));

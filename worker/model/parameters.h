@@ -18,9 +18,10 @@ struct layer {
     char name[48];
     enum op_kind kind;
     uint32_t weight_rank, weight_shape[4];
-    uint32_t fan_in;           /* inputs of one output */
-    bool last;                 /* computes the logits: initialised with a smaller variance */
-    size_t weight, bias;       /* slice numbers; bias may be NO_SLICE */
+    uint32_t fan_in;     /* inputs of one output */
+    bool last;           /* computes the logits: initialised with a smaller variance */
+    float deviation;     /* standard deviation of the initial weights; 0: by fan_in and `last` */
+    size_t weight, bias; /* slice numbers; bias may be NO_SLICE */
     size_t weight_at, bias_at; /* their offsets in the flat vector */
 };
 
@@ -39,17 +40,21 @@ status parameter_table_add(parameter_table *t, const struct layer *l, bool biase
 /* Adds a bias to a layer without one (its first call had no bias). */
 status parameter_table_add_bias(parameter_table *t, size_t layer) MUST_CHECK;
 
-/* Adds a slice of no layer: of an external model, which has its own initial values. ERROR_DATA: the
- * name is taken or too long. */
+/* Adds a slice of no layer: of an external model, which has its own initial values. `hidden`: as in
+ * parameter_table_is_hidden_matrix. ERROR_DATA: the name is taken or too long. */
 status parameter_table_add_slice(parameter_table *t, const char *name, unsigned rank,
-                                 const uint32_t *shape) MUST_CHECK;
+                                 const uint32_t *shape, bool hidden) MUST_CHECK;
 
 size_t parameter_table_count(const parameter_table *t); /* elements */
 size_t parameter_table_slices(const parameter_table *t);
 const struct parameter_slice *parameter_table_slice(const parameter_table *t, size_t index);
+/* True: the slice is the weight of a linear layer or a convolution that does not compute the logits
+ * (an external model names its own). As a matrix it has shape[0] rows. */
+bool parameter_table_is_hidden_matrix(const parameter_table *t, size_t index);
 
-/* Weights: normal, mean 0, variance 2/fan_in (He et al. 2015, eq. 10), 1/fan_in in the last layer;
- * biases 0; batch norm γ = 1, β = 0. Stream RANDOM_INITIALISATION, step = slice. */
+/* Weights: normal, mean 0, variance deviation² or, where that is 0, 2/fan_in (He et al. 2015, eq.
+ * 10), 1/fan_in in the last layer; biases 0; batch norm and layer norm γ = 1, β = 0. Stream
+ * RANDOM_INITIALISATION, step = slice. */
 void parameter_table_initialise(const parameter_table *t, uint64_t seed, float *out);
 
 #endif

@@ -11,16 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define OPTIMIZER(name) extern const struct optimizer_kind optimizer_##name;
-#include "worker/optimizer/optimizer.def"
-#undef OPTIMIZER
-
-static const struct about *const entries[] = {
-#define OPTIMIZER(name) &optimizer_##name.about,
-#include "worker/optimizer/optimizer.def"
-#undef OPTIMIZER
-};
-const struct registry optimizer_registry = {"optimizer", entries, COUNT_OF(entries)};
+extern const struct optimizer_kind optimizer_sgd;
 
 enum {
     BLOCK = 1024,
@@ -30,12 +21,6 @@ enum {
 /* Larger vectors are written past the caches, because they would not fit into them. */
 #define STREAM_ABOVE ((size_t)1 << 20)
 
-const struct option optimizer_momentum_options[] = {
-    {"optimizer.momentum_correction", OPTION_FLAG, "true", 0, 0, NULL, NULL,
-     "false: the learning rate is inside the velocity, so each part keeps the rate of its update"},
-    {0},
-};
-
 /* The unit of work of a helper thread; with layer-wise rules, elements of one layer. */
 struct optimizer_part {
     size_t at, count, layer;
@@ -44,6 +29,8 @@ struct optimizer_part {
 
 struct layer_state {
     bool excluded;
+    size_t at;                /* its first element */
+    uint32_t rows, columns;   /* of a hidden matrix; 0: not updated as a whole */
     double weights, gradient; /* squared norms of θ and of the unscaled gradient */
     struct optimizer_rates rates;
 };
@@ -61,84 +48,8 @@ struct optimizer {
     struct optimizer_part *parts;
     struct layer_state *layers;
     size_t part_count, layer_count;
+    float *directions, *scratch; /* of hidden matrices; NULL: none */
 };
-
-/* ---- settings ------------------------------------------------------------------------------ */
-
-static status kind_of(const options *o, const struct optimizer_kind **out)
-{
-    status result = OK;
-    const struct about *about = NULL;
-    TRY(registry_require(&optimizer_registry, options_text(o, "optimizer"), &about));
-    *out = (const struct optimizer_kind *)about;
-done:
-    return result;
-}
-
-status optimizer_rule_of(const options *o, struct optimizer_rule *out)
-{
-    status result = OK;
-    const struct optimizer_kind *kind;
-    double parameters[OPTIMIZER_PARAMETERS];
-    TRY(kind_of(o, &kind));
-    const bool matrices = strcmp(options_text(o, "weight_decay_of"), "matrices") == 0 &&
-                          options_real(o, "weight_decay") > 0;
-    const float clip = (float)options_real(o, "clip_norm");
-    const bool by_layer = kind->layer_factor != NULL || matrices || clip > 0;
-    registry_parameters(&kind->about, o, parameters, OPTIMIZER_PARAMETERS);
-    *out = (struct optimizer_rule){.form = matrices || clip > 0 ? OPTIMIZER_HOST_ONLY : kind->form,
-                                   .states = kind->states,
-                                   .momentum = (float)options_real(o, "momentum"),
-                                   .weight_decay = (float)options_real(o, "weight_decay"),
-                                   .rate_inside = kind->layer_factor != NULL ||
-                                                  (kind->momentum_correction && parameters[0] == 0),
-                                   .decay_matrices = matrices,
-                                   .clip_norm = clip,
-                                   .by_layer = by_layer};
-done:
-    return result;
-}
-
-const char *optimizer_rule_key(const struct optimizer_rule *rule)
-{
-    return rule->clip_norm > 0    ? "clip_norm"
-           : rule->decay_matrices ? "weight_decay_of"
-                                  : "optimizer";
-}
-
-status optimizer_has_momentum(const options *o, bool *out)
-{
-    status result = OK;
-    const struct optimizer_kind *kind;
-    TRY(kind_of(o, &kind));
-    *out = kind->has_momentum;
-done:
-    return result;
-}
-
-status optimizer_added_decay(const options *o, double *out)
-{
-    status result = OK;
-    struct optimizer_rule rule;
-    const struct optimizer_kind *kind;
-    TRY(kind_of(o, &kind));
-    TRY(optimizer_rule_of(o, &rule));
-    bool added = !kind->decay_apart && kind->layer_factor == NULL && !rule.decay_matrices;
-    *out = added ? options_real(o, "weight_decay") : 0;
-done:
-    return result;
-}
-
-struct optimizer_rates optimizer_rule_rates(const struct optimizer_rule *rule, double scale,
-                                            double lr)
-{
-    if (!rule->rate_inside) {
-        return (struct optimizer_rates){
-            (float)scale, (float)lr, rule->momentum, rule->weight_decay, {0}};
-    }
-    return (struct optimizer_rates){
-        (float)(scale * lr), 1, rule->momentum, (float)((double)rule->weight_decay * lr), {0}};
-}
 
 /* ---- open and close ------------------------------------------------------------------------ */
 
@@ -185,7 +96,7 @@ status optimizer_open(optimizer **out, const options *o, size_t count)
     status result = OK;
     const struct optimizer_kind *kind;
     struct optimizer_rule rule;
-    TRY(kind_of(o, &kind));
+    TRY(optimizer_kind_of(o, &kind));
     TRY(optimizer_rule_of(o, &rule));
     TRY(open_kind(out, kind, count));
     (*out)->rule = rule;
@@ -204,13 +115,30 @@ done:
     return result;
 }
 
+static status reserve_matrices(optimizer *p)
+{
+    status result = OK;
+    size_t most = 0;
+    for (const struct layer_state *l = p->layers; l < p->layers + p->layer_count; l++) {
+        const size_t own = l->rows > 0 ? p->kind->matrix_scratch(l->rows, l->columns) : 0;
+        REQUIRE(l->rows == 0 || l->at + (size_t)l->rows * l->columns <= p->count);
+        most = own > most ? own : most;
+    }
+    if (most > 0) {
+        TRY(memory_new(&p->directions, p->count, sizeof(float), "directions of matrices"));
+        TRY(memory_new(&p->scratch, most, sizeof(float), "products of matrices"));
+    }
+done:
+    return result;
+}
+
 status optimizer_set_layers(optimizer *p, const struct optimizer_layers *given)
 {
     status result = OK;
     struct optimizer_part *parts = NULL;
     struct layer_state *layers = NULL;
     size_t part_count = 0, at = 0, first = 0;
-    if ((p->kind->layer_factor == NULL && !p->rule.decay_matrices) || given->count == 0)
+    if (!p->rule.by_layer || given->count == 0)
         return OK;
     for (size_t i = 0; i < given->count; i++)
         part_count += parts_in(given->at[i].count);
@@ -224,12 +152,16 @@ status optimizer_set_layers(optimizer *p, const struct optimizer_layers *given)
     p->layer_count = given->count;
     for (size_t i = 0; i < given->count; i++) {
         layers[i].excluded = given->at[i].excluded;
+        layers[i].at = at;
+        layers[i].rows = p->kind->matrix != NULL ? given->at[i].rows : 0;
+        layers[i].columns = given->at[i].columns;
         first = cut(p, first, i, at, given->at[i].count);
         at += given->at[i].count;
     }
     REQUIRE(at == p->count);
     parts = NULL;
     layers = NULL;
+    TRY(reserve_matrices(p));
 done:
     memory_free(parts);
     memory_free(layers);
@@ -243,6 +175,8 @@ void optimizer_close(optimizer **p)
         memory_free((*p)->state[1]);
         memory_free((*p)->parts);
         memory_free((*p)->layers);
+        memory_free((*p)->directions);
+        memory_free((*p)->scratch);
         memory_free(*p);
         *p = NULL;
     }
@@ -278,9 +212,12 @@ static void update_part(void *context, size_t index)
     const struct update_pass *u = context;
     struct optimizer_part *part = &u->p->parts[index];
     struct optimizer_call call = u->call;
+    const struct layer_state *layer = &u->p->layers[part->layer];
     const size_t at = part->at;
     call.count = part->count;
-    call.rates = u->p->layers[part->layer].rates;
+    call.rates = layer->rates;
+    if (layer->rows > 0)
+        call.out = u->p->directions;
     call.in += at;
     call.out += at;
     call.gradient += at;
@@ -289,9 +226,27 @@ static void update_part(void *context, size_t index)
         call.state_in += at;
         call.state_out += at;
     }
-    u->p->kind->update(&call);
+    (layer->rows > 0 ? u->p->kind->direction : u->p->kind->update)(&call);
     part->squares = vector_total(call.squares);
     part->gaps = vector_total(call.gaps);
+}
+
+/* After all parts: their directions become the new θ. */
+static void update_matrices(const struct update_pass *u)
+{
+    optimizer *p = u->p;
+    for (const struct layer_state *l = p->layers; l < p->layers + p->layer_count; l++) {
+        if (l->rows == 0)
+            continue;
+        p->kind->matrix(&(struct optimizer_matrix){.rows = l->rows,
+                                                   .columns = l->columns,
+                                                   .rates = l->rates,
+                                                   .in = u->call.in + l->at,
+                                                   .direction = p->directions + l->at,
+                                                   .out = u->call.out + l->at,
+                                                   .scratch = p->scratch,
+                                                   .threads = p->helpers});
+    }
 }
 
 /* Computes the norms of all layers; returns the squared norm of the gradient. */
@@ -315,8 +270,9 @@ static void set_rates(optimizer *p, double scale, double lr)
     struct optimizer_rule plain = p->rule;
     plain.weight_decay = 0;
     for (struct layer_state *l = p->layers; l < p->layers + p->layer_count; l++) {
-        const double decay = l->excluded ? 0 : (double)p->rule.weight_decay;
-        if (l->excluded) {
+        const bool apart = l->excluded && (p->kind->layer_factor != NULL || p->rule.decay_matrices);
+        const double decay = apart ? 0 : (double)p->rule.weight_decay;
+        if (apart) {
             l->rates = optimizer_rule_rates(&plain, scale, lr);
         } else if (p->kind->layer_factor == NULL) {
             l->rates = optimizer_rule_rates(&p->rule, scale, lr);
@@ -330,7 +286,8 @@ static void set_rates(optimizer *p, double scale, double lr)
                                            .number = p->updates + 1,
                                            .lr = lr,
                                            .decay = decay,
-                                           .epoch = p->epoch};
+                                           .epoch = p->epoch,
+                                           .matrix = l->rows > 0};
             p->kind->constants(&now, l->rates.own);
         }
     }
@@ -391,6 +348,7 @@ void optimizer_apply(optimizer *p, const float *in, const float *gradient, doubl
     pass->gradient_norm = sqrt(squares);
     pass->gap = p->count > 0 ? sqrt(gaps / (double)p->count) : 0;
     if (pass->finite) {
+        update_matrices(&u);
         p->current = next;
         p->updates++;
     }

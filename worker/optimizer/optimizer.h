@@ -76,6 +76,9 @@ enum optimizer_form { OPTIMIZER_HOST_ONLY, OPTIMIZER_SGD, OPTIMIZER_MOMENTUM, OP
 struct optimizer_layer {
     size_t count;
     bool excluded;
+    /* Of a hidden matrix, row-major, rows × columns = count. 0: a vector, an embedding or the
+     * output layer. */
+    uint32_t rows, columns;
 };
 struct optimizer_layers {
     const struct optimizer_layer *at;
@@ -88,6 +91,18 @@ struct optimizer_moment {
     uint64_t number; /* number of the update: 1, 2, … */
     double lr, decay;
     double epoch; /* set by optimizer_set_epoch */
+    bool matrix;  /* of a hidden matrix, for kinds that update matrices as a whole */
+};
+
+/* The second part of the update of a hidden matrix; all vectors have rows × columns elements. */
+struct optimizer_matrix {
+    uint32_t rows, columns;
+    struct optimizer_rates rates;
+    const float *in;
+    float *direction;        /* written by `direction`; the call may change it */
+    float *out;              /* may equal `in` */
+    float *scratch;          /* `matrix_scratch` floats */
+    struct helpers *threads; /* NULL: none */
 };
 
 /* One optimizer: an entry of optimizer_registry. Its file has a few lines, because the loop is in
@@ -107,12 +122,20 @@ struct optimizer_kind {
     /* Computes for each layer a factor on η (which is then inside the velocity) from the Euclidean
      * norms of its parameters and its scaled gradient; NULL: the same rate for all layers. */
     double (*layer_factor)(const double *parameters, double weights, double gradient, double decay);
+    /* For kinds that update hidden matrices as a whole; NULL: none. `direction` replaces `update`
+     * there and writes a direction in place of θ. When all parts are done and the gradient is
+     * accepted, `matrix` computes θ. */
+    void (*direction)(struct optimizer_call *c);
+    void (*matrix)(const struct optimizer_matrix *m);
+    size_t (*matrix_scratch)(uint32_t rows, uint32_t columns); /* floats */
 };
 extern const struct registry optimizer_registry;
 extern const struct option optimizer_momentum_options[];
 /* Not in the registry; used by optimizer_open_outer. */
 extern const struct optimizer_kind optimizer_delayed_nesterov;
 
+/* The entry of key optimizer. */
+status optimizer_kind_of(const options *o, const struct optimizer_kind **out) MUST_CHECK;
 /* Reads keys optimizer, its dotted keys, momentum and weight_decay. The state starts at zero. */
 status optimizer_open(optimizer **out, const options *o, size_t count) MUST_CHECK;
 /* Opens an optimizer for the differences that workers send after local steps
@@ -131,8 +154,9 @@ status optimizer_has_momentum(const options *o, bool *out) MUST_CHECK;
 status optimizer_added_decay(const options *o, double *out) MUST_CHECK;
 /* Replaces the value of key momentum. May be negative. */
 void optimizer_set_momentum(optimizer *p, double momentum);
-/* Sets the layers, for layer-wise kinds (lars) and weight_decay_of=matrices. Without this call the
- * whole vector is one layer. The table is copied. Its counts must add up to the vector's count. */
+/* Sets the layers, for layer-wise kinds (lars), kinds of whole matrices (muon) and
+ * weight_decay_of=matrices. Without this call the whole vector is one layer, and no hidden matrix.
+ * The table is copied. Its counts must add up to the vector's count. */
 status optimizer_set_layers(optimizer *p, const struct optimizer_layers *layers) MUST_CHECK;
 /* Sets the position of the next update in epochs, for kinds that change during training
  * (rmsprop-warmup). Initially 0. */
@@ -164,13 +188,13 @@ struct optimizer_rule {
     bool rate_inside;    /* η is inside the velocity: optimizer.momentum_correction=false */
     bool decay_matrices; /* weight_decay_of=matrices: excluded layers have no weight decay */
     float clip_norm;     /* the largest norm of the scaled gradient; 0: no limit */
-    bool by_layer; /* the update of an element depends on its layer, or on the whole gradient */
+    bool by_layer;       /* the update of an element depends on its whole layer */
 };
 /* The factors that a kernel uses. */
 struct optimizer_rates optimizer_rule_rates(const struct optimizer_rule *rule, double scale,
                                             double lr);
 status optimizer_rule_of(const options *o, struct optimizer_rule *out) MUST_CHECK;
-/* The key to name if this rule is refused because it is by_layer or OPTIMIZER_HOST_ONLY. */
+/* The key to name if this rule is refused because of clip_norm, by_layer or OPTIMIZER_HOST_ONLY. */
 const char *optimizer_rule_key(const struct optimizer_rule *rule);
 
 /* State for checkpoints: `states` flat vectors in order, states × count elements. */

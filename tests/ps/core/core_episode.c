@@ -21,10 +21,9 @@ uint64_t below(struct episode *e, uint64_t bound)
 /* ---- rules ---- */
 
 /* True if no rule needs whole vectors; see slices_check(). */
-static bool can_be_cut(const struct combination *c, const struct optimizer_kind *kind)
+static bool can_be_cut(const struct combination *c)
 {
-    return c->outer == NULL && !c->damping->needs_norm && c->correction->adjust == NULL &&
-           kind->layer_factor == NULL;
+    return c->outer == NULL && !c->damping->needs_norm && c->correction->adjust == NULL;
 }
 
 static bool goes_with(const struct combination *c, const struct optimizer_kind *kind)
@@ -103,7 +102,7 @@ static void choose_settings(struct episode *e, const struct combination *c,
         add_options(e, s, c->outer->about.options, INFINITY);
 }
 
-/* Layers of random sizes. */
+/* Layers of random sizes and kinds. */
 static void cut_layers(struct episode *e)
 {
     struct model_optimizer *o = &e->model.optimizer;
@@ -111,9 +110,25 @@ static void cut_layers(struct episode *e)
     while (left > 0) {
         bool last = o->layers + 1 == MODEL_LAYERS;
         size_t count = last ? left : 1 + (size_t)below(e, left);
-        o->layer[o->layers++] = (struct optimizer_layer){count, below(e, 3) == 0};
+        struct optimizer_layer *l = &o->layer[o->layers++];
+        *l = (struct optimizer_layer){.count = count, .excluded = below(e, 3) == 0};
+        if (!l->excluded && below(e, 3) > 0) {
+            l->rows = 1 + (uint32_t)below(e, count);
+            while (count % l->rows != 0)
+                l->rows--;
+            l->columns = (uint32_t)(count / l->rows);
+        }
         left -= count;
     }
+}
+
+static void cut_slices(struct episode *e, const struct optimizer_kind *kind)
+{
+    const struct optimizer_layers layers = {e->model.optimizer.layer, e->model.optimizer.layers};
+    const bool whole = kind->layer_factor != NULL || kind->matrix != NULL;
+    if (whole && e->servers > layers.count)
+        e->servers = 1;
+    slices_cut(&e->slices, e->servers, e->model.count, whole && e->servers > 1 ? &layers : NULL);
 }
 
 static void open_host(struct episode *e, unsigned server, const struct core_episode_settings *s)
@@ -121,18 +136,17 @@ static void open_host(struct episode *e, unsigned server, const struct core_epis
     const struct core_model *m = &e->model;
     struct episode_host *h = &e->host[server];
     struct optimizer_layers layers = {m->optimizer.layer, m->optimizer.layers};
-    h->begin = slice_begin(m->count, e->servers, server);
-    h->count = slice_count(m->count, e->servers, server);
+    h->begin = e->slices.begin[server];
+    h->count = slice_count(&e->slices, server);
     core_rig_open(&h->rig,
-                  (struct server_core_options){
-                      .workers = m->workers,
-                      .slot_count = m->workers + 2 + (unsigned)below(e, 3),
-                      .count = h->count,
-                      .layers = e->servers > 1 ? (struct optimizer_layers){0} : layers,
-                      .initial = e->initial + h->begin,
-                      .total_samples = m->total,
-                      .evaluate_every = m->every,
-                      .follows = server > 0},
+                  (struct server_core_options){.workers = m->workers,
+                                               .slot_count = m->workers + 2 + (unsigned)below(e, 3),
+                                               .count = h->count,
+                                               .layers = slice_layers(&e->slices, &layers, server),
+                                               .initial = e->initial + h->begin,
+                                               .total_samples = m->total,
+                                               .evaluate_every = m->every,
+                                               .follows = server > 0},
                   s->list);
 }
 
@@ -151,10 +165,11 @@ void open_episode(struct episode *e, uint64_t seed, const struct combination *c)
     m->every = below(e, 3) == 0 ? 0 : 1 + below(e, 200);
     m->calls_rules = below(e, 2) == 0;
     const struct optimizer_kind *kind = any_optimizer(e, c);
-    bool cut = can_be_cut(c, kind) && m->count >= SERVERS && below(e, 2) == 0;
-    e->servers = cut ? 2 + (unsigned)below(e, SERVERS - 1) : 1;
+    bool cut = can_be_cut(c) && m->count >= SERVERS && below(e, 2) == 0;
     core_rig_fill(e->initial, m->count, 7);
     cut_layers(e);
+    e->servers = cut ? 2 + (unsigned)below(e, SERVERS - 1) : 1;
+    cut_slices(e, kind);
     choose_settings(e, c, kind, &s);
     for (unsigned i = 0; i < e->servers; i++)
         open_host(e, i, &s);

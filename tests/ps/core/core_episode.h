@@ -5,6 +5,7 @@
 #ifndef GRADLAG_TESTS_PS_CORE_CORE_EPISODE_H
 #define GRADLAG_TESTS_PS_CORE_CORE_EPISODE_H
 
+#include "ps/core/slices.h"
 #include "tests/ps/core/core_model.h"
 #include "tests/ps/core/core_rig.h"
 #include "tests/ps/rules/rule_combinations.h"
@@ -24,6 +25,7 @@ struct episode {
     uint64_t seed, random, events;
     struct episode_host host[SERVERS];
     unsigned servers;
+    struct slices slices;
     struct core_model model;
     float initial[MODEL_COUNT];
     double squares[MODEL_ACTIONS], gaps[MODEL_ACTIONS]; /* sums over servers, per record */

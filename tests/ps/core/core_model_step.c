@@ -21,7 +21,7 @@ static bool is(const struct core_model *m, const char *kind)
 
 bool model_scale_free(const struct core_model *m)
 {
-    return is(m, "adamw") || is(m, "lion");
+    return is(m, "adamw") || is(m, "lion") || is(m, "muon");
 }
 
 /* ---- adamw ---- */
@@ -37,6 +37,66 @@ static void adamw(struct core_model *m, const struct how *h, size_t i, float gra
     float kept = (float)(1 - h->rate * (double)o->weight_decay);
     float rate = (float)(h->rate / (1 - pow(b1, n)));
     m->theta[i] = kept * m->theta[i] - rate * (o->velocity[i] / (root + (float)o->option[2]));
+}
+
+/* ---- muon: options beta1, beta2, epsilon, momentum ---- */
+
+/* out[n × n] ← YᵀY of Y[m × n]. */
+static void gram(size_t m, size_t n, const float *y, float *out)
+{
+    for (size_t i = 0; i < n; i++)
+        for (size_t j = 0; j < n; j++) {
+            float sum = 0;
+            for (size_t k = 0; k < m; k++)
+                sum += y[k * n + i] * y[k * n + j];
+            out[i * n + j] = sum;
+        }
+}
+
+/* y[m × n] ← a step of the iteration towards its orthogonal factor; m ≥ n. */
+static void newton_schulz_step(size_t m, size_t n, float *y)
+{
+    float first[MODEL_COUNT], second[MODEL_COUNT], old[MODEL_COUNT];
+    memcpy(old, y, m * n * sizeof *y);
+    gram(m, n, y, first);
+    gram(n, n, first, second);
+    for (size_t i = 0; i < n * n; i++)
+        second[i] = -4.7750f * first[i] + 2.0315f * second[i];
+    for (size_t i = 0; i < m; i++)
+        for (size_t j = 0; j < n; j++) {
+            float sum = 0;
+            for (size_t k = 0; k < n; k++)
+                sum += old[i * n + k] * second[k * n + j];
+            y[i * n + j] = 3.4445f * old[i * n + j] + sum;
+        }
+}
+
+/* Moves one hidden matrix, which begins at element `at`. */
+static void muon_matrix(struct core_model *m, const struct how *h, size_t at,
+                        const struct optimizer_layer *l, const float *gradient)
+{
+    struct model_optimizer *o = &m->optimizer;
+    const bool tall = l->rows > l->columns;
+    const size_t columns = tall ? l->columns : l->rows, rows = l->count / columns;
+    const float mu = (float)o->option[3];
+    float u[MODEL_COUNT], y[MODEL_COUNT];
+    for (size_t i = 0; i < l->count; i++) {
+        const float g = h->scale * gradient[at + i];
+        float *v = &o->velocity[at + i];
+        *v = mu * *v + g;
+        u[i] = g + mu * *v;
+    }
+    const float by = (float)(1 / (sqrt(vector_sum_of_squares(l->count, u)) + 1e-7));
+    for (size_t i = 0; i < l->count; i++)
+        y[i] = by * u[tall ? i : i % columns * rows + i / columns];
+    for (int k = 0; k < 5; k++)
+        newton_schulz_step(rows, columns, y);
+    const float rate = (float)(0.2 * sqrt((double)rows) * (double)h->lr);
+    const float kept = (float)(1 - h->rate * (double)o->weight_decay);
+    for (size_t i = 0; i < l->count; i++) {
+        float *theta = &m->theta[at + (tall ? i : i % columns * rows + i / columns)];
+        *theta = kept * *theta - rate * y[i];
+    }
 }
 
 /* ---- lion ---- */
@@ -130,8 +190,13 @@ void model_step(struct core_model *m, const float *gradient, double scale, doubl
                         .rate = rate,
                         .number = m->version + 1,
                         .epoch = schedule_epoch(&m->schedule, before, after)};
+        if (is(m, "muon") && o->layer[l].rows > 0) {
+            muon_matrix(m, &h, at, &o->layer[l], gradient);
+            at += o->layer[l].count;
+            continue;
+        }
         for (size_t end = at + o->layer[l].count; at < end; at++)
-            if (is(m, "adamw"))
+            if (is(m, "adamw") || is(m, "muon"))
                 adamw(m, &h, at, gradient[at]);
             else if (is(m, "lion"))
                 lion(m, &h, at, gradient[at]);

@@ -139,8 +139,10 @@ static void slices_of_several_servers_lie_side_by_side(void **state UNUSED)
     uint8_t *at = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     assert_ptr_not_equal(at, MAP_FAILED);
     const float *whole = (const float *)(const void *)at;
+    struct slices slices;
+    slices_cut(&slices, SERVERS, WHOLE, NULL);
     for (unsigned i = 0; i < SERVERS; i++) {
-        const size_t begin = slice_begin(WHOLE, SERVERS, i), count = slice_count(WHOLE, SERVERS, i);
+        const size_t begin = slices.begin[i], count = slice_count(&slices, i);
         const struct payload_place place = {at + begin * sizeof(float),
                                             at + (SLOTS + 1) * stride + begin * sizeof(float),
                                             stride, SLOTS};
@@ -156,7 +158,7 @@ static void slices_of_several_servers_lie_side_by_side(void **state UNUSED)
             assert_true(payload_slot(&view[0], s)[k] == (float)(k + s));
     }
     view[0].gradient[WHOLE - 1] = 7.0f;
-    assert_true(payload_gradient(area[1], 1)[slice_count(WHOLE, SERVERS, 1) - 1] == 7.0f);
+    assert_true(payload_gradient(area[1], 1)[slice_count(&slices, 1) - 1] == 7.0f);
     for (unsigned i = 0; i < SERVERS; i++) {
         payload_unmap(&view[i]);
         payload_close(&area[i]);

@@ -85,6 +85,13 @@ static void puppet_expect_order(struct ps_servers_puppet *p, enum wire_order wha
     while (p->got.message.notice.what != what);
 }
 
+static size_t slice_of(unsigned server)
+{
+    struct slices slices;
+    slices_cut(&slices, SERVERS, COUNT, NULL);
+    return slice_count(&slices, server);
+}
+
 /* ---- a server that follows, played by the test ----------------------------------------------- */
 
 /* Connects as that server, with another host id, so that no process is watched. */
@@ -95,8 +102,8 @@ static struct ps_servers_puppet puppet_join(struct rig *r, unsigned server, uint
         channel_connect(&p.channel, r->endpoint,
                         &(struct channel_options){.timeout_ms = 1000, .run_token = r->token}),
         OK);
-    p.m.join = (struct wire_join){
-        .count = slice_count(COUNT, SERVERS, 1), .settings = r->settings_hash, .nonce = nonce};
+    p.m.join =
+        (struct wire_join){.count = slice_of(1), .settings = r->settings_hash, .nonce = nonce};
     return p;
 }
 
@@ -246,8 +253,7 @@ static struct ps_servers_puppet puppet_train(struct rig *r, unsigned number)
         channel_connect(&p.channel, r->endpoint,
                         &(struct channel_options){.timeout_ms = 1000, .run_token = r->token}),
         OK);
-    p.m.hello = (struct wire_hello){
-        .count = slice_count(COUNT, SERVERS, 0), .settings = r->settings_hash, .nonce = 5};
+    p.m.hello = (struct wire_hello){.count = slice_of(0), .settings = r->settings_hash, .nonce = 5};
     puppet_send(&p, WIRE_HELLO);
     puppet_expect(&p, WIRE_WELCOME);
     p.m.incarnation = p.got.message.incarnation;
@@ -299,7 +305,7 @@ static void send_slice(struct ps_servers_puppet *follower, struct ps_servers_pup
                        unsigned parts, uint64_t apart_ns)
 {
     static const float floats[COUNT];
-    const uint32_t bytes = (uint32_t)(slice_count(COUNT, SERVERS, 1) * sizeof(float)) / parts;
+    const uint32_t bytes = (uint32_t)(slice_of(1) * sizeof(float)) / parts;
     follower->m.type = WIRE_SLICE;
     follower->m.payload_bytes = bytes;
     for (unsigned i = 0; i < parts; i++) {
@@ -499,7 +505,7 @@ static void a_follower_ends_the_run_after_an_invalid_order(void **state UNUSED)
                          &(struct channel_options){.timeout_ms = 1000, .run_token = r->token}),
             OK);
         puppet_expect(&p, WIRE_JOIN);
-        assert_int_equal(p.got.message.join.count, slice_count(COUNT, SERVERS, 1));
+        assert_int_equal(p.got.message.join.count, slice_of(1));
         p.m = (struct wire_message){.worker = 1, .run_token = r->token, .incarnation = 3};
         puppet_send(&p, WIRE_JOINED);
         cases[i].act(&p);

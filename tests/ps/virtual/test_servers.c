@@ -61,9 +61,11 @@ static void slices_cover_all_parameters_once(void **state)
     for (size_t c = 0; c < COUNT_OF(counts); c++) {
         for (unsigned servers = 1; servers <= SERVERS_MAX && servers <= counts[c]; servers++) {
             size_t least = SIZE_MAX, most = 0, next = 0;
+            struct slices slices;
+            slices_cut(&slices, servers, counts[c], NULL);
             for (unsigned i = 0; i < servers; i++) {
-                size_t count = slice_count(counts[c], servers, i);
-                assert_int_equal(slice_begin(counts[c], servers, i), next);
+                size_t count = slice_count(&slices, i);
+                assert_int_equal(slices.begin[i], next);
                 if (counts[c] / servers >= (size_t)SLICE_PAGES * SLICE_PAGE)
                     assert_int_equal(next % SLICE_PAGE, 0);
                 next += count;
@@ -75,6 +77,65 @@ static void slices_cover_all_parameters_once(void **state)
             assert_true(least >= 1 && most - least < (pages ? 2 * SLICE_PAGE : 2));
         }
     }
+}
+
+/* Even cuts are at 8; 6 and 11; 4, 8 and 12. The boundaries are at 1, 2, 10 and 14. */
+static void slices_for_whole_layers_are_cut_at_the_nearest_boundary(void **state)
+{
+    (void)state;
+    static const struct optimizer_layer table[] = {
+        {.count = 1}, {.count = 1}, {.count = 8}, {.count = 4}, {.count = 2}};
+    const struct optimizer_layers layers = {table, COUNT_OF(table)};
+    static const struct {
+        unsigned servers;
+        size_t begin[6];
+    } known[] = {{1, {0, 16}},
+                 {2, {0, 10, 16}},
+                 {3, {0, 2, 10, 16}},
+                 {4, {0, 2, 10, 14, 16}},
+                 {5, {0, 1, 2, 10, 14, 16}}};
+    for (size_t k = 0; k < COUNT_OF(known); k++) {
+        struct slices slices;
+        size_t next = 0;
+        slices_cut(&slices, known[k].servers, 16, &layers);
+        for (unsigned i = 0; i < known[k].servers; i++) {
+            const struct optimizer_layers own = slice_layers(&slices, &layers, i);
+            size_t count = 0;
+            assert_int_equal(slices.begin[i], known[k].begin[i]);
+            assert_ptr_equal(own.at, table + next);
+            for (size_t l = 0; l < own.count; l++)
+                count += own.at[l].count;
+            assert_int_equal(slice_count(&slices, i), count);
+            next += own.count;
+        }
+        assert_int_equal(next, COUNT_OF(table));
+    }
+}
+
+/* Layer-wise and whole-matrix optimizers compute the same when layers are distributed. */
+static void whole_layers_on_several_servers_compute_the_same_as_on_one(void **state)
+{
+    struct process_rig *r = *state;
+    static const char *const rules[][3] = {
+        {"optimizer=muon", "lr=0.005", "model=mlp"},
+        {"optimizer=lars", "optimizer.trust=0.01", "model=mlp"},
+        {"optimizer=momentum", "weight_decay=0.01", "weight_decay_of=matrices"}};
+    static const char *const servers[] = {"servers=1", "servers=2", "servers=3"};
+    for (size_t k = 0; k < COUNT_OF(rules); k++) {
+        const char *const *set = rules[k];
+        const unsigned most = k < 2 ? 3 : 2; /* model=softmax has two layers */
+        for (unsigned i = 0; i < most; i++) {
+            assert_int_equal(RIG_RUN(r, "run", VIRTUAL, servers[i], set[0], set[1], set[2]), OK);
+            expect_replayed(r);
+        }
+        assert_string_equal(
+            process_ask(r, "SELECT count(DISTINCT parameters_sha256) FROM run "
+                           "WHERE config ->> 'optimizer' = (SELECT config ->> 'optimizer' "
+                           "FROM run ORDER BY id DESC LIMIT 1)"),
+            "1");
+    }
+    assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "servers=3", "optimizer=muon"), ERROR_USAGE);
+    process_expect_error(r, "servers=2");
 }
 
 /* With one order for all servers, each slice has the history that it has with one server. */
@@ -251,8 +312,8 @@ static void what_several_servers_cannot_do_is_a_usage_error(void **state)
     assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "servers=2", "read=torn", "consistency=backup"),
                      ERROR_USAGE);
     process_expect_error(r, "read=snapshot");
-    assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "servers=2", "optimizer=lars"), ERROR_USAGE);
-    process_expect_error(r, "optimizer=lars");
+    assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "servers=2", "clip_norm=1"), ERROR_USAGE);
+    process_expect_error(r, "clip_norm=1");
     assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "servers=65"), ERROR_USAGE);
     assert_int_equal(RIG_RUN(r, "run", VIRTUAL, "dataset=gaussian", "dataset.size=1",
                              "dataset.channels=1", "dataset.classes=2", "servers=64"),
@@ -265,6 +326,8 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, process_set_up, process_tear_down)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(slices_cover_all_parameters_once),
+        cmocka_unit_test(slices_for_whole_layers_are_cut_at_the_nearest_boundary),
+        TEST(whole_layers_on_several_servers_compute_the_same_as_on_one),
         TEST(snapshots_of_several_servers_compute_the_same_as_one_server),
         TEST(reads_are_torn_if_messages_overtake_each_other),
         TEST(a_snapshot_takes_two_messages_more_than_a_torn_read),

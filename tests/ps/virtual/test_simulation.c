@@ -295,15 +295,17 @@ static void open_models(struct simulation_episode *e)
     assert_int_equal(worker_initial_parameters(e->own, initial, e->count), OK);
     for (unsigned w = 0; w < e->workers; w++)
         assert_int_equal(worker_shard_open(&e->shard[w], e->own, e->settings, w, e->workers), OK);
+    struct slices slices;
+    slices_cut(&slices, e->servers, e->count, NULL);
     for (unsigned i = 0; i < e->servers; i++) {
         struct core_model *m = &e->model[i];
-        e->begin[i] = slice_begin(e->count, e->servers, i);
+        e->begin[i] = slices.begin[i];
         m->workers = e->workers;
-        m->count = slice_count(e->count, e->servers, i);
+        m->count = slice_count(&slices, i);
         m->total = 1200;
         m->follows = i > 0;
         m->optimizer.layers = 1;
-        m->optimizer.layer[0] = (struct optimizer_layer){m->count, false};
+        m->optimizer.layer[0] = (struct optimizer_layer){.count = m->count};
         model_begin(m, e->settings, initial + e->begin[i], worker_epoch_samples(e->own));
     }
 }
