@@ -62,6 +62,9 @@ static bool recipe_without_effect(const options *o, struct ineffective *out)
         {"post_local", "local_steps", "1", "8"},
         {"post_local_epoch", "post_local", "none", "epoch"},
         {"post_local_epoch", "post_local", "decay", "epoch"},
+        {"delay_correction", "delay", "0", "1"},
+        {"delay_annealing", "delay", "0", "4"},
+        {"delay_annealing", "delay", "1", "4"},
         {"weight_decay_of", "weight_decay", "0", "0.1"},
     };
     bool local_sgd = options_integer(o, "local_steps") > 1 && is_initial(o, "post_local");
