@@ -20,7 +20,6 @@ struct cell {
     double score;               /* in the experiment's metric: percent or loss */
     double deviation, interval; /* of the score; interval: half of the 95 % interval. NaN for fewer
                                    than two finished runs */
-                                   than two finished runs */
     double seconds, updates;    /* of training; with engine=virtual in virtual seconds */
     double updates_per_second, samples_per_second;
     double staleness, staleness_cv, staleness_max; /* max: over all runs */
