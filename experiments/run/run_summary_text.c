@@ -172,6 +172,8 @@ void run_summary_title(const struct options *o, char out[128])
         if (async && strcmp(options_text(o, "damping"), "none") != 0)
             text_add(&title, " %s", options_text(o, "damping"));
     }
+    if (options_integer(o, "delay") > 0)
+        text_add(&title, " delay %lld", (long long)options_integer(o, "delay"));
     text_add(&title, " seed %lld", (long long)options_integer(o, "seed"));
     snprintf(out, 128, "%s", title.at);
     text_free(&title);
