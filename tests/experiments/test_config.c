@@ -132,7 +132,6 @@ static void keys_without_effect_are_refused(void **state)
         {{"mode=sync", "delay=1"}, "delay_annealing=9", "delay=1"},
         {{"servers=2"}, "on_nonfinite=skip", "servers=1"},
         {{"servers=2"}, "clip_norm=1", "servers=1"},
-        {{"servers=2", "weight_decay=1"}, "weight_decay_of=matrices", "servers=1"},
         {{"outer=nesterov"}, "clip_norm=1", "outer=nesterov"},
         {{"mode=pipeline"}, "clip_norm=1", "a pipeline"},
         {{"weight_decay=0"}, "weight_decay_of=matrices", "weight_decay=0"},

@@ -118,6 +118,27 @@ static void adamw_step(const struct reference *r, float gradient, float *theta, 
     *theta = kept - moved;
 }
 
+/* At its defaults; a few updates. */
+static void nadamw_step(const struct reference *r, float gradient, float *theta, float *m, float *v)
+{
+    double product = 1, mu = 0, root = sqrt(1 - pow(0.999, r->step));
+    for (uint32_t k = 1; k <= r->step; k++)
+        product *= mu = 0.99 * (1 - 0.5 * pow(0.96, k * 0.004));
+    const double next = 0.99 * (1 - 0.5 * pow(0.96, (r->step + 1) * 0.004));
+    volatile float g = (float)r->scale * gradient, a = 0.99f * *m, b = (float)(1 - 0.99) * g, c, d;
+    volatile float fresh = a + b, square = g * g;
+    c = 0.999f * *v;
+    d = (float)(1 - 0.999) * square;
+    volatile float second = c + d, spread = sqrtf(second), below = spread + (float)(1e-8 * root);
+    volatile float now = (float)(r->lr * root * (1 - mu) / (1 - product)) * g;
+    volatile float mean = (float)(r->lr * root * next / (1 - product * next)) * fresh;
+    volatile float both = now + mean, moved = both / below;
+    volatile float kept = (float)(1 - r->lr * (double)(float)r->decay) * *theta;
+    *m = fresh;
+    *v = second;
+    *theta = kept - moved;
+}
+
 static void lion_step(const struct reference *r, float gradient, float *theta, float *m)
 {
     volatile float g = (float)r->scale * gradient, a = 0.9f * *m, b = (float)(1 - 0.9) * g;
@@ -138,6 +159,10 @@ static void reference_step(const struct reference *r, float gradient, float *the
     volatile float a = scale * gradient, b = decay * *theta, g = a + b, step = g;
     if (named(r, "adamw") || named(r, "muon")) { /* muon: without hidden matrices */
         adamw_step(r, gradient, theta, v, second);
+        return;
+    }
+    if (named(r, "nadamw")) {
+        nadamw_step(r, gradient, theta, v, second);
         return;
     }
     if (named(r, "lion")) {
@@ -180,8 +205,9 @@ static void every_optimizer_equals_a_plain_loop_bit_for_bit(void **state)
     static const size_t counts[] = {1, 15, 16, 17, 1000, 4099, (1 << 20) + 37};
     for (size_t k = 0; k < optimizer_registry.count; k++) {
         const char *name = optimizer_registry.entries[k]->name;
-        static const char *const known[] = {
-            "sgd", "momentum", "nesterov", "adamw", "rmsprop-warmup", "lars", "lion", "muon"};
+        static const char *const known[] = {"sgd",   "momentum",       "nesterov",
+                                            "adamw", "rmsprop-warmup", "lars",
+                                            "lion",  "muon",           "nadamw"};
         bool has_reference = false; /* a new optimizer needs a reference in reference_step */
         for (size_t i = 0; i < COUNT_OF(known); i++)
             has_reference = has_reference || strcmp(name, known[i]) == 0;

@@ -192,6 +192,29 @@ static void momentum_correction_keeps_the_rate_outside_the_velocity(void **state
     }
 }
 
+/* From its equations, in double precision (NumPy). Without weight decay the values are those of
+ * torch 1.13's NAdam(betas=(0.99, 0.999), momentum_decay=0.004, foreach=True). Rates 0.1, 0.05 and
+ * 0.2. */
+static void nadamw_agrees_with_its_equations(void **state)
+{
+    (void)state;
+    static const float gradient[3][3] = {
+        {0.3f, -0.2f, 0.7f}, {-0.1f, 0.5f, 0.2f}, {0.4f, 0.4f, -0.6f}};
+    static const struct {
+        const char *decay;
+        double theta[3];
+    } known[] = {{"weight_decay=0", {0.7558241, -2.06402337, 0.51189319}},
+                 {"weight_decay=0.05", {0.73952007, -2.03001257, 0.5045774}}};
+    for (size_t i = 0; i < COUNT_OF(known); i++) {
+        optimizer *p = opened(3, SET("optimizer=nadamw", known[i].decay));
+        float theta[] = {1, -2, 0.5f};
+        for (size_t k = 0; k < 3; k++)
+            step(p, theta, gradient[k], (const double[]){0.1, 0.05, 0.2}[k]);
+        expect(theta, known[i].theta, 3);
+        optimizer_close(&p);
+    }
+}
+
 /* torch 2.15 on the CPU: AdamW(betas=(0.9, 0.999), eps=1e-8, weight_decay=0.05) and
  * SGD(momentum=0.9, weight_decay=0.05), three steps at rates 0.1, 0.05 and 0.2. */
 static void adamw_and_momentum_agree_with_pytorch(void **state)
@@ -317,6 +340,7 @@ int main(void)
         cmocka_unit_test(lars_uses_the_plain_rate_for_a_layer_of_zeros),
         cmocka_unit_test(momentum_correction_keeps_the_rate_outside_the_velocity),
         cmocka_unit_test(adamw_and_momentum_agree_with_pytorch),
+        cmocka_unit_test(nadamw_agrees_with_its_equations),
         cmocka_unit_test(warm_ups_begin_and_end_at_the_papers_rates),
         cmocka_unit_test(slow_start_has_the_papers_four_steps),
         cmocka_unit_test(a_growing_batch_keeps_the_rate_where_the_schedule_falls),

@@ -79,6 +79,7 @@ void model_begin(struct core_model *m, const options *o, const float *initial,
                    (const struct optimizer_kind *)chosen(&optimizer_registry, o, "optimizer"));
     bool apart = strcmp(options_text(o, "optimizer"), "adamw") == 0 ||
                  strcmp(options_text(o, "optimizer"), "lion") == 0 ||
+                 strcmp(options_text(o, "optimizer"), "nadamw") == 0 ||
                  strcmp(options_text(o, "optimizer"), "muon") == 0 ||
                  strcmp(options_text(o, "optimizer"), "lars") == 0;
     m->decay = apart ? 0 : options_real(o, "weight_decay");

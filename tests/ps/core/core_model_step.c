@@ -22,7 +22,7 @@ static bool is(const struct core_model *m, const char *kind)
 
 bool model_scale_free(const struct core_model *m)
 {
-    return is(m, "adamw") || is(m, "lion") || is(m, "muon");
+    return is(m, "adamw") || is(m, "lion") || is(m, "muon") || is(m, "nadamw");
 }
 
 /* ---- adamw, outer-adam ---- */
@@ -38,6 +38,32 @@ static void adamw(struct core_model *m, const struct how *h, size_t i, float gra
     float kept = (float)(1 - h->rate * (double)o->weight_decay);
     float rate = (float)(h->rate / (1 - pow(b1, n)));
     m->theta[i] = kept * m->theta[i] - rate * (o->velocity[i] / (root + (float)o->option[2]));
+}
+
+/* ---- nadamw: options beta1, beta2, epsilon, momentum_decay ---- */
+
+static double nadamw_momentum(const struct model_optimizer *o, uint64_t number)
+{
+    return o->option[0] * (1 - 0.5 * pow(0.96, (double)number * o->option[3]));
+}
+
+static void nadamw(struct core_model *m, const struct how *h, size_t i, float gradient)
+{
+    struct model_optimizer *o = &m->optimizer;
+    const double b1 = o->option[0], b2 = o->option[1];
+    const double next = nadamw_momentum(o, h->number + 1);
+    double product = 1, root = sqrt(1 - pow(b2, (double)h->number));
+    for (uint64_t k = 1; k <= h->number; k++)
+        product *= nadamw_momentum(o, k);
+    const float now_rate =
+        (float)(h->rate * root * (1 - nadamw_momentum(o, h->number)) / (1 - product));
+    const float mean_rate = (float)(h->rate * root * next / (1 - product * next));
+    const float g = h->scale * gradient;
+    o->velocity[i] = (float)b1 * o->velocity[i] + (float)(1 - b1) * g;
+    o->squares[i] = (float)b2 * o->squares[i] + (float)(1 - b2) * (g * g);
+    const float kept = (float)(1 - h->rate * (double)o->weight_decay);
+    m->theta[i] = kept * m->theta[i] - (now_rate * g + mean_rate * o->velocity[i]) /
+                                           (sqrtf(o->squares[i]) + (float)(o->option[2] * root));
 }
 
 /* ---- muon: options beta1, beta2, epsilon, momentum ---- */
@@ -237,6 +263,8 @@ void model_step(struct core_model *m, const float *gradient, double scale, doubl
         for (size_t end = at + o->layer[l].count; at < end; at++)
             if (is(m, "adamw") || is(m, "outer-adam") || is(m, "muon"))
                 adamw(m, &h, at, gradient[at]);
+            else if (is(m, "nadamw"))
+                nadamw(m, &h, at, gradient[at]);
             else if (is(m, "lion"))
                 lion(m, &h, at, gradient[at]);
             else if (is(m, "rmsprop-warmup"))
