@@ -87,15 +87,17 @@ status optimizer_rule_of(const options *o, struct optimizer_rule *out)
     const float clip = (float)options_real(o, "clip_norm");
     const bool by_layer = kind->layer_factor != NULL || matrices || clip > 0;
     registry_parameters(&kind->about, o, parameters, OPTIMIZER_PARAMETERS);
-    *out = (struct optimizer_rule){.form = matrices || clip > 0 ? OPTIMIZER_HOST_ONLY : kind->form,
-                                   .states = kind->states,
-                                   .momentum = (float)options_real(o, "momentum"),
-                                   .weight_decay = (float)options_real(o, "weight_decay"),
-                                   .rate_inside = kind->layer_factor != NULL ||
-                                                  (kind->momentum_correction && parameters[0] == 0),
-                                   .decay_matrices = matrices,
-                                   .clip_norm = clip,
-                                   .by_layer = by_layer};
+    *out = (struct optimizer_rule){
+        .form = matrices || clip > 0 ? OPTIMIZER_HOST_ONLY : kind->form,
+        .states = kind->states,
+        .momentum = (float)options_real(o, "momentum"),
+        .weight_decay = (float)options_real(o, "weight_decay"),
+        .rate_inside =
+            kind->layer_factor != NULL || (kind->momentum_correction && parameters[0] == 0),
+        .decay_matrices = matrices,
+        .clip_norm = clip,
+        .by_layer = by_layer,
+        .local_steps = !by_layer && (kind->form != OPTIMIZER_HOST_ONLY || kind->local_steps)};
 done:
     return result;
 }
