@@ -36,6 +36,7 @@ status local_steps_plan_open(struct local_steps_plan *out, const options *o, uns
     out->kind = (const struct optimizer_kind *)about;
     out->momentum_ahead = out->outer.rule->elastic && out->kind->has_momentum;
     TRY(optimizer_rule_of(o, &out->rule));
+    registry_parameters(about, o, out->parameters, OPTIMIZER_PARAMETERS);
     TRY(schedule_open(&out->schedule, o, workers, total_samples, epoch_samples));
     out->batch = (uint64_t)options_integer(o, "batch");
     TRY(per_update(out, o, &out->update));
@@ -123,30 +124,48 @@ static void add(size_t count, const float *a, const float *b, float *out)
         out[i] = a[i] + b[i];
 }
 
-/* `displacement` is x − θ_read; the optimizer updates it from 0. Therefore weight decay of x and
- * the proximal term ρ · displacement are added to the gradient, not left to the optimizer. */
+/* One step from x = `from`, with local step number j. `displacement` is x − θ_read; the optimizer
+ * updates it from 0. Therefore weight decay of x and the proximal term ρ · displacement are applied
+ * here, not left to the optimizer. */
+static void step(const struct local_steps_plan *p, struct optimizer_call *call, unsigned j,
+                 double lr, const float *from, float *gradient)
+{
+    struct optimizer_rule undecayed = p->rule;
+    const float decay = p->rule.weight_decay;
+    undecayed.weight_decay = 0;
+    if (decay > 0 && !p->kind->decay_apart)
+        vector_add_weighted(p->count, decay, from, false, gradient);
+    if (p->outer.proximal > 0 && j > 0)
+        vector_add_weighted(p->count, (float)p->outer.proximal, call->in, false, gradient);
+    call->rates = optimizer_rule_rates(&undecayed, 1, lr);
+    if (p->kind->constants != NULL) {
+        const struct optimizer_moment now = {
+            .parameters = p->parameters, .number = j + 1, .lr = lr, .scale = 1};
+        p->kind->constants(&now, call->rates.own);
+    }
+    p->kind->update(call);
+    if (decay > 0 && p->kind->decay_apart)
+        vector_add_weighted(p->count, (float)(-lr * (double)decay), from, false, call->out);
+}
+
 static status run_from_read(const struct local_steps_plan *p, struct source *s)
 {
     status result = OK;
     struct local_steps_push *push = s->push;
     float *displacement = push->difference, *gradient = push->scratch, *at = gradient + stride(p);
-    struct optimizer_call call = {
-        .count = p->count, .in = displacement, .out = displacement, .gradient = gradient};
+    struct optimizer_call call = {.count = p->count,
+                                  .in = displacement,
+                                  .out = displacement,
+                                  .gradient = gradient,
+                                  .stride = stride(p)};
     const float *from = push->parameters;
-    struct optimizer_rule undecayed = p->rule;
-    undecayed.weight_decay = 0;
     call.state_in = call.state_out = p->kind->states > 0 ? at + stride(p) : NULL;
     if (p->kind->states > 0)
-        memset(call.state_out, 0, p->count * sizeof(float));
+        memset(call.state_out, 0, p->kind->states * stride(p) * sizeof(float));
     memset(displacement, 0, p->count * sizeof(float));
     for (unsigned j = 0; j < p->outer.steps; j++) {
         TRY(step_gradient(s, push->number * p->outer.steps + j, from, gradient));
-        if (p->rule.weight_decay > 0)
-            vector_add_weighted(p->count, p->rule.weight_decay, from, false, gradient);
-        if (p->outer.proximal > 0 && j > 0)
-            vector_add_weighted(p->count, (float)p->outer.proximal, displacement, false, gradient);
-        call.rates = optimizer_rule_rates(&undecayed, 1, rate_of(p, push->version, j));
-        p->kind->update(&call);
+        step(p, &call, j, rate_of(p, push->version, j), from, gradient);
         if (j + 1 < p->outer.steps) {
             add(p->count, push->parameters, displacement, at);
             from = at;

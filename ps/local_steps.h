@@ -4,8 +4,8 @@
  *
  * Let H = outer.steps. Push number k of a worker uses batches k·H … k·H + H − 1. k counts over all
  * incarnations of the worker. There are two kinds of local steps:
- *   - from the parameters read: x = θ_read, then H steps of key optimizer with a velocity that
- *     starts at 0. The push is Σ η u, the sum of the steps. It is not θ_read − x, which float32
+ *   - from the parameters read: x = θ_read, then H steps of key optimizer with a state that starts
+ *     at 0. The push is Σ η u, the sum of the steps. It is not θ_read − x, which float32
  *     would round: one local step then equals one update of the server. With outer.rho each
  *     gradient is that of f(x) + ρ/2 ‖x − θ_read‖². The push is a pure function of (model, dataset,
  *     seed, worker, k, θ_read, version).
@@ -34,6 +34,7 @@ struct local_steps_plan {
     const struct optimizer_kind *kind;
     bool momentum_ahead; /* elastic with Nesterov momentum */
     struct optimizer_rule rule;
+    double parameters[OPTIMIZER_PARAMETERS]; /* of `kind` */
     struct schedule schedule;
     uint64_t batch, update; /* samples of a batch, and in an update */
 };

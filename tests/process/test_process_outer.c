@@ -169,6 +169,25 @@ static void the_number_of_threads_does_not_change_a_run(void **state)
     }
 }
 
+static void local_steps_of_adamw_and_lion_replay(void **state)
+{
+    struct process_rig *r = *state;
+    const char *const optimizers[] = {"optimizer=adamw", "optimizer=lion"};
+    for (size_t i = 0; i < COUNT_OF(optimizers); i++) {
+        const char *const outer[] = {"outer=delayed-nesterov", "outer=heloco"};
+        assert_int_equal(RIG_RUN(r, "run", RIG_SMALL, outer[i], "outer.steps=3", optimizers[i],
+                                 "lr=0.001", "weight_decay=0.1", "workers=3", "pace=gamma",
+                                 "pace.mean_ms=1"),
+                         OK);
+        process_expect_replayed(r);
+        assert_int_equal(RIG_RUN(r, "run", VIRTUAL, outer[i], "outer.steps=3", optimizers[i],
+                                 "lr=0.001", "weight_decay=0.1", "workers=5", "samples=3000",
+                                 CRASHES),
+                         OK);
+        process_expect_replayed(r);
+    }
+}
+
 static void the_row_of_a_push_covers_all_its_local_steps(void **state)
 {
     struct process_rig *r = *state;
@@ -212,7 +231,8 @@ static void contradicting_settings_are_usage_errors(void **state)
         {"outer=easgd", "damping=inverse", "outer.moving_rate"},
         {"outer=easgd", "optimizer=momentum", "optimizer"},
         {"outer=sgd", "correction=dana-slim", "correction"},
-        {"outer=nesterov", "optimizer=adamw", "optimizer"},
+        {"outer=nesterov", "optimizer=lars", "optimizer"},
+        {"outer=easgd", "optimizer=adamw", "optimizer"},
         {"outer=nesterov", "clip_norm=1", "clip_norm"},
         {"outer=sgd", "probe_every=5", "probe_every"},
         {"outer=sgd", "mode=sync", "mode=sync"},
@@ -245,6 +265,7 @@ int main(void)
         TEST(a_run_that_lost_an_elastic_worker_replays),
         TEST(several_servers_apply_every_outer_rule_to_their_slices),
         TEST(the_number_of_threads_does_not_change_a_run),
+        TEST(local_steps_of_adamw_and_lion_replay),
         TEST(the_row_of_a_push_covers_all_its_local_steps),
         TEST(a_what_if_replay_keeps_the_number_of_local_steps),
         TEST(contradicting_settings_are_usage_errors),

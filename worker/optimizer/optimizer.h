@@ -118,6 +118,7 @@ struct optimizer_kind {
     bool decay_apart;   /* weight decay is not added to the gradient */
     bool scale_free;    /* a factor that all gradients share does not change the update */
     bool correlates;    /* `constants` uses sums over each layer of gradient and first state */
+    bool local_steps;   /* ps/local_steps.h may use it although it has no form */
     void (*update)(struct optimizer_call *c);
     enum optimizer_form form; /* 0: no kernel; parameters stay on the host */
     bool momentum_correction; /* parameter 0: η is outside the velocity */
@@ -195,12 +196,14 @@ struct optimizer_rule {
     bool decay_matrices; /* weight_decay_of=matrices: excluded layers have no weight decay */
     float clip_norm;     /* the largest norm of the scaled gradient; 0: no limit */
     bool by_layer;       /* the update of an element depends on its whole layer */
+    bool local_steps;    /* local steps of a worker may use it (ps/local_steps.h) */
 };
 /* The factors that a kernel uses. */
 struct optimizer_rates optimizer_rule_rates(const struct optimizer_rule *rule, double scale,
                                             double lr);
 status optimizer_rule_of(const options *o, struct optimizer_rule *out) MUST_CHECK;
-/* The key to name if this rule is refused because of clip_norm, by_layer or OPTIMIZER_HOST_ONLY. */
+/* The key to name if this rule is refused because of clip_norm, by_layer, local_steps or
+ * OPTIMIZER_HOST_ONLY. */
 const char *optimizer_rule_key(const struct optimizer_rule *rule);
 
 /* State for checkpoints: `states` flat vectors in order, states × count elements. */

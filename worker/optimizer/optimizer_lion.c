@@ -44,6 +44,7 @@ const struct optimizer_kind optimizer_lion = {
     .states = OPTIMIZER_STATES,
     .decay_apart = true,
     .scale_free = true,
+    .local_steps = true,
     .update = optimizer_loop,
     .constants = constants,
 };

@@ -59,7 +59,7 @@ static status check_elastic(const options *o, const char *name, enum optimizer_f
              "only the server's; set damping=none and lower outer.moving_rate",
              name, options_text(o, "damping"));
     }
-    if (local == OPTIMIZER_MOMENTUM) {
+    if (local != OPTIMIZER_SGD && local != OPTIMIZER_NESTEROV) {
         FAIL(ERROR_USAGE,
              "outer=%s does not support optimizer=%s, which its paper does not define; set "
              "optimizer=sgd (EASGD) or optimizer=nesterov (EAMSGD)",
@@ -75,7 +75,7 @@ static status check(const options *o, const struct outer_rule *rule)
     const char *name = rule->about.name;
     struct optimizer_rule local;
     TRY(optimizer_rule_of(o, &local));
-    if (local.form == OPTIMIZER_HOST_ONLY) {
+    if (!local.local_steps) {
         const char *key = optimizer_rule_key(&local);
         FAIL(ERROR_USAGE,
              "outer=%s does not support %s=%s for local steps; leave %s out, or set outer=none",

@@ -17,8 +17,8 @@
  *
  * Where we differ: t counts updates. If a consistency policy combines several differences in one
  * update, N counts such updates. N defaults to the number of workers. c > 0 is not implemented. The
- * velocity of the local optimizer starts at 0 at every pull. DyLU, which gives slow workers fewer
- * steps, is not implemented.
+ * state of the local optimizer starts at 0 at every pull, as in the authors' notebook
+ * (asyncdiloco). DyLU, which gives slow workers fewer steps, is not implemented.
  *
  * Checked against the paper's text; two other implementations agree.
  */

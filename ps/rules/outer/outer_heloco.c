@@ -23,7 +23,7 @@
  * The server stores θ̄, because workers read nothing else (optimizer_heloco.c has the equations in
  * θ̄). So θ̄ is evaluated and saved, not θ = θ̄ + ε μ m.
  *
- * Where we differ: as described above. The local optimizer's velocity starts at 0 at every pull. If
+ * Where we differ: as described above. The local optimizer's state starts at 0 at every pull. If
  * a consistency policy combines several differences in one update, their mean is corrected as one
  * difference; scales that are not equal are in the mean.
  *

@@ -8,8 +8,9 @@
  * updates of single d it is the method whose weakness Liu et al. (arXiv:2401.09135) describe: the
  * momentum of stale pseudo-gradients. See delayed-nesterov.
  *
- * Where we differ: the local optimizer is any of key optimizer, not AdamW. Its velocity starts at 0
- * at every pull; DiLoCo keeps its state with the worker. ε is constant, as in the paper.
+ * Where we differ: the local optimizer is any of key optimizer, not only AdamW. Its state starts at
+ * 0 at every pull, as in the notebook of Liu et al. (asyncdiloco); DiLoCo keeps it with the worker.
+ * ε is constant, as in the paper.
  *
  * Sources: sections 2 and 4 of Liu et al., which restate the algorithm (algorithm 1, equation 4:
  * θ ← θ − ε (β² m_t + (1 + β) d), the same). The constants are those that a later paper of the

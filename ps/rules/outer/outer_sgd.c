@@ -9,7 +9,7 @@
  * plain form of Liu, Chhaparia, Douillard et al., "Asynchronous local-SGD training for language
  * modeling" (arXiv:2401.09135): each pseudo-gradient d is applied on arrival.
  *
- * Where we differ: any local optimizer (key optimizer) may be used. Its velocity starts at 0 at
+ * Where we differ: any local optimizer (key optimizer) may be used. Its state starts at 0 at
  * every pull, so that d is a pure function of the parameters read and the batches. Liu et al. do
  * not weight d; here damping may.
  *

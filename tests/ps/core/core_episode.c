@@ -29,9 +29,11 @@ static bool can_be_cut(const struct combination *c)
 static bool goes_with(const struct combination *c, const struct optimizer_kind *kind)
 {
     bool plain = strcmp(kind->about.name, "sgd") == 0;
-    if (c->outer != NULL && kind->form == OPTIMIZER_HOST_ONLY)
+    bool local = kind->form != OPTIMIZER_HOST_ONLY || kind->local_steps;
+    if (c->outer != NULL && !local)
         return false;
-    if (c->outer != NULL && c->outer->elastic && strcmp(kind->about.name, "momentum") == 0)
+    if (c->outer != NULL && c->outer->elastic && !plain &&
+        strcmp(kind->about.name, "nesterov") != 0)
         return false;
     return (plain || !c->correction->own_momentum) &&
            (kind->has_momentum || c->correction->momentum == NULL);

@@ -53,6 +53,33 @@ static void local_steps_are_summed_and_applied(void **state)
     outer_bench_close(&c);
 }
 
+/* g = x, two steps from 8 with η = ½, λ = 0.2:
+ *   adamw, β₁ = β₂ = ½:  m = 4, v = 32, x = 8 − 0.8 − ½ · 8/8 = 6.7;
+ *                        m = 5.35, v = 38.445, x = 6.7 − 0.67 − ½ · 7.133333/√51.26 = 5.531834
+ *   lion:                8 − 0.8 − ½ = 6.7;  6.7 − 0.67 − ½ = 5.53
+ * The next round starts at m = 0 again: −1 + 0.1 + ½ = −0.4;  −0.4 + 0.04 + ½ = 0.14. */
+static void local_steps_may_be_of_adamw_or_lion(void **state)
+{
+    (void)state;
+    struct outer_bench c;
+    outer_bench_open(&c, 1, 8,
+                     RIG("outer=sgd", "outer.steps=2", "optimizer=adamw", "lr=0.5",
+                         "weight_decay=0.2", "optimizer.beta1=0.5", "optimizer.beta2=0.5"));
+    outer_bench_round(&c, 0);
+    outer_bench_expect(&c, 5.531834, 1e-6);
+    outer_bench_close(&c);
+    outer_bench_open(
+        &c, 1, 8,
+        RIG("outer=sgd", "outer.steps=2", "optimizer=lion", "lr=0.5", "weight_decay=0.2"));
+    outer_bench_round(&c, 0);
+    outer_bench_expect(&c, 5.53, 1e-6);
+    for (size_t i = 0; i < D; i++)
+        c.b.rig.slots[c.b.slot[0]][i] = -1;
+    outer_bench_round(&c, 0); /* with the m of the first round, 0.146, the first sign would be 1 */
+    outer_bench_expect(&c, 0.14, 1e-6);
+    outer_bench_close(&c);
+}
+
 static void damping_scales_a_difference(void **state)
 {
     (void)state;
@@ -441,12 +468,15 @@ static void settings_that_an_outer_rule_excludes_are_refused_by_name(void **stat
     expect_refused("outer=easgd", "consistency=ssp");
     expect_refused("outer=easgd", "damping=inverse");
     expect_refused("outer=easgd", "optimizer=momentum");
+    expect_refused("outer=easgd", "optimizer=adamw");
+    expect_refused("outer=sgd", "optimizer=lars");
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(local_steps_are_summed_and_applied),
+        cmocka_unit_test(local_steps_may_be_of_adamw_or_lion),
         cmocka_unit_test(damping_scales_a_difference),
         cmocka_unit_test(an_elastic_exchange_moves_worker_and_center),
         cmocka_unit_test(elastic_workers_can_have_momentum),
